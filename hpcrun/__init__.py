@@ -9,9 +9,10 @@ Programs submit, await and read runs by the names in ``__all__``, as in::
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # typing's own takes long to import, and Ctrl-C may come meanwhile
 if TYPE_CHECKING:
+    from typing import Any
+
     from hpcrun.api import (
         DryRun,
         Run,

@@ -88,8 +88,7 @@ def submit(transport: Transport, run_dirs: Sequence[Path], env: Mapping[str, str
         # other links. That there is none proves nothing: the request may still be on its way.
         with contextlib.suppress(OutOfReach):
             for job in queue(transport) if silence.maybe_done else ():
-                # A job that sbatch refused for its constraints shows in the queue all the same.
-                if job.reason != "BadConstraints" and job.folder == run_dirs[0].name:
+                if job.is_taken and job.folder == run_dirs[0].name:
                     return job.array  # not one of its tasks
         raise
     raise SchedulerRefused(

@@ -114,6 +114,39 @@ def test_ctrl_c_while_libraries_are_imported_is_no_traceback(
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
 
 
+def test_nothing_is_imported_before_ctrl_c_is_no_traceback(clean_environ: dict[str, str]) -> None:
+    program = (
+        "import sys; before = set(sys.modules); import hpcrun.cli.start\n"
+        "print(*sorted(set(sys.modules) - before))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=clean_environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["__future__", "gc", "hpcrun", "hpcrun.cli", "hpcrun.cli.start"]
+
+
+def test_ctrl_c_while_an_error_is_shown_is_no_traceback(
+    tmp_path: Path, clean_environ: dict[str, str]
+) -> None:
+    program = (
+        "import os, signal, hpcrun.cli.main, hpcrun.cli.start as start\n"
+        "hpcrun.cli.main.show_failure = lambda *_: os.kill(os.getpid(), signal.SIGINT)\n"
+        "start.main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "no-such-verb"],
+        env=clean_environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (130, "")
+
+
 def test_the_command_line_is_given_ctrl_c_back(
     tmp_path: Path, clean_environ: dict[str, str]
 ) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcrun import __version__
+from hpcrun.cli.output import let_go, note, show_failure
 from hpcrun.errors import HpcrunError
 
 if TYPE_CHECKING:
@@ -92,7 +93,8 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:  # before click makes exit code 1 of it
-            return _reader_gone()
+            let_go()
+            return 141
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         widest = max(map(len, VERBS))
@@ -118,32 +120,27 @@ def main(connect: Connect | None = None) -> None:
     """
     try:
         code = hpcrun.main(prog_name="hpcrun", standalone_mode=False, obj=connect)
-        if sys.stdout:  # None where the caller has closed it
-            sys.stdout.flush()
+        sys.stdout.flush()
     except (click.Abort, KeyboardInterrupt) as error:
         pressed = error.__cause__ if isinstance(error, click.Abort) else error
         if isinstance(pressed, KeyboardInterrupt) and pressed.args:
-            from hpcrun.cli.output import note
-
             note(str(pressed))  # what goes on all the same
         code = 130
     except (click.ClickException, HpcrunError) as error:
         code = _fail(error)
     except BrokenPipeError:
-        code = _reader_gone()
+        let_go()
+        code = 141
     except OSError as error:
         code = _fail(_of_system(error))
         try:
-            if sys.stdout:
-                sys.stdout.flush()
+            sys.stdout.flush()
         except OSError:
-            _reader_gone()  # what cannot be written now could not at exit either
+            let_go()  # what cannot be written now could not at exit either
     sys.exit(code if isinstance(code, int) else 0)
 
 
 def _fail(error: click.ClickException | HpcrunError) -> int:
-    from hpcrun.cli.output import show_failure
-
     show_failure(error, sys.argv[1:])
     return error.exit_code
 
@@ -160,9 +157,3 @@ def _of_system(error: OSError) -> HpcrunError:
     where = " to ".join(str(name) for name in (error.filename, error.filename2) if name)
     problem = str(error.strerror or error)
     return HpcrunError(f"{where}: {problem}" if where else problem, fix=space_fix(error))
-
-
-def _reader_gone() -> int:
-    """Redirect output whose reader has gone (`hpcrun logs | head`), or Python complains at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    return 141

@@ -31,8 +31,11 @@ def say_lines(lines: Iterable[str]) -> None:
 
 
 def note(text: str) -> None:
-    """Print a line that is not part of the answer, to standard error."""
-    click.echo(encodable(text), err=True, color=None if wants_colour() else False)
+    """Print a line that is not part of the answer, to standard error, if anybody can get it."""
+    try:
+        click.echo(encodable(text), err=True, color=None if wants_colour() else False)
+    except OSError:
+        let_go(2)
 
 
 def emit_json(value: Any) -> None:
@@ -49,6 +52,11 @@ def emit_bytes(data: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
+def let_go(number: int = 1) -> None:
+    """Lead output that nobody takes (`hpcrun logs | head`) to nowhere; else Python complains."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+
+
 def show_failure(error: click.ClickException | HpcrunError, argv: Sequence[str]) -> None:
     """Print an error as the command line asks for it: for a person, or as one JSON object.
 
@@ -58,10 +66,19 @@ def show_failure(error: click.ClickException | HpcrunError, argv: Sequence[str])
         import json
 
         note(json.dumps({"error": _error_json(error)}))
-    elif isinstance(error, HpcrunError):
-        show_error(error)
-    else:
-        error.show()
+        return
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        note(error.ctx.get_usage())
+    if not isinstance(error, HpcrunError):
+        text, fix = _words_of(error)
+        error = HpcrunError(text, fix=fix)
+    show_error(error)
+
+
+def _words_of(error: click.ClickException) -> tuple[str, str]:
+    """Return what an error of click's says, and what to type to see more."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    return error.format_message(), f"{context.command_path} --help" if context is not None else ""
 
 
 def show_error(error: HpcrunError) -> None:
@@ -90,9 +107,7 @@ def _error_json(error: click.ClickException | HpcrunError) -> dict[str, Any]:
     if isinstance(error, HpcrunError):
         message, fix = error.message, error.fix
     else:
-        context = error.ctx if isinstance(error, click.UsageError) else None
-        message = error.format_message()
-        fix = f"{context.command_path} --help" if context is not None else ""
+        message, fix = _words_of(error)
     return {
         "message": message,
         "fix": fix or None,
@@ -108,7 +123,7 @@ def message(kind: str, text: str, **style: Any) -> None:
     Words, paths say, stay whole.
     """
     lines, room = [f"{kind}: {text}"], columns() - 8
-    if len(lines[0]) > room and sys.stderr and sys.stderr.isatty():
+    if len(lines[0]) > room and sys.stderr.isatty():
         from hpcrun.views.table import wrap
 
         lines = wrap(lines[0], max(room, 30), whole_words=True)
@@ -183,7 +198,7 @@ def width_and_height() -> tuple[int, int]:
 
 def is_terminal() -> bool:
     """Return whether the output is a terminal."""
-    return bool(sys.stdout and sys.stdout.isatty())
+    return sys.stdout.isatty()
 
 
 def has_colour() -> bool:
@@ -222,8 +237,8 @@ def as_wide(text: str) -> str:
 
 
 def _encoding() -> str:
-    """Return the encoding of the output; closed output has none."""
-    return (sys.stdout and sys.stdout.encoding) or "ascii"
+    """Return the encoding of the output; what stands in for it may have none."""
+    return sys.stdout.encoding or "ascii"
 
 
 # A Slurm that takes longer than this to answer is mentioned, in seconds.
@@ -269,7 +284,7 @@ def reading_bar(*, is_quiet: bool) -> Iterator[Callable[[Path, int], None] | Non
 
     Yields what is called with a file and how many of its bytes were read.
     """
-    if is_quiet or not (sys.stderr and sys.stderr.isatty()):
+    if is_quiet or not sys.stderr.isatty():
         yield None
         return
     path: Path | None = None

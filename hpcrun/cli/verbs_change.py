@@ -119,12 +119,14 @@ def _of_sweep(runs: Sequence[Outcome]) -> str:
 def _end_with(outcomes: Sequence[Outcome], *, done: str, as_json: bool) -> int:
     """Print all as JSON, in which ``done`` names what was to be done, or else the errors alone.
 
-    Returns the exit code.
+    What was done and could not be recorded is a note on it. Returns the exit code.
     """
     errors = {str(one.error): one.error for one in outcomes if one.error is not None}
     if as_json:
         emit_json({"runs": [_outcome_json(one, done) for one in outcomes]})
     else:
+        for text in dict.fromkeys(one.unrecorded for one in outcomes if one.unrecorded):
+            note(f"note: {done} all the same, without a record of it: {text}")
         for error in errors.values():
             show_error(error)
     codes = [error.exit_code for error in errors.values()]
@@ -138,7 +140,7 @@ def _outcome_json(one: Outcome, done: str) -> dict[str, object]:
         "job_id": one.status.job_id,
         "state_before": one.status.state,
         done: one.done,
-        "reason": one.error.message if one.error is not None else one.left or None,
+        "reason": (one.error.message if one.error else one.left or one.unrecorded) or None,
     }
 
 
@@ -257,7 +259,7 @@ def clean(
 
     age = seconds(older_than)
     asks = not (yes or dry_run)
-    if asks and (as_json or not sys.stdin or not sys.stdin.isatty()):
+    if asks and (as_json or not sys.stdin.isatty()):
         raise InputError(
             "clean asks before it removes anything, and here it cannot ask",
             fix="-y removes without asking; --dry-run lists what would go",

@@ -21,7 +21,7 @@ from hpcrun.cli.options import (
     job_options,
     json_option,
 )
-from hpcrun.cli.output import emit_json, note, pairs, say, table
+from hpcrun.cli.output import emit_json, let_go, note, pairs, say, table
 from hpcrun.errors import InputError
 
 
@@ -126,10 +126,17 @@ def run(
     signal.signal(signal.SIGTERM, interrupt)
     signal.signal(signal.SIGHUP, interrupt)
     with running(where, prepared) as (run, process):
-        say(f"Running {prepared.plan.name} {'here' if pool is None else f'on {pool.source}'}")
-        pairs(describe(prepared))
+        place = "here" if pool is None else f"on {pool.source}"
         try:
-            return watch_run(where, run, logs=True, process=process)
+            try:
+                say(f"Running {prepared.plan.name} {place}")
+                pairs(describe(prepared))
+                return watch_run(where, run, logs=True, process=process)
+            except OSError as error:  # of what is shown: that ends no training
+                again = f"the run goes on: hpcrun logs -f {run.run_id}"
+                note(f"{error.strerror}: no more is shown; {again}")
+                let_go()
+                return watch_run(where, run, logs=False, quiet=True, process=process)
         except KeyboardInterrupt:
             note("stopping the run")
             raise

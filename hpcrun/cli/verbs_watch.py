@@ -310,7 +310,7 @@ def shell(
 
     if extra_args == []:
         raise click.UsageError("no command after --")
-    has_terminal = bool(sys.stdin and sys.stdin.isatty()) and is_terminal()
+    has_terminal = sys.stdin.isatty() and is_terminal()
     if extra_args is None and not has_terminal:
         raise InputError(
             "a shell needs a terminal", fix="give a command: hpcrun shell JOB -- nvidia-smi"

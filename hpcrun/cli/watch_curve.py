@@ -70,7 +70,7 @@ def watch_curve(
 
 
 def _draw_on(context: Context, follower: CurveFollower, metric: str | None) -> None:
-    keyboard = sys.stdin.fileno() if sys.stdin and sys.stdin.isatty() else None
+    keyboard = sys.stdin.fileno() if sys.stdin.isatty() else None
     with Screen(sys.stdout, keyboard) as screen:
         every = 0.0
         screen.draw(["reading ..."])

@@ -73,7 +73,7 @@ def watch_status(context: Context, query: Query) -> int:
             "--watch draws on a terminal",
             fix="hpcrun wait waits for runs; a loop may call hpcrun status twice a minute",
         )
-    keyboard = sys.stdin.fileno() if sys.stdin and sys.stdin.isatty() else None
+    keyboard = sys.stdin.fileno() if sys.stdin.isatty() else None
     asked = _Asked(query)
     monitor = Monitor(context, [asked], calmest=CALMEST)
     snapshot = monitor.poll()  # errors before the picture

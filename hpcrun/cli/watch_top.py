@@ -59,7 +59,7 @@ def print_snapshot(
 
 def watch_top(context: Context, words: Sequence[str], *, count: int, usage: bool) -> int:
     """Draw until q or Ctrl-C, or until the last of the jobs that were named is over."""
-    keyboard = sys.stdin.fileno() if sys.stdin and sys.stdin.isatty() else None
+    keyboard = sys.stdin.fileno() if sys.stdin.isatty() else None
     context = structs.replace(context, waiting=nullcontext)  # a word would stand in the picture
     with _watching(context, words, count=count, usage=usage) as top:
         with Screen(sys.stdout, keyboard) as screen:

@@ -38,7 +38,7 @@ class Outcome(Struct, kw_only=True):
     """What was done about a job that is named by ``word``; ``status`` is the one before.
 
     ``left`` is why it was left alone, ``over``: since it is over already; ``error`` is what went
-    wrong.
+    wrong. ``unrecorded`` is what could not be written down of what was done.
     """
 
     word: str
@@ -47,6 +47,7 @@ class Outcome(Struct, kw_only=True):
     done: bool = False
     left: str = ""
     error: HpcrunError | None = None
+    unrecorded: str = ""
 
     @property
     def run_id(self) -> str | None:
@@ -186,14 +187,13 @@ def cancel_all(context: Context, targets: Targets, *, pending: bool = False) -> 
 
 def _record(job: Outcome, error: HpcrunError | None) -> None:
     """Record what is being cancelled; where the disk is full the job ends all the same."""
-    done = error is None
-    if done and job.status.run is not None:
+    job.done, job.error = error is None, error
+    if job.done and job.status.run is not None:
         try:
             record = Cancelled(cancelled_at=time.time(), user=name_of_user(os.getuid()))
             write_record(job.status.run.cancelled, record)
         except HpcrunError as failure:
-            error = HpcrunError(f"it is being cancelled, but: {failure.message}", fix=failure.fix)
-    job.done, job.error = done, error
+            job.unrecorded = failure.message
 
 
 def _end_here(status: JobStatus) -> InputError | None:
@@ -355,8 +355,11 @@ def _start_again(
             # There is no next attempt; where Slurm was silent it may have started one all the same.
             old = [run.secrets]
         for path in old:
-            with contextlib.suppress(OSError):
+            try:
                 path.unlink(missing_ok=True)
+            except OSError as failure:
+                if path.exists():
+                    job.unrecorded = f"{path} stays: {failure.strerror}"
         gone += old
         # Who asked Slurm just before that may have taken them away.
         if run is not None and error is None and not run.secrets.exists():

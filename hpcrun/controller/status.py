@@ -152,6 +152,9 @@ def ask(
     # There are thousands, and each run looks for its own.
     for row in found:
         answers.rows.setdefault(row.folder, {})[row.job_id] = row
+    for run, history in runs:
+        if history.submitted is None:
+            _record_found(context, run, history, answers.rows)
     missing = _whole_arrays(
         [history.job_id for _, history in runs if _row_of(history, answers.rows) is None]
     )
@@ -163,6 +166,18 @@ def ask(
             break
         answers.accounts |= {row.job_id: row for row in answer}
     return answers
+
+
+def _record_found(
+    context: Context, run: RunFolder, history: History, rows: Mapping[str, Mapping[str, SlurmJob]]
+) -> None:
+    """Record the job of a run, or of its sweep, whose submission was cut short before it could."""
+    from hpcrun.controller.submit import record_found  # here: few are
+
+    folder = run.path.with_name(history.tag) if history.task is not None else run.path
+    known = (row.array for row in rows.get(folder.name, {}).values() if row.is_taken)
+    if job_id := next(known, array_id(history.job_id or "")):
+        record_found(context, folder, job_id)
 
 
 def _whole_arrays(job_ids: Sequence[str | None]) -> list[str]:
@@ -237,9 +252,7 @@ def _row_of(history: History, rows: Mapping[str, Mapping[str, SlurmJob]]) -> Slu
     if submitted is not None:
         return own.get(submitted.job_id or "")
     end = f"_{task.index}" if task is not None else ""
-    # A job that sbatch refused for its constraints shows in the queue all the same.
-    known = (row for row in own.values() if row.reason != "BadConstraints")
-    return next((row for row in known if row.job_id.endswith(end)), None)
+    return next((row for row in own.values() if row.is_taken and row.job_id.endswith(end)), None)
 
 
 def _own(job: SlurmJob | None, tag: str) -> SlurmJob | None:

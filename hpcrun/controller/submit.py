@@ -20,12 +20,13 @@ from hpcrun.plan.environment import AFTER_VARIABLE, after_checkpoint_dir
 from hpcrun.plan.types import Plan
 from hpcrun.render.files import RenderedFile
 from hpcrun.render.quoting import quote_bash
-from hpcrun.runs.layout import SUBMITTED, RunFolder
+from hpcrun.runs.layout import SUBMITTED, RunFolder, SweepFolder, created_at, sweep_id_of
 from hpcrun.runs.records import (
     Submitted,
     Successor,
     create_run_folder,
     owner_run,
+    read_plan,
     read_record,
     write_file,
     write_record,
@@ -125,7 +126,7 @@ def submit_job(context: Context, made: Prepared) -> str:
     slurm_transport(context)  # raises before anything is written
     runs = made.each()
     notes = linked(context, runs, [named_after(run.plan) for run in runs], reads=True)
-    with notes, whole_or_nothing(context, made.path) as written:
+    with notes, whole_or_nothing(context) as written:
         write(context, made, written)
         return run_sbatch(context, made.plan, written)
 
@@ -195,27 +196,20 @@ def named_after(plan: Plan) -> str | None:
 
 
 @contextlib.contextmanager
-def whole_or_nothing(context: Context, folder: Path) -> Iterator[list[Path]]:
+def whole_or_nothing(context: Context) -> Iterator[list[Path]]:
     """Take away what the block has added to the list, if it does not end well.
 
-    run_sbatch() empties the list when Slurm has the job. ``folder`` has Slurm's answer then: the
-    KeyboardInterrupt says which job it is that runs all the same.
+    run_sbatch() empties the list when Slurm has the job.
     """
     written: list[Path] = []
     try:
         yield written
-    except BaseException as error:
+    except BaseException:
         if written:
             with contextlib.suppress(OSError, HpcrunError):
                 context.transport().remove(written)
         for path in written:  # where the cluster is out of reach what lies here goes all the same
             shutil.rmtree(path, ignore_errors=True)
-        if isinstance(error, KeyboardInterrupt) and (folder / SUBMITTED).exists():
-            taken = read_record(folder / SUBMITTED, Submitted)
-            name = (taken and taken.job_id) or folder.name
-            raise KeyboardInterrupt(
-                f"Slurm had taken the job already: {name}; hpcrun cancel {name} ends it"
-            ) from error
         raise
 
 
@@ -223,27 +217,37 @@ def run_sbatch(context: Context, plan: Plan, written: list[Path]) -> str:
     """Submit what was written, record Slurm's answer in its folder, return the job id.
 
     ``written`` are that folder, with job.sbatch, and those of a sweep's runs; it is emptied where
-    Slurm has the job, or may have it. Ctrl-C waits until that is known. Raises as submit_job().
+    Slurm has the job, or may have it. Ctrl-C waits until that is known, and says which job it is
+    that runs all the same. An answer that cannot be recorded is a note. Raises as submit_job().
     """
     env = _sbatch_environment(context, plan)
     transport = slurm_transport(context)
     record = submitted_record(context, plan)
-    with signals_wait():
-        try:
-            job_id = scheduler.submit(transport, written, env)
-        except OutOfReach as error:
-            if not error.maybe_done:
-                raise
+    job_id = ""
+    try:
+        with signals_wait():
+            try:
+                job_id = scheduler.submit(transport, written, env)
+            except OutOfReach as error:
+                if not error.maybe_done:
+                    raise
+                written.clear()
+                shows = f"hpcrun status {plan.run_id} shows whether"
+                fix = f"Slurm may have accepted the job: {shows}"
+                raise OutOfReach(error.message, fix=fix, maybe_done=True) from error
+            folder = written[0]
             written.clear()
-            raise OutOfReach(
-                error.message,
-                fix=f"Slurm may have accepted the job: hpcrun status {plan.run_id} shows whether",
-                maybe_done=True,
-            ) from error
-        folder = written[0]
-        written.clear()
-        record = structs.replace(record, job_id=job_id, submitted_at=time.time())
-        write_record(folder / SUBMITTED, record)
+            record = structs.replace(record, job_id=job_id, submitted_at=time.time())
+            try:
+                write_record(folder / SUBMITTED, record)
+            except HpcrunError as error:
+                plan.notes.append(f"{error.message}; hpcrun finds the job by its folder")
+    except KeyboardInterrupt as pressed:
+        if not job_id:
+            raise
+        raise KeyboardInterrupt(
+            f"Slurm had taken the job already: {job_id}; hpcrun cancel {job_id} ends it"
+        ) from pressed
     return job_id
 
 
@@ -268,6 +272,22 @@ def _sbatch_environment(context: Context, plan: Plan) -> dict[str, str]:
     for name in (*plan.secrets, *_OF_THIS_LOGIN):
         env.pop(name, None)
     return env
+
+
+def record_found(context: Context, folder: Path, job_id: str) -> None:
+    """Record the job of a submission that was cut short before it could, as Slurm or the job's own
+    record shows it by the folder of a run or of a sweep's array. Others' folders stay as they are.
+    """
+    sweep_id = sweep_id_of(folder.name)
+    plan = read_plan(RunFolder(folder) if sweep_id is None else SweepFolder(folder).run(0))
+    with contextlib.suppress(OSError, HpcrunError, ValueError):
+        if plan is not None and folder.stat().st_uid == os.getuid():
+            plan = structs.replace(plan, run_id=sweep_id or plan.run_id)
+            record = submitted_record(context, plan)
+            at = created_at(plan.run_id)
+            cluster = plan.cluster
+            record = structs.replace(record, job_id=job_id, submitted_at=at, cluster=cluster)
+            write_record(folder / SUBMITTED, record)
 
 
 def submitted_record(context: Context, plan: Plan) -> Submitted:

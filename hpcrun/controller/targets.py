@@ -140,37 +140,46 @@ def _find_each(
         word: find(context.runs_dir, word, lookup) for word in words
     }
     unknown = [word for word, one in found.items() if one is None and word and is_job_id(word)]
-    names = _names_of_tasks(context, unknown, lookup)
+    names = _ask_slurm(context, unknown, lookup)
     for word in unknown:
-        name = names.get(word, word)
-        found[word] = (find(context.runs_dir, name, lookup) if name != word else None) or name
+        name = names.get(word)
+        found[word] = (find(context.runs_dir, name, lookup) if name else None) or name or word
     return found
 
 
-def _names_of_tasks(context: Context, job_ids: Sequence[str], lookup: Lookup) -> dict[str, str]:
-    """Map the numbers that Slurm gave to tasks of runs to the tasks' ids, as 7_3.
+def _ask_slurm(context: Context, job_ids: Sequence[str], lookup: Lookup) -> dict[str, str]:
+    """Find jobs of runs by their WorkDir: of tasks by the numbers that Slurm gave them, and of runs
+    whose submission was cut short before it was recorded, which it is now.
 
-    Other ids are left out. Asks Slurm once, and only where there are sweeps; never raises.
+    Maps each to its id, for a task as 7_3; others are left out. Asks Slurm once, and only where
+    there are such runs, or sweeps; never raises.
     """
-    if not job_ids or not any(name.endswith(ARRAY) for name in lookup.names):
+    lost = lookup.unrecorded
+    if not job_ids or not (lost or any(name.endswith(ARRAY) for name in lookup.names)):
         return {}
     from hpcrun import scheduler  # here, as what it needs: most words name runs
-    from hpcrun.slurm.jobs import is_possible
+    from hpcrun.controller.submit import record_found
+    from hpcrun.slurm.jobs import array_id, is_possible
 
-    asked = [job_id for job_id in job_ids if job_id.isdigit() and is_possible(job_id)]
-    try:
-        jobs = scheduler.queue(slurm_transport(context), asked) if asked else []
-    except OutOfReach:
-        return {}
-    return {
-        job.number: job.job_id
-        for job in jobs
-        # What waits of an array has the array's own number.
-        if job.number in asked
-        and job.array != job.number
-        and job.folder.endswith(ARRAY)
-        and (context.runs_dir / job.folder).is_dir()
-    }
+    plain = [job_id for job_id in job_ids if job_id.isdigit() or lost]
+    asked = [array_id(job_id) for job_id in plain if is_possible(job_id)]
+    names: dict[str, str] = {}
+    with contextlib.suppress(OutOfReach):
+        transport = slurm_transport(context)
+        jobs = scheduler.queue(transport, asked) if asked else []
+        # squeue forgets what is over.
+        gone = set(asked) - {job.array for job in jobs} - {job.number for job in jobs}
+        jobs += (scheduler.accounting(transport, sorted(gone)) or []) if lost and gone else []
+        for job in jobs:
+            if job.folder in lost and job.is_taken:
+                record_found(context, context.runs_dir / job.folder, job.array)
+                lookup.learn(job.array, job.folder)
+                names |= {word: word for word in job_ids if array_id(word) == job.array}
+            # What waits of an array has the array's own number.
+            is_task = job.array != job.number and job.folder.endswith(ARRAY)
+            if is_task and (context.runs_dir / job.folder).is_dir():
+                names |= {job.number: job.job_id} if job.number in job_ids else {}
+    return names
 
 
 def task_numbers(word: str, text: str) -> list[int]:
@@ -261,6 +270,8 @@ class Lookup:
         self._known: dict[str, str] = {}
         self._news = 0
         self._walk = self._job_folders()
+        # Folders without a record of their job, as far as the walk has come.
+        self.unrecorded: set[str] = set()
 
     @cached_property
     def names(self) -> list[str]:
@@ -284,6 +295,10 @@ class Lookup:
                 records.write_file(self.runs_dir / INDEX, "".join(lines).encode())
         return self._found.get(job_id)
 
+    def learn(self, job_id: str, name: str) -> None:
+        """Note the folder of a job that is recorded only now."""
+        self._found[job_id] = name
+
     def _job_folders(self) -> Iterator[tuple[str, str]]:
         """Go through all ids and their folders; "" is that of a run without a job of its own."""
         with contextlib.suppress(OSError):
@@ -302,6 +317,9 @@ class Lookup:
                     record = records.read_record(self.runs_dir / name / layout.SUBMITTED, Submitted)
                 record = records.own_record(record, layout.sweep_id_of(name) or name)
                 if record is None:  # not yet, or sbatch's answer was lost: to be read again
+                    self.unrecorded.add(name)
+                    if job_id := records.begun_as(self.runs_dir / name):
+                        yield job_id, name
                     continue
                 job_id = self._known[name] = record.job_id or ""
                 self._news += 1

@@ -279,7 +279,8 @@ def write_file(path: Path, data: bytes, mode: int = 0o644) -> None:
             file.write(data)
         part.replace(path)
     except OSError as error:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # read-only, say: what failed first is what is wrong
+            part.unlink(missing_ok=True)
         raise HpcrunError(f"{path}: {error.strerror}", fix=space_fix(error)) from error
 
 
@@ -477,6 +478,14 @@ def attempt_indices(folder: RunFolder) -> list[int]:
             return sorted(int(entry.name) for entry in entries if entry.name.isdigit())
     except OSError:
         return []
+
+
+def begun_as(path: Path) -> str:
+    """Return the Slurm job that a run, or a sweep's first task, began as; "" where none did."""
+    sweep_id = layout.sweep_id_of(path.name)
+    run = RunFolder(path) if sweep_id is None else SweepFolder(path).run(0)
+    begun = read_record(run.attempts / "0" / "begin.json", Begin)
+    return begun.job_id.partition("_")[0] if begun is not None else ""
 
 
 def read_plan(folder: RunFolder) -> Plan | None:

@@ -100,6 +100,11 @@ class SlurmJob(Struct, frozen=True, kw_only=True):
         return self.job_id.partition("_")[2]
 
     @property
+    def is_taken(self) -> bool:
+        """Whether Slurm has it: what sbatch refused for its constraints is in the queue too."""
+        return self.reason != "BadConstraints"
+
+    @property
     def folder(self) -> str:
         """The last part of the job's working directory: of a run's job it is the run's folder."""
         return self.work_dir.rstrip("/").rpartition("/")[2]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.calling import Caller
+from tests.cli.calling import ROOT, Caller
 
 TRAINER = """\
 import json, os, sys
@@ -91,6 +91,26 @@ def test_what_a_job_runs_nobody_else_can_write(hpcrun: Caller) -> None:
     )
     assert {name for name in open_ if not data.fullmatch(name)} == set()
     assert "train.py" in {path.name for path in (run / "code").iterdir()}
+
+
+@pytest.mark.parametrize(
+    "streams",
+    [">&-", ">&- 2>&- <&-", ">/dev/full", ">/dev/full 2>/dev/full", "| { read -r line; }"],
+)
+def test_what_nobody_can_be_shown_ends_no_training(hpcrun: Caller, streams: str) -> None:
+    lines = "for i in 1 2 3 4 5; do echo $i; sleep 0.05; done; echo done >finished"
+    call = [sys.executable, "-m", "hpcrun", "run", "--", "sh", "-c", lines]
+    done = subprocess.run(
+        ["bash", "-c", f'set -o pipefail; "$@" {streams}', "bash", *call],
+        cwd=hpcrun.project,
+        env=hpcrun.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0 and b"Traceback" not in done.stderr, done
+    assert json.loads((only_run(hpcrun) / "attempts/0/end.json").read_text())["exit_code"] == 0
+    assert (hpcrun.project / "finished").exists() and hpcrun.left() == []
 
 
 @pytest.mark.slow

@@ -103,13 +103,14 @@ def test_a_reply_that_is_lost_is_settled_later(hpcrun: Caller, tools: Path) -> N
     (run,) = hpcrun.runs.iterdir()
     assert done.code == 4
     assert f"Slurm may have accepted the job: hpcrun status {run.name} shows whether" in done.err
-    replay(tools, "squeue", (0, row(run, "8", "RUNNING"), ""))
-    code, (shown,) = state(hpcrun)
-    assert (code, shown["job_id"], shown["state"]) == (0, "8", "RUNNING")
     replay(tools, "squeue", (0, row(run, "8", "FAILED", "BadConstraints"), ""))
     code, (shown,) = state(hpcrun)
     # Not to see it proves nothing for some minutes: the request may still be on its way.
     assert (shown["job_id"], shown["state"]) == (None, "UNKNOWN")
+    replay(tools, "squeue", (0, row(run, "8", "RUNNING"), ""))
+    code, (shown,) = state(hpcrun)
+    assert (code, shown["job_id"], shown["state"]) == (0, "8", "RUNNING")
+    assert _job_id(run) == "8"  # it is recorded now
 
 
 def test_many_runs_are_one_question(hpcrun: Caller, tools: Path) -> None:

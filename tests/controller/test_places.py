@@ -167,20 +167,21 @@ def test_a_file_where_a_folder_should_be(context: Context) -> None:
     context.runs_dir.write_text("")
     below = structs.replace(context, cache_dir=context.runs_dir / "a" / "b")
     problems, _ = look(below)
-    assert problems[0] == f"runs_dir: {context.runs_dir}: not a folder"
-    assert problems[1].startswith(f"cache_dir: {context.runs_dir}: ")
+    assert problems[0] == f"{context.cluster_source}: runs_dir: {context.runs_dir}: not a folder"
+    assert problems[1].startswith(f"{context.cluster_source}: cache_dir: {context.runs_dir}: ")
 
 
 def test_a_loop_of_links_is_reported(context: Context) -> None:
     context.runs_dir.symlink_to(context.runs_dir.name)
     [problem] = look(context)[0]
-    assert problem.startswith(f"runs_dir: {context.runs_dir}: Too many levels")
+    where = f"{context.cluster_source}: runs_dir: {context.runs_dir}"
+    assert problem.startswith(f"{where}: Too many levels")
 
 
 def test_a_folder_that_nobody_can_write_to(context: Context) -> None:
     # /proc takes no files, not even root's.
     [problem] = look(structs.replace(context, runs_dir=Path("/proc/runs")))[0]
-    assert problem.startswith("runs_dir: /proc: cannot be written to: ")
+    assert problem.startswith(f"{context.cluster_source}: runs_dir: /proc: cannot be written to: ")
     assert problem.endswith(" (for /proc/runs); name a folder that you can write to")
 
 

@@ -245,6 +245,8 @@ def check_places(context: Context, nodes: int) -> Findings:
                 _measure(found, place, left, " of your quota")
     if nodes > 1 and context.cluster.name != "sandbox":
         found.notes += islice(_own_disks(places, mounts, nodes), 1)
+    for problem in found.problems:
+        problem.source = context.cluster_source  # the keys are the profile's, not the job's
     return found
 
 
