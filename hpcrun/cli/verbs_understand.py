@@ -138,8 +138,8 @@ def compare(
     from msgspec import structs
 
     from hpcrun.cli.show_curve import known_metric, labelled, write
-    from hpcrun.controller.curves.facts import with_code
     from hpcrun.controller.curves.parse import parse
+    from hpcrun.controller.run_facts import with_code
     from hpcrun.report.compare import comparison_json, report
     from hpcrun.report.comparison import compare_runs
     from hpcrun.report.files import check_files

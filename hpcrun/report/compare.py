@@ -14,7 +14,6 @@ from typing import Any
 
 from msgspec import structs, to_builtins
 
-from hpcrun.metrics.compare import Difference
 from hpcrun.metrics.parse import ParsedRun
 from hpcrun.report.axes import time_unit
 from hpcrun.report.comparison import Comparison, Equal, Measure, axis_of
@@ -23,6 +22,7 @@ from hpcrun.report.facts import gpu_hours, seconds_of
 from hpcrun.report.plot import Line, plot_lines
 from hpcrun.report.scaling import Scaling
 from hpcrun.report.terminal import distinct, remarks, run_mark, run_rows
+from hpcrun.report.windows import Difference
 from hpcrun.views.numbers import (
     count_of,
     format_duration,

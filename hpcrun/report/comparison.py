@@ -15,7 +15,12 @@ from typing import Literal
 import numpy as np
 from msgspec import Struct, field
 
-from hpcrun.metrics.compare import (
+from hpcrun.metrics.names import EVAL_LOSS, LOSS
+from hpcrun.metrics.parse import ParsedRun
+from hpcrun.report.axes import By, is_token_counter, smooth, x_axis
+from hpcrun.report.facts import main_metric
+from hpcrun.report.scaling import Scaling, build_scaling
+from hpcrun.report.windows import (
     Difference,
     Track,
     Window,
@@ -29,11 +34,6 @@ from hpcrun.metrics.compare import (
     read_at,
     round_up,
 )
-from hpcrun.metrics.names import EVAL_LOSS, LOSS
-from hpcrun.metrics.parse import ParsedRun
-from hpcrun.report.axes import By, is_token_counter, smooth, x_axis
-from hpcrun.report.facts import main_metric
-from hpcrun.report.scaling import Scaling, build_scaling
 
 Measure = Literal["step", "samples", "tokens", "time"]
 MEASURES: tuple[Measure, ...] = ("step", "tokens", "samples", "time")

@@ -171,7 +171,7 @@ class CurveLog:
         parsed = structs.replace(parsed, curve=structs.replace(parsed.curve, metrics=shown))
         if run is None:
             return parsed
-        from hpcrun.controller.curves.facts import run_facts  # here: YAML takes 20 ms
+        from hpcrun.controller.run_facts import run_facts  # here: YAML takes 20 ms
 
         facts, gpus, seconds = run_facts(run)
         return structs.replace(parsed, facts=facts, gpus=gpus, seconds=seconds)

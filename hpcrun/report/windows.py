@@ -1,4 +1,4 @@
-"""Compare: curves at equal places, whether they differ by more than their noise, who is sooner.
+"""Windows: curves at equal places, whether they differ by more than their noise, who is sooner.
 
 The value of a noisy curve at a place is the mean over the window that ends there: the last tenth of
 what the curves have in common, or as much more as holds ``FEWEST`` points of each, up to half. To

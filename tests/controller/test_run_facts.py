@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hpcrun.controller.context import Context, load_context
-from hpcrun.controller.curves.facts import code_digests, run_facts, with_code
 from hpcrun.controller.prepare import prepare, prepare_job
+from hpcrun.controller.run_facts import code_digests, run_facts, with_code
 from hpcrun.controller.submit import write
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import write_record

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcrun.metrics.compare import (
+from hpcrun.report.windows import (
     Difference,
     Track,
     Window,
