@@ -293,12 +293,12 @@ _TABLE |= _spell(
         LOSS: "loss total_loss loss_total tot_loss lm_loss lm_loss_value loss_value totalloss | "
         "gpt_loss sft_loss dpo_loss kto_loss ce_loss cross_entropy_loss crossentropyloss nll_loss "
         "actor_loss actor_pg_loss policy_loss act_loss pg_loss ppo_loss l_pix",
-        LR: "lr learning_rate learningrate learn_rate lrate",
+        LR: "lr learning_rate learningrate learn_rate lrate actor_lr",
         GRAD_NORM: "grad_norm gradient_norm gradnorm gnorm grads_norm gradients_norm "
         "total_grad_norm global_grad_norm grad_norm_total grad_global_norm norm_grad "
-        "grad_norm_all gn norm",
-        TOKENS_PER_SECOND: "tps tgs wps tokens_second_tgs token_throughput",
-        STEP_SECONDS: "step_seconds",
+        "grad_norm_all gn norm actor_grad_norm",
+        TOKENS_PER_SECOND: "tps tgs wps tokens_second_tgs token_throughput perf_throughput",
+        STEP_SECONDS: "step_seconds perf_time_per_step",
         MEMORY_BYTES: "memory_bytes",
         LOSS_SCALE: "loss_scale loss_scaler lossscale",
     }

@@ -177,14 +177,6 @@ FORMATS: tuple[Format, ...] = (
     form("mlperf", ":::MLLOG ", r".{0,200}?:::MLLOG (?P<json>\{)",
          ':::MLLOG {"key": "train_loss", "value": 3.7142, "event_type": "POINT_IN_TIME", '
          '"metadata": {"lineno": 102, "samples_count": 80}}', read=_read_mllog),
-    # verl: verl/utils/logger/aggregate_logger.py (concat_dict_to_str).
-    form("verl", "step:", r"(?P<rest>step:\d+ - [\w./()-]+:.*)",
-         "step:1 - actor/pg_loss:0.0 - actor/loss:-0.0004 - actor/lr:3e-05 - "
-         "actor/grad_norm:0.009 - perf/throughput:71.08",
-         names={"actor_loss": "loss", "actor_lr": "lr", "actor_lr_1e_3": "lr(1e-3)",
-                "actor_grad_norm": "grad_norm", "perf_throughput": "tokens_per_second",
-                "perf_time_per_step": "step_seconds",
-                "perf_max_memory_allocated_gb": "max_memory_gb"}),
     # One metric a line, below its step. Coqui TTS: trainer's console_logger.py;
     # stable-baselines3: common/logger.py (HumanOutputFormat), and OpenAI's baselines, whose numbers
     # have three digits; composer: composer/loggers/console_logger.py; OLMo: olmo/train.py.
@@ -239,8 +231,6 @@ FORMATS: tuple[Format, ...] = (
          names={"time": "step_time s", "batch_t": "step_time s", "memory": "memory MiB",
                 "max_mem": "max_mem MiB", "seconds": "step_seconds", "s": "samples_per_second",
                 "s_gpu": ""}),
-    form("cifar", "] loss: ", r"\[(?P<epoch>\d+),\s*(?P<step>\d+)\] loss: (?P<loss>⟨N⟩)\Z",
-         "[1,  2000] loss: 2.187"),
     form("train and val", "Val",
          r"(?:Epoch|EPOCH|epoch)\s+(?P<epoch>\d+)\s*(?:/\s*\d+)?\s*[:|-]\s*[Tt]rain\s*[=:]\s*"
          r"(?P<loss>⟨N⟩)[\s,|]+[Vv]al(?:id)?\s*[=:]\s*(?P<eval_loss>⟨N⟩)(?:[\s,|]+(?P<rest>.*))?\Z",
