@@ -1,4 +1,4 @@
-"""Parse a run: the logs of its attempts to a curve and warnings.
+"""Parse a run: the logs of its attempts to a curve.
 
 The caller opens the files; here come their bytes, or the frames that a Reader made of them.
 """
@@ -11,7 +11,6 @@ from msgspec import Struct, structs
 
 from hpcrun.metrics.curve import Curve, curve_columns
 from hpcrun.metrics.derive import derive
-from hpcrun.metrics.health import find_warnings
 from hpcrun.metrics.names import LOSS
 from hpcrun.metrics.store import Samples, Store
 
@@ -20,9 +19,9 @@ class ParsedRun(Struct, frozen=True):
     """What the logs of one run say, and how much was read to find it.
 
     ``source`` is what the user named (a file, a job, a run). ``formats`` are the forms in which
-    samples were found, most frequent first. ``warnings`` is empty for a healthy log. ``samples``
-    are kept only where they are asked for. ``lines`` counts the lines before the first that
-    measured something.
+    samples were found, most frequent first. ``samples`` are kept only where they are asked for.
+    ``lines`` counts the lines before the first that measured something. ``warnings`` are for the
+    caller to fill in; a healthy log has none.
 
     ``facts`` is what is known of the run beside its log: the settings of a run of hpcrun as its
     job file names them ("batch.micro_batch_per_gpu": "4"), so that runs can be distinguished; empty
@@ -33,10 +32,10 @@ class ParsedRun(Struct, frozen=True):
     formats: tuple[str, ...]
     samples: Samples
     curve: Curve
-    warnings: tuple[str, ...]
     files: int
     lines: int
     bytes: int
+    warnings: tuple[str, ...] = ()
     facts: dict[str, str] = {}
     gpus: int | None = None
     seconds: float | None = None
@@ -80,7 +79,6 @@ def parse_stored(
         formats=store.formats(),
         samples=Samples(store if keep_samples else Store()),
         curve=curve,
-        warnings=find_warnings(curve),
         files=files,
         lines=lines,
         bytes=size,

@@ -236,7 +236,7 @@ def test_what_is_imported(hpcrun: Caller, log: Path) -> None:
         check=True,
         text=True,
     )
-    drawing = {"hpcrun.report", "hpcrun.report.data", "hpcrun.report.files"}
+    drawing = {"hpcrun.report", *(f"hpcrun.report.{name}" for name in ("data", "files", "health"))}
     assert set(ast.literal_eval(done.stderr)) == drawing
 
 

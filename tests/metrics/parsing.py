@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from msgspec import structs
+
 from hpcrun.metrics.lines.read import Reader
 from hpcrun.metrics.parse import ParsedRun, parse_stored
 from hpcrun.metrics.store import Store
+from hpcrun.report.health import find_warnings
 
 
 def parse_chunks(
@@ -27,4 +30,5 @@ def parse_chunks(
             store.add(pieces)
         lines += reader.lines_read
         size += sum(map(len, known))
-    return parse_stored(source, store, limit=limit, files=len(logs), lines=lines, size=size)
+    run = parse_stored(source, store, limit=limit, files=len(logs), lines=lines, size=size)
+    return structs.replace(run, warnings=find_warnings(run.curve))

@@ -23,6 +23,7 @@ from hpcrun.metrics.lines.formats import Format, own_format
 from hpcrun.metrics.lines.formats.table import FORMATS
 from hpcrun.metrics.parse import ParsedRun, parse_stored
 from hpcrun.metrics.store import Store
+from hpcrun.report.health import find_warnings
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import read_plan, runs_of
 
@@ -190,6 +191,7 @@ class CurveLog:
             size=self._size,
             notes=[note for reader in readers for note in reader.notes],
         )
+        parsed = structs.replace(parsed, warnings=find_warnings(parsed.curve))
         self._known = None if full else parsed
         return parsed
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from random import Random
 
 from hpcrun.metrics.curve import Curve, build_series
-from tests.metrics.healthy import length, loss_curve
+from tests.report.healthy import length, loss_curve
 
 Fault = Callable[[Random, float], Curve]
 

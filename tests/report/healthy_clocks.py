@@ -1,6 +1,6 @@
 """Made clocks of healthy runs: durations of steps, time stamps and throughputs without a fault.
 
-As ``tests.metrics.healthy`` for the losses: any warning on one of these is false.
+As ``tests.report.healthy`` for the losses: any warning on one of these is false.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import math
 from random import Random
 
 from hpcrun.metrics.curve import Curve, Restart, Series, build_series
-from tests.metrics.healthy import Family, length
+from tests.report.healthy import Family, length
 
 Pauses = dict[int, float]
 

@@ -1,4 +1,4 @@
-"""How often warnings are right: ``python -m tests.metrics.warning_rates [COUNT] [LOG ...]``.
+"""How often warnings are right: ``python -m tests.report.warning_rates [COUNT] [LOG ...]``.
 
 Prints the table of docs/warnings.md: how many of COUNT (1000) made curves of each healthy family
 bear a warning, and how many of each fault and size are found. Of the logs that are named it prints
@@ -11,11 +11,11 @@ import sys
 from pathlib import Path
 from random import Random
 
-from hpcrun.metrics.health import find_warnings
-from tests.metrics.faulty import FAULTS, Fault
-from tests.metrics.healthy import LOSSES, Family
-from tests.metrics.healthy_clocks import CLOCKS
+from hpcrun.report.health import find_warnings
 from tests.metrics.parsing import parse_chunks
+from tests.report.faulty import FAULTS, Fault
+from tests.report.healthy import LOSSES, Family
+from tests.report.healthy_clocks import CLOCKS
 
 HEALTHY = (*LOSSES, *CLOCKS)
 

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcrun.metrics.curve import Curve, Restart, Series, build_series
-from hpcrun.metrics.health import find_warnings
-from tests.metrics.faulty import FAULTS, Fault
-from tests.metrics.healthy import Family, thinned
-from tests.metrics.warning_rates import HEALTHY, alarms, found
+from hpcrun.report.health import find_warnings
+from tests.report.faulty import FAULTS, Fault
+from tests.report.healthy import Family, thinned
+from tests.report.warning_rates import HEALTHY, alarms, found
 
 STEPS: list[int | None] = [10 * (i + 1) for i in range(60)]
 
