@@ -140,6 +140,7 @@ def read_rows(log: Log) -> list[Rows]:
     headings = np.array([each.offset for each in marks], dtype=np.int64)
     epochs = np.array([each.mark.epoch for each in marks], dtype=np.float64)
     rows = [_rows_of(form, headings, epochs) for form in log.forms.values()]
+    rows = _beyond_totals(_without_redrawn(log, rows, headings))
     splits = [each.mark.split for each in marks]
     if 0 < 2 * sum(map(bool, splits)) <= len(splits):  # the training has headings, too
         rows = [part for each in rows for part in _by_split(each, headings, splits)]
@@ -171,6 +172,36 @@ def _rows_of(form: Form, headings: Ints, epochs_of: Floats) -> Rows:
         steps = unrounded(steps)
     places = (offsets, steps, epochs, times)
     return Rows(names, columns, *places, side, level, layout.rank, bar, form.total, layout.is_mean)
+
+
+def _without_redrawn(log: Log, rows: Sequence[Rows], headings: Ints) -> list[Rows]:
+    """Leave out the drawings of Keras's bar before the last one of each epoch.
+
+    Each shows the mean of the epoch so far.
+    """
+    drawn = [
+        np.asarray(form.offsets) for form in log.forms.values() if form.layout.format == "keras"
+    ]
+    offsets = np.sort(join(drawn))
+    above = np.searchsorted(headings, offsets, "right")
+    redrawn = offsets[:-1][(above[1:] == above[:-1]) & (above[1:] > 0)]
+    kept = [each.only(~np.isin(each.offsets, redrawn)) for each in rows] if redrawn.size else rows
+    return [each for each in kept if len(each)]
+
+
+def _beyond_totals(rows: Sequence[Rows]) -> list[Rows]:
+    """Join the bars that go on beyond their total: tqdm then draws no total, which was none."""
+    totals = {each.bar for each in rows if each.bar is not None and each.bar.total is not None}
+    ends: dict[Bar, int] = {}
+    for each in rows:
+        if each.bar is not None and each.bar.total is None and each.steps is not None:
+            least = int(each.steps.min())
+            ends[each.bar] = min(least, ends.get(each.bar, least))
+    wrong = {bar for bar in totals if (bar.total or 0) < ends.get(bar._replace(total=None), 0)}
+    return [
+        replace(each, bar=each.bar._replace(total=None), total=None) if each.bar in wrong else each
+        for each in rows
+    ]
 
 
 def _by_split(rows: Rows, headings: Ints, splits: Sequence[str]) -> list[Rows]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
 from tests.metrics.parsing import parse_chunks
 
 
@@ -119,9 +121,12 @@ def test_a_loss_of_each_step_and_its_mean_over_the_epoch_are_two_columns() -> No
     assert curve.values("val_loss_step") == [2.0] * 3
 
 
-def test_the_last_drawing_of_a_keras_epoch_is_a_row_of_training_and_of_evaluation() -> None:
+@pytest.mark.parametrize("trainings", [1, 2])
+def test_the_last_drawing_of_a_keras_epoch_is_its_mean_of_training_and_of_evaluation(
+    trainings: int,
+) -> None:
     lines = []
-    for epoch in range(1, 4):
+    for epoch in [1, 2, 3] * trainings:
         lines.append(f"Epoch {epoch}/3\n")
         for batch in (20, 40, 60):
             drawn = ("=" * (batch // 4)).ljust(30, ".")
@@ -131,8 +136,9 @@ def test_the_last_drawing_of_a_keras_epoch_is_a_row_of_training_and_of_evaluatio
         closing = f"loss: {9 - epoch}.0125 - acc: 0.5 - val_loss: {8 - epoch}.5 - val_acc: 0.6"
         lines.append(f"90/90 [{'=' * 30}] - 6s 22ms/step - {closing}\n")
     curve = parse_chunks("x", [(0, ["".join(lines).encode()])]).curve
-    assert len(curve.values("loss")) == 12 and curve.values("loss")[-1] == 6.0125
-    assert curve.values("eval_loss") == [7.5, 6.5, 5.5]
+    for name, values in (("loss", [8.0125, 7.0125, 6.0125]), ("eval_loss", [7.5, 6.5, 5.5])):
+        assert curve.steps(name) == [1, 2, 3] * trainings
+        assert curve.values(name) == values * trainings
 
 
 def test_the_heading_of_a_step_places_what_is_below_it() -> None:

@@ -124,6 +124,27 @@ def test_an_epoch_that_stands_on_the_line_is_not_replaced_by_a_bar_of_batches() 
     assert build(lines).steps("eval_loss") == [1, 2, 3]
 
 
+def test_a_bar_that_goes_on_beyond_its_total_is_one_bar() -> None:
+    """tqdm then draws neither the total nor the bar."""
+    lines = []
+    for epoch in (1, 2):
+        for step in range(1, 20):
+            drawn = (
+                f"{step / 14:.0%}|## | {step}/14 [00:01<00:01" if step < 15 else f"{step}it [00:02"
+            )
+            lines.append(f"Epoch {epoch}: {drawn}, 1.50it/s, loss={loss_at(20 * epoch + step)}]")
+    curve = curve_of(lines)
+    assert curve.steps("loss") == [*range(1, 20)] * 2 and curve.total_steps is None
+
+
+def test_a_heading_of_an_epoch_may_show_its_learning_rate() -> None:
+    lines = []
+    for epoch in range(3):
+        lines.append(f"Epoch: {epoch}/100 | Learning Rate: 2.000e-04")
+        lines += [f"[{step:04}/0200]| loss: {loss_at(step)}" for step in range(0, 200, 50)]
+    assert curve_of(lines).steps("loss") == [*range(0, 600, 50)]
+
+
 def test_trainings_with_bars_of_their_own_stand_one_behind_the_other() -> None:
     lines = [bar(n, 50, "Tokenizing") for n in range(51)]
     for total in (300, 200):

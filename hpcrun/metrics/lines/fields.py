@@ -253,6 +253,7 @@ def build_row(found: Found, *, sure: bool = False, verbatim: bool = False) -> Ro
     place = _find_place(found)
     if place is None:
         return None
+    found.fields = _with_total(found.fields)
     values = _name_values(found.fields, place.split, verbatim)
     is_sure = sure or _judge(found, place, values)
     if is_sure is None or (not values and place.step is None):
@@ -275,6 +276,21 @@ def build_row(found: Found, *, sure: bool = False, verbatim: bool = False) -> Ro
     return structs.replace(
         place, split=split, values=tuple(values.items()), is_mean=is_mean, is_sure=is_sure
     )
+
+
+def _with_total(fields: list[Field]) -> list[Field]:
+    """Call a total the loss that it is the total of, where nothing else is called the loss.
+
+    >>> [field.key for field in _with_total([Field("loss_cls", 1.0), Field("total", 3.0)])]
+    ['loss_cls', 'total_loss']
+    """
+    lost = [field.key for field in fields if like_a_loss(field.key)]
+    if not lost or any(name_of(key) in LOSSES for key in lost):
+        return fields
+    return [
+        structs.replace(field, key="total_loss") if field.key.lower() == "total" else field
+        for field in fields
+    ]
 
 
 _MEAN = words("avg avr average averaged mean epoch")

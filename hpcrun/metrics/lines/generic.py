@@ -168,8 +168,9 @@ _PLAINER = {
     r"\{([a-z_][\w/ ]{0,30}[:=][^{}\"']{1,400})\}": r"  \1 ",
     # "[3,  2000] loss: 2.5".
     r"\A([\s=>#*-]{0,20})\[ ?(\d{1,9}), {0,8}(\d{1,15})(?= ?[/\]])": r"\1[\2] [\3",
-    # Abbreviations: "Avg. loss", "Ep. 3".
+    # Abbreviations: "Avg. loss", "Ep. 3", "sup.: 2.5".
     r"(?<!\w)(val|valid|avg|tr|ep)\. (?=\w)": r"\1 ",
+    r"(?<=[a-z])\.(?=[:=] ?[\d+-])": "",
     r"(?<= )no\. ?(?=\d)": "",
     r"(?<=\d) out of (?=\d)": " of ",
     # A norm or a size: "|lvar| 56.69", "||g||: 1.5".
@@ -178,11 +179,12 @@ _PLAINER = {
     rf"\A([\s\[=*#>|-]{{0,40}})(?!{_ELSEWHERES})(?:[a-z_][\w.-]{{0,40}}:|(?:fold|run|trial|seed|"
     r"task|stage|phase|client)[ :#_]{0,3}\d{1,4}[]),.:-]{0,2})"
     rf" (?={_PLACE}\w*\W{{0,3}}\d)": r"\1",
-    # A number that touches its word, "Epoch1", "step_100"; one in front, "After 100 steps".
+    # A number that touches its word, "Epoch1"; one in front, "After 100 steps", "3-epoch".
     r"(?<![\w./\"'-])((?:global_)?step|iter(?:ation)?|epoch|ep|batch)[_-]?(\d{1,15})"
     r"(?=:?\s|[,;|\])]|\Z)": r"\1 \2",
     r"(?<!\w)(?:after|processed) (\d{1,15}) (?:training )?"
     r"(step|iter(?:ation)?|epoch|update|batch)(?:es|s)?(?=[\s:,.;|]|\Z)": r"\2 \1",
+    r"\A(\d{1,9})-(step|iter|epoch)(?=[ :])": r"\2 \1",
     # What was measured is no place: "loss per 100 training steps: 2.5", "Loss Epoch: 2.5".
     r"(?<=loss) (?:per|every|(?:of|over|for|in)(?: the)? (?:last|past|previous)) \d{1,9} "
     r"(?:\w{1,20} )?(?:step|batch|iter|epoch|sample)\w{0,8}(?= ?[:=])": "",

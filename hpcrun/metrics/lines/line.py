@@ -165,6 +165,7 @@ _HEADING = pattern_of(
     r"(?:\s{0,4}(?:/|(?(epoch)of|(?!)))\s{0,4}(?P<total>\d{1,9}))?\]?"
     r"(?: (?:summary|results|metrics|statistics)(?=:|\s{0,8}\Z))?"
     r"(?: \| (?:epoch )?time: \d{1,4}m \d{1,2}s)?"
+    r"(?:[ ,|-]{1,3}(?:learning[ _]rate|lr)(?: is|[ :=]) ?\d[\d.e-]{0,20})?"
     r"(?:, total (?:micro|generation) batches \d{1,9})?[\s.:=*#<>|~…-]{0,200}",
     re.IGNORECASE,
 )
