@@ -559,7 +559,7 @@ def _by_cluster(runs: Sequence[Run]) -> list[tuple[Context, list[RunFolder]]]:
 
 def _pickled(one: Run | Sweep) -> tuple[Any, ...]:
     """Leave the environment out of a pickle: it may hold secrets."""
-    return _reopen, (type(one), one._folder, structs.replace(one._context, environ={}))
+    return _reopen, (type(one), one._folder, structs.replace(one._context, environ={}, secrets={}))
 
 
 def _reopen(kind: type[Run] | type[Sweep], folder: Any, context: Context) -> Run | Sweep:

@@ -59,6 +59,7 @@ class Context(Struct, frozen=True, kw_only=True):
     who asks Slurm waits no longer. Each of Slurm's commands runs inside ``waiting``, which may say
     so to a user who waits. ``connect`` makes the transport to the cluster, for transport() alone.
     ``brought``: the runs that a word has just brought from there (``targets.refresh``).
+    ``secrets``: values of runs' secrets that were read, and are hidden on every way out.
     """
 
     environ: dict[str, str]
@@ -75,6 +76,7 @@ class Context(Struct, frozen=True, kw_only=True):
     waiting: Callable[[], AbstractContextManager[None]] = nullcontext
     connect: Connect = LocalTransport
     brought: set[Path] = field(default_factory=set)
+    secrets: dict[Path, list[bytes]] = field(default_factory=dict)
 
     def transport(self, slurm_conf: str | None = None) -> Transport:
         """Reach the cluster, and its Slurm or the one whose slurm.conf is named."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import mmap
 import os
 import re
-import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -502,15 +501,23 @@ def masker_of(context: Context, runs: Sequence[RunFolder]) -> Masker:
         plan = read_plan(run)
         names = list(plan.secrets) if plan is not None else []
         values += [os.fsencode(context.environ[name]) for name in names if name in context.environ]
-        with suppress(OSError, ValueError):  # while they are there
-            for word in shlex.split(os.fsdecode(run.secrets.read_bytes())):
-                name, _, value = word.partition("=")
-                # A value with control characters is written as $'...'; no line of a log holds it.
-                if value and name != "export" and not value.startswith("$"):
-                    values.append(os.fsencode(value))
+        values += _values_of(context, run)
         with suppress(HpcrunError):  # of somebody else's run
             marks = read_record(run.secret_marks, list[SecretMark]) or []
     return Masker(names=names, values=values, marks=marks)
+
+
+def _values_of(context: Context, run: RunFolder) -> list[bytes]:
+    """Return the values of a run's secrets as submit wrote them: while they are there, and later if
+    they were read before: who follows a run goes on when it is over."""
+    known = context.secrets.setdefault(run.path, [])
+    with suppress(OSError):
+        text = run.secrets.read_bytes()
+        from hpcrun.render.quoting import unquote_bash  # here: few runs have any
+
+        words = [line.partition("=")[2] for line in os.fsdecode(text).split("\n")]
+        known[:] = dict.fromkeys([*known, *(os.fsencode(unquote_bash(word)) for word in words)])
+    return known
 
 
 # ---- numbers in messages

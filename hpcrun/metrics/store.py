@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import re
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain, count, repeat
 from typing import Any
@@ -330,14 +330,27 @@ class Samples:
     Sample(attempt=0, offset=0, epoch=None, step=1, split='train', name='loss', value=2.5)
     """
 
-    def __init__(self, store: Store) -> None:
-        """Show what is stored."""
+    def __init__(self, store: Store, hidden: Collection[str] = ()) -> None:
+        """Show what is stored, but for some names."""
+        self._store, self._hidden = store, frozenset(hidden)
         self._logs = store.proven()
+
+    def names(self) -> set[str]:
+        """Return the names that the samples have."""
+        forms = (form for log in self._logs for form in log.forms.values())
+        return {name for form in forms for name in form.layout.names} - self._hidden
+
+    def without(self, names: Collection[str]) -> Samples:
+        """Return the samples of all other names."""
+        return Samples(self._store, self._hidden.union(names)) if names else self
 
     def __len__(self) -> int:
         """Count the samples."""
         forms = (form for log in self._logs for form in log.forms.values())
-        return sum(len(form.offsets) * len(form.columns) for form in forms)
+        return sum(
+            len(form.offsets) * sum(name not in self._hidden for name in form.layout.names)
+            for form in forms
+        )
 
     def __iter__(self) -> Iterator[Sample]:
         """Go through the samples one by one."""
@@ -350,6 +363,8 @@ class Samples:
                 epoch = None if form.epochs is None else form.epochs[row]
                 step = None if form.steps is None else form.steps[row]
                 for name, column in zip(layout.names, form.columns, strict=True):
+                    if name in self._hidden:
+                        continue
                     yield Sample(log.attempt, offset, epoch, step, layout.split, name, column[row])
 
     def columns(self) -> dict[str, list[Any]]:

@@ -39,6 +39,25 @@ def _escape(char: str) -> str:
     return f"\\{code:03o}" if code < 32 or code == 127 else char
 
 
+def unquote_bash(word: str) -> str:
+    r"""Return the value that quote_bash() wrote as this word.
+
+    >>> [unquote_bash(quote_bash(value)) for value in ("a-b", "it's $x", "", "a\n\\b'", "\udcff")]
+    ['a-b', "it's $x", '', "a\n\\b'", '\udcff']
+    """
+    if not word.startswith("$'"):
+        return word.replace("'\\''", "\0").replace("'", "").replace("\0", "'")
+
+    def plain(found: re.Match[str]) -> str:
+        text = found[1]
+        if not text.isdigit():
+            return {"n": "\n", "t": "\t", "r": "\r"}.get(text, text)
+        code = int(text, 8)
+        return chr(code if code < 128 else code + 0xDC00)
+
+    return re.sub(r"\\([0-7]{3}|.)", plain, word[2:-1])
+
+
 def quote_comment(value: str) -> str:
     r"""Make text fit for one comment line.
 

@@ -64,7 +64,7 @@ class SecretMark(Struct, frozen=True, kw_only=True):
 
 
 def mark_secrets(values: Mapping[str, bytes], key: bytes) -> list[SecretMark]:
-    """Make the marks of all values that can have one.
+    """Make the marks of all values that can have one; of several lines each has its own.
 
     >>> [mark.name for mark in mark_secrets({"A": b"0123456789abcdef0123", "B": b"pass"}, b"k")]
     ['A']
@@ -77,7 +77,8 @@ def mark_secrets(values: Mapping[str, bytes], key: bytes) -> list[SecretMark]:
             key=key,
             digest=_digest(value, key),
         )
-        for name, value in values.items()
+        for name, text in values.items()
+        for value in map(bytes.strip, text.splitlines())
         if len(value) >= _SHORTEST_MARKED
         and len(set(value)) >= _DIFFERENT
         and _MARKED.fullmatch(value)
@@ -101,10 +102,14 @@ class Masker:
         values: Sequence[bytes] = (),
         marks: Sequence[SecretMark] = (),
     ) -> None:
-        """Take the run's own: ``names`` of its secrets, the ``values`` that are known."""
+        """Take the run's own: ``names`` of its secrets, the ``values`` that are known.
+
+        A value of several lines is hidden line by line, for so it may come.
+        """
         self._names = kinds.pattern_after(names)
         self._needles = tuple(name.encode("utf-8", "surrogateescape") for name in names if name)
-        self._values = sorted({v for v in values if len(v) >= SHORTEST_VALUE}, key=len)[::-1]
+        lines = {line.strip() for value in values for line in value.splitlines()}
+        self._values = sorted({v for v in lines if len(v) >= SHORTEST_VALUE}, key=len)[::-1]
         self._marks = [(mark, _table(_LETTERS + mark.others)) for mark in marks]
 
     def mask(self, data: bytes, before: bytes = b"") -> bytes:

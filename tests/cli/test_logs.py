@@ -179,6 +179,32 @@ def test_a_report_has_no_secret_where_a_metrics_name_stands(run: Run) -> None:
     assert DRAWN not in done.out and DRAWN not in page.read_text()
 
 
+def test_what_is_hidden_while_a_run_is_followed_is_hidden_in_its_last_report(
+    run: Run, tmp_path: Path
+) -> None:
+    """The values go with the end of the run, before the report; a chosen word has no digest."""
+    (run.path / "secrets.env").write_text("export MY_WORD=$'sesame_street\\nand 2nd line'\n")
+    lines = [
+        f"step {n} loss {2.5 - n / 9:.3f} sesame_street=0.{n}5 MY_WORD=0.{n}5" for n in range(9)
+    ]
+    run.write("logs/0/rank-0.log", "\n".join([*lines[:8], "and 2nd line", ""]))
+    run.write("attempts/0/begin.json", begun(0, "n[1-2]"))
+    run.write("attempts/0/beat", str(int(time.time())))
+    replay(run.hpcrun.tools, "squeue", (0, "", ""))
+    replay(run.hpcrun.tools, "sacct", (1, "", ""))
+    following = [run.hpcrun.start("parse", "-f", *words) for words in ((), ("--json", "--full"))]
+    following.append(run.hpcrun.start("parse", "-f", "--csv", str(tmp_path / "a.csv"), "--full"))
+    following.append(run.hpcrun.start("logs", "-f"))
+    time.sleep(3)
+    (run.path / "secrets.env").unlink()
+    run.write("logs/0/rank-0.log", "\n".join([*lines[:8], "and 2nd line", lines[8], ""]))
+    run.write("attempts/0/end.json", ended(0, exit_code=0, first_failure=None))
+    shown = [process.communicate(timeout=60)[0].decode() for process in following]
+    shown.append((tmp_path / "a.csv").read_text())
+    assert not [text for text in shown if "sesame" in text or "2nd line" in text], shown
+    assert "1.611" in shown[-1] and "MY_WORD" not in shown[-1]
+
+
 TORCHRUN = """\
 E1121 10:21 7 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) rank: 1
 Traceback (most recent call last):

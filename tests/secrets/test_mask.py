@@ -185,6 +185,15 @@ def test_the_runs_own_secrets_are_hidden_by_value_and_by_name() -> None:
     assert masker.mask(text) == b"it is ***, MY_PIN=*** 'WORD': '***' abc\n"
 
 
+def test_a_value_of_several_lines_is_hidden_line_by_line() -> None:
+    value = f"user: ada\n{HEX}\nend\n".encode()
+    first, second = f"it is {HEX}\n".encode(), b"user: ada\nend\n"
+    known = FileMasker(Masker(values=[value]))
+    assert [known.mask(first), known.mask(second)] == [b"it is ***\n", b"***\nend\n"]
+    marked = FileMasker(Masker(marks=mark_secrets({"A": value}, b"key")))
+    assert [marked.mask(first), marked.mask(second)] == [b"it is ***\n", second]
+
+
 def test_a_value_that_nobody_kept_is_known_by_its_mark() -> None:
     values = {"A": HEX.encode(), "B": b"nX7-kQ2_pL9zR4mT8wV1", "C": b"CorrectHorseBatteryStaple"}
     marks = mark_secrets(values, b"key")

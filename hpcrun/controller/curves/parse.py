@@ -26,6 +26,7 @@ from hpcrun.metrics.store import Store
 from hpcrun.report.health import find_warnings
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import read_plan, runs_of
+from hpcrun.secrets.mask import Masker
 
 STDIN = Path("/dev/stdin")
 # How many points of each metric are kept of a long log: more than a window or a page can show.
@@ -119,6 +120,7 @@ class CurveLog:
         # Which of _choices() is read, and at what size that was decided or asked last.
         self._choice, self._asked_at = 0, 0.0
         self._is_decided = source.run is None
+        self._masker()  # what it has to hide is gone at the run's end
         self._begin()
 
     def _begin(self) -> None:
@@ -159,23 +161,35 @@ class CurveLog:
     def run(self, *, full: bool = False) -> ParsedRun:
         """Return the run as it is known so far; ``full``: with all points, and the samples.
 
-        Beside the log it has what is known of the run. A metric whose name is a secret is left
-        out: a log may have a number behind one. Samples stay as the log has them.
+        Beside the log it has what is known of the run. A metric whose name is a secret, or that of
+        one, is left out: a log may have a number behind it.
         """
         parsed, run = self._parsed(full=full), self.source.run
-        masker = masker_of(self._context, [] if run is None else [run])
-        shown = {
-            name: series
-            for name, series in parsed.curve.metrics.items()
-            if masker.mask(data := name.encode("utf-8", "surrogateescape")) == data
-        }
-        parsed = structs.replace(parsed, curve=structs.replace(parsed.curve, metrics=shown))
+        masker = self._masker()
+
+        def masked(text: str) -> str:
+            data = masker.mask(text.encode("utf-8", "surrogateescape"))
+            return data.decode("utf-8", "surrogateescape")
+
+        names = {*parsed.curve.metrics, *parsed.samples.names()}
+        hidden = {name for name in names if masked(f"{name}=1") != f"{name}=1"}
+        metrics = {n: each for n, each in parsed.curve.metrics.items() if n not in hidden}
+        notes = tuple(map(masked, parsed.curve.notes))
+        parsed = structs.replace(
+            parsed,
+            curve=structs.replace(parsed.curve, metrics=metrics, notes=notes),
+            samples=parsed.samples.without(hidden),
+            warnings=tuple(map(masked, parsed.warnings)),
+        )
         if run is None:
             return parsed
         from hpcrun.controller.run_facts import run_facts  # here: YAML takes 20 ms
 
         facts, gpus, seconds = run_facts(run)
         return structs.replace(parsed, facts=facts, gpus=gpus, seconds=seconds)
+
+    def _masker(self) -> Masker:
+        return masker_of(self._context, [] if self.source.run is None else [self.source.run])
 
     def _parsed(self, *, full: bool = False) -> ParsedRun:
         if self._known is not None and not full:
