@@ -117,7 +117,8 @@ def open_templates(
 
     ``hpcrun/NAME`` is always the shipped one. A value that is missing is an error. With ``environ``
     what Jinja compiles of the shipped ones is kept in the user's cache folder. Templates of a
-    project are not kept: each copy of them has another path.
+    project are not kept: each copy of them has another path. They run in Jinja's sandbox: they lay
+    out text, and reach no Python.
     """
     import jinja2  # here: most verbs render nothing
 
@@ -138,7 +139,12 @@ def open_templates(
     is_own = own is not None and own.is_dir()
     if own is not None and is_own:
         loaders.insert(0, ProjectLoader(own))
-    return jinja2.Environment(
+    kind = jinja2.Environment
+    if is_own:
+        from jinja2.sandbox import ImmutableSandboxedEnvironment  # here: few projects have any
+
+        kind = ImmutableSandboxedEnvironment
+    return kind(
         loader=jinja2.ChoiceLoader(loaders),
         bytecode_cache=None if environ is None or is_own else _bytecode_cache(environ),
         undefined=jinja2.StrictUndefined,

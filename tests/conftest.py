@@ -75,9 +75,10 @@ def compiled_once() -> Iterator[None]:
     def compile(self: jinja2.Environment, source: Any, *names: Any, **options: Any) -> Any:
         if options or not isinstance(source, str):
             return compiles(self, source, *names, **options)
-        if (source, names) not in kept:
-            kept[source, names] = compiles(self, source, *names)
-        return kept[source, names]
+        key = (self.sandboxed, source, names)
+        if key not in kept:
+            kept[key] = compiles(self, source, *names)
+        return kept[key]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jinja2.Environment, "compile", compile)

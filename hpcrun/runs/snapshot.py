@@ -17,6 +17,10 @@ LINK_ABOVE = 20 * 1024 * 1024
 # A project with more files than this is a data folder or a home: copying it would take minutes.
 MAX_FILES = 20_000
 MAX_BYTES = 500 * 1024 * 1024
+# What else a checkout's own configuration would start when git reads it: a monitor of its files,
+# hooks, and what fetches objects that a partial clone lacks.
+_GIT = ("git", "-c", "core.fsmonitor=", "-c", "core.hooksPath=/dev/null")
+_GIT_ENVIRON = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "LC_ALL": "C"}
 _IN_PLACE = "snapshot: false in the job runs the code where it is"
 _SKIP = frozenset(
     {".git", ".hg", ".svn", "__pycache__", ".venv", "venv", "node_modules", ".mypy_cache"}
@@ -24,6 +28,12 @@ _SKIP = frozenset(
 )
 # What hpcrun writes for editors.
 _OURS = ".hpcrun"
+
+
+def git_command(folder: Path, *words: str) -> list[str]:
+    """Return the command that asks git about a checkout and starts no program of its choice."""
+    own = [f"{name}={value}" for name, value in _GIT_ENVIRON.items()]
+    return ["env", *own, *_GIT, "-C", str(folder), *words]
 
 
 def take_snapshot(project: Path, code: Path, *, leave_out: Path) -> None:
@@ -113,8 +123,7 @@ def _git_files(project: Path) -> list[str] | None:
         return None
     try:
         listed = subprocess.run(
-            ["git", "-C", str(project), "ls-files", "-coz", "--exclude-standard"],
-            env={**os.environ, "LC_ALL": "C"},
+            git_command(project, "ls-files", "-coz", "--exclude-standard"),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=False,

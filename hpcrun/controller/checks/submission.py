@@ -19,6 +19,7 @@ from hpcrun.plan.limits import array_problems, find_limits, partition_notes
 from hpcrun.plan.on_cpus import check_on_cpus
 from hpcrun.plan.script_facts import ScriptFacts
 from hpcrun.plan.types import Plan
+from hpcrun.runs.snapshot import git_command
 from hpcrun.spec.job import JobSpec
 
 # What to do where the user knows better.
@@ -221,5 +222,5 @@ def _is_ignored(project: Path, path: Path, environ: Mapping[str, str]) -> bool:
     is_known = any((folder / ".git").exists() for folder in path.parents)
     if not is_known or not path.is_relative_to(project):
         return False
-    argv = ["git", "-C", str(path.parent), "check-ignore", "-q", "--", path.name]
+    argv = git_command(path.parent, "check-ignore", "-q", "--", path.name)
     return answer_of(argv, environ)[0] == 0
