@@ -39,13 +39,14 @@ def describe(made: Prepared) -> list[tuple[str, str]]:
     rows = [("sweep" if made.is_sweep else "run", plan.run_id)]
     if plan.description:
         rows.append(("what", plan.description))
-    what = "one process a node" if plan.launcher == "none" else f"{plan.launcher}, {plan.precision}"
+    what = "one process a node" if plan.launcher == "none" else plan.launcher
+    if plan.launcher != "none" and plan.precision:
+        what += f", {plan.precision}"
     shape = f"{count_of(plan.nodes, 'node')} × {count_of(plan.gpus_per_node, 'GPU')}"
     if plan.gpus_per_node and plan.accelerator == "cpu":
         shape += " (CPUs stand in for them here)"
     rows.append(("shape", f"{shape}, {what}"))
-    is_bare = made.spec.command is not None
-    if not is_bare and not _has_several_batches(made):
+    if plan.effective_batch is not None and not _has_several_batches(made):
         steps = f"{plan.gradient_accumulation_steps} accumulated"
         ranks = count_of(plan.world_size, "rank")
         batch = f"{plan.micro_batch_per_gpu} per GPU × {steps} × {ranks}"

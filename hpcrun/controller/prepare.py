@@ -179,7 +179,8 @@ def prepare(
             spec, context.cluster, place, extra_args=extra_args, after=after, deepspeed_given=given
         )
         _check_setup(context, plan.setup)
-    findings = (checks or Checks()).look(in_code, spec, found, plan, extra_args, given.elsewhere)
+    checks = checks or Checks()
+    findings = checks.look(in_code, spec, found, plan, extra_args, given.elsewhere)
     if context.code is not None:
         # What git ignores is in no copy of the code: arguments that name such files are right.
         findings.notes.clear()
@@ -188,6 +189,7 @@ def prepare(
     if errors or plan is None:
         raise all_at_once(errors, origin)
     notes = [*plan.notes, *([found.note] if found.note else []), *findings.notes]
+    plan = checks.without_unknown(spec, plan, extra_args)
     plan = msgspec.structs.replace(plan, notes=list(dict.fromkeys(notes)))
     files = render_files(plan, templates or project_templates(context))
     _check_templates(context, files)

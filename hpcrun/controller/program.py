@@ -167,8 +167,7 @@ def read_program(context: Context, spec: JobSpec, found: Interpreter, program: P
     reading = parse_script(data, version if _UNKNOWN_VERSION < version < ours else ours)
     if not reading.fault:
         if (facts := reading.facts) is not None:
-            reads_variables = _reads_variables(context, path, facts)
-            program.script = Script(program.name, facts, reads_variables)
+            program.script = Script(program.name, facts, _variables(context, path, facts))
         return
     where = f"{path}:{reading.line}" if reading.line else str(path)
     if _UNKNOWN_VERSION < version <= ours:
@@ -236,10 +235,9 @@ def _python_version(python: str) -> tuple[int, ...]:
     return (int(match[1]), int(match[2])) if match else _UNKNOWN_VERSION
 
 
-def _reads_variables(context: Context, path: Path, facts: ScriptFacts) -> bool:
-    """Return whether the script, or a module of the project that it imports, names HPCRUN_*."""
-    if facts.variables:
-        return True
+def _variables(context: Context, path: Path, facts: ScriptFacts) -> frozenset[str]:
+    """Return which HPCRUN_* the script, or a module of the project that it imports, names."""
+    names = set(facts.variables)
     texts: dict[Path, bytes] = {}
 
     def imports_of(file: Path) -> Iterator[str]:
@@ -247,9 +245,8 @@ def _reads_variables(context: Context, path: Path, facts: ScriptFacts) -> bool:
 
     for file in modules_of(context.project, path, facts.imports, imports_of):
         texts[file] = content_of(file) or b""
-        if b"HPCRUN_" in texts[file]:
-            return True
-    return False
+        names |= {name.decode() for name in re.findall(rb"\bHPCRUN_[A-Z_]*", texts[file])}
+    return frozenset(names)
 
 
 def modules_of(

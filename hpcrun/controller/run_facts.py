@@ -24,19 +24,18 @@ from hpcrun.spec.yaml12 import Node, parse_document
 
 # Keys that do not matter for how a run trains: names, and what another key has too.
 _LEFT_OUT = ("name", "description", "sweep", "sweep_limit", "secrets", "log_patterns")
-# What was decided, and what it is called in the plan; batches only where the job sets them.
+# What was decided, and what it is called in the plan; where it reaches the program.
 _DECIDED = {
     "hpcrun": "hpcrun_version",
     "resources.nodes": "nodes",
     "resources.gpus_per_node": "gpus_per_node",
     "nccl.fabric": "fabric",
     **{name: name for name in ("cluster", "accelerator", "python", "launcher", "framework")},
-    **{name: name for name in ("precision", "world_size")},
+    **{name: name for name in ("precision", "world_size", "effective_batch")},
 }
-_BATCHES = {
+_FACTORS = {
     "batch.micro_batch_per_gpu": "micro_batch_per_gpu",
     "batch.gradient_accumulation_steps": "gradient_accumulation_steps",
-    "effective_batch": "effective_batch",
 }
 # Keys of DeepSpeed's JSON that follow from others of the job.
 _DERIVED = re.compile(
@@ -52,15 +51,15 @@ def run_facts(run: RunFolder) -> tuple[dict[str, str], int | None, float | None]
     """Return a run's settings by their keys, how many GPUs it has, and how many seconds it ran.
 
     Settings are the job's own as it was asked, options of its program as "args.--lr", and, where it
-    left them open, what was decided. The batch is among them only if the job sets it: else its
-    program does, and nobody knows. No GPUs: None; nor are there seconds before it began. Of an
-    attempt without an end the last sign of life counts.
+    left them open, what was decided. Precision and batch are among them only if they reach its
+    program: else it sets them, and nobody knows. No GPUs: None; nor are there seconds before it
+    began. Of an attempt without an end the last sign of life counts.
     """
     plan, history = read_plan(run), read_history(run)
     facts = _asked(run.path / "spec.yaml")
     gpus = None
     if plan is not None:
-        facts |= _decided(plan, facts)
+        facts |= _decided(plan)
         if plan.accelerator != "cpu":
             gpus = plan.nodes * plan.gpus_per_node or None
     if history.task is not None:
@@ -157,11 +156,10 @@ def _options(key: str, arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
         yield at, " ".join(values)
 
 
-def _decided(plan: Plan, asked: dict[str, str]) -> dict[str, str]:
-    is_set = any(key.startswith("batch.") for key in asked)
-    has_batch = is_set or plan.reference_trainer or plan.deepspeed_config is not None
-    names = _DECIDED | _BATCHES if has_batch else _DECIDED
-    facts = {key: str(getattr(plan, name)) for key, name in names.items()}
+def _decided(plan: Plan) -> dict[str, str]:
+    names = _DECIDED | (_FACTORS if plan.effective_batch is not None else {})
+    found = {key: getattr(plan, name) for key, name in names.items()}
+    facts = {key: str(value) for key, value in found.items() if value is not None}
     if partition := dict(plan.directives).get("partition"):
         facts["resources.partition"] = partition
     if plan.reference_trainer:

@@ -41,6 +41,7 @@ BATCH_KEYWORDS = frozenset(
     {"per_device_train_batch_size", "batch_size", "train_batch_size", "micro_batch_size"}
 )
 STEPS_KEYWORDS = frozenset({"gradient_accumulation_steps", "accumulate_grad_batches"})
+_PRECISIONS = ("mixed_precision", "precision", "bf16", "fp16")
 _TRAINERS = ("Trainer", "Accelerator")
 # What decides how the Trainer's ranks join, where a script says it itself.
 _WATCHED = frozenset({"deepspeed", "deepspeed_plugin", "ddp_backend", "use_cpu"})
@@ -68,7 +69,8 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     ``parser`` is what reads its command line ("" where nothing that is known does). ``plain``: it
     is argparse, and ``options`` are all that it takes. ``variables`` are the environment variables
     that its text names, ``imports`` the modules that it imports anywhere. ``numbers`` are those
-    that its calls get for a batch (BATCH_KEYWORDS, STEPS_KEYWORDS), written out. ``positionals``:
+    that its calls get for a batch (BATCH_KEYWORDS, STEPS_KEYWORDS), written out; ``precisions`` are
+    keywords by which they set a number format themselves. ``positionals``:
     arguments without a dash that argparse stops without. ``trainers``: which Trainer or
     Accelerator it makes. ``is_program``: it does something when it is run. ``gives``: which of
     deepspeed, deepspeed_plugin, ddp_backend and use_cpu it gives a value of its own.
@@ -81,6 +83,7 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     variables: list[str] = []
     imports: list[str] = []
     numbers: list[tuple[str, int]] = []
+    precisions: list[str] = []
     positionals: list[str] = []
     trainers: list[str] = []
     names_local_rank: bool = False
@@ -118,6 +121,13 @@ def read_script(tree: ast.Module) -> ScriptFacts:
         variables=sorted({name for text in texts for name in re.findall(_VARIABLE, text)}),
         imports=list(dict.fromkeys(imports)),
         numbers=list(dict.fromkeys(numbers)),
+        precisions=[
+            keyword.arg
+            for call in calls
+            for keyword in call.keywords
+            if keyword.arg in _PRECISIONS
+            if not isinstance(keyword.value, ast.Constant) or keyword.value.value
+        ],
         positionals=reading.positionals if reading else [],
         trainers=[name for name in map(called, calls) if name.endswith(_TRAINERS)],
         names_local_rank="LOCAL_RANK" in texts,

@@ -9,28 +9,108 @@ from collections.abc import Collection, Mapping, Sequence
 
 from msgspec import Struct
 
-from hpcrun.plan.launchers import decide_framework
+from hpcrun.plan.launchers import ON_ACCELERATE, decide_framework
 from hpcrun.plan.script_facts import BATCH_KEYWORDS, STEPS_KEYWORDS, Option, ScriptFacts
 from hpcrun.secrets.mask import has_secret
 from hpcrun.spec.job import JobSpec
 
 _MICRO = "micro_batch_per_gpu"
 _STEPS = "gradient_accumulation_steps"
+_PRECISION = "precision"
 # Of both: keywords of a script's own calls, and how options for them are called.
 _BATCH = {
     _MICRO: (BATCH_KEYWORDS, re.compile(r"batch|^-+bs$|^-+bsz$", re.IGNORECASE)),
     _STEPS: (STEPS_KEYWORDS, re.compile(r"accum", re.IGNORECASE)),
 }
+_OTHER_BATCH = ("eval", "valid", "test", "val_", "global", "total", "num_")
+_OWN_PRECISION = re.compile(r"precision|^-+(?:bf16|fp16|amp)\b", re.IGNORECASE)
 # How alike a word and an option are before the one is taken for the other's misspelling.
 _ALIKE = 0.7
 
 
 class Script(Struct, frozen=True):
-    """A script as read; ``reads_variables``: it or a module of its project names HPCRUN_*."""
+    """A script as read; ``variables``: HPCRUN_* that it or a module of its project names."""
 
     name: str
     facts: ScriptFacts
-    reads_variables: bool = False
+    variables: frozenset[str] = frozenset()
+
+    def reads(self, *keys: str) -> bool:
+        """Return whether it may read the variable of one of these values: "HPCRUN_" is of all."""
+        return not self.variables.isdisjoint(["HPCRUN_", *(f"HPCRUN_{k.upper()}" for k in keys)])
+
+
+def reached_values(
+    spec: JobSpec, script: Script | None, typed: Sequence[str], given: Sequence[str]
+) -> set[str]:
+    """Return which of precision, effective_batch and its two factors reach the program.
+
+    By a placeholder or a variable, by the framework or its DeepSpeed JSON, or since the same number
+    is written out; as far as can be seen. What the program sets itself is not the job's.
+    ``script`` is None where it cannot be read; ``typed`` are the arguments of job and command line,
+    placeholders and all, ``given`` those that the program gets.
+    """
+    keys = {_PRECISION, _MICRO, _STEPS, "effective_batch"}
+    if not (spec.script or spec.module) and spec.command is None:
+        return keys  # the reference trainer
+    passed = {
+        key
+        for key in keys
+        if _names(spec, typed, (key,)) or (script is not None and script.reads(key))
+    }
+    facts = script.facts if script is not None else ScriptFacts()
+    framework = decide_framework(spec)
+    has_json = spec.deepspeed is not None and _passes_json(spec, script, typed)
+    pairs = [*itertools.pairwise(given), *(word.partition("=")[::2] for word in given)]
+    own = [*facts.precisions, *(name for name, _ in pairs if _OWN_PRECISION.search(name))]
+    if has_json or (framework in ON_ACCELERATE and not own):
+        passed.add(_PRECISION)
+    for key, value in _sizes(spec).items():
+        written = _written(key, facts, pairs)
+        # Accelerator() takes the steps from ACCELERATE_GRADIENT_ACCUMULATION_STEPS. The Trainer
+        # stops where its arguments say another batch than the JSON.
+        is_set = has_json and (framework == "transformers" or not written)
+        is_set = is_set or (key == _STEPS and framework == "accelerate")
+        # No accumulation is what a script does that says nothing of it.
+        is_set = is_set or (key == _STEPS and value == 1 and script is not None and not written)
+        if value in written or is_set:
+            passed.add(key)
+    return passed | ({"effective_batch"} if {_MICRO, _STEPS} <= passed else set())
+
+
+def _sizes(spec: JobSpec) -> dict[str, int]:
+    batch = spec.batch
+    return {_MICRO: batch.micro_batch_per_gpu, _STEPS: batch.gradient_accumulation_steps}
+
+
+def _written(key: str, facts: ScriptFacts, pairs: Sequence[tuple[str, str]]) -> list[int]:
+    """List the numbers for a batch that stand in arguments or else in the script."""
+    keywords, pattern = _BATCH[key]
+    given = {name: int(text) for name, text in pairs if text.isdecimal() and _is_for(pattern, name)}
+    defaults = [
+        option.number
+        for option in facts.options
+        if option.number is not None and not given.keys() & set(option.names)
+        if any(_is_for(pattern, name) for name in option.names)
+    ]
+    return [
+        *given.values(),
+        *defaults,
+        *(number for name, number in facts.numbers if name in keywords),
+    ]
+
+
+def _is_for(pattern: re.Pattern[str], name: str) -> bool:
+    return bool(pattern.search(name)) and not any(word in name for word in _OTHER_BATCH)
+
+
+def _passes_json(spec: JobSpec, script: Script | None, typed: Sequence[str]) -> bool:
+    """Return whether DeepSpeed's JSON reaches the program; a framework finds it by a variable."""
+    return (
+        decide_framework(spec) in ON_ACCELERATE
+        or _names(spec, typed, ("deepspeed_config",))
+        or (script is not None and script.reads("deepspeed_config"))
+    )
 
 
 def deepspeed_notes(
@@ -41,7 +121,7 @@ def deepspeed_notes(
     ``typed`` are the arguments of job and command line, placeholders and all; ``effective`` is the
     effective batch. Accelerate and the Trainer find the file by a variable.
     """
-    is_read = script.reads_variables or _names(spec, typed, ("deepspeed_config",))
+    is_read = _passes_json(spec, script, typed)
     if is_read or spec.deepspeed is None or decide_framework(spec) != "deepspeed":
         return []
     names = [name for option in script.facts.options for name in option.names]
@@ -63,27 +143,17 @@ def batch_notes(
     ``given`` are all arguments that the script gets, placeholders filled; see deepspeed_notes().
     A job that sets no batch needs no note, and DeepSpeed's JSON carries one.
     """
-    if script.reads_variables or spec.deepspeed is not None:
+    reached = reached_values(spec, script, typed, given)
+    if spec.deepspeed is not None or "effective_batch" in reached:
         return []
     facts = script.facts
-    values = {
-        _MICRO: spec.batch.micro_batch_per_gpu,
-        _STEPS: spec.batch.gradient_accumulation_steps,
-    }
-    pairs = [*itertools.pairwise(given), *(word.partition("=")[::2] for word in given)]
     lost: dict[str, str | None] = {}  # with the script's own option for it
     others = ""
-    for key, value in values.items():
+    for key, value in _sizes(spec).items():
         keywords, pattern = _BATCH[key]
-        written = [(name, number) for name, number in facts.numbers if name in keywords]
-        # The same number, written out, agrees for now.
-        agrees = value in [number for _, number in written] or any(
-            pattern.search(name) and number == str(value) for name, number in pairs
-        )
-        # Accelerator() takes the steps from ACCELERATE_GRADIENT_ACCUMULATION_STEPS.
-        is_set = key == _STEPS and decide_framework(spec) == "accelerate"
-        if value != 1 and not (agrees or is_set or _names(spec, typed, (key, "effective_batch"))):
+        if value != 1 and key not in reached:
             lost[key] = _option_for(pattern, facts.options)
+            written = [(name, number) for name, number in facts.numbers if name in keywords]
             others += "".join(f"sets {name}={n}, not {value}, and " for name, n in written)
     if not lost:
         return []
@@ -107,10 +177,7 @@ def _names(spec: JobSpec, typed: Sequence[str], placeholders: Collection[str]) -
 def _option_for(pattern: re.Pattern[str], options: Sequence[Option]) -> str | None:
     """Return the script's own option for the value; the plainest name first."""
     names = [option.names[-1] for option in options if option.names]
-    fits = [name for name in names if pattern.search(name)]
-    taken = ("eval", "valid", "test", "val_", "global", "total", "num_")
-    fits = [name for name in fits if not any(word in name for word in taken)]
-    return min(fits, key=len, default=None)
+    return min((name for name in names if _is_for(pattern, name)), key=len, default=None)
 
 
 def argument_notes(script: Script, args: Sequence[str]) -> list[str]:
@@ -195,17 +262,13 @@ def shared_folder_notes(script: Script, given: Sequence[Sequence[str]]) -> list[
     >>> len(shared_folder_notes(Script("train.py", facts), given))
     1
     """
-    # A module of the project may read a variable: it is not known which.
-    finds, variables = script.reads_variables, set(script.facts.variables)
-    if variables:
-        finds = bool({"HPCRUN_CHECKPOINT_DIR", "HPCRUN_RUN_DIR", "HPCRUN_"} & variables)
     options = [option for option in script.facts.options if option.names]
     values = [{_value(args, option) for args in given} for option in options]
     are_named = any(
         len(found) > 1 and any(map(_NAMES.search, option.names))
         for option, found in zip(options, values, strict=True)
     )
-    if len(given) < 2 or finds or are_named:
+    if len(given) < 2 or are_named or script.reads("checkpoint_dir", "run_dir"):
         return []
     notes = []
     for option, (value, *others) in zip(options, values, strict=True):

@@ -104,6 +104,9 @@ class SetupPlan(Struct, frozen=True, kw_only=True):
 class Plan(Struct, frozen=True, kw_only=True):
     """A run, decided. ``world_size`` = nodes x ranks_per_node.
 
+    ``precision`` and ``effective_batch`` are None where nothing that can be seen passes them on to
+    the program: it has its own.
+
     ``launcher`` is a name of plan.launchers. ``hosts`` are those of a hostfile.
     ``directives`` are sbatch long options in order; None is an option without a value.
     """
@@ -121,7 +124,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     launcher: str
     framework: FrameworkName
     accelerator: str
-    precision: str
+    precision: str | None
     nodes: int
     gpus_per_node: int
     ranks_per_node: int
@@ -130,7 +133,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     cpus_per_rank: int
     micro_batch_per_gpu: int
     gradient_accumulation_steps: int
-    effective_batch: int
+    effective_batch: int | None
     fabric: str
     program: list[str]
     reference_trainer: bool

@@ -209,7 +209,7 @@ def run_lines(
     if plan is not None:
         how = plan.launcher if status.trains else "a command on each node"
         rows.append(("shape", f"{plan.nodes} × {plan.gpus_per_node} GPUs, {how}"))
-        rows.append(("batch", f"{plan.effective_batch} effective" if status.trains else ""))
+        rows.append(("batch", f"{plan.effective_batch} effective" if plan.effective_batch else ""))
     at = "" if status.step is None else f"step {status.step}, "
     rows += [
         ("progress", "" if status.loss is None else f"{at}loss {status.loss:.6g}"),

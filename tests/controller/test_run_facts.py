@@ -39,7 +39,7 @@ name: mine
 description: words
 script: train.py
 framework: deepspeed
-args: [--lr, 1e-4, --name=x, data, -v, --offset, "-1"]
+args: [--ds, "{deepspeed_config}", --lr, 1e-4, --name=x, data, -v, --offset, "-1"]
 resources: {nodes: 2, gpus_per_node: 4, gpu_type: a100}
 batch: {micro_batch_per_gpu: 2, gradient_accumulation_steps: 3}
 deepspeed: {zero_stage: 3, offload: {optimizer: cpu}, config: {steps_per_print: 7}}
@@ -94,7 +94,7 @@ def test_without_gpus_none_are_counted(context: Context) -> None:
 
 def test_a_sweeps_runs_differ_by_their_values(context: Context) -> None:
     spec = job(
-        "script: train.py\nargs: [--lr, '{lr}']\n"
+        "script: train.py\nargs: [--lr, '{lr}', -b, '{micro_batch_per_gpu}']\n"
         "sweep: {lr: [1e-4, 3e-4], batch.micro_batch_per_gpu: [2]}"
     )
     prepared = prepare_job(context, spec)

@@ -12,6 +12,7 @@ from hpcrun.plan.script_notes import (
     argument_notes,
     batch_notes,
     deepspeed_notes,
+    reached_values,
     secret_notes,
 )
 from tests.plan.making import job
@@ -229,7 +230,7 @@ BATCH = "batch: {micro_batch_per_gpu: 4, gradient_accumulation_steps: 2}\n"
 
 def notes(text: str, script: ScriptFacts = SCRIPT, *, reads: bool = False) -> list[str]:
     spec = job(f"script: a.py\n{text}")
-    read = Script("a.py", script, reads)
+    read = Script("a.py", script, frozenset(["HPCRUN_"] if reads else []))
     return [
         *batch_notes(spec, read, spec.args, spec.args, 32),
         *deepspeed_notes(spec, read, spec.args, 32),
@@ -280,6 +281,40 @@ def test_deepspeeds_json_that_does_not_reach_the_script_is_reported() -> None:
     assert note.startswith("deepspeed: no argument passes hpcrun's JSON on to a.py, ")
     assert notes("framework: deepspeed", reads=True) == []
     assert notes("framework: accelerate\ndeepspeed: {}") == []
+
+
+def test_what_reaches_the_program() -> None:
+    """What is shown of a job is what its program trains with, or nothing."""
+
+    def reached(text: str, script: str | None = "", *reads: str, program: str = "script") -> str:
+        spec = job(f"{program}: {'[a.sh]' if program == 'command' else 'a.py'}\n{text}")
+        read = None if script is None else Script("a.py", facts(script), frozenset(reads))
+        found = reached_values(spec, read, spec.args, spec.args)
+        return " ".join(key for key in ("precision", "effective_batch") if key in found)
+
+    both = "precision effective_batch"
+    assert reached("") == reached("framework: torch\nargs: [--batch_size, 16]") == ""
+    assert reached("precision: bf16\nbatch: {micro_batch_per_gpu: 2}") == ""
+    assert reached("", "", "HPCRUN_CHECKPOINT_DIR") == ""
+    assert reached("", "", "HPCRUN_PRECISION", "HPCRUN_EFFECTIVE_BATCH") == both
+    assert reached("", "", "HPCRUN_") == both
+    assert reached("args: ['{precision}', '{micro_batch_per_gpu}']") == both
+    own_steps = HEAD + "p.add_argument('--accum', type=int, default=4)\n" + TAIL
+    assert reached("args: ['{precision}', '{micro_batch_per_gpu}']", own_steps) == "precision"
+    assert (
+        reached("env: {B: '{effective_batch}', P: '{precision}'}", None, program="command") == both
+    )
+    assert reached("framework: torch", None, program="command") == ""
+    # Accelerate has the precision and the steps from the environment, and its own batch.
+    assert reached("framework: accelerate", "L(batch_size=8)") == "precision"
+    assert reached("framework: accelerate", "Accelerator(mixed_precision=args.amp)") == ""
+    assert reached("framework: transformers\nargs: [--fp16, --x]") == ""
+    assert reached("framework: transformers\ndeepspeed: {}") == both
+    # A loader of the script's own is not DeepSpeed's.
+    json = "framework: deepspeed\nargs: [--c, '{deepspeed_config}', --batch_size, 8]"
+    assert reached(json) == "precision"
+    assert reached(json + "\nbatch: {micro_batch_per_gpu: 8}") == both
+    assert reached("framework: deepspeed\nargs: [--c, mine.json]") == ""
 
 
 # ---- secrets

@@ -16,7 +16,9 @@ LR = [["--lr", "1e-3"], ["--lr", "1e-2"]]
 
 def notes(options: str, given: list[list[str]], *, reads: bool = False) -> list[str]:
     text = options if options.startswith("import") else f"{HEAD}{options}\np.parse_args()\n"
-    return shared_folder_notes(Script("train.py", read_script(ast.parse(text)), reads), given)
+    facts = read_script(ast.parse(text))
+    script = Script("train.py", facts, frozenset([*facts.variables, *["HPCRUN_RUN_DIR"] * reads]))
+    return shared_folder_notes(script, given)
 
 
 def with_words(*words: str) -> list[list[str]]:
@@ -107,4 +109,4 @@ def test_what_may_be_well_is_not_reported(options: str, given: list[list[str]]) 
 
 def test_a_variable_that_a_module_reads_may_be_the_folder() -> None:
     assert notes(DIR, LR, reads=True) == []
-    assert len(notes(f"{DIR}\nos.environ['HPCRUN_PRECISION']", LR, reads=True)) == 1
+    assert len(notes(f"{DIR}\nos.environ['HPCRUN_PRECISION']", LR)) == 1

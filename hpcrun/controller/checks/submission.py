@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from msgspec import structs
+
 from hpcrun.controller.checks.places import answer_of, check_places
 from hpcrun.controller.context import Context
 from hpcrun.controller.interpreter import Interpreter
@@ -89,6 +91,17 @@ class Checks:
         self._given.append((program, given))
         return self._graded(findings)
 
+    def without_unknown(self, spec: JobSpec, plan: Plan, extra_args: Sequence[str]) -> Plan:
+        """Leave out of the plan of the run looked at what does not reach its program."""
+        program, given = self._given[-1]
+        typed = [*spec.args, *extra_args, *(spec.command or ())]
+        reached = script_notes.reached_values(spec, program.script, typed, given)
+        return structs.replace(
+            plan,
+            precision=plan.precision if "precision" in reached else None,
+            effective_batch=plan.effective_batch if "effective_batch" in reached else None,
+        )
+
     def look_at_array(self, context: Context, runs: int) -> Findings:
         """Check that Slurm takes arrays of this many runs."""
         problems = array_problems(runs, context.cluster, context.cluster_source)
@@ -166,8 +179,9 @@ def _argument_notes(
     if script is not None:
         notes += script_notes.argument_notes(script, given)
     if script is not None and spec.command is None:
-        notes += script_notes.deepspeed_notes(spec, script, typed, plan.effective_batch)
-        notes += script_notes.batch_notes(spec, script, typed, given, plan.effective_batch)
+        effective = plan.effective_batch or 0
+        notes += script_notes.deepspeed_notes(spec, script, typed, effective)
+        notes += script_notes.batch_notes(spec, script, typed, given, effective)
     setup = spec.setup
     inside = setup.container is not None or context.cluster.setup.container is not None
     if not inside and not _makes_files(plan):
