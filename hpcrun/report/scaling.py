@@ -10,12 +10,11 @@ speed-up over the ratio of the GPUs, 1 for perfect scaling.
 Work is what all runs can be measured by, the first of: tokens by a counter in the log; samples, by
 a counter or a batch size in the log or the effective batch of a run's plan; samples or tokens per
 second as the log prints them; steps, which stand for work only if all runs have the same batch.
-Rates that are printed come first where a step is timed by the whole run alone. ``per_gpu``: such
-rates are one GPU's, as torchtitan's and torchtune's are.
+``per_gpu``: such rates are one GPU's, as torchtitan's and torchtune's are.
 
 The time of a step is the median of the step times in the log, which evaluations and checkpoints are
-no part of; else by time stamps, the median of twentieths of the run; else the run's seconds over
-its steps, with start and end. All runs are measured in the same way, or not at all.
+no part of; else by time stamps, the median of twentieths of the run. All runs are measured in the
+same way, or not at all: a run's whole time has its start in it, and is no measure of a step.
 """
 
 from __future__ import annotations
@@ -51,7 +50,6 @@ _ALIKE = 0.02
 _PARTS = 20
 # Twice the GPUs and hardly faster: perhaps the rate is one GPU's.
 _HARDLY = 1.25
-_BY_WHOLE_RUN = "by the whole run's time"
 
 
 class Speed(Struct, frozen=True):
@@ -154,7 +152,6 @@ def _step_seconds(runs: Sequence[ParsedRun]) -> tuple[Floats, str]:
     ways: tuple[tuple[str, Callable[[ParsedRun], float | None]], ...] = (
         ("by the median step time", lambda run: run.curve.quantile(STEP_SECONDS, 0.5)),
         ("by the log's time stamps", lambda run: seconds_by_stamps(run.curve)),
-        (_BY_WHOLE_RUN, _seconds_by_record),
     )
     found = [(how, _column(map(way, runs))) for how, way in ways]
     how, seconds = max(found, key=lambda each: _count(each[1]))
@@ -183,13 +180,6 @@ def seconds_by_stamps(curve: Curve) -> float | None:
     return quantile(took[counts] / passed[counts], 0.5)
 
 
-def _seconds_by_record(run: ParsedRun) -> float | None:
-    metrics = run.curve.metrics.values()
-    steps = [step for series in metrics for step in series.steps if step is not None]
-    passed = max(steps, default=0) - min(steps, default=0)
-    return run.seconds / passed if run.seconds and passed else None
-
-
 def _work(
     runs: Sequence[ParsedRun],
     gpus: Floats,
@@ -210,9 +200,7 @@ def _work(
     for unit, name in (("samples/s", SAMPLES_PER_SECOND), ("tokens/s", TOKENS_PER_SECOND)):
         rates = _column(run.curve.quantile(name, 0.5) for run in runs)
         printed.append(_Measured(unit, how, rates * gpus if per_gpu else rates, is_rate=True))
-    # The whole run's time has the start and every evaluation in it; a printed rate has not.
-    found = [*printed, *counted] if by == _BY_WHOLE_RUN else [*counted, *printed]
-    best = max(found, key=lambda each: _count(each.values))
+    best = max([*counted, *printed], key=lambda each: _count(each.values))
     steps = _Measured("steps/s", "", 1 / seconds)
     return next((choice for choice in (best, steps) if _count(choice.values) > 1), None)
 

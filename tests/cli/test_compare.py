@@ -142,7 +142,11 @@ def submitted(hpcrun: Caller, gpus: int, job_id: int) -> Path:
 def scaling(hpcrun: Caller) -> Caller:
     """A job of a project, on 1 and then on 4 GPUs, with the same batch on each."""
     python = f"setup: {{python: {sys.executable}}}"
-    hpcrun.write("job.yaml", f"script: train.py\nbatch: {{micro_batch_per_gpu: 8}}\n{python}\n")
+    hpcrun.write(
+        "job.yaml",
+        f"script: train.py\nbatch: {{micro_batch_per_gpu: 8}}\n{python}\n"
+        "args: ['{micro_batch_per_gpu}']\n",
+    )
     hpcrun.write("train.py", "print(1)\n")
     submitted(hpcrun, 1, 17)
     submitted(hpcrun, 4, 18)

@@ -159,18 +159,18 @@ def test_all_are_timed_in_the_same_way() -> None:
     assert "by the log's time stamps" in shown.notes[0]
 
 
-def test_the_whole_runs_time_where_the_log_has_none() -> None:
+def test_the_whole_runs_time_is_no_measure_of_a_step() -> None:
+    """A start of 30 s in a run of a minute would be a speed-up that is none."""
     runs = [
-        built("a", {"loss": constant(1.0)}, seconds=190.0, gpus=1),
-        built("b", {"loss": constant(1.0)}, seconds=95.0, gpus=2),
+        structs.replace(run(gpus, batch=64), seconds=seconds)
+        for gpus, seconds in ((1, 60.0), (2, 120.0))
     ]
     shown = build_scaling(runs)
-    assert [speed.step_seconds for speed in shown.speeds] == [1.0, 0.5]
-    assert efficiencies(shown) == [1.0, 1.0] and "by the whole run's time" in shown.notes[0]
+    assert (shown.unit, shown.baseline) == (None, None) and speedups(shown) == [None, None]
+    assert [(speed.batch, speed.step_seconds) for speed in shown.speeds] == [(64.0, None)] * 2
 
 
-def test_printed_rates_go_before_the_whole_runs_time() -> None:
-    """The start of a run is in its time: two that train at 100 and 180 samples/s are shown so."""
+def test_printed_rates_need_no_times() -> None:
     runs = [
         structs.replace(run(gpus, batch=64, samples_per_second=rate), seconds=900.0)
         for gpus, rate in ((1, 100.0), (2, 180.0))
@@ -179,7 +179,7 @@ def test_printed_rates_go_before_the_whole_runs_time() -> None:
     assert efficiencies(shown) == [1.0, 0.9] and shown.kind == "strong"
     assert shown.notes[0] == "samples/s as the logs print them"
     one_has_none = [runs[0], structs.replace(run(2, batch=64), seconds=450.0)]
-    assert "by the whole run's time" in build_scaling(one_has_none).notes[0]
+    assert build_scaling(one_has_none).baseline is None
 
 
 def test_nothing_to_measure_by() -> None:
