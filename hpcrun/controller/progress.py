@@ -82,6 +82,7 @@ def _last_in(
     """
     lines = data.replace(b"\r", b"\n").split(b"\n")
     found: float | None = None
+    after: Row | None = None
     for line in reversed(lines[1 if is_cut else 0 : -1]):
         row = _row(line, formats, rank)
         if row is None:
@@ -89,12 +90,16 @@ def _last_in(
         if found is not None:
             # The loss stood on a line without a step: the bar before it has counted on.
             if row.bar is not None and row.step is not None:
-                return row.step, found
+                again = after is not None and (after.bar, after.total) == (row.bar, row.total)
+                return after.step if again and after else row.step, found
             continue
         loss = dict(row.values).get(LOSS)
         if loss is not None and row.step is not None:
             return row.step, loss
         found = loss
+        # A bar is not drawn at every step, but anew after a line that tqdm.write() has printed, as
+        # the HF Trainer does: these lines say their epoch.
+        after = row if found is None else after if row.epoch is not None else None
     return None if found is None else (None, found)
 
 
