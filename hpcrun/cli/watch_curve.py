@@ -98,7 +98,7 @@ def _picture(context: Context, followed: Followed, metric: str | None) -> list[s
 def _bottom(followed: Followed) -> str:
     states = [
         f"{status.label} {status.state}"
-        + (f" ({reason_text(status.verdict)})" if status.reason else "")
+        + (f" ({reason_text(status.verdict)})" if status.verdict.reason else "")
         for status in followed.statuses
         if status is not None
     ]

@@ -28,7 +28,6 @@ from hpcrun.runs.status import JobStatus, Progress
 from hpcrun.runs.verdict import LOST, NOT_SUBMITTED, UNSETTLED, Evidence, Verdict, decide
 from hpcrun.slurm.jobs import SlurmJob, array_id, is_part, is_possible, split_id
 from hpcrun.slurm.states import UNKNOWN, WAITING, is_final
-from hpcrun.views.status import failure_text
 
 # Slurm's accounting may be late; the records of a run decide for good only after this (in seconds).
 LATE = 3600.0
@@ -323,7 +322,7 @@ def complete(status: JobStatus, level: Level) -> JobStatus:
         gpus_per_node=gpus,
         progress=_progress(status, run),
         gpu_hours=None if held is None else held / 3600,
-        remark=failure_text(failed),
+        remark=failed.failure,
     )
 
 

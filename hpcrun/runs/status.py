@@ -177,7 +177,30 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     @property
     def reason(self) -> str:
         """Why it waits, or how it ended; "" where nothing is to be reported."""
-        return self.verdict.reason
+        if self.verdict.reason or not self.final or self.ok:
+            return self.verdict.reason
+        code = f"exit code {self.exit_code}" if self.exit_code else ""
+        return self.remark or self.failure or code
+
+    @property
+    def culprit(self) -> str:
+        """The process that failed first; "" where none is on record."""
+        failure = self.end.first_failure if self.end else None
+        if failure is None:
+            return ""
+        if failure.rank is not None:
+            return f"rank {failure.rank} on {failure.host}"
+        what = "command" if self.plan is not None and self.plan.launcher == "none" else "launcher"
+        return f"the {what} on {failure.host}"
+
+    @property
+    def failure(self) -> str:
+        """Which process failed first, and how; "" where none is on record."""
+        failure = self.end.first_failure if self.end else None
+        if failure is None:
+            return ""
+        how = f"signal {failure.signal}" if failure.signal else f"exit code {failure.exit_code}"
+        return f"{self.culprit} failed first: {how}"
 
     @property
     def exit_code(self) -> int | None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from hpcrun.plan.types import Plan, column_names, label
-from hpcrun.runs.records import Attempt, End, Failure, Sweep
+from hpcrun.plan.types import column_names, label
+from hpcrun.runs.records import Attempt, End, Sweep
 from hpcrun.runs.status import JobStatus, WhyWaiting
 from hpcrun.runs.verdict import Verdict
 from hpcrun.slurm.reasons import explain
@@ -57,23 +57,6 @@ def reason_text(verdict: Verdict) -> str:
     return explain(verdict.reason).words if verdict.final else verdict.reason
 
 
-def culprit(plan: Plan | None, failure: Failure) -> str:
-    """Name the process of a failure."""
-    if failure.rank is not None:
-        return f"rank {failure.rank} on {failure.host}"
-    what = "command" if plan is not None and plan.launcher == "none" else "launcher"
-    return f"the {what} on {failure.host}"
-
-
-def failure_text(status: JobStatus) -> str:
-    """Say which process failed first, and how; empty where none is on record."""
-    failure = status.end.first_failure if status.end else None
-    if failure is None:
-        return ""
-    how = f"signal {failure.signal}" if failure.signal else f"exit code {failure.exit_code}"
-    return f"{culprit(status.plan, failure)} failed first: {how}"
-
-
 def values_text(values: Mapping[str, str]) -> str:
     """Write what a run of a sweep has of its own, behind its state."""
     return f" [{label(values)}]" if values else ""
@@ -91,7 +74,7 @@ def end_line(status: JobStatus, look: Look) -> str:
     text = paint(f"{status.label}: {status.state}", f"{colour};{BOLD}", look)
     if not status.ok:
         text += _failure(status)
-    reason = f" ({reason_text(status.verdict)})" if status.reason else ""
+    reason = f" ({reason_text(status.verdict)})" if status.verdict.reason else ""
     return text + reason + values_text(status.values)
 
 
@@ -106,7 +89,7 @@ def _failure(status: JobStatus) -> str:
     text, failure = f", exit code {status.end.exit_code}", status.end.first_failure
     if failure is not None:
         how = f" by signal {failure.signal}" if failure.signal else ""
-        text += f"; {culprit(status.plan, failure)} failed first{how}"
+        text += f"; {status.culprit} failed first{how}"
     return text
 
 
@@ -172,7 +155,7 @@ def _remark(row: JobStatus) -> str:
     if row.states is not None and len(row.states) == 1:  # the state itself stands in its column
         (count,) = row.states.values()
         states = f"{count} run{'s' if count > 1 else ''}"
-    why = row.remark or (reason_text(row.verdict) if row.reason else "")
+    why = row.remark or reason_text(row.verdict)
     parts = [label(row.values), states, row.why.line() if row.why else why]
     return "; ".join([*filter(None, parts), *row.notes])
 
@@ -216,7 +199,7 @@ def run_lines(
         ("time", _time_text(status)),
         ("nodes", last.begin.nodes if last and last.begin else ""),
         ("exit code", _end_text(status.end) if status.end else ""),
-        ("failed", failure_text(status)),
+        ("failed", status.failure),
     ]
     if status.attempts > 1:
         texts = [_attempt_text(status, each, local_time) for each in history.attempts]
@@ -250,7 +233,7 @@ def _state_text(status: JobStatus, look: Look) -> str:
     """The state with its reason, and where it comes from."""
     by = {"seen": "as Slurm reported earlier", "record": "by its own records"}
     source = by.get(status.source, f"by {status.source}")
-    reason = f" ({reason_text(status.verdict)})" if status.reason else ""
+    reason = f" ({reason_text(status.verdict)})" if status.verdict.reason else ""
     return f"{paint(status.state, state_colour(status.state), look)}{reason}, {source}"
 
 
@@ -313,7 +296,7 @@ def sweep_lines(sweep: Sweep, statuses: Sequence[JobStatus], look: Look) -> list
             status.state,
             duration(status.elapsed),
             *(status.values.get(key, "-") for key in keys),
-            explain(status.reason, status.job_id or "").words or failure_text(status),
+            explain(status.verdict.reason, status.job_id or "").words or status.failure,
         ]
         for status in statuses
     ]
@@ -398,7 +381,7 @@ def row_json(row: JobStatus) -> dict[str, Any]:
         "sweep_id": row.sweep.sweep_id if row.sweep else None,
         "job_id": row.job_id,
         "name": row.name,
-        **_verdict_json(row.verdict),
+        **_verdict_json(row),
         **_why_json(row.why),
         "submitted_at": row.submitted_at,
         "elapsed_seconds": _rounded(row.elapsed),
@@ -441,7 +424,7 @@ def job_json(status: JobStatus) -> dict[str, Any]:
         "run_id": None,
         "job_id": status.job_id,
         "name": job.name if job else None,
-        **_verdict_json(status.verdict),
+        **_verdict_json(status),
         "exit_code": parse_exit_code(_exit_code(status)),
         **_why_json(status.why),
         **{name: texts.get(name) or None for name in ("user", "partition", "account", "qos")},
@@ -467,9 +450,9 @@ def ended_json(status: JobStatus) -> dict[str, Any]:
     }
 
 
-def _verdict_json(verdict: Verdict) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.to_builtins(verdict)
-    return found | {"reason": verdict.reason or None}
+def _verdict_json(status: JobStatus) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.to_builtins(status.verdict)
+    return found | {"reason": status.reason or None}
 
 
 def _why_json(why: WhyWaiting | None) -> dict[str, Any]:

@@ -140,6 +140,10 @@ def test_a_script_that_fails(hpcrun: Caller) -> None:
     (state,) = hpcrun("status", run.name, "--json").json["runs"]
     assert (state["state"], state["exit_code"]) == ("FAILED", 3)
     assert state["attempts"][0]["end"]["first_failure"]["rank"] == 0
+    # For programs the reason stands beside the state.
+    assert state["reason"] == f"rank 0 on {host} failed first: exit code 3"
+    for words in (("status",), ("wait", run.name)):
+        assert hpcrun(*words, "--json").json["runs"][0]["reason"] == state["reason"]
     assert "rank 0 on" in hpcrun("status", run.name).out
     assert hpcrun("logs", "-f").code == 1
 
