@@ -78,9 +78,9 @@ def test_the_wheel_holds_every_file_and_no_other(wheel: Path) -> None:
 
 
 def test_the_wheels_name_and_command(wheel: Path) -> None:
-    assert wheel.name == f"hpcrun-{__version__}-py3-none-any.whl"
+    assert wheel.name == f"hpcrun_slurm-{__version__}-py3-none-any.whl"
     with zipfile.ZipFile(wheel) as file:
-        info = f"hpcrun-{__version__}.dist-info"
+        info = f"hpcrun_slurm-{__version__}.dist-info"
         assert "hpcrun = hpcrun.cli.start:main" in file.read(f"{info}/entry_points.txt").decode()
         assert "Requires-Python: >=3.10" in file.read(f"{info}/METADATA").decode()
 

@@ -114,9 +114,8 @@ def package_of(name: str) -> Iterator[None]:
 
 
 def _missing_package(name: str, why: str = "") -> InputError:
-    return InputError(
-        f"--{name} needs the package {FORMATS[name].package}{why}", fix="pip install 'hpcrun[plot]'"
-    )
+    package = FORMATS[name].package
+    return InputError(f"--{name} needs the package {package}{why}", fix=f"pip install {package}")
 
 
 @contextmanager

@@ -130,7 +130,7 @@ def test_without_the_package_the_fix_is_reported(
         return real(name, *args)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(InputError, match="pip install 'hpcrun\\[plot\\]'"):
+    with pytest.raises(InputError, match="pip install tensorboard"):
         write_tensorboard(runs.one(), tmp_path / "new")
     assert list(tmp_path.iterdir()) == []
 
