@@ -79,7 +79,7 @@ class Checks:
                     program.script.facts if program.script else ScriptFacts(),
                     given if spec.command is None else plan.program,
                     elsewhere=deepspeed_elsewhere,
-                    precision=plan.precision,
+                    precision=plan.precision or "",
                     world_size=plan.world_size,
                 )
                 findings.problems += here.problems
