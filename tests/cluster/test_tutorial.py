@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.needs import require
+from tests.sandbox.using import taken_down
 from tests.source import ROOT
 from tests.torch_extensions import CACHE
 from tests.tutorial import FILE, Step, skeleton, steps
@@ -54,7 +55,7 @@ def test_the_tutorial(tmp_path: Path) -> None:
     }
     ids: dict[str, str] = {}
     folder = tmp_path
-    try:
+    with taken_down(place):
         for step in steps(FILE.read_text(encoding="utf-8")):
             if step.name:
                 target = tmp_path / step.name
@@ -65,10 +66,6 @@ def test_the_tutorial(tmp_path: Path) -> None:
             else:
                 run(step, folder, env, ids)
         assert not place.exists(), "the last command takes the sandbox away"
-    finally:
-        if place.exists():
-            hpcrun = [str(tmp_path / "bin" / "hpcrun"), "sandbox", "down", "--yes"]
-            subprocess.run(hpcrun, env=env, cwd=tmp_path, check=True, timeout=60)
     assert len(ids) >= 6
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.sandbox import lifecycle
+from tests.sandbox.using import taken_down
 
 
 @pytest.fixture
@@ -17,22 +17,12 @@ def place() -> Iterator[Path]:
     """A directory that does not exist yet, in a folder of its own that any user can enter."""
     folder = Path(tempfile.mkdtemp(prefix="hps", dir="/tmp"))
     folder.chmod(0o755)
-    try:
-        yield folder / "s"
-    finally:
-        try:
-            if (folder / "s" / "sandbox.json").exists():
-                lifecycle.down(folder / "s")
-        finally:
-            shutil.rmtree(folder)
+    with taken_down(folder / "s") as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[lifecycle.SandboxStatus]:
     """One sandbox of the default shape for all tests of a module that leave it as it is."""
-    folder = Path(tempfile.mkdtemp(prefix="hps", dir="/tmp"))
-    try:
-        yield lifecycle.up(folder / "s")
-    finally:
-        lifecycle.down(folder / "s")
-        shutil.rmtree(folder)
+    with taken_down(Path(tempfile.mkdtemp(prefix="hps", dir="/tmp")) / "s") as made:
+        yield lifecycle.up(made)

@@ -228,6 +228,19 @@ def test_an_interrupt_halfway_leaves_nothing(
     assert processes.find_members(place) == []
 
 
+def test_a_killed_test_run_leaves_no_daemon(place: Path) -> None:
+    program = (
+        "import sys, time; from pathlib import Path; from tests.sandbox.using import taken_down\n"
+        "from hpcrun.sandbox import lifecycle\n"
+        "with taken_down(Path(sys.argv[1])): lifecycle.up(Path(sys.argv[1])); time.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program, str(place)], cwd=CHECKOUT) as process:
+        wait_until(lambda: (now := lifecycle.status(place)) and now.up)
+        process.kill()
+    wait_until(lambda: not place.exists())
+    assert processes.find_members(place) == []
+
+
 def test_two_ups_at_once_agree_on_one_sandbox(place: Path) -> None:
     environ = {**os.environ, "PYTHONPATH": CHECKOUT}
     both = [subprocess.Popen([sys.executable, "-c", UP, str(place)], env=environ) for _ in range(2)]

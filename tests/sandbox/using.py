@@ -4,11 +4,47 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from hpcrun.sandbox.lifecycle import SandboxStatus
+from tests.source import ROOT
+
+# Takes a sandbox down when nobody has the other end of its standard input any more.
+_WATCH = """
+import os, shutil, sys
+from pathlib import Path
+place = Path(os.environ["PLACE"])
+sys.stdin.read()
+from hpcrun.sandbox import lifecycle
+if (place / "sandbox.json").exists():
+    lifecycle.down(place)
+shutil.rmtree(place.parent if place.name == "s" else place, ignore_errors=True)
+"""
+
+
+@contextmanager
+def taken_down(place: Path) -> Iterator[Path]:
+    """Take the sandbox in ``place`` down in the end, also where this process is killed before.
+
+    The folder above a place named ``s`` goes as well.
+    """
+    with subprocess.Popen(
+        [sys.executable, "-c", _WATCH],
+        cwd=ROOT,
+        env={**os.environ, "PLACE": str(place)},  # tests look for command lines with it
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as watch:
+        try:
+            yield place
+        finally:
+            watch.communicate(timeout=60)
+    assert watch.returncode == 0
 
 
 def slurm(where: SandboxStatus | Path, *argv: str, timeout: float = 30) -> str:

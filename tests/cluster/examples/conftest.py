@@ -14,6 +14,7 @@ import pytest
 
 from tests.cluster.examples.project import EXAMPLES, Project, copy_of, environment
 from tests.needs import require
+from tests.sandbox.using import taken_down
 from tests.torch_extensions import CACHE
 
 
@@ -56,11 +57,9 @@ def _up(place: Path, *options: str) -> Iterator[None]:
     require(shutil.which("slurmctld", path="/usr/sbin:/usr/bin"), "slurmctld")
     argv = [sys.executable, "-m", "hpcrun", "sandbox"]
     env = environment(place) | {"HOME": str(Path.home())}
-    subprocess.run([*argv, "up", *options], env=env, check=True, capture_output=True)
-    try:
+    with taken_down(place):
+        subprocess.run([*argv, "up", *options], env=env, check=True, capture_output=True)
         yield
-    finally:
-        subprocess.run([*argv, "down", "--yes"], env=env, check=True, capture_output=True)
 
 
 @pytest.fixture
