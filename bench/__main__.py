@@ -46,8 +46,9 @@ def main() -> int:
     if not (PEERS / "bin" / "hpcrun").exists():
         print(f"{PEERS}: not there; make bench installs it", file=sys.stderr)
         return 2
-    # SIGTERM (timeout, a closed shell) takes the sandbox down too.
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    # Each ends what was started, and takes the sandbox down; nohup and ``&`` leave some ignored.
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     with make_site() as site:
         asked = {name: FIGURES[name] for name in FIGURES if name in (given.only or FIGURES)}
         rows = measure_all(asked, site, given.rounds)

@@ -54,11 +54,11 @@ def measure_following(site: Site, seconds: float) -> list[Row]:
     array = site.call(site.hpcrun, "submit", "many.yaml", "--json", env=many)
     took = time.perf_counter() - began
     job_id = json.loads(array[array.index("{") :])["job_id"]
-    followers = [
-        _start(site, one, "submit", "--follow", "--", "python3", "writer.py", length),
-        _start(site, many, "wait", job_id),
-    ]
+    followers: list[subprocess.Popen[bytes]] = []
     try:
+        words = ("submit", "--follow", "--", "python3", "writer.py", length)
+        followers.append(_start(site, one, *words))
+        followers.append(_start(site, many, "wait", job_id))
         since = time.time() + SETTLE
         until = since + seconds
         delays, shown = _delays(followers[0], until)
@@ -66,11 +66,10 @@ def measure_following(site: Site, seconds: float) -> list[Row]:
         # A follower that has ended asks nothing, and proves nothing.
         gone = [follower.poll() for follower in followers]
     finally:
-        for follower in followers:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(follower.pid, signal.SIGINT)
-            follower.wait(20)
+        late = [follower.args for follower in followers if not _ends(follower)]
         site.clear_queue()
+    if late:
+        raise RuntimeError(f"20 s after Ctrl-C not over: {late}")
     if any(code is not None for code in gone):
         raise RuntimeError(f"a follower ended early, with code {gone}: {shown[-300:]!r}")
     a_minute = 60 / seconds
@@ -127,6 +126,19 @@ def _start(site: Site, env: dict[str, str], *words: str) -> subprocess.Popen[byt
             stderr=log,
             start_new_session=True,
         )
+
+
+def _ends(follower: subprocess.Popen[bytes]) -> bool:
+    """End a follower as its user does; else by force. Return whether Ctrl-C was enough."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(follower.pid, signal.SIGINT)
+    try:
+        follower.communicate(timeout=20)  # what it writes has a reader to the end
+    except subprocess.TimeoutExpired:
+        os.killpg(follower.pid, signal.SIGKILL)
+        follower.communicate()
+        return False
+    return True
 
 
 def _delays(follower: subprocess.Popen[bytes], until: float) -> tuple[list[float], bytes]:
