@@ -130,7 +130,7 @@ def job_options(command: F) -> F:
         click.option(
             "--no-check",
             is_flag=True,
-            help="Go on even if preflight checks fail (script, limits, folders).",
+            help="Go on even if checks of script, Python, limits or folders fail.",
         ),
     ):
         command = option(command)

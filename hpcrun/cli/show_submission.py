@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 def describe(made: Prepared) -> list[tuple[str, str]]:
     """Describe a run, or what is true of all runs of a sweep, in a few lines."""
     plan = made.plan
-    rows = [("sweep" if made.is_sweep else "run", plan.run_id)]
+    rows = [("note", text) for text in plan.notes]
+    rows.append(("sweep" if made.is_sweep else "run", plan.run_id))
     if plan.description:
         rows.append(("what", plan.description))
     what = "one process a node" if plan.launcher == "none" else plan.launcher
@@ -52,7 +53,7 @@ def describe(made: Prepared) -> list[tuple[str, str]]:
         batch = f"{plan.micro_batch_per_gpu} per GPU × {steps} × {ranks}"
         rows.append(("batch", f"{batch} = {plan.effective_batch} effective"))
     rows.append(("folder", str(made.path)))
-    return rows + [("note", text) for text in plan.notes]
+    return rows
 
 
 def _has_several_batches(sweep: Prepared) -> bool:
@@ -220,7 +221,7 @@ def show_estimate(plan: Plan, estimate: Estimate, *, as_json: bool) -> None:
     ]
     if estimate.partition:
         rows.append(("partition", estimate.partition))
-    pairs([*rows, *(("note", text) for text in plan.notes)])
+    pairs([*(("note", text) for text in plan.notes), *rows])
 
 
 def _start(estimate: Estimate) -> str:

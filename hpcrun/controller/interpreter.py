@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shlex
 import sys
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
 from hpcrun.assets import home_dir
+from hpcrun.controller.checks.places import answer_of
 from hpcrun.controller.context import Context, user_path
-from hpcrun.errors import InputError, SpecError
+from hpcrun.errors import HpcrunError, InputError, SpecError
 from hpcrun.plan.setup import check_setup, choose_setup, is_image_file
+from hpcrun.runs.records import write_file
 from hpcrun.spec.job import JobSpec
 
 # Where conda's installers put it by default: below the home and below /opt.
@@ -111,6 +115,76 @@ def seen(context: Context, text: str, where: str) -> bool:
     except InputError:
         return True
     return path.exists() or not Path(*path.parts[:2]).exists()
+
+
+# ---- what it has -------------------------------------------------------------------------------
+
+_MISSING = """
+import sys
+from importlib.util import find_spec
+print(*["-", *(name for name in sys.argv[1:] if find_spec(name) is None)])
+"""
+_PATIENCE = 20  # seconds; a cold network file system
+
+
+def missing_modules(
+    context: Context, found: Interpreter, names: Sequence[str]
+) -> tuple[list[str], str]:
+    """Ask a Python which of some modules it lacks, without importing any; a note if it cannot be.
+
+    That it has them all is kept, until something is installed. One that is not here is not asked.
+    """
+    python = found.python
+    if not names or found.inside or "/" not in python or not Path(python).is_file():
+        return [], ""
+    if python == sys.executable:
+        return [name for name in names if importlib.util.find_spec(name) is None], ""
+    # Modules may be the project's own.
+    own = [str(context.project), context.environ.get("PYTHONPATH", "")]
+    environ = {**context.environ, "PYTHONPATH": ":".join(filter(None, own))}
+    environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    key = "\0".join((python, *_installed(Path(python)), environ["PYTHONPATH"], *names))
+    kept = context.cache_dir / "python-modules" / f"{zlib.crc32(key.encode()):08x}"
+    with contextlib.suppress(OSError):
+        if kept.read_text(errors="replace") == key:
+            return [], ""
+    code, answer, fault = answer_of([python, "-c", _MISSING, *names], environ, _PATIENCE)
+    dash, *missing = answer.split() or [""]
+    if code != 0 or dash != "-":
+        reason = fault or f"it ended with code {code}"
+        return [], f"{python} could not be asked here whether it has {', '.join(names)}: {reason}"
+    if not missing:
+        with contextlib.suppress(OSError, HpcrunError):  # a cache that cannot be written is none
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            write_file(kept, key.encode())
+    return missing, ""
+
+
+def editable_folders(found: Interpreter, project: Path) -> list[str]:
+    """List folders below a project that an editable install has put on a Python's path.
+
+    The project itself is none of them: its copy comes before it.
+    """
+    folders = []
+    for file in _site_packages(found.python):
+        with contextlib.suppress(OSError, ValueError):
+            for listed in sorted(file.glob("*.pth")):
+                lines = listed.read_text(errors="replace").splitlines()
+                inside = [Path(line) for line in lines if line.startswith(f"{project}/")]
+                folders += [str(path.relative_to(project)) for path in inside]
+    return folders
+
+
+def _site_packages(python: str) -> list[Path]:
+    found = Path(python).parent.parent.glob("lib/python3*/site-packages")
+    return sorted(found) if "/" in python else []
+
+
+def _installed(python: Path) -> Iterator[str]:
+    """Yield when an interpreter, and what is installed for it, was last changed."""
+    for path in (python, python.parent.parent / "pyvenv.cfg", *_site_packages(str(python))):
+        with contextlib.suppress(OSError):
+            yield f"{path}:{path.stat().st_mtime_ns}"
 
 
 # ---- conda -------------------------------------------------------------------------------------

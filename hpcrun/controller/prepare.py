@@ -180,7 +180,7 @@ def prepare(
         )
         _check_setup(context, plan.setup)
     checks = checks or Checks()
-    findings = checks.look(in_code, spec, found, plan, extra_args, given.elsewhere)
+    plan, findings = checks.look(in_code, spec, found, plan, extra_args, given.elsewhere)
     if context.code is not None:
         # What git ignores is in no copy of the code: arguments that name such files are right.
         findings.notes.clear()

@@ -76,7 +76,7 @@ def draft_job(script: str, facts: ScriptFacts, others: Sequence[ScriptFacts] = (
     ('deepspeed', [('--deepspeed_config', 'deepspeed_config'), ('--batch', 'micro_batch_per_gpu')])
     """
     modules = _modules([name for one in (facts, *others) for name in one.imports])
-    framework = _framework(modules, facts)
+    framework = _framework(modules, facts, others)
     args = _args(facts, framework)
     takes = {placeholder for _, placeholder in args}
     notes = []
@@ -115,7 +115,7 @@ def draft_job(script: str, facts: ScriptFacts, others: Sequence[ScriptFacts] = (
         launcher=launcher,
         args=args,
         batch=_batch(args, facts),
-        required=[*required, *facts.positionals],
+        required=[*required, *(one.names[0].upper() for one in facts.positionals if one.required)],
         notes=notes,
     )
 
@@ -124,9 +124,13 @@ def _modules(imports: Sequence[str]) -> set[str]:
     return {name.partition(".")[0] for name in imports}
 
 
-def _framework(modules: set[str], facts: ScriptFacts) -> str:
-    """Return what the script trains with, the outermost layer first."""
-    if modules & _LIGHTNING:
+def _framework(modules: set[str], facts: ScriptFacts, others: Sequence[ScriptFacts]) -> str:
+    """Return what the script trains with, the outermost layer first.
+
+    What a module only imports, as one with helpers for several may, the script does not train with.
+    """
+    training = [facts, *(one for one in others if one.trainers)]
+    if any(_modules(one.imports) & _LIGHTNING for one in training):
         return "lightning"
     if "Accelerator" in facts.trainers:
         return "accelerate"

@@ -22,7 +22,8 @@ class Launcher(Struct, frozen=True, kw_only=True):
     or the job's own command. ``is_torchelastic``: it starts ranks as torchrun does, and sets
     TORCHELASTIC_RUN_ID. ``frameworks`` are those that get it unless the job names another.
     Without Slurm, on the hosts of a hostfile, ``remote`` starts the tasks, and ``on_hosts`` is the
-    launcher that takes its place there; ``needs_slurm``: it cannot run there.
+    launcher that takes its place there; ``needs_slurm``: it cannot run there. ``modules`` are
+    those that it needs in the Python that trains.
     """
 
     name: str
@@ -32,14 +33,20 @@ class Launcher(Struct, frozen=True, kw_only=True):
     remote: Literal["ssh", "pdsh"] = "ssh"
     on_hosts: str | None = None
     needs_slurm: bool = False
+    modules: Sequence[str] = ()
 
 
 LAUNCHERS = {
     launcher.name: launcher
     for launcher in (
-        Launcher(name="torchrun", is_torchelastic=True),
-        Launcher(name="deepspeed", on_hosts="pdsh"),
-        Launcher(name="accelerate", is_torchelastic=True, frameworks=("accelerate",)),
+        Launcher(name="torchrun", is_torchelastic=True, modules=("torch",)),
+        Launcher(name="deepspeed", on_hosts="pdsh", modules=("torch", "deepspeed")),
+        Launcher(
+            name="accelerate",
+            is_torchelastic=True,
+            frameworks=("accelerate",),
+            modules=("torch", "accelerate"),
+        ),
         Launcher(name="srun", task="rank", needs_slurm=True),
         # Not for jobs to name: DeepSpeed's launcher on the hosts of a hostfile, and no launcher.
         Launcher(name="pdsh", task="rank", remote="pdsh"),
@@ -69,6 +76,16 @@ def decide_launcher(spec: JobSpec, hosts: Sequence[str] = ()) -> Launcher:
     usual = "none" if spec.command is not None else next(own, DEFAULT)
     launcher = LAUNCHERS[spec.launcher or usual]
     return LAUNCHERS[launcher.on_hosts] if hosts and launcher.on_hosts else launcher
+
+
+def needed_modules(spec: JobSpec, launcher: str) -> list[str]:
+    """Return the modules without which a launcher, or the job's framework, stops.
+
+    >>> needed_modules(JobSpec(framework="deepspeed"), "torchrun")
+    ['torch', 'deepspeed']
+    """
+    own = [spec.framework] if spec.framework not in (None, "lightning") else []
+    return list(dict.fromkeys([*LAUNCHERS[launcher].modules, *(name for name in own if name)]))
 
 
 def check_launcher(spec: JobSpec, found: Findings) -> None:

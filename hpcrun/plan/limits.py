@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
 from collections.abc import Iterator
@@ -71,17 +72,22 @@ def _no_partition(named: str | None, found: list[tuple[str, list[Limit]]], where
     )
 
 
-def partition_notes(plan: Plan, cluster: Cluster, source: str) -> list[str]:
-    """Note a partition that the profile does not list, where it lists what was read from Slurm."""
+def unlisted_partitions(plan: Plan, cluster: Cluster, source: str) -> dict[str, str]:
+    """Return partitions that the profile does not list, where it lists what was read from Slurm.
+
+    With each what there is instead: the one that was meant, or all.
+    """
     named = dict(plan.directives).get("partition")
     if not named or not cluster.read_on or not cluster.partitions:
-        return []
-    listed = ", ".join(sorted(cluster.partitions))
-    return [
-        f"partition {name}: not among those of {source} ({_dated(cluster)}): {listed}"
-        for name in named.split(",")
-        if name not in cluster.partitions
-    ]
+        return {}
+    found = {}
+    for name in named.split(","):
+        if name not in cluster.partitions:
+            close = difflib.get_close_matches(name, cluster.partitions, 1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            listed = ", ".join(sorted(cluster.partitions))
+            found[name] = f"not among those of {source} ({_dated(cluster)}): {listed}{hint}"
+    return found
 
 
 def array_problems(runs: int, cluster: Cluster, source: str) -> list[Problem]:

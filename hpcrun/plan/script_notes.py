@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -10,7 +9,8 @@ from collections.abc import Collection, Mapping, Sequence
 from msgspec import Struct
 
 from hpcrun.plan.launchers import ON_ACCELERATE, decide_framework
-from hpcrun.plan.script_facts import BATCH_KEYWORDS, STEPS_KEYWORDS, Option, ScriptFacts
+from hpcrun.plan.script_facts import BATCH_KEYWORDS, STEPS_KEYWORDS, ScriptFacts
+from hpcrun.plan.script_parsers import Option
 from hpcrun.secrets.mask import has_secret
 from hpcrun.spec.job import JobSpec
 
@@ -24,8 +24,9 @@ _BATCH = {
 }
 _OTHER_BATCH = ("eval", "valid", "test", "val_", "global", "total", "num_")
 _OWN_PRECISION = re.compile(r"precision|^-+(?:bf16|fp16|amp)\b", re.IGNORECASE)
-# How alike a word and an option are before the one is taken for the other's misspelling.
-_ALIKE = 0.7
+_PYTHONPATH = re.compile(r"\bPYTHONPATH=(\S*)")
+# An entry of a search path that starts at the working folder, which is the project.
+_IN_PROJECT = re.compile(r"(?![/~${]).|\$PWD|\$\{PWD\}|\$\(pwd\)|\{project_dir\}")
 
 
 class Script(Struct, frozen=True):
@@ -180,55 +181,56 @@ def _option_for(pattern: re.Pattern[str], options: Sequence[Option]) -> str | No
     return min((name for name in names if _is_for(pattern, name)), key=len, default=None)
 
 
-def argument_notes(script: Script, args: Sequence[str]) -> list[str]:
-    """Note arguments that argparse would refuse; nothing where the parser is not plain."""
-    facts = script.facts
-    if not facts.plain:
-        return []
-    known = [name for option in facts.options for name in option.names] + ["-h", "--help"]
+def live_notes(script: Script, copied: Collection[str]) -> list[str]:
+    """Note lines by which a script takes code of the folder that it is started in.
+
+    That is the project as it will be then, and not the run's copy. ``copied`` are paths, of those
+    that it names, which are in the copy.
+    """
     notes = []
-    given: set[str] = set()
-    for word in args:
-        if word == "--":
-            break
-        name = word.partition("=")[0]
-        if not re.match(r"--?[A-Za-z_]", name) or " " in word:
-            continue  # a value: argparse takes -1 and "-x y" for values too
-        found = _meant(name, known, facts.abbreviates)
-        given |= found
-        if not found:
-            close = _closest(name, known)
-            hint = f"; did you mean {close}?" if close else ""
-            notes.append(f"args: {name}: {script.name} knows no such argument{hint}")
-    wants_help = given & {"-h", "--help"}
-    missing = [
-        option.names[-1]
-        for option in facts.options
-        if option.required and not given & set(option.names)
-    ]
-    if missing and not wants_help and not notes:
-        notes.append(f"args: {script.name} stops without {' and '.join(missing)}")
-    return list(dict.fromkeys(notes))
+    for line, text in script.facts.live:
+        if text.startswith("sys.path"):
+            notes.append(
+                f"{script.name}:{line}: {text} imports the project's files as they are when the "
+                "job runs, not the run's copy; take it out (the copy is on the path), or start at "
+                "os.environ['HPCRUN_CODE_DIR']"
+            )
+        elif text in copied:
+            notes.append(
+                f"{script.name}:{line}: {text} is read as it is when the job runs, not from the "
+                "run's copy; Path(__file__).parent or HPCRUN_CODE_DIR lead to the copy"
+            )
+    return notes
 
 
-def _meant(name: str, known: Collection[str], abbreviates: bool) -> set[str]:
-    """Return the options that a word may mean; argparse takes prefixes, and -n4 for -n 4."""
-    if name in known:
-        return {name}
-    if name.startswith("--"):
-        return {option for option in known if abbreviates and option.startswith(name)}
-    return {option for option in known if option[:2] == name[:2] or option.startswith(f"-{name}")}
+def path_notes(
+    env: Mapping[str, str], commands: Sequence[str], editable: Sequence[str]
+) -> list[str]:
+    """Note search paths that lead into the project, and not into the run's copy.
 
+    ``editable`` are folders of the project, from there, that an editable install of the Python
+    that trains leads to.
 
-def _closest(name: str, known: Collection[str]) -> str | None:
-    """Return the option that was meant; - and _ do not count."""
-
-    def bare(text: str) -> str:
-        return re.sub("[-_]", "", text).lower()
-
-    by_bare = {bare(option): option for option in known}
-    close = difflib.get_close_matches(bare(name), by_bare, 1, _ALIKE)
-    return by_bare[close[0]] if close else None
+    >>> path_notes({"PYTHONPATH": "src:/opt/lib"}, [], [])[0][:57]
+    'env.PYTHONPATH: src: imports the project\'s files as they '
+    >>> path_notes({"PYTHONPATH": "{code_dir}/src"}, ["export PYTHONPATH=/opt/lib"], [])
+    []
+    """
+    paths = [("env.PYTHONPATH", env.get("PYTHONPATH", ""))]
+    paths += [("setup.commands", path) for line in commands for path in _PYTHONPATH.findall(line)]
+    found = [(key, entry) for key, path in paths for entry in path.strip("'\"").split(":")]
+    found = [(key, entry) for key, entry in found if _IN_PROJECT.match(entry)]
+    own = env.get("PYTHONPATH", "")
+    found += [("an editable install", x) for x in editable if f"{{code_dir}}/{x}" not in own]
+    notes = []
+    for key, entry in found:
+        inside = re.sub(r"^(\$PWD|\$\{PWD\}|\$\(pwd\)|\{project_dir\}|\.)(/|$)", "", entry)
+        both = f"{{code_dir}}:{{code_dir}}/{inside}" if inside else "{code_dir}"
+        notes.append(
+            f"{key}: {entry}: imports the project's files as they are when the job runs, not the "
+            f"run's copy; env: {{PYTHONPATH: \"{both}\"}} takes the copy's"
+        )
+    return notes
 
 
 # ---- folders that the runs of a sweep would share ----------------------------------------------

@@ -264,6 +264,14 @@ def _attempt_text(status: JobStatus, attempt: Attempt, local_time: Callable[[flo
     return "  ".join(parts)
 
 
+def _more_time(status: JobStatus) -> str:
+    """Return the option that gives a job twice the time, where the limit has ended it."""
+    if status.state != "TIMEOUT" or not status.limit:
+        return ""
+    minutes, seconds = divmod(round(2 * status.limit), 60)
+    return f" --time {minutes // 60}:{minutes % 60:02}:{seconds:02}"
+
+
 def _next_of_run(status: JobStatus, look: Look, has_checkpoints: bool) -> list[str]:
     word = status.job_id or status.run_id
     verbs: list[tuple[str, str]] = []
@@ -278,7 +286,8 @@ def _next_of_run(status: JobStatus, look: Look, has_checkpoints: bool) -> list[s
         verbs += [(f"parse {word}", "its loss curve")] * status.trains
         if not status.ok and status.job_id:
             why = "again, on from its checkpoints" if has_checkpoints else "again"
-            verbs.append((f"resubmit {word}", why))
+            more = _more_time(status)
+            verbs.append((f"resubmit {word}{more}", f"{why}, with more time" if more else why))
     return next_lines(*verbs, look=look)
 
 

@@ -119,18 +119,21 @@ def test_every_way_to_submit_checks_alike(hpcrun: Caller, flag: str) -> None:
 def test_a_submission_prints_its_notes_as_json(hpcrun: Caller) -> None:
     replay(hpcrun.project.parent / "bin", "sbatch", (0, "7\n", ""))
     hpcrun.write("job.yaml", GOOD + "args: [--batchsize, 3]")
-    shown = hpcrun("submit", "job.yaml", "--json").json
+    shown = hpcrun("submit", "job.yaml", "--no-check", "--json").json
     check_json("submit", shown)
     [note] = shown["notes"]
-    assert note == "args: --batchsize: train.py knows no such argument; did you mean --batch_size?"
-    assert f"  note      {note}" in hpcrun("submit", "job.yaml").out.splitlines()
+    fault = "args: --batchsize: train.py knows no such argument; did you mean --batch_size?"
+    assert note == f"--no-check: {fault}"
+    # What may be wrong is said first.
+    lines = hpcrun("submit", "job.yaml", "--no-check").out.splitlines()
+    assert lines[1] == f"  note      {note}"
 
 
 def test_an_estimate_prints_its_notes_as_json(hpcrun: Caller) -> None:
     message = "sbatch: Job 7 to start at 2026-11-22T00:00:00 using 4 processors on nodes n1 in "
     replay(hpcrun.project.parent / "bin", "sbatch", (0, "", message + "partition gpu\n"))
     hpcrun.write("job.yaml", GOOD + "args: [--batchsize, 3]")
-    shown = hpcrun("submit", "job.yaml", "--test-only", "--json").json
+    shown = hpcrun("submit", "job.yaml", "--test-only", "--no-check", "--json").json
     check_json("submit", shown)
     assert len(shown["notes"]) == 1
 
@@ -138,15 +141,14 @@ def test_an_estimate_prints_its_notes_as_json(hpcrun: Caller) -> None:
 def test_a_sweep_is_checked_once_for_all_runs(hpcrun: Caller) -> None:
     sweep = GOOD + "sweep: {lr: [1, 2, 3]}\nargs: [--data=data/x.txt, --lr, '{lr}']\n"
     (hpcrun.project / "data").mkdir()
+    assert errors(hpcrun, sweep) == ["args: --lr: train.py knows no such argument"]
+    sweep = sweep.replace("--lr,", "--batch_size,")
     shown = notes(hpcrun, sweep)
-    assert shown == [
-        "args: --lr: train.py knows no such argument",
-        "args: --data data/x.txt: the project has no such file",
-    ]
+    assert shown == ["args: --data data/x.txt: the project has no such file"]
     done = dry(hpcrun, sweep, "--json")
     check_json("submit", done.json)
     assert done.json["notes"] == shown
-    [message] = errors(hpcrun, sweep.replace("3]", "3, 4]"))
+    [message, *_] = errors(hpcrun, sweep.replace("3]", "3, 4]"))
     assert message.startswith("sweep: 4 runs: an array has 3 tasks at most (")
     replay(hpcrun.project.parent / "bin", "sbatch", (0, "7\n", ""))
     check_json("submit", hpcrun("submit", "job.yaml", "--no-check", "--json").json)
@@ -177,7 +179,9 @@ def test_a_script_is_read_as_the_python_that_trains_would(hpcrun: Caller) -> Non
     newer = f"3.{sys.version_info[1] + 1}.0"
     set_profile(hpcrun, interpreter(hpcrun.project.parent / "newer", newer))
     hpcrun.write("train.py", "lazy import what we do not know\n")
-    assert len(notes(hpcrun, GOOD)) == 1
+    [syntax, architecture] = notes(hpcrun, GOOD)
+    assert ": invalid syntax, says Python 3." in syntax
+    assert architecture.endswith("could not be asked here whether it has torch: Exec format error")
     set_profile(hpcrun, interpreter(hpcrun.project.parent / "older", "3.9.1"))
     hpcrun.write("train.py", "match 1:\n    case 1: pass\n")
     [message] = errors(hpcrun, GOOD)
@@ -247,12 +251,142 @@ def test_variables_that_a_module_of_the_project_reads_count(hpcrun: Caller) -> N
     assert notes(hpcrun, job) == []
 
 
+def test_words_that_end_the_script_are_refused(hpcrun: Caller) -> None:
+    fault = "args: --batchsize: train.py knows no such argument; did you mean --batch_size?"
+    assert errors(hpcrun, GOOD + "args: [--batchsize, 3]") == [fault]
+    hpcrun.write("train.py", PARSER.replace("parse_args", "parse_known_args"))
+    doubt = "args: --batchsize: did you mean --batch_size, of train.py?"
+    job = GOOD + "args: [--batchsize, 3, --data, data.txt]"
+    assert notes(hpcrun, job)[0] == doubt
+
+
+def test_hydra_gets_its_options_first(hpcrun: Caller) -> None:
+    hpcrun.write("train.py", "import hydra\n@hydra.main()\ndef main(cfg): ...\nmain()\n")
+    words = ["--", "--config-name=mine", "lr=1e-3", "--multirun"]
+    script = dry(hpcrun, GOOD + "args: [bs=4]", "--json", *words).json["node.sh"]
+    rank = script[script.index("train.py") :]
+    order = [rank.index(word) for word in ("--config-name=mine", "--multirun", "bs=4", "lr=1e-3")]
+    assert order == sorted(order)
+    [fault] = errors(hpcrun, GOOD + "args: [bs=4]", "--", "--lr=1")
+    assert fault.startswith("args: --lr: train.py knows no such argument; did you mean lr=VALUE?")
+
+
+def venv_of(hpcrun: Caller) -> Path:
+    """An environment with a Python and nothing else."""
+    venv = hpcrun.project.parent / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
+    return venv
+
+
+def test_a_python_that_lacks_what_is_needed_is_refused(hpcrun: Caller) -> None:
+    venv = venv_of(hpcrun)
+    python = venv / "bin/python"
+    job = f"{GOOD}setup: {{venv: {venv}}}\n"
+    [fault] = errors(hpcrun, job)
+    assert fault.endswith(
+        f"{python} has no torch, which launcher torchrun needs; {python} -m pip install torch"
+    )
+    [fault] = errors(hpcrun, job + "framework: accelerate")
+    assert "has no torch and no accelerate, which accelerate needs; " in fault
+    [note] = notes(hpcrun, job, "--no-check")
+    assert note.startswith("--no-check: ")
+    # Nothing is asked of one that needs nothing, or that what comes first may change.
+    assert notes(hpcrun, job + "launcher: srun\nresources: {gpus_per_node: 1}") == []
+    [note] = notes(hpcrun, job.replace("}", ", modules: [torch]}"))
+    assert note.endswith("has no torch here: the setup's modules or commands must bring it")
+    # The project's own module is one, and so is one that is installed in the meantime.
+    hpcrun.write("torch.py", "raise ImportError('never imported')")
+    assert notes(hpcrun, job) == []
+    (hpcrun.project / "torch.py").unlink()
+    (packages,) = venv.glob("lib/python3*/site-packages")
+    (packages / "torch").mkdir()
+    (packages / "torch/__init__.py").write_text("raise ImportError('never imported')")
+    assert notes(hpcrun, job) == []
+
+
+def test_a_python_that_has_all_is_asked_once(hpcrun: Caller) -> None:
+    venv = venv_of(hpcrun)
+    (packages,) = venv.glob("lib/python3*/site-packages")
+    (packages / "torch.py").write_text("")
+    asked = venv / "asked"
+    start = f"open({str(asked)!r}, 'a').write('x')"
+    (packages / "sitecustomize.py").write_text(start)
+    job = f"{GOOD}setup: {{venv: {venv}}}\n"
+    for _ in range(3):
+        assert notes(hpcrun, job) == []
+    assert asked.read_text() == "x"
+    (packages / "torch.py").unlink()
+    assert len(errors(hpcrun, job)) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_error"), [((0, "gpu|1|1|1|idle|n1||\n", ""), True), ((1, "", "no"), False)]
+)
+def test_a_partition_that_is_not_listed(
+    hpcrun: Caller, answer: tuple[int, str, str], is_error: bool
+) -> None:
+    replay(hpcrun.project.parent / "bin", "sinfo", answer)
+    hint = "not among those of "
+    if is_error:
+        [fault] = errors(hpcrun, GOOD, "--partition", "bigg")
+        assert f"partition: bigg: no such partition; {hint}" in fault
+        assert fault.endswith("did you mean big?")
+    else:
+        [note] = notes(hpcrun, GOOD, "--partition", "bigg")
+        assert note.startswith("partition bigg: " + hint)
+
+
+def test_what_is_taken_from_the_project_is_said(hpcrun: Caller) -> None:
+    hpcrun.write("train.py", "import os, sys\nsys.path.insert(0, os.getcwd())\nopen('conf.yaml')\n")
+    [path] = notes(hpcrun, GOOD)
+    assert path.startswith(
+        "train.py:2: sys.path.insert(0, os.getcwd()) imports the project's files as they are "
+    )
+    hpcrun.write("conf.yaml", "")
+    [_, file] = notes(hpcrun, GOOD)
+    assert file.startswith("train.py:3: conf.yaml is read as it is when the job runs, not from ")
+    assert notes(hpcrun, GOOD + "snapshot: false") == []
+    hpcrun.write("train.py", "")
+    [word] = notes(hpcrun, GOOD + "args: [--config, conf.yaml]")
+    assert word.startswith("args: --config conf.yaml: read as it is when the job runs, not from ")
+    assert notes(hpcrun, GOOD + "args: ['--config={code_dir}/conf.yaml', --data, conf.yaml]") == []
+
+
+def test_search_paths_into_the_project_are_said(hpcrun: Caller) -> None:
+    venv = venv_of(hpcrun)
+    (packages,) = venv.glob("lib/python3*/site-packages")
+    (packages / "torch.py").write_text("")
+    (packages / "__editable__.mine.pth").write_text(f"{hpcrun.project}/src\n")
+    (packages / "flat.pth").write_text(f"{hpcrun.project}\n")
+    job = f"{GOOD}setup: {{venv: {venv}}}\n"
+    [note] = notes(hpcrun, job)
+    assert note.startswith("an editable install: src: imports the project's files as they are when")
+    assert note.endswith('env: {PYTHONPATH: "{code_dir}:{code_dir}/src"} takes the copy\'s')
+    [note] = notes(hpcrun, GOOD + "env: {PYTHONPATH: .}")
+    assert note.startswith("env.PYTHONPATH: .: ")
+    [note] = notes(hpcrun, GOOD + "setup: {commands: ['export PYTHONPATH=$PWD/lib']}")
+    assert note.startswith("setup.commands: $PWD/lib: ")
+
+
+def test_data_that_the_copy_lacks_is_said(hpcrun: Caller) -> None:
+    text = "from pathlib import Path\nHERE = Path(__file__).parent\n"
+    hpcrun.write("train.py", text + "open(HERE / 'data' / 'train.bin')\nopen(HERE / 'logs')\n")
+    hpcrun.write("data/train.bin", "")
+    hpcrun.write("logs/a", "")
+    assert notes(hpcrun, GOOD) == []
+    git(hpcrun, "init", "-q")
+    hpcrun.write(".gitignore", "data/*\nlogs\n")
+    found = notes(hpcrun, GOOD)
+    assert found[-1].startswith("train.py finds data/train.bin by __file__, and git ignores it: ")
+    assert len(found) == 1 and notes(hpcrun, GOOD + "snapshot: false") == []
+
+
 def test_modules_of_the_project(hpcrun: Caller) -> None:
     hpcrun.write("pkg/__init__.py", "")
     hpcrun.write("pkg/train.py", PARSER)
     assert notes(hpcrun, "module: pkg.train\nargs: [--batch_size, 3]") == []
-    [note] = notes(hpcrun, "module: pkg.train\nargs: [--batchsize, 3]")
-    assert note.startswith("args: --batchsize: pkg.train knows no such argument")
+    [fault] = errors(hpcrun, "module: pkg.train\nargs: [--batchsize, 3]")
+    assert fault.startswith("args: --batchsize: pkg.train knows no such argument")
     [message] = errors(hpcrun, "module: pkg")
     assert message.startswith("module: pkg: a package, and it has no ")
     [message] = errors(hpcrun, "module: pkg.trian")
@@ -320,8 +454,8 @@ def test_a_command_that_is_named_by_its_path_is_there(
 
 def test_a_script_that_a_command_starts_is_read_too(hpcrun: Caller) -> None:
     command = "command: [python, -u, train.py, --batchsize, 3]\nresources: {gpus_per_node: 0}"
-    [note] = notes(hpcrun, command)
-    assert note.startswith("args: --batchsize: train.py knows no such argument")
+    [fault] = errors(hpcrun, command)
+    assert fault.startswith("command: --batchsize: train.py knows no such argument")
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,45 @@ def test_what_the_checks_refuse_slurm_would_never_start(limited: Site) -> None:
     assert len(left) <= 1  # of the job that Slurm took
 
 
+HYDRA = """
+import os, sys
+import hydra
+sys.path.insert(0, {folder})
+import helper
+@hydra.main(version_base=None, config_path="conf", config_name="config")
+def main(cfg):
+    print("helper", helper.WORD, "lr", cfg.lr, "bs", cfg.bs, "mine", "mine" in cfg)
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("folder", "word"), [("os.getcwd()", "edited"), ("os.environ['HPCRUN_CODE_DIR']", "submitted")]
+)
+def test_code_that_is_edited_while_the_job_waits(site: Site, folder: str, word: str) -> None:
+    (site.project / "conf").mkdir()
+    (site.project / "conf/config.yaml").write_text("{lr: 1, bs: 1}\n")
+    (site.project / "conf/other.yaml").write_text("{lr: 1, bs: 1, mine: 1}\n")
+    (site.project / "train.py").write_text(HYDRA.format(folder=folder))
+    (site.project / "helper.py").write_text("WORD = 'submitted'\n")
+    (site.project / "job.yaml").write_text(
+        "script: train.py\nlauncher: srun\nargs: [bs=4]\nresources: {gpus_per_node: 1}\n"
+        "slurm: {hold: true}\n"
+    )
+    # Hydra takes options before its overrides or behind them, and never between.
+    words = ["--", "--config-name=other", "lr=2"]
+    done = site.hpcrun("submit", "job.yaml", "--json", *words)
+    assert done.returncode == 0, done.stderr
+    submitted = json.loads(done.stdout)
+    said = [note for note in submitted["notes"] if "as they are when the job runs" in note]
+    assert len(said) == (word == "edited")
+    (site.project / "helper.py").write_text("WORD = 'edited'\n")
+    site.rig.run("scontrol", "release", submitted["job_id"])
+    assert site.hpcrun("wait", submitted["job_id"]).returncode == 0
+    shown = site.hpcrun("logs", submitted["job_id"]).stdout
+    assert f"helper {word} lr 2 bs 4 mine True" in shown, shown
+
+
 def never_starts(site: Site, job_id: str) -> None:
     """See Slurm give the reason for which a job can never start."""
 

@@ -91,6 +91,14 @@ def test_options_that_are_something_else(option: str) -> None:
     assert options(option).args == []
 
 
+def test_a_module_that_imports_a_framework_need_not_train_with_it() -> None:
+    helpers = "try:\n    import lightning\nexcept ImportError:\n    pass\n"
+    assert drafted("import torch, helpers", helpers).framework == "torch"
+    assert drafted("import torch, fit", "import lightning\nlightning.Trainer()").framework == (
+        "lightning"
+    )
+
+
 def test_the_option_that_says_the_most() -> None:
     found = options("'--batch-size'", "'--micro-batch-size'").args
     assert found == [("--micro-batch-size", "micro_batch_per_gpu")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcrun.plan.limits import array_problems, find_limits, partition_notes
+from hpcrun.plan.limits import array_problems, find_limits, unlisted_partitions
 from tests.plan.making import cluster, job, plan
 
 FACTS = """
@@ -183,15 +183,15 @@ def test_the_partition_of_a_gpu_type_is_the_one_that_counts() -> None:
     assert message.startswith("resources.gpus_per_node: 8: partition long has 4 GPUs a node")
 
 
-def test_a_partition_that_slurm_did_not_list_is_a_note() -> None:
-    text = "script: a.py\nresources: {partition: gpuu}"
-    [note] = partition_notes(plan(text, FACTS), cluster(FACTS), "hpcrun.yaml")
-    assert note == (
-        "partition gpuu: not among those of hpcrun.yaml (read on 2026-11-01): cpu, gpu, long, open"
-    )
+def test_a_partition_that_slurm_did_not_list() -> None:
+    text = "script: a.py\nresources: {partition: 'gpuu,gpu'}"
+    assert unlisted_partitions(plan(text, FACTS), cluster(FACTS), "hpcrun.yaml") == {
+        "gpuu": "not among those of hpcrun.yaml (read on 2026-11-01): cpu, gpu, long, open; "
+        "did you mean gpu?"
+    }
     undated = FACTS.replace("read_on: 2026-11-01", "")
-    assert partition_notes(plan(text, undated), cluster(undated), "x") == []
-    assert partition_notes(plan("script: a.py", FACTS), cluster(FACTS), "x") == []
+    assert unlisted_partitions(plan(text, undated), cluster(undated), "x") == {}
+    assert unlisted_partitions(plan("script: a.py", FACTS), cluster(FACTS), "x") == {}
 
 
 def test_a_sweep_fits_into_an_array() -> None:

@@ -9,12 +9,12 @@ import pytest
 from hpcrun.plan.script_facts import ScriptFacts, read_script
 from hpcrun.plan.script_notes import (
     Script,
-    argument_notes,
     batch_notes,
     deepspeed_notes,
     reached_values,
     secret_notes,
 )
+from hpcrun.plan.script_words import check_words, in_order
 from tests.plan.making import job
 
 HEAD = "import argparse, sys, os\np = argparse.ArgumentParser(description='x')\n"
@@ -23,6 +23,11 @@ TAIL = "args = p.parse_args()\n"
 
 def facts(text: str) -> ScriptFacts:
     return read_script(ast.parse(text))
+
+
+def faults(script: Script, words: list[str]) -> list[str]:
+    """What certainly ends the script."""
+    return check_words(script.name, script.facts, words)[0]
 
 
 def options(text: str) -> set[str]:
@@ -68,7 +73,6 @@ NOT_PLAIN = [
     "def main(words=None):\n    return p.parse_args(words)\ndef run(argv):\n    main(argv)",
     "def main(words=[]):\n    return p.parse_args(words)\nmain()",
     "p.add_argument('--x', required=True).required = False",
-    "try:\n    p.parse_args()\nexcept SystemExit:\n    pass",
 ]
 
 
@@ -80,9 +84,9 @@ def test_plain_parsers_are_known_whole(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{}", ["args: a.py stops without --data"]),
-        ("def options():\n    {}\noptions()", ["args: a.py stops without --data"]),
-        ("if __name__ == '__main__':\n    {}", ["args: a.py stops without --data"]),
+        ("{}", ["a.py stops without --data"]),
+        ("def options():\n    {}\noptions()", ["a.py stops without --data"]),
+        ("if __name__ == '__main__':\n    {}", ["a.py stops without --data"]),
         ("if os.environ.get('X'): {}", []),
         ("try:\n    import wandb\n    {}\nexcept ImportError:\n    pass", []),
     ],
@@ -90,14 +94,14 @@ def test_plain_parsers_are_known_whole(text: str) -> None:
 def test_an_option_that_is_not_always_there_is_not_required(text: str, message: list[str]) -> None:
     option = "p.add_argument('--data', required=True)"
     script = Script("a.py", facts(HEAD + text.format(option) + "\n" + TAIL))
-    assert argument_notes(script, []) == message
+    assert faults(script, []) == message
 
 
 @pytest.mark.parametrize("text", NOT_PLAIN)
 def test_of_other_parsers_nothing_is_reported(text: str) -> None:
     found = facts(f"{HEAD}{text}\n{TAIL}")
     assert not found.plain
-    assert argument_notes(Script("a.py", found), ["--nonsense"]) == []
+    assert faults(Script("a.py", found), ["--nonsense"]) == []
 
 
 @pytest.mark.parametrize(
@@ -108,6 +112,16 @@ def test_of_other_parsers_nothing_is_reported(text: str) -> None:
         "import argparse\np = argparse.ArgumentParser(conflict_handler='resolve')\np.parse_args()",
         "import argparse\np = argparse.ArgumentParser()\np.parse_args(words)",
         "import argparse\np = argparse.ArgumentParser()",
+        # It may never be asked, or what it refuses be caught.
+        "import argparse\np = argparse.ArgumentParser()\n"
+        "try:\n    p.parse_args()\nexcept SystemExit:\n    pass",
+        "import argparse\np = argparse.ArgumentParser()\ndef main():\n    p.parse_args()",
+        "import argparse\np = argparse.ArgumentParser()\nif x:\n    p.parse_args()",
+        # Other classes of that name.
+        "import argparse\nfrom configargparse import ArgumentParser\np = ArgumentParser()\n"
+        "p.parse_args()",
+        "import argparse, hydra\n@hydra.main()\ndef main(c): ...\np = argparse.ArgumentParser()\n"
+        "p.parse_args()\nmain()",
         "import argparse\nself.p = argparse.ArgumentParser()\nself.p.parse_args()",
         "import argparse\nadd(argparse.ArgumentParser()).parse_args()",
         "import argparse\nclass P(argparse.ArgumentParser): pass\nP().parse_args()",
@@ -173,7 +187,7 @@ def test_variables_and_modules() -> None:
 
 SCRIPT = facts(
     f"{HEAD}p.add_argument('--batch_size', type=int)\np.add_argument('-n', '--epochs')\n"
-    f"p.add_argument('-lr')\n{TAIL}"
+    f"p.add_argument('-lr')\np.add_argument('files', nargs='*')\n{TAIL}"
 )
 
 
@@ -188,7 +202,7 @@ SCRIPT = facts(
     ],
 )
 def test_arguments_that_argparse_takes(words: str) -> None:
-    assert argument_notes(Script("a.py", SCRIPT), [*words.split(), "-x y"]) == []
+    assert faults(Script("a.py", SCRIPT), [*words.split(), "-x y"]) == []
 
 
 @pytest.mark.parametrize(
@@ -202,7 +216,199 @@ def test_arguments_that_argparse_takes(words: str) -> None:
     ],
 )
 def test_arguments_that_argparse_refuses(words: str, hint: str) -> None:
-    assert argument_notes(Script("a.py", SCRIPT), words.split()) == [f"args: {hint}"]
+    assert faults(Script("a.py", SCRIPT), words.split()) == [hint]
+
+
+@pytest.mark.parametrize(
+    ("option", "words", "fault"),
+    [
+        ("'--lr', type=float", "--lr small", "--lr: invalid float value: 'small'"),
+        ("'--n', type=int", "--n 1e3", "--n: invalid int value: '1e3'"),
+        ("'--n', nargs=2", "--n 1", "--n: expected 2 arguments"),
+        ("'--n'", "--n", "--n: expected one argument"),
+        ("'--fast', action='store_true'", "--fast yes", "yes: a.py takes no such words"),
+        (
+            "'--size', choices=['base', 'large']",
+            "--size larg",
+            "--size: invalid choice: 'larg' (choose from 'base', 'large'); did you mean large?",
+        ),
+        ("'data'", "", "a.py stops without DATA"),
+        ("'--a', type=int", "more", "more: a.py takes no such words"),
+    ],
+)
+def test_values_that_argparse_refuses(option: str, words: str, fault: str) -> None:
+    read = Script("a.py", facts(f"{HEAD}p.add_argument({option})\n{TAIL}"))
+    assert faults(read, words.split()) == [fault]
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("'--lr', type=parse", "--lr small"),
+        ("'--size', choices=SIZES", "--size any"),
+        ("'--size', choices=['a', *MORE]", "--size any"),
+        ("'--size', type=str.lower, choices=['a']", "--size A"),
+        ("'--n', type=int, choices=[1, 2]", "--n 02"),
+        ("'--no-amp', dest='amp', action='store_false'", "--no-amp"),
+        ("'--amp', action=argparse.BooleanOptionalAction", "--no-amp"),
+        ("'-v', action='count'", "-vvv"),
+        ("'--x', nargs='*', type=int", "--x 1 2 -3"),
+        ("'--shift', type=float", "--shift -1e-4"),
+        ("'--x', action=Own", "--x"),
+    ],
+)
+def test_values_that_argparse_may_take(option: str, words: str) -> None:
+    read = Script("a.py", facts(f"{HEAD}p.add_argument({option})\n{TAIL}"))
+    assert faults(read, words.split()) == []
+
+
+def test_of_a_parser_that_may_take_more_a_misspelling_is_doubted() -> None:
+    text = f"{HEAD}p.add_argument('--batch_size', type=int, required=True)\np.parse_known_args()"
+    read = facts(text)
+    assert (read.certain, read.plain) == (True, False)
+    doubt = ["--batchsize: did you mean --batch_size, of a.py?"]
+    assert check_words("a.py", read, ["--batchsize", "4"]) == ([], doubt)
+    assert check_words("a.py", read, ["--other", "4"])[0] == ["a.py stops without --batch_size"]
+    assert check_words("a.py", read, ["--batch_size", "4", "--other", "4"]) == ([], [])
+
+
+# ---- dataclasses
+
+DATACLASSES = """
+from dataclasses import dataclass, field
+from typing import List, Literal, Optional
+import sys
+from transformers import HfArgumentParser, TrainingArguments
+@dataclass
+class Model:
+    model_name: str
+    rank: Optional[int] = field(default=None, metadata={"help": "x"})
+    kind: Literal["a", "b"] = "a"
+    names: List[str] = field(default_factory=list)
+    tied: bool = True
+@dataclass
+class Training(BASE):
+    extra: float = 1.0
+def main():
+    parser = HfArgumentParser((Model, Training))
+    if len(sys.argv) == 2 and sys.argv[1].endswith(".json"):
+        a = parser.parse_json_file(sys.argv[1])
+    else:
+        a = parser.parse_args_into_dataclasses()
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        ("--extra 2", "a.py stops without --model-name"),
+        ("--model_name x --rank two", "--rank: invalid int value: 'two'"),
+        ("--model_name x --extra much", "--extra: invalid float value: 'much'"),
+        ("--model_name x --kind c", "--kind: invalid choice: 'c' (choose from 'a', 'b')"),
+        ("mine.json", ""),
+        ("--model-name x --names a b --tied false --no_tied --rank=3 --output_dir /x", ""),
+    ],
+)
+def test_dataclasses_of_the_script(words: str, fault: str) -> None:
+    read = Script("a.py", facts(DATACLASSES.replace("BASE", "TrainingArguments")))
+    assert faults(read, words.split()) == [fault] * bool(fault)
+    alone = Script("a.py", facts(DATACLASSES.replace("(BASE)", "")))
+    assert faults(alone, ["--model_name", "x", "--nonsense"]) != []
+
+
+# ---- Hydra
+
+HYDRA = "import hydra\n@hydra.main(config_name='c')\ndef main(cfg): ...\nmain()"
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        ("a.b=1 +c=2 ~d -cn mine --multirun e=1,2 hydra.run.dir=/x", ""),
+        ("--config-name=mine --info config a=1", ""),
+        ("--lr=1", "--lr: a.py knows no such argument; did you mean lr=VALUE?"),
+        ("--confg-dir=x", "--confg-dir: a.py knows no such argument; did you mean --config-dir?"),
+        ("lr 1", "'lr': Hydra takes KEY=VALUE, +KEY=VALUE and ~KEY"),
+        ("--cfg=x", "--cfg: invalid choice: 'x' (choose from 'job', 'hydra', 'all')"),
+    ],
+)  # fmt: skip
+def test_hydras_grammar(words: str, fault: str) -> None:
+    read = Script("a.py", facts(HYDRA))
+    ordered = in_order(read.facts, words.split())
+    assert faults(read, ordered)[:1] == [fault] * bool(fault)
+
+
+def test_hydras_options_are_those_of_hydra() -> None:
+    utils = pytest.importorskip("hydra._internal.utils")
+    hydras = {
+        name: (action.nargs, list(action.choices or []))
+        for action in utils.get_args_parser()._actions
+        for name in action.option_strings
+    }
+    ours = facts(HYDRA).options
+    assert hydras == {name: (one.nargs, one.choices) for one in ours for name in one.names}
+
+
+def test_hydra_takes_no_option_between_overrides() -> None:
+    words = ["bs=4", "--config-name=mine", "--info", "config", "-cn", "x", "lr=1", "-m"]
+    assert in_order(facts(HYDRA), words) == [*words[1:6], "-m", "bs=4", "lr=1"]
+    assert in_order(SCRIPT, words) == words
+    # One that only imports it reads its words in its own way.
+    assert not facts("import hydra\nhydra.initialize()").certain
+
+
+# ---- what is not taken from the copy of the code
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sys.path.insert(0, os.getcwd())",
+        "sys.path.insert(0, str(Path.cwd() / 'src'))",
+        "sys.path.insert(0, '.')",
+        "sys.path.insert(1, os.path.abspath('..'))",
+        "sys.path.append('src')",
+        "sys.path[0] = os.getcwd()",
+        "sys.path = [os.getcwd()] + sys.path",
+        "exec(open('model.py').read())",
+        "OmegaConf.load('conf/a.yaml')",
+    ],
+)
+def test_what_reaches_for_the_working_folder(text: str) -> None:
+    assert len(facts(f"def main():\n    {text}").live) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sys.path.append(os.getcwd())",
+        "sys.path.append('.')",
+        "sys.path.insert(0, '/opt/lib')",
+        "sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))",
+        "sys.path.insert(0, str(Path(__file__).parent / 'src'))",
+        "sys.path.insert(0, os.path.join(ROOT, 'src'))",
+        "sys.path.insert(0, os.environ['X'])",
+        "open('data.txt')",
+        "open('/etc/a.yaml')",
+        "shown.insert(0, '.')",
+    ],
+)
+def test_what_leads_elsewhere(text: str) -> None:
+    assert facts(text).live == []
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("x = os.path.join(os.path.dirname(__file__), 'data', 'a.bin')", "data/a.bin"),
+        ("ROOT = Path(__file__).resolve().parent\nx = ROOT / 'data' / 'a.bin'", "data/a.bin"),
+        ("x = Path(__file__).parents[1] / 'data'", "../data"),
+        ("d = os.path.dirname(os.path.abspath(__file__))\nopen(d + '/x')", "x"),
+    ],
+)
+def test_what_is_found_beside_the_script(text: str, path: str) -> None:
+    assert path in facts(text).beside
 
 
 def test_beginnings_may_be_refused() -> None:
@@ -210,17 +416,14 @@ def test_beginnings_may_be_refused() -> None:
         "import argparse\np = argparse.ArgumentParser(allow_abbrev=False)\n"
         f"p.add_argument('--batch_size')\n{TAIL}"
     )
-    assert strict.plain and len(argument_notes(Script("a.py", strict), ["--batch"])) == 1
+    assert strict.plain and len(faults(Script("a.py", strict), ["--batch"])) == 1
 
 
 def test_what_argparse_stops_without() -> None:
     needs = facts(f"{HEAD}p.add_argument('--data', required=True)\n{TAIL}")
-    assert argument_notes(Script("a.py", needs), []) == ["args: a.py stops without --data"]
-    assert argument_notes(Script("a.py", needs), ["--data=x"]) == []
-    assert argument_notes(Script("a.py", needs), ["--help"]) == []
-
-
-# ---- ranks that Accelerate takes for one alone
+    assert faults(Script("a.py", needs), []) == ["a.py stops without --data"]
+    assert faults(Script("a.py", needs), ["--data=x"]) == []
+    assert faults(Script("a.py", needs), ["--help"]) == []
 
 
 # ---- the batch
@@ -364,4 +567,4 @@ def test_the_profiles_secrets_are_reported_too() -> None:
 def test_an_alias_of_add_argument_adds_options() -> None:
     found = facts(f"{HEAD}add = p.add_argument\nadd('--lr', required=True)\n{TAIL}")
     assert [(option.names, option.required) for option in found.options] == [(["--lr"], True)]
-    assert argument_notes(Script("a.py", found), ["--lr", "1", "--nonsense"]) != []
+    assert faults(Script("a.py", found), ["--lr", "1", "--nonsense"]) != []

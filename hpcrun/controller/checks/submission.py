@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import itertools
 import os
@@ -11,13 +12,15 @@ from pathlib import Path
 
 from msgspec import structs
 
-from hpcrun.controller.checks.places import answer_of, check_places
-from hpcrun.controller.context import Context
-from hpcrun.controller.interpreter import Interpreter
+from hpcrun.controller.checks.places import PATIENCE, answer_of, check_places
+from hpcrun.controller.context import Context, slurm_transport
+from hpcrun.controller.interpreter import Interpreter, editable_folders, missing_modules
 from hpcrun.controller.program import Program, command_program, find_program, read_program
+from hpcrun.errors import HpcrunError
 from hpcrun.plan import script_notes
 from hpcrun.plan.job import Findings
-from hpcrun.plan.limits import array_problems, find_limits, partition_notes
+from hpcrun.plan.launchers import needed_modules
+from hpcrun.plan.limits import array_problems, find_limits, unlisted_partitions
 from hpcrun.plan.on_cpus import check_on_cpus
 from hpcrun.plan.script_facts import ScriptFacts
 from hpcrun.plan.types import Plan
@@ -37,6 +40,7 @@ _WRITTEN = re.compile(
     r"|pred|metric|report|summary|stat|trace|profil|history|plot|figure|submission",
     re.I,
 )
+_CONFIG = re.compile(r"conf|cfg|deepspeed|recipe|hparam", re.I)
 _ENDS = re.compile(r"\.(jsonl?|ya?ml|txt|csv|tsv|parquet|npy|npz|h5|arrow|toml|bin|gz|zst)$", re.I)
 
 
@@ -47,6 +51,8 @@ class Checks:
         """Unless ``strict`` problems are notes: the user knows better."""
         self._strict = strict
         self._programs: dict[tuple[object, ...], Program] = {}
+        # What each Python lacks of the modules that are asked for, or why it was not asked.
+        self._missing: dict[tuple[str, ...], tuple[list[str], str]] = {}
         # What each run gives its program.
         self._given: list[tuple[Program, list[str]]] = []
 
@@ -58,20 +64,35 @@ class Checks:
         plan: Plan | None,
         extra_args: Sequence[str] = (),
         deepspeed_elsewhere: str = "",
-    ) -> Findings:
+    ) -> tuple[Plan | None, Findings]:
         """Check the program, the partition's limits and the folders; nothing is changed.
 
-        ``plan`` is None where the job could not be planned; ``extra_args`` are the command
-        line's; ``deepspeed_elsewhere``: what else than the job's section asks for DeepSpeed.
+        ``plan`` is None where the job could not be planned; it comes back with the arguments in
+        the order that the program takes. ``extra_args`` are the command line's;
+        ``deepspeed_elsewhere``: what else than the job's section asks for DeepSpeed.
         """
         program, given = self._program(context, spec, found, plan)
         findings = Findings(list(program.problems), list(program.notes))
         if plan is not None:
+            plan, given = _in_order(plan, program, given)
+            self._check_words(spec, program, given, findings)
+            self._check_python(context, spec, found, plan, findings)
+            if spec.snapshot and spec.command is None and not plan.reference_trainer:
+                editable = [] if found.inside else editable_folders(found, context.project)
+                commands = plan.setup.commands
+                findings.notes += script_notes.path_notes(spec.env, commands, editable)
             source, usual = context.cluster_source, context.environ.get("SBATCH_PARTITION")
             limits = find_limits(spec, plan, context.cluster, source, default=usual)
             findings.problems += limits
             findings.fix = f"{_OUTDATED}; " if limits and context.cluster.read_on else ""
-            findings.notes += partition_notes(plan, context.cluster, source)
+            unlisted = unlisted_partitions(plan, context.cluster, source)
+            known = _partitions(context) if unlisted else set()
+            for name, listed in unlisted.items():
+                if known and name not in known:
+                    message = f"{name}: no such partition; {listed}"
+                    findings.refuse("resources.partition", message)
+                else:
+                    findings.notes.append(f"partition {name}: {listed}")
             findings.notes += _argument_notes(context, spec, plan, program, extra_args, given)
             if plan.accelerator == "cpu":
                 here = check_on_cpus(
@@ -89,7 +110,48 @@ class Checks:
             findings.problems += places.problems
             findings.notes += places.notes
         self._given.append((program, given))
-        return self._graded(findings)
+        return plan, self._graded(findings)
+
+    def _check_words(
+        self, spec: JobSpec, program: Program, given: Sequence[str], findings: Findings
+    ) -> None:
+        """Refuse arguments with which the program certainly stops; doubts are the first notes."""
+        script = program.script
+        if script is None:
+            return
+        from hpcrun.plan.script_words import check_words  # here: argparse takes long to load
+
+        faults, doubts = check_words(script.name, script.facts, given)
+        for fault in faults:
+            findings.refuse("args" if spec.command is None else "command", fault)
+        findings.notes[:0] = [f"args: {doubt}" for doubt in doubts]
+
+    def _check_python(
+        self,
+        context: Context,
+        spec: JobSpec,
+        found: Interpreter,
+        plan: Plan,
+        findings: Findings,
+    ) -> None:
+        """Ask the Python that trains for what the launcher and the framework need."""
+        names = needed_modules(spec, plan.launcher)
+        key = (found.python, *names)
+        if key not in self._missing:
+            self._missing[key] = missing_modules(context, found, names)
+        missing, note = self._missing[key]
+        if note:
+            findings.notes.append(note)
+        if not missing:
+            return
+        what = f"{found.python} has no {' and no '.join(missing)}"
+        setup = plan.setup
+        if setup.modules or _makes_files(plan):
+            findings.notes.append(f"{what} here: the setup's modules or commands must bring it")
+            return
+        which = f"launcher {plan.launcher}" if spec.framework is None else spec.framework
+        fix = f"{found.python} -m pip install {' '.join(missing)}"
+        findings.refuse("", f"{what}, which {which} needs; {fix}")
 
     def without_unknown(self, spec: JobSpec, plan: Plan, extra_args: Sequence[str]) -> Plan:
         """Leave out of the plan of the run looked at what does not reach its program."""
@@ -176,9 +238,9 @@ def _argument_notes(
     notes: list[str] = []
     typed = [*spec.args, *extra_args]
     script = program.script
-    if script is not None:
-        notes += script_notes.argument_notes(script, given)
     if script is not None and spec.command is None:
+        if spec.snapshot:
+            notes += _live_notes(context, script, program, given)
         effective = plan.effective_batch or 0
         notes += script_notes.deepspeed_notes(spec, script, typed, effective)
         notes += script_notes.batch_notes(spec, script, typed, given, effective)
@@ -192,6 +254,73 @@ def _argument_notes(
         [*setup.commands, *setup.node_commands],
         context.cluster.env,
     )
+
+
+def _in_order(plan: Plan, program: Program, given: list[str]) -> tuple[Plan, list[str]]:
+    """Put the arguments in the order that the program takes."""
+    if program.script is None or not given:
+        return plan, given
+    from hpcrun.plan.script_words import in_order  # here: argparse takes long to load
+
+    ordered = in_order(program.script.facts, given)
+    start = plan.program[: -len(given)]
+    return structs.replace(plan, program=[*start, *ordered]), ordered
+
+
+def _partitions(context: Context) -> set[str]:
+    """Ask Slurm for its partitions; none where it does not answer."""
+    from hpcrun.slurm.cluster import SINFO, parse_sinfo  # here: few jobs come to it
+
+    with contextlib.suppress(HpcrunError):
+        answer = slurm_transport(context).run(SINFO, timeout=PATIENCE)
+        return {row.partition for row in parse_sinfo(answer.stdout)}
+    return set()
+
+
+def _live_notes(
+    context: Context, script: script_notes.Script, program: Program, given: Sequence[str]
+) -> list[str]:
+    """Note what the job takes from the project, and not from the copy of its code, or the reverse.
+
+    A copy exists of what git does not ignore.
+    """
+    project, notes = context.project, []
+    named = [text for _, text in script.facts.live if not text.startswith("sys.path")]
+    named += [value for _, value in _config_files(given)]
+    there = [name for name in dict.fromkeys(named) if (project / name).is_file()]
+    notes += script_notes.live_notes(script, there)
+    notes += [
+        f"args: {option} {value}: read as it is when the job runs, not from the run's copy of the "
+        f"code; {{code_dir}}/{value} is in the copy"
+        for option, value in _config_files(given)
+        if value in there
+    ]
+    if program.path is None:
+        return notes
+    beside = [os.path.normpath(program.path.parent / place) for place in script.facts.beside]
+    for place in dict.fromkeys(beside):
+        path = Path(place)
+        inside = path.is_relative_to(project) and not _WRITTEN.search(path.name)
+        if any(other.startswith(f"{place}/") for other in beside):
+            continue
+        if inside and path.exists() and _is_ignored(project, path, context.environ):
+            notes.append(
+                f"{script.name} finds {path.relative_to(project)} by __file__, and git ignores it: "
+                "it is not in the run's copy of the code; let it start at HPCRUN_PROJECT_DIR, or "
+                "set snapshot: false"
+            )
+    return notes
+
+
+def _config_files(args: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield options that are given a configuration in the project, by its path from there."""
+    for option, value in (*itertools.pairwise(args), *(arg.partition("=")[::2] for arg in args)):
+        if option.startswith("-") and _CONFIG.search(option) and _is_config(value):
+            yield option, value
+
+
+def _is_config(value: str) -> bool:
+    return re.fullmatch(r"(?![/~$])\S+\.(ya?ml|json|toml|py|ini|cfg)", value) is not None
 
 
 def _missing_files(project: Path, args: Sequence[str]) -> Iterator[str]:
@@ -236,5 +365,7 @@ def _is_ignored(project: Path, path: Path, environ: Mapping[str, str]) -> bool:
     is_known = any((folder / ".git").exists() for folder in path.parents)
     if not is_known or not path.is_relative_to(project):
         return False
-    argv = git_command(path.parent, "check-ignore", "-q", "--", path.name)
-    return answer_of(argv, environ)[0] == 0
+    # A folder that is tracked may hold nothing else than what is ignored.
+    argv = git_command(path.parent, "ls-files", "-co", "--exclude-standard", "--", path.name)
+    code, listed, _ = answer_of(argv, environ)
+    return code == 0 and not listed

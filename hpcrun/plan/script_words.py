@@ -1,0 +1,169 @@
+"""What a script's parser makes of its words: argparse is asked, with the script's options."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, NoReturn
+
+from hpcrun.plan.script_facts import ScriptFacts
+from hpcrun.plan.script_parsers import Option
+
+# How alike a word and an option are before the one is taken for the other's misspelling; and
+# before that is said where not all options are known.
+_ALIKE = 0.7
+_VERY_ALIKE = 0.85
+_HELP = ("-h", "--help")
+_TYPES = {"int": int, "float": float}
+
+
+class _Stop(Exception):
+    """What the script would stop with."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise _Stop(message)
+
+
+def check_words(
+    script: str, facts: ScriptFacts, args: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Find what certainly ends a script when it reads these words, and what only may.
+
+    ``script`` is its name, for messages.
+
+    >>> option = Option(["--epochs"], type="int")
+    >>> facts = ScriptFacts(parser="argparse", certain=True, plain=True, options=[option])
+    >>> check_words("a.py", facts, ["--epochs", "3"])
+    ([], [])
+    >>> check_words("a.py", facts, ["--epochs", "3.5"])[0]
+    ["--epochs: invalid int value: '3.5'"]
+    """
+    known = [name for option in facts.options for name in option.names] + list(_HELP)
+    of_file = facts.parser == "transformers" and (len(args) == 1 or "--config" in args)
+    unknown: list[tuple[str, str | None]] = []
+    given: set[str] = set()
+    for word in args:
+        if word == "--":
+            break
+        name = word.partition("=")[0]
+        if not re.match(r"--?[A-Za-z_]", name) or " " in word:
+            continue  # a value: argparse takes -1 and "-x y" for values too
+        found = _meant(name, known, facts.abbreviates)
+        given |= found
+        if not found:
+            unknown.append((name, _closest(name, known, _ALIKE if facts.plain else _VERY_ALIKE)))
+    sure: list[str] = []
+    if facts.plain and not of_file:
+        for name, close in unknown:
+            if facts.parser == "hydra" and close is None:
+                close = f"{name.lstrip('-')}=VALUE"
+            hint = f"; did you mean {close}?" if close else ""
+            sure.append(f"{name}: {script} knows no such argument{hint}")
+    maybe = []
+    if facts.parser in ("argparse", "transformers", "click") and not facts.plain:
+        maybe = [f"{name}: did you mean {close}, of {script}?" for name, close in unknown if close]
+    if facts.certain and not of_file and not given & set(_HELP):
+        missing = [o.names[-1] for o in facts.options if o.required and not given & set(o.names)]
+        if missing and not sure and not maybe:
+            sure.append(f"{script} stops without {' and '.join(missing)}")
+        sure += [] if unknown else list(_refused(script, facts, args))
+    return list(dict.fromkeys(sure)), list(dict.fromkeys(maybe))
+
+
+def in_order(facts: ScriptFacts, args: Sequence[str]) -> list[str]:
+    """Put Hydra's options before its overrides: it takes none between them.
+
+    >>> hydra = ScriptFacts(parser="hydra", options=[Option(["--config-name"])])
+    >>> in_order(hydra, ["bs=4", "--config-name", "mine", "lr=1"])
+    ['--config-name', 'mine', 'bs=4', 'lr=1']
+    """
+    if facts.parser != "hydra":
+        return list(args)
+    options: list[str] = []
+    overrides: list[str] = []
+    takes = {name: option for option in facts.options for name in option.names}
+    waiting = list(args)
+    while waiting:
+        word = waiting.pop(0)
+        if not word.startswith("-"):
+            overrides.append(word)
+            continue
+        options.append(word)
+        option = takes.get(word)
+        is_optional = option is not None and option.nargs == "?"
+        if option is None or option.nargs == 0 or not waiting:
+            continue
+        if not is_optional or waiting[0] in option.choices:
+            options.append(waiting.pop(0))
+    return options + overrides
+
+
+def _refused(script: str, facts: ScriptFacts, args: Sequence[str]) -> Iterator[str]:
+    """Let argparse read the words; yield its message, if it has one."""
+    # Of a parser that is not seen whole a beginning may be another option.
+    abbreviates = facts.abbreviates and facts.plain
+    parser = _Parser(add_help=False, allow_abbrev=abbreviates, conflict_handler="resolve")
+    parser.add_argument(*_HELP, action="store_true")
+    try:
+        for option in (*facts.options, *facts.positionals):
+            _add(parser, option)
+        # -1e-4 is a value since Python 3.14.
+        read, rest = parser.parse_known_args([re.sub(r"^-[0-9.]+[eE].*", "-1", x) for x in args])
+    except (TypeError, ValueError):  # no option that argparse would make
+        return
+    except _Stop as stop:
+        message = str(stop)
+        match = re.fullmatch(r"argument (\S+): (.*)", message, re.DOTALL)
+        needs = message.removeprefix("the following arguments are required: ")
+        if match:
+            close = re.search(r"invalid choice: '([^']*)'", match[2])
+            name = max(match[1].split("/"), key=len)
+            choices = [choice for o in facts.options if name in o.names for choice in o.choices]
+            near = difflib.get_close_matches(close[1], choices, 1) if close else []
+            hint = f"; did you mean {near[0]}?" if near else ""
+            yield f"{name}: {match[2]}{hint}"
+        elif needs != message:
+            yield f"{script} stops without {needs.replace(', ', ' and ').upper()}"
+        return
+    if facts.plain and rest:
+        yield f"{' '.join(rest)}: {script} takes no such words"
+    if facts.parser == "hydra":
+        for word in read.overrides:
+            if "=" not in word and not word.startswith("~"):
+                yield f"{word!r}: Hydra takes KEY=VALUE, +KEY=VALUE and ~KEY"
+
+
+def _add(parser: argparse.ArgumentParser, option: Option) -> None:
+    is_flag = option.names[0].startswith("-")
+    if option.nargs == 0 and is_flag:
+        parser.add_argument(*option.names, action="store_true", dest="_")
+        return
+    kind = _TYPES.get(option.type, str)
+    # What a function of the script's own makes of a word is not known.
+    choices = None if option.type == "?" or not option.choices else list(map(kind, option.choices))
+    more: dict[str, Any] = {"dest": "_"} if is_flag else {}
+    parser.add_argument(*option.names, nargs=option.nargs, type=kind, choices=choices, **more)
+
+
+def _meant(name: str, known: Collection[str], abbreviates: bool) -> set[str]:
+    """Return the options that a word may mean; argparse takes prefixes, and -n4 for -n 4."""
+    if name in known:
+        return {name}
+    if name.startswith("--"):
+        return {option for option in known if abbreviates and option.startswith(name)}
+    return {option for option in known if option[:2] == name[:2] or option.startswith(f"-{name}")}
+
+
+def _closest(name: str, known: Collection[str], alike: float) -> str | None:
+    """Return the option that was meant; - and _ do not count."""
+
+    def bare(text: str) -> str:
+        return re.sub("[-_]", "", text).lower()
+
+    by_bare = {bare(option): option for option in known}
+    close = difflib.get_close_matches(bare(name), by_bare, 1, alike)
+    return by_bare[close[0]] if close else None
