@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -179,9 +180,10 @@ def show(what: str | None, name: str | None, cluster: str | None, as_json: bool)
 
     from hpcrun.assets import list_jobs
     from hpcrun.controller.context import read_text
+    from hpcrun.controller.logs import masker_of
     from hpcrun.controller.prepare import load_spec
     from hpcrun.controller.targets import resolve
-    from hpcrun.runs.layout import SECRETS, SweepFolder
+    from hpcrun.runs.layout import SECRETS, RunFolder, SweepFolder
     from hpcrun.spec.dump import dump_job
 
     if name is not None and as_json:
@@ -202,16 +204,20 @@ def show(what: str | None, name: str | None, cluster: str | None, as_json: bool)
             say(dump_job(spec).rstrip("\n"))
         return 0
     run = resolve(where, what)
-    secrets = run.path / SECRETS
+    # The values of secrets; of a submission that was killed; of an attempt on hosts of a hostfile.
+    hidden = re.compile(rf"\.?{SECRETS}.*|environment")
     files = sorted(
         str(path.relative_to(run.path))
         for path in run.path.rglob("*")
-        if path.is_file() and not path.is_relative_to(run.code) and path != secrets
+        if path.is_file() and not path.is_relative_to(run.code) and not hidden.fullmatch(path.name)
     )
     if name is not None:
         if name not in files:
             raise InputError(f"{run.path.name} has no file {name}", fix=f"it has {' '.join(files)}")
-        say(read_text(run.path / name).rstrip("\n"))
+        text = read_text(run.path / name)
+        if isinstance(run, RunFolder) and (run.path / name).is_relative_to(run.logs):
+            text = masker_of(where, [run]).text(text)
+        say(text.rstrip("\n"))
         return 0
     spec_text = read_text(run.path / "spec.yaml")
     if as_json:

@@ -129,6 +129,11 @@ class Masker:
             at = end
         return b"".join((*made, text[at:]))
 
+    def text(self, text: str) -> str:
+        """Return a text with *** for each secret."""
+        masked = self.mask(text.encode("utf-8", "surrogateescape"))
+        return masked.decode("utf-8", "surrogateescape")
+
     def _spans(self, text: bytes) -> Iterator[tuple[int, int]]:
         if b"\x1b" not in text:
             yield from self._plain_spans(text)
@@ -196,8 +201,7 @@ def has_secret(text: str) -> bool:
     >>> has_secret("export WANDB_API_KEY=abcd1234"), has_secret("export HF_TOKEN=$HF_TOKEN")
     (True, False)
     """
-    data = text.encode("utf-8", "surrogateescape")
-    return Masker().mask(data) != data
+    return Masker().text(text) != text
 
 
 def _is_clean(block: bytes) -> bool:

@@ -179,6 +179,13 @@ def test_a_report_has_no_secret_where_a_metrics_name_stands(run: Run) -> None:
     assert DRAWN not in done.out and DRAWN not in page.read_text()
 
 
+def test_no_file_with_values_of_secrets_is_shown(run: Run) -> None:
+    for name in ("secrets.env", ".secrets.env.part-1", "attempts/0/environment"):
+        run.write(name, "export MY_WORD=1")
+        assert run.hpcrun("show", "--file", name).code == 2, name
+    assert not {"secrets.env", "environment"} & set(run.hpcrun("show").out.split())
+
+
 def test_what_is_hidden_while_a_run_is_followed_is_hidden_in_its_last_report(
     run: Run, tmp_path: Path
 ) -> None:
@@ -265,6 +272,7 @@ def test_secrets_are_hidden_and_raw_shows_them(run: Run) -> None:
     assert run.logs("--rank", "0") == masked
     assert [each["line"] for each in run.json("--rank", "0")] == masked.splitlines()
     assert run.logs("--rank", "0", "--raw") == text
+    assert run.hpcrun("show", "--file", "logs/0/rank-0.log").out == masked
     marks = run.path / "secret_marks.json"
     assert marks.stat().st_mode & 0o777 == 0o600
     assert DRAWN not in marks.read_text()

@@ -165,12 +165,7 @@ class CurveLog:
         one, is left out: a log may have a number behind it.
         """
         parsed, run = self._parsed(full=full), self.source.run
-        masker = self._masker()
-
-        def masked(text: str) -> str:
-            data = masker.mask(text.encode("utf-8", "surrogateescape"))
-            return data.decode("utf-8", "surrogateescape")
-
+        masked = self._masker().text
         names = {*parsed.curve.metrics, *parsed.samples.names()}
         hidden = {name for name in names if masked(f"{name}=1") != f"{name}=1"}
         metrics = {n: each for n, each in parsed.curve.metrics.items() if n not in hidden}
