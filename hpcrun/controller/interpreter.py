@@ -122,7 +122,8 @@ def seen(context: Context, text: str, where: str) -> bool:
 _MISSING = """
 import sys
 from importlib.util import find_spec
-print(*["-", *(name for name in sys.argv[1:] if find_spec(name) is None)])
+sys.path.insert(0, sys.argv[1])
+print(*["-", *(name for name in sys.argv[2:] if find_spec(name) is None)])
 """
 _PATIENCE = 20  # seconds; a cold network file system
 
@@ -139,16 +140,16 @@ def missing_modules(
         return [], ""
     if python == sys.executable:
         return [name for name in names if importlib.util.find_spec(name) is None], ""
-    # Modules may be the project's own.
-    own = [str(context.project), context.environ.get("PYTHONPATH", "")]
-    environ = {**context.environ, "PYTHONPATH": ":".join(filter(None, own))}
-    environ["PYTHONDONTWRITEBYTECODE"] = "1"
-    key = "\0".join((python, *_installed(Path(python)), environ["PYTHONPATH"], *names))
+    # Modules may be the project's own, which is not in PYTHONPATH: sitecustomize would be run.
+    words = (str(context.project), *names)
+    environ = {**context.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    path = environ.get("PYTHONPATH", "")
+    key = "\0".join((python, *_installed(Path(python)), path, *words))
     kept = context.cache_dir / "python-modules" / f"{zlib.crc32(key.encode()):08x}"
     with contextlib.suppress(OSError):
         if kept.read_text(errors="replace") == key:
             return [], ""
-    code, answer, fault = answer_of([python, "-c", _MISSING, *names], environ, _PATIENCE)
+    code, answer, fault = answer_of([python, "-c", _MISSING, *words], environ, _PATIENCE)
     dash, *missing = answer.split() or [""]
     if code != 0 or dash != "-":
         reason = fault or f"it ended with code {code}"

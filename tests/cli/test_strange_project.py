@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,24 @@ def test_a_template_lays_out_text_and_reaches_no_python(hpcrun: Caller, tmp_path
         assert done.code == 2 and "templates/job.sbatch.j2:3: " in done.err, (reach, done)
         assert "unsafe" in done.err or "undefined" in done.err or "no attribute" in done.err, done
     assert not (tmp_path / "here").exists()
+
+
+def test_the_python_that_is_asked_runs_no_code_of_the_project(
+    hpcrun: Caller, tmp_path: Path
+) -> None:
+    """It is asked which packages it has, with the project's own among them."""
+    python = tmp_path / "env" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    asked = tmp_path / "asked"
+    python.write_text(f'#!/bin/sh\ntouch "{asked}"\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    hpcrun.write("train.py", "import torch\n")
+    hpcrun.write("job.yaml", JOB)
+    for name in ("sitecustomize.py", "usercustomize.py", "torch/__init__.py"):
+        hpcrun.write(name, f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    done = hpcrun("submit", "job.yaml", "--dry-run", "--set", f"setup.python={python}")
+    assert asked.exists(), done
+    assert not (tmp_path / "ran").exists()
 
 
 def test_git_is_asked_in_one_way() -> None:

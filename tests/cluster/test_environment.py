@@ -95,6 +95,7 @@ def test_nodes_prepare_themselves(site: Site, launcher: str) -> None:
     once = site.project / "once"
     counts = site.project / "counts"
     counts.mkdir()
+    other_user = "setpriv --reuid=games --clear-groups"
     write_job(
         site,
         {
@@ -103,10 +104,14 @@ def test_nodes_prepare_themselves(site: Site, launcher: str) -> None:
             "args": ["--data={local_dir}/in/data", "${HPCRUN_LOCAL_DIR}", "$HOME"],
             "env": {"CACHE": "{local_dir}/ca'che", "PLAIN": "a, b"},
             "stage": {"data set": "in/data", "$CORPUS": "{local_dir}/one"},
+            "secrets": ["TOKEN"],
             "setup": {
                 "commands": [f"echo once >>{once}", "export BATCH='from the batch'"],
                 "node_commands": [
                     f"echo x >>{counts}/$(uname -n)",
+                    # What others could read, and what on this disk has the secret.
+                    f"{{ {other_user} ls $HPCRUN_LOCAL_DIR; "
+                    f"grep -rs $TOKEN $HPCRUN_LOCAL_DIR; }} >>{site.project}/leaks || true",
                     'export SEEN="$(uname -n)\'s\n two lines" CACHE_SEEN=$CACHE',
                     "unset PLAIN",
                     "cd /",
@@ -114,8 +119,10 @@ def test_nodes_prepare_themselves(site: Site, launcher: str) -> None:
             },
         },
     )
-    run = run_job(site, env={"CORPUS": str(site.project / "one.txt")})
+    corpus = str(site.project / "one.txt")
+    run = run_job(site, env={"CORPUS": corpus, "TOKEN": "sesame_street"})
     assert once.read_text() == "once\n"
+    assert (site.project / "leaks").read_text() == ""
     assert {path.name: path.read_text() for path in counts.iterdir()} == dict.fromkeys(
         site.rig.node_names, "x\n"
     )
