@@ -15,7 +15,7 @@ import jinja2
 import msgspec
 
 from hpcrun.assets import find_job, open_templates
-from hpcrun.controller.checks.deepspeed import inspect_deepspeed
+from hpcrun.controller.checks.deepspeed import inspect_accelerate, inspect_deepspeed
 from hpcrun.controller.checks.submission import Checks
 from hpcrun.controller.context import Context, read_text
 from hpcrun.controller.interpreter import Interpreter, find_interpreter, seen
@@ -32,7 +32,7 @@ from hpcrun.runs.layout import make_run_id, sweep_folder, task_run_id
 from hpcrun.runs.records import Sweep, Task, runs_of
 from hpcrun.slurm.jobs import array_id
 from hpcrun.spec.dump import dump_job
-from hpcrun.spec.job import JobSpec
+from hpcrun.spec.job import Accelerate, DeepSpeed, JobSpec
 from hpcrun.spec.load import Origin, command_job, load_job
 
 
@@ -168,19 +168,25 @@ def prepare(
         checkpoint_dir=checkpoint_dir,
         inherited=context.environ,
     )
-    with _kept(errors):
-        name = spec.deepspeed.config_file if spec.deepspeed is not None else None
+
+    def having(section: DeepSpeed | Accelerate | None) -> Context:
+        name = section.config_file if section is not None else None
         is_copied = name is not None and (in_code.project / name).is_file()
-        where = in_code if is_copied else context
+        return in_code if is_copied else context
+
+    job = spec
+    with _kept(errors):
+        job = inspect_accelerate(having(spec.accelerate), spec)
+    with _kept(errors):
         python = "" if found.inside else found.python
-        given = inspect_deepspeed(where, spec, python, extra_args)
+        given = inspect_deepspeed(having(job.deepspeed), job, python, extra_args)
     with _kept(errors):
         plan = build_plan(
-            spec, context.cluster, place, extra_args=extra_args, after=after, deepspeed_given=given
+            job, context.cluster, place, extra_args=extra_args, after=after, deepspeed_given=given
         )
         _check_setup(context, plan.setup)
     checks = checks or Checks()
-    plan, findings = checks.look(in_code, spec, found, plan, extra_args, given.elsewhere)
+    plan, findings = checks.look(in_code, job, found, plan, extra_args, given.elsewhere)
     if context.code is not None:
         # What git ignores is in no copy of the code: arguments that name such files are right.
         findings.notes.clear()
@@ -189,7 +195,6 @@ def prepare(
     if errors or plan is None:
         raise all_at_once(errors, origin)
     notes = [*plan.notes, *([found.note] if found.note else []), *findings.notes]
-    plan = checks.without_unknown(spec, plan, extra_args)
     plan = msgspec.structs.replace(plan, notes=list(dict.fromkeys(notes)))
     files = render_files(plan, templates or project_templates(context))
     _check_templates(context, files)

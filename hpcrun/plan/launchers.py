@@ -237,13 +237,24 @@ def build_accelerate_config(job: Job) -> dict[str, Any]:
     return merge(config, over)
 
 
+def unknown_key(key: str) -> str:
+    """Explain a key that Accelerate does not know, with a guess at what was meant; "" else.
+
+    >>> unknown_key("num_proceses"), unknown_key("debug")
+    ('no such key of Accelerate; did you mean num_processes?', '')
+    """
+    if key in KNOWN_KEYS:
+        return ""
+    close = difflib.get_close_matches(key, KNOWN_KEYS, 1)
+    hint = f"did you mean {close[0]}?" if close else "accelerate launch would refuse it"
+    return f"no such key of Accelerate; {hint}"
+
+
 def _faults(decided: Mapping[str, Any], over: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield each key of the user's that cannot be, and why."""
     for key, value in over.items():
-        if key not in KNOWN_KEYS:
-            close = difflib.get_close_matches(key, KNOWN_KEYS, 1)
-            hint = f"did you mean {close[0]}?" if close else "accelerate launch would refuse it"
-            yield key, f"no such key of Accelerate; {hint}"
+        if message := unknown_key(key):
+            yield key, message
         elif key in DECIDED and value != decided.get(key):
             yield key, f"hpcrun sets it: {DECIDED[key]}"
     kind = over.get("distributed_type", decided["distributed_type"])

@@ -131,6 +131,9 @@ class DeepSpeed(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class Accelerate(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The configuration of ``accelerate launch``; ``config`` merges last into the YAML and wins."""
 
+    config_file: Annotated[
+        Filled | None, about("your own YAML of accelerate launch; the number of GPUs is the job's")
+    ] = None
     config: Annotated[
         dict[str, Any], about("keys of Accelerate's own YAML; merged last, they win")
     ] = {}

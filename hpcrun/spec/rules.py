@@ -156,7 +156,8 @@ def settle_framework(spec: JobSpec) -> JobSpec:
     """
     if spec.framework == "deepspeed" and spec.deepspeed is None:
         return structs.replace(spec, deepspeed=DeepSpeed())
-    if spec.framework is None and spec.launcher == "accelerate":
+    own = spec.launcher or (spec.accelerate and "accelerate")
+    if spec.framework is None and own == "accelerate":
         return structs.replace(spec, framework="accelerate")
     if spec.framework is None and spec.deepspeed is not None:
         return structs.replace(spec, framework="deepspeed")

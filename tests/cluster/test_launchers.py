@@ -80,6 +80,16 @@ def submit(site: Site, launcher: str, framework: Framework, nodes: int) -> Submi
         "batch": {"micro_batch_per_gpu": 4, "gradient_accumulation_steps": 2},
         "env": {"OMP_NUM_THREADS": "1"},
     }
+    if launcher == "accelerate":
+        team: dict[str, Any] = {
+            "num_machines": nodes,
+            "num_processes": 2,
+            "machine_rank": 0,
+            "debug": False,
+        }
+        team |= {"main_process_port": 29500, "mixed_precision": "no"}
+        (site.project / "team.yaml").write_text(yaml.safe_dump(team))
+        job["accelerate"] = {"config_file": "team.yaml"}
     if framework.zero_stage is not None:
         config = {"zero_allow_untested_optimizer": True}
         job["deepspeed"] = {"zero_stage": framework.zero_stage, "config": config}

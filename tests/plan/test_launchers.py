@@ -53,7 +53,10 @@ def test_defaults(text: str, launcher: str, framework: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("script: a.py\naccelerate: {}", "accelerate: launcher torchrun does not read it"),
+        (
+            "script: a.py\nlauncher: torchrun\naccelerate: {}",
+            "accelerate: launcher torchrun does not read it",
+        ),
         ("command: [make]\nframework: accelerate", "framework: accelerate, but the command is"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The user's own DeepSpeed JSON: read, and shown to the DeepSpeed that will train."""
+"""The user's own DeepSpeed JSON, shown to the DeepSpeed that will train; their Accelerate YAML."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from hpcrun.assets import shipped
 from hpcrun.controller.checks.places import answer_of
 from hpcrun.controller.context import Context, read_text, user_path
 from hpcrun.controller.program import content_of, find_program, parse_script
-from hpcrun.errors import HpcrunError, InputError
+from hpcrun.errors import HpcrunError, InputError, Problem, SpecError
 from hpcrun.plan import deepspeed
+from hpcrun.plan.accelerate_file import take_accelerate_file
 from hpcrun.plan.launchers import decide_framework
 from hpcrun.plan.on_cpus import asked_by_file, asked_by_words
 from hpcrun.runs.records import write_file
+from hpcrun.spec.check import convert
 from hpcrun.spec.deepspeed_json import parse_hjson
-from hpcrun.spec.job import JobSpec
+from hpcrun.spec.job import Accelerate, JobSpec
+from hpcrun.spec.yaml12 import Node, parse_document
 from hpcrun.structs import decodable
 
 # seconds; importing torch and deepspeed from a cold network file system takes a minute.
@@ -85,20 +88,14 @@ def _inspect_section(context: Context, spec: JobSpec, python: str) -> deepspeed.
     if section is None:
         return deepspeed.Given()
     script = find_program(context, spec, inside=False).path
-    text = content_of(script) if script is not None else None
-    own_optimizer = deepspeed.CPU_ADAM.encode() in (text or b"")
+    data = content_of(script) if script is not None else None
+    own_optimizer = deepspeed.CPU_ADAM.encode() in (data or b"")
     if not (section.config_file or section.config):
         return deepspeed.Given(own_optimizer=own_optimizer)
     file = None
     if section.config_file:
-        where = "deepspeed.config_file"
-        path = user_path(section.config_file, context.environ, context.project, where)
-        if not path.is_file():
-            raise InputError(
-                f"{where}: {path}: {'a folder' if path.is_dir() else 'no such file'}",
-                fix=f"name a JSON file; paths start at {context.project}",
-            )
-        file = parse_hjson(read_text(path), section.config_file)
+        text = _own_file(context, "deepspeed.config_file", section.config_file, "JSON")
+        file = parse_hjson(text, section.config_file)
     if "/" not in python or spec.setup.container is not None:
         return deepspeed.Given(file=file, own_optimizer=own_optimizer)
     training = deepspeed.Training(
@@ -110,6 +107,35 @@ def _inspect_section(context: Context, spec: JobSpec, python: str) -> deepspeed.
     config = deepspeed.compose_deepspeed_config(section, training, file=file)
     answer, note = ask_deepspeed(python, config, context.cache_dir, context.environ)
     return deepspeed.Given(file=file, answer=answer, note=note, own_optimizer=own_optimizer)
+
+
+def inspect_accelerate(context: Context, spec: JobSpec) -> JobSpec:
+    """Read the user's own YAML of ``accelerate launch``; return the job with what it says.
+
+    Raises InputError, or SpecError for a file that cannot be read or contradicts the job.
+    """
+    name = spec.accelerate.config_file if spec.accelerate is not None else None
+    if name is None:
+        return spec
+    problems: list[Problem] = []
+    text = _own_file(context, "accelerate.config_file", name, "YAML")
+    root = parse_document(text, name, problems)
+    keys = convert(Accelerate, Node({"config": root}, name), problems).config
+    lines = {key: node.line for key, node in root.entries.items()}
+    spec, found = take_accelerate_file(spec, keys, lines)
+    if problems or found.problems:
+        raise SpecError([*problems, *found.problems])
+    return spec
+
+
+def _own_file(context: Context, where: str, name: str, kind: str) -> str:
+    path = user_path(name, context.environ, context.project, where)
+    if not path.is_file():
+        raise InputError(
+            f"{where}: {path}: {'a folder' if path.is_dir() else 'no such file'}",
+            fix=f"name a {kind} file; paths start at {context.project}",
+        )
+    return read_text(path)
 
 
 def ask_deepspeed(

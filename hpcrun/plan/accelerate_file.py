@@ -1,0 +1,98 @@
+"""A team's own YAML of ``accelerate launch``: what it says of the job becomes the job's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import structs
+
+from hpcrun.errors import Problem
+from hpcrun.plan.deepspeed import merge
+from hpcrun.plan.job import Findings
+from hpcrun.plan.launchers import unknown_key
+from hpcrun.spec.job import Accelerate, DeepSpeed, JobSpec, Offload
+
+# They describe the machine that the file was made on; the allocation has others.
+_OF_A_MACHINE = ("machine_rank", "main_process_ip", "main_process_port", "gpu_ids", "rdzv_backend",
+                 "same_network")  # fmt: skip
+_PRECISIONS = {"no": "fp32", "fp16": "fp16", "bf16": "bf16"}
+_STEPS = "gradient_accumulation_steps"
+
+
+def take_accelerate_file(
+    spec: JobSpec, keys: Mapping[str, Any], lines: Mapping[str, int | None]
+) -> tuple[JobSpec, Findings]:
+    """Move what a file says to the job's own fields; the rest goes below ``accelerate.config``.
+
+    ``lines`` are those of the keys, for messages. The number of processes is the job's, and a file
+    that gives another one is refused; so is any other contradiction, and an unknown key.
+
+    >>> spec = JobSpec(accelerate=Accelerate(config_file="a.yaml"))
+    >>> taken, _ = take_accelerate_file(spec, {"mixed_precision": "fp16", "num_machines": 1}, {})
+    >>> taken.precision, taken.accelerate.config
+    ('fp16', {})
+    """
+    section = spec.accelerate or Accelerate()
+    found, source = Findings(), section.config_file or ""
+    rest = {key: value for key, value in keys.items() if key not in _OF_A_MACHINE}
+
+    def agree(key: str, given: object, wanted: object, fix: str) -> None:
+        if given is not None and given != wanted:
+            message = f"{given} contradicts the job's {wanted}: {fix}"
+            found.problems.append(Problem(key, message, source, lines.get(key)))
+
+    for key in keys:
+        if message := unknown_key(key):
+            found.problems.append(Problem(key, message, source, lines.get(key)))
+    nodes, gpus = spec.resources.nodes, spec.resources.gpus_per_node
+    fix = "leave it out of the file; resources.nodes and gpus_per_node give it"
+    agree("num_machines", rest.pop("num_machines", None), nodes, fix)
+    agree("num_processes", rest.pop("num_processes", None), nodes * max(1, gpus), fix)
+    kind = rest.get("distributed_type")
+    if kind == "DEEPSPEED":
+        del rest["distributed_type"]
+        own = rest.pop("deepspeed_config", None)
+        own = dict(own) if isinstance(own, Mapping) else {}
+        steps = own.pop(_STEPS, None)
+        if spec.batch == structs.replace(spec.batch, gradient_accumulation_steps=1) and steps:
+            spec = structs.replace(
+                spec, batch=structs.replace(spec.batch, gradient_accumulation_steps=steps)
+            )
+        wanted = spec.batch.gradient_accumulation_steps
+        agree(f"deepspeed_config.{_STEPS}", steps, wanted, f"batch.{_STEPS} gives it")
+        if spec.deepspeed is None:
+            spec = structs.replace(spec, deepspeed=_take_deepspeed(own))
+        rest |= {"deepspeed_config": own} if own else {}
+    precision = rest.get("mixed_precision")
+    if precision in _PRECISIONS:
+        del rest["mixed_precision"]
+        spec = structs.replace(spec, precision=spec.precision or _PRECISIONS[precision])
+        agree("mixed_precision", _PRECISIONS[precision], spec.precision, "precision gives it")
+    config = merge(rest, section.config)
+    return structs.replace(spec, accelerate=structs.replace(section, config=config)), found
+
+
+def _take_deepspeed(own: dict[str, Any]) -> DeepSpeed:
+    """Take the keys of ``deepspeed_config`` that the job's own section has; they leave ``own``."""
+    for key in ("deepspeed_multinode_launcher", "deepspeed_hostfile"):
+        own.pop(key, None)  # hpcrun starts the nodes
+    offload: dict[str, Any] = {}
+    for part in ("optimizer", "param"):
+        offload[part] = own.pop(f"offload_{part}_device", None) or "none"
+        path = own.pop(f"offload_{part}_nvme_path", None)
+        if path not in (None, "none"):
+            offload["nvme_path"] = path
+    config: dict[str, Any] = {}
+    clipping, gather = own.pop("gradient_clipping", None), own.pop("zero3_save_16bit_model", None)
+    if clipping is not None:
+        config["gradient_clipping"] = clipping
+    stage = own.pop("zero_stage", None)
+    if gather is not None and stage == 3:
+        config["zero_optimization"] = {"stage3_gather_16bit_weights_on_model_save": gather}
+    return DeepSpeed(
+        zero_stage=stage,
+        offload=Offload(**offload),
+        config_file=own.pop("deepspeed_config_file", None),
+        config=config,
+    )

@@ -1,0 +1,109 @@
+"""A team's own YAML of accelerate launch: taken into the job, or refused with its line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hpcrun.errors import SpecError
+from hpcrun.plan.accelerate_file import take_accelerate_file
+from hpcrun.plan.build import build_plan
+from hpcrun.spec.job import JobSpec
+from hpcrun.spec.rules import settle_framework
+from tests.plan.making import PLACE, cluster, job
+
+JOB = "script: a.py\naccelerate: {config_file: acc.yaml}\nresources: {nodes: 2, gpus_per_node: 4}\n"
+_STEPS = "gradient_accumulation_steps"
+# As `accelerate config` writes it.
+WRITTEN: dict[str, Any] = {
+    "compute_environment": "LOCAL_MACHINE",
+    "debug": False,
+    "deepspeed_config": {
+        "deepspeed_multinode_launcher": "pdsh",
+        "gradient_accumulation_steps": 4,
+        "gradient_clipping": 0.5,
+        "offload_optimizer_device": "nvme",
+        "offload_optimizer_nvme_path": "/local",
+        "offload_param_device": "none",
+        "zero3_init_flag": True,
+        "zero3_save_16bit_model": True,
+        "zero_stage": 3,
+    },
+    "distributed_type": "DEEPSPEED",
+    "downcast_bf16": "no",
+    "gpu_ids": "all",
+    "machine_rank": 0,
+    "main_process_ip": "10.0.0.1",
+    "main_process_port": 29500,
+    "main_training_function": "main",
+    "mixed_precision": "fp16",
+    "num_machines": 2,
+    "num_processes": 8,
+    "rdzv_backend": "c10d",
+    "same_network": True,
+    "use_cpu": False,
+}
+
+
+def taken(keys: dict[str, Any], text: str = JOB) -> tuple[JobSpec, list[str]]:
+    lines = {key: number for number, key in enumerate(keys, start=1)}
+    spec, found = take_accelerate_file(job(text), keys, lines)
+    return spec, [str(problem) for problem in found.problems]
+
+
+def test_what_accelerate_config_writes_becomes_the_jobs() -> None:
+    spec, problems = taken(WRITTEN)
+    section = spec.deepspeed
+    assert not problems and section is not None and spec.accelerate is not None
+    assert (spec.precision, spec.batch.gradient_accumulation_steps) == ("fp16", 4)
+    assert (section.zero_stage, section.offload.optimizer, section.offload.param) == (
+        3, "nvme", "none",
+    )  # fmt: skip
+    assert section.offload.nvme_path == "/local"
+    zero = {"stage3_gather_16bit_weights_on_model_save": True}
+    assert section.config == {"gradient_clipping": 0.5, "zero_optimization": zero}
+    rest = ("compute_environment", "debug", "downcast_bf16", "main_training_function", "use_cpu")
+    expected = {key: WRITTEN[key] for key in rest} | {"deepspeed_config": {"zero3_init_flag": True}}
+    assert spec.accelerate.config == expected
+    assert settle_framework(spec).framework == "accelerate"
+
+
+def test_a_json_that_it_names_is_the_jobs() -> None:
+    own = {"deepspeed_config_file": "ds.json", "zero3_init_flag": False}
+    spec, problems = taken({"distributed_type": "DEEPSPEED", "deepspeed_config": own})
+    assert not problems and spec.deepspeed is not None
+    assert spec.deepspeed.config_file == "ds.json" and spec.deepspeed.zero_stage is None
+
+
+def test_the_jobs_own_keys_win() -> None:
+    text = JOB.replace("acc.yaml}", "acc.yaml, config: {debug: true}}")
+    spec, _ = taken({"debug": False, "distributed_type": "FSDP"}, text)
+    assert spec.accelerate is not None
+    assert spec.accelerate.config == {"debug": True, "distributed_type": "FSDP"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "more", "problem"),
+    [
+        ({"debug": 1, "num_processes": 4}, "", "acc.yaml:2: num_processes: 4 contradicts"),
+        ({"num_machines": 1}, "", "acc.yaml:1: num_machines: 1 contradicts the job's 2"),
+        ({"mixed_precision": "fp16"}, "precision: bf16", "fp16 contradicts the job's bf16"),
+        ({"num_proceses": 8}, "", "acc.yaml:1: num_proceses: no such key of Accelerate; did you"),
+        (
+            {"distributed_type": "DEEPSPEED", "deepspeed_config": {_STEPS: 2}},
+            "batch: {gradient_accumulation_steps: 4}",
+            "deepspeed_config.gradient_accumulation_steps: 2 contradicts the job's 4",
+        ),
+    ],
+)  # fmt: skip
+def test_what_contradicts_the_job_is_refused(keys: dict[str, Any], more: str, problem: str) -> None:
+    _, problems = taken(keys, JOB + more)
+    assert len(problems) == 1 and problem in problems[0], problems
+
+
+def test_beside_a_section_of_the_jobs_the_file_says_nothing_of_deepspeed() -> None:
+    keys = {"distributed_type": "DEEPSPEED", "deepspeed_config": {"zero_stage": 3}}
+    spec, _ = taken(keys, JOB + "deepspeed: {zero_stage: 2}")
+    with pytest.raises(SpecError, match=r"zero_stage.*set deepspeed.zero_stage instead"):
+        build_plan(spec, cluster(), PLACE)
