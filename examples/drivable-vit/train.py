@@ -195,7 +195,18 @@ def refuse(message: str) -> NoReturn:
     """End on all ranks with exit code 2; rank 0 says why, on stderr."""
     if dist.get_rank() == 0:
         print(f"error: {message}", file=sys.stderr, flush=True)
+    leave()
     sys.exit(2)
+
+
+def leave() -> None:
+    """Leave the other ranks, together with them.
+
+    gloo may abort a process that still holds the group while others leave: exit code 134.
+    """
+    gc.collect()
+    dist.barrier()
+    dist.destroy_process_group()
 
 
 def agree_on_checkpoint(config: DictConfig, facts: dict[str, Any]) -> tuple[Path | None, bool]:
@@ -287,9 +298,7 @@ def main(config: DictConfig) -> None:
         "model": OmegaConf.to_container(config.model),
     }
     train(config, ds_config, facts)
-    gc.collect()  # gloo may end a process badly that still holds the group while others leave
-    dist.barrier()
-    dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":

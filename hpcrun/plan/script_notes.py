@@ -299,6 +299,28 @@ def _value(args: Sequence[str], option: Option) -> str:
     return found
 
 
+# ---- names of a sandbox's nodes
+
+_ASKS_NAMES = re.compile(r"^(?!.*(?:MASTER_ADDR:?-|setdefault)).*scontrol\W+show\W+hostname", re.M)
+
+
+def node_name_notes(texts: Mapping[str, str]) -> list[str]:
+    """Note where rank 0's address would be the name of a sandbox's node; ``texts`` by their names.
+
+    >>> [len(node_name_notes({"run.sh": f"MASTER_ADDR={text}"})) for text in (
+    ...     '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)',
+    ...     '${MASTER_ADDR:-$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)}')]
+    [1, 0]
+    """
+    return [
+        f"{name}: nothing resolves the names of a sandbox's nodes, which scontrol show hostnames "
+        "gives; hpcrun sets MASTER_ADDR and MASTER_PORT, and MASTER_ADDR=${MASTER_ADDR:-$(scontrol "
+        "...)} works here and on a cluster"
+        for name, text in texts.items()
+        if _ASKS_NAMES.search(text) and not re.search(r"hostname\s+(-[iI]|--(all-)?ip)", text)
+    ]
+
+
 # ---- values that look like secrets: they would stand in the run's files -------------------------
 
 # What a setup command sets.

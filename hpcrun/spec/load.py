@@ -68,6 +68,7 @@ def _build_job(
     rules.check_names(tree, problems, job=True)
     rules.check_log_patterns(tree, problems)
     rules.check_deepspeed(spec, tree, problems)
+    rules.check_no_deepspeed(spec, [layer, *layers], problems)
     _raise(problems)
     return spec
 

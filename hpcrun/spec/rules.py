@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from msgspec import structs
 
@@ -188,6 +189,17 @@ def check_deepspeed(spec: JobSpec, tree: Node, problems: list[Problem]) -> None:
             message = f"needs zero_stage {needed}; it is {stage}"
             node = _at(tree, "deepspeed", "offload", part)
             problems.append(node.problem(f"deepspeed.offload.{part}", message))
+
+
+def check_no_deepspeed(spec: JobSpec, layers: Sequence[Node], problems: list[Problem]) -> None:
+    """Refuse ``deepspeed: null``, in the nearest layer that has the key, where DeepSpeed trains.
+
+    It would train with hpcrun's own JSON in place of the job's.
+    """
+    named = [layer.entries["deepspeed"] for layer in layers if "deepspeed" in layer.entries]
+    if named and is_null(named[0]) and spec.framework == "deepspeed":
+        message = "null, but framework deepspeed trains with it; set framework too, as torch"
+        problems.append(named[0].problem("deepspeed", message))
 
 
 def _zero_stage(section: DeepSpeed) -> int | None:

@@ -122,3 +122,18 @@ def test_commands_that_are_no_bash_are_refused(context: Context) -> None:
 def test_commands_may_be_any_bash(context: Context, commands: list[str]) -> None:
     spec = job(f"command: [a]\nsetup: {{commands: {json.dumps(commands)}}}")
     assert prepare(context, spec).plan.setup.commands
+
+
+def test_node_names_that_a_sandbox_does_not_resolve_are_noted(context: Context) -> None:
+    names = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)'
+    sandbox = structs.replace(context, cluster=structs.replace(context.cluster, name="sandbox"))
+    script = context.project / "run.sh"
+
+    def notes(text: str, where: Context = sandbox) -> list[str]:
+        script.write_text(text)
+        made = prepare(where, command_spec(["bash"]), extra_args=["bash", "run.sh"])
+        return [note for note in made.plan.notes if "nothing resolves the names" in note]
+
+    assert len(notes(f"export MASTER_ADDR={names}\n")) == 1
+    assert notes(f"export MASTER_ADDR={names}\n", context) == []
+    assert notes(f"export MASTER_ADDR=${{MASTER_ADDR:-{names}}}\n") == []

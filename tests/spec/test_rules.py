@@ -80,6 +80,16 @@ def test_fields_that_contradict_each_other(text: str, expected: str) -> None:
     assert problems(text) == [f"job.yaml:{expected}"]
 
 
+def test_deepspeed_that_is_taken_away_is_no_default() -> None:
+    files = {"base": "framework: deepspeed\ndeepspeed: {config: {optimizer: {type: AdamW}}}"}
+    message = "deepspeed: null, but framework deepspeed trains with it; set framework too, as torch"
+    assert problems("extends: base\ndeepspeed: null", files=files) == [f"job.yaml:2: {message}"]
+    assert problems("framework: deepspeed\ndeepspeed: null") == [f"job.yaml:2: {message}"]
+    over = "extends: base\ndeepspeed: null\nframework: torch"
+    assert read(over, files=files).deepspeed is None
+    assert read("framework: deepspeed").deepspeed is not None
+
+
 def test_a_rule_is_silent_where_a_field_under_it_is_wrong() -> None:
     assert problems("deepspeed: {zero_stage: 9, offload: {param: cpu}}") == [
         "job.yaml:1: deepspeed.zero_stage: must be from 0 to 3; got 9"

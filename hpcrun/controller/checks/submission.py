@@ -15,7 +15,13 @@ from msgspec import structs
 from hpcrun.controller.checks.places import PATIENCE, answer_of, check_places
 from hpcrun.controller.context import Context, slurm_transport
 from hpcrun.controller.interpreter import Interpreter, editable_folders, missing_modules
-from hpcrun.controller.program import Program, command_program, find_program, read_program
+from hpcrun.controller.program import (
+    Program,
+    command_program,
+    content_of,
+    find_program,
+    read_program,
+)
 from hpcrun.errors import HpcrunError
 from hpcrun.plan import script_notes
 from hpcrun.plan.job import Findings
@@ -94,6 +100,8 @@ class Checks:
                 else:
                     findings.notes.append(f"partition {name}: {listed}")
             findings.notes += _argument_notes(context, spec, plan, program, extra_args, given)
+            if context.cluster.name == "sandbox":
+                findings.notes += script_notes.node_name_notes(_texts(context, plan, program))
             if plan.accelerator == "cpu":
                 here = check_on_cpus(
                     spec,
@@ -219,6 +227,17 @@ def _given(
     if inside or _makes_files(plan) or plan.setup.uv:
         return []  # what is not here may be there
     return command_program(context, plan.program, program)
+
+
+def _texts(context: Context, plan: Plan, program: Program) -> dict[str, str]:
+    """Return the words of a command, and the scripts that are started, by their names."""
+    words = plan.program
+    files = {word: context.project / word for word in words if word.endswith(".sh")}
+    if program.path is not None:
+        files[program.name] = program.path
+    read = {name: content_of(path) or b"" for name, path in files.items()}
+    texts = {name: data.decode("utf-8", "replace") for name, data in read.items()}
+    return {"command": "\n".join(words), **texts}
 
 
 def _makes_files(plan: Plan) -> bool:

@@ -163,7 +163,8 @@ def test_the_guides_hardware_takes_it(example: Project, cluster_like_it: str, jo
     partition, nodes, gres, cpus, batch, accumulation = GPU_JOBS[job]
     example.env["HPCRUN_SANDBOX_DIR"] = cluster_like_it
     (example.folder / ".venv").symlink_to(sys.prefix)  # as the README has the user make one
-    files = example.dry_run(job)
+    setup = ["--set", "setup={modules: [python/3.10], venv: .venv}"]
+    files = example.dry_run(job, *setup)
     for directive in (
         f"partition={partition}", f"nodes={nodes}", "ntasks-per-node=1", f"cpus-per-task={cpus}",
         f"gres={gres}", "time=24:00:00",
@@ -183,7 +184,6 @@ def test_the_guides_hardware_takes_it(example: Project, cluster_like_it: str, jo
 
 
 def test_each_thing_is_changed_in_one_place(example: Project) -> None:
-    (example.folder / ".venv").symlink_to(sys.prefix)
     files = example.dry_run(
         "darkroom-4xa100", "--nodes", "2", "--gpus-per-node", "8",
         "--set", "precision=fp16", "--set", "batch.micro_batch_per_gpu=64",
