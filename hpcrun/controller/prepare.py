@@ -195,6 +195,7 @@ def prepare(
     if errors or plan is None:
         raise all_at_once(errors, origin)
     notes = [*plan.notes, *([found.note] if found.note else []), *findings.notes]
+    plan = checks.without_unknown(job, plan, extra_args)
     plan = msgspec.structs.replace(plan, notes=list(dict.fromkeys(notes)))
     files = render_files(plan, templates or project_templates(context))
     _check_templates(context, files)

@@ -67,7 +67,8 @@ def check_on_cpus(
     """
     found, framework = Findings(), decide_framework(spec)
     modules = {name.partition(".")[0] for name in facts.imports}
-    trainer = framework == "transformers" or "transformers" in modules
+    makes = any(name.endswith("Trainer") for name in facts.trainers) and "transformers" in modules
+    trainer = framework == "transformers" or (makes and framework != "accelerate")
     with_deepspeed = spec.deepspeed is not None or elsewhere != ""
     names = {word.partition("=")[0].replace("-", "_") for word in words if word.startswith("--")}
     names |= {f"__{name}" for name in facts.gives}
@@ -96,7 +97,7 @@ def check_on_cpus(
                 'passes TrainingArguments(ddp_backend="gloo") without deepspeed=, which the '
                 "environment sets, and the job has precision: fp32"
             )
-    elif framework == "accelerate" or "accelerate" in modules:
+    elif framework == "accelerate" or "Accelerator" in facts.trainers:
         chooses = any(name.endswith(".InitProcessGroupKwargs") for name in facts.imports)
         if not (chooses or "HPCRUN_BACKEND" in facts.variables):
             found.notes.append(

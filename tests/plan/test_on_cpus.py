@@ -10,7 +10,7 @@ from hpcrun.plan.on_cpus import asked_by_file, asked_by_words, check_on_cpus
 from hpcrun.plan.script_facts import read_script
 from tests.plan.making import job
 
-TRAINER = "from transformers import TrainingArguments\n"
+TRAINER = "from transformers import Trainer, TrainingArguments\nTrainer(model)\n"
 
 
 def found(text: str, script: str = "", *words: str, **known: object) -> tuple[list[str], list[str]]:
@@ -74,7 +74,8 @@ def test_many_ranks_of_the_trainer_with_deepspeed_of_its_own_are_refused() -> No
         problems, _ = found(text, script, *words)
         assert len(problems) == 1 and "set deepspeed.config_file instead" in problems[0]
         assert found(text, script, *words, world_size=1) == ([], [])
-    assert found("", "", *words) == ([], [])  # a script that calls DeepSpeed itself
+    # Scripts that call DeepSpeed themselves, with a model of transformers.
+    assert found("", "", *words) == found("", "import transformers", *words) == ([], [])
     (problem,), _ = found("framework: transformers\ndeepspeed: {}", "", *words)
     assert "the job's deepspeed section reaches it without" in problem
 
