@@ -166,6 +166,23 @@ def test_secrets_reach_the_run_and_stay_nowhere(hpcrun: Caller) -> None:
 
 
 @pytest.mark.slow
+def test_under_nohup_a_run_outlives_its_terminal(hpcrun: Caller) -> None:
+    waits = "touch ready; until [ -e on ]; do sleep 0.1; done"
+    process = hpcrun.start(
+        *("run", "--", "sh", "-c", waits),
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    )
+    deadline = time.monotonic() + 60
+    while not (hpcrun.project / "ready").exists():
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGHUP)
+    (hpcrun.project / "on").touch()
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, out + err
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["INT", "TERM"])
 def test_a_signal_ends_the_run_and_leaves_nothing(hpcrun: Caller, name: str) -> None:
     # One child of its own session, which no signal to a process group reaches.
