@@ -24,7 +24,7 @@ TOKEN = pattern_of(
       | glpat-[A-Za-z0-9_.-]{15,}                                       # GitLab
       | A(?:KIA|SIA)[A-Z0-9]{16}(?![A-Za-z0-9])                         # AWS
       | AIza[A-Za-z0-9_-]{35}                                           # Google
-      | xox[a-z]-(?:[A-Za-z0-9]{1,80}-){0,6}[A-Za-z0-9]{12,}            # Slack
+      | xox[a-z]-(?:[A-Za-z0-9]{1,80}-){0,6}[A-Za-z0-9]{12,}(?:-[A-Za-z0-9]{12,})*     # Slack
       | eyJ[A-Za-z0-9_-]{6,999}\.eyJ[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]+   # a JSON Web Token
       | wandb_v[0-9]_[A-Za-z0-9_]{20,}                                  # Weights & Biases
       | nvapi-[A-Za-z0-9_-]{40,}                                        # NVIDIA
