@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from accelerate import Accelerator, skip_first_batches
-from accelerate.utils import broadcast_object_list, set_seed
+from accelerate.utils import DistributedDataParallelKwargs, broadcast_object_list, set_seed
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
@@ -179,9 +179,13 @@ def main(argv: list[str] | None = None) -> None:
         make_deterministic()
     # Precision and accumulation are the launcher's to say, in Accelerate's YAML or variables.
     # The schedule counts optimizer steps; Accelerate would step it once for each process.
+    # After its first step DDP sorts the gradients anew in what it sends, unless it looks for unused
+    # ones: in another order more than two ranks round otherwise, and so would a run that resumes.
+    ddp = DistributedDataParallelKwargs(find_unused_parameters=args.deterministic)
     accelerator = Accelerator(
-        log_with="tensorboard", project_dir=args.log_dir, step_scheduler_with_optimizer=False
-    )
+        log_with="tensorboard", project_dir=args.log_dir, step_scheduler_with_optimizer=False,
+        kwargs_handlers=[ddp],
+    )  # fmt: skip
     accelerator.init_trackers("tensorboard", {k: str(v) for k, v in vars(args).items()})
     accumulation = accelerator.gradient_accumulation_steps
     batch = args.batch_size * accumulation * accelerator.num_processes

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -102,6 +104,26 @@ def test_two_nodes_train_as_one_process_does(example: Project) -> None:
     assert first == second == third != other
     assert "Resuming training from kept/third/step-00000006 at step 6" in alone["third"]
     assert len(losses(alone["third"])) == 2  # steps 10 and 12 of 5, 10 and 12
+
+
+def test_four_ranks_go_on_with_the_same_bits(example: Project) -> None:
+    """DDP may sum in another order after its first step: a run that resumes has two of these."""
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=4", "--standalone"]
+    few = ["--eval-every", "100", "--source-episodes", "10", "--steps", "4", "--save-every", "2"]
+    shown = []
+    for name in ("first", "third"):
+        folder = example.folder / "kept" / name
+        words = ["--checkpoint-dir", str(folder), "--log-dir", str(folder), *SHORT, *few]
+        done = subprocess.run(
+            [*launch, "train.py", *words], cwd=example.folder, capture_output=True, text=True,
+            env={**example.env, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-6000:]
+        shown.append(done.stdout)
+        kept = folder.with_name("third") / "step-00000002"
+        shutil.copytree(folder / kept.name, kept, dirs_exist_ok=True)
+    assert "at step 2" in shown[1]
+    assert weights(shown[0]) == weights(shown[1])
 
 
 @pytest.mark.thorough
