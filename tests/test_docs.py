@@ -121,6 +121,11 @@ def test_command_lines_exist(path: Path) -> None:
     assert {line: what for line, what in wrong.items() if what} == {}
 
 
+def test_the_page_of_an_example_is_read_in_minutes() -> None:
+    words = {name(p): len(p.read_text().split()) for p in ROOT.glob("examples/*/README.md")}
+    assert len(words) == 5 and max(words.values()) <= 700, words
+
+
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name)
 def test_links_lead_somewhere(path: Path) -> None:
     text = re.sub(r"```.*?```|`[^`\n]*`", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)

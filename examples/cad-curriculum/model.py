@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from data import IGNORED, PIXELS, VOCABULARY
 
@@ -55,12 +55,37 @@ class PictureEncoder(nn.Module):
 class CadModel(nn.Module):
     """Predicts a CAD program from a caption, and from points and a picture where they are given."""
 
-    def __init__(self, size: str, *, activation_checkpointing: bool = False) -> None:
+    def __init__(
+        self,
+        size: str,
+        *,
+        pretrained: str | None = None,
+        lora: int = 0,
+        activation_checkpointing: bool = False,
+    ) -> None:
+        """Make it at random in a size, or from a causal LM of Transformers, a folder or of the hub.
+
+        Of that the tokens' embeddings are cut to the vocabulary here. With ``lora``, a rank, peft's
+        adapters and the embeddings learn, and the rest is frozen.
+        """
         super().__init__()
-        config = Qwen2Config(vocab_size=len(VOCABULARY), use_cache=False, **SIZES[size])
-        self.lm = Qwen2ForCausalLM(config)
-        self.point_encoder = PointEncoder(config.hidden_size)
-        self.picture_encoder = PictureEncoder(config.hidden_size)
+        self.lm: Any
+        if pretrained:
+            self.lm = AutoModelForCausalLM.from_pretrained(pretrained, torch_dtype=torch.float32)
+            self.lm.resize_token_embeddings(len(VOCABULARY))
+            self.lm.config.use_cache = False
+        else:
+            config = Qwen2Config(vocab_size=len(VOCABULARY), use_cache=False, **SIZES[size])
+            self.lm = Qwen2ForCausalLM(config)
+        if lora:
+            from peft import LoraConfig, inject_adapter_in_model  # here: only this needs it
+
+            adapters = LoraConfig(r=lora, lora_alpha=2 * lora, target_modules="all-linear")
+            self.lm = inject_adapter_in_model(adapters, self.lm)
+            self.lm.get_input_embeddings().requires_grad_(True)
+            self.lm.get_output_embeddings().requires_grad_(True)
+        self.point_encoder = PointEncoder(self.lm.config.hidden_size)
+        self.picture_encoder = PictureEncoder(self.lm.config.hidden_size)
         if activation_checkpointing:
             # The model's own switch: the block of that name in DeepSpeed's JSON would do nothing.
             switch: Any = self.lm.gradient_checkpointing_enable

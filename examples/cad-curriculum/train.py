@@ -87,6 +87,8 @@ def parse_arguments() -> argparse.Namespace:
     add("--lr", type=float, nargs=3, default=[3e-3] * 3, metavar="LR", help="each stage's peak")
     add("--samples", type=int, default=1024, help="of each stage, made from the seed")
     add("--size", choices=SIZES, default="small", help="of the model")
+    add("--llm", help="a causal LM to begin with instead: a folder, or a model of the hub")
+    add("--lora", type=int, default=0, help="rank of adapters, which learn instead of the LM")
     add("--activation-checkpointing", choices=["true", "false"], default="false")
     add("--backend", default="nccl", help="of torch.distributed: nccl, or gloo on CPUs")
     add("--ranks", type=int, help="how many must be there; else WORLD_SIZE")
@@ -130,7 +132,10 @@ def make_engine(
     From the weights that the stage before left, or as this stage was when it was saved.
     """
     torch.manual_seed(args.seed)  # not seed + rank: all ranks must begin with the same model
-    model = CadModel(args.size, activation_checkpointing=args.activation_checkpointing == "true")
+    model = CadModel(
+        args.size, pretrained=args.llm, lora=args.lora,
+        activation_checkpointing=args.activation_checkpointing == "true",
+    )  # fmt: skip
     start = resumed or before
     facts = {"model": model_hash(model), "start": start.tag if start else "from the seed"}
     said = check_ranks(args.ranks or int(os.environ["WORLD_SIZE"]), device_of_rank(), facts)

@@ -83,6 +83,12 @@ def keep_short(dataset: Dataset, longest: int) -> Dataset:
     return dataset.filter(lambda length: length <= longest, input_columns="length")
 
 
+def with_lengths(dataset: Dataset) -> Dataset:
+    """Give the recordings of a dataset of one's own their ``length`` in tokens."""
+    lengths = [len(ids) for ids in dataset["input_ids"]]
+    return dataset.select_columns("input_ids").add_column("length", lengths)
+
+
 def mix(datasets: Sequence[Dataset], weights: Sequence[float], seed: int) -> Dataset:
     """Draw from each with its weight, until one has no more; no recording comes twice."""
     total = sum(weights)
@@ -108,7 +114,8 @@ def collate(recordings: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
     """Pad recordings to the longest of them: (recordings, tokens) each."""
     rows = [torch.as_tensor(recording["input_ids"], dtype=torch.long) for recording in recordings]
     ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD)
-    real = ids != PAD
+    lengths = torch.tensor([len(row) for row in rows])
+    real = torch.arange(ids.shape[1]) < lengths[:, None]
     return {
         "input_ids": ids,
         "attention_mask": real.long(),

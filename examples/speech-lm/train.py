@@ -26,7 +26,7 @@ from transformers import (
     set_seed,
 )
 
-from data import CORPORA, PAD, collate, floor, keep_short, mix, record
+from data import CORPORA, collate, floor, keep_short, mix, record, with_lengths
 
 
 @dataclass
@@ -51,6 +51,15 @@ class Arguments(TrainingArguments):
 
     model: str = field(
         default="models/1b", metadata={"help": "folder of a model's config.json, beside this file"}
+    )
+    pretrained: str | None = field(
+        default=None, metadata={"help": "weights to start from: a folder, or a model of the hub"}
+    )
+    attn_implementation: str | None = field(
+        default=None, metadata={"help": "sdpa, eager, flash_attention_2; else the model's choice"}
+    )
+    data: str | None = field(
+        default=None, metadata={"help": "folder of a saved dataset with input_ids, to train on"}
     )
     precision: Literal["bf16", "fp16", "fp32"] = "bf16"
     activation_checkpointing: bool = field(
@@ -94,7 +103,8 @@ class SpeechTrainer(Trainer):
             self._told = True
         ids = inputs["input_ids"]
         self._longest = max(self._longest, ids.shape[1])
-        self._padding += (ids == PAD).sum()  # a tensor: reading it would wait for the GPU
+        # A tensor: reading it would wait for the GPU.
+        self._padding += (inputs["attention_mask"] == 0).sum()
         self._tokens += ids.numel()
         return super().training_step(model, inputs, *args)
 
@@ -135,6 +145,16 @@ def tell(args: TrainingArguments, line: str) -> None:
 
 def build_datasets(args: Arguments, vocabulary: int) -> tuple[Any, dict[str, Any]]:
     """Make the mixture to train on, and recordings of each corpus to evaluate with."""
+    if args.data:
+        own = with_lengths(datasets.load_from_disk(args.data))
+        own = keep_short(own, args.max_length).shuffle(seed=args.seed)
+        if len(own) < 2 or max(map(max, own["input_ids"])) >= vocabulary:
+            raise ValueError(
+                f"--data {args.data}: too few recordings, or codes beyond {vocabulary}"
+            )
+        few = min(64, len(own) // 2)
+        tell(args, f"{args.data}: {len(own)} recordings of at most {args.max_length} tokens")
+        return own.select(range(few, len(own))), {"data": own.select(range(few))}
     kept, held_out = [], {}
     for corpus in CORPORA:
         made = record(corpus, args.recordings, args.typical_length, vocabulary, args.seed)
@@ -171,10 +191,18 @@ def main() -> None:
     (args,) = HfArgumentParser(Arguments).parse_args_into_dataclasses()
     datasets.disable_progress_bars()
     set_seed(args.seed)
-    config = AutoConfig.from_pretrained(Path(__file__).parent / args.model)
-    # With ZeRO-3 each rank makes only its share of every weight.
-    model = AutoModelForCausalLM.from_config(config)
-    mixture, held_out = build_datasets(args, config.vocab_size)
+    attention = (
+        {"attn_implementation": args.attn_implementation} if args.attn_implementation else {}
+    )
+    # With ZeRO-3 each rank makes, or loads, only its share of every weight.
+    if args.pretrained:
+        model = AutoModelForCausalLM.from_pretrained(
+            args.pretrained, torch_dtype=torch.float32, **attention
+        )
+    else:
+        config = AutoConfig.from_pretrained(Path(__file__).parent / args.model)
+        model = AutoModelForCausalLM.from_config(config, **attention)
+    mixture, held_out = build_datasets(args, model.config.vocab_size)
     trainer = SpeechTrainer(
         model,
         args,

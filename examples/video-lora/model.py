@@ -36,10 +36,13 @@ def build(args: argparse.Namespace) -> nn.Module:
         )
     model.requires_grad_(False)
     targets = list(USUAL if args.base else USUAL + WAYS_IN_AND_OUT)
-    model.add_adapter(LoraConfig(r=args.rank, lora_alpha=2 * args.rank, target_modules=targets))
+    alpha = 2 * args.rank if args.alpha is None else args.alpha
+    model.add_adapter(
+        LoraConfig(r=args.rank, lora_alpha=alpha, lora_dropout=args.dropout, target_modules=targets)
+    )
     if args.activation_checkpointing == "true":
         model.enable_gradient_checkpointing()
-    return model
+    return model.train()  # a base that was loaded would leave dropout out
 
 
 def adapters_of(model: nn.Module) -> list[nn.Parameter]:

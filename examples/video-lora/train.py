@@ -37,10 +37,13 @@ def read_args(words: list[str] | None = None) -> argparse.Namespace:
     base.add_argument("--patch", type=int, default=4, help="pixels on a token's side")
     learn = parser.add_argument_group("training")
     learn.add_argument("--rank", type=int, default=16, help="of the adapters")
+    learn.add_argument("--alpha", type=float, help="of the adapters; else twice the rank")
+    learn.add_argument("--dropout", type=float, default=0.0, help="of the adapters")
     learn.add_argument("--batch", type=int, default=1, help="clips on a GPU at once")
     learn.add_argument("--accumulation", type=int, default=1, help="such batches for a step")
     learn.add_argument("--steps", type=int, default=40, help="optimizer steps in all")
     learn.add_argument("--lr", type=float, default=1e-2)
+    learn.add_argument("--warmup", type=int, default=0, help="steps over which --lr is reached")
     learn.add_argument("--seed", type=int, default=0)
     learn.add_argument("--activation-checkpointing", choices=("true", "false"), default="false")
     learn.add_argument("--workers", type=int, default=0, help="processes that make clips")
@@ -110,6 +113,8 @@ def train(
     """Train the steps that are not done yet, and save checkpoints."""
     step, losses, began = done, [], time.perf_counter()
     for batch in accelerator.skip_first_batches(loader, done * args.accumulation):
+        for group in optimizer.param_groups:
+            group["lr"] = args.lr * min(1.0, (step + 1) / max(args.warmup, 1))
         with accelerator.accumulate(model):
             loss = flow_matching_loss(model, batch)
             accelerator.backward(loss)

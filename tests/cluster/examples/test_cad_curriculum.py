@@ -263,3 +263,24 @@ def test_the_guides_hardware_takes_it(example: Project, cluster_like_it: str, wo
     assert asked.get("bf16", {}).get("enabled", False) == (words != "small")
     shown = example.hpcrun("submit", *words.split(), "--cluster", "sandbox", "--test-only")
     assert "partition l40\n" in shown + "\n"
+
+
+def test_a_language_model_of_transformers_with_adapters(project: Callable[[str], Project]) -> None:
+    """Adapters, embeddings and the stage's encoders learn; the language model stays as it was."""
+    shown = project("cad-curriculum").python(
+        """
+import sys
+sys.path.insert(0, ".")
+import torch
+from model import CadModel
+CadModel("small").lm.save_pretrained("kept")
+model = CadModel("small", pretrained="kept", lora=4, activation_checkpointing=True)
+model.train_for(2)
+tokens = torch.randint(1, 20, (2, 12))
+model(tokens, tokens, points=torch.rand(2, 8, 3)).backward()
+got = {name for name, each in model.named_parameters() if each.grad is not None}
+other = [n for n in got if not any(w in n for w in ("lora_", "embed_tokens", "lm_head", "point_"))]
+print("adapters", any("lora_B" in name for name in got), "others", other)
+"""
+    )
+    assert "adapters True others []" in shown

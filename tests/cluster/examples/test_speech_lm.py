@@ -57,6 +57,32 @@ def test_two_nodes_train_with_everything_in_host_memory(small: tuple[Project, Pa
     assert len(list(kept.glob("zero_pp_rank_?_mp_rank_00_optim_states.pt"))) == 4
 
 
+def test_weights_and_recordings_of_ones_own(example: Project) -> None:
+    """One process goes on from saved weights, with a saved dataset, under another attention."""
+    shown = example.python(
+        """
+import sys
+sys.path.insert(0, ".")
+import torch, train
+from datasets import Dataset
+from transformers import AutoConfig, AutoModelForCausalLM
+made = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained("models/tiny"))
+made.save_pretrained("kept")
+rows = [[(start + i) % 60 for i in range(5 + start)] for start in range(40)]
+Dataset.from_dict({"input_ids": rows}).save_to_disk("own")
+sys.argv += ["--pretrained", "kept", "--data", "own", "--attn_implementation", "eager",
+             "--precision", "fp32", "--max_steps", "2", "--learning_rate", "0",
+             "--output_dir", "out", "--max_length", "30", "--eval_steps", "2"]
+train.main()
+after = AutoModelForCausalLM.from_pretrained("out/checkpoint-2", attn_implementation="eager")
+same = [torch.equal(a, b) for a, b in zip(made.parameters(), after.parameters())]
+print("the same weights:", all(same), after.config._attn_implementation)
+"""
+    )
+    assert "own: 26 recordings of at most 30 tokens" in shown and "eval_data_loss" in shown
+    assert "the same weights: True eager" in shown
+
+
 @pytest.mark.thorough
 def test_one_gpu_and_another_zero_stage_take_the_same_recordings(
     small: tuple[Project, Path],

@@ -213,3 +213,27 @@ def test_hosts_of_a_hostfile_train_it_without_slurm(site: Site, hosts: Lab) -> N
     assert_only_adapters_changed(log, ranks=2)
     plan = json.loads((run / "plan.json").read_text())
     assert (plan["launcher"], plan["hosts"]) == ("accelerate", site.rig.node_names)
+
+
+def test_the_adapters_and_the_schedule_are_arguments(project: Callable[[str], Project]) -> None:
+    shown = project("video-lora").python(
+        """
+import sys
+sys.path.insert(0, ".")
+import torch, train
+words = ["--rank", "8", "--alpha", "4", "--dropout", "0.1"]
+model = train.build(train.read_args(words))
+config = model.peft_config["default"]
+print("adapters", config.r, config.lora_alpha, config.lora_dropout, model.training)
+rates = []
+step = torch.optim.AdamW.step
+def seen(self, *args, **kwargs):
+    rates.append(round(self.param_groups[0]["lr"], 6))
+    return step(self, *args, **kwargs)
+torch.optim.AdamW.step = seen
+train.main([*words, "--steps", "4", "--warmup", "2", "--lr", "0.01"])
+print("rates", rates)
+"""
+    )
+    assert "adapters 8 4.0 0.1 True" in shown
+    assert "rates [0.005, 0.01, 0.01, 0.01]" in shown
