@@ -108,6 +108,14 @@ def test_runs_however_short_begin_at_the_first_step(steps: list[int], begins: li
     assert [turn.offset for turn in course(steps)] == begins
 
 
+def test_runs_however_short_begin_at_the_first_step_of_the_first_epoch() -> None:
+    tries = [(0, [10, 20, 30]), (0, [10, 20]), (0, [10])]
+    whole = [(epoch, [10, 20, 30]) for epoch in range(3)]
+    steps, epochs = in_epochs(*tries, *whole, (0, [10]), *whole)
+    turns = course(steps, epochs)
+    assert [turn.offset for turn in turns if turn.reached] == [3, 5, 6, 15, 16]
+
+
 def test_a_counter_of_another_distance_is_another_run() -> None:
     (turn,) = course([*range(200), *range(10, 110, 10)])
     assert (turn.run, turn.at, turn.replayed) == (1, At(0, 10), None)

@@ -46,6 +46,7 @@ _PREFIX = pattern_of(
     | \[ (?P<tag> [^\[\]]{{1,200}} ) \] (?P<colon> : )?                           # [rank0]: [INFO]
     | \( (?: [^()\s]{{1,80}}[ ] )? pid=\d+ (?:,[ ]ip=[\d.]+)? \)                 # ray
       (?: [ ]\[repeated[^\]]{{0,80}}\] )?
+    | \|[ ] (?= {_DATE} {_CLOCK} [ ]\| )                                         # | time | INFO |
     | [ ]{{0,8}} (?P<label> \d{{1,6}} ) : (?=[\s{{]) (?![ ]+[\d.]+,)              # srun --label
     | \d{{1,3}}(?:\.\d{{1,3}}){{3}} : (?=\s)                                     # pdsh by address
     | {_NO_HOST} [a-z][a-z0-9.-]{{0,62}}\d[a-z0-9.-]{{0,20}} : [ ]               # pdsh by name
@@ -89,7 +90,7 @@ _RANK = pattern_of(
 )
 # What a bracket holds that is a place in the run.
 _PLACE = pattern_of(
-    r"\b(?:epochs?|ep|steps?|iter\w{0,7}|batch|it|update)\b[ ]{0,8}[:=#]?[ ]{0,8}\d"
+    r"\b(?:epochs?|ep|steps?|iter[a-z]{0,7}|batch|it|update)[ _-]{0,8}[:=#]?[ ]{0,8}\d"
     r"|\d[ ]{0,8}/[ ]{0,8}\d|^[\d\s,%]+$",
     re.IGNORECASE | re.ASCII,
 )
