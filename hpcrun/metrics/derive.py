@@ -15,7 +15,7 @@ What the logs say is stored (``store``); the curve is a view of it. What is deci
 4. *Whose values count.* Of several files or ranks the first file, and the lowest rank in it,
    unless another has more than twice as many points. What a bar shows beside its counter counts
    only if no lines do, or if it has more than twice as many points (a bar drawn at each step, and a
-   line at the end of the epoch).
+   line at the end of the epoch) and these are no means so far of what the lines name.
 5. *One value per step*: the last one in the log. Where the counter counts within the epoch and the
    log has one training loss for each epoch, the epoch is the step.
 6. *What people should know*: restarts, how many steps there will be, and notes.
@@ -68,6 +68,8 @@ _NAMED = 6
 _ALIKE = 1.5
 # So few losses with a step, and such a share of all, do not decide what the others mean.
 _FEW, _SHARE = 10, 0.1
+# So many lines show that a bar's means lead to them, to the digits that it prints.
+_FEWEST, _PRINTED = 3, 2e-3
 # The number of a pass, and a step.
 _Place = tuple[int, int]
 _ANOTHER = "taken as another run in the same file, not as a requeue"
@@ -158,6 +160,13 @@ class _Column(NamedTuple):
         few = 2 * np.isnan(times).sum() >= len(times)  # lines have one
         places = epochs if by_epoch else numbers
         return build_series(places, self.values, None if few else times, limit)
+
+    @property
+    def in_log(self) -> tuple[Ints, Floats]:
+        """Where the points stand in the log, in its order, and their values."""
+        offsets = join(each.offsets for each in self.points.rows)[self.points.which]
+        order = np.argsort(offsets, kind="stable")
+        return offsets[order], self.values[order]
 
     @property
     def work(self) -> float:
@@ -461,6 +470,23 @@ def _last_of_each(passes: Ints, steps: Ints) -> Ints:
     return np.append(order[:-1][differs], order[-1:])
 
 
+def _are_means_of(drawn: _Column, lines: _Column) -> bool:
+    """Whether a bar shows the mean so far of what lines then name: it ends there, and settles.
+
+    The mean of an epoch moves less and less; the loss of each batch does not.
+    """
+    offsets, means = lines.in_log
+    places, values = drawn.in_log
+    ends = np.searchsorted(places, offsets)
+    if len(means) < _FEWEST or not ends.all():
+        return False
+    meets = np.isclose(values[ends - 1], means, rtol=_PRINTED, equal_nan=True)
+    parts = [np.abs(np.diff(part)) for part in np.split(values, ends)[:-1]]
+    early = sum(float(part[: len(part) // 2].sum()) for part in parts)
+    late = sum(float(part[len(part) // 2 :].sum()) for part in parts)
+    return bool(meets.mean() > 1 - _SHARE and 2 * late < early)
+
+
 class _View:
     """Chooses for each metric which of its columns to show."""
 
@@ -488,7 +514,11 @@ class _View:
             drawn = self.by_epoch.column(name, DRAWN)
         if drawn is None and DRAWN in sides:
             drawn = self.by_step.column(name, DRAWN)
-        if lines is not None and (drawn is None or 2 * len(lines.values) >= len(drawn.values)):
+        if lines is not None and (
+            drawn is None
+            or 2 * len(lines.values) >= len(drawn.values)
+            or _are_means_of(drawn, lines)
+        ):
             return lines
         if drawn is not None:
             return drawn

@@ -153,16 +153,16 @@ class Store:
 
         What a line alone does not show, the log does: prose and settings do not repeat themselves
         with the same names and other numbers. Of a form that is not sure there must be three rows,
-        with losses that differ and are no mere counts; and it is asked only for what surer lines
-        do not have: for losses of which it has more than twice as many. A last line that was cut
-        off has the first of their names.
+        with losses that differ and are no mere counts; and it is asked only for what surer lines,
+        bars aside, do not have: for losses of which it has more than twice as many. A last line
+        that was cut off has the first of their names.
         """
         sure: dict[str, int] = {}
         unsure: dict[Layout, list[Form]] = {}
         for form in (form for log in self.logs for form in log.forms.values()):
             if not form.layout.is_sure:
                 unsure.setdefault(form.layout, []).append(form)
-            else:
+            elif form.layout.bar is None:
                 for name in form.layout.names:
                     sure[name] = sure.get(name, 0) + form.rows
         proven = {layout.names for layout, forms in unsure.items() if _recurs(forms, sure)}

@@ -137,6 +137,24 @@ def test_a_bar_that_goes_on_beyond_its_total_is_one_bar() -> None:
     assert curve.steps("loss") == [*range(1, 20)] * 2 and curve.total_steps is None
 
 
+@pytest.mark.parametrize(("shows", "points"), [("means", 4), ("losses", 160)])
+def test_the_mean_so_far_on_a_bar_leads_to_the_line_of_its_epoch(shows: str, points: int) -> None:
+    """The losses of the batches are worth more than the lines, even if the last one is theirs."""
+    dice, lines = random.Random(1), []
+    for epoch in range(1, 5):
+        losses = [loss_at(40 * epoch + step) * dice.uniform(0.5, 1.5) for step in range(40)]
+        means = np.cumsum(losses) / np.arange(1, 41)
+        shown = means if shows == "means" else losses
+        for step, loss in enumerate(shown, 1):
+            lines.append(
+                f"Train: {step / 40:.0%}|# | {step}/40 [00:01<00:01, 9it/s, loss={loss:.4f}]"
+            )
+        lines.append(f"Epoch [{epoch}/4] train_loss: {shown[-1]:.4f}, val_loss: {1 / epoch:.4f}")
+    curve = curve_of(lines)
+    assert len(curve.values("loss")) == points and curve.values("loss")[-1] == round(shown[-1], 4)
+    assert curve.steps("eval_loss") == [1, 2, 3, 4]
+
+
 def test_a_heading_of_an_epoch_may_show_its_learning_rate() -> None:
     lines = []
     for epoch in range(3):
