@@ -13,7 +13,7 @@ A log's training counter mostly rises. Where it falls:
   other with a distance;
 - to its beginning, or to the first step of another distance: another run in the same file, or
   another epoch of a log that names none: a new pass. It has more than two logged steps, unless the
-  counter never falls but to its very first step: then each such row begins a run, however short.
+  counter never falls but to its very first place: then each such row begins a run, however short.
   A bar that was full begins its next pass at once, and so does a training of another length.
 
 So what cannot be known: a job that was requeued from scratch into the same file, with no word of
@@ -200,10 +200,13 @@ def follow(
     before = counter.highest
     epochs = _floors(counted.epochs) if within_epochs and counted.epochs is not None else None
     begins: set[int] = set()
+    places = steps
     if epochs is None:
         epochs = np.full(len(steps), before.epoch if within_epochs and before else 0)
-        if before is None and not counted.is_bar:
-            begins = {*_beginnings(steps).tolist()}
+    else:
+        places = np.unique(np.stack([epochs, steps]), axis=1, return_inverse=True)[1].ravel()
+    if before is None and not counted.is_bar:
+        begins = {*_beginnings(places).tolist()}
 
     def place(index: int) -> At:
         return At(int(epochs[index]), int(steps[index]))
@@ -266,7 +269,7 @@ def _floors(epochs: Floats) -> Floats | None:
 
 
 def _beginnings(steps: Ints) -> Ints:
-    """Find the rows at which runs begin, where the counter falls nowhere but to its first step.
+    """Find the rows at which runs begin, where the counter falls nowhere but to its first place.
 
     That is decided by the rows up to there and the next ones. Where most runs have two rows of that
     step it is printed twice; where the counter goes on from the highest after it, or nothing
