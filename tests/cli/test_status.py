@@ -185,6 +185,15 @@ def test_a_run_has_one_time_in_a_listing_and_by_itself(hpcrun: Caller, tools: Pa
     assert [each["elapsed_seconds"] for each in shown] == [3600, 3600]
 
 
+def test_a_job_that_its_time_limit_ended_is_offered_more(hpcrun: Caller, tools: Path) -> None:
+    run = make_run(hpcrun, "20261120-081455-train-7k3q", "15", attempts=1)
+    answers(tools, "squeue", rest=queued(run, "15", "TIMEOUT"))
+    shown = hpcrun("status", "15").out
+    assert " of 1-00:00:00;" in shown and "hpcrun resubmit 15 --time 48:00:00 " in shown
+    answers(tools, "squeue", rest=queued(run, "15", "FAILED"))
+    assert "--time" not in hpcrun("status", "15").out
+
+
 def test_what_is_final_is_remembered(several: Caller, tools: Path) -> None:
     first = several("status", "--json").json
     asked = [(tools / "squeue.calls"), (tools / "sacct.calls")]
