@@ -61,7 +61,7 @@ PLACEHOLDERS = {
 # What hpcrun reads, and what is known only in the job.
 READ = {
     "HPCRUN_CLUSTER": "the cluster profile to use, as `--cluster NAME`",
-    "HPCRUN_TRUST": "folders, separated by colons, whose `hpcrun.yaml`, jobs, templates and "
+    "HPCRUN_TRUST": "folders, separated by colons, whose `hpcrun.yaml`, jobs, templates, runs and "
     "slurm.conf count whoever owns them",
     "HPCRUN_SANDBOX_DIR": "where the sandbox lives, instead of `hpcrun-sandbox` in "
     "`$XDG_RUNTIME_DIR` or, where there is none, a folder in `~/.cache/hpcrun`",

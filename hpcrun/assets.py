@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcrun.errors import InputError
+from hpcrun.files import remark
 from hpcrun.ownership import is_own, name_of_user, refuse_strangers
 
 if TYPE_CHECKING:
@@ -68,6 +69,9 @@ def list_jobs(project: Path, environ: Mapping[str, str]) -> dict[str, tuple[str,
     ):
         if folder.is_dir():
             for file in sorted(folder.glob("*.yaml")):
+                if not file.is_file():
+                    remark(f"{file}: not a plain file: it is passed over")
+                    continue
                 jobs.setdefault(file.stem, (whose, file))
     return jobs
 

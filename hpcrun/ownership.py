@@ -28,7 +28,7 @@ def name_of_user(uid: int) -> str:
 def is_own(info: os.stat_result) -> bool:
     """Return whether a file or folder, as (f)stat shows it, is the user's own or root's, and
     nobody else can write to it."""
-    return not _stranger(info) and not _others_write(info)
+    return not stranger(info) and not _others_write(info)
 
 
 def why_not_own(path: Path) -> str:
@@ -43,8 +43,8 @@ def why_not_own(path: Path) -> str:
     path = path.absolute()
     for part in (*reversed(path.parents), path):
         info = part.lstat()
-        if stranger := _stranger(info):
-            return f"{part} belongs to {stranger}"
+        if who := stranger(info):
+            return f"{part} belongs to {who}"
         if stat.S_ISLNK(info.st_mode):
             return why_not_own(part.parent / part.readlink() / path.relative_to(part))
         is_sticky = stat.S_ISDIR(info.st_mode) and info.st_mode & stat.S_ISVTX and part != path
@@ -58,13 +58,19 @@ def refuse_strangers(path: Path, what: str) -> None:
 
     ``what`` it does, for the message. Raises InputError; nothing where there is no file.
     """
+    if who := whose(path):
+        raise InputError(
+            f"{path} belongs to {who}: {what}",
+            fix=f"if you trust what lies there: export HPCRUN_TRUST={path.parent}",
+        )
+
+
+def whose(path: Path) -> str:
+    """Name the other user whom a path, or a link there, belongs to; "" where that is trusted."""
     with contextlib.suppress(OSError):
-        stranger = _stranger(path.lstat()) or _stranger(path.stat())
-        if stranger and not _is_trusted(path):
-            raise InputError(
-                f"{path} belongs to {stranger}: {what}",
-                fix=f"if you trust what lies there: export HPCRUN_TRUST={path.parent}",
-            )
+        who = stranger(path.lstat()) or stranger(path.stat())
+        return who if who and not _is_trusted(path) else ""
+    return ""
 
 
 def _is_trusted(path: Path) -> bool:
@@ -72,8 +78,8 @@ def _is_trusted(path: Path) -> bool:
     return any(path.resolve().is_relative_to(folder.resolve()) for folder in folders)
 
 
-def _stranger(info: os.stat_result) -> str:
-    """The owner's name; "" for the user, root and Slurm."""
+def stranger(info: os.stat_result) -> str:
+    """Return the owner's name; "" for the user, root and Slurm."""
     if info.st_uid in (os.geteuid(), 0) or (name := name_of_user(info.st_uid)) == "slurm":
         return ""
     return name

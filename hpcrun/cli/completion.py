@@ -18,6 +18,7 @@ from click.shell_completion import CompletionItem, ShellComplete, split_arg_stri
 
 from hpcrun.assets import config_dir, home_dir, list_jobs, shipped
 from hpcrun.errors import InputError
+from hpcrun.files import open_plain
 from hpcrun.runs.layout import ARRAY, RUN_ID, array_of
 
 
@@ -247,12 +248,10 @@ def values(kinds: Sequence[str], current: str) -> list[CompletionItem]:
 def runs(current: str) -> list[tuple[str, str]]:
     """Runs, newest first: by Slurm id, and by the end of the run's id, which is easy to type."""
     from hpcrun.controller.context import load_context
+    from hpcrun.controller.targets import list_names
 
     runs_dir = load_context(os.environ, Path.cwd()).runs_dir
-    try:
-        names = sorted((entry.name for entry in os.scandir(runs_dir)), reverse=True)
-    except OSError:
-        return []
+    names = list_names(runs_dir)
     items = []
     if not current or current[0].isdigit():
         for name in islice(_newest(names, ""), _OPENED):
@@ -306,7 +305,7 @@ def _state(folder: Path) -> str:
 
 def _read(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
+        with open_plain(path) as file:
             return file.read(1 << 14)
     except OSError:
         return b""

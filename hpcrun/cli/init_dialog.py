@@ -16,6 +16,7 @@ from msgspec import structs
 from hpcrun.cli.output import (
     Patience,
     emit_json,
+    encodable,
     is_terminal,
     note,
     say,
@@ -214,7 +215,7 @@ class _Dialog:
         if self.is_quiet:
             self.taken[key] = "yes" if default else "no"
             return default
-        return click.confirm(text, default=default, err=True)
+        return click.confirm(encodable(text), default=default, err=True)
 
 
 # ---- showing -----------------------------------------------------------------------------------

@@ -137,6 +137,10 @@ def main(connect: Connect | None = None) -> None:
             sys.stdout.flush()
         except OSError:
             let_go()  # what cannot be written now could not at exit either
+    if "hpcrun.files" in sys.modules:
+        from hpcrun.cli.output import say_remarks
+
+        say_remarks()
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -147,7 +151,7 @@ def _fail(error: click.ClickException | HpcrunError) -> int:
 
 def _of_system(error: OSError) -> HpcrunError:
     """Describe an error of the system that nobody expected: the disk is full, the folder gone."""
-    from hpcrun.runs.records import space_fix
+    from hpcrun.files import space_fix
 
     try:
         os.getcwd()  # noqa: PTH109 - of a Path nothing else is wanted

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,8 +20,47 @@ if TYPE_CHECKING:
     from hpcrun.views.table import Look
 
 
+# What of the control sequences reaches a terminal: colours.
+_PASSES = re.compile(r"\x1b\[(?:[0-79]|2[0-9]|[349][0-7]|10[0-7]|[34]8;5;[0-9]{1,3}|;)*m")
+# All that command one: C0 but lines and tabs, DEL, C1, and what turns the direction of writing.
+_CONTROLS = re.compile(
+    rf"({_PASSES.pattern})|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
+)
+
+
+def clean(text: str) -> str:
+    r"""Write out what would command the terminal: all text that is printed goes through here.
+
+    Names of jobs, paths, comments and records are other people's words.
+
+    >>> clean("\x1b[1mbold\x1b[0m \x1b]0;title\x07\r\x1b[2J")
+    '\x1b[1mbold\x1b[0m \\x1b]0;title\\x07\\r\\x1b[2J'
+    """
+    if text.isprintable():
+        return text
+
+    def one(found: re.Match[str]) -> str:
+        return found[1] or found[0].encode("unicode_escape").decode()
+
+    shown = _CONTROLS.sub(one, text)
+    # A colour that a name begins ends with it.
+    return shown if shown.rfind("\x1b[") == shown.rfind("\x1b[0m") else f"{shown}\x1b[0m"
+
+
+def say_remarks() -> None:
+    """Say of files what is not said yet, before the next line."""
+    from hpcrun.files import new_remarks  # here: the start is light
+
+    for text in new_remarks():
+        try:
+            click.echo(encodable(f"note: {text}"), err=True)
+        except OSError:
+            let_go(2)
+
+
 def say(text: str = "") -> None:
     """Print a line of the answer."""
+    say_remarks()
     click.echo(encodable(text), color=None if wants_colour() else False)
 
 
@@ -32,6 +72,7 @@ def say_lines(lines: Iterable[str]) -> None:
 
 def note(text: str) -> None:
     """Print a line that is not part of the answer, to standard error, if anybody can get it."""
+    say_remarks()
     try:
         click.echo(encodable(text), err=True, color=None if wants_colour() else False)
     except OSError:
@@ -40,6 +81,7 @@ def note(text: str) -> None:
 
 def emit_json(value: Any) -> None:
     """Print a value as JSON, indented."""
+    say_remarks()
     import json
 
     click.echo(json.dumps(value, indent=2, ensure_ascii=True))
@@ -47,6 +89,7 @@ def emit_json(value: Any) -> None:
 
 def emit_bytes(data: bytes) -> None:
     """Pass bytes of a log on as they are."""
+    say_remarks()
     sys.stdout.flush()
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
@@ -223,8 +266,8 @@ def has_unicode() -> bool:
 
 
 def encodable(text: str) -> str:
-    """Escape what the terminal's encoding lacks."""
-    encoding = _encoding()
+    """Escape what the terminal's encoding lacks, and what would command it."""
+    encoding, text = _encoding(), clean(text)
     if not has_unicode():
         text = text.replace("…", "...").replace("×", "x")
     return text.encode(encoding, "backslashreplace").decode(encoding)
@@ -233,7 +276,7 @@ def encodable(text: str) -> str:
 def as_wide(text: str) -> str:
     """Replace what the output's encoding lacks by a question mark: for rows of a fixed width."""
     encoding = _encoding()
-    return text.encode(encoding, "replace").decode(encoding)
+    return clean(text).encode(encoding, "replace").decode(encoding)
 
 
 def _encoding() -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from hpcrun.cli.output import emit_bytes, has_colour, is_terminal, note
+from hpcrun.cli.output import emit_bytes, encodable, has_colour, is_terminal, note
 from hpcrun.controller.logs import JobLogs, Lines
 from hpcrun.logs.files import LogFile
 from hpcrun.secrets.mask import FileMasker, Masker
@@ -52,7 +52,7 @@ class LogPrinter:
             self.pause()
             if not self._as_json:
                 whose = f"task {event.file.task}: " if event.file.task else ""
-                emit_bytes(f"==> {whose}{event.heading} <==\n".encode("utf-8", "surrogateescape"))
+                emit_bytes(encodable(f"==> {whose}{event.heading} <==\n").encode())
         if not event.data:
             return
         data, path = event.data, event.file.path

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 import click
 from msgspec import structs
 
-from hpcrun.cli.output import is_terminal, note, width_and_height
+from hpcrun.cli.output import as_wide, is_terminal, note, width_and_height
 from hpcrun.cli.show_curve import drawing
 from hpcrun.controller.context import Context
 from hpcrun.controller.curves.follow_curve import CurveFollower, Followed
@@ -92,7 +92,8 @@ def _picture(context: Context, followed: Followed, metric: str | None) -> list[s
         rows = [shorten(f"{names}: no metrics yet", width - 1)]
     rows = [*rows, *[""] * (height - 1 - len(rows))][: height - 1]
     bottom = shorten(_bottom(followed), width - 1)
-    return [*rows, click.style(bottom, dim=True)] if height > 1 else rows
+    rows = [*rows, click.style(bottom, dim=True)] if height > 1 else rows
+    return [as_wide(row) for row in rows]
 
 
 def _bottom(followed: Followed) -> str:

@@ -11,6 +11,7 @@ from stat import S_IWOTH
 
 from msgspec import Struct, field
 
+from hpcrun import files
 from hpcrun.assets import config_dir, home_dir
 from hpcrun.errors import InputError
 from hpcrun.ownership import refuse_strangers
@@ -198,7 +199,10 @@ def _load(path: Path) -> tuple[Cluster, str]:
 def read_text(path: Path) -> str:
     """Read a file that the user wrote. Raises InputError naming it."""
     try:
-        return path.read_text(encoding="utf-8")
+        # /dev/stdin, /dev/fd/3: what the user's own shell has opened.
+        is_stream = path.is_relative_to("/dev")
+        data = path.read_bytes() if is_stream else files.read_plain(path)
+        return data.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 text (byte {error.start})") from error
     except OSError as error:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from stat import S_ISDIR, S_ISREG
+from stat import S_ISDIR
 
 from msgspec import Struct, structs
 
@@ -14,8 +13,9 @@ from hpcrun import scheduler
 from hpcrun.controller.context import Context, read_text, slurm_transport
 from hpcrun.controller.targets import find, job_of_another, no_such_run, only_run
 from hpcrun.errors import InputError
+from hpcrun.files import whole_file
 from hpcrun.runs.layout import RUN_ID
-from hpcrun.runs.records import read_history, write_file
+from hpcrun.runs.records import read_history
 from hpcrun.slurm.hosts import Form, Host, expand, parse_hostfile
 from hpcrun.slurm.states import is_final
 
@@ -80,7 +80,7 @@ def _mode(path: Path) -> int | None:
 def _of_job(context: Context, word: str) -> FoundHosts:
     """Ask Slurm for a job's nodes, by its id or a run's."""
     job_id, conf = word, None
-    is_name = RUN_ID.fullmatch(word) or word.isdigit()
+    is_name = "/" in word or RUN_ID.fullmatch(word) or word.isdigit()
     found = find(context.runs_dir, word) if is_name else None
     run = only_run(found, word) if found is not None else None
     history = read_history(run) if run is not None else None
@@ -122,12 +122,9 @@ def _of_job(context: Context, word: str) -> FoundHosts:
 
 
 def write_hostfile(context: Context, name: str, text: str) -> None:
-    """Write a hostfile whole or not at all. Raises InputError, HpcrunError."""
-    path = Path(os.path.realpath(context.cwd / name))  # a link stays a link
-    mode = _mode(path)
+    """Write a hostfile whole or not at all. Raises InputError."""
+    mode = _mode(context.cwd / name)
     if mode is not None and S_ISDIR(mode):
         raise InputError(f"{name}: a folder", fix=f"-o {Path(name) / 'hostfile'}")
-    if mode is not None and not S_ISREG(mode):  # a device or a pipe cannot be replaced
-        path.write_text(text)
-    else:
-        write_file(path, text.encode())
+    with whole_file(context.cwd / name) as file:
+        file.write(text.encode())

@@ -20,6 +20,7 @@ from msgspec import Struct, structs
 from hpcrun.controller.context import Context
 from hpcrun.controller.targets import find_target, no_such_run
 from hpcrun.errors import HpcrunError, InputError
+from hpcrun.files import Unfit, open_plain, read_plain
 from hpcrun.logs.files import LogFile, Tail, end_in, log_files, part_of, start_of_last
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import End, read_history, read_plan, read_record, read_task, runs_of
@@ -213,8 +214,8 @@ class JobLogs:
 
     def _hosts(self, path: Path) -> list[str]:
         if not self._hostfiles.get(path):
-            with suppress(FileNotFoundError):
-                lines = path.read_text(errors="replace").splitlines()
+            with suppress(FileNotFoundError, Unfit):
+                lines = read_plain(path).decode(errors="replace").splitlines()
                 self._hostfiles[path] = [line.split()[0] for line in lines if line.split()]
         return self._hostfiles.get(path, [])
 
@@ -385,7 +386,7 @@ def _end_text(end: End | None) -> str:
 
 def _part_of_file(path: Path, attempt: int) -> tuple[int, int]:
     """Find an attempt in the batch script's log without having all of it in memory."""
-    with path.open("rb") as file:
+    with open_plain(path) as file:
         if not os.fstat(file.fileno()).st_size:
             return 0, 0
         with (
@@ -407,7 +408,7 @@ def start_since(path: Path, since: float) -> int:
     info = path.stat()
     if info.st_mtime < since:
         return info.st_size
-    with path.open("rb") as file:
+    with open_plain(path) as file:
         log = _Stamps(file, info.st_size, info.st_mtime)
         if log.first_from(max(0, info.st_size - _BLOCK)) is None:
             return 0
@@ -512,7 +513,7 @@ def _values_of(context: Context, run: RunFolder) -> list[bytes]:
     they were read before: who follows a run goes on when it is over."""
     known = context.secrets.setdefault(run.path, [])
     with suppress(OSError):
-        text = run.secrets.read_bytes()
+        text = read_plain(run.secrets)
         from hpcrun.render.quoting import unquote_bash  # here: few runs have any
 
         words = [line.partition("=")[2] for line in os.fsdecode(text).split("\n")]

@@ -6,8 +6,11 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
+from hpcrun.errors import HpcrunError
+from hpcrun.files import open_plain, remark
 from hpcrun.metrics.lines.formats import Format, own_format
 from hpcrun.metrics.lines.formats.table import FORMATS
 from hpcrun.metrics.lines.line import NEEDLES, read_line
@@ -16,10 +19,13 @@ from hpcrun.metrics.row import Row
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import attempt_indices
 from hpcrun.runs.status import Progress
+from hpcrun.signals import time_limit
 
 # The last loss stands near the end of a log; where a program says much else, the look goes further
 # back, but not without end: a listing must not wait for one log.
 _TAILS = (1 << 14, 1 << 18)
+# Seconds of the CPU for such an end, where a job's own patterns are tried.
+_PATTERN_SECONDS = 2.0
 _LONGEST = 10_000  # bytes of a line that is read
 _RANK_LOG = re.compile(r"rank-(\d+)\.log")
 
@@ -32,19 +38,25 @@ def last_point(run: RunFolder, patterns: Sequence[str] = ()) -> Progress:
     """
     formats: Sequence[Format] = FORMATS
     if patterns:
-        with contextlib.suppress(re.error, ValueError):  # written for another version of hpcrun
+        # Written for another version of hpcrun, perhaps.
+        with contextlib.suppress(re.error, ValueError, RecursionError, OverflowError):
             formats = *(own_format("log_patterns", each) for each in patterns), *FORMATS
+    error = HpcrunError(f"{run.path}: its log_patterns take for ever: they are passed over")
     for rank, path in _candidates(run):
         try:
-            with path.open("rb") as file:
+            with open_plain(path) as file:
                 info = os.fstat(file.fileno())
                 for tail in _TAILS:
                     file.seek(max(0, info.st_size - tail))
-                    found = _last_in(file.read(tail), tail < info.st_size, formats, rank)
+                    with time_limit(_PATTERN_SECONDS, error) if patterns else nullcontext():
+                        found = _last_in(file.read(tail), tail < info.st_size, formats, rank)
                     if found is not None:
                         return Progress(step=found[0], metric=LOSS, value=found[1], log=path)
                     if tail >= info.st_size:
                         break
+        except HpcrunError as slow:
+            remark(slow.message)
+            return Progress()
         except OSError:
             continue
     return Progress()

@@ -14,6 +14,7 @@ from typing import Any
 from msgspec import structs
 
 from hpcrun.errors import SpecError
+from hpcrun.files import read_plain
 from hpcrun.metrics.parse import ParsedRun
 from hpcrun.plan.types import Plan
 from hpcrun.runs.layout import RunFolder, sweep_folder
@@ -82,7 +83,7 @@ def code_digests(run: RunFolder) -> dict[str, str]:
             continue
         data = b""
         with contextlib.suppress(OSError):
-            data = os.fsencode(path.readlink()) if path.is_symlink() else path.read_bytes()
+            data = os.fsencode(path.readlink()) if path.is_symlink() else read_plain(path)
         digests[str(path.relative_to(code))] = hashlib.sha256(data).hexdigest()
     return digests
 
@@ -110,7 +111,7 @@ def with_code(runs_dir: Path, runs: Sequence[ParsedRun]) -> tuple[list[ParsedRun
 def _asked(path: Path) -> dict[str, str]:
     """Flatten the job as it was asked; nothing where its file is gone or damaged."""
     try:
-        tree = parse_document(path.read_text(encoding="utf-8"), str(path), [])
+        tree = parse_document(read_plain(path).decode("utf-8"), str(path), [])
     except (OSError, UnicodeDecodeError, SpecError):
         return {}
     return {

@@ -12,11 +12,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 from msgspec import Struct
 
 from hpcrun.controller.context import Context, slurm_transport
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
+from hpcrun.files import read_plain, remark
+from hpcrun.ownership import is_own, whose
 from hpcrun.runs import layout, records
 from hpcrun.runs.layout import ARRAY, RUN_ID, RunFolder, SweepFolder
 from hpcrun.runs.records import History, Submitted
@@ -34,6 +37,7 @@ _TASKS = re.compile(r"([0-9]+)_\[([0-9,-]+)(?:%[0-9]+)?\]|([0-9]+)_([0-9]+(?:[,-
 
 # A run, a whole sweep, or the id of a job that hpcrun did not submit.
 Target = RunFolder | SweepFolder | str
+T = TypeVar("T", RunFolder, SweepFolder)
 
 
 class Targets(Struct, frozen=True, kw_only=True):
@@ -208,7 +212,7 @@ def find(
     runs_dir: Path, word: str | None, lookup: Lookup | None = None
 ) -> RunFolder | SweepFolder | None:
     """Find a run or a sweep: by its id or the unique start or end of it, by Slurm id, or the
-    newest (None).
+    newest (None); or, also another user's, by the path of its folder.
 
     123 is the whole array, 123_4 one run of it. A Slurm id that two runs had (a cluster may count
     from 1 again) means the newer one. Pass one ``lookup`` to find many words. Raises InputError for
@@ -224,17 +228,36 @@ def find(
             "an empty name: no run has it",
             fix="is a variable in the command not set? hpcrun status lists the runs",
         )
+    if "/" in word:
+        return _find_folder(Path(os.path.abspath(word)))  # noqa: PTH100
     if RUN_ID.fullmatch(word) and (runs_dir / word).is_dir():
-        return RunFolder(runs_dir / word)
+        return _own(RunFolder(runs_dir / word))
     sweep_id = layout.sweep_id_of(word) or word
     if RUN_ID.fullmatch(sweep_id) and layout.sweep_folder(runs_dir, sweep_id).path.is_dir():
-        return layout.sweep_folder(runs_dir, sweep_id)
+        return _own(layout.sweep_folder(runs_dir, sweep_id))
     lookup = lookup or Lookup(runs_dir)
     if is_job_id(word):
         found = _find_job(lookup, word)
         if found is not None or len(word) < 8:  # a longer one may be the date of a run id
             return found
     return _find_by_part(lookup, word)
+
+
+def _find_folder(path: Path) -> RunFolder | SweepFolder | None:
+    """Find a run or a sweep by its folder: it may be another user's, and then that is said."""
+    sweep_id = layout.sweep_id_of(path.name)
+    if not RUN_ID.fullmatch(sweep_id or path.name) or not path.is_dir():
+        return None
+    if who := whose(path):
+        remark(f"{path}: a run of {who}'s")
+    return RunFolder(path) if sweep_id is None else SweepFolder(path)
+
+
+def _own(found: T) -> T:
+    """Insist that a run or a sweep is the user's own. Raises InputError."""
+    if who := whose(found.path):
+        raise InputError(f"{found.path.name}: a run of {who}'s", fix=f"name it as {found.path}")
+    return found
 
 
 def plain_id(word: str) -> str:
@@ -302,7 +325,8 @@ class Lookup:
     def _job_folders(self) -> Iterator[tuple[str, str]]:
         """Go through all ids and their folders; "" is that of a run without a job of its own."""
         with contextlib.suppress(OSError):
-            text = (self.runs_dir / INDEX).read_text(encoding="utf-8", errors="replace")
+            index = self.runs_dir / INDEX
+            text = "" if whose(index) else read_plain(index).decode("utf-8", "replace")
             lines = (line.partition("\t") for line in text.split("\n"))
             self._known = {name: job_id for name, tab, job_id in lines if tab}
         arrays = {name for name in self.names if layout.sweep_id_of(name)}
@@ -387,9 +411,14 @@ def list_runs(runs_dir: Path) -> Iterator[RunFolder]:
 
 
 def list_names(runs_dir: Path) -> list[str]:
-    """List all names in the folder, runs newest first; the folder is read once."""
+    """List all names in the folder, runs newest first; the folder is read once.
+
+    Another user's runs are left out: anybody could put one beside the user's own.
+    """
     try:
         names = os.listdir(runs_dir)  # noqa: PTH208 - names alone are wanted
+        if not is_own(runs_dir.stat()):
+            names = [name for name in names if not whose(runs_dir / name)]
     except (FileNotFoundError, NotADirectoryError):
         return []
     # There may be thousands: as text they are sorted at once, and only those of one second need

@@ -25,7 +25,7 @@ from hpcrun.controller.usage import UsageStep, close_all
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.metrics.curve import Curve, quantile
 from hpcrun.metrics.names import EVAL_LOSS, LOSS, SAMPLES_PER_SECOND, TOKENS_PER_SECOND
-from hpcrun.ownership import name_of_user
+from hpcrun.ownership import name_of_user, whose
 from hpcrun.plan.types import label
 from hpcrun.report.facts import seconds_per_step, steps_left
 from hpcrun.runs.layout import RUN_ID, RunFolder, SweepFolder, sweep_folder, sweep_id_of
@@ -236,7 +236,7 @@ def _run_of(context: Context, job: SlurmJob) -> RunFolder | None:
         if (sweep_id := sweep_id_of(path.name)) is not None:
             number = int(job.task) if job.task.isdigit() else 0
             path = sweep_folder(path.parent, sweep_id).run(number).path
-        if RUN_ID.fullmatch(path.name) and path.is_dir():
+        if RUN_ID.fullmatch(path.name) and path.is_dir() and not whose(path):
             return RunFolder(path)
     return None
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from msgspec import Struct, structs
 
+from hpcrun.files import open_plain, remark
+from hpcrun.ownership import stranger
 from hpcrun.runs.layout import RunFolder
 
 # Without ^, which would be tried at each byte of a long log; the first word is searched for.
@@ -66,21 +68,33 @@ def log_files(run: RunFolder) -> list[LogFile]:
     The messages of the harness and of Slurm on the job's end are in that one.
     """
     found = []
-    for attempt in filter(str.isdigit, _names(run.logs)):
+    names = _names(run.logs)
+    for attempt in filter(str.isdigit, names):
         for name in _names(run.logs / attempt):
             match = re.fullmatch(r"(node|rank)-(\d+)\.log", name)
             if match:
                 file = LogFile(run.logs / attempt / name, int(attempt))
                 found.append(structs.replace(file, **{match[1]: int(match[2])}))
     found.sort(key=lambda f: (f.attempt or 0, f.rank is None, (f.node or 0) + (f.rank or 0)))
-    return found + ([LogFile(run.batch_log)] if run.batch_log.exists() else [])
+    return found + ([LogFile(run.batch_log)] if run.batch_log.name in names else [])
 
 
 def _names(folder: Path) -> list[str]:
+    """List the folders and files; what is neither, and links of somebody else's, is left out."""
     try:
-        return [entry.name for entry in os.scandir(folder)]
+        return [entry.name for entry in os.scandir(folder) if not _is_unfit(entry)]
     except (FileNotFoundError, NotADirectoryError):
         return []
+
+
+def _is_unfit(entry: os.DirEntry[str]) -> bool:
+    is_plain = entry.is_dir() or entry.is_file()
+    whose = stranger(entry.stat(follow_symlinks=False)) if entry.is_symlink() else ""
+    if is_plain and not whose:
+        return False
+    what = f"a link of {whose}'s" if whose else "not a plain file"
+    remark(f"{entry.path}: {what}: it is passed over")
+    return True
 
 
 def part_of(text: bytes | memoryview, attempt: int) -> tuple[int, int]:
@@ -119,7 +133,7 @@ def _begins(text: bytes | memoryview) -> Iterator[tuple[int, int]]:
 
 def read_at(path: str | Path, offset: int, limit: int) -> bytes:
     """Read up to ``limit`` bytes from ``offset``; empty at the end. Raises OSError."""
-    with open(path, "rb") as file:  # noqa: PTH123 - a str of any bytes, opened in the hot loop
+    with open_plain(path) as file:
         file.seek(offset)
         return file.read(limit)
 

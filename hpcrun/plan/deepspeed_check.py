@@ -49,6 +49,7 @@ class _Check:
         self, config: Mapping[str, Any], job: Job, training: Training, given: Given
     ) -> None:
         self.config, self.training, self.found = config, training, job.found
+        self.guesses = 100
         self.job = job.spec.deepspeed or DeepSpeed()
         self.answer, self.file_name = given.answer, self.job.config_file or ""
         lines = given.file.lines if given.file is not None else {}
@@ -97,7 +98,8 @@ class _Check:
             elif key in DEPRECATED:
                 self.note(key, f"is deprecated; write {DEPRECATED[key]}")
             elif key not in REMOVED and expected is None and by_table and key not in read:
-                wrong.append(_no_such_key(key))
+                wrong.append(_no_such_key(key, guesses=self.guesses > 0))
+                self.guesses -= 1
             if expected is not None:
                 wrong.append(_mistyped(value, expected, key, self.training.framework, by_table))
             for message in filter(None, wrong):
@@ -182,8 +184,10 @@ def _params(params: Mapping[str, Any], start: str) -> Iterator[tuple[str, Any, K
                 yield f"{start}.{name}", item, Key("number")
 
 
-def _no_such_key(key: str) -> str:
-    """Explain an unknown key, with a guess at what was meant."""
+def _no_such_key(key: str, *, guesses: bool) -> str:
+    """Explain an unknown key, with a guess at what was meant: of thousands the first have one."""
+    if not guesses:
+        return "DeepSpeed has no such key"
     *above, name = key.split(".")
     section: Any = KEYS
     for part in above:

@@ -31,6 +31,8 @@ _ONLY_WITH = {
 }
 # ${HPCRUN_LOCAL_DIR} is no placeholder: bash fills it, on each node.
 _TOKEN = re.compile(r"\$\{HPCRUN_LOCAL_DIR\}|\{\{|\}\}|\{([A-Za-z_][A-Za-z0-9_]*)\}|[{}]")
+# Characters of a text that a message shows.
+_SHOWN = 200
 _NAME = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -45,8 +47,10 @@ class Findings(Struct):
     fix: str = ""
 
     def refuse(self, path: str, message: str) -> None:
-        """Add a problem with the value at a path of the job."""
-        self.problems.append(Problem(path, message))
+        """Add a problem with the value at a path of the job; the same one again adds nothing."""
+        last = self.problems[-1] if self.problems else None
+        if last is None or (last.path, last.message) != (path, message):
+            self.problems.append(Problem(path, message))
 
 
 class Job(Struct, frozen=True, kw_only=True):
@@ -99,7 +103,8 @@ def fill(text: str, values: Mapping[str, str], path: str, found: Findings) -> st
         if name in values:
             return values[name]
         if name is None:
-            message = f"a lone {token} in {text!r}; write {token * 2} for a brace"
+            shown = repr(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!r}..."
+            message = f"a lone {token} in {shown}; write {token * 2} for a brace"
         elif name in _ONLY_WITH:
             message = f"{{{name}}}: there is one only with {_ONLY_WITH[name]}"
         else:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 from collections.abc import Iterator, Sequence
 from io import StringIO
 from pathlib import Path
@@ -23,10 +24,10 @@ from typing import Any
 
 from msgspec import structs, to_builtins
 
+from hpcrun.files import whole_file
 from hpcrun.metrics.curve import Series, Summary, column_names, curve_rows
 from hpcrun.metrics.parse import ParsedRun
 from hpcrun.metrics.store import Sample
-from hpcrun.report.files import whole_file
 from hpcrun.views.numbers import number
 
 
@@ -133,11 +134,29 @@ def csv_pieces(runs: Sequence[ParsedRun], *, full: bool = False) -> Iterator[str
         columns.insert(0, "source")
     buffer = StringIO()
     writer = csv.DictWriter(buffer, columns, lineterminator="\n", extrasaction="ignore")
-    writer.writeheader()
+    writer.writerow({column: _cell(column) for column in columns})
     for run in runs:
         for row in map(structs.asdict, run.samples) if by_sample else curve_rows(run.curve):
-            writer.writerow({"source": run.source} | row)
+            cells = {"source": run.source} | row
+            texts = {key: _cell(each) for key, each in cells.items() if isinstance(each, str)}
+            writer.writerow(cells | texts)
             yield buffer.getvalue()
             buffer.seek(0)
             buffer.truncate()
     yield buffer.getvalue()  # the header, if there are no rows
+
+
+def _cell(text: str) -> str:
+    r"""Return a text for a cell: no formula of a spreadsheet's, and nothing for a terminal.
+
+    A number stays one, and so does what only begins with a sign.
+
+    >>> _cell("=1+cmd|'/C calc'!A0"), _cell("loss\x1b[2J\x07"), _cell("-1.5"), _cell("@SUM(1)")
+    ("'=1+cmd|'/C calc'!A0", 'loss\\x1b[2J\\x07', '-1.5', "'@SUM(1)")
+    """
+    text = re.sub(r"[\x00-\x1f\x7f-\x9f]", lambda found: f"\\x{ord(found[0]):02x}", text)
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
+    return text

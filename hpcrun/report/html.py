@@ -22,6 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from hpcrun.files import whole_file
 from hpcrun.metrics.curve import Curve, Point, Restart
 from hpcrun.metrics.names import (
     EPOCH,
@@ -46,7 +47,7 @@ from hpcrun.report.facts import (
     running_facts,
     single_values,
 )
-from hpcrun.report.files import package_of, whole_file
+from hpcrun.report.files import package_of
 from hpcrun.views.numbers import GIB, count_of, format_bytes, format_value, number
 from hpcrun.views.table import printable
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcrun.errors import InputError
+from hpcrun.files import whole_file
 from hpcrun.metrics.names import (
     EVAL_LOSS,
     GRAD_NORM,
@@ -37,7 +38,7 @@ from hpcrun.report.axes import (
     x_axis,
 )
 from hpcrun.report.facts import has_curve, main_metric, point_text
-from hpcrun.report.files import checked_suffix, package_of, whole_file
+from hpcrun.report.files import checked_suffix, package_of
 from hpcrun.views.numbers import count_of, format_value
 from hpcrun.views.table import shorten
 

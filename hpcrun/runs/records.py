@@ -10,14 +10,14 @@ import os
 from itertools import chain
 from pathlib import Path
 from stat import S_IMODE
-from threading import get_ident
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct, field, structs
 
+from hpcrun import files
 from hpcrun.errors import HpcrunError, InputError
-from hpcrun.ownership import is_own
+from hpcrun.ownership import is_own, whose
 from hpcrun.plan.types import Plan
 from hpcrun.runs import layout
 from hpcrun.runs.layout import RunFolder, SweepFolder
@@ -272,21 +272,11 @@ class History(Struct, frozen=True, kw_only=True):
 
 def write_file(path: Path, data: bytes, mode: int = 0o644) -> None:
     """Write a file whole or not at all. Raises HpcrunError naming the file."""
-    part = path.with_name(f".{path.name}.part-{os.getpid()}-{get_ident()}")
     try:
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-        with os.fdopen(descriptor, "wb") as file:
+        with files.replacing(path, mode) as file:
             file.write(data)
-        part.replace(path)
     except OSError as error:
-        with contextlib.suppress(OSError):  # read-only, say: what failed first is what is wrong
-            part.unlink(missing_ok=True)
-        raise HpcrunError(f"{path}: {error.strerror}", fix=space_fix(error)) from error
-
-
-def space_fix(error: OSError) -> str:
-    """Return a question about the disk for an error that a full one causes; "" for others."""
-    return "is the file system full, or your quota?" if error.errno in (28, 122) else ""
+        raise HpcrunError(f"{path}: {error.strerror}", fix=files.space_fix(error)) from error
 
 
 def write_record(path: Path, record: Any, mode: int = 0o644) -> None:
@@ -295,25 +285,30 @@ def write_record(path: Path, record: Any, mode: int = 0o644) -> None:
 
 
 def read_record(path: Path, type_: type[T]) -> T | None:
-    """Read a record; None while it is not there. A damaged one counts as not there.
+    """Read a record; None while it is not there. What is no record counts as not there.
 
     Network file systems may show a name before its content, so an unreadable record is asked for
     again by whoever polls. Which Slurm to ask is believed from the user's own records alone.
     """
     hook = None
     try:
-        with path.open("rb") as file:
-            data = file.read()
+        with files.open_plain(path) as file:
+            data = files.read_bounded(file, path)
             if b"slurm_conf" in data and not is_own(os.fstat(file.fileno())):
                 hook = _without_slurm_conf
     except (FileNotFoundError, NotADirectoryError):
+        return None
+    except files.Unfit as error:
+        files.remark(f"{path}: {error.strerror}: it is passed over")
         return None
     except OSError as error:
         raise HpcrunError(f"{path}: {error.strerror}") from error
     try:
         # Not msgspec's decoder: texts that are not UTF-8 stand in a plan as lone surrogates.
         return msgspec.convert(json.loads(data, object_hook=hook), decodable(type_))
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError, OverflowError):
+        if data.strip(b"\0 \n"):
+            files.remark(f"{path}: damaged, or of another version of hpcrun: it is passed over")
         return None
 
 
@@ -395,7 +390,9 @@ def read_history(folder: RunFolder) -> History:
 
 
 def write_seen(path: Path, seen: Seen | SweepSeen) -> None:
-    """Keep an end for later readers; in a folder of somebody else's there may be none."""
+    """Keep an end for later readers, but in no folder of somebody else's."""
+    if whose(path.parent.parent) or whose(path.parent):
+        return
     with contextlib.suppress(OSError, HpcrunError):
         path.parent.mkdir(exist_ok=True)
         write_record(path, seen)
@@ -551,8 +548,8 @@ def owner_run(checkpoint_dir: Path) -> RunFolder | None:
 def successors_of(run: RunFolder) -> list[Path]:
     """List the folders of later runs that use this run's checkpoints, and that exist."""
     try:
-        files = list(run.successors.iterdir())
+        paths = list(run.successors.iterdir())
     except OSError:
         return []
-    found = (read_record(file, Successor) for file in files if file.suffix == ".json")
+    found = (read_record(file, Successor) for file in paths if file.suffix == ".json")
     return [Path(one.run_dir) for one in found if one is not None and Path(one.run_dir).is_dir()]

@@ -160,7 +160,7 @@ def test_silence_of_slurm(hpcrun: Caller) -> None:
         (["."], ".: a folder"),
         (["bad"], "bad:2: slots=0: slots are a number from 1 to 65536"),
         (["binary"], "not UTF-8 text"),
-        (["n1", "--slots", "2", "-o", "no/such/folder"], "no/such/folder: No such file"),
+        (["n1", "--slots", "2", "-o", "no/such/folder"], "no/such/folder: no such folder"),
         (["n1", "--slots", "2", "-o", "."], ".: a folder"),
     ],
 )

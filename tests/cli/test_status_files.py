@@ -29,7 +29,7 @@ def tools(hpcrun: Caller) -> Path:
 
 def read(hpcrun: Caller, *argv: str) -> list[str]:
     """The files of runs that a call reads, not those that it writes for the next one."""
-    return [name for name in opened(hpcrun, *argv) if ".part-" not in name]
+    return [name for name in opened(hpcrun, *argv) if ".part" not in name]
 
 
 @pytest.fixture

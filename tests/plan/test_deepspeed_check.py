@@ -336,3 +336,9 @@ def test_all_problems_at_once() -> None:
         "zero_optimization: {reduce_bucket_size: '5e7', offload_param: {device: cpu}}"
     )
     assert len(found) == 5
+
+
+def test_of_thousands_of_unknown_keys_the_first_have_a_guess() -> None:
+    keys = ", ".join(f"unknown_key_{index}: 1" for index in range(3000))
+    found = in_config(keys)
+    assert len(found) == 3000 and sum("of your own" in text for text in found) == 100

@@ -113,3 +113,11 @@ def test_the_run_before_gives_its_checkpoints_to_those_that_ask() -> None:
     for after in (None, Dependency("7")):
         with pytest.raises(SpecError, match="there is one only with --after RUN"):
             plan(text, after=after)
+
+
+def test_a_text_of_braces_is_refused_in_few_words() -> None:
+    def size(count: int) -> int:
+        fill("{x" * count, {}, "command[0]", found := Findings())
+        return sum(len(str(problem)) for problem in found.problems)
+
+    assert 0 < size(16_000) == size(1_000)

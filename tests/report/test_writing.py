@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.errors import InputError
-from hpcrun.report.files import whole_file
+from hpcrun.files import whole_file
 from tests.source import ROOT
 
 
@@ -78,7 +78,7 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_standard_output_is_written_to_be_it_a_pipe_or_a_file(tmp_path: Path) -> None:
     program = (
-        "from pathlib import Path; from hpcrun.report.files import whole_file\n"
+        "from pathlib import Path; from hpcrun.files import whole_file\n"
         "print('before', flush=True)\n"
         "with whole_file(Path('/dev/stdout')) as file: file.write(b'x,y\\n')\n"
     )

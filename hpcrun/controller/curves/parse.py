@@ -7,12 +7,13 @@ import re
 import select
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from msgspec import Struct, structs
 
 from hpcrun.controller.context import Context, slurm_transport
-from hpcrun.controller.curves.read_log import LogFileReader, Pieces, line_at
+from hpcrun.controller.curves.read_log import PATTERN_SECONDS, LogFileReader, Pieces, line_at
 from hpcrun.controller.logs import masker_of
 from hpcrun.controller.targets import Target, find, find_each, no_runs_in
 from hpcrun.errors import InputError
@@ -27,6 +28,7 @@ from hpcrun.report.health import find_warnings
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import read_plan, runs_of
 from hpcrun.secrets.mask import Masker
+from hpcrun.signals import time_limit
 
 STDIN = Path("/dev/stdin")
 # How many points of each metric are kept of a long log: more than a window or a page can show.
@@ -243,10 +245,24 @@ class CurveLog:
         for attempt, path in self._files():
             if attempt < self._attempt:
                 continue
-            for pieces in pieces_of(path):
+            for pieces in self._limited(path, pieces_of(path)):
                 self._add(attempt, path, pieces)
                 if progress is not None:
                     progress(path, self._readers[path].position)
+
+    def _limited(self, path: Path, pieces: Iterator[Pieces]) -> Iterator[Pieces]:
+        """Give each piece, unless a user's own pattern takes far too long for one."""
+        own = ", ".join(form.pattern.pattern for form in self._formats if not form.needle)
+        error = InputError(
+            f"{path}: the pattern {own} takes for ever",
+            fix="repeat nothing that is repeated, as in (a+)+, and name what ends a .*",
+        )
+        while True:
+            with time_limit(PATTERN_SECONDS, error) if own else nullcontext():
+                found = next(pieces, None)
+            if found is None:
+                return
+            yield found
 
     def _add(self, attempt: int, path: Path, pieces: Pieces) -> None:
         self._attempt = attempt
@@ -301,7 +317,7 @@ def own_formats(patterns: Iterable[str], where: str) -> tuple[Format, ...]:
         try:
             re.compile(pattern)  # first: what is no pattern has no names either
             made.append(own_format(where.lstrip("-"), pattern))
-        except (re.error, ValueError) as error:
+        except (re.error, ValueError, RecursionError, OverflowError) as error:
             fix = r"give its values names, as in 'it (?P<step>\d+) L (?P<loss>\S+)'"
             raise InputError(f"{where} {pattern}: {error}", fix=fix) from error
     return tuple(made)

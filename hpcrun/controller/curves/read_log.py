@@ -25,6 +25,7 @@ from hpcrun.metrics.lines.formats.table import FORMATS
 from hpcrun.metrics.lines.line import may_be_document
 from hpcrun.metrics.lines.read import BLOCK, LONGEST_LINE, RANGE, THOROUGH, Reader
 from hpcrun.metrics.row import Frame, Placed
+from hpcrun.signals import time_limit
 
 Pieces = list[Frame | Placed]
 _File = io.BufferedReader | io.BufferedIOBase
@@ -33,6 +34,8 @@ _DAMAGES = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
 # Below this, the processes cost more than they save.
 _LONG = 4 * RANGE
 _MOST_PROCESSES = 4
+# Seconds of the CPU for one piece of a log, a megabyte or less: a user's pattern may need for ever.
+PATTERN_SECONDS = 20.0
 # How a compressed file begins, and what reads it; by name what Python lacks.
 _COMPRESSED: dict[bytes, Callable[[IO[bytes]], io.BufferedIOBase] | str] = {
     b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file),
@@ -176,13 +179,14 @@ class LogFileReader:
         # The last worker's is held by the caller alone; others' by those that began after them.
         ours.close()
         reader = self.reader
-        with contextlib.suppress(BrokenPipeError), self.path.open("rb") as file:
+        with contextlib.suppress(BrokenPipeError, TimeoutError), self.path.open("rb") as file:
             for number in numbers:
                 reader.move(line_at(file, number * RANGE))
                 file.seek(reader.offset)
                 before, pieces = reader.lines_read, []
                 while block := file.read(min(BLOCK, (number + 1) * RANGE - reader.offset)):
-                    pieces += reader.feed(block)
+                    with time_limit(PATTERN_SECONDS, TimeoutError()):  # the caller reports it
+                        pieces += reader.feed(block)
                 if reader.table is not None:
                     return
                 answers.send((pieces, reader.lines_read - before))

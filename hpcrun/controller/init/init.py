@@ -26,9 +26,9 @@ from hpcrun.controller.context import (
 )
 from hpcrun.controller.init import survey
 from hpcrun.errors import InputError, OutOfReach
+from hpcrun.files import whole_file
 from hpcrun.plan.profile import Change, Facts, changes, listed, profile_text
 from hpcrun.plan.site import Answers, Site, build_site
-from hpcrun.report.files import whole_file
 from hpcrun.signals import signals_wait
 from hpcrun.spec.job import Cluster
 from hpcrun.spec.load import load_cluster

@@ -1,0 +1,134 @@
+"""What others put where hpcrun reads and writes: runs, files that are none, links, escapes."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from hpcrun.errors import InputError
+from hpcrun.files import whole_file
+from hpcrun.runs.records import write_file
+from tests.cli.calling import Caller
+from tests.cli.test_status import make_run
+from tests.needs import require_root
+
+STRANGER = 12345
+MINE, THEIRS = "20261120-081455-train-7k3q", "20261121-081455-train-8x2z"
+LOG = "step=1 loss=2.5\nstep=2 loss=2.25\n"
+
+
+def plant(hpcrun: Caller, job_id: str) -> Path:
+    """Put a run of somebody else's, newer than the user's own, into a folder that all share."""
+    require_root()
+    run = make_run(hpcrun, THEIRS, job_id, ended=time.time(), log=LOG)
+    hpcrun.runs.chmod(0o1777)
+    for path in (run.path, *run.path.rglob("*")):
+        os.chown(path, STRANGER, STRANGER)
+    return run.path
+
+
+def test_a_strangers_run_is_meant_by_its_path_alone(hpcrun: Caller) -> None:
+    make_run(hpcrun, MINE, "15", ended=time.time(), log="step=1 loss=9.5\n")
+    path = plant(hpcrun, "15")
+    assert "9.5" in hpcrun("parse", "--json").out and "9.5" in hpcrun("parse", "15", "--json").out
+    assert "8x2z" not in hpcrun("status", "-n", "all").out
+    refused = hpcrun("resubmit", THEIRS)
+    assert refused.code == 2 and f"a run of {STRANGER}'s" in refused.err
+    assert str(path) in refused.err
+    for verb in (("wait", "8x2z"), ("logs", "8x2z"), ("cancel", "8x2z"), ("requeue", "8x2z")):
+        assert hpcrun.process(*verb).code == 2, verb
+    named = hpcrun("parse", str(path), "--json")
+    assert json.loads(named.out)["runs"][0]["metrics"]["loss"]["last"]["value"] == 2.25
+    assert f"note: {path}: a run of {STRANGER}'s" in named.err
+    assert not (path / "cache").exists(), "nothing is written there"
+
+
+def test_an_index_of_a_strangers_is_not_believed(hpcrun: Caller) -> None:
+    require_root()
+    make_run(hpcrun, MINE, "15", ended=time.time(), log=LOG)
+    index = hpcrun.runs / ".job-ids"
+    index.write_text(f"{MINE}\t16\n")
+    os.chown(index, STRANGER, STRANGER)
+    assert MINE in hpcrun("parse", "15").out
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device", "huge", "deep", "torn"])
+@pytest.mark.parametrize("name", ["plan.json", "cancelled.json", "attempts/0/end.json"])
+def test_a_record_that_is_none_is_named_and_passed_over(
+    hpcrun: Caller, kind: str, name: str
+) -> None:
+    run = make_run(hpcrun, MINE, "15", log=LOG)
+    path = run.path / name
+    spoil(path, kind)
+    for verb in (("status", MINE), ("parse", MINE), ("logs", MINE)):
+        done = hpcrun.process(*verb)
+        assert "Traceback" not in done.err, verb
+    assert f"{path}: " in hpcrun.process("status", MINE).err
+
+
+def spoil(path: Path, kind: str) -> None:
+    path.unlink(missing_ok=True)
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "device":
+        require_root()
+        os.mknod(path, 0o020666, os.makedev(1, 5))  # /dev/zero
+    elif kind == "huge":
+        path.touch()
+        os.truncate(path, 1 << 40)
+    else:
+        path.write_text("[" * 100_000 if kind == "deep" else '{"a')
+
+
+def test_logs_and_jobs_that_are_none_are_named_and_passed_over(hpcrun: Caller) -> None:
+    run = make_run(hpcrun, MINE, "15", ended=time.time(), log=LOG)
+    os.mkfifo(run.logs / "0" / "rank-1.log")
+    os.mkfifo(run.logs / "batch.log")
+    (hpcrun.project / "jobs").mkdir()
+    os.mkfifo(hpcrun.project / "jobs" / "bad.yaml")
+    logs, jobs = hpcrun.process("logs", MINE), hpcrun.process("jobs")
+    assert "loss=2.25" in logs.out and f"{run.logs}/0/rank-1.log: not a plain file" in logs.err
+    assert jobs.code == 0 and jobs.err.count("bad.yaml: not a plain file") == 1
+
+
+def test_a_pattern_that_takes_for_ever_is_given_up(
+    hpcrun: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcrun.controller.curves.parse.PATTERN_SECONDS", 0.5)
+    hpcrun.write("a.log", f"step=1 loss=2 {'a' * 40}b\n")
+    done = hpcrun("parse", "a.log", "--pattern", "(a+)+(?P<loss>c)")
+    assert done.code == 2 and "takes for ever" in done.err
+
+
+def test_what_is_written_follows_no_link_of_a_strangers(tmp_path: Path) -> None:
+    require_root()
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    link = tmp_path / "out.csv"
+    link.symlink_to(victim)
+    os.chown(link, STRANGER, STRANGER, follow_symlinks=False)
+    # What a part was called before could be foreseen.
+    (tmp_path / f".hpcrun-{os.getpid()}.part").symlink_to(victim)
+    with pytest.raises(InputError, match="a link of 12345's"), whole_file(link) as file:
+        file.write(b"x")
+    with whole_file(tmp_path / "b.csv") as file:
+        file.write(b"x")
+    write_file(tmp_path / "record.json", b"x")
+    assert victim.read_text() == "mine"
+
+
+def test_no_words_of_others_command_the_terminal(hpcrun: Caller) -> None:
+    evil = "\x1b]0;owned\x07\x1b[2J\x9b1A\u202e"
+    run = make_run(hpcrun, MINE, "15", ended=time.time(), log=LOG)
+    record = json.loads(run.submitted.read_text()) | {"name": f"n{evil}", "host": evil}
+    run.submitted.write_text(json.dumps(record))
+    hpcrun.write(f"jobs/a{evil.replace('/', '')}.yaml", f"description: {json.dumps(evil)}\n")
+    for verb in ("status", f"status {MINE}", "jobs", f"logs {evil}", f"parse {evil}", f"x{evil}"):
+        done = hpcrun(*verb.split(" "))
+        for text in (done.out, done.err):
+            assert not {"\x07", "\x9b", "\u202e"} & set(text), verb
+            assert "\x1b]" not in text and "\x1b[2J" not in text, verb
