@@ -93,8 +93,8 @@ GUARDS = [
     guard(
         46,
         HARNESS,
-        ' || MASTER_ADDR=$(first_address "${hosts[0]}" "${hosts[1]}") || exit 1\n',
-        ' || export MASTER_ADDR=$(first_address "${hosts[0]}" "${hosts[1]}") || exit 1\n',
+        ' MASTER_ADDR=$(first_address "${hosts[0]}" "${hosts[1]}") || exit 1\n',
+        ' export MASTER_ADDR=$(first_address "${hosts[0]}" "${hosts[1]}") || exit 1\n',
         f"{RENDEZVOUS}::test_a_failure_to_find_the_address_ends_the_job",
     ),
     guard(
@@ -222,7 +222,7 @@ GUARDS = [
     guard(
         58,
         HARNESS,
-        '    if ! mkdir -- "$attempt_dir" 2>/dev/null; then\n',
+        '    if ! (umask go-w && mkdir -- "$attempt_dir") 2>/dev/null; then\n',
         '    if ! mkdir -p -- "$attempt_dir" 2>/dev/null; then\n',
         f"{ALONE}::test_of_many_at_once_one_runs",
         f"{ALONE}::test_a_duplicate_ends_at_once_and_changes_nothing",
