@@ -54,6 +54,7 @@ from hpcrun.metrics.passes import (
     Turn,
     changes,
     follow,
+    rises,
     starts_with_each_epoch,
 )
 from hpcrun.metrics.steps import BY_EPOCH, IN_ORDER, Steps, choose_way, find_steps
@@ -413,12 +414,14 @@ class _Axis:
             most = max((len(numbers) for numbers, *_ in places), default=0)
             for (_, known), (numbers, passes, steps) in zip(attempt, places, strict=True):
                 if 2 * len(numbers) >= most:
-                    chosen.append((numbers + sum(map(len, rows)), passes, steps))
+                    if rows:
+                        numbers = numbers + sum(map(len, rows))
+                    chosen.append((numbers, passes, steps))
                     rows += known
                     break
         if not chosen:
             return None
-        numbers, passes, steps = map(np.concatenate, zip(*chosen, strict=True))
+        numbers, passes, steps = map(join, zip(*chosen, strict=True))
         if self.in_order:
             steps = np.arange(len(numbers))  # each point counts
         last = _last_of_each(passes, steps)
@@ -464,6 +467,8 @@ class _Axis:
 
 def _last_of_each(passes: Ints, steps: Ints) -> Ints:
     """Return which points are the last ones of their step in a pass, in the order of these."""
+    if rises(steps) and (passes == passes[:1]).all():
+        return np.arange(len(steps))
     order = np.lexsort((steps, passes))
     passes, steps = passes[order], steps[order]
     differs = (passes[1:] != passes[:-1]) | (steps[1:] != steps[:-1])

@@ -411,8 +411,9 @@ def without_summary(rows: Rows) -> Rows:
 
 
 def join(columns: Iterable[NDArray[Any]]) -> NDArray[Any]:
-    """Join columns one behind the other; there may be none."""
-    return np.concatenate([np.empty(0, np.int64), *columns])
+    """Join columns one behind the other; there may be none. One column stays itself."""
+    first, *others = [*columns] or [np.empty(0, np.int64)]
+    return np.concatenate([first, *others]) if others else first
 
 
 def filled(column: Floats | None, count: int) -> Floats:

@@ -98,6 +98,14 @@ class Frame(Struct, gc=False):
         """Count the rows."""
         return len(self.offsets)
 
+    @property
+    def kind(self) -> object:
+        """What frames that may be joined have in common."""
+        has = (self.steps is not None, self.epochs is not None, self.times is not None)
+        # Bars are distinguished by their totals; beside an epoch it may be its length.
+        by_total = self.layout.bar is not None or self.epochs is not None
+        return self.layout, has, self.total if by_total else None
+
     def arrays(self) -> list[array[Any]]:
         """List all columns."""
         places = (self.offsets, self.steps, self.epochs, self.times)

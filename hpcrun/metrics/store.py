@@ -176,23 +176,20 @@ class Store:
         ]
 
     def _put(self, log: Log, frame: Frame) -> None:
-        layout, bar = frame.layout, frame.layout.bar
+        layout, bar, epochs = frame.layout, frame.layout.bar, frame.epochs
         if bar is not None:
             layout = replace(layout, bar=bar_name(bar))
-            if frame.epochs is None and (epoch := epoch_of(bar)) is not None:
-                frame = replace(frame, epochs=array("d", [epoch]) * len(frame))
-        has = (frame.steps is not None, frame.epochs is not None, frame.times is not None)
-        # Bars are distinguished by their descriptions without numbers, and their totals.
-        # Beside an epoch the total may be its length.
-        key = (layout, has, None if bar is None and frame.epochs is None else frame.total)
-        form = log.forms.get(key)
+            if epochs is None and (epoch := epoch_of(bar)) is not None:
+                epochs = array("d", [epoch]) * len(frame)
+            frame = replace(frame, layout=layout, epochs=epochs)
+        form = log.forms.get(frame.kind)
         if form is None:
             names = self._known(layout.names)
             if names is None or len(log.forms) >= _MOST_FORMS:
                 return
             # The drawings of a bar give the rows between them their steps: those are kept.
             every = 1 if _counts(layout) else self._every
-            form = log.forms[key] = Form(
+            form = log.forms[frame.kind] = Form(
                 replace(layout, names=names),
                 array("q"),
                 None if frame.steps is None else array("q"),

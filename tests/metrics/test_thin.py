@@ -175,6 +175,22 @@ class TestMemory:
         peak(1)  # what is loaded at first use
         assert peak(40) < 1.5 * peak(4)
 
+    @pytest.mark.slow
+    def test_deriving_takes_about_as_much_as_what_is_stored(self) -> None:
+        """A row of eight values takes 80 bytes."""
+        rows, names = 200_000, ("loss", *(f"metric_{index}" for index in range(7)))
+        column = array("d", range(rows))
+        layout = Layout("json", "train", None, None, names)
+        places = array("q", range(rows))
+        store = Store()
+        store.begin(0)
+        store.add([Frame(layout, places, places, None, column, (column,) * 8)])
+        tracemalloc.start()
+        derive(store, 100)
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert most < 100 * rows
+
     def test_beyond_the_bound_every_kth_row_is_kept_and_a_note_says_so(self) -> None:
         store = Store(most_bytes=150_000)
         store.begin(0)

@@ -345,13 +345,10 @@ class Reader:
                     self._read_line(found.group(), offset)
 
     def _take_pieces(self) -> list[Frame | Placed]:
-        """Return all that was read; a frame of bars, or beside epochs, has rows of one total."""
+        """Return all that was read, a frame of each kind."""
         kinds: dict[object, list[Frame]] = {}
         for frame in self._frames:
-            has = (frame.steps is not None, frame.epochs is not None, frame.times is not None)
-            by_total = frame.layout.bar is not None or frame.epochs is not None
-            kind = (frame.layout, has, frame.total if by_total else None)
-            kinds.setdefault(kind, []).append(frame)
+            kinds.setdefault(frame.kind, []).append(frame)
         frames = sorted(map(_joined, kinds.values()), key=lambda frame: frame.offsets[0])
         pieces: list[Frame | Placed] = [*self._marks, *frames]
         self._frames, self._marks = [], []
