@@ -130,7 +130,7 @@ class Run:
         logs = JobLogs(self._context, [self._folder], query)
         if not follow:
             logs.check()
-        events: Iterator[Status | Lines] = logs.follow() if follow else logs.read()
+        events: Iterator[Status | Lines | str] = logs.follow() if follow else logs.read()
         masker = None if raw else masker_of(self._context, [self._folder])
         return _lines(events, masker, with_prefix=rank is None)
 
@@ -508,29 +508,32 @@ def _cancel(
 
 
 def _lines(
-    events: Iterable[Status | Lines], masker: Masker | None, *, with_prefix: bool
+    events: Iterable[Status | Lines | str], masker: Masker | None, *, with_prefix: bool
 ) -> Iterator[str]:
     """Give what comes of logs line by line; a long line may come in pieces."""
     from hpcrun.controller.logs import Lines
     from hpcrun.secrets.mask import FileMasker
 
     maskers: dict[Path, FileMasker] = {}
-    begun: dict[Path, tuple[bytes, str]] = {}
+    begun: dict[Path, tuple[bytes, Lines]] = {}
+
+    def text(event: Lines, line: bytes) -> str:
+        return (event.file.prefixed(line) if with_prefix else line).decode("utf-8", "replace")
+
     for event in events:
         if not isinstance(event, Lines) or not event.data:
             continue
-        prefix = event.file.prefix if with_prefix else ""
         shown = event.data
         if masker is not None:
             shown = maskers.setdefault(event.file.path, FileMasker(masker)).mask(shown)
-        data = begun.pop(event.file.path, (b"", ""))[0] + shown
+        data = begun.pop(event.file.path, (b"", event))[0] + shown
         if not event.data.endswith((b"\n", b"\r")):
-            begun[event.file.path] = (data, prefix)
+            begun[event.file.path] = data, event
             continue
         for line in data.splitlines():
-            yield prefix + line.decode("utf-8", "replace")
-    for data, prefix in begun.values():
-        yield prefix + data.decode("utf-8", "replace")
+            yield text(event, line)
+    for data, event in begun.values():
+        yield text(event, data)
 
 
 def _listed(runs: Iterable[Run], function: str) -> list[Run]:

@@ -300,7 +300,8 @@ def _show_end(answer: dict[str, Any], found: Found) -> None:
         note(f"taken without asking: {defaults}")
     for text in answer["notes"]:
         note(f"note: {text}")
-    written = [_near(Path(path)) for path in answer["written"] if ".schema." not in path]
+    ours = (".schema.json", ".gitignore")  # for editors, and to keep those out of git
+    written = [_near(Path(path)) for path in answer["written"] if not path.endswith(ours)]
     if written:
         say(f"\nwrote {' and '.join(written)}")
     if answer["action"] == "created" and "LOOK" in found.profile.read_text(errors="replace"):

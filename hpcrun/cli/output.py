@@ -216,32 +216,36 @@ def window() -> Look:
     return Look(*width_and_height(), has_colour(), not has_unicode())
 
 
-def columns() -> int:
-    """Return the terminal's width, as shutil.get_terminal_size() finds it; 80 without one.
+def columns(default: int = 80) -> int:
+    """Return the terminal's width: $COLUMNS, or that of the terminal of any stream, as of a pager.
 
-    shutil would import three libraries of compression first.
+    shutil.get_terminal_size() would import three libraries of compression first.
     """
     with contextlib.suppress(ValueError):
         if (given := int(os.environ.get("COLUMNS", ""))) > 0:
             return given
-    for stream in (sys.__stdout__, sys.__stderr__):
+    for stream in (sys.__stdout__, sys.__stderr__, sys.__stdin__):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             if (found := os.get_terminal_size(stream.fileno()).columns) > 0:  # type: ignore[union-attr]
                 return found
-    return 80
+    return default
 
 
 def width_and_height() -> tuple[int, int]:
     """Return the size to draw in, in characters."""
     import shutil
 
-    size = shutil.get_terminal_size((100, 30))
-    return size.columns, size.lines
+    return columns(100), shutil.get_terminal_size((100, 30)).lines
 
 
 def is_terminal() -> bool:
     """Return whether the output is a terminal."""
     return sys.stdout.isatty()
+
+
+def can_draw() -> bool:
+    """Return whether the output is a terminal on which a picture can be drawn again in place."""
+    return is_terminal() and os.environ.get("TERM") != "dumb"
 
 
 def has_colour() -> bool:

@@ -75,7 +75,7 @@ class LogPrinter:
 
             data = for_terminal(data, colours=self._colours)
         if data:
-            emit_bytes(prefixed(data, event.file.prefix))
+            emit_bytes(prefixed(data, event.file))
             self._end = data[-1:]
 
     def show_all(self, events: Iterable[Lines]) -> bool:
@@ -107,12 +107,11 @@ class LogPrinter:
                 yield found.group()
 
 
-def prefixed(data: bytes, prefix: str) -> bytes:
-    """Put a prefix before each line, and before each state of a progress bar."""
-    if not prefix:
+def prefixed(data: bytes, file: LogFile) -> bytes:
+    """Put a file's prefix before each line, and before each state of a progress bar."""
+    if not file.prefix:
         return data
-    head = prefix.encode()
-    return b"".join(head + found.group() for found in _STATES.finditer(data))
+    return b"".join(file.prefixed(found.group()) for found in _STATES.finditer(data))
 
 
 def _as_json(file: LogFile, line: bytes) -> str:

@@ -20,7 +20,7 @@ from hpcrun.cli.options import (
     parse_when,
     seconds,
 )
-from hpcrun.cli.output import emit_json, is_terminal, note, say
+from hpcrun.cli.output import can_draw, emit_json, is_terminal, note, say
 from hpcrun.errors import InputError
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ def top(
     from hpcrun.cli.watch_top import print_snapshot, watch_top
 
     where = context(cluster)
-    if as_json or not is_terminal():
+    if as_json or not can_draw():
         return print_snapshot(where, jobs, count=count, usage=not no_usage, as_json=as_json)
     return watch_top(where, jobs, count=count, usage=not no_usage)
 

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 import click
 from msgspec import structs
 
-from hpcrun.cli.output import as_wide, is_terminal, note, width_and_height
+from hpcrun.cli.output import as_wide, can_draw, note, width_and_height
 from hpcrun.cli.show_curve import drawing
 from hpcrun.controller.context import Context
 from hpcrun.controller.curves.follow_curve import CurveFollower, Followed
@@ -41,7 +41,7 @@ def watch_curve(
     On a terminal they are drawn as they grow, unless ``is_quiet``. Ctrl-C ends the following and
     never the run; of log files, which nobody knows the end of, it is the way to the last report.
     """
-    is_drawn = is_terminal() and not is_quiet
+    is_drawn = can_draw() and not is_quiet
     if is_drawn:
         context = structs.replace(context, waiting=nullcontext)  # a word would stand in the picture
     follower = CurveFollower(context, words, patterns=patterns, every=every)

@@ -14,7 +14,7 @@ from hpcrun.runs.layout import RunFolder, SweepFolder
 from hpcrun.runs.records import runs_of
 from hpcrun.runs.status import JobStatus
 from hpcrun.views.status import state_line, verdict_lines
-from hpcrun.views.table import Look
+from hpcrun.views.table import Look, dim
 
 _LOOK = Look(colour=True)  # where standard error has none, they are taken out again
 
@@ -47,7 +47,10 @@ def watch_logs(
     """
     try:
         for event in logs.follow(with_lines=with_lines):
-            if not isinstance(event, JobStatus):
+            if isinstance(event, str):
+                if not quiet:
+                    note(dim(event, _LOOK))
+            elif not isinstance(event, JobStatus):
                 printer.show(event)
             elif not quiet:
                 printer.pause()

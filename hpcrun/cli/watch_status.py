@@ -10,7 +10,7 @@ from contextlib import nullcontext
 
 from msgspec import structs
 
-from hpcrun.cli.output import encodable, is_terminal, look, width_and_height
+from hpcrun.cli.output import can_draw, encodable, look, width_and_height
 from hpcrun.cli.show_status import Found, Query, find_out, print_found
 from hpcrun.controller.context import Context
 from hpcrun.controller.monitor import CALM, CALMEST, Monitor, Pace, Watched
@@ -68,7 +68,7 @@ def watch_status(context: Context, query: Query) -> int:
 
     Raises InputError where the output is no terminal.
     """
-    if not is_terminal():
+    if not can_draw():
         raise InputError(
             "--watch draws on a terminal",
             fix="hpcrun wait waits for runs; a loop may call hpcrun status twice a minute",

@@ -5,6 +5,7 @@ Never changes or cancels anything.
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import re
@@ -23,7 +24,14 @@ from hpcrun.errors import HpcrunError, InputError
 from hpcrun.files import Unfit, open_plain, read_plain
 from hpcrun.logs.files import LogFile, Tail, end_in, log_files, part_of, start_of_last
 from hpcrun.runs.layout import RunFolder
-from hpcrun.runs.records import End, read_history, read_plan, read_record, read_task, runs_of
+from hpcrun.runs.records import (
+    End,
+    read_history,
+    read_plan,
+    read_record,
+    read_task,
+    runs_of,
+)
 from hpcrun.secrets.kinds import is_secret_name, looks_random
 from hpcrun.secrets.mask import Masker, SecretMark
 
@@ -34,6 +42,8 @@ if TYPE_CHECKING:
 
 # A line shows this much after it is written at most, in seconds; also after hours of silence.
 LOOK_EVERY = 0.1
+# After how long the follower of a run that prints nothing is told what it waits for, in seconds.
+SILENCE = 3.0
 # Each look at a file is a request to the file server: hundreds of ranks take turns, but those that
 # wrote last, rank 0 and the batch script are looked at each time.
 FILES_A_TURN = 24
@@ -142,6 +152,8 @@ class JobLogs:
         self._lively: list[LogFile] = []
         self._turn = 0
         self._next_list = 0.0
+        # What a run waits for that has not begun to print, and when that is told.
+        self._has_spoken, self._stage, self._told_at = False, "", math.inf
 
     @cached_property
     def monitor(self) -> Monitor:
@@ -283,10 +295,11 @@ class JobLogs:
 
     def follow(
         self, *, with_lines: bool = True, sleep: Callable[[float], None] = time.sleep
-    ) -> Iterator[JobStatus | Lines]:
+    ) -> Iterator[JobStatus | Lines | str]:
         """Follow until all is over: new lines, and statuses that changed; final ones come last.
 
-        While Slurm is out of reach the state is UNKNOWN and the following goes on.
+        While Slurm is out of reach the state is UNKNOWN and the following goes on. A text says what
+        a run waits for whose program has printed nothing yet.
         """
         while True:
             snapshot = self.monitor.poll()
@@ -295,7 +308,22 @@ class JobLogs:
             yield from snapshot.changed
             if snapshot.is_over:
                 return
+            if with_lines and len(self.runs) == 1:
+                yield from self._silence(snapshot.statuses[0])
             sleep(LOOK_EVERY)
+
+    def _silence(self, status: JobStatus) -> Iterator[str]:
+        """Say what a run waits for, each once it has for a moment, until its program prints."""
+        now = time.monotonic()
+        if self._has_spoken or status.run is None or status.final:
+            return
+        from hpcrun.controller.why import stage_of  # here: who only reads needs no state
+
+        if (stage := stage_of(status, status.run)) != self._stage:
+            self._stage, self._told_at = stage, now + SILENCE
+        elif now >= self._told_at:
+            self._told_at = math.inf
+            yield f"waiting for {stage}"
 
     def _new_events(self, *, is_last: bool) -> Iterator[Lines]:
         """Yield what is new in the files whose turn it is; at last in all, to the very end."""
@@ -326,6 +354,8 @@ class JobLogs:
                 self.output.note(data)
             if file not in self._lively[:1]:
                 self._lively = [file, *(each for each in self._lively if each != file)][:LIVELY]
+            own = file.rank is None and (file.node is None or (data or b"").startswith(b"hpcrun: "))
+            self._has_spoken = self._has_spoken or not own
             yield Lines(file, data or b"", "" if data else f"{file.path} was rewritten")
 
     def _is_new_attempt(self, file: LogFile) -> bool:

@@ -13,9 +13,12 @@ from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_transport
 from hpcrun.controller.status import Memory
 from hpcrun.errors import OutOfReach
+from hpcrun.runs.layout import RunFolder
+from hpcrun.runs.records import attempt_indices
 from hpcrun.runs.status import JobStatus, WhyWaiting
 from hpcrun.slurm.jobs import SlurmJob
 from hpcrun.slurm.reasons import Numbers, explain, find_numbers, parse_limit, show_limits_argv
+from hpcrun.slurm.states import WAITING
 from hpcrun.transport import Transport
 
 # Limits that are asked about for one listing; the other jobs are explained without numbers.
@@ -46,6 +49,19 @@ def with_whys(
         structs.replace(status, why=found.get(status.job_id or "")) if _waits(status) else status
         for status in statuses
     ]
+
+
+def stage_of(status: JobStatus, run: RunFolder) -> str:
+    """Say what a run does before its program prints, by Slurm's state and the attempt's records."""
+    if status.state in WAITING:
+        why = f": {explain(status.reason, status.job_id or '').words}" if status.reason else ""
+        return f"its turn in the queue{why}"
+    newest = max(attempt_indices(run), default=None)
+    if newest is None:
+        return "its node to begin"
+    if not (run.attempts / str(newest) / "launched").exists():
+        return "its setup: modules, environment, files"
+    return "the program's first line: it imports, compiles or reads its data"
 
 
 def _waits(status: JobStatus) -> bool:

@@ -61,6 +61,15 @@ class LogFile(Struct, frozen=True):
             parts.append("stderr")
         return f"[{' '.join(parts)}]: "
 
+    def prefixed(self, line: bytes) -> bytes:
+        """Put the prefix before a line; the one that torch itself puts before its errors goes.
+
+        >>> LogFile(Path("x"), 0, node=1, rank=3).prefixed(b"[rank3]: ValueError: no")
+        b'[rank3]: ValueError: no'
+        """
+        prefix = self.prefix.encode()
+        return prefix + line.removeprefix(f"[rank{self.rank}]: ".encode()) if prefix else line
+
 
 def log_files(run: RunFolder) -> list[LogFile]:
     """List a run's logs: attempt by attempt the ranks, then the nodes; last the batch script's.

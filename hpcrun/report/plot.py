@@ -22,8 +22,8 @@ SMALLEST_HEIGHT = 6
 LARGEST_WIDTH = 500
 LARGEST_HEIGHT = 200
 
-# Of the 16 colours of every terminal theme, those that are dark on many last; then bright ones.
-_COLOURS = ("36", "33", "35", "32", "31", "34", "96", "93", "95", "92", "91", "94")
+# Of xterm's 256 colours some that are legible on black and on white: 4:1 or so on each (WCAG).
+_COLOURS = tuple(f"38;5;{n}" for n in (30, 166, 163, 28, 33, 160, 94, 98, 64, 168, 67, 130))
 _MARKS = "*o+x#@%&ABCDEFGHIJKLMNPQRSTUVWXYZ"
 _ASCII = str.maketrans("┤│└─┬┊━·", "||+-+:*.")
 # Unicode 15, Braille Patterns: U+2800 and a bit for each dot, by column and row of the dot.
@@ -48,6 +48,7 @@ class Line(Struct, frozen=True):
 
     ``smoothed``: whether the smoothed curve is drawn; None lets the scatter decide. ``raw``:
     whether the curve as it is then lies faintly below; None: if it is the only one.
+    ``is_points``: points stand for it, beneath the curves.
     """
 
     label: str
@@ -55,6 +56,7 @@ class Line(Struct, frozen=True):
     y: Sequence[float]
     smoothed: bool | None = None
     raw: bool | None = None
+    is_points: bool = False
 
 
 class _Drawn(Struct, frozen=True):
@@ -65,6 +67,7 @@ class _Drawn(Struct, frozen=True):
     style: Style
     raw: list[tuple[float, float]]
     is_smoothed: bool
+    is_points: bool
     broken: list[float]
 
 
@@ -126,12 +129,16 @@ def _prepare(line: Line, index: int, axes: tuple[Axis, Axis], look: Look, severa
     has_raw = is_smoothed and (not several if line.raw is None else line.raw)
     is_braille = not look.ascii_only and (look.colour or not (several or is_smoothed))
     sgr = line_sgr(index)
+    mark = "" if is_braille else line_mark(index, look, several)
+    places = thin(x, smoothed, 2 * look.width)
+    if line.is_points:  # each by itself, between gaps
+        mark = "o" if look.ascii_only else "•"
+        places = [each for place in places for each in (place, (place[0], math.nan))]
     return _Drawn(
         label=line.label,
-        places=thin(x, smoothed, 2 * look.width),
-        style=Style(
-            "" if is_braille else line_mark(index, look, several), f"1;{sgr}" if has_raw else sgr
-        ),
+        places=places,
+        style=Style(mark, f"1;{sgr}" if has_raw else sgr),
+        is_points=line.is_points,
         raw=thin(x, y, 2 * look.width) if has_raw else [],
         is_smoothed=is_smoothed,
         broken=sorted(
@@ -170,7 +177,7 @@ def _keys(
     several = len(drawn) > 1
     keys: list[tuple[Style, str]] = []
     for index, line in enumerate(drawn):
-        mark = line_mark(index, look, several)
+        mark = line.style.mark if line.is_points else line_mark(index, look, several)
         label = [line.label] if several and legend else []
         if line.raw:
             keys.append((Style("·", f"2;{line_sgr(index)}"), "raw"))
@@ -227,7 +234,7 @@ def _framed(
         if line.raw:
             style = Style("." if look.ascii_only else "", f"2;{line_sgr(index)}", is_faint=True)
             canvas.curve(line.raw, style)
-    for line in drawn:
+    for line in sorted(drawn, key=lambda line: not line.is_points):
         canvas.curve(line.places, line.style)
     for line in drawn:
         for x in line.broken:

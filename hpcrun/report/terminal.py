@@ -163,7 +163,7 @@ def _evaluation(run: ParsedRun, name: str, drawn: Line) -> list[Line]:
     height = max(known) - min(known)
     if max(*known, *beside) - min(*known, *beside) > 1.5 * height:
         return []
-    return [Line(EVAL_LOSS, x, y, smoothed=False)]
+    return [Line(EVAL_LOSS, x, y, smoothed=False, is_points=True)]
 
 
 def facts_table(runs: Sequence[ParsedRun], main: str, look: Look) -> list[str]:

@@ -30,8 +30,10 @@ from hpcrun.views.table import (
 
 # ---- lines on one job
 
-RED, GREEN, YELLOW, BLUE, CYAN = "31", "32", "33", "34", "36"
+# The yellow and the cyan of the 16 colours are faint on white: these are from xterm's 256.
+RED, GREEN, YELLOW, BLUE, MAGENTA, CYAN = "31", "32", "38;5;130", "34", "35", "38;5;30"
 _COLOURS = {"COMPLETED": GREEN, "RUNNING": BLUE, "PENDING": YELLOW, "UNKNOWN": YELLOW}
+_COLOURS["CANCELLED"] = MAGENTA  # it did not fail
 
 
 def state_colour(state: str) -> str:
@@ -70,7 +72,7 @@ def state_line(status: JobStatus, look: Look) -> str:
 
 def end_line(status: JobStatus, look: Look) -> str:
     """Say how a job ended, in one line: state, exit code, who failed first; of which task."""
-    colour = GREEN if status.ok else RED
+    colour = state_colour(status.state)
     text = paint(f"{status.label}: {status.state}", f"{colour};{BOLD}", look)
     if not status.ok:
         text += _failure(status)

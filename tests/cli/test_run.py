@@ -93,6 +93,20 @@ def test_what_a_job_runs_nobody_else_can_write(hpcrun: Caller) -> None:
     assert "train.py" in {path.name for path in (run / "code").iterdir()}
 
 
+@pytest.mark.slow
+def test_who_follows_is_told_what_a_silent_run_waits_for(hpcrun: Caller) -> None:
+    hpcrun.write("slow.py", "import time; time.sleep(4); print('at last')")
+    setup = f"{{python: {sys.executable}, commands: [sleep 4]}}"
+    hpcrun.write("slow.yaml", f"script: slow.py\nlauncher: srun\nsetup: {setup}\n")
+    done = hpcrun.process("run", "slow.yaml")
+    assert done.code == 0 and done.out.count("at last") == 1, done
+    told = [line for line in done.err.splitlines() if line.startswith("waiting for ")]
+    assert told == [
+        "waiting for its setup: modules, environment, files",
+        "waiting for the program's first line: it imports, compiles or reads its data",
+    ]
+
+
 @pytest.mark.parametrize(
     "streams",
     [">&-", ">&- 2>&- <&-", ">/dev/full", ">/dev/full 2>/dev/full", "| { read -r line; }"],

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.cli.show_logs import LogPrinter
+from hpcrun.cli.show_logs import LogPrinter, prefixed
 from hpcrun.controller.logs import Lines
 from hpcrun.logs.files import LogFile
 
@@ -39,3 +39,11 @@ def test_nothing_joins_a_line_that_is_open(
             printer.show(event)
         found += capsysbinary.readouterr().out + (b"|" if event is None else b"")
     assert found == shown
+
+
+def test_the_rank_that_torch_names_stands_once() -> None:
+    file = LogFile(Path("x"), 0, node=0, rank=1)
+    data = b"[rank1]: Traceback\nplain\n"
+    assert prefixed(data, file) == b"[rank1]: Traceback\n[rank1]: plain\n"
+    first = LogFile(Path("x"), 0, node=0, rank=0)
+    assert prefixed(b"[rank0]: Traceback\n", first) == b"[rank0]: Traceback\n"

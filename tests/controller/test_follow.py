@@ -64,9 +64,7 @@ def test_before_a_new_attempt_its_own_run_alone_is_read(
     for name in ("0-a", "0-b", "1-a"):
         (tmp_path / name).write_text(f"{name}\n")
     shown = [
-        each.heading[:9] or each.data.decode().strip()
-        for each in events
-        if not isinstance(each, JobStatus)
+        each.heading[:9] or each.data.decode().strip() for each in events if isinstance(each, Lines)
     ]
     assert shown == ["0-a", "attempt 1", "1-a", "0-b"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from itertools import pairwise
 from statistics import linear_regression
 from typing import Any
@@ -71,12 +72,26 @@ def test_nan_leaves_a_gap_and_is_marked() -> None:
 def test_noise_is_drawn_faintly_and_smoothed() -> None:
     values = [2 + 0.5 * (-1) ** n - n / 200 for n in range(200)]
     text = draw([line(*values)], colour=True, ascii_only=False)
-    assert "\x1b[2;36m" in text and "\x1b[1;36m" in text
+    assert "\x1b[2;38;5;30m" in text and "\x1b[1;38;5;30m" in text
     assert "raw" in text.splitlines()[0] and "smoothed" in text.splitlines()[0]
     several = draw([line(*values), line(*values)], colour=True, ascii_only=False)
-    assert "noise smoothed" in several.splitlines()[0] and "\x1b[2;36m" not in several
+    assert "noise smoothed" in several.splitlines()[0] and "\x1b[2;38;5;30m" not in several
     calm = draw([line(*(n / 200 for n in range(200)))], colour=True, ascii_only=False)
-    assert "smoothed" not in calm and "\x1b[2;36m" not in calm
+    assert "smoothed" not in calm and "\x1b[2;38;5;30m" not in calm
+
+
+def test_an_evaluation_is_points_beneath_the_curve() -> None:
+    falls = [2 - n / 100 for n in range(100)]
+    rare = Line("eval", [20.0, 60.0], [0.3, 1.7], smoothed=False, is_points=True)
+    text = draw([line(*falls), rare], colour=True, ascii_only=False)
+    heading, _, below = text.partition("\n")
+    assert heading.count("•") == 1 and below.count("•") == 2
+    # The curve is whole, wherever the points are.
+    alone = draw([line(*falls)], colour=True, ascii_only=False)
+    same = Line("eval", [float(n) for n in range(100)], falls, smoothed=False, is_points=True)
+    covered = draw([line(*falls), same], colour=True, ascii_only=False)
+    dots = re.compile("[\u2800-\u28ff]")
+    assert dots.findall(covered) == dots.findall(alone)
 
 
 def test_restarts_are_marked() -> None:

@@ -240,16 +240,21 @@ def schema_files(found: Found, *, job: bool) -> dict[Path, str]:
     """Return the JSON Schemas for editors that are missing or not this hpcrun's."""
     files: dict[Path, str] = {}
     folder = found.profile.parent if found.for_user else found.project / SCHEMAS
-    wanted: dict[Path, Any] = {folder / "cluster.schema.json": json_schema("cluster")}
+    wanted = {folder / "cluster.schema.json": _as_text(json_schema("cluster"))}
     if job:
-        wanted[found.project / SCHEMAS / "job.schema.json"] = json_schema("job")
-    for path, schema in wanted.items():
-        text = json.dumps(schema, indent=1) + "\n"
+        wanted[found.project / SCHEMAS / "job.schema.json"] = _as_text(json_schema("job"))
+    if any(path.parent.name == SCHEMAS for path in wanted):
+        wanted[found.project / SCHEMAS / ".gitignore"] = "*\n"  # init writes them anew
+    for path, text in wanted.items():
         with contextlib.suppress(OSError, UnicodeDecodeError):
             if path.read_text() == text:
                 continue
         files[path] = text
     return files
+
+
+def _as_text(schema: Mapping[str, Any]) -> str:
+    return json.dumps(schema, indent=1) + "\n"
 
 
 def write_files(files: Mapping[Path, str]) -> None:
