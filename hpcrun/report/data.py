@@ -154,7 +154,7 @@ def _cell(text: str) -> str:
     >>> _cell("=1+cmd|'/C calc'!A0"), _cell("loss\x1b[2J\x07"), _cell("-1.5"), _cell("@SUM(1)")
     ("'=1+cmd|'/C calc'!A0", 'loss\\x1b[2J\\x07', '-1.5', "'@SUM(1)")
     """
-    text = re.sub(r"[\x00-\x1f\x7f-\x9f]", lambda found: f"\\x{ord(found[0]):02x}", text)
+    text = re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda found: f"\\x{ord(found[0]):02x}", text)
     try:
         float(text)
     except ValueError:
