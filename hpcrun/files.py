@@ -125,6 +125,8 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         while target.is_symlink():
             if whose := stranger(target.lstat()):
                 raise InputError(f"{target}: a link of {whose}'s", fix="name another file")
+            with suppress(FileNotFoundError):
+                target.stat()  # raises OSError for a circle of links
             target = Path(os.path.abspath(target.parent / target.readlink()))  # noqa: PTH100
         if target.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))

@@ -100,3 +100,10 @@ def test_places_where_nothing_can_be_written_are_reported(tmp_path: Path) -> Non
         write(tmp_path / "file" / "a.csv", b"")
     with pytest.raises(InputError, match=r"/proc/a\.csv"):
         write(Path("/proc/a.csv"), b"")
+
+
+def test_a_circle_of_links_is_refused(tmp_path: Path) -> None:
+    circle = tmp_path / "loss.csv"
+    circle.symlink_to(circle)
+    with pytest.raises(InputError, match="symbolic links"), whole_file(circle):
+        pass
