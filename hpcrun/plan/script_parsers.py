@@ -113,6 +113,8 @@ class _Argparse(Parser):
         self.plain = self.plain and certain
 
     def _read_option(self, call: ast.Call) -> None:
+        # Who keeps what it returns may change it: action.choices = list(MODELS).
+        self._expect(isinstance(next(self._nodes.around(call)), ast.Expr))
         names = [arg.value for arg in call.args if isinstance(arg, ast.Constant)]
         known = [name for name in names if isinstance(name, str)]
         keywords = {keyword.arg: keyword.value for keyword in call.keywords}
@@ -160,6 +162,8 @@ class _Argparse(Parser):
         }
         for attribute in nodes.of(ast.Attribute):
             self._expect(attribute.attr not in ("add_subparsers", "required"))
+            is_set = isinstance(attribute.ctx, ast.Store)
+            self._expect(not (is_set and attribute.attr in ("error", "exit", *_READS)))
             if attribute.attr == "add_argument":
                 self._expect(nodes.is_called(attribute) or bool(nodes.name_given(attribute)))
             elif attribute.attr == "argv":
@@ -167,6 +171,8 @@ class _Argparse(Parser):
                 self._expect(any(called(call) in _READS for call in calls))
         for start in nodes.of(ast.ImportFrom):
             self._expect("argv" not in [alias.name for alias in start.names])
+        # As in mock.patch.object(sys, "argv", [...]).
+        self._expect("argv" not in map(constant, nodes.of(ast.Constant)))
         for name in nodes.of(ast.Name):
             if name.lineno > ends.get(nodes.scoped(name.id, name), name.lineno):
                 continue
@@ -186,8 +192,8 @@ def _is_argparses(nodes: Nodes, function: ast.expr) -> bool:
     """Return whether a parser's class is argparse's own, and not one that is called like it."""
     if isinstance(function, ast.Attribute):
         names = [alias for plain in nodes.of(ast.Import) for alias in plain.names]
-        modules = [alias.asname or alias.name for alias in names if alias.name == ARGPARSE]
-        return isinstance(function.value, ast.Name) and function.value.id in modules
+        name = ast.unparse(function.value)
+        return {each.name for each in names if name in (each.asname, each.name)} == {ARGPARSE}
     classes = [node.name for node in nodes.of(ast.ClassDef)]
     sources = [
         node.module
@@ -283,8 +289,12 @@ class _Dataclasses(Parser):
         made = [call for call in calls if called(call) in DATACLASSES]
         reads = [call for call in calls if called(call) in _PARSE_DATACLASSES]
         self.certain = len(made) == 1 and len(made[0].args) == 1 and not made[0].keywords
-        self.certain = self.certain and any(not c.args and not c.keywords for c in reads)
+        self.certain = self.certain and not _changes_words(nodes)
+        self.certain = self.certain and any(
+            not call.args and not call.keywords and nodes.is_made(call) for call in reads
+        )
         self.plain = self.certain and len(reads) == 1
+        self.plain = self.plain and not any(called(call) == "add_argument" for call in calls)
         for call in made:
             listed = call.args[0] if call.args else None
             items = listed.elts if isinstance(listed, (ast.Tuple, ast.List)) else [listed]
@@ -326,6 +336,8 @@ class _Dataclasses(Parser):
         number = constant(default)
         metadata = given.get("metadata")
         notes = ast.unparse(metadata) if metadata is not None else ""
+        has_aliases = "aliases" in notes or "aliases" in given
+        self.plain = self.plain and not has_aliases
         names = [f"--{name}", *([f"--{name.replace('_', '-')}"] if "_" in name else [])]
         text = "str" if choices else text
         is_known = text in ("str", "int", "float") and "choices" not in notes
@@ -334,7 +346,7 @@ class _Dataclasses(Parser):
         self.options.append(
             Option(
                 names=list(dict.fromkeys(names)),
-                required=required and text != "bool",
+                required=required and text != "bool" and not has_aliases,
                 default=text_of(default),
                 number=number if type(number) is int else None,
                 choices=choices,
@@ -342,6 +354,17 @@ class _Dataclasses(Parser):
                 nargs=None if is_known else "?" if text == "bool" else "*",
             )
         )
+
+
+def _changes_words(nodes: Nodes) -> bool:
+    """Return whether sys.argv is more than looked at."""
+    words = [each for each in nodes.of(ast.Attribute) if each.attr == "argv"]
+    above = [next(nodes.around(each)) for each in words]
+    return (
+        any(not isinstance(each.ctx, ast.Load) for each in words)
+        or any(isinstance(each, (ast.Attribute, ast.Assign)) for each in above)
+        or any(isinstance(x, ast.Subscript) and not isinstance(x.ctx, ast.Load) for x in above)
+    )
 
 
 class _Hydra(Parser):

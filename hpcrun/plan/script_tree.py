@@ -11,7 +11,10 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 # A name, and the function in which it means one thing; None: the module.
 Scoped = tuple[ast.AST | None, str]
 # What stands in one of these is not always done.
-_PERHAPS = (ast.If, ast.Try, ast.For, ast.While, ast.IfExp, ast.BoolOp, ast.Lambda, ast.Match)
+_PERHAPS = (
+    *(ast.If, ast.Try, ast.For, ast.While, ast.IfExp, ast.BoolOp, ast.Lambda, ast.Match),
+    getattr(ast, "TryStar", ast.Try),
+)
 
 
 class Nodes:
@@ -26,6 +29,7 @@ class Nodes:
             inside = list(ast.iter_child_nodes(node))
             self._above |= dict.fromkeys(inside, node)
             found += inside
+        self._left = self._first_ways_out()
 
     def of(self, kind: type[T]) -> list[T]:
         return self._by_type.get(kind, [])
@@ -59,10 +63,30 @@ class Nodes:
         scopes = (None, *self.around(node))
         return isinstance(node, ast.Name) and any((scope, node.id) in names for scope in scopes)
 
-    def is_made(self, call: ast.AST, seen: Collection[str] = ()) -> bool:
-        """Return whether a call is made whenever the script is run, as far as can be seen."""
+    def _first_ways_out(self) -> dict[ast.AST | None, int]:
+        """Return the line in which each function, or the module, may first be left as a success."""
+        ways: list[ast.stmt | ast.expr] = [*self.of(ast.Return)]
+        for call in self.of(ast.Call):
+            code = call.args[0] if call.args else ast.Constant(0)
+            if called(call) in ("exit", "_exit") and constant(code) == 0:
+                ways.append(call)
+        first: dict[ast.AST | None, int] = {}
+        for way in sorted(ways, key=lambda way: -way.lineno):
+            if not any(map(_asks_words, self.around(way))):
+                first[self.function_around(way)] = way.end_lineno or way.lineno
+        return first
+
+    def is_made(self, call: ast.expr, seen: Collection[str] = ()) -> bool:
+        """Return whether a call is made whenever the script is run, as far as can be seen.
+
+        What depends on the command line itself counts as made.
+        """
+        if self._left.get(self.function_around(call), call.lineno) < call.lineno:
+            return False
         for node in self.around(call):
-            if isinstance(node, _PERHAPS) and not is_main_guard(node):
+            if isinstance(node, _PERHAPS) and not (is_main_guard(node) or _asks_words(node)):
+                return False
+            if isinstance(node, ast.With) and "suppress(" in ast.unparse(node.items[0]):
                 return False
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 above = self._above[node]
@@ -77,6 +101,11 @@ class Nodes:
         """Return whether an expression is what a call calls."""
         above = self._above[function]
         return isinstance(above, ast.Call) and above.func is function
+
+
+def _asks_words(node: ast.AST) -> bool:
+    """Return whether a node is ``if sys.argv[1].endswith(".json"):`` or the like."""
+    return isinstance(node, ast.If) and "argv" in ast.unparse(node.test)
 
 
 def called(call: ast.Call) -> str:

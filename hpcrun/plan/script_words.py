@@ -43,7 +43,9 @@ def check_words(
     ["--epochs: invalid int value: '3.5'"]
     """
     known = [name for option in facts.options for name in option.names] + list(_HELP)
-    of_file = facts.parser == "transformers" and (len(args) == 1 or "--config" in args)
+    # A first word that is no option may be a file with the values.
+    is_file = bool(args) and (len(args) == 1 or not args[0].startswith("-"))
+    of_file = facts.parser == "transformers" and (is_file or "--config" in args)
     unknown: list[tuple[str, str | None]] = []
     given: set[str] = set()
     for word in args:
@@ -93,7 +95,8 @@ def in_order(facts: ScriptFacts, args: Sequence[str]) -> list[str]:
             overrides.append(word)
             continue
         options.append(word)
-        option = takes.get(word)
+        meant = _meant(word, takes, True) if word.startswith("--") else {word}
+        option = takes.get(min(meant)) if meant else None
         is_optional = option is not None and option.nargs == "?"
         if option is None or option.nargs == 0 or not waiting:
             continue

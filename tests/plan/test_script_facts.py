@@ -74,6 +74,9 @@ NOT_PLAIN = [
     "def main(words=None):\n    return p.parse_args(words)\ndef run(argv):\n    main(argv)",
     "def main(words=[]):\n    return p.parse_args(words)\nmain()",
     "p.add_argument('--x', required=True).required = False",
+    "a = p.add_argument('--x', choices=['none'])\na.choices = list(MODELS)",
+    "p.error = print",
+    "with mock.patch.object(sys, 'argv', ['x']):\n    p.print_help()",
 ]
 
 
@@ -116,9 +119,16 @@ def test_of_other_parsers_nothing_is_reported(text: str) -> None:
         # It may never be asked, or what it refuses be caught.
         "import argparse\np = argparse.ArgumentParser()\n"
         "try:\n    p.parse_args()\nexcept SystemExit:\n    pass",
+        "import argparse\np = argparse.ArgumentParser()\n"
+        "with contextlib.suppress(SystemExit):\n    p.parse_args()",
+        "import argparse\ndef read():\n    if os.path.exists('a.json'):\n        return load()\n"
+        "    p = argparse.ArgumentParser()\n    return p.parse_args()\nread()",
+        "import argparse\nif done:\n    sys.exit()\np = argparse.ArgumentParser()\np.parse_args()",
         "import argparse\np = argparse.ArgumentParser()\ndef main():\n    p.parse_args()",
         "import argparse\np = argparse.ArgumentParser()\nif x:\n    p.parse_args()",
         # Other classes of that name.
+        "try:\n    import configargparse as argparse\nexcept ImportError:\n    import argparse\n"
+        "p = argparse.ArgumentParser()\np.parse_args()",
         "import argparse\nfrom configargparse import ArgumentParser\np = ArgumentParser()\n"
         "p.parse_args()",
         "import argparse, hydra\n@hydra.main()\ndef main(c): ...\np = argparse.ArgumentParser()\n"
@@ -318,6 +328,33 @@ def test_dataclasses_of_the_script(words: str, fault: str) -> None:
     assert faults(alone, ["--model_name", "x", "--nonsense"]) != []
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "parser.add_argument('--nonsense')",
+        "sys.argv += ['--model_name', 'x']",
+        "sys.argv.extend(more)",
+        "sys.argv[1:] = rest",
+        "argv = sys.argv",
+    ],
+)
+def test_dataclasses_with_more_than_their_fields(change: str) -> None:
+    text = DATACLASSES.replace("(BASE)", "")
+    text = text.replace("    if len", f"    {change}\n    if len")
+    assert faults(Script("a.py", facts(text)), ["--nonsense", "1", "--model_name", "x"]) == []
+
+
+def test_dataclasses_that_may_not_be_asked() -> None:
+    text = DATACLASSES.replace("(BASE)", "")
+    beginnings = ("mine.yaml", "--extra", "2")  # of a file that the script itself looks for
+    assert faults(Script("a.py", facts(text)), [*beginnings]) == []
+    caught = text.replace("\nmain()", "\ntry:\n    main()\nexcept SystemExit:\n    pass")
+    assert faults(Script("a.py", facts(caught)), ["--nonsense"]) == []
+    other = 'field(metadata={"aliases": ["-m"]})'
+    alias = text.replace("model_name: str", f"model_name: str = {other}")
+    assert faults(Script("a.py", facts(alias)), ["-m", "x"]) == []
+
+
 # ---- Hydra
 
 HYDRA = "import hydra\n@hydra.main(config_name='c')\ndef main(cfg): ...\nmain()"
@@ -328,6 +365,7 @@ HYDRA = "import hydra\n@hydra.main(config_name='c')\ndef main(cfg): ...\nmain()"
     [
         ("a.b=1 +c=2 ~d -cn mine --multirun e=1,2 hydra.run.dir=/x", ""),
         ("--config-name=mine --info config a=1", ""),
+        ("a=1 --config-n mine", ""),
         ("--lr=1", "--lr: a.py knows no such argument; did you mean lr=VALUE?"),
         ("--confg-dir=x", "--confg-dir: a.py knows no such argument; did you mean --config-dir?"),
         ("lr 1", "'lr': Hydra takes KEY=VALUE, +KEY=VALUE and ~KEY"),

@@ -124,8 +124,11 @@ class Checks:
         self, spec: JobSpec, program: Program, given: Sequence[str], findings: Findings
     ) -> None:
         """Refuse arguments with which the program certainly stops; doubts are the first notes."""
-        script = program.script
-        if script is None:
+        script, path = program.script, program.path
+        if script is None or path is None:
+            return
+        # HfArgumentParser reads train.args, beside train.py, before the command line.
+        if script.facts.parser == "transformers" and path.with_suffix(".args").exists():
             return
         from hpcrun.plan.script_words import check_words  # here: argparse takes long to load
 
