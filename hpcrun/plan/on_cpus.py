@@ -88,6 +88,7 @@ def check_on_cpus(
         instead = "the job's deepspeed section reaches it without"
         if spec.deepspeed is None:
             instead = "set deepspeed.config_file instead"
+        instead += " and precision: fp32" if precision != "fp32" else ""
         message = "without GPUs the Trainer takes each rank for the only one with it"
         found.refuse("args", f"{elsewhere}: {message}; {instead}, and give --ddp_backend gloo")
     elif trainer:
