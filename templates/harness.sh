@@ -34,9 +34,9 @@ die() {
     exit 1
 }
 
-# write_record FILE TEXT: whole or not at all.
+# write_record FILE TEXT: whole or not at all; whatever the job's umask, nobody else may write it.
 write_record() {
-    printf '%s\n' "$2" >"$1.part" && mv -f -- "$1.part" "$1"
+    (umask go-w && printf '%s\n' "$2" >"$1.part") && mv -f -- "$1.part" "$1"
 }
 
 # now: epoch seconds, milliseconds behind the point. Before bash 5 that takes a process.
@@ -49,18 +49,22 @@ now() {
 # ---- batch -------------------------------------------------------------------------------------
 
 batch() {
-    local attempt=${SLURM_RESTART_COUNT:-0} job=${SLURM_JOB_ID:-} begun code beat
+    local attempt=${SLURM_RESTART_COUNT:-0} job=${SLURM_JOB_ID:-} mode begun code beat
     # The task of an array by the name that people see.
     [ -z "${SLURM_ARRAY_TASK_ID-}" ] || job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
     attempt_dir=$HPCRUN_RUN_DIR/attempts/$attempt
-    # What lies there is read by bash: nobody else may write it. The job keeps its umask.
-    if ! (umask go-w && mkdir -- "$attempt_dir") 2>/dev/null; then
+    # What lies there is read by bash: nobody else may write it. The job keeps its umask; a mode that
+    # is named holds where a default ACL replaces the umask, too.
+    mode=$(printf '%o' $((0755 & ~$(umask))))
+    if ! mkdir -m "$mode" -- "$attempt_dir" 2>/dev/null; then
         [ -d "$attempt_dir" ] || die "cannot write to $HPCRUN_RUN_DIR on $host"
         say "attempt $attempt of this run is taken: job ${job:-here} is a duplicate and ends"
         exit 93
     fi
     export HPCRUN_ATTEMPT=$attempt
-    mkdir -p -- "$attempt_dir/failures" "$attempt_dir/ended" "$HPCRUN_RUN_DIR/logs/$attempt"
+    # shellcheck disable=SC2174 # the folders above them are there
+    mkdir -p -m "$mode" -- "$attempt_dir/failures" "$attempt_dir/ended" "$attempt_dir/local" \
+        "$HPCRUN_RUN_DIR/logs/$attempt"
     begun=$(now)
     write_record "$attempt_dir/begin.json" "{\"attempt\": $attempt, \"job_id\": \"$job\",\
  \"host\": \"$host\", \"pid\": $$, \"nodes\": \"${SLURM_JOB_NODELIST:-$host}\",\
@@ -136,6 +140,8 @@ finish() {
         if [ -n "$first" ]; then
             code=${first#*'"exit_code": '}
             code=${code%%,*}
+            # It is calculated with, and bash would run what stands in an index.
+            [[ $code =~ ^[0-9]{1,3}$ ]] || code=1
         elif [ "$code" -eq 0 ] && [ ! -e "$attempt_dir/launched" ]; then
             error "the job's setup ended before the training was started"
             code=1
@@ -211,12 +217,8 @@ launch() {
 
 # write_hostfile HOST...: the hosts in the order of their ranks; exports HPCRUN_HOSTFILE.
 write_hostfile() {
-    local name
     export HPCRUN_HOSTFILE=$attempt_dir/hostfile
-    for name; do
-        printf '%s slots=%s\n' "$name" "$HPCRUN_RANKS_PER_NODE"
-    done >"$HPCRUN_HOSTFILE.part"
-    mv -f -- "$HPCRUN_HOSTFILE.part" "$HPCRUN_HOSTFILE"
+    write_record "$HPCRUN_HOSTFILE" "$(printf "%s slots=$HPCRUN_RANKS_PER_NODE\n" "$@")"
 }
 
 # first_address FIRST SECOND: the address at which the other nodes reach the first one. Slurm's

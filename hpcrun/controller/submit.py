@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from stat import S_IMODE
 
 from msgspec import structs
 
@@ -56,8 +57,11 @@ def write(context: Context, made: Prepared, written: list[Path]) -> None:
             written.append(one.path)
         run = create_run_folder(one.path, is_array=one.is_sweep)
         if one is made:
+            mode = S_IMODE(run.path.stat().st_mode)
+            run.path.chmod(0o700)  # nobody reaches a copy that still has the project's modes
             write_code(context, made.plan, code)
             close_to_others(code)
+            run.path.chmod(mode)
         for file in one.files:
             write_file(run.path / file.name, file.text.encode("utf-8", "surrogateescape"))
         if not one.is_sweep:

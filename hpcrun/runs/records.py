@@ -325,15 +325,16 @@ def create_run_folder(path: Path, *, is_array: bool = False) -> RunFolder:
     """Make a new run folder with its empty parts, or that of a sweep's array. Raises InputError.
 
     Nobody else can write there, whatever the umask, which the job inherits: it runs what is there.
+    The modes are named, since a default ACL replaces the umask.
     """
     folder = RunFolder(path)
     umask = os.umask(0o077)
     os.umask(umask | 0o022)
     try:
-        path.mkdir(parents=True)
+        path.mkdir(0o755, parents=True)
         if not is_array:
-            folder.attempts.mkdir()
-            folder.logs.mkdir()
+            folder.attempts.mkdir(0o755)
+            folder.logs.mkdir(0o755)
     except OSError as error:
         what = "cannot make the sweep's folder" if is_array else "cannot make the run folder"
         raise InputError(
@@ -394,7 +395,7 @@ def write_seen(path: Path, seen: Seen | SweepSeen) -> None:
     if whose(path.parent.parent) or whose(path.parent):
         return
     with contextlib.suppress(OSError, HpcrunError):
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(0o755, exist_ok=True)
         write_record(path, seen)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -73,22 +75,27 @@ def test_a_bare_command(hpcrun: Caller) -> None:
 
 
 @pytest.mark.usefixtures("trainer")
-def test_what_a_job_runs_nobody_else_can_write(hpcrun: Caller) -> None:
-    """Whatever the umask, which the job keeps, and the modes of the project."""
+@pytest.mark.parametrize("is_acl", [False, True])
+def test_what_a_job_runs_nobody_else_can_write(hpcrun: Caller, is_acl: bool) -> None:
+    """Whatever the umask, which the job keeps, the modes of the project, and a default ACL."""
     (hpcrun.project / "train.py").chmod(0o666)
+    if is_acl:
+        # Of <sys/acl.h>: version 2; tag, permissions, id of user, group, mask and others.
+        entries = [(1, 7, -1), (4, 7, -1), (0x10, 7, -1), (0x20, 7, -1)]
+        packed = struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in entries)
+        try:
+            os.setxattr(hpcrun.project, "system.posix_acl_default", packed)
+        except OSError as error:
+            pytest.skip(f"no ACLs here: {error}")
     process = hpcrun.start("run", "train", umask=0)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, out + err
     run = only_run(hpcrun)
     open_ = {
-        str(path.relative_to(run.parent.parent))
-        for path in (run.parent, run, *run.rglob("*"))
-        if path.stat().st_mode & 0o022
+        str(path.relative_to(run)) for path in (run, *run.rglob("*")) if path.stat().st_mode & 0o022
     }
-    # What remains tells of the job, and is run by nobody.
-    data = re.compile(
-        r"runs/[^/]+/(logs/.+|cache.*|attempts/0/(failures|ended|beat|launched|hostfile|\w+\.json).*)"
-    )
+    # What remains is what the job prints, and marks: run by nobody.
+    data = re.compile(r"logs/.+\.log|attempts/0/(ended/.+|launched)")
     assert {name for name in open_ if not data.fullmatch(name)} == set()
     assert "train.py" in {path.name for path in (run / "code").iterdir()}
 
@@ -105,6 +112,16 @@ def test_who_follows_is_told_what_a_silent_run_waits_for(hpcrun: Caller) -> None
         "waiting for its setup: modules, environment, files",
         "waiting for the program's first line: it imports, compiles or reads its data",
     ]
+
+
+@pytest.mark.usefixtures("trainer")
+def test_a_record_of_a_failure_is_not_calculated_with(hpcrun: Caller, tmp_path: Path) -> None:
+    """Bash runs a command in an index: somebody who could write the record could have one run."""
+    record = f'{{"rank": 0, "exit_code": HOME[$(touch {tmp_path}/ran)], "signal": null}}'
+    line = f"echo {shlex.quote(record)} >$HPCRUN_RUN_DIR/attempts/0/failures/0.json; exit 3"
+    assert hpcrun("run", "--", "sh", "-c", line).code == 1
+    assert not (tmp_path / "ran").exists()
+    assert "ended with exit code 1" in (only_run(hpcrun) / "logs" / "batch.log").read_text()
 
 
 @pytest.mark.parametrize(
