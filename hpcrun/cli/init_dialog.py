@@ -84,7 +84,10 @@ class _Dialog:
         """Report how the cluster differs from the profile."""
         found = self.found
         if found.old is None:
-            raise InputError(f"{found.profile}: no profile to check", fix="hpcrun init writes it")
+            lacks = (
+                "the profile of a sandbox that is not here" if found.text else "no profile to check"
+            )
+            raise InputError(f"{found.profile}: {lacks}", fix="hpcrun init writes a new one")
         if found.site is None:
             message = "no Slurm here: scontrol is not on the PATH"
             raise OutOfReach(message, fix="check on a login node")
@@ -131,6 +134,7 @@ class _Dialog:
             if found.old is not None or not self.confirm("profile", text, default=False):
                 return None
         if found.old is None:
+            self._replace_carried()
             self.answer["action"] = "created"
             questions = options.questions if found.site else ()
             answers = {one.key: self.choose(one) for one in questions}
@@ -148,6 +152,14 @@ class _Dialog:
             self.answer["action"] = "kept"
             return None
         return updated
+
+    def _replace_carried(self) -> None:
+        """Ask before a sandbox's profile is replaced. Raises InputError for a no."""
+        text = f"{_near(self.found.profile)} is of a sandbox that is not here"
+        if self.found.text and not self.confirm(
+            "replace", f"{text}. Write a new one for {self.found.name}?", default=False
+        ):
+            raise InputError(text, fix="move it away, and call hpcrun init again")
 
     def _job(self, cluster: Cluster, options: Options, script: str | None) -> JobFile | None:
         """Draft a job file for the script, unless the user keeps the one that exists."""

@@ -161,6 +161,45 @@ def test_again_what_changed_is_shown_and_written(bare: Caller, slurm: Slurm) -> 
     assert bare("init", "--check").code == 0
 
 
+@pytest.mark.parametrize("chosen", ["--cluster", "HPCRUN_CLUSTER"])
+@pytest.mark.parametrize("name", ["sandbox", "cold"])
+def test_a_profile_of_another_cluster_is_left_alone(
+    bare: Caller, slurm: Slurm, tmp_path: Path, name: str, chosen: str
+) -> None:
+    bare("init", "--yes")
+    before = (bare.project / "hpcrun.yaml").read_text()
+    clusters = tmp_path / "config" / "hpcrun" / "clusters"
+    clusters.mkdir(parents=True)
+    (clusters / "cold.yaml").write_text("name: cold\n")
+    bare.environ["XDG_CONFIG_HOME"] = str(tmp_path / "config")
+    words = ["--cluster", name] if chosen == "--cluster" else []
+    if not words:
+        bare.environ[chosen] = name
+    done = bare("init", "--yes", *words)
+    if name == "cold" and words:  # the user's own profile is meant
+        assert done.code == 0 and "clusters/cold.yaml" in done.out
+    else:
+        assert done.code == 2 and "of another cluster, hot" in done.err
+    assert (bare.project / "hpcrun.yaml").read_text() == before
+
+
+@pytest.mark.parametrize("key", ["slurm_conf: /nowhere/slurm.conf", "account: mine"])
+def test_a_sandboxs_profile_is_not_kept_for_a_cluster(bare: Caller, slurm: Slurm, key: str) -> None:
+    text = f"name: sandbox\naccelerator: cpu\n{key}\npartitions: {{sandbox: {{}}}}\n"
+    bare.write("hpcrun.yaml", text)
+    done = bare("init", "--yes")
+    assert done.code == 2 and "is of a sandbox that is not here" in done.err, done.err
+    assert "of a sandbox" in bare("init", "--check").err
+    assert (bare.project / "hpcrun.yaml").read_text() == text
+    process, keyboard = bare.on_terminal("init")
+    os.write(keyboard, b"y\n" + b"\n" * 9)
+    assert process.wait(timeout=30) == 0
+    os.close(keyboard)
+    made = profile(bare)
+    assert made["name"] == "hot" and "gpu" in made["partitions"]
+    assert not {"accelerator", "slurm_conf"} & made.keys()
+
+
 def test_what_is_gone_and_still_named(bare: Caller, slurm: Slurm) -> None:
     bare("init", "--yes")
     slurm.answer("partition", PARTITIONS.splitlines()[0] + "\n")

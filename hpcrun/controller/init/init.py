@@ -35,6 +35,7 @@ from hpcrun.spec.load import load_cluster
 from hpcrun.spec.schema import json_schema
 
 SCHEMAS = ".hpcrun"
+SANDBOX = "sandbox"  # the name of its profile, and of its Slurm
 _HUBS = "LOOK: false where compute nodes reach no hub; it sets the hubs' offline switches"
 
 
@@ -42,8 +43,9 @@ class Found(Struct, frozen=True, kw_only=True):
     """What init found.
 
     ``profile`` is the file to write or to update; ``old`` and ``text`` are its content, None and ""
-    where it does not exist. ``site`` and ``facts`` are None where there is no Slurm. ``base``:
-    what is known of the cluster without asking it (the sandbox's own profile, else nothing).
+    where it does not exist; ``old`` is None, too, where a sandbox's was carried here. ``site`` and
+    ``facts`` are None where there is no Slurm. ``base``: what is known of the cluster without
+    asking it (the sandbox's own profile, else nothing).
     """
 
     environ: dict[str, str]
@@ -90,8 +92,10 @@ def look(environ: Mapping[str, str], cwd: Path, *, name: str | None, for_user: b
     has_profile = "/" not in chosen and (clusters / f"{chosen}.yaml").is_file()
     if not name and has_profile and not (project / PROFILE).is_file():
         name = chosen
+    target = _target(project, clusters, name, for_user)
+    if target == project / PROFILE:
+        _check_same_cluster(target, name or environ.get("HPCRUN_CLUSTER"), clusters)
     context = _context(environ, cwd, project, name)
-    target = _target(context, name, for_user)
     answers = None
     if shutil.which("scontrol", path=environ.get("PATH")) is not None:
         answers = survey.survey(slurm_transport(context))
@@ -102,14 +106,18 @@ def look(environ: Mapping[str, str], cwd: Path, *, name: str | None, for_user: b
         target = None if list(clusters.glob("*.yaml")) == [of_user] else target
     profile = target or of_user
     text = _exact(profile)
+    old = load_cluster(text, source=str(profile)) if profile.exists() else None
+    base = context.cluster
+    if old is not None and answers is not None and _is_carried(old, answers.config.cluster):
+        old, base = None, base if answers.config.cluster == SANDBOX else Cluster()
     found = Found(
         environ=dict(environ),
         project=project,
         profile=profile,
         for_user=profile.parent == clusters,
         name=called,
-        base=context.cluster,
-        old=load_cluster(text, source=str(profile)) if profile.exists() else None,
+        base=base,
+        old=old,
         text=text,
         answers=answers,
     )
@@ -141,11 +149,12 @@ def _context(environ: Mapping[str, str], cwd: Path, project: Path, name: str | N
     """
     wanted = name or environ.get("HPCRUN_CLUSTER") or None
     known = wanted is not None and (
-        wanted == "sandbox" or (config_dir(environ) / "clusters" / f"{wanted}.yaml").is_file()
+        wanted == SANDBOX or (config_dir(environ) / "clusters" / f"{wanted}.yaml").is_file()
     )
     if known or (project / PROFILE).is_file():
         context = load_context({**environ, "HPCRUN_CLUSTER": ""}, cwd, wanted if known else None)
-        if wanted is None or known or context.cluster.name == wanted:
+        is_here = not _is_carried(context.cluster)
+        if is_here and (wanted is None or known or context.cluster.name == wanted):
             return context
     bare = {key: value for key, value in environ.items() if key != "HPCRUN_CLUSTER"}
     plain = Context(
@@ -160,26 +169,37 @@ def _context(environ: Mapping[str, str], cwd: Path, project: Path, name: str | N
     if wanted is not None or environ.get("SLURM_CONF"):
         return plain
     with contextlib.suppress(InputError):
-        return load_context(bare, project, "sandbox")
+        return load_context(bare, project, SANDBOX)
     return plain
 
 
-def _target(context: Context, name: str | None, for_user: bool) -> Path | None:
+def _is_carried(cluster: Cluster, here: str = SANDBOX) -> bool:
+    """Return whether a profile is of a sandbox, and not of the Slurm ``here``."""
+    is_gone = cluster.slurm_conf is not None and not Path(cluster.slurm_conf).exists()
+    return cluster.name == SANDBOX and (is_gone or here != SANDBOX)
+
+
+def _target(project: Path, folder: Path, name: str | None, for_user: bool) -> Path | None:
     """Return the profile's file; None: the user's, and its name is the cluster's."""
-    folder = config_dir(context.environ) / "clusters"
-    own = context.project / PROFILE
     if name is not None and "/" in name:
         raise InputError(f"--cluster {name}: a name, not a path")
     if for_user and not name:
         return None
     if for_user or (name is not None and (folder / f"{name}.yaml").is_file()):
         return folder / f"{name}.yaml"
-    if name not in (None, "sandbox") and own.is_file() and context.cluster.name != name:
-        raise InputError(
-            f"{own}: the project's profile is of another cluster",
-            fix=f"hpcrun init --user --cluster {name} writes {folder}/{name}.yaml",
-        )
-    return own
+    return project / PROFILE
+
+
+def _check_same_cluster(profile: Path, name: str | None, clusters: Path) -> None:
+    """Raise InputError where the project's profile is not of the cluster that the user named."""
+    if not name or not profile.is_file():
+        return
+    of = load_cluster(read_text(profile), source=str(profile)).name
+    fix = f"hpcrun init --user --cluster {name} writes {clusters}/{name}.yaml"
+    if name == SANDBOX:
+        fix = "the sandbox needs none: hpcrun submit JOB --cluster sandbox"
+    if of != name:
+        raise InputError(f"{profile}: the project's profile is of another cluster, {of}", fix=fix)
 
 
 def _compared(found: Found, answers: Answers) -> Found:
