@@ -217,8 +217,13 @@ launch() {
 
 # write_hostfile HOST...: the hosts in the order of their ranks; exports HPCRUN_HOSTFILE.
 write_hostfile() {
+    local name
     export HPCRUN_HOSTFILE=$attempt_dir/hostfile
-    write_record "$HPCRUN_HOSTFILE" "$(printf "%s slots=$HPCRUN_RANKS_PER_NODE\n" "$@")"
+    write_record "$HPCRUN_HOSTFILE" "$(
+        for name; do
+            printf '%s slots=%s\n' "$name" "$HPCRUN_RANKS_PER_NODE"
+        done
+    )"
 }
 
 # first_address FIRST SECOND: the address at which the other nodes reach the first one. Slurm's

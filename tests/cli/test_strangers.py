@@ -123,7 +123,9 @@ def test_a_slurm_of_a_strangers_is_not_asked(hpcrun: Caller, tmp_path: Path) -> 
         assert ask("status")[1], "the user's own is asked"
         # A record of a stranger's names no Slurm at all, though it be the user's own.
         os.chown(run.submitted, STRANGER, STRANGER)
-        assert not ask("status", run.run_id)[1]
+        for text in (json.dumps(record), json.dumps(record).replace("_conf", "\\u005fconf")):
+            run.submitted.write_text(text)
+            assert not ask("status", str(run.path))[1], text
         os.chown(run.submitted, 0, 0)
         os.chown(gone, STRANGER, STRANGER)
         for verb in (("status",), ("wait", "15", "--timeout", "1"), ("clean",)):

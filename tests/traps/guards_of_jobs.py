@@ -51,7 +51,7 @@ GUARDS = [
     guard(
         4,
         "hpcrun/runs/records.py",
-        "            folder.logs.mkdir()\n",
+        "            folder.logs.mkdir(0o755)\n",
         "",
         f"{HEADER}::test_the_logs_folder_is_there_before_the_job",
     ),
@@ -288,8 +288,8 @@ GUARDS = [
     guard(
         31,
         HARNESS,
-        '        printf \'%s slots=%s\\n\' "$name" "$HPCRUN_RANKS_PER_NODE"\n',
-        "        printf '%s\\n' \"$name\"\n",
+        '            printf \'%s slots=%s\\n\' "$name" "$HPCRUN_RANKS_PER_NODE"\n',
+        "            printf '%s\\n' \"$name\"\n",
         f"{RENDEZVOUS}::test_the_hostfile_is_slurms_order_each_host_once",
     ),
     guard(

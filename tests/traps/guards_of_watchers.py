@@ -222,7 +222,7 @@ GUARDS = [
     guard(
         58,
         HARNESS,
-        '    if ! (umask go-w && mkdir -- "$attempt_dir") 2>/dev/null; then\n',
+        '    if ! mkdir -m "$mode" -- "$attempt_dir" 2>/dev/null; then\n',
         '    if ! mkdir -p -- "$attempt_dir" 2>/dev/null; then\n',
         f"{ALONE}::test_of_many_at_once_one_runs",
         f"{ALONE}::test_a_duplicate_ends_at_once_and_changes_nothing",
