@@ -17,6 +17,7 @@ from pathlib import Path
 from hpcrun.errors import InputError
 
 
+@lru_cache
 def name_of_user(uid: int) -> str:
     """Find a user's name as Slurm knows it; the number where nobody has a name for it."""
     try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcrun import __version__
-from hpcrun.cli.output import let_go, note, show_failure
+from hpcrun.cli.output import let_go, note, say_remarks, show_failure
 from hpcrun.errors import HpcrunError
 
 if TYPE_CHECKING:
@@ -137,10 +137,7 @@ def main(connect: Connect | None = None) -> None:
             sys.stdout.flush()
         except OSError:
             let_go()  # what cannot be written now could not at exit either
-    if "hpcrun.files" in sys.modules:
-        from hpcrun.cli.output import say_remarks
-
-        say_remarks()
+    say_remarks()
     sys.exit(code if isinstance(code, int) else 0)
 
 

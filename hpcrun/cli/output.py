@@ -49,9 +49,8 @@ def clean(text: str) -> str:
 
 def say_remarks() -> None:
     """Say of files what is not said yet, before the next line."""
-    from hpcrun.files import new_remarks  # here: the start is light
-
-    for text in new_remarks():
+    files = sys.modules.get("hpcrun.files")
+    for text in files.new_remarks() if files is not None else ():
         try:
             click.echo(encodable(f"note: {text}"), err=True)
         except OSError:

@@ -122,29 +122,31 @@ def seen(context: Context, text: str, where: str) -> bool:
 _MISSING = """
 import sys
 from importlib.util import find_spec
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = sys.argv[1].split(":")
 print(*["-", *(name for name in sys.argv[2:] if find_spec(name) is None)])
 """
 _PATIENCE = 20  # seconds; a cold network file system
 
 
 def missing_modules(
-    context: Context, found: Interpreter, names: Sequence[str]
+    context: Context, found: Interpreter, names: Sequence[str], path: str
 ) -> tuple[list[str], str]:
     """Ask a Python which of some modules it lacks, without importing any; a note if it cannot be.
 
-    That it has them all is kept, until something is installed. One that is not here is not asked.
+    ``path`` is the job's PYTHONPATH. That it has them all is kept, until something is installed.
+    One that is not here is not asked.
     """
     python = found.python
     if not names or found.inside or "/" not in python or not Path(python).is_file():
         return [], ""
-    if python == sys.executable:
-        return [name for name in names if importlib.util.find_spec(name) is None], ""
+    if python == sys.executable and all(map(importlib.util.find_spec, names)):
+        return [], ""
     # Modules may be the project's own, which is not in PYTHONPATH: sitecustomize would be run.
-    words = (str(context.project), *names)
+    places = [str(context.project / place) for place in ("", *path.split(":"))]
+    words = (":".join(places), *names)
     environ = {**context.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-    path = environ.get("PYTHONPATH", "")
-    key = "\0".join((python, *_installed(Path(python)), path, *words))
+    inherited = environ.get("PYTHONPATH", "")
+    key = "\0".join((python, *_installed(Path(python)), inherited, *words))
     kept = context.cache_dir / "python-modules" / f"{zlib.crc32(key.encode()):08x}"
     with contextlib.suppress(OSError):
         if kept.read_text(errors="replace") == key:

@@ -256,7 +256,9 @@ def _find_folder(path: Path) -> RunFolder | SweepFolder | None:
 def _own(found: T) -> T:
     """Insist that a run or a sweep is the user's own. Raises InputError."""
     if who := whose(found.path):
-        raise InputError(f"{found.path.name}: a run of {who}'s", fix=f"name it as {found.path}")
+        raise InputError(
+            f"{found.path.name}: a run of {who}'s", fix=f"name it by its folder: {found.path}"
+        )
     return found
 
 
@@ -452,9 +454,12 @@ def _newness(name: str) -> tuple[str, str, int]:
 
 def no_runs_in(runs_dir: Path) -> str:
     """Write that there are no runs yet, or that their folder is missing: it may not be mounted."""
-    if runs_dir.is_dir():
-        return f"no runs yet in {runs_dir}"
-    return f"no runs yet in {runs_dir}, which does not exist (is its file system mounted?)"
+    if not runs_dir.is_dir():
+        return f"no runs yet in {runs_dir}, which does not exist (is its file system mounted?)"
+    with contextlib.suppress(OSError):
+        if any(RUN_ID.fullmatch(path.name) for path in runs_dir.iterdir()):
+            return f"no run in {runs_dir} is yours; HPCRUN_TRUST={runs_dir} shows those of others"
+    return f"no runs yet in {runs_dir}"
 
 
 def no_such_run(context: Context, word: str | None) -> InputError:

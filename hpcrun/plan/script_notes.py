@@ -26,7 +26,7 @@ _OTHER_BATCH = ("eval", "valid", "test", "val_", "global", "total", "num_")
 _OWN_PRECISION = re.compile(r"precision|^-+(?:bf16|fp16|amp)\b", re.IGNORECASE)
 _PYTHONPATH = re.compile(r"\bPYTHONPATH=(\S*)")
 # An entry of a search path that starts at the working folder, which is the project.
-_IN_PROJECT = re.compile(r"(?![/~${]).|\$PWD|\$\{PWD\}|\$\(pwd\)|\{project_dir\}")
+_IN_PROJECT = re.compile(r"(?![/~${]|\.\.).|\$PWD|\$\{PWD\}|\$\(pwd\)|\{project_dir\}")
 
 
 class Script(Struct, frozen=True):

@@ -293,11 +293,12 @@ def test_a_python_that_lacks_what_is_needed_is_refused(hpcrun: Caller) -> None:
     # Nothing is asked of one that needs nothing, or that what comes first may change.
     assert notes(hpcrun, job + "launcher: srun\nresources: {gpus_per_node: 1}") == []
     [note] = notes(hpcrun, job.replace("}", ", modules: [torch]}"))
-    assert note.endswith("has no torch here: the setup's modules or commands must bring it")
+    assert note.endswith("has no torch here: the job's setup must bring it")
     # The project's own module is one, and so is one that is installed in the meantime.
     hpcrun.write("torch.py", "raise ImportError('never imported')")
     assert notes(hpcrun, job) == []
-    (hpcrun.project / "torch.py").unlink()
+    (hpcrun.project / "torch.py").rename(hpcrun.project.parent / "torch.py")
+    assert notes(hpcrun, f"{job}env: {{PYTHONPATH: /none:..}}\n") == []
     (packages,) = venv.glob("lib/python3*/site-packages")
     (packages / "torch").mkdir()
     (packages / "torch/__init__.py").write_text("raise ImportError('never imported')")

@@ -32,8 +32,9 @@ def plant(hpcrun: Caller, job_id: str) -> Path:
 
 
 def test_a_strangers_run_is_meant_by_its_path_alone(hpcrun: Caller) -> None:
-    make_run(hpcrun, MINE, "15", ended=time.time(), log="step=1 loss=9.5\n")
     path = plant(hpcrun, "15")
+    assert f"no run in {hpcrun.runs} is yours" in hpcrun("status").out
+    make_run(hpcrun, MINE, "15", ended=time.time(), log="step=1 loss=9.5\n")
     assert "9.5" in hpcrun("parse", "--json").out and "9.5" in hpcrun("parse", "15", "--json").out
     assert "8x2z" not in hpcrun("status", "-n", "all").out
     refused = hpcrun("resubmit", THEIRS)

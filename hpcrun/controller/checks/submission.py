@@ -147,9 +147,10 @@ class Checks:
     ) -> None:
         """Ask the Python that trains for what the launcher and the framework need."""
         names = needed_modules(spec, plan.launcher)
-        key = (found.python, *names)
+        path = (context.cluster.env | spec.env).get("PYTHONPATH", "")
+        key = (found.python, path, *names)
         if key not in self._missing:
-            self._missing[key] = missing_modules(context, found, names)
+            self._missing[key] = missing_modules(context, found, names, path)
         missing, note = self._missing[key]
         if note:
             findings.notes.append(note)
@@ -157,8 +158,8 @@ class Checks:
             return
         what = f"{found.python} has no {' and no '.join(missing)}"
         setup = plan.setup
-        if setup.modules or _makes_files(plan):
-            findings.notes.append(f"{what} here: the setup's modules or commands must bring it")
+        if setup.modules or setup.uv or _makes_files(plan):
+            findings.notes.append(f"{what} here: the job's setup must bring it")
             return
         which = f"launcher {plan.launcher}" if spec.framework is None else spec.framework
         fix = f"{found.python} -m pip install {' '.join(missing)}"
