@@ -287,7 +287,7 @@ def test_a_python_that_lacks_what_is_needed_is_refused(hpcrun: Caller) -> None:
         f"{python} has no torch, which launcher torchrun needs; {python} -m pip install torch"
     )
     [fault] = errors(hpcrun, job + "framework: accelerate")
-    assert "has no torch and no accelerate, which accelerate needs; " in fault
+    assert "has no torch and no accelerate, which framework accelerate needs; " in fault
     [note] = notes(hpcrun, job, "--no-check")
     assert note.startswith("--no-check: ")
     # Nothing is asked of one that needs nothing, or that what comes first may change.
@@ -299,6 +299,8 @@ def test_a_python_that_lacks_what_is_needed_is_refused(hpcrun: Caller) -> None:
     assert notes(hpcrun, job) == []
     (hpcrun.project / "torch.py").rename(hpcrun.project.parent / "torch.py")
     assert notes(hpcrun, f"{job}env: {{PYTHONPATH: /none:..}}\n") == []
+    [note] = notes(hpcrun, job + "env: {PYTHONPATH: $PACKAGES}")
+    assert note.endswith("must bring it")
     (packages,) = venv.glob("lib/python3*/site-packages")
     (packages / "torch").mkdir()
     (packages / "torch/__init__.py").write_text("raise ImportError('never imported')")

@@ -72,7 +72,9 @@ def test_many_ranks_of_the_trainer_with_deepspeed_of_its_own_are_refused() -> No
     words = ("--deepspeed", "ds.json")
     for text, script in (("framework: transformers", ""), ("", TRAINER)):
         problems, _ = found(text, script, *words)
-        assert len(problems) == 1 and "config_file instead and precision: fp32" in problems[0]
+        assert len(problems) == 1 and "set deepspeed.config_file instead, and" in problems[0]
+        (problem,), _ = found(text, script, *words, precision="bf16")
+        assert "instead and precision: fp32, and give --ddp_backend gloo" in problem
         assert found(text, script, *words, world_size=1) == ([], [])
     # Scripts that call DeepSpeed themselves, with a model of transformers.
     assert found("", "", *words) == found("", "import transformers", *words) == ([], [])

@@ -158,10 +158,10 @@ class Checks:
             return
         what = f"{found.python} has no {' and no '.join(missing)}"
         setup = plan.setup
-        if setup.modules or setup.uv or _makes_files(plan):
+        if setup.modules or setup.uv or _makes_files(plan) or "$" in path:
             findings.notes.append(f"{what} here: the job's setup must bring it")
             return
-        which = f"launcher {plan.launcher}" if spec.framework is None else spec.framework
+        which = f"framework {spec.framework}" if spec.framework else f"launcher {plan.launcher}"
         fix = f"{found.python} -m pip install {' '.join(missing)}"
         findings.refuse("", f"{what}, which {which} needs; {fix}")
 
