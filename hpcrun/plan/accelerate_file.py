@@ -50,7 +50,9 @@ def take_accelerate_file(
     agree("num_machines", rest.pop("num_machines", None), nodes, fix)
     agree("num_processes", rest.pop("num_processes", None), nodes * max(1, gpus), fix)
     kind = rest.get("distributed_type")
-    if kind == "DEEPSPEED":
+    if kind == "NO" and nodes * gpus <= 1:
+        del rest["distributed_type"]  # what a file for one GPU says
+    elif kind == "DEEPSPEED":
         del rest["distributed_type"]
         own = rest.pop("deepspeed_config", None)
         own = dict(own) if isinstance(own, Mapping) else {}

@@ -83,6 +83,14 @@ def test_the_jobs_own_keys_win() -> None:
     assert spec.accelerate.config == {"debug": True, "distributed_type": "FSDP"}
 
 
+def test_a_file_for_one_gpu_fits_a_job_with_one() -> None:
+    one = "script: train.py\nresources: {gpus_per_node: 1}\naccelerate: {config_file: acc.yaml}\n"
+    for text, config in ((one, {}), (JOB, {"distributed_type": "NO"})):
+        spec, problems = taken({"distributed_type": "NO"}, text)
+        assert spec.accelerate is not None
+        assert (problems, spec.accelerate.config) == ([], config)
+
+
 @pytest.mark.parametrize(
     ("keys", "more", "problem"),
     [
