@@ -379,6 +379,8 @@ class _Hydra(Parser):
             and not any(each.attr == "argv" for each in nodes.of(ast.Attribute))
             and not any(called(call) in ("ArgumentParser", *DATACLASSES) for call in calls)
         )
+        if not mains:  # it only builds objects by Hydra, say; what reads its words is not known
+            return
         self.positionals = [Option(["overrides"], nargs="*")]
         self.options = [
             *(Option(names, nargs=0) for names in _HYDRA_SWITCHES),

@@ -83,7 +83,7 @@ def in_order(facts: ScriptFacts, args: Sequence[str]) -> list[str]:
     >>> in_order(hydra, ["bs=4", "--config-name", "mine", "lr=1"])
     ['--config-name', 'mine', 'bs=4', 'lr=1']
     """
-    if facts.parser != "hydra":
+    if facts.parser != "hydra" or not facts.options:
         return list(args)
     options: list[str] = []
     overrides: list[str] = []

@@ -269,6 +269,10 @@ def test_hydra_gets_its_options_first(hpcrun: Caller) -> None:
     assert order == sorted(order)
     [fault] = errors(hpcrun, GOOD + "args: [bs=4]", "--", "--lr=1")
     assert fault.startswith("args: --lr: train.py knows no such argument; did you mean lr=VALUE?")
+    # Who only builds objects by it reads the words in another way.
+    hpcrun.write("train.py", "import fire\nfrom hydra.utils import instantiate\nfire.Fire()\n")
+    script = dry(hpcrun, GOOD + "args: [bs=4]", "--json", "--", "--lr", "1").json["node.sh"]
+    assert script.index("bs=4") < script.index("--lr")
 
 
 def venv_of(hpcrun: Caller) -> Path:
