@@ -49,6 +49,13 @@ def asked_by_file(text: str) -> bool:
     return is_asked or (kind is not None and kind.text.upper() == "DEEPSPEED")
 
 
+def _is_on(switch: str, words: Sequence[str]) -> bool:
+    """Return whether a switch is given, and not as ``--fp16 False``."""
+    pairs = [*zip_longest(words, words[1:], fillvalue=""), *(w.partition("=")[::2] for w in words)]
+    values = [value.lower() for name, value in pairs if name == switch]
+    return bool(values) and not {"false", "no", "0"} & set(values)
+
+
 def check_on_cpus(
     spec: JobSpec,
     facts: ScriptFacts,
@@ -75,8 +82,9 @@ def check_on_cpus(
     if precision == "fp16" and with_deepspeed:
         message = "fp16: DeepSpeed refuses it on a CPU (one without fp16 units); set bf16, or fp32"
         found.refuse("precision", f"{message}, where the job has no GPUs")
-    elif precision == "fp16" and framework in ON_ACCELERATE:
-        found.notes.append("precision: fp16: without GPUs Accelerate trains in fp32, unsaid")
+    elif framework in ON_ACCELERATE and (precision == "fp16" or _is_on("--fp16", words)):
+        what = "precision: fp16" if precision == "fp16" else "args: --fp16"
+        found.notes.append(f"{what}: without GPUs Accelerate trains in fp32, unsaid")
     if not with_deepspeed or not (spec.script or spec.module or spec.command):
         return found
     if trainer and "__use_cpu" in names:

@@ -78,6 +78,7 @@ class _Argparse(Parser):
         made = [call for call in calls if called(call) == "ArgumentParser"]
         self._expect(len(made) == 1 and _is_argparses(nodes, made[0].func))
         self._expect(not _hydra_mains(nodes))  # which reads the command line too
+        self._expect(not any(called(call) == "exec" for call in calls))  # of text with more options
         for keyword in (keyword for call in made for keyword in call.keywords):
             if keyword.arg == "allow_abbrev" and isinstance(keyword.value, ast.Constant):
                 self.abbreviates = bool(keyword.value.value)
@@ -283,8 +284,9 @@ class _Dataclasses(Parser):
         self._classes = {
             node.name: node
             for node in nodes.of(ast.ClassDef)
-            for each in node.decorator_list
+            for each in node.decorator_list[:1]
             if ast.unparse(each).partition("(")[0].endswith("dataclass")
+            if len(node.decorator_list) == 1  # another one may add fields
         }
         made = [call for call in calls if called(call) in DATACLASSES]
         reads = [call for call in calls if called(call) in _PARSE_DATACLASSES]

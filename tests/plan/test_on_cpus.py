@@ -121,3 +121,12 @@ def test_fp16_is_refused_or_said() -> None:
     problems, (note,) = found("framework: accelerate", precision="fp16")
     assert not problems and "trains in fp32" in note
     assert found("", precision="fp16") == ([], [])
+
+
+def test_fp16_in_the_arguments_is_fp32_on_cpus() -> None:
+    text = "framework: transformers"
+    note = "args: --fp16: without GPUs Accelerate trains in fp32, unsaid"
+    for words in (["--fp16"], ["--fp16", "--lr", "1"], ["--fp16=true"], ["--fp16", "True"]):
+        assert found(text, "", *words) == ([], [note])
+    for words in (["--fp16", "False"], ["--fp16=False"], ["--bf16"]):
+        assert found(text, "", *words) == ([], [])

@@ -75,6 +75,7 @@ NOT_PLAIN = [
     "p.add_argument('--x', required=True).required = False",
     "a = p.add_argument('--x', choices=['none'])\na.choices = list(MODELS)",
     "p.error = print",
+    "exec(open('configurator.py').read())",
     "with mock.patch.object(sys, 'argv', ['x']):\n    p.print_help()",
 ]
 

@@ -77,6 +77,8 @@ def test_dataclasses_that_may_not_be_asked() -> None:
     assert faults(Script("a.py", facts(text)), [*beginnings]) == []
     caught = text.replace("\nmain()", "\ntry:\n    main()\nexcept SystemExit:\n    pass")
     assert faults(Script("a.py", facts(caught)), ["--nonsense"]) == []
+    more = text.replace("@dataclass\nclass Model", "@dataclass\n@with_seed\nclass Model")
+    assert faults(Script("a.py", facts(more)), ["--seed", "1"]) == []
     other = 'field(metadata={"aliases": ["-m"]})'
     alias = text.replace("model_name: str", f"model_name: str = {other}")
     assert faults(Script("a.py", facts(alias)), ["-m", "x"]) == []
