@@ -180,14 +180,21 @@ def program_lines(program: list[str]) -> list[str]:
 
 # ---- Jinja --------------------------------------------------------------------------------------
 
+# What an expression in a template may end in, as in Python.
+_OF_EXPRESSIONS = (
+    ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError
+)  # fmt: skip
+
 
 def _render(templates: jinja2.Environment, name: str, values: Mapping[str, Any]) -> str:
     """Render ``NAME.j2``. Raises InputError for a template of the project's that is wrong."""
     templates.filters.update(FILTERS, uses_modules=uses_modules)
     try:
         _check_template(templates, f"{name}.j2")
-        return templates.get_template(f"{name}.j2").render(values)
-    except (jinja2.TemplateError, UnicodeDecodeError) as error:
+        text = templates.get_template(f"{name}.j2").render(values)
+        text.encode("utf-8", "surrogateescape")
+        return text
+    except (jinja2.TemplateError, *_OF_EXPRESSIONS) as error:
         where, line = _place(error, f"{name}.j2")
         raise InputError(
             f"templates/{where}{f':{line}' if line else ''}: {error}",
