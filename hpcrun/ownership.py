@@ -54,6 +54,12 @@ def why_not_own(path: Path) -> str:
     return ""
 
 
+def is_open(folder: Path) -> bool:
+    """Return whether others can replace what is in a folder. Raises OSError where there is none."""
+    info = folder.stat()
+    return _others_write(info) and not info.st_mode & stat.S_ISVTX
+
+
 def refuse_strangers(path: Path, what: str) -> None:
     """Refuse a file of a project, or a link to one, that is another user's.
 

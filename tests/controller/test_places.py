@@ -163,6 +163,15 @@ def test_folders_that_can_be_made_are_well_and_nothing_is_left(context: Context)
     assert sorted(context.project.parent.rglob("*")) == before
 
 
+def test_a_folder_in_which_others_could_replace_a_run_is_noted(context: Context) -> None:
+    context.runs_dir.mkdir()
+    for mode, notes in ((0o755, 0), (0o777, 1), (0o1777, 0)):
+        context.runs_dir.chmod(mode)
+        assert len(look(context)[1]) == notes, oct(mode)
+    context.runs_dir.chmod(0o777)
+    assert "others can write to it" in look(context)[1][0]
+
+
 def test_a_file_where_a_folder_should_be(context: Context) -> None:
     context.runs_dir.write_text("")
     below = structs.replace(context, cache_dir=context.runs_dir / "a" / "b")

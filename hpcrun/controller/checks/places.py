@@ -16,6 +16,7 @@ from stat import S_ISDIR
 from msgspec import Struct
 
 from hpcrun.controller.context import Context
+from hpcrun.ownership import is_open
 from hpcrun.plan.job import Findings
 
 # Below these a note: a run's own files are few, its checkpoints are not.
@@ -243,6 +244,12 @@ def check_places(context: Context, nodes: int) -> Findings:
             left = parse_quota(mount, os.getuid(), answer)
             if left is not None:
                 _measure(found, place, left, " of your quota")
+    found.notes += [
+        f"runs_dir {place.path}: others can write to it, and could put another run in the place of "
+        f"one that waits, which your job would start: chmod +t {place.path}"
+        for place in places
+        if place.key == "runs_dir" and place.there == place.path and is_open(place.path)
+    ]
     if nodes > 1 and context.cluster.name != "sandbox":
         found.notes += islice(_own_disks(places, mounts, nodes), 1)
     for problem in found.problems:
