@@ -60,7 +60,7 @@ def open_plain(path: str | Path) -> BinaryIO:
         if error.errno != errno.ELOOP:
             raise
         if whose := stranger(os.lstat(path)):
-            raise Unfit(error.errno, f"a link of {whose}'s", path) from error
+            raise Unfit(error.errno, f"a link that belongs to {whose}", path) from error
         handle = os.open(path, flags)
     mode = os.fstat(handle).st_mode
     if not stat.S_ISREG(mode):
@@ -124,7 +124,9 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         target = path
         while target.is_symlink():
             if whose := stranger(target.lstat()):
-                raise InputError(f"{target}: a link of {whose}'s", fix="name another file")
+                raise InputError(
+                    f"{target}: a link that belongs to {whose}", fix="name another file"
+                )
             with suppress(FileNotFoundError):
                 target.stat()  # raises OSError for a circle of links
             target = Path(os.path.abspath(target.parent / target.readlink()))  # noqa: PTH100

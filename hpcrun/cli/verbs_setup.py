@@ -102,7 +102,7 @@ def down(yes: bool) -> int:
         listed += f" and {len(jobs) - 5} more" if len(jobs) > 5 else ""
         if not sys.stdin or not sys.stdin.isatty():
             raise InputError(
-                f"the sandbox's end would be that of its jobs: {listed}",
+                f"jobs of the sandbox would end with it: {listed}",
                 fix="hpcrun sandbox down -y ends them too",
             )
         if not click.confirm(f"This ends its jobs: {listed}. Go on?", err=True):

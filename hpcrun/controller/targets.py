@@ -249,7 +249,7 @@ def _find_folder(path: Path) -> RunFolder | SweepFolder | None:
     if not RUN_ID.fullmatch(sweep_id or path.name) or not path.is_dir():
         return None
     if who := whose(path):
-        remark(f"{path}: a run of {who}'s")
+        remark(f"{path}: this run belongs to {who}")
     return RunFolder(path) if sweep_id is None else SweepFolder(path)
 
 
@@ -257,7 +257,8 @@ def _own(found: T) -> T:
     """Insist that a run or a sweep is the user's own. Raises InputError."""
     if who := whose(found.path):
         raise InputError(
-            f"{found.path.name}: a run of {who}'s", fix=f"name it by its folder: {found.path}"
+            f"{found.path.name}: this run belongs to {who}",
+            fix=f"name it by its folder: {found.path}",
         )
     return found
 

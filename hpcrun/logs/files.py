@@ -101,7 +101,7 @@ def _is_unfit(entry: os.DirEntry[str]) -> bool:
     whose = stranger(entry.stat(follow_symlinks=False)) if entry.is_symlink() else ""
     if is_plain and not whose:
         return False
-    what = f"a link of {whose}'s" if whose else "not a plain file"
+    what = f"a link that belongs to {whose}" if whose else "not a plain file"
     remark(f"{entry.path}: {what}: it is passed over")
     return True
 

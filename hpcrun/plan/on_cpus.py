@@ -84,7 +84,7 @@ def check_on_cpus(
         found.refuse("precision", f"{message}, where the job has no GPUs")
     elif framework in ON_ACCELERATE and (precision == "fp16" or _is_on("--fp16", words)):
         what = "precision: fp16" if precision == "fp16" else "args: --fp16"
-        found.notes.append(f"{what}: without GPUs Accelerate trains in fp32, unsaid")
+        found.notes.append(f"{what}: without GPUs Accelerate trains in fp32, and does not say so")
     if not with_deepspeed or not (spec.script or spec.module or spec.command):
         return found
     if trainer and "__use_cpu" in names:

@@ -38,13 +38,13 @@ def test_a_strangers_run_is_meant_by_its_path_alone(hpcrun: Caller) -> None:
     assert "9.5" in hpcrun("parse", "--json").out and "9.5" in hpcrun("parse", "15", "--json").out
     assert "8x2z" not in hpcrun("status", "-n", "all").out
     refused = hpcrun("resubmit", THEIRS)
-    assert refused.code == 2 and f"a run of {STRANGER}'s" in refused.err
+    assert refused.code == 2 and f"this run belongs to {STRANGER}" in refused.err
     assert str(path) in refused.err
     for verb in (("wait", "8x2z"), ("logs", "8x2z"), ("cancel", "8x2z"), ("requeue", "8x2z")):
         assert hpcrun.process(*verb).code == 2, verb
     named = hpcrun("parse", str(path), "--json")
     assert json.loads(named.out)["runs"][0]["metrics"]["loss"]["last"]["value"] == 2.25
-    assert f"note: {path}: a run of {STRANGER}'s" in named.err
+    assert f"note: {path}: this run belongs to {STRANGER}" in named.err
     assert not (path / "cache").exists(), "nothing is written there"
 
 
@@ -114,7 +114,7 @@ def test_what_is_written_follows_no_link_of_a_strangers(tmp_path: Path) -> None:
     os.chown(link, STRANGER, STRANGER, follow_symlinks=False)
     # What a part was called before could be foreseen.
     (tmp_path / f".hpcrun-{os.getpid()}.part").symlink_to(victim)
-    with pytest.raises(InputError, match="a link of 12345's"), whole_file(link) as file:
+    with pytest.raises(InputError, match="a link that belongs to 12345"), whole_file(link) as file:
         file.write(b"x")
     with whole_file(tmp_path / "b.csv") as file:
         file.write(b"x")

@@ -125,7 +125,7 @@ def test_fp16_is_refused_or_said() -> None:
 
 def test_fp16_in_the_arguments_is_fp32_on_cpus() -> None:
     text = "framework: transformers"
-    note = "args: --fp16: without GPUs Accelerate trains in fp32, unsaid"
+    note = "args: --fp16: without GPUs Accelerate trains in fp32, and does not say so"
     for words in (["--fp16"], ["--fp16", "--lr", "1"], ["--fp16=true"], ["--fp16", "True"]):
         assert found(text, "", *words) == ([], [note])
     for words in (["--fp16", "False"], ["--fp16=False"], ["--bf16"]):
