@@ -103,6 +103,13 @@ def draft_job(script: str, facts: ScriptFacts, others: Sequence[ScriptFacts] = (
             'HPCRUN_DEEPSPEED_CONFIG names, or add its argument to args with "{deepspeed_config}", '
             "so that the batch and the ZeRO stage are the job's"
         )
+    batch = _batch(args, facts)
+    for option, placeholder in args:
+        if placeholder == "micro_batch_per_gpu" and placeholder not in batch:
+            notes.append(
+                f"{script} shows no number as the default of {option}: the job passes "
+                "batch.micro_batch_per_gpu, which is 1 until you change it"
+            )
     passed = {option for option, _ in args}
     required = [
         option.names[-1]
@@ -114,7 +121,7 @@ def draft_job(script: str, facts: ScriptFacts, others: Sequence[ScriptFacts] = (
         framework=framework,
         launcher=launcher,
         args=args,
-        batch=_batch(args, facts),
+        batch=batch,
         required=[*required, *(one.names[0].upper() for one in facts.positionals if one.required)],
         notes=notes,
     )
@@ -147,7 +154,7 @@ def _plain(name: str) -> str:
 
 
 def _args(facts: ScriptFacts, framework: str) -> list[tuple[str, str]]:
-    if facts.parser == "transformers":
+    if facts.parser == "transformers" and not facts.plain:
         return list(_TRAINER_ARGS)
     found: list[tuple[str, str]] = []
     for placeholder, pattern in _OPTIONS:

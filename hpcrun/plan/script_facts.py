@@ -149,10 +149,16 @@ def _options_elsewhere(calls: list[ast.Call], parser: str) -> Iterator[Option]:
         texts = [word for word in words if isinstance(word, str)]
         if parser == "click" and called(call) == "option":
             names = [part for word in texts for part in word.split("/")]
-            default = text_of({word.arg: word.value for word in call.keywords}.get("default"))
-            yield Option([name for name in names if name.startswith("-")], default=default)
+            default = {word.arg: word.value for word in call.keywords}.get("default")
+            names = [name for name in names if name.startswith("-")]
+            yield Option(names, default=text_of(default), number=_whole(default))
         elif parser == "absl" and called(call).startswith("DEFINE_") and texts:
-            yield Option([f"--{texts[0]}"])
+            yield Option([f"--{texts[0]}"], number=_whole(*call.args[1:2]))
+
+
+def _whole(node: ast.expr | None = None) -> int | None:
+    value = constant(node)
+    return value if type(value) is int else None
 
 
 def _given_names(nodes: Nodes) -> Iterator[str]:

@@ -106,7 +106,9 @@ def test_the_option_that_says_the_most() -> None:
 
 def test_a_script_that_takes_no_batch_is_reported() -> None:
     assert any("HPCRUN_MICRO_BATCH_PER_GPU" in note for note in options("'--lr'").notes)
-    assert not options("'--batch'").notes
+    assert not options("'--batch', default=4").notes
+    (note,) = options("'--batch', default=SIZE").notes
+    assert note.startswith("train.py shows no number as the default of --batch: the job passes ")
 
 
 @pytest.mark.parametrize("parser", ["fire", "hydra", "absl.flags", "click", "typer", "tyro"])
@@ -136,6 +138,13 @@ def test_hugging_face() -> None:
     assert found.framework == "transformers"
     assert ("--per_device_train_batch_size", "micro_batch_per_gpu") in found.args
     assert found.batch == {"micro_batch_per_gpu": 8}  # its own default
+    own = drafted(
+        "from transformers import HfArgumentParser\n@dataclass\nclass A:\n"
+        "    batch_size: int = 24\n"
+        "HfArgumentParser(A).parse_args_into_dataclasses()\n"
+    )
+    assert own.args == [("--batch-size", "micro_batch_per_gpu")]
+    assert own.batch == {"micro_batch_per_gpu": 24}
 
 
 def test_what_only_the_user_knows() -> None:
@@ -147,6 +156,11 @@ def test_the_batch_is_the_scripts_own() -> None:
     found = options("'-b', '--batch-size', type=int, default=8", "'--grad_accum', default=4")
     spec = read(job_text(found, {}, {}, "../x.json"))
     assert spec.batch.micro_batch_per_gpu == 8 and spec.batch.gradient_accumulation_steps == 4
+    for text in (
+        "import click\n@click.option('--batch-size', default=16)\ndef f(batch_size): ...",
+        "from absl import flags\nflags.DEFINE_integer('batch_size', 16, '')",
+    ):
+        assert drafted(text).batch == {"micro_batch_per_gpu": 16}
     odd = options("'--batch', default=0", "'--gas', default=True", "'--eval_batch', default=64")
     spec = read(job_text(odd, {}, {}, "../x.json"))
     assert spec.batch.micro_batch_per_gpu == spec.batch.gradient_accumulation_steps == 1
