@@ -79,7 +79,7 @@ class Nodes:
     def is_made(self, call: ast.expr, seen: Collection[str] = ()) -> bool:
         """Return whether a call is made whenever the script is run, as far as can be seen.
 
-        What depends on the command line itself counts as made.
+        What depends on whether the first word is a file counts as made.
         """
         if self._left.get(self.function_around(call), call.lineno) < call.lineno:
             return False
@@ -104,8 +104,12 @@ class Nodes:
 
 
 def _asks_words(node: ast.AST) -> bool:
-    """Return whether a node is ``if sys.argv[1].endswith(".json"):`` or the like."""
-    return isinstance(node, ast.If) and "argv" in ast.unparse(node.test)
+    """Return whether a node asks for a first word that is no option.
+
+    As ``if sys.argv[1].endswith(".json"):`` does, and ``if "--yaml" in sys.argv:`` does not.
+    """
+    test = ast.unparse(node.test) if isinstance(node, ast.If) else ""
+    return "argv" in test and "'-" not in test
 
 
 def called(call: ast.Call) -> str:

@@ -75,6 +75,8 @@ def test_dataclasses_that_may_not_be_asked() -> None:
     text = DATACLASSES.replace("(BASE)", "")
     beginnings = ("mine.yaml", "--extra", "2")  # of a file that the script itself looks for
     assert faults(Script("a.py", facts(text)), [*beginnings]) == []
+    asked = text.replace("len(sys.argv) == 2 and ", "'--yaml' in sys.argv or ")
+    assert faults(Script("a.py", facts(asked)), ["--yaml", "c.yaml"]) == []
     caught = text.replace("\nmain()", "\ntry:\n    main()\nexcept SystemExit:\n    pass")
     assert faults(Script("a.py", facts(caught)), ["--nonsense"]) == []
     more = text.replace("@dataclass\nclass Model", "@dataclass\n@with_seed\nclass Model")
