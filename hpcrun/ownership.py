@@ -55,9 +55,9 @@ def why_not_own(path: Path) -> str:
 
 
 def is_open(folder: Path) -> bool:
-    """Return whether others can replace what is in a folder. Raises OSError where there is none."""
+    """Return whether others, not trusted, can replace what is in a folder. Raises OSError."""
     info = folder.stat()
-    return _others_write(info) and not info.st_mode & stat.S_ISVTX
+    return not _is_trusted(folder) and _others_write(info) and not info.st_mode & stat.S_ISVTX
 
 
 def refuse_strangers(path: Path, what: str) -> None:

@@ -17,12 +17,9 @@ from hpcrun.controller.context import Context, read_text, user_path
 from hpcrun.controller.program import content_of, find_program, parse_script
 from hpcrun.errors import HpcrunError, InputError, Problem, SpecError
 from hpcrun.plan import deepspeed
-from hpcrun.plan.accelerate_file import take_accelerate_file
 from hpcrun.plan.launchers import decide_framework
-from hpcrun.plan.on_cpus import asked_by_file, asked_by_words
 from hpcrun.runs.records import write_file
 from hpcrun.spec.check import convert
-from hpcrun.spec.deepspeed_json import parse_hjson
 from hpcrun.spec.job import Accelerate, JobSpec
 from hpcrun.spec.yaml12 import Node, parse_document
 from hpcrun.structs import decodable
@@ -58,6 +55,8 @@ def inspect_deepspeed(
 
 def _asked_elsewhere(context: Context, spec: JobSpec, extra_args: Sequence[str]) -> str:
     """Find what asks for DeepSpeed beside the job's section: words, their files, the script."""
+    from hpcrun.plan.on_cpus import asked_by_file, asked_by_words  # here: most jobs have GPUs
+
     words = [*(spec.command or []), *spec.args, *extra_args]
     if asked := asked_by_words(words):
         return asked
@@ -94,6 +93,8 @@ def _inspect_section(context: Context, spec: JobSpec, python: str) -> deepspeed.
         return deepspeed.Given(own_optimizer=own_optimizer)
     file = None
     if section.config_file:
+        from hpcrun.spec.deepspeed_json import parse_hjson  # here: few jobs have one
+
         text = _own_file(context, "deepspeed.config_file", section.config_file, "JSON")
         file = parse_hjson(text, section.config_file)
     if "/" not in python or spec.setup.container is not None:
@@ -117,6 +118,8 @@ def inspect_accelerate(context: Context, spec: JobSpec) -> JobSpec:
     name = spec.accelerate.config_file if spec.accelerate is not None else None
     if name is None:
         return spec
+    from hpcrun.plan.accelerate_file import take_accelerate_file  # here: few jobs have one
+
     problems: list[Problem] = []
     text = _own_file(context, "accelerate.config_file", name, "YAML")
     root = parse_document(text, name, problems)

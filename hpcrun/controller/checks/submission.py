@@ -27,7 +27,6 @@ from hpcrun.plan import script_notes
 from hpcrun.plan.job import Findings
 from hpcrun.plan.launchers import needed_modules
 from hpcrun.plan.limits import array_problems, find_limits, unlisted_partitions
-from hpcrun.plan.on_cpus import check_on_cpus
 from hpcrun.plan.script_facts import ScriptFacts
 from hpcrun.plan.types import Plan
 from hpcrun.runs.snapshot import git_command
@@ -103,6 +102,8 @@ class Checks:
             if context.cluster.name == "sandbox":
                 findings.notes += script_notes.node_name_notes(_texts(context, plan, program))
             if plan.accelerator == "cpu":
+                from hpcrun.plan.on_cpus import check_on_cpus  # here: most jobs have GPUs
+
                 here = check_on_cpus(
                     spec,
                     program.script.facts if program.script else ScriptFacts(),
