@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from hpcrun.cli.output import Patience
+from hpcrun.cli.output import Patience, bar
 from hpcrun.errors import InputError, SpecError
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def context(cluster: str | None, *, debug: bool = False) -> Context:
 
     found = load_context(os.environ, Path.cwd(), cluster)
     connect = click.get_current_context().obj or found.connect
-    return structs.replace(found, debug=debug, waiting=Patience().waiting, connect=connect)
+    return structs.replace(found, debug=debug, waiting=Patience().waiting, bar=bar, connect=connect)
 
 
 class ArgsAfterDashes(click.Command):

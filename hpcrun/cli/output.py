@@ -15,8 +15,6 @@ import click
 from hpcrun.errors import HpcrunError, SpecError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from hpcrun.views.table import Look
 
 
@@ -48,7 +46,8 @@ def clean(text: str) -> str:
 
 
 def say_remarks() -> None:
-    """Say of files what is not said yet, before the next line."""
+    """Say of files what is not said yet, before the next line, and where no bar stands."""
+    _take_bars_away()
     files = sys.modules.get("hpcrun.files")
     for text in files.new_remarks() if files is not None else ():
         try:
@@ -320,47 +319,63 @@ class Patience:
             note("Slurm is slow to answer; still waiting ...")
 
 
-# A read that takes longer than this is shown, in seconds.
-LONG_READ = 1.0
+# Work that takes longer than this is shown, in seconds; and how often.
+LONG_WORK, REDRAW = 1.0, 0.1
 
 
 @contextlib.contextmanager
-def reading_bar(*, is_quiet: bool) -> Iterator[Callable[[Path, int], None] | None]:
-    """Show how far a long read has come, where standard error is a terminal; leave no trace.
+def bar(label: str, unit: str) -> Iterator[Callable[[float, float], None]]:
+    """Show how far long work has come, where standard error is a terminal; leave no trace.
 
-    Yields what is called with a file and how many of its bytes were read.
+    Yields what is called with how much is done, and of how much, in ``unit``. Nothing is shown with
+    --json, and where nothing can be drawn in place.
     """
-    if is_quiet or not sys.stderr.isatty():
-        yield None
-        return
-    path: Path | None = None
-    drawn: Path | None = None
-    began = time.time()
-    bar: Any = None
+    call = click.get_current_context(silent=True)
+    is_quiet = call is not None and call.params.get("as_json")
+    is_shown = not is_quiet and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    began, drawn_at = time.time(), 0.0
+    drawn: Any = None
 
     def describe(_: object) -> str:
-        rate = bar.pos / max(time.time() - began, 1e-3)
-        return f"{bar.pos / 1e6:.0f} MB, {rate / 1e6:.0f} MB/s"
+        rate = drawn.pos / max(time.time() - began, 1e-3)
+        return f"{drawn.pos:.0f} {unit}, {rate:.{0 if rate >= 10 else 1}f} {unit}/s"
 
-    def show(file: Path, position: int) -> None:
-        nonlocal path, drawn, began, bar
-        if file != path:
-            began = time.time() if path else began
-            path = file
-        if time.time() - began < LONG_READ or not file.is_file():
+    def show(done: float, total: float) -> None:
+        nonlocal drawn, drawn_at
+        now = time.time()
+        is_due = now - began >= LONG_WORK and (now - drawn_at >= REDRAW or done >= total)
+        if not (is_shown and is_due and total):
             return
-        if file != drawn:
-            drawn = file
-            size = file.stat().st_size
-            bar = click.progressbar(
-                length=size, label="reading", width=24, item_show_func=describe, file=sys.stderr
+        drawn_at = now
+        if drawn is None:
+            drawn = click.progressbar(
+                length=1, label=label, item_show_func=describe, file=sys.stderr
             )
-            bar.start = began
-        bar.update(position - bar.pos)
+            drawn.start = began
+        drawn.length, drawn.finished, drawn.width = total, False, 0
+        drawn.make_step(done - drawn.pos)
+        # A line that is too long for the window could not be taken away.
+        drawn.max_width = columns() - 1
+        drawn.width = min(24, drawn.max_width - len(drawn.format_progress_line()))
+        if drawn.width >= 0:
+            _bars.append(drawn)
+            try:
+                drawn.render_progress()
+            except OSError:  # the terminal is gone, the work goes on
+                let_go(2)
 
     try:
         yield show
     finally:
-        if drawn is not None:  # its line is empty again, and the cursor is there
-            sys.stderr.write("\r\x1b[K\x1b[?25h")
-            sys.stderr.flush()
+        _take_bars_away()
+
+
+_bars: list[object] = []  # that stand on the terminal
+
+
+def _take_bars_away() -> None:
+    """Make the line of a bar empty again, and the cursor seen, before other text."""
+    if _bars:
+        _bars.clear()
+        sys.stderr.write("\r\x1b[K\x1b[?25h")
+        sys.stderr.flush()

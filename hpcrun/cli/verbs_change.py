@@ -290,8 +290,10 @@ def clean(
         return 0
     if going and not dry_run:
         try:
-            for one in remove(where, going):
-                gone.append(one)
+            with where.bar("removing", "runs") as show:
+                for one in remove(where, going):
+                    gone.append(one)
+                    show(len(gone), len(going))
         finally:
             if not as_json:
                 done = sum(error is None for _, error in gone)

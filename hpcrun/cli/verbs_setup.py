@@ -12,7 +12,7 @@ from typing import Any, Literal
 import click
 
 from hpcrun.cli.options import CLUSTER, FILE, RUN_OR_FILE, cluster_option, context, json_option
-from hpcrun.cli.output import emit_json, note, say
+from hpcrun.cli.output import bar, emit_json, note, say
 from hpcrun.errors import InputError
 
 
@@ -73,7 +73,8 @@ def up(nodes: int | None, gpus_per_node: int | None, like: str | None) -> int:
         cluster = named_profile(os.environ, Path.cwd(), like)
         shape = shape_like(cluster, like, nodes)
     before = lifecycle.status(directory)
-    status = lifecycle.up(directory, shape=shape)
+    with bar("starting", "daemons") as show:
+        status = lifecycle.up(directory, shape=shape, show=show)
     taken = f"up in {time.monotonic() - begin:.1f} s"
     say(f"sandbox: {shape.about()}, {'up already' if before is not None and before.up else taken}")
     if like is None:

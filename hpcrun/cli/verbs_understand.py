@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcrun.cli.options import DIR, FILE, RUN_OR_FILE, cluster_option, context, json_option
-from hpcrun.cli.output import emit_json, is_terminal, reading_bar, say, window
+from hpcrun.cli.output import emit_json, is_terminal, say, window
 from hpcrun.errors import InputError
 
 if TYPE_CHECKING:
@@ -86,8 +86,7 @@ def parse(
     else:
         from hpcrun.controller.curves.parse import parse
 
-        with reading_bar(is_quiet=as_json) as progress:
-            runs = parse(where, logs, patterns=patterns, full=full, every=every, progress=progress)
+        runs = parse(where, logs, patterns=patterns, full=full, every=every)
         ok = True
     show(where, runs, metric=metric, as_json=as_json, full=full)
     write(where, runs, files, full=full)
@@ -152,8 +151,7 @@ def compare(
         raise InputError(f"--target {target}: not a finite number", fix="as in --target 2.5")
     where, files = context(cluster), {"plot": plot, "html": html}
     check_files(where.cwd, logs, files)
-    with reading_bar(is_quiet=as_json) as progress:
-        runs = _with_gpus(parse(where, logs, progress=progress), gpus)
+    runs = _with_gpus(parse(where, logs), gpus)
     if len(runs) < 2:
         raise InputError(
             f"{' '.join(logs)}: one run; two or more can be compared",

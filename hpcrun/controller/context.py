@@ -52,15 +52,25 @@ _CLEAN_NAMES = frozenset(
 _SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
 
 
+# Called with how much is done, and of how much.
+Show = Callable[[float, float], None]
+
+
+def no_bar(label: str, unit: str) -> AbstractContextManager[Show]:
+    """Show nothing of long work, which is called ``label`` and counted in ``unit``."""
+    return nullcontext(lambda done, total: None)
+
+
 class Context(Struct, frozen=True, kw_only=True):
     """What every verb needs to know; made once by the command line.
 
     ``debug``: a run that is started gets diagnosis switches. ``code``: it gets this copy of the
     code, an earlier run's, and not the project's own of today. ``deadline`` (by time.monotonic):
     who asks Slurm waits no longer. Each of Slurm's commands runs inside ``waiting``, which may say
-    so to a user who waits. ``connect`` makes the transport to the cluster, for transport() alone.
-    ``brought``: the runs that a word has just brought from there (``targets.refresh``).
-    ``secrets``: values of runs' secrets that were read, and are hidden on every way out.
+    so to a user who waits; ``bar`` shows how far long work is. ``connect`` makes the transport to
+    the cluster, for transport() alone. ``brought``: the runs that a word has just brought from
+    there (``targets.refresh``). ``secrets``: values of runs' secrets that were read, and are hidden
+    on every way out.
     """
 
     environ: dict[str, str]
@@ -75,6 +85,7 @@ class Context(Struct, frozen=True, kw_only=True):
     code: Path | None = None
     deadline: float | None = None
     waiting: Callable[[], AbstractContextManager[None]] = nullcontext
+    bar: Callable[[str, str], AbstractContextManager[Show]] = no_bar
     connect: Connect = LocalTransport
     brought: set[Path] = field(default_factory=set)
     secrets: dict[Path, list[bytes]] = field(default_factory=dict)

@@ -7,6 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from stat import S_IMODE
 
@@ -87,13 +88,22 @@ def write_code(context: Context, plan: Plan, code: Path) -> None:
     if context.code is not None and (plan.reference_trainer or plan.snapshot):
         if not context.code.is_dir():
             raise InputError(f"{context.code}: no such folder", fix="--code now takes today's code")
-        shutil.copytree(context.code, code, symlinks=True)
+        total = sum(len(names) for _, _, names in os.walk(context.code))
+        done = count(1)
+        with context.bar("copying", "files") as show:
+
+            def copy(source: str, target: str) -> None:
+                shutil.copy2(source, target)
+                show(next(done), total)
+
+            shutil.copytree(context.code, code, symlinks=True, copy_function=copy)
     elif plan.reference_trainer:
         code.mkdir()
         for source in REFERENCE.glob("*.py"):
             shutil.copy2(source, code)
     elif plan.snapshot:
-        take_snapshot(context.project, code, leave_out=context.runs_dir)
+        with context.bar("copying", "files") as show:
+            take_snapshot(context.project, code, leave_out=context.runs_dir, show=show)
 
 
 def write_secrets(context: Context, plan: Plan, run: RunFolder) -> list[Path]:

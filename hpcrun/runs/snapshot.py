@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from stat import S_IMODE, S_ISLNK
 
@@ -36,25 +38,32 @@ def git_command(folder: Path, *words: str) -> list[str]:
     return ["env", *own, *_GIT, "-C", str(folder), *words]
 
 
-def take_snapshot(project: Path, code: Path, *, leave_out: Path) -> None:
+def take_snapshot(
+    project: Path, code: Path, *, leave_out: Path, show: Callable[[int, int], None]
+) -> None:
     """Copy the project to ``code``.
 
     In a git checkout: what git tracks and what it does not ignore. Else: everything but caches
-    and environments. ``leave_out`` is the folder of the runs. Raises InputError for a project too
-    large to copy, before much is written.
+    and environments. ``leave_out`` is the folder of the runs. ``show`` is called with how many of
+    how many files are copied. Raises InputError for a project too large to copy, before much is
+    written.
     """
     code.mkdir(parents=True, exist_ok=True)
-    files, size = 0, 0
-    for name in _project_files(project):
-        source, target = project / name, code / name
-        if source == leave_out or leave_out in source.parents or name.startswith(f"{_OURS}/"):
-            continue
-        try:
-            size += _copy(source, target, project)
-        except (FileNotFoundError, NotADirectoryError):
-            continue  # deleted since git listed it
-        files += 1
-        if files > MAX_FILES or size > MAX_BYTES:
+    size = 0
+    # Git lists what is deleted, too, and what a sparse checkout leaves out.
+    wanted = (
+        name
+        for name in _project_files(project)
+        if not name.startswith(f"{_OURS}/")
+        and not (project / name).is_relative_to(leave_out)
+        and os.path.lexists(project / name)
+    )
+    names = list(islice(wanted, MAX_FILES + 1))
+    for number, name in enumerate(names):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # deleted since then
+            size += _copy(project / name, code / name, project)
+        show(number + 1, len(names))
+        if len(names) > MAX_FILES or size > MAX_BYTES:
             raise InputError(
                 f"{project}: too large to copy into the run (over {MAX_FILES} files or "
                 f"{MAX_BYTES // 2**20} MiB of files)",

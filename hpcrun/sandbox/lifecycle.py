@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -94,12 +94,18 @@ def status(directory: Path) -> SandboxStatus | None:
 
 
 def up(
-    directory: Path, *, nodes: int = 2, gpus_per_node: int = 4, shape: Shape | None = None
+    directory: Path,
+    *,
+    nodes: int = 2,
+    gpus_per_node: int = 4,
+    shape: Shape | None = None,
+    show: Callable[[int, int], None] = lambda done, total: None,
 ) -> SandboxStatus:
     """Bring up a sandbox and return when a job would start at once.
 
     One that is up already is left as it is; what is left of a broken one is removed first.
-    A ``shape`` takes the place of ``nodes`` and ``gpus_per_node``.
+    A ``shape`` takes the place of ``nodes`` and ``gpus_per_node``. ``show`` is called with how many
+    of how many daemons are started.
     Raise InputError when one of another shape is up or the directory is unusable, and
     HpcrunError when Slurm is not installed or a daemon does not start: nothing is left then.
     """
@@ -121,7 +127,7 @@ def up(
             try:
                 processes.end_all(layout.root, read_pid(layout, "keeper"))
                 place.empty(layout.root)
-                return build(layout, programs, environ, shape)
+                return build(layout, programs, environ, shape, show)
             except OSError as error:
                 remove(layout)
                 raise HpcrunError(f"{error.filename or layout.root}: {error.strerror}") from error
@@ -142,13 +148,17 @@ def _check_shape(found: SandboxStatus, asked: Shape) -> None:
 
 
 def build(
-    layout: Layout, programs: dict[str, str], environ: dict[str, str], shape: Shape
+    layout: Layout,
+    programs: dict[str, str],
+    environ: dict[str, str],
+    shape: Shape,
+    show: Callable[[int, int], None],
 ) -> SandboxStatus:
     """Start everything in the empty directory and wait until every node is idle."""
     layout.shape.write_bytes(msgspec.json.encode(shape))
     version = slurm_version(programs["slurmctld"], environ)
     port = write_files(layout, shape, version)
-    start(layout, programs, environ, shape.nodes, port)
+    start(layout, programs, environ, shape.nodes, port, show)
     names, deadline = node_names(shape.nodes), time.monotonic() + READY_TIMEOUT
     while late := unready(node_states(programs["sinfo"], environ), names):
         if (now := status(layout.root)) and now.dead:
@@ -380,7 +390,12 @@ def munged_argv(layout: Layout, program: str) -> list[str]:
 
 
 def start(
-    layout: Layout, programs: Mapping[str, str], environ: Mapping[str, str], nodes: int, port: int
+    layout: Layout,
+    programs: Mapping[str, str],
+    environ: Mapping[str, str],
+    nodes: int,
+    port: int,
+    show: Callable[[int, int], None],
 ) -> None:
     """Start the keeper and, through it, every daemon; raise HpcrunError when one does not start.
 
@@ -402,26 +417,34 @@ def start(
         for name, argv in commands.items()
     ]
     request = {"pid_file": str(layout.pid("keeper")), "daemons": daemons}
-    try:
-        answer = subprocess.run(
-            [sys.executable, "-I", "-S", keeper.__file__],
-            input=json.dumps(request).encode(),
-            capture_output=True,
-            env={**environ, processes.MARK: str(layout.root)},
-            timeout=START_TIMEOUT,
-            check=False,
-            start_new_session=True,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise HpcrunError(f"the sandbox's daemons did not start in {error.timeout:.0f} s") from None
-    report = [line.split() for line in answer.stdout.decode().splitlines()]
+    given: bytes | None = json.dumps(request).encode()
+    deadline = time.monotonic() + START_TIMEOUT
+    with subprocess.Popen(
+        [sys.executable, "-I", "-S", keeper.__file__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**environ, processes.MARK: str(layout.root)},
+        start_new_session=True,
+    ) as process:
+        while True:
+            try:
+                stdout, stderr = process.communicate(given, timeout=0.1)
+                break
+            except subprocess.TimeoutExpired:
+                given = None
+            if time.monotonic() > deadline:
+                text = f"the sandbox's daemons did not start in {START_TIMEOUT:.0f} s"
+                raise HpcrunError(text)
+            show(sum(layout.pid(name).exists() for name in commands), len(commands))
+    report = [line.split() for line in stdout.decode().splitlines()]
     for name, code in report:
         if code != "0":
             what = "does not come up" if code == "-1" else f"ended with code {code}"
             raise HpcrunError(f"{name} {what}{log_tail(layout, name)}")
     if len(report) < len(commands):
-        stderr = answer.stderr.decode(errors="replace").strip()
-        raise HpcrunError(f"the sandbox's keeper ended early: {stderr or 'it printed nothing'}")
+        said = stderr.decode(errors="replace").strip()
+        raise HpcrunError(f"the sandbox's keeper ended early: {said or 'it printed nothing'}")
 
 
 def node_states(sinfo: str, environ: Mapping[str, str]) -> dict[str, str]:

@@ -6,14 +6,19 @@ import ast
 import gzip
 import io
 import json
+import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import click
 import pytest
+from msgspec import structs
 
 from hpcrun.cli import output
-from hpcrun.controller.curves.read_log import LogFileReader
+from hpcrun.controller.context import load_context
+from hpcrun.controller.curves.parse import parse
 from tests.cli.calling import ROOT, Caller
 from tests.json_schemas import check_json
 from tests.report.runs import trainer_log
@@ -247,39 +252,63 @@ class Terminal(io.StringIO):
         return True
 
 
-class TestReadingBar:
-    """A read that lasts shows how far it has come, on a terminal, and leaves no trace."""
-
-    def read(self, paths: list[Path], *, is_quiet: bool = False) -> None:
-        with output.reading_bar(is_quiet=is_quiet) as progress:
-            for path in paths:
-                for pieces in (reader := LogFileReader(path, processes=1)):
-                    assert pieces is not None
-                    if progress is not None:
-                        progress(path, reader.position)
+class TestBar:
+    """Work that lasts shows how far it has come, on a terminal, and leaves no trace."""
 
     @pytest.mark.slow
-    def test_a_long_read_shows_a_bar(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_long_read_shows_one_bar_of_all_logs(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         log, packed = tmp_path / "a.log", tmp_path / "a.log.gz"
         log.write_bytes(trainer_log(1, 200) * 100)
         packed.write_bytes(gzip.compress(log.read_bytes()))
-        monkeypatch.setattr(output, "LONG_READ", 0.0)
+        monkeypatch.setattr(output, "LONG_WORK", 0.0)
         monkeypatch.setattr(sys, "stderr", stderr := Terminal())
-        self.read([log, packed])
+        where = structs.replace(load_context({}, tmp_path), bar=output.bar)
+        parse(where, [str(log), str(packed)])
         drawn = stderr.getvalue()
-        assert drawn.count("100%") == 2 and " MB/s" in drawn
+        assert drawn.count("100%") == 1 and " MB/s" in drawn
         # The line is empty again, and the cursor is there.
         assert drawn.endswith("\r\x1b[K\x1b[?25h") and "\n" not in drawn
 
-    def test_a_short_read_a_pipe_and_json_show_none(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize("width", [30, 60, 100])
+    def test_a_bar_fits_the_window_and_gives_way_to_words(
+        self, width: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        log = tmp_path / "a.log"
-        log.write_bytes(trainer_log(1, 200))
+        monkeypatch.setattr(output, "LONG_WORK", 0.0)
+        monkeypatch.setattr(output, "REDRAW", 0.0)
+        monkeypatch.setenv("COLUMNS", str(width))
         monkeypatch.setattr(sys, "stderr", stderr := Terminal())
-        self.read([log])
-        monkeypatch.setattr(output, "LONG_READ", 0.0)
-        self.read([log], is_quiet=True)
+        with output.bar("copying", "files") as show:
+            for done in range(0, 20_000, 500):
+                now = time.time() + 0.3
+                monkeypatch.setattr(time, "time", lambda now=now: now)
+                show(done, 20_000)
+            before = stderr.getvalue()
+            output.note("Slurm is slow")
+        drawings = re.split(r"\r\x1b\[\?25l", before)[1:]
+        assert bool(drawings) == (width > 30)
+        assert all(len(each) < width for each in drawings)
+        assert drawings == [] or "00:00:0" in drawings[-1]
+        assert stderr.getvalue()[len(before) :].count("\r\x1b[K\x1b[?25h") == bool(drawings)
+        assert stderr.getvalue().endswith("Slurm is slow\n")
+
+    def test_short_work_a_pipe_json_and_a_plain_terminal_show_none(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def work(as_json: bool = False) -> None:
+            call = click.Context(click.Command("submit"))
+            call.params["as_json"] = as_json
+            with call, output.bar("copying", "files") as show:
+                show(1, 2)
+
+        monkeypatch.setattr(sys, "stderr", stderr := Terminal())
+        work()
+        monkeypatch.setattr(output, "LONG_WORK", 0.0)
+        work(as_json=True)
+        monkeypatch.setenv("TERM", "dumb")
+        work()
+        monkeypatch.setenv("TERM", "xterm")
         monkeypatch.setattr(sys, "stderr", pipe := io.StringIO())
-        self.read([log])
+        work()
         assert stderr.getvalue() == pipe.getvalue() == ""

@@ -42,7 +42,9 @@ def copied(code: Path) -> set[str]:
 
 def take(project: Path, tmp_path: Path, leave_out: Path | None = None) -> Path:
     code = tmp_path / "run" / "code"
-    take_snapshot(project, code, leave_out=leave_out or tmp_path / "runs")
+    take_snapshot(
+        project, code, leave_out=leave_out or tmp_path / "runs", show=lambda done, total: None
+    )
     return code
 
 
@@ -171,7 +173,7 @@ def test_the_runs_are_no_code(project: Path, tmp_path: Path, checkout: bool) -> 
     code = project / "runs" / "r" / "code"
     code.mkdir(parents=True)
     (project / "runs" / "r" / "plan.json").touch()
-    take_snapshot(project, code, leave_out=project / "runs")
+    take_snapshot(project, code, leave_out=project / "runs", show=lambda done, total: None)
     assert copied(code) == PLAIN
 
 

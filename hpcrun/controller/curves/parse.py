@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import select
@@ -73,19 +74,28 @@ def parse(
     patterns: Sequence[str] = (),
     full: bool = False,
     every: int = 1,
-    progress: OnProgress | None = None,
 ) -> list[ParsedRun]:
     """Read what the arguments name (``find_sources``), a run for each; without: the newest run.
 
     ``patterns`` are line formats of the user's own, tried before the known ones. ``full`` keeps
     every point and every sample; else a long metric is thinned. ``every``: keep only every
-    Nth row of a form. ``progress`` is called with how far each log was read. Raises InputError.
+    Nth row of a form. Raises InputError.
     """
     own, runs = own_formats(patterns, "--pattern"), []
-    for source in find_sources(context, arguments):
-        log = CurveLog(context, source, own, every=every)
-        log.read(progress)
-        runs.append(log.run(full=full))
+    sources = find_sources(context, arguments)
+    sizes = {path: _size(path) for source in sources for _, path in _choices(source)[0]}
+    read: dict[Path, int] = {}
+    with context.bar("reading", "MB") as show:
+
+        def advance(path: Path, position: int) -> None:
+            read[path] = position
+            sizes.setdefault(path, _size(path))
+            show(sum(read.values()) / 1e6, sum(sizes.values()) / 1e6)
+
+        for source in sources:
+            log = CurveLog(context, source, own, every=every)
+            log.read(advance)
+            runs.append(log.run(full=full))
     return runs
 
 
@@ -210,26 +220,15 @@ class CurveLog:
     def _size(self) -> int:
         return sum(reader.bytes for reader in self._readers.values())
 
-    def _choices(self) -> list[list[tuple[int, Path]]]:
-        """Return the files to read, with their attempts, in the order in which to try them."""
-        if self.source.run is None:
-            return [[(0, path) for path in self.source.files]]
-        ranks = [file for file in log_files(self.source.run) if file.attempt is not None]
-        last = max((file.rank or 0 for file in ranks), default=0)
-        return [
-            [(file.attempt or 0, file.path) for file in ranks if not chosen or file.rank in chosen]
-            for chosen in ((0,), (last,), ())
-        ]
-
     def _files(self) -> list[tuple[int, Path]]:
-        return self._choices()[self._choice]
+        return _choices(self.source)[self._choice]
 
     def _read(self, pieces_of: _PiecesOf, progress: OnProgress | None = None) -> None:
         """Read on, to the choice of files that has the loss, the last one if none has it yet."""
         self._read_files(pieces_of, progress)
         if self._is_decided or self._size < self._asked_at * _LONGER:
             return
-        for choice, files in enumerate(self._choices()):
+        for choice, files in enumerate(_choices(self.source)):
             if self._tail is not None and len(files) > _FEW:
                 continue
             if choice != self._choice:
@@ -343,6 +342,25 @@ def find_sources(
         else:
             sources += _sources_of(context, name, targets[name], is_awaited=is_awaited)
     return _with_twins(sources)
+
+
+def _choices(source: Source) -> list[list[tuple[int, Path]]]:
+    """Return the files to read, with their attempts, in the order in which to try them."""
+    if source.run is None:
+        return [[(0, path) for path in source.files]]
+    ranks = [file for file in log_files(source.run) if file.attempt is not None]
+    last = max((file.rank or 0 for file in ranks), default=0)
+    return [
+        [(file.attempt or 0, file.path) for file in ranks if not chosen or file.rank in chosen]
+        for chosen in ((0,), (last,), ())
+    ]
+
+
+def _size(path: Path) -> int:
+    """Return how long a file is; 0 of a pipe, and of what is not there."""
+    with contextlib.suppress(OSError):
+        return path.stat().st_size if path.is_file() else 0
+    return 0
 
 
 def _file_source(context: Context, name: str) -> Source | None:
