@@ -122,6 +122,16 @@ def test_a_first_profile_and_job_work_at_once(bare: Caller, slurm: Slurm) -> Non
     assert dry.code == 0 and "#SBATCH --gres=gpu:4" in dry.out, dry
 
 
+def test_what_is_there_for_editors_is_hidden_from_git(bare: Caller, slurm: Slurm) -> None:
+    bare.write("train.py", SCRIPT)
+    subprocess.run(["git", "init", "-q", bare.project], check=True)
+    assert bare("init", "train.py", "--json").code == 0
+    assert (bare.project / ".hpcrun" / "job.schema.json").exists()
+    listed = ["git", "-C", str(bare.project), "status", "--porcelain", "-uall"]
+    shown = subprocess.run(listed, check=True, capture_output=True, text=True).stdout
+    assert sorted(shown.split()[1::2]) == ["hpcrun.yaml", "jobs/train.yaml", "train.py"]
+
+
 def test_the_table_says_what_keeps_jobs_waiting(bare: Caller, slurm: Slurm) -> None:
     slurm.answer("partition", PARTITIONS.replace("MaxNodes=8", "MaxNodes=1").replace("UP", "DOWN"))
     slurm.answer("sinfo", NODES.replace("mixed", "drained"))

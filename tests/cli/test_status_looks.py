@@ -81,6 +81,39 @@ def test_who_wants_no_colours_gets_none(several: Caller) -> None:
         assert "\x1b[" not in drawn(several, 80, "status", "nothing-like-it", **env)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [("top",), ("status", "--watch"), ("parse", "-f", "done.log")],
+    ids=lambda words: words[0],
+)
+def test_a_plain_terminal_is_not_drawn_on(several: Caller, words: tuple[str, ...]) -> None:
+    several.write("done.log", "step 1 loss 2.0\nstep 2 loss 1.0\n")
+    process, main = several.on_terminal(*words, env={"TERM": "dumb"})
+    got = b""
+    with contextlib.suppress(OSError):  # the end of a terminal
+        while b"1.0" not in got and (piece := os.read(main, 65536)):
+            got += piece
+    process.send_signal(signal.SIGINT)
+    process.wait(timeout=60)
+    with contextlib.suppress(OSError):
+        while piece := os.read(main, 65536):
+            got += piece
+    os.close(main)
+    assert got and b"\x1b" not in got, got
+
+
+def test_a_pager_gets_the_width_of_its_terminal(several: Caller) -> None:
+    rows = "".join(f"step {step} loss {1 + 1 / step:.4f}\n" for step in range(1, 400))
+    several.write("done.log", rows)
+    code = "import subprocess, sys; subprocess.run([sys.executable, '-m', 'hpcrun', *sys.argv[1:]],"
+    code += " stdout=open('drawn', 'w'))"
+    process, main = several.on_terminal(sys.executable, "-c", code, "parse", "done.log", columns=60)
+    assert process.wait(timeout=60) == 0
+    os.close(main)
+    lines = (several.project / "drawn").read_text().splitlines()
+    assert max(map(len, lines)) in range(55, 61), lines
+
+
 def test_watch_needs_a_terminal(several: Caller) -> None:
     done = several("status", "--watch")
     assert done.code == 2 and "--watch draws on a terminal" in done.err
