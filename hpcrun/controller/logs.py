@@ -222,7 +222,7 @@ class JobLogs:
                 raise InputError(
                     f"--node {word}: no such node of the run{there}", fix="--node 0 is the first"
                 )
-        return {str(int(word)) if word.isdigit() else word for word in words}
+        return {str(int(word)) if word.isdecimal() else word for word in words}
 
     def _hosts(self, path: Path) -> list[str]:
         if not self._hostfiles.get(path):

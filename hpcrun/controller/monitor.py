@@ -382,7 +382,7 @@ def _signs(run: RunFolder) -> tuple[int, bool, bool]:
         names = [entry.name for entry in os.scandir(run.attempts)]
     except OSError:
         names = []
-    attempts = [int(name) for name in names if name.isdigit()]
+    attempts = [int(name) for name in names if name.isdecimal()]
     end = f"{run.attempts}/{max(attempts, default=0)}/end.json"
     return len(attempts), os.access(end, os.F_OK), os.access(run.cancelled, os.F_OK)
 

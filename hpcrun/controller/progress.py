@@ -16,6 +16,7 @@ from hpcrun.metrics.lines.formats.table import FORMATS
 from hpcrun.metrics.lines.line import NEEDLES, read_line
 from hpcrun.metrics.names import LOSS
 from hpcrun.metrics.row import Row
+from hpcrun.ownership import whose
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import attempt_indices
 from hpcrun.runs.status import Progress
@@ -72,6 +73,8 @@ def _candidates(run: RunFolder) -> Iterator[tuple[int, Path]]:
     if newest is None:
         return
     logs = run.logs / str(newest)
+    if any(folder.is_symlink() and whose(folder) for folder in (run.logs, logs)):
+        return
     yield 0, logs / "rank-0.log"
     names: list[str] = []
     with contextlib.suppress(OSError):

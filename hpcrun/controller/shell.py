@@ -92,7 +92,7 @@ def _choose(job: SlurmJob, node: str | None) -> str:
         return nodes[0]
     if node in nodes:
         return node
-    if node.isdigit() and int(node) < len(nodes):
+    if node.isdecimal() and int(node) < len(nodes):
         return nodes[int(node)]
     raise InputError(
         f"--node {node}: job {job.job_id} is on {job.node_list}",

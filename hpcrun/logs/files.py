@@ -78,7 +78,7 @@ def log_files(run: RunFolder) -> list[LogFile]:
     """
     found = []
     names = _names(run.logs)
-    for attempt in filter(str.isdigit, names):
+    for attempt in filter(str.isdecimal, names):
         for name in _names(run.logs / attempt):
             match = re.fullmatch(r"(node|rank)-(\d+)\.log", name)
             if match:
@@ -91,18 +91,21 @@ def log_files(run: RunFolder) -> list[LogFile]:
 def _names(folder: Path) -> list[str]:
     """List the folders and files; what is neither, and links of somebody else's, is left out."""
     try:
+        if _is_unfit(folder):
+            return []
         return [entry.name for entry in os.scandir(folder) if not _is_unfit(entry)]
     except (FileNotFoundError, NotADirectoryError):
         return []
 
 
-def _is_unfit(entry: os.DirEntry[str]) -> bool:
+def _is_unfit(entry: os.DirEntry[str] | Path) -> bool:
     is_plain = entry.is_dir() or entry.is_file()
-    whose = stranger(entry.stat(follow_symlinks=False)) if entry.is_symlink() else ""
+    whose = stranger(os.lstat(entry)) if entry.is_symlink() else ""
     if is_plain and not whose:
         return False
-    what = f"a link that belongs to {whose}" if whose else "not a plain file"
-    remark(f"{entry.path}: {what}: it is passed over")
+    if whose or os.path.lexists(entry):
+        what = f"a link that belongs to {whose}" if whose else "not a plain file"
+        remark(f"{os.fspath(entry)}: {what}: it is passed over")
     return True
 
 

@@ -10,7 +10,7 @@ import os
 from itertools import chain
 from pathlib import Path
 from stat import S_IMODE
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Struct, field, structs
@@ -24,6 +24,9 @@ from hpcrun.runs.layout import RunFolder, SweepFolder
 from hpcrun.structs import decodable
 
 T = TypeVar("T")
+# Slurm's number of a job, and of a task; "" where an attempt is not Slurm's. It becomes a word of
+# command lines, those of Slurm and those that the user is told to type.
+JobId = Annotated[str, msgspec.Meta(pattern=r"\A([0-9]+([_+][0-9]+)?)?\Z")]
 # An attempt that never got to its first act leaves a gap in the numbers, seldom more.
 _GAP = 3
 
@@ -36,7 +39,7 @@ class Submitted(Struct, frozen=True, kw_only=True):
     submitted, a run or a sweep; a copy of its folder has another name, and no job of its own.
     """
 
-    job_id: str | None
+    job_id: JobId | None
     run_id: str | None = None
     cluster: str
     slurm_conf: str | None
@@ -79,7 +82,7 @@ class Resubmitted(Struct, frozen=True, kw_only=True):
 
     run_id: str
     run_dir: str
-    job_id: str | None
+    job_id: JobId | None
     code: str
     checkpoint_dir: str | None
 
@@ -101,7 +104,7 @@ class SeenRow(Struct, frozen=True, kw_only=True):
     """
 
     stamp: int
-    job_id: str | None
+    job_id: JobId | None
     slurm_conf: str | None
     name: str | None
     nodes: int | None
@@ -158,7 +161,7 @@ class Begin(Struct, frozen=True, kw_only=True):
     """An attempt began; times are seconds since the epoch on the node that wrote them."""
 
     attempt: int
-    job_id: str
+    job_id: JobId
     host: str
     pid: int
     nodes: str
@@ -181,7 +184,7 @@ class End(Struct, frozen=True, kw_only=True):
     """An attempt ended; ``stopped_by`` is the signal that asked it to (TERM, INT, HUP)."""
 
     attempt: int
-    job_id: str
+    job_id: JobId
     exit_code: int
     signal: int | None
     stopped_by: str | None
@@ -305,11 +308,19 @@ def read_record(path: Path, type_: type[T]) -> T | None:
         raise HpcrunError(f"{path}: {error.strerror}") from error
     try:
         # Not msgspec's decoder: texts that are not UTF-8 stand in a plan as lone surrogates.
-        return msgspec.convert(json.loads(data, object_hook=hook), decodable(type_))
+        values = json.loads(data, object_hook=hook, parse_int=_bounded)
+        return msgspec.convert(values, decodable(type_))
     except (ValueError, RecursionError, OverflowError):
         if data.strip(b"\0 \n"):
             files.remark(f"{path}: damaged, or of another version of hpcrun: it is passed over")
         return None
+
+
+def _bounded(digits: str) -> int:
+    """Read a number; no record has one that a float cannot hold. Raises ValueError."""
+    if len(digits) > 30:
+        raise ValueError("too long a number")
+    return int(digits)
 
 
 def _without_slurm_conf(values: dict[str, Any]) -> dict[str, Any]:
@@ -473,7 +484,7 @@ def attempt_indices(folder: RunFolder) -> list[int]:
         return found
     try:
         with os.scandir(folder.attempts) as entries:
-            return sorted(int(entry.name) for entry in entries if entry.name.isdigit())
+            return sorted(int(entry.name) for entry in entries if entry.name.isdecimal())
     except OSError:
         return []
 

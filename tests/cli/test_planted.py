@@ -71,6 +71,39 @@ def test_a_record_that_is_none_is_named_and_passed_over(
     assert f"{path}: " in hpcrun.process("status", MINE).err
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("job_id", "15; id"), ("job_id", "--user=me"), ("nodes", 10**400), ("submitted_at", 10**400)],
+)
+def test_a_record_with_words_for_commands_or_endless_numbers_is_passed_over(
+    hpcrun: Caller, name: str, value: object
+) -> None:
+    run = make_run(hpcrun, MINE, "15", log=LOG)
+    run.submitted.write_text(json.dumps(json.loads(run.submitted.read_text()) | {name: value}))
+    done = hpcrun.process("status", MINE)
+    assert f"{run.submitted}: damaged" in done.err and "Traceback" not in done.err
+    assert str(value) not in done.out
+
+
+def test_folders_that_only_look_like_an_attempts_are_passed_over(hpcrun: Caller) -> None:
+    run = make_run(hpcrun, MINE, "15", ended=time.time(), log=LOG)
+    for name in ("²", "9" * 20, "-1"):
+        (run.attempts / name).mkdir()
+        (run.logs / name).mkdir()
+    for verb in (("status", MINE), ("logs", MINE), ("logs", MINE, "--node", "²"), ("parse", MINE)):
+        assert "Traceback" not in hpcrun.process(*verb).err, verb
+
+
+def test_logs_are_not_looked_for_behind_a_strangers_link(hpcrun: Caller) -> None:
+    path = plant(hpcrun, "15")
+    (path / "logs").rename(hpcrun.project / "private")
+    (path / "logs").symlink_to(hpcrun.project / "private")
+    os.chown(path / "logs", STRANGER, STRANGER, follow_symlinks=False)
+    done = hpcrun.process("logs", str(path))
+    assert "loss" not in done.out and f"{path}/logs: a link that belongs to {STRANGER}" in done.err
+    assert "2.25" not in hpcrun.process("status", str(path)).out
+
+
 def spoil(path: Path, kind: str) -> None:
     path.unlink(missing_ok=True)
     if kind == "fifo":
