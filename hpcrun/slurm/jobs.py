@@ -10,7 +10,6 @@ from typing import Any
 from msgspec import Struct
 
 from hpcrun.errors import InputError
-from hpcrun.slurm.hosts import expand
 from hpcrun.slurm.states import is_unlimited, parse_duration, parse_state
 
 # Names and folders may hold any printable character and, a folder, even a newline: fields are
@@ -112,6 +111,8 @@ class SlurmJob(Struct, frozen=True, kw_only=True):
     @property
     def hosts(self) -> tuple[str, ...]:
         """The job's nodes, in Slurm's order; none while it waits."""
+        from hpcrun.slurm.hosts import expand  # here: who submits asks for no nodes
+
         return tuple(expand(self.node_list)) if self.node_list else ()
 
     @property
@@ -478,6 +479,8 @@ def _slots(lines: Sequence[str], values: defaultdict[str, str]) -> tuple[int, ..
 
 
 def _expand(node_list: str) -> list[str]:
+    from hpcrun.slurm.hosts import expand
+
     try:
         return expand(node_list)
     except InputError:  # names that no host can have

@@ -20,6 +20,7 @@ from hpcrun.plan import deepspeed
 from hpcrun.plan.launchers import decide_framework
 from hpcrun.runs.records import write_file
 from hpcrun.spec.check import convert
+from hpcrun.spec.deepspeed_json import parse_hjson
 from hpcrun.spec.job import Accelerate, JobSpec
 from hpcrun.spec.yaml12 import Node, parse_document
 from hpcrun.structs import decodable
@@ -93,8 +94,6 @@ def _inspect_section(context: Context, spec: JobSpec, python: str) -> deepspeed.
         return deepspeed.Given(own_optimizer=own_optimizer)
     file = None
     if section.config_file:
-        from hpcrun.spec.deepspeed_json import parse_hjson  # here: few jobs have one
-
         text = _own_file(context, "deepspeed.config_file", section.config_file, "JSON")
         file = parse_hjson(text, section.config_file)
     if "/" not in python or spec.setup.container is not None:
