@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import re
 
-_CONTROLS = re.compile(rb"[\x00-\x07\x0b\x0c\x0e-\x1f\x7f]|\xc2[\x80-\x9f]")
+# C1 in UTF-8, and what turns the direction of writing (U+202A to 202E, 2066 to 2069).
+_LATER = rb"\xc2[\x80-\x9f] | \xe2\x80[\xaa-\xae] | \xe2\x81[\xa6-\xa9]"
+_CONTROLS = re.compile(rb"[\x00-\x07\x0b\x0c\x0e-\x1f\x7f] | " + _LATER, re.VERBOSE)
 _SEQUENCE = re.compile(
     rb"""
       \x1b \[ [0-?]*[ -/]*[@-~]                          # CSI: colours, and the cursor's moves
     | \x1b [\]PX^_] [^\x07\x1b\n]* (?: \x07 | \x1b\\ )?      # OSC, DCS, SOS, PM, APC: a string
     | \x1b [ -/]* [0-~]?                                 # others of two or three characters
     | [\x00-\x07\x0b\x0c\x0e-\x1f\x7f]                   # but backspace, tab, newline, return
-    | \xc2[\x80-\x9f]                                    # C1, in UTF-8
-    """,
+    | """
+    + _LATER,
     re.VERBOSE,
 )
 # Colours, and "erase the rest of the line", which progress bars need.
