@@ -337,10 +337,12 @@ print("tried", len(list(run.rglob("*"))))
 
 def test_nothing_of_a_job_that_waits_can_be_changed(users: tuple[User, User]) -> None:
     news, games = users
-    _, run = news.submits(HELD)
+    news.does("git init -q . && echo .cache >.gitignore", cwd=news.home)
+    news.writes(news.home / "train.py", "print(1)\n")
+    _, run = news.submits(HELD.replace("command: [sleep, '60']", "script: train.py"))
     done = games.run(sys.executable, "-c", CHANGE, run)
     assert done.returncode == 0 and done.stdout.startswith("tried "), done
-    assert len(list(run.rglob("*"))) > 5
+    assert (run / "code" / "train.py").is_file()
 
 
 def test_secrets_go_with_a_job_that_never_ran_or_was_killed(users: tuple[User, User]) -> None:
