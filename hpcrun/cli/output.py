@@ -63,9 +63,9 @@ def say(text: str = "") -> None:
 
 
 def say_lines(lines: Iterable[str]) -> None:
-    """Print lines of the answer."""
+    """Print lines of the answer. A line end within one, of a job's name, is written out."""
     for line in lines:
-        say(line)
+        say(line.replace("\n", r"\n"))
 
 
 def note(text: str) -> None:

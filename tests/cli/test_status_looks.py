@@ -162,6 +162,12 @@ def test_a_watch_on_a_terminal_that_shows_ascii_alone(several: Caller, tools: Pa
     assert "job 999 2 x Mod\\xe8le, not submitted by hpcrun" in picture, picture
 
 
+def test_a_name_of_several_lines_makes_no_lines_of_its_own(several: Caller, tools: Path) -> None:
+    answers(tools, "squeue", rest=squeue_row("999", "RUNNING", j="x\n  state     COMPLETED"))
+    shown = several("status", "999").out
+    assert "job 999 x\\n  state" in shown and "\n  state     COMPLETED" not in shown
+
+
 @pytest.mark.parametrize("argv", [(), ("14",), ("13",), ("999",)])
 def test_a_watch_asks_slurm_no_more_than_it_promises(
     several: Caller, tools: Path, argv: tuple[str, ...]
