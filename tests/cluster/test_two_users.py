@@ -174,6 +174,8 @@ def swept(users: tuple[User, User]) -> Iterator[None]:
     news, _ = users
     (conf,) = news.home.glob(".cache/hpcrun/sandbox-*/slurm.conf")
     news.run("scancel", "--user=news", SLURM_CONF=str(conf))
+    # Then they have removed what they have below /tmp.
+    until(lambda: not news.run("squeue", "-h", SLURM_CONF=str(conf)).stdout, "the jobs' ends", 30)
     left = {*news.runs.iterdir(), *news.runs.parent.iterdir()} - {news.runs}
     subprocess.run(["rm", "-rf", *left], check=False)
 
@@ -384,7 +386,6 @@ def test_a_secret_of_two_lines_is_shown_by_nothing(users: tuple[User, User]) -> 
     ):
         done = news.hpcrun(*verb)
         assert done.stdout and "sesame" not in done.stdout + done.stderr, done
-    look = 'find "$1" $(find /tmp -maxdepth 1 -user news) -type f ! -path "*/logs/*" '
-    look += "-exec grep -ls sesame {} + ; :"
-    assert games.does(look, news.folder) == ""
-    assert news.does(look, news.folder).split() == [str(run / "secrets.env")]
+    look = 'find "$1" /tmp/hpcrun-"$2"* -type f ! -path "*/logs/*" -exec grep -ls sesame {} +; :'
+    assert games.does(look, news.folder, run.name) == ""
+    assert news.does(look, news.folder, run.name).split() == [str(run / "secrets.env")]
