@@ -101,7 +101,7 @@ def test_what_a_job_runs_nobody_else_can_write(hpcrun: Caller, is_acl: bool) -> 
 
 @pytest.mark.slow
 def test_who_follows_is_told_what_a_silent_run_waits_for(hpcrun: Caller) -> None:
-    hpcrun.write("slow.py", "import time; time.sleep(4); print('at last')")
+    hpcrun.write("slow.py", "import time; time.sleep(9); print('at last')")
     setup = f"{{python: {sys.executable}, commands: [sleep 4]}}"
     hpcrun.write("slow.yaml", f"script: slow.py\nlauncher: srun\nsetup: {setup}\n")
     done = hpcrun.process("run", "slow.yaml")
