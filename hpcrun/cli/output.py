@@ -46,7 +46,7 @@ def clean(text: str) -> str:
 
 
 def say_remarks() -> None:
-    """Say of files what is not said yet, before the next line, and where no bar stands."""
+    """Print the new notes on files to standard error, unless a progress bar is shown."""
     _take_bars_away()
     files = sys.modules.get("hpcrun.files")
     for text in files.new_remarks() if files is not None else ():

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 # A line shows this much after it is written at most, in seconds; also after hours of silence.
 LOOK_EVERY = 0.1
-# After how long the follower of a run that prints nothing is told what it waits for, in seconds.
+# Seconds without output after which `logs -f` and `--follow` say what the run is waiting for.
 SILENCE = 3.0
 # Each look at a file is a request to the file server: hundreds of ranks take turns, but those that
 # wrote last, rank 0 and the batch script are looked at each time.
@@ -152,7 +152,7 @@ class JobLogs:
         self._lively: list[LogFile] = []
         self._turn = 0
         self._next_list = 0.0
-        # What a run waits for that has not begun to print, and when that is told.
+        # What a run that has printed nothing yet is waiting for, and when to say so.
         self._has_spoken, self._stage, self._told_at = False, "", math.inf
 
     @cached_property

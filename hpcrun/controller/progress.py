@@ -112,7 +112,7 @@ def _last_in(
         if loss is not None and row.step is not None:
             return row.step, loss
         found = loss
-        # A bar is not drawn at every step, but anew after a line that tqdm.write() has printed, as
+        # A bar is not drawn at every step, but again after a line that tqdm.write() has printed, as
         # the HF Trainer does: these lines say their epoch.
         after = row if found is None else after if row.epoch is not None else None
     return None if found is None else (None, found)

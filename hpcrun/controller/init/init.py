@@ -264,7 +264,7 @@ def schema_files(found: Found, *, job: bool) -> dict[Path, str]:
     if job:
         wanted[found.project / SCHEMAS / "job.schema.json"] = _as_text(json_schema("job"))
     if any(path.parent.name == SCHEMAS for path in wanted):
-        wanted[found.project / SCHEMAS / ".gitignore"] = "*\n"  # init writes them anew
+        wanted[found.project / SCHEMAS / ".gitignore"] = "*\n"  # init can write them again
     for path, text in wanted.items():
         with contextlib.suppress(OSError, UnicodeDecodeError):
             if path.read_text() == text:
