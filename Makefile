@@ -23,9 +23,9 @@ define pytest_and_mypy
 	wait $$types || { cat .mypy_cache/output; exit 1; }; exit $$tests
 endef
 
-# Most of a cluster test is waiting: three at a time, each worker with clusters of its own.
+# Most of a cluster test is waiting: four at a time, each worker with clusters of its own.
 test: style
-	$(call pytest_and_mypy,-n 3 --durations=25)
+	$(call pytest_and_mypy,-n 4 --durations=25)
 
 # With what is thorough: every launcher with every framework, ZeRO stage and number of nodes, the examples'
 # longer stories, the guards on a real Slurm. Three quarters of an hour.
@@ -61,9 +61,10 @@ house: venv
 docs: venv
 	python -m docs.make_reference
 
-# Slurm 20.11 to 26.05, each in a Debian of its own; no part of CI. Needs root and debootstrap, 4 GB
-# below /var/tmp, five minutes; writes tests/captured. docs/slurm-versions.md has what came out.
+# Slurm 20.11 to 26.05, each in a Debian of its own; no part of CI. Needs root, 4 GB below /var/tmp
+# and ten minutes; writes tests/captured. docs/slurm-versions.md has what came out.
 test-slurm-versions: venv
+	PYTHON=$(PYTHON) .ci/packages debootstrap:debootstrap
 	python -m tests.versions
 
 # Ranks in a real image; needs root and apptainer (or singularity), which Debian does not have.

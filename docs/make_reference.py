@@ -1,4 +1,4 @@
-"""Write docs/reference.md (verbs, keys, variables) and jobs/job.schema.json from the code."""
+"""Write docs/reference.md, jobs/job.schema.json and the tables of failures in docs/faq.md."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import msgspec
 
 from hpcrun import errors
 from hpcrun.cli.main import SECTIONS, VERBS, hpcrun
+from hpcrun.diagnose import rules
+from hpcrun.diagnose.judge import faq_rows
 from hpcrun.plan.build import build_plan
 from hpcrun.plan.environment import placeholder_names
 from hpcrun.plan.types import Dependency, Place
@@ -20,6 +22,7 @@ from hpcrun.spec.job import Batch, Cluster, DeepSpeed, JobSpec
 from hpcrun.spec.schema import json_schema
 
 FILE = Path(__file__).with_name("reference.md")
+FAQ = Path(__file__).with_name("faq.md")
 SCHEMA = Path(__file__).parent.parent / "jobs" / "job.schema.json"
 
 HEAD = """\
@@ -52,6 +55,7 @@ PLACEHOLDERS = {
     "precision": "bf16, fp16 or fp32",
     "project_dir": "the folder that the job was submitted from",
     "ranks_per_node": "processes on each node",
+    "resume": "the newest whole checkpoint as an attempt begins; empty where there is none",
     "run_dir": "the run's folder",
     "run_id": "the run's name",
     "world_size": "number of ranks in all",
@@ -68,8 +72,12 @@ READ = {
 }
 OF_THE_ATTEMPT = {
     "HPCRUN_ATTEMPT": "0, and one more after each requeue",
+    "HPCRUN_END_TIME": "when Slurm will end the job, in epoch seconds; empty where nobody does",
     "HPCRUN_HOSTFILE": "the allocation as a hostfile",
     "HPCRUN_NODE_RANK": "the node's number, from 0",
+    "HPCRUN_RESUME": "the newest whole checkpoint as the attempt begins, or empty",
+    "HPCRUN_STOP_FILE": "a path: a file is there from when the time limit is near "
+    "(`survive.save_before_end`)",
 }
 
 
@@ -199,7 +207,8 @@ def _defaults_of(schema: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _type(schema: Mapping[str, Any]) -> str:
     if "enum" in schema:
-        return " \\| ".join(str(one) for one in schema["enum"] if one is not None)
+        legal = [one for one in schema["enum"] if one is not None]
+        return " \\| ".join(str(one).lower() if isinstance(one, bool) else one for one in legal)
     types = schema.get("type", [])
     kinds = {types} if isinstance(types, str) else set(types)
     pattern = schema.get("pattern", "")
@@ -296,6 +305,27 @@ def _variables() -> str:
     )
 
 
+def faq(text: str) -> str:
+    """Give the page of failures with its tables as the rules of hpcrun why have them."""
+    for section in rules.SECTIONS:
+        head, _, rest = text.partition(f"\n## {section}\n")
+        before, _, after = rest.partition("\n| message | what it means |")
+        assert after, section
+        end = after.index("\n\n")
+        rows = [
+            (", ".join(f"`{_code(one)}`" for one in messages), _plain(what), _plain(fixes))
+            for messages, what, fixes in faq_rows(section)
+        ]
+        names = ("message", "what it means", "what to type or change")
+        table = _table(names, rows).rstrip()
+        text = f"{head}\n## {section}\n{before}\n{table}{after[end:]}"
+    return text
+
+
+def _code(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
 def _table(head: tuple[str, ...], rows: list[Any]) -> str:
     lines = ["| " + " | ".join(row) + " |" for row in (head, ("---",) * len(head), *rows)]
     return "\n".join(lines) + "\n"
@@ -315,4 +345,5 @@ def _cell(text: str) -> str:
 
 if __name__ == "__main__":
     FILE.write_text(reference(), encoding="utf-8")
+    FAQ.write_text(faq(FAQ.read_text(encoding="utf-8")), encoding="utf-8")
     SCHEMA.write_text(json.dumps(json_schema("job"), indent=2) + "\n", encoding="utf-8")

@@ -18,7 +18,7 @@ from hpcrun.controller.context import Context, load_context
 from hpcrun.controller.targets import Targets, list_runs, only_run, refresh, resolve
 from hpcrun.errors import HpcrunError, InputError, SpecError, WaitTimeout
 from hpcrun.runs.layout import RunFolder, SweepFolder
-from hpcrun.runs.records import read_history, read_plan, read_task, runs_of
+from hpcrun.runs.records import Attempt, read_history, read_plan, read_task, runs_of
 from hpcrun.runs.status import JobStatus
 from hpcrun.slurm.jobs import array_id
 
@@ -79,9 +79,17 @@ class Run:
 
     @property
     def job_id(self) -> str | None:
-        """Slurm's id, as "123" or "123_4"; None for a run of ``hpcrun run``, and while unknown."""
-        submitted = read_history(self._folder).submitted
-        return submitted.job_id if submitted else None
+        """Slurm's id, as "123" or "123_4"; None for a run of ``hpcrun run``, and while unknown.
+
+        Of a run that goes on as another job it is the last one's.
+        """
+        history = read_history(self._folder)
+        return history.job_id if history.submitted else None
+
+    @property
+    def attempts(self) -> Sequence[Attempt]:
+        """Its attempts so far, by their own records: begin, end, why it ended (``end.why``)."""
+        return read_history(self._folder).attempts
 
     @cached_property
     def plan(self) -> Plan:
@@ -125,7 +133,7 @@ class Run:
         from hpcrun.controller.logs import JobLogs, LogQuery, masker_of
 
         if not follow:  # the follower brings it himself
-            refresh(self._context, [self._folder])
+            refresh(self._context, [self._folder], whole=True)
         query = LogQuery(ranks=frozenset() if rank is None else frozenset({rank}))
         logs = JobLogs(self._context, [self._folder], query)
         if not follow:
@@ -139,7 +147,7 @@ class Run:
         from hpcrun.controller.curves.parse import CurveLog, Source, own_formats
 
         own = own_formats([patterns] if isinstance(patterns, str) else patterns, "patterns")
-        refresh(self._context, [self._folder])
+        refresh(self._context, [self._folder], whole=True)
         log = CurveLog(self._context, Source(self.id, run=self._folder), own)
         log.read()
         return log.run(full=True)

@@ -59,6 +59,12 @@ def cache_dir(environ: Mapping[str, str]) -> Path:
     return Path(base) / "hpcrun"
 
 
+def state_dir(environ: Mapping[str, str]) -> Path:
+    """Find the user's state folder: ``~/.local/state/hpcrun``, or in XDG_STATE_HOME."""
+    base = environ.get("XDG_STATE_HOME") or str(Path(home_dir(environ)) / ".local" / "state")
+    return Path(base) / "hpcrun"
+
+
 def list_jobs(project: Path, environ: Mapping[str, str]) -> dict[str, tuple[str, Path]]:
     """Find all jobs: name -> (whose, file); the first folder that has one wins."""
     jobs: dict[str, tuple[str, Path]] = {}

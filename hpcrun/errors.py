@@ -90,14 +90,18 @@ class SchedulerRefused(HpcrunError):
 class OutOfReach(HpcrunError):
     """Slurm (or a host, or a file system) gave no answer; nothing is known, nothing was lost.
 
-    ``maybe_done``: the request may have arrived all the same.
+    ``maybe_done``: the request may have arrived all the same. ``is_final``: asking again by itself
+    is no help and may lock the user out, as after a refused login.
     """
 
     exit_code = 4
 
-    def __init__(self, message: str, *, fix: str = "", maybe_done: bool = False) -> None:
+    def __init__(
+        self, message: str, *, fix: str = "", maybe_done: bool = False, is_final: bool = False
+    ) -> None:
         super().__init__(message, fix=fix)
         self.maybe_done = maybe_done
+        self.is_final = is_final
 
 
 class CommandFailed(HpcrunError):

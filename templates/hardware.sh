@@ -26,11 +26,11 @@ routed_interface() {
     [ -z "$found" ] || printf '%s\n' "$found"
 }
 
-# find_fabric ROOT: slingshot, efa, infiniband, roce, omni-path or ethernet. Ports that are down
-# do not count. The order is that of speed, where a node has several.
+# find_fabric ROOT: slingshot, efa, gib, fastrak, infiniband, roce, omni-path, plugin or ethernet.
+# Ports that are down do not count. The order is that of speed, where a node has several.
 find_fabric() {
     local fabric=ethernet devices='' kind
-    for kind in slingshot efa infiniband roce omni-path; do
+    for kind in slingshot efa gib fastrak infiniband roce omni-path plugin; do
         devices=$("${kind}_devices" "$1")
         if [ -n "$devices" ]; then
             fabric=$kind
@@ -52,6 +52,30 @@ slingshot_devices() {
         done
         printf '%s\n' "${device##*/}"
     done
+}
+
+# Google's A3 Mega and A3 Ultra: their cards are plain Ethernet and RoCE to the kernel, and what
+# uses them is Google's plugin (cluster-toolkit, examples/machine-learning/a3-*/nccl-tests).
+fastrak_devices() { net_plugins "$1/var/lib/tcpxo/lib64"; }
+gib_devices() { net_plugins "$1/usr/local/gib/lib64"; }
+
+# net_plugins FOLDER: the libraries by which NCCL uses a network that it does not know itself.
+net_plugins() {
+    local file
+    for file in "$1"/libnccl-net*.so*; do
+        [ ! -e "$file" ] || printf '%s\n' "$file"
+    done
+}
+
+# plugin_devices: a plugin of NCCL's that this job has been given, of whatever network.
+plugin_devices() {
+    local name folder path=${LD_LIBRARY_PATH-}
+    for name in NCCL_NET_PLUGIN NCCL_TUNER_PLUGIN "${!NCCL_FASTRAK_@}" "${!NCCL_GPUDIRECTTCPX_@}"; do
+        [[ ${!name-} == @(|none) ]] || printf '%s\n' "$name"
+    done
+    while IFS= read -r folder; do
+        [ -z "$folder" ] || net_plugins "$folder"
+    done <<<"${path//:/$'\n'}"
 }
 
 efa_devices() { rdma_devices "$1" efa Unspecified; }
@@ -90,7 +114,7 @@ rdma_kind() {
 set_nccl_devices() {
     local infiniband other
     case ${HPCRUN_FABRIC-} in
-    ethernet | infiniband | roce | efa | slingshot)
+    ethernet | infiniband | roce | efa | slingshot | fastrak | gib | plugin)
         # The way to rank 0 is known to work; NCCL would take the first interface that it finds,
         # a virtual one perhaps. "=": this one, and not all whose names begin like it.
         if [ -n "$2" ] && ! in_nccl_conf NCCL_SOCKET_IFNAME "$1"; then
@@ -128,12 +152,14 @@ in_nccl_conf() {
 }
 
 # check_gpus: bf16 needs compute capability 8.0; below, it is refused, or many times slower. An old
-# driver does not report it. HPCRUN_GPUS keeps the answer for node.sh: asking takes up to a second.
+# driver does not report it. HPCRUN_GPUS is preflight.sh's answer, and keeps this one for node.sh:
+# asking takes up to a second.
 check_gpus() {
     local capability name
     [ -n "${HPCRUN_NEEDS_BF16-}" ] || return 0
-    HPCRUN_GPUS=$(timeout 30 nvidia-smi --query-gpu=compute_cap,name --format=csv,noheader \
-        ${CUDA_VISIBLE_DEVICES:+"--id=$CUDA_VISIBLE_DEVICES"} 2>/dev/null)
+    [ -n "${HPCRUN_GPUS-}" ] ||
+        HPCRUN_GPUS=$(timeout 30 nvidia-smi --query-gpu=compute_cap,name --format=csv,noheader \
+            ${CUDA_VISIBLE_DEVICES:+"--id=$CUDA_VISIBLE_DEVICES"} 2>/dev/null)
     export HPCRUN_GPUS
     while IFS=, read -r capability name; do
         if [[ $capability =~ ^[0-9]+\.[0-9]+$ ]] && [ "${capability%.*}" -lt 8 ]; then

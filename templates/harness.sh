@@ -2,11 +2,14 @@
 # hpcrun's harness: the part of every job that is always the same. It keeps the run's history
 # (begin, beat, end, the first failure) and starts the processes. It needs bash 4.2 and coreutils.
 #
-#   batch           claim this attempt, run the body of job.sbatch, wait for it, record the end
+#   batch [after|relaunch JOB]   claim this attempt (claim.sh), run the body of job.sbatch, wait for it,
+#                   record the end (survive.sh); JOB had the run before: another one, or this one itself
 #   launch SRUN...  find the address of rank 0, write the hostfile, start one `node` per task
 #   launch WAY PYTHON HOST...  the same on the hosts of a hostfile, by ssh or pdsh: hosts.sh
 #   node            on each node: log file, network interface, then node.sh
 #   rank CMD...     around each rank: check the world, log file, run CMD, record a failure
+#   stacks          on each node, where the run does not move on: what its ranks are at (watch.sh)
+#   ask             on each node: ask the ranks to save and end (survive.sh)
 #
 # Each file has one writer and appears by rename. attempts/N/: begin.json, beat (epoch seconds,
 # every 30 s), hostfile, failures/TIME-WHO.json, end.json. Exit code 93: a duplicate of a job that
@@ -15,8 +18,8 @@
 # A function, here and in the files beside this one, returns a result in one way: it prints the
 # result, which the caller captures; its status says whether it worked; error messages go to
 # stderr. It sets no variable of its caller. What a mode keeps beyond a function is listed here:
-# attempt_dir, its folder in the run; child and stopped, which traps read and set. Names in
-# capitals are environment.
+# attempt_dir, its folder in the run; child and stopped, warned and overdue, which traps read and
+# set. Names in capitals are environment.
 set -u
 
 # Not $HOSTNAME: bash takes it over from the environment, which srun brings along from node 0.
@@ -39,6 +42,18 @@ write_record() {
     (umask go-w && printf '%s\n' "$2" >"$1.part") && mv -f -- "$1.part" "$1"
 }
 
+# slurm_job: the job for Slurm's commands. The number of one task is also that of its whole array.
+slurm_job() {
+    printf '%s\n' "${SLURM_ARRAY_JOB_ID-${SLURM_JOB_ID-}}${SLURM_ARRAY_TASK_ID+_$SLURM_ARRAY_TASK_ID}"
+}
+
+# json_text TEXT: as JSON; null where it is empty.
+json_text() {
+    local LC_ALL=C text=${1//[^ -~]/?}
+    text=${text//\\/\\\\}
+    if [ -n "$1" ]; then printf '"%s"\n' "${text//\"/\\\"}"; else echo null; fi
+}
+
 # now: epoch seconds, milliseconds behind the point. Before bash 5 that takes a process.
 now() {
     local at=${EPOCHREALTIME-}
@@ -49,42 +64,47 @@ now() {
 # ---- batch -------------------------------------------------------------------------------------
 
 batch() {
-    local attempt=${SLURM_RESTART_COUNT:-0} job=${SLURM_JOB_ID:-} mode begun code beat
-    # The task of an array by the name that people see.
-    [ -z "${SLURM_ARRAY_TASK_ID-}" ] || job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
+    # shellcheck disable=SC1091 # they lie beside this file
+    . "$HPCRUN_RUN_DIR/survive.sh" && . "$HPCRUN_RUN_DIR/claim.sh" &&
+        . "$HPCRUN_RUN_DIR/checkpoints.sh" || exit 1
+    local attempt job begun code beat secured=
+    job=$(slurm_job)
+    [ -z "${SLURM_JOB_ID-}" ] || [ -z "${HPCRUN_SPARE_NODES-}" ] || choose_nodes
+    attempt=$(claim "$job" "${2-}") || exit
+    [ -n "$attempt" ] || exit 0
     attempt_dir=$HPCRUN_RUN_DIR/attempts/$attempt
-    # What lies there is read by bash: nobody else may write it. The job keeps its umask; a mode that
-    # is named holds where a default ACL replaces the umask, too.
-    mode=$(printf '%o' $((0755 & ~$(umask))))
-    if ! mkdir -m "$mode" -- "$attempt_dir" 2>/dev/null; then
-        [ -d "$attempt_dir" ] || die "cannot write to $HPCRUN_RUN_DIR on $host"
-        say "attempt $attempt of this run is taken: job ${job:-here} is a duplicate and ends"
-        exit 93
-    fi
     export HPCRUN_ATTEMPT=$attempt
-    # shellcheck disable=SC2174 # the folders above them are there
-    mkdir -p -m "$mode" -- "$attempt_dir/failures" "$attempt_dir/ended" "$attempt_dir/local" \
-        "$HPCRUN_RUN_DIR/logs/$attempt"
     begun=$(now)
     write_record "$attempt_dir/begin.json" "{\"attempt\": $attempt, \"job_id\": \"$job\",\
  \"host\": \"$host\", \"pid\": $$, \"nodes\": \"${SLURM_JOB_NODELIST:-$host}\",\
- \"begun_at\": $begun}"
+ \"begun_at\": $begun, \"restarts\": ${SLURM_RESTART_COUNT:-0}}"
     say "attempt $attempt${job:+ of job $job} begins on ${SLURM_JOB_NODELIST:-$host}"
 
     # The beat ends with this process, however it ends: the pipe between them closes.
     exec {beat}> >(
         trap - TERM INT HUP
+        # shellcheck disable=SC1091 # it lies beside this file
+        . "$HPCRUN_RUN_DIR/watch.sh"
+        write_record "$attempt_dir/kill_wait" "$(kill_wait)" # as it ends slurmctld may be silent
+        [ -z "${HPCRUN_CHECKPOINT_DIR-}" ] || look_after_checkpoints <&0 &
         while :; do
             write_record "$attempt_dir/beat" "$(printf '%(%s)T' -1)"
-            IFS= read -rt 30 _
+            watch
+            [ -n "$secured" ] || ! secure || secured=1
+            # Slurm calls a node dead that is not, and has begun the job again on another one.
+            [ ! -d "$HPCRUN_RUN_DIR/attempts/$((attempt + 1))" ] || [ -e "$attempt_dir/end.json" ] ||
+                kill -HUP $$
+            IFS= read -r -t"${watch_beat:-30}" _
             [ $? -gt 128 ] || break
         done
     )
 
-    stopped='' child=''
+    stopped='' child='' warned='' overdue=''
     trap 'stop TERM' TERM
     trap 'stop INT' INT
     trap 'stop HUP' HUP
+    trap 'warned=1' USR1
+    trap 'overdue=1' USR2
     # Bash runs a trap only while it waits: so the body is in the background, where bash would
     # have it ignore INT.
     (
@@ -102,78 +122,55 @@ batch() {
 stop() {
     [ -n "$stopped" ] || say "received SIG$1: stopping"
     stopped=$1
-    [ -z "$child" ] || kill -TERM "$child" 2>/dev/null
+    # Slurm's TERM has come to all processes; srun would pass it on once more.
+    [ -z "$child" ] || [ "$1${SLURM_JOB_ID:+ of Slurm}" = 'TERM of Slurm' ] ||
+        kill -TERM "$child" 2>/dev/null
 }
 
 # await: wait for $child and return its exit code. Any signal ends `wait` early, also the CONT that
-# Slurm sends before TERM, so it is called again until the child is gone. After a stop Slurm kills
-# everything KillWait (30 s by default) later: the end is recorded before that.
+# Slurm sends before TERM, so it is called again until the child is gone. (No trap for CONT: of two
+# signals that come together bash loses one.) After a stop Slurm kills everything KillWait later: the
+# end is recorded before that.
 await() {
-    local tenths=0 code
+    local tenths=0 most code
     while [ -z "$stopped" ]; do
         wait "$child"
         code=$?
+        if [ -n "$warned" ]; then
+            warned=''
+            near_the_end
+        fi
+        [ -z "$overdue" ] || return 143
         [ -n "$stopped" ] || kill -0 "$child" 2>/dev/null || return "$code"
     done
-    while kill -0 "$child" 2>/dev/null && [ $tenths -lt 200 ]; do
+    most=$(cat -- "$attempt_dir/kill_wait" 2>/dev/null)
+    [[ $most =~ ^[0-9]{1,5}$ ]] || most=30
+    most=$((5 * most)) # tenths of a second: the other half is for what comes next
+    while kill -0 "$child" 2>/dev/null && [ $tenths -lt $most ]; do
         sleep 0.1
         tenths=$((tenths + 1))
     done
     return 143
 }
 
-# finish ATTEMPT JOB BEGUN CODE: write the end record. The exit code is that of the process that
-# failed first, so that Slurm shows the code that matters, whatever the launcher returned.
-finish() {
-    local attempt=$1 job=$2 begun=$3 code=$4 first='' signal=null stopped_by=null tries=0
-    if [ -n "$stopped" ]; then
-        stopped_by="\"$stopped\""
-        signal=15
-    else
-        first=$(first_failure)
-        # The record of another node may take a moment to show on a network file system.
-        while [ "$code" -ne 0 ] && [ -z "$first" ] && [ $tries -lt 3 ]; do
-            sleep 0.5
-            tries=$((tries + 1))
-            first=$(first_failure)
-        done
-        if [ -n "$first" ]; then
-            code=${first#*'"exit_code": '}
-            code=${code%%,*}
-            # It is calculated with, and bash would run what stands in an index.
-            [[ $code =~ ^[0-9]{1,3}$ ]] || code=1
-        elif [ "$code" -eq 0 ] && [ ! -e "$attempt_dir/launched" ]; then
-            error "the job's setup ended before the training was started"
-            code=1
-        fi
-        [ "$code" -le 128 ] || signal=$((code - 128))
-    fi
-    write_record "$attempt_dir/end.json" "{\"attempt\": $attempt, \"job_id\": \"$job\",\
- \"exit_code\": $code, \"signal\": $signal, \"stopped_by\": $stopped_by,\
- \"first_failure\": ${first:-null}, \"begun_at\": $begun, \"ended_at\": $(now)}"
-    # A job that was stopped may be requeued, and then needs them; hpcrun removes them at the end.
-    if [ -z "$stopped" ] || grep -q '^#SBATCH --no-requeue' -- "$HPCRUN_RUN_DIR/job.sbatch"; then
-        rm -f -- "$HPCRUN_RUN_DIR/secrets.env"
-    fi
-    rm -f -- "$attempt_dir/environment" # the same values, where hosts.sh was killed
-    # shellcheck disable=SC1091 # it lies beside this file
-    . "$HPCRUN_RUN_DIR/local.sh" && clean_nodes "$host" "$stopped"
-    say "attempt $attempt ended with exit code $code"
-    exit "$code"
-}
-
-first_failure() {
-    local file
-    for file in "$attempt_dir"/failures/*.json; do
-        [ -e "$file" ] && cat -- "$file"
-        return 0
-    done
-}
-
 # ---- launch ------------------------------------------------------------------------------------
 
 launch() {
     local hosts=("$host")
+    # shellcheck disable=SC1091 # it lies beside this file
+    . "$HPCRUN_RUN_DIR/checkpoints.sh" && . "$HPCRUN_RUN_DIR/survive.sh"
+    HPCRUN_RESUME=$(newest_checkpoint "${HPCRUN_CHECKPOINT_DIR-}" "$HPCRUN_WORLD_SIZE")
+    write_record "$attempt_dir/resume" "$HPCRUN_RESUME"
+    write_record "$attempt_dir/mark" "$(mark_of "$HPCRUN_RESUME")"
+    if [ -n "$HPCRUN_RESUME" ]; then
+        say "there is a checkpoint to go on from: $HPCRUN_RESUME"
+    elif [ "$HPCRUN_ATTEMPT" -gt 0 ] && [ -n "${HPCRUN_CHECKPOINT_DIR-}" ] &&
+        [ -n "$(find "$HPCRUN_CHECKPOINT_DIR/" -type f -size +0 -print -quit 2>/dev/null)" ]; then
+        say "what lies in $HPCRUN_CHECKPOINT_DIR is no whole checkpoint of a form known to hpcrun:" \
+            "checkpoint.marker names the last file that a script writes"
+    fi
+    # For programs that would rather look than be asked: this file appears, or that second comes.
+    export HPCRUN_RESUME HPCRUN_END_TIME=${SLURM_JOB_END_TIME-} HPCRUN_STOP_FILE=$attempt_dir/stop
     case $1 in
     ssh | pdsh)
         # shellcheck disable=SC1091 # it lies beside this file
@@ -196,12 +193,19 @@ launch() {
     fi
     MASTER_PORT=$(free_port)
     export MASTER_ADDR MASTER_PORT
+    HPCRUN_END_TIME=${HPCRUN_END_TIME:-$(end_time)} # now slurmctld answers
     write_hostfile "${hosts[@]}"
     say "rank 0 is on ${hosts[0]}, at ${MASTER_ADDR:-no known address} port $MASTER_PORT"
 
     if [ -z "${SLURM_JOB_ID-}" ]; then
         exec bash -- "$HPCRUN_RUN_DIR/harness.sh" node
     fi
+    # torchrun's own patience with ranks that save is 30 s; that of torch 2.13 can be told.
+    [ -z "${HPCRUN_SURVIVE-}${HPCRUN_SAVES-}" ] ||
+        export TORCH_ELASTIC_SHUTDOWN_TIMEOUT="${TORCH_ELASTIC_SHUTDOWN_TIMEOUT:-$(grace)}"
+    # The step of the attempt before may still end on the others.
+    [ -z "${HPCRUN_ALLOCATED-}" ] ||
+        set -- "$1" --nodelist="$SLURM_JOB_NODELIST" ${HPCRUN_RELAUNCHED:+--overlap} "${@:2}"
     # A job submitted with --export=NONE would give its steps an empty environment.
     export SLURM_EXPORT_ENV=ALL
     # From salloc --gpus-per-task and the like: each rank would see one GPU, and reach no other.
@@ -294,29 +298,34 @@ free_port() {
 # ---- node and rank -----------------------------------------------------------------------------
 
 node() {
-    local interface code
+    local interface code batch
     export HPCRUN_NODE_RANK=${SLURM_NODEID:-0}
-    exec >>"$HPCRUN_RUN_DIR/logs/$HPCRUN_ATTEMPT/node-$HPCRUN_NODE_RANK.log" 2>&1
+    exec {batch}>&2 >>"$HPCRUN_RUN_DIR/logs/$HPCRUN_ATTEMPT/node-$HPCRUN_NODE_RANK.log" 2>&1
     # shellcheck disable=SC1091 # they lie beside this file
-    . "$HPCRUN_RUN_DIR/hardware.sh" && . "$HPCRUN_RUN_DIR/local.sh" || exit 1
+    . "$HPCRUN_RUN_DIR/hardware.sh" && . "$HPCRUN_RUN_DIR/local.sh" &&
+        . "$HPCRUN_RUN_DIR/preflight.sh" || exit 1
+    trap 'leave_folder $?' EXIT
+    [ "${SLURM_LOCALID:-0}" -ne 0 ] || preflight "$batch" || die
+    exec {batch}>&-
     # Left to itself gloo takes the address of the host's name, which may be 127.0.1.1.
     interface=${MASTER_ADDR:+$(interface_to "$MASTER_ADDR")}
     if [ -n "$interface" ]; then
         export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-$interface}
     elif [ "$HPCRUN_NODES" -gt 1 ] && ! is_bare && PATH=$PATH:/usr/sbin:/sbin command -v ip >/dev/null; then
+        bad_node "no interface leads to rank 0 at $MASTER_ADDR"
         die "$host has no interface that leads to rank 0 at $MASTER_ADDR"
     fi
-    trap leave_folder EXIT
     [ "$HPCRUN_NODE_RANK${SLURM_LOCALID:-0}" != 00 ] || watch_locks "${HPCRUN_CACHE_DIR-}"
     set_nccl_devices '' "$interface" || die
-    check_gpus || die
     check_allocation || die
     if [ "${SLURM_LOCALID:-0}" -eq 0 ]; then
+        check_gpus || die
         say "node $HPCRUN_NODE_RANK is $host, interface ${interface:-unknown}"
         [ "${HPCRUN_LAUNCHER-}" != deepspeed ] || check_hostfile || die
         [ "$HPCRUN_NODE_RANK" -eq 0 ] || is_bare || reach "$MASTER_ADDR" "$MASTER_PORT" || die
     fi
     keep_overwritten
+    ! is_bare || : >"$attempt_dir/began" # there are no ranks whose logs show it
     guarded bash -- "$HPCRUN_RUN_DIR/node.sh"
     code=$?
     [ -z "$stopped" ] || await_ranks
@@ -359,6 +368,10 @@ rank() {
     export NODE_RANK=$HPCRUN_NODE_RANK GROUP_RANK=$HPCRUN_NODE_RANK
     export LOCAL_WORLD_SIZE=$HPCRUN_RANKS_PER_NODE
     restore_overwritten
+    # Python writes its stacks when it gets SIGABRT, and goes on (by_faulthandler in watch.sh): what
+    # is ignored stays so through exec. abort() ends a process all the same, as it must (abort(3)).
+    export PYTHONFAULTHANDLER=${PYTHONFAULTHANDLER-1}
+    trap '' ABRT
     guarded "$@"
     code=$?
     [ "$code" -ne 0 ] || : >"$attempt_dir/ended/node-$HPCRUN_NODE_RANK-$LOCAL_RANK"
@@ -369,7 +382,8 @@ rank() {
 guarded() {
     local code which
     child='' stopped=''
-    trap 'stopped=1; [ -z "$child" ] || kill -TERM "$child" 2>/dev/null' TERM INT
+    trap asked_to_stop TERM INT
+    trap '[ -z "$child" ] || kill -"${HPCRUN_STOP_SIGNAL:-TERM}" "$child" 2>/dev/null' USR1
     # In the background so that traps run; bash would let it ignore INT, hence the reset. Where
     # util-linux has the option, CMD does not outlive a guard that is killed.
     (
@@ -383,7 +397,7 @@ guarded() {
         exec "$@"
     ) <&0 &
     child=$!
-    [ -z "$stopped" ] || kill -TERM "$child" 2>/dev/null
+    [ -z "$stopped" ] || asked_to_stop
     wait "$child"
     code=$?
     while kill -0 "$child" 2>/dev/null; do # a signal ended `wait`, not the child
@@ -395,6 +409,22 @@ guarded() {
     return "$code"
 }
 
+# asked_to_stop: TERM has come. Slurm sends it to every process of the step, so CMD has it already,
+# and shall not get it twice; a launcher that ends its ranks tells their guards alone.
+asked_to_stop() {
+    local mark=$attempt_dir/told-$HPCRUN_NODE_RANK tenths=0
+    stopped=1
+    if [ -n "${SLURM_JOB_ID-}" ] && [ "$mode" = node ]; then
+        : >"$mark"
+        return
+    fi
+    while [ -n "${SLURM_JOB_ID-}" ] && [ $((tenths += 1)) -le 5 ]; do
+        [ ! -e "$mark" ] || return
+        sleep 0.1
+    done
+    [ -z "$child" ] || kill -TERM "$child" 2>/dev/null
+}
+
 # finish_guarded WHO FIELDS CODE: end with CODE; a failure is recorded.
 finish_guarded() {
     # DeepSpeed's ranks on CPUs leave 69 MB each there (csrc/cpu/comm/shm.cpp).
@@ -403,13 +433,15 @@ finish_guarded() {
     exit "$3"
 }
 
-# record_failure WHO FIELDS CODE: with its time, by which the first one is found.
+# record_failure WHO FIELDS CODE: with its time, by which the first one is found; and with what is
+# wrong with the node, where that is known.
 record_failure() {
-    local signal=null
+    local signal=null why=null
     [ "$3" -le 128 ] || signal=$(($3 - 128))
+    [[ $1 != node-* || ! -r $attempt_dir/bad/$host ]] || why=$(quoted "$(<"$attempt_dir/bad/$host")")
     write_record "$attempt_dir/failures/$(date +%s%6N)-$1.json" \
         "{$2, \"node\": ${HPCRUN_NODE_RANK:-0}, \"host\": \"$host\",\
- \"exit_code\": $3, \"signal\": $signal, \"at\": $(now)}"
+ \"exit_code\": $3, \"signal\": $signal, \"at\": $(now), \"why\": $why}"
 }
 
 # ---- checks on each node -----------------------------------------------------------------------
@@ -425,7 +457,7 @@ check_allocation() {
         return 1
     fi
     IFS=, read -ra devices <<<"${CUDA_VISIBLE_DEVICES-}"
-    if [ "${#devices[@]}" -gt 0 ] && [ "${#devices[@]}" -lt "$wanted" ]; then
+    if [ "${#devices[@]}" -gt 0 ] && [ "${#devices[@]}" -lt "${HPCRUN_GPUS_PER_TASK:-$wanted}" ]; then
         error "$host: a task sees ${#devices[@]} of the $wanted GPUs" \
             "(CUDA_VISIBLE_DEVICES=$CUDA_VISIBLE_DEVICES): GPUs must not be bound to tasks"
         return 1
@@ -494,6 +526,15 @@ restore_overwritten() {
     done
 }
 
+# ask: pass the job's signal on to each rank of this node, by its guard; to a bare command by the
+# node's.
+ask() {
+    local pid
+    for pid in $(if is_bare; then guards node; else guards rank; fi); do
+        kill -USR1 "$pid"
+    done
+}
+
 # check_ended: whether every rank of this node has ended well.
 check_ended() {
     local ended=("$attempt_dir/ended/node-$HPCRUN_NODE_RANK-"*)
@@ -512,21 +553,21 @@ check_ended() {
 await_ranks() {
     local pid tenths=0
     [ "${HPCRUN_LAUNCHER-}" = deepspeed ] || return 0
-    for pid in $(rank_guards); do
+    for pid in $(guards rank); do
         [ -n "${SLURM_JOB_ID-}" ] || kill -TERM "$pid" 2>/dev/null
     done
-    while [ -n "$(rank_guards)" ] && [ $tenths -lt 200 ]; do
+    while [ -n "$(guards rank)" ] && [ $tenths -lt 200 ]; do
         sleep 0.1
         tenths=$((tenths + 1))
     done
 }
 
-# rank_guards: the processes that run `harness.sh rank` for this run on this node.
-rank_guards() {
+# guards MODE: the processes that run `harness.sh MODE` for this run on this node.
+guards() {
     local file
     while IFS= read -r file; do
         ! grep -qszF -- "$HPCRUN_RUN_DIR/harness.sh" "$file" || printf '%s\n' "${file//[^0-9]/}"
-    done < <(grep -lszxF -- rank /proc/[0-9]*/cmdline)
+    done < <(grep -lszxF -- "$1" /proc/[0-9]*/cmdline)
 }
 
 # ------------------------------------------------------------------------------------------------
@@ -535,7 +576,11 @@ mode=$1
 shift
 attempt_dir=${HPCRUN_RUN_DIR-}/attempts/${HPCRUN_ATTEMPT:-0}
 case $mode in
-batch | launch | node | rank) "$mode" "$@" ;;
+batch | launch | node | rank | ask) "$mode" "$@" ;;
+stacks)
+    # shellcheck disable=SC1091 # it lies beside this file
+    . "${BASH_SOURCE[0]%/*}/watch.sh" && stacks
+    ;;
 clean)
     # shellcheck disable=SC1091 # it lies beside this file
     . "${BASH_SOURCE[0]%/*}/local.sh" && clean_node "$host" "$@"

@@ -254,6 +254,8 @@ session() {
         HPCRUN_HOST_MARK=$mark bash -- "$HPCRUN_RUN_DIR/harness.sh" node </dev/null &
         child=$!
     fi
+    # Nobody may read any more what bash says of a child that was killed: it cleans up all the same.
+    trap '' PIPE
     # As in await(): any signal ends `wait`. Rank 0 may be saving when it is asked to end.
     while [ -z "$stopped" ] && { [ -z "$child" ] || kill -0 "$child" 2>/dev/null; }; do
         if [ -n "$child" ]; then

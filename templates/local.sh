@@ -14,31 +14,45 @@ first_task() { [ "${SLURM_LOCALID:-0}" -eq 0 ]; }
 local_folder() {
     local root=$1 records=$HPCRUN_RUN_DIR/attempts/$HPCRUN_ATTEMPT/local folder
     local of_run=$root/hpcrun-${HPCRUN_RUN_DIR##*/}.
-    # By node too: what Slurm calls nodes may be one machine, as in a sandbox.
-    export HPCRUN_LOCAL_DIR=$of_run$HPCRUN_ATTEMPT.$HPCRUN_NODE_RANK
     if first_task; then
         [ -d "$root" ] || fail "local_dir: $root: no such folder"
-        # An attempt that was killed with its node could not take its own away.
-        for folder in "$of_run"*; do
-            [[ $folder == "$of_run$HPCRUN_ATTEMPT".* ]] || remove_folder "$folder"
+        # What an attempt left here that was killed with all that would have taken it away.
+        for folder in "$root"/hpcrun-*; do
+            if [[ $folder == "$of_run"* ]]; then
+                [[ $folder == "$of_run$HPCRUN_ATTEMPT".* ]] || remove_folder "$folder"
+            elif is_left "$folder"; then
+                remove_folder "$folder"
+            fi
         done
+        check_room "$root"
+        # By node too: what Slurm calls nodes may be one machine, as in a sandbox.
+        folder=$of_run$HPCRUN_ATTEMPT.$HPCRUN_NODE_RANK
         # Whoever may write to ROOT could have made it: it must be new.
-        mkdir -m 700 -- "$HPCRUN_LOCAL_DIR" ||
-            fail "local_dir: cannot make $HPCRUN_LOCAL_DIR$(room "$root")"
-        # The folder that is named there is removed in the end: nobody else may write it.
+        while [ -e "$folder" ] || [ -L "$folder" ]; do
+            folder=$of_run$HPCRUN_ATTEMPT.$HPCRUN_NODE_RANK-$RANDOM
+        done
+        HPCRUN_LOCAL_DIR=$folder
+        # Before it is made: a task that is stopped in between finds what to remove. The folder that
+        # is named there is removed in the end: nobody else may write it.
         (umask go-w && mkdir -p -- "$records" &&
-            printf '%s %s\n' "$2" "$HPCRUN_LOCAL_DIR" >"$records/$HPCRUN_NODE_RANK") ||
+            printf '%s %s\n' "$2" "$folder" >"$records/$HPCRUN_NODE_RANK") ||
             fail "cannot write to $records"
-        if ! { mkdir -- "$HPCRUN_LOCAL_DIR/.part" &&
-            architecture >"$HPCRUN_LOCAL_DIR/.part/architecture" &&
-            mv -- "$HPCRUN_LOCAL_DIR/.part" "$HPCRUN_LOCAL_DIR/.hpcrun"; }; then
-            fail "local_dir: cannot write to $HPCRUN_LOCAL_DIR$(room "$root")"
+        mkdir -m 700 -- "$folder" || fail "local_dir: cannot make $folder$(room "$root")"
+        if ! { mkdir -- "$folder/.part" && : >"$folder/.part/task-0" &&
+            printf '%s\n' "${records%/*}" >"$folder/.part/attempt" &&
+            architecture >"$folder/.part/architecture" &&
+            mv -- "$folder/.part" "$folder/.hpcrun"; }; then
+            fail "local_dir: cannot write to $folder$(room "$root")"
         fi
     else
-        until [ -d "$HPCRUN_LOCAL_DIR/.hpcrun" ] && [ -O "$HPCRUN_LOCAL_DIR" ]; do sleep 0.1; done
+        until read -r _ HPCRUN_LOCAL_DIR 2>/dev/null <"$records/$HPCRUN_NODE_RANK" &&
+            [ -d "$HPCRUN_LOCAL_DIR/.hpcrun" ] && [ -O "$HPCRUN_LOCAL_DIR" ]; do
+            sleep 0.1
+        done
+        : >"$HPCRUN_LOCAL_DIR/.hpcrun/task-$SLURM_LOCALID"
     fi
     HPCRUN_ARCHITECTURE=$(<"$HPCRUN_LOCAL_DIR/.hpcrun/architecture")
-    export HPCRUN_ARCHITECTURE
+    export HPCRUN_LOCAL_DIR HPCRUN_ARCHITECTURE
     unset HPCRUN_GPUS
 }
 
@@ -62,6 +76,22 @@ room() {
     local free where
     read -r free where < <(df -h --output=avail,target -- "$1" 2>/dev/null | tail -n 1)
     [ -z "$free" ] || printf ' (free on %s: %s)' "$where" "$free"
+}
+
+# check_room ROOT: a full disk ends the attempt, and the node is recorded as bad: preflight.sh. What
+# this run's own attempts left there is gone by now.
+check_room() {
+    local free why
+    [ -n "${HPCRUN_PREFLIGHT-}" ] || return 0
+    free=$(df --block-size=1M --output=avail -- "$1" 2>/dev/null)
+    free=${free##*[!0-9]}
+    [[ $free =~ ^[0-9]+$ && $free -lt 1024 ]] || return 0
+    why="local_dir: $1 has $free MB free"
+    if [ "$free" -lt 16 ]; then
+        bash -- "$HPCRUN_RUN_DIR/preflight.sh" bad "$why"
+        fail "$why"
+    fi
+    bash -- "$HPCRUN_RUN_DIR/preflight.sh" warn "$why"
 }
 
 # stage SOURCE TARGET: copy a file or folder to TARGET in the run's folder; whole or not at all.
@@ -139,11 +169,20 @@ exported() {
 
 names() { cut -d= -f1 | LC_ALL=C sort; }
 
+# is_left FOLDER: whether another run made FOLDER whose attempt is over. Its processes may be ending
+# still when its end is recorded; where that was killed as well, nothing has come from it for a day.
+is_left() {
+    local attempt
+    [ -O "$1" ] && read -r attempt 2>/dev/null <"$1/.hpcrun/attempt" || return 1
+    [ -n "$(find "$attempt" -maxdepth 1 \( -name end.json -mmin +10 -o -name beat -mmin +1440 \) \
+        2>/dev/null)" ]
+}
+
 # remove_folder FOLDER...: nothing but what local_folder made, and nobody else's.
 remove_folder() {
     local folder
     for folder; do
-        [[ $folder == */hpcrun-"${HPCRUN_RUN_DIR##*/}".* && -d $folder && ! -L $folder ]] || continue
+        [[ $folder == */hpcrun-*.* && -d $folder && ! -L $folder ]] || continue
         [ -O "$folder" ] || continue
         # A copy may have folders that are read-only.
         rm -rf -- "$folder" 2>/dev/null ||
@@ -151,13 +190,22 @@ remove_folder() {
     done
 }
 
-# leave_folder: a task of this node has ended; the last one takes the folder away.
+# leave_folder CODE: a task of this node has ended; the last one takes the folder away. Where the
+# job fails or is stopped, maybe before this task began, that is the last of those that came.
 leave_folder() {
-    local record=$HPCRUN_RUN_DIR/attempts/$HPCRUN_ATTEMPT/local/$HPCRUN_NODE_RANK tasks folder ended
+    local record=$HPCRUN_RUN_DIR/attempts/$HPCRUN_ATTEMPT/local/$HPCRUN_NODE_RANK tasks folder
+    local task=${SLURM_LOCALID:-0} ended using
     read -r tasks folder 2>/dev/null <"$record" || return 0
-    : >"$folder/.hpcrun/ended-${SLURM_LOCALID:-0}"
-    ended=("$folder"/.hpcrun/ended-*)
-    [ "${#ended[@]}" -lt "$tasks" ] || take_folder_away "$record"
+    # Until it is whole it is the first task's alone.
+    [ -d "$folder/.hpcrun" ] || first_task || return 0
+    { : >"$folder/.hpcrun/ended-$task"; } 2>/dev/null
+    rm -f -- "$folder/.hpcrun/task-$task"
+    ended=("$folder"/.hpcrun/ended-*) using=("$folder"/.hpcrun/task-*)
+    if [ "${#ended[@]}" -lt "$tasks" ]; then
+        [ "$1" -ne 0 ] || [ -n "${stopped-before}" ] || return 0
+        [ ! -e "${using[0]}" ] || return 0
+    fi
+    take_folder_away "$record"
 }
 
 # take_folder_away RECORD
@@ -177,15 +225,17 @@ clean_nodes() {
     mapfile -t hosts < <(scontrol show hostnames "${SLURM_JOB_NODELIST-}" 2>/dev/null)
     for record in "$HPCRUN_RUN_DIR/attempts/$HPCRUN_ATTEMPT/local"/*[0-9]; do
         [ -e "$record" ] || return 0
+        [ -z "${HPCRUN_ALLOCATED-}" ] || # of spare nodes; those that failed are not reached
+            [ ! -e "$HPCRUN_RUN_DIR/attempts/$HPCRUN_ATTEMPT/bad/${hosts[${record##*/}]-}" ] || continue
         count=$((count + 1))
         names+=${names:+,}${hosts[${record##*/}]-}
     done
     if [ -z "${SLURM_JOB_ID-}" ]; then
         clean_node "$1" "$1"
-    elif [ -z "$2" ]; then
-        timeout 60 srun --overlap --nodelist="$names" --nodes="$count" --ntasks="$count" \
-            --ntasks-per-node=1 bash -- "$HPCRUN_RUN_DIR/harness.sh" clean \
-            "${hosts[@]}" </dev/null
+    elif [ -z "$2" ] && [ "$count" -gt 0 ]; then
+        timeout 30 srun --overlap --mem=0 --gres=none --nodelist="$names" --nodes="$count" \
+            --ntasks="$count" --ntasks-per-node=1 bash -- "$HPCRUN_RUN_DIR/harness.sh" clean \
+            ${hosts[@]+"${hosts[@]}"} </dev/null
     fi
 }
 

@@ -46,6 +46,13 @@ init_modules() {
     type module >/dev/null 2>&1 || fail "there is no \`module\` command here"
 }
 
+# use_modules FOLDER: versions of `module` take a folder that is not there without a word.
+use_modules() {
+    init_modules
+    [ -d "$1" ] || fail "module use $1: there is no such folder"
+    module use "$1" || fail "module use $1 failed: see above"
+}
+
 # load_module NAME: some versions of `module` return 0 when nothing was loaded.
 load_module() {
     local before
@@ -118,6 +125,15 @@ activate_prefix() {
     for script in "$1"/etc/conda/activate.d/*.sh; do
         [ ! -r "$script" ] || . "$script"
     done
+}
+
+# has_module PYTHON PACKAGE.MODULE: whether it is there, without importing it: torch takes seconds.
+has_module() {
+    "$1" -c 'import importlib.util as u, os, sys
+package, _, name = sys.argv[1].partition(".")
+spec = u.find_spec(package)
+folders = spec.submodule_search_locations if spec else []
+sys.exit(not any(os.path.exists(os.path.join(folder, name)) for folder in folders))' "$2"
 }
 
 # ---- Containers --------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from docs.make_reference import faq
 from hpcrun.slurm.reasons import explain, refusal_fix
 from tests.source import ROOT, modules, tree
 
@@ -91,6 +92,11 @@ def test_a_message_that_nobody_says_is_noticed() -> None:
 def test_refusals_of_slurm_have_the_fix_that_hpcrun_prints() -> None:
     for text in messages("Slurm refuses the job"):
         assert refusal_fix(f"sbatch: error: Batch job submission failed: {text}"), text
+
+
+def test_failures_are_in_the_words_of_why() -> None:
+    assert faq(FAQ) == FAQ, "python -m docs.make_reference"
+    assert faq(FAQ.replace("a GPU's memory is full", "x")) == FAQ
 
 
 @pytest.mark.parametrize("row", rows("The job waits"), ids=lambda row: row[0])

@@ -50,8 +50,8 @@ class Node:
         smi.write_text(f"#!/bin/bash\n{asked}\n{listed}exit {code}\n")
         smi.chmod(0o755)
 
-    def fabric(self) -> tuple[str, str]:
-        done = self._bash(["bash", str(HARDWARE), "fabric", str(self.root)])
+    def fabric(self, **env: str) -> tuple[str, str]:
+        done = self._bash(["bash", str(HARDWARE), "fabric", str(self.root)], **env)
         assert done.returncode == 0
         return done.stdout.strip(), done.stderr.strip()
 
@@ -119,7 +119,54 @@ def test_slingshot_is_known_by_its_cards(node: Node) -> None:
     assert node.fabric() == ("slingshot", "hpcrun: fabric: slingshot (cxi1)")
 
 
-@pytest.mark.parametrize("fabric", ["ethernet", "infiniband", "roce", "efa", "slingshot"])
+def library(folder: Path) -> str:
+    """Put a plugin of NCCL's into a folder."""
+    folder.mkdir(parents=True)
+    (folder / "libnccl-net.so").touch()
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("folder", "card", "fabric"),
+    [("var/lib/tcpxo/lib64", "", "fastrak"), ("usr/local/gib/lib64", "mlx5_core", "gib")],
+)
+def test_googles_networks_are_known_by_their_plugins(
+    node: Node, folder: str, card: str, fabric: str
+) -> None:
+    """Without the plugin these cards are Ethernet and RoCE, and NCCL would train over TCP."""
+    if card:
+        node.rdma("mlx5_0", "Ethernet", card)
+    assert node.fabric()[0] == ("roce" if card else "ethernet")
+    library(node.root / folder)
+    assert node.fabric()[0] == fabric
+
+
+@pytest.mark.parametrize(
+    ("env", "fabric"),
+    [
+        ({"NCCL_NET_PLUGIN": "fabric"}, "plugin"),
+        ({"NCCL_NET_PLUGIN": "none"}, "ethernet"),
+        ({"NCCL_TUNER_PLUGIN": "libtuner.so"}, "plugin"),
+        ({"NCCL_FASTRAK_CTRL_DEV": "enp0s12"}, "plugin"),
+        ({"NCCL_GPUDIRECTTCPX_CTRL_DEV": "eth0"}, "plugin"),
+        ({"LD_LIBRARY_PATH": "/no/where:{lib}"}, "plugin"),
+        ({"LD_LIBRARY_PATH": "/no/where:"}, "ethernet"),
+    ],
+)
+def test_a_plugin_that_the_job_has_been_given_is_not_turned_off_by_tcp(
+    node: Node, env: dict[str, str], fabric: str
+) -> None:
+    lib = library(node.root / "lib of *")
+    given = {name: value.replace("{lib}", lib) for name, value in env.items()}
+    assert node.fabric(**given)[0] == fabric
+    node.rdma("mlx5_0", "InfiniBand")
+    assert node.fabric(**given)[0] == "infiniband"
+
+
+@pytest.mark.parametrize(
+    "fabric",
+    ["ethernet", "infiniband", "roce", "efa", "slingshot", "fastrak", "gib", "plugin"],
+)
 def test_nccl_meets_on_the_way_to_rank_0(node: Node, fabric: str) -> None:
     node.rdma("mlx5_0", "InfiniBand")
     error, env = node.check('set_nccl_devices "$1" eth1', HPCRUN_FABRIC=fabric)

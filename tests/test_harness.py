@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 import uuid
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -176,6 +177,19 @@ def test_a_rank_that_failed_is_recorded_though_the_launcher_ends_it_meanwhile(jo
     assert job.go(PATH=f"{folder}:{os.environ['PATH']}")[0] == 7
     assert (job.failure.rank, job.failure.exit_code) == (0, 7)
     assert "unbound" not in job.log()
+
+
+def test_older_checkpoints_are_removed_as_the_attempt_ends(job: Job) -> None:
+    job.write(
+        'for n in 1 2 3; do mkdir -p -- "$HPCRUN_CHECKPOINT_DIR/step$n"\n'
+        'printf "%s" "thirty bytes of no known form" >"$HPCRUN_CHECKPOINT_DIR/step$n/a.bin"; done'
+    )
+    where = job.run.path / "my checkpoints"
+    environ = {"HPCRUN_CHECKPOINT_DIR": str(where), "HPCRUN_WORLD_SIZE": "1"}
+    code, out = job.go(b"", **environ, HPCRUN_CHECKPOINT_KEEP="2")
+    assert code == 0, out
+    assert sorted(path.name for path in where.iterdir()) == ["step2", "step3"]
+    assert "hpcrun: removed checkpoint step1: 2 newer ones are whole\n" in out
 
 
 def test_a_rank_that_ends_well_leaves_no_record(job: Job) -> None:
@@ -394,3 +408,18 @@ def test_the_environment_for_other_hosts_goes_though_its_writer_was_killed(job: 
     code, out = job.go()
     assert code == 137 and "written" in out
     assert not written.exists()
+
+
+def test_a_rank_knows_where_to_go_on_from(job: Job) -> None:
+    """The newest whole checkpoint; without Slurm nobody ends the job."""
+    folder = job.run.path / "checkpoints"
+    folder.mkdir()
+    for step in (9, 10):
+        with zipfile.ZipFile(folder / f"step-{step}.pt", "w") as file:  # the form of torch.save
+            file.writestr("step", str(step))
+    node = 'echo "from $HPCRUN_RESUME until <$HPCRUN_END_TIME> or $HPCRUN_STOP_FILE"'
+    job.write(node, setup=f"export HPCRUN_CHECKPOINT_DIR={quote_bash(str(folder))}")
+    assert job.go()[0] == 0
+    newest, stop = folder / "step-10.pt", job.run.attempts / "0/stop"
+    assert f"from {newest} until <> or {stop}\n" in job.log()
+    assert (job.run.attempts / "0/resume").read_text() == f"{newest}\n"

@@ -175,23 +175,91 @@ def test_a_folder_is_new_and_goes_with_its_last_task(tmp_path: Path) -> None:
     assert (out, err) == (f"{folder}\n", "")
     assert not old.exists(), "what an attempt that was killed has left"
     assert bash(make, str(disk), SLURM_LOCALID="1", **env)[1] == f"{folder}\n"
-    bash("set -u; leave_folder", SLURM_LOCALID="1", **env)
+    bash("set -u; leave_folder 0", SLURM_LOCALID="1", **env)
     assert folder.exists()
-    bash("set -u; leave_folder", **env)
+    bash("set -u; leave_folder 0", **env)
     assert {path.name for path in disk.iterdir()} == {others.name}
-    assert bash("set -u; leave_folder", **env) == (0, "", "")
+    assert bash("set -u; leave_folder 0", **env) == (0, "", "")
 
 
 def test_what_others_made_is_neither_taken_nor_removed(tmp_path: Path) -> None:
+    """The run takes another name, which its other tasks find, and which goes in the end."""
     env, disk = node(tmp_path), tmp_path / "disk"
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     link = disk / "hpcrun-20261120-081455-x-7k3q.0.0"
     link.symlink_to(theirs)
-    code, _, err = bash('local_folder "$1" 1', str(disk), **env)
-    assert code == 1 and f"hpcrun: error: {HOST}: local_dir: cannot make {link}" in err
+    make = 'local_folder "$1" 2 && echo "$HPCRUN_LOCAL_DIR"'
+    code, out, err = bash(make, str(disk), **env)
+    own = Path(out.strip())
+    assert (code, err) == (0, "") and own.name.startswith(f"{link.name}-") and own.is_dir()
+    assert bash(make, str(disk), SLURM_LOCALID="1", **env)[1] == out
     bash('remove_folder "$@"', str(theirs), str(disk), str(link), **env)
-    assert theirs.is_dir() and link.is_symlink()
+    for task in "01":
+        bash("stopped=; leave_folder 0", SLURM_LOCALID=task, **env)
+    assert theirs.is_dir() and list(disk.iterdir()) == [link] and link.is_symlink()
+
+
+def test_a_disk_without_room_is_named(tmp_path: Path) -> None:
+    env = node(tmp_path)
+    code, _, err = bash(
+        'mkdir() { [ "$1" = -p ] && command mkdir "$@"; }; local_folder "$1" 1',
+        str(tmp_path),
+        **env,
+    )
+    folder = tmp_path / "hpcrun-20261120-081455-x-7k3q.0.0"
+    assert code == 1 and f"hpcrun: error: {HOST}: local_dir: cannot make {folder} (free on " in err
+
+
+@pytest.mark.parametrize(
+    "stop",
+    [
+        'mkdir() { command mkdir "$@"; [ "$1" = -p ] || kill -9 $$; }',
+        "architecture() { kill -9 $$; }",
+        "mv() { kill -9 $$; }",
+    ],
+)
+# The guard's program may be gone before the guard learns that the job is being stopped.
+@pytest.mark.parametrize("end", ["stopped=1; leave_folder 0", "stopped=; leave_folder 143"])
+@pytest.mark.parametrize("tasks", [1, 4])
+def test_a_task_that_is_stopped_while_it_makes_the_folder_leaves_none(
+    tmp_path: Path, stop: str, tasks: int, end: str
+) -> None:
+    env, disk = node(tmp_path), tmp_path / "disk"
+    assert bash(f'{stop}\nlocal_folder "$1" {tasks}', str(disk), **env)[0] == -9
+    assert list(disk.iterdir())
+    assert bash(f"set -u; {end}", **env) == (0, "", "")
+    assert not list(disk.iterdir())
+    assert not list(Path(env["HPCRUN_RUN_DIR"], "attempts/0/local").iterdir())
+
+
+def test_a_stopped_jobs_folder_goes_with_the_last_of_those_who_use_it(tmp_path: Path) -> None:
+    """Of its four tasks two were stopped before they came, which is no mark of theirs."""
+    env, disk = node(tmp_path), tmp_path / "disk"
+    for task in "01":
+        bash('local_folder "$1" 4', str(disk), SLURM_LOCALID=task, **env)
+    bash("set -u; leave_folder 0", SLURM_LOCALID="3", **env)
+    bash("set -u; stopped=1; leave_folder 0", SLURM_LOCALID="0", **env)
+    assert list(disk.iterdir()), "the second may be saving"
+    bash("set -u; stopped=1; leave_folder 0", SLURM_LOCALID="1", **env)
+    assert not list(disk.iterdir())
+
+
+def test_what_killed_runs_left_goes_with_a_later_one(tmp_path: Path) -> None:
+    """Once they are certainly over: their end was recorded, or they were silent for a day."""
+    env, disk = node(tmp_path), tmp_path / "disk"
+    silent = {"ended": 11, "ending": 9, "lost": 1500, "alive": 20}
+    for name, minutes in silent.items():
+        run = tmp_path / f"20261120-081455-{name}-7k3q"
+        there = {**node(tmp_path), "HPCRUN_RUN_DIR": str(run)}
+        (run / "attempts" / "0").mkdir(parents=True)
+        bash('local_folder "$1" 1', str(disk), **there)
+        record = run / "attempts" / "0" / ("end.json" if "end" in name else "beat")
+        record.touch()
+        os.utime(record, (time.time() - minutes * 60,) * 2)
+    bash('local_folder "$1" 1', str(disk), **env)
+    left = {path.name.split("-")[3] for path in disk.iterdir()}
+    assert left == {"ending", "alive", "x"}
 
 
 def test_a_copy_is_whole_or_not_there(tmp_path: Path) -> None:
@@ -204,14 +272,14 @@ def test_a_copy_is_whole_or_not_there(tmp_path: Path) -> None:
     make += 'cat "$HPCRUN_LOCAL_DIR/deep/to data/in/link"'
     code, out, err = bash(make, str(disk), str(data), **env)
     assert (code, err) == (0, "") and out.endswith("x")
-    bash("leave_folder", **env)
+    bash("leave_folder 0", **env)
     (data / "out").symlink_to("../elsewhere")
     (tmp_path / "elsewhere").touch()
     code, _, err = bash(make, str(disk), str(data), **env)
     assert code == 1 and f"{data}/out links out of the folder" in err
     copies = disk / "hpcrun-20261120-081455-x-7k3q.0.0" / "deep"
     assert not (copies / "to data").exists()
-    bash("leave_folder", **env)
+    bash("leave_folder 0", **env)
     code, _, err = bash(make, str(disk), str(tmp_path / "nothing"), **env)
     assert (code, err) == (
         1,
@@ -276,3 +344,19 @@ def test_a_lock_of_a_dead_build_goes_and_one_in_use_stays(tmp_path: Path) -> Non
     # A process that watches ends with the one that it watches for.
     code, out, _ = bash('set -u; watch_locks "$1"; sleep 0.2; kill -9 $$', str(tmp_path))
     assert code == -9
+
+
+@pytest.mark.parametrize(
+    ("name", "there"),
+    [("email.mime", True), ("email.nope", False), ("nope.mime", False), ("os.x", False)],
+)
+def test_a_module_is_looked_for_without_importing_it(name: str, there: bool) -> None:
+    assert bash('has_module "$1" "$2"', sys.executable, name)[0] == (0 if there else 1)
+
+
+def test_a_folder_of_modules_must_be_there(tmp_path: Path) -> None:
+    show = 'module() { echo "$@"; }\nuse_modules "$1"'
+    assert bash(show, str(tmp_path))[:2] == (0, f"use {tmp_path}\n")
+    code, out, err = bash(show, "/no/where")
+    assert (code, out) == (1, "") and "module use /no/where: there is no such folder" in err
+    assert "module use" in bash(f"{show.replace('echo', 'false')}", str(tmp_path))[2]

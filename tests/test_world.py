@@ -43,6 +43,11 @@ def ask(command: str, **env: str) -> tuple[int, str]:
         ({"SLURM_GPUS_ON_NODE": "8"}, ""),
         ({"SLURM_GPUS_ON_NODE": "2"}, "Slurm gave it 2 GPU(s), and the job wants 4 on each node"),
         ({"CUDA_VISIBLE_DEVICES": "3"}, "a task sees 1 of the 4 GPUs (CUDA_VISIBLE_DEVICES=3)"),
+        ({"CUDA_VISIBLE_DEVICES": "3", "HPCRUN_GPUS_PER_TASK": "1"}, ""),
+        (
+            {"SLURM_GPUS_ON_NODE": "1", "HPCRUN_GPUS_PER_TASK": "1"},
+            "Slurm gave it 1 GPU(s), and the job wants 4 on each node",
+        ),
         ({}, ""),
         ({"SLURM_GPUS_ON_NODE": "0", "HPCRUN_GPUS_PER_NODE": "0"}, ""),
     ],

@@ -12,7 +12,9 @@ import argparse
 import hashlib
 import os
 import shutil
+import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -109,6 +111,24 @@ def resume(accelerator: Accelerator, folder: Path, other: Path | None) -> int:
     step = int(newest.name.removeprefix("step-"))
     tell(accelerator, f"Resuming training from {newest} at step {step}")
     return step
+
+
+def stop_request(accelerator: Accelerator) -> Callable[[], bool]:
+    """Return what tells whether to save and end: on all ranks alike, once any of them was asked.
+
+    Only in a job with `survive`: a rank that notices SIGTERM does not end by it while it waits.
+    """
+    told: list[int] = []
+    if not (os.environ.get("HPCRUN_SURVIVE") or os.environ.get("HPCRUN_SAVES")):
+        return lambda: False
+    for each in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(each, lambda number, _: told.append(number))
+
+    def any_rank_is() -> bool:
+        flag = torch.tensor(len(told), device=accelerator.device)
+        return bool(accelerator.reduce(flag, "sum"))
+
+    return any_rank_is
 
 
 def digest(model: nn.Module) -> str:
@@ -210,6 +230,7 @@ def main(argv: list[str] | None = None) -> None:
 
     step = resume(accelerator, args.checkpoint_dir, args.resume_from)
     mean_loss = torch.zeros((), device=accelerator.device)
+    is_to_stop = stop_request(accelerator)
     since, began = step, time.perf_counter()
     for tokens, actions in skip_first_batches(loader, step * accumulation):
         with accelerator.accumulate(model):
@@ -240,12 +261,16 @@ def main(argv: list[str] | None = None) -> None:
         mean_loss.zero_()
         if evaluates:
             evaluate(accelerator, policy, room, unseen, args, step)
-        if saves:
+        stop = is_to_stop()
+        if saves or stop:
             save(accelerator, args.checkpoint_dir, step)
+        if stop and step < args.steps:
+            break
         if logs or evaluates or saves:  # the speed is that of the training alone
             since, began = step, time.perf_counter()
 
-    tell(accelerator, f"weights: {digest(policy)}")
+    if step == args.steps:
+        tell(accelerator, f"weights: {digest(policy)}")
     accelerator.end_training()
 
 

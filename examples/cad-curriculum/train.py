@@ -21,8 +21,9 @@ import math
 import os
 import re
 import shutil
+import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -47,7 +48,8 @@ EVAL_BATCH = 8  # of a rank
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint: where a training stood. ``epoch`` is how many of its stage are done.
+    """A checkpoint: where a training stood. ``epoch`` is how many of its stage are done, and
+    ``part`` how many steps of the next one.
 
     DeepSpeed keeps it in ``folder / tag``, a file for each rank; the tag says the rest.
     """
@@ -57,10 +59,13 @@ class Saved:
     epoch: int
     over: bool  # all epochs of the stage are done
     step: int  # optimizer steps of all stages until here
+    part: int = 0
 
     @property
     def tag(self) -> str:
-        return f"stage{self.stage}-{'end' if self.over else 'epoch'}{self.epoch}-step{self.step}"
+        part = f"-part{self.part}" if self.part else ""
+        kind = "end" if self.over else "epoch"
+        return f"stage{self.stage}-{kind}{self.epoch}{part}-step{self.step}"
 
 
 def find_saved(folder: Path | None) -> Saved | None:
@@ -68,11 +73,11 @@ def find_saved(folder: Path | None) -> Saved | None:
     if folder is None or not (folder / "latest").exists():
         return None
     tag = (folder / "latest").read_text().strip()
-    found = re.fullmatch(r"stage(\d)-(epoch|end)(\d+)-step(\d+)", tag)
+    found = re.fullmatch(r"stage(\d)-(epoch|end)(\d+)(?:-part(\d+))?-step(\d+)", tag)
     if found is None:
         raise SystemExit(f"{folder}/latest: {tag!r} is no checkpoint of this program")
-    stage, kind, epoch, step = found.groups()
-    return Saved(folder, int(stage), int(epoch), kind == "end", int(step))
+    stage, kind, epoch, part, step = found.groups()
+    return Saved(folder, int(stage), int(epoch), kind == "end", int(step), int(part or 0))
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -99,6 +104,25 @@ def parse_arguments() -> argparse.Namespace:
     if args.stages != list(range(args.stages[0], args.stages[-1] + 1)):
         parser.error(f"--stages {args.stages}: each begins from the one before")
     return args
+
+
+def stop_request(device: torch.device) -> Callable[[], bool]:
+    """Return what tells whether to save and end: on all ranks alike, once any of them was asked.
+
+    Only in a job with `survive`: a rank that notices SIGTERM does not end by it while it waits.
+    """
+    told: list[int] = []
+    if not (os.environ.get("HPCRUN_SURVIVE") or os.environ.get("HPCRUN_SAVES")):
+        return lambda: False
+    for each in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(each, lambda number, _: told.append(number))
+
+    def any_rank_is() -> bool:
+        flag = torch.tensor(len(told), device=device)
+        dist.all_reduce(flag)
+        return bool(flag)
+
+    return any_rank_is
 
 
 def make_loader(
@@ -170,9 +194,17 @@ def rate(step: int, steps: int) -> float:
 
 
 def train_stage(
-    args: argparse.Namespace, stage: int, before: Saved | None, resumed: Saved | None, log: Any
+    args: argparse.Namespace,
+    stage: int,
+    before: Saved | None,
+    resumed: Saved | None,
+    log: Any,
+    is_to_stop: Callable[[], bool],
 ) -> Saved:
-    """Train one stage, from its start or from within; return its last checkpoint."""
+    """Train one stage, from its start or from within; return its last checkpoint.
+
+    It is not over where a rank was asked to stop.
+    """
     config = json.loads(args.deepspeed_config.read_text())
     if config["zero_optimization"]["stage"] == 0:
         raise SystemExit(
@@ -192,12 +224,15 @@ def train_stage(
     lowest = floor(stage, [held_out.shape(index) for index in range(len(held_out))])
     tell(f"stage {stage} learns from {INPUTS[stage]}: {epochs} epochs of {steps} steps; no loss "
          f"can be below {lowest:.3f}")  # fmt: skip
-    saved = resumed
+    saved, stop = resumed, False
     for epoch in range(first_epoch, epochs):
         loader, first = make_loader(args, stage, micro_batch, epoch)
         tell(f"epoch {epoch + 1} of stage {stage} begins with samples {first}")
         batch = iter(loader)
-        for _ in range(steps):
+        done = resumed.part if resumed and epoch == first_epoch else 0
+        for _ in range(done * accumulated):
+            next(batch)
+        for part in range(done + 1, steps + 1):
             began = time.perf_counter()
             lr = engine.get_lr()[0]  # after the step it is the next one's
             loss = train_step(engine, batch, accumulated)
@@ -211,10 +246,17 @@ def train_stage(
                 grad_norm=float(engine.get_global_grad_norm() or math.nan),
                 samples_per_second=engine.train_batch_size() / (time.perf_counter() - began),
             )
-        saved = save(
-            engine, Saved(args.checkpoint_dir, stage, epoch + 1, epoch + 1 == epochs, step), saved
-        )
-    log(stage=stage, step=step, **evaluate(engine, held_out), floor=lowest)
+            stop = is_to_stop()
+            if stop and part < steps:
+                new = Saved(args.checkpoint_dir, stage, epoch, False, step, part)
+                break
+        else:
+            new = Saved(args.checkpoint_dir, stage, epoch + 1, epoch + 1 == epochs, step)
+        saved = save(engine, new, saved)
+        if stop and not saved.over:
+            break
+    else:
+        log(stage=stage, step=step, **evaluate(engine, held_out), floor=lowest)
     engine.destroy()
     assert saved is not None
     return saved
@@ -320,13 +362,15 @@ def main() -> None:
     if before is None and args.stages[0] != 1:
         raise SystemExit(f"--stages {args.stages[0]}: say --init-from, where stage "
                          f"{args.stages[0] - 1} was saved")  # fmt: skip
-    log = make_log(args)
+    log, is_to_stop = make_log(args), stop_request(device_of_rank())
     for stage in args.stages:
         if saved is not None and (saved.stage, saved.over) >= (stage, True):
             before = saved if saved.stage == stage else before
             continue
         resumed = saved if saved is not None and saved.stage == stage else None
-        before = train_stage(args, stage, before, resumed, log)
+        before = train_stage(args, stage, before, resumed, log, is_to_stop)
+        if not before.over or is_to_stop():
+            break
         gc.collect()  # the engine and its model refer to each other
         if torch.cuda.is_available():
             torch.cuda.empty_cache()

@@ -7,12 +7,16 @@ checkpoint.json, which says what is in it. FOLDER/latest names the one to go on 
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 FACTS = "checkpoint.json"
@@ -45,6 +49,25 @@ def save(engine: Any, folder: Path, tag: str, facts: dict[str, Any], *, latest: 
             pointer.write_text(tag, encoding="utf-8")
             pointer.rename(folder / "latest")
     dist.barrier()
+
+
+def stop_request(device: torch.device) -> Callable[[], bool]:
+    """Return what tells whether to save and end: on all ranks alike, once any of them was asked.
+
+    Only in a job with `survive`: a rank that notices SIGTERM does not end by it while it waits.
+    """
+    told: list[int] = []
+    if not (os.environ.get("HPCRUN_SURVIVE") or os.environ.get("HPCRUN_SAVES")):
+        return lambda: False
+    for each in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(each, lambda number, _: told.append(number))
+
+    def any_rank_is() -> bool:
+        flag = torch.tensor(len(told), device=device)
+        dist.all_reduce(flag)
+        return bool(flag)
+
+    return any_rank_is
 
 
 def find(resume: str | None, folder: Path, facts: dict[str, Any]) -> Path | None:

@@ -13,6 +13,7 @@ import os
 import resource
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -119,12 +120,21 @@ class Log:
             self.board.close()
 
 
-def train_epoch(engine: Any, loader: DataLoader[Any], epoch: int, steps: int, log: Log) -> None:
-    """Take the epoch's optimizer steps."""
+def train_epoch(
+    engine: Any,
+    loader: DataLoader[Any],
+    epoch: int,
+    steps: range,
+    log: Log,
+    is_to_stop: Callable[[], bool],
+) -> int:
+    """Take the epoch's optimizer steps; return how many are done, all unless asked to stop."""
     engine.train()
     micro_batches = iter(loader)
+    for _ in range(steps.start * engine.gradient_accumulation_steps()):
+        next(micro_batches)
     log.start_clock()
-    for _ in range(steps):
+    for step in steps:
         total = torch.zeros((), device=engine.device)
         for _ in range(engine.gradient_accumulation_steps()):
             pictures, drivable, _ = next(micro_batches)
@@ -136,6 +146,9 @@ def train_epoch(engine: Any, loader: DataLoader[Any], epoch: int, steps: int, lo
             engine.step()  # steps with the last of them
             total += loss.detach() / engine.gradient_accumulation_steps()
         log.step(epoch, total, lr)
+        if is_to_stop():
+            return step + 1
+    return steps.stop
 
 
 @torch.no_grad()
@@ -237,13 +250,13 @@ def train(config: DictConfig, ds_config: dict[str, Any], facts: dict[str, Any]) 
     resume, is_universal = agree_on_checkpoint(config, facts)
     ds_config["checkpoint"] = {**ds_config.get("checkpoint", {}), "load_universal": is_universal}
     engine = make_engine(config, ds_config, steps_per_epoch)
-    done, best = 0, math.inf
+    done, part, best = 0, 0, math.inf
     if resume:
         loaded, _ = engine.load_checkpoint(str(resume.parent), tag=resume.name)
         if loaded is None:  # DeepSpeed only warns, and would begin anew
             refuse(f"{resume}: DeepSpeed finds nothing to load there")
         saved = checkpoints.read(resume)
-        done, best = saved["epoch"], saved["best"]
+        done, part, best = saved["epoch"], saved.get("steps_of_next", 0), saved["best"]
     log = Log(engine, config, steps_per_epoch)
     how = f"ZeRO-{facts['zero_stage']}, {facts['precision']} on {engine.device.type}"
     begin = f"goes on from {resume}, after epoch {done}" if resume else "begins anew"
@@ -262,9 +275,17 @@ def train(config: DictConfig, ds_config: dict[str, Any], facts: dict[str, Any]) 
         pin_memory=engine.device.type == "cuda",
     )
     folder = Path(config.checkpoint.folder)
+    is_to_stop = checkpoints.stop_request(engine.device)
     for epoch in range(done + 1, config.training.epochs + 1):
         sampler.set_epoch(epoch)  # another order in each
-        train_epoch(engine, loader, epoch, steps_per_epoch, log)
+        steps = range(part, steps_per_epoch)
+        part = train_epoch(engine, loader, epoch, steps, log, is_to_stop)
+        if part < steps_per_epoch:  # asked to stop
+            facts = {**facts, "epoch": epoch - 1, "steps_of_next": part, "best": best}
+            tag = f"step-{engine.global_steps:06d}"
+            checkpoints.save(engine, folder, tag, facts, latest=True)
+            break
+        part = 0
         measured = validate(engine, held_out)
         log.metrics(epoch, measured)
         is_best = measured["val_loss"] < best  # the same on all ranks: so all save, or none

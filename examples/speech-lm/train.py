@@ -8,6 +8,8 @@ arguments. So the same script trains with ZeRO-3 and offload, with ZeRO-2, and w
 from __future__ import annotations
 
 import gc
+import os
+import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +24,7 @@ from transformers import (
     AutoModelForCausalLM,
     HfArgumentParser,
     Trainer,
+    TrainerCallback,
     TrainingArguments,
     set_seed,
 )
@@ -123,6 +126,29 @@ class SpeechTrainer(Trainer):
         super().log(logs, *args, **kwargs)
 
 
+class SaveWhenAsked(TrainerCallback):
+    """Saves and ends at a step's end, on all ranks alike, once any of them got SIGTERM or SIGUSR1.
+
+    Only in a job with `survive`: a rank that notices SIGTERM does not end by it while it waits.
+    """
+
+    def __init__(self) -> None:
+        self._told: list[int] = []
+        self._on = bool(os.environ.get("HPCRUN_SURVIVE") or os.environ.get("HPCRUN_SAVES"))
+        for each in (signal.SIGTERM, signal.SIGUSR1) if self._on else ():
+            signal.signal(each, lambda number, _: self._told.append(number))
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Ask all ranks."""
+        if not self._on:
+            return
+        flag = torch.tensor(len(self._told), device=args.device)
+        if args.world_size > 1:
+            dist.all_reduce(flag)
+        if flag:
+            control.should_save = control.should_training_stop = True
+
+
 def tell_batch(args: TrainingArguments, model: Any) -> None:
     """Tell the batch as the Trainer has it, and as DeepSpeed does, whose engine ``model`` then is.
 
@@ -209,6 +235,7 @@ def main() -> None:
         data_collator=collate,
         train_dataset=mixture,
         eval_dataset=held_out,
+        callbacks=[SaveWhenAsked()],
     )
     # Its own checkpoints first: a job that is requeued has the same arguments. Rank 0 decides for
     # all, since another node may see the folder as it was a moment ago.

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import shutil
+import signal
+from collections.abc import Callable
 from pathlib import Path
 
+import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType, broadcast_object_list
 from diffusers.loaders import WanLoraLoaderMixin
@@ -51,6 +55,24 @@ def resume(accelerator: Accelerator, folder: Path, other: Path | None) -> int:
     if accelerator.is_main_process:
         print(f"going on from {newest.name}")
     return int(newest.name.removeprefix(PREFIX))
+
+
+def stop_request(accelerator: Accelerator) -> Callable[[], bool]:
+    """Return what tells whether to save and end: on all ranks alike, once any of them was asked.
+
+    Only in a job with `survive`: a rank that notices SIGTERM does not end by it while it waits.
+    """
+    told: list[int] = []
+    if not (os.environ.get("HPCRUN_SURVIVE") or os.environ.get("HPCRUN_SAVES")):
+        return lambda: False
+    for each in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(each, lambda number, _: told.append(number))
+
+    def any_rank_is() -> bool:
+        flag = torch.tensor(len(told), device=accelerator.device)
+        return bool(accelerator.reduce(flag, "sum"))
+
+    return any_rank_is
 
 
 def save_adapters(accelerator: Accelerator, model: nn.Module, folder: Path) -> None:

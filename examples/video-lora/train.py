@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from data import Clips, levels
-from keep import fingerprints, resume, save_adapters, save_checkpoint
+from keep import fingerprints, resume, save_adapters, save_checkpoint, stop_request
 from model import adapters_of, base_of, build, flow_matching_loss, size
 
 
@@ -85,12 +85,13 @@ def main(words: list[str] | None = None) -> None:
 
     before = fingerprints(model) if args.check_base else ()
     done = resume(accelerator, args.checkpoint_dir, args.resume_from)
-    train(accelerator, model, optimizer, loader, done, args)
+    finished = train(accelerator, model, optimizer, loader, done, args)
     if before:
         base, adapters = fingerprints(model)
         print(f"rank {accelerator.process_index}: base {before[0]} before, {base} after; "
               f"adapters {before[1]} before, {adapters} after", flush=True)  # fmt: skip
-    save_adapters(accelerator, model, args.checkpoint_dir / "adapters")
+    if finished:
+        save_adapters(accelerator, model, args.checkpoint_dir / "adapters")
     accelerator.end_training()
 
 
@@ -109,8 +110,9 @@ def train(
     loader: DataLoader[dict[str, torch.Tensor]],
     done: int,
     args: argparse.Namespace,
-) -> None:
-    """Train the steps that are not done yet, and save checkpoints."""
+) -> bool:
+    """Train the steps that are not done yet, and save checkpoints; false where asked to stop."""
+    is_to_stop = stop_request(accelerator)
     step, losses, began = done, [], time.perf_counter()
     for batch in accelerator.skip_first_batches(loader, done * args.accumulation):
         for group in optimizer.param_groups:
@@ -136,9 +138,13 @@ def train(
         if norm is not None:  # of a step that an overflow in fp16 has skipped there may be none
             told["grad_norm"] = float(norm)
         report(accelerator, step, told, args)
-        if step % args.save_every == 0 or step == args.steps:
+        stop = is_to_stop()
+        if stop or step % args.save_every == 0 or step == args.steps:
             save_checkpoint(accelerator, args.checkpoint_dir, step)
+        if stop and step < args.steps:
+            return False
         losses, began = [], time.perf_counter()
+    return True
 
 
 def report(

@@ -15,10 +15,11 @@ from msgspec import structs
 
 from hpcrun.cli.output import (
     Patience,
+    confirm,
     emit_json,
-    encodable,
     is_terminal,
     note,
+    prompt,
     say,
     table,
     width_and_height,
@@ -215,7 +216,7 @@ class _Dialog:
         for number, detail in enumerate(one.details, 1):
             note(f"  {number:>2}  {detail}")
         while True:
-            typed = str(click.prompt("  which", default=one.default, err=True)).strip()
+            typed = prompt("  which", one.default)
             if typed in one.answers:
                 return typed
             if one.details and typed.isdecimal() and 1 <= int(typed) <= len(one.answers):
@@ -227,7 +228,7 @@ class _Dialog:
         if self.is_quiet:
             self.taken[key] = "yes" if default else "no"
             return default
-        return click.confirm(encodable(text), default=default, err=True)
+        return confirm(text, default=default)
 
 
 # ---- showing -----------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ SECTIONS = {
     "Train": {
         "submit": "Submit a job to Slurm.",
         "run": "Run a job here, in the foreground, without Slurm or inside an salloc.",
+        "rehearse": "Try in a sandbox whether a job survives preemption, limit and node.",
         "jobs": "List the jobs that can be submitted.",
         "show": "Show a job, or a run's job and files.",
     },
@@ -32,8 +33,10 @@ SECTIONS = {
         "top": "Watch your jobs: step, loss, speed, GPU and CPU use.",
         "wait": "Wait until runs are over.",
         "shell": "Open a shell on a node of a running job.",
+        "nodes": "List nodes that failed a check, which jobs leave out.",
     },
     "Understand": {
+        "why": "Say why a job failed, and what to do about it.",
         "parse": "Draw the loss curve of a run or of any log file.",
         "compare": "Compare runs or logs: curves, speed-up, settings.",
     },
@@ -45,6 +48,7 @@ SECTIONS = {
     },
     "Set up": {
         "init": "Write hpcrun.yaml and a job file, by asking the cluster and you.",
+        "connect": "Open the connection to a cluster behind ssh, and keep it.",
         "sandbox": "Run a real Slurm on this machine, to try things out.",
         "hostfile": "Write a hostfile, from a node list, a job or another hostfile.",
         "schema": "Print the JSON Schema of job or cluster files.",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from hpcrun.cli.output import Patience, bar
+from hpcrun.cli.output import Patience, Terminal, bar
 from hpcrun.errors import InputError, SpecError
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def context(cluster: str | None, *, debug: bool = False) -> Context:
 
     from hpcrun.controller.context import load_context
 
-    found = load_context(os.environ, Path.cwd(), cluster)
+    found = load_context(os.environ, Path.cwd(), cluster, Terminal())
     connect = click.get_current_context().obj or found.connect
     return structs.replace(found, debug=debug, waiting=Patience().waiting, bar=bar, connect=connect)
 

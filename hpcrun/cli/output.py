@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcrun.errors import HpcrunError, SpecError
+from hpcrun.errors import HpcrunError, OutOfReach, SpecError
 
 if TYPE_CHECKING:
     from hpcrun.views.table import Look
@@ -75,6 +75,48 @@ def note(text: str) -> None:
         click.echo(encodable(text), err=True, color=None if wants_colour() else False)
     except OSError:
         let_go(2)
+
+
+def confirm(text: str, *, default: bool = False) -> bool:
+    """Ask a yes or a no on standard error."""
+    return click.confirm(encodable(text), default=default, err=True)
+
+
+def prompt(text: str, default: str) -> str:
+    """Ask for a word on standard error; Enter takes the default."""
+    text = encodable(f"{text} [{default}]")
+    return str(click.prompt(text, default=default, show_default=False, err=True)).strip()
+
+
+class Terminal:
+    """Asks for what a login needs, on the terminal itself: streams may lead elsewhere."""
+
+    def __init__(self, *, is_verbose: bool = False) -> None:
+        self.is_verbose = is_verbose
+
+    def secret(self, question: str, *, echo: bool = False) -> str:
+        """Ask for a password, a passphrase or a code. Raises OutOfReach without a terminal."""
+        import getpass
+
+        say_remarks()
+        question = encodable(question)
+        try:
+            with open("/dev/tty", "r+b", buffering=0) as terminal:  # noqa: PTH123
+                if echo:
+                    terminal.write(f"{question}: ".encode())
+                    return terminal.readline().decode(errors="replace").rstrip("\r\n")
+        except OSError:
+            raise OutOfReach(
+                f"{question}: no terminal to ask on",
+                fix="a key in an agent (ssh-add) needs none, nor has what hpcrun connect keeps",
+                is_final=True,
+            ) from None
+        return getpass.getpass(f"{question}: ")
+
+    def tell(self, text: str) -> None:
+        """Print what --verbose shows."""
+        if self.is_verbose:
+            note(text)
 
 
 def emit_json(value: Any) -> None:

@@ -125,6 +125,10 @@ def _find(context: Context, query: Query, memory: Memory) -> Found:
     sweep = read_sweep(target) if isinstance(target, SweepFolder) else None
     level: Level = "detail" if sweep is None else "row"
     statuses = status_of(context, runs_of(target), memory, level=level)
+    if sweep is None and any(status.final and not status.ok for status in statuses):
+        from hpcrun.controller.causes import with_cause
+
+        statuses = [with_cause(context, status) for status in statuses]
     return Found(kind="run", statuses=statuses, sweep=sweep)
 
 

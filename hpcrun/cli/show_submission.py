@@ -22,15 +22,20 @@ from hpcrun.cli.output import (
 from hpcrun.controller.context import Context
 from hpcrun.controller.prepare import Prepared
 from hpcrun.errors import InputError
+from hpcrun.plan.directives import parse_seconds
 from hpcrun.plan.types import Plan, column_names
 from hpcrun.render.files import FIXED, RenderedFile
 from hpcrun.runs.layout import RunFolder, SweepFolder
 from hpcrun.views.numbers import count_of, sweep_size
+from hpcrun.views.status import survival_text
 from hpcrun.views.table import next_lines
 
 if TYPE_CHECKING:
     from hpcrun.controller.resubmit import Again
     from hpcrun.slurm.commands import Estimate
+
+# A job that lasts so long may well be preempted, or lose a node (in seconds).
+_LONG = 4 * 3600
 
 
 def describe(made: Prepared) -> list[tuple[str, str]]:
@@ -54,6 +59,16 @@ def describe(made: Prepared) -> list[tuple[str, str]]:
         rows.append(("batch", f"{batch} = {plan.effective_batch} effective"))
     rows.append(("folder", str(made.path)))
     return rows
+
+
+def _survival(plan: Plan) -> str:
+    """Say what a run will survive; of one that survives nothing only where it may have to."""
+    if plan.survive.when:
+        return survival_text(plan.survive)
+    seconds = parse_seconds(dict(plan.directives).get("time") or "0")
+    if plan.launcher == "none" or seconds < _LONG:  # 0: the partition's own
+        return ""
+    return "not by itself after preemption, the time limit or a failed node: survive: {when: [...]}"
 
 
 def _has_several_batches(sweep: Prepared) -> bool:
@@ -101,7 +116,8 @@ def show_submission(made: Prepared, job_id: str) -> None:
     if made.is_sweep:
         head += f": {sweep_size(len(made.runs), made.spec.sweep_limit)}"
     say(head)
-    pairs(describe(made))
+    survival = _survival(plan)
+    pairs([*describe(made), *([("goes on", survival)] if survival else [])])
     verbs = [
         (f"logs -f {job_id}", "follow its output"),
         (f"status {job_id}", "its state"),

@@ -20,7 +20,7 @@ from hpcrun.cli.options import (
     json_option,
     seconds,
 )
-from hpcrun.cli.output import emit_json, note, say, show_error, table
+from hpcrun.cli.output import confirm, emit_json, note, say, show_error, table
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 
 if TYPE_CHECKING:
@@ -285,7 +285,7 @@ def clean(
     if not as_json:
         _list(units, going, all_of_them=dry_run)
     gone: list[tuple[Unit, HpcrunError | None]] = []
-    if going and asks and not click.confirm("Remove them for good?", err=True):
+    if going and asks and not confirm("Remove them for good?"):
         say("nothing is removed")
         return 0
     if going and not dry_run:

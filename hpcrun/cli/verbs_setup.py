@@ -12,7 +12,7 @@ from typing import Any, Literal
 import click
 
 from hpcrun.cli.options import CLUSTER, FILE, RUN_OR_FILE, cluster_option, context, json_option
-from hpcrun.cli.output import bar, emit_json, note, say
+from hpcrun.cli.output import Terminal, bar, confirm, emit_json, note, say
 from hpcrun.errors import InputError
 
 
@@ -20,11 +20,18 @@ from hpcrun.errors import InputError
 @click.argument("script", required=False)
 @click.option("--cluster", type=CLUSTER, help="The cluster's name (default: Slurm's ClusterName).")
 @click.option("--user", "for_user", is_flag=True, help="Write ~/.config/hpcrun/clusters/NAME.yaml.")
+@click.option("--like", metavar="SITE", help="Start from a profile that ships, as in lumi-g.")
 @click.option("--check", is_flag=True, help="Show what changed, and stop; exit code 1 if so.")
 @click.option("--yes", is_flag=True, help="Do not ask; take the defaults.")
 @json_option
 def init(
-    script: str | None, cluster: str | None, for_user: bool, check: bool, yes: bool, as_json: bool
+    script: str | None,
+    cluster: str | None,
+    for_user: bool,
+    like: str | None,
+    check: bool,
+    yes: bool,
+    as_json: bool,
 ) -> int:
     """Ask the cluster, then you, and write hpcrun.yaml and a job file for SCRIPT.
 
@@ -34,7 +41,37 @@ def init(
     """
     from hpcrun.cli.init_dialog import run_init
 
+    if like is not None:
+        from hpcrun.controller.init.init import start_like
+
+        profile = start_like(os.environ, Path.cwd(), like, name=cluster, for_user=for_user)
+        note(
+            f"{profile}: begun like {like}, which is by that site's documentation and was never run"
+        )
+        note("  there: look at account, folders and every line with LOOK")
     return run_init(script, cluster, for_user=for_user, check=check, yes=yes, as_json=as_json)
+
+
+@click.command("connect")
+@click.argument("cluster", required=False, type=CLUSTER)
+@click.option("--close", "closes", is_flag=True, help="End the connection that is kept.")
+@click.option("--verbose", is_flag=True, help="Show the hosts on the way, and what logs in there.")
+def connect(cluster: str | None, closes: bool, verbose: bool) -> None:
+    """Open the connection to CLUSTER, which is behind ssh, and keep it.
+
+    It is kept where the profile has `ssh: openssh`: for eight hours after its last use the verbs
+    ask for no password or code. Else it is tried: whether the host lets you in, and has Slurm.
+    """
+    from hpcrun.controller.connect import connect_to, disconnect_from
+
+    where = context(cluster)
+    if closes:
+        say("disconnected" if disconnect_from(where) else "there was no connection")
+        return
+    kept, version = connect_to(where, Terminal(is_verbose=verbose))
+    say(f"connected to {where.cluster.host}: {version}")
+    if not kept:
+        note(f"it is not kept; it would be with `ssh: openssh` in {where.cluster_source}")
 
 
 @click.group("sandbox")
@@ -68,7 +105,7 @@ def up(nodes: int | None, gpus_per_node: int | None, like: str | None) -> int:
         raise InputError("--gpus-per-node: the profile of --like sets it", fix="leave one out")
     else:
         from hpcrun.controller.context import named_profile
-        from hpcrun.controller.rehearsal import shape_like
+        from hpcrun.controller.shape_like import shape_like
 
         cluster = named_profile(os.environ, Path.cwd(), like)
         shape = shape_like(cluster, like, nodes)
@@ -106,7 +143,7 @@ def down(yes: bool) -> int:
                 f"jobs of the sandbox would end with it: {listed}",
                 fix="hpcrun sandbox down -y ends them too",
             )
-        if not click.confirm(f"This ends its jobs: {listed}. Go on?", err=True):
+        if not confirm(f"This ends its jobs: {listed}. Go on?"):
             say("sandbox: left as it is")
             return 0
     found = lifecycle.down(directory)

@@ -1,4 +1,4 @@
-"""The verbs submit, run, jobs and show."""
+"""The verbs submit, run, rehearse, jobs and show."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import re
 import signal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -24,6 +24,9 @@ from hpcrun.cli.options import (
 )
 from hpcrun.cli.output import emit_json, let_go, note, pairs, say, table
 from hpcrun.errors import InputError
+
+if TYPE_CHECKING:
+    from hpcrun.controller.rehearse import Trial
 
 
 @click.command("submit", cls=JobCommand)
@@ -118,7 +121,7 @@ def run(
         where = here(where)
     spec, extra_args, origin = asked_job(where, job, options)
     spec = take_shape(pool, spec) if pool is not None else share_cpus(where, spec)
-    checks = Checks(strict=not options["no_check"])
+    checks = Checks(strict=not options["no_check"], in_queue=False)
     prepared = prepare(where, spec, extra_args=extra_args, origin=origin, checks=checks)
 
     def interrupt(*_: object) -> None:
@@ -142,6 +145,112 @@ def run(
         except KeyboardInterrupt:
             note("stopping the run")
             raise
+
+
+def what_happened(trial: Trial) -> str:
+    """Say in a line what came of a run of a rehearsal.
+
+    >>> from hpcrun.controller.rehearse import Trial
+    >>> what_happened(Trial(fault="node", run_dir="", ok=True, resumed_at=9, replayed=2))
+    'a dead node: came back from its start, at step 9, 2 steps done again'
+    """
+    from hpcrun.views.numbers import count_of
+
+    name = {
+        None: "undisturbed",
+        "preempt": "preemption",
+        "limit": "time limit",
+        "node": "a dead node",
+    }[trial.fault]
+    if trial.fault is None:
+        steps = f"{trial.steps} steps" if trial.steps is not None else "no steps in its log"
+        return f"{name}: {steps}, {trial.seconds:.0f} s" if trial.ok else f"{name}: failed"
+    if not trial.ok and trial.difference is None:
+        return f"{name}: did not come back"
+    text = f"{name}: came back from {trial.checkpoint or 'its start'}"
+    if trial.resumed_at is not None:
+        text += f", at step {trial.resumed_at}"
+        text += f", {count_of(trial.replayed or 0, 'step')} done again"
+    if trial.difference is not None:
+        gap = trial.difference
+        was, is_now = (
+            "no number" if each is None else f"{each:.10g}" for each in (gap.expected, gap.value)
+        )
+        text += f"; the first other value: {gap.metric} {is_now} at step {gap.step}"
+        text += f", undisturbed {was}"
+    elif trial.same:
+        how = "to the last digit" if not trial.spread else f"within {trial.spread:.0e}"
+        text += f"; the same curve {how} ({count_of(trial.compared, 'value')})"
+    return text
+
+
+@click.command("rehearse", cls=JobCommand)
+@click.argument("job", required=False, type=JOB)
+@click.option(
+    "--fault",
+    type=click.Choice(["preempt", "limit", "node", "all"]),
+    default="all",
+    help="Which fault: a preemption, the time limit, a node's death (all).",
+)
+@click.option(
+    "--within", metavar="TIME", default="90s", help="Wait so long for a first checkpoint (90s)."
+)
+@click.option("--keep", is_flag=True, help="Keep the folders of the runs.")
+@job_options
+@cluster_option
+@json_option
+def rehearse(
+    job: str | None,
+    fault: str,
+    within: str,
+    keep: bool,
+    cluster: str | None,
+    as_json: bool,
+    **options: Any,
+) -> int:
+    """Try whether a job comes back from faults, with the same curve; on CPUs, on this machine.
+
+    In a sandbox of its own, shaped like your cluster, the job is run undisturbed, and once for each
+    fault: preempted, stopped by its time limit, one of its nodes killed, each soon after its first
+    checkpoint. The losses are then compared step by step. The exit code is 1 unless it came back
+    from all, with the same curve.
+
+    It runs on two nodes with two GPUs each at most, in name only; --nodes and --gpus-per-node say
+    otherwise. Arguments after -- go to the script: make the model small and have it save often.
+    """
+    import msgspec
+
+    from hpcrun.cli.options import seconds
+    from hpcrun.controller.rehearse import FAULTS, Asked, rehearse_job
+
+    where = context(cluster, debug=options["debug"])
+    spec, extra_args, origin = asked_job(where, job, options)
+    resources = spec.resources
+    small = msgspec.structs.replace(
+        resources,
+        nodes=options["nodes"] or min(resources.nodes, 2),
+        gpus_per_node=options["gpus_per_node"] or min(resources.gpus_per_node, 2),
+    )
+    spec = msgspec.structs.replace(spec, resources=small)
+    faults = [each for each in FAULTS if fault in (each, "all")]
+    asked = Asked(spec, extra_args, origin, faults, seconds(within), not options["no_check"])
+    note(f"rehearsing on {small.nodes} x {small.gpus_per_node} GPUs, in name only")
+    trials = rehearse_job(where, asked, keep=keep, say=note)
+    if as_json:
+        emit_json({"trials": msgspec.to_builtins(trials)})
+    else:
+        for trial in trials:
+            say(what_happened(trial))
+            if trial.why:
+                say(f"  {trial.why}")
+            if trial.fix:
+                say(f"  fix: {trial.fix}")
+        if missing := [trial.cause for trial in trials if trial.cause and not trial.asked_for]:
+            when = ", ".join([*spec.survive.when, *missing])
+            note(f"the job itself does not ask for all of it: survive: {{when: [{when}]}}")
+        if keep:
+            say(f"the runs: {Path(trials[0].run_dir).parent}")
+    return 0 if all(trial.ok for trial in trials) else 1
 
 
 @click.command("jobs")

@@ -1,4 +1,4 @@
-"""The verbs parse and compare."""
+"""The verbs why, parse and compare."""
 
 from __future__ import annotations
 
@@ -14,6 +14,34 @@ from hpcrun.errors import InputError
 
 if TYPE_CHECKING:
     from hpcrun.metrics.parse import ParsedRun
+
+
+@click.command("why")
+@click.argument("jobs", nargs=-1, metavar="[JOB | LOG...]", type=RUN_OR_FILE)
+@cluster_option
+@json_option
+def why(jobs: tuple[str, ...], cluster: str | None, as_json: bool) -> int:
+    """Say why a job failed: in one sentence, with the line that shows it and what to do.
+
+    JOB is a run id, a sweep or any Slurm job id; the default is the newest run. LOGS are log files
+    of any framework, or a folder of them: all that are named are the logs of one job.
+
+    What came first and explains the rest is the cause. Of several launches in one log the last one
+    counts. A job that ended well has no cause, whatever its log warns of.
+
+    The exit code is 0 also where a cause is found.
+    """
+    from hpcrun.cli.output import look, say_lines
+    from hpcrun.controller import causes
+    from hpcrun.views.cause import why_json, why_lines
+
+    answers = causes.why(context(cluster), jobs)
+    if as_json:
+        emit_json(why_json([(each.source, each.diagnosis) for each in answers]))
+        return 0
+    for each in answers:
+        say_lines(why_lines(each.source, each.diagnosis, each.state, look()))
+    return 0
 
 
 @click.command("parse")

@@ -1,4 +1,4 @@
-"""The verbs status, logs, top, wait and shell."""
+"""The verbs status, logs, top, wait, shell and nodes."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ from hpcrun.cli.options import (
     parse_when,
     seconds,
 )
-from hpcrun.cli.output import can_draw, emit_json, is_terminal, note, say
+from hpcrun.cli.output import can_draw, emit_json, is_terminal, note, say, table
 from hpcrun.errors import InputError
+
+# For up to so many last lines only the end of a log is fetched.
+_END = 2000
 
 if TYPE_CHECKING:
     from hpcrun.runs.status import JobStatus
@@ -128,7 +131,10 @@ def logs(
         since=None if since is None else parse_when(since, time.time()),
     )
     where = context(cluster)
-    logs = logs_of(where, job, query)
+    count = _END if lines is None and is_terminal() else query.lines
+    is_short = count is not None and count <= _END
+    asks_more = err or query.pattern or query.since is not None or query.attempt is not None
+    logs = logs_of(where, job, query, whole=not is_short or bool(asks_more))
     printer = LogPrinter(
         None if raw else masker_of(where, logs.runs),
         as_json=as_json,
@@ -237,6 +243,7 @@ def wait(
     the timeout, and 4 if Slurm did not answer at the timeout. A requeued job is not over. Ctrl-C
     stops waiting, not the job.
     """
+    from hpcrun.controller.causes import with_cause
     from hpcrun.controller.monitor import Jobs, Monitor, Runs, name_of, poll_all
     from hpcrun.controller.targets import find_targets
     from hpcrun.views.status import end_line, ended_json
@@ -253,6 +260,7 @@ def wait(
     try:
         for status in poll_all([monitor], deadline=deadline):
             if status.final:
+                status = with_cause(where, status)
                 over.append(status)
                 if not as_json:
                     say(end_line(status, Look(colour=True)))
@@ -323,3 +331,52 @@ def shell(
         note(click.style(f"note: {text}", dim=True))
     become(shell)
     return 1  # not reached
+
+
+@click.command("nodes")
+@click.argument("nodes", metavar="[NODE...]", nargs=-1)
+@click.option(
+    "--clear", is_flag=True, help="Let jobs have these nodes again; all if none is named."
+)
+@cluster_option
+@json_option
+def nodes(nodes: tuple[str, ...], clear: bool, cluster: str | None, as_json: bool) -> int:
+    """List the nodes that failed a check of one of your runs.
+
+    Your jobs leave such a node out for a day, unless too few nodes would be left, or the job names
+    it (slurm: {nodelist: ...}). What is checked: docs/jobs.md, Bad nodes.
+    """
+    from hpcrun.controller.bad_nodes import bad_nodes
+    from hpcrun.controller.bad_nodes import clear as take_back
+    from hpcrun.views.numbers import format_duration
+
+    where, now = context(cluster), time.time()
+    found = [one for one in bad_nodes(where) if not nodes or one.node in nodes]
+    missing = [name for name in nodes if name not in {one.node for one in found}]
+    if missing:
+        raise InputError(f"{missing[0]}: no such node is left out", fix="hpcrun nodes lists them")
+    cleared = take_back(where, [one.node for one in found]) if clear and found else []
+    if as_json:
+        keys = ("node", "why", "at", "until", "run_id")
+        rows = [{key: getattr(one, key) for key in keys} for one in found]
+        emit_json({"nodes": [] if clear else rows, "cleared": cleared})
+    elif clear:
+        for name in cleared:
+            say(f"{name} may be used again")
+        if not cleared:
+            say("no node was left out")
+    elif not found:
+        say("no node is left out")
+    else:
+        lines = [
+            (
+                one.node,
+                f"{format_duration(max(0, now - one.at))} ago",
+                format_duration(max(0, one.until - now)),
+                one.run_id,
+                one.why,
+            )
+            for one in found
+        ]
+        table(["NODE", "FOUND", "STAYS OUT FOR", "BY RUN", "WHY"], lines)
+    return 0

@@ -12,6 +12,7 @@ from msgspec import structs
 
 from hpcrun.cli.output import as_wide, can_draw, note, width_and_height
 from hpcrun.cli.show_curve import drawing
+from hpcrun.controller.causes import with_cause
 from hpcrun.controller.context import Context
 from hpcrun.controller.curves.follow_curve import CurveFollower, Followed
 from hpcrun.controller.curves.parse import parse
@@ -59,7 +60,7 @@ def watch_curve(
             raise
     for status in last.statuses:
         if status is not None and status.final:
-            note(verdict_lines(status, Look(colour=True)))
+            note(verdict_lines(with_cause(context, status), Look(colour=True)))
     if follower.has_pipe:
         return last.runs, last.ok
     if not follower.has_all():

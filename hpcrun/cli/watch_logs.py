@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from hpcrun.cli.output import note
 from hpcrun.cli.show_logs import LogPrinter
+from hpcrun.controller.causes import with_cause
 from hpcrun.controller.context import Context
 from hpcrun.controller.logs import JobLogs, masker_of
 from hpcrun.controller.monitor import Monitor, Runs, poll_all
@@ -54,7 +55,7 @@ def watch_logs(
                 printer.show(event)
             elif not quiet:
                 printer.pause()
-                note(verdict_lines(event, _LOOK) if event.final else state_line(event, _LOOK))
+                note(_state(logs.context, event))
     except KeyboardInterrupt:
         if again:
             note(f"\nno longer following; {again}")
@@ -70,11 +71,18 @@ def wait_for_sweep(context: Context, sweep: SweepFolder, *, quiet: bool) -> int:
     try:
         for status in poll_all([monitor]):
             if not quiet:
-                note(verdict_lines(status, _LOOK) if status.final else state_line(status, _LOOK))
+                note(_state(context, status))
     except KeyboardInterrupt:
         note(f"\nno longer waiting; the runs go on: hpcrun status {sweep.sweep_id}")
         raise
     return _exit_code(monitor.statuses)
+
+
+def _state(context: Context, status: JobStatus) -> str:
+    """Say what state a run is in now, or how it ended, and why."""
+    if not status.final:
+        return state_line(status, _LOOK)
+    return verdict_lines(with_cause(context, status), _LOOK)
 
 
 def _exit_code(statuses: Sequence[JobStatus]) -> int:

@@ -15,9 +15,10 @@ from pathlib import Path
 from msgspec import Struct, structs
 
 from hpcrun import scheduler
-from hpcrun.controller.context import Context, slurm_transport
+from hpcrun.controller.context import Context, conf_is_gone, slurm_transport
 from hpcrun.controller.job_actions import is_alive_here
 from hpcrun.controller.status import Memory, status_of
+from hpcrun.controller.targets import bring_names
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.runs import layout, records
 from hpcrun.runs.layout import RunFolder, SweepFolder
@@ -79,6 +80,7 @@ def find_old(
     of which nothing ended well. Somebody else's runs and links are left out; what only has a run's
     name stays. Slurm's silence spares all that a job may revive, also what was seen to be over.
     """
+    bring_names(context)
     units = list(_units(context.runs_dir))
     if named:
         wanted = {one.path for one in named}
@@ -293,7 +295,7 @@ class LiveJobs:
         if submitted is None or submitted.job_id is None:
             return "", False
         conf = submitted.slurm_conf
-        if conf is not None and not Path(conf).exists():
+        if conf_is_gone(self._context, conf):
             # That Slurm is gone, as a sandbox's; or the run was submitted on another machine.
             is_here = submitted.host == os.uname().nodename
             away = f"{conf}, by which it was submitted, is not on this machine"

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from stat import S_IWOTH
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
 from hpcrun import files
-from hpcrun.assets import config_dir, home_dir
+from hpcrun.assets import config_dir, home_dir, state_dir
 from hpcrun.errors import InputError
 from hpcrun.ownership import refuse_strangers
 from hpcrun.spec.job import Cluster, EnvironmentKind
 from hpcrun.transport import Connect, Transport
 from hpcrun.transport.local import LocalTransport
+
+if TYPE_CHECKING:
+    from hpcrun.transport.connection import Prompts
 
 PROFILE = "hpcrun.yaml"
 
@@ -69,8 +74,9 @@ class Context(Struct, frozen=True, kw_only=True):
     who asks Slurm waits no longer. Each of Slurm's commands runs inside ``waiting``, which may say
     so to a user who waits; ``bar`` shows how far long work is. ``connect`` makes the transport to
     the cluster, for transport() alone. ``brought``: the runs that a word has just brought from
-    there (``targets.refresh``). ``secrets``: values of runs' secrets that were read, and are hidden
-    on every way out.
+    there (``targets.refresh``). ``asked``: what the cluster's host has said of its variables and
+    files (``there.py``). ``secrets``: values of runs' secrets that were read, and are hidden on
+    every way out.
     """
 
     environ: dict[str, str]
@@ -88,6 +94,7 @@ class Context(Struct, frozen=True, kw_only=True):
     bar: Callable[[str, str], AbstractContextManager[Show]] = no_bar
     connect: Connect = LocalTransport
     brought: set[Path] = field(default_factory=set)
+    asked: dict[str | None, object] = field(default_factory=dict)
     secrets: dict[Path, list[bytes]] = field(default_factory=dict)
 
     def transport(self, slurm_conf: str | None = None) -> Transport:
@@ -118,8 +125,13 @@ def _refuse_strangers(project: Path) -> None:
     refuse_strangers(project / PROFILE, "a profile says which commands run, and where")
 
 
-def load_context(environ: Mapping[str, str], cwd: Path, cluster: str | None = None) -> Context:
-    """Find the project and the cluster.
+def load_context(
+    environ: Mapping[str, str],
+    cwd: Path,
+    cluster: str | None = None,
+    ask: Prompts | None = None,
+) -> Context:
+    """Find the project and the cluster; ``ask`` is what a login at its host may need.
 
     The cluster is the named one (--cluster, $HPCRUN_CLUSTER), else the project's hpcrun.yaml,
     else the sandbox if it is up, else the user's only profile, else plain defaults for a Slurm
@@ -128,6 +140,8 @@ def load_context(environ: Mapping[str, str], cwd: Path, cluster: str | None = No
     project = find_project(cwd)
     name = cluster or environ.get("HPCRUN_CLUSTER") or None
     profile, source = _find_cluster(environ, project, name)
+    if profile.host is not None:
+        return _far_context(environ, cwd, project, profile, source, ask)
     return Context(
         environ=dict(environ),
         cwd=cwd,
@@ -136,6 +150,31 @@ def load_context(environ: Mapping[str, str], cwd: Path, cluster: str | None = No
         cluster_source=source,
         runs_dir=user_path(profile.runs_dir, environ, project, f"{source}: runs_dir"),
         cache_dir=user_path(profile.cache_dir, environ, project, f"{source}: cache_dir"),
+    )
+
+
+def _far_context(
+    environ: Mapping[str, str],
+    cwd: Path,
+    project: Path,
+    profile: Cluster,
+    source: str,
+    ask: Prompts | None,
+) -> Context:
+    """Make the context of a cluster at the other end of ssh: its runs have a mirror here."""
+    from hpcrun.transport.ssh import far_connect  # here: only with a host
+
+    name = re.sub(r"[^A-Za-z0-9._@-]", "-", f"{profile.name}@{profile.host}").strip(".")
+    folder = state_dir(environ) / name
+    return Context(
+        environ=dict(environ),
+        cwd=cwd,
+        project=project,
+        cluster=profile,
+        cluster_source=source,
+        runs_dir=folder / "runs",
+        cache_dir=folder / "cache",
+        connect=far_connect(profile, folder / "runs", ask),
     )
 
 
@@ -240,8 +279,10 @@ def user_path(text: str, environ: Mapping[str, str], project: Path, where: str) 
     return project / expanded
 
 
-def job_environment(context: Context, kind: EnvironmentKind = "inherit") -> dict[str, str]:
-    """The environment for Slurm's commands, which a job inherits.
+def job_environment(
+    context: Context, kind: EnvironmentKind = "inherit", environ: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """The environment for Slurm's commands, which a job inherits; ``environ``: a login's there.
 
     ``inherit``: the user's, without what belongs to another job. ``clean``: what a login gives
     everybody, so that a job does not depend on the shell that it is submitted from. sbatch's own
@@ -249,26 +290,28 @@ def job_environment(context: Context, kind: EnvironmentKind = "inherit") -> dict
     it, and some load the user's login shell by su.
     """
     # Which Slurm, and the user's token where a site has no munge (auth/jwt).
-    named = {name: context.environ[name] for name in _OF_SLURM if context.environ.get(name)}
+    environ = context.environ if environ is None else environ
+    named = {name: environ[name] for name in _OF_SLURM if environ.get(name)}
     if context.cluster.slurm_conf:
         named["SLURM_CONF"] = context.cluster.slurm_conf
     if kind == "clean":
         kept = {
             name: value
-            for name, value in context.environ.items()
+            for name, value in environ.items()
             if name in _CLEAN_NAMES or name.startswith("LC_")
         }
         import shutil  # here, as string above: it takes long to import, and most calls need none
 
         # The system's folders, and Slurm's own where it lies elsewhere, as in /opt/slurm/bin.
-        sbatch = shutil.which("sbatch", path=context.environ.get("PATH"))
+        is_here = context.cluster.host is None
+        sbatch = shutil.which("sbatch", path=environ.get("PATH")) if is_here else None
         folders = (*_SYSTEM_PATH, str(Path(sbatch).parent)) if sbatch else _SYSTEM_PATH
         return kept | {"PATH": ":".join(dict.fromkeys(folders))} | named
-    inside = (names for sign, names in _SCRUB_INSIDE.items() if sign in context.environ)
+    inside = (names for sign, names in _SCRUB_INSIDE.items() if sign in environ)
     scrub = _SCRUB_NAMES.union(*inside)
     keep = {
         name: value
-        for name, value in context.environ.items()
+        for name, value in environ.items()
         if name in _KEEP_NAMES or not (name.startswith(_SCRUB_PREFIXES) or name in scrub)
     }
     return keep | named
@@ -276,16 +319,26 @@ def job_environment(context: Context, kind: EnvironmentKind = "inherit") -> dict
 
 def slurm_conf_of(context: Context) -> str | None:
     """The slurm.conf of the context's Slurm; None: the system's."""
+    if context.cluster.host is not None:
+        return context.cluster.slurm_conf
     return job_environment(context).get("SLURM_CONF")
 
 
 def slurm_environment(context: Context, slurm_conf: str | None = None) -> dict[str, str]:
-    """Return the environment of Slurm's commands."""
+    """Return the environment of Slurm's commands; elsewhere, what it has besides its own."""
+    if context.cluster.host is not None:
+        conf = slurm_conf or context.cluster.slurm_conf
+        return {"SLURM_CONF": conf} if conf else {}
     inherited = job_environment(context)
     env = {name: inherited[name] for name in inherited if not name.startswith(_ASKING_PREFIXES)}
     if slurm_conf is not None:
         env["SLURM_CONF"] = slurm_conf
     return env
+
+
+def conf_is_gone(context: Context, conf: str | None) -> bool:
+    """Return whether a slurm.conf is not on this machine any more, where Slurm is asked from it."""
+    return conf is not None and context.cluster.host is None and not Path(conf).exists()
 
 
 def slurm_transport(context: Context, slurm_conf: str | None = None) -> Transport:
@@ -295,7 +348,7 @@ def slurm_transport(context: Context, slurm_conf: str | None = None) -> Transpor
     for a minute.
     """
     conf = context.cluster.slurm_conf
-    if slurm_conf is None and conf and not Path(conf).exists():
+    if slurm_conf is None and conf and conf_is_gone(context, conf):
         raise InputError(
             f"{context.cluster_source}: slurm_conf: {conf}: no such file",
             fix="name the slurm.conf of this cluster, or leave the key out to take the system's",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import os
+import re
 import shlex
 import sys
+import time
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,8 +16,9 @@ from msgspec import Struct
 
 from hpcrun.assets import home_dir
 from hpcrun.controller.checks.places import answer_of
-from hpcrun.controller.context import Context, user_path
-from hpcrun.errors import HpcrunError, InputError, SpecError
+from hpcrun.controller.context import Context
+from hpcrun.controller.there import look, path_there, there
+from hpcrun.errors import HpcrunError, InputError, OutOfReach, SpecError
 from hpcrun.plan.setup import check_setup, choose_setup, is_image_file
 from hpcrun.runs.records import write_file
 from hpcrun.spec.job import JobSpec
@@ -34,6 +36,7 @@ class Interpreter(Struct, frozen=True, kw_only=True):
 
     python: str
     venv: str | None = None
+    node_venv: str | None = None
     conda: str | None = None
     inside: bool = False
     note: str = ""
@@ -54,34 +57,48 @@ def find_interpreter(context: Context, spec: JobSpec) -> Interpreter:
         image, key = setup.container.image, f"{where}container.image"
         # A file must be there, unless it lies where only the nodes look.
         if is_image_file(image) and not seen(context, image, key):
-            raise InputError(f"{key}: {_path(context, image, key)}: no such image")
+            raise InputError(f"{key}: {path_there(context, image, key)}: no such image")
         python = setup.python or ("" if spec.command is not None else "python3")
         return Interpreter(python=python, inside=True)
     venv = conda = None
     python = setup.python or ""
+    if setup.uv and context.cluster.host is not None:
+        raise InputError(
+            f"{where}uv: not on a cluster behind ssh",
+            fix="make a venv there, and name it: setup: {venv: /path/there}",
+        )
     if setup.uv:
         venv = str(context.project / context.environ.get("UV_PROJECT_ENVIRONMENT", ".venv"))
         lock = context.project / "uv.lock"
         if not lock.is_file():
             raise InputError(f"{where}uv: {lock}: no such file", fix="uv lock")
         python = python or f"{venv}/bin/python"  # made on the node, perhaps for the first time
+    elif setup.venv and is_of_nodes(context, setup.venv):
+        return Interpreter(python=python or "python", node_venv=setup.venv)
     elif setup.venv:
-        venv = str(_path(context, setup.venv, f"{where}venv")).rstrip("/")
+        venv = str(path_there(context, setup.venv, f"{where}venv")).rstrip("/")
         found = _interpreter(
-            f"{venv}/bin/python", f"{where}venv", f"python3 -m venv {shlex.quote(venv)}"
+            context, f"{venv}/bin/python", f"{where}venv", f"python3 -m venv {shlex.quote(venv)}"
         )
         python = python or found
     elif setup.conda:
         conda = find_conda(context, setup.conda, f"{where}conda")
-        inside = _interpreter(f"{conda}/bin/python", f"{where}conda") if "/" in conda else "python"
+        inside = (
+            _interpreter(context, f"{conda}/bin/python", f"{where}conda")
+            if "/" in conda
+            else "python"
+        )
         python = python or inside
     if setup.python and "/" in setup.python:
-        python = _interpreter(str(_path(context, setup.python, f"{where}python")), f"{where}python")
+        path = str(path_there(context, setup.python, f"{where}python"))
+        python = _interpreter(context, path, f"{where}python")
     if python or spec.command is not None:
         return Interpreter(python=python, venv=venv, conda=conda)
-    if importlib.util.find_spec("torch") is None:
+    is_here = context.cluster.host is None
+    if not is_here or importlib.util.find_spec("torch") is None:
+        reason = "The one that runs hpcrun has no torch" if is_here else "None is named"
         raise InputError(
-            "which Python trains? The one that runs hpcrun has no torch",
+            f"which Python trains? {reason}",
             fix="setup: {venv: .venv} or {conda: NAME} in the job, or python: /path/to/python in "
             "hpcrun.yaml",
         )
@@ -92,29 +109,32 @@ def find_interpreter(context: Context, spec: JobSpec) -> Interpreter:
     return Interpreter(python=sys.executable, note=note if modules else "")
 
 
-def _path(context: Context, text: str, where: str) -> Path:
-    return user_path(text, context.environ, context.project, where)
+def is_of_nodes(context: Context, text: str) -> bool:
+    """Return whether a path begins in a variable that only jobs have, as $SLURM_TMPDIR."""
+    variable = re.match(r"\$\{?((?:SLURM|PBS)_\w+|TMPDIR|JOBSCRATCH|LOCAL_SCRATCH)\b", text)
+    return variable is not None and not context.environ.get(variable[1])
 
 
-def _interpreter(path: str, where: str, fix: str = "") -> str:
-    if not Path(path).is_file():
+def _interpreter(context: Context, path: str, where: str, fix: str = "") -> str:
+    found = look(context, path)
+    if "f" not in found:
         raise InputError(f"{where}: {path}: no such interpreter", fix=fix)
-    if not os.access(path, os.X_OK):
+    if "x" not in found:
         raise InputError(f"{where}: {path}: cannot be executed", fix=f"chmod +x {path}")
     return path
 
 
 def seen(context: Context, text: str, where: str) -> bool:
-    """Return whether a path exists, as far as this machine can know.
+    """Return whether a path exists where jobs run, as far as it can be seen from there.
 
     One that names variables of the nodes, or lies below a top folder that is not here (a file
     system of the nodes alone), is given the benefit of the doubt.
     """
     try:
-        path = _path(context, text, where)
+        found = look(context, path_there(context, text, where))
     except InputError:
         return True
-    return path.exists() or not Path(*path.parts[:2]).exists()
+    return "e" in found or "?" in found
 
 
 # ---- what it has -------------------------------------------------------------------------------
@@ -126,6 +146,7 @@ sys.path[:0] = sys.argv[1].split(":")
 print(*["-", *(name for name in sys.argv[2:] if find_spec(name) is None)])
 """
 _PATIENCE = 20  # seconds; a cold network file system
+_DAY = 86400.0
 
 
 def missing_modules(
@@ -137,6 +158,8 @@ def missing_modules(
     One that is not here is not asked.
     """
     python = found.python
+    if context.cluster.host is not None:
+        return _missing_there(context, found, names, path)
     if not names or found.inside or "/" not in python or not Path(python).is_file():
         return [], ""
     if python == sys.executable and all(map(importlib.util.find_spec, names)):
@@ -156,6 +179,33 @@ def missing_modules(
     if code != 0 or dash != "-":
         reason = fault or f"it ended with code {code}"
         return [], f"{python} could not be asked here whether it has {', '.join(names)}: {reason}"
+    if not missing:
+        with contextlib.suppress(OSError, HpcrunError):  # a cache that cannot be written is none
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            write_file(kept, key.encode())
+    return missing, ""
+
+
+def _missing_there(
+    context: Context, found: Interpreter, names: Sequence[str], path: str
+) -> tuple[list[str], str]:
+    """Ask a Python on the cluster's host; that it has them all is kept for a day."""
+    python = found.python
+    if not names or found.inside or "/" not in python:
+        return [], ""
+    key = "\0".join((python, path, *names))
+    kept = context.cache_dir / "python-modules" / f"{zlib.crc32(key.encode()):08x}"
+    with contextlib.suppress(OSError):
+        if kept.read_text(errors="replace") == key and time.time() - kept.stat().st_mtime < _DAY:
+            return [], ""
+    argv = [python, "-c", _MISSING, path, *names]
+    try:
+        answer = context.transport().run(argv, cwd="/", timeout=_PATIENCE)
+    except OutOfReach as silence:
+        return [], f"{python} could not be asked whether it has {', '.join(names)}: {silence}"
+    dash, *missing = answer.stdout.split() or [""]
+    if answer.exit_code != 0 or dash != "-":
+        return [], f"{python} could not be asked whether it has {', '.join(names)}"
     if not missing:
         with contextlib.suppress(OSError, HpcrunError):  # a cache that cannot be written is none
             kept.parent.mkdir(parents=True, exist_ok=True)
@@ -200,19 +250,22 @@ def find_conda(context: Context, name: str, where: str) -> str:
     InputError for a folder that is not there.
     """
     if "/" in name or name.startswith(("~", "$")):
-        path = _path(context, name, where)
-        if not path.is_dir():
+        path = path_there(context, name, where)
+        if "d" not in look(context, path):
             raise InputError(f"{where}: {path}: no such environment", fix="conda env list")
         return str(path)
-    for folder in _conda_folders(context, name):
-        if (folder / "bin" / "python").exists():
-            return str(folder)
-    return name
+    folders = list(dict.fromkeys(_conda_folders(context, name)))
+    found = [look(context, folder / "bin" / "python") for folder in folders]
+    return next(
+        (str(folder) for folder, is_seen in zip(folders, found, strict=True) if "e" in is_seen),
+        name,
+    )
 
 
 def _conda_folders(context: Context, name: str) -> Iterator[Path]:
     """Where an environment of that name may lie, conda's own order first."""
-    environ, home = context.environ, Path(home_dir(context.environ))
+    environ = there(context).environ
+    home = Path(home_dir(environ))
     if environ.get("CONDA_DEFAULT_ENV") == name and environ.get("CONDA_PREFIX"):
         yield Path(environ["CONDA_PREFIX"])
     bases = [Path(environ[key]).parent.parent for key in ("CONDA_EXE",) if environ.get(key)]
@@ -227,7 +280,7 @@ def _conda_folders(context: Context, name: str) -> Iterator[Path]:
     yield home / ".conda" / "envs" / name
     # conda writes down each environment that it makes.
     register = home / ".conda" / "environments.txt"
-    if register.is_file():
+    if context.cluster.host is None and register.is_file():
         for line in register.read_text(errors="replace").splitlines():
             if Path(line).name == name:
                 yield Path(line)

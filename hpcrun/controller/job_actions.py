@@ -16,12 +16,12 @@ from msgspec import Struct
 
 from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_transport
-from hpcrun.controller.status import status_of, status_of_jobs
+from hpcrun.controller.status import status_of, status_of_jobs, successor_of
 from hpcrun.controller.targets import Targets, job_of_another, unknown_job
 from hpcrun.errors import HpcrunError, InputError, OutOfReach, SchedulerRefused
 from hpcrun.ownership import name_of_user
 from hpcrun.runs.layout import RunFolder, sweep_folder
-from hpcrun.runs.records import Begin, Cancelled, runs_of, write_record
+from hpcrun.runs.records import Begin, Cancelled, runs_of, write_file, write_record
 from hpcrun.runs.status import JobStatus
 from hpcrun.runs.verdict import Verdict
 from hpcrun.signals import signals_wait
@@ -158,6 +158,7 @@ def cancel_all(context: Context, targets: Targets, *, pending: bool = False) -> 
         if asked:
             # Arrays that go as a whole by their own ids: Slurm takes one word for 1000 tasks.
             words = [array_id(job.word) if job.run_id in whole else job.word for job in asked]
+            words += [heir for job in asked if (heir := successor_of(job.status.history))]
             try:
                 transport = slurm_transport(context, conf)
                 scheduler.cancel_all(transport, list(dict.fromkeys(words)), pending=pending)
@@ -332,7 +333,7 @@ def _start_again(
     for job in jobs:
         job_id = job.status.job_id or ""
         try:
-            written += _give_secrets(context, job.status)
+            written += _give_secrets(context, job.status) + _ask_for_more(job.status)
             again[job_id] = _again(job.status)
         except HpcrunError as failure:
             errors[job_id] = failure
@@ -367,6 +368,15 @@ def _start_again(
                 gone += _give_secrets(context, job.status)
     with contextlib.suppress(OutOfReach):
         transport.send(gone)
+
+
+def _ask_for_more(known: JobStatus) -> list[Path]:
+    """Tell the next attempt of a run that was over that it shall not take the end for the last."""
+    if known.run is None or known.end is None or known.end.next is not None:
+        return []
+    again = known.run.attempts / str(known.end.attempt) / "again"
+    write_file(again, b"")
+    return [again]
 
 
 def _give_secrets(context: Context, known: JobStatus) -> list[Path]:

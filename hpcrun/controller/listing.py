@@ -26,9 +26,11 @@ from hpcrun.controller.status import (
     kept_row,
     remember,
     remove_secrets,
+    successor_of,
 )
-from hpcrun.controller.targets import list_names, refresh
+from hpcrun.controller.targets import bring_names, list_names, refresh
 from hpcrun.errors import HpcrunError
+from hpcrun.files import read_plain
 from hpcrun.runs import records
 from hpcrun.runs.layout import ARRAY, RUN_ID, RunFolder, SweepFolder, array_of, sweep_id_of
 from hpcrun.runs.records import History, Seen, SeenRow, Submitted, Sweep, SweepSeen, Task, TaskEnd
@@ -49,6 +51,7 @@ def list_rows(
     is not asked again; its silence is no error. Returns the rows, newest first, and how many runs
     are older.
     """
+    memory.once("names", lambda: bring_names(context))
     names = list_names(context.runs_dir)
     chosen = _entries(names, each_task=each_task)
     is_run = (name for name in chosen if RUN_ID.fullmatch(name.removesuffix(ARRAY)))
@@ -251,8 +254,32 @@ class _SweepRow:
         # Slurm is asked later; what comes meanwhile is the next attempt's.
         tasks = (self.folder.run(i) for i in range(self.tasks) if str(i) not in self.seen.ends)
         self.secrets = {run.path: at for run in tasks if (at := records.stamp_of(run.secrets))}
+        self.chained = self._find_chained()
         # What is known of the array itself, as of a run.
         self.history = History(run_id=self.folder.sweep_id, submitted=self.submitted)
+
+    def _find_chained(self) -> dict[int, tuple[RunFolder, History]]:
+        """The runs that go on as jobs of their own, which Slurm is to be asked about, too."""
+        found: dict[int, tuple[RunFolder, History]] = {}
+        script = self.folder.run(0).script
+        if self.submitted is None or len(self.seen.ends) == self.tasks:
+            return found
+        with contextlib.suppress(OSError):
+            if b"export HPCRUN_SURVIVE=" not in read_plain(script):
+                return found  # none ever does, and there may be a thousand
+        for index in range(self.tasks):
+            run = self.folder.run(index)
+            if str(index) in self.seen.ends or not records.stamp_of(run.attempts):
+                continue
+            history = records.read_brief(run, None, self._part(index))
+            if history.chained or successor_of(history):
+                found[index] = run, history
+        return found
+
+    def _part(self, index: int) -> tuple[Task, Submitted | None]:
+        """What the sweep's records hold of a run."""
+        task = Task(sweep_id=self.folder.sweep_id, index=index, values={})
+        return task, self.submitted and records.record_of_task(self.submitted, index)
 
     @property
     def is_settled(self) -> bool:
@@ -268,7 +295,7 @@ class _SweepRow:
             return [], []
         if self.seen.ended_at is not None and not by_record and job_id is not None:
             return [], [job_id]  # squeue shows what a requeue would change
-        return [(RunFolder(self.folder.path), self.history)], []
+        return [(RunFolder(self.folder.path), self.history), *self.chained.values()], []
 
     def row(self, answers: SlurmAnswers | None, *, is_news: bool) -> JobStatus:
         """Make the row, by what the sweep's Slurm answered (None: it was not asked).
@@ -346,6 +373,7 @@ class _SweepRow:
             for job in (*over, *live)
             # A cluster may have given the id to another array, too; or it is not known.
             if (job.folder or tag) == tag and job.task.isdigit() and array in (job.array, None)
+            if int(job.task) not in self.chained
         }
 
     def _look_at(
@@ -354,10 +382,8 @@ class _SweepRow:
         """Find out about a run that Slurm does not show: state, end, and why Slurm is silent."""
         if answers is None:
             return UNKNOWN, None, ""
-        task = Task(sweep_id=self.folder.sweep_id, index=index, values={})
-        submitted = self.submitted and records.record_of_task(self.submitted, index)
         seen = records.read_if_there(run.seen, Seen)
-        status = judge(answers, run, records.read_brief(run, seen, (task, submitted)))
+        status = judge(answers, run, records.read_brief(run, seen, self._part(index)))
         # A run that left no trace may yet show one, unless it never began.
         is_sure = status.state != LOST or not status.attempts
         if not status.final or status.out_of_reach or not is_sure:

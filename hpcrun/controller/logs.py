@@ -23,6 +23,7 @@ from hpcrun.controller.targets import find_target, no_such_run
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.files import Unfit, open_plain, read_plain
 from hpcrun.logs.files import LogFile, Tail, end_in, log_files, part_of, start_of_last
+from hpcrun.runs.ends import WORDS
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import (
     End,
@@ -94,12 +95,12 @@ class LogQuery(Struct, frozen=True, kw_only=True):
 # ---- the logs of some jobs
 
 
-def logs_of(context: Context, word: str | None, query: LogQuery) -> JobLogs:
+def logs_of(context: Context, word: str | None, query: LogQuery, *, whole: bool = True) -> JobLogs:
     """Find the logs of what a word names: a run, a sweep, or another Slurm job.
 
-    Raises InputError, OutOfReach.
+    Not ``whole``: the end of each is enough. Raises InputError, OutOfReach.
     """
-    target = find_target(context, word)
+    target = find_target(context, word, whole=whole)
     if target is None:
         raise no_such_run(context, word)
     if isinstance(target, str):
@@ -133,7 +134,7 @@ class JobLogs:
         """
         self.runs = list(runs)
         self.query = query = query or LogQuery()
-        self._context = context
+        self.context = context
         self.output = output
         self._alive = alive
         if output is not None and (query.ranks or query.nodes):
@@ -160,7 +161,7 @@ class JobLogs:
         """The jobs' states; nobody asks for them but who follows."""
         from hpcrun.controller.monitor import Monitor, Runs
 
-        return Monitor(self._context, [self.output or Runs(self.runs, alive=self._alive)])
+        return Monitor(self.context, [self.output or Runs(self.runs, alive=self._alive)])
 
     # ---- which files
 
@@ -405,6 +406,8 @@ class JobLogs:
 def _end_text(end: End | None) -> str:
     if end is None:
         return "left no record of its end: its node died, or it was killed"
+    if end.why in WORDS:
+        return f"was ended by {WORDS[end.why]}"
     if end.stopped_by is not None:
         return f"was stopped by SIG{end.stopped_by}"
     failure = end.first_failure

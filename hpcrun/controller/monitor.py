@@ -18,8 +18,8 @@ from hpcrun.controller.context import Context
 from hpcrun.controller.status import status_of, status_of_jobs
 from hpcrun.controller.targets import refresh, unknown_job
 from hpcrun.errors import OutOfReach
-from hpcrun.runs.layout import RunFolder
-from hpcrun.runs.records import expire_caches, read_history
+from hpcrun.runs.layout import RunFolder, expire_caches
+from hpcrun.runs.records import read_history
 from hpcrun.runs.status import JobStatus
 from hpcrun.runs.verdict import LOST, Verdict
 from hpcrun.slurm.states import UNKNOWN

@@ -19,6 +19,7 @@ from hpcrun.controller.checks.deepspeed import inspect_accelerate, inspect_deeps
 from hpcrun.controller.checks.submission import Checks
 from hpcrun.controller.context import Context, read_text
 from hpcrun.controller.interpreter import Interpreter, find_interpreter, seen
+from hpcrun.controller.there import settle, there
 from hpcrun.errors import InputError, Problem, SpecError
 from hpcrun.plan.build import build_plan
 from hpcrun.plan.deepspeed import Given
@@ -46,6 +47,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     spec: JobSpec
     plan: Plan
     files: list[RenderedFile]
+    runs_dir: Path
     runs: list[Prepared] = []
     values: dict[str, str] = {}
 
@@ -56,8 +58,9 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def path(self) -> Path:
         """The folder to come."""
-        path = Path(self.plan.run_dir)
-        return sweep_folder(path.parent, self.plan.run_id).path if self.is_sweep else path
+        if self.is_sweep:
+            return sweep_folder(self.runs_dir, self.plan.run_id).path
+        return self.runs_dir / self.plan.run_id
 
     def each(self) -> list[Prepared]:
         """Return the runs of a sweep, or the one run."""
@@ -152,21 +155,26 @@ def prepare(
     errors: list[InputError] = []
     found, plan, given = Interpreter(python=""), None, Given()
     with _kept(errors):
-        found = find_interpreter(context, spec)
+        found = settle(context, partial(find_interpreter, context, spec))
+    far = there(context)
+    run_dir = far.runs_dir / run_id
+    # There is no project there but the run's copy of it.
+    project = context.project if context.cluster.host is None else shared_code or run_dir / "code"
     place = Place(
         run_id=run_id,
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", now),
-        run_dir=str(context.runs_dir / run_id),
-        project_dir=str(context.project),
-        cache_dir=str(context.cache_dir),
+        run_dir=str(run_dir),
+        project_dir=str(project),
+        cache_dir=str(far.cache_dir),
         python=found.python,
         venv=found.venv,
+        node_venv=found.node_venv,
         conda=found.conda,
         shared_code=None if shared_code is None else str(shared_code),
         hosts=context.hosts,
         debug=context.debug,
         checkpoint_dir=checkpoint_dir,
-        inherited=context.environ,
+        inherited=far.environ,
     )
 
     def having(section: DeepSpeed | Accelerate | None) -> Context:
@@ -184,7 +192,9 @@ def prepare(
         plan = build_plan(
             job, context.cluster, place, extra_args=extra_args, after=after, deepspeed_given=given
         )
-        _check_setup(context, plan.setup)
+        settle(context, partial(_check_setup, context, plan.setup))
+        if context.cluster.host is not None:
+            plan = msgspec.structs.replace(plan, snapshot=not plan.reference_trainer)
     checks = checks or Checks()
     plan, findings = checks.look(in_code, job, found, plan, extra_args, given.elsewhere)
     if context.code is not None:
@@ -194,14 +204,14 @@ def prepare(
         errors.append(SpecError(findings.problems, fix=findings.fix, notes=findings.notes))
     if errors or plan is None:
         raise all_at_once(errors, origin)
+    plan = checks.leave_out(context, checks.without_unknown(job, plan, extra_args))
     notes = [*plan.notes, *([found.note] if found.note else []), *findings.notes]
-    plan = checks.without_unknown(job, plan, extra_args)
     plan = msgspec.structs.replace(plan, notes=list(dict.fromkeys(notes)))
     files = render_files(plan, templates or project_templates(context))
     _check_templates(context, files)
     known = placeholder_names(plan.environment)
     files.append(RenderedFile("spec.yaml", dump_job(with_args(spec, known, extra_args))))
-    return Prepared(spec=spec, plan=plan, files=files)
+    return Prepared(spec=spec, plan=plan, files=files, runs_dir=context.runs_dir)
 
 
 def project_templates(context: Context) -> jinja2.Environment:
@@ -353,7 +363,7 @@ def prepare_job(
         )
     origin = origin or Origin(spec.name or "job")
     sweep_id = new_run_id(spec)
-    code = sweep_folder(context.runs_dir, sweep_id).code
+    code = sweep_folder(there(context).runs_dir, sweep_id).code
     templates = project_templates(context)
     checks = checks or Checks()
     runs: list[Prepared] = []
@@ -397,7 +407,7 @@ def prepare_job(
         record_file("sweep.json", record),
         RenderedFile("spec.yaml", dump_job(with_args(spec, known | spec.sweep.keys(), extra_args))),
     ]
-    return Prepared(spec=spec, plan=plan, files=files, runs=runs)
+    return Prepared(spec=spec, plan=plan, files=files, runs=runs, runs_dir=context.runs_dir)
 
 
 def record_file(name: str, record: msgspec.Struct) -> RenderedFile:
@@ -442,8 +452,9 @@ def dependency_on(context: Context, word: str) -> Dependency:
                 "that it waits for did not succeed",
                 fix=f"hpcrun cancel {status.job_id}, and name a job that can start",
             )
-    job_id = waiting[0].job_id or ""
-    # afterok of an array waits for all its tasks, of a heterogeneous job for its leader.
-    if len(statuses) > 1:
-        job_id = array_id(job_id)
-    return Dependency(job_id, folder)
+    job_ids = [status.job_id or "" for status in waiting]
+    # afterok of an array waits for all its tasks, of a heterogeneous job for its leader. To Slurm
+    # a task that goes on as another job has not ended well.
+    if len(statuses) > 1 and not any(status.history.chained for status in statuses):
+        job_ids = [array_id(job_ids[0])]
+    return Dependency(":".join(job_ids), folder)

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
+from msgspec import structs
+
 from hpcrun.errors import HpcrunError
 from hpcrun.files import open_plain, remark
 from hpcrun.metrics.lines.formats import Format, own_format
@@ -18,7 +20,7 @@ from hpcrun.metrics.names import LOSS
 from hpcrun.metrics.row import Row
 from hpcrun.ownership import whose
 from hpcrun.runs.layout import RunFolder
-from hpcrun.runs.records import attempt_indices
+from hpcrun.runs.records import Attempt, attempt_indices
 from hpcrun.runs.status import Progress
 from hpcrun.signals import time_limit
 
@@ -37,13 +39,15 @@ def last_point(run: RunFolder, patterns: Sequence[str] = ()) -> Progress:
     ``patterns`` are the forms of lines that the job names itself. Never raises: a log that cannot
     be read shows nothing.
     """
-    formats: Sequence[Format] = FORMATS
-    if patterns:
-        # Written for another version of hpcrun, perhaps.
-        with contextlib.suppress(re.error, ValueError, RecursionError, OverflowError):
-            formats = *(own_format("log_patterns", each) for each in patterns), *FORMATS
+    newest = max(attempt_indices(run), default=None)
+    if newest is None:
+        return Progress()
+    formats = _formats(patterns)
     error = HpcrunError(f"{run.path}: its log_patterns take for ever: they are passed over")
-    for rank, path in _candidates(run):
+    candidates = list(_candidates(run, newest))
+    if candidates and candidates[-1][1].name == "node-0.log":  # no rank has a log
+        candidates.append((0, run.batch_log))
+    for rank, path in candidates:
         try:
             with open_plain(path) as file:
                 info = os.fstat(file.fileno())
@@ -63,15 +67,66 @@ def last_point(run: RunFolder, patterns: Sequence[str] = ()) -> Progress:
     return Progress()
 
 
-def _candidates(run: RunFolder) -> Iterator[tuple[int, Path]]:
-    """The logs that may show it, with the rank whose they are.
+def steps_of(
+    run: RunFolder, attempt: int, patterns: Sequence[str] = ()
+) -> tuple[int | None, int | None]:
+    """Read the first and the last step off an attempt's log, of which both ends alone are read.
+
+    None where there is none, or where they show that the counter starts again with each epoch.
+    """
+    formats = _formats(patterns)
+    error = HpcrunError(f"{run.path}: its log_patterns take for ever: they are passed over")
+    with contextlib.suppress(HpcrunError), time_limit(_PATTERN_SECONDS, error):
+        for rank, path in _candidates(run, attempt):
+            first = last = None
+            with contextlib.suppress(OSError), open_plain(path) as file:
+                size = os.fstat(file.fileno()).st_size
+                for part in _TAILS:
+                    if first is None:
+                        file.seek(0)
+                        first = next(_steps_in(file.read(part), formats, rank), None)
+                    if last is None:
+                        file.seek(max(0, size - part))
+                        last = max(_steps_in(file.read(part), formats, rank), default=None)
+                    if size <= part:
+                        break
+            if first is not None and last is not None:
+                return (first, last) if first <= last else (None, None)
+    return None, None
+
+
+def with_steps(
+    run: RunFolder, attempts: Sequence[Attempt], patterns: Sequence[str] = ()
+) -> list[Attempt]:
+    """Add to the attempts of a run which steps each has done."""
+    found = []
+    for attempt in attempts:
+        first, last = steps_of(run, attempt.index, patterns)
+        found.append(structs.replace(attempt, first_step=first, last_step=last))
+    return found
+
+
+def _steps_in(data: bytes, formats: Sequence[Format], rank: int) -> Iterator[int]:
+    """The steps that a part of a log shows; its first and its last line may be cut off."""
+    for line in data.replace(b"\r", b"\n").split(b"\n"):
+        row = _row(line, formats, rank)
+        if row is not None and row.step is not None and LOSS in dict(row.values):
+            yield row.step
+
+
+def _formats(patterns: Sequence[str]) -> Sequence[Format]:
+    # Written for another version of hpcrun, perhaps.
+    with contextlib.suppress(re.error, ValueError, RecursionError, OverflowError):
+        return [*(own_format("log_patterns", each) for each in patterns), *FORMATS]
+    return FORMATS
+
+
+def _candidates(run: RunFolder, newest: int) -> Iterator[tuple[int, Path]]:
+    """An attempt's logs that may show how far it has come, with the rank whose they are.
 
     Rank 0's nearly always; the last rank's in Megatron's family; where no rank has one, the first
-    node's and the batch's.
+    node's.
     """
-    newest = max(attempt_indices(run), default=None)
-    if newest is None:
-        return
     logs = run.logs / str(newest)
     if any(folder.is_symlink() and whose(folder) for folder in (run.logs, logs)):
         return
@@ -84,7 +139,6 @@ def _candidates(run: RunFolder) -> Iterator[tuple[int, Path]]:
         yield max(ranks), logs / f"rank-{max(ranks)}.log"
         return
     yield 0, logs / "node-0.log"
-    yield 0, run.batch_log
 
 
 def _last_in(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,12 +15,13 @@ from hpcrun.controller.prepare import Prepared, prepare, prepare_job, read_spec,
 from hpcrun.controller.status import status_of
 from hpcrun.controller.submit import linked, named_after, submit_job
 from hpcrun.controller.targets import job_of_another
+from hpcrun.controller.there import here, look, settle
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.plan.environment import after_checkpoint_dir
 from hpcrun.plan.sweep import SweepRun
 from hpcrun.plan.types import Dependency, Plan
 from hpcrun.runs.layout import RunFolder, SweepFolder, sweep_folder
-from hpcrun.runs.records import Resubmitted, holds_any, owner_run, runs_of, successors_of
+from hpcrun.runs.records import Resubmitted, owner_run, runs_of, successors_of
 from hpcrun.runs.status import JobStatus
 from hpcrun.spec.job import JobSpec
 from hpcrun.spec.load import Origin
@@ -109,7 +109,7 @@ def prepare_again(
             checkpoint_dir=folder,
         )
         run.files.append(record_file("resubmitted.json", record))
-    _check_began_from(after, [run.plan for run in made.each()])
+    _check_began_from(where, after, [run.plan for run in made.each()])
     texts = [*made.spec.args, *made.spec.env.values(), *(made.spec.command or [])]
     if any(folders) and any("{run_dir}" in text for text in texts):
         notes.append("{run_dir} is a new folder for the new run; {checkpoint_dir} stays")
@@ -180,7 +180,8 @@ def _plan_of(status: JobStatus) -> Plan:
 
 def _place(context: Context, status: JobStatus, plan: Plan, *, named_cluster: bool) -> Context:
     """Return the earlier run's project, and its cluster as its profile is today."""
-    project = Path(plan.project_dir)
+    # There the run worked in its copy of the code.
+    project = context.project if context.cluster.host is not None else Path(plan.project_dir)
     if not project.is_dir():
         raise InputError(
             f"{project}: the project's folder, in which the run worked, is gone",
@@ -213,14 +214,15 @@ def _checkpoints(context: Context, status: JobStatus) -> str | None:
     Raises InputError where another run uses it now, or it cannot be written.
     """
     folder = Path(_plan_of(status).checkpoint_dir)
-    if not holds_any(folder):
+    found = settle(context, partial(look, context, folder))
+    if "n" not in found:
         return None
-    if not os.access(folder, os.W_OK | os.X_OK):
+    if not {"w", "x"} <= {*found}:
         raise InputError(
             f"{folder}: you may not write there, and the new run would",
             fix="--fresh to start without checkpoints",
         )
-    owner = owner_run(folder)
+    owner = owner_run(here(context, folder))
     later = [] if owner is None else [RunFolder(path) for path in successors_of(owner)]
     for other in status_of(context, later):
         if not other.final:
@@ -236,7 +238,7 @@ def _after(context: Context, plan: Plan) -> Dependency | None:
     folder = after_checkpoint_dir(plan.environment)
     if folder is None:
         return None
-    owner = owner_run(Path(folder))
+    owner = owner_run(here(context, Path(folder)))
     job_id = None
     for before in status_of(context, [owner] if owner is not None and owner.path.is_dir() else []):
         submitted, verdict = before.history.submitted, before.verdict
@@ -247,11 +249,13 @@ def _after(context: Context, plan: Plan) -> Dependency | None:
     return Dependency(job_id, folder)
 
 
-def _check_began_from(after: Dependency | None, plans: Sequence[Plan]) -> None:
+def _check_began_from(context: Context, after: Dependency | None, plans: Sequence[Plan]) -> None:
     """Insist on checkpoints that the job names, unless they are to come. Raises InputError."""
     folder = next(filter(None, map(named_after, plans)), None)
     is_coming = after is not None and after.job_id is not None
-    if folder is not None and not is_coming and not Path(folder).is_dir():
+    if folder is None or is_coming:
+        return
+    if "d" not in settle(context, partial(look, context, folder)):
         raise InputError(
             f"{folder}: the checkpoints that the run begins from (--after) are not there",
             fix="hpcrun submit it with --after and a run that has some",

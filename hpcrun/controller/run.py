@@ -24,7 +24,8 @@ from hpcrun.plan.types import Plan
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import remove_secrets, write_record
 from hpcrun.slurm.hosts import expand_counts, parse_hostfile
-from hpcrun.spec.job import GpuType, JobSpec, Resources
+from hpcrun.spec.job import GpuType, JobSpec, Resources, Setup
+from hpcrun.transport.local import LocalTransport
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 # seconds; the batch script has them to end its processes and to write its record.
@@ -52,6 +53,11 @@ def here(context: Context) -> Context:
         # The profile's is that of the cluster's nodes.
         local_dir=context.environ.get("TMPDIR", "/tmp").replace("$", "$$"),
     )
+    if cluster.host is not None:  # what the profile says of paths is the cluster's
+        cluster = structs.replace(
+            cluster, host=None, python=None, setup=Setup(), slurm_conf=None, env={}
+        )
+        context = structs.replace(context, connect=LocalTransport)
     return structs.replace(context, cluster=cluster)
 
 

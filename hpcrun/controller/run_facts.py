@@ -7,21 +7,26 @@ import hashlib
 import json
 import os
 import re
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from msgspec import structs
 
+from hpcrun.controller.progress import with_steps
 from hpcrun.errors import SpecError
 from hpcrun.files import read_plain
 from hpcrun.metrics.parse import ParsedRun
 from hpcrun.plan.types import Plan
+from hpcrun.runs.ends import WORDS
 from hpcrun.runs.layout import RunFolder, sweep_folder
 from hpcrun.runs.records import read_history, read_plan, read_task
+from hpcrun.runs.status import cost_of
 from hpcrun.secrets.kinds import begins_token, is_secret_name
 from hpcrun.secrets.mask import has_secret
 from hpcrun.spec.yaml12 import Node, parse_document
+from hpcrun.views.status import attempt_cells, cost_text
 
 # Keys that do not matter for how a run trains: names, and what another key has too.
 _LEFT_OUT = ("name", "description", "sweep", "sweep_limit", "secrets", "log_patterns")
@@ -68,6 +73,33 @@ def run_facts(run: RunFolder) -> tuple[dict[str, str], int | None, float | None]
     shown = {key: value for key, value in sorted(facts.items()) if not _is_secret(key, value)}
     ran = [seconds for each in history.attempts if (seconds := each.seconds()) is not None]
     return shown, gpus, sum(ran) if ran else None
+
+
+def with_attempts(parsed: ParsedRun, run: RunFolder) -> ParsedRun:
+    """Add what the records show of several attempts: what ended each, and what they have cost."""
+    attempts = read_history(run).attempts
+    if len(attempts) < 2:
+        return parsed
+    ends = {each.index + 1: each.end for each in attempts}
+    restarts = []
+    for restart in parsed.curve.restarts:
+        end = ends.pop(restart.attempt, None)  # of several in one attempt the first
+        cause = WORDS.get(end.why or "", "") if end is not None else ""
+        restarts.append(structs.replace(restart, cause=cause))
+    plan = read_plan(run)
+    nodes, gpus = (plan.nodes, plan.gpus_per_node) if plan is not None else (1, 0)
+    attempts = with_steps(run, attempts, plan.log_patterns if plan is not None else ())
+    cost = cost_of(attempts, nodes * (gpus or 1), None)
+    return structs.replace(
+        parsed,
+        curve=structs.replace(parsed.curve, restarts=tuple(restarts)),
+        attempts=tuple(tuple(attempt_cells(each, _local_time)) for each in attempts),
+        cost=cost_text(cost, has_gpus=bool(gpus)),
+    )
+
+
+def _local_time(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
 
 
 def code_digests(run: RunFolder) -> dict[str, str]:

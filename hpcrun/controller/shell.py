@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from hpcrun import scheduler
 from hpcrun.assets import shipped
-from hpcrun.controller.context import Context, slurm_environment, slurm_transport
+from hpcrun.controller.context import Context, slurm_transport
 from hpcrun.controller.status import status_of, status_of_job
 from hpcrun.controller.targets import Targets
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
@@ -63,7 +63,9 @@ def prepare_shell(
     script = (shipped("templates") / "shell.sh").read_text(encoding="utf-8")
     inside = ["bash", "-c", script, "hpcrun", folder, *command]
     argv = shell_argv(job.number, host, inside, terminal=not command, version=version)
-    return Shell(argv=argv, env=slurm_environment(context, status.slurm_conf), notes=notes)
+    transport = slurm_transport(context, status.slurm_conf)
+    argv, env = transport.process(argv, terminal=not command)
+    return Shell(argv=argv, env=env, notes=notes)
 
 
 def _running(status: JobStatus) -> SlurmJob:

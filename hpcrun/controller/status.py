@@ -17,14 +17,15 @@ from typing import Any, Literal, TypeVar
 from msgspec import Struct, structs
 
 from hpcrun import scheduler
-from hpcrun.controller.context import Context, slurm_conf_of, slurm_transport
+from hpcrun.controller.context import Context, conf_is_gone, slurm_conf_of, slurm_transport
 from hpcrun.controller.targets import refresh, unknown_job
 from hpcrun.errors import OutOfReach
 from hpcrun.plan.types import Plan
 from hpcrun.runs import records
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import History, Seen, SeenRow, Submitted
-from hpcrun.runs.status import JobStatus, Progress
+from hpcrun.runs.stalls import read_warnings
+from hpcrun.runs.status import JobStatus, Progress, cost_of
 from hpcrun.runs.verdict import LOST, NOT_SUBMITTED, UNSETTLED, Evidence, Verdict, decide
 from hpcrun.slurm.jobs import SlurmJob, array_id, is_part, is_possible, split_id
 from hpcrun.slurm.states import UNKNOWN, WAITING, is_final
@@ -111,6 +112,12 @@ def conf_of(context: Context, history: History) -> str | None:
     return slurm_conf_of(context)
 
 
+def successor_of(history: History) -> str | None:
+    """Return the job that goes on where that of the last attempt ends without a record."""
+    begin = history.last.begin if history.last is not None and history.end is None else None
+    return begin.successor if begin is not None and history.copy_of is None else None
+
+
 # ---- asking
 
 
@@ -125,10 +132,11 @@ def ask(
     transport = slurm_transport(context, conf)
     # Runs of this machine alone need no Slurm.
     job_ids = [history.job_id for _, history in runs if not history.is_local] + [*also]
+    job_ids += [job_id for _, history in runs if (job_id := successor_of(history))]
     asked = _whole_arrays(job_ids)
     answers = SlurmAnswers(
         conf=conf,
-        conf_is_gone=conf is not None and not Path(conf).exists(),
+        conf_is_gone=conf_is_gone(context, conf),
         asked=frozenset(asked),
         secrets={run.path: stamp for run, _ in runs if (stamp := records.stamp_of(run.secrets))},
     )
@@ -190,6 +198,12 @@ def _whole_arrays(job_ids: Sequence[str | None]) -> list[str]:
 def judge(answers: SlurmAnswers, run: RunFolder, history: History) -> JobStatus:
     """Decide a run's state by what Slurm answered and its own records; its plan is not read."""
     row = _row_of(history, answers.rows)
+    heir = answers.rows.get(run.run_id, {}).get(successor_of(history) or "")
+    is_over = row is None or is_final(row.state)
+    if heir is not None and not is_final(heir.state) and is_over and not history.cancelled:
+        # Its node died, and took all records with it.
+        history = structs.replace(history, gone_on_as=heir.job_id)
+        row = heir
     job_id = history.job_id or (row.job_id if row else None)
     account = _own(answers.accounts.get(job_id or ""), history.tag)
     silence = "" if history.is_local else answers.silence
@@ -249,7 +263,7 @@ def _row_of(history: History, rows: Mapping[str, Mapping[str, SlurmJob]]) -> Slu
     task, submitted = history.task, history.submitted
     own = rows.get(history.tag, {})
     if submitted is not None:
-        return own.get(submitted.job_id or "")
+        return own.get(history.job_id or "")
     end = f"_{task.index}" if task is not None else ""
     return next((row for row in own.values() if row.is_taken and row.job_id.endswith(end)), None)
 
@@ -312,8 +326,11 @@ def complete(status: JobStatus, level: Level) -> JobStatus:
     if nodes and gpus and status.history.attempts:
         before = (attempt.seconds() for attempt in status.history.attempts[:-1])
         held = sum(seconds or 0.0 for seconds in (*before, elapsed)) * nodes * gpus
+    if level == "detail":
+        status = _with_warnings(_with_disk(status), run)
+        status = _with_cost(status, (nodes or 1) * (gpus or 1))
     return structs.replace(
-        _with_disk(status) if level == "detail" else status,
+        status,
         name=(shape.name if shape is not None else None) or run.run_id,
         submitted_at=submitted.submitted_at if submitted else None,
         elapsed=elapsed,
@@ -349,6 +366,31 @@ def _elapsed(status: JobStatus) -> float | None:
     if job is None or (status.state if job.source == "squeue" else job.state) in WAITING:
         return None
     return job.elapsed_seconds
+
+
+def _with_cost(status: JobStatus, devices: int) -> JobStatus:
+    """Add what several attempts cost, and which steps each has done, by both ends of its log."""
+    run, history = status.run, status.history
+    if run is None or len(history.attempts) < 2:
+        return status
+    from hpcrun.controller.progress import with_steps  # here: the reader of lines takes a moment
+
+    patterns = status.plan.log_patterns if status.plan is not None else ()
+    attempts = with_steps(run, history.attempts, patterns)
+    return structs.replace(
+        status,
+        history=structs.replace(history, attempts=attempts),
+        cost=cost_of(attempts, devices, None if status.final else time.time()),
+    )
+
+
+def _with_warnings(status: JobStatus, run: RunFolder) -> JobStatus:
+    """Add what the checks of the nodes found odd before each attempt."""
+    attempts = [
+        structs.replace(each, warnings=read_warnings(run.attempts / str(each.index)))
+        for each in status.history.attempts
+    ]
+    return structs.replace(status, history=structs.replace(status.history, attempts=attempts))
 
 
 def _with_disk(status: JobStatus) -> JobStatus:

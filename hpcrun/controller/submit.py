@@ -17,16 +17,24 @@ from hpcrun import scheduler
 from hpcrun.assets import user_name
 from hpcrun.controller.context import Context, job_environment, slurm_conf_of, slurm_transport
 from hpcrun.controller.prepare import Prepared
+from hpcrun.controller.there import here, there
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.plan.environment import AFTER_VARIABLE, after_checkpoint_dir
 from hpcrun.plan.types import Plan
 from hpcrun.render.files import RenderedFile
 from hpcrun.render.quoting import quote_bash
-from hpcrun.runs.layout import SUBMITTED, RunFolder, SweepFolder, created_at, sweep_id_of
+from hpcrun.runs.layout import (
+    SECRETS,
+    SUBMITTED,
+    RunFolder,
+    SweepFolder,
+    create_run_folder,
+    created_at,
+    sweep_id_of,
+)
 from hpcrun.runs.records import (
     Submitted,
     Successor,
-    create_run_folder,
     owner_run,
     read_plan,
     read_record,
@@ -40,7 +48,10 @@ from hpcrun.slurm.commands import SCRIPT, Estimate
 # The reference trainer: a program of its own, copied into the run, never imported.
 REFERENCE = Path(__file__).parent.parent / "workloads" / "reference"
 # They lead into /run/user of the login node: enroot, for one, would fail on it (enroot#13).
-_OF_THIS_LOGIN = ("XDG_RUNTIME_DIR", "XDG_SESSION_ID", "DBUS_SESSION_BUS_ADDRESS")
+_OF_THIS_LOGIN = (
+    *("XDG_RUNTIME_DIR", "XDG_SESSION_ID", "DBUS_SESSION_BUS_ADDRESS"),
+    *("SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY"),
+)
 
 # Two notes within this many seconds may be of two hpcruns that did not see each other.
 _AT_ONCE = 120.0
@@ -66,7 +77,7 @@ def write(context: Context, made: Prepared, written: list[Path]) -> None:
         for file in one.files:
             write_file(run.path / file.name, file.text.encode("utf-8", "surrogateescape"))
         if not one.is_sweep:
-            _check_copied(one, code)
+            _check_copied(context, one, code)
             write_secrets(context, one.plan, run)
 
 
@@ -120,11 +131,12 @@ def write_secrets(context: Context, plan: Plan, run: RunFolder) -> list[Path]:
     return [run.secrets, run.secret_marks]
 
 
-def _check_copied(prepared: Prepared, code: Path) -> None:
+def _check_copied(context: Context, prepared: Prepared, code: Path) -> None:
     """Insist that the very script that is to run is in the copy: git may ignore it."""
     script = prepared.spec.script
     path = prepared.plan.program[1] if script is not None else ""
-    if path.startswith(f"{code}/") and not Path(path).exists():
+    copy = there(context).runs_dir / code.relative_to(context.runs_dir)
+    if path.startswith(f"{copy}/") and not (code / path.removeprefix(f"{copy}/")).exists():
         raise InputError(
             f"script: {script}: it is not in the run's copy of the code, which is what git knows",
             fix="take it out of .gitignore, or set snapshot: false to run the code in place",
@@ -162,13 +174,15 @@ def linked(
     notes: list[tuple[Path, Prepared]] = []
     try:
         for run, folder in zip(runs, checkpoint_dirs, strict=True):
-            owner = owner_run(Path(folder)) if folder is not None else None
+            owner = owner_run(here(context, Path(folder))) if folder is not None else None
             if owner is not None:
                 with contextlib.suppress(FileExistsError):
                     owner.successors.mkdir()
                 note = owner.successors / f"{run.plan.run_id}.json"
                 notes.append((note, run))
-                write_record(note, Successor(run_dir=str(run.path), reads=reads))
+                write_record(note, Successor(run_dir=run.plan.run_dir, reads=reads))
+                if context.cluster.host is not None:
+                    context.transport().send([note])
                 if not reads:
                     _check_alone(context, note)
         yield
@@ -176,6 +190,9 @@ def linked(
         for note, run in notes:
             if not run.path.is_dir():  # it is there where Slurm has the job, or may have it
                 note.unlink(missing_ok=True)
+                if context.cluster.host is not None:
+                    with contextlib.suppress(HpcrunError):
+                        context.transport().send([note])
         raise
 
 
@@ -188,7 +205,7 @@ def _check_alone(context: Context, note: Path) -> None:
         record = read_record(other, Successor) if other != note else None
         if record is None or record.reads or abs(other.stat().st_mtime - ours) > _AT_ONCE:
             continue
-        run = RunFolder(Path(record.run_dir))
+        run = RunFolder(here(context, Path(record.run_dir)))
         if not run.path.is_dir() or not status_of(context, [run])[0].verdict.final:
             raise InputError(
                 f"{note.parent.parent}: {run.run_id}, of another hpcrun at this moment, resumes "
@@ -249,11 +266,15 @@ def run_sbatch(context: Context, plan: Plan, written: list[Path]) -> str:
                 shows = f"hpcrun status {plan.run_id} shows whether"
                 fix = f"Slurm may have accepted the job: {shows}"
                 raise OutOfReach(error.message, fix=fix, maybe_done=True) from error
-            folder = written[0]
+            folders, folder = [*written], written[0]
             written.clear()
             record = structs.replace(record, job_id=job_id, submitted_at=time.time())
             try:
                 write_record(folder / SUBMITTED, record)
+                if context.cluster.host is not None:
+                    for path in folders:
+                        (path / SECRETS).unlink(missing_ok=True)  # they are there now
+                    transport.send([folder / SUBMITTED])
             except HpcrunError as error:
                 plan.notes.append(f"{error.message}; hpcrun finds the job by its folder")
     except KeyboardInterrupt as pressed:
@@ -276,13 +297,14 @@ def expected_start(context: Context, plan: Plan, files: Sequence[RenderedFile]) 
 
 
 def _sbatch_environment(context: Context, plan: Plan) -> dict[str, str]:
-    env = job_environment(context, plan.environment_kind)
+    environ = there(context).environ
+    env = job_environment(context, plan.environment_kind, environ)
     directives = dict(plan.directives)
     for option in ("account", "partition", "qos", "constraint", "reservation"):
         # The user's own default: sbatch would let it win over a directive, so only without one.
         name = f"SBATCH_{option.upper()}"
-        if option not in directives and name in context.environ:
-            env[name] = context.environ[name]
+        if option not in directives and name in environ:
+            env[name] = environ[name]
     for name in (*plan.secrets, *_OF_THIS_LOGIN):
         env.pop(name, None)
     return env
@@ -315,7 +337,7 @@ def submitted_record(context: Context, plan: Plan) -> Submitted:
         host=os.uname().nodename,
         user=user_name(context.environ),
         name=plan.name,
-        nodes=plan.nodes,
+        nodes=plan.all_nodes,
         gpus_per_node=plan.gpus_per_node,
         log_patterns=plan.log_patterns,
     )

@@ -32,6 +32,8 @@ INDEX = ".job-ids"
 _WORTH = 64
 # Tasks that one word may name; MaxArraySize is at most 4,000,001 (slurm.conf(5)).
 _MAX_TASKS = 100_000
+# Of the newest so many runs the attempts' records are read for a job that no run was submitted as.
+_LOOKED_AT = 1000
 # As squeue shows what waits, 7_[3-5,9%2], with the number that may run at once; or as 7_3-5.
 _TASKS = re.compile(r"([0-9]+)_\[([0-9,-]+)(?:%[0-9]+)?\]|([0-9]+)_([0-9]+(?:[,-][0-9,-]*))")
 
@@ -53,20 +55,23 @@ class Targets(Struct, frozen=True, kw_only=True):
         return list(dict.fromkeys(found))
 
 
-def find_target(context: Context, word: str | None) -> Target | None:
+def find_target(context: Context, word: str | None, *, whole: bool = False) -> Target | None:
     """Find what a word names, as ``find`` does, or else another job of Slurm's.
 
     A number that Slurm gave to a task of a run means that run; no word means the newest run, or its
     whole sweep. None: there is nothing of this name. Raises InputError as find() does.
     """
-    return find_each(context, [word])[word]
+    return find_each(context, [word], whole=whole)[word]
 
 
-def find_each(context: Context, words: Sequence[str | None]) -> dict[str | None, Target | None]:
-    """Find what each word names, as ``find_target`` does; one trip brings all that they name."""
+def find_each(
+    context: Context, words: Sequence[str | None], *, whole: bool = False
+) -> dict[str | None, Target | None]:
+    """Find what each word names, as ``find_target`` does; one trip brings all that they name, and
+    ``whole`` logs where their ends are not enough."""
     plain = {word: plain_id(word) if word is not None else None for word in words}
     found = _find_each(context, list(plain.values()), Lookup(context.runs_dir))
-    refresh(context, found.values(), by_word=True)
+    refresh(context, found.values(), by_word=True, whole=whole)
     return {word: found[name] for word, name in plain.items()}
 
 
@@ -114,7 +119,13 @@ def find_targets(context: Context, words: Sequence[str]) -> Targets:
     )
 
 
-def refresh(context: Context, found: Iterable[Target | None], *, by_word: bool = False) -> None:
+def refresh(
+    context: Context,
+    found: Iterable[Target | None],
+    *,
+    by_word: bool = False,
+    whole: bool = False,
+) -> None:
     """Bring what the jobs of runs have written, in one trip, where the cluster is another machine.
 
     What is found ``by_word`` is not brought again when its status is asked for first.
@@ -133,18 +144,30 @@ def refresh(context: Context, found: Iterable[Target | None], *, by_word: bool =
                     context.brought.discard(run.path)
 
     with contextlib.suppress(OutOfReach):  # then Slurm is silent too, and that is reported
-        context.transport().refresh(stale())
+        context.transport().refresh(stale(), whole=whole)
+
+
+def bring_names(context: Context) -> None:
+    """Bring the names of all runs from a cluster that is another machine, once a command."""
+    if context.cluster.host is not None and context.runs_dir not in context.brought:
+        context.brought.add(context.runs_dir)
+        with contextlib.suppress(OutOfReach):  # those that are known are shown
+            context.transport().refresh([context.runs_dir])
 
 
 def _find_each(
     context: Context, words: Sequence[str | None], lookup: Lookup
 ) -> dict[str | None, Target | None]:
     """Find words with one walk through the runs and at most one question to Slurm."""
-    found: dict[str | None, Target | None] = {
-        word: find(context.runs_dir, word, lookup) for word in words
-    }
+    found: dict[str | None, Target | None] = {}
+    if context.cluster.host is not None:
+        known = {word: find(context.runs_dir, word, Lookup(context.runs_dir)) for word in words}
+        if None in known or None in known.values():
+            bring_names(context)  # some may be new
+    found |= {word: find(context.runs_dir, word, lookup) for word in words}
     unknown = [word for word, one in found.items() if one is None and word and is_job_id(word)]
-    names = _ask_slurm(context, unknown, lookup)
+    names = _went_on_as(context.runs_dir, unknown, lookup)
+    names |= _ask_slurm(context, [word for word in unknown if word not in names], lookup)
     for word in unknown:
         name = names.get(word)
         found[word] = (find(context.runs_dir, name, lookup) if name else None) or name or word
@@ -184,6 +207,23 @@ def _ask_slurm(context: Context, job_ids: Sequence[str], lookup: Lookup) -> dict
             if is_task and (context.runs_dir / job.folder).is_dir():
                 names |= {job.number: job.job_id} if job.number in job_ids else {}
     return names
+
+
+def _went_on_as(runs_dir: Path, job_ids: Sequence[str], lookup: Lookup) -> dict[str, str]:
+    """Map jobs as which runs went on, or are to, to these runs, by their attempts' records."""
+    if not job_ids:
+        return {}
+    found: dict[str, str] = {}
+    asked = "|".join(map(re.escape, job_ids))
+    mark = re.compile(rf'"(?:job_id|next|successor)": "({asked})"')
+    names = sorted(filter(RUN_ID.fullmatch, lookup.names), key=_newness, reverse=True)
+    for name in names[:_LOOKED_AT]:
+        for path in (runs_dir / name / "attempts").glob("*/*.json"):
+            with contextlib.suppress(HpcrunError, OSError):
+                text = read_plain(path).decode("utf-8", "replace")
+                for job_id in mark.findall(text):
+                    found.setdefault(job_id, name)
+    return found
 
 
 def task_numbers(word: str, text: str) -> list[int]:

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from msgspec import structs
@@ -21,6 +22,7 @@ from hpcrun.controller.curves.parse import CurveLog, Source
 from hpcrun.controller.monitor import FILES_EVERY, Monitor, Pace, Watched
 from hpcrun.controller.status import conf_of
 from hpcrun.controller.targets import find, is_job_id, job_of_another, no_such_run, refresh
+from hpcrun.controller.there import there
 from hpcrun.controller.usage import UsageStep, close_all
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.metrics.curve import Curve, quantile
@@ -78,6 +80,8 @@ class Top(Watched):
         self._env["PATH"] = context.environ.get("PATH") or self._env["PATH"]
         self._version: tuple[int, int] | str | None = "unasked"
         self._me = {str(os.getuid()), context.environ.get("USER", ""), name_of_user(os.getuid())}
+        if context.cluster.host is not None:
+            self._me = {there(context).environ.get("USER", "")}
         self.out_of_reach = ""
         self._answered_at: float | None = None
         self._has_news = False
@@ -212,7 +216,8 @@ class Top(Watched):
             if isinstance(self._version, str):
                 self._version = scheduler.version(slurm_transport(self._context))
             shown.why_no_use = ""
-            shown.step = UsageStep(job.number, int(job.nodes), self._env, self._version)
+            process = partial(slurm_transport(self._context).process, env=self._env)
+            shown.step = UsageStep(job.number, int(job.nodes), process, self._version)
 
 
 def _is_alive(thread: threading.Thread | None) -> bool:
@@ -294,7 +299,9 @@ class _Shown:
         if self.known.run is not None and now >= self._records_at:
             self._records_at = now + _RECORDS_EVERY
             before, self._history = self._history, read_history(self.known.run)
+            last, was = self._history.last, before.last
             news |= before.end != self._history.end
+            news |= (last and last.stall) != (was and was.stall)
         self.next_look = time.monotonic() + (0.5 if news else 1.0)
         return news
 

@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import IO
 
 from hpcrun.assets import shipped
@@ -44,14 +44,19 @@ class UsageStep:
     """
 
     def __init__(
-        self, number: str, nodes: int, env: Mapping[str, str], version: tuple[int, int] | None
+        self,
+        number: str,
+        nodes: int,
+        process: Callable[[list[str]], tuple[list[str], dict[str, str]]],
+        version: tuple[int, int] | None,
     ) -> None:
-        """Nothing is started yet. ``number`` is the job's; of an array's task its own."""
+        """Nothing is started yet. ``number`` is the job's; of an array's task its own. ``process``
+        makes of the cluster's srun a command of this machine and its environment."""
         self.trouble = ""
         self.is_over = False
         script = (shipped("templates") / "usage.sh").read_text(encoding="utf-8")
-        self._argv = beside_argv(number, nodes, STEP_NAME, ["bash", "-c", script], version)
-        self._env = dict(env)
+        argv = beside_argv(number, nodes, STEP_NAME, ["bash", "-c", script], version)
+        self._argv, self._env = process(argv)
         self._process: subprocess.Popen[bytes] | None = None
         self._pipes: tuple[IO[bytes], ...] = ()  # to it, and its stdout and stderr
         self._lines = UsageLines()

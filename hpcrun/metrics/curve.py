@@ -121,13 +121,14 @@ class Restart(Struct, frozen=True):
 
     ``lost_at``: the last step that was logged before; ``resumed_at``: the first one after, None
     if this attempt logged no training loss, or none with a step; ``replayed``: how many steps were
-    done again (0 where the log has no steps).
+    done again (0 where the log has no steps). ``cause``: what ended the attempt before, in words.
     """
 
     attempt: int
     lost_at: int | None
     resumed_at: int | None
     replayed: int
+    cause: str = ""
 
 
 class Curve(Struct, frozen=True):

@@ -94,7 +94,7 @@ def derive(store: Store, limit: int | None = None) -> Curve:
     >>> derive(store).steps("loss"), derive(store).values("loss")
     ([1, 2], [9.0, 6.0])
     >>> derive(store).restarts
-    (Restart(attempt=1, lost_at=3, resumed_at=2, replayed=2),)
+    (Restart(attempt=1, lost_at=3, resumed_at=2, replayed=2, cause=''),)
     """
     logs, stand_in = called_loss(store.proven())
     view = _View([find_steps(log) for log in logs])

@@ -13,8 +13,9 @@ from hpcrun.errors import SpecError
 from hpcrun.plan import deepspeed, environment, launchers
 from hpcrun.plan.directives import build_directives, build_topology
 from hpcrun.plan.gpus import decide_precision
-from hpcrun.plan.job import LOCAL_DIR, Findings, Job, fill_known
+from hpcrun.plan.job import LOCAL_DIR, RESUME, Findings, Job, fill_known
 from hpcrun.plan.setup import build_setup
+from hpcrun.plan.survive import build_survive
 from hpcrun.plan.types import Dependency, Place, Plan
 from hpcrun.spec.job import Cluster, JobSpec
 from hpcrun.spec.rules import settle_framework
@@ -58,7 +59,11 @@ def build_plan(
     sections = environment.node_sections(sections, inside=setup.container is not None)
     environment.check_environment(job)
     found.notes += launchers.switch_notes(spec, extra_args)
-    directives = build_directives(job, tasks_per_node, after=after.job_id if after else None)
+    survive = build_survive(job)
+    directives = build_directives(
+        job, tasks_per_node, survive, after=after.job_id if after else None
+    )
+    step, launcher_args = launchers.build_step(job), launchers.build_launcher_args(job)
     if found.problems:
         raise SpecError(found.problems)
     return Plan(
@@ -73,6 +78,8 @@ def build_plan(
         checkpoint_dir=job.values["checkpoint_dir"],
         python=place.python,
         launcher=launcher.name,
+        launcher_args=launcher_args,
+        binding=launchers.decide_binding(job),
         framework=job.framework,
         accelerator=job.cluster.accelerator,
         precision=job.precision,
@@ -90,6 +97,7 @@ def build_plan(
         reference_trainer=job.program == "reference",
         snapshot=job.code_dir != place.project_dir,
         directives=directives,
+        step=step,
         environment_kind=spec.environment or cluster.environment,
         environment=sections,
         setup=setup,
@@ -98,6 +106,8 @@ def build_plan(
         accelerate_config=accelerate_config,
         hosts=place.hosts,
         log_patterns=spec.log_patterns,
+        preflight=spec.preflight,
+        survive=survive,
         notes=found.notes,
     )
 
@@ -113,6 +123,9 @@ def _decide(spec: JobSpec, cluster: Cluster, place: Place, given: deepspeed.Give
     if topology.world_size % together:
         message = f"{together} ranks hold one copy of the model together, and "
         found.refuse("deepspeed", f"{message}{topology.world_size} ranks are no multiple of that")
+    rocm = cluster.accelerator == "rocm" and topology.gpus_per_node > 0
+    if rocm:
+        cluster = structs.replace(cluster, accelerator="cuda")
     if not topology.gpus_per_node:
         cluster = structs.replace(cluster, accelerator="cpu")
     if section is not None and spec.precision is None:
@@ -136,6 +149,7 @@ def _decide(spec: JobSpec, cluster: Cluster, place: Place, given: deepspeed.Give
         values={},
         found=found,
         asks_for_deepspeed=section is not None or given.elsewhere != "",
+        rocm=rocm,
     )
     job.values.update(_values(job))
     return job
@@ -151,7 +165,8 @@ def _values(job: Job) -> dict[str, str]:
         "cache_dir": place.cache_dir,
         "local_dir": LOCAL_DIR,
         "code_dir": job.code_dir,
-        "checkpoint_dir": place.checkpoint_dir or f"{place.run_dir}/checkpoints",
+        "checkpoint_dir": place.checkpoint_dir or _checkpoint_dir(job),
+        "resume": RESUME,
         "nodes": str(topology.nodes),
         "gpus_per_node": str(topology.gpus_per_node),
         "ranks_per_node": str(topology.ranks_per_node),
@@ -166,6 +181,12 @@ def _values(job: Job) -> dict[str, str]:
         "launcher": job.launcher.name,
         "fabric": job.fabric,
     }
+
+
+def _checkpoint_dir(job: Job) -> str:
+    """Return where the run saves: below its own folder, unless it is told otherwise."""
+    given = job.spec.checkpoint.dir or "checkpoints"
+    return posixpath.normpath(posixpath.join(job.place.run_dir, given))
 
 
 def _program_kind(spec: JobSpec) -> Literal["script", "module", "command", "reference"]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from hpcrun.errors import InputError, Problem
 from hpcrun.plan.gpus import gpu_notes, is_mig
 from hpcrun.plan.job import Findings, Job
-from hpcrun.plan.types import Plan
+from hpcrun.plan.types import Plan, SurvivePlan
+from hpcrun.slurm.cluster import NodeRow
 from hpcrun.slurm.commands import quote_pattern
+from hpcrun.slurm.hosts import expand
 from hpcrun.spec.job import Cluster, GpuType, JobSpec, Partition
 
 # Without a word from the profile: Slurm's own default is one CPU for a whole node's task, which
@@ -22,7 +24,8 @@ DEFAULT_CPUS_PER_GPU = 4
 class Topology(Struct, frozen=True, kw_only=True):
     """How the processes lie on the nodes; ``memory`` None leaves memory to the cluster.
 
-    ``asks_cpus``: the number of CPUs is known, and asked for.
+    ``asks_cpus``: the number of CPUs is known, and asked for. ``whole_node``: the job has all GPUs
+    of its nodes.
     """
 
     nodes: int
@@ -32,8 +35,11 @@ class Topology(Struct, frozen=True, kw_only=True):
     asks_cpus: bool
     memory: str | None
     exclusive: bool
+    whole_node: bool
     partition: str | None
     account: str | None
+    qos: str | None
+    modules: Sequence[str]
     gres: str | None
     constraint: str | None
 
@@ -115,10 +121,14 @@ def build_topology(spec: JobSpec, cluster: Cluster, found: Findings) -> Topology
         facts = cluster.partitions.get(partition, facts)
     elif len(cluster.partitions) == 1:
         [facts] = cluster.partitions.values()
-    exclusive = resources.exclusive or {**cluster.slurm, **spec.slurm}.get("exclusive") is True
+    given = {**cluster.slurm, **spec.slurm}
+    exclusive = resources.exclusive or given.get("exclusive") is True
+    facts = as_cores(facts, given)
     whole = exclusive or facts.exclusive
+    if gpu_type.cpus_per_gpu:
+        facts = structs.replace(facts, cpus_per_gpu=gpu_type.cpus_per_gpu)
     cpus = _cpus_per_rank(spec, facts, found, whole=whole)
-    found.notes += gpu_notes(spec, cluster)
+    found.notes += [*gpu_notes(spec, cluster), *_idle_notes(spec, facts, whole=whole)]
     memory = resources.memory_per_node
     if memory is None and whole:
         memory = "0"  # sbatch.1, --mem: all of the node's
@@ -134,13 +144,55 @@ def build_topology(spec: JobSpec, cluster: Cluster, found: Findings) -> Topology
         asks_cpus=cpus is not None,
         memory=memory,
         exclusive=exclusive,
+        whole_node=whole or gpus == facts.gpus_per_node,
         partition=partition,
-        account=resources.account or cluster.account,
+        account=resources.account or gpu_type.account or cluster.account,
+        qos=gpu_type.qos,
+        modules=gpu_type.modules,
         gres=(f"gpu:{gpu_type.gres}:{gpus}" if gpu_type.gres else f"gpu:{gpus}") if gpus else None,
         constraint=gpu_type.constraint,
     )
     _check_gpu_type(spec, gpu_type, made, found)
     return made
+
+
+def _idle_notes(spec: JobSpec, facts: Partition, *, whole: bool) -> list[str]:
+    """Warn of GPUs that a job pays for and does not use, where whole nodes are given.
+
+    >>> from hpcrun.spec.job import Resources
+    >>> job = JobSpec(resources=Resources(gpus_per_node=1, time="8:00:00"))
+    >>> _idle_notes(job, Partition(gpus_per_node=4), whole=True)[0]
+    'whole nodes are given: 3 of 4 GPUs stay idle, up to 24 GPU hours; a sweep: for each run'
+    """
+    resources, there = spec.resources, facts.gpus_per_node or 0
+    idle = (there - resources.gpus_per_node) * resources.nodes
+    if not whole or idle <= 0 or not resources.gpus_per_node:
+        return []
+    hours = idle * parse_seconds(resources.time) / 3600 if resources.time else 0
+    cost = f", up to {hours:g} GPU hours" if 0 < hours < float("inf") else ""
+    total = there * resources.nodes
+    return [f"whole nodes are given: {idle} of {total} GPUs stay idle{cost}; a sweep: for each run"]
+
+
+def as_cores(facts: Partition, given: Mapping[str, object]) -> Partition:
+    """Count CPUs in cores, where the job takes no more than one hardware thread of each.
+
+    --cpus-per-task is a number of cores then, and Slurm refuses one of threads (sbatch.1, --hint).
+
+    >>> node = Partition(cpus_per_node=80, threads_per_core=2)
+    >>> as_cores(node, {"hint": "nomultithread"}).cpus_per_node, as_cores(node, {}).cpus_per_node
+    (40, 80)
+    """
+    one_thread = given.get("hint") == "nomultithread" or given.get("threads-per-core") == "1"
+    if not one_thread or facts.threads_per_core in (None, 1):
+        return facts
+    threads = facts.threads_per_core or 1
+    node, share = facts.cpus_per_node, facts.cpus_per_gpu
+    return structs.replace(
+        facts,
+        cpus_per_node=node and max(1, node // threads),
+        cpus_per_gpu=share and max(1, share // threads),
+    )
 
 
 def _cpus_per_rank(spec: JobSpec, facts: Partition, found: Findings, *, whole: bool) -> int | None:
@@ -193,31 +245,40 @@ _MEMORY = {"mem", "mem-per-cpu", "mem-per-gpu"}
 
 
 def build_directives(
-    job: Job, tasks_per_node: int, *, after: str | None
+    job: Job, tasks_per_node: int, survive: SurvivePlan, *, after: str | None
 ) -> list[tuple[str, str | None]]:
     """List sbatch's options, in the order in which people read them.
 
     The profile's ``rename`` writes hpcrun's own in another option's grammar; the ``slurm`` maps of
     profile and job come last, and False removes an option.
     """
-    spec, cluster, topology, run_dir = job.spec, job.cluster, job.topology, job.place.run_dir
+    spec, cluster, run_dir = job.spec, job.cluster, job.place.run_dir
+    topology = structs.replace(job.topology, nodes=job.topology.nodes + survive.spare_nodes)
     given = {**cluster.slurm, **spec.slurm}
+    if topology.qos and "qos" not in spec.slurm:
+        given.pop("qos", None)  # the GPU type's, and not that of all other jobs
     dropped = {option for option, value in given.items() if value is False}
     # Without a number of tasks Slurm starts one a node, which then has all the CPUs.
     tasks = 1 if "ntasks-per-node" in dropped else tasks_per_node
     memory = None if _MEMORY & (given.keys() - dropped) else topology.memory
     # A script that cannot resume must not start over: slurm: {requeue: true} allows it.
     restarts = {"requeue", "no-requeue"} & given.keys()
+    by_slurm = {"preempted", "node_fail"} & set(survive.when)
+    if by_slurm and given.get("no-requeue"):
+        message = f"survive.when has {', '.join(survive.when)}: take one of the two out"
+        job.found.refuse("slurm.no-requeue", message)
     log, is_odd = "logs/batch.log", re.search(r"[%\\]", run_dir)
     wanted: list[tuple[str, str | bool | None]] = [
         ("job-name", spec.name or "job"),
         ("partition", topology.partition),
         ("account", topology.account),
         ("nodes", str(topology.nodes)),
+        ("no-kill", True if survive.spare_nodes else None),  # where one of the others fails
         ("ntasks-per-node", str(tasks)),
         ("cpus-per-task", str(topology.cpus_per_node // tasks) if topology.asks_cpus else None),
         ("gres", topology.gres),
         ("constraint", topology.constraint),
+        ("qos", topology.qos),
         ("exclusive", topology.exclusive or None),
         ("mem", memory),
         ("time", spec.resources.time),
@@ -230,7 +291,11 @@ def build_directives(
         # (sbatch.1; PropagateResourceLimits=ALL is Slurm's default). Core files as in the shell.
         ("propagate", "CORE"),
         ("open-mode", "append"),  # a requeue must not wipe the log of the attempt before
-        ("no-requeue", None if restarts else True),
+        # Slurm starts a job again after these two; after others the job itself asks for it.
+        ("no-requeue", None if restarts or by_slurm else True),
+        ("requeue", True if by_slurm and not restarts else None),
+        # To the batch shell alone: the harness passes it on, and starts the job again.
+        ("signal", f"B:USR1@{survive.warned}" if survive.warned else None),
     ]
     kept = {
         option: None if value is True else str(value)
@@ -241,9 +306,20 @@ def build_directives(
         # Slurm 20.11 finds no node for --cpus-per-gpu with it; srun gets the number of tasks.
         kept.pop("ntasks-per-node", None)
     merged = _renamed(kept, cluster, topology, job.found)
+    others = [f"{name}:{count}" for name, count in spec.resources.gres.items()]
+    if others:
+        merged["gres"] = ",".join([*filter(None, [merged.get("gres")]), *others])
+        given.pop("gres", None)  # a site without gres for GPUs may have others
     for option, value in given.items():
         if value is False:
             merged.pop(option, None)
+        elif option == "constraint" and merged.get("constraint"):
+            # The GPU type's counts too: a profile's own, "gpu" say, is of another kind.
+            joined = _both(merged[option] or "", str(value))
+            if joined is None:
+                message = f"{value}: it cannot be joined with {merged[option]}, which the GPU type "
+                job.found.refuse("slurm.constraint", message + "needs; leave gpu_type out")
+            merged[option] = joined
         elif option == "dependency" and after:
             # Both are waited for: a comma means and; it cannot be used with Slurm's ?, or.
             if "?" in str(value):
@@ -253,6 +329,28 @@ def build_directives(
         else:
             merged[option] = None if value is True else str(value)
     return list(merged.items())
+
+
+def _both(first: str, second: str) -> str | None:
+    """Join two constraints so that nodes have both; None where Slurm has no way to say it.
+
+    Alternatives are put in parentheses; counts and alternatives in brackets stay alone (sbatch.1,
+    --constraint).
+
+    >>> _both("a100", "gpu"), _both("hbm80g", "rome|milan"), _both("gpu", "gpu&hbm80g")
+    ('a100&gpu', 'hbm80g&(rome|milan)', 'gpu&hbm80g')
+    >>> _both("a100", "[rack1|rack2]")
+    """
+    if re.search(r"[\[\]*]", first + second):
+        return None
+    parts = [
+        f"({part})" if "|" in part else part for text in (first, second) for part in _parts(text)
+    ]
+    return "&".join(dict.fromkeys(parts))
+
+
+def _parts(text: str) -> list[str]:
+    return [text] if re.search(r"[|()]", text) else text.split("&")
 
 
 def _renamed(
@@ -309,6 +407,46 @@ CONVERSIONS: dict[tuple[str, str], Callable[[str, Topology], str]] = {
     ("ntasks-per-node", "ntasks"): lambda value, shape: str(int(value) * shape.nodes),
     ("constraint", "prefer"): lambda value, _: value,
 }
+
+
+def leave_out(
+    plan: Plan, bad: Mapping[str, str], rows: Sequence[NodeRow], default: str | None
+) -> Plan:
+    """Leave bad nodes out of a job: they are added to --exclude, with a note on each.
+
+    ``bad`` says why, by node; ``rows`` are the cluster's nodes, and ``default`` is the partition of
+    a job that names none. Nodes that the job itself names stay, and all do where too few would be
+    left for it.
+    """
+    given = dict(plan.directives)
+    partitions = (given.get("partition") or default or "").split(",")
+    here = [row for row in rows if row.partition in partitions or partitions == [""]]
+    try:
+        there = {name for row in here for name in expand(row.node_list)}
+        own, named = expand(given.get("exclude") or ""), expand(given.get("nodelist") or "")
+        fit = {
+            name
+            for row in here
+            if not row.is_away and (not plan.gpus_per_node or "gpu" in row.gres)
+            for name in expand(row.node_list)
+        }
+    except InputError:  # a file of names, say
+        return plan
+    gone = [name for name in bad if name in there and name not in (*own, *named)]
+    if not gone:
+        return plan
+    if len(fit.difference(own, gone)) < plan.all_nodes:
+        notes = [
+            f"{name} may be bad: {bad[name]}; it is not left out, since too few nodes would be left"
+            for name in gone
+        ]
+        return structs.replace(plan, notes=[*plan.notes, *notes])
+    notes = [
+        f"{name} is left out: {bad[name]}; hpcrun nodes --clear {name} takes it back"
+        for name in gone
+    ]
+    given["exclude"] = ",".join([*filter(None, [given.get("exclude")]), *gone])
+    return structs.replace(plan, directives=list(given.items()), notes=[*plan.notes, *notes])
 
 
 def check_carried(plan: Plan) -> None:

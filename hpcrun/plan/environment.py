@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import structs
 
 from hpcrun.plan.gpus import gpu_section
-from hpcrun.plan.job import ARCHITECTURE, LOCAL_DIR, NODE_REFERENCE, Job
-from hpcrun.plan.launchers import ON_ACCELERATE, framework_section
+from hpcrun.plan.job import ARCHITECTURE, LOCAL_DIR, NODE_REFERENCE, RESUME, Job
+from hpcrun.plan.launchers import ON_ACCELERATE, framework_section, sees_one_gpu
 from hpcrun.plan.setup import choose_setup
 from hpcrun.plan.types import Block, Section
 from hpcrun.plan.variables import check_variables, inherited_notes
@@ -30,10 +30,12 @@ def build_environment(job: Job) -> list[Section]:
         run_section(job.values),
         _process_section(job),
         _accelerator_section(job),
+        _rocm_section(job),
         framework_section(job),
         gpu_section(spec, cluster, job.precision) if _reads_precision(job) else None,
         _hub_section(cluster),
         *_nccl_sections(job),
+        _recorder_section(job),
         user_section("environment", f"Cluster {cluster.name}", cluster.env, "cluster env"),
         user_section("nccl", "The job's NCCL settings", spec.nccl.env, "nccl.env"),
         user_section("job_environment", "The job", spec.env, "env"),
@@ -45,12 +47,16 @@ def build_environment(job: Job) -> list[Section]:
 def check_environment(job: Job) -> None:
     """Check variables of the user's own, and note where the output of --debug is."""
     spec, cluster, place = job.spec, job.cluster, job.place
+    # JSC's course has its jobs say that they see all GPUs of their nodes: that takes nobody's.
+    whole = job.topology.gpus_per_node if job.topology.whole_node else 0
     for env, path in (
         (cluster.env, f"cluster {cluster.name}: env"),
         (spec.nccl.env, "nccl.env"),
         (spec.env, "env"),
     ):
-        check_variables(env, path, job.fabric, job.found)
+        # A profile's list is of its nodes, whatever the job wants of them.
+        gpus = min(whole, 1) if env is cluster.env else whole
+        check_variables(env, path, job.fabric, job.found, gpus=gpus)
     if (spec.environment or cluster.environment) == "inherit" and cluster.accelerator == "cuda":
         job.found.notes += inherited_notes(place.inherited, job.fabric)
     if place.debug:
@@ -96,7 +102,8 @@ def run_section(values: Mapping[str, str]) -> Section:
         variables={
             f"HPCRUN_{name.upper()}": value
             for name, value in values.items()
-            if name != "run_dir" and value != LOCAL_DIR  # set earlier, and later on each node
+            # Set earlier, and by the harness.
+            if name != "run_dir" and value not in (LOCAL_DIR, RESUME)
         },
     )
 
@@ -105,11 +112,13 @@ def placeholder_names(sections: Iterable[Section]) -> set[str]:
     """List the placeholders that a plan's arguments could have held.
 
     >>> sorted(placeholder_names([run_section({"run_dir": "/r", "nodes": "2"})]))
-    ['local_dir', 'nodes', 'run_dir']
+    ['local_dir', 'nodes', 'resume', 'run_dir']
     """
     names = {name for section in sections for name in section.variables}
     exported = {name for name in names if name.startswith("HPCRUN_")}
-    return {"run_dir", "local_dir"} | {name.removeprefix("HPCRUN_").lower() for name in exported}
+    return {"run_dir", "local_dir", "resume"} | {
+        name.removeprefix("HPCRUN_").lower() for name in exported
+    }
 
 
 def after_checkpoint_dir(sections: Iterable[Section]) -> str | None:
@@ -137,13 +146,23 @@ def _process_section(job: Job) -> Section:
         "TORCH_EXTENSIONS_DIR": f"{job.place.cache_dir}/torch_extensions/"
         + f"{zlib.crc32(f'{image}{python}'.encode()):08x}"
         + f"/{ARCHITECTURE}",
+        # In the home otherwise, which is small, slow and the same for all kinds of GPUs.
+        "TRITON_CACHE_DIR": f"{job.place.cache_dir}/triton/{ARCHITECTURE}",
     }
+    if sees_one_gpu(job):
+        variables["HPCRUN_GPUS_PER_TASK"] = "1"
     # Tools that lie beside the interpreter: torch's extensions are built by its ninja.
     folder = python.rpartition("/")[0]
     prepend = {"PATH": folder} if folder else {}
     if job.program != "command":
         prepend["PYTHONPATH"] = job.code_dir
-    return Section(block="environment", title="Processes", variables=variables, prepend=prepend)
+    return Section(
+        block="environment",
+        title="Processes",
+        variables=variables,
+        prepend=prepend,
+        keeps=["TRITON_CACHE_DIR"],
+    )
 
 
 def _accelerator_section(job: Job) -> Section | None:
@@ -168,6 +187,18 @@ def _accelerator_section(job: Job) -> Section | None:
         variables=variables,
         comment="The job has none that torch could use.",
     )
+
+
+def _rocm_section(job: Job) -> Section | None:
+    """Keep MIOpen's databases out of the home: they are SQLite, which network file systems lock.
+
+    The sites have them on the node too (docs.olcf.ornl.gov, pytorch_frontier; LUMI's AI guide, 5).
+    """
+    if not job.rocm:
+        return None
+    place = f"{LOCAL_DIR}/miopen"
+    variables = {"MIOPEN_USER_DB_PATH": place, "MIOPEN_CUSTOM_CACHE_DIR": f"{place}/cache"}
+    return Section(block="environment", title="ROCm", variables=variables)
 
 
 def _hub_section(cluster: Cluster) -> Section | None:
@@ -204,9 +235,11 @@ def node_sections(sections: Sequence[Section], *, inside: bool) -> list[Section]
     kept: list[Section] = []
     variables: dict[str, str] = {}
     prepend: dict[str, str] = {}
+    keeps: list[str] = []
     for section in sections:
         own = {k: v for k, v in section.variables.items() if NODE_REFERENCE.search(v)}
         variables |= own
+        keeps += [name for name in section.keeps if name in own]
         rest = {k: v for k, v in section.variables.items() if k not in own}
         if inside:
             prepend |= section.prepend
@@ -215,18 +248,25 @@ def node_sections(sections: Sequence[Section], *, inside: bool) -> list[Section]
             kept.append(structs.replace(section, variables=rest))
     if variables or prepend:
         kept.append(
-            Section(block="node", title="This node's own", variables=variables, prepend=prepend)
+            Section(
+                block="node",
+                title="This node's own",
+                variables=variables,
+                prepend=prepend,
+                keeps=keeps,
+            )
         )
     return kept
 
 
 # ---- NCCL --------------------------------------------------------------------------------------
 
-# Only what something reads, each with the reason. Nothing here is one of NCCL's debugging
-# variables, which its user guide wants in no script; the RoCE address index (NCCL_IB_GID_INDEX) is
-# not set because NCCL >= 2.21 finds it itself, the time-out and the traffic class are left to the
-# site (``nccl: {env: ...}``), and a single node needs nothing, with NVLink or without. Names of
-# interfaces and cards are set on each node, by ``hardware.sh``.
+# Only what something reads, each with the reason. NCCL's user guide wants its debugging variables
+# in no script: of them there is only NCCL_NET_GDR_LEVEL, which all sites with Slingshot set. The
+# RoCE address index (NCCL_IB_GID_INDEX) is not set because NCCL >= 2.21 finds it itself, the
+# time-out and the traffic class are left to the site (``nccl: {env: ...}``), and a single node
+# needs nothing, with NVLink or without. Names of interfaces and cards are set on each node, by
+# ``hardware.sh``.
 
 Rows = Sequence[tuple[str, str, str]]
 SINGLE_NODE = "single-node"
@@ -237,22 +277,33 @@ _OFI = ("NCCL_NET", "AWS Libfabric", "the libfabric plugin, or an error: not TCP
 _DEBUG = ("NCCL_DEBUG", "WARN", "unset, not even errors are printed")
 _IB = ("NCCL_NET", "IB", "verbs, or an error: not TCP unasked")
 
+# What a site sets for all its jobs, and what must not be so in one that trains.
+_NOT_KEPT = ("MPICH_GPU_SUPPORT_ENABLED",)
+
 # By fabric: name, value, why. What a site's module or image has set already stays.
 FABRICS: dict[str, Rows] = {
     "infiniband": [_IB],
     "roce": [_IB],
     "ethernet": [("NCCL_NET", "Socket", "TCP; no half-configured RDMA card is tried")],
+    # Google's plugins, by the names that they answer to (cluster-toolkit,
+    # examples/machine-learning/a3-*/nccl-tests); their own scripts set the rest.
+    "fastrak": [("NCCL_NET", "FasTrak", "Google's plugin, or an error: not TCP unasked")],
+    "gib": [("NCCL_NET", "gIB", "Google's plugin, or an error: not plain RoCE unasked")],
     # The plugin sets the rest itself since 1.7 (its doc/efa-env-var.md).
     "efa": [_OFI],
     # libfabric's cxi provider, fi_cxi(7); the values are those of the sites' own documentation
-    # (CSCS, NERSC, Isambard).
+    # (CSCS, Isambard, OLCF, NERSC: docs/sites.md). Of the length of the queue there are two, of
+    # CSCS and a shorter one of Isambard; of the matching too, and hybrid is the one that most have.
     "slingshot": [
         _OFI,
         ("NCCL_CROSS_NIC", "1", "one network: rings may cross cards"),
+        ("NCCL_NET_GDR_LEVEL", "PHB", "GPUs send directly by the cards of their NUMA node"),
+        ("FI_CXI_DEFAULT_TX_SIZE", "16384", "room for what many ranks send"),
         ("FI_MR_CACHE_MONITOR", "userfaultfd", "the default one can deadlock with CUDA"),
         ("FI_CXI_DISABLE_HOST_REGISTER", "1", "it can deadlock with NCCL"),
         ("FI_CXI_DEFAULT_CQ_SIZE", "131072", "room for the completions of many ranks"),
         ("FI_CXI_RX_MATCH_MODE", "hybrid", "a full match list is not fatal"),
+        ("MPICH_GPU_SUPPORT_ENABLED", "0", "GPU-aware MPI beside NCCL can deadlock"),
     ],
 }
 
@@ -297,10 +348,29 @@ def _of_rows(
         title=title,
         variables={name: value for name, value, _ in rows},
         reasons={name: why for name, _, why in rows},
-        keeps=[name for name, _, _ in rows] if block == "nccl" else [],
+        keeps=[name for name, _, _ in rows if block == "nccl" and name not in _NOT_KEPT],
         comment=comment,
         fabrics=list(fabrics),
     )
+
+
+def _recorder_section(job: Job) -> Section | None:
+    """Have PyTorch remember its collectives, and write them when one hangs: runs/flight.py.
+
+    The names are those of torch 2.8 and later, which calls the older ones deprecated in each rank's
+    log; 2.13 records 2000 collectives anyway. What waits for a word to the pipe is a thread that
+    watches NCCL already. The pipe lies on the node's own disk: not every shared one has pipes, and
+    torch ends a process that cannot make its own.
+    """
+    if job.cluster.accelerator != "cuda":
+        return None
+    rows = [
+        ("TORCH_FR_BUFFER_SIZE", "2000", "collectives that are remembered"),
+        ("TORCH_NCCL_DUMP_ON_TIMEOUT", "1", "they are written when one hangs, to"),
+        ("TORCH_FR_DUMP_TEMP_FILE", f"{job.place.run_dir}/logs/flight-", "a file for each rank"),
+        ("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", f"{LOCAL_DIR}/flight-", "and when hpcrun asks"),
+    ]
+    return _of_rows("environment", "What PyTorch remembers of its collectives", rows)
 
 
 # ---- --debug -----------------------------------------------------------------------------------
@@ -309,7 +379,7 @@ def _of_rows(
 def debug_section(run_dir: str, accelerator: str) -> Section:
     """Set the diagnosis switches of one run. They cost time, and never become part of the job.
 
-    The names of the flight recorder are torch's old ones, which 2.13 reads as well.
+    The older names of the flight recorder: it is _recorder_section's to torch 2.8 and later.
     """
     rows = [
         ("TORCH_DISTRIBUTED_DEBUG", "DETAIL", "reports collectives that do not match"),
@@ -330,9 +400,8 @@ def debug_section(run_dir: str, accelerator: str) -> Section:
             ("NCCL_DEBUG", "INFO", "what NCCL finds and chooses"),
             ("NCCL_DEBUG_SUBSYS", "INIT,BOOTSTRAP,ENV,NET", "its network, and what it reads"),
             ("NCCL_DEBUG_FILE", nccl_log, "one for each process"),
-            ("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000", "collectives that are remembered"),
-            ("TORCH_NCCL_DUMP_ON_TIMEOUT", "1", "they are written when one hangs, to"),
-            ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", f"{logs}/nccl-trace-", "a file for each rank"),
+            ("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000", "before torch 2.8: what it remembers"),
+            ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", f"{logs}/flight-", "and where it writes that"),
             ("TORCH_NCCL_DESYNC_DEBUG", "1", "and which rank lags behind"),
         ]
     title = "Diagnosis, for this run alone (--debug)"

@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from hpcrun.plan.directives import Topology
     from hpcrun.plan.launchers import Launcher
 
-# What only the node knows, in the text and variables of a job: bash fills these two there.
+# What only the node knows, in the text and variables of a job: bash fills these there.
 LOCAL_DIR = "${HPCRUN_LOCAL_DIR}"
 ARCHITECTURE = "${HPCRUN_ARCHITECTURE}"
-NODE_REFERENCE = re.compile(r"\$\{(HPCRUN_(?:LOCAL_DIR|ARCHITECTURE))\}")
+# Which checkpoint an attempt goes on from: the harness finds it as the attempt begins.
+RESUME = "${HPCRUN_RESUME}"
+NODE_REFERENCE = re.compile(r"\$\{(HPCRUN_(?:LOCAL_DIR|ARCHITECTURE|RESUME))\}")
 
 # Placeholders that not every run has, and what they come with.
 _ONLY_WITH = {
@@ -29,8 +31,10 @@ _ONLY_WITH = {
     "deepspeed_config": "a deepspeed: block",
     "zero_stage": "a deepspeed: block",
 }
-# ${HPCRUN_LOCAL_DIR} is no placeholder: bash fills it, on each node.
-_TOKEN = re.compile(r"\$\{HPCRUN_LOCAL_DIR\}|\{\{|\}\}|\{([A-Za-z_][A-Za-z0-9_]*)\}|[{}]")
+# ${HPCRUN_LOCAL_DIR} is no placeholder: bash fills it, on each node; nor is ${HPCRUN_RESUME}.
+_TOKEN = re.compile(
+    r"\$\{HPCRUN_(?:LOCAL_DIR|RESUME)\}|\{\{|\}\}|\{([A-Za-z_][A-Za-z0-9_]*)\}|[{}]"
+)
 # Characters of a text that a message shows.
 _SHOWN = 200
 _NAME = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -58,7 +62,8 @@ class Job(Struct, frozen=True, kw_only=True):
 
     ``program`` is what the job names of script, module and command. ``values`` are those of the
     placeholders, and of the HPCRUN_* variables; configurations are added as they are made.
-    ``asks_for_deepspeed``: by its section, or elsewhere.
+    ``asks_for_deepspeed``: by its section, or elsewhere. ``rocm``: its GPUs are AMD's, which torch
+    and the plan call cuda too.
     """
 
     spec: JobSpec
@@ -75,6 +80,7 @@ class Job(Struct, frozen=True, kw_only=True):
     values: dict[str, str]
     found: Findings
     asks_for_deepspeed: bool
+    rocm: bool
 
     def fill(self, text: str, path: str) -> str:
         """Fill the placeholders of a text, as ``fill`` does."""

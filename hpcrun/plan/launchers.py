@@ -36,6 +36,29 @@ class Launcher(Struct, frozen=True, kw_only=True):
     modules: Sequence[str] = ()
 
 
+# Options of launchers, with "_" for "-": those that hpcrun sets (the world, and what starts), and
+# others by which a misspelt one is known. torch 2.13, DeepSpeed 0.19, Accelerate 1.15; later ones
+# may have more.
+_OWNED_OPTIONS = {
+    "torchrun": "nnodes nproc_per_node node_rank rdzv_backend rdzv_endpoint rdzv_id master_addr "
+    "master_port log_dir no_python module standalone run_path local_addr",
+    "deepspeed": "hostfile include exclude num_nodes num_gpus num_accelerators node_rank "
+    "master_addr master_port no_ssh no_local_rank no_python module launcher force_multi autotuning",
+    "accelerate": "config_file machine_rank num_machines num_processes main_process_ip "
+    "main_process_port rdzv_backend log_dir no_python module multi_gpu cpu gpu_ids "
+    "deepspeed_config_file use_deepspeed same_network",
+}
+_OTHER_OPTIONS = {
+    "torchrun": "max_restarts monitor_interval rdzv_conf role redirects tee local_ranks_filter "
+    "start_method numa_binding signals_to_handle shutdown_timeout virtual_local_rank "
+    "event_log_handler logs_specs",
+    "deepspeed": "bind_cores_to_rank bind_core_list enable_each_rank_log log_level quiet save_pid "
+    "venv_script ssh_port launcher_args",
+    "accelerate": "debug quiet enable_cpu_affinity num_cpu_threads_per_process mixed_precision "
+    "max_restarts monitor_interval rdzv_conf role tee use_fsdp use_megatron_lm dynamo_backend "
+    "dynamo_mode downcast_bf16 main_training_function fsdp_sharding_strategy fsdp_version",
+}
+
 LAUNCHERS = {
     launcher.name: launcher
     for launcher in (
@@ -97,6 +120,79 @@ def check_launcher(spec: JobSpec, found: Findings) -> None:
     if launcher == "none" and spec.framework == "accelerate":
         message = "accelerate, but the command is started as it is; set launcher: accelerate too"
         found.refuse("framework", message)
+
+
+def build_step(job: Job) -> list[tuple[str, str | None]]:
+    """List the options of srun that hpcrun does not lay the world out with; the user's come last.
+
+    No launcher's ranks are MPI's: without --mpi=none the site's default starts a PMI server, and
+    fails where its library is missing. Ranks that srun starts itself may be, and so may a command.
+    """
+    merged: dict[str, str | None] = {}
+    if job.launcher.task == "launcher":
+        merged["mpi"] = "none"
+    elif job.launcher.task == "rank":
+        # Ranks of a node follow one another, whatever the site's or the shell's default is.
+        merged["distribution"] = "block"
+    if job.launcher.task != "command":
+        merged["wait"] = "600"
+    given = {**job.cluster.srun, **job.spec.srun}
+    for option, value in given.items():
+        merged.pop(option, None)
+        if value is not False:
+            merged[option] = None if value is True else str(value)
+    _check_bound(job, merged)
+    return list(merged.items())
+
+
+def build_launcher_args(job: Job) -> list[str]:
+    """Fill the launcher's further options; those that hpcrun sets and misspelt ones are refused."""
+    name, given = job.launcher.name, job.spec.launcher_args
+    if given and name not in _OWNED_OPTIONS:
+        instead = "srun: {OPTION: VALUE} has options of srun" if name == "srun" else "leave it out"
+        job.found.refuse("launcher_args", f"launcher {name} reads none; {instead}")
+        return []
+    owned, others = (table.get(name, "").split() for table in (_OWNED_OPTIONS, _OTHER_OPTIONS))
+    for index, word in enumerate(given):
+        option, where = word.split("=")[0], f"launcher_args[{index}]"
+        plain = option.removeprefix("--").replace("-", "_")
+        if not option.startswith("--") or plain in others:
+            continue
+        close = difflib.get_close_matches(plain, [*others, *owned], 1, cutoff=0.8)
+        if plain in owned:
+            job.found.refuse(where, f"{option}: hpcrun sets it")
+        elif close:
+            meant = "--" + (close[0].replace("_", "-") if "-" in option[2:] else close[0])
+            job.found.refuse(where, f"{option}: {name} has no such option; did you mean {meant}?")
+    return [job.fill(word, f"launcher_args[{index}]") for index, word in enumerate(given)]
+
+
+def decide_binding(job: Job) -> str:
+    """Decide how torchrun binds ranks; "" leaves all cores to each of them.
+
+    On whole nodes the cores next to a GPU are shared out among its ranks, as LUMI's guide has it.
+    """
+    if job.spec.binding == "none" or not job.topology.gpus_per_node:
+        return ""
+    return "exclusive" if job.topology.whole_node else "node"
+
+
+def sees_one_gpu(job: Job) -> bool:
+    """Whether srun gives each rank a GPU of its own, the only one that it sees."""
+    return bool({**job.cluster.srun, **job.spec.srun}.get("gpus-per-task"))
+
+
+def _check_bound(job: Job, step: Mapping[str, str | None]) -> None:
+    where = "srun" if {"gpu-bind", "gpus-per-task"} & job.spec.srun.keys() else "cluster srun"
+    each, bind = step.get("gpus-per-task"), step.get("gpu-bind") or "none"
+    if each is not None and job.launcher.task != "rank":
+        message = f"{each}, but {job.launcher.name} starts the ranks, and its task must see all "
+        job.found.refuse(f"{where}.gpus-per-task", message + "GPUs of the node: set launcher: srun")
+    elif each not in (None, "1"):
+        job.found.refuse(f"{where}.gpus-per-task", f"{each}: a rank has one GPU")
+    elif each is None and bind.removeprefix("verbose,") not in ("none", "verbose"):
+        message = f"{bind}: ranks that see the same GPUs would share one; set launcher: srun and "
+        job.found.refuse(f"{where}.gpu-bind", message + "srun: {gpus-per-task: 1} too, or none")
 
 
 # ---- frameworks --------------------------------------------------------------------------------
@@ -231,6 +327,8 @@ def build_accelerate_config(job: Job) -> dict[str, Any]:
         }
     config["num_machines"] = job.topology.nodes
     config["num_processes"] = job.topology.world_size
+    if decide_binding(job):
+        config["enable_cpu_affinity"] = True
     over = job.spec.accelerate.config if job.spec.accelerate else {}
     for key, message in _faults(config, over):
         job.found.refuse(f"accelerate.config.{key}", message)

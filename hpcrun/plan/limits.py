@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from hpcrun.errors import Problem
-from hpcrun.plan.directives import parse_memory_mb, parse_seconds
+from hpcrun.plan.directives import as_cores, parse_memory_mb, parse_seconds
 from hpcrun.plan.types import Plan
 from hpcrun.spec.job import Cluster, JobSpec, Partition
 
@@ -43,6 +43,7 @@ def find_limits(
     fits_none: list[tuple[str, list[Limit]]] = []
     for name in names:
         facts = cluster.partitions.get(name)
+        facts = facts and as_cores(facts, dict(plan.directives))
         found = [] if facts is None else list(_limits(spec, plan, name, facts))
         if not found:
             return []
@@ -138,15 +139,15 @@ def _gpu_limits(spec: JobSpec, plan: Plan, name: str, facts: Partition) -> Itera
         fix = f"--gpus-per-node {has} --nodes {nodes}"
         fix += f" for {total} GPUs in all" if nodes * has == total else ""
         yield Limit(field, str(wanted), f"partition {name} has {has} {what} a node", key, fix)
-    most, total = facts.max_gpus, wanted * plan.nodes
+    most, total = facts.max_gpus, wanted * plan.all_nodes
     if most is not None and total > most:
         there = f"you can have {most} at once in partition {name}"
-        asked = f"{total} on {plan.nodes} nodes" if plan.nodes > 1 else str(wanted)
+        asked = f"{total} on {plan.all_nodes} nodes" if plan.all_nodes > 1 else str(wanted)
         yield Limit(field, asked, there, "max_gpus", f"ask for {most} at most")
 
 
 def _node_limits(plan: Plan, name: str, facts: Partition) -> Iterator[Limit]:
-    wanted, field = plan.nodes, "resources.nodes"
+    wanted, field = plan.all_nodes, "resources.nodes"
     caps = [
         (facts.max_nodes, "max_nodes", f"gives a job {facts.max_nodes} at most"),
         (facts.nodes, "nodes", f"has {facts.nodes}"),

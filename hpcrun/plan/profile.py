@@ -112,7 +112,7 @@ def _differences(cluster: Cluster, wanted: Cluster) -> Iterator[tuple[list[str],
 def _updated(cluster: Cluster, facts: Facts) -> Cluster:
     """Return the profile as it should be: what was read, and all else as it is."""
     partitions = {
-        name: _merged(cluster.partitions[name], now, facts) if name in cluster.partitions else now
+        name: _merged(cluster, name, now, facts) if name in cluster.partitions else now
         for name, now in facts.partitions.items()
     }
     known = cluster.gpu_types
@@ -133,12 +133,16 @@ def _updated(cluster: Cluster, facts: Facts) -> Cluster:
     )
 
 
-def _merged(before: Partition, now: Partition, facts: Facts) -> Partition:
+def _merged(cluster: Cluster, name: str, now: Partition, facts: Facts) -> Partition:
     """Return a partition as read, in the profile's own spelling where that means the same.
 
-    What only the accounting knows stays where that did not answer.
+    What only the accounting knows stays where that did not answer, and the GPUs that the user has
+    counted where Slurm has no GRES.
     """
+    before = cluster.partitions[name]
     keep: dict[str, Any] = {} if facts.sure else {"max_gpus": before.max_gpus}
+    if cluster.slurm.get("gres") is False and not now.gpus_per_node:
+        keep |= {"gpus_per_node": before.gpus_per_node, "gpu_types": before.gpu_types}
     for key, parse in (
         ("memory_per_node", parse_memory_mb),
         ("memory_per_gpu", parse_memory_mb),
@@ -208,7 +212,7 @@ def profile_text(
     if site is not None and len(site.qos) > 1:
         named = ", ".join(site.qos[:12])
         lines.append(f"# slurm: {{qos: NAME}}  # yours: {named}; else your account's default")
-    add({"fabric": "auto", **chosen}, "internet", "fabric", "setup", "python")
+    add({"fabric": "auto", **chosen}, "slurm", "internet", "fabric", "setup", "python")
     if chosen.get("env"):
         lines += ["env:", *(f"  {key}: {flow(value)}" for key, value in chosen["env"].items())]
     if facts is not None and site is not None:

@@ -170,6 +170,29 @@ def batch_notes(
     ]
 
 
+def resume_notes(
+    spec: JobSpec, script: Script, typed: Sequence[str], when: Sequence[str]
+) -> list[str]:
+    """Note when a run is to go on after some ends, and nothing tells the script from where.
+
+    A script that knows the folder may look there.
+
+    >>> spec, script = JobSpec(script="train.py"), Script("train.py", ScriptFacts())
+    >>> len(resume_notes(spec, script, [], ["preempted"])), resume_notes(spec, script, [], [])
+    (1, [])
+    """
+    folders = ("checkpoint_dir", "run_dir")
+    is_told = bool(spec.checkpoint.resume) or _names(spec, typed, folders)
+    given = any("resume" in word or "checkpoint" in word for word in typed)
+    if not when or is_told or given or script.reads("resume", *folders):
+        return []
+    return [
+        f"survive.when: nothing tells {script.name} from which checkpoint to go on, as far as can "
+        'be seen: each attempt would begin at step 0; checkpoint: {resume: "--resume {resume}"}, '
+        "or read HPCRUN_RESUME"
+    ]
+
+
 def _names(spec: JobSpec, typed: Sequence[str], placeholders: Collection[str]) -> bool:
     texts = [*typed, *spec.env.values()]
     return any(f"{{{name}}}" in text for text in texts for name in placeholders)

@@ -138,7 +138,7 @@ class _Argparse(Parser):
         required = constant(keywords.get("required")) is True or is_needed
         option = Option(
             names=flags or known,
-            required=required and self._nodes.is_made(call),
+            required=required and self._nodes.is_made(call) and not self._is_late(call),
             default=text_of(default),
             number=number if type(number) is int else None,
             choices=_choices(keywords.get("choices")),
@@ -148,8 +148,15 @@ class _Argparse(Parser):
         if flags:
             self.options.append(option)
         elif known:
-            self._expect(self._nodes.is_made(call))
+            self._expect(self._nodes.is_made(call) and not self._is_late(call))
             self.positionals.append(option)
+
+    def _is_late(self, call: ast.Call) -> bool:
+        """Return whether the command line was read before, where this option is added."""
+        here = self._nodes.function_around(call)
+        reads = (each for each in self._nodes.of(ast.Call) if called(each) in _READS)
+        lines = [each.lineno for each in reads if self._nodes.function_around(each) is here]
+        return bool(lines) and max(lines) < call.lineno
 
     def _follow_names(self, made: list[ast.Call]) -> None:
         """Expect that nothing else happens to a parser, or to the arguments that it reads."""

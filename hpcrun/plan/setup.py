@@ -57,12 +57,17 @@ def build_setup(job: Job) -> SetupPlan:
     """Decide what the nodes do first; the profile's modules and commands go before the job's."""
     spec, cluster = job.spec, job.cluster
     where, setup = choose_setup(spec, cluster, f"cluster {cluster.name}")
+    for index, folder in enumerate(spec.setup.module_paths):
+        _check_expanded(folder, f"setup.module_paths[{index}]", job.found)
+    if job.place.node_venv and not [*cluster.setup.node_commands, *spec.setup.node_commands]:
+        message = f"{job.place.node_venv}: only the nodes know where it is, and nothing makes it "
+        job.found.refuse(f"{where}venv", message + "there: set setup.node_commands")
     _check_expanded(cluster.local_dir, f"cluster {cluster.name}: local_dir", job.found)
     container = None
     if setup.container is not None:
         container = _container(setup.container, f"{where}container", job)
     return SetupPlan(
-        modules=[*cluster.setup.modules, *spec.setup.modules],
+        modules=[*cluster.setup.modules, *job.topology.modules, *spec.setup.modules],
         venv=job.place.venv,
         conda=job.place.conda,
         uv=setup.uv,
@@ -77,6 +82,8 @@ def build_setup(job: Job) -> SetupPlan:
             if name.endswith("_config") and value.startswith(LOCAL_DIR)
         ],
         container=container,
+        module_paths=[*cluster.setup.module_paths, *spec.setup.module_paths],
+        node_venv=job.place.node_venv,
     )
 
 
@@ -178,7 +185,8 @@ def _container(container: Container, where: str, job: Job) -> ContainerPlan:
         image = _absolute(image, place.project_dir)
     else:
         image = literal(image)
-    own = [place.run_dir, place.project_dir, place.cache_dir, place.code_dir]
+    saves = job.values["checkpoint_dir"]
+    own = [place.run_dir, place.project_dir, place.cache_dir, place.code_dir, saves]
     outermost = [
         folder
         for folder in dict.fromkeys(own)
@@ -204,6 +212,9 @@ def _container(container: Container, where: str, job: Job) -> ContainerPlan:
         if bad:
             message = f"{folder}: a container cannot be given a folder with {bad[0]!r} in its name"
             found.refuse(where, message)
+    options = container.options
+    if job.rocm and runtime != "pyxis" and "--rocm" not in options:
+        options = ["--rocm", *options]
     return ContainerPlan(
-        runtime=runtime or "apptainer", image=image, mounts=mounts, options=container.options
+        runtime=runtime or "apptainer", image=image, mounts=mounts, options=options
     )

@@ -42,7 +42,8 @@ class Site(Struct, frozen=True, kw_only=True):
     """A cluster as a profile has it.
 
     ``left_out``: partitions that the user cannot use, and why. ``notes``: comments on partitions.
-    ``partition``: where a training job belongs, as far as can be seen.
+    ``partition``: where a training job belongs, as far as can be seen. ``named_gpus`` are
+    partitions whose names say GPUs, where Slurm counts none on any node.
     """
 
     partitions: dict[str, Partition]
@@ -53,6 +54,7 @@ class Site(Struct, frozen=True, kw_only=True):
     accounts: list[str] = []
     account: str | None = None
     qos: list[str] = []
+    named_gpus: list[str] = []
 
 
 class _Kind(Struct, frozen=True):
@@ -61,6 +63,7 @@ class _Kind(Struct, frozen=True):
     nodes: int
     gpus: dict[str, int]
     cpus: int
+    threads: int
     memory: int
     features: list[str]
 
@@ -94,6 +97,10 @@ def build_site(
         name: _partition(row, usable[name], gpu_types, answers) for name, row in rows.items()
     }
     notes = {name: _notes(row, usable[name], answers) for name, row in rows.items()}
+    counts = any(kind.count for nodes in kinds.values() for kind in nodes)
+    named_gpus = [name for name in rows if not counts and _says_gpus(name)]
+    for name in named_gpus:
+        notes[name].append("LOOK: its name says GPUs, and Slurm counts none: set gpus_per_node")
     listed = answers.associations or []
     accounts = list(dict.fromkeys(one.account for one in listed))
     charged = [one.default_account for one in listed if one.default_account in accounts]
@@ -102,10 +109,11 @@ def build_site(
         gpu_types=gpu_types,
         left_out=left_out,
         notes={name: lines for name, lines in notes.items() if lines},
-        partition=_usual(list(rows.values()), partitions, usable),
+        partition=_usual(list(rows.values()), partitions, usable, named_gpus),
         accounts=accounts,
         account=next(iter([*charged, *accounts]), None),
         qos=sorted({name for one in answers.associations or [] for name in one.qos}),
+        named_gpus=named_gpus,
     )
 
 
@@ -136,7 +144,8 @@ def _kinds(row: PartitionRow, answers: Answers) -> list[_Kind]:
         if row.max_memory_per_cpu:
             memory = min(memory, row.max_memory_per_cpu * cpus)
         gpus = node_gpus(node.gres)
-        kind = _Kind(node.nodes, gpus, cpus, memory, sorted(node.features))
+        threads = limits.threads if limits else 1
+        kind = _Kind(node.nodes, gpus, cpus, threads, memory, sorted(node.features))
         for index, other in enumerate(found):
             if structs.replace(other, nodes=kind.nodes) == kind:
                 found[index] = structs.replace(other, nodes=other.nodes + kind.nodes)
@@ -157,23 +166,19 @@ def _gpu_types(
     found = [GpuType(gres=kind) for kind in sorted(typed)]
     plain = {name: [k for k in nodes if "" in k.gpus] for name, nodes in kinds.items()}
     features = {
-        feature
-        for nodes in plain.values()
-        for one in nodes
-        for feature in one.features
-        if architecture(feature)
+        feature for nodes in plain.values() for one in nodes for feature in _type_features(one)
     }
     found += [GpuType(constraint=feature) for feature in sorted(features)]
     for name, nodes in sorted(plain.items()):
-        if nodes and architecture(name) and not any(_type_feature(one) for one in nodes):
+        if nodes and architecture(name) and not any(map(_type_features, nodes)):
             found.append(GpuType(partition=name))
     return _named(found, known)
 
 
-def _type_feature(kind: _Kind) -> str | None:
-    """Return the feature that names a node's GPUs, where exactly one does."""
+def _type_features(kind: _Kind) -> list[str]:
+    """Return the features that name a node's GPUs, as v100 and v100-32g, where all mean one."""
     named = [feature for feature in kind.features if architecture(feature)]
-    return named[0] if len({model(name) for name in named}) == 1 else None
+    return named if len({model(name) for name in named}) == 1 else []
 
 
 def _site_name(gpu_type: GpuType) -> str:
@@ -192,6 +197,16 @@ def _named(found: Sequence[GpuType], known: Mapping[str, GpuType]) -> dict[str, 
     return made
 
 
+def _says_gpus(partition: str) -> bool:
+    """Return whether a partition's name says that its nodes have GPUs.
+
+    >>> [_says_gpus(name) for name in ("gpu-a100-dev", "gh", "h100", "rtx-dev", "normal", "vm")]
+    [True, True, True, True, False, False]
+    """
+    words = re.findall(r"[a-z]+", partition.lower())
+    return architecture(partition) is not None or not {"gpu", "gpus", "rtx", "gh"}.isdisjoint(words)
+
+
 # ---- one partition -----------------------------------------------------------------------------
 
 
@@ -208,11 +223,13 @@ def _partition(
     cpu_share = min((kind.cpus // kind.count for kind in with_gpus), default=0)
     memory_share = min((kind.memory // kind.count for kind in with_gpus), default=0)
     nodes = sum(kind.nodes for kind in kinds)
+    threads = {kind.threads for kind in kinds}
     return Partition(
         nodes=nodes,
         gpus_per_node=gpus,
         gpu_types=_types_of(row.name, kinds, types),
         cpus_per_node=max(cpus, 1),
+        threads_per_core=threads.pop() if len(threads) == 1 and threads != {1} else None,
         memory_per_node=memory_text(memory) if memory > 1 else None,
         cpus_per_gpu=max(cpu_share, 1) if gpus and cpu_share != cpus // gpus else None,
         memory_per_gpu=memory_text(memory_share)
@@ -233,9 +250,9 @@ def _types_of(partition: str, kinds: list[_Kind], types: Mapping[str, GpuType]) 
     found: dict[str, int] = {}
     for kind in kinds:
         for own, count in kind.gpus.items():
-            name = names.get(own or _type_feature(kind) or partition)
-            if name:
-                found[name] = max(found.get(name, 0), count)
+            for word in [own] if own else _type_features(kind) or [partition]:
+                if name := names.get(word):
+                    found[name] = max(found.get(name, 0), count)
     return dict(sorted(found.items()))
 
 
@@ -280,6 +297,7 @@ def _usual(
     rows: Sequence[PartitionRow],
     partitions: Mapping[str, Partition],
     kinds: Mapping[str, list[_Kind]],
+    named_gpus: Collection[str],
 ) -> str | None:
     """Choose the partition of jobs that name none: with GPUs, up, the site's default if it can be.
 
@@ -288,7 +306,7 @@ def _usual(
 
     def rank(row: PartitionRow) -> tuple[bool | int, ...]:
         gpus = sum(kind.nodes * kind.count for kind in kinds[row.name])
-        mine = (partitions[row.name].gpus_per_node or 0) > 0
+        mine = (partitions[row.name].gpus_per_node or 0) > 0 or row.name in named_gpus
         open_ = row.state in ("", "UP") and not row.needs_reservation
         usual = not _UNUSUAL.search(row.name)
         alike = len({kind.count for kind in kinds[row.name]}) == 1

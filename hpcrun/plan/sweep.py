@@ -108,6 +108,7 @@ def build_array(plans: Sequence[Plan], spec: JobSpec, sweep_id: str) -> Plan:
     differs.
     """
     first = plans[0]
+    _check_folders(plans, spec)
     common = _shared_directives(first)
     for plan in plans[1:]:
         other = _shared_directives(plan)
@@ -128,6 +129,21 @@ def build_array(plans: Sequence[Plan], spec: JobSpec, sweep_id: str) -> Plan:
     return structs.replace(
         first, run_id=sweep_id, name=own["job-name"], directives=directives, notes=notes
     )
+
+
+def _check_folders(plans: Sequence[Plan], spec: JobSpec) -> None:
+    """Refuse runs that save into one folder: each would go on from the others' checkpoints."""
+    seen: dict[str, str] = {}
+    for plan in plans:
+        other = seen.setdefault(plan.checkpoint_dir, plan.name)
+        if other != plan.name:
+            names = "-".join(f"{{{name}}}" for name in spec.sweep if not _is_job_key(name))
+            own = f"; or {plan.checkpoint_dir}/{names}" if names else ""
+            raise InputError(
+                f"checkpoint.dir: {other} and {plan.name} would both save to "
+                f"{plan.checkpoint_dir}, and go on from each other's checkpoints",
+                fix=f"a folder below each run's own, as checkpoint.dir: checkpoints{own}",
+            )
 
 
 def _check_keys(spec: JobSpec, extra_args: Sequence[str]) -> list[Problem]:
@@ -207,7 +223,7 @@ def _change_texts(spec: JobSpec, change: Callable[[str], str]) -> JobSpec:
     def env(variables: Mapping[str, str]) -> dict[str, str]:
         return {name: change(value) for name, value in variables.items()}
 
-    deepspeed = spec.deepspeed
+    deepspeed, folder = spec.deepspeed, spec.checkpoint.dir
     if deepspeed is not None and deepspeed.offload.nvme_path is not None:
         offload = structs.replace(deepspeed.offload, nvme_path=change(deepspeed.offload.nvme_path))
         deepspeed = structs.replace(deepspeed, offload=offload)
@@ -219,6 +235,7 @@ def _change_texts(spec: JobSpec, change: Callable[[str], str]) -> JobSpec:
         nccl=structs.replace(spec.nccl, env=env(spec.nccl.env)),
         stage={change(source): change(target) for source, target in spec.stage.items()},
         deepspeed=deepspeed,
+        checkpoint=structs.replace(spec.checkpoint, dir=folder and change(folder)),
     )
 
 

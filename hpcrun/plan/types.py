@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from hpcrun.spec.job import ContainerRuntime, EnvironmentKind, FrameworkName
+from hpcrun.spec.job import ContainerRuntime, EndCause, EnvironmentKind, FrameworkName
 
 
 class Place(Struct, frozen=True, kw_only=True):
@@ -14,7 +14,8 @@ class Place(Struct, frozen=True, kw_only=True):
 
     ``shared_code`` is the folder of a copy of the code that several runs have in common;
     ``checkpoint_dir`` is that of another run, which this one goes on from. ``venv``
-    and ``conda`` are what to activate before ``python`` trains. ``hosts`` are those of a hostfile,
+    and ``conda`` are what to activate before ``python`` trains, ``node_venv`` on each node, where
+    its variables are known. ``hosts`` are those of a hostfile,
     where there is no Slurm. ``debug`` asks for diagnosis in this one run; ``inherited`` are the
     submitting shell's variables.
     """
@@ -26,6 +27,7 @@ class Place(Struct, frozen=True, kw_only=True):
     cache_dir: str
     python: str
     venv: str | None = None
+    node_venv: str | None = None
     conda: str | None = None
     shared_code: str | None = None
     checkpoint_dir: str | None = None
@@ -42,8 +44,9 @@ class Place(Struct, frozen=True, kw_only=True):
 class Dependency(Struct, frozen=True):
     """What a run comes after.
 
-    ``job_id`` is the Slurm id of the job that must end well first; None when it has done so
-    already. ``checkpoint_dir`` is that run's; None where it is several, or no run of hpcrun's.
+    ``job_id`` is the Slurm id of the job that must end well first (of several: with colons); None
+    when it has done so already. ``checkpoint_dir`` is that run's; None where it is several, or no
+    run of hpcrun's.
     """
 
     job_id: str | None
@@ -99,6 +102,33 @@ class SetupPlan(Struct, frozen=True, kw_only=True):
     local_dir: str
     own_files: list[str]
     container: ContainerPlan | None
+    module_paths: list[str] = []
+    node_venv: str | None = None
+
+
+class SurvivePlan(Struct, frozen=True, kw_only=True):
+    """What the harness does as an attempt ends.
+
+    ``when`` are the ends that the run goes on after, in at most ``max_attempts``. ``warned`` is how
+    many seconds before the time limit Slurm signals the batch script, None: never; with ``saves``
+    the ranks get ``signal`` then. After ``stalled_after`` seconds without a step the run has
+    stalled; None: that is learned. ``resume`` are words of the program where there is a checkpoint;
+    ``resumes``: the job says where it saves, so one that saves nothing there gets nowhere.
+    Of those ``keep`` stay, None: all; a folder is whole with the file ``marker``, if one is named.
+    ``spare_nodes`` are in the job beside its nodes.
+    """
+
+    when: list[EndCause] = []
+    max_attempts: int = 1
+    warned: int | None = None
+    saves: bool = False
+    signal: str = "TERM"
+    stalled_after: int | None = None
+    resume: list[str] = []
+    resumes: bool = False
+    keep: int | None = None
+    marker: str | None = None
+    spare_nodes: int = 0
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -108,7 +138,9 @@ class Plan(Struct, frozen=True, kw_only=True):
     the program: it has its own.
 
     ``launcher`` is a name of plan.launchers. ``hosts`` are those of a hostfile.
-    ``directives`` are sbatch long options in order; None is an option without a value.
+    ``directives`` are sbatch long options in order; None is an option without a value; ``step`` are
+    those of srun beside nodes and tasks. ``launcher_args`` follow the launcher's own options, and
+    with ``binding`` it puts each rank next to its GPU, in torchrun's word for how.
     """
 
     hpcrun_version: str
@@ -122,6 +154,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     checkpoint_dir: str
     python: str
     launcher: str
+    launcher_args: list[str]
+    binding: str
     framework: FrameworkName
     accelerator: str
     precision: str | None
@@ -139,6 +173,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     reference_trainer: bool
     snapshot: bool
     directives: list[tuple[str, str | None]]
+    step: list[tuple[str, str | None]]
     environment_kind: EnvironmentKind
     environment: list[Section]
     setup: SetupPlan
@@ -147,7 +182,14 @@ class Plan(Struct, frozen=True, kw_only=True):
     accelerate_config: dict[str, Any] | None = None
     hosts: list[str] = []
     log_patterns: list[str] = []
+    preflight: bool | Literal["full"] = False
+    survive: SurvivePlan = SurvivePlan()
     notes: list[str] = []
+
+    @property
+    def all_nodes(self) -> int:
+        """Those of the job: the ranks' and the spare ones."""
+        return self.nodes + self.survive.spare_nodes
 
 
 def label(values: Mapping[str, str]) -> str:

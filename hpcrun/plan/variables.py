@@ -111,7 +111,12 @@ RULES = [
         value=On,
     ),
     # NCCL user guide, Debugging: not to be retained in scripts
-    Rule("NCCL_(ALGO|PROTO|NTHREADS|BUFFSIZE)", f"NCCL chooses it by the topology: {_DIAGNOSIS}"),
+    # docs.cscs.ch, NCCL: since NCCL 2.27 LL128 is slower on Slingshot, and ^LL128 turns it off
+    Rule(
+        "NCCL_(ALGO|PROTO|NTHREADS|BUFFSIZE)",
+        f"NCCL chooses it by the topology: {_DIAGNOSIS}",
+        value=r"(?s)(?!\^LL128$).*",
+    ),
     # NCCL user guide: -1 (dynamic) since 2.21
     Rule(
         "NCCL_IB_GID_INDEX",
@@ -142,8 +147,12 @@ RULES = [
 _SPELLED = re.compile(r"(NCCL|TORCH_NCCL|TORCH_FR|FI_(CXI|EFA|MR|HMEM|PROVIDER))_?[A-Z0-9_]*")
 
 
-def check_variables(env: Mapping[str, str], path: str, fabric: str, found: Findings) -> None:
+def check_variables(
+    env: Mapping[str, str], path: str, fabric: str, found: Findings, *, gpus: int = 0
+) -> None:
     """Report what is wrong with the user's own variables; ``path`` is where they are set.
+
+    ``gpus`` is how many the job wants of each node, where it has all of them.
 
     >>> found = Findings()
     >>> check_variables({"NCCL_SOCKET_IFNAMES": "eth0"}, "env", "auto", found)
@@ -152,6 +161,10 @@ def check_variables(env: Mapping[str, str], path: str, fabric: str, found: Findi
     """
     for name, value in env.items():
         rule = find_rule(name, value, fabric)
+        if gpus and name.endswith("_VISIBLE_DEVICES"):
+            listed = value.count(",") + 1
+            if listed >= gpus and value == ",".join(map(str, range(listed))):
+                continue
         if rule is None:
             meant = misspelt(name)
             if meant:

@@ -18,7 +18,10 @@ from hpcrun.plan.types import Plan
 from hpcrun.render.quoting import FILTERS, quote_bash, quote_expanded, quote_word
 
 # Files that are the same in every run.
-FIXED = ("harness.sh", "hardware.sh", "setup.sh", "local.sh", "hosts.sh")
+FIXED = (
+    *("harness.sh", "hardware.sh", "setup.sh", "local.sh", "hosts.sh"),
+    *("preflight.sh", "watch.sh", "survive.sh", "claim.sh", "checkpoints.sh"),
+)
 
 
 class RenderedFile(msgspec.Struct, frozen=True):
@@ -41,6 +44,8 @@ def render_files(plan: Plan, templates: jinja2.Environment) -> list[RenderedFile
         RenderedFile(name, _render(templates, name, values)) for name in ("job.sbatch", "node.sh")
     ]
     files += [RenderedFile(name, _shipped_text(templates, name)) for name in FIXED]
+    if plan.preflight == "full":
+        files.append(RenderedFile("preflight.py", _shipped_text(templates, "preflight.py")))
     if plan.deepspeed_config is not None:
         text = json.dumps(plan.deepspeed_config, indent=2) + "\n"
         files.append(RenderedFile("deepspeed.json", text))
@@ -83,7 +88,7 @@ def _template_values(plan: Plan) -> dict[str, object]:
         "pyxis": pyxis_options(plan),
         "apptainer": _apptainer_options(plan),
         "kept": _kept_variables(plan),
-        "program_lines": program_lines(plan.program),
+        "program_lines": program_lines(plan.program) + resume_lines(plan.survive.resume),
     }
 
 
@@ -104,16 +109,13 @@ def srun_argv(plan: Plan) -> list[str]:
         return [launcher.remote, plan.python or "python3", *plan.hosts]
     argv = ["srun", f"--nodes={plan.nodes}", f"--ntasks={plan.nodes * plan.tasks_per_node}"]
     argv.append(f"--ntasks-per-node={plan.tasks_per_node}")
-    if launcher.task == "rank":
-        # Ranks of a node follow one another, whatever the site's or the shell's default is.
-        argv.append("--distribution=block")
     if "cpus-per-task" in dict(plan.directives):
         cpus = plan.cpus_per_rank * plan.ranks_per_node // plan.tasks_per_node
         argv.append(f"--cpus-per-task={cpus}")
     argv.append("--kill-on-bad-exit=1")
-    if launcher.task != "command":
-        argv.append("--wait=600")
-    return argv
+    return argv + [
+        f"--{option}" if value is None else f"--{option}={value}" for option, value in plan.step
+    ]
 
 
 def pyxis_options(plan: Plan) -> list[str]:
@@ -176,6 +178,15 @@ def program_lines(program: list[str]) -> list[str]:
         else:
             lines[-1] += " " + quote_word(word)
     return lines
+
+
+def resume_lines(words: list[str]) -> list[str]:
+    """Write the words that are there only where there is a checkpoint to go on from.
+
+    >>> print(*resume_lines(["--resume", "${HPCRUN_RESUME}"]))
+    ${HPCRUN_RESUME:+--resume "$HPCRUN_RESUME"}
+    """
+    return [f"${{HPCRUN_RESUME:+{' '.join(map(quote_word, words))}}}"] if words else []
 
 
 # ---- Jinja --------------------------------------------------------------------------------------

@@ -191,6 +191,8 @@ def _running(run: ParsedRun) -> Iterator[tuple[str, str, list[Fact]]]:
         if known:
             text += f", {count_of(sum(known), 'step')} lost"
             columns.append(("steps lost", f"{sum(known)}"))
+        causes = dict.fromkeys(each.cause for each in curve.restarts if each.cause)
+        text += f", after {', '.join(causes)}" if causes else ""
         yield "restarts", text, columns
 
 

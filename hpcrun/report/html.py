@@ -49,6 +49,7 @@ from hpcrun.report.facts import (
 )
 from hpcrun.report.files import package_of
 from hpcrun.views.numbers import GIB, count_of, format_bytes, format_value, number
+from hpcrun.views.status import ATTEMPT
 from hpcrun.views.table import printable
 
 _PARTS = Path(__file__).parent / "page"
@@ -109,6 +110,7 @@ def html_text(runs: Sequence[ParsedRun]) -> str:
         table=_table(runs),
         tiles=_tiles(runs),
         settings=_settings(runs),
+        attempt_headings=ATTEMPT,
     )
 
 
@@ -148,15 +150,20 @@ def _point_text(name: str, point: Point | None) -> str:
 
 
 def _restart_text(run: ParsedRun, restart: Restart) -> str:
+    text = f"attempt {restart.attempt}{_cause_text(restart)}: "
     if restart.resumed_at is not None:
-        text = f"attempt {restart.attempt}: from step {restart.resumed_at}"
+        text += f"from step {restart.resumed_at}"
     elif run.curve.steps(LOSS)[:1] == [None]:
-        text = f"attempt {restart.attempt}: resumed"
+        text += "resumed"
     else:
-        text = f"attempt {restart.attempt}: no training loss"
+        text += "no training loss"
     if restart.lost_at is not None:
         text += f", after step {restart.lost_at}"
     return text + _replayed_text(restart)
+
+
+def _cause_text(restart: Restart) -> str:
+    return f" after {restart.cause}" if restart.cause else ""
 
 
 def _replayed_text(restart: Restart) -> str:
@@ -249,8 +256,8 @@ def _run(run: ParsedRun) -> dict[str, Any]:
     restarts = [
         {
             "at": restart.resumed_at,
-            "text": f"attempt {restart.attempt} from step {restart.resumed_at}"
-            + _replayed_text(restart),
+            "text": f"attempt {restart.attempt}{_cause_text(restart)}"
+            f" from step {restart.resumed_at}{_replayed_text(restart)}",
         }
         for restart in run.curve.restarts
         if restart.resumed_at is not None

@@ -247,6 +247,7 @@ def _remarks(
 
     for index, run in enumerate(runs):
         of = f"{run.source}: " if len(runs) > 1 else ""
+        warnings += remarks("failed: ", [of + run.failure] * bool(run.failure), look, is_window)
         warnings += remarks("warning: ", [of + text for text in run.warnings], look, is_window)
         if run.curve.metrics:
             notes += remarks("note: ", [of + text for text in run.curve.notes], look, is_window)

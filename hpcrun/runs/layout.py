@@ -1,12 +1,18 @@
-"""The run folder: every name in it, in one place."""
+"""The run folder: every name in it, in one place; and how one is made."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 from datetime import datetime, timezone
+from itertools import chain
 from pathlib import Path
+from stat import S_IMODE
 
 from msgspec import Struct
+
+from hpcrun.errors import InputError
 
 # Run ids: time (UTC), the job's name, four characters for the second's fraction and chance. These
 # sort as text in the order of the digits that they stand for.
@@ -100,7 +106,8 @@ class RunFolder(Struct, frozen=True):
     submitted = Part(SUBMITTED)
     secrets = Part(SECRETS)  # 0600
     secret_marks = Part("secret_marks.json")  # 0600; no values: secrets/mask.py
-    # the job: attempts/N/{begin.json,beat,hostfile,failures/,end.json} logs/N/{rank-R,node-K}.log
+    # the job: attempts/N/{begin.json,beat,hostfile,failures/,end.json,stall.json,
+    # stacks/} logs/N/{rank-R,node-K}.log logs/flight-R
     attempts = Part("attempts")
     logs = Part("logs")
     # Slurm
@@ -109,6 +116,7 @@ class RunFolder(Struct, frozen=True):
     cancelled = Part("cancelled.json")
     # readers
     seen = Part("cache/seen.json")
+    why = Part("cache/why.json")
     # resubmit, and submit --after, in the earlier run: NEW_RUN.json for each that uses this one's
     # checkpoints; resubmit also writes resubmitted.json in the new one
     successors = Part("successors")
@@ -156,3 +164,43 @@ def sweep_id_of(name: str) -> str | None:
     """
     sweep_id = name.removesuffix(ARRAY)
     return sweep_id if sweep_id != name and RUN_ID.fullmatch(sweep_id) else None
+
+
+# ---- making one
+
+
+def create_run_folder(path: Path, *, is_array: bool = False) -> RunFolder:
+    """Make a new run folder with its empty parts, or that of a sweep's array. Raises InputError.
+
+    Nobody else can write there, whatever the umask, which the job inherits: it runs what is there.
+    The modes are named, since a default ACL replaces the umask.
+    """
+    folder = RunFolder(path)
+    umask = os.umask(0o077)
+    os.umask(umask | 0o022)
+    try:
+        path.mkdir(0o755, parents=True)
+        if not is_array:
+            folder.attempts.mkdir(0o755)
+            folder.logs.mkdir(0o755)
+    except OSError as error:
+        what = "cannot make the sweep's folder" if is_array else "cannot make the run folder"
+        raise InputError(
+            f"{error.filename or path}: {what}: {error.strerror}",
+            fix="set runs_dir in hpcrun.yaml to a folder that you can write and the nodes can see",
+        ) from error
+    finally:
+        os.umask(umask)
+    return folder
+
+
+def expire_caches(run: RunFolder) -> None:
+    """Make a network file system show what the nodes wrote.
+
+    Clients of NFS cache what a folder holds for up to a minute (acdirmax); setting its mode, to
+    what it is, asks the server again.
+    """
+    inner = (parent.glob("[0-9]*") for parent in (run.attempts, run.logs))
+    for folder in chain((run.path, run.attempts, run.logs), chain.from_iterable(inner)):
+        with contextlib.suppress(OSError):
+            folder.chmod(S_IMODE(folder.stat().st_mode))

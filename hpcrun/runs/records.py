@@ -7,9 +7,8 @@ Writes appear by atomic rename; nothing is locked.
 import contextlib
 import json
 import os
-from itertools import chain
+import stat
 from pathlib import Path
-from stat import S_IMODE
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -17,10 +16,11 @@ from msgspec import Struct, field, structs
 
 from hpcrun import files
 from hpcrun.errors import HpcrunError, InputError
-from hpcrun.ownership import is_own, whose
+from hpcrun.ownership import is_own, stranger, whose
 from hpcrun.plan.types import Plan
 from hpcrun.runs import layout
 from hpcrun.runs.layout import RunFolder, SweepFolder
+from hpcrun.runs.stalls import Stall
 from hpcrun.structs import decodable
 
 T = TypeVar("T")
@@ -166,10 +166,14 @@ class Begin(Struct, frozen=True, kw_only=True):
     pid: int
     nodes: str
     begun_at: float
+    successor: JobId | None = None  # waits to go on, where Slurm may not start this job again
 
 
 class Failure(Struct, frozen=True, kw_only=True):
-    """The process that failed first; ``rank`` None: a launcher failed before any rank did."""
+    """The process that failed first; ``rank`` None: a launcher failed before any rank did.
+
+    ``why``: the node is not fit for the job, as a check of it found.
+    """
 
     rank: int | None
     local_rank: int | None = None
@@ -178,10 +182,16 @@ class Failure(Struct, frozen=True, kw_only=True):
     exit_code: int
     signal: int | None
     at: float
+    why: str | None = None
 
 
 class End(Struct, frozen=True, kw_only=True):
-    """An attempt ended; ``stopped_by`` is the signal that asked it to (TERM, INT, HUP)."""
+    """An attempt ended; ``stopped_by`` is the signal that asked it to (TERM, INT, HUP).
+
+    ``why`` is one of the words of ``runs.ends``, None in records of older versions. ``next``: how
+    the run goes on, "requeue", "relaunch" (in the same job) or the id of the next one; None where
+    it does not, and then ``note`` may say why. ``checkpoint`` is the newest whole one at that time.
+    """
 
     attempt: int
     job_id: JobId
@@ -191,15 +201,29 @@ class End(Struct, frozen=True, kw_only=True):
     first_failure: Failure | None
     begun_at: float
     ended_at: float
+    why: str | None = None
+    next: Annotated[str, msgspec.Meta(pattern=r"\A(requeue|relaunch|[0-9]+)\Z")] | None = None
+    note: str | None = None
+    checkpoint: str | None = None
 
 
 class Attempt(Struct, frozen=True, kw_only=True):
-    """One start of the run, as far as its records show; ``beat`` in epoch seconds."""
+    """One start of the run, as far as its records show; ``beat`` in epoch seconds.
+
+    ``moved``: when its first step was seen, up to half a minute late. ``first_step``, ``last_step``
+    are those that its log shows, where they were looked for: of a run with several attempts.
+    ``warnings``: what was odd about its nodes, where it was looked for.
+    """
 
     index: int
     begin: Begin | None = None
     beat: float | None = None
     end: End | None = None
+    stall: Stall | None = None
+    moved: float | None = None
+    first_step: int | None = None
+    last_step: int | None = None
+    warnings: list[str] = []
 
     def seconds(self, now: float | None = None) -> float | None:
         """How long it ran: to its end, until ``now``, or to its last sign of life."""
@@ -220,6 +244,7 @@ class History(Struct, frozen=True, kw_only=True):
     cancelled: Cancelled | None = None
     seen: Seen | None = None
     attempts: list[Attempt] = field(default_factory=list)
+    gone_on_as: str | None = None  # its successor, where Slurm has seen the last attempt's job end
 
     @property
     def copy_of(self) -> str | None:
@@ -228,8 +253,20 @@ class History(Struct, frozen=True, kw_only=True):
         return made_as if made_as != self.run_id else None
 
     @property
+    def chained(self) -> str | None:
+        """The job that has the run now, where one attempt or more were another's."""
+        record = self.end or (self.last.begin if self.last is not None else None)
+        if record is None or self.submitted is None or self.is_local or self.copy_of is not None:
+            return None
+        after = self.end.next if self.end is not None else self.gone_on_as
+        now = record.job_id if after in (None, "requeue", "relaunch") else after
+        return now if now != self.submitted.job_id else None
+
+    @property
     def job_id(self) -> str | None:
         """The Slurm id: as sbatch printed it, else as the job itself recorded it."""
+        if self.chained is not None:
+            return self.chained
         if self.submitted is not None:
             return self.submitted.job_id
         begin = self.last.begin if self.last is not None else None
@@ -243,7 +280,9 @@ class History(Struct, frozen=True, kw_only=True):
     @property
     def tag(self) -> str:
         """The last part of the job's WorkDir: the run's folder, or that of its sweep."""
-        return self.run_id if self.task is None else f"{self.task.sweep_id}{layout.ARRAY}"
+        if self.task is None or self.chained is not None:
+            return self.run_id
+        return f"{self.task.sweep_id}{layout.ARRAY}"
 
     @property
     def last(self) -> Attempt | None:
@@ -332,43 +371,6 @@ def read_if_there(path: Path, type_: type[T]) -> T | None:
     return read_record(path, type_) if path.exists() else None
 
 
-def create_run_folder(path: Path, *, is_array: bool = False) -> RunFolder:
-    """Make a new run folder with its empty parts, or that of a sweep's array. Raises InputError.
-
-    Nobody else can write there, whatever the umask, which the job inherits: it runs what is there.
-    The modes are named, since a default ACL replaces the umask.
-    """
-    folder = RunFolder(path)
-    umask = os.umask(0o077)
-    os.umask(umask | 0o022)
-    try:
-        path.mkdir(0o755, parents=True)
-        if not is_array:
-            folder.attempts.mkdir(0o755)
-            folder.logs.mkdir(0o755)
-    except OSError as error:
-        what = "cannot make the sweep's folder" if is_array else "cannot make the run folder"
-        raise InputError(
-            f"{error.filename or path}: {what}: {error.strerror}",
-            fix="set runs_dir in hpcrun.yaml to a folder that you can write and the nodes can see",
-        ) from error
-    finally:
-        os.umask(umask)
-    return folder
-
-
-def expire_caches(run: RunFolder) -> None:
-    """Make a network file system show what the nodes wrote.
-
-    Clients of NFS cache what a folder holds for up to a minute (acdirmax); setting its mode, to
-    what it is, asks the server again.
-    """
-    inner = (parent.glob("[0-9]*") for parent in (run.attempts, run.logs))
-    for folder in chain((run.path, run.attempts, run.logs), chain.from_iterable(inner)):
-        with contextlib.suppress(OSError):
-            folder.chmod(S_IMODE(folder.stat().st_mode))
-
-
 def holds_any(folder: Path) -> bool:
     """Return whether there is anything in a folder; False for one that cannot be read."""
     try:
@@ -388,6 +390,8 @@ def read_history(folder: RunFolder) -> History:
                 begin=read_record(where / "begin.json", Begin),
                 beat=read_record(where / "beat", float),
                 end=read_record(where / "end.json", End),
+                stall=read_stall(folder, index),
+                moved=read_record(where / "moved", float),
             )
         )
     task = read_task(folder)
@@ -434,17 +438,28 @@ def read_brief(
         # By whom is not shown in a listing, so no file is opened.
         cancelled=Cancelled(cancelled_at=at, user="") if at else None,
         seen=seen,
-        attempts=[_brief_attempt(folder.attempts, index) for index in attempt_indices(folder)],
+        attempts=[_brief_attempt(folder, index) for index in attempt_indices(folder)],
     )
 
 
-def _brief_attempt(attempts: Path, index: int) -> Attempt:
-    where = attempts / str(index)
+def _brief_attempt(folder: RunFolder, index: int) -> Attempt:
+    where = folder.attempts / str(index)
     end = read_if_there(where / "end.json", End)
     if end is not None:
         return Attempt(index=index, end=end)
     begin, beat = read_record(where / "begin.json", Begin), stamp_of(where / "beat")
-    return Attempt(index=index, begin=begin, beat=beat / 1e9 if beat else None)
+    stall = read_stall(folder, index)
+    return Attempt(index=index, begin=begin, beat=beat / 1e9 if beat else None, stall=stall)
+
+
+def read_stall(folder: RunFolder, index: int) -> Stall | None:
+    """Read what an attempt that does not move on is at, and who holds it up."""
+    stall = read_if_there(folder.attempts / str(index) / "stall.json", Stall)
+    if stall is None:
+        return None
+    from hpcrun.runs import flight  # here: few runs stall
+
+    return flight.judged(stall, folder.attempts / str(index), folder.logs)
 
 
 def stamp_of(path: Path) -> int:
@@ -457,7 +472,8 @@ def stamp_of(path: Path) -> int:
 
 def remove_secrets(folder: RunFolder) -> None:
     """Remove the values of a run's secrets; an attempt on hosts of a hostfile has them, too."""
-    for path in (folder.secrets, *folder.attempts.glob("*/environment")):
+    attempts = (folder.attempts / str(index) for index in attempt_indices(folder))
+    for path in (folder.secrets, *(attempt / "environment" for attempt in attempts)):
         with contextlib.suppress(OSError):
             path.unlink()
 
@@ -468,15 +484,14 @@ def attempt_indices(folder: RunFolder) -> list[int]:
     File systems count a folder's subfolders among its links (not all do: btrfs), so that it is
     known when all are found.
     """
-    try:
-        links = os.stat(folder.attempts).st_nlink  # noqa: PTH116
-    except OSError:
+    info = _folder_at(folder.attempts)
+    if info is None:
         return []
-    wanted = links - 2
+    wanted = info.st_nlink - 2
     found: list[int] = []
     index = gap = 0
     while wanted >= 0 and len(found) < wanted and gap < _GAP:
-        is_there = (folder.attempts / str(index)).is_dir()
+        is_there = _folder_at(folder.attempts / str(index)) is not None
         found += [index] * is_there
         gap = 0 if is_there else gap + 1
         index += 1
@@ -484,9 +499,24 @@ def attempt_indices(folder: RunFolder) -> list[int]:
         return found
     try:
         with os.scandir(folder.attempts) as entries:
-            return sorted(int(entry.name) for entry in entries if entry.name.isdecimal())
+            names = [entry.name for entry in entries if entry.name.isdecimal()]
     except OSError:
         return []
+    return sorted(int(name) for name in names if _folder_at(folder.attempts / name))
+
+
+def _folder_at(path: Path) -> os.stat_result | None:
+    """Look at a folder; None where there is none, or only behind a link of somebody else's."""
+    try:
+        info = os.lstat(path)
+        if stat.S_ISLNK(info.st_mode):
+            if who := stranger(info):
+                files.remark(f"{path}: a link that belongs to {who}: it is passed over")
+                return None
+            info = os.stat(path)  # noqa: PTH116 - of thousands of runs
+    except OSError:
+        return None
+    return info if stat.S_ISDIR(info.st_mode) else None
 
 
 def begun_as(path: Path) -> str:
@@ -564,4 +594,7 @@ def successors_of(run: RunFolder) -> list[Path]:
     except OSError:
         return []
     found = (read_record(file, Successor) for file in paths if file.suffix == ".json")
-    return [Path(one.run_dir) for one in found if one is not None and Path(one.run_dir).is_dir()]
+    places = [Path(one.run_dir) for one in found if one is not None]
+    # Of a mirror they name the folders there.
+    places = [path if path.is_dir() else run.path.parent / path.name for path in places]
+    return [path for path in places if path.is_dir()]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct, field
 
+from hpcrun.diagnose.judge import Diagnosis
 from hpcrun.plan.types import Plan
 from hpcrun.runs.layout import RunFolder, SweepFolder
 from hpcrun.runs.records import Attempt, End, History
+from hpcrun.runs.stalls import Stall
 from hpcrun.runs.verdict import Verdict
 from hpcrun.slurm.jobs import SlurmJob
 from hpcrun.slurm.states import WAITING
@@ -88,6 +92,72 @@ class WhyWaiting(Struct, frozen=True):
         return "; ".join(parts) + (f" ({self.fix})" if self.fix and with_fix else "")
 
 
+class Cost(Struct, frozen=True, kw_only=True):
+    """What the attempts of a run have cost, in GPU hours; in node hours without GPUs.
+
+    ``hours`` are of all attempts; of these ``replayed`` went into steps that were done again,
+    ``replayed_steps`` of them, and ``restarting`` into starting again, to the first step of each
+    attempt but the first. ``waited`` seconds passed between them. None: not known.
+    """
+
+    hours: float
+    replayed: float | None = None
+    replayed_steps: int | None = None
+    restarting: float = 0.0
+    waited: float = 0.0
+
+    @property
+    def goodput(self) -> float | None:
+        """The share (0 to 1) of the hours in which the run moved on; None: not known."""
+        if not self.hours or self.replayed is None:
+            return None
+        return max(0.0, 1 - (self.replayed + self.restarting) / self.hours)
+
+
+def cost_of(attempts: Sequence[Attempt], devices: int, now: float | None) -> Cost | None:
+    """Add up what attempts have cost on so many GPUs (or nodes); ``now`` is None after the end.
+
+    An attempt's steps are taken to have lasted equally long. One that shows no step has only
+    started.
+    """
+    if not attempts:
+        return None
+    held = restarting = replayed = waited = 0.0
+    again, reached, is_known = 0, None, True
+    for attempt in attempts:
+        seconds = attempt.seconds(now if attempt is attempts[-1] else None) or 0.0
+        held += seconds
+        first, last = attempt.first_step, attempt.last_step
+        begun = attempt.begin.begun_at if attempt.begin else None
+        starting = seconds
+        if first is not None or attempt.moved is not None:
+            starting = attempt.moved - begun if attempt.moved and begun else 0.0
+            starting = min(max(0.0, starting), seconds)
+        is_known = is_known and not (first is None and attempt.moved is not None)
+        restarting += starting if attempt is not attempts[0] else 0.0
+        if first is None or last is None:
+            continue
+        if reached is not None and first <= reached:
+            steps = min(last, reached) - first + 1
+            again += steps
+            replayed += (seconds - starting) * steps / (last - first + 1)
+        reached = max(last, -1 if reached is None else reached)
+    for before, after in pairwise(attempts):
+        if before.end is not None and after.begin is not None:
+            waited += max(0.0, after.begin.begun_at - before.end.ended_at)
+    end = attempts[-1].end
+    if end is not None and end.next is not None and now is not None:
+        waited += max(0.0, now - end.ended_at)
+    hours = devices / 3600
+    return Cost(
+        hours=held * hours,
+        replayed=replayed * hours if is_known else None,
+        replayed_steps=again if is_known else None,
+        restarting=restarting * hours,
+        waited=waited,
+    )
+
+
 class JobStatus(Struct, frozen=True, kw_only=True):
     """A run or another Slurm job at one moment; a listing has one for a whole sweep, too.
 
@@ -97,10 +167,11 @@ class JobStatus(Struct, frozen=True, kw_only=True):
 
     ``run`` is None for a job that hpcrun did not submit, ``job`` where Slurm shows it no more.
     Times are in seconds: ``submitted_at`` since the epoch, ``elapsed`` of the last attempt,
-    ``limit`` the job's; ``gpu_hours`` are of all attempts. ``values`` are those of a run of a
-    sweep, ``states`` counts the runs of a whole sweep by their states. ``uses`` are those of the
-    nodes, while somebody watches them; ``why_no_use``: why they are not known. ``out_of_reach``:
-    why Slurm gave no answer; "" where it gave one. None: not known, or there is none.
+    ``limit`` the job's; ``gpu_hours`` are of all attempts, ``cost`` is that of several. ``values``
+    are those of a run of a sweep, ``states`` counts the runs of a whole sweep by their states.
+    ``uses`` are those of the nodes, while somebody watches them; ``why_no_use``: why they are not
+    known. ``out_of_reach``: why Slurm gave no answer; "" where it gave one. None: not known, or
+    there is none.
     """
 
     verdict: Verdict
@@ -121,12 +192,15 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     node_count: int | None = None
     gpus_per_node: int | None = None
     gpu_hours: float | None = None
+    cost: Cost | None = None
     progress: Progress = Progress()
     remark: str = ""
     # Of a listing; of what waits; of top.
     short_id: str = ""
     states: dict[str, int] | None = None
     why: WhyWaiting | None = None
+    # Why it failed, where that was asked.
+    diagnosis: Diagnosis | None = None
     uses: list[NodeUse] = []
     why_no_use: str = ""
 
@@ -199,6 +273,8 @@ class JobStatus(Struct, frozen=True, kw_only=True):
         failure = self.end.first_failure if self.end else None
         if failure is None:
             return ""
+        if failure.why is not None:
+            return f"{failure.host} is not fit for it: {failure.why}"
         how = f"signal {failure.signal}" if failure.signal else f"exit code {failure.exit_code}"
         return f"{self.culprit} failed first: {how}"
 
@@ -233,6 +309,23 @@ class JobStatus(Struct, frozen=True, kw_only=True):
         return self.history.end
 
     @property
+    def stall(self) -> Stall | None:
+        """Since when the last attempt does not move on, and who holds it up; None: it does."""
+        last = self.last
+        # One that moved on and ended well before that was noticed has none, either.
+        has_none = last is None or (last.end is not None and last.end.exit_code == 0)
+        return last.stall if last is not None and not has_none else None
+
+    @property
+    def stalled_for(self) -> float:
+        """How many seconds it has not moved on, by the clock of its first node."""
+        last, stall = self.last, self.stall
+        if last is None or stall is None:
+            return 0.0
+        until = last.end.ended_at if last.end is not None else last.beat or 0.0
+        return max(stall.silent_seconds, until - stall.since)
+
+    @property
     def nodes(self) -> str:
         """The node list of the last attempt; "" before the first."""
         if self.run is None:
@@ -253,6 +346,11 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     def is_local(self) -> bool:
         """Whether it is a run of this machine, without Slurm."""
         return self.history.is_local
+
+    @property
+    def is_between(self) -> bool:
+        """Whether an attempt has ended, and the next one has not begun."""
+        return not self.final and self.end is not None and self.end.next is not None
 
     @property
     def is_waiting(self) -> bool:

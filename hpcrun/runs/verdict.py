@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
+from hpcrun.runs.ends import STATES
 from hpcrun.runs.records import History, Submitted
 from hpcrun.slurm.jobs import SlurmJob
 from hpcrun.slurm.states import UNKNOWN, is_final
@@ -132,9 +133,15 @@ def _by_record(evidence: Evidence, note: str = "") -> Verdict:
     """Decide by the run's own records: Slurm has forgotten the job."""
     history, last, end = evidence.history, evidence.history.last, evidence.history.end
     notes = [note] if note else []
+    if end is not None and end.next is not None and history.copy_of is None:
+        if evidence.now - end.ended_at < UNSETTLED:
+            return Verdict(state=UNKNOWN, reason="its next attempt is about to be queued")
+        notes.append("Slurm does not know of the attempt that was to follow")
     if end is not None:
         state = "COMPLETED" if end.exit_code == 0 else "FAILED"
-        if end.stopped_by is not None:
+        if end.why in STATES:
+            state = STATES[end.why]
+        elif end.stopped_by is not None:
             state, limit = "CANCELLED", evidence.limit
             # Slurm sends TERM at the time limit, never before it.
             is_out = limit is not None and end.ended_at - end.begun_at >= limit - _CLOCK
@@ -191,6 +198,12 @@ def _by_slurm(history: History, source: str, state: str, reason: str = "") -> Ve
     """Make the verdict of Slurm's answer, with notes on what the job's own record contradicts."""
     end, notes = history.end, []
     final = source == "seen" or is_final(state)
+    if final and end is not None and end.why in STATES and state in ("COMPLETED", "FAILED"):
+        # Slurm shows how the batch script ended, which was told to.
+        state = STATES[end.why]
+    elif state == "PREEMPTED" and end is not None and (end.why, end.exit_code) == ("done", 0):
+        # From 24.05 to 25.11 it says so of the attempt after the one that was preempted, too.
+        state = "COMPLETED"
     # A job of another program has no records at all.
     if state == "FAILED" and history.last is None and history.submitted is not None:
         notes.append("the job left no record: do the compute nodes see the folder of the run?")

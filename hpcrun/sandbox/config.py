@@ -46,13 +46,15 @@ class Shape(Struct, frozen=True, kw_only=True):
     """All that is asked of a sandbox.
 
     ``profile``: YAML of its cluster profile, beyond where Slurm is. ``like``: the profile that it
-    is modelled on, "" for none; memory is counted then, as clusters do.
+    is modelled on, "" for none; memory is counted then, as clusters do. ``settings`` are further
+    lines of slurm.conf. A queue without nodes of its own has those of all.
     """
 
     kinds: tuple[NodeKind, ...]
     queues: tuple[Queue, ...] = (Queue(),)
     profile: str = ""
     like: str = ""
+    settings: tuple[str, ...] = ()
 
     @property
     def nodes(self) -> int:
@@ -177,7 +179,11 @@ def slurm_conf(
         nodes.append(_node_line(kind, name, where))
         of_queue[kind.partition].append(name)
     node_lines = "\n".join(nodes)
-    queue_lines = "\n".join(_queue_line(queue, of_queue[queue.name]) for queue in shape.queues)
+    everywhere = node_names(shape.nodes)
+    queue_lines = "\n".join(
+        _queue_line(queue, of_queue[queue.name] or everywhere) for queue in shape.queues
+    )
+    settings = "".join(f"{line}\n" for line in shape.settings)
     # A job that a cluster would never start is refused, as most clusters do.
     strict = ("CR_Core_Memory", "ALL") if shape.like else ("CR_Core", "NO")
     return f"""\
@@ -216,7 +222,7 @@ FirstJobId={first_job}
 # Look at the queue often: it is short.
 SchedulerParameters=batch_sched_delay=0,sched_interval=2,bf_interval=2
 
-{node_lines}
+{settings}{node_lines}
 {queue_lines}
 """
 

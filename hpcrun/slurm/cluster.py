@@ -87,11 +87,15 @@ class NodeRow(Struct, frozen=True):
 
 
 class NodeLimits(Struct, frozen=True, kw_only=True):
-    """What jobs can have of a node: CPUs, and memory in MB, without what Slurm keeps back."""
+    """What jobs can have of a node: CPUs, and memory in MB, without what Slurm keeps back.
+
+    ``threads`` are how many of these CPUs one core is.
+    """
 
     name: str
     cpus: int
     memory: int
+    threads: int = 1
     address: str = ""
 
 
@@ -234,6 +238,9 @@ def parse_nodes(stdout: str) -> list[NodeLimits]:
     (60, 500000)
     >>> parse_nodes("NodeName=n1 CoreSpecCount=2 CPUTot=64 RealMemory=9 ThreadsPerCore=2")[0].cpus
     60
+    >>> text = "NodeName=n1 CPUTot=64 RealMemory=9 Sockets=2 CoresPerSocket=32 ThreadsPerCore=2"
+    >>> parse_nodes(text)[0].threads, parse_nodes(text.replace("=64", "=128"))[0].threads
+    (1, 2)
     """
     found = []
     for line in stdout.splitlines():
@@ -242,12 +249,19 @@ def parse_nodes(stdout: str) -> list[NodeLimits]:
         total, memory = numbers.get("CPUTot"), numbers.get("RealMemory")
         if not values.get("NodeName") or total is None or memory is None:
             continue
-        reserved = (numbers.get("CoreSpecCount") or 0) * (numbers.get("ThreadsPerCore") or 1)
+        threads = numbers.get("ThreadsPerCore") or 1
+        cores = (numbers.get("Sockets") or 0) * (numbers.get("CoresPerSocket") or 0)
+        if 0 < total <= cores:
+            threads = 1  # CPUs= in slurm.conf is the number of cores (slurm.conf.5, CPUs)
+        reserved = (numbers.get("CoreSpecCount") or 0) * threads
         effective = numbers.get("CPUEfctv")
         cpus = max(total - reserved if effective is None else effective, 1)
         left = max(memory - (numbers.get("MemSpecLimit") or 0), 1)
         address = values.get("NodeAddr", "")
-        found.append(NodeLimits(name=values["NodeName"], cpus=cpus, memory=left, address=address))
+        name = values["NodeName"]
+        found.append(
+            NodeLimits(name=name, cpus=cpus, memory=left, threads=threads, address=address)
+        )
     return found
 
 

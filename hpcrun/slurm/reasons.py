@@ -129,7 +129,9 @@ _REASONS: dict[str, Why] = {
     "FedJobLock": Why("another cluster of the federation decides about it"),
     # Of jobs that have ended.
     "SystemFailure": Why("Slurm itself failed", _ADMIN),
-    "JobLaunchFailure": Why("could not be launched: its folder or script on the node, or the node"),
+    "JobLaunchFailure": Why(
+        "its script was killed, or could not be launched: its folder or script there, or the node"
+    ),
     "NonZeroExitCode": Why("ended with an exit code other than 0"),
     "RaisedSignal": Why("ended by a signal"),
     "TimeLimit": Why("ran until its time limit"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, TypeVar, cast
 
@@ -21,9 +21,6 @@ from hpcrun.spec.yaml12 import Node, core_value, is_null, join, plain_value
 from hpcrun.structs import decodable
 
 T = TypeVar("T")
-
-# Words of the design that no type has yet, by class and key.
-_PLANNED_KEYS = {"Cluster": {"host"}}
 
 # What a conversion gives where it appended a problem.
 _REFUSED: Any = object()
@@ -104,8 +101,6 @@ def unknown_key(root: mi.StructType, section: mi.StructType, key: str) -> str:
     >>> unknown_key(shape(JobSpec), shape(JobSpec), "scrpt")
     'unknown key; did you mean script?'
     """
-    if key in _PLANNED_KEYS.get(section.cls.__name__, ()):
-        return "not built yet"
     legal = [field.encode_name for field in section.fields]
     word = key.lower().replace("-", "_")
     names = {path: path.rpartition(".")[2] for path in _paths(root)}
@@ -156,10 +151,12 @@ class _Conversion:
         """Make a value of the declared type."""
         of, descriptions = unwrap(declared)
         if isinstance(of, mi.UnionType):
-            # Text or boolean, the one union that there is: unquoted true and false are booleans.
-            kind = mi.BoolType if isinstance(plain_value(node), bool) else mi.StrType
-            members = [member for member in _members(of) if isinstance(unwrap(member)[0], kind)]
-            return self.value(members[0], node, path)
+            # Text or boolean, or one word or boolean: unquoted true and false are booleans.
+            is_bool = isinstance(plain_value(node), bool)
+            members = {type(unwrap(one)[0]): one for one in _members(of)}
+            if not is_bool and (word := members.get(mi.LiteralType)) is not None:
+                return self.literal(cast(Any, word), node, path, ("true", "false"))
+            return self.value(members[mi.BoolType if is_bool else mi.StrType], node, path)
         if isinstance(of, mi.StructType) and is_null(node):
             # Under a key of the user's own, as in ``partitions: {gpu: }``: all of it not given.
             node = structs.replace(node, value={})
@@ -238,11 +235,16 @@ class _Conversion:
             return self.refuse(node, path, f"expected {wanted}; got {shown(node)}")
         return node.text
 
-    def literal(self, of: mi.LiteralType, node: Node, path: str) -> Any:
-        legal = [str(value) for value in of.values]
-        if node.text in legal:
+    def literal(
+        self, of: mi.LiteralType, node: Node, path: str, booleans: Sequence[str] = ()
+    ) -> Any:
+        """Take one of some words; ``booleans`` are those that are legal beside them."""
+        words = [str(value) for value in of.values]
+        if node.text in words:
             return node.text
-        meant = _close(node.text.lower(), legal)
+        legal = [*booleans, *words]
+        word = _BOOLEANS.get(node.text.lower()) if booleans else None
+        meant = [word] if word else _close(node.text.lower(), legal)
         hint = f"; did you mean {meant[0]}?" if meant else ""
         message = f"expected one of {', '.join(legal)}; got {shown(node)}{hint}"
         return self.refuse(node, path, message)

@@ -23,6 +23,15 @@ Line = Annotated[
     str, Meta(pattern=r"^[^\r\n]*[^\s][^\r\n]*$", description="one line of text, not empty")
 ]
 
+# A host of the user's ssh configuration; a leading dash would be an option of ssh's.
+SshHost = Annotated[
+    str,
+    Meta(
+        pattern=r"^[^\s-][^\s]*$",
+        description="a host as in `ssh HOST`: a name of ~/.ssh/config, host or user@host",
+    ),
+]
+
 # Slurm's time grammar: minutes, m:s, h:m:s, d-h, d-h:m, d-h:m:s (sbatch.1, --time).
 Time = Annotated[
     str,
@@ -34,6 +43,9 @@ Time = Annotated[
 ]
 Memory = Annotated[
     str, Meta(pattern=r"^[0-9]+[KMGT]?B?$", description="memory as in 200G; a bare number is MB")
+]
+Duration = Annotated[
+    str, Meta(pattern=r"^[0-9]+[smh]$", description="a duration, as in 90s, 5m, 1h")
 ]
 Variable = Annotated[
     str,
@@ -49,6 +61,13 @@ SbatchOption = Annotated[
         description="the long name of an sbatch option without its dashes, as in mail-type",
     ),
 ]
+GresName = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z_][A-Za-z0-9_.-]*(:[A-Za-z0-9_.-]+)?$",
+        description="the name of a generic resource, as in nvme, or with its type, as in disk:ssd",
+    ),
+]
 SweepKey = Annotated[
     str,
     Meta(
@@ -57,7 +76,7 @@ SweepKey = Annotated[
     ),
 ]
 Env = dict[Variable, str]
-Fabric = Literal["auto", "ethernet", "infiniband", "roce", "efa", "slingshot"]
+Fabric = Literal["auto", "ethernet", "infiniband", "roce", "efa", "slingshot", "fastrak", "gib"]
 LauncherName = Literal["torchrun", "deepspeed", "accelerate", "srun"]
 FrameworkName = Literal["torch", "deepspeed", "accelerate", "transformers", "lightning"]
 EnvironmentKind = Literal["inherit", "clean"]
@@ -76,6 +95,10 @@ class Resources(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ] = None
     partition: Annotated[Line | None, about("partition; else the profile's")] = None
     account: Annotated[Line | None, about("account; else the profile's")] = None
+    gres: Annotated[
+        dict[GresName, Line],
+        about("generic resources beside the GPUs, on each node, as in nvme: 100 or tmpfs: 50G"),
+    ] = {}
     cpus_per_gpu: Annotated[
         Positive | None, about("CPU cores for each GPU; else the GPU's share of a node")
     ] = None
@@ -160,8 +183,17 @@ class Container(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class Setup(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What happens before training starts, and which Python trains."""
 
+    module_paths: Annotated[
+        list[Filled], about("folders of further modules (module use), before any is loaded")
+    ] = []
     modules: Annotated[list[str], about("environment modules to load, as in cuda/12.4")] = []
-    venv: Annotated[str | None, about("folder of a virtual environment")] = None
+    venv: Annotated[
+        str | None,
+        about(
+            "folder of a virtual environment; one in a variable that only nodes have, as in "
+            "$SLURM_TMPDIR/env, is made by node_commands"
+        ),
+    ] = None
     conda: Annotated[Line | None, about("name or folder of a conda environment")] = None
     uv: Annotated[bool, about("sync the project's .venv with uv.lock (uv sync --frozen)")] = False
     container: Container | None = None
@@ -172,6 +204,59 @@ class Setup(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     node_commands: Annotated[
         list[str], about("bash commands before training, run once on every node")
     ] = []
+
+
+EndCause = Literal["preempted", "time_limit", "node_fail", "stalled"]
+
+
+class Survive(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a run goes on after, by itself; each start is an attempt of the same run."""
+
+    when: Annotated[
+        list[EndCause], about("the ends that it goes on after; none: it never does")
+    ] = []
+    max_attempts: Annotated[Positive, about("maximum number of attempts")] = 20
+    save_before_end: Annotated[
+        Duration | None, about("how long before the time limit the ranks get the signal, as in 5m")
+    ] = None
+    signal: Annotated[
+        Literal["TERM", "USR1"], about("the signal that asks every rank to save and end")
+    ] = "TERM"
+    stalled_after: Annotated[
+        Duration | None,
+        about("how long without a step it has stalled; by default ten usual pauses, at least 10m"),
+    ] = None
+    spare_nodes: Annotated[
+        NotNegative,
+        about(
+            "nodes beside those of resources that stay idle until one of them fails: the ranks are "
+            "started again at once, in the same job"
+        ),
+    ] = 0
+
+
+class Checkpoint(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where your script saves, and how it is told to go on from there."""
+
+    dir: Annotated[
+        Filled | None,
+        about("the folder, below the run's own unless absolute; {checkpoint_dir} is its path"),
+    ] = None
+    resume: Annotated[
+        str,
+        about(
+            "words for your script where there is a whole checkpoint: {resume} is the newest one, "
+            'as in "--resume {resume}"'
+        ),
+    ] = ""
+    keep: Annotated[
+        Positive | None,
+        about("how many whole ones stay, the newest and the best among them; null: all"),
+    ] = None
+    marker: Annotated[
+        Annotated[str, Meta(pattern=r"^[^/]+$", description="a file's name")] | None,
+        about("a file that your script writes into a checkpoint's folder as the last one"),
+    ] = None
 
 
 class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -193,6 +278,13 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         ),
     ] = []
     launcher: Annotated[LauncherName | None, about("what starts the ranks")] = None
+    launcher_args: Annotated[
+        list[str], about("further options of the launcher, as in --numa-binding=node")
+    ] = []
+    binding: Annotated[
+        Literal["auto", "none"],
+        about("auto: each rank runs on the cores next to its GPU, as its launcher can do that"),
+    ] = "none"
     framework: Annotated[
         FrameworkName | None,
         about("what your script trains with; it fills the auto of DeepSpeed's JSON"),
@@ -244,6 +336,22 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         SbatchOptions,
         about("any other sbatch option, as in qos: high; false drops one of hpcrun's"),
     ] = {}
+    srun: Annotated[
+        SbatchOptions,
+        about(
+            "options of the srun that starts the ranks, as in cpu-bind: cores; "
+            "false drops one of hpcrun's"
+        ),
+    ] = {}
+    preflight: Annotated[
+        bool | Literal["full"],
+        about(
+            "check every node before its ranks start; full: measure its GPUs and the network, "
+            "too, in half a minute"
+        ),
+    ] = True
+    survive: Survive = field(default_factory=Survive)
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
     snapshot: Annotated[bool, about("run a copy of the code as it was at submission")] = True
 
 
@@ -265,7 +373,12 @@ class Partition(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         dict[Line, Positive],
         about("GPUs of each type on one node, as in a100: 4, by the types' names here"),
     ] = {}
-    cpus_per_node: Annotated[Positive | None, about("CPU cores of a node")] = None
+    cpus_per_node: Annotated[
+        Positive | None, about("CPUs of a node as Slurm counts them: cores, or hardware threads")
+    ] = None
+    threads_per_core: Annotated[
+        Positive | None, about("how many of these CPUs one core is, if not 1")
+    ] = None
     memory_per_node: Annotated[
         Memory | None, about("memory of a node, as in 200G; a bare number is MB")
     ] = None
@@ -293,6 +406,10 @@ class GpuType(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     gres: Annotated[Line | None, about("type in --gres=gpu:TYPE:COUNT")] = None
     constraint: Annotated[Line | None, about("node feature for --constraint")] = None
     partition: Annotated[Line | None, about("partition that has this type")] = None
+    account: Annotated[Line | None, about("account to charge for it, if it has its own")] = None
+    qos: Annotated[Line | None, about("QOS of its jobs")] = None
+    cpus_per_gpu: Annotated[Positive | None, about("CPUs for each of these GPUs")] = None
+    modules: Annotated[list[str], about("environment modules to load before the job's")] = []
     bf16: Annotated[
         bool | None, about("whether it has bf16 units; else known by the type's name")
     ] = None
@@ -316,9 +433,26 @@ class Cluster(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Positive | None, about("Slurm's MaxArraySize: a sweep has fewer runs than that")
     ] = None
     accelerator: Annotated[
-        Literal["cuda", "cpu"], about("what trains; cpu: nodes without GPUs")
+        Literal["cuda", "rocm", "cpu"],
+        about("what trains: NVIDIA's GPUs, AMD's, or cpu: nodes without GPUs"),
     ] = "cuda"
     slurm_conf: Annotated[str | None, about("slurm.conf to use, if not the system's")] = None
+    host: Annotated[
+        SshHost | None, about("the login node, as your ssh calls it; none: the cluster is here")
+    ] = None
+    ssh: Annotated[
+        Literal["paramiko", "openssh"],
+        about("what connects to host; openssh: the ssh of this machine, which keeps a connection"),
+    ] = "paramiko"
+    transfer_host: Annotated[
+        SshHost | None, about("what files go through, if not host, as your ssh calls it")
+    ] = None
+    slurm_path: Annotated[
+        Line | None, about("folders of Slurm's commands on host, if not on PATH there; : between")
+    ] = None
+    login_shell: Annotated[
+        bool, about("run the profile of a login shell on host first, as it sets PATH")
+    ] = False
     runs_dir: Annotated[
         str, about("folder of the runs; every node must see it at the same path")
     ] = "~/hpcrun/runs"
@@ -345,6 +479,12 @@ class Cluster(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     env: Annotated[Env, about("variables of every job")] = {}
     slurm: Annotated[
         SbatchOptions, about("sbatch options of every job, as in qos: high; false drops hpcrun's")
+    ] = {}
+    srun: Annotated[
+        SbatchOptions,
+        about(
+            "options of the srun that starts the ranks of every job, as in network: single_node_vni"
+        ),
     ] = {}
     rename: Annotated[
         dict[SbatchOption, SbatchOption],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Sequence
 
@@ -47,7 +48,10 @@ FIELD_OF_NEEDED_OPTION = {
 _LOGS = "what the job prints is in its run's logs, where hpcrun logs finds it"
 _QUIET = "hpcrun reads sbatch's answer itself"
 _PRINTS = "it prints something, and submits nothing"
-_ALL_GPUS = "a rank must see all GPUs of its node, or NCCL finds no way between them"
+_ALL_GPUS = (
+    "a rank must see all GPUs of its node, or NCCL finds no way between them; where the site's "
+    "ranks see one each: launcher: srun and srun: {gpus-per-task: 1, gpu-bind: closest}"
+)
 REFUSED = {
     "array": "a job of many runs is a sweep, as in sweep: {lr: [1e-4, 3e-4]}",
     "chdir": "Slurm's folder of a job is its run's, by which hpcrun finds it; the script starts in "
@@ -62,13 +66,54 @@ REFUSED = {
     "output": _LOGS,
     "parsable": _QUIET,
     "quiet": _QUIET,
-    "signal": "hpcrun does not pass signals on to the script yet: it would only end the job",
+    "signal": "survive: {save_before_end: 5m} asks the ranks to save so long before the end",
     "test-only": "hpcrun submit --test-only",
     "tres-bind": _ALL_GPUS,
     "usage": _PRINTS,
     "version": _PRINTS,
     "wait": "hpcrun submit --wait",
     "wrap": "a command is a job of its own: hpcrun submit -- COMMAND",
+}
+
+# srun's options that shape the step of the ranks (srun.1, 20.11 to 26.05), and those of plugins
+# that sites have (the container engine and uenv of docs.cscs.ch). Others may be a site's own.
+SRUN_OPTIONS = frozenset({
+    "accel-bind", "acctg-freq", "bcast", "bcast-exclude", "compress", "container",
+    "container-id", "core-spec", "cores-per-socket", "cpu-bind", "cpu-freq", "disable-status",
+    "distribution", "environment", "epilog", "exact", "extra-node-info", "gpu-bind", "gpu-freq",
+    "gpus-per-task", "gres-flags", "hint", "mem", "mem-bind", "mem-per-cpu", "mem-per-gpu",
+    "mpi", "msg-timeout", "network", "ntasks-per-core", "ntasks-per-socket", "oom-kill-step",
+    "overcommit", "overlap", "profile", "prolog", "propagate", "resv-ports", "send-libs",
+    "slurmd-debug", "sockets-per-node", "switches", "task-epilog", "task-prolog", "thread-spec",
+    "threads-per-core", "treewidth", "uenv", "unbuffered", "verbose", "view", "wait",
+})  # fmt: skip
+# The same, but hpcrun decides them: why, or what to set instead.
+_STEP = "it is the world's, which hpcrun lays out"
+REFUSED_OF_SRUN = {
+    "chdir": "the script starts in the project",
+    "cpus-per-task": "set resources.cpus_per_gpu instead",
+    "error": _LOGS,
+    "export": "env, or environment: clean",
+    "gres": "set resources.gres instead",
+    "help": _PRINTS,
+    "input": "nothing can be typed; args and env reach the script",
+    "jobid": "the step is the job's own",
+    "kill-on-bad-exit": "it is 1: the remaining ranks would wait forever for the lost one",
+    "label": _LOGS,
+    "multi-prog": "every rank runs the job's program",
+    "no-kill": "the remaining ranks would wait forever for the lost one",
+    "nodelist": "set slurm.nodelist instead",
+    "nodes": _STEP,
+    "ntasks": _STEP,
+    "ntasks-per-gpu": _STEP,
+    "ntasks-per-node": _STEP,
+    "output": _LOGS,
+    "pty": "the ranks have no terminal; hpcrun shell RUN opens one beside them",
+    "relative": _STEP,
+    "test-only": "hpcrun submit --test-only",
+    "tres-bind": "set gpu-bind instead",
+    "usage": _PRINTS,
+    "version": _PRINTS,
 }
 
 # What a profile's ``rename`` can say hpcrun's own options as (plan.directives has the grammar).
@@ -96,7 +141,14 @@ def check_one_program(layer: Node, problems: list[Problem]) -> None:
 
 def check_names(tree: Node, problems: list[Problem], *, job: bool) -> None:
     """Refuse variables and sbatch options that hpcrun decides elsewhere."""
-    judges = (("env", _owned), ("nccl.env", _owned), ("slurm", _decided), ("rename", _renamed))
+    judges = (
+        ("env", _owned),
+        ("nccl.env", _owned),
+        ("slurm", _decided),
+        ("srun", _of_the_step),
+        ("resources.gres", _other_gres),
+        ("rename", _renamed),
+    )
     for path, judge in judges:
         for name, node in _at(tree, *path.split(".")).entries.items():
             if message := judge(name, node, job):
@@ -121,7 +173,24 @@ def _renamed(option: str, node: Node, _: bool) -> str:
     return "" if node.text in known else f"expected {choice}; got {node.text or 'nothing'}; {leave}"
 
 
+def _other_gres(name: str, _: Node, __: bool) -> str:
+    return "set resources.gpus_per_node instead" if name.split(":")[0] == "gpu" else ""
+
+
+def _of_the_step(option: str, node: Node, _: bool) -> str:
+    if option in REFUSED_OF_SRUN:
+        return f"srun gets it from hpcrun: {REFUSED_OF_SRUN[option]}"
+    if option in SRUN_OPTIONS:
+        return ""
+    if option in FIELD_OF_OPTION or option in FIELD_OF_NEEDED_OPTION:
+        return "an option of the whole job, not of srun's step: see slurm"
+    close = difflib.get_close_matches(option, SRUN_OPTIONS, 1, cutoff=0.8)
+    return f"srun has no such option; did you mean {close[0]}?" if close else ""
+
+
 def _decided(option: str, node: Node, job: bool) -> str:
+    if option == "gpu-bind" and node.text == "none":
+        return ""  # each rank sees all GPUs then
     field, drop = FIELD_OF_NEEDED_OPTION.get(option), ""
     if option in FIELD_OF_OPTION and plain_value(node) is not False:
         field, drop = FIELD_OF_OPTION[option], "; false drops the line"

@@ -76,6 +76,10 @@ def _plain(of: mi.Type) -> Schema:
     if isinstance(of, mi.StructType):
         return _struct(of)
     if isinstance(of, mi.UnionType):
+        words = [unwrap(member)[0] for member in of.types]
+        for word in words:
+            if isinstance(word, mi.LiteralType):
+                return {"enum": [True, False, *word.values]}
         # Text or boolean; text takes unquoted booleans as they are written, so text says it all.
         texts = [member for member in of.types if isinstance(unwrap(member)[0], mi.StrType)]
         return _plain(unwrap(texts[0])[0])
@@ -131,8 +135,10 @@ def _keep_names(properties: dict[str, Schema]) -> None:
             env["propertyNames"]["not"] = _OWNED
     if "secrets" in properties:
         properties["secrets"]["items"]["not"] = _OWNED
+    properties["srun"]["properties"] = dict.fromkeys(rules.REFUSED_OF_SRUN, False)
     properties["slurm"]["properties"] = {
         **dict.fromkeys([*rules.FIELD_OF_NEEDED_OPTION, *rules.REFUSED], False),
+        "gpu-bind": {"const": "none"},
         **{option: {"const": False} for option in rules.FIELD_OF_OPTION},
     }
 

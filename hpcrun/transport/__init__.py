@@ -44,11 +44,22 @@ class Transport(Protocol):
         Raises OutOfReach when it does not end in ``timeout`` seconds or is not there at all.
         """
 
-    def refresh(self, run_dirs: Iterable[Path]) -> None:
+    def process(
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, terminal: bool = False
+    ) -> tuple[list[str], dict[str, str]]:
+        """Return a command of this machine, and its environment, that is one of the cluster's.
+
+        It has that one's streams, with ``terminal`` its terminal, and its exit code. ``env`` counts
+        where the cluster is here.
+        """
+
+    def refresh(self, run_dirs: Iterable[Path], *, whole: bool = False) -> None:
         """Bring what is new of some runs' folders: records, and logs as far as they have grown.
 
-        No trip where there are none; what lies elsewhere than the runs is left alone. Where the
-        cluster is here the folders are not even listed. Raises OutOfReach.
+        Of a long log that is new here the end may be all that comes, unless it is to be ``whole``.
+        The folder of the runs itself stands for their names. No trip where there are none; what
+        lies elsewhere than the runs is left alone. Where the cluster is here the folders are not
+        even listed. Raises OutOfReach.
         """
 
     def deliver(
@@ -61,7 +72,8 @@ class Transport(Protocol):
     ) -> Result:
         """Send finished folders to the cluster, then run a command in the first of them.
 
-        Where the command fails, nothing of the folders stays there. Raises OutOfReach, as run().
+        The command runs once, whatever breaks meanwhile. Where it fails the folders stay there:
+        remove() takes them away. Raises OutOfReach, as run().
         """
 
     def send(self, paths: Sequence[Path]) -> None:

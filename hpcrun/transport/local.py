@@ -94,6 +94,12 @@ class LocalTransport:
             ) from error
         return Result(list(argv), done.returncode, done.stdout, done.stderr)
 
+    def process(
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, terminal: bool = False
+    ) -> tuple[list[str], dict[str, str]]:
+        """Return the command itself; see Transport."""
+        return list(argv), dict(self.env if env is None else env)
+
     def _check_slurm_conf(self) -> None:
         conf = self.env.get("SLURM_CONF")
         if conf is None or conf == os.environ.get("SLURM_CONF"):
@@ -105,7 +111,7 @@ class LocalTransport:
                     fix=f"if you trust it: export SLURM_CONF={conf}",
                 )
 
-    def refresh(self, run_dirs: Iterable[Path]) -> None:
+    def refresh(self, run_dirs: Iterable[Path], *, whole: bool = False) -> None:
         """Do nothing: the folders are the cluster's own."""
 
     def deliver(

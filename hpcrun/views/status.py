@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from hpcrun.plan.types import column_names, label
+from hpcrun.plan.types import SurvivePlan, column_names, label
+from hpcrun.runs.ends import ENDURED, WORDS
 from hpcrun.runs.records import Attempt, End, Sweep
-from hpcrun.runs.status import JobStatus, WhyWaiting
+from hpcrun.runs.status import Cost, JobStatus, WhyWaiting
 from hpcrun.runs.verdict import Verdict
 from hpcrun.slurm.reasons import explain
 from hpcrun.slurm.states import parse_exit_code, say_exit_code, say_limit
-from hpcrun.views.numbers import count_of, number, sweep_size
+from hpcrun.views.cause import cause_rows, diagnosis_json, end_words
+from hpcrun.views.numbers import count_of, format_duration, number, sweep_size
 from hpcrun.views.table import (
     BOLD,
     Column,
@@ -59,6 +62,21 @@ def reason_text(verdict: Verdict) -> str:
     return explain(verdict.reason).words if verdict.final else verdict.reason
 
 
+def stall_text(status: JobStatus) -> str:
+    """Say for how long a run has not moved on, and who seems to hold it up; "" for all others."""
+    stall = status.stall
+    if stall is None:
+        return ""
+    step = "no step yet" if stall.step is None else "no step"
+    seconds = status.stalled_for
+    seconds = seconds if seconds < 120 else 60 * round(seconds / 60)
+    text = f"{step} for {format_duration(seconds).removesuffix(' 0 s')}"
+    if stall.suspect is not None:
+        host = f" on {stall.suspect.host}" if stall.suspect.host else ""
+        return printable(f"{text}: rank {stall.suspect.rank}{host} is {stall.suspect.why}")
+    return f"{text}: all ranks are in {stall.collective.name}" if stall.collective else text
+
+
 def values_text(values: Mapping[str, str]) -> str:
     """Write what a run of a sweep has of its own, behind its state."""
     return f" [{label(values)}]" if values else ""
@@ -77,7 +95,7 @@ def end_line(status: JobStatus, look: Look) -> str:
     if not status.ok:
         text += _failure(status)
     reason = f" ({reason_text(status.verdict)})" if status.verdict.reason else ""
-    return text + reason + values_text(status.values)
+    return text + reason + end_words(status.diagnosis) + values_text(status.values)
 
 
 def _failure(status: JobStatus) -> str:
@@ -89,7 +107,9 @@ def _failure(status: JobStatus) -> str:
     if status.end is None:
         return ""
     text, failure = f", exit code {status.end.exit_code}", status.end.first_failure
-    if failure is not None:
+    if failure is not None and failure.why is not None:
+        text += f"; {status.failure}"
+    elif failure is not None:
         how = f" by signal {failure.signal}" if failure.signal else ""
         text += f"; {status.culprit} failed first{how}"
     return text
@@ -157,8 +177,9 @@ def _remark(row: JobStatus) -> str:
     if row.states is not None and len(row.states) == 1:  # the state itself stands in its column
         (count,) = row.states.values()
         states = f"{count} run{'s' if count > 1 else ''}"
-    why = row.remark or reason_text(row.verdict)
-    parts = [label(row.values), states, row.why.line() if row.why else why]
+    why = row.remark or reason_text(row.verdict) or ("" if row.final else stall_text(row))
+    between = f"goes on {between_text(row)}" if row.is_between else ""
+    parts = [label(row.values), states, between, row.why.line() if row.why else why]
     return "; ".join([*filter(None, parts), *row.notes])
 
 
@@ -168,6 +189,8 @@ def _counts_text(states: Mapping[str, int]) -> str:
 
 
 # ---- one run
+
+_WARNINGS = 10  # of nodes, that are shown
 
 
 def run_lines(
@@ -187,6 +210,8 @@ def run_lines(
     rows = [
         ("state", _state_text(status, look)),
         *_why_rows(status.why),
+        *cause_rows(status.diagnosis),
+        *_stall_rows(status, look),
         ("run", status.run_id),
         ("job", f"{status.job_id}{cluster}" if status.job_id else ""),
         ("sweep", label(history.task.values) if history.task else ""),
@@ -202,8 +227,10 @@ def run_lines(
         ("nodes", last.begin.nodes if last and last.begin else ""),
         ("exit code", _end_text(status.end) if status.end else ""),
         ("failed", status.failure),
+        ("goes on", "" if status.final else _going_on(status)),
+        ("cost", cost_text(status.cost, has_gpus=bool(status.gpu_hours))),
     ]
-    if status.attempts > 1:
+    if status.attempts > 1 or (status.end is not None and status.end.next is not None):
         texts = [_attempt_text(status, each, local_time) for each in history.attempts]
         rows += [("attempt", text) for text in texts]
     if status.run is not None:
@@ -211,6 +238,9 @@ def run_lines(
         rows += [("folder", str(status.run.path)), ("log", log)]
     if plan is not None and status.trains:
         rows.append(("saves to", plan.checkpoint_dir or ""))
+    warnings = last.warnings if last else []
+    more = [f"and {len(warnings) - _WARNINGS} more"] if len(warnings) > _WARNINGS else []
+    rows += [("warning", printable(text)) for text in [*warnings[:_WARNINGS], *more]]
     rows += [("note", text) for text in status.notes]
     name = paint(plan.name if plan else status.run_id, BOLD, look)
     return [name, *_known(rows, look), *_next_of_run(status, look, has_checkpoints)]
@@ -243,19 +273,27 @@ def _why_rows(why: WhyWaiting | None) -> list[tuple[str, str]]:
     return [("why", why.line(with_fix=False)), ("fix", why.fix)] if why else []
 
 
+def _stall_rows(status: JobStatus, look: Look) -> list[tuple[str, str]]:
+    stall, run, last = status.stall, status.run, status.last
+    if stall is None or run is None or last is None:
+        return []
+    stacks = run.attempts / str(last.index) / "stacks" if stall.stacks else ""
+    return [("stalled", paint(stall_text(status), RED, look)), ("stacks", str(stacks))]
+
+
 def _end_text(end: End) -> str:
     return str(end.exit_code) + (f", stopped by SIG{end.stopped_by}" if end.stopped_by else "")
 
 
 def _attempt_text(status: JobStatus, attempt: Attempt, local_time: Callable[[float], str]) -> str:
     """Say how an attempt went: when, where, for how long, why it ended."""
-    begin, end = attempt.begin, attempt.end
-    parts = [str(attempt.index)]
-    if begin is not None:
-        parts.append(f"{local_time(begin.begun_at)} on {begin.nodes}")
-    if end is not None:
-        ran = duration(end.ended_at - end.begun_at)
-        parts.append(f"ended after {ran}: exit code {_end_text(end)}")
+    begin = attempt.begin
+    number, began, nodes, ran, steps, how, then = attempt_cells(attempt, local_time)
+    parts = [number, f"{began} on {nodes}" if began else "", f"steps {steps}" if steps else ""]
+    parts = [part for part in parts if part]
+    if attempt.end is not None:
+        how = f": {how}" if how.startswith("exit code") else f" by {how}"
+        parts.append(f"ended after {ran}{how}" + (f"; {then}" if then else ""))
     elif attempt is status.last and not status.final:
         parts.append("is on its way" if begin is not None else "has not begun")
     else:
@@ -264,6 +302,73 @@ def _attempt_text(status: JobStatus, attempt: Attempt, local_time: Callable[[flo
             seen = f", last sign of life after {duration(attempt.beat - begin.begun_at)}"
         parts.append(f"left no end record: its node died or it was killed{seen}")
     return "  ".join(parts)
+
+
+ATTEMPT = ("attempt", "began", "nodes", "time", "steps", "ended by", "then")
+
+
+def attempt_cells(attempt: Attempt, local_time: Callable[[float], str]) -> list[str]:
+    """Say how an attempt went, in the columns of ATTEMPT."""
+    begin, end, first = attempt.begin, attempt.end, attempt.first_step
+    then = f"does not go on: {printable(end.note)}" if end is not None and end.note else ""
+    return [
+        str(attempt.index),
+        local_time(begin.begun_at) if begin is not None else "",
+        begin.nodes if begin is not None else "",
+        duration(attempt.seconds()),
+        "" if first is None else f"{first} to {attempt.last_step}",
+        "" if end is None else WORDS.get(end.why or "") or f"exit code {_end_text(end)}",
+        f"goes on from {_saved_text(end)}" if end is not None and end.next is not None else then,
+    ]
+
+
+def cost_text(cost: Cost | None, *, has_gpus: bool) -> str:
+    """Say what several attempts cost, and how much of it was lost."""
+    if cost is None:
+        return ""
+    parts = [f"{cost.hours:.2f} {'GPU' if has_gpus else 'node'} hours"]
+    if cost.replayed is not None and cost.replayed_steps is not None:
+        done = count_of(cost.replayed_steps, "step")
+        parts.append(f"{cost.replayed:.2f} for {done} done again")
+    parts.append(f"{cost.restarting:.2f} to start again")
+    if cost.goodput is not None:
+        parts.append(f"goodput {100 * cost.goodput:.0f}%")
+    return f"{', '.join(parts)}; {duration(cost.waited)} between attempts"
+
+
+def _going_on(status: JobStatus) -> str:
+    """Say after which ends the run goes on, or that it is about to."""
+    if status.is_between:
+        return between_text(status)
+    survive = status.plan.survive if status.plan is not None else None
+    return survival_text(survive) if survive is not None else ""
+
+
+def between_text(status: JobStatus) -> str:
+    """Say what a run that waits between two attempts goes on after, and from where."""
+    end = status.end
+    if not status.is_between or end is None:
+        return ""
+    return f"after {WORDS.get(end.why or '', 'its end')}, from {_saved_text(end)}"
+
+
+def _saved_text(end: End) -> str:
+    saved = posixpath.basename(end.checkpoint.rstrip("/")) if end.checkpoint else "the beginning"
+    return printable(saved)
+
+
+def survival_text(survive: SurvivePlan) -> str:
+    """Say after which ends a run goes on, and after which not; "" where it never does.
+
+    >>> survival_text(SurvivePlan(when=["preempted", "time_limit"], max_attempts=20))
+    'after preemption, the time limit, at most 20 attempts; not after a failed node, a standstill'
+    """
+    if not survive.when:
+        return ""
+    yes = ", ".join(WORDS[why] for why in survive.when)
+    no = ", ".join(WORDS[why] for why in ENDURED if why not in survive.when)
+    text = f"after {yes}, at most {count_of(survive.max_attempts, 'attempt')}"
+    return f"{text}; not after {no}" if no else text
 
 
 def _more_time(status: JobStatus) -> str:
@@ -421,6 +526,21 @@ def run_json(status: JobStatus) -> dict[str, Any]:
         "log_dir": str(status.run.logs) if status.run else None,
         "task": msgspec.to_builtins(status.history.task),
         "attempts": msgspec.to_builtins(status.history.attempts),
+        "cost": _cost_json(status.cost),
+        "diagnosis": diagnosis_json(status.diagnosis),
+    }
+
+
+def _cost_json(cost: Cost | None) -> dict[str, Any] | None:
+    if cost is None:
+        return None
+    return {
+        "hours": _rounded(cost.hours),
+        "replayed_hours": _rounded(cost.replayed),
+        "replayed_steps": cost.replayed_steps,
+        "restart_hours": _rounded(cost.restarting),
+        "waited_seconds": _rounded(cost.waited),
+        "goodput": _rounded(cost.goodput),
     }
 
 
@@ -458,6 +578,7 @@ def ended_json(status: JobStatus) -> dict[str, Any]:
         "ok": status.ok,
         "exit_code": status.exit_code,
         "reason": status.reason or None,
+        "diagnosis": diagnosis_json(status.diagnosis),
     }
 
 

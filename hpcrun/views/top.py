@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec import to_builtins
 
+from hpcrun.runs.ends import WORDS
 from hpcrun.runs.status import GpuUse, JobStatus, NodeUse
 from hpcrun.slurm.reasons import explain
 from hpcrun.views.numbers import (
@@ -19,7 +20,7 @@ from hpcrun.views.numbers import (
     number,
     sparkline,
 )
-from hpcrun.views.status import CYAN, GREEN, RED, YELLOW, duration
+from hpcrun.views.status import CYAN, GREEN, RED, YELLOW, between_text, duration, stall_text
 from hpcrun.views.table import (
     Column,
     Look,
@@ -96,6 +97,8 @@ def _job_json(job: JobStatus) -> dict[str, Any]:
         "seconds_left": None if left is None else round(left),
         "nodes": [to_builtins(use) for use in job.uses],
         "no_use": job.why_no_use or None,
+        "stall": to_builtins(job.stall),
+        "attempt": job.last.index if job.last is not None else None,
     }
 
 
@@ -120,6 +123,10 @@ def top_blocks(jobs: Sequence[JobStatus], look: Look) -> list[list[str]]:
             below = ", ".join(text for text in own[len(columns) :] if text)
             if below:
                 block.append(dim(clip(f"  {below}", look.width, look), look))
+        if text := _attempt(job):
+            block.append(dim(clip(f"  {text}", look.width, look), look))
+        if job.stall is not None:
+            block.append(paint(clip(f"  {stall_text(job)}", look.width, look), RED, look))
         blocks.append([*block, *_use_rows(job, look)])
     return blocks
 
@@ -139,7 +146,8 @@ def _texts(job: JobStatus, look: Look) -> list[str]:
     if progress.value is not None and not math.isfinite(progress.value):
         own[4] = paint(own[4], RED, look)
     if job.end is not None:
-        own[2] = paint(own[2], GREEN if job.end.exit_code == 0 else RED, look)
+        is_well = job.end.exit_code == 0 or job.is_between
+        own[2] = paint(own[2], GREEN if is_well else RED, look)
     return own
 
 
@@ -147,7 +155,7 @@ def _time(job: JobStatus) -> str:
     if job.state == "PENDING":
         return "pending"
     if job.end is not None:
-        return f"ended, code {job.end.exit_code}"
+        return "goes on" if job.is_between else f"ended, code {job.end.exit_code}"
     text = duration(job.elapsed)
     if job.limit is not None:
         text += f"/{_short(job.limit)}"
@@ -173,6 +181,17 @@ def _speed(job: JobStatus) -> str:
     if unit == "steps_per_second" and rate < 1:
         return f"{format_value(1 / rate)} s/step" if rate > 0 else ""
     return f"{format_rate(rate)} {_UNITS[unit]}"
+
+
+def _attempt(job: JobStatus) -> str:
+    """Say which attempt it is, where it is not the first, and what ended the one before."""
+    if job.is_between:
+        return f"goes on {between_text(job)}"
+    if job.attempts < 2:
+        return ""
+    before, last = job.history.attempts[-2:]
+    cause = WORDS.get(before.end.why or "") if before.end is not None else None
+    return f"attempt {last.index}" + (f", after {cause}" if cause else "")
 
 
 def _reason(job: JobStatus) -> str:

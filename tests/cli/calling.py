@@ -25,8 +25,20 @@ from typing import Any
 from hpcrun.cli.main import main
 from hpcrun.files import new_remarks
 from hpcrun.transport import Connect
+from tests.report.window import Window
 
 ROOT = Path(__file__).parent.parent.parent
+
+
+# hpcrun whose standard output is a file, and that takes all work for long.
+_PATIENT = """
+import os
+os.dup2(os.open("printed", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
+import hpcrun.cli.output
+hpcrun.cli.output.LONG_WORK = hpcrun.cli.output.REDRAW = 0.0
+from hpcrun.cli.main import main
+main()
+"""
 
 
 class Done:
@@ -120,6 +132,30 @@ class Caller:
         )
         os.close(side)
         return process, main
+
+    def drawn(self, *argv: str, columns: int = 80, **env: str) -> str:
+        """Run a process on a terminal to its end; return what the terminal got."""
+        process, main = self.on_terminal(*argv, columns=columns, env=env)
+        got = b""
+        with contextlib.suppress(OSError):  # the end of a terminal
+            while piece := os.read(main, 65536):
+                got += piece
+        process.wait(timeout=60)
+        os.close(main)
+        return got.decode()
+
+    def insist_on_bar(self, label: str, *argv: str, **env: str) -> None:
+        """Insist that long work is drawn on a terminal's standard error alone, and leaves no trace.
+
+        Of --json and of a pipe the verb has to be tested with another call.
+        """
+        got = self.drawn(sys.executable, "-c", _PATIENT, *argv, columns=80, **env)
+        window = Window(80, 40)
+        window.write(got)
+        assert f"{label}  [" in got, got
+        assert label not in window.text and "25" in window.modes, window.text
+        printed = (self.project / "printed").read_text()
+        assert printed and label not in printed and "\x1b" not in printed
 
     def process(self, *argv: str) -> Done:
         """Run hpcrun as a process of its own, to its end."""

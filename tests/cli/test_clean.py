@@ -21,6 +21,17 @@ def tools(hpcrun: Caller) -> Path:
     return hpcrun.tools
 
 
+@pytest.mark.slow
+def test_clean_shows_how_far_it_is(hpcrun: Caller, tools: Path) -> None:
+    runs = submitted(hpcrun, tools, "1", "2", "3", "4")
+    rows = [row(run, str(job_id), "FAILED") for job_id, run in enumerate(runs, 1)]
+    replay(tools, "squeue", (0, "".join(rows), ""))
+    hpcrun.insist_on_bar("removing", "clean", "-y", runs[0].name)
+    for words in (["-y"], ["-y", "--json"]):
+        assert "removing" not in hpcrun.process("clean", *words, "--older-than", "0s").err
+    assert not [run for run in runs if run.exists()]
+
+
 def test_clean_removes_what_is_over_for_certain(hpcrun: Caller, tools: Path) -> None:
     over, live, used, later, link = submitted(hpcrun, tools, "1", "2", "3", "4", "5")
     rows = row(over, "1", "COMPLETED") + row(live, "2", "RUNNING") + row(used, "3", "FAILED")

@@ -134,9 +134,8 @@ def test_each_verb_that_takes_runs_completes_them(verb: str) -> None:
     for param in command.params:
         if isinstance(param, click.Argument) and param.name in ("job", "jobs", "logs", "what"):
             assert isinstance(param.type, Value), param.name
-            assert param.type.kinds[-1] == ("jobs" if verb in ("submit", "run") else "runs") or (
-                param.type.kinds == ("runs", "files")
-            )
+            last = "jobs" if verb in ("submit", "run", "rehearse") else "runs"
+            assert param.type.kinds[-1] == last or param.type.kinds == ("runs", "files")
 
 
 def test_all_verbs_and_their_meaning(site: Caller) -> None:

@@ -446,3 +446,48 @@ def test_ctrl_c_at_a_question_leaves_nothing(bare: Caller, slurm: Slurm) -> None
             terminal.process.wait(timeout=1)
     assert terminal.end() == 130
     assert files(bare) == []
+
+
+def test_a_site_that_counts_no_gpus_and_names_partitions_after_them(
+    bare: Caller, slurm: Slurm
+) -> None:
+    rows = [f"{name}|2|128|256000|idle|c[1-2]|(null)|(null)" for name in ("normal", "gpu-a100")]
+    slurm.answer("sinfo", "\n".join(rows) + "\n")
+    slurm.answer(
+        "partition",
+        "PartitionName=normal Default=YES MaxTime=2-00:00:00 State=UP\n"
+        "PartitionName=gpu-a100 MaxTime=2-00:00:00 State=UP\n",
+    )
+    bare.environ["SLURM_HINT"] = "nomultithread"
+    assert checked(bare("init", "--json"))["action"] == "created"
+    made = profile(bare)
+    assert "accelerator" not in made and made["partition"] == "gpu-a100"
+    assert made["partitions"]["gpu-a100"]["gpus_per_node"] == 1
+    assert made["slurm"] == {"gres": False, "hint": "nomultithread"}
+    assert "LOOK: its name says GPUs" in (bare.project / "hpcrun.yaml").read_text()
+
+
+def test_a_profile_is_begun_like_one_that_ships(bare: Caller) -> None:
+    done = bare("init", "--like", "lumi-g", "--yes")
+    assert "was never run" in done.err
+    made = profile(bare)
+    assert (made["name"], made["accelerator"], made["fabric"]) == ("lumi-g", "rocm", "slingshot")
+    assert made["runs_dir"] == "~/hpcrun/runs"  # no USER is set here
+    again = bare("init", "--like", "lumi-g", "--yes")
+    assert again.code == 2 and "there is a profile already" in again.err
+
+
+def test_what_slurm_says_is_read_into_a_profile_that_was_begun_so(
+    bare: Caller, slurm: Slurm
+) -> None:
+    bare.environ["USER"] = "me"
+    answer = checked(bare("init", "--like", "mahti", "--cluster", "hot", "--json"))
+    made = profile(bare)
+    assert answer["action"] == "updated" and made["name"] == "hot"
+    assert made["partitions"]["gpu"]["cpus_per_node"] == 124 and made["fabric"] == "infiniband"
+
+
+def test_a_site_that_is_misspelt(bare: Caller) -> None:
+    done = bare("init", "--like", "lumig", "--yes")
+    assert done.code == 2 and "did you mean lumi-g?" in done.err
+    assert not (bare.project / "hpcrun.yaml").exists()

@@ -186,6 +186,7 @@ def test_no_file_with_values_of_secrets_is_shown(run: Run) -> None:
     assert not {"secrets.env", "environment"} & set(run.hpcrun("show").out.split())
 
 
+@pytest.mark.slow
 def test_what_is_hidden_while_a_run_is_followed_is_hidden_in_its_last_report(
     run: Run, tmp_path: Path
 ) -> None:

@@ -19,7 +19,7 @@ from msgspec import structs
 from hpcrun.cli import output
 from hpcrun.controller.context import load_context
 from hpcrun.controller.curves.parse import parse
-from tests.cli.calling import ROOT, Caller
+from tests.cli.calling import ROOT, Caller, replay
 from tests.json_schemas import check_json
 from tests.report.runs import trainer_log
 from tests.test_startup import MSGSPEC, libraries, loaded
@@ -74,7 +74,7 @@ def test_json_of_a_log_that_resumes_follows_its_schema(hpcrun: Caller) -> None:
     done = hpcrun("parse", "a.log", "--json")
     check_json("parse", done.json)
     assert done.json["runs"][0]["resumed"] == [
-        {"attempt": 0, "lost_at": 30, "resumed_at": 21, "replayed": 10}
+        {"attempt": 0, "lost_at": 30, "resumed_at": 21, "replayed": 10, "cause": ""}
     ]
 
 
@@ -292,6 +292,19 @@ class TestBar:
         assert drawings == [] or "00:00:0" in drawings[-1]
         assert stderr.getvalue()[len(before) :].count("\r\x1b[K\x1b[?25h") == bool(drawings)
         assert stderr.getvalue().endswith("Slurm is slow\n")
+
+    @pytest.mark.slow
+    def test_submit_shows_what_is_copied(self, hpcrun: Caller) -> None:
+        hpcrun.write("job.yaml", "script: a.py\nresources: {gpus_per_node: 0}\n")
+        hpcrun.write("a.py", "print(1)\n")
+        for number in range(300):
+            hpcrun.write(f"package/{number}.py", "")
+        replay(hpcrun.tools, "sbatch", (0, "7\n", ""))
+        hpcrun.insist_on_bar("copying", "submit", "job.yaml")
+        assert len(list(hpcrun.runs.glob("*/code/package/*.py"))) == 300
+        for words in ([], ["--json"]):
+            done = hpcrun.process("submit", "job.yaml", *words)
+            assert done.code == 0 and "copying" not in done.err, done
 
     def test_short_work_a_pipe_json_and_a_plain_terminal_show_none(
         self, monkeypatch: pytest.MonkeyPatch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import time
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcrun.cli.output import confirm, prompt
 from hpcrun.errors import InputError
 from hpcrun.files import whole_file
 from hpcrun.runs.records import write_file
@@ -59,6 +61,7 @@ def test_an_index_of_a_strangers_is_not_believed(hpcrun: Caller) -> None:
 
 @pytest.mark.parametrize("kind", ["fifo", "device", "huge", "deep", "torn"])
 @pytest.mark.parametrize("name", ["plan.json", "cancelled.json", "attempts/0/end.json"])
+@pytest.mark.slow
 def test_a_record_that_is_none_is_named_and_passed_over(
     hpcrun: Caller, kind: str, name: str
 ) -> None:
@@ -102,6 +105,33 @@ def test_logs_are_not_looked_for_behind_a_strangers_link(hpcrun: Caller) -> None
     done = hpcrun.process("logs", str(path))
     assert "loss" not in done.out and f"{path}/logs: a link that belongs to {STRANGER}" in done.err
     assert "2.25" not in hpcrun.process("status", str(path)).out
+
+
+@pytest.mark.parametrize("name", ["attempts", "attempts/0"])
+@pytest.mark.slow
+def test_records_are_not_looked_for_behind_a_strangers_link(hpcrun: Caller, name: str) -> None:
+    path = plant(hpcrun, "15")
+    own = (path / name).rename(hpcrun.project / "private")
+    precious = (own if name == "attempts/0" else own / "0") / "environment"
+    precious.write_text("mine")
+    (path / name).symlink_to(own)
+    os.chown(path / name, STRANGER, STRANGER, follow_symlinks=False)
+    (path / "attempts" / "1").mkdir(exist_ok=True)  # behind the link, or beside it
+    for verb in ("status", "parse"):
+        done = hpcrun.process(verb, str(path))
+        assert f"{path}/{name}: a link that belongs to {STRANGER}" in done.err, done
+    assert "COMPLETED" not in hpcrun.process("status", str(path)).out
+    assert precious.read_text() == "mine"
+
+
+def test_a_question_commands_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Jobs' names, say: sandbox down asks whether they may end."""
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n\n"))
+    assert confirm("\x1b[2J?") and prompt("which", "\x1b[2J") == "\x1b[2J"
+    shown = capsys.readouterr().err
+    assert shown.count("\\x1b[2J") == 2 and "\x1b" not in shown
 
 
 def spoil(path: Path, kind: str) -> None:

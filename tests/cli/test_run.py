@@ -127,6 +127,7 @@ def test_a_record_of_a_failure_is_not_calculated_with(hpcrun: Caller, tmp_path: 
     "streams",
     [">&-", ">&- 2>&- <&-", ">/dev/full", ">/dev/full 2>/dev/full", "| { read -r line; }"],
 )
+@pytest.mark.slow
 def test_what_nobody_can_be_shown_ends_no_training(hpcrun: Caller, streams: str) -> None:
     lines = "for i in 1 2 3 4 5; do echo $i; sleep 0.05; done; echo done >finished"
     call = [sys.executable, "-m", "hpcrun", "run", "--", "sh", "-c", lines]
@@ -166,7 +167,8 @@ def test_a_script_that_fails(hpcrun: Caller) -> None:
     assert done.code == 1, done
     run = only_run(hpcrun)
     host = os.uname().nodename
-    assert f"{run.name}: FAILED, exit code 3; rank 0 on {host} failed first\n" in done.err
+    said = f"FAILED, exit code 3; rank 0 on {host} failed first, and its log does not say why\n"
+    assert f"{run.name}: {said}" in done.err
     (state,) = hpcrun("status", run.name, "--json").json["runs"]
     assert (state["state"], state["exit_code"]) == ("FAILED", 3)
     assert state["attempts"][0]["end"]["first_failure"]["rank"] == 0

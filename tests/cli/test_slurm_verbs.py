@@ -69,6 +69,28 @@ def test_submit(hpcrun: Caller, tools: Path) -> None:
     assert Path(as_json["run_dir"]).name == as_json["run_id"]
 
 
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        (["survive.when=[preempted]"], "goes on after preemption, at most 20 attempts; not after"),
+        (["resources.time=24:00:00"], "goes on not by itself after preemption, the time limit or"),
+        (["resources.time=30"], ""),
+    ],
+)
+def test_what_a_run_survives_is_said(
+    hpcrun: Caller, tools: Path, changes: list[str], line: str
+) -> None:
+    replay(tools, "sbatch", captured("sbatch", "taken"))
+    (hpcrun.project / "train.py").write_text("import os\n")
+    (hpcrun.project / "long.yaml").write_text("script: train.py\nlauncher: srun\n")
+    done = hpcrun("submit", "./long.yaml", *(word for each in changes for word in ("--set", each)))
+    assert done.code == 0, done
+    out = " ".join(done.out.split())
+    assert line in out if line else "goes on" not in out
+    is_noted = "each attempt would begin at step 0" in out
+    assert is_noted == ("survive" in changes[0])
+
+
 def test_a_refusal(hpcrun: Caller, tools: Path) -> None:
     replay(tools, "sbatch", captured("sbatch", "refused-invalid-partition"))
     done = submit(hpcrun)

@@ -251,7 +251,8 @@ def test_a_sweep_is_one_row_and_opens_few_files(hpcrun: Caller, tools: Path) -> 
     check_json("status", shown)
     (row,) = shown["runs"]
     assert (row["kind"], row["id"], row["state"]) == ("sweep", "40", "RUNNING")
-    assert len(opened(hpcrun, "status")) <= 3
+    # The script of its first run says whether its tasks may go on as other jobs.
+    assert len(opened(hpcrun, "status")) <= 4
     each = hpcrun("status", "--all", "--json").json
     check_json("status", each)
     assert [run["job_id"] for run in each["runs"]] == [f"40_{index}" for index in range(30)]

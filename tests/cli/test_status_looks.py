@@ -24,21 +24,7 @@ __all__ = ["several", "tools"]  # fixtures
 
 def drawn(hpcrun: Caller, columns: int, *argv: str, **env: str) -> str:
     """What a terminal of so many columns gets."""
-    process, main = hpcrun.on_terminal(
-        *argv, columns=columns, env={"TERM": "xterm-256color", **env}
-    )
-    got = b""
-    while True:
-        try:
-            piece = os.read(main, 65536)
-        except OSError:
-            break
-        if not piece:
-            break
-        got += piece
-    process.wait(timeout=60)
-    os.close(main)
-    return got.decode()
+    return hpcrun.drawn(*argv, columns=columns, **{"TERM": "xterm-256color", **env})
 
 
 @pytest.mark.parametrize("columns", [80, 200])
@@ -83,18 +69,12 @@ def test_who_wants_no_colours_gets_none(several: Caller) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [("top",), ("status", "--watch")],
+    [("top",), ("status", "--watch"), ("parse", "-f", "11")],
     ids=lambda words: words[0],
 )
 def test_a_plain_terminal_is_not_drawn_on(several: Caller, words: tuple[str, ...]) -> None:
-    process, main = several.on_terminal(*words, env={"TERM": "dumb"})
-    got = b""
-    with contextlib.suppress(OSError):  # the end of a terminal
-        while piece := os.read(main, 65536):
-            got += piece
-    process.wait(timeout=60)
-    os.close(main)
-    assert got and b"\x1b" not in got, got
+    got = several.drawn(*words, TERM="dumb")
+    assert got and "\x1b" not in got, got
 
 
 def test_a_pager_gets_the_width_of_its_terminal(several: Caller) -> None:

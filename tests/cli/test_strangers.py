@@ -93,6 +93,7 @@ def test_a_group_of_the_users_own_is_nobody_else(home: Path) -> None:
     assert is_own(file.stat())
 
 
+@pytest.mark.slow
 def test_a_slurm_of_a_strangers_is_not_asked(hpcrun: Caller, tmp_path: Path) -> None:
     """Where a sandbox was somebody else makes one: its slurm.conf names libraries to load."""
     require_root()

@@ -245,6 +245,32 @@ def queue_row(folder: Path, job_id: str, state: str) -> str:
 
 
 @pytest.mark.slow
+def test_a_task_that_goes_on_is_not_over(hpcrun: Caller, tools: Path) -> None:
+    """Requeued it is a task as before; or another job has the rest of it."""
+    answer = submit(hpcrun, "--set", "survive.when=[preempted]")
+    folder = array_of(hpcrun)
+    for index, how in ((0, '"requeue"'), (1, '"30"')):
+        attempt = Path(answer["runs"][index]["run_dir"]) / "attempts" / "0"
+        attempt.mkdir(parents=True)
+        (attempt / "end.json").write_text(
+            f'{{"attempt": 0, "job_id": "17_{index}", "exit_code": 143, "signal": 15,'
+            ' "stopped_by": "TERM", "first_failure": null, "begun_at": 1.0, "ended_at": 2.0,'
+            f' "why": "preempted", "next": {how}}}'
+        )
+    over = [queue_row(folder, f"17_{index}", "COMPLETED") for index in range(2, 7)]
+    tasks = [queue_row(folder, "17_0", "PENDING"), queue_row(folder, "17_1", "PREEMPTED")]
+    other = queue_row(Path(answer["runs"][1]["run_dir"]), "30", "RUNNING")
+    replay(tools, "squeue", (0, "".join([*tasks, *over, other]), ""))
+    for _ in range(2):  # what is kept of it changes nothing
+        (row,) = hpcrun("status", "--json").json["runs"]
+        assert row["states"] == {"PENDING": 1, "RUNNING": 1, "COMPLETED": 5}
+        assert row["state"] == "RUNNING" and not row["final"]
+    found = hpcrun("status", "--json", "17").json["runs"]
+    assert [run["state"] for run in found[:3]] == ["PENDING", "RUNNING", "COMPLETED"]
+    assert found[1]["job_id"] == "30"
+
+
+@pytest.mark.slow
 def test_slurm_is_asked_for_the_array_and_not_for_each_task(hpcrun: Caller, tools: Path) -> None:
     submit(hpcrun)
     asked = replay(tools, "squeue", (0, "", ""))

@@ -20,7 +20,8 @@ RUN = "20261120-081455-train-7k3r"
 @pytest.fixture
 def asked(hpcrun: Caller, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """What Slurm is asked: there are a run of job 15 and a sweep of job 40; 99 is its task 3."""
-    make_run(hpcrun, RUN, "15")
+    attempt = make_run(hpcrun, RUN, "15").attempts / "0"
+    (attempt / "end.json").write_text('{"attempt": 0, "job_id": "15", "next": "16"}')
     folder = write_sweep(hpcrun, 6)
     task = SlurmJob(
         job_id="40_3", number="99", source="squeue", state="RUNNING", work_dir=str(folder)
@@ -45,6 +46,7 @@ def asked(hpcrun: Caller, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         ("40_[0-5%2]", "20261121-000000-lr-7k3q.array"),  # as squeue shows what waits
         ("40_3", "20261121-000000-lr.3-7k3q"),
         ("99", "20261121-000000-lr.3-7k3q"),  # the task's own number
+        ("16", RUN),  # the job as which it went on
         ("77", "77"),
         ("77_4", "77_4"),
         ("77+1", "77+1"),

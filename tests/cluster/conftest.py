@@ -16,8 +16,18 @@ from tests.cluster.rig import Rig, why_not
 from tests.cluster.site import Site
 from tests.needs import require
 
-_RIGS = ("rig", "bare_rig", "unresolved_rig", "bound_rig")
+_RIGS = ("rig", "bare_rig", "unresolved_rig", "bound_rig", "wide_rig")
 _TEARDOWN_SECONDS = 15.0
+FORBIDS = """
+function slurm_job_submit(job, partitions, user)
+    if job.name == "forbidden" then job.requeue = 0 end
+    return slurm.SUCCESS
+end
+function slurm_job_modify(change, job, partitions, user)
+    if job.name == "forbidden" and change.requeue == 1 then return slurm.ERROR end
+    return slurm.SUCCESS
+end
+"""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -53,9 +63,18 @@ def bound_rig() -> Iterator[Rig]:
     yield from _running(accounting=False, nodes=1, gpus_per_node=2, cpus=cpus, settings=bound)
 
 
+@pytest.fixture(scope="session")
+def wide_rig() -> Iterator[Rig]:
+    """Twelve nodes with accounting, where a job that begins again waits for seconds.
+
+    Those that are named forbidden never begin again: the site sees to that.
+    """
+    yield from _running(accounting=True, nodes=12, pause=10, job_submit=FORBIDS)
+
+
 @pytest.fixture(autouse=True)
 def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fail a test that leaves a process, a job or a node that is not idle on the rig it used."""
+    """Fail a test that leaves a process, a job, a folder or a busy node on the rig it used."""
     used = [request.getfixturevalue(name) for name in _RIGS if name in request.fixturenames]
     yield
     for one in used:
@@ -122,8 +141,16 @@ def bound_site(bound_rig: Rig, request: pytest.FixtureRequest) -> Iterator[Site]
     yield from _site(bound_rig, request.node.name)
 
 
-def _site(rig: Rig, name: str) -> Iterator[Site]:
+@pytest.fixture
+def wide_site(wide_rig: Rig, request: pytest.FixtureRequest) -> Iterator[Site]:
+    """A new project on the rig of twelve nodes."""
+    own = {"cache_dir": str(wide_rig.shared / "cache")}  # no node is bad since another test
+    yield from _site(wide_rig, request.node.name, own)
+
+
+def _site(rig: Rig, name: str, profile: dict[str, Any] | None = None) -> Iterator[Site]:
     folder = rig.shared / "".join(char if char.isalnum() else "-" for char in name)
-    yield Site(rig, folder).prepare()
+    yield Site(rig, folder, profile or {}).prepare()
+    _wait_until_clean(rig)  # a job that is ending reads in its run what to remove from its nodes
     shutil.rmtree(folder, ignore_errors=True)
     shutil.rmtree(rig.shared / "runs", ignore_errors=True)

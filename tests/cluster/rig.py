@@ -58,7 +58,8 @@ class Rig:
     ``root`` must not exist, and must lie outside /tmp, which each node has for itself.
     ``min_job_age``: for how many seconds squeue remembers an ended job, at least.
     ``resolve_names=False``: no node knows another node by name; NodeAddr alone says where it is.
-    ``settings`` are more for slurm.conf, or others.
+    ``settings`` are more for slurm.conf, or others. ``pause``: for how many seconds a requeued job
+    waits. ``job_submit`` is the site's own filter, in Lua.
     Start it in a thread that lives as long as the rig: the hosts die with that thread.
 
     >>> rig = Rig(Path("/var/tmp/example"), nodes=3, accounting=False)
@@ -74,6 +75,8 @@ class Rig:
     resolve_names: bool = True
     cpus: int = 8
     settings: Mapping[str, str] = field(default_factory=dict)
+    pause: int = 120
+    job_submit: str = ""
     network: Network = field(default_factory=Network, init=False)
     daemons: dict[str, Daemon] = field(default_factory=dict, init=False)
     _hosts: dict[str, Host] = field(default_factory=dict, init=False)
@@ -179,13 +182,32 @@ class Rig:
         self._power_on(name)
         self._wait(lambda: self._not_idle(name), f"node {name} to be idle", timeout)
 
+    def reboot_node(self, name: str) -> None:
+        """Take a node's power for a moment; its slurmd says that it has booted since."""
+        self.kill_node(name)
+        self._power_on(name, "-b")
+
+    def stop_slurmd(self, name: str) -> None:
+        """End a node's slurmd alone: its jobs live on, and Slurm hears nothing of them."""
+        self._end(name, signal.SIGKILL)
+
+    def start_slurmd(self, name: str, timeout: float = 60) -> None:
+        """Start a node's slurmd again, and wait until Slurm calls the node idle."""
+        self._start_slurmd(name)
+        self._wait(lambda: self._not_idle(name), f"node {name} to be idle", timeout)
+
     def stop_controller(self) -> None:
         """End slurmctld in order: it saves its state first."""
-        daemon = self.daemons.pop("slurmctld")
-        for pid, command in daemon.host.processes():
-            if command == " ".join(daemon.argv):
-                os.kill(pid, signal.SIGTERM)
-        daemon.enter.wait(timeout=30)
+        self._end("slurmctld", signal.SIGTERM)
+
+    def stop_accounting(self) -> None:
+        """End slurmdbd in order."""
+        self._end("slurmdbd", signal.SIGTERM)
+
+    def start_accounting(self) -> None:
+        """Start slurmdbd again and wait until it answers."""
+        self._start_slurmdbd()
+        self._wait(lambda: self._refusal("sacctmgr", "-n", "list", "cluster"), "slurmdbd", 30)
 
     def start_controller(self) -> None:
         """Start slurmctld from its saved state and wait until it answers."""
@@ -197,29 +219,41 @@ class Rig:
         self._wait(lambda: self._not_idle(*self.node_names), "all nodes to be idle", timeout)
 
     def leftovers(self) -> list[str]:
-        """List, in words, what is not as right after ``start``: processes, jobs, nodes."""
+        """List, in words, what is not as right after ``start``: processes, jobs, folders, nodes."""
         found = [
             f"{name}: process {pid}: {command}"
             for name in self.node_names
             for pid, command in self.processes(name)
         ]
         found += self.run("squeue", "-h", "-o", "job %i %T %j (%R)").stdout.splitlines()
+        found += [f"{name}: {path}" for name in self.node_names for path in self.folders(name)]
         not_idle = self._not_idle(*self.node_names)
         return [*found, not_idle] if not_idle else found
+
+    def folders(self, name: str, place: str = "/tmp") -> list[str]:
+        """List what jobs have in hpcrun's place on a node's disk."""
+        listed = self.on_node(name, ["find", place, "-maxdepth", "1", "-name", "hpcrun-*"])
+        return listed.stdout.splitlines()
 
     def clear(self, timeout: float = 60) -> None:
         """Bring the rig back to where ``start`` left it, whatever a test did to it."""
         if "slurmctld" not in self.daemons:
             self.start_controller()
+        if self.accounting and "slurmdbd" not in self.daemons:
+            self.start_accounting()
         for host in self._hosts.values():
             if not host.init:
                 self._power_on(host.name)
+            elif host.name != HEAD and host.name not in self.daemons:
+                self._start_slurmd(host.name)
             self.join(host.name)
         self.run("scancel", "--me")
         for pid, _ in (p for name in self.node_names for p in self.processes(name)):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.wait_idle(timeout)
+        for name in self.node_names:
+            self.on_node(name, ["rm", "-rf", *self.folders(name)])
 
     def _start(self) -> None:
         self.root.mkdir(parents=True)
@@ -255,10 +289,10 @@ class Rig:
         names = {host.name: host.address for host in self._hosts.values()}
         self.network.boot(host, names if self.resolve_names else {})
 
-    def _power_on(self, name: str) -> None:
+    def _power_on(self, name: str, *options: str) -> None:
         shutil.rmtree(self._hosts[name].folder / "tmp")
         self._boot(self._hosts[name])
-        self._start_slurmd(name)
+        self._start_slurmd(name, *options)
 
     def _daemon(
         self, name: str, host: str, argv: list[str], env: Mapping[str, str] | None = None
@@ -276,8 +310,15 @@ class Rig:
             )
         self.daemons[name] = Daemon(name, self._hosts[host], argv, enter)
 
-    def _start_slurmd(self, name: str) -> None:
-        self._daemon(name, name, ["slurmd", "-D", "-f", str(self.conf)])
+    def _end(self, name: str, how: signal.Signals) -> None:
+        daemon = self.daemons.pop(name)
+        for pid, command in daemon.host.processes():
+            if command == " ".join(daemon.argv):
+                os.kill(pid, how)
+        daemon.enter.wait(timeout=30)
+
+    def _start_slurmd(self, name: str, *options: str) -> None:
+        self._daemon(name, name, ["slurmd", "-D", "-f", str(self.conf), *options])
 
     def _start_munged(self) -> None:
         argv = [*lifecycle.munged_argv(self.layout, "munged"), "--foreground", "--num-threads=10"]
@@ -316,14 +357,18 @@ class Rig:
         file = self.root / "slurmdbd.conf"
         file.touch(0o600)
         file.write_text(_lines(slurmdbd))
-        # slurmdbd takes neither its file nor the database's socket from an option.
-        env = {"SLURM_CONF": str(self.conf), "MYSQL_UNIX_PORT": str(socket)}
-        self._daemon("slurmdbd", HEAD, ["slurmdbd", "-D"], env)
+        self._start_slurmdbd()
         add = ["sacctmgr", "-i", "add"]
         cluster = self.network.link
         self._wait(lambda: self._refusal(*add, "cluster", cluster), "slurmdbd's answer", 30)
         self.run(*add, "account", "research", f"cluster={cluster}")
         self.run(*add, "user", "root", "account=research", f"cluster={cluster}")
+
+    def _start_slurmdbd(self) -> None:
+        # It takes neither its file nor the database's socket from an option.
+        socket = self.root / "state" / "mariadb.socket"
+        env = {"SLURM_CONF": str(self.conf), "MYSQL_UNIX_PORT": str(socket)}
+        self._daemon("slurmdbd", HEAD, ["slurmdbd", "-D"], env)
 
     def _write_configuration(self) -> None:
         node = config.NodeKind(
@@ -334,6 +379,13 @@ class Rig:
             self.layout, config.Shape(kinds=(node,), like="a rig"), self._version()
         )
         settings = {**self._settings(), **self.settings}
+        if self.job_submit:
+            settings["JobSubmitPlugins"] = "lua"
+            (self.root / "job_submit.lua").write_text(self.job_submit)
+        if settings["TaskPlugin"] == "task/cgroup":
+            limits = "ConstrainRAMSpace=yes\nConstrainSwapSpace=no\n"
+            with self.layout.cgroup_conf.open("a") as file:
+                file.write(f"CgroupPlugin=cgroup/v1\nCgroupMountpoint=/sys/fs/cgroup\n{limits}")
         lines = self.conf.read_text().splitlines(keepends=True)
         ours = {*settings, "PartitionName"}
         text = "".join(line for line in lines if line.partition("=")[0] not in ours)
@@ -349,8 +401,8 @@ class Rig:
             "ClusterName": self.network.link,
             "FirstJobId": 1,
             "SlurmctldHost": f"{HEAD}({self._hosts[HEAD].address})",
-            # A requeued job waits for two minutes, unless a test lets it start (Site.start_again).
-            "AuthInfo": f"socket={socket}",
+            # A requeued job waits so long, unless a test lets it start (Site.start_again).
+            "AuthInfo": f"socket={socket},cred_expire={self.pause}",
             "EnforcePartLimits": "NO",
             "TaskPlugin": "task/none",
             "JobAcctGatherType": "jobacct_gather/linux",
@@ -394,7 +446,9 @@ class Rig:
         return done.stderr.strip() or f"exit code {done.returncode}" if done.returncode else ""
 
     def _not_idle(self, *names: str) -> str:
-        states = lifecycle.node_states("sinfo", {**os.environ, **self.env})
+        # By ``run``: on a rig of another release this machine's own sinfo has no answer.
+        answer = self.run("sinfo", "--noheader", "--Node", "--format=%N %T").stdout
+        states = dict(line.split(" ", 1) for line in answer.splitlines() if " " in line)
         return ", ".join(lifecycle.unready(states, names))
 
 

@@ -84,6 +84,7 @@ def test_a_cancelled_job_is_told_though_its_folder_is_read_only(site: Site) -> N
     refused = with_it_read_only("submit", "held.yaml")
     assert refused.returncode == 2
     assert refused.stderr.startswith(f"error: {site.project}/hpcrun.yaml: runs_dir: "), refused
+    assert "--no-check" not in refused.stderr, "which could not help"
     done = with_it_read_only("cancel", run.job_id)
     assert done.returncode == 0
     assert done.stdout == f"job {run.job_id} was PENDING and is being cancelled\n"

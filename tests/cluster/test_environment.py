@@ -71,9 +71,8 @@ def left_on_nodes(site: Site, folder: str = "/tmp") -> dict[str, list[str]]:
     """What lies in hpcrun's place on each node's disk, where anything does."""
     found = {}
     for name in site.rig.node_names:
-        listed = site.rig.on_node(name, ["find", folder, "-maxdepth", "1", "-name", "hpcrun-*"])
-        if listed.stdout.strip():
-            found[name] = listed.stdout.split()
+        if there := site.rig.folders(name, folder):
+            found[name] = there
     return found
 
 
@@ -180,6 +179,17 @@ def test_nothing_stays_on_the_nodes(site: Site, end: str) -> None:
     assert not list((run.folder / "attempts/0/local").glob("*[0-9]"))
 
 
+def test_a_torchrun_of_the_users_own_leaves_nothing(site: Site) -> None:
+    """It keeps a folder of logs, which it makes in /tmp where nobody names another place."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--no_python"]
+    show = "ls -d $PET_LOG_DIR/*_* /tmp/torchelastic_* || true"
+    run = site.submit("--gpus-per-node", "0", "--", *torchrun, "bash", "-c", show)
+    assert site.follow(run).returncode == 0, run.log()
+    assert f"/tmp/hpcrun-{run.run_id}.0.0/" in run.log(), run.log()
+    left = [site.rig.on_node(name, ["ls", "/tmp"]).stdout for name in site.rig.node_names]
+    assert "torchelastic" not in "".join(left) and left_on_nodes(site) == {}
+
+
 @pytest.mark.parametrize(
     ("command", "message"),
     [
@@ -228,10 +238,10 @@ def test_a_full_disk_is_named(site: Site) -> None:
     disk = Path("/tmp/disk")
     for name in site.rig.node_names:
         site.rig.on_node(name, ["mkdir", str(disk)])
-    small = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
+    small = ["mount", "-t", "tmpfs", "-o", "size=20m", "tmpfs", str(disk)]
     assert site.rig.on_node(last, small).returncode == 0
     site = Site(site.rig, site.project, {"local_dir": "$DISK"}).prepare()
-    (site.project / "big").write_bytes(b"x" * 2_000_000)
+    (site.project / "big").write_bytes(b"x" * 30_000_000)
     write_job(site, {"resources": {"nodes": 2}, "stage": {"big": "data/big"}})
     run = run_job(site, env={"DISK": str(disk)}, code=1)
     assert f"hpcrun: error: {last}: stage: cannot copy {site.project}/big to {disk}/hpcrun-" in (

@@ -165,7 +165,7 @@ def test_ctrl_c_ends_all_hosts(site: Site, hosts: Lab, launcher: str) -> None:
 
 
 def test_hosts_end_with_the_process_that_drives_them(site: Site, hosts: Lab) -> None:
-    """Nobody is there to clean up: kill -9 here, and each host notices."""
+    """Nobody is there to clean up: kill -9 here; each host notices, and ends what is deaf too."""
     process = start(site, hosts, "torchrun")
     run = until_all_wait(site)
     driver = [
@@ -174,9 +174,14 @@ def test_hosts_end_with_the_process_that_drives_them(site: Site, hosts: Lab) -> 
         if f"{run.folder}/harness.sh\0launch" in _command_line(proc)
     ]
     assert driver, "the harness that launched is there"
+    processes = site.rig.processes(site.rig.node_names[1])
+    deaf = [pid for pid, command in processes if " node" in command]
+    assert deaf, "the second host's own harness is there"
+    for pid in deaf:
+        os.kill(pid, signal.SIGSTOP)
     for pid in driver:
         os.kill(pid, signal.SIGKILL)
-    until(lambda: not left(site.rig), "the hosts to be empty", SOON_SECONDS)
+    until(lambda: not left(site.rig), "the hosts to be empty", 2 * SOON_SECONDS)
     process.communicate(timeout=60)
     assert process.returncode == 1
 

@@ -380,8 +380,8 @@ def test_questions_to_slurm(site: Site, calls: Calls) -> None:
     run_id = json.loads(long.stdout)["run_id"]
     folder = site.rig.shared / "runs" / run_id
     until(lambda: (folder / "attempts/0/hostfile").exists(), "the long job")
-    # The job's own scontrol is on this PATH too.
-    assert [call for call in calls.take() if call != "scontrol"] == ["sbatch"]
+    # The job's own scontrol and squeue are on this PATH too.
+    assert [call for call in calls.take() if call not in ("scontrol", "squeue")] == ["sbatch"]
     with following(site, "logs", "-f", run_id, env=calls.env) as process:
         begun = time.monotonic()
         ended = [site.submit("--", "true") for _ in range(3)]

@@ -191,3 +191,15 @@ def test_modules_beside_hpcruns_own_python_are_reported(context: Context) -> Non
     assert found(context, Setup()).note == ""
     spec = JobSpec(script="a.py", setup=Setup(modules=["pytorch/2.9"]))
     assert any("modules are loaded" in note for note in prepare(context, spec).plan.notes)
+
+
+def test_an_environment_of_the_nodes_is_made_and_activated_there(context: Context) -> None:
+    """The Alliance's clusters have it on the node's own disk, whose name only the job knows."""
+    answer = found(context, Setup(venv="$SLURM_TMPDIR/env"))
+    assert (answer.python, answer.venv) == ("python", None)
+    assert answer.node_venv == "$SLURM_TMPDIR/env"
+    with pytest.raises(InputError, match="NOPE' is not set"):
+        found(context, Setup(venv="$NOPE/env"))
+    here = structs.replace(context, environ={**context.environ, "SLURM_TMPDIR": "."})
+    with pytest.raises(InputError, match="no such interpreter"):
+        found(here, Setup(venv="$SLURM_TMPDIR/env"))

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hpcrun.controller.context import Context, load_context
 from hpcrun.controller.prepare import prepare, prepare_job
-from hpcrun.controller.run_facts import code_digests, run_facts, with_code
+from hpcrun.controller.run_facts import code_digests, run_facts, with_attempts, with_code
 from hpcrun.controller.submit import write
+from hpcrun.report.html import html_text
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import write_record
 from tests.plan.making import job
+from tests.report import runs
 from tests.report.runs import built
 from tests.secrets.test_users import TOKENS, VARIABLES
 
@@ -158,6 +161,39 @@ def test_seconds_are_those_of_all_attempts(context: Context) -> None:
     (run.attempts / "1" / "beat").write_text("5060\n")
     write_record(run.attempts / "2" / "begin.json", begin | {"begun_at": 7000.0})
     assert run_facts(run)[2] == 360.5
+
+
+def test_attempts_are_as_status_has_them(context: Context) -> None:
+    text = "script: train.py\nresources: {nodes: 1, gpus_per_node: 4}\nlauncher: srun\n"
+    run = written(context, text)
+    for index, steps in enumerate((range(1, 11), range(6, 21))):
+        for folder in (run.attempts / str(index), run.logs / str(index)):
+            folder.mkdir(parents=True)
+        begun, where = 1_800_000_000.0 + 5400 * index, {"job_id": "7", "host": "n1", "pid": 1}
+        begin = {"attempt": index, "nodes": "n1", "begun_at": begun, **where}
+        write_record(run.attempts / str(index) / "begin.json", begin)
+        end: dict[str, Any] = {"why": ("preempted", "done")[index]}
+        end |= {"exit_code": 143 * (not index), "signal": None}
+        end |= {"stopped_by": None, "first_failure": None, "next": None if index else "requeue"}
+        end |= {"checkpoint": "/c/step-5", "begun_at": begun, "ended_at": begun + 3600}
+        write_record(
+            run.attempts / str(index) / "end.json", {"attempt": index, "job_id": "7"} | end
+        )
+        log = "".join(f'{{"step": {step}, "loss": 2.0}}\n' for step in steps)
+        (run.logs / str(index) / "rank-0.log").write_text(log)
+    found = with_attempts(runs.restarted(), run)
+    assert [(row[0], *row[2:]) for row in found.attempts] == [
+        ("0", "n1", "1:00:00", "1 to 10", "preemption", "goes on from step-5"),
+        ("1", "n1", "1:00:00", "6 to 20", "exit code 0", ""),
+    ]
+    assert found.cost == (
+        "8.00 GPU hours, 1.33 for 5 steps done again, 0.00 to start again, goodput 83%; "
+        "30:00 between attempts"
+    )
+    assert found.curve.restarts[0].cause == "preemption"
+    page = html_text([found])
+    assert found.cost in page and "<td>preemption</td>" in page
+    assert "Attempts" not in html_text([runs.restarted()])
 
 
 def test_a_folder_without_its_records_shows_nothing(context: Context) -> None:

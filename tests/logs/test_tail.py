@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hpcrun.logs import files as module
 from hpcrun.logs.files import LogFile, Tail, log_files
-from hpcrun.runs.records import create_run_folder
+from hpcrun.runs.layout import create_run_folder
 
 
 @pytest.fixture(autouse=True)

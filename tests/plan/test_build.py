@@ -173,7 +173,8 @@ def test_the_users_sections_are_the_last_and_win() -> None:
         "fabric: infiniband\nenv: {CLUSTER: profile, PROFILE: profile, OMP_NUM_THREADS: '7'}",
     )
     assert [section.block for section in made.environment] == [
-        *("run", "environment", "nccl", "environment", "nccl", "job_environment", "node"),
+        *("run", "environment", "nccl", "environment", "environment", "nccl", "job_environment"),
+        "node",
     ]
     # Each variable is set once, so the order in which the template lays blocks out is no matter.
     pairs = [pair for section in made.environment for pair in section.variables.items()]

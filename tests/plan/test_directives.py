@@ -57,6 +57,37 @@ def test_a_site_that_wants_other_options(rename: str, wanted: dict[str, str]) ->
     assert len(made) == len(usual) - len(lost)
 
 
+BY_FEATURE = f"{FACTS}gpu_types: {{h80: {{constraint: hbm80g}}}}\n"
+
+
+@pytest.mark.parametrize(
+    ("profile", "text", "wanted"),
+    [
+        ("", "", "hbm80g"),
+        ("slurm: {constraint: gpu}", "", "hbm80g&gpu"),
+        ("", "slurm: {constraint: 'rome|milan'}", "hbm80g&(rome|milan)"),
+        ("slurm: {constraint: gpu}", "slurm: {constraint: gpu&nvme}", "hbm80g&gpu&nvme"),
+        ("slurm: {constraint: hbm80g}", "", "hbm80g"),
+        ("", "slurm: {constraint: false}", None),
+    ],
+)
+def test_the_constraint_of_the_gpu_type_counts_beside_another(
+    profile: str, text: str, wanted: str | None
+) -> None:
+    """A profile's own constraint took the type's place, and the job got any GPU."""
+    typed = JOB.replace("}", ", gpu_type: h80}")
+    assert directives(f"{typed}{text}", f"{BY_FEATURE}{profile}").get("constraint") == wanted
+
+
+def test_a_constraint_that_cannot_be_joined_is_refused() -> None:
+    typed = JOB.replace("}", ", gpu_type: h80}")
+    with pytest.raises(SpecError, match=r"slurm\.constraint: .*cannot be joined with hbm80g"):
+        directives(f"{typed}slurm: {{constraint: '[rack1|rack2]'}}", BY_FEATURE)
+    renamed = f"{BY_FEATURE}slurm: {{constraint: gpu}}\nrename: {{constraint: prefer}}"
+    made = directives(typed, renamed)
+    assert (made["prefer"], made["constraint"]) == ("hbm80g", "gpu")
+
+
 def test_untyped_gpus_are_renamed_too() -> None:
     assert directives(JOB, "rename: {gres: gpus-per-node}")["gpus-per-node"] == "4"
     assert directives(JOB, "rename: {gres: gpus}")["gpus"] == "8"
@@ -150,3 +181,51 @@ def test_a_job_waits_for_both_others() -> None:
     assert directives(text, after="17")["dependency"] == "afterok:17,afterany:5"
     with pytest.raises(SpecError, match=r"slurm.dependency: a:1\?b:2: it cannot be joined"):
         directives(f"{JOB}slurm: {{dependency: 'a:1?b:2'}}", after="17")
+
+
+JEAN_ZAY = """\
+account: abc@v100
+slurm: {hint: nomultithread, qos: qos_gpu-t3}
+setup: {modules: [git]}
+gpu_types:
+  v100-32g: {constraint: v100-32g}
+  a100:
+    {partition: gpu_p5, constraint: a100, account: abc@a100, qos: qos_gpu_a100-t3, cpus_per_gpu: 8,
+     modules: [arch/a100]}
+"""
+
+
+def test_a_gpu_type_brings_its_account_qos_cpus_and_modules() -> None:
+    """IDRIS charges each type to an account of its own, and gives its nodes a module tree."""
+    text = (
+        "script: a.py\nresources: {gpus_per_node: 4, gpu_type: a100}\nsetup: {modules: [torch]}\n"
+    )
+    made = plan(text, JEAN_ZAY)
+    wanted = {
+        "partition": "gpu_p5",
+        "account": "abc@a100",
+        "qos": "qos_gpu_a100-t3",
+        "cpus-per-task": "32",
+        "hint": "nomultithread",
+    }
+    assert wanted.items() <= dict(made.directives).items()
+    assert made.setup.modules == ["git", "arch/a100", "torch"]
+    other = dict(plan(text.replace("a100", "v100-32g"), JEAN_ZAY).directives)
+    assert (other["account"], other["qos"]) == ("abc@v100", "qos_gpu-t3")
+    own = text.replace("a100}", "a100, account: x, cpus_per_gpu: 2}") + "slurm: {qos: y}"
+    said = dict(plan(own, JEAN_ZAY).directives)
+    assert (said["account"], said["qos"], said["cpus-per-task"]) == ("x", "y", "8")
+
+
+@pytest.mark.parametrize(
+    ("profile", "wanted"),
+    [
+        ("", {"gres": "gpu:4,nvme:100,tmpfs:50G"}),
+        ("rename: {gres: gpus-per-node}", {"gres": "nvme:100,tmpfs:50G", "gpus-per-node": "4"}),
+        ("slurm: {gres: false}", {"gres": "nvme:100,tmpfs:50G"}),
+    ],
+)
+def test_other_resources_stand_beside_the_gpus(profile: str, wanted: dict[str, str]) -> None:
+    text = "script: a.py\nresources: {gpus_per_node: 4, gres: {nvme: 100, tmpfs: 50G}}"
+    made = dict(plan(text, profile).directives)
+    assert {key: made[key] for key in made if key in ("gres", "gpus-per-node")} == wanted

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
+from hpcrun.assets import open_templates
 from hpcrun.errors import SpecError
 from hpcrun.plan.build import build_plan
-from hpcrun.plan.launchers import LAUNCHERS, decide_framework, decide_launcher
+from hpcrun.plan.launchers import (
+    _OTHER_OPTIONS,
+    _OWNED_OPTIONS,
+    LAUNCHERS,
+    decide_framework,
+    decide_launcher,
+)
+from hpcrun.render.files import render_files
 from hpcrun.spec.job import LauncherName
 from tests.plan.making import PLACE, cluster, job, plan, variables
 
@@ -129,3 +140,116 @@ def test_a_switch_that_nothing_passes_on_is_reported() -> None:
     for way in passed:
         assert not any("activation_checkpointing" in note for note in plan(on + way).notes)
     assert not any("activation_checkpointing" in note for note in plan("script: a.py").notes)
+
+
+# ---- the step
+
+
+def step(text: str, profile: str = "") -> dict[str, str | None]:
+    return dict(plan(f"script: a.py\nresources: {{gpus_per_node: 4}}\n{text}", profile).step)
+
+
+def test_options_of_srun_come_last_and_those_of_the_job_win() -> None:
+    assert step("") == {"mpi": "none", "wait": "600"}
+    assert step("launcher: srun") == {"distribution": "block", "wait": "600"}
+    site = "srun: {cpu-bind: none, network: a}"
+    made = step("srun: {network: b, mpi: pmix, unbuffered: true, wait: false}", site)
+    assert made == {"cpu-bind": "none", "network": "b", "mpi": "pmix", "unbuffered": None}
+    command = plan("command: [a]", "srun: {environment: ./my env.toml}")
+    assert command.step == [("environment", "./my env.toml")]
+    files = render_files(command, open_templates(None))
+    script = next(file.text for file in files if file.name == "job.sbatch")
+    assert "srun --nodes=1 " in script and "'--environment=./my env.toml'" in script
+
+
+def test_a_rank_that_sees_one_gpu_takes_that() -> None:
+    """OLCF's example for Frontier: srun starts the ranks, each with the GPU next to its cores."""
+    bound = "srun: {gpus-per-task: 1, gpu-bind: closest}"
+    made = plan(f"script: a.py\nlauncher: srun\nresources: {{gpus_per_node: 8}}\n{bound}")
+    assert variables(made)["HPCRUN_GPUS_PER_TASK"] == "1"
+    files = {file.name: file.text for file in render_files(made, open_templates(None))}
+    assert 'harness.sh" rank env LOCAL_RANK=0 ' in files["node.sh"]
+    assert "--gpus-per-task=1 --gpu-bind=closest" in files["job.sbatch"]
+    usual = plan("script: a.py\nlauncher: srun\nresources: {gpus_per_node: 8}")
+    assert "HPCRUN_GPUS_PER_TASK" not in variables(usual)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("srun: {gpus-per-task: 1}", "srun.gpus-per-task: 1, but torchrun starts the ranks"),
+        ("launcher: srun\nsrun: {gpus-per-task: 2}", "srun.gpus-per-task: 2: a rank has one GPU"),
+        ("launcher: srun\nsrun: {gpu-bind: closest}", "srun.gpu-bind: closest: ranks that see the"),
+        ("srun: {gpu-bind: 'single:1'}", "srun.gpu-bind: single:1: ranks that see"),
+    ],
+)
+def test_gpus_are_bound_one_to_a_rank_or_not_at_all(text: str, message: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        step(text)
+    assert message in str(caught.value)
+    assert step("srun: {gpu-bind: none}")["gpu-bind"] == "none"
+    if "launcher" not in text:
+        with pytest.raises(SpecError, match="cluster srun"):
+            step("", text)
+
+
+# ---- the launcher's own options
+
+
+def node_script(text: str, profile: str = "") -> str:
+    made = plan(f"script: a.py\nresources: {{gpus_per_node: 4}}\n{text}", profile)
+    files = render_files(made, open_templates(None))
+    return next(file.text for file in files if file.name == "node.sh")
+
+
+def test_options_of_a_launcher_go_before_the_program() -> None:
+    made = node_script("launcher_args: [--max-restarts=2, --role, '{run_id} x']")
+    assert "--max-restarts=2 --role '20261120-081455-train-7k3q x' --no_python bash" in made
+    made = node_script("launcher: deepspeed\nlauncher_args: [--enable_each_rank_log=x]")
+    assert "--enable_each_rank_log=x --no_python bash" in made
+    made = node_script("launcher: accelerate\nlauncher_args: [--of-tomorrow]")
+    assert "--of-tomorrow --no_python bash" in made
+
+
+@pytest.mark.parametrize(
+    ("launcher", "word", "message"),
+    [
+        ("torchrun", "--numa-bindings=node", "did you mean --numa-binding?"),
+        ("torchrun", "--nproc-per-node=2", "--nproc-per-node: hpcrun sets it"),
+        ("deepspeed", "--bind_core_to_rank", "did you mean --bind_cores_to_rank?"),
+        ("deepspeed", "--num_gpus=2", "--num_gpus: hpcrun sets it"),
+        ("accelerate", "--num_processes=2", "--num_processes: hpcrun sets it"),
+        ("srun", "--unbuffered", "launcher srun reads none; srun: {OPTION: VALUE} has options"),
+    ],
+)
+def test_options_of_a_launcher_are_checked(launcher: str, word: str, message: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        node_script(f"launcher: {launcher}\nlauncher_args: ['{word}']")
+    assert message in str(caught.value)
+
+
+@pytest.mark.slow
+def test_the_launchers_have_the_options_that_we_know() -> None:
+    modules = {
+        "torchrun": "torch.distributed.run",
+        "deepspeed": "deepspeed.launcher.runner",
+        "accelerate": "accelerate.commands.launch",
+    }
+    for name, module in modules.items():
+        argv = [sys.executable, "-m", module, "--help"]
+        shown = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+        there = {word.replace("-", "_") for word in re.findall(r"--([a-zA-Z0-9_-]+)", shown)}
+        assert set(f"{_OWNED_OPTIONS[name]} {_OTHER_OPTIONS[name]}".split()) <= there, name
+
+
+def test_ranks_are_bound_as_their_launcher_can() -> None:
+    node = "partitions: {g: {gpus_per_node: 4}}\npartition: g"
+    made = node_script("binding: auto", node)
+    assert "torch.numa || bound=(--numa-binding=exclusive)" in made
+    assert '"${bound[@]}" --no_python' in made
+    assert "bound=(--numa-binding=node)" in node_script("binding: auto")
+    made = node_script("binding: auto\nlauncher: deepspeed")
+    assert "bound=(--bind_cores_to_rank)" in made
+    text = "script: a.py\nbinding: auto\nlauncher: accelerate"
+    assert (plan(text).accelerate_config or {})["enable_cpu_affinity"] is True
+    assert "bound" not in node_script("")

@@ -17,7 +17,10 @@ TWO_NODES = "script: a.py\nresources: {nodes: 2, gpus_per_node: 4}\n"
 
 
 def shown(env: dict[str, str]) -> dict[str, str]:
-    return {k: v for k, v in env.items() if re.match("NCCL|FI_|TORCH_NCCL", k)}
+    """What is there for the network; the flight recorder is there on every one."""
+    recorder = {"TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"}
+    found = {k: v for k, v in env.items() if re.match("NCCL|FI_|TORCH_NCCL", k)}
+    return {k: v for k, v in found.items() if k not in recorder or not found.get("NCCL_DEBUG")}
 
 
 @pytest.mark.parametrize(
@@ -27,11 +30,15 @@ def shown(env: dict[str, str]) -> dict[str, str]:
         ("roce", {"NCCL_NET": "IB"}),
         ("ethernet", {"NCCL_NET": "Socket"}),
         ("efa", {"NCCL_NET": "AWS Libfabric"}),
+        ("fastrak", {"NCCL_NET": "FasTrak"}),
+        ("gib", {"NCCL_NET": "gIB"}),
         (
             "slingshot",
             {
                 "NCCL_NET": "AWS Libfabric",
                 "NCCL_CROSS_NIC": "1",
+                "NCCL_NET_GDR_LEVEL": "PHB",
+                "FI_CXI_DEFAULT_TX_SIZE": "16384",
                 "FI_MR_CACHE_MONITOR": "userfaultfd",
                 "FI_CXI_DISABLE_HOST_REGISTER": "1",
                 "FI_CXI_DEFAULT_CQ_SIZE": "131072",
@@ -90,9 +97,21 @@ def test_the_jobs_own_settings_win_in_every_alternative() -> None:
 
 def test_no_debugging_switch_and_no_address_index_is_ever_set() -> None:
     never = r"NCCL_(P2P|IB|SHM)_DISABLE|NCCL_(ALGO|PROTO|BUFFSIZE|NTHREADS)|NCCL_IB_GID_INDEX"
-    never += r"|NCCL_NET_GDR_LEVEL|NCCL_M(IN|AX)_\w+|FI_EFA_\w+|FI_PROVIDER|RDMAV_FORK_SAFE"
+    never += r"|NCCL_M(IN|AX)_\w+|FI_EFA_\w+|FI_PROVIDER|RDMAV_FORK_SAFE"
     names = {name for rows in FABRICS.values() for name, _, _ in rows}
     assert not [name for name in names if re.fullmatch(never, name)]
+    # Vendor advice, and of Slingshot's alone.
+    assert [
+        key for key, rows in FABRICS.items() if "NCCL_NET_GDR_LEVEL" in dict(r[:2] for r in rows)
+    ] == ["slingshot"]
+
+
+def test_gpu_aware_mpi_is_off_beside_nccl_on_slingshot_whatever_the_site_sets() -> None:
+    files = render_files(plan(TWO_NODES, "fabric: slingshot"), open_templates(None))
+    script = next(file.text for file in files if file.name == "job.sbatch")
+    assert "\nexport MPICH_GPU_SUPPORT_ENABLED=0 # GPU-aware MPI" in script
+    own = f"{TWO_NODES}env: {{MPICH_GPU_SUPPORT_ENABLED: 1}}"
+    assert variables(plan(own, "fabric: slingshot"))["MPICH_GPU_SUPPORT_ENABLED"] == "1"
 
 
 @pytest.mark.parametrize("fabric", [*FABRICS, "auto"])

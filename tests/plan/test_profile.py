@@ -142,3 +142,12 @@ def test_all_partitions_gone() -> None:
 
 def _fields(partition: Partition) -> dict[str, Any]:
     return {name: getattr(partition, name) for name in Partition.__struct_fields__}
+
+
+def test_gpus_that_slurm_does_not_count_stay_as_the_user_counted_them() -> None:
+    text = "partitions: {gpu-a100: {nodes: 2, gpus_per_node: 3}}\nslurm: {gres: false}"
+    now = facts(partitions={"gpu-a100": Partition(nodes=2, gpus_per_node=0)})
+    assert shown(text, now) == []
+    assert shown(text.replace("slurm", "# slurm"), now) == [
+        ("changed", "partitions.gpu-a100.gpus_per_node")
+    ]

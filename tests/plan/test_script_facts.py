@@ -101,6 +101,13 @@ def test_an_option_that_is_not_always_there_is_not_required(text: str, message: 
     assert faults(script, []) == message
 
 
+@pytest.mark.parametrize("option", ["'--data', required=True", "'data'"])
+def test_what_is_added_after_the_words_were_read_is_not_required(option: str) -> None:
+    late = f"{HEAD}{TAIL}p.add_argument({option})\n"
+    assert faults(Script("a.py", facts(late)), []) == []
+    assert len(faults(Script("a.py", facts(late + TAIL)), [])) == 1  # they are read again
+
+
 @pytest.mark.parametrize("text", NOT_PLAIN)
 def test_of_other_parsers_nothing_is_reported(text: str) -> None:
     found = facts(f"{HEAD}{text}\n{TAIL}")

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
+from hpcrun.assets import open_templates
 from hpcrun.errors import SpecError
+from hpcrun.plan.build import build_plan
 from hpcrun.plan.environment import node_sections
 from hpcrun.plan.job import LOCAL_DIR
 from hpcrun.plan.setup import choose_setup
 from hpcrun.plan.types import Plan, Section
-from hpcrun.render.files import pyxis_options
+from hpcrun.render.files import pyxis_options, render_files
 from hpcrun.spec.job import Cluster, Container, JobSpec, Setup
-from tests.plan.making import PLACE, plan, variables
+from tests.plan.making import PLACE, cluster, job, plan, variables
 
 CONTAINER = Setup(container=Container(image="a.sif"))
 
@@ -115,7 +118,9 @@ def test_values_with_the_nodes_folder_are_the_nodes() -> None:
         "env: {C: '${HPCRUN_LOCAL_DIR}', D: d}",
     )
     assert made.program[-3:] == [f"{LOCAL_DIR}/x", LOCAL_DIR, "${HOME}"]
-    assert node_section(made).variables.keys() == {"TORCH_EXTENSIONS_DIR", "A", "C"}
+    recorder = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
+    caches = {"TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR"}
+    assert node_section(made).variables.keys() == {*caches, recorder, "A", "C"}
     assert variables(made)["A"] == f"{LOCAL_DIR}/a"
     assert "HPCRUN_LOCAL_DIR" not in variables(made), "unknown before the node is"
 
@@ -188,3 +193,22 @@ def test_pyxis_options_are_srun_s_and_never_sbatch_s() -> None:
 def test_containers_that_cannot_be(container: str, text: str) -> None:
     problems = refused(f"setup: {{container: {container}}}")
     assert any(problem.startswith(text) for problem in problems), problems
+
+
+def test_an_environment_of_the_nodes_comes_after_what_makes_it() -> None:
+    place = structs.replace(PLACE, python="python", node_venv="$SLURM_TMPDIR/env")
+    text = "script: a.py\nsetup: {node_commands: ['make-env \"$SLURM_TMPDIR\"']}"
+    files = render_files(build_plan(job(text), cluster(), place), open_templates(None))
+    node = next(file.text for file in files if file.name == "node.sh")
+    assert node.index("make-env") < node.index('activate_venv "${SLURM_TMPDIR:?')
+    with pytest.raises(SpecError, match="nothing makes it there"):
+        build_plan(job("script: a.py"), cluster(), place)
+
+
+def test_folders_of_modules_come_before_modules() -> None:
+    text = "script: a.py\nsetup: {module_paths: [~/m], modules: [b]}"
+    made = plan(text, "setup: {module_paths: [/appl/modules], modules: [a]}")
+    files = render_files(made, open_templates(None))
+    script = next(file.text for file in files if file.name == "job.sbatch")
+    wanted = 'use_modules /appl/modules\nuse_modules "$HOME"/m\nload_module a\nload_module b\n'
+    assert wanted in script

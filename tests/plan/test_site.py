@@ -8,10 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcrun.plan.build import build_plan
+from hpcrun.plan.limits import find_limits
 from hpcrun.plan.site import Answers, Site, build_site, first_host
 from hpcrun.slurm.cluster import Association, NodeLimits, NodeRow, PartitionRow, Qos, SlurmConfig
 from hpcrun.slurm.hosts import expand
-from hpcrun.spec.job import GpuType
+from hpcrun.spec.job import Cluster, GpuType
+from tests.plan.making import PLACE, job
 
 ENFORCED = SlurmConfig(
     version="22.05.8", enforced=frozenset({"associations", "limits", "qos"}), has_accounting=True
@@ -83,6 +86,15 @@ def test_what_slurm_keeps_back_is_not_promised() -> None:
         ),
         ([nodes("g", "gpu:a100_3g.20gb:2")], {"a100_3g.20gb": GpuType(gres="a100_3g.20gb")}),
         ([nodes("g", "gpu:4", features=["ib", "v100"])], {"v100": GpuType(constraint="v100")}),
+        (
+            [
+                nodes("g", "gpu:4", features=["v100", "v100-32g"]),
+                nodes("h", "gpu:4", features=["v100"]),
+            ],
+            {"v100": GpuType(constraint="v100"), "v100-32g": GpuType(constraint="v100-32g")},
+        ),
+        # Which of the two the nodes have is not to be seen.
+        ([nodes("g", "gpu:4", features=["v100", "a100"])], {}),
         ([nodes("gpu-h100", "gpu:8")], {"h100": GpuType(partition="gpu-h100")}),
         ([nodes("g", "gpu:8", features=["skylake"])], {}),
         ([nodes("c", "", features=["v100"])], {}),
@@ -94,6 +106,50 @@ def test_how_a_site_spells_its_gpus(rows: list[NodeRow], types: dict[str, GpuTyp
     assert made.gpu_types == types
     counted = {name for message in made.partitions.values() for name in message.gpu_types}
     assert counted == set(types)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["gpu-h100", "main", "v100"]),
+            st.sampled_from(["gpu:4", "gpu:a100:4", "gpu:a100-40gb:2", "gpu:2,gpu:v100:1", ""]),
+            st.lists(st.sampled_from(["v100", "v100-32g", "v100-16g", "a100", "ib", "mi250"])),
+        ),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_a_type_that_init_writes_is_one_that_a_job_can_name(
+    rows: list[tuple[str, str, list[str]]],
+) -> None:
+    """It wrote v100 and v100-32g, and its own partitions then had no v100-32g."""
+    made = site([nodes(name, gres, features=features) for name, gres, features in rows])
+    profile = Cluster(read_on="2026-11-23", partitions=made.partitions, gpu_types=made.gpu_types)
+    for kind in made.gpu_types:
+        text = f"script: a.py\nprecision: fp32\nresources: {{gpus_per_node: 1, gpu_type: {kind}}}"
+        spec = job(text)
+        planned = build_plan(spec, profile, PLACE)
+        assert not find_limits(spec, planned, profile, "hpcrun.yaml"), kind
+
+
+TACC = [nodes("normal", cpus=128), nodes("gpu-a100", cpus=128), nodes("gpu-a100-dev", cpus=128)]
+
+
+def test_gpus_that_only_a_partitions_name_says_are_asked_about() -> None:
+    """TACC's Slurm counts no GPUs: its partitions are named after them."""
+    made = site(TACC, PartitionRow(name="normal", is_default=True))
+    assert made.partition == "gpu-a100" and made.named_gpus == ["gpu-a100", "gpu-a100-dev"]
+    assert "set gpus_per_node" in made.notes["gpu-a100"][0] and "normal" not in made.notes
+    counted = site([*TACC, nodes("h100", "gpu:h100:4")])
+    assert (counted.partition, counted.named_gpus) == ("h100", [])
+
+
+def test_cores_and_the_threads_that_slurm_counts_as_cpus() -> None:
+    limits = {"gpu1": NodeLimits(name="gpu1", cpus=112, memory=512000, threads=2)}
+    made = site([nodes("gpu", "gpu:8", cpus=128)], limits=limits).partitions["gpu"]
+    assert (made.cpus_per_node, made.threads_per_core) == (112, 2)
+    other = site([nodes("gpu", "gpu:8", cpus=128), nodes("gpu", "", node_list="x1")], limits=limits)
+    assert other.partitions["gpu"].threads_per_core is None
 
 
 def test_types_keep_the_profiles_names() -> None:

@@ -158,6 +158,20 @@ def test_the_array_asks_once_for_all() -> None:
     assert made[1].program[1] == f"/runs/{SWEEP_ID}.array/code/train_gpt.py"
 
 
+def test_runs_that_would_go_on_from_each_others_checkpoints_are_refused() -> None:
+    text = "args: ['{lr}', '{seed}']\nsweep: {lr: [1, 2], seed: [3, 4]}\ncheckpoint: {dir: DIR}"
+    with pytest.raises(InputError) as caught:
+        build_array(
+            plans(job(text.replace("DIR", "/ckpt"))), JobSpec(sweep={"lr": ["1"]}), SWEEP_ID
+        )
+    assert "would both save to /ckpt, and go on" in str(caught.value)
+    assert caught.value.fix is not None and caught.value.fix.endswith("/ckpt/{lr}")
+    for fixed in ("checkpoints", "'/ckpt/{lr}-{seed}'"):
+        made = plans(job(text.replace("DIR", fixed)))
+        assert len({plan.checkpoint_dir for plan in made}) == 4
+        build_array(made, job(text.replace("DIR", fixed)), SWEEP_ID)
+
+
 def test_a_limit_that_limits_nothing_is_left_out() -> None:
     spec = job("args: ['{a}']\nsweep: {a: [1, 2, 3]}\nsweep_limit: 3")
     assert dict(build_array(plans(spec), spec, SWEEP_ID).directives)["array"] == "0-2"

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from hpcrun.errors import SpecError
+from hpcrun.plan.build import build_plan
 from hpcrun.plan.directives import DEFAULT_CPUS_PER_GPU, Topology, build_topology, parse_memory_mb
 from hpcrun.plan.job import Findings
-from tests.plan.making import cluster, job
+from hpcrun.plan.limits import find_limits
+from tests.plan.making import PLACE, cluster, job
 
 NODES = "partitions: {gpu: {gpus_per_node: 8, cpus_per_node: 128, memory_per_node: 1T}}\n"
 
@@ -184,3 +186,49 @@ def test_an_unlisted_gpu_type() -> None:
 def test_the_account_is_the_jobs_else_the_profiles() -> None:
     assert topology("", "account: lab").account == "lab"
     assert topology("account: other", "account: lab").account == "other"
+
+
+# ---- cores and hardware threads
+
+LUMI = (
+    "partition: g\npartitions: {g: {gpus_per_node: 8, cpus_per_node: 112, threads_per_core: 2}}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "cpus"),
+    [
+        ("", 14),
+        ("slurm: {hint: nomultithread}", 7),
+        ("slurm: {threads-per-core: 1}", 7),
+        ("slurm: {hint: multithread}", 14),
+    ],
+)
+def test_cpus_are_cores_where_a_job_takes_one_thread_of_each(given: str, cpus: int) -> None:
+    """LUMI-G's documents give each of 8 ranks 7 of the 56 cores that Slurm leaves to jobs."""
+    assert topology("gpus_per_node: 8", LUMI + given).cpus_per_rank == cpus
+    text = f"script: a.py\nresources: {{gpus_per_node: 8, cpus_per_gpu: 14}}\n{given}"
+    spec, profile = job(text), cluster(LUMI)
+    found = find_limits(spec, build_plan(spec, profile, PLACE), profile, "hpcrun.yaml")
+    assert len(found) == (1 if cpus == 7 else 0)
+
+
+@pytest.mark.parametrize(
+    ("resources", "node", "wanted"),
+    [
+        ("time: 8:00:00", "exclusive: true", "3 of 4 GPUs stay idle, up to 24 GPU hours; a sweep"),
+        ("nodes: 2, gpus_per_node: 3", "exclusive: true", "2 of 8 GPUs stay idle; a sweep"),
+        ("exclusive: true, time: UNLIMITED", "", "3 of 4 GPUs stay idle; a sweep"),
+        ("gpus_per_node: 4", "exclusive: true", ""),
+        ("time: 8:00:00", "", ""),
+        ("gpus_per_node: 0", "exclusive: true", ""),
+    ],
+)
+def test_gpus_that_are_paid_for_and_not_used_are_counted(
+    resources: str, node: str, wanted: str
+) -> None:
+    notes: list[str] = []
+    facts = f"partition: g\npartitions: {{g: {{gpus_per_node: 4, {node or 'nodes: 9'}}}}}"
+    topology(resources, facts, notes=notes)
+    found = [note for note in notes if "idle" in note]
+    assert bool(found) == bool(wanted) and wanted in "".join(found)

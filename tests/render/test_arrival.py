@@ -110,6 +110,7 @@ def test_environment_and_launch(hostile: Plan) -> None:
     wanted = variables(hostile)
     # What the node alone knows is set there: see the next test.
     del wanted["TORCH_EXTENSIONS_DIR"], wanted["SCRATCH"]
+    del wanted["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"], wanted["TRITON_CACHE_DIR"]
     assert {name: env.get(name) for name in wanted} == wanted
     assert env["PATH"].split(":")[0] == str(Path(hostile.python).parent)
     assert env["PYTHONPATH"] == f"{hostile.run_dir}/code"
@@ -124,6 +125,7 @@ def test_what_the_node_alone_knows(hostile: Plan) -> None:
     folder = f"{run_dir}/disk/hpcrun-{run_dir.name}.0.0"
     assert env["HPCRUN_LOCAL_DIR"] == folder
     assert env["SCRATCH"] == f"{folder}/it's #1"
+    assert env["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] == f"{folder}/flight-"
     assert f"--at={folder}/{{x}}" in words
     cpu = re.escape(os.uname().machine) + r"-[0-9a-f]{8}(-sm[0-9-]+)?"
     assert re.fullmatch(rf".*/torch_extensions/[0-9a-f]{{8}}/{cpu}", env["TORCH_EXTENSIONS_DIR"])
@@ -229,7 +231,7 @@ def test_srun_argv() -> None:
     torchrun = plan("script: a.py\nresources: {nodes: 2, gpus_per_node: 4}")
     assert srun_argv(torchrun) == [
         *("srun", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--cpus-per-task=16"),
-        *("--kill-on-bad-exit=1", "--wait=600"),
+        *("--kill-on-bad-exit=1", "--mpi=none", "--wait=600"),
     ]
     ranks = plan("script: a.py\nlauncher: srun\nresources: {nodes: 2, gpus_per_node: 4}")
     assert {"--ntasks=8", "--ntasks-per-node=4", "--cpus-per-task=4"} <= set(srun_argv(ranks))
@@ -276,3 +278,34 @@ def test_a_module_is_the_one_of_the_copy(tmp_path: Path) -> None:
         check=True,
     )
     assert done.stdout == "then __main__ ['-x', '1']\n"
+
+
+def test_caches_go_into_the_home_only_where_they_are_there_already(tmp_path: Path) -> None:
+    files = {
+        file.name: file.text for file in render_files(plan("script: a.py"), open_templates(None))
+    }
+    script = files["job.sbatch"] + files["node.sh"]
+    lines = [line for line in script.splitlines() if re.match(r"\[ -n \"\$\{(HF|TRITON)", line)]
+    assert len(lines) == 2
+
+    def shown(**env: str) -> list[str]:
+        there = {"HOME": str(tmp_path), "HPCRUN_CACHE_DIR": "/c", "HPCRUN_ARCHITECTURE": "x"}
+        show = "\n".join([*lines, 'echo "${HF_HOME-}"', 'echo "$TRITON_CACHE_DIR"'])
+        argv = ["bash", "-c", show]
+        done = subprocess.run(argv, env=there | env, capture_output=True, text=True, check=True)
+        return done.stdout.splitlines()
+
+    assert shown() == ["/c/huggingface", "/scratch/cache/triton/x"]
+    assert shown(HF_HOME="/h", TRITON_CACHE_DIR="/t") == ["/h", "/t"]
+    (tmp_path / ".cache/huggingface").mkdir(parents=True)
+    assert shown()[0] == ""
+
+
+def test_amds_gpus_are_torchs_cuda_with_caches_and_containers_of_their_own() -> None:
+    text = "script: a.py\nsetup: {container: {image: a.sif}}"
+    made = plan(text, "accelerator: rocm")
+    assert made.accelerator == "cuda" and variables(made)["HPCRUN_DEVICE"] == "cuda"
+    assert variables(made)["MIOPEN_USER_DB_PATH"] == "${HPCRUN_LOCAL_DIR}/miopen"
+    files = {file.name: file.text for file in render_files(made, open_templates(None))}
+    assert "--rocm" in files["node.sh"] and "--nv" not in files["node.sh"]
+    assert "MIOPEN_USER_DB_PATH" not in variables(plan(text))

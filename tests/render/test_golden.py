@@ -6,6 +6,7 @@ difference before it is committed.
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -99,3 +100,6 @@ def test_scripts_are_short_and_tidy(case: str) -> None:
             assert file.text.endswith("\n") and not file.text.endswith("\n\n")
             assert "\n\n\n" not in file.text, f"{file.name}: two empty lines"
             assert not [line for line in file.text.splitlines() if line != line.rstrip()]
+            exports = re.findall(r"^export .*", file.text, re.MULTILINE)
+            names = re.findall(r" (HPCRUN_\w+)=", "\n".join(exports))
+            assert len(names) == len(set(names)), f"{file.name}: a variable is set twice"

@@ -114,17 +114,22 @@ def test_every_value_is_in_the_page() -> None:
 
 @pytest.mark.slow
 def test_restarts_warnings_and_notes_are_shown() -> None:
+    curve = runs.restarted().curve
+    (restart,) = curve.restarts
+    restart = structs.replace(restart, cause="preemption")
     restarted = structs.replace(
         runs.restarted(),
-        curve=structs.replace(runs.restarted().curve, notes=("read in two ways",)),
+        curve=structs.replace(curve, notes=("read in two ways",), restarts=(restart,)),
         warnings=("loss spikes at step 7",),
     )
     page = Page(html_text([restarted]))
     assert page.data["runs"][0]["restarts"] == [
-        {"at": 101, "text": "attempt 1 from step 101, 20 steps done again"}
+        {"at": 101, "text": "attempt 1 after preemption from step 101, 20 steps done again"}
     ]
     message = " | ".join(page.texts)
-    assert "attempt 1: from step 101, after step 120, 20 steps done again" in message
+    assert (
+        "attempt 1 after preemption: from step 101, after step 120, 20 steps done again" in message
+    )
     assert "read in two ways" in message and "Warnings | loss spikes at step 7" in message
     assert "Warnings" not in Page(html_text(runs.one())).texts
 

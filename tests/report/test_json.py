@@ -165,7 +165,8 @@ def test_a_log_without_loss_has_no_points() -> None:
 def test_restarts_are_counted_and_reported() -> None:
     shown = runs_json(runs.running())["runs"][0]
     assert shown["restarts"] == 1
-    assert shown["resumed"] == [{"attempt": 1, "lost_at": 540, "resumed_at": 501, "replayed": 40}]
+    restart = {"attempt": 1, "lost_at": 540, "resumed_at": 501, "replayed": 40, "cause": ""}
+    assert shown["resumed"] == [restart]
 
 
 @pytest.mark.slow

@@ -10,7 +10,14 @@ import pytest
 
 from hpcrun.controller.targets import Lookup, find, list_runs, only_run
 from hpcrun.errors import HpcrunError, InputError
-from hpcrun.runs.layout import RUN_ID, RunFolder, make_run_id, sweep_folder, task_run_id
+from hpcrun.runs.layout import (
+    RUN_ID,
+    RunFolder,
+    create_run_folder,
+    make_run_id,
+    sweep_folder,
+    task_run_id,
+)
 from hpcrun.runs.records import (
     Begin,
     Cancelled,
@@ -19,7 +26,6 @@ from hpcrun.runs.records import (
     Submitted,
     Sweep,
     Task,
-    create_run_folder,
     read_history,
     read_plan,
     read_record,

@@ -15,6 +15,7 @@ import pytest
 from hpcrun.errors import InputError
 from hpcrun.sandbox import lifecycle, processes
 from hpcrun.sandbox.lifecycle import SandboxStatus
+from tests.cli.calling import Caller
 from tests.sandbox.using import job_state, pids_with, slurm, submit, wait_until
 
 pytestmark = pytest.mark.cluster
@@ -102,6 +103,17 @@ def test_up_is_quick_and_a_job_starts_at_once(place: Path) -> None:
     slurm(now, "srun", "-N2", "true")
     took_job = time.monotonic() - begin
     assert took_up < 8 and took_job < 4, (took_up, took_job)
+
+
+def test_up_shows_how_far_it_is(place: Path, tmp_path: Path, clean_environ: dict[str, str]) -> None:
+    environ = clean_environ | {"HPCRUN_SANDBOX_DIR": str(place)}
+    hpcrun = Caller(tmp_path, environ)
+    hpcrun.environ["PATH"] = f"/usr/sbin:{os.environ['PATH']}"
+    hpcrun.insist_on_bar("starting", "sandbox", "up")
+    assert "2 nodes with 4 GPUs each, up in " in (hpcrun.project / "printed").read_text()
+    lifecycle.down(place)
+    done = hpcrun.process("sandbox", "up")
+    assert done.code == 0 and "starting" not in done.err, done
 
 
 def test_up_again_changes_nothing_and_another_shape_is_refused(running: SandboxStatus) -> None:

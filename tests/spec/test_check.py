@@ -12,11 +12,7 @@ from hpcrun.spec.load import load_cluster
 from hpcrun.spec.yaml12 import parse_document
 from tests.spec.reading import problems, read
 
-ALL_KEYS = (
-    "description, name, script, module, command, args, launcher, framework, resources, "
-    "precision, batch, activation_checkpointing, deepspeed, accelerate, nccl, env, secrets, "
-    "environment, setup, stage, sweep, sweep_limit, log_patterns, slurm, snapshot"
-)
+ALL_KEYS = ", ".join(JobSpec.__struct_fields__)
 
 
 @pytest.mark.parametrize(
@@ -51,6 +47,18 @@ ALL_KEYS = (
         ("snapshot: no", "1: snapshot: expected true or false; got no; did you mean false?"),
         ("snapshot: 'true'", '1: snapshot: expected true or false; got "true"; '
          "did you mean true?"),
+        (
+            "preflight: ful",
+            "1: preflight: expected one of true, false, full; got ful; did you mean full?",
+        ),
+        (
+            "preflight: no",
+            "1: preflight: expected one of true, false, full; got no; did you mean false?",
+        ),
+        (
+            "preflight: 'true'",
+            '1: preflight: expected one of true, false, full; got "true"; did you mean true?',
+        ),
         ("snapshot: 1", "1: snapshot: expected true or false; got 1"),
         ("snapshot: {}", "1: snapshot: expected true or false; got a map"),
         # literals
@@ -304,7 +312,7 @@ slurm: {gres: false, qos: normal}
 def test_a_clusters_problems() -> None:
     text = """\
 partitions: {gpu: {gpu_per_node: 4, max_time: x}}
-host: login1
+accelerator: cpu
 fabric: infinband
 slurm: {time: 60, partition: gpu, output: x, nodes: 1}
 env: {RANK: 0}
@@ -316,19 +324,15 @@ extends: base
         "c.yaml:1: partitions.gpu.gpu_per_node: unknown key; did you mean gpus_per_node?",
         "c.yaml:1: partitions.gpu.max_time: expected a Slurm time: minutes, h:m:s or days-hours, "
         "as in 90, 24:00:00, 2-12; got x",
-        "c.yaml:2: host: not built yet",
-        "c.yaml:3: fabric: expected one of auto, efa, ethernet, infiniband, roce, slingshot; "
-        "got infinband; did you mean infiniband?",
+        "c.yaml:3: fabric: expected one of auto, efa, ethernet, fastrak, gib, infiniband, roce, "
+        "slingshot; got infinband; did you mean infiniband?",
         "c.yaml:4: slurm.time: a job sets it, as resources.time; false drops the line",
         "c.yaml:4: slurm.partition: set partition instead; false drops the line",
         "c.yaml:4: slurm.output: what the job prints is in its run's logs, where hpcrun logs finds "
         "it",
         "c.yaml:4: slurm.nodes: a job sets it, as resources.nodes",
         "c.yaml:5: env.RANK: hpcrun sets this variable itself",
-        "c.yaml:6: extends: unknown key; expected one of name, description, read_on, "
-        "slurm_version, max_array_size, accelerator, slurm_conf, runs_dir, cache_dir, local_dir, "
-        "partition, account, partitions, gpu_types, fabric, internet, python, environment, "
-        "container_runtime, setup, env, slurm, rename",
+        "c.yaml:6: extends: unknown key; expected one of " + ", ".join(Cluster.__struct_fields__),
     ]
 
 

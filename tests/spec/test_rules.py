@@ -180,3 +180,31 @@ def test_patterns_of_a_log() -> None:
         "job.yaml:1: log_patterns[1]: names no value; give one a name, as in (?P<loss>[0-9.]+)",
         "job.yaml:1: log_patterns[2]: names no value; give one a name, as in (?P<loss>[0-9.]+)",
     ]
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("ntasks: 8", "ntasks: srun gets it from hpcrun: it is the world's, which hpcrun lays out"),
+        ("cpus-per-task: 7", "cpus-per-task: srun gets it from hpcrun: set resources.cpus_per_gpu"),
+        ("output: x", "output: srun gets it from hpcrun: what the job prints is in its run's logs"),
+        ("partition: x", "partition: an option of the whole job, not of srun's step: see slurm"),
+        ("cpu-binds: x", "cpu-binds: srun has no such option; did you mean cpu-bind?"),
+        ("netwrok: x", "netwrok: srun has no such option; did you mean network?"),
+    ],
+)
+def test_options_of_srun_are_checked(option: str, message: str) -> None:
+    [found] = problems(f"srun: {{{option}}}")
+    assert found.startswith(f"job.yaml:1: srun.{message}")
+
+
+def test_options_of_srun_that_shape_the_step_or_are_a_plugins_are_taken() -> None:
+    text = (
+        "srun: {cpu-bind: 'mask_cpu:0xfe,0xfe00', network: x, environment: ./a.toml, nvmps: true}"
+    )
+    assert read(text).srun["environment"] == "./a.toml"
+
+
+def test_gpus_that_are_bound_to_no_task_are_seen_by_all() -> None:
+    assert read("slurm: {gpu-bind: none}").slurm == {"gpu-bind": "none"}
+    assert "launcher: srun" in problems("slurm: {gpu-bind: closest}")[0]

@@ -36,7 +36,13 @@ class FarTransport:
         self.trips.append(argv[0])
         return self._answer(argv, cwd or "/")
 
-    def refresh(self, run_dirs: Iterable[Path]) -> None:
+    def process(
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, terminal: bool = False
+    ) -> tuple[list[str], dict[str, str]]:
+        """Return the command itself."""
+        return list(argv), dict(env or {})
+
+    def refresh(self, run_dirs: Iterable[Path], *, whole: bool = False) -> None:
         """Copy what the jobs have written."""
         named = [path for path in run_dirs if path.is_relative_to(self.mirror)]
         if named:

@@ -47,7 +47,13 @@ class ScriptedTransport:
             return answer(argv)
         return Result(list(argv), *answer)
 
-    def refresh(self, run_dirs: Iterable[Path]) -> None:
+    def process(
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, terminal: bool = False
+    ) -> tuple[list[str], dict[str, str]]:
+        """Return the command itself."""
+        return list(argv), dict(env or {})
+
+    def refresh(self, run_dirs: Iterable[Path], *, whole: bool = False) -> None:
         """Remember of which folders what is new was asked for."""
         self.refreshed.append(list(run_dirs))
 

@@ -249,6 +249,7 @@ def test_a_program_looks_at_the_cluster_each_time(
     assert (status.state, status.exit_code) == ("FAILED", 3)
 
 
+@pytest.mark.slow
 def test_top_shows_the_runs_of_the_cluster_as_they_go_on(
     hpcrun: Caller, far: FarTransport, cluster: Cluster
 ) -> None:
@@ -337,10 +338,10 @@ def test_a_watcher_fetches_what_a_run_writes_between_its_questions(
     cluster.begin()
     refresh = far.refresh
 
-    def take_a_trip(run_dirs: Sequence[Path]) -> None:
+    def take_a_trip(run_dirs: Sequence[Path], *, whole: bool = False) -> None:
         nonlocal now
         now += trip
-        refresh(run_dirs)
+        refresh(run_dirs, whole=whole)
 
     monkeypatch.setattr(far, "refresh", take_a_trip)
     monkeypatch.setattr(time, "monotonic", lambda: now)

@@ -50,7 +50,7 @@ GUARDS = [
     ),
     guard(
         4,
-        "hpcrun/runs/records.py",
+        "hpcrun/runs/layout.py",
         "            folder.logs.mkdir(0o755)\n",
         "",
         f"{HEADER}::test_the_logs_folder_is_there_before_the_job",
@@ -122,7 +122,8 @@ GUARDS = [
     guard(
         11,
         HARNESS,
-        '    if [ "${#devices[@]}" -gt 0 ] && [ "${#devices[@]}" -lt "$wanted" ]; then\n',
+        '    if [ "${#devices[@]}" -gt 0 ] && '
+        '[ "${#devices[@]}" -lt "${HPCRUN_GPUS_PER_TASK:-$wanted}" ]; then\n',
         "    if false; then\n",
         f"{STEP}::test_a_task_that_does_not_see_all_gpus_does_not_train",
     ),

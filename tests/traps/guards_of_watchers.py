@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.traps.mutants import guard
 
 HARNESS = "templates/harness.sh"
+CLAIM = "templates/claim.sh"
 RENDEZVOUS, SIGNALS = "tests/traps/test_rendezvous.py", "tests/traps/test_signals.py"
 WATCHING = "tests/traps/test_watching.py"
 ALONE, VERDICT = "tests/test_harness.py", "tests/runs/test_verdict.py"
@@ -15,8 +16,8 @@ GUARDS = [
     guard(
         35,
         "hpcrun/spec/rules.py",
-        '    "signal": "hpcrun does not pass',
-        '    "signals": "hpcrun does not pass',
+        '    "signal": "survive: {save',
+        '    "signals": "survive: {save',
         f"{SIGNALS}::test_a_signal_that_nothing_passes_on_is_refused",
     ),
     guard(
@@ -36,7 +37,7 @@ GUARDS = [
     guard(
         37,
         HARNESS,
-        '    while kill -0 "$child" 2>/dev/null && [ $tenths -lt 200 ]; do\n',
+        '    while kill -0 "$child" 2>/dev/null && [ $tenths -lt $most ]; do\n',
         "    while false; do\n",
         f"{SIGNALS}::test_a_rank_may_finish_what_it_began_when_slurm_stops_the_job",
     ),
@@ -56,7 +57,7 @@ GUARDS = [
     ),
     guard(
         38,
-        HARNESS,
+        "templates/survive.sh",
         "            code=${first#*'\"exit_code\": '}\n            code=${code%%,*}\n",
         "            :\n",
         f"{ALONE}::test_the_rank_that_failed_first_is_named",
@@ -65,29 +66,29 @@ GUARDS = [
     guard(
         (39, 40),
         HARNESS,
-        """    trap 'stopped=1; [ -z "$child" ] || kill -TERM "$child\"""",
-        """    trap 'stopped=1; [ -z "$child" ] || kill -USR1 "$child\"""",
+        "    trap asked_to_stop TERM INT\n",
+        "    trap - TERM INT\n",
         f"{SIGNALS}::test_a_rank_may_finish_what_it_began_when_slurm_stops_the_job",
     ),
     guard(
         43,
         "hpcrun/plan/directives.py",
-        '("no-requeue", None if restarts else True)',
-        '("requeue", None if restarts else True)',
+        '("no-requeue", None if restarts or by_slurm else True)',
+        '("requeue", None if restarts or by_slurm else True)',
         f"{SIGNALS}::test_nobody_asks_for_a_requeue",
     ),
     guard(
         44,
-        HARNESS,
-        "attempt=${SLURM_RESTART_COUNT:-0}",
-        "attempt=$SLURM_RESTART_COUNT",
+        CLAIM,
+        '[ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]',
+        '[ "$SLURM_RESTART_COUNT" -gt 0 ]',
         f"{SIGNALS}::test_the_first_start_has_no_restart_count",
     ),
     guard(
         44,
-        HARNESS,
-        "attempt=${SLURM_RESTART_COUNT:-0}",
-        "attempt=0",
+        CLAIM,
+        '[ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]',
+        "false",
         f"{SIGNALS}::test_the_first_start_has_no_restart_count",
     ),
     guard(
@@ -221,9 +222,9 @@ GUARDS = [
     ),
     guard(
         58,
-        HARNESS,
-        '    if ! mkdir -m "$mode" -- "$attempt_dir" 2>/dev/null; then\n',
-        '    if ! mkdir -p -- "$attempt_dir" 2>/dev/null; then\n',
+        CLAIM,
+        '        ! mkdir -m "$mode" -- "$next" 2>/dev/null || break\n',
+        '        ! mkdir -p -- "$next" 2>/dev/null || break\n',
         f"{ALONE}::test_of_many_at_once_one_runs",
         f"{ALONE}::test_a_duplicate_ends_at_once_and_changes_nothing",
     ),

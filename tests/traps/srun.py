@@ -36,6 +36,7 @@ OPTIONS = {
     "gpus-per-node": True,
     "gpu-bind": True,
     "mem": True,
+    "mpi": True,
     "distribution": True,
     "container-image": True,
     "container-mounts": True,

@@ -22,7 +22,7 @@ from hpcrun.assets import open_templates, shipped
 from hpcrun.plan.build import build_plan
 from hpcrun.plan.types import Plan
 from hpcrun.render.files import render_files
-from hpcrun.runs.records import create_run_folder
+from hpcrun.runs.layout import create_run_folder
 from tests.cluster import probe
 from tests.plan.making import PLACE, cluster, job
 from tests.render.sbatch_grammar import read_script

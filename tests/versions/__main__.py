@@ -16,6 +16,7 @@ import time
 import traceback
 from pathlib import Path
 
+from tests.cluster.conftest import FORBIDS
 from tests.cluster.rig import why_not
 from tests.versions import capture, road, roots
 from tests.versions.book import Book
@@ -38,12 +39,7 @@ def main() -> int:
             shutil.rmtree(options.cache / release, ignore_errors=True)
     began = time.monotonic()
     # One at a time for the downloads, all at once for the clusters: these mostly wait.
-    needed = [*options.releases]
-    if "sid" in needed and "trixie" not in needed:
-        needed.append("trixie")
-    trees = {release: roots.make_root(release, options.cache, mirror) for release in needed}
-    if "sid" in trees:
-        roots.stand_in(trees["sid"], trees["trixie"])
+    trees = roots.make_roots(options.releases, options.cache, mirror)
     _say("all", f"unpacked ({time.monotonic() - began:.0f} s)")
     # A host dies with the thread that started it, so each cluster lives in a process of its own.
     with concurrent.futures.ProcessPoolExecutor(max_workers=options.jobs) as pool:
@@ -68,6 +64,7 @@ def _one(release: str, tree: Path, what: str) -> bool:
             tree=tree,
             version=version,
             settings=capture.SETTINGS,
+            job_submit=FORBIDS if what == "road" else "",
             min_job_age=capture.MIN_JOB_AGE if what == "capture" else road.MIN_JOB_AGE,
         )
         try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -115,6 +116,11 @@ class ReleaseRig(Rig):
         # See roots.py: a library that the release's own slurmdbd cannot work with is stood in for.
         extra = {"LD_LIBRARY_PATH": STAND_INS} if name == "slurmdbd" else {}
         super()._daemon(name, host, argv, {**(env or {}), **extra})
+
+    def _write_configuration(self) -> None:
+        super()._write_configuration()
+        if self.job_submit:  # 20.11 looks for it in the folder that it was built for alone
+            shutil.copy(self.root / "job_submit.lua", self.tree / "etc/slurm")
 
     def _settings(self) -> dict[str, object]:
         # A requeued job waits for cred_expire seconds before it may start again; 120 unless set.

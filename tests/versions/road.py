@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.cluster.site import Site, Submitted, until
+from tests.cluster.test_survive import insist_on_the_whole_curve, preempting, steps_of
+from tests.cluster.test_survive import submit as submit_surviving
 from tests.versions.rig import ReleaseRig
 
 # In seconds: what ended is soon asked for from the accounting (slurmctld forgets every minute).
@@ -42,6 +44,8 @@ for step in range(1, 4):
     print(f"step={step} loss={1 / step:.4f}", flush=True)
 """
 _JOB = "script: train.py\nlauncher: srun\nresources: {nodes: 2, gpus_per_node: 2, time: '10'}\n"
+# The release's Python has no torch, and need not.
+_UNCHECKED = ("--no-check", "--set", "slurm.exclusive=true")
 _OUT_OF_REACH, _REFUSED = 4, 3
 
 
@@ -78,14 +82,15 @@ class ReleaseSite(Site):
 
 
 def drive(rig: ReleaseRig, say: Callable[[str], None]) -> None:
-    """Go the whole road; takes about two minutes. Raises AssertionError."""
+    """Go the whole road; takes about five minutes. Raises AssertionError."""
     profile = {"python": "/usr/bin/python3", "cache_dir": str(rig.shared / "cache")}
     site = ReleaseSite(rig, rig.shared / "project", profile).prepare()
     (site.project / "train.py").write_text(_TRAIN)
     (site.project / "job.yaml").write_text(_JOB)
     unseen = site.command("exit 5")
     external = _external(site)
-    for step in (_ends_well, _ends_badly, _is_cancelled, _is_requeued, _is_refused, _is_silent):
+    steps = (_ends_well, _ends_badly, _is_cancelled, _is_requeued, _is_refused)
+    for step in (*steps, _is_preempted, _is_at_its_limit, _is_silent):
         began = time.monotonic()
         step(site)
         say(f"{step.__doc__} ({time.monotonic() - began:.0f} s)")
@@ -148,6 +153,39 @@ def _is_requeued(site: ReleaseSite) -> None:
     assert followed.returncode == 0, followed.stdout + followed.stderr
     status = site.status(run)
     assert (status["state"], len(status["attempts"])) == ("COMPLETED", 2), status
+
+
+def _is_preempted(site: ReleaseSite) -> None:
+    """Two save in the grace and go on; one of them, which the site forbids to, in another job."""
+    with preempting(site, "GraceTime=30 PreemptMode=REQUEUE"):
+        runs = {}
+        for name, node in zip(("allowed", "forbidden"), site.rig.node_names, strict=True):
+            options = ("--set", f"name={name}", "--set", f"slurm.nodelist={node}")
+            runs[name] = submit_surviving(site, "when: [preempted]", *options, *_UNCHECKED)
+        for run in runs.values():
+            until(lambda: len(steps_of(run, 0)) >= 3, "some steps")  # noqa: B023
+        argv = ["sbatch", "-phigh", "-N2", "--exclusive", "-t1", "-o/dev/null", "--wrap", "sleep 1"]
+        assert site.rig.run(*argv).returncode == 0
+        for name, run in runs.items():
+            site.wait_for(run, "attempts/0/end.json")
+            shown = insist_on_the_whole_curve(site, run, 30)
+            end = run.record("end.json")
+            assert end["why"] == "preempted", end
+            assert (end["next"] == "requeue") is (name == "allowed"), end
+            assert len(shown["attempts"]) == 2, shown
+            assert steps_of(run, 1)[0] == steps_of(run, 0)[-1] + 1, "what was asked to save did"
+
+
+def _is_at_its_limit(site: ReleaseSite) -> None:
+    """The ranks are asked to save before the time limit, once, and the run goes on."""
+    survive = "when: [time_limit], save_before_end: 30s"
+    run = submit_surviving(site, survive, *_UNCHECKED, limit="1", steps=110)
+    site.wait_for(run, "attempts/0/end.json", timeout=120)
+    end = run.record("end.json")
+    assert end["why"] == "time_limit", run.log()
+    assert "asked 1 True\n" in run.log(), run.log()
+    insist_on_the_whole_curve(site, run, 110)
+    assert steps_of(run, 1)[0] == steps_of(run, 0)[-1] + 1
 
 
 def _is_refused(site: ReleaseSite) -> None:

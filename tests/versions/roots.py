@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 # Release -> the Slurm that it had when this was written; unstable moves on.
@@ -14,8 +15,9 @@ _PACKAGES = (
     *("python3", "iproute2", "procps"),
 )
 _READY = "hpcrun-ready"
-# Folder for libraries that slurmdbd finds before the release's own.
+# Folder for libraries that slurmdbd finds before the release's own, and whose these are.
 STAND_INS = "/opt/hpcrun-stand-ins"
+_LENDER, _BORROWERS = "bookworm", ("trixie", "sid")
 # Debian's way to say that no daemon may be started (policy-rc.d: 101 is "action forbidden").
 _NO_DAEMONS = "#!/bin/sh\nexit 101\n"
 
@@ -41,11 +43,25 @@ def own_mirror() -> str:
     return mirror(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
 
 
-def make_root(release: str, cache: Path, mirror_uri: str) -> Path:
-    """Unpack a release below ``cache`` unless it is there already, and return its folder.
+def make_roots(releases: Sequence[str], cache: Path, mirror_uri: str) -> dict[str, Path]:
+    """Unpack releases below ``cache``, and what they borrow from another; return their folders.
 
-    Takes 30 to 60 s and 0.9 GB. Raises RootError.
+    libmariadb 11.8.9, of trixie and unstable since 2026-11, refuses slurmdbd's first query
+    ("maximum allowed number of columns (=0)"); bookworm's 10.11 serves slurmdbd of both.
+    Raises RootError.
     """
+    roots = {release: _make_root(release, cache, mirror_uri) for release in releases}
+    for borrower in set(_BORROWERS) & set(roots):
+        lender = roots.get(_LENDER) or _make_root(_LENDER, cache, mirror_uri)
+        (found,) = (lender / "usr/lib").glob("*/libmariadb.so.3")
+        folder = roots[borrower] / STAND_INS.lstrip("/")
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(found, folder)
+    return roots
+
+
+def _make_root(release: str, cache: Path, mirror_uri: str) -> Path:
+    """Unpack a release unless it is there already; takes 30 to 60 s and 0.9 GB."""
     root = cache / release
     if (root / _READY).exists():
         return root
@@ -64,18 +80,6 @@ def make_root(release: str, cache: Path, mirror_uri: str) -> Path:
     _logged(["chroot", str(root), "apt-get", "clean"], log)
     (root / _READY).touch()
     return root
-
-
-def stand_in(root: Path, other: Path) -> None:
-    """Let slurmdbd in ``root`` use the MariaDB client library of another release.
-
-    libmariadb 11.8.9 of unstable (2026-11) refuses slurmdbd's first query ("maximum allowed number
-    of columns (=0)"); trixie's 11.8.6 serves it.
-    """
-    (found,) = (other / "usr/lib").glob("*/libmariadb.so.3")
-    folder = root / STAND_INS.lstrip("/")
-    folder.mkdir(parents=True, exist_ok=True)
-    shutil.copy(found, folder)
 
 
 def slurm_version(root: Path) -> str:

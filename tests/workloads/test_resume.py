@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.workloads.trainer import Outcome, torchrun, train, train_on
+from tests.workloads.trainer import Outcome, stop_after, torchrun, train, train_on
 
 # DeepSpeed may have to compile its operators first.
 pytestmark = pytest.mark.timeout(1800)
@@ -41,6 +42,33 @@ def test_a_killed_run_continues(
     folders = [path.name for path in sorted(tmp_path.glob("step-*"))]
     assert folders == ["step-00000004", "step-00000008", "step-00000012"]
     assert (tmp_path / "latest").read_text() == "step-00000012"
+
+
+def test_a_run_that_is_asked_to_stop_saves_its_step(
+    tmp_path: Path,
+    strategy_arguments: Callable[[str], list[object]],
+    on_two_ranks: Callable[[str], Outcome],
+) -> None:
+    """Three times, at different moments, each rank a little later than the one before it."""
+    arguments = [*strategy_arguments("ddp"), "--checkpoint-dir", tmp_path, "--parameter-hash"]
+    curve: dict[tuple[int, str], float] = {}
+    for steps in (1, 2, 1):
+        stopped = stop_after(steps, *arguments)
+        last = max((step for step, _ in stopped.curve()), default=12)
+        assert stopped.returncode == 0, stopped.stderr
+        assert (tmp_path / "latest").read_text() == f"step-{last:08}"
+        assert not curve.keys() & stopped.curve().keys(), "no step is done twice"
+        curve |= stopped.curve()
+    rest = train_on(2, *arguments)
+    whole = on_two_ranks("ddp")
+    assert curve | rest.curve() == whole.curve()
+    assert set(rest.hashes()) == set(whole.hashes())
+
+
+def test_who_does_not_survive_ends_at_once(tmp_path: Path) -> None:
+    stopped = stop_after(2, "--steps", 500, "--checkpoint-dir", tmp_path, survive="")
+    assert stopped.returncode == -signal.SIGTERM
+    assert not (tmp_path / "latest").exists()
 
 
 def test_what_is_resumed_must_fit(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -102,6 +103,36 @@ def train_on(ranks: int, *arguments: object) -> Outcome:
     shared = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     each = [{**shared, "RANK": str(n), "LOCAL_RANK": str(n)} for n in range(ranks)]
     return _run(each, arguments)
+
+
+def stop_after(steps: int, *arguments: object, survive: str = "preempted") -> Outcome:
+    """Train on two ranks, SIGTERM to both after some steps, in a job with this `survive`."""
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    shared["HPCRUN_SURVIVE"] = survive
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(PROGRAM), *map(str, arguments)],
+            env=environment() | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    stdout = ""
+    assert ranks[0].stdout
+    for line in ranks[0].stdout:
+        stdout += line
+        if stdout.count('{"step"') == steps:
+            break
+    for rank in ranks:
+        rank.terminate()
+        time.sleep(0.01)
+    ended = [rank.communicate(timeout=120) for rank in ranks]
+    codes = [rank.returncode for rank in ranks]
+    return Outcome(
+        next(filter(None, codes), 0), stdout + "".join(out for out, _ in ended), ended[0][1]
+    )
 
 
 def torchrun(ranks: int, *arguments: object) -> Outcome:

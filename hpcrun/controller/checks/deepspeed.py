@@ -96,7 +96,8 @@ def _inspect_section(context: Context, spec: JobSpec, python: str) -> deepspeed.
     if section.config_file:
         text = _own_file(context, "deepspeed.config_file", section.config_file, "JSON")
         file = parse_hjson(text, section.config_file)
-    if "/" not in python or spec.setup.container is not None:
+    is_far = context.cluster.host is not None
+    if "/" not in python or spec.setup.container is not None or is_far:
         return deepspeed.Given(file=file, own_optimizer=own_optimizer)
     training = deepspeed.Training(
         framework=decide_framework(spec),

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from msgspec import structs
 
+from hpcrun.controller.bad_nodes import Avoided, avoided
 from hpcrun.controller.checks.places import PATIENCE, answer_of, check_places
 from hpcrun.controller.context import Context, slurm_transport
 from hpcrun.controller.interpreter import Interpreter, editable_folders, missing_modules
@@ -52,9 +53,14 @@ _ENDS = re.compile(r"\.(jsonl?|ya?ml|txt|csv|tsv|parquet|npy|npz|h5|arrow|toml|b
 class Checks:
     """The checks of one submission; what the runs of a sweep share is checked once."""
 
-    def __init__(self, *, strict: bool = True) -> None:
-        """Unless ``strict`` problems are notes: the user knows better."""
+    def __init__(self, *, strict: bool = True, in_queue: bool = True) -> None:
+        """Unless ``strict`` problems are notes: the user knows better.
+
+        ``in_queue``: Slurm is to choose the nodes.
+        """
         self._strict = strict
+        self._in_queue = in_queue
+        self._avoided: Avoided | None = None
         self._programs: dict[tuple[object, ...], Program] = {}
         # What each Python lacks of the modules that are asked for, or why it was not asked.
         self._missing: dict[tuple[str, ...], tuple[list[str], str]] = {}
@@ -83,7 +89,8 @@ class Checks:
             self._check_words(spec, program, given, findings)
             self._check_python(context, spec, found, plan, findings)
             if spec.snapshot and spec.command is None and not plan.reference_trainer:
-                editable = [] if found.inside else editable_folders(found, context.project)
+                is_seen = not found.inside and context.cluster.host is None
+                editable = [] if not is_seen else editable_folders(found, context.project)
                 commands = plan.setup.commands
                 findings.notes += script_notes.path_notes(spec.env, commands, editable)
             source, usual = context.cluster_source, context.environ.get("SBATCH_PARTITION")
@@ -114,12 +121,15 @@ class Checks:
                 )
                 findings.problems += here.problems
                 findings.notes += here.notes
-        if not self._given:  # the runs of a sweep have the same folders
+        overrides = OVERRIDE if findings.problems else ""  # not that nothing can be written
+        if (
+            not self._given and context.cluster.host is None
+        ):  # the runs of a sweep have the same folders
             places = check_places(context, plan.nodes if plan else 1)
             findings.problems += places.problems
             findings.notes += places.notes
         self._given.append((program, given))
-        return plan, self._graded(findings)
+        return plan, self._graded(findings, overrides)
 
     def _check_words(
         self, spec: JobSpec, program: Program, given: Sequence[str], findings: Findings
@@ -177,6 +187,13 @@ class Checks:
             effective_batch=plan.effective_batch if "effective_batch" in reached else None,
         )
 
+    def leave_out(self, context: Context, plan: Plan) -> Plan:
+        """Return the plan without nodes that are known to be bad."""
+        if not self._in_queue:
+            return plan
+        self._avoided = self._avoided or avoided(context)
+        return self._avoided.leave_out(plan)
+
     def look_at_array(self, context: Context, runs: int) -> Findings:
         """Check that Slurm takes arrays of this many runs."""
         problems = array_problems(runs, context.cluster, context.cluster_source)
@@ -210,9 +227,9 @@ class Checks:
             )
         return program, given
 
-    def _graded(self, findings: Findings) -> Findings:
+    def _graded(self, findings: Findings, overrides: str = OVERRIDE) -> Findings:
         if self._strict or not findings.problems:
-            findings.fix += OVERRIDE if findings.problems else ""
+            findings.fix += overrides if findings.problems else ""
             return findings
         ignored = [f"--no-check: {problem}" for problem in findings.problems]
         return Findings(notes=[*ignored, *findings.notes])
@@ -268,6 +285,7 @@ def _argument_notes(
         effective = plan.effective_batch or 0
         notes += script_notes.deepspeed_notes(spec, script, typed, effective)
         notes += script_notes.batch_notes(spec, script, typed, given, effective)
+        notes += script_notes.resume_notes(spec, script, typed, plan.survive.when)
     setup = spec.setup
     inside = setup.container is not None or context.cluster.setup.container is not None
     if not inside and not _makes_files(plan):

@@ -190,10 +190,12 @@ class CurveLog:
         )
         if run is None:
             return parsed
-        from hpcrun.controller.run_facts import run_facts  # here: YAML takes 20 ms
+        from hpcrun.controller.causes import failure_of
+        from hpcrun.controller.run_facts import run_facts, with_attempts  # here: YAML takes 20 ms
 
         facts, gpus, seconds = run_facts(run)
-        return structs.replace(parsed, facts=facts, gpus=gpus, seconds=seconds)
+        parsed, failure = with_attempts(parsed, run), failure_of(self._context, run)
+        return structs.replace(parsed, facts=facts, gpus=gpus, seconds=seconds, failure=failure)
 
     def _masker(self) -> Masker:
         return masker_of(self._context, [] if self.source.run is None else [self.source.run])
@@ -334,7 +336,9 @@ def find_sources(
     """
     names: Sequence[str | None] = arguments or (None,)
     files = {name: _file_source(context, name) for name in arguments}
-    targets = find_each(context, [name for name in names if name is None or not files[name]])
+    targets = find_each(
+        context, [name for name in names if name is None or not files[name]], whole=True
+    )
     sources: list[Source] = []
     for name in names:
         if name is not None and (file := files[name]) is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import json
 import os
 import re
@@ -15,7 +16,7 @@ from typing import Any
 
 from msgspec import Struct, field, structs
 
-from hpcrun.assets import config_dir
+from hpcrun.assets import config_dir, shipped
 from hpcrun.controller.context import (
     PROFILE,
     Context,
@@ -30,6 +31,7 @@ from hpcrun.files import whole_file
 from hpcrun.plan.profile import Change, Facts, changes, listed, profile_text
 from hpcrun.plan.site import Answers, Site, build_site
 from hpcrun.signals import signals_wait
+from hpcrun.spec.dump import flow
 from hpcrun.spec.job import Cluster
 from hpcrun.spec.load import load_cluster
 from hpcrun.spec.schema import json_schema
@@ -122,6 +124,35 @@ def look(environ: Mapping[str, str], cwd: Path, *, name: str | None, for_user: b
         answers=answers,
     )
     return found if answers is None else _compared(found, answers)
+
+
+def start_like(
+    environ: Mapping[str, str], cwd: Path, like: str, *, name: str | None, for_user: bool
+) -> Path:
+    """Begin a profile as a copy of one that ships; what Slurm says is read into it afterwards.
+
+    Raises InputError where there is a profile already, or none that ships has this name.
+    """
+    known = {file.stem: file for file in shipped("sites").glob("*.yaml")}
+    if like not in known:
+        listed_sites = ", ".join(sorted(known))
+        close = difflib.get_close_matches(like, known, 1)
+        hint = f"did you mean {close[0]}?" if close else f"there are {listed_sites}"
+        raise InputError(f"--like {like}: no profile that ships has this name", fix=hint)
+    clusters = config_dir(environ) / "clusters"
+    target = _target(find_project(cwd), clusters, name or like, for_user)
+    assert target is not None
+    if target.exists():
+        raise InputError(f"{target}: there is a profile already", fix="move it away, or edit it")
+    text = known[like].read_text()
+    for key, value, variable in re.findall(r"(?m)^((?:runs|cache)_dir): (\S*\$(\w+)\S*).*$", text):
+        if not environ.get(variable):
+            look = f"~/hpcrun/{key[:-4]} # LOOK: {value}, but {variable} is not set here"
+            text = re.sub(rf"(?m)^{key}: .*$", f"{key}: {look}", text)
+    if name:
+        text = re.sub("(?m)^name: .*$", f"name: {flow(name)}", text)
+    write_files({target: text})
+    return target
 
 
 def _exact(profile: Path) -> str:
@@ -332,9 +363,12 @@ def find_options(found: Found) -> Options:
 
     if site is not None:
         with_gpus = [name for name, one in site.partitions.items() if one.gpus_per_node]
-        names = with_gpus or list(site.partitions)
+        names = with_gpus or site.named_gpus or list(site.partitions)
         ask("partition", "Partition of jobs that name none", site.partition, names)
         ask("account", "Account to charge", site.account, site.accounts)
+        if site.named_gpus:
+            text = f"GPUs on a node of {', '.join(site.named_gpus)} (Slurm counts none)"
+            ask("gpus", text, "1", ["0", "1", "2", "3", "4", "8"])
     texts = [folder.text for folder in folders]
     details = [f"{folder.text}  {folder_word(folder, found)}" for folder in folders]
     ask("folder", "Folder for runs and caches", next(iter(texts), None), texts, *details)
@@ -379,7 +413,21 @@ def new_profile(found: Found, options: Options, answers: dict[str, str]) -> str:
         top = "~/hpcrun" if folder.text == "~" else f"{folder.text}/hpcrun"
         comments["runs_dir"] = folder_word(folder, found)
     partition = answers.get("partition") or (site.partition if site else None)
-    has_gpus = site is not None and any(one.gpus_per_node for one in site.partitions.values())
+    facts = found.facts
+    slurm: dict[str, Any] = {}
+    gpus = int(answers.get("gpus", "1")) if site is not None and site.named_gpus else 0
+    if facts is not None and site is not None and gpus:
+        slurm["gres"] = False
+        comments["slurm"] = "Slurm counts no GPUs here: whole nodes are taken, with what they have"
+        counted = {
+            name: structs.replace(one, gpus_per_node=gpus) if name in site.named_gpus else one
+            for name, one in facts.partitions.items()
+        }
+        facts = structs.replace(facts, partitions=counted)
+    hint = found.environ.get("SBATCH_HINT") or found.environ.get("SLURM_HINT")
+    if hint == "nomultithread":
+        slurm["hint"] = hint  # as the site has it for every shell: CPUs are cores then
+    has_gpus = facts is not None and any(one.gpus_per_node for one in facts.partitions.values())
     accelerator = found.base.accelerator
     if site is not None and site.partitions and not has_gpus:
         accelerator = "cpu"
@@ -400,13 +448,14 @@ def new_profile(found: Found, options: Options, answers: dict[str, str]) -> str:
         "local_dir": tmp if tmp not in ("", "/tmp") and tmp.startswith("/") else None,
         "partition": partition,
         "account": account,
+        "slurm": slurm,
         "internet": answers.get("internet", "yes") == "yes",
         "setup": setup,
         "python": python,
         "env": found.base.env,
     }
     schema = "cluster.schema.json" if found.for_user else f"{SCHEMAS}/cluster.schema.json"
-    return profile_text(chosen, comments, found.facts, site, schema)
+    return profile_text(chosen, comments, facts, site, schema)
 
 
 def _python(

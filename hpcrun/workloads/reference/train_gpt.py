@@ -20,6 +20,9 @@ The samples of a step depend on the seed and the global sample index alone, the 
 the seed and the parameter alone. So in fp32 a run's losses are the same, but for rounding, on any
 number of ranks and with any ZeRO stage, as long as the effective batch is the same; and a resumed
 run continues the losses of the run that was cut off.
+
+In a job with `survive`, SIGTERM or SIGUSR1 to any rank has all ranks end together when the step is
+done, with exit code 0; with `--checkpoint-dir` they save it first.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
@@ -80,6 +84,26 @@ def mean_over_ranks(value: Tensor, world: World) -> float:
     """Average a value over all ranks."""
     dist.all_reduce(value)
     return float(value) / world.size
+
+
+def asked_to_stop(world: World) -> Callable[[], bool]:
+    """Return what tells whether to save and end: on all ranks alike, once any of them was asked.
+
+    Only in a job that wants it: a rank that notices SIGTERM does not end by it while it waits for
+    others, and launchers end the ranks of a failed run so.
+    """
+    if not (os.environ.get("HPCRUN_SURVIVE") or os.environ.get("HPCRUN_SAVES")):
+        return lambda: False
+    told: list[int] = []
+    for each in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(each, lambda number, _: told.append(number))  # more than one do no harm
+
+    def any_rank_is() -> bool:
+        flag = torch.tensor(len(told), device=world.device)
+        dist.all_reduce(flag)
+        return bool(flag)
+
+    return any_rank_is
 
 
 def peak_memory(world: World) -> int:
@@ -143,6 +167,7 @@ def train(
     else:
         strategy = DeepSpeedZeRO(arguments, world, deepspeed_config)
     training_data, held_out = data
+    is_to_stop = asked_to_stop(world)
     done, next_sample = 0, 0
     if resume_from:
         done, next_sample = load_checkpoint(strategy, resume_from)
@@ -178,9 +203,13 @@ def train(
             eval_loss = evaluate(strategy, held_out, arguments, world)
             if world.rank == 0:
                 emit(stdout, step=step, eval_loss=eval_loss)
-        if arguments.checkpoint_dir and is_due(step, arguments.checkpoint_every, arguments.steps):
+        stop = is_to_stop()
+        is_saved = stop or is_due(step, arguments.checkpoint_every, arguments.steps)
+        if arguments.checkpoint_dir and is_saved:
             position = {"step": step, "next_sample": next_sample}
             save_checkpoint(strategy, arguments.checkpoint_dir, world, {**facts, **position})
+        if stop:
+            break
     if arguments.parameter_hash:
         emit(stdout, parameter_hash=parameter_hash(strategy), rank=world.rank)
     strategy.close()

@@ -78,6 +78,7 @@ def stages_of(curves: dict[str, dict[float, float]]) -> dict[int, list[float]]:
     return found
 
 
+@pytest.mark.thorough
 def test_each_stage_learns_what_the_one_before_cannot(example: Project) -> None:
     """Two nodes with two ranks each, by the job as it is."""
     run = example.train("small", timeout=1200)

@@ -36,6 +36,8 @@ restore # the job's variables, over the image's
 export PATH=/opt/env/bin"${PATH:+:$PATH}"
 export PYTHONPATH=/scratch/runs/20261120-081455-train-7k3q/code"${PYTHONPATH:+:$PYTHONPATH}"
 export TORCH_EXTENSIONS_DIR=/scratch/cache/torch_extensions/05a576e3/"$HPCRUN_ARCHITECTURE"
+[ -n "${TRITON_CACHE_DIR-}" ] || export TRITON_CACHE_DIR=/scratch/cache/triton/"$HPCRUN_ARCHITECTURE"
+export TORCH_NCCL_DEBUG_INFO_PIPE_FILE="$HPCRUN_LOCAL_DIR"/flight-
 export HF_DATASETS_CACHE="$HPCRUN_LOCAL_DIR"/hf
 if first_on_node ready; then
 begin_commands # one that fails ends the job

@@ -7,8 +7,12 @@
 . "$HPCRUN_RUN_DIR/setup.sh" && . "$HPCRUN_RUN_DIR/local.sh" || exit 1
 local_folder /tmp 1 # HPCRUN_LOCAL_DIR; the harness removes it
 export TORCH_EXTENSIONS_DIR=/scratch/cache/torch_extensions/f321e099/"$HPCRUN_ARCHITECTURE"
+[ -n "${TRITON_CACHE_DIR-}" ] || export TRITON_CACHE_DIR=/scratch/cache/triton/"$HPCRUN_ARCHITECTURE"
+export TORCH_NCCL_DEBUG_INFO_PIPE_FILE="$HPCRUN_LOCAL_DIR"/flight-
 
 # ---- Launch
+# A torchrun of its own leaves a folder of logs behind, else in /tmp: the harness removes this one.
+export PET_LOG_DIR="${PET_LOG_DIR:-$HPCRUN_LOCAL_DIR}"
 exec \
     nvidia-smi \
     -L

@@ -14,6 +14,8 @@ restore # the job's variables, over the image's
 export PATH=/opt/env/bin"${PATH:+:$PATH}"
 export PYTHONPATH=/scratch/runs/20261120-081455-train-7k3q/code"${PYTHONPATH:+:$PYTHONPATH}"
 export TORCH_EXTENSIONS_DIR=/scratch/cache/torch_extensions/c692eed5/"$HPCRUN_ARCHITECTURE"
+[ -n "${TRITON_CACHE_DIR-}" ] || export TRITON_CACHE_DIR=/scratch/cache/triton/"$HPCRUN_ARCHITECTURE"
+export TORCH_NCCL_DEBUG_INFO_PIPE_FILE="$HPCRUN_LOCAL_DIR"/flight-
 
 # ---- Launch
 # Launchers rewrite $$ and ${local_rank} in arguments, so those of your program are above.

@@ -16,6 +16,8 @@ if first_on_node copied; then
     done_on_node copied
 fi
 export TORCH_EXTENSIONS_DIR=/scratch/cache/torch_extensions/f321e099/"$HPCRUN_ARCHITECTURE"
+[ -n "${TRITON_CACHE_DIR-}" ] || export TRITON_CACHE_DIR=/scratch/cache/triton/"$HPCRUN_ARCHITECTURE"
+export TORCH_NCCL_DEBUG_INFO_PIPE_FILE="$HPCRUN_LOCAL_DIR"/flight-
 if first_on_node ready; then
 begin_commands # one that fails ends the job
 export SEEN=1

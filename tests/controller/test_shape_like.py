@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import yaml
 
-from hpcrun.controller.rehearsal import shape_like
+from hpcrun.controller.shape_like import shape_like
 from hpcrun.errors import InputError
 from hpcrun.sandbox.config import NodeKind, Shape, cluster_profile, gres_conf, slurm_conf
 from hpcrun.sandbox.directory import Layout
@@ -110,3 +110,11 @@ def test_what_cannot_be_rehearsed_is_refused(cluster: Cluster, nodes: int | None
 def test_a_shape_survives_its_record() -> None:
     shape = shape_like(LAB, "lab.yaml")
     assert msgspec.json.decode(msgspec.json.encode(shape), type=Shape) == shape
+
+
+def test_nodes_have_the_features_that_every_job_asks_for() -> None:
+    """Perlmutter's jobs all ask for gpu, and those for its larger GPUs for hbm80g too."""
+    types = {"a": GpuType(), "b": GpuType(constraint="hbm80g")}
+    all_of_them = {"gpu": Partition(gpus_per_node=4)}
+    site = Cluster(partitions=all_of_them, gpu_types=types, slurm={"constraint": "gpu&rome"})
+    assert [kind.feature for kind in shape_like(site, "p").kinds] == ["gpu,rome", "hbm80g,gpu,rome"]

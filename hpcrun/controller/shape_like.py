@@ -46,9 +46,10 @@ def shape_like(cluster: Cluster, source: str, nodes: int | None = None) -> Shape
     kinds = [
         kind
         for name, partition in cluster.partitions.items()
-        for kind in _kinds(name, partition, cluster.gpu_types, nodes)
+        for kind in _kinds(name, partition, cluster, nodes)
     ]
-    names = {name for kind in kinds for name in (kind.partition, kind.gpu_type, kind.feature)}
+    named = ((kind.partition, kind.gpu_type, *kind.feature.split(",")) for kind in kinds)
+    names = {name for words in named for name in words}
     odd = sorted(name for name in names if name and not _WORD.fullmatch(name))
     if odd:
         raise InputError(f"{source}: {odd[0]!r} cannot be a name in slurm.conf")
@@ -80,9 +81,14 @@ def shape_like(cluster: Cluster, source: str, nodes: int | None = None) -> Shape
 
 
 def _kinds(
-    name: str, partition: Partition, types: dict[str, GpuType], nodes: int | None
+    name: str, partition: Partition, cluster: Cluster, nodes: int | None
 ) -> Iterator[NodeKind]:
-    """Yield a partition's kinds of nodes: one for each type of GPU that it has."""
+    """Yield a partition's kinds of nodes: one for each type of GPU that it has.
+
+    All nodes have the features that every job asks for here.
+    """
+    types = cluster.gpu_types
+    asked = re.findall(r"[\w.-]+", str(cluster.slurm.get("constraint") or ""))
     gpus = partition.gpus_per_node
     if gpus is None:
         gpus = max(partition.gpu_types.values(), default=4)
@@ -100,7 +106,7 @@ def _kinds(
             memory_mb=_memory(partition, gpus),
             gpus=count,
             gpu_type=spelled.gres or "",
-            feature=spelled.constraint or "",
+            feature=",".join(dict.fromkeys([*filter(None, [spelled.constraint]), *asked])),
         )
 
 

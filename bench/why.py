@@ -1,0 +1,138 @@
+"""How often `hpcrun why` names the cause that a person reads, out of a folder of logs.
+
+    python -m bench.why FOLDER                 both halves; a minute or two
+    python -m bench.why FOLDER --part held     one of them, open or held
+    python -m bench.why FOLDER --json          the same for programs
+    python -m bench.why FOLDER --details       what is wrong in the held half, too: it is spent then
+
+tests/diagnose/unseen.yaml says which logs and what stands in them. They are not part of the
+project and nothing is downloaded: whoever has one puts it in FOLDER as ID.log. Of the jobs that
+failed, the share whose class is right, and the share whose class and line are; of the others,
+the share that got a cause all the same: false alarms. Rank and host are compared where the class
+is right, and count in no share. Which logs of the open half are wrong is printed, line by line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bench.unseen import find_log, options
+
+TRUTH = Path(__file__).parent.parent / "tests" / "diagnose" / "unseen.yaml"
+
+
+def diagnose(log: Path) -> tuple[dict[str, Any] | None, str]:
+    """Return the cause that `hpcrun why --json` finds, or None; and what went wrong, if it did."""
+    command = [sys.executable, "-m", "hpcrun", "why", "--json", str(log)]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        cause: dict[str, Any] | None = json.loads(answer.stdout)["runs"][0]["cause"]
+    except (ValueError, LookupError):
+        return None, f"no answer, exit code {answer.returncode}: {answer.stderr.strip()[-200:]}"
+    return cause, ""
+
+
+def judge(entry: dict[str, Any], cause: dict[str, Any] | None, error: str) -> dict[str, Any]:
+    """Compare a cause with the truth: what is right, and what is wrong in words."""
+    found = cause or {"class": None, "line": None, "text": ""}
+    said = error or f"{found['class']} at line {found['line']}: {str(found['text'])[:120]}"
+    if entry.get("nothing"):
+        right = cause is None and not error
+        return {
+            "class": right,
+            "line": right,
+            "wrong": "" if right else f"nothing expected, {said}",
+        }
+    right = found["class"] in options(entry["class"])
+    result = {"class": right, "line": right and found["line"] in options(entry["line"])}
+    for name in ("rank", "host"):
+        if right and name in entry:
+            result[name] = found.get(name) in options(entry[name])
+    expected = f"{'/'.join(options(entry['class']))} at line {entry['line']} expected"
+    return result | {"wrong": "" if result["line"] else f"{expected}, {said}"}
+
+
+def count(results: list[tuple[dict[str, Any], dict[str, Any]]]) -> dict[str, Any]:
+    """Return the shares of a half, and the same for each class."""
+    failed = [pair for pair in results if not pair[0].get("nothing")]
+    others = [pair for pair in results if pair[0].get("nothing")]
+    classes: dict[str, dict[str, int]] = {}
+    for entry, result in failed:
+        row = classes.setdefault(options(entry["class"])[0], {"logs": 0, "class": 0, "line": 0})
+        row["logs"] += 1
+        row["class"] += result["class"]
+        row["line"] += result["line"]
+    return {
+        "failed": len(failed),
+        "class": sum(result["class"] for _, result in failed),
+        "line": sum(result["line"] for _, result in failed),
+        "others": len(others),
+        "false_alarms": sum(not result["class"] for _, result in others),
+        **{
+            name: [result[name] for _, result in failed if name in result].count(True)
+            for name in ("rank", "host")
+        },
+        "of_rank": sum("rank" in result for _, result in failed),
+        "of_host": sum("host" in result for _, result in failed),
+        "classes": dict(sorted(classes.items())),
+    }
+
+
+def show(part: str, shares: dict[str, Any]) -> None:
+    """Print the shares of a half."""
+    for name, row in shares["classes"].items():
+        print(f"{part}: {name:14}{row['class']:3} of {row['logs']:2} right, line {row['line']:3}")
+    for name in ("class", "line"):
+        share = shares[name] / shares["failed"] if shares["failed"] else 0
+        print(f"{part}: {name} right in {shares[name]} of {shares['failed']} logs, {share:.0%}")
+    print(f"{part}: {shares['false_alarms']} false alarms in {shares['others']} logs")
+    for name in ("rank", "host"):
+        print(f"{part}: {name} right in {shares[name]} of {shares[f'of_{name}']} logs")
+
+
+def main() -> int:
+    """Read the command line, ask for each log's cause, print what is wrong, and the shares."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--part", choices=("open", "held"))
+    parser.add_argument("--details", action="store_true", help="of the held half, too")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    result: dict[str, Any] = {"parts": {}, "wrong": {}, "unused": {}}
+    entries = yaml.safe_load(TRUTH.read_text(encoding="utf-8"))
+    for part in (given.part,) if given.part else ("open", "held"):
+        results = []
+        for entry in entries:
+            if "ambiguous" in entry or entry["part"] != part:
+                continue
+            log, why = find_log(given.folder, entry)
+            if log is None:
+                result["unused"][entry["id"]] = why
+                continue
+            judged = judge(entry, *diagnose(log))
+            results.append((entry, judged))
+            if judged["wrong"] and (part == "open" or given.details):
+                result["wrong"][entry["id"]] = judged["wrong"]
+        if results:
+            result["parts"][part] = count(results)
+    if given.json:
+        print(json.dumps(result, indent=2))
+        return 0
+    if result["unused"]:
+        print(f"{len(result['unused'])} logs are not in {given.folder}, or other ones are")
+    for name, wrong in result["wrong"].items():
+        print(f"{name}: {wrong}")
+    for part, shares in result["parts"].items():
+        show(part, shares)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,110 @@
+"""Nodes that failed a check of the user's runs: kept for a day, and left out of other runs."""
+
+# Annotations are not postponed: msgspec would evaluate the text of each, at every call of hpcrun.
+import contextlib
+import time
+from collections.abc import Collection
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from hpcrun import scheduler
+from hpcrun.controller.context import Context, slurm_transport
+from hpcrun.errors import HpcrunError
+from hpcrun.ownership import is_own
+from hpcrun.plan.directives import leave_out
+from hpcrun.plan.types import Plan
+from hpcrun.runs.records import read_record
+from hpcrun.slurm.cluster import SHOW_PARTITIONS, SINFO, NodeRow, parse_partitions, parse_sinfo
+from hpcrun.views.numbers import format_duration
+
+# How long a node is left out, in seconds: by then its site has seen to it, or a run finds it again.
+KEPT = 86400.0
+
+
+class BadNode(Struct, frozen=True, kw_only=True):
+    """A node, by Slurm's name for it, which ``run_id`` found unfit; ``preflight.sh`` writes it."""
+
+    node: Annotated[str, Meta(pattern=r"\A[A-Za-z0-9._-]+\Z")]
+    why: str
+    at: float
+    run_id: str
+    cluster: str | None = None
+
+    @property
+    def until(self) -> float:
+        """Return when other runs may have the node again."""
+        return self.at + KEPT
+
+
+def bad_nodes(context: Context) -> list[BadNode]:
+    """List the cluster's nodes that are left out now, the newest first; others' records are not
+    believed."""
+    now = time.time()
+    found = []
+    for path in _records(context):
+        record = read_record(path, BadNode)
+        if record is None or record.node != path.name or abs(now - record.at) > KEPT:
+            continue
+        if record.cluster in (None, context.cluster.name):
+            found.append(record)
+    return sorted(found, key=lambda record: (-record.at, record.node))
+
+
+def clear(context: Context, nodes: Collection[str]) -> list[str]:
+    """Take nodes back, all of them if none is named; return their names. Raises OSError."""
+    known = [record.node for record in bad_nodes(context)]
+    gone = [name for name in known if not nodes or name in nodes]
+    for name in gone:
+        (_folder(context) / name).unlink(missing_ok=True)
+    return gone
+
+
+class Avoided(Struct, frozen=True, kw_only=True):
+    """Why each bad node is left out, and what Slurm shows of its nodes."""
+
+    why: dict[str, str]
+    rows: list[NodeRow]
+    partition: str | None
+
+    def leave_out(self, plan: Plan) -> Plan:
+        """Return the plan without these nodes, with a note on each."""
+        return leave_out(plan, self.why, self.rows, self.partition) if self.why else plan
+
+
+def avoided(context: Context) -> Avoided:
+    """Find which nodes a submission leaves out. Slurm is asked where there are any, and only then.
+
+    Where it does not answer none is left out: Slurm refuses a job that names a node which it does
+    not know.
+    """
+    nodes, now = bad_nodes(context), time.time()
+    rows: list[NodeRow] = []
+    partition = context.environ.get("SBATCH_PARTITION")
+    if nodes and not context.hosts:
+        with contextlib.suppress(HpcrunError):
+            transport = slurm_transport(context)
+            rows = parse_sinfo(scheduler.ask(transport, SINFO) or "")
+            if partition is None:
+                shown = parse_partitions(scheduler.ask(transport, SHOW_PARTITIONS) or "")
+                partition = next((one.name for one in shown if one.is_default), None)
+    why = {
+        one.node: f"{one.why} ({one.run_id}, {format_duration(max(0, now - one.at))} ago)"
+        for one in nodes
+        if rows
+    }
+    return Avoided(why=why, rows=rows, partition=partition)
+
+
+def _folder(context: Context) -> Path:
+    return context.cache_dir / "bad-nodes"
+
+
+def _records(context: Context) -> list[Path]:
+    found = []
+    with contextlib.suppress(OSError):  # mostly there is no such folder
+        for path in _folder(context).iterdir():
+            if not path.name.startswith(".") and is_own(path.lstat()):
+                found.append(path)
+    return found

@@ -1,0 +1,461 @@
+"""Evidence -> diagnosis: which of all that went wrong came first and explains the rest."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+
+from msgspec import Struct, structs
+
+from hpcrun.diagnose.reading import MOVED_ON, Event, Found
+from hpcrun.diagnose.rule import ERROR, ROOT, SYMPTOM, WEAK, Class, Verdict
+from hpcrun.diagnose.rules import BY_ID, SECTIONS
+
+# Further causes that are named.
+_ALSO = 5
+# Lines between the end of a process and what is of another launch; those after which the end that
+# Slurm gave a job has nothing to do with it; those that torchrun writes on processes that failed.
+_APART, _FAR, _REPORT = 20, 100, 12
+# Symptoms that the end of a run that ended well has, too.
+_OF_OTHERS = ("nccl_remote_exit", "nccl_id_store")
+# So many lines at most lie between a crash and the time limit that the other ranks then run into.
+_SOON = 60
+
+
+class Job(Struct, frozen=True, kw_only=True):
+    """What a job's fixes need: its word on the command line and its own numbers; None: not known.
+
+    ``memory_mib``: of each node. ``limit``: seconds. ``is_run``: hpcrun submitted it.
+    """
+
+    word: str = "JOB"
+    is_run: bool = False
+    micro_batch: int | None = None
+    accumulation: int | None = None
+    memory_mib: int | None = None
+    limit: float | None = None
+    exclude: str = ""
+
+
+class Records(Struct, frozen=True, kw_only=True):
+    """What Slurm and the job itself recorded of its end; "" and None: nothing.
+
+    ``state`` is Slurm's, ``why`` a word of runs.ends. ``node_reason``: why Slurm took a node out.
+    ``unfit``: what a check found wrong with ``host``. ``stalled``: whom the others waited for, and
+    where. ``gave_up``: why a run that goes on after such ends did not.
+    """
+
+    state: str = ""
+    why: str = ""
+    exit_code: int | None = None
+    signal: int | None = None
+    rank: int | None = None
+    host: str | None = None
+    unfit: str = ""
+    stalled: str = ""
+    gave_up: str = ""
+    node_reason: str = ""
+    cancelled_by: str = ""
+
+    @property
+    def ended_well(self) -> bool:
+        """Whether it is known to have ended well."""
+        return self.state == "COMPLETED" or (not self.state and self.why == "done")
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it is known to have failed."""
+        return bool(self.state or self.why) and not self.ended_well
+
+
+class Evidence(Struct, frozen=True, kw_only=True):
+    """All that is known of a job's end; ``logs`` in the order in which they count.
+
+    ``ranks`` are those that have a log of their own among them.
+    """
+
+    logs: Sequence[Found] = ()
+    ranks: Collection[int] = ()
+    records: Records = Records()
+    job: Job = Job()
+
+
+class Cause(Struct, frozen=True, kw_only=True):
+    """Why a job failed. ``title`` is the sentence; ``file``, ``line`` and ``text`` what shows it.
+
+    ``rank`` and ``host`` are None where they are not known, ``file`` and ``line`` where it is a
+    record that shows it.
+    """
+
+    id: str
+    cls: Class
+    title: str
+    file: str | None = None
+    line: int | None = None
+    text: str = ""
+    rank: int | None = None
+    host: str | None = None
+
+    @property
+    def whose(self) -> str:
+        """Whose failure it is.
+
+        >>> Cause(id="x", cls="other", title="", rank=3, host="n1").whose
+        'rank 3 on n1'
+        """
+        parts = [f"rank {self.rank}"] if self.rank is not None else []
+        return " on ".join([*parts, self.host] if self.host else parts)
+
+
+class Diagnosis(Struct, frozen=True, kw_only=True):
+    """Why a job failed, what else went wrong, and what to do.
+
+    Without a failure all is empty; ``verdict`` "ask" and no cause: it failed, and nothing says why.
+    """
+
+    verdict: Verdict | None = None
+    cause: Cause | None = None
+    also: list[Cause] = []
+    fixes: list[str] = []
+
+
+def diagnose(evidence: Evidence) -> Diagnosis:
+    """Decide why a job failed."""
+    records = evidence.records
+    if records.ended_well:
+        return Diagnosis()
+    last, earlier = _episodes(evidence)
+    ranked = sorted(last, key=lambda item: _order(item, records, last))
+    cause = _of_records(records, [event for _, event in ranked])
+    if cause is None and ranked and _is_telling(ranked[0][1], records):
+        cause = _with_absent(_cause(ranked[0][1], records), last, evidence.ranks)
+    if cause is None and records.has_failed:
+        cause = _silent(records)
+    if cause is None:
+        return Diagnosis(verdict="ask" if records.has_failed else None)
+    if records.gave_up:
+        cause = structs.replace(cause, title=f"{cause.title}; {records.gave_up}")
+    others = [event for _, event in ranked if event.kind >= WEAK]
+    also: list[Cause] = []
+    for event in [*others, *earlier]:
+        other = _cause(event, records)
+        if other.id != cause.id and other.id not in [each.id for each in also]:
+            also.append(other)
+    rule = BY_ID.get(cause.id)
+    verdict = rule.advice if rule is not None else "ask"
+    if cause.id in _UNFIT:
+        verdict = "exclude_node"
+    job = evidence.job
+    fixes = rule.fixes if rule is not None else _FIXES.get(cause.id, ())
+    if job.word == Job().word:  # of logs alone, for which hpcrun's verbs have no job
+        fixes = tuple(fix for fix in fixes if job.word not in fix)
+    return Diagnosis(
+        verdict=verdict,
+        cause=cause,
+        also=also[:_ALSO],
+        fixes=list(dict.fromkeys(fill_in(fix, job, cause.host) for fix in fixes)),
+    )
+
+
+# ---- what counts of the logs
+
+
+def _episodes(evidence: Evidence) -> tuple[list[tuple[int, Event]], list[Event]]:
+    """Give the events after the last progress of each log, and what earlier failures left."""
+    last: list[tuple[int, Event]] = []
+    earlier: list[Event] = []
+    for index, found in enumerate(evidence.logs):
+        events = _without_chains(found.events)
+        at = _last_launch(events, is_parallel=found.is_parallel)
+        # What a batch script says after a crash is no sign of success.
+        is_well = found.is_well and not any(event.ends for event in events[at:])
+        # At its exit a program's threads and connections may complain.
+        is_well |= (
+            bool(events[at:])
+            and all(event.kind <= SYMPTOM or event.kind < event.rule.kind for event in events[at:])
+            and events[at].after_all
+        )
+        is_over = found.moved_on >= MOVED_ON or is_well
+        if is_over and not (evidence.records.has_failed and found.moved_on < MOVED_ON):
+            at = len(events)
+        last += [(index, event) for event in events[at:]]
+        earlier += [event for event in events[:at] if event.in_traceback and event.kind >= ERROR]
+    return last, earlier[::-1]
+
+
+def _last_launch(events: Sequence[Event], *, is_parallel: bool) -> int:
+    """Find where the events of the last launch begin, by what ended the one before."""
+    first, ended, raised, reported = 0, None, None, None
+    for at, event in enumerate(events):
+        is_new = event.progress >= MOVED_ON
+        if not is_parallel and ended is not None and event.kind >= WEAK:
+            is_new |= event.ends or event.begin - ended.line > _APART
+        if not is_parallel and raised is not None and event.kind >= WEAK:
+            far = _FAR if event.rule.cls in ("cancelled", "time_limit") else _APART
+            is_new |= event.begin - raised.line > far
+        is_end = event.in_traceback or event.ends
+        if reported is not None and is_end and event.kind >= ERROR:
+            is_new |= event.begin - reported.line > _REPORT
+        if is_new:
+            first, ended, raised, reported = at, None, None, None
+        ended = event if event.ends else ended
+        raised = event if event.in_traceback else raised
+        reported = event if event.rule.id == "torchrun_child" and event.in_traceback else reported
+    return first
+
+
+def _without_chains(events: Sequence[Event]) -> list[Event]:
+    """Leave one event of each chain of tracebacks: the one that a rule knows, else the last."""
+    best: dict[int, Event] = {}
+    for event in events:
+        old = best.get(event.chain)
+        if old is None or event.kind > old.kind or (event.kind == old.kind and event.kind < ROOT):
+            best[event.chain] = event
+    kept: list[Event] = []
+    progress = 0
+    for event in events:
+        progress = max(progress, event.progress)
+        if not event.chain or best[event.chain] is event:
+            event.progress, progress = progress, 0
+            kept.append(event)
+    return kept
+
+
+def _order(
+    item: tuple[int, Event], records: Records, last: Sequence[tuple[int, Event]]
+) -> tuple[bool, bool, int, int, int]:
+    """The least one is the cause: what is one first; then the rank that failed first; then the
+    kind; then the order in which the lines came."""
+    index, event = item
+    is_first = records.rank is not None and event.rank == records.rank
+    return event.kind < ERROR, not is_first, -event.kind, index, event.line
+
+
+def _is_telling(event: Event, records: Records) -> bool:
+    """Return whether a job failed by a line alone: a connection that closes may be one's end.
+
+    Where a rank is known to have failed, no weak sign in a log of no rank is.
+    """
+    if event.kind <= WEAK and records.rank is not None and event.rank is None:
+        return False
+    return event.kind > SYMPTOM or records.has_failed or event.rule.id not in _OF_OTHERS
+
+
+def _cause(event: Event, records: Records) -> Cause:
+    rank = event.rank
+    host = event.host
+    if host is None and rank is not None and rank == records.rank:
+        host = records.host
+    return Cause(
+        id=event.rule.id,
+        cls=event.rule.cls,
+        title=_title(event.rule.title, event.values),
+        file=event.file,
+        line=event.line,
+        text=event.text,
+        rank=rank,
+        host=host,
+    )
+
+
+def _with_absent(
+    cause: Cause, events: Sequence[tuple[int, Event]], ranks: Collection[int]
+) -> Cause:
+    """Name the few ranks that the others have waited for: those that report no timeout."""
+    waited = {event.rank for _, event in events if event.rule.id == cause.id}
+    absent = sorted(set(ranks) - waited)
+    if cause.id != "nccl_watchdog" or not absent or len(absent) > len(waited):
+        return cause
+    named = ", ".join(map(str, absent))
+    whose = f"rank{'s' if len(absent) > 1 else ''} {named}"
+    title = f"a collective timed out: the other ranks have waited for {whose}"
+    return structs.replace(cause, title=title)
+
+
+def _title(title: str, values: dict[str, str]) -> str:
+    """Fill a rule's sentence in; what the line does not say is left out.
+
+    >>> _title("no module {name}", {"name": "x"}), _title("refused: {why}", {})
+    ('no module x', 'refused')
+    """
+    text = re.sub(r"\{(\w+)\}", lambda found: values.get(found[1], "").strip()[:200], title)
+    return re.sub(r"\s{2,}", " ", text).strip().rstrip(":").strip()
+
+
+# ---- what the records say
+
+# How the ends that Slurm or the harness record are called here, and the rule that has their fixes.
+_ENDS: dict[str, str] = {
+    "time_limit": "time_limit", "TIMEOUT": "time_limit", "DEADLINE": "time_limit",
+    "preempted": "preempted", "PREEMPTED": "preempted", "requeued": "requeued",
+    "REQUEUED": "requeued", "node_fail": "node_fail", "NODE_FAIL": "node_fail",
+    "BOOT_FAIL": "node_fail", "cancelled": "cancelled", "CANCELLED": "cancelled",
+    "out_of_memory": "slurm_oom", "OUT_OF_MEMORY": "slurm_oom",
+}  # fmt: skip
+_UNFIT = ("unfit",)
+_FIXES: dict[str, tuple[str, ...]] = {
+    "unfit": ("{without_node}", "tell the site; `--set preflight=false` if the check is wrong"),
+    "stalled": ("`hpcrun logs --rank R JOB`: its last lines; its stack, where `status` names one",),
+    "silent": ("`hpcrun logs --err JOB`", "`--set env.PYTHONFAULTHANDLER=1`"),
+}
+
+
+def _of_records(records: Records, events: Sequence[Event]) -> Cause | None:
+    """Make the cause that the records alone decide; None: the logs do."""
+    if records.unfit:
+        title = f"{records.host} is not fit for the job: {records.unfit}"
+        return Cause(id="unfit", cls="node_fail", title=title, host=records.host)
+    if records.why == "stalled":
+        best = events[0] if events and events[0].kind >= ERROR else None
+        if best is not None:
+            return None
+        title = f"the run stood still{': ' + records.stalled if records.stalled else ''}"
+        return Cause(id="stalled", cls="other", title=title, rank=records.rank, host=records.host)
+    rule_id = _ENDS.get(records.why) or _ENDS.get(records.state)
+    if rule_id is None:
+        return None
+    rule = BY_ID[rule_id]
+    shown = [event for event in events if event.rule.cls == rule.cls]
+    if rule.cls == "time_limit" and (crash := _crash_before(events, shown)) is not None:
+        return _cause(crash, records)
+    if rule.cls in ("oom_host", "cancelled") and any(
+        event.kind == ROOT and event.rule.cls != rule.cls for event in events
+    ):
+        # A rank that died of something else may have ended the job so.
+        first = min((e for e in events if e.kind == ROOT), key=lambda event: event.line)
+        if rule.cls == "cancelled" and first.rule.cls != "time_limit":
+            return _cause(first, records)
+    if shown:
+        found = _cause(shown[0], records)
+        return _with_rank(found, records)
+    title = rule.title if not records.cancelled_by else f"cancelled by {records.cancelled_by}"
+    text = records.state or records.why
+    node = records.node_reason
+    if rule.cls == "node_fail" and node:
+        title = f"{title}: {node}"
+    is_whose = rule.cls in ("oom_host", "node_fail")
+    return Cause(
+        id=rule_id,
+        cls=rule.cls,
+        title=title,
+        text=text,
+        rank=records.rank if is_whose else None,
+        host=records.host if is_whose else None,
+    )
+
+
+def _with_rank(cause: Cause, records: Records) -> Cause:
+    if cause.cls != "oom_host" or cause.rank is not None or records.rank is None:
+        return cause
+    return structs.replace(cause, rank=records.rank, host=cause.host or records.host)
+
+
+def _crash_before(events: Sequence[Event], shown: Sequence[Event]) -> Event | None:
+    """Find the crash of one rank for which the others waited until the time limit."""
+    end = min((event.line for event in shown), default=None)
+    for event in events:
+        is_crash = event.kind >= ERROR and event.rule.cls not in ("time_limit", "cancelled")
+        if is_crash and (end is None or 0 <= end - event.line <= _SOON):
+            return event
+    return None
+
+
+def _silent(records: Records) -> Cause:
+    """Say how a process ended that left no word on why."""
+    whose = f"rank {records.rank}" if records.rank is not None else "the job"
+    whose += f" on {records.host}" if records.host else ""
+    cls: Class = "other"
+    if records.signal == 9:
+        rule = BY_ID["oom_guess"]
+        return Cause(
+            id=rule.id, cls=rule.cls, title=rule.title, text=f"{whose} ended by signal 9",
+            rank=records.rank, host=records.host,
+        )  # fmt: skip
+    if records.signal in (4, 7, 8, 11):
+        cls = "shm" if records.signal == 7 else "code_error"
+        how = f"crashed with signal {records.signal}"
+    elif records.signal:
+        how = f"was ended by signal {records.signal}"
+    else:
+        how = f"ended with exit code {records.exit_code}" if records.exit_code else "failed"
+    title = f"{whose} {how}, and its log does not say why"
+    return Cause(id="silent", cls=cls, title=title, rank=records.rank, host=records.host)
+
+
+# ---- fixes
+
+
+def fill_in(fix: str, job: Job, host: str | None) -> str:
+    """Put the job's own numbers into a fix.
+
+    >>> job = Job(word="4711", is_run=True, micro_batch=4, accumulation=2)
+    >>> fill_in("{smaller_batch}", job, None).partition("  #")[0].split(" --set ")[1:]
+    ['batch.micro_batch_per_gpu=2', 'batch.gradient_accumulation_steps=4']
+    >>> fill_in("{without_node}", job, "n3")
+    'hpcrun resubmit 4711 --set slurm.exclude=n3'
+    """
+    text = re.sub(r"^\{(\w+)\}", lambda found: _command(found[1], job, host) or found[0], fix)
+    return re.sub(r"\bJOB\b", job.word, text.replace("`", ""))
+
+
+def _command(name: str, job: Job, host: str | None) -> str:
+    again = f"hpcrun resubmit {job.word}"
+    if not job.is_run:
+        return _PLAIN.get(name, "")
+    if name == "again":
+        return again
+    if name == "without_node":
+        nodes = ",".join(filter(None, [job.exclude, host]))
+        return f"{again} --set slurm.exclude={nodes or 'NODE'}"
+    if name == "more_time":
+        minutes, seconds = divmod(round(2 * (job.limit or 43200)), 60)
+        time = f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
+        return f"{again} --time {time}  # on from the checkpoints"
+    if name == "more_memory":
+        if not job.memory_mib:
+            return "more `resources.memory_per_node`".replace("`", "")
+        return f"{again} --set resources.memory_per_node={2 * job.memory_mib}M"
+    if name == "smaller_batch":
+        if not job.micro_batch or not job.accumulation:
+            return _PLAIN[name]
+        if job.micro_batch == 1:
+            return "the micro batch is 1 already: fewer tokens a sample"
+        factor = next(n for n in range(2, job.micro_batch + 1) if job.micro_batch % n == 0)
+        micro, steps = job.micro_batch // factor, job.accumulation * factor
+        return (
+            f"{again} --set batch.micro_batch_per_gpu={micro} "
+            f"--set batch.gradient_accumulation_steps={steps}  # same effective batch"
+        )
+    return ""
+
+
+# For jobs that hpcrun did not submit.
+_PLAIN = {
+    "again": "submit it again",
+    "without_node": "submit it again with --exclude=NODE",
+    "more_time": "submit it again with more --time",
+    "more_memory": "submit it again with more --mem",
+    "smaller_batch": "a smaller batch for each GPU, and more gradient accumulation instead",
+}
+
+
+def faq_rows(section: str) -> Iterator[tuple[list[str], str, str]]:
+    """Give the rows of a section of docs/faq.md: messages and states, meaning, what to do."""
+    for rule in SECTIONS[section]:
+        states = [state for state, id_ in _ENDS.items() if id_ == rule.id and state.isupper()]
+        if not rule.message:
+            continue
+        fixes = [_GENERIC.get(fix, fix) for fix in rule.fixes]
+        title = re.sub(r"\{\w+\}", "...", rule.title).removesuffix(": ...")
+        yield [*states, rule.message], title, "; ".join(fixes)
+
+
+# In docs/faq.md, where there is no job.
+_GENERIC = {
+    "{again}": "`hpcrun resubmit JOB`",
+    "{without_node}": "`hpcrun resubmit JOB --set slurm.exclude=NODE`",
+    "{more_time}": "`hpcrun resubmit JOB --time 24:00:00`: goes on from the checkpoints",
+    "{more_memory}": "`hpcrun resubmit JOB --set resources.memory_per_node=200G`",
+    "{smaller_batch}": "`hpcrun resubmit JOB --set batch.micro_batch_per_gpu=1`, and "
+    "`gradient_accumulation_steps` up for the same effective batch",
+}

@@ -1,0 +1,477 @@
+"""Lines of a log -> events: what of them tells of a failure, of whom, and what came between.
+
+A log of hundreds of MB is read once, block by block; only lines with one of a few words are looked
+at, and the lines of a traceback one by one.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import count
+
+from msgspec import Struct
+
+from hpcrun.diagnose.rule import ERROR, HINT, ROOT, SYMPTOM, WEAK, Rule
+from hpcrun.diagnose.rules import CODE_ERROR, FAR_WORDS, WORDS, compiled, match
+
+# The last bytes of a log, in which all words are looked for.
+NEAR = 4 << 20
+# So many lines that show progress separate what failed before from what failed after.
+MOVED_ON = 12
+# Events that are kept, the last ones; and bytes of what lies between two that are looked at.
+_MOST, _BETWEEN, _TAIL = 4000, 1 << 15, 1 << 13
+# Lines after the begin of a traceback that are looked at one by one, where it does not end.
+_DENSE = 600
+# Forms of lines that are remembered.
+_FORMS, _NUMBERS = 1 << 15, b"0123456789"
+# Longer lines are looked at where their word is.
+_LONGEST = 4000
+_TRACEBACK = "Traceback (most recent call last)"
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07]*\x07|[@-Z\\-_])")
+# What launchers, schedulers and loggers put before a line; the groups say whose it is.
+_LABEL = re.compile(
+    r"\[(?:rank|Rank ?|RANK ?|default)(?P<a>\d{1,6})\]:? ?"
+    r"|\[\d{1,6},(?P<b>\d{1,6})\]\s?<std(?:err|out)>:? ?"
+    r"|\s{0,6}(?P<c>\d{1,5}): (?=\S|\s{2})"
+    r"|\[(?P<h1>[A-Za-z][\w.-]*):(?P<d>\d{1,3})\]:? ?"
+    r"|\((?:[\w.<>:-]+ )?(?:pid|PID)=\d+(?:, ip=(?P<h2>[\d.]+))?[^)]{0,80}\) ?"
+    r"|(?!python)(?P<h3>[a-z][\w.-]*\d): (?=\S|\s{2})"
+    r"|\[?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?"
+    r"(?: ?[-|,:])? ?"
+    r"|\[?\d\d:\d\d:\d\d(?:[.,]\d+)?\]?(?: ?[-|,:])? "
+    r"|std(?:err|out) [FP] "
+    r"|[EIWF]\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ [^\]]{1,120}\] "
+    r"|\[?(?:ERROR|CRITICAL|FATAL|WARNING|WARN|INFO)\]?(?:\s*[-|:]:? | )"
+    r"|\[[\w./-]+:\d+(?::\w+)?\] "
+    r"|\[\w+\.\w[\w.]*\]\[\w+\] - "
+)
+# A progress bar that the error stands behind, on the same line.
+_BAR = re.compile(r"^.{0,400}?(?:it/s|s/it|B/s)[^\]\r]{0,80}\]")
+_FRAME = (" ", "\t", "│", "|", ">", "╭", "╰", "└", "├", "+", "...", "╮", "╯", "─")
+# Where a traceback begins that ends its process.
+_TOP = ("in <module>", "in _run_module_as_main", "in main")
+_NAME = re.compile(r"^((?:[A-Za-z_]\w*\.)*([A-Za-z_]\w*))(?:\([\w.]+\))?(?::(?:\s.*)?)?$")
+_STRICT = re.compile(
+    r"(?:Error|Exception|Interrupt|Exit|Expired|Failure|Timeout|Full|Empty|NotFound|Iteration|Died"
+    r"|Abort|Aborted|Fault|Denied|Refused|Found|Group|Exc|Missing\w*|Invalid\w*|OutOf\w+|Mismatch)$"
+)
+_CHAINED = (
+    "During handling of the above exception",
+    "The above exception was the direct cause",
+)
+# A traceback after one of these ends no process.
+_HARMLESS = ("Exception ignored in", "--- Logging error", "Error in atexit", "Exception ignored on")
+_THREAD = "Exception in thread"
+_PROGRESS = re.compile(
+    rb"\d+%\||\d(?:it/s|s/it)|\bl[mr]?_?loss\b\W{0,6}\d|\bloss\b\W{0,6}\d|\b[Ee]poch\b\W{0,4}\d"
+    rb"|\b[Ss]teps?\b\W{0,4}\d|\biter(?:ation)?s?\b\W{0,4}\d|tokens/s|samples/s"
+)
+_WELL = re.compile(
+    rb"(?i)training (?:is |has )?(?:completed?|finished|done|ended)"
+    rb"|(?:finished|done|completed) training|completed successfully|finished successfully"
+    rb"|train_runtime|exits successfully|training took|`?max_(?:steps|epochs)=\d+`? reached"
+)
+# A warning is not what ends a program, however it reads. (NCCL calls its errors so.)
+_WARNING = re.compile(
+    r"^.{0,80}?(?:\b[A-Za-z]*[Ww]arning\b|\bWARN(?:ING)?\b|\[?W\d{3,4} \d\d:\d\d|\bNCCL INFO\b"
+    r"|\b[WI] (?:tensorflow|external)/|(?<![=\w])(?:DEBUG|TRACE|INFO)\b)"
+)
+# Rules whose lines end a process without a traceback; and those of launchers of several.
+_ENDING = ("argparse", "local_rank_arg", "hydra", "syntax", "no_script")
+_LAUNCHERS = ("torchrun_child", "torchrun_exit", "mpi_abort", "ray_actor", "nccl_remote_exit")
+_DIGITS = str.maketrans("", "", "0123456789")
+
+
+class Event(Struct, kw_only=True):
+    """A line that tells of a failure. ``line`` counts from 1, by line feeds.
+
+    ``kind`` is the rule's, less where it stands in what ends no process. ``progress`` counts the
+    lines that showed progress since the event before. ``chain``: those of one chain of tracebacks
+    share a number, 0 is none; ``begin`` is the line of the traceback's head, and ``ends``: it ended
+    its process; ``after_all``: the training had ended well before. ``values`` are the pattern's
+    groups.
+    """
+
+    rule: Rule
+    kind: int
+    file: str
+    line: int
+    text: str
+    rank: int | None = None
+    host: str | None = None
+    progress: int = 0
+    chain: int = 0
+    in_traceback: bool = False
+    begin: int = 0
+    ends: bool = False
+    after_all: bool = False
+    values: dict[str, str] = {}
+
+
+class Found(Struct, kw_only=True):
+    """What a log tells. ``moved_on``: progress since the last event; ``is_well``: it says so.
+
+    ``is_parallel``: processes of its program print side by side.
+    """
+
+    events: list[Event]
+    hints: list[Event]
+    moved_on: int = 0
+    is_well: bool = False
+    is_parallel: bool = False
+
+
+class _Open(Struct):
+    """A traceback that has begun: its last line so far, and what it is part of."""
+
+    line: int
+    text: str
+    prefix: re.Pattern[str] | None
+    chain: int
+    cap: int
+    begin: int = 0
+    is_top: bool | None = None
+    is_frame: bool = True
+    noise: int = 0
+
+
+class Reader:
+    """Takes a log's blocks of whole lines, in order; then ``found`` has what it tells."""
+
+    def __init__(self, file: str, size: int, *, first_line: int = 1, offset: int = 0) -> None:
+        """``size`` is the log's length in bytes; the first block begins at ``offset``."""
+        self._file, self._size = file, size
+        self._line, self._offset = first_line, offset
+        self._events: list[Event] = []
+        self._hints: list[Event] = []
+        self._open: dict[tuple[int | None, str | None], _Open] = {}
+        # Lines without their digits, and whether such a line is worth a look.
+        self._forms: dict[bytes, bool] = {}
+        self._count = 0
+        self._recent: list[str] = []
+        self._progress, self._is_well, self._is_parallel = 0, False, False
+        self._chains = count(1)
+        self._chained: dict[tuple[int | None, str | None], tuple[int, int]] = {}
+        self._dense = 0
+        self._cap = ROOT
+        self._cap_line = -10
+
+    def read(self, block: bytes) -> None:
+        """Take the next block."""
+        is_near = self._offset + len(block) > self._size - NEAR
+        starts = self._lines_with_words(block) if is_near else _lines_with_far_words(block)
+        at = counted = seen = index = 0
+        while at < len(block):
+            if self._open and self._dense > _DENSE:
+                self._give_up()
+            if not self._open:
+                index = bisect_left(starts, at, index)
+                if index == len(starts):
+                    break
+                at = starts[index]
+                self._dense = 0
+            self._dense += 1
+            end = block.find(b"\n", at)
+            end = len(block) if end < 0 else end
+            # Lines that differ by their numbers alone say no more than the first one.
+            raw = block[at:end]
+            form = raw.translate(None, _NUMBERS)
+            if not self._open and self._forms.get(form) is False:
+                at = end + 1
+                continue
+            self._line += block.count(b"\n", counted, at)
+            counted = at
+            before = block[seen:at]
+            is_boring, is_event = self._look(raw, before)
+            if is_boring:
+                self._learn(form, has_word=False)
+            if is_event:
+                seen = end
+            at = end + 1
+        self._line += block.count(b"\n", counted)
+        self._offset += len(block)
+        self._between(block[seen:])
+
+    def found(self) -> Found:
+        """Return what the log tells; nothing comes any more."""
+        self._give_up()
+        return Found(
+            events=self._events,
+            hints=self._hints,
+            moved_on=self._progress,
+            is_well=self._is_well,
+            is_parallel=self._is_parallel,
+        )
+
+    def _lines_with_words(self, block: bytes) -> list[int]:
+        """List where lines with a word begin: each form of a line is searched once."""
+        at, starts = 0, []
+        forms = block.translate(None, _NUMBERS).split(b"\n")
+        for line, form in zip(block.split(b"\n"), forms, strict=True):
+            has_word = self._forms.get(form)
+            if has_word is None:
+                has_word = WORDS.search(form) is not None
+                self._learn(form, has_word=has_word)
+            if has_word:
+                starts.append(at)
+            at += len(line) + 1
+        return starts
+
+    def _learn(self, form: bytes, *, has_word: bool) -> None:
+        if len(self._forms) < _FORMS and len(form) < _LONGEST:
+            self._forms[form] = has_word
+
+    def _give_up(self) -> None:
+        """End the tracebacks that are open: they were cut off."""
+        for key, open_ in self._open.items():
+            self._add_exception(key, open_, open_.line, open_.text, is_cut=True)
+        self._open = {}
+
+    def _between(self, text: bytes) -> None:
+        """Take note of progress since the last event."""
+        if len(text) > 2 * _BETWEEN:
+            text = text[:_BETWEEN] + text[-_BETWEEN:]
+        if self._progress < 4 * MOVED_ON:
+            for _, _ in zip(range(4 * MOVED_ON), _PROGRESS.finditer(text), strict=False):
+                self._progress += 1
+        self._is_well = self._is_well or _WELL.search(text[-_TAIL:]) is not None
+
+    # ---- one line
+
+    def _look(self, raw: bytes, before: bytes) -> tuple[bool, bool]:
+        """Look at a line; return whether it says nothing, and whether it made an event."""
+        is_boring, events = True, self._count
+        for text in _segments(raw):
+            bare, rank, host = clean(text)
+            says = self._open and self._in_traceback(bare, text, rank, host, before)
+            says = says or self._begins(bare, before, rank, host)
+            says = says or self._look_up(bare, text, rank, host, before)
+            is_boring = is_boring and not says
+        return is_boring, self._count > events
+
+    def _begins(self, bare: str, before: bytes, rank: int | None, host: str | None) -> bool:
+        """Begin a traceback, or take note of what the next one is part of."""
+        key = rank, host
+        if any(link in bare for link in _CHAINED):
+            last = next((e for e in reversed(self._events) if (e.rank, e.host) == key), None)
+            if last is not None and last.in_traceback:
+                self._chained[key] = last.chain, self._line
+            return True
+        if any(word in bare for word in _HARMLESS) or _THREAD in bare:
+            self._cap = WEAK if _THREAD in bare else HINT
+            self._cap_line = self._line
+            return True
+        at = bare.find(_TRACEBACK)
+        if at < 0:
+            return False
+        cap = self._cap if self._line - self._cap_line <= 3 else ROOT
+        if "\\n" in bare[at:]:
+            self._escaped(bare[at:], rank, host, cap)
+            return True
+        chain, line = self._chained.pop(key, (0, 0))
+        if not chain or self._line - line > 5:
+            chain = next(self._chains)
+        head = bare[:at]
+        prefix = None
+        if head.strip() and not _BAR.match(head) and "%|" not in head and "─" not in head:
+            prefix = re.compile(re.sub(r"\\?\d+", r"\\d+", re.escape(head)))
+        if re.search(rb"(?:^|\n)Process \S+:\s*$", before[-200:]):
+            self._is_parallel = True
+        self._open[key] = _Open(self._line, bare.strip(), prefix, chain, cap, begin=self._line)
+        return True
+
+    def _in_traceback(
+        self, bare: str, text: str, rank: int | None, host: str | None, before: bytes
+    ) -> bool:
+        """Go on with an open traceback; False: the line is not of one."""
+        key = rank, host
+        open_ = self._open.get(key)
+        if open_ is None:
+            return False
+        if open_.prefix is not None and (found := open_.prefix.match(bare)):
+            bare = bare[found.end() :]
+        if _TRACEBACK in bare or any(link in bare for link in _CHAINED):
+            return False
+        if not bare.strip():
+            return True
+        if bare.startswith(_FRAME):
+            open_.line, open_.text, open_.is_frame = self._line, bare.strip(), True
+            if open_.is_top is None:
+                open_.is_top = bare.endswith(_TOP)
+            return True
+        name = _NAME.match(bare.rstrip()) or _NAME.match(bare.partition(": ")[0] + ":")
+        if name is not None:
+            last = name[2]
+            is_camel = last[:1].isupper() and not last.isupper()
+            is_camel = is_camel and bare[len(name[1]) :][:1] in ":("
+            if _STRICT.search(last) or (open_.is_frame and ("." in name[1] or is_camel)):
+                del self._open[key]
+                self._between(before)
+                self._add_exception(key, open_, self._line, bare.strip())
+                return True
+        open_.is_frame = False
+        open_.noise += 1
+        if open_.noise > 60:
+            del self._open[key]
+        return False
+
+    def _escaped(self, text: str, rank: int | None, host: str | None, cap: int) -> None:
+        """A traceback within one line, as a logger of JSON writes it."""
+        parts = [part.strip('"}] ') for part in text.replace('\\"', '"').split("\\n")]
+        for part in reversed(parts):
+            name = _NAME.match(part.partition(": ")[0] + ":")
+            if name is not None and _STRICT.search(name[2]):
+                open_ = _Open(self._line, part, None, next(self._chains), cap)
+                self._add_exception((rank, host), open_, self._line, part)
+                return
+
+    # ---- events
+
+    def _look_up(
+        self, bare: str, text: str, rank: int | None, host: str | None, before: bytes
+    ) -> bool:
+        found = match(bare)
+        if found is None:
+            loose = _NAME.match(bare.partition(": ")[0] + ":") if ": " in bare else None
+            if loose is None or not re.search(r"[a-z](?:Error|Exception)$", loose[2]):
+                return False
+            found_ = compiled(CODE_ERROR.id).search(bare.strip())
+            if found_ is None:
+                return False
+            rule, values, kind = CODE_ERROR, found_, WEAK
+        else:
+            (rule, values), kind = found, found[0].kind
+            if kind == ERROR or (kind == ROOT and rule.cls == "auth_network"):
+                kind = WEAK  # outside of a traceback; who finds no network often tries again
+        if kind > HINT and _WARNING.match(text) and "NCCL WARN" not in text:
+            kind = HINT
+        if kind != HINT:
+            self._between(before)
+        self._add(rule, values, kind, self._line, bare.strip(), rank, host)
+        return True
+
+    def _add_exception(
+        self,
+        key: tuple[int | None, str | None],
+        open_: _Open,
+        line: int,
+        text: str,
+        *,
+        is_cut: bool = False,
+    ) -> None:
+        rank, host = key
+        found = None if is_cut else match(text)
+        rule, kind, values = CODE_ERROR, ERROR, compiled(CODE_ERROR.id).search(text)
+        if found is not None and found[0].kind > HINT:
+            rule, values = found
+            kind = rule.kind
+        if is_cut:
+            kind = WEAK
+        self._add(rule, values, min(kind, open_.cap), line, text, rank, host, open_)
+
+    def _add(
+        self,
+        rule: Rule,
+        match: re.Match[str] | None,
+        kind: int,
+        line: int,
+        text: str,
+        rank: int | None,
+        host: str | None,
+        open_: _Open | None = None,
+    ) -> None:
+        groups = {key: value for key, value in match.groupdict().items() if value} if match else {}
+        # A group that stands twice in a pattern has a number behind its name.
+        values = {key.rstrip("0123456789"): value for key, value in groups.items()}
+        if "rank" in values:
+            rank = int(values["rank"])
+        event = Event(
+            rule=rule,
+            kind=kind,
+            file=self._file,
+            line=line,
+            text=text[:_LONGEST],
+            rank=rank,
+            host=values.get("host", host),
+            chain=open_.chain if open_ is not None else 0,
+            in_traceback=open_ is not None,
+            begin=(open_.begin if open_ is not None else 0) or line,
+            ends=bool(open_.is_top) if open_ is not None else rule.id in _ENDING,
+            values=values,
+        )
+        if kind == HINT:
+            if len(self._hints) < _MOST:
+                self._hints.append(event)
+            return
+        key = f"{rule.id} {rank} {host} {text[:300].translate(_DIGITS)}"
+        is_again = key in self._recent and self._progress < MOVED_ON
+        is_again = is_again and open_ is None and not event.ends
+        if rank is not None or (kind == SYMPTOM and rule.id in _LAUNCHERS):
+            self._is_parallel = True
+        event.after_all = self._is_well
+        event.progress, self._progress, self._is_well = self._progress, 0, False
+        self._count += 1
+        if is_again:
+            return
+        self._recent = [*self._recent[-15:], key]
+        self._events.append(event)
+        if len(self._events) > _MOST:
+            del self._events[: _MOST // 4]
+
+
+# ---- the text of a line
+
+
+def clean(text: str) -> tuple[str, int | None, str | None]:
+    """Take off colours, a progress bar and what was put before a line; return whose it is, too.
+
+    >>> clean("[rank3]: ValueError: no")
+    ('ValueError: no', 3, None)
+    >>> clean("2026-11-20 08:00:00,123 ERROR node1: 2: OSError: no")
+    ('OSError: no', 2, 'node1')
+    >>> clean(" 5%|#  | 5/100 [00:01<00:20, 4.70it/s]Traceback (most recent call last):")[0]
+    'Traceback (most recent call last):'
+    """
+    rank: int | None = None
+    host: str | None = None
+    text = _ANSI.sub("", text) if "\x1b" in text else text
+    if "it/s" in text or "s/it" in text or "B/s" in text:
+        text = _BAR.sub("", text)
+    for _ in range(5):
+        label = _LABEL.match(text)
+        if label is None:
+            break
+        groups = label.groupdict()
+        found = groups["a"] or groups["b"] or groups["c"] or groups["d"]
+        rank = int(found) if found and rank is None else rank
+        host = host or groups["h1"] or groups["h2"] or groups["h3"]
+        text = text[label.end() :]
+    return text, rank, host
+
+
+def _segments(raw: bytes) -> Iterator[str]:
+    """Give the states of a line that progress bars overwrote, those with a word; all of others."""
+    raw = raw.rstrip(b"\r")
+    parts = [raw]
+    if b"\r" in raw:
+        parts = [part for part in raw.split(b"\r") if WORDS.search(part)][-50:]
+    for part in parts:
+        if len(part) > _LONGEST and (found := WORDS.search(part)):
+            first = 0 if found.start() < _LONGEST // 2 else found.start() - 300
+            part = part[first : first + _LONGEST]
+            if first == 0 and b"Traceback" in part:
+                part = part[: _LONGEST // 2] + b"\\n" + raw[-_LONGEST:]
+        yield part.decode("utf-8", "replace")
+
+
+def _lines_with_far_words(block: bytes) -> list[int]:
+    starts = set()
+    for word in FAR_WORDS:
+        at = block.find(word)
+        while at >= 0:
+            starts.add(block.rfind(b"\n", 0, at) + 1)
+            end = block.find(b"\n", at)
+            at = block.find(word, end) if end >= 0 else -1
+    return sorted(starts)

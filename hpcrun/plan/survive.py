@@ -1,0 +1,78 @@
+"""What a run goes on after, and how its script is told to save and to resume."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from hpcrun.plan.job import Job
+from hpcrun.plan.types import SurvivePlan
+from hpcrun.spec.job import EndCause
+
+# The batch script's own warning of the time limit, where the ranks get none. Slurm may send it up
+# to a minute early, and never late (sbatch.1, --signal): the harness waits for the end itself.
+WARNED = 60
+_UNITS = {"s": 1, "m": 60, "h": 3600}
+
+
+def seconds(duration: str) -> int:
+    """Read a duration of a job file.
+
+    >>> seconds("90s"), seconds("5m"), seconds("1h")
+    (90, 300, 3600)
+    """
+    return int(duration[:-1]) * _UNITS[duration[-1]]
+
+
+def build_survive(job: Job) -> SurvivePlan:
+    """Decide what the harness does as an attempt ends."""
+    asked = job.spec.survive
+    when: list[EndCause] = list(dict.fromkeys(asked.when))
+    if not when and {**job.cluster.slurm, **job.spec.slurm}.get("requeue") is True:
+        when = ["preempted", "node_fail"]  # what Slurm itself starts a job again after
+    before = seconds(asked.save_before_end) if asked.save_before_end else None
+    warned = before
+    if "time_limit" in when:
+        warned = max(before or 0, WARNED)
+    if asked.spare_nodes:
+        _check_spare(job, asked.spare_nodes, when)
+    return SurvivePlan(
+        when=when,
+        max_attempts=asked.max_attempts if when else 1,
+        warned=warned,
+        saves=before is not None,
+        signal=asked.signal,
+        stalled_after=seconds(asked.stalled_after) if asked.stalled_after else None,
+        resume=_resume(job),
+        resumes=job.spec.checkpoint.dir is not None or bool(job.spec.checkpoint.resume),
+        keep=job.spec.checkpoint.keep,
+        marker=job.spec.checkpoint.marker,
+        spare_nodes=asked.spare_nodes,
+    )
+
+
+def _check_spare(job: Job, spare: int, when: Sequence[EndCause]) -> None:
+    """Refuse spare nodes that nothing would use; note what they cost."""
+    field, nodes = "survive.spare_nodes", job.spec.resources.nodes
+    if "node_fail" not in when:
+        job.found.refuse(field, "nothing uses them: survive.when needs node_fail")
+    if job.place.hosts:
+        job.found.refuse(field, "the hosts of a hostfile are no job of Slurm's: leave it out")
+    job.found.notes.append(
+        f"{field}: Slurm gives, and bills, {nodes + spare} nodes for {nodes}: "
+        f"{100 * spare / nodes:.0f} % more GPU hours"
+    )
+
+
+def _resume(job: Job) -> list[str]:
+    """Return the words by which the script is told where to go on from."""
+    text = job.spec.checkpoint.resume
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        job.found.refuse("checkpoint.resume", f"{text!r}: {error}")
+        return []
+    if words and not any("{resume}" in word for word in words):
+        message = f"{text!r}: {{resume}} is missing in it, the checkpoint to go on from"
+        job.found.refuse("checkpoint.resume", message)
+    return [job.fill(word, "checkpoint.resume") for word in words]

@@ -1,0 +1,282 @@
+"""Who holds up a run: by the stacks of its ranks, and the dumps of PyTorch's flight recorder."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import pickle
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct, structs
+
+from hpcrun.files import open_plain
+from hpcrun.runs.stalls import Collective, Stall, Suspect
+
+# TORCH_FR_DUMP_TEMP_FILE in plan/environment.py, and the rank.
+_NAME = re.compile(r"flight-([0-9]{1,6})")
+# Bytes of a dump, 2000 collectives with their stacks take a few MB; and of all that are read.
+_LONGEST, _MOST = 64 << 20, 1 << 30
+_STACK, _STACK_BYTES = re.compile(r"rank-[0-9]{1,6}\.txt"), 1 << 18
+_HEAD = re.compile(r"rank ([0-9]{1,9}) node ([0-9]{1,9}) host (\S+) pid ")
+_PY_SPY = re.compile(r" {4}(\S+) \((.*):([0-9]+)\)")
+_FAULTHANDLER = re.compile(r'  File "(.*)", line ([0-9]+) in (.*)')
+_COLLECTIVE = re.compile(r"torch/distributed/distributed_c10d\.py$|deepspeed/comm/")
+# Places that explain a stall by themselves.
+_PLAIN = re.compile(r"asleep|stopped|waiting for a file")
+
+
+class Call(Struct, frozen=True):
+    """A collective that a rank has entered, and whether it is done there."""
+
+    name: str
+    is_done: bool
+
+
+class Group(Struct):
+    """A process group: its ranks, and what each has entered, by the numbers of the collectives."""
+
+    ranks: set[int]
+    calls: dict[int, dict[int, Call]]
+
+
+def judged(stall: Stall, attempt: Path, logs: Path) -> Stall:
+    """Add to a stall who holds up the run, and in what the others wait.
+
+    Where nothing shows it ``stall.ranks`` is the rank whose log stopped first.
+    """
+    stacks = _stacks(tuple(_stamps(attempt / "stacks", _STACK, 0.0)))
+    ranks, why, collective = elsewhere({rank: place for rank, (_, _, place) in stacks.items()})
+    if not ranks:
+        ranks, why = stall.ranks, "the first whose log stopped"
+    suspect = None
+    if ranks:
+        node, host, _ = stacks.get(ranks[0], (None, None, ""))
+        suspect = Suspect(rank=ranks[0], node=node, host=host, why=why)
+    found = Collective(name=collective) if collective else None
+    stall = structs.replace(stall, ranks=ranks, suspect=suspect, collective=found)
+    return with_dumps(stall, logs)
+
+
+@lru_cache(maxsize=8)
+def _stacks(stamps: tuple[tuple[str, int], ...]) -> dict[int, tuple[int, str, str]]:
+    """Read of each rank its node, its host and its place; once, until they are written again."""
+    found = {}
+    for name, _ in stamps:
+        with contextlib.suppress(OSError), open_plain(Path(name)) as file:
+            text = file.read(_STACK_BYTES).decode("utf-8", "replace")
+            if head := _HEAD.match(text):
+                found[int(head[1])] = int(head[2]), head[3], place_in(text)
+    return found
+
+
+def place_in(stack: str) -> str:
+    r"""Say where the main thread is, by what watch.sh wrote of a rank.
+
+    ``in all_reduce`` for a wait for other ranks, else a line of its program, else what the kernel
+    knows.
+
+    >>> place_in("rank 0 pid 7\nS futex\nby py-spy\n\nThread 7 (idle)\n    f (a.py:3)")
+    'at f (a.py:3)'
+    >>> place_in("rank 0 pid 7\nS hrtimer_nanosleep\n"), place_in("rank 0 pid -\n\n")
+    ('asleep', 'ended')
+    """
+    first, _, rest = stack.partition("\n")
+    waits = rest.partition("\n")[0]
+    pid = first.rpartition(" ")[2]
+    # py-spy knows a thread's name only where the program has imported threading.
+    main = re.compile(
+        rf'(?m)^(Thread.*"MainThread".*|Thread {re.escape(pid)} .*|Current thread .*)\n'
+    )
+    begin = main.search(stack)
+    at = inside = waiting = ""
+    for line in stack[begin.end() :].split("\n") if begin else ():
+        if frame := _PY_SPY.fullmatch(line):
+            function, file, number = frame.groups()
+        elif frame := _FAULTHANDLER.fullmatch(line):
+            file, number, function = frame.groups()
+        else:
+            break
+        at = at or f"at {function} ({file.rpartition('/')[2]}:{number})"
+        if _COLLECTIVE.search(file):
+            inside = f"in {function}"
+        elif file.endswith("torch/autograd/graph.py") and function == "_engine_run_backward":
+            waiting = waiting or "in backward"
+        elif re.search(r"torch/cuda/[^:]*$", file) and function == "synchronize":
+            waiting = waiting or "in synchronize"
+    return inside or waiting or at or _by_kernel(waits)
+
+
+def _by_kernel(waits: str) -> str:
+    state, _, where = waits.partition(" ")
+    if "nanosleep" in waits:
+        return "asleep"
+    plain = {"": "ended", "T": "stopped", "t": "stopped", "R": "running"}
+    kind = "waiting for a file or device" if state == "D" else "waiting"
+    return plain.get(state) or f"{kind} ({where})"
+
+
+def elsewhere(places: Mapping[int, str]) -> tuple[list[int], str, str | None]:
+    """Find the ranks that are elsewhere than the rest, why, and the collective of the others.
+
+    Those in no collective while others are in one; else those that are not where most are; else
+    those whose place explains it.
+
+    >>> elsewhere({0: "in all_reduce", 1: "at load (data.py:7)", 2: "in all_reduce"})
+    ([1], 'at load (data.py:7), 2 of 3 in all_reduce', 'all_reduce')
+    """
+    inside = [place for place in places.values() if place.startswith("in ")]
+    counts = Counter(inside if 0 < len(inside) < len(places) else places.values())
+    rest, count = counts.most_common(1)[0] if counts else ("", 0)
+    if 0 < len(inside) < len(places):
+        odd = [rank for rank, place in places.items() if not place.startswith("in ")]
+    elif rest and 2 * count > len(places):
+        odd = [rank for rank, place in places.items() if place != rest]
+    else:
+        odd = [rank for rank, place in places.items() if _PLAIN.match(place)]
+        rest = ""
+    odd = sorted(odd) if len(odd) < len(places) else []
+    why = places[odd[0]] if odd else ""
+    if odd and rest:
+        why += f", {count} of {len(places)} {rest}"
+    name = Counter(inside).most_common(1)[0][0].removeprefix("in ") if inside else None
+    return odd, why, name
+
+
+def _stamps(folder: Path, name: re.Pattern[str], since: float) -> list[tuple[str, int]]:
+    """List files with the times that they were written at, those since then."""
+    found = []
+    with contextlib.suppress(OSError):
+        for path in folder.iterdir():
+            if name.fullmatch(path.name) and path.stat().st_mtime >= since:
+                found.append((str(path), path.stat().st_mtime_ns))
+    return sorted(found)
+
+
+def with_dumps(stall: Stall, logs: Path) -> Stall:
+    """Add to a stall who is last in which collective, where the ranks have left dumps since."""
+    stamps = _stamps(logs, _NAME, stall.since)
+    found = _judged(tuple(stamps)) if stamps else None
+    if found is None:
+        return stall
+    ranks, collective, why = found
+    known = stall.suspect if stall.suspect and stall.suspect.rank in ranks else None
+    known = known or Suspect(rank=ranks[0], why=why)
+    suspect = structs.replace(known, why=why)
+    return structs.replace(stall, ranks=ranks, suspect=suspect, collective=collective)
+
+
+@lru_cache(maxsize=8)
+def _judged(stamps: tuple[tuple[str, int], ...]) -> tuple[list[int], Collective, str] | None:
+    """Judge dumps once for each time that they were written."""
+    dumps: dict[int, Any] = {}
+    left = _MOST
+    for name, _ in stamps:
+        with contextlib.suppress(OSError, ValueError), open_plain(Path(name)) as file:
+            data = file.read(min(_LONGEST, left) + 1)
+            if len(data) <= min(_LONGEST, left):
+                left -= len(data)
+                dumps[int(name.rpartition("-")[2])] = read_dump(data)
+    return find_last(groups_of(dumps), dumps.keys())
+
+
+class _Plain(pickle.Unpickler):
+    """Reads containers, texts and numbers, of which a dump consists; no class, no function."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Refuse whatever is to be imported."""
+        raise pickle.UnpicklingError(f"{module}.{name} in a dump")
+
+    def persistent_load(self, pid: Any) -> Any:
+        """Refuse what lies elsewhere."""
+        raise pickle.UnpicklingError("a dump that is not whole")
+
+
+def read_dump(data: bytes) -> Any:
+    """Read a dump without running anything that stands in it. Raises ValueError.
+
+    >>> read_dump(pickle.dumps({"entries": []}, protocol=2))
+    {'entries': []}
+    """
+    try:
+        return _Plain(io.BytesIO(data)).load()
+    # A pickle that is cut, or written to do harm, fails in many ways.
+    except (pickle.UnpicklingError, EOFError, AttributeError, LookupError, MemoryError) as error:
+        raise ValueError(str(error)) from error
+    except (TypeError, RecursionError, OverflowError, NotImplementedError) as error:
+        raise ValueError(str(error)) from error
+
+
+def groups_of(dumps: Mapping[int, Any]) -> list[Group]:
+    """Sort the collectives of all ranks by their process groups; what is odd is passed over."""
+    found: dict[str, Group] = {}
+    for rank, dump in dumps.items():
+        entries = dump.get("entries") if isinstance(dump, dict) else None
+        for entry in entries if isinstance(entries, list) else []:
+            if not isinstance(entry, dict) or entry.get("is_p2p"):
+                continue
+            names, seq = entry.get("process_group"), entry.get("collective_seq_id")
+            if not isinstance(names, (tuple, list)) or not names or not isinstance(seq, int):
+                continue
+            group = found.setdefault(str(names[0]), Group(set(), {}))
+            # nccl's and gloo's names begin with the backend.
+            name = str(entry.get("profiling_name", "collective")).rpartition(":")[2][:80]
+            is_done = entry.get("state") == "completed"
+            group.calls.setdefault(rank, {})[seq] = Call(name, is_done)
+        configs = dump.get("pg_config") if isinstance(dump, dict) else None
+        for name, config in configs.items() if isinstance(configs, dict) else ():
+            if name in found and isinstance(config, dict):
+                members = re.findall(r"[0-9]{1,6}", str(config.get("ranks"))[:1_000_000])
+                found[name].ranks |= {int(member) for member in members}
+    for group in found.values():
+        group.ranks |= group.calls.keys()
+    return list(found.values())
+
+
+def find_last(
+    groups: Sequence[Group], dumped: Collection[int]
+) -> tuple[list[int], Collective, str] | None:
+    """Name the ranks that have not entered a collective in which others wait, it, and why.
+
+    The first that waits counts: ranks enter many ahead of their GPUs. A rank that waits in another
+    group is no cause. None: the dumps show none.
+
+    >>> before, waits = {7: Call("all_reduce", True)}, {8: Call("all_reduce", False)}
+    >>> find_last([Group({0, 1, 2}, {0: waits, 1: before, 2: waits})], {0, 1, 2})[2]
+    'last in all_reduce #8, where 2 of 3 wait'
+    """
+    first = [
+        {
+            rank: min(seq for seq, call in calls.items() if not call.is_done)
+            for rank, calls in group.calls.items()
+            if not all(call.is_done for call in calls.values())
+        }
+        for group in groups
+    ]
+    waiting = {rank for each in first for rank in each}
+    found = []
+    for group, each in zip(groups, first, strict=True):
+        if not each:
+            continue
+        stuck = min(each.values())
+        names = Counter(calls[stuck].name for calls in group.calls.values() if stuck in calls)
+        (name, count), *others = names.most_common()
+        behind = sorted(
+            rank for rank in group.ranks & {*dumped} if max(group.calls.get(rank, [0])) < stuck
+        )
+        why = f"last in {name} #{stuck}, where {count} of {len(group.ranks)} wait"
+        if not behind and others:
+            odd = {rank: calls[stuck].name for rank, calls in group.calls.items() if stuck in calls}
+            behind = sorted(rank for rank, other in odd.items() if other != name)
+            why = f"in {odd[behind[0]]} #{stuck}, where {count} of {len(group.ranks)} are in {name}"
+        elif not behind:
+            behind = sorted(group.ranks - {*dumped})
+            why = f"without a dump, {count} of {len(group.ranks)} wait in {name} #{stuck}"
+        if behind:
+            free = [rank for rank in behind if rank not in waiting]
+            found.append((not free, free or behind, Collective(name=name, seq=stuck), why))
+    return min(found, key=lambda one: one[0])[1:] if found else None

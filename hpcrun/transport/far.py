@@ -1,0 +1,253 @@
+"""What runs on the far side: bash, coreutils, tar, gzip and Slurm's commands, and nothing else.
+
+Each text is one trip. It begins with ``RUNS``, the folder of the runs, set by ``begin()``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+# Beside the runs there: what arrives, until it is whole; and copies of code by their content.
+INCOMING, CODE = ".incoming-", ".code"
+# In the folder that sbatch ran in: what it answered, for a client that did not hear it.
+ANSWER = ".sbatch-answer"
+# Last in a stream of files: what lacks it was cut short.
+WHOLE = ".whole"
+# Copies of code that are kept there.
+_TREES = 12
+# Exit codes of DELIVER and SEND: the copy of the code is not there, the stream was cut short.
+NO_CODE, CUT_SHORT = 75, 74
+
+
+def quote(word: str) -> str:
+    """Quote a word for bash, whatever is in it.
+
+    >>> quote("it's")
+    "'it'\\\\''s'"
+    """
+    return "'" + word.replace("'", "'\\''") + "'"
+
+
+def folder_word(text: str) -> str:
+    """Write a path of a profile for the far side's bash: its home, and its variables, are meant.
+
+    >>> folder_word("~/my runs"), folder_word("$SCRATCH/runs"), folder_word("runs")
+    ('"$HOME"\\'/my runs\\'', '"${SCRATCH:?is not set there}"\\'/runs\\'', '"$HOME"/\\'runs\\'')
+    """
+    if text == "~" or text.startswith("~/"):
+        text = "$HOME" + text[1:]
+    head = "" if text.startswith(("/", "$")) else '"$HOME"/'
+    parts = []
+    for part in re.split(r"(\$\$|\$\w+|\$\{\w+\})", text):
+        if part == "$$":
+            parts.append("'$'")
+        elif part == "$HOME":
+            parts.append('"$HOME"')
+        elif part.startswith("$") and len(part) > 1:
+            parts.append(f'"${{{part.strip("${}")}:?is not set there}}"')
+        elif part:
+            parts.append(quote(part))
+    return head + "".join(parts)
+
+
+def begin(runs_dir: str, **arrays: Sequence[str]) -> str:
+    """Set the folder of the runs, and arrays of words."""
+    lines = [f"RUNS={folder_word(runs_dir)}"]
+    lines += [f"{name}=({' '.join(map(quote, words))})" for name, words in arrays.items()]
+    return "\n".join(lines) + "\n"
+
+
+def environment(env: Mapping[str, str]) -> str:
+    """Set the environment to this one; by the script, so that no list of processes shows it."""
+    functions = {name[10:-2] for name in env if name.startswith("BASH_FUNC_")}
+    plain = {name: value for name, value in env.items() if re.fullmatch(r"[A-Za-z_]\w*", name)}
+    keep = " ".join(sorted(plain))
+    known = " ".join(sorted(functions))
+    exports = "\n".join(f"export {name}={quote(value)}" for name, value in plain.items())
+    return f"""\
+for name in $(compgen -e); do
+  [[ " {keep} " == *" $name "* ]] || unset -v "$name"
+done 2>/dev/null
+for name in $(compgen -A function); do
+  [[ {quote(f" {known} ")} == *" $name "* ]] || unset -f "$name"
+done 2>/dev/null
+{exports}
+"""
+
+
+def command(argv: Sequence[str], cwd: str | None) -> str:
+    """Run a command in a folder. 127: there is none of this name."""
+    cd = f"cd -- {quote(cwd)} || exit 126\n" if cwd is not None else ""
+    word = quote(argv[0])
+    return f"""\
+{cd}type -P -- {word} >/dev/null || exit 127
+exec {" ".join(map(quote, argv))}
+"""
+
+
+# The request: for each run asked for a line "R NAME", for each file that is known "K NAME/FILE WHAT
+# IS KNOWN": of a log inode, first and last byte, of another file size and time. "N" asks for the
+# names of all runs, and for the first records of those that no "H NAME" lists.
+#
+# The answer, compressed where there is gzip (its first byte says so), is lines and bytes: "D NAME"
+# a run that is there, "F SIZE" and as many bytes of a tar, "L NAME/FILE INODE FROM TO SECONDS" and
+# the log's bytes; "." ends it. Records are read before logs: whoever sees that a job has ended sees
+# all that it wrote.
+REFRESH = r"""
+cd -- "$RUNS" 2>/dev/null || { printf '=.\n'; exit 0; }
+LC_ALL=C; shopt -s nullglob
+declare -A known here; runs=() listed=
+for line in "${request[@]}"; do
+  IFS=' ' read -r kind name what <<<"$line"
+  case $kind in
+    R) runs+=("$name") ;;
+    K) known[$name]=$what ;;
+    H) here[$name]=1 ;;
+    N) listed=1 ;;
+  esac
+done
+pack() { if type -P gzip >/dev/null; then printf Z; gzip -1 -c; else printf '='; cat; fi; }
+{
+  files=()
+  if [[ $listed ]]; then
+    for name in [0-9]*-*; do
+      [[ -d $name && ! -L $name ]] || continue
+      printf 'D %s\n' "$name"
+      [[ ${here[$name]-} ]] || files+=("$name"/{submitted,task,sweep}.json)
+    done
+  fi
+  for run in "${runs[@]}"; do
+    files+=("$run"/*.{json,yaml,sh,sbatch} "$run"/attempts/*/* "$run"/attempts/*/*/*)
+    files+=("$run"/successors/* "$run"/logs/* "$run"/logs/*/*)
+  done
+  wanted=() bytes=1024 logs=()
+  for ((at = 0; at < ${#files[@]}; at += 2000)); do
+    while IFS=' ' read -r mode inode size seconds name; do
+      [[ $mode == 8??? ]] || continue
+      case $name in
+        */logs/*) logs+=("$name") ;;
+        */secrets.env) ;;
+        *)
+          [[ ${known[$name]-} != "$size $seconds" && $size -le $largest ]] || continue
+          [[ ${#name} -lt 100 ]] || continue
+          wanted+=("$name"); bytes=$((bytes + 512 + (size + 511) / 512 * 512)) ;;
+      esac
+    done < <(stat -c '%f %i %s %Y %n' -- "${files[@]:at:2000}" 2>/dev/null)
+  done
+  printf 'F %s\n' "$bytes"
+  { printf '%s\n' "${wanted[@]}" | tar --format=ustar -b 1 --no-recursion -cf - -T - 2>/dev/null
+    head -c "$bytes" /dev/zero; } | head -c "$bytes"
+  for ((at = 0; at < ${#logs[@]}; at += 2000)); do
+    while IFS=' ' read -r mode inode size seconds name; do
+      IFS=' ' read -r was start offset <<<"${known[$name]-}"
+      first=$((size > tail ? size - tail : 0))
+      if [[ $was != "$inode" || $size -lt ${offset:-0} ]]; then
+        from=$((whole ? 0 : first)) offset=
+      else
+        from=$offset
+        ((whole && start > 0)) && from=0
+        ((!whole && size - offset > most)) && from=$first
+      fi
+      [[ $from -lt $size || ! $offset ]] || continue
+      printf 'L %s %s %s %s %s\n' "$name" "$inode" "$from" "$size" "$seconds"
+      length=$((size - from))
+      ((length)) || continue
+      { tail -c +$((from + 1)) -- "$name"; head -c "$length" /dev/zero; } 2>/dev/null |
+        head -c "$length"
+    done < <(stat -c '%f %i %s %Y %n' -- "${logs[@]:at:2000}" 2>/dev/null)
+  done
+  printf '.\n'
+} | pack
+"""
+
+# A stream of files is unpacked under a name of its own and takes its place by a rename; so the same
+# folder, sent twice, is there once, and whose rename succeeds is who runs sbatch.
+_UNPACK = rf"""
+umask 022
+mkdir -p -- "$RUNS" && cd -- "$RUNS" || exit 73
+part=$PWD/$incoming
+trap 'rm -rf -- "$part"' EXIT
+mkdir -- "$part" && tar -C "$part" --no-same-owner -xzpf - || exit 73
+[[ -e $part/{WHOLE} ]] || exit {CUT_SHORT}
+"""
+
+# ``names``: the folders, the first is where sbatch runs. ``tree``: the copy of its code, or "";
+# ``base``: the copy that the stream has the changes to, or "".
+DELIVER = (
+    rf"""
+answer={ANSWER} store={CODE} no_code={NO_CODE} most={_TREES}
+"""
+    + r"""
+answered() {  # NAME: print what sbatch answered there
+  for ((i = 0; i < 300; i++)); do
+    if [[ -d $1/$answer ]]; then
+      printf 'A %s\n' "$(<"$1/$answer/code")"
+      cat -- "$1/$answer/out"; cat -- "$1/$answer/err" >&2
+      exit 0
+    fi
+    sleep 0.1
+  done
+  echo unknown; exit 0
+}
+"""
+    + _UNPACK
+    + r"""
+first=${names[0]}
+[[ ! -d $first ]] || answered "$first"
+if [[ $tree ]]; then
+  if [[ ! -d $store/$tree ]]; then
+    mkdir -p -- "$store" "$part/new" || exit 73
+    if [[ $base ]]; then
+      [[ -d $store/$base ]] || exit "$no_code"
+      cp -a -- "$store/$base/." "$part/new" || exit 73
+    elif [[ ! -d $part/code ]]; then
+      exit "$no_code"
+    fi
+    while IFS= read -r -d '' name; do rm -rf -- "$part/new/$name"; done <"$part/gone"
+    if [[ -d $part/code ]]; then cp -a -- "$part/code/." "$part/new" || exit 73; fi
+    mv -T -- "$part/new" "$store/$tree" 2>/dev/null || [[ -d $store/$tree ]] || exit 73
+  fi
+  touch -c -- "$store/$tree"
+  cp -a -- "$store/$tree" "$part/runs/$first/code" || exit 73
+fi
+for ((i = 1; i < ${#names[@]}; i++)); do
+  [[ -d ${names[i]} ]] || mv -T -- "$part/runs/${names[i]}" "${names[i]}" || exit 73
+done
+mv -T -- "$part/runs/$first" "$first" 2>/dev/null || answered "$first"
+mkdir -- "$part/answer"
+( cd -- "$first" || exit 126; run_sbatch ) </dev/null >"$part/answer/out" 2>"$part/answer/err"
+echo $? >"$part/answer/code"
+mv -T -- "$part/answer" "$first/$answer"
+ls -1t -- "$store" 2>/dev/null | tail -n +$((most + 1)) |
+  while IFS= read -r old; do rm -rf -- "${store:?}/$old"; done
+answered "$first"
+"""
+)
+
+SEND = (
+    _UNPACK
+    + r"""
+for name in "${names[@]}"; do
+  mkdir -p -- "$(dirname -- "$name")" && mv -fT -- "$part/runs/$name" "$name" || exit 73
+done
+for name in "${gone[@]}"; do rm -f -- "$name" || exit 73; done
+"""
+)
+
+REMOVE = r"""
+cd -- "$RUNS" 2>/dev/null || exit 0
+moved=()
+for i in "${!names[@]}"; do
+  [[ -e ${names[i]} || -L ${names[i]} ]] || continue
+  if ! mv -T -- "${names[i]}" "${trash[i]}"; then
+    for j in "${moved[@]}"; do mv -T -- "${trash[j]}" "${names[j]}"; done
+    exit 73
+  fi
+  moved+=("$i")
+done
+for i in "${moved[@]}"; do
+  rm -rf -- "${trash[i]}" 2>/dev/null && continue
+  chmod -R u+rwX -- "${trash[i]}"; rm -rf -- "${trash[i]}"
+done
+"""

@@ -1,0 +1,311 @@
+"""The cluster is at the other end of a connection: each verb is a script there, one trip."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from hpcrun.errors import HpcrunError, OutOfReach
+from hpcrun.files import LONGEST
+from hpcrun.transport import TRASH, Connect, Result, far
+from hpcrun.transport.connection import Connection, Prompts, Reply, SshSettings, open_connection
+from hpcrun.transport.mirror import GAP, TAIL, Mirror, Stream, check_size, code_files, nearest
+
+# A broken trip is made again after these pauses, in seconds.
+PAUSES = (0.5, 2.0, 5.0)
+# The longest silence in which files are sent, unpacked or removed, in seconds.
+_LONG = 600.0
+# What fails as soon as that may be tried again at once, in seconds.
+_SOON = 3.0
+
+
+class SshTransport:
+    """Runs commands and keeps run folders by one connection; the folders here are a mirror.
+
+    ``runs_dir`` is the folder there, as the profile writes it. ``env`` is what the commands have
+    besides the login's own environment. ``deadline`` and ``waiting`` as for LocalTransport.
+    """
+
+    def __init__(
+        self,
+        env: Mapping[str, str],
+        *,
+        connection: Connection,
+        mirror: Path,
+        runs_dir: str,
+        settings: SshSettings | None = None,
+        deadline: float | None = None,
+        waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        self.env = dict(env)
+        self.connection = connection
+        self.mirror = Mirror(mirror)
+        self.runs_dir = runs_dir
+        self.settings = settings or SshSettings(host=connection.host)
+        self.deadline = deadline
+        self.waiting = waiting
+
+    # ---- commands
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: float = 60,
+        stdin: str | None = None,
+    ) -> Result:
+        """Run a command to its end; see Transport."""
+        script = self._environment(env) + far.command(argv, cwd)
+        data = (stdin or "").encode("utf-8", "surrogateescape")
+        reply = self._trip(argv[0], script, stdin=data, timeout=timeout)
+        return self._result(argv, reply.exit_code, reply.stdout, reply.stderr)
+
+    def _environment(self, env: Mapping[str, str] | None) -> str:
+        if env is not None:
+            return far.environment(env)
+        return "".join(f"export {name}={far.quote(value)}\n" for name, value in self.env.items())
+
+    def _result(self, argv: Sequence[str], code: int, stdout: bytes, stderr: str) -> Result:
+        if code == 127 and not stdout:
+            raise OutOfReach(
+                f"{argv[0]}: command not found on {self.connection.host}",
+                fix="is that a login node of the cluster? slurm_path: in the profile names the "
+                "folder of Slurm's commands, login_shell: true reads the login's own profile",
+            )
+        return Result(list(argv), code, stdout.decode("utf-8", "surrogateescape"), _plain(stderr))
+
+    def _trip(self, what: str, script: str, *, timeout: float, **options: Any) -> Reply:
+        if self.deadline is not None:
+            timeout = min(timeout, self.deadline - time.monotonic())
+            if timeout <= 0:
+                raise OutOfReach(f"{what} was not asked: the time was up", maybe_done=True)
+        begun = time.monotonic()
+        with self.waiting():
+            try:
+                return self.connection.run(script, timeout=timeout, **options)
+            except OutOfReach as error:
+                is_late = time.monotonic() - begun > _SOON
+                if error.maybe_done or error.is_final or is_late:
+                    raise
+            # Nothing was done: an old connection may have broken. A new one is tried.
+            return self.connection.run(script, timeout=timeout, **options)
+
+    def process(
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, terminal: bool = False
+    ) -> tuple[list[str], dict[str, str]]:
+        """Return the system's ssh, which connects by itself; see Transport."""
+        script = self._environment(None) + far.command(argv, None)
+        if self.settings.slurm_path:
+            script = f"PATH={far.quote(self.settings.slurm_path)}:$PATH\n{script}"
+        # A word that all login shells read alike, also csh and fish.
+        text = base64.b64encode(script.encode("utf-8", "surrogateescape")).decode()
+        login = "-l " if self.settings.login_shell else ""
+        word = f"exec bash --norc {login}-c 'eval \"`echo {text}|base64 -d`\"'"
+        options = ["-t"] if terminal else ["-T"]
+        return ["ssh", *options, "--", self.connection.host, word], dict(os.environ)
+
+    # ---- what comes
+
+    def refresh(self, run_dirs: Iterable[Path], *, whole: bool = False) -> None:
+        """Bring what is new; see Transport."""
+        own = [path for path in run_dirs if path.is_relative_to(self.mirror.folder)]
+        runs = [path.name for path in own if path != self.mirror.folder]
+        names = len(runs) < len(own)
+        if not own:
+            return
+        request = self.mirror.request(runs, names=names)
+        script = far.begin(self.runs_dir, request=request)
+        script += f"tail={TAIL} most={GAP} whole={int(whole)} largest={LONGEST}\n{far.REFRESH}"
+        receiver = self.mirror.receiver(runs, names=names, host=self.connection.host)
+        try:
+            self._trip("refresh", script, timeout=60, on_output=receiver.take)
+            if not receiver.is_whole:
+                raise OutOfReach(f"{self.connection.host}: the answer ended too early")
+        finally:
+            receiver.close()
+
+    # ---- what goes
+
+    def deliver(
+        self,
+        run_dirs: Sequence[Path],
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        timeout: float = 60,
+    ) -> Result:
+        """Send folders and run a command in the first, once, however often the link breaks.
+
+        The copy of the code is sent as what has changed since an earlier one.
+        """
+        code = run_dirs[0] / "code"
+        tree, files = code_files(code) if code.is_dir() else ("", {})
+        known = self.mirror.trees()
+        base = tree if tree in known else nearest(files, known)
+        answer = self._deliver(run_dirs, argv, env, timeout, tree=tree, files=files, base=base)
+        if answer is None:  # the copy that the changes are to is not there any more
+            answer = self._deliver(run_dirs, argv, env, timeout, tree=tree, files=files, base="")
+        if answer is None:
+            raise OutOfReach(f"{self.connection.host}: the code could not be unpacked")
+        if tree:
+            self.mirror.keep_tree(tree, files)
+        return answer
+
+    def _deliver(
+        self,
+        run_dirs: Sequence[Path],
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        timeout: float,
+        *,
+        tree: str,
+        files: Mapping[str, str],
+        base: str,
+    ) -> Result | None:
+        script = far.begin(self.runs_dir, names=[path.name for path in run_dirs])
+        script += f"tree={tree} base={base} incoming={far.INCOMING}{os.urandom(8).hex()}\n"
+        script += "run_sbatch() {\n" + far.environment(env) + far.command(argv, None) + "}\n"
+        with Stream() as stream:
+            for path in run_dirs:
+                stream.add_folder(f"runs/{path.name}")
+                for inner in sorted(path.iterdir()):
+                    if inner.name not in ("code", "cache"):
+                        stream.add(inner, f"runs/{path.name}/{inner.name}")
+            if tree and tree != base:
+                before = self.mirror.trees().get(base, {})
+                self._add_code(stream, run_dirs[0] / "code", files, before)
+            reply = self._again(argv[0], script + far.DELIVER, stream, max(timeout, _LONG))
+        if reply.exit_code == far.NO_CODE:
+            return None
+        head, _, out = reply.stdout.partition(b"\n")
+        if head.startswith(b"A "):
+            with contextlib.suppress(ValueError):
+                return self._result(argv, int(head[2:]), out, reply.stderr)
+        if head == b"unknown":
+            raise OutOfReach(
+                f"{self.connection.host}: the run is there, and not what {argv[0]} answered",
+                maybe_done=True,
+            )
+        raise self._failed(reply, run_dirs[0].name)
+
+    def _add_code(
+        self, stream: Stream, code: Path, files: Mapping[str, str], before: Mapping[str, str]
+    ) -> None:
+        """Add what a copy of code has that one there has not, and the names of what is gone."""
+        changed = [name for name, what in files.items() if before.get(name) != what]
+        check_size(code, [name for name in changed if not files[name].startswith("->")])
+        for name in changed:
+            stream.add(code / name, f"code/{name}", is_file=not files[name].startswith("->"))
+        gone = "".join(f"{name}\0" for name in before if before[name] != files.get(name))
+        stream.add_bytes("gone", os.fsencode(gone))
+
+    def _again(self, what: str, script: str, stream: Stream, timeout: float) -> Reply:
+        """Make a trip that may be made twice, until an answer comes or the pauses are used up."""
+        was_sent = False
+        for pause in (*PAUSES, None):
+            try:
+                return self._trip(what, script, stdin=stream.pieces(), timeout=timeout)
+            except OutOfReach as error:
+                was_sent = was_sent or error.maybe_done
+                if not was_sent:
+                    raise
+                if pause is None or error.is_final:
+                    raise OutOfReach(error.message, fix=error.fix, maybe_done=True) from error
+                time.sleep(pause)
+        raise AssertionError
+
+    def send(self, paths: Sequence[Path]) -> None:
+        """Make files the same there as here; see Transport."""
+        if not paths:
+            return
+        there: list[str] = []
+        gone: list[str] = []
+        with Stream() as stream:
+            for path in paths:
+                name = str(path.relative_to(self.mirror.folder))
+                if path.is_file():
+                    stream.add(path, f"runs/{name}")
+                    there.append(name)
+                else:
+                    gone.append(name)
+            script = far.begin(self.runs_dir, names=there, gone=gone)
+            script += f"incoming={far.INCOMING}{os.urandom(8).hex()}\n{far.SEND}"
+            reply = self._again("send", script, stream, _LONG)
+        if reply.exit_code != 0:
+            raise self._failed(reply, paths[0].name)
+
+    def remove(self, run_dirs: Sequence[Path]) -> None:
+        """Remove folders there, then here; see Transport."""
+        names = [path.name for path in run_dirs]
+        trash = [f"{TRASH}{os.urandom(8).hex()}" for _ in names]
+        script = far.begin(self.runs_dir, names=names, trash=trash) + far.REMOVE
+        reply = self._trip("remove", script, timeout=_LONG)
+        if reply.exit_code != 0:
+            raise OSError(reply.exit_code, _last(reply.stderr), names[0])
+        for path in run_dirs:
+            shutil.rmtree(path, ignore_errors=True)
+
+    def _failed(self, reply: Reply, name: str) -> HpcrunError:
+        where = f"{self.connection.host}: {self.runs_dir}"
+        if reply.exit_code == far.CUT_SHORT:
+            return OutOfReach(f"{where}: {name} did not arrive whole")
+        return HpcrunError(
+            f"{where}: {name} cannot be written: {_last(reply.stderr)}",
+            fix="set runs_dir in the profile to a folder that you can write and the nodes can see",
+        )
+
+
+def _plain(text: str) -> str:
+    """Take what would steer a terminal out of a far program's words."""
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "?", text)
+
+
+def _last(stderr: str) -> str:
+    lines = [line for line in _plain(stderr).splitlines() if line.strip()]
+    return lines[-1] if lines else "no message"
+
+
+class _Nobody:
+    """Answers no question: there is nobody to ask."""
+
+    def secret(self, question: str, *, echo: bool = False) -> str:
+        raise OutOfReach(f"{question} nobody is here to answer")
+
+    def tell(self, text: str) -> None:
+        pass
+
+
+NOBODY = _Nobody()
+
+
+def settings_of(profile: Any) -> SshSettings:
+    """Return what a profile says of the way to its host."""
+    return SshSettings(
+        host=profile.host,
+        ssh=profile.ssh,
+        transfer_host=profile.transfer_host,
+        slurm_path=profile.slurm_path,
+        login_shell=profile.login_shell,
+    )
+
+
+def far_connect(profile: Any, mirror: Path, ask: Prompts | None = None) -> Connect:
+    """Return what makes transports to a profile's host, by one connection for all of them."""
+    settings = settings_of(profile)
+    connection = open_connection(settings, ask or NOBODY)
+
+    def connect(env: Mapping[str, str], **options: Any) -> SshTransport:
+        options |= {"mirror": mirror, "runs_dir": profile.runs_dir, "settings": settings}
+        return SshTransport(env, connection=connection, **options)
+
+    return connect

@@ -1,0 +1,322 @@
+"""What the user's ssh configuration says of a host, and of the hosts on the way to it.
+
+`ssh -G` answers where an ssh client is installed; else paramiko reads the files, as far as it can.
+"""
+
+from __future__ import annotations
+
+import getpass
+import glob
+import os
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping
+from hashlib import sha1
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from hpcrun.errors import OutOfReach
+
+MOST_HOPS = 10
+_METHODS = ("gssapi-with-mic", "hostbased", "publickey", "keyboard-interactive", "password")
+_SWITCHES = {
+    "publickey": "pubkeyauthentication",
+    "keyboard-interactive": "kbdinteractiveauthentication",
+    "password": "passwordauthentication",
+    "gssapi-with-mic": "gssapiauthentication",
+    "hostbased": "hostbasedauthentication",
+}
+# What ssh looks for where the configuration names no key.
+_USUAL_KEYS = ("id_rsa", "id_ecdsa", "id_ecdsa_sk", "id_ed25519", "id_ed25519_sk")
+
+
+class NeedsSsh(Exception):
+    """The system's ssh can do what a connection needs, and paramiko cannot."""
+
+
+class Hop(Struct, frozen=True, kw_only=True):
+    """A host on the way, as ssh would reach it."""
+
+    name: str  # what the user calls it
+    hostname: str
+    port: int
+    user: str
+    host_key_name: str
+    identity_files: tuple[Path, ...] = ()
+    certificate_files: tuple[Path, ...] = ()
+    identities_only: bool = False
+    agent: str | None = None  # its socket
+    known_hosts: tuple[Path, ...] = ()
+    methods: tuple[str, ...] = ()  # of authentication, in the order in which ssh tries them
+    batch: bool = False  # ask nothing
+    proxy_command: str | None = None
+    address_family: str = "any"
+    connect_timeout: float = 30
+    alive_interval: int = 15
+    alive_count: int = 4
+    needs_ssh: str = ""  # what paramiko cannot do
+
+    @property
+    def who(self) -> str:
+        """What a question or a message calls it."""
+        where = self.hostname if self.port == 22 else f"{self.hostname}:{self.port}"
+        return f"{self.user}@{where}"
+
+
+def find_ssh() -> str | None:
+    """Return the system's ssh client, if there is one."""
+    return shutil.which("ssh")
+
+
+def hops_to(host: str) -> list[Hop]:
+    """Resolve a host: the hosts on the way, first to last, which is the host itself.
+
+    Raises OutOfReach.
+    """
+    hops: list[Hop] = []
+    _resolve(host, None, hops, 0)
+    return hops
+
+
+def _resolve(host: str, jumps: str | None, hops: list[Hop], depth: int) -> None:
+    """Append a host after those on the way to it; ``jumps`` displace what its own settings say."""
+    if depth >= MOST_HOPS:
+        raise OutOfReach(
+            f"{host}: more than {MOST_HOPS} jump hosts, or they lead in a circle",
+            fix="see ProxyJump in ~/.ssh/config",
+        )
+    options = ask_ssh(host) if find_ssh() else _read_files(host)
+    jumps = jumps or _value(options, "proxyjump")
+    if jumps and jumps.lower() != "none":
+        before, _, last = jumps.rpartition(",")
+        # As ssh does: the last of them is reached through those before, or as it says itself.
+        _resolve(_address(last.strip()), before.strip() or None, hops, depth + 1)
+        options.pop("proxycommand", None)
+    hops.append(_hop(host, options))
+
+
+def _address(jump: str) -> str:
+    """Return a jump host as ssh takes a host: a port stands in an address alone.
+
+    >>> [_address(jump) for jump in ("gate", "me@gate:2222", "[::1]:22", "ssh://gate:2222")]
+    ['gate', 'ssh://me@gate:2222', 'ssh://[::1]:22', 'ssh://gate:2222']
+    """
+    has_port = re.fullmatch(r"([^@/]*@)?([^:@/\[\]]+|\[[^\]]*\]):[0-9]+", jump)
+    return f"ssh://{jump}" if has_port else jump
+
+
+def ask_ssh(host: str) -> dict[str, list[str]]:
+    """Ask `ssh -G` for the options of a host, by their names in small letters."""
+    try:
+        done = subprocess.run(
+            [find_ssh() or "ssh", "-G", "--", host],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="surrogateescape",
+            timeout=30,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise OutOfReach(
+            f"{host}: `ssh -G {host}` does not end", fix="see Match exec in ~/.ssh/config"
+        ) from error
+    except OSError as error:
+        raise OutOfReach(f"ssh cannot be started: {error.strerror}") from error
+    if done.returncode:
+        said = " ".join(done.stderr.split())
+        raise OutOfReach(
+            f"the ssh configuration cannot be used: {said}",
+            fix=f"mend it until ssh -G {host} works",
+        )
+    options: dict[str, list[str]] = {}
+    for line in done.stdout.splitlines():
+        key, _, value = line.partition(" ")
+        options.setdefault(key.lower(), []).append(value)
+    return options
+
+
+def _read_files(host: str) -> dict[str, list[str]]:
+    """Read ~/.ssh/config and the system's, without an ssh client."""
+    import paramiko
+
+    user, _, name = host.removeprefix("ssh://").rpartition("@")
+    port = re.search(r":([0-9]+)$", name) if host.startswith("ssh://") else None
+    name = name[: port.start()].strip("[]") if port else name
+    config = paramiko.SSHConfig()
+    own = Path("~/.ssh/config").expanduser()
+    lines = [*_lines(own, 0), "Host *", *_lines(Path("/etc/ssh/ssh_config"), 0)]
+    for line in lines:
+        if re.match(r"\s*match\b.*\bexec\b", line, re.IGNORECASE):
+            raise OutOfReach(f"{own}: Match exec needs an ssh client", fix="install OpenSSH's")
+    try:
+        config.parse(iter(lines))
+        found: Mapping[str, Any] = config.lookup(name)
+    except Exception as error:
+        raise OutOfReach(f"{own}: {error}", fix="mend the ssh configuration") from error
+    options = {
+        key: [str(each) for each in value] if isinstance(value, list) else [str(value)]
+        for key, value in found.items()
+    }
+    if user:
+        options["user"] = [user]
+    if port:
+        options["port"] = [port[1]]
+    options.setdefault("hostname", [name])
+    if "identityfile" not in options:
+        options["identityfile"] = [f"~/.ssh/{name}" for name in _USUAL_KEYS]
+    return options
+
+
+def _lines(path: Path, depth: int) -> Iterator[str]:
+    """Read a configuration with what it includes."""
+    try:
+        text = path.read_text(errors="surrogateescape")
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise OutOfReach(f"{path}: {error.strerror}") from error
+    block = ""
+    for line in text.splitlines():
+        key, _, rest = line.strip().replace("=", " ", 1).partition(" ")
+        if key.lower() in ("host", "match"):
+            block = line.strip()
+        if key.lower() != "include":
+            yield line
+            continue
+        if depth > 8 or block.lower() not in ("", "host *", "match all"):
+            raise OutOfReach(
+                f"{path}: Include below {block!r} needs an ssh client", fix="install OpenSSH's"
+            )
+        for word in rest.split():
+            name = os.path.expanduser(word.strip('"'))  # noqa: PTH111 - a pattern, no path
+            base = Path("~/.ssh").expanduser() if name[:1] != "/" else Path("/")
+            for found in sorted(glob.glob(str(base / name))):  # noqa: PTH207
+                yield from _lines(Path(found), depth + 1)
+        yield block or "Host *"
+
+
+def _value(options: Mapping[str, list[str]], key: str, default: str = "") -> str:
+    return options.get(key, [default])[0]
+
+
+def _is_on(options: Mapping[str, list[str]], key: str, default: str) -> bool:
+    return _value(options, key, default).lower() in ("yes", "true")
+
+
+def _hop(host: str, options: Mapping[str, list[str]]) -> Hop:
+    hostname = _value(options, "hostname", host)
+    port = int(_value(options, "port", "22"))
+    user = _value(options, "user") or getpass.getuser()
+    alias = _value(options, "hostkeyalias")
+    fill = _Tokens(host, hostname, port, user, alias, _value(options, "proxyjump"))
+    proxy = _value(options, "proxycommand")
+    wanted = [word.strip() for word in _value(options, "preferredauthentications").split(",")]
+    methods = [
+        method
+        for method in (wanted if any(wanted) else _METHODS)
+        if _is_on(
+            options,
+            _SWITCHES.get(method, ""),
+            "no" if method in ("gssapi-with-mic", "hostbased") else "yes",
+        )
+    ]
+    known = " ".join(
+        (
+            _value(options, "userknownhostsfile", "~/.ssh/known_hosts ~/.ssh/known_hosts2"),
+            _value(options, "globalknownhostsfile", "/etc/ssh/ssh_known_hosts"),
+        )
+    )
+    files = tuple(fill.path(each) for each in options.get("identityfile", []) if each != "none")
+    interval, count = int(_value(options, "serveraliveinterval", "0") or 0), 4
+    if interval:
+        count = int(_value(options, "serveralivecountmax", "3"))
+    timeout = _value(options, "connecttimeout")
+    return Hop(
+        name=host,
+        hostname=hostname,
+        port=port,
+        user=user,
+        host_key_name=alias or (hostname if port == 22 else f"[{hostname}]:{port}"),
+        identity_files=files,
+        certificate_files=tuple(fill.path(each) for each in options.get("certificatefile", [])),
+        identities_only=_is_on(options, "identitiesonly", "no"),
+        agent=_agent(fill, _value(options, "identityagent", "SSH_AUTH_SOCK")),
+        known_hosts=tuple(fill.path(each) for each in known.split() if each != "none"),
+        methods=tuple(methods),
+        batch=_is_on(options, "batchmode", "no"),
+        proxy_command=fill.fill(proxy) if proxy and proxy.lower() != "none" else None,
+        address_family=_value(options, "addressfamily", "any"),
+        connect_timeout=float(timeout) if timeout.isdigit() and timeout != "0" else 30,
+        alive_interval=interval or 15,
+        alive_count=count,
+        needs_ssh=_needs_ssh(options, files),
+    )
+
+
+def _needs_ssh(options: Mapping[str, list[str]], files: tuple[Path, ...]) -> str:
+    """Return what of the settings paramiko cannot do; nothing: it can do all."""
+    for key in ("knownhostscommand", "pkcs11provider"):
+        if _value(options, key, "none").lower() != "none":
+            return key
+    if _is_on(options, "verifyhostkeydns", "no"):
+        return "VerifyHostKeyDNS"
+    for path in files:
+        if is_hardware_key(path):
+            return f"a hardware key, {path}"
+    return ""
+
+
+def is_hardware_key(path: Path) -> bool:
+    """Return whether a key lies on a token (sk-ssh-ed25519, sk-ecdsa)."""
+    try:
+        return path.exists() and path.with_name(f"{path.name}.pub").read_text().startswith("sk-")
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def _agent(fill: _Tokens, value: str) -> str | None:
+    if value.lower() == "none":
+        return None
+    if value == "SSH_AUTH_SOCK":
+        return os.environ.get("SSH_AUTH_SOCK") or None
+    if value.startswith("$") and not value.startswith("${"):
+        return os.environ.get(value[1:]) or None
+    return str(fill.path(value))
+
+
+class _Tokens:
+    """Fills the tokens of ssh_config(5): %h, %p, ${NAME} ..."""
+
+    def __init__(
+        self, host: str, hostname: str, port: int, user: str, alias: str, jump: str
+    ) -> None:
+        here = socket.gethostname()
+        given = host.rpartition("@")[2].removeprefix("ssh://")
+        digest = sha1(f"{here}{hostname}{port}{user}{jump}".encode(), usedforsecurity=False)
+        self.values = {
+            "%": "%",
+            "C": digest.hexdigest(),
+            "d": os.path.expanduser("~"),  # noqa: PTH111
+            "h": hostname,
+            "i": str(os.getuid()),
+            "j": jump,
+            "k": alias or given,
+            "L": here.partition(".")[0],
+            "l": here,
+            "n": given,
+            "p": str(port),
+            "r": user,
+            "u": getpass.getuser(),
+        }
+
+    def fill(self, text: str) -> str:
+        text = re.sub(r"%(.)", lambda found: self.values.get(found[1], found[0]), text)
+        return re.sub(r"\$\{(\w+)\}", lambda found: os.environ.get(found[1], found[0]), text)
+
+    def path(self, text: str) -> Path:
+        return Path(self.fill(text.strip('"'))).expanduser()

@@ -1,0 +1,100 @@
+"""Why a job failed, as lines and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hpcrun.diagnose.judge import Cause, Diagnosis
+from hpcrun.views.table import BOLD, Look, dim, paint, printable
+
+# A line of a log may be as long as a program likes.
+_LONGEST = 300
+
+
+def cause_rows(diagnosis: Diagnosis | None) -> list[tuple[str, str]]:
+    """Say why it failed, what shows it and what to do, for two columns."""
+    cause = diagnosis.cause if diagnosis is not None else None
+    if diagnosis is None or cause is None:
+        return []
+    rows = [("cause", sentence(cause)), ("line", _evidence(cause))]
+    return rows + [("fix", printable(fix)) for fix in diagnosis.fixes[:2]]
+
+
+def sentence(cause: Cause) -> str:
+    """Say it in one sentence, with whose failure it is.
+
+    >>> sentence(Cause(id="x", cls="oom_gpu", title="a GPU's memory is full", rank=3, host="n1"))
+    "a GPU's memory is full (rank 3 on n1)"
+    """
+    whose = cause.whose
+    is_named = not whose or whose in cause.title
+    return printable(cause.title + ("" if is_named else f" ({whose})"))
+
+
+def end_words(diagnosis: Diagnosis | None) -> str:
+    """Say it behind the state of a job that has ended; "" where nothing is known."""
+    cause = diagnosis.cause if diagnosis is not None else None
+    if cause is not None and cause.id == "silent" and cause.rank is not None:
+        return ", and its log does not say why"  # who, and with which code, was said
+    return f": {printable(cause.title)}" if cause is not None else ""
+
+
+def _evidence(cause: Cause) -> str:
+    if cause.file is None:
+        return printable(cause.text)
+    where = f"{cause.file}:{cause.line}" if cause.line else cause.file
+    return printable(f"{where}: {cause.text[:_LONGEST]}")
+
+
+def why_lines(source: str, diagnosis: Diagnosis, state: str, look: Look) -> list[str]:
+    """Lay out why one job failed."""
+    head = f"{source}: {state}" if state else source
+    cause = diagnosis.cause
+    if cause is None:
+        said = "no failure is to be seen"
+        if diagnosis.verdict is not None:
+            said = "it failed, and neither its logs nor Slurm say why"
+        elif state == "COMPLETED":
+            said = "it ended well"
+        return [f"{printable(head)}: {said}"]
+    lines = [f"{printable(head)}: {paint(sentence(cause), BOLD, look)}"]
+    if evidence := _evidence(cause):
+        lines.append(f"  {evidence}")
+    lines += [f"  - {printable(fix)}" for fix in diagnosis.fixes]
+    if diagnosis.also:
+        lines.append(dim("  also:", look))
+        lines += [dim(f"    {sentence(each)}: {_evidence(each)}", look) for each in diagnosis.also]
+    return lines
+
+
+def why_json(answers: Sequence[tuple[str, Diagnosis]]) -> dict[str, Any]:
+    """The JSON of ``hpcrun why``."""
+    return {"runs": [{"source": source, **diagnosis_json(each)} for source, each in answers]}
+
+
+def diagnosis_json(diagnosis: Diagnosis | None) -> dict[str, Any]:
+    """Verdict, cause, further causes and fixes."""
+    diagnosis = diagnosis or Diagnosis()
+    return {
+        "verdict": diagnosis.verdict,
+        "cause": cause_json(diagnosis.cause),
+        "also": [cause_json(each) for each in diagnosis.also],
+        "fixes": diagnosis.fixes,
+    }
+
+
+def cause_json(cause: Cause | None) -> dict[str, Any] | None:
+    """One cause; ``class`` is one of a few words."""
+    if cause is None:
+        return None
+    return {
+        "id": cause.id,
+        "class": cause.cls,
+        "title": cause.title,
+        "file": cause.file,
+        "line": cause.line or None,
+        "text": cause.text,
+        "rank": cause.rank,
+        "host": cause.host,
+    }

@@ -1,0 +1,215 @@
+# Which job has the run: how the batch script takes it, and hands it on to another job where Slurm may
+# not start its own again. harness.sh sources this there, beside survive.sh.
+# shellcheck shell=bash disable=SC2154 # attempt_dir and host are the harness's
+
+# ---- The claim ---------------------------------------------------------------------------------
+
+# claim JOB BEFORE: make the folder of this start's attempt, and print its number; BEFORE is the job
+# that had the run before this one, or empty. Prints nothing where the run is over or is another
+# job's, and fails with the exit code of a job that is not to run.
+claim() {
+    local attempt='' next mode
+    # What lies there is read by bash: nobody else may write it. The job keeps its umask; a mode that
+    # is named holds where a default ACL replaces the umask, too.
+    mode=$(printf '%o' $((0755 & ~$(umask))))
+    while :; do
+        next=$(next_attempt "$1" "$2" "$attempt") || return
+        [ -n "$next" ] || return 0
+        if [ "$next" = "$attempt" ]; then
+            say "attempt $attempt of this run is taken: job ${1:-here} is a duplicate and ends" >&2
+            return 93
+        fi
+        attempt=$next next=$HPCRUN_RUN_DIR/attempts/$next
+        ! mkdir -m "$mode" -- "$next" 2>/dev/null || break
+        # On a network file system another host's may show only now.
+        [ -d "$next" ] || die "cannot write to $HPCRUN_RUN_DIR on $host"
+    done
+    # shellcheck disable=SC2174 # the folders above them are there
+    mkdir -p -m "$mode" -- "$next/failures" "$next/ended" "$next/local" "$HPCRUN_RUN_DIR/logs/$attempt"
+    echo "$attempt"
+}
+
+# next_attempt JOB BEFORE KNOWN: print the number of the attempt that begins now; see claim. The first
+# start of a run's first job is number 0: who makes that folder has the run. KNOWN is one that is there.
+next_attempt() {
+    local last folder begin end owner='' restarts=-1
+    [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] || [ -n "$2" ] || { echo 0 && return; }
+    last=$(last_attempt "$3")
+    folder=$HPCRUN_RUN_DIR/attempts/$last
+    begin=$(cat -- "$folder/begin.json" 2>/dev/null) end=$(cat -- "$folder/end.json" 2>/dev/null)
+    [[ ! $begin =~ \"job_id\":\ \"([^\"]*)\" ]] || owner=${BASH_REMATCH[1]}
+    [[ ! $begin =~ \"restarts\":\ ([0-9]+) ]] || restarts=${BASH_REMATCH[1]}
+    if [ "$owner" = "$1" ] && [ "$2" != "$1" ] && [ "$restarts" -ge "${SLURM_RESTART_COUNT:-0}" ]; then
+        echo "$last"
+    elif [ -n "${HPCRUN_SURVIVE-}" ] && has_ended "$last"; then
+        say "attempt $last was the last one of this run: see its end.json" >&2
+        # Slurm 24.05 to 25.11 may start a job again that has ended well, if it was preempted before.
+        [ "$owner" != "$1" ] || { [[ $end =~ \"exit_code\":\ ([0-9]+) ]] && return "${BASH_REMATCH[1]}"; }
+    elif [ "${owner:-$1}" = "$1" ] || { [ "$owner" = "$2" ] && is_wanted "$last" "$2" "$1" "$end"; }; then
+        echo $((last + 1))
+    else
+        say "job $1 is not needed: attempt $last of this run is job $owner's" >&2
+    fi
+}
+
+# is_wanted ATTEMPT BEFORE JOB END: whether JOB is to go on with the run after ATTEMPT of job BEFORE,
+# which has left the record END; none where its node died.
+is_wanted() {
+    local state why
+    [ ! -e "$HPCRUN_RUN_DIR/cancelled.json" ] || return 1
+    [[ ! $4 =~ \"next\":\ \"([0-9]+)\" ]] || { [ "${BASH_REMATCH[1]}" = "$3" ] && return; } || return 1
+    state=$(slurm_field JobState "$(timeout 20 scontrol --oneliner show job "$2" 2>/dev/null)") ||
+        state=$(timeout 60 sacct --noheader --allocations --parsable2 --jobs="$2" --format=State 2>/dev/null)
+    why=$(why_ended "${state:-NODE_FAIL}" '' '' '' 1 ranks)
+    [ "$(HPCRUN_ATTEMPT=$1 whether_it_goes_on "$why" "$(newest_checkpoint "${HPCRUN_CHECKPOINT_DIR-}" \
+        "${HPCRUN_WORLD_SIZE-1}" 2>/dev/null)")" = yes ]
+}
+
+# last_attempt KNOWN: print the number of the last one that there is, -1 for none; KNOWN, if not empty,
+# is there.
+last_attempt() {
+    local folder last=${1:--1}
+    for folder in "$HPCRUN_RUN_DIR"/attempts/*; do
+        [[ ! ${folder##*/} =~ ^[0-9]{1,9}$ ]] || [ "${folder##*/}" -le "$last" ] || last=${folder##*/}
+    done
+    echo "$last"
+}
+
+# has_ended ATTEMPT: whether the run did not go on after it, and nobody has asked for more since
+# (`hpcrun requeue`, which leaves the file `again`).
+has_ended() {
+    local folder=$HPCRUN_RUN_DIR/attempts/$1
+    [ "$1" -ge 0 ] && [ ! -e "$folder/again" ] && grep -qs '"next": null' -- "$folder/end.json"
+}
+
+# ---- Spare nodes -------------------------------------------------------------------------------
+
+# choose_nodes: take as many of the job's nodes as the ranks need, the healthy ones first; the others
+# are spare. From here on SLURM_JOB_NODELIST has those that are used.
+choose_nodes() {
+    local fit
+    export HPCRUN_ALLOCATED=${HPCRUN_ALLOCATED-$SLURM_JOB_NODELIST}
+    [ -n "${HPCRUN_RELAUNCHED-}" ] || SLURM_JOB_NUM_NODES=$((SLURM_JOB_NUM_NODES - HPCRUN_SPARE_NODES))
+    fit=$(healthy_nodes)
+    SLURM_JOB_NODELIST=$({
+        printf '%s\n' "$fit"
+        scontrol show hostnames "$HPCRUN_ALLOCATED" | grep -vxF -e "$fit"
+    } | grep . | head -n "$SLURM_JOB_NUM_NODES" | paste -sd,)
+    export SLURM_JOB_NODELIST SLURM_JOB_NUM_NODES
+}
+
+# bad_nodes: print the nodes that failed in any attempt of the run.
+bad_nodes() {
+    local file
+    for file in "$HPCRUN_RUN_DIR"/attempts/*/bad/*; do
+        [ ! -e "$file" ] || printf '%s\n' "${file##*/}"
+    done
+}
+
+healthy_nodes() {
+    scontrol show hostnames "$HPCRUN_ALLOCATED" |
+        grep -vxF -e "$(bad_nodes; SLURM_JOB_NODELIST=$HPCRUN_ALLOCATED lost_nodes)"
+}
+
+# spare_is_left WHY: whether the ranks can be started again in this job, on other nodes, after an end for
+# that reason. The time limit's one warning must be to come.
+spare_is_left() {
+    local node
+    [ "$1" = node_fail ] && [ -n "${HPCRUN_ALLOCATED-}" ] && [ ! -e "$attempt_dir/stop" ] || return 1
+    mkdir -p -- "$attempt_dir/bad"
+    for node in $(lost_nodes); do
+        [ -e "$attempt_dir/bad/$node" ] || write_record "$attempt_dir/bad/$node" "Slurm calls it down"
+    done
+    [ "$(healthy_nodes | wc -l)" -ge "$SLURM_JOB_NUM_NODES" ]
+}
+
+# ---- Another job goes on ------------------------------------------------------------------------
+
+# secure: have the run go on where a dead node ends this script. Where Slurm is to start the job again
+# it must be allowed from the first on; where a site forbids it another job waits. Fails where Slurm
+# does not answer.
+secure() {
+    local shown id begin=$attempt_dir/begin.json
+    case " ${HPCRUN_SURVIVE-} ${SLURM_JOB_ID+job} " in *" preempted "*job* | *" node_fail "*job*) ;; *) return 0 ;; esac
+    shown=$(show_job) || return
+    [ "$(slurm_field Requeue "$shown")" = 0 ] && ! allow_requeue &&
+        [ $((HPCRUN_ATTEMPT + 1)) -lt "$HPCRUN_MAX_ATTEMPTS" ] || return 0
+    : >"$attempt_dir/chaining"
+    id=$(trap '' TERM && chain 0 '' 1) &&
+        write_record "$begin" "$(sed "s/}\$/, \"successor\": \"$id\"}/" "$begin")"
+    rm -f -- "$attempt_dir/chaining"
+}
+
+# successor: print the job that waits to go on with this run, if there is one.
+successor() {
+    local tries=0
+    while [ -e "$attempt_dir/chaining" ] && [ $((tries += 1)) -le 25 ]; do sleep 0.2; done
+    sed -n 's/.*"successor": "\([0-9]*\)".*/\1/p' "$attempt_dir/begin.json"
+}
+
+# chain PAUSE NODES TRIES: submit another job for the next attempt of this run, and print its number. It
+# begins when this one is over, and ends at once where it is not wanted then (is_wanted).
+chain() {
+    local id job
+    job=$(slurm_job)
+    # A second one, where only the answer was lost, finds that it is not wanted.
+    id=$(insist "$3" submit_next "$1" "$2" "$job") && [[ $'\n'$id =~ $'\n'([0-9]+)(;[^ ]*)?$ ]] || return 1
+    printf '%s\n' "${BASH_REMATCH[1]}"
+}
+
+submit_next() {
+    local name
+    for name in "${!SLURM_@}" "${!SBATCH_@}" "${!HPCRUN_@}"; do
+        case $name in
+        SLURM_CONF | HPCRUN_RUN_DIR) ;;
+        # Of the user's own, where the job says nothing of them.
+        SBATCH_ACCOUNT | SBATCH_PARTITION | SBATCH_QOS | SBATCH_CONSTRAINT | SBATCH_RESERVATION) ;;
+        *) unset "$name" ;;
+        esac
+    done
+    cd -- "$HPCRUN_RUN_DIR" && timeout 60 sbatch --parsable --begin="now+$1" ${2:+--exclude="$2"} \
+        --dependency="afterany:$3" job.sbatch after "$3"
+}
+
+# insist TRIES COMMAND...: run one of Slurm's commands, and print what it printed. A slurmctld that is
+# being restarted is waited for, for some seconds a try: nothing else ends the job meanwhile.
+insist() {
+    local answer tries=0
+    until answer=$("${@:2}" 2>&1); do
+        [ $tries -gt 0 ] || say "${*:2}: ${answer:-no answer}" >&2
+        is_silent "$answer" && ! is_replaced && [ $((tries += 1)) -lt "$1" ] || return 1
+        sleep 5
+    done
+    printf '%s\n' "$answer"
+}
+
+# hand_on OLD NEW: have your jobs that wait for job OLD to succeed wait for NEW, which goes on with it.
+# Of those that wait for the whole array of a task OLD each other task is named. Looked at again until
+# none is left: another task may have changed the same job in the same moment.
+hand_on() {
+    local id waits old new array=${1%_*} tries=0 found=1
+    [[ $1 == *_* ]] || array=none
+    while [ -n "$found" ] && [ $((tries += 1)) -le 5 ]; do
+        found=''
+        while read -r id waits; do
+            old=$1 waits=,$waits, new=$2
+            if [[ $waits != *",afterok:$old,"* ]]; then
+                [[ $waits == *",afterok:${array}_*,"* ]] || continue
+                old="${array}_*" new+=$(other_tasks "$array" "$1")
+            fi
+            waits=${waits//",afterok:$old,"/,afterok:$new,}
+            waits=${waits#,} found=1
+            timeout 20 scontrol update JobId="$id" Dependency="${waits%,}" >&2
+        done < <(timeout 20 squeue --noheader --user="$(id -un)" --states=PENDING -o '%i %E' \
+            2>/dev/null | sed 's/([a-z]*)//g')
+        [ -z "$found" ] || sleep "0.$((RANDOM % 5 + 3))"
+    done
+}
+
+# other_tasks ARRAY TASK: print `:ID` for each other task that has not ended well.
+other_tasks() {
+    local id state
+    while read -r id state; do
+        [ "$id" = "$2" ] || [ "$state" = COMPLETED ] || printf ':%s' "$id"
+    done < <(timeout 20 squeue --noheader --array --states=all --jobs="$1" -o '%i %T' 2>/dev/null)
+}

@@ -1,0 +1,384 @@
+#!/bin/bash
+# Whether a node is fit for the job, looked at before its ranks start. The harness sources this on
+# each node. It needs bash 4.2.
+#
+#   bash preflight.sh facts      print what other nodes are compared with: this one's time in
+#                                milliseconds, and its network ports
+#   bash preflight.sh bad WHY    record that this node is bad
+#   bash preflight.sh warn WHAT  report and record what is odd about it
+#   bash preflight.sh measure PYTHON   compare this node's speed with the others'; node.sh calls it,
+#                                where PYTHON is that of the job (preflight: full)
+#
+# Only a sure defect ends the attempt: a GPU that is missing, lost, or that the driver itself wants
+# reset; a driver that does not answer, asked twice; a fabric that is down here and up on the first node; a full
+# disk. All else that looks odd is a warning, for the job may well run: GPU memory that something
+# uses (the job's own server, say), ECC errors of the past, a slow port, a wrong clock.
+#
+# attempts/N/warnings/NODE has a line for each warning, which `hpcrun status` shows.
+# attempts/N/bad/NODE has one line: why; HPCRUN_CACHE_DIR/bad-nodes/NODE keeps other runs of this
+# user from the node for a day.
+# shellcheck disable=SC2154 # $host is the harness's
+set -u
+
+# preflight BATCH: check this node; BATCH is a descriptor of the batch script's log, which gets the
+# warnings and errors too. Succeeds where the ranks may start.
+preflight() {
+    local why line
+    [ -n "${HPCRUN_PREFLIGHT-}" ] || return 0
+    while IFS= read -r line; do
+        why=${line#bad: }
+        if [ "$why" != "$line" ]; then
+            tell "$(not_fit "$why")" "$1"
+            return 1
+        fi
+        case $line in
+        'gpus: '*) # for check_gpus and local.sh, which would ask again
+            HPCRUN_GPUS=${line#gpus: }
+            export HPCRUN_GPUS=${HPCRUN_GPUS//;/$'\n'}
+            ;;
+        *)
+            tell "$(warn "$line")" "$1"
+            ;;
+        esac
+    done < <(look_at_gpus 60 && look_at_node '')
+}
+
+# warn WHAT
+warn() {
+    local folder=$HPCRUN_RUN_DIR/attempts/$HPCRUN_ATTEMPT/warnings
+    printf 'hpcrun: warning: %s: %s\n' "$host" "$1"
+    [[ ! $host =~ ^[A-Za-z0-9._-]+$ ]] || (
+        umask go-w
+        mkdir -p -- "$folder" && printf '%s\n' "${1//[[:cntrl:]]/ }" >>"$folder/$host"
+    )
+}
+
+# not_fit WHY: report and record that this node is bad.
+not_fit() {
+    printf '%s\n' "hpcrun: error: $host is not fit for this job: $1"
+    bad_node "$1"
+}
+
+# tell TEXT BATCH: in this node's log and in the batch script's.
+tell() {
+    printf '%s\n' "$1"
+    printf '%s\n' "$1" >&"$2"
+}
+
+# bad_node WHY
+bad_node() {
+    local why=${1//[[:cntrl:]]/ } name=${SLURMD_NODENAME:-$(uname -n)} cluster
+    local folder=$HPCRUN_RUN_DIR/attempts/$HPCRUN_ATTEMPT/bad
+    [[ -n ${HPCRUN_PREFLIGHT-} && $name =~ ^[A-Za-z0-9._-]+$ ]] || return 0
+    (
+        umask go-w
+        mkdir -p -- "$folder" && printf '%s\n' "$why" >"$folder/.$name.part" &&
+            mv -f -- "$folder/.$name.part" "$folder/$name"
+        [ -n "${SLURM_JOB_ID-}" ] && [ -n "${HPCRUN_CACHE_DIR-}" ] || exit 0
+        folder=$HPCRUN_CACHE_DIR/bad-nodes
+        # As the plan has it: JSON already.
+        cluster=$(sed -n '/^ "cluster": /{s///;s/,$//p;q}' "$HPCRUN_RUN_DIR/plan.json" 2>/dev/null)
+        mkdir -p -- "$folder" && printf '%s\n' "{\"node\": \"$name\", \"why\": $(quoted "$why"),\
+ \"at\": $(date +%s), \"run_id\": \"${HPCRUN_RUN_DIR##*/}\", \"user\": \"$(id -un)\",\
+ \"cluster\": ${cluster:-null}}" >"$folder/.$name.part" &&
+            mv -f -- "$folder/.$name.part" "$folder/$name"
+    )
+}
+
+# quoted TEXT: a line of text as JSON.
+quoted() {
+    local text=${1//\\/\\\\}
+    text=${text//\"/\\\"}
+    printf '"%s"\n' "${text//[[:cntrl:]]/ }"
+}
+
+# ---- GPUs --------------------------------------------------------------------------------------
+
+# What is asked of each GPU. Drivers that do not know a field refuse the whole question; then it is
+# asked again without the field. (nvidia-smi --help-query-gpu)
+gpu_fields=(compute_cap name index pci.bus_id mig.mode.current memory.total memory.used
+    ecc.errors.uncorrected.volatile.total remapped_rows.failure remapped_rows.pending
+    retired_pages.pending gpu_recovery_action)
+
+# look_at_gpus SECONDS: print "bad: WHY", or warnings, and "gpus: " with what check_gpus wants to
+# know. A driver that does not answer twice within so long is broken; once, it may be busy: without
+# nvidia-persistenced eight GPUs take nearly half a minute on an idle node.
+look_at_gpus() {
+    local wanted=${HPCRUN_GPUS_PER_TASK:-${HPCRUN_GPUS_PER_NODE:-0}} answer known='' code pipe late=''
+    local fields=("${gpu_fields[@]}")
+    [ "$wanted" -gt 0 ] && [ "${HPCRUN_DEVICE-}" = cuda ] || return 0
+    # Slurm gave it none, which check_allocation reports.
+    [ "${CUDA_VISIBLE_DEVICES-}" != NoDevFiles ] || return 0
+    if ! command -v nvidia-smi >/dev/null; then
+        look_at_amd '' "$wanted"
+        return 0
+    fi
+    while :; do
+        # Not `timeout`: a process that hangs in the driver cannot be killed, and would be waited for.
+        exec {pipe}< <(
+            nvidia-smi --query-gpu="$(IFS=, && printf '%s' "${fields[*]}")" \
+                --format=csv,noheader,nounits ${CUDA_VISIBLE_DEVICES:+"--id=$CUDA_VISIBLE_DEVICES"} 2>&1
+            printf '\n%s' $?
+        )
+        IFS= read -d '' -rt "$1" answer <&"$pipe"
+        code=$?
+        exec {pipe}<&-
+        if [ "$code" -gt 128 ] && [ -n "$late" ]; then
+            printf 'bad: the GPU driver does not answer: nvidia-smi hung for %s s, twice\n' "$1"
+            return 1
+        elif [ "$code" -gt 128 ]; then
+            late=1
+            printf 'the GPU driver is slow: nvidia-smi had no answer after %s s\n' "$1"
+            continue
+        fi
+        code=${answer##*$'\n'} answer=${answer%$'\n'*}
+        answer=${answer%$'\n'}
+        [[ $code -eq 2 && $answer =~ Field\ \"([a-z_.]+)\"\ is\ not\ a\ valid\ field ]] || break
+        # What is taken out must have been there, or this would not end.
+        known=" ${fields[*]} "
+        [[ $known == *" ${BASH_REMATCH[1]} "* ]] || break
+        read -ra fields <<<"${known/ ${BASH_REMATCH[1]} / }"
+    done
+    if [[ $answer == *"No devices were found"* ]]; then
+        few_gpus "$wanted" 0
+    elif ! judge_smi "$code" "$answer"; then
+        return 1
+    elif [ "$code" -eq 0 ]; then
+        judge_gpus "$wanted" "$answer" "${fields[@]}"
+    fi
+}
+
+# judge_smi CODE ANSWER: nvidia-smi's own failures that are the node's. Its exit codes differ between
+# versions, its messages hardly. In an image a driver that does not fit may be the image's.
+judge_smi() {
+    local line bad
+    while IFS= read -r line; do
+        bad=''
+        case $line in
+        *"GPU is lost"* | *"GPU requires reset"* | *"fallen off the bus"* | *"Unable to determine the device handle"*) bad=1 ;;
+        *"communicate with the NVIDIA driver"* | *"Driver/library version mismatch"*)
+            [ -n "${HPCRUN_IN_IMAGE-}" ] || bad=1
+            ;;
+        esac
+        if [ -n "$bad" ]; then
+            printf 'bad: nvidia-smi: %s\n' "$line"
+            return 1
+        fi
+    done <<<"$2"
+    [ "$1" -eq 0 ] || printf 'nvidia-smi failed: %s\n' "${2##*$'\n'}"
+}
+
+# judge_gpus WANTED ROWS FIELD...: what nvidia-smi shows of each GPU.
+judge_gpus() {
+    local wanted=$1 rows=() row cells=() i kept='' partial='' total used number=0
+    mapfile -t rows <<<"$2"
+    shift 2
+    local -A gpu=() buses=()
+    for row in "${rows[@]}"; do
+        [ -n "$row" ] || continue
+        number=$((number + 1)) gpu=()
+        IFS=, read -ra cells <<<"$row"
+        for ((i = 1; i <= $#; i++)); do
+            gpu[${!i}]=${cells[i - 1]-}
+            gpu[${!i}]=${gpu[${!i}]# }
+        done
+        kept+="${kept:+;}${gpu[compute_cap]-}, ${gpu[name]-}"
+        gpu[index]="GPU ${gpu[index]-?}"
+        # Slices of GPUs are fewer or more than GPUs.
+        [[ ${gpu[mig.mode.current]-} != Enabled ]] || partial=1
+        # The driver's own verdict. Work goes on where it says "Drain": on what is left of the GPU.
+        # (NVIDIA's GPU Memory Error Management, Error Recovery and Response Flags)
+        case ${gpu[gpu_recovery_action]-} in
+        '' | None | '['* | N/A) ;;
+        *Drain* | *IMEX*) printf '%s: the driver asks for: %s\n' "${gpu[index]}" "${gpu[gpu_recovery_action]}" ;;
+        *Reset* | *Reboot*)
+            printf 'bad: %s: the driver asks for: %s\n' "${gpu[index]}" "${gpu[gpu_recovery_action]}"
+            return 1
+            ;;
+        esac
+        # No row is left to take a broken one's place: NVIDIA replaces the GPU (RMA Policy Thresholds
+        # for Row-Remapping). A remapping that is pending harms no new work (ibid.).
+        if [ "${gpu[remapped_rows.failure]-}" = Yes ]; then
+            printf 'bad: %s: its memory cannot be repaired: row remapping has failed\n' "${gpu[index]}"
+            return 1
+        fi
+        [ "${gpu[remapped_rows.pending]-}" != Yes ] ||
+            printf '%s: a repair of its memory waits for a reset\n' "${gpu[index]}"
+        [ "${gpu[retired_pages.pending]-}" != Yes ] ||
+            printf '%s: a bad page of its memory is retired at the next reboot only\n' "${gpu[index]}"
+        [[ ! ${gpu[ecc.errors.uncorrected.volatile.total]-} =~ ^[1-9][0-9]*$ ]] ||
+            printf '%s: %s uncorrected ECC errors since the driver was loaded\n' "${gpu[index]}" \
+                "${gpu[ecc.errors.uncorrected.volatile.total]}"
+        total=${gpu[memory.total]-} used=${gpu[memory.used]-}
+        # The driver's own share grows with the GPU: half a GB on the largest.
+        if [[ $total$used =~ ^[0-9]+$ && $used -gt 1024 && $((used * 20)) -gt $total ]]; then
+            printf '%s: %s of its %s MB are in use by something else\n' "${gpu[index]}" "$used" "$total"
+        fi
+        row=${gpu[pci.bus_id]-}
+        [[ ! $row =~ ^[0-9A-Fa-f:]+[.][0-9]$ ]] || buses[$(bus_key "$row")]=${gpu[index]}
+    done
+    if [ "$number" -lt "$wanted" ] && [ -z "$partial" ] && [[ ${CUDA_VISIBLE_DEVICES-} != *MIG* ]]; then
+        few_gpus "$wanted" "$number" || return 1
+    fi
+    printf 'gpus: %s\n' "$kept"
+    [ "${#buses[@]}" -eq 0 ] || look_for_xids "${!buses[@]}"
+}
+
+# few_gpus WANTED SHOWN: too few of the job's GPUs are shown. That is the node's fault where it has no
+# more; else CUDA_VISIBLE_DEVICES may count them in a way of its own, as in some images.
+few_gpus() {
+    local all code
+    all=$(timeout 60 nvidia-smi --list-gpus 2>/dev/null)
+    code=$?
+    # The parts of a GPU are counted in other ways.
+    [[ ${CUDA_VISIBLE_DEVICES-} != *MIG-* && $all != *"MIG "* ]] || return 0
+    all=$(grep -c '^GPU ' <<<"$all")
+    if [ "$all" -lt "$1" ] && [ $code -ne 124 ] && [ -z "${HPCRUN_IN_IMAGE-}" ]; then
+        printf 'bad: nvidia-smi shows %s of the %s GPUs\n' "$all" "$1"
+        return 1
+    fi
+    printf 'nvidia-smi shows %s of the %s GPUs (CUDA_VISIBLE_DEVICES=%s)\n' "$2" "$1" \
+        "${CUDA_VISIBLE_DEVICES-}"
+}
+
+# bus_key BUS: nvidia-smi's 00000000:3B:00.0 as the kernel writes it, 0000:3b:00.
+bus_key() {
+    local bus=${1%.*}
+    bus=${bus: -10}
+    printf '%s\n' "${bus,,}"
+}
+
+# look_for_xids BUS...: errors of these GPUs in the kernel's log since the driver was loaded, where
+# one may read it. Only those that NVIDIA's Xid catalogue puts down to the GPU, its memory or its
+# links, and not to a program: 48 double-bit ECC; 62 microcontroller; 63, 64 row remapping; 74
+# NVLink; 79 off the bus; 94, 95 ECC; 119, 120 GSP; 140 ECC; 154 recovery action. The GPU may have
+# been reset since, which the log does not show; what is still wrong the driver says above.
+look_for_xids() {
+    local line bus pattern='NVRM: Xid \(PCI:([0-9A-Fa-f:]+)[^)]*\): ([0-9]+),? *(.*)'
+    local -A last=()
+    command -v dmesg >/dev/null || return 0
+    while IFS= read -r line; do
+        if [[ $line == *"NVRM: loading NVIDIA"* ]]; then
+            last=()
+        elif [[ $line =~ $pattern ]]; then
+            bus=${BASH_REMATCH[1],,}
+            case " $* ,${BASH_REMATCH[2]}," in
+            *" $bus "*,48, | *" $bus "*,6[234], | *" $bus "*,74, | *" $bus "*,79, | *" $bus "*,9[45], | \
+                *" $bus "*,119, | *" $bus "*,120, | *" $bus "*,140, | *" $bus "*,154,)
+                last[$bus]="Xid ${BASH_REMATCH[2]}, ${BASH_REMATCH[3]}"
+                ;;
+            esac
+        fi
+    done < <(dmesg 2>/dev/null | grep -F NVRM:)
+    [ "${#last[@]}" -gt 0 ] || return 0
+    for bus in "${!last[@]}"; do
+        printf "the GPU at %s: the kernel's log has %s\n" "$bus" "${last[$bus]:0:160}"
+    done
+}
+
+# look_at_amd ROOT WANTED: by what the kernel shows; rocm-smi starts a Python for less.
+look_at_amd() {
+    local node id number=0
+    [ -d "$1/sys/class/kfd/kfd/topology/nodes" ] || return 0
+    for node in "$1"/sys/class/kfd/kfd/topology/nodes/*; do
+        # CPUs have 0; that of a GPU which is not the job's cannot be read.
+        id=$(cat -- "$node/gpu_id" 2>/dev/null)
+        [[ ! $id =~ ^[1-9][0-9]*$ ]] || number=$((number + 1))
+    done
+    [ "$number" -ge "$2" ] || printf 'bad: the kernel shows %s of the %s AMD GPUs\n' "$number" "$2"
+}
+
+# ---- The node ----------------------------------------------------------------------------------
+
+# ports ROOT: those InfiniBand and RoCE ports that are up, on one line, as in
+# "8 InfiniBand 400 Gb/sec (4X NDR)".
+ports() {
+    local port key line=''
+    local -A count=()
+    for port in "$1"/sys/class/infiniband/*/ports/*; do
+        [[ -e $port/state && $(<"$port/state") == *ACTIVE* ]] || continue
+        key="$(cat -- "$port/link_layer" 2>/dev/null) $(cat -- "$port/rate" 2>/dev/null)"
+        count[$key]=$((${count[$key]-0} + 1))
+    done
+    [ "${#count[@]}" -gt 0 ] || return 0
+    while IFS= read -r key; do
+        line+="${line:+, }${count[$key]} $key"
+    done < <(printf '%s\n' "${!count[@]}" | LC_ALL=C sort)
+    printf '%s\n' "$line"
+}
+
+# facts ROOT: HPCRUN_FIRST_NODE of the other nodes.
+facts() { printf '%s %s\n' "$(date +%s%3N)" "$(ports "$1")"; }
+
+# look_at_node ROOT: print warnings on what is the machine's.
+look_at_node() {
+    local at first there here free beat
+    free=$(df --block-size=1M --output=avail -- "$1/dev/shm" 2>/dev/null)
+    free=${free##*[!0-9]}
+    [[ ! $free =~ ^[0-9]+$ || $free -ge 256 ]] ||
+        printf '/dev/shm has %s MB free, which data loaders and NCCL share\n' "$free"
+    [ "${HPCRUN_NODE_RANK:-0}" -gt 0 ] && [ -n "${HPCRUN_FIRST_NODE-}" ] || return 0
+    first=${HPCRUN_FIRST_NODE%% *} there=${HPCRUN_FIRST_NODE#* }
+    here=$(ports "$1")
+    if [ -n "$there" ] && [ -z "$here" ] && [ "${NCCL_NET-}" = IB ]; then
+        printf 'bad: no InfiniBand or RoCE port is up here, and the first node has %s\n' "$there"
+        return 1
+    fi
+    [ "$here" = "$there" ] ||
+        printf 'its network ports that are up: %s; those of the first node: %s\n' \
+            "${here:-none}" "${there:-none}"
+    # The launch was before this, and the first node's last beat at most 30 s before; what NFS
+    # remembers of the file may be a minute old.
+    at=$(date +%s%3N)
+    [[ $first =~ ^[0-9]{13}$ ]] || return 0
+    beat=$HPCRUN_RUN_DIR/attempts/$HPCRUN_ATTEMPT/beat
+    [ ! -r "$beat" ] || beat=$(<"$beat")
+    if [ $((first - at)) -gt 1000 ]; then
+        printf "its clock is at least %s s behind the first node's\n" $(((first - at) / 1000))
+    elif [[ $beat =~ ^[0-9]{10}$ && $((at / 1000 - beat)) -gt 100 ]]; then
+        printf "its clock is at least %s s ahead of the first node's\n" $((at / 1000 - beat - 90))
+    fi
+}
+
+# ---- Speed ------------------------------------------------------------------------------------
+
+# measure PYTHON: succeeds where the ranks may start. What cannot be measured is a warning.
+measure() {
+    local line code began=$SECONDS bad=''
+    while IFS= read -r line; do
+        case $line in
+        'bad: '*) bad=${line#bad: } ;;
+        'code: '*) code=${line#code: } ;;
+        'warning: '*) printf 'hpcrun: warning: %s\n' "${line#warning: }" ;;
+        *' TFLOP/s' | *' GB/s') printf 'hpcrun: preflight: %s\n' "$line" ;;
+        *) printf '%s\n' "$line" ;; # a library's
+        esac
+    done < <(
+        timeout -k 5 120 "$1" "$HPCRUN_RUN_DIR/preflight.py" 2>&1
+        printf 'code: %s\n' $?
+    )
+    if [ -n "$bad" ]; then
+        not_fit "$bad"
+        return 1
+    elif [ "$code" -eq 3 ]; then
+        sleep 60 # the bad node ends the step, and what it records is what counts
+        return 1
+    elif [ "$code" -eq 124 ]; then
+        warn "its speed could not be measured in 120 s"
+    elif [ "$code" -ne 0 ]; then
+        warn "its speed could not be measured: see node-${HPCRUN_NODE_RANK:-0}.log"
+    fi
+    printf 'hpcrun: preflight: it took %s s\n' $((SECONDS - began))
+}
+
+# ------------------------------------------------------------------------------------------------
+
+if [ "${BASH_SOURCE[0]}" = "$0" ]; then
+    host=${SLURMD_NODENAME:-$(uname -n)}
+    case ${1-} in
+    facts) facts '' ;;
+    bad) bad_node "$2" ;;
+    warn) warn "$2" ;;
+    measure) measure "$2" ;;
+    esac
+fi

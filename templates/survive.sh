@@ -1,0 +1,504 @@
+# The end of an attempt: why, its record, and whether the run goes on. harness.sh sources this in
+# the batch script.
+#
+# HPCRUN_SURVIVE names the ends after which the run goes on; without it none does. Both tables,
+# why_ended and goes_on, are also in hpcrun/runs/ends.py, and one test asks both.
+# shellcheck shell=bash disable=SC2154 # attempt_dir, stopped and overdue are the harness's
+
+# ---- The record of the end --------------------------------------------------------------------
+
+# finish ATTEMPT JOB BEGUN CODE: write the end record, and begin the next attempt where the run goes
+# on. The exit code is that of the process that failed first, so that Slurm shows the code that
+# matters, whatever the launcher returned.
+finish() {
+    local attempt=$1 job=$2 begun=$3 code=$4 first='' signal=null stopped_by=null tries=0
+    local why newest end note next='' pid heir
+    end_what_is_left
+    for pid in $(jobs -p); do
+        [ "$pid" = "$child" ] || kill -TERM "$pid" 2>/dev/null # what waits for the time limit
+    done
+    if [ -n "$stopped" ]; then
+        stopped_by="\"$stopped\""
+        signal=15
+    else
+        first=$(first_failure)
+        # The record of another node may take a moment to show on a network file system.
+        while [ "$code" -ne 0 ] && [ -z "$first" ] && [ $tries -lt 3 ]; do
+            sleep 0.5
+            tries=$((tries + 1))
+            first=$(first_failure)
+        done
+        if [ -n "$first" ]; then
+            code=${first#*'"exit_code": '}
+            code=${code%%,*}
+            # It is calculated with, and bash would run what stands in an index.
+            [[ $code =~ ^[0-9]{1,3}$ ]] || code=1
+        elif [ "$code" -eq 0 ] && [ ! -e "$attempt_dir/launched" ]; then
+            error "the job's setup ended before the training was started"
+            code=1
+        fi
+        [ "$code" -le 128 ] || signal=$((code - 128))
+    fi
+    end="{\"attempt\": $attempt, \"job_id\": \"$job\", \"begun_at\": $begun,\
+ \"stopped_by\": $stopped_by, \"first_failure\": ${first:-null}"
+    why=$(why_it_ended "$code" "$first" "$end")
+    # A program that was asked to end, saved and ended well has not done what it was started for.
+    [ "$code" -ne 0 ] || [ "$why" = "done" ] || code=143 signal=15
+    newest=$(newest_checkpoint "${HPCRUN_CHECKPOINT_DIR-}" "${HPCRUN_WORLD_SIZE-1}" 2>/dev/null)
+    end+=", \"exit_code\": $code, \"signal\": $signal, \"ended_at\": $(now),\
+ \"why\": \"$why\", \"checkpoint\": $(json_text "$newest")"
+    rm -f -- "$attempt_dir/environment" # the same values, where hosts.sh was killed
+    # shellcheck disable=SC1091 # it lies beside this file
+    . "$HPCRUN_RUN_DIR/local.sh"
+    note=$(whether_it_goes_on "$why" "$newest")
+    if [ "$note" = yes ] && [ -z "$stopped$overdue" ] && spare_is_left "$why"; then
+        next='"relaunch"'
+        say "attempt $attempt ended ($why), and the run goes on on other nodes of the job"
+        clean_nodes "$host" ''
+    elif [ "$note" = yes ]; then
+        write_record "$attempt_dir/end.json" "$end, \"next\": \"requeue\"}"
+        say "attempt $attempt ended ($why), and the run goes on"
+        clean_nodes "$host" "$stopped$overdue" # ranks that still run need their folders
+        # Slurm ends the script of a job that waits again: not before all is said.
+        trap '' TERM INT HUP USR1 USR2
+        next=$(go_on "$newest" "${begun%.*}") ||
+            note='Slurm would not start it again: see logs/batch.log'
+    fi
+    [ -z "$next" ] || note=''
+    end+=", \"next\": ${next:-null}, \"note\": $(json_text "$note")}"
+    write_record "$attempt_dir/end.json" "$end"
+    heir=$(successor)
+    [ -z "$heir" ] || [ "$next" = "\"$heir\"" ] || timeout 20 scancel --state=PENDING "$heir"
+    [ -n "$next" ] || clean_nodes "$host" "$stopped$overdue"
+    # A job that was stopped may be requeued, and then needs them; hpcrun removes them at the end.
+    if [ -z "$next" ] && { [ -z "$stopped" ] ||
+        grep -q '^#SBATCH --no-requeue' -- "$HPCRUN_RUN_DIR/job.sbatch"; }; then
+        rm -f -- "$HPCRUN_RUN_DIR/secrets.env"
+    fi
+    say "attempt $attempt ended with exit code $code"
+    [ -z "${HPCRUN_CHECKPOINT_KEEP-}" ] ||
+        prune_checkpoints "$HPCRUN_CHECKPOINT_DIR" "$HPCRUN_WORLD_SIZE" "$HPCRUN_CHECKPOINT_KEEP"
+    if [ "$next" = '"relaunch"' ]; then
+        trap - TERM INT HUP USR1 USR2
+        export HPCRUN_RELAUNCHED=1
+        exec bash -- "$HPCRUN_RUN_DIR/harness.sh" batch relaunch "$job"
+    fi
+    exit "$code"
+}
+
+# end_what_is_left: where this node's slurmd is gone, or its network, nobody ends the step's processes
+# here: they would go on, and save, beside the next attempt. Those of a step that srun still has may
+# be saving, in the time that Slurm leaves them.
+end_what_is_left() {
+    local pids pid nodes
+    [ -n "${SLURM_JOB_ID-}" ] || return 0
+    [ "$stopped" = HUP ] || ! kill -0 "$child" 2>/dev/null || return 0
+    pids=$(guards node && guards rank)
+    [ -n "$pids" ] || return 0
+    for pid in $pids; do
+        kill -KILL "$pid" 2>/dev/null
+    done
+    # shellcheck disable=SC1091 # it lies beside this file
+    . "$HPCRUN_RUN_DIR/local.sh"
+    mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+    clean_node "$host" ${nodes[@]+"${nodes[@]}"}
+}
+
+first_failure() {
+    local file
+    for file in "$attempt_dir"/failures/*.json; do
+        [ -e "$file" ] && cat -- "$file"
+        return 0
+    done
+}
+
+# ---- Why it ended ------------------------------------------------------------------------------
+
+# why_ended STATE PREEMPTED TOLD MARK CODE PHASE: print why the attempt ended. STATE is the job's by
+# Slurm, PREEMPTED 1 where Slurm has begun to preempt it, TOLD 1 where the processes were asked to
+# end (`limit`: since the time limit is near), MARK what the run itself found out (stalled; node: a
+# node of it is bad or gone; memory: a process was killed for the host's memory), CODE the exit code,
+# PHASE how far it came (setup, ranks).
+why_ended() {
+    case $1 in
+    CANCELLED*) echo cancelled && return ;;
+    TIMEOUT* | DEADLINE*) echo time_limit && return ;;
+    PREEMPTED*) echo preempted && return ;;
+    NODE_FAIL* | BOOT_FAIL*) echo node_fail && return ;;
+    OUT_OF_MEMORY*) echo out_of_memory && return ;;
+    REQUEUED*) echo requeued && return ;;
+    esac
+    case $2-$3-$4-$5-$6 in
+    *-*-stalled-*-*) echo stalled ;;
+    1-?*-*-*-* | 1-*-*-143-*) echo preempted ;;
+    *-limit-*-*-*) echo time_limit ;;
+    *-*-node-*-*) echo node_fail ;;
+    *-1-*-*-*) echo stopped ;;
+    *-*-*-0-*) echo 'done' ;;
+    *-*-memory-*-*) echo out_of_memory ;;
+    *-*-*-*-setup) echo setup ;;
+    *) echo error ;;
+    esac
+}
+
+# slurm_field NAME RECORD: print a field of what `scontrol --oneliner show job` printed.
+slurm_field() {
+    [[ " $2" =~ \ $1=([^ ]*) ]] && printf '%s\n' "${BASH_REMATCH[1]}"
+}
+
+# slurm_state RECORD: print what Slurm has decided on the job, as a final state's name; nothing
+# while it runs on. Until the job is over scontrol calls all ends COMPLETING (20.11 to 26.05).
+slurm_state() {
+    local said
+    case $(slurm_field JobState "$1")-$(slurm_field Reason "$1") in
+    COMPLETING-TimeLimit) echo TIMEOUT ;;
+    COMPLETING-NodeDown) echo NODE_FAIL ;;
+    COMPLETING-* | PENDING-*)
+        said=$(slurmstepd_says)
+        if begins_again "$1"; then
+            [ "$said" != CANCELLED ] || said=''
+            if [ -z "$said" ] && [ -n "$(lost_nodes)" ]; then
+                said=NODE_FAIL
+            fi
+            echo "${said:-REQUEUED}"
+        elif is_preempted "$1" && [ "$said" != CANCELLED ]; then # by its owner, in the grace
+            echo PREEMPTED
+        else
+            echo CANCELLED
+        fi
+        ;;
+    -) [ -z "${SLURM_JOB_ID-}" ] || slurmstepd_says ;;
+    RUNNING-*) ! begins_again "$1" || echo NODE_FAIL ;; # on other nodes, beside this attempt
+    *) slurm_field JobState "$1" ;;
+    esac
+}
+
+# begins_again RECORD: whether Slurm starts the job again by itself, or has done so.
+begins_again() {
+    local restarts
+    restarts=$(slurm_field Restarts "$1") && [ "$restarts" -gt "${SLURM_RESTART_COUNT:-0}" ]
+}
+
+# is_preempted RECORD: whether Slurm has begun to preempt the job; it may still have its grace.
+is_preempted() {
+    case $(slurm_field PreemptTime "$1") in '' | None) return 1 ;; esac
+}
+
+# slurmstepd_says: print the state that follows from slurmstepd's last words on this job, which it
+# writes into the job's own output.
+slurmstepd_says() {
+    local job="JOB ${SLURM_JOB_ID-} .* CANCELLED AT" step="STEP ${SLURM_JOB_ID-}[.].* DUE TO"
+    # Of a step it says CANCELLED as a grace begins, too.
+    case $(batch_log | grep -a "\*\*\* \($job\|$step\) " | tail -n 1) in
+    *"DUE TO PREEMPTION"*) echo PREEMPTED ;;
+    *"DUE TO TIME LIMIT"*) echo TIMEOUT ;;
+    *"DUE TO NODE FAILURE"*) echo NODE_FAIL ;;
+    *"DUE TO "* | '') ;;
+    *) echo CANCELLED ;;
+    esac
+}
+
+# ran_out_of_memory: whether a process of a step was killed for the host's memory. slurmstepd writes so
+# as the step ends ("Detected 1 oom_kill event", "exceeded memory limit"), and srun names the task.
+ran_out_of_memory() {
+    batch_log | grep -qaiE '^(slurmstepd|srun)[^ ]*: error: .*(oom.kill|out of memory|memory limit)'
+}
+
+# batch_log: print what the job's own output has of this attempt.
+batch_log() {
+    local text
+    text=$(tail -c 262144 -- "$HPCRUN_RUN_DIR/logs/batch.log" 2>/dev/null | tr -d '\0')
+    printf '%s\n' "${text##*hpcrun: attempt "$HPCRUN_ATTEMPT" of job }"
+}
+
+# show_job [RECORD]: print Slurm's record of this job. RECORD is that of an end, less its brace: where
+# slurmctld is silent it is written at once, since Slurm may kill this process soon; and a run that
+# may go on asks for an hour, as nothing else ends the job meanwhile.
+show_job() {
+    local answer tries=0 most=2
+    [ -n "${SLURM_JOB_ID-}" ] || return 1
+    [ -z "${1-}" ] || [ -z "${HPCRUN_SURVIVE-}" ] || most=720
+    until answer=$(timeout 10 scontrol --oneliner show job "$(slurm_job)" 2>&1); do
+        is_silent "$answer" && ! is_replaced || return 1
+        [ $tries -gt 0 ] || [ -z "${1-}" ] || write_record "$attempt_dir/end.json" "$1}"
+        [ $((tries += 1)) -lt "$most" ] || return 1
+        sleep 5
+    done
+    printf '%s\n' "$answer"
+}
+
+# is_silent ANSWER: whether a command of Slurm's failed since slurmctld did not answer it.
+is_silent() {
+    case $1 in
+    *"slurm controller"* | *"timed out"* | *"Zero Bytes"* | '') ;;
+    *) return 1 ;;
+    esac
+}
+
+# is_replaced: whether the next attempt of this run has begun while this one was still there: Slurm
+# took its node for dead.
+is_replaced() { [ -d "$HPCRUN_RUN_DIR/attempts/$((HPCRUN_ATTEMPT + 1))" ]; }
+
+# lost_nodes: print the job's nodes that Slurm calls down or not answering, those that have booted
+# since this script began, and those that the preflight found to be bad.
+lost_nodes() {
+    local line file began booted
+    printf -v began '%(%FT%T)T' $(($(printf '%(%s)T' -1) - SECONDS))
+    for file in "$attempt_dir"/bad/*; do
+        [ ! -e "$file" ] || printf '%s\n' "${file##*/}"
+    done
+    [ "${SLURM_JOB_NUM_NODES:-1}" -gt 1 ] || [ -n "${HPCRUN_ALLOCATED-}" ] || return 0
+    while IFS= read -r line; do
+        case $(slurm_field State "$line") in
+        *DOWN* | *NOT_RESPONDING* | *FAIL* | *\**) slurm_field NodeName "$line" ;;
+        *)
+            booted=$(slurm_field BootTime "$line")
+            [[ $booted != 2*T* || ! $booted > $began ]] || slurm_field NodeName "$line"
+            ;;
+        esac
+    done < <(timeout 10 scontrol --oneliner show node "$SLURM_JOB_NODELIST" 2>/dev/null)
+}
+
+# note_silent_nodes: note as bad those of the job's other nodes that cannot be reached from here.
+# Where a port is refused the node is alive.
+note_silent_nodes() (
+    mkdir -p -- "$attempt_dir/bad"
+    while IFS= read -r line; do
+        name=$(slurm_field NodeName "$line") port=$(slurm_field Port "$line") || port=6818
+        address=$(slurm_field NodeAddr "$line")
+        [ "$name" = "$host" ] || reach "$address" "$port" 2>/dev/null ||
+            write_record "$attempt_dir/bad/$name" "it cannot be reached from $host" &
+    done < <(timeout 10 scontrol --oneliner show node "$SLURM_JOB_NODELIST" 2>/dev/null)
+    wait
+)
+
+# ---- Whether it goes on ------------------------------------------------------------------------
+
+# goes_on WHY WHEN ATTEMPT MAX IDLE ONCE: print `yes`, or why not; nothing after an end that the job
+# does not want to survive. WHEN is HPCRUN_SURVIVE, ATTEMPT counts from 0, IDLE is how many attempts
+# in a row, this one included, saved nothing that is newer than what was there; ONCE 1 where the
+# attempt before has failed in its setup, too.
+goes_on() {
+    [ "$1" != requeued ] || { echo yes && return; } # somebody has asked for it
+    case " $2 " in
+    *" $1 "*) ;;
+    # What is out of order around the program may be better at the second try; the program is not.
+    *[a-z]*) [ "$1-$6" = setup-0 ] || return 0 ;;
+    *) return 0 ;;
+    esac
+    if [ $(($3 + 1)) -ge "$4" ]; then
+        echo "it has had its $4 attempts (survive.max_attempts)"
+    elif [ "$5" -ge 3 ]; then
+        echo "three attempts in a row saved nothing new: the next would not either"
+    else
+        echo yes
+    fi
+}
+
+# pause_before IDLE SECONDS: print how long to wait before the next attempt: not at all after one
+# that lasted, then 1, 2, 4 ... minutes after ones that ended within two minutes and saved nothing.
+pause_before() {
+    if [ "$1" -eq 0 ] || [ "$2" -ge 120 ]; then
+        echo 0
+    else
+        echo $((60 << ($1 - 1)))
+    fi
+}
+
+# mark_of CHECKPOINT: print what shows whether it is still the same: some programs write over one.
+mark_of() {
+    [ -z "$1" ] || printf '%s %s\n' "$1" \
+        "$(find "$1" -type f -printf '%T@\n' 2>/dev/null | sort -n | tail -n 1)"
+}
+
+# idle_attempts NEWEST: print how many attempts in a row, up to this one, have begun from the
+# checkpoint that is still the newest. Where none was ever seen, and the job says nothing of any, the
+# program may save elsewhere: then only those count that were short.
+idle_attempts() {
+    local count=0 attempt=$HPCRUN_ATTEMPT mark folder
+    mark=$(mark_of "$1")
+    while [ "$attempt" -ge 0 ]; do
+        folder=$HPCRUN_RUN_DIR/attempts/$attempt
+        [ -e "$folder/begin.json" ] || break
+        [ "$(cat -- "$folder/mark" 2>/dev/null)" = "$mark" ] || break
+        [ -n "$mark${HPCRUN_RESUMES-}" ] || [ "$(lasted "$folder")" -lt 120 ] || break
+        count=$((count + 1))
+        attempt=$((attempt - 1))
+    done
+    echo "$count"
+}
+
+# lasted FOLDER: print for how many seconds an attempt has been running, or ran.
+lasted() {
+    local last=$1/beat
+    [ ! -e "$1/end.json" ] || last=$1/end.json
+    echo $(($(stat -c %Y -- "$last" 2>/dev/null || date +%s) - $(stat -c %Y -- "$1/begin.json")))
+}
+
+# why_it_ended CODE FIRST BEGIN: why this attempt did; FIRST is the record of its first failure, or
+# empty, BEGIN the begin of its end record.
+why_it_ended() {
+    local shown='' state='' preempted='' told='' mark='' phase=ranks logs asked
+    asked=("$attempt_dir"/told-*)
+    # Where all went well Slurm need not be asked.
+    if [ "$1" -ne 0 ] || [ -n "$stopped$overdue" ] || [ -e "${asked[0]}" ] ||
+        [ -e "$attempt_dir/stop" ]; then
+        shown=$(show_job "$3, \"exit_code\": $1, \"signal\": null, \"ended_at\": $(now)")
+        state=$(slurm_state "$shown")
+        ! is_replaced || state=NODE_FAIL
+        ! is_preempted "$shown" || preempted=1
+        [ -n "$2" ] || { [ -z "$stopped" ] && [ ! -e "${asked[0]}" ]; } || told=1
+        [ ! -e "$attempt_dir/stop" ] || told=limit
+        [ -z "$(lost_nodes)" ] || mark=node
+        # Slurm calls a node down minutes after it died, when the other ranks have failed already.
+        if [ -z "$mark$state$stopped" ] && [ -n "$shown" ] && [ "$SLURM_JOB_NUM_NODES" -gt 1 ] &&
+            [[ " ${HPCRUN_SURVIVE-} " == *" node_fail "* ]]; then
+            note_silent_nodes
+            [ -z "$(lost_nodes)" ] || mark=node
+        fi
+        [ -n "$mark" ] || ! ran_out_of_memory || mark=memory
+        [ ! -e "$attempt_dir/stalled" ] || mark=stalled
+    fi
+    logs=("$HPCRUN_RUN_DIR/logs/$HPCRUN_ATTEMPT"/rank-*.log)
+    [ -e "${logs[0]}" ] || [ -e "$attempt_dir/began" ] || phase=setup
+    why_ended "$state" "$preempted" "$told" "$mark" "$1" "$phase"
+}
+
+# whether_it_goes_on WHY NEWEST: print what goes_on says of this attempt; NEWEST is the newest whole
+# checkpoint.
+whether_it_goes_on() {
+    local once=0
+    [ -n "${SLURM_JOB_ID-}" ] || return 0
+    ! grep -qs '"why": "setup"' -- "$HPCRUN_RUN_DIR/attempts/$((HPCRUN_ATTEMPT - 1))/end.json" || once=1
+    goes_on "$1" "${HPCRUN_SURVIVE-}" "$HPCRUN_ATTEMPT" "${HPCRUN_MAX_ATTEMPTS:-1}" \
+        "$(idle_attempts "$2")" $once
+}
+
+# ---- How it goes on ----------------------------------------------------------------------------
+
+# go_on NEWEST BEGUN: have the next attempt begin, which starts from the checkpoint NEWEST; BEGUN is
+# when this one began. Prints how, as JSON: "requeue", or the number of another job.
+go_on() {
+    local pause nodes shown excluded heir
+    shown=$(show_job)
+    if [ "$(slurm_state "$shown")" = CANCELLED ] || [ -e "$HPCRUN_RUN_DIR/cancelled.json" ]; then
+        say "the job was cancelled meanwhile" >&2
+        return 1
+    fi
+    pause=$(pause_before "$(idle_attempts "$1")" $(($(printf '%(%s)T' -1) - $2)))
+    nodes=$({ lost_nodes; [ -z "${HPCRUN_ALLOCATED-}" ] || bad_nodes; } | sort -u | paste -sd,)
+    excluded=$(slurm_field ExcNodeList "$shown")
+    [ -z "$nodes" ] || [ "${excluded:-(null)}" = '(null)' ] || nodes=$excluded,$nodes
+    # It begins again anyway, or already: to requeue it would end that attempt.
+    ! begins_again "$shown" || { exclude "$nodes" && echo '"requeue"' && return; }
+    heir=$(successor)
+    if [ -z "$heir" ] || ! insist 720 timeout 20 scontrol update JobId="$heir" \
+        StartTime="now+$pause" ${nodes:+ExcNodeList="$nodes"} >&2; then
+        # A pause that a job is given while it ends Slurm may forget; another job keeps it.
+        [ "$pause" -gt 0 ] || ! requeue "$nodes" || return 0
+        heir=$(chain "$pause" "$nodes" 720) || return 1
+    fi
+    hand_on "$(slurm_job)" "$heir"
+    printf '"%s"\n' "$heir"
+}
+
+# requeue NODES: have Slurm start this job again, without NODES.
+requeue() {
+    local answer='' tries=0
+    # It begins again anyway, or has already: to requeue it would end that attempt. Asked each time:
+    # a node that was cut off may hear of it late.
+    until is_replaced || begins_again "$(show_job)" ||
+        answer=$(timeout 20 scontrol requeue "$(slurm_job)" 2>&1); do
+        [[ $answer != *"pending execution"* ]] || break # Slurm has done it itself
+        [ $tries -gt 0 ] || say "scontrol requeue: ${answer:-no answer}" >&2
+        # Submitted so that Slurm never starts it again by itself: the owner may, while it runs.
+        [[ $answer != *disabled* ]] || { [ $tries -eq 0 ] && allow_requeue && answer=''; }
+        is_silent "$answer" && [ $((tries += 1)) -lt 720 ] || return 1
+        sleep $((tries > 1 || ${#answer} ? 5 : 0))
+    done
+    exclude "$1"
+    echo '"requeue"'
+}
+
+# exclude NODES: have the job, which is to begin again, begin without them.
+exclude() {
+    is_replaced || [ -z "$1" ] ||
+        timeout 20 scontrol update JobId="$(slurm_job)" ExcNodeList="$1" >&2 || true
+}
+
+# allow_requeue: a site may submit all jobs so that they never start again. The owner may change that
+# while the job runs, and not any more when it is being ended.
+allow_requeue() {
+    timeout 20 scontrol update JobId="$(slurm_job)" Requeue=1 >/dev/null 2>&1
+}
+
+# ---- The time limit and the ranks --------------------------------------------------------------
+
+# seconds_left RECORD: print how long the job may still run, by Slurm's EndTime; fails where that is
+# not known.
+seconds_left() {
+    local ends
+    ends=$(slurm_field EndTime "$1") && [ "$ends" != Unknown ] || return 1
+    ends=$(date -d "${ends/T/ }" +%s) && echo $((ends - $(printf '%(%s)T' -1)))
+}
+
+# end_time: print when Slurm will end the job, in epoch seconds; nothing where nobody does. (In the
+# environment from Slurm 23.02 on.)
+end_time() {
+    local ends
+    [ -n "${SLURM_JOB_ID-}" ] || return 0
+    ends=$(squeue --noheader --jobs="$(slurm_job)" --format=%e 2>/dev/null)
+    [[ $ends != [0-9]*T* ]] || date -d "${ends/T/ }" +%s
+}
+
+# grace: print for how many seconds ranks may save, once they are asked to end.
+grace() {
+    local seconds
+    seconds=$(slurm_field GraceTime "$(timeout 5 scontrol --oneliner show partition "$SLURM_JOB_PARTITION" \
+        2>/dev/null)") || seconds=30
+    echo $((seconds > 30 ? seconds : 30))
+}
+
+# kill_wait: print for how long the processes of a job that is being ended may live, in seconds.
+kill_wait() {
+    local found=''
+    [[ ! $(timeout 5 scontrol show config 2>/dev/null) =~ KillWait[\ =]+([0-9]+) ]] ||
+        found=${BASH_REMATCH[1]}
+    echo "${found:-30}"
+}
+
+# near_the_end: Slurm's warning has come. The ranks are asked to save, if the job wants it; shortly
+# before the limit the attempt is ended (USR2), while the job can still be started again.
+near_the_end() {
+    local left shown saves=${HPCRUN_SAVES-}
+    : >"$attempt_dir/stop"
+    shown=$(show_job)
+    left=$(seconds_left "$shown") || left=60
+    if is_preempted "$shown"; then
+        # As some sites have it (send_user_signal); the ranks are told nothing until the grace ends.
+        say "the job is being preempted, in $left s"
+        saves=1
+    else
+        say "the time limit is $left s away"
+    fi
+    case " ${HPCRUN_SURVIVE-} " in
+    *" time_limit "*)
+        (
+            trap - INT HUP USR1 USR2
+            trap 'kill "$!" 2>/dev/null; exit' TERM # by finish
+            sleep $((left > 40 ? left - 25 : 15)) &
+            wait "$!" && kill -USR2 $$
+        ) &
+        ;;
+    esac
+    [ -z "$saves" ] || ask_ranks &
+}
+
+# ask_ranks: on every node, pass the job's signal to the process of each rank, once.
+ask_ranks() {
+    say "asking the ranks to save, by SIG${HPCRUN_STOP_SIGNAL:-TERM}"
+    timeout 60 srun --overlap --mem=0 --gres=none --quiet --nodes="$SLURM_JOB_NUM_NODES" \
+        ${HPCRUN_ALLOCATED:+--nodelist="$SLURM_JOB_NODELIST"} \
+        --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 \
+        bash -- "$HPCRUN_RUN_DIR/harness.sh" ask </dev/null
+}

@@ -1,0 +1,101 @@
+"""hpcrun why on logs and on runs by their records: text, JSON, what is kept, and the page."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.calling import Caller
+from tests.cli.test_status import NOW, answers, make_run, queued
+from tests.diagnose.logs import OOM, STEPS, traceback
+from tests.json_schemas import check_json
+
+SENTENCE = "a GPU's memory is full: 2.00 GiB more did not fit"
+
+
+def why(hpcrun: Caller, *words: str) -> list[dict[str, object]]:
+    done = hpcrun("why", "--json", *words)
+    assert done.code == 0, done.err
+    answer = json.loads(done.out)
+    check_json("why", answer)
+    runs: list[dict[str, object]] = answer["runs"]
+    return runs
+
+
+def test_a_log_its_two_files_and_a_folder(hpcrun: Caller, tmp_path: Path) -> None:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    (folder / "7.out").write_text(STEPS)
+    (folder / "7.err").write_text(traceback(OOM, "[rank3]: "))
+    (folder / "train.py").write_text("raise ValueError\n")
+    both = [str(folder / "7.out"), str(folder / "7.err")]
+    for words in (both[1:], both, [str(folder)]):
+        (found,) = why(hpcrun, *words)
+        assert (found["source"], found["verdict"]) == (" ".join(words), "fix")
+        cause = found["cause"]
+        assert isinstance(cause, dict) and cause["file"] == both[1]
+        assert (cause["class"], cause["line"], cause["rank"]) == ("oom_gpu", 4, 3)
+    shown = hpcrun("why", *both).out
+    assert f"{SENTENCE} (rank 3)" in shown and f"{both[1]}:4: torch.OutOfMemoryError" in shown
+    packed = tmp_path / "7.err.gz"
+    packed.write_bytes(gzip.compress((folder / "7.err").read_bytes()))
+    (found,) = why(hpcrun, str(packed))
+    assert isinstance(found["cause"], dict) and found["cause"]["line"] == 4
+    (found,) = why(hpcrun, both[0])
+    assert (found["verdict"], found["cause"], found["fixes"]) == (None, None, [])
+
+
+def test_an_empty_folder_and_a_wrong_word(hpcrun: Caller, tmp_path: Path) -> None:
+    (tmp_path / "none").mkdir()
+    done = hpcrun("why", str(tmp_path / "none"))
+    assert (done.code, "no log in this folder" in done.err) == (2, True)
+    assert hpcrun("why", "no-such-run").code == 2
+
+
+def test_secrets_and_control_characters_are_not_shown(hpcrun: Caller, tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    key = "hf_" + "aZ3" * 12
+    log.write_text(traceback(f"ValueError: \x1b[2J\x07 HF_TOKEN={key}"))
+    shown = hpcrun("why", str(log)).out + hpcrun("why", "--json", str(log)).out
+    assert key not in shown and "\x1b[2J" not in shown and "\x07" not in shown
+
+
+def test_the_answer_on_a_run_is_kept(hpcrun: Caller) -> None:
+    log = STEPS + traceback(OOM)
+    run = make_run(hpcrun, "20261120-081455-train-7k3q", "15", ended=NOW, exit_code=1, log=log)
+    answers(hpcrun.tools, "squeue", rest=queued(run, "15", "FAILED"))
+    shown = hpcrun("status", "15").out
+    assert SENTENCE in shown and "rank-0.log:44: " in shown
+    kept = run.why.read_text()
+    assert "cuda_oom" in kept
+    detail = json.loads(hpcrun("status", "--json", "15").out)["runs"][0]["diagnosis"]
+    assert (detail["verdict"], detail["cause"]["rank"]) == ("fix", 0)
+    # It is read again where the log has grown, and not otherwise.
+    run.why.write_text(kept.replace("did not fit", "was kept"))
+    assert "was kept" in hpcrun("status", "15").out
+    with (run.logs / "0" / "rank-0.log").open("a") as file:
+        file.write("more\n")
+    assert "was kept" not in hpcrun("status", "15").out
+    # A state that Slurm corrects is judged again.
+    answers(hpcrun.tools, "squeue", rest=queued(run, "15", "COMPLETED"))
+    assert SENTENCE not in hpcrun("status", "15").out
+    assert hpcrun("why", "15").out == "15: COMPLETED: it ended well\n"
+
+
+def test_a_long_log_of_a_run_is_read_at_its_end(hpcrun: Caller) -> None:
+    log = STEPS * 2000 + traceback(OOM)
+    run = make_run(hpcrun, "20261120-081455-train-7k3q", "15", ended=NOW, exit_code=1, log=log)
+    answers(hpcrun.tools, "squeue", rest=queued(run, "15", "FAILED"))
+    assert f"rank-0.log:{log.count(chr(10))}: " in hpcrun("status", "15").out
+
+
+@pytest.mark.slow
+def test_the_page_and_the_report_say_it(hpcrun: Caller, tmp_path: Path) -> None:
+    log = STEPS + traceback(OOM)
+    make_run(hpcrun, "20261120-081455-train-7k3q", "15", ended=NOW, exit_code=1, log=log)
+    done = hpcrun("parse", "7k3q", "--html", str(tmp_path / "x.html"))
+    assert f"failed: {SENTENCE}" in done.out
+    assert "Why it failed" in (tmp_path / "x.html").read_text()

@@ -1,0 +1,414 @@
+"""The main road from a laptop: a cluster at the other end of ssh, whose paths do not exist here."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cluster.rig import HEAD, Rig
+from tests.cluster.site import until
+from tests.cluster.sshd import SSHD
+from tests.needs import require
+from tests.source import ROOT
+
+Done = subprocess.CompletedProcess[str]
+FAR_HOME = "home of me"
+
+
+class Link:
+    """A way to a server on which the connection is cut once, after so many messages."""
+
+    def __init__(self, address: str, port: int) -> None:
+        self.address, self.to = address, port
+        self.count, self.cut_after, self.is_cut = 0, -1, False
+        self._lock = threading.Lock()
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.port = self._server.getsockname()[1]
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.close()
+
+    def start(self, cut_after: int = -1) -> None:
+        """Count anew."""
+        self.count, self.cut_after, self.is_cut = 0, cut_after, False
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._server.accept()
+                far = socket.create_connection((self.address, self.to))
+                ends = (client, far)
+                for one in ends:
+                    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                for one, other in (ends, ends[::-1]):
+                    threading.Thread(target=self._pass, args=(one, other), daemon=True).start()
+
+    def _pass(self, one: socket.socket, other: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := one.recv(1 << 16):
+                with self._lock:
+                    self.count += 1
+                    if self.count == self.cut_after:
+                        self.is_cut = True
+                        break
+                other.sendall(data)
+        for end in (one, other):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+
+@dataclass
+class Laptop:
+    """A project and a home below /tmp, which the cluster's hosts have for themselves."""
+
+    folder: Path
+    rig: Rig
+    process: subprocess.Popen[bytes]
+
+    @property
+    def project(self) -> Path:
+        return self.folder / "project"
+
+    @property
+    def far_runs(self) -> Path:
+        return self.rig.shared / FAR_HOME / "my runs"
+
+    @property
+    def state(self) -> Path:
+        return self.folder / "home" / ".local" / "state" / "hpcrun"
+
+    def environ(self) -> dict[str, str]:
+        kept = {"PATH", "PYTHONPATH", "LANG", "LC_ALL", "USER", "LOGNAME", "TERM"}
+        env = {name: value for name, value in os.environ.items() if name in kept}
+        home = str(self.folder / "home")
+        env["PATH"] = f"{home}/bin:{env['PATH']}"
+        return {**env, "HOME": home, "HPCRUN_SANDBOX_DIR": "/nonexistent"}
+
+    def argv(self, *args: str) -> list[str]:
+        # Where hpcrun runs there is nothing of the cluster.
+        hide = 'mount -t tmpfs none "$1" && shift && exec "$@"'
+        hidden = ["unshare", "-m", "bash", "-c", hide, "bash", str(self.rig.root)]
+        return [*hidden, sys.executable, "-m", "hpcrun", *args]
+
+    def hpcrun(self, *args: str, timeout: float = 60) -> Done:
+        return subprocess.run(
+            self.argv(*args),
+            cwd=self.project,
+            env=self.environ(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    def does(self, *args: str, code: int = 0) -> str:
+        done = self.hpcrun(*args)
+        assert done.returncode == code, done
+        return done.stdout
+
+    def json(self, *args: str, code: int = 0) -> Any:
+        return json.loads(self.does(*args, "--json", code=code))
+
+    def through(self, link: Link) -> None:
+        """Go through a link to the cluster from now on."""
+        ssh = self.folder / "home" / ".ssh"
+        text, port = (ssh / "config").read_text(), link.port
+        text = re.sub(r"HostName .*", "HostName 127.0.0.1", text)
+        (ssh / "config").write_text(re.sub(r"Port .*", f"Port {port}", text))
+        key = (ssh / "known_hosts").read_text().partition(" ")[2]
+        (ssh / "known_hosts").write_text(f"[127.0.0.1]:{port} {key}")
+
+    def jobs(self) -> list[str]:
+        """The folders of all jobs in squeue."""
+        return self.rig.run("squeue", "-h", "-o", "%Z").stdout.splitlines()
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.project / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+
+def _start(rig: Rig, folder: Path) -> subprocess.Popen[bytes]:
+    """Start sshd on the head, whose sessions have a home of their own."""
+    keys = rig.shared / "laptop-keys"
+    keys.mkdir(exist_ok=True)
+    ssh = folder / "home" / ".ssh"
+    ssh.mkdir(parents=True, mode=0o700)
+    for path in (keys / "host_key", ssh / "id_ed25519"):
+        path.unlink(missing_ok=True)
+        argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)]
+        subprocess.run(argv, check=True)
+    (keys / "authorized").write_text((ssh / "id_ed25519.pub").read_text())
+    (rig.shared / FAR_HOME).mkdir(exist_ok=True)
+    (keys / "config").write_text(
+        f"Port 2222\nHostKey {keys}/host_key\nAuthorizedKeysFile {keys}/authorized\n"
+        "PermitRootLogin yes\nStrictModes no\nUsePAM no\nPidFile none\nMaxStartups 100\n"
+        f'SetEnv "HOME={rig.shared}/{FAR_HOME}" "SCRATCH={rig.shared}/{FAR_HOME}/scratch"\n'
+    )
+    address = f"{rig.network.prefix}.2"  # the head's
+    key = " ".join((keys / "host_key.pub").read_text().split()[:2])
+    (ssh / "known_hosts").write_text(f"[{address}]:2222 {key}\n")
+    (ssh / "config").write_text(
+        f"Host mycluster\n  HostName {address}\n  Port 2222\n  User root\n"
+        f"  IdentityFile {ssh}/id_ed25519\n  UserKnownHostsFile {ssh}/known_hosts\n"
+    )
+    # ssh takes the home from the system's list of users, and not from $HOME.
+    wrapper = folder / "home" / "bin" / "ssh"
+    wrapper.parent.mkdir()
+    wrapper.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {ssh}/config "$@"\n')
+    wrapper.chmod(0o755)
+    Path("/run/sshd").mkdir(exist_ok=True)
+    with (keys / "log").open("ab") as log:
+        process = subprocess.Popen(
+            rig.argv_on(HEAD, [SSHD, "-D", "-e", "-f", str(keys / "config")]),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+            start_new_session=True,
+        )
+    until(lambda: b"Server listening" in (keys / "log").read_bytes(), "sshd", 10)
+    return process
+
+
+@pytest.fixture
+def laptop(rig: Rig, tmp_path: Path) -> Iterator[Laptop]:
+    require(Path(SSHD).exists(), "sshd")
+    process = _start(rig, tmp_path)
+    made = Laptop(tmp_path, rig, process)
+    made.project.mkdir()
+    profile = {
+        "name": "mine",
+        "host": "mycluster",
+        "accelerator": "cpu",
+        "slurm_conf": str(rig.conf),
+        "runs_dir": "~/my runs",
+        "cache_dir": "~/cache",
+        "python": sys.executable,
+        "partitions": {"debug": {"gpus_per_node": 4, "cpus_per_node": 8}},
+        "partition": "debug",
+    }
+    (made.project / "hpcrun.yaml").write_text(yaml.safe_dump(profile))
+    try:
+        yield made
+    finally:
+        for pid, command in rig.processes(HEAD):
+            if command.startswith(("sshd:", SSHD)):
+                os.kill(pid, 9)
+        process.wait(timeout=10)
+        rig.run("rm", "-rf", str(rig.shared / FAR_HOME))
+
+
+SLEEPER = "command: [bash, say.sh]\nresources: {gpus_per_node: 0}\n"
+SAY = """\
+for step in 1 2 3; do echo "step $step loss 0.$step"; done
+[[ -z ${WAIT-} ]] || sleep "$WAIT"
+pwd
+"""
+
+
+def test_the_road(laptop: Laptop) -> None:
+    """Submitted, seen, waited for, read, parsed; and what lies here may be deleted at any time."""
+    laptop.write("say.sh", SAY)
+    laptop.write("job.yaml", SLEEPER)
+    made = laptop.json("submit", "job.yaml")
+    far_run = laptop.far_runs / made["run_id"]
+    assert made["run_dir"] == str(far_run)
+    assert (far_run / "code" / "say.sh").read_text() == SAY
+    laptop.does("wait", made["job_id"])
+    assert str(far_run / "code") in laptop.does("logs", made["job_id"])
+    assert laptop.json("status", made["job_id"])["runs"][0]["state"] == "COMPLETED"
+    parsed = laptop.json("parse", made["job_id"])["runs"][0]
+    assert parsed["metrics"]["loss"]["last"]["value"] == 0.3
+    assert not (laptop.project / "my runs").exists()
+
+
+def test_what_lies_here_may_be_deleted(laptop: Laptop) -> None:
+    """It is fetched again: names, records, logs."""
+    laptop.write("say.sh", SAY)
+    laptop.write("job.yaml", SLEEPER)
+    made = laptop.json("submit", "job.yaml")
+    laptop.does("wait", made["job_id"])
+    shutil.rmtree(laptop.state)
+    assert [run["job_id"] for run in laptop.json("status")["runs"]] == [made["job_id"]]
+    shutil.rmtree(laptop.state)
+    assert "step 3 loss 0.3" in laptop.does("logs", made["job_id"])
+    (mirror,) = laptop.state.glob("*/runs/2*")
+    shutil.rmtree(mirror / "logs")
+    shutil.rmtree(mirror / "attempts")
+    (mirror / "attempts").symlink_to(laptop.project)
+    assert "step 3 loss 0.3" in laptop.does("logs", made["run_id"])
+    shutil.rmtree(laptop.far_runs / made["run_id"])
+    assert laptop.json("status")["runs"] == []
+
+
+def test_a_running_job(laptop: Laptop) -> None:
+    """Followed, cancelled, requeued; each line of it once."""
+    laptop.write("say.sh", SAY)
+    laptop.write("job.yaml", SLEEPER + "env: {WAIT: '300'}\n")
+    made = laptop.json("submit", "job.yaml")
+    job = made["job_id"]
+    follow = subprocess.Popen(
+        laptop.argv("logs", "-f", job),
+        cwd=laptop.project,
+        env=laptop.environ(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert follow.stdout is not None
+    seen = [""]
+    while seen[-1] != "step 3 loss 0.3\n":
+        seen.append(follow.stdout.readline())
+        assert seen[-1], follow.communicate()
+    assert seen[-3:] == [f"step {step} loss 0.{step}\n" for step in (1, 2, 3)]
+    assert laptop.json("status", job)["runs"][0]["state"] == "RUNNING"
+    assert laptop.does("shell", job, "--", "bash", "-c", "hostname; pwd").split() == [
+        "node1",
+        *f"{laptop.far_runs}/{made['run_id']}/code".split(),
+    ]
+    shown = laptop.does("top", "--json")
+    assert f'"{job}"' in shown, shown
+    laptop.does("cancel", job)
+    out, err = follow.communicate(timeout=60)
+    assert "loss" not in out, (out, err)
+    assert (laptop.far_runs / made["run_id"] / "cancelled.json").exists()
+    assert laptop.json("wait", job, code=1)["runs"][0]["state"] == "CANCELLED"
+    again = laptop.json("resubmit", job)["runs"][0]
+    assert (laptop.far_runs / again["run_id"] / "resubmitted.json").exists()
+    laptop.does("cancel", again["job_id"])
+    laptop.hpcrun("wait", again["job_id"])
+    laptop.does("clean", "--yes", made["run_id"])
+    assert [path.name for path in laptop.far_runs.glob("2*")] == [again["run_id"]]
+
+
+def test_a_sweep_after_a_run(laptop: Laptop) -> None:
+    laptop.write("say.sh", SAY)
+    laptop.write("job.yaml", SLEEPER)
+    laptop.write("sweep.yaml", SLEEPER + "sweep: {a: [1, 2]}\nenv: {A: '{a}'}\n")
+    assert f"{laptop.far_runs}/" in laptop.does("submit", "job.yaml", "--dry-run")
+    assert not laptop.far_runs.exists()
+    first = laptop.json("submit", "job.yaml")
+    sweep = laptop.json("submit", "sweep.yaml", "--after", first["job_id"])
+    laptop.does("wait", sweep["job_id"])
+    runs = laptop.json("parse", sweep["job_id"])["runs"]
+    assert [run["metrics"]["loss"]["last"]["value"] for run in runs] == [0.3, 0.3]
+
+
+HELD = "command: [bash, say.sh]\nresources: {gpus_per_node: 0}\nslurm: {hold: true}\n"
+
+
+def _cut(laptop: Laptop, link: Link, at: int) -> None:
+    before = set(laptop.jobs())
+    link.start(at)
+    done = laptop.hpcrun("submit", "job.yaml", "--json")
+    assert link.is_cut, (at, link.count)
+    new = [folder for folder in laptop.jobs() if folder not in before]
+    if done.returncode == 0:
+        assert new == [json.loads(done.stdout)["run_dir"]], (at, done)
+        assert (Path(new[0]) / "submitted.json").is_file(), (at, done)
+    else:  # it broke before anybody was let in
+        assert (done.returncode, new) == (4, []), (at, done)
+
+
+@pytest.fixture
+def link(laptop: Laptop) -> Iterator[Link]:
+    made = Link(f"{laptop.rig.network.prefix}.2", 2222)
+    laptop.through(made)
+    laptop.write("say.sh", SAY)
+    laptop.write("job.yaml", HELD)
+    try:
+        yield made
+    finally:
+        made.close()
+        laptop.rig.run("scancel", "--me")
+
+
+def test_a_cut_link_makes_no_second_job(laptop: Laptop, link: Link) -> None:
+    link.start()
+    laptop.does("submit", "job.yaml")
+    whole = link.count
+    print("messages", whole)
+    for part in (0.55, 0.75, 0.9):
+        _cut(laptop, link, int(whole * part))
+
+
+def test_a_follower_outlives_its_connection(laptop: Laptop, link: Link) -> None:
+    """Each line once, though the link was cut between them."""
+    laptop.write("job.yaml", SLEEPER + "env: {WAIT: '4'}\n")
+    laptop.write("say.sh", "echo first line; sleep 5; echo last line\n")
+    made = laptop.json("submit", "job.yaml")
+    follow = subprocess.Popen(
+        laptop.argv("logs", "-f", made["job_id"]),
+        cwd=laptop.project,
+        env=laptop.environ(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert follow.stdout is not None
+    seen = [follow.stdout.readline()]
+    while seen[-1] != "first line\n":
+        seen.append(follow.stdout.readline())
+        assert seen[-1], seen
+    link.start(1)
+    out, _ = follow.communicate(timeout=60)
+    assert link.is_cut and follow.returncode == 0
+    assert ("".join(seen) + out).count("line\n") == 2 and "last line\n" in out
+
+
+@pytest.mark.thorough
+def test_a_link_cut_at_each_message(laptop: Laptop, link: Link) -> None:
+    link.start()
+    laptop.does("submit", "job.yaml")
+    for at in range(1, link.count - 4):  # their number varies by a few
+        _cut(laptop, link, at)
+
+
+def test_the_lines_of_the_readme(laptop: Laptop) -> None:
+    text = (ROOT / "README.md").read_text().partition("## From your laptop\n")[2]
+    text = text.partition("\n## ")[0]
+    shown = yaml.safe_load(text.partition("```yaml\n")[2].partition("```")[0])
+    commands = re.findall(r"^\$ hpcrun (.*)$", text, re.MULTILINE)
+    assert set(shown) == {"host", "runs_dir", "python"} and len(commands) == 3
+    profile = yaml.safe_load((laptop.project / "hpcrun.yaml").read_text())
+    laptop.write("hpcrun.yaml", yaml.safe_dump(profile | shown))
+    python = laptop.far_runs.parent / "venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    laptop.write("jobs/train.yaml", "script: train.py\nresources: {gpus_per_node: 0}\n")
+    laptop.write("train.py", "for step in (1, 2):\n    print(f'step {step} loss {2 - step}')\n")
+    said = [laptop.does(*command.split()) for command in commands]
+    assert "step 2 loss 0" in said[1] and "loss" in said[2]
+    assert [path.name for path in (laptop.far_runs.parent / "scratch").rglob("train.py")]
+
+
+def test_wrong_paths_of_the_cluster_are_found_before_submission(laptop: Laptop) -> None:
+    laptop.write("jobs/train.yaml", "script: train.py\nsetup: {venv: ~/no-such}\n")
+    laptop.write("train.py", "")
+    done = laptop.hpcrun("submit", "train", "--gpus-per-node", "0")
+    assert done.returncode == 2 and not laptop.far_runs.exists(), done
+    assert f"{FAR_HOME}/no-such/bin/python: no such interpreter" in done.stderr
+    laptop.write("say.sh", SAY)
+    laptop.write("job.yaml", SLEEPER)
+    assert "step 3 loss 0.3" in laptop.does("run", "job.yaml")  # here

@@ -1,0 +1,196 @@
+"""Runs that go on by themselves, on a real Slurm."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.cluster.site import Site, Submitted, until
+
+# Counts to TOTAL, a step a second, and saves every fourth; asked to end, it saves and ends well.
+TRAIN = """
+import json, os, pathlib, signal, sys, time, zipfile
+asked = []
+assert 0 < int(os.environ["HPCRUN_END_TIME"]) - time.time() < 3600
+signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
+signal.signal(signal.SIGUSR1, lambda *_: asked.append(1))
+rank, total = int(os.environ["RANK"]), int(os.environ["TOTAL"])
+folder, step = pathlib.Path(os.environ["HPCRUN_CHECKPOINT_DIR"]), 0
+if "--resume" in sys.argv:
+    step = int(zipfile.ZipFile(sys.argv[sys.argv.index("--resume") + 1]).read("step"))
+while step < total:
+    time.sleep(float(os.environ.get("STEP", "0.5")))
+    step += 1
+    if rank == 0:
+        print(json.dumps({"step": step, "loss": 1 / step}), flush=True)
+    if rank == 0 and (asked or step % 4 == 0):
+        folder.mkdir(exist_ok=True)
+        new = folder / f"step-{step}.part"
+        with zipfile.ZipFile(new, "w") as file:  # the form of torch.save
+            file.writestr("step", str(step))
+        new.rename(folder / f"step-{step}.pt")
+    if asked:
+        print("asked", len(asked), os.path.exists(os.environ["HPCRUN_STOP_FILE"]), flush=True)
+        break
+"""
+JOB = """
+script: train.py
+launcher: srun
+framework: torch
+resources: {nodes: NODES, gpus_per_node: 1, time: "LIMIT"}
+survive: {SURVIVE}
+checkpoint: {resume: "--resume {resume}"}
+env: {TOTAL: "STEPS"}
+"""
+
+
+def submit(
+    site: Site,
+    survive: str,
+    *options: str,
+    nodes: int = 1,
+    limit: str = "30",
+    steps: int = 30,
+    train: str = TRAIN,
+    env: dict[str, str] | None = None,
+) -> Submitted:
+    """Submit the job above; ``survive`` is its section."""
+    (site.project / "train.py").write_text(train)
+    values = {"SURVIVE": survive, "NODES": nodes, "LIMIT": limit, "STEPS": steps}
+    text = JOB
+    for name, value in values.items():
+        text = text.replace(name, str(value), 1)
+    (site.project / "job.yaml").write_text(text)
+    return site.submit("./job.yaml", *options, env=env)
+
+
+def steps_of(run: Submitted, attempt: int) -> list[int]:
+    """The steps that an attempt's log has."""
+    log = run.folder / f"logs/{attempt}/rank-0.log"
+    lines = log.read_text().splitlines() if log.exists() else []
+    return [json.loads(line)["step"] for line in lines if line.startswith("{")]
+
+
+def step_in(checkpoint: str) -> int:
+    """The step in a checkpoint's name."""
+    return int(checkpoint.strip().rpartition("-")[2].removesuffix(".pt"))
+
+
+def insist_on_the_whole_curve(site: Site, run: Submitted, steps: int) -> dict[str, Any]:
+    """Wait for the run's end: every step is in its curve, as if it had never been stopped."""
+    done = site.hpcrun("wait", run.run_id, timeout=150)
+    assert done.returncode == 0, done.stdout + done.stderr + run.log()
+    curve = json.loads(site.hpcrun("parse", "--json", run.run_id).stdout)["runs"][0]
+    assert curve["points"] == steps
+    shown = site.status(run)
+    assert (shown["state"], shown["exit_code"]) == ("COMPLETED", 0)
+    return shown
+
+
+@contextlib.contextmanager
+def preempting(site: Site, mode: str) -> Iterator[None]:
+    """How the partition of lower priority is preempted, for a while."""
+    update = ["scontrol", "update", "PartitionName=debug"]
+    assert site.rig.run(*update, *mode.split()).returncode == 0
+    yield
+    site.rig.run(*update, "GraceTime=0", "PreemptMode=REQUEUE")
+
+
+def preempt(site: Site) -> None:
+    """Take all nodes for a moment."""
+    argv = ["sbatch", "-phigh", "-N2", "--exclusive", "-t1", "-o/dev/null", "--wrap", "sleep 1"]
+    assert site.rig.run(*argv).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [
+        "GraceTime=0 PreemptMode=REQUEUE",
+        "GraceTime=30 PreemptMode=REQUEUE",
+        "GraceTime=0 PreemptMode=CANCEL",
+        "GraceTime=30 PreemptMode=CANCEL",
+    ],
+)
+def test_a_preempted_run_goes_on(site: Site, mode: str) -> None:
+    with preempting(site, mode):
+        run = submit(site, "when: [preempted]", nodes=2)
+        until(lambda: len(steps_of(run, 0)) >= 6, "some steps")
+        preempt(site)
+        site.wait_for(run, "attempts/0/end.json")
+        end = run.record("end.json")
+        assert (end["why"], end["next"]) == ("preempted", "requeue"), run.log()
+        until(lambda: site.status(run)["state"] == "PENDING", "the queue")
+        waits = " ".join(site.hpcrun("status", run.run_id).stdout.split())
+        saved = end["checkpoint"].rpartition("/")[2].strip()
+        assert f"goes on after preemption, from {saved}" in waits
+        site.start_again(run.job_id)
+        shown = insist_on_the_whole_curve(site, run, 30)
+    last = steps_of(run, 0)[-1]
+    assert step_in(end["checkpoint"]) == last, "saved as it was asked"
+    assert steps_of(run, 1)[0] == last + 1, "and nothing was done twice"
+    assert len(shown["attempts"]) == 2
+    text = " ".join(site.hpcrun("status", run.run_id).stdout.split())
+    assert f"by preemption; goes on from step-{last}.pt" in text
+    assert f"steps 1 to {last} " in text and f"steps {last + 1} to 30 " in text
+    assert shown["cost"]["replayed_steps"] == 0 < shown["cost"]["goodput"]
+    (restart,) = json.loads(site.hpcrun("parse", "--json", run.run_id).stdout)["runs"][0]["resumed"]
+    assert (restart["attempt"], restart["cause"]) == (1, "preemption")
+    assert "attempt 0 was ended by preemption" in site.hpcrun("logs", run.run_id).stdout
+
+
+def test_what_was_preempted_and_does_not_go_on_is_not_completed(site: Site) -> None:
+    """The program saves within the grace and ends with 0, and has not done what it should."""
+    with preempting(site, "GraceTime=30 PreemptMode=REQUEUE"):
+        run = submit(site, "when: []", nodes=2)
+        until(lambda: len(steps_of(run, 0)) >= 3, "some steps")
+        preempt(site)
+        done = site.hpcrun("wait", run.run_id, timeout=60)
+    assert done.returncode != 0
+    assert site.status(run)["state"] == "PREEMPTED"
+
+
+def test_a_run_goes_on_after_its_time_limit(site: Site) -> None:
+    """Both start with a minute less than they need; one of them is asked to save before it."""
+    asked = submit(site, "when: [time_limit], save_before_end: 30s", limit="1", steps=150)
+    plain = submit(site, "when: [time_limit]", limit="1", steps=150)
+    for run in (asked, plain):
+        site.wait_for(run, "attempts/0/end.json", timeout=150)
+        end = run.record("end.json")
+        assert (end["why"], end["next"]) == ("time_limit", "requeue"), run.log()
+        last, saved = steps_of(run, 0)[-1], step_in(end["checkpoint"])
+        assert saved == last if run is asked else last - 4 <= saved <= last
+        assert run is plain or "asked 1 True\n" in run.log(), "once, and the file is there"
+        site.start_again(run.job_id)
+    for run in (asked, plain):
+        site.wait_for(run, "logs/1/rank-0.log")
+        until(functools.partial(steps_of, run, 1), "the next attempt")
+        # The one that was not asked may save as Slurm ends its first attempt.
+        begun = step_in((run.folder / "attempts/1/resume").read_text())
+        assert steps_of(run, 1)[0] == begun + 1 <= steps_of(run, 0)[-1] + 1
+        assert site.hpcrun("cancel", run.run_id).returncode == 0
+        assert site.hpcrun("wait", run.run_id, timeout=60).returncode == 1
+        assert site.status(run)["state"] == "CANCELLED"
+
+
+def test_a_person_may_requeue_a_run_that_survives(site: Site) -> None:
+    """While it runs, and after it has ended: a run's own end is not the last word then."""
+    run = submit(site, "when: [preempted]", steps=4)
+    until(lambda: steps_of(run, 0), "a step")
+    assert site.hpcrun("requeue", run.run_id).returncode == 0
+    site.wait_for(run, "attempts/0/end.json")
+    until(lambda: run.record("end.json").get("next"), "the end's record")
+    assert (run.record("end.json")["why"], run.record("end.json")["next"]) == (
+        "requeued",
+        "requeue",
+    )
+    site.start_again(run.job_id)
+    insist_on_the_whole_curve(site, run, 4)
+    assert site.hpcrun("requeue", run.run_id).returncode == 0
+    site.start_again(run.job_id)
+    site.wait_for(run, "attempts/2/end.json")
+    assert site.hpcrun("wait", run.run_id).returncode == 0

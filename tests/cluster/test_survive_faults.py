@@ -1,0 +1,443 @@
+"""Runs that go on after what breaks: nodes, links, Slurm's daemons, disks, and two at once."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.rig import Rig
+from tests.cluster.site import Site, Submitted, until
+from tests.cluster.test_survive import (
+    JOB,
+    TRAIN,
+    insist_on_the_whole_curve,
+    preempt,
+    preempting,
+    step_in,
+    steps_of,
+    submit,
+)
+from tests.needs import require
+
+# What the program above does in step 6, with a whole checkpoint of step 4.
+FAULTS = """
+    if step == 6 and int(os.environ["HPCRUN_ATTEMPT"]) == 0 and rank == 0:
+        how = os.environ.get("HOW")
+        if how == "error":
+            raise ValueError("a bad batch")
+        if how == "nan":
+            sys.exit("the loss is nan")
+        if how == "memory":
+            os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does
+        if how == "disk":
+            begin = (folder / "step-4.pt").read_bytes()[:20]
+            (folder / "step-6.pt").write_bytes(begin + bytes(2_000_000))
+        if how == "damaged":
+            whole = (folder / "step-4.pt").read_bytes()
+            (folder / "step-6.pt").write_bytes(whole[:-30])
+        # As the harness ends an attempt that stands still.
+        open(f"{os.environ['HPCRUN_RUN_DIR']}/attempts/0/stalled", "w")
+        sys.exit(1)
+"""
+STALLED, NODE = "when: [preempted, stalled]", "when: [node_fail]"
+WHOLE = ("--set", "slurm.exclusive=true")  # nodes of its own
+SECRET = {"TOKEN": "a-long-secret-value"}
+NEEDS = ("--set", "secrets=[TOKEN]", "--set", "setup.commands=['test -n \"$TOKEN\"']")
+
+
+def submit_faulty(
+    site: Site, how: str, *options: str, steps: int = 12, env: dict[str, str] | None = None
+) -> Submitted:
+    """Submit a run that has a fault in the sixth step of its first attempt."""
+    train = TRAIN.replace("    if asked:", FAULTS + "    if asked:", 1)
+    return submit(
+        site, STALLED, "--set", f"env.HOW={how}", *options, steps=steps, train=train, env=env
+    )
+
+
+def nodes_of(run: Submitted, attempt: int) -> list[str]:
+    """The nodes that an attempt had."""
+    lines = (run.folder / f"attempts/{attempt}/hostfile").read_text().splitlines()
+    return [line.split()[0] for line in lines]
+
+
+def submit_whole(
+    site: Site, survive: str, *options: str, nodes: int = 2, steps: int = 70, train: str = TRAIN
+) -> Submitted:
+    """Submit a run on nodes of its own."""
+    return submit(site, survive, *WHOLE, *options, nodes=nodes, steps=steps, train=train)
+
+
+def excluded(site: Site, run: Submitted) -> set[str]:
+    """The nodes that a run's job may not have."""
+    shown = site.rig.run("scontrol", "--oneliner", "show", "job", run.job_id).stdout
+    named = shown.partition("ExcNodeList=")[2].split()[0]
+    return {*site.rig.run("scontrol", "show", "hostnames", named).stdout.split()}
+
+
+def test_a_run_goes_on_without_the_node_that_failed(wide_site: Site) -> None:
+    """Each of four runs loses one of its two nodes in its own way; a fifth loses none.
+
+    A sixth loses its only one, where Slurm may not start it again: another job has waited for that.
+    """
+    site, rig = wide_site, wide_site.rig
+    how = {"power": 0, "other": 1, "link": 0, "slurmd": 0, "drained": 0}
+    unwanted = rig.node_names[-1]
+    options = {"other": ("--set", f"slurm.exclude={unwanted}")}
+    runs = {name: submit_whole(site, NODE, *options.get(name, ())) for name in how}
+    runs["forbidden"] = submit_whole(site, NODE, "--set", "name=forbidden", nodes=1)
+    how["forbidden"] = 0
+    waits = until(functools.partial(successor_of, runs["forbidden"]), "the job that waits")
+    for run in runs.values():
+        until(functools.partial(steps_of, run, 0), "some steps")
+    lost = {name: nodes_of(run, 0)[how[name]] for name, run in runs.items()}
+    rig.kill_node(lost["power"])
+    rig.kill_node(lost["other"])
+    rig.kill_node(lost["forbidden"])
+    rig.cut(lost["link"])
+    rig.stop_slurmd(lost["slurmd"])
+    rig.run("scontrol", "update", f"node={lost['drained']}", "state=drain", "reason=test")
+    try:
+        for name, run in runs.items():
+            if name != "drained":
+                site.wait_for(run, "attempts/1/hostfile", timeout=150)
+                assert lost[name] not in nodes_of(run, 1)
+        assert excluded(site, runs["other"]) == {lost["other"], unwanted}, "the job's own, too"
+        for name, run in runs.items():
+            shown = insist_on_the_whole_curve(site, run, 70)
+            assert len(shown["attempts"]) == (1 if name == "drained" else 2), name
+            assert shown["job_id"] == (waits if name == "forbidden" else runs[name].job_id)
+    finally:
+        for name in ("power", "other", "forbidden"):
+            rig.revive_node(lost[name])
+        rig.join(lost["link"])
+        rig.start_slurmd(lost["slurmd"])
+        rig.run("scontrol", "update", f"node={lost['drained']}", "state=resume")
+        rig.wait_idle()
+
+
+@pytest.mark.thorough
+def test_a_run_goes_on_on_its_spare_node(wide_site: Site) -> None:
+    """In the same job, without a wait: the node of its second rank dies."""
+    site, rig = wide_site, wide_site.rig
+    run = submit_whole(site, f"{NODE}, spare_nodes: 1", steps=60)
+    until(functools.partial(steps_of, run, 0), "a step")
+    batch, lost = nodes_of(run, 0)
+    rig.kill_node(lost)
+    try:
+        site.wait_for(run, "attempts/1/hostfile", timeout=90)
+        kept, spare = nodes_of(run, 1)
+        assert kept == batch and spare not in (batch, lost)
+        end = run.record("end.json")
+        assert (end["why"], end["next"]) == ("node_fail", "relaunch")
+        shown = insist_on_the_whole_curve(site, run, 60)
+        assert (shown["job_id"], len(shown["attempts"])) == (run.job_id, 2)
+        starts = rig.run("sacct", "-nXPD", "-j", run.job_id, "-o", "State").stdout.split()
+        assert starts == ["RESIZING", "COMPLETED"], "Slurm has started it once"
+    finally:
+        rig.revive_node(lost)
+
+
+def test_what_would_fail_again_is_not_repeated(wide_site: Site) -> None:
+    """The program's error, its own verdict, lack of memory, a full disk: no second attempt."""
+    site, node = wide_site, wide_site.rig.node_names[0]
+    full = site.rig.shared / "full"
+    full.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "small", str(full)]
+    assert site.rig.on_node(node, mount).returncode == 0
+    try:
+        words = (f"checkpoint.dir={full}", f"slurm.nodelist={node}", "checkpoint.keep=1")
+        on_it = tuple(part for word in words for part in ("--set", word))
+        codes = {"error": 1, "nan": 1, "memory": 137, "disk": 1}
+        runs = {how: submit_faulty(site, how, *(on_it * (how == "disk"))) for how in codes}
+        for how, run in runs.items():
+            assert site.hpcrun("wait", run.run_id, timeout=90).returncode == 1
+            shown, end = site.status(run), run.record("end.json")
+            assert (shown["state"], len(shown["attempts"])) == ("FAILED", 1), how
+            assert (end["why"], end["next"], end["exit_code"]) == ("error", None, codes[how])
+            assert step_in(end["checkpoint"]) == 4, "no whole one is lost"
+        assert "No space left on device" in runs["disk"].log()
+        kept = site.rig.on_node(node, ["ls", str(full)]).stdout.split()
+        assert "step-4.pt" in kept, "nothing is removed for the sake of what is not whole"
+    finally:
+        site.rig.on_node(node, ["umount", str(full)])
+
+
+@pytest.fixture
+def small_memory(fresh_root: Path) -> Iterator[Site]:
+    """A node that holds jobs to their memory by the kernel's cgroups, as most clusters do."""
+    tree = Path("/sys/fs/cgroup/memory")
+    require((tree / "memory.limit_in_bytes").exists(), "the memory controller of cgroup v1")
+    rig = Rig(
+        fresh_root, nodes=1, accounting=False, pause=10, settings={"TaskPlugin": "task/cgroup"}
+    )
+    rig.start()
+    try:
+        yield Site(rig, rig.shared / "project").prepare()
+    finally:
+        rig.stop()
+        for folder, _, _ in os.walk(tree / "slurm_node1", topdown=False):
+            with contextlib.suppress(OSError):
+                Path(folder).rmdir()
+
+
+def test_a_rank_that_the_kernel_kills_for_its_memory(small_memory: Site) -> None:
+    site, kill = small_memory, "os.kill(os.getpid(), signal.SIGKILL)"
+    faults = FAULTS.replace(kill, 'b"x" * (1 << 30)')
+    train = TRAIN.replace("    if asked:", faults + "    if asked:", 1)
+    options = ("--set", "env.HOW=memory", "--set", "resources.memory_per_node=200M")
+    run = submit(site, STALLED, *options, steps=12, train=train)
+    assert site.hpcrun("wait", run.run_id, timeout=90).returncode == 1
+    shown, end = site.status(run), run.record("end.json")
+    assert (end["why"], end["next"], end["exit_code"]) == ("out_of_memory", None, 137), run.log()
+    assert (shown["state"], len(shown["attempts"])) == ("OUT_OF_MEMORY", 1)
+    assert "state     OUT_OF_MEMORY" in site.hpcrun("status", run.run_id).stdout
+
+
+def test_what_a_next_attempt_needs_is_there(wide_site: Site) -> None:
+    """A whole checkpoint behind a damaged one; a secret; for each task of a sweep its own."""
+    site = wide_site
+    run = submit_faulty(site, "damaged", *NEEDS, env=SECRET)
+    site.wait_for(run, "attempts/0/end.json")
+    end = run.record("end.json")
+    assert (end["why"], end["next"]) == ("stalled", "requeue")
+    assert step_in(end["checkpoint"]) == 4
+    assert (run.folder / "secrets.env").exists()
+    insist_on_the_whole_curve(site, run, 12)
+    assert steps_of(run, 1)[0] == 5
+    assert "step-6.pt" in (run.folder / "logs/batch.log").read_text(), "it says what it left out"
+    assert not (run.folder / "secrets.env").exists()
+
+
+def test_a_run_that_gains_nothing_ends(wide_site: Site) -> None:
+    """It crashes before its first checkpoint, each time; the next attempt waits for minutes."""
+    site = wide_site
+    train = TRAIN.replace("    if asked:", FAULTS.replace("== 6", "== 2") + "    if asked:", 1)
+    train = train.replace('int(os.environ["HPCRUN_ATTEMPT"]) == 0', "True")
+    train = train.replace("attempts/0/", "attempts/{os.environ['HPCRUN_ATTEMPT']}/")
+    run = submit(site, STALLED, train=train)
+    for attempt in (0, 1):
+        job_id = until(functools.partial(next_of, run, attempt), "the job that goes on")
+        start = site.rig.run("squeue", "-h", "-j", job_id, "-o", "%S").stdout.strip()
+        ended = (run.folder / f"attempts/{attempt}/end.json").stat().st_mtime
+        pause = time.mktime(time.strptime(start, "%Y-%m-%dT%H:%M:%S")) - ended
+        assert 60 * (attempt + 1) - 3 < pause < 60 * (attempt + 1) + 5
+        site.start_again(job_id)
+    done = site.hpcrun("wait", run.run_id, timeout=60)
+    assert done.returncode == 1
+    text = " ".join(site.hpcrun("status", run.run_id).stdout.split())
+    assert "three attempts in a row saved nothing new" in text
+    assert len(site.status(run)["attempts"]) == 3
+
+
+def test_where_slurm_starts_no_job_again_another_one_goes_on(wide_site: Site) -> None:
+    """The site forbids it. It is the same run; what waits for its success waits for the other."""
+    site = wide_site
+    with preempting(site, "GraceTime=30 PreemptMode=CANCEL"):
+        forbidden = ("--set", "name=forbidden", *NEEDS)
+        run = submit(site, "when: [preempted]", *WHOLE, *forbidden, nodes=11, env=SECRET)
+        later = site.submit("--after", run.run_id, "--", "true")
+        until(lambda: len(steps_of(run, 0)) >= 6, "some steps")
+        preempt(site)
+        site.wait_for(run, "attempts/0/end.json")
+        until(lambda: run.record("end.json")["next"] not in (None, "requeue"), "another job")
+        job_id = run.record("end.json")["next"]
+        assert job_id != run.job_id, run.log()
+        waits = site.rig.run("squeue", "-h", "-j", later.job_id, "-o", "%E").stdout
+        assert waits.startswith(f"afterok:{job_id}("), waits
+        shown = insist_on_the_whole_curve(site, run, 30)
+    assert (shown["job_id"], len(shown["attempts"])) == (job_id, 2)
+    assert site.hpcrun("wait", later.run_id, timeout=60).returncode == 0
+
+
+@pytest.mark.thorough
+def test_what_waits_for_a_sweep_waits_for_the_jobs_that_its_tasks_go_on_as(wide_site: Site) -> None:
+    """Both tasks go on as other jobs in the same moment."""
+    site = wide_site
+    train = TRAIN.replace("    if asked:", FAULTS + "    if asked:", 1)
+    (site.project / "train.py").write_text(train)
+    text = JOB.replace("SURVIVE", STALLED)
+    for name, value in {"NODES": 1, "LIMIT": 10, "STEPS": 8}.items():
+        text = text.replace(name, str(value), 1)
+    text = text.replace('"8"}', '"8", HOW: stall}') + "name: forbidden\n"
+    (site.project / "job.yaml").write_text(text)
+    sweep = ("--set", "sweep={env.TASK: ['0', '1']}")
+    done = site.hpcrun("submit", "--json", "./job.yaml", *sweep)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    runs = [Submitted(run["run_id"], run["job_id"], Path(run["run_dir"])) for run in answer["runs"]]
+    sweep_id, array = answer["sweep_id"], answer["job_id"]
+    later = site.submit("--after", sweep_id, "--", "true")
+    assert dependency_of(site, later) == f"afterok:{array}_*(unfulfilled)"
+    until(functools.partial(steps_of, runs[1], 0), "a step")
+    steps = site.rig.run("squeue", "-hs", "-j", runs[1].job_id, "-o%i").stdout.split()
+    assert f"{array}_1.0" in steps and not [step for step in steps if f"{array}_0" in step]
+    for run in runs:
+        site.wait_for(run, "attempts/0/end.json")
+        until(functools.partial(next_of, run), "another job")
+    jobs = [next_of(run) for run in runs]
+    waits = dependency_of(site, later)
+    assert sorted(waits.split(",")) == sorted(f"afterok:{job}(unfulfilled)" for job in jobs), waits
+    latest = site.submit("--after", sweep_id, "--", "true")
+    assert sorted(dependency_of(site, latest).split(",")) == sorted(waits.split(","))
+    for run in runs:
+        insist_on_the_whole_curve(site, run, 8)
+    for run in (later, latest):
+        assert site.hpcrun("wait", run.run_id, timeout=60).returncode == 0
+
+
+def next_of(run: Submitted, attempt: int = 0) -> str:
+    """The other job that has a run's next attempt; "" where it is not known yet."""
+    end = run.folder / f"attempts/{attempt}/end.json"
+    known = json.loads(end.read_text()).get("next") if end.exists() else None
+    return "" if known in (None, "requeue") else str(known)
+
+
+def dependency_of(site: Site, run: Submitted) -> str:
+    return site.rig.run("squeue", "-h", "-j", run.job_id, "-o", "%E").stdout.strip()
+
+
+def test_the_job_that_waits_to_go_on_goes_with_the_run(wide_site: Site) -> None:
+    """Where Slurm may not start it again. One ends well; a person cancels one by Slurm's command,
+    and one by hpcrun; of one the script is killed: the job that waits looks, and does not run."""
+    site, rig = wide_site, wide_site.rig
+    steps = {"well": 8, "scancel": 300, "cancel": 300, "killed": 300}
+    forbidden = ("--set", "name=forbidden")
+    runs = {how: submit(site, NODE, *forbidden, steps=count) for how, count in steps.items()}
+    waits = {how: until(functools.partial(successor_of, run), how) for how, run in runs.items()}
+    shown = site.status(runs["killed"])
+    assert (shown["job_id"], shown["state"]) == (runs["killed"].job_id, "RUNNING")
+    rig.run("scancel", runs["scancel"].job_id)
+    assert site.hpcrun("cancel", runs["cancel"].run_id).returncode == 0
+    for node in rig.node_names:
+        for pid, command in rig.processes(node):
+            if f"{runs['killed'].run_id}/harness.sh batch" in command:
+                with contextlib.suppress(ProcessLookupError):  # the beat ends with it
+                    os.kill(pid, signal.SIGKILL)
+    until(lambda: not rig.run("squeue", "-h", "--me").stdout, "all to end", 60)
+    states = {how: site.status(run)["state"] for how, run in runs.items()}
+    ends = {"well": "COMPLETED", "scancel": "CANCELLED", "cancel": "CANCELLED", "killed": "FAILED"}
+    assert states == ends
+    for how, run in runs.items():
+        assert len(list((run.folder / "attempts").iterdir())) == 1, how
+        found = rig.run("sacct", "-nXP", "-j", waits[how], "-o", "State,ExitCode").stdout
+        assert found.startswith("COMPLETED|0:0" if how == "killed" else "CANCELLED"), (how, found)
+    assert "is not needed" in runs["killed"].log()
+
+
+def successor_of(run: Submitted) -> str:
+    """The job that goes on with a run where its own cannot; "" while there is none."""
+    try:
+        return str(run.record("begin.json").get("successor", ""))
+    except FileNotFoundError:
+        return ""
+
+
+def test_a_run_that_is_cancelled_between_its_attempts_is_over(wide_site: Site) -> None:
+    site = wide_site
+    run = submit_faulty(site, "stall")
+    site.wait_for(run, "attempts/0/end.json")
+    until(lambda: queue(site, run, "%T") == "PENDING", "the pause")
+    assert site.hpcrun("cancel", run.run_id).returncode == 0
+    assert site.hpcrun("wait", run.run_id, timeout=60).returncode == 1
+    shown = site.status(run)
+    assert (shown["state"], len(shown["attempts"])) == ("CANCELLED", 1)
+
+
+@pytest.mark.thorough
+def test_a_run_is_preempted_as_it_handles_its_time_limit(wide_site: Site) -> None:
+    site = wide_site
+    with preempting(site, "GraceTime=0 PreemptMode=REQUEUE"):
+        when = "when: [preempted, time_limit], save_before_end: 30s"
+        run = submit(site, when, *WHOLE, nodes=11, limit="1", steps=80)
+        site.wait_for(run, "attempts/0/stop", timeout=90)
+        preempt(site)
+        site.wait_for(run, "attempts/0/end.json")
+        end = run.record("end.json")
+        assert end["why"] in ("preempted", "time_limit")
+        shown = insist_on_the_whole_curve(site, run, 80)
+    assert len(shown["attempts"]) >= 2  # the next ones are asked to save, too
+    assert steps_of(run, 1)[0] == steps_of(run, 0)[-1] + 1
+
+
+@pytest.mark.thorough
+def test_each_task_of_a_sweep_goes_on_by_itself(wide_site: Site) -> None:
+    """Of two tasks on nodes of their own one loses its node, and the other goes its way."""
+    site = wide_site
+    (site.project / "train.py").write_text(TRAIN)
+    text = JOB.replace("SURVIVE", "when: [node_fail]")
+    for name, value in {"NODES": 1, "LIMIT": 10, "STEPS": 80}.items():
+        text = text.replace(name, str(value), 1)
+    (site.project / "job.yaml").write_text(text + "slurm: {exclusive: true}\n")
+    done = site.hpcrun(
+        "submit", "--json", "./job.yaml", "--set", "sweep={env.STEP: ['0.5', '0.51']}"
+    )
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    runs = [Submitted(run["run_id"], run["job_id"], Path(run["run_dir"])) for run in answer["runs"]]
+    for run in runs:
+        until(functools.partial(steps_of, run, 0), "some steps")
+    lost = nodes_of(runs[0], 0)[0]
+    site.rig.kill_node(lost)
+    try:
+        for run, attempts in zip(runs, (2, 1), strict=True):
+            shown = insist_on_the_whole_curve(site, run, 80)
+            assert len(shown["attempts"]) == attempts
+        assert lost not in nodes_of(runs[0], 1)
+    finally:
+        site.rig.revive_node(lost)
+
+
+def queue(site: Site, run: Submitted, field: str) -> str:
+    """What squeue says of a run's job."""
+    return site.rig.run("squeue", "-h", "-j", run.job_id, "-o", field).stdout.strip()
+
+
+@pytest.mark.thorough
+def test_slurms_daemons_are_restarted_in_the_midst(fresh_root: Path) -> None:
+    """Of a preemption, as the program saves, and of a dead node: no attempt is lost, none is run
+    twice."""
+    rig = Rig(fresh_root, nodes=4, pause=10)
+    rig.start()
+    try:
+        site = Site(rig, rig.shared / "project", {"cache_dir": str(rig.shared / "cache")}).prepare()
+        with preempting(site, "GraceTime=30 PreemptMode=REQUEUE"):
+            run = submit_whole(site, "when: [preempted, node_fail]", nodes=2, steps=80)
+            until(lambda: len(steps_of(run, 0)) >= 6, "some steps")
+            argv = ["sbatch", "-phigh", "-N4", "--exclusive", "-t1", "-o/dev/null"]
+            assert rig.run(*argv, "--wrap", "sleep 1").returncode == 0
+            until(lambda: "PreemptTime=2" in shown(site, run), "the preemption")
+            restart_daemons(rig, 12)
+            site.wait_for(run, "attempts/1/hostfile", timeout=90)
+        end = run.record("end.json")
+        assert (end["why"], end["next"]) == ("preempted", "requeue"), run.log()
+        until(lambda: steps_of(run, 1), "the next attempt")
+        rig.kill_node(nodes_of(run, 1)[1])
+        restart_daemons(rig, 5)
+        state = insist_on_the_whole_curve(site, run, 80)
+        assert (state["job_id"], len(state["attempts"])) == (run.job_id, 3)
+        for attempt in (1, 2):
+            assert steps_of(run, attempt)[0] <= steps_of(run, attempt - 1)[-1] + 1
+    finally:
+        rig.stop()
+
+
+def restart_daemons(rig: Rig, pause: float) -> None:
+    """Stop slurmctld and slurmdbd, and start them again so many seconds later."""
+    rig.stop_controller()
+    rig.stop_accounting()
+    time.sleep(pause)
+    rig.start_accounting()
+    rig.start_controller()
+
+
+def shown(site: Site, run: Submitted) -> str:
+    return site.rig.run("scontrol", "-o", "show", "job", run.job_id).stdout

@@ -1,0 +1,291 @@
+"""Runs that survive what is rare: two faults at once, the same one thirty times, a gang of jobs."""
+
+from __future__ import annotations
+
+import functools
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.rig import Rig
+from tests.cluster.site import Site, Submitted, until
+from tests.cluster.test_survive import (
+    JOB,
+    TRAIN,
+    insist_on_the_whole_curve,
+    preempting,
+    step_in,
+    steps_of,
+    submit,
+)
+from tests.cluster.test_survive_faults import FAULTS, NEEDS, SECRET, nodes_of, queue, submit_whole
+
+# Asked to end, it takes so many seconds to save.
+SLOW = TRAIN.replace(
+    "    if rank == 0 and (asked", '    if asked:\n        time.sleep(int(os.environ["SAVES"]))\n'
+    "    if rank == 0 and (asked",
+)  # fmt: skip
+FORBIDDEN = ("--set", "name=forbidden")  # the site starts it never again
+
+
+def on(*nodes: str) -> tuple[str, ...]:
+    """Options of a run that has these nodes for itself."""
+    return ("--set", "slurm.exclusive=true", "--set", f"slurm.nodelist='{','.join(nodes)}'")
+
+
+def preempt(site: Site, *nodes: str, seconds: int = 1) -> str:
+    """Take some nodes for a time; return the job."""
+    argv = ["sbatch", "--parsable", "-phigh", f"-w{','.join(nodes)}", f"-N{len(nodes)}"]
+    argv += ["--exclusive", "-t1", "-o/dev/null", "--wrap", f"sleep {seconds}"]
+    done = site.rig.run(*argv)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def insist_on_steps(run: Submitted, last: int) -> None:
+    """All were done; an attempt begins behind the checkpoint that it was given."""
+    begun = 0
+    for attempt in sorted(int(path.name) for path in (run.folder / "attempts").iterdir()):
+        steps = steps_of(run, attempt)
+        given = (run.folder / f"attempts/{attempt}/resume").read_text().strip()
+        assert not steps or steps[0] == (step_in(given) if given else 0) + 1
+        assert not steps or steps[0] <= begun + 1, "no step is left out"
+        begun = max([begun, *steps])
+    assert begun == last
+
+
+@pytest.mark.thorough
+def test_all_of_the_grace_is_the_ranks(wide_site: Site) -> None:
+    """They need 50 s of 90 to save, longer than KillWait and torchrun's own patience."""
+    site, nodes = wide_site, wide_site.rig.node_names[:4]
+    with preempting(site, "GraceTime=90 PreemptMode=REQUEUE"):
+        runs = []
+        for launcher, pair in (("srun", nodes[:2]), ("torchrun", nodes[2:])):
+            options = (
+                *on(*pair),
+                "--set",
+                "env.SAVES='50'",
+                "--set",
+                f"launcher={launcher}",
+                *NEEDS,
+            )
+            runs.append(
+                submit(site, "when: [preempted]", *options, nodes=2, train=SLOW, env=SECRET)
+            )
+        for run in runs:
+            until(functools.partial(steps_of, run, 0), "some steps")
+        preempt(site, *nodes)
+        for run in runs:
+            site.wait_for(run, "attempts/0/end.json", timeout=100)
+            end = run.record("end.json")
+            assert end["why"] == "preempted", run.log()
+            assert step_in(end["checkpoint"]) == steps_of(run, 0)[-1], "the save was not cut short"
+            shown = insist_on_the_whole_curve(site, run, 30)
+            assert len(shown["attempts"]) == 2
+            assert steps_of(run, 1)[0] == steps_of(run, 0)[-1] + 1
+            assert not (run.folder / "secrets.env").exists()
+
+
+@pytest.mark.thorough
+def test_a_run_that_is_suspended_for_another_has_one_attempt(fresh_root: Path) -> None:
+    """PreemptMode=SUSPEND: its ranks stand still, for longer than a standstill may last."""
+    settings = {"PreemptMode": "SUSPEND,GANG", "SchedulerTimeSlice": "5"}
+    rig = Rig(fresh_root, accounting=False, settings=settings)
+    rig.start()
+    try:
+        site = Site(rig, rig.shared / "project").prepare()
+        run = submit(site, "when: [preempted, stalled], stalled_after: 10s", nodes=2)
+        until(lambda: len(steps_of(run, 0)) >= 4, "some steps")
+        # (A job that asks for --exclusive would wait for the other's end.)
+        argv = ["sbatch", "-phigh", "-N2", "-n16", "--mem=100", "-t2", "-o/dev/null"]
+        assert rig.run(*argv, "--wrap", "sleep 25").returncode == 0
+        until(lambda: site.status(run)["state"] == "SUSPENDED", "the run to stand still")
+        assert "SUSPENDED" in site.hpcrun("status", run.run_id).stdout
+        time.sleep(1)
+        before = steps_of(run, 0)
+        time.sleep(5)
+        assert steps_of(run, 0) == before
+        shown = insist_on_the_whole_curve(site, run, 30)
+        assert len(shown["attempts"]) == 1
+        assert not (run.folder / "attempts/0/stall.json").exists(), run.log()
+        assert steps_of(run, 0) == list(range(1, 31))
+    finally:
+        rig.stop()
+
+
+@pytest.mark.thorough
+def test_a_run_goes_on_after_a_node_has_booted_anew(wide_site: Site) -> None:
+    """One loses the node of its batch script for a moment, which takes Slurm two minutes to see."""
+    site, rig = wide_site, wide_site.rig
+    runs = [submit_whole(site, "when: [node_fail]", steps=24) for _ in range(2)]
+    for run in runs:
+        until(lambda: len(steps_of(run, 0)) >= 5, "a checkpoint")  # noqa: B023
+    lost = [nodes_of(run, 0)[number] for number, run in enumerate(runs)]
+    for node in lost:
+        rig.reboot_node(node)
+    for number, run in enumerate(runs):
+        shown = insist_on_the_whole_curve(site, run, 24)
+        assert len(shown["attempts"]) == 2
+        assert number == 0 or lost[1] not in nodes_of(run, 1)
+        assert shown["attempts"][0]["end"] is None or run.record("end.json")["why"] == "node_fail"
+        insist_on_steps(run, 24)
+
+
+@pytest.mark.thorough
+def test_two_faults_at_once(wide_site: Site) -> None:
+    """Nodes die together, in a preemption's grace, and while Slurm's daemons are down."""
+    site, rig = wide_site, wide_site.rig
+    when = "when: [preempted, node_fail, stalled]"
+    with preempting(site, "GraceTime=30 PreemptMode=REQUEUE"):
+        train = SLOW.replace("    if asked:", FAULTS + "    if asked:", 1)
+        train = train.replace("step == 6", 'os.environ.get("HOW") and step == 16')
+        runs = {}
+        for name in ("both", "grace", "away", "stalls"):
+            options = ["--set", "slurm.exclusive=true", "--set", "env.SAVES='8'"]
+            options += ["--set", "env.HOW=stall"] * (name == "stalls")
+            runs[name] = submit(site, when, *options, nodes=2, steps=60, train=train)
+        for run in runs.values():
+            until(functools.partial(steps_of, run, 0), "some steps")
+        pairs = {name: nodes_of(run, 0) for name, run in runs.items()}
+        for node in pairs["both"]:
+            rig.kill_node(node)
+        preempt(site, *pairs["grace"])
+        until(lambda: list((runs["grace"].folder / "attempts/0").glob("told-*")), "the grace")
+        rig.kill_node(pairs["grace"][0])
+        rig.stop_controller()
+        rig.stop_accounting()
+        rig.kill_node(pairs["away"][1])
+        try:
+            until(lambda: len(steps_of(runs["stalls"], 0)) >= 15, "the standstill")
+            time.sleep(5)
+            rig.start_accounting()
+            rig.start_controller()
+            for name, run in runs.items():
+                shown = insist_on_the_whole_curve(site, run, 60)
+                # After its own restart 22.05 forgets the GPUs of a job that it starts again: the
+                # attempt ends in its setup, and is tried once more.
+                assert 2 <= len(shown["attempts"]) <= 3, name
+                insist_on_steps(run, 60)
+        finally:
+            rig.clear()
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(900)
+def test_the_same_fault_thirty_times(fresh_root: Path) -> None:
+    rig = Rig(fresh_root, nodes=1, accounting=False, pause=5)
+    rig.start()
+    try:
+        site = Site(rig, rig.shared / "project").prepare()
+        n = 'int(os.environ["HPCRUN_ATTEMPT"])'
+        fault = FAULTS.replace("step == 6", f"step == 4 * {n} + 5").replace(
+            f"{n} == 0", "step < 122"
+        )
+        fault = fault.replace("attempts/0/", "attempts/{os.environ['HPCRUN_ATTEMPT']}/")
+        train = TRAIN.replace("    if asked:", fault + "    if asked:", 1)
+        env = ("--set", "env.STEP='0.02'")
+        run = submit(
+            site,
+            "when: [stalled], max_attempts: 40",
+            *env,
+            *NEEDS,
+            train=train,
+            steps=124,
+            env=SECRET,
+        )
+        done = site.hpcrun("wait", run.run_id, timeout=800)
+        assert done.returncode == 0, done.stdout + done.stderr + run.log()
+        shown = site.status(run)
+        ends = [attempt["end"] for attempt in shown["attempts"]]
+        assert [end["why"] for end in ends] == ["stalled"] * 30 + ["done"]
+        for attempt in range(31):
+            assert (
+                steps_of(run, attempt)
+                == list(range(4 * attempt + 1, 4 * attempt + 6))[: 5 if attempt < 30 else 4]
+            )
+        curve = json.loads(site.hpcrun("parse", "--json", run.run_id).stdout)["runs"][0]
+        assert curve["points"] == 124 and len(curve["resumed"]) == 30
+    finally:
+        rig.stop()
+
+
+def test_a_run_that_its_user_ends_does_not_come_back(wide_site: Site) -> None:
+    """By scancel, which hpcrun does not see: between attempts, in a grace, and in a chain."""
+    site = wide_site
+    how = ("requeued", "grace", "old", "new", "hpcrun")
+    nodes = dict(zip(how, site.rig.node_names, strict=False))
+    with preempting(site, "GraceTime=30 PreemptMode=REQUEUE"):
+        runs = {}
+        for name, node in nodes.items():
+            options = [*on(node), "--set", f"env.SAVES='{5 if name in ('grace', 'old') else 0}'"]
+            options += FORBIDDEN * (name in ("old", "new", "hpcrun"))
+            runs[name] = submit(site, "when: [preempted]", *options, train=SLOW)
+        for run in runs.values():
+            until(functools.partial(steps_of, run, 0), "some steps")
+        blocking = preempt(site, *nodes.values(), seconds=40)
+
+        def scancel(name: str, job_id: str) -> None:
+            assert site.rig.run("scancel", job_id).returncode == 0, name
+
+        for name in ("grace", "old"):
+            site.wait_for(runs[name], "attempts/0/told-0")
+            scancel(name, runs[name].job_id)
+        for name in ("requeued", "new", "hpcrun"):
+            site.wait_for(runs[name], "attempts/0/end.json")
+        for name in ("new", "hpcrun"):
+            until(lambda: next_of(runs[name]) not in (None, "requeue"), "the next job")  # noqa: B023
+        until(lambda: queue(site, runs["requeued"], "%T") == "PENDING", "the queue")
+        scancel("requeued", runs["requeued"].job_id)
+        scancel("new", next_of(runs["new"]))
+        assert site.hpcrun("cancel", runs["hpcrun"].run_id).returncode == 0
+        scancel("blocking", blocking)
+        for name, run in runs.items():
+            done = site.hpcrun("wait", run.run_id, timeout=60)
+            shown = site.status(run)
+            assert (done.returncode, shown["state"], len(shown["attempts"])) == (
+                *(1, "CANCELLED", 1),
+            ), f"{name}: {shown}"
+        time.sleep(1)
+        assert site.rig.run("squeue", "-h", "-pdebug", "-tPD,R").stdout == ""
+
+
+def next_of(run: Submitted) -> Any:
+    """What goes on after a run's first attempt."""
+    return run.record("end.json").get("next")
+
+
+@pytest.mark.thorough
+def test_tasks_of_a_sweep_are_preempted_and_reach_their_limit(wide_site: Site) -> None:
+    """Two of each, where Slurm starts jobs again and where another job goes on."""
+    site = wide_site
+    (site.project / "train.py").write_text(TRAIN)
+    survive = "when: [preempted, time_limit], save_before_end: 30s"
+    text = JOB.replace("SURVIVE", survive) + "slurm: {exclusive: true}\n"
+    for name, value in {"NODES": 1, "LIMIT": 1, "STEPS": 130}.items():
+        text = text.replace(name, str(value), 1)
+    (site.project / "job.yaml").write_text(text)
+    runs: dict[str, Submitted] = {}
+    for prefix, options in (("", ()), ("chained ", FORBIDDEN)):
+        sweep = ("--set", "sweep={env.STEP: ['0.5', '0.51']}")
+        done = site.hpcrun("submit", "--json", "./job.yaml", *sweep, *options)
+        assert done.returncode == 0, done.stderr
+        for name, one in zip(("preempted", "limit"), json.loads(done.stdout)["runs"], strict=True):
+            runs[prefix + name] = Submitted(one["run_id"], one["job_id"], Path(one["run_dir"]))
+    for run in runs.values():
+        until(functools.partial(steps_of, run, 0), "some steps")
+    with preempting(site, "GraceTime=30 PreemptMode=REQUEUE"):
+        preempt(site, *(nodes_of(run, 0)[0] for name, run in runs.items() if "preem" in name))
+        for name, run in runs.items():
+            site.wait_for(run, "attempts/0/end.json", timeout=90)
+            if "chained" in name:
+                until(lambda: next_of(run) not in (None, "requeue"), "the next job")  # noqa: B023
+            end = run.record("end.json")
+            assert end["why"] == ("preempted" if "preem" in name else "time_limit"), name
+            assert (end["next"] == "requeue") is ("chained" not in name), name
+            assert step_in(end["checkpoint"]) == steps_of(run, 0)[-1], name
+        for run in runs.values():
+            insist_on_the_whole_curve(site, run, 130)
+            insist_on_steps(run, 130)

@@ -1,0 +1,147 @@
+"""A run that hangs is noticed, and who holds it up is named; a healthy one is left alone."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from tests.cluster.site import Site, Submitted, until
+
+LIMIT = 10
+# Rank 2 is the first on the second node. All of them print what trainers print.
+SCRIPT = """
+import os, sys, time
+how = sys.argv[1]
+rank = int(os.environ["RANK"])
+
+def hold():
+    time.sleep(600)
+
+def say(*words):
+    if rank == 0:
+        print(*words, flush=True)
+
+if how == "all_reduce":
+    import torch
+    import torch.distributed as dist
+    dist.init_process_group("gloo")
+    tensor = torch.ones(2)
+if how == "compile":
+    time.sleep(25)
+for step in range(1, 200):
+    time.sleep(0.3)
+    if how == "all_reduce":
+        if step == 10 and rank == 2:
+            hold()
+        dist.all_reduce(tensor)
+    elif how == "sleep" or (how == "once" and os.environ["HPCRUN_ATTEMPT"] == "0"):
+        if step == 10 and rank == 2:
+            hold()
+        if step == 10:
+            time.sleep(600)
+    elif how == "evaluate" and step in (20, 40):
+        time.sleep(14)
+    elif how != "suspend" and step == 60:
+        break
+    say(f"step {step}/60 loss {3 / step:.3f}")
+say("done")
+"""
+
+
+def submit(site: Site, how: str, seconds: int = LIMIT, *, when: str = "") -> Submitted:
+    """Submit four ranks on two nodes, with a limit that a test has the time for."""
+    (site.project / "train.py").write_text(SCRIPT)
+    (site.project / "watched.yaml").write_text(
+        "script: train.py\nlauncher: torchrun\n"
+        f"survive: {{when: [{when}], stalled_after: {seconds}s, max_attempts: 2}}\n"
+    )
+    shape = ["--nodes", "2", "--gpus-per-node", "2", "--time", "10"]
+    return site.submit("./watched.yaml", *shape, "--", how)
+
+
+def stall_of(site: Site, run: Submitted) -> Any:
+    if not (run.folder / "attempts/0/stall.json").exists():
+        return None
+    found = site.status(run)["attempts"][0]["stall"]
+    return found if found and found["stacks"] else None
+
+
+def last_written(run: Submitted) -> float:
+    return max(path.stat().st_mtime for path in (run.folder / "logs/0").glob("rank-*.log"))
+
+
+def finish(site: Site, run: Submitted) -> None:
+    assert site.hpcrun("cancel", run.job_id).returncode == 0
+    site.follow(run)
+
+
+@pytest.mark.parametrize("how", ["all_reduce", pytest.param("sleep", marks=pytest.mark.thorough)])
+def test_a_rank_that_hangs_is_named_with_stacks(site: Site, how: str) -> None:
+    run = submit(site, how)
+    until(lambda: "step 9/" in run.log(), "the ninth step")
+    hung = last_written(run)
+    stall = until(lambda: stall_of(site, run), "the stall", timeout=60)
+    found = time.time() - hung
+    host = site.rig.node_names[1]
+    assert found < 2 * LIMIT, stall
+    assert stall["step"] == 9
+    assert (stall["suspect"]["rank"], stall["suspect"]["node"]) == (2, 1), stall
+    assert stall["suspect"]["host"] == host
+    assert sorted(stall["stacks"]) == [f"stacks/rank-{rank}.txt" for rank in range(4)]
+    text = (run.folder / "attempts/0/stacks/rank-2.txt").read_text()
+    assert "hold" in text and "train.py" in text
+    if how == "all_reduce":
+        assert stall["collective"] == {"name": "all_reduce", "seq": None}
+        assert stall["ranks"] == [2]
+        assert "3 of 4 in all_reduce" in stall["suspect"]["why"]
+    shown = site.hpcrun("status", run.job_id).stdout
+    assert "no step for" in shown and f"rank 2 on {host} is at hold (train.py:7)" in shown
+    assert str(run.folder / "attempts/0/stacks") in shown
+    status = site.status(run)
+    assert status["state"] == "RUNNING"
+    assert status["attempts"][0]["stall"]["suspect"]["rank"] == 2
+    top = json.loads(site.hpcrun("top", "--json", "--no-usage", run.job_id).stdout)
+    assert top["jobs"][0]["stall"]["suspect"]["rank"] == 2
+    finish(site, run)
+
+
+def test_a_run_that_hangs_begins_again_where_the_job_asks_for_it(site: Site) -> None:
+    run = submit(site, "once", when="stalled")
+    site.wait_for(run, "attempts/0/end.json", timeout=90)
+    assert run.record("end.json")["why"] == "stalled", run.log()
+    assert stall_of(site, run)["suspect"]["rank"] == 2
+    # It was short and saved nothing: another job goes on, after a pause.
+    until(lambda: str(run.record("end.json")["next"]).isdecimal(), "the job that goes on")
+    site.start_again(run.record("end.json")["next"])
+    done = site.follow(run, timeout=120)
+    assert done.returncode == 0, run.log()
+    status = site.status(run)
+    assert (status["state"], status["step"]) == ("COMPLETED", 59)
+    assert [each["stall"] is None for each in status["attempts"]] == [False, True]
+    assert "is at hold" not in site.hpcrun("status", run.job_id).stdout
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("how", ["evaluate", "compile"])
+def test_a_healthy_run_raises_no_alarm(site: Site, how: str) -> None:
+    # An evaluation takes 14 s, more than ten usual pauses; compiling 25 s, before the first step.
+    run = submit(site, how, LIMIT if how == "compile" else 2 * LIMIT)
+    done = site.follow(run, timeout=170)
+    assert done.returncode == 0, run.log()
+    assert not (run.folder / "attempts/0/stacks").exists(), run.log()
+
+
+def test_a_suspended_job_raises_no_alarm(site: Site) -> None:
+    run = submit(site, "suspend")
+    until(lambda: "step 9/" in run.log(), "the ninth step")
+    assert site.rig.run("scontrol", "suspend", run.job_id).returncode == 0
+    time.sleep(3 * LIMIT)
+    assert not (run.folder / "attempts/0/stacks").exists()
+    assert site.rig.run("scontrol", "resume", run.job_id).returncode == 0
+    until(lambda: "step 30/" in run.log(), "more steps")
+    time.sleep(2)
+    assert not (run.folder / "attempts/0/stacks").exists(), run.log()
+    finish(site, run)

@@ -1,0 +1,191 @@
+"""Jobs that fail for real: status names class, rank and host as soon as they are over."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from typing import Any
+
+import pytest
+
+from tests.cluster.site import Site, Submitted, until
+from tests.cluster.test_logs import sbatch
+from tests.cluster.test_survive import preempt, preempting
+from tests.json_schemas import check_json
+
+# Rank 1 does what it is asked, the others wait for it.
+SCRIPT = """
+import os, resource, signal, socket, sys, time
+how, rank, batch = sys.argv[1], int(os.environ["RANK"]), sys.argv[2]
+for step in range(3):
+    print(f"step {step} loss 2.{step}", flush=True)
+if rank != 1:
+    time.sleep(300)
+if how == "code":
+    raise ValueError("a bad batch")
+if how == "module":
+    import no_such_module
+if how == "file":
+    open("/no/such/data/train.bin")
+if how == "port":
+    first = socket.create_server(("", 0))
+    socket.create_server(("", first.getsockname()[1]))
+if how == "memory":
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+    bytes(2 << 30)
+if how == "killed":
+    os.kill(os.getpid(), signal.SIGKILL)
+if how == "gpu":  # no GPU is here
+    raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 is full")
+if how == "driver":
+    raise RuntimeError("The NVIDIA driver on your system is too old (found version 11040).")
+if how == "disk":
+    with open("/mnt/full/step-1.pt", "wb") as file:
+        file.write(bytes(4 << 20))
+if how == "interface":
+    import torch.distributed
+    os.environ["GLOO_SOCKET_IFNAME"] = "nope0"
+    torch.distributed.init_process_group("gloo", rank=0, world_size=1)
+time.sleep(300)
+"""
+JOB = "script: rank.py\nlauncher: srun\nbatch: {micro_batch_per_gpu: 4}\n"
+# Seconds after the end in which status must have it; the machine of a test may be busy.
+SOON = 5.0
+
+
+def submit(site: Site, how: str, *options: str, script: str = SCRIPT) -> Submitted:
+    """Submit two ranks on one node of which the second fails."""
+    (site.project / "rank.py").write_text(script)
+    (site.project / "jobs").mkdir(exist_ok=True)
+    (site.project / "jobs" / "fails.yaml").write_text(JOB)
+    size = ("--nodes", "1", "--gpus-per-node", "2", "--time", "10")
+    return site.submit("fails", *size, *options, "--", how, "{micro_batch_per_gpu}")
+
+
+def cause_of(site: Site, run: Submitted) -> dict[str, Any]:
+    """Ask for the cause as soon as the run's record of its end is there."""
+    site.wait_for(run, "attempts/0/end.json")
+    begun = time.monotonic()
+    shown = until(lambda: _over(site, run), "the end", timeout=60)
+    assert time.monotonic() - begun < 4 * SOON
+    return dict(shown["diagnosis"]["cause"] or {})
+
+
+def _over(site: Site, run: Submitted) -> dict[str, Any] | None:
+    shown = site.status(run)
+    return shown if shown["final"] else None
+
+
+def insist(site: Site, run: Submitted, wanted: str) -> None:
+    """Insist on the class, the rank and the host of a failure."""
+    cause, host = cause_of(site, run), run.record("begin.json")["host"]
+    assert (cause.get("class"), cause.get("rank"), cause.get("host")) == (wanted, 1, host), cause
+
+
+def test_status_names_what_failed(site: Site) -> None:
+    wanted = {
+        "code": "code_error",
+        "module": "import",
+        "file": "missing_file",
+        "port": "port",
+        "memory": "oom_host",
+        "killed": "oom_host",
+        "gpu": "oom_gpu",
+        "driver": "driver",
+    }
+    runs = {how: submit(site, how) for how in wanted}
+    for how, run in runs.items():
+        insist(site, run, wanted[how])
+    # The same sentence everywhere, and the line that shows it.
+    run = runs["code"]
+    answer = json.loads(site.hpcrun("why", "--json", run.job_id).stdout)
+    check_json("why", answer)
+    cause = answer["runs"][0]["cause"]
+    assert cause["file"] == str(run.folder / "logs/0/rank-1.log")
+    line = (run.folder / "logs/0/rank-1.log").read_text().split("\n")[cause["line"] - 1]
+    assert line == "ValueError: a bad batch"
+    sentence = "the program stopped with ValueError: a bad batch"
+    assert sentence in site.hpcrun("why", run.run_id).stdout
+    assert sentence in site.hpcrun("status", run.run_id).stdout
+    assert sentence in site.hpcrun("wait", run.run_id).stdout
+    assert sentence in site.hpcrun("logs", "-f", run.run_id).stderr
+    # What it advises is what resubmit takes.
+    fix = json.loads(site.hpcrun("why", "--json", runs["gpu"].job_id).stdout)["runs"][0]["fixes"][0]
+    words = shlex.split(fix, comments=True)
+    assert words[:3] == ["hpcrun", "resubmit", runs["gpu"].job_id]
+    again = site.hpcrun(*words[1:], "--dry-run", "--json")
+    assert again.returncode == 0, again.stderr
+    plan = json.loads(json.loads(again.stdout)["plan.json"])
+    assert (plan["micro_batch_per_gpu"], plan["gradient_accumulation_steps"]) == (2, 2)
+
+
+def test_a_job_by_hand_and_one_that_ended_well(site: Site) -> None:
+    job = sbatch(site, "echo step 1; no_such_program --x; exit 127", "--error=%j.err")
+    well = sbatch(site, "echo 'OSError: [Errno 28] No space left on device'")
+    site.hpcrun("wait", job, well, timeout=60)
+    answer = json.loads(site.hpcrun("why", "--json", job).stdout)["runs"][0]
+    assert (answer["cause"]["class"], answer["cause"]["line"]) == ("missing_file", 1)
+    assert answer["cause"]["file"].endswith(f"{job}.err")
+    answer = json.loads(site.hpcrun("why", "--json", well).stdout)["runs"][0]
+    assert (answer["cause"], answer["verdict"]) == (None, None)
+
+
+@pytest.mark.thorough
+def test_a_full_disk(site: Site) -> None:
+    node, full = site.rig.node_names[0], str(site.rig.shared / "full")
+    (site.rig.shared / "full").mkdir(exist_ok=True)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "small", full]
+    assert site.rig.on_node(node, mount).returncode == 0
+    try:
+        script, there = SCRIPT.replace("/mnt/full", full), f"slurm.nodelist={node}"
+        insist(site, submit(site, "disk", "--set", there, script=script), "disk")
+    finally:
+        site.rig.on_node(node, ["umount", full])
+
+
+@pytest.mark.thorough
+def test_a_missing_interface(site: Site) -> None:
+    insist(site, submit(site, "interface"), "nccl")
+
+
+@pytest.mark.thorough
+def test_the_time_limit(site: Site) -> None:
+    run = submit(site, "sleep", "--time", "1")
+    assert site.hpcrun("wait", run.run_id, timeout=170).returncode == 1
+    assert cause_of(site, run)["class"] == "time_limit"
+    fix = site.status(run)["diagnosis"]["fixes"][0]
+    assert fix.startswith(f"hpcrun resubmit {run.job_id} --time 0:02:00")
+
+
+@pytest.mark.thorough
+def test_a_preemption(site: Site) -> None:
+    with preempting(site, "GraceTime=0 PreemptMode=CANCEL"):
+        run = submit(site, "sleep")
+        site.wait_for(run, "attempts/0/launched")
+        preempt(site)
+        assert site.hpcrun("wait", run.run_id, timeout=90).returncode == 1
+        assert cause_of(site, run)["class"] == "preempted"
+
+
+@pytest.mark.thorough
+def test_a_dead_node(site: Site) -> None:
+    run = submit(site, "sleep")
+    site.wait_for(run, "attempts/0/launched")
+    host = run.record("begin.json")["host"]
+    site.rig.kill_node(host)
+    try:
+        site.hpcrun("wait", run.run_id, timeout=170)
+        cause = site.status(run)["diagnosis"]["cause"]
+        assert cause["class"] == "node_fail"
+    finally:
+        site.rig.revive_node(host)
+
+
+@pytest.mark.thorough
+def test_a_run_that_stands_still(site: Site) -> None:
+    own = ("--set", "survive.when=[stalled]", "--set", "survive.stalled_after=30s")
+    run = submit(site, "sleep", *own, "--set", "survive.max_attempts=1")
+    assert site.hpcrun("wait", run.run_id, timeout=170).returncode == 1
+    cause = cause_of(site, run)
+    assert cause["id"] == "stalled", cause

@@ -1,0 +1,221 @@
+"""Which of all that a job's logs and records say is its cause."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from hpcrun.diagnose.judge import Evidence, Job, Records, diagnose
+from tests.diagnose.logs import OOM, STEPS, judge, read, told, traceback
+
+CHILD = (
+    "E0101 12:00:00.000000 42 torch/distributed/elastic/multiprocessing/api.py:869] failed "
+    "(exitcode: 1) local_rank: 0 (pid: 4242) of binary: /usr/bin/python\n"
+    + traceback("torch.distributed.elastic.multiprocessing.errors.ChildFailedError:", at="torchrun")
+)
+LINES = STEPS.count("\n")
+
+
+# ---- forms of lines
+
+
+@pytest.mark.parametrize(
+    ("prefix", "rank"),
+    [
+        ("", None),
+        ("[rank3]: ", 3),
+        ("[default3]:", 3),
+        ("3: ", 3),
+        ("[1,3]<stderr>:", 3),
+        ("[node1:3] ", 3),
+        ("node1: ", None),
+        ("2026-11-20 08:00:00,123 ERROR ", None),
+        ("2026-11-20T08:00:00.123456789Z stderr F ", None),
+        ("[2026-11-20 08:00:00] [rank3]: ", 3),
+        ("(RayTrainWorker pid=4242, ip=10.0.0.2) ", None),
+        ("\x1b[36m(TaskRunner pid=4242)\x1b[0m ", None),
+    ],
+)
+def test_prefixes(prefix: str, rank: int | None) -> None:
+    text = STEPS + traceback("ValueError: no such optimizer", prefix)
+    assert told(text) == ("code_error", "code_error", LINES + 4, rank)
+
+
+def test_a_bar_before_the_traceback() -> None:
+    bar = "".join(f"\r {n}%|#  | {n}/100 [00:01<00:20, 4.70it/s]" for n in range(40))
+    text = f"start\n{bar}{traceback('KeyError: 3')}"
+    assert told(text) == ("code_error", "code_error", 5, None)
+
+
+def test_a_box_of_rich() -> None:
+    text = "╭──── Traceback (most recent call last) ────╮\n│ train.py:3 in main │\n╰────╯\n"
+    assert told(f"{text}ValueError: no\n")[::2] == ("code_error", 4)
+
+
+def test_a_line_of_json() -> None:
+    line = {"level": "error", "exc_info": traceback("FileNotFoundError: [Errno 2] /data/x")}
+    assert told(f"{json.dumps(line)}\n")[:3] == ("no_file", "missing_file", 1)
+
+
+def test_ranks_that_are_interleaved() -> None:
+    one = traceback("ValueError: no", "[rank1]: ").splitlines()
+    two = traceback(OOM, "[rank0]: ").splitlines()
+    text = "".join(f"{a}\n{b}\n" for a, b in zip(one, two, strict=True))
+    assert told(text) == ("cuda_oom", "oom_gpu", 8, 0)
+
+
+def test_a_traceback_that_is_cut_off() -> None:
+    text = traceback("x").partition("\nx")[0]
+    assert told(text)[:2] == ("code_error", "code_error")
+
+
+def test_frames_are_no_evidence() -> None:
+    # The line of code in the traceback names a port.
+    assert told(traceback("ValueError: no"))[0] == "code_error"
+
+
+@pytest.mark.parametrize("block", [60, 200, 1 << 20])
+def test_lines_are_counted_whatever_the_blocks(block: int) -> None:
+    found = read(STEPS + "a\rb\n" + traceback(OOM) + STEPS[:50], block=block)
+    assert [event.line for event in found.events] == [LINES + 5]
+
+
+# ---- root before symptom
+
+
+def test_launchers_are_symptoms() -> None:
+    text = STEPS + traceback(OOM) + CHILD
+    text += "srun: error: node1: task 0: Exited with exit code 1\n"
+    text += "slurmstepd: error: *** STEP 1.0 ON node1 CANCELLED AT 2026-11-20T08:00:03 ***\n"
+    assert told(text)[0] == "cuda_oom"
+    assert told(CHILD + traceback(OOM))[0] == "cuda_oom"
+
+
+def test_a_watchdog_is_a_symptom_of_a_crash() -> None:
+    watchdog = (
+        "[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=24, "
+        "OpType=ALLREDUCE) ran for 600083 milliseconds before timing out.\n"
+    )
+    assert told(watchdog)[:2] == ("nccl_watchdog", "nccl")
+    assert told(watchdog, STEPS + traceback("KeyError: 'x'"))[0] == "code_error"
+
+
+def test_the_rank_that_the_others_waited_for() -> None:
+    line = "[Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=24)\n"
+    logs = [read("".join(f"[rank{rank}]: {line.format(rank)}" for rank in (1, 2, 3)))]
+    cause = diagnose(Evidence(logs=logs, ranks=range(4))).cause
+    assert cause is not None and cause.title.endswith("have waited for rank 0")
+    cause = diagnose(Evidence(logs=logs, ranks=range(1, 4))).cause
+    assert cause is not None and "waited for" not in cause.title
+
+
+def test_the_rank_that_failed_first_counts() -> None:
+    text = traceback("ValueError: a", "[rank0]: ") + traceback("ValueError: b", "[rank2]: ")
+    assert told(text)[3] == 0
+    failed = Records(state="FAILED", why="error", rank=2, host="n2")
+    cause = judge(text, records=failed).cause
+    assert cause is not None and (cause.rank, cause.host, cause.line) == (2, "n2", 8)
+
+
+def test_of_a_chain_what_a_rule_knows_or_the_last() -> None:
+    link = "\nDuring handling of the above exception, another exception occurred:\n\n"
+    known = traceback("OSError: [Errno 28] No space left on device")
+    other = traceback("RuntimeError: could not save")
+    assert told(known + link + other)[::2] == ("enospc", 4)
+    assert told(traceback("KeyError: 'x'") + link + other)[::2] == ("code_error", 11)
+
+
+def test_the_last_of_several_launches() -> None:
+    text = STEPS + traceback("ValueError: first") + STEPS + traceback(OOM)
+    found = judge(text)
+    assert found.cause is not None and found.cause.id == "cuda_oom"
+    assert [each.id for each in found.also] == ["code_error"]
+
+
+def test_what_was_survived_is_no_cause() -> None:
+    assert told(traceback(OOM) + STEPS) == ("", "", None, None)
+    caught = traceback(OOM).replace("<module>", "step")
+    assert told(caught + "Training complete\n")[0] == ""
+    # A batch script says so after a crash, too.
+    assert told(traceback(OOM) + "Training complete\n")[0] == "cuda_oom"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "UserWarning: libnuma.so: cannot open shared object file",
+        "[W312 15:17:01.881960845 TCPStore.cpp:125] recvValue failed: Connection reset by peer",
+        "Exception ignored in: <function X.__del__>\n" + traceback("AttributeError: no"),
+        "node1:8:99 [0] NCCL INFO Call to connect returned Connection refused, retrying",
+        "OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536",
+    ],
+)
+def test_warnings_are_no_cause(line: str) -> None:
+    assert told(f"{STEPS}{line}\n")[0] == ""
+
+
+def test_complaints_at_the_exit_are_no_cause() -> None:
+    thread = "Exception in thread Thread-2:\n" + traceback("ValueError: gone")
+    assert told(f"{STEPS}{{'train_runtime': 12.5}}\n{thread}")[0] == ""
+    assert told(f"{STEPS}{thread}")[0] != ""
+
+
+# ---- the records
+
+
+def test_a_run_that_ended_well_has_no_cause() -> None:
+    found = judge(traceback(OOM), records=Records(state="COMPLETED", exit_code=0))
+    assert (found.verdict, found.cause, found.also, found.fixes) == (None, None, [], [])
+
+
+@pytest.mark.parametrize(
+    ("records", "wanted"),
+    [
+        (Records(state="TIMEOUT"), "time_limit"),
+        (Records(state="FAILED", why="time_limit"), "time_limit"),
+        (Records(state="PREEMPTED", why="preempted"), "preempted"),
+        (Records(state="NODE_FAIL"), "node_fail"),
+        (Records(state="CANCELLED", why="cancelled"), "cancelled"),
+        (Records(state="OUT_OF_MEMORY", rank=1, host="n1"), "oom_host"),
+        (Records(state="FAILED", unfit="2 of 8 GPUs", host="n1"), "node_fail"),
+        (Records(state="FAILED", why="stalled", stalled="rank 2 is in load"), "other"),
+        (Records(state="FAILED", exit_code=137, signal=9, rank=1, host="n1"), "oom_host"),
+        (Records(state="FAILED", exit_code=3, rank=1, host="n1"), "other"),
+    ],
+)
+def test_records_without_a_word_in_the_log(records: Records, wanted: str) -> None:
+    cause = judge(STEPS, records=records).cause
+    assert cause is not None and cause.cls == wanted
+    assert cause.title
+
+
+def test_a_run_that_gave_up_says_why() -> None:
+    cause = judge(STEPS, records=Records(state="TIMEOUT", gave_up="it saved nothing new")).cause
+    assert cause is not None and cause.title.endswith("; it saved nothing new")
+
+
+def test_a_crash_before_the_time_limit() -> None:
+    end = "slurmstepd: error: *** JOB 1 ON n1 CANCELLED AT 2026-11-20T08:00:03 DUE TO TIME LIMIT\n"
+    timeout = Records(state="TIMEOUT")
+    assert told(STEPS + end, records=timeout)[:3] == ("time_limit", "time_limit", LINES + 1)
+    assert told(STEPS + traceback("KeyError: 1") + end, records=timeout)[0] == "code_error"
+    assert told(traceback("KeyError: 1") + STEPS + end, records=timeout)[0] == "time_limit"
+
+
+# ---- fixes
+
+
+def test_fixes_have_the_jobs_own_numbers() -> None:
+    job = Job(word="4711", is_run=True, micro_batch=4, accumulation=2, memory_mib=1000, limit=3600)
+    fixes = judge(traceback(OOM), job=job).fixes
+    assert fixes[0].startswith(
+        "hpcrun resubmit 4711 --set batch.micro_batch_per_gpu=2 "
+        "--set batch.gradient_accumulation_steps=4"
+    )
+    memory = judge(records=Records(state="OUT_OF_MEMORY"), job=job).fixes[0]
+    assert memory == "hpcrun resubmit 4711 --set resources.memory_per_node=2000M"
+    time = judge(records=Records(state="TIMEOUT"), job=job).fixes[0]
+    assert time.partition("  #")[0] == "hpcrun resubmit 4711 --time 2:00:00"
+    # A log alone is no job that verbs could name.
+    assert not any("JOB" in fix for fix in judge(traceback("ValueError: no")).fixes)

@@ -1,0 +1,47 @@
+"""Every rule matches its example, which the reading does not miss, and not its look-alike."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from hpcrun.diagnose.reading import clean
+from hpcrun.diagnose.rule import HINT, Rule
+from hpcrun.diagnose.rules import BY_ID, CODE_ERROR, RULES, WORDS, compiled, match
+from tests.diagnose.logs import read
+
+EACH = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+
+
+@EACH
+def test_the_example_matches(rule: Rule) -> None:
+    found = match(clean(rule.example)[0])
+    assert found is not None and found[0] is rule
+
+
+@EACH
+def test_the_look_alike_does_not(rule: Rule) -> None:
+    assert not compiled(rule.id).search(clean(rule.unlike)[0])
+
+
+@EACH
+def test_the_reading_finds_the_example(rule: Rule) -> None:
+    assert WORDS.search(rule.example.encode())
+    found = read(f"one\n{rule.example}\nthree\n")
+    events = found.hints if rule.kind == HINT else [*found.events, *found.hints]
+    assert [(event.rule.id, event.line) for event in events] == [(rule.id, 2)]
+
+
+@EACH
+def test_a_rule_is_whole(rule: Rule) -> None:
+    assert rule.source and rule.title and not rule.title.endswith(".")
+    assert any(needle in rule.example for needle in rule.needles)
+    assert all(fix and not fix.endswith(".") for fix in rule.fixes)
+
+
+def test_an_id_is_given_once() -> None:
+    assert Counter(rule.id for rule in RULES).most_common(1)[0][1] == 1
+    assert len(BY_ID) == len(RULES) + 1
+    assert compiled(CODE_ERROR.id).search(CODE_ERROR.example)
+    assert not compiled(CODE_ERROR.id).search(CODE_ERROR.unlike)

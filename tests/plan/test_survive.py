@@ -1,0 +1,126 @@
+"""What a job says about going on, as sbatch's options and the program's words."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpcrun.assets import open_templates
+from hpcrun.errors import SpecError
+from hpcrun.plan.types import Plan
+from hpcrun.render.files import render_files
+from tests.plan import making
+
+JOB = "script: a.py\n"
+
+
+def options(made: Plan) -> dict[str, str | None]:
+    """The sbatch options that are about going on."""
+    return {k: v for k, v in made.directives if k in ("requeue", "no-requeue", "signal")}
+
+
+def test_a_job_that_does_not_ask_never_starts_again() -> None:
+    made = making.plan(JOB)
+    assert options(made) == {"no-requeue": None}
+    assert (made.survive.when, made.survive.max_attempts, made.survive.warned) == ([], 1, None)
+
+
+def test_what_it_goes_on_after() -> None:
+    made = making.plan(JOB + "survive: {when: [preempted, node_fail, preempted]}")
+    assert options(made) == {"requeue": None}
+    assert made.survive.when == ["preempted", "node_fail"]
+    assert made.survive.max_attempts == 20
+
+
+@pytest.mark.parametrize(
+    ("survive", "signal", "saves"),
+    [
+        ("when: [time_limit]", "B:USR1@60", False),
+        ("when: [time_limit], save_before_end: 5m", "B:USR1@300", True),
+        ("when: [time_limit], save_before_end: 10s", "B:USR1@60", True),
+        ("save_before_end: 90s", "B:USR1@90", True),
+    ],
+)
+def test_the_warning_before_the_limit(survive: str, signal: str, saves: bool) -> None:
+    made = making.plan(f"{JOB}survive: {{{survive}}}")
+    assert options(made)["signal"] == signal
+    assert made.survive.saves is saves
+    # Slurm itself starts a job again after a preemption and a node's failure alone.
+    assert "no-requeue" in options(made)
+
+
+def test_how_long_it_may_stand_still() -> None:
+    def line(text: str) -> list[str]:
+        files = {
+            one.name: one.text for one in render_files(making.plan(text), open_templates(None))
+        }
+        head = files["job.sbatch"].partition('"${1-}" = body')[0]
+        return [each for each in head.splitlines() if "STALLED_AFTER" in each]
+
+    assert line(JOB) == []
+    # Above the line at which the script becomes the harness, which looks at the logs.
+    found = line(JOB + "survive: {stalled_after: 30m}")
+    assert found == ["export HPCRUN_STALLED_AFTER=1800 # seconds without a step"]
+
+
+def test_slurms_own_requeue_is_what_slurm_does_by_itself() -> None:
+    made = making.plan(JOB + "slurm: {requeue: true}")
+    assert options(made) == {"requeue": None}
+    assert made.survive.when == ["preempted", "node_fail"]
+    assert making.plan(JOB, "slurm: {requeue: true}").survive.when == ["preempted", "node_fail"]
+
+
+def test_both_at_once_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"no-requeue: survive\.when has preempted: take one"):
+        making.plan(JOB + "survive: {when: [preempted]}\nslurm: {no-requeue: true}")
+
+
+def test_where_it_saves_and_how_it_resumes() -> None:
+    made = making.plan(JOB + 'checkpoint: {resume: "--resume {resume}"}')
+    assert made.survive.resume == ["--resume", "${HPCRUN_RESUME}"]
+    assert made.checkpoint_dir == f"{made.run_dir}/checkpoints"
+    inside = making.plan(JOB + "checkpoint: {dir: out/ckpt}")
+    assert inside.checkpoint_dir == f"{inside.run_dir}/out/ckpt"
+    assert making.plan(JOB + "checkpoint: {dir: /s/me}").checkpoint_dir == "/s/me"
+
+
+@pytest.mark.parametrize(
+    ("resume", "message"),
+    [
+        ("--resume", "is missing in it, the checkpoint to go on from"),
+        ("--resume '{resume}", "No closing quotation"),
+        ("--from {resum} {resume}", "did you mean {resume}"),
+    ],
+)
+def test_words_that_cannot_be(resume: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        making.plan(f'{JOB}checkpoint: {{resume: "{resume}"}}')
+
+
+@pytest.mark.parametrize("survive", ["", "survive: {when: [preempted]}\n"])
+def test_which_checkpoints_stay_is_known_to_every_run(survive: str) -> None:
+    made = making.plan(f"{JOB}{survive}checkpoint: {{keep: 3, marker: it's whole}}")
+    script = next(
+        file.text for file in render_files(made, open_templates(None)) if file.name == "job.sbatch"
+    )
+    head = script.partition('[ "${1-}" = body ]')[0]
+    assert f"\nexport HPCRUN_CHECKPOINT_DIR={made.checkpoint_dir} HPCRUN_WORLD_SIZE=" in head
+    assert "\nexport HPCRUN_CHECKPOINT_KEEP=3\n" in head
+    assert "\nexport HPCRUN_CHECKPOINT_MARKER='it'\\''s whole'\n" in head
+
+
+@pytest.mark.parametrize("wrong", ["keep: 0", "marker: a/b", "marker: ''"])
+def test_what_is_no_number_or_no_name(wrong: str) -> None:
+    with pytest.raises(SpecError, match=r"checkpoint\.(keep|marker)"):
+        making.plan(f"{JOB}checkpoint: {{{wrong}}}")
+
+
+def test_spare_nodes_are_asked_for_and_paid_for() -> None:
+    survive = (
+        "survive: {when: [node_fail], spare_nodes: 1}\nresources: {nodes: 2, gpus_per_node: 1}"
+    )
+    made = making.plan(JOB + survive)
+    given = dict(made.directives)
+    assert (given["nodes"], given["no-kill"], made.nodes, made.world_size) == ("3", None, 2, 2)
+    assert any("bills, 3 nodes for 2: 50 % more" in note for note in made.notes)
+    with pytest.raises(SpecError, match=r"spare_nodes: nothing uses them: survive\.when needs"):
+        making.plan(JOB + survive.replace("node_fail", "preempted"))

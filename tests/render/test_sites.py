@@ -1,0 +1,161 @@
+"""The profiles that ship: every preset renders there, and as the site's own documentation asks."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from hpcrun.assets import open_templates, shipped
+from hpcrun.plan.build import build_plan
+from hpcrun.render.files import render_files
+from hpcrun.spec.job import Cluster
+from hpcrun.spec.load import load_cluster, load_job
+from tests.needs import require_command
+from tests.plan.making import PLACE
+from tests.source import ROOT
+
+SITES = {file.stem: file for file in sorted(shipped("sites").glob("*.yaml"))}
+PRESETS = {file.stem: file for file in sorted(shipped("jobs").glob("*.yaml"))}
+FOUR, EIGHT = "zero2-8gpu-2node", "zero3-16gpu-2node"
+
+CSC = "https://docs.csc.fi/support/tutorials/ml-multi/"
+CSCS = "https://docs.cscs.ch/software/communication/nccl/"
+IDRIS = "http://www.idris.fr/en/docs/jean-zay/slurm/slurm_partitions_gpu"
+ISAMBARD = "https://docs.isambard.ac.uk/user-documentation/guides/example-data/nccl/env_vars.sh"
+JSC = (
+    "https://github.com/HelmholtzAI-FZJ/"
+    "2025-12-course-Bringing-Deep-Learning-Workloads-to-JSC-supercomputers"
+)
+LUMI = "https://docs.lumi-supercomputer.eu/runjobs/scheduled-jobs/lumig-job/"
+OLCF = "https://docs.olcf.ornl.gov/software/analytics/pytorch_frontier.html"
+TACC = "https://docs.tacc.utexas.edu/hpc/stampede3/"
+TOOLKIT = (
+    "https://github.com/GoogleCloudPlatform/cluster-toolkit/tree/main/examples/machine-learning/"
+)
+
+# Site, preset, what its documentation asks for as it stands in the files (a "!": what must not),
+# and where it says so.
+FACTS = [
+    ("lumi-g", EIGHT, "#SBATCH --partition=standard-g", LUMI),
+    ("lumi-g", EIGHT, "#SBATCH --gpus-per-node=8", LUMI),
+    ("lumi-g", EIGHT, "#SBATCH --cpus-per-task=56", CSC),
+    ("lumi-g", EIGHT, "NCCL_NET_GDR_LEVEL:-PHB", CSCS),
+    ("lumi-g", EIGHT, 'MIOPEN_USER_DB_PATH="$HPCRUN_LOCAL_DIR"', OLCF),
+    ("frontier", EIGHT, "#SBATCH --network=disable_rdzv_get", OLCF),
+    ("frontier", EIGHT, "load_module rccl-net-plugin", OLCF),
+    ("frontier", EIGHT, "export FI_CXI_RDZV_PROTO=alt_read", OLCF),
+    ("frontier", EIGHT, "#SBATCH --cpus-per-task=56", OLCF),
+    ("frontier", EIGHT, 'MIOPEN_CUSTOM_CACHE_DIR="$HPCRUN_LOCAL_DIR"', OLCF),
+    ("alps", FOUR, 'NCCL_NET="${NCCL_NET:-AWS Libfabric}"', CSCS),
+    ("alps", FOUR, "NCCL_NET_GDR_LEVEL:-PHB", CSCS),
+    ("alps", FOUR, "NCCL_PROTO='^LL128'", CSCS),
+    ("alps", FOUR, "FI_CXI_DEFAULT_TX_SIZE:-16384", CSCS),
+    ("alps", FOUR, "MPICH_GPU_SUPPORT_ENABLED=0", CSCS),
+    ("isambard-ai", FOUR, "NCCL_NET_GDR_LEVEL:-PHB", ISAMBARD),
+    ("isambard-ai", FOUR, "FI_CXI_RX_MATCH_MODE:-hybrid", ISAMBARD),
+    ("isambard-ai", FOUR, "FI_CXI_RDZV_PROTO=alt_read", ISAMBARD),
+    ("isambard-ai", FOUR, "FI_CXI_DEFAULT_TX_SIZE=2048", ISAMBARD),
+    ("juwels-booster", FOUR, "CUDA_VISIBLE_DEVICES=0,1,2,3", JSC),
+    ("juwels-booster", FOUR, "--cpu-bind=none", JSC),
+    ("juwels-booster", FOUR, "#SBATCH --cpus-per-task=48", JSC),
+    ("juwels-booster", FOUR, "HF_DATASETS_OFFLINE=1", JSC),
+    ("jean-zay", FOUR, "#SBATCH --hint=nomultithread", IDRIS),
+    ("jean-zay", FOUR, "#SBATCH --cpus-per-task=40", IDRIS),
+    ("jean-zay", FOUR, "!#SBATCH --mem", IDRIS),
+    (
+        "leonardo",
+        FOUR,
+        "#SBATCH --partition=boost_usr_prod",
+        "https://docs.hpc.cineca.it/hpc/leonardo.html",
+    ),
+    (
+        "leonardo",
+        FOUR,
+        "#SBATCH --cpus-per-task=32",
+        "https://docs.hpc.cineca.it/hpc/leonardo.html",
+    ),
+    ("perlmutter", FOUR, "#SBATCH --constraint=gpu", "https://docs.nersc.gov/jobs/policy/"),
+    ("perlmutter", FOUR, "#SBATCH --qos=regular", "https://docs.nersc.gov/jobs/policy/"),
+    ("perlmutter", FOUR, "!#SBATCH --partition", "https://docs.nersc.gov/jobs/policy/"),
+    ("mahti", FOUR, "#SBATCH --partition=gpumedium", CSC),
+    ("mahti", FOUR, "#SBATCH --cpus-per-task=128", CSC),
+    ("puhti", FOUR, "#SBATCH --cpus-per-task=40", CSC),
+    ("puhti", FOUR, "#SBATCH --mem=327680M", CSC),
+    ("roihu", FOUR, "#SBATCH --cpus-per-task=288", CSC),
+    ("stampede3", FOUR, "#SBATCH --partition=h100", TACC),
+    ("stampede3", FOUR, "!#SBATCH --gres", TACC),
+    ("stampede3", FOUR, "!#SBATCH --mem", TACC),
+    ("gcp-a3-mega", EIGHT, "NCCL_NET:-FasTrak", f"{TOOLKIT}a3-megagpu-8g/nccl-tests"),
+    ("gcp-a3-mega", EIGHT, "nccl-env-profile.sh", f"{TOOLKIT}a3-megagpu-8g/nccl-tests"),
+    ("gcp-a3-mega", EIGHT, "NCCL_SOCKET_IFNAME=enp0s12", f"{TOOLKIT}a3-megagpu-8g/nccl-tests"),
+    ("gcp-a3-mega", EIGHT, "#SBATCH --mem=0", f"{TOOLKIT}a3-megagpu-8g/nccl-tests"),
+    ("gcp-a3-ultra", EIGHT, "NCCL_NET:-gIB", f"{TOOLKIT}a3-ultragpu-8g/nccl-tests"),
+    ("gcp-a3-ultra", EIGHT, "set_nccl_env.sh", f"{TOOLKIT}a3-ultragpu-8g/nccl-tests"),
+    (
+        *("aws-p5", EIGHT, 'NCCL_NET="${NCCL_NET:-AWS Libfabric}"'),
+        "https://github.com/aws/aws-ofi-nccl/blob/master/doc/efa-env-var.md",
+    ),
+    (
+        *("aws-p5", EIGHT, "!FI_EFA_USE_DEVICE_RDMA"),
+        "https://github.com/aws/aws-ofi-nccl/blob/master/doc/efa-env-var.md",
+    ),
+]
+
+
+def profile(site: str) -> Cluster:
+    return load_cluster(SITES[site].read_text(), source=f"{site}.yaml")
+
+
+@cache
+def rendered(site: str, preset: str) -> dict[str, str]:
+    def resolve(name: str) -> tuple[str, str]:
+        return PRESETS[name].read_text(), f"{name}.yaml"
+
+    spec = load_job(PRESETS[preset].read_text(), source=preset, resolve=resolve)
+    if spec.sweep:
+        spec = load_job("extends: single-gpu", source=preset, resolve=resolve)
+    files = render_files(build_plan(spec, profile(site), PLACE), open_templates(None))
+    return {file.name: file.text for file in files}
+
+
+@pytest.mark.parametrize(("site", "preset", "wanted", "source"), FACTS)
+def test_what_a_sites_documentation_asks_for_is_there(
+    site: str, preset: str, wanted: str, source: str
+) -> None:
+    files = rendered(site, preset)
+    text = files["job.sbatch"] + files["node.sh"]
+    absent = wanted.startswith("!")
+    assert (wanted.removeprefix("!") in text) != absent, source
+
+
+def test_every_profile_says_where_it_is_from_and_is_documented() -> None:
+    documented = (ROOT / "docs" / "sites.md").read_text()
+    for site, file in SITES.items():
+        text = file.read_text()
+        assert re.search(r"Read on \d{4}-\d\d-\d\d, never run there:\n#   https?://", text), site
+        assert profile(site).name == site
+        assert f"`{site}`" in documented, site
+        assert all(len(line) <= 100 or "https:" in line for line in text.splitlines()), site
+    assert {row[0] for row in FACTS} == SITES.keys() and len(SITES) > 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("site", SITES)
+def test_every_preset_is_a_tidy_script_on_every_site(site: str, tmp_path: Path) -> None:
+    """The files of several sites are alike: shellcheck takes them together, in a second."""
+    require_command("shellcheck")
+    paths = []
+    for preset in PRESETS:
+        for name, text in rendered(site, preset).items():
+            if name in ("job.sbatch", "node.sh"):
+                path = tmp_path / f"{preset}-{name}"
+                path.write_text(text)
+                paths.append(str(path))
+    # Not the site's own files, which are not here.
+    argv = ["shellcheck", "--shell=bash", "--exclude=SC1091", *paths]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[:2000]

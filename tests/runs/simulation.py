@@ -1,0 +1,244 @@
+"""A cluster that fails at random, to see what becomes of runs: pure, and the same for each seed.
+
+    python -m tests.runs.simulation
+
+Each run has a number of hours to train. It is preempted, reaches its time limit, loses nodes,
+stands still, fails in its setup; checkpoints are damaged; some programs have an error at a step.
+Its attempts end and go on by the tables of hpcrun.runs.ends, or as those of a naive job that is
+requeued after whatever ended it, from the newest file that looks like a checkpoint.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from hpcrun.runs.ends import ENDURED, IDLE, Why, goes_on, pause_before, why_ended
+
+HOUR = 3600.0
+MAX_ATTEMPTS = 20
+# What nobody stops goes on until here.
+NAIVE_ATTEMPTS = 50
+# How long a run stands still until that is noticed.
+NOTICED = 600.0
+Event = Literal["done", "preempted", "limit", "node", "stall", "error", "memory", "setup", "damage"]
+
+
+@dataclass(frozen=True)
+class World:
+    """How a run is, and what befalls it. Times in seconds; rates are per hour.
+
+    ``bug``: after so much work the program fails, each time, for want of memory or otherwise.
+    """
+
+    work: float
+    limit: float
+    save_every: float
+    save_cost: float
+    start: float
+    grace: float
+    preempted: float
+    node: float
+    stall: float
+    setup: float = 0.01
+    damaged: float = 0.02
+    bug: float | None = None
+    is_memory: bool = False
+
+
+@dataclass
+class Outcome:
+    """What became of a run: the seconds that it held its nodes, those of its work if it is done.
+
+    ``gains``: whether each attempt left a newer whole checkpoint.
+    """
+
+    is_done: bool = False
+    held: float = 0.0
+    useful: float = 0.0
+    ends: list[Why | str] = field(default_factory=list)
+    gains: list[bool] = field(default_factory=list)
+    note: str = ""
+
+
+def make_world(rng: random.Random, *, has_bug: bool = False) -> World:
+    """Make a run of a day at most, on a cluster of any temper."""
+    work = rng.uniform(2, 24) * HOUR
+    return World(
+        work=work,
+        limit=rng.choice([4, 8, 24]) * HOUR,
+        save_every=rng.uniform(5, 30) * 60,
+        save_cost=rng.uniform(2, 40),
+        start=rng.uniform(20, 240),
+        grace=rng.choice([0, 30, 90]),
+        preempted=rng.choice([0, 0.05, 0.2]),
+        node=rng.choice([0, 0.01, 0.05]),
+        stall=rng.choice([0, 0.01, 0.05]),
+        bug=rng.uniform(0, work) if has_bug else None,
+        is_memory=has_bug and rng.random() < 0.5,
+    )
+
+
+def simulate(world: World, seed: int, *, naive: bool = False) -> Outcome:
+    """Let a run go through its attempts, to whatever end."""
+    rng = random.Random(seed)
+    found = Outcome()
+    checkpoints: list[tuple[float, bool]] = []  # the work in each, and whether it is whole
+    begun_from: list[float] = []
+    is_bad_node = failed_in_setup = False
+    while True:
+        whole = [work for work, is_whole in checkpoints if is_whole]
+        begin = max(whole, default=0.0)
+        looks_newest = checkpoints[-1] if checkpoints else (0.0, True)
+        event, seconds, reached = _next_event(
+            world, rng, begin, is_damaged=naive and not looks_newest[1], is_bad=is_bad_node
+        )
+        work, saved = _saved(world, event, begin, reached, naive=naive)
+        if event == "stall":
+            # Nobody looks: it lasts until the limit.
+            seconds = world.limit if naive else min(world.limit, seconds + NOTICED)
+        found.held += seconds
+        for at in saved:
+            checkpoints.append((at, rng.random() >= world.damaged))
+        newest = max((at for at, is_whole in checkpoints if is_whole), default=0.0)
+        begun_from.append(begin)
+        found.gains.append(newest != begin or event == "done")
+        attempt = len(begun_from) - 1
+        if event == "done":
+            found.is_done, found.useful = True, world.work
+            found.ends.append("done")
+            return found
+        if naive:
+            found.ends.append(event)
+            # It may well get the same node again.
+            is_bad_node = event == "node" and rng.random() < 0.3
+            if attempt + 1 >= NAIVE_ATTEMPTS:
+                found.note = "nobody has stopped it"
+                return found
+            continue
+        why = why_ended(**_evidence(event, has_saved=bool(saved) and saved[-1] == work))
+        idle = 0
+        for came_from in reversed(begun_from):
+            if came_from != newest:
+                break
+            idle += 1
+        answer = goes_on(
+            why,
+            ENDURED,
+            attempt=attempt,
+            max_attempts=MAX_ATTEMPTS,
+            idle=idle,
+            failed_in_setup=failed_in_setup,
+        )
+        failed_in_setup = why == "setup"
+        found.ends.append(why)
+        if answer != "yes":
+            found.note = answer
+            return found
+        assert pause_before(idle, seconds) <= 4 * 60
+
+
+def _next_event(
+    world: World, rng: random.Random, begin: float, *, is_damaged: bool, is_bad: bool
+) -> tuple[Event, float, float]:
+    """Draw what ends an attempt: the event, after how many seconds, at how much work."""
+    if is_bad:
+        return "node", rng.uniform(5, world.start), begin
+    if rng.random() < world.setup:
+        return "setup", rng.uniform(1, 20), begin
+    if is_damaged:
+        return "damage", world.start, begin
+    # What a second of training is worth, since it saves in between.
+    speed = world.save_every / (world.save_every + world.save_cost)
+
+    def at(work: float) -> float:
+        return world.start + max(0.0, work - begin) / speed
+
+    times: dict[Event, float] = {"done": at(world.work), "limit": world.limit}
+    if world.bug is not None:
+        times["memory" if world.is_memory else "error"] = at(world.bug)
+    rates: dict[Event, float] = {
+        "preempted": world.preempted, "node": world.node, "stall": world.stall
+    }  # fmt: skip
+    for name, rate in rates.items():
+        if rate:
+            times[name] = rng.expovariate(rate / HOUR)
+    if times.get("stall", 0.0) < world.start:
+        times.pop("stall", None)
+    event = min(times, key=lambda name: times[name])
+    reached = begin + max(0.0, times[event] - world.start) * speed
+    return event, times[event], min(reached, world.work)
+
+
+def _saved(
+    world: World, event: Event, begin: float, reached: float, *, naive: bool
+) -> tuple[float, list[float]]:
+    """Return the work when an attempt ends, and that in each checkpoint that it has saved."""
+    first = int(begin // world.save_every) + 1
+    last = int(reached // world.save_every)
+    saved = [number * world.save_every for number in range(first, last + 1)]
+    is_asked = event == "preempted" and world.grace >= world.save_cost
+    is_asked = is_asked or (event == "limit" and not naive)  # save_before_end
+    if is_asked and reached > begin:
+        saved.append(reached)
+    return reached, saved
+
+
+def _evidence(event: Event, *, has_saved: bool) -> dict[str, Any]:
+    """What hpcrun sees of an event: Slurm's word, its own marks and the exit code."""
+    seen: dict[Event, dict[str, Any]] = {
+        "preempted": {"state": "", "preempted": True, "told": "asked", "exit_code": 143},
+        "limit": {"state": "", "told": "limit", "exit_code": 143},
+        "node": {"state": "NODE_FAIL", "exit_code": 143},
+        "stall": {"state": "", "mark": "stalled", "told": "asked", "exit_code": 137},
+        "error": {"state": "", "exit_code": 1},
+        "memory": {"state": "OUT_OF_MEMORY", "exit_code": 137},
+        "setup": {"state": "", "exit_code": 1, "phase": "setup"},
+    }
+    found = dict(seen[event])
+    if has_saved and event in ("preempted", "limit"):
+        found["exit_code"] = 0  # a program that saves and ends well
+    return found
+
+
+# ---- the table ---------------------------------------------------------------------------------
+
+
+def circles(outcome: Outcome) -> bool:
+    """Whether a run goes on although nothing comes of it."""
+    longest = count = 0
+    for has_gained in outcome.gains:
+        count = 0 if has_gained else count + 1
+        longest = max(longest, count)
+    return longest > IDLE or len(outcome.ends) > MAX_ATTEMPTS
+
+
+def goodput(outcomes: Sequence[Outcome]) -> float:
+    """The share of the time held that went into runs' results."""
+    return sum(each.useful for each in outcomes) / sum(each.held for each in outcomes)
+
+
+def main() -> None:
+    """Print how both fare, with and without programs that have an error."""
+    print(f"{'':24}{'done':>8}{'goodput':>9}{'attempts':>10}{'circling':>10}  ends")
+    for share, what in ((0.0, "sound programs"), (0.1, "1 in 10 has an error")):
+        rng = random.Random(16)
+        worlds = [make_world(rng, has_bug=rng.random() < share) for _ in range(5000)]
+        for naive in (False, True):
+            found = [simulate(world, seed, naive=naive) for seed, world in enumerate(worlds)]
+            ends = Counter(end for each in found for end in each.ends).most_common()
+            print(
+                f"{what + (', naive' if naive else ', hpcrun'):30}"
+                f"{sum(each.is_done for each in found) / len(found):>7.1%}"
+                f"{goodput(found):>9.1%}"
+                f"{sum(len(each.ends) for each in found) / len(found):>8.1f}"
+                f"{sum(map(circles, found)):>8}  "
+                + ", ".join(f"{count} {name}" for name, count in ends)
+            )
+
+
+if __name__ == "__main__":
+    main()

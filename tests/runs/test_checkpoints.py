@@ -1,0 +1,565 @@
+"""checkpoints.sh: the newest whole checkpoint is found, and what pruning leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import struct
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.source import ROOT
+from tests.torch_extensions import extensions
+
+SCRIPT = ROOT / "templates" / "checkpoints.sh"
+WRITER = Path(__file__).parent / "write_checkpoints.py"
+
+
+def call(function: str, *words: object, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Call a function of checkpoints.sh as harness.sh does."""
+    return subprocess.run(
+        ["bash", "-uc", '. "$0" && "$@"', SCRIPT, function, *map(str, words)],
+        env={"PATH": os.environ["PATH"], "LANG": "C.UTF-8"} | environ,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+
+def newest(folder: Path, world: int = 2, **environ: str) -> tuple[str, str]:
+    """Name the newest whole checkpoint of a folder; and what was said of others."""
+    done = call("newest_checkpoint", folder, world, **environ)
+    path = done.stdout.removesuffix("\n")
+    return path and str(Path(path).relative_to(folder)), done.stderr
+
+
+def passed_over(name: str, reason: str) -> str:
+    return f"hpcrun: checkpoint {name} is damaged ({reason}): passed over\n"
+
+
+def write(path: Path, content: bytes | None = None) -> Path:
+    """Write a file, without a content a zip as torch.save writes one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if content is not None:
+        path.write_bytes(content)
+        return path
+    write_record(path, {"epoch": 1})
+    return path
+
+
+def write_record(path: Path, record: dict[str, Any]) -> None:
+    """Write what torch.save writes of a dictionary."""
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("archive/data.pkl", pickle.dumps(record, protocol=2))
+
+
+def safetensors(header: dict[str, Any], size: int, **options: Any) -> bytes:
+    text = json.dumps(header, **options).encode()
+    return struct.pack("<Q", len(text)) + text + b"\1" * size
+
+
+def trainer(folder: Path, ranks: int = 2) -> Path:
+    """Write what the Trainer does, in its form."""
+    for name in ("optimizer.pt", "scheduler.pt", *(f"rng_state_{r}.pth" for r in range(ranks))):
+        write(folder / name)
+    write(
+        folder / "model.safetensors", safetensors({"w": {"shape": [8], "data_offsets": [0, 8]}}, 8)
+    )
+    state = {"best_model_checkpoint": None, "global_step": int(folder.name.split("-")[-1])}
+    write(folder / "trainer_state.json", json.dumps(state, indent=2).encode() + b"\n")
+    return folder
+
+
+def cut(path: Path, size: int = -1) -> None:
+    os.truncate(path, size if size >= 0 else path.stat().st_size + size)
+
+
+# ---- the frameworks' own checkpoints -------------------------------------------------------------
+
+# The newest one that each way writes, and the one before.
+WRITTEN = {
+    "plain/files": ("ckpt_20.pt", "ckpt_10.pt"),
+    "plain/folders": ("step-00000020", "step-00000010"),
+    "plain/weights": ("step20.safetensors", "step10.safetensors"),
+    "dcp": ("step-20", "step-10"),
+    "deepspeed-0": ("global_step20", "global_step10"),
+    "deepspeed-1": ("global_step20", "global_step10"),
+    "deepspeed-3": ("global_step20", "global_step10"),
+    "accelerate": ("step_20", "step_10"),
+    "accelerate-deepspeed": ("step_20", "step_10"),
+    "trainer": ("checkpoint-20", "checkpoint-10"),
+    "trainer-sharded": ("checkpoint-20", "checkpoint-10"),
+    "trainer-deepspeed": ("checkpoint-20", "checkpoint-10"),
+    "lightning": ("last.ckpt", "epoch=0-step=20.ckpt"),
+    "lightning-fsdp": ("epoch=0-step=20.ckpt", "epoch=0-step=10.ckpt"),
+    "lightning-deepspeed": ("epoch=0-step=20.ckpt", "epoch=0-step=10.ckpt"),
+}
+# What a resumed run does not read: the model's configuration; programs for people.
+NOT_READ = {"config.json", "generation_config.json", "zero_to_fp32.py", "zero_to_torch.py"}
+
+
+def matters(way: str, name: str, harm: str) -> bool:
+    """Tell whether a checkpoint is damaged without a file, or a part of it."""
+    if name.endswith(".py") or (harm == "gone" and name in NOT_READ):
+        return False
+    if name == "latest" and way == "accelerate-deepspeed":
+        return harm != "gone"  # Accelerate names the tag itself
+    return not (name.endswith(".json") and harm == "cut")  # the blank line at the end
+
+
+# Those of each kind in CI; the others with `make test-all`.
+CHOSEN = {"plain/files", "dcp", "deepspeed-3", "accelerate", "trainer", "lightning"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "way",
+    [pytest.param(way, marks=() if way in CHOSEN else pytest.mark.thorough) for way in WRITTEN],
+)
+def test_any_file_that_is_cut_off_or_gone_damages(way: str, tmp_path: Path) -> None:
+    ranks = 1 if way.startswith("plain") or way == "lightning" else 2
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    made = subprocess.run(
+        [*torchrun, f"--nproc_per_node={ranks}", WRITER, way.split("/")[0], tmp_path / "made"],
+        env=os.environ
+        | {
+            "DS_ACCELERATOR": "cpu",
+            "OMP_NUM_THREADS": "1",
+            "TORCH_EXTENSIONS_DIR": extensions(),
+            "PYTHONWARNINGS": "ignore",
+        },
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert made.returncode == 0, made.stderr
+    folder = tmp_path / "made" / "/".join(way.split("/")[1:])
+    last, before = WRITTEN[way]
+    assert newest(folder, ranks) == (last, "")
+    files = [path for path in [folder / last, *(folder / last).rglob("*")] if path.is_file()]
+    assert files
+    for path in files:
+        content, times = path.read_bytes(), path.stat()
+        for harm in ("cut", "half", "empty", "gone"):
+            path.write_bytes(content)
+            os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+            cuts = {"cut": len(content) - 1, "half": len(content) // 2, "empty": 0}
+            if harm == "gone":
+                path.unlink()
+            else:
+                os.truncate(path, cuts[harm])
+                os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+            found, message = newest(folder, ranks)
+            where = f"{path.relative_to(folder)} {harm}: {message}"
+            if matters(way, path.name, harm):
+                assert found == before, where
+                assert bool(message) == (harm != "gone" or len(files) > 1), where
+            else:
+                assert (found, message) == (last, ""), where
+        path.write_bytes(content)
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert newest(folder, ranks) == (last, "")
+
+
+# ---- which is the newest -------------------------------------------------------------------------
+
+
+def test_there_may_be_none(tmp_path: Path) -> None:
+    assert newest(tmp_path / "missing") == ("", "")
+    write(tmp_path / "events.out", b"x")
+    write(tmp_path / "checkpoint-5" / "config.json", b"{}")
+    assert newest(tmp_path) == ("", "")
+    write(tmp_path / "step1.pt")
+    where = [
+        "bash",
+        "-c",
+        'cd "$1" && . "$0" && newest_checkpoint "" 1',
+        str(SCRIPT),
+        str(tmp_path),
+    ]
+    assert subprocess.check_output(where) == b""
+
+
+def test_by_step_whatever_the_time_and_the_digits(tmp_path: Path) -> None:
+    for step in (9, 100, 20):
+        write(tmp_path / f"model_{step}.pt")
+    assert newest(tmp_path) == ("model_100.pt", "")
+    cut(tmp_path / "model_100.pt")
+    damaged = passed_over("model_100.pt", "model_100.pt is cut off")
+    assert newest(tmp_path) == ("model_20.pt", damaged)
+
+
+def test_by_time_where_one_has_no_step(tmp_path: Path) -> None:
+    for age, name in enumerate(["ckpt_300.pt", "ckpt.pt", "ckpt_400.pt"]):
+        os.utime(write(tmp_path / name), (1_700_000_000 - age, 1_700_000_000 - age))
+    assert newest(tmp_path) == ("ckpt_300.pt", "")
+    os.utime(tmp_path / "ckpt.pt", (1_700_000_009, 1_700_000_009))
+    assert newest(tmp_path) == ("ckpt.pt", "")
+
+
+def test_exports_and_the_best_are_nothing_to_go_on_from(tmp_path: Path) -> None:
+    write(tmp_path / "step-000020" / "model.pt")
+    for later in ("adapters/pytorch_lora_weights.safetensors", "best/mp_rank_00_model_states.pt"):
+        write(tmp_path / later)
+    write(tmp_path / "universal" / "mp_rank_00_model_states.pt")
+    write(tmp_path / "model_best.pt")
+    for part in ("optimizer.pt", "training_args.bin", "model-00001-of-00002.safetensors"):
+        write(tmp_path / part)
+    assert newest(tmp_path) == ("step-000020", "")
+    shutil.rmtree(tmp_path / "step-000020")
+    (tmp_path / "best" / "mp_rank_00_model_states.pt").unlink()
+    os.utime(tmp_path / "model_best.pt", (2_000_000_000, 2_000_000_000))
+    assert newest(tmp_path) == ("model_best.pt", "")
+
+
+def test_what_a_killed_program_was_writing(tmp_path: Path) -> None:
+    """As the reference trainer and the examples name it: NAME.partial, part-N, partial."""
+    names = ("step-00000020", "stage1-epoch2-step15")
+    for name in names:
+        write(tmp_path / name / "state.pt")
+        write(tmp_path / name / "checkpoint.json", b'{"step": 7}\n')
+    for name in ("step-00000030.partial", "part-000040", "partial", "step-50.stale", ".x"):
+        write(tmp_path / name / "state.pt")
+        write(tmp_path / name / "random_states_0.pkl")
+    damaged = [passed_over("part-000040", "it was not finished")]
+    damaged.append(passed_over("step-00000030.partial", "it was not finished"))
+    assert newest(tmp_path) == (names[0], "".join(damaged))
+    write(tmp_path / names[0] / "state.pt.tmp")  # of a later attempt
+    assert newest(tmp_path)[0] == names[0]
+    write(tmp_path / names[0] / "rank1.pt.part")
+    damaged.append(passed_over(names[0], "rank1.pt.part was not finished"))
+    assert newest(tmp_path) == (names[1], "".join(damaged))
+
+
+def test_latest_names_a_damaged_tag(tmp_path: Path) -> None:
+    for step in (10, 20):
+        for rank in (0, 1):
+            part = f"global_step{step}/zero_pp_rank_{rank}_mp_rank_00_optim_states.pt"
+            write(tmp_path / part)
+        write(tmp_path / f"global_step{step}" / "mp_rank_00_model_states.pt")
+    (tmp_path / "latest").write_text("global_step20")
+    assert newest(tmp_path) == ("global_step20", "")
+    missing = "zero_pp_rank_1_mp_rank_00_optim_states.pt"
+    (tmp_path / "global_step20" / missing).unlink()
+    damaged = passed_over("global_step20", f"{missing} is missing")
+    assert newest(tmp_path) == ("global_step10", damaged)
+
+
+def test_deepspeed_s_ranks_by_its_own_record(tmp_path: Path) -> None:
+    """Of how many ranks it is it says itself; and whether there are optimizer states."""
+    record: dict[str, Any] = {"dp_world_size": 300, "ds_config": {"mics_shard_size": 2}}
+    for step in (1, 2):
+        for rank in range(2):
+            part = f"zero_pp_rank_{rank}_mp_rank_00_model_states.pt"
+            write_record(write(tmp_path / f"global_step{step}" / part), record)
+    assert newest(tmp_path, 16) == ("global_step2", "")
+    del record["ds_config"]
+    first = "zero_pp_rank_0_mp_rank_00_model_states.pt"
+    write_record(tmp_path / "global_step2" / first, record)
+    missing = "zero_pp_rank_2_mp_rank_00_model_states.pt is missing"
+    assert newest(tmp_path, 16) == ("global_step1", passed_over("global_step2", missing))
+    record["ds_config"] = {"stage": 1}
+    write_record(write(tmp_path / "global_step3" / "mp_rank_00_model_states.pt"), record)
+    shutil.rmtree(tmp_path / "global_step2")
+    damaged = passed_over("global_step3", "it has no optimizer states")
+    assert newest(tmp_path, 1) == ("global_step1", damaged)
+
+
+def test_deepspeed_s_universal_form(tmp_path: Path) -> None:
+    folder = tmp_path / "global_step7_universal"
+    write(folder / "mp_rank_00_model_states.pt")
+    for name in ("optimizer_state.pt", "0.weight/fp32.pt", "0.weight/exp_avg.pt"):
+        write(folder / "zero" / name)
+    assert newest(tmp_path, 4) == (folder.name, "")
+    (folder / "zero" / "0.weight" / "fp32.pt").unlink()
+    assert newest(tmp_path, 4) == ("", passed_over(folder.name, "zero/0.weight/fp32.pt is missing"))
+
+
+def test_a_checkpoint_may_be_the_folder_itself_or_deep_below(tmp_path: Path) -> None:
+    write(tmp_path / "a" / "random_states_0.pkl")
+    write(tmp_path / "a" / "pytorch_model" / "mp_rank_00_model_states.pt")
+    assert call("newest_checkpoint", tmp_path / "a", 1).stdout == f"{tmp_path}/a\n"
+    deep = "lightning_logs/version_0/checkpoints/epoch=1-step=6.ckpt"
+    write(tmp_path / "b" / deep)
+    assert newest(tmp_path / "b") == (deep, "")
+
+
+@pytest.mark.parametrize("hostile", ["a b", "$(touch x)", "';\"", "-n", "*", "ü", "[0]", "\\"])
+def test_names_are_no_words_of_a_command(hostile: str, tmp_path: Path) -> None:
+    folder = tmp_path / hostile
+    for step in (1, 2):
+        trainer(folder / f"{hostile}x" / f"checkpoint-{step}")
+        write(folder / f"{hostile}x" / f"checkpoint-{step}" / f"{hostile}.pt")
+    assert newest(folder) == (f"{hostile}x/checkpoint-2", "")
+    cut(folder / f"{hostile}x" / "checkpoint-2" / f"{hostile}.pt")
+    damaged = passed_over("checkpoint-2", f"{hostile}.pt is cut off")
+    assert newest(folder) == (f"{hostile}x/checkpoint-1", damaged)
+    assert "removed" not in call("prune_checkpoints", folder, 2, 1).stdout
+    write(folder / f"{hostile}x" / "checkpoint-2" / f"{hostile}.pt")
+    assert "removed checkpoint checkpoint-1:" in call("prune_checkpoints", folder, 2, 1).stdout
+    assert left(folder / f"{hostile}x") == {"checkpoint-2"}
+
+
+# ---- what is whole -------------------------------------------------------------------------------
+
+
+def test_ranks_that_have_not_written(tmp_path: Path) -> None:
+    for step in (1, 2):
+        trainer(tmp_path / f"checkpoint-{step}", ranks=4)
+    assert newest(tmp_path, 4) == newest(tmp_path, 2) == ("checkpoint-2", "")
+    # All of another run's.
+    assert newest(tmp_path, 8) == ("checkpoint-2", "")
+    (tmp_path / "checkpoint-2" / "rng_state_3.pth").unlink()
+    reason = "it has the random states of 3 of 4 ranks"
+    assert newest(tmp_path, 4) == ("checkpoint-1", passed_over("checkpoint-2", reason))
+    # Better than none.
+    shutil.rmtree(tmp_path / "checkpoint-1")
+    used = "hpcrun: checkpoint checkpoint-2 is used all the same: no other is whole\n"
+    assert newest(tmp_path, 4) == ("checkpoint-2", passed_over("checkpoint-2", reason) + used)
+
+
+def test_a_first_save_that_was_interrupted(tmp_path: Path) -> None:
+    """There is no other one to compare it with."""
+    folder = tmp_path / "checkpoint-5"
+    write(folder / "config.json", b"{}\n")
+    write(folder / "model.safetensors", safetensors({}, 0) + b" " * 20)
+    assert newest(tmp_path)[0] == ""
+    write(folder / "model.safetensors", safetensors({"a": {"data_offsets": [0, 9]}}, 9))
+    assert newest(tmp_path) == ("", passed_over("checkpoint-5", "trainer_state.json is missing"))
+    shutil.rmtree(folder)
+    write(folder / "pytorch_model" / "mp_rank_00_model_states.pt")
+    assert newest(tmp_path) == ("", passed_over("checkpoint-5", "random_states_0.pkl is missing"))
+
+
+def test_a_program_s_own_folder_lacks_its_last_file(tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        for name in ("model.pt", "optimizer.pt"):
+            write(tmp_path / f"step_{step}" / name)
+    write(tmp_path / "step_2" / "ema.pt")  # only now and then
+    assert newest(tmp_path) == ("step_3", "")
+    (tmp_path / "step_3" / "optimizer.pt").unlink()
+    reason = "it has no optimizer.pt, as the ones before it have"
+    assert newest(tmp_path) == ("step_2", passed_over("step_3", reason))
+
+
+def test_the_reference_trainer_s_record_is_a_part(tmp_path: Path) -> None:
+    for step in (10, 20):
+        write(tmp_path / f"step-{step:08d}" / "state.pt")
+        write(tmp_path / f"step-{step:08d}" / "checkpoint.json", b'{"step": 7}\n')
+    write(tmp_path / "step-00000010" / "eval.json", b"{}\n")  # an evaluation comes later
+    assert newest(tmp_path) == ("step-00000020", "")
+    (tmp_path / "step-00000020" / "checkpoint.json").unlink()
+    reason = "it has no checkpoint.json, as the ones before it have"
+    assert newest(tmp_path) == ("step-00000010", passed_over("step-00000020", reason))
+
+
+def test_the_marker_of_a_recipe(tmp_path: Path) -> None:
+    for step in (1, 2):
+        write(tmp_path / f"save{step}" / "weights.pt")
+        write(tmp_path / f"save{step}" / "DONE", b"")
+    marker = "DONE"
+    assert newest(tmp_path, HPCRUN_CHECKPOINT_MARKER=marker) == ("save2", "")
+    for step in (3, 4):
+        write(tmp_path / f"step{step}" / "weights.pt")
+    (tmp_path / "step3" / "DONE").touch()
+    damaged = passed_over("step4", "DONE is missing")
+    assert newest(tmp_path, HPCRUN_CHECKPOINT_MARKER=marker) == ("step3", damaged)
+
+
+@pytest.mark.parametrize("options", [{}, {"indent": 1}, {"separators": (",", ":")}])
+def test_safetensors_by_its_header(options: dict[str, Any], tmp_path: Path) -> None:
+    header = {
+        "b": {"dtype": "U8", "shape": [9], "data_offsets": [900, 909]},
+        "a": {"dtype": "U8", "shape": [900], "data_offsets": [0, 900]},
+        "__metadata__": {"format": "pt"},
+    }
+    header |= {f"empty{n}": {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]} for n in range(9)}
+    path = write(tmp_path / "step1.safetensors", safetensors(header, 909, **options))
+    assert newest(tmp_path) == (path.name, "")
+    size = path.stat().st_size
+    for wrong in (size - 1, size + 1):
+        os.truncate(path, wrong)
+        reason = f"{path.name} has {wrong} bytes of {size}"
+        assert newest(tmp_path) == ("", passed_over(path.name, reason))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "whole"),
+    [
+        ("a1.pt", bytes.fromhex("80028a0a6cfc9c46f920") + b"old torch" * 9, True),
+        ("a1.pkl", pickle.dumps(list(range(99)), protocol=2), True),
+        ("a1.pkl", pickle.dumps(list(range(99)), protocol=4), True),
+        ("a1.pkl", pickle.dumps(list(range(99)), protocol=4)[:60] + b".", False),
+        ("a1.pkl", pickle.dumps(list(range(99)), protocol=2)[:-1], False),
+        ("a1.pkl", b"", False),
+        ("a1.pt", b"PK\3\4", False),
+        ("a1.pt", b"\0" * 4096, False),
+        ("a1.bin", b"\0" * 4096, True),
+        ("a1.bin", b"of no known form, but there", True),
+        ("x.json", b"[1]", True),
+        ("x.json", b"[1, {", False),
+        ("x.json", b"7", True),
+        ("x.json", b"", False),
+        ("my_model_states.pt", pickle.dumps("is not DeepSpeed's", protocol=2), True),
+        ("x.json", b'{"a": {}', True),  # that far it is not read
+        ("x.json", b'{\n  "a": {\n    "b": 123456789\n  }', False),
+        ("x.json", b'{\n  "a": {\n    "b": 123456789\n  }\n}\n', True),
+        ("x.json", b'{"a": 1, "b": [1, 2, 3', False),
+        ("DONE", b"", True),
+        ("events.out", b"", True),
+    ],
+)
+def test_a_file_by_its_ends(name: str, content: bytes, whole: bool, tmp_path: Path) -> None:
+    for step in (1, 2):
+        write(tmp_path / f"step{step}" / "weights.pt")
+    write(tmp_path / "step2" / name, content)
+    found, message = newest(tmp_path)
+    assert found == ("step2" if whole else "step1"), message
+
+
+def test_a_link_to_nothing(tmp_path: Path) -> None:
+    for step in (1, 2):
+        write(tmp_path / f"step{step}" / "weights.pt")
+    (tmp_path / "step2" / "base.bin").symlink_to(tmp_path / "step1" / "weights.pt")
+    (tmp_path / "last.ckpt").symlink_to("step2")
+    assert newest(tmp_path) == ("step2", "")
+    (tmp_path / "step2" / "base.bin").unlink()
+    (tmp_path / "step2" / "base.bin").symlink_to("nowhere")
+    reason = "base.bin is a link to nothing"
+    assert newest(tmp_path) == ("step1", passed_over("step2", reason))
+
+
+@pytest.mark.slow
+def test_a_thousand_files_take_no_time(tmp_path: Path) -> None:
+    for step in range(50):
+        folder = trainer(tmp_path / f"checkpoint-{step}")
+        for number in range(14):
+            (folder / f"extra{number}.pt").hardlink_to(folder / "optimizer.pt")
+    assert len(list(tmp_path.glob("*/*"))) == 1000
+    seconds = []
+    for _ in range(5):
+        begun = time.monotonic()
+        assert newest(tmp_path) == ("checkpoint-49", "")
+        seconds.append(time.monotonic() - begun)
+    assert min(seconds) < 0.3
+
+
+# ---- pruning, room ---------------------------------------------------------------------
+
+
+def left(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+@pytest.mark.slow
+def test_pruning_leaves_the_newest_whole_ones(tmp_path: Path) -> None:
+    for step in (1, 2, 3, 4, 5, 6):
+        trainer(tmp_path / f"checkpoint-{step}")
+    for step in (2, 6):
+        cut(tmp_path / f"checkpoint-{step}" / "optimizer.pt")
+    said = call("prune_checkpoints", tmp_path, 2, 2).stdout
+    assert left(tmp_path) == {f"checkpoint-{step}" for step in (2, 4, 5, 6)}
+    assert said == "".join(
+        f"hpcrun: removed checkpoint checkpoint-{step}: 2 newer ones are whole\n" for step in (3, 1)
+    )
+    call("prune_checkpoints", tmp_path, 2, 0)
+    assert left(tmp_path) == {f"checkpoint-{step}" for step in (2, 5, 6)}
+
+
+@pytest.mark.slow
+def test_pruning_leaves_the_best_and_what_is_pointed_at(tmp_path: Path) -> None:
+    for step in range(1, 9):
+        folder = trainer(tmp_path / f"checkpoint-{step}")
+    best = {"best_model_checkpoint": "out/checkpoint-1", "global_step": 8}
+    write(folder / "trainer_state.json", json.dumps(best, indent=2).encode())
+    (tmp_path / "best.pt").symlink_to("checkpoint-2/model.safetensors")
+    (tmp_path / "latest").write_text("checkpoint-3\n")
+    (tmp_path / "last").symlink_to(tmp_path / "checkpoint-4")
+    attempt = tmp_path.with_name("attempt")
+    write(attempt / "resume", f"{tmp_path}/checkpoint-5\n".encode())
+    call("prune_checkpoints", tmp_path, 2, 1, attempt_dir=str(attempt))
+    kept = {f"checkpoint-{step}" for step in (1, 2, 3, 4, 5, 8)}
+    assert left(tmp_path) == {*kept, "best.pt", "latest", "last"}
+
+
+def test_pruning_leaves_what_was_there_before_the_run(tmp_path: Path) -> None:
+    """Runs that save into one folder, as the tasks of a sweep, remove their own alone."""
+    run, folder = tmp_path / "run", tmp_path / "shared"
+    for step in (1, 2):
+        trainer(folder / f"checkpoint-{step}")
+        os.utime(folder / f"checkpoint-{step}", (1000, 1000))
+    write(run / "plan.json", b"{}")
+    os.utime(run / "plan.json", (2000, 2000))
+    for step in (3, 4, 5):
+        trainer(folder / f"checkpoint-{step}")
+    call("prune_checkpoints", folder, 2, 1, HPCRUN_RUN_DIR=str(run))
+    assert left(folder) == {"checkpoint-1", "checkpoint-2", "checkpoint-5"}
+
+
+def test_pruning_leaves_other_kinds_and_what_is_elsewhere(tmp_path: Path) -> None:
+    elsewhere = write(tmp_path / "elsewhere" / "step1" / "model.pt")
+    folder = tmp_path / "checkpoints"
+    others = {"best.ckpt", "final.pt", "epoch=1-val_loss=0.25.ckpt", "last.ckpt", "adapters.bin"}
+    others |= {"epoch=2-val_loss=0.20.ckpt"}
+    for name in [*others, "epoch=0-step=1.ckpt", "epoch=0-step=2.ckpt"]:
+        write(folder / name)
+    write(folder / "step2" / "model.pt")
+    (folder / "step1").symlink_to(elsewhere.parent)
+    (folder / "step2" / "data").symlink_to(tmp_path / "elsewhere")
+    write(folder / "step3" / "model.pt")
+    call("prune_checkpoints", folder, 1, 1)
+    assert left(folder) == {*others, "epoch=0-step=2.ckpt", "step1", "step3"}
+    assert elsewhere.exists()
+
+
+def test_what_lightning_calls_its_best_stays(tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        write(tmp_path / f"epoch=0-step={step}.ckpt")
+    best = {"best_model_path": f"{tmp_path}/epoch=0-step=1.ckpt"}
+    write_record(tmp_path / "epoch=0-step=3.ckpt", best)
+    call("prune_checkpoints", tmp_path, 1, 1)
+    assert left(tmp_path) == {"epoch=0-step=1.ckpt", "epoch=0-step=3.ckpt"}
+
+
+@pytest.mark.slow
+def test_they_are_looked_after_while_the_run_lasts(tmp_path: Path) -> None:
+    """It ends with the pipe that is its input, in the middle of a pause."""
+    environ = {"HPCRUN_CHECKPOINT_DIR": str(tmp_path), "HPCRUN_WORLD_SIZE": "2"}
+    with subprocess.Popen(
+        ["bash", "-uc", '. "$0" && "$@"', SCRIPT, "look_after_checkpoints", "0.1"],
+        env={"PATH": os.environ["PATH"], "HPCRUN_CHECKPOINT_KEEP": "1"} | environ,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for step in (1, 2, 3):
+            trainer(tmp_path / f"new-{step}").rename(tmp_path / f"checkpoint-{step}")
+            if step > 1:
+                assert f"removed checkpoint checkpoint-{step - 1}:" in process.stdout.readline()
+        process.stdin.close()
+        assert process.wait(timeout=60) <= 1
+    assert left(tmp_path) == {"checkpoint-3"}
+
+
+def test_room_for_the_next_one(tmp_path: Path) -> None:
+    free = shutil.disk_usage(tmp_path).free
+    assert call("save_room", tmp_path, free // 2).stderr == ""
+    warned = call("save_room", tmp_path, free).stderr
+    assert warned.startswith(f"hpcrun: {tmp_path} has ") and " GB free: " in warned
+    assert call("save_room", tmp_path / "missing", free).stderr == ""
+
+
+def test_a_word_of_text_is_a_checkpoint_of_a_script_of_ones_own(tmp_path: Path) -> None:
+    write(tmp_path / "step-10.pt", b'{"step": 10}')
+    write(tmp_path / "step-20.pt", b"PK\x03\x04 cut")
+    assert newest(tmp_path, 1) == ("step-10.pt", passed_over("step-20.pt", "step-20.pt is cut off"))

@@ -1,0 +1,143 @@
+"""Why an attempt ended and whether its run goes on: one table, in Python and in the job's bash."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from hpcrun.assets import shipped
+from hpcrun.runs.ends import STATES, WORDS, goes_on, pause_before, why_ended
+
+ALL = "preempted time_limit node_fail stalled"
+
+# Slurm's state, preempted, told, mark, exit code, phase: why.
+ENDS = [
+    # What Slurm itself says comes first, whatever the program made of it.
+    (("CANCELLED", False, "asked", "", 143, "ranks"), "cancelled"),
+    (("CANCELLED", True, "asked", "", 0, "ranks"), "cancelled"),
+    (("TIMEOUT", False, "asked", "", 143, "ranks"), "time_limit"),
+    (("DEADLINE", False, "asked", "", 143, "ranks"), "time_limit"),
+    (("PREEMPTED", True, "asked", "", 143, "ranks"), "preempted"),
+    (("NODE_FAIL", False, "", "", 1, "ranks"), "node_fail"),
+    (("BOOT_FAIL", False, "", "", 1, "setup"), "node_fail"),
+    (("OUT_OF_MEMORY", False, "", "", 137, "ranks"), "out_of_memory"),
+    (("REQUEUED", False, "asked", "", 143, "ranks"), "requeued"),
+    # Within the grace of a preemption the job still runs.
+    (("RUNNING", True, "asked", "", 0, "ranks"), "preempted"),
+    (("RUNNING", True, "asked", "", 143, "ranks"), "preempted"),
+    (("RUNNING", True, "limit", "", 0, "ranks"), "preempted"),
+    (("RUNNING", True, "", "", 143, "ranks"), "preempted"),
+    (("RUNNING", True, "", "", 1, "ranks"), "error"),
+    (("RUNNING", True, "", "", 0, "ranks"), "done"),
+    # The ranks were asked to save before the limit, and ended, well or not.
+    (("RUNNING", False, "limit", "", 0, "ranks"), "time_limit"),
+    (("RUNNING", False, "limit", "", 143, "ranks"), "time_limit"),
+    # What the run itself found out.
+    (("RUNNING", False, "", "stalled", 143, "ranks"), "stalled"),
+    (("RUNNING", False, "", "node", 1, "ranks"), "node_fail"),
+    (("RUNNING", False, "", "node", 1, "setup"), "node_fail"),
+    (("RUNNING", False, "", "memory", 137, "ranks"), "out_of_memory"),
+    (("RUNNING", False, "", "memory", 1, "setup"), "out_of_memory"),
+    (("RUNNING", False, "", "memory", 0, "ranks"), "done"),
+    (("RUNNING", False, "limit", "memory", 143, "ranks"), "time_limit"),
+    # Nobody knows who asked.
+    (("RUNNING", False, "asked", "", 0, "ranks"), "stopped"),
+    (("", False, "asked", "", 143, "ranks"), "stopped"),
+    (("COMPLETING", False, "asked", "", 143, "ranks"), "stopped"),
+    # Its own end.
+    (("RUNNING", False, "", "", 0, "ranks"), "done"),
+    (("", False, "", "", 0, "ranks"), "done"),
+    (("RUNNING", False, "", "", 1, "ranks"), "error"),
+    (("RUNNING", False, "", "", 137, "ranks"), "error"),
+    (("RUNNING", False, "", "", 1, "setup"), "setup"),
+]
+
+# Why, when, attempt, maximum, idle, failed in its setup before: whether.
+STOPS = "three attempts in a row saved nothing new: the next would not either"
+DECISIONS = [
+    (("preempted", ALL, 0, 20, 0, False), "yes"),
+    (("preempted", ALL, 0, 20, 2, False), "yes"),
+    (("preempted", ALL, 5, 20, 3, False), STOPS),
+    (("preempted", ALL, 19, 20, 0, False), "it has had its 20 attempts (survive.max_attempts)"),
+    (("preempted", "time_limit", 0, 20, 0, False), ""),
+    (("preempted", "", 0, 1, 0, False), ""),
+    (("time_limit", "preempted time_limit", 0, 20, 0, False), "yes"),
+    (("node_fail", "preempted", 0, 20, 0, False), ""),
+    (("stalled", ALL, 0, 20, 1, False), "yes"),
+    (("done", ALL, 0, 20, 0, False), ""),
+    (("cancelled", ALL, 0, 20, 0, False), ""),
+    (("error", ALL, 0, 20, 0, False), ""),
+    (("out_of_memory", ALL, 0, 20, 0, False), ""),
+    (("stopped", ALL, 0, 20, 0, False), ""),
+    # A person's own requeue.
+    (("requeued", "", 0, 1, 0, False), "yes"),
+    (("requeued", ALL, 19, 20, 3, False), "yes"),
+    # The setup, once.
+    (("setup", "preempted", 0, 20, 1, False), "yes"),
+    (("setup", "preempted", 1, 20, 1, True), ""),
+    (("setup", "", 0, 1, 1, False), ""),
+]
+
+
+def ask_bash(calls: Sequence[Sequence[object]]) -> list[str]:
+    """Call functions of survive.sh, and return what each printed."""
+    lines = [". templates/survive.sh"]
+    for name, *words in calls:
+        lines.append(f"printf '%s\\n' \"$({name} {' '.join(repr(str(word)) for word in words)})\"")
+    done = subprocess.run(
+        ["bash", "-c", "\n".join(lines)],
+        cwd=shipped("templates").parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == ""
+    return done.stdout.split("\n")[:-1]
+
+
+@pytest.mark.parametrize(("evidence", "why"), ENDS)
+def test_why_an_attempt_ended(evidence: tuple[Any, ...], why: str) -> None:
+    state, preempted, told, mark, code, phase = evidence
+    assert (
+        why_ended(state, preempted=preempted, told=told, mark=mark, exit_code=code, phase=phase)
+        == why
+    )
+
+
+def test_the_job_says_the_same_of_its_end() -> None:
+    words = {"asked": "1", "limit": "limit", "": ""}
+    calls = [
+        ("why_ended", state, "1" if preempted else "", words[told], mark, code, phase)
+        for (state, preempted, told, mark, code, phase), _ in ENDS
+    ]
+    assert ask_bash(calls) == [why for _, why in ENDS]
+
+
+@pytest.mark.parametrize(("asked", "answer"), DECISIONS)
+def test_whether_a_run_goes_on(asked: tuple[Any, ...], answer: str) -> None:
+    why, when, attempt, most, idle, before = asked
+    found = goes_on(
+        why, when.split(), attempt=attempt, max_attempts=most, idle=idle, failed_in_setup=before
+    )
+    assert found == answer
+
+
+def test_the_job_decides_the_same() -> None:
+    calls = [("goes_on", *asked[:5], int(asked[5])) for asked, _ in DECISIONS]
+    assert ask_bash(calls) == [answer for _, answer in DECISIONS]
+
+
+def test_the_job_pauses_as_long() -> None:
+    cases = [(idle, seconds) for idle in range(4) for seconds in (0, 119, 120, 4000)]
+    assert ask_bash([("pause_before", *case) for case in cases]) == [
+        str(pause_before(*case)) for case in cases
+    ]
+
+
+def test_every_end_has_its_words() -> None:
+    told = {why for _, why in ENDS}
+    assert told - WORDS.keys() == {"done", "error"}
+    assert STATES.keys() < told

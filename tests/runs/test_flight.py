@@ -1,0 +1,150 @@
+"""PyTorch's flight recorder: who is last, in which collective; and a dump can do no harm."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcrun.runs.flight import find_last, groups_of, read_dump, with_dumps
+from hpcrun.runs.stalls import Collective, Stall, Suspect
+
+
+def dump(*calls: tuple[str, int, str], group: str = "0", ranks: str = "[0, 1, 2, 3]") -> Any:
+    """Make what torch 2.13 writes, as far as it is read."""
+    entries = [
+        {
+            "frames": [{"name": "all_reduce", "filename": "distributed_c10d.py", "line": 3245}],
+            "record_id": number,
+            "pg_id": 0,
+            "process_group": (group, "default_pg"),
+            "collective_seq_id": seq,
+            "p2p_seq_id": 0,
+            "profiling_name": f"nccl:{name}",
+            "state": state,
+            "is_p2p": False,
+        }
+        for number, (name, seq, state) in enumerate(calls)
+    ]
+    config = {group: {"name": group, "desc": "default_pg", "ranks": ranks}}
+    return {"version": "2.10", "pg_config": config, "pg_status": {}, "entries": entries}
+
+
+DONE = [("all_reduce", seq, "completed") for seq in (4708, 4709, 4710)]
+WAITS = ("all_reduce", 4711, "started")
+
+
+def judged(dumps: dict[int, Any]) -> tuple[list[int], Collective, str] | None:
+    return find_last(groups_of(dumps), dumps.keys())
+
+
+def test_a_rank_that_never_entered() -> None:
+    dumps = {rank: dump(*DONE, WAITS) for rank in (0, 1, 3)} | {2: dump(*DONE)}
+    assert judged(dumps) == (
+        [2],
+        Collective(name="all_reduce", seq=4711),
+        "last in all_reduce #4711, where 3 of 4 wait",
+    )
+
+
+def test_the_first_that_waits_counts_and_not_what_was_enqueued_behind_it() -> None:
+    ahead = dump(*DONE, WAITS, ("broadcast", 4712, "scheduled"), ("broadcast", 4713, "scheduled"))
+    dumps = {0: ahead, 1: ahead, 2: dump(*DONE, WAITS), 3: dump(*DONE)}
+    found = judged(dumps)
+    assert found is not None and (found[0], found[1].seq) == ([3], 4711)
+
+
+def test_a_rank_that_has_entered_nothing_of_its_group() -> None:
+    found = judged({0: dump(WAITS), 1: dump(WAITS), 2: dump(WAITS), 3: dump()})
+    assert found is not None and found[0] == [3]
+
+
+def test_a_rank_in_another_collective() -> None:
+    other = dump(*DONE, ("broadcast", 4711, "started"))
+    found = judged({0: dump(*DONE, WAITS), 1: other, 2: dump(*DONE, WAITS), 3: dump(*DONE, WAITS)})
+    assert found is not None
+    assert (found[0], found[2]) == ([1], "in broadcast #4711, where 3 of 4 are in all_reduce")
+
+
+def test_a_rank_that_waits_elsewhere_is_no_cause() -> None:
+    # Ranks 0 and 1 wait for 2 in group a, which waits for 3 in group b.
+    first = dump(("all_reduce", 9, "started"), group="a", ranks="[0, 1, 2]")
+    second = dump(("all_gather", 5, "started"), group="b", ranks="[2, 3]")
+    both = {**second, "pg_config": {**first["pg_config"], **second["pg_config"]}}
+    last = {**dump(group="b", ranks="[2, 3]")}
+    found = judged({0: first, 1: first, 2: both, 3: last})
+    assert found is not None and (found[0], found[1].name) == ([3], "all_gather")
+
+
+def test_a_rank_without_a_dump() -> None:
+    found = judged({rank: dump(*DONE, WAITS) for rank in (0, 1, 3)})
+    assert found is not None
+    assert (found[0], found[2]) == ([2], "without a dump, 3 of 4 wait in all_reduce #4711")
+
+
+@pytest.mark.parametrize(
+    "dumps",
+    [
+        {},
+        {0: None, 1: [], 2: {"entries": 7}, 3: {"entries": [7, {}, {"process_group": ()}]}},
+        {rank: dump(*DONE) for rank in range(4)},
+        {rank: dump(*DONE, WAITS) for rank in range(4)},
+        {0: {"entries": [{"process_group": ("0",), "collective_seq_id": "7"}], "pg_config": 3}},
+    ],
+)
+def test_what_names_nobody(dumps: dict[int, Any]) -> None:
+    assert judged(dumps) is None
+
+
+class Harm:
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return os.system, ("touch harmed",)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pickle.dumps(Harm()),
+        pickle.dumps(Path("/")),
+        b"",
+        b"\x80\x02",
+        b"\x80\x02]q\x00h\x07.",
+        b"cbuiltins\nprint\n.",
+        b"\x80\x02(" * 9,
+        b"\x80\x04\x95\xff\xff\xff\xff\xff\xff\xff\x7f.",
+        b"\x80\x02B\xff\xff\xff\x7f.",
+        b"P7\n.",
+    ],
+)
+def test_a_dump_can_do_no_harm(
+    data: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError):
+        read_dump(data)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_stall_takes_over_what_dumps_since_then_show(tmp_path: Path) -> None:
+    stacks = Suspect(rank=2, node=1, host="node2", why="at load (data.py:7), 3 of 4 in backward")
+    stall = Stall(since=1000.0, silent_seconds=600, threshold=600, suspect=stacks)
+    assert with_dumps(stall, tmp_path / "gone") == stall
+    for rank in range(4):
+        file = tmp_path / f"flight-{rank}"
+        file.write_bytes(pickle.dumps(dump(*DONE, *([WAITS] if rank != 2 else [])), protocol=2))
+        os.utime(file, (900, 900))
+    assert with_dumps(stall, tmp_path) == stall  # of an attempt before
+    for rank in range(4):
+        os.utime(tmp_path / f"flight-{rank}", (2000 + rank, 2000 + rank))
+    found = with_dumps(stall, tmp_path)
+    assert found.collective == Collective(name="all_reduce", seq=4711)
+    assert found.suspect == Suspect(
+        rank=2, node=1, host="node2", why="last in all_reduce #4711, where 3 of 4 wait"
+    )
+    (tmp_path / "flight-2").write_bytes(pickle.dumps(Harm()))
+    found = with_dumps(stall, tmp_path)
+    assert found.suspect is not None
+    assert found.suspect.why == "without a dump, 3 of 4 wait in all_reduce #4711"

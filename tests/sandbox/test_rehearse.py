@@ -1,0 +1,137 @@
+"""Jobs are rehearsed on a real Slurm: good ones, and ones with the usual mistakes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcrun.assets import shipped
+from tests.cluster.test_survive import TRAIN
+from tests.json_schemas import check_json
+from tests.needs import require_command
+
+pytestmark = pytest.mark.cluster
+
+JOB = """
+script: train.py
+launcher: srun
+framework: torch
+resources: {nodes: 1, gpus_per_node: 1, time: "30"}
+survive: {when: [preempted]}
+checkpoint: {resume: "--resume {resume}"}
+env: {TOTAL: "300", STEP: "0.3"}
+"""
+
+
+def rehearse(
+    folder: Path, environ: dict[str, str], train: str, *options: str, code: int
+) -> tuple[list[dict[str, Any]], str]:
+    """Rehearse a job with this script; nothing is left of it."""
+    path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+    require_command("slurmctld", path)
+    (folder / "train.py").write_text(train)
+    (folder / "job.yaml").write_text(JOB)
+    done = subprocess.run(
+        [sys.executable, "-m", "hpcrun", "rehearse", "./job.yaml", "--json", *options],
+        cwd=folder, env=environ | {"PATH": path}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == code, done.stdout + done.stderr
+    answer = json.loads(done.stdout)
+    check_json("rehearse", answer)
+    assert not any(Path(trial["run_dir"]).parent.exists() for trial in answer["trials"])
+    return answer["trials"], done.stderr
+
+
+@pytest.mark.thorough
+def test_a_good_script_comes_back_from_all(tmp_path: Path, clean_environ: dict[str, str]) -> None:
+    (undisturbed, *others), said = rehearse(tmp_path, clean_environ, TRAIN, code=0)
+    assert undisturbed["ok"] and undisturbed["checkpoint"] == "step-4.pt"
+    assert [(trial["fault"], trial["same"]) for trial in others] == [
+        ("preempt", True), ("limit", True), ("node", True),
+    ]  # fmt: skip
+    assert all(trial["compared"] >= 5 and trial["spread"] == 0 for trial in others)
+    assert "node: now, on node" in said
+
+
+# The first two in CI; the others with `make test-all`.
+# fmt: off
+MISTAKES = [
+        ('"--resume" in sys.argv', "False", ["--fault", "preempt"], "at its first step again"),
+        ("(asked or step % 4 == 0)", "False", ["--within", "4"], "no whole checkpoint within 4 s"),
+        ("import json", "raise SystemExit(7)\nimport json", [], "exit code 7"),
+        ("zipfile.ZipFile(sys.argv[", "zipfile.Zip(sys.argv[",
+         ["--fault", "preempt"], "has no attribute 'Zip'"),
+        ('"loss": 1 / step', '"loss": len(sys.argv) / step', ["--fault", "preempt"],
+         "with another curve"),
+        ("", "", ["--fault", "limit", "--set", "env.TOTAL=20"], "it was over before the fault"),
+    ]
+# fmt: on
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "options", "why"),
+    [
+        pytest.param(*mistake, marks=() if mistake in MISTAKES[:2] else pytest.mark.thorough)
+        for mistake in MISTAKES
+    ],
+)
+def test_a_mistake_is_told(
+    tmp_path: Path, clean_environ: dict[str, str], old: str, new: str, options: list[str], why: str
+) -> None:
+    assert old in TRAIN
+    trials, _ = rehearse(tmp_path, clean_environ, TRAIN.replace(old, new), *options, code=1)
+    assert why in trials[-1]["why"]
+
+
+@pytest.mark.thorough
+def test_a_script_that_dies_of_term_does_steps_again(
+    tmp_path: Path, clean_environ: dict[str, str]
+) -> None:
+    train = TRAIN.replace("signal.signal(signal.SIGTERM, ", "print(")
+    (_, trial), _ = rehearse(tmp_path, clean_environ, train, "--fault", "preempt", code=0)
+    assert trial["same"]
+    assert trial["resumed_at"] + trial["replayed"] == trial["lost_at"] + 1
+
+
+@pytest.mark.thorough
+def test_a_log_without_steps_is_not_compared(tmp_path: Path, clean_environ: dict[str, str]) -> None:
+    train = TRAIN.replace('print(json.dumps({"step": step, "loss": 1 / step}), flush=True)', "pass")
+    (_, trial), _ = rehearse(tmp_path, clean_environ, train, "--fault", "node", code=0)
+    assert (trial["same"], trial["resumed_at"]) == (None, None)
+    assert "not compared" in trial["why"]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("site", sorted(file.stem for file in shipped("sites").glob("*.yaml")))
+def test_slurm_takes_the_presets_in_the_shape_of_every_site(
+    place: Path, tmp_path: Path, site: str
+) -> None:
+    """Two nodes, an array and a container's job, by the profiles that ship."""
+    profile = shipped("sites") / f"{site}.yaml"
+    env = {**os.environ, "HPCRUN_SANDBOX_DIR": str(place), "HOME": str(tmp_path)}
+
+    def hpcrun(*argv: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "hpcrun", *argv],
+            cwd=tmp_path, env=env, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{argv}: {done.stdout}{done.stderr}"
+        return done.stdout + done.stderr
+
+    assert f"like {profile}, up in" in hpcrun("sandbox", "up", "--like", str(profile))
+    test = ("submit", "--cluster", "sandbox", "--test-only")
+    assert "node[1-2]" in hpcrun(*test, "zero2-8gpu-2node")
+    hpcrun(*test, "sweep-lr")
+    image = tmp_path / "a.sif"
+    image.touch()
+    hpcrun(*test, "ddp-4gpu", "--set", f"setup.container={{image: {image}, runtime: apptainer}}")
+    if site == "perlmutter":
+        hpcrun(
+            *test, "ddp-4gpu", "--set", "resources.gpu_type=a100-80gb"
+        )  # its constraint is joined with gpu

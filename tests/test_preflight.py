@@ -1,0 +1,414 @@
+"""What a node is checked for before its ranks start: preflight.sh over recorded answers."""
+
+from __future__ import annotations
+
+import doctest
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hpcrun.assets import shipped
+from hpcrun.runs.stalls import read_warnings
+from tests.test_hardware import Node
+from tests.test_harness import Job
+
+PREFLIGHT = shipped("templates") / "preflight.sh"
+
+# Rows as nvidia-smi --format=csv,noheader,nounits prints them, in the order of gpu_fields: of an
+# H100 (driver 570), of a V100 (driver 470, which knows no compute_cap and no gpu_recovery_action).
+FIELDS = [
+    "compute_cap",
+    "name",
+    "index",
+    "pci.bus_id",
+    "mig.mode.current",
+    "memory.total",
+    "memory.used",
+    "ecc.errors.uncorrected.volatile.total",
+    "remapped_rows.failure",
+    "remapped_rows.pending",
+    "retired_pages.pending",
+    "gpu_recovery_action",
+]
+H100 = "9.0, NVIDIA H100 80GB HBM3, 0, 00000000:3B:00.0, Disabled, 81559, 4, 0, No, No, [N/A], None"
+V100 = "Tesla V100-SXM2-32GB, 0, 00000000:15:00.0, [N/A], 32510, 0, 0, [N/A], [N/A], No"
+OLD = ("compute_cap", "gpu_recovery_action")
+XID = "NVRM: Xid (PCI:0000:3b:00): {}, pid='<unknown>', name=<unknown>, {}"
+
+
+def row(**changed: str) -> str:
+    """The H100's row with other values."""
+    cells = dict(zip(FIELDS, H100.split(", "), strict=True))
+    return ", ".join((cells | {key.replace("__", "."): v for key, v in changed.items()}).values())
+
+
+class Gpus(Node):
+    """A node whose nvidia-smi refuses fields that it does not know, as old drivers do."""
+
+    def smi(
+        self, *rows: str, unknown: tuple[str, ...] = (), code: int = 0, all_gpus: int | None = None
+    ) -> None:
+        listed = len(rows) if all_gpus is None else all_gpus
+        script = '#!/bin/bash\nif [ "$1" = --list-gpus ]; then\n'
+        script += "".join(f"echo 'GPU {n}: NVIDIA H100 (UUID: GPU-{n})'\n" for n in range(listed))
+        script += "exit\nfi\n"
+        for field in unknown:
+            message = f'Field "{field}" is not a valid field to query.'
+            script += f"[[ ,${{1#*=}}, != *,{field},* ]] || {{ echo '{message}'; exit 2; }}\n"
+        script += 'printf "%s\\n" "$*" >>"${0%/*}/../asked"\n'
+        script += "".join(f'printf "%s\\n" "{line}"\n' for line in rows) + f"exit {code}\n"
+        self.tool("nvidia-smi", script)
+
+    def tool(self, name: str, script: str) -> None:
+        (self.bin / name).write_text(script)
+        (self.bin / name).chmod(0o755)
+
+    def look(self, call: str, **env: str) -> list[str]:
+        """What a function of preflight.sh prints, where the job wants one GPU."""
+        script = f'. "{PREFLIGHT}"; {call}'
+        env = {"HPCRUN_DEVICE": "cuda", "HPCRUN_GPUS_PER_NODE": "1", "HPCRUN_RUN_DIR": "/x", **env}
+        done = self._bash(["bash", "-uc", script, "x", str(self.root)], HPCRUN_ATTEMPT="0", **env)
+        assert done.stderr == ""
+        return done.stdout.splitlines()
+
+    def gpus_of(self, *rows: str, **env: str) -> list[str]:
+        self.smi(*rows)
+        return self.look("look_at_gpus 60", **env)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Gpus:
+    made = Gpus(tmp_path / "it's a $(node)")
+    made.tool("dmesg", "#!/bin/bash\n")
+    return made
+
+
+def test_healthy_gpus_are_asked_once_and_nothing_is_said(node: Gpus) -> None:
+    found = node.gpus_of(H100, row(index="1"), HPCRUN_GPUS_PER_NODE="2", CUDA_VISIBLE_DEVICES="0,1")
+    name = "9.0, NVIDIA H100 80GB HBM3"
+    assert found == [f"gpus: {name};{name}"]
+    asked = (node.root / "asked").read_text().splitlines()
+    assert asked == [f"--query-gpu={','.join(FIELDS)} --format=csv,noheader,nounits --id=0,1"]
+
+
+def test_fields_that_an_old_driver_does_not_know_are_left_out(node: Gpus) -> None:
+    node.smi(V100, unknown=OLD)
+    assert node.look("look_at_gpus 60") == ["gpus: , Tesla V100-SXM2-32GB"]
+    node.smi('Field \\"nonsense\\" is not a valid field to query.', code=2)
+    assert node.look("look_at_gpus 60") == [
+        'nvidia-smi failed: Field "nonsense" is not a valid field to query.'
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"gpu_recovery_action": "Reset"}, "the driver asks for: Reset"),
+        ({"gpu_recovery_action": "Reboot"}, "the driver asks for: Reboot"),
+        (
+            {"remapped_rows__failure": "Yes"},
+            "its memory cannot be repaired: row remapping has failed",
+        ),
+    ],
+)
+def test_sure_defects_of_a_gpu(node: Gpus, changed: dict[str, str], why: str) -> None:
+    assert node.gpus_of(H100, row(index="5", **changed))[-1] == f"bad: GPU 5: {why}"
+
+
+@pytest.mark.parametrize(
+    ("changed", "warning"),
+    [
+        ({"gpu_recovery_action": "Drain and Reset"}, "the driver asks for: Drain and Reset"),
+        ({"remapped_rows__pending": "Yes"}, "a repair of its memory waits for a reset"),
+        (
+            {"retired_pages__pending": "Yes"},
+            "a bad page of its memory is retired at the next reboot only",
+        ),
+        (
+            {"ecc__errors__uncorrected__volatile__total": "3"},
+            "3 uncorrected ECC errors since the driver was loaded",
+        ),
+        ({"memory__used": "70122"}, "70122 of its 81559 MB are in use by something else"),
+    ],
+)
+def test_what_a_job_may_survive_is_a_warning(
+    node: Gpus, changed: dict[str, str], warning: str
+) -> None:
+    assert node.gpus_of(row(**changed)) == [f"GPU 0: {warning}", "gpus: 9.0, NVIDIA H100 80GB HBM3"]
+
+
+@pytest.mark.parametrize("field", FIELDS[3:])
+@pytest.mark.parametrize("value", ["[N/A]", "N/A", "[Not Supported]", "[Unknown Error]", ""])
+def test_what_a_driver_does_not_know_is_no_fault(node: Gpus, field: str, value: str) -> None:
+    found = node.gpus_of(row(**{field.replace(".", "__"): value}))
+    assert found == ["gpus: 9.0, NVIDIA H100 80GB HBM3"]
+
+
+def test_a_gpu_that_is_missing(node: Gpus) -> None:
+    assert node.gpus_of(H100, HPCRUN_GPUS_PER_NODE="8") == ["bad: nvidia-smi shows 1 of the 8 GPUs"]
+    node.smi("No devices were found", code=6, all_gpus=0)
+    assert node.look("look_at_gpus 60") == ["bad: nvidia-smi shows 0 of the 1 GPUs"]
+    # Slices are not GPUs; and where Slurm gave none, the node is not to blame.
+    for env in ({"CUDA_VISIBLE_DEVICES": "MIG-1,MIG-2"}, {"CUDA_VISIBLE_DEVICES": "NoDevFiles"}):
+        found = node.gpus_of(H100, HPCRUN_GPUS_PER_NODE="2", **env)
+        assert not [line for line in found if line.startswith("bad")]
+    mig = node.gpus_of(row(mig__mode__current="Enabled"), HPCRUN_GPUS_PER_NODE="2")
+    assert mig == ["gpus: 9.0, NVIDIA H100 80GB HBM3"]
+
+
+def test_gpus_that_are_there_under_other_numbers(node: Gpus) -> None:
+    said = "nvidia-smi shows {} of the 2 GPUs (CUDA_VISIBLE_DEVICES=6,7)"
+    env = {"HPCRUN_GPUS_PER_NODE": "2", "CUDA_VISIBLE_DEVICES": "6,7"}
+    node.smi(H100, all_gpus=2)
+    assert node.look("look_at_gpus 60", **env)[0] == said.format(1)
+    node.smi("No devices were found", code=6, all_gpus=2)
+    assert node.look("look_at_gpus 60", **env) == [said.format(0)]
+    node.smi("No devices were found", code=6, all_gpus=0)
+    assert node.look("look_at_gpus 60", **env, HPCRUN_IN_IMAGE="1") == [said.format(0)]
+
+
+@pytest.mark.parametrize(
+    ("message", "code", "in_image"),
+    [
+        (
+            "Unable to determine the device handle for GPU0000:3B:00.0: GPU is lost.  Reboot the "
+            "system to recover this GPU",
+            15,
+            True,
+        ),
+        ("Unable to determine the device handle for GPU0: 0000:3B:00.0: Unknown Error", 255, True),
+        (
+            "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make "
+            "sure that the latest NVIDIA driver is installed and running.",
+            9,
+            False,
+        ),
+        ("Failed to initialize NVML: Driver/library version mismatch", 18, False),
+    ],
+)
+def test_a_driver_that_fails(node: Gpus, message: str, code: int, in_image: bool) -> None:
+    node.smi(message, code=code)
+    assert node.look("look_at_gpus 60") == [f"bad: nvidia-smi: {message}"]
+    # In an image the driver's library may be the image's own.
+    bad = "bad: nvidia-smi: " if in_image else "nvidia-smi failed: "
+    assert node.look("look_at_gpus 60", HPCRUN_IN_IMAGE="1") == [f"{bad}{message}"]
+
+
+def test_other_failures_of_nvidia_smi_end_no_job(node: Gpus) -> None:
+    node.smi("NVIDIA-SMI couldn't find libnvidia-ml.so library in your system.", code=12)
+    [line] = node.look("look_at_gpus 60")
+    assert line.startswith("nvidia-smi failed: NVIDIA-SMI couldn't find")
+    node.smi(code=3)
+    assert node.look("look_at_gpus 60") == ["nvidia-smi failed: "]
+
+
+@pytest.mark.slow
+def test_a_driver_that_hangs_is_not_waited_for(node: Gpus) -> None:
+    # As in the kernel: it takes no signal.
+    node.tool("nvidia-smi", "#!/bin/bash\ntrap '' TERM INT HUP PIPE\nexec sleep 8\n")
+    begun = time.monotonic()
+    found = node.look("exec 3>&1; (look_at_gpus 1 2>/dev/null) | head -n 2 >&3; exit 0")
+    assert found == [
+        "the GPU driver is slow: nvidia-smi had no answer after 1 s",
+        "bad: the GPU driver does not answer: nvidia-smi hung for 1 s, twice",
+    ]
+    assert time.monotonic() - begun < 12
+
+
+@pytest.mark.slow
+def test_a_driver_that_is_slow_once_ends_nothing(node: Gpus) -> None:
+    node.smi(H100)
+    smi, first = (
+        node.bin / "nvidia-smi",
+        '#!/bin/bash\n[ -e "$0.again" ] || { : >"$0.again"; sleep 2; }',
+    )
+    smi.write_text(smi.read_text().replace("#!/bin/bash", first))
+    assert node.look("look_at_gpus 1") == [
+        "the GPU driver is slow: nvidia-smi had no answer after 1 s",
+        "gpus: 9.0, NVIDIA H100 80GB HBM3",
+    ]
+
+
+def test_errors_of_these_gpus_in_the_kernels_log(node: Gpus) -> None:
+    def log(*lines: str) -> list[str]:
+        text = "".join(f"[   12.3] {line}\n" for line in lines)
+        (node.root / "log").write_text(text)
+        node.tool("dmesg", '#!/bin/bash\ncat "${0%/*}/../log"\n')
+        return [x for x in node.gpus_of(H100) if "gpus: " not in x]
+
+    fallen = XID.format(79, "GPU has fallen off the bus.")
+    what = "Xid 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+    assert log(fallen) == [f"the GPU at 0000:3b:00: the kernel's log has {what}"]
+    # A program's error; another GPU's; one before the driver was loaded again.
+    assert log(XID.format(31, "MMU Fault"), XID.format(13, "Graphics Exception")) == []
+    assert log(fallen.replace("3b", "86")) == []
+    assert log(fallen, "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  570.86.15") == []
+
+
+def test_amds_gpus_are_counted(node: Gpus) -> None:
+    nodes = node.root / "sys/class/kfd/kfd/topology/nodes"
+    assert node.look('look_at_amd "$1" 2') == []
+    for number, gpu_id in enumerate(("0", "0", "38281", "51500")):
+        (nodes / str(number)).mkdir(parents=True)
+        (nodes / str(number) / "gpu_id").write_text(f"{gpu_id}\n")
+    assert node.look('look_at_amd "$1" 2') == []
+    assert node.look('look_at_amd "$1" 8') == ["bad: the kernel shows 2 of the 8 AMD GPUs"]
+
+
+def plug(node: Gpus, *ports: tuple[str, str, str]) -> None:
+    for name, state, rate in ports:
+        node.rdma(name, "InfiniBand", "mlx5_core", state)
+        port = node.root / "sys/class/infiniband" / name / "ports/1"
+        (port / "rate").write_text(f"{rate}\n")
+
+
+NDR = "400 Gb/sec (4X NDR)"
+
+
+def test_ports_against_those_of_the_first_node(node: Gpus) -> None:
+    plug(node, ("mlx5_0", "4: ACTIVE", NDR), ("mlx5_1", "1: DOWN", NDR))
+    assert node.look('ports "$1"') == [f"1 InfiniBand {NDR}"]
+
+    def beside(there: str, **env: str) -> list[str]:
+        first = f"1700000000000 {there}"
+        return node.look('look_at_node "$1"', HPCRUN_NODE_RANK="1", HPCRUN_FIRST_NODE=first, **env)
+
+    assert beside(f"1 InfiniBand {NDR}") == []
+    two = f"2 InfiniBand {NDR}"
+    assert beside(two, NCCL_NET="IB") == [
+        f"its network ports that are up: 1 InfiniBand {NDR}; those of the first node: {two}"
+    ]
+    port = node.root / "sys/class/infiniband/mlx5_0/ports/1/state"
+    port.write_text("1: DOWN\n")
+    assert beside(two, NCCL_NET="IB") == [
+        f"bad: no InfiniBand or RoCE port is up here, and the first node has {two}"
+    ]
+    # Over Ethernet, and where no node has any, nobody misses them.
+    assert beside(two, NCCL_NET="Socket")[0].startswith("its network ports that are up: none;")
+    assert beside("", NCCL_NET="IB") == []
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(0.9, ""), (5, "at least 4 s behind")])
+def test_a_clock_that_is_behind(node: Gpus, seconds: float, said: str) -> None:
+    first = f"{int((time.time() + seconds) * 1000)} "
+    found = node.look('look_at_node "$1"', HPCRUN_NODE_RANK="1", HPCRUN_FIRST_NODE=first)
+    assert found == ([f"its clock is {said} the first node's"] if said else [])
+
+
+def test_a_clock_that_is_ahead(node: Gpus, tmp_path: Path) -> None:
+    beat = tmp_path / "run/attempts/0/beat"
+    beat.parent.mkdir(parents=True)
+    first = f"{int(time.time() * 1000)} "
+    for seconds, said in (
+        (60, []),
+        (300, ["its clock is at least 21* s ahead of the first node's"]),
+    ):
+        beat.write_text(f"{int(time.time()) - seconds}\n")
+        env = {"HPCRUN_NODE_RANK": "1", "HPCRUN_FIRST_NODE": first}
+        found = node.look('look_at_node "$1"', **env, HPCRUN_RUN_DIR=str(tmp_path / "run"))
+        assert [re.sub("21[0-9]", "21*", text) for text in found] == said  # it may take a while
+
+
+# ---- in the job
+
+
+def test_a_node_that_fails_ends_the_attempt_and_is_recorded(tmp_path: Path) -> None:
+    made, node = Job(tmp_path / "run"), Gpus(tmp_path / "node")
+    why = "Unable to determine the device handle for GPU 0: GPU is lost"
+    node.smi(why, code=15)
+    (made.run.path / "plan.json").write_text('{\n "run_id": "r",\n "cluster": "o\\"b",\n "x": 1\n}')
+    setup = "export HPCRUN_PREFLIGHT=true HPCRUN_GPUS_PER_NODE=1 HPCRUN_DEVICE=cuda"
+    made.write(setup=setup)
+    env = {"PATH": f"{node.bin}:{os.environ['PATH']}", "SLURMD_NODENAME": "n-7"}
+    code, out = made.go(b"", **env)
+    said = f"hpcrun: error: n-7 is not fit for this job: nvidia-smi: {why}\n"
+    assert code == 1 and said in out and said in made.log() and "trained" not in made.log()
+    assert (made.run.path / "attempts/0/bad/n-7").read_text() == f"nvidia-smi: {why}\n"
+    # Without Slurm nobody could leave it out.
+    assert not (made.run.path / "cache").exists()
+    bad = f'. "{PREFLIGHT}"; bad_node "$1"'
+    env |= {"SLURM_JOB_ID": "7", "HPCRUN_CACHE_DIR": str(tmp_path / "cache"), "HPCRUN_ATTEMPT": "0"}
+    env |= {"HPCRUN_RUN_DIR": str(made.run.path), "HPCRUN_PREFLIGHT": "true"}
+    text = 'a "quote", a \\ and\na line'
+    subprocess.run(["bash", "-uc", bad, "x", text], env=env, check=True)
+    record = json.loads((tmp_path / "cache/bad-nodes/n-7").read_text())
+    assert abs(record.pop("at") - time.time()) < 5
+    assert record == {
+        "node": "n-7",
+        "why": text.replace("\n", " "),
+        "run_id": "run",
+        "user": record["user"],
+        "cluster": 'o"b',
+    }
+
+
+def test_a_warning_ends_nothing(tmp_path: Path) -> None:
+    made, node = Job(tmp_path / "run"), Gpus(tmp_path / "node")
+    node.smi(row(memory__used="70122"))
+    made.write(setup="export HPCRUN_PREFLIGHT=true HPCRUN_GPUS_PER_NODE=1 HPCRUN_DEVICE=cuda")
+    code, out = made.go(b"", PATH=f"{node.bin}:{os.environ['PATH']}", SLURMD_NODENAME="n-7")
+    said = "hpcrun: warning: n-7: GPU 0: 70122 of its 81559 MB are in use by something else\n"
+    assert code == 0 and said in out and said in made.log()
+    assert read_warnings(made.run.path / "attempts/0") == [said.split(maxsplit=2)[2].strip()]
+
+
+def test_what_the_batch_log_has_stays(tmp_path: Path) -> None:
+    node, log = Gpus(tmp_path / "node"), tmp_path / "batch.log"
+    log.write_text("before\n")
+    node.smi(row(memory__used="70122"))
+    env = {"HPCRUN_RUN_DIR": str(tmp_path), "HPCRUN_PREFLIGHT": "true", "BATCH": str(log)}
+    said = node.look('host=n-7; exec {batch}>>"$BATCH"; preflight "$batch"', **env)
+    assert log.read_text().splitlines() == ["before", *said] and len(said) == 1
+
+
+def test_one_question_serves_all_who_want_to_know(tmp_path: Path) -> None:
+    made, node = Job(tmp_path / "run"), Gpus(tmp_path / "node")
+    node.smi(row(compute_cap="7.0", name="Tesla V100-SXM2-32GB"))
+    made.write(setup="export HPCRUN_PREFLIGHT=true HPCRUN_GPUS_PER_NODE=1 HPCRUN_DEVICE=cuda")
+    code, _ = made.go(b"", PATH=f"{node.bin}:{os.environ['PATH']}", HPCRUN_NEEDS_BF16="1")
+    assert code == 1 and "Tesla V100-SXM2-32GB has no bf16 units" in made.log()
+    assert len((node.root / "asked").read_text().splitlines()) == 1
+
+
+# ---- preflight: full
+
+
+def test_the_comparison_is_as_its_examples_say() -> None:
+    program = PREFLIGHT.with_suffix(".py")
+    names = {"__name__": "preflight"}
+    exec(compile(program.read_text(), str(program), "exec"), names)
+    for name in ("judge", "rounds"):
+        [test] = doctest.DocTestFinder(recurse=False).find(names[name], name, globs=dict(names))
+        assert test.examples and not doctest.DocTestRunner().run(test).failed
+
+
+@pytest.mark.parametrize(
+    ("program", "said", "code"),
+    [
+        ("print('bad: slow')", "hpcrun: error: n-7 is not fit for this job: slow", 1),
+        ("import torchless", "hpcrun: warning: n-7: its speed could not be measured", 0),
+        ("print('multiplies at 9 TFLOP/s')", "hpcrun: preflight: multiplies at 9 TFLOP/s", 0),
+        ("print('a library has a word')", "\na library has a word\n", 0),
+    ],
+)
+def test_what_cannot_be_measured_ends_nothing(
+    tmp_path: Path, program: str, said: str, code: int
+) -> None:
+    (tmp_path / "preflight.py").write_text(program)
+    env = {"HPCRUN_RUN_DIR": str(tmp_path), "HPCRUN_ATTEMPT": "0", "SLURMD_NODENAME": "n-7"}
+    env |= {"HPCRUN_PREFLIGHT": "full", "PATH": os.environ["PATH"]}
+    done = subprocess.run(
+        ["bash", str(PREFLIGHT), "measure", sys.executable],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert said in f"\n{done.stdout}" and done.returncode == code
+    assert (tmp_path / "attempts/0/bad/n-7").exists() == (code == 1)

@@ -1,0 +1,121 @@
+"""What status shows of a run that goes on: between attempts, what they did, what they cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from hpcrun.controller.progress import steps_of
+from hpcrun.runs.layout import RunFolder
+from hpcrun.runs.records import Attempt, Begin, End, History
+from hpcrun.runs.status import JobStatus, cost_of
+from hpcrun.runs.verdict import Verdict
+from hpcrun.views.status import listing_lines, run_json, run_lines
+from hpcrun.views.table import Look
+from hpcrun.views.top import top_blocks
+from tests.json_schemas import check_json
+
+PLAIN = Look(width=200)
+HOUR = 3600.0
+RUN = RunFolder(Path("/runs/20261120-081455-a-7k3q"))
+
+
+def attempt(
+    index: int, begun: float, ended: float | None, steps: tuple[int, int] | None, **more: float
+) -> Attempt:
+    """An attempt, in hours; ``moved`` is when its first step came."""
+    at = begun * HOUR
+    end = None
+    if ended is not None:
+        end = End(
+            attempt=index,
+            job_id="7",
+            exit_code=143,
+            signal=15,
+            stopped_by="TERM",
+            first_failure=None,
+            begun_at=at,
+            ended_at=ended * HOUR,
+            why="preempted",
+            next="requeue",
+            checkpoint="/runs/a/checkpoints/step-80.pt",
+        )
+    return Attempt(
+        index=index,
+        begin=Begin(attempt=index, job_id="7", host="n1", pid=1, nodes="n1", begun_at=at),
+        end=end,
+        moved=more["moved"] * HOUR if "moved" in more else None,
+        first_step=steps[0] if steps else None,
+        last_step=steps[1] if steps else None,
+    )
+
+
+# Two hours and 100 steps; half an hour later from step 81 on, after a quarter of an hour's start.
+FIRST = attempt(0, 0.0, 2.0, (1, 100), moved=0.0)
+SECOND = attempt(1, 2.5, 4.75, (81, 180), moved=2.75)
+
+
+def test_what_attempts_cost() -> None:
+    cost = cost_of([FIRST, SECOND], 8, None)
+    assert cost is not None
+    assert (cost.hours, cost.replayed_steps) == (8 * 4.25, 20)
+    assert cost.replayed == pytest.approx(8 * 2.0 * 20 / 100)
+    assert (cost.restarting, cost.waited) == (8 * 0.25, 0.5 * HOUR)
+    assert cost.goodput == pytest.approx(1 - (0.4 + 0.25) / 4.25)
+
+
+def test_what_waits_and_what_never_moved() -> None:
+    idle = attempt(1, 2.5, 3.0, None)
+    cost = cost_of([FIRST, idle], 1, 4 * HOUR)
+    assert cost is not None
+    assert (cost.restarting, cost.waited) == (0.5, 1.5 * HOUR), "it only started; and waits again"
+    # Steps of another form than its log shows: what was done again is not known.
+    blind = structs.replace(SECOND, first_step=None, last_step=None)
+    unknown = cost_of([FIRST, blind], 1, None)
+    assert unknown is not None and (unknown.replayed_steps, unknown.goodput) == (None, None)
+
+
+def between(state: str = "PENDING") -> JobStatus:
+    """A run whose second attempt was preempted, and that waits."""
+    attempts = [FIRST, SECOND]
+    return JobStatus(
+        verdict=Verdict(state=state, source="squeue", reason="BeginTime"),
+        history=History(run_id=RUN.run_id, attempts=attempts),
+        run=RUN,
+        job_id="7",
+        name="a",
+        gpu_hours=34.0,
+        cost=cost_of(attempts, 8, 5 * HOUR),
+    )
+
+
+def test_a_run_between_two_attempts() -> None:
+    lines = run_lines(between(), PLAIN, local_time=str, has_checkpoints=False)
+    text = " ".join(" ".join(lines).split())
+    assert "goes on after preemption, from step-80.pt" in text
+    cost = "34.00 GPU hours, 3.20 for 20 steps done again, 2.00 to start again, goodput 85%"
+    assert f"{cost}; 45:00 between attempts" in text
+    assert "steps 81 to 180" in text
+    assert "goes on after preemption, from step-80.pt" in "\n".join(
+        listing_lines([between()], 0, PLAIN)
+    )
+    assert "\n  goes on after preemption, from step-80.pt" in "\n".join(
+        line for block in top_blocks([between()], PLAIN) for line in block
+    )
+    found = run_json(between())
+    check_json("status", {"runs": [found]})
+    assert (found["cost"]["replayed_steps"], found["attempts"][1]["last_step"]) == (20, 180)
+
+
+def test_steps_are_read_off_both_ends(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    (run.logs / "3").mkdir(parents=True)
+    log = run.logs / "3" / "rank-0.log"
+    middle = "x" * 79 + "\n"
+    log.write_text("step=41 loss=2.5\n" + middle * 5000 + "step=90 loss=1.5\nbye\n")
+    assert steps_of(run, 3) == (41, 90)
+    log.write_text("epoch=1 step=41 loss=2.5\n" + middle * 5000 + "epoch=2 step=3 loss=1.5\n")
+    assert steps_of(run, 3) == (None, None), "it counts in each epoch"
+    assert steps_of(run, 4) == (None, None)

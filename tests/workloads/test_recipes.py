@@ -1,0 +1,126 @@
+"""The recipes of docs/survive.md: asked to stop at any moment, a run's curve is the whole one's."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.source import ROOT
+from tests.workloads.trainer import environment, free_port
+
+FRAMEWORKS = ["torch", "deepspeed", "accelerate", "transformers", "lightning"]
+SCRIPTS = ROOT / "tests" / "cluster" / "workloads"
+PAGE = ROOT / "docs" / "survive.md"
+STEPS = 30
+# DeepSpeed may have to compile its operators first.
+pytestmark = pytest.mark.timeout(1800)
+TRAINER = (
+    f"--max_steps {STEPS} --per_device_train_batch_size 4 --ddp_backend gloo --save_strategy no "
+    "--report_to none --optim adamw_torch --learning_rate 1e-2 --use_cpu --disable_tqdm true"
+)
+
+
+class Part(NamedTuple):
+    """What an attempt printed: losses by step and, at the training's end, a hash of the weights."""
+
+    curve: dict[int, float]
+    weights: str | None
+
+
+def train(framework: str, folder: Path, *, stop: bool = False) -> Part:
+    """Train on two ranks, from the newest checkpoint on; at a random moment ask both to stop."""
+    newest = f"source '{ROOT}/templates/checkpoints.sh'; newest_checkpoint \"$1\" 2"
+    found = subprocess.run(["bash", "-c", newest, "-", folder], capture_output=True, text=True)
+    assert found.stderr == ""
+    option = "--resume_from_checkpoint" if framework == "transformers" else "--resume"
+    words = [option, found.stdout.strip()] if found.stdout else []
+    if framework == "transformers":
+        words += ["--output_dir", str(folder), *TRAINER.split()]
+    config = folder.with_suffix(".json")
+    zero = {"zero_optimization": {"stage": 2}, "zero_allow_untested_optimizer": True}
+    config.write_text(json.dumps({"train_micro_batch_size_per_gpu": 4, **zero}))
+    env = environment() | {
+        "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()), "TORCHELASTIC_RUN_ID": "recipe", "DS_ACCELERATOR": "cpu",
+        "ACCELERATE_USE_CPU": "true", "HPCRUN_CHECKPOINT_DIR": str(folder), "TOTAL": str(STEPS),
+        "HPCRUN_DEEPSPEED_CONFIG": str(config), "STEP": "0.1" if stop else "0",
+    }  # fmt: skip
+    with contextlib.ExitStack() as closed:
+        errors = [
+            closed.enter_context((folder.parent / f"rank-{rank}.err").open("w+")) for rank in (0, 1)
+        ]
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, SCRIPTS / f"survive_{framework}.py", *words],
+                env=env | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+                stdout=subprocess.PIPE, stderr=errors[rank], text=True,
+            )
+            for rank in (0, 1)
+        ]  # fmt: skip
+        output = ended(ranks, stop=stop)
+        errors[0].seek(0)
+        assert [each.returncode for each in ranks] == [0, 0], errors[0].read()[-6000:]
+    return read(output)
+
+
+def read(output: str) -> Part:
+    """Read what rank 0 has printed."""
+    records: list[dict[str, Any]] = [
+        json.loads(line) for line in output.splitlines() if line.startswith('{"')
+    ]
+    curve = {each["step"]: each["loss"] for each in records if "step" in each}
+    return Part(curve, next((each["weights"] for each in records if "weights" in each), None))
+
+
+def ended(ranks: list[subprocess.Popen[str]], *, stop: bool, first: str = '{"step"') -> str:
+    """Wait for the end, asked for once rank 0 has printed ``first``; give what it printed."""
+    out, output = ranks[0].stdout, ""
+    assert out
+    while stop and first not in output and (line := out.readline()):
+        output += line
+    if stop:
+        time.sleep(random.uniform(0, 0.2))
+        for each in ranks:
+            each.send_signal(signal.SIGTERM)
+            time.sleep(random.uniform(0, 0.03))
+    output += ranks[0].communicate(timeout=300)[0]
+    ranks[1].communicate(timeout=300)
+    return output
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_recipe_loses_no_step(framework: str, tmp_path: Path) -> None:
+    whole = train(framework, tmp_path / "whole")
+    assert whole.weights and list(whole.curve) == list(range(1, STEPS + 1))
+    curve: dict[int, float] = {}
+    for _ in range(3 if os.environ.get("HPCRUN_TEST_ALL") == "1" else 1):
+        part = train(framework, tmp_path / "stopped", stop=True)
+        assert part.curve and part.weights is None
+        assert not curve.keys() & part.curve.keys(), "no step is done twice"
+        curve |= part.curve
+    rest = train(framework, tmp_path / "stopped")
+    assert (curve | rest.curve, rest.weights) == whole
+
+
+def test_the_page_shows_what_was_run() -> None:
+    """Each block of Python in docs/survive.md is what the script between its marks has."""
+    page = PAGE.read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == len(FRAMEWORKS)
+    for framework, block in zip(FRAMEWORKS, blocks, strict=True):
+        script = (SCRIPTS / f"survive_{framework}.py").read_text()
+        marked = re.findall(rf"# doc: {framework}\n(.*?)\n *# end\n", script, re.DOTALL)
+        wanted = " ".join(" ".join(marked).split())
+        shown = " ".join(line for line in block.splitlines() if line.strip() != "...")
+        assert " ".join(shown.split()) == wanted, framework
