@@ -86,6 +86,7 @@ class ParamikoConnection:
         if self._instead is not None:
             self._instead.close()
         for listener in self._listeners:
+            listener.shutdown(socket.SHUT_RDWR)  # ends accept, which close alone does not
             listener.close()
         for link in reversed(self._links):
             link.close()
@@ -235,8 +236,15 @@ def _serve(listener: socket.socket, link: paramiko.Transport, host: str, port: i
         except (paramiko.SSHException, OSError, EOFError):
             here.close()
             continue
-        for source, sink in ((here, there), (there, here)):
-            threading.Thread(target=_copy, args=(source, sink), daemon=True).start()
+        threading.Thread(target=_both_ways, args=(here, there), daemon=True).start()
+
+
+def _both_ways(here: socket.socket, there: Any) -> None:
+    with here, contextlib.closing(there):
+        back = threading.Thread(target=_copy, args=(there, here), daemon=True)
+        back.start()
+        _copy(here, there)
+        back.join()
 
 
 def _copy(source: Any, sink: Any) -> None:

@@ -100,6 +100,7 @@ def test_the_output_of_other_jobs_is_one_question(
     shown = replay(tools, "scontrol", (1, "".join(known.values()), "Invalid job id specified\n"))
     for job_id in known:
         (tmp_path / job_id).write_text(f"step=3 loss={job_id}.5\n")
+    others = set(threading.enumerate())
     top, now = Top(load_context(hpcrun.environ, hpcrun.project), usage=False), time.monotonic()
     while not top.has_all():
         top.poll()
@@ -108,7 +109,7 @@ def test_the_output_of_other_jobs_is_one_question(
     for clock in range(121):
         monkeypatch.setattr(time, "monotonic", lambda clock=clock: now + clock)
         top.poll()
-        for thread in set(threading.enumerate()) - {threading.current_thread()}:
+        for thread in set(threading.enumerate()) - others:
             thread.join(60)
     assert shown.read_text().count("--details") == 1
     assert 4 <= asked.read_text().count("--me") <= 5

@@ -215,6 +215,8 @@ def asking(laptop: Laptop) -> Iterator[Any]:
 
     yield start
     for listener in listeners:
+        if isinstance(listener, socket.socket):
+            listener.shutdown(socket.SHUT_RDWR)  # ends accept, which close alone does not
         listener.close()
 
 
@@ -305,6 +307,10 @@ class Cutter:
         self.own_port = int(self.listener.getsockname()[1])
         threading.Thread(target=self._serve, daemon=True).start()
 
+    def close(self) -> None:
+        self.listener.shutdown(socket.SHUT_RDWR)  # ends accept, which close alone does not
+        self.listener.close()
+
     def _serve(self) -> None:
         while True:
             try:
@@ -327,10 +333,13 @@ class Cutter:
                     break
         except OSError:
             pass
-        for end in (source, sink):
+        self.end(source, sink)
+
+    def end(self, *sockets: socket.socket) -> None:
+        for each in sockets:
             with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-            end.close()
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
 
 
 @pytest.mark.parametrize("way", ["paramiko", pytest.param("openssh", marks=pytest.mark.thorough)])
@@ -366,7 +375,7 @@ def test_a_link_that_is_cut_anywhere(laptop: Laptop, tmp_path: Path, way: Any) -
         far.close()
         time.sleep(0.1)
         verdicts.add((mark.exists(), caught.value.maybe_done))
-    cutter.listener.close()
+    cutter.close()
     # Never done where it is called impossible.
     assert (True, False) not in verdicts
     assert {(False, False), (True, True)} <= verdicts
@@ -374,17 +383,19 @@ def test_a_link_that_is_cut_anywhere(laptop: Laptop, tmp_path: Path, way: Any) -
 
 def test_a_silent_link_is_given_up(laptop: Laptop) -> None:
     cutter = Cutter(laptop.servers[0].port)
-    frozen = threading.Event()
+    frozen, over = threading.Event(), threading.Event()
     plain = cutter._copy
 
     def copy(source: socket.socket, sink: socket.socket, counts: bool) -> None:
         try:
             while data := source.recv(4096):
                 if frozen.is_set():
-                    time.sleep(20)
+                    over.wait(20)
+                    break
                 sink.sendall(data)
         except OSError:
             pass
+        cutter.end(source, sink)
 
     cutter._copy = copy  # type: ignore[method-assign]
     assert plain != copy
@@ -399,7 +410,8 @@ def test_a_silent_link_is_given_up(laptop: Laptop) -> None:
     with pytest.raises(OutOfReach, match="the connection broke"):
         far.run("echo; sleep 30", on_output=lambda data: frozen.set(), timeout=25)
     assert time.monotonic() - began < 10
-    cutter.listener.close()
+    over.set()
+    cutter.close()
 
 
 # ------------------------------------------------------------------ the system's ssh
