@@ -138,7 +138,9 @@ def test_each_run_has_a_fate_of_its_own(site: Site) -> None:
     assert state(5) in ("UNKNOWN", "CANCELLED"), "a moment, and no loss"
 
     waits_to_be(0, "FAILED")
-    assert shown(site, f"{job_id}_0")[f"{job_id}_0"]["exit_code"] == 7
+    failed = shown(site, f"{job_id}_0")[f"{job_id}_0"]
+    log = next(path for path in runs[0].glob("logs/batch*.log"))
+    assert failed["exit_code"] == 7, (failed, log.read_text(), *runs[0].glob("attempts/*/*"))
     until(lambda: (runs[1] / "attempts/0/launched").exists(), "the one that runs again")
     assert site.rig.run("scontrol", "requeue", f"{job_id}_1").returncode == 0
     waits_to_be(1, "PENDING")
