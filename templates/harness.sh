@@ -429,7 +429,12 @@ asked_to_stop() {
 finish_guarded() {
     # DeepSpeed's ranks on CPUs leave 69 MB each there (csrc/cpu/comm/shm.cpp).
     rm -f -- "/dev/shm/deepspeed_allreduce_buffer_${UID}_${MASTER_ADDR-}_${MASTER_PORT-}"_*
-    [ "$3" -eq 0 ] || [ -n "$stopped" ] || record_failure "$1" "$2" "$3"
+    if [ "$3" -ne 0 ] && [ -z "$stopped" ]; then
+        record_failure "$1" "$2" "$3"
+        # Before the launcher hears of it: the next attempt is to leave out a node whose GPU broke.
+        # shellcheck disable=SC1091 # it lies beside this file
+        [ "$mode" != rank ] || ! . "$HPCRUN_RUN_DIR/preflight.sh" || examine_node
+    fi
     exit "$3"
 }
 

@@ -43,6 +43,19 @@ preflight() {
     done < <(look_at_gpus 60 && look_at_node '')
 }
 
+# examine_node: after a rank has failed, see whether its node's GPUs are the cause; once a node. What
+# CUDA says of the hardware ends a process, and the driver may call the GPU fit again afterwards
+# (cudaErrorECCUncorrectable and cudaErrorNvlinkUncorrectable in the CUDA runtime's list of errors).
+examine_node() {
+    local line
+    [ -n "${HPCRUN_PREFLIGHT-}" ] && [ "${HPCRUN_DEVICE-}" = cuda ] || return 0
+    mkdir -- "$attempt_dir/examined-$host" 2>/dev/null || return 0
+    line=$(tail -c 65536 -- "$HPCRUN_RUN_DIR/logs/$HPCRUN_ATTEMPT/rank-${RANK-}.log" 2>/dev/null |
+        grep -aoE -m 1 'uncorrectable (ECC|NVLink) error')
+    [ -n "$line" ] || line=$(look_at_gpus 20 | sed -n '/^bad: /{s///p;q;}')
+    [ -z "$line" ] || not_fit "$line"
+}
+
 # warn WHAT
 warn() {
     local folder=$HPCRUN_RUN_DIR/attempts/$HPCRUN_ATTEMPT/warnings

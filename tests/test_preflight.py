@@ -97,6 +97,31 @@ def test_healthy_gpus_are_asked_once_and_nothing_is_said(node: Gpus) -> None:
     assert asked == [f"--query-gpu={','.join(FIELDS)} --format=csv,noheader,nounits --id=0,1"]
 
 
+def test_after_a_rank_failed_its_log_and_the_driver_tell_whether_its_gpu_broke(node: Gpus) -> None:
+    """Asked once a node; other errors of CUDA's are the program's own."""
+    run = node.root / "run"
+    attempt, log = run / "attempts/0", run / "logs/0/rank-3.log"
+    attempt.mkdir(parents=True)
+    log.parent.mkdir(parents=True)
+    asked = {"HPCRUN_RUN_DIR": str(run), "HPCRUN_PREFLIGHT": "true", "RANK": "3"}
+    examine = 'host=n1 attempt_dir="$1/run/attempts/0"; examine_node'
+
+    def examined(words: str) -> list[str]:
+        log.write_text(f"RuntimeError: CUDA error: {words}\n")
+        found = node.look(examine, **asked)
+        assert node.look(examine, **asked) == []
+        (attempt / "examined-n1").rmdir()
+        return found
+
+    said = "hpcrun: error: n1 is not fit for this job: "
+    node.smi(H100)
+    assert examined("an illegal memory access was encountered") == []
+    ecc = "uncorrectable ECC error"
+    assert examined(f"{ecc} encountered") == [said + ecc]
+    node.smi("GPU is lost", code=15)
+    assert examined("unspecified launch failure") == [f"{said}nvidia-smi: GPU is lost"]
+
+
 def test_fields_that_an_old_driver_does_not_know_are_left_out(node: Gpus) -> None:
     node.smi(V100, unknown=OLD)
     assert node.look("look_at_gpus 60") == ["gpus: , Tesla V100-SXM2-32GB"]

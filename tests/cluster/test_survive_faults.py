@@ -146,6 +146,53 @@ def test_a_run_goes_on_on_its_spare_node(wide_site: Site) -> None:
         rig.revive_node(lost)
 
 
+# nvidia-smi where the driver loses a node's GPU: in the sixth step, as the rank's own error shows.
+SMI = """#!/bin/bash
+if [ -e "$LOST/$SLURMD_NODENAME" ]; then
+    echo "Unable to determine the device handle for GPU0: 0000:3B:00.0: GPU is lost."
+    exit 15
+fi
+echo "9.0, H100, 0, 00000000:3B:00.0, Disabled, 81559, 4, 0, No, No, [N/A], None"
+"""
+BREAKS = """
+    if step == 6 and int(os.environ["HPCRUN_ATTEMPT"]) == 0 and rank == 1:
+        if os.environ["HOW"] == "lost":
+            open(f"{os.environ['LOST']}/{os.environ['SLURMD_NODENAME']}", "w")
+            raise RuntimeError("CUDA error: unspecified launch failure")
+        raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
+"""
+
+
+@pytest.mark.thorough
+def test_a_gpu_that_breaks_costs_its_node(wide_site: Site) -> None:
+    """By the driver, on a spare node of the same job; by CUDA's own words, in another start of it."""
+    site = wide_site
+    site.profile["accelerator"] = "cuda"
+    site.prepare()
+    (site.project / "nvidia-smi").write_text(SMI)
+    (site.project / "nvidia-smi").chmod(0o755)
+    tools = f"export PATH={site.project}:$PATH LOST={site.project}"
+    train = TRAIN.replace("    if asked:", BREAKS + "    if asked:", 1)
+    how = {
+        "lost": (f"{NODE}, spare_nodes: 1", "relaunch", "nvidia-smi: Unable to determine the device"),
+        "ecc": (NODE, "requeue", "uncorrectable ECC error"),
+    }
+    for name, (survive, going_on, why) in how.items():
+        options = ("--set", f"env.HOW={name}", "--set", f"setup.commands=['{tools}']")
+        run = submit_whole(site, survive, *options, steps=20, train=train)
+        site.wait_for(run, "attempts/1/hostfile", timeout=120)
+        kept, lost = nodes_of(run, 0)
+        assert lost not in nodes_of(run, 1), name
+        end = run.record("end.json")
+        assert (end["why"], end["next"], end["first_failure"]["rank"]) == ("node_fail", going_on, 1)
+        assert (run.folder / f"attempts/0/bad/{lost}").read_text().startswith(why)
+        shown = insist_on_the_whole_curve(site, run, 20)
+        assert len(shown["attempts"]) == 2
+        listed = json.loads(site.hpcrun("nodes", "--json").stdout)["nodes"]
+        assert lost in [each["node"] for each in listed]
+        assert kept not in [each["node"] for each in listed]
+
+
 def test_what_would_fail_again_is_not_repeated(wide_site: Site) -> None:
     """The program's error, its own verdict, lack of memory, a full disk: no second attempt."""
     site, node = wide_site, wide_site.rig.node_names[0]
