@@ -304,7 +304,7 @@ node() {
     # shellcheck disable=SC1091 # they lie beside this file
     . "$HPCRUN_RUN_DIR/hardware.sh" && . "$HPCRUN_RUN_DIR/local.sh" &&
         . "$HPCRUN_RUN_DIR/preflight.sh" || exit 1
-    trap 'leave_folder $?' EXIT
+    trap 'code=$?; end_strays; leave_folder $code' EXIT
     [ "${SLURM_LOCALID:-0}" -ne 0 ] || preflight "$batch" || die
     exec {batch}>&-
     # Left to itself gloo takes the address of the host's name, which may be 127.0.1.1.

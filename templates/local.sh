@@ -208,6 +208,17 @@ leave_folder() {
     take_folder_away "$record"
 }
 
+# end_strays: as Slurm does where it tracks processes by cgroups: what is left of this task ends with
+# it, also in a session of its own. Else it would hold a GPU, or save beside the next attempt.
+end_strays() {
+    local file
+    [ -n "${SLURM_PROCID-}" ] || return 0
+    while IFS= read -r file; do
+        ! grep -qszxF -- "SLURM_PROCID=$SLURM_PROCID" "$file" || kill -KILL "${file//[^0-9]/}"
+    done < <(env -u HPCRUN_NODE_RANK grep -lszxF -- "HPCRUN_RUN_DIR=$HPCRUN_RUN_DIR" /proc/[0-9]*/environ |
+        xargs -r env -u HPCRUN_NODE_RANK grep -lszxF -- "HPCRUN_NODE_RANK=$HPCRUN_NODE_RANK") 2>/dev/null
+}
+
 # take_folder_away RECORD
 take_folder_away() {
     local tasks folder

@@ -165,7 +165,7 @@ BREAKS = """
 
 @pytest.mark.thorough
 def test_a_gpu_that_breaks_costs_its_node(wide_site: Site) -> None:
-    """By the driver, on a spare node of the same job; by CUDA's own words, in another start of it."""
+    """By the driver, on a spare node of the same job; by CUDA's words, as the job starts again."""
     site = wide_site
     site.profile["accelerator"] = "cuda"
     site.prepare()
@@ -174,7 +174,7 @@ def test_a_gpu_that_breaks_costs_its_node(wide_site: Site) -> None:
     tools = f"export PATH={site.project}:$PATH LOST={site.project}"
     train = TRAIN.replace("    if asked:", BREAKS + "    if asked:", 1)
     how = {
-        "lost": (f"{NODE}, spare_nodes: 1", "relaunch", "nvidia-smi: Unable to determine the device"),
+        "lost": (f"{NODE}, spare_nodes: 1", "relaunch", "nvidia-smi: Unable to determine"),
         "ecc": (NODE, "requeue", "uncorrectable ECC error"),
     }
     for name, (survive, going_on, why) in how.items():

@@ -315,3 +315,12 @@ def test_a_node_whose_link_is_cut(bare_site: Site) -> None:
     assert not list((run.folder / "attempts/0/local").glob("*[0-9]")), run.log()
     assert shown_by(run) == [], "nobody trained"
     rig.wait_idle()
+
+
+def test_what_leaves_its_session_ends_with_the_job(bare_site: Site) -> None:
+    """Also where Slurm follows a process only by its parents (proctrack/linuxproc, as here)."""
+    script = "setsid sleep 4711 & until pgrep -fx 'sleep 4711'; do sleep 0.1; done"
+    run = bare_site.submit("--gpus-per-node", "0", "--nodes", "2", "--", "bash", "-c", script)
+    insist(bare_site, run)
+    left = [bare_site.rig.processes(name) for name in bare_site.rig.node_names]
+    assert "sleep 4711" not in json.dumps(left)
