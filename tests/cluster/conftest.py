@@ -17,7 +17,7 @@ from tests.cluster.site import Site
 from tests.needs import require
 
 _RIGS = ("rig", "bare_rig", "unresolved_rig", "bound_rig", "wide_rig")
-_TEARDOWN_SECONDS = 15.0
+_TEARDOWN_SECONDS = 45.0
 FORBIDS = """
 function slurm_job_submit(job, partitions, user)
     if job.name == "forbidden" then job.requeue = 0 end

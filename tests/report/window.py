@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 
 _COMMAND = re.compile(r"\x1b\[(\??)([0-9;]*)([A-Za-z])")
+# Ctrl-C may come in the midst of one; a terminal forgets it as the next one begins.
+_BROKEN_OFF = re.compile(r"\x1b(?:\[[?0-9;]*)?(?=\x1b)")
 _BEGUN = re.compile(r"(?:\x1b(?:\[[?0-9;]*)?)?\Z")
 
 
@@ -33,7 +35,7 @@ class Window:
         text = self.rest + text
         begun = _BEGUN.search(text)
         assert begun is not None
-        text, self.rest = text[: begun.start()], begun[0]
+        text, self.rest = _BROKEN_OFF.sub("", text[: begun.start()]), begun[0]
         at = 0
         while at < len(text):
             command = _COMMAND.match(text, at)
