@@ -26,8 +26,8 @@ from hpcrun.plan.directives import parse_seconds
 from hpcrun.plan.types import Plan, column_names
 from hpcrun.render.files import FIXED, RenderedFile
 from hpcrun.runs.layout import RunFolder, SweepFolder
+from hpcrun.views.attempts import survival_text
 from hpcrun.views.numbers import count_of, sweep_size
-from hpcrun.views.status import survival_text
 from hpcrun.views.table import next_lines
 
 if TYPE_CHECKING:

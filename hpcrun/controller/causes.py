@@ -272,6 +272,7 @@ def _job_of(status: JobStatus) -> Job:
     return Job(
         word=word,
         is_run=True,
+        has_saved=records.holds_any(Path(plan.checkpoint_dir)),
         micro_batch=plan.micro_batch_per_gpu if plan.effective_batch else None,
         accumulation=plan.gradient_accumulation_steps if plan.effective_batch else None,
         memory_mib=memory,

@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec import structs
 
 from hpcrun.errors import HpcrunError
-from hpcrun.files import open_plain, remark
+from hpcrun.files import open_plain, read_plain, remark
 from hpcrun.metrics.lines.formats import Format, own_format
 from hpcrun.metrics.lines.formats.table import FORMATS
 from hpcrun.metrics.lines.line import NEEDLES, read_line
@@ -98,11 +98,16 @@ def steps_of(
 def with_steps(
     run: RunFolder, attempts: Sequence[Attempt], patterns: Sequence[str] = ()
 ) -> list[Attempt]:
-    """Add to the attempts of a run which steps each has done."""
+    """Add to the attempts of a run which steps each has done, and from which checkpoint on."""
     found = []
     for attempt in attempts:
         first, last = steps_of(run, attempt.index, patterns)
-        found.append(structs.replace(attempt, first_step=first, last_step=last))
+        resumed = None
+        with contextlib.suppress(OSError):
+            data = read_plain(run.attempts / str(attempt.index) / "resume")
+            resumed = data.decode(errors="replace").strip()
+        more = {"first_step": first, "last_step": last, "resumed": resumed}
+        found.append(structs.replace(attempt, **more))
     return found
 
 

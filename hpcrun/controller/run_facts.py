@@ -26,7 +26,7 @@ from hpcrun.runs.status import cost_of
 from hpcrun.secrets.kinds import begins_token, is_secret_name
 from hpcrun.secrets.mask import has_secret
 from hpcrun.spec.yaml12 import Node, parse_document
-from hpcrun.views.status import attempt_cells, cost_text
+from hpcrun.views.attempts import attempt_rows, cost_text
 
 # Keys that do not matter for how a run trains: names, and what another key has too.
 _LEFT_OUT = ("name", "description", "sweep", "sweep_limit", "secrets", "log_patterns")
@@ -93,7 +93,7 @@ def with_attempts(parsed: ParsedRun, run: RunFolder) -> ParsedRun:
     return structs.replace(
         parsed,
         curve=structs.replace(parsed.curve, restarts=tuple(restarts)),
-        attempts=tuple(tuple(attempt_cells(each, _local_time)) for each in attempts),
+        attempts=tuple(attempt_rows(attempts, _local_time)),
         cost=cost_text(cost, has_gpus=bool(gpus)),
     )
 

@@ -26,10 +26,12 @@ class Job(Struct, frozen=True, kw_only=True):
     """What a job's fixes need: its word on the command line and its own numbers; None: not known.
 
     ``memory_mib``: of each node. ``limit``: seconds. ``is_run``: hpcrun submitted it.
+    ``has_saved``: there is something where its checkpoints would be.
     """
 
     word: str = "JOB"
     is_run: bool = False
+    has_saved: bool = False
     micro_batch: int | None = None
     accumulation: int | None = None
     memory_mib: int | None = None
@@ -410,7 +412,7 @@ def _command(name: str, job: Job, host: str | None) -> str:
     if name == "more_time":
         minutes, seconds = divmod(round(2 * (job.limit or 43200)), 60)
         time = f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
-        return f"{again} --time {time}  # on from the checkpoints"
+        return f"{again} --time {time}" + "  # on from the checkpoints" * job.has_saved
     if name == "more_memory":
         if not job.memory_mib:
             return "more `resources.memory_per_node`".replace("`", "")

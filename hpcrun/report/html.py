@@ -48,8 +48,8 @@ from hpcrun.report.facts import (
     single_values,
 )
 from hpcrun.report.files import package_of
+from hpcrun.views.attempts import ATTEMPT
 from hpcrun.views.numbers import GIB, count_of, format_bytes, format_value, number
-from hpcrun.views.status import ATTEMPT
 from hpcrun.views.table import printable
 
 _PARTS = Path(__file__).parent / "page"

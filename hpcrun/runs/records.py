@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import msgspec
-from msgspec import Struct, field, structs
+from msgspec import Struct, convert, field, structs
 
 from hpcrun import files
 from hpcrun.errors import HpcrunError, InputError
@@ -210,9 +210,9 @@ class End(Struct, frozen=True, kw_only=True):
 class Attempt(Struct, frozen=True, kw_only=True):
     """One start of the run, as far as its records show; ``beat`` in epoch seconds.
 
-    ``moved``: when its first step was seen, up to half a minute late. ``first_step``, ``last_step``
-    are those that its log shows, where they were looked for: of a run with several attempts.
-    ``warnings``: what was odd about its nodes, where it was looked for.
+    ``moved``: when its first step was seen, up to half a minute late. ``warnings``: what was odd
+    about its nodes. ``first_step``, ``last_step``: those that its log shows, and ``resumed``: the
+    checkpoint that it began from ("": none), where they were looked for.
     """
 
     index: int
@@ -223,6 +223,7 @@ class Attempt(Struct, frozen=True, kw_only=True):
     moved: float | None = None
     first_step: int | None = None
     last_step: int | None = None
+    resumed: str | None = None
     warnings: list[str] = []
 
     def seconds(self, now: float | None = None) -> float | None:
@@ -347,8 +348,7 @@ def read_record(path: Path, type_: type[T]) -> T | None:
         raise HpcrunError(f"{path}: {error.strerror}") from error
     try:
         # Not msgspec's decoder: texts that are not UTF-8 stand in a plan as lone surrogates.
-        values = json.loads(data, object_hook=hook, parse_int=_bounded)
-        return msgspec.convert(values, decodable(type_))
+        return convert(json.loads(data, object_hook=hook, parse_int=_bounded), decodable(type_))
     except (ValueError, RecursionError, OverflowError):
         if data.strip(b"\0 \n"):
             files.remark(f"{path}: damaged, or of another version of hpcrun: it is passed over")

@@ -118,12 +118,13 @@ def cost_of(attempts: Sequence[Attempt], devices: int, now: float | None) -> Cos
     """Add up what attempts have cost on so many GPUs (or nodes); ``now`` is None after the end.
 
     An attempt's steps are taken to have lasted equally long. One that shows no step has only
-    started.
+    started, where another shows some: there are logs without numbers of steps.
     """
     if not attempts:
         return None
     held = restarting = replayed = waited = 0.0
-    again, reached, is_known = 0, None, True
+    again, reached = 0, None
+    is_known = any(attempt.first_step is not None for attempt in attempts)
     for attempt in attempts:
         seconds = attempt.seconds(now if attempt is attempts[-1] else None) or 0.0
         held += seconds

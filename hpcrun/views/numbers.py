@@ -57,6 +57,19 @@ def format_seconds(value: float) -> str:
     return f"{value:.2f} s" if value < 9.995 else f"{value:.1f} s"
 
 
+def duration(seconds: float | None) -> str:
+    """Write a time as people do.
+
+    >>> duration(3725), duration(62), duration(None)
+    ('1:02:05', '1:02', '-')
+    """
+    if seconds is None:
+        return "-"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
 def format_duration(seconds: float) -> str:
     """Print how long something takes, in its two largest units.
 

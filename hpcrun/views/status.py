@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import posixpath
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from hpcrun.plan.types import SurvivePlan, column_names, label
-from hpcrun.runs.ends import ENDURED, WORDS
-from hpcrun.runs.records import Attempt, End, Sweep
+from hpcrun.plan.types import column_names, label
+from hpcrun.runs.records import Sweep
 from hpcrun.runs.status import Cost, JobStatus, WhyWaiting
 from hpcrun.runs.verdict import Verdict
 from hpcrun.slurm.reasons import explain
 from hpcrun.slurm.states import parse_exit_code, say_exit_code, say_limit
+from hpcrun.views.attempts import attempt_texts, between_text, cost_text, end_text, going_on
 from hpcrun.views.cause import cause_rows, diagnosis_json, end_words
-from hpcrun.views.numbers import count_of, format_duration, number, sweep_size
+from hpcrun.views.numbers import count_of, duration, format_duration, number, sweep_size
 from hpcrun.views.table import (
     BOLD,
     Column,
@@ -42,19 +41,6 @@ _COLOURS["CANCELLED"] = MAGENTA  # it did not fail
 def state_colour(state: str) -> str:
     """Return the colour of a state, as a parameter of SGR."""
     return _COLOURS.get(state, RED)
-
-
-def duration(seconds: float | None) -> str:
-    """Write a time as people do.
-
-    >>> duration(3725), duration(62), duration(None)
-    ('1:02:05', '1:02', '-')
-    """
-    if seconds is None:
-        return "-"
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def reason_text(verdict: Verdict) -> str:
@@ -225,14 +211,13 @@ def run_lines(
         ("progress", "" if status.loss is None else f"{at}loss {status.loss:.6g}"),
         ("time", _time_text(status)),
         ("nodes", last.begin.nodes if last and last.begin else ""),
-        ("exit code", _end_text(status.end) if status.end else ""),
+        ("exit code", end_text(status.end) if status.end else ""),
         ("failed", status.failure),
-        ("goes on", "" if status.final else _going_on(status)),
+        ("goes on", "" if status.final else going_on(status)),
         ("cost", cost_text(status.cost, has_gpus=bool(status.gpu_hours))),
     ]
     if status.attempts > 1 or (status.end is not None and status.end.next is not None):
-        texts = [_attempt_text(status, each, local_time) for each in history.attempts]
-        rows += [("attempt", text) for text in texts]
+        rows += [("attempt", text) for text in attempt_texts(status, local_time)]
     if status.run is not None:
         log = str(status.progress.log or status.run.logs) if history.attempts else ""
         rows += [("folder", str(status.run.path)), ("log", log)]
@@ -279,96 +264,6 @@ def _stall_rows(status: JobStatus, look: Look) -> list[tuple[str, str]]:
         return []
     stacks = run.attempts / str(last.index) / "stacks" if stall.stacks else ""
     return [("stalled", paint(stall_text(status), RED, look)), ("stacks", str(stacks))]
-
-
-def _end_text(end: End) -> str:
-    return str(end.exit_code) + (f", stopped by SIG{end.stopped_by}" if end.stopped_by else "")
-
-
-def _attempt_text(status: JobStatus, attempt: Attempt, local_time: Callable[[float], str]) -> str:
-    """Say how an attempt went: when, where, for how long, why it ended."""
-    begin = attempt.begin
-    number, began, nodes, ran, steps, how, then = attempt_cells(attempt, local_time)
-    parts = [number, f"{began} on {nodes}" if began else "", f"steps {steps}" if steps else ""]
-    parts = [part for part in parts if part]
-    if attempt.end is not None:
-        how = f": {how}" if how.startswith("exit code") else f" by {how}"
-        parts.append(f"ended after {ran}{how}" + (f"; {then}" if then else ""))
-    elif attempt is status.last and not status.final:
-        parts.append("is on its way" if begin is not None else "has not begun")
-    else:
-        seen = ""
-        if attempt.beat is not None and begin is not None:
-            seen = f", last sign of life after {duration(attempt.beat - begin.begun_at)}"
-        parts.append(f"left no end record: its node died or it was killed{seen}")
-    return "  ".join(parts)
-
-
-ATTEMPT = ("attempt", "began", "nodes", "time", "steps", "ended by", "then")
-
-
-def attempt_cells(attempt: Attempt, local_time: Callable[[float], str]) -> list[str]:
-    """Say how an attempt went, in the columns of ATTEMPT."""
-    begin, end, first = attempt.begin, attempt.end, attempt.first_step
-    then = f"does not go on: {printable(end.note)}" if end is not None and end.note else ""
-    return [
-        str(attempt.index),
-        local_time(begin.begun_at) if begin is not None else "",
-        begin.nodes if begin is not None else "",
-        duration(attempt.seconds()),
-        "" if first is None else f"{first} to {attempt.last_step}",
-        "" if end is None else WORDS.get(end.why or "") or f"exit code {_end_text(end)}",
-        f"goes on from {_saved_text(end)}" if end is not None and end.next is not None else then,
-    ]
-
-
-def cost_text(cost: Cost | None, *, has_gpus: bool) -> str:
-    """Say what several attempts cost, and how much of it was lost."""
-    if cost is None:
-        return ""
-    parts = [f"{cost.hours:.2f} {'GPU' if has_gpus else 'node'} hours"]
-    if cost.replayed is not None and cost.replayed_steps is not None:
-        done = count_of(cost.replayed_steps, "step")
-        parts.append(f"{cost.replayed:.2f} for {done} done again")
-    parts.append(f"{cost.restarting:.2f} to start again")
-    if cost.goodput is not None:
-        parts.append(f"goodput {100 * cost.goodput:.0f}%")
-    return f"{', '.join(parts)}; {duration(cost.waited)} between attempts"
-
-
-def _going_on(status: JobStatus) -> str:
-    """Say after which ends the run goes on, or that it is about to."""
-    if status.is_between:
-        return between_text(status)
-    survive = status.plan.survive if status.plan is not None else None
-    return survival_text(survive) if survive is not None else ""
-
-
-def between_text(status: JobStatus) -> str:
-    """Say what a run that waits between two attempts goes on after, and from where."""
-    end = status.end
-    if not status.is_between or end is None:
-        return ""
-    return f"after {WORDS.get(end.why or '', 'its end')}, from {_saved_text(end)}"
-
-
-def _saved_text(end: End) -> str:
-    saved = posixpath.basename(end.checkpoint.rstrip("/")) if end.checkpoint else "the beginning"
-    return printable(saved)
-
-
-def survival_text(survive: SurvivePlan) -> str:
-    """Say after which ends a run goes on, and after which not; "" where it never does.
-
-    >>> survival_text(SurvivePlan(when=["preempted", "time_limit"], max_attempts=20))
-    'after preemption, the time limit, at most 20 attempts; not after a failed node, a standstill'
-    """
-    if not survive.when:
-        return ""
-    yes = ", ".join(WORDS[why] for why in survive.when)
-    no = ", ".join(WORDS[why] for why in ENDURED if why not in survive.when)
-    text = f"after {yes}, at most {count_of(survive.max_attempts, 'attempt')}"
-    return f"{text}; not after {no}" if no else text
 
 
 def _more_time(status: JobStatus) -> str:

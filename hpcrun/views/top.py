@@ -11,16 +11,18 @@ from msgspec import to_builtins
 from hpcrun.runs.ends import WORDS
 from hpcrun.runs.status import GpuUse, JobStatus, NodeUse
 from hpcrun.slurm.reasons import explain
+from hpcrun.views.attempts import between_text
 from hpcrun.views.numbers import (
     GIB,
     count_of,
+    duration,
     format_duration,
     format_rate,
     format_value,
     number,
     sparkline,
 )
-from hpcrun.views.status import CYAN, GREEN, RED, YELLOW, between_text, duration, stall_text
+from hpcrun.views.status import CYAN, GREEN, RED, YELLOW, stall_text
 from hpcrun.views.table import (
     Column,
     Look,

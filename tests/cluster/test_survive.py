@@ -85,8 +85,11 @@ def insist_on_the_whole_curve(site: Site, run: Submitted, steps: int) -> dict[st
     """Wait for the run's end: every step is in its curve, as if it had never been stopped."""
     done = site.hpcrun("wait", run.run_id, timeout=150)
     assert done.returncode == 0, done.stdout + done.stderr + run.log()
-    curve = json.loads(site.hpcrun("parse", "--json", run.run_id).stdout)["runs"][0]
-    assert curve["points"] == steps
+    parsed = site.hpcrun("parse", "--json", "--full", run.run_id)
+    assert parsed.returncode == 0, parsed.stderr
+    loss = json.loads(parsed.stdout)["runs"][0]["metrics"]["loss"]
+    assert loss["steps"] == list(range(1, steps + 1))
+    assert loss["values"] == [1 / step for step in loss["steps"]]
     shown = site.status(run)
     assert (shown["state"], shown["exit_code"]) == ("COMPLETED", 0)
     return shown

@@ -21,7 +21,15 @@ from tests.cluster.test_survive import (
     steps_of,
     submit,
 )
-from tests.cluster.test_survive_faults import FAULTS, NEEDS, SECRET, nodes_of, queue, submit_whole
+from tests.cluster.test_survive_faults import (
+    FAULTS,
+    NEEDS,
+    SECRET,
+    WHOLE,
+    nodes_of,
+    queue,
+    submit_whole,
+)
 
 # Asked to end, it takes so many seconds to save.
 SLOW = TRAIN.replace(
@@ -171,6 +179,93 @@ def test_two_faults_at_once(wide_site: Site) -> None:
                 insist_on_steps(run, 60)
         finally:
             rig.clear()
+
+
+# Its first attempt fails as the test asks for it: it stands still, or its newest checkpoint is cut.
+FAULT = """
+    if rank == 0 and os.path.exists(os.environ["HPCRUN_RUN_DIR"] + "/attempts/0/fault"):
+        if os.environ["HPCRUN_ATTEMPT"] == "0" and "HOW" in os.environ:
+            if os.environ["HOW"] == "hang":
+                time.sleep(999)
+            whole = (folder / "step-4.pt").read_bytes()
+            (folder / f"step-{step}.pt").write_bytes(whole[:-30])
+            open(os.environ["HPCRUN_RUN_DIR"] + "/attempts/0/stalled", "w")
+            sys.exit(1)
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("moment", ["as they fail", "as they end"])
+def test_slurms_daemons_are_restarted_in_the_midst_of_each_fault(
+    wide_site: Site, moment: str
+) -> None:
+    """Before Slurm and hpcrun see the faults, and as the first attempts have just ended."""
+    site, rig = wide_site, wide_site.rig
+    train = TRAIN.replace("    if asked:", FAULT + "    if asked:", 1)
+    saves = "when: [time_limit], save_before_end: 30s"
+    asked = {
+        "limit": (saves, {"limit": "1"}, ()),
+        "plain limit": ("when: [time_limit]", {"limit": "1"}, ()),
+        "chain": (saves, {"limit": "1"}, FORBIDDEN),
+        "hang": ("when: [stalled], stalled_after: 10s", {}, ("--set", "env.HOW=hang")),
+        "damaged": ("when: [stalled]", {}, ("--set", "env.HOW=damaged")),
+        "link": ("when: [node_fail]", {"nodes": 2}, WHOLE),
+        "slurmd": ("when: [node_fail]", {"nodes": 2}, WHOLE),
+        "drained": ("when: [node_fail]", {"nodes": 2}, WHOLE),
+    }
+    runs = {
+        name: submit(site, when, *options, steps=130, train=train, **shape)  # type: ignore[arg-type]
+        for name, (when, shape, options) in asked.items()
+    }
+    for run in runs.values():
+        until(lambda: len(steps_of(run, 0)) >= 5, "a checkpoint")  # noqa: B023
+    lost = {name: nodes_of(runs[name], 0)[0] for name in ("link", "slurmd", "drained")}
+    for name in ("limit", "chain"):
+        site.wait_for(runs[name], "attempts/0/stop")
+    try:
+        if moment == "as they fail":
+            stop_daemons(rig)
+        for name in ("hang", "damaged"):
+            (runs[name].folder / "attempts/0/fault").touch()
+        rig.cut(lost["link"])
+        rig.stop_slurmd(lost["slurmd"])
+        if moment == "as they end":
+            rig.run("scontrol", "update", f"node={lost['drained']}", "state=drain", "reason=test")
+            site.wait_for(runs["damaged"], "attempts/0/end.json")
+            stop_daemons(rig)
+        time.sleep(10)
+        start_daemons(rig)
+        rig.run("scontrol", "update", f"node={lost['drained']}", "state=drain", "reason=test")
+        for name, run in runs.items():
+            shown = insist_on_the_whole_curve(site, run, 130)
+            insist_on_steps(run, 130)
+            ends = [attempt["end"] and attempt["end"]["why"] for attempt in shown["attempts"]]
+            assert ends.pop() == "done", name
+            # See test_two_faults_at_once.
+            fault = [end for end in ends if end != "setup"]
+            expected = {"limit": "time_limit", "plain limit": "time_limit", "chain": "time_limit"}
+            if name in expected:
+                assert set(fault) == {expected[name]}, (name, ends)
+            elif name in ("hang", "damaged"):
+                assert fault == ["stalled"], (name, ends)
+            elif name == "drained":
+                assert not ends
+            else:
+                assert len(fault) == 1 and fault[0] in ("node_fail", None), (name, ends)
+                assert lost[name] not in nodes_of(run, len(ends)), name
+    finally:
+        rig.run("scontrol", "update", f"node={lost['drained']}", "state=resume")
+        rig.clear()
+
+
+def stop_daemons(rig: Rig) -> None:
+    rig.stop_controller()
+    rig.stop_accounting()
+
+
+def start_daemons(rig: Rig) -> None:
+    rig.start_accounting()
+    rig.start_controller()
 
 
 @pytest.mark.thorough

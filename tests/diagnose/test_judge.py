@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from msgspec import structs
 
 from hpcrun.diagnose.judge import Evidence, Job, Records, diagnose
 from tests.diagnose.logs import OOM, STEPS, judge, read, told, traceback
@@ -216,6 +217,8 @@ def test_fixes_have_the_jobs_own_numbers() -> None:
     memory = judge(records=Records(state="OUT_OF_MEMORY"), job=job).fixes[0]
     assert memory == "hpcrun resubmit 4711 --set resources.memory_per_node=2000M"
     time = judge(records=Records(state="TIMEOUT"), job=job).fixes[0]
-    assert time.partition("  #")[0] == "hpcrun resubmit 4711 --time 2:00:00"
+    assert time == "hpcrun resubmit 4711 --time 2:00:00"
+    saved = judge(records=Records(state="TIMEOUT"), job=structs.replace(job, has_saved=True))
+    assert saved.fixes[0] == f"{time}  # on from the checkpoints"
     # A log alone is no job that verbs could name.
     assert not any("JOB" in fix for fix in judge(traceback("ValueError: no")).fixes)

@@ -12,6 +12,7 @@ from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import Attempt, Begin, End, History
 from hpcrun.runs.status import JobStatus, cost_of
 from hpcrun.runs.verdict import Verdict
+from hpcrun.views.attempts import attempt_texts, cost_text
 from hpcrun.views.status import listing_lines, run_json, run_lines
 from hpcrun.views.table import Look
 from hpcrun.views.top import top_blocks
@@ -75,6 +76,11 @@ def test_what_waits_and_what_never_moved() -> None:
     blind = structs.replace(SECOND, first_step=None, last_step=None)
     unknown = cost_of([FIRST, blind], 1, None)
     assert unknown is not None and (unknown.replayed_steps, unknown.goodput) == (None, None)
+    # Nor where no log numbers its steps, as the Trainer's without a bar.
+    unnumbered = [structs.replace(each, first_step=None, moved=None) for each in (FIRST, SECOND)]
+    cost = cost_of(unnumbered, 1, None)
+    assert cost is not None and cost.replayed_steps is None
+    assert "unknown for steps done again" in cost_text(cost, has_gpus=True)
 
 
 def between(state: str = "PENDING") -> JobStatus:
@@ -107,6 +113,22 @@ def test_a_run_between_two_attempts() -> None:
     found = run_json(between())
     check_json("status", {"runs": [found]})
     assert (found["cost"]["replayed_steps"], found["attempts"][1]["last_step"]) == (20, 180)
+
+
+def test_what_the_next_attempt_began_from_counts() -> None:
+    """A rank may save after the record of an end, and an attempt may leave none."""
+    lost = structs.replace(FIRST, end=None)
+    for first in (FIRST, lost):
+        status = structs.replace(
+            between(),
+            history=History(
+                run_id=RUN.run_id,
+                attempts=[first, structs.replace(SECOND, resumed="/runs/a/step-81.pt")],
+            ),
+        )
+        first_text, second_text = attempt_texts(status, str)
+        assert first_text.endswith("; goes on from step-81.pt")
+        assert second_text.endswith("by preemption; goes on from step-80.pt")
 
 
 def test_steps_are_read_off_both_ends(tmp_path: Path) -> None:

@@ -1,0 +1,120 @@
+"""What a run's attempts did, what they cost, and after which ends it goes on, as lines."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
+
+from hpcrun.plan.types import SurvivePlan
+from hpcrun.runs.ends import ENDURED, WORDS
+from hpcrun.runs.records import Attempt, End
+from hpcrun.runs.status import Cost, JobStatus
+from hpcrun.views.numbers import count_of, duration
+from hpcrun.views.table import printable
+
+ATTEMPT = ("attempt", "began", "nodes", "time", "steps", "ended by", "then")
+
+
+def attempt_rows(
+    attempts: Sequence[Attempt], local_time: Callable[[float], str]
+) -> list[tuple[str, ...]]:
+    """Say how each attempt went, in the columns of ATTEMPT.
+
+    What the next one began from counts: a rank may have saved after the record of an end.
+    """
+    rows: list[tuple[str, ...]] = []
+    for attempt, after in zip_longest(attempts, attempts[1:]):
+        begin, end, first = attempt.begin, attempt.end, attempt.first_step
+        then = f"does not go on: {printable(end.note)}" if end is not None and end.note else ""
+        if after is not None and after.resumed is not None:
+            then = f"goes on from {_saved_text(after.resumed)}"
+        elif end is not None and end.next is not None:
+            then = f"goes on from {_saved_text(end.checkpoint)}"
+        cells = (
+            str(attempt.index),
+            local_time(begin.begun_at) if begin is not None else "",
+            begin.nodes if begin is not None else "",
+            duration(attempt.seconds()),
+            "" if first is None else f"{first} to {attempt.last_step}",
+            "" if end is None else WORDS.get(end.why or "") or f"exit code {end_text(end)}",
+            then,
+        )
+        rows.append(cells)
+    return rows
+
+
+def attempt_texts(status: JobStatus, local_time: Callable[[float], str]) -> list[str]:
+    """Say how each attempt went, as a line."""
+    texts = []
+    attempts = status.history.attempts
+    for attempt, cells in zip(attempts, attempt_rows(attempts, local_time), strict=True):
+        number, began, nodes, ran, steps, how, then = cells
+        if attempt.end is not None:
+            how = f": {how}" if how.startswith("exit code") else f" by {how}"
+            how = f"ended after {ran}{how}"
+        elif attempt is status.last and not status.final:
+            how = "is on its way" if began else "has not begun"
+        else:
+            how = "left no end record: its node died or it was killed"
+            if attempt.beat is not None and began:
+                how += f", last sign of life after {ran}"
+        parts = [number, f"{began} on {nodes}" if began else "", f"steps {steps}" if steps else ""]
+        texts.append("  ".join(filter(None, [*parts, "; ".join(filter(None, [how, then]))])))
+    return texts
+
+
+def end_text(end: End) -> str:
+    """Say how an attempt's process ended."""
+    return str(end.exit_code) + (f", stopped by SIG{end.stopped_by}" if end.stopped_by else "")
+
+
+def cost_text(cost: Cost | None, *, has_gpus: bool) -> str:
+    """Say what several attempts cost, and how much of it was lost."""
+    if cost is None:
+        return ""
+    parts = [f"{cost.hours:.2f} {'GPU' if has_gpus else 'node'} hours"]
+    if cost.replayed is None or cost.replayed_steps is None:
+        parts.append("unknown for steps done again")
+    else:
+        done = count_of(cost.replayed_steps, "step")
+        parts.append(f"{cost.replayed:.2f} for {done} done again")
+    parts.append(f"{cost.restarting:.2f} to start again")
+    if cost.goodput is not None:
+        parts.append(f"goodput {100 * cost.goodput:.0f}%")
+    return f"{', '.join(parts)}; {duration(cost.waited)} between attempts"
+
+
+def going_on(status: JobStatus) -> str:
+    """Say after which ends the run goes on, or that it is about to."""
+    if status.is_between:
+        return between_text(status)
+    survive = status.plan.survive if status.plan is not None else None
+    return survival_text(survive) if survive is not None else ""
+
+
+def between_text(status: JobStatus) -> str:
+    """Say what a run that waits between two attempts goes on after, and from where."""
+    end = status.end
+    if not status.is_between or end is None:
+        return ""
+    return f"after {WORDS.get(end.why or '', 'its end')}, from {_saved_text(end.checkpoint)}"
+
+
+def _saved_text(checkpoint: str | None) -> str:
+    name = posixpath.basename((checkpoint or "").rstrip("/"))
+    return printable(name or "the beginning")
+
+
+def survival_text(survive: SurvivePlan) -> str:
+    """Say after which ends a run goes on, and after which not; "" where it never does.
+
+    >>> survival_text(SurvivePlan(when=["preempted", "time_limit"], max_attempts=20))
+    'after preemption, the time limit, at most 20 attempts; not after a failed node, a standstill'
+    """
+    if not survive.when:
+        return ""
+    yes = ", ".join(WORDS[why] for why in survive.when)
+    no = ", ".join(WORDS[why] for why in ENDURED if why not in survive.when)
+    text = f"after {yes}, at most {count_of(survive.max_attempts, 'attempt')}"
+    return f"{text}; not after {no}" if no else text
