@@ -16,6 +16,8 @@ from pathlib import Path
 from tests.cluster.site import Site, Submitted, until
 from tests.cluster.test_survive import insist_on_the_whole_curve, preempting, steps_of
 from tests.cluster.test_survive import submit as submit_surviving
+from tests.cluster.test_survive_faults import nodes_of, successor_of
+from tests.cluster.test_survive_twice import SLOW
 from tests.versions.rig import ReleaseRig
 
 # In seconds: what ended is soon asked for from the accounting (slurmctld forgets every minute).
@@ -90,7 +92,8 @@ def drive(rig: ReleaseRig, say: Callable[[str], None]) -> None:
     unseen = site.command("exit 5")
     external = _external(site)
     steps = (_ends_well, _ends_badly, _is_cancelled, _is_requeued, _is_refused)
-    for step in (*steps, _is_preempted, _is_at_its_limit, _is_silent):
+    survives = (_is_preempted, _ends_in_its_grace, _loses_its_node, _is_at_its_limit)
+    for step in (*steps, *survives, _is_silent):
         began = time.monotonic()
         step(site)
         say(f"{step.__doc__} ({time.monotonic() - began:.0f} s)")
@@ -174,6 +177,45 @@ def _is_preempted(site: ReleaseSite) -> None:
             assert (end["next"] == "requeue") is (name == "allowed"), end
             assert len(shown["attempts"]) == 2, shown
             assert steps_of(run, 1)[0] == steps_of(run, 0)[-1] + 1, "what was asked to save did"
+
+
+def _ends_in_its_grace(site: ReleaseSite) -> None:
+    """Two that their user cancels while they save do not come back, nor what waits for one."""
+    with preempting(site, "GraceTime=30 PreemptMode=REQUEUE"):
+        runs = {}
+        for name, node in zip(("allowed", "forbidden"), site.rig.node_names, strict=True):
+            options = (f"name={name}", f"slurm.nodelist={node}", "env.SAVES='5'")
+            words = [word for option in options for word in ("--set", option)]
+            when = "when: [preempted, node_fail]"
+            runs[name] = submit_surviving(site, when, *words, *_UNCHECKED, train=SLOW)
+        until(lambda: successor_of(runs["forbidden"]), "the job that waits")
+        for run in runs.values():
+            until(lambda: len(steps_of(run, 0)) >= 3, "some steps")  # noqa: B023
+        argv = ["sbatch", "-phigh", "-N2", "--exclusive", "-t1", "-o/dev/null", "--wrap", "sleep 1"]
+        assert site.rig.run(*argv).returncode == 0
+        for run in runs.values():
+            site.wait_for(run, "attempts/0/told-0")
+            assert site.rig.run("scancel", run.job_id).returncode == 0
+        for name, run in runs.items():
+            assert site.hpcrun("wait", run.run_id, timeout=90).returncode == 1
+            shown = site.status(run)
+            assert (shown["state"], len(shown["attempts"])) == ("CANCELLED", 1), (name, shown)
+        until(lambda: not site.rig.run("squeue", "-h", "-pdebug").stdout, "the queue to be empty")
+
+
+def _loses_its_node(site: ReleaseSite) -> None:
+    """Where Slurm may not start it again, the job that has waited goes on, on another node."""
+    run = submit_surviving(site, "when: [node_fail]", "--set", "name=forbidden", *_UNCHECKED)
+    heir = until(lambda: successor_of(run), "the job that waits")
+    until(lambda: len(steps_of(run, 0)) >= 5, "a checkpoint")
+    (lost,) = nodes_of(run, 0)
+    site.rig.kill_node(lost)
+    try:
+        shown = insist_on_the_whole_curve(site, run, 30)
+        assert (shown["job_id"], len(shown["attempts"])) == (heir, 2), shown
+        assert steps_of(run, 1)[0] in (5, 9, 13), "from the checkpoint on"
+    finally:
+        site.rig.revive_node(lost)
 
 
 def _is_at_its_limit(site: ReleaseSite) -> None:
