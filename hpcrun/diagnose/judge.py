@@ -307,10 +307,13 @@ def _of_records(records: Records, events: Sequence[Event]) -> Cause | None:
     if records.unfit:
         title = f"{records.host} is not fit for the job: {records.unfit}"
         return Cause(id="unfit", cls="node_fail", title=title, host=records.host)
-    if records.why == "stalled":
+    if records.why in ("stalled", "stopped"):
         best = events[0] if events and events[0].kind >= ERROR else None
         if best is not None:
             return None
+        if records.why == "stopped":
+            title = "its ranks were asked to end by a signal, such as scancel --signal sends"
+            return Cause(id="step_cancelled", cls="cancelled", title=title)
         title = f"the run stood still{': ' + records.stalled if records.stalled else ''}"
         return Cause(id="stalled", cls="other", title=title, rank=records.rank, host=records.host)
     rule_id = _ENDS.get(records.why) or _ENDS.get(records.state)

@@ -12,7 +12,9 @@ import pytest
 
 from tests.cluster.site import Site, Submitted, until
 
-# Counts to TOTAL, a step a second, and saves every fourth; asked to end, it saves and ends well.
+# Counts to TOTAL, two steps a second, and more in later attempts, which nobody ends; it saves every
+# fourth. Asked to end, it saves and ends well.
+SLOWLY = ("--set", "env.AGAIN='0.5'")  # a later attempt is ended, too
 TRAIN = """
 import json, os, pathlib, signal, sys, time, zipfile
 asked = []
@@ -21,10 +23,11 @@ signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
 signal.signal(signal.SIGUSR1, lambda *_: asked.append(1))
 rank, total = int(os.environ["RANK"]), int(os.environ["TOTAL"])
 folder, step = pathlib.Path(os.environ["HPCRUN_CHECKPOINT_DIR"]), 0
+pace = "STEP" if os.environ["HPCRUN_ATTEMPT"] == "0" else "AGAIN"
 if "--resume" in sys.argv:
     step = int(zipfile.ZipFile(sys.argv[sys.argv.index("--resume") + 1]).read("step"))
 while step < total:
-    time.sleep(float(os.environ.get("STEP", "0.5")))
+    time.sleep(float(os.environ.get(pace, "0.5")))
     step += 1
     if rank == 0:
         print(json.dumps({"step": step, "loss": 1 / step}), flush=True)
@@ -45,7 +48,7 @@ framework: torch
 resources: {nodes: NODES, gpus_per_node: 1, time: "LIMIT"}
 survive: {SURVIVE}
 checkpoint: {resume: "--resume {resume}"}
-env: {TOTAL: "STEPS"}
+env: {TOTAL: "STEPS", STEP: "0.5", AGAIN: "0.05"}
 """
 
 
@@ -159,8 +162,9 @@ def test_what_was_preempted_and_does_not_go_on_is_not_completed(site: Site) -> N
 
 def test_a_run_goes_on_after_its_time_limit(site: Site) -> None:
     """Both start with a minute less than they need; one of them is asked to save before it."""
-    asked = submit(site, "when: [time_limit], save_before_end: 30s", limit="1", steps=150)
-    plain = submit(site, "when: [time_limit]", limit="1", steps=150)
+    saves = "when: [time_limit], save_before_end: 30s"
+    asked = submit(site, saves, *SLOWLY, limit="1", steps=150)
+    plain = submit(site, "when: [time_limit]", *SLOWLY, limit="1", steps=150)
     for run in (asked, plain):
         site.wait_for(run, "attempts/0/end.json", timeout=150)
         end = run.record("end.json")

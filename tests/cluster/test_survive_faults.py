@@ -17,6 +17,7 @@ from tests.cluster.rig import Rig
 from tests.cluster.site import Site, Submitted, until
 from tests.cluster.test_survive import (
     JOB,
+    SLOWLY,
     TRAIN,
     insist_on_the_whole_curve,
     preempt,
@@ -314,7 +315,7 @@ def test_what_waits_for_a_sweep_waits_for_the_jobs_that_its_tasks_go_on_as(wide_
     text = JOB.replace("SURVIVE", STALLED)
     for name, value in {"NODES": 1, "LIMIT": 10, "STEPS": 8}.items():
         text = text.replace(name, str(value), 1)
-    text = text.replace('"8"}', '"8", HOW: stall}') + "name: forbidden\n"
+    text = text.replace('"8"', '"8", HOW: stall') + "name: forbidden\n"
     (site.project / "job.yaml").write_text(text)
     sweep = ("--set", "sweep={env.TASK: ['0', '1']}")
     done = site.hpcrun("submit", "--json", "./job.yaml", *sweep)
@@ -457,7 +458,7 @@ def test_slurms_daemons_are_restarted_in_the_midst(fresh_root: Path) -> None:
     try:
         site = Site(rig, rig.shared / "project", {"cache_dir": str(rig.shared / "cache")}).prepare()
         with preempting(site, "GraceTime=30 PreemptMode=REQUEUE"):
-            run = submit_whole(site, "when: [preempted, node_fail]", nodes=2, steps=80)
+            run = submit_whole(site, "when: [preempted, node_fail]", *SLOWLY, steps=80)
             until(lambda: len(steps_of(run, 0)) >= 6, "some steps")
             argv = ["sbatch", "-phigh", "-N4", "--exclusive", "-t1", "-o/dev/null"]
             assert rig.run(*argv, "--wrap", "sleep 1").returncode == 0

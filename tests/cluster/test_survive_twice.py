@@ -281,7 +281,7 @@ def test_the_same_fault_thirty_times(fresh_root: Path) -> None:
         )
         fault = fault.replace("attempts/0/", "attempts/{os.environ['HPCRUN_ATTEMPT']}/")
         train = TRAIN.replace("    if asked:", fault + "    if asked:", 1)
-        env = ("--set", "env.STEP='0.02'")
+        env = ("--set", "env.STEP='0.02'", "--set", "env.AGAIN='0.02'")
         run = submit(
             site,
             "when: [stalled], max_attempts: 40",

@@ -204,6 +204,15 @@ def test_a_crash_before_the_time_limit() -> None:
     assert told(traceback("KeyError: 1") + STEPS + end, records=timeout)[0] == "time_limit"
 
 
+def test_a_signal_that_a_person_sent_to_the_ranks_alone() -> None:
+    """By ``scancel --signal=TERM`` Slurm's state is FAILED; a failure in the log counts first."""
+    said = "slurmstepd: error: *** STEP 4711.0 ON n1 CANCELLED AT 2026-11-20T08:00:03 ***\n"
+    stopped = Records(state="FAILED", why="stopped", exit_code=143)
+    cause = judge(said, records=stopped).cause
+    assert cause is not None and "asked to end by a signal" in cause.title
+    assert told(STEPS + traceback("KeyError: 1") + said, records=stopped)[0] == "code_error"
+
+
 # ---- fixes
 
 
