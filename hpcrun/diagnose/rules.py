@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import cache
 
 from hpcrun.diagnose.memory import GPUS, MEMORY
@@ -34,8 +35,9 @@ CODE_ERROR = Rule(
     source="CPython",
 )
 BY_ID = {rule.id: rule for rule in (*RULES, CODE_ERROR)}
-# Only lines that have one of these words are looked at closer; a rule's needles hold one of them.
-# None has a digit.
+# Only lines that have one of these words are looked at closer: few words, which the lines of a
+# program that does well seldom have. None has a digit. A rule whose example has none of them adds
+# its needles.
 _WORDS = """
 abort|atal|annot|an't|already in|Aborted|ABRT|busy or|CANCEL|ChildF|clients joined|closing|couldn't
 crashed|cache flush|Duplicate|died|dumped|does not |enied|efused|ead-only|exceeded|exitcode
@@ -56,16 +58,20 @@ EnvironmentN|EnvironmentL|loss scale|no kernel|NoKernel|CUBLAS_|CUDNN_
 """
 
 
-def _pattern(words: str) -> re.Pattern[bytes]:
-    """Compile a search for any of some words: fast, as those of one letter stand together."""
+def pattern_of(rules: Iterable[Rule]) -> re.Pattern[bytes]:
+    """Compile a search for any of the words: fast, as those of one letter stand together."""
+    words = _WORDS.strip().replace("\n", "|").split("|")
+    for rule in rules:
+        if not any(word in rule.example for word in words):
+            words += [re.sub(r"[0-9]", "", needle) for needle in rule.needles]
     by_letter: dict[str, list[str]] = {}
-    for word in words.strip().replace("\n", "|").split("|"):
+    for word in words:
         by_letter.setdefault(word[0], []).append(re.escape(word[1:]))
     parts = (f"{re.escape(first)}(?:{'|'.join(rest)})" for first, rest in by_letter.items())
     return re.compile("|".join(parts).encode())
 
 
-WORDS = _pattern(_WORDS)
+WORDS = pattern_of(RULES)
 # Before the last bytes of a long log only these are looked for, one by one, which is fast.
 FAR_WORDS = (b"rror", b"xception", b"Traceback (most", b"NCCL WARN", b"CANCELLED AT", b"hpcrun: ")
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from msgspec import structs
 
 from hpcrun.diagnose.reading import clean
 from hpcrun.diagnose.rule import HINT, Rule
-from hpcrun.diagnose.rules import BY_ID, CODE_ERROR, RULES, WORDS, compiled, match
+from hpcrun.diagnose.rules import BY_ID, CODE_ERROR, RULES, WORDS, compiled, match, pattern_of
 from tests.diagnose.logs import read
 
 EACH = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
@@ -31,6 +32,13 @@ def test_the_reading_finds_the_example(rule: Rule) -> None:
     found = read(f"one\n{rule.example}\nthree\n")
     events = found.hints if rule.kind == HINT else [*found.events, *found.hints]
     assert [(event.rule.id, event.line) for event in events] == [(rule.id, 2)]
+
+
+def test_the_words_of_a_new_rule_are_looked_for() -> None:
+    """Adding a rule touches one file; numbers are taken out of lines before they are looked at."""
+    new = structs.replace(RULES[0], needles=("zzyzx 7",), example="zzyzx 7 went away")
+    assert not WORDS.search(b"zzyzx  went away")
+    assert pattern_of([*RULES, new]).search(b"zzyzx  went away")
 
 
 @EACH
