@@ -121,15 +121,21 @@ def _find(context: Context, query: Query, memory: Memory) -> Found:
         raise no_such_run(context, query.word)
     if isinstance(target, str):
         statuses = memory.once("job", partial(status_of_job, context, target, in_detail=True))
-        return Found(kind="job", statuses=statuses)
+        return Found(kind="job", statuses=_with_cause(context, statuses))
     sweep = read_sweep(target) if isinstance(target, SweepFolder) else None
     level: Level = "detail" if sweep is None else "row"
     statuses = status_of(context, runs_of(target), memory, level=level)
-    if sweep is None and any(status.final and not status.ok for status in statuses):
-        from hpcrun.controller.causes import with_cause
-
-        statuses = [with_cause(context, status) for status in statuses]
+    statuses = statuses if sweep is not None else _with_cause(context, statuses)
     return Found(kind="run", statuses=statuses, sweep=sweep)
+
+
+def _with_cause(context: Context, statuses: list[JobStatus]) -> list[JobStatus]:
+    """Add why it failed to one that is shown in detail."""
+    if len(statuses) != 1 or statuses[0].ok or not statuses[0].final:
+        return statuses
+    from hpcrun.controller.causes import with_cause  # here: the rules take a moment
+
+    return [with_cause(context, statuses[0])]
 
 
 def _local_time(seconds: float) -> str:

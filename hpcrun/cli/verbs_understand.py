@@ -24,7 +24,7 @@ def why(jobs: tuple[str, ...], cluster: str | None, as_json: bool) -> int:
     """Say why a job failed: in one sentence, with the line that shows it and what to do.
 
     JOB is a run id, a sweep or any Slurm job id; the default is the newest run. LOGS are log files
-    of any framework, or a folder of them: all that are named are the logs of one job.
+    of any framework, "-" for stdin, or a folder: all that are named are the logs of one job.
 
     What came first and explains the rest is the cause. Of several launches in one log the last one
     counts. A job that ended well has no cause, whatever its log warns of.

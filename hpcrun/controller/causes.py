@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
@@ -38,6 +39,7 @@ from hpcrun.views.cause import sentence
 _BLOCK, END = 1 << 20, 1 << 18
 # Shorter logs have the numbers of their lines counted, whatever is read of them.
 _COUNTED, _UNKNOWN = 32 << 20, -(1 << 60)
+_STDIN = Path("-")
 # Logs of ranks and of nodes that are looked at, those that failed first.
 _RANKS, _NODES = 24, 8
 # Files of a folder that are no logs.
@@ -71,7 +73,7 @@ def why(context: Context, words: Sequence[str]) -> list[Answer]:
     logs = [Path(word) for word in words if _is_log(context, word)]
     answers = []
     if logs:
-        files = [file for path in logs for file in _files_of(context.cwd / path)]
+        files = [file for path in logs for file in _files_of(context, path)]
         if not files:
             raise InputError(f"{logs[0]}: no log in this folder", fix="name the log files")
         found = [_read(file) for file in files]
@@ -88,15 +90,18 @@ def why(context: Context, words: Sequence[str]) -> list[Answer]:
 
 def _is_log(context: Context, word: str) -> bool:
     path = context.cwd / word
+    if word == "-":
+        return True
     if path.is_dir():
         return not (path / "plan.json").exists() and not (path / "sweep.json").exists()
     return path.exists() and not path.is_dir()
 
 
-def _files_of(path: Path) -> list[Path]:
-    """List the logs of a folder, standard errors first; a file is its own."""
+def _files_of(context: Context, name: Path) -> list[Path]:
+    """List the logs of a folder, standard errors first; a file is its own, - is standard input."""
+    path = context.cwd / name
     if not path.is_dir():
-        return [path]
+        return [path if name != _STDIN else name]
     files = [each for each in sorted(path.rglob("*")) if each.is_file()]
     files = [each for each in files if each.suffix.lower() not in _NO_LOGS and each.stat().st_size]
     return sorted(files, key=lambda each: "err" not in each.suffix)
@@ -131,26 +136,39 @@ def _of_job(context: Context, job_id: str) -> Iterator[Answer]:
         files = output.files() if output is not None else []
         own = [file for file in files if len(statuses) < 2 or file.job_id == status.job_id]
         own.sort(key=lambda file: not file.is_err)
-        found = [_read(file.path) for file in own if file.path.is_file()]
-        job = Job(word=status.job_id or job_id)
-        recorded = _records_of(status) if status.final else Records()
-        diagnosis = diagnose(Evidence(logs=found, records=recorded, job=job))
         yield Answer(
             source=status.job_id or job_id,
-            diagnosis=_masked(context, diagnosis, ()),
+            diagnosis=_by_output(context, status, [file.path for file in own]),
             state=status.state,
             final=status.final,
         )
+
+
+def _by_output(
+    context: Context, status: JobStatus, files: Sequence[Path], end: int | None = None
+) -> Diagnosis:
+    """Judge by the files of a job's output, or by their last ``end`` bytes, and Slurm's record."""
+    found = [_read(file, end) for file in files if file.is_file()]
+    recorded = _records_of(status) if status.final else Records()
+    evidence = Evidence(logs=found, records=recorded, job=Job(word=status.job_id or ""))
+    return _masked(context, diagnose(evidence), ())
 
 
 # ---- a run
 
 
 def with_cause(context: Context, status: JobStatus) -> JobStatus:
-    """Add to a run that is over why it failed, by the ends of its logs; to all others nothing."""
-    if status.run is None or not status.final or status.ok or not status.attempts:
+    """Add to what is over why it failed, by the ends of its logs; to all others nothing.
+
+    Of a job that hpcrun did not submit Slurm knows the logs for some minutes after its end.
+    """
+    if not status.final or status.ok or (status.run is not None and not status.attempts):
         return status
     with contextlib.suppress(OSError, HpcrunError):  # what cannot be read says nothing
+        if status.run is None:
+            files = [Path(path) for path in reversed(status.job.outputs)] if status.job else []
+            found = _by_output(context, status, files, END) if files else None
+            return structs.replace(status, diagnosis=found)
         return structs.replace(status, diagnosis=cause_of(context, status))
     return status
 
@@ -314,6 +332,8 @@ def _read(path: Path, end: int | None = None, *, attempt: int | None = None) -> 
     Raises InputError for what cannot be read.
     """
     try:
+        if path == _STDIN:
+            return _read_on(Reader("-", 0), sys.stdin.buffer)
         with open_plain(path) as file:
             size, line = os.fstat(file.fileno()).st_size, 1
             if file.read(2) == b"\x1f\x8b":

@@ -343,6 +343,7 @@ def _job_lines(status: JobStatus, look: Look) -> list[str]:
         rows.append(("time", f"{job.elapsed} {say_limit(job.limit)}".strip()))
         rows.append(("nodes", job.node_list))
     rows.append(("exit code", say_exit_code(_exit_code(status)).removeprefix("exit code ")))
+    rows += cause_rows(status.diagnosis)
     if job is not None:
         rows += [("folder", job.work_dir), ("script", job.command), ("output", job.stdout)]
         rows.append(("errors", job.stderr if job.stderr != job.stdout else ""))
@@ -460,6 +461,7 @@ def job_json(status: JobStatus) -> dict[str, Any]:
         "elapsed": job.elapsed if job else None,
         "limit": job.limit if job else None,
         **{name: texts.get(name) or None for name in ("work_dir", "stdout", "stderr")},
+        "diagnosis": diagnosis_json(status.diagnosis),
     }
 
 

@@ -110,8 +110,12 @@ class Caller:
             [sys.executable, "-m", "hpcrun", *argv],
             cwd=self.project,
             env=self.environ | {"PYTHONPATH": str(ROOT)},
-            stdin=subprocess.DEVNULL,
-            **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},
+            **{
+                "stdin": subprocess.DEVNULL,
+                "stdout": subprocess.PIPE,
+                "stderr": subprocess.PIPE,
+                **options,
+            },
         )
 
     def on_terminal(

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import gzip
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.cli.calling import Caller
+from tests.cli.calling import Caller, replay
 from tests.cli.test_status import NOW, answers, make_run, queued
 from tests.diagnose.logs import OOM, STEPS, traceback
 from tests.json_schemas import check_json
+from tests.slurm_answers import show_job, squeue_row
 
 SENTENCE = "a GPU's memory is full: 2.00 GiB more did not fit"
 
@@ -46,6 +48,29 @@ def test_a_log_its_two_files_and_a_folder(hpcrun: Caller, tmp_path: Path) -> Non
     assert isinstance(found["cause"], dict) and found["cause"]["line"] == 4
     (found,) = why(hpcrun, both[0])
     assert (found["verdict"], found["cause"], found["fixes"]) == (None, None, [])
+
+
+def test_a_log_on_standard_input(hpcrun: Caller) -> None:
+    process = hpcrun.start("why", "--json", "-", stdin=subprocess.PIPE)
+    answer, _ = process.communicate((STEPS + traceback(OOM, "[rank3]: ")).encode(), timeout=60)
+    (found,) = json.loads(answer)["runs"]
+    assert (found["source"], found["cause"]["class"]) == ("-", "oom_gpu")
+    assert (found["cause"]["file"], found["cause"]["rank"]) == ("-", 3)
+
+
+def test_status_of_a_job_of_another_program_says_it(hpcrun: Caller, tmp_path: Path) -> None:
+    """By the output that scontrol names; of one that ended well nothing is said."""
+    log = tmp_path / "slurm-9.out"
+    log.write_text(STEPS + traceback(OOM, "[rank3]: "))
+    replay(hpcrun.tools, "scontrol", (0, show_job("9", StdOut=str(log)), ""))
+    for state, cause in (("FAILED", "oom_gpu"), ("COMPLETED", None), ("RUNNING", None)):
+        replay(hpcrun.tools, "squeue", (0, squeue_row("9", state), ""))
+        done = hpcrun("status", "--json", "9")
+        check_json("status", done.json)
+        (found,) = done.json["runs"]
+        shown = found["diagnosis"]["cause"]
+        assert (shown and shown["class"]) == cause
+        assert (SENTENCE in hpcrun("status", "9").out) == (cause is not None)
 
 
 def test_an_empty_folder_and_a_wrong_word(hpcrun: Caller, tmp_path: Path) -> None:
