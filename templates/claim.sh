@@ -82,6 +82,23 @@ has_ended() {
     [ "$1" -ge 0 ] && [ ! -e "$folder/again" ] && grep -qs '"next": null' -- "$folder/end.json"
 }
 
+# note_rebooted_node ATTEMPT: fails where the node that ran the script of ATTEMPT has booted since, and
+# the run is on it again: Slurm starts the job again by itself, and knows nothing against that node.
+note_rebooted_node() {
+    local begin node began booted
+    [[ " ${HPCRUN_SURVIVE-} " == *" node_fail "* && ! -e $HPCRUN_RUN_DIR/attempts/$1/end.json ]] || return 0
+    begin=$(cat -- "$HPCRUN_RUN_DIR/attempts/$1/begin.json" 2>/dev/null)
+    [[ $begin =~ \"host\":\ \"([^\"]*)\" ]] && node=${BASH_REMATCH[1]}
+    [[ $begin =~ \"begun_at\":\ ([0-9]+) ]] && printf -v began '%(%FT%T)T' "${BASH_REMATCH[1]}"
+    booted=$(slurm_field BootTime "$(timeout 10 scontrol --oneliner show node "${node-}" 2>/dev/null)")
+    [[ $booted == 2*T* && $booted > ${began-} ]] &&
+        scontrol show hostnames "$SLURM_JOB_NODELIST" | grep -qxF -e "$node" || return 0
+    mkdir -p -- "$attempt_dir/bad"
+    write_record "$attempt_dir/bad/$node" "it has booted while attempt $1 was running there"
+    say "$node has booted while attempt $1 was running there, so the run goes on without it"
+    return 1
+}
+
 # ---- Spare nodes -------------------------------------------------------------------------------
 
 # choose_nodes: take as many of the job's nodes as the ranks need, the healthy ones first; the others
@@ -127,7 +144,7 @@ spare_is_left() {
 
 # secure: have the run go on where a dead node ends this script. Where Slurm is to start the job again
 # it must be allowed from the first on; where a site forbids it another job waits. Fails where Slurm
-# does not answer.
+# does not answer, or does not take that job now: then it is tried again later.
 secure() {
     local shown id begin=$attempt_dir/begin.json
     case " ${HPCRUN_SURVIVE-} ${SLURM_JOB_ID+job} " in *" preempted "*job* | *" node_fail "*job*) ;; *) return 0 ;; esac
@@ -138,6 +155,7 @@ secure() {
     id=$(trap '' TERM && chain 0 '' 1) &&
         write_record "$begin" "$(sed "s/}\$/, \"successor\": \"$id\"}/" "$begin")"
     rm -f -- "$attempt_dir/chaining"
+    [ -n "$id" ]
 }
 
 # successor: print the job that waits to go on with this run, if there is one.

@@ -6,6 +6,22 @@
 # shellcheck disable=SC2154 # $host is the harness's
 set -u
 
+# interface_to ADDRESS: the one that has the address, or that the route to it leaves by.
+interface_to() {
+    local line PATH=$PATH:/usr/sbin:/sbin
+    if ! command -v ip >/dev/null; then # in an image, as pyxis has it
+        routed_interface "$1" ''
+        return
+    fi
+    line=$(ip -o address show to "$1" 2>/dev/null)
+    if [ -n "$line" ]; then
+        line=${line#*: }
+        printf '%s\n' "${line%%[[:space:]]*}"
+        return
+    fi
+    ip -o route get "$1" 2>/dev/null | sed -n 's/.* dev \([^ ]*\).*/\1/p'
+}
+
 # routed_interface ADDRESS ROOT: the interface by which an IPv4 address is reached, from the kernel's
 # table of routes; its numbers are in the CPU's order of bytes, the lowest first.
 routed_interface() {

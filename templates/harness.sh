@@ -12,7 +12,7 @@
 #   ask             on each node: ask the ranks to save and end (survive.sh)
 #
 # Each file has one writer and appears by rename. attempts/N/: begin.json, beat (epoch seconds,
-# every 30 s), hostfile, failures/TIME-WHO.json, end.json. Exit code 93: a duplicate of a job that
+# every 30 s or less), hostfile, failures/TIME-WHO.json, end.json. Exit code 93: a duplicate of a job that
 # has this attempt already.
 #
 # A function, here and in the files beside this one, returns a result in one way: it prints the
@@ -67,7 +67,7 @@ batch() {
     # shellcheck disable=SC1091 # they lie beside this file
     . "$HPCRUN_RUN_DIR/survive.sh" && . "$HPCRUN_RUN_DIR/claim.sh" &&
         . "$HPCRUN_RUN_DIR/checkpoints.sh" || exit 1
-    local attempt job begun code beat secured=
+    local attempt job begun code beat secure_at=0
     job=$(slurm_job)
     [ -z "${SLURM_JOB_ID-}" ] || [ -z "${HPCRUN_SPARE_NODES-}" ] || choose_nodes
     attempt=$(claim "$job" "${2-}") || exit
@@ -79,6 +79,8 @@ batch() {
  \"host\": \"$host\", \"pid\": $$, \"nodes\": \"${SLURM_JOB_NODELIST:-$host}\",\
  \"begun_at\": $begun, \"restarts\": ${SLURM_RESTART_COUNT:-0}}"
     say "attempt $attempt${job:+ of job $job} begins on ${SLURM_JOB_NODELIST:-$host}"
+    stopped='' child='' warned='' overdue=''
+    [ "$attempt" -eq 0 ] || note_rebooted_node $((attempt - 1)) || finish "$attempt" "$job" "$begun" 1
 
     # The beat ends with this process, however it ends: the pipe between them closes.
     exec {beat}> >(
@@ -90,16 +92,20 @@ batch() {
         while :; do
             write_record "$attempt_dir/beat" "$(printf '%(%s)T' -1)"
             watch
-            [ -n "$secured" ] || ! secure || secured=1
+            if [ "$SECONDS" -ge "$secure_at" ]; then
+                secure_at=$((SECONDS + 300))
+                ! secure || secure_at=$((1 << 62))
+            fi
             # Slurm calls a node dead that is not, and has begun the job again on another one.
             [ ! -d "$HPCRUN_RUN_DIR/attempts/$((attempt + 1))" ] || [ -e "$attempt_dir/end.json" ] ||
                 kill -HUP $$
-            IFS= read -r -t"${watch_beat:-30}" _
+            # Until the first step more often: its time tells what it took to start.
+            # shellcheck disable=SC2154 # watch.sh has them
+            IFS= read -r -t$((${#watch_position} || SECONDS > 600 ? watch_beat : 5)) _
             [ $? -gt 128 ] || break
         done
     )
 
-    stopped='' child='' warned='' overdue=''
     trap 'stop TERM' TERM
     trap 'stop INT' INT
     trap 'stop HUP' HUP
@@ -334,22 +340,6 @@ node() {
         code=1
     fi
     finish_guarded "node-$HPCRUN_NODE_RANK" '"rank": null' "$code"
-}
-
-# interface_to ADDRESS: the one that has the address, or that the route to it leaves by.
-interface_to() {
-    local line PATH=$PATH:/usr/sbin:/sbin
-    if ! command -v ip >/dev/null; then # in an image, as pyxis has it
-        routed_interface "$1" ''
-        return
-    fi
-    line=$(ip -o address show to "$1" 2>/dev/null)
-    if [ -n "$line" ]; then
-        line=${line#*: }
-        printf '%s\n' "${line%%[[:space:]]*}"
-        return
-    fi
-    ip -o route get "$1" 2>/dev/null | sed -n 's/.* dev \([^ ]*\).*/\1/p'
 }
 
 rank() {

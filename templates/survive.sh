@@ -394,8 +394,10 @@ go_on() {
     heir=$(successor)
     if [ -z "$heir" ] || ! insist 720 timeout 20 scontrol update JobId="$heir" \
         StartTime="now+$pause" ${nodes:+ExcNodeList="$nodes"} >&2; then
-        # A pause that a job is given while it ends Slurm may forget; another job keeps it.
-        [ "$pause" -gt 0 ] || ! requeue "$nodes" || return 0
+        # A pause that a job is given while it ends Slurm may forget; another job keeps it. And where
+        # this one has come back to a bad node it has waited its two minutes already.
+        [ "$pause" -gt 0 ] || { [ -d "$attempt_dir/bad" ] && [ ! -e "$attempt_dir/launched" ]; } ||
+            ! requeue "$nodes" || return 0
         heir=$(chain "$pause" "$nodes" 720) || return 1
     fi
     hand_on "$(slurm_job)" "$heir"

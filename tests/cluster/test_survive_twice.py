@@ -58,7 +58,8 @@ def insist_on_steps(run: Submitted, last: int) -> None:
     begun = 0
     for attempt in sorted(int(path.name) for path in (run.folder / "attempts").iterdir()):
         steps = steps_of(run, attempt)
-        given = (run.folder / f"attempts/{attempt}/resume").read_text().strip()
+        resume = run.folder / f"attempts/{attempt}/resume"
+        given = resume.read_text().strip() if resume.exists() else ""  # it was not launched
         assert not steps or steps[0] == (step_in(given) if given else 0) + 1
         assert not steps or steps[0] <= begun + 1, "no step is left out"
         begun = max([begun, *steps])
@@ -136,8 +137,10 @@ def test_a_run_goes_on_after_a_node_has_booted_anew(wide_site: Site) -> None:
         rig.reboot_node(node)
     for number, run in enumerate(runs):
         shown = insist_on_the_whole_curve(site, run, 24)
-        assert len(shown["attempts"]) == 2
-        assert number == 0 or lost[1] not in nodes_of(run, 1)
+        # Slurm may give the first one its old node again: that attempt ends before its launch.
+        last = len(shown["attempts"]) - 1
+        assert last == 1 or (last, number) == (2, 0)
+        assert lost[number] not in nodes_of(run, last)
         assert shown["attempts"][0]["end"] is None or run.record("end.json")["why"] == "node_fail"
         insist_on_steps(run, 24)
 
