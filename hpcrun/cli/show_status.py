@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -14,6 +15,7 @@ from hpcrun.cli.output import emit_json, look, note, say_lines
 from hpcrun.controller.context import Context
 from hpcrun.controller.status import Level, Memory, status_of, status_of_job
 from hpcrun.controller.targets import find_target, no_runs_in, no_such_run
+from hpcrun.errors import HpcrunError
 from hpcrun.runs.layout import SweepFolder
 from hpcrun.runs.records import Sweep, holds_any, read_sweep, runs_of
 from hpcrun.runs.status import JobStatus
@@ -30,6 +32,9 @@ from hpcrun.views.status import (
 )
 from hpcrun.views.table import Look
 
+# How long clusters that are asked side by side may take, in seconds: a login alone may take five.
+_PATIENCE = 20.0
+
 
 class Query(Struct, frozen=True):
     """What is asked for: a word, else the ``count`` newest runs (None: all)."""
@@ -42,12 +47,14 @@ class Query(Struct, frozen=True):
 class Found(Struct, frozen=True, kw_only=True):
     """What was found: the rows of a listing, one run, the runs of a sweep, or other jobs.
 
-    ``silence``: why Slurm did not answer where it was needed. ``older`` counts runs left out.
+    ``silence``: why Slurm did not answer where it was needed; ``is_partial``: so that rows may be
+    missing. ``older`` counts runs left out.
     """
 
     kind: str
     statuses: Sequence[JobStatus]
     silence: str = ""
+    is_partial: bool = False
     older: int = 0
     sweep: Sweep | None = None
     nothing: str = ""
@@ -60,7 +67,7 @@ class Found(Struct, frozen=True, kw_only=True):
     @property
     def exit_code(self) -> int:
         """4 when Slurm's answer is missing: what is final stays known without it."""
-        return 4 if self.silence and not self.is_over else 0
+        return 4 if self.silence and (self.is_partial or not self.is_over) else 0
 
     @property
     def states(self) -> list[object]:
@@ -99,7 +106,8 @@ def find_out(context: Context, query: Query, memory: Memory | None = None) -> Fo
     memory = Memory() if memory is None else memory
     context = structs.replace(context, deadline=time.monotonic() + TIMEOUT)
     found = _find(context, query, memory)
-    silence = next((status.out_of_reach for status in found.statuses if status.out_of_reach), "")
+    silent = (status.out_of_reach for status in found.statuses if status.out_of_reach)
+    silence = found.silence or next(silent, "")
     statuses = found.statuses
     if not silence and any(status.is_waiting for status in statuses):
         from hpcrun.controller.why import with_whys
@@ -114,8 +122,17 @@ def _find(context: Context, query: Query, memory: Memory) -> Found:
         from hpcrun.controller.listing import list_rows
 
         nothing = f"{no_runs_in(context.runs_dir)}; hpcrun jobs lists what can be submitted"
-        rows, older = list_rows(context, query.count, each_task=query.each_task, memory=memory)
-        return Found(kind="listing", statuses=rows, older=older, nothing=nothing)
+        rows, older, silence = list_rows(
+            context, query.count, each_task=query.each_task, memory=memory
+        )
+        return Found(
+            kind="listing",
+            statuses=rows,
+            older=older,
+            nothing=nothing,
+            silence=silence,
+            is_partial=bool(silence),
+        )
     target = memory.once("target", partial(find_target, context, query.word))
     if target is None:
         raise no_such_run(context, query.word)
@@ -138,14 +155,50 @@ def _with_cause(context: Context, statuses: list[JobStatus]) -> list[JobStatus]:
     return [with_cause(context, statuses[0])]
 
 
+def find_everywhere(contexts: Sequence[Context], query: Query) -> Found:
+    """Find the runs of several clusters, asked side by side; one that is slow is not waited for."""
+    late: Found | str = f"no answer within {_PATIENCE:g} s"
+    found = [late] * len(contexts)
+
+    def ask(number: int) -> None:
+        try:
+            found[number] = find_out(contexts[number], query)
+        except HpcrunError as error:
+            found[number] = error.message
+
+    numbers = range(len(contexts))
+    threads = [threading.Thread(target=ask, args=(number,), daemon=True) for number in numbers]
+    for thread in threads:
+        thread.start()
+    until = time.monotonic() + _PATIENCE
+    for thread in threads:
+        thread.join(max(0.0, until - time.monotonic()))
+    rows: list[JobStatus] = []
+    silent = []
+    for context, one in zip(contexts, list(found), strict=True):
+        silence = one if isinstance(one, str) else one.silence
+        silent += [f"{context.cluster.name}: {silence}"] if silence else []
+        rows += [] if isinstance(one, str) else one.statuses
+    # Run ids begin with the time of submission.
+    rows.sort(key=lambda row: row.run_id, reverse=True)
+    return Found(
+        kind="listing",
+        statuses=rows,
+        silence="; ".join(silent),
+        is_partial=bool(silent),
+        nothing="no runs on any cluster",
+    )
+
+
 def _local_time(seconds: float) -> str:
     return time.strftime("%m-%d %H:%M", time.localtime(seconds))
 
 
-def show_status(context: Context, query: Query, *, as_json: bool) -> int:
+def show_status(contexts: Sequence[Context], query: Query, *, as_json: bool) -> int:
     """Print what a query asks for; return the exit code. Raises InputError, OutOfReach."""
-    with context.waiting():
-        found = find_out(context, query)
+    with contexts[0].waiting():
+        one = contexts[0] if len(contexts) == 1 else None
+        found = find_out(one, query) if one is not None else find_everywhere(contexts, query)
     return print_found(found, as_json=as_json)
 
 

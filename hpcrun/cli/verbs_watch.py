@@ -16,6 +16,7 @@ from hpcrun.cli.options import (
     ArgsAfterDashes,
     cluster_option,
     context,
+    every_context,
     json_option,
     parse_when,
     seconds,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 @click.command("status")
 @click.argument("job", required=False, type=RUN)
 @click.option("-n", "count", type=click.IntRange(1), default=20, help="Number of runs (20).")
-@click.option("--all", "everything", is_flag=True, help="All runs, those of a sweep one by one.")
+@click.option("--all", "everything", is_flag=True, help="All runs, on all your clusters.")
 @click.option("-w", "--watch", "is_watched", is_flag=True, help="Refresh as the state changes.")
 @cluster_option
 @json_option
@@ -48,7 +49,9 @@ def status(
     """Show the state of the newest runs, of one run in detail, or of all runs of a sweep.
 
     JOB is a Slurm job id such as 123 or 123_4 (also of a job that hpcrun did not submit), a run id,
-    its last four characters, or a sweep's id. In the list a sweep is one line.
+    its last four characters, or a sweep's id. In the list a sweep is one line; with --all each of
+    its runs is. --all asks the clusters of all your profiles side by side; one that needs a
+    password, or takes longer than 20 s, is named and left out. --cluster names one.
 
     --watch runs until Ctrl-C, or until the given JOB is over. It queries Slurm at most twice a
     minute, reads the runs' own files more often, and needs a terminal.
@@ -57,15 +60,16 @@ def status(
     """
     from hpcrun.cli.show_status import Query, show_status
 
-    where = context(cluster)
     query = Query(job, None if everything else count, everything)
     if not is_watched:
+        is_each = everything and job is None
+        where = every_context(cluster) if is_each else [context(cluster)]
         return show_status(where, query, as_json=as_json)
     if as_json:
         raise InputError("--watch shows a picture, --json a state", fix="give one of them")
     from hpcrun.cli.watch_status import watch_status
 
-    return watch_status(where, query)
+    return watch_status(context(cluster), query)
 
 
 @click.command("logs")

@@ -167,8 +167,9 @@ def with_cause(context: Context, status: JobStatus) -> JobStatus:
     with contextlib.suppress(OSError, HpcrunError):  # what cannot be read says nothing
         if status.run is None:
             files = [Path(path) for path in reversed(status.job.outputs)] if status.job else []
-            found = _by_output(context, status, files, END) if files else None
-            return structs.replace(status, diagnosis=found)
+            found = _by_output(context, status, files, END)
+            says = files and found.cause is not None and found.cause.id != "silent"
+            return structs.replace(status, diagnosis=found) if says else status
         return structs.replace(status, diagnosis=cause_of(context, status))
     return status
 

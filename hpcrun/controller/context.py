@@ -153,6 +153,21 @@ def load_context(
     )
 
 
+def load_each(environ: Mapping[str, str], cwd: Path) -> list[Context]:
+    """Find the project's own cluster, and those of all profiles of the user's.
+
+    Each place of runs comes once; nobody is asked for what a login needs. Raises InputError,
+    SpecError.
+    """
+    names = [file.stem for file in sorted((config_dir(environ) / "clusters").glob("*.yaml"))]
+    found: dict[Path, Context] = {}
+    here = (find_project(cwd) / PROFILE).is_file() or _sandbox_profile(environ) is not None
+    for name in [*([None] if here else []), *names]:
+        context = load_context(environ, cwd, name)
+        found.setdefault(context.runs_dir, context)
+    return list(found.values())
+
+
 def _far_context(
     environ: Mapping[str, str],
     cwd: Path,

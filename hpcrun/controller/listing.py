@@ -44,19 +44,21 @@ SETTLED = 86400.0
 
 def list_rows(
     context: Context, count: int | None, *, each_task: bool = False, memory: Memory
-) -> tuple[list[JobStatus], int]:
+) -> tuple[list[JobStatus], int, str]:
     """Find out about the newest runs: ``count`` of them, None for all; a sweep counts as one.
 
     ``each_task`` gives the runs of sweeps rows of their own. A Slurm whose answer ``memory`` holds
-    is not asked again; its silence is no error. Returns the rows, newest first, and how many runs
-    are older.
+    is not asked again; its silence is no error. Returns the rows, newest first, how many runs are
+    older, and why newer ones may be missing, else "".
     """
-    memory.once("names", lambda: bring_names(context))
+    silence = memory.once("names", lambda: bring_names(context))
     names = list_names(context.runs_dir)
     chosen = _entries(names, each_task=each_task)
     is_run = (name for name in chosen if RUN_ID.fullmatch(name.removesuffix(ARRAY)))
     shown = [context.runs_dir / name for name in islice(is_run, count)]
-    return _with_short_ids(_find_rows(context, shown, memory)), len(chosen) - len(shown)
+    rows = _with_short_ids(_find_rows(context, shown, memory))
+    rows = [structs.replace(row, cluster=context.cluster.name) for row in rows]
+    return rows, len(chosen) - len(shown), silence
 
 
 def _find_rows(context: Context, folders: Sequence[Path], memory: Memory) -> list[JobStatus]:

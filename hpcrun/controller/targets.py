@@ -147,12 +147,18 @@ def refresh(
         context.transport().refresh(stale(), whole=whole)
 
 
-def bring_names(context: Context) -> None:
-    """Bring the names of all runs from a cluster that is another machine, once a command."""
+def bring_names(context: Context) -> str:
+    """Bring the names of all runs from a cluster that is another machine, once a command.
+
+    Returns why they did not come, else "": then those that are known here are shown.
+    """
     if context.cluster.host is not None and context.runs_dir not in context.brought:
         context.brought.add(context.runs_dir)
-        with contextlib.suppress(OutOfReach):  # those that are known are shown
+        try:
             context.transport().refresh([context.runs_dir])
+        except OutOfReach as error:
+            return f"{error.message}{f' ({error.fix})' if error.fix else ''}"
+    return ""
 
 
 def _find_each(

@@ -198,6 +198,7 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     remark: str = ""
     # Of a listing; of what waits; of top.
     short_id: str = ""
+    cluster: str = ""
     states: dict[str, int] | None = None
     why: WhyWaiting | None = None
     # Why it failed, where that was asked.

@@ -116,6 +116,7 @@ def verdict_lines(status: JobStatus, look: Look) -> str:
 # ---- the listing
 
 _LISTING = (
+    Column("CLUSTER", optional=True),
     Column("ID", optional=True),
     Column("JOB", optional=True, least=6, most=24),
     Column("STATE", optional=True),
@@ -131,7 +132,11 @@ _LISTING = (
 
 def listing_lines(rows: Sequence[JobStatus], older: int, look: Look) -> list[str]:
     """Lay out a line a run; what it waits for or how it failed stands behind or below it."""
-    lines = Table(_LISTING, [_cells(row, look) for row in rows], look).lines()
+    clusters = {row.cluster for row in rows}
+    cells = [
+        [printable(row.cluster) if len(clusters) > 1 else "", *_cells(row, look)] for row in rows
+    ]
+    lines = Table(_LISTING, cells, look).lines()
     if older:
         lines.append(dim(f"{count_of(older, 'older run')}: hpcrun status --all, or -n N", look))
     return lines
@@ -393,6 +398,7 @@ def row_json(row: JobStatus) -> dict[str, Any]:
         "sweep_id": row.sweep.sweep_id if row.sweep else None,
         "job_id": row.job_id,
         "name": row.name,
+        "cluster": row.cluster or None,
         **_verdict_json(row),
         **_why_json(row.why),
         "submitted_at": row.submitted_at,

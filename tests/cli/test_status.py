@@ -383,3 +383,39 @@ def test_a_runs_folder_that_is_missing_is_distinguished_from_an_empty_one(hpcrun
         assert done.code == 2 and missing in done.err, done
     hpcrun.runs.mkdir()
     assert hpcrun("status").out.startswith(f"no runs yet in {hpcrun.runs}; hpcrun jobs lists")
+
+
+def test_the_runs_of_all_clusters_stand_in_one_table(hpcrun: Caller, tools: Path) -> None:
+    """One that does not answer is named, and hides no other; a name asks one alone."""
+    answers(tools, "squeue")
+
+    make_run(hpcrun, "20261120-101112-here-aaaa", "7", ended=NOW - 60)
+    clusters = Path(hpcrun.environ["HOME"]) / ".config/hpcrun/clusters"
+    clusters.mkdir(parents=True)
+    second = hpcrun.project.parent / "second"
+    here, hpcrun.runs = hpcrun.runs, second
+    make_run(hpcrun, "20261121-101112-there-bbbb", "9", ended=NOW - 60)
+    hpcrun.runs = here
+    (clusters / "second.yaml").write_text(f"name: second\nruns_dir: {second}\n")
+    alone = hpcrun("status", "--all", "--cluster", "second")
+    assert alone.code == 0 and "CLUSTER" not in alone.out and "here" not in alone.out
+    done = hpcrun("status", "--all", "--json")
+    check_json("status", done.json)
+    assert [(row["cluster"], row["job_id"]) for row in done.json["runs"]] == [
+        ("second", "9"),
+        ("default", "7"),
+    ]
+    ssh = Path(hpcrun.environ["HOME"]) / ".ssh"
+    ssh.mkdir()
+    (ssh / "config").write_text("Host away\n  HostName 127.0.0.1\n  Port 1\n")
+    (clusters / "away.yaml").write_text("name: away\nhost: away\nruns_dir: ~/runs\n")
+    done = hpcrun("status", "--all")
+    assert done.code == 4
+    assert "Slurm is out of reach: away: " in done.err
+    assert [line.split()[:2] for line in done.out.splitlines()] == [
+        ["CLUSTER", "ID"],
+        ["second", "9"],
+        ["default", "7"],
+    ]
+    # Of one cluster that is not reached, too, runs may be missing.
+    assert hpcrun("status", "--cluster", "away").code == 4

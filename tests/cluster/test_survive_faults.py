@@ -259,6 +259,7 @@ def test_what_a_next_attempt_needs_is_there(wide_site: Site) -> None:
     assert (end["why"], end["next"]) == ("stalled", "requeue")
     assert step_in(end["checkpoint"]) == 4
     assert (run.folder / "secrets.env").exists()
+    site.start_again(run.job_id)
     insist_on_the_whole_curve(site, run, 12)
     assert steps_of(run, 1)[0] == 5
     assert "step-6.pt" in (run.folder / "logs/batch.log").read_text(), "it says what it left out"

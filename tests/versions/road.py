@@ -84,7 +84,7 @@ class ReleaseSite(Site):
 
 
 def drive(rig: ReleaseRig, say: Callable[[str], None]) -> None:
-    """Go the whole road; takes about five minutes. Raises AssertionError."""
+    """Go the whole road; takes about six minutes. Raises AssertionError."""
     profile = {"python": "/usr/bin/python3", "cache_dir": str(rig.shared / "cache")}
     site = ReleaseSite(rig, rig.shared / "project", profile).prepare()
     (site.project / "train.py").write_text(_TRAIN)

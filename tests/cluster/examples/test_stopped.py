@@ -25,7 +25,7 @@ STOPPED_AFTER = {
 SHORT = [
     "--",
     "--steps",
-    "40",
+    "120",
     "--log-every",
     "1",
     "--eval-repeats",
