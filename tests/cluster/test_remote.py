@@ -318,16 +318,22 @@ HELD = "command: [bash, say.sh]\nresources: {gpus_per_node: 0}\nslurm: {hold: tr
 
 
 def _cut(laptop: Laptop, link: Link, at: int) -> None:
+    """Submit while the link is cut at its message `at`, or a few earlier where it has fewer.
+
+    Their number varies: how much a message carries is TCP's choice.
+    """
     before = set(laptop.jobs())
     link.start(at)
     done = laptop.hpcrun("submit", "job.yaml", "--json")
-    assert link.is_cut, (at, link.count)
     new = [folder for folder in laptop.jobs() if folder not in before]
     if done.returncode == 0:
         assert new == [json.loads(done.stdout)["run_dir"]], (at, done)
         assert (Path(new[0]) / "submitted.json").is_file(), (at, done)
     else:  # it broke before anybody was let in
         assert (done.returncode, new) == (4, []), (at, done)
+    if not link.is_cut:
+        assert link.count < at, (at, link.count)
+        _cut(laptop, link, link.count - 3)
 
 
 @pytest.fixture
@@ -344,6 +350,7 @@ def link(laptop: Laptop) -> Iterator[Link]:
 
 
 def test_a_cut_link_makes_no_second_job(laptop: Laptop, link: Link) -> None:
+    laptop.does("submit", "job.yaml")  # it uploads the project, the next ones need not
     link.start()
     laptop.does("submit", "job.yaml")
     whole = link.count
@@ -380,7 +387,7 @@ def test_a_follower_outlives_its_connection(laptop: Laptop, link: Link) -> None:
 def test_a_link_cut_at_each_message(laptop: Laptop, link: Link) -> None:
     link.start()
     laptop.does("submit", "job.yaml")
-    for at in range(1, link.count - 4):  # their number varies by a few
+    for at in range(1, link.count + 1):
         _cut(laptop, link, at)
 
 
