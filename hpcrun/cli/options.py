@@ -73,18 +73,23 @@ def context(cluster: str | None, *, debug: bool = False) -> Context:
     return structs.replace(found, debug=debug, waiting=Patience().waiting, bar=bar, connect=connect)
 
 
-def every_context(cluster: str | None) -> list[Context]:
-    """Find the clusters of all profiles, where none is named; nobody is asked for a password."""
+def every_context(cluster: str | None) -> tuple[list[Context], list[InputError]]:
+    """Find the clusters of all profiles, where none is named; nobody is asked for a password.
+
+    What is wrong with a profile is returned, unless there is no other.
+    """
     from msgspec import structs
 
     from hpcrun.controller.context import load_each
 
     if cluster or os.environ.get("HPCRUN_CLUSTER"):
-        return [context(cluster)]
-    found = load_each(os.environ, Path.cwd())
-    if len(found) < 2:
-        return [context(cluster)]
-    return [structs.replace(each, bar=bar) for each in found]
+        return [context(cluster)], []
+    found, faults = load_each(os.environ, Path.cwd())
+    if not found and faults:
+        raise faults[0]
+    if len(found) + len(faults) < 2:
+        return [context(cluster)], []
+    return [structs.replace(each, bar=bar) for each in found], faults
 
 
 class ArgsAfterDashes(click.Command):

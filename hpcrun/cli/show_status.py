@@ -15,7 +15,7 @@ from hpcrun.cli.output import emit_json, look, note, say_lines
 from hpcrun.controller.context import Context
 from hpcrun.controller.status import Level, Memory, status_of, status_of_job
 from hpcrun.controller.targets import find_target, no_runs_in, no_such_run
-from hpcrun.errors import HpcrunError
+from hpcrun.errors import HpcrunError, InputError
 from hpcrun.runs.layout import SweepFolder
 from hpcrun.runs.records import Sweep, holds_any, read_sweep, runs_of
 from hpcrun.runs.status import JobStatus
@@ -155,8 +155,13 @@ def _with_cause(context: Context, statuses: list[JobStatus]) -> list[JobStatus]:
     return [with_cause(context, statuses[0])]
 
 
-def find_everywhere(contexts: Sequence[Context], query: Query) -> Found:
-    """Find the runs of several clusters, asked side by side; one that is slow is not waited for."""
+def find_everywhere(
+    contexts: Sequence[Context], query: Query, faults: Sequence[InputError] = ()
+) -> Found:
+    """Find the runs of several clusters, asked side by side; one that is slow is not waited for.
+
+    ``faults``: what is wrong with the profiles of others.
+    """
     late: Found | str = f"no answer within {_PATIENCE:g} s"
     found = [late] * len(contexts)
 
@@ -174,7 +179,7 @@ def find_everywhere(contexts: Sequence[Context], query: Query) -> Found:
     for thread in threads:
         thread.join(max(0.0, until - time.monotonic()))
     rows: list[JobStatus] = []
-    silent = []
+    silent = [fault.message.replace("\n", "; ") for fault in faults]
     for context, one in zip(contexts, list(found), strict=True):
         silence = one if isinstance(one, str) else one.silence
         silent += [f"{context.cluster.name}: {silence}"] if silence else []
@@ -194,11 +199,15 @@ def _local_time(seconds: float) -> str:
     return time.strftime("%m-%d %H:%M", time.localtime(seconds))
 
 
-def show_status(contexts: Sequence[Context], query: Query, *, as_json: bool) -> int:
+def show_status(
+    contexts: Sequence[Context], query: Query, faults: Sequence[InputError], *, as_json: bool
+) -> int:
     """Print what a query asks for; return the exit code. Raises InputError, OutOfReach."""
     with contexts[0].waiting():
-        one = contexts[0] if len(contexts) == 1 else None
-        found = find_out(one, query) if one is not None else find_everywhere(contexts, query)
+        if len(contexts) + len(faults) == 1:
+            found = find_out(contexts[0], query)
+        else:
+            found = find_everywhere(contexts, query, faults)
     return print_found(found, as_json=as_json)
 
 

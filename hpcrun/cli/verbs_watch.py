@@ -63,8 +63,8 @@ def status(
     query = Query(job, None if everything else count, everything)
     if not is_watched:
         is_each = everything and job is None
-        where = every_context(cluster) if is_each else [context(cluster)]
-        return show_status(where, query, as_json=as_json)
+        where, faults = every_context(cluster) if is_each else ([context(cluster)], [])
+        return show_status(where, query, faults, as_json=as_json)
     if as_json:
         raise InputError("--watch shows a picture, --json a state", fix="give one of them")
     from hpcrun.cli.watch_status import watch_status

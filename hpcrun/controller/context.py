@@ -153,19 +153,23 @@ def load_context(
     )
 
 
-def load_each(environ: Mapping[str, str], cwd: Path) -> list[Context]:
+def load_each(environ: Mapping[str, str], cwd: Path) -> tuple[list[Context], list[InputError]]:
     """Find the project's own cluster, and those of all profiles of the user's.
 
-    Each place of runs comes once; nobody is asked for what a login needs. Raises InputError,
-    SpecError.
+    Each place of runs comes once; nobody is asked for what a login needs. What is wrong with a
+    profile is returned: it hides no other cluster.
     """
     names = [file.stem for file in sorted((config_dir(environ) / "clusters").glob("*.yaml"))]
     found: dict[Path, Context] = {}
+    faults: list[InputError] = []
     here = (find_project(cwd) / PROFILE).is_file() or _sandbox_profile(environ) is not None
     for name in [*([None] if here else []), *names]:
-        context = load_context(environ, cwd, name)
-        found.setdefault(context.runs_dir, context)
-    return list(found.values())
+        try:
+            context = load_context(environ, cwd, name)
+            found.setdefault(context.runs_dir, context)
+        except InputError as fault:
+            faults.append(fault)
+    return list(found.values()), faults
 
 
 def _far_context(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -417,5 +418,11 @@ def test_the_runs_of_all_clusters_stand_in_one_table(hpcrun: Caller, tools: Path
         ["second", "9"],
         ["default", "7"],
     ]
+    # A profile that cannot be read is named beside the runs of the others.
+    (clusters / "away.yaml").write_text("nmae: away\nhots: away\n")
+    done = hpcrun("status", "--all")
+    assert done.code == 4 and re.search(r"away.yaml:1: nmae: unknown key.*; .*hots", done.err)
+    assert [line.split()[0] for line in done.out.splitlines()] == ["CLUSTER", "second", "default"]
+    (clusters / "away.yaml").write_text("name: away\nhost: away\nruns_dir: ~/runs\n")
     # Of one cluster that is not reached, too, runs may be missing.
     assert hpcrun("status", "--cluster", "away").code == 4
