@@ -34,13 +34,8 @@ def _run(transport: Transport, argv: Sequence[str], *, changes: bool = False) ->
     """Run a command; the OutOfReach of one that ``changes`` something says if it was sent."""
     try:
         result = transport.run(argv, timeout=TIMEOUT)
-        if result.exit_code == 0 or not is_silence(result.stderr):
-            return result
-        raise OutOfReach(
-            f"{argv[0]}: Slurm does not answer: {_last_line(result.stderr)}",
-            fix="nothing is known until it does; running jobs go on without it: try again later",
-            maybe_done=changes and not was_never_sent(result.stderr),
-        )
+        check_answered(result, changes=changes)
+        return result
     except OutOfReach as silence:
         if not (changes and silence.maybe_done):
             raise
@@ -49,6 +44,16 @@ def _run(transport: Transport, argv: Sequence[str], *, changes: bool = False) ->
             fix="hpcrun status shows whether it did",
             maybe_done=True,
         ) from silence
+
+
+def check_answered(result: Result, *, changes: bool = False) -> None:
+    """Raise OutOfReach where a command of Slurm's says that Slurm did not answer it."""
+    if result.exit_code != 0 and is_silence(result.stderr):
+        raise OutOfReach(
+            f"{result.argv[0]}: Slurm does not answer: {_last_line(result.stderr)}",
+            fix="nothing is known until it does; running jobs go on without it: try again later",
+            maybe_done=changes and not was_never_sent(result.stderr),
+        )
 
 
 def _last_line(text: str) -> str:

@@ -15,6 +15,7 @@ from msgspec import structs
 
 from hpcrun.cli.output import (
     Patience,
+    Terminal,
     confirm,
     emit_json,
     is_terminal,
@@ -26,7 +27,7 @@ from hpcrun.cli.output import (
 )
 from hpcrun.controller.context import find_project
 from hpcrun.controller.init import init
-from hpcrun.controller.init.init import Found, Options, Question
+from hpcrun.controller.init.init import Found, Question
 from hpcrun.controller.init.job import JobFile, draft, find_script, read_named_script
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.plan.profile import update
@@ -39,6 +40,8 @@ def run_init(
     cluster: str | None,
     *,
     for_user: bool,
+    host: str | None,
+    like: str | None,
     check: bool,
     yes: bool,
     as_json: bool,
@@ -47,7 +50,20 @@ def run_init(
     if script is not None:
         read_named_script(find_project(Path.cwd()), script)  # before Slurm is asked, and the user
     with Patience().waiting():
-        found = init.look(os.environ, Path.cwd(), name=cluster, for_user=for_user)
+        found = init.look(
+            os.environ,
+            Path.cwd(),
+            name=cluster,
+            for_user=for_user,
+            host=host,
+            like=like,
+            prompts=Terminal(),
+        )
+    if like is not None:
+        note(
+            f"begun like {like}, which is by that site's documentation and was never run there: "
+            "look at account, folders and every line with LOOK"
+        )
     dialog = _Dialog(found, is_quiet=yes, as_json=as_json)
     return dialog.check() if check else dialog.write(script)
 
@@ -105,12 +121,11 @@ class _Dialog:
         found, answer = self.found, self.answer
         if not self.as_json:
             _show_site(found)
-        options = init.find_options(found)
-        profile = self._profile(options)
+        profile = self._profile()
         cluster = found.old or found.base
         if profile is not None:
             cluster = load_cluster(profile, source=str(found.profile))
-        job = self._job(cluster, options, script)
+        job = self._job(cluster, script)
         files = init.schema_files(found, job=job is not None) if profile or job else {}
         if job:
             files[job.path] = job.text
@@ -125,33 +140,36 @@ class _Dialog:
             _show_end(answer, found)
         return 0 if found.site is not None or answer["written"] or answer["job"] else 4
 
-    def _profile(self, options: Options) -> str | None:
+    def _profile(self) -> str | None:
         """Return the profile's new text; None leaves it as it is."""
         found = self.found
         if found.site is None:
             note("no Slurm here: scontrol is not on the PATH")
             note("  to try hpcrun without a cluster: hpcrun run JOB, or hpcrun sandbox up")
             text = "Write a profile for this machine alone, for hpcrun run?"
+            if found.text and not found.before:  # begun like another
+                self.answer["action"] = "created"
+                return found.text
             if found.old is not None or not self.confirm("profile", text, default=False):
                 return None
         if found.old is None:
             self._replace_carried()
             self.answer["action"] = "created"
-            questions = options.questions if found.site else ()
+            questions = init.find_questions(found) if found.site else ()
             answers = {one.key: self.choose(one) for one in questions}
-            return init.new_profile(found, options, answers)
+            return init.new_profile(found, answers)
         self.answer["action"] = "updated" if found.changed else "unchanged"
         if not self.as_json:
             say()
             _show_changes(found)
         assert found.facts is not None  # Slurm was asked
         updated = update(found.text, str(found.profile), found.old, found.facts)
-        if updated == found.text:
+        if updated == found.before:
             return None
         question = f"Bring {_near(found.profile)} up to date?"
         if found.changed and not self.confirm("update", question, default=True):
             self.answer["action"] = "kept"
-            return None
+            return None if found.before else found.text
         return updated
 
     def _replace_carried(self) -> None:
@@ -162,7 +180,7 @@ class _Dialog:
         ):
             raise InputError(text, fix="move it away, and call hpcrun init again")
 
-    def _job(self, cluster: Cluster, options: Options, script: str | None) -> JobFile | None:
+    def _job(self, cluster: Cluster, script: str | None) -> JobFile | None:
         """Draft a job file for the script, unless the user keeps the one that exists."""
         found = self.found
         if script is None and found.old is None and not found.for_user:
@@ -175,7 +193,7 @@ class _Dialog:
                 self.taken["script"] = script
         if script is None:
             return None
-        job = draft(found, cluster, options, script)
+        job = draft(found, cluster, script)
         self.notes += job.draft.notes
         if job.draft.required:
             required = ", ".join(job.draft.required)

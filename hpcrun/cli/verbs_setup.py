@@ -20,6 +20,7 @@ from hpcrun.errors import InputError
 @click.argument("script", required=False)
 @click.option("--cluster", type=CLUSTER, help="The cluster's name (default: Slurm's ClusterName).")
 @click.option("--user", "for_user", is_flag=True, help="Write ~/.config/hpcrun/clusters/NAME.yaml.")
+@click.option("--host", help="Ask the cluster at this host, as your ssh calls it.")
 @click.option("--like", metavar="SITE", help="Start from a profile that ships, as in lumi-g.")
 @click.option("--check", is_flag=True, help="Show what changed, and stop; exit code 1 if so.")
 @click.option("--yes", is_flag=True, help="Do not ask; take the defaults.")
@@ -28,6 +29,7 @@ def init(
     script: str | None,
     cluster: str | None,
     for_user: bool,
+    host: str | None,
     like: str | None,
     check: bool,
     yes: bool,
@@ -38,18 +40,22 @@ def init(
     Partitions, GPUs, limits and your accounts are read from Slurm; you are asked only for the rest.
     Called again it shows what has changed on the cluster since and updates the profile; your own
     keys and comments stay. An existing file is not overwritten without asking.
+
+    With --host the cluster is at the other end of ssh: it is asked by one connection, and the
+    profile is written here.
     """
     from hpcrun.cli.init_dialog import run_init
 
-    if like is not None:
-        from hpcrun.controller.init.init import start_like
-
-        profile = start_like(os.environ, Path.cwd(), like, name=cluster, for_user=for_user)
-        note(
-            f"{profile}: begun like {like}, which is by that site's documentation and was never run"
-        )
-        note("  there: look at account, folders and every line with LOOK")
-    return run_init(script, cluster, for_user=for_user, check=check, yes=yes, as_json=as_json)
+    return run_init(
+        script,
+        cluster,
+        for_user=for_user,
+        host=host,
+        like=like,
+        check=check,
+        yes=yes,
+        as_json=as_json,
+    )
 
 
 @click.command("connect")

@@ -94,7 +94,7 @@ class Context(Struct, frozen=True, kw_only=True):
     bar: Callable[[str, str], AbstractContextManager[Show]] = no_bar
     connect: Connect = LocalTransport
     brought: set[Path] = field(default_factory=set)
-    asked: dict[str | None, object] = field(default_factory=dict)
+    asked: dict[tuple[str, ...], object] = field(default_factory=dict)
     secrets: dict[Path, list[bytes]] = field(default_factory=dict)
 
     def transport(self, slurm_conf: str | None = None) -> Transport:
@@ -141,7 +141,7 @@ def load_context(
     name = cluster or environ.get("HPCRUN_CLUSTER") or None
     profile, source = _find_cluster(environ, project, name)
     if profile.host is not None:
-        return _far_context(environ, cwd, project, profile, source, ask)
+        return far_context(environ, cwd, project, profile, source, ask)
     return Context(
         environ=dict(environ),
         cwd=cwd,
@@ -172,7 +172,7 @@ def load_each(environ: Mapping[str, str], cwd: Path) -> tuple[list[Context], lis
     return list(found.values()), faults
 
 
-def _far_context(
+def far_context(
     environ: Mapping[str, str],
     cwd: Path,
     project: Path,
@@ -218,8 +218,8 @@ def _find_cluster(
         known = sorted(file.stem for file in clusters.glob("*.yaml"))
         raise InputError(
             f"{name}: no such cluster",
-            fix=f"on its login node hpcrun init --cluster {name} --user writes "
-            f"{clusters}/{name}.yaml" + (f"; there are {', '.join(known)}" if known else ""),
+            fix=f"hpcrun init --cluster {name} --user writes {clusters}/{name}.yaml, on its login "
+            "node or with --host" + (f"; there are {', '.join(known)}" if known else ""),
         )
     if own.is_file():
         _refuse_strangers(project)

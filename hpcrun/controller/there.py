@@ -1,14 +1,17 @@
 """What a job meets where it runs: variables, paths, files; here, or asked of the cluster's host.
 
-Questions about files are collected: settle() computes as if all were there, asks about all of them
-in one trip, and computes again by the answers.
+Questions are collected: settle() computes as if all answers were there, asks for those that lack in
+one trip, and computes again by them. Here each is answered at once.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from stat import S_ISDIR
 from typing import TypeVar, cast
 
 from msgspec import Struct
@@ -16,21 +19,61 @@ from msgspec import Struct
 from hpcrun.assets import home_dir
 from hpcrun.controller.context import Context, user_path
 from hpcrun.errors import InputError, OutOfReach
+from hpcrun.ownership import is_open
 from hpcrun.transport import Result
+from hpcrun.transport.far import quote
 
 T = TypeVar("T")
 
-# Of each path, one on a line, letters for what it is; see look().
-_LOOK = r"""
-shopt -s nullglob dotglob
-while IFS= read -r -d '' path; do
-  found=-
-  [[ -f $path ]] && found+=f; [[ -d $path ]] && found+=d; [[ -e $path ]] && found+=e
-  [[ -x $path ]] && found+=x; [[ -w $path ]] && found+=w
-  if [[ -d $path ]]; then inside=("$path"/*); ((${#inside[@]} == 0)) || found+=n; fi
-  top=/${path#/}; top=/$(cut -d/ -f2 <<<"$top"); [[ -e $top ]] || found+=?
-  printf '%s\n' "$found"
-done
+# A question is its kind and its words: ("look", PATH), ("spot", PATH, "probe" or ""), ("read",
+# FILE), ("run", COMMAND...).
+Question = tuple[str, ...]
+# What a login at the host has in its environment; asked apart: all else is made of it.
+ENVIRONMENT: Question = ("env",)
+# Seconds that one command may take; a Python on a cold file system, and a busy slurmctld.
+PATIENCE = 60
+# The longest file that is read, in bytes.
+_LONGEST = 1 << 20
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
+# ``ask`` prints what a question prints, a mark, its exit code, its stderr, and the mark. The
+# letters of look are those of look() below; spot prints the fields of a Spot, each up to a NUL.
+_SCRIPT = r"""
+exec 3>&1; LC_ALL=C; shopt -s nullglob dotglob
+ask() {
+  err=$( { "$@" </dev/null; } 2>&1 >&3 ); printf '\n%s %s\n%s\n%s\n' "$mark" $? "$err" "$mark"
+}
+run() (
+  cd / || exit; unset LC_ALL
+  type -P -- "$1" >/dev/null || exit 127
+  if type -P timeout >/dev/null; then exec timeout "$patience" "$@"; else exec "$@"; fi
+)
+read_file() { [[ -f $1 ]] && head -c "$longest" -- "$1"; }
+look() {
+  found=
+  [[ -f $1 ]] && found+=f; [[ -d $1 ]] && found+=d; [[ -e $1 ]] && found+=e
+  [[ -x $1 ]] && found+=x; [[ -w $1 ]] && found+=w
+  if [[ -d $1 ]]; then inside=("$1"/*); ((${#inside[@]} == 0)) || found+=n; fi
+  top=${1#/}; [[ -e /${top%%/*} ]] || found+='?'
+  printf '%s' "$found"
+}
+spot() {
+  at=$1 fault= refusal=
+  while [[ ! -e $at && ! -L $at && $at == /?* ]]; do at=${at%/*}; at=${at:-/}; done
+  [[ -d $at ]] || fault='not a folder'
+  if [[ ! $fault && $2 ]]; then
+    probe=$at/.hpcrun-probe-$$
+    refusal=$(mkdir -- "$probe" 2>&1) && { rmdir -- "$probe"; refusal=; }
+    refusal=${refusal##*: }
+  elif [[ ! $fault && ! ( -w $at && -x $at ) ]]; then
+    refusal='Permission denied'
+  fi
+  read -r device mode <<<"$(stat -c '%d %a' -- "$at" 2>/dev/null)"
+  read -r free unit blocks files inodes \
+    <<<"$(stat -f -c '%a %S %b %d %c' -- "$at" 2>/dev/null)"
+  printf '%s\0' "$at" "$(cd -P -- "$at" 2>/dev/null && pwd)" "$fault" "$refusal" "$device" \
+    "$mode" "$free" "$unit" "$blocks" "$files" "$inodes"
+}
 """
 
 
@@ -42,17 +85,38 @@ class There(Struct, frozen=True):
     cache_dir: Path
 
 
+class Spot(Struct, frozen=True, kw_only=True):
+    """A path where jobs run: ``at`` is the nearest to it that is there, ``real`` without links.
+
+    ``fault``: why it is no folder; ``refusal``: why nothing can be written to it. ``is_open``:
+    others can replace what is in it. ``bytes`` and ``files`` are what its file system has left,
+    None where it does not say.
+    """
+
+    at: Path
+    real: str = ""
+    fault: str = ""
+    refusal: str = ""
+    device: int = 0
+    is_open: bool = False
+    bytes: int | None = None
+    files: int | None = None
+
+
+class Unanswered(Exception):
+    """Only the next trip brings what is needed; settle() catches it."""
+
+
 def there(context: Context) -> There:
     """Return what jobs meet; where the cluster is another machine, it is asked once."""
     if context.cluster.host is None:
         return There(context.environ, context.runs_dir, context.cache_dir)
-    if None not in context.asked:
-        answer = _ask(context, ["env", "-0"])
+    if ENVIRONMENT not in context.asked:
+        answer = _trip(context, ["env", "-0"])
         if answer.exit_code != 0:
             raise OutOfReach(f"{context.cluster.host}: env ended with code {answer.exit_code}")
-        pairs = (line.partition("=") for line in answer.stdout.split("\0") if "=" in line)
-        context.asked[None] = {name: value for name, _, value in pairs}
-    environ = cast(Mapping[str, str], context.asked[None])
+        context.asked[ENVIRONMENT] = parse_environ(answer.stdout)
+    environ = cast(Mapping[str, str], context.asked[ENVIRONMENT])
     home, source, profile = Path(home_dir(environ)), context.cluster_source, context.cluster
     return There(
         environ,
@@ -61,7 +125,17 @@ def there(context: Context) -> There:
     )
 
 
-def _ask(context: Context, argv: Sequence[str], stdin: str | None = None) -> Result:
+def parse_environ(text: str) -> dict[str, str]:
+    r"""Read what ``env -0`` prints.
+
+    >>> parse_environ("A=1\0B=x=y\0")
+    {'A': '1', 'B': 'x=y'}
+    """
+    pairs = (line.partition("=") for line in text.split("\0") if "=" in line)
+    return {name: value for name, _, value in pairs}
+
+
+def _trip(context: Context, argv: Sequence[str], stdin: str | None = None) -> Result:
     """Ask what can be asked twice: again, where the link broke meanwhile."""
     transport = context.transport()
     try:
@@ -83,13 +157,10 @@ def path_there(context: Context, text: str, where: str) -> Path:
 def look(context: Context, path: Path | str) -> str:
     """Say what a path is where jobs run, by letters: e there, f file, d folder, x may be run,
     w may be written, n not empty; ? even its top folder is unknown there."""
-    name = str(path)
     if context.cluster.host is None:
         return _look_here(Path(path))
-    if name not in context.asked:
-        context.asked[name] = None
-    found = context.asked[name]
-    return "efdxwn" if found is None else str(found)
+    found = context.asked.setdefault(("look", str(path)), None)
+    return "efdxwn" if found is None else cast(Result, found).stdout
 
 
 def _look_here(path: Path) -> str:
@@ -101,27 +172,175 @@ def _look_here(path: Path) -> str:
     return found if found or Path(*path.parts[:2]).exists() else "?"
 
 
-def settle(context: Context, compute: Callable[[], T]) -> T:
-    """Compute what looks at files there; all that it looks at costs one trip, mostly.
+def spots(context: Context, paths: Sequence[Path], *, probe: bool = True) -> list[Spot]:
+    """Look at folders that are written to; with ``probe`` by writing to them."""
+    if context.cluster.host is None:
+        return [_spot_here(path, probe=probe) for path in paths]
+    answers = ask(context, [("spot", str(path), "probe" * probe) for path in paths])
+    return [_parse_spot(answer.stdout, path) for answer, path in zip(answers, paths, strict=True)]
 
-    Raises what ``compute`` raises.
+
+def want(context: Context, questions: Sequence[Question]) -> None:
+    """Name questions that will be asked, so that the next trip brings their answers too."""
+    if context.cluster.host is not None:
+        for question in questions:
+            context.asked.setdefault(question, None)
+
+
+def ask(context: Context, questions: Sequence[Question]) -> list[Result]:
+    """Return the answers to questions of the kinds "run" and "read", and so on.
+
+    A command that is not there has the exit code 127 and no output, one that did not end in
+    PATIENCE seconds 124. Raises Unanswered, which is settle()'s.
+    """
+    if context.cluster.host is None:
+        return [_ask_here(context, question) for question in questions]
+    want(context, questions)
+    found = [context.asked[question] for question in questions]
+    if None in found:
+        raise Unanswered
+    return cast(list[Result], found)
+
+
+def _ask_here(context: Context, question: Question) -> Result:
+    kind, *words = question
+    if kind == "run":
+        try:
+            return context.transport().run(words, cwd="/", timeout=PATIENCE)
+        except OutOfReach as silence:
+            code = 124 if silence.maybe_done else 127
+            return Result(words, code, "", silence.message)
+    try:
+        with Path(words[0]).open("rb") as file:
+            text = file.read(_LONGEST).decode("utf-8", "surrogateescape")
+        return Result(words, 0, text, "")
+    except OSError as error:
+        return Result(words, 1, "", error.strerror or str(error))
+
+
+def settle(context: Context, compute: Callable[[], T]) -> T:
+    """Compute what asks there; all that it asks for costs one trip, mostly.
+
+    Raises what ``compute`` raises; and OutOfReach.
     """
     while True:
-        error, found = None, None
+        error: Exception | None = None
         try:
             found = compute()
-        except InputError as refused:
+        except (InputError, Unanswered) as refused:
             error = refused
-        wanted = [name for name, what in context.asked.items() if name and what is None]
+        wanted = [question for question, answer in context.asked.items() if answer is None]
         if not wanted:
             if error is not None:
                 raise error
-            return found  # type: ignore[return-value]
-        stdin = "".join(f"{name}\0" for name in wanted)
-        answer = _ask(context, ["bash", "-c", _LOOK], stdin)
-        lines = answer.stdout.split("\n")
-        for number, name in enumerate(wanted):
-            context.asked[name] = lines[number] if number < len(lines) else ""
+            return found
+        context.asked.update(zip(wanted, _answers(context, wanted), strict=True))
+
+
+def _answers(context: Context, questions: Sequence[Question]) -> list[Result]:
+    """Ask all of them in one trip."""
+    mark = os.urandom(16).hex()
+    script = f"mark={mark} patience={PATIENCE} longest={_LONGEST}\n{_SCRIPT}"
+    names = {"read": "read_file"}
+    for kind, *words in questions:
+        script += " ".join(["ask", names.get(kind, kind), *map(quote, words)]) + "\n"
+    answer = _trip(context, ["bash", "-s"], script)
+    each = re.compile(rf"(.*?)\n{mark} (\d+)\n(.*?)\n{mark}\n", re.DOTALL)
+    found = [
+        Result(list(question[1:]), int(match[2]), match[1], match[3])
+        for question, match in zip(questions, each.finditer(answer.stdout), strict=False)
+    ]
+    if len(found) < len(questions):
+        raise OutOfReach(f"{context.cluster.host}: the answer ended too early")
+    return found
+
+
+# ---- folders -----------------------------------------------------------------------------------
+
+
+def _spot_here(path: Path, *, probe: bool) -> Spot:
+    for folder in (path, *path.parents):
+        try:
+            info = folder.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            return Spot(at=folder, fault=error.strerror or str(error))
+        if not S_ISDIR(info.st_mode):
+            return Spot(at=folder, fault="not a folder")
+        refusal = _refusal(folder) if probe else ""
+        if not probe and not os.access(folder, os.W_OK | os.X_OK):
+            refusal = "Permission denied"
+        space, files = room(folder)
+        return Spot(
+            at=folder,
+            real=os.path.realpath(folder),
+            refusal=refusal,
+            device=info.st_dev,
+            is_open=is_open(folder),
+            bytes=space,
+            files=files,
+        )
+    return Spot(at=path, fault="no such folder")
+
+
+def room(folder: Path) -> tuple[int | None, int | None]:
+    """Return the bytes and files that a folder's file system has left; None: it does not say.
+
+    With project quotas it is often the quota's rest.
+    """
+    try:
+        info = os.statvfs(folder)
+    except OSError:
+        return None, None
+    # Some network file systems report nothing, which is no sign of a full disk.
+    space = info.f_bavail * info.f_frsize if info.f_blocks else None
+    return space, info.f_favail if info.f_files else None
+
+
+def _refusal(folder: Path) -> str:
+    """Explain why nothing can be written to a folder; "" where it can.
+
+    Mode bits do not decide (root on NFS is nobody, a disk may be read-only): so a file without a
+    name is opened, which is gone when it is closed. Where the file system has none (NFS, Lustre),
+    a folder is made and removed.
+    """
+    try:
+        os.close(os.open(folder, getattr(os, "O_TMPFILE", 0) | os.O_WRONLY, 0o600))
+        return ""
+    except OSError as error:
+        if error.errno in (*_FULL, *_REFUSED):
+            return error.strerror or str(error)
+    probe = folder / f".hpcrun-probe-{os.getpid()}"
+    try:
+        probe.mkdir()
+        probe.rmdir()
+    except FileExistsError:
+        return ""
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def _parse_spot(text: str, path: Path) -> Spot:
+    fields = text.split("\0")
+    if len(fields) < 12:
+        return Spot(at=path, fault="could not be looked at")
+    at, real, fault, refusal = fields[:4]
+    device, mode, free, unit, blocks, files, inodes = (
+        int(field, 8 if number == 1 else 10) if field.isdigit() else 0
+        for number, field in enumerate(fields[4:11])
+    )
+    return Spot(
+        at=Path(at),
+        real=real,
+        fault=fault,
+        refusal=refusal,
+        device=device,
+        is_open=mode & 0o1002 == 0o002,
+        bytes=free * unit if blocks else None,
+        files=files if inodes else None,
+    )
 
 
 def here(context: Context, path: Path) -> Path:

@@ -204,7 +204,7 @@ def profile_text(
     add(chosen, "name")
     if facts is not None:
         add({"read_on": facts.read_on, **facts.values}, "read_on", *facts.values)
-    add(chosen, "accelerator", "slurm_conf")
+    add(chosen, "host", "login_shell", "slurm_path", "accelerator", "slurm_conf")
     lines += ["", "# Every node must see these folders at the same path."]
     add(chosen, "runs_dir", "cache_dir", "local_dir")
     lines += [""]

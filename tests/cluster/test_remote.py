@@ -394,8 +394,8 @@ def test_the_lines_of_the_readme(laptop: Laptop) -> None:
     text = (ROOT / "README.md").read_text().partition("## From your laptop\n")[2]
     text = text.partition("\n## ")[0]
     shown = yaml.safe_load(text.partition("```yaml\n")[2].partition("```")[0])
-    commands = re.findall(r"^\$ hpcrun (.*)$", text, re.MULTILINE)
-    assert set(shown) == {"host", "runs_dir", "python"} and len(commands) == 3
+    commands = re.findall(r"^\$ hpcrun ([^#\n]*)", text, re.MULTILINE)
+    assert set(shown) == {"host", "runs_dir", "python"} and len(commands) == 4
     profile = yaml.safe_load((laptop.project / "hpcrun.yaml").read_text())
     laptop.write("hpcrun.yaml", yaml.safe_dump(profile | shown))
     python = laptop.far_runs.parent / "venv" / "bin" / "python"
@@ -405,7 +405,7 @@ def test_the_lines_of_the_readme(laptop: Laptop) -> None:
     laptop.write("jobs/train.yaml", "script: train.py\nresources: {gpus_per_node: 0}\n")
     laptop.write("train.py", "for step in (1, 2):\n    print(f'step {step} loss {2 - step}')\n")
     said = [laptop.does(*command.split()) for command in commands]
-    assert "step 2 loss 0" in said[1] and "loss" in said[2]
+    assert "hpcrun.yaml" in said[0] and "step 2 loss 0" in said[2] and "loss" in said[3]
     assert [path.name for path in (laptop.far_runs.parent / "scratch").rglob("train.py")]
 
 

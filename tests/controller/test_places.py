@@ -263,7 +263,7 @@ def test_the_quota_is_asked_for_on_a_network_file_system(
     folder.mkdir()
     script(folder / "quota", answer)
     network = [Mount("nas:/x", "/", "nfs4")]
-    monkeypatch.setattr(places, "read_mounts", lambda: network)
+    monkeypatch.setattr(places, "read_mounts", lambda _: network)
     environ = {**context.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
     problems, notes = look(structs.replace(context, environ=environ))
     assert [problem in text for text in problems] == [True] * bool(problem)
@@ -290,9 +290,9 @@ def test_a_disk_of_this_machines_own_is_reported_where_other_nodes_must_see_it(
     exports: bool,
     message: bool,
 ) -> None:
-    monkeypatch.setattr(places, "read_mounts", lambda: [Mount("x", "/", kind)])
+    monkeypatch.setattr(places, "read_mounts", lambda _: [Mount("x", "/", kind)])
     monkeypatch.setattr(places, "_OWN_FOLDERS", ())
-    monkeypatch.setattr(places, "_exports", lambda: exports)
+    monkeypatch.setattr(places, "_exports", lambda _: exports)
     _, notes = look(context, nodes)
     shown = f"runs_dir {context.runs_dir}: on this machine's own disk ({kind})"
     assert [note.startswith(shown) for note in notes] == [True] * message

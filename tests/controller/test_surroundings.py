@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
 import pytest
 
+from hpcrun.controller.context import load_context
 from hpcrun.controller.init.job import find_script, read_named_script
-from hpcrun.controller.init.survey import fabric_guess, pythons, scratch_folders
+from hpcrun.controller.init.survey import DEVICES, fabric_guess, scratch_folders, survey
+from hpcrun.controller.there import ask
 from hpcrun.errors import InputError
 
 
@@ -22,7 +25,7 @@ def test_scratch_folders(tmp_path: Path) -> None:
         "PSCRATCH": str(tmp_path / "scratch"),  # the same again
         "GLOBALSCRATCH": "relative",
     }
-    found = scratch_folders(environ)
+    found = scratch_folders(load_context(environ, tmp_path))
     assert [folder.text for folder in found] == ["$SCRATCH", "~"]
     assert all(folder.free > 0 for folder in found)
 
@@ -45,7 +48,9 @@ def test_fabrics(tmp_path: Path, files: dict[str, str], fabric: str | None) -> N
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).write_text(text)
-    guess = fabric_guess(tmp_path)
+    here = load_context({"PATH": os.environ["PATH"]}, tmp_path)
+    (answer,) = ask(here, [("run", "bash", "-c", DEVICES, "bash", str(tmp_path))])
+    guess = fabric_guess(answer.stdout)
     assert (guess and guess[0]) == fabric
 
 
@@ -67,7 +72,8 @@ def test_pythons_with_torch_come_first(tmp_path: Path) -> None:
         "VIRTUAL_ENV": str(tmp_path / "broken"),
         "PATH": "/usr/bin:/bin",
     }
-    found = [one for one in pythons(project, environ) if one.path.startswith(str(tmp_path))]
+    seen = survey(load_context(environ, project), project, has_slurm=False)
+    found = [one for one in seen.pythons if one.path.startswith(str(tmp_path))]
     assert [(one.key, one.value, one.has_torch) for one in found] == [
         ("conda", "mine", True),
         ("venv", ".venv", False),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import re
 import signal
@@ -11,12 +10,11 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from stat import S_ISDIR
 
 from msgspec import Struct
 
 from hpcrun.controller.context import Context
-from hpcrun.ownership import is_open
+from hpcrun.controller.there import Spot, ask, room, spots, there, want
 from hpcrun.plan.job import Findings
 
 # Below these a note: a run's own files are few, its checkpoints are not.
@@ -28,8 +26,12 @@ NEXT_TO_NONE = 10**6
 PATIENCE = 2.0
 # Each machine has its own of these.
 _OWN_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm", "/run")
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
+# Where the commands of IBM Storage Scale are.
+_GPFS = ":/usr/lpp/mmfs/bin"
+MOUNTS = ("read", "/proc/self/mounts")
+_USER = ("run", "id", "-u")
+_EXPORTED = "cat /etc/exports /etc/exports.d/*.exports 2>/dev/null; [ -e /proc/fs/nfsd/exports ]"
+_EXPORTS = (("run", "bash", "-c", _EXPORTED),)
 # /proc/mounts writes blanks in paths as octal numbers (proc(5)).
 _OCTAL = re.compile(r"\\([0-7]{3})")
 LOCAL_TYPES = frozenset(
@@ -88,12 +90,10 @@ class Mount(Struct, frozen=True):
     options: str = ""
 
 
-def read_mounts() -> list[Mount]:
-    """List the file systems of this machine; none where /proc does not show them."""
-    try:
-        return parse_mounts(Path("/proc/self/mounts").read_text(errors="surrogateescape"))
-    except OSError:
-        return []
+def read_mounts(context: Context) -> list[Mount]:
+    """List the file systems where Slurm is asked; none where /proc does not show them."""
+    (answer,) = ask(context, [MOUNTS])
+    return parse_mounts(answer.stdout)
 
 
 def parse_mounts(text: str) -> list[Mount]:
@@ -211,71 +211,75 @@ def _rest(words: Sequence[str]) -> int | None:
 
 
 class Place(Struct, frozen=True):
-    """A folder of the profile's, ``key``, and the nearest to it that is there."""
+    """A folder of the profile's, ``key``, and what is there."""
 
     key: str
     path: Path
-    there: Path
-    device: int
+    spot: Spot
 
 
 def check_places(context: Context, nodes: int) -> Findings:
-    """Check the folders of the runs and of the cache, which all ``nodes`` of the job must see."""
+    """Check the folders of the runs and of the cache, which all ``nodes`` of the job must see.
+
+    To be called by settle(). Raises OutOfReach.
+    """
     found = Findings()
-    mounts = read_mounts()
-    every = (("runs_dir", context.runs_dir), ("cache_dir", context.cache_dir))
-    places = [place for key, path in every if (place := _find(found, key, path)) is not None]
-    refused: list[Place] = []
+    folders = there(context)
+    every = {"runs_dir": folders.runs_dir, "cache_dir": folders.cache_dir}
+    want(context, [MOUNTS, _USER, *_EXPORTS])
+    seen = spots(context, list(every.values()))
+    mounts = read_mounts(context)
+    places: list[Place] = []
+    for (key, path), spot in zip(every.items(), seen, strict=True):
+        if spot.fault:
+            found.refuse(key, f"{spot.at}: {spot.fault}")
+        else:
+            places.append(Place(key, path, spot))
+    refused = [place for place in places if place.spot.refusal]
+    for place in refused:
+        reason = f"cannot be written to: {place.spot.refusal}"
+        _refuse(found, place, reason, "name a folder that you can write to")
     for place in places:
-        reason = _refusal(place.there)
-        if reason:
-            refused.append(place)
-            _refuse(found, place, reason, "name a folder that you can write to")
-    for place in places:
-        first = next(each for each in places if each.device == place.device)
+        first = next(each for each in places if each.spot.device == place.spot.device)
         if place is not first or place in refused:
             continue
-        _measure(found, place, _room(place.there), "")
-        mount = mount_of(os.path.realpath(place.there), mounts)
-        argv = quota_argv(mount, os.getuid()) if mount is not None else None
-        if mount is not None and argv is not None:
-            search = context.environ.get("PATH", "") + ":/usr/lpp/mmfs/bin"
-            _, answer, _ = answer_of(argv, {**context.environ, "PATH": search})
-            left = parse_quota(mount, os.getuid(), answer)
-            if left is not None:
-                _measure(found, place, left, " of your quota")
+        _measure(found, place, Left(place.spot.bytes, place.spot.files), "")
+        left = _quota(context, mount_of(place.spot.real, mounts))
+        if left is not None:
+            _measure(found, place, left, " of your quota")
     found.notes += [
         f"runs_dir {place.path}: others can write to it, and could put another run in the place of "
         f"one that waits, which your job would start: chmod +t {place.path}"
         for place in places
-        if place.key == "runs_dir" and place.there == place.path and is_open(place.path)
+        if place.key == "runs_dir" and place.spot.at == place.path and place.spot.is_open
     ]
     if nodes > 1 and context.cluster.name != "sandbox":
-        found.notes += islice(_own_disks(places, mounts, nodes), 1)
+        found.notes += islice(_own_disks(context, places, mounts, nodes), 1)
     for problem in found.problems:
         problem.source = context.cluster_source  # the keys are the profile's, not the job's
     return found
 
 
-def _find(found: Findings, key: str, path: Path) -> Place | None:
-    for folder in (path, *path.parents):
-        try:
-            info = folder.stat()
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except OSError as error:
-            found.refuse(key, f"{folder}: {error.strerror}")
-            return None
-        if S_ISDIR(info.st_mode):
-            return Place(key, path, folder, info.st_dev)
-        found.refuse(key, f"{folder}: not a folder")
+def _quota(context: Context, mount: Mount | None) -> Left | None:
+    """Ask for the user's quota on a file system; None where there is none, or nobody knows it."""
+    far = context.cluster.host is not None
+    user = int(ask(context, [_USER])[0].stdout or -1) if far else os.getuid()
+    argv = quota_argv(mount, user) if mount is not None else None
+    if mount is None or argv is None:
         return None
-    return None
+    if far:
+        patient = f'PATH=$PATH{_GPFS} LC_ALL=C exec timeout {PATIENCE:g} "$@"'
+        (answer,) = ask(context, [("run", "bash", "-c", patient, "bash", *argv)])
+        return parse_quota(mount, user, answer.stdout)
+    search = context.environ.get("PATH", "") + _GPFS
+    _, text, _ = answer_of(argv, {**context.environ, "PATH": search})
+    return parse_quota(mount, user, text)
 
 
 def _refuse(found: Findings, place: Place, reason: str, fix: str) -> None:
-    where = "" if place.there == place.path else f" (for {place.path})"
-    message = f"{place.there}: {reason}{where}; {fix}"
+    at = place.spot.at
+    where = "" if at == place.path else f" (for {place.path})"
+    message = f"{at}: {reason}{where}; {fix}"
     if place.key == "runs_dir":
         found.refuse(place.key, message)
     else:  # not every job compiles something
@@ -294,24 +298,27 @@ def _measure(found: Findings, place: Place, left: Left, whose: str) -> None:
             found.notes.append(f"{place.key} {place.path}: {some} are left{whose}")
 
 
-def _own_disks(places: Sequence[Place], mounts: Sequence[Mount], nodes: int) -> Iterator[str]:
+def _own_disks(
+    context: Context, places: Sequence[Place], mounts: Sequence[Mount], nodes: int
+) -> Iterator[str]:
     """Note folders that other machines will hardly see."""
     for place in places:
-        real = os.path.realpath(place.there)
+        real = place.spot.real
         mount = mount_of(real, mounts)
         kind = mount.type if mount is not None else ""
         own = any(real == folder or real.startswith(f"{folder}/") for folder in _OWN_FOLDERS)
         shared = bool(kind) and kind not in LOCAL_TYPES | MEMORY_TYPES
-        if not shared and (own or kind in MEMORY_TYPES or not _exports()):
+        if not shared and (own or kind in MEMORY_TYPES or not _exports(context)):
+            where = context.cluster.host or "this machine"
             yield (
-                f"{place.key} {place.path}: on this machine's own disk ({kind or 'local'}), as it "
+                f"{place.key} {place.path}: on {where}'s own disk ({kind or 'local'}), as it "
                 f"seems; the {nodes} nodes must all see it at this path"
             )
 
 
 def say_full(folder: Path) -> str:
     """Report a folder whose file system is full; "" where it is not, or nobody knows."""
-    left = _room(folder)
+    left = Left(*room(folder))
     what = ""
     if left.files == 0:
         what = "no more files fit"
@@ -320,53 +327,12 @@ def say_full(folder: Path) -> str:
     return f"disk: the file system of {folder} is full: {what}; make room there" if what else ""
 
 
-def _room(folder: Path) -> Left:
-    """Return what a folder's file system has left; with project quotas often the quota's rest."""
-    try:
-        info = os.statvfs(folder)
-    except OSError:
-        return Left(None, None)
-    # Some network file systems report nothing, which is no sign of a full disk.
-    space = info.f_bavail * info.f_frsize if info.f_blocks else None
-    return Left(space, info.f_favail if info.f_files else None)
-
-
 def _size(number: int) -> str:
     return f"{number // 10**6} MB" if number >= 10**6 else f"{number // 1000} KB"
 
 
-def _exports() -> bool:
-    """Return whether this machine exports its disks, as a small cluster's head node does."""
-    files = [Path("/etc/exports")]
-    with contextlib.suppress(OSError):
-        files += Path("/etc/exports.d").glob("*.exports")
-    for file in files:
-        with contextlib.suppress(OSError):
-            lines = file.read_text(errors="replace").splitlines()
-            if any(line.strip() and not line.strip().startswith("#") for line in lines):
-                return True
-    return Path("/proc/fs/nfsd/exports").exists()
-
-
-def _refusal(folder: Path) -> str:
-    """Explain why nothing can be written to a folder; "" where it can.
-
-    Mode bits do not decide (root on NFS is nobody, a disk may be read-only): so a file without a
-    name is opened, which is gone when it is closed. Where the file system has none (NFS, Lustre),
-    a folder is made and removed.
-    """
-    try:
-        os.close(os.open(folder, os.O_TMPFILE | os.O_WRONLY, 0o600))
-        return ""
-    except OSError as error:
-        if error.errno in (*_FULL, *_REFUSED):
-            return f"cannot be written to: {error.strerror or error}"
-    probe = folder / f".hpcrun-probe-{os.getpid()}"
-    try:
-        probe.mkdir()
-        probe.rmdir()
-    except FileExistsError:
-        return ""
-    except OSError as error:
-        return f"cannot be written to: {error.strerror or error}"
-    return ""
+def _exports(context: Context) -> bool:
+    """Return whether the machine exports its disks, as a small cluster's head node does."""
+    (answer,) = ask(context, _EXPORTS)
+    lines = [line.strip() for line in answer.stdout.splitlines()]
+    return answer.exit_code == 0 or any(line and not line.startswith("#") for line in lines)

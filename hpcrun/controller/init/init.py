@@ -8,11 +8,11 @@ import json
 import os
 import re
 import shutil
-import socket
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field, structs
 
@@ -20,21 +20,26 @@ from hpcrun.assets import config_dir, shipped
 from hpcrun.controller.context import (
     PROFILE,
     Context,
+    far_context,
     find_project,
     load_context,
     read_text,
-    slurm_transport,
 )
 from hpcrun.controller.init import survey
+from hpcrun.controller.there import ENVIRONMENT, settle, there
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.files import whole_file
 from hpcrun.plan.profile import Change, Facts, changes, listed, profile_text
 from hpcrun.plan.site import Answers, Site, build_site
 from hpcrun.signals import signals_wait
-from hpcrun.spec.dump import flow
+from hpcrun.spec.dump import flow, put
 from hpcrun.spec.job import Cluster
 from hpcrun.spec.load import load_cluster
 from hpcrun.spec.schema import json_schema
+from hpcrun.transport import Transport
+
+if TYPE_CHECKING:
+    from hpcrun.transport.connection import Prompts
 
 SCHEMAS = ".hpcrun"
 SANDBOX = "sandbox"  # the name of its profile, and of its Slurm
@@ -44,8 +49,10 @@ _HUBS = "LOOK: false where compute nodes reach no hub; it sets the hubs' offline
 class Found(Struct, frozen=True, kw_only=True):
     """What init found.
 
-    ``profile`` is the file to write or to update; ``old`` and ``text`` are its content, None and ""
-    where it does not exist; ``old`` is None, too, where a sandbox's was carried here. ``site`` and
+    ``profile`` is the file to write or to update, ``before`` what it holds; ``old`` and ``text``
+    are what is updated, None and "" where it is new: that, or the profile of another site that it
+    begins as; ``old`` is None, too, where a sandbox's was carried here. ``seen``: what the machine
+    shows. ``site`` and
     ``facts`` are None where there is no Slurm. ``base``: what is known of the cluster without
     asking it (the sandbox's own profile, else nothing).
     """
@@ -56,6 +63,8 @@ class Found(Struct, frozen=True, kw_only=True):
     for_user: bool
     name: str
     base: Cluster
+    seen: survey.Survey
+    before: str = ""
     old: Cluster | None = None
     text: str = ""
     answers: Answers | None = None
@@ -76,49 +85,70 @@ class Question(Struct, frozen=True):
     details: list[str] = field(default_factory=list)
 
 
-class Options(Struct, frozen=True):
-    """Folders for runs and Pythons, best first, and the questions that are left."""
+def look(
+    environ: Mapping[str, str],
+    cwd: Path,
+    *,
+    name: str | None,
+    for_user: bool,
+    host: str | None = None,
+    like: str | None = None,
+    prompts: Prompts | None = None,
+) -> Found:
+    """Find the profile and ask Slurm, here or on a ``host`` of ssh's. Nothing is changed.
 
-    folders: list[survey.Folder]
-    pythons: list[survey.Python]
-    questions: list[Question]
-
-
-def look(environ: Mapping[str, str], cwd: Path, *, name: str | None, for_user: bool) -> Found:
-    """Find the profile and ask Slurm. Nothing is changed.
-
-    Raises InputError for a profile that cannot be read, OutOfReach where Slurm does not answer.
+    ``like``: begin a profile as a copy of one that ships. ``prompts``: what asks for a password.
+    Raises InputError for a profile that cannot be read, or is another cluster's; OutOfReach where
+    the host cannot be reached, or Slurm does not answer.
     """
     project, clusters = find_project(cwd), config_dir(environ) / "clusters"
     chosen = environ.get("HPCRUN_CLUSTER") or "/"
     has_profile = "/" not in chosen and (clusters / f"{chosen}.yaml").is_file()
-    if not name and has_profile and not (project / PROFILE).is_file():
+    if not name and not like and has_profile and not (project / PROFILE).is_file():
         name = chosen
-    target = _target(project, clusters, name, for_user)
-    if target == project / PROFILE:
+    target = _target(project, clusters, name or like, for_user)
+    text = ""
+    if like is not None:
+        assert target is not None
+        text = _like_text(like, target)
+    elif target == project / PROFILE:
         _check_same_cluster(target, name or environ.get("HPCRUN_CLUSTER"), clusters)
-    context = _context(environ, cwd, project, name)
-    answers = None
-    if shutil.which("scontrol", path=environ.get("PATH")) is not None:
-        answers = survey.survey(slurm_transport(context))
+    if host is None or (target is not None and target.exists()):
+        context = _context(environ, cwd, project, name, prompts)
+        _check_same_host(context.cluster, context.cluster_source, host)
+    else:
+        context = _at_host(environ, cwd, project, Cluster(name=name or host, host=host), prompts)
+    far = context.cluster.host is not None
+    has_slurm = far or shutil.which("scontrol", path=environ.get("PATH")) is not None
+    seen = settle(
+        context, partial(survey.survey, context, None if far else project, has_slurm=has_slurm)
+    )
+    answers = seen.answers
     called = name or (answers.config.cluster if answers else "") or context.cluster.name
     of_user = clusters / (re.sub(r"[^\w.-]", "-", called) + ".yaml")
     if name is None and target is not None and not target.exists():
         # The user's only profile, and of this cluster: every verb takes it here.
         target = None if list(clusters.glob("*.yaml")) == [of_user] else target
     profile = target or of_user
-    text = _exact(profile)
-    old = load_cluster(text, source=str(profile)) if profile.exists() else None
+    before = _exact(profile)
+    if like is not None:
+        text = _begun(text, name, context)
+    text = text or before
+    old = load_cluster(text, source=str(profile)) if text else None
+    if old is not None:
+        _check_same_host(old, str(profile), host)
     base = context.cluster
     if old is not None and answers is not None and _is_carried(old, answers.config.cluster):
         old, base = None, base if answers.config.cluster == SANDBOX else Cluster()
     found = Found(
-        environ=dict(environ),
+        environ=dict(there(context).environ),
         project=project,
         profile=profile,
         for_user=profile.parent == clusters,
         name=called,
         base=base,
+        seen=seen,
+        before=before,
         old=old,
         text=text,
         answers=answers,
@@ -126,33 +156,73 @@ def look(environ: Mapping[str, str], cwd: Path, *, name: str | None, for_user: b
     return found if answers is None else _compared(found, answers)
 
 
-def start_like(
-    environ: Mapping[str, str], cwd: Path, like: str, *, name: str | None, for_user: bool
-) -> Path:
-    """Begin a profile as a copy of one that ships; what Slurm says is read into it afterwards.
+def _check_same_host(cluster: Cluster, source: str, host: str | None) -> None:
+    """Raise InputError where the profile is of a cluster at another place than ``host``."""
+    own = cluster.host
+    if host is not None and own != host:
+        raise InputError(
+            f"{source}: the profile is of {f'the host {own}' if own else 'here'}, "
+            f"and not of {host}",
+            fix=f"hpcrun init --host {host} --user --cluster NAME writes another one",
+        )
 
-    Raises InputError where there is a profile already, or none that ships has this name.
-    """
+
+def _at_host(
+    environ: Mapping[str, str],
+    cwd: Path,
+    project: Path,
+    cluster: Cluster,
+    prompts: Prompts | None,
+) -> Context:
+    """Log in at a host without a profile, and find its Slurm. Raises OutOfReach."""
+    # Its folder of runs is not known yet: nothing is mirrored.
+    context = far_context(environ, cwd, project, cluster, f"--host {cluster.host}", prompts)
+    login, keys = survey.find_slurm(context)
+    exported = {name: text for name, text in login.items() if name not in ("SHELLOPTS", "BASHOPTS")}
+    connect = context.connect
+
+    def connect_so(env: Mapping[str, str], **options: Any) -> Transport:
+        return connect({**exported, **env}, **options)
+
+    return structs.replace(
+        context,
+        cluster=structs.replace(cluster, **keys),
+        connect=connect_so,
+        asked={ENVIRONMENT: login},
+    )
+
+
+def _like_text(like: str, target: Path) -> str:
+    """Return the text of a profile that ships. Raises InputError where there is none, or one."""
     known = {file.stem: file for file in shipped("sites").glob("*.yaml")}
     if like not in known:
         listed_sites = ", ".join(sorted(known))
         close = difflib.get_close_matches(like, known, 1)
         hint = f"did you mean {close[0]}?" if close else f"there are {listed_sites}"
         raise InputError(f"--like {like}: no profile that ships has this name", fix=hint)
-    clusters = config_dir(environ) / "clusters"
-    target = _target(find_project(cwd), clusters, name or like, for_user)
-    assert target is not None
     if target.exists():
         raise InputError(f"{target}: there is a profile already", fix="move it away, or edit it")
-    text = known[like].read_text()
+    return known[like].read_text()
+
+
+def _begun(text: str, name: str | None, context: Context) -> str:
+    """Fit a profile that ships to a user: name, host, and folders whose variables are not set."""
+    environ, cluster = there(context).environ, context.cluster
     for key, value, variable in re.findall(r"(?m)^((?:runs|cache)_dir): (\S*\$(\w+)\S*).*$", text):
         if not environ.get(variable):
-            look = f"~/hpcrun/{key[:-4]} # LOOK: {value}, but {variable} is not set here"
+            look = f"~/hpcrun/{key[:-4]} # LOOK: {value}, but {variable} is not set there"
             text = re.sub(rf"(?m)^{key}: .*$", f"{key}: {look}", text)
     if name:
         text = re.sub("(?m)^name: .*$", f"name: {flow(name)}", text)
-    write_files({target: text})
-    return target
+    way = {
+        "host": cluster.host,
+        "login_shell": cluster.login_shell or None,
+        "slurm_path": cluster.slurm_path,
+    }
+    for key, value in way.items():
+        if value is not None and cluster.host is not None:
+            text = put(text, [key], value)
+    return text
 
 
 def _exact(profile: Path) -> str:
@@ -166,14 +236,20 @@ def _exact(profile: Path) -> str:
 
 def check_untouched(found: Found) -> None:
     """Raise InputError where the profile was changed since it was read."""
-    if _exact(found.profile) != found.text:
+    if _exact(found.profile) != found.before:
         raise InputError(
             f"{found.profile}: it was changed while hpcrun init asked",
             fix="nothing was written; run it again",
         )
 
 
-def _context(environ: Mapping[str, str], cwd: Path, project: Path, name: str | None) -> Context:
+def _context(
+    environ: Mapping[str, str],
+    cwd: Path,
+    project: Path,
+    name: str | None,
+    prompts: Prompts | None = None,
+) -> Context:
     """Return the context whose Slurm is asked: the profile's, else the sandbox's, else here.
 
     A cluster without a profile is no mistake here.
@@ -183,7 +259,8 @@ def _context(environ: Mapping[str, str], cwd: Path, project: Path, name: str | N
         wanted == SANDBOX or (config_dir(environ) / "clusters" / f"{wanted}.yaml").is_file()
     )
     if known or (project / PROFILE).is_file():
-        context = load_context({**environ, "HPCRUN_CLUSTER": ""}, cwd, wanted if known else None)
+        bare = {**environ, "HPCRUN_CLUSTER": ""}
+        context = load_context(bare, cwd, wanted if known else None, prompts)
         is_here = not _is_carried(context.cluster)
         if is_here and (wanted is None or known or context.cluster.name == wanted):
             return context
@@ -253,7 +330,7 @@ def _compared(found: Found, answers: Answers) -> Found:
         gpu_types=site.gpu_types,
         sure=answers.associations is not None,
     )
-    here = {"127.0.0.1", "::1", "localhost", socket.gethostname()}
+    here = {"127.0.0.1", "::1", "localhost", found.seen.host}
     return structs.replace(
         found,
         site=site,
@@ -352,9 +429,9 @@ def _check_place(path: Path) -> None:
 # ---- choices -----------------------------------------------------------------------------------
 
 
-def find_options(found: Found) -> Options:
-    """Look around on this machine, and list what only the user knows."""
-    folders, site = survey.scratch_folders(found.environ), found.site
+def find_questions(found: Found) -> list[Question]:
+    """List what only the user knows."""
+    folders, site = found.seen.folders, found.site
     questions: list[Question] = []
 
     def ask(key: str, text: str, default: str | None, answers: list[str], *details: str) -> None:
@@ -374,7 +451,7 @@ def find_options(found: Found) -> Options:
     ask("folder", "Folder for runs and caches", next(iter(texts), None), texts, *details)
     if site is not None and not found.is_one_machine:
         questions.append(Question("internet", "Do compute nodes reach the internet", "yes"))
-    return Options(folders, survey.pythons(found.project, found.environ), questions)
+    return questions
 
 
 def folder_word(folder: survey.Folder, found: Found) -> str:
@@ -400,14 +477,16 @@ def size_text(count: float) -> str:
     return f"{count:.1f} PB"
 
 
-def new_profile(found: Found, options: Options, answers: dict[str, str]) -> str:
+def new_profile(found: Found, answers: dict[str, str]) -> str:
     """Write a new profile with the answers, where a question had one, and defaults."""
-    site, guess = found.site, survey.fabric_guess()
+    site, guess, base = found.site, found.seen.fabric, found.base
     comments = {"internet": _HUBS, "fabric": "as the nodes show"}
     if guess is not None:
-        comments["fabric"] += f"; a guess by {guess[1]} on this machine: {guess[0]}"
-    wanted = [folder for folder in options.folders if folder.text == answers.get("folder")]
-    folder = next(iter([*wanted, *options.folders]), None)
+        comments["fabric"] += (
+            f"; a guess by {guess[1]} on {base.host or 'this machine'}: {guess[0]}"
+        )
+    wanted = [folder for folder in found.seen.folders if folder.text == answers.get("folder")]
+    folder = next(iter([*wanted, *found.seen.folders]), None)
     top = "~/hpcrun"
     if folder is not None:
         top = "~/hpcrun" if folder.text == "~" else f"{folder.text}/hpcrun"
@@ -428,7 +507,7 @@ def new_profile(found: Found, options: Options, answers: dict[str, str]) -> str:
     if hint == "nomultithread":
         slurm["hint"] = hint  # as the site has it for every shell: CPUs are cores then
     has_gpus = facts is not None and any(one.gpus_per_node for one in facts.partitions.values())
-    accelerator = found.base.accelerator
+    accelerator = base.accelerator
     if site is not None and site.partitions and not has_gpus:
         accelerator = "cpu"
         comments["accelerator"] = "no partition that you can use has GPUs"
@@ -437,12 +516,15 @@ def new_profile(found: Found, options: Options, answers: dict[str, str]) -> str:
         comments["account"] = f"yours: {listed(site.accounts)}"
     if site is not None and len(site.partitions) > 1:
         comments["partition"] = "of jobs that name none"
-    python, setup = _python(found, options, comments)
+    python, setup = _python(found, comments)
     tmp = found.answers.config.tmp if found.answers else ""
     chosen = {
         "name": found.name,
+        "host": base.host,
+        "login_shell": base.login_shell or None,
+        "slurm_path": base.slurm_path,
         "accelerator": accelerator if accelerator != "cuda" else None,
-        "slurm_conf": found.base.slurm_conf,
+        "slurm_conf": base.slurm_conf,
         "runs_dir": f"{top}/runs",
         "cache_dir": f"{top}/cache",
         "local_dir": tmp if tmp not in ("", "/tmp") and tmp.startswith("/") else None,
@@ -452,17 +534,15 @@ def new_profile(found: Found, options: Options, answers: dict[str, str]) -> str:
         "internet": answers.get("internet", "yes") == "yes",
         "setup": setup,
         "python": python,
-        "env": found.base.env,
+        "env": base.env,
     }
     schema = "cluster.schema.json" if found.for_user else f"{SCHEMAS}/cluster.schema.json"
     return profile_text(chosen, comments, facts, site, schema)
 
 
-def _python(
-    found: Found, options: Options, comments: dict[str, str]
-) -> tuple[str | None, dict[str, str]]:
+def _python(found: Found, comments: dict[str, str]) -> tuple[str | None, dict[str, str]]:
     """Return the Python that trains as the profile names it: itself, or an environment."""
-    best = next(iter(options.pythons), None)
+    best = next(iter(found.seen.pythons), None)
     if best is None:
         return None, {}
     lacks = "" if best.has_torch else "LOOK: it has no torch yet; where is the one that trains?"
@@ -470,7 +550,7 @@ def _python(
         if lacks:
             comments["python"] = lacks
         return best.value, {}
-    if found.for_user and not best.value.startswith("/"):
+    if found.for_user and not best.value.startswith(("/", "~")):
         return None, {}  # a project's own; its jobs say so
     if lacks:
         comments["setup"] = lacks

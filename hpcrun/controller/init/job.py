@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from hpcrun.controller.context import read_text
-from hpcrun.controller.init.init import SCHEMAS, Found, Options
+from hpcrun.controller.init.init import SCHEMAS, Found
 from hpcrun.controller.program import Reading, content_of, modules_of, parse_script
 from hpcrun.errors import InputError
 from hpcrun.plan.directives import parse_seconds
@@ -62,7 +62,7 @@ def _read(path: Path) -> Reading:
     return Reading() if data is None else parse_script(data, sys.version_info[:2])
 
 
-def draft(found: Found, cluster: Cluster, options: Options, script: str) -> JobFile:
+def draft(found: Found, cluster: Cluster, script: str) -> JobFile:
     """Draft the job file of a script, for a profile as it will be written.
 
     ``script`` is a path from the current folder or from the project. Raises InputError for what is
@@ -80,7 +80,7 @@ def draft(found: Found, cluster: Cluster, options: Options, script: str) -> JobF
         if read is not None:
             modules[file] = read
     made = draft_job(name, facts, list(modules.values()))
-    resources, setup = _resources(found, cluster, options)
+    resources, setup = _resources(found, cluster)
     text = job_text(made, resources, setup, f"../{SCHEMAS}/job.schema.json", path.stem)
     file = found.project / "jobs" / f"{path.stem}.yaml"
     # It loads, as it must; it extends nothing.
@@ -142,15 +142,13 @@ def _script_path(project: Path, script: str) -> Path:
 # ---- what it asks for --------------------------------------------------------------------------
 
 
-def _resources(
-    found: Found, cluster: Cluster, options: Options
-) -> tuple[dict[str, Any], dict[str, str]]:
+def _resources(found: Found, cluster: Cluster) -> tuple[dict[str, Any], dict[str, str]]:
     """Return resources and setup: one node's GPUs for an hour, or as much as there is."""
     name = cluster.partition or (next(iter(cluster.partitions)) if cluster.partitions else None)
     facts = cluster.partitions.get(name or "", Partition())
     gpus, gpu_type = _gpus(facts)
     # The project's environment, where the profile does not name the Python that trains.
-    own, best = cluster.setup, next(iter(options.pythons), None)
+    own, best = cluster.setup, next(iter(found.seen.pythons), None)
     named = own.venv or own.conda or own.python or own.container or own.uv or cluster.python
     takes_best = best is not None and best.key != "python" and (found.for_user or not named)
     limit = facts.max_time
