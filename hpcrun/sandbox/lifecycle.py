@@ -38,7 +38,8 @@ KEPT = ("HOME", "LD_LIBRARY_PATH", "LOGNAME", "TZ", "USER")
 LOWEST_PORT = 10_000
 START_TIMEOUT = 60.0  # seconds
 READY_TIMEOUT = 30.0  # seconds
-CANCEL_GRACE = 3.0  # seconds that jobs have to end by themselves in ``down``
+# Slurm kills what ignores SIGTERM after as long (KillWait, config.py).
+CANCEL_GRACE = 10.0  # seconds that jobs have to end by themselves in ``down``
 
 
 class SandboxStatus(Struct, frozen=True):
