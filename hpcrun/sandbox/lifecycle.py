@@ -429,6 +429,7 @@ def start(
         start_new_session=True,
     ) as process:
         while True:
+            show(sum(layout.pid(name).exists() for name in commands), len(commands))
             try:
                 stdout, stderr = process.communicate(given, timeout=0.1)
                 break
@@ -437,7 +438,6 @@ def start(
             if time.monotonic() > deadline:
                 text = f"the sandbox's daemons did not start in {START_TIMEOUT:.0f} s"
                 raise HpcrunError(text)
-            show(sum(layout.pid(name).exists() for name in commands), len(commands))
     report = [line.split() for line in stdout.decode().splitlines()]
     for name, code in report:
         if code != "0":
