@@ -150,6 +150,10 @@ def show_failure(error: click.ClickException | HpcrunError, argv: Sequence[str])
 
         note(json.dumps({"error": _error_json(error)}))
         return
+    # A group without a verb: from 8.2 on click raises its help, before it printed it.
+    if isinstance(error, click.UsageError) and type(error).__name__ == "NoArgsIsHelpError":
+        note(error.format_message())
+        return
     if isinstance(error, click.UsageError) and error.ctx is not None:
         note(error.ctx.get_usage())
     if not isinstance(error, HpcrunError):

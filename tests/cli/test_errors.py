@@ -31,6 +31,14 @@ def a_project(hpcrun: Caller) -> None:
     hpcrun.write("hpcrun.yaml", f'runs_dir: "{hpcrun.runs}"\npython: python3\n')
 
 
+@pytest.mark.parametrize("argv", [[], ["sandbox"]])
+def test_without_a_verb_the_help_is_shown(hpcrun: Caller, argv: list[str]) -> None:
+    done = hpcrun.process(*argv)
+    text = done.out + done.err  # click before 8.2 prints it and ends with 0
+    assert text.startswith("Usage: hpcrun ") and text.count("Usage: ") == 1, done
+    assert "error" not in text.replace("Exit codes", "") and "\n  fix: " not in text
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
