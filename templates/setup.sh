@@ -155,7 +155,7 @@ restore() {
     done
 }
 
-# find_apptainer: print the program, by its name of today or its old one.
-find_apptainer() {
-    type -P apptainer || type -P singularity || fail "neither apptainer nor singularity is here"
+# find_runtime PROGRAM [OLD_NAME]: print the container program that is here.
+find_runtime() {
+    type -P "$1" || type -P "${2-$1}" || fail "there is no $1 here"
 }

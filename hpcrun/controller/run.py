@@ -20,6 +20,7 @@ from hpcrun.controller.prepare import Prepared
 from hpcrun.controller.submit import submitted_record, write
 from hpcrun.errors import InputError, Problem, SpecError
 from hpcrun.plan.launchers import DEFAULT, LAUNCHERS
+from hpcrun.plan.setup import RUNTIMES
 from hpcrun.plan.types import Plan
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import remove_secrets, write_record
@@ -177,9 +178,10 @@ def check_place(context: Context, plan: Plan) -> None:
             fix="hpcrun submit; hpcrun run in an allocation (salloc) or with --hostfile; --nodes 1",
         )
     container = plan.setup.container
-    if container is not None and container.runtime == "pyxis":
+    if container is not None and not RUNTIMES[container.runtime].programs:
         raise InputError(
-            "setup.container: pyxis is a part of srun, and there is no Slurm allocation here",
+            f"setup.container: {container.runtime} is a part of srun, and there is no Slurm "
+            "allocation here",
             fix="hpcrun submit, or runtime: apptainer",
         )
     if launcher.needs_slurm and plan.world_size > 1:

@@ -6,6 +6,8 @@ import posixpath
 import re
 from collections.abc import Sequence
 
+from msgspec import Struct
+
 from hpcrun.errors import Problem
 from hpcrun.plan.job import LOCAL_DIR, Findings, Job
 from hpcrun.plan.types import ContainerPlan, SetupPlan
@@ -15,7 +17,7 @@ MAX_PART = 255  # bytes of one name in a path; NAME_MAX of Linux, limits.h
 
 # What a folder of the nodes may hold: $NAME, ${NAME}, and $$ for a dollar.
 _EXPANDED = re.compile(r"\$(?:\$|[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})")
-_IMAGE_FILE = re.compile(r"[/~$]|\.\.?/|.*\.(sif|simg|img|sqsh)\Z")
+_IMAGE_FILE = re.compile(r"[/~$]|\.\.?/|.*\.(sif|simg|img|sqsh|squashfs|toml)\Z")
 _SCHEME = re.compile("(?:docker|library|oras|instance)://|docker-(?:daemon|archive):")
 
 
@@ -149,6 +151,71 @@ def _check_expanded(text: str, where: str, found: Findings) -> None:
 # ---- Containers --------------------------------------------------------------------------------
 
 
+class Runtime(Struct, frozen=True, kw_only=True):
+    """How a runtime is asked for a container.
+
+    One without ``programs`` is a part of srun; of the others the first program that a node has runs
+    node.sh once more, inside. ``cuda`` and ``rocm`` bring the GPUs. ``workdir``, ``mount`` and
+    ``image`` are what stands before each; "" before the image alone. ``joins``: all mounts are one
+    option. ``has_folders``: the site's configuration, and not an option, has the shared ones.
+    ``file``: all of it is written into this file of the run, which is what srun is given.
+    """
+
+    programs: str = ""
+    start: Sequence[str] = ()
+    cuda: str = ""
+    rocm: str = ""
+    workdir: str = ""
+    mount: str = ""
+    image: str = ""
+    joins: bool = False
+    has_folders: bool = False
+    file: str = ""
+
+
+# podman starts from the image's variables alone; those of the job have names that begin with HPCRUN
+# (setup.sh, keep), and these are the others that the ranks read.
+_PASSED = ("HPCRUN", "SLURM", "MASTER", "CUDA", "NVIDIA", "NCCL", "FI_", "TORCH", "GLOO", "HF_")
+
+RUNTIMES: dict[ContainerRuntime, Runtime] = {
+    # apptainer.org, exec; singularity is its old name.
+    "apptainer": Runtime(
+        programs="apptainer singularity",
+        start=["exec"],
+        cuda="--nv",
+        rocm="--rocm",
+        workdir="--pwd ",
+        mount="--bind ",
+    ),
+    # Many sites lack these as options of sbatch (github.com/NVIDIA/pyxis).
+    "pyxis": Runtime(
+        workdir="--container-workdir=",
+        mount="--container-mounts=",
+        image="--container-image=",
+        joins=True,
+    ),
+    # github.com/NERSC/podman-hpc; at NERSC and in Bristol.
+    "podman-hpc": Runtime(
+        programs="podman-hpc",
+        start=["run --rm", "--net=host", "--ipc=host", *(f"--env='{one}*'" for one in _PASSED)],
+        cuda="--gpu",
+        workdir="--workdir=",
+        mount="--volume=",
+    ),
+    # github.com/NERSC/shifter; the home and the parallel file systems are there by themselves.
+    "shifter": Runtime(
+        programs="shifter",
+        cuda="--module=gpu",
+        workdir="--workdir=",
+        mount="--volume=",
+        image="--image=",
+        has_folders=True,
+    ),
+    # The container engine of CSCS, docs.cscs.ch/software/container-engine: a file has it all.
+    "ce": Runtime(image="--environment=", file="container.toml"),
+}
+
+
 def is_image_file(image: str) -> bool:
     """Distinguish a file from a registry's reference.
 
@@ -167,18 +234,19 @@ def decide_runtime(container: Container, cluster: Cluster) -> ContainerRuntime |
     'apptainer'
     """
     image, runtime = container.image, container.runtime or cluster.container_runtime
-    if runtime is None and image.endswith(".sqsh"):
-        return "pyxis"
+    if runtime is None and image.endswith((".sqsh", ".toml")):
+        return "ce" if image.endswith(".toml") else "pyxis"
     is_apptainers = image.endswith((".sif", ".simg")) or _SCHEME.match(image)
     return runtime or ("apptainer" if is_apptainers else None)
 
 
 def _container(container: Container, where: str, job: Job) -> ContainerPlan:
     cluster, place, found = job.cluster, job.place, job.found
-    runtime = decide_runtime(container, cluster)
-    if runtime is None:
-        message = "apptainer or pyxis? Set it here, or as container_runtime in the profile"
-        found.refuse(f"{where}.runtime", message)
+    name = decide_runtime(container, cluster)
+    if name is None:
+        message = f"one of {', '.join(RUNTIMES)}? Set it here, or as container_runtime in the"
+        found.refuse(f"{where}.runtime", f"{message} profile")
+    runtime = RUNTIMES[name or "apptainer"]
     image = container.image
     if is_image_file(image):
         _check_expanded(image, f"{where}.image", found)
@@ -193,8 +261,8 @@ def _container(container: Container, where: str, job: Job) -> ContainerPlan:
         if not any(_within(folder, other) for other in own if other != folder)
     ]
     mounts = [f"{literal(folder)}:{literal(folder)}" for folder in outermost]
-    local = LOCAL_DIR if runtime == "apptainer" else cluster.local_dir
-    mounts.append(f"{local}:{local}")
+    local = LOCAL_DIR if runtime.programs else cluster.local_dir
+    mounts = [] if runtime.has_folders else [*mounts, f"{local}:{local}"]
     for index, mount in enumerate(container.mounts):
         path = f"{where}.mounts[{index}]"
         _check_expanded(mount, path, found)
@@ -202,19 +270,22 @@ def _container(container: Container, where: str, job: Job) -> ContainerPlan:
         source = _absolute(source, place.project_dir)
         mounts.append(f"{source}:{rest or source}")
     for option in container.options:
-        if option in ("-e", "--cleanenv", "-C", "--containall"):
+        if name == "apptainer" and option in ("-e", "--cleanenv", "-C", "--containall"):
             message = f"{option} removes what the ranks need; environment: clean keeps your"
             found.refuse(f"{where}.options", f"{message} shell's variables out")
     for folder in [*own, *container.mounts]:
         # No runtime can write these in a mount.
         bad = re.findall("[,:]" if folder in own else ",", folder)
-        bad += re.findall(r"\s", folder) if runtime == "pyxis" else []
+        bad += re.findall(r"\s", folder) if runtime.joins else []
         if bad:
             message = f"{folder}: a container cannot be given a folder with {bad[0]!r} in its name"
             found.refuse(where, message)
-    options = container.options
-    if job.rocm and runtime != "pyxis" and "--rocm" not in options:
-        options = ["--rocm", *options]
+    gpus = runtime.rocm if job.rocm else runtime.cuda if cluster.accelerator == "cuda" else ""
+    given = {option.partition("=")[0] for option in container.options}
+    own_options = [gpus] if gpus and gpus.partition("=")[0] not in given else []
     return ContainerPlan(
-        runtime=runtime or "apptainer", image=image, mounts=mounts, options=options
+        runtime=name or "apptainer",
+        image=image,
+        mounts=mounts,
+        options=[*own_options, *container.options],
     )

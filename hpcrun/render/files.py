@@ -13,7 +13,7 @@ import msgspec
 from hpcrun.errors import InputError
 from hpcrun.plan.directives import check_carried
 from hpcrun.plan.launchers import LAUNCHERS
-from hpcrun.plan.setup import uses_modules
+from hpcrun.plan.setup import RUNTIMES, uses_modules
 from hpcrun.plan.types import Plan
 from hpcrun.render.quoting import FILTERS, quote_bash, quote_expanded, quote_word
 
@@ -43,6 +43,9 @@ def render_files(plan: Plan, templates: jinja2.Environment) -> list[RenderedFile
     files = [
         RenderedFile(name, _render(templates, name, values)) for name in ("job.sbatch", "node.sh")
     ]
+    container = plan.setup.container
+    if container is not None and (name := RUNTIMES[container.runtime].file):
+        files.append(RenderedFile(name, _render(templates, name, values)))
     files += [RenderedFile(name, _shipped_text(templates, name)) for name in FIXED]
     if plan.preflight == "full":
         files.append(RenderedFile("preflight.py", _shipped_text(templates, "preflight.py")))
@@ -85,8 +88,8 @@ def _template_values(plan: Plan) -> dict[str, object]:
         "plan": plan,
         "launcher": LAUNCHERS[plan.launcher],
         "srun": srun_argv(plan),
-        "pyxis": pyxis_options(plan),
-        "apptainer": _apptainer_options(plan),
+        "runtime": RUNTIMES[plan.setup.container.runtime] if plan.setup.container else None,
+        "container": container_options(plan),
         "kept": _kept_variables(plan),
         "program_lines": program_lines(plan.program) + resume_lines(plan.survive.resume),
     }
@@ -118,35 +121,22 @@ def srun_argv(plan: Plan) -> list[str]:
     ]
 
 
-def pyxis_options(plan: Plan) -> list[str]:
-    """Build srun's further options, where pyxis starts the ranks' container.
-
-    pyxis's plugin adds them to srun; many sites lack them as options of sbatch.
-    """
+def container_options(plan: Plan) -> list[str]:
+    """Build a runtime's options, a line for each: srun's, or those of the program and the image."""
     container = plan.setup.container
-    if container is None or container.runtime != "pyxis":
+    if container is None:
         return []
-    mounts = ",".join(quote_expanded(mount) for mount in container.mounts)
+    runtime = RUNTIMES[container.runtime]
+    options = [quote_bash(option) for option in container.options]
+    if runtime.file:
+        return [f"{runtime.image}{quote_bash(f'{plan.run_dir}/{runtime.file}')}", *options]
+    mounts = [quote_expanded(mount) for mount in container.mounts]
     return [
-        f"--container-image={quote_expanded(container.image)}",
-        f"--container-mounts={mounts}",
-        f"--container-workdir={quote_bash(plan.project_dir)}",
-        *(quote_bash(option) for option in container.options),
-    ]
-
-
-def _apptainer_options(plan: Plan) -> list[str]:
-    """Build the options of ``apptainer exec`` (or singularity's) and the image, a line for each."""
-    container = plan.setup.container
-    if container is None or container.runtime != "apptainer":
-        return []
-    gpus = ["--nv"] if plan.accelerator == "cuda" and "--rocm" not in container.options else []
-    return [
-        *gpus,
-        f"--pwd {quote_bash(plan.project_dir)}",
-        *(f"--bind {quote_expanded(mount)}" for mount in container.mounts),
-        *(quote_bash(option) for option in container.options),
-        quote_expanded(container.image),
+        *runtime.start,
+        f"{runtime.workdir}{quote_bash(plan.project_dir)}",
+        *(f"{runtime.mount}{one}" for one in ([",".join(mounts)] if runtime.joins else mounts)),
+        *options,
+        f"{runtime.image}{quote_expanded(container.image)}",
     ]
 
 

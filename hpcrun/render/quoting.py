@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 from hpcrun.plan.job import NODE_REFERENCE
@@ -102,7 +103,19 @@ def quote_expanded(value: str) -> str:
     return quoted + (quote_bash(text) if text or not quoted else "")
 
 
+def quote_toml(value: str) -> str:
+    """Quote a path of the nodes as a string of TOML, where ``${NAME}`` is filled.
+
+    >>> print(quote_toml("~/a b"), quote_toml("$SCRATCH/x/$$y"))
+    "${HOME}/a b" "${SCRATCH}/x/$$y"
+    """
+    whole = re.sub(r"\A~/", "$HOME/", value)
+    text = re.sub(r"(\$\$)|\$([A-Za-z_]\w*)", lambda one: one[1] or f"${{{one[2]}}}", whole)
+    return json.dumps(text.encode(errors="surrogateescape").decode(errors="replace"))
+
+
 FILTERS = {
+    "toml": quote_toml,
     "bash": quote_bash,
     "word": quote_word,
     "expanded": quote_expanded,

@@ -80,7 +80,7 @@ Fabric = Literal["auto", "ethernet", "infiniband", "roce", "efa", "slingshot", "
 LauncherName = Literal["torchrun", "deepspeed", "accelerate", "srun"]
 FrameworkName = Literal["torch", "deepspeed", "accelerate", "transformers", "lightning"]
 EnvironmentKind = Literal["inherit", "clean"]
-ContainerRuntime = Literal["apptainer", "pyxis"]
+ContainerRuntime = Literal["apptainer", "pyxis", "podman-hpc", "shifter", "ce"]
 SbatchOptions = dict[SbatchOption, Line | bool]
 
 

@@ -12,7 +12,7 @@ from hpcrun.plan.environment import node_sections
 from hpcrun.plan.job import LOCAL_DIR
 from hpcrun.plan.setup import choose_setup
 from hpcrun.plan.types import Plan, Section
-from hpcrun.render.files import pyxis_options, render_files
+from hpcrun.render.files import container_options, render_files
 from hpcrun.spec.job import Cluster, Container, JobSpec, Setup
 from tests.plan.making import PLACE, cluster, job, plan, variables
 
@@ -173,17 +173,77 @@ def test_pyxis_options_are_srun_s_and_never_sbatch_s() -> None:
         "script: a.py\nsetup: {container: {image: a.sqsh, options: [--container-remap-root]}}"
     )
     assert not [option for option, _ in made.directives if option.startswith("container")]
-    words = pyxis_options(made)
+    words = container_options(made)
     assert [word.partition("=")[0] for word in words] == [
-        *("--container-image", "--container-mounts", "--container-workdir"),
-        "--container-remap-root",
+        *("--container-workdir", "--container-mounts", "--container-remap-root"),
+        "--container-image",
     ]
+
+
+@pytest.mark.parametrize(
+    ("container", "profile", "wanted", "absent"),
+    [
+        (
+            "{image: reg.io/t:1, runtime: podman-hpc, mounts: [/data], options: [--nccl]}",
+            "",
+            [
+                "run --rm",
+                "--env='HPCRUN*'",
+                "--volume=/data:/data",
+                "--gpu",
+                "--nccl",
+                "reg.io/t:1",
+            ],
+            "module",
+        ),
+        (
+            "{image: docker:t:1, options: ['--module=gpu,nccl-plugin']}",
+            "container_runtime: shifter",
+            [f"--workdir={PLACE.project_dir}", "--module=gpu,nccl-plugin", "--image=docker:t:1"],
+            "--volume",
+        ),
+        (
+            "{image: docker:t:1}",
+            "container_runtime: shifter\naccelerator: rocm",
+            ["--image=docker:t:1"],
+            "--module",
+        ),
+        ("{image: mine.toml}", "", [f"--environment={PLACE.run_dir}/container.toml"], "mine"),
+    ],
+)
+def test_a_runtimes_options(container: str, profile: str, wanted: list[str], absent: str) -> None:
+    made = plan(f"script: a.py\nsetup: {{container: {container}}}", profile)
+    words = container_options(made)
+    assert [word for word in words if word in wanted] == wanted
+    assert absent not in " ".join(words)
+
+
+@pytest.mark.parametrize(
+    ("image", "line"),
+    [
+        ("mine.toml", f'base_environment = ["{PLACE.project_dir}/mine.toml"]'),
+        ("nvcr.io#nvidia/t:1", 'image = "nvcr.io#nvidia/t:1"'),
+    ],
+)
+def test_the_container_engine_reads_a_file_of_the_run(image: str, line: str) -> None:
+    text = (
+        f"script: a.py\nsetup: {{container: {{image: '{image}', runtime: ce, mounts: ['$W/a']}}}}"
+    )
+    files = {one.name: one.text for one in render_files(plan(text), open_templates(None))}
+    made = files["container.toml"]
+    assert '    "${W}/a:${W}/a",' in made.splitlines()
+    assert line in made.splitlines()
+    assert f"--environment={PLACE.run_dir}/container.toml" in files["job.sbatch"]
+    assert "restore # the job's variables" in files["node.sh"]
 
 
 @pytest.mark.parametrize(
     ("container", "text"),
     [
-        ("{image: nvcr.io#nvidia/x}", "setup.container.runtime: apptainer or pyxis?"),
+        (
+            "{image: nvcr.io#nvidia/x}",
+            "setup.container.runtime: one of apptainer, pyxis, podman-hpc, shifter, ce?",
+        ),
         ("{image: a.sif, mounts: ['a,b']}", "setup.container: a,b: a container cannot"),
         ("{image: a.sqsh, mounts: [a b]}", "setup.container: a b: a container cannot"),
         ("{image: a.sif, options: [--cleanenv]}", "setup.container.options: --cleanenv removes"),

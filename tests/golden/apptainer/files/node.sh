@@ -16,11 +16,10 @@ if [ -z "${HPCRUN_INSIDE-}" ]; then
         stage /home/me/project/data data
         done_on_node copied
     fi
-    runtime=$(find_apptainer) || exit 1
+    runtime=$(find_runtime apptainer singularity) || exit 1
     # Values stay as they are: no `$` in them is taken for a shell's.
     export HPCRUN_INSIDE=1 APPTAINER_NO_EVAL=1 SINGULARITY_NO_EVAL=1
     exec "$runtime" exec \
-        --nv \
         --pwd /home/me/project \
         --bind /scratch/runs/20261120-081455-train-7k3q:/scratch/runs/20261120-081455-train-7k3q \
         --bind /home/me/project:/home/me/project \
@@ -28,6 +27,7 @@ if [ -z "${HPCRUN_INSIDE-}" ]; then
         --bind "${HPCRUN_LOCAL_DIR:?not set on this node}":"${HPCRUN_LOCAL_DIR:?not set on this node}" \
         --bind "${WORK:?not set on this node}"/corpus:/corpus:ro \
         --bind /home/me/project/weights:/home/me/project/weights \
+        --nv \
         --no-home \
         '/home/me/project/images/my torch.sif' \
         bash -- "$HPCRUN_RUN_DIR/node.sh"
