@@ -157,5 +157,5 @@ restore() {
 
 # find_runtime PROGRAM [OLD_NAME]: print the container program that is here.
 find_runtime() {
-    type -P "$1" || type -P "${2-$1}" || fail "there is no $1 here"
+    type -P "$1" || type -P "${2-$1}" || fail "the container runtime is not here: $1"
 }
