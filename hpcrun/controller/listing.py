@@ -51,14 +51,27 @@ def list_rows(
     is not asked again; its silence is no error. Returns the rows, newest first, how many runs are
     older, and why newer ones may be missing, else "".
     """
-    silence = memory.once("names", lambda: bring_names(context))
-    names = list_names(context.runs_dir)
-    chosen = _entries(names, each_task=each_task)
-    is_run = (name for name in chosen if RUN_ID.fullmatch(name.removesuffix(ARRAY)))
-    shown = [context.runs_dir / name for name in islice(is_run, count)]
+
+    def newest() -> tuple[list[Path], int]:
+        chosen = _entries(list_names(context.runs_dir), each_task=each_task)
+        is_run = (name for name in chosen if RUN_ID.fullmatch(name.removesuffix(ARRAY)))
+        return [context.runs_dir / name for name in islice(is_run, count)], len(chosen)
+
+    def names() -> str:
+        if context.cluster.host is None:
+            return ""
+        live: list[RunFolder] = []
+        for folder in newest()[0]:
+            with _noted({}, folder):
+                if sweep_id_of(folder.name) is None and _RunRow(context, folder).kept is None:
+                    live.append(RunFolder(folder))
+        return bring_names(context, live)
+
+    silence = memory.once("names", names)
+    shown, all_of_them = newest()
     rows = _with_short_ids(_find_rows(context, shown, memory))
     rows = [structs.replace(row, cluster=context.cluster.name) for row in rows]
-    return rows, len(chosen) - len(shown), silence
+    return rows, all_of_them - len(shown), silence
 
 
 def _find_rows(context: Context, folders: Sequence[Path], memory: Memory) -> list[JobStatus]:

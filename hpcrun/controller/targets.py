@@ -147,15 +147,17 @@ def refresh(
         context.transport().refresh(stale(), whole=whole)
 
 
-def bring_names(context: Context) -> str:
+def bring_names(context: Context, runs: Sequence[RunFolder] = ()) -> str:
     """Bring the names of all runs from a cluster that is another machine, once a command.
 
-    Returns why they did not come, else "": then those that are known here are shown.
+    In the same trip comes what is new of some ``runs``. Returns why they did not come, else "":
+    then those that are known here are shown.
     """
     if context.cluster.host is not None and context.runs_dir not in context.brought:
-        context.brought.add(context.runs_dir)
+        brought = {context.runs_dir, *(run.path for run in runs)}
+        context.brought.update(brought)
         try:
-            context.transport().refresh([context.runs_dir])
+            context.transport().refresh(brought)
         except OutOfReach as error:
             return f"{error.message}{f' ({error.fix})' if error.fix else ''}"
     return ""

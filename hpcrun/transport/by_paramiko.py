@@ -47,6 +47,8 @@ class ParamikoConnection:
         self._was_asked = self._was_open = False
         self._refusal: OutOfReach | None = None
         self._instead: Connection | None = None
+        self._lock = threading.Lock()  # several threads run scripts
+        self._spare: _Spare | None = None
 
     def run(
         self,
@@ -61,8 +63,12 @@ class ParamikoConnection:
         if link is None:
             assert self._instead is not None
             return self._instead.run(script, stdin=stdin, timeout=timeout, on_output=on_output)
+        line = exec_line(self.settings)
         try:
-            session = _Session(link, exec_line(self.settings))
+            with self._lock:
+                spare, self._spare = self._spare, None
+            session = (spare.take(link) if spare else None) or _Session(link, line)
+            self._spare = _Spare(link, line)
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise OutOfReach(f"{self.host}: the connection broke: {error}") from error
         return converse(
@@ -100,6 +106,10 @@ class ParamikoConnection:
 
         What was refused is not tried again.
         """
+        with self._lock:
+            return self._link_alone()
+
+    def _link_alone(self) -> paramiko.Transport | None:
         if self._instead is not None:
             return None
         if self._links and self._links[-1].is_active():
@@ -287,6 +297,10 @@ class _Session:
         """Read stderr."""
         return bytes(self.channel.recv_stderr(1 << 16))
 
+    def has_ended(self) -> bool:
+        """Return whether the far side has ended it."""
+        return bool(self.channel.closed or self.channel.eof_received)
+
     def exit_code(self) -> int | None:
         """Return how it ended."""
         self.channel.status_event.wait(5)
@@ -297,6 +311,26 @@ class _Session:
         """Let go of it."""
         with contextlib.suppress(OSError, EOFError, paramiko.SSHException):  # it broke
             self.channel.close()
+
+
+class _Spare:
+    """The session of the next script, opened while another one runs: that saves a round trip."""
+
+    def __init__(self, link: paramiko.Transport, command: str) -> None:
+        self.link, self.command = link, command
+        self.made: queue.SimpleQueue[_Session | None] = queue.SimpleQueue()
+        threading.Thread(target=self._open, daemon=True).start()
+
+    def _open(self) -> None:
+        made = None
+        with contextlib.suppress(paramiko.SSHException, OSError, EOFError):  # sshd's MaxSessions
+            made = _Session(self.link, self.command)
+        self.made.put(made)
+
+    def take(self, link: paramiko.Transport) -> _Session | None:
+        """Return the session, where it is one of this link and still there."""
+        made = self.made.get() if link is self.link else None
+        return made if made is not None and not made.has_ended() else None
 
 
 class _Login:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,53 +21,10 @@ from tests.cluster.site import until
 from tests.cluster.sshd import SSHD
 from tests.needs import require
 from tests.source import ROOT
+from tests.transport.link import Link
 
 Done = subprocess.CompletedProcess[str]
 FAR_HOME = "home of me"
-
-
-class Link:
-    """A way to a server on which the connection is cut once, after so many messages."""
-
-    def __init__(self, address: str, port: int) -> None:
-        self.address, self.to = address, port
-        self.count, self.cut_after, self.is_cut = 0, -1, False
-        self._lock = threading.Lock()
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self.port = self._server.getsockname()[1]
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def close(self) -> None:
-        self._server.close()
-
-    def start(self, cut_after: int = -1) -> None:
-        """Count anew."""
-        self.count, self.cut_after, self.is_cut = 0, cut_after, False
-
-    def _serve(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = self._server.accept()
-                far = socket.create_connection((self.address, self.to))
-                ends = (client, far)
-                for one in ends:
-                    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                for one, other in (ends, ends[::-1]):
-                    threading.Thread(target=self._pass, args=(one, other), daemon=True).start()
-
-    def _pass(self, one: socket.socket, other: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := one.recv(1 << 16):
-                with self._lock:
-                    self.count += 1
-                    if self.count == self.cut_after:
-                        self.is_cut = True
-                        break
-                other.sendall(data)
-        for end in (one, other):
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-            end.close()
 
 
 @dataclass
@@ -337,7 +291,7 @@ def _cut(laptop: Laptop, link: Link, at: int) -> None:
 
 @pytest.fixture
 def link(laptop: Laptop) -> Iterator[Link]:
-    made = Link(f"{laptop.rig.network.prefix}.2", 2222)
+    made = Link(2222, f"{laptop.rig.network.prefix}.2")
     laptop.through(made)
     laptop.write("say.sh", SAY)
     laptop.write("job.yaml", HELD)

@@ -15,6 +15,7 @@ import pytest
 from hpcrun.errors import OutOfReach
 from hpcrun.transport.connection import Connection, Reply, SshSettings, open_connection
 from tests.needs import require_command
+from tests.transport.link import Link
 from tests.transport.sshd import Laptop, free_port, servers
 
 
@@ -90,6 +91,27 @@ def far(laptop: Laptop) -> Iterator[Connection]:
 def test_a_script_runs_and_its_exit_code_is_known(far: Connection) -> None:
     assert far.run("echo out; echo err >&2; exit 7") == Reply(7, b"out\n", "err\n")
     assert far.run("printf 'no end of line'; false") == Reply(1, b"no end of line", "")
+
+
+def test_a_second_script_costs_one_round_trip(laptop: Laptop) -> None:
+    """Its session was opened while the first one ran; where a site allows no second one, later."""
+    (server,) = laptop.servers
+    link = Link(server.port, delay=0.15)
+    key = server.host_key
+    (laptop.ssh / "known_hosts").write_text(f"[127.0.0.1]:{link.port} {key}\n")
+    laptop.configure(f"Host slow\n  HostName 127.0.0.1\n  Port {link.port}\n{laptop.usual()}")
+    slow = connect(laptop, "slow")
+    slow.run("sleep 0.7")
+    begun = time.monotonic()
+    assert slow.run("exit 5").exit_code == 5
+    assert 0.3 <= time.monotonic() - begun < 0.55
+    link.close()
+
+
+def test_a_server_that_allows_one_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with at_home(tmp_path, monkeypatch, far=["MaxSessions 1"]) as laptop:
+        far = connect(laptop)
+        assert [far.run(f"exit {code}").exit_code for code in (3, 4, 5)] == [3, 4, 5]
 
 
 def test_stdin_is_the_scripts_alone(far: Connection) -> None:

@@ -402,6 +402,6 @@ def test_each_verb_costs_few_trips(
     assert counts == {
         "submit job.yaml": 3,
         "submit job.yaml --dry-run": 1,
-        "status": 5,  # a squeue that shows nothing is asked twice
+        "status": 4,  # a squeue that shows nothing is asked twice
         "logs 7": 1,
     }
