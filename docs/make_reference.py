@@ -209,6 +209,8 @@ def _type(schema: Mapping[str, Any]) -> str:
     if "enum" in schema:
         legal = [one for one in schema["enum"] if one is not None]
         return " \\| ".join(str(one).lower() if isinstance(one, bool) else one for one in legal)
+    if "anyOf" in schema:
+        return " or ".join(map(_type, schema["anyOf"]))
     types = schema.get("type", [])
     kinds = {types} if isinstance(types, str) else set(types)
     pattern = schema.get("pattern", "")

@@ -87,21 +87,65 @@ def parse_seconds(text: str) -> float:
 
 
 def _gpu_type(spec: JobSpec, cluster: Cluster, found: Findings) -> GpuType:
-    wanted = spec.resources.gpu_type
-    if wanted is None:
-        return GpuType()
-    if not cluster.gpu_types:
-        if re.search(r"[:,=\s()*]", wanted):
+    types = []
+    for wanted in spec.resources.gpu_types:
+        if not cluster.gpu_types and re.search(r"[:,=\s()*]", wanted):
             message = f"{wanted!r}: a type is one word; the number of GPUs is gpus_per_node"
             found.refuse("resources.gpu_type", message)
-        return GpuType(gres=wanted)
-    known = cluster.gpu_types.get(wanted) or cluster.gpu_types.get("*")
-    if known is None:
-        message = f"{wanted}: cluster {cluster.name} has {', '.join(sorted(cluster.gpu_types))}; "
-        found.refuse(
-            "resources.gpu_type", message + "name one of these, or leave it out to take any"
-        )
-    return known or GpuType()
+        known = cluster.gpu_types.get(wanted) or cluster.gpu_types.get("*")
+        if cluster.gpu_types and known is None:
+            message = f"{wanted}: cluster {cluster.name} has {', '.join(sorted(cluster.gpu_types))}"
+            message += "; name one of these, or leave it out to take any"
+            found.refuse("resources.gpu_type", message)
+        types.append(known or GpuType(gres=None if cluster.gpu_types else wanted))
+    return _any_of(types, spec, found) if len(types) > 1 else types[0] if types else GpuType()
+
+
+def _any_of(types: Sequence[GpuType], spec: JobSpec, found: Findings) -> GpuType:
+    """Ask for any of several types: Slurm has "or" for features and partitions, not for gres."""
+    named = ", ".join(spec.resources.gpu_types)
+    places = list(dict.fromkeys(one.partition for one in types))
+    features = list(dict.fromkeys(one.constraint for one in types))
+    for key in ("account", "qos", "modules"):
+        if any(getattr(one, key) != getattr(types[0], key) for one in types):
+            found.refuse("resources.gpu_type", f"{named}: they differ in {key}; name one of them")
+    if (None in features and None in places) or (None in places and len(places) > 1):
+        message = f"{named}: Slurm takes one gres type in a job; to take any of them, each needs a "
+        message += "constraint in the profile (a feature of its nodes: sinfo -o '%f')"
+        found.refuse("resources.gpu_type", message)
+    cpus = [one.cpus_per_gpu for one in types]
+    return structs.replace(
+        types[0],
+        gres=None,
+        constraint=None if None in features else "|".join(one for one in features if one),
+        partition=None if None in places else ",".join(one for one in places if one),
+        cpus_per_gpu=None if None in cpus else min(one for one in cpus if one),
+        mig=any(one.mig or is_mig(one.gres or "") for one in types),
+    )
+
+
+def _facts(partitions: str | None, cluster: Cluster) -> Partition:
+    """Return what is known of a job's partitions: of several, what holds on any of them."""
+    names = partitions.split(",") if partitions else list(cluster.partitions)
+    known = [cluster.partitions[name] for name in names if name in cluster.partitions]
+    if len(known) != len(names) or not known or (len(known) > 1 and not partitions):
+        return Partition()
+    if len(known) == 1:
+        return known[0]
+    shares = [_share(one.cpus_per_gpu, one.cpus_per_node, one) for one in known]
+    sizes = [parse_memory_mb(one.memory_per_gpu or "0") for one in known]
+    nodes = [parse_memory_mb(one.memory_per_node or "0") for one in known]
+    memory = [_share(own, all_, one) for own, all_, one in zip(sizes, nodes, known, strict=True)]
+    return Partition(
+        cpus_per_gpu=None if None in shares else min(one for one in shares if one),
+        memory_per_gpu=None if None in memory else f"{min(one for one in memory if one)}M",
+        exclusive=all(one.exclusive for one in known),
+    )
+
+
+def _share(own: int | None, whole: int | None, facts: Partition) -> int | None:
+    """Return a GPU's share of a node."""
+    return own or (whole // facts.gpus_per_node if whole and facts.gpus_per_node else None)
 
 
 def build_topology(spec: JobSpec, cluster: Cluster, found: Findings) -> Topology:
@@ -116,11 +160,7 @@ def build_topology(spec: JobSpec, cluster: Cluster, found: Findings) -> Topology
     ranks = max(1, gpus)  # a job without GPUs has one rank a node
     gpu_type = _gpu_type(spec, cluster, found)
     partition = resources.partition or gpu_type.partition or cluster.partition
-    facts = Partition()
-    if partition is not None:
-        facts = cluster.partitions.get(partition, facts)
-    elif len(cluster.partitions) == 1:
-        [facts] = cluster.partitions.values()
+    facts = _facts(partition, cluster)
     given = {**cluster.slurm, **spec.slurm}
     exclusive = resources.exclusive or given.get("exclusive") is True
     facts = as_cores(facts, given)
@@ -223,7 +263,7 @@ def _cpus_per_rank(spec: JobSpec, facts: Partition, found: Findings, *, whole: b
 
 
 def _check_gpu_type(spec: JobSpec, gpu_type: GpuType, made: Topology, found: Findings) -> None:
-    wanted = spec.resources.gpu_type or ""
+    wanted = ", ".join(spec.resources.gpu_types)
     ranks = made.nodes * made.gpus_per_node
     by_name = is_mig(wanted) or is_mig(gpu_type.gres or "")
     if ranks > 1 and (by_name if gpu_type.mig is None else gpu_type.mig):
@@ -328,6 +368,14 @@ def build_directives(
             merged[option] = f"{merged[option]},{value}"
         else:
             merged[option] = None if value is True else str(value)
+    either = merged.get("constraint") if "|" in (topology.constraint or "") else None
+    if either and len(spec.resources.gpu_types) > 1 and topology.nodes > 1:
+        # In brackets all nodes have the same feature (sbatch.1, --constraint); joined with another
+        # constraint Slurm takes no heed of them (seen on 22.05).
+        if either == topology.constraint:
+            merged["constraint"] = f"[{either}]"
+        else:
+            job.found.notes.append(f"constraint {either}: the nodes may differ in their GPUs")
     return list(merged.items())
 
 

@@ -83,25 +83,23 @@ def has_bf16(name: str) -> bool | None:
     return None if found is None else found not in _WITHOUT_BF16
 
 
-def _names_of(spec: JobSpec, cluster: Cluster) -> list[list[str]]:
-    """List the names of each GPU type that the job may get: the profile's and the site's own."""
-    wanted, types = spec.resources.gpu_type, cluster.gpu_types
-    if wanted is not None:
-        types = {wanted: types.get(wanted) or types.get("*") or GpuType()}
+def _types_of(spec: JobSpec, cluster: Cluster) -> list[tuple[GpuType, list[str]]]:
+    """List each GPU type that the job may get, with its names: the profile's and the site's own."""
+    types = cluster.gpu_types
+    if wanted := spec.resources.gpu_types:
+        types = {one: types.get(one) or types.get("*") or GpuType() for one in wanted}
     return [
-        [word for word in (name, one.gres, one.constraint) if word and word != "*"]
+        (one, [word for word in (name, one.gres, one.constraint) if word and word != "*"])
         for name, one in types.items()
     ]
 
 
 def _bf16_of(spec: JobSpec, cluster: Cluster) -> bool | None:
     """Return whether all GPUs that the job may get have bf16 units; None: not known, or some."""
-    wanted = spec.resources.gpu_type
     answers = set()
-    for names in _names_of(spec, cluster):
-        own = cluster.gpu_types.get(wanted or names[0], GpuType()).bf16 if names else None
-        known = [own] if own is not None else [has_bf16(name) for name in names]
-        answers.add(next((one for one in known if one is not None), None))
+    for one, names in _types_of(spec, cluster):
+        known = [one.bf16] if one.bf16 is not None else [has_bf16(name) for name in names]
+        answers.add(next((answer for answer in known if answer is not None), None))
     return answers.pop() if len(answers) == 1 else None
 
 
@@ -111,18 +109,20 @@ def decide_precision(spec: JobSpec, cluster: Cluster, found: Findings) -> str:
     if spec.precision is None:
         return "fp16" if lacks else "bf16"
     if spec.precision == "bf16" and lacks:
-        kind = spec.resources.gpu_type or ", ".join(cluster.gpu_types)
+        kind = ", ".join(spec.resources.gpu_types or cluster.gpu_types)
         found.refuse("precision", f"bf16, and {kind} has no bf16 units; set fp16, or leave it out")
     return spec.precision
 
 
 def gpu_notes(spec: JobSpec, cluster: Cluster) -> list[str]:
     """Note what to know about the GPUs that the job asks for."""
-    wanted = spec.resources.gpu_type
-    names = _names_of(spec, cluster)[0] if wanted else []
-    if not any(architecture(name) in _LEFT_BY_TORCH for name in names):
+    types = _types_of(spec, cluster) if spec.resources.gpu_types else []
+    old = [names[0] for _, names in types if any(architecture(n) in _LEFT_BY_TORCH for n in names)]
+    if not old:
         return []
-    return [f"{wanted}: torch 2.11 and later runs on it only as a build for CUDA 12.6 (cu126)"]
+    return [
+        f"{', '.join(old)}: torch 2.11 and later runs on it only as a build for CUDA 12.6 (cu126)"
+    ]
 
 
 def gpu_section(spec: JobSpec, cluster: Cluster, precision: str) -> Section | None:

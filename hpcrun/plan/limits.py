@@ -121,11 +121,11 @@ def _gpu_limits(spec: JobSpec, plan: Plan, name: str, facts: Partition) -> Itera
     wanted, field = plan.gpus_per_node, "resources.gpus_per_node"
     if not wanted:
         return
-    has, kind, key = facts.gpus_per_node, spec.resources.gpu_type, "gpus_per_node"
-    what = "GPUs"
-    if kind is not None and facts.gpu_types:
+    has, kinds, key = facts.gpus_per_node, spec.resources.gpu_types, "gpus_per_node"
+    what, kind = "GPUs", " or ".join(kinds)
+    if kinds and facts.gpu_types:
         what, key = f"{kind} GPUs", "gpu_types"
-        has = facts.gpu_types.get(kind, 0)
+        has = max(facts.gpu_types.get(one, 0) for one in kinds)
     if has == 0:
         fix = "name a partition with GPUs"
         if key == "gpu_types":

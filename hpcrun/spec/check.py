@@ -154,6 +154,8 @@ class _Conversion:
             # Text or boolean, or one word or boolean: unquoted true and false are booleans.
             is_bool = isinstance(plain_value(node), bool)
             members = {type(unwrap(one)[0]): one for one in _members(of)}
+            if isinstance(node.value, list) and mi.ListType in members:
+                return self.value(members[mi.ListType], node, path)
             if not is_bool and (word := members.get(mi.LiteralType)) is not None:
                 return self.literal(cast(Any, word), node, path, ("true", "false"))
             return self.value(members[mi.BoolType if is_bool else mi.StrType], node, path)

@@ -89,7 +89,10 @@ class Resources(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     nodes: Annotated[Positive, about("number of nodes")] = 1
     gpus_per_node: Annotated[NotNegative, about("GPUs on each node; 0: none")] = 1
-    gpu_type: Annotated[Line | None, about("a GPU type of the cluster profile, as in a100")] = None
+    gpu_type: Annotated[
+        Line | Annotated[list[Line], Meta(min_length=1)] | None,
+        about("a GPU type of the cluster profile, as in a100, or any of several, as in [a40, l40]"),
+    ] = None
     time: Annotated[
         Time | None, about("time limit: minutes, h:m:s or days-hours, as in 24:00:00")
     ] = None
@@ -108,6 +111,11 @@ class Resources(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     exclusive: Annotated[
         bool, about("whole nodes: all their CPUs and memory, and no other jobs on them")
     ] = False
+
+    @property
+    def gpu_types(self) -> list[str]:
+        """Return the GPU types of which the job takes any; none: whatever there is."""
+        return [self.gpu_type] if isinstance(self.gpu_type, str) else list(self.gpu_type or [])
 
 
 class Batch(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -81,8 +81,8 @@ def _plain(of: mi.Type) -> Schema:
             if isinstance(word, mi.LiteralType):
                 return {"enum": [True, False, *word.values]}
         # Text or boolean; text takes unquoted booleans as they are written, so text says it all.
-        texts = [member for member in of.types if isinstance(unwrap(member)[0], mi.StrType)]
-        return _plain(unwrap(texts[0])[0])
+        made = [_plain(word) for word in words if isinstance(word, mi.StrType | mi.ListType)]
+        return made[0] if len(made) == 1 else {"anyOf": made}
     if isinstance(of, mi.DictType):
         value = _of(of.value_type)
         key = unwrap(of.key_type)[0]

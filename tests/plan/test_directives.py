@@ -88,6 +88,59 @@ def test_a_constraint_that_cannot_be_joined_is_refused() -> None:
     assert (made["prefer"], made["constraint"]) == ("hbm80g", "gpu")
 
 
+EITHER = (
+    "partitions:\n"
+    "  old: {gpus_per_node: 4, cpus_per_node: 32, memory_per_node: 400G}\n"
+    "  new: {gpus_per_node: 4, cpus_per_node: 64, memory_per_node: 200G}\n"
+    "gpu_types:\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("types", "more", "wanted"),
+    [
+        (
+            "a: {constraint: x, cpus_per_gpu: 8}, b: {constraint: y, cpus_per_gpu: 6}",
+            "",
+            {"constraint": "[x|y]", "gres": "gpu:4", "cpus-per-task": "24"},
+        ),
+        (
+            "a: {gres: A, constraint: x}, b: {gres: B, constraint: y}",
+            "slurm: {constraint: z}",
+            {"constraint": "(x|y)&z", "gres": "gpu:4"},
+        ),
+        (
+            "a: {partition: old}, b: {partition: new}",
+            "",
+            {"partition": "old,new", "cpus-per-task": "32", "mem": "204800M"},
+        ),
+    ],
+)
+def test_any_of_several_gpu_types(types: str, more: str, wanted: dict[str, str]) -> None:
+    """By features all nodes have the same one; by partitions the shares hold on each of them."""
+    either = JOB.replace("}", ", gpu_type: [a, b]}")
+    made = directives(either, f"{EITHER}  {{{types}}}\n{more}")
+    assert {key: made.get(key) for key in wanted} == wanted
+    alone = directives(either.replace("nodes: 2", "nodes: 1"), f"{EITHER}  {{{types}}}\n")
+    assert "[" not in (alone.get("constraint") or "")
+
+
+@pytest.mark.parametrize(
+    ("types", "message"),
+    [
+        ("a: {gres: A}, b: {gres: B}", "Slurm takes one gres type"),
+        ("a: {constraint: x}, b: {gres: B}", "Slurm takes one gres type"),
+        ("a: {constraint: x, partition: old}, b: {constraint: y}", "Slurm takes one gres type"),
+        ("a: {constraint: x, account: p@a}, b: {constraint: y}", "they differ in account"),
+        ("a: {constraint: x}", "b: cluster default has a; name one of these"),
+    ],
+)
+def test_several_gpu_types_that_slurm_cannot_be_asked_for(types: str, message: str) -> None:
+    either = JOB.replace("}", ", gpu_type: [a, b]}")
+    with pytest.raises(SpecError, match=rf"resources\.gpu_type: .*{message}"):
+        directives(either, f"{EITHER}  {{{types}}}\n")
+
+
 def test_untyped_gpus_are_renamed_too() -> None:
     assert directives(JOB, "rename: {gres: gpus-per-node}")["gpus-per-node"] == "4"
     assert directives(JOB, "rename: {gres: gpus}")["gpus"] == "8"
