@@ -172,7 +172,7 @@ def _remembered(run: RunFolder) -> _Past | None:
     seen, attempts = records.read_if_there(run.seen, records.Seen), records.attempt_indices(run)
     if seen is None or seen.attempts != len(attempts) or not is_over(seen.state):
         return None
-    ended_at = seen.row.ended_at if seen.row is not None else None
+    ended_at = seen.kept.ended_at if seen.kept is not None else None
     # Else when the run's own last record was written; where it left none, this one.
     last = run.attempts / str(max(attempts, default=0))
     for path in (last / "end.json", last / "beat", last / "begin.json", run.seen):

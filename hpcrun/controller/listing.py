@@ -14,7 +14,6 @@ from msgspec import structs
 
 from hpcrun.controller.context import Context
 from hpcrun.controller.status import (
-    KEPT,
     LATE,
     Memory,
     SlurmAnswers,
@@ -22,8 +21,7 @@ from hpcrun.controller.status import (
     complete,
     conf_of,
     judge,
-    kept_progress,
-    kept_row,
+    kept_of,
     remember,
     remove_secrets,
     successor_of,
@@ -33,7 +31,16 @@ from hpcrun.errors import HpcrunError
 from hpcrun.files import read_plain
 from hpcrun.runs import records
 from hpcrun.runs.layout import ARRAY, RUN_ID, RunFolder, SweepFolder, array_of, sweep_id_of
-from hpcrun.runs.records import History, Seen, SeenRow, Submitted, Sweep, SweepSeen, Task, TaskEnd
+from hpcrun.runs.records import (
+    History,
+    Records,
+    Seen,
+    Submitted,
+    Sweep,
+    SweepSeen,
+    Task,
+    TaskEnd,
+)
 from hpcrun.runs.status import JobStatus
 from hpcrun.runs.verdict import LOST, Verdict, is_over
 from hpcrun.slurm.states import UNKNOWN, is_final
@@ -150,15 +157,16 @@ def _with_short_ids(rows: Sequence[JobStatus]) -> list[JobStatus]:
 
 
 class _RunRow:
-    """One run: the row that is kept of it, or else its records and Slurm's answer."""
+    """One run: its records, or what a listing has kept of them, and Slurm's answer."""
 
     def __init__(self, context: Context, folder: Path) -> None:
-        """Read what readers keep of it. Raises OSError, HpcrunError."""
+        """Read what is kept of it. Raises OSError, HpcrunError."""
         self.context = context
         self.run = RunFolder(folder)
         self.seen = records.read_if_there(self.run.seen, Seen)
-        self.kept = kept_row(self.run, self.seen)
-        self.history = self._history_of(self.kept) if self.kept else History(run_id="")
+        self.kept = kept_of(self.run, self.seen)
+        known = {name: getattr(self.kept, name) for name in Records.__struct_fields__ if self.kept}
+        self.history = History(run_id=self.run.run_id, seen=self.seen, **known)
 
     def read(self) -> None:
         """Read its records. Raises OSError, HpcrunError."""
@@ -166,66 +174,41 @@ class _RunRow:
 
     def asked(self) -> tuple[list[tuple[RunFolder, History]], list[str]]:
         """What Slurm is asked about: what is not over, and what may have been requeued."""
-        kept, ended_at = self.kept, self.kept.ended_at if self.kept is not None else None
-        age = time.time() - (ended_at or 0.0)
+        kept, job_id = self.kept, self.history.job_id
+        age = time.time() - (kept.ended_at or 0.0 if kept is not None else 0.0)
         by_record = self.seen is not None and self.seen.by_record
         # Slurm may yet know more of a run's end than its own records do.
-        if kept is None or (by_record and kept.job_id is not None and age <= LATE):
+        if kept is None or (by_record and job_id is not None and age <= LATE):
             return [(self.run, self.history)], []
-        return [], [kept.job_id] if kept.job_id is not None and age < SETTLED else []
+        return [], [job_id] if job_id is not None and age < SETTLED else []
 
     def row(self, answers: SlurmAnswers | None, *, is_news: bool) -> JobStatus:
         """Make the row, which is remembered when the run is over. Raises OSError, HpcrunError."""
-        if self.kept is not None and self.seen is not None:
-            job_id = self.kept.job_id or ""
-            shown = answers.rows.get(self.history.tag, {}).get(job_id) if answers else None
-            again = shown is not None and not is_final(shown.state)
-            # The end by the run's own records is replaced by Slurm's where that is known by now.
-            late = answers.accounts.get(job_id) if answers else None
-            is_known = self.seen.by_record and (shown or (late and is_final(late.state)))
-            if not again and not is_known:
-                return self._row_of_kept(self.seen, self.kept)
-            if again and is_news:
-                records.forget_end(self.run)
-            if is_news:  # requeued since, or now known
+        if self.kept is not None and not self._has_changed(answers):
+            return complete(judge(SlurmAnswers(), self.run, self.history), "row")
+        if self.kept is not None:
+            if is_news:
                 refresh(self.context, [self.run])
-            self.history = records.read_brief(self.run)
+            self.read()
         assert answers is not None  # it was asked for
         status = complete(judge(answers, self.run, self.history), "row")
         if is_news:
             remember(status, with_row=True)
         return status
 
-    def _history_of(self, kept: SeenRow) -> History:
-        """What is remembered of the run, as far as Slurm is asked by it."""
-        submitted = Submitted(
-            job_id=kept.job_id,
-            cluster="",
-            slurm_conf=kept.slurm_conf,
-            submitted_at=kept.submitted_at or 0.0,
-            host="",
-            user="",
+    def _has_changed(self, answers: SlurmAnswers | None) -> bool:
+        """Whether Slurm has started it again, or knows an end by now that was the records' own."""
+        if answers is None or self.seen is None:
+            return False
+        job_id = self.history.job_id or ""
+        shown, late = (
+            answers.rows.get(self.history.tag, {}).get(job_id),
+            answers.accounts.get(job_id),
         )
-        task = Task(sweep_id=kept.sweep_id, index=0, values={}) if kept.sweep_id else None
-        return History(run_id=self.run.run_id, submitted=submitted, task=task, seen=self.seen)
-
-    def _row_of_kept(self, seen: Seen, kept: SeenRow) -> JobStatus:
-        verdict = Verdict(
-            state=seen.state,
-            final=True,
-            source="record" if seen.by_record else "seen",
-            reason=seen.reason,
-            exit_code=kept.exit_code,
-        )
-        return _row(
-            self.run.path,
-            verdict,
-            **{name: getattr(kept, name) for name in KEPT},
-            name=kept.name or self.run.run_id,
-            node_count=kept.nodes,
-            progress=kept_progress(kept),
-            gpu_hours=None if kept.gpu_seconds is None else kept.gpu_seconds / 3600,
-        )
+        if shown is not None and not is_final(shown.state):
+            return True
+        known = shown or (late if late is not None and is_final(late.state) else None)
+        return self.seen.by_record and known is not None
 
 
 def _row(folder: Path, verdict: Verdict, **known: Any) -> JobStatus:

@@ -23,7 +23,7 @@ from hpcrun.errors import OutOfReach
 from hpcrun.plan.types import Plan
 from hpcrun.runs import records
 from hpcrun.runs.layout import RunFolder
-from hpcrun.runs.records import History, Seen, SeenRow, Submitted
+from hpcrun.runs.records import History, Kept, Records, Seen, Submitted
 from hpcrun.runs.stalls import read_warnings
 from hpcrun.runs.status import JobStatus, Progress, cost_of
 from hpcrun.runs.verdict import LOST, NOT_SUBMITTED, UNSETTLED, Evidence, Verdict, decide
@@ -32,8 +32,6 @@ from hpcrun.slurm.states import UNKNOWN, WAITING, is_final
 
 # Slurm's accounting may be late; the records of a run decide for good only after this (in seconds).
 LATE = 3600.0
-# What a row that is kept has under the same names as the status that it is of.
-KEPT = ("job_id", "slurm_conf", "gpus_per_node", "submitted_at", "elapsed", "remark", "values")
 # Jobs that one command is asked about.
 _AT_ONCE = 1000
 
@@ -62,13 +60,13 @@ class SlurmAnswers(Struct, kw_only=True):
 
     ``rows`` are squeue's by the last part of their WorkDir and by job id, ``accounts`` sacct's by
     job id. ``asked``: the jobs and arrays that it was asked about. ``secrets``: when those of the
-    runs were written (mtime_ns) that lay there before Slurm was asked.
+    runs were written (mtime_ns) that lay there before Slurm was asked. ``gone``: the slurm.conf,
+    where that is not on this machine any more.
     """
 
-    conf: str | None
-    conf_is_gone: bool
-    asked: frozenset[str]
-    secrets: dict[Path, int]
+    gone: str = ""
+    asked: frozenset[str] = frozenset()
+    secrets: dict[Path, int] = {}
     silence: str = ""
     rows: dict[str, dict[str, SlurmJob]] = {}
     accounts: dict[str, SlurmJob] = {}
@@ -135,12 +133,11 @@ def ask(
     job_ids += [job_id for _, history in runs if (job_id := successor_of(history))]
     asked = _whole_arrays(job_ids)
     answers = SlurmAnswers(
-        conf=conf,
-        conf_is_gone=conf_is_gone(context, conf),
+        gone=conf or "" if conf_is_gone(context, conf) else "",
         asked=frozenset(asked),
         secrets={run.path: stamp for run, _ in runs if (stamp := records.stamp_of(run.secrets))},
     )
-    if answers.conf_is_gone or not job_ids:
+    if answers.gone or not job_ids:
         return answers
     # By job ids, which finds colleagues' jobs too, or, where one is not known (a lost reply of
     # sbatch), all of the user's jobs. A command line has its bounds (128 KiB for a word).
@@ -209,8 +206,8 @@ def judge(answers: SlurmAnswers, run: RunFolder, history: History) -> JobStatus:
     silence = "" if history.is_local else answers.silence
     # From this machine, as to a sandbox that is gone? socket.gethostname() takes long to import.
     is_ours = history.submitted is not None and history.submitted.host == os.uname().nodename
-    if answers.conf_is_gone and not history.is_local and not is_ours:
-        silence = f"{answers.conf}, by which the job was submitted, is not on this machine"
+    if answers.gone and not history.is_local and not is_ours:
+        silence = f"{answers.gone}, by which the job was submitted, is not on this machine"
     missing_from_array = (
         history.task is not None
         and account is None
@@ -322,7 +319,9 @@ def complete(status: JobStatus, level: Level) -> JobStatus:
         shape = status.plan or records.read_plan(run)
     nodes, gpus = (shape.nodes, shape.gpus_per_node) if shape is not None else (None, None)
     # Seconds that the run has held its GPUs for, times their number.
+    kept = kept_of(run, status.history.seen) if status.final else None
     held, elapsed = None, _elapsed(status)
+    elapsed = kept.elapsed if elapsed is None and kept is not None else elapsed
     if nodes and gpus and status.history.attempts:
         before = (attempt.seconds() for attempt in status.history.attempts[:-1])
         held = sum(seconds or 0.0 for seconds in (*before, elapsed)) * nodes * gpus
@@ -337,17 +336,20 @@ def complete(status: JobStatus, level: Level) -> JobStatus:
         limit=status.job.limit_seconds if status.job else None,
         node_count=nodes,
         gpus_per_node=gpus,
-        progress=_progress(status, run),
+        progress=_progress(status, run, kept),
         gpu_hours=None if held is None else held / 3600,
         remark=failed.failure,
     )
 
 
-def _progress(status: JobStatus, run: RunFolder) -> Progress:
+def _progress(status: JobStatus, run: RunFolder, kept: Kept | None) -> Progress:
     """Find how far the log has come; of a run that is over a listing may have read it before."""
-    kept = kept_row(run, status.history.seen) if status.final else None
-    if kept is not None and kept.log is not None:
-        return kept_progress(kept)
+    if kept is not None:
+        metric, log = (
+            "loss" if kept.loss is not None else None,
+            Path(kept.log) if kept.log else None,
+        )
+        return Progress(step=kept.step, value=kept.loss, metric=metric, log=log)
     if not status.history.attempts:
         return Progress()
     # Here: the reader of lines takes a moment.
@@ -419,65 +421,50 @@ def remember(status: JobStatus, *, with_row: bool = False) -> None:
     if verdict.source == "squeue" and not verdict.final and history.seen is not None:
         records.forget_end(run)
     by_slurm = verdict.source in ("squeue", "sacct")
-    has_row = with_row and not status.out_of_reach
+    # A job that was only now found by its folder has no record here yet.
+    with_row = with_row and not status.out_of_reach and history.submitted is not None
     # Where a run's own record of its end leaves something open, the accounting may yet have it.
     end = status.end
     is_whole = end is not None and (not status.notes or time.time() - end.ended_at > LATE)
     is_sure = verdict.source != "record" or is_whole
-    if not verdict.final or not (by_slurm or (has_row and is_sure)):
+    if not verdict.final or not (by_slurm or (with_row and is_sure)):
         return
     seen = Seen(
         state=verdict.state,
         reason=verdict.reason,
         attempts=len(history.attempts),
         by_record=verdict.source == "record",
-        row=_kept_row(status, run) if has_row else None,
+        kept=_kept(status, run) if with_row else None,
     )
     old = history.seen
-    if old is not None and not has_row:
-        old = structs.replace(old, row=None)  # what a listing has kept stays
+    if old is not None and not with_row:
+        old = structs.replace(old, kept=None)  # what a listing has kept stays
     if seen != old:
         records.write_seen(run.seen, seen)
 
 
-def _kept_row(status: JobStatus, run: RunFolder) -> SeenRow:
-    """Make the record of a row; ``kept_row`` says for how long it holds."""
+def _kept(status: JobStatus, run: RunFolder) -> Kept:
     ended_at = status.end.ended_at if status.end else None
     if ended_at is None and status.source == "squeue":
         ended_at = time.time()
-    seconds = None if status.gpu_hours is None else status.gpu_hours * 3600
-    return SeenRow(
-        **{name: getattr(status, name) for name in KEPT},
-        stamp=records.stamp_of(run.attempts),
+    return Kept(
+        **{name: getattr(status.history, name) for name in Records.__struct_fields__},
         run_id=run.run_id,
-        name=status.name,
-        nodes=status.node_count,
+        stamp=records.stamp_of(run.attempts),
         ended_at=ended_at,
-        gpu_seconds=seconds,
-        exit_code=status.exit_code,
+        elapsed=status.elapsed,
         step=status.step,
         loss=status.loss,
         log=str(status.progress.log) if status.progress.log else None,
-        sweep_id=status.history.task.sweep_id if status.history.task else None,
     )
 
 
-def kept_row(run: RunFolder, seen: Seen | None) -> SeenRow | None:
-    """Return the row that is remembered of a run; None where it is not of all its attempts."""
-    row = seen.row if seen is not None else None
-    if row is None or row.run_id not in (None, run.run_id):
+def kept_of(run: RunFolder, seen: Seen | None) -> Kept | None:
+    """Return what a listing keeps of a run; None where that is not of all its attempts."""
+    kept = seen.kept if seen is not None else None
+    if kept is None or kept.run_id != run.run_id or kept.stamp != records.stamp_of(run.attempts):
         return None
-    return row if row.stamp == records.stamp_of(run.attempts) else None
-
-
-def kept_progress(kept: SeenRow) -> Progress:
-    """How far a run had come, by the row that is kept of it."""
-    return Progress(
-        step=kept.step,
-        value=kept.loss,
-        metric=None if kept.loss is None else "loss",
-        log=None if kept.log is None else Path(kept.log),
-    )
+    return kept
 
 
 # ---- jobs that hpcrun did not submit

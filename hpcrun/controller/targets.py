@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -472,16 +471,7 @@ def list_names(runs_dir: Path) -> list[str]:
             names = [name for name in names if not whose(runs_dir / name)]
     except (FileNotFoundError, NotADirectoryError):
         return []
-    # There may be thousands: as text they are sorted at once, and only those of one second need
-    # their exact order.
-    same = Counter(name[:_STAMP] for name in names)
-    if len(same) == len(names):
-        return sorted(names, reverse=True)
-
-    def key(name: str) -> tuple[str | int, ...]:
-        return (name,) if same[name[:_STAMP]] == 1 else _newness(name)
-
-    return sorted(names, key=key, reverse=True)
+    return sorted(names, key=_newness, reverse=True)
 
 
 def _newness(name: str) -> tuple[str, str, int]:

@@ -27,8 +27,6 @@ T = TypeVar("T")
 # Slurm's number of a job, and of a task; "" where an attempt is not Slurm's. It becomes a word of
 # command lines, those of Slurm and those that the user is told to type.
 JobId = Annotated[str, msgspec.Meta(pattern=r"\A([0-9]+([_+][0-9]+)?)?\Z")]
-# An attempt that never got to its first act leaves a gap in the numbers, seldom more.
-_GAP = 3
 
 
 class Submitted(Struct, frozen=True, kw_only=True):
@@ -92,69 +90,6 @@ class Successor(Struct, frozen=True, kw_only=True):
 
     run_dir: str
     reads: bool = False
-
-
-class SeenRow(Struct, frozen=True, kw_only=True):
-    """What a listing shows of a run that is over; ``stamp`` is its attempts' folder's mtime_ns.
-
-    ``run_id``: whose row it is, which another folder may have a copy of.
-
-    Times are in seconds: ``ended_at`` since the epoch, ``elapsed`` of the last attempt.
-    ``gpu_seconds`` are of all attempts. None: not known.
-    """
-
-    stamp: int
-    job_id: JobId | None
-    slurm_conf: str | None
-    name: str | None
-    nodes: int | None
-    gpus_per_node: int | None
-    submitted_at: float | None
-    ended_at: float | None
-    elapsed: float | None
-    gpu_seconds: float | None
-    exit_code: int | None
-    remark: str
-    step: int | None
-    loss: float | None
-    sweep_id: str | None = None
-    values: dict[str, str] = {}
-    run_id: str | None = None
-    log: str | None = None
-
-
-class Seen(Struct, frozen=True, kw_only=True):
-    """A final state that Slurm reported for a run with this many attempts: Slurm forgets jobs.
-
-    ``by_record``: it is from the run's own records, long after the end, and not from Slurm.
-    """
-
-    state: str
-    reason: str
-    attempts: int
-    by_record: bool = False
-    row: SeenRow | None = None
-
-
-class TaskEnd(Struct, frozen=True, kw_only=True):
-    """How a run of a sweep ended; ``stamp`` is its attempts' folder's mtime_ns then.
-
-    ``by_record``: it is from the run's own records; Slurm may still report another.
-    """
-
-    state: str
-    stamp: int
-    by_record: bool = False
-
-
-class SweepSeen(Struct, frozen=True, kw_only=True):
-    """The runs of a sweep that are over, by the numbers of their tasks.
-
-    ``ended_at`` is when all were first seen to be over, in seconds since the epoch; None: not yet.
-    """
-
-    ends: dict[str, TaskEnd]
-    ended_at: float | None = None
 
 
 class Begin(Struct, frozen=True, kw_only=True):
@@ -236,15 +171,71 @@ class Attempt(Struct, frozen=True, kw_only=True):
         return max(0.0, until - self.begin.begun_at)
 
 
-class History(Struct, frozen=True, kw_only=True):
-    """All records of a run in its folder."""
+class Records(Struct, frozen=True, kw_only=True):
+    """What a run's folder shows of it; of an attempt a listing reads the end or else the begin."""
 
-    run_id: str
     task: Task | None = None
     submitted: Submitted | None = None
     cancelled: Cancelled | None = None
-    seen: Seen | None = None
     attempts: list[Attempt] = field(default_factory=list)
+
+
+class Kept(Records, frozen=True, kw_only=True):
+    """What a listing has read of a run that is over: its records, and its log's last step and loss.
+
+    ``run_id``: whose they are, which another folder may have a copy of; ``stamp``: its attempts'
+    folder's mtime_ns then. ``ended_at`` is in seconds since the epoch, ``elapsed`` of the last
+    attempt. None: not known.
+    """
+
+    run_id: str
+    stamp: int
+    ended_at: float | None
+    elapsed: float | None
+    step: int | None
+    loss: float | None
+    log: str | None
+
+
+class Seen(Struct, frozen=True, kw_only=True):
+    """A final state that Slurm reported for a run with this many attempts: Slurm forgets jobs.
+
+    ``by_record``: it is from the run's own records, long after the end, and not from Slurm.
+    """
+
+    state: str
+    reason: str
+    attempts: int
+    by_record: bool = False
+    kept: Kept | None = None
+
+
+class TaskEnd(Struct, frozen=True, kw_only=True):
+    """How a run of a sweep ended; ``stamp`` is its attempts' folder's mtime_ns then.
+
+    ``by_record``: it is from the run's own records; Slurm may still report another.
+    """
+
+    state: str
+    stamp: int
+    by_record: bool = False
+
+
+class SweepSeen(Struct, frozen=True, kw_only=True):
+    """The runs of a sweep that are over, by the numbers of their tasks.
+
+    ``ended_at`` is when all were first seen to be over, in seconds since the epoch; None: not yet.
+    """
+
+    ends: dict[str, TaskEnd]
+    ended_at: float | None = None
+
+
+class History(Records, frozen=True, kw_only=True):
+    """All records of a run in its folder."""
+
+    run_id: str
+    seen: Seen | None = None
     gone_on_as: str | None = None  # its successor, where Slurm has seen the last attempt's job end
 
     @property
@@ -479,44 +470,28 @@ def remove_secrets(folder: RunFolder) -> None:
 
 
 def attempt_indices(folder: RunFolder) -> list[int]:
-    """Return the numbers of a run's attempts, mostly without opening the folder.
-
-    File systems count a folder's subfolders among its links (not all do: btrfs), so that it is
-    known when all are found.
-    """
-    info = _folder_at(folder.attempts)
-    if info is None:
+    """Return the numbers of a run's attempts."""
+    if not _is_folder(folder.attempts):
         return []
-    wanted = info.st_nlink - 2
-    found: list[int] = []
-    index = gap = 0
-    while wanted >= 0 and len(found) < wanted and gap < _GAP:
-        is_there = _folder_at(folder.attempts / str(index)) is not None
-        found += [index] * is_there
-        gap = 0 if is_there else gap + 1
-        index += 1
-    if len(found) == wanted:
-        return found
     try:
-        with os.scandir(folder.attempts) as entries:
-            names = [entry.name for entry in entries if entry.name.isdecimal()]
+        names = [name for name in os.listdir(folder.attempts) if name.isdecimal()]  # noqa: PTH208
     except OSError:
         return []
-    return sorted(int(name) for name in names if _folder_at(folder.attempts / name))
+    return sorted(int(name) for name in names if _is_folder(folder.attempts / name))
 
 
-def _folder_at(path: Path) -> os.stat_result | None:
-    """Look at a folder; None where there is none, or only behind a link of somebody else's."""
+def _is_folder(path: Path) -> bool:
+    """Return whether there is a folder, and not behind a link of somebody else's."""
     try:
         info = os.lstat(path)
         if stat.S_ISLNK(info.st_mode):
             if who := stranger(info):
                 files.remark(f"{path}: a link that belongs to {who}: it is passed over")
-                return None
+                return False
             info = os.stat(path)  # noqa: PTH116 - of thousands of runs
     except OSError:
-        return None
-    return info if stat.S_ISDIR(info.st_mode) else None
+        return False
+    return stat.S_ISDIR(info.st_mode)
 
 
 def begun_as(path: Path) -> str:
