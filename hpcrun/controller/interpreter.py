@@ -154,58 +154,42 @@ def missing_modules(
 ) -> tuple[list[str], str]:
     """Ask a Python which of some modules it lacks, without importing any; a note if it cannot be.
 
-    ``path`` is the job's PYTHONPATH. That it has them all is kept, until something is installed.
-    One that is not here is not asked.
+    ``path`` is the job's PYTHONPATH. That it has them all is kept, until something is installed; of
+    one on a cluster's host for a day.
     """
-    python = found.python
-    if context.cluster.host is not None:
-        return _missing_there(context, found, names, path)
-    if not names or found.inside or "/" not in python or not Path(python).is_file():
-        return [], ""
-    if python == sys.executable and all(map(importlib.util.find_spec, names)):
-        return [], ""
-    # Modules may be the project's own, which is not in PYTHONPATH: sitecustomize would be run.
-    places = [str(context.project / place) for place in ("", *path.split(":"))]
-    words = (":".join(places), *names)
-    environ = {**context.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-    inherited = environ.get("PYTHONPATH", "")
-    key = "\0".join((python, *_installed(Path(python)), inherited, *words))
-    kept = context.cache_dir / "python-modules" / f"{zlib.crc32(key.encode()):08x}"
-    with contextlib.suppress(OSError):
-        if kept.read_text(errors="replace") == key:
-            return [], ""
-    code, answer, fault = answer_of([python, "-c", _MISSING, *words], environ, _PATIENCE)
-    dash, *missing = answer.split() or [""]
-    if code != 0 or dash != "-":
-        reason = fault or f"it ended with code {code}"
-        return [], f"{python} could not be asked here whether it has {', '.join(names)}: {reason}"
-    if not missing:
-        with contextlib.suppress(OSError, HpcrunError):  # a cache that cannot be written is none
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            write_file(kept, key.encode())
-    return missing, ""
-
-
-def _missing_there(
-    context: Context, found: Interpreter, names: Sequence[str], path: str
-) -> tuple[list[str], str]:
-    """Ask a Python on the cluster's host; that it has them all is kept for a day."""
-    python = found.python
+    python, is_here = found.python, context.cluster.host is None
     if not names or found.inside or "/" not in python:
         return [], ""
-    key = "\0".join((python, path, *names))
+    environ = {**context.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    places, state = [path], list[str]()
+    if is_here:
+        is_ours = python == sys.executable and all(map(importlib.util.find_spec, names))
+        if is_ours or not Path(python).is_file():
+            return [], ""
+        # Modules may be the project's own, which is not in PYTHONPATH: sitecustomize would be run.
+        places = [str(context.project / place) for place in ("", *path.split(":"))]
+        state = [*_installed(Path(python)), environ.get("PYTHONPATH", "")]
+    words = (":".join(places), *names)
+    key = "\0".join((python, *state, *words))
     kept = context.cache_dir / "python-modules" / f"{zlib.crc32(key.encode()):08x}"
     with contextlib.suppress(OSError):
-        if kept.read_text(errors="replace") == key and time.time() - kept.stat().st_mtime < _DAY:
+        is_fresh = is_here or time.time() - kept.stat().st_mtime < _DAY
+        if is_fresh and kept.read_text(errors="replace") == key:
             return [], ""
-    argv = [python, "-c", _MISSING, path, *names]
-    try:
-        answer = context.transport().run(argv, cwd="/", timeout=_PATIENCE)
-    except OutOfReach as silence:
-        return [], f"{python} could not be asked whether it has {', '.join(names)}: {silence}"
-    dash, *missing = answer.stdout.split() or [""]
-    if answer.exit_code != 0 or dash != "-":
-        return [], f"{python} could not be asked whether it has {', '.join(names)}"
+    argv = [python, "-c", _MISSING, *words]
+    if is_here:
+        code, answer, fault = answer_of(argv, environ, _PATIENCE)
+    else:
+        code, answer, fault = 1, "", ""
+        try:
+            result = context.transport().run(argv, cwd="/", timeout=_PATIENCE)
+            code, answer = result.exit_code, result.stdout
+        except OutOfReach as silence:
+            fault = str(silence)
+    dash, *missing = answer.split() or [""]
+    if code != 0 or dash != "-":
+        where, reason = " here" if is_here else "", fault or f"it ended with code {code}"
+        return [], f"{python} could not be asked{where} whether it has {', '.join(names)}: {reason}"
     if not missing:
         with contextlib.suppress(OSError, HpcrunError):  # a cache that cannot be written is none
             kept.parent.mkdir(parents=True, exist_ok=True)
