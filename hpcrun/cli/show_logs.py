@@ -1,19 +1,29 @@
-"""Lines of logs on the terminal, in a pipe, or as JSON."""
+"""Lines of logs on the terminal, in a pipe, or as JSON; they are followed to their jobs' end."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
 from hpcrun.cli.output import emit_bytes, encodable, has_colour, is_terminal, note
-from hpcrun.controller.logs import JobLogs, Lines
+from hpcrun.controller.context import Context
+from hpcrun.controller.logs import JobLogs, Lines, masker_of
 from hpcrun.logs.files import LogFile
+from hpcrun.runs.layout import RunFolder, SweepFolder
+from hpcrun.runs.records import runs_of
 from hpcrun.secrets.mask import FileMasker, Masker
 from hpcrun.views.numbers import format_size
+from hpcrun.views.table import Look, dim
+
+if TYPE_CHECKING:  # who reads once needs no state
+    import subprocess
+
+    from hpcrun.runs.status import JobStatus
 
 # On a terminal nobody reads more: what stands before is named, and how to see it.
 MUCH = 4 << 20
@@ -144,8 +154,6 @@ def show_logs(
     if not extracts:
         logs.begin()
     if follow:
-        from hpcrun.cli.watch_logs import watch_logs  # here: what is read once needs no status
-
         kind = "run" if logs.runs else "job"
         again = f"the {kind} goes on: hpcrun logs -f {job or ''}".rstrip()
         code = watch_logs(logs, printer, with_lines=not extracts, again=again)
@@ -206,3 +214,83 @@ def _nothing(logs: JobLogs) -> str:
     states = ", ".join(dict.fromkeys(status.state for status in statuses))
     yet = "" if all(status.final for status in statuses) else " yet"
     return f"job {statuses[0].job_id}: {states}; no output{yet}{where}"
+
+
+# ---- following
+
+_LOOK = Look(colour=True)  # where standard error has none, they are taken out again
+
+
+def watch_run(
+    context: Context,
+    run: RunFolder,
+    *,
+    logs: bool,
+    quiet: bool = False,
+    process: subprocess.Popen[bytes] | None = None,
+) -> int:
+    """Follow a run to its end; return 0 if it ended well and 1 if not.
+
+    Ctrl-C ends the following, never the run; but a ``process`` of our own is the caller's to end.
+    """
+    alive = None if process is None else lambda: process.poll() is None
+    found = JobLogs(context, [run], alive=alive)
+    printer = LogPrinter(masker_of(context, [run]))
+    again = f"the run goes on: hpcrun logs -f {run.run_id}" if process is None else ""
+    return watch_logs(found, printer, with_lines=logs, quiet=quiet, again=again)
+
+
+def watch_logs(
+    logs: JobLogs, printer: LogPrinter, *, with_lines: bool, quiet: bool = False, again: str = ""
+) -> int:
+    """Show lines and states until all is over; return 0 if all ended well and 1 if not.
+
+    ``again`` says, to whom Ctrl-C stops, that nothing else is stopped, and how to go on.
+    """
+    try:
+        for event in logs.follow(with_lines=with_lines):
+            if isinstance(event, str):
+                if not quiet:
+                    note(dim(event, _LOOK))
+            elif isinstance(event, Lines):
+                printer.show(event)
+            elif not quiet:
+                printer.pause()
+                note(_state(logs.context, event))
+    except KeyboardInterrupt:
+        if again:
+            note(f"\nno longer following; {again}")
+        raise
+    finally:
+        printer.pause()
+    return _exit_code(logs.monitor.statuses)
+
+
+def wait_for_sweep(context: Context, sweep: SweepFolder, *, quiet: bool) -> int:
+    """Wait for all runs of a sweep; 0 if all ended well and 1 if not. Ctrl-C ends only the wait."""
+    from hpcrun.controller.monitor import Monitor, Runs, poll_all
+
+    monitor = Monitor(context, [Runs(runs_of(sweep))])
+    try:
+        for status in poll_all([monitor]):
+            if not quiet:
+                note(_state(context, status))
+    except KeyboardInterrupt:
+        note(f"\nno longer waiting; the runs go on: hpcrun status {sweep.sweep_id}")
+        raise
+    return _exit_code(monitor.statuses)
+
+
+def _state(context: Context, status: JobStatus) -> str:
+    """Say what state a run is in now, or how it ended, and why."""
+    from hpcrun.controller.causes import with_cause
+    from hpcrun.views.status import state_line, verdict_lines
+
+    if not status.final:
+        return state_line(status, _LOOK)
+    return verdict_lines(with_cause(context, status), _LOOK)
+
+
+def _exit_code(statuses: Sequence[JobStatus]) -> int:
+    """Return 0 where all ended well, else 1."""
+    return 0 if all(status.ok for status in statuses) else 1

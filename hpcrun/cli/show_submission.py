@@ -173,7 +173,7 @@ def submit_and_watch(
             show_submission(made, job_id)
     if not (follow or wait):
         return 0
-    from hpcrun.cli.watch_logs import wait_for_sweep, watch_run  # here: a submission needs none
+    from hpcrun.cli.show_logs import wait_for_sweep, watch_run  # here: a submission needs none
 
     if made.is_sweep:
         return wait_for_sweep(context, SweepFolder(made.path), quiet=as_json)

@@ -106,8 +106,8 @@ def run(
     Without Slurm the job runs on this machine, or on the hosts of a hostfile; inside an salloc it
     uses the allocation. Ctrl-C ends it on all hosts.
     """
+    from hpcrun.cli.show_logs import watch_run
     from hpcrun.cli.show_submission import describe
-    from hpcrun.cli.watch_logs import watch_run
     from hpcrun.controller.checks.submission import Checks
     from hpcrun.controller.prepare import prepare
     from hpcrun.controller.run import here, load_pool, on_pool, running, share_cpus, take_shape
