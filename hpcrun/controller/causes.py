@@ -19,8 +19,9 @@ from hpcrun import __version__
 from hpcrun.controller.context import Context
 from hpcrun.controller.logs import masker_of
 from hpcrun.controller.targets import find_target, no_such_run
-from hpcrun.diagnose.judge import Cause, Diagnosis, Evidence, Job, Records, diagnose
+from hpcrun.diagnose.judge import Evidence, Job, Records, diagnose
 from hpcrun.diagnose.reading import Found, Reader
+from hpcrun.diagnose.rule import Cause, Diagnosis
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.files import open_plain
 from hpcrun.logs.files import LogFile, log_files, part_of

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from msgspec import Struct, structs
 
 from hpcrun.diagnose.reading import MOVED_ON, Event, Found
-from hpcrun.diagnose.rule import ERROR, ROOT, SYMPTOM, WEAK, Class, Verdict
+from hpcrun.diagnose.rule import ERROR, ROOT, SYMPTOM, WEAK, Cause, Class, Diagnosis
 from hpcrun.diagnose.rules import BY_ID, SECTIONS
 
 # Further causes that are named.
@@ -80,45 +80,6 @@ class Evidence(Struct, frozen=True, kw_only=True):
     ranks: Collection[int] = ()
     records: Records = Records()
     job: Job = Job()
-
-
-class Cause(Struct, frozen=True, kw_only=True):
-    """Why a job failed. ``title`` is the sentence; ``file``, ``line`` and ``text`` what shows it.
-
-    ``rank`` and ``host`` are None where they are not known, ``file`` and ``line`` where it is a
-    record that shows it.
-    """
-
-    id: str
-    cls: Class
-    title: str
-    file: str | None = None
-    line: int | None = None
-    text: str = ""
-    rank: int | None = None
-    host: str | None = None
-
-    @property
-    def whose(self) -> str:
-        """Whose failure it is.
-
-        >>> Cause(id="x", cls="other", title="", rank=3, host="n1").whose
-        'rank 3 on n1'
-        """
-        parts = [f"rank {self.rank}"] if self.rank is not None else []
-        return " on ".join([*parts, self.host] if self.host else parts)
-
-
-class Diagnosis(Struct, frozen=True, kw_only=True):
-    """Why a job failed, what else went wrong, and what to do.
-
-    Without a failure all is empty; ``verdict`` "ask" and no cause: it failed, and nothing says why.
-    """
-
-    verdict: Verdict | None = None
-    cause: Cause | None = None
-    also: list[Cause] = []
-    fixes: list[str] = []
 
 
 def diagnose(evidence: Evidence) -> Diagnosis:

@@ -1,4 +1,4 @@
-"""What a rule is: a kind of line in a log, what it means, and what to do about it."""
+"""What a rule is: a kind of line in a log, what it means, what to do; and what comes of rules."""
 
 from __future__ import annotations
 
@@ -54,3 +54,42 @@ class Rule(Struct, frozen=True, kw_only=True):
     def advice(self) -> Verdict:
         """The rule's own verdict, or that of its class."""
         return self.verdict or _VERDICTS.get(self.cls, "fix")
+
+
+class Cause(Struct, frozen=True, kw_only=True):
+    """Why a job failed. ``title`` is the sentence; ``file``, ``line`` and ``text`` what shows it.
+
+    ``rank`` and ``host`` are None where they are not known, ``file`` and ``line`` where it is a
+    record that shows it.
+    """
+
+    id: str
+    cls: Class
+    title: str
+    file: str | None = None
+    line: int | None = None
+    text: str = ""
+    rank: int | None = None
+    host: str | None = None
+
+    @property
+    def whose(self) -> str:
+        """Whose failure it is.
+
+        >>> Cause(id="x", cls="other", title="", rank=3, host="n1").whose
+        'rank 3 on n1'
+        """
+        parts = [f"rank {self.rank}"] if self.rank is not None else []
+        return " on ".join([*parts, self.host] if self.host else parts)
+
+
+class Diagnosis(Struct, frozen=True, kw_only=True):
+    """Why a job failed, what else went wrong, and what to do.
+
+    Without a failure all is empty; ``verdict`` "ask" and no cause: it failed, and nothing says why.
+    """
+
+    verdict: Verdict | None = None
+    cause: Cause | None = None
+    also: list[Cause] = []
+    fixes: list[str] = []

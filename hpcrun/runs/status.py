@@ -9,7 +9,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from hpcrun.diagnose.judge import Diagnosis
+from hpcrun.diagnose.rule import Diagnosis
 from hpcrun.plan.types import Plan
 from hpcrun.runs.layout import RunFolder, SweepFolder
 from hpcrun.runs.records import Attempt, End, History

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hpcrun.diagnose.judge import Cause, Diagnosis
+from hpcrun.diagnose.rule import Cause, Diagnosis
 from hpcrun.views.table import BOLD, Look, dim, paint, printable
 
 # A line of a log may be as long as a program likes.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from hpcrun.diagnose.judge import Diagnosis, Evidence, Job, Records, diagnose
+from hpcrun.diagnose.judge import Evidence, Job, Records, diagnose
 from hpcrun.diagnose.reading import Found, Reader
+from hpcrun.diagnose.rule import Diagnosis
 
 OOM = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total "
