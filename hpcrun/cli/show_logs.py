@@ -13,7 +13,7 @@ from msgspec import structs
 from hpcrun.cli.output import emit_bytes, encodable, has_colour, is_terminal, note
 from hpcrun.controller.context import Context
 from hpcrun.controller.logs import JobLogs, Lines, masker_of
-from hpcrun.logs.files import LogFile
+from hpcrun.logs.files import LogFile, for_terminal
 from hpcrun.runs.layout import RunFolder, SweepFolder
 from hpcrun.runs.records import runs_of
 from hpcrun.secrets.mask import FileMasker, Masker
@@ -81,8 +81,6 @@ class LogPrinter:
             self._end_line(ends=b"\n\r")
         self._last = path
         if self._masker is not None and self._is_terminal:
-            from hpcrun.logs.terminal import for_terminal  # here: in a pipe nothing is cleaned
-
             data = for_terminal(data, colours=self._colours)
         if data:
             emit_bytes(prefixed(data, event.file))

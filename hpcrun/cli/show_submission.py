@@ -26,7 +26,6 @@ from hpcrun.plan.directives import parse_seconds
 from hpcrun.plan.types import Plan, column_names
 from hpcrun.render.files import FIXED, RenderedFile
 from hpcrun.runs.layout import RunFolder, SweepFolder
-from hpcrun.views.attempts import survival_text
 from hpcrun.views.numbers import count_of, sweep_size
 from hpcrun.views.table import next_lines
 
@@ -64,6 +63,8 @@ def describe(made: Prepared) -> list[tuple[str, str]]:
 def _survival(plan: Plan) -> str:
     """Say what a run will survive; of one that survives nothing only where it may have to."""
     if plan.survive.when:
+        from hpcrun.views.attempts import survival_text  # here: a dry run does not say it
+
         return survival_text(plan.survive)
     seconds = parse_seconds(dict(plan.directives).get("time") or "0")
     if plan.launcher == "none" or seconds < _LONG:  # 0: the partition's own

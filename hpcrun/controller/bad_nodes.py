@@ -3,21 +3,22 @@
 # Annotations are not postponed: msgspec would evaluate the text of each, at every call of hpcrun.
 import contextlib
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct
 
-from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_transport
 from hpcrun.errors import HpcrunError
 from hpcrun.ownership import is_own
 from hpcrun.plan.directives import leave_out
 from hpcrun.plan.types import Plan
 from hpcrun.runs.records import read_record
-from hpcrun.slurm.cluster import SHOW_PARTITIONS, SINFO, NodeRow, parse_partitions, parse_sinfo
 from hpcrun.views.numbers import format_duration
+
+if TYPE_CHECKING:
+    from hpcrun.slurm.cluster import NodeRow
 
 # How long a node is left out, in seconds: by then its site has seen to it, or a run finds it again.
 KEPT = 86400.0
@@ -61,28 +62,20 @@ def clear(context: Context, nodes: Collection[str]) -> list[str]:
     return gone
 
 
-class Avoided(Struct, frozen=True, kw_only=True):
-    """Why each bad node is left out, and what Slurm shows of its nodes."""
+def avoided(context: Context) -> Callable[[Plan], Plan]:
+    """Find which nodes a submission leaves out, and return what leaves them out of a plan.
 
-    why: dict[str, str]
-    rows: list[NodeRow]
-    partition: str | None
-
-    def leave_out(self, plan: Plan) -> Plan:
-        """Return the plan without these nodes, with a note on each."""
-        return leave_out(plan, self.why, self.rows, self.partition) if self.why else plan
-
-
-def avoided(context: Context) -> Avoided:
-    """Find which nodes a submission leaves out. Slurm is asked where there are any, and only then.
-
-    Where it does not answer none is left out: Slurm refuses a job that names a node which it does
-    not know.
+    Slurm is asked where there are any, and only then. Where it does not answer none is left out:
+    Slurm refuses a job that names a node which it does not know.
     """
     nodes, now = bad_nodes(context), time.time()
     rows: list[NodeRow] = []
     partition = context.environ.get("SBATCH_PARTITION")
     if nodes and not context.hosts:
+        # Here: there is mostly none.
+        from hpcrun import scheduler
+        from hpcrun.slurm.cluster import SHOW_PARTITIONS, SINFO, parse_partitions, parse_sinfo
+
         with contextlib.suppress(HpcrunError):
             transport = slurm_transport(context)
             rows = parse_sinfo(scheduler.ask(transport, SINFO) or "")
@@ -94,7 +87,7 @@ def avoided(context: Context) -> Avoided:
         for one in nodes
         if rows
     }
-    return Avoided(why=why, rows=rows, partition=partition)
+    return lambda plan: leave_out(plan, why, rows, partition) if why else plan
 
 
 def _folder(context: Context) -> Path:

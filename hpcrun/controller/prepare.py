@@ -10,6 +10,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import jinja2
 import msgspec
@@ -25,16 +26,17 @@ from hpcrun.plan.build import build_plan
 from hpcrun.plan.deepspeed import Given
 from hpcrun.plan.environment import placeholder_names
 from hpcrun.plan.job import double_braces
-from hpcrun.plan.sweep import SweepRun, build_array, build_runs, check_placeholders
 from hpcrun.plan.types import Dependency, Place, Plan, SetupPlan
 from hpcrun.render.files import RenderedFile, render_array, render_files
 from hpcrun.render.quoting import quote_comment
 from hpcrun.runs.layout import make_run_id, sweep_folder, task_run_id
 from hpcrun.runs.records import Sweep, Task, runs_of
-from hpcrun.slurm.jobs import array_id
 from hpcrun.spec.dump import dump_job
 from hpcrun.spec.job import Accelerate, DeepSpeed, JobSpec
 from hpcrun.spec.load import Origin, command_job, load_job
+
+if TYPE_CHECKING:
+    from hpcrun.plan.sweep import SweepRun
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
@@ -225,6 +227,8 @@ def _only_run(
     spec: JobSpec, extra_args: Sequence[str], origin: Origin
 ) -> tuple[JobSpec, list[str]]:
     """Return the one run of a sweep with one combination. Raises InputError for more of them."""
+    from hpcrun.plan.sweep import build_runs  # here: few jobs are sweeps
+
     try:
         runs = build_runs(spec, extra_args)
     except SpecError as error:
@@ -361,6 +365,8 @@ def prepare_job(
         return prepare(
             context, spec, extra_args=extra_args, after=after, origin=origin, checks=checks
         )
+    from hpcrun.plan.sweep import build_array, build_runs, check_placeholders  # here, as above
+
     origin = origin or Origin(spec.name or "job")
     sweep_id = new_run_id(spec)
     code = sweep_folder(there(context).runs_dir, sweep_id).code
@@ -426,6 +432,7 @@ def dependency_on(context: Context, word: str) -> Dependency:
     # Here: few jobs wait for another.
     from hpcrun.controller.status import status_of, status_of_job
     from hpcrun.controller.targets import find_target
+    from hpcrun.slurm.jobs import array_id
 
     if not word.strip():
         raise InputError("--after: no run is named", fix="name a run or a Slurm job id")

@@ -21,7 +21,6 @@ from hpcrun.controller.context import Context, user_path
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.ownership import is_open
 from hpcrun.transport import Result
-from hpcrun.transport.far import quote
 
 T = TypeVar("T")
 
@@ -239,6 +238,8 @@ def settle(context: Context, compute: Callable[[], T]) -> T:
 
 def _answers(context: Context, questions: Sequence[Question]) -> list[Result]:
     """Ask all of them in one trip."""
+    from hpcrun.transport.far import quote  # here: most clusters are here
+
     mark = os.urandom(16).hex()
     script = f"mark={mark} patience={PATIENCE} longest={_LONGEST}\n{_SCRIPT}"
     names = {"read": "read_file"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, structs
 
@@ -11,10 +12,12 @@ from hpcrun.errors import InputError, Problem
 from hpcrun.plan.gpus import gpu_notes, is_mig
 from hpcrun.plan.job import Findings, Job
 from hpcrun.plan.types import Plan, SurvivePlan
-from hpcrun.slurm.cluster import NodeRow
 from hpcrun.slurm.commands import quote_pattern
 from hpcrun.slurm.hosts import expand
 from hpcrun.spec.job import Cluster, GpuType, JobSpec, Partition
+
+if TYPE_CHECKING:
+    from hpcrun.slurm.cluster import NodeRow
 
 # Without a word from the profile: Slurm's own default is one CPU for a whole node's task, which
 # starves the data loaders; four for each GPU fits nearly every GPU node that is sold.

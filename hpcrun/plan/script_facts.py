@@ -12,8 +12,17 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
-from hpcrun.plan.script_parsers import ARGPARSE, DATACLASSES, READERS, Option
-from hpcrun.plan.script_tree import Nodes, called, constant, is_main_guard, text_of
+from hpcrun.plan.script_parsers import (
+    ARGPARSE,
+    DATACLASSES,
+    READERS,
+    Nodes,
+    Option,
+    called,
+    constant,
+    is_main_guard,
+    text_of,
+)
 
 _VARIABLE = r"\bHPCRUN_[A-Z_]*"
 # Of these not all options can be seen: fire and tyro make them of a function, hydra of files.

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcrun.logs.terminal import for_terminal
+from hpcrun.logs.files import for_terminal
 
 
 @pytest.mark.parametrize(

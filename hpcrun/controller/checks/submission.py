@@ -7,12 +7,12 @@ import difflib
 import itertools
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import structs
 
-from hpcrun.controller.bad_nodes import Avoided, avoided
+from hpcrun.controller.bad_nodes import avoided
 from hpcrun.controller.checks.places import PATIENCE, answer_of, check_places
 from hpcrun.controller.context import Context, slurm_transport
 from hpcrun.controller.interpreter import Interpreter, editable_folders, missing_modules
@@ -60,7 +60,7 @@ class Checks:
         """
         self._strict = strict
         self._in_queue = in_queue
-        self._avoided: Avoided | None = None
+        self._leave_out: Callable[[Plan], Plan] | None = None
         self._programs: dict[tuple[object, ...], Program] = {}
         # What each Python lacks of the modules that are asked for, or why it was not asked.
         self._missing: dict[tuple[str, ...], tuple[list[str], str]] = {}
@@ -191,8 +191,8 @@ class Checks:
         """Return the plan without nodes that are known to be bad."""
         if not self._in_queue:
             return plan
-        self._avoided = self._avoided or avoided(context)
-        return self._avoided.leave_out(plan)
+        self._leave_out = self._leave_out or avoided(context)
+        return self._leave_out(plan)
 
     def look_at_array(self, context: Context, runs: int) -> Findings:
         """Check that Slurm takes arrays of this many runs."""
