@@ -3,16 +3,15 @@
 # Annotations are not postponed: msgspec would evaluate the text of each, at every call of hpcrun.
 import contextlib
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from hpcrun.controller.context import Context, slurm_transport
-from hpcrun.errors import HpcrunError
+from hpcrun.errors import HpcrunError, InputError
 from hpcrun.ownership import is_own
-from hpcrun.plan.directives import leave_out
 from hpcrun.plan.types import Plan
 from hpcrun.runs.records import read_record
 from hpcrun.views.numbers import format_duration
@@ -88,6 +87,48 @@ def avoided(context: Context) -> Callable[[Plan], Plan]:
         if rows
     }
     return lambda plan: leave_out(plan, why, rows, partition) if why else plan
+
+
+def leave_out(
+    plan: Plan, bad: Mapping[str, str], rows: "Sequence[NodeRow]", default: str | None
+) -> Plan:
+    """Leave bad nodes out of a job: they are added to --exclude, with a note on each.
+
+    ``bad`` says why, by node; ``rows`` are the cluster's nodes, and ``default`` is the partition of
+    a job that names none. Nodes that the job itself names stay, and all do where too few would be
+    left for it.
+    """
+    from hpcrun.slurm.hosts import expand  # here, as above
+
+    given = dict(plan.directives)
+    partitions = (given.get("partition") or default or "").split(",")
+    here = [row for row in rows if row.partition in partitions or partitions == [""]]
+    try:
+        there = {name for row in here for name in expand(row.node_list)}
+        own, named = expand(given.get("exclude") or ""), expand(given.get("nodelist") or "")
+        fit = {
+            name
+            for row in here
+            if not row.is_away and (not plan.gpus_per_node or "gpu" in row.gres)
+            for name in expand(row.node_list)
+        }
+    except InputError:  # a file of names, say
+        return plan
+    gone = [name for name in bad if name in there and name not in (*own, *named)]
+    if not gone:
+        return plan
+    if len(fit.difference(own, gone)) < plan.all_nodes:
+        notes = [
+            f"{name} may be bad: {bad[name]}; it is not left out, since too few nodes would be left"
+            for name in gone
+        ]
+        return structs.replace(plan, notes=[*plan.notes, *notes])
+    notes = [
+        f"{name} is left out: {bad[name]}; hpcrun nodes --clear {name} takes it back"
+        for name in gone
+    ]
+    given["exclude"] = ",".join([*filter(None, [given.get("exclude")]), *gone])
+    return structs.replace(plan, directives=list(given.items()), notes=[*plan.notes, *notes])
 
 
 def _folder(context: Context) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from msgspec import Struct, structs
 
@@ -13,11 +12,7 @@ from hpcrun.plan.gpus import gpu_notes, is_mig
 from hpcrun.plan.job import Findings, Job
 from hpcrun.plan.types import Plan, SurvivePlan
 from hpcrun.slurm.commands import quote_pattern
-from hpcrun.slurm.hosts import expand
 from hpcrun.spec.job import Cluster, GpuType, JobSpec, Partition
-
-if TYPE_CHECKING:
-    from hpcrun.slurm.cluster import NodeRow
 
 # Without a word from the profile: Slurm's own default is one CPU for a whole node's task, which
 # starves the data loaders; four for each GPU fits nearly every GPU node that is sold.
@@ -458,46 +453,6 @@ CONVERSIONS: dict[tuple[str, str], Callable[[str, Topology], str]] = {
     ("ntasks-per-node", "ntasks"): lambda value, shape: str(int(value) * shape.nodes),
     ("constraint", "prefer"): lambda value, _: value,
 }
-
-
-def leave_out(
-    plan: Plan, bad: Mapping[str, str], rows: Sequence[NodeRow], default: str | None
-) -> Plan:
-    """Leave bad nodes out of a job: they are added to --exclude, with a note on each.
-
-    ``bad`` says why, by node; ``rows`` are the cluster's nodes, and ``default`` is the partition of
-    a job that names none. Nodes that the job itself names stay, and all do where too few would be
-    left for it.
-    """
-    given = dict(plan.directives)
-    partitions = (given.get("partition") or default or "").split(",")
-    here = [row for row in rows if row.partition in partitions or partitions == [""]]
-    try:
-        there = {name for row in here for name in expand(row.node_list)}
-        own, named = expand(given.get("exclude") or ""), expand(given.get("nodelist") or "")
-        fit = {
-            name
-            for row in here
-            if not row.is_away and (not plan.gpus_per_node or "gpu" in row.gres)
-            for name in expand(row.node_list)
-        }
-    except InputError:  # a file of names, say
-        return plan
-    gone = [name for name in bad if name in there and name not in (*own, *named)]
-    if not gone:
-        return plan
-    if len(fit.difference(own, gone)) < plan.all_nodes:
-        notes = [
-            f"{name} may be bad: {bad[name]}; it is not left out, since too few nodes would be left"
-            for name in gone
-        ]
-        return structs.replace(plan, notes=[*plan.notes, *notes])
-    notes = [
-        f"{name} is left out: {bad[name]}; hpcrun nodes --clear {name} takes it back"
-        for name in gone
-    ]
-    given["exclude"] = ",".join([*filter(None, [given.get("exclude")]), *gone])
-    return structs.replace(plan, directives=list(given.items()), notes=[*plan.notes, *notes])
 
 
 def check_carried(plan: Plan) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcrun.plan.directives import leave_out
+from hpcrun.controller.bad_nodes import leave_out
 from hpcrun.slurm.cluster import parse_sinfo
 from tests.plan.making import plan
 
