@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from hpcrun.errors import InputError
 from hpcrun.files import remark
-from hpcrun.ownership import is_own, name_of_user, refuse_strangers
+from hpcrun.ownership import is_own, name_of_user, refuse_others
 
 if TYPE_CHECKING:
     import jinja2
@@ -105,7 +105,7 @@ def find_job(name: str, project: Path, environ: Mapping[str, str], cwd: Path | N
         raise InputError(f"{name}: no such job", fix=f"{hint}hpcrun jobs lists what there is")
     whose, path = jobs[name]
     if whose == "project":
-        refuse_strangers(path, "a job runs commands")
+        refuse_others(path, "a job runs commands")
     return path
 
 
@@ -139,7 +139,7 @@ def open_templates(
             self, environment: jinja2.Environment, template: str
         ) -> tuple[str, str, Callable[[], bool]]:
             source, filename, uptodate = super().get_source(environment, template)
-            refuse_strangers(Path(filename), "a template writes what a job runs")
+            refuse_others(Path(filename), "a template writes what a job runs")
             whole = re.sub(r"([^\n])(\{%-?\s*endblock)", r'\1{{ "\\n" }}\2', source)
             return whole, filename, uptodate
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from hpcrun.errors import InputError
-from hpcrun.ownership import stranger
+from hpcrun.ownership import other_owner
 
 # Bytes: more than the largest record of the largest sweep.
 LONGEST = 64 << 20
@@ -59,7 +59,7 @@ def open_plain(path: str | Path) -> BinaryIO:
             raise Unfit(error.errno, "not a plain file", path) from error
         if error.errno != errno.ELOOP:
             raise
-        if whose := stranger(os.lstat(path)):
+        if whose := other_owner(os.lstat(path)):
             raise Unfit(error.errno, f"a link that belongs to {whose}", path) from error
         handle = os.open(path, flags)
     mode = os.fstat(handle).st_mode
@@ -123,7 +123,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
             return
         target = path
         while target.is_symlink():
-            if whose := stranger(target.lstat()):
+            if whose := other_owner(target.lstat()):
                 raise InputError(
                     f"{target}: a link that belongs to {whose}", fix="name another file"
                 )

@@ -29,7 +29,7 @@ def name_of_user(uid: int) -> str:
 def is_own(info: os.stat_result) -> bool:
     """Return whether a file or folder, as (f)stat shows it, is the user's own or root's, and
     nobody else can write to it."""
-    return not stranger(info) and not _others_write(info)
+    return not other_owner(info) and not _others_write(info)
 
 
 def why_not_own(path: Path) -> str:
@@ -44,7 +44,7 @@ def why_not_own(path: Path) -> str:
     path = path.absolute()
     for part in (*reversed(path.parents), path):
         info = part.lstat()
-        if who := stranger(info):
+        if who := other_owner(info):
             return f"{part} belongs to {who}"
         if stat.S_ISLNK(info.st_mode):
             return why_not_own(part.parent / part.readlink() / path.relative_to(part))
@@ -60,7 +60,7 @@ def is_open(folder: Path) -> bool:
     return not _is_trusted(folder) and _others_write(info) and not info.st_mode & stat.S_ISVTX
 
 
-def refuse_strangers(path: Path, what: str) -> None:
+def refuse_others(path: Path, what: str) -> None:
     """Refuse a file of a project, or a link to one, that is another user's.
 
     ``what`` it does, for the message. Raises InputError; nothing where there is no file.
@@ -75,7 +75,7 @@ def refuse_strangers(path: Path, what: str) -> None:
 def whose(path: Path) -> str:
     """Name the other user whom a path, or a link there, belongs to; "" where that is trusted."""
     with contextlib.suppress(OSError):
-        who = stranger(path.lstat()) or stranger(path.stat())
+        who = other_owner(path.lstat()) or other_owner(path.stat())
         return who if who and not _is_trusted(path) else ""
     return ""
 
@@ -85,7 +85,7 @@ def _is_trusted(path: Path) -> bool:
     return any(path.resolve().is_relative_to(folder.resolve()) for folder in folders)
 
 
-def stranger(info: os.stat_result) -> str:
+def other_owner(info: os.stat_result) -> str:
     """Return the owner's name; "" for the user, root and Slurm."""
     if info.st_uid in (os.geteuid(), 0) or (name := name_of_user(info.st_uid)) == "slurm":
         return ""

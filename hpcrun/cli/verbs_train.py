@@ -110,7 +110,14 @@ def run(
     from hpcrun.cli.show_submission import describe
     from hpcrun.controller.checks.submission import Checks
     from hpcrun.controller.prepare import prepare
-    from hpcrun.controller.run import here, load_pool, on_pool, running, share_cpus, take_shape
+    from hpcrun.controller.run import (
+        load_pool,
+        on_pool,
+        on_this_machine,
+        running,
+        share_cpus,
+        take_shape,
+    )
 
     pool = None
     where = context(cluster, debug=options["debug"])
@@ -118,7 +125,7 @@ def run(
         pool = load_pool(where, hostfile)
         where = on_pool(where, pool)
     else:
-        where = here(where)
+        where = on_this_machine(where)
     spec, extra_args, origin = asked_job(where, job, options)
     spec = take_shape(pool, spec) if pool is not None else share_cpus(where, spec)
     checks = Checks(strict=not options["no_check"], in_queue=False)

@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from hpcrun import files
 from hpcrun.assets import config_dir, home_dir, state_dir
 from hpcrun.errors import InputError
-from hpcrun.ownership import refuse_strangers
+from hpcrun.ownership import refuse_others
 from hpcrun.spec.job import Cluster, EnvironmentKind
 from hpcrun.transport import Connect, Transport
 from hpcrun.transport.local import LocalTransport
@@ -116,13 +116,13 @@ def find_project(cwd: Path) -> Path:
             if folder == cwd or not folder.stat().st_mode & S_IWOTH:
                 return folder
             with contextlib.suppress(InputError):
-                _refuse_strangers(folder)
+                _refuse_others(folder)
                 return folder
     return cwd
 
 
-def _refuse_strangers(project: Path) -> None:
-    refuse_strangers(project / PROFILE, "a profile says which commands run, and where")
+def _refuse_others(project: Path) -> None:
+    refuse_others(project / PROFILE, "a profile says which commands run, and where")
 
 
 def load_context(
@@ -211,7 +211,7 @@ def _find_cluster(
         if (clusters / f"{name}.yaml").is_file():
             return _load(clusters / f"{name}.yaml")
         if own.is_file():
-            _refuse_strangers(project)
+            _refuse_others(project)
             found = _load(own)
             if found[0].name == name:
                 return found
@@ -222,7 +222,7 @@ def _find_cluster(
             "node or with --host" + (f"; there are {', '.join(known)}" if known else ""),
         )
     if own.is_file():
-        _refuse_strangers(project)
+        _refuse_others(project)
         return _load(own)
     sandbox = _sandbox_profile(environ)
     if sandbox is not None:

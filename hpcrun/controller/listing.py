@@ -33,7 +33,7 @@ from hpcrun.runs import records
 from hpcrun.runs.layout import ARRAY, RUN_ID, RunFolder, SweepFolder, array_of, sweep_id_of
 from hpcrun.runs.records import (
     History,
-    Records,
+    Recorded,
     Seen,
     Submitted,
     Sweep,
@@ -165,7 +165,7 @@ class _RunRow:
         self.run = RunFolder(folder)
         self.seen = records.read_if_there(self.run.seen, Seen)
         self.kept = kept_of(self.run, self.seen)
-        known = {name: getattr(self.kept, name) for name in Records.__struct_fields__ if self.kept}
+        known = {name: getattr(self.kept, name) for name in Recorded.__struct_fields__ if self.kept}
         self.history = History(run_id=self.run.run_id, seen=self.seen, **known)
 
     def read(self) -> None:

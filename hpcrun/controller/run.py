@@ -38,7 +38,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 # ---- where --------------------------------------------------------------------------------------
 
 
-def here(context: Context) -> Context:
+def on_this_machine(context: Context) -> Context:
     """Return the context for a run on this machine: outside an allocation, its GPUs or CPUs."""
     if in_allocation(context):
         return context

@@ -23,7 +23,7 @@ from hpcrun.errors import OutOfReach
 from hpcrun.plan.types import Plan
 from hpcrun.runs import records
 from hpcrun.runs.layout import RunFolder
-from hpcrun.runs.records import History, Kept, Records, Seen, Submitted
+from hpcrun.runs.records import History, Listed, Recorded, Seen, Submitted
 from hpcrun.runs.stalls import read_warnings
 from hpcrun.runs.status import JobStatus, Progress, cost_of
 from hpcrun.runs.verdict import LOST, NOT_SUBMITTED, UNSETTLED, Evidence, Verdict, decide
@@ -342,7 +342,7 @@ def complete(status: JobStatus, level: Level) -> JobStatus:
     )
 
 
-def _progress(status: JobStatus, run: RunFolder, kept: Kept | None) -> Progress:
+def _progress(status: JobStatus, run: RunFolder, kept: Listed | None) -> Progress:
     """Find how far the log has come; of a run that is over a listing may have read it before."""
     if kept is not None:
         metric, log = (
@@ -443,12 +443,12 @@ def remember(status: JobStatus, *, with_row: bool = False) -> None:
         records.write_seen(run.seen, seen)
 
 
-def _kept(status: JobStatus, run: RunFolder) -> Kept:
+def _kept(status: JobStatus, run: RunFolder) -> Listed:
     ended_at = status.end.ended_at if status.end else None
     if ended_at is None and status.source == "squeue":
         ended_at = time.time()
-    return Kept(
-        **{name: getattr(status.history, name) for name in Records.__struct_fields__},
+    return Listed(
+        **{name: getattr(status.history, name) for name in Recorded.__struct_fields__},
         run_id=run.run_id,
         stamp=records.stamp_of(run.attempts),
         ended_at=ended_at,
@@ -459,7 +459,7 @@ def _kept(status: JobStatus, run: RunFolder) -> Kept:
     )
 
 
-def kept_of(run: RunFolder, seen: Seen | None) -> Kept | None:
+def kept_of(run: RunFolder, seen: Seen | None) -> Listed | None:
     """Return what a listing keeps of a run; None where that is not of all its attempts."""
     kept = seen.kept if seen is not None else None
     if kept is None or kept.run_id != run.run_id or kept.stamp != records.stamp_of(run.attempts):

@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec import Struct, structs
 
 from hpcrun.files import open_plain, remark
-from hpcrun.ownership import stranger
+from hpcrun.ownership import other_owner
 from hpcrun.patterns import pattern_of
 from hpcrun.runs.layout import RunFolder
 
@@ -101,7 +101,7 @@ def _names(folder: Path) -> list[str]:
 
 def _is_unfit(entry: os.DirEntry[str] | Path) -> bool:
     is_plain = entry.is_dir() or entry.is_file()
-    whose = stranger(os.lstat(entry)) if entry.is_symlink() else ""
+    whose = other_owner(os.lstat(entry)) if entry.is_symlink() else ""
     if is_plain and not whose:
         return False
     if whose or os.path.lexists(entry):

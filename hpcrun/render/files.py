@@ -195,7 +195,7 @@ def _render(templates: jinja2.Environment, name: str, values: Mapping[str, Any])
         text = templates.get_template(f"{name}.j2").render(values)
         text.encode("utf-8", "surrogateescape")
         return text
-    except InputError:  # a stranger's template, or a filter's refusal: that is the whole answer
+    except InputError:  # another user's template, or a filter's refusal: that is the whole answer
         raise
     except (jinja2.TemplateError, *_OF_EXPRESSIONS) as error:
         where, line = _place(error, f"{name}.j2")

@@ -16,7 +16,7 @@ from msgspec import Struct, convert, field, structs
 
 from hpcrun import files
 from hpcrun.errors import HpcrunError, InputError
-from hpcrun.ownership import is_own, stranger, whose
+from hpcrun.ownership import is_own, other_owner, whose
 from hpcrun.plan.types import Plan
 from hpcrun.runs import layout
 from hpcrun.runs.layout import RunFolder, SweepFolder
@@ -171,7 +171,7 @@ class Attempt(Struct, frozen=True, kw_only=True):
         return max(0.0, until - self.begin.begun_at)
 
 
-class Records(Struct, frozen=True, kw_only=True):
+class Recorded(Struct, frozen=True, kw_only=True):
     """What a run's folder shows of it; of an attempt a listing reads the end or else the begin."""
 
     task: Task | None = None
@@ -180,7 +180,7 @@ class Records(Struct, frozen=True, kw_only=True):
     attempts: list[Attempt] = field(default_factory=list)
 
 
-class Kept(Records, frozen=True, kw_only=True):
+class Listed(Recorded, frozen=True, kw_only=True):
     """What a listing has read of a run that is over: its records, and its log's last step and loss.
 
     ``run_id``: whose they are, which another folder may have a copy of; ``stamp``: its attempts'
@@ -207,7 +207,7 @@ class Seen(Struct, frozen=True, kw_only=True):
     reason: str
     attempts: int
     by_record: bool = False
-    kept: Kept | None = None
+    kept: Listed | None = None
 
 
 class TaskEnd(Struct, frozen=True, kw_only=True):
@@ -231,7 +231,7 @@ class SweepSeen(Struct, frozen=True, kw_only=True):
     ended_at: float | None = None
 
 
-class History(Records, frozen=True, kw_only=True):
+class History(Recorded, frozen=True, kw_only=True):
     """All records of a run in its folder."""
 
     run_id: str
@@ -485,7 +485,7 @@ def _is_folder(path: Path) -> bool:
     try:
         info = os.lstat(path)
         if stat.S_ISLNK(info.st_mode):
-            if who := stranger(info):
+            if who := other_owner(info):
                 files.remark(f"{path}: a link that belongs to {who}: it is passed over")
                 return False
             info = os.stat(path)  # noqa: PTH116 - of thousands of runs

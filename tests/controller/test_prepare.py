@@ -10,7 +10,7 @@ from msgspec import structs
 
 from hpcrun.controller.context import Context, load_context
 from hpcrun.controller.prepare import command_spec, load_spec, prepare
-from hpcrun.controller.run import here, share_cpus
+from hpcrun.controller.run import on_this_machine, share_cpus
 from hpcrun.errors import SpecError
 from hpcrun.runs.layout import RUN_ID
 from tests.plan.making import cluster, job
@@ -82,13 +82,13 @@ def test_here_there_is_no_partition_and_no_other_gpu(context: Context) -> None:
         "partition: gpu\npartitions: {gpu: {gpus_per_node: 2}}\ngpu_types: {a: {gres: x}}\n"
         "env: {A: b}\naccelerator: cuda"
     )
-    local = here(structs.replace(context, cluster=site))
+    local = on_this_machine(structs.replace(context, cluster=site))
     plan = prepare(local, job("command: [a]\nresources: {gpus_per_node: 4, gpu_type: h100}")).plan
     assert plan.cluster == "here" and "partition" not in dict(plan.directives)
     inside = structs.replace(
         context, cluster=site, environ={**context.environ, "SLURM_JOB_ID": "7"}
     )
-    assert here(inside) == inside
+    assert on_this_machine(inside) == inside
 
 
 def test_ranks_share_this_machines_cpus(context: Context) -> None:
