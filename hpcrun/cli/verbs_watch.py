@@ -24,7 +24,7 @@ from hpcrun.cli.options import (
 from hpcrun.cli.output import can_draw, emit_json, is_terminal, note, say, table
 from hpcrun.errors import InputError
 
-# For up to so many last lines only the end of a log is fetched.
+# For this many last lines, or fewer, only the end of a log is fetched.
 _END = 2000
 
 if TYPE_CHECKING:

@@ -74,8 +74,8 @@ class Context(Struct, frozen=True, kw_only=True):
     who asks Slurm waits no longer. Each of Slurm's commands runs inside ``waiting``, which may say
     so to a user who waits; ``bar`` shows how far long work is. ``connect`` makes the transport to
     the cluster, for transport() alone. ``brought``: the runs that a word has just brought from
-    there (``targets.refresh``). ``asked``: what the cluster's host has said of its variables and
-    files (``there.py``). ``secrets``: values of runs' secrets that were read, and are hidden on
+    there (``targets.refresh``). ``asked``: what the cluster's host has answered about its variables
+    and files (``there.py``). ``secrets``: values of runs' secrets that were read, and are hidden on
     every way out.
     """
 

@@ -31,7 +31,7 @@ INDEX = ".job-ids"
 _WORTH = 64
 # Tasks that one word may name; MaxArraySize is at most 4,000,001 (slurm.conf(5)).
 _MAX_TASKS = 100_000
-# Of the newest so many runs the attempts' records are read for a job that no run was submitted as.
+# For a job that no run was submitted as: the attempts' records of this many newest runs are read.
 _LOOKED_AT = 1000
 # As squeue shows what waits, 7_[3-5,9%2], with the number that may run at once; or as 7_3-5.
 _TASKS = re.compile(r"([0-9]+)_\[([0-9,-]+)(?:%[0-9]+)?\]|([0-9]+)_([0-9]+(?:[,-][0-9,-]*))")
@@ -291,7 +291,7 @@ def find(
 
 
 def _find_folder(path: Path) -> RunFolder | SweepFolder | None:
-    """Find a run or a sweep by its folder: it may be another user's, and then that is said."""
+    """Find a run or a sweep by its folder: it may be another user's, and then that is noted."""
     sweep_id = layout.sweep_id_of(path.name)
     if not RUN_ID.fullmatch(sweep_id or path.name) or not path.is_dir():
         return None

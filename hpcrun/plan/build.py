@@ -184,7 +184,7 @@ def _values(job: Job) -> dict[str, str]:
 
 
 def _checkpoint_dir(job: Job) -> str:
-    """Return where the run saves: below its own folder, unless it is told otherwise."""
+    """Return where the run saves: below its own folder, unless the job says where."""
     given = job.spec.checkpoint.dir or "checkpoints"
     return posixpath.normpath(posixpath.join(job.place.run_dir, given))
 

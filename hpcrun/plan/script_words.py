@@ -12,7 +12,7 @@ from hpcrun.plan.script_facts import ScriptFacts
 from hpcrun.plan.script_parsers import Option
 
 # How alike a word and an option are before the one is taken for the other's misspelling; and
-# before that is said where not all options are known.
+# before that is reported where not all options are known.
 _ALIKE = 0.7
 _VERY_ALIKE = 0.85
 _HELP = ("-h", "--help")

@@ -1,4 +1,4 @@
-"""What a run goes on after, and how its script is told to save and to resume."""
+"""What a run goes on after, and how its script is asked to save and to resume."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _check_spare(job: Job, spare: int, when: Sequence[EndCause]) -> None:
 
 
 def _resume(job: Job) -> list[str]:
-    """Return the words by which the script is told where to go on from."""
+    """Return the words that name the checkpoint to the script."""
     text = job.spec.checkpoint.resume
     try:
         words = shlex.split(text)

@@ -25,7 +25,7 @@ from hpcrun.structs import decodable
 
 T = TypeVar("T")
 # Slurm's number of a job, and of a task; "" where an attempt is not Slurm's. It becomes a word of
-# command lines, those of Slurm and those that the user is told to type.
+# command lines, those of Slurm and those that messages ask the user to type.
 JobId = Annotated[str, msgspec.Meta(pattern=r"\A([0-9]+([_+][0-9]+)?)?\Z")]
 
 

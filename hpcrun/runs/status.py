@@ -115,7 +115,7 @@ class Cost(Struct, frozen=True, kw_only=True):
 
 
 def cost_of(attempts: Sequence[Attempt], devices: int, now: float | None) -> Cost | None:
-    """Add up what attempts have cost on so many GPUs (or nodes); ``now`` is None after the end.
+    """Add up what attempts have cost on that many GPUs (or nodes); ``now`` is None after the end.
 
     An attempt's steps are taken to have lasted equally long. One that shows no step has only
     started, where another shows some: there are logs without numbers of steps.

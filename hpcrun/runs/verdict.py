@@ -199,7 +199,7 @@ def _by_slurm(history: History, source: str, state: str, reason: str = "") -> Ve
     end, notes = history.end, []
     final = source == "seen" or is_final(state)
     if final and end is not None and end.why in STATES and state in ("COMPLETED", "FAILED"):
-        # Slurm shows how the batch script ended, which was told to.
+        # Slurm shows how the batch script ended, which was asked to end.
         state = STATES[end.why]
     elif state == "PREEMPTED" and end is not None and (end.why, end.exit_code) == ("done", 0):
         # From 24.05 to 25.11 it says so of the attempt after the one that was preempted, too.

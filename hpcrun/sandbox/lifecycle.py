@@ -444,8 +444,8 @@ def start(
             what = "does not come up" if code == "-1" else f"ended with code {code}"
             raise HpcrunError(f"{name} {what}{log_tail(layout, name)}")
     if len(report) < len(commands):
-        said = stderr.decode(errors="replace").strip()
-        raise HpcrunError(f"the sandbox's keeper ended early: {said or 'it printed nothing'}")
+        printed = stderr.decode(errors="replace").strip()
+        raise HpcrunError(f"the sandbox's keeper ended early: {printed or 'it printed nothing'}")
 
 
 def node_states(sinfo: str, environ: Mapping[str, str]) -> dict[str, str]:

@@ -211,8 +211,8 @@ ROOTS: dict[bytes, tuple[bytes, ...]] = {
 }
 OPTION = b" --"
 
-# By so many bytes from a name on it is judged whether a secret follows, however long that is: where
-# names follow names without a blank, all of the line would be read for each of them.
+# By this many bytes from a name on it is judged whether a secret follows, however long that is:
+# where names follow names without a blank, all of the line would be read for each of them.
 _JUDGED = 512
 
 # What stands between a name and its value, as in os.environ["NAME"] = "value" too; then what begins

@@ -244,7 +244,7 @@ class Survive(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Checkpoint(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where your script saves, and how it is told to go on from there."""
+    """Where your script saves, and how it learns where to go on."""
 
     dir: Annotated[
         Filled | None,

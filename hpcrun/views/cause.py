@@ -36,7 +36,7 @@ def end_words(diagnosis: Diagnosis | None) -> str:
     """Say it behind the state of a job that has ended; "" where nothing is known."""
     cause = diagnosis.cause if diagnosis is not None else None
     if cause is not None and cause.id == "silent" and cause.rank is not None:
-        return ", and its log does not say why"  # who, and with which code, was said
+        return ", and its log does not say why"  # who, and with which code, stands there already
     return f": {printable(cause.title)}" if cause is not None else ""
 
 
@@ -52,12 +52,12 @@ def why_lines(source: str, diagnosis: Diagnosis, state: str, look: Look) -> list
     head = f"{source}: {state}" if state else source
     cause = diagnosis.cause
     if cause is None:
-        said = "no failure is to be seen"
+        text = "no failure is to be seen"
         if diagnosis.verdict is not None:
-            said = "it failed, and neither its logs nor Slurm say why"
+            text = "it failed, and neither its logs nor Slurm say why"
         elif state == "COMPLETED":
-            said = "it ended well"
-        return [f"{printable(head)}: {said}"]
+            text = "it ended well"
+        return [f"{printable(head)}: {text}"]
     lines = [f"{printable(head)}: {paint(sentence(cause), BOLD, look)}"]
     if evidence := _evidence(cause):
         lines.append(f"  {evidence}")
