@@ -300,10 +300,14 @@ class JobLogs:
         """Follow until all is over: new lines, and statuses that changed; final ones come last.
 
         While Slurm is out of reach the state is UNKNOWN and the following goes on. A text says what
-        a run waits for whose program has printed nothing yet.
+        a run waits for whose program has printed nothing yet, or that the way to it was lost.
         """
+        lost = ""
         while True:
             snapshot = self.monitor.poll()
+            before, lost = lost, self.monitor.lost
+            if bool(lost) != bool(before):
+                yield f"{lost}: connecting again" if lost else "connected again"
             if with_lines:
                 yield from self._new_events(is_last=snapshot.is_over)
             yield from snapshot.changed

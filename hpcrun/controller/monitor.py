@@ -40,8 +40,9 @@ AFTER_CHANGE = (2.0, 4.0, 8.0, 15.0)
 # request to the file server.
 FILES_EVERY = 0.5
 RUNS_A_SECOND = 100
-# What runs have written on a cluster that is another machine is fetched as often as they are looked
-# at, but such trips take a share of the time: the pause is TRIP_PAUSE times as long as the trip.
+# What runs have written on a cluster that is another machine comes by itself; of many runs it is
+# fetched as often as they are looked at, but such trips take a share of the time: the pause is
+# TRIP_PAUSE times as long as the trip.
 TRIP_PAUSE = 20
 # Slurm may call a run over before its last files arrive from the nodes; a job that was killed
 # outright has none, so the wait is short. In seconds.
@@ -65,6 +66,7 @@ class Pace:
         """The first question is due at once; the pauses grow to ``calmest`` without news."""
         self.next = 0.0
         self.next_trip = 0.0
+        self.lost = ""  # why what runs write does not come, while that is so
         self._calm, self._calmest = CALM, calmest
         self._pauses: Iterator[float] = iter(())
         self._asked: deque[float] = deque(maxlen=FREE)
@@ -101,10 +103,19 @@ class Pace:
         return self._asked[-1] if self._asked else 0.0
 
     def refresh(self, context: Context, runs: Sequence[RunFolder]) -> None:
-        """Bring what runs have written, if it is time; where the cluster is here that is free."""
+        """Bring what runs have written, if it is time; where the cluster is here that is free.
+
+        Raises OutOfReach where it is no help to try again.
+        """
         begun = time.monotonic()
         if begun >= self.next_trip:
-            refresh(context, runs)
+            try:
+                refresh(context, runs, follow=True)
+                self.lost = ""
+            except OutOfReach as error:
+                self.lost = error.message
+                if error.is_final:
+                    raise
             now = time.monotonic()
             self.next_trip = now + TRIP_PAUSE * (now - begun)
 
@@ -187,6 +198,11 @@ class Monitor:
     def is_over(self) -> bool:
         """Whether all is over, and every end was reported."""
         return self._is_known_over() and all(map(self._is_reported, self._known))
+
+    @property
+    def lost(self) -> str:
+        """Why what runs write does not come, while that is so."""
+        return self._pace.lost
 
     @property
     def until_asked(self) -> float:

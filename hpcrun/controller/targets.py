@@ -124,10 +124,12 @@ def refresh(
     *,
     by_word: bool = False,
     whole: bool = False,
+    follow: bool = False,
 ) -> None:
     """Bring what the jobs of runs have written, in one trip, where the cluster is another machine.
 
-    What is found ``by_word`` is not brought again when its status is asked for first.
+    What is found ``by_word`` is not brought again when its status is asked for first. Raises
+    OutOfReach to who is to ``follow`` them; else Slurm is silent too, and that is reported.
     """
 
     def stale() -> Iterator[Path]:
@@ -142,8 +144,11 @@ def refresh(
                 else:
                     context.brought.discard(run.path)
 
-    with contextlib.suppress(OutOfReach):  # then Slurm is silent too, and that is reported
-        context.transport().refresh(stale(), whole=whole)
+    try:
+        context.transport().refresh(stale(), whole=whole, follow=follow)
+    except OutOfReach:
+        if follow:
+            raise
 
 
 def bring_names(context: Context, runs: Sequence[RunFolder] = ()) -> str:

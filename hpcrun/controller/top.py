@@ -148,7 +148,7 @@ class Top(Watched):
         if now >= self.next_look and not is_busy:
             self.next_look = now + FILES_EVERY
             runs = [each.known.run for each in self._shown.values() if each.known.run is not None]
-            self._trip = _begin(pace.refresh, context, runs) if runs else None
+            self._trip = _begin(self._fetch, context, pace, runs) if runs else None
         answer, self._answer = self._answer, None
         if answer is None:  # what was known holds
             return None
@@ -158,6 +158,13 @@ class Top(Watched):
             return None
         self._answered_at, self.out_of_reach = time.monotonic(), ""
         return answer
+
+    def _fetch(self, context: Context, pace: Pace, runs: Sequence[RunFolder]) -> None:
+        """Fetch what runs write."""
+        try:
+            pace.refresh(context, runs)
+        except HpcrunError as error:
+            self._answer = error
 
     def _find(self, transport: Transport, trip: threading.Thread | None) -> None:
         """Ask for the jobs, and where the output goes of those of which that is not known.

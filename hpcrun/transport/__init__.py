@@ -53,13 +53,17 @@ class Transport(Protocol):
         where the cluster is here.
         """
 
-    def refresh(self, run_dirs: Iterable[Path], *, whole: bool = False) -> None:
+    def refresh(
+        self, run_dirs: Iterable[Path], *, whole: bool = False, follow: bool = False
+    ) -> None:
         """Bring what is new of some runs' folders: records, and logs as far as they have grown.
 
         Of a long log that is new here the end may be all that comes, unless it is to be ``whole``.
         The folder of the runs itself stands for their names. No trip where there are none; what
         lies elsewhere than the runs is left alone. Where the cluster is here the folders are not
-        even listed. Raises OutOfReach.
+        even listed. Who is to ``follow`` the runs does not wait: what is new comes by itself from
+        now on, as long as this is called again and again. Raises OutOfReach; of runs that are
+        followed once after each time that they were out of reach.
         """
 
     def deliver(

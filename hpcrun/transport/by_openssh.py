@@ -9,6 +9,7 @@ import socket
 import stat
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -42,6 +43,7 @@ class OpensshConnection:
         self._control: Path | None = None
         self._is_open = False
         self._refusal: OutOfReach | None = None
+        self._lock = threading.Lock()  # several threads run scripts
 
     def run(
         self,
@@ -87,6 +89,10 @@ class OpensshConnection:
 
     def open(self) -> None:
         """Open the connection where there is none: ssh asks what is to be asked."""
+        with self._lock:
+            self._open()
+
+    def _open(self) -> None:
         if self._is_open or self._ask_master("check"):
             self._is_open = True
             return

@@ -88,16 +88,18 @@ exec {" ".join(map(quote, argv))}
 
 # The request: for each run asked for a line "R NAME", for each file that is known "K NAME/FILE WHAT
 # IS KNOWN": of a log inode, first and last byte, of another file size and time. "N" asks for the
-# names of all runs, and for the first records of those that no "H NAME" lists.
+# names of all runs, and for the first records of those that no "H NAME" lists. ``pause``: after so
+# many seconds it is looked again, until the connection ends.
 #
-# The answer, compressed where there is gzip (its first byte says so), is lines and bytes: "D NAME"
-# a run that is there, "F SIZE" and as many bytes of a tar, "L NAME/FILE INODE FROM TO SECONDS" and
-# the log's bytes; "." ends it. Records are read before logs: whoever sees that a job has ended sees
-# all that it wrote.
+# The answer to each look, compressed where that is worth a process (its first byte says so), is
+# lines and bytes: "D NAME" a run that is there, "F SIZE" and as many bytes of a tar, "L NAME/FILE
+# INODE FROM TO SECONDS" and the log's bytes, "B" instead of "L" where the file begins anew here;
+# "." ends it. Records are looked at before logs: whoever sees that a job has ended sees all that it
+# wrote.
 REFRESH = r"""
 cd -- "$RUNS" 2>/dev/null || { printf '=.\n'; exit 0; }
 LC_ALL=C; shopt -s nullglob
-declare -A known here; runs=() listed=
+declare -A known here; runs=() names=() listed=
 for line in "${request[@]}"; do
   IFS=' ' read -r kind name what <<<"$line"
   case $kind in
@@ -107,58 +109,86 @@ for line in "${request[@]}"; do
     N) listed=1 ;;
   esac
 done
-pack() { if type -P gzip >/dev/null; then printf Z; gzip -1 -c; else printf '='; cat; fi; }
-{
-  files=()
+exec {never}<> <(:)
+
+look() {  # set wanted, logs, and the amount of both
+  local at run name mode inode size seconds was start offset from kind
+  records=() files=() wanted=() bytes=1024 logs=() amount=0
   if [[ $listed ]]; then
     for name in [0-9]*-*; do
       [[ -d $name && ! -L $name ]] || continue
-      printf 'D %s\n' "$name"
-      [[ ${here[$name]-} ]] || files+=("$name"/{submitted,task,sweep}.json)
+      names+=("$name")
+      [[ ${here[$name]-} ]] || records+=("$name"/{submitted,task,sweep}.json)
     done
   fi
   for run in "${runs[@]}"; do
-    files+=("$run"/*.{json,yaml,sh,sbatch} "$run"/attempts/*/* "$run"/attempts/*/*/*)
-    files+=("$run"/successors/* "$run"/logs/* "$run"/logs/*/*)
+    records+=("$run"/*.{json,yaml,sh,sbatch} "$run"/attempts/*/* "$run"/attempts/*/*/*)
+    records+=("$run"/successors/*)
+    files+=("$run"/logs/* "$run"/logs/*/*)
   done
-  wanted=() bytes=1024 logs=()
+  if [[ $pause ]]; then
+    # On NFS what others write is seen when the file is opened.
+    for name in "${files[@]}"; do if [[ -f $name ]]; then : <"$name"; fi; done
+  fi 2>/dev/null
+  files=("${records[@]}" "${files[@]}")
   for ((at = 0; at < ${#files[@]}; at += 2000)); do
     while IFS=' ' read -r mode inode size seconds name; do
       [[ $mode == 8??? ]] || continue
       case $name in
-        */logs/*) logs+=("$name") ;;
         */secrets.env) ;;
+        */logs/*)
+          was=${known[$name]-} kind=B start=0
+          from=$((whole || size <= tail ? 0 : size - tail))
+          if [[ ${was%% *} == "$inode" && ${was##* } -le $size ]]; then
+            was=${was#* } offset=${was##* } start=${was%% *}
+            if ((whole && start > 0)); then
+              kind=L from=0
+            elif ((whole || size - offset <= most)); then
+              ((offset < size)) || continue
+              kind=L from=$((offset - start > overlap ? offset - overlap : start))
+            fi
+          fi
+          [[ $kind == L && $from -ge $start ]] || start=$from
+          known[$name]="$inode $start $size"
+          logs+=("$kind $inode $from $size $seconds $name"); amount=$((amount + size - from)) ;;
         *)
           [[ ${known[$name]-} != "$size $seconds" && $size -le $largest ]] || continue
           [[ ${#name} -lt 100 ]] || continue
+          known[$name]="$size $seconds"
           wanted+=("$name"); bytes=$((bytes + 512 + (size + 511) / 512 * 512)) ;;
       esac
     done < <(stat -c '%f %i %s %Y %n' -- "${files[@]:at:2000}" 2>/dev/null)
   done
-  printf 'F %s\n' "$bytes"
-  { printf '%s\n' "${wanted[@]}" | tar --format=ustar -b 1 --no-recursion -cf - -T - 2>/dev/null
-    head -c "$bytes" /dev/zero; } | head -c "$bytes"
-  for ((at = 0; at < ${#logs[@]}; at += 2000)); do
-    while IFS=' ' read -r mode inode size seconds name; do
-      IFS=' ' read -r was start offset <<<"${known[$name]-}"
-      first=$((size > tail ? size - tail : 0))
-      if [[ $was != "$inode" || $size -lt ${offset:-0} ]]; then
-        from=$((whole ? 0 : first)) offset=
-      else
-        from=$offset
-        ((whole && start > 0)) && from=0
-        ((!whole && size - offset > most)) && from=$first
-      fi
-      [[ $from -lt $size || ! $offset ]] || continue
-      printf 'L %s %s %s %s %s\n' "$name" "$inode" "$from" "$size" "$seconds"
-      length=$((size - from))
-      ((length)) || continue
-      { tail -c +$((from + 1)) -- "$name"; head -c "$length" /dev/zero; } 2>/dev/null |
-        head -c "$length"
-    done < <(stat -c '%f %i %s %Y %n' -- "${logs[@]:at:2000}" 2>/dev/null)
+}
+send() {
+  local kind inode from size seconds name length
+  ((${#names[@]} == 0)) || printf 'D %s\n' "${names[@]}"
+  if ((${#wanted[@]})); then
+    printf 'F %s\n' "$bytes"
+    { printf '%s\n' "${wanted[@]}" | tar --format=ustar -b 1 --no-recursion -cf - -T - 2>/dev/null
+      head -c "$bytes" /dev/zero; } | head -c "$bytes"
+  fi
+  for each in "${logs[@]}"; do
+    IFS=' ' read -r kind inode from size seconds name <<<"$each"
+    printf '%s %s %s %s %s %s\n' "$kind" "$name" "$inode" "$from" "$size" "$seconds"
+    length=$((size - from))
+    ((length)) || continue
+    { tail -c +$((from + 1)) -- "$name"; head -c "$length" /dev/zero; } 2>/dev/null |
+      head -c "$length"
   done
   printf '.\n'
-} | pack
+}
+for ((;;)); do
+  look
+  if ((amount + bytes + 32 * ${#names[@]} > 8192)) && type -P gzip >/dev/null; then
+    printf Z; send | gzip -1 -c
+  else
+    printf '='; send
+  fi
+  [[ $pause ]] || exit 0
+  listed='' names=()
+  read -r -t "$pause" -u "$never"
+done
 """
 
 # A stream of files is unpacked under a name of its own and takes its place by a rename; so the same

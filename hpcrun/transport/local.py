@@ -111,7 +111,9 @@ class LocalTransport:
                     fix=f"if you trust it: export SLURM_CONF={conf}",
                 )
 
-    def refresh(self, run_dirs: Iterable[Path], *, whole: bool = False) -> None:
+    def refresh(
+        self, run_dirs: Iterable[Path], *, whole: bool = False, follow: bool = False
+    ) -> None:
         """Do nothing: the folders are the cluster's own."""
 
     def deliver(

@@ -16,11 +16,11 @@ import stat
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-from hpcrun.errors import InputError, OutOfReach
+from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.files import LONGEST, replacing
 from hpcrun.transport import far
 
@@ -28,6 +28,8 @@ from hpcrun.transport import far
 TAIL = 1 << 19
 # What a log has grown by since it was looked at comes, up to so many bytes; else its end.
 GAP = 1 << 24
+# So many bytes of a log that are here come again with what is new.
+OVERLAP = 64
 # Code that is sent, in bytes: more is data.
 MOST_CODE = 200 * 10**6
 _NAME = re.compile(r"(?!\.)[A-Za-z0-9._+-]{1,120}")
@@ -45,13 +47,34 @@ class Mirror:
 
     # ---- asking for what is new
 
-    def request(self, runs: Sequence[str], *, names: bool) -> list[str]:
-        """Write the lines that ask for what is new of runs, and for the ``names`` of all."""
+    def script(
+        self,
+        runs_dir: str,
+        runs: Iterable[str],
+        *,
+        names: bool = False,
+        whole: bool = False,
+        pause: str = "",
+    ) -> str:
+        """Write what asks there for what is new of runs, and for the ``names`` of all.
+
+        With a ``pause`` it is asked again and again.
+        """
+        script = far.begin(runs_dir, request=self._request(runs, names=names))
+        numbers = f"tail={TAIL} most={GAP} whole={int(whole)} overlap={OVERLAP}"
+        numbers += f" largest={LONGEST} pause={pause}"
+        return f"{script}{numbers}\n{far.REFRESH}"
+
+    def is_whole(self, runs: Iterable[str]) -> bool:
+        """Return whether no log of runs lacks its begin here."""
+        return not any(start for run in runs for _, start in self.index(run).values())
+
+    def _request(self, runs: Iterable[str], *, names: bool) -> list[str]:
         lines = [f"R {run}" for run in runs]
         if names:
             lines += ["N", *(f"H {name}" for name in self._there())]
         for run in runs:
-            logs = self._index(run)
+            logs = self.index(run)
             for name, size, mtime in self._files(run):
                 if "/logs/" not in f"/{name}":
                     lines.append(f"K {run}/{name} {size} {mtime}")
@@ -76,7 +99,8 @@ class Mirror:
                     if stat.S_ISREG(info.st_mode):
                         yield str(inner / name), info.st_size, int(info.st_mtime)
 
-    def _index(self, run: str) -> dict[str, tuple[int, int]]:
+    def index(self, run: str) -> dict[str, tuple[int, int]]:
+        """Return a run's logs as they were there: inode, and the first byte that is here."""
         with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
             text = (self.folder / run / _INDEX).read_text()
             return {str(k): (int(i), int(start)) for k, (i, start) in json.loads(text).items()}
@@ -84,7 +108,7 @@ class Mirror:
 
     # ---- taking what comes
 
-    def receiver(self, runs: Sequence[str], *, names: bool, host: str) -> Receiver:
+    def receiver(self, runs: Iterable[str], *, host: str, names: bool = False) -> Receiver:
         """Return what takes the answer to a request."""
         return Receiver(self, runs, names=names, host=host)
 
@@ -116,30 +140,39 @@ class Mirror:
         os.utime(path, (mtime, mtime))
 
     def open_log(
-        self, name: str, inode: int, start: int, end: int, index: dict[str, tuple[int, int]]
+        self, name: str, inode: int, start: int, index: dict[str, tuple[int, int]], *, new: bool
     ) -> int:
-        """Open a log that is written from an offset on; another file takes the place of an old."""
-        path, inner = self.place(name), name.partition("/")[2]
-        was = index.get(inner)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        is_same = was is not None and was[0] == inode and path.is_file() and not path.is_symlink()
-        size = path.stat().st_size if is_same else 0
-        if end < size:  # it was truncated
-            is_same = False
-        if not is_same:
-            with contextlib.suppress(FileNotFoundError):
-                path.unlink()
+        """Open a log that is written from an offset on. Raises Damaged.
+
+        A ``new`` one takes the place of an old, unless another hpcrun has just put it there:
+        who reads it would read it again.
+        """
+        path, (run, _, inner) = self.place(name), name.partition("/")
+        if new and index.get(inner, (0, 0))[0] != inode:
+            index |= self.index(run)
+            new = index.get(inner, (0, 0))[0] != inode
+        if new:
+            path.unlink(missing_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         handle = os.open(path, flags, 0o600)
-        first = start
-        if is_same and was is not None and was[1] <= start <= size:
-            first = was[1]  # it is continued
-        elif is_same and start > size:
-            os.ftruncate(handle, 0)  # what lay before is a hole now
-        index[inner] = (inode, first)
-        if os.fstat(handle).st_size < start:
-            os.ftruncate(handle, start)
+        if new:
+            os.ftruncate(handle, start)  # what lay before is a hole
+            index[inner] = (inode, start)
+            self.keep_index(run, index)
+        elif inner not in index or os.fstat(handle).st_size < start:
+            os.close(handle)
+            raise Damaged(f"{path} has changed here")
         os.lseek(handle, start, os.SEEK_SET)
         return handle
+
+    def not_written(self, error: OSError) -> HpcrunError:
+        """Say that what came cannot be kept."""
+        where = error.filename or self.folder
+        return HpcrunError(
+            f"{where}: {error.strerror or error}: what the cluster's runs write is kept there",
+            fix=f"make room, or remove {self.folder}, which is fetched again; XDG_STATE_HOME names "
+            "another place",
+        )
 
     def keep_index(self, run: str, logs: Mapping[str, tuple[int, int]]) -> None:
         """Remember a run's logs as they are there."""
@@ -170,80 +203,99 @@ class Mirror:
         return self.folder.parent / "code-there.json"
 
 
-class Receiver:
-    """Takes an answer, piece by piece, as it comes."""
+class Damaged(OutOfReach):
+    """What came does not go on from what lies here any more: it is to be asked for again."""
 
-    def __init__(self, mirror: Mirror, runs: Sequence[str], *, names: bool, host: str) -> None:
+
+class Receiver:
+    """Takes answers, piece by piece, as they come; ``rounds`` are those that came whole."""
+
+    def __init__(self, mirror: Mirror, runs: Iterable[str], *, names: bool, host: str) -> None:
         self.mirror, self.host, self.runs, self.names = mirror, host, set(runs), names
         self.listed: set[str] = set()
-        self.is_whole = False
-        self._inflate: Callable[[bytes], bytes] | None = None
+        self.rounds = 0
+        self._inflate: Any = None  # of an answer that is compressed
         self._held = bytearray()
-        self._indexes = {run: mirror._index(run) for run in runs}
-        self._parser = self._parse()
-        self._wants = next(self._parser)
+        self._indexes = {run: mirror.index(run) for run in self.runs}
+        self._parser: Generator[int, bytes, None] | None = None
+        self._wants = -1
 
     def take(self, data: bytes) -> None:
         """Take a piece. Raises OutOfReach for what no such answer has."""
-        if self._inflate is None and data:
-            plain: Callable[[bytes], bytes] = bytes
-            self._inflate = zlib.decompressobj(31).decompress if data[:1] == b"Z" else plain
-            data = data[1:]
-        if self._inflate is None:
-            return
         try:
-            for start in range(0, len(data), 1 << 14):  # what unfolds is bounded, too
-                self._held += self._inflate(data[start : start + (1 << 14)])
-                self._feed()
+            while data:
+                if self._parser is None:
+                    if data[:1] not in (b"Z", b"="):
+                        raise self._bad(repr(data[:20]))
+                    self._inflate = zlib.decompressobj(31) if data[:1] == b"Z" else None
+                    self._parser = self._parse()
+                    self._wants, data = next(self._parser), data[1:]
+                # What unfolds is bounded, too.
+                piece, data = data[: 1 << 14], data[1 << 14 :]
+                if self._inflate is not None:
+                    plain = self._inflate.decompress(piece)
+                    is_over = self._feed(plain) and self._inflate.eof
+                    data = self._inflate.unused_data + data
+                    if self._inflate.eof and (not is_over or self._held):
+                        raise self._bad("more or less than was announced")
+                else:
+                    is_over = self._feed(piece)
+                    if is_over:
+                        data, self._held = bytes(self._held) + data, bytearray()
+                if is_over:
+                    self._parser = None
+                    self.rounds += 1
         except (zlib.error, ValueError, tarfile.TarError) as error:
             raise self._bad(str(error)) from error
 
-    def _feed(self) -> None:
-        while not self.is_whole:
+    def _feed(self, data: bytes) -> bool:
+        """Let the parser have what it wants; return whether the answer is over."""
+        assert self._parser is not None
+        self._held += data
+        while self._wants:
             if self._wants < 0:
                 end = self._held.find(b"\n")
                 if end < 0:
                     if len(self._held) > 4096:
                         raise self._bad("a line without end")
-                    return
+                    return False
                 piece = bytes(self._held[:end])
                 del self._held[: end + 1]
             else:
                 if not self._held:
-                    return
+                    return False
                 piece = bytes(self._held[: self._wants])
                 del self._held[: self._wants]
-            try:
-                self._wants = self._parser.send(piece)
-            except StopIteration:
-                self.is_whole = True
+            self._wants = self._parser.send(piece)
+        return True
 
     def close(self) -> None:
         """Let go of a log that has not come whole, and remember what came."""
-        self._parser.close()
+        if self._parser is not None:
+            self._parser.close()
         for run, logs in self._indexes.items():
             if (self.mirror.folder / run).is_dir():
                 self.mirror.keep_index(run, logs)
-        if self.is_whole and self.names:
+        if self.rounds and self.names:
             self.mirror.keep_names(self.listed)
 
     def _bad(self, what: str) -> OutOfReach:
         return OutOfReach(f"{self.host}: an answer that makes no sense: {ascii(what)[:80]}")
 
     def _parse(self) -> Generator[int, bytes, None]:
-        """Say how many bytes are wanted, -1 for a line; fewer of them may come."""
+        """Say how many bytes are wanted, -1 for a line, 0: it is over; fewer of them may come."""
         while True:
             kind, _, rest = (yield -1).decode("ascii").partition(" ")
             if kind == ".":
-                return
+                yield 0
             if kind == "D":
                 if not self.names or not _RUN.fullmatch(rest) or len(self.listed) > 10**6:
                     raise self._bad(rest)
                 self.listed.add(rest)
             elif kind == "F":
                 yield from self._files(int(rest))
-            elif kind == "L":
-                yield from self._log(rest)
+            elif kind in ("L", "B"):
+                yield from self._log(rest, new=kind == "B")
             else:
                 raise self._bad(kind)
 
@@ -280,20 +332,30 @@ class Receiver:
         is_plain = bool(parts) and len(parts) <= 5 and all(map(_NAME.fullmatch, parts))
         return is_asked and is_plain and parts[0] not in ("code", "cache")
 
-    def _log(self, line: str) -> Generator[int, bytes, None]:
+    def _log(self, line: str, *, new: bool) -> Generator[int, bytes, None]:
         name, *numbers = line.rsplit(" ", 4)
         inode, start, end, seconds = map(int, numbers)
         run, _, inner = name.partition("/")
-        if not self._is_mine(name) or not inner.startswith("logs/") or not 0 <= start <= end:
+        is_log = self._is_mine(name) and run in self.runs and inner.startswith("logs/")
+        if not is_log or not 0 <= start <= end < 1 << 62:
             raise self._bad(name)
-        handle = self.mirror.open_log(name, inode, start, end, self._indexes[run])
+        index = self._indexes[run]
+        handle = self.mirror.open_log(name, inode, start, index, new=new)
         try:
+            # The last bytes that are here come again: if they differ, it is another file's.
+            is_hole = start < index[inner][1]
+            known = b"" if new or is_hole else os.pread(handle, OVERLAP, start)
             left = end - start
             while left:
                 piece = yield min(left, 1 << 16)
+                if piece[: len(known)] != known[: len(piece)]:
+                    del index[inner]
+                    raise Damaged(f"{name} goes on from other bytes than those here")
                 os.write(handle, piece)
+                known = known[len(piece) :]
                 left -= len(piece)
-            os.ftruncate(handle, end)
+            if is_hole:  # it is filled now
+                index[inner] = (inode, start)
         finally:
             os.close(handle)
             with contextlib.suppress(OSError):

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.errors import HpcrunError, OutOfReach
-from hpcrun.files import LONGEST
 from hpcrun.transport import TRASH, Connect, Result, far
 from hpcrun.transport.connection import Connection, Prompts, Reply, SshSettings, open_connection
-from hpcrun.transport.mirror import GAP, TAIL, Mirror, Stream, check_size, code_files, nearest
+from hpcrun.transport.feed import MOST_RUNS, Feed
+from hpcrun.transport.mirror import Damaged, Mirror, Stream, check_size, code_files, nearest
 
 # A broken trip is made again after these pauses, in seconds.
 PAUSES = (0.5, 2.0, 5.0)
@@ -42,6 +42,7 @@ class SshTransport:
         mirror: Path,
         runs_dir: str,
         settings: SshSettings | None = None,
+        feed: Feed | None = None,
         deadline: float | None = None,
         waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
@@ -49,6 +50,7 @@ class SshTransport:
         self.connection = connection
         self.mirror = Mirror(mirror)
         self.runs_dir = runs_dir
+        self.feed = feed or Feed(connection, self.mirror, runs_dir)
         self.settings = settings or SshSettings(host=connection.host)
         self.deadline = deadline
         self.waiting = waiting
@@ -116,20 +118,35 @@ class SshTransport:
 
     # ---- what comes
 
-    def refresh(self, run_dirs: Iterable[Path], *, whole: bool = False) -> None:
+    def refresh(
+        self, run_dirs: Iterable[Path], *, whole: bool = False, follow: bool = False
+    ) -> None:
         """Bring what is new; see Transport."""
         own = [path for path in run_dirs if path.is_relative_to(self.mirror.folder)]
         runs = [path.name for path in own if path != self.mirror.folder]
         names = len(runs) < len(own)
         if not own:
             return
-        request = self.mirror.request(runs, names=names)
-        script = far.begin(self.runs_dir, request=request)
-        script += f"tail={TAIL} most={GAP} whole={int(whole)} largest={LONGEST}\n{far.REFRESH}"
+        if follow and not names and len(runs) <= MOST_RUNS:
+            self.feed.follow(runs)
+            return
+        if whole:
+            self.feed.stop()
+        elif not names and self.feed.settle(runs, timeout=60):
+            return
+        try:
+            self._bring(runs, names=names, whole=whole)
+        except Damaged:
+            self._bring(runs, names=names, whole=whole)
+        except OSError as error:
+            raise self.mirror.not_written(error) from error
+
+    def _bring(self, runs: Sequence[str], *, names: bool, whole: bool) -> None:
+        script = self.mirror.script(self.runs_dir, runs, names=names, whole=whole)
         receiver = self.mirror.receiver(runs, names=names, host=self.connection.host)
         try:
             self._trip("refresh", script, timeout=60, on_output=receiver.take)
-            if not receiver.is_whole:
+            if not receiver.rounds:
                 raise OutOfReach(f"{self.connection.host}: the answer ended too early")
         finally:
             receiver.close()
@@ -303,9 +320,11 @@ def far_connect(profile: Any, mirror: Path, ask: Prompts | None = None) -> Conne
     """Return what makes transports to a profile's host, by one connection for all of them."""
     settings = settings_of(profile)
     connection = open_connection(settings, ask or NOBODY)
+    feed = Feed(connection, Mirror(mirror), profile.runs_dir)
 
     def connect(env: Mapping[str, str], **options: Any) -> SshTransport:
         options |= {"mirror": mirror, "runs_dir": profile.runs_dir, "settings": settings}
+        options["feed"] = feed
         return SshTransport(env, connection=connection, **options)
 
     return connect

@@ -42,7 +42,9 @@ class FarTransport:
         """Return the command itself."""
         return list(argv), dict(env or {})
 
-    def refresh(self, run_dirs: Iterable[Path], *, whole: bool = False) -> None:
+    def refresh(
+        self, run_dirs: Iterable[Path], *, whole: bool = False, follow: bool = False
+    ) -> None:
         """Copy what the jobs have written."""
         named = [path for path in run_dirs if path.is_relative_to(self.mirror)]
         if named:

@@ -53,7 +53,9 @@ class ScriptedTransport:
         """Return the command itself."""
         return list(argv), dict(env or {})
 
-    def refresh(self, run_dirs: Iterable[Path], *, whole: bool = False) -> None:
+    def refresh(
+        self, run_dirs: Iterable[Path], *, whole: bool = False, follow: bool = False
+    ) -> None:
         """Remember of which folders what is new was asked for."""
         self.refreshed.append(list(run_dirs))
 

@@ -347,7 +347,7 @@ def test_no_file_leaves_the_mirror(tmp_path: Path) -> None:
         (f"{RUN}/\x1b[2J.json", tarfile.REGTYPE, b"1"),
         (f"{RUN}/attempts/0/begin.json", tarfile.REGTYPE, b"{}"),
     )
-    receiver = Mirror(runs).receiver([RUN], names=False, host="h")
+    receiver = Mirror(runs).receiver([RUN], host="h")
     receiver.take(b"=F %d\n%b.\n" % (len(tar), tar))
     receiver.close()
     names = {str(path.relative_to(runs / RUN)) for path in runs.rglob("*") if path.is_file()}

@@ -338,10 +338,10 @@ def test_a_watcher_fetches_what_a_run_writes_between_its_questions(
     cluster.begin()
     refresh = far.refresh
 
-    def take_a_trip(run_dirs: Sequence[Path], *, whole: bool = False) -> None:
+    def take_a_trip(run_dirs: Sequence[Path], **options: bool) -> None:
         nonlocal now
         now += trip
-        refresh(run_dirs, whole=whole)
+        refresh(run_dirs, **options)
 
     monkeypatch.setattr(far, "refresh", take_a_trip)
     monkeypatch.setattr(time, "monotonic", lambda: now)
