@@ -40,6 +40,7 @@ def json_schema(kind: Literal["job", "cluster"]) -> Schema:
         body["allOf"] = [
             *({"not": _has({a: _GIVEN, b: _GIVEN})} for a, b in combinations(rules.PROGRAMS, 2)),
             {"not": _has({"framework": {"const": "torch"}, "deepspeed": {"type": "object"}})},
+            {"not": _has({"framework": {"const": "deepspeed"}, "deepspeed": {"type": "null"}})},
             {
                 "if": _has({"extends": _GIVEN}),
                 "else": {"allOf": [_no_nulls(root), *_offload_rules()]},
