@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -151,8 +151,7 @@ def _show_values(sweep: Prepared) -> None:
 def submit_and_watch(
     context: Context,
     made: Prepared,
-    submit: Callable[[], str],
-    to_json: Callable[[str], dict[str, Any]],
+    again: Again | None = None,
     *,
     follow: bool,
     wait: bool,
@@ -160,17 +159,27 @@ def submit_and_watch(
 ) -> int:
     """Submit, print what was submitted and watch it to its end if that is asked for.
 
-    Returns 0, and 1 for what was watched and did not end well. Raises InputError.
+    ``again``: it is made of earlier runs. Returns 0, and 1 for what was watched and did not end
+    well. Raises InputError.
     """
     if follow and made.is_sweep:
         raise InputError(
             "--follow: a sweep has a log for each run", fix="--wait, or hpcrun logs -f of one run"
         )
-    job_id = submit()
+    if again is None:
+        from hpcrun.controller.submit import submit_job  # here: a dry run needs none
+
+        job_id = submit_job(context, made)
+    else:
+        from hpcrun.controller.resubmit import submit_again
+
+        job_id = submit_again(again)
     with done_anyway(f"submitted: job {job_id}"):
         if as_json:
-            emit_json(to_json(job_id))
+            emit_json(submission_json(made, job_id) if again is None else again_json(again, job_id))
         else:
+            if again is not None:
+                show_origin(again)
             show_submission(made, job_id)
     if not (follow or wait):
         return 0

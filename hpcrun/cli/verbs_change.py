@@ -179,9 +179,9 @@ def resubmit(
     {checkpoint_dir}, so a script that can resume does. Arguments after -- are appended to the
     script's.
     """
-    from hpcrun.cli.show_submission import again_json, show_files, show_origin, submit_and_watch
+    from hpcrun.cli.show_submission import show_files, show_origin, submit_and_watch
     from hpcrun.controller.checks.submission import Checks
-    from hpcrun.controller.resubmit import prepare_again, submit_again
+    from hpcrun.controller.resubmit import prepare_again
     from hpcrun.controller.targets import resolve
 
     where = context(cluster, debug=options["debug"])
@@ -202,22 +202,7 @@ def resubmit(
             show_origin(again)
         show_files(made, as_json=as_json)
         return 0
-
-    def submit() -> str:
-        job_id = submit_again(again)
-        if not as_json:
-            show_origin(again)
-        return job_id
-
-    return submit_and_watch(
-        again.context,
-        made,
-        submit,
-        lambda job_id: again_json(again, job_id),
-        follow=follow,
-        wait=wait,
-        as_json=as_json,
-    )
+    return submit_and_watch(again.context, made, again, follow=follow, wait=wait, as_json=as_json)
 
 
 # How many are listed before the question; how long sizes are measured, in seconds.

@@ -55,12 +55,7 @@ def submit(
     JOB is a name that `hpcrun jobs` lists, or a job file. Arguments after -- go to the script;
     without JOB they are the command to run: hpcrun submit -- hostname.
     """
-    from hpcrun.cli.show_submission import (
-        show_estimate,
-        show_files,
-        submission_json,
-        submit_and_watch,
-    )
+    from hpcrun.cli.show_submission import show_estimate, show_files, submit_and_watch
     from hpcrun.controller.checks.submission import Checks
     from hpcrun.controller.prepare import dependency_on, prepare_job
 
@@ -74,20 +69,12 @@ def submit(
     if dry_run and not test_only:
         show_files(made, as_json=as_json)
         return 0
-    from hpcrun.controller.submit import expected_start, submit_job  # here: a dry run needs none
-
     if test_only:
+        from hpcrun.controller.submit import expected_start  # here: a dry run needs none
+
         show_estimate(made.plan, expected_start(where, made.plan, made.files), as_json=as_json)
         return 0
-    return submit_and_watch(
-        where,
-        made,
-        lambda: submit_job(where, made),
-        lambda job_id: submission_json(made, job_id),
-        follow=follow,
-        wait=wait,
-        as_json=as_json,
-    )
+    return submit_and_watch(where, made, follow=follow, wait=wait, as_json=as_json)
 
 
 @click.command("run", cls=JobCommand)

@@ -206,7 +206,6 @@ def prepare(
         errors.append(SpecError(findings.problems, fix=findings.fix, notes=findings.notes))
     if errors or plan is None:
         raise all_at_once(errors, origin)
-    plan = checks.leave_out(context, checks.without_unknown(job, plan, extra_args))
     notes = [*plan.notes, *([found.note] if found.note else []), *findings.notes]
     plan = msgspec.structs.replace(plan, notes=list(dict.fromkeys(notes)))
     files = render_files(plan, templates or project_templates(context))

@@ -60,7 +60,7 @@ class Checks:
         """
         self._strict = strict
         self._in_queue = in_queue
-        self._leave_out: Callable[[Plan], Plan] | None = None
+        self._avoided: Callable[[Plan], Plan] | None = None
         self._programs: dict[tuple[object, ...], Program] = {}
         # What each Python lacks of the modules that are asked for, or why it was not asked.
         self._missing: dict[tuple[str, ...], tuple[list[str], str]] = {}
@@ -79,8 +79,9 @@ class Checks:
         """Check the program, the partition's limits and the folders; nothing is changed.
 
         ``plan`` is None where the job could not be planned; it comes back with the arguments in
-        the order that the program takes. ``extra_args`` are the command line's;
-        ``deepspeed_elsewhere``: what else than the job's section asks for DeepSpeed.
+        the order that the program takes, without what does not reach the program, and without nodes
+        that are known to be bad. ``extra_args`` are the command line's; ``deepspeed_elsewhere``:
+        what else than the job's section asks for DeepSpeed.
         """
         program, given = self._program(context, spec, found, plan)
         findings = Findings(list(program.problems), list(program.notes))
@@ -129,7 +130,12 @@ class Checks:
             findings.problems += places.problems
             findings.notes += places.notes
         self._given.append((program, given))
-        return plan, self._graded(findings, overrides)
+        findings = self._graded(findings, overrides)
+        if plan is not None and not findings.problems:
+            plan = self._leave_out(
+                context, _without_unknown(spec, plan, program, extra_args, given)
+            )
+        return plan, findings
 
     def _check_words(
         self, spec: JobSpec, program: Program, given: Sequence[str], findings: Findings
@@ -176,23 +182,12 @@ class Checks:
         fix = f"{found.python} -m pip install {' '.join(missing)}"
         findings.refuse("", f"{what}, which {which} needs; {fix}")
 
-    def without_unknown(self, spec: JobSpec, plan: Plan, extra_args: Sequence[str]) -> Plan:
-        """Leave out of the plan of the run looked at what does not reach its program."""
-        program, given = self._given[-1]
-        typed = [*spec.args, *extra_args, *(spec.command or ())]
-        reached = script_notes.reached_values(spec, program.script, typed, given)
-        return structs.replace(
-            plan,
-            precision=plan.precision if "precision" in reached else None,
-            effective_batch=plan.effective_batch if "effective_batch" in reached else None,
-        )
-
-    def leave_out(self, context: Context, plan: Plan) -> Plan:
+    def _leave_out(self, context: Context, plan: Plan) -> Plan:
         """Return the plan without nodes that are known to be bad."""
         if not self._in_queue:
             return plan
-        self._leave_out = self._leave_out or avoided(context)
-        return self._leave_out(plan)
+        self._avoided = self._avoided or avoided(context)
+        return self._avoided(plan)
 
     def look_at_array(self, context: Context, runs: int) -> Findings:
         """Check that Slurm takes arrays of this many runs."""
@@ -249,6 +244,19 @@ def _given(
     if inside or _makes_files(plan) or plan.setup.uv:
         return []  # what is not here may be there
     return command_program(context, plan.program, program)
+
+
+def _without_unknown(
+    spec: JobSpec, plan: Plan, program: Program, extra_args: Sequence[str], given: Sequence[str]
+) -> Plan:
+    """Leave out of a plan what does not reach its program."""
+    typed = [*spec.args, *extra_args, *(spec.command or ())]
+    reached = script_notes.reached_values(spec, program.script, typed, given)
+    return structs.replace(
+        plan,
+        precision=plan.precision if "precision" in reached else None,
+        effective_batch=plan.effective_batch if "effective_batch" in reached else None,
+    )
 
 
 def _texts(context: Context, plan: Plan, program: Program) -> dict[str, str]:
