@@ -23,7 +23,10 @@ from hpcrun.sandbox.directory import MAX_NODES
 from hpcrun.spec.job import Cluster, GpuType, Partition
 
 # Of a profile, what decides how a job asks for its nodes; the rest is true of the cluster only.
-_KEPT = ("partition", "account", "partitions", "gpu_types", "max_array_size", "slurm", "rename")
+_KEPT = (
+    *("partition", "account", "gpu_type", "partitions", "gpu_types"),
+    *("max_array_size", "slurm", "rename"),
+)
 # Nodes of each kind by default: for a job on two nodes, and one waiting beside it.
 _NODES = 4
 # slurm.conf has no quoting.

@@ -12,7 +12,7 @@ from hpcrun import __version__
 from hpcrun.errors import SpecError
 from hpcrun.plan import deepspeed, environment, launchers
 from hpcrun.plan.directives import build_directives, build_topology
-from hpcrun.plan.gpus import decide_precision
+from hpcrun.plan.gpus import decide_precision, with_gpu_type
 from hpcrun.plan.job import LOCAL_DIR, RESUME, Findings, Job, fill_known
 from hpcrun.plan.setup import build_setup
 from hpcrun.plan.survive import build_survive
@@ -45,7 +45,7 @@ def build_plan(
     the cluster cannot give.
     """
     given = deepspeed_given or deepspeed.Given()
-    job = _decide(settle_framework(spec), cluster, place, given)
+    job = _decide(with_gpu_type(settle_framework(spec), cluster), cluster, place, given)
     spec, topology, launcher, found = job.spec, job.topology, job.launcher, job.found
     tasks_per_node = topology.ranks_per_node if launcher.task == "rank" else 1
     if after is not None and after.checkpoint_dir is not None:

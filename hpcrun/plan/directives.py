@@ -111,13 +111,16 @@ def _any_of(types: Sequence[GpuType], spec: JobSpec, found: Findings) -> GpuType
         message = f"{named}: Slurm takes one gres type in a job; to take any of them, each needs a "
         message += "constraint in the profile (a feature of its nodes: sinfo -o '%f')"
         found.refuse("resources.gpu_type", message)
-    cpus = [one.cpus_per_gpu for one in types]
+    cpus, memory = [one.cpus_per_gpu for one in types], [one.memory_per_gpu for one in types]
     return structs.replace(
         types[0],
         gres=None,
         constraint=None if None in features else "|".join(one for one in features if one),
         partition=None if None in places else ",".join(one for one in places if one),
         cpus_per_gpu=None if None in cpus else min(one for one in cpus if one),
+        memory_per_gpu=None
+        if None in memory
+        else min((one for one in memory if one), key=parse_memory_mb),
         mig=any(one.mig or is_mig(one.gres or "") for one in types),
     )
 
@@ -163,8 +166,11 @@ def build_topology(spec: JobSpec, cluster: Cluster, found: Findings) -> Topology
     exclusive = resources.exclusive or given.get("exclusive") is True
     facts = as_cores(facts, given)
     whole = exclusive or facts.exclusive
-    if gpu_type.cpus_per_gpu:
-        facts = structs.replace(facts, cpus_per_gpu=gpu_type.cpus_per_gpu)
+    facts = structs.replace(
+        facts,
+        cpus_per_gpu=gpu_type.cpus_per_gpu or facts.cpus_per_gpu,
+        memory_per_gpu=gpu_type.memory_per_gpu or facts.memory_per_gpu,
+    )
     cpus = _cpus_per_rank(spec, facts, found, whole=whole)
     found.notes += [*gpu_notes(spec, cluster), *_idle_notes(spec, facts, whole=whole)]
     memory = resources.memory_per_node

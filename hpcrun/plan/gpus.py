@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from msgspec import structs
+
 from hpcrun.plan.job import Findings
 from hpcrun.plan.types import Section
 from hpcrun.spec.job import Cluster, GpuType, JobSpec
@@ -81,6 +83,14 @@ def has_bf16(name: str) -> bool | None:
     """
     found = architecture(name)
     return None if found is None else found not in _WITHOUT_BF16
+
+
+def with_gpu_type(spec: JobSpec, cluster: Cluster) -> JobSpec:
+    """Return a job with the profile's GPU type, where it has GPUs and names no type."""
+    resources = spec.resources
+    if resources.gpu_type or not resources.gpus_per_node or not cluster.gpu_type:
+        return spec
+    return structs.replace(spec, resources=structs.replace(resources, gpu_type=cluster.gpu_type))
 
 
 def _types_of(spec: JobSpec, cluster: Cluster) -> list[tuple[GpuType, list[str]]]:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from hpcrun.errors import Problem
 from hpcrun.plan.directives import as_cores, parse_memory_mb, parse_seconds
+from hpcrun.plan.gpus import with_gpu_type
 from hpcrun.plan.types import Plan
 from hpcrun.spec.job import Cluster, JobSpec, Partition
 
@@ -37,6 +38,7 @@ def find_limits(
     profile is no limit. Slurm's QOS and reservations may lift a partition's limits: so these are
     problems that the user can set aside, and not the planner's.
     """
+    spec = with_gpu_type(spec, cluster)
     named = dict(plan.directives).get("partition") or default
     names = [name for name in (named or "").split(",") if name] or list(cluster.partitions)
     dated = _dated(cluster)

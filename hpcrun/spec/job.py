@@ -417,6 +417,7 @@ class GpuType(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     account: Annotated[Line | None, about("account to charge for it, if it has its own")] = None
     qos: Annotated[Line | None, about("QOS of its jobs")] = None
     cpus_per_gpu: Annotated[Positive | None, about("CPUs for each of these GPUs")] = None
+    memory_per_gpu: Annotated[Memory | None, about("memory for each of these GPUs")] = None
     modules: Annotated[list[str], about("environment modules to load before the job's")] = []
     bf16: Annotated[
         bool | None, about("whether it has bf16 units; else known by the type's name")
@@ -470,6 +471,9 @@ class Cluster(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ] = "/tmp"
     partition: Annotated[Line | None, about("default partition of jobs")] = None
     account: Annotated[Line | None, about("default account of jobs")] = None
+    gpu_type: Annotated[
+        Line | None, about("GPU type of jobs that name none, where any would be a slice, say")
+    ] = None
     partitions: Annotated[dict[str, Partition], about("the cluster's partitions, by name")] = {}
     gpu_types: Annotated[dict[str, GpuType], about("GPU types, by the name that jobs use")] = {}
     fabric: Annotated[

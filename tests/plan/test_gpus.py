@@ -132,3 +132,23 @@ def test_what_torch_runs_no_more_is_noted() -> None:
 
     assert len(notes("tesla_v100-sxm2-16gb")) == len(notes("p100")) == 1
     assert notes("t4") == notes("a100") == []
+
+
+def test_the_profiles_type_is_that_of_jobs_that_name_none() -> None:
+    profile = (
+        "gpu_type: h100\n"
+        "partitions: {p: {gpus_per_node: 4, cpus_per_node: 48, memory_per_node: 400G}}\n"
+        "gpu_types:\n"
+        "  h100: {gres: h100}\n"
+        "  small: {gres: 1g.10gb, cpus_per_gpu: 2, memory_per_gpu: 9G}\n"
+    )
+
+    def asked(resources: str) -> dict[str, str | None]:
+        given = dict(plan(f"script: a.py\nresources: {{{resources}}}", profile).directives)
+        return {key: given.get(key) for key in ("gres", "cpus-per-task", "mem")}
+
+    assert asked("gpus_per_node: 2")["gres"] == "gpu:h100:2"
+    assert asked("gpu_type: small") == {
+        "gres": "gpu:1g.10gb:1", "cpus-per-task": "2", "mem": "9216M",
+    }  # fmt: skip
+    assert asked("gpus_per_node: 0")["gres"] is None

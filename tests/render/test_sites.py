@@ -22,6 +22,7 @@ SITES = {file.stem: file for file in sorted(shipped("sites").glob("*.yaml"))}
 PRESETS = {file.stem: file for file in sorted(shipped("jobs").glob("*.yaml"))}
 FOUR, EIGHT = "zero2-8gpu-2node", "zero3-16gpu-2node"
 
+ALLIANCE = "https://docs.alliancecan.ca/wiki/"
 CSC = "https://docs.csc.fi/support/tutorials/ml-multi/"
 CSCS = "https://docs.cscs.ch/software/communication/nccl/"
 IDRIS = "http://www.idris.fr/en/docs/jean-zay/slurm/slurm_partitions_gpu"
@@ -31,6 +32,7 @@ JSC = (
     "2025-12-course-Bringing-Deep-Learning-Workloads-to-JSC-supercomputers"
 )
 LUMI = "https://docs.lumi-supercomputer.eu/runjobs/scheduled-jobs/lumig-job/"
+MN5 = "https://github.com/TJ-Solergibert/MN5-Distributed-PyTorch"
 OLCF = "https://docs.olcf.ornl.gov/software/analytics/pytorch_frontier.html"
 TACC = "https://docs.tacc.utexas.edu/hpc/stampede3/"
 TOOLKIT = (
@@ -86,6 +88,18 @@ FACTS = [
     ("puhti", FOUR, "#SBATCH --cpus-per-task=40", CSC),
     ("puhti", FOUR, "#SBATCH --mem=327680M", CSC),
     ("roihu", FOUR, "#SBATCH --cpus-per-task=288", CSC),
+    ("fir", FOUR, "#SBATCH --gpus-per-node=h100:4", f"{ALLIANCE}Fir"),
+    ("fir", FOUR, "#SBATCH --cpus-per-task=48", f"{ALLIANCE}Fir"),
+    ("fir", FOUR, "!HF_HUB_OFFLINE", f"{ALLIANCE}Fir"),
+    ("fir", FOUR, "!#SBATCH --partition", f"{ALLIANCE}Fir"),
+    ("rorqual", FOUR, "#SBATCH --gpus-per-node=h100:4", f"{ALLIANCE}Rorqual"),
+    ("rorqual", FOUR, "HF_HUB_OFFLINE=1", f"{ALLIANCE}Rorqual"),
+    ("rorqual", FOUR, 'local_folder "${SLURM_TMPDIR:?not set on this node}"', f"{ALLIANCE}PyTorch"),
+    ("marenostrum5", FOUR, "#SBATCH --qos=acc_ehpc", MN5),
+    ("marenostrum5", FOUR, "#SBATCH --gres=gpu:4", MN5),
+    ("marenostrum5", FOUR, "#SBATCH --cpus-per-task=80", MN5),
+    ("marenostrum5", FOUR, " --cpus-per-task=80 ", MN5),
+    ("mahti", FOUR, "#SBATCH --gres=gpu:a100:4", CSC),
     ("stampede3", FOUR, "#SBATCH --partition=h100", TACC),
     ("stampede3", FOUR, "!#SBATCH --gres", TACC),
     ("stampede3", FOUR, "!#SBATCH --mem", TACC),

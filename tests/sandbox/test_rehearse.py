@@ -126,7 +126,8 @@ def test_slurm_takes_the_presets_in_the_shape_of_every_site(
 
     assert f"like {profile}, up in" in hpcrun("sandbox", "up", "--like", str(profile))
     test = ("submit", "--cluster", "sandbox", "--test-only")
-    assert "node[1-2]" in hpcrun(*test, "zero2-8gpu-2node")
+    large = ["--set", "resources.partition=gpularge"] if site == "roihu" else []
+    assert "node[" in hpcrun(*test, "zero2-8gpu-2node", *large)
     hpcrun(*test, "sweep-lr")
     image = tmp_path / "a.sif"
     image.touch()
