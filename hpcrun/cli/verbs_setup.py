@@ -25,16 +25,7 @@ from hpcrun.errors import InputError
 @click.option("--check", is_flag=True, help="Show what changed, and stop; exit code 1 if so.")
 @click.option("--yes", is_flag=True, help="Do not ask; take the defaults.")
 @json_option
-def init(
-    script: str | None,
-    cluster: str | None,
-    for_user: bool,
-    host: str | None,
-    like: str | None,
-    check: bool,
-    yes: bool,
-    as_json: bool,
-) -> int:
+def init(script: str | None, cluster: str | None, **options: Any) -> int:
     """Ask the cluster, then you, and write hpcrun.yaml and a job file for SCRIPT.
 
     Partitions, GPUs, limits and your accounts are read from Slurm; you are asked only for the rest.
@@ -46,16 +37,7 @@ def init(
     """
     from hpcrun.cli.init_dialog import run_init
 
-    return run_init(
-        script,
-        cluster,
-        for_user=for_user,
-        host=host,
-        like=like,
-        check=check,
-        yes=yes,
-        as_json=as_json,
-    )
+    return run_init(script, cluster, **options)
 
 
 @click.command("connect")

@@ -140,17 +140,7 @@ def load_context(
     project = find_project(cwd)
     name = cluster or environ.get("HPCRUN_CLUSTER") or None
     profile, source = _find_cluster(environ, project, name)
-    if profile.host is not None:
-        return far_context(environ, cwd, project, profile, source, ask)
-    return Context(
-        environ=dict(environ),
-        cwd=cwd,
-        project=project,
-        cluster=profile,
-        cluster_source=source,
-        runs_dir=user_path(profile.runs_dir, environ, project, f"{source}: runs_dir"),
-        cache_dir=user_path(profile.cache_dir, environ, project, f"{source}: cache_dir"),
-    )
+    return context_of(environ, cwd, project, profile, source, ask)
 
 
 def load_each(environ: Mapping[str, str], cwd: Path) -> tuple[list[Context], list[InputError]]:
@@ -172,7 +162,7 @@ def load_each(environ: Mapping[str, str], cwd: Path) -> tuple[list[Context], lis
     return list(found.values()), faults
 
 
-def far_context(
+def context_of(
     environ: Mapping[str, str],
     cwd: Path,
     project: Path,
@@ -180,20 +170,28 @@ def far_context(
     source: str,
     ask: Prompts | None,
 ) -> Context:
-    """Make the context of a cluster at the other end of ssh: its runs have a mirror here."""
-    from hpcrun.transport.ssh import far_connect  # here: only with a host
+    """Make the context of a cluster; one at the other end of ssh has a mirror of its runs here."""
+    connect: Connect = LocalTransport
+    if profile.host is None:
+        runs_dir, cache_dir = (
+            user_path(getattr(profile, key), environ, project, f"{source}: {key}")
+            for key in ("runs_dir", "cache_dir")
+        )
+    else:
+        from hpcrun.transport.ssh import far_connect  # here: only with a host
 
-    name = re.sub(r"[^A-Za-z0-9._@-]", "-", f"{profile.name}@{profile.host}").strip(".")
-    folder = state_dir(environ) / name
+        name = re.sub(r"[^A-Za-z0-9._@-]", "-", f"{profile.name}@{profile.host}").strip(".")
+        runs_dir, cache_dir = (state_dir(environ) / name / part for part in ("runs", "cache"))
+        connect = far_connect(profile, runs_dir, ask)
     return Context(
         environ=dict(environ),
         cwd=cwd,
         project=project,
         cluster=profile,
         cluster_source=source,
-        runs_dir=folder / "runs",
-        cache_dir=folder / "cache",
-        connect=far_connect(profile, folder / "runs", ask),
+        runs_dir=runs_dir,
+        cache_dir=cache_dir,
+        connect=connect,
     )
 
 

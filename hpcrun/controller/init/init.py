@@ -20,7 +20,7 @@ from hpcrun.assets import config_dir, shipped
 from hpcrun.controller.context import (
     PROFILE,
     Context,
-    far_context,
+    context_of,
     find_project,
     load_context,
     read_text,
@@ -176,7 +176,7 @@ def _at_host(
 ) -> Context:
     """Log in at a host without a profile, and find its Slurm. Raises OutOfReach."""
     # Its folder of runs is not known yet: nothing is mirrored.
-    context = far_context(environ, cwd, project, cluster, f"--host {cluster.host}", prompts)
+    context = context_of(environ, cwd, project, cluster, f"--host {cluster.host}", prompts)
     login, keys = survey.find_slurm(context)
     exported = {name: text for name, text in login.items() if name not in ("SHELLOPTS", "BASHOPTS")}
     connect = context.connect
