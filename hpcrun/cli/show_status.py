@@ -14,7 +14,7 @@ from msgspec import Struct, structs
 from hpcrun.cli.output import emit_json, look, note, say_lines
 from hpcrun.controller.context import Context
 from hpcrun.controller.status import Level, Memory, status_of, status_of_job
-from hpcrun.controller.targets import find_target, no_runs_in, no_such_run
+from hpcrun.controller.targets import find_target, no_runs_in
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.runs.layout import SweepFolder
 from hpcrun.runs.records import Sweep, holds_any, read_sweep, runs_of
@@ -134,8 +134,6 @@ def _find(context: Context, query: Query, memory: Memory) -> Found:
             is_partial=bool(silence),
         )
     target = memory.once("target", partial(find_target, context, query.word))
-    if target is None:
-        raise no_such_run(context, query.word)
     if isinstance(target, str):
         statuses = memory.once("job", partial(status_of_job, context, target, in_detail=True))
         return Found(kind="job", statuses=_with_cause(context, statuses))

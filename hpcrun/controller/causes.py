@@ -18,7 +18,7 @@ from msgspec import Struct, structs
 from hpcrun import __version__
 from hpcrun.controller.context import Context
 from hpcrun.controller.logs import masker_of
-from hpcrun.controller.targets import find_target, no_such_run
+from hpcrun.controller.targets import find_target
 from hpcrun.diagnose.judge import Evidence, Job, Records, diagnose
 from hpcrun.diagnose.reading import Found, Reader
 from hpcrun.diagnose.rule import Cause, Diagnosis
@@ -112,8 +112,6 @@ def _of_word(context: Context, word: str | None) -> Iterator[Answer]:
     from hpcrun.controller.status import status_of
 
     target = find_target(context, word, whole=True)
-    if target is None:
-        raise no_such_run(context, word)
     if isinstance(target, str):
         yield from _of_job(context, target)
         return

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from msgspec import Struct, structs
 
 from hpcrun.controller.context import Context
-from hpcrun.controller.targets import find_target, no_such_run
+from hpcrun.controller.targets import find_target
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.files import Unfit, open_plain, read_plain
 from hpcrun.logs.files import LogFile, Tail, end_in, log_files, part_of, start_of_last
@@ -101,8 +101,6 @@ def logs_of(context: Context, word: str | None, query: LogQuery, *, whole: bool 
     Not ``whole``: the end of each is enough. Raises InputError, OutOfReach.
     """
     target = find_target(context, word, whole=whole)
-    if target is None:
-        raise no_such_run(context, word)
     if isinstance(target, str):
         from hpcrun.controller.job_output import JobOutput  # here: most logs are those of runs
 

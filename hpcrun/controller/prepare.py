@@ -430,12 +430,12 @@ def dependency_on(context: Context, word: str) -> Dependency:
     """
     # Here: few jobs wait for another.
     from hpcrun.controller.status import status_of, status_of_job
-    from hpcrun.controller.targets import find_target
+    from hpcrun.controller.targets import find_each
     from hpcrun.slurm.jobs import array_id
 
     if not word.strip():
         raise InputError("--after: no run is named", fix="name a run or a Slurm job id")
-    target = find_target(context, word)
+    target = find_each(context, [word])[word]
     if target is None:
         raise InputError(f"--after {word}: no such run", fix="hpcrun status lists the runs")
     if isinstance(target, str):

@@ -54,20 +54,23 @@ class Targets(Struct, frozen=True, kw_only=True):
         return list(dict.fromkeys(found))
 
 
-def find_target(context: Context, word: str | None, *, whole: bool = False) -> Target | None:
+def find_target(context: Context, word: str | None, *, whole: bool = False) -> Target:
     """Find what a word names, as ``find`` does, or else another job of Slurm's.
 
     A number that Slurm gave to a task of a run means that run; no word means the newest run, or its
-    whole sweep. None: there is nothing of this name. Raises InputError as find() does.
+    whole sweep. Raises InputError as find() does, and where there is nothing of this name.
     """
-    return find_each(context, [word], whole=whole)[word]
+    found = find_each(context, [word], whole=whole)[word]
+    if found is None:
+        raise no_such_run(context, word)
+    return found
 
 
 def find_each(
     context: Context, words: Sequence[str | None], *, whole: bool = False
 ) -> dict[str | None, Target | None]:
-    """Find what each word names, as ``find_target`` does; one trip brings all that they name, and
-    ``whole`` logs where their ends are not enough."""
+    """Find what each word names, None for nothing, as ``find_target`` does. One trip brings all
+    that they name, and ``whole`` logs where their ends are not enough."""
     plain = {word: plain_id(word) if word is not None else None for word in words}
     found = _find_each(context, list(plain.values()), Lookup(context.runs_dir))
     refresh(context, found.values(), by_word=True, whole=whole)
@@ -77,7 +80,7 @@ def find_each(
 def resolve(context: Context, word: str | None) -> RunFolder | SweepFolder:
     """Find the run or the sweep that a word names; none means the newest. Raises InputError."""
     found = find_target(context, word)
-    if found is None or isinstance(found, str):
+    if isinstance(found, str):
         raise no_such_run(context, word)
     return found
 

@@ -8,7 +8,7 @@ import pytest
 
 from hpcrun import scheduler
 from hpcrun.controller.context import load_context
-from hpcrun.controller.targets import find_target, find_targets
+from hpcrun.controller.targets import find_each, find_targets
 from hpcrun.runs.layout import RunFolder, SweepFolder
 from hpcrun.slurm.jobs import SlurmJob
 from tests.cli.calling import Caller
@@ -56,7 +56,7 @@ def asked(hpcrun: Caller, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 def test_what_a_word_names(
     hpcrun: Caller, asked: list[list[str]], word: str | None, name: str | None
 ) -> None:
-    target = find_target(load_context(hpcrun.environ, hpcrun.project), word)
+    target = find_each(load_context(hpcrun.environ, hpcrun.project), [word])[word]
     found = target.path.name if isinstance(target, (RunFolder, SweepFolder)) else target
     assert found == name
     # Only a number that no run has may be that of a task.
@@ -76,5 +76,6 @@ def test_without_sweeps_slurm_is_not_asked(
     hpcrun: Caller, asked: list[list[str]], tmp_path: Path
 ) -> None:
     hpcrun.write("hpcrun.yaml", f'runs_dir: "{tmp_path}/others"\n')
-    assert find_target(load_context(hpcrun.environ, hpcrun.project), "99") == "99"
+    found = find_each(load_context(hpcrun.environ, hpcrun.project), ["99"])
+    assert found == {"99": "99"}
     assert asked == []
