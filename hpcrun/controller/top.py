@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 from msgspec import structs
@@ -78,7 +78,6 @@ class Top(Watched):
         # Little of the user's goes to the nodes, but srun is the one that the user has.
         self._env = job_environment(context, "clean")
         self._env["PATH"] = context.environ.get("PATH") or self._env["PATH"]
-        self._version: tuple[int, int] | str | None = "unasked"
         self._me = {str(os.getuid()), context.environ.get("USER", ""), name_of_user(os.getuid())}
         if context.cluster.host is not None:
             self._me = {there(context).environ.get("USER", "")}
@@ -98,6 +97,11 @@ class Top(Watched):
     def is_known(self) -> bool:
         """Whether Slurm has answered at all."""
         return self._answered_at is not None
+
+    @cached_property
+    def _version(self) -> tuple[int, int] | None:
+        """Slurm's, which is asked for by the first usage step."""
+        return scheduler.version(slurm_transport(self._context))
 
     @property
     def left_out(self) -> int:
@@ -220,8 +224,6 @@ class Top(Watched):
         elif job.user not in self._me:
             shown.why_no_use = f"the job is {job.user}'s"
         elif job.nodes.isdigit():
-            if isinstance(self._version, str):
-                self._version = scheduler.version(slurm_transport(self._context))
             shown.why_no_use = ""
             process = partial(slurm_transport(self._context).process, env=self._env)
             shown.step = UsageStep(job.number, int(job.nodes), process, self._version)

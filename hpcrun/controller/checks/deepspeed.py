@@ -47,18 +47,25 @@ def inspect_deepspeed(
     one that cannot be asked is a note. Raises InputError, or SpecError for a file that cannot be
     read.
     """
-    elsewhere = ""
-    if context.cluster.accelerator == "cpu" or not spec.resources.gpus_per_node:
-        elsewhere = _asked_elsewhere(context, spec, extra_args)
-    given = _inspect_section(context, spec, python)
-    return msgspec.structs.replace(given, elsewhere=elsewhere)
+    on_cpus = context.cluster.accelerator == "cpu" or not spec.resources.gpus_per_node
+    if spec.deepspeed is None and not on_cpus:
+        return deepspeed.Given()
+    script = find_program(context, spec, inside=False).path
+    code = (content_of(script) if script is not None else None) or b""
+    given = deepspeed.Given(own_optimizer=deepspeed.CPU_ADAM.encode() in code)
+    if on_cpus:
+        words = [*(spec.command or []), *spec.args, *extra_args]
+        elsewhere = _asked_elsewhere(context, words, script, code)
+        given = msgspec.structs.replace(given, elsewhere=elsewhere)
+    return _inspect_section(context, spec, python, given) if spec.deepspeed else given
 
 
-def _asked_elsewhere(context: Context, spec: JobSpec, extra_args: Sequence[str]) -> str:
+def _asked_elsewhere(
+    context: Context, words: Sequence[str], script: Path | None, code: bytes
+) -> str:
     """Find what asks for DeepSpeed beside the job's section: words, their files, the script."""
     from hpcrun.plan.on_cpus import asked_by_file, asked_by_words  # here: most jobs have GPUs
 
-    words = [*(spec.command or []), *spec.args, *extra_args]
     if asked := asked_by_words(words):
         return asked
     for name in [word.rpartition("=")[2] for word in words]:
@@ -74,31 +81,26 @@ def _asked_elsewhere(context: Context, spec: JobSpec, extra_args: Sequence[str])
             continue
         if asked_by_file(text):
             return f"{name}: deepspeed"
-    script = find_program(context, spec, inside=False).path
-    data = content_of(script) if script is not None else None
-    if script is None or data is None or b"deepspeed" not in data.lower():
+    if script is None or b"deepspeed" not in code.lower():
         return ""
-    facts = parse_script(data, sys.version_info[:2]).facts
+    facts = parse_script(code, sys.version_info[:2]).facts
     own = [name for name in facts.gives if "deepspeed" in name] if facts else []
     return f"{script.name}: {own[0]}=" if own else ""
 
 
-def _inspect_section(context: Context, spec: JobSpec, python: str) -> deepspeed.Given:
-    section = spec.deepspeed
-    if section is None:
-        return deepspeed.Given()
-    script = find_program(context, spec, inside=False).path
-    data = content_of(script) if script is not None else None
-    own_optimizer = deepspeed.CPU_ADAM.encode() in (data or b"")
-    if not (section.config_file or section.config):
-        return deepspeed.Given(own_optimizer=own_optimizer)
-    file = None
+def _inspect_section(
+    context: Context, spec: JobSpec, python: str, given: deepspeed.Given
+) -> deepspeed.Given:
+    section, file = spec.deepspeed, None
+    if section is None or not (section.config_file or section.config):
+        return given
     if section.config_file:
         text = _own_file(context, "deepspeed.config_file", section.config_file, "JSON")
         file = parse_hjson(text, section.config_file)
+    given = msgspec.structs.replace(given, file=file)
     is_far = context.cluster.host is not None
     if "/" not in python or spec.setup.container is not None or is_far:
-        return deepspeed.Given(file=file, own_optimizer=own_optimizer)
+        return given
     training = deepspeed.Training(
         framework=decide_framework(spec),
         precision=spec.precision or deepspeed.given_precision(section, file) or "bf16",
@@ -107,7 +109,7 @@ def _inspect_section(context: Context, spec: JobSpec, python: str) -> deepspeed.
     )
     config = deepspeed.compose_deepspeed_config(section, training, file=file)
     answer, note = ask_deepspeed(python, config, context.cache_dir, context.environ)
-    return deepspeed.Given(file=file, answer=answer, note=note, own_optimizer=own_optimizer)
+    return msgspec.structs.replace(given, answer=answer, note=note)
 
 
 def inspect_accelerate(context: Context, spec: JobSpec) -> JobSpec:
