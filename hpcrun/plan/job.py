@@ -56,6 +56,11 @@ class Findings(Struct):
         if last is None or (last.path, last.message) != (path, message):
             self.problems.append(Problem(path, message))
 
+    def add(self, more: Findings) -> None:
+        """Add what else was found."""
+        self.problems += more.problems
+        self.notes += more.notes
+
 
 class Job(Struct, frozen=True, kw_only=True):
     """A job on its cluster, with what is decided first: all parts of its plan read this.

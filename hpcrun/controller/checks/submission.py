@@ -94,25 +94,14 @@ class Checks:
                 editable = [] if not is_seen else editable_folders(found, context.project)
                 commands = plan.setup.commands
                 findings.notes += script_notes.path_notes(spec.env, commands, editable)
-            source, usual = context.cluster_source, context.environ.get("SBATCH_PARTITION")
-            limits = find_limits(spec, plan, context.cluster, source, default=usual)
-            findings.problems += limits
-            findings.fix = f"{_OUTDATED}; " if limits and context.cluster.read_on else ""
-            unlisted = unlisted_partitions(plan, context.cluster, source)
-            known = _partitions(context) if unlisted else set()
-            for name, listed in unlisted.items():
-                if known and name not in known:
-                    message = f"{name}: no such partition; {listed}"
-                    findings.refuse("resources.partition", message)
-                else:
-                    findings.notes.append(f"partition {name}: {listed}")
+            _check_partitions(context, spec, plan, findings)
             findings.notes += _argument_notes(context, spec, plan, program, extra_args, given)
             if context.cluster.name == "sandbox":
                 findings.notes += script_notes.node_name_notes(_texts(context, plan, program))
             if plan.accelerator == "cpu":
                 from hpcrun.plan.on_cpus import check_on_cpus  # here: most jobs have GPUs
 
-                here = check_on_cpus(
+                found_here = check_on_cpus(
                     spec,
                     program.script.facts if program.script else ScriptFacts(),
                     given if spec.command is None else plan.program,
@@ -120,15 +109,11 @@ class Checks:
                     precision=plan.precision or "",
                     world_size=plan.world_size,
                 )
-                findings.problems += here.problems
-                findings.notes += here.notes
+                findings.add(found_here)
         overrides = OVERRIDE if findings.problems else ""  # not that nothing can be written
-        if (
-            not self._given and context.cluster.host is None
-        ):  # the runs of a sweep have the same folders
-            places = check_places(context, plan.nodes if plan else 1)
-            findings.problems += places.problems
-            findings.notes += places.notes
+        # The runs of a sweep have the same folders.
+        if not self._given and context.cluster.host is None:
+            findings.add(check_places(context, plan.nodes if plan else 1))
         self._given.append((program, given))
         findings = self._graded(findings, overrides)
         if plan is not None and not findings.problems:
@@ -257,6 +242,21 @@ def _without_unknown(
         precision=plan.precision if "precision" in reached else None,
         effective_batch=plan.effective_batch if "effective_batch" in reached else None,
     )
+
+
+def _check_partitions(context: Context, spec: JobSpec, plan: Plan, findings: Findings) -> None:
+    """Refuse more than a partition gives, and a partition that neither profile nor Slurm knows."""
+    source, usual = context.cluster_source, context.environ.get("SBATCH_PARTITION")
+    limits = find_limits(spec, plan, context.cluster, source, default=usual)
+    findings.problems += limits
+    findings.fix = f"{_OUTDATED}; " if limits and context.cluster.read_on else ""
+    unlisted = unlisted_partitions(plan, context.cluster, source)
+    known = _partitions(context) if unlisted else set()
+    for name, listed in unlisted.items():
+        if known and name not in known:
+            findings.refuse("resources.partition", f"{name}: no such partition; {listed}")
+        else:
+            findings.notes.append(f"partition {name}: {listed}")
 
 
 def _texts(context: Context, plan: Plan, program: Program) -> dict[str, str]:
