@@ -201,14 +201,11 @@ class _RunRow:
         if answers is None or self.seen is None:
             return False
         job_id = self.history.job_id or ""
-        shown, late = (
-            answers.rows.get(self.history.tag, {}).get(job_id),
-            answers.accounts.get(job_id),
-        )
-        if shown is not None and not is_final(shown.state):
-            return True
-        known = shown or (late if late is not None and is_final(late.state) else None)
-        return self.seen.by_record and known is not None
+        shown = answers.rows.get(self.history.tag, {}).get(job_id)
+        late = answers.accounts.get(job_id)
+        is_again = shown is not None and not is_final(shown.state)
+        is_known = shown is not None or (late is not None and is_final(late.state))
+        return is_again or (self.seen.by_record and is_known)
 
 
 def _row(folder: Path, verdict: Verdict, **known: Any) -> JobStatus:

@@ -318,10 +318,11 @@ def complete(status: JobStatus, level: Level) -> JobStatus:
     else:
         shape = status.plan or records.read_plan(run)
     nodes, gpus = (shape.nodes, shape.gpus_per_node) if shape is not None else (None, None)
-    # Seconds that the run has held its GPUs for, times their number.
     kept = kept_of(run, status.history.seen) if status.final else None
-    held, elapsed = None, _elapsed(status)
-    elapsed = kept.elapsed if elapsed is None and kept is not None else elapsed
+    elapsed = _elapsed(status)
+    if elapsed is None and kept is not None:
+        elapsed = kept.elapsed
+    held = None  # seconds that the run has held its GPUs for, times their number
     if nodes and gpus and status.history.attempts:
         before = (attempt.seconds() for attempt in status.history.attempts[:-1])
         held = sum(seconds or 0.0 for seconds in (*before, elapsed)) * nodes * gpus
@@ -345,10 +346,8 @@ def complete(status: JobStatus, level: Level) -> JobStatus:
 def _progress(status: JobStatus, run: RunFolder, kept: Listed | None) -> Progress:
     """Find how far the log has come; of a run that is over a listing may have read it before."""
     if kept is not None:
-        metric, log = (
-            "loss" if kept.loss is not None else None,
-            Path(kept.log) if kept.log else None,
-        )
+        metric = None if kept.loss is None else "loss"
+        log = Path(kept.log) if kept.log else None
         return Progress(step=kept.step, value=kept.loss, metric=metric, log=log)
     if not status.history.attempts:
         return Progress()
