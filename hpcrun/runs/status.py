@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct, field
 
-from hpcrun.diagnose.rule import Diagnosis
 from hpcrun.plan.types import Plan
 from hpcrun.runs.layout import RunFolder, SweepFolder
 from hpcrun.runs.records import Attempt, End, History
@@ -17,6 +16,9 @@ from hpcrun.runs.stalls import Stall
 from hpcrun.runs.verdict import Verdict
 from hpcrun.slurm.jobs import SlurmJob
 from hpcrun.slurm.states import WAITING
+
+if TYPE_CHECKING:
+    from hpcrun.diagnose.rule import Diagnosis
 
 Scope = Literal["job", "node"]
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hpcrun.diagnose.rule import Cause, Diagnosis
 from hpcrun.views.table import BOLD, Look, dim, paint, printable
+
+if TYPE_CHECKING:
+    from hpcrun.diagnose.rule import Cause, Diagnosis
 
 # A line of a log may be as long as a program likes.
 _LONGEST = 300
@@ -24,6 +26,7 @@ def cause_rows(diagnosis: Diagnosis | None) -> list[tuple[str, str]]:
 def sentence(cause: Cause) -> str:
     """Say it in one sentence, with whose failure it is.
 
+    >>> from hpcrun.diagnose.rule import Cause
     >>> sentence(Cause(id="x", cls="oom_gpu", title="a GPU's memory is full", rank=3, host="n1"))
     "a GPU's memory is full (rank 3 on n1)"
     """
@@ -75,7 +78,8 @@ def why_json(answers: Sequence[tuple[str, Diagnosis]]) -> dict[str, Any]:
 
 def diagnosis_json(diagnosis: Diagnosis | None) -> dict[str, Any]:
     """Verdict, cause, further causes and fixes."""
-    diagnosis = diagnosis or Diagnosis()
+    if diagnosis is None:
+        return {"verdict": None, "cause": None, "also": [], "fixes": []}
     return {
         "verdict": diagnosis.verdict,
         "cause": cause_json(diagnosis.cause),
