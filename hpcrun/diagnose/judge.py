@@ -91,7 +91,9 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     ranked = sorted(last, key=lambda item: _order(item, records, last))
     cause = _of_records(records, [event for _, event in ranked])
     if cause is None and ranked and _is_telling(ranked[0][1], records):
-        cause = _with_absent(_cause(ranked[0][1], records), last, evidence.ranks)
+        index, event = ranked[0]
+        cause = _with_absent(_cause(event, records), last, evidence.ranks)
+        cause = _with_first(cause, event, evidence.logs[index])
     if cause is None and records.has_failed:
         cause = _silent(records)
     if cause is None:
@@ -132,12 +134,12 @@ def _episodes(evidence: Evidence) -> tuple[list[tuple[int, Event]], list[Event]]
         at = _last_launch(events, is_parallel=found.is_parallel)
         # What a batch script says after a crash is no sign of success.
         is_well = found.is_well and not any(event.ends for event in events[at:])
-        # At its exit a program's threads and connections may complain.
-        is_well |= (
-            bool(events[at:])
-            and all(event.kind <= SYMPTOM or event.kind < event.rule.kind for event in events[at:])
-            and events[at].after_all
-        )
+        # What ends no program: its threads and connections may complain at its exit.
+        is_less = all(e.kind <= SYMPTOM or e.kind < e.rule.kind for e in events[at:])
+        if events[at:] and is_less:
+            is_well |= events[at].after_all
+            capped = [event for event in events[at:] if event.kind < event.rule.kind]
+            is_well |= bool(capped) and found.moved_on > 1 and not any(e.ends for e in capped)
         is_over = found.moved_on >= MOVED_ON or is_well
         if is_over and not (evidence.records.has_failed and found.moved_on < MOVED_ON):
             at = len(events)
@@ -159,6 +161,8 @@ def _last_launch(events: Sequence[Event], *, is_parallel: bool) -> int:
         is_end = event.in_traceback or event.ends
         if reported is not None and is_end and event.kind >= ERROR:
             is_new |= event.begin - reported.line > _REPORT
+        if reported is not None and event.rule.id == "terminated":
+            is_new |= event.begin - reported.line > _FAR
         if is_new:
             first, ended, raised, reported = at, None, None, None
         ended = event if event.ends else ended
@@ -191,7 +195,12 @@ def _order(
     kind; then the order in which the lines came."""
     index, event = item
     is_first = records.rank is not None and event.rank == records.rank
-    return event.kind < ERROR, not is_first, -event.kind, index, event.line
+    kind = event.kind
+    if event.rule.id == "ctrl_c" and event.in_traceback:
+        # What a process complains about after it was interrupted is no cause.
+        before = [e for i, e in last if i == index and e.line < event.line]
+        kind = ROOT if all(e.kind < WEAK for e in before) else kind
+    return kind < ERROR, not is_first, -kind, index, event.line
 
 
 def _is_telling(event: Event, records: Records) -> bool:
@@ -233,6 +242,14 @@ def _with_absent(
     whose = f"rank{'s' if len(absent) > 1 else ''} {named}"
     title = f"a collective timed out: the other ranks have waited for {whose}"
     return structs.replace(cause, title=title)
+
+
+def _with_first(cause: Cause, event: Event, log: Found) -> Cause:
+    """Name rank and host that torchrun reports, where the exception itself names no other ones."""
+    if log.first is None or not event.in_traceback or cause.rank not in (None, log.first[0]):
+        return cause
+    rank, host = log.first
+    return structs.replace(cause, rank=rank, host=cause.host or host)
 
 
 def _title(title: str, values: dict[str, str]) -> str:

@@ -9,8 +9,8 @@ _XID = "https://docs.nvidia.com/deploy/xid-errors/index.html"
 
 MEMORY = [
     Rule(
-        id="cuda_oom", cls="oom_gpu", needles=("out of memory. Tried to allocate",),
-        pattern=r"(?:CUDA|HIP|XPU|MPS|NPU) (?:backend )?out of memory\. Tried to allocate (?P<size>[\d.]+ \w+)",
+        id="cuda_oom", cls="oom_gpu", needles=("Tried to allocate",),
+        pattern=r"(?:CUDA|HIP|XPU|MPS|NPU) (?:backend )?out of memory(?: \([^)]*\))?\. Tried to allocate (?P<size>[\d.]+ \w+)",
         title="a GPU's memory is full: {size} more did not fit",
         fixes=("{smaller_batch}", "activation checkpointing in the model", "a higher `deepspeed.zero_stage`, then `offload`", "where much is \"reserved but unallocated\": `env: {PYTORCH_CUDA_ALLOC_CONF: expandable_segments:True}`"),
         message="CUDA out of memory", source=_OOM,
@@ -18,8 +18,8 @@ MEMORY = [
         unlike="if CUDA is out of memory, a smaller batch is tried",
     ),
     Rule(
-        id="cuda_oom_raw", cls="oom_gpu", needles=("ut of memory", "OUT_OF_MEMORY", "OutOfMemory", "out-of-memory", "MemoryAllocation", "OUT_OF_DEVICE_MEMORY"),
-        pattern=r"(?:CUDA|Cuda|cuda|HIP|hip)\w*[ _](?:error|failure|driver error|call).{0,60}[: ]'?out of memory|CUDA_ERROR_OUT_OF_MEMORY|(?:cuda|hip)ErrorMemoryAllocation|hipErrorOutOfMemory|UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY|cudaMalloc failed: out of memory|torch\.(?:cuda\.)?OutOfMemoryError\b|cupy\S*\.OutOfMemoryError|^RuntimeError: CUDA out of memory",
+        id="cuda_oom_raw", cls="oom_gpu", needles=("ut of memory", "OUT_OF_MEMORY", "OutOfMemory", "out-of-memory", "MemoryAllocation", "OUT_OF_DEVICE_MEMORY", "allocation failed"),
+        pattern=r"(?:CUDA|Cuda|cuda|HIP|hip)\w*[ _](?:error|failure|driver error|call).{0,60}[: ]'?out of memory|CUDA_ERROR_OUT_OF_MEMORY|(?:cuda|hip)ErrorMemoryAllocation|hipErrorOutOfMemory|UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY|cudaMalloc failed: out of memory|torch\.(?:cuda\.)?OutOfMemoryError\b|cupy\S*\.OutOfMemoryError|\bC(?:UDA|uda)\w*: allocation failed|^RuntimeError: CUDA out of memory",
         title="a GPU's memory is full, outside PyTorch's own pool: another process on this GPU, or all ranks on GPU 0",
         fixes=("`hpcrun shell JOB -- nvidia-smi` shows who uses the GPU", "`torch.cuda.set_device(LOCAL_RANK)` before all else", "{smaller_batch}"),
         message="CUDA error: out of memory", source="torch c10/cuda/CUDAException.cpp",

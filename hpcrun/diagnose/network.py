@@ -231,13 +231,19 @@ NETWORK = [
         example="torch.distributed.elastic.multiprocessing.errors.ChildFailedError:", unlike="no child failed with an error",
     ),
     Rule(
-        id="torchrun_sigterm", cls="cancelled", kind=SYMPTOM, needles=("SignalException", "closing signal", "signal: Terminated", "SIGTERM", "Terminated", "SIGINT", "exitcode", "return code", "signal 15", "signal SIG"),
-        pattern=r"SignalException: Process (\d+) got signal: (\d+)|Sending process \d+ closing signal|is killed by signal: Terminated|^(?:\S+: line \d+: )?\s*(?:\d+ )?Terminated(?:\s{2,}|$)|(?:[Rr]eceived|[Cc]aught|got) (?:signal )?(?:SIGTERM|SIGINT|signal 15)|Received Signals\.SIGTERM|exitcode ?: -15\b|exits with return code = -15\b|\(SIGTERM\) received by PID",
+        id="torchrun_sigterm", cls="cancelled", kind=SYMPTOM, needles=("SignalException", "closing signal", "signal: Terminated", "SIGTERM", "SIGINT", "exitcode", "return code", "signal 15", "signal SIG"),
+        pattern=r"SignalException: Process (\d+) got signal: (\d+)|Sending process \d+ closing signal|is killed by signal: Terminated|terminated with signal SIG(?:TERM|INT|HUP)\b|(?:[Rr]eceived|[Cc]aught|got) (?:signal )?(?:SIGTERM|SIGINT|signal 15)|Received Signals\.SIGTERM|exitcode ?: -15\b|exits with return code = -15\b|\(SIGTERM\) received by PID",
         title="a process was asked to end",
         message="SignalException ... got signal: 15", source="torch/distributed/elastic/multiprocessing/api.py",
         fixes=("not the cause: see `hpcrun status`",),
         example="torch.distributed.elastic.multiprocessing.api.SignalException: Process 4242 got signal: 15",
         unlike="handler for SIGTERM installed; errors: 0",
+    ),
+    Rule(
+        id="terminated", cls="cancelled", kind=SYMPTOM, needles=("Terminated",),
+        pattern=r"^(?:\S+: line \d+: )?\s*(?:\d+ )?Terminated(?:\s{2,}|$)",
+        title="a process of the script was asked to end (SIGTERM)",
+        source="bash", example="Terminated", unlike="Terminated: 0 jobs",
     ),
     Rule(
         id="torchrun_exit", cls="other", kind=SYMPTOM, needles=("exitcode", "failed (exitcode", "return code", "Killing subprocess"),

@@ -204,8 +204,8 @@ FILES = [
         example="wandb.errors.errors.UsageError: api_key not configured (no-tty). call wandb.login(key=[your_api_key])", unlike="wandb: logged in, no error",
     ),
     Rule(
-        id="mpi4py_or_module", cls="import", needles=("No module named", "module specification"),
-        pattern=r"(?:ModuleNotFoundError|ImportError): No module named '?(?P<name>[\w.\-]+)'?|python\S*: (?:No module named (?P<name2>[\w.\-]+)|Error while finding module specification)",
+        id="mpi4py_or_module", cls="import", needles=("No module named", "module specification", "No package metadata"),
+        pattern=r"No package metadata was found for (?P<name3>[\w.\-]+)|(?:ModuleNotFoundError|ImportError): No module named '?(?P<name>[\w.\-]+)'?|python\S*: (?:No module named (?P<name2>[\w.\-]+)|Error while finding module specification)",
         title="a Python module is missing, or another Python trains than you expect: {name}",
         fixes=("`hpcrun submit JOB --dry-run` shows which Python; `setup: {venv: ...}`", "install the package in that environment"),
         message="ModuleNotFoundError: No module named NAME", source="CPython",
@@ -272,6 +272,13 @@ FILES = [
         message="SyntaxError", source="CPython", example="SyntaxError: invalid syntax", unlike="SyntaxErrors are counted: 0",
     ),
     Rule(
+        id="shell_syntax", cls="code_error", kind=WEAK, needles=("syntax error",),
+        pattern=r"^\S+: line \d+: syntax error(?: near unexpected token|: unexpected end of file)",
+        title="the script is not valid for its shell", fixes=("`bash -n SCRIPT` before it is submitted",),
+        message="syntax error: unexpected end of file", source="bash",
+        example="slurm_script: line 99: syntax error: unexpected end of file", unlike="no syntax error in line 99",
+    ),
+    Rule(
         id="devices", cls="code_error", needles=("shapes cannot be multiplied", "must match the size of tensor", "to be on the same device", "should be the same", "element 0 of tensors does not require grad", "Sizes of tensors must match"),
         pattern=r"mat1 and mat2 shapes cannot be multiplied|The size of tensor a \(\d+\) must match the size of tensor b|Expected all tensors to be on the same device|Sizes of tensors must match|Input type .* and weight type .* should be the same|element 0 of tensors does not require grad",
         title="tensors do not fit together: a fault of the program",
@@ -316,7 +323,7 @@ FILES = [
         example="FileNotFoundError: [Errno 2] No such file or directory: '/data/train.bin'", unlike="except FileNotFoundError:",
     ),
     Rule(
-        id="shell_no_file", cls="missing_file", kind=WEAK, needles=("No such file or directory", "Permission denied", "cannot access", "bad interpreter"),
+        id="shell_no_file", cls="missing_file", kind=SYMPTOM, needles=("No such file or directory", "Permission denied", "cannot access", "bad interpreter"),
         pattern=r"^(?:\S*(?:bash|sh|slurm_script|\.sh|\.sbatch|\.slurm|cd|cat|cp|ls|tar|source|mkdir|srun|python\d?|sbatch|torchrun|apptainer|singularity)): .*(?:No such file or directory|Permission denied|bad interpreter)|error: .*: No such file or directory$",
         title="a file that the script names is not on the node",
         fixes=("the path as the nodes see it",),

@@ -36,6 +36,9 @@ _LABEL = re.compile(
     r"|\[\d{1,6},(?P<b>\d{1,6})\]\s?<std(?:err|out)>:? ?"
     r"|\s{0,6}(?P<c>\d{1,5}): (?=\S|\s{2})"
     r"|\[(?P<h1>[A-Za-z][\w.-]*):(?P<d>\d{1,3})\]:? ?"
+    r"|\[\d{9,}\.\d+\] "
+    r"|\[(?P<h4>(?![\w./-]*\.(?:py|cpp|cc|cu|c|h|go|rs):)[a-z][\w.-]*\d[\w.-]*):\d{4,}(?::\d+)?\] ?"
+    r"|(?P<h5>[A-Za-z][\w.-]*):\d+:\d+ \[\d+\] "
     r"|\((?:[\w.<>:-]+ )?(?:pid|PID)=\d+(?:, ip=(?P<h2>[\d.]+))?[^)]{0,80}\) ?"
     r"|(?!python)(?P<h3>[a-z][\w.-]*\d): (?=\S|\s{2})"
     r"|\[?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?"
@@ -47,12 +50,20 @@ _LABEL = re.compile(
     r"|\[[\w./-]+:\d+(?::\w+)?\] "
     r"|\[\w+\.\w[\w.]*\]\[\w+\] - "
 )
+_HOSTS = ("h1", "h2", "h3", "h4", "h5")
+# Whose failure torchrun's summary calls the first.
+_FIRST_FAILURE = re.compile(
+    rb"\(first observed failure\).{0,200}?host +: (?P<host>\S+).{0,80}?rank +: (?P<rank>\d+)",
+    re.DOTALL,
+)
 # A progress bar that the error stands behind, on the same line.
 _BAR = re.compile(r"^.{0,400}?(?:it/s|s/it|B/s)[^\]\r]{0,80}\]")
 _FRAME = (" ", "\t", "│", "|", ">", "╭", "╰", "└", "├", "+", "...", "╮", "╯", "─")
 # Where a traceback begins that ends its process.
 _TOP = ("in <module>", "in _run_module_as_main", "in main")
 _NAME = re.compile(r"^((?:[A-Za-z_]\w*\.)*([A-Za-z_]\w*))(?:\([\w.]+\))?(?::(?:\s.*)?)?$")
+# Another process wrote in the middle of this line.
+_TORN = re.compile(r"^[\w.]+: +File \"")
 _STRICT = re.compile(
     r"(?:Error|Exception|Interrupt|Exit|Expired|Failure|Timeout|Full|Empty|NotFound|Iteration|Died"
     r"|Abort|Aborted|Fault|Denied|Refused|Found|Group|Exc|Missing\w*|Invalid\w*|OutOf\w+|Mismatch)$"
@@ -62,12 +73,22 @@ _CHAINED = (
     "The above exception was the direct cause",
 )
 # A traceback after one of these ends no process.
-_HARMLESS = ("Exception ignored in", "--- Logging error", "Error in atexit", "Exception ignored on")
+_HARMLESS = (
+    "Exception ignored in", "Exception ignored on", "--- Logging error", "Error in atexit",
+    "exception was never retrieved",
+)  # fmt: skip
+# What a logger puts before a traceback that the program has caught.
+_LEVEL = re.compile(r"\b(?:(ERROR|CRITICAL|FATAL)|WARN(?:ING)?|INFO|DEBUG)\b")
 _THREAD = "Exception in thread"
 _PROGRESS = re.compile(
     rb"\d+%\||\d(?:it/s|s/it)|\bl[mr]?_?loss\b\W{0,6}\d|\bloss\b\W{0,6}\d|\b[Ee]poch\b\W{0,4}\d"
-    rb"|\b[Ss]teps?\b\W{0,4}\d|\biter(?:ation)?s?\b\W{0,4}\d|tokens/s|samples/s"
+    rb"|\b[Ss]teps?\b\W{0,4}\d|\biter(?:ation)?s?\b\W{0,4}\d|tokens/s|samples/s|\[ *\d+ ?/ ?\d+ *\]"
 )
+# A program that crashed logs little more; so many of these show as much as one line of progress.
+_LOGGED, _LOGGED_PER_STEP = b"INFO", 8
+# A log's first line, if it has so many bytes, is what a launch begins with; so many of an error
+# tell it from others; and so often it may be written before it is no sign of an end.
+_TELLING, _GOT_OVER = 16, 8
 _WELL = re.compile(
     rb"(?i)training (?:is |has )?(?:completed?|finished|done|ended)"
     rb"|(?:finished|done|completed) training|completed successfully|finished successfully"
@@ -113,7 +134,8 @@ class Event(Struct, kw_only=True):
 class Found(Struct, kw_only=True):
     """What a log tells. ``moved_on``: progress since the last event; ``is_well``: it says so.
 
-    ``is_parallel``: processes of its program print side by side.
+    ``is_parallel``: processes of its program print side by side. ``first``: rank and host that
+    torchrun reports to have failed first, the last time that it does.
     """
 
     events: list[Event]
@@ -121,6 +143,7 @@ class Found(Struct, kw_only=True):
     moved_on: int = 0
     is_well: bool = False
     is_parallel: bool = False
+    first: tuple[int, str] | None = None
 
 
 class _Open(Struct):
@@ -157,9 +180,15 @@ class Reader:
         self._dense = 0
         self._cap = ROOT
         self._cap_line = -10
+        self._first: tuple[int, str] | None = None
+        self._banner = b"\0"
+        self._got_over: dict[str, int] = {}
 
     def read(self, block: bytes) -> None:
         """Take the next block."""
+        if not self._offset:
+            line = block.partition(b"\n")[0].translate(None, _NUMBERS)[:_LONGEST]
+            self._banner = line if len(line) > _TELLING and not WORDS.search(line) else b"\0"
         is_near = self._offset + len(block) > self._size - NEAR
         starts = self._lines_with_words(block) if is_near else _lines_with_far_words(block)
         at = counted = seen = index = 0
@@ -185,6 +214,8 @@ class Reader:
             counted = at
             before = block[seen:at]
             is_boring, is_event = self._look(raw, before)
+            if is_event and (first := _FIRST_FAILURE.search(block, at, end + 400)):
+                self._first = int(first["rank"]), first["host"].decode("utf-8", "replace")
             if is_boring:
                 self._learn(form, has_word=False)
             if is_event:
@@ -203,6 +234,7 @@ class Reader:
             moved_on=self._progress,
             is_well=self._is_well,
             is_parallel=self._is_parallel,
+            first=self._first,
         )
 
     def _lines_with_words(self, block: bytes) -> list[int]:
@@ -236,6 +268,11 @@ class Reader:
         if self._progress < 4 * MOVED_ON:
             for _, _ in zip(range(4 * MOVED_ON), _PROGRESS.finditer(text), strict=False):
                 self._progress += 1
+            self._progress += text.count(_LOGGED) // _LOGGED_PER_STEP
+            if self._events and not self._is_parallel:
+                # What the log began with is written again: another launch.
+                lines = b"\n" + text.translate(None, _NUMBERS)
+                self._progress += MOVED_ON * (b"\n" + self._banner + b"\n" in lines)
         self._is_well = self._is_well or _WELL.search(text[-_TAIL:]) is not None
 
     # ---- one line
@@ -246,12 +283,14 @@ class Reader:
         for text in _segments(raw):
             bare, rank, host = clean(text)
             says = self._open and self._in_traceback(bare, text, rank, host, before)
-            says = says or self._begins(bare, before, rank, host)
+            says = says or self._begins(bare, text, before, rank, host)
             says = says or self._look_up(bare, text, rank, host, before)
             is_boring = is_boring and not says
         return is_boring, self._count > events
 
-    def _begins(self, bare: str, before: bytes, rank: int | None, host: str | None) -> bool:
+    def _begins(
+        self, bare: str, text: str, before: bytes, rank: int | None, host: str | None
+    ) -> bool:
         """Begin a traceback, or take note of what the next one is part of."""
         key = rank, host
         if any(link in bare for link in _CHAINED):
@@ -267,6 +306,8 @@ class Reader:
         if at < 0:
             return False
         cap = self._cap if self._line - self._cap_line <= 3 else ROOT
+        if (level := _LEVEL.search(text, 0, max(text.find(_TRACEBACK), 0))) is not None:
+            cap = min(cap, WEAK if level[1] else HINT)
         if "\\n" in bare[at:]:
             self._escaped(bare[at:], rank, host, cap)
             return True
@@ -369,6 +410,8 @@ class Reader:
             kind = rule.kind
         if is_cut:
             kind = WEAK
+        if _TORN.search(text):
+            self._is_parallel, kind = True, SYMPTOM
         self._add(rule, values, min(kind, open_.cap), line, text, rank, host, open_)
 
     def _add(
@@ -406,6 +449,12 @@ class Reader:
                 self._hints.append(event)
             return
         key = f"{rule.id} {rank} {host} {text[:300].translate(_DIGITS)}"
+        if kind < rule.kind and not event.ends:
+            # What comes up again and again without an end is got over.
+            form = f"{rule.id} {text[:_TELLING].translate(_DIGITS)}"
+            self._got_over[form] = self._got_over.get(form, 0) + 1
+            if self._got_over[form] > _GOT_OVER:
+                return
         is_again = key in self._recent and self._progress < MOVED_ON
         is_again = is_again and open_ is None and not event.ends
         if rank is not None or (kind == SYMPTOM and rule.id in _LAUNCHERS):
@@ -446,7 +495,7 @@ def clean(text: str) -> tuple[str, int | None, str | None]:
         groups = label.groupdict()
         found = groups["a"] or groups["b"] or groups["c"] or groups["d"]
         rank = int(found) if found and rank is None else rank
-        host = host or groups["h1"] or groups["h2"] or groups["h3"]
+        host = host or next((groups[each] for each in _HOSTS if groups[each]), None)
         text = text[label.end() :]
     return text, rank, host
 

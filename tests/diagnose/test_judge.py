@@ -231,3 +231,87 @@ def test_fixes_have_the_jobs_own_numbers() -> None:
     assert saved.fixes[0] == f"{time}  # on from the checkpoints"
     # A log alone is no job that verbs could name.
     assert not any("JOB" in fix for fix in judge(traceback("ValueError: no")).fixes)
+
+
+# ---- what a program gets over
+
+
+def test_a_thread_that_ends_is_no_cause_where_the_training_goes_on() -> None:
+    error = traceback("ValueError: no").replace("in <module>", "in run")
+    text = f"Exception in thread Thread-2:\n{error}"
+    assert told(text)[0] == "code_error"
+    assert told(f"{text}step 1 loss 2.0\nstep 2 loss 2.0\n")[0] == ""
+
+
+def test_a_traceback_that_a_logger_writes_is_no_cause_where_the_training_goes_on() -> None:
+    error = traceback("ValueError: no", at="data.py").replace("in <module>", "in load")
+    logged = f"2026-11-20 08:00:00 ERROR {error}"
+    assert told(logged)[:3] == ("code_error", "code_error", 4)
+    assert told(f"{logged}step 1 loss 2.0\nstep 2 loss 2.0\n")[0] == ""
+    assert told(f"2026-11-20 08:00:00 WARNING {error}")[0] == ""
+    assert told(f"2026-11-20 ERROR Task exception was never retrieved\nfuture: x\n{error}")[0] == ""
+
+
+def test_what_workers_report_again_and_again_is_got_over() -> None:
+    lines = "".join(f"(Worker pid=4) ValueError: step {n} has no answer\n" for n in range(30))
+    assert told(lines[:90])[0] == "code_error"
+    assert told(STEPS + lines[:90] + STEPS + lines)[0] == ""
+
+
+@pytest.mark.parametrize("line", ["Test: [{}/124] Data 75", "08:00:00 INFO request {} answered"])
+def test_lines_of_other_kinds_show_that_a_program_goes_on(line: str) -> None:
+    after = "".join(f"{line.format(n)}\n" for n in range(120))
+    assert told(traceback("ValueError: no") + after)[0] == ""
+
+
+def test_a_launch_begins_as_the_log_began() -> None:
+    banner = "08:00:00 Setting up the training script\n"
+    text = f"{banner}{traceback('ValueError: no')}"
+    assert told(text)[0] == "code_error"
+    assert told(f"{text}{banner}ready\n")[0] == ""
+    assert told(f"{text}{banner}{traceback('KeyError: 3')}")[2] == 10
+
+
+def test_what_an_interrupted_rank_complains_about_is_no_cause() -> None:
+    text = traceback("KeyboardInterrupt") + traceback("RuntimeError: no lock", "[rank1]: ")
+    assert told(text)[:3] == ("ctrl_c", "cancelled", 4)
+    other = traceback("RuntimeError: no lock", "[rank1]: ") + traceback("KeyboardInterrupt")
+    assert told(other)[0] == "code_error"
+
+
+def test_an_exception_into_which_another_rank_wrote_is_no_cause() -> None:
+    root = traceback("FileNotFoundError: [Errno 2] No such file or directory: '/data/x'")
+    torn = traceback('RuntimeError:   File "train.py", line 3, in main')
+    assert told(root + "waiting\n" * 60 + torn)[:3] == ("no_file", "missing_file", 4)
+
+
+def test_terminated_long_after_a_launcher_has_given_up_is_of_another_launch() -> None:
+    text = traceback("ValueError: no") + CHILD
+    assert told(f"{text}{'quiet' * 9}\nTerminated\n")[0] == "code_error"
+    again = "a setting\n" * 200
+    assert told(f"{text}{again}Terminated\n")[:2] == ("terminated", "cancelled")
+
+
+def test_rank_and_host_are_those_that_torchrun_reports() -> None:
+    report = (
+        f"{CHILD}Root Cause (first observed failure):\n[0]:\n  time      : 2026-11-20_08:00:00\n"
+        "  host      : gpu07\n  rank      : 2 (local_rank: 2)\n  exitcode  : 1 (pid: 4242)\n"
+    )
+    cause = judge(traceback("ValueError: no") + report).cause
+    assert cause is not None and (cause.rank, cause.host) == (2, "gpu07")
+    cause = judge(traceback("ValueError: no", "[rank1]: ") + report).cause
+    assert cause is not None and (cause.rank, cause.host) == (1, None)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "host"),
+    [
+        ("[1581715406.914568] [gpu12:42393:2] ", "gpu12"),
+        ("[gpu12:42393] ", "gpu12"),
+        ("gpu12:4711:4720 [0] ", "gpu12"),
+        ("[trainer2.py:1234] ", None),
+    ],
+)
+def test_a_host_before_the_line(prefix: str, host: str | None) -> None:
+    cause = judge(f"{prefix}CUDA error: out of memory\n").cause
+    assert cause is not None and cause.host == host
