@@ -33,6 +33,8 @@ SECTIONS = {
         "top": "Watch your jobs: step, loss, speed, GPU and CPU use.",
         "wait": "Wait until runs are over.",
         "shell": "Open a shell on a node of a running job.",
+        "open": "Bring a port of a job's node to this machine: TensorBoard, a notebook.",
+        "fetch": "Bring a run's checkpoints, or other files that it wrote.",
         "nodes": "List nodes that failed a check, which jobs leave out.",
     },
     "Understand": {

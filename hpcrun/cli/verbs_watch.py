@@ -1,4 +1,4 @@
-"""The verbs status, logs, top, wait, shell and nodes."""
+"""The verbs status, logs, top, wait, shell, open, fetch and nodes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcrun.cli.options import (
+    DIR,
     RUN,
     ArgsAfterDashes,
     cluster_option,
@@ -335,6 +336,120 @@ def shell(
         note(click.style(f"note: {text}", dim=True))
     become(shell)
     return 1  # not reached
+
+
+@click.command("open")
+@click.argument("job", type=RUN)
+@click.argument("port", type=click.IntRange(1, 65535))
+@click.option("--node", metavar="N", help="The node, by name or number (default: the first).")
+@cluster_option
+def open(job: str, port: int, node: str | None, cluster: str | None) -> int:
+    """Bring a port of a running job's node to this machine: TensorBoard, a notebook, a dashboard.
+
+    Prints the URL to open, and holds it until the job is over or Ctrl-C. What listens there must do
+    so on all addresses (tensorboard --bind_all, jupyter lab --ip 0.0.0.0). On a login node it
+    prints the node's own URL, what to type on your laptop to reach it, and ends.
+    """
+    from hpcrun.controller.shell import find_node, hold_port, open_port
+    from hpcrun.controller.targets import find_targets
+
+    where = context(cluster)
+    status, _, host = find_node(where, find_targets(where, [job]), node)
+    opened = open_port(where, host, port)
+    at, number = opened.here
+    if not opened.is_answered:
+        note(
+            f"note: nothing answers on port {port} of {host} yet; what listens there must do so on "
+            "all addresses: tensorboard --bind_all, jupyter lab --ip 0.0.0.0"
+        )
+    say(f"http://{at}:{number}/")
+    if where.cluster.host is None:
+        import getpass
+        import socket
+
+        login = f"{getpass.getuser()}@{socket.getfqdn()}"
+        note(f"from your laptop: ssh -N -L {port}:{at}:{port} {login}")
+        note(f"and there open http://127.0.0.1:{port}/")
+        return 0
+    note(f"that is port {port} of {host}, until {status.label} is over or Ctrl-C")
+    ended = hold_port(where, status, opened, note)
+    note(f"{ended.label} is {ended.state}")
+    return 0
+
+
+@click.command("fetch")
+@click.argument("job", required=False, type=RUN)
+@click.argument("globs", nargs=-1, metavar="[GLOB]...")
+@click.option("--to", type=DIR, help="The folder to bring them to (default: named like the run).")
+@click.option("--wandb-sync", is_flag=True, help="Let wandb upload the run's offline folders.")
+@click.option("--dry-run", is_flag=True, help="List what would be brought, and stop.")
+@cluster_option
+@json_option
+def fetch(
+    job: str | None,
+    globs: tuple[str, ...],
+    to: str | None,
+    wandb_sync: bool,
+    dry_run: bool,
+    cluster: str | None,
+    as_json: bool,
+) -> int:
+    """Bring a run's checkpoints to this machine, or the files that a GLOB names.
+
+    JOB is a Slurm job id or a run id; the default is the newest run. A GLOB starts at the run's
+    folder, at its checkpoints, or where the job worked in that folder: 'global_step100',
+    'out/*.png', '**/events.out.tfevents.*'; a folder is all that is in it. Quote it.
+
+    Files that are here already are not brought again, and one of which a part came goes on from
+    there. The exit code is 1 where some file could not be read, or is still being written.
+    """
+    from hpcrun.controller import fetch as outputs
+    from hpcrun.controller.targets import only_run, resolve
+    from hpcrun.views.numbers import count_of, format_size
+
+    where = context(cluster)
+    wandb = outputs.find_wandb(where) if wandb_sync else ""
+    run = only_run(resolve(where, job), job)
+    if wandb_sync and not globs:
+        globs = (outputs.OFFLINE,)
+    found = outputs.find_outputs(where, run, globs)
+    target = where.cwd / (to or run.run_id)
+    size = sum(file.size for file in found.files)
+    if found.fault:
+        note(f"note: not all could be seen: {found.fault}")
+    if found.links:
+        note(f"note: {count_of(len(found.links), 'link')} left out, as {found.links[0]}")
+    if not as_json:
+        if dry_run:
+            table(["SIZE", "FILE"], [(format_size(file.size), file.name) for file in found.files])
+        say(f"{count_of(len(found.files), 'file')}, {format_size(size)}, to {target}")
+    fetched = outputs.Fetched()
+    if not dry_run:
+        with where.bar("fetching", "MB") as show:
+            fetched = outputs.fetch(where, found.files, target, show, note)
+    refused = []
+    if wandb_sync and not dry_run:
+        refused = outputs.sync_offline(where, wandb, target, found.files)
+    if as_json:
+        rows = [
+            {
+                "name": file.name,
+                "bytes": file.size,
+                "fetched": file.name in fetched.done,
+                "here": file.name in fetched.done or file.name in fetched.had,
+                "reason": fetched.failed.get(file.name),
+            }
+            for file in found.files
+        ]
+        emit_json({"run_id": run.run_id, "to": str(target), "dry_run": dry_run, "files": rows})
+    elif not dry_run:
+        had = f", {len(fetched.had)} were here already" if fetched.had else ""
+        say(f"{len(fetched.done)} brought{had}")
+    for name, why in fetched.failed.items():
+        note(f"not brought: {name}: {why}")
+    for name in refused:
+        note(f"wandb did not take {name}")
+    return 1 if fetched.failed or refused else 0
 
 
 @click.command("nodes")

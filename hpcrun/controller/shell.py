@@ -1,10 +1,12 @@
-"""A shell, or one command, on a node of a running job, with the job's environment."""
+"""A node of a running job: a shell or one command on it, with the job's environment; its ports."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
@@ -15,6 +17,7 @@ from hpcrun.controller.status import status_of, status_of_job
 from hpcrun.controller.targets import Targets
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.runs.status import JobStatus
+from hpcrun.slurm.cluster import parse_nodes, show_nodes_argv
 from hpcrun.slurm.commands import shares_gpus, shell_argv
 from hpcrun.slurm.hosts import expand
 from hpcrun.slurm.jobs import SlurmJob
@@ -34,29 +37,15 @@ def prepare_shell(
 ) -> Shell:
     """Find the job and the node, the first one by default; nothing is started.
 
-    ``node`` is a name or a number, 0 for the first. No ``command``: a shell. Raises InputError
-    where the job is not running or the node is not its own, and OutOfReach.
+    No ``command``: a shell. Raises as find_node().
     """
-    runs = targets.all_runs()
-    if len(runs) + len(targets.jobs) > 1:
-        first = runs[0].run_id if runs else targets.jobs[0]
-        count = len(runs) + len(targets.jobs)
-        raise InputError(f"{count} jobs; a shell is in one", fix=f"name one of them, as {first}")
+    status, job, host = find_node(context, targets, node)
     folder, notes = "", list[str]()
-    statuses = status_of(context, runs) if runs else status_of_job(context, targets.jobs[0])
-    if len(statuses) > 1:
-        raise InputError(
-            f"{targets.jobs[0]}: an array of {len(statuses)} tasks",
-            fix=f"name one, as {statuses[0].job_id}",
-        )
-    status = statuses[0]
-    job = _running(status)
     if status.plan is not None:
         folder = status.plan.project_dir
         container = status.plan.setup.container
         if container is not None:
             notes.append(f"outside of the job's container {container.image}")
-    host = _choose(job, node)
     version = scheduler.version(slurm_transport(context, status.slurm_conf))
     if not shares_gpus(version):
         notes.append("before Slurm 22.05 a second step cannot use the job's GPUs")
@@ -66,6 +55,28 @@ def prepare_shell(
     transport = slurm_transport(context, status.slurm_conf)
     argv, env = transport.process(argv, terminal=not command)
     return Shell(argv=argv, env=env, notes=notes)
+
+
+def find_node(
+    context: Context, targets: Targets, node: str | None
+) -> tuple[JobStatus, SlurmJob, str]:
+    """Find the one job that runs, and its node: a name or a number, 0 for the first.
+
+    Raises InputError where the job is not running or the node is not its own, and OutOfReach.
+    """
+    runs = targets.all_runs()
+    if len(runs) + len(targets.jobs) > 1:
+        first = runs[0].run_id if runs else targets.jobs[0]
+        count = len(runs) + len(targets.jobs)
+        raise InputError(f"{count} jobs; one is needed", fix=f"name one of them, as {first}")
+    statuses = status_of(context, runs) if runs else status_of_job(context, targets.jobs[0])
+    if len(statuses) > 1:
+        raise InputError(
+            f"{targets.jobs[0]}: an array of {len(statuses)} tasks",
+            fix=f"name one, as {statuses[0].job_id}",
+        )
+    job = _running(statuses[0])
+    return statuses[0], job, _choose(job, node)
 
 
 def _running(status: JobStatus) -> SlurmJob:
@@ -81,7 +92,7 @@ def _running(status: JobStatus) -> SlurmJob:
         text = f"{name} is {status.state}" + (f" ({status.reason})" if status.reason else "")
         fix = f"hpcrun logs {word} shows its output" if word else ""
         if status.state in ("PENDING", "CONFIGURING"):
-            fix = "a shell needs a running job; hpcrun status shows what it waits for"
+            fix = "the job must be running; hpcrun status shows what it waits for"
         raise InputError(text, fix=fix)
     return job
 
@@ -113,3 +124,62 @@ def become(shell: Shell) -> None:
         os.execvpe(shell.argv[0], shell.argv, shell.env)
     except OSError as error:
         raise HpcrunError(f"{shell.argv[0]}: {error.strerror}") from error
+
+
+# ---- ports -------------------------------------------------------------------------------------
+
+
+# How often a connection that holds a port is looked at, and Slurm asked for its job, in seconds.
+_BEAT, _LOOKS = 3.0, 60.0
+# For bash on the cluster's host: whether something listens on a port.
+_LISTENS = 'exec timeout 5 bash -c "exec 3<>/dev/tcp/$1/$2" 2>/dev/null'
+
+
+class Port(Struct, frozen=True):
+    """A port of a node, by the address at which Slurm has it, and where it is found here."""
+
+    address: str
+    port: int
+    here: tuple[str, int]
+    is_answered: bool
+
+
+def open_port(context: Context, host: str, port: int) -> Port:
+    """Bring a port of a node within reach; see Transport.reach. Raises OutOfReach.
+
+    The node's name may be Slurm's alone, which no other program can resolve.
+    """
+    transport = slurm_transport(context)
+    shown = parse_nodes(scheduler.ask(transport, show_nodes_argv([host])) or "")
+    address = (shown[0].address if shown else "") or host
+    argv = ["bash", "-c", _LISTENS, "bash", address, str(port)]
+    is_answered = transport.run(argv).exit_code == 0
+    return Port(address, port, transport.reach(address, port), is_answered)
+
+
+def hold_port(
+    context: Context, status: JobStatus, port: Port, tell: Callable[[str], None]
+) -> JobStatus:
+    """Keep a port within reach until its job is over; return how the job ended.
+
+    Where the connection breaks it is opened again, unless that needs an answer from the user.
+    Raises OutOfReach.
+    """
+    transport, run, is_lost = slurm_transport(context), status.run, False
+    while not status.final:
+        for _ in range(int(_LOOKS / _BEAT)):
+            time.sleep(_BEAT)
+            try:
+                transport.reach(port.address, port.port)
+            except OutOfReach as lost:
+                if lost.is_final:
+                    raise
+                if not is_lost:
+                    tell(f"{lost.message}; trying again")
+                is_lost = True
+            else:
+                is_lost = False
+        with contextlib.suppress(OutOfReach):
+            shown = status_of(context, [run]) if run else status_of_job(context, status.label)
+            status = shown[0]
+    return status

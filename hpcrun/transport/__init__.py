@@ -53,6 +53,19 @@ class Transport(Protocol):
         where the cluster is here.
         """
 
+    def bring(self, script: str, take: Callable[[bytes], None]) -> Result:
+        """Run a script of bash's where files are read; ``take`` gets its output, as it comes.
+
+        The Result has none. Raises OutOfReach, and what ``take`` raises.
+        """
+
+    def reach(self, host: str, port: int) -> tuple[str, int]:
+        """Return where a port is found on this machine that the cluster's host reaches.
+
+        It stays until the process ends or the connection breaks: then another call opens it again,
+        at the same place. Raises OutOfReach.
+        """
+
     def refresh(
         self, run_dirs: Iterable[Path], *, whole: bool = False, follow: bool = False
     ) -> None:

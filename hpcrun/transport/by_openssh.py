@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import re
-import socket
 import stat
 import subprocess
 import tempfile
@@ -16,7 +16,14 @@ from pathlib import Path
 from typing import IO
 
 from hpcrun.errors import OutOfReach
-from hpcrun.transport.connection import Prompts, Reply, SshSettings, converse, exec_line
+from hpcrun.transport.connection import (
+    Prompts,
+    Reply,
+    SshSettings,
+    converse,
+    exec_line,
+    listen_here,
+)
 from hpcrun.transport.ssh_config import ask_ssh, find_ssh
 
 # How long an unused master stays: a working day where the profile wants it kept, else until the
@@ -42,6 +49,8 @@ class OpensshConnection:
         self._ask = ask
         self._control: Path | None = None
         self._is_open = False
+        self._forwards: set[tuple[str, int]] = set()  # ports there that the master leads here
+        self._ports: dict[tuple[str, int], int] = {}  # where they are found here
         self._refusal: OutOfReach | None = None
         self._lock = threading.Lock()  # several threads run scripts
 
@@ -68,14 +77,21 @@ class OpensshConnection:
 
     def forward(self, host: str, port: int) -> int:
         """Lead a port of this machine to one that the far side reaches."""
+        if not self._ask_master("check"):
+            self._is_open = False
+            self._forwards.clear()
         self.open()
-        with socket.create_server(("127.0.0.1", 0)) as one:
-            free = int(one.getsockname()[1])
-        where = f"127.0.0.1:{free}:[{host}]:{port}"
-        done = _call(self._argv("-O", "forward", "-L", where, "--", self.host))
-        if done.returncode:
-            raise OutOfReach(f"{self.host}: {where} cannot be forwarded: {_last(done.stderr)}")
-        return free
+        if (host, port) not in self._forwards:
+            with listen_here(self._ports.get((host, port), port)) as one:
+                free = self._ports[host, port] = int(one.getsockname()[1])
+            where = f"127.0.0.1:{free}:[{host}]:{port}"
+            done = _call(self._argv("-O", "forward", "-L", where, "--", self.host))
+            if done.returncode:
+                raise OutOfReach(f"{self.host}: {where} cannot be forwarded: {_last(done.stderr)}")
+            self._forwards.add((host, port))
+            # The master stays; what it leads here must not.
+            atexit.register(_call, self._argv("-O", "cancel", "-L", where, "--", self.host))
+        return self._ports[host, port]
 
     def close(self) -> None:
         """End the connection, unless it is to be kept."""

@@ -20,7 +20,15 @@ from typing import Any
 import paramiko
 
 from hpcrun.errors import OutOfReach
-from hpcrun.transport.connection import Connection, Prompts, Reply, SshSettings, converse, exec_line
+from hpcrun.transport.connection import (
+    Connection,
+    Prompts,
+    Reply,
+    SshSettings,
+    converse,
+    exec_line,
+    listen_here,
+)
 from hpcrun.transport.host_keys import check_host_key
 from hpcrun.transport.ssh_config import Hop, NeedsSsh, find_ssh, hops_to, is_hardware_key
 
@@ -41,7 +49,8 @@ class ParamikoConnection:
         self._ask = ask
         self._links: list[paramiko.Transport] = []  # the last one leads to the host
         self._proxy: subprocess.Popen[bytes] | None = None
-        self._listeners: list[socket.socket] = []
+        self._listeners: dict[tuple[str, int], socket.socket] = {}  # of ports there
+        self._ports: dict[tuple[str, int], int] = {}  # where they are found here
         self._closed = threading.Event()
         self._keys: dict[Path, Any] = {}  # that were decrypted
         self._was_asked = self._was_open = False
@@ -81,17 +90,19 @@ class ParamikoConnection:
         if link is None:
             assert self._instead is not None
             return self._instead.forward(host, port)
-        listener = socket.create_server(("127.0.0.1", 0))
-        self._listeners.append(listener)
-        threading.Thread(target=_serve, args=(listener, link, host, port), daemon=True).start()
-        return int(listener.getsockname()[1])
+        if (host, port) not in self._listeners:
+            listener = listen_here(self._ports.get((host, port), port))
+            self._listeners[host, port] = listener
+            self._ports[host, port] = int(listener.getsockname()[1])
+            threading.Thread(target=_serve, args=(listener, link, host, port), daemon=True).start()
+        return self._ports[host, port]
 
     def close(self) -> None:
         """End the connection."""
         self._closed.set()
         if self._instead is not None:
             self._instead.close()
-        for listener in self._listeners:
+        for listener in self._listeners.values():
             listener.shutdown(socket.SHUT_RDWR)  # ends accept, which close alone does not
             listener.close()
         for link in reversed(self._links):
@@ -99,7 +110,7 @@ class ParamikoConnection:
         if self._proxy is not None:
             self._proxy.kill()
             self._proxy.wait()
-        self._links, self._listeners, self._proxy = [], [], None
+        self._links, self._listeners, self._proxy = [], {}, None
 
     def _link(self) -> paramiko.Transport | None:
         """Return the open connection; open it where there is none. None: the system's ssh has it.

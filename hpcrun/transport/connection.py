@@ -11,6 +11,7 @@ import contextlib
 import os
 import queue
 import shlex
+import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal, Protocol
@@ -103,7 +104,11 @@ class Connection(Protocol):
         """
 
     def forward(self, host: str, port: int) -> int:
-        """Lead a port of this machine, which is returned, to one that the far side reaches."""
+        """Lead a port of this machine, which is returned, to one that the far side reaches.
+
+        It has the same number, where that is free. Called again it looks whether the way is open,
+        and opens it at the same port where it broke.
+        """
 
     def close(self) -> None:
         """End what runs on the connection, and the connection."""
@@ -145,6 +150,14 @@ def open_connection(settings: SshSettings, ask: Prompts) -> Connection:
     from hpcrun.transport.by_paramiko import ParamikoConnection
 
     return ParamikoConnection(settings, ask)
+
+
+def listen_here(port: int) -> socket.socket:
+    """Listen on a port of this machine's loopback; on another where it is taken."""
+    try:
+        return socket.create_server(("127.0.0.1", port))
+    except OSError:
+        return socket.create_server(("127.0.0.1", 0))
 
 
 def converse(

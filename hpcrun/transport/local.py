@@ -100,6 +100,25 @@ class LocalTransport:
         """Return the command itself; see Transport."""
         return list(argv), dict(self.env if env is None else env)
 
+    def bring(self, script: str, take: Callable[[bytes], None]) -> Result:
+        """Run a script; see Transport."""
+        import tempfile  # here: few calls bring anything
+
+        with tempfile.TemporaryFile() as text, tempfile.TemporaryFile() as stderr:
+            text.write(os.fsencode(script))
+            text.seek(0)
+            argv, pipe = ["bash", "--norc", "-s"], subprocess.PIPE
+            with subprocess.Popen(argv, stdin=text, stdout=pipe, stderr=stderr) as process:
+                assert process.stdout is not None
+                while data := os.read(process.stdout.fileno(), 1 << 16):
+                    take(data)
+            stderr.seek(0)
+            return Result(argv, process.returncode, "", os.fsdecode(stderr.read(1 << 16)))
+
+    def reach(self, host: str, port: int) -> tuple[str, int]:
+        """Return the port itself; see Transport."""
+        return host, port
+
     def _check_slurm_conf(self) -> None:
         conf = self.env.get("SLURM_CONF")
         if conf is None or conf == os.environ.get("SLURM_CONF"):

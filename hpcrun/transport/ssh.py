@@ -116,7 +116,16 @@ class SshTransport:
         options = ["-t"] if terminal else ["-T"]
         return ["ssh", *options, "--", self.connection.host, word], dict(os.environ)
 
+    def reach(self, host: str, port: int) -> tuple[str, int]:
+        """Lead a port of this machine there; see Transport."""
+        return "127.0.0.1", self.connection.forward(host, port)
+
     # ---- what comes
+
+    def bring(self, script: str, take: Callable[[bytes], None]) -> Result:
+        """Run a script on the host of transfers; see Transport."""
+        reply = self._trip("bring", script, timeout=60, on_output=take)
+        return self._result(["bring"], reply.exit_code, b"", reply.stderr)
 
     def refresh(
         self, run_dirs: Iterable[Path], *, whole: bool = False, follow: bool = False

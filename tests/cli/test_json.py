@@ -23,6 +23,7 @@ WITHOUT = {
     "run": "its output is the program's",
     "shell": "its output is the shell's",
     "schema": "it prints JSON anyway",
+    "open": "it holds a port open",
     "connect": "it opens a connection",
     "completion": "it prints a program for the shell",
     "sandbox": "its verbs have it",

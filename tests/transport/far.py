@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from hpcrun.transport import Result
+from hpcrun.transport.local import LocalTransport
 
 Answer = Callable[[Sequence[str], str], tuple[int, str, str]]
 
@@ -41,6 +43,15 @@ class FarTransport:
     ) -> tuple[list[str], dict[str, str]]:
         """Return the command itself."""
         return list(argv), dict(env or {})
+
+    def bring(self, script: str, take: Callable[[bytes], None]) -> Result:
+        """Run the script: both sides are here."""
+        self.trips.append("bring")
+        return LocalTransport(os.environ).bring(script, take)
+
+    def reach(self, host: str, port: int) -> tuple[str, int]:
+        """Return the port itself."""
+        return host, port
 
     def refresh(
         self, run_dirs: Iterable[Path], *, whole: bool = False, follow: bool = False

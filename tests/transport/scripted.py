@@ -53,6 +53,14 @@ class ScriptedTransport:
         """Return the command itself."""
         return list(argv), dict(env or {})
 
+    def bring(self, script: str, take: Callable[[bytes], None]) -> Result:
+        """Give the scripted answer, which nothing has."""
+        return self.run(["bring"])
+
+    def reach(self, host: str, port: int) -> tuple[str, int]:
+        """Return the port itself."""
+        return host, port
+
     def refresh(
         self, run_dirs: Iterable[Path], *, whole: bool = False, follow: bool = False
     ) -> None:

@@ -1,0 +1,397 @@
+"""Brings files that a run has written to this machine: whole ones only, and none twice.
+
+Of what the cluster answers only bytes are believed: a name that leads elsewhere is refused, and no
+link on the way is followed. A file grows beside its place, under a name that has what it is a copy
+of; so a transfer that broke goes on where it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from msgspec import Struct, field
+
+from hpcrun.controller.context import Context
+from hpcrun.controller.there import room
+from hpcrun.errors import HpcrunError, InputError, OutOfReach
+from hpcrun.files import space_fix
+from hpcrun.runs import layout
+from hpcrun.runs.layout import RunFolder
+from hpcrun.runs.records import read_plan
+from hpcrun.transport.far import quote
+from hpcrun.views.numbers import format_size
+
+# Of an answer: names and their facts, in bytes; and of what comes after a file.
+_MOST, _LONGEST_END = 256 << 20, 4096
+# Files that one trip brings: their names travel with the script, which bash reads slowly.
+_AT_ONCE = 500
+# Seconds before a transfer that broke goes on; each time that it has come further.
+_PAUSE = 2.0
+# Secrets stay where the job is; what readers keep is theirs.
+_KEPT_BACK = (layout.SECRETS, "secret_marks.json", "cache/")
+
+_LINE = re.compile(r"([0-9a-f]{1,8}) \d{1,20} \d{1,16} -?\d{1,11} \./(.+)", re.DOTALL)
+# Facts of all files and links below ``roots``, each up to a NUL; "/" ends a root.
+_LIST = r"""
+LC_ALL=C
+for root in "${roots[@]}"; do
+  if cd -- "$root" 2>/dev/null; then
+    find . \( -type f -o -type l \) -exec stat --printf '%f %i %s %Y %n\0' -- {} +
+  fi
+  printf '/\0'
+done
+"""
+# Of each file the bytes from an offset on, as many as were promised, whatever happens to it; then
+# a line that tells whether they are the file's.
+_GIVE = r"""
+LC_ALL=C
+for i in "${!paths[@]}"; do
+  path=${paths[i]} length=${lengths[i]}
+  { tail -c +$((${offsets[i]} + 1)) -- "$path"; code=$?; head -c "$length" /dev/zero; exit "$code"
+  } 2>/dev/null | head -c "$length"
+  printf '%s %s\n' "${PIPESTATUS[0]}" "$(stat -c '%f %i %s %Y' -- "$path" 2>/dev/null)"
+done
+"""
+
+
+class File(Struct, frozen=True):
+    """A file there: its ``name`` below the run's folder, and what it is a copy of (``facts``)."""
+
+    name: str
+    path: str
+    facts: str  # mode, inode, size and time, as stat prints them
+
+    @property
+    def size(self) -> int:
+        return int(self.facts.split()[2])
+
+    @property
+    def mtime(self) -> int:
+        return int(self.facts.split()[3])
+
+
+class Found(Struct):
+    """The files that were asked for, the links among them, and why some could not be seen."""
+
+    files: list[File]
+    links: list[str]
+    fault: str = ""
+
+
+class Fetched(Struct):
+    """How far a transfer is: names, and what was wrong with each that did not come."""
+
+    done: list[str] = field(default_factory=list)
+    had: list[str] = field(default_factory=list)  # it was here already
+    failed: dict[str, str] = field(default_factory=dict)
+
+
+def find_outputs(context: Context, run: RunFolder, globs: Sequence[str]) -> Found:
+    """List the run's checkpoints there, or what the globs name. Raises InputError, OutOfReach.
+
+    A glob starts at the run's folder, at its checkpoints, or where the job worked in it; ``**`` is
+    any folders, and a folder is all that is in it.
+    """
+    plan = read_plan(run)
+    if plan is None:
+        raise InputError(f"{run.run_id}: it has no plan.json", fix="hpcrun status lists the runs")
+    was, saves = Path(plan.run_dir), Path(os.path.normpath(plan.checkpoint_dir))
+    top = run.path if context.cluster.host is None else was
+    is_inside = saves.is_relative_to(was) and saves != was
+    inner = saves.relative_to(was) if is_inside else Path("checkpoints")
+    roots = [(top / inner if is_inside else saves, f"{inner}/")]
+    if globs:
+        roots = [(top, "")] if is_inside else [(top, ""), *roots]
+    bases = ["", f"{inner}/"]
+    if (work := Path(plan.project_dir)).is_relative_to(was):
+        bases.append(f"{work.relative_to(was)}/")
+    found = _listed(context, roots)
+    wanted = [_pattern(glob) for glob in globs]
+
+    def is_wanted(name: str) -> bool:
+        rest = [name[len(base) :] for base in bases if name.startswith(base)]
+        return not wanted or any(one.fullmatch(part) for one in wanted for part in rest)
+
+    found.files = [file for file in found.files if is_wanted(file.name)]
+    found.links = [name for name in found.links if is_wanted(name)]
+    if not found.files:
+        which = f"fits {' '.join(globs)}" if globs else f"is in {saves}, its checkpoint folder"
+        raise InputError(
+            f"{run.run_id}: no file {which}" + (f" ({found.fault})" if found.fault else ""),
+            fix="name what it wrote, as in 'out/*.png': a glob starts at the run's folder, at its "
+            "checkpoints, or where the job worked",
+        )
+    return found
+
+
+def _pattern(glob: str) -> re.Pattern[str]:
+    r"""Read a glob: ``**`` is any folders; what it names has all that is in it. Raises InputError.
+
+    >>> globs = "a", "*/b", "**/*.pt", "*.pt", "a/?/[!d]*"
+    >>> [bool(_pattern(glob).fullmatch("a/b/c.pt")) for glob in globs]
+    [True, True, True, False, True]
+    """
+    words = {"*": "[^/]*", "?": "[^/]"}
+    text = ""
+    for part in filter(lambda part: part not in ("", "."), glob.split("/")):
+        for word in re.split(r"(\*|\?|\[!?[^]]+\])", part):
+            if len(word) > 2 and word[0] == "[" and word[-1] == "]":
+                inner = word[1:-1].replace("\\", "\\\\")
+                text += f"[^{inner[1:]}]" if inner[0] == "!" else f"[{inner}]"
+            else:
+                text += words.get(word) or re.escape(word)
+        text = text.removesuffix("[^/]*[^/]*") + "(?:[^/]+/)*" if part == "**" else f"{text}/"
+    try:
+        return re.compile(f"{text.removesuffix('/')}(?:/.*)?" if text else ".*", re.DOTALL)
+    except re.error as error:
+        raise InputError(f"{glob}: no glob: {error.msg}", fix="as in 'out/*.png'") from error
+
+
+def _listed(context: Context, roots: Sequence[tuple[Path, str]]) -> Found:
+    """Ask for all files below some folders; ``roots`` are paths there, and where they lie here."""
+    data = bytearray()
+
+    def take(piece: bytes) -> None:
+        data.extend(piece)
+        if len(data) > _MOST:
+            raise HpcrunError("there are too many files to list", fix="pack them there, with tar")
+
+    script = f"roots=({' '.join(quote(str(root)) for root, _ in roots)})\n{_LIST}"
+    answer = context.transport().bring(script, take)
+    each = iter(os.fsdecode(bytes(data)).split("\0"))
+    found = Found([], [], answer.stderr.strip().splitlines()[-1] if answer.stderr.strip() else "")
+    for root, prefix in roots:
+        for line in each:
+            if line == "/":
+                break
+            match = _LINE.fullmatch(line)
+            if match is None or any(part in ("", ".", "..") for part in match[2].split("/")):
+                raise HpcrunError(f"{root}: a name that makes no sense: {ascii(line)[:80]}")
+            name = prefix + match[2]
+            if name.startswith(_KEPT_BACK):
+                continue
+            if stat.S_ISREG(int(match[1], 16)):
+                facts = line[: match.start(2) - 3]
+                found.files.append(File(name, f"{root}/{match[2]}", facts))
+            else:
+                found.links.append(name)
+        else:
+            raise OutOfReach(f"{root}: the list of files ended too early")
+    found.files.sort(key=lambda file: file.name)
+    return found
+
+
+def fetch(
+    context: Context,
+    files: Sequence[File],
+    target: Path,
+    show: Callable[[float, float], None],
+    tell: Callable[[str], None],
+) -> Fetched:
+    """Bring files into a folder; what is there already, with its size and time, stays.
+
+    Where the link breaks it goes on, as long as that brings more; ``tell`` is told. Raises
+    InputError where a link is in the way or there is no room, and OutOfReach: what came stays.
+    """
+    fetched = Fetched()
+    wanted = []
+    for file in files:
+        place = _place(target, file.name)
+        with contextlib.suppress(FileNotFoundError):
+            info = place.lstat()
+            if stat.S_ISDIR(info.st_mode):
+                raise InputError(f"{place}: a folder, and there it is a file", fix="--to DIR")
+            is_plain = stat.S_ISREG(info.st_mode)
+            if is_plain and (info.st_size, int(info.st_mtime)) == (file.size, file.mtime):
+                fetched.had.append(file.name)
+                continue
+        wanted.append(file)
+    _remove_stale(target, wanted)
+    total, come = sum(file.size for file in wanted), sum(_begun(target, file) for file in wanted)
+    rest, _ = room(next(at for at in (target, *target.absolute().parents) if at.exists()))
+    if rest is not None and total - come > rest:
+        raise InputError(
+            f"{target}: {format_size(total - come)} do not fit: {format_size(rest)} are left",
+            fix="--to DIR names another folder; globs bring less",
+        )
+
+    def is_more(count: int) -> None:
+        nonlocal come
+        come += count
+        show(come / 1e6, total / 1e6)
+
+    while wanted:
+        before, batch = come, wanted[:_AT_ONCE]
+        taker = _Taker(target, batch, fetched, is_more)
+        try:
+            context.transport().bring(taker.script(), taker.take)
+            if taker.at < len(batch):
+                raise OutOfReach(f"{batch[0].path}: the answer ended too early", maybe_done=True)
+        except OutOfReach as lost:
+            if lost.is_final or come == before:
+                raise
+            tell(f"{lost.message}; it goes on in {_PAUSE:g} s")
+            time.sleep(_PAUSE)
+        finally:
+            taker.close()
+        wanted = wanted[taker.at :]
+    return fetched
+
+
+class _Taker:
+    """Writes what a trip brings: the bytes of each file, and a line that tells what they are."""
+
+    def __init__(
+        self,
+        target: Path,
+        files: Sequence[File],
+        fetched: Fetched,
+        is_more: Callable[[int], None],
+    ) -> None:
+        self.target, self.files, self.fetched, self.is_more = target, files, fetched, is_more
+        self.starts = [_begun(target, file) for file in files]
+        self.at = -1
+        self.held = b""
+        self.out = -1
+        self._next()
+
+    def script(self) -> str:
+        """Write what asks for the files' bytes that are not here."""
+        lengths = [file.size - start for file, start in zip(self.files, self.starts, strict=True)]
+        return (
+            f"paths=({' '.join(quote(file.path) for file in self.files)})\n"
+            f"offsets=({' '.join(map(str, self.starts))}) lengths=({' '.join(map(str, lengths))})\n"
+            f"{_GIVE}"
+        )
+
+    def _next(self) -> None:
+        self.close()
+        self.at += 1
+        if self.at < len(self.files):
+            file = self.files[self.at]
+            self.left = file.size - self.starts[self.at]
+            part = _part(self.target, file)
+            part.parent.mkdir(parents=True, exist_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+            self.out = os.open(part, flags, 0o600)
+
+    def close(self) -> None:
+        """Let go of the file that is written."""
+        if self.out >= 0:
+            os.close(self.out)
+            self.out = -1
+
+    def take(self, data: bytes) -> None:
+        """Take a piece."""
+        view = memoryview(data)
+        while view and self.at < len(self.files):
+            file = self.files[self.at]
+            if self.left:
+                try:
+                    count = os.write(self.out, view[: self.left])
+                except OSError as error:
+                    place = self.target / file.name
+                    raise InputError(
+                        f"{place}: {error.strerror}", fix=space_fix(error) or "--to DIR"
+                    ) from error
+                self.left -= count
+                view = view[count:]
+                self.is_more(count)
+                continue
+            line, found, rest = (self.held + bytes(view)).partition(b"\n")
+            if not found:
+                self.held = line
+                if len(line) > _LONGEST_END:
+                    raise OutOfReach(f"{file.path}: an answer that makes no sense")
+                return
+            self.held, view = b"", memoryview(rest)
+            self._end(file, line.decode("ascii", "replace"))
+            self._next()
+
+    def _end(self, file: File, line: str) -> None:
+        code, _, facts = line.partition(" ")
+        part, place = _part(self.target, file), self.target / file.name
+        if (code, facts) == ("0", file.facts):
+            os.fchmod(self.out, int(file.facts.split()[0], 16) & 0o777 | 0o600)
+            os.utime(part, (file.mtime, file.mtime))
+            part.replace(place)
+            self.fetched.done.append(file.name)
+            return
+        part.unlink(missing_ok=True)
+        why = "it cannot be read" if facts == file.facts else "it is being written"
+        self.fetched.failed[file.name] = why if facts else "it is gone"
+
+
+def _place(target: Path, name: str) -> Path:
+    """Return where a file goes. Raises InputError for a link on the way: it could lead anywhere."""
+    path = target
+    for part in name.split("/")[:-1]:
+        path = path / part
+        if path.is_symlink() or (path.exists() and not path.is_dir()):
+            raise InputError(f"{path}: no folder, but a link or a file", fix="--to DIR, a new one")
+    return path / name.rpartition("/")[2]
+
+
+def _part(target: Path, file: File) -> Path:
+    """Return where a file grows; its name has what it is a copy of."""
+    place = _place(target, file.name)
+    name = os.fsdecode(os.fsencode(place.name)[-150:])
+    return place.with_name(f".{name}.{'-'.join(file.facts.split()[1:])}.part")
+
+
+def _begun(target: Path, file: File) -> int:
+    """Return how much of a file came before."""
+    part = _part(target, file)
+    with contextlib.suppress(FileNotFoundError):
+        info = part.lstat()
+        if stat.S_ISREG(info.st_mode) and info.st_size <= file.size:
+            return info.st_size
+        part.unlink()
+    return 0
+
+
+def _remove_stale(target: Path, files: Sequence[File]) -> None:
+    """Remove what came of earlier versions of files."""
+    parts = {_part(target, file) for file in files}
+    heads = {part.name.rsplit(".", 2)[0] for part in parts}
+    for folder in {part.parent for part in parts}:
+        for old in folder.glob(".*.part") if folder.is_dir() else ():
+            match = re.fullmatch(r"(.+)\.\d+-\d+--?\d+\.part", old.name, re.DOTALL)
+            if match and match[1] in heads and old not in parts:
+                old.unlink()
+
+
+# ---- Weights & Biases --------------------------------------------------------------------------
+
+
+OFFLINE = "**/offline-run-*"
+
+
+def find_wandb(context: Context) -> str:
+    """Return the program that uploads W&B's offline folders. Raises InputError."""
+    search = f"{Path(sys.executable).parent}:{context.environ.get('PATH', '')}"
+    if program := shutil.which("wandb", path=search):
+        return program
+    raise InputError("wandb is not installed here", fix=f"{sys.executable} -m pip install wandb")
+
+
+def sync_offline(context: Context, wandb: str, target: Path, files: Sequence[File]) -> list[str]:
+    """Let wandb upload the offline folders among files that came; return those that it refused."""
+    names = (re.match(r"(?:.*/)?offline-run-[^/]*(?=/)", file.name) for file in files)
+    folders = dict.fromkeys(match[0] for match in names if match)
+    refused = []
+    for folder in folders:
+        argv = [wandb, "sync", str(target / folder)]
+        # What it prints is for people.
+        if subprocess.call(argv, env=context.environ, stdout=sys.stderr) != 0:
+            refused.append(folder)
+    return refused

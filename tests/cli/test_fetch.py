@@ -1,0 +1,153 @@
+"""What comes of a run's files, from an answer that may be anything."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcrun.transport import Result
+from hpcrun.transport.local import LocalTransport
+from tests.cli.calling import Caller
+
+WRITES = """\
+mkdir -p "$HPCRUN_CHECKPOINT_DIR/step 1" "$HPCRUN_RUN_DIR/out"
+head -c 300000 /dev/urandom >"$HPCRUN_CHECKPOINT_DIR/step 1/model.pt"
+echo 1 >"$HPCRUN_CHECKPOINT_DIR/latest"; : >"$HPCRUN_CHECKPOINT_DIR/empty"
+ln -s latest "$HPCRUN_CHECKPOINT_DIR/link"
+echo png >"$HPCRUN_RUN_DIR/out/a.png"; echo csv >"$HPCRUN_RUN_DIR/out/a.csv"
+"""
+
+
+@pytest.fixture
+def run(hpcrun: Caller) -> Path:
+    hpcrun.environ["PATH"] = os.environ["PATH"]
+    hpcrun.write("write.sh", WRITES)
+    hpcrun.write("job.yaml", "command: [bash, write.sh]\nresources: {gpus_per_node: 0}\n")
+    assert hpcrun.process("run", "job.yaml").code == 0
+    (run,) = hpcrun.runs.glob("2*")
+    return run
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    found = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in found}
+
+
+class Between(LocalTransport):
+    """Changes what comes, as a far side could."""
+
+    change: Callable[[bytes], bytes] = staticmethod(lambda data: data)
+
+    def __init__(self, env: Mapping[str, str], **options: Any) -> None:
+        super().__init__(env, **options)
+
+    def bring(self, script: str, take: Callable[[bytes], None]) -> Result:
+        return super().bring(script, lambda data: take(type(self).change(data)))
+
+
+def test_checkpoints_come_once(hpcrun: Caller, run: Path) -> None:
+    saved = files_of(run / "checkpoints")
+    done = hpcrun("fetch")
+    target = hpcrun.project / run.name
+    assert done.code == 0 and f"3 files, 293 KiB, to {target}" in done.out, done
+    assert "1 link left out, as checkpoints/link" in done.err
+    assert files_of(target / "checkpoints") == {k: v for k, v in saved.items() if k != "link"}
+    assert not (target / "checkpoints" / "link").exists()
+    again = hpcrun("fetch", "--json").json
+    assert again["run_id"] == run.name and not any(one["fetched"] for one in again["files"])
+    assert all(one["here"] and one["reason"] is None for one in again["files"])
+
+
+def test_globs(hpcrun: Caller, run: Path) -> None:
+    def names(*globs: str) -> list[str]:
+        found = hpcrun("fetch", run.name, *globs, "--dry-run", "--json")
+        return [one["name"] for one in found.json["files"]]
+
+    assert names("out/*.png") == ["out/a.png"] and names("out") == ["out/a.csv", "out/a.png"]
+    assert names("step*") == names("**/*.pt") == ["checkpoints/step 1/model.pt"]
+    assert "secrets.env" not in names("*") and "plan.json" in names("*")
+    missing = hpcrun("fetch", run.name, "no/*")
+    assert missing.code == 2 and "no file fits no/*" in missing.err
+    assert not (hpcrun.project / run.name).exists()
+    shutil.rmtree(run / "checkpoints")
+    assert "its checkpoint folder" in hpcrun("fetch").err
+
+
+def test_a_part_goes_on_and_an_old_one_goes(hpcrun: Caller, run: Path) -> None:
+    model = run / "checkpoints" / "step 1" / "model.pt"
+    facts, data = model.stat(), model.read_bytes()
+    folder = hpcrun.project / "here" / "checkpoints" / "step 1"
+    folder.mkdir(parents=True)
+    # It would come out wrong if it were brought again, or appended to.
+    part = folder / f".model.pt.{facts.st_ino}-{facts.st_size}-{int(facts.st_mtime)}.part"
+    part.write_bytes(b"x" * 10 + data[10:200000])
+    (folder / ".model.pt.1-2-3.part").write_bytes(b"old")
+    assert hpcrun("fetch", "--to", "here", run.name, "step*").code == 0
+    assert (folder / "model.pt").read_bytes() == b"x" * 10 + data[10:]
+    assert [path.name for path in folder.iterdir()] == ["model.pt"]
+    model.write_bytes(b"newer")
+    assert hpcrun("fetch", "--to", "here", run.name, "step*").code == 0
+    assert (folder / "model.pt").read_bytes() == b"newer"
+
+
+def test_no_link_is_followed(hpcrun: Caller, run: Path) -> None:
+    other = hpcrun.project / "other"
+    other.mkdir()
+    (hpcrun.project / "here").mkdir()
+    (hpcrun.project / "here" / "checkpoints").symlink_to(other)
+    done = hpcrun("fetch", "--to", "here")
+    assert done.code == 2 and "here/checkpoints: no folder, but a link" in done.err
+    (hpcrun.project / "here" / "checkpoints").unlink()
+    (hpcrun.project / "here" / "checkpoints").mkdir()
+    (other / "latest").write_text("mine")
+    (hpcrun.project / "here" / "checkpoints" / "latest").symlink_to(other / "latest")
+    assert hpcrun("fetch", "--to", "here", "latest").code == 2  # no such run
+    assert hpcrun("fetch", "--to", "here", run.name, "latest").code == 0
+    assert (other / "latest").read_text() == "mine"
+    assert (hpcrun.project / "here" / "checkpoints" / "latest").read_text() == "1\n"
+
+
+HOSTILE = {
+    "upwards": lambda data: data.replace(b"./latest", b"./../../x"),
+    "the root": lambda data: data.replace(b"./latest", b"/etc/pass"),
+    "no number": lambda data: data.replace(b"81a4", b"zzzz"),
+    "cut short": lambda data: data[: len(data) // 2],
+    "nothing": lambda data: b"",
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_hostile_list(
+    hpcrun: Caller, run: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Between, "change", staticmethod(HOSTILE[what]))
+    hpcrun.connect = Between
+    done = hpcrun("fetch", "--to", "here")
+    assert done.code in (1, 4), done
+    assert files_of(hpcrun.project / "here") == {} and not (hpcrun.project / "x").exists()
+
+
+def test_what_is_being_written_does_not_come(
+    hpcrun: Caller, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of each file's bytes tells what it was when they had been read."""
+    model = run / "checkpoints" / "step 1" / "model.pt"
+
+    def grows(data: bytes) -> bytes:
+        if b"model.pt" in data:  # the list has just come
+            with model.open("ab") as file:
+                file.write(b"more")
+        return data
+
+    monkeypatch.setattr(Between, "change", staticmethod(grows))
+    hpcrun.connect = Between
+    done = hpcrun("fetch", "--json", "--to", "here")
+    assert done.code == 1
+    assert json.loads(done.out)["files"][-1]["reason"] == "it is being written"
+    assert sorted(files_of(hpcrun.project / "here")) == ["checkpoints/empty", "checkpoints/latest"]
