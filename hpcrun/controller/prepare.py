@@ -17,6 +17,7 @@ import msgspec
 
 from hpcrun.assets import find_job, open_templates
 from hpcrun.controller.checks.deepspeed import inspect_accelerate, inspect_deepspeed
+from hpcrun.controller.checks.places import want_places
 from hpcrun.controller.checks.submission import Checks
 from hpcrun.controller.context import Context, read_text
 from hpcrun.controller.interpreter import Interpreter, find_interpreter, seen
@@ -157,6 +158,7 @@ def prepare(
     errors: list[InputError] = []
     found, plan, given = Interpreter(python=""), None, Given()
     with _kept(errors):
+        want_places(context)
         found = settle(context, partial(find_interpreter, context, spec))
     far = there(context)
     run_dir = far.runs_dir / run_id

@@ -123,3 +123,17 @@ def test_each_verb(laptop: Laptop) -> None:
         out, err = parse.communicate(timeout=60)
     assert json.loads(out)["runs"][0]["metrics"]["loss"]["last"]["value"] == 0.3, err
     assert "no node is left out" in laptop.does("nodes")
+
+
+def test_the_folders_there_are_checked(laptop: Laptop) -> None:
+    """Before anything is sent, by the far host's own words."""
+    laptop.write("say.sh", "true\n")
+    laptop.write("job.yaml", SLEEPER)
+    profile = laptop.project / "hpcrun.yaml"
+    before = profile.read_text()
+    profile.write_text(before.replace("~/my runs", "/dev/null/runs"))
+    done = laptop.hpcrun("submit", "job.yaml")
+    assert done.returncode == 2 and "runs_dir: /dev/null: not a folder" in done.stderr, done
+    profile.write_text(before.replace("~/my runs", "/proc/runs"))
+    done = laptop.hpcrun("submit", "job.yaml")
+    assert done.returncode == 2 and "/proc: cannot be written to" in done.stderr, done

@@ -218,6 +218,15 @@ class Place(Struct, frozen=True):
     spot: Spot
 
 
+def want_places(context: Context) -> None:
+    """Name what check_places() asks a far host, so that an earlier trip brings it."""
+    if context.cluster.host is not None:
+        folders = there(context)
+        paths = (folders.runs_dir, folders.cache_dir)
+        spots_ = [("spot", str(path), "probe") for path in paths]
+        want(context, [MOUNTS, _USER, *_EXPORTS, *spots_])
+
+
 def check_places(context: Context, nodes: int) -> Findings:
     """Check the folders of the runs and of the cache, which all ``nodes`` of the job must see.
 

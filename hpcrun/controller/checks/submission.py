@@ -8,6 +8,7 @@ import itertools
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from msgspec import structs
@@ -23,6 +24,7 @@ from hpcrun.controller.program import (
     find_program,
     read_program,
 )
+from hpcrun.controller.there import settle
 from hpcrun.errors import HpcrunError
 from hpcrun.plan import script_notes
 from hpcrun.plan.job import Findings
@@ -112,8 +114,9 @@ class Checks:
                 findings.add(found_here)
         overrides = OVERRIDE if findings.problems else ""  # not that nothing can be written
         # The runs of a sweep have the same folders.
-        if not self._given and context.cluster.host is None:
-            findings.add(check_places(context, plan.nodes if plan else 1))
+        if not self._given:
+            nodes = plan.nodes if plan else 1
+            findings.add(settle(context, partial(check_places, context, nodes)))
         self._given.append((program, given))
         findings = self._graded(findings, overrides)
         if plan is not None and not findings.problems:
