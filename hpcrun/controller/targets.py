@@ -175,12 +175,15 @@ def _find_each(
 ) -> dict[str | None, Target | None]:
     """Find words with one walk through the runs and at most one question to Slurm."""
     found: dict[str | None, Target | None] = {}
+    silence = ""
     if context.cluster.host is not None:
         known = {word: find(context.runs_dir, word, Lookup(context.runs_dir)) for word in words}
         if None in known or None in known.values():
-            bring_names(context)  # some may be new
+            silence = bring_names(context)  # some may be new
     found |= {word: find(context.runs_dir, word, lookup) for word in words}
     unknown = [word for word, one in found.items() if one is None and word and is_job_id(word)]
+    if silence and len(unknown) < list(found.values()).count(None):
+        raise OutOfReach(silence)  # what is not known here may be there
     names = _went_on_as(context.runs_dir, unknown, lookup)
     names |= _ask_slurm(context, [word for word in unknown if word not in names], lookup)
     for word in unknown:

@@ -151,3 +151,13 @@ def test_what_is_being_written_does_not_come(
     assert done.code == 1
     assert json.loads(done.out)["files"][-1]["reason"] == "it is being written"
     assert sorted(files_of(hpcrun.project / "here")) == ["checkpoints/empty", "checkpoints/latest"]
+
+
+def test_a_cluster_that_is_not_reached(hpcrun: Caller) -> None:
+    """Nothing is known then: that there is no run is not said."""
+    hpcrun.environ["PATH"] = os.environ["PATH"]
+    hpcrun.write("hpcrun.yaml", "host: nowhere.invalid\nruns_dir: ~/runs\n")
+    for words in (["fetch"], ["fetch", "abcd"], ["parse"]):
+        done = hpcrun(*words)
+        assert done.code == 4 and "nowhere.invalid" in done.err, done
+        assert "no runs yet" not in done.err

@@ -349,7 +349,7 @@ def test_the_lines_of_the_readme(laptop: Laptop) -> None:
     text = text.partition("\n## ")[0]
     shown = yaml.safe_load(text.partition("```yaml\n")[2].partition("```")[0])
     commands = re.findall(r"^\$ hpcrun ([^#\n]*)", text, re.MULTILINE)
-    assert set(shown) == {"host", "runs_dir", "python"} and len(commands) == 4
+    assert set(shown) == {"host", "runs_dir", "python"} and len(commands) == 5
     profile = yaml.safe_load((laptop.project / "hpcrun.yaml").read_text())
     laptop.write("hpcrun.yaml", yaml.safe_dump(profile | shown))
     python = laptop.far_runs.parent / "venv" / "bin" / "python"
@@ -357,10 +357,14 @@ def test_the_lines_of_the_readme(laptop: Laptop) -> None:
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
     laptop.write("jobs/train.yaml", "script: train.py\nresources: {gpus_per_node: 0}\n")
-    laptop.write("train.py", "for step in (1, 2):\n    print(f'step {step} loss {2 - step}')\n")
+    saves = "import os, pathlib\nsaves = pathlib.Path(os.environ['HPCRUN_CHECKPOINT_DIR'])\n"
+    saves += "saves.mkdir(exist_ok=True)\n(saves / 'model.pt').touch()\n"
+    steps = "for step in (1, 2):\n    print(f'step {step} loss {2 - step}')\n"
+    laptop.write("train.py", saves + steps)
     said = [laptop.does(*command.split()) for command in commands]
     assert "hpcrun.yaml" in said[0] and "step 2 loss 0" in said[2] and "loss" in said[3]
     assert [path.name for path in (laptop.far_runs.parent / "scratch").rglob("train.py")]
+    assert list(laptop.project.glob("2*/checkpoints/model.pt"))
 
 
 def test_wrong_paths_of_the_cluster_are_found_before_submission(laptop: Laptop) -> None:
