@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hpcrun.errors import CommandFailed, OutOfReach, SchedulerRefused
-from hpcrun.slurm import commands, jobs
+from hpcrun.slurm import accounts, commands, jobs
+from hpcrun.slurm.accounts import Account
 from hpcrun.slurm.commands import Estimate
 from hpcrun.slurm.jobs import SlurmJob
 from hpcrun.slurm.reasons import (
@@ -153,6 +154,21 @@ def accounting(transport: Transport, job_ids: Sequence[str]) -> list[SlurmJob] |
     if result.exit_code != 0 or jobs.is_sacct_garbled(result.stdout):
         return None
     return jobs.parse_sacct(result.stdout)
+
+
+def account(transport: Transport, job_id: str) -> Account | None:
+    """Ask sacct what it has of a job that is over; None where it has nothing, or not yet.
+
+    Raises OutOfReach.
+    """
+    result = transport.run(accounts.account_argv(job_id), timeout=TIMEOUT)
+    found = result.exit_code == 0
+    return accounts.parse_account(result.stdout, job_id) if found else None
+
+
+def reason_of(transport: Transport, node: str) -> str:
+    """Ask why a node is out of use; "" where it is not. Raises OutOfReach."""
+    return accounts.parse_reason(ask(transport, accounts.show_node_argv(node)) or "")
 
 
 def cancel_all(transport: Transport, job_ids: Sequence[str], *, pending: bool = False) -> None:

@@ -388,10 +388,11 @@ guarded() {
     ) <&0 &
     child=$!
     [ -z "$stopped" ] || asked_to_stop
-    wait "$child"
+    # Without what bash prints of a killed child, which is the source of this file.
+    wait "$child" 2>/dev/null
     code=$?
     while kill -0 "$child" 2>/dev/null; do # a signal ended `wait`, not the child
-        wait "$child"
+        wait "$child" 2>/dev/null
         code=$?
     done
     # Nobody is left to pass it on to: what comes now may not keep the failure from its record.
@@ -415,11 +416,16 @@ asked_to_stop() {
     [ -z "$child" ] || kill -TERM "$child" 2>/dev/null
 }
 
+# signal_of CODE: the name of the signal that an exit code stands for. A program may end with 255.
+signal_of() { [ "$1" -gt 128 ] && kill -l "$1" 2>/dev/null; }
+
 # finish_guarded WHO FIELDS CODE: end with CODE; a failure is recorded.
 finish_guarded() {
+    local signal
     # DeepSpeed's ranks on CPUs leave 69 MB each there (csrc/cpu/comm/shm.cpp).
     rm -f -- "/dev/shm/deepspeed_allreduce_buffer_${UID}_${MASTER_ADDR-}_${MASTER_PORT-}"_*
     if [ "$3" -ne 0 ] && [ -z "$stopped" ]; then
+        ! signal=$(signal_of "$3") || say "${1/-/ } on $host: Signal $(($3 - 128)) (SIG$signal)"
         record_failure "$1" "$2" "$3"
         # Before the launcher hears of it: the next attempt is to leave out a node whose GPU broke.
         # shellcheck disable=SC1091 # it lies beside this file
@@ -432,7 +438,7 @@ finish_guarded() {
 # wrong with the node, where that is known.
 record_failure() {
     local signal=null why=null
-    [ "$3" -le 128 ] || signal=$(($3 - 128))
+    ! signal_of "$3" >/dev/null || signal=$(($3 - 128))
     [[ $1 != node-* || ! -r $attempt_dir/bad/$host ]] || why=$(quoted "$(<"$attempt_dir/bad/$host")")
     write_record "$attempt_dir/failures/$(date +%s%6N)-$1.json" \
         "{$2, \"node\": ${HPCRUN_NODE_RANK:-0}, \"host\": \"$host\",\

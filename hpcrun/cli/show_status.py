@@ -34,6 +34,8 @@ from hpcrun.views.table import Look
 
 # How long clusters that are asked side by side may take, in seconds: a login alone may take five.
 _PATIENCE = 20.0
+# Failed runs of a sweep that are looked into.
+_CAUSES = 64
 
 
 class Query(Struct, frozen=True):
@@ -136,21 +138,30 @@ def _find(context: Context, query: Query, memory: Memory) -> Found:
     target = memory.once("target", partial(find_target, context, query.word))
     if isinstance(target, str):
         statuses = memory.once("job", partial(status_of_job, context, target, in_detail=True))
-        return Found(kind="job", statuses=_with_cause(context, statuses))
+        return Found(kind="job", statuses=_with_end(context, statuses))
     sweep = read_sweep(target) if isinstance(target, SweepFolder) else None
     level: Level = "detail" if sweep is None else "row"
     statuses = status_of(context, runs_of(target), memory, level=level)
-    statuses = statuses if sweep is not None else _with_cause(context, statuses)
+    statuses = _with_end(context, statuses, in_sweep=sweep is not None)
     return Found(kind="run", statuses=statuses, sweep=sweep)
 
 
-def _with_cause(context: Context, statuses: list[JobStatus]) -> list[JobStatus]:
-    """Add why it failed to one that is shown in detail."""
-    if len(statuses) != 1 or statuses[0].ok or not statuses[0].final:
-        return statuses
-    from hpcrun.controller.causes import with_cause  # here: the rules take a moment
+def _with_end(
+    context: Context, statuses: list[JobStatus], *, in_sweep: bool = False
+) -> list[JobStatus]:
+    """Add to what has failed why, and to the one that is shown in detail what it used."""
+    failed = [at for at, status in enumerate(statuses) if status.final and not status.ok]
+    is_one = len(statuses) == 1 and statuses[0].final and not in_sweep
+    if is_one:
+        from hpcrun.controller.ended import with_account, with_use
 
-    return [with_cause(context, statuses[0])]
+        statuses = [with_use(context, with_account(context, statuses[0], always=True))]
+    if failed and (is_one or in_sweep):
+        from hpcrun.controller.causes import with_cause  # here: the rules take a moment
+
+        causes = {at: with_cause(context, statuses[at]) for at in failed[:_CAUSES]}
+        statuses = [causes.get(at, status) for at, status in enumerate(statuses)]
+    return statuses
 
 
 def find_everywhere(

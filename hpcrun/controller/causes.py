@@ -15,8 +15,9 @@ from typing import IO
 
 from msgspec import Struct, structs
 
-from hpcrun import __version__
-from hpcrun.controller.context import Context
+from hpcrun import __version__, scheduler
+from hpcrun.controller.context import Context, slurm_transport
+from hpcrun.controller.ended import with_account
 from hpcrun.controller.logs import masker_of
 from hpcrun.controller.targets import find_target
 from hpcrun.diagnose.judge import Evidence, Job, Records, diagnose
@@ -25,7 +26,7 @@ from hpcrun.diagnose.rule import Cause, Diagnosis
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.files import open_plain
 from hpcrun.logs.files import LogFile, log_files, part_of
-from hpcrun.ownership import whose
+from hpcrun.ownership import name_of_user, whose
 from hpcrun.plan.directives import parse_memory_mb, parse_seconds
 from hpcrun.plan.types import Plan
 from hpcrun.runs import records
@@ -34,7 +35,9 @@ from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import runs_of
 from hpcrun.runs.status import JobStatus
 from hpcrun.runs.verdict import LOST, Verdict
+from hpcrun.slurm.states import parse_exit_code
 from hpcrun.views.cause import sentence
+from hpcrun.views.numbers import format_duration
 
 # Bytes that are read at once, and of each log where only the ends are looked at.
 _BLOCK, END = 1 << 20, 1 << 18
@@ -147,9 +150,10 @@ def _by_output(
     context: Context, status: JobStatus, files: Sequence[Path], end: int | None = None
 ) -> Diagnosis:
     """Judge by the files of a job's output, or by their last ``end`` bytes, and Slurm's record."""
+    status = with_account(context, status)
     found = [_read(file, end) for file in files if file.is_file()]
-    recorded = _records_of(status) if status.final else Records()
-    evidence = Evidence(logs=found, records=recorded, job=Job(word=status.job_id or ""))
+    recorded = _records_of(status, context) if status.final else Records()
+    evidence = Evidence(logs=found, records=recorded, job=_job_of(status))
     return _masked(context, diagnose(evidence), ())
 
 
@@ -161,15 +165,30 @@ def with_cause(context: Context, status: JobStatus) -> JobStatus:
 
     Of a job that hpcrun did not submit Slurm knows the logs for some minutes after its end.
     """
-    if not status.final or status.ok or (status.run is not None and not status.attempts):
+    if not status.final or status.ok:
         return status
     with contextlib.suppress(OSError, HpcrunError):  # what cannot be read says nothing
         if status.run is None:
+            status = _with_outputs(context, status)
             files = [Path(path) for path in reversed(status.job.outputs)] if status.job else []
             found = _by_output(context, status, files, END)
-            says = files and found.cause is not None and found.cause.id != "silent"
+            says = found.cause is not None and (found.cause.id != "silent" or bool(files))
             return structs.replace(status, diagnosis=found) if says else status
         return structs.replace(status, diagnosis=cause_of(context, status))
+    return status
+
+
+def _with_outputs(context: Context, status: JobStatus) -> JobStatus:
+    """Ask where the output of a job went that hpcrun did not submit; scontrol alone knows."""
+    job = status.job
+    if job is None or job.outputs or status.out_of_reach:
+        return status
+    with contextlib.suppress(HpcrunError):
+        for shown in scheduler.show_jobs(slurm_transport(context), job.job_id):
+            if shown.job_id == job.job_id:
+                known = ("stdout", "stderr", "exit_code", "step_code", "node_list")
+                more = {name: getattr(shown, name) for name in known}
+                return structs.replace(status, job=structs.replace(job, **more))
     return status
 
 
@@ -192,12 +211,17 @@ def cause_of(context: Context, status: JobStatus, *, whole: bool = False) -> Dia
     What is found of a run that is over is kept, and found again only if its logs have grown.
     """
     run, last = status.run, status.last
-    if run is None or status.ok or last is None:
+    if run is None or status.ok:
         return Diagnosis()
-    recorded = _records_of(status) if status.final or status.end is not None else Records()
+    status = with_account(context, status)
+    if last is None:
+        evidence = Evidence(records=_records_of(status, context), job=_job_of(status))
+        return diagnose(evidence) if status.final else Diagnosis()
+    recorded = _records_of(status, context) if status.final or status.end is not None else Records()
     files = _chosen(run, status)
     # Slurm's answer may change, and rules of another version may know more.
-    stamp = [__version__, status.state, str(last.index), *(str(_size(file)) for file in files)]
+    stamp = [__version__, status.state, str(last.index), str(status.account is not None)]
+    stamp += [str(_size(file)) for file in files]
     kept = None if whole else records.read_if_there(run.why, Kept)
     if kept is not None and kept.stamp == stamp:
         return kept.diagnosis
@@ -245,7 +269,7 @@ def _failed_ranks(run: RunFolder, attempt: int) -> list[int]:
     return [int(rank) for rank in ranks if rank.isdecimal()]
 
 
-def _records_of(status: JobStatus) -> Records:
+def _records_of(status: JobStatus, context: Context) -> Records:
     """Gather what Slurm and the job recorded of its end."""
     end, stall = status.end, status.stall
     failure = end.first_failure if end is not None else None
@@ -262,17 +286,35 @@ def _records_of(status: JobStatus) -> Records:
     why = (end.why or "") if end is not None and status.state != "COMPLETED" else ""
     if end is not None and end.next is not None and state.startswith("CANCELLED"):
         why = "cancelled"  # while it waited for its next attempt
+    account, cancelled, job = status.account, status.history.cancelled, status.job
+    by = cancelled.user if cancelled is not None else ""
+    if account is not None and account.cancelled_by and not by:
+        by = f"its user, {account.user}" if account.user else _user(context, account.cancelled_by)
+    output = job.stdout if job is not None and job.stdout else ""
     return Records(
         state=state,
+        ran=format_duration(status.elapsed) if status.elapsed and status.attempts else "",
+        cancelled_by=by,
+        node_reason=account.node_reason if account is not None else "",
+        slurm_code=job.exit_code if job is not None else "",
+        has_begun=bool(status.attempts) or status.run is None,
+        output=output or (str(status.run.batch_log) if status.run is not None else ""),
         why=why,
         gave_up=(end.note or "") if end is not None else "",
-        exit_code=status.exit_code,
+        exit_code=status.exit_code or (parse_exit_code(job.exit_code) if job is not None else None),
         signal=failure.signal if failure is not None else None,
         rank=rank,
         host=host,
         unfit=(failure.why or "") if failure is not None else "",
         stalled=stalled,
     )
+
+
+def _user(context: Context, uid: str) -> str:
+    """Name a user of the cluster; of one elsewhere the number alone is known."""
+    if context.cluster.host is None and (name := name_of_user(int(uid))) != uid:
+        return f"{name} (uid {uid})"
+    return f"the user with uid {uid}"
 
 
 def _job_of(status: JobStatus) -> Job:
@@ -285,6 +327,9 @@ def _job_of(status: JobStatus) -> Job:
     memory, limit = None, status.limit
     with contextlib.suppress(ValueError):
         memory = parse_memory_mb(asked.get("mem") or "0") or None
+    account, nodes = status.account, plan.nodes
+    if memory is None and account is not None and account.memory_asked:
+        memory = account.memory_asked // max(1, nodes) >> 20  # what the site gives
     with contextlib.suppress(ValueError):
         limit = limit or parse_seconds(asked.get("time") or "") or None
     return Job(

@@ -16,7 +16,7 @@ from hpcrun.files import open_plain, read_plain, remark
 from hpcrun.metrics.lines.formats import Format, own_format
 from hpcrun.metrics.lines.formats.table import FORMATS
 from hpcrun.metrics.lines.line import NEEDLES, read_line
-from hpcrun.metrics.names import LOSS
+from hpcrun.metrics.names import LOSS, MEMORY_BYTES
 from hpcrun.metrics.row import Row
 from hpcrun.ownership import whose
 from hpcrun.runs.layout import RunFolder
@@ -93,6 +93,28 @@ def steps_of(
             if first is not None and last is not None:
                 return (first, last) if first <= last else (None, None)
     return None, None
+
+
+def most_memory(run: RunFolder, patterns: Sequence[str] = ()) -> int | None:
+    """Read off the newest attempt's log how much memory of a GPU was in use at most, in bytes.
+
+    Both ends of it are read; None where they do not show any.
+    """
+    newest = max(attempt_indices(run), default=None)
+    formats, found = _formats(patterns), list[float]()
+    error = HpcrunError(f"{run.path}: its log_patterns take for ever: they are passed over")
+    with contextlib.suppress(HpcrunError), time_limit(_PATTERN_SECONDS, error):
+        for rank, path in () if newest is None else _candidates(run, newest):
+            with contextlib.suppress(OSError), open_plain(path) as file:
+                ends = [file.read(_TAILS[1])]
+                file.seek(max(len(ends[0]), os.fstat(file.fileno()).st_size - _TAILS[1]))
+                for line in b"\n".join([*ends, file.read()]).replace(b"\r", b"\n").split(b"\n"):
+                    row = _row(line, formats, rank)
+                    if row is not None and row.is_sure:
+                        found += [value for name, value in row.values if name == MEMORY_BYTES]
+            if found:
+                return int(max(found))
+    return None
 
 
 def with_steps(

@@ -19,6 +19,7 @@ from msgspec import structs
 from hpcrun import scheduler
 from hpcrun.controller.context import Context, job_environment, slurm_transport
 from hpcrun.controller.curves.parse import CurveLog, Source
+from hpcrun.controller.ended import keep_looks
 from hpcrun.controller.monitor import FILES_EVERY, Monitor, Pace, Watched
 from hpcrun.controller.status import conf_of
 from hpcrun.controller.targets import find, is_job_id, job_of_another, no_such_run, refresh
@@ -44,6 +45,8 @@ MOST_STEPS = 8
 MOST_OUTPUTS = 100
 # Seconds between two looks at a run's records.
 _RECORDS_EVERY = 2.0
+# Seconds between two looks at its GPUs that are kept.
+_KEEP_EVERY = 30.0
 # Bytes of a log that are read at first, from its end.
 TAIL = 2 << 20
 # How many of the last values are drawn.
@@ -119,7 +122,9 @@ class Top(Watched):
         if news:
             self._sort(statuses)
         for shown in self._shown.values():
-            news |= shown.step is not None and shown.step.look(now)
+            if shown.step is not None and shown.step.look(now):
+                news = True
+                shown.keep(now)
         due = min(self._shown.values(), key=lambda each: each.next_look, default=None)
         if due is not None and due.next_look <= now:
             news |= due.look_at_files(now)
@@ -283,7 +288,7 @@ class _Shown:
         self._has_log = False
         self._progress = Progress()
         self._history = known.history
-        self._records_at = 0.0
+        self._records_at = self._kept_at = 0.0
         # When the log showed which step.
         self._seen: deque[tuple[float, int]] = deque(maxlen=500)
 
@@ -313,6 +318,12 @@ class _Shown:
             news |= (last and last.stall) != (was and was.stall)
         self.next_look = time.monotonic() + (0.5 if news else 1.0)
         return news
+
+    def keep(self, now: float) -> None:
+        """Keep now and then what is seen of the GPUs, for when the run is over."""
+        if self.known.run is not None and now - self._kept_at >= _KEEP_EVERY:
+            self._kept_at = now
+            keep_looks(self.known.run, [] if self.step is None else self.step.uses())
 
     def has_all(self) -> bool:
         """Return whether the log was read, and the use is known or will not be."""

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from msgspec import Struct, structs
 
 from hpcrun.diagnose.reading import MOVED_ON, Event, Found
-from hpcrun.diagnose.rule import ERROR, ROOT, SYMPTOM, WEAK, Cause, Class, Diagnosis
+from hpcrun.diagnose.rule import ERROR, ROOT, SYMPTOM, WEAK, Cause, Class, Diagnosis, Rule
 from hpcrun.diagnose.rules import BY_ID, SECTIONS
 
 # Further causes that are named.
@@ -43,6 +43,8 @@ class Records(Struct, frozen=True, kw_only=True):
     """What Slurm and the job itself recorded of its end; "" and None: nothing.
 
     ``state`` is Slurm's, ``why`` a word of runs.ends. ``node_reason``: why Slurm took a node out.
+    ``cancelled_by``: who ended it, ``ran``: after what time, as people write them. ``slurm_code``:
+    its ``code:signal``. ``output``: where its output was to go, ``has_begun``: its script began.
     ``unfit``: what a check found wrong with ``host``. ``stalled``: whom the others waited for, and
     where. ``gave_up``: why a run that goes on after such ends did not.
     """
@@ -58,6 +60,10 @@ class Records(Struct, frozen=True, kw_only=True):
     gave_up: str = ""
     node_reason: str = ""
     cancelled_by: str = ""
+    ran: str = ""
+    slurm_code: str = ""
+    output: str = ""
+    has_begun: bool = True
 
     @property
     def ended_well(self) -> bool:
@@ -95,7 +101,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
         cause = _with_absent(_cause(event, records), last, evidence.ranks)
         cause = _with_first(cause, event, evidence.logs[index])
     if cause is None and records.has_failed:
-        cause = _silent(records)
+        cause = _silent(records, has_logs=bool(evidence.logs))
     if cause is None:
         return Diagnosis(verdict="ask" if records.has_failed else None)
     if records.gave_up:
@@ -112,6 +118,10 @@ def diagnose(evidence: Evidence) -> Diagnosis:
         verdict = "exclude_node"
     job = evidence.job
     fixes = rule.fixes if rule is not None else _FIXES.get(cause.id, ())
+    if cause.id == "cancelled" and records.cancelled_by:
+        fixes = ("{again}",)
+    if not job.is_run:  # its user has no keys of hpcrun's
+        fixes = tuple(fix for fix in fixes if not fix.startswith(_OF_RUNS))
     if job.word == Job().word:  # of logs alone, for which hpcrun's verbs have no job
         fixes = tuple(fix for fix in fixes if job.word not in fix)
     return Diagnosis(
@@ -255,10 +265,19 @@ def _with_first(cause: Cause, event: Event, log: Found) -> Cause:
 def _title(title: str, values: dict[str, str]) -> str:
     """Fill a rule's sentence in; what the line does not say is left out.
 
+    A pattern may have a name in several places: {path} is also path2.
+
+    >>> _title("no {path}", {"path2": "x"})
+    'no x'
     >>> _title("no module {name}", {"name": "x"}), _title("refused: {why}", {})
     ('no module x', 'refused')
     """
-    text = re.sub(r"\{(\w+)\}", lambda found: values.get(found[1], "").strip()[:200], title)
+
+    def value(found: re.Match[str]) -> str:
+        names = (found[1], f"{found[1]}2", f"{found[1]}3")
+        return next((values[name] for name in names if values.get(name)), "").strip()[:200]
+
+    text = re.sub(r"\{(\w+)\}", value, title)
     return re.sub(r"\s{2,}", " ", text).strip().rstrip(":").strip()
 
 
@@ -272,11 +291,18 @@ _ENDS: dict[str, str] = {
     "BOOT_FAIL": "node_fail", "cancelled": "cancelled", "CANCELLED": "cancelled",
     "out_of_memory": "slurm_oom", "OUT_OF_MEMORY": "slurm_oom",
 }  # fmt: skip
-_UNFIT = ("unfit",)
+_UNFIT = ("unfit", "not_begun")
+# How fixes begin that are of no use for a job that hpcrun did not submit.
+_OF_RUNS = ("`--set", "`setup:", "`resources.", "`survive:", "`hpcrun submit", "`local_dir:")
+# Exit codes that a shell gives a meaning (bash(1), EXIT STATUS).
+_CODES = {126: "a file could not be executed", 127: "a command was not found"}
 _FIXES: dict[str, tuple[str, ...]] = {
     "unfit": ("{without_node}", "tell the site; `--set preflight=false` if the check is wrong"),
     "stalled": ("`hpcrun logs --rank R JOB`: its last lines; its stack, where `status` names one",),
-    "silent": ("`hpcrun logs --err JOB`", "`--set env.PYTHONFAULTHANDLER=1`"),
+    "silent": ("`hpcrun logs JOB`: its last lines",),
+    "no_logs": ("{again}",),
+    "no_output": ("make the folder before the job is submitted, where its nodes see it",),
+    "not_begun": ("{without_node}", "report the node to the site's support"),
 }
 
 
@@ -294,6 +320,13 @@ def _of_records(records: Records, events: Sequence[Event]) -> Cause | None:
             return Cause(id="step_cancelled", cls="cancelled", title=title)
         title = f"the run stood still{': ' + records.stalled if records.stalled else ''}"
         return Cause(id="stalled", cls="other", title=title, rank=records.rank, host=records.host)
+    if records.slurm_code == "0:53":  # what slurmstepd leaves where it cannot open a job's files
+        title = f"Slurm could not open the file of the job's output on the node: {records.output}"
+        title = title.removesuffix(": ")
+        return Cause(id="no_output", cls="missing_file", title=title, text="exit code 0:53")
+    if not records.has_begun and records.node_reason:
+        title = f"the job was never begun: {records.node_reason}"
+        return Cause(id="not_begun", cls="node_fail", title=title, text=records.state)
     rule_id = _ENDS.get(records.why) or _ENDS.get(records.state)
     if rule_id is None:
         return None
@@ -309,13 +342,11 @@ def _of_records(records: Records, events: Sequence[Event]) -> Cause | None:
         if rule.cls == "cancelled" and first.rule.cls != "time_limit":
             return _cause(first, records)
     if shown:
-        found = _cause(shown[0], records)
-        return _with_rank(found, records)
-    title = rule.title if not records.cancelled_by else f"cancelled by {records.cancelled_by}"
+        found = _with_rank(_cause(shown[0], records), records)
+        is_by_slurm = found.id == rule_id and rule.cls != "oom_host"
+        return structs.replace(found, title=_of_slurm(rule, records)) if is_by_slurm else found
+    title = _of_slurm(rule, records)
     text = records.state or records.why
-    node = records.node_reason
-    if rule.cls == "node_fail" and node:
-        title = f"{title}: {node}"
     is_whose = rule.cls in ("oom_host", "node_fail")
     return Cause(
         id=rule_id,
@@ -325,6 +356,16 @@ def _of_records(records: Records, events: Sequence[Event]) -> Cause | None:
         rank=records.rank if is_whose else None,
         host=records.host if is_whose else None,
     )
+
+
+def _of_slurm(rule: Rule, records: Records) -> str:
+    """Say how Slurm ended a job: by whom, why its node is out, and how long the job had run."""
+    title = rule.title
+    if rule.id == "cancelled" and records.cancelled_by:
+        title = f"cancelled by {records.cancelled_by}"
+    if rule.cls == "node_fail" and records.node_reason:
+        title += f": {records.node_reason}"
+    return title + (f", after {records.ran}" if records.ran else "")
 
 
 def _with_rank(cause: Cause, records: Records) -> Cause:
@@ -343,7 +384,17 @@ def _crash_before(events: Sequence[Event], shown: Sequence[Event]) -> Event | No
     return None
 
 
-def _silent(records: Records) -> Cause:
+def _signal_of(slurm_code: str) -> int | None:
+    """Read the signal that ended a job's script off Slurm's ``code:signal``.
+
+    >>> _signal_of("0:9"), _signal_of("3:0"), _signal_of("")
+    (9, None, None)
+    """
+    code, _, signal = slurm_code.partition(":")
+    return int(signal) or None if code == "0" and signal.isdigit() else None
+
+
+def _silent(records: Records, *, has_logs: bool) -> Cause:
     """Say how a process ended that left no word on why."""
     whose = f"rank {records.rank}" if records.rank is not None else "the job"
     whose += f" on {records.host}" if records.host else ""
@@ -357,12 +408,21 @@ def _silent(records: Records) -> Cause:
     if records.signal in (4, 7, 8, 11):
         cls = "shm" if records.signal == 7 else "code_error"
         how = f"crashed with signal {records.signal}"
-    elif records.signal:
-        how = f"was ended by signal {records.signal}"
+    elif signal := records.signal or _signal_of(records.slurm_code):
+        how = f"was ended by signal {signal}"
     else:
         how = f"ended with exit code {records.exit_code}" if records.exit_code else "failed"
-    title = f"{whose} {how}, and its log does not say why"
-    return Cause(id="silent", cls=cls, title=title, rank=records.rank, host=records.host)
+        code = records.exit_code or 0
+        meaning = f"as after signal {code - 128}" if 128 < code < 160 else _CODES.get(code, "")
+        how += f" ({meaning})" if meaning else ""
+    title = f"{whose} {how}, and its log {'does not say why' if has_logs else 'is not there'}"
+    return Cause(
+        id="silent" if has_logs else "no_logs",
+        cls=cls,
+        title=title,
+        rank=records.rank,
+        host=records.host,
+    )
 
 
 # ---- fixes
@@ -378,6 +438,10 @@ def fill_in(fix: str, job: Job, host: str | None) -> str:
     'hpcrun resubmit 4711 --set slurm.exclude=n3'
     """
     text = re.sub(r"^\{(\w+)\}", lambda found: _command(found[1], job, host) or found[0], fix)
+    if job.is_run:  # there is a run to take the options
+        text = text.replace("`hpcrun submit JOB", "`hpcrun resubmit JOB")
+    # What can be typed ends at a #, as for a shell.
+    text = re.sub(r"^`(hpcrun [^`]+)`[:;,]? *(?=\S)", r"\1  # ", text)
     return re.sub(r"\bJOB\b", job.word, text.replace("`", ""))
 
 

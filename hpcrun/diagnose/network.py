@@ -375,7 +375,7 @@ SLURM = [
     Rule(
         id="execve", cls="missing_file", needles=("execve()",),
         pattern=r"error: execve\(\): (?:bad interpreter\((?P<path>[^)]*)\)|(?P<path2>\S+)): (?P<how>No such file or directory|Permission denied|Exec format error)",
-        title="the program could not be started on the node: {how}",
+        title="the program {path} could not be started on the node: {how}",
         fixes=("`setup:` names modules and environment, which every node must see", "an absolute path"),
         message="execve(): NAME: No such file or directory", source="SchedMD/slurm src/slurmd/slurmstepd/task.c:537",
         example="slurmstepd: error: execve(): torchrun: No such file or directory", unlike="error: could not run torchrun",

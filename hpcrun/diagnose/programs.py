@@ -235,8 +235,8 @@ FILES = [
         example="slurm_script: line 12: $'\\r': command not found", unlike="slurm_script: line 12: ml: command not found",
     ),
     Rule(
-        id="no_command", cls="missing_file", kind=WEAK, needles=("command not found", "CondaError", "not found", "EnvironmentNameNotFound", "EnvironmentLocationNotFound", "CommandNotFoundError", "properly configured"),
-        pattern=r"(?:^|: )(?P<name>[\w./+-]+): command not found|line \d+: (?P<name2>\S+): not found|CondaError: Run 'conda init'|EnvironmentNameNotFound|EnvironmentLocationNotFound|Your shell has not been properly configured to use 'conda",
+        id="no_command", cls="missing_file", kind=WEAK, needles=("command not found", "env: ", "CondaError", "not found", "EnvironmentNameNotFound", "EnvironmentLocationNotFound", "CommandNotFoundError", "properly configured"),
+        pattern=r"(?:^|: )(?P<name>[\w./+-]+): command not found|^(?:/usr/bin/)?env: ['\u2018]?(?P<name3>[^'\u2019]+?)['\u2019]?: No such file or directory|line \d+: (?P<name2>\S+): not found|CondaError: Run 'conda init'|EnvironmentNameNotFound|EnvironmentLocationNotFound|Your shell has not been properly configured to use 'conda",
         title="the shell does not find a command, as where no environment was activated on the node: {name}",
         fixes=("`setup: {conda: NAME}` or `{venv: PATH}`, and `{modules: [...]}`",),
         message="command not found", source="bash",

@@ -117,6 +117,8 @@ class RunFolder(Struct, frozen=True):
     # readers
     seen = Part("cache/seen.json")
     why = Part("cache/why.json")
+    account = Part("cache/account.json")
+    looks = Part("cache/looks.json")  # top
     # resubmit, and submit --after, in the earlier run: NEW_RUN.json for each that uses this one's
     # checkpoints; resubmit also writes resubmitted.json in the new one
     successors = Part("successors")

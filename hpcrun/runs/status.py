@@ -14,6 +14,7 @@ from hpcrun.runs.layout import RunFolder, SweepFolder
 from hpcrun.runs.records import Attempt, End, History
 from hpcrun.runs.stalls import Stall
 from hpcrun.runs.verdict import Verdict
+from hpcrun.slurm.accounts import Account
 from hpcrun.slurm.jobs import SlurmJob
 from hpcrun.slurm.states import WAITING
 
@@ -161,6 +162,26 @@ def cost_of(attempts: Sequence[Attempt], devices: int, now: float | None) -> Cos
     )
 
 
+class Used(Struct, frozen=True, kw_only=True):
+    """What a job that is over has used; None: not known.
+
+    Memory in bytes: the host's of all nodes together (``memory_used``: the peak that Slurm's
+    samples show), the GPU's of the one that had most, by the log or by one of ``top``'s ``looks``.
+    Shares are 0 to 1: of the CPUs' time, of the GPUs' as ``top`` saw it, and of the time of all
+    attempts that went into steps which lasted.
+    """
+
+    memory_asked: int | None = None
+    memory_used: int | None = None
+    cpus: int | None = None
+    cpu_share: float | None = None
+    gpu_memory: int | None = None
+    gpu_memory_total: int | None = None
+    gpu_share: float | None = None
+    looks: int = 0
+    trained_share: float | None = None
+
+
 class JobStatus(Struct, frozen=True, kw_only=True):
     """A run or another Slurm job at one moment; a listing has one for a whole sweep, too.
 
@@ -203,8 +224,10 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     cluster: str = ""
     states: dict[str, int] | None = None
     why: WhyWaiting | None = None
-    # Why it failed, where that was asked.
+    # Of one that is over, where that was asked: why it failed, and what it used.
     diagnosis: Diagnosis | None = None
+    account: Account | None = None
+    used: Used | None = None
     uses: list[NodeUse] = []
     why_no_use: str = ""
 
@@ -366,3 +389,24 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     def trains(self) -> bool:
         """Whether it is a training, and not a bare command."""
         return self.plan is not None and self.plan.launcher != "none"
+
+
+def trained_share(status: JobStatus) -> float | None:
+    """Return the share of a run's time that went into steps which lasted; None: not known.
+
+    What came before each attempt's first step does not count, nor do steps that were done again,
+    nor a standstill at the end. The first step is noticed up to half a minute late.
+    """
+    total = lost = 0.0
+    is_known = False
+    for attempt in status.history.attempts:
+        seconds = attempt.seconds() or 0.0
+        begun = attempt.begin.begun_at if attempt.begin is not None else None
+        is_known |= attempt.moved is not None
+        total += seconds
+        starting = attempt.moved - begun if attempt.moved and begun else seconds
+        lost += min(max(0.0, starting), seconds)
+    if status.cost is not None and status.cost.hours:
+        lost += (status.cost.replayed or 0.0) / status.cost.hours * total
+    lost += status.stalled_for
+    return max(0.0, 1 - lost / total) if total and is_known else None

@@ -35,7 +35,7 @@ _SHOW_JOB = {
     "priority": "Priority", "reason": "Reason", "dependency": "Dependency", "gres": "TresPerNode",
     "nodes": "NumNodes", "node_list": "NodeList", "cpus": "NumCPUs", "elapsed": "RunTime",
     "limit": "TimeLimit", "start": "StartTime", "end": "EndTime", "exit_code": "ExitCode",
-    "work_dir": "WorkDir", "command": "Command",
+    "step_code": "DerivedExitCode", "work_dir": "WorkDir", "command": "Command",
 }  # fmt: skip
 # Free text, to the end of its line or beyond; other keys share a line.
 _TEXTS = frozenset({"Command", "Comment", "StdErr", "StdIn", "StdOut", "SubmitLine", "WorkDir"})
@@ -51,7 +51,8 @@ class SlurmJob(Struct, frozen=True, kw_only=True):
     ``job_id`` is 7, 7_3 for a task, 7_[4-9%2] for all tasks that wait, 6+1 for a part. ``number``
     is Slurm's own number of it, by which every srun knows a task. Times are texts as Slurm writes
     them; ``nodes`` may be a range, as 1-2; ``exit_code`` is Slurm's ``code:signal``, from which
-    sacct before 25.11 takes off 128 if it can. ``gpus`` are those of all nodes.
+    sacct before 25.11 takes off 128 if it can; ``step_code`` that of its worst step, if one
+    failed. ``gpus`` are those of all nodes.
 
     ``gres`` is what is asked for on each node. ``stdout`` and ``stderr`` are the same file unless
     the job asked for two. ``slots`` has the GPUs of each host or, without GPUs, its tasks; it is
@@ -82,6 +83,7 @@ class SlurmJob(Struct, frozen=True, kw_only=True):
     start: str = ""
     end: str = ""
     exit_code: str = ""
+    step_code: str = ""
     restarts: int = 0
     work_dir: str = ""
     command: str = ""
@@ -411,6 +413,8 @@ def _shown(record: str) -> SlurmJob:
     paths = (values[key] for key in ("StdOut", "StdErr"))
     stdout, stderr = (path if path.startswith("/") else "" for path in paths)
     known: dict[str, Any] = {field: values[key] for field, key in _SHOW_JOB.items()}
+    if known["step_code"] == "0:0":
+        known["step_code"] = ""
     return SlurmJob(
         job_id=_shown_id(values),
         source="scontrol",

@@ -9,8 +9,8 @@ from itertools import zip_longest
 from hpcrun.plan.types import SurvivePlan
 from hpcrun.runs.ends import ENDURED, WORDS
 from hpcrun.runs.records import Attempt, End
-from hpcrun.runs.status import Cost, JobStatus
-from hpcrun.views.numbers import count_of, duration
+from hpcrun.runs.status import Cost, JobStatus, Used
+from hpcrun.views.numbers import count_of, duration, format_size
 from hpcrun.views.table import printable
 
 ATTEMPT = ("attempt", "began", "nodes", "time", "steps", "ended by", "then")
@@ -118,3 +118,43 @@ def survival_text(survive: SurvivePlan) -> str:
     no = ", ".join(WORDS[why] for why in ENDURED if why not in survive.when)
     text = f"after {yes}, at most {count_of(survive.max_attempts, 'attempt')}"
     return f"{text}; not after {no}" if no else text
+
+
+def used_rows(used: Used | None, *, has_gpus: bool) -> list[tuple[str, str]]:
+    """Say what a job that is over has used, for two columns.
+
+    >>> used = Used(memory_asked=8 << 30, memory_used=6 << 30, cpus=4, cpu_share=0.5)
+    >>> used_rows(used, has_gpus=False)
+    [('used', 'host memory 6.0 GiB of 8.0 GiB (75%), 50% of 4 CPUs')]
+    >>> for row in used_rows(Used(gpu_memory=40 << 30, trained_share=0.9), has_gpus=True):
+    ...     print(*row)
+    used host memory not known, CPUs not known
+    gpu memory up to 40.0 GiB, use not known
+    trained 90% of the time
+    """
+    if used is None:
+        return []
+    memory = "not known" if used.memory_used is None else format_size(used.memory_used)
+    if used.memory_asked is not None and used.memory_used is not None:
+        memory += (
+            f" of {format_size(used.memory_asked)} ({used.memory_used / used.memory_asked:.0%})"
+        )
+    elif used.memory_asked is not None:
+        memory += f" ({format_size(used.memory_asked)} asked for)"
+    cpus = (
+        "CPUs not known" if used.cpus is None else f"use of {count_of(used.cpus, 'CPU')} not known"
+    )
+    if used.cpu_share is not None:
+        cpus = f"{used.cpu_share:.0%} of {count_of(used.cpus or 0, 'CPU')}"
+    rows = [("used", f"host memory {memory}, {cpus}")]
+    if has_gpus:
+        memory = "not known" if used.gpu_memory is None else f"up to {format_size(used.gpu_memory)}"
+        if used.gpu_memory_total is not None:
+            memory += f" of {format_size(used.gpu_memory_total)}"
+        use = "not known"
+        if used.gpu_share is not None:
+            use = f"{used.gpu_share:.0%} in {count_of(used.looks, 'look')} of hpcrun top"
+        rows.append(("gpu", f"memory {memory}, use {use}"))
+    if used.trained_share is not None:
+        rows.append(("trained", f"{used.trained_share:.0%} of the time"))
+    return rows

@@ -19,7 +19,9 @@ def cause_rows(diagnosis: Diagnosis | None) -> list[tuple[str, str]]:
     cause = diagnosis.cause if diagnosis is not None else None
     if diagnosis is None or cause is None:
         return []
-    rows = [("cause", sentence(cause)), ("line", _evidence(cause))]
+    rows = [("cause", sentence(cause))]
+    if cause.file is not None or not cause.text.isupper():  # a state stands above
+        rows.append(("line", _evidence(cause)))
     return rows + [("fix", printable(fix)) for fix in diagnosis.fixes[:2]]
 
 
@@ -62,7 +64,7 @@ def why_lines(source: str, diagnosis: Diagnosis, state: str, look: Look) -> list
             text = "it ended well"
         return [f"{printable(head)}: {text}"]
     lines = [f"{printable(head)}: {paint(sentence(cause), BOLD, look)}"]
-    if evidence := _evidence(cause):
+    if (evidence := _evidence(cause)) not in ("", state):
         lines.append(f"  {evidence}")
     lines += [f"  - {printable(fix)}" for fix in diagnosis.fixes]
     if diagnosis.also:

@@ -10,12 +10,19 @@ import msgspec
 
 from hpcrun.plan.types import column_names, label
 from hpcrun.runs.records import Sweep
-from hpcrun.runs.status import Cost, JobStatus, WhyWaiting
+from hpcrun.runs.status import Cost, JobStatus, Used, WhyWaiting
 from hpcrun.runs.verdict import Verdict
 from hpcrun.slurm.reasons import explain
 from hpcrun.slurm.states import parse_exit_code, say_exit_code, say_limit
-from hpcrun.views.attempts import attempt_texts, between_text, cost_text, end_text, going_on
-from hpcrun.views.cause import cause_rows, diagnosis_json, end_words
+from hpcrun.views.attempts import (
+    attempt_texts,
+    between_text,
+    cost_text,
+    end_text,
+    going_on,
+    used_rows,
+)
+from hpcrun.views.cause import cause_rows, diagnosis_json, end_words, sentence
 from hpcrun.views.numbers import count_of, duration, format_duration, number, sweep_size
 from hpcrun.views.table import (
     BOLD,
@@ -80,7 +87,9 @@ def end_line(status: JobStatus, look: Look) -> str:
     text = paint(f"{status.label}: {status.state}", f"{colour};{BOLD}", look)
     if not status.ok:
         text += _failure(status)
-    reason = f" ({reason_text(status.verdict)})" if status.verdict.reason else ""
+    is_explained = status.diagnosis is not None and status.diagnosis.cause is not None
+    has_reason = status.verdict.reason and not is_explained
+    reason = f" ({reason_text(status.verdict)})" if has_reason else ""
     return text + reason + end_words(status.diagnosis) + values_text(status.values)
 
 
@@ -89,7 +98,7 @@ def _failure(status: JobStatus) -> str:
         # Slurm's code:signal, where no record has more.
         by_slurm = say_exit_code(status.job.exit_code) if status.job is not None else ""
         text = f"exit code {status.exit_code}" if status.exit_code else by_slurm
-        return f", {text}" if text else ""
+        return f", {text}" if text not in ("", "exit code 0") else ""
     if status.end is None:
         return ""
     text, failure = f", exit code {status.end.exit_code}", status.end.first_failure
@@ -214,12 +223,13 @@ def run_lines(
     at = "" if status.step is None else f"step {status.step}, "
     rows += [
         ("progress", "" if status.loss is None else f"{at}loss {status.loss:.6g}"),
-        ("time", _time_text(status)),
+        ("time", _time_text(status, local_time)),
         ("nodes", last.begin.nodes if last and last.begin else ""),
         ("exit code", end_text(status.end) if status.end else ""),
         ("failed", status.failure),
         ("goes on", "" if status.final else going_on(status)),
         ("cost", cost_text(status.cost, has_gpus=bool(status.gpu_hours))),
+        *used_rows(status.used, has_gpus=bool(status.gpus_per_node)),
     ]
     if status.attempts > 1 or (status.end is not None and status.end.next is not None):
         rows += [("attempt", text) for text in attempt_texts(status, local_time)]
@@ -241,14 +251,15 @@ def _known(rows: Iterable[tuple[str, str]], look: Look) -> Iterator[str]:
     return pairs([(name, text) for name, text in rows if text], look)
 
 
-def _time_text(status: JobStatus) -> str:
-    """Say how long it has run, of how long it may, and what that makes in GPU hours."""
+def _time_text(status: JobStatus, local_time: Callable[[float], str]) -> str:
+    """Say how long it has run, of how long it may, when it ended, and what GPU hours that makes."""
     may = say_limit(status.job.limit) if status.job is not None else ""
     ran = duration(status.elapsed)
     if status.elapsed is None:
         ran = "not known" if status.attempts else "0:00"
     hours = "" if status.gpu_hours is None else f"{status.gpu_hours:.2f} GPU hours"
-    return "; ".join(part for part in (f"{ran} {may}".strip(), hours) if part)
+    ended = f"ended {local_time(status.end.ended_at)}" if status.final and status.end else ""
+    return "; ".join(part for part in (f"{ran} {may}".strip(), ended, hours) if part)
 
 
 def _state_text(status: JobStatus, look: Look) -> str:
@@ -312,11 +323,18 @@ def sweep_lines(sweep: Sweep, statuses: Sequence[JobStatus], look: Look) -> list
             status.state,
             duration(status.elapsed),
             *(status.values.get(key, "-") for key in keys),
-            explain(status.verdict.reason, status.job_id or "").words or status.failure,
+            _end_of_run(status),
         ]
         for status in statuses
     ]
     return [head, *remarked(["JOBID", "STATE", "TIME", *column_names(keys), ""], rows, look)]
+
+
+def _end_of_run(status: JobStatus) -> str:
+    """Say how a run of a sweep ended, or why it waits."""
+    if status.diagnosis is not None and status.diagnosis.cause is not None:
+        return sentence(status.diagnosis.cause)
+    return explain(status.verdict.reason, status.job_id or "").words or status.failure
 
 
 def jobs_lines(job_id: str, statuses: Sequence[JobStatus], look: Look) -> list[str]:
@@ -347,6 +365,7 @@ def _job_lines(status: JobStatus, look: Look) -> list[str]:
         rows.append(("asks for", size if job.nodes and job.cpus else ""))
         rows.append(("time", f"{job.elapsed} {say_limit(job.limit)}".strip()))
         rows.append(("nodes", job.node_list))
+        rows += used_rows(status.used, has_gpus=bool(job.gpus))
     rows.append(("exit code", say_exit_code(_exit_code(status)).removeprefix("exit code ")))
     rows += cause_rows(status.diagnosis)
     if job is not None:
@@ -430,6 +449,23 @@ def run_json(status: JobStatus) -> dict[str, Any]:
         "attempts": msgspec.to_builtins(status.history.attempts),
         "cost": _cost_json(status.cost),
         "diagnosis": diagnosis_json(status.diagnosis),
+        "used": _used_json(status.used),
+    }
+
+
+def _used_json(used: Used | None) -> dict[str, Any] | None:
+    if used is None:
+        return None
+    return {
+        "memory_asked_bytes": used.memory_asked,
+        "memory_used_bytes": used.memory_used,
+        "cpus": used.cpus,
+        "cpu_share": _rounded(used.cpu_share),
+        "gpu_memory_bytes": used.gpu_memory,
+        "gpu_memory_total_bytes": used.gpu_memory_total,
+        "gpu_share": _rounded(used.gpu_share),
+        "gpu_looks": used.looks,
+        "trained_share": _rounded(used.trained_share),
     }
 
 
@@ -468,6 +504,7 @@ def job_json(status: JobStatus) -> dict[str, Any]:
         "limit": job.limit if job else None,
         **{name: texts.get(name) or None for name in ("work_dir", "stdout", "stderr")},
         "diagnosis": diagnosis_json(status.diagnosis),
+        "used": _used_json(status.used),
     }
 
 

@@ -1,0 +1,144 @@
+"""What Slurm's accounting keeps of a job that is over: who cancelled it, and what it used."""
+
+from __future__ import annotations
+
+import re
+
+from msgspec import Struct
+
+from hpcrun.slurm.states import is_final, parse_duration, parse_state
+
+_FIELD = "\x1f"
+# Each exists from Slurm 20.11 to 26.05.
+_FIELDS = (
+    "JobID", "State", "UID", "User", "DerivedExitCode", "TotalCPU", "CPUTimeRAW", "NCPUS", "NNodes",
+    "ReqMem", "AllocTRES", "NTasks", "MaxRSS", "TRESUsageInTot",
+)  # fmt: skip
+_UNITS = {unit: 1024**power for power, unit in enumerate(("", "K", "M", "G", "T", "P"))}
+
+
+class Account(Struct, frozen=True, kw_only=True):
+    """What the accounting has of a job; "" and None: nothing.
+
+    ``cancelled_by`` is a uid, and ``user`` its name where that is the job's own user.
+    ``node_reason``: why a node of it is out of use. ``step_code``: the worst exit code of its
+    steps, whatever its script made of it. Memory is that of all nodes together, in bytes;
+    ``memory_used`` is the peak of the step that took most, as far as Slurm's samples show it.
+    ``held_seconds`` are those of all ``cpus``, of which ``cpu_seconds`` were work.
+    """
+
+    cancelled_by: str = ""
+    user: str = ""
+    node_reason: str = ""
+    step_code: int | None = None
+    cpus: int | None = None
+    cpu_seconds: float | None = None
+    held_seconds: float | None = None
+    memory_asked: int | None = None
+    memory_used: int | None = None
+
+
+def account_argv(job_id: str) -> list[str]:
+    """Ask for a job that is over and for its steps, which alone have their memory."""
+    argv = ["sacct", "--noheader", "--parsable2", f"--delimiter={_FIELD}"]
+    return [*argv, f"--format={','.join(_FIELDS)}", f"--jobs={job_id}"]
+
+
+def parse_account(stdout: str, job_id: str) -> Account | None:
+    r"""Read the answer to ``account_argv``; None: the job is not there, or not over there yet.
+
+    >>> text = ("7|CANCELLED by 1000|1000|me|3:0|00:19.5|40|2|1|1000M|cpu=2,mem=1000M,node=1|||\n"
+    ...         "7.0|COMPLETED||||00:19.5|40|2|1|||2|310000K|cpu=00:00:19,mem=620M\n")
+    >>> found = parse_account(text.replace("|", "\x1f"), "7")
+    >>> found.cancelled_by, found.user, found.step_code, found.cpu_seconds, found.held_seconds
+    ('1000', 'me', 3, 19.5, 40.0)
+    >>> found.memory_asked >> 20, found.memory_used >> 20
+    (1000, 620)
+    """
+    rows = [line.split(_FIELD) for line in stdout.splitlines()]
+    rows = [row for row in rows if len(row) == len(_FIELDS)]
+    jobs = [dict(zip(_FIELDS, row, strict=True)) for row in rows]
+    own = [job for job in jobs if job["JobID"] == job_id]
+    if not own or not all(is_final(parse_state(job["State"])) for job in jobs):
+        return None
+    job = own[-1]
+    by = re.search(r"CANCELLED by ([0-9]{1,10})", job["State"])
+    code = job["DerivedExitCode"].partition(":")[0]
+    return Account(
+        cancelled_by=by[1] if by else "",
+        user=job["User"] if by and by[1] == job["UID"] else "",
+        step_code=int(code) if code.isdigit() else None,
+        cpus=_whole(job["NCPUS"]),
+        cpu_seconds=parse_cpu_time(job["TotalCPU"]) or None,  # of what was killed it may be 0
+        held_seconds=float(held) if (held := _whole(job["CPUTimeRAW"])) else None,
+        memory_asked=_asked(job),
+        memory_used=max(filter(None, map(_used, jobs)), default=None),
+    )
+
+
+def parse_cpu_time(text: str) -> float | None:
+    """Read the time of a CPU, as sacct has it; None for anything else.
+
+    >>> parse_cpu_time("00:19.500"), parse_cpu_time("1-02:03:04"), parse_cpu_time("")
+    (19.5, 93784.0, None)
+    """
+    whole, _, part = text.partition(".")
+    seconds = parse_duration(whole)
+    return None if seconds is None else seconds + (float(f"0.{part}") if part.isdigit() else 0.0)
+
+
+def parse_memory(text: str) -> int | None:
+    """Read an amount of memory, as sacct has it, in bytes.
+
+    >>> parse_memory("620M"), parse_memory("1.50G"), parse_memory("2048"), parse_memory("?")
+    (650117120, 1610612736, 2048, None)
+    """
+    found = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]+)?)([KMGTP]?)", text)
+    return int(float(found[1]) * _UNITS[found[2]]) if found else None
+
+
+def _asked(job: dict[str, str]) -> int | None:
+    """The memory that a job had, on all its nodes.
+
+    Before 21.08 what was asked for is that of a node or of a CPU: 4Gn, 100Mc.
+    """
+    given = re.search(r"(?:^|,)mem=([^,]+)", job["AllocTRES"])
+    if given:
+        return parse_memory(given[1]) or None
+    text = job["ReqMem"]
+    count = _whole(job["NNodes" if text.endswith("n") else "NCPUS"]) if text[-1:] in "nc" else 1
+    memory = parse_memory(text.rstrip("nc"))
+    return memory * count if memory and count else None
+
+
+def _used(job: dict[str, str]) -> int | None:
+    """The most that all tasks of a step had, each at its own peak."""
+    found = re.search(r"(?:^|,)mem=([^,]+)", job["TRESUsageInTot"])
+    if found and (memory := parse_memory(found[1])):
+        return memory
+    most, tasks = parse_memory(job["MaxRSS"]), _whole(job["NTasks"])
+    return most * tasks if most and tasks else None
+
+
+def _whole(text: str) -> int | None:
+    return int(text) if text.isdigit() and len(text) < 19 else None
+
+
+# ---- why a node is out
+
+
+def show_node_argv(node: str) -> list[str]:
+    """Ask for one node."""
+    return ["scontrol", "--oneliner", "show", "node", node]
+
+
+def parse_reason(stdout: str) -> str:
+    """Read why a node is out of use; "" where it is not.
+
+    >>> parse_reason("NodeName=n1 State=DOWN Reason=DIMM 3 is broken [root@2026-11-20T13:51:15]")
+    'DIMM 3 is broken'
+    >>> parse_reason("NodeName=n1 State=IDLE OS=Linux")
+    ''
+    """
+    found = re.search(r" Reason=(.*?)(?: \[[^\s\]]+@[^\s\]]+\]| Comment=|\s*$)", stdout)
+    return found[1].strip() if found else ""
