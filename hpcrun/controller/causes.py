@@ -296,6 +296,7 @@ def _records_of(status: JobStatus, context: Context) -> Records:
         ran=format_duration(status.elapsed) if status.elapsed and status.attempts else "",
         cancelled_by=by,
         node_reason=account.node_reason if account is not None else "",
+        node_out=account.node if account is not None else "",
         slurm_code=job.exit_code if job is not None else "",
         has_begun=bool(status.attempts) or status.run is None,
         output=output or (str(status.run.batch_log) if status.run is not None else ""),

@@ -68,9 +68,10 @@ def with_account(context: Context, status: JobStatus, *, always: bool = False) -
         found = scheduler.account(transport, job_id)
         has_node = status.state in ("NODE_FAIL", "BOOT_FAIL") or not (status.attempts or status.ok)
         nodes = _nodes(status) if has_node else []
-        reason = next(filter(None, (scheduler.reason_of(transport, node) for node in nodes)), "")
-        if reason:
-            found = structs.replace(found or Account(), node_reason=reason)
+        for node in nodes:
+            if reason := scheduler.reason_of(transport, node):
+                found = structs.replace(found or Account(), node=node, node_reason=reason)
+                break
     if found is None:
         return status
     if run is not None and found.held_seconds is not None and not whose(run.path):

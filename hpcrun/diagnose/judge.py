@@ -42,7 +42,7 @@ class Job(Struct, frozen=True, kw_only=True):
 class Records(Struct, frozen=True, kw_only=True):
     """What Slurm and the job itself recorded of its end; "" and None: nothing.
 
-    ``state`` is Slurm's, ``why`` a word of runs.ends. ``node_reason``: why Slurm took a node out.
+    ``state`` is Slurm's, ``why`` a word of runs.ends. ``node_reason``: why ``node_out`` is out.
     ``cancelled_by``: who ended it, ``ran``: after what time, as people write them. ``slurm_code``:
     its ``code:signal``. ``output``: where its output was to go, ``has_begun``: its script began.
     ``unfit``: what a check found wrong with ``host``. ``stalled``: whom the others waited for, and
@@ -59,6 +59,7 @@ class Records(Struct, frozen=True, kw_only=True):
     stalled: str = ""
     gave_up: str = ""
     node_reason: str = ""
+    node_out: str = ""
     cancelled_by: str = ""
     ran: str = ""
     slurm_code: str = ""
@@ -326,7 +327,8 @@ def _of_records(records: Records, events: Sequence[Event]) -> Cause | None:
         return Cause(id="no_output", cls="missing_file", title=title, text="exit code 0:53")
     if not records.has_begun and records.node_reason:
         title = f"the job was never begun: {records.node_reason}"
-        return Cause(id="not_begun", cls="node_fail", title=title, text=records.state)
+        host = records.node_out or None
+        return Cause(id="not_begun", cls="node_fail", title=title, text=records.state, host=host)
     rule_id = _ENDS.get(records.why) or _ENDS.get(records.state)
     if rule_id is None:
         return None

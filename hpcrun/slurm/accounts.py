@@ -21,14 +21,15 @@ class Account(Struct, frozen=True, kw_only=True):
     """What the accounting has of a job; "" and None: nothing.
 
     ``cancelled_by`` is a uid, and ``user`` its name where that is the job's own user.
-    ``node_reason``: why a node of it is out of use. ``step_code``: the worst exit code of its
-    steps, whatever its script made of it. Memory is that of all nodes together, in bytes;
+    ``node_reason``: why ``node``, one of its, is out of use. ``step_code``: the worst exit code of
+    its steps, whatever its script made of it. Memory is that of all nodes together, in bytes;
     ``memory_used`` is the peak of the step that took most, as far as Slurm's samples show it.
     ``held_seconds`` are those of all ``cpus``, of which ``cpu_seconds`` were work.
     """
 
     cancelled_by: str = ""
     user: str = ""
+    node: str = ""
     node_reason: str = ""
     step_code: int | None = None
     cpus: int | None = None
