@@ -24,6 +24,8 @@ MOVED_ON = 12
 _MOST, _BETWEEN, _TAIL = 4000, 1 << 15, 1 << 13
 # Lines after the begin of a traceback that are looked at one by one, where it does not end.
 _DENSE = 600
+# Lines of a block that are looked at, before the last ones; a traceback is looked at always.
+_LOOKS, _SURE = 80, b"Traceback (most"
 # Forms of lines that are remembered.
 _FORMS, _NUMBERS = 1 << 15, b"0123456789"
 # Longer lines are looked at where their word is.
@@ -190,8 +192,9 @@ class Reader:
             line = block.partition(b"\n")[0].translate(None, _NUMBERS)[:_LONGEST]
             self._banner = line if len(line) > _TELLING and not WORDS.search(line) else b"\0"
         is_near = self._offset + len(block) > self._size - NEAR
+        is_last = self._offset + len(block) > self._size - NEAR // 4
         starts = self._lines_with_words(block) if is_near else _lines_with_far_words(block)
-        at = counted = seen = index = 0
+        at = counted = seen = index = looked = 0
         while at < len(block):
             if self._open and self._dense > _DENSE:
                 self._give_up()
@@ -201,13 +204,17 @@ class Reader:
                     break
                 at = starts[index]
                 self._dense = 0
+                looked += 1
             self._dense += 1
             end = block.find(b"\n", at)
             end = len(block) if end < 0 else end
             # Lines that differ by their numbers alone say no more than the first one.
             raw = block[at:end]
             form = raw.translate(None, _NUMBERS)
-            if not self._open and self._forms.get(form) is False:
+            is_known = self._forms.get(form) is False or (
+                looked > _LOOKS and not is_last and _SURE not in raw
+            )
+            if not self._open and is_known:
                 at = end + 1
                 continue
             self._line += block.count(b"\n", counted, at)
@@ -454,6 +461,7 @@ class Reader:
             form = f"{rule.id} {text[:_TELLING].translate(_DIGITS)}"
             self._got_over[form] = self._got_over.get(form, 0) + 1
             if self._got_over[form] > _GOT_OVER:
+                self._count += 1
                 return
         is_again = key in self._recent and self._progress < MOVED_ON
         is_again = is_again and open_ is None and not event.ends
@@ -518,8 +526,8 @@ def _segments(raw: bytes) -> Iterator[str]:
 def _lines_with_far_words(block: bytes) -> list[int]:
     starts = set()
     for word in FAR_WORDS:
-        at = block.find(word)
-        while at >= 0:
+        at, most = block.find(word), len(starts) + _LOOKS
+        while at >= 0 and (len(starts) < most or word.startswith(_SURE)):
             starts.add(block.rfind(b"\n", 0, at) + 1)
             end = block.find(b"\n", at)
             at = block.find(word, end) if end >= 0 else -1

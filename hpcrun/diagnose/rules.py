@@ -35,6 +35,10 @@ CODE_ERROR = Rule(
     source="CPython",
 )
 BY_ID = {rule.id: rule for rule in (*RULES, CODE_ERROR)}
+_RULES_OF: dict[str, list[int]] = {}  # by their needles
+for _at, _rule in enumerate(RULES):
+    for _needle in _rule.needles:
+        _RULES_OF.setdefault(_needle, []).append(_at)
 # Only lines that have one of these words are looked at closer: few words, which the lines of a
 # program that does well seldom have. None has a digit. A rule whose example has none of them adds
 # its needles.
@@ -90,13 +94,9 @@ def match(line: str) -> tuple[Rule, re.Match[str]] | None:
     ('srun_oom', 'node07', '3')
     """
     best: tuple[Rule, re.Match[str]] | None = None
-    for rule in RULES:
-        if best is not None and rule.kind <= best[0].kind:
-            continue
-        for needle in rule.needles:
-            if needle in line:
-                found = compiled(rule.id).search(line)
-                if found is not None:
-                    best = rule, found
-                break
+    likely = {at for needle, rules in _RULES_OF.items() if needle in line for at in rules}
+    for rule in (RULES[at] for at in sorted(likely)):
+        if best is None or rule.kind > best[0].kind:
+            found = compiled(rule.id).search(line)
+            best = best if found is None else (rule, found)
     return best
