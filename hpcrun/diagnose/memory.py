@@ -26,8 +26,8 @@ MEMORY = [
         example="RuntimeError: CUDA error: out of memory", unlike="errors on CUDA: when it runs out of memory a smaller batch is tried",
     ),
     Rule(
-        id="xla_oom", cls="oom_gpu", needles=("RESOURCE_EXHAUSTED", "OOM when allocating", "ran out of memory trying", "Resource exhausted", "ResourceExhausted"),
-        pattern=r"RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate|XLA|Ran out)|OOM when allocating tensor|^(?:\S+\.)?ResourceExhaustedError|RESOURCE_EXHAUSTED.*(?:out of memory|allocat)",
+        id="xla_oom", cls="oom_gpu", needles=("RESOURCE_EXHAUSTED", "OOM when allocating", "ran out of memory trying", "Ran out of memory", "Resource exhausted", "ResourceExhausted"),
+        pattern=r"RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate|XLA|Ran out)|OOM when allocating tensor|^(?:\S+\.)?ResourceExhaustedError|RESOURCE_EXHAUSTED.*(?:out of memory|allocat)|Ran out of memory in memory space \w+",
         title="a GPU's memory is full (JAX or TensorFlow)",
         fixes=("a smaller batch for each device", "`env: {XLA_PYTHON_CLIENT_PREALLOCATE: \"false\"}` where others use the GPU, too"),
         message="RESOURCE_EXHAUSTED: Out of memory", source="https://docs.jax.dev/en/latest/gpu_memory_allocation.html",
@@ -197,8 +197,8 @@ MEMORY = [
 
 GPUS = [
     Rule(
-        id="driver_old", cls="driver", needles=("driver on your system is too old", "driver version is insufficient"),
-        pattern=r"The NVIDIA driver on your system is too old \(found version (\d+)\)|CUDA driver version is insufficient for CUDA runtime version",
+        id="driver_old", cls="driver", needles=("driver on your system is too old", "CUDA below version", "driver version is insufficient"),
+        pattern=r"not implemented for CUDA below version|The NVIDIA driver on your system is too old \(found version (\d+)\)|CUDA driver version is insufficient for CUDA runtime version",
         title="torch is built for a newer CUDA than the node's driver",
         fixes=("a torch for an older CUDA", "nodes with a newer driver"),
         message="The NVIDIA driver on your system is too old", source="torch/cuda/__init__.py",

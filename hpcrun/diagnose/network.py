@@ -351,7 +351,7 @@ SLURM = [
     ),
     Rule(
         id="cancelled", cls="cancelled", kind=WEAK, needles=("CANCELLED AT", "TERM_OWNER"),
-        pattern=r"\*\*\* JOB (\S+) ON (?P<host>\S+) CANCELLED AT (\S+?) \*\*\*|TERM_OWNER: ",
+        pattern=r"\*\*\* JOB (\S+) ON (?P<host>\S+) CANCELLED AT (\S+?)(?: DUE to SIGNAL \w+)? \*\*\*|TERM_OWNER: ",
         title="the job was cancelled, by its user or an administrator",
         fixes=("`sacct -X -j JOB -o state%30` shows the uid of who did it",),
         message="CANCELLED AT", source=_REQ,
@@ -368,7 +368,7 @@ SLURM = [
     ),
     Rule(
         id="ctrl_c", cls="cancelled", kind=WEAK, needles=("KeyboardInterrupt",),
-        pattern=r"^KeyboardInterrupt\b",
+        pattern=r"^(?:Detected )?KeyboardInterrupt\b",
         title="somebody pressed Ctrl-C", message="KeyboardInterrupt", source="CPython",
         example="KeyboardInterrupt", unlike="except KeyboardInterrupt:",
     ),

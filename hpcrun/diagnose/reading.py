@@ -92,7 +92,7 @@ _LOGGED, _LOGGED_PER_STEP = b"INFO", 8
 # tell it from others; and so often it may be written before it is no sign of an end.
 _TELLING, _GOT_OVER = 16, 8
 _WELL = re.compile(
-    rb"(?i)training (?:is |has )?(?:completed?|finished|done|ended)"
+    rb"(?i)training (?:is |has )?(?:completed?|finished|done|ended)|end of training\b"
     rb"|(?:finished|done|completed) training|completed successfully|finished successfully"
     rb"|train_runtime|exits successfully|training took|`?max_(?:steps|epochs)=\d+`? reached"
 )
@@ -101,6 +101,10 @@ _WARNING = re.compile(
     r"^.{0,80}?(?:\b[A-Za-z]*[Ww]arning\b|\bWARN(?:ING)?\b|\[?W\d{3,4} \d\d:\d\d|\bNCCL INFO\b"
     r"|\b[WI] (?:tensorflow|external)/|(?<![=\w])(?:DEBUG|TRACE|INFO)\b)"
 )
+# Who finds no network or library often tries again, or does without.
+_TRIED_AGAIN = ("auth_network", "import")
+# Ray puts the exception's own traceback behind this.
+_RAY = "ray.exceptions.RayTaskError("
 # Rules whose lines end a process without a traceback; and those of launchers of several.
 _ENDING = ("argparse", "local_rank_arg", "hydra", "syntax", "no_script")
 _LAUNCHERS = ("torchrun_child", "torchrun_exit", "mpi_abort", "ray_actor", "nccl_remote_exit")
@@ -344,7 +348,7 @@ class Reader:
             return False
         if not bare.strip():
             return True
-        if bare.startswith(_FRAME):
+        if bare.startswith((*_FRAME, _RAY)):
             open_.line, open_.text, open_.is_frame = self._line, bare.strip(), True
             if open_.is_top is None:
                 open_.is_top = bare.endswith(_TOP)
@@ -391,8 +395,8 @@ class Reader:
             rule, values, kind = CODE_ERROR, found_, WEAK
         else:
             (rule, values), kind = found, found[0].kind
-            if kind == ERROR or (kind == ROOT and rule.cls == "auth_network"):
-                kind = WEAK  # outside of a traceback; who finds no network often tries again
+            if kind == ERROR or (kind == ROOT and rule.cls in _TRIED_AGAIN):
+                kind = WEAK  # outside of a traceback
         if kind > HINT and _WARNING.match(text) and "NCCL WARN" not in text:
             kind = HINT
         if kind != HINT:
@@ -524,7 +528,7 @@ def _segments(raw: bytes) -> Iterator[str]:
 
 
 def _lines_with_far_words(block: bytes) -> list[int]:
-    starts = set()
+    starts: set[int] = set()
     for word in FAR_WORDS:
         at, most = block.find(word), len(starts) + _LOOKS
         while at >= 0 and (len(starts) < most or word.startswith(_SURE)):

@@ -325,3 +325,35 @@ def test_a_log_with_an_error_in_every_line_is_read_within_seconds() -> None:
     began = time.process_time()
     assert told(text)[0] == "cuda_oom"
     assert time.process_time() - began < 4  # 13 MB
+
+
+def test_rays_exception_is_the_one_behind_it() -> None:
+    text = traceback(
+        "ray.exceptions.RayTaskError(ValueError): ray::main() (pid=4, ip=10.0.0.2)\n  x"
+    )
+    assert told(f"{text}ValueError: no\n")[:3] == ("code_error", "code_error", 6)
+
+
+@pytest.mark.parametrize(
+    ("line", "cls"),
+    [
+        ("error: *** JOB 1 ON n1 CANCELLED AT 08:00:00 DUE to SIGNAL Terminated ***", "cancelled"),
+        ("XlaRuntimeError: Graph is not implemented for CUDA below version 12.3.", "driver"),
+        ("requests.exceptions.ChunkedEncodingError: Connection broken", "auth_network"),
+        ("Detected KeyboardInterrupt, attempting graceful shutdown ...", "cancelled"),
+        ("RuntimeError: Ran out of memory in memory space hbm. Used 100G of 31G hbm.", "oom_gpu"),
+    ],
+)  # fmt: skip
+def test_other_forms_of_the_same_words(line: str, cls: str) -> None:
+    assert told(f"{line}\n")[1:3] == (cls, 1)
+
+
+def test_a_library_that_a_loader_does_without_is_less_than_an_exception() -> None:
+    line = "LOADER: failed to open x: x.so: cannot open shared object file: No such file\n"
+    assert told(line)[1] == "import"
+    assert told(line + traceback("ValueError: no"))[0] == "code_error"
+
+
+def test_threads_that_complain_after_the_end_of_training() -> None:
+    error = traceback("AssertionError: no").replace("in <module>", "in run")
+    assert told(f"{STEPS}End of training.\nException in thread Thread-1:\n{error}")[0] == ""
