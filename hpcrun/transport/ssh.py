@@ -13,6 +13,8 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from hpcrun.errors import HpcrunError, OutOfReach
 from hpcrun.transport import TRASH, Connect, Result, far
 from hpcrun.transport.connection import Connection, Prompts, Reply, SshSettings, open_connection
@@ -39,6 +41,7 @@ class SshTransport:
         env: Mapping[str, str],
         *,
         connection: Connection,
+        transfers: Connection | None = None,
         mirror: Path,
         runs_dir: str,
         settings: SshSettings | None = None,
@@ -48,6 +51,7 @@ class SshTransport:
     ) -> None:
         self.env = dict(env)
         self.connection = connection
+        self.transfers = transfers or connection
         self.mirror = Mirror(mirror)
         self.runs_dir = runs_dir
         self.feed = feed or Feed(connection, self.mirror, runs_dir)
@@ -86,7 +90,16 @@ class SshTransport:
             )
         return Result(list(argv), code, stdout.decode("utf-8", "surrogateescape"), _plain(stderr))
 
-    def _trip(self, what: str, script: str, *, timeout: float, **options: Any) -> Reply:
+    def _trip(
+        self,
+        what: str,
+        script: str,
+        *,
+        timeout: float,
+        over: Connection | None = None,
+        **options: Any,
+    ) -> Reply:
+        over = over or self.connection
         if self.deadline is not None:
             timeout = min(timeout, self.deadline - time.monotonic())
             if timeout <= 0:
@@ -94,13 +107,13 @@ class SshTransport:
         begun = time.monotonic()
         with self.waiting():
             try:
-                return self.connection.run(script, timeout=timeout, **options)
+                return over.run(script, timeout=timeout, **options)
             except OutOfReach as error:
                 is_late = time.monotonic() - begun > _SOON
                 if error.maybe_done or error.is_final or is_late:
                     raise
             # Nothing was done: an old connection may have broken. A new one is tried.
-            return self.connection.run(script, timeout=timeout, **options)
+            return over.run(script, timeout=timeout, **options)
 
     def process(
         self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, terminal: bool = False
@@ -124,7 +137,7 @@ class SshTransport:
 
     def bring(self, script: str, take: Callable[[bytes], None]) -> Result:
         """Run a script on the host of transfers; see Transport."""
-        reply = self._trip("bring", script, timeout=60, on_output=take)
+        reply = self._trip("bring", script, timeout=60, over=self.transfers, on_output=take)
         return self._result(["bring"], reply.exit_code, b"", reply.stderr)
 
     def refresh(
@@ -329,11 +342,15 @@ def far_connect(profile: Any, mirror: Path, ask: Prompts | None = None) -> Conne
     """Return what makes transports to a profile's host, by one connection for all of them."""
     settings = settings_of(profile)
     connection = open_connection(settings, ask or NOBODY)
+    transfers = connection
+    if settings.transfer_host:
+        own = structs.replace(settings, host=settings.transfer_host)
+        transfers = open_connection(own, ask or NOBODY)
     feed = Feed(connection, Mirror(mirror), profile.runs_dir)
 
     def connect(env: Mapping[str, str], **options: Any) -> SshTransport:
         options |= {"mirror": mirror, "runs_dir": profile.runs_dir, "settings": settings}
         options["feed"] = feed
-        return SshTransport(env, connection=connection, **options)
+        return SshTransport(env, connection=connection, transfers=transfers, **options)
 
     return connect
