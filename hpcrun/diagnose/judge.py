@@ -221,6 +221,8 @@ def _is_telling(event: Event, records: Records) -> bool:
     """
     if event.kind <= WEAK and records.rank is not None and event.rank is None:
         return False
+    if event.rule.id in ("torchrun_child", "torchrun_exit") and records.rank is not None:
+        return False  # which rank, and with which code, is on record
     return event.kind > SYMPTOM or records.has_failed or event.rule.id not in _OF_OTHERS
 
 
@@ -317,7 +319,7 @@ def _of_records(records: Records, events: Sequence[Event]) -> Cause | None:
         if best is not None:
             return None
         if records.why == "stopped":
-            title = "its ranks were asked to end by a signal, such as scancel --signal sends"
+            title = "its ranks were asked to end by a signal, as Ctrl-C and scancel --signal send"
             return Cause(id="step_cancelled", cls="cancelled", title=title)
         title = f"the run stood still{': ' + records.stalled if records.stalled else ''}"
         return Cause(id="stalled", cls="other", title=title, rank=records.rank, host=records.host)

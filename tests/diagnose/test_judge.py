@@ -94,6 +94,28 @@ def test_launchers_are_symptoms() -> None:
     assert told(CHILD + traceback(OOM))[0] == "cuda_oom"
 
 
+def test_what_is_on_record_goes_before_a_launchers_report() -> None:
+    log = "failed (exitcode: 255) local_rank: 0 (pid: 31620) of binary: bash"
+    failed = Records(state="FAILED", exit_code=255, rank=0, host="n1")
+    found = judge(log, records=failed).cause
+    assert found is not None
+    assert found.title == "rank 0 on n1 ended with exit code 255, and its log does not say why"
+
+
+def test_slurms_record_says_who_and_why() -> None:
+    by = Records(state="CANCELLED", cancelled_by="its user, ada", ran="27 s")
+    out = Records(state="NODE_FAIL", node_reason="DIMM 3 is broken")
+    held = Records(state="CANCELLED", has_begun=False, node_reason="Prolog error", node_out="n3")
+    shut = Records(state="FAILED", slurm_code="0:53", output="/no/such/x.out")
+    causes = [judge("", records=one).cause for one in (by, out, held, shut)]
+    assert [cause.title if cause else "" for cause in causes] == [
+        "cancelled by its user, ada, after 27 s",
+        "a node died: DIMM 3 is broken",
+        "the job was never begun: Prolog error",
+        "Slurm could not open the file of the job's output on the node: /no/such/x.out",
+    ]
+
+
 def test_a_watchdog_is_a_symptom_of_a_crash() -> None:
     watchdog = (
         "[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=24, "
