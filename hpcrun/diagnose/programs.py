@@ -288,15 +288,15 @@ FILES = [
     ),
     Rule(
         id="crash", cls="code_error", needles=("egmentation fault", "SIGSEGV", "egfault", "Bus error", "Illegal instruction", "SIGILL", "SIGBUS", "Fatal Python error", "exitcode", "return code", "signal 11", "core dumped", "Floating point exception", "SIGFPE", "exited on signal", "Signal 11", "Signal 4"),
-        pattern=r"^Fatal Python error: (?P<how>.+)|(?P<how2>Segmentation fault|Bus error|Illegal instruction|Floating point exception)(?: \(core dumped\)|\s+\(|\s*$|:)|Caught signal 11|SIGSEGV received|Signal: Segmentation fault|exited on signal (?:11|7|4|8)\b|exitcode\s*: -(?:11|4|8)\b|exits with return code = -(?:11|4|8)\b|Signal (?:11|4) \(SIG\w+\)|segfault at [0-9a-f]+",
+        pattern=r"^Fatal Python error: (?!Bus error)(?P<how>.+)|(?P<how2>Segmentation fault|Illegal instruction|Floating point exception)(?: \(core dumped\)|\s+\(|\s*$|:)|Caught signal 11|SIGSEGV received|Signal: Segmentation fault|exited on signal (?:11|4|8)\b|exitcode\s*: -(?:11|4|8)\b|exits with return code = -(?:11|4|8)\b|Signal (?:11|4) \(SIG\w+\)|segfault at [0-9a-f]+",
         title="native code crashed (segmentation fault or the like)",
         fixes=("`--set env.PYTHONFAULTHANDLER=1` shows where", "extensions that fit this torch"),
         verdict="fix", kind=WEAK, message="Segmentation fault", source="https://docs.python.org/3/library/faulthandler.html",
         example="Fatal Python error: Segmentation fault", unlike="the fault handler is on; errors: 0",
     ),
     Rule(
-        id="bus_exit", cls="shm", kind=WEAK, needles=("exitcode", "return code", "Bus error", "Signal 7"),
-        pattern=r"exitcode\s*: -7\b|exits with return code = -7\b|Signal 7 \(SIGBUS\)",
+        id="bus_exit", cls="shm", kind=WEAK, needles=("exitcode", "return code", "Bus error", "Signal 7", "exited on signal"),
+        pattern=r"exitcode\s*: -7\b|exits with return code = -7\b|Signal 7 \(SIGBUS\)|exited on signal 7\b|^(?:Fatal Python error: )?Bus error(?: \(core dumped\)|\s+\(|\s*$|:)",
         title="a rank got SIGBUS: /dev/shm is full, or a file that it maps has gone",
         fixes=("a larger /dev/shm", "fewer data loader workers"),
         source="signal(7)", example="  exitcode  : -7 (pid: 4242)", unlike="  exitcode  : -6 (pid: 4242)",

@@ -248,6 +248,12 @@ def test_a_rank_that_the_kernel_kills_for_its_memory(small_memory: Site) -> None
     assert (end["why"], end["next"], end["exit_code"]) == ("out_of_memory", None, 137), run.log()
     assert (shown["state"], len(shown["attempts"])) == ("OUT_OF_MEMORY", 1)
     assert "state     OUT_OF_MEMORY" in site.hpcrun("status", run.run_id).stdout
+    found, first = shown["diagnosis"], end["first_failure"]
+    cause = found["cause"]
+    wanted = ("oom_host", first["rank"], first["host"])
+    assert (cause["class"], cause["rank"], cause["host"]) == wanted, cause
+    again = f"hpcrun resubmit {run.job_id} --set resources.memory_per_node=400M"
+    assert found["fixes"][0] == again
 
 
 def test_what_a_next_attempt_needs_is_there(wide_site: Site) -> None:

@@ -47,6 +47,11 @@ if how == "interface":
     import torch.distributed
     os.environ["GLOO_SOCKET_IFNAME"] = "nope0"
     torch.distributed.init_process_group("gloo", rank=0, world_size=1)
+if how == "shm":  # as a data loader that hands its batches over
+    import mmap
+    file = os.open("/dev/shm/torch_1", os.O_CREAT | os.O_RDWR)
+    os.ftruncate(file, 4 << 20)
+    mmap.mmap(file, 4 << 20).write(bytes(4 << 20))
 if how == "hub":
     os.environ["HF_HUB_OFFLINE"] = "1"
     from huggingface_hub import hf_hub_download
@@ -221,6 +226,18 @@ def test_a_full_disk(site: Site) -> None:
         insist(site, submit(site, "disk", "--set", there, script=script), "disk")
     finally:
         site.rig.on_node(node, ["umount", full])
+
+
+@pytest.mark.thorough
+def test_a_full_shm(site: Site) -> None:
+    node = site.rig.node_names[0]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "small", "/dev/shm"]
+    assert site.rig.on_node(node, mount).returncode == 0
+    try:
+        there = f"slurm.nodelist={node}"
+        insist(site, submit(site, "shm", "--set", there), "shm")
+    finally:
+        site.rig.on_node(node, ["umount", "/dev/shm"])
 
 
 @pytest.mark.thorough
