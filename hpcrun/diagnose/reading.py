@@ -163,6 +163,7 @@ class _Open(Struct):
     begin: int = 0
     is_top: bool | None = None
     is_frame: bool = True
+    is_logged: bool = False
     noise: int = 0
 
 
@@ -317,7 +318,9 @@ class Reader:
         if at < 0:
             return False
         cap = self._cap if self._line - self._cap_line <= 3 else ROOT
+        is_logged = False
         if (level := _LEVEL.search(text, 0, max(text.find(_TRACEBACK), 0))) is not None:
+            is_logged = level[1] is not None and cap == ROOT
             cap = min(cap, WEAK if level[1] else HINT)
         if "\\n" in bare[at:]:
             self._escaped(bare[at:], rank, host, cap)
@@ -331,7 +334,9 @@ class Reader:
             prefix = re.compile(re.sub(r"\\?\d+", r"\\d+", re.escape(head)))
         if re.search(rb"(?:^|\n)Process \S+:\s*$", before[-200:]):
             self._is_parallel = True
-        self._open[key] = _Open(self._line, bare.strip(), prefix, chain, cap, begin=self._line)
+        self._open[key] = _Open(
+            self._line, bare.strip(), prefix, chain, cap, begin=self._line, is_logged=is_logged
+        )
         return True
 
     def _in_traceback(
@@ -423,7 +428,8 @@ class Reader:
             kind = WEAK
         if _TORN.search(text):
             self._is_parallel, kind = True, SYMPTOM
-        self._add(rule, values, min(kind, open_.cap), line, text, rank, host, open_)
+        cap = ROOT if open_.is_logged and open_.is_top else open_.cap
+        self._add(rule, values, min(kind, cap), line, text, rank, host, open_)
 
     def _add(
         self,

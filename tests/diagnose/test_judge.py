@@ -379,3 +379,8 @@ def test_a_library_that_a_loader_does_without_is_less_than_an_exception() -> Non
 def test_threads_that_complain_after_the_end_of_training() -> None:
     error = traceback("AssertionError: no").replace("in <module>", "in run")
     assert told(f"{STEPS}End of training.\nException in thread Thread-1:\n{error}")[0] == ""
+
+
+def test_an_exception_that_a_logger_writes_at_the_end_of_a_program_is_more_than_a_timeout() -> None:
+    timeout = "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9) ran\n"
+    assert told(timeout, f"08:00:00 ERROR {traceback('ValueError: no')}")[0] == "code_error"
