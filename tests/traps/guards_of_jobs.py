@@ -187,8 +187,8 @@ GUARDS = [
     guard(
         18,
         "templates/job.sbatch.j2",
-        "([srun | map('bash') | join(' ')] + pyxis)",
-        "([srun | map('bash') | join(' ')])",
+        "container if container and not runtime.programs else []",
+        "[]",
         f"{STEP}::test_a_container_is_the_steps_and_no_directive",
     ),
     # ---- The rendezvous
