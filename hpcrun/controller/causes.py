@@ -30,14 +30,16 @@ from hpcrun.ownership import name_of_user, whose
 from hpcrun.plan.directives import parse_memory_mb, parse_seconds
 from hpcrun.plan.types import Plan
 from hpcrun.runs import records
-from hpcrun.runs.ends import STATES
+from hpcrun.runs.ends import IDLE, IDLE_NOTE, STATES
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import runs_of
 from hpcrun.runs.status import JobStatus
 from hpcrun.runs.verdict import LOST, Verdict
 from hpcrun.slurm.states import parse_exit_code
+from hpcrun.views.attempts import common_text
 from hpcrun.views.cause import sentence
 from hpcrun.views.numbers import format_duration
+from hpcrun.views.table import printable
 
 # Bytes that are read at once, and of each log where only the ends are looked at.
 _BLOCK, END = 1 << 20, 1 << 18
@@ -291,6 +293,9 @@ def _records_of(status: JobStatus, context: Context) -> Records:
     if account is not None and account.cancelled_by and not by:
         by = f"its user, {account.user}" if account.user else _user(context, account.cancelled_by)
     output = job.stdout if job is not None and job.stdout else ""
+    gave_up = (end.note or "") if end is not None else ""
+    if gave_up == IDLE_NOTE and (same := common_text(status.history.attempts[-IDLE:])):
+        gave_up += f" (the same in all of them: {same})"
     return Records(
         state=state,
         ran=format_duration(status.elapsed) if status.elapsed and status.attempts else "",
@@ -301,7 +306,7 @@ def _records_of(status: JobStatus, context: Context) -> Records:
         has_begun=bool(status.attempts) or status.run is None,
         output=output or (str(status.run.batch_log) if status.run is not None else ""),
         why=why,
-        gave_up=(end.note or "") if end is not None else "",
+        gave_up=printable(gave_up),
         exit_code=status.exit_code or (parse_exit_code(job.exit_code) if job is not None else None),
         signal=failure.signal if failure is not None else None,
         rank=rank,

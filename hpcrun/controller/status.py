@@ -359,14 +359,14 @@ def _progress(status: JobStatus, run: RunFolder, kept: Listed | None) -> Progres
 
 
 def _elapsed(status: JobStatus) -> float | None:
-    """Seconds of the last attempt, by its own records where there are any, else by Slurm."""
-    now = None if status.final else time.time()
-    if status.last is not None and (own := status.last.seconds(now)) is not None:
+    """Seconds of the last attempt: by its own record, else by Slurm or its last sign of life."""
+    last, job = status.last, status.job
+    own = last.seconds(None if status.final else time.time()) if last is not None else None
+    if own is not None and last is not None and (last.end is not None or not status.final):
         return own
-    job = status.job
     if job is None or (status.state if job.source == "squeue" else job.state) in WAITING:
-        return None
-    return job.elapsed_seconds
+        return own
+    return max((each for each in (own, job.elapsed_seconds) if each is not None), default=None)
 
 
 def _with_cost(status: JobStatus, devices: int) -> JobStatus:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
+from hpcrun.plan.directives import parse_seconds
 from hpcrun.plan.job import Job
 from hpcrun.plan.types import SurvivePlan
 from hpcrun.spec.job import EndCause
@@ -34,6 +35,7 @@ def build_survive(job: Job) -> SurvivePlan:
     warned = before
     if "time_limit" in when:
         warned = max(before or 0, WARNED)
+    _check_time(job, before)
     if asked.spare_nodes:
         _check_spare(job, asked.spare_nodes, when)
     return SurvivePlan(
@@ -49,6 +51,14 @@ def build_survive(job: Job) -> SurvivePlan:
         marker=job.spec.checkpoint.marker,
         spare_nodes=asked.spare_nodes,
     )
+
+
+def _check_time(job: Job, before: int | None) -> None:
+    """Refuse to ask ranks to save as they start: each attempt would end after a step."""
+    time, asked = job.spec.resources.time, job.spec.survive.save_before_end
+    if before and time and parse_seconds(time) <= before:
+        message = f"{asked}, and the time limit is {time} (resources.time): take less of it"
+        job.found.refuse("survive.save_before_end", message)
 
 
 def _check_spare(job: Job, spare: int, when: Sequence[EndCause]) -> None:

@@ -45,6 +45,7 @@ WORDS: dict[str, str] = {
 ENDURED = ("preempted", "time_limit", "node_fail", "stalled")
 # Attempts in a row that save nothing new before a run is given up, and its first pause in seconds.
 IDLE, PAUSE, QUICK = 3, 60, 120
+IDLE_NOTE = "three attempts in a row saved nothing new: the next would not either"
 
 
 def why_ended(
@@ -103,7 +104,7 @@ def goes_on(
     if attempt + 1 >= max_attempts:
         return f"it has had its {max_attempts} attempts (survive.max_attempts)"
     if idle >= IDLE:
-        return "three attempts in a row saved nothing new: the next would not either"
+        return IDLE_NOTE
     return "yes"
 
 

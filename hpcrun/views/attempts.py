@@ -8,7 +8,7 @@ from itertools import zip_longest
 
 from hpcrun.plan.types import SurvivePlan
 from hpcrun.runs.ends import ENDURED, WORDS
-from hpcrun.runs.records import Attempt, End
+from hpcrun.runs.records import Attempt, End, Failure
 from hpcrun.runs.status import Cost, JobStatus, Used
 from hpcrun.views.numbers import count_of, duration, format_size
 from hpcrun.views.table import printable
@@ -37,7 +37,7 @@ def attempt_rows(
             begin.nodes if begin is not None else "",
             duration(attempt.seconds()),
             "" if first is None else f"{first} to {attempt.last_step}",
-            "" if end is None else WORDS.get(end.why or "") or f"exit code {end_text(end)}",
+            "" if end is None else _ended_by(end),
             then,
         )
         rows.append(cells)
@@ -62,6 +62,34 @@ def attempt_texts(status: JobStatus, local_time: Callable[[float], str]) -> list
         parts = [number, f"{began} on {nodes}" if began else "", f"steps {steps}" if steps else ""]
         texts.append("  ".join(filter(None, [*parts, "; ".join(filter(None, [how, then]))])))
     return texts
+
+
+def common_text(attempts: Sequence[Attempt]) -> str:
+    """Say what was the same in attempts that ended; "" where nothing was."""
+    facts = [
+        (
+            _ended_by(attempt.end) if attempt.end is not None else "no end record",
+            f"on {attempt.begin.nodes}" if attempt.begin is not None else "",
+            _first_text(attempt.end.first_failure) if attempt.end is not None else "",
+            "before the first step"
+            if attempt.last_step is None and attempt.moved is None
+            else f"last at step {attempt.last_step}",
+            "" if attempt.resumed is None else f"begun from {_saved_text(attempt.resumed)}",
+        )
+        for attempt in attempts
+    ]
+    return ", ".join(each[0] for each in zip(*facts, strict=True) if each[0] and len({*each}) == 1)
+
+
+def _first_text(failure: Failure | None) -> str:
+    if failure is None:
+        return ""
+    who = "a launcher" if failure.rank is None else f"rank {failure.rank}"
+    return f"{who} on {failure.host} failed first"
+
+
+def _ended_by(end: End) -> str:
+    return WORDS.get(end.why or "") or f"exit code {end_text(end)}"
 
 
 def end_text(end: End) -> str:

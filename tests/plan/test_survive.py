@@ -48,6 +48,14 @@ def test_the_warning_before_the_limit(survive: str, signal: str, saves: bool) ->
     assert "no-requeue" in options(made)
 
 
+def test_ranks_are_not_asked_to_save_as_they_start() -> None:
+    asks = 'resources: {time: "5"}\nsurvive: {when: [time_limit], save_before_end: %s}'
+    assert options(making.plan(JOB + asks % "4m"))["signal"] == "B:USR1@240"
+    match = r"survive\.save_before_end: 300s, and the time limit is 5 \(resources\.time\)"
+    with pytest.raises(SpecError, match=match):
+        making.plan(JOB + asks % "300s")
+
+
 def test_how_long_it_may_stand_still() -> None:
     def line(text: str) -> list[str]:
         files = {

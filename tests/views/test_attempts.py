@@ -9,10 +9,10 @@ from msgspec import structs
 
 from hpcrun.controller.progress import steps_of
 from hpcrun.runs.layout import RunFolder
-from hpcrun.runs.records import Attempt, Begin, End, History
+from hpcrun.runs.records import Attempt, Begin, End, Failure, History
 from hpcrun.runs.status import JobStatus, cost_of
 from hpcrun.runs.verdict import Verdict
-from hpcrun.views.attempts import attempt_texts, cost_text
+from hpcrun.views.attempts import attempt_texts, common_text, cost_text
 from hpcrun.views.status import listing_lines, run_json, run_lines
 from hpcrun.views.table import Look
 from hpcrun.views.top import top_blocks
@@ -129,6 +129,21 @@ def test_what_the_next_attempt_began_from_counts() -> None:
         first_text, second_text = attempt_texts(status, str)
         assert first_text.endswith("; goes on from step-81.pt")
         assert second_text.endswith("by preemption; goes on from step-80.pt")
+
+
+def test_what_was_the_same_in_attempts_that_gained_nothing() -> None:
+    one, two = (attempt(index, index, index + 0.1, (1, 2)) for index in (0, 1))
+    assert common_text([one, two]) == "preemption, on n1, last at step 2"
+    assert one.begin is not None and one.end is not None
+    failure = Failure(rank=3, node=0, host="n1", exit_code=1, signal=None, at=1.0)
+    end = structs.replace(one.end, why="error", exit_code=1, stopped_by=None, first_failure=failure)
+    never = structs.replace(one, end=end, first_step=None, last_step=None, resumed="")
+    elsewhere = structs.replace(never, begin=structs.replace(one.begin, nodes="n2"))
+    assert common_text([never, elsewhere]) == (
+        "exit code 1, rank 3 on n1 failed first, before the first step, begun from the beginning"
+    )
+    assert common_text([one, never]) == "on n1"
+    assert common_text([one, elsewhere]) == ""
 
 
 def test_steps_are_read_off_both_ends(tmp_path: Path) -> None:
