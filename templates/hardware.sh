@@ -186,6 +186,99 @@ check_gpus() {
     done <<<"$HPCRUN_GPUS"
 }
 
+# gpu_cpus ROOT: the CPUs next to each GPU that this task sees, in its order, a line for each, as in
+# 0-15,64-79; "-" where they are not known. NVIDIA's GPUs by nvidia-smi, AMD's by the kernel.
+gpu_cpus() {
+    local known visible=${CUDA_VISIBLE_DEVICES-} shown number uuid address file
+    known=$(timeout 30 nvidia-smi --query-gpu=index,uuid,pci.bus_id --format=csv,noheader 2>/dev/null)
+    if [[ $known != *:*:* ]]; then
+        known=$(kfd_gpus "$1")
+        visible=${ROCR_VISIBLE_DEVICES-${HIP_VISIBLE_DEVICES-$visible}}
+    fi
+    [ -n "$visible" ] || visible=$(cut -d , -f 1 <<<"$known")
+    for shown in ${visible//,/ }; do
+        file=''
+        while IFS=', ' read -r number uuid address; do
+            [[ $shown == @("$number"|"$uuid") && $address == *:*:* ]] || continue
+            printf -v file '%04x:%s' "$((16#${address%%:*}))" "${address#*:}"
+            file=$1/sys/bus/pci/devices/${file,,}/local_cpulist
+        done <<<"$known"
+        cat -- "$file" 2>/dev/null || printf -- '-\n'
+    done
+}
+
+# kfd_gpus ROOT: AMD's GPUs as nvidia-smi lists NVIDIA's, in the order in which programs count them.
+kfd_gpus() {
+    local folder number=0 name value place domain simds
+    while IFS= read -r folder; do
+        place=0 domain=0 simds=0
+        while read -r name value; do
+            case $name in
+            simd_count) simds=$value ;; # none: a CPU
+            location_id) place=$value ;;
+            domain) domain=$value ;;
+            esac
+        done < <(cat -- "$folder/properties" 2>/dev/null) # it cannot be read: another job's
+        [ "$simds" -gt 0 ] || continue
+        printf '%d, -, %x:%02x:%02x.%x\n' "$number" "$domain" \
+            $((place >> 8 & 255)) $((place >> 3 & 31)) $((place & 7))
+        number=$((number + 1))
+    done < <(printf '%s\n' "$1"/sys/class/kfd/kfd/topology/nodes/* | sort -V)
+}
+
+# bind_rank ROOT: keep this process to those of its CPUs that are next to its rank's GPU, by the
+# lines of gpu_cpus in HPCRUN_GPU_CPUS. With HPCRUN_BINDING=exclusive ranks at one place share its
+# cores out, as do those whose places are not known.
+bind_rank() {
+    local places=() place before=0 ranks=0 other first cores=() line
+    mapfile -t places <<<"${HPCRUN_GPU_CPUS-}"
+    place=${places[LOCAL_RANK]:--}
+    for ((other = 0; other < HPCRUN_RANKS_PER_NODE; other++)); do
+        [ "${places[other]:--}" = "$place" ] || continue
+        [ "$other" -ge "$LOCAL_RANK" ] || before=$((before + 1))
+        ranks=$((ranks + 1))
+    done
+    mapfile -t cores < <(cores_near "$place" "$1")
+    if [ "$HPCRUN_BINDING" = exclusive ] && [ "${#cores[@]}" -ge "$ranks" ]; then
+        first=$((before * ${#cores[@]} / ranks))
+        cores=("${cores[@]:first:(before + 1) * ${#cores[@]} / ranks - first}")
+    fi
+    line=$(IFS=, && LC_ALL=C taskset -pc "${cores[*]}" "$$" 2>&1 | tail -n 1)
+    case $line in
+    *": "[0-9]*) say "rank ${RANK-} on $host: CPUs ${line##*: }; next to its GPU: ${place/#-/unknown}" ;;
+    *) say "rank ${RANK-} on $host is not bound to CPUs: ${line:-taskset failed}" ;;
+    esac
+}
+
+# cores_near PLACE ROOT: those of this process's cores that are at a place, else all of them; a line
+# for each, of its hardware threads.
+cores_near() {
+    local allowed near cpu siblings core last='' threads=''
+    allowed=$(cpus_of "$(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' "$2/proc/self/status")")
+    near=$(grep -Fx -f <(cpus_of "$1") <<<"$allowed") || near=$allowed
+    while read -r core cpu; do
+        if [ "$core" != "$last" ]; then
+            [ -z "$threads" ] || printf '%s\n' "$threads"
+            threads=''
+        fi
+        threads+=${threads:+,}$cpu last=$core
+    done < <(
+        for cpu in $near; do
+            siblings=$(cat -- "$2/sys/devices/system/cpu/cpu$cpu/topology/thread_siblings_list" 2>/dev/null)
+            printf '%s %s\n' "${siblings%%[,-]*}" "$cpu"
+        done | sort -k 1,1n -k 2,2n
+    )
+    printf '%s\n' "$threads"
+}
+
+# cpus_of LIST: the numbers in a list of the kernel's, as in 0-3,8.
+cpus_of() {
+    local part
+    for part in ${1//,/ }; do
+        [[ $part != [0-9]* ]] || seq "${part%-*}" "${part#*-}"
+    done
+}
+
 if [ "${BASH_SOURCE[0]}" = "$0" ] && [ "${1-}" = fabric ]; then
     find_fabric "${2-}"
 fi

@@ -330,6 +330,10 @@ node() {
         [ "${HPCRUN_LAUNCHER-}" != deepspeed ] || check_hostfile || die
         [ "$HPCRUN_NODE_RANK" -eq 0 ] || is_bare || reach "$MASTER_ADDR" "$MASTER_PORT" || die
     fi
+    if [ -n "${HPCRUN_BINDING-}" ]; then
+        HPCRUN_GPU_CPUS=$(gpu_cpus '')
+        export HPCRUN_GPU_CPUS
+    fi
     keep_overwritten
     ! is_bare || : >"$attempt_dir/began" # there are no ranks whose logs show it
     guarded bash -- "$HPCRUN_RUN_DIR/node.sh"
@@ -358,6 +362,8 @@ rank() {
     export NODE_RANK=$HPCRUN_NODE_RANK GROUP_RANK=$HPCRUN_NODE_RANK
     export LOCAL_WORLD_SIZE=$HPCRUN_RANKS_PER_NODE
     restore_overwritten
+    # shellcheck disable=SC1091 # it lies beside this file
+    [ -z "${HPCRUN_BINDING-}" ] || { . "$HPCRUN_RUN_DIR/hardware.sh" && bind_rank ''; }
     # Python writes its stacks when it gets SIGABRT, and goes on (by_faulthandler in watch.sh): what
     # is ignored stays so through exec. abort() ends a process all the same, as it must (abort(3)).
     export PYTHONFAULTHANDLER=${PYTHONFAULTHANDLER-1}

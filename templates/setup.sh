@@ -127,15 +127,6 @@ activate_prefix() {
     done
 }
 
-# has_module PYTHON PACKAGE.MODULE: whether it is there, without importing it: torch takes seconds.
-has_module() {
-    "$1" -c 'import importlib.util as u, os, sys
-package, _, name = sys.argv[1].partition(".")
-spec = u.find_spec(package)
-folders = spec.submodule_search_locations if spec else []
-sys.exit(not any(os.path.exists(os.path.join(folder, name)) for folder in folders))' "$2"
-}
-
 # ---- Containers --------------------------------------------------------------------------------
 
 # keep NAME...: an image's own values of these would win over the job's, so they travel under names

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -49,6 +49,38 @@ class Node:
         asked = 'printf "%s\\n" "$*" >"${0%/*}/../asked"'
         smi.write_text(f"#!/bin/bash\n{asked}\n{listed}exit {code}\n")
         smi.chmod(0o755)
+
+    def place(self, address: str, cpus: str) -> None:
+        """Plug a GPU into a slot next to some CPUs."""
+        slot = self.root / "sys/bus/pci/devices" / address
+        slot.mkdir(parents=True)
+        (slot / "local_cpulist").write_text(f"{cpus}\n")
+
+    def cpus(self, allowed: Iterable[int], threads: int) -> None:
+        """Let a process run on these; CPU N and N + ``threads`` are one core."""
+        status = self.root / "proc/self/status"
+        status.parent.mkdir(parents=True)
+        status.write_text(f"Cpus_allowed:\tff\nCpus_allowed_list:\t{','.join(map(str, allowed))}\n")
+        for cpu in allowed:
+            folder = self.root / f"sys/devices/system/cpu/cpu{cpu}/topology"
+            folder.mkdir(parents=True)
+            core = cpu % threads
+            (folder / "thread_siblings_list").write_text(f"{core},{core + threads}\n")
+
+    def bound(self, rank: int, ranks: int, kind: str = "exclusive", **env: str) -> set[int]:
+        """Bind a rank as the harness does; give the CPUs that taskset is asked for."""
+        taskset = self.bin / "taskset"
+        taskset.write_text('#!/bin/bash\necho "pid 1\'s new affinity list: $2"\n')
+        taskset.chmod(0o755)
+        script = (
+            f'say() {{ echo "$*"; }}; host=n1; . "{HARDWARE}"; HPCRUN_GPU_CPUS=$(gpu_cpus "$1"); '
+            'bind_rank "$1"'
+        )
+        told = {"RANK": str(rank), "LOCAL_RANK": str(rank), "HPCRUN_RANKS_PER_NODE": str(ranks)}
+        argv = ["bash", "-uc", script, "hpcrun", str(self.root)]
+        done = self._bash(argv, HPCRUN_BINDING=kind, **told, **env)
+        assert done.stderr == "" and done.stdout.startswith(f"rank {rank} on n1: CPUs ")
+        return {int(cpu) for cpu in done.stdout.split("CPUs ")[1].split(";")[0].split(",")}
 
     def fabric(self, **env: str) -> tuple[str, str]:
         done = self._bash(["bash", str(HARDWARE), "fabric", str(self.root)], **env)
@@ -318,3 +350,97 @@ def test_the_interface_of_a_route_without_ip(tmp_path: Path, address: str, inter
         check=True,
     )
     assert (done.stdout.strip(), done.stderr) == (interface, "")
+
+
+# ---- the cores next to each GPU
+
+
+def of_lumi(node: Node, *, gpus: int = 8) -> None:
+    """A node of LUMI-G: its GPUs in pairs at four places, one core of eight the system's.
+
+    GPUs 0 and 1 are next to cores 48 to 63.
+    """
+    places = ["48-63,112-127", "16-31,80-95", "0-15,64-79", "32-47,96-111"]
+    topology = node.root / "sys/class/kfd/kfd/topology/nodes"
+    for number in range(4 + gpus):
+        gpu = number - 4
+        bus = 0xC1 + gpu if gpu >= 0 else 0
+        (topology / str(number)).mkdir(parents=True)
+        (topology / str(number) / "properties").write_text(
+            f"cpu_cores_count {16 if gpu < 0 else 0}\nsimd_count {0 if gpu < 0 else 440}\n"
+            f"location_id {bus << 8}\ndomain 0\n"
+        )
+        if gpu >= 0:
+            node.place(f"0000:{bus:02x}:00.0", places[gpu // 2])
+    node.cpus([core for core in range(64) if core % 8], threads=64)
+
+
+@pytest.mark.parametrize(
+    ("rank", "cpus"),
+    [(0, range(49, 56)), (1, range(57, 64)), (2, range(17, 24)), (5, range(9, 16))],
+)
+def test_ranks_are_bound_as_lumi_documents_it(node: Node, rank: int, cpus: range) -> None:
+    """By masks: fe000000000000 for rank 0, fe00000000000000 for rank 1, fe0000, fe000000, fe, fe00.
+
+    docs.lumi-supercomputer.eu/runjobs/scheduled-jobs/distribution-binding, as read in four users'
+    scripts that cite it.
+    """
+    of_lumi(node)
+    assert sorted(node.bound(rank, 8)) == list(cpus)
+
+
+def test_ranks_on_a_shared_node_have_all_cores_of_their_place(node: Node) -> None:
+    of_lumi(node)
+    # The third and the fourth GPU are this job's; hardware.sh finds them by Slurm's variable.
+    assert sorted(node.bound(0, 2, "node", ROCR_VISIBLE_DEVICES="2,4")) == [
+        *range(17, 24), *range(25, 32)
+    ]  # fmt: skip
+    assert sorted(node.bound(1, 2, "node", ROCR_VISIBLE_DEVICES="2,4"))[0] == 1
+
+
+NVIDIA = [
+    "0, GPU-aa, 00000000:1B:00.0", "1, GPU-bb, 00000000:5E:00.0", "2, GPU-cc, 00010000:B1:00.0",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("visible", "rank", "cpus"),
+    [
+        (None, 0, {0, 4, 1, 5}),
+        (None, 2, {2, 3, 6, 7}),
+        ("2,0", 0, {2, 3, 6, 7}),
+        ("GPU-cc,GPU-bb", 1, {0, 1, 4, 5}),
+        ("MIG-1234,1", 0, {0, 1, 2, 3, 4, 5, 6, 7}),
+    ],
+)
+def test_the_gpus_are_those_that_the_job_sees(
+    node: Node, visible: str | None, rank: int, cpus: set[int]
+) -> None:
+    node.gpus(*NVIDIA)
+    for address, place in (("0000:1b", "0-1,4-5"), ("0000:5e", "0-1,4-5"), ("10000:b1", "2-3,6-7")):
+        node.place(f"{address}:00.0", place)
+    node.cpus(range(8), threads=4)
+    given = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    assert node.bound(rank, 2 if visible else 3, "node", **given) == cpus
+
+
+def test_threads_of_a_core_stay_together(node: Node) -> None:
+    node.gpus("0, GPU-aa, 00000000:1B:00.0", "1, GPU-bb, 00000000:5E:00.0")
+    for address in ("1b", "5e"):
+        node.place(f"0000:{address}:00.0", "0-7")
+    node.cpus(range(8), threads=4)
+    assert [node.bound(rank, 2) for rank in (0, 1)] == [{0, 1, 4, 5}, {2, 3, 6, 7}]
+
+
+def test_without_a_word_on_the_gpus_the_cores_are_shared_out(node: Node) -> None:
+    node.cpus([1, 2, 5, 6, 7], threads=64)
+    assert [node.bound(rank, 2) for rank in (0, 1)] == [{1, 2}, {5, 6, 7}]
+    # Fewer cores than ranks: none is left without, and none is alone.
+    assert node.bound(7, 8) == {1, 2, 5, 6, 7}
+
+
+def test_cores_of_the_job_that_are_far_from_its_gpu_are_still_its_own(node: Node) -> None:
+    node.gpus("0, GPU-aa, 00000000:1B:00.0")
+    node.place("0000:1b:00.0", "32-63")
+    node.cpus(range(4), threads=64)
+    assert node.bound(0, 1) == {0, 1, 2, 3}

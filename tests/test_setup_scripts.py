@@ -346,14 +346,6 @@ def test_a_lock_of_a_dead_build_goes_and_one_in_use_stays(tmp_path: Path) -> Non
     assert code == -9
 
 
-@pytest.mark.parametrize(
-    ("name", "there"),
-    [("email.mime", True), ("email.nope", False), ("nope.mime", False), ("os.x", False)],
-)
-def test_a_module_is_looked_for_without_importing_it(name: str, there: bool) -> None:
-    assert bash('has_module "$1" "$2"', sys.executable, name)[0] == (0 if there else 1)
-
-
 def test_a_folder_of_modules_must_be_there(tmp_path: Path) -> None:
     show = 'module() { echo "$@"; }\nuse_modules "$1"'
     assert bash(show, str(tmp_path))[:2] == (0, f"use {tmp_path}\n")

@@ -63,7 +63,8 @@ def build_plan(
     directives = build_directives(
         job, tasks_per_node, survive, after=after.job_id if after else None
     )
-    step, launcher_args = launchers.build_step(job), launchers.build_launcher_args(job)
+    step = launchers.build_step(job, tasks_per_node, directives)
+    launcher_args = launchers.build_launcher_args(job)
     if found.problems:
         raise SpecError(found.problems)
     return Plan(
@@ -79,7 +80,6 @@ def build_plan(
         python=place.python,
         launcher=launcher.name,
         launcher_args=launcher_args,
-        binding=launchers.decide_binding(job),
         framework=job.framework,
         accelerator=job.cluster.accelerator,
         precision=job.precision,

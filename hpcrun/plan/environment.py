@@ -9,7 +9,7 @@ from msgspec import structs
 
 from hpcrun.plan.gpus import gpu_section
 from hpcrun.plan.job import ARCHITECTURE, LOCAL_DIR, NODE_REFERENCE, RESUME, Job
-from hpcrun.plan.launchers import ON_ACCELERATE, framework_section, sees_one_gpu
+from hpcrun.plan.launchers import ON_ACCELERATE, decide_binding, framework_section, sees_one_gpu
 from hpcrun.plan.setup import choose_setup
 from hpcrun.plan.types import Block, Section
 from hpcrun.plan.variables import check_variables, inherited_notes
@@ -151,6 +151,8 @@ def _process_section(job: Job) -> Section:
     }
     if sees_one_gpu(job):
         variables["HPCRUN_GPUS_PER_TASK"] = "1"
+    if bound := decide_binding(job):
+        variables["HPCRUN_BINDING"] = bound  # each rank to the cores next to its GPU
     # Tools that lie beside the interpreter: torch's extensions are built by its ninja.
     folder = python.rpartition("/")[0]
     prepend = {"PATH": folder} if folder else {}

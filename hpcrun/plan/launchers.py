@@ -122,18 +122,29 @@ def check_launcher(spec: JobSpec, found: Findings) -> None:
         found.refuse("framework", message)
 
 
-def build_step(job: Job) -> list[tuple[str, str | None]]:
-    """List the options of srun that hpcrun does not lay the world out with; the user's come last.
+def build_step(
+    job: Job, tasks_per_node: int, directives: Sequence[tuple[str, str | None]]
+) -> list[tuple[str, str | None]]:
+    """List the options of srun beside nodes and tasks; the user's come last.
 
+    srun forgets --cpus-per-task from Slurm 22.05 to 23.02, and binds each task to one CPU where the
+    job has its CPUs otherwise, since the site gives whole nodes and forbids to ask: so it is given,
+    unless the job leaves it out. 23.11 and later refuse it beside the job's --cpus-per-gpu.
     No launcher's ranks are MPI's: without --mpi=none the site's default starts a PMI server, and
     fails where its library is missing. Ranks that srun starts itself may be, and so may a command.
     """
     merged: dict[str, str | None] = {}
+    by_gpu = "cpus-per-gpu" in dict(directives)
+    if job.topology.asks_cpus and job.spec.slurm.get("cpus-per-task") is not False and not by_gpu:
+        merged["cpus-per-task"] = str(job.topology.cpus_per_node // tasks_per_node)
+    merged["kill-on-bad-exit"] = "1"
     if job.launcher.task == "launcher":
         merged["mpi"] = "none"
     elif job.launcher.task == "rank":
         # Ranks of a node follow one another, whatever the site's or the shell's default is.
         merged["distribution"] = "block"
+        if decide_binding(job):
+            merged["cpu-bind"] = "none"  # of a node's CPUs each rank takes its own, by its GPU
     if job.launcher.task != "command":
         merged["wait"] = "600"
     given = {**job.cluster.srun, **job.spec.srun}
@@ -142,6 +153,7 @@ def build_step(job: Job) -> list[tuple[str, str | None]]:
         if value is not False:
             merged[option] = None if value is True else str(value)
     _check_bound(job, merged)
+    _check_binding(job, merged)
     return list(merged.items())
 
 
@@ -168,11 +180,11 @@ def build_launcher_args(job: Job) -> list[str]:
 
 
 def decide_binding(job: Job) -> str:
-    """Decide how torchrun binds ranks; "" leaves all cores to each of them.
+    """Decide how the harness binds ranks to cores, in torchrun's words; "" leaves all to each.
 
     On whole nodes the cores next to a GPU are shared out among its ranks, as LUMI's guide has it.
     """
-    if job.spec.binding == "none" or not job.topology.gpus_per_node:
+    if job.spec.binding == "none" or not job.topology.gpus_per_node or sees_one_gpu(job):
         return ""
     return "exclusive" if job.topology.whole_node else "node"
 
@@ -193,6 +205,21 @@ def _check_bound(job: Job, step: Mapping[str, str | None]) -> None:
     elif each is None and bind.removeprefix("verbose,") not in ("none", "verbose"):
         message = f"{bind}: ranks that see the same GPUs would share one; set launcher: srun and "
         job.found.refuse(f"{where}.gpu-bind", message + "srun: {gpus-per-task: 1} too, or none")
+
+
+def _check_binding(job: Job, step: Mapping[str, str | None]) -> None:
+    if job.spec.binding == "none":
+        return
+    task, bind, unbound = job.launcher.task, step.get("cpu-bind") or "", ("", "none", "verbose")
+    if task == "command":
+        message = "auto, but the command starts its own ranks, if any: leave it out, or name what "
+        job.found.refuse("binding", message + f"starts them (launcher: {DEFAULT})")
+    elif sees_one_gpu(job) and not (step.get("gpu-bind") or "").endswith("closest"):
+        message = "auto, but srun gives each rank its GPU (gpus-per-task): "
+        job.found.refuse("binding", message + "srun: {gpu-bind: closest} takes the one next to it")
+    elif task == "rank" and not sees_one_gpu(job) and bind.rpartition(",")[2] not in unbound:
+        message = f"auto, but srun binds the ranks, too (cpu-bind: {bind}): leave one of them out"
+        job.found.refuse("binding", message)
 
 
 # ---- frameworks --------------------------------------------------------------------------------
@@ -327,8 +354,6 @@ def build_accelerate_config(job: Job) -> dict[str, Any]:
         }
     config["num_machines"] = job.topology.nodes
     config["num_processes"] = job.topology.world_size
-    if decide_binding(job):
-        config["enable_cpu_affinity"] = True
     over = job.spec.accelerate.config if job.spec.accelerate else {}
     for key, message in _faults(config, over):
         job.found.refuse(f"accelerate.config.{key}", message)

@@ -139,8 +139,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     ``launcher`` is a name of plan.launchers. ``hosts`` are those of a hostfile.
     ``directives`` are sbatch long options in order; None is an option without a value; ``step`` are
-    those of srun beside nodes and tasks. ``launcher_args`` follow the launcher's own options, and
-    with ``binding`` it puts each rank next to its GPU, in torchrun's word for how.
+    those of srun beside nodes and tasks. ``launcher_args`` follow the launcher's own options.
     """
 
     hpcrun_version: str
@@ -155,7 +154,6 @@ class Plan(Struct, frozen=True, kw_only=True):
     python: str
     launcher: str
     launcher_args: list[str]
-    binding: str
     framework: FrameworkName
     accelerator: str
     precision: str | None

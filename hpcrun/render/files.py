@@ -101,21 +101,15 @@ def srun_argv(plan: Plan) -> list[str]:
     On the hosts of a hostfile there is no srun: the harness gets the way to the hosts, and them.
 
     The number of tasks is given twice, or an salloc with another one would win (SLURM_NTASKS).
-    srun forgets --cpus-per-task from Slurm 22.05 to 23.02, so it is repeated, unless the site
-    forbids the directive or renames it: 23.11 and later refuse --cpus-per-gpu beside it. A rank
-    that fails ends all others at once. A world whose first rank has ended well is ended ten minutes
-    later, the time-out of NCCL's collectives: rank 0 may still be saving, and a site's own WaitTime
-    may be shorter.
+    A rank that fails ends all others at once. A world whose first rank has ended well is ended ten
+    minutes later, the time-out of NCCL's collectives: rank 0 may still be saving, and a site's own
+    WaitTime may be shorter.
     """
     launcher = LAUNCHERS[plan.launcher]
     if plan.hosts:
         return [launcher.remote, plan.python or "python3", *plan.hosts]
     argv = ["srun", f"--nodes={plan.nodes}", f"--ntasks={plan.nodes * plan.tasks_per_node}"]
     argv.append(f"--ntasks-per-node={plan.tasks_per_node}")
-    if "cpus-per-task" in dict(plan.directives):
-        cpus = plan.cpus_per_rank * plan.ranks_per_node // plan.tasks_per_node
-        argv.append(f"--cpus-per-task={cpus}")
-    argv.append("--kill-on-bad-exit=1")
     return argv + [
         f"--{option}" if value is None else f"--{option}={value}" for option, value in plan.step
     ]

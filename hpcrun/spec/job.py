@@ -291,7 +291,7 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ] = []
     binding: Annotated[
         Literal["auto", "none"],
-        about("auto: each rank runs on the cores next to its GPU, as its launcher can do that"),
+        about("auto: each rank runs on the cores next to its GPU, whatever starts it"),
     ] = "none"
     framework: Annotated[
         FrameworkName | None,

@@ -183,7 +183,7 @@ def test_what_the_other_option_cannot_say(text: str, rename: str, message: str) 
     assert not {old, new} & directives(text, profile).keys()
 
 
-def test_the_step_asks_for_nothing_that_the_header_does_not_have() -> None:
+def test_the_step_has_the_cpus_however_the_job_gets_them() -> None:
     def step(text: str, profile: str = FACTS) -> list[str]:
         return [word for word in srun_argv(plan(text, profile)) if word.startswith("--cpus")]
 
@@ -193,6 +193,8 @@ def test_the_step_asks_for_nothing_that_the_header_does_not_have() -> None:
     # 23.11 and later refuse both in one step; the batch job's SLURM_CPUS_PER_GPU reaches it.
     assert step(JOB, f"{FACTS}rename: {{cpus-per-task: cpus-per-gpu}}") == []
     assert step("script: a.py\nresources: {exclusive: true}", "") == []
+    # Setonix, TACC: CPUs come with the GPUs or the node, and sbatch must not be asked for them.
+    assert step(JOB, f"{FACTS}slurm: {{cpus-per-task: false}}") == ["--cpus-per-task=32"]
 
 
 def test_a_site_that_forbids_tasks_gives_all_cpus_to_the_one_that_slurm_makes() -> None:
@@ -215,7 +217,7 @@ def test_whole_nodes_have_more_gpus_than_the_job_asks_for() -> None:
     made = plan(text, f"{FACTS}rename: {{cpus-per-task: cpus-per-gpu}}")
     # All CPUs come with --exclusive; so many for each of all GPUs would be more than there are.
     assert not {"cpus-per-gpu", "cpus-per-task"} & dict(made.directives).keys()
-    assert not [word for word in srun_argv(made) if word.startswith("--cpus")]
+    assert "--cpus-per-task=64" in srun_argv(made)
 
 
 def test_whole_nodes_say_so() -> None:

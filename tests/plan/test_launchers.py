@@ -150,13 +150,16 @@ def step(text: str, profile: str = "") -> dict[str, str | None]:
 
 
 def test_options_of_srun_come_last_and_those_of_the_job_win() -> None:
-    assert step("") == {"mpi": "none", "wait": "600"}
-    assert step("launcher: srun") == {"distribution": "block", "wait": "600"}
+    first = {"kill-on-bad-exit": "1"}
+    assert step("") == {"cpus-per-task": "16", **first, "mpi": "none", "wait": "600"}
+    ranks = {"cpus-per-task": "4", **first, "distribution": "block", "wait": "600"}
+    assert step("launcher: srun") == ranks
     site = "srun: {cpu-bind: none, network: a}"
     made = step("srun: {network: b, mpi: pmix, unbuffered: true, wait: false}", site)
-    assert made == {"cpu-bind": "none", "network": "b", "mpi": "pmix", "unbuffered": None}
+    options = {"cpu-bind": "none", "network": "b", "mpi": "pmix", "unbuffered": None}
+    assert made == {"cpus-per-task": "16", **first, **options}
     command = plan("command: [a]", "srun: {environment: ./my env.toml}")
-    assert command.step == [("environment", "./my env.toml")]
+    assert command.step[-1] == ("environment", "./my env.toml")
     files = render_files(command, open_templates(None))
     script = next(file.text for file in files if file.name == "job.sbatch")
     assert "srun --nodes=1 " in script and "'--environment=./my env.toml'" in script
@@ -242,14 +245,30 @@ def test_the_launchers_have_the_options_that_we_know() -> None:
         assert set(f"{_OWNED_OPTIONS[name]} {_OTHER_OPTIONS[name]}".split()) <= there, name
 
 
-def test_ranks_are_bound_as_their_launcher_can() -> None:
+@pytest.mark.parametrize("launcher", ["torchrun", "deepspeed", "accelerate", "srun"])
+def test_ranks_are_bound_alike_whatever_starts_them(launcher: str) -> None:
+    """By the harness, around each rank: torch, DeepSpeed and Accelerate have three other ways."""
+    text = f"binding: auto\nlauncher: {launcher}\nresources: {{gpus_per_node: 4}}\nscript: a.py"
     node = "partitions: {g: {gpus_per_node: 4}}\npartition: g"
-    made = node_script("binding: auto", node)
-    assert "torch.numa || bound=(--numa-binding=exclusive)" in made
-    assert '"${bound[@]}" --no_python' in made
-    assert "bound=(--numa-binding=node)" in node_script("binding: auto")
-    made = node_script("binding: auto\nlauncher: deepspeed")
-    assert "bound=(--bind_cores_to_rank)" in made
-    text = "script: a.py\nbinding: auto\nlauncher: accelerate"
-    assert (plan(text).accelerate_config or {})["enable_cpu_affinity"] is True
-    assert "bound" not in node_script("")
+    made = plan(text, node)
+    assert variables(made)["HPCRUN_BINDING"] == "exclusive"
+    assert variables(plan(text))["HPCRUN_BINDING"] == "node"
+    assert (dict(made.step).get("cpu-bind") == "none") == (launcher == "srun")
+    assert "HPCRUN_BINDING" not in variables(plan(text.replace("auto", "none"), node))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("command: [make]", "binding: auto, but the command starts its own ranks"),
+        ("launcher: srun\nsrun: {gpus-per-task: 1}", "srun: {gpu-bind: closest} takes the one"),
+        ("launcher: srun\nsrun: {cpu-bind: 'verbose,cores'}", "cpu-bind: verbose,cores): leave"),
+    ],
+)
+def test_a_binding_that_nothing_would_do_is_refused(text: str, message: str) -> None:
+    script = "" if "command" in text else "script: a.py\n"
+    with pytest.raises(SpecError) as caught:
+        plan(f"{script}{text}\nbinding: auto\nresources: {{gpus_per_node: 4}}")
+    assert message in str(caught.value)
+    closest = "launcher: srun\nbinding: auto\nsrun: {gpus-per-task: 1, gpu-bind: closest}"
+    assert "cpu-bind" not in step(closest), "Slurm chooses the GPU next to the rank's cores"

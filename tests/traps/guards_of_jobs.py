@@ -107,8 +107,8 @@ GUARDS = [
     # ---- The step
     guard(
         10,
-        "hpcrun/render/files.py",
-        '        argv.append(f"--cpus-per-task={cpus}")\n',
+        "hpcrun/plan/launchers.py",
+        '        merged["cpus-per-task"] = str(job.topology.cpus_per_node // tasks_per_node)\n',
         "        pass\n",
         f"{STEP}::test_a_rank_has_its_cpus",
     ),
