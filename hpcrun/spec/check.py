@@ -116,6 +116,19 @@ def unknown_key(root: mi.StructType, section: mi.StructType, key: str) -> str:
     return f"unknown key; expected one of {', '.join(legal)}"
 
 
+def not_keys(of: mi.StructType, node: Node) -> str:
+    """Write that keys are wanted, and the one that a single word is probably meant for.
+
+    >>> from hpcrun.spec.job import Container
+    >>> not_keys(shape(Container), Node("a.sif", "f", plain=True))
+    'expected keys, as in {image: a.sif}; got a.sif'
+    """
+    needed = [field.encode_name for field in of.fields if field.required]
+    if len(needed) == 1 and isinstance(node.value, str) and not is_null(node):
+        return f"expected keys, as in {{{needed[0]}: {shown(node)}}}; got {shown(node)}"
+    return f"expected {_LOOKS_LIKE[mi.StructType]}; got {shown(node)}"
+
+
 def no_keys(of: mi.Type, path: str) -> str:
     """Write what a path is that goes on as if it had keys."""
     if isinstance(of, mi.ListType):
@@ -184,7 +197,7 @@ class _Conversion:
 
     def struct(self, of: mi.StructType, node: Node, path: str) -> Any:
         if not isinstance(node.value, dict):
-            return self.refuse_kind(of, node, path)
+            return self.refuse(node, path, not_keys(of, node))
         fields = {field.encode_name: field for field in of.fields}
         given: dict[str, Any] = {}
         for key, inner in node.entries.items():
@@ -194,10 +207,12 @@ class _Conversion:
                 value = self.value(fields[key].type, inner, join(path, key))
                 if value is not _REFUSED:
                     given[fields[key].name] = value
-        missing = [f.encode_name for f in of.fields if f.required and f.name not in given]
-        for name in missing:
+        missing = {f.encode_name: f for f in of.fields if f.required and f.name not in given}
+        for name, field in missing.items():
             if name not in node.entries or is_null(node.entries[name]):
-                self.refuse(node, join(path, name), "is missing")
+                about = unwrap(field.type)[1]
+                message = f"is missing: {about[0]}" if about else "is missing"
+                self.refuse(node, join(path, name), message)
         return _REFUSED if missing else of.cls(**given)
 
     def dict(self, of: mi.DictType, node: Node, path: str) -> Any:
@@ -226,6 +241,9 @@ class _Conversion:
             if [inner.value for inner in node.entries.values()] == [""]:  # {run_dir}, unquoted
                 hint = f'; write "{{{next(iter(node.entries))}}}" with quotes'
             return self.refuse(node, path, f"expected text, got {shown(node)}{hint}")
+        if is_null(node) and not node.text and of.pattern is not None:
+            message = f"has no value: write {wanted}, or leave the key out"
+            return self.refuse(node, path, message)
         if is_null(node):
             hint = f'; write "{node.text}" for that text' if node.text else ""
             if of.pattern is None:

@@ -78,7 +78,12 @@ ALL_KEYS = ", ".join(JobSpec.__struct_fields__)
         ("args: [~]", '1: args[0]: expected text, got ~; write "~" for that text, "" for empty '
          "text"),
         ("env:\n  A: 1\n  X:", '3: env.X: expected text, got nothing; write "" for empty text'),
-        ("slurm: {qos: }", "1: slurm.qos: expected one line of text, not empty, got nothing"),
+        ("slurm: {qos: }", "1: slurm.qos: has no value: write one line of text, not empty, or "
+         "leave the key out"),
+        ("setup: {container: a.sif}", "1: setup.container: expected keys, as in {image: a.sif}; "
+         "got a.sif"),
+        ("setup: {container: {}}", "1: setup.container.image: is missing: a file or a registry "
+         "reference, as the runtime takes it"),
         ("slurm: {qos: null}", "1: slurm.qos: expected one line of text, not empty, got null; "
          'write "null" for that text'),
         ('slurm: {qos: "a\\nb"}', '1: slurm.qos: expected one line of text, not empty; '
