@@ -22,7 +22,8 @@ SITES = {file.stem: file for file in sorted(shipped("sites").glob("*.yaml"))}
 PRESETS = {file.stem: file for file in sorted(shipped("jobs").glob("*.yaml"))}
 FOUR, EIGHT = "zero2-8gpu-2node", "zero3-16gpu-2node"
 
-ALLIANCE = "https://docs.alliancecan.ca/wiki/"
+# A copy of the wiki, which could not be read itself.
+ALLIANCE = "https://github.com/CARTE-Toronto/alliance-docs-mcp/blob/main/docs/pages/General/"
 CSC = "https://docs.csc.fi/support/tutorials/ml-multi/"
 CSCS = "https://docs.cscs.ch/software/communication/nccl/"
 IDRIS = "http://www.idris.fr/en/docs/jean-zay/slurm/slurm_partitions_gpu"
@@ -88,14 +89,19 @@ FACTS = [
     ("puhti", FOUR, "#SBATCH --cpus-per-task=40", CSC),
     ("puhti", FOUR, "#SBATCH --mem=327680M", CSC),
     ("roihu", FOUR, "#SBATCH --cpus-per-task=288", CSC),
-    ("fir", FOUR, "#SBATCH --gpus-per-node=h100:4", f"{ALLIANCE}Fir"),
-    ("fir", FOUR, "#SBATCH --cpus-per-task=48", f"{ALLIANCE}Fir"),
-    ("fir", FOUR, "!HF_HUB_OFFLINE", f"{ALLIANCE}Fir"),
-    ("fir", FOUR, "!#SBATCH --partition", f"{ALLIANCE}Fir"),
-    ("rorqual", FOUR, "#SBATCH --gpus-per-node=h100:4", f"{ALLIANCE}Rorqual"),
-    ("rorqual", FOUR, "HF_HUB_OFFLINE=1", f"{ALLIANCE}Rorqual"),
-    ("rorqual", FOUR, 'local_folder "${SLURM_TMPDIR:?not set on this node}"', f"{ALLIANCE}PyTorch"),
-    ("marenostrum5", FOUR, "#SBATCH --qos=acc_ehpc", MN5),
+    ("fir", FOUR, "#SBATCH --gpus-per-node=h100:4", f"{ALLIANCE}Fir.md"),
+    ("fir", FOUR, "#SBATCH --cpus-per-task=48", f"{ALLIANCE}Fir.md"),
+    ("fir", FOUR, "!HF_HUB_OFFLINE", f"{ALLIANCE}Fir.md"),
+    ("fir", FOUR, "!#SBATCH --partition", f"{ALLIANCE}Fir.md"),
+    ("rorqual", FOUR, "#SBATCH --gpus-per-node=h100:4", f"{ALLIANCE}Rorqual.md"),
+    ("rorqual", FOUR, "#SBATCH --cpus-per-task=64", f"{ALLIANCE}Rorqual.md"),
+    ("rorqual", FOUR, "#SBATCH --mem=510000M", f"{ALLIANCE}Rorqual.md"),
+    ("fir", FOUR, "#SBATCH --mem=1152000M", f"{ALLIANCE}Fir.md"),
+    ("rorqual", FOUR, "HF_HUB_OFFLINE=1", f"{ALLIANCE}Rorqual.md"),
+    ("rorqual", FOUR, 'local_folder "${SLURM_TMPDIR:?not set on this node}"', f"{ALLIANCE}PyTorch.md"),
+    ("marenostrum5", FOUR, "#SBATCH --qos=acc_ehpc", f"{MN5} has acc_bsccs; EuroHPC's users"),
+    ("marenostrum5", FOUR, "#SBATCH --partition=acc", "users' scripts"),
+    ("marenostrum5", FOUR, "HF_HUB_OFFLINE=1", "users' scripts"),
     ("marenostrum5", FOUR, "#SBATCH --gres=gpu:4", MN5),
     ("marenostrum5", FOUR, "#SBATCH --cpus-per-task=80", MN5),
     ("marenostrum5", FOUR, " --cpus-per-task=80 ", MN5),
@@ -103,6 +109,7 @@ FACTS = [
     ("stampede3", FOUR, "#SBATCH --partition=h100", TACC),
     ("stampede3", FOUR, "!#SBATCH --gres", TACC),
     ("stampede3", FOUR, "!#SBATCH --mem", TACC),
+    ("stampede3", FOUR, " --cpus-per-task=96 ", f"{TACC}: whole nodes, and srun binds a task to one"),
     ("gcp-a3-mega", EIGHT, "NCCL_NET:-FasTrak", f"{TOOLKIT}a3-megagpu-8g/nccl-tests"),
     ("gcp-a3-mega", EIGHT, "nccl-env-profile.sh", f"{TOOLKIT}a3-megagpu-8g/nccl-tests"),
     ("gcp-a3-mega", EIGHT, "NCCL_SOCKET_IFNAME=enp0s12", f"{TOOLKIT}a3-megagpu-8g/nccl-tests"),
