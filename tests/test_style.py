@@ -143,6 +143,7 @@ def test_arrays_that_may_be_empty_are_gone_through_by_index() -> None:
     # One value at least.
     filled = {
         "alike",
+        "cores",
         "fields",
         "gpu_fields",
         "harness.sh: hosts",

@@ -157,8 +157,8 @@ GUARDS = [
     ),
     guard(
         (14, 33),
-        "hpcrun/render/files.py",
-        '    argv.append("--kill-on-bad-exit=1")\n',
+        "hpcrun/plan/launchers.py",
+        '    merged["kill-on-bad-exit"] = "1"\n',
         "",
         f"{STEP}::test_a_rank_that_fails_ends_the_others",
     ),
