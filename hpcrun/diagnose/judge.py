@@ -18,6 +18,14 @@ _ALSO = 5
 _APART, _FAR, _REPORT = 20, 100, 12
 # Symptoms that the end of a run that ended well has, too.
 _OF_OTHERS = ("nccl_remote_exit", "nccl_id_store")
+# Lines of progress that only another program writes after one has ended.
+_AGAIN = 5
+# What a shell complains about, and goes on; what shows that a process has ended.
+_SHELL = ("lmod", "no_command", "shell_no_file")
+_FATAL = (
+    "killed", "oom_guess", "srun_oom", "crash", "bus_exit", "abort", "srun_exit", "srun_killed",
+    "srun_crash", "torchrun_child", "torchrun_exit", "mpi_abort", "cancelled", "time_limit",
+)  # fmt: skip
 # So many lines at most lie between a crash and the time limit that the other ranks then run into.
 _SOON = 60
 
@@ -143,20 +151,35 @@ def _episodes(evidence: Evidence) -> tuple[list[tuple[int, Event]], list[Event]]
     for index, found in enumerate(evidence.logs):
         events = _without_chains(found.events)
         at = _last_launch(events, is_parallel=found.is_parallel)
-        # What a batch script says after a crash is no sign of success.
-        is_well = found.is_well and not any(event.ends for event in events[at:])
-        # What ends no program: its threads and connections may complain at its exit.
-        is_less = all(e.kind <= SYMPTOM or e.kind < e.rule.kind for e in events[at:])
-        if events[at:] and is_less:
-            is_well |= events[at].after_all
-            capped = [event for event in events[at:] if event.kind < event.rule.kind]
-            is_well |= bool(capped) and found.moved_on > 1 and not any(e.ends for e in capped)
-        is_over = found.moved_on >= MOVED_ON or is_well
-        if is_over and not (evidence.records.has_failed and found.moved_on < MOVED_ON):
+        has_failed = evidence.records.has_failed and found.moved_on < MOVED_ON
+        if events[at:] and not has_failed and _is_got_over(found, events[at:]):
             at = len(events)
         last += [(index, event) for event in events[at:]]
         earlier += [event for event in events[:at] if event.in_traceback and event.kind >= ERROR]
     return last, earlier[::-1]
+
+
+def _is_got_over(found: Found, events: Sequence[Event]) -> bool:
+    """Return whether what comes after these events shows that nothing ended by them, or that what
+    ended was followed by another launch that did well."""
+    if found.moved_on >= MOVED_ON:
+        return True
+    # What ends no program: its threads and connections may complain at its exit.
+    is_less = all(e.kind <= SYMPTOM or e.kind < e.rule.kind for e in events)
+    if is_less and events[0].after_all:
+        return True
+    begins_again = found.moved_on > 1 and found.is_well
+    if any(event.ends for event in events):
+        # A program that has ended writes nothing; the ranks beside it may.
+        is_by_hand = events[-1].rule.cls == "cancelled"
+        begins_again |= found.moved_on >= _AGAIN or found.plain > (_APART if is_by_hand else _FAR)
+        return begins_again and not found.is_parallel
+    if all(event.rule.id in _SHELL for event in events):
+        return found.is_well or found.moved_on > 1 or found.plain > _FAR  # a shell goes on
+    if is_less and found.moved_on > 1 and any(e.kind < e.rule.kind for e in events):
+        return True
+    # What a batch script says after a crash is no sign of success.
+    return found.is_well and not any(event.rule.id in _FATAL for event in events)
 
 
 def _last_launch(events: Sequence[Event], *, is_parallel: bool) -> int:
@@ -211,7 +234,8 @@ def _order(
         # What a process complains about after it was interrupted is no cause.
         before = [e for i, e in last if i == index and e.line < event.line]
         kind = ROOT if all(e.kind < WEAK for e in before) else kind
-    return kind < ERROR, not is_first, -kind, index, event.line
+    kinds = -2 * kind + (event.rule.id in _SHELL)  # of two weak signs not the shell's
+    return kind < ERROR, not is_first, kinds, index, event.line
 
 
 def _is_telling(event: Event, records: Records) -> bool:

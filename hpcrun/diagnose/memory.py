@@ -206,8 +206,8 @@ GPUS = [
         unlike="UserWarning: the driver is new",
     ),
     Rule(
-        id="no_gpu", cls="driver", needles=("NVIDIA driver", "No CUDA GPUs", "CUDA-capable device is detected", "libcuda.so", "CUDA enabled", "no NVIDIA GPU", "No visible GPU", "HIP GPUs", "NVIDIA-SMI has failed", "is_available() is False", "cudaGetDeviceCount", "forward compatibility", "support bf16/gpu", "only supports Ampere"),
-        pattern=r"Found no NVIDIA driver on your system|No (?:CUDA|HIP) GPUs are available|no CUDA-capable device is detected|libcuda\.so\.1: cannot open shared object file(?!.*dlerror)|Torch not compiled with CUDA enabled|No visible GPU devices|^NVIDIA-SMI has failed because|couldn't communicate with the NVIDIA driver|torch\.cuda\.is_available\(\) is False|error from cudaGetDeviceCount|forward compatibility was attempted|[Yy]our setup doesn't support bf16/gpu|only supports Ampere GPUs",
+        id="no_gpu", cls="driver", needles=("NVIDIA driver", "No CUDA GPUs", "CUDA-capable device is detected", "libcuda.so", "CUDA enabled", "no NVIDIA GPU", "No visible GPU", "HIP GPUs", "NVIDIA-SMI has failed", "is_available() is False", "cudaGetDeviceCount", "forward compatibility", "support bf16/gpu", "only supports Ampere", "any torch accelerator"),
+        pattern=r"Found no NVIDIA driver on your system|No (?:CUDA|HIP) GPUs are available|no CUDA-capable device is detected|libcuda\.so\.1: cannot open shared object file(?!.*dlerror)|Torch not compiled with CUDA enabled|No visible GPU devices|^NVIDIA-SMI has failed because|couldn't communicate with the NVIDIA driver|torch\.cuda\.is_available\(\) is False|error from cudaGetDeviceCount|forward compatibility was attempted|[Yy]our setup doesn't support bf16/gpu|only supports Ampere GPUs|cannot find any torch accelerator",
         title="the process sees no GPU: the job asked for none, torch is a CPU build, or a container without --nv",
         fixes=("`resources.gpus_per_node`", "`hpcrun shell JOB -- python -c 'import torch; print(torch.version.cuda)'`"),
         message="No CUDA GPUs are available", source="torch/cuda/__init__.py",

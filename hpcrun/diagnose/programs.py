@@ -259,9 +259,9 @@ FILES = [
         example="train.py: error: unrecognized arguments: --lrr 0.1", unlike="step 3: error: 0.12",
     ),
     Rule(
-        id="hydra", cls="code_error", needles=("Could not override", "Error merging", "is not in struct", "ConfigAttributeError", "ConfigKeyError", "MissingMandatoryValue", "MissingConfigException", "InterpolationKeyError", "ConfigCompositionException", "OverrideParseException", "LexerNoViableAlt"),
-        pattern=r"^Could not override '(?P<name>[^']+)'|Error merging override|^(?:\S+\.)?(?:ConfigAttributeError|ConfigKeyError|MissingMandatoryValue|MissingConfigException|InterpolationKeyError|ConfigCompositionException|OverrideParseException)\b|^LexerNoViableAlt|Key '(?P<key>[^']+)' is not in struct",
-        title="the script's configuration has no such key, or one is missing",
+        id="hydra", cls="code_error", needles=("Could not override", "Cannot find primary config", "Error merging", "is not in struct", "ConfigAttributeError", "ConfigKeyError", "MissingMandatoryValue", "MissingConfigException", "InterpolationKeyError", "ConfigCompositionException", "OverrideParseException", "LexerNoViableAlt"),
+        pattern=r"^Could not override '(?P<name>[^']+)'|^Cannot find primary config '(?P<config>[^']+)'|Error merging override|^(?:\S+\.)?(?:ConfigAttributeError|ConfigKeyError|MissingMandatoryValue|MissingConfigException|InterpolationKeyError|ConfigCompositionException|OverrideParseException)\b|^LexerNoViableAlt|Key '(?P<key>[^']+)' is not in struct",
+        title="the script's configuration is not there, has no such key, or one is missing",
         fixes=("the key as the script's configuration files have it",),
         source="https://hydra.cc", example="Could not override 'model.lrr'.", unlike="Could override it; errors: 0",
     ),

@@ -86,19 +86,24 @@ _PROGRESS = re.compile(
     rb"\d+%\||\d(?:it/s|s/it)|\bl[mr]?_?loss\b\W{0,6}\d|\bloss\b\W{0,6}\d|\b[Ee]poch\b\W{0,4}\d"
     rb"|\b[Ss]teps?\b\W{0,4}\d|\biter(?:ation)?s?\b\W{0,4}\d|tokens/s|samples/s|\[ *\d+ ?/ ?\d+ *\]"
 )
+_SUMMARY = re.compile(rb"(?m)^.{0,40}?wandb: .*$")
+# Lines that are no stack of native code, no rule and no warning.
+_PLAIN = re.compile(rb"(?m)^(?!frame #)[^\s#*=\[@/-].{2,200}")
 # A program that crashed logs little more; so many of these show as much as one line of progress.
 _LOGGED, _LOGGED_PER_STEP = b"INFO", 8
 # A log's first line, if it has so many bytes, is what a launch begins with; so many of an error
 # tell it from others; and so often it may be written before it is no sign of an end.
 _TELLING, _GOT_OVER = 16, 8
 _WELL = re.compile(
-    rb"(?i)training (?:is |has )?(?:completed?|finished|done|ended)|end of training\b"
+    rb"(?im)training (?:is |has )?(?:completed?|finished|done|ended)|end of training\b"
     rb"|(?:finished|done|completed) training|completed successfully|finished successfully"
     rb"|train_runtime|exits successfully|training took|`?max_(?:steps|epochs)=\d+`? reached"
+    rb"|^\W*(?:all )?(?:done|finished|success)\W*$"
 )
 # A warning is not what ends a program, however it reads. (NCCL calls its errors so.)
 _WARNING = re.compile(
-    r"^.{0,80}?(?:\b[A-Za-z]*[Ww]arning\b|\bWARN(?:ING)?\b|\[?W\d{3,4} \d\d:\d\d|\bNCCL INFO\b"
+    r"^\S+\.py:\d+: \w*Warning:"
+    r"|^.{0,80}?(?:\b[A-Za-z]*[Ww]arning\b|\bWARN(?:ING)?\b|\[?W\d{3,4} \d\d:\d\d|\bNCCL INFO\b"
     r"|\b[WI] (?:tensorflow|external)/|(?<![=\w])(?:DEBUG|TRACE|INFO)\b)"
 )
 # Who finds no network or library often tries again, or does without.
@@ -138,7 +143,8 @@ class Event(Struct, kw_only=True):
 
 
 class Found(Struct, kw_only=True):
-    """What a log tells. ``moved_on``: progress since the last event; ``is_well``: it says so.
+    """What a log tells. ``moved_on``: progress since the last event; ``plain``: how many lines of
+    any kind; ``is_well``: it says so.
 
     ``is_parallel``: processes of its program print side by side. ``first``: rank and host that
     torchrun reports to have failed first, the last time that it does.
@@ -148,6 +154,7 @@ class Found(Struct, kw_only=True):
     hints: list[Event]
     moved_on: int = 0
     is_well: bool = False
+    plain: int = 0
     is_parallel: bool = False
     first: tuple[int, str] | None = None
 
@@ -182,6 +189,7 @@ class Reader:
         self._count = 0
         self._recent: list[str] = []
         self._progress, self._is_well, self._is_parallel = 0, False, False
+        self._since = b""
         self._chains = count(1)
         self._chained: dict[tuple[int | None, str | None], tuple[int, int]] = {}
         self._dense = 0
@@ -244,6 +252,7 @@ class Reader:
             events=self._events,
             hints=self._hints,
             moved_on=self._progress,
+            plain=sum(1 for line in _PLAIN.findall(self._since) if not WORDS.search(line)),
             is_well=self._is_well,
             is_parallel=self._is_parallel,
             first=self._first,
@@ -277,6 +286,9 @@ class Reader:
         """Take note of progress since the last event."""
         if len(text) > 2 * _BETWEEN:
             text = text[:_BETWEEN] + text[-_BETWEEN:]
+        if b"wandb: " in text:  # it sums up at the end, after a crash too
+            text = _SUMMARY.sub(b"", text)
+        self._since = (self._since + text)[-2 * _BETWEEN :]
         if self._progress < 4 * MOVED_ON:
             for _, _ in zip(range(4 * MOVED_ON), _PROGRESS.finditer(text), strict=False):
                 self._progress += 1
@@ -478,7 +490,8 @@ class Reader:
         if rank is not None or (kind == SYMPTOM and rule.id in _LAUNCHERS):
             self._is_parallel = True
         event.after_all = self._is_well
-        event.progress, self._progress, self._is_well = self._progress, 0, False
+        event.progress = self._progress
+        self._progress, self._since, self._is_well = 0, b"", False
         self._count += 1
         if is_again:
             return

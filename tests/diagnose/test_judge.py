@@ -185,6 +185,61 @@ def test_complaints_at_the_exit_are_no_cause() -> None:
     assert told(f"{STEPS}{thread}")[0] != ""
 
 
+PLAIN = "".join(f"question {n} answered in {n} s\n" for n in range(15))
+LMOD = "Lmod has detected the following error: The following module(s) are unknown: cuda/12\n"
+NO_CONDA = "job.sh: line 3: conda: command not found\n"
+STACK = "".join(f"frame #{n}: c10::run() + 0x{n} (libtorch.so)\n" for n in range(200))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        traceback("ValueError: no") + "".join(f"epoch {n} done\n" for n in range(6)),
+        traceback("ValueError: no") + "epoch 1\nepoch 2\nTraining complete\n",
+        traceback("ValueError: no") + 8 * PLAIN,
+        traceback("KeyboardInterrupt") + 2 * PLAIN,
+        "train.py: error: unrecognized arguments: --x\n" + 8 * PLAIN,
+        f"{LMOD}answered\nDONE\n",
+        f"{NO_CONDA}step 1 loss 2\nstep 2 loss 2\n",
+        f"cp: cannot stat 'x': No such file or directory\n{NO_CONDA}All done!\n",
+    ],
+)
+def test_what_another_program_writes_shows_that_the_job_went_on(text: str) -> None:
+    assert told(text)[0] == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        # What comes after a crash and is of no other program: a summary, a stack, ranks beside it.
+        (traceback("ValueError: no") + "wandb:   epoch 3\nwandb:   loss 0.1\n" * 9, "code_error"),
+        (traceback("ValueError: no") + STACK, "code_error"),
+        (traceback("ValueError: no", "[rank1]: ") + 8 * PLAIN, "code_error"),
+        (traceback("ValueError: no") + 2 * PLAIN, "code_error"),
+        (traceback("KeyboardInterrupt") + "saving\nsaved\n", "ctrl_c"),
+        ("job.sh: line 3: 4711 Killed  python train.py\nDONE\n", "killed"),
+        ("srun: error: n1: task 0: Exited with exit code 1\nDONE\n", "srun_exit"),
+        (f"{LMOD}job began\njob ended\n", "lmod"),
+    ],
+)
+def test_what_comes_after_a_crash_may_be_of_it(text: str, wanted: str) -> None:
+    assert told(text)[0] == wanted
+
+
+def test_a_shell_goes_on_after_its_complaints() -> None:
+    end = "slurmstepd: error: *** JOB 4711 ON n1 CANCELLED AT 2026-11-20T08:00:03 ***\n"
+    assert told(f"{NO_CONDA}reading\n{end}")[:3] == ("cancelled", "cancelled", 3)
+    exited = "srun: error: n1: task 0: Exited with exit code 127\n"
+    assert told(f"job.sh: line 3: torchrun: command not found\n{exited}")[0] == "no_command"
+
+
+def test_a_warning_of_python_is_one_however_long_its_path() -> None:
+    path = f"/home/{'a' * 90}/torch/cuda/__init__.py"
+    words = "CUDA initialization: The NVIDIA driver on your system is too old (found version 1)"
+    assert told(f"{path}:141: UserWarning: {words}\n")[0] == ""
+    assert told(f"RuntimeError: {words}\n")[0] == "driver_old"
+
+
 # ---- the records
 
 
