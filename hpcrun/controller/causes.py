@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -83,7 +84,12 @@ def why(context: Context, words: Sequence[str]) -> list[Answer]:
         if not files:
             raise InputError(f"{logs[0]}: no log in this folder", fix="name the log files")
         found = [_read(file) for file in files]
-        diagnosis = diagnose(Evidence(logs=found))
+        ranks = [_rank_of(file) for file in files]
+        for log, rank in zip(found, ranks, strict=True):
+            for event in log.events:
+                event.rank = rank if event.rank is None else event.rank
+        known = [rank for rank in ranks if rank is not None]
+        diagnosis = diagnose(Evidence(logs=found, ranks=known))
         source = " ".join(str(path) for path in logs)
         answers.append(Answer(source=source, diagnosis=_masked(context, diagnosis, ())))
     rest = [word for word in words if Path(word) not in logs]
@@ -111,6 +117,18 @@ def _files_of(context: Context, name: Path) -> list[Path]:
     files = [each for each in sorted(path.rglob("*")) if each.is_file()]
     files = [each for each in files if each.suffix.lower() not in _NO_LOGS and each.stat().st_size]
     return sorted(files, key=lambda each: "err" not in each.suffix)
+
+
+def _rank_of(path: Path) -> int | None:
+    """Read a rank off a log's name, as hpcrun, torchrun and srun give them.
+
+    >>> [_rank_of(Path(name)) for name in ("rank-3.log", "attempt_0/3/stderr.log", "4711.out")]
+    [3, 3, None]
+    """
+    found = re.search(r"(?i)rank[-_.]?(\d{1,6})(?!\d)", path.name)
+    if found is None and path.stem in ("stdout", "stderr"):
+        found = re.fullmatch(r"(\d{1,6})", path.parent.name)
+    return int(found[1]) if found is not None else None
 
 
 def _of_word(context: Context, word: str | None) -> Iterator[Answer]:

@@ -26,6 +26,8 @@ _FATAL = (
     "killed", "oom_guess", "srun_oom", "crash", "bus_exit", "abort", "srun_exit", "srun_killed",
     "srun_crash", "torchrun_child", "torchrun_exit", "mpi_abort", "cancelled", "time_limit",
 )  # fmt: skip
+# Seconds by which one failure may come before another that explains it; of a year of 31-day months.
+_LATE, _YEAR = 60, 372 * 86400
 # So many lines at most lie between a crash and the time limit that the other ranks then run into.
 _SOON = 60
 
@@ -103,7 +105,8 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     if records.ended_well:
         return Diagnosis()
     last, earlier = _episodes(evidence)
-    ranked = sorted(last, key=lambda item: _order(item, records, last))
+    clock = _Clock(last)
+    ranked = sorted(last, key=lambda item: _order(item, records, last, clock))
     cause = _of_records(records, [event for _, event in ranked])
     if cause is None and ranked and _is_telling(ranked[0][1], records):
         index, event = ranked[0]
@@ -188,7 +191,8 @@ def _last_launch(events: Sequence[Event], *, is_parallel: bool) -> int:
     for at, event in enumerate(events):
         is_new = event.progress >= MOVED_ON
         if not is_parallel and ended is not None and event.kind >= WEAK:
-            is_new |= event.ends or event.begin - ended.line > _APART
+            at_once = event.ends and event.rule.id not in _FATAL  # ranks are killed together
+            is_new |= at_once or event.begin - ended.line > _APART
         if not is_parallel and raised is not None and event.kind >= WEAK:
             far = _FAR if event.rule.cls in ("cancelled", "time_limit") else _APART
             is_new |= event.begin - raised.line > far
@@ -222,11 +226,45 @@ def _without_chains(events: Sequence[Event]) -> list[Event]:
     return kept
 
 
+class _Clock:
+    """When events of several logs happened, by the times in their lines.
+
+    Without a time, or where times do not compare, it was at the beginning: the order of the files
+    and lines decides.
+    """
+
+    def __init__(self, last: Sequence[tuple[int, Event]]) -> None:
+        known = [event.at for _, event in last if event.at is not None]
+        compare = len({index for index, _ in last}) > 1 and len({zone for zone, _ in known}) == 1
+        times = [time for _, time in known] if compare else []
+        self._first, self._last = min(times, default=0.0), max(times, default=0.0)
+        self._compare = compare
+        self._began: dict[int, float] = {}
+        for index, event in last:
+            if event.kind >= ERROR and event.at is not None:
+                time = self.time(event)
+                self._began[index] = min(time, self._began.get(index, time))
+
+    def time(self, event: Event) -> float:
+        """Return when it happened, in seconds."""
+        if event.at is None or not self._compare:
+            return self._first
+        time = event.at[1]
+        if self._last - self._first > _YEAR / 2:  # around New Year
+            time += _YEAR * (time < self._first + _YEAR / 2)
+        return time
+
+    def is_late(self, index: int, event: Event) -> bool:
+        """Return whether another log tells of a failure long before."""
+        others = [time for other, time in self._began.items() if other != index]
+        return event.kind >= ERROR and self.time(event) > min(others, default=1e18) + _LATE
+
+
 def _order(
-    item: tuple[int, Event], records: Records, last: Sequence[tuple[int, Event]]
-) -> tuple[bool, bool, int, int, int]:
-    """The least one is the cause: what is one first; then the rank that failed first; then the
-    kind; then the order in which the lines came."""
+    item: tuple[int, Event], records: Records, last: Sequence[tuple[int, Event]], clock: _Clock
+) -> tuple[bool, bool, bool, int, float, int, int]:
+    """The least one is the cause: what is one first; then the rank that failed first; then what
+    did not come long after another log's failure; then the kind; then times, files and lines."""
     index, event = item
     is_first = records.rank is not None and event.rank == records.rank
     kind = event.kind
@@ -235,7 +273,8 @@ def _order(
         before = [e for i, e in last if i == index and e.line < event.line]
         kind = ROOT if all(e.kind < WEAK for e in before) else kind
     kinds = -2 * kind + (event.rule.id in _SHELL)  # of two weak signs not the shell's
-    return kind < ERROR, not is_first, kinds, index, event.line
+    is_late = clock.is_late(index, event)
+    return kind < ERROR, not is_first, is_late, kinds, clock.time(event), index, event.line
 
 
 def _is_telling(event: Event, records: Records) -> bool:

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from hpcrun.diagnose.rule import ERROR, HINT, ROOT, SYMPTOM, WEAK, Rule
 from hpcrun.diagnose.rules import CODE_ERROR, FAR_WORDS, WORDS, compiled, match
+from hpcrun.diagnose.times import last_time, when
 
 # The last bytes of a log, in which all words are looked for.
 NEAR = 4 << 20
@@ -22,6 +23,8 @@ NEAR = 4 << 20
 MOVED_ON = 12
 # Events that are kept, the last ones; and bytes of what lies between two that are looked at.
 _MOST, _BETWEEN, _TAIL = 4000, 1 << 15, 1 << 13
+# Bytes before an event in which the time is looked for.
+_STAMPED = 1 << 12
 # Lines after the begin of a traceback that are looked at one by one, where it does not end.
 _DENSE = 600
 # Lines of a block that are looked at, before the last ones; a traceback is looked at always.
@@ -111,7 +114,7 @@ _TRIED_AGAIN = ("auth_network", "import")
 # Ray puts the exception's own traceback behind this.
 _RAY = "ray.exceptions.RayTaskError("
 # Rules whose lines end a process without a traceback; and those of launchers of several.
-_ENDING = ("argparse", "local_rank_arg", "hydra", "syntax", "no_script")
+_ENDING = ("argparse", "local_rank_arg", "hydra", "syntax", "no_script", "killed")
 _LAUNCHERS = ("torchrun_child", "torchrun_exit", "mpi_abort", "ray_actor", "nccl_remote_exit")
 _DIGITS = str.maketrans("", "", "0123456789")
 
@@ -122,8 +125,8 @@ class Event(Struct, kw_only=True):
     ``kind`` is the rule's, less where it stands in what ends no process. ``progress`` counts the
     lines that showed progress since the event before. ``chain``: those of one chain of tracebacks
     share a number, 0 is none; ``begin`` is the line of the traceback's head, and ``ends``: it ended
-    its process; ``after_all``: the training had ended well before. ``values`` are the pattern's
-    groups.
+    its process; ``after_all``: the training had ended well before. ``at``: the time in the line, or
+    in the last one before it that has one. ``values`` are the pattern's groups.
     """
 
     rule: Rule
@@ -139,6 +142,7 @@ class Event(Struct, kw_only=True):
     begin: int = 0
     ends: bool = False
     after_all: bool = False
+    at: tuple[bool, float] | None = None
     values: dict[str, str] = {}
 
 
@@ -190,6 +194,8 @@ class Reader:
         self._recent: list[str] = []
         self._progress, self._is_well, self._is_parallel = 0, False, False
         self._since = b""
+        self._text = ""
+        self._at: tuple[bool, float] | None = None
         self._chains = count(1)
         self._chained: dict[tuple[int | None, str | None], tuple[int, int]] = {}
         self._dense = 0
@@ -306,6 +312,7 @@ class Reader:
         is_boring, events = True, self._count
         for text in _segments(raw):
             bare, rank, host = clean(text)
+            self._text = text
             says = self._open and self._in_traceback(bare, text, rank, host, before)
             says = says or self._begins(bare, text, before, rank, host)
             says = says or self._look_up(bare, text, rank, host, before)
@@ -490,6 +497,8 @@ class Reader:
         if rank is not None or (kind == SYMPTOM and rule.id in _LAUNCHERS):
             self._is_parallel = True
         event.after_all = self._is_well
+        self._at = when(self._text) or last_time(self._since[-_STAMPED:]) or self._at
+        event.at = self._at
         event.progress = self._progress
         self._progress, self._since, self._is_well = 0, b"", False
         self._count += 1

@@ -186,9 +186,7 @@ def test_a_run_has_one_time_in_a_listing_and_by_itself(hpcrun: Caller, tools: Pa
     assert [each["elapsed_seconds"] for each in shown] == [3600, 3600]
 
 
-def test_the_time_of_a_run_that_left_no_end_record_is_slurms(
-    hpcrun: Caller, tools: Path
-) -> None:
+def test_the_time_of_a_run_that_left_no_end_record_is_slurms(hpcrun: Caller, tools: Path) -> None:
     """Its folder could not be written any more, say, soon after it had begun."""
     run = make_run(hpcrun, "20261120-081455-train-7k3q", "15", attempts=1)
     beat = run.attempts / "0/beat"

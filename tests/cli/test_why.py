@@ -50,6 +50,19 @@ def test_a_log_its_two_files_and_a_folder(hpcrun: Caller, tmp_path: Path) -> Non
     assert (found["verdict"], found["cause"], found["fixes"]) == (None, None, [])
 
 
+def test_the_names_of_logs_say_whose_they_are(hpcrun: Caller, tmp_path: Path) -> None:
+    watchdog = (
+        "[E1120 10:40:07.3 x.cpp:1] Watchdog caught collective operation timeout: WorkNCCL(\n"
+    )
+    for rank in range(4):
+        log = tmp_path / "attempt_0" / str(rank) / "stderr.log"
+        log.parent.mkdir(parents=True)
+        log.write_text(watchdog if rank else "2026-11-20 10:00:00 packing data\n")
+    (found,) = why(hpcrun, str(tmp_path))
+    assert isinstance(found["cause"], dict) and found["cause"]["rank"] == 1
+    assert "the other ranks have waited for rank 0" in str(found["cause"]["title"])
+
+
 def test_a_log_on_standard_input(hpcrun: Caller) -> None:
     process = hpcrun.start("why", "--json", "-", stdin=subprocess.PIPE)
     answer, _ = process.communicate((STEPS + traceback(OOM, "[rank3]: ")).encode(), timeout=60)

@@ -226,6 +226,12 @@ def test_what_comes_after_a_crash_may_be_of_it(text: str, wanted: str) -> None:
     assert told(text)[0] == wanted
 
 
+def test_of_launches_that_were_killed_the_last_one() -> None:
+    killed = "job.sh: line 3: 4711 Killed  python train.py\n"
+    assert told(f"{killed}{2 * PLAIN}{killed}")[::2] == ("killed", 32)
+    assert told(3 * killed)[::2] == ("killed", 1)
+
+
 def test_a_shell_goes_on_after_its_complaints() -> None:
     end = "slurmstepd: error: *** JOB 4711 ON n1 CANCELLED AT 2026-11-20T08:00:03 ***\n"
     assert told(f"{NO_CONDA}reading\n{end}")[:3] == ("cancelled", "cancelled", 3)
@@ -238,6 +244,73 @@ def test_a_warning_of_python_is_one_however_long_its_path() -> None:
     words = "CUDA initialization: The NVIDIA driver on your system is too old (found version 1)"
     assert told(f"{path}:141: UserWarning: {words}\n")[0] == ""
     assert told(f"RuntimeError: {words}\n")[0] == "driver_old"
+
+
+STAMPS = [
+    "2026-11-20 10:{0}:{1},123 INFO",
+    "[2026-11-20 10:{0}:{1}] ",
+    "11/20/2026 10:{0}:{1} - INFO -",
+    "Nov 20 10:{0}:{1} n1 train:",
+    "I1120 10:{0}:{1}.345 4711 train.cc:12]",
+]
+
+
+def ranks_logs(failed: dict[int, tuple[int, str]], stamps: list[str] = STAMPS) -> list[str]:
+    """Write 16 ranks' logs with times in several forms; those that failed say so in a minute."""
+    logs = []
+    for rank in range(16):
+        minute, error = failed.get(rank, (40, ""))
+        stamp = stamps[rank % len(stamps)]
+        text = "".join(f"{stamp.format(f'{n:02}', '07')} step {n}\n" for n in range(minute + 1))
+        logs.append(text + (traceback(error) if error else ""))
+    return logs
+
+
+@pytest.mark.parametrize("stamp", [*STAMPS, ""])
+def test_of_16_ranks_the_one_that_failed_first(stamp: str) -> None:
+    """The symptoms' files are read first; without times the first file counts."""
+    symptom = "OSError: [Errno 28] No space left on device"
+    failed = dict.fromkeys(range(16), (30, symptom)) | {11: (5, "KeyError: 'x'")}
+    stamps = [stamp] if stamp else ["rank {0}{1}: "]
+    assert told(*ranks_logs(failed, stamps))[0] == ("code_error" if stamp else "enospc")
+    mixed = judge(*ranks_logs(failed), "no time at all\n").cause
+    assert mixed is not None and (mixed.id, mixed.file) == ("code_error", "11.log")
+
+
+def test_a_rank_of_a_known_cause_counts_before_one_that_failed_seconds_before() -> None:
+    failed = {3: (5, "KeyError: 'x'"), 9: (5, OOM)}
+    assert told(*ranks_logs(failed))[0] == "cuda_oom"
+    # Times with a zone do not compare with those without.
+    late = [log.replace("2026-11-20 10", "2026-11-20T19") for log in ranks_logs(failed)]
+    zoned = [log.replace(",123 INFO", "Z INFO") for log in late]
+    assert told(*zoned)[0] == "cuda_oom"
+
+
+def test_at_new_year_the_old_year_is_before_the_new_one() -> None:
+    new = f"2027-01-01 00:00:01 step 1\n{traceback('ValueError: no')}"
+    old = f"2026-12-31 23:50:00 step 1\n{traceback('KeyError: 1')}"
+    cause = judge(new, old).cause
+    assert cause is not None and cause.file == "1.log"
+
+
+def test_a_launchers_ctrl_c_before_what_its_ranks_complain_about() -> None:
+    complaint = "RuntimeError: PytorchStreamWriter failed writing file"
+    failed = dict.fromkeys(range(16), (9, complaint))
+    launcher = f"[2026-11-20 10:08:30,5] [INFO] waits\n{traceback('KeyboardInterrupt')}"
+    assert told(*ranks_logs(failed), launcher)[:2] == ("ctrl_c", "cancelled")
+
+
+def test_a_watchdog_names_the_rank_that_was_waited_for() -> None:
+    line = "[rank{0}]:[E1120 10:4{0}:07.345 ProcessGroupNCCL.cpp:683] [Rank {0}] Watchdog caught "
+    line += "collective operation timeout: WorkNCCL(SeqNum=24) ran for 1800083 milliseconds\n"
+    texts = ["2026-11-20 10:00:00 packing data\n", *(line.format(rank) for rank in (3, 2, 1))]
+    logs = [read(text, f"{at}.log") for at, text in enumerate(texts)]
+    cause = diagnose(Evidence(logs=logs, ranks=range(4))).cause
+    assert cause is not None and cause.title.endswith("have waited for rank 0")
+    assert (cause.rank, cause.file) == (1, "3.log")
+    # A rank that lost its workers before is what the others waited for.
+    lost = "RuntimeError: DataLoader worker (pid(s) 7) exited unexpectedly"
+    assert told(*texts[1:], f"{texts[0]}{traceback(lost, '[rank0]: ')}")[0] == "dl_worker_gone"
 
 
 # ---- the records
