@@ -447,12 +447,13 @@ class _Axis:
         steps = join(each.steps for each in rows if each.steps is not None)[order]
         turns = np.searchsorted([turn.offset for turn in track.turns], offsets[order], "right")
         begins = [track.begins, *((turn.run, turn.at.epoch) for turn in track.turns)]
-        passes = np.array([self.passes[each] for each in begins])[turns]
+        passes = np.array([self.passes[each] for each in begins], np.int32)[turns]
         cuts = self._cuts(track.turns, cut)
         if cuts[0] < (len(self.passes), 0):
             last, end = np.array(cuts)[turns].T
             is_kept = (passes < last) | ((passes == last) & (steps < end))
             order, passes, steps = order[is_kept], passes[is_kept], steps[is_kept]
+        del offsets, turns  # of a long log each column counts
         last = _last_of_each(passes, steps)
         return order[last], passes[last], steps[last]
 
@@ -470,8 +471,7 @@ def _last_of_each(passes: Ints, steps: Ints) -> Ints:
     if rises(steps) and (passes == passes[:1]).all():
         return np.arange(len(steps))
     order = np.lexsort((steps, passes))
-    passes, steps = passes[order], steps[order]
-    differs = (passes[1:] != passes[:-1]) | (steps[1:] != steps[:-1])
+    differs = changes(passes[order])[1:] | changes(steps[order])[1:]
     return np.append(order[:-1][differs], order[-1:])
 
 

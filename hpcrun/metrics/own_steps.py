@@ -300,7 +300,8 @@ def _without_evaluations(rows: Sequence[Rows]) -> list[Rows]:
     [(('loss',), [9.0, 8.0, 7.0, 6.0, 5.0, 4.0]), (('eval_loss',), [7.5, 4.5])]
     """
     counting = [each for each in rows if each.has_own_steps and each.has_losses]
-    if len({each.rank for each in counting}) != 1:
+    falls = any(each.steps is not None and not rises(each.steps) for each in counting)
+    if not falls or len({each.rank for each in counting}) != 1:
         return [*rows]
     offsets, steps, *_ = join_steps(counting)
     begins = np.append(0, np.flatnonzero(steps[1:] <= steps[:-1]) + 1)

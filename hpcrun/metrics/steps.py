@@ -145,7 +145,7 @@ def find_steps(log: Log) -> Steps:
     through_epochs = any(each.length for each in own)
     scale, losses = None, [each for each in lines if each.has_losses]
     by_lines, by_bars = [x for x in own if x.level], [x for x in bars if x.bar in counting]
-    known = [Counts(join_steps(each)) for each in (by_lines, by_bars) if each]
+    known = (Counts(join_steps(each)) for each in (by_lines, by_bars) if each)
     counts = max(known, key=lambda each: each.apart(losses), default=None)
     if counts is None:
         # Lines that name no epoch are of that of the last loss above them.

@@ -44,7 +44,7 @@ from hpcrun.metrics.names import decode
 from hpcrun.metrics.row import Frame, Mark, Placed, Row, Table
 
 LONGEST_LINE = 1 << 16
-BLOCK = 1 << 20
+BLOCK = 1 << 18
 RANGE = 1 << 23
 THOROUGH = RANGE
 SAMPLED = 16
