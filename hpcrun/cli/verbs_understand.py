@@ -12,6 +12,9 @@ from hpcrun.cli.options import DIR, FILE, RUN_OR_FILE, cluster_option, context, 
 from hpcrun.cli.output import emit_json, is_terminal, say, window
 from hpcrun.errors import InputError
 
+# malloc.h of glibc; what it does by itself grows with what is freed.
+_M_MMAP_THRESHOLD, _LARGE = -3, 1 << 18
+
 if TYPE_CHECKING:
     from hpcrun.metrics.parse import ParsedRun
 
@@ -99,6 +102,7 @@ def parse(
 
     where = context(cluster)
     check_files(where.cwd, logs, files)
+    _free_at_once()
     if follow:
         from hpcrun.cli.watch_curve import watch_curve
 
@@ -119,6 +123,15 @@ def parse(
     show(where, runs, metric=metric, as_json=as_json, full=full)
     write(where, runs, files, full=full)
     return 0 if ok and any(run.curve.metrics for run in runs) else 1
+
+
+def _free_at_once() -> None:
+    """Have large columns go back to the system as they are freed, not stay as holes in the heap."""
+    import contextlib
+    import ctypes
+
+    with contextlib.suppress(AttributeError, OSError):  # other C libraries than glibc lack it
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE)
 
 
 @click.command("compare")

@@ -54,7 +54,6 @@ from hpcrun.metrics.passes import (
     Turn,
     changes,
     follow,
-    rises,
     starts_with_each_epoch,
 )
 from hpcrun.metrics.steps import BY_EPOCH, IN_ORDER, Steps, choose_way, find_steps
@@ -468,8 +467,8 @@ class _Axis:
 
 def _last_of_each(passes: Ints, steps: Ints) -> Ints:
     """Return which points are the last ones of their step in a pass, in the order of these."""
-    if rises(steps) and (passes == passes[:1]).all():
-        return np.arange(len(steps))
+    if (passes == passes[:1]).all() and (steps[1:] >= steps[:-1]).all():
+        return np.flatnonzero(np.append(steps[1:] != steps[:-1], True)[: len(steps)])
     order = np.lexsort((steps, passes))
     differs = changes(passes[order])[1:] | changes(steps[order])[1:]
     return np.append(order[:-1][differs], order[-1:])

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+Ints = NDArray[np.signedinteger[Any]]
 # This many steps, one after the other, show that a counter climbs again.
 _ENOUGH = 5
 _FEWEST = 3

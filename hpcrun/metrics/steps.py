@@ -327,7 +327,9 @@ class Counts:
 
     def __init__(self, counted: Counted) -> None:
         self.offsets, self.epochs = counted.offsets, counted.epochs
-        self.steps = np.append(counted.steps, counted.steps[-1])
+        steps = np.append(counted.steps, counted.steps[-1])
+        # Many rows are given steps: in half the memory where that holds them.
+        self.steps = steps.astype(np.int32) if steps.max() < 1 << 31 else steps
         # As long as the step is the same it is one place; of a later lap it is another.
         self._places = np.cumsum(np.append(changes(counted.steps), True), dtype=np.int32)
 
