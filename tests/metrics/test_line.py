@@ -109,7 +109,7 @@ def test_prose_yields_no_loss_that_it_does_not_name(words: list[str]) -> None:
         # The split may stand between: "loss train 3".
         between = (
             r"[:.,]? (?:is |was |(?:at |for |after |of )?"
-            r"(?:(?:step|epoch) [\d.]+:? (?:is |was )?)?)(?:(?:train|validation) )?"
+            r"(?:(?:step|epoch)(?: [\d.]+:?|:) (?:is |was )?)?)(?:(?:train|validation) )?"
         )
         assert re.search(re.escape(word) + between + re.escape(number), line)
 
