@@ -23,7 +23,7 @@ from hpcrun.controller.logs import masker_of
 from hpcrun.controller.targets import find_target
 from hpcrun.diagnose.judge import Evidence, Job, Records, diagnose
 from hpcrun.diagnose.reading import Found, Reader
-from hpcrun.diagnose.rule import Cause, Diagnosis
+from hpcrun.diagnose.rule import Cause, Diagnosis, Kept
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.files import open_plain
 from hpcrun.logs.files import LogFile, log_files, part_of
@@ -60,13 +60,6 @@ class Answer(Struct, frozen=True, kw_only=True):
     diagnosis: Diagnosis
     state: str = ""
     final: bool = True
-
-
-class Kept(Struct, frozen=True, kw_only=True):
-    """The answer that is kept of a run that is over; ``stamp``: what it was read from."""
-
-    stamp: list[str]
-    diagnosis: Diagnosis
 
 
 # ---- what a word names

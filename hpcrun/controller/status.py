@@ -339,8 +339,22 @@ def complete(status: JobStatus, level: Level) -> JobStatus:
         gpus_per_node=gpus,
         progress=_progress(status, run, kept),
         gpu_hours=None if held is None else held / 3600,
-        remark=failed.failure,
+        remark=(_known_cause(status, run) if level == "row" else "") or failed.failure,
     )
+
+
+def _known_cause(status: JobStatus, run: RunFolder) -> str:
+    """Say why a run failed, if that was found before: a listing reads no logs for it."""
+    if not status.final or status.ok or status.last is None or not run.why.exists():
+        return ""
+    # Here: most listings need none of it.
+    from hpcrun.diagnose.rule import Kept
+    from hpcrun.views.cause import sentence
+
+    kept = records.read_record(run.why, Kept)
+    if kept is None or kept.stamp[1:3] != [status.state, str(status.last.index)]:
+        return ""
+    return sentence(kept.diagnosis.cause) if kept.diagnosis.cause is not None else ""
 
 
 def _progress(status: JobStatus, run: RunFolder, kept: Listed | None) -> Progress:

@@ -93,3 +93,13 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
     cause: Cause | None = None
     also: list[Cause] = []
     fixes: list[str] = []
+
+
+class Kept(Struct, frozen=True, kw_only=True):
+    """The answer that is kept of a run that is over.
+
+    ``stamp``: of which version, state, attempt and logs it is.
+    """
+
+    stamp: list[str]
+    diagnosis: Diagnosis

@@ -111,6 +111,13 @@ def test_the_answer_on_a_run_is_kept(hpcrun: Caller) -> None:
     assert "cuda_oom" in kept
     detail = json.loads(hpcrun("status", "--json", "15").out)["runs"][0]["diagnosis"]
     assert (detail["verdict"], detail["cause"]["rank"]) == ("fix", 0)
+    # A listing knows it, and reads no log for it.
+    assert f"{SENTENCE} (rank 0" in hpcrun("status", "--all").out
+    run.why.write_text(kept.replace("did not fit", "was kept"))
+    row = hpcrun("status", "--json", "--all").json["runs"][0]
+    assert "was kept" in row["reason"]
+    run.why.write_text(kept.replace('"FAILED"', '"CANCELLED"'))  # of another end
+    assert SENTENCE not in hpcrun("status", "--all").out
     # It is read again where the log has grown, and not otherwise.
     run.why.write_text(kept.replace("did not fit", "was kept"))
     assert "was kept" in hpcrun("status", "15").out
