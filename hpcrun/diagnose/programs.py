@@ -47,6 +47,14 @@ DEEPSPEED = [
         example="AssertionError: bfloat16 and fp16 modes cannot be simultaneously enabled", unlike="[INFO] bfloat16 is enabled; errors: 0",
     ),
     Rule(
+        id="ds_dep_warn", cls="code_error", kind=HINT, needles=("Config parameter",),
+        pattern=r"Config parameter (?P<name>\S+) is deprecated",
+        title="harmless: DeepSpeed still takes the key by its old name",
+        fixes=("the name that the message gives",),
+        message="Config parameter NAME is deprecated", source="deepspeed runtime/config_utils.py",
+        example="Config parameter cpu_offload is deprecated use offload_optimizer instead", unlike="Config parameters are read, no error",
+    ),
+    Rule(
         id="hf_mismatch", cls="code_error", needles=("DeepSpeed config values that mismatch",),
         pattern=r"Please correct the following DeepSpeed config values that mismatch",
         title="DeepSpeed's JSON and the Trainer's arguments differ",
