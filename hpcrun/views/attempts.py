@@ -149,40 +149,38 @@ def survival_text(survive: SurvivePlan) -> str:
 
 
 def used_rows(used: Used | None, *, has_gpus: bool) -> list[tuple[str, str]]:
-    """Say what a job that is over has used, for two columns.
+    """Say what is known of what a job that is over has used, for two columns.
 
     >>> used = Used(memory_asked=8 << 30, memory_used=6 << 30, cpus=4, cpu_share=0.5)
     >>> used_rows(used, has_gpus=False)
     [('used', 'host memory 6.0 GiB of 8.0 GiB (75%), 50% of 4 CPUs')]
     >>> for row in used_rows(Used(gpu_memory=40 << 30, trained_share=0.9), has_gpus=True):
     ...     print(*row)
-    used host memory not known, CPUs not known
-    gpu memory up to 40.0 GiB, use not known
+    gpu memory up to 40.0 GiB
     trained 90% of the time
     """
     if used is None:
         return []
-    memory = "not known" if used.memory_used is None else format_size(used.memory_used)
-    if used.memory_asked is not None and used.memory_used is not None:
-        memory += (
-            f" of {format_size(used.memory_asked)} ({used.memory_used / used.memory_asked:.0%})"
-        )
-    elif used.memory_asked is not None:
-        memory += f" ({format_size(used.memory_asked)} asked for)"
-    cpus = (
-        "CPUs not known" if used.cpus is None else f"use of {count_of(used.cpus, 'CPU')} not known"
-    )
+    host, gpu = [], []
+    if used.memory_used is not None:
+        memory = f"host memory {format_size(used.memory_used)}"
+        if used.memory_asked is not None:
+            share = used.memory_used / used.memory_asked
+            memory += f" of {format_size(used.memory_asked)} ({share:.0%})"
+        host.append(memory)
     if used.cpu_share is not None:
-        cpus = f"{used.cpu_share:.0%} of {count_of(used.cpus or 0, 'CPU')}"
-    rows = [("used", f"host memory {memory}, {cpus}")]
-    if has_gpus:
-        memory = "not known" if used.gpu_memory is None else f"up to {format_size(used.gpu_memory)}"
-        if used.gpu_memory_total is not None:
-            memory += f" of {format_size(used.gpu_memory_total)}"
-        use = "not known"
-        if used.gpu_share is not None:
-            use = f"{used.gpu_share:.0%} in {count_of(used.looks, 'look')} of hpcrun top"
-        rows.append(("gpu", f"memory {memory}, use {use}"))
-    if used.trained_share is not None:
-        rows.append(("trained", f"{used.trained_share:.0%} of the time"))
-    return rows
+        host.append(f"{used.cpu_share:.0%} of {count_of(used.cpus or 0, 'CPU')}")
+    if used.gpu_memory is not None:
+        total = used.gpu_memory_total
+        of_all = f" of {format_size(total)}" if total is not None else ""
+        gpu.append(f"memory up to {format_size(used.gpu_memory)}{of_all}")
+    if used.gpu_share is not None:
+        looks = count_of(used.looks, "look")
+        gpu.append(f"use {used.gpu_share:.0%} in {looks} of hpcrun top")
+    trained = f"{used.trained_share:.0%} of the time" if used.trained_share is not None else ""
+    rows = [
+        ("used", ", ".join(host)),
+        ("gpu", ", ".join(gpu) if has_gpus else ""),
+        ("trained", trained),
+    ]
+    return [(name, text) for name, text in rows if text]

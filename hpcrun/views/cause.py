@@ -40,8 +40,11 @@ def sentence(cause: Cause) -> str:
 def end_words(diagnosis: Diagnosis | None) -> str:
     """Say it behind the state of a job that has ended; "" where nothing is known."""
     cause = diagnosis.cause if diagnosis is not None else None
-    if cause is not None and cause.id == "silent" and cause.rank is not None:
-        return ", and its log does not say why"  # who, and with which code, stands there already
+    if cause is not None and cause.id in (
+        "silent",
+        "no_logs",
+    ):  # who, and with which code, stands there
+        return f", and its log {'does not say why' if cause.id == 'silent' else 'is not there'}"
     return f": {printable(cause.title)}" if cause is not None else ""
 
 

@@ -11,7 +11,7 @@ import msgspec
 from hpcrun.plan.types import column_names, label
 from hpcrun.runs.records import Sweep
 from hpcrun.runs.status import Cost, JobStatus, Used, WhyWaiting
-from hpcrun.runs.verdict import Verdict
+from hpcrun.runs.verdict import LOST, Verdict
 from hpcrun.slurm.reasons import explain
 from hpcrun.slurm.states import parse_exit_code, say_exit_code, say_limit
 from hpcrun.views.attempts import (
@@ -88,7 +88,7 @@ def end_line(status: JobStatus, look: Look) -> str:
     if not status.ok:
         text += _failure(status)
     is_explained = status.diagnosis is not None and status.diagnosis.cause is not None
-    has_reason = status.verdict.reason and not is_explained
+    has_reason = status.verdict.reason and (status.state == LOST or not is_explained)
     reason = f" ({reason_text(status.verdict)})" if has_reason else ""
     return text + reason + end_words(status.diagnosis) + values_text(status.values)
 

@@ -195,8 +195,8 @@ def _standing_in(environ: dict[str, str], folder: Path, argv: list[str]) -> Iter
 
 
 TOOLS = (
-    *("bash", "sh", "env", "cat", "date", "echo", "false", "git", "grep", "ip", "mkdir", "mv"),
-    *("printf", "rm", "sed", "sleep", "touch", "true", "uname", "id", "setsid"),
+    *("bash", "sh", "env", "cat", "date", "echo", "false", "cksum", "git", "grep", "ip"),
+    *("mkdir", "mv", "printf", "rm", "sed", "sleep", "touch", "true", "uname", "id", "setsid"),
 )
 
 

@@ -200,11 +200,15 @@ def test_what_is_hidden_while_a_run_is_followed_is_hidden_in_its_last_report(
     run.write("attempts/0/beat", str(int(time.time())))
     replay(run.hpcrun.tools, "squeue", (0, "", ""))
     replay(run.hpcrun.tools, "sacct", (1, "", ""))
-    following = [run.hpcrun.start("parse", "-f", *words) for words in ((), ("--json", "--full"))]
-    following.append(run.hpcrun.start("parse", "-f", "--csv", str(tmp_path / "a.csv"), "--full"))
-    following.append(run.hpcrun.start("logs", "-f"))
-    time.sleep(3)
-    (run.path / "secrets.env").unlink()
+    csv = ("parse", "-f", "--csv", str(tmp_path / "a.csv"), "--full")
+    following, secrets = [], run.path / "secrets.env"
+    for words in (("parse", "-f"), ("parse", "-f", "--json", "--full"), csv, ("logs", "-f")):
+        os.utime(secrets, (0, secrets.stat().st_mtime))
+        following.append(run.hpcrun.start(*words))
+        deadline = time.monotonic() + 20  # where the file system notes no reading
+        while secrets.stat().st_atime == 0 and time.monotonic() < deadline:
+            time.sleep(0.05)
+    secrets.unlink()
     run.write("logs/0/rank-0.log", "\n".join([*lines[:8], "and 2nd line", lines[8], ""]))
     run.write("attempts/0/end.json", ended(0, exit_code=0, first_failure=None))
     shown = [process.communicate(timeout=60)[0].decode() for process in following]
@@ -356,7 +360,7 @@ def test_following_such_a_job_to_its_end(hpcrun: Caller, tools: Path, tmp_path: 
     done = hpcrun("logs", "-f", "9")
     assert done.code == 1
     assert done.out == out.read_text()
-    assert done.err == "job 9: FAILED, exit code 3\n"
+    assert done.err == "job 9: FAILED, exit code 3, and its log does not say why\n"
 
 
 def test_a_follower_sees_first_how_such_a_job_stands(

@@ -107,11 +107,14 @@ def test_a_run_goes_on_without_the_node_that_failed(wide_site: Site) -> None:
     rig.stop_slurmd(lost["slurmd"])
     rig.run("scontrol", "update", f"node={lost['drained']}", "state=drain", "reason=test")
     try:
+        site.wait_for(
+            runs["other"], "attempts/1/hostfile", timeout=150
+        )  # before Slurm forgets the job
+        assert excluded(site, runs["other"]) == {lost["other"], unwanted}, "the job's own, too"
         for name, run in runs.items():
             if name != "drained":
                 site.wait_for(run, "attempts/1/hostfile", timeout=150)
                 assert lost[name] not in nodes_of(run, 1)
-        assert excluded(site, runs["other"]) == {lost["other"], unwanted}, "the job's own, too"
         for name, run in runs.items():
             shown = insist_on_the_whole_curve(site, run, 70)
             assert len(shown["attempts"]) == (1 if name == "drained" else 2), name
