@@ -3,22 +3,24 @@
 # Annotations are not postponed: msgspec would evaluate the text of each, at every call of hpcrun.
 import contextlib
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct, structs
 
 from hpcrun.controller.context import Context, slurm_transport
+from hpcrun.controller.there import own_files, settle, want
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.ownership import is_own
 from hpcrun.plan.types import Plan
-from hpcrun.runs.records import read_record
+from hpcrun.runs.records import decode_record, read_record
 from hpcrun.views.numbers import format_duration
 
 if TYPE_CHECKING:
     from hpcrun.slurm.cluster import NodeRow
 
+_NAME = "bad-nodes"
 # How long a node is left out, in seconds: by then its site has seen to it, or a run finds it again.
 KEPT = 86400.0
 
@@ -42,22 +44,34 @@ def bad_nodes(context: Context) -> list[BadNode]:
     """List the cluster's nodes that are left out now, the newest first; others' records are not
     believed."""
     now = time.time()
-    found = []
-    for path in _records(context):
-        record = read_record(path, BadNode)
-        if record is None or record.node != path.name or abs(now - record.at) > KEPT:
-            continue
-        if record.cluster in (None, context.cluster.name):
-            found.append(record)
+    found = [
+        record
+        for name, record in _records(context)
+        if record is not None
+        and record.node == name
+        and abs(now - record.at) <= KEPT
+        and record.cluster in (None, context.cluster.name)
+    ]
     return sorted(found, key=lambda record: (-record.at, record.node))
 
 
 def clear(context: Context, nodes: Collection[str]) -> list[str]:
-    """Take nodes back, all of them if none is named; return their names. Raises OSError."""
+    """Take nodes back, all of them if none is named; return their names.
+
+    Raises OSError, HpcrunError.
+    """
     known = [record.node for record in bad_nodes(context)]
     gone = [name for name in known if not nodes or name in nodes]
-    for name in gone:
-        (_folder(context) / name).unlink(missing_ok=True)
+    if context.cluster.host is not None and gone:
+        from hpcrun.transport.far import folder_word  # here: most clusters are here
+
+        script = f"cd -- {folder_word(_folder_there(context))} && rm -f -- {' '.join(gone)}"
+        done = context.transport().run(["bash", "-s"], stdin=script)
+        if done.exit_code != 0:
+            raise HpcrunError(f"{context.cluster.host}: {done.stderr.strip()}")
+    else:
+        for name in gone:
+            (context.cache_dir / _NAME / name).unlink(missing_ok=True)
     return gone
 
 
@@ -131,14 +145,22 @@ def leave_out(
     return structs.replace(plan, directives=list(given.items()), notes=[*plan.notes, *notes])
 
 
-def _folder(context: Context) -> Path:
-    return context.cache_dir / "bad-nodes"
+def want_bad_nodes(context: Context) -> None:
+    """Name what bad_nodes() asks a far host, so that an earlier trip brings it."""
+    want(context, [("own", _folder_there(context))])
 
 
-def _records(context: Context) -> list[Path]:
-    found = []
+def _folder_there(context: Context) -> str:
+    return f"{context.cluster.cache_dir}/{_NAME}"
+
+
+def _records(context: Context) -> Iterator[tuple[str, BadNode | None]]:
+    if context.cluster.host is not None:
+        found = settle(context, partial(own_files, context, _folder_there(context)))
+        for name, text in found.items():
+            yield name, decode_record(text, BadNode)
+        return
     with contextlib.suppress(OSError):  # mostly there is no such folder
-        for path in _folder(context).iterdir():
+        for path in (context.cache_dir / _NAME).iterdir():
             if not path.name.startswith(".") and is_own(path.lstat()):
-                found.append(path)
-    return found
+                yield path.name, read_record(path, BadNode)

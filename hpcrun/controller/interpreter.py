@@ -17,8 +17,8 @@ from msgspec import Struct
 from hpcrun.assets import home_dir
 from hpcrun.controller.checks.places import answer_of
 from hpcrun.controller.context import Context
-from hpcrun.controller.there import look, path_there, there
-from hpcrun.errors import HpcrunError, InputError, OutOfReach, SpecError
+from hpcrun.controller.there import ask, look, path_there, there
+from hpcrun.errors import HpcrunError, InputError, SpecError
 from hpcrun.plan.setup import check_setup, choose_setup, is_image_file
 from hpcrun.runs.records import write_file
 from hpcrun.spec.job import JobSpec
@@ -155,7 +155,7 @@ def missing_modules(
     """Ask a Python which of some modules it lacks, without importing any; a note if it cannot be.
 
     ``path`` is the job's PYTHONPATH. That it has them all is kept, until something is installed; of
-    one on a cluster's host for a day.
+    one on a cluster's host for a day. To be called by settle().
     """
     python, is_here = found.python, context.cluster.host is None
     if not names or found.inside or "/" not in python:
@@ -180,12 +180,8 @@ def missing_modules(
     if is_here:
         code, answer, fault = answer_of(argv, environ, _PATIENCE)
     else:
-        code, answer, fault = 1, "", ""
-        try:
-            result = context.transport().run(argv, cwd="/", timeout=_PATIENCE)
-            code, answer = result.exit_code, result.stdout
-        except OutOfReach as silence:
-            fault = str(silence)
+        (result,) = ask(context, [("run", *argv)])
+        code, answer, fault = result.exit_code, result.stdout, ""
     dash, *missing = answer.split() or [""]
     if code != 0 or dash != "-":
         where, reason = " here" if is_here else "", fault or f"it ended with code {code}"

@@ -16,9 +16,10 @@ import jinja2
 import msgspec
 
 from hpcrun.assets import find_job, open_templates
+from hpcrun.controller.bad_nodes import want_bad_nodes
 from hpcrun.controller.checks.deepspeed import inspect_accelerate, inspect_deepspeed
 from hpcrun.controller.checks.places import want_places
-from hpcrun.controller.checks.submission import Checks
+from hpcrun.controller.checks.submission import Checks, look_at_paths
 from hpcrun.controller.context import Context, read_text
 from hpcrun.controller.interpreter import Interpreter, find_interpreter, seen
 from hpcrun.controller.there import settle, there
@@ -158,7 +159,10 @@ def prepare(
     errors: list[InputError] = []
     found, plan, given = Interpreter(python=""), None, Given()
     with _kept(errors):
+        want_bad_nodes(context)
         want_places(context)
+        for _ in look_at_paths(context, [*(spec.command or []), *spec.args, *extra_args]):
+            pass  # the next trip brings it
         found = settle(context, partial(find_interpreter, context, spec))
     far = there(context)
     run_dir = far.runs_dir / run_id
@@ -198,7 +202,10 @@ def prepare(
         )
         settle(context, partial(_check_setup, context, plan.setup))
         if context.cluster.host is not None:
-            plan = msgspec.structs.replace(plan, snapshot=not plan.reference_trainer)
+            ignored = [] if spec.snapshot else ["snapshot: false: the code is copied all the same"]
+            plan = msgspec.structs.replace(
+                plan, snapshot=not plan.reference_trainer, notes=[*plan.notes, *ignored]
+            )
     checks = checks or Checks()
     plan, findings = checks.look(in_code, job, found, plan, extra_args, given.elsewhere)
     if context.code is not None:

@@ -137,9 +137,11 @@ def _check_copied(context: Context, prepared: Prepared, code: Path) -> None:
     path = prepared.plan.program[1] if script is not None else ""
     copy = there(context).runs_dir / code.relative_to(context.runs_dir)
     if path.startswith(f"{copy}/") and not (code / path.removeprefix(f"{copy}/")).exists():
+        is_far = context.cluster.host is not None
         raise InputError(
             f"script: {script}: it is not in the run's copy of the code, which is what git knows",
-            fix="take it out of .gitignore, or set snapshot: false to run the code in place",
+            fix="take it out of .gitignore"
+            + ("" if is_far else ", or set snapshot: false to run the code in place"),
         )
 
 

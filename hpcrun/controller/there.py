@@ -25,9 +25,10 @@ from hpcrun.transport import Result
 T = TypeVar("T")
 
 # A question is its kind and its words: ("look", PATH), ("spot", PATH, "probe" or ""), ("read",
-# FILE), ("run", COMMAND...).
+# FILE), ("run", COMMAND...); and, of a FOLDER as the profile writes it, ("place", FOLDER, "probe")
+# and ("own", FOLDER), the user's own files in it.
 Question = tuple[str, ...]
-# What a login at the host has in its environment; asked apart: all else is made of it.
+# What a login at the host has in its environment; asked first: most questions are made of it.
 ENVIRONMENT: Question = ("env",)
 # Seconds that one command may take; a Python on a cold file system, and a busy slurmctld.
 PATIENCE = 60
@@ -36,9 +37,10 @@ _LONGEST = 1 << 20
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 # ``ask`` prints what a question prints, a mark, its exit code, its stderr, and the mark. The
-# letters of look are those of look() below; spot prints the fields of a Spot, each up to a NUL.
+# letters of look are those of look() below; spot prints the fields of a Spot, each up to a NUL,
+# and own names and texts.
 _SCRIPT = r"""
-exec 3>&1; LC_ALL=C; shopt -s nullglob dotglob
+exec 3>&1
 ask() {
   err=$( { "$@" </dev/null; } 2>&1 >&3 ); printf '\n%s %s\n%s\n%s\n' "$mark" $? "$err" "$mark"
 }
@@ -72,6 +74,15 @@ spot() {
     <<<"$(stat -f -c '%a %S %b %d %c' -- "$at" 2>/dev/null)"
   printf '%s\0' "$at" "$(cd -P -- "$at" 2>/dev/null && pwd)" "$fault" "$refusal" "$device" \
     "$mode" "$free" "$unit" "$blocks" "$files" "$inodes"
+}
+own() {
+  cd -- "$1" 2>/dev/null || return 0
+  for each in [!.]*; do
+    [[ -f $each && ! -L $each && -O $each ]] || continue
+    mode=$(stat -c %a -- "$each")
+    (( 8#${mode:-22} & 8#22 )) && continue
+    printf '%s\0' "$each"; head -c 4096 -- "$each" | tr -d '\0'; printf '\0'
+  done
 }
 """
 
@@ -111,10 +122,7 @@ def there(context: Context) -> There:
     if context.cluster.host is None:
         return There(context.environ, context.runs_dir, context.cache_dir)
     if ENVIRONMENT not in context.asked:
-        answer = _trip(context, ["env", "-0"])
-        if answer.exit_code != 0:
-            raise OutOfReach(f"{context.cluster.host}: env ended with code {answer.exit_code}")
-        context.asked[ENVIRONMENT] = parse_environ(answer.stdout)
+        _answer(context, [ENVIRONMENT, *_unanswered(context)])
     environ = cast(Mapping[str, str], context.asked[ENVIRONMENT])
     home, source, profile = Path(home_dir(environ)), context.cluster_source, context.cluster
     return There(
@@ -157,18 +165,22 @@ def look(context: Context, path: Path | str) -> str:
     """Say what a path is where jobs run, by letters: e there, f file, d folder, x may be run,
     w may be written, n not empty; ? even its top folder is unknown there."""
     if context.cluster.host is None:
-        return _look_here(Path(path))
+        return look_here(Path(path))
     found = context.asked.setdefault(("look", str(path)), None)
     return "efdxwn" if found is None else cast(Result, found).stdout
 
 
-def _look_here(path: Path) -> str:
-    found = "e" if path.exists() else ""
-    found += ("f" if path.is_file() else "") + ("d" if path.is_dir() else "")
-    found += "".join(x for x, mode in (("x", os.X_OK), ("w", os.W_OK)) if os.access(path, mode))
-    if path.is_dir() and os.access(path, os.R_OK) and any(path.iterdir()):
-        found += "n"
-    return found if found or Path(*path.parts[:2]).exists() else "?"
+def look_here(path: Path) -> str:
+    """Say what a path is on this machine; see look()."""
+    try:
+        found = "e" if path.exists() else ""
+        found += ("f" if path.is_file() else "") + ("d" if path.is_dir() else "")
+        found += "".join(x for x, mode in (("x", os.X_OK), ("w", os.W_OK)) if os.access(path, mode))
+        if path.is_dir() and os.access(path, os.R_OK) and any(path.iterdir()):
+            found += "n"
+        return found if found or Path(*path.parts[:2]).exists() else "?"
+    except OSError:  # a folder above it cannot be searched, or the name is too long
+        return "?"
 
 
 def spots(context: Context, paths: Sequence[Path], *, probe: bool = True) -> list[Spot]:
@@ -177,6 +189,25 @@ def spots(context: Context, paths: Sequence[Path], *, probe: bool = True) -> lis
         return [_spot_here(path, probe=probe) for path in paths]
     answers = ask(context, [("spot", str(path), "probe" * probe) for path in paths])
     return [_parse_spot(answer.stdout, path) for answer, path in zip(answers, paths, strict=True)]
+
+
+def own_places(context: Context) -> dict[str, tuple[Path, Spot]]:
+    """Look at the folders of the runs and of caches, by the profile's keys, and write to them."""
+    keys = ("runs_dir", "cache_dir")
+    if context.cluster.host is None:
+        return {key: (path := getattr(context, key), _spot_here(path, probe=True)) for key in keys}
+    answers = ask(context, [("place", getattr(context.cluster, key), "probe") for key in keys])
+    folders = there(context)
+    found = zip(keys, (folders.runs_dir, folders.cache_dir), answers, strict=True)
+    return {key: (path, _parse_spot(answer.stdout, path)) for key, path, answer in found}
+
+
+def own_files(context: Context, folder: str) -> dict[str, str]:
+    """Read the user's own small files in a folder at the cluster's host, which nobody else can
+    write to; the ``folder`` is as the profile writes it. To be called by settle()."""
+    (answer,) = ask(context, [("own", folder)])
+    words = answer.stdout.split("\0")
+    return dict(zip(words[::2], words[1::2], strict=False))
 
 
 def want(context: Context, questions: Sequence[Question]) -> None:
@@ -228,23 +259,35 @@ def settle(context: Context, compute: Callable[[], T]) -> T:
             found = compute()
         except (InputError, Unanswered) as refused:
             error = refused
-        wanted = [question for question, answer in context.asked.items() if answer is None]
+        wanted = _unanswered(context)
         if not wanted:
             if error is not None:
                 raise error
             return found
-        context.asked.update(zip(wanted, _answers(context, wanted), strict=True))
+        _answer(context, wanted)
 
 
-def _answers(context: Context, questions: Sequence[Question]) -> list[Result]:
-    """Ask all of them in one trip."""
-    from hpcrun.transport.far import quote  # here: most clusters are here
+def _unanswered(context: Context) -> list[Question]:
+    return [question for question, answer in context.asked.items() if answer is None]
+
+
+def _answer(context: Context, questions: Sequence[Question]) -> None:
+    """Ask all of them in one trip; the environment is the first of them, if it is one."""
+    from hpcrun.transport.far import folder_word, quote  # here: most clusters are here
 
     mark = os.urandom(16).hex()
     script = f"mark={mark} patience={PATIENCE} longest={_LONGEST}\n{_SCRIPT}"
-    names = {"read": "read_file"}
+    names = {"read": "read_file", "place": "spot"}
+    if questions[0] == ENVIRONMENT:  # before the script's own language is set
+        script += "ask env -0\n"
+    script += "LC_ALL=C; shopt -s nullglob dotglob\n"
     for kind, *words in questions:
-        script += " ".join(["ask", names.get(kind, kind), *map(quote, words)]) + "\n"
+        name = names.get(kind, kind)
+        if kind in ("place", "own"):  # a variable that is not set there ends nothing but this
+            inner = " ".join([name, folder_word(words[0]), *map(quote, words[1:])])
+            script += f"ask eval {quote(inner)}\n"
+        elif (kind, *words) != ENVIRONMENT:
+            script += " ".join(["ask", name, *map(quote, words)]) + "\n"
     answer = _trip(context, ["bash", "-s"], script)
     each = re.compile(rf"(.*?)\n{mark} (\d+)\n(.*?)\n{mark}\n", re.DOTALL)
     found = [
@@ -253,7 +296,12 @@ def _answers(context: Context, questions: Sequence[Question]) -> list[Result]:
     ]
     if len(found) < len(questions):
         raise OutOfReach(f"{context.cluster.host}: the answer ended too early")
-    return found
+    context.asked.update(zip(questions, found, strict=True))
+    if questions[0] == ENVIRONMENT:
+        if found[0].exit_code != 0:
+            del context.asked[ENVIRONMENT]
+            raise OutOfReach(f"{context.cluster.host}: env ended with code {found[0].exit_code}")
+        context.asked[ENVIRONMENT] = parse_environ(found[0].stdout)
 
 
 # ---- folders -----------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -337,12 +338,20 @@ def read_record(path: Path, type_: type[T]) -> T | None:
         return None
     except OSError as error:
         raise HpcrunError(f"{path}: {error.strerror}") from error
+    record = decode_record(data, type_, hook)
+    if record is None and data.strip(b"\0 \n"):
+        files.remark(f"{path}: damaged, or of another version of hpcrun: it is passed over")
+    return record
+
+
+def decode_record(
+    data: bytes | str, type_: type[T], hook: Callable[[dict[str, Any]], Any] | None = None
+) -> T | None:
+    """Read a record's text; None for what is none."""
     try:
         # Not msgspec's decoder: texts that are not UTF-8 stand in a plan as lone surrogates.
         return convert(json.loads(data, object_hook=hook, parse_int=_bounded), decodable(type_))
     except (ValueError, RecursionError, OverflowError):
-        if data.strip(b"\0 \n"):
-            files.remark(f"{path}: damaged, or of another version of hpcrun: it is passed over")
         return None
 
 

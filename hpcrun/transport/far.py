@@ -16,7 +16,8 @@ ANSWER = ".sbatch-answer"
 WHOLE = ".whole"
 # Copies of code that are kept there.
 _TREES = 12
-# Exit codes of DELIVER and SEND: the copy of the code is not there, the stream was cut short.
+# Exit codes of DELIVER and SEND: the copy of the code, or what BRING has unpacked, is not there;
+# the stream was cut short.
 NO_CODE, CUT_SHORT = 75, 74
 
 
@@ -193,17 +194,28 @@ done
 
 # A stream of files is unpacked under a name of its own and takes its place by a rename; so the same
 # folder, sent twice, is there once, and whose rename succeeds is who runs sbatch.
-_UNPACK = rf"""
+_INSIDE = r"""
 umask 022
 mkdir -p -- "$RUNS" && cd -- "$RUNS" || exit 73
-part=$PWD/$incoming
+part=$PWD/$incoming-$$-$RANDOM
 trap 'rm -rf -- "$part"' EXIT
+"""
+_TAR = rf"""
 mkdir -- "$part" && tar -C "$part" --no-same-owner -xzpf - || exit 73
 [[ -e $part/{WHOLE} ]] || exit {CUT_SHORT}
 """
+_UNPACK = _INSIDE + _TAR
+
+# The host of transfers unpacks what DELIVER takes on another host that has the same RUNS.
+BRING = (
+    _UNPACK
+    + r"""
+mv -T -- "$part" "$PWD/$incoming" 2>/dev/null || [[ -d $incoming ]] || exit 73
+"""
+)
 
 # ``names``: the folders, the first is where sbatch runs. ``tree``: the copy of its code, or "";
-# ``base``: the copy that the stream has the changes to, or "".
+# ``base``: the copy that the stream has the changes to, or "". ``brought``: BRING has unpacked it.
 DELIVER = (
     rf"""
 answer={ANSWER} store={CODE} no_code={NO_CODE} most={_TREES}
@@ -221,9 +233,16 @@ answered() {  # NAME: print what sbatch answered there
   echo unknown; exit 0
 }
 """
-    + _UNPACK
+    + _INSIDE
     + r"""
 first=${names[0]}
+if [[ $brought ]]; then
+  mv -T -- "$PWD/$incoming" "$part" 2>/dev/null || [[ -d $first ]] || exit "$no_code"
+else
+"""
+    + _TAR
+    + r"""
+fi
 [[ ! -d $first ]] || answered "$first"
 if [[ $tree ]]; then
   if [[ ! -d $store/$tree ]]; then

@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec import structs
 
-from hpcrun.errors import HpcrunError, OutOfReach
+from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.transport import TRASH, Connect, Result, far
 from hpcrun.transport.connection import Connection, Prompts, Reply, SshSettings, open_connection
 from hpcrun.transport.feed import MOST_RUNS, Feed
@@ -194,6 +194,12 @@ class SshTransport:
         answer = self._deliver(run_dirs, argv, env, timeout, tree=tree, files=files, base=base)
         if answer is None:  # the copy that the changes are to is not there any more
             answer = self._deliver(run_dirs, argv, env, timeout, tree=tree, files=files, base="")
+        if answer is None and self.transfers is not self.connection:
+            raise InputError(
+                f"{self.transfers.host} and {self.connection.host} have no {self.runs_dir} in "
+                "common: what was sent to the one is not seen on the other",
+                fix="name a host with the same file systems in transfer_host:, or leave it out",
+            )
         if answer is None:
             raise OutOfReach(f"{self.connection.host}: the code could not be unpacked")
         if tree:
@@ -214,6 +220,8 @@ class SshTransport:
         script = far.begin(self.runs_dir, names=[path.name for path in run_dirs])
         script += f"tree={tree} base={base} incoming={far.INCOMING}{os.urandom(8).hex()}\n"
         script += "run_sbatch() {\n" + far.environment(env) + far.command(argv, None) + "}\n"
+        brings = self.transfers is not self.connection and bool(tree) and tree != base
+        script += f"brought={int(brings) or ''}\n"
         with Stream() as stream:
             for path in run_dirs:
                 stream.add_folder(f"runs/{path.name}")
@@ -223,7 +231,10 @@ class SshTransport:
             if tree and tree != base:
                 before = self.mirror.trees().get(base, {})
                 self._add_code(stream, run_dirs[0] / "code", files, before)
-            reply = self._again(argv[0], script + far.DELIVER, stream, max(timeout, _LONG))
+            if brings:
+                self._bring_along(script, env, stream, run_dirs[0].name)
+            pieces = None if brings else stream
+            reply = self._again(argv[0], script + far.DELIVER, pieces, max(timeout, _LONG))
         if reply.exit_code == far.NO_CODE:
             return None
         head, _, out = reply.stdout.partition(b"\n")
@@ -237,6 +248,16 @@ class SshTransport:
             )
         raise self._failed(reply, run_dirs[0].name)
 
+    def _bring_along(self, script: str, env: Mapping[str, str], stream: Stream, name: str) -> None:
+        """Send a stream to the host of transfers, where nothing else is done."""
+        # That host may not have the variables that the profile names.
+        named = {"HOME", *re.findall(r"\$\{?(\w+)", self.runs_dir)} & env.keys()
+        known = "".join(f"export {name}={far.quote(env[name])}\n" for name in sorted(named))
+        to = script.partition("run_sbatch() {")[0]
+        reply = self._again("transfer", known + to + far.BRING, stream, _LONG, self.transfers)
+        if reply.exit_code != 0:
+            raise self._failed(reply, name, self.transfers.host)
+
     def _add_code(
         self, stream: Stream, code: Path, files: Mapping[str, str], before: Mapping[str, str]
     ) -> None:
@@ -248,12 +269,20 @@ class SshTransport:
         gone = "".join(f"{name}\0" for name in before if before[name] != files.get(name))
         stream.add_bytes("gone", os.fsencode(gone))
 
-    def _again(self, what: str, script: str, stream: Stream, timeout: float) -> Reply:
+    def _again(
+        self,
+        what: str,
+        script: str,
+        stream: Stream | None,
+        timeout: float,
+        over: Connection | None = None,
+    ) -> Reply:
         """Make a trip that may be made twice, until an answer comes or the pauses are used up."""
         was_sent = False
         for pause in (*PAUSES, None):
             try:
-                return self._trip(what, script, stdin=stream.pieces(), timeout=timeout)
+                stdin = stream.pieces() if stream is not None else b""
+                return self._trip(what, script, stdin=stdin, timeout=timeout, over=over)
             except OutOfReach as error:
                 was_sent = was_sent or error.maybe_done
                 if not was_sent:
@@ -294,8 +323,8 @@ class SshTransport:
         for path in run_dirs:
             shutil.rmtree(path, ignore_errors=True)
 
-    def _failed(self, reply: Reply, name: str) -> HpcrunError:
-        where = f"{self.connection.host}: {self.runs_dir}"
+    def _failed(self, reply: Reply, name: str, host: str | None = None) -> HpcrunError:
+        where = f"{host or self.connection.host}: {self.runs_dir}"
         if reply.exit_code == far.CUT_SHORT:
             return OutOfReach(f"{where}: {name} did not arrive whole")
         return HpcrunError(

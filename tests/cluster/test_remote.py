@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ class Laptop:
     folder: Path
     rig: Rig
     process: subprocess.Popen[bytes]
+    is_linux: bool = True
 
     @property
     def project(self) -> Path:
@@ -51,13 +53,17 @@ class Laptop:
         kept = {"PATH", "PYTHONPATH", "LANG", "LC_ALL", "USER", "LOGNAME", "TERM"}
         env = {name: value for name, value in os.environ.items() if name in kept}
         home = str(self.folder / "home")
-        env["PATH"] = f"{home}/bin:{env['PATH']}"
+        env["PATH"] = f"{home}/bin:{env['PATH']}" if self.is_linux else f"{home}/bin"
+        if not self.is_linux:
+            env["PYTHONPATH"] = f"{home}/lib:{env.get('PYTHONPATH', '')}"
         return {**env, "HOME": home, "HPCRUN_SANDBOX_DIR": "/nonexistent"}
 
     def argv(self, *args: str) -> list[str]:
         # Where hpcrun runs there is nothing of the cluster.
-        hide = 'mount -t tmpfs none "$1" && shift && exec "$@"'
-        hidden = ["unshare", "-m", "bash", "-c", hide, "bash", str(self.rig.root)]
+        hide = '/bin/mount -t tmpfs none "$1" && shift && exec "$@"'
+        if not self.is_linux:
+            hide = f"/bin/mount -t tmpfs none /proc && {hide}"
+        hidden = ["/usr/bin/unshare", "-m", "/bin/bash", "-c", hide, "bash", str(self.rig.root)]
         return [*hidden, sys.executable, "-m", "hpcrun", *args]
 
     def hpcrun(self, *args: str, timeout: float = 60) -> Done:
@@ -89,6 +95,15 @@ class Laptop:
         key = (ssh / "known_hosts").read_text().partition(" ")[2]
         (ssh / "known_hosts").write_text(f"[127.0.0.1]:{port} {key}")
 
+    @contextmanager
+    def at_most(self, trips: int) -> Iterator[None]:
+        """Insist on few trips in the block: each is a session of sshd's."""
+        log = self.rig.shared / "laptop-keys" / "log"
+        before = log.read_text().count("Starting session: ")
+        yield
+        made = log.read_text().count("Starting session: ") - before
+        assert 0 < made <= trips, made
+
     def jobs(self) -> list[str]:
         """The folders of all jobs in squeue."""
         return self.rig.run("squeue", "-h", "-o", "%Z").stdout.splitlines()
@@ -115,6 +130,7 @@ def _start(rig: Rig, folder: Path) -> subprocess.Popen[bytes]:
     (keys / "config").write_text(
         f"Port 2222\nHostKey {keys}/host_key\nAuthorizedKeysFile {keys}/authorized\n"
         "PermitRootLogin yes\nStrictModes no\nUsePAM no\nPidFile none\nMaxStartups 100\n"
+        "LogLevel VERBOSE\n"
         f'SetEnv "HOME={rig.shared}/{FAR_HOME}" "SCRATCH={rig.shared}/{FAR_HOME}/scratch"\n'
     )
     address = f"{rig.network.prefix}.2"  # the head's
@@ -376,3 +392,51 @@ def test_wrong_paths_of_the_cluster_are_found_before_submission(laptop: Laptop) 
     laptop.write("say.sh", SAY)
     laptop.write("job.yaml", SLEEPER)
     assert "step 3 loss 0.3" in laptop.does("run", "job.yaml")  # here
+
+
+# What Linux has, and a Mac has not.
+LACKS = """\
+import fcntl, os, select, signal, socket, time
+names = {
+    fcntl: "flock lockf F_OFD_SETLK F_OFD_SETLKW F_SETPIPE_SZ",
+    os: "sched_getaffinity sched_setaffinity pidfd_open posix_fadvise posix_fallocate pipe2 "
+    "fdatasync getrandom memfd_create eventfd copy_file_range splice getresuid O_TMPFILE O_PATH "
+    "O_DIRECT O_NOATIME O_LARGEFILE getxattr listxattr",
+    select: "epoll",
+    signal: "sigtimedwait sigwaitinfo SIGRTMIN SIGRTMAX SIGPWR SIGSTKFLT",
+    socket: "SOCK_CLOEXEC SOCK_NONBLOCK AF_NETLINK",
+    time: "CLOCK_BOOTTIME",
+}
+for module in names:
+    for name in names[module].split():
+        module.__dict__.pop(name, None)
+"""
+
+
+def test_a_laptop_that_is_no_linux(laptop: Laptop) -> None:
+    """Without /proc, locks, Linux's own calls, and all programs but git, bash, env and ssh."""
+    home = laptop.folder / "home"
+    for name in ("git", "bash"):
+        (home / "bin" / name).symlink_to(str(shutil.which(name)))
+    (home / "bin" / "env").write_text(
+        '#!/bin/sh\ncase $1 in -*) echo "env: $1" >&2; exit 1 ;; esac\nexec /usr/bin/env "$@"\n'
+    )
+    (home / "bin" / "env").chmod(0o755)
+    (home / "lib").mkdir()
+    (home / "lib" / "sitecustomize.py").write_text(LACKS)
+    laptop.is_linux = False
+    subprocess.run(["git", "init", "-q", str(laptop.project)], check=True)
+    laptop.write("say.sh", f'{SAY}mkdir -p "$HPCRUN_CHECKPOINT_DIR"; echo 1 >"$_/model.pt"\n')
+    laptop.write("job.yaml", SLEEPER + "env: {WAIT: '2'}\n")
+    job = laptop.json("submit", "job.yaml")["job_id"]
+    assert "step 3 loss 0.3" in laptop.does("logs", "-f", job)
+    assert laptop.json("status", job)["runs"][0]["state"] == "COMPLETED"
+    assert "step 3 loss 0.3" in laptop.does("logs", job)
+    assert laptop.json("parse", job)["runs"][0]["metrics"]["loss"]["last"]["value"] == 0.3
+    laptop.does("fetch", job, "--to", "brought")
+    assert list(laptop.project.glob("brought/**/model.pt"))
+    laptop.does("clean", "--yes", job)
+    missing = "import os; print(hasattr(os, 'sched_getaffinity'), os.path.exists('/proc/self'))"
+    argv = [*laptop.argv()[:-2], "-c", missing]
+    done = subprocess.run(argv, env=laptop.environ(), capture_output=True, text=True, check=False)
+    assert done.stdout == "False False\n", done

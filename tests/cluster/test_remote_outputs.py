@@ -6,17 +6,21 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+import yaml
 
 from tests.cluster.site import until
 from tests.cluster.test_remote import SLEEPER, Laptop, laptop  # noqa: F401
+from tests.torch_extensions import CACHE
 from tests.transport.link import Link
 
 WRITES = """\
@@ -122,6 +126,30 @@ def test_each_verb(laptop: Laptop) -> None:
         laptop.does("cancel", job)
         out, err = parse.communicate(timeout=60)
     assert json.loads(out)["runs"][0]["metrics"]["loss"]["last"]["value"] == 0.3, err
+
+
+def test_bad_nodes_are_kept_there(laptop: Laptop) -> None:
+    """As the login node does it: listed, left out, taken back."""
+    laptop.write("say.sh", "true\n")
+    laptop.write("job.yaml", SLEEPER + "slurm: {hold: true}\n")
+    folder = laptop.far_runs.parent / "cache" / "bad-nodes"
+    folder.mkdir(parents=True)
+    found = {"node": "node2", "why": 'it\'s "odd"', "at": int(time.time()) - 60, "run_id": "r-1"}
+    for name, mode in (("node2", 0o644), ("node1", 0o666)):
+        (folder / name).write_text(json.dumps(found | {"node": name, "cluster": "mine"}) + "\n")
+        (folder / name).chmod(mode)
+    with laptop.at_most(1):
+        (listed,) = laptop.json("nodes")["nodes"]
+    assert (listed["node"], listed["why"]) == ("node2", found["why"])
+    made = laptop.json("submit", "job.yaml")
+    assert "node2 is left out: it's" in "".join(made["notes"]), made
+    shown = laptop.rig.run("scontrol", "show", "job", made["job_id"]).stdout
+    assert "ExcNodeList=node2\n" in shown
+    laptop.does("cancel", made["job_id"])
+    assert "node2 may be used again" in laptop.does("nodes", "--clear", "node2")
+    assert [path.name for path in folder.iterdir()] == ["node1"]
+    with laptop.at_most(2):
+        assert "node2" not in laptop.does("submit", "job.yaml", "--dry-run")
     assert "no node is left out" in laptop.does("nodes")
 
 
@@ -137,3 +165,100 @@ def test_the_folders_there_are_checked(laptop: Laptop) -> None:
     profile.write_text(before.replace("~/my runs", "/proc/runs"))
     done = laptop.hpcrun("submit", "job.yaml")
     assert done.returncode == 2 and "/proc: cannot be written to" in done.stderr, done
+
+
+# Python there: it is asked for the modules, for DeepSpeed's version, and what that one thinks.
+ANSWERS = """\
+#!/bin/bash
+echo "${2:0:40}" >>"$HOME/asked"
+case $2 in
+  *find_spec*) echo - ;;
+  *'version("deepspeed")'*) echo 9.9 ;;
+  *) cat >"$HOME/config"; echo '{"version": "9.9", "problems": [["zero_optimization.x", "no"]]}' ;;
+esac
+"""
+
+
+def test_data_and_the_deepspeed_json_are_checked_there(laptop: Laptop) -> None:
+    """In the trips that ask for the interpreter and the folders; what DeepSpeed says is kept."""
+    profile = laptop.project / "hpcrun.yaml"
+    profile.write_text(profile.read_text().replace(sys.executable, "~/bin/python"))
+    home = laptop.far_runs.parent
+    python = home / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text(ANSWERS)
+    python.chmod(0o755)
+    data = laptop.rig.shared / "data"
+    data.mkdir(exist_ok=True)
+    (data / "train.bin").touch()
+    subprocess.run(["git", "init", "-q", str(laptop.project)], check=True)
+    laptop.write(".gitignore", "*.bin\n")
+    laptop.write("val.bin", "1")
+    laptop.write("train.py", "import sys\n")
+    laptop.write("ds.json", '{"zero_optimization": {"x": 1}}')
+    here = laptop.write("here.txt", "1")
+    job = "script: train.py\nresources: {gpus_per_node: 1}\nframework: deepspeed\n"
+    job += "launcher: torchrun\nargs: ["
+    job += f"--data-a, {data}/train.bin, --data-b, {data}/test.bin, "
+    job += f"--data-c, {here}, --data-d, val.bin, --save-dir, /no/such, --data-e, {data}/prefix]\n"
+    laptop.write("job.yaml", job)
+    with laptop.at_most(3):
+        notes = laptop.json("submit", "job.yaml", "--dry-run")["notes"]
+    about = [note for note in notes if note.startswith("args: --data-")]
+    assert about == [
+        "args: --data-d val.bin: git ignores it, so it does not go along with the code; bring it "
+        "to the cluster, and name its path there",
+        f"args: --data-b {data}/test.bin: mycluster has no such file or folder",
+        f"args: --data-c {here}: a path of this machine; mycluster has no such one",
+    ], notes
+    with laptop.at_most(2):  # the Python has all modules
+        laptop.does("submit", "job.yaml", "--dry-run")
+    laptop.write("job.yaml", job + "deepspeed: {config_file: ds.json}\n")
+    for _ in range(2):
+        done = laptop.hpcrun("submit", "job.yaml", "--dry-run")
+        assert done.returncode == 2 and "zero_optimization.x: no" in done.stderr, done
+    assert json.loads((home / "config").read_text())["zero_optimization"]["x"] == 1
+    asked = (home / "asked").read_text()
+    assert asked.count("Asks the DeepSpeed") == 1, asked
+    shutil.rmtree(data)
+
+
+LOADS = """\
+import sys, torch
+from pathlib import Path
+from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint as gather
+(file,) = Path(sys.argv[1]).rglob("mp_rank_00_model_states.pt")
+model = torch.load(file, weights_only=False)["module"]
+whole = gather(str(file.parent.parent), tag=file.parent.name)
+assert all(torch.equal(whole[name], model[name]) for name in whole)
+print("parameters", sum(one.numel() for one in whole.values()))
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(900)
+def test_a_training_on_two_hosts(laptop: Laptop) -> None:
+    """ZeRO-2: submitted, followed, parsed, and its checkpoint brought: a part of each host."""
+    profile = laptop.project / "hpcrun.yaml"
+    known = yaml.safe_load(profile.read_text())
+    known |= {"cache_dir": str(CACHE), "env": {"OMP_NUM_THREADS": "1"}}
+    profile.write_text(yaml.safe_dump(known))
+    shape = ("--nodes", "2", "--gpus-per-node", "1", "--time", "10", "--set", "precision=fp32")
+    made = laptop.json("submit", "zero2-4gpu", *shape, "--", "--steps", "20")
+    done = laptop.hpcrun("logs", "-f", made["job_id"], timeout=600)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+    steps = re.findall(r'"step": (\d+), "loss"', done.stdout)
+    assert steps == [str(step) for step in range(1, 21)], done.stdout
+    (run,) = laptop.json("parse", made["job_id"], "--full")["runs"]
+    loss = run["metrics"]["loss"]
+    assert loss["steps"] == list(range(1, 21)) and loss["values"][-1] < loss["values"][0]
+    assert laptop.json("status", made["job_id"])["runs"][0]["state"] == "COMPLETED"
+    laptop.does("fetch", made["job_id"], "--to", "brought")
+    brought, there = laptop.project / "brought", laptop.far_runs / made["run_id"]
+    parts = sorted(path.name for path in brought.rglob("*optim_states.pt"))
+    assert [name[:9] for name in parts] == ["zero_pp_r", "zero_pp_r"]
+    for path in brought.rglob("*.pt"):
+        assert path.read_bytes() == (there / path.relative_to(brought)).read_bytes()
+    argv = [sys.executable, "-c", LOADS, str(brought)]
+    loaded = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert loaded.stdout.startswith("parameters "), loaded.stderr

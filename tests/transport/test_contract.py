@@ -400,9 +400,10 @@ def test_each_verb_costs_few_trips(
         assert done.code == 0 or "no log" in done.err, done
         counts[words] = len(asked)
     assert counts == {
-        # One looks at the folders there; where a Python trains it is asked for in the same trip.
-        "submit job.yaml": 4,
-        "submit job.yaml --dry-run": 2,
+        # One asks for the environment and looks at the folders; where a Python trains, a second
+        # looks for it, for the user's quota and for data.
+        "submit job.yaml": 3,
+        "submit job.yaml --dry-run": 1,
         "status": 4,  # a squeue that shows nothing is asked twice
         "logs 7": 1,
     }

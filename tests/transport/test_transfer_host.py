@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcrun.errors import InputError
 from hpcrun.spec.job import Cluster
 from hpcrun.transport.ssh import far_connect
 from tests.transport.sshd import servers
@@ -25,3 +26,50 @@ def test_files_come_from_the_host_of_transfers(
         assert transport.run(["printenv", "WHO"]).stdout == "login\n"
         for one in (transport.connection, transport.transfers):  # type: ignore[attr-defined]
             one.close()
+
+
+def test_code_goes_by_the_host_of_transfers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what is small by the login node, where sbatch runs, once. Both need one file system."""
+    log = tmp_path / "log"
+    tar = '#!/bin/sh\necho $WHO >>"$LOG"\nexec /usr/bin/tar "$@"\n'
+    options: dict[str, list[str]] = {}
+    for who, more in (("login", f'"SCRATCH={tmp_path}/far side"'), ("dtn", "")):
+        tools = tmp_path / f"{who} tools"
+        tools.mkdir()
+        (tools / "tar").write_text(tar)
+        (tools / "tar").chmod(0o755)
+        own = f'WHO={who} "PATH={tools}:/usr/bin:/bin" "LOG={log}" "APART={tmp_path}/{who}"'
+        options[who] = [f"SetEnv {own} {more}"]
+    with servers(tmp_path, **options) as laptop:
+        for name, value in laptop.env.items():
+            monkeypatch.setenv(name, value)
+        here = tmp_path / "mirror"
+        env = {"SCRATCH": f"{tmp_path}/far side", "PATH": "/usr/bin:/bin", "LOG": str(log)}
+
+        def deliver(name: str, runs_dir: str = "$SCRATCH/runs") -> str:
+            run = here / name
+            if not run.exists():
+                (run / "code").mkdir(parents=True)
+                (run / "code" / "train.py").write_text("print(1)\n")
+            profile = Cluster(host="login", transfer_host="dtn", runs_dir=runs_dir)
+            transport = far_connect(profile, here)({})
+            argv = ["bash", "-c", 'echo sbatch >>"$LOG"; pwd']
+            try:
+                return transport.deliver([run], argv, env=env).stdout
+            finally:
+                for one in (transport.connection, transport.transfers):  # type: ignore[attr-defined]
+                    one.close()
+
+        one, two = "20261120-081455-job-7k3q", "20261120-081456-job-7k3r"
+        far = tmp_path / "far side" / "runs"
+        assert deliver(one) == deliver(one) == f"{far / one}\n"
+        assert log.read_text().split() == ["dtn", "sbatch", "login"]
+        deliver(two)
+        assert log.read_text().split()[3:] == ["login", "sbatch"]
+        for run in (one, two):
+            assert (far / run / "code" / "train.py").read_text() == "print(1)\n"
+        assert not list(far.glob(".incoming-*"))
+        with pytest.raises(InputError, match=r"dtn and login have no \$APART/runs in common"):
+            deliver("20261120-081457-job-7k3s", "$APART/runs")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from hpcrun.assets import shipped
 from hpcrun.controller.checks.places import answer_of
 from hpcrun.controller.context import Context, read_text, user_path
 from hpcrun.controller.program import content_of, find_program, parse_script
+from hpcrun.controller.there import ask, settle
 from hpcrun.errors import HpcrunError, InputError, Problem, SpecError
 from hpcrun.plan import deepspeed
 from hpcrun.plan.launchers import decide_framework
@@ -28,6 +31,7 @@ from hpcrun.structs import decodable
 # seconds; importing torch and deepspeed from a cold network file system takes a minute.
 PATIENCE = 90
 VERSION_PATIENCE = 20
+_DAY = 86400.0
 
 _VERSION = """
 import importlib.metadata
@@ -98,8 +102,7 @@ def _inspect_section(
         text = _own_file(context, "deepspeed.config_file", section.config_file, "JSON")
         file = parse_hjson(text, section.config_file)
     given = msgspec.structs.replace(given, file=file)
-    is_far = context.cluster.host is not None
-    if "/" not in python or spec.setup.container is not None or is_far:
+    if "/" not in python or spec.setup.container is not None:
         return given
     training = deepspeed.Training(
         framework=decide_framework(spec),
@@ -108,7 +111,10 @@ def _inspect_section(
         nvme_path="/tmp",
     )
     config = deepspeed.compose_deepspeed_config(section, training, file=file)
-    answer, note = ask_deepspeed(python, config, context.cache_dir, context.environ)
+    if context.cluster.host is None:
+        answer, note = ask_deepspeed(python, config, context.cache_dir, context.environ)
+    else:
+        answer, note = settle(context, partial(_ask_there, context, python, config))
     return msgspec.structs.replace(given, answer=answer, note=note)
 
 
@@ -157,23 +163,67 @@ def ask_deepspeed(
         return None, cannot + (fault or f"it ended with code {code} and printed nothing")
     if version == "none":
         return None, ""
-    import hashlib  # here: few jobs come to it, and OpenSSL takes long to load
-
-    probe = (shipped("templates") / "deepspeed_probe.py").read_text(encoding="utf-8")
-    text = json.dumps(config, sort_keys=True)
-    key = hashlib.sha256("\0".join((python, version, probe, text)).encode()).hexdigest()[:32]
-    kept = cache_dir / "deepspeed-answers" / f"{key}.json"
+    probe, text = _probe(), json.dumps(config, sort_keys=True)
+    kept = _kept_in(cache_dir, python, version, probe, text)
     with contextlib.suppress(OSError, msgspec.DecodeError):
-        return msgspec.json.decode(kept.read_bytes(), type=decodable(deepspeed.Answer)), ""
+        return _decode(kept.read_bytes()), ""
     code, output, fault = answer_of([python, "-c", probe], environ, PATIENCE, text)
     if not fault:
         try:
-            answer = msgspec.json.decode(output, type=decodable(deepspeed.Answer))
+            answer = _decode(output)
         except msgspec.DecodeError:
             fault = f"it ended with code {code} while it loaded DeepSpeed {version}"
     if fault:
         return None, cannot + fault
+    _keep(kept, output)
+    return answer, ""
+
+
+def _ask_there(
+    context: Context, python: str, config: Mapping[str, Any]
+) -> tuple[deepspeed.Answer | None, str]:
+    """Ask as ask_deepspeed() does, at the cluster's host; an answer is kept for a day."""
+    probe, text = _probe(), json.dumps(config, sort_keys=True)
+    kept = _kept_in(context.cache_dir, python, str(context.cluster.host), probe, text)
+    with contextlib.suppress(OSError, msgspec.DecodeError):
+        if time.time() - kept.stat().st_mtime < _DAY:
+            return _decode(kept.read_bytes()), ""
+    script = 'exec "$1" -c "$2" <<<"$3"'
+    version, answer = ask(
+        context,
+        [
+            ("run", python, "-c", _VERSION),
+            ("run", "bash", "-c", script, "bash", python, probe, text),
+        ],
+    )
+    if version.exit_code == 0 and version.stdout.strip() == "none":
+        return None, ""
+    try:
+        found = _decode(answer.stdout)
+    except msgspec.DecodeError:
+        end = f"it ended with code {answer.exit_code}"
+        return None, f"{python} could not be asked about the DeepSpeed JSON: {end}"
+    _keep(kept, answer.stdout)
+    return found, ""
+
+
+def _probe() -> str:
+    return (shipped("templates") / "deepspeed_probe.py").read_text(encoding="utf-8")
+
+
+def _kept_in(cache_dir: Path, *words: str) -> Path:
+    """Name the file that keeps an answer."""
+    import hashlib  # here: few jobs come to it, and OpenSSL takes long to load
+
+    key = hashlib.sha256("\0".join(words).encode()).hexdigest()[:32]
+    return cache_dir / "deepspeed-answers" / f"{key}.json"
+
+
+def _decode(text: str | bytes) -> deepspeed.Answer:
+    return msgspec.json.decode(text, type=decodable(deepspeed.Answer))
+
+
+def _keep(kept: Path, text: str) -> None:
     with contextlib.suppress(OSError, HpcrunError):  # a cache that cannot be written is none
         kept.parent.mkdir(parents=True, exist_ok=True)
-        write_file(kept, output.encode())
-    return answer, ""
+        write_file(kept, text.encode())

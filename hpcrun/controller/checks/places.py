@@ -14,7 +14,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from hpcrun.controller.context import Context
-from hpcrun.controller.there import Spot, ask, room, spots, there, want
+from hpcrun.controller.there import Spot, Unanswered, ask, own_places, room, there, want
 from hpcrun.plan.job import Findings
 
 # Below these a note: a run's own files are few, its checkpoints are not.
@@ -219,12 +219,14 @@ class Place(Struct, frozen=True):
 
 
 def want_places(context: Context) -> None:
-    """Name what check_places() asks a far host, so that an earlier trip brings it."""
+    """Name what check_places() asks a far host, so that the first trip brings most of it."""
+    want(context, [MOUNTS, _USER, *_EXPORTS])
+    with contextlib.suppress(Unanswered):
+        own_places(context)
     if context.cluster.host is not None:
-        folders = there(context)
-        paths = (folders.runs_dir, folders.cache_dir)
-        spots_ = [("spot", str(path), "probe") for path in paths]
-        want(context, [MOUNTS, _USER, *_EXPORTS, *spots_])
+        there(context)
+        with contextlib.suppress(Unanswered):  # now it is known whose quota to ask for
+            check_places(context, 1)
 
 
 def check_places(context: Context, nodes: int) -> Findings:
@@ -233,13 +235,9 @@ def check_places(context: Context, nodes: int) -> Findings:
     To be called by settle(). Raises OutOfReach.
     """
     found = Findings()
-    folders = there(context)
-    every = {"runs_dir": folders.runs_dir, "cache_dir": folders.cache_dir}
-    want(context, [MOUNTS, _USER, *_EXPORTS])
-    seen = spots(context, list(every.values()))
     mounts = read_mounts(context)
     places: list[Place] = []
-    for (key, path), spot in zip(every.items(), seen, strict=True):
+    for key, (path, spot) in own_places(context).items():
         if spot.fault:
             found.refuse(key, f"{spot.at}: {spot.fault}")
         else:

@@ -24,7 +24,7 @@ from hpcrun.controller.program import (
     find_program,
     read_program,
 )
-from hpcrun.controller.there import settle
+from hpcrun.controller.there import ask, look, look_here, settle
 from hpcrun.errors import HpcrunError
 from hpcrun.plan import script_notes
 from hpcrun.plan.job import Findings
@@ -48,6 +48,9 @@ _WRITTEN = re.compile(
     r"|pred|metric|report|summary|stat|trace|profil|history|plot|figure|submission",
     re.I,
 )
+_BRING = "bring it to the cluster, and name its path there"
+# In no name of a file that is to be looked for.
+_ODD = re.compile(r"[\s{}$*?:,\[\]<>|]")
 _CONFIG = re.compile(r"conf|cfg|deepspeed|recipe|hparam", re.I)
 _ENDS = re.compile(r"\.(jsonl?|ya?ml|txt|csv|tsv|parquet|npy|npz|h5|arrow|toml|bin|gz|zst)$", re.I)
 
@@ -85,10 +88,32 @@ class Checks:
         that are known to be bad. ``extra_args`` are the command line's; ``deepspeed_elsewhere``:
         what else than the job's section asks for DeepSpeed.
         """
+        what = (context, spec, found, plan, extra_args, deepspeed_elsewhere)
+        plan, program, given, findings = settle(context, partial(self._find, *what))
+        self._given.append((program, given))
+        findings = self._graded(findings, "")
+        if plan is not None and not findings.problems:
+            plan = self._leave_out(
+                context, _without_unknown(spec, plan, program, extra_args, given)
+            )
+        return plan, findings
+
+    def _find(
+        self,
+        context: Context,
+        spec: JobSpec,
+        found: Interpreter,
+        plan: Plan | None,
+        extra_args: Sequence[str],
+        deepspeed_elsewhere: str,
+    ) -> tuple[Plan | None, Program, list[str], Findings]:
+        """Do what look() does up to the verdict. To be called by settle()."""
         program, given = self._program(context, spec, found, plan)
         findings = Findings(list(program.problems), list(program.notes))
         if plan is not None:
             plan, given = _in_order(plan, program, given)
+            # First: what it asks of the cluster's host comes with the next answers.
+            about_args = _argument_notes(context, spec, plan, program, extra_args, given)
             self._check_words(spec, program, given, findings)
             self._check_python(context, spec, found, plan, findings)
             if spec.snapshot and spec.command is None and not plan.reference_trainer:
@@ -97,7 +122,7 @@ class Checks:
                 commands = plan.setup.commands
                 findings.notes += script_notes.path_notes(spec.env, commands, editable)
             _check_partitions(context, spec, plan, findings)
-            findings.notes += _argument_notes(context, spec, plan, program, extra_args, given)
+            findings.notes += about_args
             if context.cluster.name == "sandbox":
                 findings.notes += script_notes.node_name_notes(_texts(context, plan, program))
             if plan.accelerator == "cpu":
@@ -112,18 +137,11 @@ class Checks:
                     world_size=plan.world_size,
                 )
                 findings.add(found_here)
-        overrides = OVERRIDE if findings.problems else ""  # not that nothing can be written
+        findings.fix += OVERRIDE if findings.problems else ""  # not that nothing can be written
         # The runs of a sweep have the same folders.
         if not self._given:
-            nodes = plan.nodes if plan else 1
-            findings.add(settle(context, partial(check_places, context, nodes)))
-        self._given.append((program, given))
-        findings = self._graded(findings, overrides)
-        if plan is not None and not findings.problems:
-            plan = self._leave_out(
-                context, _without_unknown(spec, plan, program, extra_args, given)
-            )
-        return plan, findings
+            findings.add(check_places(context, plan.nodes if plan else 1))
+        return plan, program, given, findings
 
     def _check_words(
         self, spec: JobSpec, program: Program, given: Sequence[str], findings: Findings
@@ -201,12 +219,15 @@ class Checks:
         program = self._programs[key] = find_program(context, spec, inside=found.inside)
         given = _given(context, spec, plan, program, inside=found.inside)
         read_program(context, spec, found, program)
-        in_copy = spec.snapshot and spec.command is None and context.code is None
+        is_far = context.cluster.host is not None
+        in_copy = (spec.snapshot and spec.command is None) or is_far
+        in_copy = in_copy and context.code is None
         if in_copy and program.path and _is_ignored(context.project, program.path, context.environ):
+            fix = "" if is_far else ", or set snapshot: false to run the code in place"
             program.refuse(
                 "script" if spec.script else "module",
                 f"{program.name}: git ignores it, so it is not in the run's copy of the code; "
-                "take it out of .gitignore, or set snapshot: false to run the code in place",
+                f"take it out of .gitignore{fix}",
             )
         return program, given
 
@@ -289,18 +310,22 @@ def _argument_notes(
     """Compare what the program is given with what it takes and what there is."""
     notes: list[str] = []
     typed = [*spec.args, *extra_args]
+    words = [*(spec.command or []), *typed]
     script = program.script
     if script is not None and spec.command is None:
-        if spec.snapshot:
+        if spec.snapshot or context.cluster.host is not None:
             notes += _live_notes(context, script, program, given)
         effective = plan.effective_batch or 0
         notes += script_notes.deepspeed_notes(spec, script, typed, effective)
         notes += script_notes.batch_notes(spec, script, typed, given, effective)
         notes += script_notes.resume_notes(spec, script, typed, plan.survive.when)
+    if context.cluster.host is not None:
+        notes += _left_here(context, words)
     setup = spec.setup
     inside = setup.container is not None or context.cluster.setup.container is not None
     if not inside and not _makes_files(plan):
         notes += _missing_files(context.project, given)
+        notes += _missing_paths(context, words)
     return notes + script_notes.secret_notes(
         spec.env,
         [*typed, *(spec.command or [])],
@@ -325,7 +350,10 @@ def _partitions(context: Context) -> set[str]:
     from hpcrun.slurm.cluster import SINFO, parse_sinfo  # here: few jobs come to it
 
     with contextlib.suppress(HpcrunError):
-        answer = slurm_transport(context).run(SINFO, timeout=PATIENCE)
+        if context.cluster.host is not None:
+            (answer,) = ask(context, [("run", *SINFO)])
+        else:
+            answer = slurm_transport(context).run(SINFO, timeout=PATIENCE)
         return {row.partition for row in parse_sinfo(answer.stdout)}
     return set()
 
@@ -337,17 +365,19 @@ def _live_notes(
 
     A copy exists of what git does not ignore.
     """
-    project, notes = context.project, []
-    named = [text for _, text in script.facts.live if not text.startswith("sys.path")]
-    named += [value for _, value in _config_files(given)]
-    there = [name for name in dict.fromkeys(named) if (project / name).is_file()]
-    notes += script_notes.live_notes(script, there)
-    notes += [
-        f"args: {option} {value}: read as it is when the job runs, not from the run's copy of the "
-        f"code; {{code_dir}}/{value} is in the copy"
-        for option, value in _config_files(given)
-        if value in there
-    ]
+    project, notes = context.project, list[str]()
+    is_far = context.cluster.host is not None
+    if not is_far:  # there is nothing but the copy on a far host
+        named = [text for _, text in script.facts.live if not text.startswith("sys.path")]
+        named += [value for _, value in _config_files(given)]
+        there = [name for name in dict.fromkeys(named) if (project / name).is_file()]
+        notes += script_notes.live_notes(script, there)
+        notes += [
+            f"args: {option} {value}: read as it is when the job runs, not from the run's copy of "
+            f"the code; {{code_dir}}/{value} is in the copy"
+            for option, value in _config_files(given)
+            if value in there
+        ]
     if program.path is None:
         return notes
     beside = [os.path.normpath(program.path.parent / place) for place in script.facts.beside]
@@ -357,10 +387,10 @@ def _live_notes(
         if any(other.startswith(f"{place}/") for other in beside):
             continue
         if inside and path.exists() and _is_ignored(project, path, context.environ):
+            fix = "let it start at HPCRUN_PROJECT_DIR, or set snapshot: false"
             notes.append(
                 f"{script.name} finds {path.relative_to(project)} by __file__, and git ignores it: "
-                "it is not in the run's copy of the code; let it start at HPCRUN_PROJECT_DIR, or "
-                "set snapshot: false"
+                f"it is not in the run's copy of the code; {_BRING if is_far else fix}"
             )
     return notes
 
@@ -378,17 +408,7 @@ def _is_config(value: str) -> bool:
 
 def _missing_files(project: Path, args: Sequence[str]) -> Iterator[str]:
     """Note arguments that name a file in a folder of the project, where there is none."""
-    option = ""
-    for arg in args:
-        name, equals, value = arg.partition("=")
-        if equals:
-            option = name
-        elif arg.startswith("-"):
-            option = arg
-            continue
-        else:
-            value = arg
-        asked, option = option, ""
+    for asked, value in _values(args):
         if not _names_file(asked, value):
             continue
         path = Path(os.path.normpath(project / value))
@@ -400,12 +420,68 @@ def _missing_files(project: Path, args: Sequence[str]) -> Iterator[str]:
         beside = [file.name for file in itertools.islice(path.parent.iterdir(), 1000)]
         close = difflib.get_close_matches(path.name, beside, 1, 0.75)
         hint = f"; did you mean {path.parent.relative_to(project) / close[0]}?" if close else ""
-        where = f"args: {asked} " if asked else "args: "
-        yield f"{where}{value}: the project has no such file{hint}"
+        yield f"{_where(asked)}{value}: the project has no such file{hint}"
+
+
+def _where(option: str) -> str:
+    return f"args: {option} " if option else "args: "
+
+
+def _values(args: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield what arguments give a program, with the option of each, if it has one."""
+    option = ""
+    for arg in args:
+        name, equals, value = arg.partition("=")
+        if equals:
+            option = name
+        elif arg.startswith("-"):
+            option = arg
+            continue
+        else:
+            value = arg
+        yield option, value
+        option = ""
+
+
+def look_at_paths(context: Context, args: Sequence[str]) -> Iterator[tuple[str, str, str, str]]:
+    """Look at the whole paths that options read, as they are typed: what is there, and above."""
+    for option, value in _values(args):
+        is_read = _READ.search(option) and not _WRITTEN.search(option)
+        if is_read and value.startswith("/") and not _ODD.search(value):
+            yield option, value, look(context, value), look(context, Path(value).parent)
+
+
+def _missing_paths(context: Context, args: Sequence[str]) -> list[str]:
+    """Note options that read a whole path, where there is nothing. To be called by settle()."""
+    notes, host = [], context.cluster.host
+    for option, value, found, above in look_at_paths(context, args):
+        # What has no such end may be what several names begin with.
+        if "e" in found or ("e" in above and not _ENDS.search(value)):
+            continue
+        if host is not None and "e" in look_here(Path(value)):
+            notes.append(f"args: {option} {value}: a path of this machine; {host} has no such one")
+        elif "?" not in found:
+            who = f"{host} has no" if host is not None else "no"
+            notes.append(f"args: {option} {value}: {who} such file or folder")
+    return notes
+
+
+def _left_here(context: Context, args: Sequence[str]) -> list[str]:
+    """Note arguments that name files of the project that do not go along to the cluster's host."""
+    return [
+        f"{_where(option)}{value}: git ignores it, so it does not go along with the code; {_BRING}"
+        for option, value in _values(args)
+        if ("/" in value or "." in value or (value and _READ.search(option)))
+        and not value.startswith(("/", "~", "-"))
+        and not _ODD.search(value)
+        and not _WRITTEN.search(option or value)
+        and "e" in look_here(context.project / value)
+        and _is_ignored(context.project, context.project / value, context.environ)
+    ]
 
 
 def _names_file(option: str, value: str) -> bool:
-    if re.search(r"[\s{}$*?:,\[\]<>|]", value) or value.endswith("/"):
+    if _ODD.search(value) or value.endswith("/"):
         return False
     if _WRITTEN.search(option or value) or (option and not _READ.search(option)):
         return False

@@ -71,7 +71,9 @@ class LogFileReader:
         self.bytes = self.position = offset
         self.notes: tuple[str, ...] = ()
         if processes is None:
-            processes = min(_MOST_PROCESSES, len(os.sched_getaffinity(0)))
+            affinity = getattr(os, "sched_getaffinity", None)  # a Mac has none
+            cpus = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+            processes = min(_MOST_PROCESSES, cpus)
         self._processes = processes
 
     @property
