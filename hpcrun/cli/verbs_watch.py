@@ -346,21 +346,27 @@ def shell(
 def open(job: str, port: int, node: str | None, cluster: str | None) -> int:
     """Bring a port of a running job's node to this machine: TensorBoard, a notebook, a dashboard.
 
-    Prints the URL to open, and holds it until the job is over or Ctrl-C. What listens there must do
-    so on all addresses (tensorboard --bind_all, jupyter lab --ip 0.0.0.0). On a login node it
-    prints the node's own URL, what to type on your laptop to reach it, and ends.
+    Prints the URL to open, and holds it until the job is over or Ctrl-C. On a login node it prints
+    the node's own URL, what to type on your laptop to reach it, and ends: there what listens must
+    do so on all addresses (tensorboard --bind_all, jupyter lab --ip 0.0.0.0).
     """
     from hpcrun.controller.shell import find_node, hold_port, open_port
     from hpcrun.controller.targets import find_targets
 
     where = context(cluster)
-    status, _, host = find_node(where, find_targets(where, [job]), node)
-    opened = open_port(where, host, port)
+    status, shown, host = find_node(where, find_targets(where, [job]), node)
+    opened = open_port(where, shown, host, port)
     at, number = opened.here
     if not opened.is_answered:
-        note(
-            f"note: nothing answers on port {port} of {host} yet; what listens there must do so on "
-            "all addresses: tensorboard --bind_all, jupyter lab --ip 0.0.0.0"
+        must = "must do so on all addresses: tensorboard --bind_all, jupyter lab --ip 0.0.0.0"
+        if where.cluster.host is not None:
+            must = "on 127.0.0.1 alone must be there before hpcrun open is"
+        note(f"note: nothing answers on port {port} of {host} yet; what listens there {must}")
+    if opened.is_relayed and where.cluster.host is None:
+        raise InputError(
+            f"port {port} of {host} answers on that node alone",
+            fix="start what listens there for all addresses (tensorboard --bind_all, jupyter lab "
+            "--ip 0.0.0.0), or call hpcrun open on your laptop, with host: in the profile",
         )
     say(f"http://{at}:{number}/")
     if where.cluster.host is None:

@@ -133,6 +133,11 @@ def become(shell: Shell) -> None:
 _BEAT, _LOOKS = 3.0, 60.0
 # For bash on the cluster's host: whether something listens on a port.
 _LISTENS = 'exec timeout 5 bash -c "exec 3<>/dev/tcp/$1/$2" 2>/dev/null'
+# For bash on the node: one connection to a port of its loopback.
+_RELAY = """\
+exec 3<>/dev/tcp/127.0.0.1/$1 4<&0 || exit
+{ cat <&4 >&3; kill $$; } 2>/dev/null & cat <&3; kill $! 2>/dev/null
+"""
 
 
 class Port(Struct, frozen=True):
@@ -142,18 +147,30 @@ class Port(Struct, frozen=True):
     port: int
     here: tuple[str, int]
     is_answered: bool
+    is_relayed: bool = False  # it listens on the node's loopback alone
 
 
-def open_port(context: Context, host: str, port: int) -> Port:
-    """Bring a port of a node within reach; see Transport.reach. Raises OutOfReach.
+def open_port(context: Context, job: SlurmJob, host: str, port: int) -> Port:
+    """Bring a port of a job's node within reach; see Transport.reach. Raises OutOfReach.
 
-    The node's name may be Slurm's alone, which no other program can resolve.
+    The node's name may be Slurm's alone, which no other program can resolve. What listens on the
+    node's loopback alone is reached by a step of the job for each connection; on a login node by
+    nothing, since others could use it there.
     """
     transport = slurm_transport(context)
     shown = parse_nodes(scheduler.ask(transport, show_nodes_argv([host])) or "")
     address = (shown[0].address if shown else "") or host
     argv = ["bash", "-c", _LISTENS, "bash", address, str(port)]
     is_answered = transport.run(argv).exit_code == 0
+    if not is_answered:
+        version = scheduler.version(transport)
+        argv = ["bash", "-c", _LISTENS, "bash", "127.0.0.1", str(port)]
+        argv = shell_argv(job.number, host, argv, terminal=False, version=version)
+        if transport.run(argv).exit_code == 0:
+            argv = ["bash", "-c", _RELAY, "bash", str(port)]
+            argv = shell_argv(job.number, host, argv, terminal=False, version=version)
+            argv.insert(1, "--unbuffered")  # else a line waits for its end
+            return Port(address, port, transport.reach(address, port, argv), True, True)
     return Port(address, port, transport.reach(address, port), is_answered)
 
 
@@ -170,7 +187,8 @@ def hold_port(
         for _ in range(int(_LOOKS / _BEAT)):
             time.sleep(_BEAT)
             try:
-                transport.reach(port.address, port.port)
+                if not port.is_relayed:
+                    transport.reach(port.address, port.port)
             except OutOfReach as lost:
                 if lost.is_final:
                     raise

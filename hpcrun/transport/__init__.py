@@ -59,11 +59,12 @@ class Transport(Protocol):
         The Result has none. Raises OutOfReach, and what ``take`` raises.
         """
 
-    def reach(self, host: str, port: int) -> tuple[str, int]:
+    def reach(self, host: str, port: int, by: Sequence[str] = ()) -> tuple[str, int]:
         """Return where a port is found on this machine that the cluster's host reaches.
 
         It stays until the process ends or the connection breaks: then another call opens it again,
-        at the same place. Raises OutOfReach.
+        at the same place. What the host does not reach a command of its own does: ``by``, whose
+        stdin and stdout are one connection to the port. Raises OutOfReach.
         """
 
     def refresh(

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import os
 import re
+import socket
 import stat
 import subprocess
 import tempfile
@@ -22,6 +23,7 @@ from hpcrun.transport.connection import (
     SshSettings,
     converse,
     exec_line,
+    lead,
     listen_here,
 )
 from hpcrun.transport.ssh_config import ask_ssh, find_ssh
@@ -63,10 +65,7 @@ class OpensshConnection:
         on_output: Callable[[bytes], None] | None = None,
     ) -> Reply:
         """Run a script to its end; see Connection."""
-        self.open()
-        # Without its master a client would connect by itself, and ask again: it must fail.
-        only = ("-o", "ControlMaster=no", "-o", "ProxyCommand=false", "-o", "BatchMode=yes")
-        session = _Session(self._argv(*only, *_STRICT, "--", self.host, exec_line(self.settings)))
+        session = self._session()
         try:
             return converse(
                 session, self.settings, script, stdin=stdin, timeout=timeout, on_output=on_output
@@ -74,6 +73,16 @@ class OpensshConnection:
         except OutOfReach:
             self._is_open = False  # look whether the master is there
             raise
+
+    def _session(self) -> _Session:
+        self.open()
+        # Without its master a client would connect by itself, and ask again: it must fail.
+        only = ("-o", "ControlMaster=no", "-o", "ProxyCommand=false", "-o", "BatchMode=yes")
+        return _Session(self._argv(*only, *_STRICT, "--", self.host, exec_line(self.settings)))
+
+    def lead(self, script: str, here: socket.socket) -> None:
+        """Let a script be the other side of a socket; see Connection."""
+        lead(self._session(), self.settings, script, here)
 
     def forward(self, host: str, port: int) -> int:
         """Lead a port of this machine to one that the far side reaches."""

@@ -27,6 +27,7 @@ from hpcrun.transport.connection import (
     SshSettings,
     converse,
     exec_line,
+    lead,
     listen_here,
 )
 from hpcrun.transport.host_keys import check_host_key
@@ -96,6 +97,19 @@ class ParamikoConnection:
             self._ports[host, port] = int(listener.getsockname()[1])
             threading.Thread(target=_serve, args=(listener, link, host, port), daemon=True).start()
         return self._ports[host, port]
+
+    def lead(self, script: str, here: socket.socket) -> None:
+        """Let a script be the other side of a socket; see Connection."""
+        link = self._link()
+        if link is None:
+            assert self._instead is not None
+            self._instead.lead(script, here)
+            return
+        try:
+            session = _Session(link, exec_line(self.settings))
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            raise OutOfReach(f"{self.host}: the connection broke: {error}") from error
+        lead(session, self.settings, script, here)
 
     def close(self) -> None:
         """End the connection."""

@@ -37,6 +37,10 @@ _FRAME = """\
 ( eval "$script" ); code=$?
 printf '%s>' {mark} >&2; printf '%s>%d.' {mark} $code
 """
+# Whose stdin and stdout are another's.
+_OPEN_FRAME = """\
+{path}printf '%s<' {mark}; eval "$script"
+"""
 _WATCHED_FRAME = """\
 {path}printf '%s<' {mark}; printf '%s<' {mark} >&2
 set -m; exec 3<&0 4>&2 2>/dev/null
@@ -110,6 +114,12 @@ class Connection(Protocol):
         and opens it at the same port where it broke.
         """
 
+    def lead(self, script: str, here: socket.socket) -> None:
+        """Let a script's stdin and stdout be the other side of a socket; it ends with either.
+
+        Raises OutOfReach.
+        """
+
     def close(self) -> None:
         """End what runs on the connection, and the connection."""
 
@@ -179,6 +189,38 @@ def converse(
     head = b"%b\0%b\0" % (frame.encode(), script.encode("utf-8", "surrogateescape"))
     talk.start(head, stdin, keeps_open=on_output is not None)
     return talk.listen(timeout, on_output)
+
+
+def lead(session: Session, settings: SshSettings, script: str, here: socket.socket) -> None:
+    """Do what Connection.lead says in a session that was just started with exec_line()."""
+    mark = os.urandom(16).hex()
+    path = f"PATH={shlex.quote(settings.slurm_path)}:$PATH; " if settings.slurm_path else ""
+    frame = _OPEN_FRAME.format(path=path, mark=mark)
+
+    def write() -> None:
+        with contextlib.suppress(Exception):  # one side is gone, which the other shows
+            session.send(b"%b\0%b\0" % (frame.encode(), script.encode("utf-8", "surrogateescape")))
+            while data := here.recv(_PIECE):
+                session.send(data)
+            session.end_input()
+
+    def drain() -> None:
+        with contextlib.suppress(Exception):
+            while session.read_stderr():
+                pass
+
+    for target in (write, drain):
+        threading.Thread(target=target, daemon=True).start()
+    begin, head = mark.encode() + b"<", b""
+    with here, contextlib.closing(session), contextlib.suppress(OSError, EOFError):
+        while (data := session.read()) and len(head) < MOST_CHATTER:
+            if begin in head:
+                here.sendall(data)
+                continue
+            head += data
+            if begin in head:
+                here.sendall(head.partition(begin)[2])
+        here.shutdown(socket.SHUT_RDWR)
 
 
 class _Talk:

@@ -7,6 +7,8 @@ import contextlib
 import os
 import re
 import shutil
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -17,7 +19,14 @@ from msgspec import structs
 
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.transport import TRASH, Connect, Result, far
-from hpcrun.transport.connection import Connection, Prompts, Reply, SshSettings, open_connection
+from hpcrun.transport.connection import (
+    Connection,
+    Prompts,
+    Reply,
+    SshSettings,
+    listen_here,
+    open_connection,
+)
 from hpcrun.transport.feed import MOST_RUNS, Feed
 from hpcrun.transport.mirror import Damaged, Mirror, Stream, check_size, code_files, nearest
 
@@ -129,9 +138,23 @@ class SshTransport:
         options = ["-t"] if terminal else ["-T"]
         return ["ssh", *options, "--", self.connection.host, word], dict(os.environ)
 
-    def reach(self, host: str, port: int) -> tuple[str, int]:
+    def reach(self, host: str, port: int, by: Sequence[str] = ()) -> tuple[str, int]:
         """Lead a port of this machine there; see Transport."""
-        return "127.0.0.1", self.connection.forward(host, port)
+        if not by:
+            return "127.0.0.1", self.connection.forward(host, port)
+        listener = listen_here(port)
+        script = self._environment(None) + far.command(by, None)
+
+        def lead(here: socket.socket) -> None:
+            with contextlib.suppress(OutOfReach), here:  # the next one may have more luck
+                self.connection.lead(script, here)
+
+        def serve() -> None:
+            while True:
+                threading.Thread(target=lead, args=listener.accept()[:1], daemon=True).start()
+
+        threading.Thread(target=serve, daemon=True).start()
+        return "127.0.0.1", int(listener.getsockname()[1])
 
     # ---- what comes
 

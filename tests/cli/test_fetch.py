@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -161,3 +163,50 @@ def test_a_cluster_that_is_not_reached(hpcrun: Caller) -> None:
         done = hpcrun(*words)
         assert done.code == 4 and "nowhere.invalid" in done.err, done
         assert "no runs yet" not in done.err
+
+
+def test_wandb_takes_what_came(hpcrun: Caller) -> None:
+    """Each offline folder, whole, by the wandb that is installed here; what it refuses is named."""
+    hpcrun.environ["PATH"] = os.environ["PATH"]
+    folders = [f"code/wandb/offline-run-20261120_08145{n}-a{n}" for n in (1, 2)]
+    writes = "".join(
+        f'mkdir -p "$HPCRUN_RUN_DIR/{one}/files"; echo {one} >"$HPCRUN_RUN_DIR/{one}/run.wandb"\n'
+        f'echo 1 >"$HPCRUN_RUN_DIR/{one}/files/config.yaml"\n'
+        for one in folders
+    )
+    hpcrun.write("write.sh", writes + 'echo 1 >"$HPCRUN_RUN_DIR/code/other"\n')
+    hpcrun.write("job.yaml", "command: [bash, write.sh]\nresources: {gpus_per_node: 0}\n")
+    assert hpcrun.process("run", "job.yaml").code == 0
+    # A Python that has no wandb beside it.
+    python = hpcrun.tools / "python"
+    python.symlink_to(sys.executable)
+    environ = {**hpcrun.environ, "PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(sys.path)}
+
+    def fetch(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [python, "-m", "hpcrun", "fetch", "--wandb-sync", *words],
+            cwd=hpcrun.project,
+            env=environ,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    without = fetch()
+    assert without.returncode == 2 and "wandb is not installed here" in without.stderr
+    assert f"{python} -m pip install wandb" in without.stderr
+    assert not list(hpcrun.project.glob("2*"))
+    wandb = hpcrun.tools / "wandb"
+    wandb.write_text(
+        '#!/bin/sh\necho uploading\ncat "$2/run.wandb" "$2/files/config.yaml" >>"${0%/*}/synced"\n'
+        "case $2 in *a2) exit 1 ;; esac\n"
+    )
+    wandb.chmod(0o755)
+    done = fetch("--to", "here")
+    assert done.returncode == 1 and f"wandb did not take {folders[1]}" in done.stderr, done
+    assert folders[0] not in done.stderr and "uploading" not in done.stdout
+    synced = (hpcrun.tools / "synced").read_text().split()
+    assert synced == [folders[0], "1", folders[1], "1"]
+    assert set(files_of(hpcrun.project / "here")) == {
+        f"{one}/{name}" for one in folders for name in ("run.wandb", "files/config.yaml")
+    }

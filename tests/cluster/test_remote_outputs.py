@@ -75,12 +75,22 @@ def test_outputs_come_back(laptop: Laptop) -> None:
         assert (come / "model.pt").read_bytes() == model.read_bytes()
 
 
-@pytest.mark.parametrize("way", ["paramiko", "openssh"])
-def test_a_port_of_a_node(laptop: Laptop, way: str) -> None:
+@pytest.mark.parametrize(
+    ("way", "bind"),
+    [
+        ("paramiko", "0.0.0.0"),
+        ("openssh", "0.0.0.0"),
+        ("paramiko", "127.0.0.1"),
+        pytest.param("openssh", "127.0.0.1", marks=pytest.mark.thorough),
+    ],
+)
+def test_a_port_of_a_node(laptop: Laptop, way: str, bind: str) -> None:
+    """Also of what listens on the node's loopback alone, as a notebook does: byte by byte."""
     profile = laptop.project / "hpcrun.yaml"
     profile.write_text(f"{profile.read_text()}ssh: {way}\n")
     laptop.write("page.txt", "from the node\n")
-    serve = f"command: [{sys.executable}, -m, http.server, '7431']"
+    (laptop.project / "bytes").write_bytes(bytes(range(256)) * 4000)
+    serve = f"command: [{sys.executable}, -m, http.server, '7431', --bind, {bind}]"
     laptop.write("job.yaml", f"{serve}\nresources: {{gpus_per_node: 0}}\n")
     job = laptop.json("submit", "job.yaml")["job_id"]
     until(lambda: laptop.json("status", job)["runs"][0]["state"] == "RUNNING", "a start", 30)
@@ -90,6 +100,8 @@ def test_a_port_of_a_node(laptop: Laptop, way: str) -> None:
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\n", url), opened.communicate()
         with urllib.request.urlopen(f"{url.strip()}page.txt", timeout=20) as page:
             assert page.read() == b"from the node\n"
+        with urllib.request.urlopen(f"{url.strip()}bytes", timeout=20) as page:
+            assert page.read() == bytes(range(256)) * 4000
         opened.send_signal(signal.SIGINT)
         _, err = opened.communicate(timeout=20)
         assert opened.returncode == 130 and "that is port 7431 of node1" in err, err
