@@ -25,6 +25,7 @@ from hpcrun.transport.connection import (
     Prompts,
     Reply,
     SshSettings,
+    both_ways,
     converse,
     exec_line,
     lead,
@@ -271,23 +272,7 @@ def _serve(listener: socket.socket, link: paramiko.Transport, host: str, port: i
         except (paramiko.SSHException, OSError, EOFError):
             here.close()
             continue
-        threading.Thread(target=_both_ways, args=(here, there), daemon=True).start()
-
-
-def _both_ways(here: socket.socket, there: Any) -> None:
-    with here, contextlib.closing(there):
-        back = threading.Thread(target=_copy, args=(there, here), daemon=True)
-        back.start()
-        _copy(here, there)
-        back.join()
-
-
-def _copy(source: Any, sink: Any) -> None:
-    with contextlib.suppress(OSError, EOFError):
-        while data := source.recv(1 << 15):
-            sink.sendall(data)
-    with contextlib.suppress(OSError, EOFError):
-        sink.shutdown(socket.SHUT_WR)
+        threading.Thread(target=both_ways, args=(here, there), daemon=True).start()
 
 
 class _Session:

@@ -14,7 +14,7 @@ import shlex
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
@@ -189,6 +189,23 @@ def converse(
     head = b"%b\0%b\0" % (frame.encode(), script.encode("utf-8", "surrogateescape"))
     talk.start(head, stdin, keeps_open=on_output is not None)
     return talk.listen(timeout, on_output)
+
+
+def both_ways(here: socket.socket, there: Any) -> None:
+    """Lead a socket to another until both have ended; ``there`` has a socket's methods."""
+    with here, contextlib.closing(there):
+        back = threading.Thread(target=_copy, args=(there, here), daemon=True)
+        back.start()
+        _copy(here, there)
+        back.join()
+
+
+def _copy(source: Any, sink: Any) -> None:
+    with contextlib.suppress(OSError, EOFError):
+        while data := source.recv(1 << 15):
+            sink.sendall(data)
+    with contextlib.suppress(OSError, EOFError):
+        sink.shutdown(socket.SHUT_WR)
 
 
 def lead(session: Session, settings: SshSettings, script: str, here: socket.socket) -> None:
