@@ -166,11 +166,13 @@ def open_port(context: Context, job: SlurmJob, host: str, port: int) -> Port:
         version = scheduler.version(transport)
         argv = ["bash", "-c", _LISTENS, "bash", "127.0.0.1", str(port)]
         argv = shell_argv(job.number, host, argv, terminal=False, version=version)
-        if transport.run(argv).exit_code == 0:
+        with contextlib.suppress(OutOfReach):
+            is_answered = transport.run(argv).exit_code == 0
+        if is_answered:
             argv = ["bash", "-c", _RELAY, "bash", str(port)]
             argv = shell_argv(job.number, host, argv, terminal=False, version=version)
             argv.insert(1, "--unbuffered")  # else a line waits for its end
-            return Port(address, port, transport.reach(address, port, argv), True, True)
+            return Port(address, port, transport.reach(address, port, argv), True, is_relayed=True)
     return Port(address, port, transport.reach(address, port), is_answered)
 
 

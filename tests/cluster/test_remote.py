@@ -97,12 +97,12 @@ class Laptop:
 
     @contextmanager
     def at_most(self, trips: int) -> Iterator[None]:
-        """Insist on few trips in the block: each is a session of sshd's."""
+        """Insist on few trips of a command: each is a session, and one is opened ahead."""
         log = self.rig.shared / "laptop-keys" / "log"
         before = log.read_text().count("Starting session: ")
         yield
         made = log.read_text().count("Starting session: ") - before
-        assert 0 < made <= trips, made
+        assert 0 < made <= trips + 1, made
 
     def jobs(self) -> list[str]:
         """The folders of all jobs in squeue."""
@@ -115,7 +115,13 @@ class Laptop:
         return path
 
 
-def _start(rig: Rig, folder: Path) -> subprocess.Popen[bytes]:
+# A login shell that is another, and prints what nobody asked for.
+CHATTY = """\
+ForceCommand echo Welcome; echo "quota: 3 of 4 GB" >&2; exec {shell} -c "$SSH_ORIGINAL_COMMAND"
+"""
+
+
+def _start(rig: Rig, folder: Path, shell: str) -> subprocess.Popen[bytes]:
     """Start sshd on the head, whose sessions have a home of their own."""
     keys = rig.shared / "laptop-keys"
     keys.mkdir(exist_ok=True)
@@ -127,11 +133,22 @@ def _start(rig: Rig, folder: Path) -> subprocess.Popen[bytes]:
         subprocess.run(argv, check=True)
     (keys / "authorized").write_text((ssh / "id_ed25519.pub").read_text())
     (rig.shared / FAR_HOME).mkdir(exist_ok=True)
+    more = ""
+    if shell:
+        tools = rig.shared / FAR_HOME / "tools"
+        more = CHATTY.format(shell=shell) + f'SetEnv "PATH={tools}" '
+        tools.mkdir()
+        for place in ("/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin"):
+            for program in Path(place).iterdir():
+                known = program.name.startswith("python") or (tools / program.name).is_symlink()
+                if not known:
+                    (tools / program.name).symlink_to(program)
     (keys / "config").write_text(
         f"Port 2222\nHostKey {keys}/host_key\nAuthorizedKeysFile {keys}/authorized\n"
         "PermitRootLogin yes\nStrictModes no\nUsePAM no\nPidFile none\nMaxStartups 100\n"
         "LogLevel VERBOSE\n"
-        f'SetEnv "HOME={rig.shared}/{FAR_HOME}" "SCRATCH={rig.shared}/{FAR_HOME}/scratch"\n'
+        f"{more or 'SetEnv '}"
+        f'"HOME={rig.shared}/{FAR_HOME}" "SCRATCH={rig.shared}/{FAR_HOME}/scratch"\n'
     )
     address = f"{rig.network.prefix}.2"  # the head's
     key = " ".join((keys / "host_key.pub").read_text().split()[:2])
@@ -160,9 +177,10 @@ def _start(rig: Rig, folder: Path) -> subprocess.Popen[bytes]:
 
 
 @pytest.fixture
-def laptop(rig: Rig, tmp_path: Path) -> Iterator[Laptop]:
+def laptop(rig: Rig, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Laptop]:
+    """A laptop; the parameter may name the login shell at the other end."""
     require(Path(SSHD).exists(), "sshd")
-    process = _start(rig, tmp_path)
+    process = _start(rig, tmp_path, getattr(request, "param", ""))
     made = Laptop(tmp_path, rig, process)
     made.project.mkdir()
     profile = {

@@ -113,8 +113,13 @@ def test_a_port_of_a_node(laptop: Laptop, way: str, bind: str) -> None:
         laptop.does("connect", "--close")
 
 
+@pytest.mark.parametrize(
+    "laptop",
+    ["", *(pytest.param(shell, marks=pytest.mark.thorough) for shell in ("fish", "tcsh"))],
+    indirect=True,
+)
 def test_each_verb(laptop: Laptop) -> None:
-    """What reads a run, and what acts on it, over ssh."""
+    """What reads a run, and what acts on it, over ssh; the login there may be another shell's."""
     laptop.write("say.sh", "echo step 1 loss 0.5\nfalse\n")
     laptop.write("job.yaml", SLEEPER)
     first = laptop.json("submit", "job.yaml", "--set", "snapshot=true")
@@ -132,7 +137,7 @@ def test_each_verb(laptop: Laptop) -> None:
     assert laptop.does("hostfile", job).split() == ["node1", "slots=1"]
     usage = laptop.json("top", job)["jobs"][0]
     assert usage["job_id"] == job, usage
-    assert laptop.does("shell", job, "--", "uname", "-n") == "node1\n"
+    assert laptop.does("shell", job, "--", "uname", "-n").endswith("node1\n")
     with started(laptop, "parse", "-f", "--json", job) as parse:
         assert laptop.json("requeue", job)["runs"][0]["requeued"]
         laptop.does("cancel", job)

@@ -85,6 +85,7 @@ def cluster(tmp_path: Path) -> Cluster:
 def far(hpcrun: Caller, cluster: Cluster) -> FarTransport:
     hpcrun.write("job.yaml", "command: [hostname]\nresources: {gpus_per_node: 0}\n")
     slurm = {"sbatch": cluster.sbatch, "squeue": cluster.squeue, "scancel": lambda *_: (0, "", "")}
+    slurm["sacct"] = lambda *_: (1, "", "Slurm accounting storage is disabled")
     transport = FarTransport(hpcrun.runs, cluster.folder, slurm)
     hpcrun.connect = lambda env, **options: transport
     return transport
