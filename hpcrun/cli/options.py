@@ -70,7 +70,8 @@ def context(cluster: str | None, *, debug: bool = False) -> Context:
 
     found = load_context(os.environ, Path.cwd(), cluster, Terminal())
     connect = click.get_current_context().obj or found.connect
-    return structs.replace(found, debug=debug, waiting=Patience().waiting, bar=bar, connect=connect)
+    waiting = Patience(found.cluster.host or "Slurm").waiting
+    return structs.replace(found, debug=debug, waiting=waiting, bar=bar, connect=connect)
 
 
 def every_context(cluster: str | None) -> tuple[list[Context], list[InputError]]:

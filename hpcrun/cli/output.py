@@ -337,9 +337,10 @@ SLOW = 3.0
 
 
 class Patience:
-    """Reports that Slurm is slow to answer; once, however many answers are late."""
+    """Reports that Slurm is slow to answer, or its host; once, however many answers are late."""
 
-    def __init__(self) -> None:
+    def __init__(self, who: str = "Slurm") -> None:
+        self._who = who
         self._is_reported = False
 
     @contextlib.contextmanager
@@ -362,7 +363,7 @@ class Patience:
     def _report(self) -> None:
         if not self._is_reported:
             self._is_reported = True
-            note("Slurm is slow to answer; still waiting ...")
+            note(f"{self._who} is slow to answer; still waiting ...")
 
 
 # Work that takes longer than this is shown, in seconds; and how often.

@@ -18,7 +18,7 @@ from hpcrun.assets import config_dir, home_dir, state_dir
 from hpcrun.errors import InputError
 from hpcrun.ownership import refuse_others
 from hpcrun.spec.job import Cluster, EnvironmentKind
-from hpcrun.transport import Connect, Transport
+from hpcrun.transport import Connect, Show, Transport, no_bar
 from hpcrun.transport.local import LocalTransport
 
 if TYPE_CHECKING:
@@ -57,15 +57,6 @@ _CLEAN_NAMES = frozenset(
 _SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
 
 
-# Called with how much is done, and of how much.
-Show = Callable[[float, float], None]
-
-
-def no_bar(label: str, unit: str) -> AbstractContextManager[Show]:
-    """Show nothing of long work, which is called ``label`` and counted in ``unit``."""
-    return nullcontext(lambda done, total: None)
-
-
 class Context(Struct, frozen=True, kw_only=True):
     """What every verb needs to know; made once by the command line.
 
@@ -100,7 +91,8 @@ class Context(Struct, frozen=True, kw_only=True):
     def transport(self, slurm_conf: str | None = None) -> Transport:
         """Reach the cluster, and its Slurm or the one whose slurm.conf is named."""
         env = slurm_environment(self, slurm_conf)
-        return self.connect(env, deadline=self.deadline, waiting=self.waiting)
+        more = {} if self.cluster.host is None else {"bar": self.bar}
+        return self.connect(env, deadline=self.deadline, waiting=self.waiting, **more)
 
 
 def find_project(cwd: Path) -> Path:

@@ -7,6 +7,7 @@ are a mirror there: each verb below is made to cost one trip.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Protocol
 
@@ -14,6 +15,15 @@ from msgspec import Struct
 
 # Folders with this prefix, in the folder of the runs, are being removed.
 TRASH = ".trash-"
+
+
+# Called with how much of long work is done, and of how much.
+Show = Callable[[float, float], None]
+
+
+def no_bar(label: str, unit: str) -> AbstractContextManager[Show]:
+    """Show nothing of long work, which is called ``label`` and counted in ``unit``."""
+    return nullcontext(lambda done, total: None)
 
 
 class Result(Struct, frozen=True):

@@ -464,12 +464,17 @@ class Stream:
         info.type, info.mode = tarfile.DIRTYPE, 0o755
         self._tar.addfile(info)
 
-    def pieces(self) -> Iterator[bytes]:
-        """Give the whole stream, in pieces; as often as it is asked for."""
+    def end(self) -> int:
+        """End the stream; return how long it is, in bytes."""
         if not self._is_whole:
             self.add_bytes(far.WHOLE, b"")
             self._tar.close()
             self._is_whole = True
+        return self.file.seek(0, os.SEEK_END)
+
+    def pieces(self) -> Iterator[bytes]:
+        """Give the whole stream, in pieces; as often as it is asked for."""
+        self.end()
         self.file.seek(0)
         while piece := self.file.read(1 << 16):
             yield piece

@@ -10,7 +10,7 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 from msgspec import structs
 
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
-from hpcrun.transport import TRASH, Connect, Result, far
+from hpcrun.transport import TRASH, Connect, Result, Show, far, no_bar
 from hpcrun.transport.connection import (
     Connection,
     Prompts,
@@ -42,7 +42,8 @@ class SshTransport:
     """Runs commands and keeps run folders by one connection; the folders here are a mirror.
 
     ``runs_dir`` is the folder there, as the profile writes it. ``env`` is what the commands have
-    besides the login's own environment. ``deadline`` and ``waiting`` as for LocalTransport.
+    besides the login's own environment. ``deadline`` and ``waiting`` as for LocalTransport; ``bar``
+    shows how much is sent.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class SshTransport:
         feed: Feed | None = None,
         deadline: float | None = None,
         waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
+        bar: Callable[[str, str], AbstractContextManager[Show]] = no_bar,
     ) -> None:
         self.env = dict(env)
         self.connection = connection
@@ -67,6 +69,7 @@ class SshTransport:
         self.settings = settings or SshSettings(host=connection.host)
         self.deadline = deadline
         self.waiting = waiting
+        self.bar = bar
 
     # ---- commands
 
@@ -302,17 +305,18 @@ class SshTransport:
     ) -> Reply:
         """Make a trip that may be made twice, until an answer comes or the pauses are used up."""
         was_sent = False
-        for pause in (*PAUSES, None):
-            try:
-                stdin = stream.pieces() if stream is not None else b""
-                return self._trip(what, script, stdin=stdin, timeout=timeout, over=over)
-            except OutOfReach as error:
-                was_sent = was_sent or error.maybe_done
-                if not was_sent:
-                    raise
-                if pause is None or error.is_final:
-                    raise OutOfReach(error.message, fix=error.fix, maybe_done=True) from error
-                time.sleep(pause)
+        with self.bar("sending", "MB") as show:
+            for pause in (*PAUSES, None):
+                try:
+                    stdin = _shown(stream, show) if stream is not None else b""
+                    return self._trip(what, script, stdin=stdin, timeout=timeout, over=over)
+                except OutOfReach as error:
+                    was_sent = was_sent or error.maybe_done
+                    if not was_sent:
+                        raise
+                    if pause is None or error.is_final:
+                        raise OutOfReach(error.message, fix=error.fix, maybe_done=True) from error
+                    time.sleep(pause)
         raise AssertionError
 
     def send(self, paths: Sequence[Path]) -> None:
@@ -354,6 +358,15 @@ class SshTransport:
             f"{where}: {name} cannot be written: {_last(reply.stderr)}",
             fix="set runs_dir in the profile to a folder that you can write and the nodes can see",
         )
+
+
+def _shown(stream: Stream, show: Show) -> Iterator[bytes]:
+    """Give a stream's pieces, and show how many of its bytes are sent."""
+    total, sent = stream.end(), 0
+    for piece in stream.pieces():
+        yield piece
+        sent += len(piece)
+        show(sent / 1e6, total / 1e6)
 
 
 def _plain(text: str) -> str:

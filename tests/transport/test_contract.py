@@ -8,6 +8,7 @@ import shutil
 import stat
 import tarfile
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from hpcrun.errors import InputError, OutOfReach
-from hpcrun.transport import Transport, far, mirror
+from hpcrun.transport import Show, Transport, far, mirror
 from hpcrun.transport.by_paramiko import ParamikoConnection
 from hpcrun.transport.connection import Reply, SshSettings, open_connection
 from hpcrun.transport.local import LocalTransport
@@ -275,6 +276,20 @@ def test_code_is_sent_as_what_has_changed(ssh: Side, monkeypatch: pytest.MonkeyP
     ssh.deliver(ssh.new("20261120-081458-job-7k3t"))
     assert streams == [set(), {"train.py", "run.sh", "pkg/link"}]
     assert (ssh.far / "20261120-081458-job-7k3t/code/train.py").read_text() == "print(1)\n"
+
+
+def test_what_is_sent_is_shown(ssh: Side) -> None:
+    run, shown = ssh.new(), list[tuple[float, float]]()
+    (run / "code" / "weights").write_bytes(os.urandom(300_000))
+
+    def bar(label: str, unit: str) -> AbstractContextManager[Show]:
+        return nullcontext(lambda done, total: shown.append((done, total)))
+
+    assert isinstance(ssh.transport, SshTransport)
+    ssh.transport.bar = bar
+    ssh.deliver(run)
+    totals = {total for _, total in shown}
+    assert len(shown) > 3 and len(totals) == 1 and max(shown)[0] == totals.pop() > 0.3
 
 
 def test_data_is_not_code(ssh: Side) -> None:
