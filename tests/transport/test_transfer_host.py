@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from hpcrun.errors import InputError
+from hpcrun.errors import InputError, OutOfReach
 from hpcrun.spec.job import Cluster
+from hpcrun.transport import ssh
+from hpcrun.transport.connection import Reply
 from hpcrun.transport.ssh import far_connect
 from tests.transport.sshd import servers
 
@@ -48,13 +53,15 @@ def test_code_goes_by_the_host_of_transfers(
         here = tmp_path / "mirror"
         env = {"SCRATCH": f"{tmp_path}/far side", "PATH": "/usr/bin:/bin", "LOG": str(log)}
 
-        def deliver(name: str, runs_dir: str = "$SCRATCH/runs") -> str:
+        def deliver(name: str, runs_dir: str = "$SCRATCH/runs", code: str = "print(1)\n") -> str:
             run = here / name
             if not run.exists():
                 (run / "code").mkdir(parents=True)
-                (run / "code" / "train.py").write_text("print(1)\n")
+                (run / "code" / "train.py").write_text(code)
             profile = Cluster(host="login", transfer_host="dtn", runs_dir=runs_dir)
             transport = far_connect(profile, here)({})
+            if lost:
+                transport._trip = partial(lose, transport._trip)  # type: ignore[attr-defined]
             argv = ["bash", "-c", 'echo sbatch >>"$LOG"; pwd']
             try:
                 return transport.deliver([run], argv, env=env).stdout
@@ -62,7 +69,18 @@ def test_code_goes_by_the_host_of_transfers(
                 for one in (transport.connection, transport.transfers):  # type: ignore[attr-defined]
                     one.close()
 
+        lost: list[str] = []  # what is done once, and whose answer is lost
+
+        def lose(trip: Callable[..., Reply], what: str, script: str, **options: Any) -> Reply:
+            reply = trip(what, script, **options)
+            if what in lost:
+                lost.remove(what)
+                raise OutOfReach("the connection broke", maybe_done=True)
+            return reply
+
+        monkeypatch.setattr(ssh, "PAUSES", (0.0,))
         one, two = "20261120-081455-job-7k3q", "20261120-081456-job-7k3r"
+        three = "20261120-081458-job-7k3t"
         far = tmp_path / "far side" / "runs"
         assert deliver(one) == deliver(one) == f"{far / one}\n"
         assert log.read_text().split() == ["dtn", "sbatch", "login"]
@@ -70,6 +88,10 @@ def test_code_goes_by_the_host_of_transfers(
         assert log.read_text().split()[3:] == ["login", "sbatch"]
         for run in (one, two):
             assert (far / run / "code" / "train.py").read_text() == "print(1)\n"
-        assert not list(far.glob(".incoming-*"))
+        lost += ["transfer", "bash"]
+        assert deliver(three, code="print(2)\n") == f"{far / three}\n"
+        assert log.read_text().split()[5:] == ["dtn", "dtn", "sbatch"]
+        assert (far / three / "code" / "train.py").read_text() == "print(2)\n"
+        assert not lost and not list(far.glob(".incoming-*"))
         with pytest.raises(InputError, match=r"dtn and login have no \$APART/runs in common"):
             deliver("20261120-081457-job-7k3s", "$APART/runs")
