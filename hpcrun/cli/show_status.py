@@ -14,7 +14,7 @@ from msgspec import Struct, structs
 from hpcrun.cli.output import emit_json, look, note, say_lines
 from hpcrun.controller.context import Context
 from hpcrun.controller.status import Level, Memory, status_of, status_of_job
-from hpcrun.controller.targets import find_target, no_runs_in
+from hpcrun.controller.targets import find_target, no_runs
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.runs.layout import SweepFolder
 from hpcrun.runs.records import Sweep, holds_any, read_sweep, runs_of
@@ -123,7 +123,7 @@ def _find(context: Context, query: Query, memory: Memory) -> Found:
     if query.word is None:
         from hpcrun.controller.listing import list_rows
 
-        nothing = f"{no_runs_in(context.runs_dir)}; hpcrun jobs lists what can be submitted"
+        nothing = f"{no_runs(context)}; hpcrun jobs lists what can be submitted"
         rows, older, silence = list_rows(
             context, query.count, each_task=query.each_task, memory=memory
         )

@@ -56,7 +56,7 @@ def describe(made: Prepared) -> list[tuple[str, str]]:
         ranks = count_of(plan.world_size, "rank")
         batch = f"{plan.micro_batch_per_gpu} per GPU × {steps} × {ranks}"
         rows.append(("batch", f"{batch} = {plan.effective_batch} effective"))
-    rows.append(("folder", str(made.path)))
+    rows.append(("folder", made.folder))
     return rows
 
 

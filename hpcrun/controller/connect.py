@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from hpcrun.controller.context import Context
+from hpcrun.controller.context import Context, slurm_environment
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.transport.connection import Prompts, SshSettings, open_connection
+from hpcrun.transport.far import quote
 from hpcrun.transport.ssh import settings_of
 
 
@@ -16,7 +17,9 @@ def connect_to(context: Context, ask: Prompts) -> tuple[bool, str]:
     settings = _settings(context)
     connection = open_connection(settings, ask)
     try:
-        reply = connection.run("sbatch --version")
+        own = slurm_environment(context)
+        words = "".join(f"export {name}={quote(value)}\n" for name, value in own.items())
+        reply = connection.run(f"{words}sbatch --version")
     finally:
         connection.close()
     if reply.exit_code:

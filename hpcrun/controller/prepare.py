@@ -66,6 +66,12 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
             return sweep_folder(self.runs_dir, self.plan.run_id).path
         return self.runs_dir / self.plan.run_id
 
+    @property
+    def folder(self) -> str:
+        """The folder to come as the job will know it."""
+        first = Path(self.each()[0].plan.run_dir)
+        return str(first.parent / self.path.name)
+
     def each(self) -> list[Prepared]:
         """Return the runs of a sweep, or the one run."""
         return self.runs or [self]

@@ -502,8 +502,17 @@ def _newness(name: str) -> tuple[str, str, int]:
 # ---- words that name nothing ---------------------------------------------------------------------
 
 
-def no_runs_in(runs_dir: Path) -> str:
+def _runs_dir(context: Context) -> str:
+    """Name the folder of the runs as its user knows it."""
+    host = context.cluster.host
+    return f"{host}:{context.cluster.runs_dir}" if host is not None else str(context.runs_dir)
+
+
+def no_runs(context: Context) -> str:
     """Write that there are no runs yet, or that their folder is missing: it may not be mounted."""
+    runs_dir = context.runs_dir
+    if context.cluster.host is not None:
+        return f"no runs yet in {_runs_dir(context)}"
     if not runs_dir.is_dir():
         return f"no runs yet in {runs_dir}, which does not exist (is its file system mounted?)"
     with contextlib.suppress(OSError):
@@ -515,9 +524,9 @@ def no_runs_in(runs_dir: Path) -> str:
 def no_such_run(context: Context, word: str | None) -> InputError:
     """Report a word that names no run; None: there are no runs at all."""
     if word is None:
-        message = no_runs_in(context.runs_dir)
+        message = no_runs(context)
         return InputError(message, fix="hpcrun submit JOB; hpcrun jobs lists them")
-    message = f"{word}: no such run in {context.runs_dir}"
+    message = f"{word}: no such run in {_runs_dir(context)}"
     return InputError(message, fix="hpcrun status lists the runs")
 
 

@@ -217,6 +217,9 @@ def test_the_road(laptop: Laptop) -> None:
     """Submitted, seen, waited for, read, parsed; and what lies here may be deleted at any time."""
     laptop.write("say.sh", SAY)
     laptop.write("job.yaml", SLEEPER)
+    assert laptop.does("status") == (
+        "no runs yet in mycluster:~/my runs; hpcrun jobs lists what can be submitted\n"
+    )
     made = laptop.json("submit", "job.yaml")
     far_run = laptop.far_runs / made["run_id"]
     assert made["run_dir"] == str(far_run)
@@ -397,6 +400,7 @@ def test_the_lines_of_the_readme(laptop: Laptop) -> None:
     laptop.write("train.py", saves + steps)
     said = [laptop.does(*command.split()) for command in commands]
     assert "hpcrun.yaml" in said[0] and "step 2 loss 0" in said[2] and "loss" in said[3]
+    assert f"folder    {laptop.far_runs.parent}/scratch/hpcrun/runs/2" in said[1]
     assert [path.name for path in (laptop.far_runs.parent / "scratch").rglob("train.py")]
     assert list(laptop.project.glob("2*/checkpoints/model.pt"))
 

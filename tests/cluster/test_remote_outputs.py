@@ -233,7 +233,7 @@ def test_data_and_the_deepspeed_json_are_checked_there(laptop: Laptop) -> None:
     laptop.write("job.yaml", job + "deepspeed: {config_file: ds.json}\n")
     for _ in range(2):
         done = laptop.hpcrun("submit", "job.yaml", "--dry-run")
-        assert done.returncode == 2 and "zero_optimization.x: no" in done.stderr, done
+        assert done.returncode == 2 and "DeepSpeed 9.9 refuses it: no" in done.stderr
     assert json.loads((home / "config").read_text())["zero_optimization"]["x"] == 1
     asked = (home / "asked").read_text()
     assert asked.count("Asks the DeepSpeed") == 1, asked

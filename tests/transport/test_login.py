@@ -503,10 +503,12 @@ def test_hpcrun_connect(laptop: Laptop) -> None:
     assert laptop.servers[0].log.count("Accepted publickey") == 2
     assert call(laptop, kept, "connect", "--close")[:2] == (0, "disconnected\n")
     assert call(laptop, kept, "connect", "--close")[:2] == (0, "there was no connection\n")
-    (tools / "sbatch").write_text("#!/bin/sh\necho no library >&2\nexit 1\n")
+    (tools / "sbatch").write_text("#!/bin/sh\necho ${SLURM_CONF-no library} >&2\nexit 1\n")
     code, out, err = call(laptop, profile, "connect")
     assert (code, out) == (4, "")
     assert "sbatch does not run there: no library" in err and "slurm_path" in err
+    code, _, err = call(laptop, f"{profile}slurm_conf: /etc/far.conf\n", "connect")
+    assert code == 4 and "sbatch does not run there: /etc/far.conf" in err
     code, _, err = call(laptop, "name: here\n", "connect")
     assert code == 2 and "it has no host" in err
 

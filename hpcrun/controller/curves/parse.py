@@ -16,7 +16,7 @@ from msgspec import Struct, structs
 from hpcrun.controller.context import Context, slurm_transport
 from hpcrun.controller.curves.read_log import PATTERN_SECONDS, LogFileReader, Pieces, line_at
 from hpcrun.controller.logs import masker_of
-from hpcrun.controller.targets import Target, find, find_each, no_runs_in
+from hpcrun.controller.targets import Target, find, find_each, no_runs
 from hpcrun.errors import InputError
 from hpcrun.logs.files import log_files
 from hpcrun.metrics.curve import Curve
@@ -381,7 +381,7 @@ def _sources_of(
     context: Context, name: str | None, target: Target | None, *, is_awaited: bool
 ) -> list[Source]:
     if name is None and target is None:
-        raise InputError(no_runs_in(context.runs_dir), fix="hpcrun parse FILE")
+        raise InputError(no_runs(context), fix="hpcrun parse FILE")
     if isinstance(target, str):
         from hpcrun import scheduler  # here: a log file needs no Slurm
 
