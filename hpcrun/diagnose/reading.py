@@ -14,7 +14,7 @@ from itertools import count
 from msgspec import Struct
 
 from hpcrun.diagnose.rule import ERROR, HINT, ROOT, SYMPTOM, WEAK, Rule
-from hpcrun.diagnose.rules import CODE_ERROR, FAR_WORDS, WORDS, compiled, match
+from hpcrun.diagnose.rules import BEFORE, CODE_ERROR, FAR_WORDS, TRACEBACK, WORDS, compiled, match
 from hpcrun.diagnose.times import last_time, when
 
 # The last bytes of a log, in which all words are looked for.
@@ -28,7 +28,7 @@ _STAMPED = 1 << 12
 # Lines after the begin of a traceback that are looked at one by one, where it does not end.
 _DENSE = 600
 # Lines of a block that are looked at, before the last ones; a traceback is looked at always.
-_LOOKS, _SURE = 80, b"Traceback (most"
+_LOOKS = 80
 # Forms of lines that are remembered.
 _FORMS, _NUMBERS = 1 << 15, b"0123456789"
 # Longer lines are looked at where their word is.
@@ -231,7 +231,7 @@ class Reader:
             raw = block[at:end]
             form = raw.translate(None, _NUMBERS)
             is_known = self._forms.get(form) is False or (
-                looked > _LOOKS and not is_last and _SURE not in raw
+                looked > _LOOKS and not is_last and TRACEBACK not in raw
             )
             if not self._open and is_known:
                 at = end + 1
@@ -557,9 +557,9 @@ def _segments(raw: bytes) -> Iterator[str]:
 
 def _lines_with_far_words(block: bytes) -> list[int]:
     starts: set[int] = set()
-    for word in FAR_WORDS:
+    for word in (*FAR_WORDS, BEFORE) if TRACEBACK in block else FAR_WORDS[1:]:
         at, most = block.find(word), len(starts) + _LOOKS
-        while at >= 0 and (len(starts) < most or word.startswith(_SURE)):
+        while at >= 0 and (len(starts) < most or word.startswith(TRACEBACK)):
             starts.add(block.rfind(b"\n", 0, at) + 1)
             end = block.find(b"\n", at)
             at = block.find(word, end) if end >= 0 else -1

@@ -76,8 +76,10 @@ def pattern_of(rules: Iterable[Rule]) -> re.Pattern[bytes]:
 
 
 WORDS = pattern_of(RULES)
-# Before the last bytes of a long log only these are looked for, one by one, which is fast.
-FAR_WORDS = (b"rror", b"xception", b"Traceback (most", b"NCCL WARN", b"CANCELLED AT", b"hpcrun: ")
+# Before the last bytes of a long log only these are looked for, one by one, which is fast; where
+# there is a traceback, what may stand before it, too.
+TRACEBACK, BEFORE = b"Traceback (most", b"xception"
+FAR_WORDS = (TRACEBACK, b"rror", b"NCCL WARN", b"CANCELLED AT")
 
 
 @cache
