@@ -218,7 +218,7 @@ mv -T -- "$part" "$PWD/$incoming" 2>/dev/null || [[ -d $incoming ]] || exit 73
 # ``base``: the copy that the stream has the changes to, or "". ``brought``: BRING has unpacked it.
 DELIVER = (
     rf"""
-answer={ANSWER} store={CODE} no_code={NO_CODE} most={_TREES}
+left={INCOMING} answer={ANSWER} store={CODE} no_code={NO_CODE} most={_TREES}
 """
     + r"""
 answered() {  # NAME: print what sbatch answered there
@@ -270,6 +270,9 @@ echo $? >"$part/answer/code"
 mv -T -- "$part/answer" "$first/$answer"
 ls -1t -- "$store" 2>/dev/null | tail -n +$((most + 1)) |
   while IFS= read -r old; do rm -rf -- "${store:?}/$old"; done
+for old in "$left"*; do  # of a submission that was killed
+  [[ -d $old ]] && (($(date +%s) - $(stat -c %Y -- "$old") > 86400)) && rm -rf -- "$old"
+done
 answered "$first"
 """
 )

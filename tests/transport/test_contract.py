@@ -142,6 +142,15 @@ def test_folders_are_delivered_and_a_command_runs_in_the_first(side: Side) -> No
     assert [path.name for path in side.far.glob(".incoming*")] == []
 
 
+def test_what_a_killed_submission_left_goes(ssh: Side) -> None:
+    old, new = (ssh.far / f"{far.INCOMING}{name}" for name in ("old", "new"))
+    for folder in (old, new):
+        (folder / "runs").mkdir(parents=True)
+    os.utime(old, (0, 0))
+    assert ssh.deliver(ssh.new())[0] == 0
+    assert not old.exists() and new.exists()
+
+
 def test_a_refused_folder_is_removed(side: Side) -> None:
     run = side.new()
     assert side.deliver(run, code=5)[0] == 5
