@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from hpcrun.controller.checks import places
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.transport import Show, Transport, far, mirror
 from hpcrun.transport.by_paramiko import ParamikoConnection
@@ -431,3 +432,34 @@ def test_each_verb_costs_few_trips(
         "status": 4,  # a squeue that shows nothing is asked twice
         "logs 7": 1,
     }
+
+
+def test_a_quota_there_comes_with_the_second_trip(
+    tmp_path: Path, clean_environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, tools = tmp_path / "far home", tmp_path / "far tools"
+    for folder in (home, tools):
+        folder.mkdir()
+    (tools / "quota").write_text("#!/bin/sh\necho nas:/home 1000 0 1000 - 5 0 0 -\n")
+    (tools / "quota").chmod(0o755)
+    at = str(home).replace(" ", r"\040")
+    (home / "mounts").write_text(f"nas:/home {at} nfs4 rw 0 0\n")
+    monkeypatch.setattr(places, "MOUNTS", ("read", str(home / "mounts")))
+    options = [f'SetEnv "HOME={home}" "PATH={tools}:/usr/bin:/bin"']
+    with servers(tmp_path / "ssh", mycluster=options) as laptop:
+        hpcrun = Caller(tmp_path, clean_environ)
+        path = f"{laptop.env['PATH']}:{hpcrun.environ['PATH']}"
+        hpcrun.environ |= {"HOME": laptop.env["HOME"], "PATH": path}
+        hpcrun.write("hpcrun.yaml", "host: mycluster\nruns_dir: ~/runs\ncache_dir: ~/cache\n")
+        hpcrun.write("job.yaml", "command: [hostname]\nresources: {gpus_per_node: 0}\n")
+        asked: list[str] = []
+        run = ParamikoConnection.run
+
+        def counted(self: ParamikoConnection, script: str, **options: Any) -> Reply:
+            asked.append(script)
+            return run(self, script, **options)
+
+        monkeypatch.setattr(ParamikoConnection, "run", counted)
+        done = hpcrun("submit", "job.yaml", "--dry-run")
+        assert done.code == 2 and "no space is left of your quota" in done.err, done
+        assert len(asked) == 2
