@@ -243,7 +243,7 @@ def cause_of(context: Context, status: JobStatus, *, whole: bool = False) -> Dia
     ranks = [file.rank for file in files if file.rank is not None]
     evidence = Evidence(logs=found, ranks=ranks, records=recorded, job=_job_of(status))
     diagnosis = _masked(context, diagnose(evidence), [run])
-    if status.final and not whole and not whose(run.path):
+    if status.final and not whose(run.path):
         with contextlib.suppress(OSError, HpcrunError):
             run.why.parent.mkdir(0o755, exist_ok=True)
             records.write_record(run.why, Kept(stamp=stamp, diagnosis=diagnosis))

@@ -158,7 +158,8 @@ def _episodes(evidence: Evidence) -> tuple[list[tuple[int, Event]], list[Event]]
         if events[at:] and not has_failed and _is_got_over(found, events[at:]):
             at = len(events)
         last += [(index, event) for event in events[at:]]
-        earlier += [event for event in events[:at] if event.in_traceback and event.kind >= ERROR]
+        ended = (event for event in events[:at] if event.in_traceback or event.ends)
+        earlier += [event for event in ended if event.kind >= ERROR]
     return last, earlier[::-1]
 
 

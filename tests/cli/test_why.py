@@ -111,6 +111,9 @@ def test_the_answer_on_a_run_is_kept(hpcrun: Caller) -> None:
     assert "cuda_oom" in kept
     detail = json.loads(hpcrun("status", "--json", "15").out)["runs"][0]["diagnosis"]
     assert (detail["verdict"], detail["cause"]["rank"]) == ("fix", 0)
+    run.why.unlink()
+    assert SENTENCE in hpcrun("why", "15").out and run.why.exists()
+    kept = run.why.read_text()
     # A listing knows it, and reads no log for it.
     assert f"{SENTENCE} (rank 0" in hpcrun("status", "--all").out
     run.why.write_text(kept.replace("did not fit", "was kept"))

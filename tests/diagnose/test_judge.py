@@ -155,6 +155,9 @@ def test_the_last_of_several_launches() -> None:
     found = judge(text)
     assert found.cause is not None and found.cause.id == "cuda_oom"
     assert [each.id for each in found.also] == ["code_error"]
+    found = judge(f"SyntaxError: invalid syntax\n{2 * STEPS}{traceback('KeyError: 1')}")
+    assert found.cause is not None and found.cause.id == "code_error"
+    assert [each.id for each in found.also] == ["syntax"]
 
 
 def test_what_was_survived_is_no_cause() -> None:
@@ -230,6 +233,19 @@ def test_of_launches_that_were_killed_the_last_one() -> None:
     killed = "job.sh: line 3: 4711 Killed  python train.py\n"
     assert told(f"{killed}{2 * PLAIN}{killed}")[::2] == ("killed", 32)
     assert told(3 * killed)[::2] == ("killed", 1)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "/var/spool/job4711/slurm_script: line 3: cd: /no/dir: No such file or directory",
+        "cp: cannot stat '/no/dir': No such file or directory",
+        "bash: /no/dir: Permission denied",
+    ],
+)
+def test_what_a_shell_does_not_find_is_named(line: str) -> None:
+    cause = judge(f"{line}\n").cause
+    assert cause is not None and cause.title.endswith("not on the node: /no/dir")
 
 
 def test_a_shell_goes_on_after_its_complaints() -> None:
