@@ -99,6 +99,8 @@ batch() {
             # Slurm calls a node dead that is not, and has begun the job again on another one.
             [ ! -d "$HPCRUN_RUN_DIR/attempts/$((attempt + 1))" ] || [ -e "$attempt_dir/end.json" ] ||
                 kill -HUP $$
+            # One of several runs in a job: nobody but itself can end it alone.
+            [ -z "${HPCRUN_SHARES_JOB-}" ] || [ ! -e "$HPCRUN_RUN_DIR/cancelled.json" ] || kill -INT $$
             # Until the first step more often: its time tells what it took to start.
             # shellcheck disable=SC2154 # watch.sh has them
             IFS= read -r -t$((${#watch_position} || SECONDS > 600 ? watch_beat : 5)) _

@@ -100,7 +100,7 @@ def submission_json(made: Prepared, job_id: str) -> dict[str, Any]:
         "runs": [
             {
                 "run_id": run.plan.run_id,
-                "job_id": f"{job_id}_{index}",
+                "job_id": f"{job_id}_{index // plan.runs_per_job}",
                 "run_dir": run.plan.run_dir,
                 "values": run.values,
                 "effective_batch": run.plan.effective_batch,
@@ -127,11 +127,12 @@ def show_submission(made: Prepared, job_id: str) -> None:
     ]
     if made.is_sweep:
         _show_values(made)
+        one = f"{job_id}_0" if plan.runs_per_job == 1 else made.runs[0].plan.run_id
         verbs = [
             (f"status {job_id}", "the state of all its runs"),
-            (f"logs -f {job_id}_0", "follow the output of one"),
+            (f"logs -f {one}", "follow the output of one"),
             (f"parse {job_id}", "a loss curve for each"),
-            (f"cancel {job_id}", f"end it; {job_id}_0 for one run"),
+            (f"cancel {job_id}", f"end it; {one} for one run"),
         ]
     say_lines(next_lines(*verbs, look=look()))
 
@@ -217,7 +218,9 @@ def again_json(again: Again, job_id: str) -> dict[str, Any]:
         "runs": [
             {
                 "run_id": run.plan.run_id,
-                "job_id": f"{job_id}_{index}" if made.is_sweep else job_id,
+                "job_id": f"{job_id}_{index // made.plan.runs_per_job}"
+                if made.is_sweep
+                else job_id,
                 "run_dir": run.plan.run_dir,
                 "resubmitted_from": status.run_id,
                 "checkpoint_dir": run.plan.checkpoint_dir,

@@ -298,8 +298,9 @@ def _records_of(status: JobStatus, context: Context) -> Records:
     if state == "FAILED" and end is None and status.history.last is None and status.run is not None:
         state = ""
     why = (end.why or "") if end is not None and status.state != "COMPLETED" else ""
-    if end is not None and end.next is not None and state.startswith("CANCELLED"):
-        why = "cancelled"  # while it waited for its next attempt
+    alone = end is not None and (end.next is not None or status.history.shares_job)
+    if alone and state.startswith("CANCELLED"):
+        why = "cancelled"  # while it waited for its next attempt, or one of several runs in a job
     account, cancelled, job = status.account, status.history.cancelled, status.job
     by = cancelled.user if cancelled is not None else ""
     if account is not None and account.cancelled_by and not by:

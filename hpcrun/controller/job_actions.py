@@ -157,11 +157,17 @@ def cancel_all(context: Context, targets: Targets, *, pending: bool = False) -> 
         error: HpcrunError | None = None
         if asked:
             # Arrays that go as a whole by their own ids: Slurm takes one word for 1000 tasks.
-            words = [array_id(job.word) if job.run_id in whole else job.word for job in asked]
+            words = [
+                array_id(job.word) if job.run_id in whole else job.word
+                for job in asked
+                # One of several in a job ends by itself: its harness sees the record below.
+                if job.run_id in whole or not job.status.history.shares_job
+            ]
             words += [heir for job in asked if (heir := successor_of(job.status.history))]
             try:
                 transport = slurm_transport(context, conf)
-                scheduler.cancel_all(transport, list(dict.fromkeys(words)), pending=pending)
+                if words:
+                    scheduler.cancel_all(transport, list(dict.fromkeys(words)), pending=pending)
             except HpcrunError as failure:
                 error = failure
         # Those that began before scancel came: it spared them.
@@ -279,6 +285,8 @@ def _obstacle(context: Context, known: JobStatus) -> HpcrunError | None:
             return error
         if submitted is not None and known.is_local:
             return InputError(f"{name} is not a Slurm job: hpcrun run ran it on {submitted.host}")
+        if known.history.shares_job:
+            return InputError(f"{name} shares its job with other runs", fix=again)
         if known.out_of_reach:
             later = f"try again later; or {again}" if verdict.final else "try again later"
             return OutOfReach(f"{name}: {known.out_of_reach}", fix=later)

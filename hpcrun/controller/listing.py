@@ -143,7 +143,7 @@ def _with_short_ids(rows: Sequence[JobStatus]) -> list[JobStatus]:
     tails = Counter(row.run_id.rpartition("-")[2] for row in rows)
     named = []
     for row in rows:
-        word = row.job_id if row.job_id not in taken else None
+        word = row.job_id if row.job_id not in taken and not row.history.shares_job else None
         if word is not None:
             taken.add(word)
         tail = row.run_id.rpartition("-")[2]
@@ -361,6 +361,8 @@ class _SweepRow:
     def _shown(self, answers: SlurmAnswers) -> dict[int, str]:
         """The states that Slurm shows, by the numbers of the tasks; squeue's go first."""
         tag, array = self.folder.path.name, self.history.job_id
+        if self.history.shares_job:
+            return {}  # a job of several runs shows the state of none
         over = [job for job in answers.accounts.values() if is_final(job.state)]
         live = [job for job in answers.rows.get(tag, {}).values() if job.state != UNKNOWN]
         return {

@@ -146,6 +146,7 @@ def prepare(
     templates: jinja2.Environment | None = None,
     checks: Checks | None = None,
     checkpoint_dir: str | None = None,
+    runs_per_job: int = 1,
 ) -> Prepared:
     """Plan and render a run, with a new run id unless one is given; nothing is changed.
 
@@ -189,6 +190,7 @@ def prepare(
         debug=context.debug,
         checkpoint_dir=checkpoint_dir,
         inherited=far.environ,
+        runs_per_job=runs_per_job,
     )
 
     def having(section: DeepSpeed | Accelerate | None) -> Context:
@@ -390,7 +392,7 @@ def prepare_job(
     errors: dict[str, InputError] = {}
     try:
         made = build_runs(spec, extra_args) if made is None else made
-        array = checks.look_at_array(context, len(made))
+        array = checks.look_at_array(context, -(-len(made) // spec.sweep_per_node))
         if array.problems:
             raise SpecError(array.problems, fix=array.fix)
         for one in made:
@@ -406,6 +408,7 @@ def prepare_job(
                     templates=templates,
                     checks=checks,
                     checkpoint_dir=one.checkpoint_dir,
+                    runs_per_job=spec.sweep_per_node,
                 )
             except InputError as error:
                 errors.setdefault(str(error), error)
@@ -423,7 +426,7 @@ def prepare_job(
     plan = msgspec.structs.replace(plan, notes=[*plan.notes, *array.notes, *checks.compare_runs()])
     record = Sweep(name=plan.name, tasks=len(runs), limit=spec.sweep_limit)
     files = [
-        render_array(plan, templates),
+        *render_array(plan, templates, len(runs)),
         record_file("sweep.json", record),
         RenderedFile("spec.yaml", dump_job(with_args(spec, known | spec.sweep.keys(), extra_args))),
     ]

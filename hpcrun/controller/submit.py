@@ -342,4 +342,5 @@ def submitted_record(context: Context, plan: Plan) -> Submitted:
         nodes=plan.all_nodes,
         gpus_per_node=plan.gpus_per_node,
         log_patterns=plan.log_patterns,
+        runs_per_job=plan.runs_per_job,
     )

@@ -422,7 +422,13 @@ def _find_job(lookup: Lookup, word: str) -> RunFolder | SweepFolder | None:
     sweep = layout.sweep_folder(lookup.runs_dir, sweep_id)
     if not index:
         return sweep
-    run = sweep.run(int(index))
+    submitted = records.read_record(sweep.submitted, records.Submitted)
+    run = sweep.run(int(index) * (submitted.runs_per_job if submitted else 1))
+    if submitted and submitted.runs_per_job > 1:
+        raise InputError(
+            f"{word}: several runs share this job",
+            fix=f"name one of them, as {run.run_id}, or the sweep: {job_id}",
+        )
     return run if run.path.is_dir() else None
 
 

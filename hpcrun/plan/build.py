@@ -109,6 +109,7 @@ def build_plan(
         preflight=spec.preflight,
         survive=survive,
         notes=found.notes,
+        runs_per_job=place.runs_per_job,
     )
 
 
@@ -116,7 +117,9 @@ def _decide(spec: JobSpec, cluster: Cluster, place: Place, given: deepspeed.Give
     """Decide what all parts of the plan depend on."""
     found = Findings()
     launchers.check_launcher(spec, found)
-    topology = build_topology(spec, cluster, found)
+    if place.runs_per_job > 1:
+        launchers.check_shared_job(spec, cluster, found)
+    topology = build_topology(spec, cluster, found, place.runs_per_job)
     # The ranks that hold one copy of the model together see the same samples.
     section = spec.deepspeed
     together = deepspeed.model_parallel(section, given.file) if section is not None else 1

@@ -149,16 +149,17 @@ def _share(own: int | None, whole: int | None, facts: Partition) -> int | None:
     return own or (whole // facts.gpus_per_node if whole and facts.gpus_per_node else None)
 
 
-def build_topology(spec: JobSpec, cluster: Cluster, found: Findings) -> Topology:
+def build_topology(spec: JobSpec, cluster: Cluster, found: Findings, runs: int = 1) -> Topology:
     """Lay the job out on nodes.
 
     CPUs and memory are the GPUs' share of a node where the profile knows the nodes, and all of it
     where nodes are given or asked for whole. A GPU type that cannot be had is refused; what no
-    node has is found by plan.limits.
+    node has is found by plan.limits. ``runs`` share the job: it asks for the GPUs of all.
     """
     resources = spec.resources
     gpus = resources.gpus_per_node
     ranks = max(1, gpus)  # a job without GPUs has one rank a node
+    asked = gpus * runs
     gpu_type = _gpu_type(spec, cluster, found)
     partition = resources.partition or gpu_type.partition or cluster.partition
     facts = _facts(partition, cluster)
@@ -171,15 +172,15 @@ def build_topology(spec: JobSpec, cluster: Cluster, found: Findings) -> Topology
         cpus_per_gpu=gpu_type.cpus_per_gpu or facts.cpus_per_gpu,
         memory_per_gpu=gpu_type.memory_per_gpu or facts.memory_per_gpu,
     )
-    cpus = _cpus_per_rank(spec, facts, found, whole=whole)
-    found.notes += [*gpu_notes(spec, cluster), *_idle_notes(spec, facts, whole=whole)]
+    cpus = _cpus_per_rank(spec, facts, found, ranks * runs, whole=whole)
+    found.notes += [*gpu_notes(spec, cluster), *_idle_notes(spec, facts, runs, whole=whole)]
     memory = resources.memory_per_node
     if memory is None and whole:
         memory = "0"  # sbatch.1, --mem: all of the node's
     elif memory is None and gpus and facts.memory_per_gpu:
-        memory = f"{parse_memory_mb(facts.memory_per_gpu) * gpus}M"
+        memory = f"{parse_memory_mb(facts.memory_per_gpu) * asked}M"
     elif memory is None and facts.memory_per_node and facts.gpus_per_node and gpus:
-        memory = f"{parse_memory_mb(facts.memory_per_node) * gpus // facts.gpus_per_node}M"
+        memory = f"{parse_memory_mb(facts.memory_per_node) * asked // facts.gpus_per_node}M"
     made = Topology(
         nodes=resources.nodes,
         gpus_per_node=gpus,
@@ -188,34 +189,38 @@ def build_topology(spec: JobSpec, cluster: Cluster, found: Findings) -> Topology
         asks_cpus=cpus is not None,
         memory=memory,
         exclusive=exclusive,
-        whole_node=whole or gpus == facts.gpus_per_node,
+        whole_node=whole or asked == facts.gpus_per_node,
         partition=partition,
         account=resources.account or gpu_type.account or cluster.account,
         qos=gpu_type.qos,
         modules=gpu_type.modules,
-        gres=(f"gpu:{gpu_type.gres}:{gpus}" if gpu_type.gres else f"gpu:{gpus}") if gpus else None,
+        gres=":".join(["gpu", *filter(None, [gpu_type.gres]), str(asked)]) if gpus else None,
         constraint=gpu_type.constraint,
     )
     _check_gpu_type(spec, gpu_type, made, found)
     return made
 
 
-def _idle_notes(spec: JobSpec, facts: Partition, *, whole: bool) -> list[str]:
+def _idle_notes(spec: JobSpec, facts: Partition, runs: int, *, whole: bool) -> list[str]:
     """Warn of GPUs that a job pays for and does not use, where whole nodes are given.
 
     >>> from hpcrun.spec.job import Resources
     >>> job = JobSpec(resources=Resources(gpus_per_node=1, time="8:00:00"))
-    >>> _idle_notes(job, Partition(gpus_per_node=4), whole=True)[0]
-    'whole nodes are given: 3 of 4 GPUs stay idle, up to 24 GPU hours; a sweep: for each run'
+    >>> _idle_notes(job, Partition(gpus_per_node=4), 1, whole=True)[0][:64]
+    'whole nodes are given: 3 of 4 GPUs stay idle, up to 24 GPU hours'
     """
     resources, there = spec.resources, facts.gpus_per_node or 0
-    idle = (there - resources.gpus_per_node) * resources.nodes
+    idle = (there - resources.gpus_per_node * runs) * resources.nodes
     if not whole or idle <= 0 or not resources.gpus_per_node:
         return []
     hours = idle * parse_seconds(resources.time) / 3600 if resources.time else 0
     cost = f", up to {hours:g} GPU hours" if 0 < hours < float("inf") else ""
     total = there * resources.nodes
-    return [f"whole nodes are given: {idle} of {total} GPUs stay idle{cost}; a sweep: for each run"]
+    note = f"whole nodes are given: {idle} of {total} GPUs stay idle{cost}; a sweep: for each run"
+    fit = there // resources.gpus_per_node
+    if resources.nodes == 1 and fit > runs:
+        note += f", unless sweep_per_node: {fit} puts {fit} of them on a node"
+    return [note]
 
 
 def as_cores(facts: Partition, given: Mapping[str, object]) -> Partition:
@@ -239,8 +244,10 @@ def as_cores(facts: Partition, given: Mapping[str, object]) -> Partition:
     )
 
 
-def _cpus_per_rank(spec: JobSpec, facts: Partition, found: Findings, *, whole: bool) -> int | None:
-    """Return the CPUs of a rank; None for all of a node of unknown size."""
+def _cpus_per_rank(
+    spec: JobSpec, facts: Partition, found: Findings, ranks: int, *, whole: bool
+) -> int | None:
+    """Return the CPUs of a rank, of those in the job; None for all of a node of unknown size."""
     resources = spec.resources
     gpus = resources.gpus_per_node
     if resources.cpus_per_gpu is not None:
@@ -248,7 +255,7 @@ def _cpus_per_rank(spec: JobSpec, facts: Partition, found: Findings, *, whole: b
     if facts.cpus_per_gpu and gpus:
         return facts.cpus_per_gpu
     if facts.cpus_per_node and whole:
-        return max(1, facts.cpus_per_node // max(1, gpus))
+        return max(1, facts.cpus_per_node // ranks)
     if facts.cpus_per_node and facts.gpus_per_node and gpus:
         return max(1, facts.cpus_per_node // facts.gpus_per_node)
     default = f"{DEFAULT_CPUS_PER_GPU} CPUs"
@@ -297,7 +304,13 @@ def build_directives(
     profile and job come last, and False removes an option.
     """
     spec, cluster, run_dir = job.spec, job.cluster, job.place.run_dir
-    topology = structs.replace(job.topology, nodes=job.topology.nodes + survive.spare_nodes)
+    runs = job.place.runs_per_job
+    topology = structs.replace(
+        job.topology,
+        nodes=job.topology.nodes + survive.spare_nodes,
+        gpus_per_node=job.topology.gpus_per_node * runs,
+        ranks_per_node=job.topology.ranks_per_node * runs,
+    )
     given = {**cluster.slurm, **spec.slurm}
     if topology.qos and "qos" not in spec.slurm:
         given.pop("qos", None)  # the GPU type's, and not that of all other jobs

@@ -10,8 +10,9 @@ from msgspec import Struct
 
 from hpcrun.plan.deepspeed import merge
 from hpcrun.plan.job import Findings, Job
+from hpcrun.plan.setup import choose_setup
 from hpcrun.plan.types import Section
-from hpcrun.spec.job import FrameworkName, JobSpec
+from hpcrun.spec.job import Cluster, FrameworkName, JobSpec
 from hpcrun.spec.rules import settle_framework
 
 
@@ -120,6 +121,24 @@ def check_launcher(spec: JobSpec, found: Findings) -> None:
     if launcher == "none" and spec.framework == "accelerate":
         message = "accelerate, but the command is started as it is; set launcher: accelerate too"
         found.refuse("framework", message)
+
+
+def check_shared_job(spec: JobSpec, cluster: Cluster, found: Findings) -> None:
+    """Refuse runs that cannot share a job: each is started on its node as without Slurm."""
+    _, setup = choose_setup(spec, cluster, "")
+    runtime = setup.container and (setup.container.runtime or cluster.container_runtime)
+    survive = spec.survive
+    reasons = {
+        "the runs share one node; set resources.nodes: 1": spec.resources.nodes > 1,
+        "srun starts ranks of one run alone; set another launcher": spec.launcher == "srun",
+        f"srun starts {runtime}'s containers, of one run alone": runtime in ("pyxis", "ce"),
+        "runs that share a job cannot go on after its end; take survive out": bool(
+            survive.when or survive.save_before_end or survive.spare_nodes
+        ),
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            found.refuse("sweep_per_node", reason)
 
 
 def build_step(

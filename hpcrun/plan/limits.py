@@ -120,7 +120,9 @@ def _limits(spec: JobSpec, plan: Plan, name: str, facts: Partition) -> Iterator[
 
 
 def _gpu_limits(spec: JobSpec, plan: Plan, name: str, facts: Partition) -> Iterator[Limit]:
-    wanted, field = plan.gpus_per_node, "resources.gpus_per_node"
+    wanted, field = plan.gpus_per_node * plan.runs_per_job, "resources.gpus_per_node"
+    if plan.runs_per_job > 1:
+        field = "sweep_per_node"
     if not wanted:
         return
     has, kinds, key = facts.gpus_per_node, spec.resources.gpu_types, "gpus_per_node"
@@ -140,6 +142,8 @@ def _gpu_limits(spec: JobSpec, plan: Plan, name: str, facts: Partition) -> Itera
         nodes = -(-total // has)
         fix = f"--gpus-per-node {has} --nodes {nodes}"
         fix += f" for {total} GPUs in all" if nodes * has == total else ""
+        if plan.runs_per_job > 1:
+            fix = f"{has // plan.gpus_per_node} runs at most" if plan.gpus_per_node <= has else fix
         yield Limit(field, str(wanted), f"partition {name} has {has} {what} a node", key, fix)
     most, total = facts.max_gpus, wanted * plan.all_nodes
     if most is not None and total > most:
@@ -166,7 +170,7 @@ def _node_limits(plan: Plan, name: str, facts: Partition) -> Iterator[Limit]:
 
 
 def _cpu_limits(spec: JobSpec, plan: Plan, name: str, facts: Partition) -> Iterator[Limit]:
-    has, ranks = facts.cpus_per_node, plan.ranks_per_node
+    has, ranks = facts.cpus_per_node, plan.ranks_per_node * plan.runs_per_job
     wanted = plan.cpus_per_rank * ranks
     asks = {"cpus-per-task", "cpus-per-gpu"} & dict(plan.directives).keys()
     if has is None or not asks or wanted <= has:
@@ -189,9 +193,10 @@ def _cpu_limits(spec: JobSpec, plan: Plan, name: str, facts: Partition) -> Itera
 def _memory_limits(spec: JobSpec, plan: Plan, name: str, facts: Partition) -> Iterator[Limit]:
     if facts.memory_per_node is None:
         return
-    cpus = plan.cpus_per_rank * plan.ranks_per_node
+    gpus = plan.gpus_per_node * plan.runs_per_job
+    cpus = plan.cpus_per_rank * plan.ranks_per_node * plan.runs_per_job
     most = parse_memory_mb(facts.memory_per_node)
-    for option, times in (("mem", 1), ("mem-per-cpu", cpus), ("mem-per-gpu", plan.gpus_per_node)):
+    for option, times in (("mem", 1), ("mem-per-cpu", cpus), ("mem-per-gpu", gpus)):
         text = dict(plan.directives).get(option) or ""
         own = spec.resources.memory_per_node
         field = "resources.memory_per_node" if own else f"slurm.{option}"

@@ -31,6 +31,7 @@ _SHARED = {
     "name": "the runs of a sweep are named after it",
     "sweep": "a sweep cannot change itself",
     "sweep_limit": "a sweep cannot change itself",
+    "sweep_per_node": "a sweep cannot change itself",
 }
 _TOKEN = re.compile(r"\{\{|\}\}|\{(\w+)\}")
 # Directives that are each run's own: its name, and where its output goes.
@@ -69,7 +70,7 @@ def build_runs(spec: JobSpec, extra_args: Sequence[str] = ()) -> list[SweepRun]:
         problems.append(Problem("sweep", message))
     if problems:
         raise SpecError(problems)
-    plain = structs.replace(spec, sweep={}, sweep_limit=JobSpec().sweep_limit)
+    plain = structs.replace(spec, sweep={}, sweep_limit=JobSpec().sweep_limit, sweep_per_node=1)
     known: dict[tuple[tuple[str, str], ...], JobSpec] = {}
     runs = []
     for index, combination in enumerate(itertools.product(*spec.sweep.values())):
@@ -122,8 +123,9 @@ def build_array(plans: Sequence[Plan], spec: JobSpec, sweep_id: str) -> Plan:
                 )
     own = {"job-name": spec.name or "job", "output": _output(first, sweep_id)}
     directives = [(option, own.get(option, value)) for option, value in first.directives]
-    limit = f"%{spec.sweep_limit}" if spec.sweep_limit < len(plans) else ""
-    directives.append(("array", f"0-{len(plans) - 1}{limit}"))
+    each = first.runs_per_job
+    jobs, most = math.ceil(len(plans) / each), max(1, spec.sweep_limit // each)
+    directives.append(("array", f"0-{jobs - 1}{f'%{most}' if most < jobs else ''}"))
     # What is true of one run is worth knowing of the sweep; most notes are of all of them.
     notes = list(dict.fromkeys(note for plan in plans for note in plan.notes))
     return structs.replace(
@@ -257,4 +259,6 @@ def _output(plan: Plan, sweep_id: str) -> str:
     head, _, tail = sweep_id.rpartition("-")
     # Relative to the array's folder, as a run's own is to the run's, unless that had to be whole.
     start = f"{quote_pattern(runs_dir)}/" if log.startswith("/") else "../"
+    if plan.runs_per_job > 1:  # what each of a task's runs prints goes to its own folder
+        return f"{start}{sweep_id}.array/batch-%a.log"
     return f"{start}{head}.%a-{tail}/logs/batch.log"

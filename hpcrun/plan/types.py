@@ -17,7 +17,7 @@ class Place(Struct, frozen=True, kw_only=True):
     and ``conda`` are what to activate before ``python`` trains, ``node_venv`` on each node, where
     its variables are known. ``hosts`` are those of a hostfile,
     where there is no Slurm. ``debug`` asks for diagnosis in this one run; ``inherited`` are the
-    submitting shell's variables.
+    submitting shell's variables. ``runs_per_job``: so many runs of a sweep share its job.
     """
 
     run_id: str
@@ -34,6 +34,7 @@ class Place(Struct, frozen=True, kw_only=True):
     hosts: list[str] = []
     debug: bool = False
     inherited: Mapping[str, str] = {}
+    runs_per_job: int = 1
 
     @property
     def code_dir(self) -> str:
@@ -183,6 +184,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     preflight: bool | Literal["full"] = False
     survive: SurvivePlan = SurvivePlan()
     notes: list[str] = []
+    runs_per_job: int = 1
 
     @property
     def all_nodes(self) -> int:

@@ -67,7 +67,7 @@ def render_files(plan: Plan, templates: jinja2.Environment) -> list[RenderedFile
     return files
 
 
-def render_array(plan: Plan, templates: jinja2.Environment) -> RenderedFile:
+def render_array(plan: Plan, templates: jinja2.Environment, runs: int) -> list[RenderedFile]:
     """Render the job.sbatch of a sweep's array: its runs' directives, and the way to a task's run.
 
     It extends the template of the runs, so a project's own template counts here too. Raises
@@ -76,8 +76,12 @@ def render_array(plan: Plan, templates: jinja2.Environment) -> RenderedFile:
     check_carried(plan)
     runs_dir, _, _ = plan.run_dir.rpartition("/")
     head, _, tail = plan.run_id.rpartition("-")
-    values = {**_template_values(plan), "before": f"{runs_dir}/{head}.", "after": f"-{tail}"}
-    return RenderedFile("job.sbatch", _render(templates, "array.sbatch", values))
+    places = {"before": f"{runs_dir}/{head}.", "after": f"-{tail}", "runs": runs}
+    values = {**_template_values(plan), **places, "array_dir": f"{runs_dir}/{plan.run_id}.array"}
+    files = [RenderedFile("job.sbatch", _render(templates, "array.sbatch", values))]
+    if plan.runs_per_job > 1:
+        files.append(RenderedFile("share.sh", _shipped_text(templates, "share.sh")))
+    return files
 
 
 # ---- What templates may name --------------------------------------------------------------------

@@ -49,6 +49,7 @@ class Submitted(Struct, frozen=True, kw_only=True):
     nodes: int | None = None
     gpus_per_node: int | None = None
     log_patterns: list[str] = []
+    runs_per_job: int = 1  # so many runs of a sweep share a job
 
 
 class Task(Struct, frozen=True, kw_only=True):
@@ -269,6 +270,11 @@ class History(Recorded, frozen=True, kw_only=True):
     def is_local(self) -> bool:
         """Whether it is a run of this machine, without Slurm."""
         return self.submitted is not None and self.submitted.job_id is None
+
+    @property
+    def shares_job(self) -> bool:
+        """Whether its job is that of other runs of its sweep, too, and goes on after its end."""
+        return self.submitted is not None and self.submitted.runs_per_job > 1
 
     @property
     def tag(self) -> str:
@@ -536,7 +542,7 @@ def record_of_task(whole: Submitted, index: int) -> Submitted:
     """Make a task's record out of the record of its sweep's one sbatch."""
     return structs.replace(
         whole,
-        job_id=whole.job_id and f"{whole.job_id}_{index}",
+        job_id=whole.job_id and f"{whole.job_id}_{index // whole.runs_per_job}",
         run_id=whole.run_id and layout.task_run_id(whole.run_id, index),
     )
 

@@ -242,7 +242,13 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     @property
     def id(self) -> str:
         """The shortest word that names it on the command line."""
-        return self.short_id or self.job_id or self.run_id
+        return self.short_id or self.word
+
+    @property
+    def word(self) -> str:
+        """What names it, as Slurm does where that is no other run's too."""
+        shares = self.run is not None and self.history.shares_job
+        return self.run_id if shares or not self.job_id else self.job_id
 
     @property
     def run_id(self) -> str:
@@ -252,7 +258,7 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     @property
     def label(self) -> str:
         """What it is called in a sentence: the name that its user typed or saw last."""
-        return f"job {self.job_id}" if self.job_id or self.run is None else self.run_id
+        return f"job {self.job_id}" if self.job_id == self.word else self.word
 
     @property
     def folder(self) -> RunFolder:

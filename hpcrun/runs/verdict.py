@@ -76,6 +76,11 @@ def decide(evidence: Evidence) -> Verdict:
     if evidence.history.copy_of is not None:
         return _of_copy(evidence)
     end = evidence.history.end
+    if evidence.history.shares_job:
+        if end is not None and end.stopped_by != "TERM":  # which comes to all runs of the job
+            return _by_record(evidence)
+        if last is None and evidence.history.cancelled is not None:
+            return Verdict(state="CANCELLED", final=True, reason="before it began")
     if queue is not None and queue.state != UNKNOWN:
         return _by_slurm(evidence.history, "squeue", queue.state, _reason(queue))
     if account is not None and account.state != UNKNOWN:

@@ -333,6 +333,9 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     sweep_limit: Annotated[
         Positive, about("maximum number of runs of a sweep at the same time")
     ] = 4
+    sweep_per_node: Annotated[
+        Positive, about("runs of a sweep on one node, in one job; each has its GPUs and its end")
+    ] = 1
     log_patterns: Annotated[
         list[Filled],
         about(

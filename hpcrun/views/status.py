@@ -119,7 +119,7 @@ def verdict_lines(status: JobStatus, look: Look) -> str:
     verb = "logs --err" if not status.ok else "parse" if status.trains else "logs"
     if status.state == "CANCELLED" and not status.attempts:
         verb = "status"  # it has no output
-    return f"{text}\n  hpcrun {verb} {status.job_id or status.run_id}"
+    return f"{text}\n  hpcrun {verb} {status.word}"
 
 
 # ---- the listing
@@ -291,7 +291,7 @@ def _more_time(status: JobStatus) -> str:
 
 
 def _next_of_run(status: JobStatus, look: Look, has_checkpoints: bool) -> list[str]:
-    word = status.job_id or status.run_id
+    word = status.word
     verbs: list[tuple[str, str]] = []
     if not status.final:
         if status.attempts:
@@ -319,7 +319,7 @@ def sweep_lines(sweep: Sweep, statuses: Sequence[JobStatus], look: Look) -> list
     keys = list(dict.fromkeys(key for status in statuses for key in status.values))
     rows = [
         [
-            status.job_id or status.run_id,
+            status.word,
             status.state,
             duration(status.elapsed),
             *(status.values.get(key, "-") for key in keys),

@@ -397,3 +397,74 @@ def test_notes_of_the_runs_are_reported_once_each(hpcrun: Caller, tools: Path) -
     for shown in (submitted.out, dry.err):
         for name in ("NCCL_TIMEOUT", "NCCL_RINGS"):
             assert shown.count(f"nccl.env.{name}: ") == 1, shown
+
+
+# ---- several runs in a job
+
+SHARED = """\
+command: [echo, "{word}"]
+launcher: torchrun
+resources: {gpus_per_node: 1, time: 60}
+sweep: {word: [a, b, c, d, e, f, g]}
+sweep_per_node: 4
+"""
+
+
+@pytest.mark.slow
+def test_runs_that_share_jobs_are_runs_of_their_own(hpcrun: Caller, tools: Path) -> None:
+    hpcrun.write("words.yaml", SHARED)
+    asked = replay(tools, "scancel", (0, "", ""))
+    answer = submit(hpcrun)
+    folder, runs = array_of(hpcrun), [Path(run["run_dir"]) for run in answer["runs"]]
+    assert [run["job_id"] for run in answer["runs"]] == ["17_0"] * 4 + ["17_1"] * 3
+    text = (folder / "job.sbatch").read_text()
+    for line in ("array=0-1%1", "gres=gpu:4", "cpus-per-task=16", "output=../"):
+        assert f"#SBATCH --{line}" in text, line
+    assert (folder / "share.sh").exists() and "sweep" not in (runs[0] / "spec.yaml").read_text()
+    require_command("shellcheck")
+    subprocess.run(["shellcheck", str(folder / "job.sbatch")], check=True)
+
+    rows = [queue_row(folder, "17_0", "RUNNING"), queue_row(folder, "17_1", "PENDING")]
+    replay(tools, "squeue", (0, "".join(rows), ""))
+    (runs[1] / "attempts/0").mkdir(parents=True)
+    (runs[1] / "attempts/0/end.json").write_text(
+        '{"attempt": 0, "job_id": "17_0", "exit_code": 3, "signal": null, "stopped_by": null,'
+        ' "first_failure": null, "begun_at": 1.0, "ended_at": 2.0, "why": "failed", "next": null}'
+    )
+    found = hpcrun("status", "--json", "17").json["runs"]
+    assert [run["job_id"] for run in found] == ["17_0"] * 4 + ["17_1"] * 3
+    wanted = ["RUNNING", "FAILED", "RUNNING", "RUNNING", "PENDING", "PENDING", "PENDING"]
+    assert [run["state"] for run in found] == wanted
+    (row,) = hpcrun("status", "--json").json["runs"]
+    assert row["states"] == {"RUNNING": 3, "FAILED": 1, "PENDING": 3}
+
+    ambiguous = hpcrun("status", "17_0")
+    assert ambiguous.code == 2 and f"name one of them, as {runs[0].name}" in ambiguous.err
+    shown = hpcrun("status", "17").out
+    assert runs[4].name in shown and "17_1" not in shown, "what is printed can be typed"
+    done = hpcrun("cancel", runs[2].name, runs[5].name)
+    assert done.code == 0 and not asked.exists(), "Slurm would end the others, too"
+    assert (runs[2] / "cancelled.json").exists()
+    found = hpcrun("status", "--json", "17").json["runs"]
+    assert [run["state"] for run in found][4:] == ["PENDING", "CANCELLED", "PENDING"]
+    refused = hpcrun("requeue", runs[0].name)
+    assert refused.code == 2 and "shares its job with other runs" in refused.err
+    assert hpcrun("cancel", "17").code == 0
+    assert asked.read_text().splitlines()[-1].rpartition("|")[2] == "17"
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("launcher: srun", "sweep_per_node: srun starts ranks of one run alone"),
+        ("resources: {nodes: 2}", "sweep_per_node: the runs share one node"),
+        ("survive: {when: [preempted]}", "sweep_per_node: runs that share a job cannot go on"),
+        ("sweep: {sweep_per_node: [1, 2]}", "sweep.sweep_per_node: a sweep cannot change itself"),
+    ],
+)
+def test_runs_that_cannot_share_a_job(hpcrun: Caller, tools: Path, more: str, message: str) -> None:
+    hpcrun.write("words.yaml", "script: a.py\nsweep: {word: [a]}\nenv: {A: '{word}'}\n")
+    hpcrun.write("a.py", "")
+    key, _, value = more.partition(": ")
+    done = hpcrun("submit", "words.yaml", "--set", "sweep_per_node=2", "--set", f"{key}={value}")
+    assert done.code == 2 and message in done.err, done

@@ -228,3 +228,44 @@ def test_a_lost_answer_of_sbatch_is_settled_for_the_whole_array(site: Site) -> N
     )
     until(lambda: states(site, job_id) == ["COMPLETED"] * 2, "both runs")
     assert [(run / "logs/0/node-0.log").read_text().splitlines()[-1] for run in runs] == ["a", "b"]
+
+
+SHARED = """\
+command:
+  - bash
+  - -c
+  - echo "{word} has $CUDA_VISIBLE_DEVICES"; case {word} in bad) exit 3 ;; slow) sleep 600 ;; esac
+launcher: torchrun
+resources: {gpus_per_node: 1, cpus_per_gpu: 1, time: 10}
+sweep: {word: [a, bad, slow, d, e]}
+sweep_per_node: 4
+sweep_limit: 8
+"""
+
+
+def test_runs_that_share_a_job_end_each_by_itself(bare_site: Site) -> None:
+    """One fails, one is cancelled alone, and the others are none the worse for it."""
+    (bare_site.project / "shared.yaml").write_text(SHARED)
+    done = bare_site.hpcrun("submit", "--json", "./shared.yaml")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    runs = [Path(run["run_dir"]) for run in answer["runs"]]
+
+    def found() -> list[str]:
+        shown = bare_site.hpcrun("status", "--json", answer["job_id"])
+        return [run["state"] for run in json.loads(shown.stdout)["runs"]]
+
+    # The second job waits for no GPU: all but the slow one end while its job goes on.
+    others = ["COMPLETED", "FAILED", "COMPLETED", "COMPLETED"]
+    until(lambda: (now := found())[:2] + now[3:] == others, "all others to end")
+    assert found()[2] == "RUNNING"
+    log = runs[2] / "logs/0/rank-0.log"
+    assert log.read_text().startswith("slow has "), log.read_text()
+    assert bare_site.hpcrun("cancel", runs[2].name).returncode == 0
+    until(lambda: found()[2] == "CANCELLED", "the slow one to end")
+    gpus = [(run / "logs/0/rank-0.log").read_text().split()[-1] for run in runs]
+    assert sorted(gpus[:4]) == ["0", "1", "2", "3"], "each has its own"
+    why = bare_site.hpcrun("status", runs[1].name)
+    assert "FAILED" in why.stdout and "exit code 3" in why.stdout, why.stdout
+    words = bare_site.hpcrun("logs", runs[3].name)
+    assert f"d has {gpus[3]}" in words.stdout, words.stdout + words.stderr

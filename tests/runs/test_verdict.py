@@ -58,6 +58,7 @@ def verdict(
     submitted: bool = True,
     ago: float = 3600,
     cancelled: bool = False,
+    runs_per_job: int = 1,
     **evidence: Any,
 ) -> Verdict:
     sent = Submitted(
@@ -67,6 +68,7 @@ def verdict(
         submitted_at=NOW - ago,
         host="login",
         user="me",
+        runs_per_job=runs_per_job,
     )
     history = History(
         run_id=time.strftime("%Y%m%d-%H%M%S-job-7k3q", time.gmtime(NOW - ago)),
@@ -322,3 +324,19 @@ def test_what_a_job_waited_for_is_no_reason_of_its_end() -> None:
     assert never.reason == "DependencyNeverSatisfied"
     assert verdict(queue=queue("NODE_FAIL", "NodeDown")).reason == "NodeDown"
     assert verdict(queue=queue("PENDING", "Resources")).reason == "Resources"
+
+
+def test_a_run_that_shares_its_job_has_an_end_of_its_own() -> None:
+    def shared(*attempts: Attempt, state: str = "RUNNING", **more: Any) -> tuple[str, bool]:
+        made = verdict(*attempts, runs_per_job=4, queue=queue(state), **more)
+        return made.state, made.final
+
+    assert shared(DONE) == ("COMPLETED", True), "the job goes on"
+    assert shared(FAILED) == ("FAILED", True)
+    assert shared(INTERRUPTED, cancelled=True) == ("CANCELLED", True)
+    assert shared(DONE, state="FAILED") == ("COMPLETED", True), "another one failed"
+    assert shared(LIVELY) == ("RUNNING", False) and shared(state="PENDING") == ("PENDING", False)
+    assert shared(state="PENDING", cancelled=True) == ("CANCELLED", True)
+    # What ends the job ends all of its runs: Slurm says why.
+    assert shared(STOPPED, state="TIMEOUT") == ("TIMEOUT", True)
+    assert shared(LIVELY, state="NODE_FAIL") == ("NODE_FAIL", True)

@@ -1,0 +1,53 @@
+#!/bin/bash
+# Several runs of a sweep in one job: each with its own share of the node's GPUs and cores, its own
+# folder, log and records, and its own end. It needs bash 4.2.
+#
+#   share.sh EACH RUNS GPUS BEFORE AFTER   start EACH of the sweep's RUNS, of GPUS GPUs each, whose
+#                                          folders are BEFORE<number>AFTER, and wait for all of them
+set -u
+each=$1 runs=$2 gpus=$3 before=$4 after=$5
+first=$((SLURM_ARRAY_TASK_ID * each))
+# shellcheck disable=SC1090 # it lies in each run's folder
+. "$before$first$after/hardware.sh"
+
+# The GPUs that the job has: where Slurm counts none, it has all of the node.
+kind=CUDA_VISIBLE_DEVICES
+[ ! -e /dev/kfd ] || kind=ROCR_VISIBLE_DEVICES
+IFS=, read -ra devices <<<"${!kind-}"
+[ "${#devices[@]}" -gt 0 ] || mapfile -t devices < <(seq 0 $((each * gpus - 1)))
+mapfile -t cores < <(cores_near - '')
+
+# share SLOT: become the run of a slot.
+share() {
+    local run=$before$((first + $1))$after from=$(($1 * ${#cores[@]} / each)) me=$BASHPID
+    trap - INT QUIT TERM USR1
+    if [ "$gpus" -gt 0 ]; then
+        unset CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES
+        export "$kind=$(IFS=, && printf '%s' "${devices[*]:$1*gpus:gpus}")"
+    fi
+    [ "${#cores[@]}" -lt "$each" ] ||
+        (IFS=, && taskset -pc "${cores[*]:from:($1 + 1) * ${#cores[@]} / each - from}" "$me" >/dev/null)
+    # To its harness it is alone here, without Slurm: what it starts are no steps of the job.
+    unset SLURM_JOB_ID SLURM_JOBID
+    export HPCRUN_SHARES_JOB=1
+    exec bash -- "$run/job.sbatch" >>"$run/logs/batch.log" 2>&1 </dev/null
+}
+
+pids=()
+for ((slot = 0; slot < each && first + slot < runs; slot++)); do
+    [ ! -e "$before$((first + slot))$after/cancelled.json" ] || continue
+    share "$slot" &
+    pids[${#pids[@]}]=$!
+done
+trap : TERM # it comes to the runs, too; each records its end
+code=0
+for slot in "${!pids[@]}"; do
+    wait "${pids[slot]}"
+    ended=$?
+    while kill -0 "${pids[slot]}" 2>/dev/null; do
+        wait "${pids[slot]}"
+        ended=$?
+    done
+    [ "$ended" -eq 0 ] || code=1
+done
+exit $code
