@@ -52,11 +52,20 @@ def find_limits(
         fits_none.append((name, found))
     if len(fits_none) == 1:
         name, found = fits_none[0]
+        options, kinds = dict(plan.directives), set(spec.resources.gpu_types)
+        others = [
+            other
+            for other, facts in cluster.partitions.items()
+            if (not kinds or kinds & facts.gpu_types.keys())
+            and not any(True for _ in _limits(spec, plan, other, as_cores(facts, options)))
+        ]
+        place = f"partition {' or '.join(others[:NAMED])}" if others else "another partition"
         return [
             Problem(
                 limit.field,
                 f"{limit.asked}: {limit.there} "
-                f"({source}: partitions.{name}.{limit.key}, {dated}); {limit.fix}",
+                f"({source}: partitions.{name}.{limit.key}, {dated}); "
+                + limit.fix.replace("another partition", place),
             )
             for limit in found
         ]

@@ -208,7 +208,7 @@ def profile_text(
     lines += ["", "# Every node must see these folders at the same path."]
     add(chosen, "runs_dir", "cache_dir", "local_dir")
     lines += [""]
-    add(chosen, "partition", "account")
+    add(chosen, "partition", "account", "gpu_type")
     if site is not None and len(site.qos) > 1:
         named = ", ".join(site.qos[:12])
         lines.append(f"# slurm: {{qos: NAME}}  # yours: {named}; else your account's default")

@@ -299,18 +299,20 @@ def _usual(
     kinds: Mapping[str, list[_Kind]],
     named_gpus: Collection[str],
 ) -> str | None:
-    """Choose the partition of jobs that name none: with GPUs, up, the site's default if it can be.
+    """Choose the partition of jobs that name none: with whole GPUs, up, for the usual job.
 
-    Else one whose nodes are alike and where a job of one node may run; of those the largest.
+    Of those the site's default if it can be, which often is a short one for tries; else one whose
+    nodes are alike and where a job of one node may run; of those the largest.
     """
 
     def rank(row: PartitionRow) -> tuple[bool | int, ...]:
         gpus = sum(kind.nodes * kind.count for kind in kinds[row.name])
         mine = (partitions[row.name].gpus_per_node or 0) > 0 or row.name in named_gpus
+        whole = any(not is_mig(each) for kind in kinds[row.name] for each in kind.gpus)
         open_ = row.state in ("", "UP") and not row.needs_reservation
         usual = not _UNUSUAL.search(row.name)
         alike = len({kind.count for kind in kinds[row.name]}) == 1
-        return mine, open_, row.is_default, usual, alike, row.min_nodes < 2, gpus
+        return mine, open_, whole, usual, row.is_default, alike, row.min_nodes < 2, gpus
 
     best = max(rows, key=rank, default=None)
     return best.name if best is not None and best.name in partitions else None

@@ -65,7 +65,8 @@ def limits(
         (
             "nodes: 5",
             "resources.nodes: 5: partition gpu gives a job 4 at most (hpcrun.yaml: "
-            "partitions.gpu.max_nodes, read on 2026-11-01); --nodes 4, or another partition",
+            "partitions.gpu.max_nodes, read on 2026-11-01); --nodes 4, or partition "
+            "long or open",
         ),
         (
             "gpus_per_node: 8, cpus_per_gpu: 17",
@@ -81,7 +82,8 @@ def limits(
         (
             "time: 2-00:01",
             "resources.time: 2-00:01: partition gpu gives a job 2-00 at most (hpcrun.yaml: "
-            "partitions.gpu.max_time, read on 2026-11-01); --time 2-00, or another partition",
+            "partitions.gpu.max_time, read on 2026-11-01); --time 2-00, or partition "
+            "long or open",
         ),
         (
             "partition: cpu, nodes: 2",
@@ -91,7 +93,8 @@ def limits(
         (
             "partition: cpu, gpus_per_node: 0, cpus_per_gpu: 1",
             "resources.nodes: 1: partition cpu takes no job with fewer than 2 (hpcrun.yaml: "
-            "partitions.cpu.min_nodes, read on 2026-11-01); name another partition",
+            "partitions.cpu.min_nodes, read on 2026-11-01); name partition gpu or long "
+            "or open",
         ),
         (
             "partition: cpu, gpus_per_node: 0, nodes: 2",
@@ -202,3 +205,17 @@ def test_a_sweep_fits_into_an_array() -> None:
         "sweep: 2003 runs: an array has 1001 tasks at most (hpcrun.yaml: max_array_size, read on "
         "2026-11-01); make it 3 sweeps"
     )
+
+
+def test_a_partition_that_has_the_gpu_type_is_named() -> None:
+    """As init writes it where GPUs are known by features: the type alone names no partition."""
+    profile = """\
+read_on: 2026-11-25
+partition: gpu
+partitions:
+  gpu: {gpus_per_node: 4, gpu_types: {v100: 4}, max_time: 4-04}
+  gpu_p5: {gpus_per_node: 8, gpu_types: {a100: 8}, max_time: 20:00:00}
+gpu_types: {a100: {constraint: a100}, v100: {constraint: v100}}
+"""
+    (problem,) = limits("gpu_type: a100", profile)
+    assert problem.endswith("name partition gpu_p5; here are v100")

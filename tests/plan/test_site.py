@@ -246,6 +246,12 @@ def test_the_usual_partition() -> None:
     assert site(rows, default, down).partition == "gpu"
     assert site(rows, PartitionRow(name="mixed", is_default=True)).partition == "mixed"
     assert site(rows[:1]).partition == "cpu"
+    # What a site gives by default is often for tries, and a slice of a GPU trains little.
+    short = PartitionRow(name="interactive", is_default=True)
+    assert site([*rows, nodes("interactive", "gpu:4")], short, down).partition == "gpu"
+    slices = nodes("slices", "gpu:a100_1g.5gb:14,gpu:a100_3g.20gb:4", nodes=50)
+    assert site([slices, nodes("full", "gpu:a100:4")]).partition == "full"
+    assert site([slices]).partition == "slices"
     assert site([]).partition is None
 
 

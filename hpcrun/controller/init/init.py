@@ -29,6 +29,7 @@ from hpcrun.controller.init import survey
 from hpcrun.controller.there import ENVIRONMENT, settle, there
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.files import whole_file
+from hpcrun.plan.gpus import is_mig
 from hpcrun.plan.profile import Change, Facts, changes, listed, profile_text
 from hpcrun.plan.site import Answers, Site, build_site
 from hpcrun.signals import signals_wait
@@ -518,6 +519,13 @@ def new_profile(found: Found, answers: dict[str, str]) -> str:
         comments["partition"] = "of jobs that name none"
     python, setup = _python(found, comments)
     tmp = found.answers.config.tmp if found.answers else ""
+    types: dict[str, bool] = {}  # of that partition, and whether each is a whole GPU
+    if facts is not None and partition in facts.partitions:
+        for name in facts.partitions[partition].gpu_types:
+            types[name] = not is_mig(facts.gpu_types[name].gres or "")
+    whole = [name for name, is_whole in types.items() if is_whole]
+    gpu_type = whole[0] if len(whole) == 1 < len(types) else None
+    comments["gpu_type"] = "of jobs that name none: else a slice of a GPU may come"
     chosen = {
         "name": found.name,
         "host": base.host,
@@ -530,6 +538,7 @@ def new_profile(found: Found, answers: dict[str, str]) -> str:
         "local_dir": tmp if tmp not in ("", "/tmp") and tmp.startswith("/") else None,
         "partition": partition,
         "account": account,
+        "gpu_type": gpu_type,
         "slurm": slurm,
         "internet": answers.get("internet", "yes") == "yes",
         "setup": setup,
