@@ -332,10 +332,8 @@ node() {
         [ "${HPCRUN_LAUNCHER-}" != deepspeed ] || check_hostfile || die
         [ "$HPCRUN_NODE_RANK" -eq 0 ] || is_bare || reach "$MASTER_ADDR" "$MASTER_PORT" || die
     fi
-    if [ -n "${HPCRUN_BINDING-}" ]; then
-        HPCRUN_GPU_CPUS=$(gpu_cpus '')
-        export HPCRUN_GPU_CPUS
-    fi
+    HPCRUN_GPU_CPUS=$([ -z "${HPCRUN_BINDING-}" ] || gpu_cpus '')
+    export HPCRUN_GPU_CPUS
     keep_overwritten
     ! is_bare || : >"$attempt_dir/began" # there are no ranks whose logs show it
     guarded bash -- "$HPCRUN_RUN_DIR/node.sh"
