@@ -16,6 +16,8 @@ from hpcrun.spec.job import Cluster, JobSpec, Partition
 
 # Partitions that a message names, where the job fits none of many.
 NAMED = 3
+# What a fix says of other partitions: they are named where the profile has any that fit.
+_OR_OTHER, _OTHER = ", or another partition", re.compile("another partition|a partition with GPUs")
 
 
 class Limit(NamedTuple):
@@ -52,24 +54,30 @@ def find_limits(
         fits_none.append((name, found))
     if len(fits_none) == 1:
         name, found = fits_none[0]
-        options, kinds = dict(plan.directives), set(spec.resources.gpu_types)
-        others = [
-            other
-            for other, facts in cluster.partitions.items()
-            if (not kinds or kinds & facts.gpu_types.keys())
-            and not any(True for _ in _limits(spec, plan, other, as_cores(facts, options)))
-        ]
-        place = f"partition {' or '.join(others[:NAMED])}" if others else "another partition"
+        others = list(_others(spec, plan, cluster))
+        place = f"partition {' or '.join(others[:NAMED])}"
         return [
             Problem(
                 limit.field,
                 f"{limit.asked}: {limit.there} "
                 f"({source}: partitions.{name}.{limit.key}, {dated}); "
-                + limit.fix.replace("another partition", place),
+                + (_OTHER.sub(place, limit.fix) if others else limit.fix.removesuffix(_OR_OTHER)),
             )
             for limit in found
         ]
     return [_no_partition(named, fits_none, f"{source}: partitions, {dated}")] if fits_none else []
+
+
+def _others(spec: JobSpec, plan: Plan, cluster: Cluster) -> Iterator[str]:
+    """Yield partitions that have what the job asks for; CPUs and memory are their own there."""
+    resources, kinds = spec.resources, set(spec.resources.gpu_types)
+    ours = {"resources.cpus_per_gpu"} if resources.cpus_per_gpu is None else set()
+    if resources.memory_per_node is None:
+        ours |= {"slurm.mem", "slurm.mem-per-cpu", "slurm.mem-per-gpu"}
+    for name, facts in cluster.partitions.items():
+        found = _limits(spec, plan, name, as_cores(facts, dict(plan.directives)))
+        if (not kinds or kinds & facts.gpu_types.keys()) and {one.field for one in found} <= ours:
+            yield name
 
 
 def _no_partition(named: str | None, found: list[tuple[str, list[Limit]]], where: str) -> Problem:
@@ -151,6 +159,7 @@ def _gpu_limits(spec: JobSpec, plan: Plan, name: str, facts: Partition) -> Itera
         nodes = -(-total // has)
         fix = f"--gpus-per-node {has} --nodes {nodes}"
         fix += f" for {total} GPUs in all" if nodes * has == total else ""
+        fix += _OR_OTHER
         if plan.runs_per_job > 1:
             fix = f"{has // plan.gpus_per_node} runs at most" if plan.gpus_per_node <= has else fix
         yield Limit(field, str(wanted), f"partition {name} has {has} {what} a node", key, fix)
@@ -170,7 +179,7 @@ def _node_limits(plan: Plan, name: str, facts: Partition) -> Iterator[Limit]:
     known = [(most, key, there) for most, key, there in caps if most is not None and wanted > most]
     if known:
         most, key, there = min(known)
-        fix = f"--nodes {most}, or another partition"
+        fix = f"--nodes {most}{_OR_OTHER}"
         yield Limit(field, str(wanted), f"partition {name} {there}", key, fix)
     least = facts.min_nodes
     if least is not None and wanted < least:
@@ -230,4 +239,4 @@ def _time_limits(plan: Plan, name: str, facts: Partition) -> Iterator[Limit]:
         return
     field = "slurm.time-min" if least else "resources.time"
     there = f"partition {name} gives a job {facts.max_time} at most"
-    yield Limit(field, asked, there, "max_time", f"--time {facts.max_time}, or another partition")
+    yield Limit(field, asked, there, "max_time", f"--time {facts.max_time}{_OR_OTHER}")

@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.cluster.site import Site, until
 
 
@@ -243,6 +245,7 @@ sweep_limit: 8
 """
 
 
+@pytest.mark.thorough
 def test_runs_that_share_a_job_end_each_by_itself(bare_site: Site) -> None:
     """One fails, one is cancelled alone, and the others are none the worse for it."""
     (bare_site.project / "shared.yaml").write_text(SHARED)

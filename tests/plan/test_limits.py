@@ -43,7 +43,8 @@ def limits(
         (
             "gpus_per_node: 9",
             "resources.gpus_per_node: 9: partition gpu has 8 GPUs a node (hpcrun.yaml: "
-            "partitions.gpu.gpus_per_node, read on 2026-11-01); --gpus-per-node 8 --nodes 2",
+            "partitions.gpu.gpus_per_node, read on 2026-11-01); --gpus-per-node 8 --nodes 2, or "
+            "partition open",
         ),
         (
             "gpus_per_node: 8, gpu_type: v100",
@@ -88,7 +89,8 @@ def limits(
         (
             "partition: cpu, nodes: 2",
             "resources.gpus_per_node: 1: partition cpu has no GPUs (hpcrun.yaml: "
-            "partitions.cpu.gpus_per_node, read on 2026-11-01); name a partition with GPUs",
+            "partitions.cpu.gpus_per_node, read on 2026-11-01); name partition gpu or long "
+            "or open",
         ),
         (
             "partition: cpu, gpus_per_node: 0, cpus_per_gpu: 1",

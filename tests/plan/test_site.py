@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcrun.assets import shipped
 from hpcrun.plan.build import build_plan
+from hpcrun.plan.directives import parse_seconds
 from hpcrun.plan.limits import find_limits
+from hpcrun.plan.profile import Facts, profile_text
 from hpcrun.plan.site import Answers, Site, build_site, first_host
-from hpcrun.slurm.cluster import Association, NodeLimits, NodeRow, PartitionRow, Qos, SlurmConfig
+from hpcrun.slurm.cluster import (
+    Association,
+    NodeLimits,
+    NodeRow,
+    PartitionRow,
+    Qos,
+    SlurmConfig,
+    parse_config,
+    parse_nodes,
+    parse_partitions,
+    parse_sinfo,
+)
 from hpcrun.slurm.hosts import expand
 from hpcrun.spec.job import Cluster, GpuType
+from hpcrun.spec.load import load_cluster, load_job
 from tests.plan.making import PLACE, job
 
 ENFORCED = SlurmConfig(
@@ -277,3 +294,81 @@ def test_the_first_host_is_one_of_them(text: str) -> None:
     except ValueError:
         return
     assert first_host(text) in hosts
+
+
+# ---- clusters unlike one another, as a real slurmctld (22.05.8) showed them (shapes.json): without
+# gres; GPUs known by features, with reserved cores; MIG slices beside whole GPUs, and a hidden
+# default partition; two types and CPU nodes in one partition, four threads a core; a default
+# partition for tries; two types of GPU in one node.
+
+SHAPES = json.loads((Path(__file__).parent / "shapes.json").read_text())
+PRESETS = {file.stem: file.read_text() for file in sorted(shipped("jobs").glob("*.yaml"))}
+
+
+def profile_of(shape: dict[str, str]) -> Cluster:
+    """The profile that init writes, as it is read again."""
+    answers = Answers(
+        config=parse_config(shape["config"]),
+        nodes=parse_sinfo(shape["sinfo"]),
+        partitions=parse_partitions(shape["partitions"]),
+        limits={one.name: one for one in parse_nodes(shape["nodes"])},
+    )
+    made = build_site(answers)
+    facts = Facts(
+        read_on="2026-11-25", values={}, partitions=made.partitions, gpu_types=made.gpu_types
+    )
+    text = profile_text({"name": "s", "partition": made.partition}, {}, facts, made, "s.json")
+    return load_cluster(text, source="hpcrun.yaml")
+
+
+def resolve(name: str) -> tuple[str, str]:
+    return PRESETS[name], f"{name}.yaml"
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_presets_and_gpu_types_of_clusters_unlike_one_another(name: str) -> None:
+    """A preset is refused only where its partition has less, and one that has it is named."""
+    profile = profile_of(SHAPES[name])
+    for preset, text in PRESETS.items():
+        spec = load_job(text, source=preset, resolve=resolve)
+        if spec.sweep:
+            continue
+        wanted = spec.resources
+        found = find_limits(spec, build_plan(spec, profile, PLACE), profile, "hpcrun.yaml")
+        fits = [
+            place
+            for place, facts in profile.partitions.items()
+            if (facts.gpus_per_node or 0) >= wanted.gpus_per_node
+            and (facts.nodes or 0) >= wanted.nodes
+            and parse_seconds(facts.max_time or "UNLIMITED") >= 3600
+        ]
+        assert not found or profile.partition not in fits, (preset, found)
+        for place in fits[:1] if found else []:
+            assert place in str(found[0]) or len(found) > 1, (preset, found)
+    for kind in profile.gpu_types:
+        place = next(key for key, one in profile.partitions.items() if kind in one.gpu_types)
+        spec = job(
+            "script: a.py\nprecision: fp32\n"
+            f"resources: {{gpus_per_node: 1, gpu_type: {kind}, partition: {place}, time: 10}}"
+        )
+        assert not find_limits(spec, build_plan(spec, profile, PLACE), profile, "hpcrun.yaml")
+
+
+def test_what_init_makes_of_them() -> None:
+    made = {name: profile_of(shape) for name, shape in SHAPES.items()}
+    usual = {name: one.partition for name, one in made.items()}
+    assert usual == {
+        "nogres": "gpu-a100",
+        "features": "gpu",
+        "mig": "full",
+        "mixed": "batch",
+        "gh200": "workq",
+        "cores": "p.gpu+long",
+    }
+    v100 = made["features"].partitions["gpu"]
+    # 40 cores of two threads, of which two cores are the system's.
+    assert (v100.cpus_per_node, v100.threads_per_core) == (76, 2)
+    power9 = made["mixed"].partitions["debug"]
+    assert (power9.cpus_per_node, power9.threads_per_core) == (128, 4)
+    assert made["mixed"].partitions["batch"].gpu_types == {"a100": 8, "v100": 4}
+    assert "all" not in made["mig"].partitions, "the site hides it"
