@@ -127,13 +127,14 @@ def test_each_rank_has_the_cpus_that_the_job_asked_for(
         assert [len(cpus) for cpus in bound] == [gpus * cpus_per_gpu] * gpus
 
 
-@pytest.mark.parametrize("launcher", [pytest.param("torchrun", marks=pytest.mark.thorough), "srun"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("launcher", ["torchrun", "srun"])
 def test_bound_ranks_have_cores_of_their_own(bound_site: Site, launcher: str) -> None:
     """The node's GPUs have no place here: its cores are shared out among the ranks."""
     require(bound_site.rig.cpus >= 2, "two CPUs")
     job = write_job(bound_site, f"near-{launcher}", launcher=launcher, binding="auto")
-    options = ["--gpus-per-node", "2", "--set", "resources.cpus_per_gpu=1", "--time", "10"]
-    run = bound_site.submit(job, *options)
+    asked = ["resources={gpus_per_node: 2, cpus_per_gpu: 1, time: 10, exclusive: true}"]
+    run = bound_site.submit(job, "--set", *asked)
     done = bound_site.follow(run, timeout=90)
     assert done.returncode == 0, done.stdout + done.stderr + run.log()
     first, second = (set(shown["cpus"]) for shown in shown_by(run))
