@@ -548,6 +548,8 @@ class _View:
         found = None
         if way in sides:
             found = self.by_step.column(name, way)
+            if found is not None and 2 * len(found.values) < sum(map(len, loose)):
+                found = None  # the bar beside them counts something that begins again and again
         elif way == BY_EPOCH:
             found = self.by_epoch.column(name)
         return found or self.in_order.column(name)

@@ -7,6 +7,7 @@ import math
 import re
 import time
 import tracemalloc
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -232,6 +233,12 @@ class TestUnfinishedLine:
         assert in_one(b"step=10 loss=2.2") == []
         (row,) = in_one(b"step=10 loss=2.2 lr=0.0001")
         assert row.layout.names == ("loss",)
+
+    def test_the_name_of_a_number_that_may_be_cut_is_none(self) -> None:
+        line = b"31/31 [=====] - 3s 9ms/step - loss: 2.5 - val_loss: 2.25 - val_acc: 0.5"
+        (frame,) = chain.from_iterable(Reader().read([line]))
+        assert isinstance(frame, Frame)
+        assert frame.layout.names[1:] == ("loss", "eval_loss") and frame.layout.is_sure
 
     def test_a_whole_json_object_is_read(self) -> None:
         (row,) = in_one(b'{"step": 1, "loss": 2.5}')

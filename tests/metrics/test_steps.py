@@ -231,3 +231,33 @@ def test_rows_without_epochs_beside_some_with_them_are_placed() -> None:
     log = "Epoch: [0][0/0] loss 0\n" + "{'loss': 0, 'epoch': 0}\n" * 2
     log += "{'loss': 0, 'epoch': nan}\n{'loss': 0, 'epoch': 0}\n"
     assert parse_chunks("x", [(0, [log.encode()])]).points
+
+
+def test_how_large_batches_are_is_no_step_beside_a_counter() -> None:
+    steps = range(500, 10_001, 500)
+    lines = [
+        f"[{step:06}/50000] SETA  | loss {loss_at(step):.4f} | GPU {step % 97}% | batch 16"
+        for step in steps
+    ]
+    assert curve_of(lines).steps("loss") == [*steps]
+
+
+def test_evaluations_beside_a_bar_that_begins_again_each_time_stand_in_their_order() -> None:
+    lines = []
+    for epoch in range(1, 41):
+        at_batch = 6 + epoch % 7
+        lines += [f" 40%|####      | {n}/29 [00:00<00:02, 10.1it/s]" for n in (1, at_batch)]
+        lines += [f"[ Valid | {epoch:03}/040 ] loss = {loss_at(epoch):.5f}, acc = 0.5"]
+        lines += ["100%|##########| 29/29 [00:02<00:00, 10.1it/s]"]
+    assert len(curve_of(lines).values("eval_loss")) == 40
+
+
+def test_what_is_taken_beside_words_without_sign_recurs() -> None:
+    lines = [
+        f"S real T sketch Train Ep: {step} lr0.0{9900 - step} \t Loss Class: {loss_at(step):.5f} "
+        f"Loss T {loss_at(step) / 9:.5f} Method ABC"
+        for step in range(100, 2001, 100)
+    ]
+    curve = curve_of(lines)
+    assert curve.steps("Loss Class") == [*range(100, 2001, 100)]
+    assert len(curve.values("lr")) == 20

@@ -329,20 +329,22 @@ def _find_place(found: Found) -> Row | None:
             continue
         split = split or field.split
     step = total = epoch = None
-    of_training = split in ("", "train")
+    of_training, is_batch = split in ("", "train"), False
     if steps:
         _, is_none, best = min(steps, key=itemgetter(0, 1))
         if is_none:
             return None
-        if of_training or not fold(best.key).endswith(_BATCH):  # else it counts its own batches
+        is_batch = fold(best.key).endswith(_BATCH)
+        if of_training or not is_batch:  # else it counts its own batches
             step, total = to_count(best.value), to_count(-1.0 if best.of is None else best.of)
     if epochs:
         _, named = min(epochs, key=itemgetter(0))
         epoch = named if abs(named) < LARGEST_COUNT else None
     counters = found.counters
     own_total = total is not None and counters[:1] != [(step, total)]
-    if epoch is None and (len(counters) > 1 or (len(counters) == 1 and own_total)):
-        epoch = float(counters[0][0])  # "[1/100] batch 50/646"
+    # "[1/100] batch 50/646"; where each batch has the same number that is how large they are.
+    if epoch is None and (len(counters) > 1 or (counters and (own_total or is_batch))):
+        epoch = float(counters[0][0])
     if counters and step is None and of_training:
         step, total = counters[-1]
     if step is not None and total is None and totals:
@@ -398,8 +400,10 @@ def _judge(found: Found, place: Row, values: dict[str, float]) -> bool | None:
     lost = not LOSSES.isdisjoint(names)
     settings = not _SETTINGS.isdisjoint(fold(field.key) for field in found.fields)
     if place.epoch is not None or found.counters or any(map(_is_step, found.fields)):
-        scored = (like_a_loss(name) or like_a_score(name) for name in names)
-        if (settings and place.step is None) or not (MEASURED & names or any(scored)):
+        lost = lost or any(map(like_a_loss, names))
+        if (settings and place.step is None) or not (
+            lost or MEASURED & names or any(map(like_a_score, names))
+        ):
             return None
         return True if not found.loose else False if lost else None
     if not lost or (found.loose and LOSS in values):

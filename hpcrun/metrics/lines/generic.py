@@ -172,6 +172,7 @@ _PLAINER = {
     r"(?<!\w)(val|valid|avg|tr|ep)\. (?=\w)": r"\1 ",
     r"(?<=[a-z])\.(?=[:=] ?[\d+-])": "",
     r"(?<= )no\. ?(?=\d)": "",
+    r"(?<!\w)lr(?=\d+\.\d)": "lr ",
     r"(?<=\d) out of (?=\d)": " of ",
     # A norm or a size: "|lvar| 56.69", "||g||: 1.5".
     rf"\|{{1,2}}([^\W\d]\w{{0,20}})\|{{1,2}} ?[:= ] ?(?={NUMBER}[ ,;|])": r"| \1: ",
@@ -193,6 +194,12 @@ _PLAINER = {
     rf"{_TWO_SIDES} (\w{{0,20}}loss|acc\w{{0,5}}){_TWO_VALUES}": r"train \2: \3, \1 \2: ",
     rf"(\w{{0,20}}loss|acc\w{{0,5}}) ?[(\[]?{_TWO_SIDES}[)\]]?"
     rf"{_TWO_VALUES}": r"train \1: \3, \2 \1: ",
+    # Losses by their sides alone: "[200/3000] train=2.30 val=2.25".
+    r"\A(?!.*(?:loss|acc|test))(.{0,80}(?<![a-z][ :=])(?<!: ))\btrain ?[=:] ?(\d+\.\d+)"
+    r"([ ,;|]{1,8})(val|valid|validation|dev) ?[=:] ?(?=\d+\.\d)": r"\1train loss: \2\3\4 loss: ",
+    # A place by two names, then two numbers: "Epoch and iter 28 99", "(epoch, step): (3, 100)".
+    rf"\(?(epoch)(?: and |, ?| ?/ ?){_PLACE}\)?[ :=]{{1,3}}"
+    r"[(\[]?(\d{1,9})(?:, ?| ?/ ?| )(\d{1,9})[)\]]?(?=[\s,:|-])": r"\1 \3, \2 \4, ",
     # A loss in front of its place, its value behind: "Loss (of one batch) at step 200: 1.5".
     r"(?<!\w)score(?= at iteration \d)": "loss",
     r"(?<!\w)(?:the )?((?:\w{1,20} ){0,3}?(?:loss|cost))(?: \([a-z0-9 ]{1,30}\))? {1,4}"
@@ -207,6 +214,7 @@ _UNITS = ("unit", "unit2", "unit3", "unit4")
 _OF_SPLITS = SPLIT_SPELLINGS | words("msg message event")
 # What parts a remark from the values: a remark with numbers has a cell of its own.
 _CELL, _REMARK = pattern_of(r"\|| - "), pattern_of(r"[,;*<←→✓✔★|]| - ")
+_LAST_WORD = pattern_of(r"(?:new )?(?:best|saved|improved)\W{0,9}\Z", re.IGNORECASE)
 _CELL_END = pattern_of(r"[ ]{0,40}(?:[|\t,(]|\Z)")
 
 _MOST_FIELDS = 2000
@@ -222,7 +230,7 @@ class _Items(Found):
     @property
     def is_placed(self) -> bool:
         """Whether the line began with a step or an epoch."""
-        return bool(self.fields) and is_place(self.fields[0].key)
+        return bool(self.counters) or (bool(self.fields) and is_place(self.fields[0].key))
 
     @property
     def says_enough(self) -> bool:
@@ -330,6 +338,8 @@ def _take_apart(text: str) -> _Items | None:
         if moved is None:
             if remark and any(map(str.isdigit, text[remark[0] :])):
                 remark = None
+            if found.says_enough and _LAST_WORD.match(text, place):
+                cell = cell or (place, len(found.fields), found.loose)
             if cut := remark or cell:
                 del found.fields[cut[1] :]
                 found.loose = cut[2]
@@ -478,7 +488,7 @@ def _is_value(pair: re.Match[str], key: str, word: str) -> bool:
 
 def _is_evident(text: str, pair: re.Match[str], key: str, found: _Items) -> bool:
     """Whether an unknown name without a sign is one: behind a place, or in a cell of its own."""
-    if " " not in key and (found.is_placed or found.counters):
+    if " " not in key and found.is_placed:
         return True
     mark = text[max(0, pair.start() - 40) : pair.start()].rstrip(" ")[-1:]
     most = 3 if mark in ("|", "\t") else 2 if found.says_enough and mark in (",", "-") else not mark

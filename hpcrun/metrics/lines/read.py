@@ -58,6 +58,7 @@ _TRIES = 4
 # A table is over when that many lines on end were none of its rows.
 _PATIENCE = 200
 _NUMBER = re.compile(rb"[0-9]+")
+_NAME_AT_END = re.compile(rb"[\s,;|-]{0,9}(?:\b[^\W\d][\w./]{0,60} ?){1,4}[:=]\s{0,9}\Z")
 _LINE_FEED = 0x0A
 _EVERY_LINE = (b"\n",)
 # One pass of bytes.translate folds case and makes every line end a line feed, keeping offsets.
@@ -126,7 +127,7 @@ class Reader:
         """Return the rows of a last line that no line end completes; nothing comes after it.
 
         Its last word may be cut in the middle of a number, as a killed job leaves it, so only
-        what stands before that word counts; a line that ends in a bracket shows that it is whole.
+        what stands before that word and its name counts; a line that ends in a bracket is whole.
 
         >>> reader = Reader()
         >>> reader.feed(b"step=7 loss=2.5 lr=0.0001"), [f.layout.names for f in reader.finish()]
@@ -137,6 +138,7 @@ class Reader:
         line = self._rest.rstrip()
         if not line.endswith((b"}", b"]", b")", b"|")):
             line = line[: max(line.rfind(mark) for mark in b" \t,;|") + 1]
+            line = _NAME_AT_END.sub(b"", line)
         self._base = self.offset - len(self._rest)
         if len(self._rest) <= LONGEST_LINE:
             self._look_at(line, 0, len(line))
