@@ -132,7 +132,8 @@ def refresh(
     """Bring what the jobs of runs have written, in one trip, where the cluster is another machine.
 
     What is found ``by_word`` is not brought again when its status is asked for first. Raises
-    OutOfReach to who is to ``follow`` them; else Slurm is silent too, and that is reported.
+    OutOfReach to who is to ``follow`` them; else Slurm is silent too, and that is reported, or
+    noted where it may not be asked.
     """
 
     def stale() -> Iterator[Path]:
@@ -149,9 +150,11 @@ def refresh(
 
     try:
         context.transport().refresh(stale(), whole=whole, follow=follow)
-    except OutOfReach:
+    except OutOfReach as error:
         if follow:
             raise
+        if by_word:
+            remark(f"{error.message}; what is known here is shown")
 
 
 def bring_names(context: Context, runs: Sequence[RunFolder] = ()) -> str:

@@ -18,11 +18,13 @@ from typing import IO
 
 from hpcrun.errors import OutOfReach
 from hpcrun.transport.connection import (
+    NoSession,
     Prompts,
     Reply,
     SshSettings,
     converse,
     exec_line,
+    in_turn,
     lead,
     listen_here,
 )
@@ -47,6 +49,7 @@ class OpensshConnection:
     def __init__(self, settings: SshSettings, ask: Prompts, *, keeps: bool = True) -> None:
         self.settings = settings
         self.host = settings.host
+        self.is_full = False
         self.keeps = keeps
         self._ask = ask
         self._control: Path | None = None
@@ -65,11 +68,18 @@ class OpensshConnection:
         on_output: Callable[[bytes], None] | None = None,
     ) -> Reply:
         """Run a script to its end; see Connection."""
-        session = self._session()
-        try:
+
+        def talk() -> Reply:
+            session = self._session()
             return converse(
                 session, self.settings, script, stdin=stdin, timeout=timeout, on_output=on_output
             )
+
+        try:
+            # What an iterator has given is gone.
+            return in_turn(self, talk) if isinstance(stdin, bytes) else talk()
+        except NoSession:
+            raise
         except OutOfReach:
             self._is_open = False  # look whether the master is there
             raise

@@ -22,12 +22,14 @@ import paramiko
 from hpcrun.errors import OutOfReach
 from hpcrun.transport.connection import (
     Connection,
+    NoSession,
     Prompts,
     Reply,
     SshSettings,
     both_ways,
     converse,
     exec_line,
+    in_turn,
     lead,
     listen_here,
 )
@@ -48,6 +50,7 @@ class ParamikoConnection:
     def __init__(self, settings: SshSettings, ask: Prompts) -> None:
         self.settings = settings
         self.host = settings.host
+        self.is_full = False
         self._ask = ask
         self._links: list[paramiko.Transport] = []  # the last one leads to the host
         self._proxy: subprocess.Popen[bytes] | None = None
@@ -71,27 +74,36 @@ class ParamikoConnection:
     ) -> Reply:
         """Run a script to its end; see Connection."""
         link = self._link()
-        if link is None:
-            assert self._instead is not None
-            return self._instead.run(script, stdin=stdin, timeout=timeout, on_output=on_output)
+        if not isinstance(link, paramiko.Transport):
+            return link.run(script, stdin=stdin, timeout=timeout, on_output=on_output)
+
+        def talk() -> Reply:
+            session = self._session(link)
+            return converse(
+                session, self.settings, script, stdin=stdin, timeout=timeout, on_output=on_output
+            )
+
+        return in_turn(self, talk)
+
+    def _session(self, link: paramiko.Transport) -> _Session:
         line = exec_line(self.settings)
+        with self._lock:
+            spare, self._spare = self._spare, None
         try:
-            with self._lock:
-                spare, self._spare = self._spare, None
             session = (spare.take(link) if spare else None) or _Session(link, line)
-            self._spare = _Spare(link, line)
+        except paramiko.ChannelException as error:
+            raise NoSession(self.host) from error
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise OutOfReach(f"{self.host}: the connection broke: {error}") from error
-        return converse(
-            session, self.settings, script, stdin=stdin, timeout=timeout, on_output=on_output
-        )
+        if not self.is_full:
+            self._spare = _Spare(link, line)
+        return session
 
     def forward(self, host: str, port: int) -> int:
         """Lead a port of this machine to one that the far side reaches."""
         link = self._link()
-        if link is None:
-            assert self._instead is not None
-            return self._instead.forward(host, port)
+        if not isinstance(link, paramiko.Transport):
+            return link.forward(host, port)
         if (host, port) not in self._listeners:
             listener = listen_here(self._ports.get((host, port), port))
             self._listeners[host, port] = listener
@@ -102,15 +114,10 @@ class ParamikoConnection:
     def lead(self, script: str, here: socket.socket) -> None:
         """Let a script be the other side of a socket; see Connection."""
         link = self._link()
-        if link is None:
-            assert self._instead is not None
-            self._instead.lead(script, here)
-            return
-        try:
-            session = _Session(link, exec_line(self.settings))
-        except (paramiko.SSHException, OSError, EOFError) as error:
-            raise OutOfReach(f"{self.host}: the connection broke: {error}") from error
-        lead(session, self.settings, script, here)
+        if isinstance(link, paramiko.Transport):
+            lead(self._session(link), self.settings, script, here)
+        else:
+            link.lead(script, here)
 
     def close(self) -> None:
         """End the connection."""
@@ -127,17 +134,17 @@ class ParamikoConnection:
             self._proxy.wait()
         self._links, self._listeners, self._proxy = [], {}, None
 
-    def _link(self) -> paramiko.Transport | None:
-        """Return the open connection; open it where there is none. None: the system's ssh has it.
+    def _link(self) -> paramiko.Transport | Connection:
+        """Return the open connection, or the system's ssh's; open it where there is none.
 
         What was refused is not tried again.
         """
         with self._lock:
             return self._link_alone()
 
-    def _link_alone(self) -> paramiko.Transport | None:
+    def _link_alone(self) -> paramiko.Transport | Connection:
         if self._instead is not None:
-            return None
+            return self._instead
         if self._links and self._links[-1].is_active():
             return self._links[-1]
         if self._refusal is not None:
@@ -156,7 +163,7 @@ class ParamikoConnection:
 
             self._ask.tell(f"{self.host}: by the system's ssh: {need}")
             self._instead = OpensshConnection(self.settings, self._ask, keeps=False)
-            return None
+            return self._instead
         except BaseException as error:
             self.close()
             if isinstance(error, OutOfReach) and error.is_final:
@@ -217,7 +224,6 @@ class ParamikoConnection:
 def _connect(hop: Hop) -> socket.socket:
     families = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
     family = families.get(hop.address_family, socket.AF_UNSPEC)
-    where = f"{hop.name}: {hop.hostname} port {hop.port}"
     try:
         found = socket.getaddrinfo(hop.hostname, hop.port, family, socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
@@ -241,7 +247,7 @@ def _connect(hop: Hop) -> socket.socket:
     is_slow = isinstance(last, TimeoutError)
     why = f"no answer in {hop.connect_timeout:.3g} s" if is_slow else getattr(last, "strerror", "")
     raise OutOfReach(
-        f"{where}: {why or last}",
+        f"{hop.name}: {hop.hostname} port {hop.port}: {why or last}",
         fix=f"does ssh {hop.name} work? Are you in the site's network (VPN)?",
     ) from last
 
@@ -307,10 +313,6 @@ class _Session:
         """Read stderr."""
         return bytes(self.channel.recv_stderr(1 << 16))
 
-    def has_ended(self) -> bool:
-        """Return whether the far side has ended it."""
-        return bool(self.channel.closed or self.channel.eof_received)
-
     def exit_code(self) -> int | None:
         """Return how it ended."""
         self.channel.status_event.wait(5)
@@ -333,14 +335,15 @@ class _Spare:
 
     def _open(self) -> None:
         made = None
-        with contextlib.suppress(paramiko.SSHException, OSError, EOFError):  # sshd's MaxSessions
+        with contextlib.suppress(Exception):  # sshd's MaxSessions; the link broke
             made = _Session(self.link, self.command)
         self.made.put(made)
 
     def take(self, link: paramiko.Transport) -> _Session | None:
         """Return the session, where it is one of this link and still there."""
         made = self.made.get() if link is self.link else None
-        return made if made is not None and not made.has_ended() else None
+        has_ended = made is None or made.channel.closed or made.channel.eof_received
+        return None if has_ended else made
 
 
 class _Login:

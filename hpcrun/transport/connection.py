@@ -13,6 +13,7 @@ import queue
 import shlex
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, Protocol
 
@@ -23,6 +24,8 @@ from hpcrun.errors import OutOfReach
 # What a script may print: to stdout where it is collected, to stderr, and what comes before it.
 MOST_OUTPUT, MOST_STDERR, MOST_CHATTER = 256 << 20, 1 << 20, 1 << 20
 _PIECE = 1 << 15
+# For how long it is waited until a session is over beside which there may be no other, in seconds.
+_TURN = 30.0
 
 # The only words that the user's login shell reads: the same in sh, csh, tcsh, fish and zsh. They
 # read two texts from stdin, each up to a NUL: the frame and the script. bash reads a pipe byte by
@@ -88,6 +91,7 @@ class Connection(Protocol):
     """
 
     host: str
+    is_full: bool  # the server has refused a session beside another one (sshd's MaxSessions)
 
     def run(
         self,
@@ -97,7 +101,7 @@ class Connection(Protocol):
         timeout: float = 60,
         on_output: Callable[[bytes], None] | None = None,
     ) -> Reply:
-        """Run a script of bash's to its end.
+        """Run a script of bash's to its end; where it needs it, when another one has ended.
 
         ``timeout``: the longest time in which no byte goes either way. With ``on_output`` stdout is
         handed over as it comes, without a limit, and what still runs ends with the connection;
@@ -122,6 +126,16 @@ class Connection(Protocol):
 
     def close(self) -> None:
         """End what runs on the connection, and the connection."""
+
+
+class NoSession(OutOfReach):
+    """The server allows no session beside those that are open."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__(
+            f"{host}: the server allows no further session beside those that are open",
+            fix="wait until other commands have ended (its MaxSessions is their number)",
+        )
 
 
 class Session(Protocol):
@@ -168,6 +182,19 @@ def listen_here(port: int) -> socket.socket:
         return socket.create_server(("127.0.0.1", port))
     except OSError:
         return socket.create_server(("127.0.0.1", 0))
+
+
+def in_turn(connection: Connection, talk: Callable[[], Reply]) -> Reply:
+    """Run what needs a session of its own; where there may be none yet, when another is over."""
+    until = time.monotonic() + _TURN
+    while True:
+        try:
+            return talk()
+        except NoSession:
+            connection.is_full = True
+            if time.monotonic() > until:
+                raise
+        time.sleep(0.05)
 
 
 def converse(
@@ -342,6 +369,8 @@ class _Talk:
 
     def _broken(self, stdout: _Marked, stderr: _Marked) -> OutOfReach:
         code = self.session.exit_code()
+        if not stdout.is_begun and b"Session open refused by peer" in stderr.chatter:  # as ssh says
+            return NoSession(self.host)
         if code is None:
             return self._error("the connection broke")
         if stdout.is_begun:

@@ -201,7 +201,9 @@ part=$PWD/$incoming-$$-$RANDOM
 trap 'rm -rf -- "$part"' EXIT
 """
 _TAR = rf"""
-mkdir -- "$part" && tar -C "$part" --no-same-owner -xzpf - || exit 73
+mkdir -- "$part" && tar -C "$part" --no-same-owner -xzpf - || {{
+  head -c 65536 /dev/zero >"$part/room"; exit 73  # tar may not say that the disk is full
+}}
 [[ -e $part/{WHOLE} ]] || exit {CUT_SHORT}
 """
 _UNPACK = _INSIDE + _TAR
@@ -224,6 +226,7 @@ left={INCOMING} answer={ANSWER} store={CODE} no_code={NO_CODE} most={_TREES}
 answered() {  # NAME: print what sbatch answered there
   for ((i = 0; i < 300; i++)); do
     if [[ -d $1/$answer ]]; then
+      [[ -s $1/$answer/code ]] || break  # the disk was full
       printf 'A %s\n' "$(<"$1/$answer/code")"
       cat -- "$1/$answer/out"; cat -- "$1/$answer/err" >&2
       exit 0
@@ -263,8 +266,9 @@ fi
 for ((i = 1; i < ${#names[@]}; i++)); do
   [[ -d ${names[i]} ]] || mv -T -- "$part/runs/${names[i]}" "${names[i]}" || exit 73
 done
+mkdir -- "$part/answer" && head -c 65536 /dev/zero >"$part/answer/room" || exit 73
 mv -T -- "$part/runs/$first" "$first" 2>/dev/null || answered "$first"
-mkdir -- "$part/answer"
+rm -f -- "$part/answer/room"
 ( cd -- "$first" || exit 126; run_sbatch ) </dev/null >"$part/answer/out" 2>"$part/answer/err"
 echo $? >"$part/answer/code"
 mv -T -- "$part/answer" "$first/$answer"

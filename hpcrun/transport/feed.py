@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from hpcrun.errors import HpcrunError, OutOfReach
 from hpcrun.transport.connection import Connection
-from hpcrun.transport.mirror import Damaged, Mirror
+from hpcrun.transport.mirror import Damaged, Mirror, Receiver
 
 # How often it is looked there, in seconds; of many runs less often, each look reads their folders.
 _EVERY, _RUNS_A_SECOND = 0.25, 50
@@ -85,14 +85,18 @@ class Feed:
             with self._change:
                 self._is_up = False
                 runs = self._wanted()
-                if not runs or (self._fault is not None and not _may_heal(self._fault)):
+                is_final = self._fault is not None and not _may_heal(self._fault)
+                if not runs or is_final or self.connection.is_full:
                     self._thread = None
                     self._change.notify_all()
                     return
             before = self._looks
             try:
                 self._listen(runs)
-            except (_Over, Damaged):
+            except _Over:
+                continue
+            except Damaged:
+                time.sleep(_EVERY)
                 continue
             except HpcrunError as error:
                 fault = error
@@ -108,11 +112,11 @@ class Feed:
                 time.sleep(pause * random.uniform(0.8, 1.2))
 
     def _listen(self, runs: frozenset[str]) -> None:
-        """Take the answers. Raises _Over where other runs are followed by now, and why it ended."""
+        """Take the answers. Raises _Over where that is not what is wanted now, and why it ended."""
         pause = max(_EVERY, len(runs) / _RUNS_A_SECOND)
         whole = self.mirror.is_whole(runs)
         script = self.mirror.script(self.runs_dir, runs, whole=whole, pause=f"{pause:.2f}")
-        receiver = self.mirror.receiver(runs, host=self.connection.host)
+        receiver = Receiver(self.mirror, runs, whole=whole, host=self.connection.host)
 
         def take(data: bytes) -> None:
             before = receiver.rounds
@@ -123,7 +127,7 @@ class Feed:
                     self._is_up = True
                     self._change.notify_all()
                 wanted = self._wanted()
-                if not wanted or not wanted <= runs:
+                if not wanted or not wanted <= runs or self.connection.is_full:
                     raise _Over
 
         try:
@@ -137,7 +141,7 @@ class Feed:
 
 
 class _Over(Exception):
-    """Other runs are followed now, or none."""
+    """Other runs are followed now, or none; or another script needs the one session."""
 
 
 def _may_heal(fault: HpcrunError) -> bool:

@@ -108,10 +108,6 @@ class Mirror:
 
     # ---- taking what comes
 
-    def receiver(self, runs: Iterable[str], *, host: str, names: bool = False) -> Receiver:
-        """Return what takes the answer to a request."""
-        return Receiver(self, runs, names=names, host=host)
-
     def keep_names(self, listed: set[str]) -> None:
         """Make the folders of runs that are there; those that are there no more go."""
         for name in self._there():
@@ -123,11 +119,11 @@ class Mirror:
             (self.folder / name).mkdir(0o700, parents=True, exist_ok=True)
 
     def place(self, name: str) -> Path:
-        """Make way for a file of a run: no link leads out of the mirror."""
+        """Make way for a file of a run: no link leads out of the mirror, no file is in the way."""
         path = self.folder
         for part in name.split("/")[:-1]:
             path = path / part
-            if path.is_symlink():
+            if path.is_symlink() or path.is_file():
                 path.unlink()
             path.mkdir(0o755, parents=True, exist_ok=True)
         return path / name.rpartition("/")[2]
@@ -184,9 +180,9 @@ class Mirror:
 
     def trees(self) -> dict[str, dict[str, str]]:
         """Return the copies of code that were sent: the files of each by its name there."""
-        with contextlib.suppress(OSError, ValueError):
-            found: dict[str, dict[str, str]] = json.loads(self._trees_file.read_text())
-            return found
+        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
+            known = json.loads(self._trees_file.read_text()).items()
+            return {str(tree): {str(k): str(v) for k, v in files.items()} for tree, files in known}
         return {}
 
     def keep_tree(self, tree: str, files: Mapping[str, str]) -> None:
@@ -208,10 +204,19 @@ class Damaged(OutOfReach):
 
 
 class Receiver:
-    """Takes answers, piece by piece, as they come; ``rounds`` are those that came whole."""
+    """Takes answers to a request, piece by piece; ``rounds`` are those that came whole."""
 
-    def __init__(self, mirror: Mirror, runs: Iterable[str], *, names: bool, host: str) -> None:
+    def __init__(
+        self,
+        mirror: Mirror,
+        runs: Iterable[str],
+        *,
+        host: str,
+        names: bool = False,
+        whole: bool = False,
+    ) -> None:
         self.mirror, self.host, self.runs, self.names = mirror, host, set(runs), names
+        self.most = 1 << 62 if whole else GAP + OVERLAP  # bytes of a log
         self.listed: set[str] = set()
         self.rounds = 0
         self._inflate: Any = None  # of an answer that is compressed
@@ -245,7 +250,7 @@ class Receiver:
                 if is_over:
                     self._parser = None
                     self.rounds += 1
-        except (zlib.error, ValueError, tarfile.TarError) as error:
+        except (zlib.error, ValueError, OverflowError, RecursionError, tarfile.TarError) as error:
             raise self._bad(str(error)) from error
 
     def _feed(self, data: bytes) -> bool:
@@ -317,7 +322,8 @@ class Receiver:
                     self._record(tar, member)
 
     def _record(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
-        if not member.isreg() or member.size > LONGEST or not self._is_mine(member.name):
+        is_file = member.isreg() and not member.issparse() and member.size <= LONGEST
+        if not is_file or not self._is_mine(member.name):
             return
         data = tar.extractfile(member)
         if data is not None:
@@ -337,7 +343,8 @@ class Receiver:
         inode, start, end, seconds = map(int, numbers)
         run, _, inner = name.partition("/")
         is_log = self._is_mine(name) and run in self.runs and inner.startswith("logs/")
-        if not is_log or not 0 <= start <= end < 1 << 62:
+        is_log = is_log and 0 <= start <= end < 1 << 62 and end - start <= self.most
+        if not is_log or not 0 <= seconds < 1 << 40:
             raise self._bad(name)
         index = self._indexes[run]
         handle = self.mirror.open_log(name, inode, start, index, new=new)

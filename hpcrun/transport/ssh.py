@@ -28,7 +28,15 @@ from hpcrun.transport.connection import (
     open_connection,
 )
 from hpcrun.transport.feed import MOST_RUNS, Feed
-from hpcrun.transport.mirror import Damaged, Mirror, Stream, check_size, code_files, nearest
+from hpcrun.transport.mirror import (
+    Damaged,
+    Mirror,
+    Receiver,
+    Stream,
+    check_size,
+    code_files,
+    nearest,
+)
 
 # A broken trip is made again after these pauses, in seconds.
 PAUSES = (0.5, 2.0, 5.0)
@@ -175,7 +183,7 @@ class SshTransport:
         names = len(runs) < len(own)
         if not own:
             return
-        if follow and not names and len(runs) <= MOST_RUNS:
+        if follow and not names and len(runs) <= MOST_RUNS and not self.connection.is_full:
             self.feed.follow(runs)
             return
         if whole:
@@ -191,7 +199,8 @@ class SshTransport:
 
     def _bring(self, runs: Sequence[str], *, names: bool, whole: bool) -> None:
         script = self.mirror.script(self.runs_dir, runs, names=names, whole=whole)
-        receiver = self.mirror.receiver(runs, names=names, host=self.connection.host)
+        host = self.connection.host
+        receiver = Receiver(self.mirror, runs, names=names, whole=whole, host=host)
         try:
             self._trip("refresh", script, timeout=60, on_output=receiver.take)
             if not receiver.rounds:
@@ -354,9 +363,13 @@ class SshTransport:
         where = f"{host or self.connection.host}: {self.runs_dir}"
         if reply.exit_code == far.CUT_SHORT:
             return OutOfReach(f"{where}: {name} did not arrive whole")
+        why = re.search(r"No space left on device|Disk quota exceeded", reply.stderr)
+        # Else the first line: tar adds that it ended badly.
+        said = why[0] if why else _plain(reply.stderr).strip().partition("\n")[0]
         return HpcrunError(
-            f"{where}: {name} cannot be written: {_last(reply.stderr)}",
-            fix="set runs_dir in the profile to a folder that you can write and the nodes can see",
+            f"{where}: {name} cannot be written: {said or 'no message'}",
+            fix="make room there, or set runs_dir in the profile to a folder that you can write "
+            "and the nodes can see",
         )
 
 

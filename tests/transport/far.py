@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from hpcrun.errors import OutOfReach
 from hpcrun.transport import Result
 from hpcrun.transport.local import LocalTransport
 
@@ -107,4 +108,6 @@ class FarTransport:
             shutil.rmtree(self._far(run_dir), ignore_errors=True)
 
     def _answer(self, argv: Sequence[str], cwd: str) -> Result:
+        if argv[0] not in self.slurm:
+            raise OutOfReach(f"{argv[0]}: command not found")
         return Result(list(argv), *self.slurm[argv[0]](argv, cwd))

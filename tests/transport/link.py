@@ -10,7 +10,7 @@ import time
 
 
 class Link:
-    """Passes on what comes to ``port``, after ``delay`` seconds.
+    """Passes on what comes to ``port``, after ``delay`` seconds, ``rate`` bytes a second at most.
 
     After ``cut_after`` more messages, or with ``cut()``, its connections are cut; the next ones go
     through.
@@ -18,6 +18,7 @@ class Link:
 
     def __init__(self, to: int, address: str = "127.0.0.1", *, delay: float = 0.0) -> None:
         self.address, self.to, self.delay = address, to, delay
+        self.rate = float("inf")
         self.count, self.cut_after, self.is_cut = 0, -1, False
         self._lock = threading.Lock()
         self._open: list[socket.socket] = []
@@ -86,4 +87,5 @@ class Link:
                 time.sleep(max(0.0, due - time.monotonic()))
                 if not data:
                     return
+                time.sleep(len(data) / self.rate)
                 other.sendall(data)

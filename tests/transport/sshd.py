@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -27,6 +28,7 @@ class Sshd:
     name: str
     port: int
     options: list[str] = field(default_factory=list)
+    inside: list[str] = field(default_factory=list)  # what begins its command, as unshare does
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -53,7 +55,7 @@ class Sshd:
             Path("/run/sshd").mkdir(exist_ok=True)
         with (folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                [str(SSHD), "-D", "-e", "-f", str(folder / "config")],
+                [*self.inside, str(SSHD), "-D", "-e", "-f", str(folder / "config")],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -69,11 +71,17 @@ class Sshd:
             time.sleep(0.02)
         raise AssertionError(f"sshd does not answer: {self.log}")
 
-    def stop(self) -> None:
-        """End it; sessions that it has started go on."""
+    def stop(self, *, sessions: bool = False) -> None:
+        """End it; sessions that it has started go on, unless they are to end as well."""
         if self.process is not None:
+            pid = self.process.pid
+            children = Path(f"/proc/{pid}/task/{pid}/children")
+            started = children.read_text().split() if sessions else []
             self.process.kill()
             self.process.wait()
+            for each in started:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(each), signal.SIGKILL)
 
 
 @dataclass

@@ -8,11 +8,14 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 
 from hpcrun.errors import OutOfReach
+from hpcrun.transport import connection
 from hpcrun.transport.connection import Connection, Reply, SshSettings, open_connection
 from tests.needs import require_command
 from tests.transport.link import Link
@@ -42,15 +45,17 @@ def at_home(
             monkeypatch.setenv(name, value)
         monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
         yield laptop
-        for connection in laptop.connections:
-            connection.close()
+        for each in laptop.connections:
+            each.close()
 
 
-def connect(laptop: Laptop, host: str = "far") -> Connection:
+def connect(
+    laptop: Laptop, host: str = "far", way: Literal["paramiko", "openssh"] = "paramiko"
+) -> Connection:
     """Make a connection, which is closed with the laptop."""
-    connection = open_connection(SshSettings(host=host), Nobody())
-    laptop.connections.append(connection)
-    return connection
+    made = open_connection(SshSettings(host=host, ssh=way), Nobody())
+    laptop.connections.append(made)
+    return made
 
 
 def gone(pid: int) -> bool:
@@ -78,8 +83,8 @@ def laptop(site: Laptop, monkeypatch: pytest.MonkeyPatch) -> Iterator[Laptop]:
     site.trust(*site.servers)
     site.configure(site.usual())
     yield site
-    for connection in site.connections:
-        connection.close()
+    for each in site.connections:
+        each.close()
     site.connections.clear()
 
 
@@ -108,10 +113,26 @@ def test_a_second_script_costs_one_round_trip(laptop: Laptop) -> None:
     link.close()
 
 
-def test_a_server_that_allows_one_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("way", ["paramiko", "openssh"])
+def test_a_server_that_allows_one_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: Any
+) -> None:
+    """Scripts run one after the other, also those of several threads."""
     with at_home(tmp_path, monkeypatch, far=["MaxSessions 1"]) as laptop:
-        far = connect(laptop)
-        assert [far.run(f"exit {code}").exit_code for code in (3, 4, 5)] == [3, 4, 5]
+        far = connect(laptop, way=way)
+        assert [far.run(f"exit {code}").exit_code for code in range(9)] == [*range(9)]
+        begun = tmp_path / "begun"
+        with ThreadPoolExecutor() as threads:
+            slow = threads.submit(far.run, f"touch {begun}; sleep 0.5; exit 7")
+            while not begun.exists():
+                time.sleep(0.01)
+            assert [far.run(f"exit {code}").exit_code for code in (3, 4)] == [3, 4]
+            assert slow.result().exit_code == 7
+        assert far.is_full
+        monkeypatch.setattr(connection, "_TURN", 0.2)
+        with pytest.raises(OutOfReach, match="no further session") as caught:
+            far.run("echo; exec sleep 30", on_output=lambda _: print(far.run("true")))
+        assert not caught.value.maybe_done
 
 
 def test_stdin_is_the_scripts_alone(far: Connection) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import shutil
@@ -21,7 +22,7 @@ from hpcrun.transport import Show, Transport, far, mirror
 from hpcrun.transport.by_paramiko import ParamikoConnection
 from hpcrun.transport.connection import Reply, SshSettings, open_connection
 from hpcrun.transport.local import LocalTransport
-from hpcrun.transport.mirror import TAIL, Mirror
+from hpcrun.transport.mirror import TAIL, Mirror, Receiver
 from hpcrun.transport.ssh import SshTransport
 from tests.cli.calling import Caller
 from tests.transport.sshd import Laptop, servers
@@ -344,6 +345,8 @@ def _tar(*members: tuple[str, bytes, bytes]) -> bytes:
         b"L %s/logs/0/a.log 1 0 3 1\nabc." % OTHER.encode(),
         b"L %s/logs/0/a.log 1 9 3 1\nabc." % RUN.encode(),
         b"L %s/cache/a.log 1 0 3 1\nabc." % RUN.encode(),
+        b"B %s/logs/0/a.log 1 0 99999999999 1\n" % RUN.encode(),
+        b"B %s/logs/0/a.log 1 0 0 %b\n." % (RUN.encode(), b"9" * 30),
         b"D ../../x\n.\n",
         b"F 99999999999999\n",
         b"F x\n",
@@ -352,7 +355,7 @@ def _tar(*members: tuple[str, bytes, bytes]) -> bytes:
     ],
 )
 def test_an_answer_that_makes_no_sense(tmp_path: Path, answer: bytes) -> None:
-    receiver = Mirror(tmp_path / "runs").receiver([RUN], names=True, host="h")
+    receiver = Receiver(Mirror(tmp_path / "runs"), [RUN], names=True, host="h")
     with pytest.raises(OutOfReach, match="makes no sense"):
         receiver.take(b"=" + answer)
     receiver.close()
@@ -372,12 +375,48 @@ def test_no_file_leaves_the_mirror(tmp_path: Path) -> None:
         (f"{RUN}/\x1b[2J.json", tarfile.REGTYPE, b"1"),
         (f"{RUN}/attempts/0/begin.json", tarfile.REGTYPE, b"{}"),
     )
-    receiver = Mirror(runs).receiver([RUN], host="h")
+    receiver = Receiver(Mirror(runs), [RUN], host="h")
     receiver.take(b"=F %d\n%b.\n" % (len(tar), tar))
     receiver.close()
     names = {str(path.relative_to(runs / RUN)) for path in runs.rglob("*") if path.is_file()}
     assert names == {"attempts/0/begin.json", "cache/logs-there.json"}
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+
+
+@pytest.mark.parametrize("kind", ["sparse", "time", "nested"])
+def test_records_that_are_a_trap(tmp_path: Path, kind: str) -> None:
+    """A file that unfolds to more than came, a time that no file has, names without end."""
+    info = tarfile.TarInfo(f"{RUN}/a.json")
+    if kind == "sparse":
+        info.type = tarfile.GNUTYPE_SPARSE
+        head = bytearray(info.tobuf(tarfile.GNU_FORMAT))
+        head[483:495] = b"%011o\0" % (60 << 20)
+        head[148:156] = b" " * 8
+        head[148:156] = b"%06o\0 " % sum(head)
+        data = bytes(head)
+    elif kind == "time":
+        info.mtime = 1 << 70
+        data = info.tobuf(tarfile.GNU_FORMAT)
+    else:
+        info.type = tarfile.GNUTYPE_LONGNAME
+        data = info.tobuf(tarfile.GNU_FORMAT) * 5000
+    data += bytes(1024)
+    receiver = Receiver(Mirror(tmp_path / "runs"), [RUN], host="h")
+    with contextlib.suppress(OutOfReach):
+        receiver.take(b"=F %d\n%b.\n" % (len(data), data))
+    receiver.close()
+    assert sum(path.stat().st_size for path in tmp_path.rglob("*.json")) < 1000
+
+
+def test_a_place_is_made_in_the_mirror_alone(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    (runs / RUN).mkdir(parents=True)
+    (runs / RUN / "logs").write_text("a file where a folder is to be")
+    (tmp_path / "other").mkdir()
+    (runs / RUN / "attempts").symlink_to(tmp_path / "other")
+    for name in ("logs/0/a.log", "attempts/0/begin.json"):
+        assert Mirror(runs).place(f"{RUN}/{name}").parent.is_dir()
+    assert not [*(tmp_path / "other").iterdir()]
 
 
 def test_words_of_the_far_side_steer_no_terminal(ssh: Side) -> None:

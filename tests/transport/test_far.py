@@ -284,8 +284,11 @@ def test_status_reads_what_a_refresh_brings(
     assert (shown["state"], shown["step"], shown["loss"]) == ("RUNNING", 1, 2.5)
     assert shown["elapsed_seconds"] < 60  # by the records, and not by squeue
     cluster.end()
+    far.trips.clear()
     (shown,) = hpcrun("status", *word, "--json").json["runs"]
     assert (shown["state"], shown["exit_code"]) == ("FAILED", 3)
+    # What one run has used Slurm is asked, which has no sacct here.
+    assert far.trips == ["refresh", "squeue", *["sacct"] * len(word)]
 
 
 def test_the_runs_of_a_sweep_are_refreshed_in_one_trip_where_slurm_shows_none(

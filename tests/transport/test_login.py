@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -143,8 +143,8 @@ def test_a_refused_key_is_not_tried_again(laptop: Laptop) -> None:
 class Questioner(paramiko.ServerInterface):  # type: ignore[misc]
     """A server that asks: sshd asks nothing without PAM."""
 
-    def __init__(self, allowed: str) -> None:
-        self.allowed = allowed
+    def __init__(self, allowed: str, right: Sequence[str], title: str) -> None:
+        self.allowed, self.right, self.title = allowed, right, title
         self.given: list[str] = []
 
     def get_allowed_auths(self, username: str) -> str:
@@ -156,18 +156,19 @@ class Questioner(paramiko.ServerInterface):  # type: ignore[misc]
 
     def check_auth_password(self, username: str, password: str) -> int:
         self.given.append(password)
-        return int(paramiko.AUTH_SUCCESSFUL if password == "swordfish" else paramiko.AUTH_FAILED)
+        is_right = password == self.right[0]
+        return int(paramiko.AUTH_SUCCESSFUL if is_right else paramiko.AUTH_FAILED)
 
     def check_auth_interactive(self, username: str, submethods: str) -> Any:
-        query = paramiko.InteractiveQuery("Site", "Push or code")
+        query = paramiko.InteractiveQuery(self.title, "Push or code")
         query.add_prompt("Password: ", False)
         query.add_prompt("Verification code: ", True)
         return query
 
     def check_auth_interactive_response(self, responses: list[str]) -> int:
         self.given += responses
-        right = responses == ["swordfish", "123456"]
-        return int(paramiko.AUTH_SUCCESSFUL if right else paramiko.AUTH_FAILED)
+        is_right = responses == [*self.right]
+        return int(paramiko.AUTH_SUCCESSFUL if is_right else paramiko.AUTH_FAILED)
 
     def check_channel_request(self, kind: str, chanid: int) -> int:
         return int(paramiko.OPEN_SUCCEEDED)
@@ -187,14 +188,16 @@ class Questioner(paramiko.ServerInterface):  # type: ignore[misc]
         channel.close()
 
 
-@pytest.fixture
-def asking(laptop: Laptop) -> Iterator[Any]:
+@contextlib.contextmanager
+def askers(laptop: Laptop) -> Iterator[Callable[..., Questioner]]:
     """Start servers that ask, of one connection each, by the methods that they take."""
     listeners: list[Any] = []
     key = paramiko.RSAKey.generate(2048)
 
-    def start(allowed: str) -> Questioner:
-        server = Questioner(allowed)
+    def start(
+        allowed: str, right: Sequence[str] = ("swordfish", "123456"), title: str = "Site"
+    ) -> Questioner:
+        server = Questioner(allowed, right, title)
         listener = socket.create_server(("127.0.0.1", 0))
         listeners.append(listener)
         port = listener.getsockname()[1]
@@ -218,6 +221,12 @@ def asking(laptop: Laptop) -> Iterator[Any]:
         if isinstance(listener, socket.socket):
             listener.shutdown(socket.SHUT_RDWR)  # ends accept, which close alone does not
         listener.close()
+
+
+@pytest.fixture
+def asking(laptop: Laptop) -> Iterator[Callable[..., Questioner]]:
+    with askers(laptop) as start:
+        yield start
 
 
 def test_a_password_is_asked_for_once(asking: Any) -> None:
