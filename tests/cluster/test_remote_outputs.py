@@ -18,7 +18,7 @@ from contextlib import contextmanager
 import pytest
 import yaml
 
-from tests.cluster.site import until
+from tests.cluster.site import Site, until
 from tests.cluster.test_remote import SLEEPER, Laptop, laptop  # noqa: F401
 from tests.torch_extensions import CACHE
 from tests.transport.link import Link
@@ -111,6 +111,28 @@ def test_a_port_of_a_node(laptop: Laptop, way: str, bind: str) -> None:
     assert gone.returncode == 2 and "is CANCELLED" in gone.stderr
     if way == "openssh":
         laptop.does("connect", "--close")
+
+
+def test_a_port_on_the_login_node(site: Site) -> None:
+    """It says how a laptop comes there; what listens on the node's loopback alone is refused."""
+    serve = f"{sys.executable} -m http.server"
+    (site.project / "serve.sh").write_text(
+        f"cd /tmp; {serve} 7434 --bind 127.0.0.1 & {serve} 7435 & wait\n"
+    )
+    (site.project / "job.yaml").write_text(SLEEPER.replace("say.sh", "serve.sh"))
+    run = site.submit("job.yaml")
+
+    def opened() -> str:
+        done = site.hpcrun("open", run.job_id, "7435")
+        return done.stderr if done.returncode == 0 and "nothing answers" not in done.stderr else ""
+
+    told = until(opened, "the server", 60)
+    address = site.rig.addresses["node1"]
+    assert f"from your laptop: ssh -N -L 7435:{address}:7435 " in told
+    alone = site.hpcrun("open", run.job_id, "7434")
+    assert alone.returncode == 2 and "port 7434 of node1 answers on that node alone" in alone.stderr
+    assert "--bind_all" in alone.stderr
+    site.hpcrun("cancel", run.job_id)
 
 
 @pytest.mark.parametrize(
@@ -261,7 +283,8 @@ def test_a_training_on_two_hosts(laptop: Laptop) -> None:
     known |= {"cache_dir": str(CACHE), "env": {"OMP_NUM_THREADS": "1"}}
     profile.write_text(yaml.safe_dump(known))
     shape = ("--nodes", "2", "--gpus-per-node", "1", "--time", "10", "--set", "precision=fp32")
-    made = laptop.json("submit", "zero2-4gpu", *shape, "--", "--steps", "20")
+    argv = ("submit", "zero2-4gpu", "--json", *shape, "--", "--steps", "20")
+    made = json.loads(laptop.does(*argv))
     done = laptop.hpcrun("logs", "-f", made["job_id"], timeout=600)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
     steps = re.findall(r'"step": (\d+), "loss"', done.stdout)
