@@ -276,6 +276,8 @@ class _Conversion:
         except ValueError as error:
             return self.refuse(node, path, f"{shown(node)}: {error}")
         if not (type(number) is int or (type(number) is float and number.is_integer())):
+            if re.fullmatch("[0-9]+-[0-9]+", node.text):
+                return self.refuse(node, path, f"{node.text}: a range; name one of these numbers")
             return self.refuse_kind(of, node, path)
         message = ""
         if not node.plain:

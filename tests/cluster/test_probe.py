@@ -127,8 +127,7 @@ def test_each_rank_has_the_cpus_that_the_job_asked_for(
         assert [len(cpus) for cpus in bound] == [gpus * cpus_per_gpu] * gpus
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("launcher", ["torchrun", "srun"])
+@pytest.mark.parametrize("launcher", [pytest.param("torchrun", marks=pytest.mark.thorough), "srun"])
 def test_bound_ranks_have_cores_of_their_own(bound_site: Site, launcher: str) -> None:
     """The node's GPUs have no place here: its cores are shared out among the ranks."""
     require(bound_site.rig.cpus >= 2, "two CPUs")

@@ -80,6 +80,7 @@ ALL_KEYS = ", ".join(JobSpec.__struct_fields__)
         ("env:\n  A: 1\n  X:", '3: env.X: expected text, got nothing; write "" for empty text'),
         ("slurm: {qos: }", "1: slurm.qos: has no value: write one line of text, not empty, or "
          "leave the key out"),
+        ("resources: {nodes: 2-4}", "1: resources.nodes: 2-4: a range; name one of these numbers"),
         ("setup: {container: a.sif}", "1: setup.container: expected keys, as in {image: a.sif}; "
          "got a.sif"),
         ("setup: {container: {}}", "1: setup.container.image: is missing: a file or a registry "
