@@ -162,8 +162,10 @@ def build_step(
     elif job.launcher.task == "rank":
         # Ranks of a node follow one another, whatever the site's or the shell's default is.
         merged["distribution"] = "block"
-        if decide_binding(job):
-            merged["cpu-bind"] = "none"  # of a node's CPUs each rank takes its own, by its GPU
+        if decide_binding(job) or not job.topology.asks_cpus:
+            # Each rank takes its own of the node's CPUs, by its GPU; or they share all, where it is
+            # not known how many there are: Slurm would bind each to one.
+            merged["cpu-bind"] = "none"
     if job.launcher.task != "command":
         merged["wait"] = "600"
     given = {**job.cluster.srun, **job.spec.srun}

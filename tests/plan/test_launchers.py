@@ -154,6 +154,8 @@ def test_options_of_srun_come_last_and_those_of_the_job_win() -> None:
     assert step("") == {"cpus-per-task": "16", **first, "mpi": "none", "wait": "600"}
     ranks = {"cpus-per-task": "4", **first, "distribution": "block", "wait": "600"}
     assert step("launcher: srun") == ranks
+    whole = plan("script: a.py\nlauncher: srun\nresources: {gpus_per_node: 4, exclusive: true}")
+    assert dict(whole.step)["cpu-bind"] == "none" and any("share all" in n for n in whole.notes)
     site = "srun: {cpu-bind: none, network: a}"
     made = step("srun: {network: b, mpi: pmix, unbuffered: true, wait: false}", site)
     options = {"cpu-bind": "none", "network": "b", "mpi": "pmix", "unbuffered": None}
