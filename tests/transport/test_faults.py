@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -303,6 +304,48 @@ def test_a_full_disk_here(desk: Desk) -> None:
 
 
 # ------------------------------------------------------------------ a link that is cut, or slow
+
+
+def test_sshd_starts_again_while_a_log_is_followed(desk: Desk) -> None:
+    """Each byte once, whatever was written meanwhile, and it is told that the link was lost."""
+    run = desk.submit()
+    log = desk.begin(run)
+    follow = desk.hpcrun.start("logs", "-f", "1")
+    guard = threading.Timer(60, follow.kill)
+    guard.daemon = True
+    guard.start()
+    assert follow.stdout is not None and follow.stderr is not None
+
+    def told(word: bytes) -> None:
+        """Wait until it is told."""
+        text = b""
+        while word not in text:
+            data = os.read(follow.stderr.fileno(), 9999)  # type: ignore[union-attr]
+            assert data and b"Traceback" not in data, text
+            text += data
+
+    shown = b""
+    while not shown.endswith(b"loss 2.5\n"):
+        shown += os.read(follow.stdout.fileno(), 999)
+    for number in range(2):
+        desk.server.stop(sessions=True)
+        with log.open("a") as file:
+            file.write(f"while it is away, {number}\n" * 500)
+        told(b"far: ")
+        desk.server.start()
+        with log.open("a") as file:
+            file.write(f"while it comes back, {number}\n")
+        while not shown.endswith(b"while it comes back, %d\n" % number):
+            data = os.read(follow.stdout.fileno(), 9999)
+            assert data, follow.communicate()
+            shown += data
+        told(b"connected again")
+    desk.end(run)
+    rest, err = follow.communicate(timeout=60)
+    assert follow.returncode == 0, err
+    guard.cancel()
+    assert log.read_bytes() == shown + rest
+    assert b"Traceback" not in err
 
 
 @pytest.mark.thorough
