@@ -193,7 +193,7 @@ def _last_launch(events: Sequence[Event], *, is_parallel: bool) -> int:
         is_new = event.progress >= MOVED_ON
         if not is_parallel and ended is not None and event.kind >= WEAK:
             at_once = event.ends and event.rule.id not in _FATAL  # ranks are killed together
-            is_new |= at_once or event.begin - ended.line > _APART
+            is_new |= at_once or event.progress >= _AGAIN or event.begin - ended.line > _APART
         if not is_parallel and raised is not None and event.kind >= WEAK:
             far = _FAR if event.rule.cls in ("cancelled", "time_limit") else _APART
             is_new |= event.begin - raised.line > far

@@ -156,21 +156,23 @@ def test_a_sweep_has_the_sentence_of_each_run(site: Site) -> None:
 
 def test_what_slurms_record_says_of_jobs_by_hand(site: Site) -> None:
     """No file for output, a failed step in the midst, a cancel, a signal, a bad interpreter."""
-    jobs = {
-        "output": sbatch(site, "echo hi", "--output=/no/such/folder/x.out"),
-        "step": sbatch(site, "srun /bin/true; srun /bin/bash -c 'exit 3'; srun /bin/true"),
-        "cancel": sbatch(site, "sleep 300"),
-        "signal": sbatch(site, "echo step 1; kill -9 $$"),
-        "execve": sbatch(site, "srun /no/such/program"),
-        "env": sbatch(site, "exec /usr/bin/env nosuchpython train.py"),
-        "code": sbatch(site, "echo step 1; exit 137"),
+    scripts = {
+        "output": ["echo hi", "--output=/no/such/folder/x.out"],
+        "step": ["srun /bin/true; srun /bin/bash -c 'exit 3'; srun /bin/true"],
+        "cancel": ["sleep 300"],
+        "signal": ["echo step 1; kill -9 $$"],
+        "execve": ["srun /no/such/program"],
+        "env": ["exec /usr/bin/env nosuchpython train.py"],
+        "code": ["echo step 1; exit 137"],
     }
-    site.rig.run("scancel", jobs["cancel"])
-    site.hpcrun("wait", *jobs.values(), timeout=60)
-    shown = {
-        how: json.loads(site.hpcrun("status", "--json", job).stdout)["runs"][0]
-        for how, job in jobs.items()
-    }
+    jobs, shown, waited = {}, {}, {}
+    for how, script in scripts.items():
+        # One by one: seconds after the end Slurm forgets where the output went.
+        jobs[how] = sbatch(site, *script)
+        if how == "cancel":
+            site.rig.run("scancel", jobs[how])
+        waited[how] = site.hpcrun("wait", jobs[how], timeout=60).stdout
+        shown[how] = json.loads(site.hpcrun("status", "--json", jobs[how]).stdout)["runs"][0]
     causes = {how: one["diagnosis"]["cause"] or {} for how, one in shown.items()}
     assert causes["output"]["id"] == "no_output"
     assert (causes["step"], shown["step"]["state"]) == ({}, "COMPLETED")
@@ -180,7 +182,7 @@ def test_what_slurms_record_says_of_jobs_by_hand(site: Site) -> None:
     assert "nosuchpython" in causes["env"]["title"]
     assert "exit code 137 (as after signal 9)" in causes["code"]["title"]
     # The same in wait, and nothing about hpcrun's own keys.
-    assert causes["execve"]["title"] in site.hpcrun("wait", jobs["execve"]).stdout
+    assert causes["execve"]["title"] in waited["execve"]
     assert not any("setup:" in fix for fix in shown["execve"]["diagnosis"]["fixes"])
     # The accounting, which comes seconds later, has who did it.
     until(lambda: "by its user" in site.hpcrun("why", jobs["cancel"]).stdout, "the accounting", 30)

@@ -232,6 +232,8 @@ def test_what_comes_after_a_crash_may_be_of_it(text: str, wanted: str) -> None:
 def test_of_launches_that_were_killed_the_last_one() -> None:
     killed = "job.sh: line 3: 4711 Killed  python train.py\n"
     assert told(f"{killed}{2 * PLAIN}{killed}")[::2] == ("killed", 32)
+    steps = "".join(f"step {step} loss 2.{step}\n" for step in range(4))
+    assert told(f"{killed}{steps}{killed}")[::2] == ("killed", 6)
     assert told(3 * killed)[::2] == ("killed", 1)
 
 
