@@ -230,7 +230,9 @@ def cause_of(context: Context, status: JobStatus, *, whole: bool = False) -> Dia
     status = with_account(context, status)
     if last is None:
         evidence = Evidence(records=_records_of(status, context), job=_job_of(status))
-        return diagnose(evidence) if status.final else Diagnosis()
+        # Slurm itself cancelled what waited for another job: its reason says more.
+        is_told = not status.final or status.reason == "DependencyNeverSatisfied"
+        return Diagnosis() if is_told else diagnose(evidence)
     recorded = _records_of(status, context) if status.final or status.end is not None else Records()
     files = _chosen(run, status)
     # Slurm's answer may change, and rules of another version may know more.
