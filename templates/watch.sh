@@ -75,25 +75,29 @@ watch_look() {
     fi
 }
 
-# watch_sizes FOLDER: note the sizes of the ranks' logs. Not their times, which are other clocks'.
+# watch_sizes FOLDER: note the sizes of the logs. Not their times, which are other clocks'.
 watch_sizes() {
     local size name
     while read -r size name; do
-        [[ $name =~ ^rank-[0-9]+\.log$ ]] || continue
         [ "${watch_size[$name]-}" != "$size" ] || continue
         watch_size[$name]=$size
         watch_changed[$name]=$watch_clock
         watch_changes[$name]=$((${watch_changes[$name]-0} + 1))
         watch_wrote=$watch_clock
-    done < <(find "$1" -maxdepth 1 -name 'rank-*.log' -printf '%s %f\n' 2>/dev/null </dev/null)
+    done < <(find "$1" -maxdepth 1 -regex ".*/$(who_writes)-[0-9]+\.log" -printf '%s %f\n' \
+        2>/dev/null </dev/null)
 }
+
+# who_writes: whose logs are looked at: a bare command has no ranks that hpcrun knows of.
+who_writes() { if [ -e "$attempt_dir/began" ]; then echo node; else echo rank; fi; }
 
 # read_position FOLDER: how far the ends of the logs show that the run has come; nothing where they
 # do not. Rank 0's log nearly always does; in Megatron's family it is the last rank's.
 read_position() {
-    local last=$((${#watch_size[@]} - 1)) text
+    local last=$((${#watch_size[@]} - 1)) who text
+    who=$(who_writes)
     # The same one twice is no harm. bash reports a NUL.
-    { text=$(tail -q -c 2000 -- "$1/rank-0.log" "$1/rank-$last.log" </dev/null); } 2>/dev/null
+    { text=$(tail -q -c 2000 -- "$1/$who-0.log" "$1/$who-$last.log" </dev/null); } 2>/dev/null
     position_in "$text"
 }
 
@@ -176,6 +180,7 @@ report_stall() {
 # first_silent: print the rank whose log stopped two looks before all others that were written, too.
 first_silent() {
     local name first='' second=''
+    [ "$(who_writes)" = rank ] || return 0
     for name in "${!watch_changes[@]}"; do
         [ "${watch_changes[$name]}" -ge 3 ] || continue
         if [ -z "$first" ] || [ "${watch_changed[$name]}" -lt "${watch_changed[$first]}" ]; then
