@@ -246,7 +246,7 @@ def test_the_last_ranks_log_counts_too(run: Watched) -> None:
 
 
 def test_a_bare_command_has_no_ranks_and_may_hang_too(run: Watched) -> None:
-    """What a launcher writes beside ranks is no sign; of a command the node's log is all there is."""
+    """What launchers write beside ranks is no sign; of a command the node's log is all there is."""
     run.lines.append("touch ../../attempts/0/began")
     for step in range(10):
         run.lines.append(f"printf 'step {step} loss 2.5\\n' >>node-0.log")

@@ -68,13 +68,13 @@ def insist_on_steps(run: Submitted, last: int) -> None:
 
 @pytest.mark.thorough
 def test_all_of_the_grace_is_the_ranks(wide_site: Site) -> None:
-    """They need 50 s of 90 to save, longer than KillWait and torchrun's own patience."""
-    site, nodes = wide_site, wide_site.rig.node_names[:4]
+    """They need 50 s of 90 to save, longer than KillWait and the launchers' own patience."""
+    site, nodes = wide_site, wide_site.rig.node_names[:8]
     with preempting(site, "GraceTime=90 PreemptMode=REQUEUE"):
         runs = []
-        for launcher, pair in (("srun", nodes[:2]), ("torchrun", nodes[2:])):
+        for number, launcher in enumerate(("srun", "torchrun", "accelerate", "deepspeed")):
             options = (
-                *on(*pair),
+                *on(*nodes[2 * number : 2 * number + 2]),
                 "--set",
                 "env.SAVES='50'",
                 "--set",

@@ -2,7 +2,8 @@
 # Runs once on every node, then as every rank, started by the harness, which has set
 # MASTER_ADDR, MASTER_PORT and HPCRUN_NODE_RANK and sends the output to logs/.
 if [ "${1-}" = rank ]; then
-    exec bash -- "$HPCRUN_RUN_DIR/harness.sh" rank \
+    exec /opt/env/bin/python -c 'import os, signal as s, sys; s.pthread_sigmask(s.SIG_UNBLOCK, [s.SIGTERM]); os.execvp(sys.argv[1], sys.argv[1:])' \
+        bash -- "$HPCRUN_RUN_DIR/harness.sh" rank \
         /opt/env/bin/python /scratch/runs/20261120-081455-train-7k3q/code/train_gpt.py \
         --deepspeed-config /scratch/runs/20261120-081455-train-7k3q/deepspeed.json \
         --micro-batch-per-gpu 4 \
@@ -23,8 +24,12 @@ export TORCH_NCCL_DEBUG_INFO_PIPE_FILE="$HPCRUN_LOCAL_DIR"/flight-
 
 # ---- Launch
 # Launchers rewrite $$ and ${local_rank} in arguments, so those of your program are above.
+# Asked to end DeepSpeed's launcher kills its ranks 30 s later, whatever the grace is. Slurm asks them,
+# too: the launcher need not hear of it, and ends when they have.
+wait_for_ranks=()
+[ -z "${SLURM_JOB_ID-}" ] || wait_for_ranks=(/opt/env/bin/python -c 'import os, signal as s, sys; s.pthread_sigmask(s.SIG_BLOCK, [s.SIGTERM]); os.execvp(sys.argv[1], sys.argv[1:])')
 # shellcheck disable=SC2016 # the rank's shell expands it
-exec /opt/env/bin/python -m deepspeed.launcher.runner \
+exec "${wait_for_ranks[@]}" /opt/env/bin/python -m deepspeed.launcher.runner \
     --hostfile="$HPCRUN_HOSTFILE" --no_ssh --node_rank="$HPCRUN_NODE_RANK" \
     --master_addr="$MASTER_ADDR" --master_port="$MASTER_PORT" \
     --no_local_rank --no_python bash -c 'exec bash -- "$HPCRUN_RUN_DIR/node.sh" rank'
