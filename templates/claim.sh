@@ -44,11 +44,12 @@ next_attempt() {
     elif [ -n "${HPCRUN_SURVIVE-}" ] && has_ended "$last"; then
         say "attempt $last was the last one of this run: see its end.json" >&2
         # Slurm 24.05 to 25.11 may start a job again that has ended well, if it was preempted before.
-        [ "$owner" != "$1" ] || { [[ $end =~ \"exit_code\":\ ([0-9]+) ]] && return "${BASH_REMATCH[1]}"; }
+        [[ ! $end =~ \"exit_code\":\ ([0-9]+) ]] || return "${BASH_REMATCH[1]}"
     elif [ "${owner:-$1}" = "$1" ] || { [ "$owner" = "$2" ] && is_wanted "$last" "$2" "$1" "$end"; }; then
         echo $((last + 1))
     else
         say "job $1 is not needed: attempt $last of this run is job $owner's" >&2
+        return 93 # what waits for it is not to begin (stand_by)
     fi
 }
 
@@ -142,20 +143,23 @@ spare_is_left() {
 
 # ---- Another job goes on ------------------------------------------------------------------------
 
-# secure: have the run go on where a dead node ends this script. Where Slurm is to start the job again
-# it must be allowed from the first on; where a site forbids it another job waits. Fails where Slurm
-# does not answer, or does not take that job now: then it is tried again later.
+# secure BEFORE: have the run go on where a dead node ends this script. Where Slurm is to start the job
+# again it must be allowed from the first on; where a site forbids it another job waits. BEFORE is the
+# job that had the run before, or empty. Fails where Slurm does not answer, or does not take that job
+# now: then it is tried again later.
 secure() {
     local shown id begin=$attempt_dir/begin.json
     case " ${HPCRUN_SURVIVE-} ${SLURM_JOB_ID+job} " in *" preempted "*job* | *" node_fail "*job*) ;; *) return 0 ;; esac
     shown=$(show_job) || return
+    [ -z "$1" ] || hand_on "$1" "$(slurm_job)" # its node died
     [ "$(slurm_field Requeue "$shown")" = 0 ] && ! allow_requeue &&
         [ $((HPCRUN_ATTEMPT + 1)) -lt "$HPCRUN_MAX_ATTEMPTS" ] || return 0
     : >"$attempt_dir/chaining"
     id=$(trap '' TERM && chain 0 '' 1) &&
         write_record "$begin" "$(sed "s/}\$/, \"successor\": \"$id\"}/" "$begin")"
     rm -f -- "$attempt_dir/chaining"
-    [ -n "$id" ]
+    [ -n "$id" ] || return
+    stand_by "$(slurm_job)" "$id" || true
 }
 
 # successor: print the job that waits to go on with this run, if there is one.
@@ -201,6 +205,16 @@ insist() {
     printf '%s\n' "$answer"
 }
 
+# stand_by JOB NEXT: have your jobs that wait for JOB alone to succeed wait for it or for NEXT, as it
+# may end on a dead node, where nobody is left to hand them on. (A list of several is joined otherwise.)
+stand_by() {
+    local id waits
+    while read -r id waits; do
+        [ "$waits" != "afterok:$1" ] ||
+            timeout 20 scontrol update JobId="$id" Dependency="afterok:$1?afterok:$2" >&2
+    done < <(who_waits)
+}
+
 # hand_on OLD NEW: have your jobs that wait for job OLD to succeed wait for NEW, which goes on with it.
 # Of those that wait for the whole array of a task OLD each other task is named. Looked at again until
 # none is left: another task may have changed the same job in the same moment.
@@ -210,6 +224,7 @@ hand_on() {
     while [ -n "$found" ] && [ $((tries += 1)) -le 5 ]; do
         found=''
         while read -r id waits; do
+            [ "$waits" != "afterok:$1?afterok:$2" ] || waits=afterok:$1
             old=$1 waits=,$waits, new=$2
             if [[ $waits != *",afterok:$old,"* ]]; then
                 [[ $waits == *",afterok:${array}_*,"* ]] || continue
@@ -218,10 +233,15 @@ hand_on() {
             waits=${waits//",afterok:$old,"/,afterok:$new,}
             waits=${waits#,} found=1
             timeout 20 scontrol update JobId="$id" Dependency="${waits%,}" >&2
-        done < <(timeout 20 squeue --noheader --user="$(id -un)" --states=PENDING -o '%i %E' \
-            2>/dev/null | sed 's/([a-z]*)//g')
+        done < <(who_waits)
         [ -z "$found" ] || sleep "0.$((RANDOM % 5 + 3))"
     done
+}
+
+# who_waits: print your jobs that wait, and for what.
+who_waits() {
+    timeout 20 squeue --noheader --user="$(id -un)" --states=PENDING -o '%i %E' 2>/dev/null |
+        sed 's/([a-z]*)//g'
 }
 
 # other_tasks ARRAY TASK: print `:ID` for each other task that has not ended well.

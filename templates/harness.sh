@@ -13,7 +13,7 @@
 #
 # Each file has one writer and appears by rename. attempts/N/: begin.json, beat (epoch seconds,
 # every 30 s or less), hostfile, failures/TIME-WHO.json, end.json. Exit code 93: a duplicate of a job that
-# has this attempt already.
+# has this attempt already, or one that was to go on with the run and is not needed.
 #
 # A function, here and in the files beside this one, returns a result in one way: it prints the
 # result, which the caller captures; its status says whether it worked; error messages go to
@@ -67,8 +67,9 @@ batch() {
     # shellcheck disable=SC1091 # they lie beside this file
     . "$HPCRUN_RUN_DIR/survive.sh" && . "$HPCRUN_RUN_DIR/claim.sh" &&
         . "$HPCRUN_RUN_DIR/checkpoints.sh" || exit 1
-    local attempt job begun code beat secure_at=0
+    local attempt job begun code beat secure_at=0 before=${2-}
     job=$(slurm_job)
+    [ "$before" != "$job" ] || before=''
     [ -z "${SLURM_JOB_ID-}" ] || [ -z "${HPCRUN_SPARE_NODES-}" ] || choose_nodes
     attempt=$(claim "$job" "${2-}") || exit
     [ -n "$attempt" ] || exit 0
@@ -94,7 +95,7 @@ batch() {
             watch
             if [ "$SECONDS" -ge "$secure_at" ]; then
                 secure_at=$((SECONDS + 300))
-                ! secure || secure_at=$((1 << 62))
+                ! secure "$before" || secure_at=$((1 << 62))
             fi
             # Slurm calls a node dead that is not, and has begun the job again on another one.
             [ ! -d "$HPCRUN_RUN_DIR/attempts/$((attempt + 1))" ] || [ -e "$attempt_dir/end.json" ] ||

@@ -117,11 +117,11 @@ def with_use(context: Context, status: JobStatus) -> JobStatus:
 
 
 def _with_step_code(status: JobStatus) -> JobStatus:
-    """Note that a step failed of a script that ended well all the same."""
+    """Note that a step failed of a script of the user's own that ended well all the same."""
     job, account, verdict = status.job, status.account, status.verdict
     code = parse_exit_code(job.step_code) if job is not None else None
     code = code or (account.step_code if account is not None else None)
-    if not code or not status.ok:
+    if not code or not status.ok or status.run is not None:  # steps of earlier attempts, say
         return status
     text = (
         f"a step of it ended with exit code {code}, and its script with 0: with set -e it would end"

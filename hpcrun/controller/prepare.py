@@ -447,7 +447,7 @@ def dependency_on(context: Context, word: str) -> Dependency:
     Raises InputError for a run that will never end well.
     """
     # Here: few jobs wait for another.
-    from hpcrun.controller.status import status_of, status_of_job
+    from hpcrun.controller.status import status_of, status_of_job, successor_of
     from hpcrun.controller.targets import find_each
     from hpcrun.slurm.jobs import array_id
 
@@ -481,4 +481,8 @@ def dependency_on(context: Context, word: str) -> Dependency:
     # a task that goes on as another job has not ended well.
     if len(statuses) > 1 and not any(status.history.chained for status in statuses):
         job_ids = [array_id(job_ids[0])]
-    return Dependency(":".join(job_ids), folder)
+    after = ":".join(job_ids)
+    # Slurm's or: where the run's node dies nobody is left to name the job that goes on.
+    if len(statuses) == 1 and (successor := successor_of(statuses[0].history)):
+        after += f"?afterok:{successor}"
+    return Dependency(after, folder)

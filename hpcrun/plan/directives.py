@@ -382,7 +382,7 @@ def build_directives(
             if "?" in str(value):
                 message = f"{value}: it cannot be joined with --after, since ? and , do not mix"
                 job.found.refuse("slurm.dependency", message)
-            merged[option] = f"{merged[option]},{value}"
+            merged[option] = f"{(merged[option] or '').partition('?')[0]},{value}"
         else:
             merged[option] = None if value is True else str(value)
     either = merged.get("constraint") if "|" in (topology.constraint or "") else None

@@ -45,9 +45,9 @@ class Place(Struct, frozen=True, kw_only=True):
 class Dependency(Struct, frozen=True):
     """What a run comes after.
 
-    ``job_id`` is the Slurm id of the job that must end well first (of several: with colons); None
-    when it has done so already. ``checkpoint_dir`` is that run's; None where it is several, or no
-    run of hpcrun's.
+    ``job_id`` is the Slurm id of the job that must end well first (of several: with colons; or the
+    one that would go on with it, behind ``?afterok:``); None when it has done so already.
+    ``checkpoint_dir`` is that run's; None where it is several, or no run of hpcrun's.
     """
 
     job_id: str | None

@@ -94,7 +94,7 @@ def insist_on_the_whole_curve(site: Site, run: Submitted, steps: int) -> dict[st
     assert loss["steps"] == list(range(1, steps + 1))
     assert loss["values"] == [1 / step for step in loss["steps"]]
     shown = site.status(run)
-    assert (shown["state"], shown["exit_code"]) == ("COMPLETED", 0)
+    assert (shown["state"], shown["exit_code"], shown["notes"]) == ("COMPLETED", 0, [])
     return shown
 
 

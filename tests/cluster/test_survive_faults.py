@@ -87,7 +87,8 @@ def excluded(site: Site, run: Submitted) -> set[str]:
 def test_a_run_goes_on_without_the_node_that_failed(wide_site: Site) -> None:
     """Each of four runs loses one of its two nodes in its own way; a fifth loses none.
 
-    A sixth loses its only one, where Slurm may not start it again: another job has waited for that.
+    A sixth loses its only one, where Slurm may not start it again: another job has waited for that,
+    and what waits for the run waits for that, too.
     """
     site, rig = wide_site, wide_site.rig
     how = {"power": 0, "other": 1, "link": 0, "slurmd": 0, "drained": 0}
@@ -96,7 +97,12 @@ def test_a_run_goes_on_without_the_node_that_failed(wide_site: Site) -> None:
     runs = {name: submit_whole(site, NODE, *options.get(name, ())) for name in how}
     runs["forbidden"] = submit_whole(site, NODE, "--set", "name=forbidden", nodes=1)
     how["forbidden"] = 0
+    later = [site.submit("--after", runs["forbidden"].run_id, "--", "true")]
     waits = until(functools.partial(successor_of, runs["forbidden"]), "the job that waits")
+    later.append(site.submit("--after", runs["forbidden"].run_id, "--", "true"))
+    either = f"afterok:{runs['forbidden'].job_id}(unfulfilled)?afterok:{waits}(unfulfilled)"
+    for one in later:
+        until(lambda: dependency_of(site, one) == either, "the dependency")  # noqa: B023
     for run in runs.values():
         until(functools.partial(steps_of, run, 0), "some steps")
     lost = {name: nodes_of(run, 0)[how[name]] for name, run in runs.items()}
@@ -119,6 +125,8 @@ def test_a_run_goes_on_without_the_node_that_failed(wide_site: Site) -> None:
             shown = insist_on_the_whole_curve(site, run, 70)
             assert len(shown["attempts"]) == (1 if name == "drained" else 2), name
             assert shown["job_id"] == (waits if name == "forbidden" else runs[name].job_id)
+        for one in later:
+            assert site.hpcrun("wait", one.run_id, timeout=60).returncode == 0
     finally:
         for name in ("power", "other", "forbidden"):
             rig.revive_node(lost[name])
@@ -373,6 +381,7 @@ def test_the_job_that_waits_to_go_on_goes_with_the_run(wide_site: Site) -> None:
     forbidden = ("--set", "name=forbidden")
     runs = {how: submit(site, NODE, *forbidden, steps=count) for how, count in steps.items()}
     waits = {how: until(functools.partial(successor_of, run), how) for how, run in runs.items()}
+    later = site.submit("--after", runs["killed"].run_id, "--", "true")
     shown = site.status(runs["killed"])
     assert (shown["job_id"], shown["state"]) == (runs["killed"].job_id, "RUNNING")
     rig.run("scancel", runs["scancel"].job_id)
@@ -389,8 +398,9 @@ def test_the_job_that_waits_to_go_on_goes_with_the_run(wide_site: Site) -> None:
     for how, run in runs.items():
         assert len(list((run.folder / "attempts").iterdir())) == 1, how
         found = rig.run("sacct", "-nXP", "-j", waits[how], "-o", "State,ExitCode").stdout
-        assert found.startswith("COMPLETED|0:0" if how == "killed" else "CANCELLED"), (how, found)
+        assert found.startswith("FAILED|93:0" if how == "killed" else "CANCELLED"), (how, found)
     assert "is not needed" in runs["killed"].log()
+    assert site.status(later)["state"] == "CANCELLED"
 
 
 def successor_of(run: Submitted) -> str:
