@@ -132,6 +132,8 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     fixes = rule.fixes if rule is not None else _FIXES.get(cause.id, ())
     if cause.id == "cancelled" and records.cancelled_by:
         fixes = ("{again}",)
+    if records.gave_up:  # it has asked to go on
+        fixes = tuple(fix for fix in fixes if not fix.startswith("`survive:"))
     if not job.is_run:  # its user has no keys of hpcrun's
         fixes = tuple(fix for fix in fixes if not fix.startswith(_OF_RUNS))
     if job.word == Job().word:  # of logs alone, for which hpcrun's verbs have no job
@@ -399,7 +401,12 @@ def _of_records(records: Records, events: Sequence[Event]) -> Cause | None:
     if rule_id is None:
         return None
     rule = BY_ID[rule_id]
-    shown = [event for event in events if event.rule.cls == rule.cls]
+    shown = [
+        event
+        for event in events
+        # That a process was asked to end shows less than the record does.
+        if event.rule.cls == rule.cls and event.rule.id != "torchrun_sigterm"
+    ]
     if rule.cls == "time_limit" and (crash := _crash_before(events, shown)) is not None:
         return _cause(crash, records)
     if rule.cls in ("oom_host", "cancelled") and any(

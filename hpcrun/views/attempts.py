@@ -50,6 +50,8 @@ def attempt_texts(status: JobStatus, local_time: Callable[[float], str]) -> list
     attempts = status.history.attempts
     for attempt, cells in zip(attempts, attempt_rows(attempts, local_time), strict=True):
         number, began, nodes, ran, steps, how, then = cells
+        if attempt is status.last and status.final and attempt.end and attempt.end.next:
+            then = ""  # it was cancelled meanwhile
         if attempt.end is not None:
             how = f": {how}" if how.startswith("exit code") else f" by {how}"
             how = f"ended after {ran}{how}"

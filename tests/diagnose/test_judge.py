@@ -363,6 +363,19 @@ def test_records_without_a_word_in_the_log(records: Records, wanted: str) -> Non
 def test_a_run_that_gave_up_says_why() -> None:
     cause = judge(STEPS, records=Records(state="TIMEOUT", gave_up="it saved nothing new")).cause
     assert cause is not None and cause.title.endswith("; it saved nothing new")
+    for gave_up in ("", "it has had its 2 attempts"):
+        records = Records(state="PREEMPTED", gave_up=gave_up)
+        fixes = diagnose(Evidence(records=records, job=Job(word="7", is_run=True))).fixes
+        assert any("survive" in fix for fix in fixes) is not bool(gave_up), fixes
+
+
+def test_who_cancelled_is_told_though_a_launcher_was_asked_to_end() -> None:
+    log = STEPS + traceback("torch.elastic.SignalException: Process 42 got signal: 15", at="run")
+    asked = judge(log, records=Records(state="FAILED", exit_code=1)).cause
+    assert asked is not None and asked.title == "a process was asked to end"
+    records = Records(state="CANCELLED", cancelled_by="its user, me", exit_code=1)
+    cause = judge(log, records=records).cause
+    assert cause is not None and cause.title == "cancelled by its user, me"
 
 
 def test_a_crash_before_the_time_limit() -> None:

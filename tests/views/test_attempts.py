@@ -115,6 +115,12 @@ def test_a_run_between_two_attempts() -> None:
     assert (found["cost"]["replayed_steps"], found["attempts"][1]["last_step"]) == (20, 180)
 
 
+def test_a_run_that_was_cancelled_between_two_attempts_does_not_go_on() -> None:
+    over = Verdict(state="CANCELLED", source="sacct", final=True)
+    first, second = attempt_texts(structs.replace(between(), verdict=over), str)
+    assert first.endswith("goes on from step-80.pt") and second.endswith("by preemption")
+
+
 def test_what_the_next_attempt_began_from_counts() -> None:
     """A rank may save after the record of an end, and an attempt may leave none."""
     lost = structs.replace(FIRST, end=None)
