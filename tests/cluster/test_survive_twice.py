@@ -82,7 +82,15 @@ def test_all_of_the_grace_is_the_ranks(wide_site: Site) -> None:
                 *NEEDS,
             )
             runs.append(
-                submit(site, "when: [preempted]", *options, nodes=2, train=SLOW, env=SECRET)
+                submit(
+                    site,
+                    "when: [preempted]",
+                    *options,
+                    nodes=2,
+                    steps=200,  # the first is not done before the last has begun
+                    train=SLOW,
+                    env=SECRET,
+                )
             )
         for run in runs:
             until(functools.partial(steps_of, run, 0), "some steps")
@@ -92,7 +100,7 @@ def test_all_of_the_grace_is_the_ranks(wide_site: Site) -> None:
             end = run.record("end.json")
             assert end["why"] == "preempted", run.log()
             assert step_in(end["checkpoint"]) == steps_of(run, 0)[-1], "the save was not cut short"
-            shown = insist_on_the_whole_curve(site, run, 30)
+            shown = insist_on_the_whole_curve(site, run, 200)
             assert len(shown["attempts"]) == 2
             assert steps_of(run, 1)[0] == steps_of(run, 0)[-1] + 1
             assert not (run.folder / "secrets.env").exists()

@@ -204,9 +204,14 @@ def _ends_in_its_grace(site: ReleaseSite) -> None:
 
 
 def _loses_its_node(site: ReleaseSite) -> None:
-    """Where Slurm may not start it again, the job that has waited goes on, on another node."""
+    """Where Slurm may not start it again, the job that has waited goes on, on another node.
+
+    What waits for the run waits for either of them, whenever it was submitted.
+    """
     run = submit_surviving(site, "when: [node_fail]", "--set", "name=forbidden", *_UNCHECKED)
+    later = [site.command("true", "--after", run.run_id)]
     heir = until(lambda: successor_of(run), "the job that waits")
+    later.append(site.command("true", "--after", run.run_id))
     until(lambda: len(steps_of(run, 0)) >= 5, "a checkpoint")
     (lost,) = nodes_of(run, 0)
     site.rig.kill_node(lost)
@@ -214,6 +219,8 @@ def _loses_its_node(site: ReleaseSite) -> None:
         shown = insist_on_the_whole_curve(site, run, 30)
         assert (shown["job_id"], len(shown["attempts"])) == (heir, 2), shown
         assert steps_of(run, 1)[0] in (5, 9, 13), "from the checkpoint on"
+        for one in later:
+            site.wait_state(one, "COMPLETED")
     finally:
         site.rig.revive_node(lost)
 
