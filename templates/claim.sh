@@ -151,7 +151,7 @@ secure() {
     local shown id begin=$attempt_dir/begin.json
     case " ${HPCRUN_SURVIVE-} ${SLURM_JOB_ID+job} " in *" preempted "*job* | *" node_fail "*job*) ;; *) return 0 ;; esac
     shown=$(show_job) || return
-    [ -z "$1" ] || hand_on "$1" "$(slurm_job)" # its node died
+    case $1 in '' | "$(slurm_job)") ;; *) hand_on "$1" "$(slurm_job)" ;; esac # its node died
     [ "$(slurm_field Requeue "$shown")" = 0 ] && ! allow_requeue &&
         [ $((HPCRUN_ATTEMPT + 1)) -lt "$HPCRUN_MAX_ATTEMPTS" ] || return 0
     : >"$attempt_dir/chaining"

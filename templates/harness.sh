@@ -67,9 +67,8 @@ batch() {
     # shellcheck disable=SC1091 # they lie beside this file
     . "$HPCRUN_RUN_DIR/survive.sh" && . "$HPCRUN_RUN_DIR/claim.sh" &&
         . "$HPCRUN_RUN_DIR/checkpoints.sh" || exit 1
-    local attempt job begun code beat secure_at=0 before=${2-}
+    local attempt job begun code beat secure_at=0
     job=$(slurm_job)
-    [ "$before" != "$job" ] || before=''
     [ -z "${SLURM_JOB_ID-}" ] || [ -z "${HPCRUN_SPARE_NODES-}" ] || choose_nodes
     attempt=$(claim "$job" "${2-}") || exit
     [ -n "$attempt" ] || exit 0
@@ -95,7 +94,7 @@ batch() {
             watch
             if [ "$SECONDS" -ge "$secure_at" ]; then
                 secure_at=$((SECONDS + 300))
-                ! secure "$before" || secure_at=$((1 << 62))
+                ! secure "${2-}" || secure_at=$((1 << 62))
             fi
             # Slurm calls a node dead that is not, and has begun the job again on another one.
             [ ! -d "$HPCRUN_RUN_DIR/attempts/$((attempt + 1))" ] || [ -e "$attempt_dir/end.json" ] ||
