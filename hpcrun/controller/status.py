@@ -112,7 +112,8 @@ def conf_of(context: Context, history: History) -> str | None:
 
 def successor_of(history: History) -> str | None:
     """Return the job that goes on where that of the last attempt ends without a record."""
-    begin = history.last.begin if history.last is not None and history.end is None else None
+    known = history.known
+    begin = known.begin if known is not None and known.end is None else None
     return begin.successor if begin is not None and history.copy_of is None else None
 
 

@@ -247,12 +247,19 @@ class History(Recorded, frozen=True, kw_only=True):
         return made_as if made_as != self.run_id else None
 
     @property
+    def known(self) -> Attempt | None:
+        """The newest attempt that has a record: one that just begins has only its folder."""
+        with_records = (each for each in reversed(self.attempts) if each.begin or each.end)
+        return next(with_records, None)
+
+    @property
     def chained(self) -> str | None:
         """The job that has the run now, where one attempt or more were another's."""
-        record = self.end or (self.last.begin if self.last is not None else None)
+        known = self.known
+        record = (known.end or known.begin) if known is not None else None
         if record is None or self.submitted is None or self.is_local or self.copy_of is not None:
             return None
-        after = self.end.next if self.end is not None else self.gone_on_as
+        after = known.end.next if known and known.end is not None else self.gone_on_as
         now = record.job_id if after in (None, "requeue", "relaunch") else after
         return now if now != self.submitted.job_id else None
 

@@ -71,6 +71,26 @@ def test_an_end_that_only_the_records_show(
     assert not run.secrets.exists()
 
 
+@pytest.mark.parametrize("argv", [(), (RUN,)])
+@pytest.mark.parametrize("record", ["end.json", "begin.json"])
+def test_an_attempt_that_just_begins_in_another_job_is_no_end(
+    hpcrun: Caller, tools: Path, record: str, argv: tuple[str, ...]
+) -> None:
+    """It has a folder and no record; the one before names its job: by its end, or it has died."""
+    run = make_run(hpcrun, RUN, "15", ended=NOW - 60 if record == "end.json" else None)
+    path = run.attempts / "0" / record
+    more = {"next": "16"} if record == "end.json" else {"successor": "16"}
+    path.write_text(json.dumps(json.loads(path.read_text()) | more))
+    (run.attempts / "1").mkdir()
+    run.secrets.write_text("export A=1\n")
+    os.utime(run.secrets, (NOW - 7200, NOW - 7200))
+    answers(tools, "squeue", rest=queued(run, "15", "CANCELLED") + queued(run, "16", "RUNNING"))
+    answers(tools, "sacct")
+    (shown,) = hpcrun("status", "--json", *argv).json["runs"]
+    assert (shown["state"], shown["job_id"]) == ("RUNNING", "16")
+    assert run.secrets.exists()
+
+
 def test_no_end_no_removal(hpcrun: Caller, tools: Path) -> None:
     """Slurm is silent; the accounting still calls it running; a submission takes long."""
     stopped = make_run(hpcrun, RUN, "15", ended=NOW - 60, exit_code=143)
