@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.assets import shipped
-from hpcrun.runs.stalls import read_warnings
+from hpcrun.runs.ends import read_warnings
 from tests.test_hardware import Node
 from tests.test_harness import Job
 

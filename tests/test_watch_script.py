@@ -17,8 +17,8 @@ from msgspec import convert
 
 from hpcrun.assets import shipped
 from hpcrun.render.quoting import quote_bash
+from hpcrun.runs.ends import Stall, Suspect
 from hpcrun.runs.flight import judged, place_in
-from hpcrun.runs.stalls import Stall, Suspect
 
 pytestmark = pytest.mark.slow
 

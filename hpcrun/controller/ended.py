@@ -19,7 +19,6 @@ from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.status import JobStatus, NodeUse, Used, trained_share
 from hpcrun.runs.verdict import LOST
 from hpcrun.slurm.accounts import Account
-from hpcrun.slurm.hosts import expand
 from hpcrun.slurm.states import parse_exit_code
 
 # Jobs whose accounts one command asks for, one after the other; nodes whose reasons are looked at.
@@ -84,6 +83,8 @@ def with_account(context: Context, status: JobStatus, *, always: bool = False) -
 def _nodes(status: JobStatus) -> list[str]:
     text = (status.job.node_list if status.job is not None else "") or status.nodes
     with contextlib.suppress(InputError):
+        from hpcrun.slurm.hosts import expand  # here: few need it
+
         return expand(text)[:_NODES] if text else []
     return []
 
@@ -94,10 +95,8 @@ def with_use(context: Context, status: JobStatus) -> JobStatus:
         return status
     account, run = status.account or Account(), status.run
     looks, logged = Looks(), None
-    if run is not None:
-        from hpcrun.controller.progress import (
-            most_memory,
-        )  # here: the reader of lines takes a moment
+    if run is not None and status.gpus_per_node:
+        from hpcrun.controller.progress import most_memory  # here: reading lines loads much
 
         looks = records.read_if_there(run.looks, Looks) or looks
         logged = most_memory(run, status.plan.log_patterns if status.plan is not None else ())

@@ -22,9 +22,9 @@ from hpcrun.controller.targets import refresh, unknown_job
 from hpcrun.errors import OutOfReach
 from hpcrun.plan.types import Plan
 from hpcrun.runs import records
+from hpcrun.runs.ends import read_warnings
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import History, Listed, Recorded, Seen, Submitted
-from hpcrun.runs.stalls import read_warnings
 from hpcrun.runs.status import JobStatus, Progress, cost_of
 from hpcrun.runs.verdict import LOST, NOT_SUBMITTED, UNSETTLED, Evidence, Verdict, decide
 from hpcrun.slurm.jobs import SlurmJob, array_id, is_part, is_possible, split_id

@@ -1,9 +1,19 @@
-"""Why an attempt ended, and whether its run goes on: tables that templates/survive.sh has, too."""
+"""Why an attempt ended, and whether its run goes on: tables that templates/survive.sh has, too.
+
+Also what the job itself finds out: that it does not move on (watch.sh), odd nodes (preflight.sh).
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Collection
+from pathlib import Path
 from typing import Literal
+
+from msgspec import Struct
+
+from hpcrun.files import open_plain
 
 Why = Literal[
     "done", "preempted", "time_limit", "node_fail", "stalled",
@@ -115,3 +125,55 @@ def pause_before(idle: int, seconds: float) -> int:
     (0, 60, 240, 0)
     """
     return PAUSE << (idle - 1) if idle and seconds < QUICK else 0
+
+
+# ---- what the job itself finds out
+
+_NODES, _BYTES = 1000, 4096  # that are read of one attempt, and of one node
+
+
+def read_warnings(attempt: Path) -> list[str]:
+    """Read what was odd about the nodes of an attempt: a file for each, a line for each warning."""
+    found: dict[str, None] = {}
+    try:
+        names = sorted(os.listdir(attempt / "warnings"))  # noqa: PTH208 - most have none
+    except OSError:
+        return []
+    for name in names[:_NODES]:
+        with contextlib.suppress(OSError), open_plain(attempt / "warnings" / name) as file:
+            lines = file.read(_BYTES).decode("utf-8", "replace").split("\n")
+            found |= dict.fromkeys(f"{name}: {line}" for line in lines if line)
+    return list(found)
+
+
+class Suspect(Struct, frozen=True, kw_only=True):
+    """The rank that the others seem to wait for; ``why``: where it is, and where they are."""
+
+    rank: int
+    node: int | None = None
+    host: str | None = None
+    why: str
+
+
+class Collective(Struct, frozen=True, kw_only=True):
+    """What the other ranks wait in; ``seq`` is its number in its process group, where known."""
+
+    name: str
+    seq: int | None = None
+
+
+class Stall(Struct, frozen=True, kw_only=True):
+    """An attempt has not moved on since ``since``; this was written ``silent_seconds`` later.
+
+    ``threshold``: after how many seconds it is noticed. ``ranks`` are those that are elsewhere than
+    the rest, ``suspect`` the first of them. ``stacks`` are files, below the attempt's folder.
+    """
+
+    since: float
+    silent_seconds: float
+    threshold: float
+    step: int | None = None
+    ranks: list[int] = []
+    suspect: Suspect | None = None
+    collective: Collective | None = None
+    stacks: list[str] = []

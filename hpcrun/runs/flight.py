@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import Struct, structs
 
 from hpcrun.files import open_plain
-from hpcrun.runs.stalls import Collective, Stall, Suspect
+from hpcrun.runs.ends import Collective, Stall, Suspect
 
 # TORCH_FR_DUMP_TEMP_FILE in plan/environment.py, and the rank.
 _NAME = re.compile(r"flight-([0-9]{1,6})")

@@ -20,8 +20,8 @@ from hpcrun.errors import HpcrunError, InputError
 from hpcrun.ownership import is_own, other_owner, whose
 from hpcrun.plan.types import Plan
 from hpcrun.runs import layout
+from hpcrun.runs.ends import Stall
 from hpcrun.runs.layout import RunFolder, SweepFolder
-from hpcrun.runs.stalls import Stall
 from hpcrun.structs import decodable
 
 T = TypeVar("T")

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct, field
 
 from hpcrun.plan.types import Plan
+from hpcrun.runs.ends import Stall
 from hpcrun.runs.layout import RunFolder, SweepFolder
 from hpcrun.runs.records import Attempt, End, History
-from hpcrun.runs.stalls import Stall
 from hpcrun.runs.verdict import Verdict
 from hpcrun.slurm.accounts import Account
 from hpcrun.slurm.jobs import SlurmJob

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from hpcrun.errors import HpcrunError, OutOfReach
 from hpcrun.ownership import why_not_own
-from hpcrun.signals import signals_wait
 from hpcrun.transport import TRASH, Result
 
 # Login nodes allow few processes, and little memory.
@@ -156,6 +155,8 @@ class LocalTransport:
         signal waits.
         """
         moved: list[tuple[Path, Path]] = []
+        from hpcrun.signals import signals_wait  # here: only who delivers needs it
+
         with signals_wait():
             try:
                 for path in run_dirs:

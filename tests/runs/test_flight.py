@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from hpcrun.runs.ends import Collective, Stall, Suspect
 from hpcrun.runs.flight import find_last, groups_of, read_dump, with_dumps
-from hpcrun.runs.stalls import Collective, Stall, Suspect
 
 
 def dump(*calls: tuple[str, int, str], group: str = "0", ranks: str = "[0, 1, 2, 3]") -> Any:

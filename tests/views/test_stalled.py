@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from hpcrun.runs.ends import Collective, Stall, Suspect
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import Attempt, Begin, End, History
-from hpcrun.runs.stalls import Collective, Stall, Suspect
 from hpcrun.runs.status import JobStatus
 from hpcrun.runs.verdict import Verdict
 from hpcrun.views.status import listing_lines, run_json, run_lines, stall_text
