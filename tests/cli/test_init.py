@@ -467,6 +467,27 @@ def test_a_site_that_counts_no_gpus_and_names_partitions_after_them(
     assert "LOOK: its name says GPUs" in (bare.project / "hpcrun.yaml").read_text()
 
 
+def test_jobs_that_name_no_type_get_whole_gpus_where_there_are_slices(
+    bare: Caller, slurm: Slurm
+) -> None:
+    """Half of the nodes of Fir and Rorqual have slices of the GPUs of the other half."""
+    rows = [
+        "gpu|80|48|1152000|idle|a[1-80]|gpu:h100:4|(null)",
+        "gpu|80|48|1152000|idle|b[1-80]|gpu:nvidia_h100_80gb_hbm3_1g.10gb:16|(null)",
+    ]
+    slurm.answer("sinfo", "\n".join(rows) + "\n")
+    checked(bare("init", "--json"))
+    made = profile(bare)
+    assert (made["partition"], made["gpu_type"]) == ("gpu", "h100")
+    done = bare("submit", "single-gpu", "--dry-run", "--no-check")
+    assert "#SBATCH --gres=gpu:h100:1\n" in done.out, done
+    # Where all GPUs are whole, or all are slices, nothing is chosen for the user.
+    slurm.answer("sinfo", rows[1] + "\n")
+    (bare.project / "hpcrun.yaml").unlink()
+    checked(bare("init", "--json"))
+    assert "gpu_type" not in profile(bare)
+
+
 def test_a_profile_is_begun_like_one_that_ships(bare: Caller) -> None:
     done = bare("init", "--like", "lumi-g", "--yes")
     assert "was never run" in done.err
