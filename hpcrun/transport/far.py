@@ -87,6 +87,16 @@ exec {" ".join(map(quote, argv))}
 """
 
 
+def order(argv: Sequence[str], env: Mapping[str, str]) -> str:
+    """Run a command of the login's PATH in this environment, whose own PATH may lack it."""
+    word = quote(argv[0])
+    return f"""\
+found=$(type -P -- {word})
+{environment(env)}
+[[ ! $found || $(type -P -- {word}) == "$found" ]] || PATH=${{found%/*}}:$PATH
+{command(argv, None)}"""
+
+
 # The request: for each run asked for a line "R NAME", for each file that is known "K NAME/FILE WHAT
 # IS KNOWN": of a log inode, first and last byte, of another file size and time. "N" asks for the
 # names of all runs, and for the first records of those that no "H NAME" lists. ``pause``: after so
@@ -291,7 +301,9 @@ for name in "${gone[@]}"; do rm -f -- "$name" || exit 73; done
 """
 )
 
-REMOVE = r"""
+REMOVE = (
+    f"store={CODE}\n"
+    + r"""
 cd -- "$RUNS" 2>/dev/null || exit 0
 moved=()
 for i in "${!names[@]}"; do
@@ -306,4 +318,11 @@ for i in "${moved[@]}"; do
   rm -rf -- "${trash[i]}" 2>/dev/null && continue
   chmod -R u+rwX -- "${trash[i]}"; rm -rf -- "${trash[i]}"
 done
+for run in [0-9]*; do [[ ! -d $run ]] || exit 0; done
+for tree in "$store"/*; do  # no run is left, and none was just refused: they go, too
+  [[ -d $tree ]] && (($(date +%s) - $(stat -c %Y -- "$tree") > 600)) && rm -rf -- "$tree"
+done
+rmdir -- "$store" 2>/dev/null
+exit 0
 """
+)

@@ -254,7 +254,7 @@ class SshTransport:
     ) -> Result | None:
         script = far.begin(self.runs_dir, names=[path.name for path in run_dirs])
         script += f"tree={tree} base={base} incoming={far.INCOMING}{os.urandom(8).hex()}\n"
-        script += "run_sbatch() {\n" + far.environment(env) + far.command(argv, None) + "}\n"
+        script += f"run_sbatch() {{\n{far.order(argv, env)}}}\n"
         brings = self.transfers is not self.connection and bool(tree) and tree != base
         script += f"brought={int(brings) or ''}\n"
         with Stream() as stream:

@@ -471,6 +471,28 @@ def test_each_verb_costs_few_trips(
         "status": 4,  # a squeue that shows nothing is asked twice
         "logs 7": 1,
     }
+    # Slurm's folder is on the PATH of a job with a clean environment, too.
+    hpcrun.write("clean.yaml", "extends: ./job.yaml\nenvironment: clean\n")
+    (tools / "sbatch").write_text('#!/bin/bash\necho "$PATH" >&2; echo 8\n')
+    done = hpcrun("submit", "clean.yaml", "--json")
+    assert done.code == 0 and done.json["job_id"] == "8", done
+
+
+def test_copies_of_code_go_with_the_last_run(ssh: Side) -> None:
+    runs = [ssh.new(), ssh.new(OTHER)]
+    for run in runs:
+        ssh.deliver(run)
+    (tree,) = (ssh.far / far.CODE).iterdir()
+    ssh.transport.remove(runs[:1])
+    assert tree.is_dir()
+    ssh.transport.remove(runs[1:])
+    assert tree.is_dir()  # it is new: the next submission may need it
+    ssh.deliver(ssh.new())
+    os.utime(tree, (0, 0))
+    ssh.transport.remove([ssh.runs / RUN])
+    assert list(ssh.far.iterdir()) == []
+    ssh.deliver(ssh.new())
+    assert (ssh.far / RUN / "code" / "train.py").is_file()
 
 
 def test_a_quota_there_comes_with_the_second_trip(
