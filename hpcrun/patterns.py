@@ -1,4 +1,4 @@
-"""Regular expressions that are compiled when they are first used.
+"""Regular expressions compiled when they are first used; a limit for a search that takes for ever.
 
 There are a hundred for the lines of logs alone, of which one log needs a few: to compile them all
 takes half as long as a listing of runs may take.
@@ -6,7 +6,10 @@ takes half as long as a listing of runs may take.
 
 from __future__ import annotations
 
+import contextlib
 import re
+import signal
+from collections.abc import Iterator
 from typing import Any, AnyStr, cast
 
 
@@ -31,3 +34,27 @@ def pattern_of(text: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
     '7'
     """
     return cast("re.Pattern[AnyStr]", _Pattern(text, flags))
+
+
+@contextlib.contextmanager
+def time_limit(seconds: float, error: Exception) -> Iterator[None]:
+    """Raise ``error`` where the block has computed for so long, in seconds of the CPU.
+
+    It ends a search for a pattern that would take years. Only the main thread gets signals: in
+    others the block has all the time that it takes.
+    """
+
+    def stop(number: int, frame: object) -> None:
+        raise error
+
+    try:
+        before = signal.signal(signal.SIGVTALRM, stop)
+    except ValueError:
+        yield
+        return
+    try:
+        signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)

@@ -1,4 +1,4 @@
-"""Signals that wait until what must not be cut in two is done; a limit for what takes for ever."""
+"""Signals that wait until what must not be cut in two is done."""
 
 from __future__ import annotations
 
@@ -30,27 +30,3 @@ def signals_wait() -> Iterator[None]:
             signal.signal(known, handler)
     for one in caught:
         signal.raise_signal(one)
-
-
-@contextlib.contextmanager
-def time_limit(seconds: float, error: Exception) -> Iterator[None]:
-    """Raise ``error`` where the block has computed for so long, in seconds of the CPU.
-
-    It ends a search for a pattern that would take years. Only the main thread gets signals: in
-    others the block has all the time that it takes.
-    """
-
-    def stop(number: int, frame: object) -> None:
-        raise error
-
-    try:
-        before = signal.signal(signal.SIGVTALRM, stop)
-    except ValueError:
-        yield
-        return
-    try:
-        signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, before)

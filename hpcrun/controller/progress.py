@@ -19,10 +19,10 @@ from hpcrun.metrics.lines.line import NEEDLES, read_line
 from hpcrun.metrics.names import LOSS, MEMORY_BYTES
 from hpcrun.metrics.row import Row
 from hpcrun.ownership import whose
+from hpcrun.patterns import time_limit
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import Attempt, attempt_indices
 from hpcrun.runs.status import Progress
-from hpcrun.signals import time_limit
 
 # The last loss stands near the end of a log; where a program says much else, the look goes further
 # back, but not without end: a listing must not wait for one log.

@@ -9,7 +9,6 @@ import shutil
 import struct
 import subprocess
 import sys
-import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -444,12 +443,13 @@ def test_a_thousand_files_take_no_time(tmp_path: Path) -> None:
         for number in range(14):
             (folder / f"extra{number}.pt").hardlink_to(folder / "optimizer.pt")
     assert len(list(tmp_path.glob("*/*"))) == 1000
-    seconds = []
+    seconds = []  # of the CPU: this machine may be busy
     for _ in range(5):
-        begun = time.monotonic()
+        begun = os.times()
         assert newest(tmp_path) == ("checkpoint-49", "")
-        seconds.append(time.monotonic() - begun)
-    assert min(seconds) < 0.3
+        used = os.times()
+        seconds.append(sum(used[2:4]) - sum(begun[2:4]))
+    assert 0 < min(seconds) < 0.3
 
 
 # ---- pruning, room ---------------------------------------------------------------------

@@ -25,11 +25,11 @@ from hpcrun.metrics.lines.formats import Format, own_format
 from hpcrun.metrics.lines.formats.table import FORMATS
 from hpcrun.metrics.parse import ParsedRun, parse_stored
 from hpcrun.metrics.store import Store
+from hpcrun.patterns import time_limit
 from hpcrun.report.health import find_warnings
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import read_plan, runs_of
 from hpcrun.secrets.mask import Masker
-from hpcrun.signals import time_limit
 
 STDIN = Path("/dev/stdin")
 # How many points of each metric are kept of a long log: more than a window or a page can show.

@@ -25,7 +25,7 @@ from hpcrun.metrics.lines.formats.table import FORMATS
 from hpcrun.metrics.lines.line import may_be_document
 from hpcrun.metrics.lines.read import BLOCK, LONGEST_LINE, RANGE, THOROUGH, Reader
 from hpcrun.metrics.row import Frame, Placed
-from hpcrun.signals import time_limit
+from hpcrun.patterns import time_limit
 
 Pieces = list[Frame | Placed]
 _File = io.BufferedReader | io.BufferedIOBase
