@@ -46,6 +46,9 @@ def test_a_rule_is_whole(rule: Rule) -> None:
     assert rule.source and rule.title and not rule.title.endswith(".")
     assert any(needle in rule.example for needle in rule.needles)
     assert all(fix and not fix.endswith(".") for fix in rule.fixes)
+    # Where there are logs alone, what needs a job is left out.
+    verbs = ("`hpcrun logs", "`hpcrun parse", "`hpcrun shell", "`hpcrun resubmit", "`hpcrun status")
+    assert all("JOB" in fix for fix in rule.fixes if fix.startswith(verbs))
 
 
 def test_an_id_is_given_once() -> None:
