@@ -86,8 +86,9 @@ _HARMLESS = (
 _LEVEL = re.compile(r"\b(?:(ERROR|CRITICAL|FATAL)|WARN(?:ING)?|INFO|DEBUG)\b")
 _THREAD = "Exception in thread"
 _PROGRESS = re.compile(
-    rb"\d+%\||\d(?:it/s|s/it)|\bl[mr]?_?loss\b\W{0,6}\d|\bloss\b\W{0,6}\d|\b[Ee]poch\b\W{0,4}\d"
+    rb"\d+%\||\d(?:it/s|s/it)|\b(?:\w{1,24}[_/])?[Ll]oss\b\W{0,6}\d|\b[Ee]poch\b\W{0,4}\d"
     rb"|\b[Ss]teps?\b\W{0,4}\d|\biter(?:ation)?s?\b\W{0,4}\d|tokens/s|samples/s|\[ *\d+ ?/ ?\d+ *\]"
+    rb"|(?i:\b(?:acc|accuracy|auc|f1|map|psnr|ppl|perplexity|reward|score)\b\W{0,6}\d)"
 )
 _SUMMARY = re.compile(rb"(?m)^.{0,40}?wandb: .*$")
 # Lines that are no stack of native code, no rule and no warning.

@@ -199,6 +199,8 @@ STACK = "".join(f"frame #{n}: c10::run() + 0x{n} (libtorch.so)\n" for n in range
     [
         traceback("ValueError: no") + "".join(f"epoch {n} done\n" for n in range(6)),
         traceback("ValueError: no") + "epoch 1\nepoch 2\nTraining complete\n",
+        traceback("ValueError: no") + "".join(f"x: accuracy 0.{n}\n" for n in range(6)),
+        traceback("ValueError: no") + "".join(f"{{'eval_loss': {n}}}\n" for n in range(6)),
         traceback("ValueError: no") + 8 * PLAIN,
         traceback("KeyboardInterrupt") + 2 * PLAIN,
         "train.py: error: unrecognized arguments: --x\n" + 8 * PLAIN,
@@ -440,7 +442,10 @@ def test_what_workers_report_again_and_again_is_got_over() -> None:
     assert told(lines + STEPS + lines)[0] == ""
 
 
-@pytest.mark.parametrize("line", ["Test: [{}/124] Data 75", "08:00:00 INFO request {} answered"])
+@pytest.mark.parametrize(
+    "line",
+    ["Test: [{}/124] Data 75", "08:00:00 INFO request {} answered"],
+)
 def test_lines_of_other_kinds_show_that_a_program_goes_on(line: str) -> None:
     after = "".join(f"{line.format(n)}\n" for n in range(120))
     assert told(traceback("ValueError: no") + after)[0] == ""
