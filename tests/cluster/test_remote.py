@@ -230,6 +230,17 @@ def test_the_road(laptop: Laptop) -> None:
     parsed = laptop.json("parse", made["job_id"])["runs"][0]
     assert parsed["metrics"]["loss"]["last"]["value"] == 0.3
     assert not (laptop.project / "my runs").exists()
+    clusters = laptop.folder / "home" / ".config" / "hpcrun" / "clusters"
+    clusters.mkdir(parents=True)
+    profile = (laptop.project / "hpcrun.yaml").read_text().replace("name: mine", "name: second")
+    (clusters / "second.yaml").write_text(profile.replace("my runs", "other runs"))
+    other = laptop.json("submit", "job.yaml", "--cluster", "second")
+    laptop.does("wait", other["job_id"], "--cluster", "second")
+    each = laptop.json("status", "--all")["runs"]
+    assert {(one["cluster"], one["run_id"]) for one in each} == {
+        ("mine", made["run_id"]),
+        ("second", other["run_id"]),
+    }
 
 
 def test_what_lies_here_may_be_deleted(laptop: Laptop) -> None:
