@@ -9,8 +9,9 @@ import shutil
 import stat
 import tarfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +242,23 @@ def test_the_same_folder_is_submitted_once(ssh: Side) -> None:
     run = ssh.new()
     first = ssh.deliver(run)
     assert ssh.deliver(run) == first
+    assert (ssh.far.parent / "log").read_text() == f"{ssh.far / RUN}\n"
+
+
+def test_the_same_folder_is_submitted_once_by_two_at_once(ssh: Side) -> None:
+    run = ssh.new()
+    assert isinstance(ssh.transport, SshTransport)
+    connection = open_connection(SshSettings(host="mycluster"), _Nobody())
+    other = SshTransport(
+        {}, connection=connection, mirror=ssh.runs, runs_dir=ssh.transport.runs_dir
+    )
+    try:
+        with ThreadPoolExecutor() as threads:
+            sides = (ssh, replace(ssh, transport=other))
+            first, second = threads.map(lambda side: side.deliver(run), sides)
+    finally:
+        connection.close()
+    assert first == second
     assert (ssh.far.parent / "log").read_text() == f"{ssh.far / RUN}\n"
 
 
