@@ -98,7 +98,7 @@ class Far:
         finally:
             self.link.delay = 0.0
 
-    def trips(self, rounds: int, command: Command) -> tuple[float, Times, list[str]]:
+    def trips(self, rounds: int, command: Command) -> tuple[int, Times, list[str]]:
         """Count the round trips of a command after the login; return its times at DELAY too."""
         log_in = Command([sys.executable, "-c", LOG_IN])
         at = {each: self.take_turns(rounds, each, it=command, login=log_in) for each in DELAYS}
@@ -110,7 +110,7 @@ class Far:
             f"{slope:.1f} in all, {login:.1f} of them to connect and log in",
             *(at[delay].line("it", f"round trips of {delay * 1000:.0f} ms") for delay in DELAYS),
         ]
-        return slope - login, at[DELAY], notes
+        return round(slope - login), at[DELAY], notes  # there are whole ones alone
 
 
 def _slope(points: Sequence[tuple[float, float]]) -> float:
