@@ -300,6 +300,8 @@ def _records_of(status: JobStatus, context: Context) -> Records:
     if state == "FAILED" and end is None and status.history.last is None and status.run is not None:
         state = ""
     why = (end.why or "") if end is not None and status.state != "COMPLETED" else ""
+    if why == "stopped" and status.history.shares_job:
+        why = ""  # as without Slurm, which knows more
     alone = end is not None and (end.next is not None or status.history.shares_job)
     if alone and state.startswith("CANCELLED"):
         why = "cancelled"  # while it waited for its next attempt, or one of several runs in a job

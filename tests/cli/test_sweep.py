@@ -452,6 +452,17 @@ def test_runs_that_share_jobs_are_runs_of_their_own(hpcrun: Caller, tools: Path)
     assert hpcrun("cancel", "17").code == 0
     assert asked.read_text().splitlines()[-1].rpartition("|")[2] == "17"
 
+    # What ends the job comes to each run as a signal; Slurm says what it was.
+    (runs[3] / "cancelled.json").unlink()
+    (runs[3] / "attempts/0").mkdir(parents=True)
+    (runs[3] / "attempts/0/end.json").write_text(
+        '{"attempt": 0, "job_id": "17_0", "exit_code": 143, "signal": 15, "stopped_by": "TERM",'
+        ' "first_failure": null, "begun_at": 1.0, "ended_at": 2.0, "why": "stopped", "next": null}'
+    )
+    replay(tools, "squeue", (0, queue_row(folder, "17_0", "TIMEOUT"), ""))
+    shown = hpcrun("status", "17").out
+    assert "TIMEOUT" in shown and "time limit" in shown and "asked to end" not in shown, shown
+
 
 @pytest.mark.parametrize(
     ("more", "message"),
