@@ -414,7 +414,7 @@ def _judge(found: Found, place: Row, values: dict[str, float]) -> bool | None:
         known = not worded and (known or bool({LR, GRAD_NORM} & names))
     if known and not (found.is_code or found.loose):
         return True
-    return None if worded or settings or len(found.fields) < 2 else False
+    return None if worded or settings else False
 
 
 # Settings; and what stands beside losses of another kind.

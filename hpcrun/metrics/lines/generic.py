@@ -200,6 +200,8 @@ _PLAINER = {
     # A place by two names, then two numbers: "Epoch and iter 28 99", "(epoch, step): (3, 100)".
     rf"\(?(epoch)(?: and |, ?| ?/ ?){_PLACE}\)?[ :=]{{1,3}}"
     r"[(\[]?(\d{1,9})(?:, ?| ?/ ?| )(\d{1,9})[)\]]?(?=[\s,:|-])": r"\1 \3, \2 \4, ",
+    # "Iter: [0][50/391]": of two counters the first is the epoch's.
+    r"\b(?:iter|iteration|step|batch):? ?\[ ?(\d{1,9})\] ?(?=\[ *\d{1,15} ?/ ?\d)": r"epoch \1 ",
     # A loss in front of its place, its value behind: "Loss (of one batch) at step 200: 1.5".
     r"(?<!\w)score(?= at iteration \d)": "loss",
     r"(?<!\w)(?:the )?((?:\w{1,20} ){0,3}?(?:loss|cost))(?: \([a-z0-9 ]{1,30}\))? {1,4}"
@@ -282,7 +284,8 @@ def read_generic(text: str, split: str = "") -> Row | None:
     >>> read_generic("Epoch 3 in static KGE | loss: 2.5").is_sure
     False
     >>> read_generic("best at step 3, loss: 2.5")
-    >>> read_generic("    loss = 0.0")
+    >>> read_generic("    loss = 0.0").is_sure
+    False
     """
     found = _take_apart(text)
     if found is None or (found.is_code and " # " in text):
