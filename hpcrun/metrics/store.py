@@ -183,6 +183,11 @@ class Store:
                 epochs = array("d", [epoch]) * len(frame)
             frame = replace(frame, layout=layout, epochs=epochs)
         form = log.forms.get(frame.kind)
+        if form is None and layout.is_rounded:  # those before it had less than a thousand steps
+            exact = replace(frame, layout=replace(layout, is_rounded=False)).kind
+            if form := log.forms.pop(exact, None):
+                form.layout = replace(form.layout, is_rounded=True)
+                log.forms[frame.kind] = form
         if form is None:
             names = self._known(layout.names)
             if names is None or len(log.forms) >= _MOST_FORMS:

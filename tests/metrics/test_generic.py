@@ -124,7 +124,6 @@ NOT_MEASURED = [
     "step=10 loss=0x10",
     "step=-1 loss=2.5",
     "step=1.5 loss=2.5",
-    "step=3k loss=2.5",
     "step=nan loss=2.5",
     "step=9007199254740993 loss=2.5",
     "step: 10, loss: 2,310",

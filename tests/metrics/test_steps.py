@@ -261,3 +261,18 @@ def test_what_is_taken_beside_words_without_sign_recurs() -> None:
     curve = curve_of(lines)
     assert curve.steps("Loss Class") == [*range(100, 2001, 100)]
     assert len(curve.values("lr")) == 20
+
+
+@pytest.mark.parametrize("sign", [":", " ", "="])
+def test_any_line_may_print_its_steps_in_thousands(sign: str) -> None:
+    steps = range(200, 20_001, 200)
+    lines = [
+        f"step{sign}{step if step < 1000 else f'{step / 1000:.0f}K'} | loss: {loss_at(step)}"
+        for step in steps
+    ]
+    assert curve_of(lines).steps("loss") == [*steps]
+
+
+def test_thousands_that_nothing_shows_exactly_are_no_steps() -> None:
+    curve = curve_of(f"step {step}k | loss: {loss_at(step)}" for step in range(3, 30))
+    assert len(curve.values("loss")) == 27 and set(curve.steps("loss")) == {None}

@@ -310,11 +310,14 @@ def _find_place(found: Found) -> Row | None:
 
     What only a better counter stands beside is no place: "step: 10 .. iter: 0.3", its seconds.
     """
-    split, rank = found.split, None
+    split, rank, is_rounded = found.split, None, False
     steps: list[tuple[int, bool, Field]] = []
     epochs: list[tuple[int, float]] = []
     totals: list[int | None] = []
     for field in found.fields:
+        if field.unit in ("k", "K") and fold(field.key) in STEP_RANK:  # "step: 12K"
+            field = structs.replace(field, value=1000.0 * float(field.value), unit="")
+            is_rounded = True
         key, value, count = fold(field.key), field.value, to_count(field.value)
         if _is_step(field):
             steps.append((STEP_RANK[key], bool(field.unit) or count is None, field))
@@ -349,7 +352,7 @@ def _find_place(found: Found) -> Row | None:
         step, total = counters[-1]
     if step is not None and total is None and totals:
         total = totals[0]
-    return Row(step, epoch, split, rank, total=total, bar=found.bar)
+    return Row(step, epoch, split, rank, total=total, bar=found.bar, is_rounded=is_rounded)
 
 
 def _name_values(fields: list[Field], split: str, verbatim: bool) -> dict[str, float]:

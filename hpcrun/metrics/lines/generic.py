@@ -195,8 +195,10 @@ _PLAINER = {
     rf"(\w{{0,20}}loss|acc\w{{0,5}}) ?[(\[]?{_TWO_SIDES}[)\]]?"
     rf"{_TWO_VALUES}": r"train \1: \3, \2 \1: ",
     # Losses by their sides alone: "[200/3000] train=2.30 val=2.25".
-    r"\A(?!.*(?:loss|acc|test))(.{0,80}(?<![a-z][ :=])(?<!: ))\btrain ?[=:] ?(\d+\.\d+)"
-    r"([ ,;|]{1,8})(val|valid|validation|dev) ?[=:] ?(?=\d+\.\d)": r"\1train loss: \2\3\4 loss: ",
+    r"\A(?!.*(?:loss|acc|test))(.{0,80}(?<![a-z][ :=])(?<![a-z]: )(?<!f1: ))\btrain ?[=:] ?"
+    r"(\d+\.\d+)([ ,;|]{1,8})(val|valid|validation|dev) ?[=:] ?(?=\d+\.\d)": (
+        r"\1train loss: \2\3\4 loss: "
+    ),
     # A place by two names, then two numbers: "Epoch and iter 28 99", "(epoch, step): (3, 100)".
     rf"\(?(epoch)(?: and |, ?| ?/ ?){_PLACE}\)?[ :=]{{1,3}}"
     r"[(\[]?(\d{1,9})(?:, ?| ?/ ?| )(\d{1,9})[)\]]?(?=[\s,:|-])": r"\1 \3, \2 \4, ",

@@ -231,10 +231,6 @@ FORMATS: tuple[Format, ...] = (
          names={"time": "step_time s", "batch_t": "step_time s", "memory": "memory MiB",
                 "max_mem": "max_mem MiB", "seconds": "step_seconds", "s": "samples_per_second",
                 "s_gpu": ""}),
-    form("train and val", "Val",
-         r"(?:Epoch|EPOCH|epoch)\s+(?P<epoch>\d+)\s*(?:/\s*\d+)?\s*[:|-]\s*[Tt]rain\s*[=:]\s*"
-         r"(?P<loss>⟨N⟩)[\s,|]+[Vv]al(?:id)?\s*[=:]\s*(?P<eval_loss>⟨N⟩)(?:[\s,|]+(?P<rest>.*))?\Z",
-         "Epoch 1: Train=447479.91936  Val=442149.83827  MAE=824.50142"),
     form("lerobot", " smpl:",
          r"step:(?P<rounded>\d{1,9}(?:\.\d{1,3})?[KMB]?) smpl:\S+ ep:\S+"
          r" epch:(?P<epoch>⟨N⟩) loss:(?P<loss>⟨N⟩) grdn:(?P<grad_norm>⟨N⟩) lr:(?P<lr>⟨N⟩)"
