@@ -427,17 +427,10 @@ def _read(path: Path, end: int | None = None, *, attempt: int | None = None) -> 
 
 def _read_on(reader: Reader, file: IO[bytes] | gzip.GzipFile) -> Found:
     """Give a reader what is left of a log, in blocks of whole lines. Raises OSError."""
-    rest = b""
     while block := file.read(_BLOCK):
-        cut = block.rfind(b"\n") + 1
-        if not cut and len(rest) < _BLOCK:
-            rest += block
-            continue
-        cut = cut or len(block)
-        reader.read(rest + block[:cut])
-        rest = block[cut:]
-    if rest:
-        reader.read(rest)
+        if not block.endswith(b"\n"):
+            block += file.readline(_BLOCK)  # a longer line is cut
+        reader.read(block)
     found = reader.found()
     for event in [*found.events, *found.hints]:
         event.line = max(0, event.line)

@@ -250,7 +250,9 @@ class Reader:
             at = end + 1
         self._line += block.count(b"\n", counted)
         self._offset += len(block)
-        self._between(block[seen:])
+        is_long = len(block) - seen > 2 * _BETWEEN  # its ends, without a copy of the rest
+        ends = block[seen : seen + _BETWEEN] + block[-_BETWEEN:]
+        self._between(ends if is_long else block[seen:])
 
     def found(self) -> Found:
         """Return what the log tells; nothing comes any more."""
