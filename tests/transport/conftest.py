@@ -8,6 +8,10 @@ from collections.abc import Iterator
 import paramiko
 import pytest
 
+from tests.transport.desk import desk
+
+__all__ = ["desk"]  # a fixture
+
 
 @pytest.fixture(autouse=True)
 def nothing_stays_connected() -> Iterator[None]:

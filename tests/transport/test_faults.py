@@ -2,160 +2,22 @@
 
 from __future__ import annotations
 
-import base64
-import contextlib
 import json
 import os
 import re
-import shlex
 import shutil
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hpcrun.transport import connection
-from tests.cli.calling import Caller, Done
 from tests.needs import require_root
-from tests.slurm_answers import squeue_row
-from tests.transport.link import Link
-from tests.transport.sshd import Laptop, Sshd, free_port, servers
-from tests.transport.test_login import askers
-
-# Slurm, as far as these tests need one: a job for each sbatch, which goes on until it is told else.
-SBATCH = """\
-[[ $1 != --version ]] || { echo slurm 24.11.5; exit; }
-exec 9>>"$HOME/lock"; flock 9; echo "$PWD" >>"$HOME/queue"; wc -l <"$HOME/queue"
-"""
-SQUEUE = """\
-[[ $* == *--noheader* ]] || echo JOBID
-number=0 state=RUNNING
-[[ ! -f $HOME/state ]] || state=$(<"$HOME/state")
-[[ ! -f $HOME/queue ]] || while read -r folder; do
-  row=${ROW//@ID@/$((++number))}; row=${row//@STATE@/$state}
-  printf '%s\\n' "${row//@DIR@/$folder}"
-done <"$HOME/queue"
-"""
-JOB = "command: [bash, say.sh]\nresources: {gpus_per_node: 0}\n"
-LOG = "logs/0/rank-0.log"
-# A file system of its own below a folder, for what follows.
-MOUNT = 'mount -t tmpfs -o "$1" none "$2" && shift 2 && exec "$@"'
-
-
-@dataclass
-class Desk:
-    """A project on a laptop; the cluster behind ssh has a home of its own."""
-
-    hpcrun: Caller
-    laptop: Laptop
-    home: Path  # there
-
-    @property
-    def server(self) -> Sshd:
-        return self.laptop.servers[0]
-
-    @property
-    def state(self) -> Path:
-        """What hpcrun keeps on the laptop."""
-        return self.laptop.home / ".local/state/hpcrun"
-
-    def queue(self) -> list[str]:
-        """The folders of the jobs that Slurm has."""
-        queue = self.home / "queue"
-        return queue.read_text().splitlines() if queue.exists() else []
-
-    def submit(self) -> Path:
-        """Submit; return the run's folder there."""
-        done = self.hpcrun("submit", "job.yaml", "--json")
-        assert done.code == 0, done
-        run = Path(done.json["run_dir"])
-        assert self.queue()[-1] == str(run)
-        return run
-
-    def begin(self, run: Path) -> Path:
-        """Let a run begin; return its log there."""
-        attempt = run / "attempts/0"
-        attempt.mkdir(parents=True)
-        (attempt / "begin.json").write_text(begin_record(time.time()))
-        (run / LOG).parent.mkdir(parents=True)
-        (run / LOG).write_text("step 1 loss 2.5\n")
-        return run / LOG
-
-    def end(self, run: Path) -> None:
-        now = time.time()
-        end = {"attempt": 0, "job_id": "1", "exit_code": 0, "signal": None, "stopped_by": None}
-        end |= {"first_failure": None, "begun_at": now, "ended_at": now}
-        (run / "attempts/0/end.json").write_text(json.dumps(end))
-        (self.home / "state").write_text("COMPLETED")
-
-    def on_tmpfs(self, options: str, *words: str) -> Done:
-        """Call hpcrun with a file system of its own for what it keeps on the laptop."""
-        self.state.mkdir(parents=True, exist_ok=True)
-        argv = ["unshare", "-m", "bash", "-c", MOUNT, "bash", options, str(self.state)]
-        done = subprocess.run(
-            [*argv, sys.executable, "-m", "hpcrun", *words],
-            cwd=self.hpcrun.project,
-            env=self.hpcrun.environ,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        return Done(words, done.returncode, done.stdout, done.stderr)
-
-    def slow(self, delay: float) -> Link:
-        """Put a link before the server."""
-        link = Link(self.server.port, delay=delay)
-        name, key = f"[127.0.0.1]:{link.port}", self.server.host_key
-        (self.laptop.ssh / "known_hosts").write_text(f"{name} {key}\n")
-        config = f"Host far\n  HostName 127.0.0.1\n  Port {link.port}\n{self.laptop.usual()}"
-        (self.laptop.ssh / "config").write_text(config)
-        return link
-
-    def is_untouched(self) -> bool:
-        """Whether no run is left, neither here nor there, nor a part of one."""
-        here = self.state.glob("*/runs/*-*")
-        there = self.home.glob("runs/*-*")
-        return not self.queue() and not [*here] and not [*there]
-
-
-def begin_record(at: float) -> str:
-    record = {"attempt": 0, "job_id": "1", "host": "n1", "pid": 1, "nodes": "n1", "begun_at": at}
-    return json.dumps(record)
-
-
-@pytest.fixture
-def desk(
-    tmp_path: Path, clean_environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Desk]:
-    home, slurm = tmp_path / "far home", tmp_path / "slurm"
-    for folder in (home, slurm):
-        folder.mkdir()
-    row = squeue_row("@ID@", "@STATE@", A="@ID@", Z="@DIR@").rstrip("\n")
-    for name, text in (
-        ("sbatch", SBATCH),
-        ("squeue", f"ROW={shlex.quote(row)}\n{SQUEUE}"),
-        ("sacct", "exit 1"),
-    ):
-        (slurm / name).write_text(f"#!/bin/bash\n{text}\n")
-        (slurm / name).chmod(0o755)
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    with servers(tmp_path, far=[f'SetEnv "HOME={home}"']) as laptop:
-        hpcrun = Caller(tmp_path, clean_environ)
-        path = f"{laptop.env['PATH']}:{hpcrun.environ['PATH']}"
-        hpcrun.environ |= laptop.env | {"PATH": path}
-        hpcrun.write("hpcrun.yaml", f"host: far\nruns_dir: ~/runs\nslurm_path: {slurm}\n")
-        hpcrun.write("job.yaml", JOB)
-        hpcrun.write("say.sh", "true\n")
-        yield Desk(hpcrun, laptop, home)
-
+from tests.transport.desk import MOUNT, Desk, begin_record
+from tests.transport.sshd import free_port
 
 # ------------------------------------------------------------------ what the user wrote is wrong
 
@@ -283,6 +145,21 @@ def test_a_folder_there_that_is_read_only(desk: Desk) -> None:
     assert done.code in (1, 2) and "Read-only file system" in done.err, done
     assert "runs_dir" in done.err and done.err.count("error: ") == 1
     assert desk.is_untouched()
+
+
+def test_a_run_folder_that_becomes_read_only(desk: Desk, tmp_path: Path) -> None:
+    """The job is cancelled, and it is told that this cannot be noted there."""
+    require_root()
+    inside(desk, "size=4m")
+    assert desk.hpcrun("submit", "job.yaml").code == 0
+    assert desk.server.process is not None
+    argv = ["nsenter", "-m", f"--target={desk.server.process.pid}"]
+    subprocess.run([*argv, "mount", "-o", "remount,ro", str(desk.home)], check=True)
+    for words in (("logs", "1"), ("status", "1")):
+        assert desk.hpcrun(*words).code == 0
+    done = desk.hpcrun("cancel", "1")
+    assert (tmp_path / "slurm" / "scancel.asked").read_text().split()[-1] == "1"
+    assert "Read-only file system" in done.err and "Traceback" not in done.err, done
 
 
 def test_a_full_disk_here(desk: Desk) -> None:
@@ -464,136 +341,3 @@ def test_a_damaged_mirror(desk: Desk, damage: Callable[[Path], None]) -> None:
         assert re.sub(times, "", done.out) == re.sub(times, "", text)
     damage(mirror)
     desk.submit()
-
-
-# ------------------------------------------------------------------ what must not leak, or come in
-
-PASSPHRASE, PASSWORD, CODE = "open sesame 7391", "swordfish 4417", "902 214 55"
-SECRET = "hf_Zq83kfLw0Pn2'x"
-
-
-def typed(desk: Desk, answers: dict[str, str], *words: str) -> str:
-    """Call hpcrun on a terminal, answer what it asks, and return all that was shown."""
-    process, terminal = desk.hpcrun.on_terminal(
-        sys.executable, "-c", ON_TERMINAL, *words, env={"SSH_ASKPASS_REQUIRE": "never"}
-    )
-    shown, left = "", dict(answers)
-    with contextlib.suppress(OSError):  # the terminal's end
-        while data := os.read(terminal, 9999):
-            shown += data.decode()
-            for question in [each for each in left if each in shown.lower()]:
-                time.sleep(0.1)  # getpass throws away what was typed before it asked
-                os.write(terminal, f"{left.pop(question)}\n".encode())
-    os.close(terminal)
-    assert process.wait(60) == 0, shown
-    assert not left, shown
-    return shown
-
-
-# The terminal is also the process's own, /dev/tty.
-ON_TERMINAL = """
-import fcntl, os, sys, termios
-fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-os.execv(sys.executable, [sys.executable, "-m", "hpcrun", *sys.argv[1:]])
-"""
-
-
-def leaks(folder: Path, *secrets: str) -> list[str]:
-    """List the files that have a secret in them, as it is or as base64 has it."""
-    found = []
-    for path in folder.rglob("*"):
-        if path.is_file() and not path.is_symlink():
-            data = path.read_bytes()
-            # A word of base64 that has text in it has it at one of three places.
-            data += b"".join(map(decoded, re.findall(rb"[A-Za-z0-9+/]{16,}", data)))
-            if any(secret.encode() in data for secret in secrets):
-                found.append(str(path.relative_to(folder)))
-    return found
-
-
-def decoded(word: bytes) -> bytes:
-    return base64.b64decode(word + b"=" * (-len(word) % 4)) if len(word) % 4 != 1 else b""
-
-
-@pytest.mark.parametrize("way", ["paramiko", pytest.param("openssh", marks=pytest.mark.thorough)])
-def test_no_passphrase_and_no_secret_is_left_anywhere(desk: Desk, tmp_path: Path, way: str) -> None:
-    """In files, records, logs, what --verbose shows, and lists of processes, here and there."""
-    key = desk.laptop.make_key("locked", PASSPHRASE)
-    (desk.server.folder / "authorized_keys").write_text(Path(f"{key}.pub").read_text())
-    config = desk.laptop.ssh / "config"
-    config.write_text(config.read_text().replace("/id\n", "/locked\n"))
-    desk.server.stop()
-    desk.server.options.append("LogLevel DEBUG3")
-    desk.server.start()
-    profile = desk.hpcrun.project / "hpcrun.yaml"
-    profile.write_text(f"{profile.read_text()}ssh: {way}\n")
-    desk.hpcrun.write("job.yaml", f"{JOB}secrets: [A_SECRET]\n")
-    desk.hpcrun.environ["A_SECRET"] = SECRET
-    for tool in (tmp_path / "slurm").iterdir():
-        seen = "cat /proc/[0-9]*/cmdline >>~/processes 2>/dev/null; env >>~/environment"
-        tool.write_text(tool.read_text().replace("bash\n", f"bash\n{seen}\n", 1))
-    asked = {"passphrase": PASSPHRASE}
-    shown = typed(desk, asked, "connect", "--verbose")
-    if way == "openssh":
-        asked = {}  # it was kept
-    shown += typed(desk, asked, "submit", "job.yaml")
-    for words in ("status", "logs 1", "show 1", "show 1 --json", "status 1 --json"):
-        shown += typed(desk, asked, *words.split())
-    if way == "openssh":
-        desk.hpcrun("connect", "--close")
-    assert PASSPHRASE not in shown and SECRET not in shown
-    (run,) = (desk.home / "runs").glob("2*")
-    assert (run / "secrets.env").stat().st_mode & 0o777 == 0o600
-    assert (desk.home / "processes").stat().st_size > 100
-    left = leaks(tmp_path, PASSPHRASE, SECRET, SECRET.replace("'", "'\\''"))
-    assert left == [str((run / "secrets.env").relative_to(tmp_path))]
-
-
-def test_no_password_and_no_code_is_left_anywhere(desk: Desk, tmp_path: Path) -> None:
-    """Nor does the server's question command the terminal."""
-    profile = desk.hpcrun.project / "hpcrun.yaml"
-    profile.write_text(profile.read_text().replace("host: far", "host: asks"))
-    with askers(desk.laptop) as start:
-        server = start("keyboard-interactive", [PASSWORD, CODE], "Site \x1b]0;owned\x07\x1b[2J")
-        shown = typed(desk, {"password": PASSWORD, "code": CODE}, "connect", "--verbose")
-    assert server.given == [PASSWORD, CODE] and "slurm 24.11.5" in shown
-    # A code is shown as it is typed where the server says so.
-    assert PASSWORD not in shown and "\x1b" not in shown and "Site" in shown
-    assert leaks(tmp_path, PASSWORD, CODE) == []
-
-
-def test_what_the_cluster_says_commands_no_terminal(desk: Desk) -> None:
-    """Banners, refusals, and what its commands print: it is written out, and has an end."""
-    escape = r"\033]0;owned\007\033[2J\302\233"
-    squeue, sbatch = (desk.home.parent / "slurm" / name for name in ("squeue", "sbatch"))
-    was = squeue.read_text()
-    for tool, text, words in (
-        (sbatch, f"printf 'error {escape}' >&2; exit 1", ("submit", "job.yaml")),
-        (squeue, f"printf 'error {escape}' >&2; exit 1", ("status", "1")),
-        (squeue, f"printf 'JOBID\\n{escape}\\x1e\\n'", ("status",)),
-        (sbatch, f"printf 'slurm {escape}'", ("connect",)),
-        (sbatch, f"printf 'error {escape}' >&2; exit 1", ("connect",)),
-    ):
-        tool.write_text(f"#!/bin/bash\n{text}\n")
-        done = desk.hpcrun(*words)
-        assert not re.search(r"[\x07\x1b\x9b]", done.out + done.err), done
-    squeue.write_text(was)
-    desk.server.options.append(f"ForceCommand printf 'closed {escape}'; exit 1")
-    desk.server.stop()
-    desk.server.start()
-    done = desk.hpcrun("submit", "job.yaml")
-    assert done.code == 4 and "closed" in done.err, done
-    assert not re.search(r"[\x07\x1b\x9b]", done.out + done.err), done
-
-
-def test_an_answer_without_an_end(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "MOST_OUTPUT", 1 << 20)
-    run = desk.submit()
-    (desk.home.parent / "slurm" / "squeue").write_text("#!/bin/bash\ncat /dev/zero\n")
-    done = desk.hpcrun("status", "1")
-    assert done.code == 4 and "has no end" in done.err, done
-    desk.server.options.append("ForceCommand cat /dev/zero")
-    desk.server.stop()
-    desk.server.start()
-    done = desk.hpcrun("logs", run.name)
-    assert "has no end" in done.err and "what is known here is shown" in done.err, done
