@@ -355,7 +355,8 @@ def _known_cause(status: JobStatus, run: RunFolder) -> str:
     kept = records.read_record(run.why, Kept)
     if kept is None or kept.stamp[1:3] != [status.state, str(status.last.index)]:
         return ""
-    return sentence(kept.diagnosis.cause) if kept.diagnosis.cause is not None else ""
+    cause = kept.diagnosis.cause
+    return sentence(cause) if cause is not None and not cause.without_log else ""
 
 
 def _progress(status: JobStatus, run: RunFolder, kept: Listed | None) -> Progress:

@@ -490,14 +490,14 @@ def _silent(records: Records, *, has_logs: bool) -> Cause:
         code = records.exit_code or 0
         meaning = f"as after signal {code - 128}" if 128 < code < 160 else _CODES.get(code, "")
         how += f" ({meaning})" if meaning else ""
-    title = f"{whose} {how}, and its log {'does not say why' if has_logs else 'is not there'}"
-    return Cause(
+    cause = Cause(
         id="silent" if has_logs else "no_logs",
         cls=cls,
-        title=title,
+        title=f"{whose} {how}",
         rank=records.rank,
         host=records.host,
     )
+    return structs.replace(cause, title=f"{cause.title}, and {cause.without_log}")
 
 
 # ---- fixes

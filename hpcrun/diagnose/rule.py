@@ -82,6 +82,12 @@ class Cause(Struct, frozen=True, kw_only=True):
         parts = [f"rank {self.rank}"] if self.rank is not None else []
         return " on ".join([*parts, self.host] if self.host else parts)
 
+    @property
+    def without_log(self) -> str:
+        """Why it is no more than the records say; "" where a log says more, or a rule."""
+        words = {"silent": "its log does not say why", "no_logs": "its log is not there"}
+        return words.get(self.id, "")
+
 
 class Diagnosis(Struct, frozen=True, kw_only=True):
     """Why a job failed, what else went wrong, and what to do.

@@ -40,11 +40,8 @@ def sentence(cause: Cause) -> str:
 def end_words(diagnosis: Diagnosis | None) -> str:
     """Say it behind the state of a job that has ended; "" where nothing is known."""
     cause = diagnosis.cause if diagnosis is not None else None
-    if cause is not None and cause.id in (
-        "silent",
-        "no_logs",
-    ):  # who, and with which code, stands there
-        return f", and its log {'does not say why' if cause.id == 'silent' else 'is not there'}"
+    if cause is not None and cause.without_log:  # who, and with which code, stands there already
+        return f", and {cause.without_log}"
     return f": {printable(cause.title)}" if cause is not None else ""
 
 
