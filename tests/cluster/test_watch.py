@@ -134,6 +134,7 @@ def test_a_healthy_run_raises_no_alarm(site: Site, how: str) -> None:
     assert not (run.folder / "attempts/0/stacks").exists(), run.log()
 
 
+@pytest.mark.thorough
 def test_a_suspended_job_raises_no_alarm(site: Site) -> None:
     run = submit(site, "suspend")
     until(lambda: "step 9/" in run.log(), "the ninth step")

@@ -44,6 +44,7 @@ def insist(site: Site, run: Submitted) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.thorough
 def test_jobs_side_by_side_ten_times_in_a_row(bare_site: Site) -> None:
     """Two jobs of one file on the same two nodes, at the same moment, again and again."""
     job = write_job(bare_site, "pair", launcher="srun")
@@ -288,7 +289,7 @@ def test_slurmctld_is_away_as_jobs_are_launched(bare_site: Site) -> None:
         check_world(run, ranks=nodes)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_node_whose_link_is_cut(bare_site: Site) -> None:
     """Between the allocation and the launch: Slurm cannot start the step there, and says so."""
     rig = bare_site.rig

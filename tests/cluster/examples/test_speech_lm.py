@@ -29,6 +29,7 @@ def example(project: Callable[[str], Project]) -> Project:
     return project("speech-lm")
 
 
+@pytest.mark.thorough
 def test_two_nodes_train_with_everything_in_host_memory(small: tuple[Project, Path]) -> None:
     example, run = small
     log = example.hpcrun("logs", "--cluster", "sandbox", run.name)

@@ -95,6 +95,7 @@ def test_only_the_adapters_change_on_two_nodes(small: tuple[Project, Path]) -> N
     assert weights.stat().st_size < 1_000_000
 
 
+@pytest.mark.thorough
 def test_it_learns_with_every_seed_and_not_without_a_learning_rate(
     small: tuple[Project, Path],
 ) -> None:
