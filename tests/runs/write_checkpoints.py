@@ -215,3 +215,5 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    sys.stdout.flush()
+    os._exit(0)  # all is written: at Python's own end a thread of torch's may abort the process
