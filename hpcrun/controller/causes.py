@@ -36,7 +36,6 @@ from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import runs_of
 from hpcrun.runs.status import JobStatus
 from hpcrun.runs.verdict import LOST, Verdict
-from hpcrun.slurm.reasons import explain
 from hpcrun.slurm.states import parse_exit_code
 from hpcrun.views.attempts import common_text
 from hpcrun.views.cause import sentence
@@ -309,8 +308,6 @@ def _records_of(status: JobStatus, context: Context) -> Records:
     by = cancelled.user if cancelled is not None else ""
     if account is not None and account.cancelled_by and not by:
         by = f"its user, {account.user}" if account.user else _user(context, account.cancelled_by)
-    if status.state == "CANCELLED" and status.verdict.reason == "DependencyNeverSatisfied":
-        by = f"Slurm: {explain(status.verdict.reason).words}"
     output = job.stdout if job is not None and job.stdout else ""
     gave_up = (end.note or "") if end is not None else ""
     if gave_up == IDLE_NOTE and (same := common_text(status.history.attempts[-IDLE:])):

@@ -17,7 +17,7 @@ class Place(Struct, frozen=True, kw_only=True):
     and ``conda`` are what to activate before ``python`` trains, ``node_venv`` on each node, where
     its variables are known. ``hosts`` are those of a hostfile,
     where there is no Slurm. ``debug`` asks for diagnosis in this one run; ``inherited`` are the
-    submitting shell's variables. ``runs_per_job``: so many runs of a sweep share its job.
+    submitting shell's variables. ``runs_per_job``: how many runs of a sweep share its job.
     """
 
     run_id: str

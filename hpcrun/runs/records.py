@@ -49,7 +49,7 @@ class Submitted(Struct, frozen=True, kw_only=True):
     nodes: int | None = None
     gpus_per_node: int | None = None
     log_patterns: list[str] = []
-    runs_per_job: int = 1  # so many runs of a sweep share a job
+    runs_per_job: int = 1  # how many runs of a sweep share a job
 
 
 class Task(Struct, frozen=True, kw_only=True):
