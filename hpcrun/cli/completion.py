@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -36,7 +37,7 @@ def main() -> None:
 # ---- the shells --------------------------------------------------------------------------------
 
 
-class _Complete(ShellComplete):
+class _Complete(ShellComplete, ABC):
     """What is the same in each shell; ``words`` are what its script passes on."""
 
     def __init__(self, words: Sequence[str] = (), prog_name: str = "hpcrun") -> None:
@@ -80,9 +81,9 @@ class _Complete(ShellComplete):
         kind = "open" if item.value.endswith("=") and item.type == "plain" else item.type
         return f"{kind},{self.write(item)}"
 
+    @abstractmethod
     def write(self, item: CompletionItem) -> str:
         """Write a value and its meaning."""
-        raise NotImplementedError
 
 
 def _one_line(text: str | None) -> str:

@@ -9,6 +9,7 @@ import math
 import os
 import random
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
@@ -136,7 +137,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     is_over: bool
 
 
-class Watched:
+class Watched(ABC):
     """Some jobs that are watched: how Slurm is asked, and what shows that a question is worth it.
 
     When it is asked is the Monitor's to decide; news make its pace hurry.
@@ -147,9 +148,9 @@ class Watched:
     # When look() has something to look at, by time.monotonic().
     next_look = math.inf
 
+    @abstractmethod
     def ask(self, context: Context, pace: Pace) -> Sequence[JobStatus] | None:
         """Ask Slurm; return all jobs, those too that were over before. None: nothing is new."""
-        raise NotImplementedError
 
     def look(self, context: Context, pace: Pace) -> Sequence[JobStatus] | None:
         """Look at what is here, without a question to Slurm; return as ask() does."""
