@@ -6,10 +6,14 @@ import doctest
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 import time
+from collections import Counter
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +23,7 @@ from tests.test_hardware import Node
 from tests.test_harness import Job
 
 PREFLIGHT = shipped("templates") / "preflight.sh"
+PROGRAM = runpy.run_path(str(PREFLIGHT.with_suffix(".py")))
 
 # Rows as nvidia-smi --format=csv,noheader,nounits prints them, in the order of gpu_fields: of an
 # H100 (driver 570), of a V100 (driver 470, which knows no compute_cap and no gpu_recovery_action).
@@ -405,12 +410,53 @@ def test_one_question_serves_all_who_want_to_know(tmp_path: Path) -> None:
 
 
 def test_the_comparison_is_as_its_examples_say() -> None:
-    program = PREFLIGHT.with_suffix(".py")
-    names = {"__name__": "preflight"}
-    exec(compile(program.read_text(), str(program), "exec"), names)
     for name in ("judge", "rounds"):
-        [test] = doctest.DocTestFinder(recurse=False).find(names[name], name, globs=dict(names))
+        found = doctest.DocTestFinder(recurse=False).find(PROGRAM[name], name, globs=dict(PROGRAM))
+        [test] = found
         assert test.examples and not doctest.DocTestRunner().run(test).failed
+
+
+class Store:
+    """What nodes tell each other; who asks waits."""
+
+    def __init__(self) -> None:
+        self.told: dict[str, Future[str]] = {}
+
+    def set(self, key: str, value: str) -> None:
+        self.told.setdefault(key, Future()).set_result(value)
+
+    def get(self, key: str) -> str:
+        return self.told.setdefault(key, Future()).result(60)
+
+
+@pytest.mark.parametrize(
+    ("rates", "links", "why"),
+    [
+        ([9], 2, {}),
+        ([1, 9], 4, {}),
+        (
+            [1, 1.2, 1],
+            6,
+            {2: "its network reaches 0.12 of the speed of the others: 1.2 of 10 GB/s"},
+        ),
+    ],
+)
+def test_a_slow_network_is_measured_again(
+    rates: list[float], links: int, why: dict[int, str]
+) -> None:
+    """Three nodes; the links of node 2 have the given rates, one by measurement."""
+    store, measured = Store(), Counter[int]()
+
+    def node(me: int) -> Any:
+        def measure(name: str, pair: tuple[int, int]) -> float:
+            measured[me] += 1
+            return rates[int(name[0])] if 2 in pair else 10
+
+        return PROGRAM["compare"](store, me, 3, [f"n-{me}", ["cpu"], [1]], measure)
+
+    with ThreadPoolExecutor(3) as nodes:
+        assert list(nodes.map(node, range(3))) == [(["n-0", "n-1", "n-2"], why)] * 3
+    assert measured == {0: links, 1: links, 2: links}
 
 
 @pytest.mark.parametrize(

@@ -162,7 +162,7 @@ def test_a_node_with_a_slow_network_is_found(three: Site) -> None:
     assert run.record("end.json")["exit_code"] == 0, run.log()
     for node in range(3):
         text = node_log(run, node)
-        assert "multiplies at" in text and text.count("all-reduce with node") == 2
+        assert "multiplies at" in text and text.count("all-reduce with node") >= 2
         assert "warning" not in text
     assert run.log().count("trained") == 6
 
