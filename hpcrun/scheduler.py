@@ -15,14 +15,7 @@ from hpcrun.slurm import accounts, commands, jobs
 from hpcrun.slurm.accounts import Account
 from hpcrun.slurm.commands import Estimate
 from hpcrun.slurm.jobs import SlurmJob
-from hpcrun.slurm.reasons import (
-    is_denied,
-    is_job_over,
-    is_silence,
-    is_unknown_job,
-    refusal_fix,
-    was_never_sent,
-)
+from hpcrun.slurm.reasons import refusal_fix, says
 from hpcrun.transport import Result, Transport
 
 # A reply may take long on a busy cluster (MessageTimeout is 10 s, and clients retry).
@@ -49,11 +42,11 @@ def _run(transport: Transport, argv: Sequence[str], *, changes: bool = False) ->
 
 def check_answered(result: Result, *, changes: bool = False) -> None:
     """Raise OutOfReach where a command of Slurm's says that Slurm did not answer it."""
-    if result.exit_code != 0 and is_silence(result.stderr):
+    if result.exit_code != 0 and says(result.stderr, "silence"):
         raise OutOfReach(
             f"{result.argv[0]}: Slurm does not answer: {_last_line(result.stderr)}",
             fix="nothing is known until it does; running jobs go on without it: try again later",
-            maybe_done=changes and not was_never_sent(result.stderr),
+            maybe_done=changes and not says(result.stderr, "never sent"),
         )
 
 
@@ -83,11 +76,11 @@ def submit(transport: Transport, run_dirs: Sequence[Path], env: Mapping[str, str
         if result.exit_code == 0:
             answer = f"sbatch printed no job id: {result.stdout.strip()!r}"
             raise OutOfReach(answer, maybe_done=True)
-        if is_silence(result.stderr):
+        if says(result.stderr, "silence"):
             raise OutOfReach(
                 f"sbatch: Slurm does not answer: {message}",
                 fix=_NO_CLUSTER,
-                maybe_done=not was_never_sent(result.stderr),
+                maybe_done=not says(result.stderr, "never sent"),
             )
     except OutOfReach as silence:
         # The WorkDir of its job ends in the run id, which is unique; the way to it may go through
@@ -113,7 +106,7 @@ def expected_start(transport: Transport, script: str, env: Mapping[str, str]) ->
     if result.exit_code == 0 and estimate is not None:
         return estimate
     message = _plain(result.stderr) or f"sbatch ended with code {result.exit_code}"
-    if is_silence(result.stderr):
+    if says(result.stderr, "silence"):
         raise OutOfReach(f"sbatch: Slurm does not answer: {message}", fix=_NO_CLUSTER)
     raise SchedulerRefused(f"Slurm would refuse the job: {message}", fix=refusal_fix(result.stderr))
 
@@ -128,7 +121,7 @@ def queue(
     answer.
     """
     result = _run(transport, jobs.squeue_argv(job_ids))
-    if result.exit_code != 0 and not is_unknown_job(result.stderr):
+    if result.exit_code != 0 and not says(result.stderr, "unknown job"):
         raise OutOfReach(f"squeue failed: {_last_line(result.stderr)}")
     if jobs.is_squeue_garbled(result.stdout):
         excerpt = ascii(" ".join(result.stdout[:200].split())[:60])
@@ -183,8 +176,8 @@ def cancel_all(transport: Transport, job_ids: Sequence[str], *, pending: bool = 
             commands.scancel_argv(*job_ids[start : start + 500], pending=pending),
             changes=True,
         )
-        is_over = is_unknown_job(result.stderr) or is_job_over(result.stderr)
-        if is_denied(result.stderr):
+        is_over = says(result.stderr, "unknown job") or says(result.stderr, "over")
+        if says(result.stderr, "denied"):
             raise SchedulerRefused(f"scancel: {_last_line(result.stderr)}")
         if result.exit_code != 0 and not is_over:
             raise CommandFailed(result.argv, result.exit_code, result.stdout, result.stderr)
@@ -205,7 +198,7 @@ def show_jobs(transport: Transport, job_id: str) -> list[SlurmJob]:
     result = _run(transport, jobs.show_job_argv(job_id))
     if result.exit_code == 0:
         return jobs.parse_show_job(result.stdout)
-    if not is_unknown_job(result.stderr):
+    if not says(result.stderr, "unknown job"):
         raise OutOfReach(f"scontrol failed: {_last_line(result.stderr)}")
     return []
 

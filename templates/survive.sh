@@ -2,7 +2,7 @@
 # the batch script.
 #
 # HPCRUN_SURVIVE names the ends after which the run goes on; without it none does. Both tables,
-# why_ended and goes_on, are also in hpcrun/runs/ends.py, and one test asks both.
+# why_ended and goes_on, are also in tests/runs/ends.py, and one test asks both.
 # shellcheck shell=bash disable=SC2154 # attempt_dir, stopped and overdue are the harness's
 
 # ---- The record of the end --------------------------------------------------------------------

@@ -26,7 +26,7 @@ from hpcrun.runs.status import JobStatus
 from hpcrun.runs.verdict import Verdict
 from hpcrun.signals import signals_wait
 from hpcrun.slurm.jobs import array_id
-from hpcrun.slurm.reasons import explain, is_job_finished, is_requeue_disabled
+from hpcrun.slurm.reasons import explain, says
 from hpcrun.slurm.states import ACTIVE, UNKNOWN, WAITING
 from hpcrun.transport import Transport
 
@@ -402,7 +402,7 @@ def _ask(transport: Transport, again: dict[str, str], *, hold: bool) -> dict[str
     ``again`` has for each job what else its user can do.
     """
     refused = scheduler.requeue(transport, list(again), hold=hold)
-    forbidden = [job_id for job_id, message in refused.items() if is_requeue_disabled(message)]
+    forbidden = [job_id for job_id, message in refused.items() if says(message, "requeue disabled")]
     errors: dict[str, HpcrunError] = {}
     if forbidden:
         try:
@@ -411,7 +411,7 @@ def _ask(transport: Transport, again: dict[str, str], *, hold: bool) -> dict[str
         except OutOfReach as silence:
             errors = dict.fromkeys(forbidden, silence)
     for job_id, message in refused.items():
-        if is_job_finished(message):
+        if says(message, "finished"):
             errors.setdefault(job_id, _over_for_good(job_id, again[job_id]))
         elif message:
             text = f"scontrol requeue {job_id}: {message}"

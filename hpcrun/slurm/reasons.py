@@ -9,6 +9,7 @@ PrivateData, and slurmctld answers without asking the database.
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 from msgspec import Struct
 
@@ -369,28 +370,47 @@ def _amount(name: str, value: int) -> str:
 # ---- refusals, and no answer ---------------------------------------------------------------------
 
 
-# Texts of slurm_strerror (src/common/slurm_errno.c) and of the client library when the
-# controller, the database or munge gives no answer.
-_SILENCE = pattern_of(
-    r"Unable to contact slurm controller"
-    r"|Socket timed out"
-    r"|Zero Bytes were transmitted"
-    r"|Connection (refused|timed out|reset)"
-    r"|Unable to establish (control machine|controller)"
-    r"|slurm_persist_conn_open_without_init"
-    r"|Problem talking to (the )?database"
-    r"|Unable to connect to (the )?database"
-    r"|(in standby|backup) mode"
-    r"|fetch_config|Could not establish a configuration source"
-    r"|(Insane|Incomplete) message"
-    r"|Transport endpoint"
-    r"|Unable to process configuration file"
-    r"|Munge encode failed|Protocol authentication error"
-    r"|No route to host",
-    re.IGNORECASE,
-)
-_UNKNOWN_JOB = pattern_of(r"Invalid job id|Invalid job array", re.IGNORECASE)
-_DENIED = pattern_of(r"access|permission", re.IGNORECASE)
+# What stderr says, by Slurm's texts: those of slurm_strerror (src/common/slurm_errno.c), and of the
+# client library when the controller, the database or munge gives no answer.
+Answer = Literal[
+    "silence", "never sent", "no configuration", "unknown job", "over", "finished",
+    "requeue disabled", "denied",
+]  # fmt: skip
+_ANSWERS: dict[Answer, re.Pattern[str]] = {
+    # Nothing is known then.
+    "silence": pattern_of(
+        r"Unable to contact slurm controller"
+        r"|Socket timed out"
+        r"|Zero Bytes were transmitted"
+        r"|Connection (refused|timed out|reset)"
+        r"|Unable to establish (control machine|controller)"
+        r"|slurm_persist_conn_open_without_init"
+        r"|Problem talking to (the )?database"
+        r"|Unable to connect to (the )?database"
+        r"|(in standby|backup) mode"
+        r"|fetch_config|Could not establish a configuration source"
+        r"|(Insane|Incomplete) message"
+        r"|Transport endpoint"
+        r"|Unable to process configuration file"
+        r"|Munge encode failed|Protocol authentication error"
+        r"|No route to host",
+        re.IGNORECASE,
+    ),
+    # A request that cannot have arrived: no connection, no munge.
+    "never sent": pattern_of(
+        r"connect failure|Munge encode failed|Unable to process configuration file"
+        r"|Could not establish a configuration source"
+    ),
+    # There is no slurm.conf here, so no cluster is known.
+    "no configuration": pattern_of(r"onfiguration (source|file)"),
+    "unknown job": pattern_of(r"Invalid job (id|array)", re.IGNORECASE),
+    # scancel: the job is over, or about to be.
+    "over": pattern_of(r"already complet"),
+    # scontrol requeue: the job cannot start again, or was submitted with --no-requeue.
+    "finished": pattern_of(r"already finished"),
+    "requeue disabled": pattern_of(r"disabled"),
+    "denied": pattern_of(r"access|permission", re.IGNORECASE),
+}
 
 # What to do about a refusal: the text of the answer -> the fix.
 _FIXES = [
@@ -433,88 +453,26 @@ _FIXES = [
 ]
 
 
-def is_silence(stderr: str) -> bool:
-    """Return whether the command got no answer, so that nothing is known.
+def says(stderr: str, answer: Answer) -> bool:
+    """Return whether a command of Slurm's was answered so.
 
-    >>> is_silence("sbatch: error: Batch job submission failed: Socket timed out on send/recv")
+    >>> says("sbatch: error: Batch job submission failed: Socket timed out on send/recv", "silence")
     True
-    >>> is_silence("sbatch: error: invalid partition specified: x")
-    False
-    """
-    return bool(_SILENCE.search(stderr))
-
-
-def was_never_sent(stderr: str) -> bool:
-    """Return whether a request without an answer cannot have arrived: no connection, no munge.
-
-    >>> was_never_sent("Unable to contact slurm controller (connect failure)")
+    >>> says("Unable to contact slurm controller (connect failure)", "never sent")
     True
-    >>> was_never_sent("Socket timed out on send/recv operation")
-    False
-    """
-    causes = (
-        "connect failure",
-        "Munge encode failed",
-        "Unable to process configuration file",
-        "Could not establish a configuration source",
-    )
-    return any(cause in stderr for cause in causes)
-
-
-def has_no_configuration(stderr: str) -> bool:
-    """Return whether a command of Slurm's found no slurm.conf, so that it knows no cluster.
-
-    >>> has_no_configuration("sinfo: fatal: Could not establish a configuration source")
+    >>> says("sinfo: fatal: Could not establish a configuration source", "no configuration")
     True
-    """
-    return "onfiguration source" in stderr or "onfiguration file" in stderr
-
-
-def is_unknown_job(stderr: str) -> bool:
-    """Return whether Slurm answered that it knows no such job (any more).
-
-    >>> is_unknown_job("slurm_load_jobs error: Invalid job id specified")
+    >>> says("Kill job error on job id 7: Job/step already completing or completed", "over")
     True
-    """
-    return bool(_UNKNOWN_JOB.search(stderr))
-
-
-def is_job_over(stderr: str) -> bool:
-    """Return whether scancel was answered that a job is over, or about to be.
-
-    >>> is_job_over("Kill job error on job id 7: Job/step already completing or completed")
+    >>> says("Job has already finished for job 7", "finished")
     True
-    """
-    return "already complet" in stderr
-
-
-def is_job_finished(stderr: str) -> bool:
-    """Return whether scontrol requeue was answered that a job cannot start again: it is over.
-
-    >>> is_job_finished("Job has already finished for job 7")
+    >>> says("Requested operation is presently disabled for job 7", "requeue disabled")
     True
+    >>> error = "scancel: error: Kill job error on job id 7: Access/permission denied"
+    >>> says(error, "denied"), says(error, "unknown job"), says(error, "silence")
+    (True, False, False)
     """
-    return "already finished" in stderr
-
-
-def is_requeue_disabled(stderr: str) -> bool:
-    """Return whether scontrol requeue was answered that the job was submitted with --no-requeue.
-
-    >>> is_requeue_disabled("Requested operation is presently disabled for job 7")
-    True
-    """
-    return "disabled" in stderr
-
-
-def is_denied(stderr: str) -> bool:
-    """Return whether Slurm answered that the job is another user's.
-
-    >>> is_denied("scancel: error: Kill job error on job id 7: Access/permission denied")
-    True
-    >>> is_denied("scancel: error: Kill job error on job id 7: Invalid job id specified")
-    False
-    """
-    return bool(_DENIED.search(stderr))
+    return _ANSWERS[answer].search(stderr) is not None
 
 
 def refusal_fix(stderr: str) -> str:

@@ -4,7 +4,7 @@
 
 Each run has a number of hours to train. It is preempted, reaches its time limit, loses nodes,
 stands still, fails in its setup; checkpoints are damaged; some programs have an error at a step.
-Its attempts end and go on by the tables of hpcrun.runs.ends, or as those of a naive job that is
+Its attempts end and go on by the rules of tests.runs.ends, or as those of a naive job that is
 requeued after whatever ended it, from the newest file that looks like a checkpoint.
 """
 
@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from hpcrun.runs.ends import ENDURED, IDLE, Why, goes_on, pause_before, why_ended
+from hpcrun.runs.ends import ENDURED, IDLE
+from tests.runs.ends import Why, goes_on, pause_before, why_ended
 
 HOUR = 3600.0
 MAX_ATTEMPTS = 20

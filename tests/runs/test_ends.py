@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from hpcrun.assets import shipped
-from hpcrun.runs.ends import STATES, WORDS, goes_on, pause_before, why_ended
+from hpcrun.runs.ends import STATES, WORDS
+from tests.runs.ends import goes_on, pause_before, why_ended
 
 ALL = "preempted time_limit node_fail stalled"
 

@@ -26,7 +26,7 @@ from hpcrun.slurm.jobs import (
     show_job_argv,
     squeue_argv,
 )
-from hpcrun.slurm.reasons import is_silence, is_unknown_job, refusal_fix, was_never_sent
+from hpcrun.slurm.reasons import refusal_fix, says
 from hpcrun.slurm.states import UNKNOWN
 from tests.versions.book import PARSERS, as_json
 
@@ -110,11 +110,11 @@ def test_what_a_failure_means(version: str) -> None:
     for file in files_of(version):
         command, case, stderr = file.parent.name, file.stem, json.loads(file.read_text())["stderr"]
         silent = ("no-controller", "no-munge", "no-slurm-conf", "no-database")
-        assert is_silence(stderr) == (case in silent), ids(file)
+        assert says(stderr, "silence") == (case in silent), ids(file)
         unknown = case == "unknown" and command in ("squeue", "scontrol")
         # A word that is no number goes by the same name as an unknown job.
         word = case == "not-a-number" and command in ("squeue", "scancel")
-        assert is_unknown_job(stderr) == (unknown or word), ids(file)
+        assert says(stderr, "unknown job") == (unknown or word), ids(file)
 
 
 @every_version
@@ -122,7 +122,7 @@ def test_what_a_failure_means(version: str) -> None:
 def test_what_never_left_is_distinguished_from_what_may_have_arrived(
     version: str, case: str
 ) -> None:
-    assert was_never_sent(load(version, "sbatch", case)["stderr"])
+    assert says(load(version, "sbatch", case)["stderr"], "never sent")
 
 
 @every_version

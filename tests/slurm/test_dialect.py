@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hpcrun.slurm.commands import parse_sbatch
 from hpcrun.slurm.jobs import parse_sacct, parse_show_job, parse_squeue
-from hpcrun.slurm.reasons import is_silence, refusal_fix
+from hpcrun.slurm.reasons import refusal_fix, says
 from hpcrun.slurm.states import ACTIVE, FINAL, UNKNOWN, WAITING, is_final, parse_state
 from tests.slurm_answers import sacct_row, squeue_row
 
@@ -106,7 +106,7 @@ def test_the_output_files(text: str, paths: list[str]) -> None:
     ],
 )
 def test_silence(text: str) -> None:
-    assert is_silence(text)
+    assert says(text, "silence")
 
 
 @pytest.mark.parametrize(
@@ -122,5 +122,5 @@ def test_silence(text: str) -> None:
 )
 def test_fixes(text: str, fix: str) -> None:
     stderr = f"sbatch: error: Batch job submission failed: {text}\n"
-    assert not is_silence(stderr)
+    assert not says(stderr, "silence")
     assert fix in refusal_fix(stderr) and bool(refusal_fix(stderr)) == bool(fix)

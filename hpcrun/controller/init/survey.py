@@ -21,7 +21,7 @@ from hpcrun.errors import OutOfReach
 from hpcrun.plan.site import Answers, first_host
 from hpcrun.scheduler import TIMEOUT, check_answered
 from hpcrun.slurm import cluster
-from hpcrun.slurm.reasons import has_no_configuration
+from hpcrun.slurm.reasons import says
 from hpcrun.spec.job import Fabric
 from hpcrun.transport import Result
 
@@ -223,7 +223,7 @@ def _config(context: Context) -> cluster.SlurmConfig:
     try:
         text = _needed(context, cluster.SHOW_CONFIG)
     except OutOfReach as error:
-        if has_no_configuration(error.message):
+        if says(error.message, "no configuration"):
             raise OutOfReach(
                 f"Slurm's commands are here, and know no cluster: {error.message}",
                 fix="call it on a login node, or set SLURM_CONF; without a cluster: "
