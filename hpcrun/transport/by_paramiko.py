@@ -1,19 +1,14 @@
-"""A Connection by paramiko, over the hosts on the way.
-
-https://www.rfc-editor.org/rfc/rfc4252 has the methods of authentication.
-"""
+"""A Connection by paramiko, over the hosts on the way."""
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import logging
-import os
 import queue
 import socket
 import subprocess
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +29,11 @@ from hpcrun.transport.connection import (
     listen_here,
 )
 from hpcrun.transport.host_keys import check_host_key
-from hpcrun.transport.ssh_config import Hop, NeedsSsh, find_ssh, hops_to, is_hardware_key
+from hpcrun.transport.login import Login
+from hpcrun.transport.ssh_config import Hop, NeedsSsh, find_ssh, hops_to
 
 # Its messages are for those who look into paramiko; else Python prints the worst.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
-
-# A person looks for a phone; servers allow two minutes, as a rule.
-_TYPING = 300.0
-_PASSPHRASES = 3  # tries, as ssh gives
 
 
 class ParamikoConnection:
@@ -182,7 +174,7 @@ class ParamikoConnection:
             link.daemon = True
             link.banner_timeout = link.handshake_timeout = hop.connect_timeout
             check_host_key(link, hop)
-            _Login(link, hop, self._question, self._ask.tell, self._keys).log_in()
+            Login(link, hop, self._question, self._ask.tell, self._keys).log_in()
             self._ask.tell(f"{hop.name}: connected as {hop.who}")
         threading.Thread(target=_watch, args=(link, hop, self._closed), daemon=True).start()
 
@@ -344,257 +336,3 @@ class _Spare:
         made = self.made.get() if link is self.link else None
         has_ended = made is None or made.channel.closed or made.channel.eof_received
         return None if has_ended else made
-
-
-class _Login:
-    """One user's way into one host: ssh's methods, in its order, each once."""
-
-    def __init__(
-        self,
-        link: paramiko.Transport,
-        hop: Hop,
-        ask: Callable[..., str],
-        tell: Callable[[str], None],
-        keys: dict[Path, Any],
-    ) -> None:
-        self.link = link
-        self.hop = hop
-        self.ask = ask
-        self.tell = tell
-        self.keys = keys
-        self.agent = paramiko.agent.AgentSSH()
-        self.tried: list[str] = []  # for the message
-        self.offered: set[bytes] = set()
-
-    def log_in(self) -> None:
-        """Prove who the user is. Raises OutOfReach that is final, NeedsSsh."""
-        try:
-            self._log_in()
-        finally:
-            self.agent._close()
-
-    def _log_in(self) -> None:
-        hop = self.hop
-        allowed: list[str] = []
-        try:
-            self.link.auth_none(hop.user)
-            return
-        except paramiko.BadAuthenticationType as error:
-            allowed = list(error.allowed_types)
-        except (paramiko.SSHException, OSError, EOFError) as error:
-            raise self._broken(error) from error
-        for _ in range(5):  # factors that a server may want
-            more = self._one_factor(allowed)
-            if self.link.is_authenticated():
-                return
-            if more is None:
-                break
-            allowed = more
-        did = "; ".join(self.tried) or "there was nothing to try"
-        raise OutOfReach(
-            f"{hop.name}: {hop.who} was not let in: {did} (the server takes {', '.join(allowed)})",
-            fix=f"try ssh {hop.name}; nothing is tried again by itself",
-            is_final=True,
-        )
-
-    def _broken(self, error: BaseException) -> OutOfReach:
-        did = "; ".join(self.tried)
-        return OutOfReach(
-            f"{self.hop.name}: the server ended the login of {self.hop.who}: {error}"
-            + (f" ({did})" if did else ""),
-            fix="too many keys of an agent? IdentityFile and IdentitiesOnly yes name the right one"
-            if len(self.offered) > 2
-            else f"try ssh {self.hop.name}; nothing is tried again by itself",
-            is_final=True,
-        )
-
-    def _one_factor(self, allowed: list[str]) -> list[str] | None:
-        """Prove one thing; return what the server wants besides, or None where nothing did."""
-        methods = [method for method in self.hop.methods if method in allowed]
-        try:
-            if "publickey" in methods:
-                more = self._by_keys()
-                if more is not None:
-                    return more
-            self._leave_to_ssh(methods)
-            for method in methods:
-                if self.hop.batch or method not in ("keyboard-interactive", "password"):
-                    continue
-                by = self._by_answers if method == "keyboard-interactive" else self._by_password
-                done, more = by()
-                if done:
-                    return more
-        except (paramiko.SSHException, OSError, EOFError) as error:
-            raise self._broken(error) from error
-        return None
-
-    def _leave_to_ssh(self, methods: list[str]) -> None:
-        """Let the system's ssh show a Kerberos ticket, or this host's own key."""
-        can_ask = {"keyboard-interactive", "password"} & set(methods) and not self.hop.batch
-        ticket = os.environ.get("KRB5CCNAME") or Path(f"/tmp/krb5cc_{os.getuid()}").exists()
-        if "gssapi-with-mic" in methods and (ticket or not can_ask):
-            raise NeedsSsh(f"{self.hop.name}: Kerberos (GSSAPI)")
-        if "hostbased" in methods and not can_ask:
-            raise NeedsSsh(f"{self.hop.name}: hostbased authentication")
-
-    # Each of the following returns what the server wants besides ([]: nothing); None: refused.
-
-    def _by_keys(self) -> list[str] | None:
-        for label, key in self._candidates():
-            if key.asbytes() in self.offered and key.public_blob is None:
-                continue
-            self.offered.add(key.asbytes())
-            try:
-                more = list(self.link.auth_publickey(self.hop.user, key))
-            except paramiko.BadAuthenticationType:
-                return None
-            except paramiko.AuthenticationException as error:
-                if not self.link.is_active():
-                    raise
-                self.tried.append(f"{label} was refused")
-                self.tell(f"{self.hop.name}: {label}: {error}")
-                continue
-            self.tell(f"{self.hop.name}: {label} was taken")
-            return more
-        return None
-
-    def _candidates(self) -> Iterator[tuple[str, Any]]:
-        """Yield keys as ssh tries them: the agent's that are named, its others, then the files.
-
-        Files that are encrypted come last, since they cost the user a question.
-        """
-        public = {_public_blob(path): path for path in self.hop.identity_files}
-        agents = self._agent_keys()
-        named = [key for key in agents if key.asbytes() in public]
-        others = [] if self.hop.identities_only else [key for key in agents if key not in named]
-        for key in (*named, *others):
-            if key.get_name().startswith("sk-"):
-                raise NeedsSsh(f"{self.hop.name}: a hardware key in the agent")
-            yield f"the agent's {key.get_name()} key {getattr(key, 'comment', '')}".strip(), key
-        locked = []
-        for path in self.hop.identity_files:
-            if not path.exists():
-                continue
-            if is_hardware_key(path):
-                raise NeedsSsh(f"a hardware key, {path}")
-            if _public_blob(path) in {key.asbytes() for key in named}:
-                continue
-            try:
-                key = self.keys.get(path) or paramiko.PKey.from_path(path)
-            except (TypeError, paramiko.PasswordRequiredException):
-                locked.append(path)
-            except Exception as error:
-                if not path.with_name(path.name.removesuffix(".pub")).exists():
-                    continue
-                self.tried.append(f"{path} cannot be read: {error}")
-            else:
-                yield from self._with_certificates(path, key)
-        for path in locked:
-            if (key := self._unlock(path)) is not None:
-                yield from self._with_certificates(path, key)
-        missing = [path for path in self.hop.identity_files if not path.exists()]
-        if missing and len(missing) == len(self.hop.identity_files) < 5:
-            self.tried.append(f"{missing[0]}: no such key file")
-
-    def _agent_keys(self) -> list[Any]:
-        """Ask the agent for its keys; none where it does not answer."""
-        if self.hop.agent is None:
-            return []
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            sock.connect(self.hop.agent)
-            self.agent._connect(sock)
-        except (OSError, paramiko.SSHException):
-            sock.close()
-        return list(self.agent.get_keys())
-
-    def _with_certificates(self, path: Path, key: Any) -> Iterator[tuple[str, Any]]:
-        self.keys[path] = key
-        for certificate in self.hop.certificate_files:
-            try:
-                key.load_certificate(str(certificate))
-            except Exception as error:
-                self.tried.append(f"{certificate} cannot be used: {error}")
-            else:
-                yield f"{certificate}", key
-        yield f"{path}", key
-        if key.public_blob is not None:
-            key.public_blob = None
-            self.offered.discard(key.asbytes())
-            yield f"{path}", key
-
-    def _unlock(self, path: Path) -> Any:
-        """Ask for a passphrase; None where nobody answers rightly."""
-        for _ in range(_PASSPHRASES):
-            if self.hop.batch:
-                break
-            try:
-                answer = self.ask(f"{self.hop.who}: passphrase of {path}")
-            except OutOfReach as error:
-                self.tried.append(f"{path}: {error.message}")
-                return None
-            if not answer:
-                break
-            with contextlib.suppress(ValueError, TypeError, paramiko.SSHException):
-                return paramiko.PKey.from_path(path, answer.encode())
-        self.tried.append(f"{path} is encrypted, and its passphrase was not given")
-        return None
-
-    def _by_password(self) -> tuple[bool, list[str] | None]:
-        answer = self.ask(f"{self.hop.who}: password")
-        try:
-            return True, list(self.link.auth_password(self.hop.user, answer, fallback=False))
-        except paramiko.AuthenticationException:
-            self.tried.append("the password was refused")
-            return True, None
-
-    def _by_answers(self) -> tuple[bool, list[str] | None]:
-        """Answer the server's questions. The first value: something was asked."""
-        # paramiko waits for the answers in its own thread, where Ctrl-C does not come.
-        wanted: queue.Queue[Any] = queue.Queue()
-        given: queue.Queue[list[str]] = queue.Queue()
-
-        def questions(title: str, text: str, prompts: list[tuple[str, bool]]) -> list[str]:
-            wanted.put((title, text, prompts))
-            return given.get()
-
-        def talk() -> None:
-            try:
-                self.link.auth_timeout = _TYPING
-                wanted.put(list(self.link.auth_interactive(self.hop.user, questions)))
-            except Exception as error:
-                wanted.put(error)
-
-        threading.Thread(target=talk, daemon=True).start()
-        was_asked, heading = False, ""
-        while True:
-            try:
-                what = wanted.get(timeout=_TYPING)
-            except queue.Empty:
-                raise paramiko.SSHException(f"no answer in {_TYPING:.0f} s") from None
-            if isinstance(what, paramiko.AuthenticationException):
-                self.tried.append("the answer was refused" if was_asked else "no question came")
-                return was_asked, None
-            if isinstance(what, Exception):
-                raise what
-            if isinstance(what, list):
-                return True, what
-            title, text, prompts = what
-            heading = "\n".join(part.strip() for part in (heading, title, text) if part.strip())
-            answers = []
-            for prompt, echo in prompts:
-                was_asked = True
-                question = f"{self.hop.who}: {str(prompt).strip().rstrip(':')}"
-                answers.append(self.ask(f"{heading}\n{question}".strip(), echo=bool(echo)))
-                heading = ""
-            given.put(answers)
-
-
-def _public_blob(path: Path) -> bytes:
-    """Return the public half of a key file, as far as it lies there in the open."""
-    for name in (path, path.with_name(f"{path.name}.pub")):
-        with contextlib.suppress(OSError, ValueError, IndexError, UnicodeDecodeError):
-            words = name.read_text().split()
-            if words[0].startswith(("ssh-", "ecdsa-", "sk-")):
-                return base64.b64decode(words[1])
-    return b""

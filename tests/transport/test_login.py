@@ -146,11 +146,19 @@ class Questioner(paramiko.ServerInterface):  # type: ignore[misc]
     def __init__(self, allowed: str, right: Sequence[str], title: str) -> None:
         self.allowed, self.right, self.title = allowed, right, title
         self.given: list[str] = []
+        self.tried: list[str] = []
 
     def get_allowed_auths(self, username: str) -> str:
         return self.allowed
 
+    def check_auth_none(self, username: str) -> int:
+        self.tried.append("none")
+        return int(paramiko.AUTH_FAILED)
+
     def check_auth_publickey(self, username: str, key: Any) -> int:
+        self.tried.append("publickey")
+        if "publickey" not in self.allowed:
+            return int(paramiko.AUTH_FAILED)
         self.allowed = "keyboard-interactive"
         return int(paramiko.AUTH_PARTIALLY_SUCCESSFUL)
 
@@ -239,6 +247,7 @@ def test_a_password_is_asked_for_once(asking: Any) -> None:
         far.run("echo again")
     assert caught.value.is_final
     assert server.given == ["swordfish"]
+    assert "none" not in server.tried  # a key shows what the server takes, and may be let in
     assert not [text for text in user.told if "swordfish" in text]
 
 
