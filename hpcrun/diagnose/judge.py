@@ -106,12 +106,12 @@ def diagnose(evidence: Evidence) -> Diagnosis:
         return Diagnosis()
     last, earlier = _episodes(evidence)
     clock = _Clock(last)
-    ranked = sorted(last, key=lambda item: _order(item, records, last, clock))
+    ranked = sorted(last, key=lambda item: _order(item, evidence, last, clock))
     cause = _of_records(records, [event for _, event in ranked])
     if cause is None and ranked and _is_telling(ranked[0][1], records):
         index, event = ranked[0]
         cause = _with_absent(_cause(event, records), last, evidence.ranks)
-        cause = _with_first(cause, event, evidence.logs[index])
+        cause = _with_whose(cause, event, evidence.logs[index])
     if cause is None and records.has_failed:
         cause = _silent(records, has_logs=bool(evidence.logs))
     if cause is None:
@@ -168,24 +168,24 @@ def _episodes(evidence: Evidence) -> tuple[list[tuple[int, Event]], list[Event]]
 def _is_got_over(found: Found, events: Sequence[Event]) -> bool:
     """Return whether what comes after these events shows that nothing ended by them, or that what
     ended was followed by another launch that did well."""
-    if found.moved_on >= MOVED_ON:
+    if found.moved_on >= MOVED_ON or all(event.is_taken_back for event in events):
         return True
     # What ends no program: its threads and connections may complain at its exit.
     is_less = all(e.kind <= SYMPTOM or e.kind < e.rule.kind for e in events)
     if is_less and events[0].after_all:
         return True
-    begins_again = found.moved_on > 1 and found.is_well
     if any(event.ends for event in events):
         # A program that has ended writes nothing; the ranks beside it may.
         is_by_hand = events[-1].rule.cls == "cancelled"
-        begins_again |= found.moved_on >= _AGAIN or found.plain > (_APART if is_by_hand else _FAR)
+        begins_again = (found.moved_on > 1 and found.is_well) or found.moved_on >= _AGAIN
+        begins_again |= found.plain > (_APART if is_by_hand else _FAR)
         return begins_again and not found.is_parallel
-    if all(event.rule.id in _SHELL for event in events):
-        return found.is_well or found.moved_on > 1 or found.plain > _FAR  # a shell goes on
-    if is_less and found.moved_on > 1 and any(e.kind < e.rule.kind for e in events):
-        return True
-    # What a batch script says after a crash is no sign of success.
-    return found.is_well and not any(event.rule.id in _FATAL for event in events)
+    if any(event.rule.id in _FATAL for event in events):
+        return False  # what a batch script says after a crash is no sign of success
+    if not any(event.in_traceback for event in events):
+        # What a program or shell only prints ends nothing: it goes on.
+        return found.is_well or found.moved_on > 0 or found.plain > _APART
+    return found.is_well or (is_less and found.moved_on > 1)
 
 
 def _last_launch(events: Sequence[Event], *, is_parallel: bool) -> int:
@@ -264,12 +264,15 @@ class _Clock:
 
 
 def _order(
-    item: tuple[int, Event], records: Records, last: Sequence[tuple[int, Event]], clock: _Clock
-) -> tuple[bool, bool, bool, int, float, int, int]:
+    item: tuple[int, Event], evidence: Evidence, last: Sequence[tuple[int, Event]], clock: _Clock
+) -> tuple[bool, bool, bool, int, bool, float, int, int]:
     """The least one is the cause: what is one first; then the rank that failed first; then what
-    did not come long after another log's failure; then the kind; then times, files and lines."""
+    did not come long after another log's failure; then the kind; of equal ones that of the rank
+    that torchrun saw first; then times, files and lines."""
     index, event = item
-    is_first = records.rank is not None and event.rank == records.rank
+    is_first = evidence.records.rank is not None and event.rank == evidence.records.rank
+    seen = evidence.logs[index].first
+    is_seen = seen is not None and event.rank == seen[0]
     kind = event.kind
     if event.rule.id == "ctrl_c" and event.in_traceback:
         # What a process complains about after it was interrupted is no cause.
@@ -277,7 +280,8 @@ def _order(
         kind = ROOT if all(e.kind < WEAK for e in before) else kind
     kinds = -2 * kind + (event.rule.id in _SHELL)  # of two weak signs not the shell's
     is_late = clock.is_late(index, event)
-    return kind < ERROR, not is_first, is_late, kinds, clock.time(event), index, event.line
+    time = clock.time(event)
+    return kind < ERROR, not is_first, is_late, kinds, not is_seen, time, index, event.line
 
 
 def _is_telling(event: Event, records: Records) -> bool:
@@ -323,12 +327,18 @@ def _with_absent(
     return structs.replace(cause, title=title)
 
 
-def _with_first(cause: Cause, event: Event, log: Found) -> Cause:
-    """Name rank and host that torchrun reports, where the exception itself names no other ones."""
-    if log.first is None or not event.in_traceback or cause.rank not in (None, log.first[0]):
-        return cause
-    rank, host = log.first
-    return structs.replace(cause, rank=rank, host=cause.host or host)
+def _with_whose(cause: Cause, event: Event, log: Found) -> Cause:
+    """Name rank and host by torchrun's report, where the line itself names no other ones, or by the
+    only ones that the log names."""
+    is_end = event.in_traceback or event.rule.id in _FATAL
+    if log.first is not None and is_end and cause.rank in (None, log.first[0]):
+        return structs.replace(cause, rank=log.first[0], host=cause.host or log.first[1])
+    named = {(each.rank, each.host) for each in log.events if each.host}
+    if cause.host is None and cause.rank is None and len(named) == 1:
+        rank, host = named.pop()
+        if rank is not None or not log.is_parallel:
+            return structs.replace(cause, rank=rank, host=host)
+    return cause
 
 
 def _title(title: str, values: dict[str, str]) -> str:

@@ -321,7 +321,7 @@ GPUS = [
         example="Loss is nan, stopping training", unlike="loss is nan: this batch is skipped",
     ),
     Rule(
-        id="nan_raised", cls="numerics", kind=ERROR, needles=("nan", "NaN", "NAN", "inf", "Inf", "non-finite", "nvalid values", "probability tensor"),
+        id="nan_raised", cls="numerics", kind=ERROR, needles=("nan", "NaN", "NAN", "inf", "Inf", "on-finite", "nvalid values", "probability tensor"),
         pattern=r"^[\w.]+(?:Error|Exception)?: (?i:.*(?:\bloss (?:is|was|became)\b.{0,12}\b(?:nan|inf)|(?:nan|inf)s? (?:loss|detected|encountered|values? (?:in|found))|nan or inf found|contains? (?:nan|inf)|non-?finite (?:loss|grad)|(?:is|was) non-finite|returned nan values|probability tensor contains|found invalid values))",
         title="the training diverged: a value is NaN or infinite",
         fixes=("`hpcrun parse JOB` names the step", "a lower learning rate, warm-up, gradient clipping", "`precision: bf16`"),

@@ -104,6 +104,16 @@ _WELL = re.compile(
     rb"|train_runtime|exits successfully|training took|`?max_(?:steps|epochs)=\d+`? reached"
     rb"|^\W*(?:all )?(?:done|finished|success)\W*$"
 )
+# What takes an error back, in the next lines; and what may be an error in a log's last lines.
+_NEXT, _LAST = 400, 12
+_TAKEN_BACK = re.compile(
+    rb"(?im)\b(?:skipp(?:ed|ing)|retry(?:ing)?|trying again|continuing|ignor(?:ed|ing)"
+    rb"|will continue|fall(?:ing|s)? ?back)\b|^WARN(?:ING)?\b.{0,80}\b(?:failed|error)"
+)
+_SAYS_ERROR = re.compile(
+    r"^(?:\[(?!E\])[^\]]{1,40}\] |&+ )*\[?(?P<name>E(?=\])|Error|ERROR|FATAL|[Ff]atal|FAILED)\b"
+    r"[\]:]*\s+(?P<why>[\"'A-Za-z].*)"
+)
 # A warning is not what ends a program, however it reads. (NCCL calls its errors so.)
 _WARNING = re.compile(
     r"^\S+\.py:\d+: \w*Warning:"
@@ -126,8 +136,9 @@ class Event(Struct, kw_only=True):
     ``kind`` is the rule's, less where it stands in what ends no process. ``progress`` counts the
     lines that showed progress since the event before. ``chain``: those of one chain of tracebacks
     share a number, 0 is none; ``begin`` is the line of the traceback's head, and ``ends``: it ended
-    its process; ``after_all``: the training had ended well before. ``at``: the time in the line, or
-    in the last one before it that has one. ``values`` are the pattern's groups.
+    its process; ``after_all``: the training had ended well before; ``is_taken_back``: the lines
+    behind it say that the program does without. ``at``: the time in the line, or in the last one
+    before it that has one. ``values`` are the pattern's groups.
     """
 
     rule: Rule
@@ -143,6 +154,7 @@ class Event(Struct, kw_only=True):
     begin: int = 0
     ends: bool = False
     after_all: bool = False
+    is_taken_back: bool = False
     at: tuple[bool, float] | None = None
     values: dict[str, str] = {}
 
@@ -257,6 +269,7 @@ class Reader:
     def found(self) -> Found:
         """Return what the log tells; nothing comes any more."""
         self._give_up()
+        self._last_words()
         return Found(
             events=self._events,
             hints=self._hints,
@@ -291,8 +304,22 @@ class Reader:
             self._add_exception(key, open_, open_.line, open_.text, is_cut=True)
         self._open = {}
 
+    def _last_words(self) -> None:
+        """Take the last lines for an error where they say so, and nothing else tells of one."""
+        text = self._since.rstrip()
+        after = self._since.count(b"\n", len(text))
+        lines = text.decode("utf-8", "replace").split("\n")[-_LAST:]
+        words = [_SAYS_ERROR.search(clean(line)[0]) for line in lines]
+        if (self._events and self._progress < MOVED_ON) or words[-1] is None:
+            return
+        at, found = next((at, found) for at, found in enumerate(words) if found is not None)
+        line = self._line - after - (len(lines) - 1 - at)
+        self._add(CODE_ERROR, found, WEAK, line, lines[at].strip(), None, None)
+
     def _between(self, text: bytes) -> None:
         """Take note of progress since the last event."""
+        if self._events and not self._since:
+            self._events[-1].is_taken_back |= _TAKEN_BACK.search(text[:_NEXT]) is not None
         if len(text) > 2 * _BETWEEN:
             text = text[:_BETWEEN] + text[-_BETWEEN:]
         if b"wandb: " in text:  # it sums up at the end, after a crash too
@@ -487,7 +514,7 @@ class Reader:
             if len(self._hints) < _MOST:
                 self._hints.append(event)
             return
-        key = f"{rule.id} {rank} {host} {text[:300].translate(_DIGITS)}"
+        key = f"{rule.id} {event.rank} {event.host} {text[:300].translate(_DIGITS)}"
         if kind < rule.kind and not event.ends:
             # What comes up again and again without an end is got over.
             form = f"{rule.id} {text[:_TELLING].translate(_DIGITS)}"

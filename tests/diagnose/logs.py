@@ -24,6 +24,14 @@ def traceback(error: str, prefix: str = "", at: str = "train.py") -> str:
     return "".join(f"{prefix}{line}\n" for line in lines)
 
 
+CHILD = (
+    "E0101 12:00:00.000000 42 torch/distributed/elastic/multiprocessing/api.py:869] failed "
+    "(exitcode: 1) local_rank: 0 (pid: 4242) of binary: /usr/bin/python\n"
+    + traceback("torch.distributed.elastic.multiprocessing.errors.ChildFailedError:", at="torchrun")
+)
+LINES = STEPS.count("\n")
+
+
 def read(text: str, name: str = "x.log", block: int = 1 << 20) -> Found:
     """Read a log's text in blocks of whole lines."""
     data = text.encode()

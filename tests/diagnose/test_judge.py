@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
 
 import pytest
 from msgspec import structs
 
 from hpcrun.diagnose.judge import Evidence, Job, Records, diagnose
-from tests.diagnose.logs import OOM, STEPS, judge, read, told, traceback
-
-CHILD = (
-    "E0101 12:00:00.000000 42 torch/distributed/elastic/multiprocessing/api.py:869] failed "
-    "(exitcode: 1) local_rank: 0 (pid: 4242) of binary: /usr/bin/python\n"
-    + traceback("torch.distributed.elastic.multiprocessing.errors.ChildFailedError:", at="torchrun")
-)
-LINES = STEPS.count("\n")
-
+from tests.diagnose.logs import CHILD, LINES, OOM, STEPS, judge, read, told, traceback
 
 # ---- forms of lines
 
@@ -415,136 +406,3 @@ def test_fixes_have_the_jobs_own_numbers() -> None:
     assert saved.fixes[0] == f"{time}  # on from the checkpoints"
     # A log alone is no job that verbs could name.
     assert not any("JOB" in fix for fix in judge(traceback("ValueError: no")).fixes)
-
-
-# ---- what a program gets over
-
-
-def test_a_thread_that_ends_is_no_cause_where_the_training_goes_on() -> None:
-    error = traceback("ValueError: no").replace("in <module>", "in run")
-    text = f"Exception in thread Thread-2:\n{error}"
-    assert told(text)[0] == "code_error"
-    assert told(f"{text}step 1 loss 2.0\nstep 2 loss 2.0\n")[0] == ""
-
-
-def test_a_traceback_that_a_logger_writes_is_no_cause_where_the_training_goes_on() -> None:
-    error = traceback("ValueError: no", at="data.py").replace("in <module>", "in load")
-    logged = f"2026-11-20 08:00:00 ERROR {error}"
-    assert told(logged)[:3] == ("code_error", "code_error", 4)
-    assert told(f"{logged}step 1 loss 2.0\nstep 2 loss 2.0\n")[0] == ""
-    assert told(f"2026-11-20 08:00:00 WARNING {error}")[0] == ""
-    assert told(f"2026-11-20 ERROR Task exception was never retrieved\nfuture: x\n{error}")[0] == ""
-
-
-def test_what_workers_report_again_and_again_is_got_over() -> None:
-    lines = "".join(f"(Worker pid=4) ValueError: question {n} has no answer\n" for n in range(30))
-    assert told(lines[:90])[0] == "code_error"
-    assert told(lines + STEPS + lines)[0] == ""
-
-
-@pytest.mark.parametrize(
-    "line",
-    ["Test: [{}/124] Data 75", "08:00:00 INFO request {} answered"],
-)
-def test_lines_of_other_kinds_show_that_a_program_goes_on(line: str) -> None:
-    after = "".join(f"{line.format(n)}\n" for n in range(120))
-    assert told(traceback("ValueError: no") + after)[0] == ""
-
-
-def test_a_launch_begins_as_the_log_began() -> None:
-    banner = "08:00:00 Setting up the training script\n"
-    text = f"{banner}{traceback('ValueError: no')}"
-    assert told(text)[0] == "code_error"
-    assert told(f"{text}{banner}ready\n")[0] == ""
-    assert told(f"{text}{banner}{traceback('KeyError: 3')}")[2] == 10
-
-
-def test_what_an_interrupted_rank_complains_about_is_no_cause() -> None:
-    text = traceback("KeyboardInterrupt") + traceback("RuntimeError: no lock", "[rank1]: ")
-    assert told(text)[:3] == ("ctrl_c", "cancelled", 4)
-    other = traceback("RuntimeError: no lock", "[rank1]: ") + traceback("KeyboardInterrupt")
-    assert told(other)[0] == "code_error"
-
-
-def test_an_exception_into_which_another_rank_wrote_is_no_cause() -> None:
-    root = traceback("FileNotFoundError: [Errno 2] No such file or directory: '/data/x'")
-    torn = traceback('RuntimeError:   File "train.py", line 3, in main')
-    assert told(root + "waiting\n" * 60 + torn)[:3] == ("no_file", "missing_file", 4)
-
-
-def test_terminated_long_after_a_launcher_has_given_up_is_of_another_launch() -> None:
-    text = traceback("ValueError: no") + CHILD
-    assert told(f"{text}{'quiet' * 9}\nTerminated\n")[0] == "code_error"
-    again = "a setting\n" * 200
-    assert told(f"{text}{again}Terminated\n")[:2] == ("terminated", "cancelled")
-
-
-def test_rank_and_host_are_those_that_torchrun_reports() -> None:
-    report = (
-        f"{CHILD}Root Cause (first observed failure):\n[0]:\n  time      : 2026-11-20_08:00:00\n"
-        "  host      : gpu07\n  rank      : 2 (local_rank: 2)\n  exitcode  : 1 (pid: 4242)\n"
-    )
-    cause = judge(traceback("ValueError: no") + report).cause
-    assert cause is not None and (cause.rank, cause.host) == (2, "gpu07")
-    cause = judge(traceback("ValueError: no", "[rank1]: ") + report).cause
-    assert cause is not None and (cause.rank, cause.host) == (1, None)
-
-
-@pytest.mark.parametrize(
-    ("prefix", "host"),
-    [
-        ("[1581715406.914568] [gpu12:42393:2] ", "gpu12"),
-        ("[gpu12:42393] ", "gpu12"),
-        ("gpu12:4711:4720 [0] ", "gpu12"),
-        ("[trainer2.py:1234] ", None),
-    ],
-)
-def test_a_host_before_the_line(prefix: str, host: str | None) -> None:
-    cause = judge(f"{prefix}CUDA error: out of memory\n").cause
-    assert cause is not None and cause.host == host
-
-
-def test_a_log_with_an_error_in_every_line_is_read_within_seconds() -> None:
-    words = [f"{a}{b}{c}" for a in "abcdefgh" for b in "ijklmnop" for c in "qrstuvwx"]
-    lines = [f"{word} failed: ValueError: no {word} in {n}\n" for n in range(400) for word in words]
-    text = traceback(OOM) + "".join(lines)
-    began = time.process_time()
-    assert told(text)[0] == "cuda_oom"
-    assert time.process_time() - began < 4  # 13 MB
-
-
-def test_rays_exception_is_the_one_behind_it() -> None:
-    text = traceback(
-        "ray.exceptions.RayTaskError(ValueError): ray::main() (pid=4, ip=10.0.0.2)\n  x"
-    )
-    assert told(f"{text}ValueError: no\n")[:3] == ("code_error", "code_error", 6)
-
-
-@pytest.mark.parametrize(
-    ("line", "cls"),
-    [
-        ("error: *** JOB 1 ON n1 CANCELLED AT 08:00:00 DUE to SIGNAL Terminated ***", "cancelled"),
-        ("XlaRuntimeError: Graph is not implemented for CUDA below version 12.3.", "driver"),
-        ("requests.exceptions.ChunkedEncodingError: Connection broken", "auth_network"),
-        ("Detected KeyboardInterrupt, attempting graceful shutdown ...", "cancelled"),
-        ("RuntimeError: Ran out of memory in memory space hbm. Used 100G of 31G hbm.", "oom_gpu"),
-    ],
-)  # fmt: skip
-def test_other_forms_of_the_same_words(line: str, cls: str) -> None:
-    assert told(f"{line}\n")[1:3] == (cls, 1)
-
-
-def test_a_library_that_a_loader_does_without_is_less_than_an_exception() -> None:
-    line = "LOADER: failed to open x: x.so: cannot open shared object file: No such file\n"
-    assert told(line)[1] == "import"
-    assert told(line + traceback("ValueError: no"))[0] == "code_error"
-
-
-def test_threads_that_complain_after_the_end_of_training() -> None:
-    error = traceback("AssertionError: no").replace("in <module>", "in run")
-    assert told(f"{STEPS}End of training.\nException in thread Thread-1:\n{error}")[0] == ""
-
-
-def test_an_exception_that_a_logger_writes_at_the_end_of_a_program_is_more_than_a_timeout() -> None:
-    timeout = "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9) ran\n"
-    assert told(timeout, f"08:00:00 ERROR {traceback('ValueError: no')}")[0] == "code_error"
