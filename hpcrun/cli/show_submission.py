@@ -42,8 +42,7 @@ def describe(made: Prepared) -> list[tuple[str, str]]:
     plan = made.plan
     rows = [("note", text) for text in plan.notes]
     rows.append(("sweep" if made.is_sweep else "run", plan.run_id))
-    if plan.description:
-        rows.append(("what", plan.description))
+    rows.append(("what", plan.description))
     what = "one process a node" if plan.launcher == "none" else plan.launcher
     if plan.launcher != "none" and plan.precision:
         what += f", {plan.precision}"
@@ -117,8 +116,7 @@ def show_submission(made: Prepared, job_id: str) -> None:
     if made.is_sweep:
         head += f": {sweep_size(len(made.runs), made.spec.sweep_limit)}"
     say(head)
-    survival = _survival(plan)
-    pairs([*describe(made), *([("goes on", survival)] if survival else [])])
+    pairs([*describe(made), ("goes on", _survival(plan))])
     verbs = [
         (f"logs -f {job_id}", "follow its output"),
         (f"status {job_id}", "its state"),
@@ -244,12 +242,8 @@ def show_estimate(plan: Plan, estimate: Estimate, *, as_json: bool) -> None:
         emit_json({**answer, "notes": plan.notes})
         return
     say(f"{click.style(plan.name, bold=True)} is not submitted; {plan.cluster} would take it")
-    rows = [
-        ("start", _start(estimate)),
-        ("nodes", f"{estimate.nodes or '?'}, {count_of(estimate.processors, 'processor')}"),
-    ]
-    if estimate.partition:
-        rows.append(("partition", estimate.partition))
+    nodes = f"{estimate.nodes or '?'}, {count_of(estimate.processors, 'processor')}"
+    rows = [("start", _start(estimate)), ("nodes", nodes), ("partition", estimate.partition)]
     pairs([*(("note", text) for text in plan.notes), *rows])
 
 

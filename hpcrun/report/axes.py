@@ -8,10 +8,6 @@ A linear axis passes over outliers where they would leave the curve no room: if 
 ``CROWDED`` times that of the middle 96% of at least 50 values, the axis shows this middle with a
 margin, and the drawing counts the values that lie beyond.
 
-Where a log does not print an x axis, it is derived from what the log does print: tokens from a rate
-and step times, time from step times. Nothing is guessed beyond that: an axis that the log cannot
-give is None, and the caller falls back on the next one.
-
 A smoothed value is that of the straight line fitted by least squares to the points around it
 (Savitzky and Golay, Analytical Chemistry 36, 1964; order 1): unlike a moving average it does not
 lag behind a curve that falls, nor at its end. Training falls fastest at its start, so the window
@@ -81,7 +77,6 @@ class Axis(Struct, frozen=True):
         return (value - self.low) / (self.high - self.low)
 
     def holds(self, value: float) -> bool:
-        """Return whether a value lies within."""
         return self.low <= value <= self.high
 
     def ticks(self, most: int, *, whole: bool = False) -> list[float]:
@@ -122,7 +117,7 @@ def step_axis(steps: Sequence[float]) -> Axis:
 
 
 def _widen(low: float, high: float, share: float) -> tuple[float, float]:
-    """Return a range that is never empty, and narrow enough for its width to be a number."""
+    """Return a range with a margin that is never empty."""
     margin = (high - low) * share
     if high - low <= max(1e-9 * max(abs(low), abs(high)), 1e-300):
         margin = abs(high) * 0.05 if abs(high) > 1e-290 else 1.0

@@ -1,11 +1,4 @@
-"""What runs have been compared by: equal places, a common loss, speed, settings.
-
-Runs are compared at the last step, number of tokens (or samples) and time that all of them reached;
-runs that ended before a tenth of the longest are left out, so that a crash does not hide the rest,
-unless only one were left.
-Time is that of ``x_axis``: by the log's time stamps, waits between attempts included, else the sum
-of the step times.
-"""
+"""What runs are compared by: equal places, a common loss, speed, settings (docs/compare.md)."""
 
 from __future__ import annotations
 
@@ -170,10 +163,9 @@ def _falls(runs: Sequence[ParsedRun], name: str) -> bool:
 
 
 class _Learned(Struct):
-    """How a run learned: values that fall where they get better, and their places by measure.
+    """How a run learned: values that fall where they get better, none if its log lacks the metric.
 
-    ``y`` is empty where its log lacks the metric. ``tracks``: the curve over each axis that the
-    log gives.
+    ``axes`` and ``tracks``: places and the curve by each measure that the log gives.
     """
 
     source: str

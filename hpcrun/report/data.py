@@ -1,14 +1,7 @@
 """The values of runs for programs: JSON, and CSV for pandas, spreadsheets and awk.
 
-docs/parse.md describes both, docs/json/parse.schema.json is the JSON Schema. JSON has no nan and no
-infinities: such a value is one of the strings "NaN", "Infinity", "-Infinity", so that it is neither
-lost nor mistaken for an absent one.
-
-The CSV has a row per step, a column per metric; a metric named like one of the other columns has
-"metric." before it. Where a log has no steps, or its counter starts again, only metrics logged at
-the same places share rows: nothing shows which others belong together. Numbers keep every digit; a
-very long log's metrics are thinned, lows and highs kept. Fields are quoted by RFC 4180 where they
-must be; lines end in a line feed.
+docs/parse.md describes both, docs/json/parse.schema.json is the JSON Schema. The CSV's fields are
+quoted by RFC 4180 where they must be; lines end in a line feed.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """The report of runs as one HTML file: it opens offline, in any browser, on a phone too.
 
-The file holds all that it shows: 2 MB for plotly.js, and some 10 bytes a value. plotly's own
-smaller bundles are not in its Python package, so the whole of it (4.8 MB) lies in the page gzipped,
-and the browser unpacks it (DecompressionStream: in all of them since May 2023). The page asks no
-server for anything, and its Content-Security-Policy keeps it from trying; the same policy names the
-two scripts by their hashes, so that nothing else could run even if a name got into the page as
-markup. Names and values reach the page as escaped text or as JSON, never as HTML.
-
-A metric that was logged once is a fact and no curve; if there are only such, no script is there.
+plotly's own smaller bundles are not in its Python package, so the whole of it lies in the page
+gzipped, and the browser unpacks it (DecompressionStream). The Content-Security-Policy keeps the
+page from asking a server, and names the two scripts by their hashes, so that nothing else could run
+even if a name got into the page as markup. Names and values reach it as escaped text or as JSON.
 """
 
 from __future__ import annotations

@@ -44,31 +44,23 @@ class Style(Struct, frozen=True):
 
 
 class Line(Struct, frozen=True):
-    """A labelled curve; values that are not finite leave a gap.
-
-    ``smoothed``: whether the smoothed curve is drawn; None lets the scatter decide. ``raw``:
-    whether the curve as it is then lies faintly below; None: if it is the only one.
-    ``is_points``: points stand for it, beneath the curves.
-    """
+    """A labelled curve, or ``is_points`` beneath the curves; what is not finite leaves a gap."""
 
     label: str
     x: Sequence[float]
     y: Sequence[float]
-    smoothed: bool | None = None
-    raw: bool | None = None
     is_points: bool = False
 
 
 class _Drawn(Struct, frozen=True):
     """A line in places between 0 and 1, and how it looks; ``raw`` is drawn faintly below."""
 
-    label: str
+    line: Line
     places: list[tuple[float, float]]
     style: Style
     raw: list[tuple[float, float]]
     is_smoothed: bool
-    is_points: bool
-    broken: list[float]
+    broken: set[float]
 
 
 def line_sgr(index: int) -> str:
@@ -105,7 +97,7 @@ def plot_lines(
     x_axis = step_axis([x for line in lines for x in line.x])
     y_axis = value_axis([y for line in lines for y in line.y])
     axes = x_axis, y_axis
-    drawn = [_prepare(line, index, axes, look, len(lines) > 1) for index, line in enumerate(lines)]
+    drawn = [_prepare(lines, index, axes, look) for index in range(len(lines))]
     restarts = [x for x in verticals if x_axis.holds(x)]
     beyond = sum(math.isfinite(y) and not y_axis.holds(y) for line in lines for y in line.y)
     named = f"{title} by {x_label}"
@@ -120,13 +112,14 @@ def plot_lines(
     return "\n".join([*heading, *_framed(drawn, restarts, axes, rows, look)]) + "\n"
 
 
-def _prepare(line: Line, index: int, axes: tuple[Axis, Axis], look: Look, several: bool) -> _Drawn:
+def _prepare(lines: Sequence[Line], index: int, axes: tuple[Axis, Axis], look: Look) -> _Drawn:
+    line, several = lines[index], len(lines) > 1
+    is_alone = sum(not each.is_points for each in lines) == 1
     x, y = ([axis.place(v) for v in own] for axis, own in zip(axes, (line.x, line.y), strict=True))
     if len(x) > 16 * look.width:  # smoothing is slow, and nobody sees that many
         x, y = map(list, zip(*thin(x, y, 4 * look.width), strict=True))
-    smoothed = y if line.smoothed is False else smooth(x, y)
-    is_smoothed = is_noisy(y, smoothed) if line.smoothed is None else line.smoothed
-    has_raw = is_smoothed and (not several if line.raw is None else line.raw)
+    smoothed = y if line.is_points else smooth(x, y)
+    is_smoothed = is_noisy(y, smoothed)
     is_braille = not look.ascii_only and (look.colour or not (several or is_smoothed))
     sgr = line_sgr(index)
     mark = "" if is_braille else line_mark(index, look, several)
@@ -134,24 +127,15 @@ def _prepare(line: Line, index: int, axes: tuple[Axis, Axis], look: Look, severa
     if line.is_points:  # each by itself, between gaps
         mark = "o" if look.ascii_only else "•"
         places = [each for place in places for each in (place, (place[0], math.nan))]
-    return _Drawn(
-        label=line.label,
-        places=places,
-        style=Style(mark, f"1;{sgr}" if has_raw else sgr),
-        is_points=line.is_points,
-        raw=thin(x, y, 2 * look.width) if has_raw else [],
-        is_smoothed=is_smoothed,
-        broken=sorted(
-            {round(a * look.width) / look.width for a, b in zip(x, y, strict=True) if b != b}
-        ),
-    )
+    raw = thin(x, y, 2 * look.width) if is_smoothed and is_alone else []
+    style = Style(mark, f"1;{sgr}" if raw else sgr)
+    # As many as can be seen.
+    broken = {round(a * look.width) / look.width for a, b in zip(x, y, strict=True) if b != b}
+    return _Drawn(line, places, style, raw, is_smoothed, broken)
 
 
 def thin(x: Sequence[float], y: Sequence[float], columns: int) -> list[tuple[float, float]]:
-    """Thin a curve to what can be seen: first, lowest, highest and last of each column.
-
-    ``x`` lies between 0 and 1 and grows. A value that is not finite stays, as nan, so that the
-    gap stays.
+    """Thin a curve to what can be seen: first, lowest, highest, last and a gap of each column.
 
     >>> thin([0.0, 0.1, 0.2, 0.3, 1.0], [1.0, 9.0, 5.0, 2.0, 3.0], 2)
     [(0.0, 1.0), (0.1, 9.0), (0.3, 2.0), (1.0, 3.0)]
@@ -161,11 +145,10 @@ def thin(x: Sequence[float], y: Sequence[float], columns: int) -> list[tuple[flo
     kept: list[tuple[float, float]] = []
     for start, end in pairwise([*starts, len(x)]):
         finite = [index for index in range(start, end) if math.isfinite(y[index])]
-        chosen = {start, end - 1}
+        gaps = [index for index in range(start, end) if not math.isfinite(y[index])]
+        chosen = {start, end - 1, *gaps[:1]}
         if finite:
             chosen |= {min(finite, key=y.__getitem__), max(finite, key=y.__getitem__)}
-        if len(finite) < end - start:
-            chosen.add(next(i for i in range(start, end) if not math.isfinite(y[i])))
         kept += [(x[i], y[i] if math.isfinite(y[i]) else math.nan) for i in sorted(chosen)]
     return kept
 
@@ -177,11 +160,10 @@ def _keys(
     several = len(drawn) > 1
     keys: list[tuple[Style, str]] = []
     for index, line in enumerate(drawn):
-        mark = line.style.mark if line.is_points else line_mark(index, look, several)
-        label = [line.label] if several and legend else []
+        mark = line.style.mark if line.line.is_points else line_mark(index, look, several)
+        label = [line.line.label] if several and legend else []
         if line.raw:
             keys.append((Style("·", f"2;{line_sgr(index)}"), "raw"))
-        if line.is_smoothed and (not several or line.raw):
             label.append("smoothed")
         if label:
             keys.append((Style(mark, line.style.sgr), " ".join(label)))
@@ -234,7 +216,7 @@ def _framed(
         if line.raw:
             style = Style("." if look.ascii_only else "", f"2;{line_sgr(index)}", is_faint=True)
             canvas.curve(line.raw, style)
-    for line in sorted(drawn, key=lambda line: not line.is_points):
+    for line in sorted(drawn, key=lambda drawn: not drawn.line.is_points):
         canvas.curve(line.places, line.style)
     for line in drawn:
         for x in line.broken:

@@ -1,20 +1,8 @@
 """How fast runs work beside each other: speed-up and scaling efficiency.
 
-The speed-up of a run is its work per second over that of the baseline, the run on the fewest GPUs
-(the first of them; the first run of all where GPUs are not known). That is the ratio of the times
-that both take for the same number of samples: with the same batch on all runs it is the speed-up
-t(1) / t(N) of strong scaling (Amdahl, AFIPS 1967), with the same batch on each GPU the scaled
-speed-up of weak scaling (Gustafson, Communications of the ACM 31, 1988). The efficiency is the
-speed-up over the ratio of the GPUs, 1 for perfect scaling.
-
-Work is what all runs can be measured by, the first of: tokens by a counter in the log; samples, by
-a counter or a batch size in the log or the effective batch of a run's plan; samples or tokens per
-second as the log prints them; steps, which stand for work only if all runs have the same batch.
-``per_gpu``: such rates are one GPU's, as torchtitan's and torchtune's are.
-
-The time of a step is the median of the step times in the log, which evaluations and checkpoints are
-no part of; else by time stamps, the median of twentieths of the run. All runs are measured in the
-same way, or not at all: a run's whole time has its start in it, and is no measure of a step.
+docs/compare.md tells what work is, and how a step is timed. With the same batch on all runs it is
+the speed-up t(1) / t(N) of strong scaling (Amdahl, AFIPS 1967), with the same batch on each GPU the
+scaled speed-up of weak scaling (Gustafson, Communications of the ACM 31, 1988).
 """
 
 from __future__ import annotations

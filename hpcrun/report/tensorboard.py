@@ -2,13 +2,10 @@
 
     FOLDER/train.log/events.out.tfevents.0000000000.hpcrun      tensorboard --logdir FOLDER
 
-Tags are those of the Hugging Face Trainer, so that its own runs lie in the same charts:
-``train/loss``, ``eval/loss``, ``train/learning_rate``, ``train/grad_norm``; any other metric is
-``train/NAME``, or ``eval/NAME`` and ``test/NAME`` where its name says so. Where a log has no steps,
-or its counter starts again, the order of the points takes their place. Wall times are the log's
-time stamps; without, seconds since 1970 count the training's own step times, or stay 0, so that
-"relative" shows durations and nothing is dated wrongly to the present. TensorBoard keeps values in
-single precision.
+Tags are those of the Hugging Face Trainer, so that its own runs lie in the same charts. Where a log
+has no steps, or its counter starts again, the order of the points takes their place. Wall times are
+the log's time stamps; without, seconds since 1970 count the training's own step times, or stay 0,
+so that "relative" shows durations and nothing is dated wrongly to the present.
 """
 
 from __future__ import annotations

@@ -130,10 +130,9 @@ def metric_plot(runs: Sequence[ParsedRun], name: str, look: Look) -> str:
     alone = len(runs) == 1
     lines = [
         Line(
-            label=name if alone else run.source,
-            x=x_axis(run.curve, name, by) or [],
-            y=run.curve.values(name),
-            raw=alone,
+            name if alone else run.source,
+            x_axis(run.curve, name, by) or [],
+            run.curve.values(name),
         )
         for run in runs
     ]
@@ -163,7 +162,7 @@ def _evaluation(run: ParsedRun, name: str, drawn: Line) -> list[Line]:
     height = max(known) - min(known)
     if max(*known, *beside) - min(*known, *beside) > 1.5 * height:
         return []
-    return [Line(EVAL_LOSS, x, y, smoothed=False, is_points=True)]
+    return [Line(EVAL_LOSS, x, y, is_points=True)]
 
 
 def facts_table(runs: Sequence[ParsedRun], main: str, look: Look) -> list[str]:

@@ -1,15 +1,8 @@
 """Windows: curves at equal places, whether they differ by more than their noise, who is sooner.
 
-The value of a noisy curve at a place is the mean over the window that ends there: the last tenth of
-what the curves have in common, or as much more as holds ``FEWEST`` points of each, up to half. To
-part differences from noise the window is cut into up to ten blocks of equal extent, and each curve
-gives the mean of its points in each block. The mean of the blocks' differences has the error that
-Student's t gives, widened where a block is like the one before it (Law, Simulation Modeling and
-Analysis, chapter 9, batch means). What the curves have in common, a trend or the same batches of
-data in the same order, drops out of the differences.
-
-This noise is that within a run. Another seed may change more, and one run of each cannot show it. A
-loss that is logged as a running mean over more than the window wanders more slowly than this sees.
+docs/compare.md tells how. The mean of the blocks' differences has the error that Student's t gives,
+widened where a block is like the one before it (Law, Simulation Modeling and Analysis, chapter 9,
+batch means). What the curves have in common, as a trend, drops out of the differences.
 """
 
 from __future__ import annotations

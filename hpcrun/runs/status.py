@@ -104,10 +104,10 @@ class Cost(Struct, frozen=True, kw_only=True):
     """
 
     hours: float
-    replayed: float | None = None
+    replayed: float | None = field(default=None, name="replayed_hours")
     replayed_steps: int | None = None
-    restarting: float = 0.0
-    waited: float = 0.0
+    restarting: float = field(default=0.0, name="restart_hours")
+    waited: float = field(default=0.0, name="waited_seconds")
 
     @property
     def goodput(self) -> float | None:
@@ -171,14 +171,14 @@ class Used(Struct, frozen=True, kw_only=True):
     attempts that went into steps which lasted.
     """
 
-    memory_asked: int | None = None
-    memory_used: int | None = None
+    memory_asked: int | None = field(default=None, name="memory_asked_bytes")
+    memory_used: int | None = field(default=None, name="memory_used_bytes")
     cpus: int | None = None
     cpu_share: float | None = None
-    gpu_memory: int | None = None
-    gpu_memory_total: int | None = None
+    gpu_memory: int | None = field(default=None, name="gpu_memory_bytes")
+    gpu_memory_total: int | None = field(default=None, name="gpu_memory_total_bytes")
     gpu_share: float | None = None
-    looks: int = 0
+    looks: int = field(default=0, name="gpu_looks")
     trained_share: float | None = None
 
 

@@ -155,11 +155,9 @@ def used_rows(used: Used | None, *, has_gpus: bool) -> list[tuple[str, str]]:
 
     >>> used = Used(memory_asked=8 << 30, memory_used=6 << 30, cpus=4, cpu_share=0.5)
     >>> used_rows(used, has_gpus=False)
-    [('used', 'host memory 6.0 GiB of 8.0 GiB (75%), 50% of 4 CPUs')]
-    >>> for row in used_rows(Used(gpu_memory=40 << 30, trained_share=0.9), has_gpus=True):
-    ...     print(*row)
-    gpu memory up to 40.0 GiB
-    trained 90% of the time
+    [('used', 'host memory 6.0 GiB of 8.0 GiB (75%), 50% of 4 CPUs'), ('gpu', ''), ('trained', '')]
+    >>> used_rows(Used(gpu_memory=40 << 30, trained_share=0.9), has_gpus=True)
+    [('used', ''), ('gpu', 'memory up to 40.0 GiB'), ('trained', '90% of the time')]
     """
     if used is None:
         return []
@@ -180,9 +178,5 @@ def used_rows(used: Used | None, *, has_gpus: bool) -> list[tuple[str, str]]:
         looks = count_of(used.looks, "look")
         gpu.append(f"use {used.gpu_share:.0%} in {looks} of hpcrun top")
     trained = f"{used.trained_share:.0%} of the time" if used.trained_share is not None else ""
-    rows = [
-        ("used", ", ".join(host)),
-        ("gpu", ", ".join(gpu) if has_gpus else ""),
-        ("trained", trained),
-    ]
-    return [(name, text) for name, text in rows if text]
+    memory = ", ".join(gpu) if has_gpus else ""
+    return [("used", ", ".join(host)), ("gpu", memory), ("trained", trained)]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from hpcrun.plan.types import column_names, label
 from hpcrun.runs.records import Sweep
-from hpcrun.runs.status import Cost, JobStatus, Used, WhyWaiting
+from hpcrun.runs.status import JobStatus, WhyWaiting
 from hpcrun.runs.verdict import LOST, Verdict
 from hpcrun.slurm.reasons import explain
 from hpcrun.slurm.states import parse_exit_code, say_exit_code, say_limit
@@ -184,7 +184,6 @@ def _remark(row: JobStatus) -> str:
 
 
 def _counts_text(states: Mapping[str, int]) -> str:
-    """Count runs by their states, the most frequent first."""
     return ", ".join(f"{count} {state}" for state, count in Counter(states).most_common())
 
 
@@ -243,12 +242,7 @@ def run_lines(
     rows += [("warning", printable(text)) for text in [*warnings[:_WARNINGS], *more]]
     rows += [("note", text) for text in status.notes]
     name = paint(plan.name if plan else status.run_id, BOLD, look)
-    return [name, *_known(rows, look), *_next_of_run(status, look, has_checkpoints)]
-
-
-def _known(rows: Iterable[tuple[str, str]], look: Look) -> Iterator[str]:
-    """Lay out what is known of a job, in two columns; what is not has no text."""
-    return pairs([(name, text) for name, text in rows if text], look)
+    return [name, *pairs(rows, look), *_next_of_run(status, look, has_checkpoints)]
 
 
 def _time_text(status: JobStatus, local_time: Callable[[float], str]) -> str:
@@ -331,7 +325,6 @@ def sweep_lines(sweep: Sweep, statuses: Sequence[JobStatus], look: Look) -> list
 
 
 def _end_of_run(status: JobStatus) -> str:
-    """Say how a run of a sweep ended, or why it waits."""
     if status.diagnosis is not None and status.diagnosis.cause is not None:
         return sentence(status.diagnosis.cause)
     return explain(status.verdict.reason, status.job_id or "").words or status.failure
@@ -378,7 +371,7 @@ def _job_lines(status: JobStatus, look: Look) -> list[str]:
     name = f" {paint(job.name, BOLD, look)}" if job else ""
     return [
         f"job {status.job_id}{name}, not submitted by hpcrun",
-        *_known(rows, look),
+        *pairs(rows, look),
         *next_lines(*verbs, look=look),
     ]
 
@@ -437,6 +430,7 @@ def row_json(row: JobStatus) -> dict[str, Any]:
 def run_json(status: JobStatus) -> dict[str, Any]:
     """The JSON of a run in detail: that of its row in a listing, and more."""
     plan, submitted, last = status.plan, status.history.submitted, status.last
+    cost = status.cost
     return {
         **row_json(status),
         "id": status.run.run_id if status.run else status.id,
@@ -447,38 +441,9 @@ def run_json(status: JobStatus) -> dict[str, Any]:
         "log_dir": str(status.run.logs) if status.run else None,
         "task": msgspec.to_builtins(status.history.task),
         "attempts": msgspec.to_builtins(status.history.attempts),
-        "cost": _cost_json(status.cost),
+        "cost": cost and _rounded({**msgspec.to_builtins(cost), "goodput": cost.goodput}),
         "diagnosis": diagnosis_json(status.diagnosis),
-        "used": _used_json(status.used),
-    }
-
-
-def _used_json(used: Used | None) -> dict[str, Any] | None:
-    if used is None:
-        return None
-    return {
-        "memory_asked_bytes": used.memory_asked,
-        "memory_used_bytes": used.memory_used,
-        "cpus": used.cpus,
-        "cpu_share": _rounded(used.cpu_share),
-        "gpu_memory_bytes": used.gpu_memory,
-        "gpu_memory_total_bytes": used.gpu_memory_total,
-        "gpu_share": _rounded(used.gpu_share),
-        "gpu_looks": used.looks,
-        "trained_share": _rounded(used.trained_share),
-    }
-
-
-def _cost_json(cost: Cost | None) -> dict[str, Any] | None:
-    if cost is None:
-        return None
-    return {
-        "hours": _rounded(cost.hours),
-        "replayed_hours": _rounded(cost.replayed),
-        "replayed_steps": cost.replayed_steps,
-        "restart_hours": _rounded(cost.restarting),
-        "waited_seconds": _rounded(cost.waited),
-        "goodput": _rounded(cost.goodput),
+        "used": _rounded(msgspec.to_builtins(status.used)),
     }
 
 
@@ -504,7 +469,7 @@ def job_json(status: JobStatus) -> dict[str, Any]:
         "limit": job.limit if job else None,
         **{name: texts.get(name) or None for name in ("work_dir", "stdout", "stderr")},
         "diagnosis": diagnosis_json(status.diagnosis),
-        "used": _used_json(status.used),
+        "used": _rounded(msgspec.to_builtins(status.used)),
     }
 
 
@@ -534,5 +499,8 @@ def _why_json(why: WhyWaiting | None) -> dict[str, Any]:
     return found | {"expected_start": why.start, "ahead": why.ahead}
 
 
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 3)
+def _rounded(value: Any) -> Any:
+    """Round a number, or those of a dict, to thousandths."""
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items()}
+    return round(value, 3) if isinstance(value, float) else value

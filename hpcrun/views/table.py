@@ -145,7 +145,7 @@ class Table:
 def pairs(
     rows: Iterable[tuple[str, str]], look: Look, *, indent: int = 2, name_width: int = 9
 ) -> Iterator[str]:
-    """Lay out names and values in two columns; long values take several lines.
+    """Lay out names and values in two columns; no value, no row; long ones take several lines.
 
     >>> print("\\n".join(pairs([("state", "FAILED"), ("note", "a " * 20 + "b")], Look(width=44))))
       state     FAILED
@@ -154,6 +154,8 @@ def pairs(
     """
     margin = indent + name_width + 1
     for name, value in rows:
+        if not value:
+            continue
         first, *more = wrap(value, max(look.width - margin, _LEAST_VALUE), whole_words=True)
         yield f"{' ' * indent}{paint(pad(name, name_width), DIM, look)} {first}"
         yield from (f"{' ' * margin}{line}" for line in more)

@@ -82,13 +82,13 @@ def test_noise_is_drawn_faintly_and_smoothed() -> None:
 
 def test_an_evaluation_is_points_beneath_the_curve() -> None:
     falls = [2 - n / 100 for n in range(100)]
-    rare = Line("eval", [20.0, 60.0], [0.3, 1.7], smoothed=False, is_points=True)
+    rare = Line("eval", [20.0, 60.0], [0.3, 1.7], is_points=True)
     text = draw([line(*falls), rare], colour=True, ascii_only=False)
     heading, _, below = text.partition("\n")
     assert heading.count("•") == 1 and below.count("•") == 2
     # The curve is whole, wherever the points are.
     alone = draw([line(*falls)], colour=True, ascii_only=False)
-    same = Line("eval", [float(n) for n in range(100)], falls, smoothed=False, is_points=True)
+    same = Line("eval", [float(n) for n in range(100)], falls, is_points=True)
     covered = draw([line(*falls), same], colour=True, ascii_only=False)
     dots = re.compile("[\u2800-\u28ff]")
     assert dots.findall(covered) == dots.findall(alone)
