@@ -153,7 +153,10 @@ class _Dialog:
             if found.old is not None or not self.confirm("profile", text, default=False):
                 return None
         if found.old is None:
-            self._replace_carried()
+            carried = f"{_near(found.profile)} is of a sandbox that is not here"
+            question = f"{carried}. Write a new one for {found.name}?"
+            if found.text and not self.confirm("replace", question, default=False):
+                raise InputError(carried, fix="move it away, and call hpcrun init again")
             self.answer["action"] = "created"
             questions = init.find_questions(found) if found.site else ()
             answers = {one.key: self.choose(one) for one in questions}
@@ -171,14 +174,6 @@ class _Dialog:
             self.answer["action"] = "kept"
             return None if found.before else found.text
         return updated
-
-    def _replace_carried(self) -> None:
-        """Ask before a sandbox's profile is replaced. Raises InputError for a no."""
-        text = f"{_near(self.found.profile)} is of a sandbox that is not here"
-        if self.found.text and not self.confirm(
-            "replace", f"{text}. Write a new one for {self.found.name}?", default=False
-        ):
-            raise InputError(text, fix="move it away, and call hpcrun init again")
 
     def _job(self, cluster: Cluster, script: str | None) -> JobFile | None:
         """Draft a job file for the script, unless the user keeps the one that exists."""
@@ -242,7 +237,6 @@ class _Dialog:
             note(f"  {typed}: none of these")
 
     def confirm(self, key: str, text: str, *, default: bool) -> bool:
-        """Ask a yes or a no."""
         if self.is_quiet:
             self.taken[key] = "yes" if default else "no"
             return default

@@ -50,10 +50,7 @@ def say_remarks() -> None:
     _take_bars_away()
     files = sys.modules.get("hpcrun.files")
     for text in files.new_remarks() if files is not None else ():
-        try:
-            click.echo(encodable(f"note: {text}"), err=True)
-        except OSError:
-            let_go(2)
+        _to_stderr(f"note: {text}")
 
 
 def say(text: str = "") -> None:
@@ -71,6 +68,10 @@ def say_lines(lines: Iterable[str]) -> None:
 def note(text: str) -> None:
     """Print a line that is not part of the answer, to standard error, if anybody can get it."""
     say_remarks()
+    _to_stderr(text)
+
+
+def _to_stderr(text: str) -> None:
     try:
         click.echo(encodable(text), err=True, color=None if wants_colour() else False)
     except OSError:
@@ -114,7 +115,6 @@ class Terminal:
         return getpass.getpass(f"{question}: ")
 
     def tell(self, text: str) -> None:
-        """Print what --verbose shows."""
         if self.is_verbose:
             note(text)
 
@@ -145,27 +145,22 @@ def show_failure(error: click.ClickException | HpcrunError, argv: Sequence[str])
 
     The JSON goes to standard error too, as its last line: standard output holds answers alone.
     """
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    ours, code = error, error.exit_code
+    if not isinstance(ours, HpcrunError):
+        fix = f"{context.command_path} --help" if context is not None else ""
+        ours = HpcrunError(ours.format_message(), fix=fix)
     if _wants_json(argv):
         import json
 
-        note(json.dumps({"error": _error_json(error)}))
-        return
+        note(json.dumps({"error": _error_json(ours, code)}))
     # A group without a verb: from 8.2 on click raises its help, before it printed it.
-    if isinstance(error, click.UsageError) and type(error).__name__ == "NoArgsIsHelpError":
-        note(error.format_message())
-        return
-    if isinstance(error, click.UsageError) and error.ctx is not None:
-        note(error.ctx.get_usage())
-    if not isinstance(error, HpcrunError):
-        text, fix = _words_of(error)
-        error = HpcrunError(text, fix=fix)
-    show_error(error)
-
-
-def _words_of(error: click.ClickException) -> tuple[str, str]:
-    """Return what an error of click's says, and what to type to see more."""
-    context = error.ctx if isinstance(error, click.UsageError) else None
-    return error.format_message(), f"{context.command_path} --help" if context is not None else ""
+    elif type(error).__name__ == "NoArgsIsHelpError":
+        note(ours.message)
+    else:
+        if context is not None:
+            note(context.get_usage())
+        show_error(ours)
 
 
 def show_error(error: HpcrunError) -> None:
@@ -188,19 +183,14 @@ def _wants_json(argv: Sequence[str]) -> bool:
     return "--json" in own[: own.index("--") if "--" in own else None]
 
 
-def _error_json(error: click.ClickException | HpcrunError) -> dict[str, Any]:
-    """Return the stable JSON of an error, as docs/json/error.schema.json describes it."""
+def _error_json(error: HpcrunError, exit_code: int) -> dict[str, Any]:
     spec = error if isinstance(error, SpecError) else SpecError([])
-    if isinstance(error, HpcrunError):
-        message, fix = error.message, error.fix
-    else:
-        message, fix = _words_of(error)
     return {
-        "message": message,
-        "fix": fix or None,
+        "message": error.message,
+        "fix": error.fix or None,
         "problems": [vars(problem) for problem in spec.problems],
         "notes": spec.notes,
-        "exit_code": error.exit_code,
+        "exit_code": exit_code,
     }
 
 
@@ -328,8 +318,7 @@ def as_wide(text: str) -> str:
 
 
 def _encoding() -> str:
-    """Return the encoding of the output; what stands in for it may have none."""
-    return sys.stdout.encoding or "ascii"
+    return sys.stdout.encoding or "ascii"  # what stands in for the output may have none
 
 
 # A Slurm that takes longer than this to answer is mentioned, in seconds.
@@ -345,7 +334,6 @@ class Patience:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Wait for one answer, or for several."""
         import threading
 
         timer = threading.Timer(SLOW, self._report)

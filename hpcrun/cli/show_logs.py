@@ -87,7 +87,7 @@ class LogPrinter:
             self._end = data[-1:]
 
     def show_all(self, events: Iterable[Lines]) -> bool:
-        """Show what comes, to its end; return whether anything came."""
+        """Return whether anything came."""
         has_any = False
         try:
             for event in events:
@@ -171,7 +171,6 @@ def show_logs(
 
 
 def _show_errors(logs: JobLogs, printer: LogPrinter, files: list[LogFile]) -> bool:
-    """Show what went wrong; return whether anything did."""
     from hpcrun.controller.log_errors import read_errors  # here: for --err alone
 
     return printer.show_all(read_errors(logs, files, logs.query.attempt))
@@ -280,7 +279,6 @@ def wait_for_sweep(context: Context, sweep: SweepFolder, *, quiet: bool) -> int:
 
 
 def _state(context: Context, status: JobStatus) -> str:
-    """Say what state a run is in now, or how it ended, and why."""
     from hpcrun.controller.causes import with_cause
     from hpcrun.views.status import state_line, verdict_lines
 
@@ -290,5 +288,4 @@ def _state(context: Context, status: JobStatus) -> str:
 
 
 def _exit_code(statuses: Sequence[JobStatus]) -> int:
-    """Return 0 where all ended well, else 1."""
     return 0 if all(status.ok for status in statuses) else 1

@@ -78,6 +78,11 @@ def _has_several_batches(sweep: Prepared) -> bool:
 # ---- submitted ---------------------------------------------------------------------------------
 
 
+def _job_id(made: Prepared, job_id: str, index: int) -> str:
+    """Return the id of a run's job: of a sweep's the array's task, which several runs may share."""
+    return f"{job_id}_{index // made.plan.runs_per_job}" if made.is_sweep else job_id
+
+
 def submission_json(made: Prepared, job_id: str) -> dict[str, Any]:
     """Return the JSON of a submission."""
     plan = made.plan
@@ -99,7 +104,7 @@ def submission_json(made: Prepared, job_id: str) -> dict[str, Any]:
         "runs": [
             {
                 "run_id": run.plan.run_id,
-                "job_id": f"{job_id}_{index // plan.runs_per_job}",
+                "job_id": _job_id(made, job_id, index),
                 "run_dir": run.plan.run_dir,
                 "values": run.values,
                 "effective_batch": run.plan.effective_batch,
@@ -216,9 +221,7 @@ def again_json(again: Again, job_id: str) -> dict[str, Any]:
         "runs": [
             {
                 "run_id": run.plan.run_id,
-                "job_id": f"{job_id}_{index // made.plan.runs_per_job}"
-                if made.is_sweep
-                else job_id,
+                "job_id": _job_id(made, job_id, index),
                 "run_dir": run.plan.run_dir,
                 "resubmitted_from": status.run_id,
                 "checkpoint_dir": run.plan.checkpoint_dir,

@@ -175,17 +175,14 @@ def _parse_count(text: str | None) -> int | None:
 
 def _parse_attempt(text: str | None) -> int | None:
     """Read the number of an attempt, -1 for the last one. Raises InputError."""
-    if text is None:
-        return None
-    if text == "last":
-        return -1
+    if text is None or text == "last":
+        return None if text is None else -1
     if re.fullmatch(r"[0-9]{1,7}", text):
         return int(text)
     raise InputError(f"--attempt {text}: no attempt", fix="as in --attempt 0, or --attempt last")
 
 
 def _parse_pattern(text: str | None) -> re.Pattern[str] | None:
-    """Compile a regular expression of Python's. Raises InputError."""
     if text is None:
         return None
     if any("\ud800" <= char <= "\udfff" for char in text):

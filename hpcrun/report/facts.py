@@ -233,7 +233,6 @@ class Trend(Struct, frozen=True):
 
     @property
     def now(self) -> float:
-        """Return where the curve stands at its end."""
         return (self.begin + self.end) / 2 if self.is_level else self.end
 
 

@@ -479,7 +479,6 @@ def _drop(curve: Curve) -> str | None:
 
 
 def _at(steps: Floats, index: int) -> str:
-    """Name a point for people."""
     return f"point {index + 1}" if np.isnan(steps[index]) else f"step {steps[index]:.0f}"
 
 

@@ -145,25 +145,19 @@ def _point_text(name: str, point: Point | None) -> str:
     return point_text(point, format_bytes if name == MEMORY_BYTES else format_value)
 
 
-def _restart_text(run: ParsedRun, restart: Restart) -> str:
-    text = f"attempt {restart.attempt}{_cause_text(restart)}: "
+def _restart_text(run: ParsedRun, restart: Restart, *, short: bool = False) -> str:
+    text = f"attempt {restart.attempt}"
+    text += f" after {restart.cause}" if restart.cause else ""
+    text += " " if short else ": "
     if restart.resumed_at is not None:
         text += f"from step {restart.resumed_at}"
     elif run.curve.steps(LOSS)[:1] == [None]:
         text += "resumed"
     else:
         text += "no training loss"
-    if restart.lost_at is not None:
+    if restart.lost_at is not None and not short:
         text += f", after step {restart.lost_at}"
-    return text + _replayed_text(restart)
-
-
-def _cause_text(restart: Restart) -> str:
-    return f" after {restart.cause}" if restart.cause else ""
-
-
-def _replayed_text(restart: Restart) -> str:
-    return f", {count_of(restart.replayed, 'step')} done again" if restart.replayed else ""
+    return text + (f", {count_of(restart.replayed, 'step')} done again" if restart.replayed else "")
 
 
 def _tiles(runs: Sequence[ParsedRun]) -> list[tuple[str, str, str]]:
@@ -250,11 +244,7 @@ def _run(run: ParsedRun) -> dict[str, Any]:
         values = [number(value / _factor(name)) for value in series.values]
         metrics[name] = {"axis": places.index(place), "values": values}
     restarts = [
-        {
-            "at": restart.resumed_at,
-            "text": f"attempt {restart.attempt}{_cause_text(restart)}"
-            f" from step {restart.resumed_at}{_replayed_text(restart)}",
-        }
+        {"at": restart.resumed_at, "text": _restart_text(run, restart, short=True)}
         for restart in run.curve.restarts
         if restart.resumed_at is not None
     ]

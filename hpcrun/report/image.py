@@ -126,7 +126,6 @@ def write_image(runs: Sequence[ParsedRun], path: Path, *, by: By = "step") -> No
 
 
 def _draw(figure: Figure, runs: Sequence[ParsedRun], by: By) -> None:
-    """Lay the picture out and fill it."""
     runs = [run for run in runs if run.curve.metrics]
     large = [main_metric(runs) or LOSS]
     # Of the measures of speed the one that most runs have.
@@ -188,7 +187,7 @@ def _panel(
     for x, values, look in lines:
         _draw_line(axes, x, values, look, with_trend=noisy and len(x) >= FEWEST)
     for number, run in enumerate(runs):
-        colour = _colour(number) if len(runs) > 1 else _GREY
+        colour = _look(runs, names, number, 0)["color"] if len(runs) > 1 else _GREY
         for restart in run.curve.restarts if by == "step" else ():
             if restart.resumed_at is not None:
                 axes.axvline(restart.resumed_at, color=colour, ls=(0, (4, 4)), lw=0.8, zorder=1.5)
@@ -210,18 +209,15 @@ def _value_ticks(axes: Axes, scale: Axis, most: int) -> None:
     axes.set_ylim(scale.low, scale.high)
 
 
-def _colour(number: int) -> str:
-    return _COLOURS[number % len(_COLOURS)]
-
-
 def _look(
     runs: Sequence[ParsedRun], names: Sequence[str], number: int, place: int
 ) -> dict[str, Any]:
     """Tell runs apart by colour and dash, the metrics of a run alone by colour."""
     if len(runs) == 1:
-        return {"color": _colour(place), "lw": 1.5}
-    dash = _DASHES[number // len(_COLOURS) % len(_DASHES)]
-    return {"color": _colour(number), "ls": dash, "lw": 0.9 if place else 1.5}
+        return {"color": _COLOURS[place], "lw": 1.5}
+    turn, colour = divmod(number, len(_COLOURS))
+    dash = _DASHES[turn % len(_DASHES)]
+    return {"color": _COLOURS[colour], "ls": dash, "lw": 0.9 if place else 1.5}
 
 
 def _draw_line(

@@ -247,7 +247,6 @@ def _are_alike(column: Floats) -> bool:
 
 
 def _doubts(runs: Sequence[ParsedRun], work: _Measured) -> list[str]:
-    """Return notes on what the numbers may not mean."""
     notes = []
     if work.unit == "steps/s":
         notes.append("every step counts as the same work: the batch sizes are not known")

@@ -116,7 +116,6 @@ class Table:
         return self._look.width - sum(self.widths.values()) - len(_GAP) * (len(self.widths) - 1)
 
     def head(self) -> list[str]:
-        """Lay out the titles."""
         return self._block([column.title for column in self._columns], self._head, self._head)
 
     def row(self, texts: Sequence[str]) -> list[str]:
@@ -124,7 +123,6 @@ class Table:
         return self._block(texts, "", DIM)
 
     def lines(self) -> list[str]:
-        """Lay out the whole table."""
         return [*self.head(), *(line for row in self._rows for line in self.row(row))]
 
     def _block(self, texts: Sequence[str], style: str, below: str) -> list[str]:
@@ -142,9 +140,7 @@ class Table:
         return rows if self._look.colour else [plain(row) for row in rows]
 
 
-def pairs(
-    rows: Iterable[tuple[str, str]], look: Look, *, indent: int = 2, name_width: int = 9
-) -> Iterator[str]:
+def pairs(rows: Iterable[tuple[str, str]], look: Look) -> Iterator[str]:
     """Lay out names and values in two columns; no value, no row; long ones take several lines.
 
     >>> print("\\n".join(pairs([("state", "FAILED"), ("note", "a " * 20 + "b")], Look(width=44))))
@@ -152,12 +148,12 @@ def pairs(
       note      a a a a a a a a a a a a a a a a
                 a a a a b
     """
-    margin = indent + name_width + 1
+    margin = 12
     for name, value in rows:
         if not value:
             continue
         first, *more = wrap(value, max(look.width - margin, _LEAST_VALUE), whole_words=True)
-        yield f"{' ' * indent}{paint(pad(name, name_width), DIM, look)} {first}"
+        yield f"  {dim(pad(name, margin - 3), look)} {first}"
         yield from (f"{' ' * margin}{line}" for line in more)
 
 
