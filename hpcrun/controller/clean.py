@@ -144,7 +144,6 @@ def _units(runs_dir: Path) -> Iterator[Unit]:
 
 
 def _find_ends(context: Context, units: Sequence[Unit]) -> None:
-    """Set the states and ends of units, or why they stay."""
     runs = [run for unit in units for run in unit.runs]
     past: dict[Path, _Past] = {}
     asked: list[RunFolder] = []
@@ -256,7 +255,6 @@ def remove(context: Context, units: Sequence[Unit]) -> Iterator[tuple[Unit, Hpcr
 
 
 def _remove_leftovers(transport: Transport, runs_dir: Path) -> None:
-    """Remove what a clean that was killed has set aside."""
     limit = time.time() - _TRASH_AGE
     with contextlib.suppress(OSError):
         for entry in list(os.scandir(runs_dir)):

@@ -328,9 +328,7 @@ def job_environment(
 
 def slurm_conf_of(context: Context) -> str | None:
     """The slurm.conf of the context's Slurm; None: the system's."""
-    if context.cluster.host is not None:
-        return context.cluster.slurm_conf
-    return job_environment(context).get("SLURM_CONF")
+    return slurm_environment(context).get("SLURM_CONF")
 
 
 def slurm_environment(context: Context, slurm_conf: str | None = None) -> dict[str, str]:

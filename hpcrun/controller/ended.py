@@ -13,7 +13,6 @@ from msgspec import Struct, structs
 from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_transport
 from hpcrun.errors import HpcrunError, InputError
-from hpcrun.ownership import whose
 from hpcrun.runs import records
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.status import JobStatus, NodeUse, Used, trained_share
@@ -73,10 +72,8 @@ def with_account(context: Context, status: JobStatus, *, always: bool = False) -
                 break
     if found is None:
         return status
-    if run is not None and found.held_seconds is not None and not whose(run.path):
-        with contextlib.suppress(OSError, HpcrunError):
-            run.account.parent.mkdir(0o755, exist_ok=True)
-            records.write_record(run.account, Kept(stamp=stamp, account=found))
+    if run is not None and found.held_seconds is not None:
+        records.keep_record(run.account, Kept(stamp=stamp, account=found))
     return structs.replace(status, account=found)
 
 
@@ -132,7 +129,7 @@ def keep_looks(run: RunFolder, nodes: Sequence[NodeUse]) -> None:
     """Keep what ``top`` sees of a run's GPUs; of somebody else's run nothing."""
     gpus = [gpu for use in nodes for gpu in use.gpus]
     uses = [gpu.utilization for gpu in gpus if gpu.utilization is not None]
-    if not gpus or whose(run.path):
+    if not gpus:
         return
     old = records.read_if_there(run.looks, Looks) or Looks()
     use, count = old.use, old.looks + 1
@@ -147,6 +144,4 @@ def keep_looks(run: RunFolder, nodes: Sequence[NodeUse]) -> None:
         memory=max(filter(None, memory), default=None),
         memory_total=max(filter(None, total), default=None),
     )
-    with contextlib.suppress(OSError, HpcrunError):
-        run.looks.parent.mkdir(0o755, exist_ok=True)
-        records.write_record(run.looks, new)
+    records.keep_record(run.looks, new)

@@ -265,7 +265,6 @@ class _Taker:
         self._next()
 
     def script(self) -> str:
-        """Write what asks for the files' bytes that are not here."""
         lengths = [file.size - start for file, start in zip(self.files, self.starts, strict=True)]
         return (
             f"paths=({' '.join(quote(file.path) for file in self.files)})\n"
@@ -285,13 +284,11 @@ class _Taker:
             self.out = os.open(part, flags, 0o600)
 
     def close(self) -> None:
-        """Let go of the file that is written."""
         if self.out >= 0:
             os.close(self.out)
             self.out = -1
 
     def take(self, data: bytes) -> None:
-        """Take a piece."""
         view = memoryview(data)
         while view and self.at < len(self.files):
             file = self.files[self.at]
@@ -349,7 +346,6 @@ def _part(target: Path, file: File) -> Path:
 
 
 def _begun(target: Path, file: File) -> int:
-    """Return how much of a file came before."""
     part = _part(target, file)
     with contextlib.suppress(FileNotFoundError):
         info = part.lstat()
@@ -360,7 +356,6 @@ def _begun(target: Path, file: File) -> int:
 
 
 def _remove_stale(target: Path, files: Sequence[File]) -> None:
-    """Remove what came of earlier versions of files."""
     parts = {_part(target, file) for file in files}
     heads = {part.name.rsplit(".", 2)[0] for part in parts}
     for folder in {part.parent for part in parts}:

@@ -134,7 +134,6 @@ def cancel_all(context: Context, targets: Targets, *, pending: bool = False) -> 
     """
 
     def look(job: Outcome) -> None:
-        """Look whether a job is to be cancelled, or why not."""
         status = job.status
         job.error = job_of_another(status.history, "cancel")
         job.over = job.error is None and status.final

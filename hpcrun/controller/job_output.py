@@ -87,7 +87,6 @@ class JobOutput(Jobs):
             pace.news(now, apart=SOON)
 
     def settle(self, status: JobStatus, since: float) -> JobStatus | None:
-        """Wait for the last lines."""
         return status if time.monotonic() >= since + LINES_LATE else None
 
     def _answer(self, context: Context, job_ids: Sequence[str]) -> dict[str, list[JobStatus]]:

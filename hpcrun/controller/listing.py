@@ -116,7 +116,6 @@ def _find_rows(context: Context, folders: Sequence[Path], memory: Memory) -> lis
 
 @contextlib.contextmanager
 def _noted(broken: dict[Path, str], folder: Path) -> Iterator[None]:
-    """Note why a folder cannot be read."""
     try:
         yield
     except (OSError, HpcrunError) as error:
@@ -160,7 +159,6 @@ class _RunRow:
     """One run: its records, or what a listing has kept of them, and Slurm's answer."""
 
     def __init__(self, context: Context, folder: Path) -> None:
-        """Read what is kept of it. Raises OSError, HpcrunError."""
         self.context = context
         self.run = RunFolder(folder)
         self.seen = records.read_if_there(self.run.seen, Seen)
@@ -169,7 +167,6 @@ class _RunRow:
         self.history = History(run_id=self.run.run_id, seen=self.seen, **known)
 
     def read(self) -> None:
-        """Read its records. Raises OSError, HpcrunError."""
         self.history = records.read_brief(self.run, self.seen)
 
     def asked(self) -> tuple[list[tuple[RunFolder, History]], list[str]]:
@@ -272,7 +269,6 @@ class _SweepRow:
         return found
 
     def _part(self, index: int) -> tuple[Task, Submitted | None]:
-        """What the sweep's records hold of a run."""
         task = Task(sweep_id=self.folder.sweep_id, index=index, values={})
         return task, self.submitted and records.record_of_task(self.submitted, index)
 
@@ -355,7 +351,7 @@ class _SweepRow:
             ended_at = self.seen.ended_at or time.time()
         seen = SweepSeen(ends=ends, ended_at=ended_at)
         if seen != self.seen:
-            records.write_seen(self.folder.seen, seen)
+            records.keep_record(self.folder.seen, seen)
         return states, silence
 
     def _shown(self, answers: SlurmAnswers) -> dict[int, str]:

@@ -186,7 +186,6 @@ class JobLogs:
         return self._ranks_per_node[run.path]
 
     def chosen(self) -> list[LogFile]:
-        """List the files that the query wants."""
         return self._choose(self.files(), self.query)
 
     def _choose(self, files: Sequence[LogFile], query: LogQuery) -> list[LogFile]:

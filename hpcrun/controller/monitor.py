@@ -73,7 +73,6 @@ class Pace:
         self._asked: deque[float] = deque(maxlen=FREE)
 
     def is_due(self, now: float) -> bool:
-        """Return whether it is time to ask."""
         return now >= self.next
 
     def news(self, now: float, *, then: Sequence[float] = (), apart: float = 0.0) -> None:
@@ -88,7 +87,6 @@ class Pace:
         self.next = min(self.next, max(self._earliest(now), last + apart))
 
     def hurry(self, pauses: Sequence[float]) -> None:
-        """Ask again after these pauses."""
         self._pauses = iter(pauses)
 
     def asked(self, now: float) -> None:
@@ -100,7 +98,6 @@ class Pace:
 
     @property
     def last(self) -> float:
-        """The time of the last question; 0 before the first."""
         return self._asked[-1] if self._asked else 0.0
 
     def refresh(self, context: Context, runs: Sequence[RunFolder]) -> None:
@@ -177,7 +174,6 @@ class Monitor:
         deadline: float | None = None,
         calmest: float = CALM,
     ) -> None:
-        """Nothing is looked at yet."""
         self.context = structs.replace(context, deadline=deadline)
         self._watched = watched
         self._pace = Pace(calmest)
@@ -192,7 +188,6 @@ class Monitor:
 
     @property
     def statuses(self) -> list[JobStatus]:
-        """What is known now."""
         return list(self._known.values())
 
     @property
@@ -252,7 +247,6 @@ class Monitor:
     def _take(
         self, owner: Watched, found: Sequence[JobStatus] | None, *, is_short: bool = False
     ) -> None:
-        """Take jobs in place of those that their owner had."""
         if found is None:
             return
         names = [name for name in self._known if self._owner[name] is owner]
@@ -371,7 +365,6 @@ class Runs(Watched):
         self.next_look = now + max(FILES_EVERY, len(live) / RUNS_A_SECOND)
 
     def settle(self, status: JobStatus, since: float) -> JobStatus | None:
-        """Wait for the record of the end."""
         now, run = time.monotonic(), status.folder
         if now < self._read_again.get(run, 0.0):
             return None

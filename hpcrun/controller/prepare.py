@@ -73,7 +73,6 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
         return str(first.parent / self.path.name)
 
     def each(self) -> list[Prepared]:
-        """Return the runs of a sweep, or the one run."""
         return self.runs or [self]
 
 
@@ -268,7 +267,6 @@ def new_run_id(spec: JobSpec) -> str:
 
 @contextlib.contextmanager
 def _kept(errors: list[InputError]) -> Iterator[None]:
-    """Keep an error for later, so that all are reported."""
     try:
         yield
     except InputError as error:

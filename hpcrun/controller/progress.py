@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 
 from msgspec import structs
@@ -27,7 +26,7 @@ from hpcrun.runs.status import Progress
 # The last loss stands near the end of a log; where a program says much else, the look goes further
 # back, but not without end: a listing must not wait for one log.
 _TAILS = (1 << 14, 1 << 18)
-# Seconds of the CPU for such an end, where a job's own patterns are tried.
+# Seconds of the CPU for such a look, where a job's own patterns are tried.
 _PATTERN_SECONDS = 2.0
 _LONGEST = 10_000  # bytes of a line that is read
 _RANK_LOG = re.compile(r"rank-(\d+)\.log")
@@ -42,28 +41,20 @@ def last_point(run: RunFolder, patterns: Sequence[str] = ()) -> Progress:
     newest = max(attempt_indices(run), default=None)
     if newest is None:
         return Progress()
-    formats = _formats(patterns)
-    error = HpcrunError(f"{run.path}: its log_patterns take for ever: they are passed over")
     candidates = list(_candidates(run, newest))
     if candidates and candidates[-1][1].name == "node-0.log":  # no rank has a log
         candidates.append((0, run.batch_log))
-    for rank, path in candidates:
-        try:
-            with open_plain(path) as file:
-                info = os.fstat(file.fileno())
+    with _formats(run, patterns) as formats:
+        for rank, path in candidates:
+            with contextlib.suppress(OSError), open_plain(path) as file:
+                size = os.fstat(file.fileno()).st_size
                 for tail in _TAILS:
-                    file.seek(max(0, info.st_size - tail))
-                    with time_limit(_PATTERN_SECONDS, error) if patterns else nullcontext():
-                        found = _last_in(file.read(tail), tail < info.st_size, formats, rank)
+                    file.seek(max(0, size - tail))
+                    found = _last_in(file.read(tail), tail < size, formats, rank)
                     if found is not None:
                         return Progress(step=found[0], metric=LOSS, value=found[1], log=path)
-                    if tail >= info.st_size:
+                    if tail >= size:
                         break
-        except HpcrunError as slow:
-            remark(slow.message)
-            return Progress()
-        except OSError:
-            continue
     return Progress()
 
 
@@ -74,9 +65,7 @@ def steps_of(
 
     None where there is none, or where they show that the counter starts again with each epoch.
     """
-    formats = _formats(patterns)
-    error = HpcrunError(f"{run.path}: its log_patterns take for ever: they are passed over")
-    with contextlib.suppress(HpcrunError), time_limit(_PATTERN_SECONDS, error):
+    with _formats(run, patterns) as formats:
         for rank, path in _candidates(run, attempt):
             first = last = None
             with contextlib.suppress(OSError), open_plain(path) as file:
@@ -101,9 +90,8 @@ def most_memory(run: RunFolder, patterns: Sequence[str] = ()) -> int | None:
     Both ends of it are read; None where they do not show any.
     """
     newest = max(attempt_indices(run), default=None)
-    formats, found = _formats(patterns), list[float]()
-    error = HpcrunError(f"{run.path}: its log_patterns take for ever: they are passed over")
-    with contextlib.suppress(HpcrunError), time_limit(_PATTERN_SECONDS, error):
+    found: list[float] = []
+    with _formats(run, patterns) as formats:
         for rank, path in () if newest is None else _candidates(run, newest):
             with contextlib.suppress(OSError), open_plain(path) as file:
                 ends = [file.read(_TAILS[1])]
@@ -141,11 +129,19 @@ def _steps_in(data: bytes, formats: Sequence[Format], rank: int) -> Iterator[int
             yield row.step
 
 
-def _formats(patterns: Sequence[str]) -> Sequence[Format]:
+@contextlib.contextmanager
+def _formats(run: RunFolder, patterns: Sequence[str]) -> Iterator[Sequence[Format]]:
+    """Give the formats of a run's lines, the job's own first; slow ones end the block."""
+    formats: Sequence[Format] = FORMATS
     # Written for another version of hpcrun, perhaps.
     with contextlib.suppress(re.error, ValueError, RecursionError, OverflowError):
-        return [*(own_format("log_patterns", each) for each in patterns), *FORMATS]
-    return FORMATS
+        formats = [*(own_format("log_patterns", each) for each in patterns), *FORMATS]
+    slow = HpcrunError(f"{run.path}: its log_patterns take for ever: they are passed over")
+    try:
+        with time_limit(_PATTERN_SECONDS, slow) if patterns else contextlib.nullcontext():
+            yield formats
+    except HpcrunError as error:
+        remark(error.message)
 
 
 def _candidates(run: RunFolder, newest: int) -> Iterator[tuple[int, Path]]:

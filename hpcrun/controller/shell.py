@@ -80,7 +80,6 @@ def find_node(
 
 
 def _running(status: JobStatus) -> SlurmJob:
-    """The job as squeue shows it. Raises InputError for one that does not run."""
     submitted, name = status.history.submitted, status.label
     if submitted is not None and status.is_local and not status.final:
         raise InputError(f"{name} is no Slurm job", fix=f"it runs on {submitted.host}: go there")

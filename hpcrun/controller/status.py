@@ -48,7 +48,6 @@ class Memory(dict[object, Any]):
     """
 
     def once(self, question: object, ask: Callable[[], T]) -> T:
-        """Ask, unless the answer is known."""
         if question not in self:
             self[question] = ask()
         answer: T = self[question]
@@ -434,7 +433,8 @@ def remember(status: JobStatus, *, with_row: bool = False) -> None:
     if run is None or history.copy_of is not None:  # what it shows is another's
         return
     if verdict.source == "squeue" and not verdict.final and history.seen is not None:
-        records.forget_end(run)
+        with contextlib.suppress(OSError):
+            run.seen.unlink(missing_ok=True)
     by_slurm = verdict.source in ("squeue", "sacct")
     # A job that was only now found by its folder has no record here yet.
     with_row = with_row and not status.out_of_reach and history.submitted is not None
@@ -455,7 +455,7 @@ def remember(status: JobStatus, *, with_row: bool = False) -> None:
     if old is not None and not with_row:
         old = structs.replace(old, kept=None)  # what a listing has kept stays
     if seen != old:
-        records.write_seen(run.seen, seen)
+        records.keep_record(run.seen, seen)
 
 
 def _kept(status: JobStatus, run: RunFolder) -> Listed:

@@ -49,7 +49,6 @@ class Targets(Struct, frozen=True, kw_only=True):
     jobs: list[str]
 
     def all_runs(self) -> list[RunFolder]:
-        """The runs, those of the sweeps included."""
         found = [*self.runs, *(run for sweep in self.sweeps for run in records.runs_of(sweep))]
         return list(dict.fromkeys(found))
 
@@ -351,7 +350,6 @@ class Lookup:
     """
 
     def __init__(self, runs_dir: Path) -> None:
-        """Nothing is read yet."""
         self.runs_dir = runs_dir
         self._found: dict[str, str] = {}
         self._known: dict[str, str] = {}
@@ -383,7 +381,6 @@ class Lookup:
         return self._found.get(job_id)
 
     def learn(self, job_id: str, name: str) -> None:
-        """Note the folder of a job that is recorded only now."""
         self._found[job_id] = name
 
     def _job_folders(self) -> Iterator[tuple[str, str]]:

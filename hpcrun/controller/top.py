@@ -98,17 +98,14 @@ class Top(Watched):
 
     @property
     def is_known(self) -> bool:
-        """Whether Slurm has answered at all."""
         return self._answered_at is not None
 
     @cached_property
     def _version(self) -> tuple[int, int] | None:
-        """Slurm's, which is asked for by the first usage step."""
         return scheduler.version(slurm_transport(self._context))
 
     @property
     def left_out(self) -> int:
-        """How many jobs there are beyond the ``count`` first."""
         return max(0, len(self._monitor.statuses) - self._count)
 
     def poll(self) -> bool:
@@ -140,7 +137,6 @@ class Top(Watched):
         return self.is_known and all(each.has_all() for each in self._shown.values())
 
     def close(self) -> None:
-        """End the usage steps."""
         close_all([each.step for each in self._shown.values() if each.step is not None])
 
     # ---- what Slurm answers
@@ -169,7 +165,6 @@ class Top(Watched):
         return answer
 
     def _fetch(self, context: Context, pace: Pace, runs: Sequence[RunFolder]) -> None:
-        """Fetch what runs write."""
         try:
             pace.refresh(context, runs)
         except HpcrunError as error:
@@ -203,7 +198,6 @@ class Top(Watched):
         self._answer = statuses
 
     def _sort(self, statuses: Sequence[JobStatus]) -> None:
-        """Follow Slurm's last answer."""
         before, self._shown = self._shown, {}
         steps = 0
         for status in sorted(statuses, key=_order)[: self._count]:
@@ -337,7 +331,6 @@ class _Shown:
         return is_whole and all(use.cpus_busy is not None for use in uses)
 
     def status(self, seconds_since: float) -> JobStatus:
-        """What is known, ``seconds_since`` Slurm answered."""
         elapsed = self.known.elapsed
         if elapsed is not None and self.known.state == "RUNNING" and self._history.end is None:
             elapsed += seconds_since

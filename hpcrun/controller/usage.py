@@ -66,7 +66,6 @@ class UsageStep:
         self._asked = 0
 
     def uses(self) -> list[NodeUse]:
-        """How busy each node was, as far as it has reported."""
         return self._lines.uses()
 
     @property
@@ -140,7 +139,6 @@ class UsageStep:
         self._ask(now)
 
     def _ask(self, now: float) -> None:
-        """Ask for a look at the nodes."""
         with contextlib.suppress(OSError):  # full or closed: then the step is ending
             os.write(self._pipes[0].fileno(), b"\n")
         self._asked += 1
@@ -176,7 +174,6 @@ def close_all(steps: list[UsageStep]) -> None:
 
 
 def _drain(stream: IO[bytes]) -> bytes:
-    """Read what is there."""
     found = b""
     with contextlib.suppress(OSError):
         while len(found) < 16 * _PIECE and (piece := os.read(stream.fileno(), _PIECE)):
@@ -217,7 +214,6 @@ class UsageLines:
         return [self._uses[node] for node in sorted(self._uses, key=_place)]
 
     def feed(self, text: str) -> None:
-        """Take what came next."""
         *lines, self._rest = (self._rest + text).split("\n")
         if len(self._rest) > _LONGEST:
             self._rest = ""

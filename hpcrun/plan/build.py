@@ -159,7 +159,6 @@ def _decide(spec: JobSpec, cluster: Cluster, place: Place, given: deepspeed.Give
 
 
 def _values(job: Job) -> dict[str, str]:
-    """Return the values of placeholders and HPCRUN_* variables."""
     spec, place, topology = job.spec, job.place, job.topology
     return {
         "run_id": place.run_id,
@@ -230,7 +229,6 @@ def _deepspeed_config(job: Job, given: deepspeed.Given) -> dict[str, Any] | None
 
 
 def _accelerate_config(job: Job) -> dict[str, Any] | None:
-    """Make the YAML of ``accelerate launch``."""
     if job.launcher.name != "accelerate":
         return None
     job.values["accelerate_config"] = f"{job.place.run_dir}/accelerate.yaml"
@@ -241,7 +239,6 @@ def _accelerate_config(job: Job) -> dict[str, Any] | None:
 
 
 def _program(job: Job) -> list[str]:
-    """Return the command line of every rank."""
     spec, place = job.spec, job.place
 
     def filled(texts: Sequence[str], key: str) -> list[str]:

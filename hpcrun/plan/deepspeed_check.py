@@ -72,7 +72,6 @@ class _Check:
         self.reported.add(key)
 
     def note(self, key: str, message: str) -> None:
-        """Add a note on a key that the user wrote."""
         problem = self.written(key, message)
         if problem is not None:
             self.found.notes.append(str(problem))

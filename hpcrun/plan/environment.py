@@ -132,7 +132,6 @@ def after_checkpoint_dir(sections: Iterable[Section]) -> str | None:
 
 
 def _process_section(job: Job) -> Section:
-    """Set what every rank's process needs."""
     python = job.place.python
     _, setup = choose_setup(job.spec, job.cluster, "")
     image = setup.container.image if setup.container else ""

@@ -57,7 +57,6 @@ class Findings(Struct):
             self.problems.append(Problem(path, message))
 
     def add(self, more: Findings) -> None:
-        """Add what else was found."""
         self.problems += more.problems
         self.notes += more.notes
 
@@ -88,7 +87,6 @@ class Job(Struct, frozen=True, kw_only=True):
     rocm: bool
 
     def fill(self, text: str, path: str) -> str:
-        """Fill the placeholders of a text, as ``fill`` does."""
         return fill(text, self.values, path, self.found)
 
 

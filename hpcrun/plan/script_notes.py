@@ -313,7 +313,6 @@ def shared_folder_notes(script: Script, given: Sequence[Sequence[str]]) -> list[
 
 
 def _value(args: Sequence[str], option: Option) -> str:
-    """Return what an option is given; else its default."""
     found = option.default
     for place, word in enumerate(args):
         name, equals, text = word.partition("=")

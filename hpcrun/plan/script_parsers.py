@@ -103,7 +103,6 @@ class Nodes:
         return True
 
     def is_called(self, function: ast.expr) -> bool:
-        """Return whether an expression is what a call calls."""
         above = self._above[function]
         return isinstance(above, ast.Call) and above.func is function
 

@@ -127,7 +127,6 @@ def _within(path: str, folder: str) -> bool:
 
 
 def _absolute(path: str, project: str) -> str:
-    """Return a path that starts at the project; $NAME and ~ start elsewhere."""
     if path.startswith(("/", "~/", "$")):
         return path
     return literal(f"{project}/") + posixpath.normpath(path)

@@ -75,7 +75,6 @@ def _check_spare(job: Job, spare: int, when: Sequence[EndCause]) -> None:
 
 
 def _resume(job: Job) -> list[str]:
-    """Return the words that name the checkpoint to the script."""
     text = job.spec.checkpoint.resume
     try:
         words = shlex.split(text)

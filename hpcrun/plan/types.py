@@ -38,7 +38,6 @@ class Place(Struct, frozen=True, kw_only=True):
 
     @property
     def code_dir(self) -> str:
-        """Return where the copy of the code lies."""
         return self.shared_code or f"{self.run_dir}/code"
 
 

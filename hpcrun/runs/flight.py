@@ -188,11 +188,9 @@ class _Plain(pickle.Unpickler):
     """Reads containers, texts and numbers, of which a dump consists; no class, no function."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Refuse whatever is to be imported."""
         raise pickle.UnpicklingError(f"{module}.{name} in a dump")
 
     def persistent_load(self, pid: Any) -> Any:
-        """Refuse what lies elsewhere."""
         raise pickle.UnpicklingError("a dump that is not whole")
 
 

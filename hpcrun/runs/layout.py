@@ -89,7 +89,6 @@ class Part:
         self.name = name
 
     def __get__(self, folder: RunFolder | SweepFolder, owner: type) -> Path:
-        """Return its path."""
         return folder.path / self.name
 
 
@@ -145,7 +144,6 @@ class SweepFolder(Struct, frozen=True):
         return self.path.name.removesuffix(ARRAY)
 
     def run(self, index: int) -> RunFolder:
-        """The folder of one task's run."""
         return RunFolder(self.path.parent / task_run_id(self.sweep_id, index))
 
 

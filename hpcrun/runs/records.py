@@ -296,7 +296,6 @@ class History(Recorded, frozen=True, kw_only=True):
 
     @property
     def end(self) -> End | None:
-        """The end of the last attempt, if it has one."""
         return self.last.end if self.last is not None else None
 
     @property
@@ -418,19 +417,13 @@ def read_history(folder: RunFolder) -> History:
     )
 
 
-def write_seen(path: Path, seen: Seen | SweepSeen) -> None:
-    """Keep an end for later readers, but in no folder of somebody else's."""
+def keep_record(path: Path, record: Struct) -> None:
+    """Keep what was found for later readers, but in no folder of somebody else's."""
     if whose(path.parent.parent) or whose(path.parent):
         return
     with contextlib.suppress(OSError, HpcrunError):
         path.parent.mkdir(0o755, exist_ok=True)
-        write_record(path, seen)
-
-
-def forget_end(folder: RunFolder) -> None:
-    """Forget the end of a run that was requeued: however long it waits now, it is not over."""
-    with contextlib.suppress(OSError):
-        folder.seen.unlink(missing_ok=True)
+        write_record(path, record)
 
 
 def read_brief(

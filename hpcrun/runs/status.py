@@ -90,7 +90,6 @@ class WhyWaiting(Struct, frozen=True):
     expected: str = ""
 
     def line(self, *, with_fix: bool = True) -> str:
-        """All in one line."""
         parts = [self.text] + ([self.expected] if self.expected else [])
         return "; ".join(parts) + (f" ({self.fix})" if self.fix and with_fix else "")
 

@@ -58,21 +58,17 @@ class Shape(Struct, frozen=True, kw_only=True):
 
     @property
     def nodes(self) -> int:
-        """Count the nodes."""
         return sum(kind.nodes for kind in self.kinds)
 
     @property
     def gpus_per_node(self) -> int:
-        """Count the GPUs of the node that has most."""
         return max(kind.gpus for kind in self.kinds)
 
     def each(self) -> Iterator[tuple[NodeKind, str]]:
-        """Yield each node: its kind and its name."""
         kinds = [kind for kind in self.kinds for _ in range(kind.nodes)]
         yield from zip(kinds, node_names(self.nodes), strict=True)
 
     def about(self) -> str:
-        """Describe it in short."""
         return about(self.nodes, self.gpus_per_node, self.like)
 
 
@@ -132,15 +128,6 @@ def cpus_per_node(gpus_per_node: int) -> int:
     (8, 16)
     """
     return max(8, 4 * gpus_per_node)
-
-
-def daemon_names(nodes: int) -> list[str]:
-    """Name the daemons of a sandbox in the order of their start.
-
-    >>> daemon_names(2)
-    ['keeper', 'munged', 'slurmctld', 'node1', 'node2']
-    """
-    return ["keeper", "munged", "slurmctld", *node_names(nodes)]
 
 
 def first_job_id(unix_time: float, root: Path) -> int:

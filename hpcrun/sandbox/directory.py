@@ -27,7 +27,6 @@ class Layout:
     """Where every file of the sandbox in ``root`` lies."""
 
     def __init__(self, root: Path) -> None:
-        """Name its files."""
         self.root = root
         self.folders = [root / name for name in ("munge", "state", "spool", "log", "run", "gpu")]
         self.shape = root / "sandbox.json"
@@ -40,15 +39,12 @@ class Layout:
         self.munge_seed = root / "munge" / "seed"
 
     def gpu(self, index: int) -> Path:
-        """Return where the device file of a GPU lies."""
         return self.root / "gpu" / f"gpu{index}"
 
     def pid(self, daemon: str) -> Path:
-        """Return where a daemon writes its pid."""
         return self.root / "run" / f"{daemon}.pid"
 
     def log(self, daemon: str) -> Path:
-        """Return where a daemon logs."""
         return self.root / "log" / f"{daemon}.log"
 
     def output(self, daemon: str) -> Path:

@@ -61,7 +61,6 @@ class SandboxStatus(Struct, frozen=True):
 
     @property
     def about(self) -> str:
-        """Describe its shape in short."""
         return about(self.nodes, self.gpus_per_node, self.like)
 
 
@@ -77,7 +76,8 @@ def status(directory: Path) -> SandboxStatus | None:
     if shape is None:
         return None
     alive = {one.pid for one in processes.find_members(layout.root)}
-    pids = {name: read_pid(layout, name) for name in config.daemon_names(shape.nodes)}
+    daemons = ("keeper", "munged", "slurmctld", *node_names(shape.nodes))
+    pids = {name: read_pid(layout, name) for name in daemons}
     living = {name: pid for name, pid in pids.items() if pid in alive}
     dead = tuple(name for name in pids if name not in living)
     return SandboxStatus(
@@ -97,20 +97,18 @@ def status(directory: Path) -> SandboxStatus | None:
 def up(
     directory: Path,
     *,
-    nodes: int = 2,
-    gpus_per_node: int = 4,
     shape: Shape | None = None,
     show: Callable[[int, int], None] = lambda done, total: None,
 ) -> SandboxStatus:
     """Bring up a sandbox and return when a job would start at once.
 
     One that is up already is left as it is; what is left of a broken one is removed first.
-    A ``shape`` takes the place of ``nodes`` and ``gpus_per_node``. ``show`` is called with how many
-    of how many daemons are started.
+    Without a ``shape`` it has two nodes with four GPUs each. ``show`` is called with how many of
+    how many daemons are started.
     Raise InputError when one of another shape is up or the directory is unusable, and
     HpcrunError when Slurm is not installed or a daemon does not start: nothing is left then.
     """
-    shape = shape or plain_shape(nodes, gpus_per_node)
+    shape = shape or plain_shape(2, 4)
     layout = Layout(place.canonical(directory))
     place.check_directory(layout.root)
     check_user(os.geteuid())
@@ -138,7 +136,6 @@ def up(
 
 
 def _check_shape(found: SandboxStatus, asked: Shape) -> None:
-    """Raise InputError when a sandbox that is up has another shape than the one asked for."""
     if read_shape(Path(found.directory)) != asked:
         again = ", as that file is now" if found.about == asked.about() else ""
         raise InputError(

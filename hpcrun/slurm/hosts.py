@@ -68,7 +68,6 @@ def expand(text: str) -> list[str]:
 
 
 def _expand_name(token: str, limit: int) -> list[str]:
-    """Expand one name with its bracket groups into at most ``limit`` hosts."""
     parts = re.split(r"\[([^\]]*)\]", token)
     texts, groups = parts[::2], parts[1::2]
     check_host("0".join(texts) if groups else token, token)

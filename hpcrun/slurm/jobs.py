@@ -92,7 +92,6 @@ class SlurmJob(Struct, frozen=True, kw_only=True):
 
     @property
     def array(self) -> str:
-        """The job's id without its task or part."""
         return array_id(self.job_id)
 
     @property

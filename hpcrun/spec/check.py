@@ -161,7 +161,6 @@ class _Conversion:
         self.problems = problems
 
     def value(self, declared: mi.Type, node: Node, path: str) -> Any:
-        """Make a value of the declared type."""
         of, descriptions = unwrap(declared)
         if isinstance(of, mi.UnionType):
             # Text or boolean, or one word or boolean: unquoted true and false are booleans.

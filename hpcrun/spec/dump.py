@@ -42,7 +42,6 @@ class _Dumper(yaml.SafeDumper):
         return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
 
     def struct(self, data: Struct) -> yaml.Node:
-        """Write what of a struct is not its default."""
         kind = type(data)
         # All that can be left out has its default here; the rest equals nothing.
         required = kind.__struct_fields__[: -len(kind.__struct_defaults__) or None]
@@ -239,7 +238,6 @@ def _index(node: yaml.Node | None, key: str) -> int | None:
 
 
 def _find(text: str, path: Path) -> tuple[yaml.MappingNode, int]:
-    """Find the map that has the entry, and where in it."""
     parent, depth = _descend(text, path[:-1])
     index = _index(parent, path[-1])
     if depth < len(path) - 1 or index is None or not isinstance(parent, yaml.MappingNode):

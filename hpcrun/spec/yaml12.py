@@ -77,7 +77,6 @@ class Node(Struct, frozen=True):
         return self.value if isinstance(self.value, dict) else {}
 
     def problem(self, path: str, message: str) -> Problem:
-        """Make the problem of what stands here."""
         return Problem(path, message, self.source, self.line)
 
 
@@ -207,7 +206,6 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
                 raise yaml.MarkedYAMLError(problem=problem, problem_mark=parent.start_mark)
 
     def ascend_resolver(self) -> None:
-        """Leave the node."""
         self.depth -= 1
 
     def resolve(self, kind: type[yaml.Node], value: str | None, implicit: Any) -> str:
@@ -301,7 +299,6 @@ class _Tree:
         self.made: dict[int, tuple[Node, int] | None] = {}
 
     def node(self, node: yaml.Node, path: str, depth: int, mark: yaml.Mark) -> Node:
-        """Make a node's tree; ``mark``: where its key or list is, if it is an alias."""
         if id(node) in self.made:
             return self.alias(node, depth, mark)
         self.made[id(node)] = None

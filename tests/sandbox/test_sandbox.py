@@ -14,6 +14,7 @@ import pytest
 
 from hpcrun.errors import InputError
 from hpcrun.sandbox import lifecycle, processes
+from hpcrun.sandbox.config import plain_shape
 from hpcrun.sandbox.lifecycle import SandboxStatus
 from tests.cli.calling import Caller
 from tests.sandbox.using import job_state, pids_with, slurm, submit, wait_until
@@ -42,14 +43,14 @@ def test_a_node_takes_more_cpus_and_memory_than_this_machine_has(running: Sandbo
 
 
 def test_sixteen_gpus_on_one_node(place: Path) -> None:
-    now = lifecycle.up(place, nodes=1, gpus_per_node=16)
+    now = lifecycle.up(place, shape=plain_shape(1, 16))
     show = "echo $CUDA_VISIBLE_DEVICES"
     message = slurm(now, "srun", "--gres=gpu:16", "sh", "-c", show)
     assert message == ",".join(str(index) for index in range(16))
 
 
 def test_no_gpus_at_all(place: Path) -> None:
-    now = lifecycle.up(place, nodes=1, gpus_per_node=0)
+    now = lifecycle.up(place, shape=plain_shape(1, 0))
     assert slurm(now, "srun", "echo", "ran") == "ran"
 
 
@@ -120,7 +121,7 @@ def test_up_again_changes_nothing_and_another_shape_is_refused(running: SandboxS
     directory = Path(running.directory)
     assert lifecycle.up(directory) == running == lifecycle.status(directory)
     with pytest.raises(InputError, match="2 nodes with 4 GPUs each is up") as refusal:
-        lifecycle.up(directory, nodes=3)
+        lifecycle.up(directory, shape=plain_shape(3, 4))
     assert "hpcrun sandbox down" in refusal.value.fix
     assert lifecycle.status(directory) == running
 
@@ -205,7 +206,7 @@ def test_down_spares_the_users_own_programs(place: Path) -> None:
 
 
 def test_down_of_one_leaves_another_working(running: SandboxStatus, place: Path) -> None:
-    other = lifecycle.up(place, nodes=1, gpus_per_node=1)
+    other = lifecycle.up(place, shape=plain_shape(1, 1))
     assert not set(other.pids.values()) & set(running.pids.values())
     assert lifecycle.down(place)
     assert lifecycle.status(Path(running.directory)) == running
@@ -223,7 +224,7 @@ def test_up_recovers_from_a_daemon_that_was_killed(place: Path, victim: str) -> 
     now = lifecycle.status(place)
     assert now and not now.up
     # The shape may change: the broken one is not kept.
-    second = lifecycle.up(place, nodes=3, gpus_per_node=2)
+    second = lifecycle.up(place, shape=plain_shape(3, 2))
     assert second.up and second.nodes == 3
     assert pids_with(word) == []
     assert not set(first.pids.values()) & set(second.pids.values())

@@ -212,7 +212,6 @@ def _probe() -> str:
 
 
 def _kept_in(cache_dir: Path, *words: str) -> Path:
-    """Name the file that keeps an answer."""
     import hashlib  # here: few jobs come to it, and OpenSSL takes long to load
 
     key = hashlib.sha256("\0".join(words).encode()).hexdigest()[:32]

@@ -52,6 +52,7 @@ _BRING = "bring it to the cluster, and name its path there"
 # In no name of a file that is to be looked for.
 _ODD = re.compile(r"[\s{}$*?:,\[\]<>|]")
 _CONFIG = re.compile(r"conf|cfg|deepspeed|recipe|hparam", re.I)
+_CONFIG_FILE = re.compile(r"(?![/~$])\S+\.(ya?ml|json|toml|py|ini|cfg)")
 _ENDS = re.compile(r"\.(jsonl?|ya?ml|txt|csv|tsv|parquet|npy|npz|h5|arrow|toml|bin|gz|zst)$", re.I)
 
 
@@ -93,9 +94,10 @@ class Checks:
         self._given.append((program, given))
         findings = self._graded(findings, "")
         if plan is not None and not findings.problems:
-            plan = self._leave_out(
-                context, _without_unknown(spec, plan, program, extra_args, given)
-            )
+            plan = _without_unknown(spec, plan, program, extra_args, given)
+            if self._in_queue:
+                self._avoided = self._avoided or avoided(context)
+                plan = self._avoided(plan)
         return plan, findings
 
     def _find(
@@ -188,13 +190,6 @@ class Checks:
         fix = f"{found.python} -m pip install {' '.join(missing)}"
         findings.refuse("", f"{what}, which {which} needs; {fix}")
 
-    def _leave_out(self, context: Context, plan: Plan) -> Plan:
-        """Return the plan without nodes that are known to be bad."""
-        if not self._in_queue:
-            return plan
-        self._avoided = self._avoided or avoided(context)
-        return self._avoided(plan)
-
     def look_at_array(self, context: Context, runs: int) -> Findings:
         """Check that Slurm takes arrays of this many runs."""
         problems = array_problems(runs, context.cluster, context.cluster_source)
@@ -242,7 +237,6 @@ class Checks:
 def _given(
     context: Context, spec: JobSpec, plan: Plan | None, program: Program, *, inside: bool
 ) -> list[str]:
-    """Return the program's arguments, placeholders filled."""
     if plan is None:
         return []
     if spec.command is None:
@@ -307,7 +301,6 @@ def _argument_notes(
     extra_args: Sequence[str],
     given: Sequence[str],
 ) -> list[str]:
-    """Compare what the program is given with what it takes and what there is."""
     notes: list[str] = []
     typed = [*spec.args, *extra_args]
     words = [*(spec.command or []), *typed]
@@ -335,7 +328,6 @@ def _argument_notes(
 
 
 def _in_order(plan: Plan, program: Program, given: list[str]) -> tuple[Plan, list[str]]:
-    """Put the arguments in the order that the program takes."""
     if program.script is None or not given:
         return plan, given
     from hpcrun.plan.script_words import in_order  # here: argparse takes long to load
@@ -398,12 +390,8 @@ def _live_notes(
 def _config_files(args: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield options that are given a configuration in the project, by its path from there."""
     for option, value in (*itertools.pairwise(args), *(arg.partition("=")[::2] for arg in args)):
-        if option.startswith("-") and _CONFIG.search(option) and _is_config(value):
+        if option.startswith("-") and _CONFIG.search(option) and _CONFIG_FILE.fullmatch(value):
             yield option, value
-
-
-def _is_config(value: str) -> bool:
-    return re.fullmatch(r"(?![/~$])\S+\.(ya?ml|json|toml|py|ini|cfg)", value) is not None
 
 
 def _missing_files(project: Path, args: Sequence[str]) -> Iterator[str]:
@@ -489,7 +477,6 @@ def _names_file(option: str, value: str) -> bool:
 
 
 def _is_ignored(project: Path, path: Path, environ: Mapping[str, str]) -> bool:
-    """Return whether git ignores a file of the project."""
     path = Path(os.path.normpath(path))
     is_known = any((folder / ".git").exists() for folder in path.parents)
     if not is_known or not path.is_relative_to(project):
