@@ -137,14 +137,15 @@ def cancel_all(context: Context, targets: Targets, *, pending: bool = False) -> 
         status = job.status
         job.error = job_of_another(status.history, "cancel")
         job.over = job.error is None and status.final
+        if not job.over:
+            job.error = job.error or _not_mine(status, "ask OWNER to cancel it")
         if job.over or job.error is not None:
             return
-        job.error = _not_mine(status, "ask OWNER to cancel it")
-        if job.error is None and pending and status.out_of_reach:
+        if pending and status.out_of_reach:
             job.error = OutOfReach(f"{status.label}: {status.out_of_reach}", fix="try again later")
-        if job.error is None and pending and status.state != "PENDING":
+        elif pending and status.state != "PENDING":
             job.left = f"it is {status.state}, not PENDING"
-        elif job.error is None and status.job_id is None and not status.is_local:
+        elif status.job_id is None and not status.is_local:
             job.error = InputError(
                 f"{status.label}: no Slurm job of it is known", fix="hpcrun status shows when it is"
             )

@@ -23,7 +23,7 @@ from hpcrun.logs.files import LogFile
 from hpcrun.runs.status import JobStatus
 from hpcrun.runs.verdict import Verdict
 from hpcrun.slurm.hosts import expand
-from hpcrun.slurm.jobs import SlurmJob
+from hpcrun.slurm.jobs import SlurmJob, task_numbers
 from hpcrun.slurm.states import is_final, parse_exit_code
 
 # The job may have ended where it has been silent for longer than ever before, and for SILENT_AFTER
@@ -131,12 +131,6 @@ def _tasks_of(job: SlurmJob) -> list[SlurmJob]:
     """Of what waits of an array, the tasks that begin next: their files may come at any time."""
     if not job.task.startswith("["):
         return [job]
-    numbers: list[int] = []
-    for piece in job.task.strip("[]").partition("%")[0].split(","):
-        match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?", piece)
-        if match:
-            first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
-            numbers += range(first, min(last + 1, first + NEXT_TASKS * step), max(1, step))
     return [
         structs.replace(
             job,
@@ -144,7 +138,7 @@ def _tasks_of(job: SlurmJob) -> list[SlurmJob]:
             stdout=job.stdout.replace(_NO_TASK, str(number)),
             stderr=job.stderr.replace(_NO_TASK, str(number)),
         )
-        for number in numbers[:NEXT_TASKS]
+        for number in task_numbers(job.task.strip("[]"), NEXT_TASKS) or ()
         if _NO_TASK in job.stdout
     ]
 

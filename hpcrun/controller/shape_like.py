@@ -123,12 +123,9 @@ def _memory(partition: Partition, gpus: int) -> int:
 
 def _limits(partition: Partition) -> Iterator[str]:
     yield f"MaxTime={partition.max_time or 'UNLIMITED'}"
-    if partition.default_time is not None:
-        yield f"DefaultTime={partition.default_time}"
-    if partition.min_nodes is not None:
-        yield f"MinNodes={partition.min_nodes}"
-    if partition.max_nodes is not None:
-        yield f"MaxNodes={partition.max_nodes}"
+    for name in ("default_time", "min_nodes", "max_nodes"):
+        if (value := getattr(partition, name)) is not None:
+            yield f"{name.title().replace('_', '')}={value}"
     if partition.exclusive:
         yield "OverSubscribe=EXCLUSIVE"
 

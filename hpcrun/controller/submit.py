@@ -183,8 +183,7 @@ def linked(
                 note = owner.successors / f"{run.plan.run_id}.json"
                 notes.append((note, run))
                 write_record(note, Successor(run_dir=run.plan.run_dir, reads=reads))
-                if context.cluster.host is not None:
-                    context.transport().send([note])
+                context.transport().send([note])
                 if not reads:
                     _check_alone(context, note)
         yield
@@ -192,9 +191,8 @@ def linked(
         for note, run in notes:
             if not run.path.is_dir():  # it is there where Slurm has the job, or may have it
                 note.unlink(missing_ok=True)
-                if context.cluster.host is not None:
-                    with contextlib.suppress(HpcrunError):
-                        context.transport().send([note])
+                with contextlib.suppress(HpcrunError):
+                    context.transport().send([note])
         raise
 
 

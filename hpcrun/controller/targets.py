@@ -97,7 +97,14 @@ def find_targets(context: Context, words: Sequence[str]) -> Targets:
     for word in words:
         target = named.get(word)
         if (match := lists.get(word)) is not None:
-            array, tasks = match[1] or match[3], task_numbers(word, match[2] or match[4])
+            from hpcrun.slurm.jobs import task_numbers  # here: few words name tasks
+
+            array = match[1] or match[3]
+            tasks = task_numbers(match[2] or match[4], _MAX_TASKS + 1)
+            if tasks is None:
+                raise InputError(f"{word}: no list of tasks", fix="write it as 7_[3-5,9]")
+            if len(tasks) > _MAX_TASKS:
+                raise InputError(f"{word}: more than {_MAX_TASKS} tasks")
             sweep = find(context.runs_dir, array, lookup)
             if isinstance(sweep, SweepFolder):
                 count = records.read_sweep(sweep).tasks
@@ -244,25 +251,6 @@ def _went_on_as(runs_dir: Path, job_ids: Sequence[str], lookup: Lookup) -> dict[
                 for job_id in mark.findall(text):
                     found.setdefault(job_id, name)
     return found
-
-
-def task_numbers(word: str, text: str) -> list[int]:
-    """Read the tasks of an array as Slurm writes them. Raises InputError naming ``word``.
-
-    >>> task_numbers("7_[3-5,9]", "3-5,9")
-    [3, 4, 5, 9]
-    """
-    tasks: list[int] = []
-    for part in text.split(","):
-        match = re.fullmatch(r"([0-9]{1,7})(?:-([0-9]{1,7}))?", part)
-        first = int(match[1]) if match else 0
-        last = int(match[2] or match[1]) if match else 0
-        if match is None or last < first:
-            raise InputError(f"{word}: no list of tasks", fix="write it as 7_[3-5,9]")
-        if len(tasks) + last - first >= _MAX_TASKS:
-            raise InputError(f"{word}: more than {_MAX_TASKS} tasks")
-        tasks += range(first, last + 1)
-    return list(dict.fromkeys(tasks))
 
 
 # ---- runs and sweeps -----------------------------------------------------------------------------

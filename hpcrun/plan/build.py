@@ -167,7 +167,9 @@ def _values(job: Job) -> dict[str, str]:
         "cache_dir": place.cache_dir,
         "local_dir": LOCAL_DIR,
         "code_dir": job.code_dir,
-        "checkpoint_dir": place.checkpoint_dir or _checkpoint_dir(job),
+        # Below the run's own folder, unless the job says where.
+        "checkpoint_dir": place.checkpoint_dir
+        or posixpath.normpath(posixpath.join(place.run_dir, spec.checkpoint.dir or "checkpoints")),
         "resume": RESUME,
         "nodes": str(topology.nodes),
         "gpus_per_node": str(topology.gpus_per_node),
@@ -183,12 +185,6 @@ def _values(job: Job) -> dict[str, str]:
         "launcher": job.launcher.name,
         "fabric": job.fabric,
     }
-
-
-def _checkpoint_dir(job: Job) -> str:
-    """Return where the run saves: below its own folder, unless the job says where."""
-    given = job.spec.checkpoint.dir or "checkpoints"
-    return posixpath.normpath(posixpath.join(job.place.run_dir, given))
 
 
 def _program_kind(spec: JobSpec) -> Literal["script", "module", "command", "reference"]:

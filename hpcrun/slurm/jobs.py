@@ -160,6 +160,22 @@ def split_id(job_id: str) -> tuple[str, str]:
     return number, task
 
 
+def task_numbers(text: str, most: int) -> list[int] | None:
+    """Read the tasks of an array, the first ``most`` of them; None for what is no list of some.
+
+    >>> task_numbers("3-5,9", 99), task_numbers("0-100:5%4", 2), task_numbers("5-3", 99)
+    ([3, 4, 5, 9], [0, 5], None)
+    """
+    found: list[int] = []
+    for part in text.partition("%")[0].split(","):
+        match = re.fullmatch(r"([0-9]{1,7})(?:-([0-9]{1,7})(?::([0-9]{1,7}))?)?", part)
+        if match is None or int(match[2] or match[1]) < int(match[1]):
+            return None
+        numbers = range(int(match[1]), int(match[2] or match[1]) + 1, int(match[3] or 1) or 1)
+        found += numbers[: most - len(found)]
+    return list(dict.fromkeys(found))
+
+
 def is_possible(job_id: str) -> bool:
     """Return whether Slurm can have such an id: 32 bits, and an array's tasks have a limit too.
 
