@@ -412,7 +412,8 @@ asked_to_stop() {
     local mark=$attempt_dir/told-$HPCRUN_NODE_RANK tenths=0
     stopped=1
     if [ -n "${SLURM_JOB_ID-}" ] && [ "$mode" = node ]; then
-        : >"$mark"
+        : >>"$mark"
+        [ "${SLURM_LOCALID:-0}" -ne 0 ] || note_preemption "$mark" &
         return
     fi
     while [ -n "${SLURM_JOB_ID-}" ] && [ $((tenths += 1)) -le 5 ]; do
@@ -420,6 +421,13 @@ asked_to_stop() {
         sleep 0.1
     done
     [ -z "$child" ] || kill -TERM "$child" 2>/dev/null
+}
+
+# note_preemption FILE: note, for `hpcrun status`, whether Slurm is preempting the job, which it calls
+# RUNNING until the grace is over.
+note_preemption() {
+    [[ $(timeout 10 scontrol --oneliner show job "$(slurm_job)" 2>/dev/null) != *" PreemptTime=2"* ]] ||
+        write_record "$1" '"preempted"'
 }
 
 # signal_of CODE: the name of the signal that an exit code stands for. A program may end with 255.

@@ -2,8 +2,7 @@
 # Whether a node is fit for the job, looked at before its ranks start. The harness sources this on
 # each node. It needs bash 4.2.
 #
-#   bash preflight.sh facts      print what other nodes are compared with: this one's time in
-#                                milliseconds, and its network ports
+#   bash preflight.sh ports      print this node's network ports, which others' are compared with
 #   bash preflight.sh bad WHY    record that this node is bad
 #   bash preflight.sh warn WHAT  report and record what is odd about it
 #   bash preflight.sh measure PYTHON   compare this node's speed with the others'; node.sh calls it,
@@ -25,6 +24,7 @@ set -u
 preflight() {
     local why line
     [ -n "${HPCRUN_PREFLIGHT-}" ] || return 0
+    [ "${HPCRUN_NODE_RANK:-0}" -gt 0 ] || answer_clocks "$1"
     while IFS= read -r line; do
         why=${line#bad: }
         if [ "$why" != "$line" ]; then
@@ -320,37 +320,68 @@ ports() {
     printf '%s\n' "$line"
 }
 
-# facts ROOT: HPCRUN_FIRST_NODE of the other nodes.
-facts() { printf '%s %s\n' "$(date +%s%3N)" "$(ports "$1")"; }
-
 # look_at_node ROOT: print warnings on what is the machine's.
 look_at_node() {
-    local at first there here free beat
+    local here free
     free=$(df --block-size=1M --output=avail -- "$1/dev/shm" 2>/dev/null)
     free=${free##*[!0-9]}
     [[ ! $free =~ ^[0-9]+$ || $free -ge 256 ]] ||
         printf '/dev/shm has %s MB free, which data loaders and NCCL share\n' "$free"
-    [ "${HPCRUN_NODE_RANK:-0}" -gt 0 ] && [ -n "${HPCRUN_FIRST_NODE-}" ] || return 0
-    first=${HPCRUN_FIRST_NODE%% *} there=${HPCRUN_FIRST_NODE#* }
+    [ "${HPCRUN_NODE_RANK:-0}" -gt 0 ] || return 0
     here=$(ports "$1")
-    if [ -n "$there" ] && [ -z "$here" ] && [ "${NCCL_NET-}" = IB ]; then
-        printf 'bad: no InfiniBand or RoCE port is up here, and the first node has %s\n' "$there"
+    if [ -n "${HPCRUN_FIRST_NODE-}" ] && [ -z "$here" ] && [ "${NCCL_NET-}" = IB ]; then
+        printf 'bad: no InfiniBand or RoCE port is up here, and the first node has %s\n' "$HPCRUN_FIRST_NODE"
         return 1
     fi
-    [ "$here" = "$there" ] ||
+    [ "$here" = "${HPCRUN_FIRST_NODE-$here}" ] ||
         printf 'its network ports that are up: %s; those of the first node: %s\n' \
-            "${here:-none}" "${there:-none}"
-    # The launch was before this, and the first node's last beat at most 30 s before; what NFS
-    # remembers of the file may be a minute old.
-    at=$(date +%s%3N)
-    [[ $first =~ ^[0-9]{13}$ ]] || return 0
-    beat=$HPCRUN_RUN_DIR/attempts/$HPCRUN_ATTEMPT/beat
-    [ ! -r "$beat" ] || beat=$(<"$beat")
-    if [ $((first - at)) -gt 1000 ]; then
-        printf "its clock is at least %s s behind the first node's\n" $(((first - at) / 1000))
-    elif [[ $beat =~ ^[0-9]{10}$ && $((at / 1000 - beat)) -gt 100 ]]; then
-        printf "its clock is at least %s s ahead of the first node's\n" $((at / 1000 - beat - 90))
+            "${here:-none}" "${HPCRUN_FIRST_NODE:-none}"
+    compare_clocks
+}
+
+# answer_clocks BATCH: on the first node, tell each of the others once what time it is here.
+answer_clocks() {
+    local batch=$1
+    [ "${HPCRUN_NODES:-1}" -gt 1 ] && [ -n "${MASTER_ADDR-}" ] && type -P python3 >/dev/null || return 0
+    python3 -ISc '
+import socket, sys, time
+address, port, nodes = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+server = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+server.bind((address, port))
+server.listen(nodes)
+server.settimeout(40)
+for _ in range(nodes - 1):
+    other = server.accept()[0]
+    other.sendall(b"%d\n" % (time.time() * 1000))
+    other.close()
+' "$MASTER_ADDR" $((MASTER_PORT + 2)) "$HPCRUN_NODES" </dev/null >/dev/null 2>&1 {batch}>&- &
+}
+
+# compare_clocks: whether the first node's time, when it told it, was within a second of the times here
+# before it was asked and after it had told: so a slow answer alone looks like nothing.
+compare_clocks() {
+    local before there='' after began=$SECONDS
+    [ -n "${MASTER_ADDR-}" ] && type -P python3 >/dev/null || return 0 # nodes are alike
+    while [ -z "$there" ] && [ $((SECONDS - began)) -lt 5 ]; do
+        before=$(date +%s%3N)
+        # shellcheck disable=SC2016 # the inner shell expands it
+        there=$(timeout 2 bash -c 'exec 3<>"/dev/tcp/$1/$2" && head -n 1 <&3' - \
+            "$MASTER_ADDR" $((MASTER_PORT + 2)) 2>/dev/null)
+        after=$(date +%s%3N)
+        [ -n "$there" ] || sleep 0.1
+    done
+    [[ $there =~ ^[0-9]{13}$ ]] || return 0
+    if [ $((there - after)) -gt 1000 ]; then
+        off_by $((there - after)) behind
+    elif [ $((before - there)) -gt 1000 ]; then
+        off_by $((before - there)) 'ahead of'
     fi
+}
+
+# off_by MILLISECONDS WHICH_WAY
+off_by() {
+    printf "its clock is at least %s.%s s %s the first node's\n" $(($1 / 1000)) $(($1 % 1000 / 100)) "$2"
 }
 
 # ---- Speed ------------------------------------------------------------------------------------
@@ -389,7 +420,7 @@ measure() {
 if [ "${BASH_SOURCE[0]}" = "$0" ]; then
     host=${SLURMD_NODENAME:-$(uname -n)}
     case ${1-} in
-    facts) facts '' ;;
+    ports) ports '' ;;
     bad) bad_node "$2" ;;
     warn) warn "$2" ;;
     measure) measure "$2" ;;

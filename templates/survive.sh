@@ -289,7 +289,7 @@ goes_on() {
     if [ $(($3 + 1)) -ge "$4" ]; then
         echo "it has had its $4 attempts (survive.max_attempts)"
     elif [ "$5" -ge 3 ]; then
-        echo "three attempts in a row saved nothing new: the next would not either"
+        echo "three attempts in a row got no further: the next would not either"
     else
         echo yes
     fi
@@ -311,21 +311,44 @@ mark_of() {
         "$(find "$1" -type f -printf '%T@\n' 2>/dev/null | sort -n | tail -n 1)"
 }
 
-# idle_attempts NEWEST: print how many attempts in a row, up to this one, have begun from the
-# checkpoint that is still the newest. Where none was ever seen, and the job says nothing of any, the
-# program may save elsewhere: then only those count that were short.
+# idle_attempts NEWEST: print how many attempts in a row, up to this one, have gained nothing.
 idle_attempts() {
-    local count=0 attempt=$HPCRUN_ATTEMPT mark folder
+    local count=0 attempt=$HPCRUN_ATTEMPT mark
     mark=$(mark_of "$1")
-    while [ "$attempt" -ge 0 ]; do
-        folder=$HPCRUN_RUN_DIR/attempts/$attempt
-        [ -e "$folder/begin.json" ] || break
-        [ "$(cat -- "$folder/mark" 2>/dev/null)" = "$mark" ] || break
-        [ -n "$mark${HPCRUN_RESUMES-}" ] || [ "$(lasted "$folder")" -lt 120 ] || break
+    while [ "$attempt" -ge 0 ] && [ -e "$HPCRUN_RUN_DIR/attempts/$attempt/begin.json" ]; do
+        ! has_gained "$attempt" "$mark" || break
         count=$((count + 1))
         attempt=$((attempt - 1))
     done
     echo "$count"
+}
+
+# has_gained ATTEMPT MARK: whether what is saved now, MARK, is more than ATTEMPT began from. Where it has
+# the same name, its log must show a higher step than those before it, too. Where none was ever seen, and
+# the job says nothing of any, the program may save elsewhere: then one that lasted counts.
+has_gained() {
+    local begun came before best=-1 step folder=$HPCRUN_RUN_DIR/attempts/$1
+    begun=$(cat -- "$folder/mark" 2>/dev/null)
+    [ "${begun% *}" = "${2% *}" ] || return 0
+    came=$(came_to "$1")
+    for ((before = 0; before < $1; before++)); do
+        step=$(came_to $before)
+        [ "${step:--1}" -le "$best" ] || best=$step
+    done
+    [ "${came:-$((best + 1))}" -gt "$best" ] || return 1
+    [ "$begun" = "$2" ] || return 0
+    [ -z "$2${HPCRUN_RESUMES-}" ] && [ "$(lasted "$folder")" -ge 120 ]
+}
+
+# came_to ATTEMPT: print the last step that its log shows; nothing where it names none, or a counter that
+# falls: one that begins again with each epoch.
+came_to() {
+    local rank steps=''
+    for rank in 0 $((${HPCRUN_WORLD_SIZE:-1} - 1)); do # the first one's log, or the last one's, has it
+        [ -n "$steps" ] || steps=$(tail -c 4194304 -- "$HPCRUN_RUN_DIR/logs/$1/rank-$rank.log" 2>/dev/null |
+            grep -aoiE "(^|[^a-z])(step|iteration|iter)s?[\"']?[]:=#([:blank:][]*[0-9]{1,15}" | grep -o '[0-9]*$')
+    done
+    [ -z "$steps" ] || ! sort -nc <<<"$steps" 2>/dev/null || echo $((10#${steps##*$'\n'}))
 }
 
 # lasted FOLDER: print for how many seconds an attempt has been running, or ran.
@@ -367,11 +390,12 @@ why_it_ended() {
 # whether_it_goes_on WHY NEWEST: print what goes_on says of this attempt; NEWEST is the newest whole
 # checkpoint.
 whether_it_goes_on() {
-    local once=0
+    local once=0 idle=0
     [ -n "${SLURM_JOB_ID-}" ] || return 0
     ! grep -qs '"why": "setup"' -- "$HPCRUN_RUN_DIR/attempts/$((HPCRUN_ATTEMPT - 1))/end.json" || once=1
+    [ "$1" = "done" ] || idle=$(idle_attempts "$2")
     goes_on "$1" "${HPCRUN_SURVIVE-}" "$HPCRUN_ATTEMPT" "${HPCRUN_MAX_ATTEMPTS:-1}" \
-        "$(idle_attempts "$2")" $once
+        "$idle" $once
 }
 
 # ---- How it goes on ----------------------------------------------------------------------------
@@ -479,9 +503,11 @@ near_the_end() {
     if is_preempted "$shown"; then
         # As some sites have it (send_user_signal); the ranks are told nothing until the grace ends.
         say "the job is being preempted, in $left s"
+        write_record "$attempt_dir/stop" '"preempted"'
         saves=1
     else
         say "the time limit is $left s away"
+        write_record "$attempt_dir/stop" '"time_limit"'
     fi
     case " ${HPCRUN_SURVIVE-} " in
     *" time_limit "*)

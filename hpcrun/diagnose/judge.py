@@ -132,6 +132,8 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     fixes = rule.fixes if rule is not None else _FIXES.get(cause.id, ())
     if cause.id == "cancelled" and records.cancelled_by:
         fixes = ("{again}",)
+    of_rank = "" if cause.rank is None else f"--rank {cause.rank} "
+    fixes = tuple(fix.replace("{of_rank}", of_rank) for fix in fixes)
     if records.gave_up:  # it has asked to go on
         fixes = tuple(fix for fix in fixes if not fix.startswith("`survive:"))
     if not job.is_run:  # its user has no keys of hpcrun's
@@ -377,7 +379,7 @@ _OF_RUNS = ("`--set", "`setup:", "`resources.", "`survive:", "`hpcrun submit", "
 _CODES = {126: "a file could not be executed", 127: "a command was not found"}
 _FIXES: dict[str, tuple[str, ...]] = {
     "unfit": ("{without_node}", "tell the site; `--set preflight=false` if the check is wrong"),
-    "stalled": ("`hpcrun logs --rank R JOB`: its last lines; its stack, where `status` names one",),
+    "stalled": ("`hpcrun logs {of_rank}JOB`: its last lines; its stack, where `status` names one",),
     "silent": ("`hpcrun logs JOB`: its last lines",),
     "no_logs": ("{again}",),
     "no_output": ("make the folder before the job is submitted, where its nodes see it",),

@@ -32,9 +32,9 @@ WORDS: dict[str, str] = {
 }
 # Those that a run may go on after, as a job names them.
 ENDURED = ("preempted", "time_limit", "node_fail", "stalled")
-# Attempts in a row that save nothing new before a run is given up (templates/survive.sh).
+# Attempts in a row that gain nothing before a run is given up (templates/survive.sh).
 IDLE = 3
-IDLE_NOTE = "three attempts in a row saved nothing new: the next would not either"
+IDLE_NOTE = "three attempts in a row got no further: the next would not either"
 
 # ---- what the job itself finds out
 

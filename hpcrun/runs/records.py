@@ -148,8 +148,9 @@ class Attempt(Struct, frozen=True, kw_only=True):
     """One start of the run, as far as its records show; ``beat`` in epoch seconds.
 
     ``moved``: when its first step was seen, up to half a minute late. ``warnings``: what was odd
-    about its nodes. ``first_step``, ``last_step``: those that its log shows, and ``resumed``: the
-    checkpoint that it began from ("": none), where they were looked for.
+    about its nodes. ``ending``: why it was asked to end, where that is known before its end.
+    ``first_step``, ``last_step``: those that its log shows, and ``resumed``: the checkpoint that it
+    began from ("": none), where they were looked for.
     """
 
     index: int
@@ -158,6 +159,7 @@ class Attempt(Struct, frozen=True, kw_only=True):
     end: End | None = None
     stall: Stall | None = None
     moved: float | None = None
+    ending: str | None = None
     first_step: int | None = None
     last_step: int | None = None
     resumed: str | None = None
@@ -404,6 +406,7 @@ def read_history(folder: RunFolder) -> History:
                 end=read_record(where / "end.json", End),
                 stall=read_stall(folder, index),
                 moved=read_record(where / "moved", float),
+                ending=read_ending(where),
             )
         )
     task = read_task(folder)
@@ -455,7 +458,18 @@ def _brief_attempt(folder: RunFolder, index: int) -> Attempt:
         return Attempt(index=index, end=end)
     begin, beat = read_record(where / "begin.json", Begin), stamp_of(where / "beat")
     stall = read_stall(folder, index)
-    return Attempt(index=index, begin=begin, beat=beat / 1e9 if beat else None, stall=stall)
+    return Attempt(
+        index=index,
+        begin=begin,
+        beat=beat / 1e9 if beat else None,
+        stall=stall,
+        ending=read_ending(where),
+    )
+
+
+def read_ending(attempt: Path) -> str | None:
+    """Read why an attempt is about to end: Slurm preempts its job, or the time limit is near."""
+    return read_if_there(attempt / "stop", str) or read_if_there(attempt / "told-0", str)
 
 
 def read_stall(folder: RunFolder, index: int) -> Stall | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
-from hpcrun.runs.ends import STATES
+from hpcrun.runs.ends import STATES, WORDS
 from hpcrun.runs.records import History, Submitted
 from hpcrun.slurm.jobs import SlurmJob
 from hpcrun.slurm.states import UNKNOWN, is_final
@@ -215,6 +215,9 @@ def _by_slurm(history: History, source: str, state: str, reason: str = "") -> Ve
     if final and end is not None and (state == "COMPLETED") != (end.exit_code == 0):
         notes.append(f"Slurm reports {state}, the job's own record exit code {end.exit_code}")
     code = end.exit_code if final and end is not None else None
+    # Slurm calls a job RUNNING until the grace of its preemption is over.
+    if state == "RUNNING" and end is None and history.last is not None and history.last.ending:
+        reason = f"about to end: {WORDS.get(history.last.ending, 'asked to')}"
     return Verdict(
         state=state, final=final, source=source, reason=reason, exit_code=code, notes=notes
     )

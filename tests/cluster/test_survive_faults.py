@@ -300,7 +300,7 @@ def test_a_run_that_gains_nothing_ends(wide_site: Site) -> None:
     done = site.hpcrun("wait", run.run_id, timeout=60)
     assert done.returncode == 1
     text = " ".join(site.hpcrun("status", run.run_id).stdout.split())
-    same = "three attempts in a row saved nothing new: the next would not either (the same in all "
+    same = "three attempts in a row got no further: the next would not either (the same in all "
     same += "of them: a standstill, on node1, rank 0 on node1 failed first, last at step 2"
     assert same in text
     assert len(site.status(run)["attempts"]) == 3

@@ -70,6 +70,10 @@ def insist_on_steps(run: Submitted, last: int) -> None:
 def test_all_of_the_grace_is_the_ranks(wide_site: Site) -> None:
     """They need 50 s of 90 to save, longer than KillWait and the launchers' own patience."""
     site, nodes = wide_site, wide_site.rig.node_names[:8]
+
+    def shown_of(run: Submitted) -> str:
+        return site.hpcrun("status", run.run_id).stdout
+
     with preempting(site, "GraceTime=90 PreemptMode=REQUEUE"):
         runs = []
         for number, launcher in enumerate(("srun", "torchrun", "accelerate", "deepspeed")):
@@ -95,6 +99,8 @@ def test_all_of_the_grace_is_the_ranks(wide_site: Site) -> None:
         for run in runs:
             until(functools.partial(steps_of, run, 0), "some steps")
         preempt(site, *nodes)
+        for run in runs:
+            until(lambda: "RUNNING (about to end: preemption)" in shown_of(run), "the grace")  # noqa: B023
         for run in runs:
             site.wait_for(run, "attempts/0/end.json", timeout=100)
             end = run.record("end.json")

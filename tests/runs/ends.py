@@ -76,8 +76,8 @@ def goes_on(
 ) -> str:
     """Return "yes", or why a run does not go on after an end that it wants to survive, else "".
 
-    ``attempt`` counts from 0; ``idle`` attempts in a row, this one included, saved nothing newer
-    than what was there. What is out of order around the program may be better at the second try.
+    ``attempt`` counts from 0; ``idle`` attempts in a row, this one included, gained nothing.
+    What is out of order around the program may be better at the second try.
     """
     if why == "requeued":  # somebody has asked for it
         return "yes"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,7 +59,7 @@ ENDS = [
 ]
 
 # Why, when, attempt, maximum, idle, failed in its setup before: whether.
-STOPS = "three attempts in a row saved nothing new: the next would not either"
+STOPS = "three attempts in a row got no further: the next would not either"
 DECISIONS = [
     (("preempted", ALL, 0, 20, 0, False), "yes"),
     (("preempted", ALL, 0, 20, 2, False), "yes"),
@@ -83,7 +85,7 @@ DECISIONS = [
 ]
 
 
-def ask_bash(calls: Sequence[Sequence[object]]) -> list[str]:
+def ask_bash(calls: Sequence[Sequence[object]], **env: str) -> list[str]:
     """Call functions of survive.sh, and return what each printed."""
     lines = [". templates/survive.sh"]
     for name, *words in calls:
@@ -91,6 +93,7 @@ def ask_bash(calls: Sequence[Sequence[object]]) -> list[str]:
     done = subprocess.run(
         ["bash", "-c", "\n".join(lines)],
         cwd=shipped("templates").parent,
+        env={**os.environ, **env},
         capture_output=True,
         text=True,
         check=True,
@@ -136,6 +139,57 @@ def test_the_job_pauses_as_long() -> None:
     assert ask_bash([("pause_before", *case) for case in cases]) == [
         str(pause_before(*case)) for case in cases
     ]
+
+
+# Of each attempt: what it began from ("": nothing), and its log; what is there now; whether the job
+# says that it resumes, and for how long each attempt lasted: how many have gained nothing.
+NAMED = ["", "{c}/step-4.pt", "{c}/step-4.pt"]
+AGAIN = ["", "{c}/last.pt 1", "{c}/last.pt 2"]
+ROWS = "step 1 | {'global_step': 40, 'loss': 1.0} | Step: 90/1000"
+IDLE = [
+    # By the checkpoint: nothing new; something new, though a long attempt had come further before.
+    ((NAMED, [ROWS] * 3, "{c}/step-4.pt", True, 900), 2),
+    ((NAMED, ["step 900", "step 10", "step 20"], "{c}/step-8.pt", True, 900), 0),
+    # By the curve, where the newest is always written under the same name: an attempt that wrote it
+    # again and came no further than those before.
+    ((AGAIN, [ROWS] * 3, "{c}/last.pt", True, 900), 2),
+    ((AGAIN, ["step 9", "step 8", "step 10"], "{c}/last.pt", True, 900), 0),
+    # Which no log shows: a counter that falls, or none.
+    ((AGAIN, ["step 9 | step 5"] * 3, "{c}/last.pt", True, 900), 0),
+    ((AGAIN, ["loss 1.5"] * 3, "{c}/last.pt", True, 900), 0),
+    # A program that may save where nobody sees it: what lasted counts, unless its log shows that it
+    # begins again and again.
+    ((["", "", ""], ["loss 1.5"] * 3, "", False, 900), 0),
+    ((["", "", ""], ["loss 1.5"] * 3, "", False, 9), 3),
+    ((["", "", ""], ["step 70", "step 50", "step 70"], "", False, 900), 2),
+    ((["", "", ""], ["step 70", "step 140", "step 210"], "", False, 900), 0),
+    ((["", "", ""], ["step 70", "step 140", "step 210"], "", True, 900), 3),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("attempts", "count"), IDLE)
+def test_attempts_that_gain_nothing(tmp_path: Path, attempts: tuple[Any, ...], count: int) -> None:
+    begun_from, logs, newest, resumes, lasted = attempts
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    newest = newest.format(c=saved)
+    stamp = ""
+    if newest:
+        Path(newest).write_text("weights")
+        [stamp] = ask_bash([("mark_of", newest)])
+    for number, (name, log) in enumerate(zip(begun_from, logs, strict=True)):
+        folder, output = tmp_path / f"attempts/{number}", tmp_path / f"logs/{number}"
+        folder.mkdir(parents=True)
+        output.mkdir(parents=True)
+        mark = name.format(c=saved)
+        (folder / "mark").write_text(stamp if mark == newest else f"{mark}\n")
+        (folder / "begin.json").touch()
+        os.utime(folder / "begin.json", (1_700_000_000, 1_700_000_000))
+        (folder / "end.json").touch()
+        os.utime(folder / "end.json", (1_700_000_000 + lasted, 1_700_000_000 + lasted))
+        (output / "rank-0.log").write_text(log.replace(" | ", "\n") + "\nTraceback\n")
+    env = {"HPCRUN_RUN_DIR": str(tmp_path), "HPCRUN_ATTEMPT": "2", "HPCRUN_RESUMES": "1" * resumes}
+    assert ask_bash([("idle_attempts", newest)], **env) == [str(count)]
 
 
 def test_every_end_has_its_words() -> None:

@@ -52,6 +52,22 @@ STOPPED = Attempt(index=0, begin=begin(), end=end(143, "TERM"))
 INTERRUPTED = Attempt(index=0, begin=begin(), end=end(143, "INT"))
 
 
+@pytest.mark.parametrize(
+    ("ending", "state", "reason"),
+    [
+        ("preempted", "RUNNING", "about to end: preemption"),
+        ("time_limit", "RUNNING", "about to end: the time limit"),
+        ("preempted", "PENDING", ""),
+        (None, "RUNNING", ""),
+    ],
+)
+def test_a_job_that_is_about_to_end_is_not_just_running(
+    ending: str | None, state: str, reason: str
+) -> None:
+    attempt = Attempt(index=0, begin=begin(), ending=ending)
+    assert verdict(attempt, queue=queue(state)).reason == reason
+
+
 def verdict(
     *attempts: Attempt,
     job_id: str | None = "7",

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.errors import SpecError
+from hpcrun.runs.records import read_ending
 from tests.plan.making import job as parse_job
 from tests.traps.conftest import Maker
 from tests.traps.standing_in import Job
@@ -55,6 +56,22 @@ def test_a_rank_may_finish_what_it_began_when_slurm_stops_the_job(
     assert sorted(file.name for file in job.folder.glob("saved-*")) == ["saved-0", "saved-1"]
     end = job.record()
     assert (end["exit_code"], end["stopped_by"], end["first_failure"]) == (143, "TERM", None)
+
+
+def test_a_preemption_is_on_record_while_the_ranks_save(make_job: Maker, saves: Path) -> None:
+    """Slurm calls such a job RUNNING until its grace is over."""
+    job = make_job("resources: {nodes: 2, gpus_per_node: 1}", script=saves)
+    (job.bin / "scontrol").rename(job.bin / "real-scontrol")
+    shown = "JobId=7 JobState=RUNNING PreemptTime=2026-11-20T08:14:55 Restarts=0"
+    real = f'exec {job.bin}/real-scontrol "$@"'
+    job.stand_in("scontrol", f'case $* in *"show job"*) echo "{shown}" ;; *) {real} ;; esac')
+    batch = job.start()
+    for rank in ready(job):
+        os.killpg(os.getpgid(rank), signal.SIGTERM)
+    attempt = job.run_dir / "attempts/0"
+    job.until(lambda: read_ending(attempt) == "preempted", "the record")
+    os.killpg(batch.pid, signal.SIGTERM)
+    job.finish(batch)
 
 
 def test_a_request_to_stop_arrives_while_the_job_runs(make_job: Maker, saves: Path) -> None:
