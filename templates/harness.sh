@@ -20,6 +20,7 @@
 # stderr. It sets no variable of its caller. What a mode keeps beyond a function is listed here:
 # attempt_dir, its folder in the run; child and stopped, warned and overdue, which traps read and
 # set. Names in capitals are environment.
+# shellcheck disable=SC1091 # what it sources lies beside it
 set -u
 
 # Not $HOSTNAME: bash takes it over from the environment, which srun brings along from node 0.
@@ -64,7 +65,6 @@ now() {
 # ---- batch -------------------------------------------------------------------------------------
 
 batch() {
-    # shellcheck disable=SC1091 # they lie beside this file
     . "$HPCRUN_RUN_DIR/survive.sh" && . "$HPCRUN_RUN_DIR/claim.sh" &&
         . "$HPCRUN_RUN_DIR/checkpoints.sh" || exit 1
     local attempt job begun code beat secure_at=0
@@ -85,7 +85,6 @@ batch() {
     # The beat ends with this process, however it ends: the pipe between them closes.
     exec {beat}> >(
         trap - TERM INT HUP
-        # shellcheck disable=SC1091 # it lies beside this file
         . "$HPCRUN_RUN_DIR/watch.sh"
         write_record "$attempt_dir/kill_wait" "$(kill_wait)" # as it ends slurmctld may be silent
         [ -z "${HPCRUN_CHECKPOINT_DIR-}" ] || look_after_checkpoints <&0 &
@@ -165,7 +164,6 @@ await() {
 
 launch() {
     local hosts=("$host")
-    # shellcheck disable=SC1091 # it lies beside this file
     . "$HPCRUN_RUN_DIR/checkpoints.sh" && . "$HPCRUN_RUN_DIR/survive.sh"
     HPCRUN_RESUME=$(newest_checkpoint "${HPCRUN_CHECKPOINT_DIR-}" "$HPCRUN_WORLD_SIZE")
     write_record "$attempt_dir/resume" "$HPCRUN_RESUME"
@@ -181,7 +179,6 @@ launch() {
     export HPCRUN_RESUME HPCRUN_END_TIME=${SLURM_JOB_END_TIME-} HPCRUN_STOP_FILE=$attempt_dir/stop
     case $1 in
     ssh | pdsh)
-        # shellcheck disable=SC1091 # it lies beside this file
         . "$HPCRUN_RUN_DIR/hosts.sh" && launch_hosts "$@"
         exit 1
         ;;
@@ -309,7 +306,6 @@ node() {
     local interface code batch
     export HPCRUN_NODE_RANK=${SLURM_NODEID:-0}
     exec {batch}>&2 >>"$HPCRUN_RUN_DIR/logs/$HPCRUN_ATTEMPT/node-$HPCRUN_NODE_RANK.log" 2>&1
-    # shellcheck disable=SC1091 # they lie beside this file
     . "$HPCRUN_RUN_DIR/hardware.sh" && . "$HPCRUN_RUN_DIR/local.sh" &&
         . "$HPCRUN_RUN_DIR/preflight.sh" || exit 1
     trap 'code=$?; end_strays; leave_folder $code' EXIT
@@ -362,7 +358,6 @@ rank() {
     export NODE_RANK=$HPCRUN_NODE_RANK GROUP_RANK=$HPCRUN_NODE_RANK
     export LOCAL_WORLD_SIZE=$HPCRUN_RANKS_PER_NODE
     restore_overwritten
-    # shellcheck disable=SC1091 # it lies beside this file
     [ -z "${HPCRUN_BINDING-}" ] || { . "$HPCRUN_RUN_DIR/hardware.sh" && bind_rank ''; }
     # Python writes its stacks when it gets SIGABRT, and goes on (by_faulthandler in watch.sh): what
     # is ignored stays so through exec. abort() ends a process all the same, as it must (abort(3)).
@@ -442,7 +437,6 @@ finish_guarded() {
         ! signal=$(signal_of "$3") || say "${1/-/ } on $host: Signal $(($3 - 128)) (SIG$signal)"
         record_failure "$1" "$2" "$3"
         # Before the launcher hears of it: the next attempt is to leave out a node whose GPU broke.
-        # shellcheck disable=SC1091 # it lies beside this file
         [ "$mode" != rank ] || ! . "$HPCRUN_RUN_DIR/preflight.sh" || examine_node
     fi
     exit "$3"
@@ -593,15 +587,12 @@ attempt_dir=${HPCRUN_RUN_DIR-}/attempts/${HPCRUN_ATTEMPT:-0}
 case $mode in
 batch | launch | node | rank | ask) "$mode" "$@" ;;
 stacks)
-    # shellcheck disable=SC1091 # it lies beside this file
     . "${BASH_SOURCE[0]%/*}/watch.sh" && stacks
     ;;
 clean)
-    # shellcheck disable=SC1091 # it lies beside this file
     . "${BASH_SOURCE[0]%/*}/local.sh" && clean_node "$host" "$@"
     ;;
 address | session | task)
-    # shellcheck disable=SC1091 # it lies beside this file
     . "${BASH_SOURCE[0]%/*}/hosts.sh" && "$mode" "$@"
     ;;
 *) die "no such mode: $mode" ;;

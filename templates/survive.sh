@@ -3,7 +3,7 @@
 #
 # HPCRUN_SURVIVE names the ends after which the run goes on; without it none does. Both tables,
 # why_ended and goes_on, are also in tests/runs/ends.py, and one test asks both.
-# shellcheck shell=bash disable=SC2154 # attempt_dir, stopped and overdue are the harness's
+# shellcheck shell=bash disable=SC1091,SC2154 # attempt_dir, stopped and overdue are the harness's
 
 # ---- The record of the end --------------------------------------------------------------------
 
@@ -48,7 +48,6 @@ finish() {
     end+=", \"exit_code\": $code, \"signal\": $signal, \"ended_at\": $(now),\
  \"why\": \"$why\", \"checkpoint\": $(json_text "$newest")"
     rm -f -- "$attempt_dir/environment" # the same values, where hosts.sh was killed
-    # shellcheck disable=SC1091 # it lies beside this file
     . "$HPCRUN_RUN_DIR/local.sh"
     note=$(whether_it_goes_on "$why" "$newest")
     if [ "$note" = yes ] && [ -z "$stopped$overdue" ] && spare_is_left "$why"; then
@@ -98,7 +97,6 @@ end_what_is_left() {
     for pid in $pids; do
         kill -KILL "$pid" 2>/dev/null
     done
-    # shellcheck disable=SC1091 # it lies beside this file
     . "$HPCRUN_RUN_DIR/local.sh"
     mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
     clean_node "$host" ${nodes[@]+"${nodes[@]}"}
@@ -343,10 +341,10 @@ has_gained() {
 # came_to ATTEMPT: print the last step that its log shows; nothing where it names none, or a counter that
 # falls: one that begins again with each epoch.
 came_to() {
-    local rank steps=''
+    local rank steps='' number="(^|[^a-z])(step|iteration|iter)s?[\"']?[]:=#([:blank:][]*[0-9]{1,15}"
     for rank in 0 $((${HPCRUN_WORLD_SIZE:-1} - 1)); do # the first one's log, or the last one's, has it
         [ -n "$steps" ] || steps=$(tail -c 4194304 -- "$HPCRUN_RUN_DIR/logs/$1/rank-$rank.log" 2>/dev/null |
-            grep -aoiE "(^|[^a-z])(step|iteration|iter)s?[\"']?[]:=#([:blank:][]*[0-9]{1,15}" | grep -o '[0-9]*$')
+            grep -aoiE "$number" | grep -o '[0-9]*$')
     done
     [ -z "$steps" ] || ! sort -nc <<<"$steps" 2>/dev/null || echo $((10#${steps##*$'\n'}))
 }

@@ -456,15 +456,9 @@ def _brief_attempt(folder: RunFolder, index: int) -> Attempt:
     end = read_if_there(where / "end.json", End)
     if end is not None:
         return Attempt(index=index, end=end)
-    begin, beat = read_record(where / "begin.json", Begin), stamp_of(where / "beat")
-    stall = read_stall(folder, index)
-    return Attempt(
-        index=index,
-        begin=begin,
-        beat=beat / 1e9 if beat else None,
-        stall=stall,
-        ending=read_ending(where),
-    )
+    begin, beat = read_record(where / "begin.json", Begin), stamp_of(where / "beat") / 1e9 or None
+    stall, ending = read_stall(folder, index), read_ending(where)
+    return Attempt(index=index, begin=begin, beat=beat, stall=stall, ending=ending)
 
 
 def read_ending(attempt: Path) -> str | None:
