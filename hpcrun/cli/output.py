@@ -244,10 +244,12 @@ def look() -> Look:
 
 
 def window() -> Look:
-    """Return what the output can show in a window, whether it is a terminal or not."""
-    from hpcrun.views.table import Look
+    """Return what the output can show, with a width for drawings where it is a pipe, too."""
+    from hpcrun.views.table import ENDLESS, Look
 
-    return Look(*width_and_height(), has_colour(), not has_unicode())
+    width, height = width_and_height()
+    height = height if is_terminal() else ENDLESS
+    return Look(width, height, has_colour(), not has_unicode())
 
 
 def columns(default: int = 80) -> int:
@@ -368,34 +370,30 @@ def bar(label: str, unit: str) -> Iterator[Callable[[float, float], None]]:
     call = click.get_current_context(silent=True)
     is_quiet = call is not None and call.params.get("as_json")
     is_shown = not is_quiet and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-    began, drawn_at = time.time(), 0.0
-    drawn: Any = None
-
-    def describe(_: object) -> str:
-        rate = drawn.pos / max(time.time() - began, 1e-3)
-        return f"{drawn.pos:.0f} {unit}, {rate:.{0 if rate >= 10 else 1}f} {unit}/s"
+    began, drawn_at, shown = time.time(), 0.0, -1.0
 
     def show(done: float, total: float) -> None:
-        nonlocal drawn, drawn_at
+        nonlocal drawn_at, shown
         now = time.time()
         is_due = now - began >= LONG_WORK and (now - drawn_at >= REDRAW or done >= total)
-        if not (is_shown and is_due and total):
+        if not (is_shown and is_due and total) or done == shown:
             return
-        drawn_at = now
-        if drawn is None:
-            drawn = click.progressbar(
-                length=1, label=label, item_show_func=describe, file=sys.stderr
-            )
-            drawn.start = began
-        drawn.length, drawn.finished, drawn.width = total, False, 0
-        drawn.make_step(done - drawn.pos)
+        drawn_at, shown = now, done
+        rate = done / max(now - began, 1e-3)
+        left = ""
+        if 0 < done < total:
+            minutes, seconds = divmod(int((total - done) / rate), 60)
+            left = f"{minutes // 60:02}:{minutes % 60:02}:{seconds:02}  "
+        text = f"{int(100 * done / total):3}%  {left}{done:.0f} {unit}, "
+        text += f"{rate:.{0 if rate >= 10 else 1}f} {unit}/s"
         # A line that is too long for the window could not be taken away.
-        drawn.max_width = columns() - 1
-        drawn.width = min(24, drawn.max_width - len(drawn.format_progress_line()))
-        if drawn.width >= 0:
-            _bars.append(drawn)
+        width = min(24, columns() - len(f"{label}  []  {text}") - 1)
+        if width >= 0:
+            _bars.append(label)
+            line = f"{label}  [{'#' * int(width * done / total):-<{width}}]  {text}"
             try:
-                drawn.render_progress()
+                sys.stderr.write(f"\r\x1b[?25l{line:<{columns() - 1}}")
+                sys.stderr.flush()
             except OSError:  # the terminal is gone, the work goes on
                 let_go(2)
 
@@ -405,7 +403,7 @@ def bar(label: str, unit: str) -> Iterator[Callable[[float, float], None]]:
         _take_bars_away()
 
 
-_bars: list[object] = []  # that stand on the terminal
+_bars: list[str] = []  # that stand on the terminal
 
 
 def _take_bars_away() -> None:

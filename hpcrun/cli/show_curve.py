@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from hpcrun.cli.output import is_terminal, note, say, window
+from hpcrun.cli.output import note, say, window
 from hpcrun.controller.context import Context
 from hpcrun.errors import InputError
 from hpcrun.metrics.parse import ParsedRun
@@ -55,7 +55,6 @@ def drawing(
         look,
         metric=known_metric(runs, metric),
         heads=[b"" if run.curve.metrics else _head(context.cwd / run.source) for run in runs],
-        is_window=is_terminal(),
         crop=size is not None,
     )
 

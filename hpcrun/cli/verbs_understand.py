@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcrun.cli.options import DIR, FILE, RUN_OR_FILE, cluster_option, context, json_option
-from hpcrun.cli.output import emit_json, is_terminal, say, window
+from hpcrun.cli.output import emit_json, say, window
 from hpcrun.errors import InputError
 
 # malloc.h of glibc; what it does by itself grows with what is freed.
@@ -210,8 +210,7 @@ def compare(
     if as_json:
         emit_json(comparison_json(runs, compared))
     else:
-        is_window, look = is_terminal(), window()
-        say(report(named, compared, look, by=by, per_gpu=per_gpu, is_window=is_window))
+        say(report(named, compared, window(), by=by, per_gpu=per_gpu))
     write(where, runs, files, by="step" if by == "samples" else by)
     return 0 if any(run.curve.metrics for run in runs) else 1
 

@@ -87,13 +87,7 @@ class Axis(Struct, frozen=True):
 
 
 def value_axis(values: Sequence[float]) -> Axis:
-    """Choose the axis for some values, of which at least one is finite.
-
-    >>> value_axis([3.0, 0.3, 0.01]).is_log, value_axis([11.0, 2.0]).is_log
-    (True, False)
-    >>> value_axis([-1.0, 1.0] * 50 + [-1e6]).low > -3
-    True
-    """
+    """Choose the axis for some values, of which at least one is finite."""
     ordered = np.sort([value for value in values if math.isfinite(value)])
     places = np.rint(np.array([0, 0.01, 0.02, 0.98, 1]) * (len(ordered) - 1)).astype(int)
     low, least, inner_low, inner_high, high = np.clip(ordered[places], -_LARGEST, _LARGEST).tolist()
@@ -107,11 +101,7 @@ def value_axis(values: Sequence[float]) -> Axis:
 
 
 def step_axis(steps: Sequence[float]) -> Axis:
-    """Choose the axis for steps: all of them, without a margin.
-
-    >>> step_axis([1.0, 200.0])
-    Axis(low=1.0, high=200.0, is_log=False)
-    """
+    """Choose the axis for steps: all of them, without a margin."""
     low, high = np.clip([min(steps), max(steps)], -_LARGEST, _LARGEST).tolist()
     return Axis(*_widen(low, high, 0.0))
 
@@ -190,11 +180,6 @@ def x_axis(curve: Curve, name: str, by: By = "step") -> list[float] | None:
     - "time": seconds since the log's first time stamp; without time stamps, the sum of
       step_seconds since the log's first step, which leaves out evaluations and checkpoints.
     - "order": 1, 2, 3 ...; spread evenly over a series that was thinned.
-
-    >>> from hpcrun.metrics.curve import build_series
-    >>> curve = Curve({"loss": build_series([5, 10], [2.0, 1.5], [100.0, 130.0])}, ())
-    >>> [x_axis(curve, "loss", by) for by in ("step", "time", "order", "tokens")]
-    [[5.0, 10.0], [0.0, 30.0], [1.0, 2.0], None]
     """
     series = curve.metrics.get(name)
     if series is None or not series.values:
@@ -317,11 +302,7 @@ def panel_scale(runs: Sequence[ParsedRun], names: Sequence[str]) -> tuple[Axis, 
 
 
 def smooth(x: Sequence[float], y: Sequence[float]) -> list[float]:
-    """Smooth a curve over its growing ``x``; values that are not finite stay as they are.
-
-    >>> smooth([0.0, 1.0, 2.0, 3.0], [3.0, 3.0, 6.0, 3.0])
-    [3.0, 4.0, 4.0, 4.0]
-    """
+    """Smooth a curve over its growing ``x``; values that are not finite stay as they are."""
     smoothed = np.array(y, float)
     known = np.flatnonzero(np.isfinite(smoothed))
     count = len(known)
@@ -358,22 +339,12 @@ def is_noisy(
 
     That is the root mean square, of at least ``fewest`` values; what is not finite is passed over.
     ``noise`` is that of a terminal, whose rows are coarse.
-
-    >>> is_noisy([0.4, 0.6] * 20, [0.5] * 40), is_noisy([0.5, 0.501] * 20, [0.5] * 40)
-    (True, False)
     """
     squares = [(a - b) ** 2 for a, b in zip(y, smoothed, strict=True) if math.isfinite(a)]
     return len(squares) >= fewest and math.sqrt(sum(squares) / len(squares)) > noise
 
 
 def is_visibly_noisy(x: Sequence[float], values: Sequence[float], axis: Axis) -> bool:
-    """Return whether at least 60 values scatter about their trend by a 250th of the axis.
-
-    >>> steps = [float(step) for step in range(200)]
-    >>> is_visibly_noisy(steps, [2 - step / 200 for step in steps], Axis(1.0, 2.0))
-    False
-    >>> is_visibly_noisy(steps, [1.5 + 0.01 * (-1) ** step for step in range(200)], Axis(1.0, 2.0))
-    True
-    """
+    """Return whether at least 60 values scatter about their trend by a 250th of the axis."""
     places = [[axis.place(value) for value in each] for each in (values, smooth(x, values))]
     return is_noisy(*places, fewest=FEWEST, noise=0.004)

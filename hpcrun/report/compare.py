@@ -48,13 +48,8 @@ def report(
     *,
     by: Measure = "step",
     per_gpu: bool = False,
-    is_window: bool = True,
 ) -> str:
-    """Return the whole report; ``look`` is the window, which it fits in width.
-
-    ``is_window`` False means a pipe or a file, whose height is not to be filled. No line feed ends
-    the text.
-    """
+    """Return the whole report, without a line feed at its end; it fits ``look`` in width."""
     names = brief([printable(run.source, look) for run in runs])
     short = distinct(names, _NAME, look)
     below: list[str] = []
@@ -64,11 +59,11 @@ def report(
         run_rows(names, _speeds(runs, compared), look),
         _wrapped(_scaling(compared.scaling, short), look),
         _settings(compared, names, look),
-        _remarks(runs, compared, look, is_window),
+        _remarks(runs, compared, look),
     ):
         below += ["", *part] if part and below else part
     rest = max(0, look.height - len(below) - 2)
-    rows = max(_LEAST_PLOT, min(_MOST_PLOT, rest)) if is_window else 20
+    rows = max(_LEAST_PLOT, min(_MOST_PLOT, rest)) if look.is_window else 20
     plot = _plot(runs, compared, by, rows, look, per_gpu=per_gpu)
     return "\n".join([plot, *below] if plot else below)
 
@@ -111,7 +106,7 @@ def _plot(
         axes = [[place / size for place in x] for x in axes]
     lines = [Line(run.source, x, y) for run, x, y in zip(runs, axes, values, strict=True)]
     look = structs.replace(look, height=rows)
-    return plot_lines(lines, look, title=name, x_label=label, legend=False)
+    return plot_lines(lines, look, title=name, x_label=label)
 
 
 def _learning(run: ParsedRun, compared: Comparison, number: int) -> Iterator[tuple[str, str]]:
@@ -285,9 +280,7 @@ def _value(value: str | None, look: Look, width: int) -> str:
     return "-" if value is None else shorten(value or "set", width, look)
 
 
-def _remarks(
-    runs: Sequence[ParsedRun], compared: Comparison, look: Look, is_window: bool
-) -> list[str]:
+def _remarks(runs: Sequence[ParsedRun], compared: Comparison, look: Look) -> list[str]:
     """Return the warnings, then what the comparison rests on."""
     notes = list(compared.notes)
     unknown = [run.source for run in runs if not run.facts]
@@ -299,10 +292,7 @@ def _remarks(
             "within the runs (95%): another seed may change more"
         )
     warnings = [f"{run.source}: {text}" for run in runs for text in run.warnings]
-    return [
-        *remarks("warning: ", warnings, look, is_window),
-        *remarks("note: ", notes, look, is_window),
-    ]
+    return [*remarks("warning: ", warnings, look), *remarks("note: ", notes, look)]
 
 
 def comparison_json(runs: Sequence[ParsedRun], compared: Comparison) -> dict[str, Any]:

@@ -82,9 +82,8 @@ def plot_lines(
     title: str,
     x_label: str,
     verticals: Sequence[float] = (),
-    legend: bool = True,
 ) -> str:
-    """Draw lines into a window, title, ticks and legend included.
+    """Draw lines into a window, with title and ticks; a legend tells points from the one curve.
 
     ``verticals`` are the places on the x axis where the run was restarted. The text is empty if
     there is nothing to draw or no room (under 24 x 6), and ends with a line feed otherwise.
@@ -105,7 +104,7 @@ def plot_lines(
         named += ", noise smoothed"
     if y_axis.is_log:
         named += ", log axis"
-    heading = _heading(named, _keys(drawn, bool(restarts), beyond, look, legend), look)
+    heading = _heading(named, _keys(drawn, bool(restarts), beyond, look), look)
     rows = look.height - len(heading) - 2
     if rows < SMALLEST_HEIGHT - 3:
         return ""
@@ -114,7 +113,6 @@ def plot_lines(
 
 def _prepare(lines: Sequence[Line], index: int, axes: tuple[Axis, Axis], look: Look) -> _Drawn:
     line, several = lines[index], len(lines) > 1
-    is_alone = sum(not each.is_points for each in lines) == 1
     x, y = ([axis.place(v) for v in own] for axis, own in zip(axes, (line.x, line.y), strict=True))
     if len(x) > 16 * look.width:  # smoothing is slow, and nobody sees that many
         x, y = map(list, zip(*thin(x, y, 4 * look.width), strict=True))
@@ -127,11 +125,15 @@ def _prepare(lines: Sequence[Line], index: int, axes: tuple[Axis, Axis], look: L
     if line.is_points:  # each by itself, between gaps
         mark = "o" if look.ascii_only else "•"
         places = [each for place in places for each in (place, (place[0], math.nan))]
-    raw = thin(x, y, 2 * look.width) if is_smoothed and is_alone else []
+    raw = thin(x, y, 2 * look.width) if is_smoothed and _is_alone(lines) else []
     style = Style(mark, f"1;{sgr}" if raw else sgr)
     # As many as can be seen.
     broken = {round(a * look.width) / look.width for a, b in zip(x, y, strict=True) if b != b}
     return _Drawn(line, places, style, raw, is_smoothed, broken)
+
+
+def _is_alone(lines: Sequence[Line]) -> bool:
+    return sum(not line.is_points for line in lines) == 1
 
 
 def thin(x: Sequence[float], y: Sequence[float], columns: int) -> list[tuple[float, float]]:
@@ -154,14 +156,14 @@ def thin(x: Sequence[float], y: Sequence[float], columns: int) -> list[tuple[flo
 
 
 def _keys(
-    drawn: Sequence[_Drawn], restarts: bool, beyond: int, look: Look, legend: bool
+    drawn: Sequence[_Drawn], restarts: bool, beyond: int, look: Look
 ) -> list[tuple[Style, str]]:
     """Return what the heading explains: a mark and its text."""
-    several = len(drawn) > 1
+    several, is_alone = len(drawn) > 1, _is_alone([each.line for each in drawn])
     keys: list[tuple[Style, str]] = []
     for index, line in enumerate(drawn):
         mark = line.style.mark if line.line.is_points else line_mark(index, look, several)
-        label = [line.line.label] if several and legend else []
+        label = [line.line.label] if is_alone and several else []
         if line.raw:
             keys.append((Style("·", f"2;{line_sgr(index)}"), "raw"))
             label.append("smoothed")

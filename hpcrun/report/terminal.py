@@ -83,16 +83,14 @@ def report(
     *,
     metric: str | None = None,
     heads: Sequence[bytes] = (),
-    is_window: bool = True,
     crop: bool = False,
 ) -> str:
-    """Return the whole report: curve, table and warnings, or why nothing was found.
+    """Return the whole report, or why nothing was found; no line feed ends it.
 
-    ``look`` is the window. ``is_window`` False means a pipe or a file, where warnings stay on one
-    line each and all that was logged is listed. ``metric`` is drawn instead of the loss. ``heads``
-    are the first bytes of the runs' files, as far as known, to show why nothing was found in them.
-    ``crop`` leaves out the end of the table, and in need of the rest, so that the window's height
-    holds all. No line feed ends the text.
+    In a pipe warnings stay on one line each, and all that was logged is listed. ``metric`` is drawn
+    instead of the loss. ``heads`` are the first bytes of the runs' files, as far as known, to show
+    why nothing was found in them. ``crop`` leaves out the end of the table, and in need of the
+    rest, so that the window's height holds all.
     """
     look = structs.replace(look, width=max(look.width, NARROWEST))
     found = [run for run in runs if run.curve.metrics]
@@ -100,16 +98,16 @@ def report(
     below: list[str] = []
     if main is not None:
         below += facts_table(found, main, look)
-    warnings, notes = _remarks(runs, heads, look, is_window)
+    warnings, notes = _remarks(runs, heads, look)
     rest = len(warnings) + len(notes)
     if main is not None and len(found) == 1:
         room = look.height - len(below) - rest - _LEAST_PLOT - 3
-        below += _also_logged(found[0], main, look, room if is_window else None)
+        below += _also_logged(found[0], main, look, room if look.is_window else None)
     plot = ""
     if main is not None and has_curve(found, main):
         room = look.height - len(below) - rest - 1 - bool(below) - bool(rest)
         most = min(_MOST_PLOT, max(_LEAST_PLOT, look.width * 2 // 5))
-        rows = max(_LEAST_PLOT, min(most, room)) if is_window else 20
+        rows = max(_LEAST_PLOT, min(most, room)) if look.is_window else 20
         plot = metric_plot(found, main, structs.replace(look, height=min(rows, look.height)))
     parts = [plot.splitlines(), below, [*warnings, *notes]]
     if crop and sum(map(len, parts)) + 2 > look.height:
@@ -147,7 +145,6 @@ def metric_plot(runs: Sequence[ParsedRun], name: str, look: Look) -> str:
         title=f"{runs[0].source}: {name}" if alone else name,
         x_label="step" if by == "step" else "point",
         verticals=restarts,
-        legend=alone,
     )
 
 
@@ -238,32 +235,31 @@ def _also_logged(run: ParsedRun, main: str, look: Look, room: int | None) -> lis
 
 
 def _remarks(
-    runs: Sequence[ParsedRun], heads: Sequence[bytes], look: Look, is_window: bool
+    runs: Sequence[ParsedRun], heads: Sequence[bytes], look: Look
 ) -> tuple[list[str], list[str]]:
     """Return warnings, or why nothing was found, and faintly how the logs were read."""
     warnings: list[str] = []
     notes: list[str] = []
-
     for index, run in enumerate(runs):
         of = f"{run.source}: " if len(runs) > 1 else ""
-        warnings += remarks("failed: ", [of + run.failure] * bool(run.failure), look, is_window)
-        warnings += remarks("warning: ", [of + text for text in run.warnings], look, is_window)
+        warnings += remarks("failed: ", [of + run.failure] * bool(run.failure), look)
+        warnings += remarks("warning: ", [of + text for text in run.warnings], look)
         if run.curve.metrics:
-            notes += remarks("note: ", [of + text for text in run.curve.notes], look, is_window)
+            notes += remarks("note: ", [of + text for text in run.curve.notes], look)
         else:
             head = heads[index] if index < len(heads) else None
-            warnings += remarks("", nothing_found(run, head), look, is_window)
+            warnings += remarks("", nothing_found(run, head), look)
     if len(runs) == 1 and runs[0].curve.metrics:
-        notes += remarks("read as: ", [", ".join(runs[0].formats)], look, is_window)
+        notes += remarks("read as: ", [", ".join(runs[0].formats)], look)
     return warnings, notes
 
 
-def remarks(label: str, texts: Iterable[str], look: Look, is_window: bool) -> list[str]:
+def remarks(label: str, texts: Iterable[str], look: Look) -> list[str]:
     """Lay out remarks: the label of a warning in red, a note faint; one line each in a pipe."""
     rows: list[str] = []
     for text in texts:
         line = label + printable(text, look).strip()
-        first, *rest = wrap(line, look.width, 2) if is_window else [line]
+        first, *rest = wrap(line, look.width, 2) if look.is_window else [line]
         if label == "warning: ":
             rows += [paint("warning:", "1;31", look) + first.removeprefix("warning:"), *rest]
         else:

@@ -58,11 +58,7 @@ class Difference(Struct, frozen=True):
 
 
 def build_track(x: Sequence[float], y: Sequence[float]) -> Track | None:
-    """Leave out what is not finite, or beyond 1e100 and as good as; None if nothing is left.
-
-    >>> build_track([1.0, 2.0, 3.0], [5.0, float("nan"), 4.0])
-    Track(x=[1.0, 3.0], y=[5.0, 4.0])
-    """
+    """Leave out what is not finite, or beyond 1e100 and as good as; None if nothing is left."""
     points = np.array([x, y], dtype=float)
     points = points[:, (np.abs(points) < _LARGEST).all(axis=0)]
     return Track(*points.tolist()) if points.size else None
@@ -90,22 +86,12 @@ def even_points(series: Series) -> tuple[list[float], list[float]] | None:
 
 
 def read_at(values: Sequence[float], index: float) -> float:
-    """Read values at a broken index.
-
-    >>> read_at([10.0, 20.0], 0.5), read_at([10.0, 20.0], 1.0)
-    (15.0, 20.0)
-    """
-    below = min(int(index), len(values) - 1)
-    above = min(below + 1, len(values) - 1)
-    return values[below] + (index - below) * (values[above] - values[below])
+    """Read values at a broken index."""
+    return float(np.interp(index, range(len(values)), values))
 
 
 def common_window(tracks: Sequence[Track]) -> Window | None:
-    """Choose the window that ends where the first of the curves ends; None without overlap.
-
-    >>> common_window([Track(range(0, 1001), range(1001)), Track(range(0, 501), range(501))])
-    Window(begin=450.0, end=500.0, blocks=10)
-    """
+    """Choose the window that ends where the first of the curves ends; None without overlap."""
     first = max(track.x[0] for track in tracks)
     end = min(track.x[-1] for track in tracks)
     if end <= first:
@@ -118,11 +104,7 @@ def common_window(tracks: Sequence[Track]) -> Window | None:
 
 
 def block_means(track: Track, window: Window) -> list[float]:
-    """Return the mean of the points in each block; where there is none, the line between two.
-
-    >>> block_means(Track([0.0, 1.0, 3.0, 4.0], [8.0, 6.0, 4.0, 2.0]), Window(0.0, 4.0, 2))
-    [7.0, 3.0]
-    """
+    """Return the mean of the points in each block; where there is none, the line between two."""
     x, y = np.array([track.x, track.y])
     extent = (window.end - window.begin) / window.blocks
     is_inside = (window.begin <= x) & (x <= window.end)
@@ -133,13 +115,7 @@ def block_means(track: Track, window: Window) -> list[float]:
 
 
 def compare_blocks(blocks: Sequence[float], other: Sequence[float]) -> Difference:
-    """Return how much higher the first curve is.
-
-    >>> compare_blocks([2.0, 2.2, 1.8, 2.0], [1.0, 1.2, 0.8, 1.0]).value
-    1.0
-    >>> compare_blocks([2.0, 1.0, 2.0, 1.0], [1.0, 2.0, 1.0, 2.1]).is_clear
-    False
-    """
+    """Return how much higher the first curve is."""
     gaps = np.subtract(blocks, other)
     count, mean = gaps.size, float(gaps.mean())
     if count - 1 not in _T:
@@ -154,22 +130,14 @@ def compare_blocks(blocks: Sequence[float], other: Sequence[float]) -> Differenc
 
 
 def lowest_level(y: Sequence[float]) -> float:
-    """Return how low a noisy curve of finite values came: the least mean of a twentieth of it.
-
-    >>> lowest_level([4.0, 3.0, 2.0]), lowest_level([5.0] * 20 + [1.0, 3.0] * 10)
-    (2.0, 2.0)
-    """
+    """Return how low a noisy curve of finite values came: the least mean of a twentieth of it."""
     parts = min(20, len(y))
     cuts = [round(part * len(y) / parts) for part in range(parts + 1)]
     return min(sum(y[a:b]) / (b - a) for a, b in pairwise(cuts))
 
 
 def first_at(y: Sequence[float], level: float) -> float | None:
-    """Return where a curve first comes down to a level, as a broken index; None if it never does.
-
-    >>> first_at([4.0, 3.0, 1.0], 2.0), first_at([1.0], 2.0), first_at([3.0, 2.5], 2.0)
-    (1.5, 0.0, None)
-    """
+    """Return where a curve first comes down to a level, as a broken index; None if never."""
     index = next((index for index, value in enumerate(y) if value <= level), None)
     if not index:
         return index if index is None else 0.0

@@ -24,12 +24,16 @@ _RESET = "\x1b[0m"
 
 
 class Look(Struct, frozen=True):
-    """What a window can show, and how large it is, in characters."""
+    """What a window can show, and how large it is, in characters; a pipe has no height."""
 
     width: int = ENDLESS
     height: int = ENDLESS
     colour: bool = False
     ascii_only: bool = False
+
+    @property
+    def is_window(self) -> bool:
+        return self.height < ENDLESS
 
 
 _ANYWHERE = Look()

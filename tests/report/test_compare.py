@@ -16,7 +16,7 @@ from hpcrun.metrics.curve import build_series
 from hpcrun.metrics.parse import ParsedRun
 from hpcrun.report.compare import comparison_json, report
 from hpcrun.report.comparison import compare_runs
-from hpcrun.views.table import Look, cells
+from hpcrun.views.table import ENDLESS, Look, cells
 from tests.json_schemas import closed, load_schema
 from tests.report.compared import loss, run, timed
 from tests.report.runs import built
@@ -29,7 +29,9 @@ VALIDATOR = jsonschema.Draft202012Validator(closed(SCHEMA))
 
 
 def text_of(runs: Sequence[ParsedRun], width: int = 100, **more: Any) -> str:
-    look = Look(width, 40, more.pop("colour", False), more.pop("ascii_only", False))
+    look = Look(
+        width, more.pop("height", 40), more.pop("colour", False), more.pop("ascii_only", False)
+    )
     return report(runs, compare_runs(runs), look, **more)
 
 
@@ -121,7 +123,7 @@ def test_names_and_settings_command_no_terminal() -> None:
 
 def test_a_pipe_gets_each_warning_on_one_line() -> None:
     runs = [run("a", loss(40, 2.0), warnings=("word " * 60,)), run("b", loss(40, 2.0))]
-    lines = text_of(runs, 60, is_window=False).splitlines()
+    lines = text_of(runs, 60, height=ENDLESS).splitlines()
     assert any(line.startswith("warning: a: word word") and len(line) > 290 for line in lines)
 
 

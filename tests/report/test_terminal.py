@@ -243,10 +243,10 @@ def test_no_row_is_wider_than_the_window(
 def test_a_pipe_gets_whole_lines() -> None:
     (run,) = runs.running()
     long = structs.replace(run, warnings=("word " * 100 + "end",))
-    text = report([long], Look(80, 24), is_window=False)
+    text = report([long], Look(80))
     assert f"warning: {'word ' * 100}end" in text.splitlines()
     (rewarded,) = runs.rewards()
-    text = report([rewarded], Look(80, 24), is_window=False)
+    text = report([rewarded], Look(80))
     assert "judge_13" in text and "more metric" not in text
 
 
