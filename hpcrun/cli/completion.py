@@ -172,8 +172,7 @@ SHELLS = {shell.name: shell for shell in (BashComplete, ZshComplete, FishComplet
 def install_script(shell: str, name: str, script: str) -> list[tuple[Path, bool]]:
     """Put the script where the shell finds it; return each file, and whether it was changed.
 
-    fish reads a folder of its own; for bash and zsh a line is added to the user's own start file,
-    once. Raises InputError, HpcrunError.
+    fish reads a folder of its own; bash and zsh get a line in the user's own start file.
     """
     home = Path(home_dir(os.environ))
     if shell == "fish":
@@ -205,7 +204,6 @@ def _write(path: Path, text: str) -> bool:
 
 
 def _add_line(path: Path, line: str) -> bool:
-    """Add a line to a file of the user's, through links and with its rights as they are."""
     data = line.encode("utf-8", "surrogateescape")
     try:
         before = path.read_bytes() if path.exists() else b""
@@ -280,7 +278,6 @@ def _newest(names: Sequence[str], current: str) -> Iterator[str]:
 
 
 def _what(folder: Path) -> str:
-    """Describe a run by its name and the state that its own files show."""
     run_id = folder.name.removesuffix(ARRAY)
     when = f"{run_id[4:6]}-{run_id[6:8]} {run_id[9:11]}:{run_id[11:13]} UTC"
     name = run_id[_STAMP:].rpartition("-")[0]

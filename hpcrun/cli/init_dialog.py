@@ -71,8 +71,7 @@ def run_init(
 class _Dialog:
     """Asks and writes; ``answer`` is the JSON of what came of it.
 
-    ``is_quiet``: take all defaults, as with --json, or where nobody can be asked; ``taken`` keeps
-    those that nobody was asked about.
+    ``is_quiet``: take all defaults; ``taken`` keeps those that nobody was asked about.
     """
 
     def __init__(self, found: Found, *, is_quiet: bool, as_json: bool) -> None:
@@ -211,11 +210,7 @@ class _Dialog:
     # ---- asking
 
     def choose(self, one: Question) -> str:
-        """Ask for one of several answers, by its name or number; Enter takes the default.
-
-        Without details the answers stand in one line, and have no numbers; without answers it is
-        a question of yes or no.
-        """
+        """Ask for one of several answers, by its name or number; Enter takes the default."""
         if not one.answers:
             is_yes = self.confirm(one.key, f"{one.text}?", default=one.default == "yes")
             return "yes" if is_yes else "no"
@@ -250,7 +245,6 @@ _GPUS_WIDTH = 24
 
 
 def _show_site(found: Found) -> None:
-    """Show the partitions that were found, and those that are left out."""
     site, answers = found.site, found.answers
     if site is None or answers is None:
         return

@@ -141,10 +141,7 @@ def let_go(number: int = 1) -> None:
 
 
 def show_failure(error: click.ClickException | HpcrunError, argv: Sequence[str]) -> None:
-    """Print an error as the command line asks for it: for a person, or as one JSON object.
-
-    The JSON goes to standard error too, as its last line: standard output holds answers alone.
-    """
+    """Print an error for a person, or as one JSON object: the last line of standard error."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     ours, code = error, error.exit_code
     if not isinstance(ours, HpcrunError):
@@ -195,10 +192,7 @@ def _error_json(error: HpcrunError, exit_code: int) -> dict[str, Any]:
 
 
 def message(kind: str, text: str, **style: Any) -> None:
-    """Print a message of some kind to standard error; on a terminal its lines fit.
-
-    Words, paths say, stay whole.
-    """
+    """Print a message of some kind to standard error; on a terminal its lines fit."""
     lines, room = [f"{kind}: {text}"], columns() - 8
     if len(lines[0]) > room and sys.stderr.isatty():
         from hpcrun.views.table import wrap
@@ -364,8 +358,7 @@ LONG_WORK, REDRAW = 1.0, 0.1
 def bar(label: str, unit: str) -> Iterator[Callable[[float, float], None]]:
     """Show how far long work has come, where standard error is a terminal; leave no trace.
 
-    Yields what is called with how much is done, and of how much, in ``unit``. Nothing is shown with
-    --json, and where nothing can be drawn in place.
+    Yields what is called with how much is done, and of how much, in ``unit``.
     """
     call = click.get_current_context(silent=True)
     is_quiet = call is not None and call.params.get("as_json")

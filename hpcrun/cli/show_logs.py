@@ -57,7 +57,6 @@ class LogPrinter:
         self._end = b"\n"
 
     def show(self, event: Lines) -> None:
-        """Show lines, under their heading if they have one."""
         if event.heading:
             self.pause()
             if not self._as_json:
@@ -123,7 +122,6 @@ def prefixed(data: bytes, file: LogFile) -> bytes:
 
 
 def _as_json(file: LogFile, line: bytes) -> str:
-    """One line as a JSON object on a line of its own; in ASCII, whatever the locale."""
     value = {
         "job": file.job_id,
         "task": int(file.task) if file.task.isdigit() else None,
@@ -177,7 +175,6 @@ def _show_errors(logs: JobLogs, printer: LogPrinter, files: list[LogFile]) -> bo
 
 
 def _note_full_disk(logs: JobLogs) -> None:
-    """Say that a run's disk is full, of which its logs can say nothing."""
     from hpcrun.controller.checks.places import say_full  # here: for --err alone
 
     if logs.runs and (text := say_full(logs.runs[0].path)):
@@ -200,7 +197,6 @@ def _cut(logs: JobLogs) -> None:
 
 
 def _nothing(logs: JobLogs) -> str:
-    """Say that there is no output, or none yet, and where it is going to be."""
     if logs.runs:
         if len(logs.runs) == 1:
             return f"{logs.runs[0].run_id}: no output yet"
@@ -228,7 +224,7 @@ def watch_run(
 ) -> int:
     """Follow a run to its end; return 0 if it ended well and 1 if not.
 
-    Ctrl-C ends the following, never the run; but a ``process`` of our own is the caller's to end.
+    Ctrl-C never ends the run; but a ``process`` of our own is the caller's to end.
     """
     alive = None if process is None else lambda: process.poll() is None
     found = JobLogs(context, [run], alive=alive)

@@ -63,7 +63,6 @@ class Found(Struct, frozen=True, kw_only=True):
 
     @property
     def is_over(self) -> bool:
-        """Whether all of it is over."""
         return all(status.final for status in self.statuses)
 
     @property
@@ -77,14 +76,12 @@ class Found(Struct, frozen=True, kw_only=True):
         return [(status.id, status.state, status.states) for status in self.statuses]
 
     def json(self) -> dict[str, Any]:
-        """The stable JSON of it."""
         if self.kind == "listing":
             return listing_json(self.statuses, self.older, self.silence)
         as_json = job_json if self.kind == "job" else run_json
         return {"runs": [as_json(status) for status in self.statuses]}
 
     def lines(self, look: Look) -> list[str]:
-        """Lay it out."""
         if not self.statuses:
             return [self.nothing]
         if self.kind == "listing":
@@ -102,8 +99,7 @@ class Found(Struct, frozen=True, kw_only=True):
 def find_out(context: Context, query: Query, memory: Memory | None = None) -> Found:
     """Find out about what a query asks for. Raises InputError, OutOfReach.
 
-    What ``memory`` holds of Slurm's answers is not asked again. All questions to Slurm together
-    take no longer than one may.
+    What ``memory`` holds of Slurm's answers is not asked again.
     """
     memory = Memory() if memory is None else memory
     context = structs.replace(context, deadline=time.monotonic() + TIMEOUT)
@@ -149,7 +145,6 @@ def _find(context: Context, query: Query, memory: Memory) -> Found:
 def _with_end(
     context: Context, statuses: list[JobStatus], *, in_sweep: bool = False
 ) -> list[JobStatus]:
-    """Add to what has failed why, and to the one that is shown in detail what it used."""
     failed = [at for at, status in enumerate(statuses) if status.final and not status.ok]
     is_one = len(statuses) == 1 and statuses[0].final and not in_sweep
     if is_one:

@@ -261,10 +261,7 @@ def _start(estimate: Estimate) -> str:
 
 
 def show_files(made: Prepared, *, as_json: bool) -> None:
-    """Print what a submission would write: of a sweep the array's script and the first run's files.
-
-    Notes go to where messages go; in JSON they are a key beside the files' names.
-    """
+    """Print what a submission would write; of a sweep its script and the first run's files."""
     if as_json:
         answer: dict[str, Any] = {**_texts(made.files), "notes": made.plan.notes}
         if made.is_sweep:

@@ -89,7 +89,6 @@ def requeue(
 
 
 def _show_cancelled(outcomes: Sequence[Outcome], sweeps: Sequence[SweepFolder]) -> None:
-    """Print a line for each run, and for each sweep."""
     from hpcrun.runs.records import runs_of
 
     rest = list(outcomes)
@@ -117,10 +116,7 @@ def _of_sweep(runs: Sequence[Outcome]) -> str:
 
 
 def _end_with(outcomes: Sequence[Outcome], *, done: str, as_json: bool) -> int:
-    """Print all as JSON, in which ``done`` names what was to be done, or else the errors alone.
-
-    What was done and could not be recorded is a note on it. Returns the exit code.
-    """
+    """Print all as JSON, or the errors and what could not be recorded; return the exit code."""
     errors = {str(one.error): one.error for one in outcomes if one.error is not None}
     if as_json:
         emit_json({"runs": [_outcome_json(one, done) for one in outcomes]})

@@ -39,8 +39,7 @@ def watch_curve(
 ) -> tuple[list[ParsedRun], bool]:
     """Follow what the words name to its end; return the runs, and whether all ended well.
 
-    On a terminal they are drawn as they grow, unless ``is_quiet``. Ctrl-C ends the following and
-    never the run; of log files, which nobody knows the end of, it is the way to the last report.
+    Of log files, which nobody knows the end of, Ctrl-C is the way to the last report.
     """
     is_drawn = can_draw() and not is_quiet
     if is_drawn:
@@ -82,7 +81,6 @@ def _draw_on(context: Context, follower: CurveFollower, metric: str | None) -> N
 
 
 def _picture(context: Context, followed: Followed, metric: str | None) -> list[str]:
-    """Return the rows of the window: the report, and at the bottom what is being followed."""
     width, height = width_and_height()
     found = [run for run in followed.runs if run.curve.metrics]
     if found:

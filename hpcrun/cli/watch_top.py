@@ -99,7 +99,6 @@ def _watching(context: Context, words: Sequence[str], *, count: int, usage: bool
 
 
 def _insist(words: Sequence[str], *, is_empty: bool) -> None:
-    """Say so where nothing runs of what was named."""
     if words and is_empty:
         raise InputError(
             f"{', '.join(words)}: neither running nor waiting", fix=f"hpcrun status {words[0]}"
@@ -107,7 +106,6 @@ def _insist(words: Sequence[str], *, is_empty: bool) -> None:
 
 
 def _picture(context: Context, top: Top) -> list[str]:
-    """The rows of the window; what does not fit is counted in the last."""
     look = window()
     look, height = structs.replace(look, width=max(1, look.width - 1)), look.height
     jobs = top.jobs()

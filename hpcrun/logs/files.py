@@ -73,10 +73,7 @@ class LogFile(Struct, frozen=True):
 
 
 def log_files(run: RunFolder) -> list[LogFile]:
-    """List a run's logs: attempt by attempt the ranks, then the nodes; last the batch script's.
-
-    The messages of the harness and of Slurm on the job's end are in that one.
-    """
+    """List a run's logs: attempt by attempt the ranks, then the nodes; last the batch script's."""
     found = []
     names = _names(run.logs)
     for attempt in filter(str.isdecimal, names):

@@ -1,12 +1,8 @@
 """How a curve is drawn: over what, which range of it, on which scale, with which ticks; smoothed.
 
-The rule for a logarithmic axis: every value is positive, and the highest is at least ``DECADES``
-times one that only a hundredth of the values are below. So a loss that falls from 11 to 2 is drawn
-on a linear axis, and one that falls from 3 to 0.01, or jumps to 1000 once, on a logarithmic one.
-
-A linear axis passes over outliers where they would leave the curve no room: if the whole range is
-``CROWDED`` times that of the middle 96% of at least 50 values, the axis shows this middle with a
-margin, and the drawing counts the values that lie beyond.
+An axis is logarithmic where every value is positive, and the highest is at least ``DECADES`` times
+one that only a hundredth of the values are below. A linear axis passes over outliers: if the whole
+range is ``CROWDED`` times that of the middle 96% of at least 50 values, it shows this middle.
 
 A smoothed value is that of the straight line fitted by least squares to the points around it
 (Savitzky and Golay, Analytical Chemistry 36, 1964; order 1): unlike a moving average it does not
@@ -256,8 +252,7 @@ def _seconds(curve: Curve, series: Series) -> Floats | None:
 def _summed(series: Series, per_step: Floats, even: Floats) -> Floats | None:
     """Sum what each step took; a value stands for the steps since the one before it.
 
-    Of a thinned series lows and highs were kept on purpose, so that their sum is not the whole's:
-    then each step takes the mean of ``even``, which are evenly spaced.
+    The lows and highs of a thinned series would distort it: each step takes the mean of ``even``.
     """
     steps = _rising_steps(series)
     if steps is None or not ((per_step >= 0) & (per_step < np.inf)).all():
@@ -270,10 +265,7 @@ def _summed(series: Series, per_step: Floats, even: Floats) -> Floats | None:
 
 
 def _carried(counter: Series, counted: Floats | None, series: Series) -> Floats | None:
-    """Read a counter at the steps of another series, in a straight line between its own.
-
-    Before and after them the slope of the nearest piece is carried on, never below zero.
-    """
+    """Read a counter at the steps of another series, in a straight line between its own."""
     if counted is None or counter.steps == series.steps:
         return counted
     at, wanted = _rising_steps(counter), _rising_steps(series)
@@ -289,8 +281,7 @@ def _carried(counter: Series, counted: Floats | None, series: Series) -> Floats 
 def panel_scale(runs: Sequence[ParsedRun], names: Sequence[str]) -> tuple[Axis, int]:
     """Choose one axis for metrics of some runs, and count the values that lie beyond it.
 
-    It is ``value_axis``, but linear for learning rates: a schedule that ends near zero is read by
-    its shape. Without a value: from 0 to 1.
+    It is linear for learning rates: a schedule that ends near zero is read by its shape.
     """
     values = [value for run in runs for name in names for value in run.curve.values(name)]
     finite = [value for value in values if math.isfinite(value)]
@@ -337,7 +328,6 @@ def is_noisy(
 ) -> bool:
     """Return whether values between 0 and 1 (of a drawing's height) scatter visibly.
 
-    That is the root mean square, of at least ``fewest`` values; what is not finite is passed over.
     ``noise`` is that of a terminal, whose rows are coarse.
     """
     squares = [(a - b) ** 2 for a, b in zip(y, smoothed, strict=True) if math.isfinite(a)]

@@ -1,9 +1,4 @@
-"""Several runs beside each other, as text for a terminal and as JSON.
-
-From above: the curves, how each run learned, which is ahead at equal places, how fast each is, in
-which settings they differ, warnings, and faintly what the numbers rest on. docs/compare.md
-describes the JSON, docs/json/compare.schema.json is its JSON Schema.
-"""
+"""Several runs beside each other, as text for a terminal and as JSON (docs/compare.md)."""
 
 from __future__ import annotations
 
@@ -205,7 +200,6 @@ def _gap(gap: Difference, look: Look) -> str:
 
 
 def _speeds(runs: Sequence[ParsedRun], compared: Comparison) -> list[dict[str, str]]:
-    """Return how fast each run works and what it costs; what no run's log has gets no column."""
     scaling = compared.scaling
     columns: tuple[tuple[str, Sequence[float | None], Callable[[float], str]], ...] = (
         (scaling.counted, [speed.gpus for speed in scaling.speeds], "{:.0f}".format),
@@ -232,7 +226,6 @@ def _times(ratio: float) -> str:
 
 
 def _scaling(scaling: Scaling, names: Sequence[str]) -> list[str]:
-    """Explain what speed-up and efficiency mean here, or why there are none."""
     if scaling.baseline is None:
         return ["speed: the logs have neither times nor rates in common"]
     counted = scaling.counted
@@ -281,7 +274,6 @@ def _value(value: str | None, look: Look, width: int) -> str:
 
 
 def _remarks(runs: Sequence[ParsedRun], compared: Comparison, look: Look) -> list[str]:
-    """Return the warnings, then what the comparison rests on."""
     notes = list(compared.notes)
     unknown = [run.source for run in runs if not run.facts]
     if unknown and len(unknown) < len(runs):

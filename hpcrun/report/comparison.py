@@ -69,8 +69,8 @@ class Target(Struct, frozen=True):
 class Comparison(Struct, frozen=True):
     """All that is known of several runs beside each other.
 
-    ``falls``: lower values of ``metric`` are better, or at least what training leads to.
-    ``settings``: those that differ, a value for each run, None where it has none.
+    ``falls``: lower values of ``metric`` are better. ``settings``: those that differ, a value for
+    each run, None where it has none.
     """
 
     metric: str | None
@@ -91,8 +91,7 @@ def compare_runs(
 ) -> Comparison:
     """Compare at least two runs by a metric: the one asked for, else the loss, else what is there.
 
-    ``target``: the level to look for; else the best that all came to. ``per_gpu``: rates in the
-    logs are one GPU's.
+    ``target``: the level to look for. ``per_gpu``: rates in the logs are one GPU's.
     """
     name = metric or choose_metric(runs)
     scaling = build_scaling(runs, per_gpu=per_gpu)
@@ -226,7 +225,6 @@ def _equal(by: Measure, learned: Sequence[_Learned], *, falls: bool) -> Equal | 
 
 
 def _left_out(learned: Sequence[_Learned], equal: Equal) -> list[str]:
-    """Return which runs could not be compared at an equal place, and why."""
     left = [each for each, level in zip(learned, equal.levels, strict=True) if level is None]
     short = ", ".join(each.source for each in left if each.tracks.get(equal.by))
     unknown = ", ".join(each.source for each in left if each.y and not each.tracks.get(equal.by))
@@ -258,7 +256,6 @@ def _target(learned: Sequence[_Learned], asked: float | None, *, falls: bool) ->
 
 
 def _doubts_about_time(runs: Sequence[ParsedRun], name: str) -> list[str]:
-    """Return notes on time that is not the same for all runs."""
     notes = []
     timed = [run for run in runs if x_axis(run.curve, name, "time") is not None]
     stamped = [run for run in timed if run.curve.metrics[name].times is not None]

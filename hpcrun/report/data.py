@@ -30,10 +30,7 @@ def runs_json(runs: Sequence[ParsedRun], *, full: bool = False) -> dict[str, Any
 
 
 def json_text(runs: Sequence[ParsedRun], *, full: bool = False) -> str:
-    """Return the report as JSON text of ASCII alone, with a line feed at its end.
-
-    A column is one line, however long: so the fast encoder does it.
-    """
+    """Return the report as JSON text of ASCII alone, with a line feed at its end."""
     return _encode(runs_json(runs, full=full)) + "\n"
 
 
@@ -141,8 +138,6 @@ def csv_pieces(runs: Sequence[ParsedRun], *, full: bool = False) -> Iterator[str
 
 def _cell(text: str) -> str:
     r"""Return a text for a cell: no formula of a spreadsheet's, and nothing for a terminal.
-
-    A number stays one, and so does what only begins with a sign.
 
     >>> _cell("=1+cmd|'/C calc'!A0"), _cell("loss\x1b[2J\x07"), _cell("-1.5"), _cell("@SUM(1)")
     ("'=1+cmd|'/C calc'!A0", 'loss\\x1b[2J\\x07', '-1.5', "'@SUM(1)")

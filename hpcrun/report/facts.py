@@ -50,11 +50,7 @@ _TELLING = (
 
 
 def main_metric(runs: Sequence[ParsedRun]) -> str | None:
-    """Choose what to draw: the training loss, else the evaluation's, else the most useful.
-
-    That is a metric with a curve whose name is that of a loss, then of a reward, then of a score
-    such as accuracy; then any other but those of how the run goes (lr, throughput ...).
-    """
+    """Choose what to draw: the training loss, else the evaluation's, else the most useful."""
     counts: dict[str, int] = {}
     for run in runs:
         for name, series in run.curve.metrics.items():
@@ -239,8 +235,7 @@ class Trend(Struct, frozen=True):
 def fit_trend(y: Sequence[float]) -> Trend | None:
     """Fit a line to the last fifth of the points, at least 10; None of fewer than 30 points.
 
-    A line through more than a third of a curve that falls steeply would end far below it. No end
-    lies beyond the points.
+    A line through more than a third of a steep curve would end far below it.
 
     >>> fit_trend([float(100 - i) for i in range(100)])
     Trend(points=20, begin=20.0, end=1.0, is_level=False)
@@ -289,7 +284,7 @@ def steps_left(curve: Curve) -> int | None:
 def seconds_per_step(curve: Curve) -> float | None:
     """Return how long a step takes now, by the time stamps of the last quarter of the log.
 
-    That is with evaluations and checkpoints; without time stamps the median of the last step times.
+    Without time stamps it is the median of the last step times.
     """
     resumed = curve.restarts[-1].resumed_at if curve.restarts else None
     for name in sorted(curve.metrics, key=lambda name: -curve.metrics[name].summary.count):

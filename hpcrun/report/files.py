@@ -1,8 +1,4 @@
-"""Files that reports are written to: one table of the formats.
-
-A new format is a module with its writer, a row in ``FORMATS``, an option of ``hpcrun parse`` (with
-help) and a line in docs/parse.md.
-"""
+"""Files that reports are written to: one table of the formats."""
 
 from __future__ import annotations
 
@@ -21,9 +17,8 @@ from hpcrun.metrics.parse import ParsedRun
 
 
 class Format(Struct, frozen=True):
-    """A format of files, which ``hpcrun parse --NAME PATH`` writes.
+    """A format of files: ``writer`` is a module here and its function, which takes runs and path.
 
-    ``writer``: module of hpcrun.report and its function, which gets the runs and the path.
     ``package``: what must be installed for it. ``suffixes``: one of them ends the file's name.
     ``options``: what else the writer can be asked for.
     """
@@ -46,11 +41,7 @@ FORMATS = {
 
 
 def check_files(cwd: Path, logs: Sequence[str], files: Mapping[str, str | None]) -> None:
-    """Check the files to write, by format, before anything is read: -f may last for days.
-
-    Raises InputError for one that cannot be written, for one name of two, for a log that would be
-    replaced by its own report, and where the package is missing that writes the file.
-    """
+    """Check the files to write before anything is read: -f may last for days. Raises InputError."""
     read = [path for log in logs if (path := cwd / log).is_file()]
     taken: dict[str, str] = {}
     for name, form in FORMATS.items():

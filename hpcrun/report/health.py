@@ -1,11 +1,9 @@
 """Health: what should worry in a curve, one sentence each, gravest first.
 
-What each rule requires, what its thresholds were measured on, and how often it was right, is in
-docs/warnings.md. A warning on a healthy log is an error: what can be the run's design (a learning
-rate that rises, an evaluation, losses that fight each other) is none.
-
-Levels are medians and scatter is by medians, which a few wild values do not move. A value that a
-log lacks is nan, of which no comparison is true.
+docs/warnings.md tells what each rule requires, and how often it was right. A warning on a healthy
+log is an error: what can be the run's design is none. Levels are medians and scatter is by medians,
+which a few wild values do not move. A value that a log lacks is nan, of which no comparison is
+true.
 """
 
 from __future__ import annotations
@@ -223,8 +221,7 @@ def _divergence(losses: Losses) -> str | None:
 def _plateau(losses: Losses) -> str | None:
     """Report a loss that has stood still since the first steps, or is frozen.
 
-    A converged run is level at its end and healthy; so a plateau is only a loss that never left
-    where it began, or that does not change in a single digit.
+    A converged run is level at its end and healthy.
     """
     since = _frozen_since(losses.values)
     level = _standing_level(losses) if since is None else losses.values[-1]
@@ -444,8 +441,7 @@ _WORK = re.compile(r"seq|length|batch|img.?size|resolution|num_tokens", re.IGNOR
 def _drop(curve: Curve) -> str | None:
     """Report where throughput drops for good, unless the work of a step changes there too.
 
-    From there on, a fifth of the run at least, nearly all points lie below nearly all before. Of
-    the cuts at each twentieth of the run that one is taken whose medians differ most.
+    From there on, a fifth of the run at least, nearly all points lie below nearly all before.
     """
     names = (name for name in (TOKENS_PER_SECOND, SAMPLES_PER_SECOND) if name in curve.metrics)
     name = next(names, "")

@@ -256,19 +256,10 @@ def _axis(curve: Curve, name: str) -> dict[str, Any]:
     found: dict[str, Any] = {"count": curve.metrics[name].summary.count}
     for by in _AXES:
         x = x_axis(curve, name, by)
-        digits = 2 if by == "time" else 0
-        found[by] = None if x is None else [_short(value, digits) for value in x]
+        # Without digits that nobody sees.
+        digits = 2 if by == "time" else None
+        found[by] = None if x is None else [round(value, digits) for value in x]
     return found
-
-
-def _short(value: float, digits: int) -> float | int:
-    """Return a place on an axis without digits that nobody sees.
-
-    >>> _short(12.0, 0), _short(12.3456, 2)
-    (12, 12.35)
-    """
-    rounded = round(value, digits)
-    return int(rounded) if rounded == int(rounded) else rounded
 
 
 def _panels(runs: Sequence[ParsedRun]) -> list[dict[str, Any]]:

@@ -1,8 +1,6 @@
 """The curves of runs as a picture: PNG, SVG or PDF.
 
-Above the losses, below in small what else was logged of learning rate, gradient norm and speed. A
-noisy curve is drawn faintly, its trend over it (``axes.smooth``); an axis is logarithmic where
-``axes.panel_scale`` says so. The same runs give the same bytes, with the same matplotlib.
+The same runs give the same bytes, with the same matplotlib.
 """
 
 from __future__ import annotations
@@ -97,12 +95,9 @@ _STYLE: Any = {
 
 
 def write_image(runs: Sequence[ParsedRun], path: Path, *, by: By = "step") -> None:
-    """Draw the runs into a file, in the form that its suffix names.
+    """Draw the runs into a file, in the form that its suffix names. Raises InputError.
 
     ``by``: what the curves are drawn over, where the logs of all have it.
-
-    Raises InputError for another suffix, where nothing can be drawn, without matplotlib, and for a
-    place that cannot be written.
     """
     suffix = checked_suffix(path, "plot")
     with package_of("plot"):

@@ -1,8 +1,7 @@
 """A window that is redrawn in place, as less and top have it.
 
-It is the alternate screen (xterm's private mode 1049), so that what stood on the terminal is there
-again afterwards. A picture goes out in one write, each row over the one before, inside a
-synchronized update (private mode 2026, passed over where it is unknown): nothing flickers.
+It is the alternate screen (xterm's private mode 1049). A picture goes out in one write, each row
+over the one before, inside a synchronized update (private mode 2026): nothing flickers.
 """
 
 from __future__ import annotations

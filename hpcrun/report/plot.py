@@ -1,7 +1,6 @@
 """Curves in a terminal: lines, axes and distinct marks, as text.
 
-A noisy curve is drawn twice: faint as it is, and over it smoothed. Of several curves that are noisy
-the smoothed ones are drawn alone. Without colours curves differ by their marks.
+A noisy curve is drawn twice: faint as it is, and over it smoothed; of several only smoothed.
 """
 
 from __future__ import annotations
@@ -250,11 +249,10 @@ def _x_axis(axis: Axis, indent: int, width: int, look: Look) -> list[str]:
 
 
 class Canvas:
-    """A grid of ``width`` x ``height`` characters; what is drawn last lies on top.
+    """A grid of characters; what is drawn last lies on top. Places are 0 to 1, from left and below.
 
-    Places are between 0 and 1, from the left and from below. Where two curves meet in a character
-    it has the dots of both and the colour of the upper one; what is faint gives way, so that a
-    smoothed curve stays legible on the noise it was made from.
+    Where two curves meet in a character it has the dots of both and the colour of the upper one;
+    what is faint gives way.
     """
 
     def __init__(self, width: int, height: int) -> None:

@@ -1,8 +1,7 @@
 """The report of one or several runs as text for a terminal.
 
-From above: the curve, the table of what matters, what else was logged, warnings, and faintly how
-the log was read. It fits its window if that has 24 rows: the plot takes the rows that
-the rest leaves, and of what else was logged only as much is shown as has room.
+It fits its window if that has 24 rows: the plot takes the rows that the rest leaves, and of what
+else was logged only as much is shown as has room.
 """
 
 from __future__ import annotations
@@ -119,10 +118,9 @@ def report(
 
 
 def metric_plot(runs: Sequence[ParsedRun], name: str, look: Look) -> str:
-    """Return the curves of one metric in a plot of at most ``look.width`` x ``look.height``.
+    """Return the curves of one metric in a plot that fits ``look``; "" for none, or no room.
 
-    With the loss of a single run goes its evaluation loss, where that has steps and does not make
-    the axis much longer. The text is empty where there is nothing, or no room.
+    With the loss of a single run goes its evaluation loss, where the axis has room for it.
     """
     by = shared_axis([run.curve for run in runs], name)
     alone = len(runs) == 1
@@ -268,10 +266,7 @@ def remarks(label: str, texts: Iterable[str], look: Look) -> list[str]:
 
 
 def run_rows(names: Sequence[str], facts: Sequence[Mapping[str, str]], look: Look) -> list[str]:
-    """Return a row for each run, as many tables below each other as the width asks for.
-
-    ``facts``: each run's texts by their headings; "-" stands for one that it lacks.
-    """
+    """Return a row for each run, as many tables below each other as the width asks for."""
     headings = list(dict.fromkeys(heading for each in facts for heading in each))
     sizes = [widest([name, *(each.get(name, "-") for each in facts)]) for name in headings]
     # In a very narrow window the names give way: a number that is cut off is another number.

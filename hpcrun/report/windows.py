@@ -67,9 +67,8 @@ def build_track(x: Sequence[float], y: Sequence[float]) -> Track | None:
 def even_points(series: Series) -> tuple[list[float], list[float]] | None:
     """Return where points stand, as broken indices of a series' own, and their values.
 
-    All of them; of a series that was thinned evenly spaced ones: lows and highs are kept on
-    purpose, and would pull every mean towards the longer tail of the noise. None for a thinned
-    series whose steps do not rise.
+    Of a thinned series they are evenly spaced: its lows and highs would pull every mean towards the
+    longer tail of the noise. None for a thinned series whose steps do not rise.
 
     >>> from hpcrun.metrics.curve import build_series
     >>> even_points(build_series([1, 2], [3.0, 2.5]))

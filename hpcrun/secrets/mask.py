@@ -45,11 +45,9 @@ _BLANKS = b" \t\"'\\]"
 class SecretMark(Struct, frozen=True, kw_only=True):
     """The mark of one secret, which recognises it in a log and does not contain it.
 
-    The values themselves are removed when a run ends (layout.SECRETS), and its log may be read
-    years later. A mark is a keyed digest and the value's ``length`` in bytes, in a file of mode
-    0600; ``others`` are its characters that are neither letters nor digits. Only long random values
-    get one: nobody finds those by trying. A password that a person chose gets no mark; it is masked
-    while the run lives, or while the reader's own environment has it, and after its name.
+    The values themselves are removed when a run ends, and its log may be read years later. A mark
+    is a keyed digest and the value's ``length`` in bytes; ``others`` are its characters that are
+    neither letters nor digits. Only long random values get one: nobody finds those by trying.
     """
 
     name: str
@@ -59,7 +57,6 @@ class SecretMark(Struct, frozen=True, kw_only=True):
     digest: bytes
 
     def fits(self, value: bytes) -> bool:
-        """Return whether a value is the secret."""
         return _digest(value, self.key) == self.digest
 
 
@@ -130,7 +127,6 @@ class Masker:
         return b"".join((*made, text[at:]))
 
     def text(self, text: str) -> str:
-        """Return a text with *** for each secret."""
         masked = self.mask(text.encode("utf-8", "surrogateescape"))
         return masked.decode("utf-8", "surrogateescape")
 
@@ -218,10 +214,7 @@ def _is_clean(block: bytes) -> bool:
 
 
 def _roots_in(low: bytes) -> list[bytes]:
-    """List the words behind which a secret may stand in a block, which is in lower case.
-
-    Most blocks have few of them.
-    """
+    """List the words behind which a secret may stand in a block, which is in lower case."""
     # A word of an address is in many lines, and what stands before its @ in few.
     found = [root for root in kinds.ROOTS if (b"@" if root == b"://" else root) in low]
     if not found or kinds.OPTION in low:
@@ -255,7 +248,6 @@ def _key_lines(block: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _values_after_names(block: bytes) -> Iterator[tuple[int, int]]:
-    """Find values that stand after names of secrets."""
     low = block.lower()
     for root in _roots_in(low):
         at, known = low.find(root), 0

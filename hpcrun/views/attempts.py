@@ -19,10 +19,7 @@ ATTEMPT = ("attempt", "began", "nodes", "time", "steps", "ended by", "then")
 def attempt_rows(
     attempts: Sequence[Attempt], local_time: Callable[[float], str]
 ) -> list[tuple[str, ...]]:
-    """Say how each attempt went, in the columns of ATTEMPT.
-
-    What the next one began from counts: a rank may have saved after the record of an end.
-    """
+    """Say how each attempt went, in the columns of ATTEMPT."""
     rows: list[tuple[str, ...]] = []
     for attempt, after in zip_longest(attempts, attempts[1:]):
         begin, end, first = attempt.begin, attempt.end, attempt.first_step

@@ -246,7 +246,6 @@ def run_lines(
 
 
 def _time_text(status: JobStatus, local_time: Callable[[float], str]) -> str:
-    """Say how long it has run, of how long it may, when it ended, and what GPU hours that makes."""
     may = say_limit(status.job.limit) if status.job is not None else ""
     ran = duration(status.elapsed)
     if status.elapsed is None:
@@ -257,7 +256,6 @@ def _time_text(status: JobStatus, local_time: Callable[[float], str]) -> str:
 
 
 def _state_text(status: JobStatus, look: Look) -> str:
-    """The state with its reason, and where it comes from."""
     by = {"seen": "as Slurm reported earlier", "record": "by its own records"}
     source = by.get(status.source, f"by {status.source}")
     reason = f" ({reason_text(status.verdict)})" if status.verdict.reason else ""

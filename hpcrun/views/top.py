@@ -197,7 +197,6 @@ def _attempt(job: JobStatus) -> str:
 
 
 def _reason(job: JobStatus) -> str:
-    """Why a job waits, in plain words."""
     reason = job.job.reason if job.job else ""
     if job.state != "PENDING" or reason in ("", "None"):
         return ""
