@@ -1,1 +1,4 @@
-"""One module per action; it ties the parts below together."""
+"""One module per action; it ties the parts below together.
+
+What watches (monitor, job_output, logs, top, ended) never changes or cancels anything.
+"""

@@ -191,39 +191,32 @@ def _find_cluster(
     environ: Mapping[str, str], project: Path, name: str | None
 ) -> tuple[Cluster, str]:
     clusters = config_dir(environ) / "clusters"
-    own = project / PROFILE
+    if name == "sandbox":
+        if (sandbox := _sandbox_profile(environ)) is None:
+            raise InputError("the sandbox is not up", fix="hpcrun sandbox up")
+        return _load(sandbox)
+    if name is not None and (clusters / f"{name}.yaml").is_file():
+        return _load(clusters / f"{name}.yaml")
+    if (project / PROFILE).is_file():
+        _refuse_others(project)
+        own = _load(project / PROFILE)
+        if name in (None, own[0].name):
+            return own
+    known = sorted(file.stem for file in clusters.glob("*.yaml"))
     if name is not None:
-        if name == "sandbox":
-            sandbox = _sandbox_profile(environ)
-            if sandbox is None:
-                raise InputError("the sandbox is not up", fix="hpcrun sandbox up")
-            return _load(sandbox)
-        if (clusters / f"{name}.yaml").is_file():
-            return _load(clusters / f"{name}.yaml")
-        if own.is_file():
-            _refuse_others(project)
-            found = _load(own)
-            if found[0].name == name:
-                return found
-        known = sorted(file.stem for file in clusters.glob("*.yaml"))
         raise InputError(
             f"{name}: no such cluster",
             fix=f"hpcrun init --cluster {name} --user writes {clusters}/{name}.yaml, on its login "
             "node or with --host" + (f"; there are {', '.join(known)}" if known else ""),
         )
-    if own.is_file():
-        _refuse_others(project)
-        return _load(own)
-    sandbox = _sandbox_profile(environ)
-    if sandbox is not None:
+    if (sandbox := _sandbox_profile(environ)) is not None:
         return _load(sandbox)
-    profiles = sorted(clusters.glob("*.yaml"))
-    if len(profiles) > 1:
+    if len(known) > 1:
         raise InputError(
-            "which cluster? There are " + ", ".join(file.stem for file in profiles),
+            "which cluster? There are " + ", ".join(known),
             fix="--cluster NAME, or export HPCRUN_CLUSTER=NAME",
         )
-    return _load(profiles[0]) if profiles else (Cluster(), "defaults")
+    return _load(clusters / f"{known[0]}.yaml") if known else (Cluster(), "defaults")
 
 
 def named_profile(environ: Mapping[str, str], cwd: Path, word: str) -> Cluster:

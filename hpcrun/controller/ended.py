@@ -1,6 +1,6 @@
 """What is known of a job after its end: who cancelled it, why its node is out, what it used.
 
-Slurm is asked once, and what it answers about a run is kept. Never changes or cancels anything.
+Slurm is asked once, and what it answers about a run is kept.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The output of a job that hpcrun did not submit: in which files it is, and when it ends.
-
-Never changes or cancels anything.
-"""
+"""The output of a job that hpcrun did not submit: in which files it is, and when it ends."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The logs of jobs: which files there are, what of them is wanted, and what is new in them.
-
-Never changes or cancels anything.
-"""
+"""The logs of jobs: which files there are, what of them is wanted, and what is new in them."""
 
 from __future__ import annotations
 

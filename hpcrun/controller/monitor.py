@@ -1,7 +1,4 @@
-"""The states of jobs that somebody watches, and the one policy of asking Slurm for them.
-
-Never changes or cancels anything.
-"""
+"""The states of jobs that somebody watches, and the one policy of asking Slurm for them."""
 
 from __future__ import annotations
 

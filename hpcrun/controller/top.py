@@ -1,7 +1,4 @@
-"""What the user's jobs are doing now: states, curves, and how busy their nodes are.
-
-Never changes or cancels anything.
-"""
+"""What the user's jobs are doing now: states, curves, and how busy their nodes are."""
 
 from __future__ import annotations
 
