@@ -531,6 +531,17 @@ def status_of_jobs(
     return found
 
 
+def begin(work: Callable[..., None], *args: object) -> threading.Thread | None:
+    """Begin on a thread; None: it is done, for as many threads run as are allowed here."""
+    thread = threading.Thread(target=work, args=args, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        work(*args)
+        return None
+    return thread
+
+
 def status_of_job(context: Context, job_id: str, *, in_detail: bool = False) -> list[JobStatus]:
     """Ask Slurm about a job that hpcrun did not submit, or about all tasks of an array.
 
@@ -544,13 +555,7 @@ def status_of_job(context: Context, job_id: str, *, in_detail: bool = False) -> 
         with contextlib.suppress(OutOfReach):
             shown.extend(scheduler.show_jobs(transport, job_id))
 
-    beside = threading.Thread(target=show, daemon=True) if in_detail else None
-    try:
-        if beside is not None:
-            beside.start()
-    except RuntimeError:  # as many threads run as are allowed here
-        beside = None
-        show()
+    beside = begin(show) if in_detail else None
     statuses = status_of_jobs(context, [job_id], ended=True)[job_id]
     if beside is not None:
         beside.join()

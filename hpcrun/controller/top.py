@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from hpcrun.controller.context import Context, job_environment, slurm_transport
 from hpcrun.controller.curves.parse import CurveLog, Source
 from hpcrun.controller.ended import keep_looks
 from hpcrun.controller.monitor import FILES_EVERY, Monitor, Pace, Watched
-from hpcrun.controller.status import conf_of
+from hpcrun.controller.status import begin, conf_of
 from hpcrun.controller.targets import find, is_job_id, job_of_another, no_such_run, refresh
 from hpcrun.controller.there import there
 from hpcrun.controller.usage import UsageStep, close_all
@@ -141,7 +141,7 @@ class Top(Watched):
     def ask(self, context: Context, pace: Pace) -> None:
         """Begin to ask; look() has the answer."""
         if not _is_alive(self._asking):
-            self._asking = _begin(self._find, slurm_transport(context), self._trip)
+            self._asking = begin(self._find, slurm_transport(context), self._trip)
 
     def look(self, context: Context, pace: Pace) -> list[JobStatus] | None:
         """Take the answer, if there is one; between the questions fetch what the runs write."""
@@ -150,7 +150,7 @@ class Top(Watched):
         if now >= self.next_look and not is_busy:
             self.next_look = now + FILES_EVERY
             runs = [each.known.run for each in self._shown.values() if each.known.run is not None]
-            self._trip = _begin(self._fetch, context, pace, runs) if runs else None
+            self._trip = begin(self._fetch, context, pace, runs) if runs else None
         answer, self._answer = self._answer, None
         if answer is None:  # what was known holds
             return None
@@ -227,17 +227,6 @@ class Top(Watched):
 
 def _is_alive(thread: threading.Thread | None) -> bool:
     return thread is not None and thread.is_alive()
-
-
-def _begin(work: Callable[..., None], *args: object) -> threading.Thread | None:
-    """Begin on a thread; None: it is done, for as many threads run as are allowed here."""
-    thread = threading.Thread(target=work, args=args, daemon=True)
-    try:
-        thread.start()
-    except RuntimeError:
-        work(*args)
-        return None
-    return thread
 
 
 def _run_of(context: Context, job: SlurmJob) -> RunFolder | None:

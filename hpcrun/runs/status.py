@@ -116,14 +116,12 @@ class Cost(Struct, frozen=True, kw_only=True):
         return max(0.0, 1 - (self.replayed + self.restarting) / self.hours)
 
 
-def cost_of(attempts: Sequence[Attempt], devices: int, now: float | None) -> Cost | None:
+def cost_of(attempts: Sequence[Attempt], devices: int, now: float | None) -> Cost:
     """Add up what attempts have cost on that many GPUs (or nodes); ``now`` is None after the end.
 
     An attempt's steps are taken to have lasted equally long. One that shows no step has only
     started, where another shows some: there are logs without numbers of steps.
     """
-    if not attempts:
-        return None
     held = restarting = replayed = waited = 0.0
     again, reached = 0, None
     is_known = any(attempt.first_step is not None for attempt in attempts)
