@@ -18,7 +18,7 @@ from hpcrun import scheduler
 from hpcrun.controller.context import Context, conf_is_gone, slurm_transport
 from hpcrun.controller.job_actions import is_alive_here
 from hpcrun.controller.status import Memory, status_of
-from hpcrun.controller.targets import bring_names
+from hpcrun.controller.targets import bring_names, list_names
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.runs import layout, records
 from hpcrun.runs.layout import RunFolder, SweepFolder
@@ -101,32 +101,23 @@ def find_old(
 
 def _units(runs_dir: Path) -> Iterator[Unit]:
     """List one's own runs and sweeps, newest first."""
-    own = os.getuid()
-    try:
-        entries = [entry for entry in os.scandir(runs_dir) if not entry.name.startswith(".")]
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    names = {entry.name for entry in entries}
-    tasks: dict[str, list[str]] = {}
+    names = list_names(runs_dir)
+    tasks = {name: list[str]() for name in names if layout.sweep_id_of(name)}
     alone = []
-    for entry in entries:
-        sweep_id = layout.sweep_id_of(entry.name)
-        if sweep_id is None and not layout.RUN_ID.fullmatch(entry.name):
-            continue
-        array = layout.array_of(entry.name)
-        if array in names:
-            tasks.setdefault(array.removesuffix(layout.ARRAY), []).append(entry.name)
-        else:
-            alone.append((sweep_id or entry.name, sweep_id is not None, entry))
-    for name, is_sweep, entry in sorted(alone, key=lambda one: one[0], reverse=True):
+    for name in names:
+        if (array := layout.array_of(name)) in tasks:
+            tasks[array].append(name)
+        elif name in tasks or layout.RUN_ID.fullmatch(name):
+            alone.append(name)
+    for folder in alone:
+        name, is_sweep = folder.removesuffix(layout.ARRAY), folder in tasks
         with contextlib.suppress(OSError, ValueError):
             # A name with the form of a run id that holds no date is no run's.
             created = layout.created_at(name)
-            info = entry.stat(follow_symlinks=False)
-            if info.st_uid != own or not stat.S_ISDIR(info.st_mode):
+            info = (runs_dir / folder).lstat()
+            if info.st_uid != os.getuid() or not stat.S_ISDIR(info.st_mode):
                 continue
-            runs = [runs_dir / task for task in tasks.get(name, [])] if is_sweep else [entry.path]
-            folders = [RunFolder(Path(path)) for path in runs]
+            folders = [RunFolder(runs_dir / run) for run in tasks.get(folder, [folder])]
             paths = [run.path for run in folders]
             # The sweep's own folder last: as long as it is there its runs are known as its own.
             paths += [layout.sweep_folder(runs_dir, name).path] if is_sweep else []

@@ -12,12 +12,13 @@ from msgspec import Struct, structs
 
 from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_transport
-from hpcrun.errors import HpcrunError, InputError
+from hpcrun.errors import HpcrunError
 from hpcrun.runs import records
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.status import JobStatus, NodeUse, Used, trained_share
 from hpcrun.runs.verdict import LOST
 from hpcrun.slurm.accounts import Account
+from hpcrun.slurm.jobs import known_hosts
 from hpcrun.slurm.states import parse_exit_code
 
 # Jobs whose accounts one command asks for, one after the other; nodes whose reasons are looked at.
@@ -65,8 +66,8 @@ def with_account(context: Context, status: JobStatus, *, always: bool = False) -
         transport = slurm_transport(context, status.slurm_conf)
         found = scheduler.account(transport, job_id)
         has_node = status.state in ("NODE_FAIL", "BOOT_FAIL") or not (status.attempts or status.ok)
-        nodes = _nodes(status) if has_node else []
-        for node in nodes:
+        had = (status.job.node_list if status.job is not None else "") or status.nodes
+        for node in known_hosts(had)[:_NODES] if has_node else ():
             if reason := scheduler.reason_of(transport, node):
                 found = structs.replace(found or Account(), node=node, node_reason=reason)
                 break
@@ -75,15 +76,6 @@ def with_account(context: Context, status: JobStatus, *, always: bool = False) -
     if run is not None and found.held_seconds is not None:
         records.keep_record(run.account, Kept(stamp=stamp, account=found))
     return structs.replace(status, account=found)
-
-
-def _nodes(status: JobStatus) -> list[str]:
-    text = (status.job.node_list if status.job is not None else "") or status.nodes
-    with contextlib.suppress(InputError):
-        from hpcrun.slurm.hosts import expand  # here: few need it
-
-        return expand(text)[:_NODES] if text else []
-    return []
 
 
 def with_use(context: Context, status: JobStatus) -> JobStatus:

@@ -6,7 +6,6 @@ import glob
 import re
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from msgspec import structs
@@ -15,12 +14,11 @@ from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_transport
 from hpcrun.controller.monitor import Jobs, Pace
 from hpcrun.controller.status import status_of_jobs
-from hpcrun.errors import InputError, OutOfReach
+from hpcrun.errors import OutOfReach
 from hpcrun.logs.files import LogFile
 from hpcrun.runs.status import JobStatus
 from hpcrun.runs.verdict import Verdict
-from hpcrun.slurm.hosts import expand
-from hpcrun.slurm.jobs import SlurmJob, task_numbers
+from hpcrun.slurm.jobs import SlurmJob, known_hosts, task_numbers
 from hpcrun.slurm.states import is_final, parse_exit_code
 
 # The job may have ended where it has been silent for longer than ever before, and for SILENT_AFTER
@@ -149,10 +147,8 @@ def _filled(path: str, nodes: str) -> str:
         return path
     path = re.sub(r"%([0-9]*)[nt]", lambda found: "0".zfill(int(found[1] or 0)), path)
     path = re.sub(r"%[0-9]*s", "batch", path)
-    host = ""
-    with suppress(InputError):
-        host = expand(nodes)[0] if nodes else ""
-    likely = Path(re.sub(r"%[0-9]*N", host or "%N", path))
+    host = next(iter(known_hosts(nodes)), "%N")
+    likely = Path(re.sub(r"%[0-9]*N", host, path))
     if likely.exists():
         return str(likely)
     # A node may have another name than its host.

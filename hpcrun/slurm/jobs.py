@@ -477,14 +477,14 @@ def _shown_gpus(values: defaultdict[str, str]) -> int | None:
 
 def _slots(lines: Sequence[str], values: defaultdict[str, str]) -> tuple[int, ...]:
     """Count the GPUs of each host, else its tasks."""
-    hosts = _expand(values["NodeList"])
+    hosts = known_hosts(values["NodeList"])
     cpus, gpus = dict.fromkeys(hosts, 0), dict.fromkeys(hosts, 0)
     for line in lines:
         found = re.match(r"Nodes=(\S+) CPU_IDs=(\S*) Mem=\S* GRES=(\S*)", line)
         names, ids, gres = found.groups() if found else ("", "", "")
         ranges = re.findall(r"(\d+)(?:-(\d+))?", ids)  # 0-3,8
         count = sum(int(last or first) - int(first) + 1 for first, last in ranges)
-        for host in _expand(names):
+        for host in known_hosts(names):
             cpus[host] = cpus.get(host, 0) + count
             gpus[host] = gpus.get(host, 0) + count_gpus(gres)
     if any(gpus.values()):
@@ -497,8 +497,9 @@ def _slots(lines: Sequence[str], values: defaultdict[str, str]) -> tuple[int, ..
     return _tasks(values, [cpus[host] for host in hosts])
 
 
-def _expand(node_list: str) -> list[str]:
-    from hpcrun.slurm.hosts import expand
+def known_hosts(node_list: str) -> list[str]:
+    """Return the hosts of a node list, as SlurmJob.hosts does; none where that is no list."""
+    from hpcrun.slurm.hosts import expand  # here, as above
 
     try:
         return expand(node_list)
