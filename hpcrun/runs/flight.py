@@ -223,7 +223,8 @@ def groups_of(dumps: Mapping[int, Any]) -> list[Group]:
             group = found.setdefault(str(names[0]), Group(set(), {}))
             # nccl's and gloo's names begin with the backend.
             name = str(entry.get("profiling_name", "collective")).rpartition(":")[2][:80]
-            is_done = entry.get("state") == "completed"
+            # What gloo is done with is retired, and stays "scheduled" (torch 2.13).
+            is_done = entry.get("state") == "completed" or entry.get("retired") is True
             group.calls.setdefault(rank, {})[seq] = Call(name, is_done)
         configs = dump.get("pg_config") if isinstance(dump, dict) else None
         for name, config in configs.items() if isinstance(configs, dict) else ():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -148,3 +150,34 @@ def test_a_stall_takes_over_what_dumps_since_then_show(tmp_path: Path) -> None:
     found = with_dumps(stall, tmp_path)
     assert found.suspect is not None
     assert found.suspect.why == "without a dump, 3 of 4 wait in all_reduce #4711"
+
+
+# Each rank enters two collectives, the first rank a third, and both write what torch remembers.
+RECORDED = """
+import os, sys, torch, torch.distributed as dist
+from torch._C._distributed_c10d import _dump_fr_trace
+rank, meeting, folder = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+store = dist.FileStore(meeting, 2)
+dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+for _ in range(2):
+    dist.all_reduce(torch.ones(3))
+work = dist.broadcast(torch.ones(3), 0, async_op=True) if rank == 1 else None
+with open(f"{folder}/flight-{rank}", "wb") as file:
+    file.write(_dump_fr_trace())
+store.set(f"written-{rank}", "")
+store.wait(["written-0", "written-1"])
+os._exit(0)
+"""
+
+
+@pytest.mark.thorough
+def test_torchs_own_record_names_who_is_missing(tmp_path: Path) -> None:
+    argv = [sys.executable, "-c", RECORDED]
+    places = [str(tmp_path / "meeting"), str(tmp_path)]
+    env = {**os.environ, "TORCH_FR_BUFFER_SIZE": "2000"}
+    ranks = [subprocess.Popen([*argv, str(rank), *places], env=env) for rank in (0, 1)]
+    assert [rank.wait(timeout=120) for rank in ranks] == [0, 0]
+    found = with_dumps(Stall(since=0.0, silent_seconds=600, threshold=600), tmp_path)
+    assert found.ranks == [0] and found.collective is not None
+    assert found.suspect is not None and found.suspect.rank == 0
+    assert found.suspect.why == f"last in broadcast #{found.collective.seq}, where 1 of 2 wait"
