@@ -475,12 +475,14 @@ end_time() {
     [[ $ends != [0-9]*T* ]] || date -d "${ends/T/ }" +%s
 }
 
-# grace: print for how many seconds ranks may save, once they are asked to end.
+# grace: print for how many seconds ranks may save, once they are asked to end: the partition's grace
+# before a preemption, and KillWait at the time limit.
 grace() {
-    local seconds
-    seconds=$(slurm_field GraceTime "$(timeout 5 scontrol --oneliner show partition "$SLURM_JOB_PARTITION" \
-        2>/dev/null)") || seconds=30
-    echo $((seconds > 30 ? seconds : 30))
+    {
+        slurm_field GraceTime "$(timeout 5 scontrol --oneliner show partition "$SLURM_JOB_PARTITION" 2>/dev/null)"
+        kill_wait
+        echo 30
+    } | sort -n | tail -n 1
 }
 
 # kill_wait: print for how long the processes of a job that is being ended may live, in seconds.

@@ -196,3 +196,20 @@ def test_every_end_has_its_words() -> None:
     told = {why for _, why in ENDS}
     assert told - WORDS.keys() == {"done", "error"}
     assert STATES.keys() < told
+
+
+@pytest.mark.parametrize(
+    ("config", "partition", "seconds"),
+    [("KillWait  = 90 sec", "GraceTime=0", "90"), ("", "GraceTime=120", "120"), ("", "", "30")],
+)
+def test_ranks_may_save_for_as_long_as_slurm_leaves_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: str, partition: str, seconds: str
+) -> None:
+    stand_in = tmp_path / "scontrol"
+    stand_in.write_text(
+        f'#!/bin/sh\ncase $* in *partition*) echo "{partition}" ;; *) echo "{config}" ;; esac\n'
+    )
+    stand_in.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_JOB_PARTITION", "debug")
+    assert ask_bash([("grace",)]) == [seconds]
