@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -316,6 +317,44 @@ def test_modules(site: Site, environment: str) -> None:
     run = run_job(site, env=use, code=1)
     assert "module load no-such-module/9 failed: see above" in run.log()
     assert not list(run.folder.glob("told-*"))
+
+
+def test_an_environment_is_made_on_each_nodes_own_disk(site: Site) -> None:
+    """As Alliance Canada has it: a module of a named folder, and SLURM_TMPDIR on the nodes."""
+    require(LMOD.exists(), "Lmod")
+    python, own = sysconfig.get_path("purelib"), "lib/python3*/site-packages"
+    (site.project / "modulefiles" / "python").mkdir(parents=True)
+    (site.project / "modulefiles" / "python" / "3.lua").write_text(
+        f'prepend_path("PATH", "{Path(sys.executable).resolve().parent}")\nsetenv("MADE_BY", "3")\n'
+    )
+    job: dict[str, Any] = {
+        "launcher": "torchrun",
+        "resources": {"nodes": 2, "gpus_per_node": 1},
+        "setup": {
+            "module_paths": ["$PROJECT/modulefiles"],
+            "modules": ["python/3"],
+            "venv": "$SLURM_TMPDIR/env",
+            "node_commands": [
+                "python3 -m venv --without-pip $SLURM_TMPDIR/env",
+                f"echo {python} >$(echo $SLURM_TMPDIR/env/{own})/torch.pth",  # for pip install
+                f"echo WHERE = \"'$(uname -n)'\" >$(echo $SLURM_TMPDIR/env/{own})/of_node.py",
+            ],
+        },
+    }
+    write_job(site, job, "import of_node, sys\nsys.argv += [of_node.WHERE]\n" + TELL)
+    for name in site.rig.node_names:
+        site.rig.on_node(name, ["mkdir", "-p", "/tmp/of-job"])
+    profile = {"local_dir": "$SLURM_TMPDIR", "env": {"SLURM_TMPDIR": "/tmp/of-job"}}
+    Site(site.rig, site.project, profile).prepare()
+    run = run_job(site, env={"PROJECT": str(site.project)})
+    for rank, name in enumerate(site.rig.node_names):
+        seen = shown(run, rank)
+        assert (seen["host"], seen["argv"]) == (name, [name])
+        assert seen["prefix"] == "/tmp/of-job/env" and seen["python"].startswith(seen["prefix"])
+        assert seen["environ"]["MADE_BY"] == "3"
+        assert seen["environ"]["HPCRUN_LOCAL_DIR"].startswith("/tmp/of-job/hpcrun-")
+        site.rig.on_node(name, ["rm", "-r", "/tmp/of-job"])
+    assert left_on_nodes(site) == {}
 
 
 # ---- Interpreters ------------------------------------------------------------------------------

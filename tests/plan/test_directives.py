@@ -193,7 +193,7 @@ def test_the_step_has_the_cpus_however_the_job_gets_them() -> None:
     # 23.11 and later refuse both in one step; the batch job's SLURM_CPUS_PER_GPU reaches it.
     assert step(JOB, f"{FACTS}rename: {{cpus-per-task: cpus-per-gpu}}") == []
     assert step("script: a.py\nresources: {exclusive: true}", "") == []
-    # Setonix, TACC: CPUs come with the GPUs or the node, and sbatch must not be asked for them.
+    # TACC: CPUs come with the GPUs or the node, and sbatch must not be asked for them.
     assert step(JOB, f"{FACTS}slurm: {{cpus-per-task: false}}") == ["--cpus-per-task=32"]
 
 

@@ -40,6 +40,14 @@ TOOLKIT = (
     "https://github.com/GoogleCloudPlatform/cluster-toolkit/tree/main/examples/machine-learning/"
 )
 
+AWS = (
+    "https://github.com/aws-samples/awsome-distributed-training/tree/main/3.test_cases/pytorch/FSDP"
+)
+CLARIDEN = "https://docs.cscs.ch/clusters/clariden/"
+FRONTIER = "https://docs.olcf.ornl.gov/systems/frontier_user_guide.html"
+LUMI_PARTITIONS = "https://docs.lumi-supercomputer.eu/runjobs/scheduled-jobs/partitions/"
+CSC_PARTITIONS = "https://docs.csc.fi/computing/running/batch-job-partitions/"
+
 # Site, preset, what its documentation asks for as it stands in the files (a "!": what must not),
 # and where it says so.
 FACTS = [
@@ -86,8 +94,6 @@ FACTS = [
     ("perlmutter", FOUR, "!#SBATCH --partition", "https://docs.nersc.gov/jobs/policy/"),
     ("mahti", FOUR, "#SBATCH --partition=gpumedium", CSC),
     ("mahti", FOUR, "#SBATCH --cpus-per-task=128", CSC),
-    ("puhti", FOUR, "#SBATCH --cpus-per-task=40", CSC),
-    ("puhti", FOUR, "#SBATCH --mem=327680M", CSC),
     ("roihu", FOUR, "#SBATCH --cpus-per-task=288", CSC),
     ("fir", FOUR, "#SBATCH --gpus-per-node=h100:4", f"{ALLIANCE}Fir.md"),
     ("fir", FOUR, "#SBATCH --cpus-per-task=48", f"{ALLIANCE}Fir.md"),
@@ -124,6 +130,47 @@ FACTS = [
         *("aws-p5", EIGHT, "!FI_EFA_USE_DEVICE_RDMA"),
         "https://github.com/aws/aws-ofi-nccl/blob/master/doc/efa-env-var.md",
     ),
+    ("frontier", EIGHT, "export NCCL_SOCKET_IFNAME=hsn0,hsn1,hsn2,hsn3", OLCF),
+    ("frontier", EIGHT, "export HSA_FORCE_FINE_GRAIN_PCIE=1", OLCF),
+    ("frontier", EIGHT, "export FI_CXI_DEFAULT_TX_SIZE=2048", OLCF),
+    ("frontier", EIGHT, "export FI_CXI_RDZV_EAGER_SIZE=0", OLCF),
+    ("frontier", EIGHT, "NCCL_CROSS_NIC:-1", OLCF),
+    ("alps", FOUR, "FI_CXI_RX_MATCH_MODE=software", CSCS),
+    ("alps", FOUR, "FI_MR_CACHE_MONITOR:-userfaultfd", CSCS),
+    ("alps", FOUR, "FI_CXI_DEFAULT_CQ_SIZE:-131072", CSCS),
+    ("alps", FOUR, "FI_CXI_DISABLE_HOST_REGISTER:-1", CSCS),
+    ("isambard-ai", FOUR, "NCCL_MIN_NCHANNELS=4", ISAMBARD),
+    ("isambard-ai", FOUR, "NCCL_GDRCOPY_ENABLE=1", ISAMBARD),
+    ("isambard-ai", FOUR, "NCCL_NET_FORCE_FLUSH=0", ISAMBARD),
+    ("juwels-booster", FOUR, "#SBATCH --gres=gpu:4", JSC),
+    ("juwels-booster", FOUR, "#SBATCH --nodes=2", JSC),
+    ("roihu", FOUR, "#SBATCH --gres=gpu:gh200:4", CSC_PARTITIONS),
+    ("roihu", FOUR, "!#SBATCH --mem", CSC_PARTITIONS),
+    ("fir", FOUR, "!HF_DATASETS_OFFLINE", f"{ALLIANCE}Fir.md"),
+    ("stampede3", FOUR, "!--gpus-per-task", TACC),
+    ("stampede3", FOUR, "#SBATCH --nodes=2", TACC),
+    ("gcp-a3-mega", EIGHT, "#SBATCH --gpus-per-node=8", f"{TOOLKIT}a3-megagpu-8g/nccl-tests"),
+    ("gcp-a3-mega", EIGHT, "/dev/aperture_devices", f"{TOOLKIT}a3-megagpu-8g/nccl-tests"),
+    ("gcp-a3-ultra", EIGHT, "#SBATCH --gpus-per-node=8", f"{TOOLKIT}a3-ultragpu-8g/nccl-tests"),
+    ("gcp-a3-ultra", EIGHT, "#SBATCH --mem=0", f"{TOOLKIT}a3-ultragpu-8g/nccl-tests"),
+    ("gcp-a3-ultra", EIGHT, "=enp0s19,enp192s20", f"{TOOLKIT}a3-ultragpu-8g/nccl-tests"),
+    ("aws-p5", EIGHT, "#SBATCH --exclusive", AWS),
+    ("aws-p5", EIGHT, "export FI_EFA_USE_HUGE_PAGE=0", AWS),
+    ("marenostrum5", FOUR, "#SBATCH --ntasks-per-node=1", MN5),
+]
+# Site, partition, and what its documentation says of it.
+LIMITS = [
+    ("lumi-g", "standard-g", {"max_time": "2-00:00:00", "max_nodes": 1024}, LUMI_PARTITIONS),
+    ("lumi-g", "small-g", {"max_time": "3-00:00:00", "max_nodes": 4}, LUMI_PARTITIONS),
+    ("alps", "normal", {"max_time": "12:00:00", "exclusive": True}, CLARIDEN),
+    ("frontier", "batch", {"max_time": "12:00:00", "cpus_per_node": 56}, FRONTIER),
+    ("jean-zay", "gpu_p13", {"max_time": "100:00:00"}, IDRIS),
+    ("mahti", "gpusmall", {"max_gpus": 2, "max_nodes": 1}, CSC_PARTITIONS),
+    ("mahti", "gpumedium", {"max_nodes": 6, "max_time": "36:00:00"}, CSC_PARTITIONS),
+    ("roihu", "gpumedium", {"max_gpus": 4, "max_nodes": 4}, CSC_PARTITIONS),
+    ("roihu", "gpularge", {"max_nodes": 10, "max_time": "36:00:00"}, CSC_PARTITIONS),
+    ("fir", "gpu", {"max_time": "7-00:00:00", "cpus_per_node": 48}, f"{ALLIANCE}Fir.md"),
+    ("stampede3", "h100", {"nodes": 24, "max_nodes": 4, "max_time": "48:00:00"}, TACC),
 ]
 
 
@@ -151,6 +198,14 @@ def test_what_a_sites_documentation_asks_for_is_there(
     text = files["job.sbatch"] + files["node.sh"]
     absent = wanted.startswith("!")
     assert (wanted.removeprefix("!") in text) != absent, source
+
+
+@pytest.mark.parametrize(("site", "partition", "limits", "source"), LIMITS)
+def test_what_a_sites_documentation_says_of_a_partition_is_there(
+    site: str, partition: str, limits: dict[str, object], source: str
+) -> None:
+    facts = profile(site).partitions[partition]
+    assert {name: getattr(facts, name) for name in limits} == limits, source
 
 
 def test_every_profile_says_where_it_is_from_and_is_documented() -> None:

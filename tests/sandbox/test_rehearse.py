@@ -112,7 +112,7 @@ def test_a_log_without_steps_is_not_compared(tmp_path: Path, clean_environ: dict
 def test_slurm_takes_the_presets_in_the_shape_of_every_site(
     place: Path, tmp_path: Path, site: str
 ) -> None:
-    """Two nodes, an array and a container's job, by the profiles that ship."""
+    """With several nodes, an array and a container's job too, by the profiles that ship."""
     profile = shipped("sites") / f"{site}.yaml"
     env = {**os.environ, "HPCRUN_SANDBOX_DIR": str(place), "HOME": str(tmp_path)}
 
@@ -124,11 +124,16 @@ def test_slurm_takes_the_presets_in_the_shape_of_every_site(
         assert done.returncode == 0, f"{argv}: {done.stdout}{done.stderr}"
         return done.stdout + done.stderr
 
-    assert f"like {profile}, up in" in hpcrun("sandbox", "up", "--like", str(profile))
+    up = hpcrun("sandbox", "up", "--like", str(profile), "--nodes", "4")
+    assert f"like {profile}, up in" in up
     test = ("submit", "--cluster", "sandbox", "--test-only")
-    large = ["--set", "resources.partition=gpularge"] if site == "roihu" else []
-    assert "node[" in hpcrun(*test, "zero2-8gpu-2node", *large)
-    hpcrun(*test, "sweep-lr")
+    for preset in sorted(shipped("jobs").glob("*.yaml")):
+        several, shape = preset.stem.endswith("node"), []
+        if preset.stem == "zero3-16gpu-2node" and "gpus_per_node: 8" not in profile.read_text():
+            shape = ["--gpus-per-node", "4", "--nodes", "4"]
+        if site == "roihu" and several:  # its other partition has 4 GPUs for a job
+            shape += ["--partition", "gpularge"]
+        assert ("node[" in hpcrun(*test, preset.stem, *shape)) == several, preset.stem
     image = tmp_path / "a.sif"
     image.touch()
     hpcrun(*test, "ddp-4gpu", "--set", f"setup.container={{image: {image}, runtime: apptainer}}")
