@@ -100,6 +100,15 @@ note_rebooted_node() {
     return 1
 }
 
+# take_count: the files that depend on the number of nodes lie in a folder for each number, where the
+# job has a range of them. Those of the number that Slurm has given take the place of any other's.
+take_count() {
+    local file
+    for file in "$HPCRUN_RUN_DIR/nodes-${SLURM_JOB_NUM_NODES-}"/*; do
+        [ ! -e "$file" ] || write_record "$HPCRUN_RUN_DIR/${file##*/}" "$(<"$file")" || return
+    done
+}
+
 # ---- Spare nodes -------------------------------------------------------------------------------
 
 # choose_nodes: take as many of the job's nodes as the ranks need, the healthy ones first; the others

@@ -74,6 +74,7 @@ batch() {
     [ -n "$attempt" ] || exit 0
     attempt_dir=$HPCRUN_RUN_DIR/attempts/$attempt
     export HPCRUN_ATTEMPT=$attempt
+    take_count || die "cannot write to $HPCRUN_RUN_DIR on $host"
     begun=$(now)
     write_record "$attempt_dir/begin.json" "{\"attempt\": $attempt, \"job_id\": \"$job\",\
  \"host\": \"$host\", \"pid\": $$, \"nodes\": \"${SLURM_JOB_NODELIST:-$host}\",\

@@ -219,6 +219,24 @@ def test_a_duplicate_ends_at_once_and_changes_nothing(job: Job) -> None:
     assert {p: p.read_bytes() for p in job.run.path.rglob("*") if p.is_file()} == before
 
 
+def test_what_was_planned_for_the_number_of_nodes_takes_its_place(job: Job) -> None:
+    """Of a range; another attempt may have another number, and a duplicate takes nothing."""
+    job.write("echo for none")
+    for count in (1, 2):
+        folder = job.run.path / f"nodes-{count}"
+        folder.mkdir()
+        (folder / "node.sh").write_text(f"echo trained on {count}\n")
+        (folder / "plan.json").write_text(f'{{"nodes": {count}}}\n')
+    node, plan = job.run.path / "node.sh", job.run.path / "plan.json"
+    assert job.go(SLURM_JOB_NUM_NODES="2")[0] == 0
+    assert (node.read_text(), plan.read_text()) == ("echo trained on 2\n", '{"nodes": 2}\n')
+    assert job.go(SLURM_JOB_NUM_NODES="1")[0] == 93
+    assert plan.read_text() == '{"nodes": 2}\n'
+    assert job.go(SLURM_JOB_NUM_NODES="1", SLURM_RESTART_COUNT="1")[0] == 0
+    assert (node.read_text(), plan.read_text()) == ("echo trained on 1\n", '{"nodes": 1}\n')
+    assert [path.name for path in job.run.path.glob("*.part")] == []
+
+
 def test_of_many_at_once_one_runs(job: Job) -> None:
     started = [job.start() for _ in range(5)]
     codes = sorted(job.finish(process)[0] for process in started)

@@ -130,6 +130,10 @@ class JobCommand(ArgsAfterDashes):
             raise SpecError(error.problems, fix=error.fix, notes=error.notes) from error
 
 
+def _count(text: str) -> int | str:
+    return int(text) if text.isdecimal() else text
+
+
 def job_options(command: F) -> F:
     """Add the options that change a job."""
     for option in (
@@ -138,7 +142,9 @@ def job_options(command: F) -> F:
         click.option("--partition", help="The partition."),
         click.option("--time", help="The time limit, e.g. 90, 24:00:00, 2-12."),
         click.option("--gpus-per-node", type=click.IntRange(0), help="GPUs on each node."),
-        click.option("--nodes", type=click.IntRange(1), help="Number of nodes."),
+        click.option(
+            "--nodes", metavar="N", type=_count, help="Number of nodes, or a range, e.g. 2-4."
+        ),
         click.option(
             "--set",
             "overrides",

@@ -46,7 +46,8 @@ def describe(made: Prepared) -> list[tuple[str, str]]:
     what = "one process a node" if plan.launcher == "none" else plan.launcher
     if plan.launcher != "none" and plan.precision:
         what += f", {plan.precision}"
-    shape = f"{count_of(plan.nodes, 'node')} × {count_of(plan.gpus_per_node, 'GPU')}"
+    nodes = f"{plan.node_range} nodes" if plan.node_range else count_of(plan.nodes, "node")
+    shape = f"{nodes} × {count_of(plan.gpus_per_node, 'GPU')}"
     if plan.gpus_per_node and plan.accelerator == "cpu":
         shape += " (CPUs stand in for them here)"
     rows.append(("shape", f"{shape}, {what}"))
@@ -290,6 +291,6 @@ def _texts(files: Sequence[RenderedFile]) -> dict[str, str]:
 
 def _say_files(files: Sequence[RenderedFile]) -> None:
     for file in files:
-        if file.name not in (*FIXED, "plan.json"):
+        if file.name not in (*FIXED, "plan.json") and "/" not in file.name:
             say(click.style(f"==> {file.name} <==", bold=True))
             say(file.text)

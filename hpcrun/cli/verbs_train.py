@@ -222,7 +222,7 @@ def rehearse(
     resources = spec.resources
     small = msgspec.structs.replace(
         resources,
-        nodes=options["nodes"] or min(resources.nodes, 2),
+        nodes=resources.most_nodes if options["nodes"] else min(resources.most_nodes, 2),
         gpus_per_node=options["gpus_per_node"] or min(resources.gpus_per_node, 2),
     )
     spec = msgspec.structs.replace(spec, resources=small)

@@ -7,10 +7,10 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 import msgspec
@@ -146,13 +146,14 @@ def prepare(
     checks: Checks | None = None,
     checkpoint_dir: str | None = None,
     runs_per_job: int = 1,
+    node_range: str = "",
 ) -> Prepared:
     """Plan and render a run, with a new run id unless one is given; nothing is changed.
 
     ``origin`` is where the job stands, for messages. Runs of a sweep have a copy of the code in
     common, ``shared_code``, the ``templates`` and the ``checks``; these say too
-    whether problems that the user may know better about are errors. Raises InputError, or SpecError
-    with all that is wrong.
+    whether problems that the user may know better about are errors. ``node_range`` is the job's,
+    where this is for one number of it. Raises InputError, or SpecError with all that is wrong.
     """
     now = time.gmtime()
     # The project's files are found as the run gets them.
@@ -162,6 +163,13 @@ def prepare(
         spec, extra_args = _only_run(spec, extra_args, origin)
     if run_id is None:
         run_id = new_run_id(spec)
+    if isinstance(spec.resources.nodes, str):
+        how: dict[str, Any] = {
+            "extra_args": extra_args, "after": after, "origin": origin, "run_id": run_id,
+            "shared_code": shared_code, "templates": templates, "checks": checks or Checks(),
+            "checkpoint_dir": checkpoint_dir, "runs_per_job": runs_per_job,
+        }  # fmt: skip
+        return _for_each_count(partial(prepare, context, **how), spec, origin)
     errors: list[InputError] = []
     found, plan, given = Interpreter(python=""), None, Given()
     with _kept(errors):
@@ -190,6 +198,7 @@ def prepare(
         checkpoint_dir=checkpoint_dir,
         inherited=far.environ,
         runs_per_job=runs_per_job,
+        node_range=node_range,
     )
 
     def having(section: DeepSpeed | Accelerate | None) -> Context:
@@ -227,8 +236,67 @@ def prepare(
     files = render_files(plan, templates or project_templates(context))
     _check_templates(context, files)
     known = placeholder_names(plan.environment)
+    if node_range:
+        resources = msgspec.structs.replace(spec.resources, nodes=node_range)
+        spec = msgspec.structs.replace(spec, resources=resources)
     files.append(RenderedFile("spec.yaml", dump_job(with_args(spec, known, extra_args))))
     return Prepared(spec=spec, plan=plan, files=files, runs_dir=context.runs_dir)
+
+
+def _for_each_count(
+    prepare_one: Callable[..., Prepared], spec: JobSpec, origin: Origin
+) -> Prepared:
+    """Prepare a run for each number of nodes that Slurm may give it.
+
+    The run is the one on the most nodes; what is different on fewer lies in folders of its own,
+    ``nodes-2`` say, of which the job takes one as it starts. Raises InputError as prepare() does.
+    """
+    asked, counts = str(spec.resources.nodes), spec.resources.counts
+    made: list[Prepared] = []
+    errors: list[InputError] = []
+    of_most: set[str] = set()
+    for count in reversed(counts):
+        try:
+            made.append(prepare_one(spec=spec.with_nodes(count), node_range=asked))
+        except InputError as error:
+            problems = error.problems if isinstance(error, SpecError) else []
+            if count == counts[-1]:
+                of_most = {str(problem) for problem in problems}
+            for problem in problems:
+                if count < counts[-1] and str(problem) not in of_most:
+                    problem.message += f" (on {count} nodes)"
+            errors.append(error)
+    if errors:
+        raise all_at_once(errors, origin)
+    most = made[0]
+    batch = most.plan.effective_batch
+    odd = [str(one.plan.nodes) for one in made if one.plan.effective_batch != batch]
+    if odd:
+        steps = spec.batch.gradient_accumulation_steps
+        while any(steps * most.plan.nodes % count for count in counts):
+            steps += 1
+        problem = Problem(
+            "resources.nodes",
+            f"{asked}: on {' or '.join(odd)} nodes no whole number of accumulated steps makes the "
+            f"effective batch of {batch} that {most.plan.nodes} nodes have; "
+            f"batch.gradient_accumulation_steps: {steps} goes with all of them",
+        )
+        raise all_at_once([SpecError([problem])], origin)
+    same = set.intersection(*({(file.name, file.text) for file in one.files} for one in made))
+    own = {file.name for file in most.files if (file.name, file.text) not in same} - {"spec.yaml"}
+    files = [
+        RenderedFile(f"nodes-{one.plan.nodes}/{file.name}", file.text)
+        for one in made
+        for file in one.files
+        if file.name in own
+    ]
+    steps_of = {one.plan.nodes: one.plan.gradient_accumulation_steps for one in reversed(made)}
+    shown = ", ".join(f"{steps} on {nodes}" for nodes, steps in steps_of.items())
+    note = f"nodes {asked}: Slurm decides as the job starts"
+    if batch is not None:
+        note += f"; the effective batch stays {batch}, by accumulated steps ({shown} nodes)"
+    plan = msgspec.structs.replace(most.plan, notes=[note, *most.plan.notes])
+    return msgspec.structs.replace(most, plan=plan, files=[*most.files, *files])
 
 
 def project_templates(context: Context) -> jinja2.Environment:

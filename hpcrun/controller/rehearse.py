@@ -115,7 +115,7 @@ def rehearse_job(
     any case; the runs stay with ``keep``. Raises InputError, SpecError, and HpcrunError where there
     can be no sandbox.
     """
-    nodes, ranks = asked.spec.resources.nodes, asked.spec.resources.gpus_per_node or 1
+    nodes, ranks = asked.spec.resources.most_nodes, asked.spec.resources.gpus_per_node or 1
     # Ranks share this machine's cores: as many runs at a time as there is room for, but two.
     room = max(2, len(os.sched_getaffinity(0)) // (nodes * ranks))
     at_once = max(1, min(len(asked.faults) + 1, room, MAX_NODES // nodes - 1))

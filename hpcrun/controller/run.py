@@ -140,8 +140,8 @@ def take_shape(pool: Pool, spec: JobSpec) -> JobSpec:
     """
     resources, default = spec.resources, Resources()
     nodes, gpus = len(pool.hosts), pool.gpus_per_host if resources.gpus_per_node else 0
-    if (resources.nodes, resources.gpus_per_node) == (nodes, gpus):
-        return spec
+    if nodes in resources.counts and resources.gpus_per_node == gpus:
+        return spec.with_nodes(nodes)
     if resources.nodes == default.nodes and resources.gpus_per_node in (default.gpus_per_node, 0):
         shaped = structs.replace(resources, nodes=nodes, gpus_per_node=gpus)
         return structs.replace(spec, resources=shaped)

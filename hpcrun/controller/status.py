@@ -313,7 +313,7 @@ def complete(status: JobStatus, level: Level) -> JobStatus:
     if failure is not None and failure.rank is None and status.plan is None:
         # Only the plan knows a launcher from a bare command.
         failed = structs.replace(status, plan=records.read_plan(run))
-    if submitted is not None and submitted.name is not None:
+    if submitted is not None and submitted.nodes is not None:
         shape: Submitted | Plan | None = submitted
     else:
         shape = status.plan or records.read_plan(run)

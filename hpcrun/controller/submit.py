@@ -75,6 +75,8 @@ def write(context: Context, made: Prepared, written: list[Path]) -> None:
             close_to_others(code)
             run.path.chmod(mode)
         for file in one.files:
+            if "/" in file.name:
+                (run.path / file.name).parent.mkdir(exist_ok=True)
             write_file(run.path / file.name, file.text.encode("utf-8", "surrogateescape"))
         if not one.is_sweep:
             _check_copied(context, one, code)
@@ -337,7 +339,7 @@ def submitted_record(context: Context, plan: Plan) -> Submitted:
         host=os.uname().nodename,
         user=user_name(context.environ),
         name=plan.name,
-        nodes=plan.all_nodes,
+        nodes=plan.all_nodes if not plan.node_range else None,
         gpus_per_node=plan.gpus_per_node,
         log_patterns=plan.log_patterns,
         runs_per_job=plan.runs_per_job,

@@ -45,7 +45,7 @@ def take_accelerate_file(
     for key in keys:
         if message := unknown_key(key):
             found.problems.append(Problem(key, message, source, lines.get(key)))
-    nodes, gpus = spec.resources.nodes, spec.resources.gpus_per_node
+    nodes, gpus = spec.resources.most_nodes, spec.resources.gpus_per_node
     fix = "leave it out of the file; resources.nodes and gpus_per_node give it"
     agree("num_machines", rest.pop("num_machines", None), nodes, fix)
     agree("num_processes", rest.pop("num_processes", None), nodes * max(1, gpus), fix)

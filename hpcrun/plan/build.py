@@ -110,6 +110,7 @@ def build_plan(
         survive=survive,
         notes=found.notes,
         runs_per_job=place.runs_per_job,
+        node_range=place.node_range,
     )
 
 

@@ -182,7 +182,7 @@ def build_topology(spec: JobSpec, cluster: Cluster, found: Findings, runs: int =
     elif memory is None and facts.memory_per_node and facts.gpus_per_node and gpus:
         memory = f"{parse_memory_mb(facts.memory_per_node) * asked // facts.gpus_per_node}M"
     made = Topology(
-        nodes=resources.nodes,
+        nodes=resources.most_nodes,
         gpus_per_node=gpus,
         ranks_per_node=ranks,
         cpus_per_rank=cpus or DEFAULT_CPUS_PER_GPU,
@@ -210,15 +210,15 @@ def _idle_notes(spec: JobSpec, facts: Partition, runs: int, *, whole: bool) -> l
     'whole nodes are given: 3 of 4 GPUs stay idle, up to 24 GPU hours'
     """
     resources, there = spec.resources, facts.gpus_per_node or 0
-    idle = (there - resources.gpus_per_node * runs) * resources.nodes
+    idle = (there - resources.gpus_per_node * runs) * resources.most_nodes
     if not whole or idle <= 0 or not resources.gpus_per_node:
         return []
     hours = idle * parse_seconds(resources.time) / 3600 if resources.time else 0
     cost = f", up to {hours:g} GPU hours" if 0 < hours < float("inf") else ""
-    total = there * resources.nodes
+    total = there * resources.most_nodes
     note = f"whole nodes are given: {idle} of {total} GPUs stay idle{cost}; a sweep: for each run"
     fit = there // resources.gpus_per_node
-    if resources.nodes == 1 and fit > runs:
+    if resources.most_nodes == 1 and fit > runs:
         note += f", unless sweep_per_node: {fit} puts {fit} of them on a node"
     return [note]
 
@@ -329,7 +329,7 @@ def build_directives(
         ("job-name", spec.name or "job"),
         ("partition", topology.partition),
         ("account", topology.account),
-        ("nodes", str(topology.nodes)),
+        ("nodes", job.place.node_range or str(topology.nodes)),
         ("no-kill", True if survive.spare_nodes else None),  # where one of the others fails
         ("ntasks-per-node", str(tasks)),
         ("cpus-per-task", str(topology.cpus_per_node // tasks) if topology.asks_cpus else None),
@@ -363,6 +363,11 @@ def build_directives(
         # Slurm 20.11 finds no node for --cpus-per-gpu with it; srun gets the number of tasks.
         kept.pop("ntasks-per-node", None)
     merged = _renamed(kept, cluster, topology, job.found)
+    if job.place.node_range and (of_all := {"gpus", "ntasks"} & merged.keys()):
+        message = (
+            f"{job.place.node_range}: cluster {cluster.name} asks by --{of_all.pop()} for what "
+        )
+        job.found.refuse("resources.nodes", message + "all nodes have: name one number")
     others = [f"{name}:{count}" for name, count in spec.resources.gres.items()]
     if others:
         merged["gres"] = ",".join([*filter(None, [merged.get("gres")]), *others])

@@ -314,7 +314,7 @@ def decide_fabric(spec: JobSpec, cluster: Cluster) -> str:
 
     ``auto`` is decided when the job starts, on its first node.
     """
-    if spec.resources.nodes == 1:
+    if spec.resources.most_nodes == 1:
         return SINGLE_NODE
     return spec.nccl.fabric if spec.nccl.fabric != "auto" else cluster.fabric
 

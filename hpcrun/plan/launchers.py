@@ -129,7 +129,7 @@ def check_shared_job(spec: JobSpec, cluster: Cluster, found: Findings) -> None:
     runtime = setup.container and (setup.container.runtime or cluster.container_runtime)
     survive = spec.survive
     reasons = {
-        "the runs share one node; set resources.nodes: 1": spec.resources.nodes > 1,
+        "the runs share one node; set resources.nodes: 1": spec.resources.most_nodes > 1,
         "srun starts ranks of one run alone; set another launcher": spec.launcher == "srun",
         f"srun starts {runtime}'s containers, of one run alone": runtime in ("pyxis", "ce"),
         "runs that share a job cannot go on after its end; take survive out": bool(

@@ -63,9 +63,12 @@ def _check_time(job: Job, before: int | None) -> None:
 
 def _check_spare(job: Job, spare: int, when: Sequence[EndCause]) -> None:
     """Refuse spare nodes that nothing would use; note what they cost."""
-    field, nodes = "survive.spare_nodes", job.spec.resources.nodes
+    field, nodes = "survive.spare_nodes", job.spec.resources.most_nodes
     if "node_fail" not in when:
         job.found.refuse(field, "nothing uses them: survive.when needs node_fail")
+    if job.place.node_range:
+        message = f"{job.place.node_range}: a range takes the nodes that there are, and spare ones "
+        job.found.refuse("resources.nodes", message + "(survive.spare_nodes) need one number")
     if job.place.hosts:
         job.found.refuse(field, "the hosts of a hostfile are no job of Slurm's: leave it out")
     job.found.notes.append(

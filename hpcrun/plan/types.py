@@ -18,6 +18,7 @@ class Place(Struct, frozen=True, kw_only=True):
     its variables are known. ``hosts`` are those of a hostfile,
     where there is no Slurm. ``debug`` asks for diagnosis in this one run; ``inherited`` are the
     submitting shell's variables. ``runs_per_job``: how many runs of a sweep share its job.
+    ``node_range`` is the job's range of nodes, of which this is the plan for one number.
     """
 
     run_id: str
@@ -35,6 +36,7 @@ class Place(Struct, frozen=True, kw_only=True):
     debug: bool = False
     inherited: Mapping[str, str] = {}
     runs_per_job: int = 1
+    node_range: str = ""
 
     @property
     def code_dir(self) -> str:
@@ -140,6 +142,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     ``launcher`` is a name of plan.launchers. ``hosts`` are those of a hostfile.
     ``directives`` are sbatch long options in order; None is an option without a value; ``step`` are
     those of srun beside nodes and tasks. ``launcher_args`` follow the launcher's own options.
+    ``node_range``: the job has a range of nodes, and ``nodes`` is one number of it.
     """
 
     hpcrun_version: str
@@ -184,6 +187,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     survive: SurvivePlan = SurvivePlan()
     notes: list[str] = []
     runs_per_job: int = 1
+    node_range: str = ""
 
     @property
     def all_nodes(self) -> int:

@@ -133,7 +133,8 @@ def no_keys(of: mi.Type, path: str) -> str:
     """Write what a path is that goes on as if it had keys."""
     if isinstance(of, mi.ListType):
         return f"{path} is a list, given as a whole, as in {path}=[a, b]"
-    return f"{path} is {_LOOKS_LIKE.get(type(of), 'text')}; it has no keys"
+    first = (_members(of) or [of])[0]
+    return f"{path} is {_LOOKS_LIKE.get(type(unwrap(first)[0]), 'text')}; it has no keys"
 
 
 def _paths(section: mi.StructType, path: str = "") -> Iterator[str]:
@@ -166,6 +167,9 @@ class _Conversion:
             # Text or boolean, or one word or boolean: unquoted true and false are booleans.
             is_bool = isinstance(plain_value(node), bool)
             members = {type(unwrap(one)[0]): one for one in _members(of)}
+            if (number := members.get(mi.IntType)) is not None:  # a number, or a range of them
+                is_range = isinstance(node.value, str) and re.fullmatch("[0-9]+-[0-9]+", node.text)
+                return self.value(members[mi.StrType] if is_range else number, node, path)
             if isinstance(node.value, list) and mi.ListType in members:
                 return self.value(members[mi.ListType], node, path)
             if not is_bool and (word := members.get(mi.LiteralType)) is not None:
@@ -275,8 +279,6 @@ class _Conversion:
         except ValueError as error:
             return self.refuse(node, path, f"{shown(node)}: {error}")
         if not (type(number) is int or (type(number) is float and number.is_integer())):
-            if re.fullmatch("[0-9]+-[0-9]+", node.text):
-                return self.refuse(node, path, f"{node.text}: a range; name one of these numbers")
             return self.refuse_kind(of, node, path)
         message = ""
         if not node.plain:

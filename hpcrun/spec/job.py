@@ -4,7 +4,7 @@
 
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct, field, structs
 
 
 def about(description: str) -> Meta:
@@ -47,6 +47,9 @@ Memory = Annotated[
 Duration = Annotated[
     str, Meta(pattern=r"^[0-9]+[smh]$", description="a duration, as in 90s, 5m, 1h")
 ]
+NodeRange = Annotated[
+    str, Meta(pattern=r"^[1-9][0-9]*-[1-9][0-9]*$", description="a range of nodes, as in 2-4")
+]
 Variable = Annotated[
     str,
     Meta(
@@ -87,7 +90,10 @@ SbatchOptions = dict[SbatchOption, Line | bool]
 class Resources(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What to request from Slurm. The number of GPUs is specified once, here."""
 
-    nodes: Annotated[Positive, about("number of nodes")] = 1
+    nodes: Annotated[
+        Positive | NodeRange,
+        about("number of nodes; or a range, as in 2-4: Slurm gives what it can as the job starts"),
+    ] = 1
     gpus_per_node: Annotated[NotNegative, about("GPUs on each node; 0: none")] = 1
     gpu_type: Annotated[
         Line | Annotated[list[Line], Meta(min_length=1)] | None,
@@ -111,6 +117,21 @@ class Resources(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     exclusive: Annotated[
         bool, about("whole nodes: all their CPUs and memory, and no other jobs on them")
     ] = False
+
+    @property
+    def counts(self) -> range:
+        """Return the numbers of nodes of which Slurm may give one.
+
+        >>> Resources(nodes=2).counts, Resources(nodes="2-4").counts
+        (range(2, 3), range(2, 5))
+        """
+        fewest, _, most = str(self.nodes).partition("-")
+        return range(int(fewest), int(most or fewest) + 1)
+
+    @property
+    def most_nodes(self) -> int:
+        """Return the largest number of nodes that the job may have."""
+        return self.counts[-1]
 
     @property
     def gpu_types(self) -> list[str]:
@@ -364,6 +385,19 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     survive: Survive = field(default_factory=Survive)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     snapshot: Annotated[bool, about("run a copy of the code as it was at submission")] = True
+
+    def with_nodes(self, nodes: int) -> "JobSpec":
+        """Return the job on one number of its range; the effective batch is that of the most nodes.
+
+        >>> JobSpec(resources=Resources(nodes="2-4")).with_nodes(2).batch
+        Batch(micro_batch_per_gpu=1, gradient_accumulation_steps=2)
+        """
+        steps = self.batch.gradient_accumulation_steps * self.resources.most_nodes // nodes
+        return structs.replace(
+            self,
+            resources=structs.replace(self.resources, nodes=nodes),
+            batch=structs.replace(self.batch, gradient_accumulation_steps=steps),
+        )
 
 
 # ---- the cluster ---------------------------------------------------------------------------------

@@ -67,6 +67,7 @@ def _build_job(
     spec = rules.settle_framework(convert(JobSpec, tree, problems))
     rules.check_names(tree, problems, job=True)
     rules.check_log_patterns(tree, problems)
+    rules.check_nodes(spec, tree, problems)
     rules.check_deepspeed(spec, tree, problems)
     rules.check_no_deepspeed(spec, [layer, *layers], problems)
     _raise(problems)

@@ -13,6 +13,8 @@ from hpcrun.spec.job import DeepSpeed, JobSpec
 from hpcrun.spec.yaml12 import Node, is_null, join, plain_value
 
 PROGRAMS = ("script", "module", "command")
+# How many numbers a range of nodes may have: the job gets what depends on the number for each.
+MOST_COUNTS = 64
 # Groups of a log pattern that say where a line stands; every other group is a metric.
 _LOG_PLACES = frozenset({"step", "epoch", "total", "rank"})
 
@@ -232,6 +234,17 @@ def settle_framework(spec: JobSpec) -> JobSpec:
     if spec.framework is None and spec.deepspeed is not None:
         return structs.replace(spec, framework="deepspeed")
     return spec
+
+
+def check_nodes(spec: JobSpec, tree: Node, problems: list[Problem]) -> None:
+    """Refuse a range of nodes that is empty, or too long to plan for each number in it."""
+    counts = spec.resources.counts
+    if 1 <= len(counts) <= MOST_COUNTS:
+        return
+    message = f"{spec.resources.nodes}: the smaller number comes first"
+    if counts:
+        message = f"{spec.resources.nodes}: {len(counts)} numbers of nodes; {MOST_COUNTS} at most"
+    problems.append(_at(tree, "resources", "nodes").problem("resources.nodes", message))
 
 
 def check_deepspeed(spec: JobSpec, tree: Node, problems: list[Problem]) -> None:

@@ -26,8 +26,8 @@ _GIVEN: Schema = {"not": {"type": "null"}}
 def json_schema(kind: Literal["job", "cluster"]) -> Schema:
     """Describe the file format as JSON Schema 2020-12.
 
-    >>> json_schema("job")["properties"]["resources"]["properties"]["nodes"]["minimum"]
-    1
+    >>> json_schema("job")["properties"]["resources"]["properties"]["gpus_per_node"]["minimum"]
+    0
     """
     root = shape(JobSpec if kind == "job" else Cluster)
     body = _struct(root)
@@ -82,7 +82,8 @@ def _plain(of: mi.Type) -> Schema:
             if isinstance(word, mi.LiteralType):
                 return {"enum": [True, False, *word.values]}
         # Text or boolean; text takes unquoted booleans as they are written, so text says it all.
-        made = [_plain(word) for word in words if isinstance(word, mi.StrType | mi.ListType)]
+        kinds = mi.StrType | mi.ListType | mi.IntType
+        made = [_plain(word) for word in words if isinstance(word, kinds)]
         return made[0] if len(made) == 1 else {"anyOf": made}
     if isinstance(of, mi.DictType):
         value = _of(of.value_type)
@@ -125,6 +126,9 @@ def _or_null(schema: Schema) -> Schema:
     if "type" in schema:
         kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
         return {**schema, "type": [*kinds, "null"]}
+    if "anyOf" in schema:
+        first, *others = schema["anyOf"]
+        return {**schema, "anyOf": [_or_null(first), *others]}
     return schema
 
 

@@ -217,7 +217,8 @@ def run_lines(
     ]
     if plan is not None:
         how = plan.launcher if status.trains else "a command on each node"
-        rows.append(("shape", f"{plan.nodes} × {plan.gpus_per_node} GPUs, {how}"))
+        nodes = plan.node_range if plan.node_range and last is None else plan.nodes
+        rows.append(("shape", f"{nodes} × {plan.gpus_per_node} GPUs, {how}"))
         rows.append(("batch", f"{plan.effective_batch} effective" if plan.effective_batch else ""))
     at = "" if status.step is None else f"step {status.step}, "
     rows += [

@@ -3,7 +3,7 @@
 A user's program for the tests, which imports nothing but the standard library (torch for gloo).
 It writes $HPCRUN_RUN_DIR/probe/ATTEMPT-rank-R.json.
 
-    probe.py [--world sockets|gloo] [--wait-for FILE] [--hold SECONDS] [WORDS ...]
+    probe.py [--world sockets|gloo] [--wait-for FILE] [--hold SECONDS] [--until FILE] [WORDS ...]
 
 --world: every rank learns from all others which run and attempt they belong to. ``sockets`` is what
 torch's store does, in small: rank 0 listens on MASTER_PORT, the others connect to MASTER_ADDR.
@@ -129,6 +129,7 @@ def main() -> None:
     parser.add_argument("--world", choices=["sockets", "gloo"])
     parser.add_argument("--wait-for", metavar="FILE")
     parser.add_argument("--hold", type=float, default=0.0)
+    parser.add_argument("--until", metavar="FILE")
     options, words = parser.parse_known_args()
     shown = look(words)
     if options.wait_for:
@@ -147,6 +148,8 @@ def main() -> None:
     part.replace(target)
     print(f"rank {shown['rank']} of {shown['world_size']} on {shown['host']}")
     time.sleep(options.hold)
+    if options.until:
+        wait_for(options.until)
 
 
 if __name__ == "__main__":

@@ -103,6 +103,49 @@ def wait_for_ranks(run: Submitted, attempt: int) -> None:
     until(lambda: len(shown_by(run, attempt)) == 2, f"both ranks of attempt {attempt}")
 
 
+def test_a_range_of_nodes_takes_those_that_there_are(bare_site: Site) -> None:
+    """One while the other is drained, both as the job begins again; the batch stays the same."""
+    rig, go = bare_site.rig, bare_site.project / "go"
+    second = rig.node_names[1]
+    sinfo = ["sinfo", "--noheader", f"--nodes={second}", "--format=%T"]
+    job = write_job(
+        bare_site,
+        "range",
+        launcher="srun",
+        args=["--world", "sockets", "--until", str(go), "--batch={effective_batch}"],
+        resources={"nodes": "1-2", "gpus_per_node": 1, "cpus_per_gpu": 1},
+        batch={"micro_batch_per_gpu": 4, "gradient_accumulation_steps": 3},
+        checkpoint={"dir": "saved", "keep": 1},
+        slurm={"requeue": True},
+    )
+    assert bare_site.hpcrun("submit", "--test-only", job).returncode == 0
+    rig.run("scontrol", "update", f"node={second}", "state=drain", "reason=test")
+    try:
+        run = bare_site.submit(job)
+        for attempt, nodes in enumerate([1, 2]):
+            for rank in range(nodes):
+                bare_site.wait_for(run, f"probe/{attempt}-rank-{rank}.json", timeout=90)
+            check_world(run, ranks=nodes, attempt=attempt)
+            for shown in shown_by(run, attempt):
+                environ = shown["environ"]
+                steps = environ["HPCRUN_GRADIENT_ACCUMULATION_STEPS"]
+                assert (environ["HPCRUN_NODES"], steps) == (str(nodes), str(6 // nodes))
+                assert shown["argv"][-1] == "--batch=24"
+            status = bare_site.status(run)
+            assert (status["nodes"], status["effective_batch"]) == (nodes, 24)
+            listed = bare_site.hpcrun("status", run.run_id).stdout
+            assert f"{nodes} × 1 GPUs" in listed and ("node[1-2]" in listed) == (nodes == 2)
+            if attempt == 0:
+                rig.run("scontrol", "update", f"node={second}", "state=resume")
+                until(lambda: set(rig.run(*sinfo).stdout.split()) == {"idle"}, "the other node")
+                assert rig.run("scontrol", "requeue", run.job_id).returncode == 0
+                bare_site.start_again(run.job_id)
+        go.touch()
+        insist(bare_site, run)
+    finally:
+        rig.run("scontrol", "update", f"node={second}", "state=resume")
+
+
 def test_an_array_of_jobs_of_two_nodes(bare_site: Site) -> None:
     """The tasks of a sweep run side by side on the same nodes, each a world of its own."""
     job = write_job(

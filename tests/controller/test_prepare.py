@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from hpcrun.controller.checks.submission import Checks
 from hpcrun.controller.context import Context, load_context
-from hpcrun.controller.prepare import command_spec, load_spec, prepare
+from hpcrun.controller.prepare import Prepared, command_spec, load_spec, prepare, prepare_job
 from hpcrun.controller.run import on_this_machine, share_cpus
-from hpcrun.errors import SpecError
+from hpcrun.errors import InputError, SpecError
 from hpcrun.runs.layout import RUN_ID
 from tests.plan.making import cluster, job
 
@@ -72,6 +73,90 @@ def test_the_words_of_the_command_line_are_recorded(context: Context) -> None:
     # As a job file has it: the same words, but for bytes that YAML cannot hold.
     assert prepare(context, again).plan.program[2:4] == ["{x}", "a { b"]
     assert json.loads(texts["plan.json"])["program"] == made.plan.program
+
+
+# ---- a range of nodes
+
+RANGE = """
+script: a.py
+name: x
+args: ["{nodes}", "--global-batch={effective_batch}", "--steps={gradient_accumulation_steps}"]
+framework: deepspeed
+launcher: accelerate
+resources: {nodes: 2-4, gpus_per_node: 2}
+batch: {micro_batch_per_gpu: 2, gradient_accumulation_steps: 3}
+"""
+
+
+def read_script(context: Context, text: str = "print(1)") -> None:
+    (context.project / "a.py").write_text(text)
+
+
+def prepared(context: Context, text: str) -> Prepared:
+    return prepare(context, job(text), checks=Checks(strict=False))
+
+
+def test_what_depends_on_the_number_of_nodes_is_there_for_each(context: Context) -> None:
+    read_script(context)
+    made = prepared(context, RANGE)
+    plan, files = made.plan, {file.name: file.text for file in made.files}
+    assert (plan.nodes, plan.node_range, plan.world_size) == (4, "2-4", 8)
+    assert dict(plan.directives)["nodes"] == "2-4" and made.spec.resources.nodes == "2-4"
+    assert job(files["spec.yaml"]) == made.spec
+    assert plan.notes[0].endswith("stays 48, by accumulated steps (6 on 2, 4 on 3, 3 on 4 nodes)")
+    names = {name.rpartition("/")[2] for name in files if "/" in name}
+    assert names == {"job.sbatch", "node.sh", "deepspeed.json", "accelerate.yaml", "plan.json"}
+    assert all(files[f"nodes-4/{name}"] == files[name] for name in names)
+    for nodes, steps in ((2, 6), (3, 4), (4, 3)):
+        of = {name: files[f"nodes-{nodes}/{name}"] for name in names}
+        ds, its = json.loads(of["deepspeed.json"]), json.loads(of["plan.json"])
+        assert (ds["train_batch_size"], ds["gradient_accumulation_steps"]) == (48, steps)
+        assert f"num_processes: {2 * nodes}\n" in of["accelerate.yaml"]
+        assert f"export HPCRUN_NODES={nodes}\n" in of["job.sbatch"]
+        assert f" --nodes={nodes} --ntasks={nodes} " in of["job.sbatch"]
+        assert "#SBATCH --nodes=2-4\n" in of["job.sbatch"]
+        assert f"--steps={steps}" in of["node.sh"]
+        assert its["program"][-3:] == [str(nodes), "--global-batch=48", f"--steps={steps}"]
+        assert (its["nodes"], its["world_size"], its["node_range"]) == (nodes, 2 * nodes, "2-4")
+
+
+def test_a_batch_that_some_number_of_nodes_cannot_have_is_refused(context: Context) -> None:
+    read_script(context)
+    with pytest.raises(SpecError) as caught:
+        prepared(context, RANGE.replace("steps: 3", "steps: 4"))
+    (problem,) = caught.value.problems
+    assert str(problem) == (
+        "x: resources.nodes: 2-4: on 3 nodes no whole number of accumulated steps makes the "
+        "effective batch of 64 that 4 nodes have; batch.gradient_accumulation_steps: 6 goes with "
+        "all of them"
+    )
+
+
+def test_a_batch_that_the_program_does_not_get_is_its_own(context: Context) -> None:
+    made = prepare(context, job("command: [a]\nresources: {nodes: 2-4}"))
+    assert made.plan.effective_batch is None
+    assert made.plan.notes[0] == "nodes 2-4: Slurm decides as the job starts"
+
+
+@pytest.mark.parametrize(
+    ("text", "profile", "problem"),
+    [
+        ("survive: {when: [node_fail], spare_nodes: 1}", "", "a range takes the nodes that there"),
+        ("sweep_per_node: 2\nsweep: {env.A: [b]}", "", "the runs share one node"),
+        ("", "rename: {gres: gpus}", "asks by --gpus for what all nodes have: name one number"),
+        ("", "rename: {ntasks-per-node: ntasks}", "asks by --ntasks for what all nodes have"),
+        ("deepspeed: {config: {train_batch_size: 32}}", "", "(on 2 nodes)"),
+    ],
+)
+def test_what_no_range_of_nodes_goes_with(
+    context: Context, text: str, profile: str, problem: str
+) -> None:
+    read_script(context)
+    there = structs.replace(context, cluster=cluster(profile)) if profile else context
+    spec = job(f"script: a.py\nresources: {{nodes: 2-3}}\n{text}")
+    with pytest.raises(InputError) as caught:
+        prepare_job(there, spec, checks=Checks(strict=False))
+    assert problem in str(caught.value)
 
 
 # ---- a run on this machine

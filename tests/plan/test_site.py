@@ -339,7 +339,7 @@ def test_presets_and_gpu_types_of_clusters_unlike_one_another(name: str) -> None
             place
             for place, facts in profile.partitions.items()
             if (facts.gpus_per_node or 0) >= wanted.gpus_per_node
-            and (facts.nodes or 0) >= wanted.nodes
+            and (facts.nodes or 0) >= wanted.most_nodes
             and parse_seconds(facts.max_time or "UNLIMITED") >= 3600
         ]
         assert not found or profile.partition not in fits, (preset, found)

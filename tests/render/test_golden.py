@@ -37,8 +37,12 @@ def plan_of(case: str) -> Plan:
 
     job = load_job((folder / "job.yaml").read_text(), source="job.yaml", resolve=resolve)
     cluster = load_cluster((folder / "cluster.yaml").read_text(), source="cluster.yaml")
+    place = PLACE
+    if isinstance(job.resources.nodes, str):  # as prepare() does for each number of a range
+        place = structs.replace(PLACE, node_range=job.resources.nodes)
+        job = job.with_nodes(job.resources.most_nodes - 1)
     # A new version of hpcrun is no new script.
-    return structs.replace(build_plan(job, cluster, PLACE), hpcrun_version="VERSION")
+    return structs.replace(build_plan(job, cluster, place), hpcrun_version="VERSION")
 
 
 def rendered(case: str) -> list[RenderedFile]:

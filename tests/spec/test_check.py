@@ -80,7 +80,12 @@ ALL_KEYS = ", ".join(JobSpec.__struct_fields__)
         ("env:\n  A: 1\n  X:", '3: env.X: expected text, got nothing; write "" for empty text'),
         ("slurm: {qos: }", "1: slurm.qos: has no value: write one line of text, not empty, or "
          "leave the key out"),
-        ("resources: {nodes: 2-4}", "1: resources.nodes: 2-4: a range; name one of these numbers"),
+        ("resources: {nodes: 4-2}", "1: resources.nodes: 4-2: the smaller number comes first"),
+        ("resources: {nodes: 0-2}", "1: resources.nodes: expected a range of nodes, as in 2-4; "
+         "got 0-2"),
+        ("resources: {nodes: 1-99}", "1: resources.nodes: 1-99: 99 numbers of nodes; 64 at most"),
+        ("resources: {gpus_per_node: 2-4}", "1: resources.gpus_per_node: expected a whole number; "
+         "got 2-4"),
         ("setup: {container: a.sif}", "1: setup.container: expected keys, as in {image: a.sif}; "
          "got a.sif"),
         ("setup: {container: {}}", "1: setup.container.image: is missing: a file or a registry "

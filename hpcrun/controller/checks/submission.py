@@ -70,8 +70,8 @@ class Checks:
         self._programs: dict[tuple[object, ...], Program] = {}
         # What each Python lacks of the modules that are asked for, or why it was not asked.
         self._missing: dict[tuple[str, ...], tuple[list[str], str]] = {}
-        # What each run gives its program.
-        self._given: list[tuple[Program, list[str]]] = []
+        # What each run gives its program; of one with a range of nodes the last number's.
+        self._given: dict[str, tuple[Program, list[str]]] = {}
 
     def look(
         self,
@@ -91,7 +91,7 @@ class Checks:
         """
         what = (context, spec, found, plan, extra_args, deepspeed_elsewhere)
         plan, program, given, findings = settle(context, partial(self._find, *what))
-        self._given.append((program, given))
+        self._given[plan.run_id if plan is not None else ""] = (program, given)
         findings = self._graded(findings, "")
         if plan is not None and not findings.problems:
             plan = _without_unknown(spec, plan, program, extra_args, given)
@@ -197,11 +197,11 @@ class Checks:
 
     def compare_runs(self) -> list[str]:
         """Note what the runs would share, though each needs its own."""
-        programs = {id(program): program for program, _ in self._given}
+        programs = {id(program): program for program, _ in self._given.values()}
         script = next(iter(programs.values())).script
         if len(programs) > 1 or script is None:
             return []
-        return script_notes.shared_folder_notes(script, [args for _, args in self._given])
+        return script_notes.shared_folder_notes(script, [args for _, args in self._given.values()])
 
     def _program(
         self, context: Context, spec: JobSpec, found: Interpreter, plan: Plan | None
