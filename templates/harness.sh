@@ -178,12 +178,7 @@ launch() {
     fi
     # For programs that would rather look than be asked: this file appears, or that second comes.
     export HPCRUN_RESUME HPCRUN_END_TIME=${SLURM_JOB_END_TIME-} HPCRUN_STOP_FILE=$attempt_dir/stop
-    case $1 in
-    ssh | pdsh)
-        . "$HPCRUN_RUN_DIR/hosts.sh" && launch_hosts "$@"
-        exit 1
-        ;;
-    esac
+    [[ $1 != @(ssh|pdsh) ]] || { . "$HPCRUN_RUN_DIR/hosts.sh" && launch_hosts "$@"; exit 1; }
     if [ -n "${SLURM_JOB_ID-}" ]; then
         mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
     fi
@@ -304,13 +299,17 @@ free_port() {
 # ---- node and rank -----------------------------------------------------------------------------
 
 node() {
-    local interface code batch
+    local interface code batch clocks=''
     export HPCRUN_NODE_RANK=${SLURM_NODEID:-0}
     exec {batch}>&2 >>"$HPCRUN_RUN_DIR/logs/$HPCRUN_ATTEMPT/node-$HPCRUN_NODE_RANK.log" 2>&1
     . "$HPCRUN_RUN_DIR/hardware.sh" && . "$HPCRUN_RUN_DIR/local.sh" &&
         . "$HPCRUN_RUN_DIR/preflight.sh" || exit 1
     trap 'code=$?; end_strays; leave_folder $code' EXIT
-    [ "${SLURM_LOCALID:-0}" -ne 0 ] || preflight "$batch" || die
+    if [ "${SLURM_LOCALID:-0}" -eq 0 ]; then
+        compare_clocks "$batch" &
+        clocks=$!
+        preflight "$batch" || die
+    fi
     exec {batch}>&-
     # Left to itself gloo takes the address of the host's name, which may be 127.0.1.1.
     interface=${MASTER_ADDR:+$(interface_to "$MASTER_ADDR")}
@@ -336,6 +335,7 @@ node() {
     guarded bash -- "$HPCRUN_RUN_DIR/node.sh"
     code=$?
     [ -z "$stopped" ] || await_ranks
+    [ -n "$stopped" ] || [ -z "$clocks" ] || wait "$clocks"
     # DeepSpeed's launcher ends with 0 when it is killed: what counts is how the ranks ended.
     if [ "$code" -eq 0 ] && [ -z "$stopped" ] && ! check_ended; then
         code=1

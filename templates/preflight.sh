@@ -24,7 +24,6 @@ set -u
 preflight() {
     local why line
     [ -n "${HPCRUN_PREFLIGHT-}" ] || return 0
-    [ "${HPCRUN_NODE_RANK:-0}" -gt 0 ] || answer_clocks "$1"
     while IFS= read -r line; do
         why=${line#bad: }
         if [ "$why" != "$line" ]; then
@@ -336,14 +335,24 @@ look_at_node() {
     [ "$here" = "${HPCRUN_FIRST_NODE-$here}" ] ||
         printf 'its network ports that are up: %s; those of the first node: %s\n' \
             "${here:-none}" "${HPCRUN_FIRST_NODE:-none}"
-    compare_clocks
 }
 
-# answer_clocks BATCH: on the first node, tell each of the others once what time it is here.
-answer_clocks() {
-    local batch=$1
-    [ "${HPCRUN_NODES:-1}" -gt 1 ] && [ -n "${MASTER_ADDR-}" ] && type -P python3 >/dev/null || return 0
-    python3 -ISc '
+# compare_clocks BATCH: beside all else, warn where this node's clock is not within a second of the first
+# node's, which tells each of the others once what time it is there.
+compare_clocks() {
+    local batch=$1 line
+    [ -n "${HPCRUN_PREFLIGHT-}" ] && [ "${HPCRUN_NODES:-1}" -gt 1 ] && [ -n "${MASTER_ADDR-}" ] &&
+        type -P python3 >/dev/null || return 0 # nodes are alike
+    if [ "${HPCRUN_NODE_RANK:-0}" -eq 0 ]; then
+        python3 -ISc "$clock_server" "$MASTER_ADDR" $((MASTER_PORT + 2)) "$HPCRUN_NODES" \
+            </dev/null >/dev/null 2>&1 {batch}>&-
+    else
+        line=$(look_at_clock)
+        [ -z "$line" ] || tell "$(warn "$line")" "$batch"
+    fi
+}
+
+clock_server='
 import socket, sys, time
 address, port, nodes = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 server = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
@@ -355,21 +364,19 @@ for _ in range(nodes - 1):
     other = server.accept()[0]
     other.sendall(b"%d\n" % (time.time() * 1000))
     other.close()
-' "$MASTER_ADDR" $((MASTER_PORT + 2)) "$HPCRUN_NODES" </dev/null >/dev/null 2>&1 {batch}>&- &
-}
+'
 
-# compare_clocks: whether the first node's time, when it told it, was within a second of the times here
-# before it was asked and after it had told: so a slow answer alone looks like nothing.
-compare_clocks() {
-    local before there='' after began=$SECONDS
-    [ -n "${MASTER_ADDR-}" ] && type -P python3 >/dev/null || return 0 # nodes are alike
-    while [ -z "$there" ] && [ $((SECONDS - began)) -lt 5 ]; do
+# look_at_clock: the first node's time, as it told it, lies between the times here before it was asked and
+# after it had told, give and take what a clock is off. So an answer that comes late looks like nothing.
+look_at_clock() {
+    local before there='' after tries=0
+    while [ -z "$there" ] && [ $((tries += 1)) -le 20 ]; do
+        [ $tries -eq 1 ] || sleep 0.5
         before=$(date +%s%3N)
         # shellcheck disable=SC2016 # the inner shell expands it
         there=$(timeout 2 bash -c 'exec 3<>"/dev/tcp/$1/$2" && head -n 1 <&3' - \
             "$MASTER_ADDR" $((MASTER_PORT + 2)) 2>/dev/null)
         after=$(date +%s%3N)
-        [ -n "$there" ] || sleep 0.1
     done
     [[ $there =~ ^[0-9]{13}$ ]] || return 0
     if [ $((there - after)) -gt 1000 ]; then

@@ -325,14 +325,16 @@ def test_ports_against_those_of_the_first_node(node: Gpus) -> None:
     assert beside("", NCCL_NET="IB") == []
 
 
-def compare(node: Gpus, seconds: float, answer: str = 'answer_clocks "$log"') -> list[str]:
-    """What a node says whose clock is so many seconds ahead, beside a first one that answers so."""
+def compare(node: Gpus, seconds: float, first: str = "") -> list[str]:
+    """What a node says whose clock is so many seconds ahead, beside a first one that does so."""
     node.tool("date", f"#!/bin/bash\nexec {shutil.which('date')} -d '{seconds} seconds' \"$@\"\n")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port - 2), "HPCRUN_NODES": "2"}
-    script = f'exec {{log}}>/dev/null\n{answer}\nexport HPCRUN_NODE_RANK=1\nlook_at_node "$1"\nwait'
-    return node.look(script, **env)
+    env |= {"HPCRUN_PREFLIGHT": "true", "HPCRUN_RUN_DIR": str(node.root)}
+    first = first or "HPCRUN_NODE_RANK=0 compare_clocks 3"
+    call = f"host=n-7; exec 3>/dev/null\n{first} &\nHPCRUN_NODE_RANK=1 compare_clocks 3\nwait"
+    return [line.partition(": n-7: ")[2] for line in node.look(call, **env)]
 
 
 @pytest.mark.parametrize(("seconds", "way"), [(-5, "behind"), (5, "ahead of")])
@@ -352,7 +354,7 @@ def test_a_first_node_that_answers_late_makes_no_clock_wrong(node: Gpus, when: s
     program = "import socket, sys\nfrom time import sleep, time\n"
     program += "s, _ = socket.create_server(('127.0.0.1', int(sys.argv[1]))).accept()\n"
     program += f"{when}; s.send(b'%d\\n' % (at * 1000))"
-    assert compare(node, 0, f'python3 -c "{program}" $((MASTER_PORT + 2)) &') == []
+    assert compare(node, 0, f'python3 -c "{program}" $((MASTER_PORT + 2))') == []
 
 
 # ---- in the job
