@@ -105,33 +105,18 @@ def ask_bash(calls: Sequence[Sequence[object]], **env: str) -> list[str]:
 @pytest.mark.parametrize(("evidence", "why"), ENDS)
 def test_why_an_attempt_ended(evidence: tuple[Any, ...], why: str) -> None:
     state, preempted, told, mark, code, phase = evidence
-    assert (
-        why_ended(state, preempted=preempted, told=told, mark=mark, exit_code=code, phase=phase)
-        == why
-    )
-
-
-def test_the_job_says_the_same_of_its_end() -> None:
-    words = {"asked": "1", "limit": "limit", "": ""}
-    calls = [
-        ("why_ended", state, "1" if preempted else "", words[told], mark, code, phase)
-        for (state, preempted, told, mark, code, phase), _ in ENDS
-    ]
-    assert ask_bash(calls) == [why for _, why in ENDS]
+    words = [state, "1" * preempted, told.replace("asked", "1"), mark, code, phase]
+    assert ask_bash([("why_ended", *words)]) == [why]
+    more = {"preempted": preempted, "told": told, "mark": mark, "phase": phase}
+    assert why_ended(state, **more, exit_code=code) == why
 
 
 @pytest.mark.parametrize(("asked", "answer"), DECISIONS)
 def test_whether_a_run_goes_on(asked: tuple[Any, ...], answer: str) -> None:
+    assert ask_bash([("goes_on", *asked[:5], int(asked[5]))]) == [answer]
     why, when, attempt, most, idle, before = asked
-    found = goes_on(
-        why, when.split(), attempt=attempt, max_attempts=most, idle=idle, failed_in_setup=before
-    )
-    assert found == answer
-
-
-def test_the_job_decides_the_same() -> None:
-    calls = [("goes_on", *asked[:5], int(asked[5])) for asked, _ in DECISIONS]
-    assert ask_bash(calls) == [answer for _, answer in DECISIONS]
+    more = {"attempt": attempt, "max_attempts": most, "idle": idle, "failed_in_setup": before}
+    assert goes_on(why, when.split(), **more) == answer
 
 
 def test_the_job_pauses_as_long() -> None:
