@@ -1,4 +1,4 @@
-"""Signals that wait until what must not be cut in two is done."""
+"""Signals that wait until what must not be cut in two is done, or end a thing as Ctrl-C does."""
 
 from __future__ import annotations
 
@@ -30,3 +30,21 @@ def signals_wait() -> Iterator[None]:
             signal.signal(known, handler)
     for one in caught:
         signal.raise_signal(one)
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Let TERM and HUP end this as Ctrl-C does, with what is to be tidied up; nohup's HUP stays."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    former = {n: signal.getsignal(n) for n in numbers if signal.getsignal(n) != signal.SIG_IGN}
+    try:
+        for number in former:
+            signal.signal(number, interrupt)
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)

@@ -97,8 +97,7 @@ batch() {
                 ! secure "${2-}" || secure_at=$((1 << 62))
             fi
             # Slurm calls a node dead that is not, and has begun the job again on another one.
-            [ ! -d "$HPCRUN_RUN_DIR/attempts/$((attempt + 1))" ] || [ -e "$attempt_dir/end.json" ] ||
-                kill -HUP $$
+            ! is_replaced || [ -e "$attempt_dir/end.json" ] || kill -HUP $$
             # One of several runs in a job: nobody but itself can end it alone.
             [ -z "${HPCRUN_SHARES_JOB-}" ] || [ ! -e "$HPCRUN_RUN_DIR/cancelled.json" ] || kill -INT $$
             # Until the first step more often: its time tells what it took to start.
@@ -194,7 +193,7 @@ launch() {
     fi
     MASTER_PORT=$(free_port)
     export MASTER_ADDR MASTER_PORT
-    HPCRUN_END_TIME=${HPCRUN_END_TIME:-$(end_time)} # now slurmctld answers
+    HPCRUN_END_TIME=${HPCRUN_END_TIME:-$(end_time "$(show_job)")} # now slurmctld answers
     write_hostfile "${hosts[@]}"
     say "rank 0 is on ${hosts[0]}, at ${MASTER_ADDR:-no known address} port $MASTER_PORT"
 

@@ -182,10 +182,10 @@ judge_smi() {
 
 # judge_gpus WANTED ROWS FIELD...: what nvidia-smi shows of each GPU.
 judge_gpus() {
-    local wanted=$1 rows=() row cells=() i kept='' partial='' total used number=0
+    local wanted=$1 rows=() row cells=() i kept='' partial='' total used number=0 buses=''
     mapfile -t rows <<<"$2"
     shift 2
-    local -A gpu=() buses=()
+    local -A gpu=()
     for row in "${rows[@]}"; do
         [ -n "$row" ] || continue
         number=$((number + 1)) gpu=()
@@ -226,14 +226,15 @@ judge_gpus() {
         if [[ $total$used =~ ^[0-9]+$ && $used -gt 1024 && $((used * 20)) -gt $total ]]; then
             printf '%s: %s of its %s MB are in use by something else\n' "${gpu[index]}" "$used" "$total"
         fi
+        # nvidia-smi's 00000000:3B:00.0 as the kernel writes it, 0000:3b:00.
         row=${gpu[pci.bus_id]-}
-        [[ ! $row =~ ^[0-9A-Fa-f:]+[.][0-9]$ ]] || buses[$(bus_key "$row")]=${gpu[index]}
+        [[ ! $row =~ ([0-9A-Fa-f]{4}(:[0-9A-Fa-f]{2}){2})[.][0-9]$ ]] || buses+=" ${BASH_REMATCH[1],,}"
     done
     if [ "$number" -lt "$wanted" ] && [ -z "$partial" ] && [[ ${CUDA_VISIBLE_DEVICES-} != *MIG* ]]; then
         few_gpus "$wanted" "$number" || return 1
     fi
     printf 'gpus: %s\n' "$kept"
-    [ "${#buses[@]}" -eq 0 ] || look_for_xids "${!buses[@]}"
+    [ -z "$buses" ] || look_for_xids "$buses"
 }
 
 # few_gpus WANTED SHOWN: too few of the job's GPUs are shown. That is the node's fault where it has no
@@ -253,14 +254,7 @@ few_gpus() {
         "${CUDA_VISIBLE_DEVICES-}"
 }
 
-# bus_key BUS: nvidia-smi's 00000000:3B:00.0 as the kernel writes it, 0000:3b:00.
-bus_key() {
-    local bus=${1%.*}
-    bus=${bus: -10}
-    printf '%s\n' "${bus,,}"
-}
-
-# look_for_xids BUS...: errors of these GPUs in the kernel's log since the driver was loaded, where
+# look_for_xids BUSES: errors of these GPUs in the kernel's log since the driver was loaded, where
 # one may read it. Only those that NVIDIA's Xid catalogue puts down to the GPU, its memory or its
 # links, and not to a program: 48 double-bit ECC; 62 microcontroller; 63, 64 row remapping; 74
 # NVLink; 79 off the bus; 94, 95 ECC; 119, 120 GSP; 140 ECC; 154 recovery action. The GPU may have
@@ -274,7 +268,7 @@ look_for_xids() {
             last=()
         elif [[ $line =~ $pattern ]]; then
             bus=${BASH_REMATCH[1],,}
-            case " $* ,${BASH_REMATCH[2]}," in
+            case "$1 ,${BASH_REMATCH[2]}," in
             *" $bus "*,48, | *" $bus "*,6[234], | *" $bus "*,74, | *" $bus "*,79, | *" $bus "*,9[45], | \
                 *" $bus "*,119, | *" $bus "*,120, | *" $bus "*,140, | *" $bus "*,154,)
                 last[$bus]="Xid ${BASH_REMATCH[2]}, ${BASH_REMATCH[3]}"

@@ -458,20 +458,11 @@ allow_requeue() {
 
 # ---- The time limit and the ranks --------------------------------------------------------------
 
-# seconds_left RECORD: print how long the job may still run, by Slurm's EndTime; fails where that is
-# not known.
-seconds_left() {
-    local ends
-    ends=$(slurm_field EndTime "$1") && [ "$ends" != Unknown ] || return 1
-    ends=$(date -d "${ends/T/ }" +%s) && echo $((ends - $(printf '%(%s)T' -1)))
-}
-
-# end_time: print when Slurm will end the job, in epoch seconds; nothing where nobody does. (In the
-# environment from Slurm 23.02 on.)
+# end_time RECORD: print when Slurm will end the job, in epoch seconds; nothing where that is not known.
+# (In the environment from Slurm 23.02 on.)
 end_time() {
     local ends
-    [ -n "${SLURM_JOB_ID-}" ] || return 0
-    ends=$(squeue --noheader --jobs="$(slurm_job)" --format=%e 2>/dev/null)
+    ends=$(slurm_field EndTime "$1")
     [[ $ends != [0-9]*T* ]] || date -d "${ends/T/ }" +%s
 }
 
@@ -496,10 +487,11 @@ kill_wait() {
 # near_the_end: Slurm's warning has come. The ranks are asked to save, if the job wants it; shortly
 # before the limit the attempt is ended (USR2), while the job can still be started again.
 near_the_end() {
-    local left shown saves=${HPCRUN_SAVES-}
+    local left=60 ends shown saves=${HPCRUN_SAVES-}
     : >"$attempt_dir/stop"
     shown=$(show_job)
-    left=$(seconds_left "$shown") || left=60
+    ends=$(end_time "$shown")
+    [ -z "$ends" ] || left=$((ends - $(printf '%(%s)T' -1)))
     if is_preempted "$shown"; then
         # As some sites have it (send_user_signal); the ranks are told nothing until the grace ends.
         say "the job is being preempted, in $left s"

@@ -149,18 +149,7 @@ watch_limit() {
 }
 
 # middle NUMBER...: the median.
-middle() {
-    local sorted=() number place
-    for number; do
-        place=${#sorted[@]}
-        while [ "$place" -gt 0 ] && [ "${sorted[place - 1]}" -gt "$number" ]; do
-            sorted[place]=${sorted[place - 1]}
-            place=$((place - 1))
-        done
-        sorted[place]=$number
-    done
-    printf '%s\n' "${sorted[${#sorted[@]} / 2]}"
-}
+middle() { printf '%s\n' "$@" | sort -n | sed -n "$(($# / 2 + 1))p"; }
 
 # ---- A stall -----------------------------------------------------------------------------------
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,6 +104,7 @@ def run(
         share_cpus,
         take_shape,
     )
+    from hpcrun.signals import interruptible
 
     pool = None
     where = context(cluster, debug=options["debug"])
@@ -118,13 +118,7 @@ def run(
     checks = Checks(strict=not options["no_check"], in_queue=False)
     prepared = prepare(where, spec, extra_args=extra_args, origin=origin, checks=checks)
 
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
-            signal.signal(number, interrupt)
-    with running(where, prepared) as (run, process):
+    with interruptible(), running(where, prepared) as (run, process):
         place = "here" if pool is None else f"on {pool.source}"
         try:
             try:

@@ -6,13 +6,13 @@ import math
 import os
 import random
 import shutil
-import signal
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
+from signal import SIGKILL, SIGSTOP
 from typing import Literal, NamedTuple, get_args
 
 from msgspec import Struct, structs
@@ -33,6 +33,7 @@ from hpcrun.runs.status import JobStatus
 from hpcrun.sandbox import lifecycle, processes
 from hpcrun.sandbox.config import Queue, Shape, plain_shape
 from hpcrun.sandbox.directory import MAX_NODES, Layout
+from hpcrun.signals import interruptible
 from hpcrun.spec.job import Cluster, EndCause, JobSpec
 from hpcrun.spec.load import Origin
 
@@ -124,7 +125,7 @@ def rehearse_job(
     runs_dir = Path(tempfile.mkdtemp(prefix="rehearsal-", dir=context.cache_dir))
     place = Path(tempfile.mkdtemp(prefix="hpr", dir="/tmp")) / "s"
     try:
-        with _interruptible():
+        with interruptible():
             lifecycle.up(place, shape=shape)
             environ = {**context.environ, "HPCRUN_SANDBOX_DIR": str(place)}
             inside = load_context(environ, context.cwd, "sandbox")
@@ -155,24 +156,6 @@ def _shape(cluster: Cluster, source: str, nodes: int, gpus: int) -> Shape:
     urgent = Queue(name=_URGENT, options=("PriorityTier=9", "PreemptMode=OFF"), is_default=False)
     settings = ("PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE")
     return structs.replace(shape, queues=(*queues, urgent), settings=settings)
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Let TERM and HUP end this as Ctrl-C does: with the sandbox taken down."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    numbers = (signal.SIGTERM, signal.SIGHUP)
-    former = {n: signal.getsignal(n) for n in numbers if signal.getsignal(n) != signal.SIG_IGN}
-    try:
-        for number in former:
-            signal.signal(number, interrupt)
-        yield
-    finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)
 
 
 class _Stage:
@@ -398,7 +381,7 @@ class _Stage:
         """End all processes of a node at once, as a power cut does."""
         mark = f"SLURMD_NODENAME={name}".encode()
         daemon = lifecycle.read_pid(self._layout, name)
-        for number in (signal.SIGSTOP, signal.SIGKILL):
+        for number in (SIGSTOP, SIGKILL):
             everyone = processes.find_members(self._layout.root)
             own = [one for one in everyone if mark in _environ_of(one.pid)]
             steps = {one.parent for one in own}
