@@ -49,7 +49,6 @@ class OpensshConnection:
     def __init__(self, settings: SshSettings, ask: Prompts, *, keeps: bool = True) -> None:
         self.settings = settings
         self.host = settings.host
-        self.is_full = False
         self.keeps = keeps
         self._ask = ask
         self._control: Path | None = None
@@ -58,6 +57,21 @@ class OpensshConnection:
         self._ports: dict[tuple[str, int], int] = {}  # where they are found here
         self._refusal: OutOfReach | None = None
         self._lock = threading.Lock()  # several threads run scripts
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a session was refused; noted for every hpcrun that has the same master."""
+        return self._note().exists()
+
+    @is_full.setter
+    def is_full(self, value: bool) -> None:
+        if value:
+            self._note().touch()
+        else:
+            self._note().unlink(missing_ok=True)
+
+    def _note(self) -> Path:
+        return Path(f"{self._socket()}.full")
 
     def run(
         self,
@@ -119,7 +133,7 @@ class OpensshConnection:
 
     def disconnect(self) -> bool:
         """End the connection; return whether there was one."""
-        self._is_open = False
+        self._is_open = self.is_full = False
         return self._ask_master("exit")
 
     def open(self) -> None:

@@ -42,7 +42,7 @@ class ParamikoConnection:
     def __init__(self, settings: SshSettings, ask: Prompts) -> None:
         self.settings = settings
         self.host = settings.host
-        self.is_full = False
+        self._is_full = False
         self._ask = ask
         self._links: list[paramiko.Transport] = []  # the last one leads to the host
         self._proxy: subprocess.Popen[bytes] | None = None
@@ -55,6 +55,15 @@ class ParamikoConnection:
         self._instead: Connection | None = None
         self._lock = threading.Lock()  # several threads run scripts
         self._spare: _Spare | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a session beside another one was refused."""
+        return self._is_full if self._instead is None else self._instead.is_full
+
+    @is_full.setter
+    def is_full(self, value: bool) -> None:
+        self._is_full = value
 
     def run(
         self,

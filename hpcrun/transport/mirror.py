@@ -12,6 +12,7 @@ import io
 import json
 import os
 import re
+import shutil
 import stat
 import tarfile
 import tempfile
@@ -112,21 +113,22 @@ class Mirror:
         """Make the folders of runs that are there; those that are there no more go."""
         for name in self._there():
             if name not in listed and (self.folder / name / _INDEX).is_file():
-                import shutil  # here: few runs go
-
                 shutil.rmtree(self.folder / name, ignore_errors=True)
         for name in listed:
             (self.folder / name).mkdir(0o700, parents=True, exist_ok=True)
 
     def place(self, name: str) -> Path:
-        """Make way for a file of a run: no link leads out of the mirror, no file is in the way."""
+        """Make way for a file of a run: no link leads out of the mirror, nothing is in the way."""
         path = self.folder
         for part in name.split("/")[:-1]:
             path = path / part
             if path.is_symlink() or path.is_file():
                 path.unlink()
             path.mkdir(0o755, parents=True, exist_ok=True)
-        return path / name.rpartition("/")[2]
+        path = path / name.rpartition("/")[2]
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        return path
 
     def take_file(self, name: str, data: IO[bytes], mode: int, mtime: int) -> None:
         """Take a whole file."""
@@ -190,8 +192,8 @@ class Mirror:
         known = self.trees()
         known.pop(tree, None)
         kept = dict([*known.items(), (tree, dict(files))][-_TREES:])
-        self._trees_file.parent.mkdir(0o700, parents=True, exist_ok=True)
-        with replacing(self._trees_file, 0o600) as file:
+        top = Mirror(self.folder.parent)
+        with replacing(top.place(self._trees_file.name), 0o600) as file:
             file.write(json.dumps(kept).encode())
 
     @property

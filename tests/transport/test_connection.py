@@ -6,6 +6,7 @@ import contextlib
 import os
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -113,13 +114,39 @@ def test_a_second_script_costs_one_round_trip(laptop: Laptop) -> None:
     link.close()
 
 
-@pytest.mark.parametrize("way", ["paramiko", "openssh"])
+def test_another_hpcrun_has_the_one_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have one master: who follows learns that another one waits."""
+    with at_home(tmp_path, monkeypatch, far=["MaxSessions 1"]) as laptop:
+        one, other = (connect(laptop, way="openssh") for _ in range(2))
+        begun = threading.Event()
+
+        def follow(_: bytes) -> None:
+            begun.set()
+            if one.is_full:
+                raise InterruptedError
+
+        with ThreadPoolExecutor() as threads:
+            script = "for ((;;)); do echo; sleep 0.1; done"
+            following = threads.submit(one.run, script, on_output=follow)
+            assert begun.wait(30)
+            assert other.run("exit 3").exit_code == 3
+            with pytest.raises(InterruptedError):
+                following.result()
+
+
+@pytest.mark.parametrize(
+    "way", ["paramiko", "openssh", pytest.param("fallback", marks=pytest.mark.thorough)]
+)
 def test_a_server_that_allows_one_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: Any
 ) -> None:
     """Scripts run one after the other, also those of several threads."""
     with at_home(tmp_path, monkeypatch, far=["MaxSessions 1"]) as laptop:
-        far = connect(laptop, way=way)
+        if way == "fallback":  # what paramiko cannot do
+            laptop.configure(f"{laptop.usual()}  VerifyHostKeyDNS yes\n")
+        far = connect(laptop, way="openssh" if way == "openssh" else "paramiko")
         assert [far.run(f"exit {code}").exit_code for code in range(9)] == [*range(9)]
         begun = tmp_path / "begun"
         with ThreadPoolExecutor() as threads:

@@ -308,6 +308,14 @@ def files_for_folders(mirror: Path) -> None:
             path.write_text("x")
 
 
+def folders_for_files(mirror: Path) -> None:
+    for path in [*mirror.parent.rglob("*")]:
+        if path.is_file():
+            path.unlink()
+            (path / "inner").mkdir(parents=True)
+            (path / "inner" / "x").write_text("x")
+
+
 def links(mirror: Path) -> None:
     for path in mirror.glob("*/*"):
         if path.name in ("attempts", "logs"):
@@ -323,6 +331,7 @@ def gone(mirror: Path) -> None:
     "damage",
     [
         garbage,
+        folders_for_files,
         *(pytest.param(one, marks=pytest.mark.thorough) for one in (other_json, files_for_folders)),
         *(pytest.param(one, marks=pytest.mark.thorough) for one in (links, gone)),
     ],
