@@ -61,6 +61,7 @@ class Login:
         self.agent = paramiko.agent.AgentSSH()
         self.agents: list[Any] | None = None  # its keys
         self.locked: list[Path] = []  # files that need a passphrase
+        self.missing: list[Path] = []
         self.tried: list[str] = []  # for the message
         self.offered: set[bytes] = set()
 
@@ -84,7 +85,7 @@ class Login:
             if more is None:
                 break
             allowed = more
-        did = "; ".join(self.tried) or "there was nothing to try"
+        did = "; ".join(dict.fromkeys(self.tried)) or "there was nothing to try"
         raise OutOfReach(
             f"{hop.name}: {hop.who} was not let in: {did} (the server takes {', '.join(allowed)})",
             fix=f"try ssh {hop.name}; nothing is tried again by itself",
@@ -114,7 +115,7 @@ class Login:
         return list(handler.wait_for_response(answered))
 
     def _broken(self, error: BaseException) -> OutOfReach:
-        did = "; ".join(self.tried)
+        did = "; ".join(dict.fromkeys(self.tried))
         return OutOfReach(
             f"{self.hop.name}: the server ended the login of {self.hop.who}: {error}"
             + (f" ({did})" if did else ""),
@@ -190,22 +191,22 @@ class Login:
             if key.get_name().startswith("sk-"):
                 raise NeedsSsh(f"{self.hop.name}: a hardware key in the agent")
             yield f"the agent's {key.get_name()} key {getattr(key, 'comment', '')}".strip(), key
-        self.locked = []
+        self.locked, self.missing = [], []
         for path in self.hop.identity_files:
-            if not path.exists():
-                continue
             if is_hardware_key(path):
                 raise NeedsSsh(f"a hardware key, {path}")
             if _public_blob(path) in {key.asbytes() for key in named}:
                 continue
             try:
                 key = self.keys.get(path) or paramiko.PKey.from_path(path)
+            except (FileNotFoundError, NotADirectoryError):
+                self.missing.append(path)
             except (TypeError, paramiko.PasswordRequiredException):
                 self.locked.append(path)
             except Exception as error:
-                if not path.with_name(path.name.removesuffix(".pub")).exists():
-                    continue
-                self.tried.append(f"{path} cannot be read: {error}")
+                if path.suffix != ".pub" or os.access(path.with_suffix(""), os.R_OK):
+                    why = getattr(error, "strerror", None) or error
+                    self.tried.append(f"{path} cannot be read: {why}")
             else:
                 yield from self._with_certificates(path, key)
 
@@ -214,9 +215,8 @@ class Login:
         for path in self.locked:
             if (key := self._unlock(path)) is not None:
                 yield from self._with_certificates(path, key)
-        missing = [path for path in self.hop.identity_files if not path.exists()]
-        if missing and len(missing) == len(self.hop.identity_files) < 5:
-            self.tried.append(f"{missing[0]}: no such key file")
+        if self.missing and len(self.missing) == len(self.hop.identity_files) < 5:
+            self.tried.append(f"{self.missing[0]}: no such key file")
 
     def _agent_keys(self) -> list[Any]:
         """Ask the agent for its keys; none where it does not answer."""

@@ -135,6 +135,9 @@ def test_a_refused_key_is_not_tried_again(laptop: Laptop) -> None:
     with pytest.raises(OutOfReach, match="wrong-path: no such key file") as caught:
         connect(laptop).run("true")
     assert caught.value.exit_code == 4
+    only(laptop, f"  IdentityFile {laptop.ssh}/{'x' * 300}\n")
+    with pytest.raises(OutOfReach, match=r"not let in: .*x cannot be read: File name too long \("):
+        connect(laptop).run("true")
 
 
 # ------------------------------------------------------------------ questions
