@@ -50,7 +50,7 @@ class Found(Struct, frozen=True, kw_only=True):
     """What was found: the rows of a listing, one run, the runs of a sweep, or other jobs.
 
     ``silence``: why Slurm did not answer where it was needed; ``is_partial``: so that rows may be
-    missing. ``older`` counts runs left out.
+    missing. ``older`` counts runs left out. ``host``: where the cluster is, if not here.
     """
 
     kind: str
@@ -58,6 +58,7 @@ class Found(Struct, frozen=True, kw_only=True):
     silence: str = ""
     is_partial: bool = False
     older: int = 0
+    host: str = ""
     sweep: Sweep | None = None
     nothing: str = ""
 
@@ -93,7 +94,10 @@ class Found(Struct, frozen=True, kw_only=True):
         (status,) = self.statuses
         plan = status.plan
         has_checkpoints = plan is not None and holds_any(Path(plan.checkpoint_dir))
-        return run_lines(status, look, local_time=_local_time, has_checkpoints=has_checkpoints)
+        there = f"{self.host}:{plan.run_dir}" if self.host and plan is not None else ""
+        return run_lines(
+            status, look, local_time=_local_time, has_checkpoints=has_checkpoints, there=there
+        )
 
 
 def find_out(context: Context, query: Query, memory: Memory | None = None) -> Found:
@@ -112,7 +116,8 @@ def find_out(context: Context, query: Query, memory: Memory | None = None) -> Fo
 
         is_one = found.kind != "listing" and found.sweep is None and len(statuses) == 1
         statuses = with_whys(context, statuses, memory, count_ahead=is_one)
-    return structs.replace(found, statuses=statuses, silence=silence)
+    host = context.cluster.host or ""
+    return structs.replace(found, statuses=statuses, silence=silence, host=host)
 
 
 def _find(context: Context, query: Query, memory: Memory) -> Found:

@@ -391,8 +391,9 @@ class Lookup:
                 record = records.own_record(record, layout.sweep_id_of(name) or name)
                 if record is None:  # not yet, or sbatch's answer was lost: to be read again
                     self.unrecorded.add(name)
-                    if job_id := records.begun_as(self.runs_dir / name):
-                        yield job_id, name
+                    with contextlib.suppress(HpcrunError):
+                        if job_id := records.begun_as(self.runs_dir / name):
+                            yield job_id, name
                     continue
                 job_id = self._known[name] = record.job_id or ""
                 self._news += 1

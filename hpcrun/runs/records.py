@@ -347,7 +347,7 @@ def read_record(path: Path, type_: type[T]) -> T | None:
                 hook = _without_slurm_conf
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (files.Unfit, IsADirectoryError) as error:
+    except files.Unfit as error:
         files.remark(f"{path}: {error.strerror}: it is passed over")
         return None
     except OSError as error:

@@ -85,9 +85,19 @@ class Mirror:
         return lines
 
     def _there(self) -> list[str]:
-        with contextlib.suppress(OSError):
-            return [one.name for one in os.scandir(self.folder) if _RUN.fullmatch(one.name)]
-        return []
+        """Name the runs that are here; one that is none, or is damaged, goes: it comes again."""
+        found: list[str] = []
+        with contextlib.suppress(OSError), os.scandir(self.folder) as places:
+            for one in places:
+                if not _RUN.fullmatch(one.name):
+                    continue
+                if not one.is_dir(follow_symlinks=False):
+                    Path(one).unlink()
+                elif _has_folder_for_record(one.path):
+                    shutil.rmtree(one)
+                else:
+                    found.append(one.name)
+        return found
 
     def _files(self, run: str) -> Iterator[tuple[str, int, int]]:
         top = self.folder / run
@@ -199,6 +209,11 @@ class Mirror:
     @property
     def _trees_file(self) -> Path:
         return self.folder.parent / "code-there.json"
+
+
+def _has_folder_for_record(run: str) -> bool:
+    with os.scandir(run) as inner:
+        return any("." in one.name and one.is_dir() for one in inner)
 
 
 class Damaged(OutOfReach):

@@ -361,8 +361,12 @@ class SshTransport:
 
     def _failed(self, reply: Reply, name: str, host: str | None = None) -> HpcrunError:
         where = f"{host or self.connection.host}: {self.runs_dir}"
-        if reply.exit_code == far.CUT_SHORT:
-            return OutOfReach(f"{where}: {name} did not arrive whole")
+        is_short = re.search("unexpected end of file|Unexpected EOF", reply.stderr)  # gzip's, tar's
+        if reply.exit_code == far.CUT_SHORT or is_short:
+            return OutOfReach(
+                f"{where}: {name} did not arrive whole",
+                fix="does that host forbid transfers? transfer_host: names one that does not",
+            )
         why = re.search(r"No space left on device|Disk quota exceeded", reply.stderr)
         # Else the first line: tar adds that it ended badly.
         said = why[0] if why else _plain(reply.stderr).strip().partition("\n")[0]

@@ -198,11 +198,12 @@ def run_lines(
     *,
     local_time: Callable[[float], str],
     has_checkpoints: bool,
+    there: str = "",
 ) -> list[str]:
     """Lay out all that matters of one run, and what to type next.
 
     ``local_time`` writes seconds since the epoch for people; ``has_checkpoints``: there are some
-    from which a new run would go on.
+    from which a new run would go on; ``there``: its folder on a cluster that is not here.
     """
     plan, history, last = status.plan, status.history, status.last
     cluster = f" on {history.submitted.cluster}" if history.submitted else ""
@@ -235,7 +236,7 @@ def run_lines(
         rows += [("attempt", text) for text in attempt_texts(status, local_time)]
     if status.run is not None:
         log = str(status.progress.log or status.run.logs) if history.attempts else ""
-        rows += [("folder", str(status.run.path)), ("log", log)]
+        rows += [("there", there), ("folder", str(status.run.path)), ("log", log)]
     if plan is not None and status.trains:
         rows.append(("saves to", plan.checkpoint_dir or ""))
     warnings = last.warnings if last else []

@@ -119,6 +119,10 @@ class Laptop:
 CHATTY = """\
 ForceCommand echo Welcome; echo "quota: 3 of 4 GB" >&2; exec {shell} -c "$SSH_ORIGINAL_COMMAND"
 """
+# A login node that passes on little, either way, and has no sftp.
+NARROW = """\
+ForceCommand f() { stdbuf -o0 head -c $1; }; f 99999 | eval "$SSH_ORIGINAL_COMMAND" | f 1000000
+"""
 
 
 def _start(rig: Rig, folder: Path, shell: str) -> subprocess.Popen[bytes]:
@@ -133,8 +137,8 @@ def _start(rig: Rig, folder: Path, shell: str) -> subprocess.Popen[bytes]:
         subprocess.run(argv, check=True)
     (keys / "authorized").write_text((ssh / "id_ed25519.pub").read_text())
     (rig.shared / FAR_HOME).mkdir(exist_ok=True)
-    more = ""
-    if shell:
+    more = f"{NARROW}SetEnv " if shell == "narrow" else ""
+    if shell and not more:
         tools = rig.shared / FAR_HOME / "tools"
         more = CHATTY.format(shell=shell) + f'SetEnv "PATH={tools}" '
         tools.mkdir()
@@ -178,7 +182,7 @@ def _start(rig: Rig, folder: Path, shell: str) -> subprocess.Popen[bytes]:
 
 @pytest.fixture
 def laptop(rig: Rig, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Laptop]:
-    """A laptop; the parameter may name the login shell at the other end."""
+    """A laptop; the parameter may name the login shell at the other end, or ``narrow``."""
     require(Path(SSHD).exists(), "sshd")
     process = _start(rig, tmp_path, getattr(request, "param", ""))
     made = Laptop(tmp_path, rig, process)
@@ -227,6 +231,7 @@ def test_the_road(laptop: Laptop) -> None:
     laptop.does("wait", made["job_id"])
     assert str(far_run / "code") in laptop.does("logs", made["job_id"])
     assert laptop.json("status", made["job_id"])["runs"][0]["state"] == "COMPLETED"
+    assert f"mycluster:{far_run}\n" in laptop.does("status", made["job_id"])
     parsed = laptop.json("parse", made["job_id"])["runs"][0]
     assert parsed["metrics"]["loss"]["last"]["value"] == 0.3
     assert not (laptop.project / "my runs").exists()

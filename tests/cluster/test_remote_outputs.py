@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -18,7 +19,9 @@ from contextlib import contextmanager
 import pytest
 import yaml
 
+from tests.cluster.rig import HEAD
 from tests.cluster.site import Site, until
+from tests.cluster.sshd import SSHD
 from tests.cluster.test_remote import SLEEPER, Laptop, laptop  # noqa: F401
 from tests.torch_extensions import CACHE
 from tests.transport.link import Link
@@ -73,6 +76,46 @@ def test_outputs_come_back(laptop: Laptop) -> None:
         assert [path.name for path in come.iterdir()] == ["model.pt"]
         model = far_run / "checkpoints" / "step 1" / "model.pt"
         assert (come / "model.pt").read_bytes() == model.read_bytes()
+
+
+@pytest.mark.parametrize("laptop", ["narrow"], indirect=True)
+def test_a_login_node_that_forbids_transfers(laptop: Laptop) -> None:
+    """Code goes to the host of transfers, and outputs come from there; sbatch is the login's."""
+    keys = laptop.rig.shared / "laptop-keys"
+    config = (keys / "config").read_text().replace("Port 2222", "Port 2223")
+    (keys / "dtn").write_text(re.sub("ForceCommand.*\n", "", config))
+    address = f"{laptop.rig.network.prefix}.2"
+    ssh = laptop.folder / "home" / ".ssh"
+    host_key = " ".join((keys / "host_key.pub").read_text().split()[:2])
+    with (ssh / "known_hosts").open("a") as known:
+        known.write(f"[{address}]:2223 {host_key}\n")
+    login = (ssh / "config").read_text()
+    dtn = login.replace("mycluster", "dtn").replace("Port 2222", "Port 2223")
+    (ssh / "config").write_text(login + dtn)
+    laptop.write("write.sh", WRITES)
+    laptop.write("weights.bin", "").write_bytes(os.urandom(300_000))
+    laptop.write("job.yaml", SLEEPER.replace("say.sh", "write.sh"))
+    refused = laptop.hpcrun("submit", "job.yaml")
+    assert refused.returncode == 4 and "did not arrive whole" in refused.stderr, refused
+    assert laptop.jobs() == [] and not [*laptop.far_runs.glob("2*")]
+    with (laptop.project / "hpcrun.yaml").open("a") as profile:
+        profile.write("transfer_host: dtn\n")
+    argv = laptop.rig.argv_on(HEAD, [SSHD, "-D", "-e", "-f", str(keys / "dtn")])
+    with (keys / "dtn.log").open("wb") as log:
+        quiet = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+        server = subprocess.Popen(argv, stderr=log, env=quiet, start_new_session=True)
+    until(lambda: b"Server listening" in (keys / "dtn.log").read_bytes(), "sshd", 10)
+    job = laptop.json("submit", "job.yaml")
+    laptop.does("wait", job["job_id"])
+    far_run = laptop.far_runs / job["run_id"]
+    assert (far_run / "code/weights.bin").read_bytes() == (
+        laptop.project / "weights.bin"
+    ).read_bytes()
+    assert not laptop.json("fetch", "--to", "all")["files"][0]["reason"]
+    model = "checkpoints/step 1/model.pt"
+    assert (laptop.project / "all" / model).read_bytes() == (far_run / model).read_bytes()
+    os.killpg(server.pid, signal.SIGKILL)
+    server.wait(timeout=10)
 
 
 @pytest.mark.parametrize(

@@ -226,16 +226,32 @@ def test_sshd_starts_again_while_a_log_is_followed(desk: Desk) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.timeout(900)
 def test_a_very_slow_link(desk: Desk) -> None:
-    """A telephone line: it takes its time, and nothing is given up."""
-    link = desk.slow(0.4)
-    link.rate = 30_000
-    (desk.hpcrun.project / "code.bin").write_bytes(os.urandom(60_000))
-    run = desk.submit()
+    """A bad satellite: an answer takes two seconds, and nothing is given up, or said to be."""
+    link = desk.slow(1.0)
+    link.rate = 5_000
+    (desk.hpcrun.project / "code.bin").write_bytes(os.urandom(30_000))
+    done = desk.hpcrun("submit", "job.yaml", "--json")
+    assert done.code == 0, done
+    run = Path(done.json["run_dir"])
+    calm = "far is slow to answer; still waiting ...\n"
+    assert done.err.replace(calm, "") == "", done.err
     log = desk.begin(run)
-    log.write_bytes(b"".join(b"step %d loss 1.5\n" % step for step in range(5000)))
-    done = desk.hpcrun("logs", "1")
-    assert done.code == 0 and done.out.endswith("step 4999 loss 1.5\n")
+    log.write_bytes(b"".join(b"step %d loss 1.5\n" % step for step in range(3000)))
+    for words, part in (
+        ("status", "RUNNING"),
+        ("status 1", "RUNNING"),
+        ("logs 1", "step 2999 loss"),
+    ):
+        done = desk.hpcrun(*words.split())
+        assert done.code == 0 and part in done.out and done.err.replace(calm, "") == "", done
+    waiting = desk.hpcrun.start("wait", "1", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    time.sleep(30)  # it asks, and follows
+    desk.end(run)
+    out, err = waiting.communicate(timeout=200)
+    assert waiting.returncode == 0, (out, err)
+    assert b"reach" not in err and b"no answer" not in err, err
     assert len(desk.queue()) == 1
     link.close()
 
