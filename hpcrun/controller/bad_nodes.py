@@ -56,10 +56,7 @@ def bad_nodes(context: Context) -> list[BadNode]:
 
 
 def clear(context: Context, nodes: Collection[str]) -> list[str]:
-    """Take nodes back, all of them if none is named; return their names.
-
-    Raises OSError, HpcrunError.
-    """
+    """Take nodes back, all if none is named; return their names. Raises OSError, HpcrunError."""
     known = [record.node for record in bad_nodes(context)]
     gone = [name for name in known if not nodes or name in nodes]
     if context.cluster.host is not None and gone:
@@ -78,8 +75,8 @@ def clear(context: Context, nodes: Collection[str]) -> list[str]:
 def avoided(context: Context) -> Callable[[Plan], Plan]:
     """Find which nodes a submission leaves out, and return what leaves them out of a plan.
 
-    Slurm is asked where there are any, and only then. Where it does not answer none is left out:
-    Slurm refuses a job that names a node which it does not know.
+    Slurm is asked only where there are any; without its answer none is left out, since it refuses a
+    job that names a node which it does not know.
     """
     nodes, now = bad_nodes(context), time.time()
     rows: list[NodeRow] = []
@@ -108,9 +105,8 @@ def leave_out(
 ) -> Plan:
     """Leave bad nodes out of a job: they are added to --exclude, with a note on each.
 
-    ``bad`` says why, by node; ``rows`` are the cluster's nodes, and ``default`` is the partition of
-    a job that names none. Nodes that the job itself names stay, and all do where too few would be
-    left for it.
+    ``bad`` says why, by node; ``default`` is the partition of a job that names none. Nodes that the
+    job itself names stay, and all do where too few would be left for it.
     """
     from hpcrun.slurm.hosts import expand  # here, as above
 

@@ -76,9 +76,8 @@ def find_old(
 ) -> list[Unit]:
     """Find runs that ended ``older_than`` seconds ago, newest first, those that stay among them.
 
-    ``named``: only these, whatever their age. ``keep`` spares the newest. ``failed``: only those
-    of which nothing ended well. Somebody else's runs and links are left out; what only has a run's
-    name stays. Slurm's silence spares all that a job may revive, also what was seen to be over.
+    ``named``: only these, whatever their age. ``keep`` spares the newest. ``failed``: only those of
+    which nothing ended well. Slurm's silence spares all that a job may revive.
     """
     bring_names(context)
     units = list(_units(context.runs_dir))
@@ -182,10 +181,7 @@ def _past_of(status: JobStatus) -> _Past:
 
 
 def _keep_used(units: Sequence[Unit]) -> None:
-    """Keep runs whose checkpoints a later run uses that stays itself.
-
-    Units come newest first: of each later run it is known by then whether it stays.
-    """
+    """Keep runs whose checkpoints a later run uses that stays itself; units come newest first."""
     going = {path for unit in units if not unit.kept for path in unit.paths}
     for unit in units:
         user = None if unit.kept else _user_of(unit, going)
@@ -218,9 +214,8 @@ def measure(unit: Unit, deadline: float) -> None:
 def remove(context: Context, units: Sequence[Unit]) -> Iterator[tuple[Unit, HpcrunError | None]]:
     """Remove units, newest first, and give each one when it is gone, with what went wrong.
 
-    Each is moved out of sight at once, sweeps with all their runs, and then removed: an end in
-    between leaves no half run, and what is left is removed by the next call. What has changed
-    since it was looked at stays.
+    Each is moved out of sight at once and then removed: an end in between leaves no half run. What
+    has changed since it was looked at stays.
     """
     transport = context.transport()
     going = {path for unit in units for path in unit.paths}

@@ -10,10 +10,7 @@ from hpcrun.transport.ssh import settings_of
 
 
 def connect_to(context: Context, ask: Prompts) -> tuple[bool, str]:
-    """Log in; return whether the connection stays, and what Slurm calls itself there.
-
-    Raises InputError, OutOfReach.
-    """
+    """Log in; return whether the connection stays, and Slurm's version there. Raises OutOfReach."""
     settings = _settings(context)
     connection = open_connection(settings, ask)
     try:

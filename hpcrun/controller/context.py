@@ -98,8 +98,7 @@ class Context(Struct, frozen=True, kw_only=True):
 def find_project(cwd: Path) -> Path:
     """Return the nearest folder upwards that has an hpcrun.yaml; else the current one.
 
-    Above the current folder a file of another user's does not count where anybody may put one, as
-    in /tmp.
+    Above the current folder another user's does not count where anybody may put one, as in /tmp.
     """
     for folder in (cwd, *cwd.parents):
         with contextlib.suppress(OSError):
@@ -138,8 +137,7 @@ def load_context(
 def load_each(environ: Mapping[str, str], cwd: Path) -> tuple[list[Context], list[InputError]]:
     """Find the project's own cluster, and those of all profiles of the user's.
 
-    Each place of runs comes once; nobody is asked for what a login needs. What is wrong with a
-    profile is returned: it hides no other cluster.
+    Each place of runs comes once. What is wrong with a profile is returned: it hides no other.
     """
     names = [file.stem for file in sorted((config_dir(environ) / "clusters").glob("*.yaml"))]
     found: dict[Path, Context] = {}
@@ -220,10 +218,7 @@ def _find_cluster(
 
 
 def named_profile(environ: Mapping[str, str], cwd: Path, word: str) -> Cluster:
-    """Load a profile that is named by its file, or by its name among the user's.
-
-    Raises InputError, SpecError.
-    """
+    """Load a profile by its file, or its name among the user's. Raises InputError, SpecError."""
     own = config_dir(environ) / "clusters" / f"{word}.yaml"
     file = cwd / word
     is_name = not file.is_file() and "/" not in word and own.is_file()
@@ -262,10 +257,7 @@ def read_text(path: Path) -> str:
 
 
 def user_path(text: str, environ: Mapping[str, str], project: Path, where: str) -> Path:
-    """Fill ``~`` and ``$NAME`` in a path of the user's; it starts at the project.
-
-    Raises InputError for a variable that is not set.
-    """
+    """Fill ``~`` and ``$NAME`` in a path, which starts at the project. Raises InputError."""
     expanded = text
     if "$" in text:
         from string import Template
@@ -344,8 +336,7 @@ def conf_is_gone(context: Context, conf: str | None) -> bool:
 def slurm_transport(context: Context, slurm_conf: str | None = None) -> Transport:
     """Reach the context's Slurm, or the one whose slurm.conf is named.
 
-    Raises InputError where there is none of the name that the profile has: Slurm would look for it
-    for a minute.
+    Raises InputError where the profile's is not there: Slurm would look for it for a minute.
     """
     conf = context.cluster.slurm_conf
     if slurm_conf is None and conf and conf_is_gone(context, conf):

@@ -44,10 +44,7 @@ class Looks(Struct, frozen=True, kw_only=True):
 
 
 def with_account(context: Context, status: JobStatus, *, always: bool = False) -> JobStatus:
-    """Add what Slurm has kept of a job that is over.
-
-    It is asked where it may explain the end, or ``always``. Never raises: silence adds nothing.
-    """
+    """Add what Slurm keeps of a job that is over, where it may explain the end, or ``always``."""
     run, job_id = status.run, status.job_id
     if not status.final or status.account is not None or not job_id or status.is_local:
         return status

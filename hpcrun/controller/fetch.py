@@ -199,8 +199,8 @@ def fetch(
 ) -> Fetched:
     """Bring files into a folder; what is there already, with its size and time, stays.
 
-    Where the link breaks it goes on, as long as that brings more; ``tell`` is told. Raises
-    InputError where a link is in the way or there is no room, and OutOfReach: what came stays.
+    Where the link breaks it goes on, as long as that brings more. Raises InputError where a link is
+    in the way or there is no room, and OutOfReach: what came stays.
     """
     fetched = Fetched()
     wanted = []

@@ -127,8 +127,7 @@ def _interpreter(context: Context, path: str, where: str, fix: str = "") -> str:
 def seen(context: Context, text: str, where: str) -> bool:
     """Return whether a path exists where jobs run, as far as it can be seen from there.
 
-    One that names variables of the nodes, or lies below a top folder that is not here (a file
-    system of the nodes alone), is given the benefit of the doubt.
+    One that only the nodes know is given the benefit of the doubt.
     """
     try:
         found = look(context, path_there(context, text, where))
@@ -154,8 +153,8 @@ def missing_modules(
 ) -> tuple[list[str], str]:
     """Ask a Python which of some modules it lacks, without importing any; a note if it cannot be.
 
-    ``path`` is the job's PYTHONPATH. That it has them all is kept, until something is installed; of
-    one on a cluster's host for a day. To be called by settle().
+    That it has them all is kept, until something is installed; of one on a cluster's host for a
+    day. To be called by settle().
     """
     python, is_here = found.python, context.cluster.host is None
     if not names or found.inside or "/" not in python:
@@ -194,10 +193,7 @@ def missing_modules(
 
 
 def editable_folders(found: Interpreter, project: Path) -> list[str]:
-    """List folders below a project that an editable install has put on a Python's path.
-
-    The project itself is none of them: its copy comes before it.
-    """
+    """List folders below a project that an editable install has put on a Python's path."""
     folders = []
     for file in _site_packages(found.python):
         with contextlib.suppress(OSError, ValueError):
@@ -226,8 +222,7 @@ def _installed(python: Path) -> Iterator[str]:
 def find_conda(context: Context, name: str, where: str) -> str:
     """Find a conda environment's folder by its name or path; the name, if it is not seen here.
 
-    conda itself is not asked: that takes a second, and it may be a module of the nodes. Raises
-    InputError for a folder that is not there.
+    conda itself takes a second, and may be a module of the nodes. Raises InputError.
     """
     if "/" in name or name.startswith(("~", "$")):
         path = path_there(context, name, where)

@@ -94,10 +94,7 @@ def _act_on(
 
 
 def _find_all(context: Context, targets: Targets) -> list[Outcome]:
-    """Ask about all that is named: runs by their ids, other jobs by the words that name them.
-
-    Those that nobody knows come last. Raises OutOfReach.
-    """
+    """Ask about all that is named; those that nobody knows come last. Raises OutOfReach."""
     runs = targets.all_runs()
     statuses = status_of(context, runs) if runs else []
     known = [Outcome(word=status.job_id or "", status=status) for status in statuses]
@@ -129,8 +126,8 @@ def _not_mine(status: JobStatus, fix: str) -> InputError | None:
 def cancel_all(context: Context, targets: Targets, *, pending: bool = False) -> list[Outcome]:
     """Ask for the end of all that is named, with as few calls of Slurm as there are clusters.
 
-    With ``pending`` only of what has not begun. One that cannot be cancelled does not keep the
-    others from it: its ``error`` says why. Raises OutOfReach where nothing at all could be done.
+    With ``pending`` only of what has not begun. Raises OutOfReach where nothing at all could be
+    done.
     """
 
     def look(job: Outcome) -> None:
@@ -242,8 +239,8 @@ def requeue_all(
     """Have Slurm start again all that is named: what runs, and what is over while Slurm knows it.
 
     Of a sweep those runs that run now. ``failed``: only what is over and did not end well.
-    ``hold``: it waits until it is released. One that is refused does not keep the others from it:
-    its ``error`` says why. Ctrl-C waits until a job that Slurm has taken has all that it needs.
+    ``hold``: it waits until it is released. Ctrl-C waits until a job that Slurm has taken has all
+    that it needs.
     """
     inside = {run.run_id for sweep in targets.sweeps for run in runs_of(sweep)}
 
@@ -330,10 +327,7 @@ def _again(known: JobStatus) -> str:
 def _start_again(
     context: Context, conf: str | None, jobs: Sequence[Outcome], *, hold: bool
 ) -> None:
-    """Have one Slurm start jobs again.
-
-    The next attempt finds its secrets whenever it begins: they are there before Slurm is asked.
-    """
+    """Have one Slurm start jobs again, whose secrets are there before it is asked."""
     transport = slurm_transport(context, conf)
     errors: dict[str, HpcrunError] = {}
     again: dict[str, str] = {}
@@ -397,9 +391,9 @@ def _give_secrets(context: Context, known: JobStatus) -> list[Path]:
 
 
 def _ask(transport: Transport, again: dict[str, str], *, hold: bool) -> dict[str, HpcrunError]:
-    """Have Slurm start jobs again; what keeps it from some of them, by id. Raises OutOfReach.
+    """Have Slurm start jobs again; return what keeps it from some of them, by id.
 
-    ``again`` has for each job what else its user can do.
+    ``again`` has for each job what else its user can do. Raises OutOfReach.
     """
     refused = scheduler.requeue(transport, list(again), hold=hold)
     forbidden = [job_id for job_id, message in refused.items() if says(message, "requeue disabled")]

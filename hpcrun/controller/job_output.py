@@ -38,7 +38,7 @@ _NO_TASK = "4294967294"
 class JobOutput(Jobs):
     """One job, or the tasks of an array, whose output is read: its silence may be its end.
 
-    Of all Slurm's commands scontrol alone shows where the output goes, and the state beside it.
+    scontrol alone shows where the output goes, and the state beside it.
     """
 
     def __init__(self, job_id: str) -> None:
@@ -139,10 +139,7 @@ def _tasks_of(job: SlurmJob) -> list[SlurmJob]:
 
 
 def _filled(path: str, nodes: str) -> str:
-    """Fill what Slurm leaves open in a file's name until a node opens it: %N %n %t %s.
-
-    A batch script is task 0 on the first node (sbatch(1), filename pattern).
-    """
+    """Fill what Slurm leaves open in a file's name until a node opens it: %N %n %t %s."""
     if not re.search(r"%[0-9]*[Nnts]", path):
         return path
     path = re.sub(r"%([0-9]*)[nt]", lambda found: "0".zfill(int(found[1] or 0)), path)

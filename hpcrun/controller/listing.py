@@ -230,7 +230,7 @@ def _broken_row(folder: Path, why: str) -> JobStatus:
 class _SweepRow:
     """The runs of a sweep: Slurm shows their states, or they are remembered as over.
 
-    Only what nobody knows is looked at in the runs' own folders: once, since it is remembered then.
+    Only what nobody knows is looked at in the runs' own folders.
     """
 
     def __init__(self, context: Context, path: Path) -> None:
@@ -289,10 +289,7 @@ class _SweepRow:
         return [(RunFolder(self.folder.path), self.history), *self.chained.values()], []
 
     def row(self, answers: SlurmAnswers | None, *, is_news: bool) -> JobStatus:
-        """Make the row, by what the sweep's Slurm answered (None: it was not asked).
-
-        Raises OSError, HpcrunError where a run's folder cannot be read.
-        """
+        """Make the row, by what Slurm answered (None: not asked). Raises OSError, HpcrunError."""
         submitted, silence = self.submitted, ""
         if self.is_settled:
             states = Counter(end.state for end in self.seen.ends.values())
@@ -314,10 +311,7 @@ class _SweepRow:
     def _find_states(
         self, answers: SlurmAnswers | None, *, is_news: bool
     ) -> tuple[Counter[str], str]:
-        """Count the runs by state, and keep the ends that are known.
-
-        Also returns why Slurm was silent where it was needed, else "".
-        """
+        """Count the runs by state, and keep ends; also why Slurm was silent where needed."""
         shown = self._shown(answers) if answers else {}
         unknown = {index for index in range(self.tasks) if index not in shown}
         unknown -= {int(index) for index in self.seen.ends}

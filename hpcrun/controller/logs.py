@@ -93,10 +93,7 @@ class LogQuery(Struct, frozen=True, kw_only=True):
 
 
 def logs_of(context: Context, word: str | None, query: LogQuery, *, whole: bool = True) -> JobLogs:
-    """Find the logs of what a word names: a run, a sweep, or another Slurm job.
-
-    Not ``whole``: the end of each is enough. Raises InputError, OutOfReach.
-    """
+    """Find the logs of what a word names, or their ends. Raises InputError, OutOfReach."""
     target = find_target(context, word, whole=whole)
     if isinstance(target, str):
         from hpcrun.controller.job_output import JobOutput  # here: most logs are those of runs
@@ -110,8 +107,8 @@ def logs_of(context: Context, word: str | None, query: LogQuery, *, whole: bool 
 class JobLogs:
     """The logs of some runs, or the ``output`` of another job with all its tasks.
 
-    What ``query`` wants of them is read on from where the last reading ended: logs.files makes
-    whole lines of the files' bytes, and this class makes events of the lines.
+    They are read on from where the last reading ended: logs.files makes whole lines of the files'
+    bytes, and this class makes events of the lines.
     """
 
     def __init__(
@@ -293,8 +290,8 @@ class JobLogs:
     ) -> Iterator[JobStatus | Lines | str]:
         """Follow until all is over: new lines, and statuses that changed; final ones come last.
 
-        While Slurm is out of reach the state is UNKNOWN and the following goes on. A text says what
-        a run waits for whose program has printed nothing yet, or that the way to it was lost.
+        A text says what a run waits for whose program has printed nothing yet, or that the way to
+        it was lost.
         """
         lost = ""
         while True:

@@ -98,10 +98,7 @@ class Pace:
         return self._asked[-1] if self._asked else 0.0
 
     def refresh(self, context: Context, runs: Sequence[RunFolder]) -> None:
-        """Bring what runs have written, if it is time; where the cluster is here that is free.
-
-        Raises OutOfReach where it is no help to try again.
-        """
+        """Bring what runs have written, if it is time. Raises OutOfReach where that is final."""
         begun = time.monotonic()
         if begun >= self.next_trip:
             try:
@@ -132,10 +129,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
 
 
 class Watched(ABC):
-    """Some jobs that are watched: how Slurm is asked, and what shows that a question is worth it.
-
-    When it is asked is the Monitor's to decide; news make its pace hurry.
-    """
+    """Some jobs that are watched: how Slurm is asked, and what shows that it is worth it."""
 
     # More jobs may come when all that are known are over.
     is_open = False
@@ -279,10 +273,7 @@ def poll_all(
     deadline: float | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[JobStatus]:
-    """Yield each status when it changes, until all are over or ``deadline`` (by time.monotonic).
-
-    While Slurm is silent states are UNKNOWN, and the waiting goes on. An end is yielded once.
-    """
+    """Yield each status when it changes, until all are over or ``deadline`` (by time.monotonic)."""
     while True:
         for monitor in monitors:
             yield from monitor.poll().changed

@@ -120,10 +120,7 @@ def describe_job(project: Path, environ: Mapping[str, str], path: Path) -> dict[
 
 
 def command_spec(command: Sequence[str], overrides: Sequence[str] = ()) -> JobSpec:
-    """Make a job of a bare command, which is prepare()'s ``extra_args``.
-
-    It gets GPUs only where they are asked for.
-    """
+    """Make a job of a bare command; it gets GPUs only where they are asked for."""
     spec = command_job(overrides)
     return msgspec.structs.replace(
         spec, command=[], name=spec.name or quote_comment(Path(command[0]).name) or "command"
@@ -380,10 +377,7 @@ def _check_templates(context: Context, files: Sequence[RenderedFile]) -> None:
 
 
 def _check_setup(context: Context, setup: SetupPlan) -> None:
-    """Refuse sources to copy to the nodes that do not exist, and commands that bash cannot read.
-
-    An open quote or an `if` without its `fi` is found here, and not in the script around it.
-    """
+    """Refuse sources to copy that do not exist, and commands that bash cannot read."""
     problems = [
         Problem(f"stage.{source}", "no such file or folder")
         for source, _ in setup.stage
@@ -398,10 +392,7 @@ def _check_setup(context: Context, setup: SetupPlan) -> None:
 
 
 def _syntax_fault(script: str) -> str:
-    """Return bash's message about a script that it cannot read; "" where it can.
-
-    With extglob, as the script may switch it on: -n does not execute that.
-    """
+    """Return bash's message about a script that it cannot read, even with extglob, else ""."""
     read = subprocess.run(
         ["bash", "-O", "extglob", "-n"],
         input=script.encode("utf-8", "surrogateescape"),
@@ -415,8 +406,7 @@ def _syntax_fault(script: str) -> str:
 def with_args(spec: JobSpec, known: Collection[str], extra_args: Sequence[str]) -> JobSpec:
     """Return the job with the command line's arguments in it, as its file would have them.
 
-    ``known`` are the placeholders that there are. Bytes that are not UTF-8 have no place in YAML;
-    the plan has them as they are.
+    ``known`` are the placeholders. Bytes that are not UTF-8 have no place in YAML.
     """
     text = [word.encode("utf-8", "replace").decode() for word in extra_args]
     typed = [double_braces(word, known) for word in text]
@@ -508,10 +498,7 @@ def record_file(name: str, record: msgspec.Struct) -> RenderedFile:
 
 
 def dependency_on(context: Context, word: str) -> Dependency:
-    """Find out what a job that is to come after this run or job waits for.
-
-    Raises InputError for a run that will never end well.
-    """
+    """Find out what a job that comes after this one waits for. Raises InputError."""
     # Here: few jobs wait for another.
     from hpcrun.controller.status import status_of, status_of_job, successor_of
     from hpcrun.controller.targets import find_each

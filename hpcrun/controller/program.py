@@ -124,10 +124,7 @@ def _find_module(context: Context, module: str, program: Program) -> None:
 
 
 def command_program(context: Context, words: Sequence[str], program: Program) -> list[str]:
-    """Check a command that is started as it is: what it names by a path must exist.
-
-    Returns the arguments of a Python file in it; the file becomes the program's.
-    """
+    """Check a command that is started as it is; return the arguments of a Python file in it."""
     first = words[0] if words else ""
     if "/" in first and "$" not in first:
         path = context.project / first
@@ -268,10 +265,7 @@ def modules_of(
 
 
 def _module_files(project: Path, folder: Path, name: str) -> Iterator[Path]:
-    """Find a module of the project by the name that a file in ``folder`` imports it by.
-
-    Leading dots count from the folder. Nothing outside the project is looked at.
-    """
+    """Find a module of the project by the name that a file in ``folder`` imports it by."""
     dots = len(name) - len(name.lstrip("."))
     parts = [part for part in name.split(".") if part]
     if not all(part.isidentifier() for part in parts):

@@ -35,8 +35,7 @@ _RANK_LOG = re.compile(r"rank-(\d+)\.log")
 def last_point(run: RunFolder, patterns: Sequence[str] = ()) -> Progress:
     """Read the last step and loss off the newest attempt's log; nothing where there is none (yet).
 
-    ``patterns`` are the forms of lines that the job names itself. Never raises: a log that cannot
-    be read shows nothing.
+    ``patterns`` are the forms of lines that the job names itself.
     """
     newest = max(attempt_indices(run), default=None)
     if newest is None:
@@ -61,9 +60,9 @@ def last_point(run: RunFolder, patterns: Sequence[str] = ()) -> Progress:
 def steps_of(
     run: RunFolder, attempt: int, patterns: Sequence[str] = ()
 ) -> tuple[int | None, int | None]:
-    """Read the first and the last step off an attempt's log, of which both ends alone are read.
+    """Read the first and the last step off both ends of an attempt's log.
 
-    None where there is none, or where they show that the counter starts again with each epoch.
+    None where there is none, or where the counter starts again with each epoch.
     """
     with _formats(run, patterns) as formats:
         for rank, path in _candidates(run, attempt):
@@ -85,10 +84,7 @@ def steps_of(
 
 
 def most_memory(run: RunFolder, patterns: Sequence[str] = ()) -> int | None:
-    """Read off the newest attempt's log how much memory of a GPU was in use at most, in bytes.
-
-    Both ends of it are read; None where they do not show any.
-    """
+    """Read off both ends of the newest log how many bytes of a GPU were in use at most."""
     newest = max(attempt_indices(run), default=None)
     found: list[float] = []
     with _formats(run, patterns) as formats:

@@ -57,11 +57,10 @@ def prepare_again(
 ) -> Again:
     """Plan the same job again; nothing is changed.
 
-    It keeps the earlier run's project folder, cluster (unless ``named_cluster``: then it is the
-    context's) and checkpoint folder (unless ``fresh``, or there are no checkpoints), so that a
-    script that resumes goes on. ``extra_args`` come after those that the earlier run gave its
-    program. ``failed``: only what is over and did not end well. Raises InputError, and SpecError
-    with all that is wrong.
+    It keeps the earlier run's project folder, cluster (unless ``named_cluster``) and checkpoint
+    folder (unless ``fresh``, or there are no checkpoints), so that a script that resumes goes on.
+    ``extra_args`` come after those of the earlier run. ``failed``: only what is over and did not
+    end well. Raises InputError, and SpecError with all that is wrong.
     """
     statuses = status_of(context, runs_of(found))
     if failed:
@@ -119,11 +118,7 @@ def prepare_again(
 
 
 def submit_again(again: Again) -> str:
-    """Submit it and return the job id; raises as submit_job() does.
-
-    In the folder whose checkpoints it uses stands from now on that it does; else nothing of the
-    earlier run is changed.
-    """
+    """Submit it, and note that in the folder whose checkpoints it uses; raises as submit_job()."""
     with linked(again.context, again.prepared.each(), again.checkpoint_dirs):
         return submit_job(again.context, again.prepared)
 
@@ -209,10 +204,7 @@ def _spec_of(context: Context, found: RunFolder | SweepFolder, overrides: Sequen
 
 
 def _checkpoints(context: Context, status: JobStatus) -> str | None:
-    """Return the folder to resume from; None where the earlier run has left nothing there.
-
-    Raises InputError where another run uses it now, or it cannot be written.
-    """
+    """Return the folder to resume from; None where there is nothing. Raises InputError."""
     folder = Path(_plan_of(status).checkpoint_dir)
     found = settle(context, partial(look, context, folder))
     if "n" not in found:

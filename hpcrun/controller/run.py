@@ -65,7 +65,7 @@ def on_this_machine(context: Context) -> Context:
 def share_cpus(context: Context, spec: JobSpec) -> JobSpec:
     """Give each rank its share of the CPUs that are here, unless the job says how many.
 
-    In an allocation the step takes what the allocation has: srun gets no number.
+    In an allocation the step takes what that has: srun gets no number.
     """
     resources = spec.resources
     if in_allocation(context):
@@ -93,11 +93,7 @@ class Pool(Struct, frozen=True):
 
 
 def load_pool(context: Context, name: str) -> Pool:
-    """Read a hostfile in any of its forms.
-
-    Raises InputError, SpecError: a file that is not there, hosts without slots or with several
-    numbers of them, of which a job could use the fewest only.
-    """
+    """Read a hostfile whose hosts all have the same slots. Raises InputError, SpecError."""
     path = context.cwd / name
     if not path.is_file():
         raise InputError(
@@ -198,10 +194,7 @@ def check_place(context: Context, plan: Plan) -> None:
 def running(
     context: Context, prepared: Prepared
 ) -> Iterator[tuple[RunFolder, subprocess.Popen[bytes]]]:
-    """Write the run and run its batch script here; nothing of it outlives the block.
-
-    Raises InputError.
-    """
+    """Run a batch script here; nothing of it outlives the block. Raises InputError."""
     check_place(context, prepared.plan)
     written: list[Path] = []
     try:
@@ -256,10 +249,7 @@ def _start(context: Context, prepared: Prepared, run: RunFolder) -> subprocess.P
 
 
 def stop_all(process: subprocess.Popen[bytes]) -> None:
-    """End the batch script, gently first, and whatever it left behind.
-
-    Another Ctrl-C meanwhile ends the gentleness, not the ending.
-    """
+    """End the batch script, gently until the next Ctrl-C, and whatever it left behind."""
     hurry: list[int] = []
     with contextlib.suppress(ValueError):  # not the main thread
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -58,8 +58,7 @@ def run_facts(run: RunFolder) -> tuple[dict[str, str], int | None, float | None]
 
     Settings are the job's own as it was asked, options of its program as "args.--lr", and, where it
     left them open, what was decided. Precision and batch are among them only if they reach its
-    program: else it sets them, and nobody knows. No GPUs: None; nor are there seconds before it
-    began. Of an attempt without an end the last sign of life counts.
+    program. Of an attempt without an end the last sign of life counts.
     """
     plan, history = read_plan(run), read_history(run)
     facts = _asked(run.path / "spec.yaml")
@@ -103,10 +102,7 @@ def _local_time(at: float) -> str:
 
 
 def code_digests(run: RunFolder) -> dict[str, str]:
-    """Digest each file of a run's copy of the code; none where it ran in place.
-
-    A link, by which large files stand there, counts as its target's name.
-    """
+    """Digest each file of a run's copy of the code, a link as its target's name; none: in place."""
     task = read_task(run)
     code = run.code if task is None else sweep_folder(run.path.parent, task.sweep_id).code
     digests = {}
@@ -121,10 +117,7 @@ def code_digests(run: RunFolder) -> dict[str, str]:
 
 
 def with_code(runs_dir: Path, runs: Sequence[ParsedRun]) -> tuple[list[ParsedRun], list[str]]:
-    """Add their code to the settings of runs where it differs; return also in which files.
-
-    The setting "code" is a digest of all files of a run's copy of the code.
-    """
+    """Add a digest of their code to the settings of runs where it differs; say in which files."""
     from hpcrun.report.comparison import differing  # here: one run needs none
 
     digests = [code_digests(RunFolder(runs_dir / run.source)) if run.facts else {} for run in runs]

@@ -37,9 +37,7 @@ def shape_like(cluster: Cluster, source: str, nodes: int | None = None) -> Shape
     """Return a sandbox's shape: for each partition of the profile, nodes as it describes them.
 
     Where a partition has GPUs of several types, it gets nodes of each. ``nodes``: how many of each
-    kind; None: as many as the profile says, 4 at most. What the profile leaves out is plenty.
-    Raises InputError for a profile without partitions, names that Slurm cannot take, and a sandbox
-    that would be too large; ``source`` names the profile in it.
+    kind; None: as many as the profile says, 4 at most. Raises InputError, naming ``source``.
     """
     if not cluster.partitions:
         raise InputError(

@@ -35,10 +35,7 @@ class Shell(Struct, frozen=True, kw_only=True):
 def prepare_shell(
     context: Context, targets: Targets, command: Sequence[str], *, node: str | None = None
 ) -> Shell:
-    """Find the job and the node, the first one by default; nothing is started.
-
-    No ``command``: a shell. Raises as find_node().
-    """
+    """Find the job and its node, and make the command: a shell if none. Raises as find_node()."""
     status, job, host = find_node(context, targets, node)
     folder, notes = "", list[str]()
     if status.plan is not None:
@@ -62,7 +59,7 @@ def find_node(
 ) -> tuple[JobStatus, SlurmJob, str]:
     """Find the one job that runs, and its node: a name or a number, 0 for the first.
 
-    Raises InputError where the job is not running or the node is not its own, and OutOfReach.
+    Raises InputError, OutOfReach.
     """
     runs = targets.all_runs()
     if len(runs) + len(targets.jobs) > 1:
@@ -113,10 +110,7 @@ def _choose(job: SlurmJob, node: str | None) -> str:
 
 
 def become(shell: Shell) -> None:
-    """Become srun: the terminal, its signals and the exit code are srun's own from here on.
-
-    Raises HpcrunError where there is no srun.
-    """
+    """Become srun: the terminal, its signals and the exit code are its own. Raises HpcrunError."""
     sys.stdout.flush()
     sys.stderr.flush()
     try:
@@ -180,8 +174,7 @@ def hold_port(
 ) -> JobStatus:
     """Keep a port within reach until its job is over; return how the job ended.
 
-    Where the connection breaks it is opened again, unless that needs an answer from the user.
-    Raises OutOfReach.
+    A connection that breaks is opened again, if that needs no answer. Raises OutOfReach.
     """
     transport, run, is_lost = slurm_transport(context), status.run, False
     while not status.final:

@@ -42,10 +42,7 @@ T = TypeVar("T")
 
 
 class Memory(dict[object, Any]):
-    """Slurm's answers: who looks at the files often asks Slurm seldom, and clears it then.
-
-    Its answers about runs are kept by the slurm.conf.
-    """
+    """Slurm's answers, by slurm.conf: who looks at the files often clears them now and then."""
 
     def once(self, question: object, ask: Callable[[], T]) -> T:
         if question not in self:
@@ -80,7 +77,7 @@ def status_of(
 ) -> list[JobStatus]:
     """Find out the state of some runs, with their plans; silence of Slurm is no error.
 
-    With ``memory`` a Slurm whose answer it holds is not asked again.
+    A Slurm whose answer ``memory`` holds is not asked again.
     """
     memory = Memory() if memory is None else memory
     by_conf: dict[str | None, list[tuple[RunFolder, History]]] = {}

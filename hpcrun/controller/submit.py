@@ -94,10 +94,7 @@ def check_secrets(context: Context, plan: Plan) -> None:
 
 
 def write_code(context: Context, plan: Plan, code: Path) -> None:
-    """Copy the code that the plan runs to ``code``; nothing where it is run in place.
-
-    Raises InputError where the copy that it was to be made of is gone.
-    """
+    """Copy the code that the plan runs to ``code``, unless it runs in place. Raises InputError."""
     if context.code is not None and (plan.reference_trainer or plan.snapshot):
         if not context.code.is_dir():
             raise InputError(f"{context.code}: no such folder", fix="--code now takes today's code")
@@ -230,10 +227,7 @@ def named_after(plan: Plan) -> str | None:
 
 @contextlib.contextmanager
 def whole_or_nothing(context: Context) -> Iterator[list[Path]]:
-    """Take away what the block has added to the list, if it does not end well.
-
-    run_sbatch() empties the list when Slurm has the job.
-    """
+    """Take away what the block has added to the list, if it does not end well."""
     written: list[Path] = []
     try:
         yield written
@@ -249,9 +243,8 @@ def whole_or_nothing(context: Context) -> Iterator[list[Path]]:
 def run_sbatch(context: Context, plan: Plan, written: list[Path]) -> str:
     """Submit what was written, record Slurm's answer in its folder, return the job id.
 
-    ``written`` are that folder, with job.sbatch, and those of a sweep's runs; it is emptied where
-    Slurm has the job, or may have it. Ctrl-C waits until that is known, and says which job it is
-    that runs all the same. An answer that cannot be recorded is a note. Raises as submit_job().
+    ``written`` are that folder and those of a sweep's runs; it is emptied where Slurm has the job,
+    or may have it. Ctrl-C waits until that is known. Raises as submit_job().
     """
     env = _sbatch_environment(context, plan)
     transport = slurm_transport(context)
@@ -289,10 +282,7 @@ def run_sbatch(context: Context, plan: Plan, written: list[Path]) -> str:
 
 
 def expected_start(context: Context, plan: Plan, files: Sequence[RenderedFile]) -> Estimate:
-    """Ask Slurm when the job would start, if it were submitted now; nothing is written.
-
-    Raises SchedulerRefused, OutOfReach.
-    """
+    """Ask Slurm when the job would start. Raises SchedulerRefused, OutOfReach."""
     script = next(file.text for file in files if file.name == SCRIPT)
     env = _sbatch_environment(context, plan)
     return scheduler.expected_start(slurm_transport(context), script, env)

@@ -57,7 +57,7 @@ def find_target(context: Context, word: str | None, *, whole: bool = False) -> T
     """Find what a word names, as ``find`` does, or else another job of Slurm's.
 
     A number that Slurm gave to a task of a run means that run; no word means the newest run, or its
-    whole sweep. Raises InputError as find() does, and where there is nothing of this name.
+    whole sweep. Raises InputError where there is nothing of this name.
     """
     found = find_each(context, [word], whole=whole)[word]
     if found is None:
@@ -87,8 +87,7 @@ def resolve(context: Context, word: str | None) -> RunFolder | SweepFolder:
 def find_targets(context: Context, words: Sequence[str]) -> Targets:
     """Find what words name, each as ``find_target`` does, and tasks as scancel does: 7_[3-5,9].
 
-    No words name the newest run, or its whole sweep. Raises InputError for a word that names
-    nothing; nothing has been done then.
+    Raises InputError for a word that names nothing; nothing has been done then.
     """
     lookup = Lookup(context.runs_dir)
     lists = {word: match for word in words if (match := _TASKS.fullmatch(word))}
@@ -351,10 +350,7 @@ class Lookup:
         return list_names(self.runs_dir)
 
     def folder_of_job(self, job_id: str) -> str | None:
-        """Return the name of the folder, a run's or a sweep's, that a job was submitted from.
-
-        None: no run of hpcrun has this id. Any number of jobs cost one walk through the folders.
-        """
+        """Return the name of the folder that a job was submitted from; None: no run has this id."""
         while job_id not in self._found:
             found = next(self._walk, None)
             if found is None:
@@ -467,10 +463,7 @@ def list_runs(runs_dir: Path) -> Iterator[RunFolder]:
 
 
 def list_names(runs_dir: Path) -> list[str]:
-    """List all names in the folder, runs newest first; the folder is read once.
-
-    Another user's runs are left out: anybody could put one beside the user's own.
-    """
+    """List all names in the folder, runs newest first, without those of other users."""
     try:
         names = os.listdir(runs_dir)  # noqa: PTH208 - names alone are wanted
         if not is_own(runs_dir.stat()):

@@ -67,10 +67,7 @@ class Top(Watched):
     def __init__(
         self, context: Context, words: Sequence[str] = (), *, count: int = 20, usage: bool = True
     ) -> None:
-        """Watch all of the user's jobs, or those that the words name.
-
-        Raises InputError, OutOfReach.
-        """
+        """Watch all of the user's jobs, or those that words name. Raises InputError, OutOfReach."""
         self._job_ids, context = _named(context, words)
         self._context = context
         self._count = count
@@ -106,10 +103,7 @@ class Top(Watched):
         return max(0, len(self._monitor.statuses) - self._count)
 
     def poll(self) -> bool:
-        """Do what is due; return whether there is news.
-
-        It is short: a thread waits for Slurm, and one log is read at a time.
-        """
+        """Do what is due, which never takes long; return whether there is news."""
         statuses = self._monitor.poll().statuses
         now = time.monotonic()
         news, self._has_news = self._has_news, False
@@ -170,7 +164,7 @@ class Top(Watched):
     def _find(self, transport: Transport, trip: threading.Thread | None) -> None:
         """Ask for the jobs, and where the output goes of those of which that is not known.
 
-        What the runs have written is fetched when the last ``trip`` for it is over.
+        What runs have written is fetched when the last ``trip`` is over.
         """
         try:
             jobs = scheduler.queue(transport, self._job_ids)

@@ -19,10 +19,7 @@ CPU_ADAM = "DeepSpeedCPUAdam"
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """What the DeepSpeed that will train answered about a configuration.
-
-    ``read``: the dotted keys that it looked for by name; ``problems``: dotted path and message.
-    """
+    """What the DeepSpeed that will train answered: dotted keys that it ``read``, and problems."""
 
     version: str
     read: list[str] = []

@@ -171,10 +171,7 @@ def _walk(
 
 
 def _params(params: Mapping[str, Any], start: str) -> Iterator[tuple[str, Any, Key]]:
-    """Yield what is "auto", or a number in quotes, among parameters of optimizer and scheduler.
-
-    torch or the optimizer itself decides which parameters there are; none is a number as text.
-    """
+    """Yield what is "auto", or a number in quotes, among parameters of optimizer and scheduler."""
     for name, value in params.items():
         if value == "auto":
             yield f"{start}.{name}", value, Key("any")

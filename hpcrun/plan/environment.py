@@ -191,10 +191,7 @@ def _accelerator_section(job: Job) -> Section | None:
 
 
 def _rocm_section(job: Job) -> Section | None:
-    """Keep MIOpen's databases out of the home: they are SQLite, which network file systems lock.
-
-    The sites have them on the node too (docs.olcf.ornl.gov, pytorch_frontier; LUMI's AI guide, 5).
-    """
+    """Keep MIOpen's SQLite databases out of the home, as sites do (docs.olcf.ornl.gov, LUMI)."""
     if not job.rocm:
         return None
     place = f"{LOCAL_DIR}/miopen"
@@ -229,10 +226,7 @@ def names_node(config: object) -> bool:
 
 
 def node_sections(sections: Sequence[Section], *, inside: bool) -> list[Section]:
-    """Move what only each node knows to a section of its own: its folder, its CPU and GPU.
-
-    With ``inside`` search paths too: they go before those of the image.
-    """
+    """Move what only each node knows to a section of its own; ``inside``: search paths, too."""
     kept: list[Section] = []
     variables: dict[str, str] = {}
     prepend: dict[str, str] = {}
@@ -310,10 +304,7 @@ FABRICS: dict[str, Rows] = {
 
 
 def decide_fabric(spec: JobSpec, cluster: Cluster) -> str:
-    """Decide the network between the nodes: the job's, else the profile's; one node has none.
-
-    ``auto`` is decided when the job starts, on its first node.
-    """
+    """Decide the network: the job's, else the profile's; auto is seen on the first node."""
     if spec.resources.most_nodes == 1:
         return SINGLE_NODE
     return spec.nccl.fabric if spec.nccl.fabric != "auto" else cluster.fabric

@@ -41,10 +41,7 @@ _NAME = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 class Findings(Struct):
-    """What is wrong with a job, and what its user should know.
-
-    ``fix`` is what to do about problems that are none.
-    """
+    """What is wrong with a job, what its user should know, and a ``fix`` that no problem has."""
 
     problems: list[Problem] = []
     notes: list[str] = []
@@ -91,9 +88,7 @@ class Job(Struct, frozen=True, kw_only=True):
 
 
 def fill(text: str, values: Mapping[str, str], path: str, found: Findings) -> str:
-    """Fill ``{name}`` in a job file's text; ``{{`` and ``}}`` are braces.
-
-    Anything else with a brace is refused: a typo must not reach the script.
+    """Fill ``{name}`` in a job file's text; ``{{`` is a brace, any other a mistake that is refused.
 
     >>> found = Findings()
     >>> fill("--out={run_dir}/{{x}}", {"run_dir": "/r"}, "args[0]", found)

@@ -132,10 +132,7 @@ def _modules(imports: Sequence[str]) -> set[str]:
 
 
 def _framework(modules: set[str], facts: ScriptFacts, others: Sequence[ScriptFacts]) -> str:
-    """Return what the script trains with, the outermost layer first.
-
-    What a module only imports, as one with helpers for several may, the script does not train with.
-    """
+    """Return what the script trains with, the outermost first; an import alone does not count."""
     training = [facts, *(one for one in others if one.trainers)]
     if any(_modules(one.imports) & _LIGHTNING for one in training):
         return "lightning"

@@ -35,10 +35,9 @@ def find_limits(
 ) -> list[Problem]:
     """Find what the job asks for and its partition does not have, by the profile's dated facts.
 
-    ``source`` names the profile's file; ``default`` is the partition of a job that names none
-    (SBATCH_PARTITION). Of several partitions one that fits is enough; a fact that is not in the
-    profile is no limit. Slurm's QOS and reservations may lift a partition's limits: so these are
-    problems that the user can set aside, and not the planner's.
+    ``default`` is the partition of a job that names none (SBATCH_PARTITION). Of several partitions
+    one that fits is enough. Slurm's QOS and reservations may lift a partition's limits: so these
+    are problems that the user can set aside.
     """
     spec = with_gpu_type(spec, cluster)
     named = dict(plan.directives).get("partition") or default
@@ -93,10 +92,7 @@ def _no_partition(named: str | None, found: list[tuple[str, list[Limit]]], where
 
 
 def unlisted_partitions(plan: Plan, cluster: Cluster, source: str) -> dict[str, str]:
-    """Return partitions that the profile does not list, where it lists what was read from Slurm.
-
-    With each what there is instead: the one that was meant, or all.
-    """
+    """Return partitions that the profile does not list, each with what there is instead."""
     named = dict(plan.directives).get("partition")
     if not named or not cluster.read_on or not cluster.partitions:
         return {}

@@ -55,10 +55,7 @@ def changes(cluster: Cluster, facts: Facts) -> list[Change]:
 
 
 def update(text: str, source: str, cluster: Cluster, facts: Facts) -> str:
-    """Write what was read into the profile's text; comments and all other keys stay.
-
-    Raises InputError where the text is written so that this cannot be done.
-    """
+    """Write what was read into a profile's text; all else stays. Raises InputError."""
     wanted = _updated(cluster, facts)
     cannot = InputError(
         f"{source}: its partitions are written in a way that cannot be updated",
@@ -85,10 +82,7 @@ def update(text: str, source: str, cluster: Cluster, facts: Facts) -> str:
 
 
 def _differences(cluster: Cluster, wanted: Cluster) -> Iterator[tuple[list[str], Any, Any]]:
-    """Yield the path of each difference, and the value before and after; None: it is not there.
-
-    A new partition is one, and so is one that is gone.
-    """
+    """Yield the path of each difference, and the value before and after; None: it is not there."""
     for key in READ_KEYS:
         before, after = getattr(cluster, key), getattr(wanted, key)
         if before != after:

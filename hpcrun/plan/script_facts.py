@@ -171,10 +171,7 @@ def _whole(node: ast.expr | None = None) -> int | None:
 
 
 def _given_names(nodes: Nodes) -> Iterator[str]:
-    """Yield names of keywords, and of a dataclass' fields, that get a value other than None.
-
-    One that is handed on from the arguments (``deepspeed=args.deepspeed``) is the command line's.
-    """
+    """Yield names of keywords and a dataclass' fields that get a value of the script's own."""
     for call in nodes.of(ast.Call):
         if called(call) == "DeepSpeedPlugin":
             yield "deepspeed_plugin"

@@ -119,8 +119,7 @@ def deepspeed_notes(
 ) -> list[str]:
     """Note when no way can be seen by which hpcrun's DeepSpeed JSON reaches the script.
 
-    ``typed`` are the arguments of job and command line, placeholders and all; ``effective`` is the
-    effective batch. Accelerate and the Trainer find the file by a variable.
+    ``typed`` are the arguments of job and command line, placeholders and all.
     """
     is_read = _passes_json(spec, script, typed)
     if is_read or spec.deepspeed is None or decide_framework(spec) != "deepspeed":
@@ -141,8 +140,7 @@ def batch_notes(
 ) -> list[str]:
     """Note when the batch that the job sets does not reach the script, as far as can be seen.
 
-    ``given`` are all arguments that the script gets, placeholders filled; see deepspeed_notes().
-    A job that sets no batch needs no note, and DeepSpeed's JSON carries one.
+    ``given`` are all arguments that the script gets, placeholders filled.
     """
     reached = reached_values(spec, script, typed, given)
     if spec.deepspeed is not None or "effective_batch" in reached:
@@ -173,9 +171,7 @@ def batch_notes(
 def resume_notes(
     spec: JobSpec, script: Script, typed: Sequence[str], when: Sequence[str]
 ) -> list[str]:
-    """Note when a run is to go on after some ends, and nothing tells the script from where.
-
-    A script that knows the folder may look there.
+    """Note when nothing tells a script that is to go on from where; one may look in a folder.
 
     >>> spec, script = JobSpec(script="train.py"), Script("train.py", ScriptFacts())
     >>> len(resume_notes(spec, script, [], ["preempted"])), resume_notes(spec, script, [], [])
@@ -205,10 +201,9 @@ def _option_for(pattern: re.Pattern[str], options: Sequence[Option]) -> str | No
 
 
 def live_notes(script: Script, copied: Collection[str]) -> list[str]:
-    """Note lines by which a script takes code of the folder that it is started in.
+    """Note lines by which a script takes code of the folder that it is started in, not the copy's.
 
-    That is the project as it will be then, and not the run's copy. ``copied`` are paths, of those
-    that it names, which are in the copy.
+    ``copied`` are paths, of those that it names, which are in the copy.
     """
     notes = []
     for line, text in script.facts.live:
@@ -229,10 +224,7 @@ def live_notes(script: Script, copied: Collection[str]) -> list[str]:
 def path_notes(
     env: Mapping[str, str], commands: Sequence[str], editable: Sequence[str]
 ) -> list[str]:
-    """Note search paths that lead into the project, and not into the run's copy.
-
-    ``editable`` are folders of the project, from there, that an editable install of the Python
-    that trains leads to.
+    """Note search paths, ``editable`` installs too, that lead into the project and not the copy.
 
     >>> print(path_notes({"PYTHONPATH": "src:/opt/lib"}, [], [])[0][:56])
     env.PYTHONPATH: src: imports the project's files as they
@@ -277,9 +269,7 @@ _NO_FOLDER = re.compile(r"[-+0-9.e]*|.*\$.*|none|null|true|false|/dev/.*", re.IG
 def shared_folder_notes(script: Script, given: Sequence[Sequence[str]]) -> list[str]:
     """Note an option for checkpoints or output that has one value in all runs of a sweep.
 
-    ``given`` are the arguments of each run, placeholders filled, so that what a run has of its own
-    differs. A script that may find its folder by a variable, or runs with names of their own, need
-    no note.
+    ``given`` are the arguments of each run. Runs with names of their own need no note.
 
     >>> option = Option(["--checkpoint-dir"], default="checkpoints")
     >>> facts = ScriptFacts(options=[option])
@@ -366,10 +356,7 @@ def looks_secret(name: str, value: str) -> bool:
 def secret_notes(
     env: Mapping[str, str], args: Sequence[str], commands: Sequence[str], profile: Mapping[str, str]
 ) -> list[str]:
-    """Note secrets in a job's env, arguments and setup commands, and in the profile's env.
-
-    A value is never shown.
-    """
+    """Note secrets, never their values, in a job's env, arguments and commands, or the profile."""
     notes = [_note(f"env.{name}", name) for name, value in env.items() if looks_secret(name, value)]
     notes += [
         _note(f"the profile's env.{name}", name)

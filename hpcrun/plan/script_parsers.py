@@ -108,10 +108,7 @@ class Nodes:
 
 
 def _asks_words(node: ast.AST) -> bool:
-    """Return whether a node asks for a first word that is no option.
-
-    As ``if sys.argv[1].endswith(".json"):`` does, and ``if "--yaml" in sys.argv:`` does not.
-    """
+    """Return whether a node asks for a first word that is no option, as ``sys.argv[1]``."""
     test = ast.unparse(node.test) if isinstance(node, ast.If) else ""
     return "argv" in test and "'-" not in test
 
@@ -376,10 +373,7 @@ def _owners(nodes: Nodes, made: list[ast.Call]) -> tuple[set[Scoped], set[str]]:
 
 
 def _handed_on(nodes: Nodes) -> set[Scoped]:
-    """Find names that are the command line: parameters that nobody here gives anything else.
-
-    As in ``def main(argv=None): args = parser.parse_args(argv)``, called by ``main()``.
-    """
+    """Find names that are the command line, as argv of ``def main(argv=None)`` in ``main()``."""
     takers = {
         function.name: function.args.args[0]
         for function in nodes.of(ast.FunctionDef)

@@ -103,11 +103,7 @@ def check_placeholders(spec: JobSpec, taken: Collection[str]) -> None:
 
 
 def build_array(plans: Sequence[Plan], spec: JobSpec, sweep_id: str) -> Plan:
-    """Make the plan of the array's own script from those of its runs.
-
-    One sbatch asks for all: so the runs must want the same of Slurm. Raises InputError naming what
-    differs.
-    """
+    """Make the plan of the array's own script; its runs must want the same. Raises InputError."""
     first = plans[0]
     _check_folders(plans, spec)
     common = _shared_directives(first)

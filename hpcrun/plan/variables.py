@@ -178,10 +178,7 @@ def check_variables(
 
 
 def inherited_notes(environ: Mapping[str, str], fabric: str) -> list[str]:
-    """Note what of the submitting shell reaches the job and harms it there.
-
-    ``CUDA_VISIBLE_DEVICES`` does not count: Slurm sets it again in the job.
-    """
+    """Note what of the shell reaches the job and harms it there; Slurm sets the GPUs again."""
     notes: list[str] = []
     for name, value in environ.items():
         rule = find_rule(name, value, fabric)

@@ -32,11 +32,9 @@ TASK_ID = re.compile(r"(.+)\.(\d+)(-[0-9a-z]{4})")
 
 
 def make_run_id(name: str, stamp: str, fraction: float, chance: int) -> str:
-    """Make a run id of a UTC stamp (``YYYYMMDD-HHMMSS``), the fraction of its second that is over,
-    a job name and a random number.
+    """Make a run id of a UTC stamp, the fraction of its second, a job name and a random number.
 
-    The last four characters distinguish and order runs of one second: two are from its fraction,
-    two are random.
+    Two of the last four characters order the runs of one second, two are random.
 
     >>> make_run_id("it's a test", "20261120-081455", 0.5, 123456)
     '20261120-081455-it-s-a-test-hhgg'
@@ -195,11 +193,7 @@ def create_run_folder(path: Path, *, is_array: bool = False) -> RunFolder:
 
 
 def expire_caches(run: RunFolder) -> None:
-    """Make a network file system show what the nodes wrote.
-
-    Clients of NFS cache what a folder holds for up to a minute (acdirmax); setting its mode, to
-    what it is, asks the server again.
-    """
+    """Have an NFS client ask for what the nodes wrote (acdirmax): modes are set as they are."""
     inner = (parent.glob("[0-9]*") for parent in (run.attempts, run.logs))
     for folder in chain((run.path, run.attempts, run.logs), chain.from_iterable(inner)):
         with contextlib.suppress(OSError):

@@ -191,10 +191,7 @@ def _local(evidence: Evidence, submitted: Submitted) -> Verdict:
 
 
 def _reason(queue: SlurmJob) -> str:
-    """Return why a job waits, or why it ended; NonZeroExitCode adds nothing to FAILED.
-
-    Slurm keeps the reason for which a job waited, also when it is over.
-    """
+    """Return why a job waits, or why it ended; Slurm keeps a reason when it is over."""
     waited = queue.state in ("COMPLETED", "CANCELLED") and queue.reason not in _ENDS
     return "" if waited or queue.reason in ("None", "NonZeroExitCode") else queue.reason
 

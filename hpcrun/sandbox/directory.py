@@ -98,9 +98,7 @@ def canonical(directory: Path) -> Path:
 
 
 def check_directory(directory: Path) -> None:
-    """Raise InputError when Slurm could not work in this absolute path.
-
-    slurm.conf has no quoting for blanks, ``#`` starts a comment, ``%`` and brackets are expanded.
+    """Raise InputError for a path that slurm.conf, which has no quoting, cannot carry.
 
     >>> check_directory(Path("/run/user/1000/hpcrun-sandbox"))
     """
@@ -165,10 +163,7 @@ def create(directory: Path) -> None:
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Hold the existing ``directory`` against another up or down; wait for it as long as needed.
-
-    Raise FileNotFoundError when it is removed meanwhile.
-    """
+    """Hold ``directory`` against another up or down. Raises FileNotFoundError when it is gone."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
     while True:
         handle = os.open(directory, flags)
@@ -182,11 +177,7 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 def empty(directory: Path) -> None:
-    """Remove what is in ``directory``; raise HpcrunError when something stays.
-
-    The record that marks a sandbox goes last: what an interrupted removal leaves is still known
-    as one.
-    """
+    """Remove what is in ``directory``, the record that marks a sandbox last. Raises HpcrunError."""
     record = Layout(directory).shape
     try:
         for entry in directory.iterdir():

@@ -52,10 +52,7 @@ def is_up(pid_file: Path, port: int) -> bool:
 
 
 def wait_until_up(pid_file: Path, port: int) -> bool:
-    """Wait for a daemon; give up at the timeout or when one that was started failed.
-
-    Going into the background, a daemon leaves parents behind that end with code 0.
-    """
+    """Wait for a daemon, whose parents end with code 0, until it is up, has failed, or is late."""
     deadline = time.monotonic() + UP_TIMEOUT
     while time.monotonic() < deadline:
         if is_up(pid_file, port):

@@ -65,10 +65,7 @@ class SandboxStatus(Struct, frozen=True):
 
 
 def status(directory: Path) -> SandboxStatus | None:
-    """Return the status of the sandbox in ``directory``; None when there is none.
-
-    Raise InputError when the directory is no sandbox of this user.
-    """
+    """Return the status of the sandbox in ``directory``, None without one. Raises InputError."""
     layout = Layout(place.canonical(directory))
     if not place.check_owned(layout.root):
         return None
@@ -102,11 +99,9 @@ def up(
 ) -> SandboxStatus:
     """Bring up a sandbox and return when a job would start at once.
 
-    One that is up already is left as it is; what is left of a broken one is removed first.
-    Without a ``shape`` it has two nodes with four GPUs each. ``show`` is called with how many of
-    how many daemons are started.
-    Raise InputError when one of another shape is up or the directory is unusable, and
-    HpcrunError when Slurm is not installed or a daemon does not start: nothing is left then.
+    One that is up already is left as it is; what is left of a broken one is removed first. ``show``
+    is called with how many of how many daemons are started. Raises InputError when one of another
+    shape is up or the directory is unusable, and HpcrunError: nothing is left then.
     """
     shape = shape or plain_shape(2, 4)
     layout = Layout(place.canonical(directory))
@@ -191,9 +186,8 @@ def live_jobs(directory: Path) -> list[SlurmJob]:
 def down(directory: Path) -> bool:
     """End the sandbox in ``directory`` with its jobs, and remove it; return whether there was one.
 
-    Jobs are cancelled by Slurm first and have a few seconds to write their last output.
-    Raise InputError when the directory is no sandbox of this user or the caller is one of its
-    jobs, and HpcrunError when a process or a file cannot be removed.
+    Jobs have a few seconds to write their last output. Raises InputError where it is no sandbox of
+    this user's, or the caller is one of its jobs, and HpcrunError.
     """
     layout = Layout(place.canonical(directory))
     existed = place.check_owned(layout.root)
@@ -324,10 +318,7 @@ def slurm_version(slurmctld: str, environ: Mapping[str, str]) -> tuple[int, int]
 
 
 def free_ports(count: int) -> list[int]:
-    """Find TCP ports that nobody listens on, below the range that the kernel hands out.
-
-    Raise HpcrunError when there are too few.
-    """
+    """Find free TCP ports below the range that the kernel hands out. Raises HpcrunError."""
     try:
         text = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text()
         ceiling = int(text.split()[0])
@@ -395,10 +386,7 @@ def start(
     port: int,
     show: Callable[[int, int], None],
 ) -> None:
-    """Start the keeper and, through it, every daemon; raise HpcrunError when one does not start.
-
-    The daemons outlive the caller and its terminal.
-    """
+    """Start the keeper and, through it, daemons that outlive the caller. Raises HpcrunError."""
     commands = {
         "munged": munged_argv(layout, programs["munged"]),
         "slurmctld": [programs["slurmctld"]],

@@ -144,8 +144,7 @@ def end_all(root: Path, keeper: int | None) -> None:
     """Kill every process of the sandbox in ``root``; ``keeper`` is its keeper's pid.
 
     All are stopped before any is killed, so that none forks on its way out. The keeper goes last:
-    until then it adopts and reaps the others, and it ends when it has no child left.
-    Raise HpcrunError when some survive for _PATIENCE (stuck in the kernel, say).
+    until then it adopts and reaps the others. Raises HpcrunError.
     """
     deadline = time.monotonic() + _PATIENCE
 

@@ -29,10 +29,7 @@ _ASSOCIATION = (
 
 
 class SlurmConfig(Struct, frozen=True, kw_only=True):
-    """What a submission must know of slurm.conf; "" and None where Slurm does not say.
-
-    ``enforced`` are the items of AccountingStorageEnforce.
-    """
+    """What a submission must know of slurm.conf; "" and None where Slurm does not say."""
 
     cluster: str = ""
     version: str = ""

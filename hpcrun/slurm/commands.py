@@ -49,8 +49,7 @@ def parse_estimate(stderr: str) -> Estimate | None:
 def parse_sbatch(stdout: str) -> str | None:
     """Read the job id from ``sbatch --parsable``; None where there is none.
 
-    A federation adds the cluster behind a semicolon; a site's wrapper may print lines before, or
-    sbatch's usual sentence in place of the bare id.
+    A federation adds the cluster; a site's wrapper may print lines before, or sbatch's sentence.
 
     >>> parse_sbatch("123\\n"), parse_sbatch("welcome\\n45;mpp2\\n"), parse_sbatch("error\\n")
     ('123', '45', None)
@@ -95,18 +94,12 @@ def quote_pattern(path: str) -> str:
 
 
 def scancel_argv(*job_ids: str, pending: bool = False) -> list[str]:
-    """Cancel jobs by their ids, never by name: names are not unique.
-
-    With ``pending`` Slurm itself spares those that have begun meanwhile.
-    """
+    """Cancel jobs by their ids; with ``pending`` Slurm itself spares those that have begun."""
     return ["scancel", *(["--state=PENDING"] if pending else []), *job_ids]
 
 
 def requeue_argv(job_ids: Sequence[str], *, hold: bool = False) -> list[str]:
-    """Requeue jobs or tasks, running or over; with ``hold`` they wait until they are released.
-
-    Slurm answers for each by itself.
-    """
+    """Requeue jobs or tasks, running or over; with ``hold`` they wait until they are released."""
     return ["scontrol", "requeuehold" if hold else "requeue", ",".join(job_ids)]
 
 

@@ -164,9 +164,7 @@ def _write_ranges(ranges: Sequence[tuple[int, int, int]]) -> str:
 
 
 def expand_counts(text: str) -> list[int]:
-    """Return one number a node from SLURM_JOB_CPUS_PER_NODE or SLURM_TASKS_PER_NODE.
-
-    Raises InputError.
+    """Return one number a node from SLURM_JOB_CPUS_PER_NODE and its like. Raises InputError.
 
     >>> expand_counts("72(x2),36")
     [72, 72, 36]

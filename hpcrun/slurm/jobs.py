@@ -263,9 +263,7 @@ SQUEUE_HEADED = ("squeue", "--me", "--format=%i")
 def squeue_argv(job_ids: Sequence[str] = (), *, partition: str = "") -> list[str]:
     """Ask for all my jobs, for some jobs, or for everybody's that wait in a partition.
 
-    Jobs that are over are listed as long as Slurm knows them. A task is asked for as 7_3, all
-    tasks of its array as 7. One call serves any number of jobs: squeue in a loop burdens the whole
-    cluster (squeue(1), PERFORMANCE).
+    One call serves any number: squeue in a loop burdens the cluster (squeue(1), PERFORMANCE).
     """
     # --array: a row for each task of an array; else one stands for all that wait, as 7_[3-9%4].
     states = "PENDING" if partition else "all"
@@ -306,10 +304,7 @@ def _squeue_rows(stdout: str) -> list[list[str]]:
 
 
 def _is_job(fields: Sequence[str]) -> bool:
-    """Return whether these are the fields of a job.
-
-    What a site's wrapper prints first would else become part of the first job's id.
-    """
+    """Return whether these are the fields of a job: a site's wrapper may print something first."""
     return (
         len(fields) == len(_SQUEUE)
         and fields[0][:1].isdigit()
@@ -367,10 +362,7 @@ def _sacct_rows(stdout: str) -> list[list[str]]:
 
 
 def show_job_argv(job_id: str) -> list[str]:
-    """Ask slurmctld for a job with the details of each node.
-
-    Without --oneliner: values may hold blanks, and what begins a line is surely a key.
-    """
+    """Ask slurmctld for a job with the details of each node; values may hold blanks."""
     return ["scontrol", "--details", "show", "job", job_id]
 
 

@@ -40,8 +40,6 @@ class Document(Struct, frozen=True):
 def parse_hjson(text: str, source: str) -> Document:
     """Read a file that holds one map. Raises SpecError with the line; a key twice is one, too.
 
-    A number like 5e7 is whole where it can be, as hjson has it.
-
     >>> parse_hjson('{"a": 5e7, # buckets\\n b: {c: some words\\n}}', "ds.json")
     Document(value={'a': 50000000, 'b': {'c': 'some words'}}, lines={('a',): 1, ('b',): 2, \
 ('b', 'c'): 2})

@@ -76,8 +76,6 @@ def _dump(value: object, dumper: type[_Dumper] = _Dumper, *, flow: bool = False)
 def dump_job(spec: JobSpec) -> str:
     """Write a job so that load_job reads an equal one; its source needs nothing else.
 
-    ``spec`` is one that load_job can give: NUL characters, say, can be written but not read.
-
     >>> print(dump_job(JobSpec(script="a.py", args=["--lr", "1e-4"])), end="")
     script: a.py
     args:
@@ -88,9 +86,7 @@ def dump_job(spec: JobSpec) -> str:
 
 
 def flow(value: object, *, quoted: bool = False) -> str:
-    """Write a value of Python's own types on one line, so that every reader reads it back.
-
-    ``quoted``: all text is in quotes, not only what could be something else.
+    """Write a value of Python's own types on one line; ``quoted``: all text is in quotes.
 
     >>> print(flow({"a100": 4, "time": "1:00:00", "b": [True, "no", "~", "$TMPDIR"]}))
     {a100: 4, time: "1:00:00", b: [true, "no", "~", $TMPDIR]}
@@ -100,10 +96,7 @@ def flow(value: object, *, quoted: bool = False) -> str:
 
 
 def yaml_of(value: object, source: str, path: str = "") -> str:
-    r"""Write a program's own value on one line, as it stands in a job.
-
-    Mappings, lists, tuples, texts, numbers, booleans, None, and paths as their text. Raises
-    SpecError naming the place (``source``, ``path``) of anything else.
+    r"""Write a program's own value on one line, as it stands in a job. Raises SpecError for others.
 
     >>> print(yaml_of({"a": [1, 2.5, True, None], "b c": "yes\t"}, "job"))
     {"a": [1, 2.5, true, null], "b c": "yes\t"}

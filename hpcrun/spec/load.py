@@ -31,8 +31,7 @@ Resolve = Callable[[str], tuple[str, str]]
 def load_job(text: str, *, source: str, resolve: Resolve, overrides: Sequence[str] = ()) -> JobSpec:
     """Read a job: the files that it extends, then it, then ``--set``, each over the one before.
 
-    ``resolve`` raises InputError for a name that it does not know. Raises SpecError with every
-    problem of every layer.
+    Raises SpecError with every problem of every layer.
 
     >>> def nothing(name): raise InputError("none")
     >>> load_job("script: a.py", source="j.yaml", resolve=nothing, overrides=["name=x"]).name
@@ -43,9 +42,7 @@ def load_job(text: str, *, source: str, resolve: Resolve, overrides: Sequence[st
 
 
 def command_job(overrides: Sequence[str] = ()) -> JobSpec:
-    """Make the job of a bare command, which has no GPUs unless ``--set`` asks for some.
-
-    Raises SpecError.
+    """Make the job of a bare command, without GPUs unless ``--set`` has some. Raises SpecError.
 
     >>> command_job().resources.gpus_per_node
     0
@@ -95,8 +92,7 @@ def load_cluster(text: str, *, source: str) -> Cluster:
 def _put_on(base: Node, over: Node, *, keep_nulls: bool = False) -> Node:
     """Lay one tree over another: maps merge, a null removes, everything else replaces.
 
-    A null over nothing stays, as all do with ``keep_nulls``; the types decide: not given, a JSON
-    null, or a mistake.
+    A null over nothing stays, as all do with ``keep_nulls``; the types decide what it means.
     """
     entries = dict(base.entries)
     for key, above in over.entries.items():
@@ -113,8 +109,8 @@ def _put_on(base: Node, over: Node, *, keep_nulls: bool = False) -> Node:
 def _put_job_on(base: Node, over: Node) -> Node:
     """Lay one job over another: its program displaces the program below, and its arguments.
 
-    Where its own ``args`` hold ``{args}``, those below stand in that place, once: a chain of files
-    cannot multiply them.
+    ``{args}`` in its own ``args`` stands for those below, once: a chain of files cannot multiply
+    them.
     """
     named = rules.named_programs(over)
     taken = [key for key in rules.named_programs(base) if key in over.entries]
@@ -181,8 +177,6 @@ def _raise(problems: list[Problem]) -> None:
 
 def _build_layer(overrides: Sequence[str], below: Node, problems: list[Problem]) -> Node:
     """Read all overrides into one tree, the later over the earlier; nulls stay in it.
-
-    ``below`` is the tree of the files. What is wrong is appended to ``problems`` and left out.
 
     >>> layer = _build_layer(["name=x", "name=y"], Node({}, ""), [])
     >>> layer.entries["name"].text

@@ -274,10 +274,7 @@ def check_deepspeed(spec: JobSpec, tree: Node, problems: list[Problem]) -> None:
 
 
 def check_no_deepspeed(spec: JobSpec, layers: Sequence[Node], problems: list[Problem]) -> None:
-    """Refuse ``deepspeed: null``, in the nearest layer that has the key, where DeepSpeed trains.
-
-    It would train with hpcrun's own JSON in place of the job's.
-    """
+    """Refuse ``deepspeed: null`` where DeepSpeed trains: it would take hpcrun's own JSON."""
     named = [layer.entries["deepspeed"] for layer in layers if "deepspeed" in layer.entries]
     if named and is_null(named[0]) and spec.framework == "deepspeed":
         message = "null, but framework deepspeed trains with it; set framework too, as torch"

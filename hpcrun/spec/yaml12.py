@@ -166,9 +166,7 @@ def parse_document(text: str, source: str, problems: list[Problem]) -> Node:
 
 
 def parse_value(text: str, source: str, path: str, problems: list[Problem]) -> Node:
-    """Read what stands behind ``KEY:`` in a file, for values given without a file.
-
-    Raises SpecError like ``parse_document``; places have no lines.
+    """Read what stands behind ``KEY:`` in a file, without lines. Raises SpecError.
 
     >>> parse_value("1e-4", "--set", "lr", []).text
     '1e-4'

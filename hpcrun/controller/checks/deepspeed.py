@@ -47,9 +47,8 @@ def inspect_deepspeed(
 ) -> deepspeed.Given:
     """Read the user's own JSON and ask the DeepSpeed that will train about it.
 
-    For a job without keys of its own nothing is asked. ``python`` is the interpreter that trains;
-    one that cannot be asked is a note. Raises InputError, or SpecError for a file that cannot be
-    read.
+    ``python`` is the interpreter that trains; one that cannot be asked is a note. Raises
+    InputError, or SpecError for a file that cannot be read.
     """
     on_cpus = context.cluster.accelerator == "cpu" or not spec.resources.gpus_per_node
     if spec.deepspeed is None and not on_cpus:
@@ -119,10 +118,7 @@ def _inspect_section(
 
 
 def inspect_accelerate(context: Context, spec: JobSpec) -> JobSpec:
-    """Read the user's own YAML of ``accelerate launch``; return the job with what it says.
-
-    Raises InputError, or SpecError for a file that cannot be read or contradicts the job.
-    """
+    """Return a job with what the user's YAML of ``accelerate launch`` says. Raises InputError."""
     name = spec.accelerate.config_file if spec.accelerate is not None else None
     if name is None:
         return spec
@@ -154,7 +150,7 @@ def ask_deepspeed(
 ) -> tuple[deepspeed.Answer | None, str]:
     """Ask an interpreter's DeepSpeed about a configuration, or use its cached answer.
 
-    No answer where it has no DeepSpeed; with a note, the second value, where it cannot be asked.
+    No answer where it has no DeepSpeed; with a note, where it cannot be asked.
     """
     cannot = f"{python} could not be asked about the DeepSpeed JSON: "
     code, version, fault = answer_of([python, "-c", _VERSION], environ, VERSION_PATIENCE)

@@ -44,10 +44,7 @@ MEMORY_TYPES = frozenset({"tmpfs", "ramfs"})
 def answer_of(
     argv: Sequence[str], environ: Mapping[str, str], patience: float | None = None, text: str = ""
 ) -> tuple[int, str, str]:
-    """Run a command that reads a text; return its exit code, its output, and why there is none.
-
-    It runs in /: a folder of the project is none of what it imports.
-    """
+    """Run a command in /, away from the project: its exit code, its output, why there is none."""
     patience = patience or PATIENCE
     try:
         process = subprocess.Popen(
@@ -137,8 +134,7 @@ class Left(Struct, frozen=True):
 def quota_argv(mount: Mount, user: int) -> list[str] | None:
     """Return the command that knows a user's quota there; None where none is known.
 
-    ``user`` is the number of the user. Options: quota(1) -w -p, lfs-quota(1) -q, mmlsquota -Y
-    (IBM Storage Scale), beegfs-ctl --getquota --csv.
+    Options: quota(1) -w -p, lfs-quota(1) -q, mmlsquota -Y (IBM Storage Scale), beegfs-ctl --csv.
     """
     if mount.type == "lustre":
         return ["lfs", "quota", "-q", "-u", str(user), mount.folder]
@@ -230,10 +226,7 @@ def want_places(context: Context) -> None:
 
 
 def check_places(context: Context, nodes: int) -> Findings:
-    """Check the folders of the runs and of the cache, which all ``nodes`` of the job must see.
-
-    To be called by settle(). Raises OutOfReach.
-    """
+    """Check the folders of runs and caches, which ``nodes`` must see. To be called by settle()."""
     found = Findings()
     mounts = read_mounts(context)
     places: list[Place] = []

@@ -60,10 +60,7 @@ class Checks:
     """The checks of one submission; what the runs of a sweep share is checked once."""
 
     def __init__(self, *, strict: bool = True, in_queue: bool = True) -> None:
-        """Unless ``strict`` problems are notes: the user knows better.
-
-        ``in_queue``: Slurm is to choose the nodes.
-        """
+        """Unless ``strict`` problems are notes. ``in_queue``: Slurm is to choose the nodes."""
         self._strict = strict
         self._in_queue = in_queue
         self._avoided: Callable[[Plan], Plan] | None = None
@@ -353,10 +350,7 @@ def _partitions(context: Context) -> set[str]:
 def _live_notes(
     context: Context, script: script_notes.Script, program: Program, given: Sequence[str]
 ) -> list[str]:
-    """Note what the job takes from the project, and not from the copy of its code, or the reverse.
-
-    A copy exists of what git does not ignore.
-    """
+    """Note what the job takes from the project and not from the copy of its code, or reverse."""
     project, notes = context.project, list[str]()
     is_far = context.cluster.host is not None
     if not is_far:  # there is nothing but the copy on a far host
