@@ -315,6 +315,9 @@ def build_directives(
     if topology.qos and "qos" not in spec.slurm:
         given.pop("qos", None)  # the GPU type's, and not that of all other jobs
     dropped = {option for option, value in given.items() if value is False}
+    if job.place.node_range:
+        # sbatch would ask for the tasks of the fewest nodes, and Slurm give no more nodes (22.05).
+        dropped.add("ntasks-per-node")
     # Without a number of tasks Slurm starts one a node, which then has all the CPUs.
     tasks = 1 if "ntasks-per-node" in dropped else tasks_per_node
     memory = None if _MEMORY & (given.keys() - dropped) else topology.memory
@@ -363,11 +366,11 @@ def build_directives(
         # Slurm 20.11 finds no node for --cpus-per-gpu with it; srun gets the number of tasks.
         kept.pop("ntasks-per-node", None)
     merged = _renamed(kept, cluster, topology, job.found)
-    if job.place.node_range and (of_all := {"gpus", "ntasks"} & merged.keys()):
+    if job.place.node_range and "gpus" in merged:
         message = (
-            f"{job.place.node_range}: cluster {cluster.name} asks by --{of_all.pop()} for what "
+            f"{job.place.node_range}: cluster {cluster.name} asks by --gpus for what all nodes "
         )
-        job.found.refuse("resources.nodes", message + "all nodes have: name one number")
+        job.found.refuse("resources.nodes", message + "have: name one number")
     others = [f"{name}:{count}" for name, count in spec.resources.gres.items()]
     if others:
         merged["gres"] = ",".join([*filter(None, [merged.get("gres")]), *others])

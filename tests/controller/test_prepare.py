@@ -101,7 +101,9 @@ def test_what_depends_on_the_number_of_nodes_is_there_for_each(context: Context)
     made = prepared(context, RANGE)
     plan, files = made.plan, {file.name: file.text for file in made.files}
     assert (plan.nodes, plan.node_range, plan.world_size) == (4, "2-4", 8)
-    assert dict(plan.directives)["nodes"] == "2-4" and made.spec.resources.nodes == "2-4"
+    directives = dict(plan.directives)
+    assert directives["nodes"] == "2-4" and "ntasks-per-node" not in directives
+    assert made.spec.resources.nodes == "2-4"
     assert job(files["spec.yaml"]) == made.spec
     assert plan.notes[0].endswith("stays 48, by accumulated steps (6 on 2, 4 on 3, 3 on 4 nodes)")
     names = {name.rpartition("/")[2] for name in files if "/" in name}
@@ -144,7 +146,6 @@ def test_a_batch_that_the_program_does_not_get_is_its_own(context: Context) -> N
         ("survive: {when: [node_fail], spare_nodes: 1}", "", "a range takes the nodes that there"),
         ("sweep_per_node: 2\nsweep: {env.A: [b]}", "", "the runs share one node"),
         ("", "rename: {gres: gpus}", "asks by --gpus for what all nodes have: name one number"),
-        ("", "rename: {ntasks-per-node: ntasks}", "asks by --ntasks for what all nodes have"),
         ("deepspeed: {config: {train_batch_size: 32}}", "", "(on 2 nodes)"),
     ],
 )
