@@ -138,6 +138,19 @@ def test_no_substitution_has_a_case() -> None:
             assert not re.search(r"\bcase\b", inside), f"{path.name}:{line}"
 
 
+def test_no_script_needs_more_than_bash_4_2() -> None:
+    """What came with 4.3 to 5.3: namerefs, wait -n, negative indices that are set, and the like."""
+    newer = (
+        r"wait -[nfp]|\b(?:local|declare|typeset) -\w*n|\b(?:mapfile|readarray)\b[^|;]* -d|\$\{ "
+        r"|\$\{\w+(?:\[[^]]*\])?@\w\}|\b(?:EPOCHSECONDS|SRANDOM|BASH_MONOSECONDS)\b|\w\[-\d+\]\+?="
+    )
+    for path in sorted((ROOT / "templates").glob("*.sh")) + sorted(
+        (ROOT / "templates").glob("*.j2")
+    ):
+        code = re.sub(r"(?m)(?:^|\s)#.*|\{[{%#].*?[}%#]\}", "", path.read_text())
+        assert not re.findall(newer, code), path.name
+
+
 def test_arrays_that_may_be_empty_are_gone_through_by_index() -> None:
     """Before bash 4.4 the values of an empty array end a script under set -u; indices do not."""
     # One value at least.

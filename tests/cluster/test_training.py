@@ -90,6 +90,33 @@ def test_trains_like_one_process(
 
 
 @pytest.mark.timeout(1800)
+@pytest.mark.thorough
+def test_a_range_of_nodes_trains_alike_on_each_number_of_them(wide_site: Site) -> None:
+    """On three nodes, and on two where one is drained: one effective batch, one curve."""
+    rig, curves = wide_site.rig, []
+    third, others = rig.node_names[2], ",".join(rig.node_names[3:])
+    options = ["--nodes", "2-3", "--gpus-per-node", "1", "--time", "10", "--set", "precision=fp32"]
+    options += ["--set", "batch={micro_batch_per_gpu: 2, gradient_accumulation_steps: 2}"]
+    options += ["--set", f"slurm.exclude={others}", "--", "--steps", str(STEPS)]
+    for nodes, steps in ((3, 2), (2, 3)):
+        if nodes == 2:
+            rig.run("scontrol", "update", f"node={third}", "state=drain", "reason=test")
+        try:
+            run = wide_site.submit("zero2-4gpu", *options)
+            finish(wide_site, run)
+        finally:
+            rig.run("scontrol", "update", f"node={third}", "state=resume")
+        config = json.loads((run.folder / "deepspeed.json").read_text())
+        assert (config["train_batch_size"], config["gradient_accumulation_steps"]) == (12, steps)
+        status = wide_site.status(run)
+        assert (status["nodes"], status["effective_batch"]) == (nodes, 12)
+        assert len(list((run.folder / "logs/0").glob("rank-*.log"))) == nodes
+        curves.append(losses(wide_site, run))
+    assert list(curves[0]) == list(range(1, STEPS + 1)) and curves[0][STEPS] < 0.8 * curves[0][1]
+    assert curves[0] == pytest.approx(curves[1], rel=TOLERANCE)
+
+
+@pytest.mark.timeout(1800)
 def test_resume_continues_the_curve(site: Site, alone: dict[int, float]) -> None:
     checkpoints = str(site.project / "checkpoints")
     half = train(
