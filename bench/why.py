@@ -4,27 +4,43 @@
     python -m bench.why FOLDER --part held     one of them, open or held
     python -m bench.why FOLDER --json          the same for programs
     python -m bench.why FOLDER --details       what is wrong in the held half, too: it is spent then
+    python -m bench.why --speed                how fast a log of 360 MB is read; some minutes
 
 tests/diagnose/unseen.yaml says which logs and what stands in them. They are not part of the
 project and nothing is downloaded: whoever has one puts it in FOLDER as ID.log. Of the jobs that
 failed, the share whose class is right, and the share whose class and line are; of the others,
 the share that got a cause all the same: false alarms. Rank and host are compared where the class
 is right, and count in no share. Which logs of the open half are wrong is printed, line by line.
+
+The speed is that of whole processes beside the loop that people write, in turns, the log in the
+page cache: of a log of noise that ends in a traceback, and of one in which every line measures
+something. The bars are twice the loop and 100 MB; 1 where one is missed.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from bench.make_log import A_STEP, write_dense_log, write_log
+from bench.measure import measure
 from bench.unseen import find_log, options
 
+PLAIN_LOOP = str(Path(__file__).parent / "plain_loop.py")
+LINES, METRIC_LINES, TIMES, MEGABYTES = 2_400_000, 300_000, 2.0, 100.0
+END = """Traceback (most recent call last):
+  File "train.py", line 12, in <module>
+    main()
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 is full.
+"""
 TRUTH = Path(__file__).parent.parent / "tests" / "diagnose" / "unseen.yaml"
 
 
@@ -97,14 +113,45 @@ def show(part: str, shares: dict[str, Any]) -> None:
         print(f"{part}: {name} right in {shares[name]} of {shares[f'of_{name}']} logs")
 
 
+def speed(rounds: int) -> int:
+    """Measure `hpcrun why` of two logs of 360 MB beside the plain loop; return 1 for a missed bar."""
+    missed = False
+    with tempfile.TemporaryDirectory() as folder:
+        noise, dense = Path(folder) / "noise.log", Path(folder) / "dense.log"
+        write_log(noise, LINES, METRIC_LINES)
+        write_dense_log(dense, LINES // A_STEP * A_STEP)
+        for log in (noise, dense):
+            with log.open("a") as file:
+                file.write(END)
+            ours = [sys.executable, "-m", "hpcrun", "why", "--json", str(log)]
+            first = measure(ours, memory=True)
+            cause = json.loads(first.output)["runs"][0]["cause"]
+            assert cause["id"] == "cuda_oom", cause
+            times = []
+            for _ in range(rounds):
+                loop = measure([sys.executable, PLAIN_LOOP, str(log)]).seconds
+                times.append(measure(ours).seconds / loop)
+            ratio, megabytes = statistics.median(times), first.memory / 1e6
+            size = log.stat().st_size / 1e6
+            print(
+                f"{log.stem}: {size:.0f} MB in {ratio:.2f} times the loop, {megabytes:.0f} MB held"
+            )
+            missed |= ratio > TIMES or megabytes > MEGABYTES
+    return int(missed)
+
+
 def main() -> int:
     """Read the command line, ask for each log's cause, print what is wrong, and the shares."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, nargs="?", default=Path())
+    parser.add_argument("--speed", action="store_true", help="alone, without a folder")
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--part", choices=("open", "held"))
     parser.add_argument("--details", action="store_true", help="of the held half, too")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
+    if given.speed:
+        return speed(given.rounds)
     result: dict[str, Any] = {"parts": {}, "wrong": {}, "unused": {}}
     entries = yaml.safe_load(TRUTH.read_text(encoding="utf-8"))
     for part in (given.part,) if given.part else ("open", "held"):

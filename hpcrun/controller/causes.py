@@ -36,10 +36,11 @@ from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import runs_of
 from hpcrun.runs.status import JobStatus
 from hpcrun.runs.verdict import LOST, Verdict
+from hpcrun.slurm.accounts import Account
 from hpcrun.slurm.states import parse_exit_code
 from hpcrun.views.attempts import common_text
 from hpcrun.views.cause import sentence
-from hpcrun.views.numbers import format_duration
+from hpcrun.views.numbers import format_bytes, format_duration
 from hpcrun.views.table import printable
 
 # Bytes that are read at once, and of each log where only the ends are looked at.
@@ -49,6 +50,8 @@ _COUNTED, _UNKNOWN = 32 << 20, -(1 << 60)
 _STDIN = Path("-")
 # Logs of ranks and of nodes that are looked at, those that failed first.
 _RANKS, _NODES = 24, 8
+# The share of the memory it had asked for that a job may have died of.
+_NEARLY = 0.95
 # Files of a folder that are no logs.
 _NO_LOGS = {".py", ".yaml", ".yml", ".json", ".pt", ".bin", ".safetensors", ".png", ".sh", ".md"}
 
@@ -316,6 +319,7 @@ def _records_of(status: JobStatus, context: Context) -> Records:
         state=state,
         ran=format_duration(status.elapsed) if status.elapsed and status.attempts else "",
         cancelled_by=by,
+        memory=_nearly_full(account),
         node_reason=account.node_reason if account is not None else "",
         node_out=account.node if account is not None else "",
         slurm_code=job.exit_code if job is not None else "",
@@ -330,6 +334,21 @@ def _records_of(status: JobStatus, context: Context) -> Records:
         unfit=(failure.why or "") if failure is not None else "",
         stalled=stalled,
     )
+
+
+def _nearly_full(account: Account | None) -> str:
+    """Say of a job that used nearly all of the host's memory how much; "" of all others.
+
+    >>> _nearly_full(Account(memory_asked=8 << 30, memory_used=79 << 27))
+    'with 9.88 GiB used of the 8.00 GiB of memory that it had asked for'
+    >>> _nearly_full(Account(memory_asked=8 << 30, memory_used=1 << 30))
+    ''
+    """
+    asked, used = (account.memory_asked, account.memory_used) if account else (None, None)
+    if not asked or not used or used < _NEARLY * asked:
+        return ""
+    sizes = f"{format_bytes(used)} used of the {format_bytes(asked)}"
+    return f"with {sizes} of memory that it had asked for"
 
 
 def _user(context: Context, uid: str) -> str:
@@ -375,7 +394,7 @@ def _of_run(file: LogFile, run: RunFolder, status: JobStatus, *, whole: bool) ->
     found = _read(file.path, None if whole else END, attempt=last if file.attempt is None else None)
     plan = status.plan
     hosts = _hosts(run, last)
-    for event in [*found.events, *found.hints]:
+    for event in found.events:
         if event.rank is None and file.rank is not None:
             event.rank = file.rank
         node = file.node
@@ -429,7 +448,7 @@ def _read_on(reader: Reader, file: IO[bytes] | gzip.GzipFile) -> Found:
             block += file.readline(_BLOCK)  # a longer line is cut
         reader.read(block)
     found = reader.found()
-    for event in [*found.events, *found.hints]:
+    for event in found.events:
         event.line = max(0, event.line)
     return found
 

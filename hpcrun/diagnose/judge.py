@@ -18,8 +18,8 @@ _ALSO = 5
 _APART, _FAR, _REPORT = 20, 100, 12
 # Symptoms that the end of a run that ended well has, too.
 _OF_OTHERS = ("nccl_remote_exit", "nccl_id_store")
-# Lines of progress that only another program writes after one has ended.
-_AGAIN = 5
+# Lines of progress, and of any kind, that only another program writes after one has ended.
+_AGAIN, _EPILOG = 5, 30
 # What a shell complains about, and goes on; what shows that a process has ended.
 _SHELL = ("lmod", "no_command", "shell_no_file")
 _FATAL = (
@@ -53,10 +53,11 @@ class Records(Struct, frozen=True, kw_only=True):
     """What Slurm and the job itself recorded of its end; "" and None: nothing.
 
     ``state`` is Slurm's, ``why`` a word of runs.ends. ``node_reason``: why ``node_out`` is out.
-    ``cancelled_by``: who ended it, ``ran``: after what time, as people write them. ``slurm_code``:
-    its ``code:signal``. ``output``: where its output was to go, ``has_begun``: its script began.
-    ``unfit``: what a check found wrong with ``host``. ``stalled``: whom the others waited for, and
-    where. ``gave_up``: why a run that goes on after such ends did not.
+    ``cancelled_by``: who ended it, ``ran``: after what time, ``memory``: how much of the host's it
+    used, where that was nearly all; as people write them. ``slurm_code``: its ``code:signal``.
+    ``output``: where its output was to go, ``has_begun``: its script began. ``unfit``: what a check
+    found wrong with ``host``. ``stalled``: whom the others waited for, and where. ``gave_up``: why
+    a run that goes on after such ends did not.
     """
 
     state: str = ""
@@ -72,6 +73,7 @@ class Records(Struct, frozen=True, kw_only=True):
     node_out: str = ""
     cancelled_by: str = ""
     ran: str = ""
+    memory: str = ""
     slurm_code: str = ""
     output: str = ""
     has_begun: bool = True
@@ -177,11 +179,9 @@ def _is_got_over(found: Found, events: Sequence[Event]) -> bool:
     if is_less and events[0].after_all:
         return True
     if any(event.ends for event in events):
-        # A program that has ended writes nothing; the ranks beside it may.
-        is_by_hand = events[-1].rule.cls == "cancelled"
+        # A program that has ended writes nothing; the ranks beside it may, and the site's epilog.
         begins_again = (found.moved_on > 1 and found.is_well) or found.moved_on >= _AGAIN
-        begins_again |= found.plain > (_APART if is_by_hand else _FAR)
-        return begins_again and not found.is_parallel
+        return (begins_again or found.plain > _EPILOG) and not found.is_parallel
     if any(event.rule.id in _FATAL for event in events):
         return False  # what a batch script says after a crash is no sign of success
     if not any(event.in_traceback for event in events):
@@ -295,7 +295,8 @@ def _is_telling(event: Event, records: Records) -> bool:
         return False
     if event.rule.id in ("torchrun_child", "torchrun_exit") and records.rank is not None:
         return False  # which rank, and with which code, is on record
-    return event.kind > SYMPTOM or records.has_failed or event.rule.id not in _OF_OTHERS
+    is_end = event.ends or event.rule.id not in _OF_OTHERS
+    return event.kind > SYMPTOM or records.has_failed or is_end
 
 
 def _cause(event: Event, records: Records) -> Cause:
@@ -335,6 +336,9 @@ def _with_whose(cause: Cause, event: Event, log: Found) -> Cause:
     is_end = event.in_traceback or event.rule.id in _FATAL
     if log.first is not None and is_end and cause.rank in (None, log.first[0]):
         return structs.replace(cause, rank=log.first[0], host=cause.host or log.first[1])
+    ranks = {each.rank for each in log.events if each.text == event.text} - {None}
+    if cause.rank is None and len(ranks) == 1:  # written twice, by Python and by torch
+        cause = structs.replace(cause, rank=ranks.pop())
     named = {(each.rank, each.host) for each in log.events if each.host}
     if cause.host is None and cause.rank is None and len(named) == 1:
         rank, host = named.pop()
@@ -382,6 +386,7 @@ _FIXES: dict[str, tuple[str, ...]] = {
     "stalled": ("`hpcrun logs {of_rank}JOB`: its last lines; its stack, where `status` names one",),
     "silent": ("`hpcrun logs JOB`: its last lines",),
     "no_logs": ("{again}",),
+    "forgotten": ("`hpcrun why FILE`, with the file of its output",),
     "no_output": ("make the folder before the job is submitted, where its nodes see it",),
     "not_begun": ("{without_node}", "report the node to the site's support"),
 }
@@ -502,8 +507,11 @@ def _silent(records: Records, *, has_logs: bool) -> Cause:
         code = records.exit_code or 0
         meaning = f"as after signal {code - 128}" if 128 < code < 160 else _CODES.get(code, "")
         how += f" ({meaning})" if meaning else ""
+    if not has_logs and not records.output:  # all that is left is the accounting
+        how += f" after {records.ran}" if records.ran else ""
+        how += f", {records.memory}" if records.memory else ""
     cause = Cause(
-        id="silent" if has_logs else "no_logs",
+        id="silent" if has_logs else "no_logs" if records.output else "forgotten",
         cls=cls,
         title=f"{whose} {how}",
         rank=records.rank,

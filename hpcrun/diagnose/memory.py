@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcrun.diagnose.rule import ERROR, HINT, WEAK, Rule
+from hpcrun.diagnose.rule import ERROR, WEAK, Rule
 
 _OOM = "torch c10/cuda/CUDACachingAllocator.cpp"
 _XID = "https://docs.nvidia.com/deploy/xid-errors/index.html"
@@ -150,15 +150,6 @@ MEMORY = [
         unlike="RuntimeError: DataLoader worker (pid 4242) is killed by signal: Terminated.",
     ),
     Rule(
-        id="dl_worker_crashed", cls="code_error", needles=("DataLoader worker",),
-        pattern=r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) is killed by signal: (?:Aborted|Segmentation fault)",
-        title="a data loader worker crashed in native code",
-        fixes=("`num_workers=0` shows where", "`set_start_method('spawn')` where CUDA or threads were used before"),
-        source="torch/utils/data/dataloader.py",
-        example="RuntimeError: DataLoader worker (pid 4242) is killed by signal: Segmentation fault.",
-        unlike="RuntimeError: DataLoader worker (pid 4242) is killed by signal: Terminated.",
-    ),
-    Rule(
         id="dl_worker_gone", cls="oom_host", kind=WEAK, needles=("exited unexpectedly",),
         pattern=r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) exited unexpectedly",
         title="data loader workers are gone: often the host's memory, or an error of theirs above",
@@ -184,14 +175,6 @@ MEMORY = [
         source="https://github.com/pytorch/pytorch/blob/main/torch/distributed/elastic/multiprocessing/errors/__init__.py",
         verdict="ask",
         example="  exitcode  : -9 (pid: 4242)", unlike="  exitcode  : 1 (pid: 4242)",
-    ),
-    Rule(
-        id="ds_cache_flush", cls="oom_gpu", kind=HINT, needles=("cache flushes",),
-        pattern=r"pytorch allocator cache flushes since last step",
-        title="ZeRO-3 works near the limit of the GPU's memory",
-        source="deepspeed runtime/zero/stage3.py",
-        example="[WARNING] 1 pytorch allocator cache flushes since last step. this happens when there is high memory pressure",
-        unlike="0 errors, cache flushed",
     ),
 ]  # fmt: skip
 
@@ -222,8 +205,8 @@ GPUS = [
         example="RuntimeError: CUDA error: invalid device ordinal", unlike="device ordinal 3, no error",
     ),
     Rule(
-        id="no_kernel_image", cls="driver", needles=("no kernel image", "kernel image is invalid", "is not compatible with the current PyTorch", "NoKernelImage", "invalid device function"),
-        pattern=r"no kernel image is available for execution on the device|cudaErrorNoKernelImageForDevice|CUDA error: invalid device function|device kernel image is invalid",
+        id="no_kernel_image", cls="driver", needles=("no kernel image", "kernel image is invalid", "is not compatible with the current PyTorch", "NoKernelImage", "invalid device function", "unsupported toolchain"),
+        pattern=r"no kernel image is available for execution on the device|cudaErrorNoKernelImageForDevice|CUDA error: invalid device function|device kernel image is invalid|PTX was compiled with an unsupported toolchain",
         title="torch, or an extension, is not built for this GPU",
         fixes=("another torch build", "`TORCH_CUDA_ARCH_LIST` for your own extensions"),
         message="no kernel image is available for execution on the device", source="torch/cuda/__init__.py",
@@ -326,21 +309,5 @@ GPUS = [
         title="the training diverged: a value is NaN or infinite",
         fixes=("`hpcrun parse JOB` names the step", "a lower learning rate, warm-up, gradient clipping", "`precision: bf16`"),
         source="torch ATen, torch/autograd", example="RuntimeError: Function 'MulBackward0' returned nan values in its 0th output.", unlike="RuntimeError: nan_policy must be omit",
-    ),
-    Rule(
-        id="nan_loss", cls="numerics", kind=HINT, needles=("nan", "NaN"),
-        pattern=r"(?i:['\"]?(?:lm )?(?:train[_/ ])?loss['\"]?\s*[:=]\s*['\"]?(?:nan|inf)\b|number of nan iterations:\s+[1-9])",
-        title="the loss is NaN: it diverged, or one sample is bad",
-        fixes=("`hpcrun parse JOB` names the step", "a lower learning rate, warm-up, bf16"),
-        source="https://github.com/karpathy/nanoGPT/issues/215",
-        example="{'loss': 'nan', 'grad_norm': 'nan', 'learning_rate': '2e-05', 'error': 0}", unlike="loss: 2.5 (nan filter on)",
-    ),
-    Rule(
-        id="fp16_overflow", cls="numerics", kind=HINT, needles=("OVERFLOW!",),
-        pattern=r"OVERFLOW! .*[Ss]kipping step",
-        title="normal in fp16's first steps", fixes=("nothing, unless it goes on",),
-        message="OVERFLOW! ... Skipping step", source="deepspeed runtime/fp16/loss_scaler.py:263",
-        example="[deepspeed] [WARNING] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, reducing to 32768",
-        unlike="OVERFLOW! of a buffer",
     ),
 ]  # fmt: skip

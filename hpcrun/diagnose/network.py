@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcrun.diagnose.rule import HINT, SYMPTOM, WEAK, Rule
+from hpcrun.diagnose.rule import SYMPTOM, WEAK, Rule
 
 _TORCH = "torch/distributed/elastic/multiprocessing/errors/__init__.py"
 _REQ = "SchedMD/slurm src/slurmd/slurmstepd/req.c"
@@ -70,15 +70,6 @@ NETWORK = [
         unlike="n1:8:99 [0] NCCL WARN NET/IB : mlx5_0:1 Got non-fatal async event: port error(10)",
     ),
     Rule(
-        id="nccl_p2p", cls="nccl", kind=HINT, needles=("P2P is disabled", "peer access is not supported"),
-        pattern=r"P2P is disabled between NVLINK connected GPUs|peer access is not supported between these two devices",
-        title="GPUs of a node cannot reach each other: slower, or an error of a program that needs it",
-        fixes=("each task must see all GPUs of its node: no `--gpus-per-task`",),
-        message="P2P is disabled between NVLINK connected GPUs", source="NVIDIA/nccl src/graph/paths.cc",
-        example="NCCL WARN P2P is disabled between NVLINK connected GPUs 1 and 0. This should not be the case",
-        unlike="NCCL INFO P2P is used between the GPUs; errors: 0",
-    ),
-    Rule(
         id="nccl_truncated", cls="nccl", needles=("Message truncated",),
         pattern=r"Message truncated ?: received (\d+) bytes instead of (\d+)",
         title="ranks called different collectives, or the same with other shapes",
@@ -136,14 +127,6 @@ NETWORK = [
         message="unhandled system error", source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
         example="torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1970, unhandled system error (run with NCCL_DEBUG=INFO for details)",
         unlike="NCCL INFO unhandled: 0",
-    ),
-    Rule(
-        id="silent_tcp", cls="nccl", kind=HINT, needles=("Using network Socket", "NET plugin Socket"),
-        pattern=r"NCCL INFO .*(?:Using network Socket|Initialized NET plugin Socket)",
-        title="NCCL took TCP although there may be a fast network",
-        fixes=("`fabric: infiniband` (or efa, slingshot) in `hpcrun.yaml`: then a missing plugin is an error",),
-        message="Using network Socket", source="NVIDIA/nccl src/init.cc:486",
-        example="n1:8:99 [0] NCCL INFO Using network Socket", unlike="NCCL INFO Using network IB",
     ),
     Rule(
         id="eaddrinuse", cls="port", needles=("EADDRINUSE", "ddress already in use", "already in use", "distributed communication on port"),
@@ -445,15 +428,6 @@ SLURM = [
         fixes=("srun must not ask for more than the job has", "`--overlap` for a second step"),
         message="Unable to create step for job N", source="https://github.com/eth-cscs/DLA-Future/issues/337",
         example="srun: error: Unable to create step for job 29986033: Memory required by task is not available", unlike="srun: job 4711 step creation temporarily disabled",
-    ),
-    Rule(
-        id="step_busy", cls="other", kind=HINT, needles=("step creation",),
-        pattern=r"step creation (?:temporarily|still) disabled, retrying \(Requested nodes are busy\)",
-        title="srun waits: another step of the job has its CPUs or GPUs",
-        fixes=("`--overlap` for a second step",),
-        message="step creation temporarily disabled", source="https://slurm.schedmd.com/srun.html",
-        example="srun: Job 4711 step creation temporarily disabled, retrying (Requested nodes are busy)",
-        unlike="srun: Step created for StepId=4711.1, no error",
     ),
     Rule(
         id="sub_nodes_down", cls="node_fail", kind=WEAK, verdict="requeue", needles=("Required node not available", "Required partition not available", "Partition in DOWN state"),

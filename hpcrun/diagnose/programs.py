@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcrun.diagnose.rule import ERROR, HINT, SYMPTOM, WEAK, Rule
+from hpcrun.diagnose.rule import ERROR, SYMPTOM, WEAK, Rule
 
 DEEPSPEED = [
     Rule(
@@ -45,14 +45,6 @@ DEEPSPEED = [
         fixes=("`precision:` in the job, none in the JSON", "the settings by `deepspeed:` in the job, which hpcrun checks"),
         message="bfloat16 and fp16 modes cannot be simultaneously enabled", source="deepspeed runtime/config.py, runtime/engine.py",
         example="AssertionError: bfloat16 and fp16 modes cannot be simultaneously enabled", unlike="[INFO] bfloat16 is enabled; errors: 0",
-    ),
-    Rule(
-        id="ds_dep_warn", cls="code_error", kind=HINT, needles=("Config parameter",),
-        pattern=r"Config parameter (?P<name>\S+) is deprecated",
-        title="harmless: DeepSpeed still takes the key by its old name",
-        fixes=("the name that the message gives",),
-        message="Config parameter NAME is deprecated", source="deepspeed runtime/config_utils.py",
-        example="Config parameter cpu_offload is deprecated use offload_optimizer instead", unlike="Config parameters are read, no error",
     ),
     Rule(
         id="hf_mismatch", cls="code_error", needles=("DeepSpeed config values that mismatch",),
@@ -111,14 +103,6 @@ DEEPSPEED = [
         fixes=("the path of the checkpoint's folder", "`{checkpoint_dir}` among the arguments of the script"),
         message="Can't find a valid checkpoint at PATH", source="transformers trainer.py",
         example="ValueError: Can't find a valid checkpoint at /ckpt/last", unlike="a valid checkpoint was found; errors: 0",
-    ),
-    Rule(
-        id="ds_latest", cls="missing_file", kind=HINT, needles=("Unable to find latest file",),
-        pattern=r"Unable to find latest file at (?P<path>\S+)",
-        title="DeepSpeed found no checkpoint and starts from step 0",
-        message="Unable to find latest file at PATH", source="deepspeed runtime/engine.py",
-        fixes=("`load_checkpoint` returns (None, None): the script must look",),
-        example="[WARNING] Unable to find latest file at /ckpt/latest, if trying to load latest checkpoint please ensure this file exists", unlike="Unable to find a file: error",
     ),
     Rule(
         id="broken_checkpoint", cls="disk", needles=("PytorchStreamWriter failed", "PytorchStreamReader failed", "unexpected pos", "failed finding central directory", "HeaderTooLarge", "InvalidHeader", "incomplete metadata", "MetadataIncompleteBuffer", "ile is not a zip file", "SafetensorError"),
@@ -287,14 +271,6 @@ FILES = [
         example="slurm_script: line 99: syntax error: unexpected end of file", unlike="no syntax error in line 99",
     ),
     Rule(
-        id="devices", cls="code_error", needles=("shapes cannot be multiplied", "must match the size of tensor", "to be on the same device", "should be the same", "element 0 of tensors does not require grad", "Sizes of tensors must match"),
-        pattern=r"mat1 and mat2 shapes cannot be multiplied|The size of tensor a \(\d+\) must match the size of tensor b|Expected all tensors to be on the same device|Sizes of tensors must match|Input type .* and weight type .* should be the same|element 0 of tensors does not require grad",
-        title="tensors do not fit together: a fault of the program",
-        fixes=("`hpcrun logs --err JOB` has the traceback; try it on one GPU",),
-        message="Expected all tensors to be on the same device", source="torch ATen",
-        example="RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!", unlike="all tensors are on the same device; errors: 0",
-    ),
-    Rule(
         id="crash", cls="code_error", needles=("egmentation fault", "SIGSEGV", "egfault", "Bus error", "Illegal instruction", "SIGILL", "SIGBUS", "Fatal Python error", "exitcode", "return code", "signal 11", "core dumped", "Floating point exception", "SIGFPE", "exited on signal", "Signal 11", "Signal 4"),
         pattern=r"^Fatal Python error: (?!Bus error)(?P<how>.+)|(?P<how2>Segmentation fault|Illegal instruction|Floating point exception)(?: \(core dumped\)|\s+\(|\s*$|:)|Caught signal 11|SIGSEGV received|Signal: Segmentation fault|exited on signal (?:11|4|8)\b|exitcode\s*: -(?:11|4|8)\b|exits with return code = -(?:11|4|8)\b|Signal (?:11|4) \(SIG\w+\)|segfault at [0-9a-f]+",
         title="native code crashed (segmentation fault or the like)",
@@ -314,13 +290,6 @@ FILES = [
         pattern=r"terminate called after throwing|^(?:\S+: line \d+: )?\s*(?:\d+ )?Aborted(?:\s|$)|Signal 6 \(SIGABRT\)|exitcode\s*: -6\b|exits with return code = -6\b",
         title="native code gave up (SIGABRT); see the message above it",
         source="libstdc++", example="terminate called after throwing an instance of 'c10::DistBackendError'", unlike="terminate called without an active exception",
-    ),
-    Rule(
-        id="at_exit", cls="other", kind=HINT, needles=("terminate called without", "destroy_process_group() was not called"),
-        pattern=r"terminate called without an active exception|destroy_process_group\(\) was not called",
-        title="harmless at the end of a run: the process group was not closed",
-        fixes=("`torch.distributed.destroy_process_group()` at the end",),
-        source="torch ProcessGroupNCCL.cpp", example="Warning: WARNING: destroy_process_group() was not called before program exit, which can leak resources.", unlike="terminate called after throwing",
     ),
     Rule(
         id="no_file", cls="missing_file", kind=ERROR, needles=("FileNotFoundError", "NotADirectoryError", "PermissionError", "IsADirectoryError", "No such file", "does not exist", "NotFoundError", "ermission denied", "Errno 13"),

@@ -37,7 +37,7 @@ _TRACEBACK = "Traceback (most recent call last)"
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07]*\x07|[@-Z\\-_])")
 # What launchers, schedulers and loggers put before a line; the groups say whose it is.
 _LABEL = re.compile(
-    r"\[(?:rank|Rank ?|RANK ?|default)(?P<a>\d{1,6})\]:? ?"
+    r"\[(?:rank(?:: )?|Rank ?|RANK ?|default)(?P<a>\d{1,6})\]:? ?"
     r"|\[\d{1,6},(?P<b>\d{1,6})\]\s?<std(?:err|out)>:? ?"
     r"|\s{0,6}(?P<c>\d{1,5}): (?=\S|\s{2})"
     r"|\[(?P<h1>[A-Za-z][\w.-]*):(?P<d>\d{1,3})\]:? ?"
@@ -107,7 +107,7 @@ _WELL = re.compile(
 # What takes an error back, in the next lines; and what may be an error in a log's last lines.
 _NEXT, _LAST = 400, 12
 _TAKEN_BACK = re.compile(
-    rb"(?im)\b(?:skipp(?:ed|ing)|retry(?:ing)?|trying again|continuing|ignor(?:ed|ing)"
+    rb"(?im)\b(?:skipp(?:ed|ing)|retry(?:ing)?|trying again|continuing|ignoring"
     rb"|will continue|fall(?:ing|s)? ?back)\b|^WARN(?:ING)?\b.{0,80}\b(?:failed|error)"
 )
 _SAYS_ERROR = re.compile(
@@ -168,7 +168,6 @@ class Found(Struct, kw_only=True):
     """
 
     events: list[Event]
-    hints: list[Event]
     moved_on: int = 0
     is_well: bool = False
     plain: int = 0
@@ -199,7 +198,6 @@ class Reader:
         self._file, self._size = file, size
         self._line, self._offset = first_line, offset
         self._events: list[Event] = []
-        self._hints: list[Event] = []
         self._open: dict[tuple[int | None, str | None], _Open] = {}
         # Lines without their digits, and whether such a line is worth a look.
         self._forms: dict[bytes, bool] = {}
@@ -272,7 +270,6 @@ class Reader:
         self._last_words()
         return Found(
             events=self._events,
-            hints=self._hints,
             moved_on=self._progress,
             plain=sum(1 for line in _PLAIN.findall(self._since) if not WORDS.search(line)),
             is_well=self._is_well,
@@ -470,7 +467,7 @@ class Reader:
         rank, host = key
         found = None if is_cut else match(text)
         rule, kind, values = CODE_ERROR, ERROR, compiled(CODE_ERROR.id).search(text)
-        if found is not None and found[0].kind > HINT:
+        if found is not None:
             rule, values = found
             kind = rule.kind
         if is_cut:
@@ -511,8 +508,6 @@ class Reader:
             values=values,
         )
         if kind == HINT:
-            if len(self._hints) < _MOST:
-                self._hints.append(event)
             return
         key = f"{rule.id} {event.rank} {event.host} {text[:300].translate(_DIGITS)}"
         if kind < rule.kind and not event.ends:

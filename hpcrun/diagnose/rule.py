@@ -17,7 +17,7 @@ Verdict = Literal["fix", "requeue", "exclude_node", "ask"]
 
 # How much a line explains. A ROOT names the cause; an ERROR is an exception that no rule knows
 # better; a WEAK one is the cause where nothing better is there (a timeout, a cancel); a SYMPTOM
-# says that something failed; a HINT alone says nothing.
+# says that something failed; a HINT says nothing: a warning, or what was taken back.
 ROOT, ERROR, WEAK, SYMPTOM, HINT = 4, 3, 2, 1, 0
 
 # Words in a fix that stand for a command with the job's own numbers: diagnose/fixes.py.
@@ -85,7 +85,11 @@ class Cause(Struct, frozen=True, kw_only=True):
     @property
     def without_log(self) -> str:
         """Why it is no more than the records say; "" where a log says more, or a rule."""
-        words = {"silent": "its log does not say why", "no_logs": "its log is not there"}
+        words = {
+            "silent": "its log does not say why",
+            "no_logs": "its log is not there",
+            "forgotten": "Slurm no longer says where its output is",
+        }
         return words.get(self.id, "")
 
 

@@ -40,7 +40,10 @@ def test_wait_for_any(hpcrun: Caller, tools: Path) -> None:
     assert (done.code, done.out) == (0, "job 8: COMPLETED\n"), done
     replay(tools, "squeue", (0, others("9", "FAILED"), ""))
     done = hpcrun("wait", "9", "--any")
-    assert (done.code, done.out) == (1, "job 9: FAILED, and its log is not there\n"), done
+    assert (done.code, done.out) == (
+        1,
+        "job 9: FAILED, and Slurm no longer says where its output is\n",
+    ), done
 
 
 def test_wait_for_own_and_other_jobs_takes_no_thread(

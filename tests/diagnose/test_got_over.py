@@ -132,7 +132,7 @@ def test_what_a_program_only_prints_ends_nothing() -> None:
     assert told(f"{error}Epoch 1/5\n")[0] == ""
     assert told(error + "plain words\n" * 40)[0] == ""
     assert told(f"{error}plain words\n")[0] == "size_mismatch"
-    assert told(traceback(f"RuntimeError: {error}".strip()) + "plain words\n" * 40)[0] != ""
+    assert told(traceback(f"RuntimeError: {error}".strip()) + "plain words\n" * 25)[0] != ""
 
 
 @pytest.mark.parametrize(

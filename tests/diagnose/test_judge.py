@@ -107,6 +107,20 @@ def test_slurms_record_says_who_and_why() -> None:
     ]
 
 
+def test_of_a_job_whose_output_slurm_has_forgotten_it_is_said_what_the_accounting_has() -> None:
+    most = "with 7.9 GiB used of the 8.0 GiB of memory that it had asked for"
+    record = Records(state="FAILED", exit_code=137, ran="3 min", memory=most)
+    found = diagnose(Evidence(records=record, job=Job(word="4711")))
+    assert found.cause is not None
+    assert found.cause.title == (
+        "the job ended with exit code 137 (as after signal 9) after 3 min, with 7.9 GiB used of the"
+        " 8.0 GiB of memory that it had asked for, and Slurm no longer says where its output is"
+    )
+    assert found.fixes == ["hpcrun why FILE  # with the file of its output"]
+    known = diagnose(Evidence(records=structs.replace(record, output="/x/4711.out")))
+    assert known.cause is not None and known.cause.title.endswith("and its log is not there")
+
+
 def test_a_watchdog_is_a_symptom_of_a_crash() -> None:
     watchdog = (
         "[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=24, "
@@ -193,7 +207,7 @@ STACK = "".join(f"frame #{n}: c10::run() + 0x{n} (libtorch.so)\n" for n in range
         traceback("ValueError: no") + "".join(f"x: accuracy 0.{n}\n" for n in range(6)),
         traceback("ValueError: no") + "".join(f"{{'eval_loss': {n}}}\n" for n in range(6)),
         traceback("ValueError: no") + 8 * PLAIN,
-        traceback("KeyboardInterrupt") + 2 * PLAIN,
+        traceback("KeyboardInterrupt") + 3 * PLAIN,
         "train.py: error: unrecognized arguments: --x\n" + 8 * PLAIN,
         f"{LMOD}answered\nDONE\n",
         f"{NO_CONDA}step 1 loss 2\nstep 2 loss 2\n",

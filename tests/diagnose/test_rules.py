@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from hpcrun.diagnose.reading import clean
-from hpcrun.diagnose.rule import HINT, Rule
+from hpcrun.diagnose.rule import Rule
 from hpcrun.diagnose.rules import BY_ID, CODE_ERROR, RULES, WORDS, compiled, match, pattern_of
 from tests.diagnose.logs import read
 
@@ -30,8 +30,7 @@ def test_the_look_alike_does_not(rule: Rule) -> None:
 def test_the_reading_finds_the_example(rule: Rule) -> None:
     assert WORDS.search(rule.example.encode())
     found = read(f"one\n{rule.example}\nthree\n")
-    events = found.hints if rule.kind == HINT else [*found.events, *found.hints]
-    assert [(event.rule.id, event.line) for event in events] == [(rule.id, 2)]
+    assert [(event.rule.id, event.line) for event in found.events] == [(rule.id, 2)]
 
 
 def test_the_words_of_a_new_rule_are_looked_for() -> None:
