@@ -114,7 +114,7 @@ def show(part: str, shares: dict[str, Any]) -> None:
 
 
 def speed(rounds: int) -> int:
-    """Measure `hpcrun why` of two logs of 360 MB beside the plain loop; return 1 for a missed bar."""
+    """Measure `hpcrun why` of two logs of 360 MB beside the loop; return 1 for a missed bar."""
     missed = False
     with tempfile.TemporaryDirectory() as folder:
         noise, dense = Path(folder) / "noise.log", Path(folder) / "dense.log"

@@ -24,7 +24,7 @@ _AGAIN, _EPILOG = 5, 30
 _SHELL = ("lmod", "no_command", "shell_no_file")
 _FATAL = (
     "killed", "oom_guess", "srun_oom", "crash", "bus_exit", "abort", "srun_exit", "srun_killed",
-    "srun_crash", "torchrun_child", "torchrun_exit", "mpi_abort", "cancelled", "time_limit",
+    "torchrun_child", "torchrun_exit", "mpi_abort", "cancelled", "time_limit",
 )  # fmt: skip
 # Seconds by which one failure may come before another that explains it; of a year of 31-day months.
 _LATE, _YEAR = 60, 372 * 86400
@@ -589,7 +589,7 @@ def faq_rows(section: str) -> Iterator[tuple[list[str], str, str]]:
             continue
         fixes = [_GENERIC.get(fix, fix) for fix in rule.fixes]
         title = re.sub(r"\{\w+\}", "...", rule.title).removesuffix(": ...")
-        yield [*states, rule.message], title, "; ".join(fixes)
+        yield [*states, *rule.message.split(" / ")], title, "; ".join(fixes)
 
 
 # In docs/faq.md, where there is no job.

@@ -6,21 +6,13 @@ from hpcrun.diagnose.rule import ERROR, SYMPTOM, WEAK, Rule
 
 DEEPSPEED = [
     Rule(
-        id="ds_batch_assert", cls="code_error", needles=("Check batch related parameters",),
-        pattern=r"Check batch related parameters\. (?P<why>.+)",
-        title="the three batch sizes of DeepSpeed's JSON do not fit",
+        id="ds_batch_assert", cls="code_error", needles=("Check batch related parameters", "needs to be provided"),
+        pattern=r"Check batch related parameters\. (?P<why>.+)|Either train_batch_size or train_micro_batch_size_per_gpu needs to be provided",
+        title="the batch sizes of DeepSpeed's JSON do not fit, or are not there",
         fixes=("leave them out of your JSON: hpcrun fills them from `batch:`",),
-        message="Check batch related parameters", source="deepspeed runtime/config.py",
+        message="Check batch related parameters / Either train_batch_size or train_micro_batch_size_per_gpu needs to be provided", source="deepspeed runtime/config.py",
         example="AssertionError: Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * gradient_acc_step * world_size 16 != 2 * 4 * 1",
         unlike="the batch related parameters are fine; errors: 0",
-    ),
-    Rule(
-        id="ds_batch_none", cls="code_error", needles=("needs to be provided",),
-        pattern=r"Either train_batch_size or train_micro_batch_size_per_gpu needs to be provided",
-        title="DeepSpeed's JSON has no batch size",
-        fixes=("`train_micro_batch_size_per_gpu` in the JSON; hpcrun's own has it",),
-        message="Either train_batch_size or train_micro_batch_size_per_gpu needs to be provided", source="deepspeed runtime/config.py",
-        example="ValueError: Either train_batch_size or train_micro_batch_size_per_gpu needs to be provided", unlike="Error: a name needs to be provided",
     ),
     Rule(
         id="ds_auto", cls="code_error", needles=("'str' and 'int'",),
@@ -271,8 +263,8 @@ FILES = [
         example="slurm_script: line 99: syntax error: unexpected end of file", unlike="no syntax error in line 99",
     ),
     Rule(
-        id="crash", cls="code_error", needles=("egmentation fault", "SIGSEGV", "egfault", "Bus error", "Illegal instruction", "SIGILL", "SIGBUS", "Fatal Python error", "exitcode", "return code", "signal 11", "core dumped", "Floating point exception", "SIGFPE", "exited on signal", "Signal 11", "Signal 4"),
-        pattern=r"^Fatal Python error: (?!Bus error)(?P<how>.+)|(?P<how2>Segmentation fault|Illegal instruction|Floating point exception)(?: \(core dumped\)|\s+\(|\s*$|:)|Caught signal 11|SIGSEGV received|Signal: Segmentation fault|exited on signal (?:11|4|8)\b|exitcode\s*: -(?:11|4|8)\b|exits with return code = -(?:11|4|8)\b|Signal (?:11|4) \(SIG\w+\)|segfault at [0-9a-f]+",
+        id="crash", cls="code_error", needles=("egmentation fault", "SIGSEGV", "egfault", "Bus error", "Illegal instruction", "SIGILL", "SIGBUS", "Fatal Python error", "exitcode", "return code", "signal 11", "core dumped", "Floating point exception", "SIGFPE", "exited on signal", "Signal 11", "Signal 4", "srun: error:"),
+        pattern=r"^Fatal Python error: (?!Bus error)(?P<how>.+)|(?P<how2>Segmentation fault|Illegal instruction|Floating point exception)(?: \(core dumped\)|\s+\(|\s*$|:)|Caught signal 11|SIGSEGV received|Signal: Segmentation fault|exited on signal (?:11|4|8)\b|exitcode\s*: -(?:11|4|8)\b|exits with return code = -(?:11|4|8)\b|Signal (?:11|4) \(SIG\w+\)|segfault at [0-9a-f]+|srun: error: (?P<host>\S+): tasks? (?P<rank>\d+)[\d,\-]*: (?P<how3>Segmentation fault|Bus error|Floating point exception|Illegal instruction)",
         title="native code crashed (segmentation fault or the like)",
         fixes=("`hpcrun logs --err JOB` has its stack, or will with `env: {PYTHONFAULTHANDLER: \"1\"}`", "extensions that fit this torch"),
         verdict="fix", kind=WEAK, message="Segmentation fault", source="https://docs.python.org/3/library/faulthandler.html",

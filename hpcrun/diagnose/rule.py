@@ -33,8 +33,8 @@ class Rule(Struct, frozen=True, kw_only=True):
     ``pattern`` is searched for in a line that has one of ``needles``, without the prefix that a
     launcher put before it and without colours. Its groups ``rank``, ``host``, ``signal`` and
     ``code`` say whose failure it is; others may stand in ``title``, as {name}. ``message`` is what
-    a person would search the FAQ for; rules without one are not on that page. ``example`` is a line
-    that matches, ``unlike`` one that looks like it and does not.
+    a person would search the FAQ for, with " / " between several; rules without one are not on that
+    page. ``example`` is a line that matches, ``unlike`` one that looks like it and does not.
     """
 
     id: str
