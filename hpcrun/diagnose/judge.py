@@ -195,17 +195,15 @@ def _last_launch(events: Sequence[Event], *, is_parallel: bool) -> int:
     first, ended, raised, reported = 0, None, None, None
     for at, event in enumerate(events):
         is_new = event.progress >= MOVED_ON
-        if not is_parallel and ended is not None and event.kind >= WEAK:
+        if not is_parallel and event.kind >= WEAK:
             at_once = event.ends and event.rule.id not in _FATAL  # ranks are killed together
-            is_new |= at_once or event.progress >= _AGAIN or event.begin - ended.line > _APART
-        if not is_parallel and raised is not None and event.kind >= WEAK:
-            far = _FAR if event.rule.cls in ("cancelled", "time_limit") else _APART
-            is_new |= event.begin - raised.line > far
-        is_end = event.in_traceback or event.ends
-        if reported is not None and is_end and event.kind >= ERROR:
-            is_new |= event.begin - reported.line > _REPORT
-        if reported is not None and event.rule.id == "terminated":
-            is_new |= event.begin - reported.line > _FAR
+            if ended is not None:
+                is_new |= at_once or event.progress >= _AGAIN or event.begin - ended.line > _APART
+            is_new |= raised is not None and event.begin - raised.line > _APART
+        is_late = event.rule.id == "terminated"
+        is_end = (event.in_traceback or event.ends) and event.kind >= ERROR
+        if reported is not None and (is_end or is_late):
+            is_new |= event.begin - reported.line > (_FAR if is_late else _REPORT)
         if is_new:
             first, ended, raised, reported = at, None, None, None
         ended = event if event.ends else ended
@@ -287,14 +285,12 @@ def _order(
 
 
 def _is_telling(event: Event, records: Records) -> bool:
-    """Return whether a job failed by a line alone: a connection that closes may be one's end.
-
-    Where a rank is known to have failed, no weak sign in a log of no rank is.
-    """
-    if event.kind <= WEAK and records.rank is not None and event.rank is None:
+    """Return whether a job failed by a line alone: a connection that closes may be one's end. Where
+    a rank is known to have failed, no weak sign in a log of no rank is, nor a launcher's report."""
+    is_less = event.kind <= WEAK and event.rank is None
+    is_less |= event.rule.id in ("torchrun_child", "torchrun_exit")
+    if records.rank is not None and is_less:
         return False
-    if event.rule.id in ("torchrun_child", "torchrun_exit") and records.rank is not None:
-        return False  # which rank, and with which code, is on record
     is_end = event.ends or event.rule.id not in _OF_OTHERS
     return event.kind > SYMPTOM or records.has_failed or is_end
 

@@ -18,11 +18,11 @@ MEMORY = [
         unlike="if CUDA is out of memory, a smaller batch is tried",
     ),
     Rule(
-        id="cuda_oom_raw", cls="oom_gpu", needles=("ut of memory", "OUT_OF_MEMORY", "OutOfMemory", "out-of-memory", "MemoryAllocation", "OUT_OF_DEVICE_MEMORY", "allocation failed"),
-        pattern=r"(?:CUDA|Cuda|cuda|HIP|hip)\w*[ _](?:error|failure|driver error|call).{0,60}[: ]'?out of memory|CUDA_ERROR_OUT_OF_MEMORY|(?:cuda|hip)ErrorMemoryAllocation|hipErrorOutOfMemory|UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY|cudaMalloc failed: out of memory|torch\.(?:cuda\.)?OutOfMemoryError\b|cupy\S*\.OutOfMemoryError|\bC(?:UDA|uda)\w*: allocation failed|^RuntimeError: CUDA out of memory",
+        id="cuda_oom_raw", cls="oom_gpu", needles=("ut of memory", "OUT_OF_MEMORY", "OutOfMemory", "out-of-memory", "MemoryAllocation", "OUT_OF_DEVICE_MEMORY", "allocation failed", "Failed to CUDA"),
+        pattern=r"(?:CUDA|Cuda|cuda|HIP|hip)\w*[ _](?:error|failure|driver error|call).{0,60}[: ]'?out of memory|CUDA_ERROR_OUT_OF_MEMORY|(?:cuda|hip)ErrorMemoryAllocation|hipErrorOutOfMemory|UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY|cudaMalloc failed: out of memory|torch\.(?:cuda\.)?OutOfMemoryError\b|cupy\S*\.OutOfMemoryError|\bC(?:UDA|uda)\w*: allocation failed|^RuntimeError: CUDA out of memory|NCCL WARN .*Failed to CUDA (?:calloc|host alloc|malloc|calloc async) (\d+) bytes",
         title="a GPU's memory is full, outside PyTorch's own pool: another process on this GPU, or all ranks on GPU 0",
         fixes=("`hpcrun shell JOB -- nvidia-smi` shows who uses the GPU", "`torch.cuda.set_device(LOCAL_RANK)` before all else", "{smaller_batch}"),
-        message="CUDA error: out of memory", source="torch c10/cuda/CUDAException.cpp",
+        message="CUDA error: out of memory / Failed to CUDA calloc", source="torch c10/cuda/CUDAException.cpp",
         example="RuntimeError: CUDA error: out of memory", unlike="errors on CUDA: when it runs out of memory a smaller batch is tried",
     ),
     Rule(
@@ -44,15 +44,6 @@ MEMORY = [
         unlike="INFO # GPU blocks: 2048, KV cache 12 GiB",
     ),
     Rule(
-        id="nccl_calloc", cls="oom_gpu", needles=("Failed to CUDA",),
-        pattern=r"NCCL WARN .*Failed to CUDA (?:calloc|host alloc|malloc|calloc async) (\d+) bytes",
-        title="no GPU memory is left for NCCL's buffers",
-        fixes=("{smaller_batch}", "fewer process groups", "leave 1-2 GiB free on each GPU"),
-        message="Failed to CUDA calloc", source="NVIDIA/nccl src/include/alloc.h",
-        example="n1:8:99 [0] include/alloc.h:185 NCCL WARN Failed to CUDA calloc 6291456 bytes",
-        unlike="n1:8:99 [0] NCCL INFO CUDA calloc 6291456 bytes",
-    ),
-    Rule(
         id="cublas_alloc", cls="oom_gpu", needles=("CUBLAS_STATUS", "CUDNN_STATUS"),
         pattern=r"CUBLAS_STATUS_(?:ALLOC_FAILED|NOT_INITIALIZED)|CUDNN_STATUS_ALLOC_FAILED",
         title="no GPU memory is left for cuBLAS or cuDNN",
@@ -62,8 +53,8 @@ MEMORY = [
         unlike="CUBLAS_STATUS_SUCCESS, no error",
     ),
     Rule(
-        id="slurm_oom", cls="oom_host", needles=("oom_kill", "oom-kill", "OOM Killed", "oom_reaper", "oom_kill event", "oom-kill event", "memory limit", "memory usage limit", "TERM_MEMLIMIT", "exceeded limit"),
-        pattern=r"Detected (\d+) oom[_-]kill event(?:s|\(s\))? in (\S+?)|oom-kill:constraint=|Some of the step tasks have been OOM Killed|(?:Step(?:Id)?[=\s]?\S+|Job \d+) exceeded (?:job )?memory limit|Exceeded (?:job|step) memory limit|TERM_MEMLIMIT: |PBS: job killed: mem .*exceeded limit",
+        id="slurm_oom", cls="oom_host", needles=("oom_kill", "oom-kill", "OOM Killed", "oom_reaper", "oom_kill event", "oom-kill event", "memory limit", "memory usage limit", "TERM_MEMLIMIT", "exceeded limit", "Killed process", "Memory cgroup out of memory"),
+        pattern=r"Detected (\d+) oom[_-]kill event(?:s|\(s\))? in (\S+?)|oom-kill:constraint=|Some of the step tasks have been OOM Killed|(?:Step(?:Id)?[=\s]?\S+|Job \d+) exceeded (?:job )?memory limit|Exceeded (?:job|step) memory limit|TERM_MEMLIMIT: |PBS: job killed: mem .*exceeded limit|Out of memory: Kill(?:ed)? process \d+|Memory cgroup out of memory: Kill(?:ed)? process",
         title="the job used more of the host's memory than it had asked for (not the GPU's)",
         fixes=("{more_memory}", "fewer data loader workers", "no offload to the CPU; load the model on one rank only"),
         message="oom_kill / exceeded memory limit", source="SchedMD/slurm src/plugins/task/cgroup/task_cgroup_memory.c",
@@ -77,14 +68,6 @@ MEMORY = [
         fixes=("{more_memory}", "fewer data loader workers"),
         source="SchedMD/slurm tag 22-05-8 src/plugins/launch/slurm/launch_slurm.c:415",
         example="srun: error: node07: task 3: Out Of Memory", unlike="srun: error: node07: task 3: Exited with exit code 1",
-    ),
-    Rule(
-        id="kernel_oom", cls="oom_host", needles=("Killed process", "Memory cgroup out of memory"),
-        pattern=r"Out of memory: Kill(?:ed)? process \d+|Memory cgroup out of memory: Kill(?:ed)? process",
-        title="the kernel killed a process: the host's memory was exhausted",
-        fixes=("{more_memory}", "fewer data loader workers"),
-        source="Linux mm/oom_kill.c",
-        example="[12345.6] Memory cgroup out of memory: Killed process 4242 (python) total-vm:1kB", unlike="Killed process 4242 as asked",
     ),
     Rule(
         id="cpu_alloc", cls="oom_host", needles=("DefaultCPUAllocator", "MemoryError", "Errno 12]", "bad_alloc", "Unable to allocate", "annot allocate memory", "running low on memory", "OutOfMemoryError"),

@@ -73,6 +73,7 @@ _STRICT = re.compile(
     r"(?:Error|Exception|Interrupt|Exit|Expired|Failure|Timeout|Full|Empty|NotFound|Iteration|Died"
     r"|Abort|Aborted|Fault|Denied|Refused|Found|Group|Exc|Missing\w*|Invalid\w*|OutOf\w+|Mismatch)$"
 )
+_RAISED = re.compile(r"[a-z](?:Error|Exception)$")
 _CHAINED = (
     "During handling of the above exception",
     "The above exception was the direct cause",
@@ -90,7 +91,6 @@ _PROGRESS = re.compile(
     rb"|\b[Ss]teps?\b\W{0,4}\d|\biter(?:ation)?s?\b\W{0,4}\d|tokens/s|samples/s|\[ *\d+ ?/ ?\d+ *\]"
     rb"|(?i:\b(?:acc|accuracy|auc|f1|map|psnr|ppl|perplexity|reward|score)\b\W{0,6}\d)"
 )
-_SUMMARY = re.compile(rb"(?m)^.{0,40}?wandb: .*$")
 # Lines that are no stack of native code, no rule and no warning.
 _PLAIN = re.compile(rb"(?m)^(?!frame #)[^\s#*=\[@/-].{2,200}")
 # A program that crashed logs little more; so many of these show as much as one line of progress.
@@ -202,7 +202,6 @@ class Reader:
         # Lines without their digits, and whether such a line is worth a look.
         self._forms: dict[bytes, bool] = {}
         self._count = 0
-        self._recent: list[str] = []
         self._progress, self._is_well, self._is_parallel = 0, False, False
         self._since = b""
         self._text = ""
@@ -319,8 +318,6 @@ class Reader:
             self._events[-1].is_taken_back |= _TAKEN_BACK.search(text[:_NEXT]) is not None
         if len(text) > 2 * _BETWEEN:
             text = text[:_BETWEEN] + text[-_BETWEEN:]
-        if b"wandb: " in text:  # it sums up at the end, after a crash too
-            text = _SUMMARY.sub(b"", text)
         self._since = (self._since + text)[-2 * _BETWEEN :]
         if self._progress < 4 * MOVED_ON:
             for _, _ in zip(range(4 * MOVED_ON), _PROGRESS.finditer(text), strict=False):
@@ -436,18 +433,15 @@ class Reader:
         self, bare: str, text: str, rank: int | None, host: str | None, before: bytes
     ) -> bool:
         found = match(bare)
-        if found is None:
-            loose = _NAME.match(bare.partition(": ")[0] + ":") if ": " in bare else None
-            if loose is None or not re.search(r"[a-z](?:Error|Exception)$", loose[2]):
-                return False
-            found_ = compiled(CODE_ERROR.id).search(bare.strip())
-            if found_ is None:
-                return False
-            rule, values, kind = CODE_ERROR, found_, WEAK
-        else:
+        if found is not None:
             (rule, values), kind = found, found[0].kind
             if kind == ERROR or (kind == ROOT and rule.cls in _TRIED_AGAIN):
                 kind = WEAK  # outside of a traceback
+        else:
+            rule, kind, plain = CODE_ERROR, WEAK, compiled(CODE_ERROR.id).search(bare.strip())
+            if plain is None or not plain["why"] or not _RAISED.search(plain["name"]):
+                return False
+            values = plain
         if kind > HINT and _WARNING.match(text) and "NCCL WARN" not in text:
             kind = HINT
         if kind != HINT:
@@ -509,7 +503,6 @@ class Reader:
         )
         if kind == HINT:
             return
-        key = f"{rule.id} {event.rank} {event.host} {text[:300].translate(_DIGITS)}"
         if kind < rule.kind and not event.ends:
             # What comes up again and again without an end is got over.
             form = f"{rule.id} {text[:_TELLING].translate(_DIGITS)}"
@@ -517,8 +510,6 @@ class Reader:
             if self._got_over[form] > _GOT_OVER:
                 self._count += 1
                 return
-        is_again = key in self._recent and self._progress < MOVED_ON
-        is_again = is_again and open_ is None and not event.ends
         if rank is not None or (kind == SYMPTOM and rule.id in _LAUNCHERS):
             self._is_parallel = True
         event.after_all = self._is_well
@@ -527,9 +518,6 @@ class Reader:
         event.progress = self._progress
         self._progress, self._since, self._is_well = 0, b"", False
         self._count += 1
-        if is_again:
-            return
-        self._recent = [*self._recent[-15:], key]
         self._events.append(event)
         if len(self._events) > _MOST:
             del self._events[: _MOST // 4]
