@@ -363,7 +363,7 @@ for _ in range(nodes - 1):
 # look_at_clock: the first node's time, as it told it, lies between the times here before it was asked and
 # after it had told, give and take what a clock is off. So an answer that comes late looks like nothing.
 look_at_clock() {
-    local before there='' after tries=0
+    local before there='' after tries=0 off way
     while [ -z "$there" ] && [ $((tries += 1)) -le 20 ]; do
         [ $tries -eq 1 ] || sleep 0.5
         before=$(date +%s%3N)
@@ -373,16 +373,10 @@ look_at_clock() {
         after=$(date +%s%3N)
     done
     [[ $there =~ ^[0-9]{13}$ ]] || return 0
-    if [ $((there - after)) -gt 1000 ]; then
-        off_by $((there - after)) behind
-    elif [ $((before - there)) -gt 1000 ]; then
-        off_by $((before - there)) 'ahead of'
-    fi
-}
-
-# off_by MILLISECONDS WHICH_WAY
-off_by() {
-    printf "its clock is at least %s.%s s %s the first node's\n" $(($1 / 1000)) $(($1 % 1000 / 100)) "$2"
+    off=$((there - after)) way=behind
+    [ $off -gt 1000 ] || off=$((before - there)) way='ahead of'
+    [ $off -le 1000 ] || printf "its clock is at least %s.%s s %s the first node's\n" \
+        $((off / 1000)) $((off % 1000 / 100)) "$way"
 }
 
 # ---- Speed ------------------------------------------------------------------------------------
