@@ -353,7 +353,7 @@ server = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
 server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 server.bind((address, port))
 server.listen(nodes)
-server.settimeout(40)
+server.settimeout(15)
 for _ in range(nodes - 1):
     other = server.accept()[0]
     other.sendall(b"%d\n" % (time.time() * 1000))
@@ -364,8 +364,8 @@ for _ in range(nodes - 1):
 # after it had told, give and take what a clock is off. So an answer that comes late looks like nothing.
 look_at_clock() {
     local before there='' after tries=0 off way
-    while [ -z "$there" ] && [ $((tries += 1)) -le 20 ]; do
-        [ $tries -eq 1 ] || sleep 0.5
+    while [ -z "$there" ] && [ $((tries += 1)) -le 25 ]; do
+        [ $tries -eq 1 ] || sleep 0.2
         before=$(date +%s%3N)
         # shellcheck disable=SC2016 # the inner shell expands it
         there=$(timeout 2 bash -c 'exec 3<>"/dev/tcp/$1/$2" && head -n 1 <&3' - \
