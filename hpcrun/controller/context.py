@@ -122,12 +122,7 @@ def load_context(
     cluster: str | None = None,
     ask: Prompts | None = None,
 ) -> Context:
-    """Find the project and the cluster; ``ask`` is what a login at its host may need.
-
-    The cluster is the named one (--cluster, $HPCRUN_CLUSTER), else the project's hpcrun.yaml,
-    else the sandbox if it is up, else the user's only profile, else plain defaults for a Slurm
-    that is here. Raises InputError, SpecError.
-    """
+    """Find the project and the cluster; ``ask`` is what a login at its host may need."""
     project = find_project(cwd)
     name = cluster or environ.get("HPCRUN_CLUSTER") or None
     profile, source = _find_cluster(environ, project, name)

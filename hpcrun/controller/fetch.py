@@ -96,11 +96,7 @@ class Fetched(Struct):
 
 
 def find_outputs(context: Context, run: RunFolder, globs: Sequence[str]) -> Found:
-    """List the run's checkpoints there, or what the globs name. Raises InputError, OutOfReach.
-
-    A glob starts at the run's folder, at its checkpoints, or where the job worked in it; ``**`` is
-    any folders, and a folder is all that is in it.
-    """
+    """List the run's checkpoints there, or what the globs name. Raises InputError, OutOfReach."""
     plan = read_plan(run)
     if plan is None:
         raise InputError(f"{run.run_id}: it has no plan.json", fix="hpcrun status lists the runs")

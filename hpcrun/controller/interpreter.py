@@ -43,12 +43,7 @@ class Interpreter(Struct, frozen=True, kw_only=True):
 
 
 def find_interpreter(context: Context, spec: JobSpec) -> Interpreter:
-    """Decide which Python trains.
-
-    The job's setup, else the profile's setup, else the profile's python, else the one that runs
-    hpcrun if it has torch. A bare command needs none. Raises InputError when there is none or when
-    it is not there, and SpecError for two environments at once.
-    """
+    """Decide which Python trains. Raises InputError; SpecError for two environments at once."""
     where, setup = choose_setup(spec, context.cluster, context.cluster_source)
     problems = check_setup(where, setup)
     if problems:

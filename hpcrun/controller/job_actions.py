@@ -124,11 +124,7 @@ def _not_mine(status: JobStatus, fix: str) -> InputError | None:
 
 
 def cancel_all(context: Context, targets: Targets, *, pending: bool = False) -> list[Outcome]:
-    """Ask for the end of all that is named, with as few calls of Slurm as there are clusters.
-
-    With ``pending`` only of what has not begun. Raises OutOfReach where nothing at all could be
-    done.
-    """
+    """Ask for the end of all that is named, with as few calls of Slurm as there are clusters."""
 
     def look(job: Outcome) -> None:
         status = job.status
@@ -391,10 +387,7 @@ def _give_secrets(context: Context, known: JobStatus) -> list[Path]:
 
 
 def _ask(transport: Transport, again: dict[str, str], *, hold: bool) -> dict[str, HpcrunError]:
-    """Have Slurm start jobs again; return what keeps it from some of them, by id.
-
-    ``again`` has for each job what else its user can do. Raises OutOfReach.
-    """
+    """Have Slurm start jobs again; return what keeps it from some of them. Raises OutOfReach."""
     refused = scheduler.requeue(transport, list(again), hold=hold)
     forbidden = [job_id for job_id, message in refused.items() if says(message, "requeue disabled")]
     errors: dict[str, HpcrunError] = {}

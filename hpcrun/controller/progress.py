@@ -33,10 +33,7 @@ _RANK_LOG = re.compile(r"rank-(\d+)\.log")
 
 
 def last_point(run: RunFolder, patterns: Sequence[str] = ()) -> Progress:
-    """Read the last step and loss off the newest attempt's log; nothing where there is none (yet).
-
-    ``patterns`` are the forms of lines that the job names itself.
-    """
+    """Read the last step and loss off the newest attempt's log; nothing where there is none."""
     newest = max(attempt_indices(run), default=None)
     if newest is None:
         return Progress()

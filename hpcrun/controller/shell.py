@@ -57,10 +57,7 @@ def prepare_shell(
 def find_node(
     context: Context, targets: Targets, node: str | None
 ) -> tuple[JobStatus, SlurmJob, str]:
-    """Find the one job that runs, and its node: a name or a number, 0 for the first.
-
-    Raises InputError, OutOfReach.
-    """
+    """Find the one job that runs, and its node: a name or a number, 0 for the first."""
     runs = targets.all_runs()
     if len(runs) + len(targets.jobs) > 1:
         first = runs[0].run_id if runs else targets.jobs[0]

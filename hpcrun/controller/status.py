@@ -270,8 +270,8 @@ def _own(job: SlurmJob | None, tag: str) -> SlurmJob | None:
 def _is_left_over(job_id: str | None, tag: str, answers: SlurmAnswers) -> bool:
     """Return whether Slurm shows the array of a task, but not the task itself.
 
-    In the accounting each task that began has a row. In the queue a row without a task, as 7, is
-    what was left of the array when the last tasks that waited were cancelled.
+    In the queue a row without a task, as 7, is what was left of the array when the last tasks that
+    waited were cancelled.
     """
     array = array_id(job_id or "")
     left = answers.rows.get(tag, {}).get(array)

@@ -99,10 +99,7 @@ def parse_memory(text: str) -> int | None:
 
 
 def _asked(job: dict[str, str]) -> int | None:
-    """The memory that a job had, on all its nodes.
-
-    Before 21.08 what was asked for is that of a node or of a CPU: 4Gn, 100Mc.
-    """
+    """The memory that a job had, on all its nodes; before 21.08 a node's or a CPU's: 4Gn, 100Mc."""
     given = re.search(r"(?:^|,)mem=([^,]+)", job["AllocTRES"])
     if given:
         return parse_memory(given[1]) or None

@@ -29,9 +29,7 @@ Resolve = Callable[[str], tuple[str, str]]
 
 
 def load_job(text: str, *, source: str, resolve: Resolve, overrides: Sequence[str] = ()) -> JobSpec:
-    """Read a job: the files that it extends, then it, then ``--set``, each over the one before.
-
-    Raises SpecError with every problem of every layer.
+    """Read a job: the files that it extends, then it, then ``--set``. Raises SpecError.
 
     >>> def nothing(name): raise InputError("none")
     >>> load_job("script: a.py", source="j.yaml", resolve=nothing, overrides=["name=x"]).name
