@@ -8,7 +8,7 @@ import subprocess
 import time
 import uuid
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,8 +18,8 @@ from hpcrun.render.files import FIXED
 from hpcrun.render.quoting import quote_bash
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import Attempt, End, Failure, read_history
+from tests.waiting import until
 
-TIMEOUT = 20.0
 RANK = 'exec bash -- "$HPCRUN_RUN_DIR/harness.sh" rank'
 
 
@@ -70,20 +70,14 @@ class Job:
         )
 
     def finish(self, process: subprocess.Popen[bytes], stdin: bytes = b"") -> tuple[int, str]:
-        out, _ = process.communicate(stdin, timeout=TIMEOUT)
+        out, _ = process.communicate(stdin)
         return process.returncode, out.decode()
 
     def go(self, stdin: bytes = b"", **env: str) -> tuple[int, str]:
         return self.finish(self.start(**env), stdin)
 
-    def until(self, there: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + TIMEOUT
-        while not there():
-            assert time.monotonic() < deadline, "waited too long"
-            time.sleep(0.01)
-
     def wait_for(self, name: str) -> None:
-        self.until((self.run.path / name).exists)
+        until((self.run.path / name).exists, name)
 
     @property
     def last(self) -> Attempt:
@@ -122,7 +116,7 @@ class Job:
 def job(tmp_path: Path) -> Iterator[Job]:
     made = Job(tmp_path / 'it\'s a "run" $(x)')
     yield made
-    made.until(lambda: not made.processes())
+    until(lambda: not made.processes(), "the end of its processes")
 
 
 def test_a_job_that_ends_well(job: Job) -> None:

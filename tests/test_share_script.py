@@ -32,7 +32,6 @@ def share(
         [*argv, f"{folder}/x.", "-y"],
         env={"PATH": os.environ["PATH"], "SLURM_ARRAY_TASK_ID": str(task), **(env or {})},
         check=False,
-        timeout=60,
     )
     return done.returncode
 

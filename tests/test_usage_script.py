@@ -54,7 +54,7 @@ def test_this_machine_by_its_kernel() -> None:
     # The job goes first, whatever gets short.
     assert Path(f"/proc/{step.pid}/oom_score_adj").read_text() == "1000\n"
     assert os.getpriority(os.PRIO_PROCESS, step.pid) == 19
-    out, err = step.communicate(timeout=60)
+    out, err = step.communicate()
     (use,) = reader.uses()
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert (use.node, use.cpu_of, use.memory_of) == ("n1", "node", "node")
@@ -77,7 +77,7 @@ def test_gpus_by_nvidia_smi(tmp_path: Path) -> None:
         UsageLines(),
     )
     ask(step, reader)
-    step.communicate(timeout=60)
+    step.communicate()
     (gpu,) = reader.uses()[0].gpus
     assert (gpu.index, gpu.utilization, gpu.temperature_celsius) == (0, 97, 64)
 
@@ -114,7 +114,7 @@ def test_the_jobs_own_use_where_it_has_a_control_group(tmp_path: Path, version: 
         UsageLines(),
     )
     ask(step, reader)
-    step.communicate(timeout=60)
+    step.communicate()
     (use,) = reader.uses()
     assert (use.cpus, use.cpu_of, use.memory_of, use.memory_used) == (16, "job", "job", 4000)
     assert use.memory_total is not None
@@ -126,7 +126,7 @@ def test_a_signal_ends_it_and_is_no_failure(number: signal.Signals) -> None:
     step = start()
     ask(step, UsageLines())
     step.send_signal(number)
-    assert step.wait(timeout=60) == 0
+    assert step.wait() == 0
     step.communicate()
 
 
@@ -136,13 +136,13 @@ def test_it_ends_when_nobody_asks_any_more() -> None:
     assert "read -r -t 60 _" in text
     step = start(text.replace("read -r -t 60 _", "read -r -t 0.3 _"))
     ask(step, UsageLines())
-    assert step.wait(timeout=60) == 0
+    assert step.wait() == 0
     step.communicate()
 
 
 def test_what_was_asked_while_it_was_busy_is_answered_once() -> None:
     step = start()
-    out, _ = step.communicate(b"\n" * 50, timeout=60)
+    out, _ = step.communicate(b"\n" * 50)
     assert 1 <= out.count(b" end\n") <= 2
 
 

@@ -19,6 +19,7 @@ from hpcrun.assets import shipped
 from hpcrun.render.quoting import quote_bash
 from hpcrun.runs.ends import Stall, Suspect
 from hpcrun.runs.flight import judged, place_in
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -53,7 +54,6 @@ def bash(folder: Path, script: str, **env: str) -> str:
         cwd=folder / "logs" / "0",
         capture_output=True,
         text=True,
-        timeout=60,
         check=False,
     )
     assert not done.stderr, done.stderr
@@ -388,10 +388,7 @@ def start_rank(folder: Path, seconds: float, end: str) -> subprocess.Popen[bytes
         ["bash", str(folder / "harness.sh"), "rank", *argv],
         env=rank_env(folder) | {"TOKEN": "S3CRET"},
     )
-    deadline = time.monotonic() + 30
-    while not ready.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(ready.exists, "the program's begin")
     return process
 
 
@@ -414,7 +411,6 @@ def take(folder: Path, **env: str) -> str:
     subprocess.run(
         ["bash", str(folder / "harness.sh"), "stacks"],
         env=rank_env(folder) | env,
-        timeout=60,
         check=True,
     )
     return (folder / "attempts/0/stacks/rank-0.txt").read_text()
@@ -430,7 +426,7 @@ def test_python_writes_its_stacks_and_goes_on(tmp_path: Path, end: str, code: in
     assert "by faulthandler: there is no py-spy" in text
     assert f'File "{folder}/program.py", line 5 in hold' in text
     assert "S3CRET" not in text
-    assert process.wait(timeout=30) == code
+    assert process.wait() == code
     log = (folder / "logs/0/rank-0.log").read_text()
     assert "went on" in log
     assert "hpcrun: nothing has moved for long: Python writes its stacks, and goes on" in log
@@ -456,7 +452,7 @@ def test_py_spy_of_the_environment_is_preferred(tmp_path: Path, thread: str) -> 
     text = take(folder, PATH=f"{tool.parent}:/usr/bin:/bin")
     assert (place_in(text), text.splitlines()[2]) == ("in all_reduce", "by py-spy")
     assert "S3CRET" not in text
-    assert process.wait(timeout=30) == 0
+    assert process.wait() == 0
     assert (folder / "logs/0/rank-0.log").read_text() == "went on\n"
 
 
@@ -472,7 +468,7 @@ def test_a_py_spy_without_rights_is_done_without(tmp_path: Path) -> None:
     assert text.splitlines()[2].startswith(
         "by faulthandler: py-spy: it may not look into the process"
     )
-    assert process.wait(timeout=30) == 0
+    assert process.wait() == 0
 
 
 def test_the_flight_recorder_is_asked_for_its_dump(tmp_path: Path) -> None:
@@ -490,7 +486,7 @@ def test_the_flight_recorder_is_asked_for_its_dump(tmp_path: Path) -> None:
         assert os.read(pipe, 128)
     finally:
         os.close(pipe)
-    assert process.wait(timeout=30) == 0
+    assert process.wait() == 0
 
 
 @pytest.mark.parametrize(("number", "place"), [(0, "asleep"), (signal.SIGSTOP, "stopped")])
@@ -509,4 +505,4 @@ def test_without_python_the_kernel_knows_something(tmp_path: Path, number: int, 
     time.sleep(0.2)
     assert place_in(take(folder)) == place
     os.kill(int(children[0]), signal.SIGCONT)
-    assert process.wait(timeout=30) == 0
+    assert process.wait() == 0

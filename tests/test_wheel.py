@@ -21,9 +21,7 @@ pytestmark = pytest.mark.slow
 
 
 def run(argv: list[str], cwd: Path, environ: dict[str, str]) -> str:
-    done = subprocess.run(
-        argv, cwd=cwd, env=environ, capture_output=True, text=True, timeout=240, check=False
-    )
+    done = subprocess.run(argv, cwd=cwd, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{argv}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     return done.stdout
 

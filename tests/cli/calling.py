@@ -144,7 +144,7 @@ class Caller:
         with contextlib.suppress(OSError):  # the end of a terminal
             while piece := os.read(main, 65536):
                 got += piece
-        process.wait(timeout=60)
+        process.wait()
         os.close(main)
         return got.decode()
 
@@ -164,7 +164,7 @@ class Caller:
     def process(self, *argv: str) -> Done:
         """Run hpcrun as a process of its own, to its end."""
         process = self.start(*argv)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate()
         return Done(argv, process.returncode, out.decode(), err.decode())
 
     def left(self) -> list[str]:

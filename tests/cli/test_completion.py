@@ -25,6 +25,7 @@ from hpcrun.cli.options import Value
 from tests.cli.calling import Caller
 from tests.needs import require_command
 from tests.source import ROOT
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -231,7 +232,7 @@ class Terminal:
     def type(self, text: str, expected: str) -> None:
         """Type, and wait until a text is shown."""
         os.write(self._descriptor, text.encode())
-        shown, deadline = "", time.monotonic() + 30
+        shown, deadline = "", time.monotonic() + PATIENCE
         while expected not in shown:
             assert time.monotonic() < deadline, f"typed {text!r}, waited for {expected!r}: {shown}"
             if select.select([self._descriptor], [], [], 0.2)[0]:

@@ -13,6 +13,7 @@ import pytest
 
 from tests.cli.calling import Caller, replay
 from tests.cli.test_slurm_verbs import captured, row
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
 
@@ -62,7 +63,7 @@ class Followed:
     def hear(self, text: bytes) -> None:
         """Wait until the follower has printed this."""
         assert self.process is not None
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         while text not in self.received:
             for stream in (self.process.stdout, self.process.stderr):
                 assert stream is not None
@@ -82,7 +83,7 @@ class Followed:
 
     def code(self) -> int:
         assert self.process is not None
-        return self.process.wait(timeout=60)
+        return self.process.wait()
 
 
 @pytest.fixture

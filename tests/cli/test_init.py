@@ -17,6 +17,7 @@ import yaml
 
 from tests.cli.calling import ROOT, Caller, Done
 from tests.json_schemas import check_json
+from tests.waiting import PATIENCE
 
 CAPTURED = ROOT / "tests" / "captured"
 VERSIONS = sorted(folder.name for folder in CAPTURED.iterdir())
@@ -203,7 +204,7 @@ def test_a_sandboxs_profile_is_not_kept_for_a_cluster(bare: Caller, slurm: Slurm
     assert (bare.project / "hpcrun.yaml").read_text() == text
     process, keyboard = bare.on_terminal("init")
     os.write(keyboard, b"y\n" + b"\n" * 9)
-    assert process.wait(timeout=30) == 0
+    assert process.wait() == 0
     os.close(keyboard)
     made = profile(bare)
     assert made["name"] == "hot" and "gpu" in made["partitions"]
@@ -368,7 +369,7 @@ class Terminal:
 
     def until(self, text: str) -> None:
         """Read until the text is there since the last call."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE
         new = ""
         while text not in new:
             assert time.monotonic() < deadline, f"no {text!r} in\n{self.shown}"
@@ -384,7 +385,7 @@ class Terminal:
         os.write(self.fd, text.encode())
 
     def end(self) -> int:
-        code = self.process.wait(timeout=30)
+        code = self.process.wait()
         os.close(self.fd)
         return code
 
@@ -439,8 +440,7 @@ def test_ctrl_c_at_a_question_leaves_nothing(bare: Caller, slurm: Slurm) -> None
     terminal = Terminal(bare, "init")
     terminal.until("internet? [Y/n]")
     # Python's input() misses a signal that comes just before it listens: people press it again.
-    deadline = time.monotonic() + 30
-    while terminal.process.poll() is None and time.monotonic() < deadline:
+    while terminal.process.poll() is None:
         terminal.process.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             terminal.process.wait(timeout=1)

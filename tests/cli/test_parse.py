@@ -215,7 +215,6 @@ def test_through_a_pipe(hpcrun: Caller, log: Path) -> None:
             env=hpcrun.environ | {"PYTHONPATH": str(ROOT)},
             input=log.read_bytes(),
             capture_output=True,
-            timeout=60,
         )
         assert (done.returncode, done.stderr) == (0, b"")
         assert json.loads(done.stdout)["runs"][0]["points"] == 200

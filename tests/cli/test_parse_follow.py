@@ -29,6 +29,7 @@ from tests.cli.test_slurm_verbs import row
 from tests.report.runs import trainer_log
 from tests.report.window import Window
 from tests.slurm_answers import show_job
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
 
@@ -69,7 +70,7 @@ class Watched:
 
     def see(self, what: str | Callable[[str], bool]) -> str:
         """Wait until the window shows something."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         while True:
             self.read()
             if what(self.window.text) if callable(what) else what in self.window.text:
@@ -78,7 +79,7 @@ class Watched:
             time.sleep(0.02)
 
     def end(self) -> int:
-        code = self.process.wait(timeout=60)
+        code = self.process.wait()
         self.read()
         return code
 
@@ -347,7 +348,7 @@ def test_without_a_terminal_only_the_last_report_is_printed(
     followed.write("logs/0/rank-0.log", b"".join(LINES).decode())
     followed.state("FAILED")
     followed.write("attempts/0/end.json", json.dumps({**END, "exit_code": 3}))
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate()
     assert process.returncode == 1
     assert b"job 7: FAILED, exit code 3" in err
     if as_json:

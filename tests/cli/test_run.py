@@ -11,12 +11,12 @@ import signal
 import struct
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.cli.calling import ROOT, Caller
+from tests.waiting import until
 
 TRAINER = """\
 import json, os, sys
@@ -87,7 +87,7 @@ def test_what_a_job_runs_nobody_else_can_write(hpcrun: Caller, is_acl: bool) -> 
         with contextlib.suppress(OSError):  # a file system without ACLs
             os.setxattr(hpcrun.project, "system.posix_acl_default", packed)
     process = hpcrun.start("run", "train", umask=0)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate()
     assert process.returncode == 0, out + err
     run = only_run(hpcrun)
     open_ = {
@@ -136,7 +136,6 @@ def test_what_nobody_can_be_shown_ends_no_training(hpcrun: Caller, streams: str)
         cwd=hpcrun.project,
         env=hpcrun.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
-        timeout=60,
         check=False,
     )
     assert done.returncode == 0 and b"Traceback" not in done.stderr, done
@@ -204,13 +203,10 @@ def test_under_nohup_a_run_outlives_its_terminal(hpcrun: Caller) -> None:
         *("run", "--", "sh", "-c", waits),
         preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
     )
-    deadline = time.monotonic() + 60
-    while not (hpcrun.project / "ready").exists():
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.05)
+    until((hpcrun.project / "ready").exists, "the command's begin")
     process.send_signal(signal.SIGHUP)
     (hpcrun.project / "on").touch()
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate()
     assert process.returncode == 0, out + err
 
 
@@ -219,12 +215,9 @@ def test_under_nohup_a_run_outlives_its_terminal(hpcrun: Caller) -> None:
 def test_a_signal_ends_the_run_and_leaves_nothing(hpcrun: Caller, name: str) -> None:
     # One child of its own session, which no signal to a process group reaches.
     process = hpcrun.start("run", "--", "sh", "-c", "setsid sleep 1000 & touch ready; sleep 1000")
-    deadline = time.monotonic() + 60
-    while not (hpcrun.project / "ready").exists():
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.02)
+    until((hpcrun.project / "ready").exists, "the command's begin")
     process.send_signal(signal.Signals[f"SIG{name}"])
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate()
     assert process.returncode == 130
     assert b"stopping the run" in err and b"Traceback" not in err
     assert hpcrun.left() == []
@@ -235,13 +228,10 @@ def test_a_signal_ends_the_run_and_leaves_nothing(hpcrun: Caller, name: str) -> 
 @pytest.mark.slow
 def test_cancel_from_another_terminal(hpcrun: Caller) -> None:
     process = hpcrun.start("run", "--", "sh", "-c", "touch ready; exec sleep 1000")
-    deadline = time.monotonic() + 60
-    while not (hpcrun.project / "ready").exists():
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.02)
+    until((hpcrun.project / "ready").exists, "the command's begin")
     done = hpcrun("cancel", only_run(hpcrun).name)
     assert done.code == 0 and "was RUNNING and is being cancelled" in done.out
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate()
     assert process.returncode == 1 and b"CANCELLED" in err
     assert hpcrun.left() == []
 
@@ -249,13 +239,10 @@ def test_cancel_from_another_terminal(hpcrun: Caller) -> None:
 @pytest.mark.slow
 def test_a_killed_batch_script_is_noticed(hpcrun: Caller) -> None:
     process = hpcrun.start("run", "--", "sh", "-c", "touch ready; exec sleep 1000")
-    deadline = time.monotonic() + 60
-    while not (hpcrun.project / "ready").exists():
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.02)
+    until((hpcrun.project / "ready").exists, "the command's begin")
     begin = json.loads((only_run(hpcrun) / "attempts" / "0" / "begin.json").read_text())
     os.kill(begin["pid"], signal.SIGKILL)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate()
     assert process.returncode == 1
     assert b"LOST" in err and b"its batch script was killed" in err
     assert hpcrun.left() == []
@@ -270,6 +257,6 @@ def test_a_reader_that_goes_away_is_no_error(hpcrun: Caller) -> None:
         assert process.stdout is not None
         process.stdout.close()
         process.stdout = None
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate()
         assert process.returncode == 141, verb
         assert b"Traceback" not in err and b"BrokenPipe" not in err

@@ -83,7 +83,7 @@ def test_a_pager_gets_the_width_of_its_terminal(several: Caller) -> None:
     code = "import subprocess, sys; subprocess.run([sys.executable, '-m', 'hpcrun', *sys.argv[1:]],"
     code += " stdout=open('drawn', 'w'))"
     process, main = several.on_terminal(sys.executable, "-c", code, "parse", "done.log", columns=60)
-    assert process.wait(timeout=60) == 0
+    assert process.wait() == 0
     os.close(main)
     lines = (several.project / "drawn").read_text().splitlines()
     assert max(map(len, lines)) in range(55, 61), lines
@@ -130,7 +130,7 @@ class Watching:
             while piece := os.read(self.main, 65536):
                 self.got += piece
         os.close(self.main)
-        assert self.process.wait(timeout=60) == 130 and b"Traceback" not in self.got
+        assert self.process.wait() == 130 and b"Traceback" not in self.got
 
 
 def test_a_watch_on_a_terminal_that_shows_ascii_alone(several: Caller, tools: Path) -> None:
@@ -225,7 +225,7 @@ def test_watch_ends_by_ctrl_c_and_leaves_the_terminal_clean(several: Caller, too
     while b"Ctrl-C ends this" not in got:
         got += os.read(main, 65536)  # ends with an error when the process does
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=60) == 130
+    assert process.wait() == 130
     with contextlib.suppress(OSError):  # the end of a terminal
         while piece := os.read(main, 65536):
             got += piece

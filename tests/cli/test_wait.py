@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from tests.cli.test_life import others, submitted
 from tests.cli.test_life import tools as tools
 from tests.cli.test_slurm_verbs import account_row, calls, captured, row
 from tests.json_schemas import check_json
+from tests.waiting import until
 
 
 def test_wait_gives_up_and_says_whether_slurm_answered(hpcrun: Caller, tools: Path) -> None:
@@ -107,11 +107,9 @@ def test_ctrl_c_ends_the_waiting_alone(hpcrun: Caller, tools: Path) -> None:
     (run,) = submitted(hpcrun, tools, "7")
     asked = replay(tools, "squeue", (0, row(run, "7", "RUNNING"), ""))
     process = hpcrun.start("wait", "7")
-    deadline = time.monotonic() + 30
-    while not calls(asked) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    until(lambda: calls(asked), "its question to Slurm")
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate()
     assert process.returncode == 130 and b"the jobs go on" in err
 
 

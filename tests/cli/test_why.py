@@ -65,7 +65,7 @@ def test_the_names_of_logs_say_whose_they_are(hpcrun: Caller, tmp_path: Path) ->
 
 def test_a_log_on_standard_input(hpcrun: Caller) -> None:
     process = hpcrun.start("why", "--json", "-", stdin=subprocess.PIPE)
-    answer, _ = process.communicate((STEPS + traceback(OOM, "[rank3]: ")).encode(), timeout=60)
+    answer, _ = process.communicate((STEPS + traceback(OOM, "[rank3]: ")).encode())
     (found,) = json.loads(answer)["runs"]
     assert (found["source"], found["cause"]["class"]) == ("-", "oom_gpu")
     assert (found["cause"]["file"], found["cause"]["rank"]) == ("-", 3)

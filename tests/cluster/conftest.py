@@ -15,9 +15,9 @@ import pytest
 from tests.cluster.rig import Rig, why_not
 from tests.cluster.site import Site
 from tests.needs import require
+from tests.waiting import PATIENCE
 
 _RIGS = ("rig", "bare_rig", "unresolved_rig", "bound_rig", "wide_rig")
-_TEARDOWN_SECONDS = 45.0
 FORBIDS = """
 function slurm_job_submit(job, partitions, user)
     if job.name == "forbidden" then job.requeue = 0 end
@@ -82,7 +82,7 @@ def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
         if left:
             one.clear()
             listed = "\n".join(f"  {line}" for line in left)
-            pytest.fail(f"left behind {_TEARDOWN_SECONDS:g} s after the test:\n{listed}")
+            pytest.fail(f"left behind {PATIENCE / 4:g} s after the test:\n{listed}")
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def _require_rig(accounting: bool) -> None:
 
 
 def _wait_until_clean(rig: Rig) -> list[str]:
-    deadline = time.monotonic() + _TEARDOWN_SECONDS
+    deadline = time.monotonic() + PATIENCE / 4
     while (left := rig.leftovers()) and time.monotonic() < deadline:
         time.sleep(0.2)
     return left

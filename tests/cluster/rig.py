@@ -24,6 +24,7 @@ from hpcrun.sandbox import config, lifecycle
 from hpcrun.sandbox.directory import Layout
 from tests.cluster import hosts
 from tests.cluster.hosts import Host, Network
+from tests.waiting import PATIENCE
 
 HEAD = "head"
 MEMORY_MB = 16000
@@ -142,18 +143,16 @@ class Rig:
         cwd = str(kw.pop("cwd", "/"))
         if not {"stdout", "stderr", "capture_output"} & kw.keys():
             kw["capture_output"] = True
-        options: dict[str, Any] = {"text": True, "timeout": 60, "check": False, **kw}
+        options: dict[str, Any] = {"text": True, "check": False, **kw}
         done: subprocess.CompletedProcess[str] = subprocess.run(
             self.argv_on(name, argv, cwd), env=env, **options
         )
         return done
 
-    def run(self, *argv: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    def run(self, *argv: str) -> subprocess.CompletedProcess[str]:
         """Run a command on the login host, pointed at this rig."""
         env = {**os.environ, **self.env}
-        return subprocess.run(
-            argv, env=env, capture_output=True, text=True, timeout=timeout, check=False
-        )
+        return subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
 
     def processes(self, name: str) -> list[tuple[int, str]]:
         """List (PID here, command line) of a node's processes, the rig's own daemons left out.
@@ -177,10 +176,10 @@ class Rig:
         self.network.kill(host)
         self.daemons.pop(name).enter.wait()
 
-    def revive_node(self, name: str, timeout: float = 60) -> None:
+    def revive_node(self, name: str) -> None:
         """Start a killed node again, /tmp empty, and wait until Slurm calls it idle."""
         self._power_on(name)
-        self._wait(lambda: self._not_idle(name), f"node {name} to be idle", timeout)
+        self._wait(lambda: self._not_idle(name), f"node {name} to be idle")
 
     def reboot_node(self, name: str) -> None:
         """Take a node's power for a moment; its slurmd says that it has booted since."""
@@ -191,10 +190,10 @@ class Rig:
         """End a node's slurmd alone: its jobs live on, and Slurm hears nothing of them."""
         self._end(name, signal.SIGKILL)
 
-    def start_slurmd(self, name: str, timeout: float = 60) -> None:
+    def start_slurmd(self, name: str) -> None:
         """Start a node's slurmd again, and wait until Slurm calls the node idle."""
         self._start_slurmd(name)
-        self._wait(lambda: self._not_idle(name), f"node {name} to be idle", timeout)
+        self._wait(lambda: self._not_idle(name), f"node {name} to be idle")
 
     def stop_controller(self) -> None:
         """End slurmctld in order: it saves its state first."""
@@ -207,16 +206,16 @@ class Rig:
     def start_accounting(self) -> None:
         """Start slurmdbd again and wait until it answers."""
         self._start_slurmdbd()
-        self._wait(lambda: self._refusal("sacctmgr", "-n", "list", "cluster"), "slurmdbd", 30)
+        self._wait(lambda: self._refusal("sacctmgr", "-n", "list", "cluster"), "slurmdbd")
 
     def start_controller(self) -> None:
         """Start slurmctld from its saved state and wait until it answers."""
         self._daemon("slurmctld", HEAD, ["slurmctld", "-D", "-f", str(self.conf)])
-        self._wait(lambda: self._refusal("sinfo", "-h"), "slurmctld's answer", 20)
+        self._wait(lambda: self._refusal("sinfo", "-h"), "slurmctld's answer")
 
-    def wait_idle(self, timeout: float = 60) -> None:
+    def wait_idle(self) -> None:
         """Wait until no job is left on any node and every node is idle."""
-        self._wait(lambda: self._not_idle(*self.node_names), "all nodes to be idle", timeout)
+        self._wait(lambda: self._not_idle(*self.node_names), "all nodes to be idle")
 
     def leftovers(self) -> list[str]:
         """List, in words, what is not as right after ``start``: processes, jobs, folders, nodes."""
@@ -235,7 +234,7 @@ class Rig:
         listed = self.on_node(name, ["find", place, "-maxdepth", "1", "-name", "hpcrun-*"])
         return listed.stdout.splitlines()
 
-    def clear(self, timeout: float = 60) -> None:
+    def clear(self) -> None:
         """Bring the rig back to where ``start`` left it, whatever a test did to it."""
         if "slurmctld" not in self.daemons:
             self.start_controller()
@@ -251,7 +250,7 @@ class Rig:
         for pid, _ in (p for name in self.node_names for p in self.processes(name)):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        self.wait_idle(timeout)
+        self.wait_idle()
         for name in self.node_names:
             self.on_node(name, ["rm", "-rf", *self.folders(name)])
 
@@ -273,7 +272,7 @@ class Rig:
         self._daemon("slurmctld", HEAD, ["slurmctld", "-D", "-f", str(self.conf)])
         for name in self.node_names:
             self._start_slurmd(name)
-        self.wait_idle(40)
+        self.wait_idle()
 
     def _power_off(self) -> None:
         self.network.stop()
@@ -315,7 +314,7 @@ class Rig:
         for pid, command in daemon.host.processes():
             if command == " ".join(daemon.argv):
                 os.kill(pid, how)
-        daemon.enter.wait(timeout=30)
+        daemon.enter.wait()
 
     def _start_slurmd(self, name: str, *options: str) -> None:
         self._daemon(name, name, ["slurmd", "-D", "-f", str(self.conf), *options])
@@ -323,7 +322,7 @@ class Rig:
     def _start_munged(self) -> None:
         argv = [*lifecycle.munged_argv(self.layout, "munged"), "--foreground", "--num-threads=10"]
         self._daemon("munged", HEAD, argv)
-        self._wait(lambda: _missing(self.layout.munge_socket), "munged's socket", 10)
+        self._wait(lambda: _missing(self.layout.munge_socket), "munged's socket")
 
     def _start_accounting(self) -> None:
         data, socket = self.root / "db", self.root / "state" / "mariadb.socket"
@@ -339,7 +338,7 @@ class Rig:
         argv += ["--innodb-flush-log-at-trx-commit=0", "--innodb-lock-wait-timeout=900"]
         argv += [f"--tmpdir={self.root}/state"]
         self._daemon("mariadbd", HEAD, argv)
-        self._wait(lambda: _missing(socket), "mariadbd's socket", 30)
+        self._wait(lambda: _missing(socket), "mariadbd's socket")
         slurmdbd = {
             "AuthType": "auth/munge",
             "AuthInfo": f"socket={self.layout.munge_socket}",
@@ -360,7 +359,7 @@ class Rig:
         self._start_slurmdbd()
         add = ["sacctmgr", "-i", "add"]
         cluster = self.network.link
-        self._wait(lambda: self._refusal(*add, "cluster", cluster), "slurmdbd's answer", 30)
+        self._wait(lambda: self._refusal(*add, "cluster", cluster), "slurmdbd's answer")
         self.run(*add, "account", "research", f"cluster={cluster}")
         self.run(*add, "user", "root", "account=research", f"cluster={cluster}")
 
@@ -428,12 +427,12 @@ class Rig:
     def _version(self) -> tuple[int, int]:
         return lifecycle.slurm_version("slurmctld", os.environ)
 
-    def _wait(self, why_not_yet: Callable[[], str], what: str, timeout: float) -> None:
-        deadline = time.monotonic() + timeout
+    def _wait(self, why_not_yet: Callable[[], str], what: str) -> None:
+        deadline = time.monotonic() + PATIENCE
         while reason := why_not_yet():
             ended = [d for d in self.daemons.values() if d.enter.poll() is not None]
             if ended or time.monotonic() > deadline:
-                why = f"{ended[0].name} ended" if ended else f"{reason} after {timeout:g} s"
+                why = f"{ended[0].name} ended" if ended else f"{reason} after {PATIENCE:g} s"
                 tails = (
                     f"{daemon.name}{lifecycle.log_tail(self.layout, daemon.name)}"
                     for daemon in ended or self.daemons.values()

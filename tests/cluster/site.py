@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,17 +15,7 @@ import yaml
 
 from tests.cluster.rig import Rig
 from tests.torch_extensions import CACHE
-
-
-def until(condition: Callable[[], Any], what: str, timeout: float = 90) -> Any:
-    """Wait until a condition holds, and give what it gave."""
-    begun = time.monotonic()
-    while not (answer := condition()):
-        waited = time.monotonic() - begun
-        assert waited < timeout, f"waited {timeout:g} s for {what}"
-        # Many a condition is a question to Slurm.
-        time.sleep(min(max(0.1, waited / 20), 1))
-    return answer
+from tests.waiting import until
 
 
 @dataclass(frozen=True)
@@ -82,7 +71,7 @@ class Site:
         return {**env, "HOME": str(self.rig.shared / "home"), "HPCRUN_SANDBOX_DIR": "/nonexistent"}
 
     def hpcrun(
-        self, *args: str | bytes, timeout: float = 180, env: dict[str, str] | None = None
+        self, *args: str | bytes, env: dict[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Call hpcrun in the project."""
         return subprocess.run(
@@ -92,7 +81,6 @@ class Site:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=timeout,
             check=False,
         )
 
@@ -110,16 +98,13 @@ class Site:
         answer: dict[str, Any] = json.loads(done.stdout)["runs"][0]
         return answer
 
-    def follow(self, run: Submitted, timeout: float = 180) -> subprocess.CompletedProcess[str]:
+    def follow(self, run: Submitted) -> subprocess.CompletedProcess[str]:
         """Follow a run to its end; the exit code is the run's."""
-        return self.hpcrun("logs", "-f", run.run_id, timeout=timeout)
+        return self.hpcrun("logs", "-f", run.run_id)
 
-    def wait_for(self, run: Submitted, name: str, timeout: float = 60) -> None:
+    def wait_for(self, run: Submitted, name: str) -> None:
         """Wait until a file of the run is there."""
-        deadline = time.monotonic() + timeout
-        while not (run.folder / name).exists():
-            assert time.monotonic() < deadline, f"no {name} after {timeout:g} s\n{run.log()}"
-            time.sleep(0.1)
+        until((run.folder / name).exists, lambda: f"{name}\n{run.log()}")
 
     def start_again(self, job_id: str) -> None:
         """Let a requeued job begin at once; Slurm would leave it for two minutes.

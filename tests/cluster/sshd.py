@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.cluster.rig import Rig
-from tests.cluster.site import until
+from tests.waiting import until
 
 SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/sbin") or "/usr/sbin/sshd"
 
@@ -68,7 +68,7 @@ def lab(rig: Rig) -> Iterator[Lab]:
             )
     try:
         for name in rig.node_names:
-            until(partial(_is_up, made, name), f"sshd of {name}", 10)
+            until(partial(_is_up, made, name), f"sshd of {name}")
         yield made
     finally:
         for name in rig.node_names:
@@ -77,7 +77,7 @@ def lab(rig: Rig) -> Iterator[Lab]:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
         for enter in enters:
-            enter.wait(timeout=10)
+            enter.wait()
 
 
 def _write_keys(lab: Lab) -> None:

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from tests.cluster.site import Site, until
+from tests.cluster.site import Site
+from tests.waiting import until
 
 
 @pytest.fixture

@@ -77,7 +77,6 @@ def test_a_cancelled_job_is_told_though_its_folder_is_read_only(site: Site) -> N
             env=site.environ(),
             capture_output=True,
             text=True,
-            timeout=60,
             check=False,
         )
 

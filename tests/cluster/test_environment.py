@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.cluster.site import Site, Submitted, until
+from tests.cluster.site import Site, Submitted
 from tests.needs import require
+from tests.waiting import until
 
 # Each rank reports where it runs, what it was given, and what lies in its node's own folder.
 TELL = """
@@ -176,7 +177,7 @@ def test_nothing_stays_on_the_nodes(site: Site, end: str) -> None:
     else:
         (site.project / "fail").touch()
     assert site.follow(run).returncode == 1
-    until(lambda: not left_on_nodes(site), f"clean nodes: {left_on_nodes(site)}", 30)
+    until(lambda: not left_on_nodes(site), f"clean nodes: {left_on_nodes(site)}")
     assert not list((run.folder / "attempts/0/local").glob("*[0-9]"))
 
 

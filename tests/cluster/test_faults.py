@@ -6,11 +6,11 @@ Two nodes with two ranks each. The ranks are plain Python, so that each case tak
 from __future__ import annotations
 
 import signal
-import time
 
 import pytest
 
 from tests.cluster.site import Site, Submitted
+from tests.waiting import until
 
 # Rank 2, the first of the second node, does what it is asked; the others would sleep for minutes.
 SCRIPT = """
@@ -52,10 +52,7 @@ def submit(site: Site, how: str, launcher: str = "srun", *options: str) -> Submi
 
 def wait_until_ready(site: Site) -> None:
     """Wait until all four ranks run."""
-    deadline = time.monotonic() + 60
-    while len(list((site.project / "ready").iterdir())) < 4:
-        assert time.monotonic() < deadline, "the ranks did not start"
-        time.sleep(0.1)
+    until(lambda: len(list((site.project / "ready").iterdir())) == 4, "the ranks")
 
 
 @pytest.mark.parametrize(
@@ -66,7 +63,7 @@ def test_rank_fails(
     site: Site, launcher: str, how: str, exit_code: int, killed_by: int | None
 ) -> None:
     run = submit(site, how, launcher)
-    done = site.follow(run, timeout=90)
+    done = site.follow(run)
     assert done.returncode == 1, done.stdout + done.stderr
     end = run.record("end.json")
     assert end["exit_code"] == exit_code
@@ -98,7 +95,7 @@ def test_batch_shell_is_killed(site: Site) -> None:
     wait_until_ready(site)
     begin = run.record("begin.json")
     site.rig.on_node(begin["host"], ["kill", "-9", str(begin["pid"])])
-    done = site.follow(run, timeout=90)
+    done = site.follow(run)
     assert done.returncode == 1, done.stdout + done.stderr
     status = site.status(run)
     assert status["state"] in ("FAILED", "LOST")
@@ -109,7 +106,7 @@ def test_cancel(site: Site, launcher: str) -> None:
     run = submit(site, "sleep", launcher)
     wait_until_ready(site)
     assert site.hpcrun("cancel", run.job_id).returncode == 0
-    done = site.follow(run, timeout=90)
+    done = site.follow(run)
     assert done.returncode == 1
     assert site.status(run)["state"] == "CANCELLED"
     end = run.record("end.json")
@@ -121,7 +118,7 @@ def test_cancel(site: Site, launcher: str) -> None:
 
 def test_time_limit(site: Site) -> None:
     run = submit(site, "sleep", "srun", "--time", "1")
-    done = site.follow(run, timeout=170)
+    done = site.follow(run)
     assert done.returncode == 1
     assert site.status(run)["state"] == "TIMEOUT"
     assert run.record("end.json")["stopped_by"] == "TERM"
@@ -133,7 +130,7 @@ def test_host_dies(site: Site) -> None:
     batch_host = run.record("begin.json")["host"]
     site.rig.kill_node(batch_host)
     try:
-        done = site.follow(run, timeout=170)
+        done = site.follow(run)
         assert done.returncode == 1, done.stdout + done.stderr
         status = site.status(run)
         assert status["state"] in ("NODE_FAIL", "LOST")
@@ -149,10 +146,7 @@ def test_duplicate_of_the_job_ends_at_once(site: Site) -> None:
         "sbatch", "--parsable", f"--chdir={run.folder}", str(run.folder / "job.sbatch")
     )
     assert second.returncode == 0, second.stderr
-    deadline = time.monotonic() + 30
-    while "is taken" not in (run.folder / "logs/batch.log").read_text():
-        assert time.monotonic() < deadline, run.log()
-        time.sleep(0.2)
+    until(lambda: "is taken" in (run.folder / "logs/batch.log").read_text(), run.log)
     assert not (run.folder / "attempts/0/end.json").exists()
     assert site.hpcrun("cancel", run.job_id).returncode == 0
     site.follow(run)
@@ -182,7 +176,7 @@ def test_no_world_of_ones(site: Site) -> None:
     )
     (site.project / "alone.yaml").write_text("script: alone.py\n")
     run = site.submit("./alone.yaml", *FOUR_RANKS)
-    assert site.follow(run, timeout=90).returncode == 1
+    assert site.follow(run).returncode == 1
     assert "sees a world of 1 ranks, and the job has 4" in run.log()
     assert "\ntraining" not in run.log()
 
@@ -193,7 +187,7 @@ def test_rank_that_is_killed_from_outside(site: Site) -> None:
     name = site.rig.node_names[1]
     pid = int((site.project / "ready" / "rank-2").read_text())
     assert site.rig.on_node(name, ["kill", f"-{signal.SIGKILL.value}", str(pid)]).returncode == 0
-    assert site.follow(run, timeout=90).returncode == 1
+    assert site.follow(run).returncode == 1
     end = run.record("end.json")
     assert (end["exit_code"], end["signal"], end["first_failure"]["rank"]) == (137, 9, 2)
     assert end["first_failure"]["host"] == name

@@ -34,7 +34,6 @@ def test_of_an_allocation(site: Site, options: list[str], slots: list[int]) -> N
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -120,7 +120,7 @@ def check_arrival(
     (site.project / "job.yaml").write_text(yaml.safe_dump(job))
     inherited = "from the 'login'\n host; $(exit 3)"
     run = site.submit("./job.yaml", f"--name={name}", "--", *after, env={"INHERITED": inherited})
-    done = site.follow(run, timeout=120)
+    done = site.follow(run)
     assert done.returncode == 0, done.stdout + done.stderr
     shown = json.loads((run.folder / "told.json").read_text())
     assert shown["argv"] == [

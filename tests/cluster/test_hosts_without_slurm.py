@@ -18,9 +18,10 @@ import pytest
 import yaml
 
 from tests.cluster.rig import Rig
-from tests.cluster.site import Site, Submitted, until
+from tests.cluster.site import Site, Submitted
 from tests.cluster.sshd import Lab, lab
 from tests.cluster.test_launchers import WORKLOADS, shown
+from tests.waiting import until
 
 # ssh gives up a silent host after 15 s (ServerAliveInterval), the host its driver after 30 s
 # without a line; the rest is the machine's.
@@ -83,7 +84,7 @@ def test_trains(site: Site, hosts: Lab, launcher: str) -> None:
     order = list(reversed(site.rig.node_names))
     hostfile = hosts.hostfile(2, *order)
     env = {**hosts.env, "TOKEN": "very secret"}
-    done = site.hpcrun("run", "--hostfile", str(hostfile), job, env=env, timeout=300)
+    done = site.hpcrun("run", "--hostfile", str(hostfile), job, env=env)
     run = last_run(site)
     assert done.returncode == 0, done.stdout + done.stderr + run.log()
     ranks = shown(run)
@@ -127,8 +128,7 @@ def until_all_wait(site: Site) -> Submitted:
             return run if run.log().count(f"waiting in {site.project}\n") == 4 else None
         return None
 
-    found: Submitted = until(waiting, "four ranks that wait")
-    return found
+    return until(waiting, "four ranks that wait")
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def until_all_wait(site: Site) -> Submitted:
 )
 def test_a_rank_that_fails_ends_the_other_hosts(site: Site, hosts: Lab, launcher: str) -> None:
     process = start(site, hosts, launcher, fails="3")
-    out, _ = process.communicate(timeout=90)
+    out, _ = process.communicate()
     run = last_run(site)
     assert process.returncode == 1, out
     end = run.record("end.json")
@@ -181,8 +181,8 @@ def test_hosts_end_with_the_process_that_drives_them(site: Site, hosts: Lab) -> 
         os.kill(pid, signal.SIGSTOP)
     for pid in driver:
         os.kill(pid, signal.SIGKILL)
-    until(lambda: not left(site.rig), "the hosts to be empty", 2 * SOON_SECONDS)
-    process.communicate(timeout=60)
+    until(lambda: not left(site.rig), "the hosts to be empty")
+    process.communicate()
     assert process.returncode == 1
 
 
@@ -200,7 +200,7 @@ def test_a_host_that_falls_silent_is_named_and_ends_its_part(site: Site, hosts: 
     assert process.returncode == 1, out
     assert time.monotonic() - began < SILENT_SECONDS
     assert f"host {lost} cannot be reached by ssh" in out
-    until(lambda: not left(site.rig), "the silent host to be empty", SILENT_SECONDS)
+    until(lambda: not left(site.rig), "the silent host to be empty")
 
 
 # ---- what is refused, and what is found at once
@@ -211,7 +211,7 @@ def refused(site: Site, hosts: Lab, hostfile: Path | str, *more: str) -> tuple[i
     job = write_job(site, "torchrun", script="wait.py")
     began = time.monotonic()
     words = ["run", "--hostfile", str(hostfile), *more, job]
-    done = site.hpcrun(*words, env=hosts.env, timeout=60)
+    done = site.hpcrun(*words, env=hosts.env)
     assert time.monotonic() - began < SOON_SECONDS
     assert left(site.rig) == []
     return done.returncode, done.stdout + done.stderr

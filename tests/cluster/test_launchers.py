@@ -119,7 +119,7 @@ def test_trains_the_same_with_every_framework(
         for framework in trained_under(launcher)
     ]
     for framework, run in runs:
-        done = site.follow(run, timeout=1500)
+        done = site.follow(run)
         what = f"{launcher} with {framework}\n"
         assert done.returncode == 0, what + run.log()
         plan = json.loads((run.folder / "plan.json").read_text())
@@ -168,7 +168,7 @@ def test_deepspeed_by_the_scripts_own_words_is_trained_or_refused(site: Site) ->
     words = ["--", "--output_dir=out", "--max_steps=2", "--save_strategy=no", "--report_to=none"]
     words += ["--optim=sgd", "--remove_unused_columns=false", "--deepspeed", "ds.json"]
     run = site.submit("./own.yaml", *words)
-    assert site.follow(run, timeout=300).returncode == 0, run.log()
+    assert site.follow(run).returncode == 0, run.log()
     assert "trained by DeepSpeedEngine" in run.log()
     done = site.hpcrun("submit", "./own.yaml", "--gpus-per-node", "2", *words)
     assert done.returncode == 2 and "deepspeed.config_file instead" in done.stderr

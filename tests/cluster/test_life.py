@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.site import Site, until
+from tests.cluster.site import Site
 from tests.json_schemas import check_json
+from tests.waiting import until
 
 
 def answer(site: Site, verb: str, *args: str, code: int = 0) -> Any:
@@ -87,7 +88,7 @@ def test_a_requeue_is_no_end_and_a_shell_has_the_jobs_environment(site: Site) ->
         assert not reported["requeued"] and reported["reason"] == "it waits already"
         assert waiting.poll() is None
         site.start_again(run.job_id)
-        out, err = waiting.communicate(timeout=60)
+        out, err = waiting.communicate()
     reported = out + err + run.log() + site.hpcrun("status", run.job_id).stdout
     assert (waiting.returncode, out) == (0, f"job {run.job_id}: COMPLETED\n"), reported
     attempts = [attempt["end"]["exit_code"] for attempt in site.status(run)["attempts"]]
@@ -174,7 +175,7 @@ def test_verbs_at_the_same_time_do_each_other_no_harm(site: Site) -> None:
             ("cancel", running.run_id),
         ]
         together = [stack.enter_context(started(site, *call)) for call in calls]
-        ends = [(call, *one.communicate(timeout=90)) for call, one in zip(calls, together)]  # noqa: B905
+        ends = [(call, *one.communicate()) for call, one in zip(calls, together)]  # noqa: B905
         codes = [one.returncode for one in together]
     message = "\n".join(map(str, ends))
     assert "Traceback" not in message, message

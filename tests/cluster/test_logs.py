@@ -23,7 +23,7 @@ def sbatch(site: Site, script: str, *options: str) -> str:
 def test_a_job_by_hand_is_followed_to_its_exit_code(site: Site) -> None:
     body = f"echo out; echo oops >&2; echo MY_API_KEY={DRAWN}; sleep 1; exit 5"
     job = sbatch(site, body, "--output=%x-%j.out", "--error=%N.err")
-    done = site.hpcrun("logs", "-f", job, timeout=60)
+    done = site.hpcrun("logs", "-f", job)
     assert done.returncode == 1, done.stdout + done.stderr
     assert sorted(done.stdout.splitlines()) == ["MY_API_KEY=***", "[stderr]: oops", "out"]
     assert f"job {job}: FAILED, exit code 5" in done.stderr
@@ -33,7 +33,7 @@ def test_a_job_by_hand_is_followed_to_its_exit_code(site: Site) -> None:
 
 def test_an_array_by_hand_is_followed_task_by_task(site: Site) -> None:
     job = sbatch(site, "echo task $SLURM_ARRAY_TASK_ID", "--array=0-2")
-    done = site.hpcrun("logs", "-f", job, timeout=60)
+    done = site.hpcrun("logs", "-f", job)
     assert done.returncode == 0, done.stdout + done.stderr
     assert sorted(done.stdout.splitlines()) == [f"[task{n}]: task {n}" for n in range(3)]
     assert site.hpcrun("logs", f"{job}_1").stdout == "task 1\n"
@@ -45,7 +45,7 @@ def test_a_runs_secret_is_hidden_also_after_its_end(site: Site) -> None:
         "resources: {gpus_per_node: 0}\n"
     )
     run = site.submit("tell.yaml", env={"MY_WORD": DRAWN})
-    done = site.hpcrun("logs", "-f", run.job_id, timeout=60)
+    done = site.hpcrun("logs", "-f", run.job_id)
     assert "it is ***\n" in done.stdout and DRAWN not in done.stdout, done.stdout
     assert not (run.folder / "secrets.env").exists()
     again = site.hpcrun("logs", run.job_id)

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from tests.cluster.rig import Rig
-from tests.cluster.site import Site, Submitted, until
+from tests.cluster.site import Site, Submitted
 from tests.json_schemas import check_json
+from tests.waiting import until
 
 JOB = "script: train.py\nlauncher: srun\nresources: {nodes: 2, gpus_per_node: 2, time: '5'}\n"
 

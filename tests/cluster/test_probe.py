@@ -64,7 +64,7 @@ def test_each_rank_is_given_its_place(bare_site: Site, nodes: int) -> None:
         runs[launcher] = bare_site.submit(job, *options, "--", *WORDS, env=shell)
     ports = set()
     for launcher, run in runs.items():
-        done = bare_site.follow(run, timeout=300)
+        done = bare_site.follow(run)
         assert done.returncode == 0, f"{launcher}: {done.stdout}{done.stderr}{run.log()}"
         ports.add(check_places(bare_site, run, launcher, nodes))
     assert len(ports) == len(LAUNCHERS)
@@ -114,7 +114,7 @@ def test_each_rank_has_the_cpus_that_the_job_asked_for(
     job = write_job(bound_site, f"bound-{launcher}-{gpus}", launcher=launcher)
     cpus = f"resources.cpus_per_gpu={cpus_per_gpu}"
     run = bound_site.submit(job, "--gpus-per-node", str(gpus), "--set", cpus, "--time", "10")
-    done = bound_site.follow(run, timeout=90)
+    done = bound_site.follow(run)
     assert done.returncode == 0, done.stdout + done.stderr + run.log()
     ranks = shown_by(run)
     assert len(ranks) == gpus
@@ -134,7 +134,7 @@ def test_bound_ranks_have_cores_of_their_own(bound_site: Site, launcher: str) ->
     job = write_job(bound_site, f"near-{launcher}", launcher=launcher, binding="auto")
     asked = ["resources={gpus_per_node: 2, cpus_per_gpu: 1, time: 10, exclusive: true}"]
     run = bound_site.submit(job, "--set", *asked)
-    done = bound_site.follow(run, timeout=90)
+    done = bound_site.follow(run)
     assert done.returncode == 0, done.stdout + done.stderr + run.log()
     first, second = (set(shown["cpus"]) for shown in shown_by(run))
     assert len(first) == len(second) == 1 and first != second

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.cluster.site import Site, Submitted, until
+from tests.cluster.site import Site, Submitted
 from tests.cluster.test_survive import preempt, preempting
+from tests.waiting import until
 from tests.workloads.test_recipes import FRAMEWORKS, SCRIPTS, STEPS, TRAINER, Part, read, train
 
 LAUNCHERS = {"deepspeed": "deepspeed", "accelerate": "accelerate", "lightning": "srun"}
@@ -55,7 +56,7 @@ def has_begun(run: Submitted) -> bool:
 
 def insist_on_the_whole_curve(site: Site, run: Submitted, whole: Part) -> None:
     """Wait for its end; each step was done once, to the same bits."""
-    done = site.hpcrun("wait", run.run_id, timeout=600)
+    done = site.hpcrun("wait", run.run_id)
     assert done.returncode == 0, done.stdout + done.stderr + run.log()
     parts = parts_of(run)
     assert len(parts) >= 2
@@ -67,7 +68,7 @@ def insist_on_the_whole_curve(site: Site, run: Submitted, whole: Part) -> None:
 
 def goes_on_after(site: Site, run: Submitted, why: str) -> None:
     """Wait for the end of the first attempt, and let the next begin."""
-    site.wait_for(run, "attempts/0/end.json", timeout=450)
+    site.wait_for(run, "attempts/0/end.json")
     end = run.record("end.json")
     assert (end["why"], end["next"]) == (why, "requeue"), json.dumps(end) + run.log()
     site.start_again(run.job_id)
@@ -84,7 +85,7 @@ def goes_on_after(site: Site, run: Submitted, why: str) -> None:
 def test_a_recipe_goes_on_after_preemption(site: Site, tmp_path: Path, framework: str) -> None:
     with preempting(site, "GraceTime=20 PreemptMode=REQUEUE"):
         run = submit(site, framework, {"when": ["preempted"]}, "30", "0.7")
-        until(functools.partial(has_begun, run), f"steps of {framework}", timeout=300)
+        until(functools.partial(has_begun, run), f"steps of {framework}")
         preempt(site)
         goes_on_after(site, run, "preempted")
         insist_on_the_whole_curve(site, run, train(framework, tmp_path / framework))

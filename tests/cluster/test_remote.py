@@ -18,11 +18,11 @@ import pytest
 import yaml
 
 from tests.cluster.rig import HEAD, Rig
-from tests.cluster.site import until
 from tests.cluster.sshd import SSHD
 from tests.needs import require
 from tests.source import ROOT
 from tests.transport.link import Link
+from tests.waiting import until
 
 Done = subprocess.CompletedProcess[str]
 FAR_HOME = "home of me"
@@ -176,7 +176,7 @@ def _start(rig: Rig, folder: Path, shell: str) -> subprocess.Popen[bytes]:
             env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
             start_new_session=True,
         )
-    until(lambda: b"Server listening" in (keys / "log").read_bytes(), "sshd", 10)
+    until(lambda: b"Server listening" in (keys / "log").read_bytes(), "sshd")
     return process
 
 
@@ -205,7 +205,7 @@ def laptop(rig: Rig, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator
         for pid, command in rig.processes(HEAD):
             if command.startswith(("sshd:", SSHD)):
                 os.kill(pid, 9)
-        process.wait(timeout=10)
+        process.wait()
         rig.run("rm", "-rf", str(rig.shared / FAR_HOME))
 
 
@@ -296,7 +296,7 @@ def test_a_running_job(laptop: Laptop) -> None:
     shown = laptop.does("top", "--json")
     assert f'"{job}"' in shown, shown
     laptop.does("cancel", job)
-    out, err = follow.communicate(timeout=60)
+    out, err = follow.communicate()
     assert "loss" not in out, (out, err)
     assert (laptop.far_runs / made["run_id"] / "cancelled.json").exists()
     assert laptop.json("wait", job, code=1)["runs"][0]["state"] == "CANCELLED"
@@ -384,7 +384,7 @@ def test_a_follower_outlives_its_connection(laptop: Laptop, link: Link) -> None:
         seen.append(follow.stdout.readline())
         assert seen[-1], seen
     link.start(1)
-    out, _ = follow.communicate(timeout=60)
+    out, _ = follow.communicate()
     assert link.is_cut and follow.returncode == 0
     assert ("".join(seen) + out).count("line\n") == 2 and "last line\n" in out
 

@@ -20,11 +20,12 @@ import pytest
 import yaml
 
 from tests.cluster.rig import HEAD
-from tests.cluster.site import Site, until
+from tests.cluster.site import Site
 from tests.cluster.sshd import SSHD
 from tests.cluster.test_remote import SLEEPER, Laptop, laptop  # noqa: F401
 from tests.torch_extensions import CACHE
 from tests.transport.link import Link
+from tests.waiting import until
 
 WRITES = """\
 mkdir -p "$HPCRUN_CHECKPOINT_DIR/step 1" out
@@ -136,17 +137,17 @@ def test_a_port_of_a_node(laptop: Laptop, way: str, bind: str) -> None:
     serve = f"command: [{sys.executable}, -m, http.server, '7431', --bind, {bind}]"
     laptop.write("job.yaml", f"{serve}\nresources: {{gpus_per_node: 0}}\n")
     job = laptop.json("submit", "job.yaml")["job_id"]
-    until(lambda: laptop.json("status", job)["runs"][0]["state"] == "RUNNING", "a start", 30)
+    until(lambda: laptop.json("status", job)["runs"][0]["state"] == "RUNNING", "a start")
     with started(laptop, "open", job, "7431") as opened:
         assert opened.stdout is not None
         url = opened.stdout.readline()
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\n", url), opened.communicate()
-        with urllib.request.urlopen(f"{url.strip()}page.txt", timeout=20) as page:
+        with urllib.request.urlopen(f"{url.strip()}page.txt") as page:
             assert page.read() == b"from the node\n"
-        with urllib.request.urlopen(f"{url.strip()}bytes", timeout=20) as page:
+        with urllib.request.urlopen(f"{url.strip()}bytes") as page:
             assert page.read() == bytes(range(256)) * 4000
         opened.send_signal(signal.SIGINT)
-        _, err = opened.communicate(timeout=20)
+        _, err = opened.communicate()
         assert opened.returncode == 130 and "that is port 7431 of node1" in err, err
     laptop.does("cancel", job)
     laptop.hpcrun("wait", job)
@@ -169,7 +170,7 @@ def test_a_port_on_the_login_node(site: Site) -> None:
         done = site.hpcrun("open", run.job_id, "7435")
         return done.stderr if done.returncode == 0 and "nothing answers" not in done.stderr else ""
 
-    told = until(opened, "the server", 60)
+    told = until(opened, "the server")
     address = site.rig.addresses["node1"]
     assert f"from your laptop: ssh -N -L 7435:{address}:7435 " in told
     alone = site.hpcrun("open", run.job_id, "7434")
@@ -196,7 +197,7 @@ def test_each_verb(laptop: Laptop) -> None:
     assert "exit" in json.dumps(why), why
     shown = laptop.json("show", first["run_id"])
     assert first["run_id"] in json.dumps(shown)
-    until(lambda: "loss 0.3" in laptop.hpcrun("logs", job).stdout, "its lines", 30)
+    until(lambda: "loss 0.3" in laptop.hpcrun("logs", job).stdout, "its lines")
     compared = laptop.json("compare", first["run_id"], second["run_id"])
     assert len(compared["runs"]) == 2, compared
     assert laptop.does("hostfile", job).split() == ["node1", "slots=1"]
@@ -206,7 +207,7 @@ def test_each_verb(laptop: Laptop) -> None:
     with started(laptop, "parse", "-f", "--json", job) as parse:
         assert laptop.json("requeue", job)["runs"][0]["requeued"]
         laptop.does("cancel", job)
-        out, err = parse.communicate(timeout=60)
+        out, err = parse.communicate()
     assert json.loads(out)["runs"][0]["metrics"]["loss"]["last"]["value"] == 0.3, err
 
 
@@ -328,7 +329,7 @@ def test_a_training_on_two_hosts(laptop: Laptop) -> None:
     shape = ("--nodes", "2", "--gpus-per-node", "1", "--time", "10", "--set", "precision=fp32")
     argv = ("submit", "zero2-4gpu", "--json", *shape, "--", "--steps", "20")
     made = json.loads(laptop.does(*argv))
-    done = laptop.hpcrun("logs", "-f", made["job_id"], timeout=600)
+    done = laptop.hpcrun("logs", "-f", made["job_id"])
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
     steps = re.findall(r'"step": (\d+), "loss"', done.stdout)
     assert steps == [str(step) for step in range(1, 21)], done.stdout

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.rig import Rig, RigError
-from tests.cluster.site import until
+from tests.waiting import until
 
 
 def test_each_node_has_a_name_an_address_and_a_tmp_of_its_own(rig: Rig) -> None:
@@ -100,7 +100,7 @@ def test_processes_lists_what_a_job_left_running(rig: Rig) -> None:
     assert rig.leftovers() == [f"{first}: process {rig.processes(first)[0][0]}: sleep 4321"]
     rig.clear()
     assert rig.leftovers() == []
-    left.wait(timeout=5)
+    left.wait()
 
 
 @pytest.mark.slow

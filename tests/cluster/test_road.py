@@ -181,7 +181,6 @@ def run_in(site: Site, allocation: list[str]) -> tuple[subprocess.CompletedProce
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=120,
         check=False,
     )
     (folder,) = (site.rig.shared / "runs").iterdir()

@@ -16,7 +16,7 @@ def test_the_listing_a_run_and_jobs_by_hand(site: Site) -> None:
     by_hand = sbatch(site, "exit 3")
     array = sbatch(site, "exit $SLURM_ARRAY_TASK_ID", "--array=0-1")
     held = sbatch(site, "true", "--hold")
-    waited = site.hpcrun("wait", run.job_id, by_hand, array, timeout=60)
+    waited = site.hpcrun("wait", run.job_id, by_hand, array)
     assert waited.returncode == 1, waited.stdout + waited.stderr
 
     (row,) = json.loads(site.hpcrun("status", "--json").stdout)["runs"]

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.site import Site, Submitted, until
+from tests.cluster.site import Site, Submitted
+from tests.waiting import until
 
 # Counts to TOTAL, two steps a second, and more in later attempts, which nobody ends; it saves every
 # fourth. Asked to end, it saves and ends well.
@@ -86,7 +87,7 @@ def step_in(checkpoint: str) -> int:
 
 def insist_on_the_whole_curve(site: Site, run: Submitted, steps: int) -> dict[str, Any]:
     """Wait for the run's end: every step is in its curve, as if it had never been stopped."""
-    done = site.hpcrun("wait", run.run_id, timeout=150)
+    done = site.hpcrun("wait", run.run_id)
     assert done.returncode == 0, done.stdout + done.stderr + run.log()
     parsed = site.hpcrun("parse", "--json", "--full", run.run_id)
     assert parsed.returncode == 0, parsed.stderr
@@ -155,7 +156,7 @@ def test_what_was_preempted_and_does_not_go_on_is_not_completed(site: Site) -> N
         run = submit(site, "when: []", nodes=2)
         until(lambda: len(steps_of(run, 0)) >= 3, "some steps")
         preempt(site)
-        done = site.hpcrun("wait", run.run_id, timeout=60)
+        done = site.hpcrun("wait", run.run_id)
     assert done.returncode != 0
     assert site.status(run)["state"] == "PREEMPTED"
 
@@ -166,7 +167,7 @@ def test_a_run_goes_on_after_its_time_limit(site: Site) -> None:
     asked = submit(site, saves, *SLOWLY, limit="1", steps=150)
     plain = submit(site, "when: [time_limit]", *SLOWLY, limit="1", steps=150)
     for run in (asked, plain):
-        site.wait_for(run, "attempts/0/end.json", timeout=150)
+        site.wait_for(run, "attempts/0/end.json")
         end = run.record("end.json")
         assert (end["why"], end["next"]) == ("time_limit", "requeue"), run.log()
         last, saved = steps_of(run, 0)[-1], step_in(end["checkpoint"])
@@ -180,7 +181,7 @@ def test_a_run_goes_on_after_its_time_limit(site: Site) -> None:
         begun = step_in((run.folder / "attempts/1/resume").read_text())
         assert steps_of(run, 1)[0] == begun + 1 <= steps_of(run, 0)[-1] + 1
         assert site.hpcrun("cancel", run.run_id).returncode == 0
-        assert site.hpcrun("wait", run.run_id, timeout=60).returncode == 1
+        assert site.hpcrun("wait", run.run_id).returncode == 1
         assert site.status(run)["state"] == "CANCELLED"
 
 

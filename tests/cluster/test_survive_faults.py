@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.rig import Rig
-from tests.cluster.site import Site, Submitted, until
+from tests.cluster.site import Site, Submitted
 from tests.cluster.test_survive import (
     JOB,
     SLOWLY,
@@ -27,6 +27,7 @@ from tests.cluster.test_survive import (
     submit,
 )
 from tests.needs import require
+from tests.waiting import until
 
 # What the program above does in step 6, with a whole checkpoint of step 4.
 FAULTS = """
@@ -113,20 +114,18 @@ def test_a_run_goes_on_without_the_node_that_failed(wide_site: Site) -> None:
     rig.stop_slurmd(lost["slurmd"])
     rig.run("scontrol", "update", f"node={lost['drained']}", "state=drain", "reason=test")
     try:
-        site.wait_for(
-            runs["other"], "attempts/1/hostfile", timeout=150
-        )  # before Slurm forgets the job
+        site.wait_for(runs["other"], "attempts/1/hostfile")  # before Slurm forgets the job
         assert excluded(site, runs["other"]) == {lost["other"], unwanted}, "the job's own, too"
         for name, run in runs.items():
             if name != "drained":
-                site.wait_for(run, "attempts/1/hostfile", timeout=150)
+                site.wait_for(run, "attempts/1/hostfile")
                 assert lost[name] not in nodes_of(run, 1)
         for name, run in runs.items():
             shown = insist_on_the_whole_curve(site, run, 70)
             assert len(shown["attempts"]) == (1 if name == "drained" else 2), name
             assert shown["job_id"] == (waits if name == "forbidden" else runs[name].job_id)
         for one in later:
-            assert site.hpcrun("wait", one.run_id, timeout=60).returncode == 0
+            assert site.hpcrun("wait", one.run_id).returncode == 0
     finally:
         for name in ("power", "other", "forbidden"):
             rig.revive_node(lost[name])
@@ -145,7 +144,7 @@ def test_a_run_goes_on_on_its_spare_node(wide_site: Site) -> None:
     batch, lost = nodes_of(run, 0)
     rig.kill_node(lost)
     try:
-        site.wait_for(run, "attempts/1/hostfile", timeout=90)
+        site.wait_for(run, "attempts/1/hostfile")
         kept, spare = nodes_of(run, 1)
         assert kept == batch and spare not in (batch, lost)
         end = run.record("end.json")
@@ -192,7 +191,7 @@ def test_a_gpu_that_breaks_costs_its_node(wide_site: Site) -> None:
     for name, (survive, going_on, why) in how.items():
         options = ("--set", f"env.HOW={name}", "--set", f"setup.commands=['{tools}']")
         run = submit_whole(site, survive, *options, steps=20, train=train)
-        site.wait_for(run, "attempts/1/hostfile", timeout=120)
+        site.wait_for(run, "attempts/1/hostfile")
         kept, lost = nodes_of(run, 0)
         assert lost not in nodes_of(run, 1), name
         end = run.record("end.json")
@@ -218,7 +217,7 @@ def test_what_would_fail_again_is_not_repeated(wide_site: Site) -> None:
         codes = {"error": 1, "nan": 1, "memory": 137, "disk": 1}
         runs = {how: submit_faulty(site, how, *(on_it * (how == "disk"))) for how in codes}
         for how, run in runs.items():
-            assert site.hpcrun("wait", run.run_id, timeout=90).returncode == 1
+            assert site.hpcrun("wait", run.run_id).returncode == 1
             shown, end = site.status(run), run.record("end.json")
             assert (shown["state"], len(shown["attempts"])) == ("FAILED", 1), how
             assert (end["why"], end["next"], end["exit_code"]) == ("error", None, codes[how])
@@ -254,7 +253,7 @@ def test_a_rank_that_the_kernel_kills_for_its_memory(small_memory: Site) -> None
     train = TRAIN.replace("    if asked:", faults + "    if asked:", 1)
     options = ("--set", "env.HOW=memory", "--set", "resources.memory_per_node=200M")
     run = submit(site, STALLED, *options, steps=12, train=train)
-    assert site.hpcrun("wait", run.run_id, timeout=90).returncode == 1
+    assert site.hpcrun("wait", run.run_id).returncode == 1
     shown, end = site.status(run), run.record("end.json")
     assert (end["why"], end["next"], end["exit_code"]) == ("out_of_memory", None, 137), run.log()
     assert (shown["state"], len(shown["attempts"])) == ("OUT_OF_MEMORY", 1)
@@ -297,7 +296,7 @@ def test_a_run_that_gains_nothing_ends(wide_site: Site) -> None:
         pause = time.mktime(time.strptime(start, "%Y-%m-%dT%H:%M:%S")) - ended
         assert 60 * (attempt + 1) - 3 < pause < 60 * (attempt + 1) + 5
         site.start_again(job_id)
-    done = site.hpcrun("wait", run.run_id, timeout=60)
+    done = site.hpcrun("wait", run.run_id)
     assert done.returncode == 1
     text = " ".join(site.hpcrun("status", run.run_id).stdout.split())
     same = "three attempts in a row got no further: the next would not either (the same in all "
@@ -323,7 +322,7 @@ def test_where_slurm_starts_no_job_again_another_one_goes_on(wide_site: Site) ->
         assert waits.startswith(f"afterok:{job_id}("), waits
         shown = insist_on_the_whole_curve(site, run, 30)
     assert (shown["job_id"], len(shown["attempts"])) == (job_id, 2)
-    assert site.hpcrun("wait", later.run_id, timeout=60).returncode == 0
+    assert site.hpcrun("wait", later.run_id).returncode == 0
 
 
 @pytest.mark.thorough
@@ -359,7 +358,7 @@ def test_what_waits_for_a_sweep_waits_for_the_jobs_that_its_tasks_go_on_as(wide_
     for run in runs:
         insist_on_the_whole_curve(site, run, 8)
     for run in (later, latest):
-        assert site.hpcrun("wait", run.run_id, timeout=60).returncode == 0
+        assert site.hpcrun("wait", run.run_id).returncode == 0
 
 
 def next_of(run: Submitted, attempt: int = 0) -> str:
@@ -391,7 +390,7 @@ def test_the_job_that_waits_to_go_on_goes_with_the_run(wide_site: Site) -> None:
             if f"{runs['killed'].run_id}/harness.sh batch" in command:
                 with contextlib.suppress(ProcessLookupError):  # the beat ends with it
                     os.kill(pid, signal.SIGKILL)
-    until(lambda: not rig.run("squeue", "-h", "--me").stdout, "all to end", 60)
+    until(lambda: not rig.run("squeue", "-h", "--me").stdout, "all to end")
     states = {how: site.status(run)["state"] for how, run in runs.items()}
     ends = {"well": "COMPLETED", "scancel": "CANCELLED", "cancel": "CANCELLED", "killed": "FAILED"}
     assert states == ends
@@ -417,7 +416,7 @@ def test_a_run_that_is_cancelled_between_its_attempts_is_over(wide_site: Site) -
     site.wait_for(run, "attempts/0/end.json")
     until(lambda: queue(site, run, "%T") == "PENDING", "the pause")
     assert site.hpcrun("cancel", run.run_id).returncode == 0
-    assert site.hpcrun("wait", run.run_id, timeout=60).returncode == 1
+    assert site.hpcrun("wait", run.run_id).returncode == 1
     shown = site.status(run)
     assert (shown["state"], len(shown["attempts"])) == ("CANCELLED", 1)
 
@@ -428,7 +427,7 @@ def test_a_run_is_preempted_as_it_handles_its_time_limit(wide_site: Site) -> Non
     with preempting(site, "GraceTime=0 PreemptMode=REQUEUE"):
         when = "when: [preempted, time_limit], save_before_end: 30s"
         run = submit(site, when, *WHOLE, nodes=11, limit="1", steps=80)
-        site.wait_for(run, "attempts/0/stop", timeout=90)
+        site.wait_for(run, "attempts/0/stop")
         preempt(site)
         site.wait_for(run, "attempts/0/end.json")
         end = run.record("end.json")
@@ -486,7 +485,7 @@ def test_slurms_daemons_are_restarted_in_the_midst(fresh_root: Path) -> None:
             assert rig.run(*argv, "--wrap", "sleep 1").returncode == 0
             until(lambda: "PreemptTime=2" in shown(site, run), "the preemption")
             restart_daemons(rig, 12)
-            site.wait_for(run, "attempts/1/hostfile", timeout=90)
+            site.wait_for(run, "attempts/1/hostfile")
         end = run.record("end.json")
         assert (end["why"], end["next"]) == ("preempted", "requeue"), run.log()
         until(lambda: steps_of(run, 1), "the next attempt")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.rig import Rig
-from tests.cluster.site import Site, Submitted, until
+from tests.cluster.site import Site, Submitted
 from tests.cluster.test_survive import (
     JOB,
     TRAIN,
@@ -30,6 +30,7 @@ from tests.cluster.test_survive_faults import (
     queue,
     submit_whole,
 )
+from tests.waiting import until
 
 # Asked to end, it takes so many seconds to save.
 SLOW = TRAIN.replace(
@@ -102,7 +103,7 @@ def test_all_of_the_grace_is_the_ranks(wide_site: Site) -> None:
         for run in runs:
             until(lambda: "RUNNING (about to end: preemption)" in shown_of(run), "the grace")  # noqa: B023
         for run in runs:
-            site.wait_for(run, "attempts/0/end.json", timeout=100)
+            site.wait_for(run, "attempts/0/end.json")
             end = run.record("end.json")
             assert end["why"] == "preempted", run.log()
             assert step_in(end["checkpoint"]) == steps_of(run, 0)[-1], "the save was not cut short"
@@ -308,7 +309,7 @@ def test_the_same_fault_thirty_times(fresh_root: Path) -> None:
             steps=124,
             env=SECRET,
         )
-        done = site.hpcrun("wait", run.run_id, timeout=800)
+        done = site.hpcrun("wait", run.run_id)
         assert done.returncode == 0, done.stdout + done.stderr + run.log()
         shown = site.status(run)
         ends = [attempt["end"] for attempt in shown["attempts"]]
@@ -355,7 +356,7 @@ def test_a_run_that_its_user_ends_does_not_come_back(wide_site: Site) -> None:
         assert site.hpcrun("cancel", runs["hpcrun"].run_id).returncode == 0
         scancel("blocking", blocking)
         for name, run in runs.items():
-            done = site.hpcrun("wait", run.run_id, timeout=60)
+            done = site.hpcrun("wait", run.run_id)
             shown = site.status(run)
             assert (done.returncode, shown["state"], len(shown["attempts"])) == (
                 *(1, "CANCELLED", 1),
@@ -391,7 +392,7 @@ def test_tasks_of_a_sweep_are_preempted_and_reach_their_limit(wide_site: Site) -
     with preempting(site, "GraceTime=30 PreemptMode=REQUEUE"):
         preempt(site, *(nodes_of(run, 0)[0] for name, run in runs.items() if "preem" in name))
         for name, run in runs.items():
-            site.wait_for(run, "attempts/0/end.json", timeout=90)
+            site.wait_for(run, "attempts/0/end.json")
             if "chained" in name:
                 until(lambda: next_of(run) not in (None, "requeue"), "the next job")  # noqa: B023
             end = run.record("end.json")

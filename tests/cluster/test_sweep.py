@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.site import Site, until
+from tests.cluster.site import Site
+from tests.waiting import until
 
 
 def submit(site: Site, *args: str, **env: str) -> tuple[str, Path, list[Path]]:
@@ -60,7 +61,6 @@ def test_every_run_of_an_array_of_two_node_jobs_trains(site: Site) -> None:
         # As many ranks by torchrun would start torch twice as often.
         *("--set", "launcher=srun"),
         *("--", "--steps", "10", "--seq-len", "32"),  # CPUs are slow with bf16
-        timeout=900,
     )
     answer = json.loads(done.stdout)
     job_id = answer["job_id"]
@@ -197,7 +197,7 @@ def test_ctrl_c_while_a_sweep_is_written_leaves_nothing(site: Site) -> None:
             try:
                 until(lambda: len(list(runs.glob("*-many.*"))) >= many, "the runs' folders")  # noqa: B023
                 process.send_signal(signal.SIGINT)
-                out, err = process.communicate(timeout=60)
+                out, err = process.communicate()
             finally:
                 process.kill()
         submitted = list(runs.glob("*.array/submitted.json"))

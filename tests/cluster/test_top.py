@@ -15,8 +15,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster.rig import Rig
-from tests.cluster.site import Site, Submitted, until
+from tests.cluster.site import Site, Submitted
 from tests.json_schemas import check_json
+from tests.waiting import until
 
 TRAIN = 'for i in $(seq 2000); do echo "step $i/2000 loss: 2.$((3000 - i))"; sleep 0.1; done'
 
@@ -106,10 +107,10 @@ def test_its_step_ends_with_it_and_the_job_does_not_notice(site: Site, training:
                 os.write(ours, b"q")
             else:
                 process.send_signal(number)
-            ended = process.wait(timeout=20)
+            ended = process.wait()
             shown = _all(ours)
             assert ended == code, shown
-            until(lambda: not steps(site.rig), "the end of the usage step", timeout=20)
+            until(lambda: not steps(site.rig), "the end of the usage step")
             if number is not signal.SIGKILL:
                 assert "\x1b[?1049l" in shown
                 assert termios.tcgetattr(ours) == before

@@ -47,7 +47,7 @@ def hashes(run: Submitted) -> list[str]:
 
 def finish(site: Site, run: Submitted) -> None:
     """Insist that a run ends well."""
-    done = site.follow(run, timeout=900)
+    done = site.follow(run)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
 
 
@@ -123,7 +123,7 @@ def test_resume_continues_the_curve(site: Site, alone: dict[int, float]) -> None
         *(site, "zero3-4gpu", 2, 1, "--checkpoint-dir", checkpoints, "--checkpoint-every", "10"),
         *("--fail-at", "15:1:kill"),
     )
-    assert site.follow(half, timeout=900).returncode == 1
+    assert site.follow(half).returncode == 1
     rest = train(site, "zero3-4gpu", 2, 1, "--checkpoint-dir", checkpoints)
     finish(site, rest)
     resumed = losses(site, rest)

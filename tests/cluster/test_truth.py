@@ -19,7 +19,8 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.site import Site, Submitted, until
+from tests.cluster.site import Site, Submitted
+from tests.waiting import until
 
 COMMANDS = ("sbatch", "squeue", "sacct", "scontrol", "scancel", "sinfo")
 
@@ -233,7 +234,7 @@ def test_requeued_job(site: Site, calls: Calls) -> None:
         # The end of an attempt is a reason to ask, for a while; a wait in the queue is none.
         assert len(calls.take()) <= 6
         site.start_again(run.job_id)
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate()
     assert process.returncode == 0, out + err
     assert [json.loads(line)["step"] for line in out.splitlines() if line.startswith("{")] == [
         *(1, 2, 3),
@@ -277,12 +278,12 @@ def test_controller_away(site: Site) -> None:
         with contextlib.ExitStack() as stack:
             asked = {verb: stack.enter_context(following(site, *verbs[verb])) for verb in verbs}
             for verb, process in asked.items():
-                out, err = process.communicate(timeout=120)
+                out, err = process.communicate()
                 assert process.returncode == 4, f"{verb}: {out}{err}"
                 assert "Slurm does not answer" in err
                 assert "Traceback" not in err
         (site.project / "go").touch()
-        site.wait_for(bad, "attempts/0/end.json", timeout=120)
+        site.wait_for(bad, "attempts/0/end.json")
         done = site.hpcrun("status", "--json", bad.run_id)
         assert done.returncode == 4
         assert "Slurm is out of reach" in done.stderr
@@ -296,11 +297,11 @@ def test_controller_away(site: Site) -> None:
         assert good.poll() is None
         site.rig.start_controller()
         end_slurmstepd(site)
-        _, err = logs.communicate(timeout=150)
+        _, err = logs.communicate()
         assert logs.returncode == 1, err
         assert "UNKNOWN" in err
         assert "FAILED, exit code 5" in err
-        out, err = good.communicate(timeout=150)
+        out, err = good.communicate()
         answer = json.loads(out)
         shown = site.hpcrun("status", answer["job_id"]).stdout
         assert good.returncode == 0, err + shown
@@ -397,5 +398,5 @@ def test_questions_to_slurm(site: Site, calls: Calls) -> None:
         site.hpcrun("status", "--json", run_id, env=calls.env)
         assert calls.take() == ["squeue"]
         (site.project / "go").touch()
-        process.communicate(timeout=90)
+        process.communicate()
     assert process.returncode == 0

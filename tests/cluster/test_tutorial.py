@@ -73,7 +73,7 @@ def run(step: Step, folder: Path, env: dict[str, str], ids: dict[str, str]) -> N
     """Run a command with the ids of today; hold what it prints against the document."""
     command = re.sub(r"\b\d{5,}\b", lambda match: ids.get(match[0], match[0]), step.command)
     done = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", command], cwd=folder, env=env, text=True, timeout=900,
+        ["bash", "-o", "pipefail", "-c", command], cwd=folder, env=env, text=True,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
     )  # fmt: skip
     where = f"{command}\n{done.stdout}"

@@ -22,9 +22,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.cluster.site import until
 from tests.needs import require, require_command, require_root
 from tests.source import ROOT
+from tests.waiting import until
 
 HPCRUN = [sys.executable, "-m", "hpcrun"]
 STRANGERS = "20991121-081455-theirs-8x2z"
@@ -72,7 +72,7 @@ class User:
     def run(self, *words: str | Path, cwd: Path | None = None, **env: str) -> Done:
         with self.start(*words, cwd=cwd, **env) as process:
             try:
-                out, err = process.communicate(timeout=40)  # what blocks fails here
+                out, err = process.communicate()
             finally:
                 process.kill()
         return Done(words, process.returncode, out, err)
@@ -175,7 +175,7 @@ def swept(users: tuple[User, User]) -> Iterator[None]:
     (conf,) = news.home.glob(".cache/hpcrun/sandbox-*/slurm.conf")
     news.run("scancel", "--user=news", SLURM_CONF=str(conf))
     # Then they have removed what they have below /tmp.
-    until(lambda: not news.run("squeue", "-h", SLURM_CONF=str(conf)).stdout, "the jobs' ends", 30)
+    until(lambda: not news.run("squeue", "-h", SLURM_CONF=str(conf)).stdout, "the jobs' ends")
     left = {*news.runs.iterdir(), *news.runs.parent.iterdir()} - {news.runs}
     subprocess.run(["rm", "-rf", *left], check=False)
 
@@ -267,7 +267,7 @@ def test_links_of_theirs_lead_no_writing_to_my_files(users: tuple[User, User]) -
         str(shared / "b.csv"),
     )
     games.does('ln -s "$1" "$2" && ln -s "$1" a.csv', mine, f".hpcrun-{waits.pid}.part", cwd=shared)
-    assert waits.communicate("go\n", timeout=40) and waits.returncode == 0
+    assert waits.communicate("go\n") and waits.returncode == 0
     assert "2.25" in (shared / "b.csv").read_text()
     done = news.hpcrun("parse", log, "--csv", shared / "a.csv")
     assert done.returncode == 2 and "a link that belongs to games" in done.stderr, done
@@ -354,7 +354,7 @@ def test_secrets_go_with_a_job_that_never_ran_or_was_killed(users: tuple[User, U
     assert "sesame" in secrets.read_text()
     assert games.run("cat", secrets).stderr.endswith("Permission denied\n")
     assert news.hpcrun("cancel", job_id).returncode == 0
-    until(lambda: news.hpcrun("status", job_id) and not secrets.exists(), "the job's end", 20)
+    until(lambda: news.hpcrun("status", job_id) and not secrets.exists(), "the job's end")
 
     news.writes(news.home / "job.yaml", HERE)
     process = news.start(*HPCRUN, "run", "job.yaml", A_WORD=SECRET)
@@ -365,7 +365,7 @@ def test_secrets_go_with_a_job_that_never_ran_or_was_killed(users: tuple[User, U
     finally:
         process.kill()
         process.communicate()
-    until(lambda: not secrets.exists(), "the end of the run, which hpcrun does not see", 20)
+    until(lambda: not secrets.exists(), "the end of the run, which hpcrun does not see")
 
 
 def test_a_secret_of_two_lines_is_shown_by_nothing(users: tuple[User, User]) -> None:

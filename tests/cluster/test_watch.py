@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.site import Site, Submitted, until
+from tests.cluster.site import Site, Submitted
+from tests.waiting import until
 
 LIMIT = 10
 # Rank 2 is the first on the second node. All of them print what trainers print.
@@ -83,7 +84,7 @@ def test_a_rank_that_hangs_is_named_with_stacks(site: Site, how: str) -> None:
     run = submit(site, how)
     until(lambda: "step 9/" in run.log(), "the ninth step")
     hung = last_written(run)
-    stall = until(lambda: stall_of(site, run), "the stall", timeout=60)
+    stall = until(lambda: stall_of(site, run), "the stall")
     found = time.time() - hung
     host = site.rig.node_names[1]
     assert found < 2 * LIMIT, stall
@@ -110,13 +111,13 @@ def test_a_rank_that_hangs_is_named_with_stacks(site: Site, how: str) -> None:
 
 def test_a_run_that_hangs_begins_again_where_the_job_asks_for_it(site: Site) -> None:
     run = submit(site, "once", when="stalled")
-    site.wait_for(run, "attempts/0/end.json", timeout=90)
+    site.wait_for(run, "attempts/0/end.json")
     assert run.record("end.json")["why"] == "stalled", run.log()
     assert stall_of(site, run)["suspect"]["rank"] == 2
     # It was short and saved nothing: another job goes on, after a pause.
     until(lambda: str(run.record("end.json")["next"]).isdecimal(), "the job that goes on")
     site.start_again(run.record("end.json")["next"])
-    done = site.follow(run, timeout=120)
+    done = site.follow(run)
     assert done.returncode == 0, run.log()
     status = site.status(run)
     assert (status["state"], status["step"]) == ("COMPLETED", 59)
@@ -129,7 +130,7 @@ def test_a_run_that_hangs_begins_again_where_the_job_asks_for_it(site: Site) -> 
 def test_a_healthy_run_raises_no_alarm(site: Site, how: str) -> None:
     # An evaluation takes 14 s, more than ten usual pauses; compiling 25 s, before the first step.
     run = submit(site, how, LIMIT if how == "compile" else 2 * LIMIT)
-    done = site.follow(run, timeout=170)
+    done = site.follow(run)
     assert done.returncode == 0, run.log()
     assert not (run.folder / "attempts/0/stacks").exists(), run.log()
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.site import Site, Submitted, until
+from tests.cluster.site import Site, Submitted
 from tests.cluster.test_logs import sbatch
 from tests.cluster.test_survive import preempt, preempting
 from tests.json_schemas import check_json
+from tests.waiting import until
 
 # Rank 1 does what it is asked, the others wait for it.
 SCRIPT = """
@@ -76,7 +77,7 @@ def cause_of(site: Site, run: Submitted) -> dict[str, Any]:
     """Ask for the cause as soon as the run's record of its end is there."""
     site.wait_for(run, "attempts/0/end.json")
     begun = time.monotonic()
-    shown = until(lambda: _over(site, run), "the end", timeout=60)
+    shown = until(lambda: _over(site, run), "the end")
     took, begun = time.monotonic() - begun, time.monotonic()
     site.status(run)  # on a machine that does much else one answer alone takes long
     assert took < max(SOON, 4 * (time.monotonic() - begun))
@@ -148,7 +149,7 @@ def test_a_sweep_has_the_sentence_of_each_run(site: Site) -> None:
     )
     size = ("--nodes", "1", "--gpus-per-node", "2", "--time", "10")
     sweep = json.loads(site.hpcrun("submit", "--json", "./two.yaml", *size).stdout)["sweep_id"]
-    waited = site.hpcrun("wait", sweep, timeout=90).stdout
+    waited = site.hpcrun("wait", sweep).stdout
     for text in (waited, site.hpcrun("status", sweep).stdout, site.hpcrun("why", sweep).stdout):
         assert "the program stopped with ValueError: a bad batch" in text
         assert "no_such_module" in text
@@ -171,7 +172,7 @@ def test_what_slurms_record_says_of_jobs_by_hand(site: Site) -> None:
         jobs[how] = sbatch(site, *script)
         if how == "cancel":
             site.rig.run("scancel", jobs[how])
-        waited[how] = site.hpcrun("wait", jobs[how], timeout=60).stdout
+        waited[how] = site.hpcrun("wait", jobs[how]).stdout
         shown[how] = json.loads(site.hpcrun("status", "--json", jobs[how]).stdout)["runs"][0]
     causes = {how: one["diagnosis"]["cause"] or {} for how, one in shown.items()}
     assert causes["output"]["id"] == "no_output"
@@ -185,12 +186,12 @@ def test_what_slurms_record_says_of_jobs_by_hand(site: Site) -> None:
     assert causes["execve"]["title"] in waited["execve"]
     assert not any("setup:" in fix for fix in shown["execve"]["diagnosis"]["fixes"])
     # The accounting, which comes seconds later, has who did it.
-    until(lambda: "by its user" in site.hpcrun("why", jobs["cancel"]).stdout, "the accounting", 30)
+    until(lambda: "by its user" in site.hpcrun("why", jobs["cancel"]).stdout, "the accounting")
 
 
 def test_what_an_ended_run_used(site: Site) -> None:
     failed = submit(site, "code")
-    assert site.hpcrun("wait", failed.run_id, timeout=60).returncode == 1
+    assert site.hpcrun("wait", failed.run_id).returncode == 1
 
     def used() -> dict[str, Any] | None:
         answer = site.hpcrun("status", "--json", failed.run_id)
@@ -198,7 +199,7 @@ def test_what_an_ended_run_used(site: Site) -> None:
         found: dict[str, Any] = json.loads(answer.stdout)["runs"][0]["used"]
         return found if found["memory_asked_bytes"] else None
 
-    found = until(used, "the accounting", timeout=30)
+    found = until(used, "the accounting")
     assert (found["memory_asked_bytes"], found["cpus"]) == (8000 << 20, 4)
     assert (found["gpu_share"], found["gpu_looks"]) == (None, 0)
     assert (
@@ -209,7 +210,7 @@ def test_what_an_ended_run_used(site: Site) -> None:
 def test_a_job_by_hand_and_one_that_ended_well(site: Site) -> None:
     job = sbatch(site, "echo step 1; no_such_program --x; exit 127", "--error=%j.err")
     well = sbatch(site, "echo 'OSError: [Errno 28] No space left on device'")
-    site.hpcrun("wait", job, well, timeout=60)
+    site.hpcrun("wait", job, well)
     answer = json.loads(site.hpcrun("why", "--json", job).stdout)["runs"][0]
     assert (answer["cause"]["class"], answer["cause"]["line"]) == ("missing_file", 1)
     assert answer["cause"]["file"].endswith(f"{job}.err")
@@ -250,7 +251,7 @@ def test_a_missing_interface(site: Site) -> None:
 @pytest.mark.thorough
 def test_the_time_limit(site: Site) -> None:
     run = submit(site, "sleep", "--time", "1")
-    assert site.hpcrun("wait", run.run_id, timeout=170).returncode == 1
+    assert site.hpcrun("wait", run.run_id).returncode == 1
     assert cause_of(site, run)["class"] == "time_limit"
     fix = site.status(run)["diagnosis"]["fixes"][0]
     assert fix.startswith(f"hpcrun resubmit {run.job_id} --time 0:02:00")
@@ -262,7 +263,7 @@ def test_a_preemption(site: Site) -> None:
         run = submit(site, "sleep")
         site.wait_for(run, "attempts/0/launched")
         preempt(site)
-        assert site.hpcrun("wait", run.run_id, timeout=90).returncode == 1
+        assert site.hpcrun("wait", run.run_id).returncode == 1
         assert cause_of(site, run)["class"] == "preempted"
 
 
@@ -273,7 +274,7 @@ def test_a_dead_node(site: Site) -> None:
     host = run.record("begin.json")["host"]
     site.rig.kill_node(host)
     try:
-        site.hpcrun("wait", run.run_id, timeout=170)
+        site.hpcrun("wait", run.run_id)
         cause = site.status(run)["diagnosis"]["cause"]
         assert cause["class"] == "node_fail"
         assert ": Not responding" in cause["title"], "the node's reason"
@@ -285,6 +286,6 @@ def test_a_dead_node(site: Site) -> None:
 def test_a_run_that_stands_still(site: Site) -> None:
     own = ("--set", "survive.when=[stalled]", "--set", "survive.stalled_after=30s")
     run = submit(site, "sleep", *own, "--set", "survive.max_attempts=1")
-    assert site.hpcrun("wait", run.run_id, timeout=170).returncode == 1
+    assert site.hpcrun("wait", run.run_id).returncode == 1
     cause = cause_of(site, run)
     assert cause["id"] == "stalled", cause

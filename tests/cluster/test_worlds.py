@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.rig import Rig
-from tests.cluster.site import Site, Submitted, until
+from tests.cluster.site import Site, Submitted
 from tests.cluster.test_probe import shown_by, write_job
+from tests.waiting import until
 
 ROUNDS = 10
 NAMED_WITHIN = 60.0  # seconds in which a cut link must be reported
@@ -38,7 +39,7 @@ def check_world(run: Submitted, ranks: int, attempt: int = 0) -> int:
 
 def insist(site: Site, run: Submitted) -> None:
     """A run must end well."""
-    done = site.follow(run, timeout=120)
+    done = site.follow(run)
     assert done.returncode == 0, done.stdout + done.stderr + run.log()
 
 
@@ -163,7 +164,7 @@ def test_an_array_of_jobs_of_two_nodes(bare_site: Site) -> None:
     ]
     assert len(runs) == ROUNDS
     for run in runs:
-        bare_site.wait_for(run, "attempts/0/end.json", timeout=120)
+        bare_site.wait_for(run, "attempts/0/end.json")
         assert run.record("end.json")["exit_code"] == 0, run.log()
     ports = {check_world(run, ranks=2) for run in runs}
     assert len(ports) == ROUNDS
@@ -185,7 +186,7 @@ def test_ranks_may_save_when_slurm_stops_the_job(bare_site: Site) -> None:
     run = bare_site.submit("./saves.yaml", *TWO_BY_ONE)
     until(lambda: len(list(bare_site.project.glob("ready-*"))) == 2, "both ranks")
     assert bare_site.hpcrun("cancel", run.run_id).returncode == 0
-    bare_site.follow(run, timeout=60)
+    bare_site.follow(run)
     assert len(list(bare_site.project.glob("saved-*"))) == 2, run.log()
     assert run.record("end.json")["stopped_by"] == "TERM"
 
@@ -231,7 +232,7 @@ def test_a_node_that_cannot_reach_rank_0(bare_site: Site, how: str) -> None:
             for launcher, job in jobs.items()
         }
         for launcher, run in runs.items():
-            done = bare_site.follow(run, timeout=120)
+            done = bare_site.follow(run)
             assert done.returncode == 1, done.stdout + done.stderr
             end = run.record("end.json")
             assert end["ended_at"] - end["begun_at"] < NAMED_WITHIN, launcher
@@ -301,7 +302,7 @@ def test_a_hostfile_that_is_missing(bare_site: Site) -> None:
         "{{ super() }}{% endblock %}\n"
     )
     run = bare_site.submit(job, *TWO_BY_ONE, "--", "--world", "sockets")
-    assert bare_site.follow(run, timeout=120).returncode == 1
+    assert bare_site.follow(run).returncode == 1
     end = run.record("end.json")
     assert end["ended_at"] - end["begun_at"] < NAMED_WITHIN
     assert "attempts/0/hostfile is missing: each node would train alone" in run.log()
@@ -347,7 +348,7 @@ def test_a_node_whose_link_is_cut(bare_site: Site) -> None:
         began = time.time()
         go.touch()
         # The job's end is recorded long before Slurm has given up the node.
-        done = bare_site.follow(run, timeout=180)
+        done = bare_site.follow(run)
     finally:
         rig.join(second)
     assert done.returncode == 1, done.stdout + done.stderr

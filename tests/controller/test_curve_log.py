@@ -63,7 +63,7 @@ def test_through_a_pipe() -> None:
     for argv in (["-f", "-"], ["-"], [str(path)]):
         command = [sys.executable, "-m", "hpcrun", "parse", "--json", "--full", *argv]
         run = subprocess.run(
-            command, input=path.read_bytes(), capture_output=True, check=True, cwd=ROOT, timeout=60
+            command, input=path.read_bytes(), capture_output=True, check=True, cwd=ROOT
         )
         answers.append(json.loads(run.stdout)["runs"][0]["metrics"])
     assert answers[0].keys() == answers[1].keys() == answers[2].keys()

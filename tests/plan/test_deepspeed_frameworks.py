@@ -43,7 +43,6 @@ def ask(framework: str, folder: Path, cases: list[dict[str, Any]]) -> list[dict[
         capture_output=True,
         text=True,
         check=False,
-        timeout=900,
         cwd=folder,
         # The ninja that jobs have: one of another version builds all again.
         env={

@@ -18,7 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-SECONDS = 90.0  # for one answer, on a busy machine
+from tests.waiting import PATIENCE
+
 OPTIONS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
@@ -45,7 +46,7 @@ class Browser:
         if session is not None:
             message["sessionId"] = session
         os.write(self._to, json.dumps(message).encode() + b"\0")
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + PATIENCE
         while True:
             answer = self._next(deadline, method)
             if answer.get("id") == self._number:
@@ -136,7 +137,7 @@ class Page:
     def wait_for(self, expression: str) -> Any:
         """Wait until an expression is true; return its value, of an element true."""
         expression = f"(found => found instanceof Node || found)({expression})"
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + PATIENCE
         while not (found := self.value(expression)):
             assert time.monotonic() < deadline, f"never true: {expression}"
             time.sleep(0.05)

@@ -20,7 +20,7 @@ from hpcrun.sandbox.directory import Layout, sandbox_dir
 from hpcrun.sandbox.lifecycle import down, status, up
 from hpcrun.spec.job import Cluster, Partition
 from tests.needs import require_root
-from tests.sandbox.using import wait_until
+from tests.waiting import until
 
 LAYOUT = Layout(Path("/tmp/s"))
 
@@ -204,7 +204,7 @@ def test_a_mark_on_somebody_elses_process_does_not_count() -> None:
     require_root()
     marked = {"HPCRUN_SANDBOX": "/tmp/no-such-sandbox", "PATH": "/usr/bin:/bin"}
     with subprocess.Popen(["sleep", "60"], env=marked) as ours:
-        wait_until(
+        until(
             lambda: (
                 [one.pid for one in processes.find_members(Path("/tmp/no-such-sandbox"))]
                 == [ours.pid]

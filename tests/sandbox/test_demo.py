@@ -40,7 +40,6 @@ def test_demo(tmp_path: Path, place: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=1400,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert re.search(r"^steps +1 to 60\b", done.stdout, re.MULTILINE), done.stdout

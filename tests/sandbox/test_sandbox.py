@@ -17,7 +17,8 @@ from hpcrun.sandbox import lifecycle, processes
 from hpcrun.sandbox.config import plain_shape
 from hpcrun.sandbox.lifecycle import SandboxStatus
 from tests.cli.calling import Caller
-from tests.sandbox.using import job_state, pids_with, slurm, submit, wait_until
+from tests.sandbox.using import job_state, pids_with, slurm, submit
+from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
 
@@ -130,26 +131,26 @@ def test_arrays_and_dependencies(running: SandboxStatus, tmp_path: Path) -> None
     mark = f"echo $SLURM_ARRAY_TASK_ID >> {tmp_path}/ran"
     array = submit(running, mark, "--array=0-3")
     after = submit(running, f"wc -l < {tmp_path}/ran > {tmp_path}/seen", f"-dafterok:{array}")
-    wait_until(lambda: job_state(running, after) == "COMPLETED")
+    until(lambda: job_state(running, after) == "COMPLETED")
     assert (tmp_path / "seen").read_text().strip() == "4"
 
 
 def test_requeue_starts_the_job_again(running: SandboxStatus, tmp_path: Path) -> None:
     script = f"echo ${{SLURM_RESTART_COUNT:-0}} >> {tmp_path}/starts; [ $SLURM_RESTART_COUNT ]"
     job = submit(running, f"{script} || sleep 600", "--requeue")
-    wait_until((tmp_path / "starts").exists)
+    until((tmp_path / "starts").exists)
     slurm(running, "scontrol", "requeue", job)
-    wait_until(lambda: job_state(running, job) == "COMPLETED", timeout=40)
+    until(lambda: job_state(running, job) == "COMPLETED")
     assert (tmp_path / "starts").read_text().split() == ["0", "1"]
 
 
 def test_scancel_reaches_a_process_in_a_session_of_its_own(running: SandboxStatus) -> None:
     word = f"77{os.getpid()}.5"
     job = submit(running, f"setsid --wait sleep {word} & wait", "-N1")
-    wait_until(lambda: pids_with(word))
+    until(lambda: pids_with(word))
     slurm(running, "scancel", job)
-    wait_until(lambda: not pids_with(word), timeout=20)
-    wait_until(lambda: job_state(running, job) == "CANCELLED", timeout=20)
+    until(lambda: not pids_with(word))
+    until(lambda: job_state(running, job) == "CANCELLED")
 
 
 def test_a_command_from_inside_a_job_does_not_saw_off_its_branch(running: SandboxStatus) -> None:
@@ -174,7 +175,7 @@ def test_down_leaves_no_process_and_no_file(place: Path) -> None:
     submit(now, f"trap '' TERM; {stray}", "-N2")
     submit(now, f"srun -N2 sleep {word}", "-N2", "--exclusive")
     submit(now, "true", "--begin=now+1hour")
-    wait_until(lambda: len(pids_with(word)) >= 6)
+    until(lambda: len(pids_with(word)) >= 6)
     assert lifecycle.down(place)
     assert pids_with(word) == []
     assert processes.find_members(place) == []
@@ -191,7 +192,7 @@ def test_down_lets_a_job_write_its_last_words(place: Path, tmp_path: Path) -> No
     batch.write_text(f"#!/bin/bash\n{script}\n")
     batch.chmod(0o755)
     submit(now, f"srun {batch}")
-    wait_until((tmp_path / "on").exists)
+    until((tmp_path / "on").exists)
     assert lifecycle.down(place)
     assert (tmp_path / "end").read_text() == "bye\n"
 
@@ -218,9 +219,9 @@ def test_up_recovers_from_a_daemon_that_was_killed(place: Path, victim: str) -> 
     first = lifecycle.up(place)
     word = f"79{os.getpid()}.5"
     submit(first, f"srun -N2 sleep {word}", "-N2")
-    wait_until(lambda: len(pids_with(word)) >= 2)
+    until(lambda: len(pids_with(word)) >= 2)
     os.kill(first.pids[victim], signal.SIGKILL)
-    wait_until(lambda: (now := lifecycle.status(place)) and now.dead == (victim,))
+    until(lambda: (now := lifecycle.status(place)) and now.dead == (victim,))
     now = lifecycle.status(place)
     assert now and not now.up
     # The shape may change: the broken one is not kept.

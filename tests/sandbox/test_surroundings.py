@@ -19,7 +19,8 @@ import hpcrun
 from hpcrun.errors import HpcrunError
 from hpcrun.sandbox import lifecycle, processes
 from tests.needs import require_root
-from tests.sandbox.using import pids_with, slurm, wait_until
+from tests.sandbox.using import pids_with, slurm
+from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
 
@@ -76,7 +77,6 @@ def test_an_ordinary_user_needs_no_root(place: Path, public_python: tuple[Path, 
             cwd="/",
             capture_output=True,
             text=True,
-            timeout=60,
         )
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -94,7 +94,7 @@ def test_an_ordinary_user_needs_no_root(place: Path, public_python: tuple[Path, 
         message = as_nobody("srun", "-N2", "--gres=gpu:3", "sh", "-c", show, SLURM_CONF=conf)
         assert message.splitlines() == [f"{NOBODY} 0,1,2"] * 2
         as_nobody("sbatch", "--output=/dev/null", f"--wrap={stray}", SLURM_CONF=conf)
-        wait_until(lambda: len(pids_with(word)) == 2)
+        until(lambda: len(pids_with(word)) == 2)
     finally:
         as_nobody(str(python), "-c", DOWN, str(place))
     assert not place.exists()
@@ -114,7 +114,6 @@ def test_a_hostname_that_does_not_resolve(place: Path) -> None:
         env={**os.environ, "PYTHONPATH": CHECKOUT},
         capture_output=True,
         text=True,
-        timeout=90,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["no-such-host.example"] * 2
@@ -139,7 +138,6 @@ def test_the_daemons_do_not_hold_the_callers_pipe_and_outlive_it(place: Path) ->
         env={**os.environ, "PYTHONPATH": CHECKOUT},
         start_new_session=True,
         capture_output=True,
-        timeout=30,
     )
     assert done.returncode == 0
     now = lifecycle.status(place)
@@ -221,9 +219,9 @@ def test_an_interrupt_halfway_leaves_nothing(
     with subprocess.Popen(
         [sys.executable, "-c", UP, str(place)], env=environ, stderr=subprocess.PIPE
     ) as process:
-        wait_until(lambda: any(one.name == "sleep" for one in processes.find_members(place)))
+        until(lambda: any(one.name == "sleep" for one in processes.find_members(place)))
         process.send_signal(signal.SIGINT)
-        assert b"KeyboardInterrupt" in process.communicate(timeout=20)[1]
+        assert b"KeyboardInterrupt" in process.communicate()[1]
     assert not place.exists()
     assert processes.find_members(place) == []
 
@@ -235,9 +233,9 @@ def test_a_killed_test_run_leaves_no_daemon(place: Path) -> None:
         "with taken_down(Path(sys.argv[1])): lifecycle.up(Path(sys.argv[1])); time.sleep(60)\n"
     )
     with subprocess.Popen([sys.executable, "-c", program, str(place)], cwd=CHECKOUT) as process:
-        wait_until(lambda: (now := lifecycle.status(place)) and now.up)
+        until(lambda: (now := lifecycle.status(place)) and now.up)
         process.kill()
-    wait_until(lambda: not place.exists())
+    until(lambda: not place.exists())
     assert processes.find_members(place) == []
 
 

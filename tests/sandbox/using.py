@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -43,15 +42,15 @@ def taken_down(place: Path) -> Iterator[Path]:
         try:
             yield place
         finally:
-            watch.communicate(timeout=60)
+            watch.communicate()
     assert watch.returncode == 0
 
 
-def slurm(where: SandboxStatus | Path, *argv: str, timeout: float = 30) -> str:
+def slurm(where: SandboxStatus | Path, *argv: str) -> str:
     """Run a command of Slurm against the sandbox; return what it printed."""
     conf = str(where / "slurm.conf") if isinstance(where, Path) else where.slurm_conf
     environ = {"PATH": "/usr/sbin:" + os.environ["PATH"], "SLURM_CONF": conf}
-    done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=timeout)
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True)
     assert done.returncode == 0, f"{argv}: {done.stderr}"
     return done.stdout.strip()
 
@@ -59,14 +58,6 @@ def slurm(where: SandboxStatus | Path, *argv: str, timeout: float = 30) -> str:
 def submit(where: SandboxStatus | Path, script: str, *options: str) -> str:
     """Submit a one-line batch job; return its id."""
     return slurm(where, "sbatch", "--parsable", "--output=/dev/null", *options, f"--wrap={script}")
-
-
-def wait_until(condition: Callable[[], object], timeout: float = 30) -> None:
-    """Wait for ``condition`` to hold; fail after ``timeout`` seconds."""
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout} s"
-        time.sleep(0.05)
 
 
 def job_state(where: SandboxStatus | Path, job: str) -> str:

@@ -169,7 +169,6 @@ def test_deepspeed_reads_what_is_written(tmp_path: Path) -> None:
             [sys.executable, "-c", program, tmp_path / name],
             capture_output=True,
             text=True,
-            timeout=120,
             check=False,
         )
         for name in ("good", "twice")

@@ -38,7 +38,6 @@ def scontrol(tmp_path_factory: pytest.TempPathFactory) -> Ask:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=60,
             check=True,
         )
         listed = ",".join(done.stdout.splitlines())

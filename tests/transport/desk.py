@@ -95,7 +95,6 @@ class Desk:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=60,
             check=False,
         )
         return Done(words, done.returncode, done.stdout, done.stderr)

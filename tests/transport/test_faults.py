@@ -218,7 +218,7 @@ def test_sshd_starts_again_while_a_log_is_followed(desk: Desk) -> None:
             shown += data
         told(b"connected again")
     desk.end(run)
-    rest, err = follow.communicate(timeout=60)
+    rest, err = follow.communicate()
     assert follow.returncode == 0, err
     guard.cancel()
     assert log.read_bytes() == shown + rest
@@ -262,7 +262,7 @@ def test_two_submits_at_once(desk: Desk) -> None:
     both = [desk.hpcrun.start("submit", "job.yaml", "--json") for _ in range(2)]
     runs = []
     for one in both:
-        out, err = one.communicate(timeout=60)
+        out, err = one.communicate()
         assert one.returncode == 0, err
         runs.append(json.loads(out)["run_dir"])
     assert sorted(desk.queue()) == sorted(runs) and len({*runs}) == 2

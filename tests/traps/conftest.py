@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.traps.standing_in import Job
+from tests.waiting import PATIENCE
 
 Maker = Callable[..., Job]
 
@@ -30,13 +31,13 @@ def make_job(tmp_path: Path) -> Iterator[Maker]:
         return made[-1]
 
     yield make
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE
     while left := _marked(mark):
         if time.monotonic() > deadline:
             for pid in left:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            pytest.fail(f"still running 10 s after the test: {left}")
+            pytest.fail(f"still running after the test: {left}")
         time.sleep(0.02)
 
 

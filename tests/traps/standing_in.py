@@ -11,7 +11,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,11 +25,11 @@ from hpcrun.runs.layout import create_run_folder
 from tests.cluster import probe
 from tests.plan.making import PLACE, cluster, job
 from tests.render.sbatch_grammar import read_script
+from tests.waiting import until
 
 HERE = Path(__file__).parent
 PROBE = Path(probe.__file__)
 HOSTS = {"n1": "127.0.0.2", "n2": "127.0.0.3"}
-TIMEOUT = 60.0  # seconds, for a busy machine; nothing here takes more than ten
 
 
 class Job:
@@ -121,17 +120,14 @@ class Job:
     def finish(self, process: subprocess.Popen[bytes]) -> int:
         """Wait for the end; a job that hangs is killed with all that it started, and an error."""
         try:
-            return process.wait(timeout=TIMEOUT)
-        except subprocess.TimeoutExpired:
+            return process.wait()
+        except BaseException:
             os.killpg(process.pid, signal.SIGKILL)
             raise
 
-    def until(self, there: Callable[[], Any], what: str, timeout: float = TIMEOUT) -> None:
+    def until(self, there: Callable[[], Any], what: str) -> None:
         """Wait until a condition holds."""
-        deadline = time.monotonic() + timeout
-        while not there():
-            assert time.monotonic() < deadline, f"waited {timeout:g} s for {what}\n{self.log()}"
-            time.sleep(0.02)
+        until(there, lambda: f"{what}\n{self.log()}")
 
     def log(self) -> str:
         """All that the job, its nodes and its ranks wrote."""
@@ -164,7 +160,6 @@ def in_harness(call: str, folder: Path | None = None, **env: str) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=TIMEOUT,
         check=False,
     )
     return done.stdout

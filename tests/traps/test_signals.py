@@ -82,7 +82,7 @@ def test_a_request_to_stop_arrives_while_the_job_runs(make_job: Maker, saves: Pa
     log = job.run_dir / "logs/batch.log"
     try:
         os.kill(batch.pid, signal.SIGTERM)
-        job.until(lambda: "received SIGTERM: stopping" in log.read_text(), "the trap", 10)
+        job.until(lambda: "received SIGTERM: stopping" in log.read_text(), "the trap")
     finally:
         for rank in ranks:
             os.killpg(os.getpgid(rank), signal.SIGTERM)
@@ -148,7 +148,7 @@ def test_a_line_shows_when_it_is_printed(make_job: Maker, tmp_path: Path) -> Non
     batch = job.start()
     log = job.run_dir / "logs/0/rank-0.log"
     try:
-        job.until(lambda: log.exists() and "step 1" in log.read_text(), "the first line", 15)
+        job.until(lambda: log.exists() and "step 1" in log.read_text(), "the first line")
     finally:
         (job.folder / "go").touch()
         assert job.finish(batch) == 0

@@ -13,12 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.cluster.site import Site, Submitted, until
+from tests.cluster.site import Site, Submitted
 from tests.cluster.test_survive import insist_on_the_whole_curve, preempting, steps_of
 from tests.cluster.test_survive import submit as submit_surviving
 from tests.cluster.test_survive_faults import nodes_of, successor_of
 from tests.cluster.test_survive_twice import SLOW
 from tests.versions.rig import ReleaseRig
+from tests.waiting import until
 
 # In seconds: what ended is soon asked for from the accounting (slurmctld forgets every minute).
 MIN_JOB_AGE = 2
@@ -34,7 +35,7 @@ if rank == 0:
 else:
     for _ in range(100):
         try:
-            with socket.create_connection(meeting, timeout=30) as peer:
+            with socket.create_connection(meeting) as peer:
                 assert peer.recv(5) == b"hello"
             break
         except ConnectionRefusedError:
@@ -78,9 +79,9 @@ class ReleaseSite(Site):
         """Submit a line of bash, without a GPU."""
         return self.submit("--gpus-per-node", "0", *options, "--", "bash", "-c", words)
 
-    def wait_state(self, run: Submitted, state: str, timeout: float = 60) -> None:
+    def wait_state(self, run: Submitted, state: str) -> None:
         """Wait until hpcrun shows this state of a run."""
-        until(lambda: self.status(run)["state"] == state, f"{run.run_id} to be {state}", timeout)
+        until(lambda: self.status(run)["state"] == state, f"{run.run_id} to be {state}")
 
 
 def drive(rig: ReleaseRig, say: Callable[[str], None]) -> None:
@@ -197,7 +198,7 @@ def _ends_in_its_grace(site: ReleaseSite) -> None:
             site.wait_for(run, "attempts/0/told-0")
             assert site.rig.run("scancel", run.job_id).returncode == 0
         for name, run in runs.items():
-            assert site.hpcrun("wait", run.run_id, timeout=90).returncode == 1
+            assert site.hpcrun("wait", run.run_id).returncode == 1
             shown = site.status(run)
             assert (shown["state"], len(shown["attempts"])) == ("CANCELLED", 1), (name, shown)
         until(lambda: not site.rig.run("squeue", "-h", "-pdebug").stdout, "the queue to be empty")
@@ -229,7 +230,7 @@ def _is_at_its_limit(site: ReleaseSite) -> None:
     """The ranks are asked to save before the time limit, once, and the run goes on."""
     survive = "when: [time_limit], save_before_end: 30s"
     run = submit_surviving(site, survive, *_UNCHECKED, limit="1", steps=110)
-    site.wait_for(run, "attempts/0/end.json", timeout=120)
+    site.wait_for(run, "attempts/0/end.json")
     end = run.record("end.json")
     assert end["why"] == "time_limit", run.log()
     assert "asked 1 True\n" in run.log(), run.log()
@@ -263,7 +264,7 @@ def _is_silent(site: ReleaseSite) -> None:
     finally:
         site.rig.start_controller()
     # slurmstepd may sleep for a minute before it tells slurmctld of the end again.
-    site.wait_state(run, "COMPLETED", 180)
+    site.wait_state(run, "COMPLETED")
 
 
 def _external(site: ReleaseSite) -> dict[str, str]:
@@ -289,7 +290,7 @@ def _is_forgotten(site: ReleaseSite, unseen: Submitted, external: dict[str, str]
     def remembered() -> str:
         return site.rig.run("squeue", "--noheader", "--states=all", "--format=%i").stdout
 
-    until(lambda: not remembered().strip(), "slurmctld to forget", 180)
+    until(lambda: not remembered().strip(), "slurmctld to forget")
     status = site.status(unseen)
     shown = (status["state"], status["source"], status["exit_code"])
     assert shown == ("FAILED", "sacct", 5), status

@@ -94,8 +94,8 @@ def ended(ranks: list[subprocess.Popen[str]], *, stop: bool, first: str = '{"ste
         for each in ranks:
             each.send_signal(signal.SIGTERM)
             time.sleep(random.uniform(0, 0.03))
-    output += ranks[0].communicate(timeout=300)[0]
-    ranks[1].communicate(timeout=300)
+    output += ranks[0].communicate()[0]
+    ranks[1].communicate()
     return output
 
 

@@ -128,7 +128,7 @@ def stop_after(steps: int, *arguments: object, survive: str = "preempted") -> Ou
     for rank in ranks:
         rank.terminate()
         time.sleep(0.01)
-    ended = [rank.communicate(timeout=120) for rank in ranks]
+    ended = [rank.communicate() for rank in ranks]
     codes = [rank.returncode for rank in ranks]
     return Outcome(
         next(filter(None, codes), 0), stdout + "".join(out for out, _ in ended), ended[0][1]
@@ -144,7 +144,6 @@ def torchrun(ranks: int, *arguments: object) -> Outcome:
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=900,
         check=False,
     )
     return Outcome(done.returncode, done.stdout, done.stderr)

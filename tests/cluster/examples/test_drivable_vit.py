@@ -195,8 +195,7 @@ def test_it_goes_on_on_any_number_of_ranks(small: tuple[Project, Path]) -> None:
     fewer = example.train(
         "small", "--nodes", "1", "--set", "batch.gradient_accumulation_steps=2",
         "--set", "deepspeed.zero_stage=2", "--set", "activation_checkpointing=true", "--",
-        f"checkpoint.resume={folder / 'epoch-0002'}", "checkpoint.every=1", timeout=1200,
-    )  # fmt: skip
+        f"checkpoint.resume={folder / 'epoch-0002'}", "checkpoint.every=1")  # fmt: skip
     assert (fewer / "checkpoints" / "universal" / "zero").is_dir()
     assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == sorted(kept)
     met = example.curves(fewer)
@@ -209,7 +208,7 @@ def test_it_goes_on_on_any_number_of_ranks(small: tuple[Project, Path]) -> None:
     shutil.rmtree(saved / "epoch-0004")
     (saved / "latest").write_text("epoch-0003")
     known = set(run.parent.iterdir())
-    example.hpcrun("resubmit", fewer.name, "--cluster", "sandbox", "--wait", timeout=1200)
+    example.hpcrun("resubmit", fewer.name, "--cluster", "sandbox", "--wait")
     (again,) = set(run.parent.iterdir()) - known
     same = example.curves(again)["loss"]
     assert list(same) == list(range(LAST - EPOCH + TOLD, LAST + 1, TOLD))

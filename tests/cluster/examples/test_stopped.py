@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.examples.project import Project
-from tests.cluster.site import until
+from tests.waiting import until
 
 # How many losses its log has when it is stopped.
 STOPPED_AFTER = {
@@ -58,11 +58,10 @@ def test_an_example_that_is_stopped_goes_on(project: Callable[[str], Project], n
     until(
         lambda: log.exists() and len(LOSS.findall(log.read_text())) >= STOPPED_AFTER[name],
         f"steps of {name}",
-        timeout=600,
     )
     example.hpcrun("requeue", stopped["job_id"], *HERE)
     for each in (stopped, whole):
-        example.hpcrun("wait", each["job_id"], *HERE, timeout=900)
+        example.hpcrun("wait", each["job_id"], *HERE)
     status = json.loads(example.hpcrun("status", "--json", stopped["job_id"], *HERE))
     first, second = status["runs"][0]["attempts"]
     assert first["end"]["why"] == "requeued" and first["end"]["checkpoint"]

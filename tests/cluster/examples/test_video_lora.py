@@ -130,7 +130,6 @@ def test_all_is_changed_by_words_and_a_run_goes_on(
         "--set", "deepspeed.zero_stage=3", "--set", "batch.micro_batch_per_gpu=2",
         "--set", "activation_checkpointing=true", "--set", "env.WANDB_MODE=offline",
         "--", *SMALL, "--steps", "6", "--save-every", "4", "--check-base", "--workers", "0",
-        timeout=1200,
     )  # fmt: skip
     log = example.hpcrun("logs", "--cluster", "sandbox", run.name)
     assert_only_adapters_changed(log, ranks=2)
@@ -145,7 +144,7 @@ def test_all_is_changed_by_words_and_a_run_goes_on(
     assert not [path for path in written if KEY.encode() in path.read_bytes()]
 
     shutil.rmtree(run / "checkpoints" / "step-000006")  # as if it had been stopped after step 4
-    example.hpcrun("resubmit", run.name, "--cluster", "sandbox", "--wait", timeout=1200)
+    example.hpcrun("resubmit", run.name, "--cluster", "sandbox", "--wait")
     again = example.curves(newest(run.parent))["loss"]
     assert again == pytest.approx({step: losses[step] for step in (5, 6)}, rel=1e-3)
 
@@ -206,7 +205,7 @@ def test_hosts_of_a_hostfile_train_it_without_slurm(site: Site, hosts: Lab) -> N
     done = site.hpcrun(
         "run", "small", "--hostfile", str(hosts.hostfile(1)), "--gpus-per-node", "1",
         "--", "--steps", "3", "--check-base", "--workers", "0",
-        env=hosts.env, timeout=1200,
+        env=hosts.env,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr
     run = newest(site.rig.shared / "runs")

@@ -147,7 +147,6 @@ def _start(
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE if run.apart else subprocess.STDOUT,
-        timeout=300,
     )
     return done.returncode, done.stdout, done.stderr or b""
 
