@@ -232,7 +232,7 @@ take_folder_away() {
 # the processes to end, and they have cleaned up themselves.) A step on those nodes alone: another
 # one may be out of reach, and Slurm takes half a minute to find out.
 clean_nodes() {
-    local hosts record count=0 names=''
+    local hosts record folder='' count=0 names=''
     mapfile -t hosts < <(scontrol show hostnames "${SLURM_JOB_NODELIST-}" 2>/dev/null)
     for record in "$HPCRUN_RUN_DIR/attempts/$HPCRUN_ATTEMPT/local"/*[0-9]; do
         [ -e "$record" ] || return 0
@@ -242,7 +242,9 @@ clean_nodes() {
         names+=${names:+,}${hosts[${record##*/}]-}
     done
     if [ -z "${SLURM_JOB_ID-}" ]; then
-        clean_node "$1" "$1"
+        # The first host of a hostfile may be about to, and needs the record: its folder is not here.
+        read -r _ folder 2>/dev/null <"$HPCRUN_RUN_DIR/attempts/$HPCRUN_ATTEMPT/local/0"
+        [ ! -d "$folder" ] || clean_node "$1" "$1"
     elif [ -z "$2" ] && [ "$count" -gt 0 ]; then
         timeout 30 srun --overlap --mem=0 --gres=none --nodelist="$names" --nodes="$count" \
             --ntasks="$count" --ntasks-per-node=1 bash -- "$HPCRUN_RUN_DIR/harness.sh" clean \

@@ -244,6 +244,17 @@ def test_a_stopped_jobs_folder_goes_with_the_last_of_those_who_use_it(tmp_path: 
     assert not list(disk.iterdir())
 
 
+def test_a_folder_on_another_host_keeps_its_record_for_that_host(tmp_path: Path) -> None:
+    """With a hostfile what started the hosts may be killed, and ends before they have cleaned up."""
+    env, disk = node(tmp_path), tmp_path / "disk"
+    bash('local_folder "$1" 1', str(disk), **env)
+    away = disk.rename(tmp_path / "each host has its own")
+    assert bash('set -u; clean_nodes "$1" ""', HOST, **env) == (0, "", "")
+    away.rename(disk)
+    assert bash('set -u; clean_nodes "$1" ""', HOST, **env) == (0, "", "")
+    assert not list(disk.iterdir())
+
+
 def test_what_killed_runs_left_goes_with_a_later_one(tmp_path: Path) -> None:
     """Once they are certainly over: their end was recorded, or they were silent for a day."""
     env, disk = node(tmp_path), tmp_path / "disk"

