@@ -243,14 +243,14 @@ def test_other_failures_of_nvidia_smi_end_no_job(node: Gpus) -> None:
 @pytest.mark.slow
 def test_a_driver_that_hangs_is_not_waited_for(node: Gpus) -> None:
     # As in the kernel: it takes no signal.
-    node.tool("nvidia-smi", "#!/bin/bash\ntrap '' TERM INT HUP PIPE\nexec sleep 8\n")
+    node.tool("nvidia-smi", "#!/bin/bash\ntrap '' TERM INT HUP PIPE\nexec sleep 60\n")
     begun = time.monotonic()
     found = node.look("exec 3>&1; (look_at_gpus 1 2>/dev/null) | head -n 2 >&3; exit 0")
     assert found == [
         "the GPU driver is slow: nvidia-smi had no answer after 1 s",
         "bad: the GPU driver does not answer: nvidia-smi hung for 1 s, twice",
     ]
-    assert time.monotonic() - begun < 12
+    assert time.monotonic() - begun < 50
 
 
 @pytest.mark.slow
@@ -378,9 +378,10 @@ def test_a_node_that_fails_ends_the_attempt_and_is_recorded(tmp_path: Path) -> N
     env |= {"SLURM_JOB_ID": "7", "HPCRUN_CACHE_DIR": str(tmp_path / "cache"), "HPCRUN_ATTEMPT": "0"}
     env |= {"HPCRUN_RUN_DIR": str(made.run.path), "HPCRUN_PREFLIGHT": "true"}
     text = 'a "quote", a \\ and\na line'
+    begun = int(time.time())
     subprocess.run(["bash", "-uc", bad, "x", text], env=env, check=True)
     record = json.loads((tmp_path / "cache/bad-nodes/n-7").read_text())
-    assert abs(record.pop("at") - time.time()) < 5
+    assert begun <= record.pop("at") <= time.time()
     assert record == {
         "node": "n-7",
         "why": text.replace("\n", " "),

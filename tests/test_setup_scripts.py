@@ -245,7 +245,7 @@ def test_a_stopped_jobs_folder_goes_with_the_last_of_those_who_use_it(tmp_path: 
 
 
 def test_a_folder_on_another_host_keeps_its_record_for_that_host(tmp_path: Path) -> None:
-    """With a hostfile what started the hosts may be killed, and ends before they have cleaned up."""
+    """What starts the hosts of a hostfile may be killed, and ends before they clean up."""
     env, disk = node(tmp_path), tmp_path / "disk"
     bash('local_folder "$1" 1', str(disk), **env)
     away = disk.rename(tmp_path / "each host has its own")

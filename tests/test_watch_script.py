@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -364,10 +363,10 @@ def test_the_log_that_stopped_first(run: Watched) -> None:
 # ---- the stacks, of real processes
 
 PROGRAM = """
-import os, sys, time
+import os, sys
 def hold():
     open(sys.argv[1], "w").close()
-    time.sleep(float(sys.argv[2]))
+    os.open(sys.argv[2], os.O_RDONLY)
 hold()
 print("went on", flush=True)
 if sys.argv[3] == "abort":
@@ -375,21 +374,27 @@ if sys.argv[3] == "abort":
 """
 
 
-def start_rank(folder: Path, seconds: float, end: str) -> subprocess.Popen[bytes]:
-    """Start a rank as the launcher does, and wait until its program runs."""
+def start_rank(folder: Path, end: str) -> subprocess.Popen[bytes]:
+    """Start a rank as the launcher does, and wait until its program holds."""
     for name in ("attempts/0/failures", "attempts/0/ended", "attempts/0/local", "logs/0"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     for name in ("harness.sh", "watch.sh"):
         (folder / name).write_bytes((TEMPLATES / name).read_bytes())
     (folder / "program.py").write_text(PROGRAM)
-    ready = folder / "ready"
-    argv = [sys.executable, str(folder / "program.py"), str(ready), str(seconds), end, "S3CRET"]
+    os.mkfifo(folder / "go")
+    argv = [sys.executable, *(str(folder / name) for name in ("program.py", "ready", "go"))]
     process = subprocess.Popen(
-        ["bash", str(folder / "harness.sh"), "rank", *argv],
+        ["bash", str(folder / "harness.sh"), "rank", *argv, end, "S3CRET"],
         env=rank_env(folder) | {"TOKEN": "S3CRET"},
     )
-    until(ready.exists, "the program's begin")
+    until((folder / "ready").exists, "the program's begin")
     return process
+
+
+def end_of(process: subprocess.Popen[bytes], folder: Path) -> int:
+    """Let a program that holds go on, and wait for its end."""
+    (folder / "go").write_bytes(b"")
+    return process.wait()
 
 
 def rank_env(folder: Path) -> dict[str, str]:
@@ -419,14 +424,14 @@ def take(folder: Path, **env: str) -> str:
 @pytest.mark.parametrize(("end", "code"), [("", 0), ("abort", 134)])
 def test_python_writes_its_stacks_and_goes_on(tmp_path: Path, end: str, code: int) -> None:
     folder = tmp_path / "it's a run $(x)"
-    process = start_rank(folder, 4, end)
+    process = start_rank(folder, end)
     text = take(folder)
     assert text.startswith("rank 0 node 0 host ")
     assert place_in(text) == "at hold (program.py:5)"
     assert "by faulthandler: there is no py-spy" in text
     assert f'File "{folder}/program.py", line 5 in hold' in text
     assert "S3CRET" not in text
-    assert process.wait() == code
+    assert end_of(process, folder) == code
     log = (folder / "logs/0/rank-0.log").read_text()
     assert "went on" in log
     assert "hpcrun: nothing has moved for long: Python writes its stacks, and goes on" in log
@@ -436,7 +441,7 @@ def test_python_writes_its_stacks_and_goes_on(tmp_path: Path, end: str, code: in
 @pytest.mark.parametrize("thread", ['12 (idle): "MainThread"', "$4 (idle)"])
 def test_py_spy_of_the_environment_is_preferred(tmp_path: Path, thread: str) -> None:
     folder = tmp_path / "run"
-    process = start_rank(folder, 4, "")
+    process = start_rank(folder, "")
     tool = tmp_path / "bin" / "py-spy"
     tool.parent.mkdir()
     tool.write_text(
@@ -452,13 +457,13 @@ def test_py_spy_of_the_environment_is_preferred(tmp_path: Path, thread: str) -> 
     text = take(folder, PATH=f"{tool.parent}:/usr/bin:/bin")
     assert (place_in(text), text.splitlines()[2]) == ("in all_reduce", "by py-spy")
     assert "S3CRET" not in text
-    assert process.wait() == 0
+    assert end_of(process, folder) == 0
     assert (folder / "logs/0/rank-0.log").read_text() == "went on\n"
 
 
 def test_a_py_spy_without_rights_is_done_without(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    process = start_rank(folder, 3, "")
+    process = start_rank(folder, "")
     tool = tmp_path / "bin" / "py-spy"
     tool.parent.mkdir()
     tool.write_text("#!/bin/sh\necho 'Error: Permission Denied: Try sudo S3CRET' >&2\nexit 1\n")
@@ -468,12 +473,12 @@ def test_a_py_spy_without_rights_is_done_without(tmp_path: Path) -> None:
     assert text.splitlines()[2].startswith(
         "by faulthandler: py-spy: it may not look into the process"
     )
-    assert process.wait() == 0
+    assert end_of(process, folder) == 0
 
 
 def test_the_flight_recorder_is_asked_for_its_dump(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    process = start_rank(folder, 3, "")
+    process = start_rank(folder, "")
     disk = tmp_path / "the node's disk"
     disk.mkdir()
     (folder / "attempts/0/local/0").write_text(f"1 {disk}\n")
@@ -486,7 +491,7 @@ def test_the_flight_recorder_is_asked_for_its_dump(tmp_path: Path) -> None:
         assert os.read(pipe, 128)
     finally:
         os.close(pipe)
-    assert process.wait() == 0
+    assert end_of(process, folder) == 0
 
 
 @pytest.mark.parametrize(("number", "place"), [(0, "asleep"), (signal.SIGSTOP, "stopped")])
@@ -497,12 +502,19 @@ def test_without_python_the_kernel_knows_something(tmp_path: Path, number: int, 
     for name in ("harness.sh", "watch.sh"):
         (folder / name).write_bytes((TEMPLATES / name).read_bytes())
     process = subprocess.Popen(
-        ["bash", str(folder / "harness.sh"), "rank", "sleep", "4"], env=rank_env(folder)
+        ["bash", str(folder / "harness.sh"), "rank", "sleep", "4711"], env=rank_env(folder)
     )
-    time.sleep(1)
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    os.kill(int(children[0]), number)
-    time.sleep(0.2)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+
+    def state() -> str:
+        (pid,) = children.read_text().split()[:1] or ["0"]
+        stat = Path(f"/proc/{pid}/stat")
+        return stat.read_text().partition("(sleep) ")[2][:1] if pid != "0" else ""
+
+    until(lambda: state() == "S", "the program")
+    child = int(children.read_text().split()[0])
+    os.kill(child, number)
+    until(lambda: state() == ("T" if number else "S"), "the signal")
     assert place_in(take(folder)) == place
-    os.kill(int(children[0]), signal.SIGCONT)
-    assert process.wait() == 0
+    os.kill(child, signal.SIGKILL)
+    assert process.wait() == 137

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -96,9 +95,7 @@ def test_a_port_that_listens_and_one_that_refuses_are_both_there() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
         assert ask(f"reach 127.0.0.1 {port}") == (0, "")
-    began = time.monotonic()
-    assert ask(f"reach 127.0.0.1 {port}") == (0, "")
-    assert time.monotonic() - began < 5
+    assert ask(f"sleep() {{ echo again; }}; reach 127.0.0.1 {port}") == (0, "")
 
 
 @pytest.mark.parametrize(

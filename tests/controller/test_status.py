@@ -38,4 +38,4 @@ def test_a_sweep_of_thousands_is_judged_in_one_pass(
     answers = ask(load_context(clean_environ, tmp_path), None, runs)
     states = {judge(answers, run, history).state for run, history in runs}
     assert states == {"RUNNING"}
-    assert time.process_time() - begun < 2
+    assert time.process_time() - begun < 10

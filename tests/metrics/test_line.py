@@ -175,11 +175,10 @@ HOSTILE = [
 @pytest.mark.slow
 @pytest.mark.parametrize("line", HOSTILE, ids=[line[:24] for line in HOSTILE])
 def test_hostile_lines_take_no_longer_than_their_length(line: str) -> None:
-    """64 KiB in less than a quarter of a second, whatever is in them."""
+    """64 KiB in a moment, whatever is in them; by the square it would be a minute."""
     yolo = Table("columns", ("Epoch", "gpu_mem", "box", "total"))
     for table in (None, yolo):
-        # The machine may be busy with something else: then a second try is quicker.
-        assert min(_seconds(line, table) for _ in range(3)) < 0.25
+        assert min(_seconds(line, table) for _ in range(3)) < 1
 
 
 def _seconds(line: str, table: Table | None) -> float:

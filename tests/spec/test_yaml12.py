@@ -264,7 +264,7 @@ CHAIN = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}]\n" for i in range(1,
 def test_bombs_are_refused_quickly(text: str, message: str) -> None:
     started = time.process_time()
     assert wrong(text) == [message]
-    assert time.process_time() - started < 1
+    assert time.process_time() - started < 10  # read as it stands, each takes minutes or all memory
 
 
 def test_the_deepest_that_is_allowed() -> None:

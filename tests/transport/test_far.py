@@ -21,6 +21,7 @@ from hpcrun.runs.layout import RunFolder
 from tests.cli.calling import Caller
 from tests.slurm_answers import squeue_row
 from tests.transport.far import FarTransport
+from tests.waiting import until
 
 SWEEP = """\
 command: [hostname]
@@ -264,10 +265,12 @@ def test_top_shows_the_runs_of_the_cluster_as_they_go_on(
     while not top.has_all():
         top.poll()
     cluster.write("step 2 loss 2.0\n")
-    limit = time.monotonic() + 20
-    while top.jobs()[0].progress.step != 2 and time.monotonic() < limit:
+
+    def comes() -> bool:
         top.poll()
-        time.sleep(0.01)
+        return top.jobs()[0].progress.step == 2
+
+    until(comes, "the second step")
     assert top.jobs()[0].progress.value == 2.0
     assert far.trips.count("squeue") == 2
 

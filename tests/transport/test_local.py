@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import subprocess
-import time
 from pathlib import Path
 from typing import NoReturn
 
@@ -81,11 +80,9 @@ def test_no_such_folder() -> None:
 
 
 def test_no_answer_in_time() -> None:
-    begin = time.monotonic()
     with pytest.raises(OutOfReach, match="sleep gave no answer") as caught:
         LocalTransport(ENV).run(["sleep", "60"], timeout=0.1)
     assert caught.value.maybe_done
-    assert time.monotonic() - begin < 10
 
 
 def test_folders_lie_where_the_cluster_is(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from hpcrun.transport.connection import Reply, SshSettings, open_connection
 from tests.source import ROOT
 from tests.transport.sshd import Laptop, free_port
 from tests.transport.test_connection import Nobody, at_home, connect
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
 
@@ -392,7 +393,7 @@ def test_a_link_that_is_cut_anywhere(laptop: Laptop, tmp_path: Path, way: Any) -
         cutter.most = most
         far = open_connection(SshSettings(host="cut", ssh=way), Nobody())
         with pytest.raises(OutOfReach) as caught:
-            far.run(script, stdin=data(), timeout=20)
+            far.run(script, stdin=data())
         far.close()
         time.sleep(0.1)
         verdicts.add((mark.exists(), caught.value.maybe_done))
@@ -411,7 +412,7 @@ def test_a_silent_link_is_given_up(laptop: Laptop) -> None:
         try:
             while data := source.recv(4096):
                 if frozen.is_set():
-                    over.wait(20)
+                    over.wait(PATIENCE)
                     break
                 sink.sendall(data)
         except OSError:
@@ -427,10 +428,8 @@ def test_a_silent_link_is_given_up(laptop: Laptop) -> None:
         f"  ServerAliveInterval 1\n  ServerAliveCountMax 1\n{laptop.usual()}"
     )
     far = connect(laptop, "cut")
-    began = time.monotonic()
     with pytest.raises(OutOfReach, match="the connection broke"):
-        far.run("echo; sleep 30", on_output=lambda data: frozen.set(), timeout=25)
-    assert time.monotonic() - began < 10
+        far.run("echo; sleep 30", on_output=lambda data: frozen.set(), timeout=PATIENCE)
     over.set()
     cutter.close()
 
