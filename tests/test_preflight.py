@@ -245,7 +245,7 @@ def test_a_driver_that_hangs_is_not_waited_for(node: Gpus) -> None:
     # As in the kernel: it takes no signal.
     node.tool("nvidia-smi", "#!/bin/bash\ntrap '' TERM INT HUP PIPE\nexec sleep 60 >&- 2>&- 3>&-\n")
     begun = time.monotonic()
-    found = node.look("exec 3>&1; (look_at_gpus 1 2>/dev/null 3>&-) | head -n 2 >&3; exit 0")
+    found = node.look("exec 3>&1; (exec 2>/dev/null 3>&-; look_at_gpus 1) | head -n 2 >&3; exit 0")
     assert found == [
         "the GPU driver is slow: nvidia-smi had no answer after 1 s",
         "bad: the GPU driver does not answer: nvidia-smi hung for 1 s, twice",

@@ -36,8 +36,7 @@ MORE_PATH = (
 # The only variables of the user's that daemons and commands get: no SLURM_*, SBATCH_*, SINFO_* ...
 KEPT = ("HOME", "LD_LIBRARY_PATH", "LOGNAME", "TZ", "USER")
 LOWEST_PORT = 10_000
-START_TIMEOUT = 60.0  # seconds
-READY_TIMEOUT = 30.0  # seconds
+START_TIMEOUT = 120.0  # seconds, on a machine that does much else
 # Slurm kills what ignores SIGTERM after as long (KillWait, config.py).
 CANCEL_GRACE = 10.0  # seconds that jobs have to end by themselves in ``down``
 
@@ -152,14 +151,14 @@ def build(
     version = slurm_version(programs["slurmctld"], environ)
     port = write_files(layout, shape, version)
     start(layout, programs, environ, shape.nodes, port, show)
-    names, deadline = node_names(shape.nodes), time.monotonic() + READY_TIMEOUT
+    names, deadline = node_names(shape.nodes), time.monotonic() + START_TIMEOUT
     while late := unready(node_states(programs["sinfo"], environ), names):
         if (now := status(layout.root)) and now.dead:
             raise HpcrunError(f"{now.dead[0]} died{log_tail(layout, now.dead[0])}")
         if time.monotonic() > deadline:
             first = late[0].split()[0]
             raise HpcrunError(
-                f"after {READY_TIMEOUT:.0f} s these nodes are not ready: {', '.join(late)};"
+                f"after {START_TIMEOUT:.0f} s these nodes are not ready: {', '.join(late)};"
                 f" {first}{log_tail(layout, first)}"
             )
         time.sleep(0.02)

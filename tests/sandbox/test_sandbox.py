@@ -97,6 +97,7 @@ def test_a_cluster_is_rehearsed(place: Path, tmp_path: Path) -> None:
     hpcrun("sandbox", "down")
 
 
+@pytest.mark.thorough  # seconds, which a busy machine does not keep
 def test_up_is_quick_and_a_job_starts_at_once(place: Path) -> None:
     begin = time.monotonic()
     now = lifecycle.up(place)
