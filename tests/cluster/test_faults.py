@@ -116,14 +116,6 @@ def test_cancel(site: Site, launcher: str) -> None:
     assert "over already" in again.stdout
 
 
-def test_time_limit(site: Site) -> None:
-    run = submit(site, "sleep", "srun", "--time", "1")
-    done = site.follow(run)
-    assert done.returncode == 1
-    assert site.status(run)["state"] == "TIMEOUT"
-    assert run.record("end.json")["stopped_by"] == "TERM"
-
-
 def test_host_dies(site: Site) -> None:
     run = submit(site, "sleep")
     wait_until_ready(site)

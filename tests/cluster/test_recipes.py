@@ -74,14 +74,9 @@ def goes_on_after(site: Site, run: Submitted, why: str) -> None:
     site.start_again(run.job_id)
 
 
+@pytest.mark.thorough  # without Slurm: tests/workloads/test_recipes.py
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(
-    "framework",
-    [
-        pytest.param(each, marks=[] if each == "torch" else pytest.mark.thorough)
-        for each in FRAMEWORKS
-    ],
-)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_recipe_goes_on_after_preemption(site: Site, tmp_path: Path, framework: str) -> None:
     with preempting(site, "GraceTime=20 PreemptMode=REQUEUE"):
         run = submit(site, framework, {"when": ["preempted"]}, "30", "0.7")

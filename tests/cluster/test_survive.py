@@ -117,10 +117,10 @@ def preempt(site: Site) -> None:
 @pytest.mark.parametrize(
     "mode",
     [
-        "GraceTime=0 PreemptMode=REQUEUE",
+        pytest.param("GraceTime=0 PreemptMode=REQUEUE", marks=pytest.mark.thorough),
         "GraceTime=30 PreemptMode=REQUEUE",
         "GraceTime=0 PreemptMode=CANCEL",
-        "GraceTime=30 PreemptMode=CANCEL",
+        pytest.param("GraceTime=30 PreemptMode=CANCEL", marks=pytest.mark.thorough),
     ],
 )
 def test_a_preempted_run_goes_on(site: Site, mode: str) -> None:
@@ -162,10 +162,14 @@ def test_what_was_preempted_and_does_not_go_on_is_not_completed(site: Site) -> N
 
 
 def test_a_run_goes_on_after_its_time_limit(site: Site) -> None:
-    """Both start with a minute less than they need; one of them is asked to save before it."""
+    """Two start with a minute less than they need; one of them is asked to save before it.
+
+    A third is not to go on: then the limit is its end.
+    """
     saves = "when: [time_limit], save_before_end: 30s"
     asked = submit(site, saves, *SLOWLY, limit="1", steps=150)
     plain = submit(site, "when: [time_limit]", *SLOWLY, limit="1", steps=150)
+    over = submit(site, "when: []", limit="1", steps=150)
     for run in (asked, plain):
         site.wait_for(run, "attempts/0/end.json")
         end = run.record("end.json")
@@ -183,6 +187,11 @@ def test_a_run_goes_on_after_its_time_limit(site: Site) -> None:
         assert site.hpcrun("cancel", run.run_id).returncode == 0
         assert site.hpcrun("wait", run.run_id).returncode == 1
         assert site.status(run)["state"] == "CANCELLED"
+    assert site.follow(over).returncode == 1
+    assert (site.status(over)["state"], over.record("end.json")["stopped_by"]) == (
+        "TIMEOUT",
+        "TERM",
+    )
 
 
 def test_a_person_may_requeue_a_run_that_survives(site: Site) -> None:

@@ -168,9 +168,9 @@ LINES = sorted(
 
 @pytest.mark.slow
 def test_shapes_of_real_lines_bear_other_numbers_and_blanks() -> None:
-    """Mutate every third line of the project's logs: a shape says the same, or nothing."""
+    """Mutate every twelfth line of the project's logs: a shape says the same, or nothing."""
     rng, tried = random.Random(1), 0
-    for line in LINES[::3]:
+    for line in LINES[::12]:
         shown = read_line(line)
         if shown is None or not isinstance(shown[1], Row):
             continue
@@ -187,4 +187,4 @@ def test_shapes_of_real_lines_bear_other_numbers_and_blanks() -> None:
                 continue  # no program prints 1100 %, nor 1 h 234 min
             wider = f"{line[:place]}{rng.randrange(1, 10)}{line[place:]}"
             assert agrees(shape, wider), wider
-    assert tried > 300
+    assert tried > 75

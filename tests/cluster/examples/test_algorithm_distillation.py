@@ -74,6 +74,7 @@ def losses(text: str) -> list[float]:
     return [float(loss) for loss in re.findall(r"step \S+ loss (\S+)", text)]
 
 
+@pytest.mark.thorough
 def test_two_nodes_train_as_one_process_does(example: Project) -> None:
     run = example.train("small-2node")
     log = example.hpcrun("logs", "--cluster", "sandbox", run.name)

@@ -136,7 +136,7 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_what_is_too_long_is_gone_and_is_there_without_the_filter(facts: dict[str, Any]) -> None:
-    assert len(facts["filtered"]) == 3  # seeds
+    assert len(facts["filtered"]) == 2  # seeds
     for found in facts["filtered"]:
         assert found["long"] > 100
         assert found["long_trained_on"] == 0

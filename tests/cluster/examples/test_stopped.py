@@ -38,14 +38,9 @@ HERE = ("--cluster", "sandbox")
 LOSS = re.compile(r"loss['\"]?[=: ]")
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(each, marks=[] if each in WORDS else pytest.mark.thorough)
-        for each in STOPPED_AFTER
-    ],
-)
+@pytest.mark.parametrize("name", STOPPED_AFTER)
 def test_an_example_that_is_stopped_goes_on(project: Callable[[str], Project], name: str) -> None:
     example = project(name)
 

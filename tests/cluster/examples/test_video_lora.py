@@ -79,6 +79,7 @@ def example(project: Callable[[str], Project]) -> Project:
     return project("video-lora")
 
 
+@pytest.mark.thorough  # in one process: the last test
 def test_only_the_adapters_change_on_two_nodes(small: tuple[Project, Path]) -> None:
     project, run = small
     log = project.hpcrun("logs", "--cluster", "sandbox", run.name)
@@ -231,9 +232,10 @@ def seen(self, *args, **kwargs):
     rates.append(round(self.param_groups[0]["lr"], 6))
     return step(self, *args, **kwargs)
 torch.optim.AdamW.step = seen
-train.main([*words, "--steps", "4", "--warmup", "2", "--lr", "0.01"])
+train.main([*words, "--steps", "4", "--warmup", "2", "--lr", "0.01", "--check-base"])
 print("rates", rates)
 """
     )
     assert "adapters 8 4.0 0.1 True" in shown
     assert "rates [0.005, 0.01, 0.01, 0.01]" in shown
+    assert_only_adapters_changed(shown, ranks=1)

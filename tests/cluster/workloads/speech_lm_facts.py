@@ -60,7 +60,7 @@ def batches(folder: Path, **options: Any) -> Counter[tuple[int, ...]]:
 def filtered(folder: Path) -> list[dict[str, Any]]:
     """For each seed: what is trained on with the filter, and without."""
     shown = []
-    for seed in (1, 2, 3):
+    for seed in (1, 2):
         made = [train.record(each, 512, 64, TINY.vocab_size, seed) for each in data.CORPORA]
         long = {tuple(row) for rows in made for row in rows["input_ids"] if len(row) > SHORT}
         with_it = batches(folder, max_length=SHORT, seed=seed)
@@ -79,11 +79,10 @@ def filtered(folder: Path) -> list[dict[str, Any]]:
 def shares(folder: Path) -> list[tuple[float, int, int]]:
     """For each weight of the first corpus: how many rows of it there are, of how many."""
     shown = []
-    for weight in (0.2, 0.6):
-        for seed in (1, 2, 3):
-            rows = batches(folder, max_length=10**6, weights=[weight, 1 - weight], seed=seed)
-            first = sum(times for row, times in rows.items() if row[0] == data.FIRST_NAME)
-            shown.append((weight, first, rows.total()))
+    for weight, seed in ((0.2, 1), (0.6, 2)):
+        rows = batches(folder, max_length=10**6, weights=[weight, 1 - weight], seed=seed)
+        first = sum(times for row, times in rows.items() if row[0] == data.FIRST_NAME)
+        shown.append((weight, first, rows.total()))
     return shown
 
 
