@@ -27,7 +27,7 @@ import time
 from pathlib import Path
 
 PR_SET_CHILD_SUBREAPER = 36
-UP_TIMEOUT = 15.0  # seconds
+UP_TIMEOUT = 60.0  # seconds
 
 
 def reset_signals() -> None:

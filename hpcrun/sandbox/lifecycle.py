@@ -37,8 +37,8 @@ MORE_PATH = (
 KEPT = ("HOME", "LD_LIBRARY_PATH", "LOGNAME", "TZ", "USER")
 LOWEST_PORT = 10_000
 START_TIMEOUT = 120.0  # seconds, on a machine that does much else
-# Slurm kills what ignores SIGTERM after as long (KillWait, config.py).
-CANCEL_GRACE = 10.0  # seconds that jobs have to end by themselves in ``down``
+# Slurm kills what ignores SIGTERM after ten seconds (KillWait, config.py).
+CANCEL_GRACE = 30.0  # seconds that jobs have to end by themselves in ``down``
 
 
 class SandboxStatus(Struct, frozen=True):
