@@ -125,7 +125,7 @@ def test_a_range_of_nodes_takes_those_that_there_are(bare_site: Site) -> None:
         run = bare_site.submit(job)
         for attempt, nodes in enumerate([1, 2]):
             for rank in range(nodes):
-                bare_site.wait_for(run, f"probe/{attempt}-rank-{rank}.json", timeout=90)
+                bare_site.wait_for(run, f"probe/{attempt}-rank-{rank}.json")
             check_world(run, ranks=nodes, attempt=attempt)
             for shown in shown_by(run, attempt):
                 environ = shown["environ"]

