@@ -105,7 +105,7 @@ def test_a_login_node_that_forbids_transfers(laptop: Laptop) -> None:
     with (keys / "dtn.log").open("wb") as log:
         quiet = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
         server = subprocess.Popen(argv, stderr=log, env=quiet, start_new_session=True)
-    until(lambda: b"Server listening" in (keys / "dtn.log").read_bytes(), "sshd", 10)
+    until(lambda: b"Server listening" in (keys / "dtn.log").read_bytes(), "sshd")
     job = laptop.json("submit", "job.yaml")
     laptop.does("wait", job["job_id"])
     far_run = laptop.far_runs / job["run_id"]
