@@ -219,10 +219,8 @@ class _Stage:
         asked_at = time.monotonic()
         while not (run.attempts / "0" / "launched").exists() and not self._status(run).final:
             if not run.attempts.exists() and time.monotonic() - asked_at > _PATIENCE:
-                trial.why = (
-                    f"it did not start: {self._status(run).reason or 'Slurm gives no reason'}"
-                )
-                self._curve(run)
+                reason = self._status(run).reason or "Slurm gives no reason"
+                trial.why = f"it did not start: {reason}"
                 self._end(job)
                 yield trial
                 return
@@ -297,7 +295,13 @@ class _Stage:
                 if trial.ok and status.ok:
                     return
                 trial.ok = False
-                self._explain_end(trial, run, status)
+                if status.ok:  # with or without another attempt, that had nothing left to do
+                    trial.why = "it was over before the fault came: nothing was tried"
+                    trial.fix = (
+                        "give it more steps, and let it save sooner: arguments after -- go to it"
+                    )
+                else:
+                    trial.why = self._last_words(run, status)
                 return
             if time.monotonic() - hit > _PATIENCE:
                 trial.ok = False
@@ -307,10 +311,8 @@ class _Stage:
     # ---- why a run did not come back -----------------------------------------------------------
 
     def _explain_no_checkpoint(self, trial: Trial, status: JobStatus) -> None:
-        run = RunFolder(Path(trial.run_dir))
-        self._curve(run)
         if status.final and not status.ok:
-            trial.why = self._last_words(run, status)
+            trial.why = self._last_words(RunFolder(Path(trial.run_dir)), status)
             return
         when = "before it was over" if status.final else f"within {self._asked.within:.0f} s"
         trial.why = f"it saved no whole checkpoint {when}: there is nothing to come back to"
@@ -334,13 +336,6 @@ class _Stage:
             else "tell it where to go on from, as by checkpoint: "
             '{resume: "--resume {resume}"}, or let it read HPCRUN_RESUME'
         )
-
-    def _explain_end(self, trial: Trial, run: RunFolder, status: JobStatus) -> None:
-        if status.ok:  # with or without another attempt, that had nothing left to do
-            trial.why = "it was over before the fault came: nothing was tried"
-            trial.fix = "give it more steps, and let it save sooner: arguments after -- go to it"
-        else:
-            trial.why = self._last_words(run, status)
 
     def _last_words(self, run: RunFolder, status: JobStatus) -> str:
         """Say how a run ended, and what its first rank said last."""
