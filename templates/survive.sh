@@ -322,15 +322,18 @@ idle_attempts() {
 }
 
 # has_gained ATTEMPT MARK: whether what is saved now, MARK, is more than ATTEMPT began from. Where it has
-# the same name, its log must show a higher step than those before it, too. Where none was ever seen, and
-# the job says nothing of any, the program may save elsewhere: then one that lasted counts.
+# the same name, its log must show a higher step than those before it, too, or the next one's a later
+# begin. Where none was ever seen, and the job says nothing of any, the program may save elsewhere: then
+# one that lasted counts.
 has_gained() {
-    local begun came before best=-1 step folder=$HPCRUN_RUN_DIR/attempts/$1
+    local begun before first came next step best=-1 folder=$HPCRUN_RUN_DIR/attempts/$1
     begun=$(cat -- "$folder/mark" 2>/dev/null)
     [ "${begun% *}" = "${2% *}" ] || return 0
-    came=$(came_to "$1")
+    read -r first came < <(steps_of "$1")
+    read -r next step < <(steps_of $(($1 + 1)))
+    [ "${next:-0}" -le "${first:-0}" ] || return 0
     for ((before = 0; before < $1; before++)); do
-        step=$(came_to $before)
+        read -r next step < <(steps_of $before)
         [ "${step:--1}" -le "$best" ] || best=$step
     done
     [ "${came:-$((best + 1))}" -gt "$best" ] || return 1
@@ -338,15 +341,16 @@ has_gained() {
     [ -z "$2${HPCRUN_RESUMES-}" ] && [ "$(lasted "$folder")" -ge 120 ]
 }
 
-# came_to ATTEMPT: print the last step that its log shows; nothing where it names none, or a counter that
-# falls: one that begins again with each epoch.
-came_to() {
+# steps_of ATTEMPT: print the first and the last step that its log shows; nothing where it names none, or
+# a counter that falls: one that begins again with each epoch.
+steps_of() {
     local rank steps='' number="(^|[^a-z])(step|iteration|iter)s?[\"']?[]:=#([:blank:][]*[0-9]{1,15}"
     for rank in 0 $((${HPCRUN_WORLD_SIZE:-1} - 1)); do # the first one's log, or the last one's, has it
         [ -n "$steps" ] || steps=$(tail -c 4194304 -- "$HPCRUN_RUN_DIR/logs/$1/rank-$rank.log" 2>/dev/null |
             grep -aoiE "$number" | grep -o '[0-9]*$')
     done
-    [ -z "$steps" ] || ! sort -nc <<<"$steps" 2>/dev/null || echo $((10#${steps##*$'\n'}))
+    [ -z "$steps" ] || ! sort -nc <<<"$steps" 2>/dev/null ||
+        echo $((10#${steps%%$'\n'*})) $((10#${steps##*$'\n'}))
 }
 
 # lasted FOLDER: print for how many seconds an attempt has been running, or ran.

@@ -129,6 +129,7 @@ def test_the_job_pauses_as_long() -> None:
 # Of each attempt: what it began from ("": nothing), and its log; what is there now; whether the job
 # says that it resumes, and for how long each attempt lasted: how many have gained nothing.
 NAMED = ["", "{c}/step-4.pt", "{c}/step-4.pt"]
+LATER = ["step 1 | step 70", "step 51 | step 56", "step 57 | step 61"]
 AGAIN = ["", "{c}/last.pt 1", "{c}/last.pt 2"]
 ROWS = "step 1 | {'global_step': 40, 'loss': 1.0} | Step: 90/1000"
 IDLE = [
@@ -139,6 +140,9 @@ IDLE = [
     # again and came no further than those before.
     ((AGAIN, [ROWS] * 3, "{c}/last.pt", True, 900), 2),
     ((AGAIN, ["step 9", "step 8", "step 10"], "{c}/last.pt", True, 900), 0),
+    # A long one came further, and saved less; each next one begins where the last has saved.
+    ((AGAIN, LATER, "{c}/last.pt", True, 900), 1),
+    ((["", "", ""], LATER, "", False, 900), 1),
     # Which no log shows: a counter that falls, or none.
     ((AGAIN, ["step 9 | step 5"] * 3, "{c}/last.pt", True, 900), 0),
     ((AGAIN, ["loss 1.5"] * 3, "{c}/last.pt", True, 900), 0),
@@ -146,9 +150,9 @@ IDLE = [
     # begins again and again.
     ((["", "", ""], ["loss 1.5"] * 3, "", False, 900), 0),
     ((["", "", ""], ["loss 1.5"] * 3, "", False, 9), 3),
-    ((["", "", ""], ["step 70", "step 50", "step 70"], "", False, 900), 2),
+    ((["", "", ""], ["step 1 | step 7", "step 1 | step 5", "step 1 | step 7"], "", False, 900), 2),
     ((["", "", ""], ["step 70", "step 140", "step 210"], "", False, 900), 0),
-    ((["", "", ""], ["step 70", "step 140", "step 210"], "", True, 900), 3),
+    ((["", "", ""], ["step 1 | step 7", "step 1 | step 8", "step 1 | step 9"], "", True, 900), 3),
 ]  # fmt: skip
 
 
