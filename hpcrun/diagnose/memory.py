@@ -178,11 +178,11 @@ GPUS = [
         example="NVRM: Xid (PCI:0000:02:00): 79, GPU has fallen off the bus.", unlike="Xid errors: 0",
     ),
     Rule(
-        id="gpu_lost", cls="driver", verdict="exclude_node", needles=("GPU is lost", "fallen off the bus", "device handle for GPU", "DevicesUnavailable", "CUDA error: unknown error", "nvmlDeviceGetHandle", "nvmlInit", "CUDA unknown error", "initialize NVML", "uncorrectable", "UNCORRECTABLE", "ECC"),
-        pattern=r"GPU is lost|fallen off the bus|Unable to determine the device handle for GPU|cudaErrorDevicesUnavailable|CUDA error: unknown error|CUDA unknown error|nvmlDeviceGetHandleBy\w+\((\d+)\) failed: (.+)|nvmlInit(?:_v2)?\(\) failed|Failed to initialize NVML: Unknown Error|uncorrectable (?:NVLink|ECC) error|\*\*\* .*UNCORRECTABLE MEMORY ERROR|cudaErrorECCUncorrectable",
+        id="gpu_lost", cls="driver", verdict="exclude_node", needles=("GPU is lost", "fallen off the bus", "device handle for GPU", "DevicesUnavailable", "CUDA error: unknown error", "nvmlDeviceGetHandle", "nvmlInit", "CUDA unknown error", "initialize NVML", "uncorrectable", "UNCORRECTABLE", "ECC", "version mismatch", "cudaErrorSystemDriverMismatch", "system not yet initialized", "CUDA initialization", "SystemNotReady", "unsupported display"),
+        pattern=r"GPU is lost|fallen off the bus|Unable to determine the device handle for GPU|cudaErrorDevicesUnavailable|CUDA error: unknown error|CUDA unknown error|nvmlDeviceGetHandleBy\w+\((\d+)\) failed: (.+)|nvmlInit(?:_v2)?\(\) failed|Failed to initialize NVML: Unknown Error|uncorrectable (?:NVLink|ECC) error|\*\*\* .*UNCORRECTABLE MEMORY ERROR|cudaErrorECCUncorrectable|Driver/library version mismatch|cudaErrorSystemDriverMismatch|system has unsupported display driver|Error 802: system not yet initialized|cudaErrorSystemNotReady",
         title="a GPU of the node is lost or defective, or its driver is in disorder",
         fixes=("{without_node}", "report the node to the site's support"),
-        message="GPU is lost / uncorrectable ECC error", source="https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1342",
+        message="GPU is lost / uncorrectable ECC error / Driver/library version mismatch", source="https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1342",
         example="Unable to determine the device handle for GPU0: 0000:09:00.0: Unknown Error", unlike="nvmlInit: no error",
     ),
     Rule(
@@ -192,14 +192,6 @@ GPUS = [
         fixes=("`torch.cuda.set_device(LOCAL_RANK)` before all else", "{without_node}"),
         message="CUDA-capable device(s) is/are busy or unavailable", source="https://github.com/huggingface/pytorch-image-models/issues/1033",
         example="RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable", unlike="error: busy",
-    ),
-    Rule(
-        id="driver_mismatch", cls="driver", verdict="exclude_node", needles=("version mismatch", "cudaErrorSystemDriverMismatch", "system not yet initialized", "CUDA initialization", "SystemNotReady", "unsupported display"),
-        pattern=r"Driver/library version mismatch|cudaErrorSystemDriverMismatch|system has unsupported display driver|Error 802: system not yet initialized|cudaErrorSystemNotReady",
-        title="the driver and its libraries on the node do not fit together",
-        fixes=("{without_node}", "report the node to the site's support"),
-        message="Driver/library version mismatch", source="https://github.com/NVIDIA/nvidia-docker/issues/584",
-        example="Failed to initialize NVML: Driver/library version mismatch", unlike="version mismatch of the config: warning only",
     ),
     Rule(
         id="device_assert", cls="code_error", needles=("device-side assert", "Assertion `"),
@@ -244,18 +236,10 @@ GPUS = [
         unlike="loss scale: 65536, no error",
     ),
     Rule(
-        id="nan_stops", cls="numerics", needles=("nan", "NaN", "NAN", "inf", "FloatingPoint"),
-        pattern=r"(?i:\bloss is (?:nan|inf\w*|not finite)\b.{0,12}(?:stop|exit|abort)|found nan in local grad|(?:nan|inf).{0,30}(?:stopping|exiting|aborting)|(?:^|[:\s])(?:\S+\.)?FloatingPointError\b)",
+        id="nan_raised", cls="numerics", kind=ERROR, needles=("nan", "NaN", "NAN", "inf", "Inf", "on-finite", "nvalid values", "probability tensor", "FloatingPoint"),
+        pattern=r"^[\w.]+(?:Error|Exception)?: (?i:.*(?:\bloss (?:is|was|became)\b.{0,12}\b(?:nan|inf)|(?:nan|inf)s? (?:loss|detected|encountered|values? (?:in|found))|nan or inf found|contains? (?:nan|inf)|non-?finite (?:loss|grad)|(?:is|was) non-finite|returned nan values|probability tensor contains|found invalid values))|(?i:\bloss is (?:nan|inf\w*|not finite)\b.{0,12}(?:stop|exit|abort)|found nan in local grad|(?:nan|inf).{0,30}(?:stopping|exiting|aborting)|(?:^|[:\s])(?:\S+\.)?FloatingPointError\b)",
         title="the training diverged: a value is NaN or infinite",
         fixes=("`hpcrun parse JOB` names the step", "a lower learning rate, warm-up, gradient clipping", "`precision: bf16`"),
-        message="Loss is nan, stopping training", source="https://github.com/facebookresearch/detr/blob/main/engine.py",
-        example="Loss is nan, stopping training", unlike="loss is nan: this batch is skipped",
-    ),
-    Rule(
-        id="nan_raised", cls="numerics", kind=ERROR, needles=("nan", "NaN", "NAN", "inf", "Inf", "on-finite", "nvalid values", "probability tensor"),
-        pattern=r"^[\w.]+(?:Error|Exception)?: (?i:.*(?:\bloss (?:is|was|became)\b.{0,12}\b(?:nan|inf)|(?:nan|inf)s? (?:loss|detected|encountered|values? (?:in|found))|nan or inf found|contains? (?:nan|inf)|non-?finite (?:loss|grad)|(?:is|was) non-finite|returned nan values|probability tensor contains|found invalid values))",
-        title="the training diverged: a value is NaN or infinite",
-        fixes=("`hpcrun parse JOB` names the step", "a lower learning rate, warm-up, gradient clipping", "`precision: bf16`"),
-        source="torch ATen, torch/autograd", example="RuntimeError: Function 'MulBackward0' returned nan values in its 0th output.", unlike="RuntimeError: nan_policy must be omit",
+        message="Loss is nan, stopping training", source="torch ATen, torch/autograd", example="RuntimeError: Function 'MulBackward0' returned nan values in its 0th output.", unlike="RuntimeError: nan_policy must be omit",
     ),
 ]  # fmt: skip

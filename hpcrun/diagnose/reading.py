@@ -101,7 +101,8 @@ _TELLING, _GOT_OVER = 16, 8
 _WELL = re.compile(
     rb"(?im)training (?:is |has )?(?:completed?|finished|done|ended)|end of training\b"
     rb"|(?:finished|done|completed) training|completed successfully|finished successfully"
-    rb"|train_runtime|exits successfully|training took|`?max_(?:steps|epochs)=\d+`? reached"
+    rb"|train_runtime|exits successfully|training took|exit code 0\b|\bstate: completed\b"
+    rb"|`?max_(?:steps|epochs)=\d+`? reached"
     rb"|^\W*(?:all )?(?:done|finished|success)\W*$"
 )
 # What takes an error back, in the next lines; and what may be an error in a log's last lines.

@@ -210,6 +210,8 @@ STACK = "".join(f"frame #{n}: c10::run() + 0x{n} (libtorch.so)\n" for n in range
         traceback("KeyboardInterrupt") + 3 * PLAIN,
         "train.py: error: unrecognized arguments: --x\n" + 8 * PLAIN,
         f"{LMOD}answered\nDONE\n",
+        f"{LMOD}JOB STATISTICS\nState: COMPLETED (exit code 0)\n",
+        traceback("ValueError: no") + "epoch 1\nepoch 2\nProcess finished with exit code 0\n",
         f"{NO_CONDA}step 1 loss 2\nstep 2 loss 2\n",
         f"cp: cannot stat 'x': No such file or directory\n{NO_CONDA}All done!\n",
     ],
