@@ -181,7 +181,8 @@ def _is_got_over(found: Found, events: Sequence[Event]) -> bool:
     if any(event.ends for event in events):
         # A program that has ended writes nothing; the ranks beside it may, and the site's epilog.
         begins_again = (found.moved_on > 1 and found.is_well) or found.moved_on >= _AGAIN
-        return (begins_again or found.plain > _EPILOG) and not found.is_parallel
+        is_over = not found.is_parallel or any(e.rule.id == "torchrun_child" for e in events)
+        return (begins_again or found.plain > _EPILOG) and is_over
     if any(event.rule.id in _FATAL for event in events):
         return False  # what a batch script says after a crash is no sign of success
     if not any(event.in_traceback for event in events):

@@ -276,7 +276,7 @@ FILES = [
     ),
     Rule(
         id="shell_no_file", cls="missing_file", kind=SYMPTOM, needles=("No such file or directory", "Permission denied", "cannot access", "bad interpreter"),
-        pattern=r"^(?:\S*(?:bash|sh|slurm_script|\.sh|\.sbatch|\.slurm|cd|cat|cp|ls|tar|source|mkdir|srun|python\d?|sbatch|torchrun|apptainer|singularity)): .*?(?:['\u2018\"]?(?P<path>[^\s:'\u2019\"]+)['\u2019\"]?: (?:No such file or directory|Permission denied)|bad interpreter)|error: .*: No such file or directory$",
+        pattern=r"^(?:\S*(?:bash|sh|slurm_script|\.sh|\.sbatch|\.slurm|cd|cat|cp|ls|tar|source|mkdir|srun|python\d?|sbatch|torchrun|apptainer|singularity)): .*?(?:['\u2018\"]?(?P<path>[^\s:'\u2019\"]+)['\u2019\"]?: (?:No such file or directory|Permission denied)|bad interpreter)|(?<!slurmstepd: )error: .*: No such file or directory$",
         title="a file that the script names is not on the node: {path}",
         fixes=("the path as the nodes see it",),
         message="No such file or directory", source="bash",

@@ -135,6 +135,19 @@ def test_what_a_program_only_prints_ends_nothing() -> None:
     assert told(traceback(f"RuntimeError: {error}".strip()) + "plain words\n" * 25)[0] != ""
 
 
+def test_what_comes_after_a_launchers_own_end_is_of_another_launch() -> None:
+    ranks = "".join(traceback("ValueError: no", f"[rank{rank}]: ") for rank in (0, 1))
+    again = "".join(f"epoch {n} of 20\n" for n in range(6))
+    assert told(f"{ranks}{CHILD}{again}")[0] == ""
+    assert told(f"{ranks}{again}")[0] == "code_error", "the other ranks may be alive"
+
+
+def test_what_slurmstepd_does_not_find_of_its_own_is_no_cause() -> None:
+    of_cgroup = "error: failed on path (null)/cgroup.procs: No such file or directory\n"
+    assert told(f"step 1\nslurmstepd: {of_cgroup}")[0] == ""
+    assert told(f"step 1\n{of_cgroup}")[0] == "shell_no_file"
+
+
 @pytest.mark.parametrize(
     ("last", "line"),
     [
