@@ -147,6 +147,9 @@ FACTS = [
     ("roihu", FOUR, "#SBATCH --gres=gpu:gh200:4", CSC_PARTITIONS),
     ("roihu", FOUR, "!#SBATCH --mem", CSC_PARTITIONS),
     ("fir", FOUR, "!HF_DATASETS_OFFLINE", f"{ALLIANCE}Fir.md"),
+    ("fir", FOUR, "NCCL_NET:-IB", f"{ALLIANCE}Fir.md: InfiniBand NDR"),
+    ("rorqual", FOUR, "NCCL_NET:-IB", f"{ALLIANCE}Rorqual.md: InfiniBand"),
+    ("rorqual", FOUR, "!#SBATCH --partition", f"{ALLIANCE}Rorqual.md"),
     ("stampede3", FOUR, "!--gpus-per-task", TACC),
     ("stampede3", FOUR, "#SBATCH --nodes=2", TACC),
     ("gcp-a3-mega", EIGHT, "#SBATCH --gpus-per-node=8", f"{TOOLKIT}a3-megagpu-8g/nccl-tests"),
@@ -169,6 +172,7 @@ LIMITS = [
     ("mahti", "gpumedium", {"max_nodes": 6, "max_time": "36:00:00"}, CSC_PARTITIONS),
     ("roihu", "gpumedium", {"max_gpus": 4, "max_nodes": 4}, CSC_PARTITIONS),
     ("roihu", "gpularge", {"max_nodes": 10, "max_time": "36:00:00"}, CSC_PARTITIONS),
+    ("rorqual", "gpu", {"cpus_per_node": 64, "max_time": "7-00:00:00"}, f"{ALLIANCE}Rorqual.md"),
     ("fir", "gpu", {"max_time": "7-00:00:00", "cpus_per_node": 48}, f"{ALLIANCE}Fir.md"),
     ("stampede3", "h100", {"nodes": 24, "max_nodes": 4, "max_time": "48:00:00"}, TACC),
 ]
