@@ -25,7 +25,7 @@ from hpcrun.controller.interpreter import Interpreter, find_interpreter, seen
 from hpcrun.controller.there import settle, there
 from hpcrun.errors import InputError, Problem, SpecError
 from hpcrun.plan.build import build_plan
-from hpcrun.plan.deepspeed import Given
+from hpcrun.plan.deepspeed import Given, stage_of
 from hpcrun.plan.environment import placeholder_names
 from hpcrun.plan.job import double_braces
 from hpcrun.plan.types import Dependency, Place, Plan, SetupPlan
@@ -292,7 +292,14 @@ def _for_each_count(
     note = f"nodes {asked}: Slurm decides as the job starts"
     if batch is not None:
         note += f"; the effective batch stays {batch}, by accumulated steps ({shown} nodes)"
-    plan = msgspec.structs.replace(most.plan, notes=[note, *most.plan.notes])
+    notes = [note, *most.plan.notes]
+    if most.plan.survive.when and stage_of(most.plan.deepspeed_config or {}):
+        notes.append(
+            f"nodes {asked}: ZeRO's checkpoints load on as many ranks as wrote them: an attempt on "
+            "another number of nodes resumes only where your script loads universal ones "
+            "(checkpoint.load_universal)"
+        )
+    plan = msgspec.structs.replace(most.plan, notes=notes)
     return msgspec.structs.replace(most, plan=plan, files=[*most.files, *files])
 
 

@@ -122,6 +122,16 @@ def test_what_depends_on_the_number_of_nodes_is_there_for_each(context: Context)
         assert (its["nodes"], its["world_size"], its["node_range"]) == (nodes, 2 * nodes, "2-4")
 
 
+def test_zeros_checkpoints_are_for_one_number_of_ranks(context: Context) -> None:
+    read_script(context)
+    again = "survive: {when: [preempted]}\n"
+    noted = [
+        any("ZeRO's checkpoints" in note for note in prepared(context, text).plan.notes)
+        for text in (RANGE, RANGE + again, RANGE + again + "deepspeed: {zero_stage: 0}")
+    ]
+    assert noted == [False, True, False]
+
+
 def test_a_batch_that_some_number_of_nodes_cannot_have_is_refused(context: Context) -> None:
     read_script(context)
     with pytest.raises(SpecError) as caught:
