@@ -535,13 +535,14 @@ class _View:
     def _of_lines(self, name: str, sides: Sequence[str]) -> _Column | None:
         loose = self.in_order.rows_of(name)
         own = self.by_step.column(name) if OWN in sides else None
-        least = min(_FEW, _SHARE * sum(map(len, loose)))
-        if own is not None and len(own.values) >= least:
-            return own
+        at_epochs = [each for each in self.by_epoch.rows_of(name) if each.bar is None]
+        if own is not None:
+            least = min(_FEW, _SHARE * sum(map(len, loose)))
+            if len(own.values) >= max(least, sum(each.places for each in at_epochs) / 2):
+                return own
         if not loose:
             return own
         placed = [each for each in self.by_step.rows_of(name) if each.side == PLACED]
-        at_epochs = [each for each in self.by_epoch.rows_of(name) if each.bar is None]
         way = choose_way(loose, placed, at_epochs, counts_all=not self.within_epoch)
         if way == BY_EPOCH and name != LOSS and self._has_losses_in_order:
             way = IN_ORDER

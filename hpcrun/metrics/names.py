@@ -84,7 +84,7 @@ TOTAL_SPELLINGS = words("total_steps max_steps total_iters max_iters num_steps")
 # trusted over one that may count within an epoch, and that over one of batches.
 _STEPS = (
     "global_step train_global_step trainer_global_step training_global_step global_iteration "
-    "global_iter num_updates train_num_updates valid_num_updates step steps train_step "
+    "global_iter acc_iter num_updates train_num_updates valid_num_updates step steps train_step "
     "training_step optimizer_step opt_step _step global_steps update_step iteration iter iters "
     "iterations it itr niter train_iter train_iteration training_iteration total_timesteps "
     "timesteps timestep time_total_timesteps num_timesteps updates batch batches minibatch "

@@ -39,6 +39,8 @@ _MOST_EPOCHS = 1e6
 _LARGEST = 1 << 62
 # Training and validation take turns, or a test comes third.
 _TURNS = (2, 3)
+# More rows at one step than as many processes would print show that it is none.
+_STUCK = 64
 # There are at least this many losses of batches to each mean of an epoch.
 _BATCHES = 2
 # What bars count that are not the training's, by the words of their descriptions.
@@ -256,7 +258,7 @@ def epochs_above(offsets: Ints, headings: Ints, epochs: Floats) -> Floats | None
 
 def _without_means(rows: Sequence[Rows]) -> list[Rows]:
     """Leave out the mean losses of epochs where no line has a step and batches name theirs."""
-    rows = [replace(each, steps=None) if _counts_the_epoch(each) else each for each in rows]
+    rows = [replace(each, steps=None) if _counts_nothing(each) else each for each in rows]
     lost = [each for each in rows if each.has_losses and each.bar is None]
     means = [each for each in lost if each.is_mean or EVAL_LOSS in each.names]
     batches = [each for each in lost if each not in means]
@@ -282,12 +284,12 @@ def _epochs_of(rows: Sequence[Rows]) -> Floats:
     return epochs[np.isfinite(epochs)]
 
 
-def _counts_the_epoch(rows: Rows) -> bool:
-    """Whether the steps are how many an epoch has: "Epoch: 5, Steps: 540"."""
+def _counts_nothing(rows: Rows) -> bool:
+    """Whether the steps are all one: how many an epoch has ("Epoch: 5, Steps: 540"), or stuck."""
     steps, epochs = rows.steps, rows.epochs
-    if steps is None or epochs is None or not rows.has_own_steps or rows.total:
+    if steps is None or not rows.has_own_steps or rows.total or (steps != steps[0]).any():
         return False
-    return len(steps) > 1 and bool((steps == steps[0]).all()) and rises(epochs)
+    return len(steps) > _STUCK if epochs is None else len(steps) > 1 and rises(epochs)
 
 
 def _without_evaluations(rows: Sequence[Rows]) -> list[Rows]:

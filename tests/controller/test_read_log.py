@@ -67,6 +67,19 @@ def test_a_compressed_log_is_read_as_what_it_holds(
     assert read(compressed) == read(plain)
 
 
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_a_log_in_utf_16_is_read_as_one_in_utf_8(tmp_path: Path, encoding: str) -> None:
+    """PowerShell writes so what it is told to put into a file."""
+    text = "".join(f"step: {n} | loss: {9 - n / 500} ▁█\r\n" for n in range(30_000))
+    plain, wide = tmp_path / "a.log", tmp_path / "b.log"
+    plain.write_text(text, encoding="utf-8", newline="")
+    wide.write_bytes(("\ufeff" + text).encode(encoding))
+    assert len(read(plain)) == 30_000
+    assert read(wide) == read(plain)
+    wide.write_bytes(wide.read_bytes()[:-3])  # cut within a letter
+    assert read(wide) == read(plain)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("suffix", "compress"), [("gz", gzip.compress), ("bz2", bz2.compress), ("xz", QUICK_XZ)]

@@ -215,6 +215,16 @@ class TestOneLog:
         epochs = [at(0, None, 60.0 - epoch, epoch=float(epoch)) for epoch in range(60)]
         assert build([*epochs, at(0, 700, 0.25)]).steps("loss") == [*range(60)]
 
+    def test_the_epochs_of_many_losses_count_more_than_the_steps_of_a_few(self) -> None:
+        epochs = [at(0, None, 60.0 - epoch, epoch=float(epoch)) for epoch in range(60)]
+        saved = [at(0, step, 0.25) for step in range(0, 200, 10)]
+        assert build([*epochs, *saved]).steps("loss") == [*range(60)]
+
+    def test_a_step_that_never_moves_is_none(self) -> None:
+        stuck = [at(0, 0, 100.0 - n) for n in range(80)]
+        assert both(build(stuck), "loss") == ([None] * 80, [100.0 - n for n in range(80)])
+        assert build(stuck[:64]).steps("loss") == [0]  # as many processes may print it
+
     def test_losses_without_a_step_are_not_left_out_in_silence(self) -> None:
         lines = [line for n in range(20) for line in (at(0, n, 1.0), *[at(0, None, 2.0)] * 3)]
         curve = build(lines)

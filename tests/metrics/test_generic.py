@@ -356,6 +356,21 @@ def test_the_only_loss_is_the_loss_by_whatever_name(name: str) -> None:
     assert "loss" not in parse_chunks("x", [(0, [two.encode()])]).curve.metrics
 
 
+def test_losses_of_two_networks_count_without_a_word_of_where_they_stand() -> None:
+    for line in ("Generator Loss: {}.5, Discriminator Loss: 514.8540\n", "{} [D loss: {}.5]\n"):
+        text = "".join(line.format(n, n) for n in range(9))
+        curve = parse_chunks("x", [(0, [text.encode()])]).curve
+        assert curve.values("loss") == [n + 0.5 for n in range(9)]
+
+
+def test_a_counter_without_an_end_is_around_one_that_has_an_end() -> None:
+    line = "iteration:{} step:{}/400, NER loss:{}.5\n"
+    places = [(around, step) for around in (1, 2, 3) for step in (100, 200, 300, 400)]
+    text = "".join(line.format(*place, n) for n, place in enumerate(places))
+    curve = parse_chunks("x", [(0, [text.encode()])]).curve
+    assert curve.steps("loss") == [*range(100, 1300, 100)]
+
+
 @pytest.mark.parametrize(("encoding", "epoch"), [("utf-8", "轮"), ("gb18030", "个epoch")])
 def test_lines_may_be_chinese(encoding: str, epoch: str) -> None:
     text = "模型训练开始\n" + "".join(f"第{n}{epoch} 损失：{5 - n / 4}\n" for n in range(1, 10))

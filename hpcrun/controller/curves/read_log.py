@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import codecs
 import contextlib
 import gzip
 import io
@@ -28,7 +29,7 @@ from hpcrun.metrics.row import Frame, Placed
 from hpcrun.patterns import time_limit
 
 Pieces = list[Frame | Placed]
-_File = io.BufferedReader | io.BufferedIOBase
+_File = io.BufferedReader | io.BufferedIOBase | codecs.StreamRecoder
 _DAMAGES = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
 
 # Below this, the processes cost more than they save.
@@ -36,13 +37,18 @@ _LONG = 4 * RANGE
 _MOST_PROCESSES = 4
 # Seconds of the CPU for one piece of a log, a megabyte or less: a user's pattern may need for ever.
 PATTERN_SECONDS = 20.0
-# How a compressed file begins, and what reads it; by name what Python lacks.
-_COMPRESSED: dict[bytes, Callable[[IO[bytes]], io.BufferedIOBase] | str] = {
+# How a compressed file begins, or one in UTF-16 (PowerShell's >), and what reads it; by name what
+# Python lacks.
+_ENCODED: dict[bytes, Callable[[IO[bytes]], io.BufferedIOBase | codecs.StreamRecoder] | str] = {
     b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file),
     b"BZh": bz2.BZ2File,
     b"\xfd7zXZ\x00": lzma.LZMAFile,
     b"\x28\xb5\x2f\xfd": "zstd",
     b"\x04\x22\x4d\x18": "lz4",
+    **dict.fromkeys(
+        (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
+        lambda file: codecs.EncodedFile(file, "utf-8", "utf-16", "replace"),
+    ),
 }
 
 
@@ -89,7 +95,7 @@ class LogFileReader:
         with _open(self.path) as (file, raw):
             if file is not raw:
                 fix = f"hpcrun parse {self.path}"
-                raise InputError(f"{self.path}: compressed, so it does not grow", fix=fix)
+                raise InputError(f"{self.path}: not plain text, so it is not followed", fix=fix)
             raw.seek(self.bytes)
             yield from self._read_ranges(raw)
             size = os.fstat(raw.fileno()).st_size  # it may grow as fast as it is read
@@ -116,7 +122,7 @@ class LogFileReader:
     ) -> Iterator[bytes]:
         """Yield what comes next in a file, ``size`` bytes at most, a block at a time."""
         # Of damaged compressed data read1 gives what comes before the damage.
-        read = raw.read if file is raw else file.read1
+        read = file.read1 if isinstance(file, io.BufferedIOBase) and file is not raw else file.read
         while size > 0 and (data := read(min(size, BLOCK))):
             size -= len(data)
             self.bytes += len(data)
@@ -204,7 +210,7 @@ def _open(path: Path) -> Iterator[tuple[_File, io.BufferedReader]]:
     with path.open("rb") as file:
         head = file.peek(6)
         decompress = next(
-            (_COMPRESSED[each] for each in _COMPRESSED if head.startswith(each)), None
+            (_ENCODED[each] for each in _ENCODED if head.startswith(each)), None
         )
         if isinstance(decompress, str):
             fix = f"{decompress} -dc {path} | hpcrun parse -"

@@ -340,6 +340,9 @@ def _find_place(found: Found) -> Row | None:
         is_batch = fold(best.key).endswith(_BATCH)
         if of_training or not is_batch:  # else it counts its own batches
             step, total = to_count(best.value), to_count(-1.0 if best.of is None else best.of)
+        # "iteration:3 step:100/1687": what has no end is counted around what has one.
+        around = (field.value for *_, field in steps if field.of is None is not best.of)
+        epochs = epochs or [(0, value) for value in around if isinstance(value, float)]
     if epochs:
         _, named = min(epochs, key=itemgetter(0))
         epoch = named if abs(named) < LARGEST_COUNT else None
@@ -409,6 +412,8 @@ def _judge(found: Found, place: Row, values: dict[str, float]) -> bool | None:
         ):
             return None
         return True if not found.loose else False if lost else None
+    if values and all(map(like_a_loss, names)) and not found.loose:
+        lost = True  # "Generator loss: 2.5, Discriminator loss: 1.5"
     if not lost or (found.loose and LOSS in values):
         return None  # "Pretrained model - loss: 2.5"
     worded = any(isinstance(field.value, str) for field in found.fields)

@@ -74,7 +74,7 @@ SPACED_UNIT = (
 CLOCK = (
     r"-+:--(?::--)?(?!\w)|"
     r"(?:\d{1,4}[ ]days?,?[ ])?(?:\d{4}-\d\d-\d\d[T ])?"
-    r"\d{1,4}:\d\d(?::\d\d(?:[.,]\d{1,9})?)?(?![\w:])"
+    r"\d{1,4}:\d\d(?::\d\d(?:[.,]\d{1,9})?)?(?:/\d{1,4}:\d\d(?::\d\d)?)?(?![\w:])"
     r"|\d{1,4}[dh][ ]?\d{1,2}[hm](?:[ ]?\d{1,2}(?:\.\d{1,6})?[ms])?(?:[ ]?\d{1,2}s)?(?!\w)"
     r"|\d{1,4}m[ ]?\d{1,2}(?:\.\d{1,6})?s(?!\w)"
 )
@@ -186,6 +186,10 @@ _PLAINER = {
     r"(?<!\w)(?:after|processed) (\d{1,15}) (?:training )?"
     r"(step|iter(?:ation)?|epoch|update|batch)(?:es|s)?(?=[\s:,.;|]|\Z)": r"\2 \1",
     r"\A(\d{1,9})-(step|iter|epoch)(?=[ :])": r"\2 \1",
+    # The step in front: "100 | loss 2.5", "9 train loss=0.4", "0 [D loss: 1.3] [G loss: 1.0]".
+    r"\A#?(\d{1,12})(?:[ \t]?[|,-])?[ \t]{1,3}(?=\[?(?:(?:train(?:ing)?|val(?:id)?|avg|[dg])[ _])?"
+    r"loss[ :=]{1,3}[\d.-])": r"step \1, ",
+    r"\A#?(\d{1,12}) (train|val) (?=\d+\.\d{3,12}\Z)": r"step \1, \2 loss ",
     # What was measured is no place: "loss per 100 training steps: 2.5", "Loss Epoch: 2.5".
     r"(?<=loss) (?:per|every|(?:of|over|for|in)(?: the)? (?:last|past|previous)) \d{1,9} "
     r"(?:\w{1,20} )?(?:step|batch|iter|epoch|sample)\w{0,8}(?= ?[:=])": "",
@@ -217,7 +221,7 @@ _UNITS = ("unit", "unit2", "unit3", "unit4")
 # Keys whose word may be a split's: stage=train, msg="training".
 _OF_SPLITS = SPLIT_SPELLINGS | words("msg message event")
 # What parts a remark from the values: a remark with numbers has a cell of its own.
-_CELL, _REMARK = pattern_of(r"\|| - "), pattern_of(r"[,;*<←→✓✔★|]| - ")
+_CELL, _REMARK = pattern_of(r"[|\t]| - "), pattern_of(r"[,;*<>←→✓✔★|\t]| - ")
 _LAST_WORD = pattern_of(r"(?:new )?(?:best|saved|improved)\W{0,9}\Z", re.IGNORECASE)
 _CELL_END = pattern_of(r"[ ]{0,40}(?:[|\t,(]|\Z)")
 
@@ -419,7 +423,7 @@ def _read_pair(text: str, pair: re.Match[str], found: _Items) -> bool:
     unit, of = next(filter(None, pair.group(*_UNITS)), ""), pair["of"] or pair["listed_of"]
     if pair["key"].lower() in SPLITS and number:
         split = SPLITS[pair["key"].lower()]
-        if pair["listed"]:  # Test: [10/90]
+        if pair["listed"] or of:  # Test: [10/90], Train: 3/20 [10/90]
             found.split = split
             found.counters.append((int(number), int(of) if of else None))
             return True

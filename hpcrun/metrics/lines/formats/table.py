@@ -96,10 +96,6 @@ FORMATS: tuple[Format, ...] = (
          r" (?P<step_time_ms>⟨N⟩) ms \|(?:[^|]{1,40}\|)? (?P<tokens_per_second>⟨N⟩) tok/s",
          "step    1/18865 | loss 11.009 (+nanz)| norm 15.2 (+nanz)| lr 2.1e-06 | "
          "2134.34 ms | 55.2% bf16 MFU | 245645 tok/s"),
-    form("step in front", " ",
-         r"#?(?P<step>\d{1,12})(?: ?[|,-])? (?:(?P<split>train|val) (?P<loss>\d+\.\d{3,12})\Z"
-         r"|(?P<rest>(?:(?:train|val)[ _])?[Ll]oss[ :=]{1,3}⟨N⟩.*))",
-         "100 | loss 2.3145 | lr 1.000000e-04 | 350.12ms | mfu 40.12%"),
     # XLM and what grew out of it: xlm/trainer.py (print_stats). The first number is the step.
     form("xlm", "words/s - ",
          r"-?\s*(?P<step>\d+) -\s+⟨N⟩ \w+/s -\s+(?P<tokens_per_second>⟨N⟩) words/s -"
