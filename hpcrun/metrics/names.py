@@ -67,7 +67,7 @@ def words(text: str) -> frozenset[str]:
 SPLITS = {
     **dict.fromkeys(words("train training trn train_inner"), "train"),
     **dict.fromkeys(words("eval evl evaluation evaluating evaluate val vali valid"), "eval"),
-    **dict.fromkeys(words("validation validating validate dev"), "eval"),
+    **dict.fromkeys(words("validation validating validate dev heldout holdout"), "eval"),
     **dict.fromkeys(words("test testing"), "test"),
 }
 
@@ -91,7 +91,7 @@ _STEPS = (
     "mini_batch micro_step episode round global_round communication_round update generation n_iter "
     "n_step i count"
 )
-_EPOCHS = "epoch train_epoch ep trainer_epoch end_of_epoch epoch_loaded"
+_EPOCHS = "epoch train_epoch epch ep trainer_epoch end_of_epoch epoch_loaded"
 # A counter may say that it counts: batch_id, cur_iter, "Epoch no. 3".
 _COUNTED = ("num", "no", "nr", "number", "id", "idx", "index", "i")
 
@@ -296,9 +296,9 @@ _TABLE |= _spell(
         LR: "lr learning_rate learningrate learn_rate lrate actor_lr",
         GRAD_NORM: "grad_norm gradient_norm gradnorm gnorm grads_norm gradients_norm "
         "total_grad_norm global_grad_norm grad_norm_total grad_global_norm norm_grad "
-        "grad_norm_all gn norm actor_grad_norm",
+        "grad_norm_all gn grdn norm actor_grad_norm",
         TOKENS_PER_SECOND: "tps tgs wps tokens_second_tgs token_throughput perf_throughput",
-        STEP_SECONDS: "step_seconds perf_time_per_step",
+        STEP_SECONDS: "step_seconds perf_time_per_step updt_s",
         MEMORY_BYTES: "memory_bytes",
         LOSS_SCALE: "loss_scale loss_scaler lossscale",
     }

@@ -13,7 +13,6 @@ from array import array
 from collections.abc import Collection, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain, count, repeat
-from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -319,15 +318,15 @@ class Sample(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Samples:
-    """The samples of a run, line by line as each log has them; columns of one length.
+    """The samples of a run, line by line as each log has them.
 
     >>> store = Store()
     >>> store.begin(0)
     >>> layout = Layout("json", "train", None, None, ("loss", "lr"))
     >>> store.add([Frame(layout, [0, 40], [1, 2], None, None, ([2.5, 2.0], [0.1, 0.2]))])
     >>> samples = Samples(store)
-    >>> len(samples), samples.columns()["name"], samples.columns()["value"]
-    (4, ['loss', 'lr', 'loss', 'lr'], [2.5, 0.1, 2.0, 0.2])
+    >>> len(samples), [sample.value for sample in samples]
+    (4, [2.5, 0.1, 2.0, 0.2])
     >>> next(iter(samples))
     Sample(attempt=0, offset=0, epoch=None, step=1, split='train', name='loss', value=2.5)
     """
@@ -368,9 +367,3 @@ class Samples:
                     if name in self._hidden:
                         continue
                     yield Sample(log.attempt, offset, epoch, step, layout.split, name, column[row])
-
-    def columns(self) -> dict[str, list[Any]]:
-        """Return the samples as columns, one for each field of ``Sample``."""
-        samples = [*self]
-        fields = Sample.__struct_fields__
-        return {field: [getattr(sample, field) for sample in samples] for field in fields}

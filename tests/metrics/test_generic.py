@@ -202,6 +202,13 @@ def row_of(line: str) -> Row | None:
     return row if row is not None and row.is_sure else None
 
 
+def test_a_step_in_thousands_is_known_for_one() -> None:
+    row = row_of("step:1K smpl:32K ep:101 epch:2.53 loss:1.226 grdn:34.825 lr:1.0e-05 updt_s:0.502")
+    assert row is not None and (row.step, row.epoch, row.is_rounded) == (1000, 2.53, True)
+    values = {"loss": 1.226, "grad_norm": 34.825, "lr": 1e-5, "step_seconds": 0.502}
+    assert dict(row.values) == pytest.approx(values)
+
+
 @pytest.mark.parametrize(("line", "step", "values"), MEASURED, ids=[m[0][:50] for m in MEASURED])
 def test_line_is_read(line: str, step: int | None, values: dict[str, float]) -> None:
     row = row_of(line)

@@ -277,6 +277,7 @@ def test_marks(line: str, mark: Mark | None) -> None:
         ("Step: 1000", 1000),
         ("-----Iteration: 1000-----", 1000),
         ("current step: 21th step", 21),
+        ("          Learning iteration 5/1500          ", 5),
         ("[rank0]: === Starting iteration 12/90 ===", 12),
         ("Training step 7:", 7),
         ("Step 3 of the guide", None),
@@ -324,6 +325,11 @@ def test_the_heading_of_a_step_is_a_row_without_values(line: str, step: int | No
             "1           2.5         2.75",
             {"loss": 2.5, "eval_loss": 2.75},
         ),
+        (
+            "Epoch,Train_loss,Val_loss",
+            "1,\"tensor(2.5, device='cuda:0', grad_fn=<Div0>)\",\"tensor(2.75, device='cuda:0')\"",
+            {"loss": 2.5, "eval_loss": 2.75},
+        ),
     ],
 )
 def test_tables(head: str, row: str, values: dict[str, float]) -> None:
@@ -333,6 +339,14 @@ def test_tables(head: str, row: str, values: dict[str, float]) -> None:
     assert read is not None and dict(read.values) == pytest.approx(values, nan_ok=True)
     assert row_of("some other line", shown[1]) is None
     assert row_of(row) is None
+
+
+def test_an_index_without_a_name_counts_where_no_column_does() -> None:
+    for head, step in ((",loss,val_loss", 7), (",epoch,loss", None)):
+        shown = read_line(head)
+        assert shown is not None and isinstance(shown[1], Table)
+        row = row_of("7,2.5,2.75", shown[1])
+        assert row is not None and row.step == step
 
 
 def test_a_cell_may_count_as_i_of_n() -> None:

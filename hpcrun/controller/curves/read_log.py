@@ -209,9 +209,7 @@ def _open(path: Path) -> Iterator[tuple[_File, io.BufferedReader]]:
     """
     with path.open("rb") as file:
         head = file.peek(6)
-        decompress = next(
-            (_ENCODED[each] for each in _ENCODED if head.startswith(each)), None
-        )
+        decompress = next((_ENCODED[each] for each in _ENCODED if head.startswith(each)), None)
         if isinstance(decompress, str):
             fix = f"{decompress} -dc {path} | hpcrun parse -"
             raise InputError(f"{path}: compressed by {decompress}", fix=fix)

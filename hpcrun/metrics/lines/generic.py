@@ -178,10 +178,10 @@ _PLAINER = {
     rf"\|{{1,2}}([^\W\d]\w{{0,20}})\|{{1,2}} ?[:= ] ?(?={NUMBER}[ ,;|])": r"| \1: ",
     # Who prints the line: "trainer: step 5 ..", "Fold 1 Epoch 5 ..".
     rf"\A([\s\[=*#>|-]{{0,40}})(?!{_ELSEWHERES})(?:[a-z_][\w.-]{{0,40}}:|(?:fold|run|trial|seed|"
-    r"task|stage|phase|client)[ :#_]{0,3}\d{1,4}[]),.:-]{0,2})"
+    r"task|stage|phase|client)[ :#_]{0,3}\d{1,4}[]),.:-]{0,2}|fine-?tun\w{1,4}|pre-?train\w{0,4})"
     rf" (?={_PLACE}\w*\W{{0,3}}\d)": r"\1",
     # A number that touches its word, "Epoch1"; one in front, "After 100 steps", "3-epoch".
-    r"(?<![\w./\"'-])((?:global_)?step|iter(?:ation)?|epoch|ep|batch)[_-]?(\d{1,15})"
+    r"(?<![\w./\"'])(?<!\w-)((?:global_)?step|iter(?:ation)?|epoch|ep|batch)[._-]?(\d{1,15})"
     r"(?=:?\s|[,;|\])]|\Z)": r"\1 \2",
     r"(?<!\w)(?:after|processed) (\d{1,15}) (?:training )?"
     r"(step|iter(?:ation)?|epoch|update|batch)(?:es|s)?(?=[\s:,.;|]|\Z)": r"\2 \1",
@@ -190,6 +190,8 @@ _PLAINER = {
     r"\A#?(\d{1,12})(?:[ \t]?[|,-])?[ \t]{1,3}(?=\[?(?:(?:train(?:ing)?|val(?:id)?|avg|[dg])[ _])?"
     r"loss[ :=]{1,3}[\d.-])": r"step \1, ",
     r"\A#?(\d{1,12}) (train|val) (?=\d+\.\d{3,12}\Z)": r"step \1, \2 loss ",
+    r"\As:(\d{1,12}) trl:(?=\d)": r"step \1, loss: ",  # llm.c
+    r"\As:(\d{1,12}) tel:(?=\d)": r"step \1, val loss: ",
     # What was measured is no place: "loss per 100 training steps: 2.5", "Loss Epoch: 2.5".
     r"(?<=loss) (?:per|every|(?:of|over|for|in)(?: the)? (?:last|past|previous)) \d{1,9} "
     r"(?:\w{1,20} )?(?:step|batch|iter|epoch|sample)\w{0,8}(?= ?[:=])": "",
@@ -200,7 +202,7 @@ _PLAINER = {
     rf"{_TWO_VALUES}": r"train \1: \3, \2 \1: ",
     # Losses by their sides alone: "[200/3000] train=2.30 val=2.25".
     r"\A(?!.*(?:loss|acc|test))(.{0,80}(?<![a-z][ :=])(?<![a-z]: )(?<!f1: ))\btrain ?[=:] ?"
-    r"(\d+\.\d+)([ ,;|]{1,8})(val|valid|validation|dev) ?[=:] ?(?=\d+\.\d)": (
+    r"(\d+\.\d+)([ ,;|]{1,8})(val|valid|validation|dev|heldout|holdout) ?[=:] ?(?=\d+\.\d)": (
         r"\1train loss: \2\3\4 loss: "
     ),
     # A place by two names, then two numbers: "Epoch and iter 28 99", "(epoch, step): (3, 100)".

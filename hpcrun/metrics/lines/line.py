@@ -31,6 +31,7 @@ from operator import or_
 from msgspec import structs
 
 from hpcrun.metrics.lines.fields import (
+    WRAPPED,
     Field,
     Found,
     build_row,
@@ -159,7 +160,7 @@ _HEADING = pattern_of(
     r"[\s=*#>|~-]{0,200}"
     r"(?:(?:start(?:ing|ed)?|begin(?:ning)?|running)[ ]{1,2}(?:of[ ])?)?"
     r"(?:(?:train(?:ing)?|(?P<split>eval(?:uation)?|val(?:id(?:ation)?)?|test(?:ing)?))[ ]{1,2})?"
-    r"(?:(?:current|global)[ _])?"
+    r"(?:(?:current|global|learning)[ _])?"
     r"(?:(?P<epoch>epoch)|step|iter(?:ation)?|update|batch|round|episode)"
     r"(?![ ]?=[ ]?\d)[\s:#=]{0,8}\[?(?P<count>\d{1,9})(?:(?:st|nd|rd|th) step)?"
     r"(?:\s{0,4}(?:/|(?(epoch)of|(?!)))\s{0,4}(?P<total>\d{1,9}))?\]?"
@@ -233,6 +234,7 @@ _DRAWN = str.maketrans("│┃║", "|||")
 _BLANKS = pattern_of(r"[ ]{2,}|\t+")
 # YOLO's trainers draw a bar behind the row of an epoch; its memory has a unit.
 _BAR_BEHIND = pattern_of(r":(?:\s|\Z)|\s\d{1,3}%")
+_WRAPPED = pattern_of(WRAPPED)
 _MEMORY, _IN_UNITS = "gpu_mem", pattern_of(r"(\d[\d.]{0,9})([GMK]?)B?")
 
 
@@ -255,6 +257,8 @@ def read_head(text: str) -> Table | None:
             cells.pop()
         if cells[:2] == ["E", "#"]:  # spacy/training/loggers.py (console_logger)
             cells[:2] = ["epoch", "step"]
+        if cells[0] in ("", "Unnamed: 0") and not any(map(is_place, cells)):
+            cells[0] = "step"  # the index that pandas writes
         if 2 <= len(cells) <= _MOST_COLUMNS and _are_names(cells, kind):
             return Table(kind, tuple(cells))
     return None
@@ -271,7 +275,7 @@ def _cells(text: str, kind: str) -> list[str]:
 
 def _are_names(cells: list[str], kind: str) -> bool:
     if kind == "csv" and cells[0] in ("", "Unnamed: 0"):
-        cells = cells[1:]  # the index that pandas writes
+        cells = cells[1:]  # beside a step
     if not all(_NAME.fullmatch(cell) and cell.count(" ") < 4 for cell in cells):
         return False
     folded = [fold(cell) for cell in cells]
@@ -305,6 +309,7 @@ def read_row(text: str, table: Table) -> Row | None:
     (('box', 0.25), ('loss', 8.5))
     """
     columns, has_bar = table.columns, fold(table.columns[1]) == _MEMORY
+    text = _WRAPPED.sub(r"\g<wrapped>", text)
     if has_bar:
         text = _BAR_BEHIND.split(text, 1)[0]
     cells = _cells(text.translate(_DRAWN), table.kind)

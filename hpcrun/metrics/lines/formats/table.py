@@ -86,10 +86,6 @@ FORMATS: tuple[Format, ...] = (
          r"(?:\[eval\] )?(?:step|iter)\s+(?P<step>\d+): train (?:loss )?(?P<eval_train_loss>⟨N⟩)"
          r"(?: (?!val)\w+)?,? val(?:idation)? (?:loss )?(?P<eval_loss>⟨N⟩)(?: \w+\Z)?(?P<rest>.*)",
          "step 3000: train loss 4.0390, val loss 4.0427", split="eval"),
-    form("llm.c", "s:",
-         r"s:(?P<step>\d+) (?:trl:(?P<loss>⟨N⟩)(?: lr:(?P<lr>⟨N⟩))?(?: norm:(?P<grad_norm>⟨N⟩))?"
-         r"|tel:(?P<eval_loss>⟨N⟩))\Z",
-         "s:0 trl:11.0096 lr:0.000001 norm:15.2"),
     form("llm.c", " ms | ",
          r"step\s+(?P<step>\d+)/(?P<total>\d+) \| (?:train )?loss (?P<loss>⟨N⟩)[^|]*\|"
          r"(?: norm (?P<grad_norm>⟨N⟩)[^|]*\|)?(?: lr (?P<lr>⟨N⟩) \|)?"
@@ -227,11 +223,6 @@ FORMATS: tuple[Format, ...] = (
          names={"time": "step_time s", "batch_t": "step_time s", "memory": "memory MiB",
                 "max_mem": "max_mem MiB", "seconds": "step_seconds", "s": "samples_per_second",
                 "s_gpu": ""}),
-    form("lerobot", " smpl:",
-         r"step:(?P<rounded>\d{1,9}(?:\.\d{1,3})?[KMB]?) smpl:\S+ ep:\S+"
-         r" epch:(?P<epoch>⟨N⟩) loss:(?P<loss>⟨N⟩) grdn:(?P<grad_norm>⟨N⟩) lr:(?P<lr>⟨N⟩)"
-         r" updt_s:(?P<step_seconds>⟨N⟩)",
-         "step:1K smpl:32K ep:101 epch:2.53 loss:1.226 grdn:34.825 lr:1.0e-05 updt_s:0.502"),
     # darknet: src/detector.c; caffe: src/caffe/solver.cpp; MXNet: python/mxnet/callback.py.
     form("darknet", " seconds, ",
          r"\s*(?P<step>\d+): (?P<loss>⟨N⟩), (?P<avg_loss>⟨N⟩) avg(?: loss)?, "
