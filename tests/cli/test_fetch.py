@@ -16,6 +16,7 @@ import pytest
 from hpcrun.transport import Result
 from hpcrun.transport.local import LocalTransport
 from tests.cli.calling import Caller
+from tests.needs import require_command
 
 WRITES = """\
 mkdir -p "$HPCRUN_CHECKPOINT_DIR/step 1" "$HPCRUN_RUN_DIR/out"
@@ -210,3 +211,27 @@ def test_wandb_takes_what_came(hpcrun: Caller) -> None:
     assert set(files_of(hpcrun.project / "here")) == {
         f"{one}/{name}" for one in folders for name in ("run.wandb", "files/config.yaml")
     }
+
+
+@pytest.mark.thorough
+def test_the_real_wandb_is_given_its_own_folder(hpcrun: Caller) -> None:
+    """It knows the run in it; an upload needs a server of W&B's: here it ends for want of a key."""
+    require_command("wandb", str(Path(sys.executable).parent))
+    hpcrun.write(
+        "train.py",
+        "import wandb\nrun = wandb.init(project='p', mode='offline')\n"
+        "run.log({'loss': 0.5})\nrun.finish()\n",
+    )
+    hpcrun.write(
+        "job.yaml",
+        f"command: [{sys.executable}, train.py]\nresources: {{gpus_per_node: 0}}\n"
+        "env: {WANDB_DIR: '{run_dir}'}\n",
+    )
+    own = {"WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_ERROR_REPORTING": "false"}
+    hpcrun.environ |= own | {"PATH": os.environ["PATH"], "HOME": str(hpcrun.project)}
+    assert hpcrun.process("run", "job.yaml").code == 0
+    done = hpcrun.process("fetch", "--wandb-sync", "--to", "here")
+    assert done.code == 1 and "Syncing 1 run(s)" in done.err and "No API key" in done.err, done
+    (folder,) = (hpcrun.project / "here" / "wandb").glob("offline-run-*")
+    assert f"wandb did not take wandb/{folder.name}\n" in done.err
+    assert f"here/wandb/{folder.name}/run-" in done.err
