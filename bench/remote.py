@@ -108,7 +108,11 @@ class Far:
         )
         notes = [
             f"{slope:.1f} in all, {login:.1f} of them to connect and log in",
-            *(at[delay].line("it", f"round trips of {delay * 1000:.0f} ms") for delay in DELAYS),
+            *(
+                at[delay].line(name, f"{name}, round trips of {delay * 1000:.0f} ms")
+                for delay in DELAYS
+                for name in ("it", "login")
+            ),
         ]
         return round(slope - login), at[DELAY], notes  # there are whole ones alone
 
@@ -240,8 +244,8 @@ def measure_parse(far: Far, rounds: int) -> list[Row]:
     far.link.delay = 0.0
     again = Command([far.site.hpcrun, "parse", run["job_id"]])
     here = Command([far.site.hpcrun, "parse", run["run_dir"]])
-    login = Command([sys.executable, "-c", LOG_IN])
-    times = far.take_turns(rounds, DELAY, again=again, here=here, login=login)
+    trips, _, notes = far.trips(rounds, again)
+    times = far.take_turns(rounds, DELAY, again=again, here=here)
     extra = statistics.median(
         a - b for a, b in zip(times.seconds["again"], times.seconds["here"], strict=True)
     )
@@ -258,9 +262,9 @@ def measure_parse(far: Far, rounds: int) -> list[Row]:
                 f"the first time: {first:.1f} s, over a link of no limit but its delay",
                 times.line("again", "the second time"),
                 times.line("here", "the same log, here"),
-                times.line("login", "a Python that logs in, by itself"),
             ],
-        )
+        ),
+        Row("parse-trips", "  round trips of it after the login", "", trips, 4, 3, notes),
     ]
 
 

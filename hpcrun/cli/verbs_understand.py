@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import threading
 from collections.abc import Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,6 +19,7 @@ from hpcrun.errors import InputError
 _M_MMAP_THRESHOLD, _LARGE = -3, 1 << 18
 
 if TYPE_CHECKING:
+    from hpcrun.controller.context import Context
     from hpcrun.metrics.parse import ParsedRun
 
 
@@ -97,11 +101,14 @@ def parse(
 
     The exit code is 1 if no metric is found, and with -f also if a run failed.
     """
-    from hpcrun.cli.show_curve import show, write
     from hpcrun.report.files import check_files
 
     where = context(cluster)
     check_files(where.cwd, logs, files)
+    if where.cluster.host is not None:
+        _bring(where, logs)
+    from hpcrun.cli.show_curve import show, write
+
     _free_at_once()
     if follow:
         from hpcrun.cli.watch_curve import watch_curve
@@ -125,9 +132,22 @@ def parse(
     return 0 if ok and any(run.curve.metrics for run in runs) else 1
 
 
+def _bring(where: Context, words: Sequence[str]) -> None:
+    """Have the cluster's host answer while what reads and draws curves is imported."""
+    from hpcrun.controller.targets import find, refresh
+
+    def load() -> None:
+        with contextlib.suppress(Exception):  # whoever needs it says so
+            for name in ("controller.curves.parse", "controller.causes", "report.terminal"):
+                import_module(f"hpcrun.{name}")
+
+    threading.Thread(target=load, daemon=True).start()
+    known = [find(where.runs_dir, word) for word in words if not (where.cwd / word).exists()]
+    refresh(where, known, by_word=True, whole=True)
+
+
 def _free_at_once() -> None:
     """Have large columns go back to the system as they are freed, not stay as holes in the heap."""
-    import contextlib
     import ctypes
 
     with contextlib.suppress(AttributeError, OSError):  # other C libraries than glibc lack it

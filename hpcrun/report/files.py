@@ -8,12 +8,14 @@ from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from hpcrun.errors import InputError
-from hpcrun.metrics.parse import ParsedRun
+
+if TYPE_CHECKING:
+    from hpcrun.metrics.parse import ParsedRun
 
 
 class Format(Struct, frozen=True):
