@@ -221,13 +221,18 @@ def converse(
     """Run a script in a session that was just started with exec_line(); see Connection.run."""
     if "\0" in script:
         raise ValueError("a script cannot have a NUL")
-    mark = os.urandom(16).hex()
-    path = f"PATH={shlex.quote(settings.slurm_path)}:$PATH; " if settings.slurm_path else ""
-    frame = (_WATCHED_FRAME if on_output else _FRAME).format(path=path, mark=mark)
-    talk = _Talk(session, settings.host, mark.encode())
-    head = b"%b\0%b\0" % (frame.encode(), script.encode("utf-8", "surrogateescape"))
+    mark, head = _head(settings, _WATCHED_FRAME if on_output else _FRAME, script)
+    talk = _Talk(session, settings.host, mark)
     talk.start(head, stdin, keeps_open=on_output is not None)
     return talk.listen(timeout, on_output)
+
+
+def _head(settings: SshSettings, frame: str, script: str) -> tuple[bytes, bytes]:
+    """Make a mark, and the texts that exec_line() reads."""
+    mark = os.urandom(16).hex()
+    path = f"PATH={shlex.quote(settings.slurm_path)}:$PATH; " if settings.slurm_path else ""
+    texts = frame.format(path=path, mark=mark), script
+    return mark.encode(), b"".join(t.encode("utf-8", "surrogateescape") + b"\0" for t in texts)
 
 
 def both_ways(here: socket.socket, there: Any) -> None:
@@ -249,13 +254,11 @@ def _copy(source: Any, sink: Any) -> None:
 
 def lead(session: Session, settings: SshSettings, script: str, here: socket.socket) -> None:
     """Do what Connection.lead says in a session that was just started with exec_line()."""
-    mark = os.urandom(16).hex()
-    path = f"PATH={shlex.quote(settings.slurm_path)}:$PATH; " if settings.slurm_path else ""
-    frame = _OPEN_FRAME.format(path=path, mark=mark)
+    mark, head = _head(settings, _OPEN_FRAME, script)
 
     def write() -> None:
         with contextlib.suppress(Exception):  # one side is gone, which the other shows
-            session.send(b"%b\0%b\0" % (frame.encode(), script.encode("utf-8", "surrogateescape")))
+            session.send(head)
             while data := here.recv(_PIECE):
                 session.send(data)
             session.end_input()
@@ -267,15 +270,15 @@ def lead(session: Session, settings: SshSettings, script: str, here: socket.sock
 
     for target in (write, drain):
         threading.Thread(target=target, daemon=True).start()
-    begin, head = mark.encode() + b"<", b""
+    begin, got = mark + b"<", b""
     with here, contextlib.closing(session), contextlib.suppress(OSError, EOFError):
-        while (data := session.read()) and len(head) < MOST_CHATTER:
-            if begin in head:
+        while (data := session.read()) and len(got) < MOST_CHATTER:
+            if begin in got:
                 here.sendall(data)
                 continue
-            head += data
-            if begin in head:
-                here.sendall(head.partition(begin)[2])
+            got += data
+            if begin in got:
+                here.sendall(got.partition(begin)[2])
         here.shutdown(socket.SHUT_RDWR)
 
 

@@ -6,9 +6,9 @@ import base64
 import contextlib
 import itertools
 import os
-import queue
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,15 +20,20 @@ from hpcrun.transport.ssh_config import Hop, NeedsSsh, is_hardware_key
 
 # A person looks for a phone; servers allow two minutes, as a rule.
 _TYPING = 300.0
+_PATIENCE = 30.0  # for all else, in seconds
 _PASSPHRASES = 3  # tries, as ssh gives
 
 
 class _OneTrip(paramiko.auth_handler.AuthHandler):  # type: ignore[misc]
-    """Asks for the service once, and tries a method without waiting for its answer."""
+    """Asks for the service once, and tries a method without waiting for its answer.
+
+    The server's questions wait for outcome(): in paramiko's own thread no Ctrl-C would come.
+    """
 
     def __init__(self, link: paramiko.Transport, is_first: bool) -> None:
         super().__init__(link)
         self.is_first = is_first
+        self.questions: list[paramiko.Message] = []
 
     def _request_auth(self) -> None:
         if self.is_first:
@@ -40,6 +45,18 @@ class _OneTrip(paramiko.auth_handler.AuthHandler):  # type: ignore[misc]
 
     def _parse_service_accept(self, message: paramiko.Message) -> None:
         """Do nothing at the answer: the method was tried."""
+
+    def _parse_userauth_info_request(self, message: paramiko.Message) -> None:
+        self.questions.append(message)
+
+    def outcome(self, answered: threading.Event) -> list[str]:
+        """Wait for the server; return what it wants besides ([]: nothing). Answers questions."""
+        until = time.monotonic() + (_TYPING if self.interactive_handler else _PATIENCE)
+        while not answered.wait(0.05) and self.transport.is_active() and time.monotonic() < until:
+            if self.questions:
+                super()._parse_userauth_info_request(self.questions.pop(0))
+        self.transport.auth_timeout = 0  # it was waited
+        return list(self.wait_for_response(answered))
 
 
 class Login:
@@ -107,12 +124,12 @@ class Login:
             return list(error.allowed_types)
 
     def _offer(self, method: str, *proof: Any) -> list[str]:
-        """Try one of paramiko's methods; return what the server wants besides ([]: nothing)."""
+        """Try one of paramiko's methods; return as outcome() does."""
         is_first = self.link.auth_handler is None
         self.link.auth_handler = handler = _OneTrip(self.link, is_first)
         answered = threading.Event()
         getattr(handler, f"auth_{method}")(self.hop.user, *proof, answered)
-        return list(handler.wait_for_response(answered))
+        return handler.outcome(answered)
 
     def _broken(self, error: BaseException) -> OutOfReach:
         did = "; ".join(dict.fromkeys(self.tried))
@@ -272,36 +289,10 @@ class Login:
 
     def _by_answers(self) -> tuple[bool, list[str] | None]:
         """Answer the server's questions. The first value: something was asked."""
-        # paramiko waits for the answers in its own thread, where Ctrl-C does not come.
-        wanted: queue.Queue[Any] = queue.Queue()
-        given: queue.Queue[list[str]] = queue.Queue()
-
-        def questions(title: str, text: str, prompts: list[tuple[str, bool]]) -> list[str]:
-            wanted.put((title, text, prompts))
-            return given.get()
-
-        def talk() -> None:
-            try:
-                self.link.auth_timeout = _TYPING
-                wanted.put(self._offer("interactive", questions))
-            except Exception as error:
-                wanted.put(error)
-
-        threading.Thread(target=talk, daemon=True).start()
         was_asked, heading = False, ""
-        while True:
-            try:
-                what = wanted.get(timeout=_TYPING)
-            except queue.Empty:
-                raise paramiko.SSHException(f"no answer in {_TYPING:.0f} s") from None
-            if isinstance(what, paramiko.AuthenticationException):
-                self.tried.append("the answer was refused" if was_asked else "no question came")
-                return was_asked, None
-            if isinstance(what, Exception):
-                raise what
-            if isinstance(what, list):
-                return True, what
-            title, text, prompts = what
+
+        def answer(title: str, text: str, prompts: list[tuple[str, bool]]) -> list[str]:
+            nonlocal was_asked, heading
             heading = "\n".join(part.strip() for part in (heading, title, text) if part.strip())
             answers = []
             for prompt, echo in prompts:
@@ -309,7 +300,13 @@ class Login:
                 question = f"{self.hop.who}: {str(prompt).strip().rstrip(':')}"
                 answers.append(self.ask(f"{heading}\n{question}".strip(), echo=bool(echo)))
                 heading = ""
-            given.put(answers)
+            return answers
+
+        try:
+            return True, self._offer("interactive", answer)
+        except paramiko.AuthenticationException:
+            self.tried.append("the answer was refused" if was_asked else "no question came")
+            return was_asked, None
 
 
 def _public_blob(path: Path) -> bytes:

@@ -411,13 +411,7 @@ NOBODY = _Nobody()
 
 def settings_of(profile: Any) -> SshSettings:
     """Return what a profile says of the way to its host."""
-    return SshSettings(
-        host=profile.host,
-        ssh=profile.ssh,
-        transfer_host=profile.transfer_host,
-        slurm_path=profile.slurm_path,
-        login_shell=profile.login_shell,
-    )
+    return SshSettings(**{key: getattr(profile, key) for key in SshSettings.__struct_fields__})
 
 
 def far_connect(profile: Any, mirror: Path, ask: Prompts | None = None) -> Connect:
