@@ -34,6 +34,8 @@ _TURN = 30.0
 _READ = '\'IFS= read -r -d "" frame; IFS= read -r -d "" script; eval "$frame"\' hpcrun'
 _EXEC = f"exec bash --norc -c {_READ}"
 _EXEC_LOGIN = f"exec bash --norc -l -c {_READ}"
+# Where a profile has started another shell, it is that one's stdin which has the frame: no script.
+_GUARD = "[[ $script ]] || exit; "
 # The script is a process of its own: exit, exec and set -e end that one. With a watched stdin
 # (there is nothing to read in it) the script ends when the connection does.
 _FRAME = """\
@@ -231,7 +233,7 @@ def _head(settings: SshSettings, frame: str, script: str) -> tuple[bytes, bytes]
     """Make a mark, and the texts that exec_line() reads."""
     mark = os.urandom(16).hex()
     path = f"PATH={shlex.quote(settings.slurm_path)}:$PATH; " if settings.slurm_path else ""
-    texts = frame.format(path=path, mark=mark), script
+    texts = _GUARD + frame.format(path=path, mark=mark), script
     return mark.encode(), b"".join(t.encode("utf-8", "surrogateescape") + b"\0" for t in texts)
 
 
@@ -395,7 +397,8 @@ class _Talk:
         return OutOfReach(
             f"{self.host}: the login shell ran no bash (exit code {code})"
             + (f": {said}" if said else ""),
-            fix=f"see what `ssh {self.host} bash -c true` answers",
+            fix=f"does `echo echo yes | ssh {self.host} bash` print yes? A profile there may start "
+            "another shell, read stdin, or exit",
         )
 
 

@@ -234,6 +234,20 @@ def test_an_account_without_a_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert not caught.value.maybe_done
 
 
+@pytest.mark.parametrize("profile", ["exec zsh", "read -r line", "cat >/dev/null", "exit 0"])
+def test_a_profile_that_takes_the_session_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, profile: str
+) -> None:
+    """Another shell would read the frame as its script, and report that all went well."""
+    require_command("zsh")
+    (tmp_path / "profile").write_text(profile)
+    command = f'ForceCommand . {tmp_path}/profile; eval "$SSH_ORIGINAL_COMMAND"'
+    with at_home(tmp_path, monkeypatch, far=[command]) as laptop:
+        with pytest.raises(OutOfReach, match="ran no bash") as caught:
+            connect(laptop).run("true")
+        assert not caught.value.maybe_done and "echo echo yes | ssh far bash" in caught.value.fix
+
+
 def test_what_streams_ends_with_the_connection(far: Connection, tmp_path: Path) -> None:
     def stop(data: bytes) -> None:
         raise KeyboardInterrupt
