@@ -20,7 +20,7 @@ Verdict = Literal["fix", "requeue", "exclude_node", "ask"]
 # says that something failed; a HINT says nothing: a warning, or what was taken back.
 ROOT, ERROR, WEAK, SYMPTOM, HINT = 4, 3, 2, 1, 0
 
-# Words in a fix that stand for a command with the job's own numbers: diagnose/fixes.py.
+# Of the classes whose verdict is not to change something.
 _VERDICTS: dict[str, Verdict] = {
     "time_limit": "requeue", "preempted": "requeue", "node_fail": "exclude_node", "nccl": "ask",
     "rendezvous": "ask", "port": "requeue", "cancelled": "ask", "other": "ask",

@@ -44,15 +44,15 @@ for _at, _rule in enumerate(RULES):
 # its needles.
 _WORDS = """
 abort|atal|annot|an't|already in|Aborted|ABRT|busy or|CANCEL|ChildF|clients joined|closing|couldn't
-crashed|cache flush|Duplicate|died|dumped|does not |enied|efused|ead-only|exceeded|exitcode
+crashed|Duplicate|died|dumped|does not |enied|efused|ead-only|exceeded|exitcode
 expected, but|ed by peer|ed dead|EADDRINUSE|ERROR|fallen|finding|fault|gated|hpcrun: |illed|ilure
-iled|imed out|imeout|invalid|illegal|is lost|Interrupt|Killed|latest file|loss is|memory limit
+iled|imed out|imeout|invalid|illegal|is lost|Interrupt|Killed|loss is|memory limit
 mismatch|module(s)|MPI|NaN|Ninja|No module|nable to|ncelled|ncclUniq|ninja|non-zero|ot found|o such
-oom_kill|oom-kill|o space|oo many|oo old|ot a valid|ould not|OOM|OVERFLOW|PMI|rror|raceback
+oom_kill|oom-kill|o space|oo many|oo old|ot a valid|ould not|OOM|PMI|rror|raceback
 reachable|return code|running low|remote peer|RESOURCE_EXH|SIG|Stale|STEPD|Signal|signal
 shared memory|slots avail|srun: |size mism|socket I|Truncated|till |termina|Termina|uota
 ut of memory|uncorrec|undefined sym|unavailable|unknown|unexpected|uncaught|UNCORR|Unable|WARN
-Weights only|xception|Xid |_shm|network Socket|een revoked| nan|'nan|NVRM|TERM_|Bootstrap|terpreter
+Weights only|xception|Xid |_shm|een revoked| nan|'nan|NVRM|TERM_|Bootstrap|terpreter
 runcated|Mismatch|ismatched|exit status|exit code|Killing sub|TERMINATION|noticed that|Process name
 usable temp
 GPUs are av|NVIDIA driver|properly conf|Lexer|not in struct|got stuck|aught sig|ot completion
