@@ -38,6 +38,7 @@ from hpcrun.spec.job import Cluster
 from hpcrun.spec.load import load_cluster
 from hpcrun.spec.schema import json_schema
 from hpcrun.transport import Transport
+from hpcrun.views.numbers import format_size
 
 if TYPE_CHECKING:
     from hpcrun.transport.connection import Prompts
@@ -457,25 +458,12 @@ def find_questions(found: Found) -> list[Question]:
 
 def folder_word(folder: survey.Folder, found: Found) -> str:
     """Describe a folder for runs."""
-    free = f"{folder.file_system or 'unknown file system'}, {size_text(folder.free)} free"
+    free = f"{folder.file_system or 'unknown file system'}, {format_size(folder.free)} free"
     if folder.shared is False and not found.is_one_machine:
         return f"{free}; LOOK: on this machine's own disk, which other nodes may not see"
     if folder.shared is None and not found.is_one_machine:
         return f"{free}; LOOK: do all nodes see it?"
     return free
-
-
-def size_text(count: float) -> str:
-    """Write a number of bytes in a unit that fits.
-
-    >>> size_text(79_718_219_776), size_text(12e12)
-    ('79.7 GB', '12.0 TB')
-    """
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if count < 1000:
-            return f"{count:.1f} {unit}" if unit != "B" else f"{count:.0f} B"
-        count /= 1000
-    return f"{count:.1f} PB"
 
 
 def new_profile(found: Found, answers: dict[str, str]) -> str:
