@@ -10,23 +10,10 @@ from msgspec import Struct, field
 
 from hpcrun.metrics.names import EVAL_LOSS, LOSS
 from hpcrun.metrics.parse import ParsedRun
+from hpcrun.report import windows
 from hpcrun.report.axes import By, is_token_counter, smooth, x_axis
 from hpcrun.report.facts import main_metric
 from hpcrun.report.scaling import Scaling, build_scaling
-from hpcrun.report.windows import (
-    Difference,
-    Track,
-    Window,
-    block_means,
-    build_track,
-    common_window,
-    compare_blocks,
-    even_points,
-    first_at,
-    lowest_level,
-    read_at,
-    round_up,
-)
 
 Measure = Literal["step", "samples", "tokens", "time"]
 MEASURES: tuple[Measure, ...] = ("step", "tokens", "samples", "time")
@@ -44,10 +31,10 @@ class Equal(Struct, frozen=True):
     """
 
     by: Measure
-    window: Window
+    window: windows.Window
     levels: tuple[float | None, ...]
     best: int
-    behind: tuple[Difference | None, ...]
+    behind: tuple[windows.Difference | None, ...]
 
 
 class Reached(Struct, frozen=True):
@@ -170,7 +157,7 @@ class _Learned(Struct):
     source: str
     y: list[float]
     axes: dict[Measure, list[float]]
-    tracks: dict[Measure, Track | None]
+    tracks: dict[Measure, windows.Track | None]
 
 
 def _learned(
@@ -179,14 +166,14 @@ def _learned(
     series = run.curve.metrics.get(name)
     if series is None:
         return _Learned(run.source, [], {}, {})
-    points = even_points(series)
+    points = windows.even_points(series)
     if points is None:
         notes.append(f"of {run.source} only lows and highs are kept, and its means may be off")
         points = list(map(float, range(len(series.values)))), series.values
     y = [value if falls else -value for value in points[1]]
     found = {by: axis_of(run, name, by, batch, per_gpu=per_gpu) for by in MEASURES}
     axes = {by: np.interp(points[0], range(len(x)), x).tolist() for by, x in found.items() if x}
-    return _Learned(run.source, y, axes, {by: build_track(x, y) for by, x in axes.items()})
+    return _Learned(run.source, y, axes, {by: windows.build_track(x, y) for by, x in axes.items()})
 
 
 def _is_redundant(by: Measure, learned: Sequence[_Learned], equal: Sequence[Equal]) -> bool:
@@ -210,14 +197,14 @@ def _equal(by: Measure, learned: Sequence[_Learned], *, falls: bool) -> Equal | 
     long = [track if track and track.x[-1] >= _SHORT * longest else None for track in tracks]
     kept = long if len(long) - long.count(None) > 1 else tracks
     known = [track for track in kept if track]
-    window = common_window(known) if len(known) > 1 else None
+    window = windows.common_window(known) if len(known) > 1 else None
     if window is None:
         return None
-    blocks = [block_means(track, window) if track else [] for track in kept]
+    blocks = [windows.block_means(track, window) if track else [] for track in kept]
     levels = [sum(each) / len(each) if each else None for each in blocks]
     best = min((level, index) for index, level in enumerate(levels) if level is not None)[1]
     behind = [
-        compare_blocks(each, blocks[best]) if each and index != best else None
+        windows.compare_blocks(each, blocks[best]) if each and index != best else None
         for index, each in enumerate(blocks)
     ]
     shown = [level if falls or level is None else -level for level in levels]
@@ -238,20 +225,22 @@ def _left_out(learned: Sequence[_Learned], equal: Equal) -> list[str]:
 
 def _target(learned: Sequence[_Learned], asked: float | None, *, falls: bool) -> Target | None:
     """Find where each run came to the asked level, or to the best that all came to."""
-    tracks = [build_track([*map(float, range(len(each.y)))], each.y) for each in learned]
-    lowest = [lowest_level(track.y) for track in tracks if track]
+    tracks = [windows.build_track([*map(float, range(len(each.y)))], each.y) for each in learned]
+    lowest = [windows.lowest_level(track.y) for track in tracks if track]
     if len(lowest) < 2:
         return None
     sign = 1.0 if falls else -1.0
-    level = round_up(max(lowest)) if asked is None else sign * asked
+    level = windows.round_up(max(lowest)) if asked is None else sign * asked
     reached: list[Reached | None] = []
     for each, track in zip(learned, tracks, strict=True):
-        at = first_at(smooth(track.x, track.y), level) if track else None
+        at = windows.first_at(smooth(track.x, track.y), level) if track else None
         if track is None or at is None:
             reached.append(None)
         else:
-            index = read_at(track.x, at)  # from the finite points back to all of them
-            reached.append(Reached(**{by: read_at(x, index) for by, x in each.axes.items()}))
+            index = windows.read_at(track.x, at)  # from the finite points back to all of them
+            reached.append(
+                Reached(**{by: windows.read_at(x, index) for by, x in each.axes.items()})
+            )
     return Target(sign * level, tuple(reached))
 
 

@@ -50,10 +50,17 @@ _BEGIN = pattern_of(rb"-----BEGIN (?:[A-Z0-9]+ ){0,3}PRIVATE KEY(?: BLOCK)?-----
 _END = pattern_of(rb"-----END (?:[A-Z0-9]+ ){0,3}PRIVATE KEY(?: BLOCK)?-----")
 # What launchers put before a line: srun --label, torchrun --tee.
 _LABEL = rb"(?:\[?\w{1,16}\]?: ?)?"
-# Before the lines of an encrypted block stand headers (RFC 1421), and a blank line.
-_HEADER = pattern_of(rb"[ \t]*" + _LABEL + rb"(?:[A-Za-z-]{3,20}: [^\r\n]{0,80})?[ \t]*\r?")
 _LINE = pattern_of(rb"[ \t]*" + _LABEL + rb"(?P<body>[A-Za-z0-9+/]{1,76}={0,2})[ \t]*\r?")
 _WIDTHS = (64, 70, 76)
+# Before the lines of an encrypted block stand headers (RFC 1421), and a blank line; the last line
+# of a block may be short.
+_START, _STOP = rb"[ \t]*" + _LABEL, rb"[ \t]*\r?(?:\n|\Z)"
+_FULL = rb"(?:[A-Za-z0-9+/=]{64}|[A-Za-z0-9+/=]{70}|[A-Za-z0-9+/=]{76})"
+_LINES = pattern_of(
+    rb"(?:" + _START + rb"(?:[A-Za-z-]{3,20}: [^\r\n]{0,80})?" + _STOP + rb")*"
+    rb"(?:(?:" + _START + _FULL + _STOP + rb")+"
+    rb"(?:" + _START + rb"[A-Za-z0-9+/]{1,76}={0,2}" + _STOP + rb")?)?"
+)
 _BODY = pattern_of(rb"[A-Za-z0-9+/]{32}")
 # A random line of a key has at least this many different characters, and all kinds.
 _DIFFERENT = 20
@@ -153,25 +160,10 @@ def _after_begin(text: bytes, at: int) -> Iterator[tuple[int, int]]:
         if text.startswith((b"\\n", b"\\r", b"\\\\n"), at):
             yield at, end
         return
-    first = stop = min(end + 1, len(text))
-    is_body = False
-    while stop < len(text):
-        end = text.find(b"\n", stop)
-        end = len(text) if end < 0 else end
-        found = _LINE.fullmatch(text, stop, end)
-        is_long = found is not None and len(found["body"]) in _WIDTHS
-        if (
-            not is_long
-            and not (is_body and found)
-            and (is_body or _HEADER.fullmatch(text, stop, end) is None)
-        ):
-            break
-        stop = min(end + 1, len(text))
-        if is_body and not is_long:
-            break  # the last line of a block may be short
-        is_body = is_long
-    if stop > first:
-        yield first, stop - (text[stop - 1 : stop] == b"\n")
+    first = min(end + 1, len(text))
+    lines = _LINES.match(text, first)
+    if lines is not None and lines.end() > first:
+        yield first, lines.end() - lines[0].endswith(b"\n")
 
 
 def _before_end(text: bytes, at: int) -> Iterator[tuple[int, int]]:
