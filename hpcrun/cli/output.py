@@ -205,16 +205,6 @@ def message(kind: str, text: str, **style: Any) -> None:
         note(f"  {line}")
 
 
-@contextlib.contextmanager
-def done_anyway(text: str) -> Iterator[None]:
-    """Report on standard error what was done, where the answer cannot be printed."""
-    try:
-        yield
-    except OSError:
-        note(text)
-        raise
-
-
 def pairs(rows: Iterable[tuple[str, str]]) -> None:
     """Print names and values in two columns; on a terminal long values take several lines."""
     from hpcrun.views import table as layout

@@ -8,30 +8,13 @@ from pathlib import Path
 
 from msgspec import structs
 
-from hpcrun.cli.output import note, say, window
+from hpcrun.cli.output import note, window
 from hpcrun.controller.context import Context
 from hpcrun.errors import InputError
 from hpcrun.metrics.parse import ParsedRun
 from hpcrun.plan.types import label
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import read_task
-
-
-def show(
-    context: Context,
-    runs: Sequence[ParsedRun],
-    *,
-    metric: str | None = None,
-    as_json: bool = False,
-    full: bool = False,
-) -> None:
-    """Print the report. Raises InputError for a metric that no run has."""
-    if as_json:
-        from hpcrun.report.data import json_text
-
-        say(json_text(runs, full=full).rstrip("\n"))
-    else:
-        say(drawing(context, runs, metric=metric))
 
 
 def drawing(

@@ -9,7 +9,6 @@ import click
 from msgspec import structs
 
 from hpcrun.cli.output import (
-    done_anyway,
     emit_json,
     look,
     message,
@@ -179,13 +178,16 @@ def submit_and_watch(
         from hpcrun.controller.resubmit import submit_again
 
         job_id = submit_again(again)
-    with done_anyway(f"submitted: job {job_id}"):
+    try:
         if as_json:
             emit_json(submission_json(made, job_id) if again is None else again_json(again, job_id))
         else:
             if again is not None:
                 show_origin(again)
             show_submission(made, job_id)
+    except OSError:  # the answer cannot be printed
+        note(f"submitted: job {job_id}")
+        raise
     if not (follow or wait):
         return 0
     from hpcrun.cli.show_logs import wait_for_sweep, watch_run  # here: a submission needs none

@@ -40,11 +40,12 @@ def why(jobs: tuple[str, ...], cluster: str | None, as_json: bool) -> int:
     """
     from hpcrun.cli.output import look, say_lines
     from hpcrun.controller import causes
-    from hpcrun.views.cause import why_json, why_lines
+    from hpcrun.views.cause import diagnosis_json, why_lines
 
     answers = causes.why(context(cluster), jobs)
     if as_json:
-        emit_json(why_json([(each.source, each.diagnosis) for each in answers]))
+        runs = [{"source": each.source, **diagnosis_json(each.diagnosis)} for each in answers]
+        emit_json({"runs": runs})
         return 0
     for each in answers:
         say_lines(why_lines(each.source, each.diagnosis, each.state, look()))
@@ -107,7 +108,7 @@ def parse(
     check_files(where.cwd, logs, files)
     if where.cluster.host is not None:
         _bring(where, logs)
-    from hpcrun.cli.show_curve import show, write
+    from hpcrun.cli.show_curve import drawing, write
 
     _free_at_once()
     if follow:
@@ -127,7 +128,12 @@ def parse(
 
         runs = parse(where, logs, patterns=patterns, full=full, every=every)
         ok = True
-    show(where, runs, metric=metric, as_json=as_json, full=full)
+    if as_json:
+        from hpcrun.report.data import json_text
+
+        say(json_text(runs, full=full).rstrip("\n"))
+    else:
+        say(drawing(where, runs, metric=metric))
     write(where, runs, files, full=full)
     return 0 if ok and any(run.curve.metrics for run in runs) else 1
 

@@ -129,9 +129,13 @@ def logs(
     query = LogQuery(
         ranks=_parse_ranks(ranks),
         nodes=tuple(word for each in nodes for word in each.split(",") if word),
-        attempt=_parse_attempt(attempt),
+        attempt=_parse_number(
+            attempt, "last", -1, "--attempt {}: no attempt", "--attempt 0, or --attempt last"
+        ),
         err=err,
-        lines=_parse_count(lines),
+        lines=_parse_number(
+            lines, "all", None, "--lines {}: no number of lines", "-n 50, or -n all"
+        ),
         pattern=_parse_pattern(grep),
         since=None if since is None else parse_when(since, time.time()),
     )
@@ -164,22 +168,15 @@ def _parse_ranks(words: Sequence[str]) -> frozenset[int]:
     return frozenset(found)
 
 
-def _parse_count(text: str | None) -> int | None:
-    """Read a number of lines; None for all. Raises InputError."""
-    if text is None or text == "all":
-        return None
+def _parse_number(
+    text: str | None, word: str, meaning: int | None, problem: str, example: str
+) -> int | None:
+    """Read a number, or the word that stands for ``meaning``. Raises InputError."""
+    if text is None or text == word:
+        return None if text is None else meaning
     if re.fullmatch(r"[0-9]{1,12}", text):
         return int(text)
-    raise InputError(f"--lines {text}: no number of lines", fix="as in -n 50, or -n all")
-
-
-def _parse_attempt(text: str | None) -> int | None:
-    """Read the number of an attempt, -1 for the last one. Raises InputError."""
-    if text is None or text == "last":
-        return None if text is None else -1
-    if re.fullmatch(r"[0-9]{1,7}", text):
-        return int(text)
-    raise InputError(f"--attempt {text}: no attempt", fix="as in --attempt 0, or --attempt last")
+    raise InputError(problem.format(text), fix=f"as in {example}")
 
 
 def _parse_pattern(text: str | None) -> re.Pattern[str] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hpcrun.views.table import BOLD, Look, dim, paint, printable
@@ -71,11 +70,6 @@ def why_lines(source: str, diagnosis: Diagnosis, state: str, look: Look) -> list
         lines.append(dim("  also:", look))
         lines += [dim(f"    {sentence(each)}: {_evidence(each)}", look) for each in diagnosis.also]
     return lines
-
-
-def why_json(answers: Sequence[tuple[str, Diagnosis]]) -> dict[str, Any]:
-    """The JSON of ``hpcrun why``."""
-    return {"runs": [{"source": source, **diagnosis_json(each)} for source, each in answers]}
 
 
 def diagnosis_json(diagnosis: Diagnosis | None) -> dict[str, Any]:
