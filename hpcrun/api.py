@@ -485,7 +485,6 @@ def _spec(context: Context, job: object, overrides: Sequence[str]) -> tuple[JobS
 
 
 def _arguments(args: Sequence[object]) -> list[str]:
-    """Write texts, paths and numbers as arguments. Raises InputError."""
     if isinstance(args, (str, bytes)) or not isinstance(args, Sequence):
         raise InputError(
             f"args: {args!r}: expected a list of arguments", fix=f"as in {str(args).split()!r}"
@@ -552,7 +551,6 @@ def _listed(runs: Iterable[Run], function: str) -> list[Run]:
 
 
 def _by_cluster(runs: Sequence[Run]) -> list[tuple[Context, list[RunFolder]]]:
-    """Put together the runs that one Slurm is asked about."""
     groups: list[tuple[Context, list[RunFolder]]] = []
     for run in runs:
         if not isinstance(run, Run):

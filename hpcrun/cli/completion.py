@@ -123,7 +123,6 @@ def _split(line: str) -> list[str]:
 
 
 def _open_quote(line: str) -> str:
-    """Return the quote that is open at the end of a line."""
     for quote in ("", "'", '"'):
         try:
             shlex.split(line + "_" + quote)

@@ -97,7 +97,6 @@ class _Dialog:
         }
 
     def check(self) -> int:
-        """Report how the cluster differs from the profile."""
         found = self.found
         if found.old is None:
             lacks = (
@@ -116,7 +115,6 @@ class _Dialog:
         return 1 if found.changed or found.warnings else 0
 
     def write(self, script: str | None) -> int:
-        """Write the profile, a job file for the script and the schemas for editors."""
         found, answer = self.found, self.answer
         if not self.as_json:
             _show_site(found)
@@ -287,7 +285,6 @@ def _row(name: str, partition: Partition, is_default: bool, notes: Sequence[str]
 
 
 def _show_changes(found: Found) -> None:
-    """Show how the cluster differs from the profile, a line for each change."""
     since = f" since {found.old.read_on}" if found.old and found.old.read_on else ""
     say(f"{_near(found.profile)}: {'changed' if found.changed else 'nothing changed'}{since}")
     for change in found.changed:
@@ -313,7 +310,6 @@ def _near(path: Path) -> str:
 
 
 def _show_end(answer: dict[str, Any], found: Found) -> None:
-    """Print what was written, what to look at, and what to type next."""
     if answer["defaults"]:
         defaults = ", ".join(f"{key}: {value}" for key, value in answer["defaults"].items())
         note(f"taken without asking: {defaults}")

@@ -73,7 +73,6 @@ class Found(Struct, frozen=True, kw_only=True):
 
     @property
     def states(self) -> list[object]:
-        """What counts as a change."""
         return [(status.id, status.state, status.states) for status in self.statuses]
 
     def json(self) -> dict[str, Any]:

@@ -294,7 +294,6 @@ def clean(
 
 
 def _list(units: Sequence[Unit], going: Sequence[Unit], *, all_of_them: bool) -> None:
-    """Say what would go, and why others stay."""
     from hpcrun.views.numbers import format_size
 
     shown = list(going if all_of_them else going[:_SHOWN])

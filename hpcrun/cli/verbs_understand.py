@@ -242,7 +242,6 @@ def compare(
 
 
 def _with_gpus(runs: Sequence[ParsedRun], gpus: str | None) -> list[ParsedRun]:
-    """Give each run the GPUs that the user named. Raises InputError."""
     from msgspec import structs
 
     if gpus is None:

@@ -90,7 +90,6 @@ def watch_status(context: Context, query: Query) -> int:
 
 
 def _picture(found: Found, left: float) -> list[str]:
-    """As many lines as the window has; below them when Slurm is asked again."""
     width, height = width_and_height()
     page = found.lines(look())
     foot = f"Slurm is asked again in {left:.0f} s; Ctrl-C ends this"

@@ -207,7 +207,6 @@ class Tail:
         self._places: dict[Path, _Place] = {}
 
     def start(self, file: LogFile, offset: int) -> None:
-        """Leave out what stands before ``offset`` (bytes)."""
         first = max(0, offset - _OVERLAP)
         try:
             seen = read_at(file.path, first, offset - first)

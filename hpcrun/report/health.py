@@ -484,7 +484,6 @@ def _since(is_such: Mask) -> int:
 
 
 def _is_resumed(curve: Curve, steps: Floats) -> Mask:
-    """Return at which steps a further attempt begins."""
     resumed = [each.resumed_at for each in curve.restarts if each.resumed_at is not None]
     return np.isin(steps, resumed)
 

@@ -132,7 +132,6 @@ def script_json(data: object) -> str:
 
 
 def _policy(scripts: Sequence[str]) -> str:
-    """Return the policy that allows these scripts and no request."""
     digests = (hashlib.sha256(script.encode()).digest() for script in scripts)
     hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
     return (
@@ -181,7 +180,6 @@ def split_fact(text: str) -> tuple[str, str]:
 
 
 def _table(runs: Sequence[ParsedRun]) -> dict[str, Any]:
-    """Return the table of several runs: headings, and a row of texts for each run."""
     main = main_metric(runs)
     rows = [
         columns_of(run, main) | dict(single_values(run, main)) if main and run.curve.metrics else {}
@@ -196,7 +194,6 @@ def _table(runs: Sequence[ParsedRun]) -> dict[str, Any]:
 
 
 def _settings(runs: Sequence[ParsedRun]) -> dict[str, list[tuple[str, list[str]]]]:
-    """Sort the runs' settings by whether the runs differ in them."""
     names = sorted({name for run in runs for name in run.facts})
     rows = [(name, [run.facts.get(name, "") for run in runs]) for name in names]
     differ = [row for row in rows if len(set(row[1])) > 1]
@@ -298,7 +295,6 @@ def _panel(runs: Sequence[ParsedRun], names: list[str], *, shown: bool) -> dict[
 
 
 def _factor(name: str) -> float:
-    """Return what a metric's values are divided by to be read."""
     return GIB if name == MEMORY_BYTES else 1.0
 
 

@@ -218,7 +218,6 @@ def _look(
 def _draw_line(
     axes: Axes, x: list[float], y: list[float], look: dict[str, Any], *, with_trend: bool
 ) -> None:
-    """Draw the values, their trend over them, and where they are not finite."""
     finite = [value if math.isfinite(value) else math.nan for value in y]
     marker = {"marker": "o", "ms": 4, "mfc": "white"} if len(x) <= _FEW else {}
     faint = {"lw": 0.7, "alpha": 0.3} if with_trend else {}
@@ -232,7 +231,6 @@ def _draw_line(
 
 
 def _head(axes: Axes, runs: Sequence[ParsedRun], name: str) -> None:
-    """Write the title, and below it how the metric went."""
     title = shorten(runs[0].source, 80) if len(runs) == 1 else f"{len(runs)} runs"
     axes.set_title(title, loc="left", fontsize=13, weight="bold", color="#222222", pad=22, **_PLAIN)
     axes.annotate(
@@ -246,7 +244,6 @@ def _head(axes: Axes, runs: Sequence[ParsedRun], name: str) -> None:
 
 
 def _outcome(runs: Sequence[ParsedRun], name: str) -> str:
-    """Name the metric, and of a run alone return how it went."""
     text = TITLES.get(name, shorten(name, 60))
     summary = runs[0].curve.summary(name)
     if len(runs) > 1 or summary is None:

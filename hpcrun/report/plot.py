@@ -157,7 +157,6 @@ def thin(x: Sequence[float], y: Sequence[float], columns: int) -> list[tuple[flo
 def _keys(
     drawn: Sequence[_Drawn], restarts: bool, beyond: int, look: Look
 ) -> list[tuple[Style, str]]:
-    """Return what the heading explains: a mark and its text."""
     several, is_alone = len(drawn) > 1, _is_alone([each.line for each in drawn])
     keys: list[tuple[Style, str]] = []
     for index, line in enumerate(drawn):
@@ -235,7 +234,6 @@ def _framed(
 
 
 def _x_axis(axis: Axis, indent: int, width: int, look: Look) -> list[str]:
-    """Draw the axis below, and its numbers, as many as have room."""
     x_ticks = axis.ticks(max(2, width // 16), whole=True)
     rule, numbers = ["─"] * width, ""
     for tick, label in zip(x_ticks, tick_labels(x_ticks), strict=True):
@@ -283,7 +281,6 @@ class Canvas:
             self.cells[row * self.width + column] = (style, style.mark)
 
     def rows(self, *, colour: bool) -> list[str]:
-        """Return the rows from the top, without blanks at their ends."""
         found = []
         for row in range(self.height):
             text, now, end = "", "", row * self.width

@@ -235,7 +235,6 @@ def _also_logged(run: ParsedRun, main: str, look: Look, room: int | None) -> lis
 def _remarks(
     runs: Sequence[ParsedRun], heads: Sequence[bytes], look: Look
 ) -> tuple[list[str], list[str]]:
-    """Return warnings, or why nothing was found, and faintly how the logs were read."""
     warnings: list[str] = []
     notes: list[str] = []
     for index, run in enumerate(runs):

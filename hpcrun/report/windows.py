@@ -53,7 +53,6 @@ class Difference(Struct, frozen=True):
 
     @property
     def is_clear(self) -> bool:
-        """Whether it is more than noise."""
         return self.error is not None and abs(self.value) > self.error
 
 

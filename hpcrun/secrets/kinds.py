@@ -343,7 +343,6 @@ def _whole(found: re.Match[bytes], limit: int, known: int) -> tuple[int, int]:
 
 
 def _is_secret(name: bytes, value: bytes) -> bool:
-    """Judge a value by its name and its form."""
     is_path = _PATH.fullmatch(value) is not None
     if _is_plain(value) or _is_key_by_chance(name):
         return False

@@ -229,7 +229,6 @@ def _node(use: NodeUse, width: int, look: Look) -> str:
 
 
 def _all_nodes(uses: Sequence[NodeUse], look: Look) -> str:
-    """One line for many nodes: the mean, and where it is lowest or highest."""
     parts = [count_of(len(uses), "node")]
     gpus = [(gpu.utilization, use.node) for use in uses for gpu in use.gpus]
     known = [(share, node) for share, node in gpus if share is not None]

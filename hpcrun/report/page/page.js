@@ -266,8 +266,10 @@
     }
   }
 
+  // A panel out of sight waits until it is scrolled to.
   function draw(panel) {
-    if (!panel.near || !panel.shown) return;
+    panel.stale = !panel.near || !panel.shown;
+    if (panel.stale) return;
     const isNew = !panel.drawn;
     panel.drawn = true;
     Plotly.react(panel.plot, traces(panel), layout(panel), CONFIG);
@@ -282,16 +284,7 @@
     panel.plot.on("plotly_doubleclick", () => zoom(null));
   }
 
-  function drawAll() {
-    for (const panel of panels) refresh(Object.assign(panel, { stale: true }));
-  }
-
-  // A panel out of sight waits until it is scrolled to.
-  function refresh(panel) {
-    if (!panel.stale || !panel.near || !panel.shown) return;
-    panel.stale = false;
-    draw(panel);
-  }
+  const drawAll = () => panels.forEach(draw);
 
   // All panels over the same axis show the same part of it; null: the whole, of the values too.
   function zoom(range, by, source) {
@@ -331,7 +324,7 @@
     for (const entry of entries) {
       const panel = panels.find((each) => each.box === entry.target);
       panel.near = entry.isIntersecting;
-      refresh(panel);
+      if (panel.stale) draw(panel);
     }
   }, { rootMargin: "300px" });
 
@@ -351,7 +344,6 @@
   }
 
   for (const panel of panels) {
-    panel.stale = true;
     build(panel);
     const label = panel.title + (panel.unit ? `, ${panel.unit}` : "");
     document.getElementById("chips").append(chip("checkbox", "metric", label, panel.shown, (on) => {
