@@ -103,7 +103,9 @@ def html_text(runs: Sequence[ParsedRun]) -> str:
         count_of=count_of,
         point_text=_point_text,
         restart_text=_restart_text,
-        table=_table(runs),
+        failures=[(run.source, run.failure) for run in runs if run.failure],
+        warnings=[(run.source, text) for run in runs for text in run.warnings],
+        runs_table=_table(runs),
         tiles=_tiles(runs),
         settings=_settings(runs),
         attempt_headings=ATTEMPT,
@@ -193,11 +195,11 @@ def _table(runs: Sequence[ParsedRun]) -> dict[str, Any]:
     }
 
 
-def _settings(runs: Sequence[ParsedRun]) -> dict[str, list[tuple[str, list[str]]]]:
+def _settings(runs: Sequence[ParsedRun]) -> dict[str, list[list[str]]]:
     names = sorted({name for run in runs for name in run.facts})
-    rows = [(name, [run.facts.get(name, "") for run in runs]) for name in names]
-    differ = [row for row in rows if len(set(row[1])) > 1]
-    return {"differ": differ, "same": [row for row in rows if len(set(row[1])) == 1]}
+    rows = [[name, *(run.facts.get(name, "") for run in runs)] for name in names]
+    differ = [row for row in rows if len(set(row[1:])) > 1]
+    return {"differ": differ, "same": [row[:2] for row in rows if row not in differ]}
 
 
 def page_data(runs: Sequence[ParsedRun]) -> dict[str, Any]:
