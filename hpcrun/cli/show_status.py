@@ -21,15 +21,7 @@ from hpcrun.runs.records import Sweep, holds_any, read_sweep, runs_of
 from hpcrun.runs.status import JobStatus
 from hpcrun.scheduler import TIMEOUT
 from hpcrun.slurm.jobs import array_id
-from hpcrun.views.status import (
-    job_json,
-    jobs_lines,
-    listing_json,
-    listing_lines,
-    run_json,
-    run_lines,
-    sweep_lines,
-)
+from hpcrun.views import status as view
 from hpcrun.views.table import Look
 
 # How long clusters that are asked side by side may take, in seconds: a login alone may take five.
@@ -77,24 +69,24 @@ class Found(Struct, frozen=True, kw_only=True):
 
     def json(self) -> dict[str, Any]:
         if self.kind == "listing":
-            return listing_json(self.statuses, self.older, self.silence)
-        as_json = job_json if self.kind == "job" else run_json
+            return view.listing_json(self.statuses, self.older, self.silence)
+        as_json = view.job_json if self.kind == "job" else view.run_json
         return {"runs": [as_json(status) for status in self.statuses]}
 
     def lines(self, look: Look) -> list[str]:
         if not self.statuses:
             return [self.nothing]
         if self.kind == "listing":
-            return listing_lines(self.statuses, self.older, look)
+            return view.listing_lines(self.statuses, self.older, look)
         if self.kind == "job":
-            return jobs_lines(array_id(self.statuses[0].job_id or ""), self.statuses, look)
+            return view.jobs_lines(array_id(self.statuses[0].job_id or ""), self.statuses, look)
         if self.sweep is not None:
-            return sweep_lines(self.sweep, self.statuses, look)
+            return view.sweep_lines(self.sweep, self.statuses, look)
         (status,) = self.statuses
         plan = status.plan
         has_checkpoints = plan is not None and holds_any(Path(plan.checkpoint_dir))
         there = f"{self.host}:{plan.run_dir}" if self.host and plan is not None else ""
-        return run_lines(
+        return view.run_lines(
             status, look, local_time=_local_time, has_checkpoints=has_checkpoints, there=there
         )
 

@@ -21,7 +21,7 @@ import numpy as np
 from msgspec import Struct
 
 from hpcrun.metrics.curve import Curve, Floats, Series
-from hpcrun.metrics.names import LR, STEP_SECONDS, TOKENS_PER_SECOND
+from hpcrun.metrics.names import LR, STEP_SECONDS, TOKENS_PER_SECOND, words
 from hpcrun.metrics.parse import ParsedRun
 from hpcrun.views.numbers import format_value
 
@@ -37,13 +37,11 @@ FEWEST = 60
 
 # Metrics that count the tokens seen so far, as loggers spell them (HF Trainer, TRL, torchtune,
 # Megatron, OLMo, lit-gpt ...); compared in lower case, by what follows the last slash.
-TOKEN_COUNTERS = frozenset(
-    {
-        *("tokens", "num_tokens", "total_tokens", "n_tokens", "ntokens", "tokens_seen"),
-        *("num_input_tokens_seen", "num_tokens_seen", "n_tokens_seen", "ntokens_seen"),
-        *("consumed_tokens", "consumed_train_tokens", "tokens_consumed", "tokens_processed"),
-        *("total_tokens_seen", "train_tokens", "tokens_so_far", "cumulative_tokens"),
-    }
+TOKEN_COUNTERS = words(
+    "tokens num_tokens total_tokens n_tokens ntokens tokens_seen num_input_tokens_seen "
+    "num_tokens_seen n_tokens_seen ntokens_seen consumed_tokens consumed_train_tokens "
+    "tokens_consumed tokens_processed total_tokens_seen train_tokens tokens_so_far "
+    "cumulative_tokens"
 )
 
 # Clocks of several ranks in one log differ by less; a larger fall is a clock that was set back, or

@@ -15,6 +15,7 @@ import json
 import re
 from collections.abc import Sequence
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -32,17 +33,8 @@ from hpcrun.metrics.names import (
     TOKENS_PER_SECOND,
 )
 from hpcrun.metrics.parse import ParsedRun
+from hpcrun.report import facts
 from hpcrun.report.axes import By, is_visibly_noisy, panel_scale, x_axis
-from hpcrun.report.facts import (
-    columns_of,
-    further_metrics,
-    has_curve,
-    learning_facts,
-    main_metric,
-    point_text,
-    running_facts,
-    single_values,
-)
 from hpcrun.report.files import package_of
 from hpcrun.views.attempts import ATTEMPT
 from hpcrun.views.numbers import GIB, count_of, format_bytes, format_value, number
@@ -143,7 +135,7 @@ def _policy(scripts: Sequence[str]) -> str:
 
 
 def _point_text(name: str, point: Point | None) -> str:
-    return point_text(point, format_bytes if name == MEMORY_BYTES else format_value)
+    return facts.point_text(point, format_bytes if name == MEMORY_BYTES else format_value)
 
 
 def _restart_text(run: ParsedRun, restart: Restart, *, short: bool = False) -> str:
@@ -163,12 +155,14 @@ def _restart_text(run: ParsedRun, restart: Restart, *, short: bool = False) -> s
 
 def _tiles(runs: Sequence[ParsedRun]) -> list[tuple[str, str, str]]:
     """Return what matters of a run alone, as (name, text, small print)."""
-    main = main_metric(runs)
+    main = facts.main_metric(runs)
     if len(runs) != 1 or main is None:
         return []
     (run,) = runs
-    facts = [*learning_facts(run, main), *running_facts(run), *single_values(run, main)]
-    return [(name, *split_fact(text)) for name, text in facts]
+    shown = chain(
+        facts.learning_facts(run, main), facts.running_facts(run), facts.single_values(run, main)
+    )
+    return [(name, *split_fact(text)) for name, text in shown]
 
 
 def split_fact(text: str) -> tuple[str, str]:
@@ -182,9 +176,11 @@ def split_fact(text: str) -> tuple[str, str]:
 
 
 def _table(runs: Sequence[ParsedRun]) -> dict[str, Any]:
-    main = main_metric(runs)
+    main = facts.main_metric(runs)
     rows = [
-        columns_of(run, main) | dict(single_values(run, main)) if main and run.curve.metrics else {}
+        facts.columns_of(run, main) | dict(facts.single_values(run, main))
+        if main and run.curve.metrics
+        else {}
         for run in runs
     ]
     fullest_first = sorted(rows, key=len, reverse=True)
@@ -264,9 +260,9 @@ def _axis(curve: Curve, name: str) -> dict[str, Any]:
 def _panels(runs: Sequence[ParsedRun]) -> list[dict[str, Any]]:
     """List the panels, those that matter most first; the first ones are open."""
     metrics = dict.fromkeys(name for run in runs for name in run.curve.metrics)
-    there = [name for name in metrics if has_curve(runs, name)]
-    main = main_metric(runs)
-    further = [name for run in runs for name, _ in further_metrics(run, main)]
+    there = [name for name in metrics if facts.has_curve(runs, name)]
+    main = facts.main_metric(runs)
+    further = [name for run in runs for name, _ in facts.further_metrics(run, main)]
     rest = (name for name in (*further, *there) if name not in _LAST)
     order = [main, *_FIRST, *rest, *_LAST]
     shown = [[name] for name in dict.fromkeys(order) if name is not None and name in there]

@@ -16,23 +16,18 @@ import numpy as np
 from msgspec import Struct
 
 from hpcrun.metrics.curve import Curve, Floats, quantile
-from hpcrun.metrics.names import SAMPLES_PER_SECOND, STEP_SECONDS, TOKENS_PER_SECOND, fold
+from hpcrun.metrics.names import SAMPLES_PER_SECOND, STEP_SECONDS, TOKENS_PER_SECOND, fold, words
 from hpcrun.metrics.parse import ParsedRun
 from hpcrun.report.axes import TOKEN_COUNTERS
 
 Kind = Literal["strong", "weak", "mixed"]
 
-SAMPLE_COUNTERS = frozenset(
-    {
-        *("consumed_samples", "consumed_train_samples", "samples_consumed", "samples_seen"),
-        *("num_samples", "num_samples_seen", "total_samples", "n_samples", "samples_processed"),
-    }
+SAMPLE_COUNTERS = words(
+    "consumed_samples consumed_train_samples samples_consumed samples_seen num_samples "
+    "num_samples_seen total_samples n_samples samples_processed"
 )
-BATCH_SIZES = frozenset(
-    {
-        *("global_batch_size", "effective_batch", "effective_batch_size", "total_batch_size"),
-        "train_batch_size",
-    }
+BATCH_SIZES = words(
+    "global_batch_size effective_batch effective_batch_size total_batch_size train_batch_size"
 )
 _ALIKE = 0.02
 _PARTS = 20

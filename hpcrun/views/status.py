@@ -14,14 +14,7 @@ from hpcrun.runs.status import JobStatus, WhyWaiting
 from hpcrun.runs.verdict import LOST, Verdict
 from hpcrun.slurm.reasons import explain
 from hpcrun.slurm.states import parse_exit_code, say_exit_code, say_limit
-from hpcrun.views.attempts import (
-    attempt_texts,
-    between_text,
-    cost_text,
-    end_text,
-    going_on,
-    used_rows,
-)
+from hpcrun.views import attempts
 from hpcrun.views.cause import cause_rows, diagnosis_json, end_words, sentence
 from hpcrun.views.numbers import count_of, duration, format_duration, number, sweep_size
 from hpcrun.views.table import (
@@ -178,7 +171,7 @@ def _remark(row: JobStatus) -> str:
         (count,) = row.states.values()
         states = f"{count} run{'s' if count > 1 else ''}"
     why = row.remark or reason_text(row.verdict) or ("" if row.final else stall_text(row))
-    between = f"goes on {between_text(row)}" if row.is_between else ""
+    between = f"goes on {attempts.between_text(row)}" if row.is_between else ""
     parts = [label(row.values), states, between, row.why.line() if row.why else why]
     return "; ".join([*filter(None, parts), *row.notes])
 
@@ -226,14 +219,14 @@ def run_lines(
         ("progress", "" if status.loss is None else f"{at}loss {status.loss:.6g}"),
         ("time", _time_text(status, local_time)),
         ("nodes", last.begin.nodes if last and last.begin else ""),
-        ("exit code", end_text(status.end) if status.end else ""),
+        ("exit code", attempts.end_text(status.end) if status.end else ""),
         ("failed", status.failure),
-        ("goes on", "" if status.final else going_on(status)),
-        ("cost", cost_text(status.cost, has_gpus=bool(status.gpu_hours))),
-        *used_rows(status.used, has_gpus=bool(status.gpus_per_node)),
+        ("goes on", "" if status.final else attempts.going_on(status)),
+        ("cost", attempts.cost_text(status.cost, has_gpus=bool(status.gpu_hours))),
+        *attempts.used_rows(status.used, has_gpus=bool(status.gpus_per_node)),
     ]
     if status.attempts > 1 or (status.end is not None and status.end.next is not None):
-        rows += [("attempt", text) for text in attempt_texts(status, local_time)]
+        rows += [("attempt", text) for text in attempts.attempt_texts(status, local_time)]
     if status.run is not None:
         log = str(status.progress.log or status.run.logs) if history.attempts else ""
         rows += [("there", there), ("folder", str(status.run.path)), ("log", log)]
@@ -358,7 +351,7 @@ def _job_lines(status: JobStatus, look: Look) -> list[str]:
         rows.append(("asks for", size if job.nodes and job.cpus else ""))
         rows.append(("time", f"{job.elapsed} {say_limit(job.limit)}".strip()))
         rows.append(("nodes", job.node_list))
-        rows += used_rows(status.used, has_gpus=bool(job.gpus))
+        rows += attempts.used_rows(status.used, has_gpus=bool(job.gpus))
     rows.append(("exit code", say_exit_code(_exit_code(status)).removeprefix("exit code ")))
     rows += cause_rows(status.diagnosis)
     if job is not None:
