@@ -8,16 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import structs
 
-from hpcrun.cli.output import (
-    emit_json,
-    look,
-    message,
-    note,
-    pairs,
-    say,
-    say_lines,
-    table,
-)
+from hpcrun.cli.output import emit_json, look, message, note, pairs, say, say_lines, table
 from hpcrun.controller.context import Context
 from hpcrun.controller.prepare import Prepared
 from hpcrun.errors import InputError

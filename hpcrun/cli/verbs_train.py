@@ -81,12 +81,7 @@ def submit(
 @click.option("--hostfile", type=FILE, help="Run on these hosts, by ssh, without Slurm.")
 @job_options
 @cluster_option
-def run(
-    job: str | None,
-    hostfile: str | None,
-    cluster: str | None,
-    **options: Any,
-) -> int:
+def run(job: str | None, hostfile: str | None, cluster: str | None, **options: Any) -> int:
     """Run a job here, in the foreground.
 
     Without Slurm the job runs on this machine, or on the hosts of a hostfile; inside an salloc it

@@ -57,11 +57,7 @@ def why(jobs: tuple[str, ...], cluster: str | None, as_json: bool) -> int:
 @click.option("-f", "--follow", is_flag=True, help="Redraw as logs grow.")
 @click.option("--metric", metavar="NAME", help="Draw this metric instead of the loss.")
 @click.option(
-    "--pattern",
-    "patterns",
-    metavar="REGEX",
-    multiple=True,
-    help="Regex for a line format.",
+    "--pattern", "patterns", metavar="REGEX", multiple=True, help="Regex for a line format."
 )
 @click.option("--plot", type=FILE, help="Write the curves to FILE.png, .svg or .pdf.")
 @click.option("--html", type=FILE, help="Write a self-contained HTML report (2 MB, for plotly.js).")
@@ -115,13 +111,7 @@ def parse(
         from hpcrun.cli.watch_curve import watch_curve
 
         runs, ok = watch_curve(
-            where,
-            logs,
-            patterns=patterns,
-            metric=metric,
-            full=full,
-            every=every,
-            is_quiet=as_json,
+            where, logs, patterns=patterns, metric=metric, full=full, every=every, is_quiet=as_json
         )
     else:
         from hpcrun.controller.curves.parse import parse

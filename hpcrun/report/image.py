@@ -106,11 +106,7 @@ def write_image(runs: Sequence[ParsedRun], path: Path, *, by: By = "step") -> No
         from matplotlib.figure import Figure
     if not any(run.curve.metrics for run in runs):
         raise InputError(f"{path}: there is no metric to draw")
-    with (
-        matplotlib.rc_context(),
-        warnings.catch_warnings(),
-        whole_file(path) as file,
-    ):
+    with matplotlib.rc_context(), warnings.catch_warnings(), whole_file(path) as file:
         warnings.simplefilter("ignore")  # a name in a script that the font lacks
         matplotlib.rcdefaults()  # whatever the user's matplotlibrc says
         matplotlib.rcParams.update(_STYLE)

@@ -75,12 +75,7 @@ def line_mark(index: int, look: Look, several: bool) -> str:
 
 
 def plot_lines(
-    lines: Sequence[Line],
-    look: Look,
-    *,
-    title: str,
-    x_label: str,
-    verticals: Sequence[float] = (),
+    lines: Sequence[Line], look: Look, *, title: str, x_label: str, verticals: Sequence[float] = ()
 ) -> str:
     """Draw lines into a window, with title and ticks; a legend tells points from the one curve.
 

@@ -126,9 +126,7 @@ def metric_plot(runs: Sequence[ParsedRun], name: str, look: Look) -> str:
     alone = len(runs) == 1
     lines = [
         Line(
-            name if alone else run.source,
-            x_axis(run.curve, name, by) or [],
-            run.curve.values(name),
+            name if alone else run.source, x_axis(run.curve, name, by) or [], run.curve.values(name)
         )
         for run in runs
     ]

@@ -23,17 +23,7 @@ from hpcrun.views.numbers import (
     sparkline,
 )
 from hpcrun.views.status import CYAN, GREEN, RED, YELLOW, stall_text
-from hpcrun.views.table import (
-    Column,
-    Look,
-    Table,
-    clip,
-    dim,
-    pad,
-    paint,
-    printable,
-    widest,
-)
+from hpcrun.views.table import Column, Look, Table, clip, dim, pad, paint, printable, widest
 
 _TO_ASCII = str.maketrans("▁▂▃▄▅▆▇█", "_.-:=+*#")
 _UNITS = {
