@@ -178,10 +178,9 @@ def compare(
     target: float | None,
     gpus: str | None,
     per_gpu: bool,
-    plot: str | None,
-    html: str | None,
     as_json: bool,
     cluster: str | None,
+    **files: str | None,
 ) -> int:
     """Compare runs: which learns faster, which runs faster, which settings differ.
 
@@ -206,7 +205,7 @@ def compare(
         )
     if target is not None and not math.isfinite(target):
         raise InputError(f"--target {target}: not a finite number", fix="as in --target 2.5")
-    where, files = context(cluster), {"plot": plot, "html": html}
+    where = context(cluster)
     check_files(where.cwd, logs, files)
     runs = _with_gpus(parse(where, logs), gpus)
     if len(runs) < 2:
