@@ -125,6 +125,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", HOSTILE)
 def test_a_hostile_list(
     hpcrun: Caller, run: Path, what: str, monkeypatch: pytest.MonkeyPatch
@@ -166,6 +167,7 @@ def test_a_cluster_that_is_not_reached(hpcrun: Caller) -> None:
         assert "no runs yet" not in done.err
 
 
+@pytest.mark.slow
 def test_wandb_takes_what_came(hpcrun: Caller) -> None:
     """Each offline folder, whole, by the wandb that is installed here; what it refuses is named."""
     hpcrun.environ["PATH"] = os.environ["PATH"]

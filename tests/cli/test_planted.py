@@ -33,6 +33,7 @@ def plant(hpcrun: Caller, job_id: str) -> Path:
     return run.path
 
 
+@pytest.mark.slow
 def test_a_strangers_run_is_meant_by_its_path_alone(hpcrun: Caller) -> None:
     path = plant(hpcrun, "15")
     assert f"no run in {hpcrun.runs} is yours" in hpcrun("status").out
@@ -88,6 +89,7 @@ def test_a_record_with_words_for_commands_or_endless_numbers_is_passed_over(
     assert str(value) not in done.out
 
 
+@pytest.mark.slow
 def test_folders_that_only_look_like_an_attempts_are_passed_over(hpcrun: Caller) -> None:
     run = make_run(hpcrun, MINE, "15", ended=time.time(), log=LOG)
     for name in ("²", "9" * 20, "-1"):
@@ -159,6 +161,7 @@ def test_logs_and_jobs_that_are_none_are_named_and_passed_over(hpcrun: Caller) -
     assert jobs.code == 0 and jobs.err.count("bad.yaml: not a plain file") == 1
 
 
+@pytest.mark.slow
 def test_a_pattern_that_takes_for_ever_is_given_up(
     hpcrun: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:

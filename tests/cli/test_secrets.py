@@ -128,6 +128,7 @@ def test_the_tasks_of_a_sweep_in_a_listing(
     assert [file.exists() for file in files] == [False, False]
 
 
+@pytest.mark.slow
 def test_a_run_of_this_machine_whose_harness_is_killed(hpcrun: Caller) -> None:
     hpcrun.write("job.yaml", JOB)
     hpcrun.environ["A_SECRET"] = "sesame word"

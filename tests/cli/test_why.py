@@ -133,6 +133,7 @@ def test_the_answer_on_a_run_is_kept(hpcrun: Caller) -> None:
     assert hpcrun("why", "15").out == "15: COMPLETED: it ended well\n"
 
 
+@pytest.mark.slow
 def test_a_long_log_of_a_run_is_read_at_its_end(hpcrun: Caller) -> None:
     log = STEPS * 2000 + traceback(OOM)
     run = make_run(hpcrun, "20261120-081455-train-7k3q", "15", ended=NOW, exit_code=1, log=log)

@@ -57,6 +57,7 @@ def test_as_it_grows(name: str, tmp_path: Path) -> None:
     assert not log.look()
 
 
+@pytest.mark.slow
 def test_through_a_pipe() -> None:
     path = LOGS / "hf5_bar.log"
     answers = []

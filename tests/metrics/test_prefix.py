@@ -49,7 +49,7 @@ def points(data: bytes) -> list[tuple[int | None, float]]:
 
 
 @pytest.mark.parametrize("name", LINES)
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(st.data())
 def test_a_log_that_is_cut_yields_a_prefix(name: str, data: st.DataObject) -> None:
     log = write(LINES[name], 60)

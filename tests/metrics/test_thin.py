@@ -121,6 +121,7 @@ def test_a_counter_that_falls_at_each_row_takes_no_more_than_linear_time() -> No
     assert len(build(lines).steps("lr")) == 40_000
 
 
+@pytest.mark.slow
 def test_thousands_of_forms_and_headings_take_no_more_than_linear_time() -> None:
     def seconds(count: int) -> float:
         lines = [

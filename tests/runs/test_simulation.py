@@ -6,6 +6,8 @@ import random
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from hpcrun.runs.ends import IDLE
 from tests.runs.simulation import MAX_ATTEMPTS, Outcome, circles, goodput, make_world, simulate
 
@@ -18,6 +20,7 @@ def _runs(*, has_bug: bool, naive: bool = False, **worse: Any) -> list[Outcome]:
     return [simulate(world, seed, naive=naive) for seed, world in enumerate(worlds)]
 
 
+@pytest.mark.slow
 def test_what_can_finish_finishes_and_loses_less_than_a_naive_requeue() -> None:
     found, naive = _runs(has_bug=False), _runs(has_bug=False, naive=True)
     given_up = [each for each in found if not each.is_done]
@@ -28,6 +31,7 @@ def test_what_can_finish_finishes_and_loses_less_than_a_naive_requeue() -> None:
     assert goodput(found) > 0.94 > 0.8 > goodput(naive)
 
 
+@pytest.mark.slow
 def test_no_run_circles() -> None:
     for found in (
         _runs(has_bug=False),

@@ -136,6 +136,7 @@ NEAR = [
 KEY_LINE = b"MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("near", [*NEAR, KEY_LINE])
 def test_time_grows_with_the_length_of_a_line_and_not_with_its_square(near: bytes) -> None:
     def seconds(size: int) -> float:

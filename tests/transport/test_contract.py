@@ -321,6 +321,7 @@ def test_what_is_sent_is_shown(ssh: Side) -> None:
     assert len(shown) > 3 and len(totals) == 1 and max(shown)[0] == totals.pop() > 0.3
 
 
+@pytest.mark.slow
 def test_data_is_not_code(ssh: Side) -> None:
     run = ssh.new()
     with (run / "code" / "data.bin").open("wb") as file:
@@ -513,6 +514,7 @@ def test_copies_of_code_go_with_the_last_run(ssh: Side) -> None:
     assert (ssh.far / RUN / "code" / "train.py").is_file()
 
 
+@pytest.mark.slow
 def test_a_quota_there_comes_with_the_second_trip(
     tmp_path: Path, clean_environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -162,6 +162,7 @@ def test_a_run_folder_that_becomes_read_only(desk: Desk, tmp_path: Path) -> None
     assert "Read-only file system" in done.err and "Traceback" not in done.err, done
 
 
+@pytest.mark.slow
 def test_a_full_disk_here(desk: Desk) -> None:
     """A run that does not fit is not submitted; a log that does not fit is an error, no hang."""
     require_root()
@@ -183,6 +184,7 @@ def test_a_full_disk_here(desk: Desk) -> None:
 # ------------------------------------------------------------------ a link that is cut, or slow
 
 
+@pytest.mark.slow
 def test_sshd_starts_again_while_a_log_is_followed(desk: Desk) -> None:
     """Each byte once, whatever was written meanwhile, and it is told that the link was lost."""
     run = desk.submit()
@@ -256,6 +258,7 @@ def test_a_very_slow_link(desk: Desk) -> None:
     link.close()
 
 
+@pytest.mark.slow
 def test_two_submits_at_once(desk: Desk) -> None:
     """Two that are meant are two jobs, and both have all of their code."""
     (desk.hpcrun.project / "code.bin").write_bytes(os.urandom(300_000))

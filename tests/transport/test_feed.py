@@ -167,6 +167,7 @@ def test_a_link_that_breaks(side: Side) -> None:
     side.follow()
 
 
+@pytest.mark.slow
 def test_a_server_that_lets_nobody_in_any_more(side: Side) -> None:
     """A refused login is not tried again: that is told, each time."""
     side.write("one\n")
@@ -252,6 +253,7 @@ def test_who_asks_while_it_follows_has_all(side: Side) -> None:
     assert side.here() == b"one\n0\n1\n2\n"
 
 
+@pytest.mark.slow
 def test_a_server_that_allows_one_session(side: Side) -> None:
     """What is new comes by trips as soon as another script needs the session."""
     (server,) = side.laptop.servers
@@ -285,6 +287,7 @@ def test_whom_nobody_follows_is_followed_no_more(
     side.comes(lambda: side.here() == b"one\ntwo\n")
 
 
+@pytest.mark.slow
 def test_a_hole_is_no_log_where_the_link_breaks_while_it_is_filled(
     side: Side, monkeypatch: pytest.MonkeyPatch
 ) -> None:

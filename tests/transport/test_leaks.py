@@ -63,6 +63,7 @@ def decoded(word: bytes) -> bytes:
     return base64.b64decode(word + b"=" * (-len(word) % 4)) if len(word) % 4 != 1 else b""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["paramiko", pytest.param("openssh", marks=pytest.mark.thorough)])
 def test_no_passphrase_and_no_secret_is_left_anywhere(desk: Desk, tmp_path: Path, way: str) -> None:
     """In files, records, logs, what --verbose shows, and lists of processes, here and there."""
@@ -97,6 +98,7 @@ def test_no_passphrase_and_no_secret_is_left_anywhere(desk: Desk, tmp_path: Path
     assert left == [str((run / "secrets.env").relative_to(tmp_path))]
 
 
+@pytest.mark.slow
 def test_no_password_and_no_code_is_left_anywhere(desk: Desk, tmp_path: Path) -> None:
     """Nor does the server's question command the terminal."""
     profile = desk.hpcrun.project / "hpcrun.yaml"
@@ -110,6 +112,7 @@ def test_no_password_and_no_code_is_left_anywhere(desk: Desk, tmp_path: Path) ->
     assert leaks(tmp_path, PASSWORD, CODE) == []
 
 
+@pytest.mark.slow
 def test_what_the_cluster_says_commands_no_terminal(desk: Desk) -> None:
     """Banners, refusals, and what its commands print: it is written out, and has an end."""
     escape = r"\033]0;owned\007\033[2J\302\233"

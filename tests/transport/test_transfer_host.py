@@ -33,6 +33,7 @@ def test_files_come_from_the_host_of_transfers(
             one.close()
 
 
+@pytest.mark.slow
 def test_code_goes_by_the_host_of_transfers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
