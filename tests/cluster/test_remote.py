@@ -367,8 +367,9 @@ def test_a_cut_link_makes_no_second_job(laptop: Laptop, link: Link) -> None:
 
 def test_a_follower_outlives_its_connection(laptop: Laptop, link: Link) -> None:
     """Each line once, though the link was cut between them."""
-    laptop.write("job.yaml", SLEEPER + "env: {WAIT: '4'}\n")
-    laptop.write("say.sh", "echo first line; sleep 5; echo last line\n")
+    laptop.write("job.yaml", SLEEPER)
+    goes_on = 'until [ -e "$HPCRUN_RUN_DIR/go" ]; do sleep 0.1; done'
+    laptop.write("say.sh", f"echo first line; {goes_on}; echo last line\n")
     made = laptop.json("submit", "job.yaml")
     follow = subprocess.Popen(
         laptop.argv("logs", "-f", made["job_id"]),
@@ -384,6 +385,7 @@ def test_a_follower_outlives_its_connection(laptop: Laptop, link: Link) -> None:
         seen.append(follow.stdout.readline())
         assert seen[-1], seen
     link.start(1)
+    (laptop.far_runs / made["run_id"] / "go").touch()
     out, _ = follow.communicate()
     assert link.is_cut and follow.returncode == 0
     assert ("".join(seen) + out).count("line\n") == 2 and "last line\n" in out

@@ -94,9 +94,11 @@ def test_a_run_goes_on_without_the_node_that_failed(wide_site: Site) -> None:
     site, rig = wide_site, wide_site.rig
     how = {"power": 0, "other": 1, "link": 0, "slurmd": 0, "drained": 0}
     unwanted = rig.node_names[-1]
-    options = {"other": ("--set", f"slurm.exclude={unwanted}")}
-    runs = {name: submit_whole(site, NODE, *options.get(name, ())) for name in how}
-    runs["forbidden"] = submit_whole(site, NODE, "--set", "name=forbidden", nodes=1)
+    # None is done before Slurm has noticed.
+    slow = ("--set", "env.STEP='2'")
+    options = {"other": (*slow, "--set", f"slurm.exclude={unwanted}"), "drained": ()}
+    runs = {name: submit_whole(site, NODE, *options.get(name, slow)) for name in how}
+    runs["forbidden"] = submit_whole(site, NODE, *slow, "--set", "name=forbidden", nodes=1)
     how["forbidden"] = 0
     later = [site.submit("--after", runs["forbidden"].run_id, "--", "true")]
     waits = until(functools.partial(successor_of, runs["forbidden"]), "the job that waits")
@@ -311,7 +313,7 @@ def test_where_slurm_starts_no_job_again_another_one_goes_on(wide_site: Site) ->
     site = wide_site
     with preempting(site, "GraceTime=30 PreemptMode=CANCEL"):
         forbidden = ("--set", "name=forbidden", *NEEDS)
-        run = submit(site, "when: [preempted]", *WHOLE, *forbidden, nodes=11, env=SECRET)
+        run = submit(site, "when: [preempted]", *WHOLE, *forbidden, nodes=11, steps=100, env=SECRET)
         later = site.submit("--after", run.run_id, "--", "true")
         until(lambda: len(steps_of(run, 0)) >= 6, "some steps")
         preempt(site)
@@ -321,7 +323,7 @@ def test_where_slurm_starts_no_job_again_another_one_goes_on(wide_site: Site) ->
         assert job_id != run.job_id, run.log()
         waits = site.rig.run("squeue", "-h", "-j", later.job_id, "-o", "%E").stdout
         assert waits.startswith(f"afterok:{job_id}("), waits
-        shown = insist_on_the_whole_curve(site, run, 30)
+        shown = insist_on_the_whole_curve(site, run, 100)
     assert (shown["job_id"], len(shown["attempts"])) == (job_id, 2)
     assert site.hpcrun("wait", later.run_id).returncode == 0
 
@@ -397,8 +399,9 @@ def test_the_job_that_waits_to_go_on_goes_with_the_run(wide_site: Site) -> None:
     assert states == ends
     for how, run in runs.items():
         assert len(list((run.folder / "attempts").iterdir())) == 1, how
-        found = rig.run("sacct", "-nXP", "-j", waits[how], "-o", "State,ExitCode").stdout
-        assert found.startswith("FAILED|93:0" if how == "killed" else "CANCELLED"), (how, found)
+        wanted = "FAILED|93:0" if how == "killed" else "CANCELLED"
+        ask = ("sacct", "-nXP", "-j", waits[how], "-o", "State,ExitCode")
+        until(lambda: rig.run(*ask).stdout.startswith(wanted), f"{how} to be {wanted}")  # noqa: B023
     assert "is not needed" in runs["killed"].log()
     assert site.status(later)["state"] == "CANCELLED"
 
