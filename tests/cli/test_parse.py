@@ -259,7 +259,7 @@ class TestBar:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         log, packed = tmp_path / "a.log", tmp_path / "a.log.gz"
-        log.write_bytes(trainer_log(1, 200) * 100)
+        log.write_bytes(trainer_log(1, 200) * 10)
         packed.write_bytes(gzip.compress(log.read_bytes()))
         monkeypatch.setattr(output, "LONG_WORK", 0.0)
         monkeypatch.setattr(sys, "stderr", stderr := Terminal())
