@@ -15,16 +15,21 @@ import pytest
 # About how long a test of a file or folder takes beside another's, where it is not the usual:
 # seconds on two cores. They only have to have the right order.
 LONG: Mapping[str, float] = {
-    "tests/cluster/examples/": 20,
+    "tests/cluster/examples/": 8,
     "tests/cluster/test_compare.py": 40,
     "tests/cluster/test_hosts_without_slurm.py": 12,
     "tests/cluster/test_launchers.py": 20,
+    "tests/cluster/test_survive.py": 20,
+    "tests/cluster/test_survive_faults.py": 25,
     "tests/cluster/test_sweep.py": 15,
     "tests/cluster/test_training.py": 30,
+    "tests/cluster/test_truth.py": 15,
     "tests/cluster/test_tutorial.py": 90,
+    "tests/cluster/test_watch.py": 40,
     "tests/plan/test_deepspeed_frameworks.py": 15,
     "tests/sandbox/test_demo.py": 25,
     "tests/traps/test_mutations.py": 2,
+    "tests/workloads/test_recipes.py": 25,
     "tests/workloads/": 5,
     "tests/cluster/": 3,
     "tests/sandbox/": 3,
