@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from hpcrun.controller.curves.read_log import LogFileReader, line_at
 from hpcrun.errors import InputError
 from hpcrun.metrics.lines import read as reader
 from hpcrun.metrics.row import Frame, Placed
+from tests.waiting import until
 
 Row = tuple[object, ...]
 
@@ -265,10 +265,7 @@ def test_no_process_outlives_the_reading(tmp_path: Path, how: str) -> None:
     assert done.returncode == (-signal.SIGKILL if how == "killed" else 0)
     children = [int(word) for word in done.stdout.split()]
     assert len(children) == 2
-    deadline = time.monotonic() + 20
-    while any(_is_alive(child) for child in children) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not any(_is_alive(child) for child in children)
+    until(lambda: not any(_is_alive(child) for child in children), "the children's end")
 
 
 def _is_alive(pid: int) -> bool:

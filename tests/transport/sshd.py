@@ -9,13 +9,13 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcrun.transport.connection import Connection
 from tests.needs import require
+from tests.waiting import until
 
 SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
 
@@ -63,13 +63,13 @@ class Sshd:
                 env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
                 start_new_session=True,
             )
-        for _ in range(200):
-            if self.process.poll() is not None:
-                raise AssertionError(self.log)
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port)):
-                return
-            time.sleep(0.02)
-        raise AssertionError(f"sshd does not answer: {self.log}")
+        until(self._answers, lambda: f"sshd's answer: {self.log}")
+
+    def _answers(self) -> bool:
+        assert self.process is not None and self.process.poll() is None, self.log
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port)):
+            return True
+        return False
 
     def stop(self, *, sessions: bool = False) -> None:
         """End it; sessions that it has started go on, unless they are to end as well."""

@@ -21,6 +21,7 @@ from hpcrun.transport.connection import Connection, Reply, SshSettings, open_con
 from tests.needs import require_command
 from tests.transport.link import Link
 from tests.transport.sshd import Laptop, free_port, servers
+from tests.waiting import PATIENCE, until
 
 
 class Nobody:
@@ -61,13 +62,15 @@ def connect(
 
 def gone(pid: int) -> bool:
     """Wait for the end of a process."""
-    for _ in range(200):
+
+    def is_gone() -> bool:
         try:
             os.kill(pid, 0)
         except ProcessLookupError:
             return True
-        time.sleep(0.02)
-    return False
+        return False
+
+    return until(is_gone, f"the end of process {pid}")
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +134,7 @@ def test_another_hpcrun_has_the_one_session(
         with ThreadPoolExecutor() as threads:
             script = "for ((;;)); do echo; sleep 0.1; done"
             following = threads.submit(one.run, script, on_output=follow)
-            assert begun.wait(30)
+            assert begun.wait(PATIENCE)
             assert other.run("exit 3").exit_code == 3
             with pytest.raises(InterruptedError):
                 following.result()
