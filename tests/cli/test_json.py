@@ -185,7 +185,7 @@ def test_a_file_as_it_is_is_no_json(hpcrun: Caller) -> None:
 
 def test_words_of_the_job_ask_for_nothing(hpcrun: Caller) -> None:
     done = hpcrun("submit", "--nodes", "0", "--", "echo", "--json")
-    assert done.code == 2 and done.err.startswith("Usage: ")
+    assert done.code == 2 and done.err.startswith("error: --nodes: ")
 
 
 # ---- verbs that need no Slurm

@@ -53,7 +53,10 @@ class Side:
 
     def here(self, name: str = LOG) -> bytes:
         path = self.runs / RUN / name
-        return path.read_bytes() if path.exists() else b""
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:  # not yet, or another file takes its place
+            return b""
 
     def ends(self, text: bytes) -> bool:
         return self.here().endswith(text)
