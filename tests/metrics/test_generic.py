@@ -209,6 +209,23 @@ def test_a_step_in_thousands_is_known_for_one() -> None:
     assert dict(row.values) == pytest.approx(values)
 
 
+@pytest.mark.parametrize(
+    ("line", "step", "epoch"),
+    [
+        ("Epoch: 2, global_step=25600", 25600, 2.0),
+        ("[step=20/739328,epoch=0]", 20, 0.0),
+        ("[epoch=1/2][batch=3/4]:", 3, 1.0),
+        ("   --> TIME: 2026-11-20 08:04:09 -- STEP: 24/36 -- GLOBAL_STEP: 1000025", 1000025, None),
+    ],
+)
+def test_a_line_of_places_is_the_heading_of_a_step(
+    line: str, step: int, epoch: float | None
+) -> None:
+    row = row_of(line)
+    assert row is not None and (row.step, row.epoch, row.values) == (step, epoch, ())
+    assert row_of(f"{line} saving") is None
+
+
 @pytest.mark.parametrize(("line", "step", "values"), MEASURED, ids=[m[0][:50] for m in MEASURED])
 def test_line_is_read(line: str, step: int | None, values: dict[str, float]) -> None:
     row = row_of(line)

@@ -8,7 +8,8 @@ first counts. One level of nesting is opened where its key says what is in there
 Nothing is invented. Whatever found the fields (``generic``, a dict, a format), they are a row only
 if they say that something was measured:
 
-- with a step, at least one thing that only a run has (``names.MEASURED``, any loss, a score);
+- with a step, at least one thing that only a run has (``names.MEASURED``, any loss, a score), or
+  nothing but another place (a heading);
 - with an epoch and no step, a loss, a score or a throughput: no configuration has these;
 - with neither, a loss among nothing but known names, on a line that shows no other sign of being
   code or configuration (indented, ends in a comma, a spaced ``=``).
@@ -405,6 +406,10 @@ def _judge(found: Found, place: Row, values: dict[str, float]) -> bool | None:
     names = values.keys()
     lost = not LOSSES.isdisjoint(names)
     settings = not _SETTINGS.isdisjoint(fold(field.key) for field in found.fields)
+    if not (values or found.loose or found.has_dict):
+        # "Epoch: 2, global_step=25600" is the heading of a step.
+        only_places = len(found.fields) > 1 and all(is_place(f.key) for f in found.fields)
+        return True if only_places else None
     if place.epoch is not None or found.counters or any(map(_is_step, found.fields)):
         lost = lost or any(map(like_a_loss, names))
         if (settings and place.step is None) or not (

@@ -208,6 +208,7 @@ _PLAINER = {
     # A place by two names, then two numbers: "Epoch and iter 28 99", "(epoch, step): (3, 100)".
     rf"\(?(epoch)(?: and |, ?| ?/ ?){_PLACE}\)?[ :=]{{1,3}}"
     r"[(\[]?(\d{1,9})(?:, ?| ?/ ?| )(\d{1,9})[)\]]?(?=[\s,:|-])": r"\1 \3, \2 \4, ",
+    r"\Aepoch=\d{1,9}/micro_step=\d{1,15}/(?=global_step=)": "",  # DeepSpeed: the epoch is 0
     # "Iter: [0][50/391]": of two counters the first is the epoch's.
     r"\b(?:iter|iteration|step|batch):? ?\[ ?(\d{1,9})\] ?(?=\[ *\d{1,15} ?/ ?\d)": r"epoch \1 ",
     # A loss in front of its place, its value behind: "Loss (of one batch) at step 200: 1.5".

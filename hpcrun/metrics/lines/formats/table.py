@@ -57,10 +57,6 @@ FORMATS: tuple[Format, ...] = (
     form("deepspeed", "skipped=",
          r"step=(?P<step>\d+), skipped=\d+, lr=\[(?P<lr>⟨N⟩)[^\]]*\], mom=",
          "[Rank 0] step=10, skipped=6, lr=[9.6e-06, 9.6e-06], mom=[(0.9, 0.95)]", sure=True),
-    form("deepspeed", "RunningAvgSamplesPerSec=",
-         r"epoch=\d+/micro_step=\d+/global_step=(?P<step>\d+), (?P<rest>RunningAvg.*)",
-         "epoch=0/micro_step=20/global_step=10, RunningAvgSamplesPerSec=17.5, "
-         "CurrSamplesPerSec=17.25, MemAllocated=3.96GB, MaxMemAllocated=22.95GB"),
     # The timers of wall_clock_breakdown, milliseconds; some are called as if they counted steps.
     form("deepspeed", "time (ms) | ",
          r"(?:rank=\d+ )?time \(ms\) \| (?P<rest>(?:\w+: ⟨N⟩(?: \| |\s*\Z))+)\Z",
@@ -172,9 +168,6 @@ FORMATS: tuple[Format, ...] = (
     # One metric a line, below its step. Coqui TTS: trainer's console_logger.py;
     # stable-baselines3: common/logger.py (HumanOutputFormat), and OpenAI's baselines, whose numbers
     # have three digits; composer: composer/loggers/console_logger.py; OLMo: olmo/train.py.
-    form("coqui", "GLOBAL_STEP: ",
-         r"(?:\| )?\s*--> (?:TIME: .{0,40} -- )?STEP: \d+/\d+ -- GLOBAL_STEP: (?P<step>\d+)\Z",
-         "   --> TIME: 2026-11-20 08:04:09 -- STEP: 24/36 -- GLOBAL_STEP: 1000025", sure=True),
     form("coqui", "> ",
          r"\s*(?:\|\s*){0,3}> (?:(?P<split>avg)_)?(?P<key>\w*(?:loss|grad_norm|step_time)\w*):"
          r"\s+(?P<number>⟨N⟩)\s+\([^()]*\)\Z",
