@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from hpcrun.plan.deepspeed_check import FILLED_BY
 from tests.plan.making import plan
 from tests.torch_extensions import extensions
+from tests.workloads.trainer import free_port
 
 PROBE = Path(__file__).with_name("framework_probe.py")
 
@@ -34,11 +34,9 @@ def generated(framework: str, stage: int, precision: str = "bf16") -> dict[str, 
 
 def ask(framework: str, folder: Path, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Show the cases to a framework, in a process of its own."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
     full = [{"folder": str(folder), "loader_batch": 2, "script": {}, **case} for case in cases]
     done = subprocess.run(
-        [sys.executable, str(PROBE), framework, str(port)],
+        [sys.executable, str(PROBE), framework, str(free_port())],
         input=json.dumps(full),
         capture_output=True,
         text=True,

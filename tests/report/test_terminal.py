@@ -216,7 +216,7 @@ def test_any_window_is_survived(width: int, height: int) -> None:
     st.booleans(),
     st.integers(1, 3),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_no_row_is_wider_than_the_window(
     logged: dict[str, list[tuple[int, float]]],
     with_steps: bool,

@@ -200,7 +200,7 @@ def specs(draw: st.DrawFn) -> JobSpec:
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(specs())
 def test_every_job_comes_back(spec: JobSpec) -> None:
     assert read(dump_job(spec)) == spec

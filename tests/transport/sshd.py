@@ -16,6 +16,7 @@ from pathlib import Path
 from hpcrun.transport.connection import Connection
 from tests.needs import require
 from tests.waiting import until
+from tests.workloads.trainer import free_port
 
 SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
 
@@ -164,10 +165,3 @@ def servers(folder: Path, **options: list[str]) -> Iterator[Laptop]:
         for control in laptop.runtime.glob("hpcrun/*"):
             subprocess.run(["ssh", "-S", str(control), "-O", "exit", "x"], check=False)
         shutil.rmtree(laptop.runtime)
-
-
-def free_port() -> int:
-    """Return a port of the loopback that nobody uses now."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])

@@ -20,8 +20,9 @@ from hpcrun.transport import connection
 from hpcrun.transport.connection import Connection, Reply, SshSettings, open_connection
 from tests.needs import require_command
 from tests.transport.link import Link
-from tests.transport.sshd import Laptop, free_port, servers
+from tests.transport.sshd import Laptop, servers
 from tests.waiting import PATIENCE, until
+from tests.workloads.trainer import free_port
 
 
 class Nobody:

@@ -17,7 +17,7 @@ import pytest
 
 from tests.needs import require_root
 from tests.transport.desk import MOUNT, Desk, begin_record
-from tests.transport.sshd import free_port
+from tests.workloads.trainer import free_port
 
 # ------------------------------------------------------------------ what the user wrote is wrong
 

@@ -21,9 +21,10 @@ from hpcrun.errors import OutOfReach
 from hpcrun.transport.by_openssh import OpensshConnection, runtime_folder
 from hpcrun.transport.connection import Reply, SshSettings, open_connection
 from tests.source import ROOT
-from tests.transport.sshd import Laptop, free_port
+from tests.transport.sshd import Laptop
 from tests.transport.test_connection import Nobody, at_home, connect
 from tests.waiting import PATIENCE
+from tests.workloads.trainer import free_port
 
 pytestmark = pytest.mark.slow
 
