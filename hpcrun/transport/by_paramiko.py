@@ -225,8 +225,10 @@ class ParamikoConnection:
 def _connect(hop: Hop) -> socket.socket:
     families = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
     family = families.get(hop.address_family, socket.AF_UNSPEC)
+    # As bytes it is taken as it is: no table of Unicode is imported for it.
+    name = hop.hostname.encode() if hop.hostname.isascii() else hop.hostname
     try:
-        found = socket.getaddrinfo(hop.hostname, hop.port, family, socket.SOCK_STREAM)
+        found = socket.getaddrinfo(name, hop.port, family, socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise OutOfReach(
             f"{hop.name}: no host has the name {hop.hostname}",
