@@ -232,7 +232,7 @@ take_folder_away() {
 # the processes to end, and they have cleaned up themselves.) A step on those nodes alone: another
 # one may be out of reach, and Slurm takes half a minute to find out.
 clean_nodes() {
-    local hosts record folder='' count=0 names=''
+    local hosts record count=0 names=''
     mapfile -t hosts < <(scontrol show hostnames "${SLURM_JOB_NODELIST-}" 2>/dev/null)
     for record in "$HPCRUN_RUN_DIR/attempts/$HPCRUN_ATTEMPT/local"/*[0-9]; do
         [ -e "$record" ] || return 0
@@ -242,9 +242,7 @@ clean_nodes() {
         names+=${names:+,}${hosts[${record##*/}]-}
     done
     if [ -z "${SLURM_JOB_ID-}" ]; then
-        # The first host of a hostfile may be about to, and needs the record: its folder is not here.
-        read -r _ folder 2>/dev/null <"$HPCRUN_RUN_DIR/attempts/$HPCRUN_ATTEMPT/local/0"
-        [ ! -d "$folder" ] || clean_node "$1" "$1"
+        clean_node "$1" "$1"
     elif [ -z "$2" ] && [ "$count" -gt 0 ]; then
         timeout 30 srun --overlap --mem=0 --gres=none --nodelist="$names" --nodes="$count" \
             --ntasks="$count" --ntasks-per-node=1 bash -- "$HPCRUN_RUN_DIR/harness.sh" clean \
@@ -254,13 +252,18 @@ clean_nodes() {
 
 # clean_node HOST HOSTS...: HOST's folder, on HOST; HOSTS are the job's, in the order of their ranks.
 clean_node() {
-    local host=$1 node=0
+    local host=$1 node=0 record folder=''
     shift
     until [ $# -eq 0 ] || [ "$1" = "$host" ]; do
         node=$((node + 1))
         shift
     done
-    take_folder_away "$HPCRUN_RUN_DIR/attempts/$HPCRUN_ATTEMPT/local/$node"
+    record=$HPCRUN_RUN_DIR/attempts/$HPCRUN_ATTEMPT/local/$node
+    # A folder that is not here is the first host's of a hostfile: it is about to take it away, and
+    # needs the record.
+    [ -n "${SLURM_JOB_ID-}" ] || { read -r _ folder 2>/dev/null <"$record" && [ -d "$folder" ]; } ||
+        return 0
+    take_folder_away "$record"
 }
 
 # meet_nodes NODES: wait until all nodes have come this far.
