@@ -28,7 +28,7 @@ test: style
 	$(call pytest_and_mypy,-n 4 --durations=25)
 
 # With what is thorough: every launcher with every framework, ZeRO stage and number of nodes, the examples'
-# longer stories, the guards on a real Slurm. Three quarters of an hour.
+# longer stories, the guards on a real Slurm. An hour.
 test-all: export HPCRUN_TEST_ALL = 1
 test-all: test
 
