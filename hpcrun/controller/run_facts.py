@@ -86,9 +86,9 @@ def with_attempts(parsed: ParsedRun, run: RunFolder) -> ParsedRun:
         cause = WORDS.get(end.why or "", "") if end is not None else ""
         restarts.append(structs.replace(restart, cause=cause))
     plan = read_plan(run)
-    nodes, gpus = (plan.nodes, plan.gpus_per_node) if plan is not None else (1, 0)
+    gpus = plan.gpus_per_node if plan is not None else 0
     attempts = with_steps(run, attempts, plan.log_patterns if plan is not None else ())
-    cost = cost_of(attempts, nodes * (gpus or 1), None)
+    cost = cost_of(attempts, gpus, None)
     return structs.replace(
         parsed,
         curve=structs.replace(parsed.curve, restarts=tuple(restarts)),

@@ -25,7 +25,7 @@ from hpcrun.runs import records
 from hpcrun.runs.ends import read_warnings
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import History, Listed, Recorded, Seen, Submitted
-from hpcrun.runs.status import JobStatus, Progress, cost_of
+from hpcrun.runs.status import JobStatus, Progress, cost_of, node_count
 from hpcrun.runs.verdict import LOST, NOT_SUBMITTED, UNSETTLED, Evidence, Verdict, decide
 from hpcrun.slurm.jobs import SlurmJob, array_id, is_part, is_possible, split_id
 from hpcrun.slurm.states import UNKNOWN, WAITING, is_final
@@ -319,13 +319,13 @@ def complete(status: JobStatus, level: Level) -> JobStatus:
     elapsed = _elapsed(status)
     if elapsed is None and kept is not None:
         elapsed = kept.elapsed
-    held = None  # seconds that the run has held its GPUs for, times their number
-    if nodes and gpus and status.history.attempts:
-        before = (attempt.seconds() for attempt in status.history.attempts[:-1])
-        held = sum(seconds or 0.0 for seconds in (*before, elapsed)) * nodes * gpus
+    held = None  # seconds that the run has held its nodes for, times their number
+    if gpus and (attempts := status.history.attempts):
+        ran = [*(attempt.seconds() for attempt in attempts[:-1]), elapsed]
+        held = sum((s or 0.0) * node_count(each) for each, s in zip(attempts, ran, strict=True))
     if level == "detail":
         status = _with_warnings(_with_disk(status), run)
-        status = _with_cost(status, (nodes or 1) * (gpus or 1))
+        status = _with_cost(status, gpus or 0)
     return structs.replace(
         status,
         name=(shape.name if shape is not None else None) or run.run_id,
@@ -335,7 +335,7 @@ def complete(status: JobStatus, level: Level) -> JobStatus:
         node_count=nodes,
         gpus_per_node=gpus,
         progress=_progress(status, run, kept),
-        gpu_hours=None if held is None else held / 3600,
+        gpu_hours=None if held is None or gpus is None else held * gpus / 3600,
         remark=(_known_cause(status, run) if level == "row" else "") or failed.failure,
     )
 
@@ -381,7 +381,7 @@ def _elapsed(status: JobStatus) -> float | None:
     return max((each for each in (own, job.elapsed_seconds) if each is not None), default=None)
 
 
-def _with_cost(status: JobStatus, devices: int) -> JobStatus:
+def _with_cost(status: JobStatus, gpus_per_node: int) -> JobStatus:
     """Add what several attempts cost, and which steps each has done, by both ends of its log."""
     run, history = status.run, status.history
     if run is None or len(history.attempts) < 2:
@@ -393,7 +393,7 @@ def _with_cost(status: JobStatus, devices: int) -> JobStatus:
     return structs.replace(
         status,
         history=structs.replace(history, attempts=attempts),
-        cost=cost_of(attempts, devices, None if status.final else time.time()),
+        cost=cost_of(attempts, gpus_per_node, None if status.final else time.time()),
     )
 
 

@@ -15,7 +15,7 @@ from hpcrun.runs.layout import RunFolder, SweepFolder
 from hpcrun.runs.records import Attempt, End, History
 from hpcrun.runs.verdict import Verdict
 from hpcrun.slurm.accounts import Account
-from hpcrun.slurm.jobs import SlurmJob
+from hpcrun.slurm.jobs import SlurmJob, known_hosts
 from hpcrun.slurm.states import WAITING
 
 if TYPE_CHECKING:
@@ -116,8 +116,15 @@ class Cost(Struct, frozen=True, kw_only=True):
         return max(0.0, 1 - (self.replayed + self.restarting) / self.hours)
 
 
-def cost_of(attempts: Sequence[Attempt], devices: int, now: float | None) -> Cost:
-    """Add up what attempts have cost on that many GPUs (or nodes); ``now`` is None after the end.
+def node_count(attempt: Attempt) -> int:
+    """Count the nodes of an attempt: with a range of them each may have another number."""
+    return len(known_hosts(attempt.begin.nodes)) or 1 if attempt.begin is not None else 1
+
+
+def cost_of(attempts: Sequence[Attempt], gpus_per_node: int, now: float | None) -> Cost:
+    """Add up what attempts have cost in GPU hours (0 GPUs: in those of nodes).
+
+    ``now`` is None after the end.
 
     An attempt's steps are taken to have lasted equally long. One that shows no step has only
     started, where another shows some: there are logs without numbers of steps.
@@ -127,7 +134,8 @@ def cost_of(attempts: Sequence[Attempt], devices: int, now: float | None) -> Cos
     is_known = any(attempt.first_step is not None for attempt in attempts)
     for attempt in attempts:
         seconds = attempt.seconds(now if attempt is attempts[-1] else None) or 0.0
-        held += seconds
+        hours = node_count(attempt) * (gpus_per_node or 1) / 3600
+        held += seconds * hours
         first, last = attempt.first_step, attempt.last_step
         begun = attempt.begin.begun_at if attempt.begin else None
         starting = seconds
@@ -135,13 +143,13 @@ def cost_of(attempts: Sequence[Attempt], devices: int, now: float | None) -> Cos
             starting = attempt.moved - begun if attempt.moved and begun else 0.0
             starting = min(max(0.0, starting), seconds)
         is_known = is_known and not (first is None and attempt.moved is not None)
-        restarting += starting if attempt is not attempts[0] else 0.0
+        restarting += starting * hours if attempt is not attempts[0] else 0.0
         if first is None or last is None:
             continue
         if reached is not None and first <= reached:
             steps = min(last, reached) - first + 1
             again += steps
-            replayed += (seconds - starting) * steps / (last - first + 1)
+            replayed += (seconds - starting) * hours * steps / (last - first + 1)
         reached = max(last, -1 if reached is None else reached)
     for before, after in pairwise(attempts):
         if before.end is not None and after.begin is not None:
@@ -149,12 +157,11 @@ def cost_of(attempts: Sequence[Attempt], devices: int, now: float | None) -> Cos
     end = attempts[-1].end
     if end is not None and end.next is not None and now is not None:
         waited += max(0.0, now - end.ended_at)
-    hours = devices / 3600
     return Cost(
-        hours=held * hours,
-        replayed=replayed * hours if is_known else None,
+        hours=held,
+        replayed=replayed if is_known else None,
         replayed_steps=again if is_known else None,
-        restarting=restarting * hours,
+        restarting=restarting,
         waited=waited,
     )
 

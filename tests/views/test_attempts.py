@@ -67,6 +67,14 @@ def test_what_attempts_cost() -> None:
     assert cost.goodput == pytest.approx(1 - (0.4 + 0.25) / 4.25)
 
 
+def test_an_attempt_costs_as_many_nodes_as_it_had() -> None:
+    assert SECOND.begin is not None
+    more = structs.replace(SECOND, begin=structs.replace(SECOND.begin, nodes="n[1-3]"))
+    cost = cost_of([FIRST, more], 8, None)
+    assert (cost.hours, cost.restarting) == (8 * (2.0 + 3 * 2.25), 8 * 3 * 0.25)
+    assert cost_of([FIRST, more], 0, None).hours == 2.0 + 3 * 2.25, "without GPUs, those of nodes"
+
+
 def test_what_waits_and_what_never_moved() -> None:
     idle = attempt(1, 2.5, 3.0, None)
     cost = cost_of([FIRST, idle], 1, 4 * HOUR)
