@@ -12,7 +12,6 @@ from hpcrun.cli.output import emit_json, look, message, note, pairs, say, say_li
 from hpcrun.controller.context import Context
 from hpcrun.controller.prepare import Prepared
 from hpcrun.errors import InputError
-from hpcrun.plan.directives import parse_seconds
 from hpcrun.plan.types import Plan, column_names
 from hpcrun.render.files import FIXED, RenderedFile
 from hpcrun.runs.layout import RunFolder, SweepFolder
@@ -22,9 +21,6 @@ from hpcrun.views.table import next_lines
 if TYPE_CHECKING:
     from hpcrun.controller.resubmit import Again
     from hpcrun.slurm.commands import Estimate
-
-# A job that lasts so long may well be preempted, or lose a node (in seconds).
-_LONG = 4 * 3600
 
 
 def describe(made: Prepared) -> list[tuple[str, str]]:
@@ -51,14 +47,11 @@ def describe(made: Prepared) -> list[tuple[str, str]]:
 
 
 def _survival(plan: Plan) -> str:
-    """Say what a run will survive; of one that survives nothing only where it may have to."""
+    """Say what a run will survive."""
     if plan.survive.when:
         from hpcrun.views.attempts import survival_text  # here: a dry run does not say it
 
         return survival_text(plan.survive)
-    seconds = parse_seconds(dict(plan.directives).get("time") or "0")
-    if plan.launcher == "none" or seconds < _LONG:  # 0: the partition's own
-        return ""
     return "not by itself after preemption, the time limit or a failed node: survive: {when: [...]}"
 
 

@@ -320,9 +320,14 @@ def complete(status: JobStatus, level: Level) -> JobStatus:
     if elapsed is None and kept is not None:
         elapsed = kept.elapsed
     held = None  # seconds that the run has held its nodes for, times their number
-    if gpus and (attempts := status.history.attempts):
+    attempts = status.history.attempts
+    if submitted is not None and submitted.nodes is None and len(attempts) > 1:
+        attempts = records.read_history(run).attempts  # a range of nodes: when each began, too
+    if gpus and attempts:
         ran = [*(attempt.seconds() for attempt in attempts[:-1]), elapsed]
-        held = sum((s or 0.0) * node_count(each) for each, s in zip(attempts, ran, strict=True))
+        held = sum(
+            (s or 0.0) * node_count(each, nodes or 1) for each, s in zip(attempts, ran, strict=True)
+        )
     if level == "detail":
         status = _with_warnings(_with_disk(status), run)
         status = _with_cost(status, gpus or 0)

@@ -116,9 +116,10 @@ class Cost(Struct, frozen=True, kw_only=True):
         return max(0.0, 1 - (self.replayed + self.restarting) / self.hours)
 
 
-def node_count(attempt: Attempt) -> int:
+def node_count(attempt: Attempt, otherwise: int = 1) -> int:
     """Count the nodes of an attempt: with a range of them each may have another number."""
-    return len(known_hosts(attempt.begin.nodes)) or 1 if attempt.begin is not None else 1
+    known = known_hosts(attempt.begin.nodes) if attempt.begin is not None else []
+    return len(known) or otherwise
 
 
 def cost_of(attempts: Sequence[Attempt], gpus_per_node: int, now: float | None) -> Cost:

@@ -73,8 +73,7 @@ def test_submit(hpcrun: Caller, tools: Path) -> None:
     ("changes", "line"),
     [
         (["survive.when=[preempted]"], "goes on after preemption, at most 20 attempts; not after"),
-        (["resources.time=24:00:00"], "goes on not by itself after preemption, the time limit or"),
-        (["resources.time=30"], ""),
+        (["resources.time=30"], "goes on not by itself after preemption, the time limit or"),
     ],
 )
 def test_what_a_run_survives_is_said(
@@ -86,7 +85,7 @@ def test_what_a_run_survives_is_said(
     done = hpcrun("submit", "./long.yaml", *(word for each in changes for word in ("--set", each)))
     assert done.code == 0, done
     out = " ".join(done.out.split())
-    assert line in out if line else "goes on" not in out
+    assert line in out
     is_noted = "each attempt would begin at step 0" in out
     assert is_noted == ("survive" in changes[0])
 
