@@ -147,6 +147,7 @@ class OpensshConnection:
             return
         if self._refusal is not None:
             raise self._refusal
+        self.is_full = False  # it was a master's that is gone
         options = ask_ssh(self.host)
         alive: list[str] = []
         for name, value in _USUAL.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import copy
 import itertools
 import os
 import socket
@@ -34,6 +35,7 @@ class _OneTrip(paramiko.auth_handler.AuthHandler):  # type: ignore[misc]
         super().__init__(link)
         self.is_first = is_first
         self.questions: list[paramiko.Message] = []
+        self.allowed: list[str] = []
 
     def _request_auth(self) -> None:
         if self.is_first:
@@ -45,6 +47,11 @@ class _OneTrip(paramiko.auth_handler.AuthHandler):  # type: ignore[misc]
 
     def _parse_service_accept(self, message: paramiko.Message) -> None:
         """Do nothing at the answer: the method was tried."""
+
+    def _parse_userauth_failure(self, message: paramiko.Message) -> None:
+        self.allowed = message.get_list()
+        message.rewind()
+        super()._parse_userauth_failure(message)
 
     def _parse_userauth_info_request(self, message: paramiko.Message) -> None:
         self.questions.append(message)
@@ -81,6 +88,7 @@ class Login:
         self.missing: list[Path] = []
         self.tried: list[str] = []  # for the message
         self.offered: set[bytes] = set()
+        self.allowed: list[str] = []  # methods, as the server's last refusal has them
 
     def log_in(self) -> None:
         """Prove who the user is. Raises OutOfReach that is final, NeedsSsh."""
@@ -110,18 +118,24 @@ class Login:
         )
 
     def _begin(self) -> list[str]:
-        """Offer what costs no question: a key, else nothing. What the server takes it answers."""
+        """Offer the user's key where there is just one, else nothing: any answer names methods.
+
+        Servers count what they refuse, but for a first "none".
+        """
+        keys: list[tuple[str, Any]] = []
+        if "publickey" in self.hop.methods:
+            with contextlib.suppress(NeedsSsh):  # perhaps it is not needed
+                keys = list(self._ready_keys())
         try:
-            more = self._by_keys(self._ready_keys()) if "publickey" in self.hop.methods else None
-            if more is not None:
-                return more
-        except paramiko.BadAuthenticationType as error:
+            if len(keys) == 1 and not self.locked:
+                more = self._by_keys(keys)
+                if more is not None:
+                    return more
+            if not self.allowed:
+                return self._offer("none")
+        except paramiko.BadAuthenticationType:
             self.offered.clear()  # another factor may have to come first
-            return list(error.allowed_types)
-        try:
-            return self._offer("none")
-        except paramiko.BadAuthenticationType as error:
-            return list(error.allowed_types)
+        return self.allowed
 
     def _offer(self, method: str, *proof: Any) -> list[str]:
         """Try one of paramiko's methods; return as outcome() does."""
@@ -129,7 +143,10 @@ class Login:
         self.link.auth_handler = handler = _OneTrip(self.link, is_first)
         answered = threading.Event()
         getattr(handler, f"auth_{method}")(self.hop.user, *proof, answered)
-        return handler.outcome(answered)
+        try:
+            return handler.outcome(answered)
+        finally:
+            self.allowed = handler.allowed
 
     def _broken(self, error: BaseException) -> OutOfReach:
         did = "; ".join(dict.fromkeys(self.tried))
@@ -176,17 +193,19 @@ class Login:
 
     def _by_keys(self, keys: Iterable[tuple[str, Any]]) -> list[str] | None:
         for label, key in keys:
-            if key.asbytes() in self.offered and key.public_blob is None:
+            blob = key.public_blob.key_blob if key.public_blob else key.asbytes()
+            if blob in self.offered:
                 continue
-            self.offered.add(key.asbytes())
+            self.offered.add(blob)
             try:
                 more = self._offer("publickey", key)
             except paramiko.BadAuthenticationType:
                 raise
-            except paramiko.AuthenticationException as error:
+            except paramiko.SSHException as error:
                 if not self.link.is_active():
                     raise
-                self.tried.append(f"{label} was refused")
+                was_sent = isinstance(error, paramiko.AuthenticationException)
+                self.tried.append(f"{label} was refused" if was_sent else f"{label}: {error}")
                 self.tell(f"{self.hop.name}: {label}: {error}")
                 continue
             self.tell(f"{self.hop.name}: {label} was taken")
@@ -250,17 +269,20 @@ class Login:
     def _with_certificates(self, path: Path, key: Any) -> Iterator[tuple[str, Any]]:
         self.keys[path] = key
         for certificate in self.hop.certificate_files:
+            signed = copy.copy(key)
             try:
-                key.load_certificate(str(certificate))
+                signed.load_certificate(str(certificate))
+                its_key = type(key)(data=signed.public_blob.key_blob)
             except Exception as error:
                 self.tried.append(f"{certificate} cannot be used: {error}")
             else:
-                yield f"{certificate}", key
-        yield f"{path}", key
-        if key.public_blob is not None:
-            key.public_blob = None
-            self.offered.discard(key.asbytes())
+                if its_key.asbytes() == key.asbytes():
+                    yield f"{certificate}", signed
+        if key.public_blob is not None:  # paramiko has read a certificate beside it
             yield f"{path}", key
+        plain = copy.copy(key)
+        plain.public_blob = None
+        yield f"{path}", plain
 
     def _unlock(self, path: Path) -> Any:
         """Ask for a passphrase; None where nobody answers rightly."""

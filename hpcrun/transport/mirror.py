@@ -34,6 +34,7 @@ OVERLAP = 64
 # Code that is sent, in bytes: more is data.
 MOST_CODE = 200 * 10**6
 _NAME = re.compile(r"(?!\.)[A-Za-z0-9._+-]{1,120}")
+_RECORD = re.compile(r"(?!\.).+\.(json|yaml|sh|sbatch)")  # in a run's folder itself
 _RUN = re.compile(r"\d{8}-\d{6}-[A-Za-z0-9._+-]{1,80}")
 _TREES = 5  # of how many copies of code there this side remembers the files
 # In the cache folder of a run: its logs as they were there.
@@ -213,7 +214,7 @@ class Mirror:
 
 def _has_folder_for_record(run: str) -> bool:
     with os.scandir(run) as inner:
-        return any("." in one.name and one.is_dir() for one in inner)
+        return any(_RECORD.fullmatch(one.name) and one.is_dir() for one in inner)
 
 
 class Damaged(OutOfReach):

@@ -17,6 +17,7 @@ import pytest
 
 from hpcrun.errors import OutOfReach
 from hpcrun.transport import connection
+from hpcrun.transport.by_openssh import OpensshConnection
 from hpcrun.transport.connection import Connection, Reply, SshSettings, open_connection
 from tests.needs import require_command
 from tests.transport.link import Link
@@ -139,6 +140,19 @@ def test_another_hpcrun_has_the_one_session(
             assert other.run("exit 3").exit_code == 3
             with pytest.raises(InterruptedError):
                 following.result()
+
+
+def test_a_new_master_has_room(laptop: Laptop) -> None:
+    """That a session was refused is noted for one master, which may end while no hpcrun runs."""
+    one, other = (connect(laptop, way="openssh") for _ in range(2))
+    assert isinstance(one, OpensshConnection)
+    one.open()
+    one.is_full = True
+    assert other.run("exit 3").exit_code == 3 and other.is_full
+    assert one._ask_master("exit")
+    third = connect(laptop, way="openssh")
+    assert third.run("exit 3").exit_code == 3 and not third.is_full
+    one.disconnect()
 
 
 @pytest.mark.slow

@@ -544,3 +544,13 @@ def test_a_quota_there_comes_with_the_second_trip(
         done = hpcrun("submit", "job.yaml", "--dry-run")
         assert done.code == 2 and "no space is left of your quota" in done.err, done
         assert len(asked) == 2
+
+
+def test_a_folder_of_the_users_in_a_mirrored_run_stays(tmp_path: Path) -> None:
+    """Only where a record should be, a folder is a damage: the run comes again."""
+    (tmp_path / RUN / ".vscode").mkdir(parents=True)
+    (tmp_path / RUN / "plots.v2").mkdir()
+    (tmp_path / OTHER / "submitted.json").mkdir(parents=True)
+    assert f"H {RUN}" in Mirror(tmp_path).script("/there", [], names=True)
+    assert (tmp_path / RUN / ".vscode").is_dir()
+    assert not (tmp_path / OTHER).exists()

@@ -23,7 +23,7 @@ from hpcrun.transport.connection import Reply, SshSettings, open_connection
 from tests.source import ROOT
 from tests.transport.sshd import Laptop
 from tests.transport.test_connection import Nobody, at_home, connect
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 from tests.workloads.trainer import free_port
 
 pytestmark = pytest.mark.slow
@@ -107,6 +107,26 @@ def test_an_agent_by_its_socket_and_with_identities_only(
         agent.wait()
 
 
+def test_a_key_that_its_agent_does_not_give(laptop: Laptop) -> None:
+    """The user has declined it: the next one is tried."""
+    key, sock = laptop.make_key("confirmed"), laptop.home / "agent"
+    env = {**os.environ, "SSH_AUTH_SOCK": str(sock), "SSH_ASKPASS": "/bin/false"}
+    argv = ["ssh-agent", "-D", "-a", str(sock)]
+    agent = subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL)
+    try:
+        until(sock.exists, "the agent")
+        subprocess.run(["ssh-add", "-q", "-c", str(key)], env=env, check=True, capture_output=True)
+        lines = f"  IdentityAgent {sock}\n  IdentityFile {key}\n"
+        only(laptop, lines)
+        with pytest.raises(OutOfReach, match=r"not let in: the agent's .*cannot be used for sig"):
+            connect(laptop).run("true")
+        only(laptop, f"{lines}  IdentityFile {laptop.ssh}/id\n")
+        assert connect(laptop).run("exit 6").exit_code == 6
+    finally:
+        agent.terminate()
+        agent.wait()
+
+
 def test_a_certificate_of_the_user(laptop: Laptop) -> None:
     authority, key = laptop.make_key("ca"), laptop.make_key("mine")
     sign = ["ssh-keygen", "-q", "-s", str(authority), "-I", "me", "-n", "root", f"{key}.pub"]
@@ -152,6 +172,7 @@ class Questioner(paramiko.ServerInterface):  # type: ignore[misc]
         self.allowed, self.right, self.title = allowed, right, title
         self.given: list[str] = []
         self.tried: list[str] = []
+        self.knows_keys = True
 
     def get_allowed_auths(self, username: str) -> str:
         return self.allowed
@@ -161,8 +182,8 @@ class Questioner(paramiko.ServerInterface):  # type: ignore[misc]
         return int(paramiko.AUTH_FAILED)
 
     def check_auth_publickey(self, username: str, key: Any) -> int:
-        self.tried.append("publickey")
-        if "publickey" not in self.allowed:
+        self.tried.append("certificate" if key.public_blob else "key")
+        if not self.knows_keys or "publickey" not in self.allowed:
             return int(paramiko.AUTH_FAILED)
         self.allowed = "keyboard-interactive"
         return int(paramiko.AUTH_PARTIALLY_SUCCESSFUL)
@@ -254,6 +275,35 @@ def test_a_password_is_asked_for_once(asking: Any) -> None:
     assert server.given == ["swordfish"]
     assert "none" not in server.tried  # a key shows what the server takes, and may be let in
     assert not [text for text in user.told if "swordfish" in text]
+
+
+@pytest.mark.parametrize(
+    "names, tried",
+    [
+        (["IdentityFile id"], ["key"]),
+        (["IdentityFile id", "IdentityFile more"], ["none", "key", "certificate", "key"]),
+        (
+            ["IdentityFile id", "IdentityFile more", "CertificateFile more-cert.pub"],
+            ["none", "key", "certificate", "key"],
+        ),
+    ],
+)
+def test_refused_keys_are_offered_once(asking: Any, laptop: Laptop, names: Any, tried: Any) -> None:
+    """Servers count: what is refused leaves fewer tries for a password."""
+    laptop.make_key("more")
+    id_, more = laptop.ssh / "id", laptop.ssh / "more.pub"
+    subprocess.run(["ssh-keygen", "-q", "-s", id_, "-I", "me", "-n", "root", more], check=True)
+    server, user = asking("publickey,password"), Answers("swordfish")
+    server.knows_keys = False
+    lines = [f"  {word} {laptop.ssh}/{name}\n" for word, name in map(str.split, names)]
+    config = laptop.ssh / "config"
+    usual = f"  IdentityFile {laptop.ssh}/id\n"
+    config.write_text(config.read_text().replace(usual, "".join(lines)))
+    far = open_connection(SshSettings(host="asks"), user)
+    assert far.run("exit 3").exit_code == 3
+    far.close()
+    assert server.tried == tried
+    assert server.given == ["swordfish"]
 
 
 def test_a_key_and_then_questions(asking: Any) -> None:
