@@ -26,6 +26,8 @@ _FATAL = (
     "killed", "oom_guess", "srun_oom", "crash", "bus_exit", "abort", "srun_exit", "srun_killed",
     "torchrun_child", "torchrun_exit", "mpi_abort", "cancelled", "time_limit",
 )  # fmt: skip
+# What ends its process for certain, whatever other ranks print afterwards.
+_CERTAIN = ("slurm_oom", "xid", "nccl_watchdog", "nan_raised")
 # Seconds by which one failure may come before another that explains it; of a year of 31-day months.
 _LATE, _YEAR = 60, 372 * 86400
 # So many lines at most lie between a crash and the time limit that the other ranks then run into.
@@ -185,10 +187,14 @@ def _is_got_over(found: Found, events: Sequence[Event]) -> bool:
         return (begins_again or found.plain > _EPILOG) and is_over
     if any(event.rule.id in _FATAL for event in events):
         return False  # what a batch script says after a crash is no sign of success
-    if not any(event.in_traceback for event in events):
-        # What a program or shell only prints ends nothing: it goes on.
-        return found.is_well or found.moved_on > 0 or found.plain > _APART
-    return found.is_well or (is_less and found.moved_on > 1)
+    if found.is_well or any(event.rule.id in _CERTAIN for event in events):
+        return found.is_well
+    if not found.is_parallel and not any(event.in_traceback for event in events):
+        # What a program or shell only prints ends nothing where it visibly goes on.
+        least = 1 if all(event.rule.id in _SHELL for event in events) else _AGAIN - 1
+        if found.moved_on > least or found.plain > (_REPORT if found.moved_on else _APART):
+            return True
+    return is_less and found.moved_on > 1 and any(e.kind < e.rule.kind for e in events)
 
 
 def _last_launch(events: Sequence[Event], *, is_parallel: bool) -> int:

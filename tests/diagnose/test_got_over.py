@@ -7,6 +7,7 @@ import time
 import pytest
 
 from hpcrun.diagnose.judge import Records
+from hpcrun.diagnose.rules import BY_ID
 from tests.diagnose.logs import CHILD, OOM, STEPS, judge, told, traceback
 
 
@@ -129,10 +130,25 @@ def test_what_the_next_line_takes_back_is_no_cause(after: str) -> None:
 
 def test_what_a_program_only_prints_ends_nothing() -> None:
     error = "Error(s) in loading state_dict for Net:\n"
-    assert told(f"{error}Epoch 1/5\n")[0] == ""
+    assert told(f"{error}{STEPS[:48]}")[0] == ""
+    assert told(f"{error}Epoch 1/5\n" + "plain words\n" * 15)[0] == ""
+    assert told(f"{error}Epoch 1/5\n")[0] == "size_mismatch", "of another rank, perhaps"
+    assert told(f"[rank1]: {error}{STEPS[:48]}")[0] == "size_mismatch"
     assert told(error + "plain words\n" * 40)[0] == ""
     assert told(f"{error}plain words\n")[0] == "size_mismatch"
     assert told(traceback(f"RuntimeError: {error}".strip()) + "plain words\n" * 25)[0] != ""
+
+
+@pytest.mark.parametrize("rule", ["slurm_oom", "xid", "nccl_watchdog", "nan_raised", "enospc"])
+def test_another_ranks_progress_is_no_sign_that_the_error_is_got_over(rule: str) -> None:
+    line = {
+        "nan_raised": "Loss is nan, stopping training",
+        "xid": "NVRM: Xid (PCI:0000:02:00): 79, GPU has fallen off the bus.",
+    }.get(rule, BY_ID[rule].example)
+    for prefix in ("", "[rank1]: "):
+        for count in (1, 2, 4) if prefix or rule != "enospc" else (1,):
+            assert told(f"step 1 loss 2.0\n{prefix}{line}\n{STEPS[: 16 * count]}")[0] == rule
+    assert told(f"step 1 loss 2.0\n{line}\n{STEPS}")[0] == "", "of another launch"
 
 
 def test_what_comes_after_a_launchers_own_end_is_of_another_launch() -> None:
