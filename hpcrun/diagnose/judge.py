@@ -24,7 +24,7 @@ _AGAIN, _EPILOG = 5, 30
 _SHELL = ("lmod", "no_command", "shell_no_file")
 _FATAL = (
     "killed", "oom_guess", "srun_oom", "crash", "bus_exit", "abort", "srun_exit", "srun_killed",
-    "torchrun_child", "torchrun_exit", "mpi_abort", "cancelled", "time_limit",
+    "srun_crash", "torchrun_child", "torchrun_exit", "mpi_abort", "cancelled", "time_limit",
 )  # fmt: skip
 # What ends its process for certain, whatever other ranks print afterwards.
 _CERTAIN = ("slurm_oom", "xid", "nccl_watchdog", "nan_raised")

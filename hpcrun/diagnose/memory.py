@@ -20,7 +20,7 @@ MEMORY = [
     Rule(
         id="cuda_oom_raw", cls="oom_gpu", needles=("ut of memory", "OUT_OF_MEMORY", "OutOfMemory", "out-of-memory", "MemoryAllocation", "OUT_OF_DEVICE_MEMORY", "allocation failed", "Failed to CUDA"),
         pattern=r"(?:CUDA|Cuda|cuda|HIP|hip)\w*[ _](?:error|failure|driver error|call).{0,60}[: ]'?out of memory|CUDA_ERROR_OUT_OF_MEMORY|(?:cuda|hip)ErrorMemoryAllocation|hipErrorOutOfMemory|UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY|cudaMalloc failed: out of memory|torch\.(?:cuda\.)?OutOfMemoryError\b|cupy\S*\.OutOfMemoryError|\bC(?:UDA|uda)\w*: allocation failed|^RuntimeError: CUDA out of memory|NCCL WARN .*Failed to CUDA (?:calloc|host alloc|malloc|calloc async) (\d+) bytes",
-        title="a GPU's memory is full, outside PyTorch's own pool: another process on this GPU, or all ranks on GPU 0",
+        title="a GPU's memory is full, outside PyTorch's own pool: NCCL's buffers, another process on this GPU, or all ranks on GPU 0",
         fixes=("`hpcrun shell JOB -- nvidia-smi` shows who uses the GPU", "`torch.cuda.set_device(LOCAL_RANK)` before all else", "{smaller_batch}"),
         message="CUDA error: out of memory / Failed to CUDA calloc", source="torch c10/cuda/CUDAException.cpp",
         example="RuntimeError: CUDA error: out of memory", unlike="errors on CUDA: when it runs out of memory a smaller batch is tried",
@@ -53,8 +53,8 @@ MEMORY = [
         unlike="CUBLAS_STATUS_SUCCESS, no error",
     ),
     Rule(
-        id="slurm_oom", cls="oom_host", needles=("oom_kill", "oom-kill", "OOM Killed", "oom_reaper", "oom_kill event", "oom-kill event", "memory limit", "memory usage limit", "TERM_MEMLIMIT", "exceeded limit", "Killed process", "Memory cgroup out of memory"),
-        pattern=r"Detected (\d+) oom[_-]kill event(?:s|\(s\))? in (\S+?)|oom-kill:constraint=|Some of the step tasks have been OOM Killed|(?:Step(?:Id)?[=\s]?\S+|Job \d+) exceeded (?:job )?memory limit|Exceeded (?:job|step) memory limit|TERM_MEMLIMIT: |PBS: job killed: mem .*exceeded limit|Out of memory: Kill(?:ed)? process \d+|Memory cgroup out of memory: Kill(?:ed)? process",
+        id="slurm_oom", cls="oom_host", needles=("oom_kill", "oom-kill", "OOM Killed", "oom_reaper", "oom_kill event", "oom-kill event", "memory limit", "memory usage limit", "TERM_MEMLIMIT", "exceeded limit", "Memory cgroup out of memory"),
+        pattern=r"Detected (\d+) oom[_-]kill event(?:s|\(s\))? in (\S+?)|oom-kill:constraint=|Some of the step tasks have been OOM Killed|(?:Step(?:Id)?[=\s]?\S+|Job \d+) exceeded (?:job )?memory limit|Exceeded (?:job|step) memory limit|TERM_MEMLIMIT: |PBS: job killed: mem .*exceeded limit|Memory cgroup out of memory: Kill(?:ed)? process",
         title="the job used more of the host's memory than it had asked for (not the GPU's)",
         fixes=("{more_memory}", "fewer data loader workers", "no offload to the CPU; load the model on one rank only"),
         message="oom_kill / exceeded memory limit", source="SchedMD/slurm src/plugins/task/cgroup/task_cgroup_memory.c",
@@ -70,10 +70,10 @@ MEMORY = [
         example="srun: error: node07: task 3: Out Of Memory", unlike="srun: error: node07: task 3: Exited with exit code 1",
     ),
     Rule(
-        id="cpu_alloc", cls="oom_host", needles=("DefaultCPUAllocator", "MemoryError", "Errno 12]", "bad_alloc", "Unable to allocate", "annot allocate memory", "running low on memory", "OutOfMemoryError"),
-        pattern=r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory)|^(?:\S+\.)?_?(?:Array)?MemoryError\b|\[Errno 12\] Cannot allocate memory|std::bad_alloc|Unable to allocate [\d.]+ [KMGTP]iB|fork: (?:retry: )?Cannot allocate memory|due to the node running low on memory|ray\.exceptions\.OutOfMemoryError|java\.lang\.OutOfMemoryError",
+        id="cpu_alloc", cls="oom_host", needles=("DefaultCPUAllocator", "MemoryError", "Errno 12]", "bad_alloc", "Unable to allocate", "annot allocate memory", "running low on memory", "OutOfMemoryError", "Out of memory: Kill"),
+        pattern=r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory)|^(?:\S+\.)?_?(?:Array)?MemoryError\b|\[Errno 12\] Cannot allocate memory|std::bad_alloc|Unable to allocate [\d.]+ [KMGTP]iB|fork: (?:retry: )?Cannot allocate memory|due to the node running low on memory|ray\.exceptions\.OutOfMemoryError|java\.lang\.OutOfMemoryError|Out of memory: Kill(?:ed)? process \d+",
         title="the host's memory was exhausted",
-        fixes=("{more_memory}", "load the model on one rank only (`low_cpu_mem_usage`)", "fewer data loader workers"),
+        fixes=("{more_memory}", "load the model on one rank only (`low_cpu_mem_usage`)", "fewer workers on each node, such as the data loader's"),
         message="DefaultCPUAllocator: can't allocate memory / Task was killed due to the node running low on memory", source="torch c10/core/impl/alloc_cpu.cpp",
         example="RuntimeError: [enforce fail at alloc_cpu.cpp:117] . DefaultCPUAllocator: can't allocate memory: you tried to allocate 56000000000 bytes.",
         unlike="except MemoryError:  # retried",
@@ -136,8 +136,8 @@ MEMORY = [
 
 GPUS = [
     Rule(
-        id="driver_old", cls="driver", needles=("driver on your system is too old", "CUDA below version", "driver version is insufficient"),
-        pattern=r"not implemented for CUDA below version|The NVIDIA driver on your system is too old \(found version (\d+)\)|CUDA driver version is insufficient for CUDA runtime version",
+        id="driver_old", cls="driver", needles=("driver on your system is too old", "CUDA below version", "driver version is insufficient", "unsupported toolchain"),
+        pattern=r"not implemented for CUDA below version|The NVIDIA driver on your system is too old \(found version (\d+)\)|CUDA driver version is insufficient for CUDA runtime version|PTX was compiled with an unsupported toolchain",
         title="torch is built for a newer CUDA than the node's driver",
         fixes=("a torch for an older CUDA", "nodes with a newer driver"),
         message="The NVIDIA driver on your system is too old", source="torch/cuda/__init__.py",
@@ -161,8 +161,8 @@ GPUS = [
         example="RuntimeError: CUDA error: invalid device ordinal", unlike="device ordinal 3, no error",
     ),
     Rule(
-        id="no_kernel_image", cls="driver", needles=("no kernel image", "kernel image is invalid", "is not compatible with the current PyTorch", "NoKernelImage", "invalid device function", "unsupported toolchain"),
-        pattern=r"no kernel image is available for execution on the device|cudaErrorNoKernelImageForDevice|CUDA error: invalid device function|device kernel image is invalid|PTX was compiled with an unsupported toolchain",
+        id="no_kernel_image", cls="driver", needles=("no kernel image", "kernel image is invalid", "is not compatible with the current PyTorch", "NoKernelImage", "invalid device function"),
+        pattern=r"no kernel image is available for execution on the device|cudaErrorNoKernelImageForDevice|CUDA error: invalid device function|device kernel image is invalid",
         title="torch, or an extension, is not built for this GPU",
         fixes=("another torch build", "`TORCH_CUDA_ARCH_LIST` for your own extensions"),
         message="no kernel image is available for execution on the device", source="torch/cuda/__init__.py",
@@ -180,7 +180,7 @@ GPUS = [
     Rule(
         id="gpu_lost", cls="driver", verdict="exclude_node", needles=("GPU is lost", "fallen off the bus", "device handle for GPU", "DevicesUnavailable", "CUDA error: unknown error", "nvmlDeviceGetHandle", "nvmlInit", "CUDA unknown error", "initialize NVML", "uncorrectable", "UNCORRECTABLE", "ECC", "version mismatch", "cudaErrorSystemDriverMismatch", "system not yet initialized", "CUDA initialization", "SystemNotReady", "unsupported display"),
         pattern=r"GPU is lost|fallen off the bus|Unable to determine the device handle for GPU|cudaErrorDevicesUnavailable|CUDA error: unknown error|CUDA unknown error|nvmlDeviceGetHandleBy\w+\((\d+)\) failed: (.+)|nvmlInit(?:_v2)?\(\) failed|Failed to initialize NVML: Unknown Error|uncorrectable (?:NVLink|ECC) error|\*\*\* .*UNCORRECTABLE MEMORY ERROR|cudaErrorECCUncorrectable|Driver/library version mismatch|cudaErrorSystemDriverMismatch|system has unsupported display driver|Error 802: system not yet initialized|cudaErrorSystemNotReady",
-        title="a GPU of the node is lost or defective, or its driver is in disorder",
+        title="a GPU of the node, or its memory, is lost or defective, or its driver is in disorder",
         fixes=("{without_node}", "report the node to the site's support"),
         message="GPU is lost / uncorrectable ECC error / Driver/library version mismatch", source="https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1342",
         example="Unable to determine the device handle for GPU0: 0000:09:00.0: Unknown Error", unlike="nvmlInit: no error",

@@ -7,10 +7,11 @@ from collections import Counter
 import pytest
 from msgspec import structs
 
+from hpcrun.diagnose.judge import Job, Records
 from hpcrun.diagnose.reading import clean
 from hpcrun.diagnose.rule import Rule
 from hpcrun.diagnose.rules import BY_ID, CODE_ERROR, RULES, WORDS, compiled, match, pattern_of
-from tests.diagnose.logs import read
+from tests.diagnose.logs import judge, read
 
 EACH = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
 
@@ -48,6 +49,29 @@ def test_a_rule_is_whole(rule: Rule) -> None:
     # Where there are logs alone, what needs a job is left out.
     verbs = ("`hpcrun logs", "`hpcrun parse", "`hpcrun shell", "`hpcrun resubmit", "`hpcrun status")
     assert all("JOB" in fix for fix in rule.fixes if fix.startswith(verbs))
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("sbatch: error: Batch job submission failed: Invalid partition name", "Slurm re"),
+        ("ValueError: Default process group has not been initialized, please", "call torch.dist"),
+        ("srun: error: node02: task 3: Segmentation fault", "rank 3 on node02 crashed"),
+        ("ValidationError: 1 validation error for DeepSpeedZeroConfig", "unknown key"),
+        (f"ValueError: {BY_ID['ds_batch_assert'].message.split(' / ')[1]}", "settings by"),
+        ("n1:8:99 [0] alloc.h:185 NCCL WARN Failed to CUDA calloc 6291456 bytes", "NCCL's buffers"),
+        ("[12345.6] Out of memory: Killed process 4242 (python)", "memory was exhausted"),
+        ("CUDA error: PTX was compiled with an unsupported toolchain.", "newer driver"),
+        ("*** 2026 UNCORRECTABLE MEMORY ERROR", "its memory"),
+        ("RendezvousConnectionError: The connection to the C10d store has failed.", "endpoint"),
+    ],
+)  # fmt: skip
+def test_the_advice_is_right_for_each_line_that_a_rule_takes(line: str, says: str) -> None:
+    diagnosis = judge(line, job=Job(word="7", is_run=True), records=Records(state="FAILED"))
+    assert diagnosis.cause is not None
+    said = [diagnosis.cause.title, *diagnosis.fixes]
+    assert any(says in each for each in said)
+    assert not any("dos2unix" in each or "`script:`" in each for each in said)
 
 
 def test_an_id_is_given_once() -> None:
