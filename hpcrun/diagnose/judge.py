@@ -303,9 +303,8 @@ def _is_telling(event: Event, records: Records) -> bool:
 
 
 def _cause(event: Event, records: Records) -> Cause:
-    rank = event.rank
     host = event.host
-    if host is None and rank is not None and rank == records.rank:
+    if host is None and event.rank is not None and event.rank == records.rank:
         host = records.host
     return Cause(
         id=event.rule.id,
@@ -314,7 +313,7 @@ def _cause(event: Event, records: Records) -> Cause:
         file=event.file,
         line=event.line,
         text=event.text,
-        rank=rank,
+        rank=event.rank,
         host=host,
     )
 
@@ -401,8 +400,7 @@ def _of_records(records: Records, events: Sequence[Event]) -> Cause | None:
         title = f"{records.host} is not fit for the job: {records.unfit}"
         return Cause(id="unfit", cls="node_fail", title=title, host=records.host)
     if records.why in ("stalled", "stopped"):
-        best = events[0] if events and events[0].kind >= ERROR else None
-        if best is not None:
+        if events and events[0].kind >= ERROR:
             return None
         if records.why == "stopped":
             title = "its ranks were asked to end by a signal, as Ctrl-C and scancel --signal send"
@@ -421,33 +419,27 @@ def _of_records(records: Records, events: Sequence[Event]) -> Cause | None:
     if rule_id is None:
         return None
     rule = BY_ID[rule_id]
-    shown = [
-        event
-        for event in events
-        # That a process was asked to end shows less than the record does.
-        if event.rule.cls == rule.cls and event.rule.id != "torchrun_sigterm"
-    ]
+    # That a process was asked to end shows less than the record does.
+    likely = [event for event in events if event.rule.id != "torchrun_sigterm"]
+    shown = [event for event in likely if event.rule.cls == rule.cls]
     if rule.cls == "time_limit" and (crash := _crash_before(events, shown)) is not None:
         return _cause(crash, records)
-    if rule.cls in ("oom_host", "cancelled") and any(
-        event.kind == ROOT and event.rule.cls != rule.cls for event in events
-    ):
+    roots = [event for event in events if event.kind == ROOT]
+    if rule.cls == "cancelled" and any(event.rule.cls != rule.cls for event in roots):
         # A rank that died of something else may have ended the job so.
-        first = min((e for e in events if e.kind == ROOT), key=lambda event: event.line)
-        if rule.cls == "cancelled" and first.rule.cls != "time_limit":
+        first = min(roots, key=lambda event: event.line)
+        if first.rule.cls != "time_limit":
             return _cause(first, records)
     if shown:
         found = _with_rank(_cause(shown[0], records), records)
         is_by_slurm = found.id == rule_id and rule.cls != "oom_host"
         return structs.replace(found, title=_of_slurm(rule, records)) if is_by_slurm else found
-    title = _of_slurm(rule, records)
-    text = records.state or records.why
     is_whose = rule.cls in ("oom_host", "node_fail")
     return Cause(
         id=rule_id,
         cls=rule.cls,
-        title=title,
-        text=text,
+        title=_of_slurm(rule, records),
+        text=records.state or records.why,
         rank=records.rank if is_whose else None,
         host=records.host if is_whose else None,
     )
