@@ -210,7 +210,8 @@ def _type(schema: Mapping[str, Any]) -> str:
         legal = [one for one in schema["enum"] if one is not None]
         return " \\| ".join(str(one).lower() if isinstance(one, bool) else one for one in legal)
     if "anyOf" in schema:
-        return " or ".join(map(_type, schema["anyOf"]))
+        each = [_type(one) for one in schema["anyOf"]]
+        return (", or " if "," in each[0] else " or ").join(each)
     types = schema.get("type", [])
     kinds = {types} if isinstance(types, str) else set(types)
     pattern = schema.get("pattern", "")
@@ -222,6 +223,8 @@ def _type(schema: Mapping[str, Any]) -> str:
         return "time"
     if "[KMGT]" in pattern:
         return "memory"
+    if "*-[" in pattern:
+        return "a range"
     if "string" in kinds:
         return "text"
     if "integer" in kinds:

@@ -437,8 +437,9 @@ prune_checkpoints() (
         count[$kind]=$((${count[$kind]-0} + 1))
         [[ ${count[$kind]} -gt $keep && $path != "$newest" && ${path##*/} == *[0-9]* ]] || continue
         [[ ! ${path##*/} =~ [0-9]\.[0-9]|loss|acc|metric|score|val ]] || continue
-        # What was there before this run is another's, where several save into one folder.
-        [ "$path" -nt "${HPCRUN_RUN_DIR-/}/plan.json" ] || continue
+        # What was there before this run is another's, where several save into one folder. Other files
+        # of the run than this may be replaced (take_count).
+        [ "$path" -nt "${HPCRUN_RUN_DIR-/}/spec.yaml" ] || continue
         ! is_kept "$path" "$newest" "$pointers" || continue
         # First another name: half removed it would be a damaged one.
         mv -T -- "$path" "${path%/*}/.hpcrun-removed-${path##*/}" || continue

@@ -102,10 +102,14 @@ note_rebooted_node() {
 
 # take_count: the files that depend on the number of nodes lie in a folder for each number, where the
 # job has a range of them. Those of the number that Slurm has given take the place of any other's.
+# Not by $(<FILE): bash hides that it could not be read.
 take_count() {
-    local file
+    local file text
     for file in "$HPCRUN_RUN_DIR/nodes-${SLURM_JOB_NUM_NODES-}"/*; do
-        [ ! -e "$file" ] || write_record "$HPCRUN_RUN_DIR/${file##*/}" "$(<"$file")" || return
+        [ -e "$file" ] || continue
+        text=$(cat -- "$file") && write_record "$HPCRUN_RUN_DIR/${file##*/}" "$text" && continue
+        error "cannot read or write $HPCRUN_RUN_DIR on $host"
+        return 1
     done
 }
 

@@ -67,20 +67,21 @@ now() {
 batch() {
     . "$HPCRUN_RUN_DIR/survive.sh" && . "$HPCRUN_RUN_DIR/claim.sh" &&
         . "$HPCRUN_RUN_DIR/checkpoints.sh" || exit 1
-    local attempt job begun code beat secure_at=0
+    local attempt job begun code beat taken=1 secure_at=0
     job=$(slurm_job)
     [ -z "${SLURM_JOB_ID-}" ] || [ -z "${HPCRUN_SPARE_NODES-}" ] || choose_nodes
     attempt=$(claim "$job" "${2-}") || exit
     [ -n "$attempt" ] || exit 0
     attempt_dir=$HPCRUN_RUN_DIR/attempts/$attempt
     export HPCRUN_ATTEMPT=$attempt
-    take_count || die "cannot write to $HPCRUN_RUN_DIR on $host"
+    take_count || taken='' # ends below, where a record can say so
     begun=$(now)
     write_record "$attempt_dir/begin.json" "{\"attempt\": $attempt, \"job_id\": \"$job\",\
  \"host\": \"$host\", \"pid\": $$, \"nodes\": \"${SLURM_JOB_NODELIST:-$host}\",\
  \"begun_at\": $begun, \"restarts\": ${SLURM_RESTART_COUNT:-0}}"
     say "attempt $attempt${job:+ of job $job} begins on ${SLURM_JOB_NODELIST:-$host}"
     stopped='' child='' warned='' overdue=''
+    [ -n "$taken" ] || finish "$attempt" "$job" "$begun" 1
     [ "$attempt" -eq 0 ] || note_rebooted_node $((attempt - 1)) || finish "$attempt" "$job" "$begun" 1
 
     # The beat ends with this process, however it ends: the pipe between them closes.

@@ -231,6 +231,14 @@ def test_what_was_planned_for_the_number_of_nodes_takes_its_place(job: Job) -> N
     assert [path.name for path in job.run.path.glob("*.part")] == []
 
 
+def test_what_cannot_be_read_for_the_number_of_nodes_replaces_nothing(job: Job) -> None:
+    (job.run.path / "nodes-1" / "node.sh").mkdir(parents=True)
+    code, out = job.go(SLURM_JOB_NUM_NODES="1")
+    assert code == 1 and f"hpcrun: error: cannot read or write {job.run.path} on " in out
+    assert (job.run.path / "node.sh").read_text() == "#!/bin/bash\necho trained\n"
+    assert (job.end.exit_code, job.log()) == (1, "")
+
+
 def test_of_many_at_once_one_runs(job: Job) -> None:
     started = [job.start() for _ in range(5)]
     codes = sorted(job.finish(process)[0] for process in started)

@@ -261,22 +261,20 @@ def _for_each_count(
                 of_most = {str(problem) for problem in problems}
             for problem in problems:
                 if count < counts[-1] and str(problem) not in of_most:
-                    problem.message += f" (on {count} nodes)"
+                    problem.message += f" (on {count} {'node' if count == 1 else 'nodes'})"
             errors.append(error)
     if errors:
         raise all_at_once(errors, origin)
     most = made[0]
-    batch = most.plan.effective_batch
-    odd = [str(one.plan.nodes) for one in made if one.plan.effective_batch != batch]
-    if odd:
-        steps = spec.batch.gradient_accumulation_steps
-        while any(steps * most.plan.nodes % count for count in counts):
-            steps += 1
+    batches = {one.plan.nodes: one.plan.effective_batch for one in reversed(made)}
+    batch, is_seen = most.plan.effective_batch, None not in batches.values()
+    odd = [str(nodes) for nodes, of_its in batches.items() if of_its != batch]
+    if odd and is_seen:
         problem = Problem(
             "resources.nodes",
             f"{asked}: on {' or '.join(odd)} nodes no whole number of accumulated steps makes the "
             f"effective batch of {batch} that {most.plan.nodes} nodes have; "
-            f"batch.gradient_accumulation_steps: {steps} goes with all of them",
+            f"batch.gradient_accumulation_steps: {spec.even_steps} goes with all of them",
         )
         raise all_at_once([SpecError([problem])], origin)
     same = set.intersection(*({(file.name, file.text) for file in one.files} for one in made))
@@ -290,8 +288,14 @@ def _for_each_count(
     steps_of = {one.plan.nodes: one.plan.gradient_accumulation_steps for one in reversed(made)}
     shown = ", ".join(f"{steps} on {nodes}" for nodes, steps in steps_of.items())
     note = f"nodes {asked}: Slurm decides as the job starts"
-    if batch is not None:
+    if is_seen:
         note += f"; the effective batch stays {batch}, by accumulated steps ({shown} nodes)"
+    else:
+        note += (
+            "; as far as can be seen the program does not get the job's batch on all of them: "
+            "unless it accumulates {gradient_accumulation_steps}, its effective batch grows with "
+            "the nodes"
+        )
     notes = [note, *most.plan.notes]
     if most.plan.survive.when and stage_of(most.plan.deepspeed_config or {}):
         notes.append(

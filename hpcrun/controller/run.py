@@ -137,6 +137,14 @@ def take_shape(pool: Pool, spec: JobSpec) -> JobSpec:
     resources, default = spec.resources, Resources()
     nodes, gpus = len(pool.hosts), pool.gpus_per_host if resources.gpus_per_node else 0
     if nodes in resources.counts and resources.gpus_per_node == gpus:
+        if spec.batch.gradient_accumulation_steps * resources.most_nodes % nodes:
+            raise InputError(
+                f"resources.nodes: {resources.nodes}: on the {nodes} of {pool.source} no whole "
+                "number of accumulated steps makes the effective batch of "
+                f"{resources.most_nodes} nodes",
+                fix=f"--set batch.gradient_accumulation_steps={spec.even_steps}, which goes with "
+                f"all of them; or --nodes {nodes}, which has its own batch",
+            )
         return spec.with_nodes(nodes)
     if resources.nodes == default.nodes and resources.gpus_per_node in (default.gpus_per_node, 0):
         shaped = structs.replace(resources, nodes=nodes, gpus_per_node=gpus)

@@ -76,7 +76,7 @@ def write(context: Context, made: Prepared, written: list[Path]) -> None:
             run.path.chmod(mode)
         for file in one.files:
             if "/" in file.name:
-                (run.path / file.name).parent.mkdir(exist_ok=True)
+                (run.path / file.name).parent.mkdir(0o755, exist_ok=True)  # see create_run_folder
             write_file(run.path / file.name, file.text.encode("utf-8", "surrogateescape"))
         if not one.is_sweep:
             _check_copied(context, one, code)

@@ -389,15 +389,30 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     def with_nodes(self, nodes: int) -> "JobSpec":
         """Return the job on one number of its range; the effective batch is that of the most nodes.
 
-        >>> JobSpec(resources=Resources(nodes="2-4")).with_nodes(2).batch
+        Where no whole number of accumulated steps makes it, the next one makes a larger one.
+
+        >>> JobSpec(resources=Resources(nodes="2-4")).with_nodes(3).batch
         Batch(micro_batch_per_gpu=1, gradient_accumulation_steps=2)
         """
-        steps = self.batch.gradient_accumulation_steps * self.resources.most_nodes // nodes
+        passes = self.batch.gradient_accumulation_steps * self.resources.most_nodes
+        steps = -(-passes // nodes)
         return structs.replace(
             self,
             resources=structs.replace(self.resources, nodes=nodes),
             batch=structs.replace(self.batch, gradient_accumulation_steps=steps),
         )
+
+    @property
+    def even_steps(self) -> int:
+        """Return the accumulated steps, the job's or the next, that keep the batch on its range.
+
+        >>> JobSpec(resources=Resources(nodes="2-4")).even_steps
+        3
+        """
+        steps, counts = self.batch.gradient_accumulation_steps, self.resources.counts
+        while any(steps * counts[-1] % count for count in counts):
+            steps += 1
+        return steps
 
 
 # ---- the cluster ---------------------------------------------------------------------------------

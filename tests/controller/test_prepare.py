@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from hpcrun.controller.checks.submission import Checks
 from hpcrun.controller.context import Context, load_context
 from hpcrun.controller.prepare import Prepared, command_spec, load_spec, prepare, prepare_job
 from hpcrun.controller.run import on_this_machine, share_cpus
+from hpcrun.controller.submit import write
 from hpcrun.errors import InputError, SpecError
 from hpcrun.runs.layout import RUN_ID
 from tests.plan.making import cluster, job
@@ -147,7 +149,51 @@ def test_a_batch_that_some_number_of_nodes_cannot_have_is_refused(context: Conte
 def test_a_batch_that_the_program_does_not_get_is_its_own(context: Context) -> None:
     made = prepare(context, job("command: [a]\nresources: {nodes: 2-4}"))
     assert made.plan.effective_batch is None
-    assert made.plan.notes[0] == "nodes 2-4: Slurm decides as the job starts"
+    assert made.plan.notes[0] == (
+        "nodes 2-4: Slurm decides as the job starts; as far as can be seen the program does "
+        "not get the job's batch on all of them: unless it accumulates "
+        "{gradient_accumulation_steps}, its effective batch grows with the nodes"
+    )
+
+
+@pytest.mark.parametrize(
+    ("nodes", "arguments", "steps", "expected"),
+    [
+        # Without accumulation, as a plain script is: no whole number is asked of it.
+        ("1-2", "--micro={micro_batch_per_gpu}", 1, {1: None, 2: 2}),
+        ("3-4", "--micro={micro_batch_per_gpu}", 1, {3: None, 4: 4}),
+        # The number written out is right on one number of nodes alone.
+        ("2-4", "--micro={micro_batch_per_gpu} --accumulate=3", 3, {2: None, 3: None, 4: 12}),
+    ],
+)
+def test_a_script_that_gets_no_steps_has_a_batch_that_grows(
+    context: Context, nodes: str, arguments: str, steps: int, expected: dict[int, int | None]
+) -> None:
+    read_script(context)
+    text = f"batch: {{gradient_accumulation_steps: {steps}}}\nargs: {arguments.split()}"
+    made = prepared(context, f"script: a.py\nresources: {{nodes: {nodes}}}\n{text}")
+    assert made.plan.notes[0].endswith("its effective batch grows with the nodes")
+    files = {file.name: file.text for file in made.files}
+    plans = {count: json.loads(files[f"nodes-{count}/plan.json"]) for count in expected}
+    assert {count: plan["effective_batch"] for count, plan in plans.items()} == expected
+
+
+def test_nobody_else_can_write_what_the_job_takes_for_its_nodes(context: Context) -> None:
+    """The umask of a group that shares a project."""
+    read_script(context)
+    made = prepared(context, RANGE)
+    umask = os.umask(0o002)
+    try:
+        write(context, made, [])
+    finally:
+        os.umask(umask)
+    modes = {
+        str(path.relative_to(made.path)): path.stat().st_mode & 0o777
+        for folder in made.path.glob("nodes-*")
+        for path in (folder, *folder.iterdir())
+    }
+    assert {"nodes-2", "nodes-2/job.sbatch", "nodes-2/node.sh", "nodes-4"} <= modes.keys()
+    assert {name: oct(mode) for name, mode in modes.items() if mode & 0o022} == {}
 
 
 @pytest.mark.parametrize(
@@ -156,6 +202,7 @@ def test_a_batch_that_the_program_does_not_get_is_its_own(context: Context) -> N
         ("survive: {when: [node_fail], spare_nodes: 1}", "", "a range takes the nodes that there"),
         ("sweep_per_node: 2\nsweep: {env.A: [b]}", "", "the runs share one node"),
         ("", "rename: {gres: gpus}", "asks by --gpus for what all nodes have: name one number"),
+        ("deepspeed: {config: {gradient_accumulation_steps: 2}}", "", "(on 1 node)"),
         ("deepspeed: {config: {train_batch_size: 32}}", "", "(on 2 nodes)"),
     ],
 )
@@ -164,7 +211,7 @@ def test_what_no_range_of_nodes_goes_with(
 ) -> None:
     read_script(context)
     there = structs.replace(context, cluster=cluster(profile)) if profile else context
-    spec = job(f"script: a.py\nresources: {{nodes: 2-3}}\n{text}")
+    spec = job(f"script: a.py\nresources: {{nodes: 1-3}}\n{text}")
     with pytest.raises(InputError) as caught:
         prepare_job(there, spec, checks=Checks(strict=False))
     assert problem in str(caught.value)

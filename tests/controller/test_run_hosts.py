@@ -71,6 +71,19 @@ def test_another_shape_is_a_contradiction() -> None:
     assert caught.value.fix.startswith("--nodes 2 --gpus-per-node 4")
 
 
+def test_of_a_range_the_pool_is_one_number_with_the_same_batch() -> None:
+    text = "script: a.py\nresources: {nodes: 2-4, gpus_per_node: 4}"
+    two = take_shape(Pool("lab", ["a", "b"], 4), job(text))
+    assert (two.resources.nodes, two.batch.gradient_accumulation_steps) == (2, 2)
+    three = Pool("lab", ["a", "b", "c"], 4)
+    with pytest.raises(InputError) as caught:
+        take_shape(three, job(text))
+    assert "2-4: on the 3 of lab no whole number" in caught.value.message
+    assert caught.value.fix.startswith("--set batch.gradient_accumulation_steps=3, ")
+    of_three = take_shape(three, job(f"{text}\nbatch: {{gradient_accumulation_steps: 3}}"))
+    assert of_three.batch.gradient_accumulation_steps == 4
+
+
 def test_in_an_allocation_the_hosts_are_slurms(tmp_path: Path) -> None:
     context = load_context({"HOME": str(tmp_path), "SLURM_JOB_ID": "7"}, tmp_path)
     with pytest.raises(InputError, match="this is a Slurm allocation"):

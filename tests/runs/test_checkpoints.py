@@ -492,15 +492,17 @@ def test_pruning_leaves_the_best_and_what_is_pointed_at(tmp_path: Path) -> None:
 
 
 def test_pruning_leaves_what_was_there_before_the_run(tmp_path: Path) -> None:
-    """Runs that save into one folder, as the tasks of a sweep, remove their own alone."""
+    """Runs that save into one folder, as the tasks of a sweep, remove their own alone; those of
+    earlier attempts, too, where a start has replaced what depends on its number of nodes."""
     run, folder = tmp_path / "run", tmp_path / "shared"
     for step in (1, 2):
         trainer(folder / f"checkpoint-{step}")
         os.utime(folder / f"checkpoint-{step}", (1000, 1000))
-    write(run / "plan.json", b"{}")
-    os.utime(run / "plan.json", (2000, 2000))
+    write(run / "spec.yaml", b"{}")
+    os.utime(run / "spec.yaml", (2000, 2000))
     for step in (3, 4, 5):
-        trainer(folder / f"checkpoint-{step}")
+        os.utime(trainer(folder / f"checkpoint-{step}"), (3000, 3000))
+    write(run / "plan.json", b"{}")
     call("prune_checkpoints", folder, 2, 1, HPCRUN_RUN_DIR=str(run))
     assert left(folder) == {"checkpoint-1", "checkpoint-2", "checkpoint-5"}
 
