@@ -309,11 +309,11 @@ mark_of() {
         "$(find "$1" -type f -printf '%T@\n' 2>/dev/null | sort -n | tail -n 1)"
 }
 
-# idle_attempts NEWEST: print how many attempts in a row, up to this one, have gained nothing.
+# idle_attempts NEWEST: print how many attempts in a row, up to this one, have gained nothing; three at most.
 idle_attempts() {
     local count=0 attempt=$HPCRUN_ATTEMPT mark
     mark=$(mark_of "$1")
-    while [ "$attempt" -ge 0 ] && [ -e "$HPCRUN_RUN_DIR/attempts/$attempt/begin.json" ]; do
+    while [ $count -lt 3 ] && [ -e "$HPCRUN_RUN_DIR/attempts/$attempt/begin.json" ]; do
         ! has_gained "$attempt" "$mark" || break
         count=$((count + 1))
         attempt=$((attempt - 1))
@@ -321,36 +321,43 @@ idle_attempts() {
     echo "$count"
 }
 
-# has_gained ATTEMPT MARK: whether what is saved now, MARK, is more than ATTEMPT began from. Where it has
-# the same name, its log must show a higher step than those before it, too, or the next one's a later
-# begin. Where none was ever seen, and the job says nothing of any, the program may save elsewhere: then
-# one that lasted counts.
+# has_gained ATTEMPT MARK: whether what is saved now, MARK, is more than ATTEMPT began from; or the next one
+# began at a later step. Where no checkpoint was ever seen, and the job says nothing of any, the program may
+# save elsewhere: then one that lasted counts, unless its log shows no higher step than those before it.
 has_gained() {
-    local begun before first came next step best=-1 folder=$HPCRUN_RUN_DIR/attempts/$1
-    begun=$(cat -- "$folder/mark" 2>/dev/null)
-    [ "${begun% *}" = "${2% *}" ] || return 0
+    local before first came next step best=-1 folder=$HPCRUN_RUN_DIR/attempts/$1
+    [ "$(cat -- "$folder/mark" 2>/dev/null)" = "$2" ] || return 0
     read -r first came < <(steps_of "$1")
-    read -r next step < <(steps_of $(($1 + 1)))
-    [ "${next:-0}" -le "${first:-0}" ] || return 0
+    if [ "$1" -lt "$HPCRUN_ATTEMPT" ]; then
+        read -r next step < <(steps_of $(($1 + 1)))
+        [ -z "$next" ] || [ "$next" -le "${first:-$next}" ] || return 0
+    fi
+    [ -z "$2${HPCRUN_RESUMES-}" ] && [ "$(lasted "$folder")" -ge 120 ] || return 1
     for ((before = 0; before < $1; before++)); do
         read -r next step < <(steps_of $before)
         [ "${step:--1}" -le "$best" ] || best=$step
     done
-    [ "${came:-$((best + 1))}" -gt "$best" ] || return 1
-    [ "$begun" = "$2" ] || return 0
-    [ -z "$2${HPCRUN_RESUMES-}" ] && [ "$(lasted "$folder")" -ge 120 ]
+    [ "${came:-$((best + 1))}" -gt "$best" ]
 }
 
-# steps_of ATTEMPT: print the first and the last step that its log shows; nothing where it names none, or
-# a counter that falls: one that begins again with each epoch.
+# steps_of ATTEMPT: print the first and the last step that its log shows, which is read once. Nothing where it
+# names none, or a number that stays (a setting), or falls (a counter that begins again with each epoch).
 steps_of() {
-    local rank steps='' number="(^|[^a-z])(step|iteration|iter)s?[\"']?[]:=#([:blank:][]*[0-9]{1,15}"
+    local rank steps='' file=$HPCRUN_RUN_DIR/attempts/$1/steps
+    local -x LC_ALL=C
+    local number="(^|[^a-z])(step|iteration|iter)[\"']?[]:=#([:blank:][]*[0-9]{1,15}"
+    [ ! -e "$file" ] || { cat -- "$file" && return; }
     for rank in 0 $((${HPCRUN_WORLD_SIZE:-1} - 1)); do # the first one's log, or the last one's, has it
         [ -n "$steps" ] || steps=$(tail -c 4194304 -- "$HPCRUN_RUN_DIR/logs/$1/rank-$rank.log" 2>/dev/null |
             grep -aoiE "$number" | grep -o '[0-9]*$')
     done
-    [ -z "$steps" ] || ! sort -nc <<<"$steps" 2>/dev/null ||
-        echo $((10#${steps%%$'\n'*})) $((10#${steps##*$'\n'}))
+    if [ -n "$steps" ] && sort -nc <<<"$steps" 2>/dev/null; then
+        steps="$((10#${steps%%$'\n'*})) $((10#${steps##*$'\n'}))"
+    else
+        steps=''
+    fi
+    [ "${steps% *}" != "${steps#* }" ] || steps=''
+    printf '%s\n' "$steps" | tee -- "$file"
 }
 
 # lasted FOLDER: print for how many seconds an attempt has been running, or ran.
@@ -395,7 +402,7 @@ whether_it_goes_on() {
     local once=0 idle=0
     [ -n "${SLURM_JOB_ID-}" ] || return 0
     ! grep -qs '"why": "setup"' -- "$HPCRUN_RUN_DIR/attempts/$((HPCRUN_ATTEMPT - 1))/end.json" || once=1
-    [ "$1" = "done" ] || idle=$(idle_attempts "$2")
+    [[ " ${HPCRUN_SURVIVE-} " != *" $1 "* ]] || idle=$(idle_attempts "$2")
     goes_on "$1" "${HPCRUN_SURVIVE-}" "$HPCRUN_ATTEMPT" "${HPCRUN_MAX_ATTEMPTS:-1}" \
         "$idle" $once
 }

@@ -136,22 +136,21 @@ IDLE = [
     # By the checkpoint: nothing new; something new, though a long attempt had come further before.
     ((NAMED, [ROWS] * 3, "{c}/step-4.pt", True, 900), 2),
     ((NAMED, ["step 900", "step 10", "step 20"], "{c}/step-8.pt", True, 900), 0),
-    # By the curve, where the newest is always written under the same name: an attempt that wrote it
-    # again and came no further than those before.
-    ((AGAIN, [ROWS] * 3, "{c}/last.pt", True, 900), 2),
-    ((AGAIN, ["step 9", "step 8", "step 10"], "{c}/last.pt", True, 900), 0),
-    # A long one came further, and saved less; each next one begins where the last has saved.
-    ((AGAIN, LATER, "{c}/last.pt", True, 900), 1),
+    # A newer one of the same name, whatever the log has: a setting may look like a step, and a
+    # counter may begin anew with each process.
+    ((AGAIN, ["step 1 | step 9"] * 3, "{c}/last.pt", True, 900), 0),
+    ((AGAIN, ["log_every_n_steps=50", "max_steps: 50", "step=50"], "{c}/last.pt", True, 900), 0),
+    ((["{c}/last.pt"] * 3, ["step 1 | step 9"] * 3, "{c}/last.pt", True, 900), 3),
+    # By the curve, where none is ever seen: each next one begins where the last has saved.
     ((["", "", ""], LATER, "", False, 900), 1),
-    # Which no log shows: a counter that falls, or none.
-    ((AGAIN, ["step 9 | step 5"] * 3, "{c}/last.pt", True, 900), 0),
-    ((AGAIN, ["loss 1.5"] * 3, "{c}/last.pt", True, 900), 0),
+    ((["", "", ""], LATER, "", True, 900), 1),
     # A program that may save where nobody sees it: what lasted counts, unless its log shows that it
     # begins again and again.
     ((["", "", ""], ["loss 1.5"] * 3, "", False, 900), 0),
     ((["", "", ""], ["loss 1.5"] * 3, "", False, 9), 3),
     ((["", "", ""], ["step 1 | step 7", "step 1 | step 5", "step 1 | step 7"], "", False, 900), 2),
-    ((["", "", ""], ["step 70", "step 140", "step 210"], "", False, 900), 0),
+    ((["", "", ""], ["step 50", "steps: 50", "step 50"], "", False, 900), 0),
+    ((["", "", ""], ["step 9 | step 5"] * 3, "", False, 900), 0),
     ((["", "", ""], ["step 1 | step 7", "step 1 | step 8", "step 1 | step 9"], "", True, 900), 3),
 ]  # fmt: skip
 
@@ -179,6 +178,28 @@ def test_attempts_that_gain_nothing(tmp_path: Path, attempts: tuple[Any, ...], c
         (output / "rank-0.log").write_text(log.replace(" | ", "\n") + "\nTraceback\n")
     env = {"HPCRUN_RUN_DIR": str(tmp_path), "HPCRUN_ATTEMPT": "2", "HPCRUN_RESUMES": "1" * resumes}
     assert ask_bash([("idle_attempts", newest)], **env) == [str(count)]
+
+
+def test_no_log_is_read_twice_or_for_nothing(tmp_path: Path) -> None:
+    """A job that is being stopped has seconds left for its end record."""
+    for number in range(9):
+        for folder in (tmp_path / f"attempts/{number}", tmp_path / f"logs/{number}"):
+            folder.mkdir(parents=True)
+        (tmp_path / f"attempts/{number}/mark").write_text("\n")
+        (tmp_path / f"attempts/{number}/begin.json").touch()
+        (tmp_path / f"logs/{number}/rank-0.log").write_text("step 1\nstep 7\n")
+    env = {"HPCRUN_RUN_DIR": str(tmp_path), "HPCRUN_ATTEMPT": "8", "SLURM_JOB_ID": "7"}
+    env |= {"HPCRUN_RESUMES": "1", "HPCRUN_MAX_ATTEMPTS": "20", "HPCRUN_SURVIVE": "preempted"}
+    asked = ("whether_it_goes_on", "error", "")
+    assert ask_bash([asked], **env) == [""]
+    assert list(tmp_path.glob("attempts/*/steps")) == []
+    asked = ("whether_it_goes_on", "preempted", "")
+    assert ask_bash([asked], **env) == [STOPS]
+    read = sorted(path.parent.name for path in tmp_path.glob("attempts/*/steps"))
+    assert read == ["6", "7", "8"]
+    for path in tmp_path.glob("logs/*/rank-0.log"):
+        path.write_text("step 9\nstep 99\n")
+    assert ask_bash([("steps_of", 6), ("steps_of", 5)], **env) == ["1 7", "9 99"]
 
 
 def test_every_end_has_its_words() -> None:
