@@ -299,7 +299,7 @@ free_port() {
 # ---- node and rank -----------------------------------------------------------------------------
 
 node() {
-    local interface code batch clocks=''
+    local interface code batch
     export HPCRUN_NODE_RANK=${SLURM_NODEID:-0}
     exec {batch}>&2 >>"$HPCRUN_RUN_DIR/logs/$HPCRUN_ATTEMPT/node-$HPCRUN_NODE_RANK.log" 2>&1
     . "$HPCRUN_RUN_DIR/hardware.sh" && . "$HPCRUN_RUN_DIR/local.sh" &&
@@ -307,7 +307,6 @@ node() {
     trap 'code=$?; end_strays; leave_folder $code' EXIT
     if [ "${SLURM_LOCALID:-0}" -eq 0 ]; then
         compare_clocks "$batch" &
-        clocks=$!
         preflight "$batch" || die
     fi
     exec {batch}>&-
@@ -335,7 +334,6 @@ node() {
     guarded bash -- "$HPCRUN_RUN_DIR/node.sh"
     code=$?
     [ -z "$stopped" ] || await_ranks
-    [ -n "$stopped" ] || [ -z "$clocks" ] || wait "$clocks"
     # DeepSpeed's launcher ends with 0 when it is killed: what counts is how the ranks ended.
     if [ "$code" -eq 0 ] && [ -z "$stopped" ] && ! check_ended; then
         code=1
@@ -409,7 +407,7 @@ asked_to_stop() {
     stopped=1
     if [ -n "${SLURM_JOB_ID-}" ] && [ "$mode" = node ]; then
         : >>"$mark"
-        [ "${SLURM_LOCALID:-0}" -ne 0 ] || note_preemption "$mark" &
+        [ "$HPCRUN_NODE_RANK${SLURM_LOCALID:-0}" != 00 ] || note_preemption "$mark" & # one asks for all
         return
     fi
     while [ -n "${SLURM_JOB_ID-}" ] && [ $((tenths += 1)) -le 5 ]; do

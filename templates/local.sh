@@ -211,7 +211,10 @@ leave_folder() {
 # end_strays: as Slurm does where it tracks processes by cgroups: what is left of this task ends with
 # it, also in a session of its own. Else it would hold a GPU, or save beside the next attempt.
 end_strays() {
-    local file
+    local file pid
+    for pid in $(jobs -pr); do # it would keep srun waiting for its output
+        kill "$pid" && wait "$pid" # or bash would print that it was killed
+    done 2>/dev/null
     [ -n "${SLURM_PROCID-}" ] || return 0
     while IFS= read -r file; do
         ! grep -qszxF -- "SLURM_PROCID=$SLURM_PROCID" "$file" || kill -KILL "${file//[^0-9]/}"

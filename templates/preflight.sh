@@ -332,17 +332,16 @@ look_at_node() {
 }
 
 # compare_clocks BATCH: beside all else, warn where this node's clock is not within a second of the first
-# node's, which tells each of the others once what time it is there.
+# node's, which tells each of the others once what time it is there. Called in a process of its own.
 compare_clocks() {
-    local batch=$1 line
+    local batch=$1
     [ -n "${HPCRUN_PREFLIGHT-}" ] && [ "${HPCRUN_NODES:-1}" -gt 1 ] && [ -n "${MASTER_ADDR-}" ] &&
         type -P python3 >/dev/null || return 0 # nodes are alike
     if [ "${HPCRUN_NODE_RANK:-0}" -eq 0 ]; then
-        python3 -ISc "$clock_server" "$MASTER_ADDR" $((MASTER_PORT + 2)) "$HPCRUN_NODES" \
+        exec python3 -ISc "$clock_server" "$MASTER_ADDR" $((MASTER_PORT + 2)) "$HPCRUN_NODES" \
             </dev/null >/dev/null 2>&1 {batch}>&-
     else
-        line=$(look_at_clock)
-        [ -z "$line" ] || tell "$(warn "$line")" "$batch"
+        look_at_clock "$batch"
     fi
 }
 
@@ -360,23 +359,23 @@ for _ in range(nodes - 1):
     other.close()
 '
 
-# look_at_clock: the first node's time, as it told it, lies between the times here before it was asked and
+# look_at_clock BATCH: the first node's time, as it told it, lies between the times here before it was asked and
 # after it had told, give and take what a clock is off. So an answer that comes late looks like nothing.
 look_at_clock() {
-    local before there='' after tries=0 off way
+    local batch=$1 before there='' after tries=0 off way
     while [ -z "$there" ] && [ $((tries += 1)) -le 25 ]; do
-        [ $tries -eq 1 ] || sleep 0.2
+        [ $tries -eq 1 ] || sleep 0.2 {batch}>&-
         before=$(date +%s%3N)
         # shellcheck disable=SC2016 # the inner shell expands it
         there=$(timeout 2 bash -c 'exec 3<>"/dev/tcp/$1/$2" && head -n 1 <&3' - \
-            "$MASTER_ADDR" $((MASTER_PORT + 2)) 2>/dev/null)
+            "$MASTER_ADDR" $((MASTER_PORT + 2)) 2>/dev/null {batch}>&-)
         after=$(date +%s%3N)
     done
     [[ $there =~ ^[0-9]{13}$ ]] || return 0
     off=$((there - after)) way=behind
     [ $off -gt 1000 ] || off=$((before - there)) way='ahead of'
-    [ $off -le 1000 ] || printf "its clock is at least %s.%s s %s the first node's\n" \
-        $((off / 1000)) $((off % 1000 / 100)) "$way"
+    [ $off -le 1000 ] ||
+        tell "$(warn "its clock is at least $((off / 1000)).$((off % 1000 / 100)) s $way the first node's")" "$1"
 }
 
 # ---- Speed ------------------------------------------------------------------------------------

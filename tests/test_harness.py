@@ -302,6 +302,28 @@ def test_term_to_all_processes_at_once_as_slurm_sends_it(job: Job) -> None:
     assert (job.end.stopped_by, job.end.first_failure) == ("TERM", None)
 
 
+@pytest.mark.parametrize(("node", "task", "asked"), [(0, 0, "asked\n"), (0, 1, ""), (1, 0, "")])
+def test_one_task_asks_slurm_whether_the_job_is_preempted(
+    job: Job, node: int, task: int, asked: str
+) -> None:
+    """Or each of a large job's nodes would ask slurmctld at once."""
+    program = "eval \"$(sed -n '/^asked_to_stop()/,/^}/p' harness.sh)\"\n"
+    program += (
+        "attempt_dir=. mode=node child=; note_preemption() { echo asked; }; asked_to_stop; wait"
+    )
+    env = {"SLURM_JOB_ID": "7", "HPCRUN_NODE_RANK": str(node), "SLURM_LOCALID": str(task)}
+    done = subprocess.run(
+        ["bash", "-uc", program],
+        cwd=job.run.path,
+        env={"PATH": os.environ["PATH"], **env},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (done.stdout, done.stderr) == (asked, "")
+    assert (job.run.path / f"told-{node}").exists()
+
+
 def test_other_signals_do_not_end_the_wait(job: Job) -> None:
     job.write(
         'touch "$HPCRUN_RUN_DIR/ready"; until [ -e "$HPCRUN_RUN_DIR/go" ]; do sleep 0.02; done'

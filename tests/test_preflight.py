@@ -7,6 +7,7 @@ import json
 import os
 import re
 import runpy
+import shlex
 import shutil
 import socket
 import subprocess
@@ -23,6 +24,7 @@ from hpcrun.assets import shipped
 from hpcrun.runs.ends import read_warnings
 from tests.test_hardware import Node
 from tests.test_harness import Job
+from tests.waiting import until
 
 PREFLIGHT = shipped("templates") / "preflight.sh"
 PROGRAM = runpy.run_path(str(PREFLIGHT.with_suffix(".py")))
@@ -328,13 +330,21 @@ def test_ports_against_those_of_the_first_node(node: Gpus) -> None:
 def compare(node: Gpus, seconds: float, first: str = "") -> list[str]:
     """What a node says whose clock is so many seconds ahead, beside a first one that does so."""
     node.tool("date", f"#!/bin/bash\nexec {shutil.which('date')} -d '{seconds} seconds' \"$@\"\n")
+    # The answer is waited for, however busy the machine is, and must have come.
+    node.tool("timeout", '#!/bin/bash\nshift\nexec "$@"\n')
+    node.tool(
+        "head",
+        f'#!/bin/bash\nread -r line\necho "$line" | tee {shlex.quote(str(node.root / "told"))}\n',
+    )
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port - 2), "HPCRUN_NODES": "2"}
     env |= {"HPCRUN_PREFLIGHT": "true", "HPCRUN_RUN_DIR": str(node.root)}
     first = first or "HPCRUN_NODE_RANK=0 compare_clocks 3"
     call = f"host=n-7; exec 3>/dev/null\n{first} &\nHPCRUN_NODE_RANK=1 compare_clocks 3\nwait"
-    return [line.partition(": n-7: ")[2] for line in node.look(call, **env)]
+    found = [line.partition(": n-7: ")[2] for line in node.look(call, **env)]
+    assert re.fullmatch("[0-9]{13}\n", (node.root / "told").read_text())
+    return found
 
 
 @pytest.mark.parametrize(("seconds", "way"), [(-5, "behind"), (5, "ahead of")])
@@ -358,6 +368,36 @@ def test_a_first_node_that_answers_late_makes_no_clock_wrong(node: Gpus, when: s
 
 
 # ---- in the job
+
+
+@pytest.mark.parametrize(("rank", "tool"), [(0, "python3"), (1, "sleep")])
+@pytest.mark.parametrize("bad", [False, True])
+def test_the_end_of_a_node_waits_for_no_clock(
+    tmp_path: Path, rank: int, tool: str, bad: bool
+) -> None:
+    """Who asks for the time, or tells it, holds the output that srun waits for; here for ever."""
+    made, node = Job(tmp_path / "run"), Gpus(tmp_path / "node")
+    clocks, sleep = made.run.path / "clocks", shutil.which("sleep")
+    node.tool(tool, f'#!/bin/bash\ntouch "{clocks}"\nexec {sleep} 1000\n')
+    later = f'until [ -e "{clocks}" ]; do {sleep} 0.1; done\n'
+    made.write(f"{later}echo trained")
+    node.tool("nvidia-smi", f"#!/bin/bash\n{later}echo GPU is lost\nexit 15\n")
+    (made.run.path / "logs/0").mkdir()
+    (made.run.path / "attempts/0/failures").mkdir(parents=True)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    env = {"PATH": f"{node.bin}:{os.environ['PATH']}", "HPCRUN_RUN_DIR": str(made.run.path)}
+    env |= {"HPCRUN_NODES": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    env |= {"SLURM_NODEID": str(rank), "SLURM_PROCID": str(rank), "HPCRUN_PREFLIGHT": "true"}
+    env |= {"HPCRUN_TEST_MARK": made.mark, "HPCRUN_DEVICE": "cuda", "HPCRUN_ATTEMPT": "0"}
+    env |= {"HPCRUN_GPUS_PER_TASK": "1"} if bad else {}
+    harness = str(made.run.path / "harness.sh")
+    done = subprocess.run(
+        ["bash", harness, "node"], env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == bad, made.log()
+    assert ("trained" in made.log()) != bad and "Terminated" not in made.log()
+    until(lambda: not made.processes(), "the end of its processes")
 
 
 def test_a_node_that_fails_ends_the_attempt_and_is_recorded(tmp_path: Path) -> None:

@@ -17,6 +17,16 @@ from tests.waiting import until
 
 JOB = "script: train.py\nlauncher: srun\nresources: {nodes: 2, gpus_per_node: 2, time: '5'}\n"
 
+# A clock is compared beside the ranks, and no longer than they run.
+SLOW = """import glob, os, time
+warnings = os.environ["HPCRUN_RUN_DIR"] + "/attempts/0/warnings/*"
+for _ in range(600):
+    if any("clock" in open(name).read() for name in glob.glob(warnings)):
+        break
+    time.sleep(0.1)
+print("trained")
+"""
+
 
 @pytest.fixture
 def prepared(site: Site) -> Iterator[Site]:
@@ -104,6 +114,7 @@ def test_what_is_odd_is_said_and_ends_nothing(prepared: Site) -> None:
     shifted = f"#!/bin/sh\nexec {date} -d '5 seconds WAY' \"$@\"\n"
     wrapper.write_text(shifted.replace("WAY", "ago"))
     wrapper.chmod(0o755)
+    (site.project / "train.py").write_text(SLOW)
     on_node(
         site,
         bad,
