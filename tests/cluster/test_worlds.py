@@ -7,6 +7,7 @@ and which attempt they belong to, so a mixed world shows, and so does a port tha
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ import pytest
 from tests.cluster.rig import Rig
 from tests.cluster.site import Site, Submitted
 from tests.cluster.test_probe import shown_by, write_job
+from tests.runs.test_checkpoints import write
 from tests.waiting import until
 
 ROUNDS = 10
@@ -105,7 +107,10 @@ def wait_for_ranks(run: Submitted, attempt: int) -> None:
 
 
 def test_a_range_of_nodes_takes_those_that_there_are(bare_site: Site) -> None:
-    """One while the other is drained, both as the job begins again; the batch stays the same."""
+    """One while the other is drained, both as the job begins again; the batch stays the same.
+
+    Of what the first attempt has saved, as the times of the files say, the newest alone stays.
+    """
     rig, go = bare_site.rig, bare_site.project / "go"
     second = rig.node_names[1]
     sinfo = ["sinfo", "--noheader", f"--nodes={second}", "--format=%T"]
@@ -141,8 +146,15 @@ def test_a_range_of_nodes_takes_those_that_there_are(bare_site: Site) -> None:
                 until(lambda: set(rig.run(*sinfo).stdout.split()) == {"idle"}, "the other node")
                 assert rig.run("scontrol", "requeue", run.job_id).returncode == 0
                 bare_site.start_again(run.job_id)
+        saved = run.folder / "saved"
+        files = [run.folder / name for name in ("spec.yaml", "plan.json")]
+        between = sum(file.stat().st_mtime for file in files) / 2
+        for step in (1, 2):
+            checkpoint = write(saved / f"step-{step}" / "model.pt").parent
+            os.utime(checkpoint, (between, between))
         go.touch()
         insist(bare_site, run)
+        until(lambda: [path.name for path in saved.iterdir()] == ["step-2"], "one checkpoint")
     finally:
         rig.run("scontrol", "update", f"node={second}", "state=resume")
 
