@@ -322,22 +322,27 @@ idle_attempts() {
 }
 
 # has_gained ATTEMPT MARK: whether what is saved now, MARK, is more than ATTEMPT began from; or the next one
-# began at a later step. Where no checkpoint was ever seen, and the job says nothing of any, the program may
-# save elsewhere: then one that lasted counts, unless its log shows no higher step than those before it.
+# began at a later step. A checkpoint that is written over is more, unless the log shows that ATTEMPT began
+# again where the one before it did, and came no further than all before. Where no checkpoint was ever seen,
+# and the job says nothing of any, the program may save elsewhere: then one that lasted counts in this way.
 has_gained() {
-    local before first came next step best=-1 folder=$HPCRUN_RUN_DIR/attempts/$1
-    [ "$(cat -- "$folder/mark" 2>/dev/null)" = "$2" ] || return 0
+    local before first came next step best=-1 folder=$HPCRUN_RUN_DIR/attempts/$1 saved
+    saved=$(cat -- "$folder/mark" 2>/dev/null)
+    [ "${saved% *}" = "${2% *}" ] || return 0
     read -r first came < <(steps_of "$1")
     if [ "$1" -lt "$HPCRUN_ATTEMPT" ]; then
         read -r next step < <(steps_of $(($1 + 1)))
         [ -z "$next" ] || [ "$next" -le "${first:-$next}" ] || return 0
     fi
-    [ -z "$2${HPCRUN_RESUMES-}" ] && [ "$(lasted "$folder")" -ge 120 ] || return 1
+    if [ "$saved" = "$2" ]; then
+        [ -z "$2${HPCRUN_RESUMES-}" ] && [ "$(lasted "$folder")" -ge 120 ] || return 1
+    fi
     for ((before = 0; before < $1; before++)); do
         read -r next step < <(steps_of $before)
         [ "${step:--1}" -le "$best" ] || best=$step
     done
-    [ "${came:-$((best + 1))}" -gt "$best" ]
+    # NEXT is where the one before this began.
+    [ "${came:-$((best + 1))}" -gt "$best" ] || [ "$first" -gt "${next:--1}" ]
 }
 
 # steps_of ATTEMPT: print the first and the last step that its log shows, which is read once. Nothing where it

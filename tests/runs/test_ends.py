@@ -136,13 +136,15 @@ IDLE = [
     # By the checkpoint: nothing new; something new, though a long attempt had come further before.
     ((NAMED, [ROWS] * 3, "{c}/step-4.pt", True, 900), 2),
     ((NAMED, ["step 900", "step 10", "step 20"], "{c}/step-8.pt", True, 900), 0),
-    # A newer one of the same name, whatever the log has: a setting may look like a step, and a
-    # counter may begin anew with each process.
-    ((AGAIN, ["step 1 | step 9"] * 3, "{c}/last.pt", True, 900), 0),
+    # A newer one of the same name is more, unless the log shows that each begins again: a setting
+    # may look like a step.
+    ((AGAIN, ["step 1 | step 9"] * 3, "{c}/last.pt", True, 900), 2),
+    ((AGAIN, ["step 1 | step 9", "step 6 | step 8", "step 7 | step 9"], "{c}/last.pt", 1, 900), 0),
+    ((AGAIN, ["step 1 | step 9 | step 1", "step 1 | step 9", "loss 2"], "{c}/last.pt", 1, 900), 0),
     ((AGAIN, ["log_every_n_steps=50", "max_steps: 50", "step=50"], "{c}/last.pt", True, 900), 0),
     ((["{c}/last.pt"] * 3, ["step 1 | step 9"] * 3, "{c}/last.pt", True, 900), 3),
     # By the curve, where none is ever seen: each next one begins where the last has saved.
-    ((["", "", ""], LATER, "", False, 900), 1),
+    ((["", "", ""], LATER, "", False, 900), 0),
     ((["", "", ""], LATER, "", True, 900), 1),
     # A program that may save where nobody sees it: what lasted counts, unless its log shows that it
     # begins again and again.
