@@ -117,10 +117,7 @@ def _refuse_others(project: Path) -> None:
 
 
 def load_context(
-    environ: Mapping[str, str],
-    cwd: Path,
-    cluster: str | None = None,
-    ask: Prompts | None = None,
+    environ: Mapping[str, str], cwd: Path, cluster: str | None = None, ask: Prompts | None = None
 ) -> Context:
     """Find the project and the cluster; ``ask`` is what a login at its host may need."""
     project = find_project(cwd)

@@ -247,11 +247,7 @@ class _Taker:
     """Writes what a trip brings: the bytes of each file, and a line that tells what they are."""
 
     def __init__(
-        self,
-        target: Path,
-        files: Sequence[File],
-        fetched: Fetched,
-        is_more: Callable[[int], None],
+        self, target: Path, files: Sequence[File], fetched: Fetched, is_more: Callable[[int], None]
     ) -> None:
         self.target, self.files, self.fetched, self.is_more = target, files, fetched, is_more
         self.starts = [_begun(target, file) for file in files]

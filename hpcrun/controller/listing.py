@@ -31,16 +31,7 @@ from hpcrun.errors import HpcrunError
 from hpcrun.files import read_plain
 from hpcrun.runs import records
 from hpcrun.runs.layout import ARRAY, RUN_ID, RunFolder, SweepFolder, array_of, sweep_id_of
-from hpcrun.runs.records import (
-    History,
-    Recorded,
-    Seen,
-    Submitted,
-    Sweep,
-    SweepSeen,
-    Task,
-    TaskEnd,
-)
+from hpcrun.runs.records import History, Recorded, Seen, Submitted, Sweep, SweepSeen, Task, TaskEnd
 from hpcrun.runs.status import JobStatus
 from hpcrun.runs.verdict import LOST, Verdict, is_over
 from hpcrun.slurm.states import UNKNOWN, is_final

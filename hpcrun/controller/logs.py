@@ -22,14 +22,7 @@ from hpcrun.files import Unfit, open_plain, read_plain
 from hpcrun.logs.files import LogFile, Tail, end_in, log_files, part_of, start_of_last
 from hpcrun.runs.ends import WORDS
 from hpcrun.runs.layout import RunFolder
-from hpcrun.runs.records import (
-    End,
-    read_history,
-    read_plan,
-    read_record,
-    read_task,
-    runs_of,
-)
+from hpcrun.runs.records import End, read_history, read_plan, read_record, read_task, runs_of
 from hpcrun.secrets.kinds import is_secret_name, looks_random
 from hpcrun.secrets.mask import Masker, SecretMark
 

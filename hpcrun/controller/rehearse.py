@@ -40,11 +40,7 @@ from hpcrun.spec.load import Origin
 Fault = Literal["preempt", "limit", "node"]
 FAULTS: tuple[Fault, ...] = get_args(Fault)
 # What a job's survive.when calls each.
-CAUSES: dict[Fault, EndCause] = {
-    "preempt": "preempted",
-    "limit": "time_limit",
-    "node": "node_fail",
-}
+CAUSES: dict[Fault, EndCause] = {"preempt": "preempted", "limit": "time_limit", "node": "node_fail"}
 GRACE = 10  # seconds between a preemption and its end
 _LIMIT = 20  # seconds between the warning of the time limit and its end
 _SPREAD = 4.0  # a fault comes within so many seconds after the first checkpoint

@@ -74,10 +74,7 @@ _STRICT = re.compile(
     r"|Abort|Aborted|Fault|Denied|Refused|Found|Group|Exc|Missing\w*|Invalid\w*|OutOf\w+|Mismatch)$"
 )
 _RAISED = re.compile(r"[a-z](?:Error|Exception)$")
-_CHAINED = (
-    "During handling of the above exception",
-    "The above exception was the direct cause",
-)
+_CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 # A traceback after one of these ends no process.
 _HARMLESS = (
     "Exception ignored in", "Exception ignored on", "--- Logging error", "Error in atexit",

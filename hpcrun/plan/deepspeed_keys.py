@@ -214,8 +214,7 @@ KEYS: Section = {
         **_keys(ANY, "dtype injection_policy_tuple"),
         "autotp_size": COUNT,
         **_keys(
-            BOOL,
-            "tp_overlap_comm keep_module_on_host kernel_inject replace_with_kernel_inject",
+            BOOL, "tp_overlap_comm keep_module_on_host kernel_inject replace_with_kernel_inject"
         ),
         "vocab_parallel_lm_head": BOOL_OR_NULL,
         **_keys(MAP, "tp tensor_parallel"),

@@ -150,13 +150,7 @@ def first_job_id(unix_time: float, root: Path) -> int:
 
 
 def slurm_conf(
-    layout: Layout,
-    *,
-    hostname: str,
-    user: str,
-    shape: Shape,
-    ports: Sequence[int],
-    first_job: int,
+    layout: Layout, *, hostname: str, user: str, shape: Shape, ports: Sequence[int], first_job: int
 ) -> str:
     """Write slurm.conf; ``ports`` are slurmctld's and then one for each node."""
     nodes: list[str] = []

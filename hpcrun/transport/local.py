@@ -125,8 +125,7 @@ class LocalTransport:
         with contextlib.suppress(OSError):  # it is not there: Slurm's commands say so
             if why := why_not_own(Path(conf)):
                 raise OutOfReach(
-                    f"{conf} is not used: {why}",
-                    fix=f"if you trust it: export SLURM_CONF={conf}",
+                    f"{conf} is not used: {why}", fix=f"if you trust it: export SLURM_CONF={conf}"
                 )
 
     def refresh(

@@ -160,12 +160,7 @@ class Checks:
         findings.notes[:0] = [f"args: {doubt}" for doubt in doubts]
 
     def _check_python(
-        self,
-        context: Context,
-        spec: JobSpec,
-        found: Interpreter,
-        plan: Plan,
-        findings: Findings,
+        self, context: Context, spec: JobSpec, found: Interpreter, plan: Plan, findings: Findings
     ) -> None:
         """Ask the Python that trains for what the launcher and the framework need."""
         names = needed_modules(spec, plan.launcher)

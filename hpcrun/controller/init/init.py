@@ -170,11 +170,7 @@ def _check_same_host(cluster: Cluster, source: str, host: str | None) -> None:
 
 
 def _at_host(
-    environ: Mapping[str, str],
-    cwd: Path,
-    project: Path,
-    cluster: Cluster,
-    prompts: Prompts | None,
+    environ: Mapping[str, str], cwd: Path, project: Path, cluster: Cluster, prompts: Prompts | None
 ) -> Context:
     """Log in at a host without a profile, and find its Slurm. Raises OutOfReach."""
     # Its folder of runs is not known yet: nothing is mirrored.
