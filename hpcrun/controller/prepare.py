@@ -357,17 +357,19 @@ def all_at_once(errors: Sequence[InputError], origin: Origin) -> InputError:
     notes: list[str] = []
     for error in errors:
         if isinstance(error, SpecError):
-            news = [problem for problem in error.problems if str(problem) not in reported]
-            if news:
-                reported |= {str(problem) for problem in news}
-                problems += news
-                fixes += [error.fix] if error.fix else []
-                notes += error.notes
+            found = error.problems
         elif len(errors) == 1:
             return error
         else:
             hint = f"; {error.fix}" if error.fix else ""
-            problems.append(Problem("", f"{error.message}{hint}"))
+            found = [Problem("", f"{error.message}{hint}")]
+        news = [problem for problem in found if str(problem) not in reported]
+        if news:
+            reported |= {str(problem) for problem in news}
+            problems += news
+        if news and isinstance(error, SpecError):
+            fixes += [error.fix] if error.fix else []
+            notes += error.notes
     for problem in problems:
         origin.blame(problem)
     fix = "; ".join(dict.fromkeys(fixes))

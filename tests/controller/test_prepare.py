@@ -11,11 +11,19 @@ from msgspec import structs
 
 from hpcrun.controller.checks.submission import Checks
 from hpcrun.controller.context import Context, load_context
-from hpcrun.controller.prepare import Prepared, command_spec, load_spec, prepare, prepare_job
+from hpcrun.controller.prepare import (
+    Prepared,
+    all_at_once,
+    command_spec,
+    load_spec,
+    prepare,
+    prepare_job,
+)
 from hpcrun.controller.run import on_this_machine, share_cpus
 from hpcrun.controller.submit import write
 from hpcrun.errors import InputError, SpecError
 from hpcrun.runs.layout import RUN_ID
+from hpcrun.spec.load import Origin
 from tests.plan.making import cluster, job
 
 
@@ -215,6 +223,11 @@ def test_what_no_range_of_nodes_goes_with(
     with pytest.raises(InputError) as caught:
         prepare_job(there, spec, checks=Checks(strict=False))
     assert problem in str(caught.value)
+
+
+def test_what_is_wrong_on_each_number_of_nodes_is_said_once() -> None:
+    errors = [InputError("which Python trains?", fix="setup: {venv: .venv}")] * 3
+    assert str(all_at_once(errors, Origin())) == "which Python trains?; setup: {venv: .venv}"
 
 
 # ---- a run on this machine
