@@ -127,6 +127,18 @@ activate_prefix() {
     done
 }
 
+# name_flight_record PYTHON: torch before 2.8 has other names for what remembers its collectives; a later one
+# calls them deprecated in each rank's log.
+name_flight_record() {
+    local python file
+    python=$(type -P "$1") && [ -n "${TORCH_FR_DUMP_TEMP_FILE-}" ] || return 0
+    for file in "${python%/*}"/../lib/python3*/*-packages/torch/version.py; do
+        grep -qsE "^__version__ = '(1|2\.[0-7])\." "$file" || continue
+        export TORCH_NCCL_TRACE_BUFFER_SIZE="${TORCH_NCCL_TRACE_BUFFER_SIZE-${TORCH_FR_BUFFER_SIZE-}}"
+        export TORCH_NCCL_DEBUG_INFO_TEMP_FILE="${TORCH_NCCL_DEBUG_INFO_TEMP_FILE-$TORCH_FR_DUMP_TEMP_FILE}"
+    done
+}
+
 # ---- Containers --------------------------------------------------------------------------------
 
 # keep NAME...: an image's own values of these would win over the job's, so they travel under names

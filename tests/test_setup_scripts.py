@@ -28,6 +28,29 @@ def bash(script: str, *words: str, **env: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.parametrize(
+    ("version", "is_old"),
+    [("2.7.1+cu128", True), ("1.13.1", True), ("2.8.0", False), ("2.13.0+cpu", False), ("", False)],
+)
+def test_the_flight_record_has_the_name_that_torch_reads(
+    tmp_path: Path, version: str, is_old: bool
+) -> None:
+    torch = tmp_path / "lib/python3.10/site-packages/torch"
+    for folder in (torch, tmp_path / "bin"):
+        folder.mkdir(parents=True)
+    (tmp_path / "bin/python").symlink_to(sys.executable)
+    if version:
+        (torch / "version.py").write_text(
+            f"from typing import Optional\n__version__ = '{version}'\n"
+        )
+    script = "name_flight_record python; export -p | grep -o 'TORCH_NCCL.*'"
+    env = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "TORCH_FR_BUFFER_SIZE": "2000"}
+    old = {'TORCH_NCCL_TRACE_BUFFER_SIZE="2000"', 'TORCH_NCCL_DEBUG_INFO_TEMP_FILE="/r/flight-"'}
+    found = bash(script, TORCH_FR_DUMP_TEMP_FILE="/r/flight-", **env)[1].split()
+    assert set(found) == (old if is_old else set())
+    assert bash(script, **env)[1] == "", "of a job that has no flight record"
+
+
 # ---- Modules: stand-ins that answer as the versions of `module` do; the real ones are tested in
 # tests/cluster/test_environment.py.
 

@@ -349,10 +349,10 @@ def _of_rows(
 def _recorder_section(job: Job) -> Section | None:
     """Have PyTorch remember its collectives, and write them when one hangs: runs/flight.py.
 
-    The names are those of torch 2.8 and later, which calls the older ones deprecated in each rank's
-    log; 2.13 records 2000 collectives anyway. What waits for a word to the pipe is a thread that
-    watches NCCL already. The pipe lies on the node's own disk: not every shared one has pipes, and
-    torch ends a process that cannot make its own.
+    The names are those of torch 2.8 and later; setup.sh adds the older ones where the job's torch
+    is older. 2.13 records 2000 collectives anyway. What waits for a word to the pipe is a thread
+    that watches NCCL already. The pipe lies on the node's own disk: not every shared one has pipes,
+    and torch ends a process that cannot make its own.
     """
     if job.cluster.accelerator != "cuda":
         return None

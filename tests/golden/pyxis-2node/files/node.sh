@@ -16,6 +16,7 @@ export PYTHONPATH=/scratch/runs/20261120-081455-train-7k3q/code"${PYTHONPATH:+:$
 export TORCH_EXTENSIONS_DIR=/scratch/cache/torch_extensions/c692eed5/"$HPCRUN_ARCHITECTURE"
 [ -n "${TRITON_CACHE_DIR-}" ] || export TRITON_CACHE_DIR=/scratch/cache/triton/"$HPCRUN_ARCHITECTURE"
 export TORCH_NCCL_DEBUG_INFO_PIPE_FILE="$HPCRUN_LOCAL_DIR"/flight-
+name_flight_record /opt/env/bin/python # torch before 2.8 reads other names
 
 # ---- Launch
 # Launchers rewrite $$ and ${local_rank} in arguments, so those of your program are above.

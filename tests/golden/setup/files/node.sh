@@ -24,6 +24,7 @@ export SEEN=1
 end_commands
 done_on_node ready
 fi
+name_flight_record /opt/env/bin/python # torch before 2.8 reads other names
 
 # ---- Launch
 # Launchers rewrite $$ and ${local_rank} in arguments, so those of your program are above.
