@@ -245,6 +245,8 @@ class UsageLines:
         share = None
         if before is not None and now is not None and now[0] > before[0]:
             share = max(0.0, (now[1] - before[1]) / (now[0] - before[0]))
+            if cpu_of == "node" and cpus:  # ticks and the clock are not read at one moment
+                share = min(share, float(cpus))
         memory = _first(reported, "memory").split(" ")
         is_told = len(memory) == 3 and memory[0] in ("job", "node")
         memory_of: Scope = "job" if memory[0] == "job" else "node"

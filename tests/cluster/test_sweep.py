@@ -162,6 +162,7 @@ def test_each_run_has_a_fate_of_its_own(site: Site) -> None:
     # What is left goes with the whole array; what is over stays as it was.
     queued = ("squeue", "--noheader", "--states=all", "--array", f"--jobs={job_id}", "--format=%i")
     until(lambda: len(site.rig.run(*queued).stdout.split()) == 1, "squeue to forget the others")
+    waits_to_be(5, "CANCELLED")
     done = site.hpcrun("cancel", "--json", job_id)
     assert [run["cancelled"] for run in json.loads(done.stdout)["runs"]] == [
         *(False, False, False, False, False, False, True)

@@ -37,7 +37,7 @@ rank = int(os.environ["RANK"])
 dist.init_process_group("gloo")
 cpu = torch.device("cpu")
 
-def ask(what, expected, seed):
+def ask(what, expected, seed, timeout=60):
     torch.manual_seed(seed)
     try:
         facts = {"model": model_hash(nn.Linear(3, 3))}
@@ -135,8 +135,8 @@ def in_three_ranks(example: Project) -> dict[str, list[str]]:
         texts = [ranks[rank].communicate()[0] for rank in (0, 2)]
     finally:
         for rank in ranks:
-            rank.kill()
-            rank.communicate()
+            with rank:  # waits, and closes its pipe
+                rank.kill()
     found: dict[str, list[str]] = {}
     for text in texts:
         for what, message in re.findall(r"^(\w+) rank \d: (.*)$", text, re.MULTILINE):
