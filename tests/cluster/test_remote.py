@@ -248,6 +248,28 @@ def test_the_road(laptop: Laptop) -> None:
     }
 
 
+@pytest.mark.thorough
+def test_a_range_of_nodes(laptop: Laptop) -> None:
+    """What each number of nodes needs goes along; what it was given is seen from here."""
+    laptop.write(
+        "say.sh", "echo $HPCRUN_NODES of 1-2 accumulate $HPCRUN_GRADIENT_ACCUMULATION_STEPS"
+    )
+    resources = "resources: {nodes: 1-2, gpus_per_node: 1, time: 5}"
+    laptop.write("job.yaml", f"command: [bash, say.sh]\n{resources}\n")
+    laptop.rig.run("scontrol", "update", "nodename=node2", "state=drain", "reason=test")
+    try:
+        made = laptop.json("submit", "job.yaml")
+        laptop.does("wait", made["job_id"])
+    finally:
+        laptop.rig.run("scontrol", "update", "nodename=node2", "state=resume")
+    assert "1 of 1-2 accumulate 2" in laptop.does("logs", made["job_id"])
+    assert "1 × 1 GPUs" in laptop.does("status", made["job_id"])
+    again = laptop.json("submit", "job.yaml")
+    laptop.does("wait", again["job_id"])
+    assert laptop.does("logs", again["job_id"]).count("2 of 1-2 accumulate 1") == 2
+    assert "2 × 1 GPUs" in laptop.does("status", again["job_id"])
+
+
 def test_what_lies_here_may_be_deleted(laptop: Laptop) -> None:
     """It is fetched again: names, records, logs."""
     laptop.write("say.sh", SAY)
