@@ -284,8 +284,8 @@ echo $? >"$part/answer/code"
 mv -T -- "$part/answer" "$first/$answer"
 ls -1t -- "$store" 2>/dev/null | tail -n +$((most + 1)) |
   while IFS= read -r old; do rm -rf -- "${store:?}/$old"; done
-for old in "$left"*; do  # of a submission that was killed
-  [[ -d $old ]] && (($(date +%s) - $(stat -c %Y -- "$old") > 86400)) && rm -rf -- "$old"
+for old in "$left"*; do  # of a submission that was killed; another one's may end meanwhile
+  at=$(stat -c %Y -- "$old" 2>/dev/null) && (($(date +%s) - at > 86400)) && rm -rf -- "$old"
 done
 answered "$first"
 """
