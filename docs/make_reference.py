@@ -223,7 +223,7 @@ def _type(schema: Mapping[str, Any]) -> str:
         return "time"
     if "[KMGT]" in pattern:
         return "memory"
-    if "*-[" in pattern:
+    if "-[1-9]" in pattern:
         return "a range"
     if "string" in kinds:
         return "text"

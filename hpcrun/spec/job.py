@@ -2,6 +2,7 @@
 
 # Annotations are not postponed: msgspec would evaluate the text of each, at every call of hpcrun.
 
+import math
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field, structs
@@ -48,7 +49,8 @@ Duration = Annotated[
     str, Meta(pattern=r"^[0-9]+[smh]$", description="a duration, as in 90s, 5m, 1h")
 ]
 NodeRange = Annotated[
-    str, Meta(pattern=r"^[1-9][0-9]*-[1-9][0-9]*$", description="a range of nodes, as in 2-4")
+    str,
+    Meta(pattern="^[1-9][0-9]{0,5}-[1-9][0-9]{0,5}$", description="a range of nodes, as in 2-4"),
 ]
 Variable = Annotated[
     str,
@@ -409,10 +411,9 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         >>> JobSpec(resources=Resources(nodes="2-4")).even_steps
         3
         """
-        steps, counts = self.batch.gradient_accumulation_steps, self.resources.counts
-        while any(steps * counts[-1] % count for count in counts):
-            steps += 1
-        return steps
+        counts = self.resources.counts
+        unit = math.lcm(*(count // math.gcd(count, counts[-1]) for count in counts))
+        return -(-self.batch.gradient_accumulation_steps // unit) * unit
 
 
 # ---- the cluster ---------------------------------------------------------------------------------

@@ -225,6 +225,13 @@ def test_what_no_range_of_nodes_goes_with(
     assert problem in str(caught.value)
 
 
+def test_what_keeps_the_batch_on_a_wide_range_is_found_at_once() -> None:
+    steps = job("script: a.py\nresources: {nodes: 1-64}").even_steps
+    assert all(steps * 64 % count == 0 for count in range(1, 65))
+    spec = job("script: a.py\nresources: {nodes: 2-4}\nbatch: {gradient_accumulation_steps: 4}")
+    assert spec.even_steps == 6
+
+
 def test_what_is_wrong_on_each_number_of_nodes_is_said_once() -> None:
     errors = [InputError("which Python trains?", fix="setup: {venv: .venv}")] * 3
     assert str(all_at_once(errors, Origin())) == "which Python trains?; setup: {venv: .venv}"

@@ -81,6 +81,8 @@ ALL_KEYS = ", ".join(JobSpec.__struct_fields__)
         ("slurm: {qos: }", "1: slurm.qos: has no value: write one line of text, not empty, or "
          "leave the key out"),
         ("resources: {nodes: 4-2}", "1: resources.nodes: 4-2: the smaller number comes first"),
+        (f"resources: {{nodes: 1-{10**30}}}", "1: resources.nodes: expected a range of nodes, as "
+         f"in 2-4; got 1-{10**30}"),
         ("resources: {nodes: 0-2}", "1: resources.nodes: expected a range of nodes, as in 2-4; "
          "got 0-2"),
         ("resources: {nodes: 1-99}", "1: resources.nodes: 1-99: 99 numbers of nodes; 64 at most"),
