@@ -189,10 +189,11 @@ def _is_got_over(found: Found, events: Sequence[Event]) -> bool:
         return False  # what a batch script says after a crash is no sign of success
     if found.is_well or any(event.rule.id in _CERTAIN for event in events):
         return found.is_well
-    if not found.is_parallel and not any(event.in_traceback for event in events):
+    if not found.is_parallel:
         # What a program or shell only prints ends nothing where it visibly goes on.
-        least = 1 if all(event.rule.id in _SHELL for event in events) else _AGAIN - 1
-        if found.moved_on > least or found.plain > (_REPORT if found.moved_on else _APART):
+        is_printed = not any(event.in_traceback for event in events)
+        least = _REPORT if found.moved_on else _APART
+        if found.moved_on > 2 or (is_printed and found.plain > least):
             return True
     return is_less and found.moved_on > 1 and any(e.kind < e.rule.kind for e in events)
 

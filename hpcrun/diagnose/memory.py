@@ -116,12 +116,12 @@ MEMORY = [
     ),
     Rule(
         id="killed", cls="oom_host", kind=WEAK, needles=("Killed", "SIGKILL", "signal 9", "9/KILL"),
-        pattern=r"^(?:\S+: line \d+: )?\s*(?:\d+ )?Killed(?:\s|$)(?!by|because|process)|\] \d+ Killed\b|[Pp]rocess .*(?:SIGKILL|signal 9\b)|signal: 9/KILL",
+        pattern=r"^(?:\S+: line \d+: )?\s*(?:\d+ )?Killed(?:\s|$)(?!by|because|process|\s*(?:nvidia-smi|tensorboard|tail|sleep|top|ssh|watch)\b)|\] \d+ Killed\b|[Pp]rocess .*(?:SIGKILL|signal 9\b)|signal: 9/KILL",
         title="a process was killed from outside (SIGKILL): most likely the host's memory was exhausted",
         fixes=("{more_memory}", "fewer data loader workers"),
         message="Killed", source="bash; Linux mm/oom_kill.c", verdict="ask",
         example="/var/spool/slurmd/job4711/slurm_script: line 12: 31337 Killed                  python train.py",
-        unlike="Killed by the user: 0 jobs",
+        unlike="./run.sh: line 9: 4711 Killed                  nvidia-smi dmon > gpu.txt",
     ),
     Rule(
         id="oom_guess", cls="oom_host", kind=WEAK, needles=("SIGKILL", "exitcode", "return code", "signal 9", "Out of memory", "Signal 9", "exit code", "exit status 137"),

@@ -233,9 +233,9 @@ NETWORK = [
     ),
     Rule(
         id="terminated", cls="cancelled", kind=SYMPTOM, needles=("Terminated",),
-        pattern=r"^(?:\S+: line \d+: )?\s*(?:\d+ )?Terminated(?:\s{2,}|$)",
+        pattern=r"^(?:\S+: line \d+: )?\s*(?:\d+ )?Terminated(?:\s{2,}(?!\s|(?:nvidia-smi|tensorboard|tail|sleep|top|ssh|watch)\b)|$)",
         title="a process of the script was asked to end (SIGTERM)",
-        source="bash", example="Terminated", unlike="Terminated: 0 jobs",
+        source="bash", example="Terminated", unlike="./run.sh: line 9: 4711 Terminated              tail -f log",
     ),
     Rule(
         id="torchrun_exit", cls="other", kind=SYMPTOM, needles=("exitcode", "failed (exitcode", "return code", "Killing subprocess"),

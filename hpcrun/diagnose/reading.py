@@ -78,16 +78,23 @@ _CHAINED = ("During handling of the above exception", "The above exception was t
 # A traceback after one of these ends no process.
 _HARMLESS = (
     "Exception ignored in", "Exception ignored on", "--- Logging error", "Error in atexit",
-    "exception was never retrieved",
+    "exception was never retrieved", "Error waiting on exit barrier",
 )  # fmt: skip
 # What a logger puts before a traceback that the program has caught.
 _LEVEL = re.compile(r"\b(?:(ERROR|CRITICAL|FATAL)|WARN(?:ING)?|INFO|DEBUG)\b")
 _THREAD = "Exception in thread"
+# What clears away, or does without numpy, fails aside; as do threads without code of the program.
+_ASIDE = re.compile(
+    r", in (?:_feed|_run_finalizers|_remove_temp_dir)$|/resource_tracker\.py\"|_ARRAY_API not found"
+)
+_OWN = re.compile(r'^\s*File "(?!.*(?:/lib/python\d|-packages/))')
 _PROGRESS = re.compile(
-    rb"\d+%\||\d(?:it/s|s/it)|\b(?:\w{1,24}[_/])?[Ll]oss\b\W{0,6}\d|\b[Ee]poch\b\W{0,4}\d"
+    rb"\d+%\||\d(?:it/s|s/it)|\b(?:\w{1,24}[_/])?[Ll]oss\b\W{0,6}\d|\b[Ee]p(?:och|isode)\b\W{0,4}\d"
     rb"|\b[Ss]teps?\b\W{0,4}\d|\biter(?:ation)?s?\b\W{0,4}\d|tokens/s|samples/s|\[ *\d+ ?/ ?\d+ *\]"
     rb"|(?i:\b(?:acc|accuracy|auc|f1|map|psnr|ppl|perplexity|reward|score)\b\W{0,6}\d)"
 )
+# What wandb prints at its program's end, however that was.
+_SUMMARY = re.compile(rb"(?m)^.{0,30}?wandb(?:\x1b\[0m)?:.*")
 # Lines that are no stack of native code, no rule and no warning.
 _PLAIN = re.compile(rb"(?m)^(?!frame #)[^\s#*=\[@/-].{2,200}")
 # A program that crashed logs little more; so many of these show as much as one line of progress.
@@ -105,18 +112,19 @@ _WELL = re.compile(
 # What takes an error back, in the next lines; and what may be an error in a log's last lines.
 _NEXT, _LAST = 400, 12
 _TAKEN_BACK = re.compile(
-    rb"(?im)\b(?:skipp(?:ed|ing)|retry(?:ing)?|trying again|continuing|ignoring"
+    rb"(?im)\b(?:skipp(?:ed|ing)|retry(?:ing)?|trying (?:again|another|port|with)|ignoring"
+    rb"|continuing|(?:using|loading) .{1,60} instead|reconnect(?:ed|ing)|attempt \d+ succeeded"
     rb"|will continue|fall(?:ing|s)? ?back)\b|^WARN(?:ING)?\b.{0,80}\b(?:failed|error)"
 )
 _SAYS_ERROR = re.compile(
-    r"^(?:\[(?!E\])[^\]]{1,40}\] |&+ )*\[?(?P<name>E(?=\])|Error|ERROR|FATAL|[Ff]atal|FAILED)\b"
-    r"[\]:]*\s+(?P<why>[\"'A-Za-z].*)"
+    r"^(?:\[(?!E\])[^\]]{1,40}\] |&+ )*\[?(?P<name>E(?=\])|(?<=& )FAILED"
+    r"|(?:Error|ERROR|FATAL|[Ff]atal|FAILED)(?=[\]:]))[\]:]*\s+(?P<why>[\"'A-Za-z].*)"
 )
 # A warning is not what ends a program, however it reads. (NCCL calls its errors so.)
 _WARNING = re.compile(
     r"^\S+\.py:\d+: \w*Warning:"
-    r"|^.{0,80}?(?:\b[A-Za-z]*[Ww]arning\b|\bWARN(?:ING)?\b|\[?W\d{3,4} \d\d:\d\d|\bNCCL INFO\b"
-    r"|\b[WI] (?:tensorflow|external)/|(?<![=\w])(?:DEBUG|TRACE|INFO)\b)"
+    r"|^.{0,110}?(?:\b[A-Za-z]*[Ww]arning\b|\bWARN(?:ING)?\b|\[?W\d{3,4} \d\d:\d\d|\bNCCL INFO\b"
+    r"|\[W \w+\.cpp:|\b[WI] (?:tensorflow|external)/|(?<![=\w])(?:DEBUG|TRACE|INFO)\b)"
 )
 # Who finds no network or library often tries again, or does without.
 _TRIED_AGAIN = ("auth_network", "import")
@@ -185,6 +193,7 @@ class _Open(Struct):
     is_top: bool | None = None
     is_frame: bool = True
     is_logged: bool = False
+    is_aside: bool = False
     noise: int = 0
 
 
@@ -316,6 +325,7 @@ class Reader:
             self._events[-1].is_taken_back |= _TAKEN_BACK.search(text[:_NEXT]) is not None
         if len(text) > 2 * _BETWEEN:
             text = text[:_BETWEEN] + text[-_BETWEEN:]
+        text = _SUMMARY.sub(b"", text) if b"wandb" in text else text
         self._since = (self._since + text)[-2 * _BETWEEN :]
         if self._progress < 4 * MOVED_ON:
             for _, _ in zip(range(4 * MOVED_ON), _PROGRESS.finditer(text), strict=False):
@@ -376,8 +386,9 @@ class Reader:
         if re.search(rb"(?:^|\n)Process \S+:\s*$", before[-200:]):
             self._is_parallel = True
         self._open[key] = _Open(
-            self._line, bare.strip(), prefix, chain, cap, begin=self._line, is_logged=is_logged
-        )
+            self._line, bare.strip(), prefix, chain, cap, begin=self._line, is_logged=is_logged,
+            is_aside=cap == WEAK and not is_logged,
+        )  # fmt: skip
         return True
 
     def _in_traceback(
@@ -396,8 +407,10 @@ class Reader:
             return True
         if bare.startswith((*_FRAME, _RAY)):
             open_.line, open_.text, open_.is_frame = self._line, bare.strip(), True
-            if open_.is_top is None:
-                open_.is_top = bare.endswith(_TOP)
+            if open_.is_top is None:  # code in quotes is often what a model or a user wrote
+                open_.is_top = bare.endswith(_TOP) and '"<st' not in bare
+            is_aside = open_.is_aside and _OWN.match(bare) is None
+            open_.is_aside = is_aside or _ASIDE.search(bare) is not None
             return True
         name = _NAME.match(bare.rstrip()) or _NAME.match(bare.partition(": ")[0] + ":")
         if name is not None:
@@ -437,8 +450,10 @@ class Reader:
                 kind = WEAK  # outside of a traceback
         else:
             rule, kind, plain = CODE_ERROR, WEAK, compiled(CODE_ERROR.id).search(bare.strip())
-            if plain is None or not plain["why"] or not _RAISED.search(plain["name"]):
+            if plain is None or not _RAISED.search(plain["name"]):
                 return False
+            if (plain["why"] or "0").isdigit():
+                return False  # how many there were
             values = plain
         if kind > HINT and _WARNING.match(text) and "NCCL WARN" not in text:
             kind = HINT
@@ -462,7 +477,9 @@ class Reader:
         if found is not None:
             rule, values = found
             kind = rule.kind
-        if is_cut:
+        if rule is CODE_ERROR and (open_.is_aside or _ASIDE.search(text)):
+            kind = HINT
+        elif is_cut:
             kind = WEAK
         if _TORN.search(text):
             self._is_parallel, kind = True, SYMPTOM
@@ -497,6 +514,7 @@ class Reader:
             in_traceback=open_ is not None,
             begin=(open_.begin if open_ is not None else 0) or line,
             ends=bool(open_.is_top) if open_ is not None else rule.id in _ENDING,
+            is_taken_back=open_ is None and _TAKEN_BACK.search(text.encode()) is not None,
             values=values,
         )
         if kind == HINT:

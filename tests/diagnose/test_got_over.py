@@ -235,3 +235,61 @@ def test_threads_that_complain_after_the_end_of_training() -> None:
 def test_an_exception_that_a_logger_writes_at_the_end_of_a_program_is_more_than_a_timeout() -> None:
     timeout = "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9) ran\n"
     assert told(timeout, f"08:00:00 ERROR {traceback('ValueError: no')}")[0] == "code_error"
+
+
+LIBRARY = "/env/lib/python3.10/site-packages"
+IN_THREAD = (
+    "Exception in thread Thread-5 (_pin_memory_loop):\nTraceback (most recent call last):\n"
+    '  File "{}/loop.py", line 5, in _pin_memory_loop\n    call()\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("ended", "failed"),
+    [
+        (
+            f"{IN_THREAD.format(LIBRARY)}EOFError\n",
+            f"{IN_THREAD.format('/home/u/project')}EOFError\n",
+        ),
+        (
+            traceback("OSError: [Errno 16] Device or resource busy: '.nfs0'", at="util.py").replace(
+                "<module>", "_run_finalizers"
+            ),
+            traceback("OSError: [Errno 16] Device or resource busy: '.nfs0'"),
+        ),
+        (
+            f"Error waiting on exit barrier.\n{traceback('RuntimeError: Broken pipe')}",
+            f"Waiting on the barrier.\n{traceback('RuntimeError: Broken pipe')}",
+        ),
+        (
+            traceback("AttributeError: _ARRAY_API not found"),
+            traceback("AttributeError: array not found"),
+        ),
+        ("[W socket.cpp:697] The client socket has failed to connect to [n1]:29500\n", ""),
+        ("CUDA out of memory. Tried to allocate 2 GiB, retrying with 8\n", f"{OOM}\n"),
+        ("OSError: Address already in use\nTrying port 81\n", "OSError: Address already in use\n"),
+        ("KeyError: 3\n", "KeyError: 'three'\n"),
+        ("Error analysis is in out.csv\n", "Error: analysis is not in out.csv\n"),
+        ("4711 Killed     nvidia-smi dmon\n", "4711 Killed     python train.py\n"),
+    ],
+)
+def test_what_ends_no_program_beside_what_does(ended: str, failed: str) -> None:
+    assert told(STEPS + ended)[0] == ""
+    assert not failed or told(STEPS + failed)[2] == (STEPS + failed).count("\n")
+
+
+def test_what_is_caught_and_printed_ends_nothing_where_the_program_goes_on() -> None:
+    error = traceback("ValueError: no")
+    caught = error.replace("<module>", "load")
+    after = "step 38 loss 2.3\nstep 39 loss 2.3\n"
+    assert told(STEPS + caught + after)[0] == ""
+    assert told(STEPS + caught)[0] == told(STEPS + error + after)[0] == "code_error"
+    answered = error.replace("train.py", "<string>")
+    assert told(f"{STEPS}answer: {answered}{after}")[0] == ""
+
+
+def test_the_summary_that_wandb_prints_after_a_failure_is_no_progress() -> None:
+    names = ("loss", "epoch", "eval/accuracy", "train/loss", "step", "score")
+    summary = "".join(f"\x1b[34m\x1b[1mwandb\x1b[0m: {name} 3\n" for name in names * 9)
+    assert told(STEPS + traceback(OOM) + summary)[0] == "cuda_oom"
+    assert told(STEPS + traceback(OOM) + summary.replace("wandb", "train"))[0] == ""
