@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from hpcrun.controller.status import (
     Memory,
     SlurmAnswers,
     ask,
+    begin,
     complete,
     conf_of,
     judge,
@@ -56,14 +58,7 @@ def list_rows(
         return [context.runs_dir / name for name in islice(is_run, count)], len(chosen)
 
     def names() -> str:
-        if context.cluster.host is None:
-            return ""
-        live: list[RunFolder] = []
-        for folder in newest()[0]:
-            with _noted({}, folder):
-                if sweep_id_of(folder.name) is None and _RunRow(context, folder).kept is None:
-                    live.append(RunFolder(folder))
-        return bring_names(context, live)
+        return "" if context.cluster.host is None else _bring(context, newest()[0], memory)
 
     silence = memory.once("names", names)
     shown, all_of_them = newest()
@@ -72,31 +67,74 @@ def list_rows(
     return rows, all_of_them - len(shown), silence
 
 
-def _find_rows(context: Context, folders: Sequence[Path], memory: Memory) -> list[JobStatus]:
-    """Ask each Slurm once about all runs and sweeps; one that cannot be read hides no other."""
+def _bring(context: Context, folders: Sequence[Path], memory: Memory) -> str:
+    """Bring the names of all runs, and what is new of live ones; return why that is not so.
+
+    Slurm is asked meanwhile about what is known of them here: that saves trips.
+    """
+    live: list[RunFolder] = []
+    known = _read_rows(context, folders, {}, live.extend)
+    threads: list[threading.Thread | None] = []
+
+    def ahead() -> None:
+        with contextlib.suppress(OSError, HpcrunError):
+            memory["ahead"] = {
+                conf: ask(context, conf, *question)
+                for conf, question in _questions(context, known).items()
+            }
+
+    silence = bring_names(context, live, lambda: threads.append(begin(ahead)))
+    for thread in filter(None, threads):
+        thread.join()
+    return silence
+
+
+def _read_rows(
+    context: Context,
+    folders: Sequence[Path],
+    broken: dict[Path, str],
+    bring: Callable[[list[RunFolder]], object],
+) -> dict[Path, _RunRow | _SweepRow]:
+    """Read what is known of runs and sweeps; ``bring`` is called with the runs that may be live."""
     found: dict[Path, _RunRow | _SweepRow] = {}
-    broken: dict[Path, str] = {}
     for folder in folders:
         with _noted(broken, folder):
             is_sweep = sweep_id_of(folder.name) is not None
             found[folder] = _SweepRow(context, folder) if is_sweep else _RunRow(context, folder)
     unread = [one for one in found.values() if isinstance(one, _RunRow) and one.kept is None]
-    memory.once("refreshed", lambda: refresh(context, [run.run for run in unread]))
+    bring([run.run for run in unread])
     for run in unread:
         with _noted(broken, run.run.path):
             run.read()
-    found = {folder: one for folder, one in found.items() if folder not in broken}
-    runs: dict[str | None, list[tuple[RunFolder, History]]] = {}
-    also: dict[str | None, list[str]] = {}
-    for one in found.values():
+    return {folder: one for folder, one in found.items() if folder not in broken}
+
+
+def _questions(
+    context: Context, rows: Mapping[Path, _RunRow | _SweepRow]
+) -> dict[str | None, tuple[list[tuple[RunFolder, History]], list[str]]]:
+    """Collect what each Slurm is to be asked, by its slurm.conf."""
+    found: dict[str | None, tuple[list[tuple[RunFolder, History]], list[str]]] = {}
+    for one in rows.values():
         judged, job_ids = one.asked()
         if judged or job_ids:
-            conf = conf_of(context, one.history)
-            runs.setdefault(conf, []).extend(judged)
-            also.setdefault(conf, []).extend(job_ids)
-    news = [conf for conf in runs if conf not in memory]
+            runs, also = found.setdefault(conf_of(context, one.history), ([], []))
+            runs += judged
+            also += job_ids
+    return found
+
+
+def _find_rows(context: Context, folders: Sequence[Path], memory: Memory) -> list[JobStatus]:
+    """Ask each Slurm once about all runs and sweeps; one that cannot be read hides no other."""
+    broken: dict[Path, str] = {}
+
+    def bring(live: list[RunFolder]) -> None:
+        memory.once("refreshed", lambda: refresh(context, live))
+
+    found = _read_rows(context, folders, broken, bring)
+    questions, ahead = _questions(context, found), memory.get("ahead", {})
+    news = [conf for conf in questions if conf not in memory]
     for conf in news:
-        memory[conf] = ask(context, conf, runs[conf], also[conf])
+        memory[conf] = ask(context, conf, *questions[conf], ahead.get(conf))
     rows: dict[Path, JobStatus] = {}
     for folder, one in found.items():
         with _noted(broken, folder):

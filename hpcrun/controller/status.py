@@ -55,12 +55,13 @@ class SlurmAnswers(Struct, kw_only=True):
     """What one Slurm answered about some runs. ``silence`` is why squeue gave no answer, else "".
 
     ``rows`` are squeue's by the last part of their WorkDir and by job id, ``accounts`` sacct's by
-    job id. ``asked``: the jobs and arrays that it was asked about. ``secrets``: when those of the
-    runs were written (mtime_ns) that lay there before Slurm was asked. ``gone``: the slurm.conf,
-    where that is not on this machine any more.
+    job id. ``about``: the runs; ``asked``: the jobs and arrays that it was asked about.
+    ``secrets``: when those of the runs were written (mtime_ns) that lay there before Slurm was
+    asked. ``gone``: the slurm.conf, where that is not on this machine any more.
     """
 
     gone: str = ""
+    about: frozenset[Path] = frozenset()
     asked: frozenset[str] = frozenset()
     secrets: dict[Path, int] = {}
     silence: str = ""
@@ -121,15 +122,21 @@ def ask(
     conf: str | None,
     runs: Sequence[tuple[RunFolder, History]],
     also: Sequence[str] = (),
+    ahead: SlurmAnswers | None = None,
 ) -> SlurmAnswers:
     """Ask one Slurm about the runs that were submitted to it: squeue once, and sacct about what
-    squeue does not show. ``also`` are other job ids that squeue alone is asked about."""
+    squeue does not show. ``also`` are other job ids that squeue alone is asked about. Answers that
+    came ``ahead`` do where they are about all of them."""
     transport = slurm_transport(context, conf)
     # Runs of this machine alone need no Slurm.
     job_ids = [history.job_id for _, history in runs if not history.is_local] + [*also]
     job_ids += [job_id for _, history in runs if (job_id := successor_of(history))]
     asked = _whole_arrays(job_ids)
+    about = frozenset(run.path for run, _ in runs)
+    if ahead is not None and about <= ahead.about and ahead.asked.issuperset(asked):
+        return ahead
     answers = SlurmAnswers(
+        about=about,
         gone=conf or "" if conf_is_gone(context, conf) else "",
         asked=frozenset(asked),
         secrets={run.path: stamp for run, _ in runs if (stamp := records.stamp_of(run.secrets))},

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
@@ -162,17 +162,24 @@ def refresh(
             remark(f"{error.message}; what is known here is shown")
 
 
-def bring_names(context: Context, runs: Sequence[RunFolder] = ()) -> str:
+def bring_names(
+    context: Context, runs: Sequence[RunFolder] = (), begin: Callable[[], object] | None = None
+) -> str:
     """Bring the names of all runs from a cluster that is another machine, once a command.
 
-    In the same trip comes what is new of some ``runs``. Returns why they did not come, else "":
-    then those that are known here are shown.
+    In the same trip comes what is new of some ``runs``; ``begin`` is called first, when the user
+    has logged in: it may begin on what is to be asked meanwhile. Returns why they did not come,
+    else "": then those that are known here are shown.
     """
     if context.cluster.host is not None and context.runs_dir not in context.brought:
         brought = {context.runs_dir, *(run.path for run in runs)}
         context.brought.update(brought)
+        transport = context.transport()
         try:
-            context.transport().refresh(brought)
+            if begin is not None:
+                transport.open()
+                begin()
+            transport.refresh(brought)
         except OutOfReach as error:
             return f"{error.message}{f' ({error.fix})' if error.fix else ''}"
     return ""

@@ -38,6 +38,9 @@ class Result(Struct, frozen=True):
 class Transport(Protocol):
     """Runs commands on the cluster and keeps run folders the same here and there."""
 
+    def open(self) -> None:
+        """Connect, so that a user answers before several threads ask. Raises OutOfReach."""
+
     def run(
         self,
         argv: Sequence[str],

@@ -65,6 +65,12 @@ class ParamikoConnection:
     def is_full(self, value: bool) -> None:
         self._is_full = value
 
+    def open(self) -> None:
+        """Connect; see Connection."""
+        link = self._link()
+        if not isinstance(link, paramiko.Transport):
+            link.open()
+
     def run(
         self,
         script: str,
@@ -96,8 +102,9 @@ class ParamikoConnection:
             raise NoSession(self.host) from error
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise OutOfReach(f"{self.host}: the connection broke: {error}") from error
-        if not self.is_full:
-            self._spare = _Spare(link, line)
+        with self._lock:
+            if self._spare is None and not self.is_full:
+                self._spare = _Spare(link, line)
         return session
 
     def forward(self, host: str, port: int) -> int:

@@ -96,6 +96,9 @@ class Connection(Protocol):
     host: str
     is_full: bool  # the server has refused a session beside another one (sshd's MaxSessions)
 
+    def open(self) -> None:
+        """Open it where it is not, and have the user answer what that needs. Raises OutOfReach."""
+
     def run(
         self,
         script: str,

@@ -42,6 +42,9 @@ class LocalTransport:
         self.deadline = deadline
         self.waiting = waiting
 
+    def open(self) -> None:
+        """Do nothing: the cluster is here."""
+
     def run(
         self,
         argv: Sequence[str],

@@ -81,6 +81,11 @@ class SshTransport:
 
     # ---- commands
 
+    def open(self) -> None:
+        """Connect; see Transport."""
+        with self.waiting():
+            self.connection.open()
+
     def run(
         self,
         argv: Sequence[str],

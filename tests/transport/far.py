@@ -26,6 +26,9 @@ class FarTransport:
         self.slurm = dict(slurm)
         self.trips: list[str] = []
 
+    def open(self) -> None:
+        """Do nothing: both sides are here."""
+
     def run(
         self,
         argv: Sequence[str],

@@ -29,6 +29,9 @@ class ScriptedTransport:
         self.refreshed: list[list[Path]] = []
         self.removed: list[list[Path]] = []
 
+    def open(self) -> None:
+        """Do nothing: both sides are here."""
+
     def run(
         self,
         argv: Sequence[str],

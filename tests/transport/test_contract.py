@@ -26,6 +26,7 @@ from hpcrun.transport.local import LocalTransport
 from hpcrun.transport.mirror import TAIL, Mirror, Receiver
 from hpcrun.transport.ssh import SshTransport
 from tests.cli.calling import Caller
+from tests.transport.desk import Desk
 from tests.transport.sshd import Laptop, servers
 
 RUN, OTHER = "20261120-081455-job-7k3q", "20261120-081456-job-7k3r"
@@ -554,3 +555,35 @@ def test_a_folder_of_the_users_in_a_mirrored_run_stays(tmp_path: Path) -> None:
     assert f"H {RUN}" in Mirror(tmp_path).script("/there", [], names=True)
     assert (tmp_path / RUN / ".vscode").is_dir()
     assert not (tmp_path / OTHER).exists()
+
+
+# A program that goes on when another one has begun, too.
+MEET = """\
+#!/bin/bash
+: >"$0.began"
+for ((i = 0; i < 200; i++)); do
+  if [[ -e {other}.began ]]; then exec {program} "$@"; fi
+  sleep 0.1
+done
+: >"$0.alone"; exec {program} "$@"
+"""
+
+
+def test_slurm_is_asked_while_records_come(desk: Desk) -> None:
+    """About what is known here; about a run from another laptop as soon as its name has come."""
+    desk.submit()
+    environ = desk.hpcrun.environ
+    desk.hpcrun.environ = environ | {"XDG_STATE_HOME": str(desk.home.parent / "other")}
+    desk.submit()
+    desk.hpcrun.environ = environ
+    slurm = desk.home.parent / "slurm"
+    (slurm / "squeue").rename(slurm / "own-squeue")
+    for name, program, other in (
+        ("squeue", slurm / "own-squeue", slurm / "stat"),
+        ("stat", shutil.which("stat"), slurm / "squeue"),
+    ):
+        (slurm / name).write_text(MEET.format(other=other, program=program))
+        (slurm / name).chmod(0o755)
+    rows = desk.hpcrun("status", "--json").json["runs"]
+    assert {row["job_id"]: row["state"] for row in rows} == {"1": "RUNNING", "2": "RUNNING"}
+    assert len([*slurm.glob("*.began")]) == 2 and not [*slurm.glob("*.alone")]
