@@ -231,6 +231,7 @@ def test_what_was_planned_for_the_number_of_nodes_takes_its_place(job: Job) -> N
     assert [path.name for path in job.run.path.glob("*.part")] == []
 
 
+@pytest.mark.slow
 def test_what_cannot_be_read_for_the_number_of_nodes_replaces_nothing(job: Job) -> None:
     (job.run.path / "nodes-1" / "node.sh").mkdir(parents=True)
     code, out = job.go(SLURM_JOB_NUM_NODES="1")
@@ -292,6 +293,7 @@ def test_a_program_that_does_not_know_of_signals_is_ended(job: Job) -> None:
     assert job.end.stopped_by == "TERM"
 
 
+@pytest.mark.slow
 def test_term_to_all_processes_at_once_as_slurm_sends_it(job: Job) -> None:
     job.write('touch "$HPCRUN_RUN_DIR/ready"; exec sleep 1000')
     process = job.start()
@@ -444,6 +446,7 @@ def test_an_unknown_mode_is_refused(job: Job) -> None:
     assert (done.returncode, done.stderr) == (1, "hpcrun: error: no such mode: dance\n")
 
 
+@pytest.mark.slow
 def test_the_environment_for_other_hosts_goes_though_its_writer_was_killed(job: Job) -> None:
     written = job.run.attempts / "0" / "environment"
     job.write(setup=f"echo >{quote_bash(str(written))}; echo written; kill -KILL $$")

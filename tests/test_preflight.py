@@ -347,6 +347,7 @@ def compare(node: Gpus, seconds: float, first: str = "") -> list[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seconds", "way"), [(-5, "behind"), (5, "ahead of")])
 def test_a_clock_that_is_off(node: Gpus, seconds: float, way: str) -> None:
     [found] = compare(node, seconds)
@@ -359,6 +360,7 @@ def test_a_clock_that_is_nearly_right(node: Gpus, seconds: float) -> None:
     assert compare(node, seconds) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["sleep(1.3); at = time()", "at = time(); sleep(1.3)"])
 def test_a_first_node_that_answers_late_makes_no_clock_wrong(node: Gpus, when: str) -> None:
     program = "import socket, sys\nfrom time import sleep, time\n"

@@ -330,6 +330,7 @@ def test_a_file_of_the_run_gets_the_nodes_own_folder(tmp_path: Path) -> None:
     assert (folder / "ds.json").read_text() == f'{{"a": "{folder}/x", "b": "$1"}}\n'
 
 
+@pytest.mark.slow
 def test_a_nodes_other_tasks_wait_for_the_first(tmp_path: Path) -> None:
     env, disk = node(tmp_path), tmp_path / "disk"
     shown = (
@@ -359,6 +360,7 @@ def test_a_nodes_other_tasks_wait_for_the_first(tmp_path: Path) -> None:
 # ---- Locks
 
 
+@pytest.mark.slow
 def test_a_lock_of_a_dead_build_goes_and_one_in_use_stays(tmp_path: Path) -> None:
     stale, used = (tmp_path / "torch_extensions" / "py" / "arch" / name for name in ("a", "b"))
     for folder in (stale, used):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from tests.source import PACKAGE, ROOT, modules, name
 
 # In a process of its own, since it may end that: types that all threads meet for the first time.
@@ -33,6 +35,7 @@ for _ in range(60):
 """
 
 
+@pytest.mark.slow
 def test_threads_read_a_type_for_the_first_time() -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=False

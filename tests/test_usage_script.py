@@ -130,6 +130,7 @@ def test_a_signal_ends_it_and_is_no_failure(number: signal.Signals) -> None:
     step.communicate()
 
 
+@pytest.mark.slow
 def test_it_ends_when_nobody_asks_any_more() -> None:
     """The lease, shortened from a minute; the input stays open, as where srun was killed."""
     text = SCRIPT.read_text()

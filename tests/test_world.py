@@ -159,6 +159,7 @@ def test_every_rank_knows_its_node_whatever_started_it(job: Job) -> None:
     assert (job.run.path / "told").read_text() == "0 0 2\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["torchrun", "deepspeed", "accelerate"])
 @pytest.mark.parametrize(
     ("ranks", "message"),
@@ -190,6 +191,7 @@ def test_a_rank_that_fails_does_not_count_as_ended_well(job: Job) -> None:
     assert job.failure.rank == 1
 
 
+@pytest.mark.slow
 def test_ranks_may_save_although_their_launcher_is_gone(job: Job) -> None:
     """DeepSpeed's runner dies of TERM at once; its ranks go on, and nobody has asked them."""
     (job.run.path / "rank.sh").write_text(

@@ -54,6 +54,7 @@ class Between(LocalTransport):
         return super().bring(script, lambda data: take(type(self).change(data)))
 
 
+@pytest.mark.slow
 def test_checkpoints_come_once(hpcrun: Caller, run: Path) -> None:
     saved = files_of(run / "checkpoints")
     done = hpcrun("fetch")
@@ -67,6 +68,7 @@ def test_checkpoints_come_once(hpcrun: Caller, run: Path) -> None:
     assert all(one["here"] and one["reason"] is None for one in again["files"])
 
 
+@pytest.mark.slow
 def test_globs(hpcrun: Caller, run: Path) -> None:
     def names(*globs: str) -> list[str]:
         found = hpcrun("fetch", run.name, *globs, "--dry-run", "--json")
@@ -82,6 +84,7 @@ def test_globs(hpcrun: Caller, run: Path) -> None:
     assert "its checkpoint folder" in hpcrun("fetch").err
 
 
+@pytest.mark.slow
 def test_a_part_goes_on_and_an_old_one_goes(hpcrun: Caller, run: Path) -> None:
     model = run / "checkpoints" / "step 1" / "model.pt"
     facts, data = model.stat(), model.read_bytes()
@@ -99,6 +102,7 @@ def test_a_part_goes_on_and_an_old_one_goes(hpcrun: Caller, run: Path) -> None:
     assert (folder / "model.pt").read_bytes() == b"newer"
 
 
+@pytest.mark.slow
 def test_no_link_is_followed(hpcrun: Caller, run: Path) -> None:
     other = hpcrun.project / "other"
     other.mkdir()
@@ -137,6 +141,7 @@ def test_a_hostile_list(
     assert files_of(hpcrun.project / "here") == {} and not (hpcrun.project / "x").exists()
 
 
+@pytest.mark.slow
 def test_what_is_being_written_does_not_come(
     hpcrun: Caller, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -194,6 +194,7 @@ def test_a_profile_of_another_cluster_is_left_alone(
     assert (bare.project / "hpcrun.yaml").read_text() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["slurm_conf: /nowhere/slurm.conf", "account: mine"])
 def test_a_sandboxs_profile_is_not_kept_for_a_cluster(bare: Caller, slurm: Slurm, key: str) -> None:
     text = f"name: sandbox\naccelerator: cpu\n{key}\npartitions: {{sandbox: {{}}}}\n"

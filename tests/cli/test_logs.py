@@ -171,6 +171,7 @@ def test_logs_without_errors_say_so(run: Run) -> None:
     assert (done.code, done.out, done.err) == (0, "", "no error in these logs\n")
 
 
+@pytest.mark.slow
 def test_a_report_has_no_secret_where_a_metrics_name_stands(run: Run) -> None:
     run.write("logs/0/rank-0.log", f"step 1 loss 2.5\n{DRAWN}: 0.5 step 2 loss 2.25\n")
     page = run.hpcrun.project / "page.html"
@@ -353,6 +354,7 @@ def test_a_job_of_somebody_elses_making(hpcrun: Caller, tools: Path, tmp_path: P
     assert refused.code == 2 and "hpcrun did not submit this job" in refused.err
 
 
+@pytest.mark.slow
 def test_following_such_a_job_to_its_end(hpcrun: Caller, tools: Path, tmp_path: Path) -> None:
     out = tmp_path / "9.out"
     out.write_text("step 1\nslurmstepd: error: *** JOB 9 ON n1 CANCELLED ***\n")

@@ -43,6 +43,7 @@ def only_run(hpcrun: Caller) -> Path:
     return run
 
 
+@pytest.mark.slow
 def test_a_bare_command(hpcrun: Caller) -> None:
     done = hpcrun.process("run", "--", "sh", "-c", 'echo "$PWD"; echo wrong >&2')
     assert done.code == 0, done
@@ -75,6 +76,7 @@ def test_a_bare_command(hpcrun: Caller) -> None:
     assert "command:\n- sh\n" in hpcrun("show", run.name).out
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("trainer")
 @pytest.mark.parametrize("is_acl", [False, True])
 def test_what_a_job_runs_nobody_else_can_write(hpcrun: Caller, is_acl: bool) -> None:
@@ -113,6 +115,7 @@ def test_who_follows_is_told_what_a_silent_run_waits_for(hpcrun: Caller) -> None
     assert told in ([setup, program], [setup], [program]), done
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("trainer")
 def test_a_record_of_a_failure_is_not_calculated_with(hpcrun: Caller, tmp_path: Path) -> None:
     """Bash runs a command in an index: somebody who could write the record could have one run."""
@@ -179,6 +182,7 @@ def test_a_script_that_fails(hpcrun: Caller) -> None:
     assert hpcrun("logs", "-f").code == 1
 
 
+@pytest.mark.slow
 def test_secrets_reach_the_run_and_stay_nowhere(hpcrun: Caller) -> None:
     hpcrun.write(
         "jobs/secret.yaml",

@@ -223,6 +223,7 @@ def test_ids_as_squeue_shows_them(hpcrun: Caller, tools: Path) -> None:
     assert reported.out.count("is over already") == 2, reported
 
 
+@pytest.mark.slow
 def test_a_job_that_hpcrun_did_not_submit(hpcrun: Caller, tools: Path, tmp_path: Path) -> None:
     asked = replay(tools, "squeue", captured("squeue", "one"))
     code, (shown,) = state(hpcrun, "2")

@@ -115,6 +115,7 @@ def test_the_output_of_other_jobs_is_one_question(
     assert 4 <= asked.read_text().count("--me") <= 5
 
 
+@pytest.mark.slow
 def test_where_no_step_is_to_be_had(hpcrun: Caller, tools: Path) -> None:
     replay(tools, "squeue", (0, row("/x", "9"), ""))
     refusal = "srun: error: Unable to create step for job 9: Access/permission denied\n"

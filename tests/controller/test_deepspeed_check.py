@@ -72,6 +72,7 @@ def test_a_name_that_only_the_node_resolves_is_not_asked(
     assert starts(tmp_path) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

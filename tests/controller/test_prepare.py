@@ -204,6 +204,7 @@ def test_nobody_else_can_write_what_the_job_takes_for_its_nodes(context: Context
     assert {name: oct(mode) for name, mode in modes.items() if mode & 0o022} == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "profile", "problem"),
     [

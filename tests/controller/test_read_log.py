@@ -67,6 +67,7 @@ def test_a_compressed_log_is_read_as_what_it_holds(
     assert read(compressed) == read(plain)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
 def test_a_log_in_utf_16_is_read_as_one_in_utf_8(tmp_path: Path, encoding: str) -> None:
     """PowerShell writes so what it is told to put into a file."""

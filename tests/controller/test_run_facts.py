@@ -163,6 +163,7 @@ def test_seconds_are_those_of_all_attempts(context: Context) -> None:
     assert run_facts(run)[2] == 360.5
 
 
+@pytest.mark.slow
 def test_attempts_are_as_status_has_them(context: Context) -> None:
     text = "script: train.py\nresources: {nodes: 1, gpus_per_node: 4}\nlauncher: srun\n"
     run = written(context, text)

@@ -129,6 +129,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Wor
     return made
 
 
+@pytest.mark.slow
 def test_half_an_hour_of_nothing_costs_two_questions_a_minute(
     make: Callable[[int], World], context: Context
 ) -> None:

@@ -191,6 +191,7 @@ def test_a_host_before_the_line(prefix: str, host: str | None) -> None:
     assert cause is not None and cause.host == host
 
 
+@pytest.mark.slow
 def test_a_log_with_an_error_in_every_line_is_read_within_seconds() -> None:
     words = [f"{a}{b}{c}" for a in "abcdefgh" for b in "ijklmnop" for c in "qrstuvwx"]
     lines = [f"{word} failed: ValueError: no {word} in {n}\n" for n in range(400) for word in words]

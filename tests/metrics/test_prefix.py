@@ -48,6 +48,7 @@ def points(data: bytes) -> list[tuple[int | None, float]]:
     return [*zip(curve.steps("loss"), curve.values("loss"), strict=True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LINES)
 @settings(deadline=None, max_examples=30)
 @given(st.data())

@@ -357,6 +357,7 @@ class TestDense:
 
     LOG = "".join(dense_lines(1800)).encode()
 
+    @pytest.mark.slow
     def test_every_line_is_read_as_by_itself(self) -> None:
         found = in_one(self.LOG)
         assert found == line_by_line(self.LOG) and len(found) == 1800

@@ -125,6 +125,7 @@ def test_how_a_site_spells_its_gpus(rows: list[NodeRow], types: dict[str, GpuTyp
     assert counted == set(types)
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(

@@ -157,6 +157,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.slow
 def test_the_real_sbatch_reads_the_values_back(tmp_path: Path) -> None:
     require_command("sbatch")
     # It reads the script and says what it understood before it finds nobody to send it to.

@@ -84,6 +84,7 @@ def test_templates_of_a_project_are_not_kept(tmp_path: Path) -> None:
     assert not kept(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -67,6 +67,7 @@ def test_tensorboard_finds_a_run_in_each_folder(tmp_path: Path) -> None:
     assert math.isnan(diverged["train/loss"][-1][1])
 
 
+@pytest.mark.slow
 def test_time_stamps_are_wall_times(tmp_path: Path) -> None:
     series = build_series([5, 6], [2.0, 1.0], [1.79e9, 1.79e9 + 60])
     write_tensorboard([made("a", loss=series)], tmp_path)

@@ -286,6 +286,7 @@ def test_the_table_has_what_matters() -> None:
     )
 
 
+@pytest.mark.slow
 def test_lost_steps_are_not_shown_where_they_are_not_known() -> None:
     bare = {"loss": build_series([None, None], [3.0, 2.0])}
     restarts = (Restart(0, None, None, 0),)

@@ -99,6 +99,7 @@ def far(laptop: Laptop) -> Iterator[Connection]:
     yield connect(laptop)
 
 
+@pytest.mark.slow
 def test_a_script_runs_and_its_exit_code_is_known(far: Connection) -> None:
     assert far.run("echo out; echo err >&2; exit 7") == Reply(7, b"out\n", "err\n")
     assert far.run("printf 'no end of line'; false") == Reply(1, b"no end of line", "")
@@ -120,6 +121,7 @@ def test_a_second_script_costs_one_round_trip(laptop: Laptop) -> None:
     link.close()
 
 
+@pytest.mark.slow
 def test_another_hpcrun_has_the_one_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,6 +144,7 @@ def test_another_hpcrun_has_the_one_session(
                 following.result()
 
 
+@pytest.mark.slow
 def test_a_new_master_has_room(laptop: Laptop) -> None:
     """That a session was refused is noted for one master, which may end while no hpcrun runs."""
     one, other = (connect(laptop, way="openssh") for _ in range(2))
@@ -182,6 +185,7 @@ def test_a_server_that_allows_one_session(
         assert not caught.value.maybe_done
 
 
+@pytest.mark.slow
 def test_stdin_is_the_scripts_alone(far: Connection) -> None:
     data = bytes(range(256)) * 4096
     assert far.run("cat", stdin=data).stdout == data
@@ -214,6 +218,7 @@ def test_an_unknown_host_key_is_refused(laptop: Laptop, far: Connection) -> None
 # ------------------------------------------------------------------ the far side's shell
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", ["tcsh", "fish", "zsh", "sh"])
 def test_a_login_shell_of_another_kind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell: str
@@ -254,6 +259,7 @@ def test_an_account_without_a_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert not caught.value.maybe_done
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("profile", ["exec zsh", "read -r line", "cat >/dev/null", "exit 0"])
 def test_a_profile_that_takes_the_session_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, profile: str
@@ -268,6 +274,7 @@ def test_a_profile_that_takes_the_session_away(
         assert not caught.value.maybe_done and "echo echo yes | ssh far bash" in caught.value.fix
 
 
+@pytest.mark.slow
 def test_what_streams_ends_with_the_connection(far: Connection, tmp_path: Path) -> None:
     def stop(data: bytes) -> None:
         raise KeyboardInterrupt
@@ -279,6 +286,7 @@ def test_what_streams_ends_with_the_connection(far: Connection, tmp_path: Path) 
     assert far.run("echo on").stdout == b"on\n"
 
 
+@pytest.mark.slow
 def test_silence_and_too_much(far: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(OutOfReach, match=r"no answer in 0\.3 s") as caught:
         far.run("sleep 5", timeout=0.3)
@@ -339,6 +347,7 @@ def test_a_circle_of_jump_hosts(laptop: Laptop) -> None:
         connect(laptop).run("true")
 
 
+@pytest.mark.slow
 def test_by_a_proxy_command(laptop: Laptop, tmp_path: Path) -> None:
     proxy = tmp_path / "pr oxy"
     proxy.write_text(

@@ -225,6 +225,7 @@ def test_the_end_of_a_long_log(ssh: Side) -> None:
     assert here.read_bytes() == log.read_bytes()
 
 
+@pytest.mark.slow
 def test_a_hole_is_filled_when_all_is_wanted(ssh: Side) -> None:
     ssh.deliver(ssh.new())
     text = b"".join(b"step %d\n" % step for step in range(200_000))
@@ -452,6 +453,7 @@ def test_the_far_side_may_lack_gzip(ssh: Side, monkeypatch: pytest.MonkeyPatch) 
     assert ssh.log() == b"one\n"
 
 
+@pytest.mark.slow
 def test_each_verb_costs_few_trips(
     laptop: Laptop,
     tmp_path: Path,
@@ -498,6 +500,7 @@ def test_each_verb_costs_few_trips(
     assert done.code == 0 and done.json["job_id"] == "8", done
 
 
+@pytest.mark.slow
 def test_copies_of_code_go_with_the_last_run(ssh: Side) -> None:
     runs = [ssh.new(), ssh.new(OTHER)]
     for run in runs:

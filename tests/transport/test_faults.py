@@ -53,6 +53,7 @@ def unknown_host_key(desk: Desk) -> None:
     (desk.laptop.ssh / "known_hosts").write_text("")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["paramiko", pytest.param("openssh", marks=pytest.mark.thorough)])
 @pytest.mark.parametrize(
     ("mistake", "message", "fix"),
@@ -107,6 +108,7 @@ def far_files(desk: Desk) -> list[str]:
     return subprocess.run([*argv, *find], capture_output=True, text=True, check=True).stdout.split()
 
 
+@pytest.mark.slow
 def test_a_full_disk_there(desk: Desk) -> None:
     require_root()
     inside(desk, "size=1m")
@@ -147,6 +149,7 @@ def test_a_folder_there_that_is_read_only(desk: Desk) -> None:
     assert desk.is_untouched()
 
 
+@pytest.mark.slow
 def test_a_run_folder_that_becomes_read_only(desk: Desk, tmp_path: Path) -> None:
     """The job is cancelled, and it is told that this cannot be noted there."""
     require_root()
@@ -273,6 +276,7 @@ def test_two_submits_at_once(desk: Desk) -> None:
         assert (Path(run) / "code/code.bin").stat().st_size == 300_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hours", [pytest.param(-1, marks=pytest.mark.thorough), 1])
 def test_a_clock_there_that_is_wrong(desk: Desk, hours: int) -> None:
     """What it shows of times may be wrong by that much; the state is not, and the log is whole."""
@@ -346,6 +350,7 @@ def gone(mirror: Path) -> None:
     shutil.rmtree(mirror.parent)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage",
     [

@@ -111,6 +111,7 @@ def side(site: Laptop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
         shutil.rmtree(far, ignore_errors=True)
 
 
+@pytest.mark.slow
 def test_what_is_written_comes(side: Side) -> None:
     side.write("one\n")
     side.comes(lambda: side.here() == b"one\n")
@@ -124,6 +125,7 @@ def test_what_is_written_comes(side: Side) -> None:
     assert side.here() == (side.far / RUN / LOG).read_bytes()
 
 
+@pytest.mark.slow
 def test_a_file_that_changes_is_read_again_and_no_other(side: Side) -> None:
     """Truncated, rotated, begun again by a requeue; and each line once."""
     tail = Tail()
@@ -148,6 +150,7 @@ def test_a_file_that_changes_is_read_again_and_no_other(side: Side) -> None:
     assert read().count(b"(again)") == 2
 
 
+@pytest.mark.slow
 def test_a_link_that_breaks(side: Side) -> None:
     """It is told once, and all that was written meanwhile comes, once."""
     side.write("one\n")
@@ -200,6 +203,7 @@ def test_a_server_that_lets_nobody_in_any_more(side: Side) -> None:
         key.write_text(text)
 
 
+@pytest.mark.slow
 def test_what_lies_here_may_go_at_any_time(side: Side) -> None:
     side.write("one\n")
     side.comes(lambda: side.here() == b"one\n")
@@ -214,6 +218,7 @@ def test_what_lies_here_may_go_at_any_time(side: Side) -> None:
     side.comes(lambda: side.here() == b"one\ntwo\nthree\nfour\n")
 
 
+@pytest.mark.slow
 def test_two_hpcruns_have_one_mirror(side: Side) -> None:
     """What both bring is shown once to who reads it; also where the log is new to both."""
     other, tail = side.another(), Tail()
@@ -243,6 +248,7 @@ def test_two_hpcruns_have_one_mirror(side: Side) -> None:
     )
 
 
+@pytest.mark.slow
 def test_who_asks_while_it_follows_has_all(side: Side) -> None:
     """Without a trip of its own: it waits for what comes."""
     side.write("one\n")
@@ -276,6 +282,7 @@ def test_a_server_that_allows_one_session(side: Side) -> None:
         server.start()
 
 
+@pytest.mark.slow
 def test_whom_nobody_follows_is_followed_no_more(
     side: Side, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -137,6 +137,7 @@ def test_what_the_cluster_says_commands_no_terminal(desk: Desk) -> None:
     assert not re.search(r"[\x07\x1b\x9b]", done.out + done.err), done
 
 
+@pytest.mark.slow
 def test_an_answer_without_an_end(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "MOST_OUTPUT", 1 << 20)
     run = desk.submit()

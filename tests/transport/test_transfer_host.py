@@ -17,6 +17,7 @@ from hpcrun.transport.ssh import far_connect
 from tests.transport.sshd import servers
 
 
+@pytest.mark.slow
 def test_files_come_from_the_host_of_transfers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
