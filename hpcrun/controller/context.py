@@ -256,10 +256,13 @@ def user_path(text: str, environ: Mapping[str, str], project: Path, where: str) 
 
         try:
             expanded = Template(text).substitute(environ)
-        except (KeyError, ValueError) as error:
+        except KeyError as error:
             raise InputError(
                 f"{where}: {text}: {error} is not set", fix="set it, or write the path out"
             ) from error
+        except ValueError as error:
+            message = f"{where}: {text}: a $ before what is no variable's name"
+            raise InputError(message, fix="write $$ for a dollar sign") from error
     if expanded == "~" or expanded.startswith("~/"):
         expanded = home_dir(environ) + expanded[1:]
     return project / expanded

@@ -183,7 +183,7 @@ def test_job_files(hpcrun: Caller, text: str, message: list[str]) -> None:
     [
         ("partitons: {}", ["hpcrun.yaml:1: partitons: unknown key; did you mean partitions?"]),
         ("runs_dir: $NOWHERE/runs", ["runs_dir: $NOWHERE/runs: 'NOWHERE' is not set"]),
-        ("runs_dir: a$", ["runs_dir: a$: "]),
+        ("runs_dir: a$", ["runs_dir: a$: a $ before what is no variable's name"]),
         ("python: /no/such/python", ["hpcrun.yaml: python: /no/such/python: no such interpreter"]),
         ("gpu_types: {a100: {gres: a}}", ["resources.gpu_type: h100: cluster default has a100"]),
         (
