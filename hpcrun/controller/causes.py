@@ -20,7 +20,7 @@ from hpcrun import __version__, scheduler
 from hpcrun.controller.context import Context, slurm_transport
 from hpcrun.controller.ended import with_account
 from hpcrun.controller.logs import masker_of
-from hpcrun.controller.targets import find_target
+from hpcrun.controller.targets import find_each, no_such_run
 from hpcrun.diagnose.judge import Evidence, Job, Records, diagnose
 from hpcrun.diagnose.reading import Found, Reader
 from hpcrun.diagnose.rule import Cause, Diagnosis, Kept
@@ -130,7 +130,9 @@ def _rank_of(path: Path) -> int | None:
 def _of_word(context: Context, word: str | None) -> Iterator[Answer]:
     from hpcrun.controller.status import status_of
 
-    target = find_target(context, word, whole=True)
+    target = find_each(context, [word], whole=True)[word]
+    if target is None:
+        raise no_such_run(context, word, or_file=True)
     if isinstance(target, str):
         yield from _of_job(context, target)
         return

@@ -181,6 +181,9 @@ def _find_cluster(
     environ: Mapping[str, str], project: Path, name: str | None
 ) -> tuple[Cluster, str]:
     clusters = config_dir(environ) / "clusters"
+    if name is not None and "/" in name:
+        fix = f"the profile of --cluster NAME is {clusters}/NAME.yaml"
+        raise InputError(f"--cluster {name}: a name, not a path", fix=fix)
     if name == "sandbox":
         if (sandbox := _sandbox_profile(environ)) is None:
             raise InputError("the sandbox is not up", fix="hpcrun sandbox up")

@@ -516,12 +516,12 @@ def no_runs(context: Context) -> str:
     return f"no runs yet in {runs_dir}"
 
 
-def no_such_run(context: Context, word: str | None) -> InputError:
-    """Report a word that names no run; None: there are no runs at all."""
+def no_such_run(context: Context, word: str | None, *, or_file: bool = False) -> InputError:
+    """Report a word that names no run (``or_file``: nor a log); None: there are no runs at all."""
     if word is None:
         message = no_runs(context)
         return InputError(message, fix="hpcrun submit JOB; hpcrun jobs lists them")
-    message = f"{word}: no such run in {_runs_dir(context)}"
+    message = f"{word}: no such {'file, run or job' if or_file else f'run in {_runs_dir(context)}'}"
     return InputError(message, fix="hpcrun status lists the runs")
 
 

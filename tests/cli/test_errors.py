@@ -65,6 +65,10 @@ def test_without_a_verb_the_help_is_shown(hpcrun: Caller, argv: list[str]) -> No
             ["submit", "good.yaml", "--cluster", "moon"],
             ["moon: no such cluster", "hpcrun init --cluster moon --user"],
         ),
+        (
+            ["status", "--cluster", "./hpcrun.yaml"],
+            ["--cluster ./hpcrun.yaml: a name, not a path", "clusters/NAME.yaml"],
+        ),
         (["submit", "good.yaml", "--cluster", "sandbox"], ["the sandbox is not up"]),
         (["submit", ""], ["an empty name: no job is called so"]),
         (["submit", "good.yaml", "--after", ""], ["--after: no run is named"]),
@@ -80,6 +84,7 @@ def test_without_a_verb_the_help_is_shown(hpcrun: Caller, argv: list[str]) -> No
         (["show", "good.yaml", "--file", "x"], ["good.yaml is a job and has no files yet"]),
         (["parse"], ["no runs yet in "]),
         (["parse", "no.log"], ["no.log: no such file, run or job"]),
+        (["why", "no.log"], ["no.log: no such file, run or job"]),
         (["schema", "dance"], ["'job', 'cluster'"]),
         (["sandbox", "dance"], ["No such command"]),
         (["sandbox", "up", "--nodes", "0"], ["--nodes"]),

@@ -16,7 +16,7 @@ from msgspec import Struct, structs
 from hpcrun.controller.context import Context, slurm_transport
 from hpcrun.controller.curves.read_log import PATTERN_SECONDS, LogFileReader, Pieces, line_at
 from hpcrun.controller.logs import masker_of
-from hpcrun.controller.targets import Target, find, find_each, no_runs
+from hpcrun.controller.targets import Target, find, find_each, no_runs, no_such_run
 from hpcrun.errors import InputError
 from hpcrun.logs.files import log_files
 from hpcrun.metrics.curve import Curve
@@ -397,7 +397,7 @@ def _sources_of(
             )
     elif target is not None:
         return [Source(run.run_id, run=run) for run in runs_of(target)]
-    raise InputError(f"{name}: no such file, run or job", fix="hpcrun status lists the runs")
+    raise no_such_run(context, name, or_file=True)
 
 
 def _with_twins(sources: Sequence[Source]) -> list[Source]:
