@@ -40,7 +40,7 @@ newest_checkpoint() {
 # judge_checkpoints DIR WORLD_SIZE [first]: a line for each, the newest first, to the first whole one:
 # whole, damaged or ranks (written by another number of them); its path; the reason.
 judge_checkpoints() (
-    until=${3-} order=() number=0
+    until=${3-} order=() shapes=() number=0
     declare -A files=()
     CDPATH='' cd -- "$1" 2>/dev/null || exit 0
     export LC_ALL=C
@@ -54,8 +54,9 @@ judge_checkpoints() (
             number=$((number + 1))
         fi
     done
+    mapfile -t shapes < <(shape "${order[*]-}")
     for ((number = 0; number < ${#order[@]}; number++)); do
-        reason=$(damage "$2" "${order[@]:number}")
+        reason=$(damage "$2" "$number")
         state=${reason:+damaged} path=$PWD/${order[number]#./}
         [[ $reason != *" ranks" ]] || state=ranks
         printf '%s\t%s\t%s\n' "${state:-whole}" "${path%/.}" "$reason"
@@ -152,10 +153,10 @@ find_checkpoints() {
 
 is_unfinished() { [[ $1 =~ ^(partial$|part-|tmp-)|\.(partial|part|tmp|incomplete)$ ]]; }
 
-# damage WORLD_SIZE CHECKPOINT OLDER...: print what is wrong with it, if anything.
+# damage WORLD_SIZE NUMBER: print what is wrong with this one of the order, if anything.
 damage() {
-    local world=$1 unit=$2 root=$2/ line type size name base all=$'\n' data='' weights='' older=''
-    local unfinished='' kind each alike=()
+    local world=$1 unit=${order[$2]} line type size name base all=$'\n' data='' weights='' older=''
+    local root=$unit/ unfinished='' each alike=()
     local -A have=() tags=()
     [ -d "$unit" ] || root=${unit%/*}/
     ! is_unfinished "${unit##*/}" || wrong "it was not finished" || return 0
@@ -184,9 +185,8 @@ damage() {
     done
     if [ "$root" = "$unit/" ]; then
         [ -z "${HPCRUN_CHECKPOINT_MARKER-}" ] || need "$HPCRUN_CHECKPOINT_MARKER" || return 0
-        kind=$(shape "$unit")
-        for each in "${@:3}"; do
-            [ "$(shape "$each")" != "$kind" ] || alike+=("$each")
+        for ((each = $2 + 1; each < ${#order[@]}; each++)); do
+            [ "${shapes[each]}" != "${shapes[$2]}" ] || alike+=("${order[each]}")
         done
         [ ${#alike[@]} -eq 0 ] ||
             older=$'\n'$(cut -d ' ' -f 3- <<<"${files[${alike[0]}]}")$'\n'

@@ -453,6 +453,19 @@ def test_a_thousand_files_take_no_time(tmp_path: Path) -> None:
     assert 0 < min(seconds) < 0.3
 
 
+def test_no_process_for_each_pair_of_checkpoints(tmp_path: Path) -> None:
+    """A run that keeps hundreds holds its nodes while they are judged at its end."""
+    count, folder = 12, tmp_path / "checkpoints"
+    for step in range(count):
+        trainer(folder / f"checkpoint-{step}")
+    tool = write(tmp_path / "bin" / "tr", b'#!/bin/bash\necho >>"${0%/*}/calls"; PATH=$OWN tr "$@"\n')
+    tool.chmod(0o755)
+    environ = {"PATH": f"{tool.parent}:{os.environ['PATH']}", "OWN": os.environ["PATH"]}
+    judged = call("judge_checkpoints", folder, 2, **environ).stdout
+    assert judged.count("whole") == count
+    assert len((tool.parent / "calls").read_text()) <= 3 * count
+
+
 # ---- pruning, room ---------------------------------------------------------------------
 
 
