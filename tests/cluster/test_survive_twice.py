@@ -48,7 +48,7 @@ def on(*nodes: str) -> tuple[str, ...]:
 def preempt(site: Site, *nodes: str, seconds: int = 1) -> str:
     """Take some nodes for a time; return the job."""
     argv = ["sbatch", "--parsable", "-phigh", f"-w{','.join(nodes)}", f"-N{len(nodes)}"]
-    argv += ["--exclusive", "-t1", "-o/dev/null", "--wrap", f"sleep {seconds}"]
+    argv += ["--exclusive", "-t30", "-o/dev/null", "--wrap", f"sleep {seconds}"]
     done = site.rig.run(*argv)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -338,7 +338,7 @@ def test_a_run_that_its_user_ends_does_not_come_back(wide_site: Site) -> None:
             runs[name] = submit(site, "when: [preempted]", *options, train=SLOW)
         for run in runs.values():
             until(functools.partial(steps_of, run, 0), "some steps")
-        blocking = preempt(site, *nodes.values(), seconds=40)
+        blocking = preempt(site, *nodes.values(), seconds=1200)  # until it is cancelled
 
         def scancel(name: str, job_id: str) -> None:
             assert site.rig.run("scancel", job_id).returncode == 0, name
@@ -377,12 +377,12 @@ def test_tasks_of_a_sweep_are_preempted_and_reach_their_limit(wide_site: Site) -
     (site.project / "train.py").write_text(TRAIN)
     survive = "when: [preempted, time_limit], save_before_end: 30s"
     text = JOB.replace("SURVIVE", survive) + "slurm: {exclusive: true}\n"
-    for name, value in {"NODES": 1, "LIMIT": 1, "STEPS": 130}.items():
+    for name, value in {"NODES": 1, "LIMIT": 30, "STEPS": 130}.items():
         text = text.replace(name, str(value), 1)
     (site.project / "job.yaml").write_text(text)
     runs: dict[str, Submitted] = {}
     for prefix, options in (("", ()), ("chained ", FORBIDDEN)):
-        sweep = ("--set", "sweep={env.STEP: ['0.5', '0.51']}")
+        sweep = ("--set", "sweep={env.STEP: ['3', '3.01']}")
         done = site.hpcrun("submit", "--json", "./job.yaml", *sweep, *options)
         assert done.returncode == 0, done.stderr
         for name, one in zip(("preempted", "limit"), json.loads(done.stdout)["runs"], strict=True):
@@ -390,6 +390,11 @@ def test_tasks_of_a_sweep_are_preempted_and_reach_their_limit(wide_site: Site) -
     for run in runs.values():
         until(functools.partial(steps_of, run, 0), "some steps")
     with preempting(site, "GraceTime=30 PreemptMode=REQUEUE"):
+        for name, run in runs.items():
+            if "limit" in name:  # however long it took to get here
+                minutes = int((time.time() - run.record("begin.json")["begun_at"]) / 60) + 2
+                update = ["scontrol", "update", f"JobId={run.job_id}", f"TimeLimit={minutes}"]
+                assert site.rig.run(*update).returncode == 0
         preempt(site, *(nodes_of(run, 0)[0] for name, run in runs.items() if "preem" in name))
         for name, run in runs.items():
             site.wait_for(run, "attempts/0/end.json")
