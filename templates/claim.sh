@@ -41,7 +41,8 @@ next_attempt() {
     [[ ! $begin =~ \"restarts\":\ ([0-9]+) ]] || restarts=${BASH_REMATCH[1]}
     if [ "$owner" = "$1" ] && [ "$2" != "$1" ] && [ "$restarts" -ge "${SLURM_RESTART_COUNT:-0}" ]; then
         echo "$last"
-    elif [ -n "${HPCRUN_SURVIVE-}" ] && has_ended "$last"; then
+    elif [ -n "${HPCRUN_SURVIVE-}" ] && { has_ended "$last" || circles "$last" "$begin" "$1"; }; then
+        end=$(cat -- "$folder/end.json")
         say "attempt $last was the last one of this run: see its end.json" >&2
         # Slurm 24.05 to 25.11 may start a job again that has ended well, if it was preempted before.
         [[ ! $end =~ \"exit_code\":\ ([0-9]+) ]] || return "${BASH_REMATCH[1]}"
@@ -62,9 +63,27 @@ is_wanted() {
     state=$(slurm_field JobState "$(timeout 20 scontrol --oneliner show job "$2" 2>/dev/null)") ||
         state=$(timeout 60 sacct --noheader --allocations --parsable2 --jobs="$2" --format=State 2>/dev/null)
     why=$(why_ended "${state:-NODE_FAIL}" '' '' '' 1 ranks)
-    [ "$(HPCRUN_ATTEMPT=$1 whether_it_goes_on "$why" "$(newest_checkpoint "${HPCRUN_CHECKPOINT_DIR-}" \
-        "${HPCRUN_WORLD_SIZE-1}" 2>/dev/null)")" = yes ]
+    [ "$(goes_on_after "$1" "$why")" = yes ]
 }
+
+# goes_on_after ATTEMPT WHY: what whether_it_goes_on says of an attempt whose script is gone.
+goes_on_after() {
+    HPCRUN_ATTEMPT=$1 whether_it_goes_on "$2" \
+        "$(newest_checkpoint "${HPCRUN_CHECKPOINT_DIR-}" "${HPCRUN_WORLD_SIZE-1}" 2>/dev/null)"
+}
+
+# circles ATTEMPT BEGIN JOB: whether the run is to end after ATTEMPT of this JOB, whose node died before its
+# script could say so: Slurm starts the job again by itself, however often. BEGIN is its first record; it gets
+# one of its end.
+circles() {
+    local folder=$HPCRUN_RUN_DIR/attempts/$1 note
+    [[ $2 == *"\"job_id\": \"$3\""* && ! -e $folder/again ]] || return 1
+    ! grep -qs '"next"' -- "$folder/end.json" || return 1
+    note=$(goes_on_after "$1" "${HPCRUN_SURVIVE%% *}")
+    [ "$note" != yes ] && write_record "$folder/end.json" "${2%\}}, \"exit_code\": 1, \"signal\": null,\
+ \"stopped_by\": null, \"first_failure\": null, \"ended_at\": $(cat -- "$folder/beat" || now),\
+ \"why\": \"node_fail\", \"next\": null, \"note\": $(json_text "$note")}"
+} 2>/dev/null
 
 # last_attempt KNOWN: print the number of the last one that there is, -1 for none; KNOWN, if not empty,
 # is there.

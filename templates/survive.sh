@@ -327,7 +327,7 @@ idle_attempts() {
 # and the job says nothing of any, the program may save elsewhere: then one that lasted counts in this way.
 has_gained() {
     local before first came next step best=-1 folder=$HPCRUN_RUN_DIR/attempts/$1 saved
-    saved=$(cat -- "$folder/mark" 2>/dev/null)
+    saved=$(cat -- "$folder/mark" 2>/dev/null) || return 1 # it ended before its launch
     [ "${saved% *}" = "${2% *}" ] || return 0
     read -r first came < <(steps_of "$1")
     if [ "$1" -lt "$HPCRUN_ATTEMPT" ]; then

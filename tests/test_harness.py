@@ -16,6 +16,7 @@ import pytest
 from hpcrun.assets import shipped
 from hpcrun.render.files import FIXED
 from hpcrun.render.quoting import quote_bash
+from hpcrun.runs.ends import IDLE_NOTE
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import Attempt, End, Failure, read_history
 from tests.waiting import until
@@ -254,6 +255,54 @@ def test_a_restart_is_an_attempt_of_its_own(job: Job) -> None:
     assert [attempt.index for attempt in read_history(job.run).attempts] == [0, 1]
     assert job.last.begin is not None and job.last.begin.attempt == 1
     assert "this is 0" in job.log(0) and "this is 1" in job.log(1)
+
+
+@pytest.mark.parametrize(
+    ("most", "left", "note"),
+    [
+        (20, {}, IDLE_NOTE),
+        (3, {"mark": "step-8.pt 1"}, "it has had its 3 attempts (survive.max_attempts)"),
+        (20, {"mark": "step-8.pt 1"}, None),
+        (20, {"again": ""}, None),
+        (20, {"end.json": '{"next": "requeue"}'}, None),
+    ],
+)
+def test_slurm_starts_no_run_again_that_circles(
+    job: Job, most: int, left: dict[str, str], note: str | None
+) -> None:
+    """The nodes of three attempts died before their scripts could say whether the run goes on."""
+    for number in range(3):
+        folder = job.run.attempts / str(number)
+        folder.mkdir()
+        (folder / "mark").write_text("\n")
+        (folder / "beat").write_text(f"{number}50\n")
+        (folder / "begin.json").write_text(
+            f'{{"attempt": {number}, "job_id": "7", "host": "n1", "pid": 9, "nodes": "n1",'
+            f' "begun_at": {number}00.5, "restarts": {number}}}\n'
+        )
+    for name, text in left.items():
+        (folder / name).write_text(text)
+    parts = "survive.sh && . ./claim.sh && . ./checkpoints.sh"
+    program = (
+        f"eval \"$(sed '/^# ---- batch/,$d' harness.sh)\" && . ./{parts}; next_attempt 7 '' ''"
+    )
+    env = {"HPCRUN_SURVIVE": "preempted node_fail", "HPCRUN_MAX_ATTEMPTS": str(most)}
+    env |= {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "3", "PATH": os.environ["PATH"]}
+    done = subprocess.run(
+        ["bash", "-uc", program],
+        cwd=job.run.path,
+        env={"HPCRUN_RUN_DIR": str(job.run.path), **env},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if note is None:
+        assert (done.returncode, done.stdout, done.stderr) == (0, "3\n", "")
+    else:
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "attempt 2 was the last one of this run" in done.stderr
+        assert (job.end.why, job.end.next, job.end.note) == ("node_fail", None, note)
+        assert (job.end.begun_at, job.end.ended_at, job.end.exit_code) == (200.5, 250, 1)
 
 
 def test_a_run_folder_that_cannot_be_written(job: Job) -> None:

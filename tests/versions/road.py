@@ -209,7 +209,8 @@ def _loses_its_node(site: ReleaseSite) -> None:
 
     What waits for the run waits for either of them, whenever it was submitted.
     """
-    run = submit_surviving(site, "when: [node_fail]", "--set", "name=forbidden", *_UNCHECKED)
+    slow = ("--set", "env.STEP='3'")  # it is not done before its node dies
+    run = submit_surviving(site, "when: [node_fail]", "--set", "name=forbidden", *slow, *_UNCHECKED)
     later = [site.command("true", "--after", run.run_id)]
     heir = until(lambda: successor_of(run), "the job that waits")
     later.append(site.command("true", "--after", run.run_id))
@@ -219,7 +220,7 @@ def _loses_its_node(site: ReleaseSite) -> None:
     try:
         shown = insist_on_the_whole_curve(site, run, 30)
         assert (shown["job_id"], len(shown["attempts"])) == (heir, 2), shown
-        assert steps_of(run, 1)[0] in (5, 9, 13), "from the checkpoint on"
+        assert steps_of(run, 1)[0] % 4 == 1, "from a checkpoint on"
         for one in later:
             site.wait_state(one, "COMPLETED")
     finally:
