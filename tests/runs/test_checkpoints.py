@@ -458,7 +458,8 @@ def test_no_process_for_each_pair_of_checkpoints(tmp_path: Path) -> None:
     count, folder = 12, tmp_path / "checkpoints"
     for step in range(count):
         trainer(folder / f"checkpoint-{step}")
-    tool = write(tmp_path / "bin" / "tr", b'#!/bin/bash\necho >>"${0%/*}/calls"; PATH=$OWN tr "$@"\n')
+    counts = b'#!/bin/bash\necho >>"${0%/*}/calls"; PATH=$OWN tr "$@"\n'
+    tool = write(tmp_path / "bin" / "tr", counts)
     tool.chmod(0o755)
     environ = {"PATH": f"{tool.parent}:{os.environ['PATH']}", "OWN": os.environ["PATH"]}
     judged = call("judge_checkpoints", folder, 2, **environ).stdout
