@@ -10,6 +10,7 @@
 # A checkpoint is a folder with files of a framework, a folder whose name has a step or ends in
 # .ckpt, or a file. HPCRUN_CHECKPOINT_MARKER names the file that the program writes into a folder as
 # the last one.
+# shellcheck disable=SC2030,SC2031 # judge_checkpoints is a shell of its own, and calls what needs its order
 
 # What names say, in lower case: that a file holds data; its step (the third group); that it is a part
 # of a checkpoint. And what a safetensors header says last.
