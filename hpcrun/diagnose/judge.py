@@ -122,12 +122,9 @@ def diagnose(evidence: Evidence) -> Diagnosis:
         return Diagnosis(verdict="ask" if records.has_failed else None)
     if records.gave_up:
         cause = structs.replace(cause, title=f"{cause.title}; {records.gave_up}")
-    others = [event for _, event in ranked if event.kind >= WEAK]
-    also: list[Cause] = []
-    for event in [*others, *earlier]:
-        other = _cause(event, records)
-        if other.id != cause.id and other.id not in [each.id for each in also]:
-            also.append(other)
+    named = {cause.id: cause}
+    for event in [*(event for _, event in ranked if event.kind >= WEAK), *earlier]:
+        named.setdefault(event.rule.id, _cause(event, records))
     rule = BY_ID.get(cause.id)
     verdict = rule.advice if rule is not None else "ask"
     if cause.id in _UNFIT:
@@ -147,7 +144,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     return Diagnosis(
         verdict=verdict,
         cause=cause,
-        also=also[:_ALSO],
+        also=list(named.values())[1 : _ALSO + 1],
         fixes=list(dict.fromkeys(fill_in(fix, job, cause.host) for fix in fixes)),
     )
 
@@ -221,12 +218,14 @@ def _last_launch(events: Sequence[Event], *, is_parallel: bool) -> int:
 
 
 def _without_chains(events: Sequence[Event]) -> list[Event]:
-    """Leave one event of each chain of tracebacks: the one that a rule knows, else the last."""
+    """Leave one event of each chain of tracebacks: the one that a rule knows, else that somebody
+    ended the program, else the last."""
     best: dict[int, Event] = {}
+    weights: dict[int, float] = {}
     for event in events:
-        old = best.get(event.chain)
-        if old is None or event.kind > old.kind or (event.kind == old.kind and event.kind < ROOT):
-            best[event.chain] = event
+        weight = ERROR + 0.5 if event.rule.cls == "cancelled" else event.kind
+        if weights.get(event.chain, 0) < ROOT and weight >= weights.get(event.chain, 0):
+            best[event.chain], weights[event.chain] = event, weight
     kept: list[Event] = []
     progress = 0
     for event in events:

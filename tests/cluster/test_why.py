@@ -47,6 +47,15 @@ if how == "interface":
     import torch.distributed
     os.environ["GLOO_SOCKET_IFNAME"] = "nope0"
     torch.distributed.init_process_group("gloo", rank=0, world_size=1)
+if how == "rendezvous":  # nobody listens at this address
+    import datetime, torch.distributed
+    wait = datetime.timedelta(seconds=2)
+    init = {"init_method": "tcp://127.0.0.1:9", "rank": 1, "world_size": 2, "timeout": wait}
+    torch.distributed.init_process_group("gloo", **init)
+if how == "nan":
+    import torch
+    with torch.autograd.detect_anomaly():
+        torch.tensor([-1.0], requires_grad=True).sqrt().sum().backward()
 if how == "shm":  # as a data loader that hands its batches over
     import mmap
     file = os.open("/dev/shm/torch_1", os.O_CREAT | os.O_RDWR)
@@ -237,8 +246,12 @@ def test_a_full_shm(site: Site) -> None:
 
 
 @pytest.mark.thorough
-def test_a_missing_interface(site: Site) -> None:
-    insist(site, submit(site, "interface"), "nccl")
+@pytest.mark.parametrize(
+    ("how", "wanted"),
+    [("interface", "nccl"), ("rendezvous", "rendezvous"), ("nan", "numerics")],
+)
+def test_what_torch_itself_reports(site: Site, how: str, wanted: str) -> None:
+    insist(site, submit(site, how), wanted)
 
 
 @pytest.mark.thorough

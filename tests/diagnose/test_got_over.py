@@ -57,6 +57,15 @@ def test_what_an_interrupted_rank_complains_about_is_no_cause() -> None:
     assert told(other)[0] == "code_error"
 
 
+@pytest.mark.parametrize("by", ["KeyboardInterrupt", "x.SignalException: Process 4 got signal: 1"])
+def test_in_a_chain_what_an_interrupted_program_complains_about_is_no_cause(by: str) -> None:
+    during = "\nDuring handling of the above exception, another exception occurred:\n\n"
+    for chain in (("queue.Empty", by), (by, "ValueError: no"), (by, "KeyError: 30", by)):
+        assert told(during.join(map(traceback, chain)))[1] == "cancelled", chain
+    chain = (OOM, by)
+    assert told(during.join(map(traceback, chain)))[0] == "cuda_oom"
+
+
 def test_an_exception_into_which_another_rank_wrote_is_no_cause() -> None:
     root = traceback("FileNotFoundError: [Errno 2] No such file or directory: '/data/x'")
     torn = traceback('RuntimeError:   File "train.py", line 3, in main')
