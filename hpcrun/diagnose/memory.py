@@ -19,7 +19,7 @@ MEMORY = [
     ),
     Rule(
         id="cuda_oom_raw", cls="oom_gpu", needles=("ut of memory", "OUT_OF_MEMORY", "OutOfMemory", "out-of-memory", "MemoryAllocation", "OUT_OF_DEVICE_MEMORY", "allocation failed", "Failed to CUDA"),
-        pattern=r"(?:CUDA|Cuda|cuda|HIP|hip)\w*[ _](?:error|failure|driver error|call).{0,60}[: ]'?out of memory|CUDA_ERROR_OUT_OF_MEMORY|(?:cuda|hip)ErrorMemoryAllocation|hipErrorOutOfMemory|UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY|cudaMalloc failed: out of memory|torch\.(?:cuda\.)?OutOfMemoryError\b|cupy\S*\.OutOfMemoryError|\bC(?:UDA|uda)\w*: allocation failed|^RuntimeError: CUDA out of memory|NCCL WARN .*Failed to CUDA (?:calloc|host alloc|malloc|calloc async) (\d+) bytes",
+        pattern=r"(?:CUDA|Cuda|cuda|HIP|hip)\w*[ _](?:error|failure|driver error|call).{0,60}[: ]'?out of memory|CUDA_ERROR_OUT_OF_MEMORY|(?:cuda|hip)ErrorMemoryAllocation|hipErrorOutOfMemory|UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY|cudaMalloc (?:retry )?failed: out of memory|(?:runtime error \(2\) ?:|cudaSuccess \(2 vs\. 0\)) +out of memory|torch\.(?:cuda\.)?OutOfMemoryError\b|cupy\S*\.OutOfMemoryError|\bC(?:UDA|uda)\w*: allocation failed|^RuntimeError: CUDA out of memory|NCCL WARN .*Failed to CUDA (?:calloc|host alloc|malloc|calloc async) (\d+) bytes",
         title="a GPU's memory is full, outside PyTorch's own pool: NCCL's buffers, another process on this GPU, or all ranks on GPU 0",
         fixes=("`hpcrun shell JOB -- nvidia-smi` shows who uses the GPU", "`torch.cuda.set_device(LOCAL_RANK)` before all else", "{smaller_batch}"),
         message="CUDA error: out of memory / Failed to CUDA calloc", source="torch c10/cuda/CUDAException.cpp",
@@ -70,8 +70,8 @@ MEMORY = [
         example="srun: error: node07: task 3: Out Of Memory", unlike="srun: error: node07: task 3: Exited with exit code 1",
     ),
     Rule(
-        id="cpu_alloc", cls="oom_host", needles=("DefaultCPUAllocator", "MemoryError", "Errno 12]", "bad_alloc", "Unable to allocate", "annot allocate memory", "running low on memory", "OutOfMemoryError", "Out of memory: Kill"),
-        pattern=r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory)|^(?:\S+\.)?_?(?:Array)?MemoryError\b|\[Errno 12\] Cannot allocate memory|std::bad_alloc|Unable to allocate [\d.]+ [KMGTP]iB|fork: (?:retry: )?Cannot allocate memory|due to the node running low on memory|ray\.exceptions\.OutOfMemoryError|java\.lang\.OutOfMemoryError|Out of memory: Kill(?:ed)? process \d+",
+        id="cpu_alloc", cls="oom_host", needles=("DefaultCPUAllocator", "MemoryError", "Errno 12]", "bad_alloc", "Unable to allocate", "annot allocate memory", "annot allocate vector", "running low on memory", "OutOfMemoryError", "Out of memory: Kill"),
+        pattern=r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory)|^(?:\S+\.)?_?(?:Array)?MemoryError\b|\[Errno 12\] Cannot allocate memory|cannot allocate vector of size|std::bad_alloc|Unable to allocate [\d.]+ [KMGTP]iB|fork: (?:retry: )?Cannot allocate memory|due to the node running low on memory|ray\.exceptions\.OutOfMemoryError|java\.lang\.OutOfMemoryError|Out of memory: Kill(?:ed)? process \d+",
         title="the host's memory was exhausted",
         fixes=("{more_memory}", "load the model on one rank only (`low_cpu_mem_usage`)", "fewer workers on each node, such as the data loader's"),
         message="DefaultCPUAllocator: can't allocate memory / Task was killed due to the node running low on memory", source="torch c10/core/impl/alloc_cpu.cpp",
@@ -145,8 +145,8 @@ GPUS = [
         unlike="UserWarning: the driver is new",
     ),
     Rule(
-        id="no_gpu", cls="driver", needles=("NVIDIA driver", "No CUDA GPUs", "CUDA-capable device is detected", "libcuda.so", "CUDA enabled", "no NVIDIA GPU", "No visible GPU", "HIP GPUs", "NVIDIA-SMI has failed", "is_available() is False", "cudaGetDeviceCount", "forward compatibility", "support bf16/gpu", "only supports Ampere", "any torch accelerator"),
-        pattern=r"Found no NVIDIA driver on your system|No (?:CUDA|HIP) GPUs are available|no CUDA-capable device is detected|libcuda\.so\.1: cannot open shared object file(?!.*dlerror)|Torch not compiled with CUDA enabled|No visible GPU devices|^NVIDIA-SMI has failed because|couldn't communicate with the NVIDIA driver|torch\.cuda\.is_available\(\) is False|error from cudaGetDeviceCount|forward compatibility was attempted|[Yy]our setup doesn't support bf16/gpu|only supports Ampere GPUs|cannot find any torch accelerator",
+        id="no_gpu", cls="driver", needles=("NVIDIA driver", "No CUDA GPUs", "CUDA-capable device is detected", "libcuda.so", "CUDA enabled", "no NVIDIA GPU", "No visible GPU", "select device driver", "HIP GPUs", "NVIDIA-SMI has failed", "is_available() is False", "cudaGetDeviceCount", "forward compatibility", "support bf16/gpu", "only supports Ampere", "any torch accelerator"),
+        pattern=r"Found no NVIDIA driver on your system|No (?:CUDA|HIP) GPUs are available|no CUDA-capable device is detected|libcuda\.so\.1: cannot open shared object file(?!.*dlerror)|Torch not compiled with CUDA enabled|No visible GPU devices|could not select device driver|^NVIDIA-SMI has failed because|couldn't communicate with the NVIDIA driver|torch\.cuda\.is_available\(\) is False|error from cudaGetDeviceCount|forward compatibility was attempted|[Yy]our setup doesn't support bf16/gpu|only supports Ampere GPUs|cannot find any torch accelerator",
         title="the process sees no GPU: the job asked for none, torch is a CPU build, or a container without --nv",
         fixes=("`resources.gpus_per_node`", "`hpcrun shell JOB -- python -c 'import torch; print(torch.version.cuda)'`"),
         message="No CUDA GPUs are available", source="torch/cuda/__init__.py",
@@ -236,8 +236,8 @@ GPUS = [
         unlike="loss scale: 65536, no error",
     ),
     Rule(
-        id="nan_raised", cls="numerics", kind=ERROR, needles=("nan", "NaN", "NAN", "inf", "Inf", "on-finite", "nvalid values", "probability tensor", "FloatingPoint"),
-        pattern=r"^[\w.]+(?:Error|Exception)?: (?i:.*(?:\bloss (?:is|was|became)\b.{0,12}\b(?:nan|inf)|(?:nan|inf)s? (?:loss|detected|encountered|values? (?:in|found))|nan or inf found|contains? (?:nan|inf)|non-?finite (?:loss|grad)|(?:is|was) non-finite|returned nan values|probability tensor contains|found invalid values))|(?i:\bloss is (?:nan|inf\w*|not finite)\b.{0,12}(?:stop|exit|abort)|found nan in local grad|(?:nan|inf).{0,30}(?:stopping|exiting|aborting)|(?:^|[:\s])(?:\S+\.)?FloatingPointError\b)",
+        id="nan_raised", cls="numerics", kind=ERROR, needles=("nan", "NaN", "NAN", "inf", "Inf", "on-finite", "nvalid values", "nvalid loss", "probability tensor", "FloatingPoint"),
+        pattern=r"^[\w.]+(?:Error|Exception)?: (?i:.*(?:\bloss (?:returned in \S+ )?(?:is|was|became)\b.{0,12}\b(?:nan|inf)|(?:nan|inf)s? (?:loss|detected|encountered|values? (?:in|found))|nan or inf found|contains? (?:nan|inf)|non-?finite (?:loss|grad)|(?:is|was) non-finite|returned nan values|probability tensor contains|found invalid values))|(?i:\bloss is (?:nan|inf\w*|not finite)\b.{0,12}(?:stop|exit|abort)|found nan in local grad|invalid loss, terminating|(?:nan|inf).{0,30}(?:stopping|exiting|aborting)|(?:^|[:\s])(?:\S+\.)?FloatingPointError\b)",
         title="the training diverged: a value is NaN or infinite",
         fixes=("`hpcrun parse JOB` names the step", "a lower learning rate, warm-up, gradient clipping", "`precision: bf16`"),
         message="Loss is nan, stopping training", source="torch ATen, torch/autograd", example="RuntimeError: Function 'MulBackward0' returned nan values in its 0th output.", unlike="RuntimeError: nan_policy must be omit",

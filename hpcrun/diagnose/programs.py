@@ -163,8 +163,8 @@ FILES = [
         example="OSError: models/llama is not a local folder and is not a valid model identifier listed on 'https://huggingface.co/models'", unlike="Error-free: a valid model identifier",
     ),
     Rule(
-        id="offline", cls="auth_network", needles=("couldn't connect to", "Max retries exceeded", "LocalEntryNotFound", "name resolution", "Network is unreachable", "offline mode", "OfflineMode", "Name or service not known", "Failed to establish a new connection", "Could not resolve host", "ouldn't reach", "Connection error", "ConnectTimeout", "ReadTimeout", "ClientConnectorError", "ChunkedEncodingError", "Errno -2]", "Errno -3]", "nodename nor servname", "ProxyError", "SSLError", "URLError", "Cannot send a request", "connect to the Hub", "offline"),
-        pattern=r"We couldn't connect to '(?P<url>\S+?)'|Max retries exceeded with url|LocalEntryNotFoundError|Temporary failure in name resolution|OfflineModeIsEnabled|[Cc]annot (?:reach|access) .*offline mode|Name or service not known|Failed to establish a new connection|Could not resolve host|Couldn't reach '?\S+'? on the Hub|^(?:\S+\.)?(?:ConnectTimeout|ReadTimeout|ReadTimeoutError|ConnectTimeoutError|URLError|ClientConnectorError|ProxyError|SSLError|ChunkedEncodingError)\b|Cannot send a request to|Couldn't connect to the Hub",
+        id="offline", cls="auth_network", needles=("couldn't connect to", "Max retries exceeded", "LocalEntryNotFound", "name resolution", "Network is unreachable", "offline mode", "OfflineMode", "Name or service not known", "Failed to establish a new connection", "Could not resolve host", "ouldn't reach", "Connection error", "ConnectTimeout", "ReadTimeout", "ClientConnectorError", "ChunkedEncodingError", "Errno -2]", "Errno -3]", "nodename nor servname", "ProxyError", "SSLError", "URLError", "Cannot send a request", "connect to the Hub", "offline", "resolve host"),
+        pattern=r"We couldn't connect to '(?P<url>\S+?)'|Max retries exceeded with url|LocalEntryNotFoundError|Temporary failure in name resolution|OfflineModeIsEnabled|[Cc]annot (?:reach|access) .*offline mode|Name or service not known|Failed to establish a new connection|Could not resolve host|unable to resolve host|Couldn't reach '?\S+'? on the Hub|^(?:\S+\.)?(?:ConnectTimeout|ReadTimeout|ReadTimeoutError|ConnectTimeoutError|URLError|ClientConnectorError|ProxyError|SSLError|ChunkedEncodingError)\b|Cannot send a request to|Couldn't connect to the Hub",
         title="the internet cannot be reached: compute nodes often have none",
         fixes=("download it on the login node into a shared `HF_HOME`", "`internet: false` in `hpcrun.yaml` fails at once"),
         message="We couldn't connect to 'https://huggingface.co'", source="transformers utils/hub.py:621",
@@ -179,8 +179,8 @@ FILES = [
         example="wandb.errors.errors.UsageError: api_key not configured (no-tty). call wandb.login(key=[your_api_key])", unlike="wandb: logged in, no error",
     ),
     Rule(
-        id="mpi4py_or_module", cls="import", needles=("No module named", "module specification", "No package metadata"),
-        pattern=r"No package metadata was found for (?P<name3>[\w.\-]+)|(?:ModuleNotFoundError|ImportError): No module named '?(?P<name>[\w.\-]+)'?|python\S*: (?:No module named (?P<name2>[\w.\-]+)|Error while finding module specification)",
+        id="mpi4py_or_module", cls="import", needles=("No module named", "module specification", "No package metadata", "is no package called", "that satisfies the requirement", "Can't locate"),
+        pattern=r"(?:No package metadata was found for|there is no package called|Could not find a version that satisfies the requirement|^Can't locate) ['\u2018]?(?P<name3>[\w.\-]+)|(?:ModuleNotFoundError|ImportError): No module named '?(?P<name>[\w.\-]+)'?|python\S*: (?:No module named (?P<name2>[\w.\-]+)|Error while finding module specification)",
         title="a Python module is missing, or another Python trains than you expect: {name}",
         fixes=("`hpcrun submit JOB --dry-run` shows which Python; `setup: {venv: ...}`", "install the package in that environment"),
         message="ModuleNotFoundError: No module named NAME", source="CPython",
@@ -283,8 +283,8 @@ FILES = [
         example="FileNotFoundError: [Errno 2] No such file or directory: '/data/train.bin'", unlike="except FileNotFoundError:",
     ),
     Rule(
-        id="shell_no_file", cls="missing_file", kind=SYMPTOM, needles=("No such file or directory", "Permission denied", "cannot access", "bad interpreter"),
-        pattern=r"^(?:\S*(?:bash|sh|slurm_script|\.sh|\.sbatch|\.slurm|cd|cat|cp|ls|tar|source|mkdir|srun|python\d?|sbatch|torchrun|apptainer|singularity)): .*?(?:['\u2018\"]?(?P<path>[^\s:'\u2019\"]+)['\u2019\"]?: (?:No such file or directory|Permission denied)|bad interpreter)|(?<!slurmstepd: )error: .*: No such file or directory$",
+        id="shell_no_file", cls="missing_file", kind=SYMPTOM, needles=("No such file or directory", "Permission denied", "Is a directory", "cannot access", "open image", "bad interpreter"),
+        pattern=r"^(?:\S*(?:bash|sh|slurm_script|\.sh|\.sbatch|\.slurm|cd|cat|cp|ls|tar|source|mkdir|srun|python\d?|sbatch|torchrun|apptainer|singularity)): .*?(?:['\u2018\"]?(?P<path>[^\s:'\u2019\"]+)['\u2019\"]?: (?:No such file or directory|Permission denied|Is a directory)|bad interpreter)|could not open image (?P<path2>\S+):|(?<!slurmstepd: )error: .*: No such file or directory$",
         title="a file that the script names is not on the node: {path}",
         fixes=("the path as the nodes see it",),
         message="No such file or directory", source="bash",
@@ -295,6 +295,12 @@ FILES = [
         pattern=r"^(?:\S+\.)?(?:ImportError|ModuleNotFoundError)\b",
         title="Python could not import a module", fixes=("`setup: {venv: ...}` or `{conda: ...}` with what the script needs",),
         message="ImportError", source="CPython", example="ImportError: Using `load_in_8bit=True` requires Accelerate", unlike="except ImportError:",
+    ),
+    Rule(
+        id="stopped", cls="code_error", kind=WEAK, needles=("panic", "forrtl: ", "lua: ", "jit: ", "unbound variable", "what():", "Check failed: ", "rror in ", "rror using ", "Exception in thread", "make: ***", "consume arg", "Flags parsing"),
+        pattern=r"^(?:Error (?=in .+ :|using \w)|Exception in thread \"main\"|forrtl: severe \(\d+\):|panic:|thread '[^']*' (?=panicked at)|\S*lua(?:jit)?:|\s*what\(\):|make: \*\*\*|(?:ERROR: )?(?=Could not consume)|(?:FATAL )?Flags parsing error:)\s*(?P<why>\S.*)|(?P<why2>[^\s:]+: unbound variable)$|(?P<why3>\bCheck failed: .+)",
+        title="the program stopped: {why}", source="R, MATLAB, Java, Fortran, Go, Rust, Lua, C++, make, bash, glog, fire, absl",
+        example="thread 'main' panicked at src/main.rs:3:5:", unlike="no thread panicked: 3 were stopped",
     ),
     Rule(
         id="hpcrun_error", cls="other", verdict="fix", needles=("hpcrun: error:",),

@@ -226,7 +226,8 @@ class Reader:
         """Take the next block."""
         if not self._offset:
             line = block.partition(b"\n")[0].translate(None, _NUMBERS)[:_LONGEST]
-            self._banner = line if len(line) > _TELLING and not WORDS.search(line) else b"\0"
+            is_telling = len(line.strip(b"-=*#_ ")) > _TELLING and not WORDS.search(line)
+            self._banner = line if is_telling else b"\0"
         is_near = self._offset + len(block) > self._size - NEAR
         is_last = self._offset + len(block) > self._size - NEAR // 4
         starts = self._lines_with_words(block) if is_near else _lines_with_far_words(block)
@@ -361,7 +362,7 @@ class Reader:
             if last is not None and last.in_traceback:
                 self._chained[key] = last.chain, self._line
             return True
-        if any(word in bare for word in _HARMLESS) or _THREAD in bare:
+        if any(word in bare for word in _HARMLESS) or (_THREAD in bare and '"main"' not in bare):
             self._cap = WEAK if _THREAD in bare else HINT
             self._cap_line = self._line
             return True
@@ -409,6 +410,8 @@ class Reader:
             open_.line, open_.text, open_.is_frame = self._line, bare.strip(), True
             if open_.is_top is None:  # code in quotes is often what a model or a user wrote
                 open_.is_top = bare.endswith(_TOP) and '"<st' not in bare
+                if "-packages/" in bare and bare.endswith("in <module>"):
+                    open_.cap = HINT  # a library has caught it as it was imported
             is_aside = open_.is_aside and _OWN.match(bare) is None
             open_.is_aside = is_aside or _ASIDE.search(bare) is not None
             return True

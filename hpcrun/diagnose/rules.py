@@ -48,7 +48,7 @@ crashed|Duplicate|died|dumped|does not |enied|efused|ead-only|exceeded|exitcode
 expected, but|ed by peer|ed dead|EADDRINUSE|ERROR|fallen|finding|fault|gated|hpcrun: |illed|ilure
 iled|imed out|imeout|invalid|illegal|is lost|Interrupt|Killed|loss is|memory limit
 mismatch|module(s)|MPI|NaN|Ninja|No module|nable to|ncelled|ncclUniq|ninja|non-zero|ot found|o such
-oom_kill|oom-kill|o space|oo many|oo old|ot a valid|ould not|OOM|PMI|rror|raceback
+oom_kill|oom-kill|o space|oo many|oo old|ot a valid|ould not|OOM|PMI|rror|raceback|s a direc
 reachable|return code|running low|remote peer|RESOURCE_EXH|SIG|Stale|STEPD|Signal|signal
 shared memory|slots avail|srun: |size mism|socket I|Truncated|till |termina|Termina|uota
 ut of memory|uncorrec|undefined sym|unavailable|unknown|unexpected|uncaught|UNCORR|Unable|WARN

@@ -48,6 +48,8 @@ def test_a_launch_begins_as_the_log_began() -> None:
     assert told(text)[0] == "code_error"
     assert told(f"{text}{banner}ready\n")[0] == ""
     assert told(f"{text}{banner}{traceback('KeyError: 3')}")[2] == 10
+    ruled = f"{'-' * 40}\nProlog\n{traceback('ValueError: no')}{'-' * 40}\nEpilog\n"
+    assert told(ruled)[2] == 6, "a line is no banner"
 
 
 def test_what_an_interrupted_rank_complains_about_is_no_cause() -> None:
@@ -278,6 +280,10 @@ IN_THREAD = (
         ("[W socket.cpp:697] The client socket has failed to connect to [n1]:29500\n", ""),
         ("CUDA out of memory. Tried to allocate 2 GiB, retrying with 8\n", f"{OOM}\n"),
         ("OSError: Address already in use\nTrying port 81\n", "OSError: Address already in use\n"),
+        (
+            traceback("ImportError: no", at=f"{LIBRARY}/x/__init__.py"),
+            traceback("ImportError: no", at="/home/u/x/__init__.py"),
+        ),
         ("KeyError: 3\n", "KeyError: 'three'\n"),
         ("Error analysis is in out.csv\n", "Error: analysis is not in out.csv\n"),
         ("4711 Killed     nvidia-smi dmon\n", "4711 Killed     python train.py\n"),

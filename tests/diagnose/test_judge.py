@@ -422,3 +422,26 @@ def test_fixes_have_the_jobs_own_numbers() -> None:
     assert saved.fixes[0] == f"{time}  # on from the checkpoints"
     # A log alone is no job that verbs could name.
     assert not any("JOB" in fix for fix in judge(traceback("ValueError: no")).fixes)
+
+
+@pytest.mark.parametrize(
+    ("text", "cls"),
+    [
+        (
+            'Error in file(file, "rt") : cannot open the connection\nExecution halted\n',
+            "code_error",
+        ),
+        ("Error in library(foo) : there is no package called 'foo'\n", "import"),
+        ("Error: cannot allocate vector of size 3.0 Gb\n", "oom_host"),
+        ('Exception in thread "main" java.lang.OutOfMemoryError: Java heap space\n', "oom_host"),
+        ("luajit: cuda runtime error (2) : out of memory at x.cu:66\n", "oom_gpu"),
+        ("F0101 10:00:00.0 4 x.cpp:9] Check failed: a == b (1 vs. 2)\n", "code_error"),
+        ("terminate called after throwing an instance\n  what():  no model\n", "code_error"),
+        ("job1/slurm_script: line 3: FOO: unbound variable\n", "code_error"),
+        ("ERROR: Could not consume arg: --x\n", "code_error"),
+        ("FATAL:   could not open image /x/a.sif: failed to retrieve path\n", "missing_file"),
+        ("Batch 3: Invalid loss, terminating training\n", "numerics"),
+    ],
+)
+def test_programs_that_are_not_written_in_python(text: str, cls: str) -> None:
+    assert told(STEPS + text)[1] == cls
