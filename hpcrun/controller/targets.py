@@ -521,7 +521,9 @@ def no_such_run(context: Context, word: str | None, *, or_file: bool = False) ->
     if word is None:
         message = no_runs(context)
         return InputError(message, fix="hpcrun submit JOB; hpcrun jobs lists them")
-    message = f"{word}: no such {'file, run or job' if or_file else f'run in {_runs_dir(context)}'}"
+    message = f"{word}: no such run in {_runs_dir(context)}"
+    if or_file:
+        message = f"{word}: no such file, run or job"
     return InputError(message, fix="hpcrun status lists the runs")
 
 

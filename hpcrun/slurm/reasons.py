@@ -412,6 +412,7 @@ _ANSWERS: dict[Answer, re.Pattern[str]] = {
     "denied": pattern_of(r"access|permission", re.IGNORECASE),
 }
 
+_LIMITS = "sacctmgr show qos and sacctmgr show assoc user=$USER list the limits"
 # What to do about a refusal: the text of the answer -> the fix.
 _FIXES = [
     (r"invalid partition", "name a partition of this cluster: sinfo lists them"),
@@ -420,6 +421,8 @@ _FIXES = [
         "name your account: --account, or account: in hpcrun.yaml "
         "(sacctmgr show assoc user=$USER lists yours)",
     ),
+    # "... (job submit limit, user's size and/or time limits)"; some versions name the limit before.
+    (r"accounting/QOS policy", f"wait, or ask for less: {_LIMITS}"),
     (r"time limit", "ask for less time: --time, or resources.time"),
     (r"--time specification", "write the time as 90 (minutes), 24:00:00 or 2-12 (days-hours)"),
     (
@@ -449,7 +452,11 @@ _FIXES = [
         "a sweep has more runs than this Slurm takes in an array (scontrol show config: "
         "MaxArraySize): submit it in parts",
     ),
-    (r"qos", "your QOS does not allow this: sacctmgr show qos lists the limits"),
+    (
+        r"qos",
+        "name a QOS that you may use, as slurm: {qos: NAME} "
+        "(sacctmgr show assoc user=$USER format=account,qos lists yours)",
+    ),
 ]
 
 
@@ -480,5 +487,10 @@ def refusal_fix(stderr: str) -> str:
 
     >>> refusal_fix("sbatch: error: invalid partition specified: x")
     'name a partition of this cluster: sinfo lists them'
+    >>> refusal_fix("sbatch: error: QOSMaxSubmitJobPerUserLimit").partition(";")[0]
+    "you have reached your QOS's limit of queued jobs"
     """
+    for word in re.findall(r"\b(?:QOS|Assoc|Max|Grp)\w+", stderr):
+        if parse_limit(word) is not None:
+            return f"{explain(word).words}; {_LIMITS}"
     return next((fix for text, fix in _FIXES if re.search(text, stderr, re.IGNORECASE)), "")

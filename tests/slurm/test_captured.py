@@ -144,7 +144,7 @@ def test_what_sbatch_takes(version: str) -> None:
         ("refused-too-many-gpus", "no node has what the job asks for, or too few"),
         ("test-only-refused", "no node has what the job asks for, or too few"),
         ("refused-invalid-account", "name your account"),
-        ("refused-invalid-qos", "your QOS"),
+        ("refused-invalid-qos", "name a QOS that you may use"),
         ("refused-invalid-time", "write the time as"),
         ("refused-invalid-constraint", "no node has this feature"),
         ("refused-invalid-reservation", "name a reservation"),

@@ -116,7 +116,11 @@ def test_silence(text: str) -> None:
         ("Requested time limit is invalid (missing or exceeds some limit)", "--time"),
         ("Invalid generic resource (gres) specification", "gpus_per_node"),
         ("Node count specification invalid", "resources.nodes"),
-        ("Invalid qos specification", "QOS"),
+        ("Invalid qos specification", "QOS that you may use"),
+        (
+            "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)",
+            "wait, or ask for less: sacctmgr",
+        ),
         ("Something else altogether", ""),
     ],
 )
