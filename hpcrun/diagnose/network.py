@@ -292,18 +292,11 @@ NETWORK = [
     ),
     Rule(
         id="srun_crash", cls="code_error", kind=WEAK, needles=("srun: error:",),
-        pattern=r"srun: error: (?P<host>\S+): tasks? (?P<rank>\d+)[\d,\-]*: (?P<how>Segmentation fault|Bus error|Floating point exception|Illegal instruction)",
+        pattern=r"srun: error: (?P<host>\S+): tasks? (?P<rank>\d+)[\d,\-]*: (?P<how>Segmentation fault|Floating point exception|Illegal instruction)",
         title="rank {rank} on {host} crashed: {how}",
         fixes=("`--set env.PYTHONFAULTHANDLER=1` shows where",),
         source="SchedMD/slurm src/plugins/launch/slurm/launch_slurm.c",
         example="srun: error: node02: task 3: Segmentation fault (core dumped)", unlike="srun: error: node07: task 3: Killed",
-    ),
-    Rule(
-        id="srun_abort", cls="other", kind=SYMPTOM, needles=("srun:",),
-        pattern=r"srun: Job step aborted|srun: Force Terminated|srun: Terminating|srun: forcing job termination|srun: got SIGCONT",
-        title="the step was ended, after a failure, a cancel or the time limit",
-        source="SchedMD/slurm src/api/step_launch.c:743",
-        example="srun: Job step aborted: Waiting up to 32 seconds for job step to finish.", unlike="srun: job 4711 has been allocated resources",
     ),
 ]  # fmt: skip
 

@@ -263,7 +263,7 @@ FILES = [
     ),
     Rule(
         id="bus_exit", cls="shm", kind=WEAK, needles=("exitcode", "return code", "Bus error", "Signal 7", "exited on signal"),
-        pattern=r"exitcode\s*: -7\b|exits with return code = -7\b|Signal 7 \(SIGBUS\)|exited on signal 7\b|^(?:Fatal Python error: )?Bus error(?: \(core dumped\)|\s+\(|\s*$|:)",
+        pattern=r"exitcode\s*: -7\b|exits with return code = -7\b|Signal 7 \(SIGBUS\)|exited on signal 7\b|^(?:Fatal Python error: )?Bus error(?: \(core dumped\)|\s+\(|\s*$|:)|srun: error: (?P<host>\S+): tasks? (?P<rank>\d+)[\d,\-]*: Bus error",
         title="a rank got SIGBUS: /dev/shm is full, or a file that it maps has gone",
         fixes=("a larger /dev/shm", "fewer data loader workers"),
         source="signal(7)", example="  exitcode  : -7 (pid: 4242)", unlike="  exitcode  : -6 (pid: 4242)",

@@ -222,6 +222,8 @@ def test_rays_exception_is_the_one_behind_it() -> None:
 @pytest.mark.parametrize(
     ("line", "cls"),
     [
+        ("srun: error: n1: task 0: Bus error", "shm"),
+        ("srun: error: n1: task 0: Exited with exit code 1", "other"),
         ("error: *** JOB 1 ON n1 CANCELLED AT 08:00:00 DUE to SIGNAL Terminated ***", "cancelled"),
         ("XlaRuntimeError: Graph is not implemented for CUDA below version 12.3.", "driver"),
         ("requests.exceptions.ChunkedEncodingError: Connection broken", "auth_network"),
@@ -231,6 +233,14 @@ def test_rays_exception_is_the_one_behind_it() -> None:
 )  # fmt: skip
 def test_other_forms_of_the_same_words(line: str, cls: str) -> None:
     assert told(f"{line}\n")[1:3] == (cls, 1)
+
+
+def test_a_step_that_is_aborted_was_cancelled_where_no_task_failed_before() -> None:
+    abort = "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.\n"
+    ended = f"{abort}slurmstepd: error: *** STEP 1.0 ON n1 CANCELLED AT 2026-11-20T08:00:03 ***\n"
+    exited = "srun: error: n1: task 0: Exited with exit code 1\n"
+    assert told(ended)[1:3] == ("cancelled", 2)
+    assert told(exited + ended)[1:3] == ("other", 1)
 
 
 def test_a_library_that_a_loader_does_without_is_less_than_an_exception() -> None:
