@@ -9,6 +9,16 @@ _XID = "https://docs.nvidia.com/deploy/xid-errors/index.html"
 
 MEMORY = [
     Rule(
+        # In a container a process takes its own number for another's; what it says of itself shows that.
+        id="cuda_oom_shared", cls="oom_gpu", needles=("out of memory",),
+        pattern=r"out of memory\. Tried to allocate .* Process \d+ has (?P<size>[1-9][\d.]* GiB) memory in use\. .*this process has (?!17179869184)",
+        title="a GPU's memory is full: another process on the same GPU has {size} of it",
+        fixes=("`hpcrun shell JOB -- nvidia-smi` shows who uses the GPU", "`torch.cuda.set_device(LOCAL_RANK)` before all else", "{smaller_batch}"),
+        source="torch c10/cuda/CUDACachingAllocator.cpp, reportProcessMemoryInfo",
+        example="torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.14 GiB of which 1.04 GiB is free. Process 4711 has 60.00 GiB memory in use. Including non-PyTorch memory, this process has 18.10 GiB memory in use.",
+        unlike="torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.14 GiB of which 1.04 GiB is free. Process 4711 has 78.10 GiB memory in use. Including non-PyTorch memory, this process has 17179869184.00 GiB memory in use.",
+    ),
+    Rule(
         id="cuda_oom", cls="oom_gpu", needles=("Tried to allocate",),
         pattern=r"(?:CUDA|HIP|XPU|MPS|NPU) (?:backend )?out of memory(?: \([^)]*\))?\. Tried to allocate (?P<size>[\d.]+ \w+)",
         title="a GPU's memory is full: {size} more did not fit",
