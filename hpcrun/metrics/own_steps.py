@@ -22,7 +22,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from hpcrun.metrics.names import EPOCH, EVAL_LOSS, LOSS, LR, OF_THE_RUN, STEP_SECONDS, name_in
+from hpcrun.metrics.names import (
+    EPOCH,
+    EVAL_LOSS,
+    LOSS,
+    LOSSES,
+    LR,
+    OF_THE_RUN,
+    STEP_SECONDS,
+    name_in,
+)
 from hpcrun.metrics.passes import Counted, Floats, Ints, changes, rises, starts_with_each_epoch
 from hpcrun.metrics.store import Form, Log
 
@@ -41,11 +50,13 @@ _LARGEST = 1 << 62
 _TURNS = (2, 3)
 # More rows at one step than as many processes would print show that it is none.
 _STUCK = 64
+# Values that are printed twice are this close, in this share of the rows.
+_CLOSE, _MOST = 1e-3, 0.9
 # There are at least this many losses of batches to each mean of an epoch.
 _BATCHES = 2
 # What bars count that are not the training's, by the words of their descriptions.
 _OTHER_WORK = re.compile(
-    r"load|map|filter|token|pack|truncat|fetch|shard|cach|scan|generat|sav|writ|split|sampl"
+    r"load|read|map|filter|token|pack|truncat|fetch|shard|cach|scan|generat|sav|writ|split|sampl"
     r"|eval|valid|test|predict|infer|add|appl|extract|prepar|process|pull|push|format|convert",
     re.IGNORECASE,
 )
@@ -146,7 +157,7 @@ def read_rows(log: Log) -> list[Rows]:
     splits = [each.mark.split for each in marks]
     if 0 < 2 * sum(map(bool, splits)) <= len(splits):  # the training has headings, too
         rows = [part for each in rows for part in _by_split(each, headings, splits)]
-    rows = _without_evaluations(_without_means(rows))
+    rows = _without_evaluations(_without_means(_without_repeats(_without_batches(rows, headings))))
     if not any(each.has_own_steps and each.epochs is not None for each in rows):
         rows = _with_closing_epochs(rows)
     return _through_epochs(rows)
@@ -186,8 +197,8 @@ def _without_redrawn(log: Log, rows: Sequence[Rows], headings: Ints) -> list[Row
     ]
     offsets = np.sort(join(drawn))
     above = np.searchsorted(headings, offsets, "right")
-    redrawn = offsets[:-1][(above[1:] == above[:-1]) & (above[1:] > 0)]
-    kept = [each.only(~np.isin(each.offsets, redrawn)) for each in rows] if redrawn.size else rows
+    redrawn = offsets[:-1][above[1:] == above[:-1]]
+    kept = [each.only(~np.isin(each.offsets, redrawn)) for each in rows] if headings.size else rows
     return [each for each in kept if len(each)]
 
 
@@ -254,6 +265,47 @@ def epochs_above(offsets: Ints, headings: Ints, epochs: Floats) -> Floats | None
         return None
     found: Floats = np.append(math.nan, epochs)[np.searchsorted(headings, offsets, "right")]
     return found
+
+
+def _without_batches(rows: Sequence[Rows], headings: Ints) -> list[Rows]:
+    """Keep the last row of an evaluation that counts its batches: it shows the mean of all."""
+    trained = np.sort(join([headings, *(each.offsets for each in rows if each.level)]))
+    found = []
+    for each in rows:
+        if each.total and each.steps is None and not each.level and each.bar is None:
+            gaps = np.searchsorted(trained, each.offsets)
+            each = each.only(np.append(gaps[1:] != gaps[:-1], True))
+        found.append(each)
+    return found
+
+
+def _without_repeats(rows: Sequence[Rows]) -> list[Rows]:
+    """Leave out losses that another line names, too, beside the step or epoch that they lack."""
+    lines = [each for each in rows if each.bar is None]
+    found = []
+    for each in rows:
+        others = [
+            other
+            for other in (lines if each.steps is None and each.bar is None else ())
+            if (other.steps is not None or other.epochs is not None is each.epochs)
+            and other.rank == each.rank
+        ]
+        repeated = {
+            name
+            for name in LOSSES.intersection(each.names)
+            if any(name in other.names and _repeats(each, other, name) for other in others)
+        }
+        kept = [name for name in each.names if name not in repeated]
+        found.append(each.of(kept) if repeated else each)
+    return found
+
+
+def _repeats(rows: Rows, other: Rows, name: str) -> bool:
+    """Whether nearly all rows have the value of the other's row before them, or behind."""
+    beside = np.append(math.nan, np.append(other.column(name), math.nan))
+    behind = np.searchsorted(other.offsets, rows.offsets)
+    near = [np.isclose(rows.column(name), beside[behind + n], rtol=_CLOSE) for n in (0, 1)]
+    return bool((near[0] | near[1]).mean() >= _MOST)
 
 
 def _without_means(rows: Sequence[Rows]) -> list[Rows]:

@@ -28,7 +28,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, pairwise
+from itertools import chain, pairwise, product
 from typing import NamedTuple
 
 import numpy as np
@@ -148,8 +148,8 @@ def find_steps(log: Log) -> Steps:
     known = (Counts(join_steps(each)) for each in (by_lines, by_bars) if each)
     counts = max(known, key=lambda each: each.apart(losses), default=None)
     if counts is None:
-        # Lines that name no epoch are of that of the last loss above them.
-        above = join_epochs(losses)
+        # Lines that name no epoch are of that of the last one of the training above them.
+        above = join_epochs([each for each in lines if each.level])
         for each in lines:
             if each.epochs is None:
                 each.epochs = epochs_above(each.offsets, *above)
@@ -408,7 +408,11 @@ class Scale(NamedTuple):
         if self.per_epoch is None or rows.epochs is None:
             return None
         most = float(np.abs(rows.epochs).max()) * self.per_epoch
-        return self.at(rows.epochs) if most < _LARGEST else None  # nan is none
+        if not most < _LARGEST:  # nan is none
+            return None
+        # An evaluation at the end of an epoch is at no multiple.
+        ends = (rows.epochs % 1 == 0) & (not rows.has_losses)
+        return np.where(ends, self._replace(distance=1).at(rows.epochs), self.at(rows.epochs))
 
     def at(self, epochs: Floats) -> Ints:
         """Return the steps of epochs.
@@ -453,13 +457,16 @@ def find_scale(lines: Sequence[Rows], counts: Counts, total: int | None) -> Scal
         return None
     before, after = counts.steps[counts.before(offsets)], counts.steps[counts.above(offsets)]
     shown = epochs[:_LOOKED_AT].tolist()
-    digits = (n for n in (2, 3, 4, 6) if all(round(epoch, n) == epoch for epoch in shown))
-    coarse = 0.5 * 10.0 ** -next(digits, 15)
+    # As decimals or as digits in all, which the HF Trainer prints since version 5.
+    most = math.floor(math.log10(max(shown)))
+    decimals = next((n for n in (2, 3, 4, 6) if all(round(x, n) == x for x in shown)), 15)
+    digits = next((n for n in (3, 4, 6) if all(float(f"{x:.{n}g}") == x for x in shown)), 15)
+    coarse, coarser = 0.5 * 10.0**-decimals, 0.5 * 10.0 ** (most + 1 - digits)
     if in_lumps:
         if total is None or not (epochs % 1).any():
             return None
         ahead = (epochs - coarse) / np.maximum(after, 1)
-        number = max(1, math.ceil(total * ahead.max()))
+        number = max(1, math.ceil(total * ahead.max() - _WHOLE))
         lengths = [total / each for each in range(number, number + _TRIED)]
     elif changes(np.sort(before)).sum() < _ENOUGH * len(before):
         return None
@@ -468,9 +475,9 @@ def find_scale(lines: Sequence[Rows], counts: Counts, total: int | None) -> Scal
         ends = {*range(last, last + _DRAWN_LATE + 1), after[-1].item()} - {0}
         lengths = [end / epochs[-1].item() for end in sorted(ends)]
         lengths += [total / max(1, round(epochs[-1] * total / end)) for end in ends if total]
-    for length in lengths:
+    for length, error in product(lengths, (coarse, coarser)):
         scale = Scale(length, 1, total or _LARGEST, None, offsets, in_lumps)
-        if found := _fit(scale, epochs, coarse, before, after):
+        if found := _fit(scale, epochs, error, before, after):
             return found
     return None
 
@@ -523,7 +530,8 @@ def choose_way(
     ``placed`` and ``at_epochs``: the rows that found steps beside others, and those at whole
     epochs. ``counts_all``: the counter of steps does not start again within the run.
     """
-    enough = max(1, _ENOUGH * sum(map(len, loose)))
+    count = sum(map(len, loose))
+    enough = max(1, _ENOUGH * count - (count >= _FEWEST))
     fit, fit_epochs = (sum(each.places for each in rows) >= enough for rows in (placed, at_epochs))
     if fit_epochs:
         counted = [join_steps([each]) for each in placed]

@@ -276,3 +276,106 @@ def test_any_line_may_print_its_steps_in_thousands(sign: str) -> None:
 def test_thousands_that_nothing_shows_exactly_are_no_steps() -> None:
     curve = curve_of(f"step {step}k | loss: {loss_at(step)}" for step in range(3, 30))
     assert len(curve.values("loss")) == 27 and set(curve.steps("loss")) == {None}
+
+
+def test_an_evaluation_that_shows_its_batches_is_one_point() -> None:
+    lines = []
+    for step in range(100, 600, 100):
+        lines.append(f"step {step} | loss: {loss_at(step)}")
+        for batch in range(3):
+            lines.append(f"Val: [{10 * batch}/30]  loss: {0.5 - step / 2000 - batch / 100:.4f}")
+    curve = curve_of(lines)
+    assert curve.steps("eval_loss") == [*range(100, 600, 100)]
+    assert curve.values("eval_loss") == [0.43, 0.38, 0.33, 0.28, 0.23]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_loss_that_is_printed_twice_counts_where_its_epoch_stands(first: bool) -> None:
+    lines = []
+    for epoch in range(1, 6):
+        named = f"Ep. {epoch}: train loss {loss_at(epoch):.3f} | val loss {1 + loss_at(epoch):.3f}"
+        alone = [f"mean loss {loss_at(epoch)}", f"validation loss {1 + loss_at(epoch)}"]
+        lines += [named, *alone] if first else [*alone, named]
+    curve = curve_of(lines)
+    for name in ("loss", "eval_loss"):
+        assert curve.steps(name) == [1, 2, 3, 4, 5]
+    assert curve.values("loss") == pytest.approx([*map(loss_at, range(1, 6))], abs=0.001)
+
+
+def test_epochs_of_four_digits_lead_to_the_steps_of_losses_in_lumps() -> None:
+    """So the HF Trainer prints them since version 5."""
+    drawn, losses, lines = 0, [], []
+    for step in range(10, 1501, 10):
+        losses.append(f"{{'loss': '{loss_at(step):.4g}', 'epoch': '{step / 512:.4g}'}}")
+        if step % 300 == 0:
+            lines += [
+                f"{at * 100 // 1536}%|#| {at}/1536 [00:10<00:10, 2.0it/s]"
+                for at in range(drawn, step + 1, 5)
+            ]
+            lines += losses
+            drawn, losses = step, []
+    assert curve_of(lines).steps("loss") == [*range(10, 1501, 10)]
+
+
+def test_an_evaluation_at_the_end_of_an_epoch_is_at_no_multiple() -> None:
+    lines, losses = [], []
+    for step in range(1, 1666):
+        if step % 10 == 0:
+            losses.append(f"{{'loss': {loss_at(step)}, 'epoch': {step / 555:.2f}}}")
+        if step % 5 == 0:
+            lines.append(f"{step // 17}%|#| {step}/1665 [00:10<00:10, 2.0it/s]")
+        if step % 555 == 0:
+            lines += [*losses, f"{{'eval_loss': 2.5, 'epoch': {step // 555}.0}}"]
+            losses = []
+    curve = curve_of(lines)
+    assert curve.steps("loss") == [*range(10, 1666, 10)]
+    assert curve.steps("eval_loss") == [555, 1110, 1665]
+
+
+def test_headings_that_may_be_settings_count_if_they_count_on() -> None:
+    lines = []
+    for step in range(50, 500, 50):
+        lines += [f"step = {step}", f"\tloss = {loss_at(step)}, entropy = 0.5"]
+    assert curve_of(lines).steps("loss") == [*range(50, 500, 50)]
+    settings = [line if "loss" in line else "batch = 8" for line in lines]
+    assert curve_of(settings).steps("loss") == [None] * 9
+
+
+def test_what_a_program_writes_behind_its_bar_is_a_line_of_its_own() -> None:
+    lines = [
+        f"ppo: {step}%|#   | {step}/100 [00:10<01:00, 1.5it/s][it={step + 1}] loss={loss_at(step)}"
+        for step in range(20)
+    ]
+    assert curve_of(lines).steps("loss") == [*range(1, 21)]
+
+
+def test_an_epoch_of_keras_whose_heading_is_cut_off_has_one_row() -> None:
+    lines = []
+    for epoch in range(1, 4):
+        lines += [f"Epoch {epoch}/3"] if epoch > 1 else []
+        for more in ("ETA: 0s", "12s 5ms/step"):
+            lines.append(f"90/90 [=====] - {more} - loss: {loss_at(epoch)} - acc: 0.5")
+    assert curve_of(lines).values("loss") == [loss_at(epoch) for epoch in range(1, 4)]
+
+
+def test_an_evaluation_is_of_the_epoch_of_the_training_above_it() -> None:
+    """Also where nothing there is called the loss."""
+    lines = []
+    for epoch in range(3, 7):
+        lines.append(f"Train Ep: {epoch} \t Loss P: {loss_at(epoch)} Loss Q: 0.25 by Adam")
+        lines.append(f"Val set: Average loss: {1 + loss_at(epoch)}, Accuracy: 5/9 F1 (0.55%)")
+    assert curve_of(lines).steps("eval_loss") == [3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("heading", ["[Epoch {}/9]", "(epoch {})", "---<Epoch {}>---"])
+def test_headings_in_brackets(heading: str) -> None:
+    lines = []
+    for epoch in range(1, 6):
+        lines += [heading.format(epoch), f"Train Loss: {loss_at(epoch)}, Train Acc: 0.5"]
+    assert curve_of(lines).steps("loss") == [1, 2, 3, 4, 5]
+
+
+def test_cells_of_a_csv_file_in_quotes_may_have_commas() -> None:
+    lines = ["epoch,kinds,train_loss,note"]
+    lines += [f"{n},\"{{'a', 'b' {'x' * 90}}}\",{loss_at(n)},\"1,2\"" for n in range(1, 6)]
+    assert curve_of(lines).steps("loss") == [1, 2, 3, 4, 5]

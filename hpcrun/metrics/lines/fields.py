@@ -339,8 +339,9 @@ def _find_place(found: Found) -> Row | None:
         if is_none:
             return None
         is_batch = fold(best.key).endswith(_BATCH)
+        total = to_count(-1.0 if best.of is None else best.of)
         if of_training or not is_batch:  # else it counts its own batches
-            step, total = to_count(best.value), to_count(-1.0 if best.of is None else best.of)
+            step = to_count(best.value)
         # "iteration:3 step:100/1687": what has no end is counted around what has one.
         around = (field.value for *_, field in steps if field.of is None is not best.of)
         epochs = epochs or [(0, value) for value in around if isinstance(value, float)]
@@ -352,8 +353,9 @@ def _find_place(found: Found) -> Row | None:
     # "[1/100] batch 50/646"; where each batch has the same number that is how large they are.
     if epoch is None and (len(counters) > 1 or (counters and (own_total or is_batch))):
         epoch = float(counters[0][0])
-    if counters and step is None and of_training:
-        step, total = counters[-1]
+    if counters and step is None:
+        count, total = counters[-1]
+        step = count if of_training else None
     if step is not None and total is None and totals:
         total = totals[0]
     return Row(step, epoch, split, rank, total=total, bar=found.bar, is_rounded=is_rounded)

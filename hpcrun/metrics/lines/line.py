@@ -108,7 +108,7 @@ _NEXT_RECORD = re.compile(
     rb"|\x1b\[A"  # the cursor goes up: what follows stands on another line
     # What stands behind a bar was printed by something else; it may have waited in a buffer.
     rb"|\[(?:\d{1,4} days?, )?\d{1,6}:\d\d(?::\d\d)?(?:<|, )[^\[\]]{0,400}\]"
-    rb"(?= {0,80}[^\s\[\]\x1b])"
+    rb"(?= {0,80}(?:[^\s\[\]\x1b]|\[[a-z]))"
     rb"|(?<=\})(?=[^\[\]{}|]{0,60}\d%\|)"
 )
 
@@ -157,17 +157,17 @@ def _read(line: Line, table: Table | None, formats: Sequence[Format]) -> Answer 
 
 # A place on a line of its own: "Epoch 3/20", "-----Iteration: 1000-----", "begin training epoch 1".
 _HEADING = pattern_of(
-    r"[\s=*#>|~-]{0,200}"
+    r"[\s=*#>|~<\[(-]{0,200}"
     r"(?:(?:start(?:ing|ed)?|begin(?:ning)?|running)[ ]{1,2}(?:of[ ])?)?"
     r"(?:(?:train(?:ing)?|(?P<split>eval(?:uation)?|val(?:id(?:ation)?)?|test(?:ing)?))[ ]{1,2})?"
     r"(?:(?:current|global|learning)[ _])?"
     r"(?:(?P<epoch>epoch)|step|iter(?:ation)?|update|batch|round|episode)"
-    r"(?![ ]?=[ ]?\d)[\s:#=]{0,8}\[?(?P<count>\d{1,9})(?:(?:st|nd|rd|th) step)?"
+    r"(?!=\d)(?P<sign>[\s:#=]{0,8})\[?(?P<count>\d{1,9})(?:(?:st|nd|rd|th) step)?"
     r"(?:\s{0,4}(?:/|(?(epoch)of|(?!)))\s{0,4}(?P<total>\d{1,9}))?\]?"
     r"(?: (?:summary|results|metrics|statistics)(?=:|\s{0,8}\Z))?"
     r"(?: \| (?:epoch )?time: \d{1,4}m \d{1,2}s)?"
     r"(?:[ ,|-]{1,3}(?:learning[ _]rate|lr)(?: is|[ :=]) ?\d[\d.e-]{0,20})?"
-    r"(?:, total (?:micro|generation) batches \d{1,9})?[\s.:=*#<>|~…-]{0,200}",
+    r"(?:, total (?:micro|generation) batches \d{1,9})?[\s.:=*#<>|~…\])-]{0,200}",
     re.IGNORECASE,
 )
 _STEP = r"(?:global[_ ]?)?(?:steps?|iter(?:ation)?s?|updates?)[ :=#_-]{0,3}"
@@ -212,10 +212,14 @@ def read_mark(text: str) -> Mark | Row | None:
     if len(text) > 600:
         return None
     if begun := _HEADING.fullmatch(text):
+        is_sure = begun["sign"].strip() != "="  # else it may be a setting
+        if begun["epoch"] and not is_sure:
+            return None
         if begun["epoch"]:
             split = SPLITS[begun["split"].lower()] if begun["split"] else ""
             return Mark(epoch=float(begun["count"]), split=split)
-        return Row(step=int(begun["count"]), total=int(begun["total"]) if begun["total"] else None)
+        total = int(begun["total"]) if begun["total"] else None
+        return Row(step=int(begun["count"]), total=total, is_sure=is_sure)
     if resumed := _RESTARTED.match(text):
         at = _RESUMED_AT.search(text, resumed.end())
         return Mark(restart=True, step=int(at[1]) if at else None)
@@ -232,6 +236,7 @@ _BY_BLANKS = ("columns", "words")
 _TIMES = {"timestamp", "wall_time", "walltime", "date", "datetime", "seconds", "idx", "index"}
 _DRAWN = str.maketrans("│┃║", "|||")
 _BLANKS = pattern_of(r"[ ]{2,}|\t+")
+_QUOTED, _LONGEST_CELL = pattern_of(r'(?<![^,])"([^"]*)"(?![^,])'), 80
 # YOLO's trainers draw a bar behind the row of an epoch; its memory has a unit.
 _BAR_BEHIND = pattern_of(r":(?:\s|\Z)|\s\d{1,3}%")
 _WRAPPED = pattern_of(WRAPPED)
@@ -267,6 +272,8 @@ def read_head(text: str) -> Table | None:
 def _cells(text: str, kind: str) -> list[str]:
     text = text.strip(" |") if kind == "pipes" else text
     if mark := _MARKS.get(kind):
+        if kind == "csv":
+            text = _QUOTED.sub(lambda cell: cell[1].replace(mark, " ")[:_LONGEST_CELL], text)
         cells = [cell.strip() for cell in text.split(mark)]
         # The name of the run, which an export puts before a column's, is none of it.
         return cells if mark == "|" else [c.strip("\"'").rpartition(" - ")[2] for c in cells]
@@ -324,7 +331,7 @@ def read_row(text: str, table: Table) -> Row | None:
     fields: list[Field] = []
     for column, cell in zip(columns, cells, strict=True):
         worded = cell[:1].isdigit() and isinstance(number_or_word(cell), str)
-        if len(cell) > 40 or (worded and like_a_loss(column)):
+        if len(cell) > _LONGEST_CELL or (worded and like_a_loss(column)):
             return None
         if column == "total" and "loss" not in columns and table.kind in _BY_BLANKS:
             column = "loss"
