@@ -188,9 +188,9 @@ def _is_got_over(found: Found, events: Sequence[Event]) -> bool:
         return found.is_well
     if not found.is_parallel:
         # What a program or shell only prints ends nothing where it visibly goes on.
-        is_printed = not any(event.in_traceback for event in events)
         least = _REPORT if found.moved_on else _APART
-        if found.moved_on > 2 or (is_printed and found.plain > least):
+        least = _EPILOG if any(event.in_traceback for event in events) else least
+        if found.moved_on > 2 or found.plain > least:
             return True
     return is_less and found.moved_on > 1 and any(e.kind < e.rule.kind for e in events)
 

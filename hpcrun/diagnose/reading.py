@@ -95,8 +95,8 @@ _PROGRESS = re.compile(
 )
 # What wandb prints at its program's end, however that was.
 _SUMMARY = re.compile(rb"(?m)^.{0,30}?wandb(?:\x1b\[0m)?:.*")
-# Lines that are no stack of native code, no rule and no warning.
-_PLAIN = re.compile(rb"(?m)^(?!frame #)[^\s#*=\[@/-].{2,200}")
+# Lines that go on with no message, and are no stack of native code, no rule and no warning.
+_PLAIN = re.compile(rb"(?m)^(?!\s|frame |#\d|@|File |.*0x[0-9a-f]{6})(?=.*\w).{3,200}")
 # A program that crashed logs little more; so many of these show as much as one line of progress.
 _LOGGED, _LOGGED_PER_STEP = b"INFO", 8
 # A log's first line, if it has so many bytes, is what a launch begins with; so many of an error

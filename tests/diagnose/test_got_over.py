@@ -35,11 +35,26 @@ def test_what_workers_report_again_and_again_is_got_over() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["Test: [{}/124] Data 75", "08:00:00 INFO request {} answered"],
+    [
+        "Test: [{}/124] Data 75",
+        "08:00:00 INFO request {} answered",
+        "[08:00:00] request {} is answered",
+        "- file {}",
+        "/data/{}.jpg",
+        "| {} | 0.5 |",
+    ],
 )
 def test_lines_of_other_kinds_show_that_a_program_goes_on(line: str) -> None:
     after = "".join(f"{line.format(n)}\n" for n in range(120))
-    assert told(traceback("ValueError: no") + after)[0] == ""
+    error = traceback("ValueError: no")
+    for begin in (error, error.replace("<module>", "load"), f"{OOM}\n"):
+        assert told(begin + after)[0] == ""
+
+
+@pytest.mark.parametrize("line", ["    Shape: f32[{}]", "#{} main ()", "/lib/x.so [0x7f3a{:08x}]"])
+def test_lines_of_a_message_or_a_stack_do_not(line: str) -> None:
+    after = "".join(f"{line.format(n)}\n" for n in range(120))
+    assert told(traceback("ValueError: no") + after)[2] == 4
 
 
 def test_a_launch_begins_as_the_log_began() -> None:
