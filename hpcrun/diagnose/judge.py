@@ -296,7 +296,8 @@ def _is_telling(event: Event, records: Records) -> bool:
     a rank is known to have failed, no weak sign in a log of no rank is, nor a launcher's report."""
     is_less = event.kind <= WEAK and event.rank is None
     is_less |= event.rule.id in ("torchrun_child", "torchrun_exit")
-    if records.rank is not None and is_less:
+    is_known = records.host is not None and event.rule.id == "srun_exit"
+    if is_known or (records.rank is not None and is_less):
         return False
     is_end = event.ends or event.rule.id not in _OF_OTHERS
     return event.kind > SYMPTOM or records.has_failed or is_end

@@ -91,6 +91,11 @@ def test_what_is_on_record_goes_before_a_launchers_report() -> None:
     found = judge(log, records=failed).cause
     assert found is not None
     assert found.title == "rank 0 on n1 ended with exit code 255, and its log does not say why"
+    # Of a bare command no rank is known, but where it failed.
+    log = "srun: error: n1: task 0: Exited with exit code 3"
+    found = judge(log, records=Records(state="FAILED", exit_code=3, host="n1")).cause
+    assert found is not None
+    assert found.title == "the job on n1 ended with exit code 3, and its log does not say why"
 
 
 def test_slurms_record_says_who_and_why() -> None:
