@@ -62,6 +62,10 @@ def prepare_again(
     ``extra_args`` come after those of the earlier run. ``failed``: only what is over and did not
     end well. Raises InputError, and SpecError with all that is wrong.
     """
+    for override in overrides:
+        if override.startswith(("sweep.", "sweep=")):
+            message = f"--set: {override}: a run keeps the values that it had in its sweep"
+            raise InputError(message, fix="hpcrun submit makes another sweep of the job")
     statuses = status_of(context, runs_of(found))
     if failed:
         statuses = _failed(found, statuses)

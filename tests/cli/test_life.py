@@ -228,6 +228,8 @@ def test_resubmit(hpcrun: Caller, tools: Path) -> None:
     (run / "checkpoints" / "step1").touch()
     hpcrun.write("train.py", "print('new')\n")
     before = sorted(path.name for path in hpcrun.runs.iterdir())
+    swept = hpcrun("resubmit", "7", "--set", "sweep={env.A: [a]}")
+    assert swept.code == 2 and "keeps the values that it had in its sweep" in swept.err
     dry = hpcrun("resubmit", "7", "--dry-run")
     assert dry.code == 0 and "resumes from" in dry.err, dry
     assert sorted(path.name for path in hpcrun.runs.iterdir()) == before
