@@ -49,7 +49,7 @@ local_folder() {
             [ -d "$HPCRUN_LOCAL_DIR/.hpcrun" ] && [ -O "$HPCRUN_LOCAL_DIR" ]; do
             sleep 0.1
         done
-        : >"$HPCRUN_LOCAL_DIR/.hpcrun/task-$SLURM_LOCALID"
+        mkfifo -- "$HPCRUN_LOCAL_DIR/.hpcrun/task-$SLURM_LOCALID" || exit 1
     fi
     HPCRUN_ARCHITECTURE=$(<"$HPCRUN_LOCAL_DIR/.hpcrun/architecture")
     export HPCRUN_LOCAL_DIR HPCRUN_ARCHITECTURE
@@ -133,21 +133,24 @@ own_copy() {
 # first_on_node WHAT: succeeds in the node's first task, which does it and then calls done_on_node;
 # in the others waits, takes over the first one's exports and working directory, and fails.
 first_on_node() {
+    local marks=$HPCRUN_LOCAL_DIR/.hpcrun pipe
     if first_task; then
         hpcrun_exported=$(exported)
         return 0
     fi
-    until [ -e "$HPCRUN_LOCAL_DIR/.hpcrun/$1" ]; do
-        [ -d "$HPCRUN_LOCAL_DIR" ] || exit 1
-        sleep 0.1
+    exec {pipe}<>"$marks/task-$SLURM_LOCALID" || exit 1
+    until [ -e "$marks/$1" ]; do
+        [ -d "$marks" ] || exit 1
+        IFS= read -rt 5 -u "$pipe" _ # done_on_node writes there
     done
-    . "$HPCRUN_LOCAL_DIR/.hpcrun/$1" || exit 1
+    exec {pipe}>&-
+    . "$marks/$1" || exit 1
     return 1
 }
 
 # done_on_node WHAT
 done_on_node() {
-    local marks=$HPCRUN_LOCAL_DIR/.hpcrun
+    local marks=$HPCRUN_LOCAL_DIR/.hpcrun pipe
     (
         umask 077
         exec >"$marks/part"
@@ -157,6 +160,9 @@ done_on_node() {
         printf 'cd -- %q\n' "$PWD"
     )
     mv -- "$marks/part" "$marks/$1" || fail "cannot write to $marks"
+    for pipe in "$marks"/task-*; do
+        [ ! -p "$pipe" ] || echo 1<>"$pipe" # which waits for nobody
+    done
 }
 
 # exported: all exported variables, one a line, in order.
@@ -272,8 +278,12 @@ clean_node() {
 # meet_nodes NODES: wait until all nodes have come this far.
 meet_nodes() {
     local records=$HPCRUN_RUN_DIR/attempts/$HPCRUN_ATTEMPT/local ready
-    ! first_task || : >"$records/$HPCRUN_NODE_RANK.ready"
-    while ready=("$records"/*.ready) && [ "${#ready[@]}" -lt "$1" ]; do sleep 0.5; done
+    first_on_node met || return 0
+    : >"$records/$HPCRUN_NODE_RANK.ready"
+    while ready=("$records"/*.ready) && [ "${#ready[@]}" -lt "$1" ]; do
+        sleep "$((SECONDS < 100 ? SECONDS / 20 : 5)).5"
+    done
+    done_on_node met
 }
 
 # ---- Locks -------------------------------------------------------------------------------------
