@@ -161,6 +161,26 @@ def test_a_run_goes_on_after_a_node_has_booted_anew(wide_site: Site) -> None:
 
 
 @pytest.mark.thorough
+def test_a_run_that_its_nodes_die_under_each_time_ends(wide_site: Site) -> None:
+    """Before its first checkpoint, and with its script: Slurm starts the job again by itself."""
+    site, rig = wide_site, wide_site.rig
+    still = ("--set", "env.STEP='999'", "--set", "env.AGAIN='999'")
+    run = submit_whole(site, "when: [preempted, node_fail]", *still, nodes=1)
+    try:
+        for attempt in range(3):
+            site.wait_for(run, f"attempts/{attempt}/hostfile")
+            site.wait_for(run, f"logs/{attempt}/rank-0.log")
+            rig.kill_node(nodes_of(run, attempt)[0])
+        assert site.hpcrun("wait", run.run_id).returncode == 1
+        shown = site.status(run)
+        assert (shown["state"], len(shown["attempts"])) == ("NODE_FAIL", 3)
+        text = " ".join(site.hpcrun("status", run.run_id).stdout.split())
+        assert "three attempts in a row got no further" in text
+    finally:
+        rig.clear()
+
+
+@pytest.mark.thorough
 def test_two_faults_at_once(wide_site: Site) -> None:
     """Nodes die together, in a preemption's grace, and while Slurm's daemons are down."""
     site, rig = wide_site, wide_site.rig
