@@ -68,15 +68,15 @@ judge_checkpoints() (
 # find_checkpoints: print the checkpoints below this folder, the newest first, and below each one its
 # files: ` TYPE SIZE NAME`, with the type as by find's %y%Y.
 find_checkpoints() {
-    local line path folder name at rest unit time size step word tier
+    local found line path folder name at rest unit time size step word tier
     local -a rows=() kinds=()
-    local -A lines=() marked=() files=() time_of=() has_data=()
-    rest=$(find . -name '.?*' -type d -prune -o ! -type d ! -path '*[[:cntrl:]]*' \
+    local -A unit_of=() marked=() files=() time_of=() has_data=()
+    found=$(find . -name '.?*' -type d -prune -o ! -type d ! -path '*[[:cntrl:]]*' \
         -printf '%y%Y %T@ %s %P\n' 2>/dev/null)
-    for line in $rest; do
+    for line in $found; do
         path=./${line#* * * }
         folder=${path%/*}
-        lines[$folder]+=$line$'\n'
+        unit_of[$folder]=''
         case ${path##*/} in
         trainer_state.json | random_states_*.pkl | *mp_rank_[0-9]*_states.pt | *.metadata | \
             *.distcp | "${HPCRUN_CHECKPOINT_MARKER:-/}")
@@ -88,7 +88,7 @@ find_checkpoints() {
             ;;
         esac
     done
-    for folder in "${!lines[@]}"; do
+    for folder in "${!unit_of[@]}"; do
         unit='' at=. rest=${folder#.}
         while [ -n "$rest" ] && [ -z "$unit" ]; do
             name=${rest#/}
@@ -101,21 +101,22 @@ find_checkpoints() {
             fi
         done
         [ -n "$unit" ] || [ -z "${marked[.]-}" ] || unit=.
-        for line in ${lines[$folder]}; do
-            path=./${line#* * * }
-            name=${path,,} time=${line#* }
-            if [ -n "$unit" ]; then
-                at=$unit
-            elif [[ $line == ff* && $name =~ $data_file$ && ! ${name##*/} =~ $part_of_one ]]; then
-                at=$path
-            else
-                continue
-            fi
-            [[ ! $name =~ $data_file$ ]] || has_data[$at]=1
-            size=${time#* } time=${time%% *} name=${path#"${unit:-${path%/*}}/"}
-            [[ $time < "${time_of[$at]-}" ]] || time_of[$at]=$time
-            files[$at]+=" ${line%% *} ${size%% *} ${name#./}"$'\n'
-        done
+        unit_of[$folder]=$unit
+    done
+    for line in $found; do
+        path=./${line#* * * }
+        name=${path,,} time=${line#* } unit=${unit_of[${path%/*}]}
+        if [ -n "$unit" ]; then
+            at=$unit
+        elif [[ $line == ff* && $name =~ $data_file$ && ! ${name##*/} =~ $part_of_one ]]; then
+            at=$path
+        else
+            continue
+        fi
+        [[ ! $name =~ $data_file$ ]] || has_data[$at]=1
+        size=${time#* } time=${time%% *} name=${path#"${unit:-${path%/*}}/"}
+        [[ $time < "${time_of[$at]-}" ]] || time_of[$at]=$time
+        files[$at]+=" ${line%% *} ${size%% *} ${name#./}"$'\n'
     done
     # What has no step (an export of the weights), is the best so far or was made of another one
     # counts only where nothing else is; but for names like last.ckpt and ckpt.pt.

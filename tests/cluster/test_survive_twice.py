@@ -355,7 +355,7 @@ def test_a_run_that_its_user_ends_does_not_come_back(wide_site: Site) -> None:
         for name, node in nodes.items():
             options = [*on(node), "--set", f"env.SAVES='{5 if name in ('grace', 'old') else 0}'"]
             options += FORBIDDEN * (name in ("old", "new", "hpcrun"))
-            runs[name] = submit(site, "when: [preempted]", *options, train=SLOW)
+            runs[name] = submit(site, "when: [preempted]", *options, steps=2000, train=SLOW)
         for run in runs.values():
             until(functools.partial(steps_of, run, 0), "some steps")
         blocking = preempt(site, *nodes.values(), seconds=1200)  # until it is cancelled
