@@ -28,6 +28,25 @@ Done = subprocess.CompletedProcess[str]
 FAR_HOME = "home of me"
 
 
+# What Linux has, and a Mac has not.
+LACKS = """\
+import fcntl, os, select, signal, socket, time
+names = {
+    fcntl: "flock lockf F_OFD_SETLK F_OFD_SETLKW F_SETPIPE_SZ",
+    os: "sched_getaffinity sched_setaffinity pidfd_open posix_fadvise posix_fallocate pipe2 "
+    "fdatasync getrandom memfd_create eventfd copy_file_range splice getresuid O_TMPFILE O_PATH "
+    "O_DIRECT O_NOATIME O_LARGEFILE getxattr listxattr",
+    select: "epoll",
+    signal: "sigtimedwait sigwaitinfo SIGRTMIN SIGRTMAX SIGPWR SIGSTKFLT",
+    socket: "SOCK_CLOEXEC SOCK_NONBLOCK AF_NETLINK",
+    time: "CLOCK_BOOTTIME",
+}
+for module in names:
+    for name in names[module].split():
+        module.__dict__.pop(name, None)
+"""
+
+
 @dataclass
 class Laptop:
     """A project and a home below /tmp, which the cluster's hosts have for themselves."""
@@ -83,6 +102,23 @@ class Laptop:
         assert done.returncode == code, done
         return done.stdout
 
+    def be_no_linux(self) -> None:
+        """Lack /proc, locks, Linux's own calls, and all programs but git, bash, env and ssh."""
+        home = self.folder / "home"
+        for name in ("git", "bash"):
+            (home / "bin" / name).symlink_to(str(shutil.which(name)))
+        (home / "bin" / "env").write_text(
+            '#!/bin/sh\ncase $1 in -*) echo "env: $1" >&2; exit 1 ;; esac\nexec /usr/bin/env "$@"\n'
+        )
+        (home / "bin" / "env").chmod(0o755)
+        (home / "lib").mkdir()
+        (home / "lib" / "sitecustomize.py").write_text(LACKS)
+        self.is_linux = False
+        missing = "import os; print(hasattr(os, 'sched_getaffinity'), os.path.exists('/proc/self'))"
+        argv = [*self.argv()[:-2], "-c", missing]
+        done = subprocess.run(argv, env=self.environ(), capture_output=True, text=True, check=False)
+        assert done.stdout == "False False\n", done
+
     def json(self, *args: str, code: int = 0) -> Any:
         return json.loads(self.does(*args, "--json", code=code))
 
@@ -117,6 +153,7 @@ class Laptop:
 
 # A login shell that is another, and prints what nobody asked for.
 CHATTY = """\
+Banner {banner}
 ForceCommand echo Welcome; echo "quota: 3 of 4 GB" >&2; exec {shell} -c "$SSH_ORIGINAL_COMMAND"
 """
 # A login node that passes on little, either way, and has no sftp.
@@ -140,7 +177,7 @@ def _start(rig: Rig, folder: Path, shell: str) -> subprocess.Popen[bytes]:
     more = f"{NARROW}SetEnv " if shell == "narrow" else ""
     if shell and not more:
         tools = rig.shared / FAR_HOME / "tools"
-        more = CHATTY.format(shell=shell) + f'SetEnv "PATH={tools}" '
+        more = CHATTY.format(shell=shell, banner=keys / "host_key.pub") + f'SetEnv "PATH={tools}" '
         tools.mkdir()
         for place in ("/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin"):
             for program in Path(place).iterdir():
@@ -217,8 +254,23 @@ pwd
 """
 
 
-def test_the_road(laptop: Laptop) -> None:
-    """Submitted, seen, waited for, read, parsed; and what lies here may be deleted at any time."""
+@pytest.mark.parametrize(
+    ("laptop", "way"),
+    [
+        ("", "paramiko"),
+        pytest.param("bash", "jump", marks=pytest.mark.thorough),
+        pytest.param("bash", "openssh", marks=pytest.mark.thorough),
+    ],
+    indirect=["laptop"],
+)
+def test_the_road(laptop: Laptop, way: str) -> None:
+    """Submitted, seen, waited for, read, parsed; whatever is on the way, and prints there."""
+    config = laptop.folder / "home" / ".ssh" / "config"
+    if way == "jump":
+        gate = config.read_text().replace("mycluster", "gate")
+        config.write_text(f"{gate}Host mycluster\n  ProxyJump gate\n{config.read_text()}")
+    elif way == "openssh":
+        laptop.write("hpcrun.yaml", (laptop.project / "hpcrun.yaml").read_text() + "ssh: openssh\n")
     laptop.write("say.sh", SAY)
     laptop.write("job.yaml", SLEEPER)
     assert laptop.does("status") == (
@@ -246,6 +298,8 @@ def test_the_road(laptop: Laptop) -> None:
         ("mine", made["run_id"]),
         ("second", other["run_id"]),
     }
+    if way == "openssh":
+        laptop.does("connect", "--close")
 
 
 @pytest.mark.thorough
@@ -456,38 +510,12 @@ def test_wrong_paths_of_the_cluster_are_found_before_submission(laptop: Laptop) 
     assert "step 3 loss 0.3" in laptop.does("run", "job.yaml")  # here
 
 
-# What Linux has, and a Mac has not.
-LACKS = """\
-import fcntl, os, select, signal, socket, time
-names = {
-    fcntl: "flock lockf F_OFD_SETLK F_OFD_SETLKW F_SETPIPE_SZ",
-    os: "sched_getaffinity sched_setaffinity pidfd_open posix_fadvise posix_fallocate pipe2 "
-    "fdatasync getrandom memfd_create eventfd copy_file_range splice getresuid O_TMPFILE O_PATH "
-    "O_DIRECT O_NOATIME O_LARGEFILE getxattr listxattr",
-    select: "epoll",
-    signal: "sigtimedwait sigwaitinfo SIGRTMIN SIGRTMAX SIGPWR SIGSTKFLT",
-    socket: "SOCK_CLOEXEC SOCK_NONBLOCK AF_NETLINK",
-    time: "CLOCK_BOOTTIME",
-}
-for module in names:
-    for name in names[module].split():
-        module.__dict__.pop(name, None)
-"""
-
-
 def test_a_laptop_that_is_no_linux(laptop: Laptop) -> None:
-    """Without /proc, locks, Linux's own calls, and all programs but git, bash, env and ssh."""
-    home = laptop.folder / "home"
-    for name in ("git", "bash"):
-        (home / "bin" / name).symlink_to(str(shutil.which(name)))
-    (home / "bin" / "env").write_text(
-        '#!/bin/sh\ncase $1 in -*) echo "env: $1" >&2; exit 1 ;; esac\nexec /usr/bin/env "$@"\n'
-    )
-    (home / "bin" / "env").chmod(0o755)
-    (home / "lib").mkdir()
-    (home / "lib" / "sitecustomize.py").write_text(LACKS)
-    laptop.is_linux = False
+    """It makes a profile, submits, follows, reads, brings and cleans up."""
+    laptop.be_no_linux()
     subprocess.run(["git", "init", "-q", str(laptop.project)], check=True)
+    laptop.does("init", "--host", "mycluster", "--check")
+    assert "kept" not in laptop.does("connect")
     laptop.write("say.sh", f'{SAY}mkdir -p "$HPCRUN_CHECKPOINT_DIR"; echo 1 >"$_/model.pt"\n')
     laptop.write("job.yaml", SLEEPER + "env: {WAIT: '2'}\n")
     job = laptop.json("submit", "job.yaml")["job_id"]
@@ -497,8 +525,8 @@ def test_a_laptop_that_is_no_linux(laptop: Laptop) -> None:
     assert laptop.json("parse", job)["runs"][0]["metrics"]["loss"]["last"]["value"] == 0.3
     laptop.does("fetch", job, "--to", "brought")
     assert list(laptop.project.glob("brought/**/model.pt"))
+    again = laptop.json("resubmit", job)["job_id"]
+    laptop.does("wait", again, job)
+    assert len(laptop.json("status", "--all")["runs"]) == 2
+    laptop.does("nodes")
     laptop.does("clean", "--yes", job)
-    missing = "import os; print(hasattr(os, 'sched_getaffinity'), os.path.exists('/proc/self'))"
-    argv = [*laptop.argv()[:-2], "-c", missing]
-    done = subprocess.run(argv, env=laptop.environ(), capture_output=True, text=True, check=False)
-    assert done.stdout == "False False\n", done

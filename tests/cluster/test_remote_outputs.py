@@ -129,7 +129,11 @@ def test_a_login_node_that_forbids_transfers(laptop: Laptop) -> None:
     ],
 )
 def test_a_port_of_a_node(laptop: Laptop, way: str, bind: str) -> None:
-    """Also of what listens on the node's loopback alone, as a notebook does: byte by byte."""
+    """Also of what listens on the node's loopback alone, as a notebook does: byte by byte.
+
+    The laptop is no Linux.
+    """
+    laptop.be_no_linux()
     profile = laptop.project / "hpcrun.yaml"
     profile.write_text(f"{profile.read_text()}ssh: {way}\n")
     laptop.write("page.txt", "from the node\n")
@@ -185,7 +189,11 @@ def test_a_port_on_the_login_node(site: Site) -> None:
     indirect=True,
 )
 def test_each_verb(laptop: Laptop) -> None:
-    """What reads a run, and what acts on it, over ssh; the login there may be another shell's."""
+    """What reads a run, and what acts on it, over ssh; the login there may be another shell's.
+
+    The laptop is no Linux.
+    """
+    laptop.be_no_linux()
     laptop.write("say.sh", "echo step 1 loss 0.5\nfalse\n")
     laptop.write("job.yaml", SLEEPER)
     first = laptop.json("submit", "job.yaml", "--set", "snapshot=true")

@@ -100,15 +100,24 @@ def test_no_passphrase_and_no_secret_is_left_anywhere(desk: Desk, tmp_path: Path
 
 @pytest.mark.slow
 def test_no_password_and_no_code_is_left_anywhere(desk: Desk, tmp_path: Path) -> None:
-    """Nor does the server's question command the terminal."""
+    """Nor does the server's question command the terminal; and each command asks once."""
     profile = desk.hpcrun.project / "hpcrun.yaml"
     profile.write_text(profile.read_text().replace("host: far", "host: asks"))
     with askers(desk.laptop) as start:
         server = start("keyboard-interactive", [PASSWORD, CODE], "Site \x1b]0;owned\x07\x1b[2J")
-        shown = typed(desk, {"password": PASSWORD, "code": CODE}, "connect", "--verbose")
-    assert server.given == [PASSWORD, CODE] and "slurm 24.11.5" in shown
+        server.env["HOME"] = str(desk.home)
+        asked = {"password": PASSWORD, "code": CODE}
+        shown = typed(desk, asked, "connect", "--verbose")
+        assert server.given == [PASSWORD, CODE] and "slurm 24.11.5" in shown
+        assert "\x1b" not in shown
+        shown += typed(desk, asked, "submit", "job.yaml")
+        (run,) = (desk.home / "runs").glob("2*")
+        desk.begin(run)
+        shown += typed(desk, asked, "logs", "1") + typed(desk, asked, "status")
+    assert server.given == [PASSWORD, CODE] * 4 and desk.queue() == [str(run)]
+    assert "step 1 loss 2.5" in shown and "RUNNING" in shown
     # A code is shown as it is typed where the server says so.
-    assert PASSWORD not in shown and "\x1b" not in shown and "Site" in shown
+    assert PASSWORD not in shown and "Site" in shown
     assert leaks(tmp_path, PASSWORD, CODE) == []
 
 

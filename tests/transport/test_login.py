@@ -173,6 +173,7 @@ class Questioner(paramiko.ServerInterface):  # type: ignore[misc]
         self.given: list[str] = []
         self.tried: list[str] = []
         self.knows_keys = True
+        self.env = dict(os.environ)  # of what runs there
 
     def get_allowed_auths(self, username: str) -> str:
         return self.allowed
@@ -212,14 +213,24 @@ class Questioner(paramiko.ServerInterface):  # type: ignore[misc]
         return True
 
     def _execute(self, channel: Any, command: bytes) -> None:
-        head = b""
-        while head.count(b"\0") < 2:
-            head += channel.recv(9999)
-        done = subprocess.run(["bash", "-c", command], input=head, capture_output=True, check=False)
-        channel.sendall(done.stdout)
-        channel.sendall_stderr(done.stderr)
-        channel.send_exit_status(done.returncode)
-        channel.close()
+        pipe = subprocess.PIPE
+        argv = ["bash", "-c", command]
+        with subprocess.Popen(argv, env=self.env, stdin=pipe, stdout=pipe, stderr=pipe) as done:
+            assert done.stdin and done.stdout and done.stderr
+
+            def take(stdin: Any = done.stdin) -> None:
+                with contextlib.suppress(OSError), stdin:
+                    while data := channel.recv(9999):
+                        stdin.write(data)
+                        stdin.flush()
+
+            threading.Thread(target=take, daemon=True).start()
+            out, err = done.stdout.read(), done.stderr.read()
+        with contextlib.suppress(OSError, EOFError):  # nobody listens any more
+            channel.sendall(out)
+            channel.sendall_stderr(err)
+            channel.send_exit_status(done.returncode)
+            channel.close()
 
 
 @contextlib.contextmanager
