@@ -137,9 +137,11 @@ def _bring(where: Context, words: Sequence[str]) -> None:
             for name in ("controller.curves.parse", "controller.causes", "report.terminal"):
                 import_module(f"hpcrun.{name}")
 
-    threading.Thread(target=load, daemon=True).start()
+    loader = threading.Thread(target=load, daemon=True)
+    loader.start()
     known = [find(where.runs_dir, word) for word in words if not (where.cwd / word).exists()]
     refresh(where, known, by_word=True, whole=True)
+    loader.join()
 
 
 def _free_at_once() -> None:

@@ -41,6 +41,12 @@ class Transport(Protocol):
     def open(self) -> None:
         """Connect, so that a user answers before several threads ask. Raises OutOfReach."""
 
+    def rest(self) -> None:
+        """Let the connection and its threads go until the next question.
+
+        Not where a user would be asked again.
+        """
+
     def run(
         self,
         argv: Sequence[str],

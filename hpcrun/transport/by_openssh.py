@@ -136,6 +136,9 @@ class OpensshConnection:
         self._is_open = self.is_full = False
         return self._ask_master("exit")
 
+    def rest(self) -> None:
+        """Do nothing: the master is another process, and has no threads here."""
+
     def open(self) -> None:
         """Open the connection where there is none: ssh asks what is to be asked."""
         with self._lock:

@@ -8,6 +8,7 @@ import queue
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,14 @@ class ParamikoConnection:
         link = self._link()
         if not isinstance(link, paramiko.Transport):
             link.open()
+
+    def rest(self) -> None:
+        """End it for now; see Connection."""
+        if self._instead is None and not self._was_asked:
+            self.close()
+            until = time.monotonic() + 0.2  # its threads end by themselves
+            while threading.active_count() > 1 and time.monotonic() < until:
+                time.sleep(0.002)
 
     def run(
         self,

@@ -99,6 +99,9 @@ class Connection(Protocol):
     def open(self) -> None:
         """Open it where it is not, and have the user answer what that needs. Raises OutOfReach."""
 
+    def rest(self) -> None:
+        """End it and its threads where the next script opens it without a question to the user."""
+
     def run(
         self,
         script: str,

@@ -45,6 +45,9 @@ class LocalTransport:
     def open(self) -> None:
         """Do nothing: the cluster is here."""
 
+    def rest(self) -> None:
+        """Do nothing: nothing is open."""
+
     def run(
         self,
         argv: Sequence[str],

@@ -86,6 +86,11 @@ class SshTransport:
         with self.waiting():
             self.connection.open()
 
+    def rest(self) -> None:
+        """Let the connection go; see Transport."""
+        self.feed.stop()
+        self.connection.rest()
+
     def run(
         self,
         argv: Sequence[str],

@@ -139,7 +139,7 @@ def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (reader, read_log):
         monkeypatch.setattr(module, "THOROUGH", 1 << 13)
     monkeypatch.setattr(reader, "BLOCK", 1 << 10)
-    monkeypatch.setattr(read_log, "_LONG", 1 << 14)
+    monkeypatch.setattr(read_log, "LONG", 1 << 14)
     monkeypatch.setattr(read_log, "can_fork", lambda: True)
 
 
@@ -245,7 +245,7 @@ signal.signal(signal.SIGTERM, lambda *_: None)
 for module in (read, read_log):
     module.RANGE = 1 << 12
 read.THOROUGH = read_log.THOROUGH = 1 << 13
-read_log._LONG = 1 << 14
+read_log.LONG = 1 << 14
 pieces = iter(read_log.LogFileReader(Path(sys.argv[1]), processes=2))
 for _ in range(10):
     next(pieces)

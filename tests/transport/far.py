@@ -29,6 +29,9 @@ class FarTransport:
     def open(self) -> None:
         """Do nothing: both sides are here."""
 
+    def rest(self) -> None:
+        """Do nothing: nothing is open."""
+
     def run(
         self,
         argv: Sequence[str],

@@ -32,6 +32,9 @@ class ScriptedTransport:
     def open(self) -> None:
         """Do nothing: both sides are here."""
 
+    def rest(self) -> None:
+        """Do nothing: nothing is open."""
+
     def run(
         self,
         argv: Sequence[str],

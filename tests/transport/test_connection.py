@@ -477,3 +477,14 @@ def test_a_certificate_of_the_host_is_left_to_ssh(
         assert far.run("cat; exit 9", stdin=b"data") == Reply(9, b"data", "")
         far.close()
         assert "by the system's ssh: @cert-authority" in user.told[0]
+
+
+def test_a_connection_that_rests(laptop: Laptop) -> None:
+    """Its threads end, beside which no process is started; the next script opens it again."""
+    before = {*threading.enumerate()}
+    far = connect(laptop)
+    far.run("true")
+    assert {*threading.enumerate()} > before
+    far.rest()
+    until(lambda: {*threading.enumerate()} <= before, "the end of its threads")
+    assert far.run("exit 3").exit_code == 3

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from hpcrun.controller.curves import parse
+from hpcrun.transport.by_paramiko import ParamikoConnection
 from tests.needs import require_root
 from tests.transport.desk import MOUNT, Desk, begin_record
 from tests.workloads.trainer import free_port
@@ -374,3 +376,15 @@ def test_a_damaged_mirror(desk: Desk, damage: Callable[[Path], None]) -> None:
         assert re.sub(times, "", done.out) == re.sub(times, "", text)
     damage(mirror)
     desk.submit()
+
+
+def test_a_long_log_is_read_without_a_connection(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else one process would read it, not several."""
+    resting: list[bool] = []
+    monkeypatch.setattr(ParamikoConnection, "rest", lambda _: resting.append(True))
+    desk.begin(desk.submit())
+    assert desk.hpcrun("parse", "1").code == 0 and not resting
+    monkeypatch.setattr(parse, "LONG", 5)
+    assert desk.hpcrun("parse", "1").code == 0 and resting == [True]

@@ -214,7 +214,7 @@ class Questioner(paramiko.ServerInterface):  # type: ignore[misc]
 
     def _execute(self, channel: Any, command: bytes) -> None:
         pipe = subprocess.PIPE
-        argv = ["bash", "-c", command]
+        argv = ["bash", "-c", command.decode()]
         with subprocess.Popen(argv, env=self.env, stdin=pipe, stdout=pipe, stderr=pipe) as done:
             assert done.stdin and done.stdout and done.stderr
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from msgspec import Struct, structs
 
 from hpcrun.controller.context import Context, slurm_transport
-from hpcrun.controller.curves.read_log import PATTERN_SECONDS, LogFileReader, Pieces, line_at
+from hpcrun.controller.curves.read_log import LONG, PATTERN_SECONDS, LogFileReader, Pieces, line_at
 from hpcrun.controller.logs import masker_of
 from hpcrun.controller.targets import Target, find, find_each, no_runs, no_such_run
 from hpcrun.errors import InputError
@@ -84,6 +84,8 @@ def parse(
     own, runs = own_formats(patterns, "--pattern"), []
     sources = find_sources(context, arguments)
     sizes = {path: _size(path) for source in sources for _, path in _choices(source)[0]}
+    if max(sizes.values(), default=0) >= LONG:
+        context.transport().rest()  # beside its threads none of the processes starts that read
     read: dict[Path, int] = {}
     with context.bar("reading", "MB") as show:
 

@@ -33,7 +33,7 @@ _File = io.BufferedReader | io.BufferedIOBase | codecs.StreamRecoder
 _DAMAGES = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
 
 # Below this, the processes cost more than they save.
-_LONG = 4 * RANGE
+LONG = 4 * RANGE
 _MOST_PROCESSES = 4
 # Seconds of the CPU for one piece of a log, a megabyte or less: a user's pattern may need for ever.
 PATTERN_SECONDS = 20.0
@@ -135,7 +135,7 @@ class LogFileReader:
         Leaves the file and the reader where it is to be read on.
         """
         size = os.fstat(file.fileno()).st_size
-        if self.bytes or size < _LONG or self._processes < 2 or not can_fork():
+        if self.bytes or size < LONG or self._processes < 2 or not can_fork():
             return
         yield from map(self.reader.feed, self._chunks(file, file, THOROUGH))
         if self.reader.table is not None:
