@@ -217,6 +217,7 @@ def test_each_verb(laptop: Laptop) -> None:
         laptop.does("cancel", job)
         out, err = parse.communicate()
     assert json.loads(out)["runs"][0]["metrics"]["loss"]["last"]["value"] == 0.3, err
+    laptop.does("cancel", laptop.json("resubmit", job)["job_id"])
 
 
 def test_bad_nodes_are_kept_there(laptop: Laptop) -> None:
