@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from hpcrun.transport import connection
+from tests.transport.askers import askers
 from tests.transport.desk import JOB, Desk
-from tests.transport.test_login import askers
 
 PASSPHRASE, PASSWORD, CODE = "open sesame 7391", "swordfish 4417", "902 214 55"
 SECRET = "hf_Zq83kfLw0Pn2'x"
