@@ -299,6 +299,8 @@ def test_caches_go_into_the_home_only_where_they_are_there_already(tmp_path: Pat
     assert shown(HF_HOME="/h", TRITON_CACHE_DIR="/t") == ["/h", "/t"]
     (tmp_path / ".cache/huggingface").mkdir(parents=True)
     assert shown()[0] == ""
+    assert shown(XDG_CACHE_HOME="/x")[0] == "/c/huggingface"
+    assert shown(XDG_CACHE_HOME=f"{tmp_path}/.cache", HOME="/h")[0] == ""
 
 
 def test_amds_gpus_are_torchs_cuda_with_caches_and_containers_of_their_own() -> None:
