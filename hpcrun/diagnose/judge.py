@@ -164,7 +164,7 @@ def _episodes(evidence: Evidence) -> tuple[list[tuple[int, Event]], list[Event]]
             at = len(events)
         last += [(index, event) for event in events[at:]]
         ended = (event for event in events[:at] if event.in_traceback or event.ends)
-        earlier += [event for event in ended if event.kind >= ERROR]
+        earlier += [event for event in ended if event.kind >= (WEAK if event.ends else ERROR)]
     return last, earlier[::-1]
 
 

@@ -168,6 +168,9 @@ def test_the_last_of_several_launches() -> None:
     found = judge(f"SyntaxError: invalid syntax\n{2 * STEPS}{traceback('KeyError: 1')}")
     assert found.cause is not None and found.cause.id == "code_error"
     assert [each.id for each in found.also] == ["syntax"]
+    killed = "job/slurm_script: line 3: 42 Killed                  python a.py\n"
+    found = judge(STEPS + killed + STEPS + traceback("KeyError: 'x'"))
+    assert [each.id for each in found.also] == ["killed"]
 
 
 def test_what_was_survived_is_no_cause() -> None:
