@@ -192,7 +192,8 @@ def _is_got_over(found: Found, events: Sequence[Event]) -> bool:
         least = _EPILOG if any(event.in_traceback for event in events) else least
         if found.moved_on > 2 or found.plain > least:
             return True
-    return is_less and found.moved_on > 1 and any(e.kind < e.rule.kind for e in events)
+    goes_on = found.moved_on > 1 or found.plain > _EPILOG
+    return is_less and goes_on and any(e.kind < e.rule.kind for e in events)
 
 
 def _last_launch(events: Sequence[Event], *, is_parallel: bool) -> int:

@@ -81,7 +81,9 @@ _HARMLESS = (
     "exception was never retrieved", "Error waiting on exit barrier",
 )  # fmt: skip
 # What a logger puts before a traceback that the program has caught.
-_LEVEL = re.compile(r"\b(?:(ERROR|CRITICAL|FATAL)|WARN(?:ING)?|INFO|DEBUG)\b")
+_LEVEL = re.compile(
+    r"\b(?:(ERROR|CRITICAL|FATAL)|WARN(?:ING)?|INFO|DEBUG|[WI]\d{3,4} \d\d:\d\d)\b|\[[WID]\]"
+)
 _THREAD = "Exception in thread"
 # What clears away, or does without numpy, fails aside; as do threads without code of the program.
 _ASIDE = re.compile(
@@ -113,8 +115,8 @@ _WELL = re.compile(
 _NEXT, _LAST = 400, 12
 _TAKEN_BACK = re.compile(
     rb"(?im)\b(?:skipp(?:ed|ing)|retry(?:ing)?|trying (?:again|another|port|with)|ignoring"
-    rb"|continuing|(?:using|loading) .{1,60} instead|reconnect(?:ed|ing)|attempt \d+ succeeded"
-    rb"|will continue|fall(?:ing|s)? ?back)\b|^WARN(?:ING)?\b.{0,80}\b(?:failed|error)"
+    rb"|(?:using|loading|going to) .{1,60} instead|reconnect(?:ed|ing)|attempt \d+ succeeded"
+    rb"|continuing|will continue|fall(?:ing|s)? ?back)\b|^WARN(?:ING)?\b.{0,80}\b(?:failed|error)"
 )
 _SAYS_ERROR = re.compile(
     r"^(?:\[(?!E\])[^\]]{1,40}\] |&+ )*\[?(?P<name>E(?=\])|(?<=& )FAILED"
@@ -124,7 +126,7 @@ _SAYS_ERROR = re.compile(
 _WARNING = re.compile(
     r"^\S+\.py:\d+: \w*Warning:"
     r"|^.{0,110}?(?:\b[A-Za-z]*[Ww]arning\b|\bWARN(?:ING)?\b|\[?W\d{3,4} \d\d:\d\d|\bNCCL INFO\b"
-    r"|\[W \w+\.cpp:|\b[WI] (?:tensorflow|external)/|(?<![=\w])(?:DEBUG|TRACE|INFO)\b)"
+    r"|\[W \w+\.cpp:|\[[WID]\]|\b[WI] (?:tensorflow|external)/|(?<![=\w])(?:DEBUG|TRACE|INFO)\b)"
 )
 # Who finds no network or library often tries again, or does without.
 _TRIED_AGAIN = ("auth_network", "import")

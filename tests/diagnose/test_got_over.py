@@ -27,6 +27,12 @@ def test_a_traceback_that_a_logger_writes_is_no_cause_where_the_training_goes_on
     assert told(f"2026-11-20 ERROR Task exception was never retrieved\nfuture: x\n{error}")[0] == ""
 
 
+def test_what_a_worker_prints_is_got_over_where_all_go_on() -> None:
+    line = "(Worker pid=4) ValueError: a question has no answer\n"
+    assert told(line + "(Worker pid=5) words\n" * 9)[0] == "code_error"
+    assert told(line + "(Worker pid=5) words\n" * 40)[0] == ""
+
+
 def test_what_workers_report_again_and_again_is_got_over() -> None:
     lines = "".join(f"(Worker pid=4) ValueError: question {n} has no answer\n" for n in range(30))
     assert told(lines[:90])[0] == "code_error"
@@ -309,6 +315,12 @@ IN_THREAD = (
             traceback("ImportError: no", at=f"{LIBRARY}/x/__init__.py"),
             traceback("ImportError: no", at="/home/u/x/__init__.py"),
         ),
+        (
+            traceback("ValueError: no", "W0530 14:48:26.4 42 torch/x.py:9] "),
+            traceback("ValueError: no", "E0530 14:48:26.4 42 torch/x.py:9] "),
+        ),
+        ("09:26.055 [I] x.so: cannot open shared object file\n", ""),
+        ("slurmstepd: error: couldn't chdir to `/x': No such file: going to /tmp instead\n", ""),
         ("KeyError: 3\n", "KeyError: 'three'\n"),
         ("Error analysis is in out.csv\n", "Error: analysis is not in out.csv\n"),
         ("4711 Killed     nvidia-smi dmon\n", "4711 Killed     python train.py\n"),
