@@ -82,7 +82,7 @@ class LazyGroup(click.Group):
         if is_unknown and not ctx.resilient_parsing:  # not where a shell completes
             import difflib
 
-            close = difflib.get_close_matches(args[0], VERBS, 1)
+            close = difflib.get_close_matches(args[0], VERBS, 1, 0.7)
             hint = f" Did you mean {close[0]}?" if close else ""
             ctx.fail(f"no such verb: {args[0]}.{hint}")
         return super().resolve_command(ctx, args)

@@ -44,6 +44,7 @@ def test_without_a_verb_the_help_is_shown(hpcrun: Caller, argv: list[str]) -> No
     [
         (["dance"], ["no such verb: dance"]),
         (["sumbit"], ["no such verb: sumbit. Did you mean submit?"]),
+        (["help"], ["no such verb: help.\n", "hpcrun --help"]),
         (["--dance"], ["No such option"]),
         (["submit"], ["name a job (hpcrun jobs lists them), or give a command after --"]),
         (["submit", "--"], ["give a command after --"]),
