@@ -128,11 +128,13 @@ def cost_of(attempts: Sequence[Attempt], gpus_per_node: int, now: float | None) 
     ``now`` is None after the end.
 
     An attempt's steps are taken to have lasted equally long. One that shows no step has only
-    started, where another shows some: there are logs without numbers of steps.
+    started, where another shows some: there are logs without numbers of steps. So has one whose
+    first step the job did not see any more, where it saw that of another.
     """
     held = restarting = replayed = waited = 0.0
     again, reached = 0, None
     is_known = any(attempt.first_step is not None for attempt in attempts)
+    is_seen = any(attempt.moved is not None for attempt in attempts)
     for attempt in attempts:
         seconds = attempt.seconds(now if attempt is attempts[-1] else None) or 0.0
         hours = node_count(attempt) * (gpus_per_node or 1) / 3600
@@ -140,9 +142,10 @@ def cost_of(attempts: Sequence[Attempt], gpus_per_node: int, now: float | None) 
         first, last = attempt.first_step, attempt.last_step
         begun = attempt.begin.begun_at if attempt.begin else None
         starting = seconds
-        if first is not None or attempt.moved is not None:
-            starting = attempt.moved - begun if attempt.moved and begun else 0.0
-            starting = min(max(0.0, starting), seconds)
+        if attempt.moved and begun:
+            starting = min(max(0.0, attempt.moved - begun), seconds)
+        elif first is not None and not is_seen:
+            starting = 0.0
         is_known = is_known and not (first is None and attempt.moved is not None)
         restarting += starting * hours if attempt is not attempts[0] else 0.0
         if first is None or last is None:

@@ -80,6 +80,10 @@ def test_what_waits_and_what_never_moved() -> None:
     cost = cost_of([FIRST, idle], 1, 4 * HOUR)
     assert cost is not None
     assert (cost.restarting, cost.waited) == (0.5, 1.5 * HOUR), "it only started; and waits again"
+    # It was ended as its first steps came; or the job sees no step in logs of this form.
+    late = attempt(1, 2.5, 3.0, (101, 102))
+    assert cost_of([FIRST, late], 1, None).restarting == 0.5
+    assert cost_of([structs.replace(FIRST, moved=None), late], 1, None).restarting == 0
     # Steps of another form than its log shows: what was done again is not known.
     blind = structs.replace(SECOND, first_step=None, last_step=None)
     unknown = cost_of([FIRST, blind], 1, None)
