@@ -151,6 +151,7 @@ class OpensshConnection:
         if self._refusal is not None:
             raise self._refusal
         self.is_full = False  # it was a master's that is gone
+        _remove_dead(self._socket())
         options = ask_ssh(self.host)
         alive: list[str] = []
         for name, value in _USUAL.items():
@@ -233,6 +234,15 @@ class OpensshConnection:
         done = _call(argv)
         found = re.search(r"Server host key: (\S+ SHA256:\S+)", done.stderr)
         return found[1] if found else ""
+
+
+def _remove_dead(control: Path) -> None:
+    """Remove the socket of a master that was killed: a new one would do without a socket."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as one:
+        try:
+            one.connect(str(control))
+        except ConnectionRefusedError:
+            control.unlink()
 
 
 def _has_proxy(options: dict[str, list[str]]) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
+import re
+import signal
 import socket
 import subprocess
 import sys
@@ -415,6 +417,27 @@ def test_one_master_for_all_commands(laptop: Laptop) -> None:
     assert isinstance(far, OpensshConnection)
     assert far.disconnect()
     assert not far.disconnect()
+
+
+def test_a_master_that_was_killed(laptop: Laptop) -> None:
+    """Its socket stays behind, and must not keep a new one from being found."""
+    far = open_connection(SshSettings(host="far", ssh="openssh"), Nobody())
+    far.run("true")
+    (control,) = (laptop.runtime / "hpcrun").iterdir()
+    asked = subprocess.run(
+        ["ssh", "-S", str(control), "-O", "check", "far"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    master = int(re.findall(r"pid=(\d+)", asked.stdout + asked.stderr)[0])
+    os.kill(master, signal.SIGKILL)
+    until(lambda: not Path(f"/proc/{master}/exe").exists(), "its end")
+    assert control.is_socket()
+    for code in (3, 4):
+        again = open_connection(SshSettings(host="far", ssh="openssh"), Nobody())
+        assert again.run(f"exit {code}").exit_code == code
+    assert laptop.servers[0].log.count("Accepted publickey") == 2
 
 
 def test_the_systems_ssh_refuses_as_well(laptop: Laptop) -> None:
