@@ -11,7 +11,7 @@ from pathlib import Path
 from stat import S_IWOTH
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from hpcrun import files
 from hpcrun.assets import config_dir, home_dir, state_dir
@@ -160,9 +160,13 @@ def context_of(
             for key in ("runs_dir", "cache_dir")
         )
     else:
-        from hpcrun.transport.ssh import far_connect  # here: only with a host
+        from zlib import crc32  # here, as what follows: only with a host
 
-        name = re.sub(r"[^A-Za-z0-9._@-]", "-", f"{profile.name}@{profile.host}").strip(".")
+        from hpcrun.transport.ssh import far_connect
+
+        # Two profiles of one name, as of two projects, may have runs in different places there.
+        name = f"{profile.name}@{profile.host}-{crc32(profile.runs_dir.encode()):08x}"
+        name = re.sub(r"[^A-Za-z0-9._@-]", "-", name).strip(".")
         runs_dir, cache_dir = (state_dir(environ) / name / part for part in ("runs", "cache"))
         connect = far_connect(profile, runs_dir, ask)
     return Context(
@@ -189,7 +193,7 @@ def _find_cluster(
             raise InputError("the sandbox is not up", fix="hpcrun sandbox up")
         return _load(sandbox)
     if name is not None and (clusters / f"{name}.yaml").is_file():
-        return _load(clusters / f"{name}.yaml")
+        return _load(clusters / f"{name}.yaml", name)
     if (project / PROFILE).is_file():
         _refuse_others(project)
         own = _load(project / PROFILE)
@@ -209,7 +213,7 @@ def _find_cluster(
             "which cluster? There are " + ", ".join(known),
             fix="--cluster NAME, or export HPCRUN_CLUSTER=NAME",
         )
-    return _load(clusters / f"{known[0]}.yaml") if known else (Cluster(), "defaults")
+    return _load(clusters / f"{known[0]}.yaml", known[0]) if known else (Cluster(), "defaults")
 
 
 def named_profile(environ: Mapping[str, str], cwd: Path, word: str) -> Cluster:
@@ -232,10 +236,12 @@ def _sandbox_profile(environ: Mapping[str, str]) -> Path | None:
         return None
 
 
-def _load(path: Path) -> tuple[Cluster, str]:
+def _load(path: Path, name: str = Cluster().name) -> tuple[Cluster, str]:
+    """Load a profile; one that does not name the cluster is the user's of this ``name``."""
     from hpcrun.spec.load import load_cluster  # here: many calls read no profile
 
-    return load_cluster(read_text(path), source=str(path)), str(path)
+    profile = load_cluster(read_text(path), source=str(path))
+    return structs.replace(profile, name=name) if profile.name == "default" else profile, str(path)
 
 
 def read_text(path: Path) -> str:

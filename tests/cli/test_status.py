@@ -408,7 +408,7 @@ def test_the_runs_of_all_clusters_stand_in_one_table(hpcrun: Caller, tools: Path
     here, hpcrun.runs = hpcrun.runs, second
     make_run(hpcrun, "20261121-101112-there-bbbb", "9", ended=NOW - 60)
     hpcrun.runs = here
-    (clusters / "second.yaml").write_text(f"name: second\nruns_dir: {second}\n")
+    (clusters / "second.yaml").write_text(f"runs_dir: {second}\n")
     alone = hpcrun("status", "--all", "--cluster", "second")
     assert alone.code == 0 and "CLUSTER" not in alone.out and "here" not in alone.out
     done = hpcrun("status", "--all", "--json")

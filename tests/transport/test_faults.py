@@ -388,3 +388,16 @@ def test_a_long_log_is_read_without_a_connection(
     assert desk.hpcrun("parse", "1").code == 0 and not resting
     monkeypatch.setattr(parse, "LONG", 5)
     assert desk.hpcrun("parse", "1").code == 0 and resting == [True]
+
+
+def test_two_profiles_of_one_name_have_runs_of_their_own(desk: Desk) -> None:
+    """As of two projects, which name no cluster."""
+    desk.begin(desk.submit())
+    assert desk.hpcrun("logs", "1").out == "step 1 loss 2.5\n"
+    profile = desk.hpcrun.project / "hpcrun.yaml"
+    was = profile.read_text()
+    profile.write_text(was.replace("~/runs", "~/others"))
+    for words in ("status 1", "logs 1"):
+        assert "step 1" not in desk.hpcrun(*words.split()).out
+    profile.write_text(was)
+    assert desk.hpcrun("logs", "1").out == "step 1 loss 2.5\n"
