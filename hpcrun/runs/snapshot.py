@@ -86,8 +86,9 @@ def _copy(source: Path, target: Path, project: Path) -> int:
     target.parent.mkdir(parents=True, exist_ok=True)
     if source.is_symlink():
         link = source.readlink()
-        inside = (source.parent / link).resolve().is_relative_to(project.resolve())
-        target.symlink_to(link if inside and not link.is_absolute() else source.resolve())
+        real = Path(os.path.realpath(source))  # resolve() fails at a circle of links
+        inside = real.is_relative_to(os.path.realpath(project))
+        target.symlink_to(link if inside and not link.is_absolute() else real)
         return 0
     if not source.is_file():
         return 0

@@ -134,6 +134,7 @@ def test_links(project: Path, tmp_path: Path) -> None:
     (project / "data").symlink_to(outside)
     (project / "relative-out").symlink_to("../data/tokens")
     (project / "dangling").symlink_to("nowhere")
+    (project / "circle").symlink_to("circle")
     code = take(project, tmp_path)
     # A link inside stays one, so that an edit of the project does not reach the run.
     assert (code / "inside").readlink() == Path("train.py")
@@ -141,6 +142,7 @@ def test_links(project: Path, tmp_path: Path) -> None:
     assert (code / "data" / "tokens").read_text() == "tokens"
     assert (code / "relative-out").read_text() == "tokens"
     assert (code / "dangling").is_symlink() and not (code / "dangling").exists()
+    assert (code / "circle").is_symlink()
     assert (code / "absolute").read_text() == "train.py"
 
 
