@@ -126,7 +126,7 @@ MEMORY = [
     ),
     Rule(
         id="killed", cls="oom_host", kind=WEAK, needles=("Killed", "SIGKILL", "signal 9", "9/KILL"),
-        pattern=r"^(?:\S+: line \d+: )?\s*(?:\d+ )?Killed(?:\s|$)(?!by|because|process|\s*(?:nvidia-smi|tensorboard|tail|sleep|top|ssh|watch)\b)|\] \d+ Killed\b|[Pp]rocess .*(?:SIGKILL|signal 9\b)|signal: 9/KILL",
+        pattern=r"^(?:\S+: line \d+: )?\s*(?:\d+ )?Killed(?:: 9)?(?:\s|$)(?!by|because|process|\s*(?:nvidia-smi|tensorboard|tail|sleep|top|ssh|watch)\b)|\] \d+ Killed\b|[Pp]rocess .*(?:SIGKILL|signal 9\b)|signal: 9/KILL",
         title="a process was killed from outside (SIGKILL): most likely the host's memory was exhausted",
         fixes=("{more_memory}", "fewer data loader workers"),
         message="Killed", source="bash; Linux mm/oom_kill.c", verdict="ask",

@@ -55,7 +55,6 @@ _LABEL = re.compile(
     r"|\[[\w./-]+:\d+(?::\w+)?\] "
     r"|\[\w+\.\w[\w.]*\]\[\w+\] - "
 )
-_HOSTS = ("h1", "h2", "h3", "h4", "h5")
 # Whose failure torchrun's summary calls the first.
 _FIRST_FAILURE = re.compile(
     rb"\(first observed failure\).{0,200}?host +: (?P<host>\S+).{0,80}?rank +: (?P<rank>\d+)",
@@ -63,12 +62,11 @@ _FIRST_FAILURE = re.compile(
 )
 # A progress bar that the error stands behind, on the same line.
 _BAR = re.compile(r"^.{0,400}?(?:it/s|s/it|B/s)[^\]\r]{0,80}\]")
-_FRAME = (" ", "\t", "│", "|", ">", "╭", "╰", "└", "├", "+", "...", "╮", "╯", "─")
+# Of a traceback; Ray puts the exception's own one behind the last of these.
+_FRAME = (*" \t│|>╭╰└├+╮╯─", "...", "ray.exceptions.RayTaskError(")
 # Where a traceback begins that ends its process.
 _TOP = ("in <module>", "in _run_module_as_main", "in main")
 _NAME = re.compile(r"^((?:[A-Za-z_]\w*\.)*([A-Za-z_]\w*))(?:\([\w.]+\))?(?::(?:\s.*)?)?$")
-# Another process wrote in the middle of this line.
-_TORN = re.compile(r"^[\w.]+: +File \"")
 _STRICT = re.compile(
     r"(?:Error|Exception|Interrupt|Exit|Expired|Failure|Timeout|Full|Empty|NotFound|Iteration|Died"
     r"|Abort|Aborted|Fault|Denied|Refused|Found|Group|Exc|Missing\w*|Invalid\w*|OutOf\w+|Mismatch)$"
@@ -101,6 +99,8 @@ _SUMMARY = re.compile(rb"(?m)^.{0,30}?wandb(?:\x1b\[0m)?:.*")
 _PLAIN = re.compile(rb"(?m)^(?!\s|frame |#\d|@|File |.*0x[0-9a-f]{6})(?=.*\w).{3,200}")
 # A program that crashed logs little more; so many of these show as much as one line of progress.
 _LOGGED, _LOGGED_PER_STEP = b"INFO", 8
+# What torchrun and DeepSpeed's launcher begin with.
+_LAUNCHED = re.compile(rb"Setting OMP_NUM_THREADS environment|\[launch\.py:\d+:main\] nnodes=")
 # A log's first line, if it has so many bytes, is what a launch begins with; so many of an error
 # tell it from others; and so often it may be written before it is no sign of an end.
 _TELLING, _GOT_OVER = 16, 8
@@ -130,12 +130,9 @@ _WARNING = re.compile(
 )
 # Who finds no network or library often tries again, or does without.
 _TRIED_AGAIN = ("auth_network", "import")
-# Ray puts the exception's own traceback behind this.
-_RAY = "ray.exceptions.RayTaskError("
 # Rules whose lines end a process without a traceback; and those of launchers of several.
 _ENDING = ("argparse", "local_rank_arg", "hydra", "syntax", "no_script", "killed")
 _LAUNCHERS = ("torchrun_child", "torchrun_exit", "mpi_abort", "ray_actor", "nccl_remote_exit")
-_DIGITS = str.maketrans("", "", "0123456789")
 
 
 class Event(Struct, kw_only=True):
@@ -334,6 +331,8 @@ class Reader:
             for _, _ in zip(range(4 * MOVED_ON), _PROGRESS.finditer(text), strict=False):
                 self._progress += 1
             self._progress += text.count(_LOGGED) // _LOGGED_PER_STEP
+            if self._events and _LAUNCHED.search(text):
+                self._progress += MOVED_ON
             if self._events and not self._is_parallel:
                 # What the log began with is written again: another launch.
                 lines = b"\n" + text.translate(None, _NUMBERS)
@@ -408,7 +407,7 @@ class Reader:
             return False
         if not bare.strip():
             return True
-        if bare.startswith((*_FRAME, _RAY)):
+        if bare.startswith(_FRAME):
             open_.line, open_.text, open_.is_frame = self._line, bare.strip(), True
             if open_.is_top is None:  # code in quotes is often what a model or a user wrote
                 open_.is_top = bare.endswith(_TOP) and '"<st' not in bare
@@ -486,7 +485,7 @@ class Reader:
             kind = HINT
         elif is_cut:
             kind = WEAK
-        if _TORN.search(text):
+        if re.match(r'[\w.]+: +File "', text):  # another process wrote in its midst
             self._is_parallel, kind = True, SYMPTOM
         cap = ROOT if open_.is_logged and open_.is_top else open_.cap
         self._add(rule, values, min(kind, cap), line, text, rank, host, open_)
@@ -526,7 +525,7 @@ class Reader:
             return
         if kind < rule.kind and not event.ends:
             # What comes up again and again without an end is got over.
-            form = f"{rule.id} {text[:_TELLING].translate(_DIGITS)}"
+            form = f"{rule.id} {re.sub('[0-9]', '', text[:_TELLING])}"
             self._got_over[form] = self._got_over.get(form, 0) + 1
             if self._got_over[form] > _GOT_OVER:
                 self._count += 1
@@ -569,7 +568,9 @@ def clean(text: str) -> tuple[str, int | None, str | None]:
         groups = label.groupdict()
         found = groups["a"] or groups["b"] or groups["c"] or groups["d"]
         rank = int(found) if found and rank is None else rank
-        host = host or next((groups[each] for each in _HOSTS if groups[each]), None)
+        host = host or next(
+            (value for key, value in groups.items() if value and key[0] == "h"), None
+        )
         text = text[label.end() :]
     return text, rank, host
 

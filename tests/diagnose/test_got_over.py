@@ -28,9 +28,9 @@ def test_a_traceback_that_a_logger_writes_is_no_cause_where_the_training_goes_on
 
 
 def test_what_a_worker_prints_is_got_over_where_all_go_on() -> None:
-    line = "(Worker pid=4) ValueError: a question has no answer\n"
-    assert told(line + "(Worker pid=5) words\n" * 9)[0] == "code_error"
-    assert told(line + "(Worker pid=5) words\n" * 40)[0] == ""
+    line = "[rank1]: ValueError: a question has no answer\n"
+    assert told(line + "[rank0]: words\n" * 9)[0] == "code_error"
+    assert told(line + "[rank0]: words\n" * 40)[0] == ""
 
 
 def test_what_workers_report_again_and_again_is_got_over() -> None:
@@ -71,6 +71,13 @@ def test_a_launch_begins_as_the_log_began() -> None:
     assert told(f"{text}{banner}{traceback('KeyError: 3')}")[2] == 10
     ruled = f"{'-' * 40}\nProlog\n{traceback('ValueError: no')}{'-' * 40}\nEpilog\n"
     assert told(ruled)[2] == 6, "a line is no banner"
+
+
+def test_a_launch_begins_as_launchers_do() -> None:
+    ranks = "".join(traceback("ValueError: no", f"[rank{rank}]: ") for rank in (0, 1))
+    begin = "Setting OMP_NUM_THREADS environment variable for each process to be 1 in default\n"
+    assert told(f"{ranks}{begin}ready\n")[0] == ""
+    assert told(ranks + begin + ranks)[2] == 13
 
 
 def test_what_an_interrupted_rank_complains_about_is_no_cause() -> None:
@@ -243,6 +250,7 @@ def test_rays_exception_is_the_one_behind_it() -> None:
 @pytest.mark.parametrize(
     ("line", "cls"),
     [
+        ("./run.sh: line 9: 74849 Killed: 9               python3 train.py", "oom_host"),
         ("srun: error: n1: task 0: Bus error", "shm"),
         ("srun: error: n1: task 0: Exited with exit code 1", "other"),
         ("error: *** JOB 1 ON n1 CANCELLED AT 08:00:00 DUE to SIGNAL Terminated ***", "cancelled"),
