@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Iterator
-from itertools import count
+from itertools import count, islice
 
 from msgspec import Struct
 
@@ -328,8 +328,7 @@ class Reader:
         text = _SUMMARY.sub(b"", text) if b"wandb" in text else text
         self._since = (self._since + text)[-2 * _BETWEEN :]
         if self._progress < 4 * MOVED_ON:
-            for _, _ in zip(range(4 * MOVED_ON), _PROGRESS.finditer(text), strict=False):
-                self._progress += 1
+            self._progress += sum(1 for _ in islice(_PROGRESS.finditer(text), 4 * MOVED_ON))
             self._progress += text.count(_LOGGED) // _LOGGED_PER_STEP
             if self._events and _LAUNCHED.search(text):
                 self._progress += MOVED_ON
