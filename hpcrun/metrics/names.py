@@ -33,6 +33,7 @@ from hpcrun.patterns import pattern_of
 LOSS = "loss"
 EVAL_LOSS = "eval_loss"
 TEST_LOSS = "test_loss"
+TRAIN_LOSS = "eval_train_loss"  # what an evaluation finds on the training's data
 LR = "lr"
 GRAD_NORM = "grad_norm"
 TOKENS_PER_SECOND = "tokens_per_second"
@@ -217,7 +218,7 @@ def like_a_loss(name: str) -> bool:
     (True, False, True)
     """
     parts = fold(name).split("_")
-    return any(part.endswith("loss") for part in parts) and _NO_LOSS.isdisjoint(parts)
+    return any(part.endswith(("loss", "losses")) for part in parts) and _NO_LOSS.isdisjoint(parts)
 
 
 @lru_cache(maxsize=8192)
@@ -292,7 +293,7 @@ _TABLE |= _spell(
         # Behind the bar objectives by their own name; in reinforcement learning the policy's.
         LOSS: "loss total_loss loss_total tot_loss lm_loss lm_loss_value loss_value totalloss | "
         "gpt_loss sft_loss dpo_loss kto_loss ce_loss cross_entropy_loss crossentropyloss nll_loss "
-        "actor_loss actor_pg_loss policy_loss act_loss pg_loss ppo_loss l_pix",
+        "actor_loss actor_pg_loss policy_loss act_loss pg_loss ppo_loss l_pix l_total",
         LR: "lr learning_rate learningrate learn_rate lrate actor_lr",
         GRAD_NORM: "grad_norm gradient_norm gradnorm gnorm grads_norm gradients_norm "
         "total_grad_norm global_grad_norm grad_norm_total grad_global_norm norm_grad "
@@ -414,7 +415,7 @@ def _look_up(folded: str, table: dict[str, Spelling]) -> Spelling | None:
         if part == "on" or (part in _SETS and split):
             continue  # "Loss on validation set"
         if named is None:
-            left.append(part)
+            left.append(part.replace("losses", "loss"))
         elif split not in ("", named):
             return None  # what an evaluation found on the training data
         else:

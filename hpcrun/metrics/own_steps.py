@@ -260,10 +260,14 @@ def unrounded(printed: Ints) -> Ints | None:
 
 
 def epochs_above(offsets: Ints, headings: Ints, epochs: Floats) -> Floats | None:
-    """Return the epoch of the last heading above each row, nan above all; None below none."""
+    """Return the epoch of the last heading above each row; None below none.
+
+    Above all it is the one before, where the log begins within a later epoch than the first.
+    """
     if not headings.size or offsets[-1] < headings[0]:
         return None
-    found: Floats = np.append(math.nan, epochs)[np.searchsorted(headings, offsets, "right")]
+    first = epochs[0] - 1 if epochs[0] > 1 else math.nan
+    found: Floats = np.append(first, epochs)[np.searchsorted(headings, offsets, "right")]
     return found
 
 

@@ -17,7 +17,7 @@ from itertools import chain, count, repeat
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcrun.metrics.names import LOSS, MEASURED, like_a_loss, rank_for_loss, split_of
+from hpcrun.metrics.names import LOSS, MEASURED, TRAIN_LOSS, like_a_loss, rank_for_loss, split_of
 from hpcrun.metrics.row import Frame, Layout, Placed
 
 # Deriving a curve takes about as much again.
@@ -246,21 +246,26 @@ def called_loss(logs: list[Log]) -> tuple[list[Log], str]:
 
     Returns its own name beside the logs, "" where nothing is renamed.
     """
-    names = {name for log in logs for form in log.forms.values() for name in form.layout.names}
+    forms = [form for log in logs for form in log.forms.values()]
+    names = {name for form in forms for name in form.layout.names}
     ranked = sorted((rank, name) for name in names if (rank := rank_for_loss(name)) is not None)
     only = [name for name in names if like_a_loss(name) and split_of(name) in ("", "train")]
+    # nanoGPT estimates both losses; where its script prints no other, the training's counts.
+    if any(TRAIN_LOSS in form.layout.names and form.rows > 1 for form in forms):
+        only = [TRAIN_LOSS]
     if LOSS in names or not (ranked or len(only) == 1):
         return logs, ""
     chosen = ranked[0][1] if ranked else only[0]
 
     def renamed(form: Form) -> Form:
         known = tuple(LOSS if name == chosen else name for name in form.layout.names)
-        return replace(form, layout=replace(form.layout, names=known))
+        split = "train" if chosen == TRAIN_LOSS in form.layout.names else form.layout.split
+        return replace(form, layout=replace(form.layout, names=known, split=split))
 
     logs = [
         replace(log, forms={key: renamed(form) for key, form in log.forms.items()}) for log in logs
     ]
-    return logs, chosen
+    return logs, "" if chosen == TRAIN_LOSS else chosen
 
 
 def _recurs(forms: Sequence[Form], sure: dict[str, int]) -> bool:

@@ -379,3 +379,50 @@ def test_cells_of_a_csv_file_in_quotes_may_have_commas() -> None:
     lines = ["epoch,kinds,train_loss,note"]
     lines += [f"{n},\"{{'a', 'b' {'x' * 90}}}\",{loss_at(n)},\"1,2\"" for n in range(1, 6)]
     assert curve_of(lines).steps("loss") == [1, 2, 3, 4, 5]
+
+
+def test_a_bar_of_an_evaluation_shows_one_point_at_its_end() -> None:
+    lines = []
+    for _ in range(3):
+        for name, count, more in (("Epoch 1", 8, 0.0), ("evaluating...", 3, 0.5)):
+            lines += [
+                f"{name}: {at}%|# | {at}/{count} [00:0{at}<00:02, 1.5it/s, loss:{at + more}]"
+                for at in range(1, count + 1)
+            ]
+    curve = curve_of(lines)
+    assert both(curve, "eval_loss") == ([8, 8, 8], [3.5, 3.5, 3.5])
+    assert len(curve.values("loss")) == 24
+
+
+def test_the_training_loss_of_evaluations_is_the_loss_where_there_is_no_other() -> None:
+    lines = [f"step {n}: train loss {loss_at(n)}, val loss 4.5" for n in range(0, 500, 100)]
+    assert both(curve_of(lines), "loss") == (
+        [*range(0, 500, 100)],
+        [*map(loss_at, range(0, 500, 100))],
+    )
+    lines.insert(1, "iter 0: loss 5.5, time 12.5ms, mfu 10.5%")
+    assert both(curve_of(lines), "loss") == ([0], [5.5])
+
+
+def test_names_that_touch_their_numbers() -> None:
+    lines = [f"L_rec:0.5,L_total:{loss_at(n)},gan_loss{n / 8}" for n in range(1, 6)]
+    curve = curve_of(lines)
+    assert curve.values("loss") == [*map(loss_at, range(1, 6))]
+    assert curve.values("gan_loss") == [n / 8 for n in range(1, 6)]
+
+
+def test_headings_that_number_their_epochs_and_a_log_that_begins_in_the_first() -> None:
+    lines = []
+    for epoch in range(1, 6):
+        lines += [f"Epoch number: {epoch}"] if epoch > 1 else []
+        lines += [f"train loss: {loss_at(epoch)}", f"dev loss: {1 + loss_at(epoch)}"]
+    curve = curve_of(lines)
+    assert curve.steps("loss") == curve.steps("eval_loss") == [1, 2, 3, 4, 5]
+
+
+def test_names_of_columns_in_the_plural() -> None:
+    lines = [",train_losses,val_losses,train_F1"]
+    lines += [f"{n},{loss_at(n)},{1 + loss_at(n)},0.5" for n in range(5)]
+    curve = curve_of(lines)
+    assert both(curve, "loss") == ([0, 1, 2, 3, 4], [*map(loss_at, range(5))])
+    assert curve.steps("eval_loss") == [0, 1, 2, 3, 4]

@@ -336,8 +336,10 @@ def _find_place(found: Found) -> Row | None:
     of_training, is_batch = split in ("", "train"), False
     if steps:
         _, is_none, best = min(steps, key=itemgetter(0, 1))
-        if is_none:
+        if is_none and not found.counters:
             return None
+        steps = [] if is_none else steps  # "[10/90] .. Batch 0.25 (0.3)": seconds
+    if steps:
         is_batch = fold(best.key).endswith(_BATCH)
         total = to_count(-1.0 if best.of is None else best.of)
         if of_training or not is_batch:  # else it counts its own batches

@@ -84,7 +84,7 @@ _PAIR = pattern_of(
     rf"""
     (?P<key> {KEY} )
     (?: (?P<sign> [ \t]{{0,40}} (?: :=|->|=>|:(?!:)|=(?!=)|： ) [ \t]{{0,40}} )
-      | [ \t]{{1,40}} [\#@]? | (?= \[ [ ]{{0,8}} \d )
+      | [ \t]{{1,40}} (?: [\#@][ ]? )? | (?= \[ [ ]{{0,8}} \d )
       | (?i: (?<=epoch) | (?<=step) | (?<=iter) | (?<=iteration) | (?<=batch) ) (?= [({{<] \d ) )
     (?: (?P<clock> {CLOCK} )
       | ['"]? (?P<number> {NUMBER} ) ['"]?
@@ -172,7 +172,7 @@ _PLAINER = {
     r"(?<!\w)(val|valid|avg|tr|ep)\. (?=\w)": r"\1 ",
     r"(?<=[a-z])\.(?=[:=] ?[\d+-])": "",
     r"(?<= )no\. ?(?=\d)": "",
-    r"(?<!\w)lr(?=\d+\.\d)": "lr ",
+    r"(?<!\w)(\w{0,20}(?:lr|loss))(?=\d+\.\d)": r"\1: ",
     r"(?<=\d) out of (?=\d)": " of ",
     # A norm or a size: "|lvar| 56.69", "||g||: 1.5".
     rf"\|{{1,2}}([^\W\d]\w{{0,20}})\|{{1,2}} ?[:= ] ?(?={NUMBER}[ ,;|])": r"| \1: ",
@@ -181,11 +181,16 @@ _PLAINER = {
     r"task|stage|phase|client)[ :#_]{0,3}\d{1,4}[]),.:-]{0,2}|fine-?tun\w{1,4}|pre-?train\w{0,4})"
     rf" (?={_PLACE}\w*\W{{0,3}}\d)": r"\1",
     # A number that touches its word, "Epoch1"; one in front, "After 100 steps", "3-epoch".
-    r"(?<![\w./\"'])(?<!\w-)((?:global_)?step|iter(?:ation)?|epoch|ep|batch)[._-]?(\d{1,15})"
+    r"(?<![\w./\"'])(?<!\w-)((?:global_)?step|iter(?:ation)?|it|epoch|ep|batch)[._-]?(\d{1,15})"
     r"(?=:?\s|[,;|\])]|\Z)": r"\1 \2",
     r"(?<!\w)(?:after|processed) (\d{1,15}) (?:training )?"
     r"(step|iter(?:ation)?|epoch|update|batch)(?:es|s)?(?=[\s:,.;|]|\Z)": r"\2 \1",
     r"\A(\d{1,9})-(step|iter|epoch)(?=[ :])": r"\2 \1",
+    # One of several: "Epochs: 3/20, loss: 2.5"; a weight behind: "loss = 2.5 * 1".
+    r"\A(\W{0,9}epoch)s(?= ?[:=]? ?\d{1,9}\b[^.]{1,40}loss[ :=]{1,3}\d+\.\d)": r"\1",
+    r"(loss ?[=:] ?\d[\d.e+-]{0,30}) \* \d{1,9}(?:\.\d{1,9})?(?= |\Z)": r"\1",
+    # "Train loss 10 2.5", "Validation loss 10: 2.5" (Tacotron 2).
+    r"\A((?:train|valid)\w* loss) (\d{1,9}):?[ ]{1,9}(?=\d+\.\d)": r"step \2, \1: ",
     # The step in front: "100 | loss 2.5", "9 train loss=0.4", "0 [D loss: 1.3] [G loss: 1.0]".
     r"\A#?(\d{1,12})(?:[ \t]?[|,-])?[ \t]{1,3}(?=\[?(?:(?:train(?:ing)?|val(?:id)?|avg|[dg])[ _])?"
     r"loss[ :=]{1,3}[\d.-])": r"step \1, ",

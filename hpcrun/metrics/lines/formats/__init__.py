@@ -210,7 +210,7 @@ def _read_description(text: str) -> tuple[str, list[Field]]:
     tune = _TORCHTUNE.match(text)
     found = scan(f"epoch {tune[1]}, step {tune[2]}, {text[tune.end() :]}" if tune else text)
     if found is None:
-        return SPLITS.get(text.split(" ", 1)[0].lower().strip(":"), ""), []
+        return SPLITS.get(text.split(" ", 1)[0].lower().strip(":.…"), ""), []
     # The bar counts the steps; what its description counts are epochs.
     fields = [field for field in found.fields if tune or fold(field.key) not in STEP_RANK]
     if found.counters and not any(fold(field.key) in EPOCH_RANK for field in fields):
