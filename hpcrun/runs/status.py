@@ -122,6 +122,13 @@ def node_count(attempt: Attempt, otherwise: int = 1) -> int:
     return len(known) or otherwise
 
 
+def _start_of(attempt: Attempt, seconds: float) -> float:
+    """How many of the ``seconds`` that an attempt ran went by before its first step was seen."""
+    if attempt.moved is None or attempt.begin is None:
+        return seconds
+    return min(max(0.0, attempt.moved - attempt.begin.begun_at), seconds)
+
+
 def cost_of(attempts: Sequence[Attempt], gpus_per_node: int, now: float | None) -> Cost:
     """Add up what attempts have cost in GPU hours (0 GPUs: in those of nodes).
 
@@ -140,12 +147,7 @@ def cost_of(attempts: Sequence[Attempt], gpus_per_node: int, now: float | None) 
         hours = node_count(attempt) * (gpus_per_node or 1) / 3600
         held += seconds * hours
         first, last = attempt.first_step, attempt.last_step
-        begun = attempt.begin.begun_at if attempt.begin else None
-        starting = seconds
-        if attempt.moved and begun:
-            starting = min(max(0.0, attempt.moved - begun), seconds)
-        elif first is not None and not is_seen:
-            starting = 0.0
+        starting = 0.0 if first is not None and not is_seen else _start_of(attempt, seconds)
         is_known = is_known and not (first is None and attempt.moved is not None)
         restarting += starting * hours if attempt is not attempts[0] else 0.0
         if first is None or last is None:
@@ -415,11 +417,9 @@ def trained_share(status: JobStatus) -> float | None:
     is_known = False
     for attempt in status.history.attempts:
         seconds = attempt.seconds() or 0.0
-        begun = attempt.begin.begun_at if attempt.begin is not None else None
         is_known |= attempt.moved is not None
         total += seconds
-        starting = attempt.moved - begun if attempt.moved and begun else seconds
-        lost += min(max(0.0, starting), seconds)
+        lost += _start_of(attempt, seconds)
     if status.cost is not None and status.cost.hours:
         lost += (status.cost.replayed or 0.0) / status.cost.hours * total
     lost += status.stalled_for
