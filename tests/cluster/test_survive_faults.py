@@ -95,7 +95,7 @@ def test_a_run_goes_on_without_the_node_that_failed(wide_site: Site) -> None:
     how = {"power": 0, "other": 1, "link": 0, "slurmd": 0, "drained": 0}
     unwanted = rig.node_names[-1]
     # None is done before Slurm has noticed.
-    slow = ("--set", "env.STEP='2'")
+    slow = ("--set", "env.STEP='4'")
     options = {"other": (*slow, "--set", f"slurm.exclude={unwanted}"), "drained": ()}
     runs = {name: submit_whole(site, NODE, *options.get(name, slow)) for name in how}
     runs["forbidden"] = submit_whole(site, NODE, *slow, "--set", "name=forbidden", nodes=1)
@@ -312,7 +312,7 @@ def test_where_slurm_starts_no_job_again_another_one_goes_on(wide_site: Site) ->
     """The site forbids it. It is the same run; what waits for its success waits for the other."""
     site = wide_site
     with preempting(site, "GraceTime=30 PreemptMode=CANCEL"):
-        forbidden = ("--set", "name=forbidden", *NEEDS)
+        forbidden = ("--set", "name=forbidden", "--set", "env.STEP='1'", *NEEDS)
         run = submit(site, "when: [preempted]", *WHOLE, *forbidden, nodes=11, steps=100, env=SECRET)
         later = site.submit("--after", run.run_id, "--", "true")
         until(lambda: len(steps_of(run, 0)) >= 6, "some steps")
@@ -379,7 +379,7 @@ def test_the_job_that_waits_to_go_on_goes_with_the_run(wide_site: Site) -> None:
     """Where Slurm may not start it again. One ends well; a person cancels one by Slurm's command,
     and one by hpcrun; of one the script is killed: the job that waits looks, and does not run."""
     site, rig = wide_site, wide_site.rig
-    steps = {"well": 8, "scancel": 300, "cancel": 300, "killed": 300}
+    steps = {"well": 8, "scancel": 3000, "cancel": 3000, "killed": 3000}
     forbidden = ("--set", "name=forbidden")
     runs = {how: submit(site, NODE, *forbidden, steps=count) for how, count in steps.items()}
     waits = {how: until(functools.partial(successor_of, run), how) for how, run in runs.items()}
@@ -416,13 +416,19 @@ def successor_of(run: Submitted) -> str:
 
 def test_a_run_that_is_cancelled_between_its_attempts_is_over(wide_site: Site) -> None:
     site = wide_site
-    run = submit_faulty(site, "stall")
-    site.wait_for(run, "attempts/0/end.json")
-    until(lambda: queue(site, run, "%T") == "PENDING", "the pause")
-    assert site.hpcrun("cancel", run.run_id).returncode == 0
-    assert site.hpcrun("wait", run.run_id).returncode == 1
-    shown = site.status(run)
-    assert (shown["state"], len(shown["attempts"])) == ("CANCELLED", 1)
+    partition = ("scontrol", "update", "PartitionName=debug")
+    run = submit_faulty(site, "stall", "--set", "env.STEP='3'")
+    site.wait_for(run, "attempts/0/begin.json")
+    assert site.rig.run(*partition, "State=DOWN").returncode == 0  # so it waits for long
+    try:
+        site.wait_for(run, "attempts/0/end.json")
+        until(lambda: queue(site, run, "%T") == "PENDING", "the pause")
+        assert site.hpcrun("cancel", run.run_id).returncode == 0
+        assert site.hpcrun("wait", run.run_id).returncode == 1
+        shown = site.status(run)
+        assert (shown["state"], len(shown["attempts"])) == ("CANCELLED", 1)
+    finally:
+        site.rig.run(*partition, "State=UP")
 
 
 @pytest.mark.thorough
