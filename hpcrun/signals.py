@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def signals_wait() -> Iterator[None]:
-    """Hold Ctrl-C and a dropped line back until Slurm's answer is recorded.
+def signals_wait() -> Iterator[list[int]]:
+    """Hold Ctrl-C and a dropped line back until Slurm's answer is recorded; give what has come.
 
     Else a job could run that nobody knows.
     """
@@ -21,10 +21,10 @@ def signals_wait() -> Iterator[None]:
                 continue  # not Python's, in a program that embeds it: it could not be put back
             before[number] = signal.signal(number, lambda number, frame: caught.append(number))
     except ValueError:  # not the main thread, which alone gets signals
-        yield
+        yield caught
         return
     try:
-        yield
+        yield caught
     finally:
         for known, handler in before.items():
             signal.signal(known, handler)

@@ -280,7 +280,7 @@ def _answer(context: Context, questions: Sequence[Question]) -> None:
     names = {"read": "read_file", "place": "spot"}
     if questions[0] == ENVIRONMENT:  # before the script's own language is set
         script += "ask env -0\n"
-    script += "LC_ALL=C; shopt -s nullglob dotglob\n"
+    script += "unset -f cd; LC_ALL=C; shopt -s nullglob dotglob\n"
     for kind, *words in questions:
         name = names.get(kind, kind)
         if kind in ("place", "own"):  # a variable that is not set there ends nothing but this
@@ -289,7 +289,7 @@ def _answer(context: Context, questions: Sequence[Question]) -> None:
         elif (kind, *words) != ENVIRONMENT:
             script += " ".join(["ask", name, *map(quote, words)]) + "\n"
     answer = _trip(context, ["bash", "-s"], script)
-    each = re.compile(rf"(.*?)\n{mark} (\d+)\n(.*?)\n{mark}\n", re.DOTALL)
+    each = re.compile(rf"(.*?)\n{mark} ([0-9]{{1,3}})\n(.*?)\n{mark}\n", re.DOTALL)
     found = [
         Result(list(question[1:]), int(match[2]), match[1], match[3])
         for question, match in zip(questions, each.finditer(answer.stdout), strict=False)
@@ -377,7 +377,9 @@ def _parse_spot(text: str, path: Path) -> Spot:
         return Spot(at=path, fault="could not be looked at")
     at, real, fault, refusal = fields[:4]
     device, mode, free, unit, blocks, files, inodes = (
-        int(field, 8 if number == 1 else 10) if field.isdigit() else 0
+        int(field, 8 if number == 1 else 10)
+        if re.fullmatch("[0-7]+" if number == 1 else "[0-9]{1,20}", field)
+        else 0
         for number, field in enumerate(fields[4:11])
     )
     return Spot(

@@ -35,7 +35,8 @@ _READ = '\'IFS= read -r -d "" frame; IFS= read -r -d "" script; eval "$frame"\' 
 _EXEC = f"exec bash --norc -c {_READ}"
 _EXEC_LOGIN = f"exec bash --norc -l -c {_READ}"
 # Where a profile has started another shell, it is that one's stdin which has the frame: no script.
-_GUARD = "[[ $script ]] || exit; "
+# What a profile sets for a person (set -u) is not for scripts.
+_GUARD = "[[ $script ]] || exit; set +efu; "
 # The script is a process of its own: exit, exec and set -e end that one. With a watched stdin
 # (there is nothing to read in it) the script ends when the connection does.
 _FRAME = """\
@@ -462,8 +463,9 @@ class _Marked:
             self.is_over = True
             return
         code, dot, _ = after.partition(b".")
-        if dot:
-            self.exit_code, self.is_over = int(code), True
+        if dot or len(after) > 3:
+            is_code = code.isdigit() and len(code) < 4
+            self.exit_code, self.is_over = int(code) if is_code else 255, True
         else:
             self.held = found + after
 

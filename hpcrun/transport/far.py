@@ -53,8 +53,9 @@ def folder_word(text: str) -> str:
 
 
 def begin(runs_dir: str, **arrays: Sequence[str]) -> str:
-    """Set the folder of the runs, and arrays of words."""
-    lines = [f"RUNS={folder_word(runs_dir)}"]
+    """Set the folder of the runs, and arrays of words; a login's settings of our tools go."""
+    lines = ["unset -f cd; unset -v IFS CDPATH TAR_OPTIONS POSIXLY_CORRECT"]
+    lines += [f"RUNS={folder_word(runs_dir)}"]
     lines += [f"{name}=({' '.join(map(quote, words))})" for name, words in arrays.items()]
     return "\n".join(lines) + "\n"
 
@@ -79,7 +80,7 @@ done 2>/dev/null
 
 def command(argv: Sequence[str], cwd: str | None) -> str:
     """Run a command in a folder. 127: there is none of this name."""
-    cd = f"cd -- {quote(cwd)} || exit 126\n" if cwd is not None else ""
+    cd = f"builtin cd -- {quote(cwd)} || exit 126\n" if cwd is not None else ""
     word = quote(argv[0])
     return f"""\
 {cd}type -P -- {word} >/dev/null || exit 127

@@ -13,11 +13,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from signal import SIGINT
 from typing import Any
 
 from msgspec import structs
 
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
+from hpcrun.signals import signals_wait
 from hpcrun.transport import TRASH, Connect, Result, Show, far, no_bar
 from hpcrun.transport.connection import (
     Connection,
@@ -322,12 +324,16 @@ class SshTransport:
         timeout: float,
         over: Connection | None = None,
     ) -> Reply:
-        """Make a trip that may be made twice, until an answer comes or the pauses are used up."""
+        """Make a trip that may be made twice, until an answer comes or the pauses are used up.
+
+        Ctrl-C ends it before all is sent the first time: then nothing is done there.
+        """
         was_sent = False
-        with self.bar("sending", "MB") as show:
+        with self.bar("sending", "MB") as show, signals_wait() as signals:
             for pause in (*PAUSES, None):
                 try:
-                    stdin = _shown(stream, show) if stream is not None else b""
+                    stop = () if was_sent else signals
+                    stdin = _shown(stream, show, stop) if stream is not None else b""
                     return self._trip(what, script, stdin=stdin, timeout=timeout, over=over)
                 except OutOfReach as error:
                     was_sent = was_sent or error.maybe_done
@@ -387,10 +393,12 @@ class SshTransport:
         )
 
 
-def _shown(stream: Stream, show: Show) -> Iterator[bytes]:
-    """Give a stream's pieces, and show how many of its bytes are sent."""
+def _shown(stream: Stream, show: Show, signals: Sequence[int]) -> Iterator[bytes]:
+    """Give a stream's pieces, and show how many of its bytes are sent; after Ctrl-C no more."""
     total, sent = stream.end(), 0
     for piece in stream.pieces():
+        if SIGINT in signals:
+            raise KeyboardInterrupt
         yield piece
         sent += len(piece)
         show(sent / 1e6, total / 1e6)

@@ -6,7 +6,9 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +21,7 @@ from hpcrun.controller.curves import parse
 from hpcrun.transport.by_paramiko import ParamikoConnection
 from tests.needs import require_root
 from tests.transport.desk import MOUNT, Desk, begin_record
+from tests.waiting import PATIENCE, until
 from tests.workloads.trainer import free_port
 
 # ------------------------------------------------------------------ what the user wrote is wrong
@@ -401,3 +404,43 @@ def test_two_profiles_of_one_name_have_runs_of_their_own(desk: Desk) -> None:
         assert "step 1" not in desk.hpcrun(*words.split()).out
     profile.write_text(was)
     assert desk.hpcrun("logs", "1").out == "step 1 loss 2.5\n"
+
+
+def test_ctrl_c_while_code_is_sent(desk: Desk) -> None:
+    """It ends the submission; when all is sent, it waits for Slurm's answer."""
+    (desk.hpcrun.project / "big.bin").write_bytes(os.urandom(8_000_000))
+    link = desk.slow(0.0)
+    link.rate = 1e6
+    argv = [sys.executable, "-m", "hpcrun", "submit", "job.yaml"]
+    with subprocess.Popen(
+        argv, cwd=desk.hpcrun.project, env=desk.hpcrun.environ, stderr=subprocess.PIPE, text=True
+    ) as submit:
+        until(lambda: [*desk.home.glob("runs/.incoming-*")], "what arrives")
+        submit.send_signal(signal.SIGINT)
+        link.rate = float("inf")
+        _, err = submit.communicate(timeout=PATIENCE)
+    assert submit.returncode == 130 and "error" not in err, err
+    until(lambda: not [*desk.home.glob("runs/.incoming-*")], "the end of it there")
+    assert desk.is_untouched()
+    link.close()
+
+
+# What people have in a profile for themselves, or for their tar.
+PROFILE = """\
+cd() { builtin cd "$@" && ls; }; export -f cd
+export CDPATH=/tmp TAR_OPTIONS=--no-such-option POSIXLY_CORRECT=1
+IFS=:; set -efu -o noclobber
+"""
+
+
+def test_a_profile_that_is_made_for_a_person(desk: Desk) -> None:
+    (desk.home / ".bash_profile").write_text(PROFILE)
+    profile = desk.hpcrun.project / "hpcrun.yaml"
+    profile.write_text(f"{profile.read_text()}login_shell: true\n")
+    run = desk.submit()
+    log = desk.begin(run)
+    assert desk.hpcrun("logs", "1").out == "step 1 loss 2.5\n"
+    log.write_text("step 1 loss 2.5\nstep 2 loss 2\n")
+    assert [row["step"] for row in desk.hpcrun("status", "--json").json["runs"]] == [2]
+    desk.end(run)
+    assert desk.hpcrun("clean", "--yes", "1").code == 0 and not run.exists()

@@ -147,6 +147,24 @@ def test_what_the_cluster_says_commands_no_terminal(desk: Desk) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("program", ["id", "stat", "env"])
+def test_programs_there_that_print_no_numbers(desk: Desk, program: str) -> None:
+    """Nothing is known then, and nothing breaks."""
+    tool = desk.home.parent / "slurm" / program
+    tool.write_text("#!/bin/bash\necho 9² ² ² ² ² x\n")
+    tool.chmod(0o755)
+    done = desk.hpcrun("submit", "job.yaml", "--dry-run")
+    assert done.code == 0 or done.err.count("error: ") == 1, done
+
+
+@pytest.mark.parametrize("code", [b"x.", b"\xb2.", b"7", b"1" * 5000])
+def test_an_exit_code_that_is_none(code: bytes) -> None:
+    marked = connection._Marked(b"M", None)
+    marked.take(b"M<M>" + code)
+    marked.take(b"7" * 5000)
+    assert marked.is_over and marked.exit_code == 255 and len(marked.held) < 20
+
+
 def test_an_answer_without_an_end(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "MOST_OUTPUT", 1 << 20)
     run = desk.submit()

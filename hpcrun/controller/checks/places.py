@@ -263,7 +263,8 @@ def check_places(context: Context, nodes: int) -> Findings:
 def _quota(context: Context, mount: Mount | None) -> Left | None:
     """Ask for the user's quota on a file system; None where there is none, or nobody knows it."""
     far = context.cluster.host is not None
-    user = int(ask(context, [_USER])[0].stdout or -1) if far else os.getuid()
+    number = ask(context, [_USER])[0].stdout.strip() if far else ""
+    user = int(number) if re.fullmatch("[0-9]{1,20}", number) else -1 if far else os.getuid()
     argv = quota_argv(mount, user) if mount is not None else None
     if mount is None or argv is None:
         return None
