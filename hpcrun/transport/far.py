@@ -60,6 +60,12 @@ def begin(runs_dir: str, **arrays: Sequence[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
+# What a login sets there would change the answers of Slurm's commands (controller/context.py).
+UNFILTERED = """\
+unset -v "${!SQUEUE_@}" "${!SINFO_@}" "${!SACCT_@}" "${!SCANCEL_@}" "${!SCONTROL_@}" SLURM_CLUSTERS
+"""
+
+
 def environment(env: Mapping[str, str]) -> str:
     """Set the environment to this one; by the script, so that no list of processes shows it."""
     functions = {name[10:-2] for name in env if name.startswith("BASH_FUNC_")}

@@ -111,7 +111,8 @@ class SshTransport:
     def _environment(self, env: Mapping[str, str] | None) -> str:
         if env is not None:
             return far.environment(env)
-        return "".join(f"export {name}={far.quote(value)}\n" for name, value in self.env.items())
+        exports = (f"export {name}={far.quote(value)}\n" for name, value in self.env.items())
+        return far.UNFILTERED + "".join(exports)
 
     def _result(self, argv: Sequence[str], code: int, stdout: bytes, stderr: str) -> Result:
         if code == 127 and not stdout:

@@ -75,7 +75,7 @@ def laptop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laptop]:
     folder = tmp_path_factory.mktemp("ssh")
     home = folder / "far home"
     home.mkdir()
-    with servers(folder, mycluster=[f'SetEnv "HOME={home}"']) as made:
+    with servers(folder, mycluster=[f'SetEnv "HOME={home}" SQUEUE_STATES=all']) as made:
         yield made
 
 
@@ -131,6 +131,10 @@ def test_a_command(side: Side, tmp_path: Path) -> None:
     assert run(["bash", "-c", 'echo "$A,${OWN-none}"'], env=env).stdout == "it's\n$HOME,none\n"
     with pytest.raises(OutOfReach, match="no-such-command: command not found"):
         run(["no-such-command"])
+
+
+def test_filters_of_a_login_change_no_answer_of_slurms(ssh: Side) -> None:
+    assert "SQUEUE_STATES" not in ssh.transport.run(["env"]).stdout
 
 
 def test_folders_are_delivered_and_a_command_runs_in_the_first(side: Side) -> None:
