@@ -97,10 +97,8 @@ _PROGRESS = re.compile(
 _SUMMARY = re.compile(rb"(?m)^.{0,30}?wandb(?:\x1b\[0m)?:.*")
 # Lines that go on with no message, and are no stack of native code, no rule and no warning.
 _PLAIN = re.compile(rb"(?m)^(?!\s|frame |#\d|@|File |.*0x[0-9a-f]{6})(?=.*\w).{3,200}")
-# A program that crashed logs little more; so many of these show as much as one line of progress.
-_LOGGED, _LOGGED_PER_STEP = b"INFO", 8
 # What torchrun and DeepSpeed's launcher begin with.
-_LAUNCHED = re.compile(rb"Setting OMP_NUM_THREADS environment|\[launch\.py:\d+:main\] nnodes=")
+_LAUNCHED = re.compile(rb"(?:WARNING:[\w.]+:\s+\*+\s+|run\.py:\d+\] )Setting OMP_|:main\] nnodes=")
 # A log's first line, if it has so many bytes, is what a launch begins with; so many of an error
 # tell it from others; and so often it may be written before it is no sign of an end.
 _TELLING, _GOT_OVER = 16, 8
@@ -329,7 +327,6 @@ class Reader:
         self._since = (self._since + text)[-2 * _BETWEEN :]
         if self._progress < 4 * MOVED_ON:
             self._progress += sum(1 for _ in islice(_PROGRESS.finditer(text), 4 * MOVED_ON))
-            self._progress += text.count(_LOGGED) // _LOGGED_PER_STEP
             if self._events and _LAUNCHED.search(text):
                 self._progress += MOVED_ON
             if self._events and not self._is_parallel:
@@ -503,6 +500,7 @@ class Reader:
         groups = {key: value for key, value in match.groupdict().items() if value} if match else {}
         # A group that stands twice in a pattern has a number behind its name.
         values = {key.rstrip("0123456789"): value for key, value in groups.items()}
+        is_parallel = rank is not None
         if "rank" in values:
             rank = int(values["rank"])
         event = Event(
@@ -529,8 +527,9 @@ class Reader:
             if self._got_over[form] > _GOT_OVER:
                 self._count += 1
                 return
-        if rank is not None or (kind == SYMPTOM and rule.id in _LAUNCHERS):
-            self._is_parallel = True
+        self._is_parallel |= (
+            is_parallel or bool(rank) or (kind == SYMPTOM and rule.id in _LAUNCHERS)
+        )
         event.after_all = self._is_well
         self._at = when(self._text) or last_time(self._since[-_STAMPED:]) or self._at
         event.at = self._at

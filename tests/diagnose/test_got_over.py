@@ -75,9 +75,14 @@ def test_a_launch_begins_as_the_log_began() -> None:
 
 def test_a_launch_begins_as_launchers_do() -> None:
     ranks = "".join(traceback("ValueError: no", f"[rank{rank}]: ") for rank in (0, 1))
-    begin = "Setting OMP_NUM_THREADS environment variable for each process to be 1 in default\n"
-    assert told(f"{ranks}{begin}ready\n")[0] == ""
-    assert told(ranks + begin + ranks)[2] == 13
+    plain = "Setting OMP_NUM_THREADS environment variable for each process to be 1 in default\n"
+    for begin in (
+        f"WARNING:__main__:\n*****\n{plain}",
+        f"W0530 torch/distributed/run.py:9] {plain}",
+    ):
+        assert told(f"{ranks}{begin}ready\n")[0] == ""
+        assert told(ranks + begin + ranks)[2] == 12 + begin.count("\n")
+    assert told(f"{ranks}*****\n{plain}ready\n")[0] != "", "an older one writes it at its end"
 
 
 def test_what_an_interrupted_rank_complains_about_is_no_cause() -> None:
@@ -188,6 +193,13 @@ def test_another_ranks_progress_is_no_sign_that_the_error_is_got_over(rule: str)
         for count in (1, 2, 4) if prefix or rule != "enospc" else (1,):
             assert told(f"step 1 loss 2.0\n{prefix}{line}\n{STEPS[: 16 * count]}")[0] == rule
     assert told(f"step 1 loss 2.0\n{line}\n{STEPS}")[0] == "", "of another launch"
+
+
+def test_what_comes_after_the_end_of_the_only_task_is_of_another_launch() -> None:
+    ended = "srun: error: n1: task {}: Exited with exit code 1\n"
+    error = traceback("ValueError: no")
+    assert told(error + ended.format(0) + STEPS[:48])[0] == ""
+    assert told(error + ended.format(1) + STEPS[:48])[0] == "code_error", "task 0 goes on"
 
 
 def test_what_comes_after_a_launchers_own_end_is_of_another_launch() -> None:
