@@ -2,17 +2,20 @@
 # source this, after setup.sh. It needs bash 4.2.
 #
 # The node's first task (srun may start several) prepares; the others wait for its marks, which are
-# files in $HPCRUN_LOCAL_DIR/.hpcrun. attempts/N/local/NODE names what is to be removed.
+# files in $HPCRUN_LOCAL_DIR/.hpcrun. Each reads from a pipe meanwhile: until there is that folder it
+# lies in memory. attempts/N/local/NODE names what is to be removed.
 # hpcrun_exported keeps what was exported before the first task prepared: no file has that, for there
 # are secrets among it.
 # shellcheck shell=bash disable=SC1090,SC1091 # what it sources was written here
+
+node_pipe=/dev/shm/hpcrun-${HPCRUN_RUN_DIR##*/}.${HPCRUN_ATTEMPT-}.${HPCRUN_NODE_RANK-}
 
 # first_task: whether this is the first of the node's tasks.
 first_task() { [ "${SLURM_LOCALID:-0}" -eq 0 ]; }
 
 # local_folder ROOT TASKS: make the run's own folder on this node, and note the node's architecture.
 local_folder() {
-    local root=$1 records=$HPCRUN_RUN_DIR/attempts/$HPCRUN_ATTEMPT/local folder
+    local root=$1 records=$HPCRUN_RUN_DIR/attempts/$HPCRUN_ATTEMPT/local folder pipe
     local of_run=$root/hpcrun-${HPCRUN_RUN_DIR##*/}.
     if first_task; then
         [ -d "$root" ] || fail "local_dir: $root: no such folder"
@@ -44,12 +47,15 @@ local_folder() {
             mv -- "$folder/.part" "$folder/.hpcrun"; }; then
             fail "local_dir: cannot write to $folder$(room "$root")"
         fi
+        wake "$node_pipe".*
     else
+        mkfifo -m 600 -- "$node_pipe.$SLURM_LOCALID" && exec {pipe}<>"$node_pipe.$SLURM_LOCALID" || exit 1
         until read -r _ HPCRUN_LOCAL_DIR 2>/dev/null <"$records/$HPCRUN_NODE_RANK" &&
             [ -d "$HPCRUN_LOCAL_DIR/.hpcrun" ] && [ -O "$HPCRUN_LOCAL_DIR" ]; do
-            sleep 0.1
+            IFS= read -rt 5 -u "$pipe" _
         done
-        mkfifo -- "$HPCRUN_LOCAL_DIR/.hpcrun/task-$SLURM_LOCALID" || exit 1
+        exec {pipe}>&-
+        mv -- "$node_pipe.$SLURM_LOCALID" "$HPCRUN_LOCAL_DIR/.hpcrun/task-$SLURM_LOCALID" || exit 1
     fi
     HPCRUN_ARCHITECTURE=$(<"$HPCRUN_LOCAL_DIR/.hpcrun/architecture")
     export HPCRUN_LOCAL_DIR HPCRUN_ARCHITECTURE
@@ -141,7 +147,7 @@ first_on_node() {
     exec {pipe}<>"$marks/task-$SLURM_LOCALID" || exit 1
     until [ -e "$marks/$1" ]; do
         [ -d "$marks" ] || exit 1
-        IFS= read -rt 5 -u "$pipe" _ # done_on_node writes there
+        IFS= read -rt 5 -u "$pipe" _
     done
     exec {pipe}>&-
     . "$marks/$1" || exit 1
@@ -150,7 +156,7 @@ first_on_node() {
 
 # done_on_node WHAT
 done_on_node() {
-    local marks=$HPCRUN_LOCAL_DIR/.hpcrun pipe
+    local marks=$HPCRUN_LOCAL_DIR/.hpcrun
     (
         umask 077
         exec >"$marks/part"
@@ -160,8 +166,14 @@ done_on_node() {
         printf 'cd -- %q\n' "$PWD"
     )
     mv -- "$marks/part" "$marks/$1" || fail "cannot write to $marks"
-    for pipe in "$marks"/task-*; do
-        [ ! -p "$pipe" ] || echo 1<>"$pipe" # which waits for nobody
+    wake "$marks"/task-*
+}
+
+# wake PIPE...: those who read from there look again. Opened to read and to write, it waits for nobody.
+wake() {
+    local pipe
+    for pipe; do
+        [ ! -p "$pipe" ] || [ ! -O "$pipe" ] || echo 1<>"$pipe"
     done
 }
 
@@ -201,6 +213,7 @@ remove_folder() {
 leave_folder() {
     local record=$HPCRUN_RUN_DIR/attempts/$HPCRUN_ATTEMPT/local/$HPCRUN_NODE_RANK tasks folder
     local task=${SLURM_LOCALID:-0} ended using
+    rm -f -- "$node_pipe.$task"
     read -r tasks folder 2>/dev/null <"$record" || return 0
     # Until it is whole it is the first task's alone.
     [ -d "$folder/.hpcrun" ] || first_task || return 0

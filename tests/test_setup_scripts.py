@@ -334,7 +334,7 @@ def test_a_file_of_the_run_gets_the_nodes_own_folder(tmp_path: Path) -> None:
 def test_a_nodes_other_tasks_wait_for_the_first(tmp_path: Path) -> None:
     env, disk = node(tmp_path), tmp_path / "disk"
     shown = (
-        'local_folder "$1" 2; sleep() { echo slept; }; if first_on_node x; then command sleep 0.5; '
+        'sleep() { echo slept; }; local_folder "$1" 2; if first_on_node x; then command sleep 0.5; '
     )
     shown += 'export A="it\'s\n$2"; unset B; '
     shown += 'LC_ALL=C; cd /; done_on_node x; fi; echo "$A|${B-unset}|$C|$PWD"'
