@@ -83,7 +83,8 @@ def load_spec(context: Context, job: str, overrides: Sequence[str] = ()) -> JobS
     """Load a job by name or file, with --set overrides. Raises SpecError, InputError."""
     path = find_job(job, context.project, context.environ, cwd=_elsewhere(context))
     spec = read_spec(context, read_text(path), str(path), overrides)
-    return spec if spec.name else msgspec.structs.replace(spec, name=path.stem)
+    name = os.fsencode(path.stem).decode("utf-8", "replace")
+    return spec if spec.name else msgspec.structs.replace(spec, name=name)
 
 
 def read_spec(context: Context, text: str, source: str, overrides: Sequence[str] = ()) -> JobSpec:

@@ -48,6 +48,9 @@ def test_a_jobs_name_is_its_files(context: Context) -> None:
     (context.project / "jobs" / "mine.yaml").write_text("command: [a]\n")
     assert load_spec(context, "mine").name == "mine"
     assert load_spec(context, "mine", ["name=other"]).name == "other"
+    odd = context.project / os.fsdecode(b"b\xffd.yaml")
+    odd.write_text("command: [a]\n")
+    assert load_spec(context, str(odd)).name == "b\ufffdd"
 
 
 @pytest.mark.parametrize(
