@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 import re
 import shlex
 import sys
@@ -164,11 +165,11 @@ def missing_modules(
         places = [str(context.project / place) for place in ("", *path.split(":"))]
         state = [*_installed(Path(python)), environ.get("PYTHONPATH", "")]
     words = (":".join(places), *names)
-    key = "\0".join((python, *state, *words))
-    kept = context.cache_dir / "python-modules" / f"{zlib.crc32(key.encode()):08x}"
+    key = os.fsencode("\0".join((python, *state, *words)))
+    kept = context.cache_dir / "python-modules" / f"{zlib.crc32(key):08x}"
     with contextlib.suppress(OSError):
         is_fresh = is_here or time.time() - kept.stat().st_mtime < _DAY
-        if is_fresh and kept.read_text(errors="replace") == key:
+        if is_fresh and kept.read_bytes() == key:
             return [], ""
     argv = [python, "-c", _MISSING, *words]
     if is_here:
@@ -183,7 +184,7 @@ def missing_modules(
     if not missing:
         with contextlib.suppress(OSError, HpcrunError):  # a cache that cannot be written is none
             kept.parent.mkdir(parents=True, exist_ok=True)
-            write_file(kept, key.encode())
+            write_file(kept, key)
     return missing, ""
 
 

@@ -143,7 +143,7 @@ def _process_section(job: Job) -> Section:
         # DeepSpeed compiles operators at the first run; kept by interpreter, since what is built
         # for one torch does not load in another, and by the node's CPU and GPU.
         "TORCH_EXTENSIONS_DIR": f"{job.place.cache_dir}/torch_extensions/"
-        + f"{zlib.crc32(f'{image}{python}'.encode()):08x}"
+        + f"{zlib.crc32(f'{image}{python}'.encode(errors='surrogateescape')):08x}"
         + f"/{ARCHITECTURE}",
         # In the home otherwise, which is small, slow and the same for all kinds of GPUs.
         "TRITON_CACHE_DIR": f"{job.place.cache_dir}/triton/{ARCHITECTURE}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from msgspec import structs
 
 from hpcrun.controller.context import Context, load_context
-from hpcrun.controller.interpreter import Interpreter, find_interpreter
+from hpcrun.controller.interpreter import Interpreter, find_interpreter, missing_modules
 from hpcrun.controller.prepare import prepare
 from hpcrun.errors import InputError, SpecError
 from hpcrun.spec.job import Cluster, Container, JobSpec, Setup
@@ -203,3 +204,14 @@ def test_an_environment_of_the_nodes_is_made_and_activated_there(context: Contex
     here = structs.replace(context, environ={**context.environ, "SLURM_TMPDIR": "."})
     with pytest.raises(InputError, match="no such interpreter"):
         found(here, Setup(venv="$SLURM_TMPDIR/env"))
+
+
+def test_a_python_may_lie_below_a_name_that_is_not_utf8(context: Context) -> None:
+    folder = context.project / os.fsdecode(b"b\xff")
+    folder.mkdir()
+    (folder / "python").touch(0o755)
+    (folder / "python").write_text("#!/bin/sh\necho -\n")
+    answer = found(context, Setup(python=str(folder / "python")))
+    for _ in range(2):  # the second time it is known
+        assert missing_modules(context, answer, ["torch"], "") == ([], "")
+    assert len(list((context.cache_dir / "python-modules").iterdir())) == 1

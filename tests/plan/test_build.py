@@ -221,6 +221,7 @@ def test_operators_are_kept_by_interpreter() -> None:
     assert folder("/a/python").startswith("/scratch/cache/torch_extensions/")
     assert folder("/a/python") != folder("/b/python")
     assert folder("/a/python") == folder("/a/python")
+    assert folder("/a\udcff/python") != folder("/a/python")
 
 
 def test_setup_is_the_clusters_then_the_jobs() -> None:

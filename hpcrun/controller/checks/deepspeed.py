@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -210,7 +211,7 @@ def _probe() -> str:
 def _kept_in(cache_dir: Path, *words: str) -> Path:
     import hashlib  # here: few jobs come to it, and OpenSSL takes long to load
 
-    key = hashlib.sha256("\0".join(words).encode()).hexdigest()[:32]
+    key = hashlib.sha256(os.fsencode("\0".join(words))).hexdigest()[:32]
     return cache_dir / "deepspeed-answers" / f"{key}.json"
 
 
@@ -221,4 +222,4 @@ def _decode(text: str | bytes) -> deepspeed.Answer:
 def _keep(kept: Path, text: str) -> None:
     with contextlib.suppress(OSError, HpcrunError):  # a cache that cannot be written is none
         kept.parent.mkdir(parents=True, exist_ok=True)
-        write_file(kept, text.encode())
+        write_file(kept, os.fsencode(text))
