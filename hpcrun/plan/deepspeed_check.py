@@ -84,6 +84,7 @@ class _Check:
         its own code and other frameworks use them.
         """
         read = self.answer.read if self.answer is not None else []
+        own = "; a key of your own starts with _"
         for key, value, expected in _walk(self.config, KEYS, ""):
             above = key.rpartition(".")[0]
             # DeepSpeed asks for these by name; a section that is a class of its own refuses what it
@@ -97,8 +98,12 @@ class _Check:
             elif key in DEPRECATED:
                 self.note(key, f"is deprecated; write {DEPRECATED[key]}")
             elif key not in REMOVED and expected is None and by_table and key not in read:
-                wrong.append(_no_such_key(key, guesses=self.guesses > 0))
+                meant = _what_was_meant(key) if self.guesses > 0 else ""
                 self.guesses -= 1
+                if meant or self.answer is not None:
+                    wrong.append(f"DeepSpeed has no such key{meant or own}")
+                else:  # which DeepSpeed trains is not known, and a newer one may know the key
+                    self.note(key, f"DeepSpeed 0.19.8 has no such key, a newer one may{own}")
             if expected is not None:
                 wrong.append(_mistyped(value, expected, key, self.training.framework, by_table))
             for message in filter(None, wrong):
@@ -180,10 +185,8 @@ def _params(params: Mapping[str, Any], start: str) -> Iterator[tuple[str, Any, K
                 yield f"{start}.{name}", item, Key("number")
 
 
-def _no_such_key(key: str, *, guesses: bool) -> str:
-    """Explain an unknown key, with a guess at what was meant: of thousands the first have one."""
-    if not guesses:
-        return "DeepSpeed has no such key"
+def _what_was_meant(key: str) -> str:
+    """Return a guess at what an unknown key was meant to be, as the end of a message, or ""."""
     *above, name = key.split(".")
     section: Any = KEYS
     for part in above:
@@ -192,8 +195,7 @@ def _no_such_key(key: str, *, guesses: bool) -> str:
     if not near:
         far = {path.rpartition(".")[2]: path for path in _all_paths(KEYS)}
         near = [far[one] for one in difflib.get_close_matches(name, far, 1, 0.8)]
-    hint = f"; did you mean {near[0]}?" if near else "; a key of your own starts with _"
-    return f"DeepSpeed has no such key{hint}"
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _all_paths(section: Section, start: str = "") -> Iterator[str]:

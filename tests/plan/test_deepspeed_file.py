@@ -55,11 +55,11 @@ def test_lightning_gets_no_accumulation_from_hpcrun() -> None:
 
 
 def test_problems_of_a_file_have_its_lines() -> None:
-    text = FILE.replace("5e7", '"5e7"').replace('"auto",\n', '3,\n  "typo_key": 1,\n', 1)
+    text = FILE.replace("5e7", '"5e7"').replace('"auto",\n', '3,\n  "stage": 1,\n', 1)
     with pytest.raises(SpecError) as caught:
         from_file(text)
     assert [str(problem) for problem in caught.value.problems] == [
-        "ds.json:3: typo_key: DeepSpeed has no such key; a key of your own starts with _",
+        "ds.json:3: stage: DeepSpeed has no such key; did you mean zero_optimization.stage?",
         f'ds.json:6: zero_optimization.reduce_bucket_size: "5e7" {NEEDS_INT}',
         "ds.json:2: train_batch_size: 3 contradicts the job's 1: resources.nodes, gpus_per_node "
         "and batch give it",
