@@ -103,7 +103,8 @@ class SshTransport:
         stdin: str | None = None,
     ) -> Result:
         """Run a command to its end; see Transport."""
-        script = self._environment(env) + far.command(argv, cwd)
+        zone = "" if env is not None else f"export TZ={far.quote(_zone_here())}\n"  # of its answer
+        script = self._environment(env) + zone + far.command(argv, cwd)
         data = (stdin or "").encode("utf-8", "surrogateescape")
         reply = self._trip(argv[0], script, stdin=data, timeout=timeout)
         return self._result(argv, reply.exit_code, reply.stdout, reply.stderr)
@@ -403,6 +404,15 @@ def _shown(stream: Stream, show: Show, signals: Sequence[int]) -> Iterator[bytes
         yield piece
         sent += len(piece)
         show(sent / 1e6, total / 1e6)
+
+
+def _zone_here() -> str:
+    """Return this machine's offset from UTC as TZ has it anywhere: POSIX counts it westward.
+
+    Slurm's commands write local times, which are to be those of who reads them.
+    """
+    offset = time.strftime("%z")
+    return f"<{offset}>{'-' if offset[0] == '+' else '+'}{offset[1:3]}:{offset[3:]}"
 
 
 def _plain(text: str) -> str:
