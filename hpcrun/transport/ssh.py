@@ -103,7 +103,7 @@ class SshTransport:
         stdin: str | None = None,
     ) -> Result:
         """Run a command to its end; see Transport."""
-        zone = "" if env is not None else f"export TZ={far.quote(_zone_here())}\n"  # of its answer
+        zone = "" if env is not None else f"export TZ={far.quote(zone_here())}\n"  # of its answer
         script = self._environment(env) + zone + far.command(argv, cwd)
         data = (stdin or "").encode("utf-8", "surrogateescape")
         reply = self._trip(argv[0], script, stdin=data, timeout=timeout)
@@ -406,7 +406,7 @@ def _shown(stream: Stream, show: Show, signals: Sequence[int]) -> Iterator[bytes
         show(sent / 1e6, total / 1e6)
 
 
-def _zone_here() -> str:
+def zone_here() -> str:
     """Return this machine's offset from UTC as TZ has it anywhere: POSIX counts it westward.
 
     Slurm's commands write local times, which are to be those of who reads them.

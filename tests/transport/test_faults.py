@@ -19,6 +19,7 @@ import pytest
 
 from hpcrun.controller.curves import parse
 from hpcrun.transport.by_paramiko import ParamikoConnection
+from hpcrun.transport.ssh import zone_here
 from tests.needs import require_root
 from tests.transport.desk import MOUNT, Desk, begin_record
 from tests.waiting import PATIENCE, until
@@ -279,6 +280,21 @@ def test_two_submits_at_once(desk: Desk) -> None:
     assert sorted(desk.queue()) == sorted(runs) and len({*runs}) == 2
     for run in runs:
         assert (Path(run) / "code/code.bin").stat().st_size == 300_000
+
+
+@pytest.mark.parametrize(("zone", "offset"), [("Asia/Kolkata", "+0530"), ("UTC3:30", "-0330")])
+def test_times_that_slurm_answers_are_those_of_here(
+    monkeypatch: pytest.MonkeyPatch, zone: str, offset: str
+) -> None:
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        there = {"TZ": zone_here(), "PATH": os.environ["PATH"]}
+        done = subprocess.run(["date", "+%z"], env=there, check=True, capture_output=True)
+        assert done.stdout.decode().strip() == offset
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 @pytest.mark.slow
