@@ -338,7 +338,7 @@ def test_a_training_on_two_hosts(laptop: Laptop) -> None:
     shape = ("--nodes", "2", "--gpus-per-node", "1", "--time", "10", "--set", "precision=fp32")
     argv = ("submit", "zero2-4gpu", "--json", *shape, "--", "--steps", "20")
     made = json.loads(laptop.does(*argv))
-    done = laptop.hpcrun("logs", "-f", made["job_id"])
+    done = laptop.hpcrun("logs", "-f", made["job_id"], timeout=600)  # two trainings on few CPUs
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
     steps = re.findall(r'"step": (\d+), "loss"', done.stdout)
     assert steps == [str(step) for step in range(1, 21)], done.stdout
