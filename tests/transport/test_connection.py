@@ -479,6 +479,18 @@ def test_a_certificate_of_the_host_is_left_to_ssh(
         assert "by the system's ssh: @cert-authority" in user.told[0]
 
 
+def test_a_hardware_key_is_left_to_ssh(laptop: Laptop) -> None:
+    """Which goes on to the next key where the token is not there."""
+    (laptop.ssh / "token").touch(0o600)
+    (laptop.ssh / "token.pub").write_text("sk-ssh-ed25519@openssh.com AAAA me\n")
+    laptop.configure(f"Host *\n  IdentityFile {laptop.ssh}/token\n{laptop.usual()}")
+    user = Nobody()
+    far = open_connection(SshSettings(host="far"), user)
+    assert far.run("exit 9").exit_code == 9
+    far.close()
+    assert "by the system's ssh: a hardware key" in user.told[0]
+
+
 def test_a_connection_that_rests(laptop: Laptop) -> None:
     """Its threads end, beside which no process is started; the next script opens it again."""
     before = {*threading.enumerate()}
