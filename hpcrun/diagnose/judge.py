@@ -179,7 +179,7 @@ def _is_got_over(found: Found, events: Sequence[Event]) -> bool:
         return True
     if any(event.ends for event in events):
         # A program that has ended writes nothing; the ranks beside it may, and the site's epilog.
-        begins_again = (found.moved_on > 1 and found.is_well) or found.moved_on >= _AGAIN
+        begins_again = found.moved_on >= (2 if found.is_well else _AGAIN)
         is_over = not found.is_parallel or any(e.rule.id == "torchrun_child" for e in events)
         return (begins_again or found.plain > _EPILOG) and is_over
     if any(event.rule.id in _FATAL for event in events):
@@ -433,7 +433,9 @@ def _of_records(records: Records, events: Sequence[Event]) -> Cause | None:
         if first.rule.cls != "time_limit":
             return _cause(first, records)
     if shown:
-        found = _with_rank(_cause(shown[0], records), records)
+        found = _cause(shown[0], records)
+        if rule.cls == "oom_host" and found.rank is None and records.rank is not None:
+            found = structs.replace(found, rank=records.rank, host=found.host or records.host)
         is_by_slurm = found.id == rule_id and rule.cls != "oom_host"
         return structs.replace(found, title=_of_slurm(rule, records)) if is_by_slurm else found
     is_whose = rule.cls in ("oom_host", "node_fail")
@@ -455,12 +457,6 @@ def _of_slurm(rule: Rule, records: Records) -> str:
     if rule.cls == "node_fail" and records.node_reason:
         title += f": {records.node_reason}"
     return title + (f", after {records.ran}" if records.ran else "")
-
-
-def _with_rank(cause: Cause, records: Records) -> Cause:
-    if cause.cls != "oom_host" or cause.rank is not None or records.rank is None:
-        return cause
-    return structs.replace(cause, rank=records.rank, host=cause.host or records.host)
 
 
 def _crash_before(events: Sequence[Event], shown: Sequence[Event]) -> Event | None:

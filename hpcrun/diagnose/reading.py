@@ -403,7 +403,7 @@ class Reader:
             return False
         if not bare.strip():
             return True
-        if bare.startswith(_FRAME):
+        if bare.startswith(_FRAME) and (open_.is_frame or "File " in bare or not bare[0].isspace()):
             open_.line, open_.text, open_.is_frame = self._line, bare.strip(), True
             if open_.is_top is None:  # code in quotes is often what a model or a user wrote
                 open_.is_top = bare.endswith(_TOP) and '"<st' not in bare

@@ -252,6 +252,12 @@ def test_a_log_with_an_error_in_every_line_is_read_within_seconds() -> None:
     assert time.process_time() - began < 20  # 13 MB
 
 
+def test_what_stands_behind_a_traceback_that_was_cut_is_none_of_it() -> None:
+    cut = "".join(traceback("ValueError: no").splitlines(keepends=True)[:3])
+    assert told(f"{cut}Resource usage summary:\n    Max Memory :     100 MB\n")[2] == 3
+    assert told(f'{cut}words\n  File "x.py", line 3, in f\n    g()\nKeyError: 3\n')[2] == 7
+
+
 def test_rays_exception_is_the_one_behind_it() -> None:
     text = traceback(
         "ray.exceptions.RayTaskError(ValueError): ray::main() (pid=4, ip=10.0.0.2)\n  x"
