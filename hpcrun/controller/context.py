@@ -324,8 +324,7 @@ def slurm_environment(context: Context, slurm_conf: str | None = None) -> dict[s
     """Return the environment of Slurm's commands; elsewhere, what it has besides its own."""
     if context.cluster.host is not None:
         conf = slurm_conf or context.cluster.slurm_conf
-        # Its clock may be of another zone; and a login may have its own format.
-        return {"SLURM_TIME_FORMAT": "%FT%T%z"} | ({"SLURM_CONF": conf} if conf else {})
+        return {"SLURM_CONF": conf} if conf else {}
     inherited = job_environment(context)
     env = {name: inherited[name] for name in inherited if not name.startswith(_ASKING_PREFIXES)}
     if slurm_conf is not None:

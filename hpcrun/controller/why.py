@@ -24,8 +24,6 @@ from hpcrun.transport import Transport
 # Limits that are asked about for one listing; the other jobs are explained without numbers.
 _LIMITS = 3
 NOT_FORESEEN = "no start is foreseen"
-# Characters of a time without its zone, which a far Slurm is asked for.
-_NO_ZONE = 19
 
 
 def with_whys(
@@ -99,11 +97,7 @@ def _why(job: SlurmJob, numbers: Numbers | None, ahead: int | None, *, own: bool
         text = f"{ahead} jobs of its partition go first"
         text = text if ahead > 1 else "1 job of its partition goes first"
     return WhyWaiting(
-        text=text,
-        fix=why.fix,
-        start=job.start[:_NO_ZONE] if start else None,
-        ahead=ahead,
-        expected=expected,
+        text=text, fix=why.fix, start=job.start if start else None, ahead=ahead, expected=expected
     )
 
 
@@ -167,13 +161,8 @@ def parse_time(text: str) -> datetime | None:
 
     >>> parse_time("2026-11-20T13:51:15"), parse_time("N/A")
     (datetime.datetime(2026, 11, 20, 13, 51, 15), None)
-    >>> parse_time("2026-11-20T13:51:15+0100") == parse_time("2026-11-20T04:51:15-0800")
-    True
     """
     try:
-        if text[_NO_ZONE:]:
-            time = datetime.strptime(text, "%Y-%m-%dT%H:%M:%S%z")
-            return time.astimezone().replace(tzinfo=None)
         return datetime.fromisoformat(text)
     except ValueError:
         return None

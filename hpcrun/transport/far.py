@@ -62,7 +62,8 @@ def begin(runs_dir: str, **arrays: Sequence[str]) -> str:
 
 # What a login sets there would change the answers of Slurm's commands (controller/context.py).
 UNFILTERED = """\
-unset -v "${!SQUEUE_@}" "${!SINFO_@}" "${!SACCT_@}" "${!SCANCEL_@}" "${!SCONTROL_@}" SLURM_CLUSTERS
+unset -v "${!SQUEUE_@}" "${!SINFO_@}" "${!SACCT_@}" "${!SCANCEL_@}" "${!SCONTROL_@}" \
+    SLURM_CLUSTERS SLURM_TIME_FORMAT
 """
 
 
