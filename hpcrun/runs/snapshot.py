@@ -48,14 +48,19 @@ def take_snapshot(
     how many files are copied. Raises InputError for a project too large to copy, before much is
     written.
     """
+    if leave_out == project:
+        raise InputError(
+            f"{project}: the code's own folder is that of the runs",
+            fix="name another one as runs_dir, such as runs",
+        )
     code.mkdir(parents=True, exist_ok=True)
-    size = 0
+    size, is_above = 0, project.is_relative_to(leave_out)
     # Git lists what is deleted, too, and what a sparse checkout leaves out.
     wanted = (
         name
         for name in _project_files(project)
         if not name.startswith(f"{_OURS}/")
-        and not (project / name).is_relative_to(leave_out)
+        and (is_above or not (project / name).is_relative_to(leave_out))
         and os.path.lexists(project / name)
     )
     names = list(islice(wanted, MAX_FILES + 1))

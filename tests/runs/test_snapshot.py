@@ -198,3 +198,9 @@ def no_checkout_above(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     """Git looks upwards, and stops here."""
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     yield
+
+
+def test_runs_above_the_project_or_in_its_place(project: Path, tmp_path: Path) -> None:
+    assert copied(take(project, tmp_path, leave_out=tmp_path)) == PLAIN
+    with pytest.raises(InputError, match="the code's own folder is that of the runs"):
+        take(project, tmp_path, leave_out=project)
