@@ -128,7 +128,7 @@ def rehearse_job(
             python = context.cluster.python  # the cluster's, where this is its login node
             if python and not Path(os.path.expandvars(python)).expanduser().exists():
                 python = None
-            profile = structs.replace(inside.cluster, python=python)
+            profile = structs.replace(inside.cluster, python=python, local_dir=str(place.parent))
             inside = structs.replace(inside, runs_dir=runs_dir, cluster=profile)
             stage = _Stage(inside, asked, place)
             return stage.play(at_once, say)

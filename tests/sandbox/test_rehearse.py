@@ -45,7 +45,9 @@ def rehearse(
     assert done.returncode == code, done.stdout + done.stderr
     answer = json.loads(done.stdout)
     check_json("rehearse", answer)
-    assert not any(Path(trial["run_dir"]).parent.exists() for trial in answer["trials"])
+    folders = [Path(trial["run_dir"]) for trial in answer["trials"]]
+    assert not any(folder.parent.exists() for folder in folders)
+    assert not [left for folder in folders for left in Path("/tmp").glob(f"hpcrun-{folder.name}.*")]
     return answer["trials"], done.stderr
 
 
