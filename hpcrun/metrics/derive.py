@@ -232,7 +232,6 @@ class _Axis:
                 marks = [-1] if number else []
                 if not self.in_order:
                     marks += [each.offset for each in track.log.log.marks if each.mark.restart]
-                    marks += track.log.resumed
                 within = self.within_epochs
                 track.turns = follow(track.counted, marks, track.counter, within_epochs=within)
             self.counter = self.leads[number].counter

@@ -77,7 +77,7 @@ _NOT_WORD = re.compile(r"[^\w@+]+|_+")
 
 
 # All as ``fold`` gives them.
-SPLIT_SPELLINGS = words("split phase mode stage")
+SPLIT_SPELLINGS = words("split phase mode stage type kind subset partition dataset event job_type")
 RANK_SPELLINGS = words("rank global_rank")
 TOTAL_SPELLINGS = words("total_steps max_steps total_iters max_iters num_steps")
 

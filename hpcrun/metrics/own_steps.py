@@ -153,14 +153,12 @@ def read_rows(log: Log) -> list[Rows]:
     headings = np.array([each.offset for each in marks], dtype=np.int64)
     epochs = np.array([each.mark.epoch for each in marks], dtype=np.float64)
     rows = [_rows_of(form, headings, epochs) for form in log.forms.values()]
-    rows = _beyond_totals(_without_redrawn(log, rows, headings))
+    rows = _only_ends(_beyond_totals(_without_redrawn(log, rows, headings)))
     splits = [each.mark.split for each in marks]
     if 0 < 2 * sum(map(bool, splits)) <= len(splits):  # the training has headings, too
         rows = [part for each in rows for part in _by_split(each, headings, splits)]
-    rows = _without_evaluations(_without_means(_without_repeats(_without_batches(rows, headings))))
-    if not any(each.has_own_steps and each.epochs is not None for each in rows):
-        rows = _with_closing_epochs(rows)
-    return _through_epochs(rows)
+    rows = _without_means(_without_repeats(_without_batches(rows, headings)))
+    return _through_epochs(_without_evaluations(rows))
 
 
 def _rows_of(form: Form, headings: Ints, epochs_of: Floats) -> Rows:
@@ -215,6 +213,19 @@ def _beyond_totals(rows: Sequence[Rows]) -> list[Rows]:
         replace(each, bar=each.bar._replace(total=None), total=None) if each.bar in wrong else each
         for each in rows
     ]
+
+
+def _only_ends(rows: Sequence[Rows]) -> list[Rows]:
+    """Take the drawings of a bar for lines, in their order, where most show its end."""
+    found = []
+    for each in rows:
+        if each.has_losses and each.bar is not None and each.steps is not None:
+            is_end = each.steps == each.total
+            if each.epochs is None and len(each) > 2 and 2 * is_end.sum() > len(each):
+                each = replace(each.only(is_end), steps=None, bar=None, level=LEVEL_OF_OWN_LOSS)
+                each.side = OWN
+        found.append(each)
+    return found
 
 
 def _by_split(rows: Rows, headings: Ints, splits: Sequence[str]) -> list[Rows]:
@@ -393,22 +404,6 @@ def _turns(ends: Sequence[int]) -> int:
         if take_turns and whole == ends[:-1] and ends[-1] <= last:
             return turns
     return 0
-
-
-def _with_closing_epochs(rows: Sequence[Rows]) -> list[Rows]:
-    """Give lines the epoch of the line that closes it: its mean loss, and the epoch's number."""
-    closing, epochs = join_epochs(
-        [each for each in rows if each.level and each.steps is None and each.bar is None]
-    )
-    if not epochs.size or not rises(epochs):
-        return [*rows]
-    epochs = np.append(epochs, epochs[-1] + 1)
-    return [
-        replace(each, epochs=epochs[np.searchsorted(closing, each.offsets, "right")])
-        if each.has_own_steps
-        else each
-        for each in rows
-    ]
 
 
 def _through_epochs(rows: Sequence[Rows]) -> list[Rows]:

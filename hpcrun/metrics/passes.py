@@ -7,10 +7,9 @@ A log's training counter mostly rises. Where it falls:
 - by no more than two logged steps: *jitter* (ranks that print across each other, a line printed
   late): the value goes to its step;
 - further, to a step after its beginning: the run was resumed and goes on from there, *if* the
-  counter then climbs again as it did before (``_ENOUGH`` steps, or up to where it was), or the log
-  ends there below all that a program prints as it starts. Another single line of an earlier step (a
-  closing summary, the best checkpoint) is no resumption, nor are processes that print across each
-  other with a distance;
+  counter then climbs again as it did before (``_ENOUGH`` steps, or up to where it was). Another
+  single line of an earlier step (a closing summary, the best checkpoint) is no resumption, nor are
+  processes that print across each other with a distance;
 - to its beginning, or to the first step of another distance: another run in the same file, or
   another epoch of a log that names none: a new pass. It has more than two logged steps, unless the
   counter never falls but to its very first place: then each such row begins a run, however short.
@@ -38,8 +37,6 @@ Ints = NDArray[np.signedinteger[Any]]
 # This many steps, one after the other, show that a counter climbs again.
 _ENOUGH = 5
 _FEWEST = 3
-# A program that starts prints this many times as much as stands between two rows, at least.
-_START = 5
 # Steps after a fall that neither climb nor come back: then the fall means nothing.
 _PATIENCE = 64
 # An epoch beyond this is taken for it: a whole number of 64 bits.
@@ -244,8 +241,6 @@ def follow(
                 continue
             fell, end = index - 1, ends[bisect_left(ends, index)]
             climb, index = _climb(place, fell, end, highest, counter.recent)
-            if not climb and index == len(steps) and _is_start(offsets[: fell + 1]):
-                climb, index = [at], fell + 1
             if climb:
                 is_first = _is_first(climb, begun, counter.recent)
                 turn = counter.another_run if is_first else counter.do_again
@@ -324,12 +319,6 @@ def _climb(
     if last == end and len(climb) >= _FEWEST and _is_even(climb, recent):
         return climb, end
     return [], last
-
-
-def _is_start(offsets: Ints) -> bool:
-    """Whether a program has started before the last row: far more text stands above it."""
-    gaps = np.diff(offsets)
-    return len(gaps) > _FEWEST and bool(gaps[-1] > _START * gaps[:-1].max(initial=0))
 
 
 def _gaps(steps: Sequence[int]) -> list[int]:

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain, pairwise, product
 from typing import NamedTuple
 
@@ -90,7 +90,7 @@ class Steps(Struct, eq=False):
 
     ``by_step``: rows with steps, those without one either BEFORE or AFTER. ``by_epoch``: those that
     have no step but a whole epoch, as their step; ``loose``: the ones without a step, bars aside.
-    ``training`` is the bar that counts the training; ``resumed`` where it was resumed. ``is_late``:
+    ``training`` is the bar that counts the training. ``is_late``:
     the losses came in lumps, and their steps follow from their epochs.
     """
 
@@ -99,7 +99,6 @@ class Steps(Struct, eq=False):
     by_epoch: list[Rows]
     loose: list[Rows]
     training: Bar | None
-    resumed: list[int]
     through_epochs: bool
     is_late: bool
 
@@ -175,7 +174,6 @@ def find_steps(log: Log) -> Steps:
         [*chain.from_iterable(map(_at_epochs, (*lines, *drawn)))],
         lines,
         training,
-        sorted(chain.from_iterable(_resumptions(*each) for each in found)),
         through_epochs,
         scale is not None and scale.in_lumps,
     )
@@ -252,28 +250,6 @@ def training_bars(
         if count > least and all(last < other[2] or other[3] < first for other in found):
             found.append(vote)
     return [drawn[number] for number in sorted(vote[1] for vote in found)]
-
-
-def _resumptions(bar: Bar, drawn: Counted) -> Iterator[int]:
-    """Find where a bar breaks off, begins again and jumps ahead: the training was resumed there.
-
-    >>> def found(*steps):
-    ...     return [*_resumptions(Bar("", 99), Counted(np.arange(len(steps)), np.array(steps)))]
-    >>> found(1, 2, 0, 2), found(1, 0, 50)
-    ([], [2])
-    """
-    if bar.total is None or not (drawn.steps[1:] < drawn.steps[:-1]).any():
-        return
-    stride, begins_again = 0, False
-    for index, (last, step) in enumerate(pairwise(drawn.steps.tolist()), 1):
-        if step < last:
-            begins_again = step == 0 and last < bar.total
-        elif step > last:
-            if begins_again and step > 2 * stride:
-                yield int(drawn.offsets[index])
-            else:
-                stride = max(stride, step - last)
-            begins_again = False
 
 
 def _fresh(drawn: Sequence[Rows]) -> list[Rows]:

@@ -17,7 +17,16 @@ from itertools import chain, count, repeat
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcrun.metrics.names import LOSS, MEASURED, TRAIN_LOSS, like_a_loss, rank_for_loss, split_of
+from hpcrun.metrics.names import (
+    EVAL_LOSS,
+    LOSS,
+    MEASURED,
+    TEST_LOSS,
+    TRAIN_LOSS,
+    like_a_loss,
+    rank_for_loss,
+    split_of,
+)
 from hpcrun.metrics.row import Frame, Layout, Placed
 
 # Deriving a curve takes about as much again.
@@ -244,21 +253,27 @@ def _counts(layout: Layout) -> bool:
 def called_loss(logs: list[Log]) -> tuple[list[Log], str]:
     """Call that the loss which stands for it in logs that call nothing so, or is their only one.
 
-    Returns its own name beside the logs, "" where nothing is renamed.
+    So is an evaluation's only one. Returns its own name beside the logs, "" where nothing is
+    renamed.
     """
     forms = [form for log in logs for form in log.forms.values()]
     names = {name for form in forms for name in form.layout.names}
     ranked = sorted((rank, name) for name in names if (rank := rank_for_loss(name)) is not None)
-    only = [name for name in names if like_a_loss(name) and split_of(name) in ("", "train")]
+    splits = {name: split_of(name) or "train" for name in names if like_a_loss(name)}
+    only = {split: [n for n in splits if splits[n] == split] for split in ("train", "eval", "test")}
     # nanoGPT estimates both losses; where its script prints no other, the training's counts.
     if any(TRAIN_LOSS in form.layout.names and form.rows > 1 for form in forms):
-        only = [TRAIN_LOSS]
-    if LOSS in names or not (ranked or len(only) == 1):
+        only["train"] = [TRAIN_LOSS]
+    if LOSS in names or not (ranked or len(only["train"]) == 1):
         return logs, ""
-    chosen = ranked[0][1] if ranked else only[0]
+    chosen = ranked[0][1] if ranked else only["train"][0]
+    called = {chosen: LOSS}
+    for split, name in (("eval", EVAL_LOSS), ("test", TEST_LOSS)):
+        if len(only[split]) == 1 and name not in names:
+            called.setdefault(only[split][0], name)
 
     def renamed(form: Form) -> Form:
-        known = tuple(LOSS if name == chosen else name for name in form.layout.names)
+        known = tuple(called.get(name, name) for name in form.layout.names)
         split = "train" if chosen == TRAIN_LOSS in form.layout.names else form.layout.split
         return replace(form, layout=replace(form.layout, names=known, split=split))
 

@@ -156,13 +156,6 @@ class TestBars:
         assert curve.steps("step_seconds") == [*range(1, 261)]
         assert "loss" not in curve.metrics
 
-    def test_a_bar_that_breaks_off_and_jumps_ahead_shows_a_restart(self) -> None:
-        before, after = dicts(range(5, 50, 5)), dicts(range(45, 65, 5))
-        lines = [bar(0), *before, bar(0), bar(43), *after]
-        curve = build(lines)
-        assert curve.restarts == (Restart(0, lost_at=45, resumed_at=45, replayed=1),)
-        assert curve.steps("loss") == [*range(5, 65, 5)]
-
     def test_without_steps_the_order_counts(self) -> None:
         assert both(build([at(0, None, 3.0), at(0, None, 2.0)]), "loss") == (
             [None, None],
@@ -291,16 +284,6 @@ class TestTwoCounters:
             lines.append(Line(mark=Mark(epoch=epoch)))
             lines += [at(0, step, 1.0, total=9) for step in (3, 6, 9)]
         assert build(lines).steps("loss") == [*range(3, 21, 3)]
-
-    @pytest.mark.parametrize("first", [0, 1])
-    def test_by_the_line_that_closes_an_epoch(self, first: int) -> None:
-        lines = []
-        for epoch in range(first, first + 3):
-            lines += [at(0, step, 1.0, total=8) for step in (0, 4, 8)]
-            lines.append(Line((("ppl", 9.0),), epoch=float(epoch)))
-        curve = build(lines)
-        assert curve.steps("loss") == [0, 4, 8, 9, 13, 17, 18, 22, 26]
-        assert curve.steps("ppl") == [8, 17, 26]
 
     @pytest.mark.parametrize(("largest", "total"), ((1e17, 10**6), (-1e17, 10**6), (1e6, 10**15)))
     def test_an_epoch_or_a_length_that_is_none(self, largest: float, total: int) -> None:

@@ -69,15 +69,6 @@ def test_where_the_log_ends_three_steps_are_enough() -> None:
     assert turn.replayed == 491
 
 
-def test_or_one_if_a_program_has_started_before_it() -> None:
-    steps = np.array([*_UP, 500])
-    counted = Counted(np.array([*range(0, 1000, 10), 1200]), steps)
-    (turn,) = follow(counted, [], Counter(), within_epochs=False)
-    assert (turn.reached, turn.at, turn.replayed) == (At(0, 990), At(0, 500), 491)
-    counted = Counted(np.array([*range(0, 1000, 10), 1030]), steps)
-    assert follow(counted, [], Counter(), within_epochs=False) == []
-
-
 @pytest.mark.parametrize("steps", [[500], [500, 510], [500, 700, 720]], ids=str)
 def test_fewer_or_uneven_steps_are_none(steps: list[int]) -> None:
     assert course([*_UP, *steps]) == []

@@ -426,3 +426,27 @@ def test_names_of_columns_in_the_plural() -> None:
     curve = curve_of(lines)
     assert both(curve, "loss") == ([0, 1, 2, 3, 4], [*map(loss_at, range(5))])
     assert curve.steps("eval_loss") == [0, 1, 2, 3, 4]
+
+
+def test_bars_of_which_only_the_ends_are_drawn_are_lines() -> None:
+    lines = [f"100%|####| 90/90 [00:12<00:00, 7.5it/s, loss={loss_at(n)}]" for n in range(1, 6)]
+    assert curve_of(lines).values("loss") == [*map(loss_at, range(1, 6))]
+
+
+@pytest.mark.parametrize(
+    "form", ['{{"kind": "{}", "step": {}, "loss": {}}}', "{}: epoch {}, loss: {}, acc 0.5"]
+)
+def test_a_word_in_front_or_a_kind_names_the_side(form: str) -> None:
+    lines = []
+    for step in range(1, 6):
+        lines += [form.format("train", step, loss_at(step)), form.format("val", step, 9.5)]
+    curve = curve_of(lines)
+    assert both(curve, "loss") == ([1, 2, 3, 4, 5], [*map(loss_at, range(1, 6))])
+    assert both(curve, "eval_loss") == ([1, 2, 3, 4, 5], [9.5] * 5)
+
+
+def test_the_only_loss_of_an_evaluation_is_called_so_beside_the_trainings() -> None:
+    lines = [f"[{n}]\ttrain-logloss:{loss_at(n)}\tvalid-logloss:9.5" for n in range(5)]
+    curve = curve_of(lines)
+    assert curve.values("loss") == [*map(loss_at, range(5))]
+    assert curve.values("eval_loss") == [9.5] * 5

@@ -158,6 +158,7 @@ _PLACE = (
     r"((?:global[ _])?(?:step|iter(?:ation)?|update|epoch|ep|(?:mini-?)?batch|round|episode"
     r"|generation))"
 )
+_SIDES = "|".join(SPLITS)
 _TWO_SIDES = r"train(?:ing)? ?[/&,|+-] ?(val|valid|validation|test|dev|eval)"
 _TWO_VALUES = rf"[:= ]{{1,3}}({NUMBER}) ?[/,|] ?(?={NUMBER})"
 # What is first put as a name and its value.
@@ -177,7 +178,7 @@ _PLAINER = {
     # A norm or a size: "|lvar| 56.69", "||g||: 1.5".
     rf"\|{{1,2}}([^\W\d]\w{{0,20}})\|{{1,2}} ?[:= ] ?(?={NUMBER}[ ,;|])": r"| \1: ",
     # Who prints the line: "trainer: step 5 ..", "Fold 1 Epoch 5 ..".
-    rf"\A([\s\[=*#>|-]{{0,40}})(?!{_ELSEWHERES})(?:[a-z_][\w.-]{{0,40}}:|(?:fold|run|trial|seed|"
+    rf"\A([\s\[=*#>|-]{{0,40}})(?!{_ELSEWHERES}|(?:{_SIDES}):)(?:[a-z_][\w.-]{{0,40}}:|(?:fold|run|trial|seed|"
     r"task|stage|phase|client)[ :#_]{0,3}\d{1,4}[]),.:-]{0,2}|fine-?tun\w{1,4}|pre-?train\w{0,4})"
     rf" (?={_PLACE}\w*\W{{0,3}}\d)": r"\1",
     # A number that touches its word, "Epoch1"; one in front, "After 100 steps", "3-epoch".

@@ -177,10 +177,6 @@ FORMATS: tuple[Format, ...] = (
          r"|(?P<key>total_timesteps|step|[a-z_]*loss|learning_rate|grad_norm)\s{1,60}"
          r"\|\s{1,20}(?P<number>⟨N⟩))\s{1,40}\|\Z",
          "|    loss                 | 0.0123      |", sure=True),
-    form("metric block", "]",
-         r"\[(?:epoch=(?P<epoch>\d+)(?:/\d+)?\]\[)?(?:step|batch)=(?P<step>\d+)(?:/(?P<total>\d+))?"
-         r"(?:,\s?epoch=(?P<cur_epoch>\d+)(?:/\d+)?)?(?:,[^\]]{0,80})?\]:?\Z",
-         "[step=20/739328,epoch=0]", sure=True),
     form("metric block", "/",
          r"(?:[ \t]{0,16}(?P<split>Train|Eval)[ ]|[ \t]{1,16})"
          r"(?P<key>loss/\w{1,20}/total|(?:metrics|train|eval|optim|throughput)/[\w/ -]{0,80}"
