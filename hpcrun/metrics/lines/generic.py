@@ -276,7 +276,8 @@ class _Items(Found):
         if self.has_dict or (read := read_dict(text, place)) is None:
             return None
         self.has_dict = True
-        self.fields += named_losses(key, read[0]) if "loss" in key.lower() else read[0]
+        fields = named_losses(key, read[0]) if "loss" in key.lower() else read[0]
+        self.fields += [replace(each, split=each.split or self.split) for each in fields]
         return read[1]
 
     def take_word(self, word: str) -> bool:

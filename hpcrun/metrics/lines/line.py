@@ -254,7 +254,7 @@ def read_head(text: str) -> Table | None:
     """
     if "=" in text or "{" in text:
         return None
-    text = text.strip().removeprefix("# ")  # numpy's savetxt
+    text = text.strip().removeprefix("#").lstrip()  # numpy's savetxt
     text = text.translate(_DRAWN)
     marked = next((kind for kind, mark in _MARKS.items() if mark in text), "")
     for kind in (marked,) if marked else _BY_BLANKS:
@@ -395,10 +395,13 @@ def read_document(text: str) -> list[Row] | None:
 
 def _rows_in(document: dict[str, object], name: str = "", depth: int = 0) -> list[Row]:
     """Find what was logged: lists of numbers side by side, and lists of objects."""
-    rows = _rows_of(_parted(document, name))
+    rows = _rows_of(_parted(document, name), SPLITS.get(name, ""))
     for key, inside in document.items():
         if isinstance(inside, list):
             rows += _rows_of(inside, SPLITS.get(key, ""))
+            rows += _rows_of([{"step": at, key: value} for at, value in _pairs(inside)])
+        elif isinstance(inside, dict) and key.isdecimal():
+            rows += _rows_of([{"epoch": float(key), **inside}])
         elif isinstance(inside, dict) and depth < _DEEPEST:
             rows += _rows_in(inside, key, depth + 1)
     return rows
@@ -447,9 +450,18 @@ def _numbers(value: object) -> list[float]:
     """Return the numbers of a list, or of the lists in it; nothing if anything else is in there."""
     if not isinstance(value, list):
         return []
-    lists = all(isinstance(each, list) for each in value)
+    lists = all(isinstance(each, list) for each in value) and not _pairs(value)
     flat = [number for each in value for number in each] if lists else value
     return flat if all(isinstance(number, float) for number in flat) else []
+
+
+def _pairs(value: list[object]) -> list[list[float]]:
+    """Return a list of steps and values, nothing if it is none: [[100, 2.5], [200, 2.0]]."""
+    pairs = [each for each in value if isinstance(each, list) and len(each) == 2]
+    if len(pairs) < max(2, len(value)) or not all(type(n) is float for each in pairs for n in each):
+        return []
+    steps = [step for step, _ in pairs]
+    return pairs if steps == sorted({*steps}) and not any(step % 1 for step in steps) else []
 
 
 # A document is read whole, so it must fit into memory; JSON lines of any length begin like one.
