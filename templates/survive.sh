@@ -13,6 +13,8 @@
 finish() {
     local attempt=$1 job=$2 begun=$3 code=$4 first='' signal=null stopped_by=null tries=0
     local why newest end note next='' pid heir
+    # Slurm's TERM comes to all processes: it would end those whose answers are waited for here.
+    trap '' TERM INT HUP USR1 USR2
     end_what_is_left
     for pid in $(jobs -p); do
         [ "$pid" = "$child" ] || kill -TERM "$pid" 2>/dev/null # what waits for the time limit
@@ -58,8 +60,6 @@ finish() {
         write_record "$attempt_dir/end.json" "$end, \"next\": \"requeue\"}"
         say "attempt $attempt ended ($why), and the run goes on"
         clean_nodes "$host" "$stopped$overdue" # ranks that still run need their folders
-        # Slurm ends the script of a job that waits again: not before all is said.
-        trap '' TERM INT HUP USR1 USR2
         next=$(go_on "$newest" "${begun%.*}") ||
             note='Slurm would not start it again: see logs/batch.log'
     fi

@@ -343,6 +343,13 @@ def test_a_program_that_does_not_know_of_signals_is_ended(job: Job) -> None:
 
 
 @pytest.mark.slow
+def test_term_as_the_end_is_recorded_takes_nothing_from_its_record(job: Job) -> None:
+    with (job.run.path / "checkpoints.sh").open("a") as script:
+        script.write('newest_checkpoint() { kill -TERM "$BASHPID"; echo saved; }\n')
+    assert job.go()[0] == 0
+    assert (job.end.why, job.end.checkpoint) == ("done", "saved")
+
+
 def test_term_to_all_processes_at_once_as_slurm_sends_it(job: Job) -> None:
     job.write('touch "$HPCRUN_RUN_DIR/ready"; exec sleep 1000')
     process = job.start()
