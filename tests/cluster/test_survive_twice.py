@@ -144,12 +144,12 @@ def test_a_run_that_is_suspended_for_another_has_one_attempt(fresh_root: Path) -
 def test_a_run_goes_on_after_a_node_has_booted_anew(wide_site: Site) -> None:
     """One loses the node of its batch script for a moment, which takes Slurm two minutes to see."""
     site, rig = wide_site, wide_site.rig
-    runs = [submit_whole(site, "when: [node_fail]", steps=24) for _ in range(2)]
+    slow = ("--set", "env.STEP='3'")
+    runs = [submit_whole(site, "when: [node_fail]", *slow, steps=24) for _ in range(2)]
     for run in runs:
         until(lambda: len(steps_of(run, 0)) >= 5, "a checkpoint")  # noqa: B023
     lost = [nodes_of(run, 0)[number] for number, run in enumerate(runs)]
-    for node in lost:
-        rig.reboot_node(node)
+    rig.reboot_nodes(*lost)
     for number, run in enumerate(runs):
         shown = insist_on_the_whole_curve(site, run, 24)
         # Slurm may give the first one its old node again: that attempt ends before its launch.
