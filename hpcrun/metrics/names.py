@@ -327,7 +327,8 @@ _RANK_OF_TIME = 40
 _STAND_INS = _spell(
     {
         LOSS: "cross_entropy crossentropy xent ce nll objective criterion sum_loss loss_sum "
-        "loss_all all_loss overall_loss combined_loss joint_loss full_loss main_loss task_loss "
+        "loss_all all_loss overall_loss loss_overall whole_loss loss_whole combined_loss "
+        "loss_combined joint_loss full_loss main_loss task_loss "
         "model_loss predict_loss prediction_loss pred_loss loss_pred generator_loss gen_loss "
         "g_loss loss_g"
     }

@@ -379,6 +379,31 @@ def test_the_loss_may_go_by_another_name() -> None:
     assert (called.values("loss"), len(called.values("Cross entropy"))) == ([1.5], 5)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "   2  {0} / 900 {1} = {0}.5 time = 2026-01-02 03:04:05.678901\n"
+        "   2  {0} / 900 loss_box = 1.5 time = 2026-01-02 03:04:05.678999\n",
+        "2026_01_02_03_04_05 [Step] {0} [Parts] loss_box 1.5 cls_loss 0.{0} box_error 4"
+        " {1} {0}.5\n",
+    ],
+)
+@pytest.mark.parametrize("name", ["whole_loss", "loss_overall", "loss_combined"])
+def test_a_total_is_the_loss_among_its_parts(line: str, name: str) -> None:
+    text = "".join(line.format(n, name) for n in range(100, 500, 100))
+    curve = parse_chunks("x", [(0, [text.encode()])]).curve
+    assert curve.steps("loss") == [*range(100, 500, 100)]
+    assert curve.values("loss") == [n + 0.5 for n in range(100, 500, 100)]
+
+
+def test_what_is_odd_behind_a_loss_takes_nothing_from_it() -> None:
+    line = "Step {}: loss: {}.5, val loss: 1.5, NDCG: {{'ndcg@5': 0.4}}, Hits: {{'hits@5': 0.{}}}\n"
+    text = "".join(line.format(n, 9 - n, n) for n in range(1, 9))
+    curve = parse_chunks("x", [(0, [text.encode()])]).curve
+    assert curve.values("loss") == [9 - n + 0.5 for n in range(1, 9)]
+    assert curve.values("eval_loss") == [1.5] * 8
+
+
 @pytest.mark.parametrize("name", ["contrastive loss", "loss_pixel"])
 def test_the_only_loss_is_the_loss_by_whatever_name(name: str) -> None:
     text = "".join(f"epoch {n}/9, {name}: {5 - n / 4}, acc: 0.5\n" for n in range(1, 10))

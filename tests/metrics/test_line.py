@@ -308,6 +308,11 @@ def test_the_heading_of_a_step_is_a_row_without_values(line: str, step: int | No
         ("║ epoch ║ loss ║", "║ 1 ║ 2.5 ║", {"loss": 2.5}),
         ("step train_loss val_loss", "10 2.5 2.6", {"loss": 2.5, "eval_loss": 2.6}),
         ("step,loss", "10,nan", {"loss": math.nan}),
+        (
+            "Step\tLR\tTrain Loss\tVal. Loss\t",
+            "3.0|0.1|2.5|2.75|",
+            {"lr": 0.1, "loss": 2.5, "eval_loss": 2.75},
+        ),
         (",step,loss", "0,10,2.5", {"loss": 2.5}),
         (
             "E    #       LOSS NER  ENTS_F",

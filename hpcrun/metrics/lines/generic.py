@@ -41,6 +41,7 @@ from hpcrun.metrics.names import (
     SPLITS,
     STEP_RANK,
     fold,
+    like_a_loss,
     metric_of,
     name_of,
     split_of,
@@ -169,6 +170,10 @@ _PLAINER = {
     r"\{([a-z_][\w/ ]{0,30}[:=][^{}\"']{1,400})\}": r"  \1 ",
     # "[3,  2000] loss: 2.5".
     r"\A([\s=>#*-]{0,20})\[ ?(\d{1,9}), {0,8}(\d{1,15})(?= ?[/\]])": r"\1[\2] [\3",
+    # "1  100 / 2560 loss = 2.5": an epoch, and a step of it.
+    r"\A([ \t]{0,20}\d{1,9})[ \t]{1,8}(?=\d{1,15} ?/ ?\d{1,15} \w*loss\w* ?[:=])": r"epoch \1, ",
+    # A heading in brackets: "[Epoch] 001 [Loss] cls 0.5".
+    rf"\[{_PLACE}\]:? ?(?=\d)": r"\1 ",
     # Abbreviations: "Avg. loss", "Ep. 3", "sup.: 2.5".
     r"(?<!\w)(val|valid|avg|tr|ep)\. (?=\w)": r"\1 ",
     r"(?<=[a-z])\.(?=[:=] ?[\d+-])": "",
@@ -268,7 +273,7 @@ class _Items(Found):
             if next(same, value) != value:
                 return False  # "step1 .., step2 ..": of two things
         self.fields.append(Field(key, value, unit, total, split or self.split))
-        self.has_loss = self.has_loss or name_of(key) in LOSSES
+        self.has_loss = self.has_loss or like_a_loss(key)
         return True
 
     def take_dict(self, text: str, place: int, key: str = "") -> int | None:
@@ -355,13 +360,12 @@ def _take_apart(text: str) -> _Items | None:
             continue
         moved = _read_item(text, place, found)
         if moved is None:
-            if remark and any(map(str.isdigit, text[remark[0] :])):
-                remark = None
+            numbered = remark is not None and any(map(str.isdigit, text[remark[0] :]))
             if found.says_enough and _LAST_WORD.match(text, place):
                 cell = cell or (place, len(found.fields), found.loose)
-            if cut := remark or cell:
+            if cut := (cell or remark) if numbered else (remark or cell):
                 del found.fields[cut[1] :]
-                found.loose = cut[2]
+                found.loose = cut[2] + (numbered and not cell)
                 break
             free = _FREE.match(text, place)
             if free is None or not found.take_word(free.group()):
@@ -486,10 +490,10 @@ def _part(key: str, joints: frozenset[str]) -> tuple[list[str], str]:
         is_split = not at and parts[0].lower() in SPLITS
         if is_place(" ".join(parts[at:])) and not (is_split or (at and parts[-1][-1] == "s")):
             return parts[:at], " ".join(parts[at:])
-    while parts and parts[-1].lower() in _VERBS:
+    while len(parts) > 1 and parts[-1].lower() in _VERBS:
         parts.pop()
     start = 0
-    for index, part in enumerate(parts):
+    for index, part in enumerate(parts if len(parts) > 1 or joints is _JOINTS else ()):
         joins = part.lower() in joints and not is_known(" ".join(parts[start:]))
         if joins or part.lower() in _ARTICLES:
             start = index + 1

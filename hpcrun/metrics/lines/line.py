@@ -320,7 +320,8 @@ def read_row(text: str, table: Table) -> Row | None:
     text = _WRAPPED.sub(r"\g<wrapped>", text)
     if has_bar:
         text = _BAR_BEHIND.split(text, 1)[0]
-    cells = _cells(text.translate(_DRAWN), table.kind)
+    kind = "pipes" if table.kind == "tabs" and "\t" not in text and "|" in text else table.kind
+    cells = _cells(text.translate(_DRAWN), kind)
     if table.kind == "columns" and len(cells) != len(columns):
         cells = text.split()  # a wide number leaves but one blank
     if table.kind == "tabs":  # blanks at the end of a line are gone
