@@ -27,7 +27,7 @@ _FATAL = (
     "srun_crash", "torchrun_child", "torchrun_exit", "mpi_abort", "cancelled", "time_limit",
 )  # fmt: skip
 # What ends its process for certain, whatever other ranks print afterwards.
-_CERTAIN = ("slurm_oom", "xid", "nccl_watchdog", "nan_raised")
+_CERTAIN = ("enospc", "slurm_oom", "xid", "nccl_watchdog", "nan_raised")
 # Seconds by which one failure may come before another that explains it; of a year of 31-day months.
 _LATE, _YEAR = 60, 372 * 86400
 # So many lines at most lie between a crash and the time limit that the other ranks then run into.
@@ -171,7 +171,8 @@ def _episodes(evidence: Evidence) -> tuple[list[tuple[int, Event]], list[Event]]
 def _is_got_over(found: Found, events: Sequence[Event]) -> bool:
     """Return whether what comes after these events shows that nothing ended by them, or that what
     ended was followed by another launch that did well."""
-    if found.moved_on >= MOVED_ON or all(event.is_taken_back for event in events):
+    ran = _SHELL if found.has_warned else ()
+    if found.moved_on >= MOVED_ON or all(e.is_taken_back or e.rule.id in ran for e in events):
         return True
     # What ends no program: its threads and connections may complain at its exit.
     is_less = all(e.kind <= SYMPTOM or e.kind < e.rule.kind for e in events)
@@ -189,7 +190,6 @@ def _is_got_over(found: Found, events: Sequence[Event]) -> bool:
     if not found.is_parallel:
         # What a program or shell only prints ends nothing where it visibly goes on.
         least = _REPORT if found.moved_on else _APART
-        least = _EPILOG if any(event.in_traceback for event in events) else least
         if found.moved_on > 2 or found.plain > least:
             return True
     goes_on = found.moved_on > 1 or found.plain > _EPILOG
@@ -201,7 +201,8 @@ def _last_launch(events: Sequence[Event], *, is_parallel: bool) -> int:
     first, ended, raised, reported = 0, None, None, None
     for at, event in enumerate(events):
         is_new = event.progress >= MOVED_ON
-        if not is_parallel and event.kind >= WEAK:
+        is_again = event.rule.cls == "cancelled" and event.progress >= _AGAIN
+        if not is_parallel and (event.kind >= WEAK or is_again):
             at_once = event.ends and event.rule.id not in _FATAL  # ranks are killed together
             if ended is not None:
                 is_new |= at_once or event.progress >= _AGAIN or event.begin - ended.line > _APART

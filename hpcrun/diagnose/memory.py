@@ -80,8 +80,8 @@ MEMORY = [
         example="srun: error: node07: task 3: Out Of Memory", unlike="srun: error: node07: task 3: Exited with exit code 1",
     ),
     Rule(
-        id="cpu_alloc", cls="oom_host", needles=("DefaultCPUAllocator", "MemoryError", "Errno 12]", "bad_alloc", "Unable to allocate", "annot allocate memory", "annot allocate vector", "running low on memory", "OutOfMemoryError", "Out of memory: Kill"),
-        pattern=r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory)|^(?:\S+\.)?_?(?:Array)?MemoryError\b|\[Errno 12\] Cannot allocate memory|cannot allocate vector of size|std::bad_alloc|Unable to allocate [\d.]+ [KMGTP]iB|fork: (?:retry: )?Cannot allocate memory|due to the node running low on memory|ray\.exceptions\.OutOfMemoryError|java\.lang\.OutOfMemoryError|Out of memory: Kill(?:ed)? process \d+",
+        id="cpu_alloc", cls="oom_host", needles=("DefaultCPUAllocator", "can't alloc", "MemoryError", "Errno 12]", "bad_alloc", "Unable to allocate", "annot allocate memory", "annot allocate vector", "running low on memory", "OutOfMemoryError", "Out of memory: Kill"),
+        pattern=r"DefaultCPUAllocator: (?:can't allocate|not enough) memory|^RuntimeError: can't alloc$|^(?:\S+\.)?_?(?:Array)?MemoryError\b|\[Errno 12\] Cannot allocate memory|cannot allocate vector of size|std::bad_alloc|Unable to allocate [\d.]+ [KMGTP]iB|fork: (?:retry: )?Cannot allocate memory|due to the node running low on memory|ray\.exceptions\.OutOfMemoryError|java\.lang\.OutOfMemoryError|Out of memory: Kill(?:ed)? process \d+",
         title="the host's memory was exhausted",
         fixes=("{more_memory}", "load the model on one rank only (`low_cpu_mem_usage`)", "fewer workers on each node, such as the data loader's"),
         message="DefaultCPUAllocator: can't allocate memory / Task was killed due to the node running low on memory", source="torch c10/core/impl/alloc_cpu.cpp",

@@ -232,8 +232,8 @@ NETWORK = [
         unlike="handler for SIGTERM installed; errors: 0",
     ),
     Rule(
-        id="terminated", cls="cancelled", kind=SYMPTOM, needles=("Terminated",),
-        pattern=r"^(?:\S+: line \d+: )?\s*(?:\d+ )?Terminated(?:\s{2,}(?!\s|(?:nvidia-smi|tensorboard|tail|sleep|top|ssh|watch)\b)|$)",
+        id="terminated", cls="cancelled", kind=SYMPTOM, needles=("Terminated", "Termination signal"),
+        pattern=r"^FatalError: `Termination signal` is detected|^(?:\S+: line \d+: )?\s*(?:\d+ )?Terminated(?:\s{2,}(?!\s|(?:nvidia-smi|tensorboard|tail|sleep|top|ssh|watch)\b)|$)",
         title="a process of the script was asked to end (SIGTERM)",
         source="bash", example="Terminated", unlike="./run.sh: line 9: 4711 Terminated              tail -f log",
     ),
@@ -335,8 +335,8 @@ SLURM = [
         unlike="slurmstepd: error: *** JOB 4711 ON node01 CANCELLED AT 2026-11-20T08:00:03 ***",
     ),
     Rule(
-        id="cancelled", cls="cancelled", kind=WEAK, needles=("CANCELLED AT", "TERM_OWNER"),
-        pattern=r"\*\*\* JOB (\S+) ON (?P<host>\S+) CANCELLED AT (\S+?)(?: DUE to SIGNAL \w+)? \*\*\*|TERM_OWNER: ",
+        id="cancelled", cls="cancelled", kind=WEAK, needles=("CANCELLED AT", "TERM_OWNER", "Job has been cancelled", "Job/step already completing"),
+        pattern=r"\*\*\* JOB (\S+) ON (?P<host>\S+) CANCELLED AT (\S+?)(?: DUE to SIGNAL \w+)? \*\*\*|TERM_OWNER: |^s(?:run|alloc): (?:error: )?Job has been cancelled|Unable to allocate resources: Job/step already completing",
         title="the job was cancelled, by its user or an administrator",
         fixes=("`sacct -X -j JOB -o state%30` shows the uid of who did it",),
         message="CANCELLED AT", source=_REQ,
@@ -352,8 +352,8 @@ SLURM = [
         unlike="slurmstepd: error: *** JOB 4711 ON node01 COMPLETED",
     ),
     Rule(
-        id="ctrl_c", cls="cancelled", kind=WEAK, needles=("KeyboardInterrupt",),
-        pattern=r"^(?:Detected )?KeyboardInterrupt\b",
+        id="ctrl_c", cls="cancelled", kind=WEAK, needles=("KeyboardInterrupt", "SIGINT"),
+        pattern=r"^(?:Detected )?KeyboardInterrupt\b|\b(?:[Rr]eceived|[Cc]aught) SIGINT\b|\bSIGINT (?:received|caught)\b",
         title="somebody pressed Ctrl-C", message="KeyboardInterrupt", source="CPython",
         example="KeyboardInterrupt", unlike="except KeyboardInterrupt:",
     ),
@@ -390,7 +390,7 @@ SLURM = [
     ),
     Rule(
         id="step_create", cls="other", verdict="fix", needles=("Unable to create step", "Unable to allocate resources", "Unable to confirm allocation"),
-        pattern=r"Unable to create step for job (?:\d+): (?P<why>.+)|Unable to allocate resources: (?P<why2>.+)|Unable to confirm allocation for job (?:\d+): (?P<why3>.+)",
+        pattern=r"Unable to create step for job (?:\d+): (?P<why>.+)|Unable to allocate resources: (?!Job/step already)(?P<why2>.+)|Unable to confirm allocation for job (?:\d+): (?P<why3>.+)",
         title="srun could not start: {why}",
         fixes=("srun must not ask for more than the job has", "`--overlap` for a second step"),
         message="Unable to create step for job N", source="https://github.com/eth-cscs/DLA-Future/issues/337",

@@ -97,10 +97,12 @@ _PROGRESS = re.compile(
 _SUMMARY = re.compile(rb"(?m)^.{0,30}?wandb(?:\x1b\[0m)?:.*")
 # Lines that go on with no message, and are no stack of native code, no rule and no warning.
 _PLAIN = re.compile(rb"(?m)^(?!\s|frame |#\d|@|File |.*0x[0-9a-f]{6})(?=.*\w).{3,200}")
+_WARNED = re.compile(rb"(?m)^\S+\.py:\d+: \w*Warning: ")
 # What torchrun and DeepSpeed's launcher begin with.
 _LAUNCHED = re.compile(rb"(?:WARNING:[\w.]+:\s+\*+\s+|run\.py:\d+\] )Setting OMP_|:main\] nnodes=")
-# A log's first line, if it has so many bytes, is what a launch begins with; so many of an error
-# tell it from others; and so often it may be written before it is no sign of an end.
+_SETTINGS = re.compile(rb"(?im)^[-=*#]{3,} ?(?:[a-z]+ )*(?:config|setting|arg)\w* ?[-=*#]{3,}$")
+# A heading of settings, else a log's first line, if it has so many bytes, is what a launch begins
+# with; so many of an error tell it from others; so often it may be written before it ends nothing.
 _TELLING, _GOT_OVER = 16, 8
 _WELL = re.compile(
     rb"(?im)training (?:is |has )?(?:completed?|finished|done|ended)|end of training\b"
@@ -109,12 +111,14 @@ _WELL = re.compile(
     rb"|`?max_(?:steps|epochs)=\d+`? reached"
     rb"|^\W*(?:all )?(?:done|finished|success)\W*$"
 )
-# What takes an error back, in the next lines; and what may be an error in a log's last lines.
-_NEXT, _LAST = 400, 12
+# What takes errors back, in the next bytes, with so many lines between them; and what may be an
+# error in a log's last lines.
+_NEXT, _ROW, _LAST = 400, 3, 12
 _TAKEN_BACK = re.compile(
-    rb"(?im)\b(?:skipp(?:ed|ing)|retry(?:ing)?|trying (?:again|another|port|with)|ignoring"
-    rb"|(?:using|loading|going to) .{1,60} instead|reconnect(?:ed|ing)|attempt \d+ succeeded"
-    rb"|continuing|will continue|fall(?:ing|s)? ?back)\b|^WARN(?:ING)?\b.{0,80}\b(?:failed|error)"
+    rb"(?im)\b(?:skipp(?:ed|ing)|retry(?:ing)?|trying (?:again|another|port|with|\S+(?=\W*\n))"
+    rb"|ignoring|(?:using|loading|going to) .{1,60} instead|reconnect(?:ed|ing)|continuing"
+    rb"|will continue|attempt \d+ succeeded|fall(?:ing|s)? ?back)\b"
+    rb"|^WARN(?:ING)?\b.{0,80}\b(?:failed|error)"
 )
 _SAYS_ERROR = re.compile(
     r"^(?:\[(?!E\])[^\]]{1,40}\] |&+ )*\[?(?P<name>E(?=\])|(?<=& )FAILED"
@@ -164,7 +168,7 @@ class Event(Struct, kw_only=True):
 
 class Found(Struct, kw_only=True):
     """What a log tells. ``moved_on``: progress since the last event; ``plain``: how many lines of
-    any kind; ``is_well``: it says so.
+    any kind; ``has_warned``: Python warned among them; ``is_well``: it says so.
 
     ``is_parallel``: processes of its program print side by side. ``first``: rank and host that
     torchrun reports to have failed first, the last time that it does.
@@ -174,6 +178,7 @@ class Found(Struct, kw_only=True):
     moved_on: int = 0
     is_well: bool = False
     plain: int = 0
+    has_warned: bool = False
     is_parallel: bool = False
     first: tuple[int, str] | None = None
 
@@ -222,7 +227,9 @@ class Reader:
     def read(self, block: bytes) -> None:
         """Take the next block."""
         if not self._offset:
-            line = block.partition(b"\n")[0].translate(None, _NUMBERS)[:_LONGEST]
+            heading = _SETTINGS.search(block[:_TAIL].partition(TRACEBACK)[0])
+            line = (heading[0] if heading else block.partition(b"\n")[0])[:_LONGEST]
+            line = line.translate(None, _NUMBERS)
             is_telling = len(line.strip(b"-=*#_ ")) > _TELLING and not WORDS.search(line)
             self._banner = line if is_telling else b"\0"
         is_near = self._offset + len(block) > self._size - NEAR
@@ -276,6 +283,7 @@ class Reader:
             events=self._events,
             moved_on=self._progress,
             plain=sum(1 for line in _PLAIN.findall(self._since) if not WORDS.search(line)),
+            has_warned=_WARNED.search(self._since) is not None,
             is_well=self._is_well,
             is_parallel=self._is_parallel,
             first=self._first,
@@ -319,8 +327,12 @@ class Reader:
 
     def _between(self, text: bytes) -> None:
         """Take note of progress since the last event."""
-        if self._events and not self._since:
-            self._events[-1].is_taken_back |= _TAKEN_BACK.search(text[:_NEXT]) is not None
+        if self._events and not self._since and _TAKEN_BACK.search(text[:_NEXT]):
+            begin = self._events[-1].line
+            for event in reversed(self._events):
+                if begin - event.line > _ROW:
+                    break
+                event.is_taken_back, begin = True, event.begin
         if len(text) > 2 * _BETWEEN:
             text = text[:_BETWEEN] + text[-_BETWEEN:]
         text = _SUMMARY.sub(b"", text) if b"wandb" in text else text
@@ -371,9 +383,6 @@ class Reader:
         if (level := _LEVEL.search(text, 0, max(text.find(_TRACEBACK), 0))) is not None:
             is_logged = level[1] is not None and cap == ROOT
             cap = min(cap, WEAK if level[1] else HINT)
-        if "\\n" in bare[at:]:
-            self._escaped(bare[at:], rank, host, cap)
-            return True
         chain, line = self._chained.pop(key, (0, 0))
         if not chain or self._line - line > 5:
             chain = next(self._chains)
@@ -381,7 +390,7 @@ class Reader:
         prefix = None
         if head.strip() and not _BAR.match(head) and "%|" not in head and "─" not in head:
             prefix = re.compile(re.sub(r"\\?\d+", r"\\d+", re.escape(head)))
-        if re.search(rb"(?:^|\n)Process \S+:\s*$", before[-200:]):
+        if re.search(rb"(?:^|\n)Process (?!Process-1:)\S+:\s*$", before[-200:]):
             self._is_parallel = True
         self._open[key] = _Open(
             self._line, bare.strip(), prefix, chain, cap, begin=self._line, is_logged=is_logged,
@@ -428,16 +437,6 @@ class Reader:
             del self._open[key]
         return False
 
-    def _escaped(self, text: str, rank: int | None, host: str | None, cap: int) -> None:
-        """A traceback within one line, as a logger of JSON writes it."""
-        parts = [part.strip('"}] ') for part in text.replace('\\"', '"').split("\\n")]
-        for part in reversed(parts):
-            name = _NAME.match(part.partition(": ")[0] + ":")
-            if name is not None and _STRICT.search(name[2]):
-                open_ = _Open(self._line, part, None, next(self._chains), cap)
-                self._add_exception((rank, host), open_, self._line, part)
-                return
-
     # ---- events
 
     def _look_up(
@@ -455,7 +454,7 @@ class Reader:
             if (plain["why"] or "0").isdigit():
                 return False  # how many there were
             values = plain
-        if kind > HINT and _WARNING.match(text) and "NCCL WARN" not in text:
+        if rule.id != "ctrl_c" and "NCCL WARN" not in text and _WARNING.match(text):
             kind = HINT
         if kind != HINT:
             self._between(before)
@@ -579,12 +578,12 @@ def _segments(raw: bytes) -> Iterator[str]:
     parts = [raw]
     if b"\r" in raw:
         parts = [part for part in raw.split(b"\r") if WORDS.search(part)][-50:]
+    if TRACEBACK in raw and b"\\n" in raw:  # one line of JSON
+        parts = [part.rstrip(b'"}] ') for part in raw.replace(b'\\"', b'"').split(b"\\n")]
     for part in parts:
         if len(part) > _LONGEST and (found := WORDS.search(part)):
             first = 0 if found.start() < _LONGEST // 2 else found.start() - 300
             part = part[first : first + _LONGEST]
-            if first == 0 and b"Traceback" in part:
-                part = part[: _LONGEST // 2] + b"\\n" + raw[-_LONGEST:]
         yield part.decode("utf-8", "replace")
 
 

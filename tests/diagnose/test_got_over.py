@@ -73,6 +73,27 @@ def test_a_launch_begins_as_the_log_began() -> None:
     assert told(ruled)[2] == 6, "a line is no banner"
 
 
+def test_a_launch_begins_with_the_settings_that_the_log_began_with() -> None:
+    heading = "\n===== Training Configuration =====\n"
+    error = traceback("ValueError: no")
+    text = f"nohup: ignoring input\n{heading}seed : {{}}\n{error}"
+    assert told(f"{text}{heading}seed : 4\n")[0] == ""
+    for other in (heading, "\n===== Best Model =====\n"):  # written late, or a result
+        assert told(f"{text.replace(heading, '')}{other}seed : 4\n")[0] == "code_error"
+    results = "\n===== Best Model =====\n"
+    assert told(f"{text.replace(heading, results)}{results}seed : 4\n")[0] == "code_error"
+
+
+def test_after_the_only_process_of_a_launch_failed_the_next_one_is_cancelled() -> None:
+    """One program's processes have other numbers each."""
+    text = f"Process Process-1:\n{traceback('ValueError: no').replace('<module>', 'run')}{{}}"
+    text += "slurmstepd: error: *** STEP 1.0 ON n1 CANCELLED AT 2026-11-20T08:00:03 ***\n"
+    steps = "".join(f"step {step} loss 2.{step}\n" for step in range(4)) + "words\n" * 20
+    assert told(text.format(steps))[0] == "step_cancelled"
+    assert told(text.format(""))[0] == "code_error"
+    assert told(text.replace("Process-1", "Process-2").format(steps))[0] == "code_error"
+
+
 def test_a_launch_begins_as_launchers_do() -> None:
     ranks = "".join(traceback("ValueError: no", f"[rank{rank}]: ") for rank in (0, 1))
     plain = "Setting OMP_NUM_THREADS environment variable for each process to be 1 in default\n"
@@ -172,6 +193,29 @@ def test_what_the_next_line_takes_back_is_no_cause(after: str) -> None:
     assert told(f"start\n{error}{after}", records=failed)[0] == "no_file"
 
 
+def test_what_takes_back_a_message_takes_back_its_tracebacks() -> None:
+    """A library tells so why none of the decoders that it tries can be loaded."""
+    error = traceback("OSError: no decoder", at=f"{LIBRARY}/x/load.py").replace("<module>", "load")
+    text = f"GPU decode unavailable (\nVersion 8:\n{error}\nVersion 7:\n{error}"
+    for end in ("\n", "\r\n"):
+        taken_back = f"{text}[end]; trying decord/OpenCV.\nfound 3\n".replace("\n", end)
+        assert told(taken_back)[0] == ""
+        assert told(f"{text}[end]; trying hard to load\n".replace("\n", end))[2] == 6
+        other = traceback("ValueError: no").replace("<module>", "load") + "reading\n" * 5
+        assert told(other.replace("\n", end) + taken_back)[2] == 4
+
+
+def test_a_shells_complaint_is_got_over_where_python_ran() -> None:
+    warned = "/env/x/trainer.py:131: FutureWarning: `GradScaler(args...)` is deprecated.\n"
+    for line in (
+        "CondaError: Run 'conda init' before 'conda activate'\n",
+        "job.sh: line 3: module: command not found\n",
+    ):
+        assert told(f"{line}{warned}ready\n")[0] == ""
+        assert told(f"{line}x: a warning: it is deprecated\nready\n")[0] == "no_command"
+    assert told(f"job.sh: line 3: 4711 Killed  python train.py\n{warned}")[0] == "killed"
+
+
 def test_what_a_program_only_prints_ends_nothing() -> None:
     error = "Error(s) in loading state_dict for Net:\n"
     assert told(f"{error}{STEPS[:48]}")[0] == ""
@@ -190,7 +234,7 @@ def test_another_ranks_progress_is_no_sign_that_the_error_is_got_over(rule: str)
         "xid": "NVRM: Xid (PCI:0000:02:00): 79, GPU has fallen off the bus.",
     }.get(rule, BY_ID[rule].example)
     for prefix in ("", "[rank1]: "):
-        for count in (1, 2, 4) if prefix or rule != "enospc" else (1,):
+        for count in (1, 2, 4):
             assert told(f"step 1 loss 2.0\n{prefix}{line}\n{STEPS[: 16 * count]}")[0] == rule
     assert told(f"step 1 loss 2.0\n{line}\n{STEPS}")[0] == "", "of another launch"
 
@@ -276,6 +320,14 @@ def test_rays_exception_is_the_one_behind_it() -> None:
         ("requests.exceptions.ChunkedEncodingError: Connection broken", "auth_network"),
         ("Detected KeyboardInterrupt, attempting graceful shutdown ...", "cancelled"),
         ("RuntimeError: Ran out of memory in memory space hbm. Used 100G of 31G hbm.", "oom_gpu"),
+        ("RuntimeError: can't alloc", "oom_host"),
+        ("RuntimeError: can't allocate a port", "code_error"),
+        ("08:00:00 - DEBUG - SIGINT received, delaying KeyboardInterrupt...", "cancelled"),
+        ("FatalError: `Termination signal` is detected by the operating system.", "cancelled"),
+        ("FatalError: `Segmentation fault` is detected by the operating system.", "code_error"),
+        ("srun: Job has been cancelled", "cancelled"),
+        ("srun: error: Unable to allocate resources: Job/step already completing", "cancelled"),
+        ("srun: error: Unable to allocate resources: Invalid account", "other"),
     ],
 )  # fmt: skip
 def test_other_forms_of_the_same_words(line: str, cls: str) -> None:
