@@ -153,7 +153,8 @@ def read_rows(log: Log) -> list[Rows]:
     headings = np.array([each.offset for each in marks], dtype=np.int64)
     epochs = np.array([each.mark.epoch for each in marks], dtype=np.float64)
     rows = [_rows_of(form, headings, epochs) for form in log.forms.values()]
-    rows = _only_ends(_beyond_totals(_without_redrawn(log, rows, headings)))
+    rows = _evaluating_bars(_beyond_totals(_without_redrawn(log, rows, headings)))
+    rows = _only_ends(rows)
     splits = [each.mark.split for each in marks]
     if 0 < 2 * sum(map(bool, splits)) <= len(splits):  # the training has headings, too
         rows = [part for each in rows for part in _by_split(each, headings, splits)]
@@ -213,6 +214,36 @@ def _beyond_totals(rows: Sequence[Rows]) -> list[Rows]:
         replace(each, bar=each.bar._replace(total=None), total=None) if each.bar in wrong else each
         for each in rows
     ]
+
+
+def _evaluating_bars(rows: Sequence[Rows]) -> list[Rows]:
+    """Take a bar for an evaluation's that has the words of a longer one and takes turns with it.
+
+    It runs to its end each time, as no bar of epochs around one of batches does; what it shows
+    there is the mean.
+    """
+    found = [*rows]
+    bars = [each for each in rows if each.has_losses and each.bar is not None and each.total]
+    for words in {(each.bar.description, each.rank) for each in bars if each.bar is not None}:
+        same = [x for x in bars if x.bar is not None and (x.bar.description, x.rank) == words]
+        totals = sorted({each.total or 0 for each in same})
+        if len(totals) != 2:
+            continue
+        short = [each for each in same if each.total == totals[0]]
+        drawn = join_steps(short)
+        trained = np.sort(join(each.offsets for each in same if each.total == totals[1]))
+        turns = np.searchsorted(trained, drawn.offsets)
+        is_end = np.append(turns[1:] != turns[:-1], True)
+        ends = drawn.steps[is_end]
+        if not turns[0] or len(ends) < 2 or (ends[:-1] != totals[0]).any():
+            continue
+        found = [each for each in found if each not in short]
+        for each in short:
+            shown = each.only(np.isin(each.offsets, drawn.offsets[is_end]))
+            shown = shown.of([name for name in each.names if name != STEP_SECONDS])
+            names = tuple(name_in("eval", name) for name in shown.names)
+            found.append(replace(shown, names=names, level=0, steps=None, bar=None, side=OWN))
+    return [each for each in found if len(each)]
 
 
 def _only_ends(rows: Sequence[Rows]) -> list[Rows]:

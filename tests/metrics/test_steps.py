@@ -395,6 +395,19 @@ def test_a_bar_of_an_evaluation_shows_one_point_at_its_end() -> None:
     assert len(curve.values("loss")) == 24
 
 
+def test_a_shorter_bar_of_the_same_words_evaluates_where_they_take_turns() -> None:
+    lines = []
+    for epoch in range(3):
+        for count, more in ((8, 0.0), (3, 0.5)):
+            lines += [
+                f"Pass {epoch}: {at}%|# | {at}/{count} [00:0{at}<00:02, 1.5it/s, loss={at + more}]"
+                for at in range(1, count + 1)
+            ]
+    curve = curve_of(lines)
+    assert both(curve, "eval_loss") == ([8, 8, 8], [3.5, 3.5, 3.5])
+    assert curve.values("loss") == [*range(1, 9)] * 3
+
+
 def test_the_training_loss_of_evaluations_is_the_loss_where_there_is_no_other() -> None:
     lines = [f"step {n}: train loss {loss_at(n)}, val loss 4.5" for n in range(0, 500, 100)]
     assert both(curve_of(lines), "loss") == (
