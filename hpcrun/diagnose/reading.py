@@ -330,7 +330,7 @@ class Reader:
         if self._events and not self._since and _TAKEN_BACK.search(text[:_NEXT]):
             begin = self._events[-1].line
             for event in reversed(self._events):
-                if begin - event.line > _ROW:
+                if begin - event.line > _ROW or event.is_taken_back:
                     break
                 event.is_taken_back, begin = True, event.begin
         if len(text) > 2 * _BETWEEN:
