@@ -29,6 +29,10 @@ _TAILS = (1 << 14, 1 << 18)
 # Seconds of the CPU for such a look, where a job's own patterns are tried.
 _PATTERN_SECONDS = 2.0
 _LONGEST = 10_000  # bytes of a line that is read
+# A line that may say how much memory is in use, and how many are read of each end of a log: a third
+# of a millisecond each.
+_OF_MEMORY = re.compile(rb"(?i)mem|vram|[0-9] ?[kmgt](?:i?b)?\b")
+_LOOKS = 300
 _RANK_LOG = re.compile(r"rank-(\d+)\.log")
 
 
@@ -89,7 +93,11 @@ def most_memory(run: RunFolder, patterns: Sequence[str] = ()) -> int | None:
             with contextlib.suppress(OSError), open_plain(path) as file:
                 ends = [file.read(_TAILS[1])]
                 file.seek(max(len(ends[0]), os.fstat(file.fileno()).st_size - _TAILS[1]))
-                for line in b"\n".join([*ends, file.read()]).replace(b"\r", b"\n").split(b"\n"):
+                data = b"\n".join([*ends, file.read()]).replace(b"\r", b"\n")
+                lines = data.split(b"\n")
+                if formats[0].needle:  # no form of the job's own
+                    lines = [line for line in lines if _OF_MEMORY.search(line)]
+                for line in dict.fromkeys([*lines[:_LOOKS], *lines[-_LOOKS:]]):
                     row = _row(line, formats, rank)
                     if row is not None and row.is_sure:
                         found += [value for name, value in row.values if name == MEMORY_BYTES]
