@@ -8,7 +8,9 @@
 # are secrets among it.
 # shellcheck shell=bash disable=SC1090,SC1091 # what it sources was written here
 
-node_pipe=/dev/shm/hpcrun-${HPCRUN_RUN_DIR##*/}.${HPCRUN_ATTEMPT-}.${HPCRUN_NODE_RANK-}
+node_pipe=/dev/shm
+[ -w "$node_pipe" ] || node_pipe=/tmp # a node may have none
+node_pipe+=/hpcrun-${HPCRUN_RUN_DIR##*/}.${HPCRUN_ATTEMPT-}.${HPCRUN_NODE_RANK-}
 
 # first_task: whether this is the first of the node's tasks.
 first_task() { [ "${SLURM_LOCALID:-0}" -eq 0 ]; }
@@ -49,7 +51,10 @@ local_folder() {
         fi
         wake "$node_pipe".*
     else
-        mkfifo -m 600 -- "$node_pipe.$SLURM_LOCALID" && exec {pipe}<>"$node_pipe.$SLURM_LOCALID" || exit 1
+        if ! mkfifo -m 600 -- "$node_pipe.$SLURM_LOCALID"; then
+            fail "cannot make a pipe in ${node_pipe%/*}$(room "${node_pipe%/*}")"
+        fi
+        exec {pipe}<>"$node_pipe.$SLURM_LOCALID" || exit 1
         until read -r _ HPCRUN_LOCAL_DIR 2>/dev/null <"$records/$HPCRUN_NODE_RANK" &&
             [ -d "$HPCRUN_LOCAL_DIR/.hpcrun" ] && [ -O "$HPCRUN_LOCAL_DIR" ]; do
             IFS= read -rt 5 -u "$pipe" _

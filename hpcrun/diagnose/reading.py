@@ -101,8 +101,9 @@ _WARNED = re.compile(rb"(?m)^\S+\.py:\d+: \w*Warning: ")
 # What torchrun and DeepSpeed's launcher begin with.
 _LAUNCHED = re.compile(rb"(?:WARNING:[\w.]+:\s+\*+\s+|run\.py:\d+\] )Setting OMP_|:main\] nnodes=")
 _SETTINGS = re.compile(rb"(?im)^[-=*#]{3,} ?(?:[a-z]+ )*(?:config|setting|arg)\w* ?[-=*#]{3,}$")
-# A heading of settings, else a log's first line, if it has so many bytes, is what a launch begins
-# with; so many of an error tell it from others; so often it may be written before it ends nothing.
+# A launch begins with a heading of settings, or with the log's first line written again where that
+# has more than _TELLING bytes. An error is known by its first _TELLING characters; one that is
+# written more than _GOT_OVER times did not end the program.
 _TELLING, _GOT_OVER = 16, 8
 _WELL = re.compile(
     rb"(?im)training (?:is |has )?(?:completed?|finished|done|ended)|end of training\b"
@@ -111,8 +112,8 @@ _WELL = re.compile(
     rb"|`?max_(?:steps|epochs)=\d+`? reached"
     rb"|^\W*(?:all )?(?:done|finished|success)\W*$"
 )
-# What takes errors back, in the next bytes, with so many lines between them; and what may be an
-# error in a log's last lines.
+# An error is taken back by words in its next _NEXT bytes, others of its kind at most _ROW lines
+# apart, too. Where nothing else tells of an error, the log's last _LAST lines may be one.
 _NEXT, _ROW, _LAST = 400, 3, 12
 _TAKEN_BACK = re.compile(
     rb"(?im)\b(?:skipp(?:ed|ing)|retry(?:ing)?|trying (?:again|another|port|with|\S+(?=\W*\n))"

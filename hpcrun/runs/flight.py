@@ -194,6 +194,13 @@ class _Plain(pickle.Unpickler):
         raise pickle.UnpicklingError("a dump that is not whole")
 
 
+# A pickle that is cut, or written to do harm, fails in many ways.
+_DAMAGES = (
+    *(pickle.UnpicklingError, EOFError, AttributeError, LookupError, MemoryError, TypeError),
+    *(RecursionError, OverflowError, NotImplementedError),
+)
+
+
 def read_dump(data: bytes) -> Any:
     """Read a dump without running anything that stands in it. Raises ValueError.
 
@@ -202,10 +209,7 @@ def read_dump(data: bytes) -> Any:
     """
     try:
         return _Plain(io.BytesIO(data)).load()
-    # A pickle that is cut, or written to do harm, fails in many ways.
-    except (pickle.UnpicklingError, EOFError, AttributeError, LookupError, MemoryError) as error:
-        raise ValueError(str(error)) from error
-    except (TypeError, RecursionError, OverflowError, NotImplementedError) as error:
+    except _DAMAGES as error:
         raise ValueError(str(error)) from error
 
 
