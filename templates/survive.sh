@@ -362,7 +362,9 @@ steps_of() {
         steps=''
     fi
     [ "${steps% *}" != "${steps#* }" ] || steps=''
-    printf '%s\n' "$steps" | tee -- "$file"
+    # First the file: who reads this output may ask again before it is written.
+    printf '%s\n' "$steps" >"$file" || rm -f -- "$file"
+    printf '%s\n' "$steps"
 }
 
 # lasted FOLDER: print for how many seconds an attempt has been running, or ran.
