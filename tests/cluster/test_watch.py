@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -140,4 +141,37 @@ def test_a_suspended_job_raises_no_alarm(site: Site) -> None:
     until(lambda: "step 30/" in run.log(), "more steps")
     time.sleep(2)
     assert not (run.folder / "attempts/0/stacks").exists(), run.log()
+    finish(site, run)
+
+
+def wakeups(folder: Path) -> dict[int, int]:
+    """Return how often each shell of a run's harness has slept and woken, by its process id."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (process / "cmdline").read_bytes().split(b"\0")
+            if command[0].endswith(b"bash") and f"{folder}/harness.sh".encode() in command:
+                status = (process / "status").read_text()
+                count = status.split("\nvoluntary_ctxt_switches:")[1].split()[0]
+                found[int(process.name)] = int(count)
+        except OSError:  # it has ended
+            continue
+    return found
+
+
+@pytest.mark.thorough
+def test_beside_a_training_nothing_polls_more_than_once_in_5_s(site: Site) -> None:
+    run = submit(site, "suspend", 600, when="preempted, time_limit, node_fail, stalled")
+    log = run.folder / "logs/0/rank-0.log"
+    until(lambda: log.exists() and "step 3/" in log.read_text(), 120)
+    time.sleep(5)
+    before = wakeups(run.folder)
+    time.sleep(40)
+    woken = {
+        pid: count - before[pid] for pid, count in wakeups(run.folder).items() if pid in before
+    }
+    # The batch script, its watch, one on each node, the ranks' own. A round of the watch waits
+    # for two or three commands and a sleep.
+    assert len(woken) >= 8
+    assert max(woken.values()) <= 40 / 5 * 3, woken
     finish(site, run)
