@@ -140,16 +140,15 @@ stop() {
 # signals that come together bash loses one.) After a stop Slurm kills everything KillWait later: the
 # end is recorded before that.
 await() {
-    local tenths=0 most code
+    local tenths=0 most
     while [ -z "$stopped" ]; do
         wait "$child"
-        code=$?
         if [ -n "$warned" ]; then
             warned=''
             near_the_end
         fi
         [ -z "$overdue" ] || return 143
-        [ -n "$stopped" ] || kill -0 "$child" 2>/dev/null || return "$code"
+        [ -n "$stopped" ] || kill -0 "$child" 2>/dev/null || { code_of "$child"; return; }
     done
     most=$(cat -- "$attempt_dir/kill_wait" 2>/dev/null)
     [[ $most =~ ^[0-9]{1,5}$ ]] || most=30
@@ -160,6 +159,13 @@ await() {
     done
     return 143
 }
+
+# code_of PID: the exit code of a child, once it has ended. A signal ends `wait` with a code of its own, also
+# one that comes just as the child ends: bash keeps the child's. Without what bash prints of a killed child.
+code_of() {
+    while kill -0 "$1"; do wait "$1"; done
+    wait "$1"
+} 2>/dev/null
 
 # ---- launch ------------------------------------------------------------------------------------
 
@@ -388,13 +394,8 @@ guarded() {
     ) <&0 &
     child=$!
     [ -z "$stopped" ] || asked_to_stop
-    # Without what bash prints of a killed child, which is the source of this file.
-    wait "$child" 2>/dev/null
+    code_of "$child"
     code=$?
-    while kill -0 "$child" 2>/dev/null; do # a signal ended `wait`, not the child
-        wait "$child" 2>/dev/null
-        code=$?
-    done
     # Nobody is left to pass it on to: what comes now may not keep the failure from its record.
     trap '' TERM INT
     return "$code"

@@ -237,7 +237,7 @@ address() {
 
 # session INDEX ATTEMPT: what a host does for a run, as long as standard input is open.
 session() {
-    local way mark code=0 tenths=0
+    local way mark code=143 tenths=0
     child='' stopped=''
     export HPCRUN_RUN_DIR=$PWD HPCRUN_ATTEMPT=$2 SLURM_NODEID=$1 SLURM_LOCALID=0
     attempt_dir=$HPCRUN_RUN_DIR/attempts/$2
@@ -258,13 +258,9 @@ session() {
     trap '' PIPE
     # As in await(): any signal ends `wait`. Rank 0 may be saving when it is asked to end.
     while [ -z "$stopped" ] && { [ -z "$child" ] || kill -0 "$child" 2>/dev/null; }; do
-        if [ -n "$child" ]; then
-            wait "$child"
-            code=$?
-        else
-            sleep 0.2
-        fi
+        if [ -n "$child" ]; then wait "$child"; else sleep 0.2; fi
     done
+    [ -n "$stopped" ] || { code_of "$child"; code=$?; }
     while [ -n "$child" ] && kill -0 "$child" 2>/dev/null && [ $tenths -lt 100 ]; do
         sleep 0.1
         tenths=$((tenths + 1))

@@ -42,12 +42,7 @@ done
 trap : TERM # it comes to the runs, too; each records its end
 code=0
 for slot in "${!pids[@]}"; do
-    wait "${pids[slot]}"
-    ended=$?
-    while kill -0 "${pids[slot]}" 2>/dev/null; do
-        wait "${pids[slot]}"
-        ended=$?
-    done
-    [ "$ended" -eq 0 ] || code=1
+    while kill -0 "${pids[slot]}" 2>/dev/null; do wait "${pids[slot]}"; done
+    wait "${pids[slot]}" || code=1 # bash keeps it, where a signal has ended the one above
 done
 exit $code

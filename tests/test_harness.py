@@ -399,6 +399,56 @@ def test_other_signals_do_not_end_the_wait(job: Job) -> None:
     assert (job.end.exit_code, job.end.stopped_by) == (0, None)
 
 
+# A bash function that other bashes inherit: a question whether a process is there is answered when
+# it has gone, and a signal is passed on once it has done its work.
+LATE = {
+    "BASH_FUNC_kill%%": """() {
+        builtin kill "$@"
+        while builtin kill -0 "${@: -1}"; do sleep 0.02; done
+        builtin kill "$@"
+    } 2>/dev/null"""
+}
+
+
+def test_a_rank_that_ends_as_a_signal_comes_keeps_its_exit_code(job: Job) -> None:
+    program = """'trap "exit 7" TERM; : >"$HPCRUN_RUN_DIR/ready"; while :; do sleep 0.02; done'"""
+    job.write(f"echo $$ >pid; RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 {RANK} bash -c {program}")
+    process = job.start(**LATE)
+    job.wait_for("ready")
+    os.kill(int((job.run.path / "pid").read_text()), signal.SIGUSR1)
+    assert job.finish(process)[0] == 7
+    assert (job.failure.exit_code, job.failure.signal) == (7, None)
+
+
+def test_a_job_that_ends_well_while_slurms_warning_is_handled_was_no_signals(job: Job) -> None:
+    folder = job.run.path / "bin"
+    folder.mkdir()
+    gone = 'case $* in */stop) while kill -0 "$(<pid)"; do sleep 0.02; done ;; esac'
+    (folder / "mv").write_text(f'#!/bin/bash\n{gone} 2>/dev/null\nexec /bin/mv "$@"\n')
+    (folder / "mv").chmod(0o755)
+    job.write('echo $PPID >pid; touch ready; until [ -e "$HPCRUN_STOP_FILE" ]; do sleep 0.02; done')
+    process = job.start(PATH=f"{folder}:{os.environ['PATH']}")
+    job.wait_for("ready")
+    process.send_signal(signal.SIGUSR1)
+    assert job.finish(process)[0] == 143, "asked to end, it ended well"
+    assert (job.end.exit_code, job.end.signal, job.end.why) == (143, 15, "time_limit")
+
+
+def test_a_host_whose_part_fails_at_once_has_failed(job: Job) -> None:
+    for made in (job.run.attempts / "0/failures", job.run.logs / "0"):
+        made.mkdir(parents=True)
+    given = "HPCRUN_PROJECT_DIR=. HPCRUN_NODES=2 HPCRUN_RANKS_PER_NODE=1 HPCRUN_LAUNCHER=none"
+    (job.run.attempts / "0/environment").write_text(f"export {given}\n")
+    job.write("exit 7")
+    argv = ["bash", "./harness.sh", "session", "1", "0"]
+    env = {"PATH": os.environ["PATH"], "HPCRUN_TEST_MARK": job.mark, **LATE}
+    with subprocess.Popen(argv, cwd=job.run.path, env=env, stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        process.stdin.write(b"ssh\n")
+        process.stdin.flush()
+        assert process.wait() == 7
+
+
 # ---- what the processes are given
 
 
