@@ -39,7 +39,7 @@ finish() {
             error "the job's setup ended before the training was started"
             code=1
         fi
-        [ "$code" -le 128 ] || signal=$((code - 128))
+        ! signal_of "$code" >/dev/null || signal=$((code - 128))
     fi
     end="{\"attempt\": $attempt, \"job_id\": \"$job\", \"begun_at\": $begun,\
  \"stopped_by\": $stopped_by, \"first_failure\": ${first:-null}"

@@ -139,7 +139,13 @@ def test_a_job_that_ends_well(job: Job) -> None:
 
 @pytest.mark.parametrize(
     ("node", "code", "number"),
-    [("exit 7", 7, None), ("kill -9 $$", 137, 9), ("kill -SEGV $$", 139, 11), ("false", 1, None)],
+    [
+        ("exit 7", 7, None),
+        ("exit 255", 255, None),
+        ("kill -9 $$", 137, 9),
+        ("kill -SEGV $$", 139, 11),
+        ("false", 1, None),
+    ],
 )
 def test_a_job_that_fails(job: Job, node: str, code: int, number: int | None) -> None:
     job.write(node)
