@@ -163,7 +163,7 @@ def wakeups(folder: Path) -> dict[int, int]:
 def test_beside_a_training_nothing_polls_more_than_once_in_5_s(site: Site) -> None:
     run = submit(site, "suspend", 600, when="preempted, time_limit, node_fail, stalled")
     log = run.folder / "logs/0/rank-0.log"
-    until(lambda: log.exists() and "step 3/" in log.read_text(), 120)
+    until(lambda: log.exists() and "step 3/" in log.read_text(), "step 3")
     time.sleep(5)
     before = wakeups(run.folder)
     time.sleep(40)
