@@ -142,6 +142,8 @@ class SshTransport:
         with self.waiting():
             try:
                 return over.run(script, timeout=timeout, **options)
+            except Damaged:  # the question was wrong, too
+                raise
             except OutOfReach as error:
                 is_late = time.monotonic() - begun > _SOON
                 if error.maybe_done or error.is_final or is_late:
