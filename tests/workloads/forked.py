@@ -1,23 +1,24 @@
-"""Runs the reference trainer, each rank in a fork of one process that has imported torch.
+"""Runs trainings, each rank in a fork of one process that has imported torch, or a framework.
 
-A program: each line of its standard input is JSON, the environment of each rank and the arguments;
-each line that it prints is one of [exit code, stdout, stderr]. The import takes longer than most of
-what the trainer is asked for.
+A program, whose arguments are the modules to import: each line of its standard input is JSON, a
+program, the environment of each rank, the arguments, and when to ask all ranks to stop (after how
+many steps, and then a pause before each); each line that it prints is one of [exit code, stdout,
+stderr]. The import takes longer than most of what a training is asked for.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import runpy
 import signal
 import sys
 import tempfile
+import time
 import traceback
 from pathlib import Path
 from typing import IO, NoReturn
-
-import torch.distributed.elastic.multiprocessing.errors as imported_once
 
 
 def become(program: str, arguments: list[str]) -> NoReturn:
@@ -38,14 +39,20 @@ def become(program: str, arguments: list[str]) -> NoReturn:
 
 
 def outcome(
-    program: str, ranks: list[dict[str, str]], arguments: list[str]
+    program: str,
+    ranks: list[dict[str, str]],
+    arguments: list[str],
+    stop: tuple[int, list[float]] | None,
 ) -> tuple[int, str, str]:
     """Run the program once on these ranks: the exit code of the first that fails, and the output.
 
     The others end with it.
     """
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        running = {start(program, environ, arguments, out, err) for environ in ranks}
+        children = [start(program, environ, arguments, out, err) for environ in ranks]
+        if stop:
+            ask_to_stop(children, out, *stop)
+        running = set(children)
         code = 0
         while running:
             child, status = os.wait()
@@ -73,7 +80,22 @@ def start(
     return child
 
 
+def ask_to_stop(children: list[int], out: IO[str], steps: int, pauses: list[float]) -> None:
+    """Send SIGTERM to each rank once so many steps are printed; to nobody if one ends before."""
+    # By pread: the ranks share the file's offset.
+    while os.pread(out.fileno(), 1 << 20, 0).count(b'{"step"') < steps:
+        if os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            return
+        time.sleep(0.002)
+    for child, pause in zip(children, pauses, strict=True):
+        time.sleep(pause)
+        os.kill(child, signal.SIGTERM)
+
+
 if __name__ == "__main__":
-    assert imported_once
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # DeepSpeed prints as it is imported
+    for name in sys.argv[1:]:
+        importlib.import_module(name)
     for line in sys.stdin:
-        print(json.dumps(outcome(sys.argv[1], *json.loads(line))), flush=True)
+        print(json.dumps(outcome(*json.loads(line))), file=answers, flush=True)

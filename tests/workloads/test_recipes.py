@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
 import re
-import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from tests.source import ROOT
-from tests.workloads.trainer import environment, free_port
+from tests.workloads.trainer import as_by_srun, run_forked
 
 FRAMEWORKS = ["torch", "deepspeed", "accelerate", "transformers", "lightning"]
+MODULES = {"transformers": "transformers.trainer"}
 SCRIPTS = ROOT / "tests" / "cluster" / "workloads"
 PAGE = ROOT / "docs" / "survive.md"
 STEPS = 30
@@ -50,28 +47,20 @@ def train(framework: str, folder: Path, *, stop: bool = False) -> Part:
     config = folder.with_suffix(".json")
     zero = {"zero_optimization": {"stage": 2}, "zero_allow_untested_optimizer": True}
     config.write_text(json.dumps({"train_micro_batch_size_per_gpu": 4, **zero}))
-    env = environment() | {
-        "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()), "TORCHELASTIC_RUN_ID": "recipe", "DS_ACCELERATOR": "cpu",
+    env = {
+        "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "recipe", "DS_ACCELERATOR": "cpu",
         "ACCELERATE_USE_CPU": "true", "HPCRUN_CHECKPOINT_DIR": str(folder), "TOTAL": str(STEPS),
         "HPCRUN_DEEPSPEED_CONFIG": str(config), "STEP": "0.1" if stop else "0",
     }  # fmt: skip
-    with contextlib.ExitStack() as closed:
-        errors = [
-            closed.enter_context((folder.parent / f"rank-{rank}.err").open("w+")) for rank in (0, 1)
-        ]
-        ranks = [
-            subprocess.Popen(
-                [sys.executable, SCRIPTS / f"survive_{framework}.py", *words],
-                env=env | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-                stdout=subprocess.PIPE, stderr=errors[rank], text=True,
-            )
-            for rank in (0, 1)
-        ]  # fmt: skip
-        output = ended(ranks, stop=stop)
-        errors[0].seek(0)
-        assert [each.returncode for each in ranks] == [0, 0], errors[0].read()[-6000:]
-    return read(output)
+    done = run_forked(
+        [rank | env for rank in as_by_srun(2)],
+        words,
+        program=SCRIPTS / f"survive_{framework}.py",
+        module=MODULES.get(framework, framework),
+        stop=(1, (random.uniform(0, 0.2), random.uniform(0, 0.03))) if stop else None,
+    )
+    assert done.returncode == 0, done.stderr[-6000:]
+    return read(done.stdout)
 
 
 def read(output: str) -> Part:
@@ -81,22 +70,6 @@ def read(output: str) -> Part:
     ]
     curve = {each["step"]: each["loss"] for each in records if "step" in each}
     return Part(curve, next((each["weights"] for each in records if "weights" in each), None))
-
-
-def ended(ranks: list[subprocess.Popen[str]], *, stop: bool, first: str = '{"step"') -> str:
-    """Wait for the end, asked for once rank 0 has printed ``first``; give what it printed."""
-    out, output = ranks[0].stdout, ""
-    assert out
-    while stop and first not in output and (line := out.readline()):
-        output += line
-    if stop:
-        time.sleep(random.uniform(0, 0.2))
-        for each in ranks:
-            each.send_signal(signal.SIGTERM)
-            time.sleep(random.uniform(0, 0.03))
-    output += ranks[0].communicate()[0]
-    ranks[1].communicate()
-    return output
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

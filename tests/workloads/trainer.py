@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -19,6 +18,8 @@ from typing import Any, NamedTuple
 from tests.torch_extensions import extensions
 
 PROGRAM = Path(__file__).parents[2] / "hpcrun" / "workloads" / "reference" / "train_gpt.py"
+# What every training imports: the first optimizer the second.
+TORCH = ("torch.distributed.elastic.multiprocessing.errors", "torch._dynamo")
 
 
 class Outcome(NamedTuple):
@@ -74,9 +75,9 @@ def free_port() -> int:
 
 
 @cache
-def _forks() -> subprocess.Popen[str]:
-    """Start the process that has imported torch, for as long as this one lives."""
-    argv = [sys.executable, str(Path(__file__).with_name("forked.py")), str(PROGRAM)]
+def _forks(module: str) -> subprocess.Popen[str]:
+    """Start the process that has imported torch and a module, for as long as this one lives."""
+    argv = [sys.executable, str(Path(__file__).with_name("forked.py")), *TORCH, module]
     pipe = subprocess.PIPE
     forks = subprocess.Popen(
         argv, env=environment(), stdin=pipe, stdout=pipe, text=True, start_new_session=True
@@ -86,53 +87,45 @@ def _forks() -> subprocess.Popen[str]:
     return forks
 
 
-def _run(ranks: Sequence[Mapping[str, str]], arguments: Sequence[object]) -> Outcome:
-    forks = _forks()
+def run_forked(
+    ranks: Sequence[Mapping[str, str]],
+    arguments: Sequence[object],
+    *,
+    program: Path = PROGRAM,
+    module: str = "deepspeed",
+    stop: tuple[int, Sequence[float]] | None = None,
+) -> Outcome:
+    """Run a program on these ranks in forks of a process that has imported ``module``.
+
+    ``stop``: after how many steps to ask all ranks to stop, with a pause before each.
+    """
+    forks = _forks(module)
     assert forks.stdin and forks.stdout
-    print(json.dumps([ranks, [*map(str, arguments)]]), file=forks.stdin, flush=True)
+    asked = [str(program), ranks, [*map(str, arguments)], stop]
+    print(json.dumps(asked), file=forks.stdin, flush=True)
     return Outcome(*json.loads(forks.stdout.readline()))
 
 
 def train(*arguments: object, extra: Mapping[str, str] | None = None) -> Outcome:
     """Train in one process, without a launcher."""
-    return _run([extra or {}], arguments)
+    return run_forked([extra or {}], arguments)
+
+
+def as_by_srun(ranks: int) -> list[dict[str, str]]:
+    """What srun leads this many ranks to have in their environment."""
+    shared = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    return [{**shared, "RANK": str(n), "LOCAL_RANK": str(n)} for n in range(ranks)]
 
 
 def train_on(ranks: int, *arguments: object) -> Outcome:
     """Train on this many ranks, which are started as srun starts them."""
-    shared = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    each = [{**shared, "RANK": str(n), "LOCAL_RANK": str(n)} for n in range(ranks)]
-    return _run(each, arguments)
+    return run_forked(as_by_srun(ranks), arguments)
 
 
 def stop_after(steps: int, *arguments: object, survive: str = "preempted") -> Outcome:
     """Train on two ranks, SIGTERM to both after some steps, in a job with this `survive`."""
-    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    shared["HPCRUN_SURVIVE"] = survive
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(PROGRAM), *map(str, arguments)],
-            env=environment() | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    stdout = ""
-    assert ranks[0].stdout
-    for line in ranks[0].stdout:
-        stdout += line
-        if stdout.count('{"step"') == steps:
-            break
-    for rank in ranks:
-        rank.terminate()
-        time.sleep(0.01)
-    ended = [rank.communicate() for rank in ranks]
-    codes = [rank.returncode for rank in ranks]
-    return Outcome(
-        next(filter(None, codes), 0), stdout + "".join(out for out, _ in ended), ended[0][1]
-    )
+    ranks = [{**rank, "HPCRUN_SURVIVE": survive} for rank in as_by_srun(2)]
+    return run_forked(ranks, arguments, stop=(steps, (0, 0.01)))
 
 
 def torchrun(ranks: int, *arguments: object) -> Outcome:
