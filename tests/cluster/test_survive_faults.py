@@ -195,7 +195,7 @@ def test_a_gpu_that_breaks_costs_its_node(wide_site: Site) -> None:
         run = submit_whole(site, survive, *options, steps=20, train=train)
         site.wait_for(run, "attempts/1/hostfile")
         kept, lost = nodes_of(run, 0)
-        assert lost not in nodes_of(run, 1), name
+        assert lost not in nodes_of(run, 1), run.log()
         end = run.record("end.json")
         assert (end["why"], end["next"], end["first_failure"]["rank"]) == ("node_fail", going_on, 1)
         assert (run.folder / f"attempts/0/bad/{lost}").read_text().startswith(why)

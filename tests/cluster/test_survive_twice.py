@@ -192,7 +192,7 @@ def test_two_faults_at_once(wide_site: Site) -> None:
         for name in ("both", "grace", "away", "stalls"):
             options = ["--set", "slurm.exclusive=true", "--set", "env.SAVES='8'"]
             options += ["--set", "env.HOW=stall"] * (name == "stalls")
-            runs[name] = submit(site, when, *options, nodes=2, steps=60, train=train)
+            runs[name] = submit(site, when, *options, nodes=2, steps=120, train=train)
         for run in runs.values():
             until(functools.partial(steps_of, run, 0), "some steps")
         pairs = {name: nodes_of(run, 0) for name, run in runs.items()}
@@ -210,11 +210,11 @@ def test_two_faults_at_once(wide_site: Site) -> None:
             rig.start_accounting()
             rig.start_controller()
             for name, run in runs.items():
-                shown = insist_on_the_whole_curve(site, run, 60)
+                shown = insist_on_the_whole_curve(site, run, 120)
                 # After its own restart 22.05 forgets the GPUs of a job that it starts again: the
                 # attempt ends in its setup, and is tried once more.
                 assert 2 <= len(shown["attempts"]) <= 3, name
-                insist_on_steps(run, 60)
+                insist_on_steps(run, 120)
         finally:
             rig.clear()
 

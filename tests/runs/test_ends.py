@@ -225,3 +225,18 @@ def test_ranks_may_save_for_as_long_as_slurm_leaves_them(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("SLURM_JOB_PARTITION", "debug")
     assert ask_bash([("grace",)]) == [seconds]
+
+
+def test_a_bad_node_is_left_out_though_slurm_ends_its_own_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm's TERM to a job that is requeued reaches scontrol, too."""
+    stand_in, asked = tmp_path / "scontrol", tmp_path / "asked"
+    stand_in.write_text(
+        f'#!/bin/sh\necho "$*" >>{asked}\n[ "$(wc -l <{asked})" -gt 1 ] || kill $$\n'
+    )
+    stand_in.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    env = {"HPCRUN_RUN_DIR": str(tmp_path), "HPCRUN_ATTEMPT": "0", "SLURM_JOB_ID": "7"}
+    ask_bash([("exclude", "node4")], **env)
+    assert asked.read_text().splitlines() == ["update JobId=7 ExcNodeList=node4"] * 2

@@ -18,7 +18,15 @@ from tests.workloads.trainer import (
 )
 
 
-@pytest.mark.parametrize(("how", "code"), [("exception", 1), ("exit7", 7), ("kill", -9)])
+# A kill: test_resume.py, and each of them on a cluster: tests/cluster/test_faults.py.
+@pytest.mark.parametrize(
+    ("how", "code"),
+    [
+        ("exception", 1),
+        pytest.param("exit7", 7, marks=pytest.mark.thorough),
+        pytest.param("kill", -9, marks=pytest.mark.thorough),
+    ],
+)
 def test_a_fault_on_one_rank(how: str, code: int) -> None:
     outcome = torchrun(2, "--precision", "fp32", "--fail-at", f"3:1:{how}")
     assert outcome.returncode == 1
