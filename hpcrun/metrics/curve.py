@@ -112,7 +112,7 @@ def _thin(column: Floats, most: int) -> tuple[NDArray[np.intp], int]:
         for end in (np.fmin, np.fmax):
             is_end = buckets == end.reduce(buckets, axis=1, keepdims=True)
             parts.append(begins + is_end.argmax(axis=1))
-        kept = np.unique(np.concatenate(parts))
+        kept = np.flatnonzero(np.bincount(np.concatenate(parts)))  # np.unique imports numpy.ma
     return kept, even
 
 
@@ -181,7 +181,13 @@ def quantile(values: ArrayLike, share: float) -> float | None:
     """
     known = np.asarray(values, dtype=float)
     known = known[np.isfinite(known)]
-    return float(np.quantile(known, share)) if known.size else None
+    if not known.size:
+        return None
+    place = share * (known.size - 1)  # by hand: np.quantile imports numpy.ma
+    below, above = math.floor(place), math.ceil(place)
+    low, high = np.partition(known, (below, above))[[below, above]].tolist()
+    part = place - below
+    return float(low + (high - low) * part if part < 0.5 else high - (high - low) * (1 - part))
 
 
 def rises(steps: Sequence[int | None] | Floats) -> bool:

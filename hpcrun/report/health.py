@@ -543,7 +543,8 @@ def _median(values: Floats) -> Any:
 
 def _grain(values: Floats) -> float:
     """Return the least difference of two values: how finely they are printed."""
-    return float(np.diff(np.unique(values)).min(initial=np.inf))
+    steps = np.diff(np.sort(values))  # np.unique imports numpy.ma
+    return float(steps.min(initial=np.inf, where=steps > 0))
 
 
 def _outstanding(sizes: Sequence[float] | Floats, least: Any, most: int, gap: float) -> int:

@@ -145,6 +145,8 @@ class ParamikoConnection:
             listener.shutdown(socket.SHUT_RDWR)  # ends accept, which close alone does not
             listener.close()
         for link in reversed(self._links):
+            with contextlib.suppress(OSError, EOFError):
+                link.sock.shutdown(socket.SHUT_RDWR)  # else its thread ends 0.1 s later
             link.close()
         if self._proxy is not None:
             self._proxy.kill()
