@@ -237,6 +237,6 @@ def test_a_bad_node_is_left_out_though_slurm_ends_its_own_command(
     )
     stand_in.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    env = {"HPCRUN_RUN_DIR": str(tmp_path), "HPCRUN_ATTEMPT": "0", "SLURM_JOB_ID": "7"}
-    ask_bash([("exclude", "node4")], **env)
+    env = {"HPCRUN_RUN_DIR": str(tmp_path), "HPCRUN_ATTEMPT": "0"}
+    ask_bash([("slurm_job() { echo 7; }; exclude", "node4")], **env)
     assert asked.read_text().splitlines() == ["update JobId=7 ExcNodeList=node4"] * 2
