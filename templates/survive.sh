@@ -462,10 +462,14 @@ requeue() {
     echo '"requeue"'
 }
 
-# exclude NODES: have the job, which is to begin again, begin without them.
+# exclude NODES: have the job, which is to begin again, begin without them. The TERM that Slurm sends to
+# all processes of a job that is requeued ends scontrol, too: then it is asked again.
 exclude() {
+    local tries=0
     is_replaced || [ -z "$1" ] ||
-        timeout 20 scontrol update JobId="$(slurm_job)" ExcNodeList="$1" >&2 || true
+        until timeout 20 scontrol update JobId="$(slurm_job)" ExcNodeList="$1" >&2; do
+            [ $? -eq 143 ] && [ $((tries += 1)) -lt 5 ] || return 0
+        done
 }
 
 # allow_requeue: a site may submit all jobs so that they never start again. The owner may change that
