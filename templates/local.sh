@@ -165,12 +165,10 @@ done_on_node() {
     (
         umask 077
         exec >"$marks/part"
-        LC_ALL=C comm -13 <(printf '%s\n' "$hpcrun_exported") <(exported) | sed 's/^/export /'
-        LC_ALL=C comm -23 <(printf '%s\n' "$hpcrun_exported" | names) <(exported | names) |
-            sed 's/^/unset /'
-        printf 'cd -- %q\n' "$PWD"
-    )
-    mv -- "$marks/part" "$marks/$1" || fail "cannot write to $marks"
+        LC_ALL=C comm -13 <(printf '%s\n' "$hpcrun_exported") <(exported) | sed 's/^/export /' &&
+            LC_ALL=C comm -23 <(printf '%s\n' "$hpcrun_exported" | names) <(exported | names) |
+            sed 's/^/unset /' && printf 'cd -- %q\n' "$PWD" && mv -- "$marks/part" "$marks/$1"
+    ) || fail "cannot write to $marks$(room "$marks")"
     wake "$marks"/task-*
 }
 

@@ -358,6 +358,15 @@ def test_a_nodes_other_tasks_wait_for_the_first(tmp_path: Path) -> None:
     assert marks.stat().st_mode & 0o777 == 0o600 and "export A=" in marks.read_text()
 
 
+def test_what_a_full_disk_cuts_off_no_other_task_takes_over(tmp_path: Path) -> None:
+    env, disk = node(tmp_path), tmp_path / "disk"
+    fill = 'ln -s /dev/full "$HPCRUN_LOCAL_DIR/.hpcrun/part"'
+    script = f'local_folder "$1" 2; first_on_node x; A=1; export A; {fill}; done_on_node x'
+    code, _, err = bash(script, str(disk), **env)
+    assert code == 1 and f"{HOST}: cannot write to " in err
+    assert not list(disk.glob("*/.hpcrun/x"))
+
+
 # ---- Locks
 
 
