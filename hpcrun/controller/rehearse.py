@@ -281,7 +281,7 @@ class _Stage:
                 if enough or time.monotonic() - back > _SECONDS_AFTER:
                     return
             began_from = self._began_from(run)
-            if not curve.steps(LOSS) and began_from:
+            if _last_step(curve) is None and began_from:
                 newest = Path(self._newest(plan, run)).name
                 if newest != began_from or (status.final and status.ok):
                     trial.ok, trial.checkpoint = True, began_from
