@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Sequence
@@ -24,8 +25,9 @@ from hpcrun.slurm.jobs import array_id
 from hpcrun.views import status as view
 from hpcrun.views.table import Look
 
-# How long clusters that are asked side by side may take, in seconds: a login alone may take five.
-_PATIENCE = 20.0
+# How long clusters that are asked side by side may take, and how much longer than those that have
+# answered, in seconds: a login alone may take five.
+_PATIENCE, _LATER = 20.0, 5.0
 # Failed runs of a sweep that are looked into.
 _CAUSES = 64
 
@@ -162,25 +164,31 @@ def find_everywhere(
 
     ``faults``: what is wrong with the profiles of others.
     """
-    late: Found | str = f"no answer within {_PATIENCE:g} s"
-    found = [late] * len(contexts)
+    from queue import Empty, SimpleQueue
+
+    found: dict[int, Found | str] = {}
+    answers: SimpleQueue[tuple[int, Found | str]] = SimpleQueue()
 
     def ask(number: int) -> None:
         try:
-            found[number] = find_out(contexts[number], query)
+            answers.put((number, find_out(contexts[number], query)))
         except HpcrunError as error:
-            found[number] = error.message
+            answers.put((number, error.message))
 
-    numbers = range(len(contexts))
-    threads = [threading.Thread(target=ask, args=(number,), daemon=True) for number in numbers]
-    for thread in threads:
-        thread.start()
-    until = time.monotonic() + _PATIENCE
-    for thread in threads:
-        thread.join(max(0.0, until - time.monotonic()))
+    for number in range(len(contexts)):
+        threading.Thread(target=ask, args=(number,), daemon=True).start()
+    until = last = time.monotonic() + _PATIENCE
+    with contextlib.suppress(Empty):
+        while len(found) < len(contexts):
+            number, answer = answers.get(timeout=max(0.0, until - time.monotonic()))
+            found[number] = answer
+            if isinstance(answer, Found):
+                until = min(last, time.monotonic() + _LATER)
     rows: list[JobStatus] = []
     silent = [fault.message.replace("\n", "; ") for fault in faults]
-    for context, one in zip(contexts, list(found), strict=True):
+    for number, context in enumerate(contexts):
+        late = f"no answer yet (hpcrun status --cluster {context.cluster.name} waits for it)"
+        one = found.get(number, late)
         silence = one if isinstance(one, str) else one.silence
         silent += [f"{context.cluster.name}: {silence}"] if silence else []
         rows += [] if isinstance(one, str) else one.statuses

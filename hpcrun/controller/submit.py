@@ -282,10 +282,21 @@ def run_sbatch(context: Context, plan: Plan, written: list[Path]) -> str:
 
 
 def expected_start(context: Context, plan: Plan, files: Sequence[RenderedFile]) -> Estimate:
-    """Ask Slurm when the job would start. Raises SchedulerRefused, OutOfReach."""
+    """Ask Slurm when the job would start, in this machine's local time.
+
+    Raises SchedulerRefused, OutOfReach.
+    """
     script = next(file.text for file in files if file.name == SCRIPT)
-    env = _sbatch_environment(context, plan)
-    return scheduler.expected_start(slurm_transport(context), script, env)
+    env, transport = _sbatch_environment(context, plan), slurm_transport(context)
+    estimate = scheduler.expected_start(transport, script, env)
+    if context.cluster.host is None:
+        return estimate
+    # sbatch itself is not told this zone: a job's own slurm.begin is a time of the cluster's.
+    with contextlib.suppress(OutOfReach, ValueError, OverflowError, OSError):
+        seconds = int(transport.run(["date", "-d", estimate.start, "+%s"], env=env).stdout)
+        start = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(seconds))
+        return structs.replace(estimate, start=start)
+    return estimate
 
 
 def _sbatch_environment(context: Context, plan: Plan) -> dict[str, str]:

@@ -20,7 +20,7 @@ _SHARES_GPUS = (22, 5)
 
 
 class Estimate(Struct, frozen=True):
-    """When and where a job would start: ``start`` is the cluster's local time, as Slurm has it."""
+    """When and where a job would start: ``start`` is a local time, as Slurm has it."""
 
     start: str
     processors: int

@@ -103,7 +103,8 @@ class SshTransport:
         stdin: str | None = None,
     ) -> Result:
         """Run a command to its end; see Transport."""
-        zone = "" if env is not None else f"export TZ={far.quote(zone_here())}\n"  # of its answer
+        is_slurm = env is None and argv[0] != "bash"  # what jobs meet there is asked by a script
+        zone = f"export TZ={far.quote(zone_here())}\n" if is_slurm else ""  # of its answer
         script = self._environment(env) + zone + far.command(argv, cwd)
         data = (stdin or "").encode("utf-8", "surrogateescape")
         reply = self._trip(argv[0], script, stdin=data, timeout=timeout)

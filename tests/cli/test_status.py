@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.cli import output
+from hpcrun.cli import output, show_status
 from hpcrun.runs.layout import RunFolder
 from tests.cli.calling import ROOT, Caller
 from tests.json_schemas import check_json
@@ -397,7 +398,9 @@ def test_a_runs_folder_that_is_missing_is_distinguished_from_an_empty_one(hpcrun
     assert hpcrun("status").out.startswith(f"no runs yet in {hpcrun.runs}; hpcrun jobs lists")
 
 
-def test_the_runs_of_all_clusters_stand_in_one_table(hpcrun: Caller, tools: Path) -> None:
+def test_the_runs_of_all_clusters_stand_in_one_table(
+    hpcrun: Caller, tools: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One that does not answer is named, and hides no other; a name asks one alone."""
     answers(tools, "squeue")
 
@@ -437,3 +440,12 @@ def test_the_runs_of_all_clusters_stand_in_one_table(hpcrun: Caller, tools: Path
     (clusters / "away.yaml").write_text("name: away\nhost: away\nruns_dir: ~/runs\n")
     # Of one cluster that is not reached, too, runs may be missing.
     assert hpcrun("status", "--cluster", "away").code == 4
+    # One that takes the connection and is silent then is not waited for.
+    monkeypatch.setattr(show_status, "_PATIENCE", 600)
+    monkeypatch.setattr(show_status, "_LATER", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        (ssh / "config").write_text(f"Host away\n  HostName 127.0.0.1\n  Port {port}\n")
+        done = hpcrun("status", "--all")
+    assert done.code == 4 and "away: no answer yet (hpcrun status --cluster away" in done.err
+    assert done.out.count("\n") == 3, done

@@ -137,6 +137,7 @@ def test_filters_of_a_login_change_no_answer_of_slurms(ssh: Side) -> None:
     there = ssh.transport.run(["env"]).stdout
     assert "SQUEUE_STATES" not in there and f"TZ={zone_here()}\n" in there
     assert "TZ=" not in ssh.transport.run(["env"], env={"PATH": os.environ["PATH"]}).stdout
+    assert "TZ=" not in ssh.transport.run(["bash", "-c", "env"]).stdout  # jobs have it of there
 
 
 def test_folders_are_delivered_and_a_command_runs_in_the_first(side: Side) -> None:

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -296,6 +297,27 @@ def test_times_that_slurm_answers_are_those_of_here(
     finally:
         monkeypatch.undo()
         time.tzset()
+
+
+def test_an_expected_start_is_in_the_time_of_here(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = "2027-01-02T03:04:05"
+    answer = f"sbatch: Job 5 to start at {start} using 1 processors on nodes n1 in partition p"
+    sbatch = desk.home.parent / "slurm/sbatch"
+    text = sbatch.read_text()
+    shebang, _, rest = text.partition("\n")
+    estimate = f'[[ $1 != --test-only ]] || {{ echo "{answer}" >&2; exit; }}'
+    sbatch.write_text(f"{shebang}\n{estimate}\n{rest}")
+    is_later = datetime.fromisoformat(start).astimezone(timezone(timedelta(hours=5, minutes=30)))
+    monkeypatch.setenv("TZ", "Asia/Kolkata")
+    time.tzset()
+    try:
+        done = desk.hpcrun("submit", "job.yaml", "--test-only", "--json")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert done.json["start"] == is_later.strftime("%Y-%m-%dT%H:%M:%S")
 
 
 @pytest.mark.slow
