@@ -8,7 +8,6 @@ import pickle
 import shutil
 import struct
 import subprocess
-import sys
 import zipfile
 from pathlib import Path
 from resource import RUSAGE_CHILDREN, getrusage
@@ -17,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.source import ROOT
-from tests.torch_extensions import extensions
+from tests.workloads.trainer import as_by_srun, run_forked
 
 SCRIPT = ROOT / "templates" / "checkpoints.sh"
 WRITER = Path(__file__).parent / "write_checkpoints.py"
@@ -117,6 +116,7 @@ def matters(way: str, name: str, harm: str) -> bool:
 
 # Those of each kind in CI; the others with `make test-all`.
 CHOSEN = {"plain/files", "dcp", "deepspeed-3", "accelerate", "trainer", "lightning"}
+MODULES = {each: each for each in ("accelerate", "lightning")} | {"trainer": "transformers.trainer"}
 
 
 @pytest.mark.slow
@@ -126,19 +126,15 @@ CHOSEN = {"plain/files", "dcp", "deepspeed-3", "accelerate", "trainer", "lightni
 )
 def test_any_file_that_is_cut_off_or_gone_damages(way: str, tmp_path: Path) -> None:
     ranks = 1 if way.startswith("plain") or way == "lightning" else 2
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    made = subprocess.run(
-        [*torchrun, f"--nproc_per_node={ranks}", WRITER, way.split("/")[0], tmp_path / "made"],
-        env=os.environ
-        | {
-            "DS_ACCELERATOR": "cpu",
-            "OMP_NUM_THREADS": "1",
-            "TORCH_EXTENSIONS_DIR": extensions(),
-            "PYTHONWARNINGS": "ignore",
-        },
-        check=False,
-        capture_output=True,
-        text=True,
+    kind = way.split("/")[0]
+    made = run_forked(
+        [
+            {**rank, "LOCAL_WORLD_SIZE": str(ranks), "DS_ACCELERATOR": "cpu"}
+            for rank in as_by_srun(ranks)
+        ],
+        [kind, tmp_path / "made"],
+        program=WRITER,
+        module=MODULES.get(kind.partition("-")[0], "deepspeed"),
     )
     assert made.returncode == 0, made.stderr
     folder = tmp_path / "made" / "/".join(way.split("/")[1:])

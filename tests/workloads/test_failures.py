@@ -18,7 +18,7 @@ from tests.workloads.trainer import (
 )
 
 
-# A kill: test_resume.py, and each of them on a cluster: tests/cluster/test_faults.py.
+# A kill: test_resume.py, too. Ranks that end in each of these ways: tests/cluster/test_faults.py.
 @pytest.mark.parametrize(
     ("how", "code"),
     [
