@@ -63,7 +63,9 @@ def left(rig: Rig) -> list[str]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("launcher", ["torchrun", "deepspeed"])
+@pytest.mark.parametrize(
+    "launcher", [pytest.param("torchrun", marks=pytest.mark.thorough), "deepspeed"]
+)
 def test_trains(site: Site, hosts: Lab, launcher: str) -> None:
     shutil.copytree(WORKLOADS, site.project, dirs_exist_ok=True)
     # DeepSpeed would read these, and stop at the empty line.
