@@ -109,6 +109,18 @@ def test_a_file_that_became_shorter_is_read_from_its_start(tmp_path: Path) -> No
     assert log.run().curve.values("loss") == [3.5]
 
 
+def test_a_longer_file_in_its_place_is_read_from_its_start(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_text("step=1 loss=2.5\n")
+    log = log_of(path)
+    log.look()
+    path.rename(tmp_path / "a.log.1")
+    path.write_text("step=1 loss=3.5\nstep=2 loss=3.25\n")
+    assert log.look()
+    assert log.run().curve.values("loss") == [3.5, 3.25]
+    assert not log.look()
+
+
 def test_the_other_files_of_the_curve_are_read_again_with_it(tmp_path: Path) -> None:
     out, err = tmp_path / "a.out", tmp_path / "a.err"
     out.write_text("".join(f"step={n} loss=2.5\n" for n in range(20)))

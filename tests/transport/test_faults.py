@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from hpcrun.controller.curves import parse, read_log
-from hpcrun.metrics.lines.read import Reader
+from hpcrun.metrics.lines.read import RANGE, Reader
 from hpcrun.transport.by_paramiko import ParamikoConnection
 from hpcrun.transport.ssh import zone_here
 from tests.needs import require_root
@@ -468,6 +468,33 @@ def test_what_was_read_of_a_long_log_is_not_read_again(
     log.unlink()  # rotated
     log.write_text("step 1 loss 3.25\nstep 2 loss 3.0\nstep 3 loss 2.5\n")
     assert losses() == [3.25, 3.0, 2.5]
+
+
+@pytest.mark.slow
+def test_a_followed_log_that_is_rotated(desk: Desk) -> None:
+    """What is kept of the one before is not taken for it."""
+    run = desk.submit()
+    log = desk.begin(run)
+    lines = "".join(f"{'noise ' * 90}\nstep {n} loss {2 + n % 7}\n" for n in range(17_000))
+    assert len(lines) > RANGE
+    log.write_text(lines)
+    assert desk.hpcrun("parse", "1").code == 0
+    assert [*desk.state.glob("*/runs/*/cache/samples-*")]
+    words = ("--json", "--full")
+    with subprocess.Popen(
+        [sys.executable, "-m", "hpcrun", "parse", "-f", "1", *words],
+        cwd=desk.hpcrun.project,
+        env=desk.hpcrun.environ,
+        stdout=subprocess.PIPE,
+    ) as follow:
+        log.rename(desk.home / "rank-0.log.1")
+        log.write_text(lines.replace("loss", "loss 1", 2))
+        desk.end(run)
+        out, _ = follow.communicate(timeout=PATIENCE)
+    (found,), (expected,) = (
+        json.loads(text)["runs"] for text in (out, desk.hpcrun("parse", str(log), *words).out)
+    )
+    assert found["metrics"] == expected["metrics"] and found["bytes"] == expected["bytes"]
 
 
 def test_two_profiles_of_one_name_have_runs_of_their_own(desk: Desk) -> None:

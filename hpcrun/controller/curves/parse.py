@@ -106,8 +106,8 @@ class CurveLog:
 
     Of a run's ranks the first prints the loss nearly always, the last in Megatron's family; else
     the files of all are read. ``is_over``: nothing can follow (the end of a pipe). A file that
-    became shorter is read from its start again, and with it the whole curve. What an attempt writes
-    after the next one has begun is left out, while it grows.
+    became shorter, or is another, is read from its start again, and with it the whole curve. What
+    an attempt writes after the next one has begun is left out, while it grows.
     """
 
     def __init__(
@@ -152,11 +152,11 @@ class CurveLog:
     def look(self) -> bool:
         """Read what is new; return whether there was anything."""
         before = self._size
-        is_shorter = any(map(self._is_shorter, self._readers))
-        if is_shorter:
+        is_another = any(map(self._is_another, self._readers))
+        if is_another:
             self._begin()
         self._read(self._new)
-        return is_shorter or self._size != before
+        return is_another or self._size != before
 
     def finish(self) -> None:
         """Take a last line that has no end yet: nothing follows any more."""
@@ -309,12 +309,14 @@ class CurveLog:
             reader.bytes += len(data)
             yield reader.reader.feed(data) if data else reader.reader.finish()
 
-    def _is_shorter(self, path: Path) -> bool:
-        """Whether a file has become shorter than what was read of it."""
+    def _is_another(self, path: Path) -> bool:
+        """Whether a file is shorter than what was read of it, or another one in its place."""
+        reader = self._readers[path]
         try:
-            return path != STDIN and path.stat().st_size < self._readers[path].bytes
+            now = None if path == STDIN else path.stat()
         except OSError:
             return False
+        return now is not None and (now.st_size < reader.bytes or now.st_ino != reader.inode)
 
 
 def own_formats(patterns: Iterable[str], where: str) -> tuple[Format, ...]:

@@ -67,8 +67,8 @@ class LogFileReader:
     """Reads a log file; iterate over it for its frames, in the order of the log.
 
     ``bytes`` and ``lines``: how much was read; lines are counted only up to the first that measures
-    something. ``position``: how far that is in the file, which may be compressed. ``notes``: what
-    people should know of the file.
+    something. ``position``: how far that is in the file, which may be compressed; ``inode``: which
+    one that is. ``notes``: what people should know of the file.
     """
 
     def __init__(
@@ -88,6 +88,7 @@ class LogFileReader:
         self.path, self._formats, self._kept = path, formats, kept
         self.reader = Reader(offset, formats)
         self.bytes = self.position = offset
+        self.inode = 0
         self.notes: tuple[str, ...] = ()
         if processes is None:
             affinity = getattr(os, "sched_getaffinity", None)  # a Mac has none
@@ -109,13 +110,15 @@ class LogFileReader:
             if file is not raw:
                 fix = f"hpcrun parse {self.path}"
                 raise InputError(f"{self.path}: not plain text, so it is not followed", fix=fix)
-            size = os.fstat(raw.fileno()).st_size  # it may grow as fast as it is read
-            yield from self._read_plain(raw, size)
+            now = os.fstat(raw.fileno())  # it may grow as fast as it is read
+            self.inode = now.st_ino
+            yield from self._read_plain(raw, now.st_size)
 
     def __iter__(self) -> Iterator[Pieces]:
         """Yield the frames of each stretch of the file. Raises InputError for a file that fails."""
         try:
             with _open(self.path) as (file, raw):
+                self.inode = os.fstat(raw.fileno()).st_ino
                 if file is not raw or may_be_document(raw.peek(1)):
                     yield from self.reader.read(self._chunks(file, raw))
                 else:
