@@ -19,7 +19,7 @@ _APART, _FAR, _REPORT = 20, 100, 12
 # Symptoms that the end of a run that ended well has, too.
 _OF_OTHERS = ("nccl_remote_exit", "nccl_id_store")
 # Lines of progress, and of any kind, that only another program writes after one has ended.
-_AGAIN, _EPILOG = 5, 30
+_AGAIN, _EPILOG, _LONG = 5, 30, 1000
 # What a shell complains about, and goes on; what shows that a process has ended.
 _SHELL = ("lmod", "no_command", "shell_no_file")
 _FATAL = (
@@ -27,7 +27,9 @@ _FATAL = (
     "srun_crash", "torchrun_child", "torchrun_exit", "mpi_abort", "cancelled", "time_limit",
 )  # fmt: skip
 # What ends its process for certain, whatever other ranks print afterwards.
-_CERTAIN = ("enospc", "slurm_oom", "xid", "nccl_watchdog", "nan_raised")
+_CERTAIN = (
+    "enospc", "slurm_oom", "xid", "nccl_watchdog", "nan_raised", "device_assert", "illegal_access",
+)  # fmt: skip
 # Seconds by which one failure may come before another that explains it; of a year of 31-day months.
 _LATE, _YEAR = 60, 372 * 86400
 # So many lines at most lie between a crash and the time limit that the other ranks then run into.
@@ -171,7 +173,9 @@ def _episodes(evidence: Evidence) -> tuple[list[tuple[int, Event]], list[Event]]
 def _is_got_over(found: Found, events: Sequence[Event]) -> bool:
     """Return whether what comes after these events shows that nothing ended by them, or that what
     ended was followed by another launch that did well."""
-    ran = _SHELL if found.has_warned else ()
+    ran = _SHELL if found.has_warned or found.is_done else ()
+    if not found.is_parallel and found.lines > _LONG:
+        return True
     if found.moved_on >= MOVED_ON or all(e.is_taken_back or e.rule.id in ran for e in events):
         return True
     # What ends no program: its threads and connections may complain at its exit.

@@ -96,10 +96,17 @@ _PROGRESS = re.compile(
 # What wandb prints at its program's end, however that was.
 _SUMMARY = re.compile(rb"(?m)^.{0,30}?wandb(?:\x1b\[0m)?:.*")
 # Lines that go on with no message, and are no stack of native code, no rule and no warning.
-_PLAIN = re.compile(rb"(?m)^(?!\s|frame |#\d|@|File |.*0x[0-9a-f]{6})(?=.*\w).{3,200}")
+# Lists of files, as ls, rsync and tar print them, are no messages.
+_PLAIN = re.compile(
+    rb"(?m)^(?!\s|frame |#\d|@|File |.*0x[0-9a-f]{6}|[-dl][-rwx]{9}|[^\s/]\S*[./]\S*$|'|removed )"
+    rb"(?=.*\w).{3,200}"
+)
 _WARNED = re.compile(rb"(?m)^\S+\.py:\d+: \w*Warning: ")
-# What torchrun and DeepSpeed's launcher begin with.
-_LAUNCHED = re.compile(rb"(?:WARNING:[\w.]+:\s+\*+\s+|run\.py:\d+\] )Setting OMP_|:main\] nnodes=")
+# What torchrun, DeepSpeed's launcher, wandb and TensorFlow begin with.
+_LAUNCHED = re.compile(
+    rb"(?:WARNING:[\w.]+:\s+\*+\s+|run\.py:\d+\] )Setting OMP_|:main\] nnodes="
+    rb"|Tracking run with wandb |This TensorFlow binary is optimized"
+)
 _SETTINGS = re.compile(rb"(?im)^[-=*#]{3,} ?(?:[a-z]+ )*(?:config|setting|arg)\w* ?[-=*#]{3,}$")
 # A launch begins with a heading of settings, or with the log's first line written again where that
 # has more than _TELLING bytes. An error is known by its first _TELLING characters; one that is
@@ -110,13 +117,15 @@ _WELL = re.compile(
     rb"|(?:finished|done|completed) training|completed successfully|finished successfully"
     rb"|train_runtime|exits successfully|training took|exit code 0\b|\bstate: completed\b"
     rb"|`?max_(?:steps|epochs)=\d+`? reached"
-    rb"|^\W*(?:all )?(?:done|finished|success)\W*$"
 )
+# What a batch script says of itself, however its program ended.
+_DONE = re.compile(rb"(?im)^\W*(?:all )?(?:done|finished|success)\W*$")
 # An error is taken back by words in its next _NEXT bytes, others of its kind at most _ROW lines
 # apart, too. Where nothing else tells of an error, the log's last _LAST lines may be one.
 _NEXT, _ROW, _LAST = 400, 3, 12
 _TAKEN_BACK = re.compile(
-    rb"(?im)\b(?:skipp(?:ed|ing)|retry(?:ing)?|trying (?:again|another|port|with|\S+(?=\W*\n))"
+    rb"(?im)^\+ true$"  # of a shell that shows what it does
+    rb"|\b(?:skipp(?:ed|ing)|retry(?:ing)?|trying (?:again|another|port|with|\S+(?=\W*\n))"
     rb"|ignoring|(?:using|loading|going to) .{1,60} instead|reconnect(?:ed|ing)|continuing"
     rb"|will continue|attempt \d+ succeeded|fall(?:ing|s)? ?back)\b"
     rb"|^WARN(?:ING)?\b.{0,80}\b(?:failed|error)"
@@ -168,8 +177,9 @@ class Event(Struct, kw_only=True):
 
 
 class Found(Struct, kw_only=True):
-    """What a log tells. ``moved_on``: progress since the last event; ``plain``: how many lines of
-    any kind; ``has_warned``: Python warned among them; ``is_well``: it says so.
+    """What a log tells. ``moved_on``: progress since the last event; ``lines``: how many lines
+    since, ``plain``: those with a message; ``has_warned``: Python warned among them; ``is_well``:
+    it says so; ``is_done``: its script does.
 
     ``is_parallel``: processes of its program print side by side. ``first``: rank and host that
     torchrun reports to have failed first, the last time that it does.
@@ -178,6 +188,8 @@ class Found(Struct, kw_only=True):
     events: list[Event]
     moved_on: int = 0
     is_well: bool = False
+    is_done: bool = False
+    lines: int = 0
     plain: int = 0
     has_warned: bool = False
     is_parallel: bool = False
@@ -283,9 +295,11 @@ class Reader:
         return Found(
             events=self._events,
             moved_on=self._progress,
+            lines=self._line - self._events[-1].line if self._events else 0,
             plain=sum(1 for line in _PLAIN.findall(self._since) if not WORDS.search(line)),
             has_warned=_WARNED.search(self._since) is not None,
             is_well=self._is_well,
+            is_done=_DONE.search(self._since) is not None,
             is_parallel=self._is_parallel,
             first=self._first,
         )
@@ -336,17 +350,19 @@ class Reader:
                 event.is_taken_back, begin = True, event.begin
         if len(text) > 2 * _BETWEEN:
             text = text[:_BETWEEN] + text[-_BETWEEN:]
+        if self._events and _LAUNCHED.search(text):
+            self._progress += MOVED_ON
         text = _SUMMARY.sub(b"", text) if b"wandb" in text else text
         self._since = (self._since + text)[-2 * _BETWEEN :]
         if self._progress < 4 * MOVED_ON:
             self._progress += sum(1 for _ in islice(_PROGRESS.finditer(text), 4 * MOVED_ON))
-            if self._events and _LAUNCHED.search(text):
-                self._progress += MOVED_ON
             if self._events and not self._is_parallel:
                 # What the log began with is written again: another launch.
                 lines = b"\n" + text.translate(None, _NUMBERS)
                 self._progress += MOVED_ON * (b"\n" + self._banner + b"\n" in lines)
-        self._is_well = self._is_well or _WELL.search(text[-_TAIL:]) is not None
+        end = text[-_TAIL:]
+        has_ended = _WELL.search(end) or (self._progress and _DONE.search(end))
+        self._is_well = self._is_well or bool(has_ended)
 
     # ---- one line
 

@@ -57,6 +57,70 @@ def test_lines_of_other_kinds_show_that_a_program_goes_on(line: str) -> None:
         assert told(begin + after)[0] == ""
 
 
+@pytest.mark.parametrize(
+    "end",
+    [
+        traceback("ValueError: no"),
+        "train.py: error: unrecognized arguments: --x\n",
+        "slurmstepd: error: *** JOB 1 ON n1 CANCELLED AT 2026-11-20T08:00:03 ***\n",
+        "run.sh: line 3: 4711 Killed                  python train.py\n",
+        "the page says: No space left on device\n",
+    ],
+)
+def test_a_thousand_lines_show_that_something_goes_on(end: str) -> None:
+    after = [f"Error with {n}, confirm existence\n" for n in range(1200)]
+    assert told(end + "".join(after))[0] == ""
+    assert told(end + "".join(after[:800]))[2] == end.count("\n")
+    assert told(f"[rank1]: step\n{end}[rank0]: step\n{''.join(after)}")[0] == "", "of no rank"
+    ranks = "".join(f"[rank1]: {line}" for line in after)
+    assert told(f"[rank1]: ValueError: no\n{end}{ranks}")[0] != "", "of the other ranks"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "-rw-r--r-- 1 u g 1.2K Jan  5 12:00 model_{}.pt",
+        "results/model_{}.pt",
+        "removed 'results/model_{}.pt'",
+        "'model_{0}.pt' -> '/home/u/model_{0}.pt'",
+    ],
+)
+def test_a_list_of_files_does_not(line: str) -> None:
+    after = [f"{line.format(n)}\n" for n in range(60)]
+    assert told(traceback(OOM) + "".join(after))[0] == "cuda_oom"
+    assert told(traceback(OOM) + "saved ".join(["", *after]))[0] == ""
+
+
+def test_a_batch_scripts_own_end_says_nothing_of_its_program() -> None:
+    assert told(f"{OOM}\nDone\n")[0] == "cuda_oom"
+    assert told(f"{OOM}\nstep 1 loss 2.0\nDone\n")[0] == told(f"{OOM}\nTraining done\n")[0] == ""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "wandb: Tracking run with wandb version 0.16.1",
+        "I tensorflow/core/x.cc:210] This TensorFlow binary is optimized to use instructions",
+    ],
+)
+def test_what_a_library_says_as_it_begins_is_of_another_launch(line: str) -> None:
+    assert told(f"{traceback(OOM)}{line}\n")[0] == ""
+    assert told(f"{traceback(OOM)}wandb: Run summary of TensorFlow\n")[0] == "cuda_oom"
+
+
+def test_no_program_goes_on_after_an_assertion_on_the_gpu() -> None:
+    failed = "x.cu:3: f: block: [0,0,0], thread: [3,0,0] Assertion `t < n` failed.\n"
+    bars = "Training:   0%|   | 2/9 [00:02<33, 1.19s/it]\nEpoch 1:   0%|   | 0/8 [00:02<?, ?it/s]\n"
+    assert told(failed + bars)[0] == "device_assert"
+    assert told(failed + STEPS)[0] == told(f"ValueError: no\n{bars}")[0] == ""
+
+
+def test_a_shell_that_shows_what_it_does_takes_a_failure_back() -> None:
+    failed = "+ cp x /app\ncp: cannot stat 'x': No such file or directory\n"
+    assert told(f"{failed}+ true\nINFO: a file is made\n")[0] == ""
+    assert told(f"{failed}+ truncate y\nINFO: a file is made\n")[0] == "shell_no_file"
+
+
 @pytest.mark.parametrize("line", ["    Shape: f32[{}]", "#{} main ()", "/lib/x.so [0x7f3a{:08x}]"])
 def test_lines_of_a_message_or_a_stack_do_not(line: str) -> None:
     after = "".join(f"{line.format(n)}\n" for n in range(120))
@@ -290,7 +354,7 @@ def test_a_host_before_the_line(prefix: str, host: str | None) -> None:
 def test_a_log_with_an_error_in_every_line_is_read_within_seconds() -> None:
     words = [f"{a}{b}{c}" for a in "abcdefgh" for b in "ijklmnop" for c in "qrstuvwx"]
     lines = [f"{word} failed: ValueError: no {word} in {n}\n" for n in range(400) for word in words]
-    text = traceback(OOM) + "".join(lines)
+    text = "".join(lines) + traceback(OOM)
     began = time.process_time()
     assert told(text)[0] == "cuda_oom"
     assert time.process_time() - began < 20  # 13 MB
