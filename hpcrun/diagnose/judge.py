@@ -27,9 +27,7 @@ _FATAL = (
     "srun_crash", "torchrun_child", "torchrun_exit", "mpi_abort", "cancelled", "time_limit",
 )  # fmt: skip
 # What ends its process for certain, whatever other ranks print afterwards.
-_CERTAIN = (
-    "enospc", "slurm_oom", "xid", "nccl_watchdog", "nan_raised", "device_assert", "illegal_access",
-)  # fmt: skip
+_CERTAIN = ("enospc", "slurm_oom", "xid", "nccl_watchdog", "nan_raised", "device_assert")
 # Seconds by which one failure may come before another that explains it; of a year of 31-day months.
 _LATE, _YEAR = 60, 372 * 86400
 # So many lines at most lie between a crash and the time limit that the other ranks then run into.
@@ -182,12 +180,14 @@ def _is_got_over(found: Found, events: Sequence[Event]) -> bool:
     is_less = all(e.kind <= SYMPTOM or e.kind < e.rule.kind for e in events)
     if is_less and events[0].after_all:
         return True
+    is_fatal = any(event.rule.id in _FATAL for event in events)
     if any(event.ends for event in events):
         # A program that has ended writes nothing; the ranks beside it may, and the site's epilog.
         begins_again = found.moved_on >= (2 if found.is_well else _AGAIN)
+        begins_again |= found.has_warned and not is_fatal
         is_over = not found.is_parallel or any(e.rule.id == "torchrun_child" for e in events)
         return (begins_again or found.plain > _EPILOG) and is_over
-    if any(event.rule.id in _FATAL for event in events):
+    if is_fatal:
         return False  # what a batch script says after a crash is no sign of success
     if found.is_well or any(event.rule.id in _CERTAIN for event in events):
         return found.is_well

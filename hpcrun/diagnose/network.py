@@ -276,10 +276,10 @@ NETWORK = [
         example="MPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD", unlike="mpirun: no error",
     ),
     Rule(
-        id="srun_exit", cls="other", kind=SYMPTOM, needles=("srun: error:", "ssh exited with exit code"),
-        pattern=r"srun: error: (?P<host>\S+): tasks? (?P<rank>\d+)[\d,\-]*: (?:Exited with exit code (?P<code>\d+)|Terminated|Aborted|Hangup)|pdsh@\S+: (?P<host2>\S+): ssh exited with exit code (?P<code2>\d+)",
+        id="srun_exit", cls="other", kind=SYMPTOM, needles=("srun: error:", "xited with exit code"),
+        pattern=r"srun: error: (?P<host>\S+): tasks? (?P<rank>\d+)[\d,\-]*: (?:Exited with exit code (?P<code>\d+)|Terminated|Aborted|Hangup)|pdsh@\S+: (?P<host2>\S+): ssh exited with exit code (?P<code2>\d+)|^Exited with exit code (?P<code3>\d+)\.$",
         title="a launcher reports that a task failed; not the cause",
-        source="SchedMD/slurm src/plugins/launch/slurm/launch_slurm.c:429 (22.05)",
+        source="SchedMD/slurm src/plugins/launch/slurm/launch_slurm.c:429 (22.05); pdsh; LSF",
         example="srun: error: node02: tasks 8-15: Exited with exit code 1", unlike="srun: job 4711 queued and waiting for resources",
     ),
     Rule(

@@ -210,8 +210,8 @@ FILES = [
         example="slurm_script: line 12: $'\\r': command not found", unlike="slurm_script: line 12: ml: command not found",
     ),
     Rule(
-        id="no_command", cls="missing_file", kind=WEAK, needles=("command not found", "env: ", "CondaError", "not found", "EnvironmentNameNotFound", "EnvironmentLocationNotFound", "CommandNotFoundError", "properly configured"),
-        pattern=r"(?:^|: )(?P<name>[\w./+-]+): command not found|^(?:/usr/bin/)?env: ['\u2018]?(?P<name3>[^'\u2019]+?)['\u2019]?: No such file or directory|line \d+: (?P<name2>\S+): not found|CondaError: Run 'conda init'|EnvironmentNameNotFound|EnvironmentLocationNotFound|Your shell has not been properly configured to use 'conda",
+        id="no_command", cls="missing_file", kind=WEAK, needles=("command not found", "executable file not found", "env: ", "CondaError", "not found", "EnvironmentNameNotFound", "EnvironmentLocationNotFound", "CommandNotFoundError", "properly configured"),
+        pattern=r"(?:^|: )(?P<name>[\w./+-]+): command not found|\x22(?P<name4>[^\x22]+)\x22: executable file not found in \$PATH|^(?:/usr/bin/)?env: ['\u2018]?(?P<name3>[^'\u2019]+?)['\u2019]?: No such file or directory|line \d+: (?P<name2>\S+): not found|CondaError: Run 'conda init'|EnvironmentNameNotFound|EnvironmentLocationNotFound|Your shell has not been properly configured to use 'conda",
         title="the shell does not find a command, as where no environment was activated on the node: {name}",
         fixes=("`setup: {conda: NAME}` or `{venv: PATH}`, and `{modules: [...]}`",),
         message="command not found", source="bash",
@@ -298,8 +298,8 @@ FILES = [
     ),
     Rule(
         id="stopped", cls="code_error", kind=WEAK, needles=("panic", "forrtl: ", "lua: ", "jit: ", "unbound variable", "what():", "Check failed: ", "rror in ", "rror using ", "Exception in thread", "make: ***", "consume arg", "Flags parsing"),
-        pattern=r"^(?:Error (?=in .+ :|using \w)|Exception in thread \"main\"|forrtl: severe \(\d+\):|panic:|thread '[^']*' (?=panicked at)|\S*lua(?:jit)?:|\s*what\(\):|make: \*\*\*|(?:ERROR: )?(?=Could not consume)|(?:FATAL )?Flags parsing error:)\s*(?P<why>\S.*)|(?P<why2>[^\s:]+: unbound variable)$|(?P<why3>\bCheck failed: .+)",
-        title="the program stopped: {why}", source="R, MATLAB, Java, Fortran, Go, Rust, Lua, C++, make, bash, glog, fire, absl",
+        pattern=r"^(?:(?:\{\x08)?Error (?=in .+ :|in rule \w+:$|using \w)|Exception in thread \"main\"|forrtl: severe \(\d+\):|panic:|thread '[^']*' (?=panicked at)|\S*lua(?:jit)?:|\s*what\(\):|make: \*\*\*|(?:ERROR: )?(?=Could not consume)|(?:FATAL )?Flags parsing error:)\s*(?P<why>\S.*)|(?P<why2>[^\s:]+: unbound variable)$|(?P<why3>\bCheck failed: .+)",
+        title="the program stopped: {why}", source="R, MATLAB, Snakemake, Java, Fortran, Go, Rust, Lua, C++, make, bash, glog, fire, absl",
         example="thread 'main' panicked at src/main.rs:3:5:", unlike="no thread panicked: 3 were stopped",
     ),
     Rule(

@@ -101,7 +101,7 @@ _PLAIN = re.compile(
     rb"(?m)^(?!\s|frame |#\d|@|File |.*0x[0-9a-f]{6}|[-dl][-rwx]{9}|[^\s/]\S*[./]\S*$|'|removed )"
     rb"(?=.*\w).{3,200}"
 )
-_WARNED = re.compile(rb"(?m)^\S+\.py:\d+: \w*Warning: ")
+_WARNED = re.compile(rb"(?m)^\S+(?<!resource_tracker)\.py:\d+: \w*Warning: ")
 # What torchrun, DeepSpeed's launcher, wandb and TensorFlow begin with.
 _LAUNCHED = re.compile(
     rb"(?:WARNING:[\w.]+:\s+\*+\s+|run\.py:\d+\] )Setting OMP_|:main\] nnodes="
@@ -134,9 +134,10 @@ _SAYS_ERROR = re.compile(
     r"^(?:\[(?!E\])[^\]]{1,40}\] |&+ )*\[?(?P<name>E(?=\])|(?<=& )FAILED"
     r"|(?:Error|ERROR|FATAL|[Ff]atal|FAILED)(?=[\]:]))[\]:]*\s+(?P<why>[\"'A-Za-z].*)"
 )
-# A warning is not what ends a program, however it reads. (NCCL calls its errors so.)
+# A warning is not what ends a program, however it reads, nor is the code that IPython shows. (NCCL
+# calls its errors warnings.)
 _WARNING = re.compile(
-    r"^\S+\.py:\d+: \w*Warning:"
+    r"^-+> \d+ |^\S+\.py:\d+: \w*Warning:"
     r"|^.{0,110}?(?:\b[A-Za-z]*[Ww]arning\b|\bWARN(?:ING)?\b|\[?W\d{3,4} \d\d:\d\d|\bNCCL INFO\b"
     r"|\[W \w+\.cpp:|\[[WID]\]|\b[WI] (?:tensorflow|external)/|(?<![=\w])(?:DEBUG|TRACE|INFO)\b)"
 )
@@ -209,7 +210,6 @@ class _Open(Struct):
     is_frame: bool = True
     is_logged: bool = False
     is_aside: bool = False
-    noise: int = 0
 
 
 class Reader:
@@ -449,9 +449,6 @@ class Reader:
                 self._add_exception(key, open_, self._line, bare.strip())
                 return True
         open_.is_frame = False
-        open_.noise += 1
-        if open_.noise > 60:
-            del self._open[key]
         return False
 
     # ---- events
