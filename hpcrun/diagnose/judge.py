@@ -202,23 +202,22 @@ def _is_got_over(found: Found, events: Sequence[Event]) -> bool:
 
 def _last_launch(events: Sequence[Event], *, is_parallel: bool) -> int:
     """Find where the events of the last launch begin, by what ended the one before."""
-    first, ended, raised, reported = 0, None, None, None
+    first, has_ended, has_raised, reported = 0, False, False, None
     for at, event in enumerate(events):
         is_new = event.progress >= MOVED_ON
         is_again = event.rule.cls == "cancelled" and event.progress >= _AGAIN
         if not is_parallel and (event.kind >= WEAK or is_again):
             at_once = event.ends and event.rule.id not in _FATAL  # ranks are killed together
-            if ended is not None:
-                is_new |= at_once or event.progress >= _AGAIN or event.begin - ended.line > _APART
-            is_new |= raised is not None and event.begin - raised.line > _APART
+            is_new |= has_ended and (at_once or event.progress >= _AGAIN)
+            is_new |= has_raised and event.begin - events[at - 1].line > _APART
         is_late = event.rule.id == "terminated"
         is_end = (event.in_traceback or event.ends) and event.kind >= ERROR
         if reported is not None and (is_end or is_late):
             is_new |= event.begin - reported.line > (_FAR if is_late else _REPORT)
         if is_new:
-            first, ended, raised, reported = at, None, None, None
-        ended = event if event.ends else ended
-        raised = event if event.in_traceback else raised
+            first, has_ended, has_raised, reported = at, False, False, None
+        has_ended |= event.ends
+        has_raised |= event.ends or event.in_traceback
         reported = event if event.rule.id == "torchrun_child" and event.in_traceback else reported
     return first
 
@@ -474,20 +473,11 @@ def _crash_before(events: Sequence[Event], shown: Sequence[Event]) -> Event | No
     return None
 
 
-def _signal_of(slurm_code: str) -> int | None:
-    """Read the signal that ended a job's script off Slurm's ``code:signal``.
-
-    >>> _signal_of("0:9"), _signal_of("3:0"), _signal_of("")
-    (9, None, None)
-    """
-    code, _, signal = slurm_code.partition(":")
-    return int(signal) or None if code == "0" and signal.isdigit() else None
-
-
 def _silent(records: Records, *, has_logs: bool) -> Cause:
     """Say how a process ended that left no word on why."""
     whose = f"rank {records.rank}" if records.rank is not None else "the job"
     whose += f" on {records.host}" if records.host else ""
+    of_script = records.slurm_code.removeprefix("0:")  # the signal that ended it; else an exit code
     cls: Class = "other"
     if records.signal == 9:
         rule = BY_ID["oom_guess"]
@@ -498,7 +488,7 @@ def _silent(records: Records, *, has_logs: bool) -> Cause:
     if records.signal in (4, 7, 8, 11):
         cls = "shm" if records.signal == 7 else "code_error"
         how = f"crashed with signal {records.signal}"
-    elif signal := records.signal or _signal_of(records.slurm_code):
+    elif signal := records.signal or (int(of_script) if of_script.isdigit() else 0):
         how = f"was ended by signal {signal}"
     else:
         how = f"ended with exit code {records.exit_code}" if records.exit_code else "failed"

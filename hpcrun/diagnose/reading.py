@@ -134,8 +134,7 @@ _SAYS_ERROR = re.compile(
     r"^(?:\[(?!E\])[^\]]{1,40}\] |&+ )*\[?(?P<name>E(?=\])|(?<=& )FAILED"
     r"|(?:Error|ERROR|FATAL|[Ff]atal|FAILED)(?=[\]:]))[\]:]*\s+(?P<why>[\"'A-Za-z].*)"
 )
-# A warning is not what ends a program, however it reads, nor is the code that IPython shows. (NCCL
-# calls its errors warnings.)
+# Warnings end no program, however they read (NCCL calls its errors so), nor does IPython's code.
 _WARNING = re.compile(
     r"^-+> \d+ |^\S+\.py:\d+: \w*Warning:"
     r"|^.{0,110}?(?:\b[A-Za-z]*[Ww]arning\b|\bWARN(?:ING)?\b|\[?W\d{3,4} \d\d:\d\d|\bNCCL INFO\b"
@@ -197,6 +196,10 @@ class Found(Struct, kw_only=True):
     first: tuple[int, str] | None = None
 
 
+# The rank and the host of a line, where it says them.
+_Whose = tuple[int | None, str | None]
+
+
 class _Open(Struct):
     """A traceback that has begun: its last line so far, and what it is part of."""
 
@@ -220,7 +223,7 @@ class Reader:
         self._file, self._size = file, size
         self._line, self._offset = first_line, offset
         self._events: list[Event] = []
-        self._open: dict[tuple[int | None, str | None], _Open] = {}
+        self._open: dict[_Whose, _Open] = {}
         # Lines without their digits, and whether such a line is worth a look.
         self._forms: dict[bytes, bool] = {}
         self._count = 0
@@ -229,7 +232,7 @@ class Reader:
         self._text = ""
         self._at: tuple[bool, float] | None = None
         self._chains = count(1)
-        self._chained: dict[tuple[int | None, str | None], tuple[int, int]] = {}
+        self._chained: dict[_Whose, tuple[int, int]] = {}
         self._dense = 0
         self._cap = ROOT
         self._cap_line = -10
@@ -338,7 +341,7 @@ class Reader:
             return
         at, found = next((at, found) for at, found in enumerate(words) if found is not None)
         line = self._line - after - (len(lines) - 1 - at)
-        self._add(CODE_ERROR, found, WEAK, line, lines[at].strip(), None, None)
+        self._add(CODE_ERROR, found, WEAK, line, lines[at].strip(), (None, None))
 
     def _between(self, text: bytes) -> None:
         """Take note of progress since the last event."""
@@ -371,18 +374,15 @@ class Reader:
         is_boring, events = True, self._count
         for text in _segments(raw):
             bare, rank, host = clean(text)
-            self._text = text
-            says = self._open and self._in_traceback(bare, text, rank, host, before)
-            says = says or self._begins(bare, text, before, rank, host)
-            says = says or self._look_up(bare, text, rank, host, before)
+            self._text, key = text, (rank, host)
+            says = self._open and self._in_traceback(bare, key, before)
+            says = says or self._begins(bare, text, key, before)
+            says = says or self._look_up(bare, text, key, before)
             is_boring = is_boring and not says
         return is_boring, self._count > events
 
-    def _begins(
-        self, bare: str, text: str, before: bytes, rank: int | None, host: str | None
-    ) -> bool:
+    def _begins(self, bare: str, text: str, key: _Whose, before: bytes) -> bool:
         """Begin a traceback, or take note of what the next one is part of."""
-        key = rank, host
         if any(link in bare for link in _CHAINED):
             last = next((e for e in reversed(self._events) if (e.rank, e.host) == key), None)
             if last is not None and last.in_traceback:
@@ -415,11 +415,8 @@ class Reader:
         )  # fmt: skip
         return True
 
-    def _in_traceback(
-        self, bare: str, text: str, rank: int | None, host: str | None, before: bytes
-    ) -> bool:
+    def _in_traceback(self, bare: str, key: _Whose, before: bytes) -> bool:
         """Go on with an open traceback; False: the line is not of one."""
-        key = rank, host
         open_ = self._open.get(key)
         if open_ is None:
             return False
@@ -453,9 +450,7 @@ class Reader:
 
     # ---- events
 
-    def _look_up(
-        self, bare: str, text: str, rank: int | None, host: str | None, before: bytes
-    ) -> bool:
+    def _look_up(self, bare: str, text: str, key: _Whose, before: bytes) -> bool:
         found = match(bare)
         if found is not None:
             (rule, values), kind = found, found[0].kind
@@ -472,19 +467,12 @@ class Reader:
             kind = HINT
         if kind != HINT:
             self._between(before)
-        self._add(rule, values, kind, self._line, bare.strip(), rank, host)
+        self._add(rule, values, kind, self._line, bare.strip(), key)
         return True
 
     def _add_exception(
-        self,
-        key: tuple[int | None, str | None],
-        open_: _Open,
-        line: int,
-        text: str,
-        *,
-        is_cut: bool = False,
+        self, key: _Whose, open_: _Open, line: int, text: str, *, is_cut: bool = False
     ) -> None:
-        rank, host = key
         found = None if is_cut else match(text)
         rule, kind, values = CODE_ERROR, ERROR, compiled(CODE_ERROR.id).search(text)
         if found is not None:
@@ -497,7 +485,7 @@ class Reader:
         if re.match(r'[\w.]+: +File "', text):  # another process wrote in its midst
             self._is_parallel, kind = True, SYMPTOM
         cap = ROOT if open_.is_logged and open_.is_top else open_.cap
-        self._add(rule, values, min(kind, cap), line, text, rank, host, open_)
+        self._add(rule, values, min(kind, cap), line, text, key, open_)
 
     def _add(
         self,
@@ -506,10 +494,10 @@ class Reader:
         kind: int,
         line: int,
         text: str,
-        rank: int | None,
-        host: str | None,
+        key: _Whose,
         open_: _Open | None = None,
     ) -> None:
+        rank, host = key
         groups = {key: value for key, value in match.groupdict().items() if value} if match else {}
         # A group that stands twice in a pattern has a number behind its name.
         values = {key.rstrip("0123456789"): value for key, value in groups.items()}

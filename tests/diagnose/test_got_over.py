@@ -115,6 +115,29 @@ def test_no_program_goes_on_after_an_assertion_on_the_gpu() -> None:
     assert told(failed + STEPS)[0] == told(f"ValueError: no\n{bars}")[0] == ""
 
 
+def test_a_warning_of_python_is_of_another_launch() -> None:
+    warned = "/env/x/numpy.py:22: RuntimeWarning: numpy.dtype size changed\n"
+    assert told(traceback("ValueError: no") + warned)[0] == ""
+    tracker = warned.replace("numpy.py", "resource_tracker.py")  # it outlives the program
+    assert told(traceback("ValueError: no") + tracker)[0] == "code_error"
+    assert told(traceback("ValueError: no", "[rank1]: ") + warned)[0] == "code_error"
+
+
+def test_launches_lie_apart_by_the_lines_between_events() -> None:
+    failed = "x.cu:3: f: block: [0,0,0], thread: [3,0,0] Assertion `t < n` failed.\n"
+    ended = traceback("RuntimeError: CUDA error: device-side assert triggered")
+    words = "a b\n" * 25
+    assert told(f"{ended}words\n{failed * 32}")[2] == 4, "of one launch"
+    assert told(f"{ended}{words}{failed * 32}")[2] == 30
+
+
+def test_the_code_that_ipython_shows_is_no_error() -> None:
+    code = '--> 218     raise NotImplementedError("You need a GPU: No CUDA GPUs are available")\n'
+    error = "RuntimeError: No CUDA GPUs are available\n"
+    assert told(f"{code}{error}")[2] == 2
+    assert told(f"{code[4:]}{error}")[2] == 1
+
+
 def test_a_shell_that_shows_what_it_does_takes_a_failure_back() -> None:
     failed = "+ cp x /app\ncp: cannot stat 'x': No such file or directory\n"
     assert told(f"{failed}+ true\nINFO: a file is made\n")[0] == ""
@@ -392,6 +415,10 @@ def test_rays_exception_is_the_one_behind_it() -> None:
         ("srun: Job has been cancelled", "cancelled"),
         ("srun: error: Unable to allocate resources: Job/step already completing", "cancelled"),
         ("srun: error: Unable to allocate resources: Invalid account", "other"),
+        ('FATAL:   "bris": executable file not found in $PATH', "missing_file"),
+        ("Exited with exit code 1.", "other"),
+        ("{\x08Error using writetable (line 155)", "code_error"),
+        ("Error in rule align_with_bwa:", "code_error"),
     ],
 )  # fmt: skip
 def test_other_forms_of_the_same_words(line: str, cls: str) -> None:
