@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 from yaml import safe_load
 
 from tests.cluster.examples.project import Project
+from tests.workloads.trainer import as_by_srun, run_forked
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -109,16 +109,20 @@ def test_two_nodes_train_as_one_process_does(example: Project) -> None:
 
 def test_four_ranks_go_on_with_the_same_bits(example: Project) -> None:
     """DDP may sum in another order after its first step: a run that resumes has two of these."""
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=4", "--standalone"]
     few = ["--eval-every", "100", "--source-episodes", "10", "--steps", "4", "--save-every", "2"]
     first, third = (example.folder / "kept" / name for name in ("first", "third"))
     shown = []
     for folder in (first, third):
         words = ["--checkpoint-dir", str(folder), "--log-dir", str(folder), *SHORT, *few]
-        done = subprocess.run(
-            [*launch, "train.py", *words], cwd=example.folder, capture_output=True, text=True,
-            env={**example.env, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}, check=False,
-        )  # fmt: skip
+        done = run_forked(
+            [
+                {**rank, "LOCAL_WORLD_SIZE": "4", "ACCELERATE_USE_CPU": "true"}
+                for rank in as_by_srun(4)
+            ],
+            words,
+            program=example.folder / "train.py",
+            module="accelerate",
+        )
         assert done.returncode == 0, done.stderr[-6000:]
         shown.append(done.stdout)
         if folder == first:
