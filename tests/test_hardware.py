@@ -173,6 +173,7 @@ def test_googles_networks_are_known_by_their_plugins(
     assert node.fabric()[0] == fabric
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("env", "fabric"),
     [
@@ -275,6 +276,7 @@ def test_a_plugin_for_verbs_is_not_turned_off(
     assert node.check('set_nccl_devices "$1" eth1', **ofi)[1]["NCCL_NET"] == "AWS Libfabric"
 
 
+@pytest.mark.slow
 def test_the_harness_stops_before_the_launcher_does(tmp_path: Path) -> None:
     """GPUs without bf16 end a job that needs it, on the node, with the GPU's name."""
     made = Job(tmp_path / "run")
@@ -375,6 +377,7 @@ def of_lumi(node: Node, *, gpus: int = 8) -> None:
     node.cpus([core for core in range(64) if core % 8], threads=64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rank", "cpus"),
     [(0, range(49, 56)), (1, range(57, 64)), (2, range(17, 24)), (5, range(9, 16))],
@@ -389,6 +392,7 @@ def test_ranks_are_bound_as_lumi_documents_it(node: Node, rank: int, cpus: range
     assert sorted(node.bound(rank, 8)) == list(cpus)
 
 
+@pytest.mark.slow
 def test_ranks_on_a_shared_node_have_all_cores_of_their_place(node: Node) -> None:
     of_lumi(node)
     # The third and the fourth GPU are this job's; hardware.sh finds them by Slurm's variable.
@@ -403,6 +407,7 @@ NVIDIA = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("visible", "rank", "cpus"),
     [

@@ -200,6 +200,7 @@ def test_a_rank_that_ends_well_leaves_no_record(job: Job) -> None:
     assert not list((job.run.attempts / "0" / "failures").iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seen", ["WORLD_SIZE=1", "WORLD_SIZE=", "OTHER=4"])
 def test_a_rank_in_another_world_stops(job: Job, seen: str) -> None:
     job.write(f"export RANK=0 LOCAL_RANK=0 {seen}\n{RANK} echo trained", world=4)
@@ -220,6 +221,7 @@ def test_a_duplicate_ends_at_once_and_changes_nothing(job: Job) -> None:
     assert {p: p.read_bytes() for p in job.run.path.rglob("*") if p.is_file()} == before
 
 
+@pytest.mark.slow
 def test_what_was_planned_for_the_number_of_nodes_takes_its_place(job: Job) -> None:
     """Of a range; another attempt may have another number, and a duplicate takes nothing."""
     job.write("echo for none")
@@ -263,6 +265,7 @@ def test_a_restart_is_an_attempt_of_its_own(job: Job) -> None:
     assert "this is 0" in job.log(0) and "this is 1" in job.log(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("most", "left", "note"),
     [
@@ -519,6 +522,7 @@ def test_a_setup_that_fails_with_set_e_is_recorded(job: Job) -> None:
     assert "never" not in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("node", "directives", "stopped", "kept"),
     [

@@ -372,6 +372,7 @@ def test_a_first_node_that_answers_late_makes_no_clock_wrong(node: Gpus, when: s
 # ---- in the job
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rank", "tool"), [(0, "python3"), (1, "sleep")])
 @pytest.mark.parametrize("bad", [False, True])
 def test_the_end_of_a_node_waits_for_no_clock(

@@ -233,6 +233,7 @@ def test_a_disk_without_room_is_named(tmp_path: Path) -> None:
     assert code == 1 and f"hpcrun: error: {HOST}: local_dir: cannot make {folder} (free on " in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "stop",
     [

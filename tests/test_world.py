@@ -178,6 +178,7 @@ def test_a_launcher_that_ends_without_its_ranks_is_no_success(
     assert message in job.log()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["none", "srun"])
 def test_where_there_is_no_launcher_nothing_is_missing(job: Job, launcher: str) -> None:
     job.write("exit 0", setup=f"export HPCRUN_LAUNCHER={launcher}", world=2)

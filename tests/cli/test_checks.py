@@ -204,6 +204,7 @@ def test_files_that_are_no_python(hpcrun: Caller, data: bytes, message: str) -> 
     assert problem.startswith("script: ") and message in problem
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "data",
     [
@@ -510,6 +511,7 @@ def test_of_a_container_nothing_is_reported(hpcrun: Caller) -> None:
     assert notes(hpcrun, f"{GOOD}{inside}args: [--data, data/x.txt]") == []
 
 
+@pytest.mark.slow
 def test_the_presets_have_no_notes(hpcrun: Caller) -> None:
     names: list[Any] = [job["name"] for job in hpcrun("jobs", "--json").json["jobs"]]
     assert len(names) > 5

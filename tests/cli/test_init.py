@@ -143,6 +143,7 @@ def test_the_table_says_what_keeps_jobs_waiting(bare: Caller, slurm: Slurm) -> N
     assert "hpcrun submit 'my train' --dry-run" in shown  # as it can be typed
 
 
+@pytest.mark.slow
 def test_again_nothing_changed(bare: Caller, slurm: Slurm) -> None:
     assert bare("init", "--yes").code == 0
     before = (bare.project / "hpcrun.yaml").read_text()
@@ -172,6 +173,7 @@ def test_again_what_changed_is_shown_and_written(bare: Caller, slurm: Slurm) -> 
     assert bare("init", "--check").code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chosen", ["--cluster", "HPCRUN_CLUSTER"])
 @pytest.mark.parametrize("name", ["sandbox", "cold"])
 def test_a_profile_of_another_cluster_is_left_alone(
@@ -250,6 +252,7 @@ def test_answers_of_real_versions(bare: Caller, slurm: Slurm, version: str) -> N
     assert (bare.project / "hpcrun.yaml").read_text() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["config", "partition", "sinfo"])
 @pytest.mark.parametrize("text", ["<html>busy</html>\n", "\udcff\x1b[31m\n", "usage: scontrol\n"])
 def test_garbage(bare: Caller, slurm: Slurm, key: str, text: str) -> None:
@@ -336,6 +339,7 @@ def test_profiles_of_the_user(bare: Caller, slurm: Slurm) -> None:
     assert files(bare) == []
 
 
+@pytest.mark.slow
 def test_a_profile_of_another_cluster(bare: Caller, slurm: Slurm) -> None:
     bare("init", "--yes")
     done = bare("init", "--cluster", "cold", "--yes")

@@ -75,6 +75,7 @@ def test_a_record_that_is_none_is_named_and_passed_over(
     assert f"{path}: " in hpcrun.process("status", MINE).err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "value"),
     [("job_id", "15; id"), ("job_id", "--user=me"), ("nodes", 10**400), ("submitted_at", 10**400)],
@@ -99,6 +100,7 @@ def test_folders_that_only_look_like_an_attempts_are_passed_over(hpcrun: Caller)
         assert "Traceback" not in hpcrun.process(*verb).err, verb
 
 
+@pytest.mark.slow
 def test_logs_are_not_looked_for_behind_a_strangers_link(hpcrun: Caller) -> None:
     path = plant(hpcrun, "15")
     (path / "logs").rename(hpcrun.project / "private")
@@ -150,6 +152,7 @@ def spoil(path: Path, kind: str) -> None:
         path.write_text("[" * 100_000 if kind == "deep" else '{"a')
 
 
+@pytest.mark.slow
 def test_logs_and_jobs_that_are_none_are_named_and_passed_over(hpcrun: Caller) -> None:
     run = make_run(hpcrun, MINE, "15", ended=time.time(), log=LOG)
     os.mkfifo(run.logs / "0" / "rank-1.log")

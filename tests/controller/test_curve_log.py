@@ -38,6 +38,7 @@ def whole(path: Path) -> Curve:
     return log.run().curve
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 def test_as_it_grows(name: str, tmp_path: Path) -> None:
     data, path = (LOGS / f"{name}.log").read_bytes().rstrip(b"\n") + b"\n", tmp_path / "a.log"
@@ -151,6 +152,7 @@ def test_what_is_compressed_does_not_grow(tmp_path: Path) -> None:
         log_of(path).look()
 
 
+@pytest.mark.slow
 def test_every_kth_row(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_text("".join(f"step={n} loss=2.5\n" for n in range(20)))
@@ -178,6 +180,7 @@ def test_a_pipe_that_is_filled_without_end_can_be_drawn() -> None:
             os.close(each)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("argv", [["-"], ["-f", "-"]])
 def test_a_metric_whose_name_is_a_secret_is_left_out(argv: list[str]) -> None:
     token = "hf_" + "sEsAmE4oPeN9nOw" * 2

@@ -38,6 +38,7 @@ def test_no_time(text: str) -> None:
 STAMPS = ["%Y-%m-%d %H:%M:%S", "[%H:%M:%S]", "%b %d %H:%M:%S", "[%m/%d %H:%M:%S]"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stamp", STAMPS)
 def test_stamps(tmp_path: Path, stamp: str) -> None:
     path = tmp_path / "log"

@@ -163,6 +163,7 @@ def mixed_log(seed: int, size: int) -> bytes:
     return b"".join(lines)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_ranges")
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("processes", [2, 3])

@@ -186,6 +186,7 @@ def test_a_time_is_found_where_it_stands() -> None:
     assert span is not None and text[slice(*span)] == "2026-11-20 08:04:09,098"
 
 
+@pytest.mark.slow
 @given(st.datetimes(datetime(2000, 1, 1), datetime(2050, 1, 1)))
 def test_days_as_the_library_counts_them(moment: datetime) -> None:
     seconds = calendar.timegm(moment.timetuple())

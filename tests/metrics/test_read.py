@@ -135,6 +135,7 @@ def test_shapes_change_nothing_in_a_real_log(path: Path) -> None:
     assert found == [row for row in alone if row.offset not in in_tables]
 
 
+@pytest.mark.slow
 def test_shapes_that_are_forgotten_take_no_rows_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read, "_MOST_SHAPES", 8)
     words = ["".join(chr(97 + int(digit)) for digit in str(n)) for n in range(60)]
@@ -259,6 +260,7 @@ class TestLongLines:
         assert [row.step for row in found] == [0, 2]
         assert found[1].offset == 14 + len(long)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "text",
         [
@@ -362,6 +364,7 @@ class TestDense:
         found = in_one(self.LOG)
         assert found == line_by_line(self.LOG) and len(found) == 1800
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("size", [1, 97, 4096])
     def test_pieces_do_not_matter(self, size: int) -> None:
         log = self.LOG[:30_000]
@@ -380,6 +383,7 @@ class TestDense:
         found = rows(later.feed(self.LOG[begin:]) + later.finish())
         assert found == [row for row in whole if row.offset >= begin]
 
+    @pytest.mark.slow
     def test_few_lines_are_read_one_by_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """What makes it fast: bars, dictionaries, Megatron's columns and others are learned."""
         asked = 0

@@ -205,6 +205,7 @@ class TestMemory:
         assert curve.values("loss") == curve.values("lr") == [*range(0, 10_000, 4), 9999]
         assert ["every 4th" in note for note in curve.notes] == [True]
 
+    @pytest.mark.slow
     @given(st.lists(st.integers(1, 40), min_size=1, max_size=12))
     def test_the_last_row_is_kept(self, pieces: list[int]) -> None:
         store, first = Store(most_bytes=1500), 0

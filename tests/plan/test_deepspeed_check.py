@@ -336,6 +336,7 @@ def test_all_problems_at_once() -> None:
     assert len(found) == 5
 
 
+@pytest.mark.slow
 def test_of_thousands_of_unknown_keys_the_first_have_a_guess() -> None:
     keys = ", ".join(f"zero_optimization_{index}: 1" for index in range(3000))
     assert sum("did you mean zero_optimization?" in text for text in in_config(keys)) == 100

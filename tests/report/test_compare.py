@@ -87,6 +87,7 @@ def test_what_the_curves_are_drawn_over(by: Any) -> None:
     assert text_of(runs, by=by).startswith(f"loss by {label}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [20, 40, 80, 200])
 @pytest.mark.parametrize("colour", [False, True])
 def test_no_line_is_wider_than_the_window(width: int, colour: bool) -> None:

@@ -134,6 +134,7 @@ def test_restarts_warnings_and_notes_are_shown() -> None:
     assert "Warnings" not in Page(html_text(runs.one())).texts
 
 
+@pytest.mark.slow
 def test_the_configuration_stands_beside_and_what_differs_first() -> None:
     shown = [
         made("a", facts={"precision": "bf16", "nodes": "1", "z": "<>"}),
@@ -173,6 +174,7 @@ def test_a_schedule_is_read_by_its_shape_on_a_linear_axis() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_what_was_logged_once_is_a_fact_and_no_curve() -> None:
     once = {
         "train_runtime": build_series([6], [61.234]),
@@ -234,6 +236,7 @@ def test_json_cannot_end_its_script() -> None:
         assert not re.search("[<>&]", text) and json.loads(text) == {name: [name]}
 
 
+@pytest.mark.slow
 def test_only_the_two_scripts_may_run_and_nothing_may_be_asked_for() -> None:
     page = Page(html_text(runs.one()))
     metas = [attributes for tag, attributes in page.elements if tag == "meta"]
@@ -246,6 +249,7 @@ def test_only_the_two_scripts_may_run_and_nothing_may_be_asked_for() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_the_page_names_no_address() -> None:
     """plotly.js names some, in its licence and for maps: it may not ask for them (the policy)."""
     page = Page(html_text(runs.several()))
@@ -259,6 +263,7 @@ def test_the_page_names_no_address() -> None:
         assert not {"src", "href", "srcset", "action"} & set(attributes)
 
 
+@pytest.mark.slow
 def test_the_same_runs_give_the_same_page(tmp_path: Path) -> None:
     write_html(runs.several(), tmp_path / "a.html")
     write_html(runs.several(), tmp_path / "b.html")

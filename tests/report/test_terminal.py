@@ -119,6 +119,7 @@ def test_the_trend_of_a_thinned_log_passes_over_its_extremes() -> None:
     assert trend_text(series) == "1.501, -0.1990 in 7,990 steps"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.parametrize(("width", "height"), [(80, 23), (39, 11), (24, 4), (20, 1), (200, 49)])
 def test_what_is_cropped_fits(name: str, width: int, height: int) -> None:
@@ -186,6 +187,7 @@ WINDOWS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "height"), WINDOWS)
 def test_any_window_is_survived(width: int, height: int) -> None:
     # Each width and each height is drawn in both.

@@ -288,6 +288,7 @@ def test_a_checkpoint_may_be_the_folder_itself_or_deep_below(tmp_path: Path) -> 
     assert newest(tmp_path / "b") == (deep, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hostile", ["a b", "$(touch x)", "';\"", "-n", "*", "ü", "[0]", "\\"])
 def test_names_are_no_words_of_a_command(hostile: str, tmp_path: Path) -> None:
     folder = tmp_path / hostile
@@ -370,6 +371,7 @@ def test_the_marker_of_a_recipe(tmp_path: Path) -> None:
     assert newest(tmp_path, HPCRUN_CHECKPOINT_MARKER=marker) == ("step3", damaged)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"indent": 1}, {"separators": (",", ":")}])
 def test_safetensors_by_its_header(options: dict[str, Any], tmp_path: Path) -> None:
     header = {
@@ -387,6 +389,7 @@ def test_safetensors_by_its_header(options: dict[str, Any], tmp_path: Path) -> N
         assert newest(tmp_path) == ("", passed_over(path.name, reason))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "content", "whole"),
     [
@@ -456,6 +459,7 @@ def test_a_thousand_files_take_no_time(tmp_path: Path) -> None:
     assert 0 < min(seconds() for _ in range(2)) < 4
 
 
+@pytest.mark.slow
 def test_no_process_for_each_pair_of_checkpoints(tmp_path: Path) -> None:
     """A run that keeps hundreds holds its nodes while they are judged at its end."""
     count, folder = 12, tmp_path / "checkpoints"

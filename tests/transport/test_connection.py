@@ -195,6 +195,7 @@ def test_stdin_is_the_scripts_alone(far: Connection) -> None:
     assert far.run("true", stdin=(b"x" * 9999 for _ in iter(int, 1))) == Reply(0, b"", "")
 
 
+@pytest.mark.slow
 def test_output_is_handed_over_as_it_comes(far: Connection, tmp_path: Path) -> None:
     got: list[bytes] = []
 
@@ -231,6 +232,7 @@ def test_a_login_shell_of_another_kind(
         assert far.run(script, stdin=b"in").stdout == b"it's /usr/bin/bash !x \\ %s\nin"
 
 
+@pytest.mark.slow
 def test_banners_and_chatty_profiles_do_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,6 +254,7 @@ def test_banners_and_chatty_profiles_do_not_count(
         far.close()
 
 
+@pytest.mark.slow
 def test_an_account_without_a_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with at_home(tmp_path, monkeypatch, far=["ForceCommand echo This account is closed"]) as laptop:
         with pytest.raises(OutOfReach, match="This account is closed") as caught:
@@ -367,6 +370,7 @@ def test_by_a_proxy_command(laptop: Laptop, tmp_path: Path) -> None:
         connect(laptop).run("true")
 
 
+@pytest.mark.slow
 def test_settings_from_included_files_and_match(laptop: Laptop) -> None:
     (laptop.ssh / "more").write_text(
         'Match exec "test %n = cluster"\n  HostName 127.0.0.1\n'
@@ -414,6 +418,7 @@ def test_a_port_is_forwarded(far: Connection) -> None:
 # ------------------------------------------------------------------ whose host it is
 
 
+@pytest.mark.slow
 def test_a_changed_and_a_revoked_host_key(laptop: Laptop) -> None:
     server = laptop.servers[0]
     name = f"[127.0.0.1]:{server.port}"
@@ -479,6 +484,7 @@ def test_a_certificate_of_the_host_is_left_to_ssh(
         assert "by the system's ssh: @cert-authority" in user.told[0]
 
 
+@pytest.mark.slow
 def test_a_hardware_key_is_left_to_ssh(laptop: Laptop) -> None:
     """Which goes on to the next key where the token is not there."""
     (laptop.ssh / "token").touch(0o600)
@@ -491,6 +497,7 @@ def test_a_hardware_key_is_left_to_ssh(laptop: Laptop) -> None:
     assert "by the system's ssh: a hardware key" in user.told[0]
 
 
+@pytest.mark.slow
 def test_a_connection_that_rests(laptop: Laptop) -> None:
     """Its threads end, beside which no process is started; the next script opens it again."""
     before = {*threading.enumerate()}

@@ -297,6 +297,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
     return streams
 
 
+@pytest.mark.slow
 def test_code_is_sent_as_what_has_changed(ssh: Side, monkeypatch: pytest.MonkeyPatch) -> None:
     streams = sent(monkeypatch)
     ssh.deliver(ssh.new())
@@ -579,6 +580,7 @@ done
 """
 
 
+@pytest.mark.slow
 def test_slurm_is_asked_while_records_come(desk: Desk) -> None:
     """About what is known here; about a run from another laptop as soon as its name has come."""
     desk.submit()

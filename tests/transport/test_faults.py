@@ -130,6 +130,7 @@ def test_a_full_disk_there(desk: Desk) -> None:
     assert "queue" in far_files(desk)
 
 
+@pytest.mark.slow
 def test_a_disk_there_that_becomes_full_as_sbatch_answers(desk: Desk) -> None:
     """Whatever cannot be written then: the job is there once, and the run is not taken away."""
     require_root()
@@ -420,6 +421,7 @@ def test_a_damaged_mirror(desk: Desk, damage: Callable[[Path], None]) -> None:
     desk.submit()
 
 
+@pytest.mark.slow
 def test_a_long_log_is_read_without_a_connection(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -497,6 +499,7 @@ def test_a_followed_log_that_is_rotated(desk: Desk) -> None:
     assert found["metrics"] == expected["metrics"] and found["bytes"] == expected["bytes"]
 
 
+@pytest.mark.slow
 def test_two_profiles_of_one_name_have_runs_of_their_own(desk: Desk) -> None:
     """As of two projects, which name no cluster."""
     desk.begin(desk.submit())
@@ -510,6 +513,7 @@ def test_two_profiles_of_one_name_have_runs_of_their_own(desk: Desk) -> None:
     assert desk.hpcrun("logs", "1").out == "step 1 loss 2.5\n"
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_code_is_sent(desk: Desk) -> None:
     """It ends the submission; when all is sent, it waits for Slurm's answer."""
     (desk.hpcrun.project / "big.bin").write_bytes(os.urandom(8_000_000))
@@ -537,6 +541,7 @@ IFS=:; set -efu -o noclobber
 """
 
 
+@pytest.mark.slow
 def test_a_profile_that_is_made_for_a_person(desk: Desk) -> None:
     (desk.home / ".bash_profile").write_text(PROFILE)
     profile = desk.hpcrun.project / "hpcrun.yaml"

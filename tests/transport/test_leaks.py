@@ -165,6 +165,7 @@ def test_an_exit_code_that_is_none(code: bytes) -> None:
     assert marked.is_over and marked.exit_code == 255 and len(marked.held) < 20
 
 
+@pytest.mark.slow
 def test_an_answer_without_an_end(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "MOST_OUTPUT", 1 << 20)
     run = desk.submit()
