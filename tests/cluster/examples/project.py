@@ -7,9 +7,12 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.source import ROOT
 
@@ -84,6 +87,12 @@ def copy_of(name: str, tmp_path: Path, env: dict[str, str]) -> Project:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes((EXAMPLES / path).read_bytes())
     return Project(tmp_path / name, {**env, "HOME": str(tmp_path)})
+
+
+def shapes(jobs: Iterable[str], *others: str) -> list[Any]:
+    """Give the words of jobs as parameters; others, there in another shape, are thorough."""
+    marks = dict.fromkeys(others, pytest.mark.thorough)
+    return [pytest.param(words, marks=marks.get(words, ())) for words in jobs]
 
 
 def environment(sandbox: Path) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from itertools import pairwise
@@ -11,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.examples.project import Project
+from tests.cluster.examples.project import Project, shapes
 
 pytestmark = pytest.mark.timeout(1800)  # on a machine that is busy with other work
 
 # The small job: 480 scenes are 30 steps of 16, four epochs, every fifth step told, saved every two.
 EPOCH, LAST, TOLD = 30, 120, 5
 
-# The model whole and by single pictures alone, with each seed, in one process without DeepSpeed:
-# the IoU over 60 new scenes, of all cameras and of the covered ones.
+# The model whole and by single pictures alone, with each of the seeds, in one process without
+# DeepSpeed: the IoU over 60 new scenes, of all cameras and of the covered ones.
 CONTROL = """
 import json, sys
 sys.path.insert(0, ".")
@@ -32,7 +33,7 @@ STEPS, BATCH, NEW = 140, 4, 60
 shape = {"views": 3, "frames": 2, "image_size": 32}
 def overlap(found, true):
     return ((found & true).sum() / (found | true).sum()).item()
-for seed in (1, 2):
+for seed in map(int, sys.argv[1:]):
     scenes = Scenes(count=STEPS * BATCH, seed=seed, **shape)
     new = default_collate([Scenes(count=NEW, seed=seed + 100, **shape)[i] for i in range(NEW)])
     for layers in (1, 0):
@@ -271,10 +272,11 @@ def assert_parts(shown: dict[str, Any]) -> None:
 
 
 def test_covered_cameras_are_known_from_others_and_from_before(example: Project) -> None:
-    rows = shown_by(example, CONTROL)
-    assert len(rows) == 4
+    seeds = (1, 2) if os.environ.get("HPCRUN_TEST_ALL") == "1" else (1,)
+    rows = shown_by(example, CONTROL, *map(str, seeds))
     found = {(seed, layers): (whole, covered) for seed, layers, whole, covered in rows}
-    for seed in (1, 2):
+    assert len(found) == 2 * len(seeds)
+    for seed in seeds:
         assert found[seed, 0][1] < 0.75  # no more than where roads usually are
         assert found[seed, 1][1] > found[seed, 0][1] + 0.08
         assert found[seed, 1][0] > found[seed, 0][0]
@@ -291,7 +293,7 @@ GPU_JOBS = {
 }
 
 
-@pytest.mark.parametrize("words", GPU_JOBS)
+@pytest.mark.parametrize("words", shapes(GPU_JOBS, f"train {ONE_PLACE}"))
 def test_the_guides_hardware_takes_it(example: Project, cluster_like_it: str, words: str) -> None:
     nodes, gpus, stage, precision = GPU_JOBS[words]
     example.env["HPCRUN_SANDBOX_DIR"] = cluster_like_it

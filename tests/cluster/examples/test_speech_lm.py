@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.examples.project import EXAMPLES, Project
+from tests.cluster.examples.project import EXAMPLES, Project, shapes
 from tests.source import ROOT
 from tests.torch_extensions import extensions
 
@@ -179,7 +179,7 @@ GPU_JOBS = {
 }
 
 
-@pytest.mark.parametrize("words", GPU_JOBS)
+@pytest.mark.parametrize("words", shapes(GPU_JOBS, "zero3-offload", "zero2"))
 def test_the_guides_hardware_takes_it(example: Project, cluster_like_it: str, words: str) -> None:
     partition, nodes, gres, stage, precision, batch = GPU_JOBS[words]
     example.env["HPCRUN_SANDBOX_DIR"] = cluster_like_it

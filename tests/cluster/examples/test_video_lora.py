@@ -12,7 +12,7 @@ from statistics import mean
 
 import pytest
 
-from tests.cluster.examples.project import EXAMPLES, Project
+from tests.cluster.examples.project import EXAMPLES, Project, shapes
 from tests.cluster.rig import Rig
 from tests.cluster.site import Site
 from tests.cluster.sshd import Lab, lab
@@ -167,7 +167,7 @@ GPU_JOBS = {
 }
 
 
-@pytest.mark.parametrize("words", GPU_JOBS)
+@pytest.mark.parametrize("words", shapes(GPU_JOBS, "zero2"))
 def test_the_guides_hardware_takes_it(example: Project, cluster_like_it: str, words: str) -> None:
     partition, nodes, gres, precision = GPU_JOBS[words]
     example.env.update({"HPCRUN_SANDBOX_DIR": cluster_like_it, "WANDB_API_KEY": KEY})
