@@ -297,7 +297,6 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
     return streams
 
 
-@pytest.mark.slow
 def test_code_is_sent_as_what_has_changed(ssh: Side, monkeypatch: pytest.MonkeyPatch) -> None:
     streams = sent(monkeypatch)
     ssh.deliver(ssh.new())
