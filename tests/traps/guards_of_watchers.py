@@ -30,8 +30,8 @@ GUARDS = [
     guard(
         37,
         HARNESS,
-        '    while kill -0 "$child" 2>/dev/null; do # a signal ended `wait`, not the child\n',
-        "    while false; do\n",
+        '    while kill -0 "$1"; do wait "$1"; done\n',
+        "",
         f"{SIGNALS}::test_a_rank_may_finish_what_it_began_when_slurm_stops_the_job",
     ),
     guard(
@@ -44,15 +44,15 @@ GUARDS = [
     guard(
         38,
         HARNESS,
-        '    while [ -z "$stopped" ]; do\n        wait "$child"\n',
-        '    while [ -z "$stopped" ]; do\n        wait "$child" || true\n',
+        '|| { code_of "$child"; return; }\n',
+        "|| return 0\n",
         f"{ALONE}::test_a_setup_that_ends_before_the_launch_is_no_success",
     ),
     guard(
         38,
         HARNESS,
-        '    wait "$child" 2>/dev/null\n    code=$?\n    while kill',
-        '    wait "$child" || true\n    code=$?\n    while kill',
+        '    code_of "$child"\n    code=$?\n',
+        '    code_of "$child" || true\n    code=$?\n',
         f"{ALONE}::test_a_job_that_fails",
     ),
     guard(
