@@ -29,8 +29,8 @@ LONG: Mapping[str, float] = {
     "tests/plan/test_deepspeed_frameworks.py": 15,
     "tests/sandbox/test_demo.py": 25,
     "tests/traps/test_mutations.py": 2,
-    "tests/workloads/test_recipes.py": 25,
-    "tests/workloads/": 5,
+    "tests/workloads/test_recipes.py": 8,
+    "tests/workloads/": 3,
     "tests/cluster/": 3,
     "tests/sandbox/": 3,
 }
@@ -40,8 +40,8 @@ USUAL = 0.6  # a slow test that needs neither a cluster nor torch
 def seconds(file: str) -> float:
     """Estimate how long one of a file's long tests takes.
 
-    >>> seconds("tests/workloads/test_resume.py"), seconds("tests/cluster/test_api.py")
-    (5, 3)
+    >>> seconds("tests/cluster/test_watch.py"), seconds("tests/cluster/test_api.py")
+    (40, 3)
     """
     return next((LONG[place] for place in LONG if file.startswith(place)), USUAL)
 

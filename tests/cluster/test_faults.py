@@ -55,9 +55,17 @@ def wait_until_ready(site: Site) -> None:
     until(lambda: len(list((site.project / "ready").iterdir())) == 4, "the ranks")
 
 
+WAYS = [("exception", 1, None), ("exit7", 7, None), ("kill", 137, 9)]
+
+
+# A rank that exits with 7 under torchrun: tests/cluster/test_hosts_without_slurm.py, too.
 @pytest.mark.parametrize(
-    ("how", "exit_code", "killed_by"),
-    [("exception", 1, None), ("exit7", 7, None), ("kill", 137, 9)],
+    ("launcher", "how", "exit_code", "killed_by"),
+    [
+        *(("srun", *way) for way in WAYS),
+        *(pytest.param("torchrun", *way, marks=pytest.mark.thorough) for way in WAYS[:2]),
+        ("torchrun", *WAYS[2]),
+    ],
 )
 def test_rank_fails(
     site: Site, launcher: str, how: str, exit_code: int, killed_by: int | None
