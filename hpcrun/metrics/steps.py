@@ -7,7 +7,8 @@ those that distinguish more of the losses without a step.
 
 Many bars may be drawn: of loading, of tokenizing, of each evaluation. A bar on which a training
 loss stands is the training's. Else the *training bar* is the one that moves along with the rows of
-the training: of the bars drawn between two such rows the one that is drawn between most of them.
+the training: of the bars drawn between two such rows the one that is drawn between most of them,
+of two such the one that counts on.
 
 A row without a step is placed
 
@@ -241,15 +242,18 @@ def training_bars(
         offsets = counted.offsets
         # The gaps between rows of the training in which it is drawn.
         gaps = np.searchsorted(trained, offsets)
-        count = changes(gaps[gaps < len(trained)]).sum()
-        votes.append((len(offsets) if showing else count, number, offsets[0], offsets[-1]))
-    found: list[tuple[int, int, int, int]] = []
+        gaps = gaps[gaps < len(trained)]
+        count = max(changes(gaps[gaps > 0]).sum(), min(1, len(gaps)))
+        counts_on = bool((counted.steps[1:] >= counted.steps[:-1]).all())
+        vote = (len(offsets) if showing else count, counts_on)
+        votes.append((*vote, number, offsets[0], offsets[-1]))
+    found: list[tuple[int, bool, int, int, int]] = []
     for vote in sorted(votes, reverse=True):
-        count, _, first, last = vote
+        count, *_, first, last = vote
         least = max(1, _TAKES_OVER * max(votes)[0]) if found and not showing else 0
-        if count > least and all(last < other[2] or other[3] < first for other in found):
+        if count > least and all(last < other[3] or other[4] < first for other in found):
             found.append(vote)
-    return [drawn[number] for number in sorted(vote[1] for vote in found)]
+    return [drawn[number] for number in sorted(vote[2] for vote in found)]
 
 
 def _fresh(drawn: Sequence[Rows]) -> list[Rows]:
@@ -481,8 +485,10 @@ def _fit(scale: Scale, epochs: Floats, coarse: float, before: Ints, after: Ints)
             found = scale._replace(distance=distance)
             steps = found.at(epochs)
             if 2 * error >= distance:
-                found = found._replace(first=int(steps[0]))
-                steps = steps[0] + distance * np.arange(len(steps))
+                counted = np.arange(len(steps))
+                first = distance * max(1, round(np.mean(epochs * length / distance - counted)))
+                found = found._replace(first=first)
+                steps = first + distance * counted
             strays = np.abs(steps - epochs * length)
             fits = rises(steps) if scale.in_lumps else _lie_beside(steps, before, after)
             if strays.max() <= error + (_WHOLE if is_exact else 1) and fits:

@@ -400,6 +400,28 @@ class TestDense:
         in_one(self.LOG * 5)
         assert asked < short + 200
 
+    def test_lines_of_many_numbers_are_not_read_again_and_again(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        asked = 0
+        ask = Reader._ask
+
+        def count(self: Reader, text: str) -> object:
+            nonlocal asked
+            asked += 1
+            return ask(self, text)
+
+        monkeypatch.setattr(Reader, "_ask", count)
+        names = [f"actor/{chr(97 + n % 26) * (1 + n // 26)}/loss" for n in range(80)]
+        small = [f"{name}:{n}.5e-05" for n, name in enumerate(names)]
+        large = [f"{name}:{n}.25" for n, name in enumerate(names)]
+        log = ""
+        for step in range(30):  # of ten shapes
+            values = small[: step % 10] + large[step % 10 :]
+            log += f"step:{step} - " + " - ".join(values) + "\n"
+        assert sum(map(len, Reader().feed(log.encode()))) == 30
+        assert asked < 5 * 30
+
 
 class TestTotals:
     def test_an_epoch_s_length_is_each_frame_s_own(self) -> None:

@@ -494,3 +494,22 @@ def test_objects_that_name_their_value_or_their_side_in_front(form: str) -> None
     curve = curve_of(dict.fromkeys(lines))
     assert both(curve, "loss") == ([1, 2, 3, 4, 5], [*map(loss_at, range(1, 6))])
     assert both(curve, "eval_loss") == ([1, 2, 3, 4, 5], [9.5] * 5)
+
+
+def test_the_bar_of_a_first_evaluation_is_none_of_the_trainings() -> None:
+    drawn, evaluated = " {}% {}/600 [00:09<00:03, 2.1it/s]", " {}% {}/25 [00:02<00:00, 9.0it/s]"
+    lines = [evaluated.format(share, share // 4) for share in range(0, 101, 20)]
+    for epoch in range(1, 4):
+        dicts = [{"loss": 3 / step, "epoch": step / 200} for step in range(20, 201, 20)]
+        lines += [str({**each, "epoch": each["epoch"] + epoch - 1}) for each in dicts]
+        lines.append(drawn.format(33 * epoch, 200 * epoch))
+        lines += [evaluated.format(share, share // 4) for share in range(0, 101, 20)]
+    curve = curve_of(lines)
+    assert curve.steps("loss") == [*range(20, 601, 20)]
+
+
+def test_the_first_of_losses_in_one_lump_is_where_all_of_them_lead() -> None:
+    lines = [f" 9%|#   | {step}/9000 [00:09<00:03, 2.1it/s]" for step in range(1, 661)]
+    lines += [str({"loss": 2.5, "epoch": round(step / 3000, 2)}) for step in range(16, 649, 16)]
+    lines += [f" 9%|#   | {step}/9000 [00:09<00:03, 2.1it/s]" for step in range(661, 700)]
+    assert curve_of(lines).steps("loss") == [*range(16, 649, 16)]

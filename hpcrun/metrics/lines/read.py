@@ -54,9 +54,12 @@ SAMPLED = 16
 # What is taken out of a line to look for its shapes: digits and the blanks that pad them, and the
 # blocks that bars are drawn with.
 _DIGITS = b" 0123456789#" + bytes(range(0x80, 0x100))
-# How many shapes are remembered; how often one is tried that could not be learned.
+# How many shapes are remembered. An experiment reads a line about twice for each number in it: the
+# second line of a shape is worth one, or of many numbers one line for so many of these. One that
+# fails is done again when there are twice as many lines, up to this often.
 _MOST_SHAPES = 1 << 14
-_TRIES = 4
+_WORTH = 4
+_TRIES = 3
 # A table is over when that many lines on end were none of its rows.
 _PATIENCE = 200
 _NUMBER = re.compile(rb"[0-9]+")
@@ -338,7 +341,9 @@ class Reader:
                 self._noise.add(numberless)
         elif isinstance(answer, Row):
             self._seen[key] += 1
-            if 1 < self._seen[key] <= _TRIES and (learned := learn(line, self._ask)):
+            worth = max(2, numberless.count(b"0") // _WORTH)
+            tried = self._seen[key] in [worth << again for again in range(_TRIES)]
+            if tried and (learned := learn(line, self._ask)):
                 self._shapes.setdefault(key, []).append(learned)
         return None
 
