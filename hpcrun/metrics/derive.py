@@ -380,7 +380,9 @@ class _Axis:
             if each.names and not is_epoch:
                 values = each.column(LOSS) if LOSS in each.names else each.columns[0]
                 count += len(each)
-                repeats += int((~changes(steps) & changes(values)).sum())
+                again = ~changes(steps) & changes(values)
+                again &= True if each.epochs is None else ~changes(each.epochs)
+                repeats += int(again.sum())
         return count / (count - repeats) if count else 1
 
     def column(self, name: str, side: str = OWN) -> _Column | None:

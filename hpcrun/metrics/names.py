@@ -338,7 +338,7 @@ _MODIFIERS = {
     word: away
     for away, listed in (
         (0, "per"),
-        (1, "cur curr current now step batch iter iteration local reduced set main metrics"),
+        (1, "cur curr current now step batch iter iteration local reduced set main metric metrics"),
         (1, "minibatch optim optimizer opt perf trainer stats device gpu"),
         (2, "interval global window accum last"),
         (6, "ave avg avr average averaged mean running smooth smoothed ema moving"),

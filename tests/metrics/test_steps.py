@@ -513,3 +513,21 @@ def test_the_first_of_losses_in_one_lump_is_where_all_of_them_lead() -> None:
     lines += [str({"loss": 2.5, "epoch": round(step / 3000, 2)}) for step in range(16, 649, 16)]
     lines += [f" 9%|#   | {step}/9000 [00:09<00:03, 2.1it/s]" for step in range(661, 700)]
     assert curve_of(lines).steps("loss") == [*range(16, 649, 16)]
+
+
+def test_a_name_in_brackets_may_have_the_side_in_it() -> None:
+    lines = []
+    for epoch in range(1, 6):
+        lines += [
+            f"09:12:13 - INFO - [Train] Epoch {epoch:03}: loss = {loss_at(epoch)}",
+            f"09:12:14 - INFO - [Noise-Eval (clean)] Epoch {epoch:03}: loss = 9.5",
+        ]
+    curve = curve_of(lines)
+    assert both(curve, "loss") == ([1, 2, 3, 4, 5], [*map(loss_at, range(1, 6))])
+    assert curve.values("eval_loss") == [9.5] * 5
+
+
+def test_the_first_batch_of_each_epoch_is_no_line_of_several_processes() -> None:
+    lines = [f"[fit] epoch:{epoch} iter:0/40 loss:{loss_at(epoch)}" for epoch in range(30)]
+    curve = curve_of(lines)
+    assert (curve.steps("loss"), curve.notes) == ([*range(30)], ())

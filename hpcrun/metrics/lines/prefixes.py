@@ -96,6 +96,8 @@ _PLACE = pattern_of(
     r"|\d[ ]{0,8}/[ ]{0,8}\d|^[\d\s,%]+$",
     re.IGNORECASE | re.ASCII,
 )
+# A bracket that names a side ("[Diff-Val (clean)]") is no name of a file or a place in one.
+_WORDS, _SOURCE = pattern_of(r"[a-z]+"), pattern_of(r"[.:\d]")
 _DATED = pattern_of(r"\d{1,4}[-/]\d{1,2}[-/]\d{1,4}|\d:\d\d:\d\d")
 # What rich's logging handler and absl's print at the right edge: "   train.py:123".
 _SUFFIX = pattern_of(
@@ -157,8 +159,9 @@ def strip_prefixes(text: str) -> Line:
                 label = int(inside)
             elif ranked := _RANK.fullmatch(inside.strip()):
                 rank = int(ranked[1])
-            elif inside.lower() in SPLITS:
-                tag = inside.lower()
+            elif not _SOURCE.search(inside):
+                named = (word for word in _WORDS.findall(inside.lower()) if word in SPLITS)
+                tag = next(named, tag)
             stamped |= dated
         elif kind == "time":
             stamped = True
