@@ -245,8 +245,8 @@ def training_bars(
         gaps = gaps[gaps < len(trained)]
         count = max(changes(gaps[gaps > 0]).sum(), min(1, len(gaps)))
         counts_on = bool((counted.steps[1:] >= counted.steps[:-1]).all())
-        vote = (len(offsets) if showing else count, counts_on)
-        votes.append((*vote, number, offsets[0], offsets[-1]))
+        count = len(offsets) if showing else count
+        votes.append((count, counts_on, number, offsets[0], offsets[-1]))
     found: list[tuple[int, bool, int, int, int]] = []
     for vote in sorted(votes, reverse=True):
         count, *_, first, last = vote
