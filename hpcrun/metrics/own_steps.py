@@ -2,9 +2,7 @@
 
 - Programs that print steps in thousands show by the first ones how far apart they are.
 - A line may name the epoch, the step within it and its length: its step is that through all epochs.
-- The batches of an evaluation may be printed as those of the training, below a heading or not. Then
-  the counter runs to one end, begins again and runs to another, and so forth in turns: what ends
-  first is the training. Of an evaluation the last row counts, its mean over all batches.
+- Of an evaluation that prints its batches the last row counts, its mean over all of them.
 - A line that closes an epoch may name its mean loss. Where the batches have named theirs it is none
   of the curve; nor is the mean over all steps that closes a training, beside how long it ran.
 """
@@ -14,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
-from itertools import cycle, islice, takewhile
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +26,6 @@ from hpcrun.metrics.names import (
     LOSS,
     LOSSES,
     LR,
-    OF_THE_RUN,
     STEP_SECONDS,
     name_in,
 )
@@ -46,8 +43,6 @@ _THOUSAND = 1000
 # What names more is no epoch; a step beyond this is none.
 _MOST_EPOCHS = 1e6
 _LARGEST = 1 << 62
-# Training and validation take turns, or a test comes third.
-_TURNS = (2, 3)
 # More rows at one step than as many processes would print show that it is none.
 _STUCK = 64
 # Values that are printed twice are this close, in this share of the rows.
@@ -155,11 +150,8 @@ def read_rows(log: Log) -> list[Rows]:
     rows = [_rows_of(form, headings, epochs) for form in log.forms.values()]
     rows = _evaluating_bars(_beyond_totals(_without_redrawn(log, rows, headings)))
     rows = _only_ends(rows)
-    splits = [each.mark.split for each in marks]
-    if 0 < 2 * sum(map(bool, splits)) <= len(splits):  # the training has headings, too
-        rows = [part for each in rows for part in _by_split(each, headings, splits)]
     rows = _without_means(_without_repeats(_without_batches(rows, headings)))
-    return _through_epochs(_without_evaluations(rows))
+    return _through_epochs(rows)
 
 
 def _rows_of(form: Form, headings: Ints, epochs_of: Floats) -> Rows:
@@ -257,19 +249,6 @@ def _only_ends(rows: Sequence[Rows]) -> list[Rows]:
                 each.side = OWN
         found.append(each)
     return found
-
-
-def _by_split(rows: Rows, headings: Ints, splits: Sequence[str]) -> list[Rows]:
-    """Part rows without steps into those of the training and those below "Eval epoch: 3"."""
-    if not rows.level or rows.bar is not None or rows.steps is not None:
-        return [rows]
-    above = np.array(["", *splits])[np.searchsorted(headings, rows.offsets, "right")]
-    parts = []
-    for split in dict.fromkeys(above.tolist()):
-        part = rows.only(above == split)
-        names = tuple(name_in(split, name) for name in rows.names)
-        parts.append(replace(part, names=names, level=0) if split else part)
-    return parts
 
 
 def unrounded(printed: Ints) -> Ints | None:
@@ -388,53 +367,6 @@ def _counts_nothing(rows: Rows) -> bool:
     if steps is None or not rows.has_own_steps or rows.total or (steps != steps[0]).any():
         return False
     return len(steps) > _STUCK if epochs is None else len(steps) > 1 and rises(epochs)
-
-
-def _without_evaluations(rows: Sequence[Rows]) -> list[Rows]:
-    """Take the rows of evaluations for what they are.
-
-    >>> steps = np.array([1, 2, 3, 1, 1, 2, 3, 1])
-    >>> losses = np.array([9.0, 8.0, 7.0, 7.5, 6.0, 5.0, 4.0, 4.5])
-    >>> rows = Rows((LOSS,), [losses], np.arange(8), steps, None, None, OWN, 4, None, None, None)
-    >>> [(each.names, each.columns[0].tolist()) for each in _without_evaluations([rows])]
-    [(('loss',), [9.0, 8.0, 7.0, 6.0, 5.0, 4.0]), (('eval_loss',), [7.5, 4.5])]
-    """
-    counting = [each for each in rows if each.has_own_steps and each.has_losses]
-    falls = any(each.steps is not None and not rises(each.steps) for each in counting)
-    if not falls or len({each.rank for each in counting}) != 1:
-        return [*rows]
-    offsets, steps, *_ = join_steps(counting)
-    begins = np.append(0, np.flatnonzero(steps[1:] <= steps[:-1]) + 1)
-    ends = np.append(begins[1:], len(steps)) - 1
-    turns = _turns(steps[ends].tolist())
-    if not turns:
-        return [*rows]
-    found = []
-    for each in rows:
-        if each not in counting:
-            found.append(each)
-            continue
-        turn = (np.searchsorted(offsets[begins], each.offsets, "right") - 1) % turns
-        found.append(each.only(turn == 0))
-        evaluated = each.of([name for name in each.names if name not in OF_THE_RUN])
-        evaluated = evaluated.only((turn == 1) & np.isin(each.offsets, offsets[ends]))
-        names = tuple(name_in("eval", name) for name in evaluated.names)
-        found.append(replace(evaluated, names=names, level=0, steps=None))
-    return [each for each in found if len(each)]
-
-
-def _turns(ends: Sequence[int]) -> int:
-    """Return how many phases take turns, as where their counters end shows; 0 if none do.
-
-    >>> _turns([600, 80, 600, 80, 350]), _turns([600, 600, 600, 20]), _turns([100, 90, 80, 70])
-    (2, 0, 0)
-    """
-    for turns in _TURNS:
-        *whole, last = islice(cycle(ends[:turns]), len(ends))
-        take_turns = len(ends) >= 2 * turns and max(whole[1:turns]) < whole[0]
-        if take_turns and whole == ends[:-1] and ends[-1] <= last:
-            return turns
-    return 0
 
 
 def _through_epochs(rows: Sequence[Rows]) -> list[Rows]:

@@ -9,19 +9,6 @@ import pytest
 from hpcrun.metrics.curve import Curve
 from tests.metrics.parsing import parse_chunks
 
-HEADINGS = [
-    ("Epoch {epoch}/3", "Eval begin...", "Eval samples: 100"),
-    ("", "Validation:", ""),
-    ("===== Training =====", "===== Validation =====", ""),
-    ("--- Epoch {epoch} ---", "", ""),
-    ("Start Train", "Start Validation", "Finish Validation"),
-    ("", "", ""),
-]
-BATCHES = [
-    "step {step}/{end} - loss: {loss} - acc: 0.5",
-    "[{step}/{end}] loss: {loss}",
-    "batch {step} loss={loss}",
-]
 # How a batch's loss and the mean of the epoch are printed.
 MEANS = [
     ("Epoch {epoch} - Batch loss: {loss}", "Epoch {epoch} - Average Train Loss: {loss}"),
@@ -68,20 +55,6 @@ def written(form: str, epoch: int, steps: int, more: float = 0.0) -> list[str]:
 
 def trained(epochs: Sequence[int], steps: int) -> list[float]:
     return [loss_at(epoch * 100 + step) for epoch in epochs for step in range(1, steps + 1)]
-
-
-@pytest.mark.parametrize("form", BATCHES)
-@pytest.mark.parametrize("headings", HEADINGS, ids=[heading[1] for heading in HEADINGS])
-def test_phases_in_turns_are_training_and_evaluation(
-    headings: tuple[str, str, str], form: str
-) -> None:
-    lines: list[str] = []
-    for epoch in (1, 2, 3):
-        head, begin, end = (heading.format(epoch=epoch) for heading in headings)
-        lines += [head, *written(form, epoch, 20), begin, *written(form, epoch, 6, 1.0), end]
-    curve = curve_of(lines)
-    assert [*curve.values("loss")] == trained((1, 2, 3), 20)
-    assert [*curve.values("eval_loss")] == [loss_at(epoch * 100 + 6) + 1.0 for epoch in (1, 2, 3)]
 
 
 def test_attempts_that_end_at_other_steps_are_no_evaluations() -> None:

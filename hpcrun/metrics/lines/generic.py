@@ -160,8 +160,6 @@ _PLACE = (
     r"|generation))"
 )
 _SIDES = "|".join(SPLITS)
-_TWO_SIDES = r"train(?:ing)? ?[/&,|+-] ?(val|valid|validation|test|dev|eval)"
-_TWO_VALUES = rf"[:= ]{{1,3}}({NUMBER}) ?[/,|] ?(?={NUMBER})"
 # What is first put as a name and its value.
 _PLAINER = {
     # A number of a library: tensor(2.5, device='cuda:0').
@@ -177,11 +175,8 @@ _PLAINER = {
     # Abbreviations: "Avg. loss", "Ep. 3", "sup.: 2.5".
     r"(?<!\w)(val|valid|avg|tr|ep)\. (?=\w)": r"\1 ",
     r"(?<=[a-z])\.(?=[:=] ?[\d+-])": "",
-    r"(?<= )no\. ?(?=\d)": "",
     r"(?<!\w)(\w{0,20}(?:lr|loss))(?=\d+\.\d)": r"\1: ",
     r"(?<=\d) out of (?=\d)": " of ",
-    # A norm or a size: "|lvar| 56.69", "||g||: 1.5".
-    rf"\|{{1,2}}([^\W\d]\w{{0,20}})\|{{1,2}} ?[:= ] ?(?={NUMBER}[ ,;|])": r"| \1: ",
     # Who prints the line: "trainer: step 5 ..", "Fold 1 Epoch 5 ..".
     rf"\A([\s\[=*#>|-]{{0,40}})(?!{_ELSEWHERES}|(?:{_SIDES}):)(?:[a-z_][\w.-]{{0,40}}:|(?:fold|run|trial|seed|"
     r"task|stage|phase|client)[ :#_]{0,3}\d{1,4}[]),.:-]{0,2}|fine-?tun\w{1,4}|pre-?train\w{0,4})"
@@ -192,8 +187,7 @@ _PLAINER = {
     r"(?<!\w)(?:after|processed) (\d{1,15}) (?:training )?"
     r"(step|iter(?:ation)?|epoch|update|batch)(?:es|s)?(?=[\s:,.;|]|\Z)": r"\2 \1",
     r"\A(\d{1,9})-(step|iter|epoch)(?=[ :])": r"\2 \1",
-    # One of several: "Epochs: 3/20, loss: 2.5"; a weight behind: "loss = 2.5 * 1".
-    r"\A(\W{0,9}epoch)s(?= ?[:=]? ?\d{1,9}\b[^.]{1,40}loss[ :=]{1,3}\d+\.\d)": r"\1",
+    # A weight behind: "loss = 2.5 * 1".
     r"(loss ?[=:] ?\d[\d.e+-]{0,30}) \* \d{1,9}(?:\.\d{1,9})?(?= |\Z)": r"\1",
     # "Train loss 10 2.5", "Validation loss 10: 2.5" (Tacotron 2).
     r"\A((?:train|valid)\w* loss) (\d{1,9}):?[ ]{1,9}(?=\d+\.\d)": r"step \2, \1: ",
@@ -207,10 +201,6 @@ _PLAINER = {
     r"(?<=loss) (?:per|every|(?:of|over|for|in)(?: the)? (?:last|past|previous)) \d{1,9} "
     r"(?:\w{1,20} )?(?:step|batch|iter|epoch|sample)\w{0,8}(?= ?[:=])": "",
     r"(?<!\w)(loss|accuracy) (epoch|step)(?=: \d{1,9}\.\d)": r"\2 \1",
-    # Two values behind both their names: "train/val loss: 2.5/2.6", "Loss (train/val): 2.5 / 2.6".
-    rf"{_TWO_SIDES} (\w{{0,20}}loss|acc\w{{0,5}}){_TWO_VALUES}": r"train \2: \3, \1 \2: ",
-    rf"(\w{{0,20}}loss|acc\w{{0,5}}) ?[(\[]?{_TWO_SIDES}[)\]]?"
-    rf"{_TWO_VALUES}": r"train \1: \3, \2 \1: ",
     # Losses by their sides alone: "[200/3000] train=2.30 val=2.25".
     r"\A(?!.*(?:loss|acc|test))(.{0,80}(?<![a-z][ :=])(?<![a-z]: )(?<!f1: ))\btrain ?[=:] ?"
     r"(\d+\.\d+)([ ,;|]{1,8})(val|valid|validation|dev|heldout|holdout) ?[=:] ?(?=\d+\.\d)": (

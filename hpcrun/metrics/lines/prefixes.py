@@ -160,8 +160,8 @@ def strip_prefixes(text: str) -> Line:
             elif ranked := _RANK.fullmatch(inside.strip()):
                 rank = int(ranked[1])
             elif not _SOURCE.search(inside):
-                named = (word for word in _WORDS.findall(inside.lower()) if word in SPLITS)
-                tag = next(named, tag)
+                names = (inside.lower(), *_WORDS.findall(inside.lower()))
+                tag = next((name for name in names if name in SPLITS), tag)
             stamped |= dated
         elif kind == "time":
             stamped = True
