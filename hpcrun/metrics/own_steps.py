@@ -150,6 +150,9 @@ def read_rows(log: Log) -> list[Rows]:
     rows = [_rows_of(form, headings, epochs) for form in log.forms.values()]
     rows = _evaluating_bars(_beyond_totals(_without_redrawn(log, rows, headings)))
     rows = _only_ends(rows)
+    splits = [each.mark.split for each in marks]
+    if 0 < 2 * sum(map(bool, splits)) <= len(splits):  # the training has headings, too
+        rows = [part for each in rows for part in _by_split(each, headings, splits)]
     rows = _without_means(_without_repeats(_without_batches(rows, headings)))
     return _through_epochs(rows)
 
@@ -249,6 +252,19 @@ def _only_ends(rows: Sequence[Rows]) -> list[Rows]:
                 each.side = OWN
         found.append(each)
     return found
+
+
+def _by_split(rows: Rows, headings: Ints, splits: Sequence[str]) -> list[Rows]:
+    """Part rows without steps into those of the training and those below "Eval epoch: 3"."""
+    if not rows.level or rows.bar is not None or rows.steps is not None:
+        return [rows]
+    above = np.array(["", *splits])[np.searchsorted(headings, rows.offsets, "right")]
+    parts = []
+    for split in dict.fromkeys(above.tolist()):
+        part = rows.only(above == split)
+        names = tuple(name_in(split, name) for name in rows.names)
+        parts.append(replace(part, names=names, level=0) if split else part)
+    return parts
 
 
 def unrounded(printed: Ints) -> Ints | None:

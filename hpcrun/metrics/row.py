@@ -44,14 +44,15 @@ class Row(Struct, frozen=True, gc=False):
 class Mark(Struct, frozen=True, gc=False):
     """A line that measures nothing but says where the run stands.
 
-    ``epoch``: an epoch begins ("Epoch 3/20": 3), or its evaluation. ``restart``: the job was
-    requeued here, or a program says that it resumes; ``step`` is then the step it resumes at, where
-    the line shows it.
+    ``epoch``: an epoch begins ("Epoch 3/20": 3), or its evaluation or test, as ``split`` says
+    ("Eval epoch: 3"). ``restart``: the job was requeued here, or a
+    program says that it resumes; ``step`` is then the step it resumes at, where the line shows it.
     """
 
     epoch: float | None = None
     restart: bool = False
     step: int | None = None
+    split: str = ""
 
 
 class Table(Struct, frozen=True, gc=False):

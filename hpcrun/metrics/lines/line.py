@@ -159,7 +159,7 @@ def _read(line: Line, table: Table | None, formats: Sequence[Format]) -> Answer 
 _HEADING = pattern_of(
     r"[\s=*#>|~<\[(-]{0,200}"
     r"(?:(?:start(?:ing|ed)?|begin(?:ning)?|running)[ ]{1,2}(?:of[ ])?)?"
-    r"(?:(?:train(?:ing)?|eval(?:uation)?|val(?:id(?:ation)?)?|test(?:ing)?)[ ]{1,2})?"
+    r"(?:(?:train(?:ing)?|(?P<split>eval(?:uation)?|val(?:id(?:ation)?)?|test(?:ing)?))[ ]{1,2})?"
     r"(?:(?:current|global|learning)[ _])?"
     r"(?:(?P<epoch>epoch)|step|iter(?:ation)?|update|batch|round|episode)"
     r"(?:[ _](?:number|num|no|index|idx))?(?!=\d)(?P<sign>[\s:#=]{0,8})"
@@ -201,7 +201,7 @@ _RESUMED_AT = pattern_of(
 def read_mark(text: str) -> Mark | Row | None:
     """Read a line without prefixes; the heading of a step is a row without values.
 
-    >>> read_mark("Eval epoch 3/20") == Mark(epoch=3.0)
+    >>> read_mark("Eval epoch 3/20") == Mark(epoch=3.0, split="eval")
     True
     >>> read_mark("Resuming training from checkpoint-500") == Mark(restart=True, step=500)
     True
@@ -217,7 +217,8 @@ def read_mark(text: str) -> Mark | Row | None:
         if begun["epoch"] and not is_sure:
             return None
         if begun["epoch"]:
-            return Mark(epoch=float(begun["count"]))
+            split = SPLITS[begun["split"].lower()] if begun["split"] else ""
+            return Mark(epoch=float(begun["count"]), split=split)
         total = int(begun["total"]) if begun["total"] else None
         return Row(step=int(begun["count"]), total=total, is_sure=is_sure)
     if resumed := _RESTARTED.match(text):
