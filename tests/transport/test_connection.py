@@ -152,7 +152,7 @@ def test_a_new_master_has_room(laptop: Laptop) -> None:
     one.open()
     one.is_full = True
     assert other.run("exit 3").exit_code == 3 and other.is_full
-    assert one._ask_master("exit")
+    subprocess.run(one._argv("-O", "exit", "--", one.host), check=True, capture_output=True)
     third = connect(laptop, way="openssh")
     assert third.run("exit 3").exit_code == 3 and not third.is_full
     one.disconnect()
