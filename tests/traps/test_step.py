@@ -52,7 +52,10 @@ def test_a_rank_that_fails_ends_the_others(make_job: Maker, tmp_path: Path) -> N
     script = tmp_path / "fail.py"
     script.write_text(
         "import os, pathlib, sys, time\n"
-        "if os.environ['RANK'] == '2': sys.exit(7)\n"
+        "here, rank = pathlib.Path(), os.environ['RANK']\n"
+        "(here / f'runs-{rank}').touch()\n"
+        "while len(list(here.glob('runs-*'))) < 4: time.sleep(0.1)\n"
+        "if rank == '2': sys.exit(7)\n"
         "time.sleep(10)\n"
         "pathlib.Path('survived').touch()\n"
     )
