@@ -77,7 +77,7 @@ lint: style
 style: venv
 	ruff check .
 	ruff format --check .
-	shellcheck templates/*.sh .ci/run .ci/demo .ci/packages
+	printf '%s\n' templates/*.sh .ci/run .ci/demo .ci/packages | xargs -P 2 -n 6 shellcheck
 
 venv: $(VENV)/.ready
 
