@@ -173,6 +173,39 @@ spare_is_left() {
     [ "$(healthy_nodes | wc -l)" -ge "$SLURM_JOB_NUM_NODES" ]
 }
 
+# stand_guard: have another of the job's nodes see whether this one is alive. Slurm takes a dead one away from
+# such a job (--no-kill), also that of the batch script: nobody is left then to start the ranks again.
+stand_guard() {
+    local node
+    node=$(healthy_nodes </dev/null | grep -vxF -e "$host" | tail -n 1)
+    # In a session of its own: where the script is killed alone, its srun would end the step.
+    [ -z "$node" ] || SLURM_EXPORT_ENV=ALL exec setsid srun --overlap --mem=0 --gres=none --mpi=none --quiet \
+        --nodes=1 --ntasks=1 --ntasks-per-node=1 --nodelist="$node" --job-name=hpcrun-guard \
+        bash -- "$HPCRUN_RUN_DIR/harness.sh" guard "$host" >/dev/null 2>&1
+}
+
+# guard HOST: until the attempt ends. Where the beat stands, and HOST is none of the job's nodes any more, have
+# Slurm start the job again.
+guard() {
+    local beat='' seen nodes seconds
+    while :; do
+        IFS= read -rt 60 _
+        # Where the input has ended the script is ending, or is gone.
+        for ((seconds = $? > 128 ? 60 : 0; seconds < 60; seconds++)); do
+            [ ! -e "$attempt_dir/end.json" ] || return 0
+            sleep 1
+        done
+        seen=$beat beat=$(cat -- "$attempt_dir/beat" 2>/dev/null)
+        [ "$beat" = "$seen" ] || continue
+        nodes=$(scontrol show hostnames "$(slurm_field NodeList "$(show_job)")" 2>/dev/null)
+        [[ -n $nodes && $'\n'$nodes$'\n' != *$'\n'"$1"$'\n'* ]] || continue
+        trap '' TERM
+        say "$1 has died, and with it the job's script: it is started again" >>"$HPCRUN_RUN_DIR/logs/batch.log"
+        requeue "$1" || scancel "$(slurm_job)" # another one waits (secure)
+        return
+    done
+}
+
 # ---- Another job goes on ------------------------------------------------------------------------
 
 # secure BEFORE: have the run go on where a dead node ends this script. Where Slurm is to start the job

@@ -10,6 +10,7 @@
 #   rank CMD...     around each rank: check the world, log file, run CMD, record a failure
 #   stacks          on each node, where the run does not move on: what its ranks are at (watch.sh)
 #   ask             on each node: ask the ranks to save and end (survive.sh)
+#   guard HOST      on a node beside the batch script's HOST: see whether that is alive (claim.sh)
 #
 # Each file has one writer and appears by rename. attempts/N/: begin.json, beat (epoch seconds,
 # every 30 s or less), hostfile, failures/TIME-WHO.json, end.json. Exit code 93: a duplicate of a job that
@@ -67,7 +68,7 @@ now() {
 batch() {
     . "$HPCRUN_RUN_DIR/survive.sh" && . "$HPCRUN_RUN_DIR/claim.sh" &&
         . "$HPCRUN_RUN_DIR/checkpoints.sh" || exit 1
-    local attempt job begun code beat taken=1 secure_at=0
+    local attempt job begun code beat taken=1 secure_at=0 guard=''
     job=$(slurm_job)
     [ -z "${SLURM_JOB_ID-}" ] || [ -z "${HPCRUN_SPARE_NODES-}" ] || choose_nodes
     attempt=$(claim "$job" "${2-}") || exit
@@ -93,6 +94,9 @@ batch() {
         while :; do
             write_record "$attempt_dir/beat" "$(printf '%(%s)T' -1)"
             watch
+            # shellcheck disable=SC2154 # watch.sh has it: ranks run
+            [ -z "${HPCRUN_ALLOCATED-}" ] || [ -n "$guard" ] || [ "${#watch_size[@]}" -eq 0 ] ||
+                { stand_guard <&0 & guard=1; }
             if [ "$SECONDS" -ge "$secure_at" ]; then
                 secure_at=$((SECONDS + 300))
                 ! secure "${2-}" || secure_at=$((1 << 62))
@@ -586,12 +590,9 @@ shift
 attempt_dir=${HPCRUN_RUN_DIR-}/attempts/${HPCRUN_ATTEMPT:-0}
 case $mode in
 batch | launch | node | rank | ask) "$mode" "$@" ;;
-stacks)
-    . "${BASH_SOURCE[0]%/*}/watch.sh" && stacks
-    ;;
-clean)
-    . "${BASH_SOURCE[0]%/*}/local.sh" && clean_node "$host" "$@"
-    ;;
+stacks) . "${BASH_SOURCE[0]%/*}/watch.sh" && stacks ;;
+clean) . "${BASH_SOURCE[0]%/*}/local.sh" && clean_node "$host" "$@" ;;
+guard) . "${BASH_SOURCE[0]%/*}/survive.sh" && . "${BASH_SOURCE[0]%/*}/claim.sh" && guard "$@" ;;
 address | session | task)
     . "${BASH_SOURCE[0]%/*}/hosts.sh" && "$mode" "$@"
     ;;

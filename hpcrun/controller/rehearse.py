@@ -29,6 +29,7 @@ from hpcrun.metrics.curve import Curve
 from hpcrun.metrics.names import EVAL_LOSS, GRAD_NORM, LOSS, LR
 from hpcrun.plan.types import Plan
 from hpcrun.runs.layout import RunFolder
+from hpcrun.runs.records import read_history
 from hpcrun.runs.status import JobStatus
 from hpcrun.sandbox import lifecycle, processes
 from hpcrun.sandbox.config import Queue, Shape, plain_shape
@@ -246,11 +247,14 @@ class _Stage:
             comes_at = time.monotonic() + random.uniform(0, _SPREAD)
             while time.monotonic() < comes_at:
                 yield trial
-            nodes = self._ask("squeue", "-h", "-j", job, "-o", "%N").split()
+            nodes = self._ask("squeue", "-h", "-j", job, "-o", "%N")
+            begin = read_history(run).attempts[-1].begin
+            if nodes and fault == "node" and begin is not None:
+                nodes = begin.nodes  # spare ones are idle
             hit = time.monotonic()
             if nodes:
-                say(f"{fault}: now, on {nodes[0]}")
-                self._do(fault, job, nodes[0])
+                say(f"{fault}: now, on {nodes}")
+                self._do(fault, job, nodes)
             yield from self._until_back(run, made.plan, trial, hit)
         trial.seconds = round(time.monotonic() - begun, 1)
         curve = self._curve(run)
