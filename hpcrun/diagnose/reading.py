@@ -138,7 +138,8 @@ _SAYS_ERROR = re.compile(
 _WARNING = re.compile(
     r"^-+> \d+ |^\S+\.py:\d+: \w*Warning:"
     r"|^.{0,110}?(?:\b[A-Za-z]*[Ww]arning\b|\bWARN(?:ING)?\b|\[?W\d{3,4} \d\d:\d\d|\bNCCL INFO\b"
-    r"|\[W \w+\.cpp:|\[[WID]\]|\b[WI] (?:tensorflow|external)/|(?<![=\w])(?:DEBUG|TRACE|INFO)\b)"
+    r"|\[[WID](?:\]|::| \w+\.cpp:)|\b[WI] (?:tensorflow|external)/"
+    r"|(?<![=\w])(?:DEBUG|TRACE|INFO)\b)"
 )
 # Who finds no network or library often tries again, or does without.
 _TRIED_AGAIN = ("auth_network", "import")
@@ -196,8 +197,7 @@ class Found(Struct, kw_only=True):
     first: tuple[int, str] | None = None
 
 
-# The rank and the host of a line, where it says them.
-_Whose = tuple[int | None, str | None]
+_Whose = tuple[int | None, str | None]  # the rank and the host of a line
 
 
 class _Open(Struct):
@@ -439,7 +439,7 @@ class Reader:
         if name is not None:
             last = name[2]
             is_camel = last[:1].isupper() and not last.isupper()
-            is_camel = is_camel and bare[len(name[1]) :][:1] in ":("
+            is_camel = is_camel and bare[len(name[1]) :][:1] in ":(" and open_.is_top is not None
             if _STRICT.search(last) or (open_.is_frame and ("." in name[1] or is_camel)):
                 del self._open[key]
                 self._between(before)

@@ -389,6 +389,12 @@ def test_what_stands_behind_a_traceback_that_was_cut_is_none_of_it() -> None:
     assert told(f'{cut}words\n  File "x.py", line 3, in f\n    g()\nKeyError: 3\n')[2] == 7
 
 
+def test_what_stands_before_the_first_frame_is_no_exception() -> None:
+    head, frames = traceback("Interrupted: no").split("\n", 1)
+    assert told(f"{head}\nStep: 99 (0) | Loss: 1.3\n{frames}")[2] == 5
+    assert told(f"{head}\n{frames}")[2] == 4
+
+
 def test_rays_exception_is_the_one_behind_it() -> None:
     text = traceback(
         "ray.exceptions.RayTaskError(ValueError): ray::main() (pid=4, ip=10.0.0.2)\n  x"
@@ -491,6 +497,7 @@ IN_THREAD = (
         ("09:26.055 [I] x.so: cannot open shared object file\n", ""),
         ("slurmstepd: error: couldn't chdir to `/x': No such file: going to /tmp instead\n", ""),
         ("KeyError: 3\n", "KeyError: 'three'\n"),
+        ("[W::find] no reference: Input/output error\n", "cp: x: Input/output error\n"),
         ("Error analysis is in out.csv\n", "Error: analysis is not in out.csv\n"),
         ("4711 Killed     nvidia-smi dmon\n", "4711 Killed     python train.py\n"),
     ],
