@@ -86,3 +86,16 @@ def test_a_table_that_evaluates_in_some_rows_has_all_its_losses() -> None:
 @pytest.mark.parametrize(("head", "row"), TABLES, ids=[head for head, _ in TABLES])
 def test_tables(head: str, row: str) -> None:
     assert [*curve_of([head, *written(row, 0, 50)]).values("loss")] == trained((0,), 50)
+
+
+def test_the_logger_says_whose_the_meters_are() -> None:
+    form = "2026-01-02 03:04:05,678 - INFO - {side} - Epoch: [{epoch}][{at}/{end}]\tLoss {loss} (2)"
+    lines = [
+        form.format(side=side, epoch=epoch, at=at, end=end, loss=loss)
+        for epoch in range(3)
+        for side, end, loss in (("Training", 60, 2.5), ("Validating", 25, 3.5))
+        for at in range(0, end, 10)
+    ]
+    curve = curve_of(lines)
+    assert [*curve.values("loss")] == [2.5] * 18
+    assert [*curve.values("eval_loss")] == [3.5] * 3

@@ -60,9 +60,10 @@ class Format(Struct, frozen=True):
         found = self.pattern.match(line.text)
         if found is None:
             return None
-        return self.read(found, line) if self.read else self._read_groups(found.groupdict())
+        groups = found.groupdict()
+        return self.read(found, line) if self.read else self._read_groups(groups, line.tag)
 
-    def _read_groups(self, groups: dict[str, str | None]) -> Row | None:
+    def _read_groups(self, groups: dict[str, str | None], tag: str) -> Row | None:
         """Read the groups as the generic reader reads pairs, and the rest of the line with them."""
         split = _SPLITS.get((groups.pop("split", None) or "").lower(), self.split)
         rest, total = groups.pop("rest", None) or "", groups.pop("total", None)
@@ -78,7 +79,7 @@ class Format(Struct, frozen=True):
         if found is None:
             return None
         found.fields = [named for field in found.fields if (named := self._named(field))]
-        found.split = split or found.split
+        found.split = split or SPLITS.get(tag, found.split)
         row = build_row(found, sure=self.sure, verbatim=self.verbatim)
         return structs.replace(row, is_rounded=True) if row and rounded else row
 
