@@ -159,6 +159,24 @@ def test_a_run_goes_on_on_its_spare_node(wide_site: Site) -> None:
         rig.revive_node(lost)
 
 
+@pytest.mark.thorough
+def test_a_run_with_a_spare_node_outlives_its_first_node(wide_site: Site) -> None:
+    """Slurm keeps the job (--no-kill), and nobody is left to start its ranks: a guard sees it."""
+    site, rig = wide_site, wide_site.rig
+    run = submit_whole(site, f"{NODE}, spare_nodes: 1", steps=120)
+    steps = ["squeue", "-h", "-s", "-j", run.job_id, "-o", "%j"]
+    until(lambda: "hpcrun-guard" in rig.run(*steps).stdout, "the guard")
+    until(functools.partial(steps_of, run, 0), "a step")
+    lost = nodes_of(run, 0)[0]
+    rig.kill_node(lost)
+    try:
+        shown = insist_on_the_whole_curve(site, run, 120)
+        assert (shown["job_id"], len(shown["attempts"])) == (run.job_id, 2)
+        assert lost not in nodes_of(run, 1)
+    finally:
+        rig.revive_node(lost)
+
+
 # nvidia-smi where the driver loses a node's GPU: in the sixth step, as the rank's own error shows.
 SMI = """#!/bin/bash
 if [ -e "$LOST/$SLURMD_NODENAME" ]; then
