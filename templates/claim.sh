@@ -187,11 +187,11 @@ stand_guard() {
 # guard HOST: until the attempt ends. Where the beat stands, and HOST is none of the job's nodes any more, have
 # Slurm start the job again.
 guard() {
-    local beat='' seen nodes seconds
+    local beat='' seen nodes
     while :; do
         IFS= read -rt 60 _
         # Where the input has ended the script is ending, or is gone.
-        for ((seconds = $? > 128 ? 60 : 0; seconds < 60; seconds++)); do
+        [ $? -gt 128 ] || for _ in {1..60}; do
             [ ! -e "$attempt_dir/end.json" ] || return 0
             sleep 1
         done

@@ -52,7 +52,7 @@ def status(
     JOB is a Slurm job id such as 123 or 123_4 (also of a job that hpcrun did not submit), a run id,
     its last four characters, or a sweep's id. In the list a sweep is one line; with --all each of
     its runs is. --all asks the clusters of all your profiles side by side; one that needs a
-    password, or answers 5 s later than the others, is named and left out. --cluster names one.
+    password, or has no answer 5 s after the others, is named and left out. --cluster names one.
 
     --watch runs until Ctrl-C, or until the given JOB is over. It queries Slurm at most twice a
     minute, reads the runs' own files more often, and needs a terminal.

@@ -291,7 +291,7 @@ def expected_start(context: Context, plan: Plan, files: Sequence[RenderedFile]) 
     estimate = scheduler.expected_start(transport, script, env)
     if context.cluster.host is None:
         return estimate
-    # sbatch itself is not told this zone: a job's own slurm.begin is a time of the cluster's.
+    # sbatch does not get this machine's zone: the slurm.begin of a job is in the cluster's time.
     with contextlib.suppress(OutOfReach, ValueError, OverflowError, OSError):
         seconds = int(transport.run(["date", "-d", estimate.start, "+%s"], env=env).stdout)
         start = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(seconds))

@@ -196,8 +196,14 @@ class _Plain(pickle.Unpickler):
 
 # A pickle that is cut, or written to do harm, fails in many ways.
 _DAMAGES = (
-    *(pickle.UnpicklingError, EOFError, AttributeError, LookupError, MemoryError, TypeError),
-    *(RecursionError, OverflowError, NotImplementedError),
+    pickle.UnpicklingError,
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    RuntimeError,  # recursion, what is not implemented
+    TypeError,
 )
 
 

@@ -43,7 +43,7 @@ _DAMAGES = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
 LONG = 4 * RANGE
 # So much of a log must be new, in bytes, for what was read of it to be kept again.
 _MUCH = RANGE // 8
-# By so many bytes at each of some places a log is known again.
+# How many bytes are compared, at each of a few places, to see whether a log is still the same.
 _PRINT = 64
 _MOST_PROCESSES = 4
 # Seconds of the CPU for one piece of a log, a megabyte or less: a user's pattern may need for ever.
@@ -285,10 +285,8 @@ class _Known(Struct):
 
 def _key_of(file: IO[bytes], formats: Sequence[Format]) -> int:
     """Return what changes where a log is another file, or would be read in another way."""
-    top = Path(metrics.__file__).parent
-    code = sorted(
-        (str(path), (is_ := path.stat()).st_size, is_.st_mtime_ns) for path in top.rglob("*.py")
-    )
+    sources = sorted(Path(metrics.__file__).parent.rglob("*.py"))
+    code = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in sources]
     own = [(form.name, form.pattern.pattern) for form in formats[: -len(FORMATS)]]
     inode = os.fstat(file.fileno()).st_ino
     return crc32(repr((__version__, sys.byteorder, code, own, inode)).encode())

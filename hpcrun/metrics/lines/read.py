@@ -54,9 +54,9 @@ SAMPLED = 16
 # What is taken out of a line to look for its shapes: digits and the blanks that pad them, and the
 # blocks that bars are drawn with.
 _DIGITS = b" 0123456789#" + bytes(range(0x80, 0x100))
-# How many shapes are remembered. An experiment reads a line about twice for each number in it: the
-# second line of a shape is worth one, or of many numbers one line for so many of these. One that
-# fails is done again when there are twice as many lines, up to this often.
+# How many shapes are remembered. To learn a shape its line is read about twice for each number in
+# it. That pays at the second line of the shape; where lines have many numbers, only after one line
+# for every _WORTH of them. What fails is tried again at twice as many lines, _TRIES times in all.
 _MOST_SHAPES = 1 << 14
 _WORTH = 4
 _TRIES = 3
