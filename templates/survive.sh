@@ -38,6 +38,10 @@ finish() {
         elif [ "$code" -eq 0 ] && [ ! -e "$attempt_dir/launched" ]; then
             error "the job's setup ended before the training was started"
             code=1
+        elif [ "$code" -eq 0 ] && [ -n "${HPCRUN_ALLOCATED-}" ] && [ -n "$(lost_nodes)" ]; then
+            # With spare nodes (--no-kill) srun ends well without the ranks of a node that died.
+            error "a node died before its ranks had ended: $(lost_nodes | paste -sd,)"
+            code=1
         fi
         ! signal_of "$code" >/dev/null || signal=$((code - 128))
     fi

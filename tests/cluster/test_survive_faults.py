@@ -138,10 +138,11 @@ def test_a_run_goes_on_without_the_node_that_failed(wide_site: Site) -> None:
 
 
 @pytest.mark.thorough
-def test_a_run_goes_on_on_its_spare_node(wide_site: Site) -> None:
+@pytest.mark.parametrize("steps", [60, 12])  # before Slurm knows of it the first rank is done
+def test_a_run_goes_on_on_its_spare_node(wide_site: Site, steps: int) -> None:
     """In the same job, without a wait: the node of its second rank dies."""
     site, rig = wide_site, wide_site.rig
-    run = submit_whole(site, f"{NODE}, spare_nodes: 1", steps=60)
+    run = submit_whole(site, f"{NODE}, spare_nodes: 1", steps=steps)
     until(functools.partial(steps_of, run, 0), "a step")
     batch, lost = nodes_of(run, 0)
     rig.kill_node(lost)
@@ -151,7 +152,7 @@ def test_a_run_goes_on_on_its_spare_node(wide_site: Site) -> None:
         assert kept == batch and spare not in (batch, lost)
         end = run.record("end.json")
         assert (end["why"], end["next"]) == ("node_fail", "relaunch")
-        shown = insist_on_the_whole_curve(site, run, 60)
+        shown = insist_on_the_whole_curve(site, run, steps)
         assert (shown["job_id"], len(shown["attempts"])) == (run.job_id, 2)
         starts = rig.run("sacct", "-nXPD", "-j", run.job_id, "-o", "State").stdout.split()
         assert starts == ["RESIZING", "COMPLETED"], "Slurm has started it once"
