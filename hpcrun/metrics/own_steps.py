@@ -2,6 +2,7 @@
 
 - Programs that print steps in thousands show by the first ones how far apart they are.
 - A line may name the epoch, the step within it and its length: its step is that through all epochs.
+  The epoch may stand on the heading above, or on the line that closes it.
 - Of an evaluation that prints its batches the last row counts, its mean over all of them.
 - A line that closes an epoch may name its mean loss. Where the batches have named theirs it is none
   of the curve; nor is the mean over all steps that closes a training, beside how long it ran.
@@ -154,7 +155,7 @@ def read_rows(log: Log) -> list[Rows]:
     if 0 < 2 * sum(map(bool, splits)) <= len(splits):  # the training has headings, too
         rows = [part for each in rows for part in _by_split(each, headings, splits)]
     rows = _without_means(_without_repeats(_without_batches(rows, headings)))
-    return _through_epochs(rows)
+    return _through_epochs(_closed_by_epochs(rows))
 
 
 def _rows_of(form: Form, headings: Ints, epochs_of: Floats) -> Rows:
@@ -383,6 +384,24 @@ def _counts_nothing(rows: Rows) -> bool:
     if steps is None or not rows.has_own_steps or rows.total or (steps != steps[0]).any():
         return False
     return len(steps) > _STUCK if epochs is None else len(steps) > 1 and rises(epochs)
+
+
+def _closed_by_epochs(rows: Sequence[Rows]) -> list[Rows]:
+    """Give lines the epoch of the next line that names one, where their steps start after these."""
+    closing = [x for x in rows if x.steps is None and x.bar is None and x.epochs is not None]
+    offsets, epochs = join_epochs(closing)
+    if not epochs.size:
+        return [*rows]
+    epochs = np.append(epochs, epochs[-1] + 1)  # the last one is cut off
+    found = []
+    for each in rows:
+        if each.has_own_steps and each.steps is not None and each.epochs is None:
+            below = epochs[np.searchsorted(offsets, each.offsets)]
+            falls, ends = each.steps[1:] <= each.steps[:-1], below[1:] != below[:-1]
+            if 0 < falls.sum() < 2 * ends.sum() and falls[ends].all():
+                each = replace(each, epochs=below)
+        found.append(each)
+    return found
 
 
 def _through_epochs(rows: Sequence[Rows]) -> list[Rows]:

@@ -81,9 +81,8 @@ class Frame(Struct, gc=False):
     ``offsets``: the byte at which each line begins. ``steps`` and ``epochs``: None where the lines
     have none. ``times``: seconds since 1970 by the lines' own time stamps (UTC assumed; since the
     year 1 where they lack the date), None without. ``columns``: one for each of ``layout.names``.
-    ``total``: the largest total that the rows name; of a bar, and beside epochs, they all name one:
-    bars of one description differ by it, and it may be the length of the epoch. Integers
-    are of type "q", the others "d".
+    ``total``: the one that all rows name, of steps or of those of an epoch. Integers are of type
+    "q", the others "d".
     """
 
     layout: Layout
@@ -102,9 +101,8 @@ class Frame(Struct, gc=False):
     def kind(self) -> object:
         """What frames that may be joined have in common."""
         has = (self.steps is not None, self.epochs is not None, self.times is not None)
-        # Bars are distinguished by their totals; beside an epoch it may be its length.
-        by_total = self.layout.bar is not None or self.epochs is not None
-        return self.layout, has, self.total if by_total else None
+        # Bars are distinguished by their totals, trainings by how long they, or their epochs, are.
+        return self.layout, has, self.total
 
     def arrays(self) -> list[array[Any]]:
         """List all columns."""

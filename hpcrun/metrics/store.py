@@ -68,8 +68,6 @@ class Form(Frame, eq=False):
             column.extend(more if self.every == 1 else more[first :: self.every])
             if keeps_last:
                 column.append(more[-1])
-        if frame.total is not None:
-            self.total = max(frame.total, self.total or 0)
 
     def halve(self) -> None:
         """Keep every second row, and the last one."""
@@ -210,6 +208,7 @@ class Store:
                 None if frame.epochs is None else array("d"),
                 None if frame.times is None else array("d"),
                 tuple(array("d") for _ in names),
+                frame.total,
                 every=every,
                 asked=every,
             )

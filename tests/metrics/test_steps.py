@@ -164,6 +164,31 @@ def test_a_heading_of_an_epoch_may_show_its_learning_rate() -> None:
     assert curve_of(lines).steps("loss") == [*range(0, 600, 50)]
 
 
+@pytest.mark.parametrize(
+    "closing", ["Epoch {epoch}/9 -- train: {mean} val: {mean}", "Epoch {epoch} val loss: {mean}"]
+)
+def test_the_epoch_stands_on_the_line_that_closes_it(closing: str) -> None:
+    lines = []
+    for epoch in range(3):
+        lines += [f"step {step}/44 loss {loss_at(44 * epoch + step)}" for step in range(10, 44, 10)]
+        lines.append(closing.format(epoch=epoch + 1, mean=1 / (epoch + 1)))
+    lines.append(f"step 10/44 loss {loss_at(142)}")
+    epochs = [44 * epoch + step for epoch in range(3) for step in range(10, 44, 10)]
+    curve = curve_of(lines)
+    assert both(curve, "loss") == ([*epochs, 142], [*map(loss_at, [*epochs, 142])])
+    assert curve.steps("eval_loss") == [40, 84, 128] and curve.notes == ()
+
+
+def test_trainings_with_epochs_of_other_lengths_below_headings() -> None:
+    lines, steps = [], []
+    for length in (44, 55):
+        for epoch in range(3):
+            lines.append(f"Epoch {epoch + 1}/3")
+            steps += [length * epoch + step for step in range(10, 44, 10)]
+            lines += [f"step {step}/{length} loss {loss_at(step)}" for step in range(10, 44, 10)]
+    assert curve_of(lines).steps("loss") == steps
+
+
 def test_trainings_with_bars_of_their_own_stand_one_behind_the_other() -> None:
     lines = [bar(n, 50, "Tokenizing") for n in range(51)]
     for total in (300, 200):

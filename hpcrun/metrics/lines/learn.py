@@ -190,7 +190,7 @@ def frame_of(
         array("d", columns["epoch"]) if "epoch" in columns else None,
         array("d", known_times) if len(known_times) == len(offsets) else None,
         tuple(array("d", columns[index]) for index in range(len(row.values))),
-        int(max(columns["total"])) if "total" in columns else None,
+        row.total,
     )
 
 
@@ -290,7 +290,7 @@ class _Experiment:
                     return None
                 slots[role] = slot
         others = [span for index, span in enumerate(self.spans) if index not in keys]
-        if "total" in slots and (row.bar is not None or row.epoch is not None):
+        if "total" in slots:
             keys.add(slots["total"].group)  # their totals distinguish them
         shape = self._shape(row, slots, keys)
         text, _ = _with_others(self.line, others, _OTHER_LATER)

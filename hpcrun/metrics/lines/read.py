@@ -424,8 +424,6 @@ def _joined(frames: Sequence[Frame]) -> Frame:
     for frame in rest:
         for column, more in zip(whole.arrays(), frame.arrays(), strict=True):
             column += more
-        if frame.total is not None:
-            whole.total = max(whole.total or 0, frame.total)
     if rest:
         order = sorted(range(len(whole)), key=whole.offsets.__getitem__)
         for column in whole.arrays():
