@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import os
 import shutil
 import subprocess
@@ -56,7 +57,12 @@ def make_roots(releases: Sequence[str], cache: Path, mirror_uri: str) -> dict[st
         (found,) = (lender / "usr/lib").glob("*/libmariadb.so.3")
         folder = roots[borrower] / STAND_INS.lstrip("/")
         folder.mkdir(parents=True, exist_ok=True)
-        shutil.copy(found, folder)
+        lent = folder / found.name
+        if not (lent.exists() and filecmp.cmp(found, lent)):
+            # Never in place: the slurmdbd of another run that has it mapped would crash.
+            new = lent.with_suffix(f".{os.getpid()}")
+            shutil.copy(found, new)
+            new.replace(lent)
     return roots
 
 
