@@ -251,15 +251,17 @@ def _is_refused(site: ReleaseSite) -> None:
 
 def _is_silent(site: ReleaseSite) -> None:
     """A job ends while slurmctld is down: nothing is called failed, and its end is shown after."""
-    run = site.command(f"until [ -e {site.rig.shared}/go ]; do sleep 0.2; done")
+    began, go = site.rig.shared / "began", site.rig.shared / "go"
+    run = site.command(f"touch {began}; until [ -e {go} ]; do sleep 0.2; done")
     site.wait_state(run, "RUNNING")
+    until(began.exists, "srun to have asked slurmctld for its step")
     site.rig.stop_controller()
     try:
         status = site.status(run)
         assert (status["state"], status["final"]) == ("UNKNOWN", False), status
         done = site.hpcrun("submit", "--", "true")
         assert done.returncode == _OUT_OF_REACH, done.stderr
-        (site.rig.shared / "go").touch()
+        go.touch()
         time.sleep(3)
         assert not site.status(run)["final"]
     finally:
