@@ -389,8 +389,16 @@ SLURM = [
         example="srun: error: Task launch for StepId=4711.0 failed on node node03: Job credential expired", unlike="Prolog ran without an error",
     ),
     Rule(
+        id="slurmctld_silent", cls="other", verdict="requeue", needles=("contact slurm controller",),
+        pattern=r"(?:Unable to (?:create step|confirm allocation) for job \d+|Job step creation failed): Unable to contact slurm controller",
+        title="slurmctld did not answer when srun started the ranks",
+        fixes=("start the job again: slurmctld was down or busy", "`scontrol ping` says whether it answers"),
+        message="Unable to confirm allocation for job N: Unable to contact slurm controller", source="SchedMD/slurm src/common/slurm_errno.c",
+        example="srun: error: Unable to confirm allocation for job 4711: Unable to contact slurm controller (connect failure)", unlike="srun: error: Unable to create step for job 4711: Requested node configuration is not available",
+    ),
+    Rule(
         id="step_create", cls="other", verdict="fix", needles=("Unable to create step", "Unable to allocate resources", "Unable to confirm allocation"),
-        pattern=r"Unable to create step for job (?:\d+): (?P<why>.+)|Unable to allocate resources: (?!Job/step already)(?P<why2>.+)|Unable to confirm allocation for job (?:\d+): (?P<why3>.+)",
+        pattern=r"Unable to create step for job (?:\d+): (?P<why>(?!Unable to contact).+)|Unable to allocate resources: (?!Job/step already)(?P<why2>.+)|Unable to confirm allocation for job (?:\d+): (?P<why3>(?!Unable to contact).+)",
         title="srun could not start: {why}",
         fixes=("srun must not ask for more than the job has", "`--overlap` for a second step"),
         message="Unable to create step for job N", source="https://github.com/eth-cscs/DLA-Future/issues/337",
