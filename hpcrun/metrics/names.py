@@ -294,7 +294,7 @@ _TABLE |= _spell(
         LOSS: "loss total_loss loss_total tot_loss lm_loss lm_loss_value loss_value totalloss | "
         "gpt_loss sft_loss dpo_loss kto_loss ce_loss cross_entropy_loss crossentropyloss nll_loss "
         "actor_loss actor_pg_loss policy_loss act_loss pg_loss ppo_loss l_pix l_total",
-        LR: "lr learning_rate learningrate learn_rate lrate actor_lr",
+        LR: "lr lr0 learning_rate learningrate learn_rate lrate actor_lr",
         GRAD_NORM: "grad_norm gradient_norm gradnorm gnorm grads_norm gradients_norm "
         "total_grad_norm global_grad_norm grad_norm_total grad_global_norm norm_grad "
         "grad_norm_all gn grdn norm actor_grad_norm",
@@ -350,7 +350,7 @@ _GLUED_LOSS = pattern_of(r"(train|trn|tr|valid|vali|val|dev|eval|test|te)loss(?!
 _SETS = words("set data dataset split")
 # An lr may be that of an optimizer's first group.
 _OPTIMIZERS = dict.fromkeys(
-    words("adam adamw sgd fusedadam lion muon group group0 pg pg0 0 scheduler"), 2
+    words("x adam adamw sgd fusedadam lion muon group group0 pg pg0 0 scheduler"), 2
 )
 # Some splits are named so only beside another word.
 _SPLITS_BESIDE = {**SPLITS, "tr": "train", "va": "eval"}
@@ -416,6 +416,7 @@ def _look_up(folded: str, table: dict[str, Spelling]) -> Spelling | None:
         if part == "on" or (part in _SETS and split):
             continue  # "Loss on validation set"
         if named is None:
+            away += 2 * (part == "losses")
             left.append(part.replace("losses", "loss"))
         elif split not in ("", named):
             return None  # what an evaluation found on the training data

@@ -274,6 +274,15 @@ RECURRING = [
     "step 5: loss {} BPC, time 12.5ms",
     "epoch 1 our training of today has loss: {}",
     "Train 7, loss: {}, train acc: 0.95",
+    # A number that belongs to nothing is passed over.
+    "Epoch  1 completed out of  20 loss:  {}",
+    "| epoch 3 |  5000 samples | lr 0.1 | mean loss {}",
+    "steps 100, seconds for 50 batch: 12.34 , loss: {}",
+    "Epoch 3 [100/400] {} C.E. Loss, 50.5% Acc",
+    "[3,    25/ 300] - Class: 7.1 -Encoder loss: 1.5 [lr: 7.52e-05] (1256.1 ms) loss: {}",
+    "│   train_loss = {}",
+    "E3 Training {} loss, 50.5% correct,",
+    "06/02 10:11:12 AM train 100 {} 34.375000 62.500000",
 ]
 # What is one wherever it stands.
 EVIDENT = [

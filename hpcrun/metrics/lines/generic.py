@@ -10,10 +10,10 @@ Items are
 
 A line of items alone shows by itself that it is a measurement, if it says where it stands or has no
 unknown name (``fields.build_row``). What is *loose* on a line makes it unsure: words that belong to
-no item (``in static KGE``), and unknown names without a sign. Such a line counts if others like it
-stand in the log, with other values (``Store.proven``). Two things end the reading: a number that
-belongs to no item, and a word that people use for what was measured elsewhere (``best``,
-``saved``, ``expected``). Behind a place and a loss such a remark is left out, ``| best 0.5 @ 3``.
+no item (``in static KGE``), numbers that belong to none, and unknown names without a sign. Such a
+line counts if others like it stand in the log, with other values (``Store.proven``). A word that
+people use for what was measured elsewhere (``best``, ``saved``, ``expected``) ends the reading.
+Behind a place and a loss such a remark is left out, ``| best 0.5 @ 3``.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ END = r"(?=[\s,;|)\]}(\[:•·&*<>]|\.{1,6}(?:\s|\Z)|--|\Z|[–—→~]|[^\x00-\
 _PAIR = pattern_of(
     rf"""
     (?P<key> {KEY} )
-    (?: (?P<sign> [ \t]{{0,40}} (?: :=|->|=>|:(?!:)|=(?!=)|： ) [ \t]{{0,40}} )
+    (?: (?P<sign> [ \t]{{0,40}} (?: :=|->|=>|:{{1,6}}|=(?!=)|： ) [ \t]{{0,40}} )
       | [ \t]{{1,40}} (?: [\#@][ ]? )? | (?= \[ [ ]{{0,8}} \d )
       | (?i: (?<=epoch) | (?<=step) | (?<=iter) | (?<=iteration) | (?<=batch) ) (?= [({{<] \d ) )
     (?: (?P<clock> {CLOCK} )
@@ -135,6 +135,7 @@ _GROUP = pattern_of(
     re.IGNORECASE,
 )
 _FREE = pattern_of(r"[^\W\d][\w'’+/-]{0,40}(?:\.(?=\s|\Z)|(?=[\s,;|:!?)\]]|\Z))")
+_ODD = pattern_of(r"[^\w\s]{1,80}|[^\s,;|]{1,80}")
 _NUMBER_NEXT = pattern_of(r"[ ]{1,40}\d")
 _A_NUMBER = pattern_of(r"\d|nan|inf", re.IGNORECASE)
 _NOTHING = frozenset({"n/a", "na", "none", "null", "-", "--", "?"})
@@ -166,6 +167,14 @@ _PLAINER = {
     rf"(?<![\w.]){WRAPPED}": r"\g<wrapped>",
     # A dict without quotes: "Train {loss: 2.5, acc: 0.5}".
     r"\{([a-z_][\w/ ]{0,30}[:=][^{}\"']{1,400})\}": r"  \1 ",
+    # "[ 0 | 19 ]", "[iter: 3 / all 20]", "Batch [0-20]".
+    r"(?<=[\[( ])(\d{1,15}) ?(?:\||/ all) ?(?=\d{1,15} ?[\])])": r"\1/",
+    r"(?<=batch) ?\[\d{1,15}-(\d{1,15})\]": r" \1",
+    # "iteration,1,train_loss,2.5", "1.5 C.E. Loss, 50.5% Acc".
+    r"(?<![^,])( ?[a-z_]\w{0,30}), ?(?=-?\d[\d.e+-]{0,30}(?:,|\Z))": r"\1=",
+    r"(?:(?<![a-z=] )(?<![\w:=.-])|(?<=ing )|(?<=validation ))(\d+\.\d+)"
+    r"((?: [a-z.]{1,20})? loss)(?= ?(?:[,;|)]|\Z))": r"\2: \1",
+    r"\AE(\d{1,6}) (?=(?:train|valid)\w+ )": r"epoch \1 ",
     # "[3,  2000] loss: 2.5".
     r"\A([\s=>#*-]{0,20})\[ ?(\d{1,9}), {0,8}(\d{1,15})(?= ?[/\]])": r"\1[\2] [\3",
     # "1  100 / 2560 loss = 2.5": an epoch, and a step of it.
@@ -193,8 +202,11 @@ _PLAINER = {
     r"\A((?:train|valid)\w* loss) (\d{1,9}):?[ ]{1,9}(?=\d+\.\d)": r"step \2, \1: ",
     # The step in front: "100 | loss 2.5", "9 train loss=0.4", "0 [D loss: 1.3] [G loss: 1.0]".
     r"\A#?(\d{1,12})(?:[ \t]?[|,-])?[ \t]{1,3}(?=\[?(?:(?:train(?:ing)?|val(?:id)?|avg|[dg])[ _])?"
-    r"loss[ :=]{1,3}[\d.-])": r"step \1, ",
+    r"(?:loss|acc(?:uracy)?)[ :=]{1,3}[\d.-])": r"step \1, ",
     r"\A#?(\d{1,12}) (train|val) (?=\d+\.\d{3,12}\Z)": r"step \1, \2 loss ",
+    r"\A(train|valid) (\d{3,9}) (?=\d+\.\d+(?:e[+-]\d\d)?(?: \d+\.\d+){1,2}\Z)": (
+        r"step \2, \1 loss "  # DARTS
+    ),
     r"\As:(\d{1,12}) trl:(?=\d)": r"step \1, loss: ",  # llm.c
     r"\As:(\d{1,12}) tel:(?=\d)": r"step \1, val loss: ",
     # What was measured is no place: "loss per 100 training steps: 2.5", "Loss Epoch: 2.5".
@@ -202,10 +214,9 @@ _PLAINER = {
     r"(?:\w{1,20} )?(?:step|batch|iter|epoch|sample)\w{0,8}(?= ?[:=])": "",
     r"(?<!\w)(loss|accuracy) (epoch|step)(?=: \d{1,9}\.\d)": r"\2 \1",
     # Losses by their sides alone: "[200/3000] train=2.30 val=2.25".
-    r"\A(?!.*(?:loss|acc|test))(.{0,80}(?<![a-z][ :=])(?<![a-z]: )(?<!f1: ))\btrain ?[=:] ?"
-    r"(\d+\.\d+)([ ,;|]{1,8})(val|valid|validation|dev|heldout|holdout) ?[=:] ?(?=\d+\.\d)": (
-        r"\1train loss: \2\3\4 loss: "
-    ),
+    r"\A(?!.*(?:loss|cost|test))((?:(?!acc).){0,80}(?<![a-z][ :=])(?<![a-z]: )(?<!f1: ))\btrain"
+    r" ?[ =:] ?(\d+\.\d+)([ ,;|]{1,8})(val|valid|validation|dev|heldout|holdout)"
+    r" ?[ =:] ?(?=\d+\.\d)": (r"\1train loss: \2\3\4 loss: "),
     # A place by two names, then two numbers: "Epoch and iter 28 99", "(epoch, step): (3, 100)".
     rf"\(?(epoch)(?: and |, ?| ?/ ?){_PLACE}\)?[ :=]{{1,3}}"
     r"[(\[]?(\d{1,9})(?:, ?| ?/ ?| )(\d{1,9})[)\]]?(?=[\s,:|-])": r"\1 \3, \2 \4, ",
@@ -216,8 +227,8 @@ _PLAINER = {
     r"(?<!\w)score(?= at iteration \d)": "loss",
     r"(?<!\w)(?:the )?((?:\w{1,20} ){0,3}?(?:loss|cost))(?: \([a-z0-9 ]{1,30}\))? {1,4}"
     r"[(\[]?(?:(?:at|after|of|for|in|over|on|@) {1,4})?(?:the end of )?"
-    rf"(?:{_PLACE} {{0,4}}[:=#]? {{0,4}}(\d{{1,15}})|(\d{{1,15}}) {_PLACE}(?:es|s)?)"
-    rf"(?![\d.])( ?/ ?\d{{1,15}})?[)\]]? {{0,4}}(?:[:=,]|is|was)? {{0,4}}"
+    rf"(?:{_PLACE} {{0,4}}[:=#\[]? {{0,4}}(\d{{1,15}})|(\d{{1,15}}) {_PLACE}(?:es|s)?)"
+    rf"(?![\d.])( ?/ ?\d{{1,15}})?[)\]]? {{0,4}}(?:[:=,]{{1,6}}|is|was)? {{0,4}}"
     rf"(?={NUMBER})": r"\2\5 \3\4\6, \1: ",
 }
 _PLAIN = [(pattern_of(pattern, re.IGNORECASE), plain) for pattern, plain in _PLAINER.items()]
@@ -357,7 +368,7 @@ def _take_apart(text: str) -> _Items | None:
                 del found.fields[cut[1] :]
                 found.loose = cut[2] + (numbered and not cell)
                 break
-            free = _FREE.match(text, place)
+            free = _FREE.match(text, place) or _ODD.match(text, place)
             if free is None or not found.take_word(free.group()):
                 return None
             moved = free.end()

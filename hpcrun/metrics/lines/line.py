@@ -47,6 +47,7 @@ from hpcrun.metrics.lines.generic import read_generic
 from hpcrun.metrics.lines.prefixes import Line, strip_prefixes
 from hpcrun.metrics.names import (
     EPOCH_RANK,
+    SPLIT_SPELLINGS,
     SPLITS,
     STEP_RANK,
     fold,
@@ -132,7 +133,7 @@ def _read(line: Line, table: Table | None, formats: Sequence[Format]) -> Answer 
             return form.name, found
     if table is not None and (row := read_row(text, table)):
         return f"table ({table.kind})", row
-    folded = text.lower()
+    folded = f" {text.lower()}"
     if not any(map(folded.__contains__, _NEEDLES)):
         return None
     text = in_english(text)
@@ -164,8 +165,8 @@ _HEADING = pattern_of(
     r"(?:(?P<epoch>epoch)|step|iter(?:ation)?|update|batch|round|episode)"
     r"(?:[ _](?:number|num|no|index|idx))?(?!=\d)(?P<sign>[\s:#=]{0,8})"
     r"\[?(?P<count>\d{1,9})(?:(?:st|nd|rd|th) step)?"
-    r"(?:\s{0,4}(?:/|(?(epoch)of|(?!)))\s{0,4}(?P<total>\d{1,9}))?\]?"
-    r"(?: (?:summary|results|metrics|statistics)(?=:|\s{0,8}\Z))?"
+    r"(?:\s{0,4}(?:/|\||(?(epoch)of|(?!)))\s{0,4}(?P<total>\d{1,9}))?\]?"
+    r"(?: (?:summary|results|metrics|statistics)(?=[\s:=*-]{0,80}\Z))?"
     r"(?: \| (?:epoch )?time: \d{1,4}m \d{1,2}s)?"
     r"(?:[ ,|-]{1,3}(?:learning[ _]rate|lr)(?: is|[ :=]) ?\d[\d.e-]{0,20})?"
     r"(?:, total (?:micro|generation) batches \d{1,9})?[\s.:=*#<>|~…\])-]{0,200}",
@@ -241,6 +242,7 @@ _QUOTED, _LONGEST_CELL = pattern_of(r'(?<![^,])"([^"]*)"(?![^,])'), 80
 # YOLO's trainers draw a bar behind the row of an epoch; its memory has a unit.
 _BAR_BEHIND = pattern_of(r":(?:\s|\Z)|\s\d{1,3}%")
 _WRAPPED = pattern_of(WRAPPED)
+_LISTED = pattern_of(r"\[[ ]?((?:[\d.e+-]{1,30}[, ]{0,9}){0,64})\]")
 _MEMORY, _IN_UNITS = "gpu_mem", pattern_of(r"(\d[\d.]{0,9})([GMK]?)B?")
 
 
@@ -298,7 +300,7 @@ def _are_names(cells: list[str], kind: str) -> bool:
         odd = [cell for cell in cells if not (is_known(cell) or {"_", "/"} & set(cell))]
         # Of single words, wide apart behind a place, one may be unknown: "epoch  train_loss  dur".
         single = wide and " " not in "".join(cells) and "_" in "".join(cells)
-        return placed and any(scored) and len(odd) <= int(single)
+        return placed and any(scored) and len(odd) <= int(single or (wide and sum(lost) > 1))
     if kind != "pipes":
         known = [is_known(cell) or cell in _TIMES for cell in folded]
         alone = all(map(or_, known, lost)) and any(lost)
@@ -317,7 +319,7 @@ def read_row(text: str, table: Table) -> Row | None:
     (('box', 0.25), ('loss', 8.5))
     """
     columns, has_bar = table.columns, fold(table.columns[1]) == _MEMORY
-    text = _WRAPPED.sub(r"\g<wrapped>", text)
+    text = _LISTED.sub(_sum, _WRAPPED.sub(r"\g<wrapped>", text))
     if has_bar:
         text = _BAR_BEHIND.split(text, 1)[0]
     kind = "pipes" if table.kind == "tabs" and "\t" not in text and "|" in text else table.kind
@@ -340,8 +342,9 @@ def read_row(text: str, table: Table) -> Row | None:
         in_units = _IN_UNITS.fullmatch(cell) if has_bar and column == columns[1] else None
         if in_units:
             fields.append(Field(column, float(in_units[1]), in_units[2] or "G"))
-        elif column and cell[:1] in "+-.0123456789nNiI":
-            fields += [field for field in fields_of({column: cell}) if type(field.value) is float]
+        elif column and (cell.lower() in SPLITS or cell[:1] in "+-.0123456789nNiI"):
+            read = fields_of({column: cell})
+            fields += [f for f in read if type(f.value) is float or fold(column) in SPLIT_SPELLINGS]
     if has_bar and fields:  # redraws of an epoch count as one: its step is the epoch
         fields.append(structs.replace(fields[0], key="step"))
     sure = has_bar or any(like_a_loss(field.key) for field in fields)
@@ -353,6 +356,13 @@ def read_row(text: str, table: Table) -> Row | None:
         return row
     first = build_row(Found([each for each in fields if each.key not in second]), sure=True)
     return structs.replace(row, values=(*(first.values if first else ()), *numbers))
+
+
+def _sum(listed: re.Match[str]) -> str:
+    """Return the whole of a list of a loss's parts (DeepXDE: deepxde/display.py)."""
+    parts = [number_or_word(part) for part in listed[1].replace(",", " ").split()]
+    numbers = [part for part in parts if isinstance(part, float)]
+    return str(sum(numbers)) if numbers and len(numbers) == len(parts) else "-"
 
 
 @lru_cache(maxsize=64)

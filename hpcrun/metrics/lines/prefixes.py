@@ -48,6 +48,7 @@ _PREFIX = pattern_of(
       (?P<tag> [^\[\]]{{1,200}} ) \] (?P<colon> : )?
     | \( (?: [^()\s]{{1,80}}[ ] )? pid=\d+ (?:,[ ]ip=[\d.]+)? \)                 # ray
       (?: [ ]\[repeated[^\]]{{0,80}}\] )?
+    | [┌│└][ ] (?: (?:Info|Warning):[ ]? )?                                     # Julia
     | \|[ ] (?= {_DATE} {_CLOCK} [ ]\| )                                         # | time | INFO |
     | [ ]{{0,8}} (?P<label> \d{{1,6}} ) : (?=[\s{{]) (?![ ]+[\d.]+,)              # srun --label
     | \d{{1,3}}(?:\.\d{{1,3}}){{3}} : (?=\s)                                     # pdsh by address
