@@ -114,7 +114,7 @@ _SEPARATOR = pattern_of(
 )
 _BRACKET = pattern_of(r"\[[=>.#\s-]{3,400}\]|\|[#\s=>-]{3,400}\||[\[\]()<>]+")
 _ASIDE = pattern_of(
-    r"[ \t]{0,8}(?:\((?![^()]{0,48}(?:epoch|step|iter|loss)\W{0,3}\d)[^(){}=]{0,48}\)"
+    r"[ \t]{0,8}(?:\((?![^()]{0,48}(?:epoch|step|iter|batch|loss)\W{0,3}\d)[^(){}=]{0,48}\)"
     r"|(?:±|\+/?-)[ ]?[\d.eE+-]{1,24})",
     re.IGNORECASE,
 )
@@ -484,9 +484,11 @@ def _part(key: str, joints: frozenset[str]) -> tuple[list[str], str]:
     """Part a name from the words before it: those up to the last joint, and before a place.
 
     >>> _part("the result with Adam is test acc", _JOINTS), _part("Train Epoch", _JOINTS)
-    ((['the', 'result', 'with', 'Adam', 'is'], 'test acc'), (['Train'], 'Epoch'))
+    ((['result', 'with', 'Adam', 'is'], 'test acc'), (['Train'], 'Epoch'))
     """
     parts = key.split()
+    while len(parts) > 1 and parts[0].lower() in _JOINTS:
+        del parts[0]
     for at in range(len(parts)):
         is_split = not at and parts[0].lower() in SPLITS
         if is_place(" ".join(parts[at:])) and not (is_split or (at and parts[-1][-1] == "s")):

@@ -159,15 +159,15 @@ def _read(line: Line, table: Table | None, formats: Sequence[Format]) -> Answer 
 # A place on a line of its own: "Epoch 3/20", "-----Iteration: 1000-----", "begin training epoch 1".
 _HEADING = pattern_of(
     r"[\s=*#>|~<\[(-]{0,200}"
-    r"(?:(?:start(?:ing|ed)?|begin(?:ning)?|running)[ ]{1,2}(?:of[ ])?)?"
+    r"(?:(?:start(?:ing|ed)?|begin(?:ning)?|running|entering)[ ]{1,2}(?:of[ ])?)?"
     r"(?:(?:train(?:ing)?|(?P<split>eval(?:uation)?|val(?:id(?:ation)?)?|test(?:ing)?))[ ]{1,2})?"
     r"(?:(?:current|global|learning)[ _])?"
     r"(?:(?P<epoch>epoch)|step|iter(?:ation)?|update|batch|round|episode)"
     r"(?:[ _](?:number|num|no|index|idx))?(?!=\d)(?P<sign>[\s:#=]{0,8})"
     r"\[?(?P<count>\d{1,9})(?:(?:st|nd|rd|th) step)?"
-    r"(?:\s{0,4}(?:/|\||(?(epoch)of|(?!)))\s{0,4}(?P<total>\d{1,9}))?\]?"
+    r"(?:\s{0,4}(?:/|\||(?(epoch)(?:out )?of|(?!)))\s{0,4}(?P<total>\d{1,9}))?\]?"
     r"(?: (?:summary|results|metrics|statistics)(?=[\s:=*-]{0,80}\Z))?"
-    r"(?: \| (?:epoch )?time: \d{1,4}m \d{1,2}s)?"
+    r"(?: \| (?:epoch )?time: \d{1,4}m \d{1,2}s|(?(total) took \d[\d.]{0,20} ?s| starting))?"
     r"(?:[ ,|-]{1,3}(?:learning[ _]rate|lr)(?: is|[ :=]) ?\d[\d.e-]{0,20})?"
     r"(?:, total (?:micro|generation) batches \d{1,9})?[\s.:=*#<>|~…\])-]{0,200}",
     re.IGNORECASE,
@@ -314,6 +314,13 @@ def read_row(text: str, table: Table) -> Row | None:
     >>> table = read_head("epoch,train_loss,val_loss,note")
     >>> read_row("3,0.5,0.75,best", table).values, read_row("3,0.5", table)
     ((('loss', 0.5), ('eval_loss', 0.75)), None)
+    >>> read_row("3,train,0.5", read_head("epoch,split,loss")).split
+    'train'
+    >>> read_row("3,val,0.5", read_head("epoch,split,loss")).values
+    (('eval_loss', 0.5),)
+    >>> table = read_head("Step   Train loss   Test loss   Test metric")
+    >>> read_row("500    [0.25, 0.5]    [2.5e-01, 1e+00]    []", table).values
+    (('loss', 0.75), ('test_loss', 1.25))
     >>> table = read_head("Epoch  Batch  box   total")
     >>> read_row("2/9    40/165 0.25  8.5", table).values
     (('box', 0.25), ('loss', 8.5))
