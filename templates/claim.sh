@@ -174,20 +174,23 @@ spare_is_left() {
 }
 
 # stand_guard: have another of the job's nodes see whether this one is alive. Slurm takes a dead one away from
-# such a job (--no-kill), also that of the batch script: nobody is left then to start the ranks again.
+# such a job (--no-kill), also that of the batch script: nobody is left then to start the ranks again. The file
+# `guarded` appears once it does, or where it never will.
 stand_guard() {
     local node
     node=$(healthy_nodes </dev/null | grep -vxF -e "$host" | tail -n 1)
-    # In a session of its own: where the script is killed alone, its srun would end the step.
-    [ -z "$node" ] || SLURM_EXPORT_ENV=ALL exec setsid srun --overlap --mem=0 --gres=none --mpi=none --quiet \
-        --nodes=1 --ntasks=1 --ntasks-per-node=1 --nodelist="$node" --job-name=hpcrun-guard \
-        bash -- "$HPCRUN_RUN_DIR/harness.sh" guard "$host" >/dev/null 2>&1
+    { [ -z "$node" ] || beside 0 "$node" 1 guard "$host" 2>/dev/null; } | {
+        read -r _
+        : >"$attempt_dir/guarded"
+    }
 }
 
 # guard HOST: until the attempt ends. Where the beat stands, and HOST is none of the job's nodes any more, have
 # Slurm start the job again.
 guard() {
     local beat='' seen nodes
+    echo # which tells stand_guard
+    exec >/dev/null
     while :; do
         IFS= read -rt 60 _
         # Where the input has ended the script is ending, or is gone.

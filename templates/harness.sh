@@ -68,7 +68,7 @@ now() {
 batch() {
     . "$HPCRUN_RUN_DIR/survive.sh" && . "$HPCRUN_RUN_DIR/claim.sh" &&
         . "$HPCRUN_RUN_DIR/checkpoints.sh" || exit 1
-    local attempt job begun code beat taken=1 secure_at=0 guard=''
+    local attempt job begun code beat taken=1 secure_at=0
     job=$(slurm_job)
     [ -z "${SLURM_JOB_ID-}" ] || [ -z "${HPCRUN_SPARE_NODES-}" ] || choose_nodes
     attempt=$(claim "$job" "${2-}") || exit
@@ -89,14 +89,12 @@ batch() {
     exec {beat}> >(
         trap - TERM INT HUP
         . "$HPCRUN_RUN_DIR/watch.sh"
+        [ -z "${HPCRUN_ALLOCATED-}" ] || stand_guard <&0 &
         write_record "$attempt_dir/kill_wait" "$(kill_wait)" # as it ends slurmctld may be silent
         [ -z "${HPCRUN_CHECKPOINT_DIR-}" ] || look_after_checkpoints <&0 &
         while :; do
             write_record "$attempt_dir/beat" "$(printf '%(%s)T' -1)"
             watch
-            # shellcheck disable=SC2154 # watch.sh has it: ranks run
-            [ -z "${HPCRUN_ALLOCATED-}" ] || [ -n "$guard" ] || [ "${#watch_size[@]}" -eq 0 ] ||
-                { stand_guard <&0 & guard=1; }
             if [ "$SECONDS" -ge "$secure_at" ]; then
                 secure_at=$((SECONDS + 300))
                 ! secure "${2-}" || secure_at=$((1 << 62))
@@ -214,9 +212,11 @@ launch() {
     # torchrun's own patience with ranks that save is 30 s; that of torch 2.13 can be told.
     [ -z "${HPCRUN_SURVIVE-}${HPCRUN_SAVES-}" ] ||
         export TORCH_ELASTIC_SHUTDOWN_TIMEOUT="${TORCH_ELASTIC_SHUTDOWN_TIMEOUT:-$(grace)}"
-    # The step of the attempt before may still end on the others.
-    [ -z "${HPCRUN_ALLOCATED-}" ] ||
-        set -- "$1" --nodelist="$SLURM_JOB_NODELIST" ${HPCRUN_RELAUNCHED:+--overlap} "${@:2}"
+    # The guard may be on one of these nodes, and the step of the attempt before may still end there.
+    if [ -n "${HPCRUN_ALLOCATED-}" ]; then
+        set -- "$1" --nodelist="$SLURM_JOB_NODELIST" --overlap "${@:2}"
+        for _ in {1..300}; do [ ! -e "$attempt_dir/guarded" ] || break; sleep 0.1; done
+    fi
     # A job submitted with --export=NONE would give its steps an empty environment.
     export SLURM_EXPORT_ENV=ALL
     # From salloc --gpus-per-task and the like: each rank would see one GPU, and reach no other.
@@ -539,11 +539,11 @@ restore_overwritten() {
     done
 }
 
-# ask: pass the job's signal on to each rank of this node, by its guard; to a bare command by the
-# node's.
+# ask: pass the job's signal on to each rank of this node, by its guard; to a bare command by the node's.
 ask() {
-    local pid
-    for pid in $(if is_bare; then guards node; else guards rank; fi); do
+    local pid whose=rank
+    [ ! -e "$attempt_dir/began" ] || whose=node # the batch script does not know the launcher
+    for pid in $(guards $whose); do
         kill -USR1 "$pid"
     done
 }

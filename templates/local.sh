@@ -269,9 +269,7 @@ clean_nodes() {
     if [ -z "${SLURM_JOB_ID-}" ]; then
         clean_node "$1" "$1"
     elif [ -z "$2" ] && [ "$count" -gt 0 ]; then
-        timeout 30 srun --overlap --mem=0 --gres=none --nodelist="$names" --nodes="$count" \
-            --ntasks="$count" --ntasks-per-node=1 bash -- "$HPCRUN_RUN_DIR/harness.sh" clean \
-            ${hosts[@]+"${hosts[@]}"} </dev/null
+        beside 30 "$names" "$count" clean ${hosts[@]+"${hosts[@]}"} </dev/null
     fi
 }
 

@@ -543,8 +543,18 @@ near_the_end() {
 # ask_ranks: on every node, pass the job's signal to the process of each rank, once.
 ask_ranks() {
     say "asking the ranks to save, by SIG${HPCRUN_STOP_SIGNAL:-TERM}"
-    timeout 60 srun --overlap --mem=0 --gres=none --quiet --nodes="$SLURM_JOB_NUM_NODES" \
-        ${HPCRUN_ALLOCATED:+--nodelist="$SLURM_JOB_NODELIST"} \
-        --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 \
-        bash -- "$HPCRUN_RUN_DIR/harness.sh" ask </dev/null
+    beside 60 "$SLURM_JOB_NODELIST" "$SLURM_JOB_NUM_NODES" ask </dev/null
 }
+
+# beside SECONDS NODES COUNT MODE...: run `harness.sh MODE...` on each of NODES, which are COUNT, beside the
+# ranks; for SECONDS at most (0: for ever).
+beside() (
+    # What the job asked for its ranks. A site's --export=NONE would leave the step no environment.
+    unset "${!SLURM_MEM@}" "${!SLURM_GPU@}" "${!SLURM_CPU@}" "${!SLURM_TRES@}" "${!SLURM_NTASKS@}" \
+        "${!SLURM_STEP_@}" SLURM_DISTRIBUTION
+    export SLURM_EXPORT_ENV=ALL
+    # In a session of its own: where the script is killed alone, its srun would end the guard's step.
+    exec setsid timeout -k 5 "$1" srun --overlap --mem=0 --gres=none --mpi=none --quiet --nodelist="$2" \
+        --nodes="$3" --ntasks="$3" --ntasks-per-node=1 --job-name="hpcrun-$4" \
+        bash -- "$HPCRUN_RUN_DIR/harness.sh" "${@:4}"
+)

@@ -186,21 +186,12 @@ first_silent() {
 
 # take_stacks: on all nodes at once; it is given up after a minute.
 take_stacks() {
-    local nodes=${SLURM_JOB_NUM_NODES:-1}
     if [ -z "${SLURM_JOB_ID-}" ]; then
         bash -- "$HPCRUN_RUN_DIR/harness.sh" stacks </dev/null
-        return
+    else
+        beside 60 "$SLURM_JOB_NODELIST" "$SLURM_JOB_NUM_NODES" stacks </dev/null ||
+            error "not all stacks could be taken"
     fi
-    (
-        # What the job asked for its own step.
-        unset "${!SLURM_MEM@}" "${!SLURM_GPU@}" "${!SLURM_CPU@}" "${!SLURM_TRES@}" \
-            "${!SLURM_NTASKS@}" "${!SLURM_STEP_@}" SLURM_DISTRIBUTION
-        export SLURM_EXPORT_ENV=ALL
-        timeout -k 5 60 srun --overlap --mem=0 --gres=none --mpi=none --quiet --immediate=15 \
-            --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 --job-name=hpcrun-stacks \
-            ${HPCRUN_ALLOCATED:+--nodelist="$SLURM_JOB_NODELIST"} \
-            bash -- "$HPCRUN_RUN_DIR/harness.sh" stacks </dev/null
-    ) || error "not all stacks could be taken"
 }
 
 # end_stalled: end the job's steps; the batch script is none of them, and decides what comes next.

@@ -518,39 +518,3 @@ def test_without_python_the_kernel_knows_something(tmp_path: Path, number: int, 
     assert place_in(take(folder)) == place
     os.kill(child, signal.SIGKILL)
     assert process.wait() == 137
-
-
-def test_a_job_whose_script_has_died_with_its_node_is_started_again(tmp_path: Path) -> None:
-    """By the guard on another node: where the beat stands, and Slurm has taken the node away."""
-    for made in ("attempts/0", "logs", "bin"):
-        (tmp_path / made).mkdir(parents=True)
-    (tmp_path / "attempts/0/beat").write_text("1\n")
-    folder = tmp_path / "bin"
-    (folder / "sleep").write_text("#!/bin/bash\n")
-    (folder / "scontrol").write_text(
-        """#!/bin/bash
-        echo "$*" >>asked
-        case $* in
-        *"show job"*)
-            n=$(grep -c "show job" asked)
-            echo "JobId=7 NodeList=n$((n > 2 ? 2 : 1)),n3"
-            ;;
-        "show hostnames"*) tr , '\\n' <<<"$3" ;;
-        esac
-        """
-    )
-    for program in folder.iterdir():
-        program.chmod(0o755)
-    given = {"HPCRUN_RUN_DIR": ".", "HPCRUN_ATTEMPT": "0", "SLURM_JOB_ID": "7"}
-    subprocess.run(
-        ["bash", str(TEMPLATES / "harness.sh"), "guard", "n1"],
-        cwd=tmp_path,
-        env={"PATH": f"{folder}:{os.environ['PATH']}", **given},
-        stdin=subprocess.DEVNULL,
-        check=True,
-    )
-    asked = (tmp_path / "asked").read_text().splitlines()
-    ours = [line for line in asked if line.split()[0] in ("requeue", "update")]
-    assert ours == ["requeue 7", "update JobId=7 ExcNodeList=n1"]
-    assert sum("show job" in line for line in asked) >= 3
-    assert "n1 has died" in (tmp_path / "logs/batch.log").read_text()

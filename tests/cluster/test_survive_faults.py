@@ -166,8 +166,8 @@ def test_a_run_with_a_spare_node_outlives_its_first_node(wide_site: Site) -> Non
     site, rig = wide_site, wide_site.rig
     run = submit_whole(site, f"{NODE}, spare_nodes: 1", steps=120)
     steps = ["squeue", "-h", "-s", "-j", run.job_id, "-o", "%j"]
-    until(lambda: "hpcrun-guard" in rig.run(*steps).stdout, "the guard")
     until(functools.partial(steps_of, run, 0), "a step")
+    assert "hpcrun-guard" in rig.run(*steps).stdout
     lost = nodes_of(run, 0)[0]
     rig.kill_node(lost)
     try:

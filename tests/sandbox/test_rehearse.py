@@ -103,6 +103,13 @@ def test_a_script_that_dies_of_term_does_steps_again(
 
 
 @pytest.mark.thorough
+def test_no_spare_node_dies(tmp_path: Path, clean_environ: dict[str, str]) -> None:
+    spare = ["--set", "survive={when: [node_fail], spare_nodes: 1}"]
+    (_, trial), said = rehearse(tmp_path, clean_environ, TRAIN, "--fault", "node", *spare, code=0)
+    assert trial["same"] and "now, on node[" not in said
+
+
+@pytest.mark.thorough
 def test_a_log_without_steps_is_not_compared(tmp_path: Path, clean_environ: dict[str, str]) -> None:
     # As the Trainer's are, without its bar.
     train = TRAIN.replace('json.dumps({"step": step, "loss": 1 / step})', '{"loss": 1 / step}')
