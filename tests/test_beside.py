@@ -44,7 +44,7 @@ def test_ranks_with_a_spare_node_begin_once_the_guard_stands(job: Job) -> None:
     env |= {"HPCRUN_SPARE_NODES": "1", "SLURMD_NODENAME": "n1", "SLURM_EXPORT_ENV": "NONE"}
     env |= {"SLURM_MEM_PER_NODE": "4096", "HPCRUN_SURVIVE": "node_fail", "HPCRUN_MAX_ATTEMPTS": "9"}
     env["PATH"] = stand_ins(job.run.path / "bin", STAND_INS)
-    assert job.go(**env)[0] == 0, job.log()
+    assert job.finish(job.start(**env))[0] == 0, job.log()
     assert (job.run.path / "steps").read_text() == "hpcrun-guard ALL \nranks ALL 4096\n"
 
 

@@ -75,8 +75,11 @@ def run_facts(run: RunFolder) -> tuple[dict[str, str], int | None, float | None]
 
 
 def with_attempts(parsed: ParsedRun, run: RunFolder) -> ParsedRun:
-    """Add what the records show of several attempts: what ended each, and what they have cost."""
-    attempts = read_history(run).attempts
+    """Add what the records show: the GPUs of spare nodes; of several attempts what ended each, and
+    what they have cost."""
+    attempts, plan = read_history(run).attempts, read_plan(run)
+    gpus, spare = (plan.gpus_per_node, plan.survive.spare_nodes) if plan is not None else (0, 0)
+    parsed = structs.replace(parsed, spare_gpus=spare * gpus)
     if len(attempts) < 2:
         return parsed
     ends = {each.index + 1: each.end for each in attempts}
@@ -85,10 +88,8 @@ def with_attempts(parsed: ParsedRun, run: RunFolder) -> ParsedRun:
         end = ends.pop(restart.attempt, None)  # of several in one attempt the first
         cause = WORDS.get(end.why or "", "") if end is not None else ""
         restarts.append(structs.replace(restart, cause=cause))
-    plan = read_plan(run)
-    gpus = plan.gpus_per_node if plan is not None else 0
     attempts = with_steps(run, attempts, plan.log_patterns if plan is not None else ())
-    cost = cost_of(attempts, gpus, None)
+    cost = cost_of(attempts, gpus, None, spare)
     return structs.replace(
         parsed,
         curve=structs.replace(parsed.curve, restarts=tuple(restarts)),

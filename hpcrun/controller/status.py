@@ -319,22 +319,25 @@ def complete(status: JobStatus, level: Level) -> JobStatus:
         failed = structs.replace(status, plan=records.read_plan(run))
     if submitted is not None and submitted.nodes is not None:
         shape: Submitted | Plan | None = submitted
+        nodes: int | None = submitted.nodes
+        is_range = False
     else:
-        shape = status.plan or records.read_plan(run)
-    nodes, gpus = (shape.nodes, shape.gpus_per_node) if shape is not None else (None, None)
+        shape = plan = status.plan or records.read_plan(run)
+        nodes = plan.all_nodes if plan is not None else None
+        is_range = plan is not None and bool(plan.node_range)
+    gpus = shape.gpus_per_node if shape is not None else None
     kept = kept_of(run, status.history.seen) if status.final else None
     elapsed = _elapsed(status)
     if elapsed is None and kept is not None:
         elapsed = kept.elapsed
     held = None  # seconds that the run has held its nodes for, times their number
     attempts = status.history.attempts
-    if submitted is not None and submitted.nodes is None and len(attempts) > 1:
-        attempts = records.read_history(run).attempts  # a range of nodes: when each began, too
+    if is_range and len(attempts) > 1:
+        attempts = records.read_history(run).attempts  # when each began, too
     if gpus and attempts:
         ran = [*(attempt.seconds() for attempt in attempts[:-1]), elapsed]
-        held = sum(
-            (s or 0.0) * node_count(each, nodes or 1) for each, s in zip(attempts, ran, strict=True)
-        )
+        had = [node_count(each) if is_range else nodes or 1 for each in attempts]
+        held = sum((s or 0.0) * count for s, count in zip(ran, had, strict=True))
     if level == "detail":
         status = _with_warnings(_with_disk(status), run)
         status = _with_cost(status, gpus or 0)
@@ -400,12 +403,13 @@ def _with_cost(status: JobStatus, gpus_per_node: int) -> JobStatus:
         return status
     from hpcrun.controller.progress import with_steps  # here: the reader of lines takes a moment
 
-    patterns = status.plan.log_patterns if status.plan is not None else ()
-    attempts = with_steps(run, history.attempts, patterns)
+    plan = status.plan
+    attempts = with_steps(run, history.attempts, plan.log_patterns if plan is not None else ())
+    spare = plan.survive.spare_nodes if plan is not None else 0
     return structs.replace(
         status,
         history=structs.replace(history, attempts=attempts),
-        cost=cost_of(attempts, gpus_per_node, None if status.final else time.time()),
+        cost=cost_of(attempts, gpus_per_node, None if status.final else time.time(), spare),
     )
 
 

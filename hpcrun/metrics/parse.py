@@ -25,8 +25,9 @@ class ParsedRun(Struct, frozen=True):
 
     ``facts`` is what is known of the run beside its log: the settings of a run of hpcrun as its
     job file names them ("batch.micro_batch_per_gpu": "4"), so that runs can be distinguished; empty
-    for a plain log, as are ``gpus`` and ``seconds`` (of running, all attempts) None. Of a run that
-    was started more than once ``attempts`` has a row of texts for each, ``cost`` is theirs.
+    for a plain log, as are ``gpus`` and ``seconds`` (of running, all attempts) None. ``spare_gpus``
+    are those of spare nodes. Of a run that was started more than once ``attempts`` has a row of
+    texts for each, ``cost`` is theirs.
     ``failure``: why it failed; "" where it did not, or has not ended.
     """
 
@@ -40,6 +41,7 @@ class ParsedRun(Struct, frozen=True):
     warnings: tuple[str, ...] = ()
     facts: dict[str, str] = {}
     gpus: int | None = None
+    spare_gpus: int = 0
     seconds: float | None = None
     attempts: tuple[tuple[str, ...], ...] = ()
     cost: str = ""

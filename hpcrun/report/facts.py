@@ -180,7 +180,8 @@ def _running(run: ParsedRun) -> Iterator[tuple[str, str, list[Fact]]]:
         yield "time", format_duration(seconds), []
     if (hours := gpu_hours(run)) is not None:
         spent = format_value(hours)
-        yield "GPU hours", f"{spent} ({count_of(run.gpus or 0, 'GPU')})", [("GPU hours", spent)]
+        gpus = count_of((run.gpus or 0) + run.spare_gpus, "GPU")
+        yield "GPU hours", f"{spent} ({gpus})", [("GPU hours", spent)]
     if curve.restarts:
         text, columns = f"{len(curve.restarts)}", [("restarts", f"{len(curve.restarts)}")]
         known = [each.replayed for each in curve.restarts if each.resumed_at is not None]
@@ -310,10 +311,10 @@ def seconds_of(run: ParsedRun) -> float | None:
 
 
 def gpu_hours(run: ParsedRun) -> float | None:
-    """Count the GPUs' hours; None where hpcrun does not know the run's GPUs or its time."""
+    """Count the hours of the GPUs, of spare nodes too; None where they or the time are unknown."""
     if not run.gpus or run.seconds is None:
         return None
-    return run.gpus * run.seconds / 3600
+    return (run.gpus + run.spare_gpus) * run.seconds / 3600
 
 
 def point_text(point: Point | None, form: Callable[[float], str] = format_value) -> str:

@@ -116,10 +116,10 @@ class Cost(Struct, frozen=True, kw_only=True):
         return max(0.0, 1 - (self.replayed + self.restarting) / self.hours)
 
 
-def node_count(attempt: Attempt, otherwise: int = 1) -> int:
+def node_count(attempt: Attempt, spare: int = 0) -> int:
     """Count the nodes of an attempt: with a range of them each may have another number."""
     known = known_hosts(attempt.begin.nodes) if attempt.begin is not None else []
-    return len(known) or otherwise
+    return (len(known) or 1) + spare
 
 
 def _start_of(attempt: Attempt, seconds: float) -> float:
@@ -129,10 +129,12 @@ def _start_of(attempt: Attempt, seconds: float) -> float:
     return min(max(0.0, attempt.moved - attempt.begin.begun_at), seconds)
 
 
-def cost_of(attempts: Sequence[Attempt], gpus_per_node: int, now: float | None) -> Cost:
+def cost_of(
+    attempts: Sequence[Attempt], gpus_per_node: int, now: float | None, spare: int = 0
+) -> Cost:
     """Add up what attempts have cost in GPU hours (0 GPUs: in those of nodes).
 
-    ``now`` is None after the end.
+    ``now`` is None after the end. The ``spare`` nodes are billed, too.
 
     An attempt's steps are taken to have lasted equally long. One that shows no step has only
     started, where another shows some: there are logs without numbers of steps. So has one whose
@@ -144,7 +146,7 @@ def cost_of(attempts: Sequence[Attempt], gpus_per_node: int, now: float | None) 
     is_seen = any(attempt.moved is not None for attempt in attempts)
     for attempt in attempts:
         seconds = attempt.seconds(now if attempt is attempts[-1] else None) or 0.0
-        hours = node_count(attempt) * (gpus_per_node or 1) / 3600
+        hours = node_count(attempt, spare) * (gpus_per_node or 1) / 3600
         held += seconds * hours
         first, last = attempt.first_step, attempt.last_step
         starting = 0.0 if first is not None and not is_seen else _start_of(attempt, seconds)

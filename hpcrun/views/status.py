@@ -212,6 +212,8 @@ def run_lines(
     if plan is not None:
         how = plan.launcher if status.trains else "a command on each node"
         nodes = plan.node_range if plan.node_range and last is None else plan.nodes
+        spare = plan.survive.spare_nodes
+        how += f", and {count_of(spare, 'spare node')}" if spare else ""
         rows.append(("shape", f"{nodes} × {plan.gpus_per_node} GPUs, {how}"))
         rows.append(("batch", f"{plan.effective_batch} effective" if plan.effective_batch else ""))
     at = "" if status.step is None else f"step {status.step}, "
@@ -230,7 +232,7 @@ def run_lines(
     if status.run is not None:
         log = str(status.progress.log or status.run.logs) if history.attempts else ""
         rows += [("there", there), ("folder", str(status.run.path)), ("log", log)]
-    if plan is not None and status.trains:
+    if plan is not None and status.trains and (has_checkpoints or there or not status.final):
         rows.append(("saves to", plan.checkpoint_dir or ""))
     warnings = last.warnings if last else []
     more = [f"and {len(warnings) - _WARNINGS} more"] if len(warnings) > _WARNINGS else []

@@ -246,6 +246,34 @@ def test_a_job_that_hpcrun_did_not_submit(hpcrun: Caller, tools: Path, tmp_path:
     assert hpcrun("logs", "7").code == 2
 
 
+def test_spare_nodes_are_billed(hpcrun: Caller, tools: Path) -> None:
+    """Alike by the listing, in detail and by the curve: an hour of two nodes of two GPUs."""
+    replay(tools, "sbatch", (0, "7\n", ""))
+    for command in ("squeue", "sacct"):
+        replay(tools, command, (0, "", ""))
+    text = "script: train.py\nlauncher: srun\nresources: {nodes: 1, gpus_per_node: 2}\n"
+    hpcrun.write("job.yaml", text + "survive: {when: [node_fail], spare_nodes: 1}\n")
+    hpcrun.write("train.py", "")
+    assert submit(hpcrun, "--no-check").code == 0
+    (run,) = hpcrun.runs.iterdir()
+    (run / "attempts/0").mkdir(parents=True)
+    (run / "logs/0").mkdir(parents=True)
+    (run / "logs/0/rank-0.log").write_text("step=1 loss=2.5\n")
+    begin = {"attempt": 0, "job_id": "7", "begun_at": 1000.0}
+    end = begin | {"ended_at": 4600.0, "exit_code": 0, "signal": None, "stopped_by": None}
+    begin |= {"host": "n1", "pid": 1, "nodes": "n1"}
+    (run / "attempts/0/begin.json").write_text(json.dumps(begin))
+    (run / "attempts/0/end.json").write_text(json.dumps(end | {"first_failure": None}))
+    (listed,), (detailed,) = state(hpcrun)[1], state(hpcrun, "7")[1]
+    assert listed["gpu_hours"] == detailed["gpu_hours"] == 4
+    text = hpcrun("status", "7").out
+    assert "1 × 2 GPUs, srun, and 1 spare node" in text
+    assert "saves to" not in text, "it never has"
+    (run / "checkpoints/step-1").mkdir(parents=True)
+    assert "saves to" in hpcrun("status", "7").out
+    assert "4.000 (4 GPUs)" in " ".join(hpcrun("parse", "7").out.split())
+
+
 def test_after(hpcrun: Caller, tools: Path) -> None:
     replay(tools, "sbatch", (0, "7\n", ""))
     submit(hpcrun)

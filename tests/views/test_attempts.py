@@ -72,6 +72,7 @@ def test_an_attempt_costs_as_many_nodes_as_it_had() -> None:
     more = structs.replace(SECOND, begin=structs.replace(SECOND.begin, nodes="n[1-3]"))
     cost = cost_of([FIRST, more], 8, None)
     assert (cost.hours, cost.restarting) == (8 * (2.0 + 3 * 2.25), 8 * 3 * 0.25)
+    assert cost_of([FIRST, more], 8, None, spare=1).hours == cost.hours + 8 * 4.25
     assert cost_of([FIRST, more], 0, None).hours == 2.0 + 3 * 2.25, "without GPUs, those of nodes"
 
 
