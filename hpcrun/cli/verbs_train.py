@@ -136,6 +136,8 @@ def what_happened(trial: Trial) -> str:
     >>> from hpcrun.controller.rehearse import Trial
     >>> what_happened(Trial(fault="node", run_dir="", ok=True, resumed_at=9, replayed=2))
     'a dead node: came back from its start, at step 9, 2 steps done again'
+    >>> [what_happened(Trial(fault="limit", run_dir="", tried=each)) for each in (False, True)]
+    ['time limit: was not tried', 'time limit: did not come back']
     """
     from hpcrun.views.numbers import count_of
 
@@ -149,7 +151,7 @@ def what_happened(trial: Trial) -> str:
         steps = f"{trial.steps} steps" if trial.steps is not None else "no steps in its log"
         return f"{name}: {steps}, {trial.seconds:.0f} s" if trial.ok else f"{name}: failed"
     if not trial.ok and trial.difference is None:
-        return f"{name}: did not come back"
+        return f"{name}: {'did not come back' if trial.tried else 'was not tried'}"
     text = f"{name}: came back from {trial.checkpoint or 'its start'}"
     if trial.resumed_at is not None:
         text += f", at step {trial.resumed_at}"

@@ -71,7 +71,7 @@ class Trial(Struct, kw_only=True):
     curve is the undisturbed one's, at ``compared`` values, which differ by ``spread`` at most
     (relative); None: there is nothing to compare it by. ``why`` says what went wrong, or what
     should be known. ``cause`` is what survive.when calls the fault; ``asked_for``: it is in the
-    job's own.
+    job's own. ``tried``: it came, and the run still had something to do.
     """
 
     fault: Fault | None
@@ -91,6 +91,7 @@ class Trial(Struct, kw_only=True):
     fix: str = ""
     cause: EndCause | None = None
     asked_for: bool = True
+    tried: bool = False
 
 
 class Asked(NamedTuple):
@@ -254,6 +255,7 @@ class _Stage:
             hit = time.monotonic()
             if nodes:
                 say(f"{fault}: now, on {nodes}")
+                trial.tried = True
                 self._do(fault, job, nodes)
             yield from self._until_back(run, made.plan, trial, hit)
         trial.seconds = round(time.monotonic() - begun, 1)
@@ -296,7 +298,8 @@ class _Stage:
                     return
                 trial.ok = False
                 if status.ok:  # with or without another attempt, that had nothing left to do
-                    trial.why = "it was over before the fault came: nothing was tried"
+                    trial.tried = False
+                    trial.why = "it was over before the fault came"
                     trial.fix = (
                         "give it more steps, and let it save sooner: arguments after -- go to it"
                     )
