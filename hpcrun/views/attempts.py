@@ -24,10 +24,14 @@ def attempt_rows(
     for attempt, after in zip_longest(attempts, attempts[1:]):
         begin, end, first = attempt.begin, attempt.end, attempt.first_step
         then = f"does not go on: {printable(end.note)}" if end is not None and end.note else ""
+        is_next = end is not None and end.next is not None
+        saved = end.checkpoint if end is not None and is_next else None
         if after is not None and after.resumed is not None:
-            then = f"goes on from {_saved_text(after.resumed)}"
-        elif end is not None and end.next is not None:
-            then = f"goes on from {_saved_text(end.checkpoint)}"
+            is_next, saved = True, after.resumed
+        if is_next:
+            then = f"goes on from {_saved_text(saved)}"
+            if not saved and end is not None and end.stopped_by == "TERM":
+                then += ": no checkpoint was whole when it was killed"
         cells = (
             str(attempt.index),
             local_time(begin.begun_at) if begin is not None else "",

@@ -150,6 +150,20 @@ def test_what_the_next_attempt_began_from_counts() -> None:
         assert second_text.endswith("by preemption; goes on from step-80.pt")
 
 
+def test_a_save_that_was_cut_off_is_told() -> None:
+    assert FIRST.end is not None
+    asked = structs.replace(FIRST, end=structs.replace(FIRST.end, checkpoint=None))
+    failed = structs.replace(asked, end=structs.replace(FIRST.end, checkpoint="", stopped_by=None))
+    begun = structs.replace(SECOND, resumed="")
+    texts = []
+    for attempts in ([asked], [asked, begun], [failed]):
+        history = History(run_id=RUN.run_id, attempts=attempts)
+        texts.append(attempt_texts(structs.replace(between(), history=history), str)[0])
+    cut_off = "goes on from the beginning: no checkpoint was whole when it was killed"
+    assert texts[0].endswith(cut_off) and texts[1].endswith(cut_off)
+    assert texts[2].endswith("goes on from the beginning")
+
+
 def test_what_was_the_same_in_attempts_that_gained_nothing() -> None:
     one, two = (attempt(index, index, index + 0.1, (1, 2)) for index in (0, 1))
     assert common_text([one, two]) == "preemption, on n1, last at step 2"
