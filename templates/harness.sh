@@ -561,17 +561,16 @@ check_ended() {
     return 1
 }
 
-# await_ranks: DeepSpeed's launcher ends at once when it is asked to stop, and passes nothing on. Its
-# ranks may be saving, and would end with this task. Under Slurm they get the signal themselves.
+# await_ranks: DeepSpeed's launcher ends at once when it is asked to stop, and passes nothing on. Its ranks may
+# be saving, and would end with this task. Under Slurm they get the signal themselves, and its whole grace.
 await_ranks() {
-    local pid tenths=0
+    local pid tries=0
     [ "${HPCRUN_LAUNCHER-}" = deepspeed ] || return 0
     for pid in $(guards rank); do
         [ -n "${SLURM_JOB_ID-}" ] || kill -TERM "$pid" 2>/dev/null
     done
-    while [ -n "$(guards rank)" ] && [ $tenths -lt 200 ]; do
-        sleep 0.1
-        tenths=$((tenths + 1))
+    while [ -n "$(guards rank)" ] && { [ -n "${SLURM_JOB_ID-}" ] || [ $((tries += 1)) -le 40 ]; }; do
+        sleep 0.5
     done
 }
 

@@ -207,3 +207,15 @@ def test_ranks_may_save_although_their_launcher_is_gone(job: Job) -> None:
     process.terminate()
     assert job.finish(process)[0] == 143
     assert (job.run.path / "saved").exists()
+
+
+@pytest.mark.parametrize(("job_id", "looks"), [({"SLURM_JOB_ID": "7"}, 400), ({}, 42)])
+def test_deepspeeds_ranks_have_the_whole_grace_to_save(
+    tmp_path: Path, job_id: dict[str, str], looks: int
+) -> None:
+    """Under Slurm, which kills them when it is over; on a hostfile's hosts twenty seconds."""
+    count = tmp_path / "looks"
+    stubs = f'sleep() {{ :; }}; guards() {{ echo >>"{count}"; '
+    stubs += f'[ "$(wc -l <"{count}")" -ge 400 ] || echo 99999999; }}; '
+    assert ask(stubs + "await_ranks", HPCRUN_LAUNCHER="deepspeed", **job_id) == (0, "")
+    assert len(count.read_text().splitlines()) == looks
