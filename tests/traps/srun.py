@@ -41,7 +41,10 @@ OPTIONS = {
     "container-image": True,
     "container-mounts": True,
     "container-workdir": True,
+    "nodelist": True,
+    "job-name": True,
     "overlap": False,
+    "quiet": False,
     "exact": False,
     "unbuffered": False,
 }
