@@ -320,12 +320,11 @@ def complete(status: JobStatus, level: Level) -> JobStatus:
     if submitted is not None and submitted.nodes is not None:
         shape: Submitted | Plan | None = submitted
         nodes: int | None = submitted.nodes
-        is_range = False
     else:
-        shape = plan = status.plan or records.read_plan(run)
-        nodes = plan.all_nodes if plan is not None else None
-        is_range = plan is not None and bool(plan.node_range)
+        shape = status.plan or records.read_plan(run)
+        nodes = shape.all_nodes if shape is not None else None
     gpus = shape.gpus_per_node if shape is not None else None
+    is_range = isinstance(shape, Plan) and bool(shape.node_range)
     kept = kept_of(run, status.history.seen) if status.final else None
     elapsed = _elapsed(status)
     if elapsed is None and kept is not None:
@@ -336,11 +335,10 @@ def complete(status: JobStatus, level: Level) -> JobStatus:
         attempts = records.read_history(run).attempts  # when each began, too
     if gpus and attempts:
         ran = [*(attempt.seconds() for attempt in attempts[:-1]), elapsed]
-        had = [node_count(each) if is_range else nodes or 1 for each in attempts]
+        had = [node_count(each) if is_range and each.begin else nodes or 1 for each in attempts]
         held = sum((s or 0.0) * count for s, count in zip(ran, had, strict=True))
     if level == "detail":
-        status = _with_warnings(_with_disk(status), run)
-        status = _with_cost(status, gpus or 0)
+        status = _with_cost(_with_warnings(_with_disk(status), run), gpus or 0)
     return structs.replace(
         status,
         name=(shape.name if shape is not None else None) or run.run_id,
@@ -359,8 +357,7 @@ def _known_cause(status: JobStatus, run: RunFolder) -> str:
     """Say why a run failed, if that was found before: a listing reads no logs for it."""
     if not status.final or status.ok or status.last is None or not run.why.exists():
         return ""
-    # Here: most listings need none of it.
-    from hpcrun.diagnose.rule import Kept
+    from hpcrun.diagnose.rule import Kept  # here: most listings need none of it
     from hpcrun.views.cause import sentence
 
     kept = records.read_record(run.why, Kept)
@@ -378,8 +375,7 @@ def _progress(status: JobStatus, run: RunFolder, kept: Listed | None) -> Progres
         return Progress(step=kept.step, value=kept.loss, metric=metric, log=log)
     if not status.history.attempts:
         return Progress()
-    # Here: the reader of lines takes a moment.
-    from hpcrun.controller.progress import last_point
+    from hpcrun.controller.progress import last_point  # here: the reader of lines takes a moment
 
     source = status.plan or status.history.submitted
     return last_point(run, source.log_patterns if source else ())

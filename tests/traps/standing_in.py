@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -51,9 +52,12 @@ class Job:
         self.folder, self.mark = folder, mark
         self.bin = folder / "bin"
         self.bin.mkdir()
-        self.run_dir = folder / PLACE.run_id
+        # Pipes in /dev/shm are named by it, and other tests run beside this one.
+        run_id = f"20261120-081455-train-{uuid.uuid4().hex[:4]}"
+        self.run_dir = folder / run_id
         place = structs.replace(
             PLACE,
+            run_id=run_id,
             run_dir=str(self.run_dir),
             project_dir=str(folder),
             cache_dir=str(folder / "cache"),
