@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from hpcrun.metrics.names import (
     EVAL_LOSS,
     LOSS,
+    LR,
     MEASURED,
     TEST_LOSS,
     TRAIN_LOSS,
@@ -294,7 +295,7 @@ def _recurs(forms: Sequence[Form], sure: dict[str, int]) -> bool:
         steps = [step for form in forms for step in form.steps or ()]
         return steps == sorted({*steps})
     for index, name in enumerate(forms[0].layout.names):
-        if like_a_loss(name) and rows > 2 * sure.get(name, 0):
+        if (like_a_loss(name) or (name == LR and sure)) and rows > 2 * sure.get(name, 0):
             columns = [form.columns[index] for form in forms]
             differ = any(value != columns[0][0] for value in chain(*columns))
             if differ and not all(value.is_integer() for value in chain(*columns)):

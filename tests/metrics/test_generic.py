@@ -314,6 +314,25 @@ def test_what_is_no_evident_measurement_is_proven_by_recurrence(line: str) -> No
     assert parsed(line, [5, 7, 6, 3]) == []  # games won and lost
 
 
+@pytest.mark.parametrize(
+    "line", ["Current learning rate: {}", "Adjusting learning rate of group 0 to {}."]
+)
+def test_a_learning_rate_may_stand_alone_beside_losses(line: str) -> None:
+    both = f"epoch {{0}} loss 0.{{0}}5\n{line}"
+
+    def rates(line: str, *rates: float) -> list[float]:
+        store, reader = Store(), Reader()
+        store.begin(0)
+        for epoch, rate in enumerate(rates):
+            text = line.replace("{0}", str(epoch)).replace("{}", str(rate))
+            store.add(reader.feed(f"{text}\n".encode()))
+        return [sample.value for sample in Samples(store) if sample.name == "lr"]
+
+    assert rates(both, 0.1, 0.01, 0.001) == [0.1, 0.01, 0.001]
+    assert rates(both, 0.1, 0.1, 0.1) == []  # a setting
+    assert rates(line, 0.1, 0.01, 0.001) == []  # of a sweep
+
+
 def test_an_evaluation_may_stand_in_a_sentence() -> None:
     line = "The result of a network with a head is test acc: 76.82%, loss: {}"
     assert parsed(line, [2.75, 2.5, 2.25], "test_loss") == [2.75, 2.5, 2.25]

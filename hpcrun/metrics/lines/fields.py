@@ -428,6 +428,8 @@ def _judge(found: Found, place: Row, values: dict[str, float]) -> bool | None:
         return True if not found.loose else False if lost else None
     if values and all(map(like_a_loss, names)) and not found.loose:
         lost = True  # "Generator loss: 2.5, Discriminator loss: 1.5"
+    if names == {LR} and not settings:
+        return False  # "Current learning rate: 5e-4"
     if not lost or (found.loose and LOSS in values):
         return None  # "Pretrained model - loss: 2.5"
     worded = any(isinstance(field.value, str) for field in found.fields)

@@ -217,6 +217,7 @@ _PLAINER = {
     r"\A(?!.*(?:loss|cost|test))((?:(?!acc).){0,80}(?<![a-z][ :=])(?<![a-z]: )(?<!f1: ))\btrain"
     r" ?[ =:] ?(\d+\.\d+)([ ,;|]{1,8})(val|valid|validation|dev|heldout|holdout)"
     r" ?[ =:] ?(?=\d+\.\d)": (r"\1train loss: \2\3\4 loss: "),
+    r"adjusting learning rate of group 0 to (?=\d)": "learning rate: ",  # PyTorch's schedulers
     # A place by two names, then two numbers: "Epoch and iter 28 99", "(epoch, step): (3, 100)".
     rf"\(?(epoch)(?: and |, ?| ?/ ?){_PLACE}\)?[ :=]{{1,3}}"
     r"[(\[]?(\d{1,9})(?:, ?| ?/ ?| )(\d{1,9})[)\]]?(?=[\s,:|-])": r"\1 \3, \2 \4, ",

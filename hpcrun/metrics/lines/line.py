@@ -63,7 +63,7 @@ from hpcrun.patterns import pattern_of
 NEEDLES: tuple[bytes, ...] = (
     *b"loss,step,iter,epoch,it/s,s/it, train , val ,trl:,tel:,learning_rate,grad_norm".split(b","),
     *b"per_second,words/s,mllog,[batch=,max_ma ,]\ttrain,]\tvalid,train=,train: ".split(b","),
-    *b"requeu,due to,resum,restor".split(b","),
+    *b"learning rate,requeu,due to,resum,restor".split(b","),
     "损失".encode(),  # loss
 )
 _NEEDLES = tuple(needle.decode() for needle in NEEDLES)
