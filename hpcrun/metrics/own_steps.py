@@ -173,7 +173,7 @@ def _rows_of(form: Form, headings: Ints, epochs_of: Floats) -> Rows:
         for column in (form.steps, form.epochs, form.times)
     )
     if epochs is None:
-        epochs = epochs_above(offsets, headings, epochs_of)
+        epochs = epochs_above(offsets, headings, epochs_of, 1 if level else 0)
     elif level and bar is None and EPOCH not in names:
         names, columns = (*names, EPOCH), [*columns, epochs]
     if steps is not None and layout.is_rounded:
@@ -297,26 +297,38 @@ def unrounded(printed: Ints) -> Ints | None:
     return np.concatenate(steps)
 
 
-def epochs_above(offsets: Ints, headings: Ints, epochs: Floats) -> Floats | None:
+def epochs_above(offsets: Ints, headings: Ints, epochs: Floats, least: int) -> Floats | None:
     """Return the epoch of the last heading above each row; None below none.
 
-    Above all it is the one before, where the log begins within a later epoch than the first.
+    Above all it is the one before, if that is not below the ``least`` there is.
     """
     if not headings.size or offsets[-1] < headings[0]:
         return None
-    first = epochs[0] - 1 if epochs[0] > 1 else math.nan
+    first = epochs[0] - 1 if epochs[0] > least else math.nan
     found: Floats = np.append(first, epochs)[np.searchsorted(headings, offsets, "right")]
     return found
 
 
 def _without_batches(rows: Sequence[Rows], headings: Ints) -> list[Rows]:
-    """Keep the last row of an evaluation that counts its batches: it shows the mean of all."""
+    """Keep the last row of an evaluation that counts its batches: it shows the mean of all.
+
+    Nothing is kept of what a line without a counter then names.
+    """
     trained = np.sort(join([headings, *(each.offsets for each in rows if each.level)]))
+    evaluations = [x for x in rows if x.steps is None and not x.level and x.bar is None]
+    closing = [each for each in evaluations if not each.total]
     found = []
     for each in rows:
-        if each.total and each.steps is None and not each.level and each.bar is None:
+        if each.total and each in evaluations:
             gaps = np.searchsorted(trained, each.offsets)
-            each = each.only(np.append(gaps[1:] != gaps[:-1], True))
+            is_last = np.append(gaps[1:] != gaps[:-1], True)
+            closed = [
+                name
+                for other in closing
+                if np.isin(gaps[is_last], np.searchsorted(trained, other.offsets)).mean() >= _MOST
+                for name in other.names
+            ]
+            each = each.only(is_last).of([name for name in each.names if name not in closed])
         found.append(each)
     return found
 

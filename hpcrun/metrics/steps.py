@@ -15,10 +15,9 @@ A row without a step is placed
 - by what it says of its place, where that leads to whole steps near those that are counted
   (``Scale``): the share of the epoch that it prints, or its number, if there are as many rows as
   steps. So are rows that come in lumps, as a process prints that buffers its output;
-- BEFORE: at the last step that was counted before it;
-- AFTER: at the next one, where that lies at regular steps: an evaluation every 250 steps that
-  stands between 249 and 250 belongs to 250. A row before the first step, or after the last one, has
-  one neighbour;
+- BEFORE: at the last step that was counted before it, above the first one at the run's beginning;
+- AFTER: at the next one, where each stands above the line with its step, or where that lies at
+  regular steps: an evaluation every 250 steps that stands between 249 and 250 belongs to 250;
 - by epoch: if there is one for each whole epoch, printed or marked, where no counter counts through
   all epochs;
 - by its order alone, where they print none.
@@ -44,7 +43,6 @@ from hpcrun.metrics.own_steps import (
     PLACED,
     Bar,
     Rows,
-    epochs_above,
     join,
     join_epochs,
     join_steps,
@@ -148,21 +146,23 @@ def find_steps(log: Log) -> Steps:
     known = (Counts(join_steps(each)) for each in (by_lines, by_bars) if each)
     counts = max(known, key=lambda each: each.apart(losses), default=None)
     if counts is None:
-        # Lines that name no epoch are of that of the last one of the training above them.
-        above = join_epochs([each for each in lines if each.level])
-        for each in lines:
-            if each.epochs is None:
-                each.epochs = epochs_above(each.offsets, *above)
+        # Lines that name no epoch stand beside those of the training that do.
+        named = [at for each in lines if each.level for at in _at_epochs(each)]
+        unnamed = [each for each in lines if each.epochs is None]
+        for kind in _kinds(unnamed) if named else ():
+            placed = Counts(join_steps(named)).choose(kind, through_epochs=False)
+            for each, at in zip(kind, placed, strict=True):
+                each.epochs, each.offsets = np.asarray(at.steps, float), at.offsets
     else:
         scale = find_scale(lines, counts, training.total if training else None)
-        kinds: dict[object, list[Rows]] = {}
+        others = []
         for each in lines:
             if scale is not None and (steps := scale.steps_of(each)) is not None:
                 each = counts.place(each, counts.before(each.offsets))
                 by_step.append(replace(each, steps=steps, places=len(steps)))
             else:
-                kinds.setdefault((each.names[0], each.rank), []).append(each)
-        for kind in kinds.values():
+                others.append(each)
+        for kind in _kinds(others):
             by_step += counts.choose(kind, through_epochs=through_epochs)
         for each in drawn:
             each = each.only(each.offsets >= counts.offsets[0])
@@ -178,6 +178,14 @@ def find_steps(log: Log) -> Steps:
         through_epochs,
         scale is not None and scale.in_lumps,
     )
+
+
+def _kinds(lines: Iterable[Rows]) -> list[list[Rows]]:
+    """Part lines by what they measure first, and by who prints them."""
+    kinds: dict[object, list[Rows]] = {}
+    for each in lines:
+        kinds.setdefault((each.names[0], each.rank), []).append(each)
+    return [*kinds.values()]
 
 
 def _drawings(bars: Iterable[Rows]) -> list[tuple[Bar, Counted]]:
@@ -301,17 +309,21 @@ def _at_epochs(rows: Rows) -> list[Rows]:
 class Counts:
     """The lines whose steps count, and the neighbours of other rows among them.
 
-    Behind the last one stands another with its step: a row above the first one, or below the last,
-    has one neighbour.
+    Behind the last one stands another with its step. Above the first one stands one, by its number
+    -1, that is as far before it as the next one is after it, but not below zero.
     """
 
     def __init__(self, counted: Counted) -> None:
         self.offsets, self.epochs = counted.offsets, counted.epochs
-        steps = np.append(counted.steps, counted.steps[-1])
+        first, second = counted.steps[0], counted.steps[:2][-1]
+        begin = max(0, 2 * first - second) if second > first else first
+        steps = np.append(counted.steps, [counted.steps[-1], begin])
         # Many rows are given steps: in half the memory where that holds them.
         self.steps = steps.astype(np.int32) if steps.max() < 1 << 31 else steps
         # As long as the step is the same it is one place; of a later lap it is another.
-        self._places = np.cumsum(np.append(changes(counted.steps), True), dtype=np.int32)
+        places = np.cumsum(np.append(changes(counted.steps), True), dtype=np.int32)
+        self._places = np.append(places, np.int32(0))
+        self._falls = np.append(False, self.steps[1:-1] < self.steps[:-2])
 
     def above(self, offsets: Ints) -> Ints:
         """Return how many lines stand above each place in the log, which is the one after it."""
@@ -319,7 +331,7 @@ class Counts:
 
     def before(self, offsets: Ints) -> Ints:
         """Return which line stands before each place in the log."""
-        return np.maximum(self.above(offsets) - 1, 0)
+        return self.above(offsets) - 1
 
     def apart(self, losses: Sequence[Rows]) -> int:
         """Return how many losses stand between different lines."""
@@ -331,9 +343,9 @@ class Counts:
 
     def place(self, rows: Rows, lines: Ints) -> Rows:
         """Give rows the steps of lines, BEFORE or AFTER; and epochs, those of the lines before."""
-        offsets, epochs = np.append(self.offsets, 0)[lines], rows.epochs
+        offsets, epochs = np.append(self.offsets, [0, 0])[lines], rows.epochs
         if epochs is None and self.epochs is not None:
-            epochs = self.epochs[self.before(rows.offsets)]
+            epochs = self.epochs[np.maximum(self.before(rows.offsets), 0)]
         is_later = (offsets > rows.offsets).any()
         return replace(
             rows,
@@ -359,11 +371,29 @@ class Counts:
             stand_above = (
                 min(each.offsets[0] for each in rows) <= self.offsets[0]
                 and max(each.offsets[-1] for each in rows) <= self.offsets[-1]
-                and _ENOUGH <= sum(map(len, rows)) / self._places[-2] <= 1 / _ENOUGH
+                and _ENOUGH <= sum(map(len, rows)) / self._places[:-2].max() <= 1 / _ENOUGH
             )
-            if len(first) < enough or is_regular or stand_above:
+            if len(first) < enough or stand_above:
                 lines = after
-        return [*map(self.place, rows, lines)]
+            elif is_regular:  # but what closes a run is not of the next one
+                lines = [np.where(self._falls[y], x, y) for x, y in zip(before, after, strict=True)]
+        placed = [*map(self.place, rows, lines)]
+        return placed if lines is after else [*map(self._begin, rows, placed)]
+
+    def _begin(self, rows: Rows, placed: Rows) -> Rows:
+        """Let as many evaluations as stand above all lines stand above those of each run."""
+        above = self.above(rows.offsets)
+        count = int((above == 0).sum())
+        if rows.level or not count or not self._falls.any():
+            return placed
+        first, end = np.searchsorted(above, above), np.searchsorted(above, above, "right")
+        is_last = (end - first > count) & (end - np.arange(len(above)) <= count)
+        begins = self._falls[above] & is_last
+        return replace(
+            placed,
+            steps=np.where(begins, np.minimum(self.steps[-1], self.steps[above]), placed.steps),
+            offsets=np.where(begins, np.append(self.offsets, 0)[above], placed.offsets),
+        )
 
 
 class Scale(NamedTuple):
@@ -429,7 +459,7 @@ def find_scale(lines: Sequence[Rows], counts: Counts, total: int | None) -> Scal
     ]
     in_lumps = max(moves) < _ENOUGH * len(offsets)
     if in_lumps and len(counts.offsets) >= _FEWEST:
-        ahead = counts.steps[:-1] - np.searchsorted(offsets, counts.offsets)
+        ahead = counts.steps[: len(counts.offsets)] - np.searchsorted(offsets, counts.offsets)
         if (ahead == ahead[0]).all():
             return Scale(None, 1, _LARGEST, int(ahead[0]) + 1, offsets, False)
     _, epochs = join_epochs(losses)

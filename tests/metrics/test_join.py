@@ -228,7 +228,7 @@ class TestStepLines:
             lines += [at(0, step, 1.0)]
             lines += [at(0, None, step / 100, name="eval_loss")] if step % 30 == 0 else []
         curve = build(lines)
-        assert both(curve, "eval_loss") == ([10, 30, 60, 90], [9.0, 0.3, 0.6, 0.9])
+        assert both(curve, "eval_loss") == ([0, 30, 60, 90], [9.0, 0.3, 0.6, 0.9])
 
     def test_or_to_the_step_after_it_where_that_is_regular(self) -> None:
         lines = []

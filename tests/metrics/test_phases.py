@@ -99,3 +99,59 @@ def test_the_logger_says_whose_the_meters_are() -> None:
     curve = curve_of(lines)
     assert [*curve.values("loss")] == [2.5] * 18
     assert [*curve.values("eval_loss")] == [3.5] * 3
+
+
+@pytest.mark.parametrize(
+    ("batch", "mean"),
+    [
+        ("Val: [{at}/8] loss: {loss}", "Val loss: {loss}"),
+        ("Test {at}/8 loss {loss}", "test loss {loss}"),
+    ],
+)
+def test_the_batches_of_an_evaluation_that_a_line_then_sums_up(batch: str, mean: str) -> None:
+    lines, means = [], [0.9, 0.8, 0.7, 0.6]
+    for epoch, loss in enumerate(means):
+        lines += [f"loss {loss_at(20 * epoch + step)}" for step in range(20)]
+        lines += [batch.format(at=at, loss=loss + at / 100) for at in range(1, 9)]
+        lines.append(mean.format(loss=loss))
+    name = "eval_loss" if mean.startswith("Val") else "test_loss"
+    assert [*curve_of(lines).values(name)] == means
+
+
+@pytest.mark.parametrize("heading", ["", "Epoch {epoch}/4"])
+def test_an_evaluation_that_is_printed_before_the_loss_of_its_epoch(heading: str) -> None:
+    """A second run in the file begins where its first heading stands."""
+    lines = []
+    for epoch in [1, 2, 3, 4] * 2:
+        row = "train loss {loss}" if heading else "epoch {epoch} train loss {loss}"
+        for form, loss in ((heading, 0.0), ("val loss {loss}", 1 / epoch), (row, loss_at(epoch))):
+            lines.append(form.format(epoch=epoch, loss=loss))
+    curve = curve_of(lines)
+    assert (curve.steps("eval_loss"), curve.values("eval_loss")) == (
+        [1, 2, 3, 4] * 2,
+        [1 / epoch for epoch in (1, 2, 3, 4)] * 2,
+    )
+
+
+@pytest.mark.parametrize("form", ["step {step} loss {loss}", "epoch {step} loss {loss}"])
+def test_each_run_in_a_file_begins_with_an_evaluation(form: str) -> None:
+    lines = []
+    for _ in range(3):
+        lines.append("val loss 9.0")
+        for step in range(1, 9):
+            lines.append(form.format(step=step, loss=loss_at(step)))
+            lines += [f"val loss {1 / step}"] if step % 2 == 0 else []
+    curve = curve_of(lines)
+    assert curve.steps("eval_loss") == [0, 2, 4, 6, 8] * 3
+    assert curve.values("eval_loss")[5:10] == [9.0, 1 / 2, 1 / 4, 1 / 6, 1 / 8]
+
+
+def test_an_evaluation_between_two_regular_steps_that_closes_a_run_is_none_of_the_next_one() -> (
+    None
+):
+    lines = []
+    for _ in range(2):
+        for step in range(0, 200, 10):
+            lines.append(f"step {step} loss {loss_at(step)}")
+            lines += [f"val loss {1 / (step + 10)}"] if step % 50 == 40 else []
+    assert curve_of(lines).steps("eval_loss") == [50, 100, 150, 190] * 2
