@@ -364,18 +364,19 @@ class Counts:
         first, second = (join(map(self.different, lines)) for lines in (before, after))
         enough = _ENOUGH * sum(map(len, rows))
         lines = before
+        # Each stands above the line with its step, the first and the last one too.
+        stand_above = (
+            len(second) >= enough
+            and min(each.offsets[0] for each in rows) <= self.offsets[0]
+            and max(each.offsets[-1] for each in rows) <= self.offsets[-1]
+            and _ENOUGH <= sum(map(len, rows)) / self._places[:-2].max() <= 1 / _ENOUGH
+        )
+        if stand_above or len(first) < enough <= len(second):
+            lines = after
         # What stands between two epochs is of the one that ends.
-        if len(second) >= enough and not (len(first) >= enough and through_epochs):
-            is_regular = max(first) > first[0] and _regularity(second) > _regularity(first) + 0.25
-            # Each stands above the line with its step, the first and the last one too.
-            stand_above = (
-                min(each.offsets[0] for each in rows) <= self.offsets[0]
-                and max(each.offsets[-1] for each in rows) <= self.offsets[-1]
-                and _ENOUGH <= sum(map(len, rows)) / self._places[:-2].max() <= 1 / _ENOUGH
-            )
-            if len(first) < enough or stand_above:
-                lines = after
-            elif is_regular:  # but what closes a run is not of the next one
+        elif len(second) >= enough and not through_epochs and max(first) > first[0]:
+            if _regularity(second) > _regularity(first) + 0.25:
+                # But what closes a run is not of the next one.
                 lines = [np.where(self._falls[y], x, y) for x, y in zip(before, after, strict=True)]
         placed = [*map(self.place, rows, lines)]
         return placed if lines is after else [*map(self._begin, rows, placed)]

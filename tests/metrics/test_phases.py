@@ -133,6 +133,15 @@ def test_an_evaluation_that_is_printed_before_the_loss_of_its_epoch(heading: str
     )
 
 
+def test_an_evaluation_that_is_printed_before_each_row_of_the_training() -> None:
+    lines = []
+    for epoch in (1, 2, 3):
+        for step in (0, 10, 20):
+            lines.append(f"val loss {2 * loss_at(30 * epoch + step)}")
+            lines.append(f"Epoch {epoch} [{step}/30] loss {loss_at(30 * epoch + step)}")
+    assert curve_of(lines).steps("eval_loss") == [*range(0, 90, 10)]
+
+
 @pytest.mark.parametrize("form", ["step {step} loss {loss}", "epoch {step} loss {loss}"])
 def test_each_run_in_a_file_begins_with_an_evaluation(form: str) -> None:
     lines = []
