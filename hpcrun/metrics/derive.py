@@ -109,7 +109,9 @@ def derive(store: Store, limit: int | None = None) -> Curve:
     axis = losses.axis if losses is not None else [*counted, view.in_order][0]
     total = None
     if axis is view.by_step and not view.within_epoch:
-        total = training.total if axis.total is None and training is not None else axis.total
+        total = axis.total
+        if total is None and training is not None and not any(x.through_epochs for x in view.logs):
+            total = training.total
     is_late = axis is view.by_step and any(log.is_late for log in view.logs)
     is_unknown = axis is view.in_order and training is not None
     notes = [*axis.notes(losses)]
@@ -514,7 +516,8 @@ class _View:
         )
         self.training = next((log.training for log in reversed(logs) if log.training), None)
         # A bar that is called an epoch begins again with each.
-        description = self.training.description if self.training else ""
+        is_through = any(log.through_epochs for log in logs)
+        description = self.training.description if self.training and not is_through else ""
         self.within_epoch = self.by_step.within_epochs or "epoch" in description.lower()
 
     def names(self) -> list[str]:

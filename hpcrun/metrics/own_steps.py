@@ -155,7 +155,7 @@ def read_rows(log: Log) -> list[Rows]:
     if 0 < 2 * sum(map(bool, splits)) <= len(splits):  # the training has headings, too
         rows = [part for each in rows for part in _by_split(each, headings, splits)]
     rows = _without_means(_without_repeats(_without_batches(rows, headings)))
-    return _through_epochs(_closed_by_epochs(rows))
+    return _closed_by_epochs(rows)
 
 
 def _rows_of(form: Form, headings: Ints, epochs_of: Floats) -> Rows:
@@ -173,7 +173,9 @@ def _rows_of(form: Form, headings: Ints, epochs_of: Floats) -> Rows:
         for column in (form.steps, form.epochs, form.times)
     )
     if epochs is None:
-        epochs = epochs_above(offsets, headings, epochs_of, 1 if level else 0)
+        epochs = epochs_above(
+            offsets, headings, epochs_of, 1 if level and form.steps is None else 0
+        )
     elif level and bar is None and EPOCH not in names:
         names, columns = (*names, EPOCH), [*columns, epochs]
     if steps is not None and layout.is_rounded:
@@ -416,16 +418,30 @@ def _closed_by_epochs(rows: Sequence[Rows]) -> list[Rows]:
     return found
 
 
-def _through_epochs(rows: Sequence[Rows]) -> list[Rows]:
+def through_epochs(rows: Sequence[Rows]) -> list[Rows]:
     """Count steps through all epochs where lines name the epoch, the step in it, and its length.
 
-    That is epoch x length + step where the step starts again as the epoch grows. Epochs count from
-    0 or from 1, as the first one shows.
+    So do lines of the training, and each of its bars.
     """
-    own = [each for each in rows if each.has_own_steps and each.epochs is not None]
+    named = [each for each in rows if each.steps is not None and each.epochs is not None]
+    named = [each for each in named if each.has_own_steps or (each.has_losses and each.bar)]
+    through: dict[int, Rows] = {}
+    for bar in dict.fromkeys(each.bar for each in named):
+        own = [each for each in named if each.bar == bar]
+        through |= zip(map(id, own), _counted_through(own), strict=True)
+    found = [through.get(id(each), each) for each in rows]
+    return [each for each in found if len(each)]
+
+
+def _counted_through(own: Sequence[Rows]) -> Sequence[Rows]:
+    """Count the steps of rows through all epochs, where they start again as the epoch grows.
+
+    That is epoch x length + step. Epochs count from 0 or from 1, as the first one shows.
+    """
     lengths = [each for each in own if each.total and each.highest <= each.total]
     if not lengths:
-        return [*rows]
+        return own
+    counted = join_steps(lengths)
     usual = max(lengths, key=len).total or 0
     longest = max(each.total or 0 for each in lengths)
     most = np.abs(_epochs_of(own)).max(initial=0)
@@ -436,23 +452,25 @@ def _through_epochs(rows: Sequence[Rows]) -> list[Rows]:
         or most * longest > _LARGEST
         or is_one_an_epoch
         or (epochs % 1).any()
-        or not starts_with_each_epoch([join_steps(lengths)])
+        or not (counted.steps[1:] < counted.steps[:-1]).any()
+        or not starts_with_each_epoch([counted])
     ):
-        return [*rows]
+        return own
     base = 0 if float(_epochs_of(own).min()) < 1 else 1
     found = []
-    for each in rows:
+    for each in own:
         length = (each.total or 0) if each in lengths else usual
         steps = each.steps
-        if each not in own or steps is None or each.highest > length:
+        if steps is None or each.highest > length:
             found.append(each)
             continue
-        if (steps == 0).any() and (steps == length).any():
+        if (steps == 0).any() and (steps == length).any() and each.bar is None:
             length += 1  # both ends are printed
         epochs = filled(each.epochs, len(each))
         done = np.where(np.isfinite(epochs), np.trunc(epochs) - base, 0).astype(np.int64)
-        steps = done * length + steps
-        found.append(replace(each, steps=steps, total=None, length=length))
+        through = replace(each, steps=done * length + steps, total=None, length=length)
+        # A bar shows at 0 what it did at the end of the epoch before.
+        found.append(through.only((steps > 0) | (done == 0)) if each.bar else through)
     return found
 
 

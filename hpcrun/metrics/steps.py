@@ -47,6 +47,7 @@ from hpcrun.metrics.own_steps import (
     join_epochs,
     join_steps,
     read_rows,
+    through_epochs,
     without_summary,
 )
 from hpcrun.metrics.passes import (
@@ -117,7 +118,7 @@ def find_steps(log: Log) -> Steps:
     >>> [(rows.side, rows.steps.tolist()) for rows in steps.by_step if rows.names]
     [('placed', [1, 2])]
     """
-    rows = read_rows(log)
+    rows = through_epochs(_through_bars(read_rows(log)))
     own = [each for each in rows if each.steps is not None and each.bar is None]
     loose = [
         without_summary(each)
@@ -126,9 +127,7 @@ def find_steps(log: Log) -> Steps:
     ]
     lines = [each for each in loose if each.names and each.bar is None]
     drawn = [each for each in loose if each.names and each.bar is not None]
-    bars = _through_bars(
-        [each for each in rows if each.steps is not None and each.bar is not None and each.level]
-    )
+    bars = [x for x in rows if x.steps is not None and x.bar is not None and x.level]
     trained = np.sort(join(each.offsets for each in (*own, *loose) if each.has_losses))
     evaluated = sorted(each.offsets[0] for each in loose if not each.level)
     found = training_bars(bars, trained, evaluated)
@@ -140,7 +139,7 @@ def find_steps(log: Log) -> Steps:
             continue
         if each.names and each.bar and (each.has_losses or each.bar.may_train):
             by_step.append(replace(each, side=each.bar.side, level=0))
-    through_epochs = any(each.length for each in own)
+    is_through = any(each.length for each in (*own, *bars))
     scale, losses = None, [each for each in lines if each.has_losses]
     by_lines, by_bars = [x for x in own if x.level], [x for x in bars if x.bar in counting]
     known = (Counts(join_steps(each)) for each in (by_lines, by_bars) if each)
@@ -163,7 +162,7 @@ def find_steps(log: Log) -> Steps:
             else:
                 others.append(each)
         for kind in _kinds(others):
-            by_step += counts.choose(kind, through_epochs=through_epochs)
+            by_step += counts.choose(kind, through_epochs=is_through)
         for each in drawn:
             each = each.only(each.offsets >= counts.offsets[0])
             if len(each):
@@ -175,7 +174,7 @@ def find_steps(log: Log) -> Steps:
         [*chain.from_iterable(map(_at_epochs, (*lines, *drawn)))],
         lines,
         training,
-        through_epochs,
+        is_through,
         scale is not None and scale.in_lumps,
     )
 
@@ -200,7 +199,7 @@ def _drawings(bars: Iterable[Rows]) -> list[tuple[Bar, Counted]]:
 
 def _through_bars(bars: Sequence[Rows]) -> list[Rows]:
     """Count the steps of a bar of batches through the epochs that a bar around it counts."""
-    drawn = _drawings(each for each in bars if each.has_losses)
+    drawn = _drawings(each for each in bars if each.has_losses and each.steps is not None)
     if len(drawn) != 2:
         return [*bars]
     (outer, epochs), (inner, batches) = sorted(drawn, key=lambda each: len(each[1].steps))
@@ -220,7 +219,7 @@ def _through_bars(bars: Sequence[Rows]) -> list[Rows]:
     bar = Bar(inner.description, total)
     return [
         replace(each, steps=through(each.offsets, each.steps), bar=bar, total=total)
-        if each.steps is not None and each.bar == inner
+        if each.steps is not None and each.level and each.bar == inner
         else each
         for each in bars
     ]
@@ -309,8 +308,8 @@ def _at_epochs(rows: Rows) -> list[Rows]:
 class Counts:
     """The lines whose steps count, and the neighbours of other rows among them.
 
-    Behind the last one stands another with its step. Above the first one stands one, by its number
-    -1, that is as far before it as the next one is after it, but not below zero.
+    Behind the last one stands another with its step. Above the first one stands one for evaluations,
+    by its number -1, that is as far before it as the next one is after it, but not below zero.
     """
 
     def __init__(self, counted: Counted) -> None:
@@ -329,9 +328,9 @@ class Counts:
         """Return how many lines stand above each place in the log, which is the one after it."""
         return np.searchsorted(self.offsets, offsets, "right")
 
-    def before(self, offsets: Ints) -> Ints:
-        """Return which line stands before each place in the log."""
-        return self.above(offsets) - 1
+    def before(self, offsets: Ints, first: int = 0) -> Ints:
+        """Return which line stands before each place in the log, at least the ``first``."""
+        return np.maximum(self.above(offsets) - 1, first)
 
     def apart(self, losses: Sequence[Rows]) -> int:
         """Return how many losses stand between different lines."""
@@ -345,7 +344,7 @@ class Counts:
         """Give rows the steps of lines, BEFORE or AFTER; and epochs, those of the lines before."""
         offsets, epochs = np.append(self.offsets, [0, 0])[lines], rows.epochs
         if epochs is None and self.epochs is not None:
-            epochs = self.epochs[np.maximum(self.before(rows.offsets), 0)]
+            epochs = self.epochs[self.before(rows.offsets)]
         is_later = (offsets > rows.offsets).any()
         return replace(
             rows,
@@ -359,7 +358,7 @@ class Counts:
 
     def choose(self, rows: Sequence[Rows], *, through_epochs: bool) -> list[Rows]:
         """Choose for rows of one kind the steps before them or after them."""
-        before = [self.before(each.offsets) for each in rows]
+        before = [self.before(each.offsets, 0 if each.level else -1) for each in rows]
         after = [self.above(each.offsets) for each in rows]
         first, second = (join(map(self.different, lines)) for lines in (before, after))
         enough = _ENOUGH * sum(map(len, rows))

@@ -398,6 +398,10 @@ def test_a_curve_invents_nothing(lines: list[Line]) -> None:
     # Within epochs of 30 steps, counted from 0 or 1.
     counted = [line.step for line in lines if line.total == 30]
     shown |= {step + 30 * epoch for step in counted if step is not None for epoch in range(3)}
+    if any(line.split == "eval" for line in lines):
+        # Above all steps: as far before the first one as the second one is after it.
+        steps = {step for step in shown if step is not None}
+        shown |= {max(0, 2 * first - second) for first in steps for second in steps}
     for name, series in build(lines).metrics.items():
         assert {(name, value) for value in series.values} <= text
         assert set(series.steps) <= shown

@@ -187,12 +187,12 @@ class TestWhatBarsShow:
 
     def test_one_value_a_step_the_last(self) -> None:
         curve = build(self.epochs(3))
-        assert curve.steps("loss") == [1, 2, 3, 4] * 3
+        assert curve.steps("loss") == [*range(1, 13)]
         assert curve.values("loss") == [1, 2, 3, 4, 11, 12, 13, 14, 21, 22, 23, 24]
         assert (curve.restarts, curve.notes, curve.total_steps) == ((), (), None)
 
     def test_what_it_still_shows_of_an_evaluation_is_not_measured_again(self) -> None:
-        assert both(build(self.epochs(3)), "eval_loss") == ([4, 4, 4], [0.5, 0.4, 0.3])
+        assert both(build(self.epochs(3)), "eval_loss") == ([4, 8, 12], [0.5, 0.4, 0.3])
 
     def test_lines_count_before_bars(self) -> None:
         lines = []
@@ -208,7 +208,7 @@ class TestWhatBarsShow:
         for epoch in range(3):
             lines += [self.drawn(step, float(step), epoch) for step in range(1, 5)]
             lines.append(at(0, None, 99.0, epoch=float(epoch)))
-        assert build(lines).steps("loss") == [1, 2, 3, 4] * 3
+        assert build(lines).steps("loss") == [*range(1, 13)]
 
     def test_a_bar_of_an_evaluation_ends_at_the_step_of_the_training(self) -> None:
         lines = []
