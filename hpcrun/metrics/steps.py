@@ -308,8 +308,8 @@ def _at_epochs(rows: Rows) -> list[Rows]:
 class Counts:
     """The lines whose steps count, and the neighbours of other rows among them.
 
-    Behind the last one stands another with its step. Above the first one stands one for evaluations,
-    by its number -1, that is as far before it as the next one is after it, but not below zero.
+    Behind the last one stands another with its step. Evaluations above the first one stand at the
+    number -1, as far before it as the next one is after it, but not below zero.
     """
 
     def __init__(self, counted: Counted) -> None:
@@ -373,10 +373,14 @@ class Counts:
         if stand_above or len(first) < enough <= len(second):
             lines = after
         # What stands between two epochs is of the one that ends.
-        elif len(second) >= enough and not through_epochs and max(first) > first[0]:
-            if _regularity(second) > _regularity(first) + 0.25:
-                # But what closes a run is not of the next one.
-                lines = [np.where(self._falls[y], x, y) for x, y in zip(before, after, strict=True)]
+        elif (
+            len(second) >= enough
+            and not through_epochs
+            and max(first) > first[0]
+            and _regularity(second) > _regularity(first) + 0.25
+        ):
+            # But what closes a run is not of the next one.
+            lines = [np.where(self._falls[y], x, y) for x, y in zip(before, after, strict=True)]
         placed = [*map(self.place, rows, lines)]
         return placed if lines is after else [*map(self._begin, rows, placed)]
 
