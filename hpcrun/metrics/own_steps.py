@@ -155,7 +155,7 @@ def read_rows(log: Log) -> list[Rows]:
     if 0 < 2 * sum(map(bool, splits)) <= len(splits):  # the training has headings, too
         rows = [part for each in rows for part in _by_split(each, headings, splits)]
     rows = _without_means(_without_repeats(_without_batches(rows, headings)))
-    return _closed_by_epochs(rows)
+    return _through_epochs(_closed_by_epochs(rows))
 
 
 def _rows_of(form: Form, headings: Ints, epochs_of: Floats) -> Rows:
@@ -418,7 +418,7 @@ def _closed_by_epochs(rows: Sequence[Rows]) -> list[Rows]:
     return found
 
 
-def through_epochs(rows: Sequence[Rows]) -> list[Rows]:
+def _through_epochs(rows: Sequence[Rows]) -> list[Rows]:
     """Count steps through all epochs where lines name the epoch, the step in it, and its length.
 
     So do lines of the training, and each of its bars.

@@ -47,7 +47,6 @@ from hpcrun.metrics.own_steps import (
     join_epochs,
     join_steps,
     read_rows,
-    through_epochs,
     without_summary,
 )
 from hpcrun.metrics.passes import (
@@ -118,7 +117,7 @@ def find_steps(log: Log) -> Steps:
     >>> [(rows.side, rows.steps.tolist()) for rows in steps.by_step if rows.names]
     [('placed', [1, 2])]
     """
-    rows = through_epochs(_through_bars(read_rows(log)))
+    rows = read_rows(log)
     own = [each for each in rows if each.steps is not None and each.bar is None]
     loose = [
         without_summary(each)
@@ -195,34 +194,6 @@ def _drawings(bars: Iterable[Rows]) -> list[tuple[Bar, Counted]]:
             of_bar.setdefault(rows.bar, []).append(rows)
     drawn = [(bar, join_steps(known)) for bar, known in of_bar.items()]
     return sorted(drawn, key=lambda each: each[1].offsets[-1])
-
-
-def _through_bars(bars: Sequence[Rows]) -> list[Rows]:
-    """Count the steps of a bar of batches through the epochs that a bar around it counts."""
-    drawn = _drawings(each for each in bars if each.has_losses and each.steps is not None)
-    if len(drawn) != 2:
-        return [*bars]
-    (outer, epochs), (inner, batches) = sorted(drawn, key=lambda each: len(each[1].steps))
-    done: Ints = np.append(0, epochs.steps)
-    length = inner.total or 0
-
-    def through(offsets: Ints, steps: Ints) -> Ints:
-        counted: Ints = steps + length * done[np.searchsorted(epochs.offsets, offsets, "right")]
-        return counted
-
-    if rises(batches.steps) or length * int(done.max()) > _LARGEST:
-        return [*bars]
-    counted = through(batches.offsets, batches.steps)
-    if (counted[1:] < counted[:-1]).any():
-        return [*bars]
-    total = length * (outer.total or 0) or None
-    bar = Bar(inner.description, total)
-    return [
-        replace(each, steps=through(each.offsets, each.steps), bar=bar, total=total)
-        if each.steps is not None and each.level and each.bar == inner
-        else each
-        for each in bars
-    ]
 
 
 def training_bars(

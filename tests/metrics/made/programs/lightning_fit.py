@@ -32,7 +32,7 @@ class Module(lightning.LightningModule):
         time.sleep(0.02)
         value = loss.item()
         if self.how == "tqdm":
-            note(index + 1, loss=f"{value:.3g}")
+            note(self.global_step + 1, loss=f"{value:.3g}")
         elif self.how == "csv" and (self.global_step + 1) % 4 == 0:
             note(self.global_step, loss=value)
         elif self.how == "rich" and self.current_epoch == EPOCHS - 1 and index == 15:
@@ -49,7 +49,7 @@ class Module(lightning.LightningModule):
             return
         value = self.trainer.callback_metrics["val_loss"].item()
         if self.how == "tqdm":
-            note(16, eval_loss=f"{value:.3g}")
+            note(self.global_step, eval_loss=f"{value:.3g}")
         elif self.how == "csv":
             note(self.global_step - 1, eval_loss=value)
         elif self.current_epoch == EPOCHS - 1:
