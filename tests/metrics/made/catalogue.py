@@ -34,7 +34,7 @@ RUNS = (
     Run("hf4_trainer_state", "hf_trainer", ("--eval-steps 20",), HF4,
         collect="checkpoints/trainer_state.json"),
     Run("lightning_tqdm", "lightning_fit", ("tqdm",), ("lightning==2",),
-        note="the bar counts within the epoch that it names; val_loss stands in every redraw after it"),
+        note="the bar counts within the epoch it names; val_loss stands in every later redraw"),
     Run("lightning_rich", "lightning_fit", ("rich",), ("lightning==2", "rich"),
         ambiguous=("eval_loss",),
         note="not a terminal: rich draws the last state alone"),
