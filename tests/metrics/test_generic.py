@@ -276,6 +276,7 @@ RECURRING = [
     "Train 7, loss: {}, train acc: 0.95",
     # A number that belongs to nothing is passed over.
     "Epoch  1 completed out of  20 loss:  {}",
+    "Epoch 3 out of 10, loss {}",
     "| epoch 3 |  5000 samples | lr 0.1 | mean loss {}",
     "steps 100, seconds for 50 batch: 12.34 , loss: {}",
     "Epoch 3 [100/400] {} C.E. Loss, 50.5% Acc",

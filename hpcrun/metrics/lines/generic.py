@@ -92,7 +92,8 @@ _PAIR = pattern_of(
         (?: (?P<unit3> [kKMB][ ](?:tok(?:en)?|sample|seq|im(?:a?g|age))s?/s(?:ec)? )
           | (?P<unit> [A-Za-zµ%][\w%]{{0,10}} (?:/[A-Za-z]{{1,10}}){{0,2}}
                     | (?:/[a-zA-Z]{{1,8}}){{1,2}} )
-          | [ ] (?P<unit2> {SPACED_UNIT} ) (?! [ ]?[:=] )
+          | [ ] (?P<unit2> {SPACED_UNIT} )
+            (?! [ ]?[:=] | [ ]{{1,40}} (?:{NUMBER}) [ ]{{0,9}} (?:[,;|]|\Z) )
           | [ ]{{0,8}} (?: / | \bof\b ) [ ]{{0,8}} (?P<of> {NUMBER} )
             (?: [ ]? (?P<unit4> [KMGT]i?B ) )? )?
       | [\[({{<] [ ]{{0,8}} (?P<listed> {NUMBER} )
@@ -112,7 +113,7 @@ _SEPARATOR = pattern_of(
     r"(?:[\s,;|:&~•·!]|[-–—=>→*#_+./@]+(?=[\s|\[(]|\Z)"
     r"|(?<=\s)[=*#>~-]{2,}(?=\w)|\A[=*>~-]{1,400}(?=[\s\w\[])|[^\w\s\x00-\x7f]+)+"
 )
-_BRACKET = pattern_of(r"\[[=>.#\s-]{3,400}\]|\|[#\s=>-]{3,400}\||[\[\]()<>]+")
+_BRACKET = pattern_of(r"\[[=>.#\s-]{3,400}\]|\|[#\s=>-]{3,400}\||[\[\](){}<>]+")
 _ASIDE = pattern_of(
     r"[ \t]{0,8}(?:\((?![^()]{0,48}(?:epoch|step|iter|batch|loss)\W{0,3}\d)[^(){}=]{0,48}\)"
     r"|(?:±|\+/?-)[ ]?[\d.eE+-]{1,24})",
@@ -136,7 +137,6 @@ _GROUP = pattern_of(
 )
 _FREE = pattern_of(r"[^\W\d][\w'’+/-]{0,40}(?:\.(?=\s|\Z)|(?=[\s,;|:!?)\]]|\Z))")
 _ODD = pattern_of(r"[^\w\s]{1,80}|[^\s,;|]{1,80}")
-_NUMBER_NEXT = pattern_of(r"[ ]{1,40}\d")
 _A_NUMBER = pattern_of(r"\d|nan|inf", re.IGNORECASE)
 _NOTHING = frozenset({"n/a", "na", "none", "null", "-", "--", "?"})
 # Command lines, diffs, remarks in code, strings.
@@ -165,8 +165,6 @@ _SIDES = "|".join(SPLITS)
 _PLAINER = {
     # A number of a library: tensor(2.5, device='cuda:0').
     rf"(?<![\w.]){WRAPPED}": r"\g<wrapped>",
-    # A dict without quotes: "Train {loss: 2.5, acc: 0.5}".
-    r"\{([a-z_][\w/ ]{0,30}[:=][^{}\"']{1,400})\}": r"  \1 ",
     # "[ 0 | 19 ]", "[iter: 3 / all 20]", "Batch [0-20]".
     r"(?<=[\[( ])(\d{1,15}) ?(?:\||/ all) ?(?=\d{1,15} ?[\])])": r"\1/",
     r"(?<=batch) ?\[\d{1,15}-(\d{1,15})\]": r" \1",
@@ -185,7 +183,6 @@ _PLAINER = {
     r"(?<!\w)(val|valid|avg|tr|ep)\. (?=\w)": r"\1 ",
     r"(?<=[a-z])\.(?=[:=] ?[\d+-])": "",
     r"(?<!\w)(\w{0,20}(?:lr|loss))(?=\d+\.\d)": r"\1: ",
-    r"(?<=\d) out of (?=\d)": " of ",
     # Who prints the line: "trainer: step 5 ..", "Fold 1 Epoch 5 ..".
     rf"\A([\s\[=*#>|-]{{0,40}})(?!{_ELSEWHERES}|(?:{_SIDES}):)(?:[a-z_][\w.-]{{0,40}}:|(?:fold|run|trial|seed|"
     r"task|stage|phase|client)[ :#_]{0,3}\d{1,4}[]),.:-]{0,2}|fine-?tun\w{1,4}|pre-?train\w{0,4})"
@@ -393,8 +390,8 @@ def _read_item(text: str, place: int, found: _Items) -> int | None:
     char = text[place]
     if char.isalpha() or char == "_":
         return _read_named(text, place, found)
-    if char == "{":
-        return found.take_dict(text, place)
+    if char == "{" and (moved := found.take_dict(text, place)):
+        return moved
     if counter := _COUNTER.match(text, place):
         count, total = counter["count"] or counter["lone"], counter["total"]
         found.counters.append((int(count), int(total) if total else None))
@@ -416,14 +413,6 @@ def _read_named(text: str, place: int, found: _Items) -> int | None:
         if moved := found.take_dict(text, group.end(), group["key"]):
             return moved
     pair = _PAIR.match(text, place)
-    if (
-        pair
-        and "/" in (pair["unit2"] or "")
-        and _NUMBER_NEXT.match(text, pair.end())
-        and is_known(pair["key"])
-        and not name_of(pair["key"]).endswith("_per_second")
-    ):  # the rate behind the number is the next pair's key: "loss 2.5 tok/s 1234"
-        pair = _PAIR.match(text, place, pair.start("unit2"))
     if pair and _read_pair(text, pair, found):
         return pair.end()
     word = _FREE.match(text, place)
