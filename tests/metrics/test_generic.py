@@ -283,6 +283,7 @@ RECURRING = [
     "[3,    25/ 300] - Class: 7.1 -Encoder loss: 1.5 [lr: 7.52e-05] (1256.1 ms) loss: {}",
     "│   train_loss = {}",
     "E3 Training {} loss, 50.5% correct,",
+    "Train loss: box_loss=0.25, cls_loss=0.50, total={}",
     "06/02 10:11:12 AM train 100 {} 34.375000 62.500000",
 ]
 # What is one wherever it stands.

@@ -146,8 +146,9 @@ _ARTICLES = words("the a an our is was are has had")
 _JOINTS = _ARTICLES | words("at and after in of on over for with from to by @")
 _VERBS = words("is was equals so far")
 _FILLERS = _JOINTS | words(
-    "set result results metrics metric stats summary step phase progress performance took now end "
-    "avg currently ended completed complete completion done finish finished epoch log value"
+    "loss losses set result results metrics metric stats summary step phase progress performance "
+    "took now end avg currently ended completed complete completion done finish finished epoch log "
+    "value"
 )
 # Words for what was measured elsewhere, for settings and for failures.
 _ELSEWHERES = (
