@@ -206,7 +206,7 @@ _NO_LOSS = words(
 _SCORES = words(
     "acc accuracy ppl perplexity reward rewards map miou iou f1 bleu rouge wer cer auc dice psnr "
     "ssim return entropy kl precision recall score bpb mae mse rmse fid elbo nll top1 top5 "
-    "acc1 acc5 acc@1 acc@5 prec@1 prec@5 hella hellaswag"
+    "err acc1 acc5 acc@1 acc@5 prec@1 prec@5 hella hellaswag"
 )
 
 

@@ -224,6 +224,7 @@ def test_a_step_in_thousands_is_known_for_one() -> None:
         ("Epoch: 2, global_step=25600", 25600, 2.0),
         ("[step=20/739328,epoch=0]", 20, 0.0),
         ("[epoch=1/2][batch=3/4]:", 3, 1.0),
+        (" ---- batch: 010 ----", 10, None),
         ("   --> TIME: 2026-11-20 08:04:09 -- STEP: 24/36 -- GLOBAL_STEP: 1000025", 1000025, None),
     ],
 )
@@ -283,6 +284,7 @@ RECURRING = [
     "[3,    25/ 300] - Class: 7.1 -Encoder loss: 1.5 [lr: 7.52e-05] (1256.1 ms) loss: {}",
     "│   train_loss = {}",
     "E3 Training {} loss, 50.5% correct,",
+    "-> Epoch 3 Finalizada | Train Loss: {}",
     "Train loss: box_loss=0.25, cls_loss=0.50, total={}",
     "06/02 10:11:12 AM train 100 {} 34.375000 62.500000",
 ]

@@ -111,7 +111,7 @@ _PAIR = pattern_of(
 )
 _SEPARATOR = pattern_of(
     r"(?:[\s,;|:&~•·!]|[-–—=>→*#_+./@]+(?=[\s|\[(]|\Z)"
-    r"|(?<=\s)[=*#>~-]{2,}(?=\w)|\A[=*>~-]{1,400}(?=[\s\w\[])|[^\w\s\x00-\x7f]+)+"
+    r"|(?<=\s)[=*#>~-]{2,}(?=\w)|\A[=*>~+-]{1,400}(?=[\s\w\[])|[^\w\s\x00-\x7f]+)+"
 )
 _BRACKET = pattern_of(r"\[[=>.#\s-]{3,400}\]|\|[#\s=>-]{3,400}\||[\[\](){}<>]+")
 _ASIDE = pattern_of(
@@ -152,7 +152,7 @@ _FILLERS = _JOINTS | words(
 )
 # Words for what was measured elsewhere, for settings and for failures.
 _ELSEWHERES = (
-    r"\w*(?:error|exception)|best|final|last|low|high|min|max|top|save|saving|load|resum|restor"
+    r"\w*(?:error|exception)|best|final(?!iz)|last|low|high|min|max|top|save|saving|load|resum|restor"
     r"|warn|note|target|expect|example|usage|skip|check|arg|conf|param|namespace|improv|decreas|stop"
     r"|thresh|should|must|memory|question|using|early"
 )
@@ -196,6 +196,7 @@ _PLAINER = {
     r"\A(\d{1,9})-(step|iter|epoch)(?=[ :])": r"\2 \1",
     # A weight behind: "loss = 2.5 * 1".
     r"(loss ?[=:] ?\d[\d.e+-]{0,30}) \* \d{1,9}(?:\.\d{1,9})?(?= |\Z)": r"\1",
+    r"\A((?:train|valid)\w* loss) \[(\d{1,9})\](?=:)": r"epoch \2, \1",
     # "Train loss 10 2.5", "Validation loss 10: 2.5" (Tacotron 2).
     r"\A((?:train|valid)\w* loss) (\d{1,9}):?[ ]{1,9}(?=\d+\.\d)": r"step \2, \1: ",
     # The step in front: "100 | loss 2.5", "9 train loss=0.4", "0 [D loss: 1.3] [G loss: 1.0]".
@@ -213,8 +214,10 @@ _PLAINER = {
     r"(?<!\w)(loss|accuracy) (epoch|step)(?=: \d{1,9}\.\d)": r"\2 \1",
     # Losses by their sides alone: "[200/3000] train=2.30 val=2.25".
     r"\A(?!.*(?:loss|cost|test))((?:(?!acc).){0,80}(?<![a-z][ :=])(?<![a-z]: )(?<!f1: ))\btrain"
-    r" ?[ =:] ?(\d+\.\d+)([ ,;|]{1,8})(val|valid|validation|dev|heldout|holdout)"
-    r" ?[ =:] ?(?=\d+\.\d)": (r"\1train loss: \2\3\4 loss: "),
+    r" ?[ =:] ?(\d+\.\d+)((?: \([^()]{0,80}\))?[ ,;|]{1,8})"
+    r"(val|valid|validation|dev|heldout|holdout) ?[ =:] ?(?=\d+\.\d)": (
+        r"\1train loss: \2\3\4 loss: "
+    ),
     r"adjusting learning rate of group 0 to (?=\d)": "learning rate: ",  # PyTorch's schedulers
     # A place by two names, then two numbers: "Epoch and iter 28 99", "(epoch, step): (3, 100)".
     rf"\(?(epoch)(?: and |, ?| ?/ ?){_PLACE}\)?[ :=]{{1,3}}"
