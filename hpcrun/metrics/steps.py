@@ -237,29 +237,48 @@ def training_bars(
 def _fresh(drawn: Sequence[Rows]) -> list[Rows]:
     """Leave out what a bar of the training still shows from before.
 
-    That is the results of an evaluation, until the next one; and all that it shows at 0 with the
-    loss of the epoch before.
+    That is all that it shows at 0 with the loss of the epoch before. What then changes once an
+    epoch counts at the end of each; other results of an evaluation count where they change.
     """
     if not drawn:
         return []
-    found = []
-    evaluated = {name for rows in drawn for name in rows.names if name.startswith(_EVALUATED)}
-    for name in sorted(evaluated):
+    is_new, order = _changes(drawn, LOSS)
+    kept = np.empty(len(order), np.bool_)
+    kept[order] = is_new
+    parts = np.split(kept, np.cumsum([*map(len, drawn)])[:-1])
+    drawn = [rows.only((rows.steps != 0) | new) for rows, new in zip(drawn, parts, strict=True)]
+    drawn = [rows for rows in drawn if len(rows)]
+    counted = join_steps(drawn)
+    begins = counted.steps[1:] < counted.steps[:-1]
+    if counted.epochs is not None:
+        begins |= counted.epochs[1:] > counted.epochs[:-1]
+    begins = counted.offsets[1:][begins]
+    found, left = [], set()
+    for name in dict.fromkeys(name for rows in drawn for name in rows.names):
         showing = [rows.of([name]) for rows in drawn if name in rows.names]
-        for rows, is_new in zip(showing, _changes(showing, name), strict=True):
-            found.append(replace(rows.only(is_new), level=0))
-    for rows, is_new in zip(drawn, _changes(drawn, LOSS), strict=True):
-        kept = rows.of([name for name in rows.names if name not in evaluated])
-        found.append(kept.only((rows.steps != 0) | is_new))
-    return [rows for rows in found if len(rows)]
+        is_new, order = _changes(showing, name)
+        offsets = join(rows.offsets for rows in showing)[order]
+        epochs = np.searchsorted(begins, offsets, "right")
+        is_end = changes(epochs[::-1])[::-1].copy()
+        count, new = int(is_end.sum()), int(is_new.sum())
+        if 4 * count <= len(order) and 1 < count <= 2 * new <= 3 * count:
+            is_end[-1] = is_new[epochs == epochs[-1]].any()  # it may be cut off
+        elif name.startswith(_EVALUATED):
+            is_end = is_new
+        else:
+            left.add(name)
+            continue
+        for rows in showing:
+            rows.level = rows.level if name == LOSS else 0
+            found.append(rows.only(np.isin(rows.offsets, offsets[is_end])))
+    found += [rows.of([name for name in rows.names if name in left]) for rows in drawn]
+    return [rows for rows in found if len(rows) and rows.names]
 
 
-def _changes(drawn: Sequence[Rows], name: str) -> list[Bools]:
-    """Find where a metric is another than in the drawing before, in each of the rows."""
+def _changes(drawn: Sequence[Rows], name: str) -> tuple[Bools, Ints]:
+    """Find where a metric is another than in the drawing before, in the order of the log."""
     order = np.argsort(join(rows.offsets for rows in drawn), kind="stable")
-    is_new = np.empty(len(order), np.bool_)
-    is_new[order] = changes(join(rows.column(name) for rows in drawn)[order])
-    return np.split(is_new, np.cumsum([*map(len, drawn)])[:-1])
+    return changes(join(rows.column(name) for rows in drawn)[order]), order
 
 
 def _at_epochs(rows: Rows) -> list[Rows]:

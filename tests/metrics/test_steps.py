@@ -156,6 +156,23 @@ def test_the_mean_so_far_on_a_bar_leads_to_the_line_of_its_epoch(shows: str, poi
     assert curve.steps("eval_loss") == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("last", [20, 13])
+def test_what_a_bar_shows_of_each_epoch_until_the_next_one(last: int) -> None:
+    lines, shown = [], ""
+    for epoch in range(5):
+        for step in range(21 if epoch < 4 else last + 1):
+            if step == 20:
+                shown = f", train_loss={loss_at(epoch)}, val_loss={2 * loss_at(epoch)}"
+            drawn = f"{step / 20:.0%}|# | {step}/20 [00:01<00:01, 9it/s, v_num=4{shown}]"
+            lines.append(f"Epoch {epoch}: {drawn}")
+    curve = curve_of(lines)
+    epochs = range(5 if last == 20 else 4)
+    for name, times in (("loss", 1), ("eval_loss", 2)):
+        steps, values = both(curve, name)
+        assert values == [times * loss_at(epoch) for epoch in epochs]
+        assert steps == [20 * epoch + 20 for epoch in epochs]
+
+
 def test_a_heading_of_an_epoch_may_show_its_learning_rate() -> None:
     lines = []
     for epoch in range(3):
