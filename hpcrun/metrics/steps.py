@@ -249,10 +249,10 @@ def _fresh(drawn: Sequence[Rows]) -> list[Rows]:
     drawn = [rows.only((rows.steps != 0) | new) for rows, new in zip(drawn, parts, strict=True)]
     drawn = [rows for rows in drawn if len(rows)]
     counted = join_steps(drawn)
-    begins = counted.steps[1:] < counted.steps[:-1]
+    is_next = counted.steps[1:] < counted.steps[:-1]
     if counted.epochs is not None:
-        begins |= counted.epochs[1:] > counted.epochs[:-1]
-    begins = counted.offsets[1:][begins]
+        is_next |= counted.epochs[1:] > counted.epochs[:-1]
+    begins = counted.offsets[1:][is_next]
     found, left = [], set()
     for name in dict.fromkeys(name for rows in drawn for name in rows.names):
         showing = [rows.of([name]) for rows in drawn if name in rows.names]
