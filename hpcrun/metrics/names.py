@@ -87,7 +87,7 @@ _STEPS = (
     "global_step train_global_step trainer_global_step training_global_step global_iteration "
     "global_iter acc_iter num_updates train_num_updates valid_num_updates step steps train_step "
     "training_step optimizer_step opt_step _step global_steps update_step iteration iter iters "
-    "iterations it itr niter train_iter train_iteration training_iteration total_timesteps "
+    "iterations it ite itr niter train_iter train_iteration training_iteration total_timesteps "
     "timesteps timestep time_total_timesteps num_timesteps updates batch batches batchid minibatch "
     "mini_batch micro_step episode round global_round communication_round update generation n_iter "
     "n_step i count"
