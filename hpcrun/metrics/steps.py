@@ -71,12 +71,9 @@ _LARGEST = 1 << 53
 _EVALUATED = ("eval", "val", "test")
 # A bar takes over from one that stands still only if it has this share of its votes.
 _TAKES_OVER = 0.1
-# Fewer rows show no scale. This many numbers of epochs are tried; such a share of the rows may be
-# lost. A bar may be drawn this many steps late. Epochs that are rounded to more than this part of a
-# step do not show which it is.
+# Fewer rows show no scale. A bar may be drawn this many steps late. Epochs that are rounded to more
+# than this part of a step do not show which it is.
 _FEWEST = 4
-_TRIED = 2
-_LOST = 0.1
 _DRAWN_LATE = 2
 _EXACT = 0.25
 _WHOLE = 0.01
@@ -470,8 +467,7 @@ def find_scale(lines: Sequence[Rows], counts: Counts, total: int | None) -> Scal
         if total is None or not (epochs % 1).any():
             return None
         ahead = (epochs - coarse) / np.maximum(after, 1)
-        number = max(1, math.ceil(total * ahead.max() - _WHOLE))
-        lengths = [total / each for each in range(number, number + _TRIED)]
+        lengths = [total / max(1, math.ceil(total * ahead.max() - _WHOLE))]
     elif changes(np.sort(before)).sum() < _ENOUGH * len(before):
         return None
     else:
@@ -500,26 +496,21 @@ def _fit(scale: Scale, epochs: Floats, coarse: float, before: Ints, after: Ints)
         return None
     error, gaps = coarse * length, len(epochs) - 1
     span, spread = length * (epochs[-1] - epochs[0]) / gaps, 2 * error / gaps
-    least, least_whole = (max(1, math.floor(x)) for x in ((1 - _LOST) * span, span - spread))
-    whole = range(least_whole, math.ceil(span + spread) + 1)
-    is_exact = error <= _EXACT
-    for distances in ([1],) if is_exact else (whole, range(least, least_whole)):
-        fitting = []
-        for distance in distances if is_exact or scale.in_lumps else ():
-            found = scale._replace(distance=distance)
-            steps = found.at(epochs)
-            if 2 * error >= distance:
-                counted = np.arange(len(steps))
-                first = distance * max(1, round(np.mean(epochs * length / distance - counted)))
-                found = found._replace(first=first)
-                steps = first + distance * counted
-            strays = np.abs(steps - epochs * length)
-            fits = rises(steps) if scale.in_lumps else _lie_beside(steps, before, after)
-            if strays.max() <= error + (_WHOLE if is_exact else 1) and fits:
-                fitting.append((strays.sum(), distance, found))
-        if fitting:
-            return min(fitting)[-1]
-    return None
+    is_exact, fitting = error <= _EXACT, []
+    whole = range(max(1, math.floor(span - spread)), math.ceil(span + spread) + 1)
+    for distance in [1] if is_exact else whole if scale.in_lumps else ():
+        found = scale._replace(distance=distance)
+        steps = found.at(epochs)
+        if 2 * error >= distance:
+            counted = np.arange(len(steps))
+            first = distance * max(1, round(np.mean(epochs * length / distance - counted)))
+            found = found._replace(first=first)
+            steps = first + distance * counted
+        strays = np.abs(steps - epochs * length)
+        fits = rises(steps) if scale.in_lumps else _lie_beside(steps, before, after)
+        if strays.max() <= error + (_WHOLE if is_exact else 1) and fits:
+            fitting.append((strays.sum(), distance, found))
+    return min(fitting)[-1] if fitting else None
 
 
 def _lie_beside(steps: Ints, before: Ints, after: Ints) -> bool:

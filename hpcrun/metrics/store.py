@@ -12,7 +12,7 @@ import re
 from array import array
 from collections.abc import Collection, Iterator, Sequence
 from functools import lru_cache
-from itertools import chain, count, repeat
+from itertools import chain, count, pairwise, repeat
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -253,8 +253,8 @@ def _counts(layout: Layout) -> bool:
 def called_loss(logs: list[Log]) -> tuple[list[Log], str]:
     """Call that the loss which stands for it in logs that call nothing so, or is their only one.
 
-    So is an evaluation's only one. Returns its own name beside the logs, "" where nothing is
-    renamed.
+    Of trainings in one log each may have its own. So is an evaluation's only one. Returns its own
+    name beside the logs, "" where nothing is renamed.
     """
     forms = [form for log in logs for form in log.forms.values()]
     names = {name for form in forms for name in form.layout.names}
@@ -264,10 +264,11 @@ def called_loss(logs: list[Log]) -> tuple[list[Log], str]:
     # nanoGPT estimates both losses; where its script prints no other, the training's counts.
     if any(TRAIN_LOSS in form.layout.names and form.rows > 1 for form in forms):
         only["train"] = [TRAIN_LOSS]
-    if LOSS in names or not (ranked or len(only["train"]) == 1):
+    in_turn = len(logs) == 1 and _in_turn(forms, only["train"])
+    if LOSS in names or not (ranked or len(only["train"]) == 1 or in_turn):
         return logs, ""
     chosen = ranked[0][1] if ranked else only["train"][0]
-    called = {chosen: LOSS}
+    called = dict.fromkeys([chosen] if ranked else only["train"], LOSS)
     for split, name in (("eval", EVAL_LOSS), ("test", TEST_LOSS)):
         if len(only[split]) == 1 and name not in names:
             called.setdefault(only[split][0], name)
@@ -280,7 +281,17 @@ def called_loss(logs: list[Log]) -> tuple[list[Log], str]:
     logs = [
         replace(log, forms={key: renamed(form) for key, form in log.forms.items()}) for log in logs
     ]
-    return logs, "" if chosen == TRAIN_LOSS else chosen
+    if chosen == TRAIN_LOSS:
+        return logs, ""
+    return logs, " and then ".join(old for old, new in called.items() if new == LOSS)
+
+
+def _in_turn(forms: Sequence[Form], names: Sequence[str]) -> bool:
+    """Whether these are of several trainings, one behind the other."""
+    known = [[form.offsets for form in forms if name in form.layout.names] for name in names]
+    spans = sorted((min(x[0] for x in each), max(x[-1] for x in each)) for each in known)
+    is_apart = all(last < first for (_, last), (first, _) in pairwise(spans))
+    return len(spans) > 1 and is_apart and all(first < last for first, last in spans)
 
 
 def _recurs(forms: Sequence[Form], sure: dict[str, int]) -> bool:

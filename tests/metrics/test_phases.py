@@ -164,3 +164,13 @@ def test_an_evaluation_between_two_regular_steps_that_closes_a_run_is_none_of_th
             lines.append(f"step {step} loss {loss_at(step)}")
             lines += [f"val loss {1 / (step + 10)}"] if step % 50 == 40 else []
     assert curve_of(lines).steps("eval_loss") == [50, 100, 150, 190] * 2
+
+
+def test_each_training_in_a_file_may_call_its_loss_otherwise() -> None:
+    lines = []
+    for name, count in (("MSE", 10), ("MAE", 40)):
+        for epoch in range(1, count + 1):
+            lines.append(f"Epoch {epoch}: Train {name} Loss: {loss_at(epoch)}")
+    curve = curve_of(lines)
+    assert curve.steps("loss") == [*range(1, 11), *range(1, 41)]
+    assert "Train MSE Loss and then Train MAE Loss" in curve.notes[-1]
