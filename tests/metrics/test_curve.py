@@ -395,9 +395,9 @@ def test_a_curve_invents_nothing(lines: list[Line]) -> None:
     shown |= {math.floor(line.epoch) for line in lines if line.epoch is not None}
     shown |= {line.mark.epoch for line in lines if line.mark}
     shown |= {1.0, None}  # of the bar
-    # Within epochs of 30 steps, counted from 0 or 1.
-    counted = [line.step for line in lines if line.total == 30]
-    shown |= {step + 30 * epoch for step in counted if step is not None for epoch in range(3)}
+    # Within epochs of 30 steps, or of 31, from 0 to 30; the one behind the last may be cut off.
+    counted = [line.step for line in lines if line.step is not None]
+    shown |= {step + end * epoch for step in counted for end in (30, 31) for epoch in range(4)}
     if any(line.split == "eval" for line in lines):
         # Above all steps: as far before the first one as the second one is after it.
         steps = {step for step in shown if step is not None}
