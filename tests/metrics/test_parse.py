@@ -69,6 +69,22 @@ def test_a_trainer_that_counts_tokens_prints_its_runtime_with_each_loss() -> Non
     assert curve.values("train_loss") == [2.5]
 
 
+def test_a_closing_summary_is_no_loss_wherever_its_runtime_stands() -> None:
+    log = b"""{"step": 1, "loss": 3.0}
+{"step": 2, "loss": 2.0}
+{"step": 2, "epoch": 1.0, "train_runtime": 9.5, "train_loss": 2.5}
+"""
+    curve = parse_chunks("x", [(0, [log])]).curve
+    assert (curve.steps("loss"), curve.values("loss")) == ([1, 2], [3.0, 2.0])
+    assert curve.values("train_loss") == [2.5]
+
+
+def test_a_table_behind_a_byte_order_mark_is_read() -> None:
+    log = b"\xef\xbb\xbfepoch,train_loss\r\n1,3.0\r\n2,2.0\r\n"
+    curve = parse_chunks("x", [(0, [log])]).curve
+    assert (curve.steps("loss"), curve.values("loss")) == ([1, 2], [3.0, 2.0])
+
+
 def rounded_log(steps: range) -> bytes:
     """A log whose steps have a letter for thousands."""
     return "".join(

@@ -122,11 +122,12 @@ class Line(Struct, frozen=True, gc=False):
 
 
 def strip_escapes(text: str) -> str:
-    """Take off escape sequences and backspaces.
+    """Take off escape sequences and backspaces; and a byte order mark, as Windows begins a file.
 
-    >>> strip_escapes("\\x1b[31mstep: 1\\x1b[0m\\x08")
+    >>> strip_escapes("\\ufeff\\x1b[31mstep: 1\\x1b[0m\\x08")
     'step: 1'
     """
+    text = text.removeprefix("\ufeff")
     if "\x1b" in text:
         text = _ESCAPES.sub("", text)
     return text.replace("\x08", "") if "\x08" in text else text

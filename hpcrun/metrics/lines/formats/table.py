@@ -142,7 +142,7 @@ FORMATS: tuple[Format, ...] = (
     # transformers: trainer.py (speed_metrics at the end of train()); fairseq:
     # fairseq/logging/progress_bar.py: summaries, no points of the curve.
     form("summary", "train_",
-         r"(?P<rest>\{(?:['\"]train_runtime['\"]: |\"epoch\": .*\"train_num_updates\": ).*\})",
+         r"(?P<rest>\{(?!.*['\"]loss['\"]: ).*['\"]train_(?:runtime|num_updates)['\"]: .*\})",
          "{'train_runtime': '1575', 'train_samples_per_second': '1.333', "
          "'train_steps_per_second': '0.168', 'train_loss': '0.2854', 'epoch': '3'}",
          sure=True, verbatim=True),
