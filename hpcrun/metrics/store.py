@@ -257,7 +257,7 @@ def called_loss(logs: list[Log]) -> tuple[list[Log], str]:
     name beside the logs, "" where nothing is renamed.
     """
     forms = [form for log in logs for form in log.forms.values()]
-    names = {name for form in forms for name in form.layout.names}
+    names = dict.fromkeys(name for form in forms for name in form.layout.names)
     ranked = sorted((rank, name) for name in names if (rank := rank_for_loss(name)) is not None)
     splits = {name: split_of(name) or "train" for name in names if like_a_loss(name)}
     only = {split: [n for n in splits if splits[n] == split] for split in ("train", "eval", "test")}
