@@ -176,7 +176,7 @@ def test_a_run_goes_on_after_its_time_limit(site: Site) -> None:
         assert (end["why"], end["next"]) == ("time_limit", "requeue"), run.log()
         last, saved = steps_of(run, 0)[-1], step_in(end["checkpoint"])
         # The other one's ranks are left KillWait, and may save once more.
-        assert saved == last if run is asked else saved <= last
+        assert saved == last if run is asked else saved <= last, (saved, last, run.log())
         assert run is plain or "asked 1 True\n" in run.log(), "once, and the file is there"
         site.start_again(run.job_id)
     for run in (asked, plain):

@@ -256,7 +256,7 @@ def test_slurms_daemons_are_restarted_in_the_midst_of_each_fault(
         for name, (when, shape, options) in asked.items()
     }
     for run in runs.values():
-        until(lambda: len(steps_of(run, 0)) >= 5, "a checkpoint")  # noqa: B023
+        until(lambda: len(steps_of(run, 0)) >= 5, run.log)  # noqa: B023
     lost = {name: nodes_of(runs[name], 0)[0] for name in ("link", "slurmd", "drained")}
     for name in ("limit", "chain"):
         site.wait_for(runs[name], "attempts/0/stop")
