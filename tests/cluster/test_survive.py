@@ -162,12 +162,14 @@ def test_what_was_preempted_and_does_not_go_on_is_not_completed(site: Site) -> N
 
 
 def test_a_run_goes_on_after_its_time_limit(site: Site) -> None:
-    """Two start with a minute less than they need; one of them is asked to save before it.
+    """Some start with a minute less than they need; two of them are asked to save before it.
 
-    A third is not to go on: then the limit is its end.
+    One is still setting up when Slurm's warning comes. Another is not to go on: then the limit is
+    its end.
     """
     saves = "when: [time_limit], save_before_end: 30s"
     asked = submit(site, saves, *SLOWLY, limit="1", steps=150)
+    late = submit(site, saves, "--set", "setup=[sleep 31]", limit="1", steps=150)
     plain = submit(site, "when: [time_limit]", *SLOWLY, limit="1", steps=150)
     over = submit(site, "when: []", limit="1", steps=400)  # Slurm looks twice a minute
     for run in (asked, plain):
@@ -179,6 +181,10 @@ def test_a_run_goes_on_after_its_time_limit(site: Site) -> None:
         assert saved == last if run is asked else saved <= last, (saved, last, run.log())
         assert run is plain or "asked 1 True\n" in run.log(), "once, and the file is there"
         site.start_again(run.job_id)
+    site.wait_for(late, "attempts/0/end.json")
+    assert late.record("end.json")["next"] == "requeue", late.log()
+    assert steps_of(late, 0) == [step_in(late.record("end.json")["checkpoint"])], late.log()
+    assert "asked 1 True\n" in late.log(), late.log()
     for run in (asked, plain):
         site.wait_for(run, "logs/1/rank-0.log")
         until(functools.partial(steps_of, run, 1), "the next attempt")
