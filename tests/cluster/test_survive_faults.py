@@ -358,7 +358,8 @@ def test_what_waits_for_a_sweep_waits_for_the_jobs_that_its_tasks_go_on_as(wide_
         text = text.replace(name, str(value), 1)
     text = text.replace('"8"', '"8", HOW: stall') + "name: forbidden\n"
     (site.project / "job.yaml").write_text(text)
-    sweep = ("--set", "sweep={env.TASK: ['0', '1']}", "--set", "env.STEP='4'")
+    slow = ("--set", "env.STEP='4'", "--set", "env.AGAIN='3'")  # Slurm shows no job that has ended
+    sweep = ("--set", "sweep={env.TASK: ['0', '1']}", *slow)
     done = site.hpcrun("submit", "--json", "./job.yaml", *sweep)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
