@@ -133,18 +133,20 @@ def test_a_preempted_run_goes_on(site: Site, mode: str) -> None:
         assert (end["why"], end["next"]) == ("preempted", "requeue"), run.log()
         until(lambda: site.status(run)["state"] == "PENDING", "the queue")
         waits = " ".join(site.hpcrun("status", run.run_id).stdout.split())
-        saved = end["checkpoint"].rpartition("/")[2].strip()
-        assert f"goes on after preemption, from {saved}" in waits
+        whole = end["checkpoint"].rpartition("/")[2].strip()
+        assert f"goes on after preemption, from {whole}" in waits
         site.start_again(run.job_id)
         shown = insist_on_the_whole_curve(site, run, 100)
-    last = steps_of(run, 0)[-1]
-    assert step_in(end["checkpoint"]) == last, "saved as it was asked"
-    assert steps_of(run, 1)[0] == last + 1, "and nothing was done twice"
+    last, saved = steps_of(run, 0)[-1], step_in(end["checkpoint"])
+    # Without a grace srun, which gets TERM too, may have its step killed before the ranks save.
+    assert saved == last or (saved < last and "GraceTime=0" in mode), "saved as it was asked"
+    assert steps_of(run, 1)[0] == saved + 1, "and no more was done twice than was not saved"
     assert len(shown["attempts"]) == 2
     text = " ".join(site.hpcrun("status", run.run_id).stdout.split())
-    assert f"by preemption; goes on from step-{last}.pt" in text
-    assert f"steps 1 to {last} " in text and f"steps {last + 1} to 100 " in text
-    assert shown["cost"]["replayed_steps"] == 0 < shown["cost"]["goodput"]
+    assert f"by preemption; goes on from step-{saved}.pt" in text
+    assert f"steps 1 to {last} " in text and f"steps {saved + 1} to 100 " in text
+    assert shown["cost"]["replayed_steps"] == last - saved
+    assert shown["cost"]["goodput"] > 0
     (restart,) = json.loads(site.hpcrun("parse", "--json", run.run_id).stdout)["runs"][0]["resumed"]
     assert (restart["attempt"], restart["cause"]) == (1, "preemption")
     assert "attempt 0 was ended by preemption" in site.hpcrun("logs", run.run_id).stdout
