@@ -364,9 +364,9 @@ def test_the_marker_of_a_recipe(tmp_path: Path) -> None:
         write(tmp_path / f"save{step}" / "DONE", b"")
     marker = "DONE"
     assert newest(tmp_path, HPCRUN_CHECKPOINT_MARKER=marker) == ("save2", "")
-    for step in (3, 4):
-        write(tmp_path / f"step{step}" / "weights.pt")
-    (tmp_path / "step3" / "DONE").touch()
+    write(tmp_path / "step3" / "weights.pt")
+    write(tmp_path / "step3" / "DONE", b"")
+    write(tmp_path / "step4" / "weights.pt")  # last: a later mark would make step3 the newest
     damaged = passed_over("step4", "DONE is missing")
     assert newest(tmp_path, HPCRUN_CHECKPOINT_MARKER=marker) == ("step3", damaged)
 
