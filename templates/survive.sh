@@ -543,11 +543,9 @@ near_the_end() {
 # ask_ranks: on every node, pass the job's signal to the process of each rank, once. Slurm's warning may come a
 # minute early, at a short job's start: who has not printed anything yet is given half a minute from the launch.
 ask_ranks() {
-    local tries=0
-    while [ ! -e "$attempt_dir/began" ] && [ $((tries += 1)) -le 600 ] &&
-        [ -z "$(find "$attempt_dir/launched" -mmin +0.5 2>/dev/null)" ] &&
+    while [ ! -e "$attempt_dir/began" ] && [ -z "$(find "$attempt_dir/launched" -mmin +0.5 2>/dev/null)" ] &&
         [ -z "$(find "$HPCRUN_RUN_DIR/logs/$HPCRUN_ATTEMPT" -name 'rank-*' -size +0 -print -quit)" ]; do
-        sleep 0.5
+        sleep 1 # `finish` ends this
     done
     say "asking the ranks to save, by SIG${HPCRUN_STOP_SIGNAL:-TERM}"
     beside 60 "$SLURM_JOB_NODELIST" "$SLURM_JOB_NUM_NODES" ask </dev/null

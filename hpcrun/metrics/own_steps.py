@@ -425,11 +425,11 @@ def _through_epochs(rows: Sequence[Rows]) -> list[Rows]:
     """
     named = [each for each in rows if each.steps is not None and each.epochs is not None]
     named = [each for each in named if each.has_own_steps or (each.has_losses and each.bar)]
-    through: dict[int, Rows] = {}
+    through: dict[Rows, Rows] = {}
     for bar in dict.fromkeys(each.bar for each in named):
         own = [each for each in named if each.bar == bar]
-        through |= zip(map(id, own), _counted_through(own), strict=True)
-    found = [through.get(id(each), each) for each in rows]
+        through |= zip(own, _counted_through(own), strict=True)
+    found = [through.get(each, each) for each in rows]
     return [each for each in found if len(each)]
 
 

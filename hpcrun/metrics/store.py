@@ -38,6 +38,8 @@ MOST_METRICS = 10_000
 _MOST_FORMS = 50_000
 _BYTES_OF_A_FORM = 1000
 _MOST_MARKS = 100_000
+# Trainings have their totals; where each line has another ("5/5", "6/6") it is none of them.
+_MOST_TOTALS = 100
 _ENOUGH_ROWS = 3
 _NUMBER = re.compile(r"\d[\d.]*")
 _EPOCH = re.compile(r"\bepochs?\b[\s:#\[(]*(\d{1,9})", re.IGNORECASE)
@@ -107,6 +109,7 @@ class Store:
         self._logs: dict[tuple[int, int], Log] = {}
         self._log: Log | None = None
         self._names: set[str] = set()
+        self._totals: dict[object, set[int]] = {}
         self._every, self._bytes, self._most_bytes = every, 0, most_bytes
 
     def begin(self, attempt: int, file: int = 0) -> None:
@@ -190,6 +193,13 @@ class Store:
             if epochs is None and (epoch := epoch_of(bar)) is not None:
                 epochs = array("d", [epoch]) * len(frame)
             frame = replace(frame, layout=layout, epochs=epochs)
+        elif frame.total is not None and epochs is None:
+            without = replace(frame, total=None)
+            totals = self._totals.setdefault((log.attempt, log.file, without.kind), set())
+            if len(totals) < _MOST_TOTALS:
+                totals.add(frame.total)
+            elif frame.total not in totals:
+                frame = without
         form = log.forms.get(frame.kind)
         if form is None and layout.is_rounded:  # those before it had less than a thousand steps
             exact = replace(frame, layout=replace(layout, is_rounded=False)).kind

@@ -291,6 +291,7 @@ class TestLongLines:
             b"\x1b]" + b"0" * 60_000 + b"loss=1",
             b"2026-11-20 08:04:09 " * 3_000 + b"loss=1 (",
             b'{"loss":' * 8_000,
+            b"epoch,train_loss\n1,[" + b"1" * 60_000,
         ],
         ids=lambda text: repr(text[:24]),
     )

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hpcrun.metrics import store
 from hpcrun.metrics.curve import Curve
 from hpcrun.metrics.own_steps import OWN, Rows, join_steps, unrounded
 from hpcrun.metrics.row import Mark
@@ -204,6 +205,15 @@ def test_trainings_with_epochs_of_other_lengths_below_headings() -> None:
             steps += [length * epoch + step for step in range(10, 44, 10)]
             lines += [f"step {step}/{length} loss {loss_at(step)}" for step in range(10, 44, 10)]
     assert curve_of(lines).steps("loss") == steps
+
+
+def test_a_total_that_each_line_has_another_of_parts_no_trainings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(store, "_MOST_FORMS", 150)
+    assert curve_of(f"step {n}/{n} loss {loss_at(n)}" for n in range(400)).steps("loss") == [
+        *range(400)
+    ]
 
 
 def test_trainings_with_bars_of_their_own_stand_one_behind_the_other() -> None:

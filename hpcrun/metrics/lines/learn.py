@@ -95,9 +95,9 @@ class Shape(Struct, eq=False):
     """One shape of lines: ``pattern`` fits a whole line, alone or among others.
 
     ``slots`` take values out of the groups; ``key`` picks those on which the layout depends or the
-    frame (the rank of ``[rank3]``, the total of a bar). The group ``time`` is the time stamp, up to
-    its ``seconds`` where they have a group of their own. ``read`` reads the first line of each key:
-    what no slot feeds is as there.
+    frame (the rank of ``[rank3]``, the total of a bar). The group ``total`` parts the frames alone.
+    The group ``time`` is the time stamp, up to its ``seconds`` where those have their own group.
+    ``read`` reads the first line of each key: what no slot feeds is as there.
 
     The reader keeps here what it ``found`` in the block at hand; in which ``range`` of the file it
     looked for such a line last; and the shapes of the lines that followed last.
@@ -108,6 +108,7 @@ class Shape(Struct, eq=False):
     key: Callable[[re.Match[bytes]], object] | None
     format: str
     read: ReadLine
+    total: int = 0
     rows: dict[object, Row | None] = {}
     found: list[re.Match[bytes]] = []
     range: int = -1
@@ -118,22 +119,23 @@ class Shape(Struct, eq=False):
 
         None for lines that are to be read by themselves.
         """
-        by_key: dict[object, list[re.Match[bytes]]] = {}
-        if self.key is None and self.found:
-            by_key[None] = self.found
-        elif self.key is not None:
+        by_key: dict[tuple[object, object], list[re.Match[bytes]]] = {}
+        if self.key is None and not self.total and self.found:
+            by_key[None, None] = self.found
+        else:
             for found in self.found:
-                by_key.setdefault(self.key(found), []).append(found)
+                part = (self.key and self.key(found), self.total and found.group(self.total))
+                by_key.setdefault(part, []).append(found)
         self.found = []
         if len(self.rows) > _MOST_KEYS:
             self.rows.clear()
-        for key, lines in by_key.items():
+        for (key, _), lines in by_key.items():
             if key not in self.rows:
                 _, answer = self.read(decode(lines[0].group())) or ("", None)
                 self.rows[key] = None
                 if isinstance(answer, Row) and self.explains(lines[0].groups(), answer):
                     self.rows[key] = answer
-        return [(self.rows[key], lines) for key, lines in by_key.items()]
+        return [(self.rows[key], lines) for (key, _), lines in by_key.items()]
 
     def explains(self, groups: Sequence[bytes], row: Row) -> bool:
         """Whether the slots give what the reader of lines says of a line with these groups."""
@@ -176,7 +178,7 @@ def frame_of(
     times: Sequence[float | None],
     numbers: dict[Role, list[float]] | None = None,
 ) -> Frame:
-    """Make the frame of lines that say what ``row`` says but for these numbers.
+    """Make the frame of lines that say what ``row`` says but for these numbers; all of one total.
 
     Unless each line has a time, there are none.
     """
@@ -190,7 +192,7 @@ def frame_of(
         array("d", columns["epoch"]) if "epoch" in columns else None,
         array("d", known_times) if len(known_times) == len(offsets) else None,
         tuple(array("d", columns[index]) for index in range(len(row.values))),
-        row.total,
+        int(columns["total"][0]) if "total" in columns else None,
     )
 
 
@@ -290,7 +292,7 @@ class _Experiment:
                     return None
                 slots[role] = slot
         others = [span for index, span in enumerate(self.spans) if index not in keys]
-        if "total" in slots:
+        if "total" in slots and (row.bar is not None or row.epoch is not None):
             keys.add(slots["total"].group)  # their totals distinguish them
         shape = self._shape(row, slots, keys)
         text, _ = _with_others(self.line, others, _OTHER_LATER)
@@ -353,13 +355,15 @@ class _Experiment:
             place = end
         pattern = re.compile(expression + _literal(self.line[place:]) + _LINE_END)
         groups = pattern.groupindex
+        total = slots.get("total")
         return Shape(
             pattern,
             tuple(structs.replace(s, group=groups[f"n{s.group}"] - 1) for s in slots.values()),
             methodcaller("group", *(groups[f"n{key}"] for key in keys)) if keys else None,
             self.answer[0] if self.answer else "",
             self.read,
-            {} if keys else {None: row},
+            groups[f"n{total.group}"] if total is not None and total.group not in keys else 0,
+            {None: row} if not keys else {},
         )
 
 

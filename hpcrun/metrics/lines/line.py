@@ -245,7 +245,7 @@ _QUOTED, _LONGEST_CELL = pattern_of(r'(?<![^,])"([^"]*)"(?![^,])'), 80
 # YOLO's trainers draw a bar behind the row of an epoch; its memory has a unit.
 _BAR_BEHIND = pattern_of(r":(?:\s|\Z)|\s\d{1,3}%")
 _WRAPPED = pattern_of(WRAPPED)
-_LISTED = pattern_of(r"\[[ ]?((?:[\d.e+-]{1,30}[, ]{0,9}){0,64})\]")
+_LISTED = pattern_of(r"\[([\d.e+, -]{0,2000})\]")
 _MEMORY, _IN_UNITS = "gpu_mem", pattern_of(r"(\d[\d.]{0,9})([GMK]?)B?")
 
 
@@ -324,6 +324,8 @@ def read_row(text: str, table: Table) -> Row | None:
     >>> table = read_head("Step   Train loss   Test loss   Test metric")
     >>> read_row("500    [0.25, 0.5]    [2.5e-01, 1e+00]    []", table).values
     (('loss', 0.75), ('test_loss', 1.25))
+    >>> read_row("3;0.5;[1e-4, 1e-4]", read_head("epoch;train_loss;lr")).values  # no sum of rates
+    (('loss', 0.5),)
     >>> table = read_head("Epoch  Batch  box   total")
     >>> read_row("2/9    40/165 0.25  8.5", table).values
     (('box', 0.25), ('loss', 8.5))
@@ -344,6 +346,8 @@ def read_row(text: str, table: Table) -> Row | None:
         return None
     fields: list[Field] = []
     for column, cell in zip(columns, cells, strict=True):
+        if cell[:1] == "Σ":
+            cell = cell[1:] if like_a_loss(column) else ""
         worded = cell[:1].isdigit() and isinstance(number_or_word(cell), str)
         if len(cell) > _LONGEST_CELL or (worded and like_a_loss(column)):
             return None
@@ -369,10 +373,10 @@ def read_row(text: str, table: Table) -> Row | None:
 
 
 def _sum(listed: re.Match[str]) -> str:
-    """Return the whole of a list of a loss's parts (DeepXDE: deepxde/display.py)."""
+    """Return the sum of a list, marked: of a loss it is the whole (DeepXDE: deepxde/display.py)."""
     parts = [number_or_word(part) for part in listed[1].replace(",", " ").split()]
     numbers = [part for part in parts if isinstance(part, float)]
-    return str(sum(numbers)) if numbers and len(numbers) == len(parts) else "-"
+    return f"Σ{sum(numbers)}" if numbers and len(numbers) == len(parts) else "-"
 
 
 @lru_cache(maxsize=64)
