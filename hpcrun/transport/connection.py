@@ -246,7 +246,8 @@ def _head(settings: SshSettings, frame: str, script: str) -> tuple[bytes, bytes]
 
 def both_ways(here: socket.socket, there: Any) -> None:
     """Lead a socket to another until both have ended; ``there`` has a socket's methods."""
-    with here, contextlib.closing(there):
+    # Of a connection that is gone no channel can be closed.
+    with here, contextlib.suppress(OSError, EOFError), contextlib.closing(there):
         back = threading.Thread(target=_copy, args=(there, here), daemon=True)
         back.start()
         _copy(here, there)

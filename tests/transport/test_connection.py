@@ -415,6 +415,26 @@ def test_a_port_is_forwarded(far: Connection) -> None:
             assert browser.recv(99) == b""
 
 
+def test_a_forwarded_port_ends_in_silence_where_the_connection_is_gone() -> None:
+    class Gone:
+        """As paramiko's channels are then."""
+
+        def recv(self, size: int) -> bytes:
+            raise OSError
+
+        def shutdown(self, how: int) -> None:
+            raise EOFError
+
+        def close(self) -> None:
+            raise EOFError
+
+    here, browser = socket.socketpair()
+    with browser:
+        browser.shutdown(socket.SHUT_WR)
+        connection.both_ways(here, Gone())
+        assert browser.recv(99) == b""
+
+
 # ------------------------------------------------------------------ whose host it is
 
 

@@ -64,10 +64,9 @@ def train(framework: str, folder: Path, *, stop: bool = False) -> Part:
 
 
 def read(output: str) -> Part:
-    """Read what rank 0 has printed."""
-    records: list[dict[str, Any]] = [
-        json.loads(line) for line in output.splitlines() if line.startswith('{"')
-    ]
+    """Read what the ranks print to one stream: a line's end may stand behind the next one."""
+    lines = output.replace("}{", "}\n{").splitlines()
+    records: list[dict[str, Any]] = [json.loads(line) for line in lines if line.startswith('{"')]
     curve = {each["step"]: each["loss"] for each in records if "step" in each}
     return Part(curve, next((each["weights"] for each in records if "weights" in each), None))
 
