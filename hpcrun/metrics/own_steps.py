@@ -21,6 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from hpcrun.metrics.curve import rises
 from hpcrun.metrics.names import (
     EPOCH,
     EVAL_LOSS,
@@ -30,7 +31,7 @@ from hpcrun.metrics.names import (
     STEP_SECONDS,
     name_in,
 )
-from hpcrun.metrics.passes import Counted, Floats, Ints, changes, rises, starts_with_each_epoch
+from hpcrun.metrics.passes import Counted, Floats, Ints, changes, starts_with_each_epoch
 from hpcrun.metrics.store import Form, Log
 
 # How rows have found their steps: they have their own, stand beside a row that counts, or are drawn
