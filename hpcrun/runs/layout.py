@@ -124,6 +124,10 @@ class RunFolder(Struct, frozen=True):
     def run_id(self) -> str:
         return self.path.name
 
+    def samples_of(self, log: Path) -> Path:
+        """Name the file that has what readers found in a log, where the run is a mirror."""
+        return self.path / "cache" / f"samples-{log.parent.name}-{log.stem}"
+
 
 class SweepFolder(Struct, frozen=True):
     """Where the array of a sweep lies, beside its runs; it is the WorkDir of all tasks."""

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from hpcrun.controller.curves import parse
-from hpcrun.metrics.lines.read import RANGE
+from hpcrun.controller.curves import parse, read_log
+from hpcrun.metrics.lines.read import RANGE, Reader
 from hpcrun.transport.by_paramiko import ParamikoConnection
 from hpcrun.transport.ssh import zone_here
 from tests.needs import require_root
@@ -434,16 +434,39 @@ def test_a_long_log_is_read_without_a_connection(
     assert desk.hpcrun("parse", "1").code == 0 and resting == [True]
 
 
-def test_a_log_there_that_grew_or_was_rotated(desk: Desk) -> None:
+def test_what_was_read_of_a_long_log_is_not_read_again(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is kept in the mirror, and goes with it; what there is of it there counts for nothing."""
+    for name in ("RANGE", "_MUCH"):
+        monkeypatch.setattr(read_log, name, 8)
+    fed: list[bytes] = []
+    feed = Reader.feed
+
+    def noted(own: Reader, data: bytes) -> Any:
+        fed.append(data)
+        return feed(own, data)
+
     def losses() -> list[float]:
+        fed.clear()
         done = desk.hpcrun("parse", "1", "--json", "--full")
         assert done.code == 0, done
         return [float(value) for value in done.json["runs"][0]["metrics"]["loss"]["values"]]
 
-    log = desk.begin(desk.submit())
-    assert losses() == [2.5]
-    log.write_text("step 1 loss 2.5\nstep 2 loss 2.0\n")
-    assert losses() == [2.5, 2.0]
+    monkeypatch.setattr(Reader, "feed", noted)
+
+    run = desk.submit()
+    log = desk.begin(run)
+    (run / "cache").mkdir()
+    (run / "cache/samples-0-rank-0").write_text("hostile")
+    first, second = "step 1 loss 2.5\n", "step 2 loss 2.0\n"
+    assert losses() == [2.5] and b"".join(fed) == first.encode()
+    log.write_text(first + second)
+    assert losses() == [2.5, 2.0] and b"".join(fed) == second.encode()
+    assert losses() == [2.5, 2.0] and not fed
+    (kept,) = desk.state.glob("*/runs/*/cache/samples-*")
+    shutil.rmtree(kept.parent)
+    assert losses() == [2.5, 2.0] and b"".join(fed) == (first + second).encode()
     log.unlink()  # rotated
     log.write_text("step 1 loss 3.25\nstep 2 loss 3.0\nstep 3 loss 2.5\n")
     assert losses() == [3.25, 3.0, 2.5]
@@ -451,12 +474,14 @@ def test_a_log_there_that_grew_or_was_rotated(desk: Desk) -> None:
 
 @pytest.mark.slow
 def test_a_followed_log_that_is_rotated(desk: Desk) -> None:
+    """What is kept of the one before is not taken for it."""
     run = desk.submit()
     log = desk.begin(run)
     lines = "".join(f"{'noise ' * 90}\nstep {n} loss {2 + n % 7}\n" for n in range(17_000))
     assert len(lines) > RANGE
     log.write_text(lines)
     assert desk.hpcrun("parse", "1").code == 0
+    assert [*desk.state.glob("*/runs/*/cache/samples-*")]
     words = ("--json", "--full")
     with subprocess.Popen(
         [sys.executable, "-m", "hpcrun", "parse", "-f", "1", *words],

@@ -264,7 +264,11 @@ class CurveLog:
 
     def _reader(self, path: Path, offset: int = 0) -> LogFileReader:
         if path not in self._readers:
-            self._readers[path] = LogFileReader(path, offset=offset, formats=self._formats)
+            run, is_far = self.source.run, self._context.cluster.host is not None
+            kept = run.samples_of(path) if run is not None and is_far else None
+            self._readers[path] = LogFileReader(
+                path, offset=offset, kept=kept, formats=self._formats
+            )
         return self._readers[path]
 
     def _new(self, path: Path) -> Iterator[Pieces]:

@@ -14,18 +14,25 @@ import signal
 import sys
 import threading
 import zlib
+from array import array
 from collections.abc import Callable, Generator, Iterator, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import IO
+from zlib import crc32
 
+from msgspec import MsgspecError, Struct, msgpack
+
+from hpcrun import __version__, metrics
 from hpcrun.errors import InputError
+from hpcrun.files import read_plain, replacing
 from hpcrun.metrics.lines.formats import Format
 from hpcrun.metrics.lines.formats.table import FORMATS
 from hpcrun.metrics.lines.line import may_be_document
-from hpcrun.metrics.lines.read import BLOCK, LONGEST_LINE, RANGE, THOROUGH, Reader
-from hpcrun.metrics.row import Frame, Placed
+from hpcrun.metrics.lines.read import BLOCK, LONGEST_LINE, RANGE, THOROUGH, Place, Reader
+from hpcrun.metrics.row import Frame, Layout, Placed
+from hpcrun.metrics.store import Log, Store
 from hpcrun.patterns import time_limit
 
 Pieces = list[Frame | Placed]
@@ -34,6 +41,10 @@ _DAMAGES = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
 
 # Below this, the processes cost more than they save.
 LONG = 4 * RANGE
+# So much of a log must be new, in bytes, for what was read of it to be kept again.
+_MUCH = RANGE // 8
+# How many bytes are compared, at each of a few places, to see whether a log is still the same.
+_PRINT = 64
 _MOST_PROCESSES = 4
 # Seconds of the CPU for one piece of a log, a megabyte or less: a user's pattern may need for ever.
 PATTERN_SECONDS = 20.0
@@ -67,12 +78,14 @@ class LogFileReader:
         formats: Sequence[Format] = FORMATS,
         processes: int | None = None,
         offset: int = 0,
+        kept: Path | None = None,
     ) -> None:
         """Read with this many processes; None: one for each CPU that we may use, at most 4.
 
-        ``offset``: the byte to begin at, where a line begins.
+        ``offset``: the byte to begin at, where a line begins. ``kept``: the file that has what was
+        read of a long log before, so that only what is new is read.
         """
-        self.path = path
+        self.path, self._formats, self._kept = path, formats, kept
         self.reader = Reader(offset, formats)
         self.bytes = self.position = offset
         self.inode = 0
@@ -133,7 +146,31 @@ class LogFileReader:
             yield data
 
     def _read_plain(self, file: io.BufferedReader, size: int = sys.maxsize) -> Iterator[Pieces]:
-        """Read on in a file that is not compressed, to ``size``."""
+        """Read on in a file that is not compressed, to ``size``.
+
+        At its begin comes what is kept of it; what a long one has more is kept for the next time.
+        """
+        if self.bytes or self._kept is None:
+            yield from self._read_new(file, size)
+            return
+        key = _key_of(file, self._formats)
+        store = Store()
+        store.begin(0)
+        if known := _recall(self._kept, key, file):
+            begin, pieces = known
+            self.reader.go_on(begin)
+            self.bytes = self.position = begin.offset
+            store.add(pieces)
+            yield pieces
+        begun = self.bytes
+        for pieces in self._read_new(file, size):
+            store.add(pieces)
+            yield pieces
+        is_much = self.bytes >= RANGE and self.bytes - begun >= _MUCH
+        if is_much and (place := self.reader.place) is not None and not any(store.notes()):
+            _keep(self._kept, key, file, place, store.logs[0])
+
+    def _read_new(self, file: io.BufferedReader, size: int) -> Iterator[Pieces]:
         if self.bytes:
             file.seek(self.bytes)
         yield from self._read_ranges(file)
@@ -209,6 +246,77 @@ class LogFileReader:
                 if reader.table is not None:
                     return
                 answers.send((pieces, reader.lines_read - before))
+
+
+# ---- what is kept of long logs
+
+
+class _Columns(Struct):
+    """A Frame as it is kept: its columns are bytes."""
+
+    layout: Layout
+    offsets: bytes
+    steps: bytes | None
+    epochs: bytes | None
+    times: bytes | None
+    columns: list[bytes]
+    total: int | None
+
+    def frame(self) -> Frame:
+        return Frame(
+            self.layout,
+            array("q", self.offsets),
+            None if self.steps is None else array("q", self.steps),
+            None if self.epochs is None else array("d", self.epochs),
+            None if self.times is None else array("d", self.times),
+            tuple(array("d", each) for each in self.columns),
+            self.total,
+        )
+
+
+class _Known(Struct):
+    """What was read of a log's begin; ``prints`` are bytes of it, by which it is known again."""
+
+    place: Place
+    prints: list[bytes]
+    forms: list[_Columns]
+    marks: list[Placed]
+
+
+def _key_of(file: IO[bytes], formats: Sequence[Format]) -> int:
+    """Return what changes where a log is another file, or would be read in another way."""
+    sources = sorted(Path(metrics.__file__).parent.rglob("*.py"))
+    code = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in sources]
+    own = [(form.name, form.pattern.pattern) for form in formats[: -len(FORMATS)]]
+    inode = os.fstat(file.fileno()).st_ino
+    return crc32(repr((__version__, sys.byteorder, code, own, inode)).encode())
+
+
+def _prints(file: IO[bytes], place: Place) -> list[bytes]:
+    """Read a few bytes at the begin, between the ranges, and at the end of what was read."""
+    begins = [0, *range(RANGE, place.offset, RANGE), max(0, place.offset - _PRINT)]
+    return [os.pread(file.fileno(), min(_PRINT, place.offset - at), at) for at in begins]
+
+
+def _recall(kept: Path, key: int, file: IO[bytes]) -> tuple[Place, Pieces] | None:
+    """Read what is kept of a log; None where it is damaged, or of another one."""
+    with contextlib.suppress(OSError, MsgspecError):
+        data = memoryview(read_plain(kept))
+        if crc32(data[4:], key) == int.from_bytes(data[:4], "big"):
+            known = msgpack.decode(data[4:], type=_Known)
+            if known.prints == _prints(file, known.place):
+                return known.place, [*known.marks, *(form.frame() for form in known.forms)]
+    return None
+
+
+def _keep(kept: Path, key: int, file: IO[bytes], place: Place, log: Log) -> None:
+    """Keep what was read of a log, unless there is no room."""
+    known = {"place": place, "prints": _prints(file, place), "marks": log.marks}
+    known["forms"] = list(log.forms.values())
+    with contextlib.suppress(OSError, ValueError, OverflowError):
+        data = msgpack.encode(known, enc_hook=array.tobytes)
+        with replacing(kept, 0o600) as out:
+            out.write(crc32(data, key).to_bytes(4, "big") + data)
 
 
 @contextlib.contextmanager
