@@ -129,10 +129,10 @@ _ALONE = pattern_of(
     rf"(?:(?P<clock>{CLOCK})|(?P<number>{NUMBER})[ ]?"
     rf"(?P<unit>%|{SPACED_UNIT}|(?:/s(?:/gpu)?)(?!\w))){END}"
 )
-# Losses by their names: "loss: {'classification': 6.1, 'total_loss': 6.2}", "[Losses: x 0.27, ..".
+# Losses by their names: "loss: {'classification': 6.1, 'total_loss': 6.2}".
 _GROUP = pattern_of(
     r"(?P<key>(?:\w{1,30}[ ])?\w{0,30}loss(?:es)?|\w{0,30}(?:log|stats|metrics|results)\w{0,30})"
-    r"[ ]?[:=][ ]{0,4}(?:(?P<dict>(?=\{))|(?<=losses:[ ])(?=\w))",
+    r"[ ]?[:=][ ]{0,4}(?=\{)",
     re.IGNORECASE,
 )
 _FREE = pattern_of(r"[^\W\d][\w'’+/-]{0,40}(?:\.(?=\s|\Z)|(?=[\s,;|:!?)\]]|\Z))")
@@ -209,16 +209,16 @@ _PLAINER = {
     ),
     r"\As:(\d{1,12}) trl:(?=\d)": r"step \1, loss: ",  # llm.c
     r"\As:(\d{1,12}) tel:(?=\d)": r"step \1, val loss: ",
-    # What was measured is no place: "loss per 100 training steps: 2.5", "Loss Epoch: 2.5".
-    r"(?<=loss) (?:per|every|(?:of|over|for|in)(?: the)? (?:last|past|previous)) \d{1,9} "
-    r"(?:\w{1,20} )?(?:step|batch|iter|epoch|sample)\w{0,8}(?= ?[:=])": "",
-    r"(?<!\w)(loss|accuracy) (epoch|step)(?=: \d{1,9}\.\d)": r"\2 \1",
     # Losses by their sides alone: "[200/3000] train=2.30 val=2.25".
     r"\A(?!.*(?:loss|cost|test))((?:(?!acc).){0,80}(?<![a-z][ :=])(?<![a-z]: )(?<!f1: ))\btrain"
     r" ?[ =:] ?(\d+\.\d+)((?: \([^()]{0,80}\))?[ ,;|]{1,8})"
     r"(val|valid|validation|dev|heldout|holdout) ?[ =:] ?(?=\d+\.\d)": (
         r"\1train loss: \2\3\4 loss: "
     ),
+    # What was measured is no place: "loss per 100 training steps: 2.5", "Loss Epoch: 2.5".
+    r"(?<=loss) (?:per|every|(?:of|over|for|in)(?: the)? (?:last|past|previous)) \d{1,9} "
+    r"(?:\w{1,20} )?(?:step|batch|iter|epoch|sample)\w{0,8}(?= ?[:=])": "",
+    r"(?<!\w)(loss|accuracy) (epoch|step)(?=: \d{1,9}\.\d)": r"\2 \1",
     r"adjusting learning rate of group 0 to (?=\d)": "learning rate: ",  # PyTorch's schedulers
     # A place by two names, then two numbers: "Epoch and iter 28 99", "(epoch, step): (3, 100)".
     rf"\(?(epoch)(?: and |, ?| ?/ ?){_PLACE}\)?[ :=]{{1,3}}"
@@ -227,7 +227,6 @@ _PLAINER = {
     # "Iter: [0][50/391]": of two counters the first is the epoch's.
     r"\b(?:iter|iteration|step|batch):? ?\[ ?(\d{1,9})\] ?(?=\[ *\d{1,15} ?/ ?\d)": r"epoch \1 ",
     # A loss in front of its place, its value behind: "Loss (of one batch) at step 200: 1.5".
-    r"(?<!\w)score(?= at iteration \d)": "loss",
     r"(?<!\w)(?:the )?((?:\w{1,20} ){0,3}?(?:loss|cost))(?: \([a-z0-9 ]{1,30}\))? {1,4}"
     r"[(\[]?(?:(?:at|after|of|for|in|over|on|@) {1,4})?(?:the end of )?"
     rf"(?:{_PLACE} {{0,4}}[:=#\[]? {{0,4}}(\d{{1,15}})|(\d{{1,15}}) {_PLACE}(?:es|s)?)"
@@ -248,9 +247,8 @@ _MOST_LOOSE = 8
 
 
 class _Items(Found):
-    """What was found on a line so far; ``group``: from this field on they are parts of a loss."""
+    """What was found on a line so far."""
 
-    group: int | None = None
     has_loss: bool = False
 
     @property
@@ -385,8 +383,6 @@ def _take_apart(text: str) -> _Items | None:
             if not (counts and _COUNTER.fullmatch(inside)):
                 place = aside.end()
                 found.split = SPLITS.get(inside.lower(), found.split)
-    if found.group is not None:
-        found.fields[found.group :] = named_losses("losses", found.fields[found.group :])
     return found
 
 
@@ -411,12 +407,9 @@ def _read_item(text: str, place: int, found: _Items) -> int | None:
 
 def _read_named(text: str, place: int, found: _Items) -> int | None:
     """Read an item that begins with a word."""
-    if group := _GROUP.match(text, place):
-        if group["dict"] is None:
-            found.group = len(found.fields)
-            return group.end()
-        if moved := found.take_dict(text, group.end(), group["key"]):
-            return moved
+    group = _GROUP.match(text, place)
+    if group and (moved := found.take_dict(text, group.end(), group["key"])):
+        return moved
     pair = _PAIR.match(text, place)
     if pair and _read_pair(text, pair, found):
         return pair.end()
