@@ -190,7 +190,7 @@ def quantile(values: ArrayLike, share: float) -> float | None:
     return float(low + (high - low) * part if part < 0.5 else high - (high - low) * (1 - part))
 
 
-def rises(steps: Sequence[int | None] | Floats) -> bool:
+def rises(steps: Sequence[int | None] | NDArray[Any]) -> bool:
     """Return whether all steps are known and each is higher than the one before it.
 
     >>> rises([1, 2, 5]), rises([1, 1]), rises([None, 1])

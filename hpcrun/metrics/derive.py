@@ -529,11 +529,8 @@ class _View:
     def find(self, name: str) -> _Column | None:
         """Find the column of a metric: of its lines, else of what a bar shows."""
         sides = [*dict.fromkeys(each.side for each in self.by_step.rows_of(name))]
-        lines, drawn = self._of_lines(name, sides), None
-        if self.within_epoch:
-            drawn = self.by_epoch.column(name, DRAWN)
-        if drawn is None and DRAWN in sides:
-            drawn = self.by_step.column(name, DRAWN)
+        lines = self._of_lines(name, sides)
+        drawn = self.by_step.column(name, DRAWN) if DRAWN in sides else None
         if lines is not None and (
             drawn is None
             or 2 * len(lines.values) >= len(drawn.values)
@@ -551,7 +548,7 @@ class _View:
     def _of_lines(self, name: str, sides: Sequence[str]) -> _Column | None:
         loose = self.in_order.rows_of(name)
         own = self.by_step.column(name) if OWN in sides else None
-        at_epochs = [each for each in self.by_epoch.rows_of(name) if each.bar is None]
+        at_epochs = self.by_epoch.rows_of(name)
         if own is not None:
             least = min(_FEW, _SHARE * sum(map(len, loose)))
             if len(own.values) >= max(least, sum(each.places for each in at_epochs) / 2):

@@ -21,6 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from hpcrun.metrics.curve import rises
 from hpcrun.metrics.names import (
     EPOCH,
     EVAL_LOSS,
@@ -30,7 +31,7 @@ from hpcrun.metrics.names import (
     STEP_SECONDS,
     name_in,
 )
-from hpcrun.metrics.passes import Counted, Floats, Ints, changes, rises, starts_with_each_epoch
+from hpcrun.metrics.passes import Bools, Counted, Floats, Ints, changes, starts_with_each_epoch
 from hpcrun.metrics.store import Form, Log
 
 # How rows have found their steps: they have their own, stand beside a row that counts, or are drawn
@@ -46,8 +47,9 @@ _MOST_EPOCHS = 1e6
 _LARGEST = 1 << 62
 # More rows at one step than as many processes would print show that it is none.
 _STUCK = 64
-# Values that are printed twice are this close, in this share of the rows.
-_CLOSE, _MOST = 1e-3, 0.9
+# Values that are printed twice are this close, in this share of rows, of so many forms.
+_CLOSE, _MOST, _COMPARED = 1e-3, 0.9, 16
+_TWICE = 0.8
 # There are at least this many losses of batches to each mean of an epoch.
 _BATCHES = 2
 # What bars count that are not the training's, by the words of their descriptions.
@@ -181,7 +183,8 @@ def _rows_of(form: Form, headings: Ints, epochs_of: Floats) -> Rows:
     if steps is not None and layout.is_rounded:
         steps = unrounded(steps)
     places = (offsets, steps, epochs, times)
-    return Rows(names, columns, *places, side, level, layout.rank, bar, form.total, layout.is_mean)
+    own = layout.rank, bar, form.total, layout.is_mean
+    return _without_twins(Rows(names, columns, *places, side, level, *own))
 
 
 def _without_redrawn(log: Log, rows: Sequence[Rows], headings: Ints) -> list[Rows]:
@@ -257,6 +260,19 @@ def _only_ends(rows: Sequence[Rows]) -> list[Rows]:
     return found
 
 
+def _without_twins(rows: Rows) -> Rows:
+    """Leave out every second row where most are printed twice: by print and by logging."""
+    if (
+        rows.steps is not None
+        or rows.epochs is None
+        or (np.floor(rows.epochs) != rows.epochs).any()
+    ):
+        return rows
+    is_new = np.any([changes(each) for each in (*rows.columns, rows.epochs)], axis=0)
+    share = is_new.mean()
+    return rows.only(is_new) if 1 / 2 <= share <= 1 - _TWICE / 2 else rows
+
+
 def _by_split(rows: Rows, headings: Ints, splits: Sequence[str]) -> list[Rows]:
     """Part rows without steps into those of the training and those below "Eval epoch: 3"."""
     if not rows.level or rows.bar is not None or rows.steps is not None:
@@ -317,51 +333,74 @@ def _without_batches(rows: Sequence[Rows], headings: Ints) -> list[Rows]:
     Nothing is kept of what a line without a counter then names.
     """
     trained = np.sort(join([headings, *(each.offsets for each in rows if each.level)]))
-    evaluations = [x for x in rows if x.steps is None and not x.level and x.bar is None]
-    closing = [each for each in evaluations if not each.total]
+    evaluations = [each for each in rows if not each.level and each.bar is None]
+    closing = [each for each in evaluations if not each.total and each.steps is None]
     found = []
     for each in rows:
         if each.total and each in evaluations:
             gaps = np.searchsorted(trained, each.offsets)
             is_last = np.append(gaps[1:] != gaps[:-1], True)
-            closed = [
-                name
-                for other in closing
-                if np.isin(gaps[is_last], np.searchsorted(trained, other.offsets)).mean() >= _MOST
-                for name in other.names
-            ]
-            each = each.only(is_last).of([name for name in each.names if name not in closed])
+            if _starts_behind(each, is_last):
+                named = [x for x in closing if _stands_in(x, trained, gaps[is_last])]
+                closed = {name for other in named for name in other.names}
+                each = each.only(is_last).of([name for name in each.names if name not in closed])
+                each.steps = None
         found.append(each)
     return found
 
 
+def _starts_behind(rows: Rows, is_last: Bools) -> bool:
+    """Whether the steps start again behind the last row of each evaluation, and nowhere else."""
+    if rows.steps is None:
+        return True
+    falls = rows.steps[1:] < rows.steps[:-1]
+    return bool(falls.any() and (falls == is_last[:-1]).all())
+
+
+def _stands_in(rows: Rows, trained: Ints, gaps: Ints) -> bool:
+    """Whether rows stand in nearly all of some gaps between those of the training."""
+    return bool(np.isin(gaps, np.searchsorted(trained, rows.offsets)).mean() >= _MOST)
+
+
 def _without_repeats(rows: Sequence[Rows]) -> list[Rows]:
-    """Leave out losses that another line names, too, beside the step or epoch that they lack."""
-    lines = [each for each in rows if each.bar is None]
-    found = []
-    for each in rows:
-        others = [
-            other
-            for other in (lines if each.steps is None and each.bar is None else ())
-            if (other.steps is not None or other.epochs is not None is each.epochs)
-            and other.rank == each.rank
-        ]
+    """Leave out losses that another line names, too, beside the step or epoch that they lack.
+
+    And those that an earlier line named in the same order: a table behind the training.
+    """
+    compared = {*LOSSES, EPOCH}
+    longest: dict[object, list[Rows]] = {}
+    lines = [each for each in rows if each.bar is None and compared.intersection(each.names)]
+    for each in sorted(lines, key=len, reverse=True):
+        for name in compared.intersection(each.names):
+            others = longest.setdefault((name, each.rank), [])
+            others += [each] if len(others) < _COMPARED else []
+    found = {}
+    for each in lines:
         repeated = {
             name
-            for name in LOSSES.intersection(each.names)
-            if any(name in other.names and _repeats(each, other, name) for other in others)
+            for name in compared.intersection(each.names)
+            if any(_repeats(each, other, name) for other in longest[name, each.rank])
         }
         kept = [name for name in each.names if name not in repeated]
-        found.append(each.of(kept) if repeated else each)
-    return found
+        if repeated:
+            found[each] = replace(each.of(kept), level=min(each.level, LEVEL_OF_TRAINING))
+    return [found.get(each, each) for each in rows]
 
 
 def _repeats(rows: Rows, other: Rows, name: str) -> bool:
-    """Whether nearly all rows have the value of the other's row before them, or behind."""
-    beside = np.append(math.nan, np.append(other.column(name), math.nan))
-    behind = np.searchsorted(other.offsets, rows.offsets)
-    near = [np.isclose(rows.column(name), beside[behind + n], rtol=_CLOSE) for n in (0, 1)]
-    return bool((near[0] | near[1]).mean() >= _MOST)
+    """Whether nearly all rows have the values of others that count more."""
+    values, known = rows.column(name), other.column(name)
+    less, more = ((x.steps is not None, x.epochs is not None) for x in (rows, other))
+    if rows.steps is None and more > less:
+        # The row of the other before them, or behind.
+        beside = np.append(math.nan, np.append(known, math.nan))
+        behind = np.searchsorted(other.offsets, rows.offsets)
+        near = np.isclose([beside[behind], beside[behind + 1]], values, rtol=_CLOSE).any(axis=0)
+    elif rows.steps is None and more == less and len(values) == len(known) > _BATCHES:
+        near = np.isclose(values, known, rtol=_CLOSE) & (other.offsets < rows.offsets)
+    else:
+        return False
+    return bool(near.mean() >= _MOST)
 
 
 def _without_means(rows: Sequence[Rows]) -> list[Rows]:

@@ -136,15 +136,6 @@ class Counter(Struct):
         return Turn(offset, self.run, at, reached, replayed)
 
 
-def rises(column: NDArray[Any]) -> bool:
-    """Whether each number is greater than the one before.
-
-    >>> [rises(np.array(steps)) for steps in ([1, 2, 5], [1, 1], [])]
-    [True, False, True]
-    """
-    return bool((column[1:] > column[:-1]).all())
-
-
 def changes(column: NDArray[Any]) -> Bools:
     """Return where a column has another number than in the row before.
 

@@ -35,6 +35,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from hpcrun.metrics.curve import rises
 from hpcrun.metrics.names import LOSS
 from hpcrun.metrics.own_steps import (
     DRAWN,
@@ -55,7 +56,6 @@ from hpcrun.metrics.passes import (
     Floats,
     Ints,
     changes,
-    rises,
     starts_with_each_epoch,
 )
 from hpcrun.metrics.store import Log
@@ -167,7 +167,7 @@ def find_steps(log: Log) -> Steps:
     return Steps(
         log,
         by_step,
-        [*chain.from_iterable(map(_at_epochs, (*lines, *drawn)))],
+        [*chain.from_iterable(map(_at_epochs, lines))],
         lines,
         training,
         is_through,
@@ -287,9 +287,8 @@ def _at_epochs(rows: Rows) -> list[Rows]:
         return []
     if len(epochs) < len(rows):
         rows = rows.only(~np.isnan(rows.epochs))
-    side, level = (OWN, rows.level) if rows.bar is None else (DRAWN, 0)
     steps = epochs.astype(np.int64)
-    return [replace(rows, steps=steps, side=side, level=level, places=int(changes(steps).sum()))]
+    return [replace(rows, steps=steps, side=OWN, places=int(changes(steps).sum()))]
 
 
 class Counts:
@@ -474,7 +473,6 @@ def find_scale(lines: Sequence[Rows], counts: Counts, total: int | None) -> Scal
         last = before[-1].item()
         ends = {*range(last, last + _DRAWN_LATE + 1), after[-1].item()} - {0}
         lengths = [end / epochs[-1].item() for end in sorted(ends)]
-        lengths += [total / max(1, round(epochs[-1] * total / end)) for end in ends if total]
     for length, error in product(lengths, (coarse, coarser)):
         scale = Scale(length, 1, total or _LARGEST, None, offsets, in_lumps)
         if found := _fit(scale, epochs, error, before, after):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import re
 from array import array
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain, count, pairwise, repeat
 
@@ -102,8 +102,17 @@ class Store:
     [([1, 2, 3], [2.5, 2.0, 1.5])]
     """
 
-    def __init__(self, *, every: int = 1, most_bytes: int = MOST_BYTES) -> None:
-        """Keep every ``every``-th row of a form, and fewer once there are ``most_bytes``."""
+    def __init__(
+        self,
+        *,
+        every: int = 1,
+        most_bytes: int = MOST_BYTES,
+        hides: Callable[[str], bool] = lambda name: False,
+    ) -> None:
+        """Keep every ``every``-th row of a form, and fewer once there are ``most_bytes``.
+
+        ``hides``: which names are left out.
+        """
         self._leaves_out_metrics = False
         self.logs: list[Log] = []
         self._logs: dict[tuple[int, int], Log] = {}
@@ -111,6 +120,7 @@ class Store:
         self._names: set[str] = set()
         self._totals: dict[object, set[int]] = {}
         self._every, self._bytes, self._most_bytes = every, 0, most_bytes
+        self._hides = hides
 
     def begin(self, attempt: int, file: int = 0) -> None:
         """Go on with a log file, or begin it; a further attempt is a requeue."""
@@ -232,6 +242,7 @@ class Store:
 
     def _known(self, names: tuple[str, ...]) -> tuple[str, ...] | None:
         """Return which metrics of a new form are kept; None if none of them is."""
+        names = tuple(name for name in names if not self._hides(name))
         if len(self._names) + len(names) > MOST_METRICS:
             kept = tuple(name for name in names if name in self._names or name in MEASURED)
             self._leaves_out_metrics |= len(kept) < len(names)
@@ -376,27 +387,14 @@ class Samples:
     Sample(attempt=0, offset=0, epoch=None, step=1, split='train', name='loss', value=2.5)
     """
 
-    def __init__(self, store: Store, hidden: Collection[str] = ()) -> None:
-        """Show what is stored, but for some names."""
-        self._store, self._hidden = store, frozenset(hidden)
+    def __init__(self, store: Store) -> None:
+        """Show what is stored."""
         self._logs = store.proven()
-
-    def names(self) -> set[str]:
-        """Return the names that the samples have."""
-        forms = (form for log in self._logs for form in log.forms.values())
-        return {name for form in forms for name in form.layout.names} - self._hidden
-
-    def without(self, names: Collection[str]) -> Samples:
-        """Return the samples of all other names."""
-        return Samples(self._store, self._hidden.union(names)) if names else self
 
     def __len__(self) -> int:
         """Count the samples."""
         forms = (form for log in self._logs for form in log.forms.values())
-        return sum(
-            len(form.offsets) * sum(name not in self._hidden for name in form.layout.names)
-            for form in forms
-        )
+        return sum(len(form) * len(form.columns) for form in forms)
 
     def __iter__(self) -> Iterator[Sample]:
         """Go through the samples one by one."""
@@ -409,6 +407,4 @@ class Samples:
                 epoch = None if form.epochs is None else form.epochs[row]
                 step = None if form.steps is None else form.steps[row]
                 for name, column in zip(layout.names, form.columns, strict=True):
-                    if name in self._hidden:
-                        continue
                     yield Sample(log.attempt, offset, epoch, step, layout.split, name, column[row])

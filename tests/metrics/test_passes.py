@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcrun.metrics.curve import rises
 from hpcrun.metrics.passes import (
     At,
     Counted,
     Counter,
     Turn,
     follow,
-    rises,
     starts_with_each_epoch,
 )
 

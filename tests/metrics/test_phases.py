@@ -1,4 +1,4 @@
-"""Logs in which lines that look like the training's are an evaluation's, or a mean of an epoch."""
+"""Logs whose lines look like the training's: an evaluation's, means, what was said before."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from hpcrun.metrics.curve import Curve
 from tests.metrics.parsing import parse_chunks
+from tests.metrics.rows import both
 
 # How a batch's loss and the mean of the epoch are printed.
 MEANS = [
@@ -174,3 +175,38 @@ def test_each_training_in_a_file_may_call_its_loss_otherwise() -> None:
     curve = curve_of(lines)
     assert curve.steps("loss") == [*range(1, 11), *range(1, 41)]
     assert "Train MSE Loss and then Train MAE Loss" in curve.notes[-1]
+
+
+def test_of_an_evaluation_that_counts_its_batches_in_each_epoch_the_last_one_counts() -> None:
+    lines = []
+    for epoch in range(3):
+        for step in range(0, 30, 10):
+            lines.append(f"TRAIN epoch {epoch} iter {step}/30 loss {loss_at(30 * epoch + step)}")
+        for step in range(5):
+            lines.append(f"VALID epoch {epoch} iter {step}/5 loss {4.5 - epoch - step / 10}")
+    curve = curve_of(lines)
+    assert curve.steps("loss") == [*range(0, 90, 10)]
+    assert curve.values("eval_loss") == [4.1, 3.1, 2.1]
+
+
+def test_a_table_of_what_was_printed_before_counts_once() -> None:
+    epochs, lines = range(1, 8), []
+    for epoch in epochs:
+        lines += [f"Epoch {epoch}/7", f"20/20 - 1s - loss: {loss_at(epoch)} - val_loss: 9.{epoch}"]
+    lines += [
+        f"Epoch # {n}: loss={loss_at(n)} acc=0.5 | val_loss=9.{n} val_acc=0.4" for n in epochs
+    ]
+    curve = curve_of(lines)
+    assert both(curve, "loss") == ([*epochs], [*map(loss_at, epochs)])
+    assert both(curve, "eval_loss") == ([*epochs], [9 + n / 10 for n in epochs])
+    assert curve.notes == ()
+
+
+def test_what_print_and_logging_both_name_counts_once() -> None:
+    lines = []
+    for epoch in range(1, 8):
+        lines.append(f"Epoch {epoch}/7 loss: {loss_at(epoch)} val_loss: 9.5")
+        lines.append(f"epoch {epoch} -- loss {loss_at(epoch)}, val_loss 9.5")
+    curve = curve_of(lines)
+    assert both(curve, "loss") == ([*range(1, 8)], [*map(loss_at, range(1, 8))])
+    assert curve.steps("eval_loss") == [*range(1, 8)]

@@ -29,7 +29,6 @@ from hpcrun.patterns import time_limit
 from hpcrun.report.health import find_warnings
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import read_plan, runs_of
-from hpcrun.secrets.mask import Masker
 
 STDIN = Path("/dev/stdin")
 # How many points of each metric are kept of a long log: more than a window or a page can show.
@@ -134,16 +133,21 @@ class CurveLog:
         # Which of _choices() is read, and at what size that was decided or asked last.
         self._choice, self._asked_at = 0, 0.0
         self._is_decided = source.run is None
-        self._masker()  # what it has to hide is gone at the run's end
+        # Now: what it has to hide is gone at the run's end.
+        self._masked = masker_of(context, [] if source.run is None else [source.run]).text
         self._begin()
 
     def _begin(self) -> None:
-        self._store = Store(every=self._every)
+        self._store = Store(every=self._every, hides=self._hides)
         self._attempt = 0
         self._readers: dict[Path, LogFileReader] = {}
         # Which file comes first is not which is written first: the first one counts.
         self._numbers = {path: number for number, path in enumerate(self.source.files)}
         self._known: ParsedRun | None = None
+
+    def _hides(self, name: str) -> bool:
+        """Whether a metric has a secret's name, or is one: a log may have a number behind it."""
+        return self._masked(f"{name}=1") != f"{name}=1"
 
     def read(self, progress: OnProgress | None = None) -> None:
         """Read all of the logs, to the choice of files that has the loss."""
@@ -175,21 +179,9 @@ class CurveLog:
     def run(self, *, full: bool = False) -> ParsedRun:
         """Return the run as it is known so far; ``full``: with all points, and the samples.
 
-        Beside the log it has what is known of the run. A metric whose name is a secret, or that of
-        one, is left out: a log may have a number behind it.
+        Beside the log it has what is known of the run.
         """
         parsed, run = self._parsed(full=full), self.source.run
-        masked = self._masker().text
-        names = {*parsed.curve.metrics, *parsed.samples.names()}
-        hidden = {name for name in names if masked(f"{name}=1") != f"{name}=1"}
-        metrics = {n: each for n, each in parsed.curve.metrics.items() if n not in hidden}
-        notes = tuple(map(masked, parsed.curve.notes))
-        parsed = structs.replace(
-            parsed,
-            curve=structs.replace(parsed.curve, metrics=metrics, notes=notes),
-            samples=parsed.samples.without(hidden),
-            warnings=tuple(map(masked, parsed.warnings)),
-        )
         if run is None:
             return parsed
         from hpcrun.controller.causes import failure_of
@@ -198,9 +190,6 @@ class CurveLog:
         facts, gpus, seconds = run_facts(run)
         parsed, failure = with_attempts(parsed, run), failure_of(self._context, run)
         return structs.replace(parsed, facts=facts, gpus=gpus, seconds=seconds, failure=failure)
-
-    def _masker(self) -> Masker:
-        return masker_of(self._context, [] if self.source.run is None else [self.source.run])
 
     def _parsed(self, *, full: bool = False) -> ParsedRun:
         if self._known is not None and not full:
@@ -214,7 +203,7 @@ class CurveLog:
             files=len(readers),
             lines=sum(reader.lines for reader in readers),
             size=self._size,
-            notes=[note for reader in readers for note in reader.notes],
+            notes=[self._masked(note) for reader in readers for note in reader.notes],
         )
         parsed = structs.replace(parsed, warnings=find_warnings(parsed.curve))
         self._known = None if full else parsed
