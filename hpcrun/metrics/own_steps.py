@@ -148,6 +148,8 @@ class Rows(Struct, eq=False):
 def read_rows(log: Log) -> list[Rows]:
     """Return the rows of a log: of the training, with the steps through all epochs; and others."""
     marks = [each for each in log.marks if each.mark.epoch is not None]
+    if len(marks) == 1 and (marks[0].mark.epoch or 0.0) > 1:
+        marks = []  # "epoch = 100" is a setting
     headings = np.array([each.offset for each in marks], dtype=np.int64)
     epochs = np.array([each.mark.epoch for each in marks], dtype=np.float64)
     rows = [_rows_of(form, headings, epochs) for form in log.forms.values()]

@@ -268,7 +268,7 @@ def test_two_records_on_a_line() -> None:
         ("Epoch 3/20 of the past", None),
         ("resuming is not possible", None),
         ("    resumed from the saved state.", None),
-        ("    epoch = 0", None),
+        ("    epoch = 0", Mark(epoch=0.0)),
         ("===> Resuming from checkpoint /runs/a", Mark(restart=True)),
     ],
 )

@@ -210,3 +210,14 @@ def test_what_print_and_logging_both_name_counts_once() -> None:
     curve = curve_of(lines)
     assert both(curve, "loss") == ([*range(1, 8)], [*map(loss_at, range(1, 8))])
     assert curve.steps("eval_loss") == [*range(1, 8)]
+
+
+def test_a_heading_with_an_equals_sign_is_one_unless_it_stands_alone() -> None:
+    lines = []
+    for epoch in range(5):
+        lines += [f"Epoch = {epoch}", f"Training loss = {loss_at(epoch)}", "Validation loss = 9.5"]
+    assert both(curve_of(lines), "loss") == ([*range(5)], [*map(loss_at, range(5))])
+    lines = ["epoch = 100", "lr = 0.1"]
+    for epoch in range(5):
+        lines += [f"Epoch {epoch}: training loss {loss_at(epoch)}", f"val loss: {9.5 - epoch}"]
+    assert curve_of(lines).steps("eval_loss") == [*range(5)]

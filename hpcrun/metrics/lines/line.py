@@ -203,8 +203,6 @@ def read_mark(text: str) -> Mark | Row | None:
         return None
     if begun := _HEADING.fullmatch(text):
         is_sure = begun["sign"].strip() != "="  # else it may be a setting
-        if begun["epoch"] and not is_sure:
-            return None
         if begun["epoch"]:
             split = SPLITS[begun["split"].lower()] if begun["split"] else ""
             return Mark(epoch=float(begun["count"]), split=split)
