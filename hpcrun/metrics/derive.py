@@ -34,7 +34,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from hpcrun.metrics.curve import Curve, Restart, Series, build_series
-from hpcrun.metrics.names import EPOCH, EVAL_LOSS, LOSS, like_a_loss
+from hpcrun.metrics.names import EPOCH, EVAL_LOSS, LOSS, LOSSES, like_a_loss
 from hpcrun.metrics.own_steps import (
     DRAWN,
     LEVEL_OF_LOSS,
@@ -275,7 +275,9 @@ class _Axis:
             epochs = epochs[(epochs >= 0) & (epochs < _MOST_EPOCHS)]
             parts = np.rint(epochs * _PARTS).astype(np.int64)
             return Counted(parts, parts) if parts.size else None
-        rows = [each for each in rows if each.level == self.level > 0 and each.steps is not None]
+        rows = [each for each in rows if each.level == self.level and each.steps is not None]
+        if not self.level:  # nothing of the training: evaluations show the runs
+            rows = [each for each in rows if LOSSES.intersection(each.names)]
         if not rows:
             return None
         first = min(rows, key=lambda each: each.offsets[0])

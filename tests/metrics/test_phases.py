@@ -221,3 +221,9 @@ def test_a_heading_with_an_equals_sign_is_one_unless_it_stands_alone() -> None:
     for epoch in range(5):
         lines += [f"Epoch {epoch}: training loss {loss_at(epoch)}", f"val loss: {9.5 - epoch}"]
     assert curve_of(lines).steps("eval_loss") == [*range(5)]
+
+
+def test_runs_of_which_only_evaluations_are_logged() -> None:
+    losses = [9 - epoch - run / 10 for run in range(3) for epoch in range(1, 6)]
+    lines = [f"Epoch {1 + n % 5} validation loss: {loss}" for n, loss in enumerate(losses)]
+    assert both(curve_of(lines), "eval_loss") == ([1, 2, 3, 4, 5] * 3, losses)
