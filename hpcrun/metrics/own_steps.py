@@ -263,16 +263,14 @@ def _only_ends(rows: Sequence[Rows]) -> list[Rows]:
 
 
 def _without_twins(rows: Rows) -> Rows:
-    """Leave out every second row where most are printed twice: by print and by logging."""
-    if (
-        rows.steps is not None
-        or rows.epochs is None
-        or (np.floor(rows.epochs) != rows.epochs).any()
-    ):
+    """Leave out what is printed twice, by print and by logging, or by each of several processes."""
+    epochs = rows.epochs
+    if rows.steps is not None or epochs is None or (np.floor(epochs) != epochs).any():
         return rows
-    is_new = np.any([changes(each) for each in (*rows.columns, rows.epochs)], axis=0)
-    share = is_new.mean()
-    return rows.only(is_new) if 1 / 2 <= share <= 1 - _TWICE / 2 else rows
+    first = np.flatnonzero(np.any([changes(each) for each in (*rows.columns, epochs)], axis=0))
+    counts = np.diff(np.append(first, len(rows)))
+    often = (counts > 1) & (counts == counts[0])
+    return rows.only(first) if often.mean() >= _TWICE else rows
 
 
 def _by_split(rows: Rows, headings: Ints, splits: Sequence[str]) -> list[Rows]:

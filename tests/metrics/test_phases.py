@@ -202,11 +202,12 @@ def test_a_table_of_what_was_printed_before_counts_once() -> None:
     assert curve.notes == ()
 
 
-def test_what_print_and_logging_both_name_counts_once() -> None:
+@pytest.mark.parametrize("times", [2, 4])
+def test_what_several_processes_print_of_an_epoch_counts_once(times: int) -> None:
     lines = []
     for epoch in range(1, 8):
         lines.append(f"Epoch {epoch}/7 loss: {loss_at(epoch)} val_loss: 9.5")
-        lines.append(f"epoch {epoch} -- loss {loss_at(epoch)}, val_loss 9.5")
+        lines += [f"epoch {epoch} -- loss {loss_at(epoch)}, val_loss 9.5"] * (times - 1)
     curve = curve_of(lines)
     assert both(curve, "loss") == ([*range(1, 8)], [*map(loss_at, range(1, 8))])
     assert curve.steps("eval_loss") == [*range(1, 8)]
