@@ -8,9 +8,15 @@ without names. The Reader gathers rows in Frames: the same samples at a fraction
 from __future__ import annotations
 
 from array import array
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+
+if TYPE_CHECKING:
+    Ints = array[int]
+    Floats = array[float]
+else:  # Python 3.11 has no array[int]
+    Ints = Floats = array
 
 
 class Row(Struct, frozen=True, gc=False):
@@ -86,11 +92,11 @@ class Frame(Struct, gc=False):
     """
 
     layout: Layout
-    offsets: array[int]
-    steps: array[int] | None
-    epochs: array[float] | None
-    times: array[float] | None
-    columns: tuple[array[float], ...]
+    offsets: Ints
+    steps: Ints | None
+    epochs: Floats | None
+    times: Floats | None
+    columns: tuple[Floats, ...]
     total: int | None = None
 
     def __len__(self) -> int:

@@ -31,7 +31,7 @@ from hpcrun.metrics.lines.formats import Format
 from hpcrun.metrics.lines.formats.table import FORMATS
 from hpcrun.metrics.lines.line import may_be_document
 from hpcrun.metrics.lines.read import BLOCK, LONGEST_LINE, RANGE, THOROUGH, Place, Reader
-from hpcrun.metrics.row import Frame, Layout, Placed
+from hpcrun.metrics.row import Frame, Placed
 from hpcrun.metrics.store import Log, Store
 from hpcrun.patterns import time_limit
 
@@ -251,35 +251,12 @@ class LogFileReader:
 # ---- what is kept of long logs
 
 
-class _Columns(Struct):
-    """A Frame as it is kept: its columns are bytes."""
-
-    layout: Layout
-    offsets: bytes
-    steps: bytes | None
-    epochs: bytes | None
-    times: bytes | None
-    columns: list[bytes]
-    total: int | None
-
-    def frame(self) -> Frame:
-        return Frame(
-            self.layout,
-            array("q", self.offsets),
-            None if self.steps is None else array("q", self.steps),
-            None if self.epochs is None else array("d", self.epochs),
-            None if self.times is None else array("d", self.times),
-            tuple(array("d", each) for each in self.columns),
-            self.total,
-        )
-
-
 class _Known(Struct):
     """What was read of a log's begin; ``prints`` are bytes of it, by which it is known again."""
 
     place: Place
     prints: list[bytes]
-    forms: list[_Columns]
+    forms: list[Frame]
     marks: list[Placed]
 
 
@@ -303,9 +280,9 @@ def _recall(kept: Path, key: int, file: IO[bytes]) -> tuple[Place, Pieces] | Non
     with contextlib.suppress(OSError, MsgspecError):
         data = memoryview(read_plain(kept))
         if crc32(data[4:], key) == int.from_bytes(data[:4], "big"):
-            known = msgpack.decode(data[4:], type=_Known)
+            known = msgpack.decode(data[4:], type=_Known, dec_hook=lambda _, kept: array(*kept))
             if known.prints == _prints(file, known.place):
-                return known.place, [*known.marks, *(form.frame() for form in known.forms)]
+                return known.place, [*known.marks, *known.forms]
     return None
 
 
@@ -314,7 +291,7 @@ def _keep(kept: Path, key: int, file: IO[bytes], place: Place, log: Log) -> None
     known = {"place": place, "prints": _prints(file, place), "marks": log.marks}
     known["forms"] = list(log.forms.values())
     with contextlib.suppress(OSError, ValueError, OverflowError):
-        data = msgpack.encode(known, enc_hook=array.tobytes)
+        data = msgpack.encode(known, enc_hook=lambda column: (column.typecode, column.tobytes()))
         with replacing(kept, 0o600) as out:
             out.write(crc32(data, key).to_bytes(4, "big") + data)
 
