@@ -203,6 +203,8 @@ def read_mark(text: str) -> Mark | Row | None:
         return None
     if begun := _HEADING.fullmatch(text):
         is_sure = begun["sign"].strip() != "="  # else it may be a setting
+        if begun["epoch"] and begun["epoch"].isupper() and not is_sure:
+            return None  # a constant of a program
         if begun["epoch"]:
             split = SPLITS[begun["split"].lower()] if begun["split"] else ""
             return Mark(epoch=float(begun["count"]), split=split)
