@@ -269,6 +269,8 @@ def test_two_records_on_a_line() -> None:
         ("resuming is not possible", None),
         ("    resumed from the saved state.", None),
         ("    epoch = 0", Mark(epoch=0.0)),
+        ("+++ Epoch 1 +++", Mark(epoch=1.0)),
+        ("Epoch(0/6)", Mark(epoch=0.0)),
         ("===> Resuming from checkpoint /runs/a", Mark(restart=True)),
     ],
 )

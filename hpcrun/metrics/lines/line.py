@@ -149,19 +149,19 @@ def _read(line: Line, table: Table | None, formats: Sequence[Format]) -> Answer 
 
 # A place on a line of its own: "Epoch 3/20", "-----Iteration: 1000-----", "begin training epoch 1".
 _HEADING = pattern_of(
-    r"[\s=*#>|~<\[(-]{0,200}"
+    r"[\s=*#>|~<\[(+-]{0,200}"
     r"(?:(?:start(?:ing|ed)?|begin(?:ning)?|running|entering)[ ]{1,2}(?:of[ ])?)?"
     r"(?:(?:train(?:ing)?|(?P<split>eval(?:uation)?|val(?:id(?:ation)?)?|test(?:ing)?))[ ]{1,2})?"
     r"(?:(?:current|global|learning)[ _])?"
     r"(?:(?P<epoch>epoch)|step|iter(?:ation)?|update|batch|round|episode)"
     r"(?:[ _](?:number|num|no|index|idx))?(?!=\d)(?P<sign>[\s:#=]{0,8})"
-    r"\[?(?P<count>\d{1,9})(?:(?:st|nd|rd|th) step)?"
+    r"[\[(]?(?P<count>\d{1,9})(?:(?:st|nd|rd|th) step)?"
     r"(?:\s{0,4}(?:/|\||(?(epoch)(?:out )?of|(?!)))\s{0,4}(?P<total>\d{1,9}))?\]?"
     r"(?: (?:summary|results|metrics|statistics)(?=[\s:=*-]{0,80}\Z))?"
     r"(?: \| (?:epoch )?time: \d{1,4}m \d{1,2}s|(?(total) took \d[\d.]{0,20} ?s| starting)"
     r"| started| begins)?"
     r"(?:[ ,|-]{1,3}(?:learning[ _]rate|lr)(?: is|[ :=]) ?\d[\d.e-]{0,20})?"
-    r"(?:, total (?:micro|generation) batches \d{1,9})?[\s.:=*#<>|~…\])-]{0,200}",
+    r"(?:, total (?:micro|generation) batches \d{1,9})?[\s.:=*#<>|~…\])+-]{0,200}",
     re.IGNORECASE,
 )
 _STEP = r"(?:global[_ ]?)?(?:steps?|iter(?:ation)?s?|updates?)[ :=#_-]{0,3}"
