@@ -68,7 +68,6 @@ _ENOUGH = 0.9
 _LOOKED_AT = 4096
 # An epoch beyond this is none.
 _LARGEST = 1 << 53
-_EVALUATED = ("eval", "val", "test")
 # A bar takes over from one that stands still only if it has this share of its votes.
 _TAKES_OVER = 0.1
 # Fewer rows show no scale. A bar may be drawn this many steps late. Epochs that are rounded to more
@@ -124,9 +123,9 @@ def find_steps(log: Log) -> Steps:
     lines = [each for each in loose if each.names and each.bar is None]
     drawn = [each for each in loose if each.names and each.bar is not None]
     bars = [x for x in rows if x.steps is not None and x.bar is not None and x.level]
-    trained = np.sort(join(each.offsets for each in (*own, *loose) if each.has_losses))
-    evaluated = sorted(each.offsets[0] for each in loose if not each.level)
-    found = training_bars(bars, trained, evaluated)
+    shown = [each for each in (*own, *loose) if each.has_losses]
+    shown = shown or [each for each in loose if not each.level]
+    found = training_bars(bars, np.sort(join(each.offsets for each in shown)))
     training = found[-1][0] if found else None
     counting = {bar for bar, _ in found}
     by_step = [*own, *_fresh([each for each in bars if each.has_losses and each.bar in counting])]
@@ -193,25 +192,14 @@ def _drawings(bars: Iterable[Rows]) -> list[tuple[Bar, Counted]]:
     return sorted(drawn, key=lambda each: each[1].offsets[-1])
 
 
-def training_bars(
-    bars: Sequence[Rows], trained: Ints, evaluated: Sequence[int]
-) -> list[tuple[Bar, Counted]]:
+def training_bars(bars: Sequence[Rows], trained: Ints) -> list[tuple[Bar, Counted]]:
     """Find the bars of the training; the one that counts last comes last.
 
-    ``trained`` and ``evaluated``: the bytes at which rows of the training, and of evaluations,
-    begin. A second training in the same log may have a bar of its own. Without rows of the training
-    it is the bar that is not at its end when an evaluation is first logged.
+    ``trained``: the bytes at which rows of the training begin. A second training in the same log
+    may have a bar of its own.
     """
     showing = {each.bar for each in bars if each.has_losses}
     drawn = _drawings(each for each in bars if not showing or each.bar in showing)
-    for place in evaluated if not (trained.size or showing) else ():
-        going = {}
-        for bar, counted in drawn:
-            at = np.searchsorted(counted.offsets, place) - 1
-            if at >= 0 and counted.steps[at] < (bar.total or 0):
-                going[counted.offsets[at]] = (bar, counted)
-        if going:
-            return [going[max(going)]]
     votes = []
     for number, (_, counted) in enumerate(drawn):
         offsets = counted.offsets
@@ -260,8 +248,6 @@ def _fresh(drawn: Sequence[Rows]) -> list[Rows]:
         count, new = int(is_end.sum()), int(is_new.sum())
         if 4 * count <= len(order) and 1 < count <= 2 * new <= 3 * count:
             is_end[-1] = is_new[epochs == epochs[-1]].any()  # it may be cut off
-        elif name.startswith(_EVALUATED):
-            is_end = is_new
         else:
             left.add(name)
             continue
