@@ -91,7 +91,7 @@ _STEPS = (
     "time_total_timesteps num_timesteps updates batch batches batchid minibatch mini_batch episode "
     "round global_round communication_round update generation n_iter n_step i count"
 )
-_EPOCHS = "epoch train_epoch epch ep trainer_epoch end_of_epoch epoch_loaded"
+_EPOCHS = "epoch época epoca train_epoch epch ep trainer_epoch end_of_epoch epoch_loaded"
 # A counter may say that it counts: batch_id, cur_iter, "Epoch no. 3".
 _COUNTED = ("num", "no", "nr", "number", "id", "idx", "index", "i")
 

@@ -49,6 +49,7 @@ from hpcrun.metrics.names import (
     metric_of,
     name_in,
     name_of,
+    split_of,
     words,
 )
 from hpcrun.metrics.row import Row
@@ -254,7 +255,7 @@ def build_row(found: Found, *, sure: bool = False, verbatim: bool = False) -> Ro
     place = _find_place(found)
     if place is None:
         return None
-    found.fields = _with_total(found.fields)
+    found.fields = _with_total(found.fields, place.step is not None or place.epoch is not None)
     values = _name_values(found.fields, place.split, verbatim)
     is_sure = sure or _judge(found, place, values)
     if is_sure is None or (not values and place.step is None):
@@ -279,21 +280,32 @@ def build_row(found: Found, *, sure: bool = False, verbatim: bool = False) -> Ro
     )
 
 
-def _with_total(fields: list[Field]) -> list[Field]:
-    """Call a total the loss that it is the total of, where nothing else is called the loss.
+def _with_total(fields: list[Field], is_placed: bool) -> list[Field]:
+    """Call a total, or errors of named sides, the loss where nothing else is called so.
 
-    >>> [field.key for field in _with_total([Field("loss_cls", 1.0), Field("total", 3.0)])]
+    >>> [field.key for field in _with_total([Field("loss_cls", 1.0), Field("total", 3.0)], False)]
     ['loss_cls', 'total_loss']
+    >>> [field.key for field in _with_total([Field("train MSE", 1.5), Field("val MSE", 2.5)], True)]
+    ['train_loss', 'eval_loss']
     """
     lost = [field.key for field in fields if like_a_loss(field.key)]
-    if not lost or any(name_of(key) in LOSSES for key in lost):
+    if any(name_of(key) in LOSSES for key in lost):
         return fields
-    return [
-        structs.replace(field, key="total_loss") if field.key.lower() == "total" else field
-        for field in fields
-    ]
+    # "Total: 2.5 | PDE: 1.25 | IC: 0.5", but not "data 0.1 forward 0.2 total 0.5".
+    parts = [f for f in fields if not (isinstance(f.value, str) or f.unit or is_known(f.key))]
+    timed = any(fold(part.key) in _TIMED for part in parts)
+    summed = len(parts) > 2 and not timed and all(float(part.value) % 1 for part in parts)
+    errors: dict[str, str] = {}
+    if is_placed and not lost and any(fold(field.key) in _TRAINING_ERROR for field in fields):
+        sides = ((field.key, split_of(field.key)) for field in fields)
+        errors = {key: f"{side}_loss" for key, side in sides if side and fold(key)[-4:] == "_mse"}
+    if lost or (summed and is_placed):
+        errors |= {field.key: "total_loss" for field in fields if field.key.lower() == "total"}
+    return [structs.replace(field, key=errors.get(field.key, field.key)) for field in fields]
 
 
+_TRAINING_ERROR = ("train_mse", "training_mse")
+_TIMED = words("data load forward backward fwd bwd optim optimizer compute comm")
 _MEAN = words("avg avr average averaged mean epoch")
 # What is measured again in each split; an evaluation's step is none of training.
 _OF_A_SPLIT = MEASURED - OF_THE_RUN - {GRAD_NORM}

@@ -62,7 +62,7 @@ from hpcrun.patterns import pattern_of
 # A line that is read without an open table holds one of these, in lower case.
 NEEDLES: tuple[bytes, ...] = (
     *b"loss,step,iter,epoch,it/s,s/it, train , val ,trl:,tel:,learning_rate,grad_norm".split(b","),
-    *b"per_second,words/s,mllog,[batch=,batch:,max_ma ,train=,train: ".split(b","),
+    *b"per_second,words/s,mllog,[batch=,batch:,max_ma ,train=,train: ,%) ,% (".split(b","),
     *b"learning rate,requeu,due to,resum,restor".split(b","),
     "损失".encode(),  # loss
 )

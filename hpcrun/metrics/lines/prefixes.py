@@ -88,7 +88,7 @@ _RANK = pattern_of(
 # What a bracket holds that is a place in the run.
 _PLACE = pattern_of(
     r"\b(?:epochs?|ep|steps?|iter[a-z]{0,7}|batch|it|update)[ _-]{0,8}[:=#]?[ ]{0,8}\d"
-    r"|\d[ ]{0,8}/[ ]{0,8}\d|^[\d\s,%]+$",
+    r"|\d[ ]{0,8}/[ ]{0,8}\d|^[\d\s,%]+$|\d%\) \d",
     re.IGNORECASE | re.ASCII,
 )
 # A bracket that names a side ("[Diff-Val (clean)]") is no name of a file or a place in one.
