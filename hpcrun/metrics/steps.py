@@ -274,7 +274,10 @@ def _at_epochs(rows: Rows) -> list[Rows]:
     if len(epochs) < len(rows):
         rows = rows.only(~np.isnan(rows.epochs))
     steps = epochs.astype(np.int64)
-    return [replace(rows, steps=steps, side=OWN, places=int(changes(steps).sum()))]
+    moves, is_first = changes(steps), steps == steps[0]
+    if rows.level and 2 * is_first.sum() <= len(steps) and moves[~is_first].mean() >= _ENOUGH:
+        moves |= is_first  # runs that were given up in their first epoch
+    return [replace(rows, steps=steps, side=OWN, places=int(moves.sum()))]
 
 
 class Counts:

@@ -228,3 +228,9 @@ def test_runs_of_which_only_evaluations_are_logged() -> None:
     losses = [9 - epoch - run / 10 for run in range(3) for epoch in range(1, 6)]
     lines = [f"Epoch {1 + n % 5} validation loss: {loss}" for n, loss in enumerate(losses)]
     assert both(curve_of(lines), "eval_loss") == ([1, 2, 3, 4, 5] * 3, losses)
+
+
+def test_runs_that_were_given_up_in_their_first_epoch() -> None:
+    epochs = [0, 0, 0, 1, 2, 3, 4, 5]
+    lines = [f"Epoch {epoch}: train_loss={loss_at(n)}" for n, epoch in enumerate(epochs)]
+    assert both(curve_of(lines), "loss") == ([*range(6)], [*map(loss_at, range(2, 8))])
