@@ -397,6 +397,12 @@ def _repeats(rows: Rows, other: Rows, name: str) -> bool:
 def _without_means(rows: Sequence[Rows]) -> list[Rows]:
     """Leave out the mean losses of epochs where no line has a step and batches name theirs."""
     rows = [replace(each, steps=None) if _counts_nothing(each) else each for each in rows]
+    own = [each for each in rows if each.has_losses and each.has_own_steps]
+    most = max(own, key=len, default=None)
+    fewer = [each for each in own if most and _stands_behind(each, most)]
+    rows = [
+        each.of([n for n in each.names if n != LOSS]) if each in fewer else each for each in rows
+    ]
     lost = [each for each in rows if each.has_losses and each.bar is None]
     means = [each for each in lost if each.is_mean or EVAL_LOSS in each.names]
     batches = [each for each in lost if each not in means]
@@ -414,6 +420,14 @@ def _without_means(rows: Sequence[Rows]) -> list[Rows]:
         each.of([name for name in each.names if name != LOSS]) if each in left_out else each
         for each in rows
     ]
+
+
+def _stands_behind(rows: Rows, most: Rows) -> bool:
+    """Whether nearly all rows stand behind one of many more, at its step: means up to there."""
+    if most.steps is None or rows.rank != most.rank or _BATCHES * len(rows) > len(most):
+        return False
+    before = np.searchsorted(most.offsets, rows.offsets) - 1
+    return bool(((before >= 0) & (most.steps[before] == rows.steps)).mean() >= _MOST)
 
 
 def _epochs_of(rows: Sequence[Rows]) -> Floats:

@@ -234,3 +234,11 @@ def test_runs_that_were_given_up_in_their_first_epoch() -> None:
     epochs = [0, 0, 0, 1, 2, 3, 4, 5]
     lines = [f"Epoch {epoch}: train_loss={loss_at(n)}" for n, epoch in enumerate(epochs)]
     assert both(curve_of(lines), "loss") == ([*range(6)], [*map(loss_at, range(2, 8))])
+
+
+def test_a_mean_behind_the_loss_of_its_step_is_no_loss_of_the_curve() -> None:
+    steps, lines = range(10, 210, 10), ["step,train_loss_step,epoch,train_loss,train_acc"]
+    for step in steps:
+        lines.append(f"{step},{loss_at(step)},0,,")
+        lines += [f"{step},,0,{loss_at(step) + 1},0.5"] if step % 50 == 0 else []
+    assert both(curve_of(lines), "loss") == ([*steps], [*map(loss_at, steps)])
