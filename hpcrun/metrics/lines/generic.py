@@ -222,10 +222,9 @@ _PLAINER = {
     # Two names of one pair: "Train/Val Loss: 2.5/2.75", "Val Loss/Acc: 2.5/0.75".
     r"(?<![\w/])(train\w{0,3})/(val\w{0,7}|test|dev|eval) (\w{1,20}) ?[:=]? {0,4}"
     r"(\d+\.\d[\de.+-]{0,20}%?) ?[/,] ?(?=\d)": r"\1 \3: \4, \2 \3: ",
-    r"(?<![\w/])((?:\w{1,20} )?)(\w{0,20}loss)/(acc\w{0,6}|lr|ppl) ?[:=] {0,4}"
-    r"(\d+\.\d[\de.+-]{0,20}) ?[/,] ?(?=\d)": r"\1\2: \4, \1\3: ",
+    r"/(acc\w{0,6}|lr|ppl) ?[:=] {0,4}(\d+\.\d[\de.+-]{0,20}) ?[/,] ?(?=\d)": (r": \2, \1: "),
     r"(?<!\w)t([_ ])(loss.{1,80}?(?<!\w))v\1(?=loss)": r"train \2val ",  # T_Loss .. V_Loss
-    r"(?<=loss:)\[(\d+\.\d+)/\d+\.\d+\]": r" \1",  # MindSpore: of a batch, and the mean
+    r"\[(\d+\.\d+)/\d+\.\d+\]": r" \1",  # MindSpore: of a batch, and the mean
     r"\A(\W{0,20})epochs(?=[ :=]{1,3}\d{1,6}\b.{0,80}loss)": r"\1epoch",
     # PyTorch's tutorials: "1m 5s (- 15m 12s) (5000 6%) 2.85", "5000 6% (1m 5s) 2.85 name / guess".
     r"\A\[?(?:\d{1,6}m \d{1,2}s (?:\(- \d{1,6}m \d{1,2}s\) )?\()?(\d{1,9}) \d{1,3}%"
