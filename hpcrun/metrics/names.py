@@ -325,7 +325,7 @@ _STAND_INS = _spell(
         "loss_all all_loss overall_loss loss_overall whole_loss loss_whole combined_loss "
         "loss_combined joint_loss full_loss main_loss task_loss "
         "model_loss predict_loss prediction_loss pred_loss loss_pred generator_loss gen_loss "
-        "g_loss loss_g"
+        "g_loss loss_g vae_loss loss_vae"
     }
 )
 # Words that only say how a number was taken, and how far they lead away from the plain metric.

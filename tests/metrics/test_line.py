@@ -326,6 +326,11 @@ def test_the_heading_of_a_step_is_a_row_without_values(line: str, step: int | No
         ),
         (",step,loss", "0,10,2.5", {"loss": 2.5}),
         (
+            "Epoch\t\tStep\t\tBox-loss\t\tMask-loss",
+            "2\t\t30\t\t2.5\t\t0.75",
+            {"Box-loss": 2.5, "Mask-loss": 0.75},
+        ),
+        (
             "epoch    train_loss    valid_loss     dur",
             "1        2.5       2.75  0.12",
             {"loss": 2.5, "eval_loss": 2.75, "dur": 0.12},

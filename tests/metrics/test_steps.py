@@ -566,3 +566,16 @@ def test_the_first_batch_of_each_epoch_is_no_line_of_several_processes() -> None
     lines = [f"[fit] epoch:{epoch} iter:0/40 loss:{loss_at(epoch)}" for epoch in range(30)]
     curve = curve_of(lines)
     assert (curve.steps("loss"), curve.notes) == ([*range(30)], ())
+
+
+def test_a_count_between_dashes_is_the_heading_of_a_step() -> None:
+    lines = []
+    for step in range(20, 100, 20):
+        lines += [f" -- {step:03d} / 080 --", f"mean loss: {loss_at(step)}", "accuracy: 0.5"]
+    assert both(curve_of(lines), "loss") == ([20, 40, 60, 80], [*map(loss_at, range(20, 100, 20))])
+
+
+def test_the_loss_of_a_whole_autoencoder_stands_for_its_parts() -> None:
+    form = "ITER {0} (phase 1). loss_vae: {1}; loss_recon: 0.5; loss_kl: 9.5"
+    lines = [form.format(step, loss_at(step)) for step in range(0, 500, 100)]
+    assert curve_of(lines).values("loss") == [*map(loss_at, range(0, 500, 100))]

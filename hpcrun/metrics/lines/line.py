@@ -62,7 +62,7 @@ from hpcrun.patterns import pattern_of
 # A line that is read without an open table holds one of these, in lower case.
 NEEDLES: tuple[bytes, ...] = (
     *b"loss,step,iter,epoch,it/s,s/it, train , val ,trl:,tel:,learning_rate,grad_norm".split(b","),
-    *b"per_second,words/s,mllog,[batch=,batch:,max_ma ,train=,train: ,%) ,% (".split(b","),
+    *b"per_second,words/s,mllog,[batch=,batch:,max_ma ,train=,train: ,%) ,% (, --\n".split(b","),
     *b"learning rate,requeu,due to,resum,restor".split(b","),
     "损失".encode(),  # loss
 )
@@ -130,7 +130,7 @@ def _read(line: Line, table: Table | None, formats: Sequence[Format]) -> Answer 
             return form.name, found
     if table is not None and (row := read_row(text, table)):
         return f"table ({table.kind})", row
-    folded = f" {text.lower()}"
+    folded = f" {text.lower()}\n"
     if not any(map(folded.__contains__, _NEEDLES)):
         return None
     text = in_english(text)
@@ -164,6 +164,7 @@ _HEADING = pattern_of(
     r"(?:, total (?:micro|generation) batches \d{1,9})?[\s.:=*#<>|~…\])+-]{0,200}",
     re.IGNORECASE,
 )
+_COUNTED = pattern_of(r"[ ]{0,4}-{2,4} (\d{1,9}) ?/ ?(\d{1,9}) -{2,4}")  # "-- 010 / 040 --"
 _STEP = r"(?:global[_ ]?)?(?:steps?|iter(?:ation)?s?|updates?)[ :=#_-]{0,3}"
 _RESTARTED = pattern_of(
     rf"""
@@ -210,6 +211,8 @@ def read_mark(text: str) -> Mark | Row | None:
             return Mark(epoch=float(begun["count"]), split=split)
         total = int(begun["total"]) if begun["total"] else None
         return Row(step=int(begun["count"]), total=total, is_sure=is_sure)
+    if counted := _COUNTED.fullmatch(text):
+        return Row(step=int(counted[1]), total=int(counted[2]))
     if resumed := _RESTARTED.match(text):
         at = _RESUMED_AT.search(text, resumed.end())
         return Mark(restart=True, step=int(at[1]) if at else None)
@@ -247,6 +250,7 @@ def read_head(text: str) -> Table | None:
     text = text.strip().removeprefix("#").lstrip()  # numpy's savetxt
     text = text.translate(_DRAWN)
     marked = next((kind for kind, mark in _MARKS.items() if mark in text), "")
+    marked = "" if "\t\t" in text else marked  # tabs that only align
     for kind in (marked,) if marked else _BY_BLANKS:
         cells = _cells(text, kind)
         if marked and not cells[-1]:
