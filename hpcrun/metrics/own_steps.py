@@ -4,6 +4,7 @@
 - A line may name the epoch, the step within it and its length: its step is that through all epochs.
   The epoch may stand on the heading above, or on the line that closes it.
 - Of an evaluation that prints its batches the last row counts, its mean over all of them.
+- What several lines say counts once: of print and logging, of processes, of a table at the end.
 - A line that closes an epoch may name its mean loss. Where the batches have named theirs it is none
   of the curve; nor is the mean over all steps that closes a training, beside how long it ran.
 """
