@@ -106,13 +106,19 @@ def test_prose_yields_no_loss_that_it_does_not_name(words: list[str]) -> None:
     for name, value in row.values:
         number = f"{value:g}"
         word = name.rpartition("_")[2].split(" ")[-1].split(".")[-1]
-        # The split may stand between: "loss train 3".
+        # The split may stand between: "loss train 3"; and an aside: "loss (see) 3".
         between = (
-            r"[:.,]? (?:is |was |(?:at |for |after |of )?"
+            r"(?: \(see\))?[:.,]? (?:is |was |(?:at |for |after |of )?"
             r"(?:(?:step|epoch)(?: [\d.]+:?|:) (?:is |was )?)?)(?:(?:train|validation) )?"
         )
         behind = re.search(re.escape(word) + between + re.escape(number), line)
         assert behind or re.search(rf"{re.escape(number)} (?:(?:train|validation) )?{word}", line)
+
+
+@pytest.mark.parametrize("pair", ["0.5/0.75", "3 of 2.5", "[0.5, 0.75]", "1,000/2.5", "nan/3"])
+def test_a_side_before_two_numbers_that_count_nothing(pair: str) -> None:
+    row = row_of(f"epoch 3 train: {pair} loss: 2.5")
+    assert row is None or dict(row.values)["loss"] == 2.5
 
 
 @given(st.text(max_size=200))

@@ -436,7 +436,8 @@ def _read_pair(text: str, pair: re.Match[str], found: _Items) -> bool:
     unit, of = next(filter(None, pair.group(*_UNITS)), ""), pair["of"] or pair["listed_of"]
     if pair["key"].lower() in SPLITS and number:
         split = SPLITS[pair["key"].lower()]
-        if pair["listed"] or of:  # Test: [10/90], Train: 3/20 [10/90]
+        counts = number.isdigit() and (of or "0").isdigit()
+        if counts and (pair["listed"] or of):  # Test: [10/90], Train: 3/20 [10/90]
             found.split = split
             found.counters.append((int(number), int(of) if of else None))
             return True
