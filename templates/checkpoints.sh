@@ -446,7 +446,7 @@ prune_checkpoints() (
         # First another name: half removed it would be a damaged one.
         mv -T -- "$path" "${path%/*}/.hpcrun-removed-${path##*/}" || continue
         rm -rf -- "${path%/*}"/.hpcrun-removed-*
-        printf 'hpcrun: removed checkpoint %s: %s newer ones are whole\n' "${path##*/}" "$keep"
+        printf 'hpcrun: removed checkpoint %s; newer ones that are whole: %s\n' "${path##*/}" "$keep"
     done < <(judge_checkpoints "$PWD" "$2")
 )
 

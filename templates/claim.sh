@@ -173,16 +173,21 @@ spare_is_left() {
     [ "$(healthy_nodes | wc -l)" -ge "$SLURM_JOB_NUM_NODES" ]
 }
 
-# stand_guard: have another of the job's nodes see whether this one is alive. Slurm takes a dead one away from
-# such a job (--no-kill), also that of the batch script: nobody is left then to start the ranks again. The file
-# `guarded` appears once it does, or where it never will.
+# stand_guard: have another of the job's nodes see whether this one is alive, and one more where that dies. Slurm
+# takes a dead one away from such a job (--no-kill), also that of the batch script: nobody is left then to start
+# the ranks again. The file `guarded` appears once it does, or where it never will.
 stand_guard() {
     local node
-    node=$(healthy_nodes </dev/null | grep -vxF -e "$host" | tail -n 1)
-    { [ -z "$node" ] || beside 0 "$node" 1 guard "$host" 2>/dev/null; } | {
-        read -r _
-        : >"$attempt_dir/guarded"
-    }
+    while
+        node=$(healthy_nodes </dev/null | grep -vxF -e "$host" | tail -n 1)
+        { [ -z "$node" ] || beside 0 "$node" 1 guard "$host" 2>/dev/null; } | {
+            read -r _
+            : >"$attempt_dir/guarded"
+            cat >/dev/null
+        }
+        IFS= read -rt 60 _
+        [ $? -gt 128 ]
+    do :; done
 }
 
 # guard HOST: until the attempt ends. Where the beat stands, and HOST is none of the job's nodes any more, have

@@ -89,9 +89,10 @@ batch() {
     exec {beat}> >(
         trap - TERM INT HUP
         . "$HPCRUN_RUN_DIR/watch.sh"
-        [ -z "${HPCRUN_ALLOCATED-}" ] || stand_guard <&0 &
+        # (In a list, as after ||, what ends with & would have no input.)
+        if [ -n "${HPCRUN_ALLOCATED-}" ]; then stand_guard <&0 & fi
         write_record "$attempt_dir/kill_wait" "$(kill_wait)" # as it ends slurmctld may be silent
-        [ -z "${HPCRUN_CHECKPOINT_DIR-}" ] || look_after_checkpoints <&0 &
+        look_after_checkpoints <&0 &
         while :; do
             write_record "$attempt_dir/beat" "$(printf '%(%s)T' -1)"
             watch

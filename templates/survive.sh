@@ -554,9 +554,10 @@ ask_ranks() {
 # beside SECONDS NODES COUNT MODE...: run `harness.sh MODE...` on each of NODES, which are COUNT, beside the
 # ranks; for SECONDS at most (0: for ever).
 beside() (
-    # What the job asked for its ranks. A site's --export=NONE would leave the step no environment.
+    # What the job asked for its ranks. A site's --export=NONE would leave the step no environment. With
+    # NO_KILL srun would wait for ever for a node that has died.
     unset "${!SLURM_MEM@}" "${!SLURM_GPU@}" "${!SLURM_CPU@}" "${!SLURM_TRES@}" "${!SLURM_NTASKS@}" \
-        "${!SLURM_STEP_@}" SLURM_DISTRIBUTION
+        "${!SLURM_STEP_@}" SLURM_DISTRIBUTION SLURM_NO_KILL
     export SLURM_EXPORT_ENV=ALL
     # In a session of its own: where the script is killed alone, its srun would end the guard's step.
     exec setsid timeout -k 5 "$1" srun --overlap --mem=0 --gres=none --mpi=none --quiet --nodelist="$2" \

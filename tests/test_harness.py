@@ -190,7 +190,7 @@ def test_older_checkpoints_are_removed_as_the_attempt_ends(job: Job) -> None:
     code, out = job.go(b"", **environ, HPCRUN_CHECKPOINT_KEEP="2")
     assert code == 0, out
     assert sorted(path.name for path in where.iterdir()) == ["step2", "step3"]
-    assert "hpcrun: removed checkpoint step1: 2 newer ones are whole\n" in out
+    assert "hpcrun: removed checkpoint step1; newer ones that are whole: 2\n" in out
 
 
 def test_a_rank_that_ends_well_leaves_no_record(job: Job) -> None:

@@ -301,7 +301,7 @@ def test_names_are_no_words_of_a_command(hostile: str, tmp_path: Path) -> None:
     assert newest(folder) == (f"{hostile}x/checkpoint-1", damaged)
     assert "removed" not in call("prune_checkpoints", folder, 2, 1).stdout
     write(folder / f"{hostile}x" / "checkpoint-2" / f"{hostile}.pt")
-    assert "removed checkpoint checkpoint-1:" in call("prune_checkpoints", folder, 2, 1).stdout
+    assert "removed checkpoint checkpoint-1;" in call("prune_checkpoints", folder, 2, 1).stdout
     assert left(folder / f"{hostile}x") == {"checkpoint-2"}
 
 
@@ -490,7 +490,8 @@ def test_pruning_leaves_the_newest_whole_ones(tmp_path: Path) -> None:
     said = call("prune_checkpoints", tmp_path, 2, 2).stdout
     assert left(tmp_path) == {f"checkpoint-{step}" for step in (2, 4, 5, 6)}
     assert said == "".join(
-        f"hpcrun: removed checkpoint checkpoint-{step}: 2 newer ones are whole\n" for step in (3, 1)
+        f"hpcrun: removed checkpoint checkpoint-{step}; newer ones that are whole: 2\n"
+        for step in (3, 1)
     )
     call("prune_checkpoints", tmp_path, 2, 0)
     assert left(tmp_path) == {f"checkpoint-{step}" for step in (2, 5, 6)}
@@ -569,7 +570,7 @@ def test_they_are_looked_after_while_the_run_lasts(tmp_path: Path) -> None:
         for step in (1, 2, 3):
             trainer(tmp_path / f"new-{step}").rename(tmp_path / f"checkpoint-{step}")
             if step > 1:
-                assert f"removed checkpoint checkpoint-{step - 1}:" in process.stdout.readline()
+                assert f"removed checkpoint checkpoint-{step - 1};" in process.stdout.readline()
         process.stdin.close()
         assert process.wait() <= 1
     assert left(tmp_path) == {"checkpoint-3"}

@@ -89,6 +89,31 @@ def test_a_request_to_stop_arrives_while_the_job_runs(make_job: Maker, saves: Pa
         job.finish(batch)
 
 
+CHECKPOINTS = """
+import pathlib, time
+for step in (1, 2, 3):
+    pathlib.Path(f"step-{step}.pt").write_text(f'{{"step": {step}}}')
+    begun = time.monotonic()
+    while step > 1 and pathlib.Path(f"step-{step - 1}.pt").exists():
+        assert time.monotonic() < begun + 100, "the older one is still there"
+        time.sleep(0.05)
+"""
+
+
+def test_checkpoints_are_looked_after_while_the_ranks_run(make_job: Maker, tmp_path: Path) -> None:
+    """What waits for the end of its input must have one: a list that ends with & has none."""
+    script = tmp_path / "train.py"
+    script.write_text("import os; os.chdir(os.environ['HPCRUN_CHECKPOINT_DIR'])\n" + CHECKPOINTS)
+    job = make_job("resources: {gpus_per_node: 1}\ncheckpoint: {keep: 1}", script=script)
+    Path(job.plan.checkpoint_dir).mkdir()
+    job.stand_in("df", 'case $1 in -B1) echo 1 ;; *) exec /bin/df "$@" ;; esac')
+    shell = job.run_dir / "checkpoints.sh"
+    shell.write_text(shell.read_text().replace('"${1:-300}"', "0.2"))  # seconds between two looks
+    assert job.go() == 0, job.log()
+    assert "removed checkpoint step-1.pt; newer ones that are whole: 1" in job.log()
+    assert "has 0 GB free: the next checkpoint may need 0 GB" in job.log()
+
+
 def test_a_signal_that_nothing_passes_on_is_refused() -> None:
     """--signal=USR1@600 ends what does not know the signal: torchrun, among others."""
     with pytest.raises(SpecError, match=r"slurm\.signal: survive: {save_before_end"):
