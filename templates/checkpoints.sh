@@ -153,7 +153,7 @@ find_checkpoints() {
     done
 }
 
-is_unfinished() { [[ $1 =~ ^(partial$|part-|tmp-)|\.(partial|part|tmp|incomplete)$ ]]; }
+is_unfinished() { [[ $1 =~ ^(part|partial|tmp|temp|incomplete)$|^(part|tmp)-|\.(partial|part|tmp|incomplete)$ ]]; }
 
 # damage WORLD_SIZE NUMBER: print what is wrong with this one of the order, if anything.
 damage() {
@@ -220,7 +220,8 @@ check_framework() {
         has global_step || need scheduler.pt || return
         has rng_state.pth || check_ranks rng_state_ .pth
     elif has random_states_ || has pytorch_model/ || has pytorch_model_fsdp ||
-        { has optimizer.bin && has '' '@(model.safetensors|pytorch_model.bin)'; }; then
+        { has optimizer.bin && has '' '@(model.safetensors|pytorch_model.bin)' &&
+            [[ -z $older || $older == *random_states_* ]]; }; then # or a script of one's own writes both
         [ -n "$weights" ] || wrong "it has no weights" || return
         check_ranks random_states_ .pkl
     fi
@@ -474,12 +475,12 @@ is_kept() {
     return 1
 }
 
-# look_after_checkpoints [PAUSE]: until standard input ends, look for a new whole checkpoint every five
-# minutes: then prune, and warn where another one may not fit.
+# look_after_checkpoints [PAUSE]: until standard input ends, look for a new whole checkpoint every
+# minute: then prune, and warn where another one may not fit.
 look_after_checkpoints() {
     local newest seen=''
     while
-        IFS= read -r -t"${1:-300}" _
+        IFS= read -r -t"${1:-60}" _
         [ $? -gt 128 ]
     do
         newest=$(newest_checkpoint "$HPCRUN_CHECKPOINT_DIR" "$HPCRUN_WORLD_SIZE" 2>/dev/null)
@@ -497,6 +498,6 @@ save_room() {
     free=${free##*[!0-9]}
     [ -n "$free" ] || return 0
     [ "$free" -ge $(($2 * 6 / 5)) ] ||
-        printf 'hpcrun: %s has %s GB free: the next checkpoint may need %s GB\n' "$1" \
-            $((free / 1000000000)) $(($2 / 1000000000)) >&2
+        printf 'hpcrun: %s has %sB free: the next checkpoint may need %sB\n' "$1" \
+            "$(numfmt --to=si "$free")" "$(numfmt --to=si "$2")" >&2
 }

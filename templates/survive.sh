@@ -242,20 +242,27 @@ is_silent() {
 is_replaced() { [ -d "$HPCRUN_RUN_DIR/attempts/$((HPCRUN_ATTEMPT + 1))" ]; }
 
 # lost_nodes: print the job's nodes that Slurm calls down or not answering, those that have booted
-# since this script began, and those that the preflight found to be bad.
+# since this script began, those that it has taken out of a job with spare nodes, also where they are
+# back by now, and those that the preflight found to be bad.
 lost_nodes() {
-    local line file began booted
+    local line file began booted name kept=''
     printf -v began '%(%FT%T)T' $(($(printf '%(%s)T' -1) - SECONDS))
     for file in "$attempt_dir"/bad/*; do
         [ ! -e "$file" ] || printf '%s\n' "${file##*/}"
     done
     [ "${SLURM_JOB_NUM_NODES:-1}" -gt 1 ] || [ -n "${HPCRUN_ALLOCATED-}" ] || return 0
+    [ -z "${HPCRUN_ALLOCATED-}" ] ||
+        kept=$'\n'$(scontrol show hostnames "$(slurm_field NodeList "$(show_job)")" 2>/dev/null)$'\n'
+    [[ $kept == *$'\n'$host$'\n'* ]] || kept='' # not Slurm's answer on this job as it runs here
     while IFS= read -r line; do
+        name=$(slurm_field NodeName "$line")
         case $(slurm_field State "$line") in
-        *DOWN* | *NOT_RESPONDING* | *FAIL* | *\**) slurm_field NodeName "$line" ;;
+        *DOWN* | *NOT_RESPONDING* | *FAIL* | *\**) printf '%s\n' "$name" ;;
         *)
             booted=$(slurm_field BootTime "$line")
-            [[ $booted != 2*T* || ! $booted > $began ]] || slurm_field NodeName "$line"
+            if [[ $booted == 2*T* && $booted > $began || -n $kept && $kept != *$'\n'$name$'\n'* ]]; then
+                printf '%s\n' "$name"
+            fi
             ;;
         esac
     done < <(timeout 10 scontrol --oneliner show node "$SLURM_JOB_NODELIST" 2>/dev/null)

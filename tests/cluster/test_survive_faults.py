@@ -138,14 +138,22 @@ def test_a_run_goes_on_without_the_node_that_failed(wide_site: Site) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("steps", [60, 12])  # before Slurm knows of it the first rank is done
-def test_a_run_goes_on_on_its_spare_node(wide_site: Site, steps: int) -> None:
+@pytest.mark.parametrize(
+    ("steps", "how"),
+    [(60, "dies"), (12, "dies"), (60, "is back at once")],
+    ids=["node dies", "first rank is done before Slurm knows", "node is back at once"],
+)
+def test_a_run_goes_on_on_its_spare_node(wide_site: Site, steps: int, how: str) -> None:
     """In the same job, without a wait: the node of its second rank dies."""
     site, rig = wide_site, wide_site.rig
     run = submit_whole(site, f"{NODE}, spare_nodes: 1", steps=steps)
     until(functools.partial(steps_of, run, 0), "a step")
     batch, lost = nodes_of(run, 0)
-    rig.kill_node(lost)
+    if how == "dies":
+        rig.kill_node(lost)
+    else:
+        for state in ("state=down reason=x", "state=resume"):
+            rig.run("scontrol", "update", f"nodename={lost}", *state.split())
     try:
         site.wait_for(run, "attempts/1/hostfile")
         kept, spare = nodes_of(run, 1)
@@ -157,7 +165,8 @@ def test_a_run_goes_on_on_its_spare_node(wide_site: Site, steps: int) -> None:
         starts = rig.run("sacct", "-nXPD", "-j", run.job_id, "-o", "State").stdout.split()
         assert starts == ["RESIZING", "COMPLETED"], "Slurm has started it once"
     finally:
-        rig.revive_node(lost)
+        if how == "dies":
+            rig.revive_node(lost)
 
 
 @pytest.mark.thorough
@@ -185,6 +194,8 @@ def test_a_run_with_a_spare_node_outlives_its_first_node(wide_site: Site) -> Non
     finally:
         for node in lost:
             rig.revive_node(node)
+        # Its ranks were killed: what they leave, the next run there would take away.
+        rig.on_node(second, ["rm", "-rf", *rig.folders(second)])
 
 
 def guard_of(rig: Rig, run: Submitted) -> str:

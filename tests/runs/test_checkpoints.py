@@ -235,6 +235,26 @@ def test_what_a_killed_program_was_writing(tmp_path: Path) -> None:
     assert newest(tmp_path) == (names[1], "".join(damaged))
 
 
+@pytest.mark.parametrize("name", ["part", "tmp", "partial"])
+def test_a_first_save_that_was_killed(tmp_path: Path, name: str) -> None:
+    """A whole file in the folder is not the checkpoint."""
+    write(tmp_path / name / "model.safetensors", safetensors({"w": {"data_offsets": [0, 8]}}, 8))
+    assert newest(tmp_path) == ("", "")
+
+
+def test_accelerate_s_names_in_folders_of_ones_own(tmp_path: Path) -> None:
+    """The one before has no random states, either: then this form has none."""
+    for step in (10, 20):
+        folder = tmp_path / f"step-{step}"
+        write(folder / "model.safetensors", safetensors({"w": {"data_offsets": [0, 8]}}, 8))
+        write(folder / "optimizer.bin")
+    assert newest(tmp_path) == ("step-20", "")
+    for rank in (0, 1):
+        write(tmp_path / "step-10" / f"random_states_{rank}.pkl")
+    damaged = passed_over("step-20", "random_states_0.pkl is missing")
+    assert newest(tmp_path) == ("step-10", damaged)
+
+
 def test_latest_names_a_damaged_tag(tmp_path: Path) -> None:
     for step in (10, 20):
         for rank in (0, 1):
@@ -580,7 +600,7 @@ def test_room_for_the_next_one(tmp_path: Path) -> None:
     free = shutil.disk_usage(tmp_path).free
     assert call("save_room", tmp_path, free // 2).stderr == ""
     warned = call("save_room", tmp_path, free).stderr
-    assert warned.startswith(f"hpcrun: {tmp_path} has ") and " GB free: " in warned
+    assert warned.startswith(f"hpcrun: {tmp_path} has ") and "B free: " in warned
     assert call("save_room", tmp_path / "missing", free).stderr == ""
 
 

@@ -108,10 +108,10 @@ def test_checkpoints_are_looked_after_while_the_ranks_run(make_job: Maker, tmp_p
     Path(job.plan.checkpoint_dir).mkdir()
     job.stand_in("df", 'case $1 in -B1) echo 1 ;; *) exec /bin/df "$@" ;; esac')
     shell = job.run_dir / "checkpoints.sh"
-    shell.write_text(shell.read_text().replace('"${1:-300}"', "0.2"))  # seconds between two looks
+    shell.write_text(shell.read_text().replace('"${1:-60}"', "0.2"))  # seconds between two looks
     assert job.go() == 0, job.log()
     assert "removed checkpoint step-1.pt; newer ones that are whole: 1" in job.log()
-    assert "has 0 GB free: the next checkpoint may need 0 GB" in job.log()
+    assert "has 1B free: the next checkpoint may need " in job.log()
 
 
 def test_a_signal_that_nothing_passes_on_is_refused() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shutil
 import signal
 
 import curve
@@ -30,6 +31,7 @@ def save(accelerator, folder, step):
     accelerator.save_state(folder / "part")  # all ranks: random states too
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
+        shutil.rmtree(folder / f"step-{step}", ignore_errors=True)  # a damaged one
         (folder / "part").replace(folder / f"step-{step}")  # whole, or not there
     accelerator.wait_for_everyone()
 
