@@ -167,6 +167,7 @@ def test_a_run_goes_on_on_its_spare_node(wide_site: Site, steps: int, how: str) 
     finally:
         if how == "dies":
             rig.revive_node(lost)
+        take_away_what_was_left(rig, lost)
 
 
 @pytest.mark.thorough
@@ -194,8 +195,12 @@ def test_a_run_with_a_spare_node_outlives_its_first_node(wide_site: Site) -> Non
     finally:
         for node in lost:
             rig.revive_node(node)
-        # Its ranks were killed: what they leave, the next run there would take away.
-        rig.on_node(second, ["rm", "-rf", *rig.folders(second)])
+        take_away_what_was_left(rig, second)
+
+
+def take_away_what_was_left(rig: Rig, node: str) -> None:
+    """Of ranks that Slurm has killed, as the next run on the node would."""
+    rig.on_node(node, ["rm", "-rf", *rig.folders(node)])
 
 
 def guard_of(rig: Rig, run: Submitted) -> str:
