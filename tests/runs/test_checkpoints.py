@@ -574,28 +574,6 @@ def test_what_lightning_calls_its_best_stays(tmp_path: Path) -> None:
     assert left(tmp_path) == {"epoch=0-step=1.ckpt", "epoch=0-step=3.ckpt"}
 
 
-@pytest.mark.slow
-def test_they_are_looked_after_while_the_run_lasts(tmp_path: Path) -> None:
-    """It ends with the pipe that is its input, in the middle of a pause."""
-    environ = {"HPCRUN_CHECKPOINT_DIR": str(tmp_path), "HPCRUN_WORLD_SIZE": "2"}
-    with subprocess.Popen(
-        ["bash", "-uc", '. "$0" && "$@"', SCRIPT, "look_after_checkpoints", "0.1"],
-        env={"PATH": os.environ["PATH"], "HPCRUN_CHECKPOINT_KEEP": "1"} | environ,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        for step in (1, 2, 3):
-            trainer(tmp_path / f"new-{step}").rename(tmp_path / f"checkpoint-{step}")
-            if step > 1:
-                assert f"removed checkpoint checkpoint-{step - 1};" in process.stdout.readline()
-        process.stdin.close()
-        assert process.wait() <= 1
-    assert left(tmp_path) == {"checkpoint-3"}
-
-
 def test_room_for_the_next_one(tmp_path: Path) -> None:
     free = shutil.disk_usage(tmp_path).free
     assert call("save_room", tmp_path, free // 2).stderr == ""
