@@ -258,8 +258,7 @@ def _beginnings(steps: Ints) -> Ints:
     """Find the rows at which runs begin, where the counter falls nowhere but to its first place.
 
     That is decided by the rows up to there and the next ones. Where most runs have two rows of that
-    step it is printed twice; where the counter goes on from the highest after it, or nothing
-    follows, it is a summary.
+    step it is printed twice; where the counter goes on from the highest after it, it is a summary.
     """
     first, end = steps[0], len(steps)
     higher = steps[steps > first]
@@ -273,8 +272,7 @@ def _beginnings(steps: Ints) -> Ints:
     falls = np.append(0, np.cumsum(steps[back - 1] > first))
     seen = np.searchsorted(back, back + _PATIENCE)
     is_seen = (end == len(steps)) | (back + _PATIENCE <= end)
-    is_summary = len(back) == 1 and back[0] == len(steps) - 1
-    return back[is_seen & (seen <= 2 * falls[seen]) & (not is_summary)]
+    return back[is_seen & (seen <= 2 * falls[seen])]
 
 
 def _is_another(counted: Counted, index: int, highest: At, begun: At) -> bool:
