@@ -336,7 +336,7 @@ _MODIFIERS = {
         (1, "cur curr current now step batch iter iteration local reduced set main metric metrics"),
         (1, "minibatch optim optimizer opt perf trainer stats device gpu"),
         (2, "interval global window accum last"),
-        (6, "initial ave avg avr average averaged mean running smooth smoothed ema moving"),
+        (6, "initial ave avg avr average averaged mean running smooth smoothed ema moyen média"),
         (10, "epoch epochs"),
     )
     for word in listed.split()
