@@ -441,8 +441,6 @@ def _judge(found: Found, place: Row, values: dict[str, float]) -> bool | None:
         return None  # "Pretrained model - loss: 2.5"
     worded = any(isinstance(field.value, str) for field in found.fields)
     known = all(is_known(field.key, field.unit) for field in found.fields)
-    if found.has_dict:
-        known = not worded and (known or bool({LR, GRAD_NORM} & names))
     if known and not (found.is_code or found.loose):
         return True
     return None if worded or settings else False

@@ -14,10 +14,6 @@ heading of a step is a row without values: the lines below it that name no place
 A line is the head of a table if it is nothing but names, one of them a step or an epoch and one a
 loss (or a score). Its rows have as many cells, numbers where there are any; an empty cell, a dash
 or a word measures nothing. Whatever does not fit below a head is read as if there were none.
-
-A file may be one JSON document, too, with what was logged as a list inside. ``trainer_state.json``
-of the HF Trainer has it under ``log_history``; others are a list of objects, or columns of equal
-length (the ``history`` of Keras). Each object is read as a line of its own would be.
 """
 
 from __future__ import annotations
@@ -388,6 +384,8 @@ _DEEPEST = 2
 
 def read_document(text: str) -> list[Row] | None:
     """Read a whole file that is one JSON document; None if it is none that logs anything.
+
+    It holds lists of objects (``log_history`` of the HF Trainer), or columns of one length (Keras).
 
     >>> text = '{"best": null, "log_history": [{"step": 5, "loss": 2.5}, {"step": 9, "loss": 2.0}]}'
     >>> [(row.step, row.values) for row in read_document(text)]
