@@ -249,7 +249,7 @@ def read_head(text: str) -> Table | None:
     marked = "" if "\t\t" in text else marked  # tabs that only align
     for kind in (marked,) if marked else _BY_BLANKS:
         cells = _cells(text, kind)
-        if marked and not cells[-1]:
+        if cells[1:] and not cells[-1]:
             cells.pop()
         if cells[0] in ("", "Unnamed: 0") and not any(map(is_place, cells)):
             cells[0] = "step"  # the index that pandas writes
