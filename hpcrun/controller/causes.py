@@ -31,11 +31,11 @@ from hpcrun.ownership import name_of_user, whose
 from hpcrun.plan.directives import parse_memory_mb, parse_seconds
 from hpcrun.plan.types import Plan
 from hpcrun.runs import records
-from hpcrun.runs.ends import IDLE, IDLE_NOTE, STATES
+from hpcrun.runs.ends import ENDURED, IDLE, IDLE_NOTE, STATES
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import runs_of
 from hpcrun.runs.status import JobStatus
-from hpcrun.runs.verdict import LOST, Verdict
+from hpcrun.runs.verdict import LOST, NOT_LAUNCHED, Verdict
 from hpcrun.slurm.accounts import Account
 from hpcrun.slurm.states import parse_exit_code
 from hpcrun.views.attempts import common_text
@@ -238,7 +238,8 @@ def cause_of(context: Context, status: JobStatus, *, whole: bool = False) -> Dia
         is_told = not status.final or status.reason == "DependencyNeverSatisfied"
         return Diagnosis() if is_told else diagnose(evidence)
     recorded = _records_of(status, context) if status.final or status.end is not None else Records()
-    files = _chosen(run, status)
+    # What the logs tell is of an attempt before the end.
+    files = [] if status.ended_between else _chosen(run, status)
     # Slurm's answer may change, and rules of another version may know more.
     stamp = [__version__, status.state, str(last.index), str(status.account is not None)]
     stamp += [str(_size(file)) for file in files]
@@ -306,26 +307,41 @@ def _records_of(status: JobStatus, context: Context) -> Records:
     why = (end.why or "") if end is not None and status.state != "COMPLETED" else ""
     if why == "stopped" and status.history.shares_job:
         why = ""  # as without Slurm, which knows more
-    alone = end is not None and (end.next is not None or status.history.shares_job)
-    if alone and state.startswith("CANCELLED"):
-        why = "cancelled"  # while it waited for its next attempt, or one of several runs in a job
     account, cancelled, job = status.account, status.history.cancelled, status.job
+    alone = end is not None and (end.next is not None or status.history.shares_job)
+    if state.startswith("CANCELLED") and (
+        alone or why == "requeued" or (cancelled is not None and why in ENDURED)
+    ):
+        why = "cancelled"  # while it waited for its next attempt, or one of several runs in a job
     by = cancelled.user if cancelled is not None else ""
     if account is not None and account.cancelled_by and not by:
         by = f"its user, {account.user}" if account.user else _user(context, account.cancelled_by)
     output = job.stdout if job is not None and job.stdout else ""
-    gave_up = (end.note or "") if end is not None else ""
+    when = killed = ""
+    if status.elapsed and status.attempts:
+        when = f"after {format_duration(status.elapsed)}"
+    if state == "FAILED" and status.verdict.reason == NOT_LAUNCHED and status.attempts:
+        killed = "the job's script was killed"
+    if status.ended_between and end is not None:
+        waited = (status.ended_at or 0.0) - end.ended_at
+        when = f"{format_duration(waited)} after its last attempt" if waited > 0 else ""
+        when = when or "before its next attempt"
+        killed = killed and "the script of its next attempt could not be launched, or was killed"
+        why = "" if killed else why
+    gave_up = (end.note or "") if end is not None and why != "cancelled" else ""
     if gave_up == IDLE_NOTE and (same := common_text(status.history.attempts[-IDLE:])):
         gave_up += f" (the same in all of them: {same})"
     return Records(
         state=state,
-        ran=format_duration(status.elapsed) if status.elapsed and status.attempts else "",
+        when=when,
         cancelled_by=by,
         memory=_nearly_full(account),
         node_reason=account.node_reason if account is not None else "",
         node_out=account.node if account is not None else "",
         slurm_code=job.exit_code if job is not None else "",
         has_begun=bool(status.attempts) or status.run is None,
+        is_over=status.final,
+        killed=killed,
         output=output or (str(status.run.batch_log) if status.run is not None else ""),
         why=why,
         gave_up=printable(gave_up),

@@ -55,9 +55,10 @@ class Records(Struct, frozen=True, kw_only=True):
     """What Slurm and the job itself recorded of its end; "" and None: nothing.
 
     ``state`` is Slurm's, ``why`` a word of runs.ends. ``node_reason``: why ``node_out`` is out.
-    ``cancelled_by``: who ended it, ``ran``: after what time, ``memory``: how much of the host's it
+    ``cancelled_by``: who ended it, ``when``: after what time, ``memory``: how much of the host's it
     used, where that was nearly all; as people write them. ``slurm_code``: its ``code:signal``.
-    ``output``: where its output was to go, ``has_begun``: its script began. ``unfit``: what a check
+    ``output``: where its output was to go, ``has_begun``: its script began. ``is_over``: it will
+    not start again. ``killed``: what was killed, or could not be launched. ``unfit``: what a check
     found wrong with ``host``. ``stalled``: whom the others waited for, and where. ``gave_up``: why
     a run that goes on after such ends did not.
     """
@@ -74,11 +75,13 @@ class Records(Struct, frozen=True, kw_only=True):
     node_reason: str = ""
     node_out: str = ""
     cancelled_by: str = ""
-    ran: str = ""
+    when: str = ""
     memory: str = ""
     slurm_code: str = ""
     output: str = ""
     has_begun: bool = True
+    is_over: bool = False
+    killed: str = ""
 
     @property
     def ended_well(self) -> bool:
@@ -126,15 +129,14 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     for event in [*(event for _, event in ranked if event.kind >= WEAK), *earlier]:
         named.setdefault(event.rule.id, _cause(event, records))
     rule = BY_ID.get(cause.id)
-    verdict = rule.advice if rule is not None else "ask"
-    if cause.id in _UNFIT:
-        verdict = "exclude_node"
+    verdict = "exclude_node" if cause.id in _UNFIT else rule.advice if rule is not None else "ask"
     job = evidence.job
     fixes = rule.fixes if rule is not None else _FIXES.get(cause.id, ())
     if cause.id == "cancelled" and records.cancelled_by:
         fixes = ("{again}",)
-    of_rank = "" if cause.rank is None else f"--rank {cause.rank} "
-    fixes = tuple(fix.replace("{of_rank}", of_rank) for fix in fixes)
+    if cause.id == "requeued" and records.is_over:
+        cause = structs.replace(cause, title=f"{cause.title}, and did not start again")
+        fixes = ("{again}",)
     if records.gave_up:  # it has asked to go on
         fixes = tuple(fix for fix in fixes if not fix.startswith("`survive:"))
     if not job.is_run:  # its user has no keys of hpcrun's
@@ -145,7 +147,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
         verdict=verdict,
         cause=cause,
         also=list(named.values())[1 : _ALSO + 1],
-        fixes=list(dict.fromkeys(fill_in(fix, job, cause.host) for fix in fixes)),
+        fixes=list(dict.fromkeys(fill_in(fix, job, cause.host, cause.rank) for fix in fixes)),
     )
 
 
@@ -394,6 +396,7 @@ _FIXES: dict[str, tuple[str, ...]] = {
     "stalled": ("`hpcrun logs {of_rank}JOB`: its last lines; its stack, where `status` names one",),
     "silent": ("`hpcrun logs JOB`: its last lines",),
     "no_logs": ("{again}",),
+    "script_killed": ("{again}",),
     "forgotten": ("`hpcrun why FILE`, with the file of its output",),
     "no_output": ("make the folder before the job is submitted, where its nodes see it",),
     "not_begun": ("{without_node}", "report the node to the site's support"),
@@ -421,16 +424,21 @@ def _of_records(records: Records, events: Sequence[Event]) -> Cause | None:
         title = f"the job was never begun: {records.node_reason}"
         host = records.node_out or None
         return Cause(id="not_begun", cls="node_fail", title=title, text=records.state, host=host)
+    if records.killed and not any(e.kind >= ERROR and e.rule.id != "requeued" for e in events):
+        return Cause(id="script_killed", cls="other", title=records.killed, text=records.state)
     rule_id = _ENDS.get(records.why) or _ENDS.get(records.state)
     if rule_id is None:
         return None
     rule = BY_ID[rule_id]
     # That a process was asked to end shows less than the record does.
-    likely = [event for event in events if event.rule.id != "torchrun_sigterm"]
+    weak = ("torchrun_sigterm", "step_cancelled")
+    likely = [event for event in events if event.rule.id not in weak]
     shown = [event for event in likely if event.rule.cls == rule.cls]
     if rule.cls == "time_limit" and (crash := _crash_before(events, shown)) is not None:
         return _cause(crash, records)
-    roots = [event for event in events if event.kind == ROOT]
+    # A person may cancel what was about to start again.
+    again = ("preempted", "requeued") if records.cancelled_by else ("requeued",)
+    roots = [event for event in events if event.kind == ROOT and event.rule.id not in again]
     if rule.cls == "cancelled" and any(event.rule.cls != rule.cls for event in roots):
         # A rank that died of something else may have ended the job so.
         first = min(roots, key=lambda event: event.line)
@@ -460,7 +468,7 @@ def _of_slurm(rule: Rule, records: Records) -> str:
         title = f"cancelled by {records.cancelled_by}"
     if rule.cls == "node_fail" and records.node_reason:
         title += f": {records.node_reason}"
-    return title + (f", after {records.ran}" if records.ran else "")
+    return title + (f", {records.when}" if records.when else "")
 
 
 def _crash_before(events: Sequence[Event], shown: Sequence[Event]) -> Event | None:
@@ -496,7 +504,7 @@ def _silent(records: Records, *, has_logs: bool) -> Cause:
         meaning = f"as after signal {code - 128}" if 128 < code < 160 else _CODES.get(code, "")
         how += f" ({meaning})" if meaning else ""
     if not has_logs and not records.output:  # all that is left is the accounting
-        how += f" after {records.ran}" if records.ran else ""
+        how += f" {records.when}" if records.when else ""
         how += f", {records.memory}" if records.memory else ""
     cause = Cause(
         id="silent" if has_logs else "no_logs" if records.output else "forgotten",
@@ -511,7 +519,7 @@ def _silent(records: Records, *, has_logs: bool) -> Cause:
 # ---- fixes
 
 
-def fill_in(fix: str, job: Job, host: str | None) -> str:
+def fill_in(fix: str, job: Job, host: str | None, rank: int | None = None) -> str:
     """Put the job's own numbers into a fix.
 
     >>> job = Job(word="4711", is_run=True, micro_batch=4, accumulation=2)
@@ -521,6 +529,7 @@ def fill_in(fix: str, job: Job, host: str | None) -> str:
     'hpcrun resubmit 4711 --set slurm.exclude=n3'
     """
     text = re.sub(r"^\{(\w+)\}", lambda found: _command(found[1], job, host) or found[0], fix)
+    text = text.replace("{of_rank}", "" if rank is None else f"--rank {rank} ")
     if job.is_run:  # there is a run to take the options
         text = text.replace("`hpcrun submit JOB", "`hpcrun resubmit JOB")
     # What can be typed ends at a #, as for a shell.

@@ -398,6 +398,20 @@ class JobStatus(Struct, frozen=True, kw_only=True):
         return not self.final and self.end is not None and self.end.next is not None
 
     @property
+    def ended_between(self) -> bool:
+        """Whether it ended after an attempt, while it waited for the next one."""
+        has_next = self.end is not None and self.end.next is not None
+        return self.final and has_next and self.exit_code is None
+
+    @property
+    def ended_at(self) -> float | None:
+        """When it ended, in seconds since the epoch; None: it did not, or that is not known."""
+        if not self.ended_between:
+            return self.end.ended_at if self.final and self.end is not None else None
+        cancelled = self.history.cancelled
+        return cancelled.cancelled_at if cancelled is not None else None
+
+    @property
     def is_waiting(self) -> bool:
         """Whether it waits, and Slurm has a reason for it."""
         has_reason = bool(self.reason) or self.run is None

@@ -21,6 +21,8 @@ GRACE = 30.0
 _CLOCK = 2.0
 # Reasons of Slurm's to end a job that never ran; others of a cancelled job are why it waited.
 _ENDS = frozenset({"DependencyNeverSatisfied", "DeadLine"})
+# Slurm's reason where a script was killed, or could not be launched.
+NOT_LAUNCHED = "JobLaunchFailure"
 # Final states of hpcrun's own: the job died without a trace; Slurm never took it.
 LOST, NOT_SUBMITTED = "LOST", "NOT_SUBMITTED"
 
@@ -196,10 +198,17 @@ def _reason(queue: SlurmJob) -> str:
     return "" if waited or queue.reason in ("None", "NonZeroExitCode") else queue.reason
 
 
+def _was_to_go_on(state: str, reason: str) -> bool:
+    """Whether a job's end shows that it came after that of its last attempt on record."""
+    return state.startswith("CANCELLED") or (state, reason) == ("FAILED", NOT_LAUNCHED)
+
+
 def _by_slurm(history: History, source: str, state: str, reason: str = "") -> Verdict:
     """Make the verdict of Slurm's answer, with notes on what the job's own record contradicts."""
     end, notes = history.end, []
     final = source == "seen" or is_final(state)
+    if final and end is not None and end.next is not None and _was_to_go_on(state, reason):
+        end = None  # of an attempt before the job's
     if final and end is not None and end.why in STATES and state in ("COMPLETED", "FAILED"):
         # Slurm shows how the batch script ended, which was asked to end.
         state = STATES[end.why]

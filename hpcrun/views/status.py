@@ -92,7 +92,7 @@ def _failure(status: JobStatus) -> str:
         by_slurm = say_exit_code(status.job.exit_code) if status.job is not None else ""
         text = f"exit code {status.exit_code}" if status.exit_code else by_slurm
         return f", {text}" if text not in ("", "exit code 0") else ""
-    if status.end is None:
+    if status.end is None or status.ended_between:
         return ""
     text, failure = f", exit code {status.end.exit_code}", status.end.first_failure
     if failure is not None and failure.why is not None:
@@ -198,7 +198,7 @@ def run_lines(
     ``local_time`` writes seconds since the epoch for people; ``has_checkpoints``: there are some
     from which a new run would go on; ``there``: its folder on a cluster that is not here.
     """
-    plan, history, last = status.plan, status.history, status.last
+    plan, history, last, end = status.plan, status.history, status.last, status.end
     cluster = f" on {history.submitted.cluster}" if history.submitted else ""
     rows = [
         ("state", _state_text(status, look)),
@@ -221,13 +221,13 @@ def run_lines(
         ("progress", "" if status.loss is None else f"{at}loss {status.loss:.6g}"),
         ("time", _time_text(status, local_time)),
         ("nodes", last.begin.nodes if last and last.begin else ""),
-        ("exit code", attempts.end_text(status.end) if status.end else ""),
+        ("exit code", "" if not end or status.ended_between else attempts.end_text(end)),
         ("failed", status.failure),
         ("goes on", "" if status.final else attempts.going_on(status)),
         ("cost", attempts.cost_text(status.cost, has_gpus=bool(status.gpu_hours))),
         *attempts.used_rows(status.used, has_gpus=bool(status.gpus_per_node)),
     ]
-    if status.attempts > 1 or (status.end is not None and status.end.next is not None):
+    if status.attempts > 1 or (end is not None and end.next is not None):
         rows += [("attempt", text) for text in attempts.attempt_texts(status, local_time)]
     if status.run is not None:
         log = str(status.progress.log or status.run.logs) if history.attempts else ""
@@ -248,7 +248,7 @@ def _time_text(status: JobStatus, local_time: Callable[[float], str]) -> str:
     if status.elapsed is None:
         ran = "not known" if status.attempts else "0:00"
     hours = "" if status.gpu_hours is None else f"{status.gpu_hours:.2f} GPU hours"
-    ended = f"ended {local_time(status.end.ended_at)}" if status.final and status.end else ""
+    ended = f"ended {local_time(status.ended_at)}" if status.ended_at else ""
     return "; ".join(part for part in (f"{ran} {may}".strip(), ended, hours) if part)
 
 

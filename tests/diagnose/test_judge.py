@@ -99,7 +99,7 @@ def test_what_is_on_record_goes_before_a_launchers_report() -> None:
 
 
 def test_slurms_record_says_who_and_why() -> None:
-    by = Records(state="CANCELLED", cancelled_by="its user, ada", ran="27 s")
+    by = Records(state="CANCELLED", cancelled_by="its user, ada", when="after 27 s")
     out = Records(state="NODE_FAIL", node_reason="DIMM 3 is broken")
     held = Records(state="CANCELLED", has_begun=False, node_reason="Prolog error", node_out="n3")
     shut = Records(state="FAILED", slurm_code="0:53", output="/no/such/x.out")
@@ -114,7 +114,7 @@ def test_slurms_record_says_who_and_why() -> None:
 
 def test_of_a_job_whose_output_slurm_has_forgotten_it_is_said_what_the_accounting_has() -> None:
     most = "with 7.9 GiB used of the 8.0 GiB of memory that it had asked for"
-    record = Records(state="FAILED", exit_code=137, ran="3 min", memory=most)
+    record = Records(state="FAILED", exit_code=137, when="after 3 min", memory=most)
     found = diagnose(Evidence(records=record, job=Job(word="4711")))
     assert found.cause is not None
     assert found.cause.title == (
@@ -393,6 +393,37 @@ def test_who_cancelled_is_told_though_a_launcher_was_asked_to_end() -> None:
     records = Records(state="CANCELLED", cancelled_by="its user, me", exit_code=1)
     cause = judge(log, records=records).cause
     assert cause is not None and cause.title == "cancelled by its user, me"
+
+
+REQUEUE = "slurmstepd: error: *** JOB 1 ON n1 CANCELLED AT 2026-11-20T08:00:03 DUE TO JOB REQUEUE\n"
+
+
+def test_what_is_over_does_not_start_again() -> None:
+    assert judge(REQUEUE).fixes == ["nothing: it starts again"]
+    for records in (Records(state="FAILED", is_over=True), Records(is_over=True)):
+        found = judge(REQUEUE, records=records, job=Job(word="7", is_run=True))
+        assert found.cause is not None and found.cause.title.endswith("did not start again")
+        assert found.fixes == ["hpcrun resubmit 7"]
+
+
+def test_who_cancelled_is_told_though_the_job_was_about_to_start_again() -> None:
+    step = "slurmstepd: error: *** STEP 1.0 ON n1 CANCELLED AT 2026-11-20T08:00:03 ***\n"
+    preempted = REQUEUE.replace("JOB REQUEUE", "PREEMPTION")
+    records = Records(state="CANCELLED", cancelled_by="me", when="after 17 s", is_over=True)
+    for log in (REQUEUE, STEPS + step, preempted):
+        cause = judge(log, records=records).cause
+        assert cause is not None and cause.title == "cancelled by me, after 17 s", log
+
+
+def test_a_script_that_was_killed() -> None:
+    killed = Records(state="FAILED", killed="the job's script was killed")
+    step = (
+        "slurmstepd: error: *** STEP 1.0 ON n1 FAILED (non-zero exit code or other failure mode)\n"
+    )
+    for log in (STEPS, REQUEUE, step):
+        cause = judge(log, records=killed).cause
+        assert cause is not None and cause.title == killed.killed, log
+    assert told(STEPS + traceback(OOM), records=killed)[0] == "cuda_oom"
 
 
 def test_a_crash_before_the_time_limit() -> None:

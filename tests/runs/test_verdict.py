@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from hpcrun.runs.records import Attempt, Begin, Cancelled, End, History, Submitted
 from hpcrun.runs.verdict import GRACE, LOST, SILENT_AFTER, Evidence, Verdict, decide
@@ -49,6 +50,8 @@ OPENED = Attempt(index=0)
 DONE = Attempt(index=0, begin=begin(), end=end())
 FAILED = Attempt(index=0, begin=begin(), end=end(3))
 STOPPED = Attempt(index=0, begin=begin(), end=end(143, "TERM"))
+TO_GO_ON = structs.replace(end(143, "TERM"), why="time_limit", next="requeue")
+BETWEEN = Attempt(index=0, begin=begin(), end=TO_GO_ON)
 INTERRUPTED = Attempt(index=0, begin=begin(), end=end(143, "INT"))
 
 
@@ -127,6 +130,15 @@ LOCAL: dict[str, Any] = {"job_id": None}
             {"queue": queue(UNKNOWN), "account": account("TIMEOUT")},
             ("TIMEOUT", True, "sacct", None),
         ),
+        # What ended between two attempts has no exit code; what Slurm did not requeue has.
+        ([BETWEEN], {"queue": queue("CANCELLED")}, ("CANCELLED", True, "squeue", None)),
+        ([BETWEEN], {"account": account("CANCELLED")}, ("CANCELLED", True, "sacct", None)),
+        (
+            [BETWEEN],
+            {"queue": queue("FAILED", "JobLaunchFailure")},
+            ("FAILED", True, "squeue", None),
+        ),
+        ([BETWEEN], {"queue": queue("FAILED")}, ("TIMEOUT", True, "squeue", 143)),
         # Then the accounting.
         ([DONE], {"account": account("COMPLETED")}, ("COMPLETED", True, "sacct", 0)),
         ([STOPPED], {"account": account("TIMEOUT")}, ("TIMEOUT", True, "sacct", 143)),

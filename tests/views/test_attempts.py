@@ -9,7 +9,7 @@ from msgspec import structs
 
 from hpcrun.controller.progress import steps_of
 from hpcrun.runs.layout import RunFolder
-from hpcrun.runs.records import Attempt, Begin, End, Failure, History
+from hpcrun.runs.records import Attempt, Begin, Cancelled, End, Failure, History
 from hpcrun.runs.status import JobStatus, cost_of
 from hpcrun.runs.verdict import Verdict
 from hpcrun.views.attempts import attempt_texts, common_text, cost_text
@@ -130,8 +130,17 @@ def test_a_run_between_two_attempts() -> None:
 
 def test_a_run_that_was_cancelled_between_two_attempts_does_not_go_on() -> None:
     over = Verdict(state="CANCELLED", source="sacct", final=True)
-    first, second = attempt_texts(structs.replace(between(), verdict=over), str)
+    status = structs.replace(between(), verdict=over)
+    first, second = attempt_texts(status, str)
     assert first.endswith("goes on from step-80.pt") and second.endswith("by preemption")
+    by = Cancelled(cancelled_at=5 * HOUR, user="me")
+    for cancelled, ended in ((by, "; ended 18000.0"), (None, "")):
+        status = structs.replace(
+            status, history=structs.replace(status.history, cancelled=cancelled)
+        )
+        lines = run_lines(status, PLAIN, local_time=str, has_checkpoints=False)
+        assert f"  time      not known{ended}; 34.00 GPU hours" in lines
+        assert not any("exit code" in line for line in lines)
 
 
 def test_what_the_next_attempt_began_from_counts() -> None:
