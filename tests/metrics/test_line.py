@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcrun.metrics.lines.formats.table import FORMATS
-from hpcrun.metrics.lines.line import NEEDLES, read_document, read_line, records
+from hpcrun.metrics.lines.line import NEEDLES, read_document, read_head, read_line, records
 from hpcrun.metrics.row import Mark, Row, Table
 from tests.metrics.printed import PRINTED, PROSE, Printed
 
@@ -415,6 +415,10 @@ def test_a_document_may_hold_a_list_for_each_split() -> None:
     assert [(row.split, row.step) for row in rows] == [
         ("train", 1), ("train", 2), ("eval", 1), ("eval", 2)
     ]  # fmt: skip
+
+
+def test_marks_of_columns_alone_are_no_head() -> None:
+    assert [read_head(text) for text in ("|   |", ",,", "\t")] == [None] * 3
 
 
 def test_names_with_numbers_behind_them_are_no_head() -> None:
