@@ -251,7 +251,7 @@ def read_head(text: str) -> Table | None:
         cells = _cells(text, kind)
         if cells[1:] and not cells[-1]:
             cells.pop()
-        if cells[0] in ("", "Unnamed: 0") and not any(map(is_place, cells)):
+        if cells and cells[0] in ("", "Unnamed: 0") and not any(map(is_place, cells)):
             cells[0] = "step"  # the index that pandas writes
         if 2 <= len(cells) <= _MOST_COLUMNS and _are_names(cells, kind):
             return Table(kind, tuple(cells))
