@@ -19,6 +19,7 @@ from hpcrun.metrics.names import LOSS, MEMORY_BYTES
 from hpcrun.metrics.row import Row
 from hpcrun.ownership import whose
 from hpcrun.patterns import time_limit
+from hpcrun.runs.ends import IDLE
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import Attempt, attempt_indices
 from hpcrun.runs.status import Progress
@@ -26,6 +27,8 @@ from hpcrun.runs.status import Progress
 # The last loss stands near the end of a log; where a program says much else, the look goes further
 # back, but not without end: a listing must not wait for one log.
 _TAILS = (1 << 14, 1 << 18)
+# Attempts that are looked at: more in a row would not gain nothing, and go on.
+_ATTEMPTS = IDLE + 1
 # Seconds of the CPU for such a look, where a job's own patterns are tried.
 _PATTERN_SECONDS = 2.0
 _LONGEST = 10_000  # bytes of a line that is read
@@ -37,13 +40,14 @@ _RANK_LOG = re.compile(r"rank-(\d+)\.log")
 
 
 def last_point(run: RunFolder, patterns: Sequence[str] = ()) -> Progress:
-    """Read the last step and loss off the newest attempt's log; nothing where there is none."""
-    newest = max(attempt_indices(run), default=None)
-    if newest is None:
-        return Progress()
-    candidates = list(_candidates(run, newest))
-    if candidates and candidates[-1][1].name == "node-0.log":  # no rank has a log
-        candidates.append((0, run.batch_log))
+    """Read the last step and loss off the log of the newest attempt that has some: the last one
+    may have had nothing left to do. Nothing where there is none."""
+    candidates: list[tuple[int, Path]] = []
+    for attempt in attempt_indices(run)[: -_ATTEMPTS - 1 : -1]:
+        candidates += _candidates(run, attempt)
+        if not candidates or candidates[-1][1].name == "node-0.log":  # no rank has a log
+            candidates.append((0, run.batch_log))
+            break
     with _formats(run, patterns) as formats:
         for rank, path in candidates:
             with contextlib.suppress(OSError), open_plain(path) as file:
@@ -124,10 +128,16 @@ def with_steps(
 
 def _steps_in(data: bytes, formats: Sequence[Format], rank: int) -> Iterator[int]:
     """The steps that a part of a log shows; its first and its last line may be cut off."""
+    is_below = False
     for line in data.replace(b"\r", b"\n").split(b"\n"):
         row = _row(line, formats, rank)
-        if row is not None and row.step is not None and LOSS in dict(row.values):
+        if row is None:
+            continue
+        # The Trainer prints its losses without steps, and then its bar again, which has them.
+        has_loss = LOSS in dict(row.values)
+        if row.step is not None and (has_loss or (is_below and row.bar is not None)):
             yield row.step
+        is_below = has_loss and row.step is None
 
 
 @contextlib.contextmanager

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 import hpcrun
-from hpcrun.controller.progress import last_point
+from hpcrun.controller.progress import last_point, steps_of
 from hpcrun.metrics.names import LOSS
 from hpcrun.runs.layout import RunFolder
+from hpcrun.runs.status import Progress
 from tests.source import ROOT
 
 LOGS = ROOT / "tests" / "metrics" / "logs"
@@ -28,3 +29,20 @@ def test_status_and_parse_agree_on_the_last_step(tmp_path: Path, name: str) -> N
     last = hpcrun.parse(log).curve.metrics[LOSS]
     shown = last_point(run)
     assert (shown.step, shown.value) == (last.steps[-1], last.values[-1])
+    first, latest = steps_of(run, 0)
+    assert first is not None and last.steps[0] is not None and latest == last.steps[-1]
+    assert first >= last.steps[0], "a bar that is drawn later than its step"
+
+
+def test_what_the_last_attempts_do_not_show_an_earlier_one_does(tmp_path: Path) -> None:
+    """The last one may have had nothing left to do, and is not the one before the fourth."""
+    run = RunFolder(tmp_path)
+    for attempt in range(6):
+        (run.path / "attempts" / str(attempt)).mkdir(parents=True)
+        log = run.logs / str(attempt) / "rank-0.log"
+        log.parent.mkdir(parents=True)
+        log.write_text(f"step={attempt} loss=2.5\n" if attempt < 2 else "nothing left to do\n")
+    assert last_point(run) == Progress()
+    shutil.rmtree(run.path / "attempts" / "5")
+    log = run.logs / "1" / "rank-0.log"
+    assert last_point(run) == Progress(step=1, value=2.5, metric=LOSS, log=log)
