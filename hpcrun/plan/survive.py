@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import shlex
 from collections.abc import Sequence
 
@@ -36,6 +37,7 @@ def build_survive(job: Job) -> SurvivePlan:
     if "time_limit" in when:
         warned = max(before or 0, WARNED)
     _check_time(job, before)
+    _check_dir(job)
     if asked.spare_nodes:
         _check_spare(job, asked.spare_nodes, when)
     return SurvivePlan(
@@ -55,10 +57,34 @@ def build_survive(job: Job) -> SurvivePlan:
 
 def _check_time(job: Job, before: int | None) -> None:
     """Refuse to ask ranks to save as they start: each attempt would end after a step."""
-    time, asked = job.spec.resources.time, job.spec.survive.save_before_end
-    if before and time and parse_seconds(time) <= before:
+    field, asked = "survive.save_before_end", job.spec.survive.save_before_end
+    time = job.spec.resources.time
+    limit = parse_seconds(time) if time else 0.0
+    left = limit - (before or 0)
+    if before == 0:
+        job.found.refuse(field, f"{asked} leaves no time to save: leave it out, or say how much")
+    elif before and limit and left <= 0:
         message = f"{asked}, and the time limit is {time} (resources.time): take less of it"
-        job.found.refuse("survive.save_before_end", message)
+        job.found.refuse(field, message)
+    elif before and limit and left < 2 * WARNED:
+        job.found.notes.append(
+            f"{field}: {asked} before the time limit of {time} (resources.time), and Slurm may ask "
+            f"up to a minute early: an attempt trains for {max(0, left - WARNED):.0f} to {left:.0f}"
+            " s, its start included"
+        )
+
+
+def _check_dir(job: Job) -> None:
+    """Refuse a folder for checkpoints that is another one than its user means."""
+    folder = job.spec.checkpoint.dir or ""
+    if job.place.checkpoint_dir is not None:
+        return  # of a run that has them there
+    if folder.startswith("~") or "$" in folder:
+        message = f"{folder}: neither ~ nor variables are filled in here: write the absolute path"
+        job.found.refuse("checkpoint.dir", message)
+    elif posixpath.normpath(folder).split("/")[0] == "..":
+        message = f"{folder} leads out of the run's folder, to other runs: write an absolute path"
+        job.found.refuse("checkpoint.dir", message)
 
 
 def _check_spare(job: Job, spare: int, when: Sequence[EndCause]) -> None:
@@ -84,7 +110,10 @@ def _resume(job: Job) -> list[str]:
     except ValueError as error:
         job.found.refuse("checkpoint.resume", f"{text!r}: {error}")
         return []
-    if words and not any("{resume}" in word for word in words):
+    known = len(job.found.problems)
+    filled = [job.fill(word, "checkpoint.resume") for word in words]
+    # A name that is misspelt is one mistake.
+    if words and "{resume}" not in text and len(job.found.problems) == known:
         message = f"{text!r}: {{resume}} is missing in it, the checkpoint to go on from"
         job.found.refuse("checkpoint.resume", message)
-    return [job.fill(word, "checkpoint.resume") for word in words]
+    return filled

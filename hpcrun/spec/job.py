@@ -285,7 +285,10 @@ class Checkpoint(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         about("how many whole ones stay, the newest and the best among them; null: all"),
     ] = None
     marker: Annotated[
-        Annotated[str, Meta(pattern=r"^[^/]+$", description="a file's name")] | None,
+        Annotated[
+            str, Meta(pattern=r"^(?!\.{1,2}$)[^/*?\[]+$", description="one file's name, no pattern")
+        ]
+        | None,
         about("a file that your script writes into a checkpoint's folder as the last one"),
     ] = None
 

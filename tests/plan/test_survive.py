@@ -54,6 +54,38 @@ def test_ranks_are_not_asked_to_save_as_they_start() -> None:
     match = r"survive\.save_before_end: 300s, and the time limit is 5 \(resources\.time\)"
     with pytest.raises(SpecError, match=match):
         making.plan(JOB + asks % "300s")
+    with pytest.raises(SpecError, match=r"0m leaves no time to save: leave it out"):
+        making.plan(JOB + asks % "0m")
+
+
+@pytest.mark.parametrize(
+    ("before", "trains"), [("4m", "0 to 60 s"), ("200s", "40 to 100 s"), ("3m", "")]
+)
+def test_an_attempt_that_trains_next_to_nothing_is_told(before: str, trains: str) -> None:
+    asks = f'resources: {{time: "5"}}\nsurvive: {{when: [time_limit], save_before_end: {before}}}'
+    notes = [note for note in making.plan(JOB + asks).notes if "save_before_end" in note]
+    assert [f"an attempt trains for {trains}" in note for note in notes] == [True] * bool(trains)
+
+
+@pytest.mark.parametrize(
+    ("folder", "message"),
+    [
+        ("$HOME/ck", "neither ~ nor variables are filled in here"),
+        ("~/ck", "neither ~ nor variables are filled in here"),
+        ("..", "leads out of the run's folder"),
+        ("a/../../b", "leads out of the run's folder"),
+    ],
+)
+def test_a_folder_that_is_another_one_than_meant(folder: str, message: str) -> None:
+    with pytest.raises(SpecError, match=f"checkpoint.dir: .*{message}.*: write (the|an) absolute"):
+        making.plan(f"{JOB}checkpoint: {{dir: {folder}}}")
+
+
+def test_a_misspelt_placeholder_is_one_mistake() -> None:
+    with pytest.raises(SpecError) as caught:
+        making.plan(JOB + 'checkpoint: {resume: "--resume {resum}"}')
+    assert "did you mean {resume}" in str(caught.value)
+    assert "is missing in it" not in str(caught.value)
 
 
 def test_how_long_it_may_stand_still() -> None:
@@ -116,7 +148,9 @@ def test_which_checkpoints_stay_is_known_to_every_run(survive: str) -> None:
     assert "\nexport HPCRUN_CHECKPOINT_MARKER='it'\\''s whole'\n" in head
 
 
-@pytest.mark.parametrize("wrong", ["keep: 0", "marker: a/b", "marker: ''"])
+@pytest.mark.parametrize(
+    "wrong", ["keep: 0", "marker: a/b", "marker: ''", "marker: ..", "marker: '*.pt'"]
+)
 def test_what_is_no_number_or_no_name(wrong: str) -> None:
     with pytest.raises(SpecError, match=r"checkpoint\.(keep|marker)"):
         making.plan(f"{JOB}checkpoint: {{{wrong}}}")
