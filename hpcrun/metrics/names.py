@@ -86,10 +86,11 @@ TOTAL_SPELLINGS = words("total_steps max_steps total_iters max_iters num_steps")
 _STEPS = (
     "global_step train_global_step trainer_global_step training_global_step global_iteration "
     "global_iter acc_iter num_updates train_num_updates valid_num_updates step steps train_step "
-    "training_step optimizer_step update_step global_steps iteration iter iters iterations it ite "
-    "itr niter train_iter training_iteration total_timesteps timesteps timestep "
-    "time_total_timesteps num_timesteps updates batch batches batchid minibatch mini_batch episode "
-    "round global_round communication_round update generation n_iter n_step i count"
+    "training_step optimizer_step opt_step _step global_steps update_step iteration iter iters "
+    "iterations it ite itr niter train_iter train_iteration training_iteration total_timesteps "
+    "timesteps timestep time_total_timesteps num_timesteps updates batch batches batchid minibatch "
+    "mini_batch micro_step episode round global_round communication_round update generation n_iter "
+    "n_step i count"
 )
 _EPOCHS = "epoch época epoca train_epoch epch ep trainer_epoch end_of_epoch epoch_loaded"
 # A counter may say that it counts: batch_id, cur_iter, "Epoch no. 3".
@@ -294,9 +295,10 @@ _TABLE |= _spell(
         "gpt_loss sft_loss dpo_loss kto_loss ce_loss cross_entropy_loss crossentropyloss nll_loss "
         "actor_loss actor_pg_loss policy_loss act_loss pg_loss ppo_loss l_pix l_total",
         LR: "lr lr0 learning_rate learningrate learn_rate lrate actor_lr",
-        GRAD_NORM: "grad_norm gradient_norm gradnorm gnorm total_grad_norm global_grad_norm gn "
-        "grdn norm actor_grad_norm",
-        TOKENS_PER_SECOND: "tps tgs wps token_throughput perf_throughput",
+        GRAD_NORM: "grad_norm gradient_norm gradnorm gnorm grads_norm gradients_norm "
+        "total_grad_norm global_grad_norm grad_norm_total grad_global_norm norm_grad "
+        "grad_norm_all gn grdn norm actor_grad_norm",
+        TOKENS_PER_SECOND: "tps tgs wps tokens_second_tgs token_throughput perf_throughput",
         STEP_SECONDS: "step_seconds perf_time_per_step updt_s",
         MEMORY_BYTES: "memory_bytes",
         LOSS_SCALE: "loss_scale loss_scaler lossscale",
@@ -308,11 +310,14 @@ _TABLE |= _spell(
 _OPEN = _spell(
     {
         STEP_SECONDS: "step_time iter_time iteration_time time_per_step time_per_iteration "
-        "elapsed_time_per_iteration train_step_time train_step_timing step_timing time_step "
-        "batch_time time_per_batch step dt step_avg per_step_time batch iter",
-        MEMORY_BYTES: "peak_memory max_memory max_memory_allocated max_mem_allocated peak_mem "
-        "max_mem max_gpu_mem memory mem memory_allocated mem_allocated gpu_memory gpu_mem vram "
-        "memory_used",
+        "time_per_iter elapsed_time_per_iteration train_step_time train_step_timing step_timing "
+        "time_step step_duration iteration_duration batch_time time_per_batch step dt time_iter "
+        "global_step_time optimizer_step_time duration_per_step step_avg per_step_time batch iter",
+        MEMORY_BYTES: "peak_memory max_memory max_memory_allocated peak_memory_allocated "
+        "max_mem_allocated peak_mem max_mem peak_gpu_memory peak_gpu_mem max_gpu_mem gpu_mem_max "
+        "peak_vram max_memory_usage memory mem memory_allocated mem_allocated allocated_memory "
+        "gpu_memory gpu_mem gpu_memory_allocated gpu_memory_usage memory_usage mem_usage "
+        "cuda_memory cuda_mem vram gpu_mem_used memory_used",
     }
 )
 # A plain "time" is a step's only in units that nothing longer is given in.
@@ -359,7 +364,8 @@ _FACTOR = pattern_of(r"1[eE]-?\d{1,2}")
 # GiB 2**30: many programs print GB for GiB, which no log shows; the text is taken at its word.
 UNITS: dict[str, tuple[str, float]] = {
     **{unit: (STEP_SECONDS, factor) for unit, factor in _STEP_UNITS.items()},
-    **dict.fromkeys(("msec", "milliseconds"), (STEP_SECONDS, 1e-3)),
+    **dict.fromkeys(("msec", "msecs", "milliseconds"), (STEP_SECONDS, 1e-3)),
+    **dict.fromkeys(("µs", "μs", "usec"), (STEP_SECONDS, 1e-6)),
     **dict.fromkeys(("m", "min", "mins", "minutes"), (STEP_SECONDS, 60.0)),
     **dict.fromkeys(("b", "bytes"), (MEMORY_BYTES, 1.0)),
     **{f"{prefix}b": (MEMORY_BYTES, 1e3 ** (i + 1)) for i, prefix in enumerate("kmgt")},

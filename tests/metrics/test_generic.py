@@ -292,6 +292,7 @@ RECURRING = [
 EVIDENT = [
     "Epoch 0 Update 100 Cost {} PD 0.07 UD 1.4",
     "epoch 1 loss {} recall 0.2 ndcg 0.1",
+    "[Epoch 0/30, Batch 5/73] [Losses: x 0.27, y 0.25, conf 4.5, total {}, recall: 0.5]",
     "[Fold 1 Ep 001] tr_loss={} tr_auc=0.49 | val_auc=0.36 thr=0.62 | 2.5s",
     "Epoch 3 | Ave Loss: {}",
     "Avg loss: {}",

@@ -337,6 +337,11 @@ def test_the_heading_of_a_step_is_a_row_without_values(line: str, step: int | No
             {"Box-loss": 2.5, "Mask-loss": 0.75},
         ),
         (
+            "E    #       LOSS NER  ENTS_F",
+            "  0     200        9.5   10.00",
+            {"LOSS NER": 9.5, "ENTS_F": 10},
+        ),
+        (
             "epoch    train_loss    valid_loss     dur",
             "1        2.5       2.75  0.12",
             {"loss": 2.5, "eval_loss": 2.75, "dur": 0.12},
@@ -407,6 +412,23 @@ def test_a_row_may_have_an_empty_cell_too_many() -> None:
 def test_no_head(line: str) -> None:
     shown = read_line(line)
     assert shown is None or line == "step loss"
+
+
+def test_a_document_may_have_lists_of_lists_and_several_objects() -> None:
+    losses = [[4.5, 4.25, 4.0], [3.5, 3.25, 3.0], []]
+    document = {
+        "run": {"lr": 0.1, "steps": [10, 20]},
+        "epoch": {"x": [0, 1], "val_iter_loss": [2.5, 2.25]},
+        "iter": {"x": [[0, 1, 2], [0, 1, 2], []], "train_iteration_loss": losses},
+    }
+    rows = read_document(json.dumps(document)) or []
+    evaluated = [row for row in rows if row.split == "eval"]
+    assert [(row.epoch, row.values) for row in evaluated] == [
+        (0.0, (("eval_loss", 2.5),)),
+        (1.0, (("eval_loss", 2.25),)),
+    ]
+    trained = [(row.step, dict(row.values)["loss"]) for row in rows if row.split == "train"]
+    assert trained == [*enumerate(loss for each in losses for loss in each)]
 
 
 def test_a_document_may_hold_a_list_for_each_split() -> None:

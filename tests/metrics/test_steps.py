@@ -507,11 +507,12 @@ def test_the_only_loss_of_an_evaluation_is_called_so_beside_the_trainings() -> N
 _DOCUMENTS = {
     "sides": {"train": {"loss": [2.5, 2.0]}, "val": {"loss": [3.5, 3.0]}},
     "epochs": {"1": {"loss": 2.5, "val_loss": 3.5}, "2": {"loss": 2.0, "val_loss": 3.0}},
+    "pairs": {"loss": [[1, 2.5], [2, 2.0]], "val_loss": [[1, 3.5], [2, 3.0]]},
 }
 
 
 @pytest.mark.parametrize("kind", _DOCUMENTS)
-def test_documents_of_sides_and_of_epochs(kind: str) -> None:
+def test_documents_of_sides_of_epochs_and_of_pairs(kind: str) -> None:
     curve = curve_of([json.dumps(_DOCUMENTS[kind], indent=1)])
     assert both(curve, "loss") == ([1, 2], [2.5, 2.0])
     assert both(curve, "eval_loss") == ([1, 2], [3.5, 3.0])
@@ -520,11 +521,13 @@ def test_documents_of_sides_and_of_epochs(kind: str) -> None:
 @pytest.mark.parametrize(
     "form",
     [
+        '{{"metric": "train_loss", "step": {0}, "value": {1}}}\n'
+        '{{"metric": "val_loss", "step": {0}, "value": 9.5}}',
         "Epoch {0} train: {{'loss': {1}, 'acc': 0.5}}\nEpoch {0} val: {{'loss': 9.5, 'acc': 0.5}}",
         "#epoch loss val_loss\n{0} {1} 9.5",
     ],
 )
-def test_objects_that_name_their_side_in_front(form: str) -> None:
+def test_objects_that_name_their_value_or_their_side_in_front(form: str) -> None:
     lines = "\n".join(form.format(step, loss_at(step)) for step in range(1, 6)).split("\n")
     curve = curve_of(dict.fromkeys(lines))
     assert both(curve, "loss") == ([1, 2, 3, 4, 5], [*map(loss_at, range(1, 6))])

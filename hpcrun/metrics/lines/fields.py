@@ -104,6 +104,9 @@ _OPENED = words(
     "metrics logs log values scalars stats data results metric train_metrics fields payload extra"
 )
 
+# Where an object names what its "value" is.
+_NAMES = ("metric", "name", "tag")
+
 # What Python prints otherwise than JSON; of a list and of what wraps a number that counts.
 _PYTHON = pattern_of(
     rf"""
@@ -178,6 +181,8 @@ def fields_of(values: dict[str, object], split: str = "") -> list[Field]:
     [Field(key='loss', value=1.0, unit='', of=None, split='eval')]
     """
     fields: list[Field] = []
+    if named := next((values[key] for key in _NAMES if isinstance(values.get(key), str)), ""):
+        values = {str(named) if key == "value" else key: value for key, value in values.items()}
     for key, value in values.items():
         if isinstance(value, list) and value and name_of(key) == LR:
             value = value[0]  # one for each group of parameters

@@ -129,10 +129,10 @@ _ALONE = pattern_of(
     rf"(?:(?P<clock>{CLOCK})|(?P<number>{NUMBER})[ ]?"
     rf"(?P<unit>%|{SPACED_UNIT}|(?:/s(?:/gpu)?)(?!\w))){END}"
 )
-# Losses by their names: "loss: {'classification': 6.1, 'total_loss': 6.2}".
+# Losses by their names: "loss: {'classification': 6.1, 'total_loss': 6.2}", "[Losses: x 0.27, ..".
 _GROUP = pattern_of(
     r"(?P<key>(?:\w{1,30}[ ])?\w{0,30}loss(?:es)?|\w{0,30}(?:log|stats|metrics|results)\w{0,30})"
-    r"[ ]?[:=][ ]{0,4}(?=\{)",
+    r"[ ]?[:=][ ]{0,4}(?:(?P<dict>(?=\{))|(?<=losses:[ ])(?=\w))",
     re.IGNORECASE,
 )
 _FREE = pattern_of(r"[^\W\d][\w'’+/-]{0,40}(?:\.(?=\s|\Z)|(?=[\s,;|:!?)\]]|\Z))")
@@ -237,6 +237,7 @@ _PLAINER = {
     # "Iter: [0][50/391]": of two counters the first is the epoch's.
     r"\b(?:iter|iteration|step|batch):? ?\[ ?(\d{1,9})\] ?(?=\[ *\d{1,15} ?/ ?\d)": r"epoch \1 ",
     # A loss in front of its place, its value behind: "Loss (of one batch) at step 200: 1.5".
+    r"(?<!\w)score(?= at iteration \d)": "loss",
     r"(?<!\w)(?:the )?((?:\w{1,20} ){0,3}?(?:loss|cost))(?: \([a-z0-9 ]{1,30}\))? {1,4}"
     r"[(\[]?(?:(?:at|after|of|for|in|over|on|@) {1,4})?(?:the end of )?"
     rf"(?:{_PLACE} {{0,4}}[:=#\[]? {{0,4}}(\d{{1,15}})|(\d{{1,15}}) {_PLACE}(?:es|s)?)"
@@ -257,8 +258,9 @@ _MOST_LOOSE = 8
 
 
 class _Items(Found):
-    """What was found on a line so far."""
+    """What was found on a line so far; ``group``: from this field on they are parts of a loss."""
 
+    group: int | None = None
     has_loss: bool = False
 
     @property
@@ -393,6 +395,8 @@ def _take_apart(text: str) -> _Items | None:
             if not (counts and _COUNTER.fullmatch(inside)):
                 place = aside.end()
                 found.split = SPLITS.get(inside.lower(), found.split)
+    if found.group is not None:
+        found.fields[found.group :] = named_losses("losses", found.fields[found.group :])
     return found
 
 
@@ -417,9 +421,12 @@ def _read_item(text: str, place: int, found: _Items) -> int | None:
 
 def _read_named(text: str, place: int, found: _Items) -> int | None:
     """Read an item that begins with a word."""
-    group = _GROUP.match(text, place)
-    if group and (moved := found.take_dict(text, group.end(), group["key"])):
-        return moved
+    if group := _GROUP.match(text, place):
+        if group["dict"] is None:
+            found.group = len(found.fields)
+            return group.end()
+        if moved := found.take_dict(text, group.end(), group["key"]):
+            return moved
     pair = _PAIR.match(text, place)
     if pair and _read_pair(text, pair, found):
         return pair.end()

@@ -58,7 +58,10 @@ from hpcrun.patterns import pattern_of
 # A line that is read without an open table holds one of these, in lower case.
 NEEDLES: tuple[bytes, ...] = (
     *b"loss,step,iter,epoch,it/s,s/it, train , val ,trl:,tel:,learning_rate,grad_norm".split(b","),
-    *b"per_second,words/s,mllog,[batch=,batch:,max_ma ,train=,train: ,%) ,% (, --\n".split(b","),
+    *b"per_second,words/s,mllog,[batch=,batch:,max_ma ,]\ttrain,]\tvalid,train=,train: ".split(
+        b","
+    ),
+    *b"%) ,% (, --\n".split(b","),
     *b"learning rate,requeu,due to,resum,restor".split(b","),
     "损失".encode(),  # loss
 )
@@ -67,6 +70,9 @@ _NEEDLES = tuple(needle.decode() for needle in NEEDLES)
 ALWAYS: tuple[bytes, ...] = (b"loss",)
 # Those that are looked for here and there in one.
 COMMON = frozenset({b"loss", b"step", b"iter", b"epoch", b"it/s", b"s/it"})
+
+# Where loggers that print JSON put the message itself.
+_MESSAGE_KEYS = ("message", "msg", "log", "event", "text", "textPayload")
 
 Answer = tuple[str, Row | Mark | Table]
 
@@ -133,13 +139,19 @@ def _read(line: Line, table: Table | None, formats: Sequence[Format]) -> Answer 
     if bar := find_bar(text):
         row = read_bar(bar)
         return None if row is None else ("progress bar", row)
-    if head := read_head(text):
+    event: dict[str, object] = {}  # what a line holds that is one JSON object
+    if text.startswith('{"') and (read := read_json(text)) and read[1] == len(text):
+        event = read[0]
+    elif head := read_head(text):
         return f"table ({head.kind})", head
-    if mark := read_mark(text):
+    elif mark := read_mark(text):
         return "mark" if isinstance(mark, Mark) else "heading", mark
     if row := read_generic(text, SPLITS.get(line.tag, "")):
-        is_json = text.startswith('{"') and text.endswith("}")
-        return "json lines" if is_json else "python dict" if text[-1] == "}" else "key=value", row
+        return "json lines" if event else "python dict" if text[-1] == "}" else "key=value", row
+    for key in _MESSAGE_KEYS:
+        message = event.get(key)
+        if isinstance(message, str) and message[:1] not in ("", "{"):
+            return _read(strip_prefixes(message), None, formats)
     return None
 
 
@@ -175,6 +187,10 @@ _RESTARTED = pattern_of(
         [ ]{{1,2}} (?: (?:the[ ])? (?:model[ ])? (?:training|run|job)[ ] )? (?: from | at | of )\b
     | (?:successfully[ ])? loaded[ ]checkpoint[ ] [^\n]{{0,300}}?
         (?: \bat[ ](?={_STEP}\d) | (?=\(epoch[ ]\d) )
+    | (?:loading|loaded)[ ](?:the[ ])?checkpoint[ ](?:from|at)[ ](?={_STEP}\d)
+    | resume[ ]training\b [^\n]{{0,100}} \bfrom[ ](?=epoch[ ]\d|{_STEP}\d)
+    | resumed[ ]epoch:[ ]\d{{1,9}},[ ](?=iter:[ ]\d)
+    | restor(?:ed|ing)[ ](?:all[ ])?states?[ ]from[ ]the[ ]checkpoint\b
     )
     """,
     re.VERBOSE | re.IGNORECASE,
@@ -251,6 +267,8 @@ def read_head(text: str) -> Table | None:
         cells = _cells(text, kind)
         if cells[1:] and not cells[-1]:
             cells.pop()
+        if cells[:2] == ["E", "#"]:  # spacy/training/loggers.py (console_logger)
+            cells[:2] = ["epoch", "step"]
         if cells and cells[0] in ("", "Unnamed: 0") and not any(map(is_place, cells)):
             cells[0] = "step"  # the index that pandas writes
         if 2 <= len(cells) <= _MOST_COLUMNS and _are_names(cells, kind):
@@ -392,6 +410,8 @@ def read_document(text: str) -> list[Row] | None:
     [(5, (('loss', 2.5),)), (9, (('loss', 2.0),))]
     >>> read_document('{"loss": [2.5, 2.25], "val_loss": [2.0, 1.5]}')[1].values
     (('loss', 2.25), ('eval_loss', 1.5))
+    >>> read_document('{"iter": {"x": [[0, 1], [0]], "loss": [[2.5, 2.0], [1.5]]}}')[2].step
+    2
     >>> read_document('{"learning_rate": 0.1}') is None
     True
     """
@@ -403,10 +423,11 @@ def read_document(text: str) -> list[Row] | None:
 
 def _rows_in(document: dict[str, object], name: str = "", depth: int = 0) -> list[Row]:
     """Find what was logged: lists of numbers side by side, and lists of objects."""
-    rows = _rows_of(_parted(document), SPLITS.get(name, ""))
+    rows = _rows_of(_parted(document, name), SPLITS.get(name, ""))
     for key, inside in document.items():
         if isinstance(inside, list):
             rows += _rows_of(inside, SPLITS.get(key, ""))
+            rows += _rows_of([{"step": at, key: value} for at, value in _pairs(inside)])
         elif isinstance(inside, dict) and key.isdecimal():
             rows += _rows_of([{"epoch": float(key), **inside}])
         elif isinstance(inside, dict) and depth < _DEEPEST:
@@ -428,21 +449,47 @@ def _rows_of(objects: Sequence[object], split: str = "") -> list[Row]:
     return [row for row in rows if row is not None]
 
 
-def _parted(document: dict[str, object]) -> list[dict[str, object]]:
-    """Part lists as long as that of a loss into an object for each row, an epoch's by default."""
-    columns = {
-        key: value
-        for key, value in document.items()
-        if isinstance(value, list) and all(isinstance(number, float) for number in value)
-    }
+def _parted(document: dict[str, object], name: str) -> list[dict[str, object]]:
+    """Part lists side by side into an object for each row; lists within them follow each other.
+
+    Without a step or an epoch among them they are one by epoch, those within by step. An ``x`` is
+    of what the document is called.
+    """
+    columns = {key: numbers for key, value in document.items() if (numbers := _numbers(value))}
     lost = next(filter(like_a_loss, columns), None)
     if lost is None:
         return []
-    length = len(columns[lost])
+    length, is_nested = len(columns[lost]), document[lost] != columns[lost]
+    if "x" in columns:
+        columns["epoch" if fold(name) in EPOCH_RANK else "step"] = columns.pop("x")
+    placed = [key for key in columns if is_place(key) and len(columns[key]) == length]
+    if is_nested:
+        columns = {key: column for key, column in columns.items() if not is_place(key)}
+        columns["step"] = [*range(length)]
+    elif not placed:
+        columns["epoch"] = [*range(1, length + 1)]
     kept = {key: column for key, column in columns.items() if len(column) == length}
-    if not any(map(is_place, kept)):
-        kept["epoch"] = [float(epoch) for epoch in range(1, length + 1)]
-    return [dict(zip(kept, row, strict=True)) for row in zip(*kept.values(), strict=True)]
+    return [
+        dict(zip(kept, map(float, row), strict=True)) for row in zip(*kept.values(), strict=True)
+    ]
+
+
+def _numbers(value: object) -> list[float]:
+    """Return the numbers of a list, or of the lists in it; nothing if anything else is in there."""
+    if not isinstance(value, list):
+        return []
+    lists = all(isinstance(each, list) for each in value) and not _pairs(value)
+    flat = [number for each in value for number in each] if lists else value
+    return flat if all(isinstance(number, float) for number in flat) else []
+
+
+def _pairs(value: list[object]) -> list[list[float]]:
+    """Return a list of steps and values, nothing if it is none: [[100, 2.5], [200, 2.0]]."""
+    pairs = [each for each in value if isinstance(each, list) and len(each) == 2]
+    if len(pairs) < max(2, len(value)) or not all(type(n) is float for each in pairs for n in each):
+        return []
+    steps = [step for step, _ in pairs]
+    return pairs if steps == sorted({*steps}) and not any(step % 1 for step in steps) else []
 
 
 # A document is read whole, so it must fit into memory; JSON lines of any length begin like one.

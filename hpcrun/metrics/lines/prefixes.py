@@ -54,10 +54,13 @@ _PREFIX = pattern_of(
     | \d{{1,3}}(?:\.\d{{1,3}}){{3}} : (?=\s)                                     # pdsh by address
     | {_NO_HOST} [a-z][a-z0-9.-]{{0,62}}\d[a-z0-9.-]{{0,20}} : [ ]               # pdsh by name
       (?= \s* (?: [^\s\d] | \d+ (?: [/:a-z] | [ ][a-z|-] ) ) )
+    | [a-z][\w.-]{{1,60}}\d [ ]{{1,20}} \| [ ] (?=\S)                            # docker compose
+    | std(?:out|err) (?: : | [ ][FP] ) (?=\s)                                    # kubelet
     | (?! \w*(?:step|iter|iteration|epoch|batch|update|it)s? : )
       [\w.-]{{1,80}} : \d{{1,6}} \t                                              # OLMo's logger
     | (?: - [ ] )? [({{]? {_FILE} (?: : | \[(?:line:)? | \( | [ ](?=\d+\)) )   # a line of source
       \d{{1,6}} [\])}}]{{0,2}} (?: :\w{{1,60}} | [ ]in[ ]\w{{1,60}}[ ]-- )? :? (?=\s)
+    | \( [\w./-]{{1,100}} : \d{{1,6}} \) :? (?=\s)                               # ESPnet
     | [ ]{{0,8}} [IWEFD](?:20\d\d)?\d{{4}}[ ]+\d\d:\d\d:\d\d(?:\.\d+)?           # glog, absl
       (?:[ ]+\d+)? (?:[ ]+[\w.]{{1,40}})? [ ]+[^\s\]]{{1,120}}:\d+\]
     | \[? (?P<time> {_WEEKDAY} [ ] {_MONTH} [ ]{{1,2}} \d{{1,2}} [ ] {_CLOCK}
@@ -65,6 +68,8 @@ _PREFIX = pattern_of(
         | (?: {_DATE} )? {_CLOCK} (?: {_HALF} )? (?: {_ZONE} | [ ]UTC )?
           (?: :(?=[A-Za-z]) | [:,]? (?= \s | \[ | {_LEVEL}\b ) )
         | {_DATE} (?={_LEVEL}\b) )
+    | -[ ](?P<process> \d{{1,6}} )[ ]-[ ][\w.]{{1,80}}[ ]-[ ][\w.]{{1,80}}:\d{{1,6}}   # levanter
+      [ ]-[ ]{_LEVEL}[ ]::
     | (?i: gpu|worker|process|device ) [ ]? \#? (?P<named> \d{{1,6}} ) : (?=\s)
     | [a-z_]\w{{0,40}} (?: ::\w{{1,40}} ){{1,8}} : (?=\s)                         # tracing of Rust
     | (?: [A-Za-z][\w.]{{1,40}} (?: [ ] | [ ]-[ ] | :[ ]? ) | [ ]{{1,40}} )? [\[<]? {_LEVEL}
@@ -76,6 +81,7 @@ _PREFIX = pattern_of(
                   | (?<=[a-z_>])[ ]-[ ]\d{{1,6}} (?=[ ]-[ ]) )?     # a function and its line
               | [^|:=\n]{{1,60}}? (?= [ ] [-|][ ] {_LEVEL} [ ] ) )
             [ \t]+ (?= [-|][ \t] ) )? )
+    | (?: [\w.-]{{1,60}} [ ] )? [\w./-]{{1,60}} \[\d{{1,8}}\] : (?=\s)               # syslog
     """,
     re.VERBOSE | re.ASCII,
 )

@@ -65,7 +65,7 @@ class Format(Struct, frozen=True):
 
     def _read_groups(self, groups: dict[str, str | None], tag: str) -> Row | None:
         """Read the groups as the generic reader reads pairs, and the rest of the line with them."""
-        split = SPLITS.get((groups.pop("split", None) or "").lower(), self.split)
+        split = _SPLITS.get((groups.pop("split", None) or "").lower(), self.split)
         rest, total = groups.pop("rest", None) or "", groups.pop("total", None)
         rounded = groups.pop("rounded", None)
         if key := groups.pop("key", None):
@@ -90,6 +90,8 @@ class Format(Struct, frozen=True):
         return structs.replace(field, key=name, unit=field.unit or unit) if name else None
 
 
+# "avg_loss": what Coqui TTS calls the mean over an evaluation.
+_SPLITS = {**SPLITS, "avg": "eval"}
 _GROUP = pattern_of(r"\(\?P<\w+>")
 
 

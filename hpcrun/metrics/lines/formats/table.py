@@ -9,11 +9,19 @@ import re
 
 from msgspec import structs
 
-from hpcrun.metrics.lines.fields import Found, build_row, fields_of, read_json
+from hpcrun.metrics.lines.fields import Field, Found, build_row, fields_of, finite, read_json
 from hpcrun.metrics.lines.formats import Format, form
 from hpcrun.metrics.lines.prefixes import Line
 from hpcrun.metrics.names import LOSS_SCALE, words
 from hpcrun.metrics.row import Row
+
+
+def _read_round(found: re.Match[str], line: Line) -> Row | None:
+    """Read what a round of boosting scored on each set of data, named as the line names it."""
+    pairs = [cell.rpartition(":") for cell in found["cells"].strip().split("\t")]
+    fields = [Field("step", float(found["step"]))]
+    fields += [Field(key.strip(), finite(number.split("+")[0])) for key, _, number in pairs]
+    return build_row(Found(fields), sure=True, verbatim=True)
 
 
 def _read_mllog(found: re.Match[str], line: Line) -> Row | None:
@@ -85,6 +93,25 @@ FORMATS: tuple[Format, ...] = (
          r"-?\s*(?P<step>\d+) -\s+⟨N⟩ \w+/s -\s+(?P<tokens_per_second>⟨N⟩) words/s -"
          r"\s+[\w-]+:\s+(?P<loss>⟨N⟩) .*?\b(?:LR|lr): (?P<lr>⟨N⟩)",
          "20 -   26.80 equations/s -  1023.60 words/s - PRIM-FWD:  3.7550 - model LR: 1.0000e-04"),
+    # OpenNMT-py: onmt/utils/statistics.py; Marian: src/training/scheduler.h.
+    form("opennmt", "; xent: ",
+         r"Step\s+(?P<step>\d+)/\s*(?P<total>\d+); .*?\bppl:\s*(?P<ppl>⟨N⟩);"
+         r" xent:\s*(?P<loss>⟨N⟩); lr:\s*(?P<lr>⟨N⟩);"
+         r"(?:.*?\s\d+/\s*(?P<tokens_per_second>\d+) tok/s)?",
+         "Step 50/100000; acc: 10.5; ppl: 1234.5; xent: 7.1; lr: 0.00001; sents: 100; "
+         "12345/12346 tok/s; 20 sec;"),
+    form("marian", " : Up. ",
+         r"Ep\. (?P<epoch>\d+) : Up\. (?P<step>[\d,]+) : Sen\. [\d,]+ : Cost (?P<loss>⟨N⟩)[^:]*"
+         r"(?: : Time ⟨N⟩s)?(?: : (?P<tokens_per_second>⟨N⟩) words/s)?"
+         r"(?: : gNorm (?P<grad_norm>⟨N⟩))?",
+         "Ep. 1 : Up. 1,000 : Sen. 123,456 : Cost 9.85 * 123,456 after 1,234,567 "
+         ": Time 12.3s : 10000.00 words/s : gNorm 1.25"),
+    # tqdm_loggable: tqdm_logging.py; its counts are rounded beyond a thousand, and then no step.
+    form("tqdm_loggable", "Progress on:",
+         r"Progress on:\S* (?:(?P<step>\d+)(?:\.0+)?it|[\d.]+[kMG]it)/\S+ rate:\S+ remaining:\S+"
+         r" elapsed:\S+ postfix:(?P<rest>[^-].*)",
+         "Progress on:train 100it/1.00kit rate:1.4it/s remaining:10:42 elapsed:01:11 "
+         "postfix:loss=2.31"),
     # icefall: egs/librispeech/ASR/zipformer/train.py. The batch's loss, not the running one.
     form("icefall", "loss=",
          r"(?:\((?P<rank>\d+)/\d+\) )?Epoch (?P<epoch>\d+), (?:(?P<split>validation): "
@@ -94,6 +121,20 @@ FORMATS: tuple[Format, ...] = (
          "Epoch 1, batch 50, loss[loss=7.125, simple_loss=0.5, over 2500.00 frames. ], "
          "tot_loss[loss=7.25, simple_loss=0.75, over 5000.00 frames. ], batch size: 14, "
          "lr: 2.2e-02", sure=True),
+    # WeNet: wenet/utils/train_utils.py (log_per_step), wenet/bin/train.py. What looks like a batch
+    # and the number of batches is the epoch and the batch. Batches of an evaluation do not count.
+    form("wenet", "TRAIN ",
+         r"TRAIN (?:\| (?:steps/sec ⟨N⟩\| ?)?)?Batch (?P<epoch>\d+)/(?P<step>\d+) "
+         r"(?P<rest>loss .*)",
+         "TRAIN Batch 0/100 loss 7.125000 loss_att 8.5 loss_ctc 12.5 lr 0.00004 rank 0"),
+    form("wenet", " CV info ",
+         r"Epoch (?P<epoch>\d+) (?:Step (?P<step>\d+) )?CV info (?:lr \S+ )?cv_loss (?P<loss>⟨N⟩)",
+         "Epoch 0 CV info cv_loss 12.5", split="eval", sure=True),
+    # AXLearn: axlearn/common/trainer.py.
+    form("axlearn", "rocess ",
+         r"(?:\S+ )?[Pp]rocess\s+(?P<rank>\d+) step\s+(?P<step>\d+)[:\]] loss=(?P<loss>⟨N⟩)"
+         r"(?=\s|\Z)",
+         "Process   0 step      100: loss=7.125 aux={}", sure=True),
     # pytorch/tutorials: beginner_source/basics/quickstart_tutorial.py, below "Test Error:".
     form("pytorch quickstart", ", Avg loss: ",
          r"\s?Accuracy: (?P<accuracy>⟨N⟩)%, Avg loss: (?P<loss>⟨N⟩)\s*\Z",
@@ -124,9 +165,13 @@ FORMATS: tuple[Format, ...] = (
     form("mlperf", ":::MLLOG ", r".{0,200}?:::MLLOG (?P<json>\{)",
          ':::MLLOG {"key": "train_loss", "value": 3.7142, "event_type": "POINT_IN_TIME", '
          '"metadata": {"lineno": 102, "samples_count": 80}}', read=_read_mllog),
-    # One metric a line, below its step. stable-baselines3: common/logger.py (HumanOutputFormat),
-    # and OpenAI's baselines, whose numbers have three digits; composer:
-    # composer/loggers/console_logger.py; OLMo: olmo/train.py.
+    # One metric a line, below its step. Coqui TTS: trainer's console_logger.py;
+    # stable-baselines3: common/logger.py (HumanOutputFormat), and OpenAI's baselines, whose numbers
+    # have three digits; composer: composer/loggers/console_logger.py; OLMo: olmo/train.py.
+    form("coqui", "> ",
+         r"\s*(?:\|\s*){0,3}> (?:(?P<split>avg)_)?(?P<key>\w*(?:loss|grad_norm|step_time)\w*):"
+         r"\s+(?P<number>⟨N⟩)\s+\([^()]*\)\Z",
+         "  | > loss_mel: 19.08429  (23.57030)", sure=True),
     form("stable-baselines3", "|",
          r"\|\s{1,40}(?:\w+/)?(?:step\s{1,60}\|\s{1,20}(?P<rounded>\d{1,3}|\d\.?\d{0,2}e\+\d\d)"
          r"|(?P<key>total_timesteps|step|[a-z_]*loss|learning_rate|grad_norm)\s{1,60}"
@@ -167,13 +212,37 @@ FORMATS: tuple[Format, ...] = (
          names={"time": "step_time s", "batch_t": "step_time s", "memory": "memory MiB",
                 "max_mem": "max_mem MiB", "seconds": "step_seconds", "s": "samples_per_second",
                 "s_gpu": ""}),
-    # darknet: src/detector.c; MXNet: python/mxnet/callback.py.
+    # darknet: src/detector.c; caffe: src/caffe/solver.cpp; MXNet: python/mxnet/callback.py.
     form("darknet", " seconds, ",
          r"\s*(?P<step>\d+): (?P<loss>⟨N⟩), (?P<avg_loss>⟨N⟩) avg(?: loss)?, "
          r"(?P<lr>⟨N⟩) rate, (?P<step_seconds>⟨N⟩) seconds, \d+ images",
          " 1000: 2.345, 2.400 avg loss, 0.001000 rate, 3.512 seconds, 64000 images"),
+    form("caffe", "Iteration ",
+         r"Iteration (?P<step>\d+)(?: \([^()]{1,60}\))?, "
+         r"(?:loss = (?P<loss>⟨N⟩)|lr = (?P<lr>⟨N⟩))\Z",
+         "Iteration 100 (4.5 iter/s, 22.2s/100 iters), loss = 2.3026", sure=True),
+    form("caffe", " net output #",
+         r"[|\s]{0,8}Test net output #\d+: (?P<rest>[\w/-]{1,80} = ⟨N⟩)"
+         r"(?: \(\* ⟨N⟩ = ⟨N⟩ loss\))?\Z",
+         "Test net output #1: loss = 0.0315 (* 1 = 0.0315 loss)", split="eval", sure=True),
     form("mxnet", "Epoch[", r"Epoch\[(?P<epoch>\d+)\] (?P<rest>(?:Train|Validation)-[\w-]+=\S+)\Z",
          "Epoch[145] Train-SmoothL1=2.446886", sure=True),
+    # Of ESPnet's results the epoch's mean over the training data is known from its batches.
+    form("espnet", "epoch:train:",
+         r"(?P<epoch>\d+)epoch:train:\d+-(?P<step>\d+)batch:\s+(?P<rest>.*)",
+         "1epoch:train:51-100batch: iter_time=0.1, loss_ctc=12.5, loss=10.25",
+         names={"optim0_lr0": "lr", "train_time": "step_seconds"}),
+    form("espnet", "epoch results: [train]",
+         r"(?P<epoch>\d+)epoch results: \[train\] .*?\[valid\] (?P<rest>(?:\w+=⟨N⟩(?:, |\Z))+)",
+         "1epoch results: [train] iter_time=0.1, loss=70.5, time=1 hour, total_count=100, "
+         "[valid] loss_ctc=70.25, loss=60.5, acc=0.5, time=3 minutes, total_count=10",
+         split="eval"),
+    # LightGBM: python-package/lightgbm/callback.py (log_evaluation); XGBoost:
+    # python-package/xgboost/callback.py (EvaluationMonitor). Of a cross validation the mean.
+    form("boosting", "]\t",
+         r"\[(?P<step>\d+)\](?P<cells>(?:\t(?:[\w ]{1,80}'s [\w@.-]{1,40}: "
+         r"|[\w@.]{1,80}-[\w@.-]{1,40}:)⟨N⟩(?: ?\+ ?⟨N⟩)?\s?)+)\s*\Z",
+         "[10]\ttraining's l2: 0.50125\tvalid_1's l2: 0.60125", read=_read_round),
     # TensorFlow: tensorflow_estimator/python/estimator/estimator.py (_write_dict_to_summary).
     form("tensorflow estimator", "Saving dict for global step ",
          r"Saving dict for global step (?P<step>\d+): (?P<rest>\S+ = .*)",
