@@ -22,7 +22,7 @@ from hpcrun.plan.types import Plan
 from hpcrun.runs.ends import WORDS
 from hpcrun.runs.layout import RunFolder, sweep_folder
 from hpcrun.runs.records import read_history, read_plan, read_task
-from hpcrun.runs.status import cost_of
+from hpcrun.runs.status import cost_of, elapsed_of
 from hpcrun.secrets.kinds import begins_token, is_secret_name
 from hpcrun.secrets.mask import has_secret
 from hpcrun.spec.yaml12 import Node, parse_document
@@ -70,14 +70,16 @@ def run_facts(run: RunFolder) -> tuple[dict[str, str], int | None, float | None]
     if history.task is not None:
         facts |= {f"sweep.{name}": value for name, value in history.task.values.items()}
     shown = {key: value for key, value in sorted(facts.items()) if not _is_secret(key, value)}
-    ran = [seconds for each in history.attempts if (seconds := each.seconds()) is not None]
+    seconds = [*(each.seconds() for each in history.attempts[:-1]), elapsed_of(history)]
+    ran = [each for each in seconds if each is not None]
     return shown, gpus, sum(ran) if ran else None
 
 
 def with_attempts(parsed: ParsedRun, run: RunFolder) -> ParsedRun:
     """Add what the records show: the GPUs of spare nodes; of several attempts what ended each, and
     what they have cost."""
-    attempts, plan = read_history(run).attempts, read_plan(run)
+    history, plan = read_history(run), read_plan(run)
+    attempts, elapsed = history.attempts, elapsed_of(history)
     gpus, spare = (plan.gpus_per_node, plan.survive.spare_nodes) if plan is not None else (0, 0)
     parsed = structs.replace(parsed, spare_gpus=spare * gpus)
     if len(attempts) < 2:
@@ -89,11 +91,11 @@ def with_attempts(parsed: ParsedRun, run: RunFolder) -> ParsedRun:
         cause = WORDS.get(end.why or "", "") if end is not None else ""
         restarts.append(structs.replace(restart, cause=cause))
     attempts = with_steps(run, attempts, plan.log_patterns if plan is not None else ())
-    cost = cost_of(attempts, gpus, None, spare)
+    cost = cost_of(attempts, gpus, None, spare, elapsed)
     return structs.replace(
         parsed,
         curve=structs.replace(parsed.curve, restarts=tuple(restarts)),
-        attempts=tuple(attempt_rows(attempts, _local_time)),
+        attempts=tuple(attempt_rows(attempts, _local_time, elapsed)),
         cost=cost_text(cost, has_gpus=bool(gpus)),
     )
 

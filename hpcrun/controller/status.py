@@ -25,7 +25,7 @@ from hpcrun.runs import records
 from hpcrun.runs.ends import read_warnings
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import History, Listed, Recorded, Seen, Submitted
-from hpcrun.runs.status import JobStatus, Progress, cost_of, node_count
+from hpcrun.runs.status import JobStatus, Progress, cost_of, elapsed_of, node_count
 from hpcrun.runs.verdict import LOST, NOT_SUBMITTED, UNSETTLED, Evidence, Verdict, decide
 from hpcrun.slurm.jobs import SlurmJob, array_id, is_part, is_possible, split_id
 from hpcrun.slurm.states import UNKNOWN, WAITING, is_final
@@ -338,7 +338,7 @@ def complete(status: JobStatus, level: Level) -> JobStatus:
         had = [node_count(each) if is_range and each.begin else nodes or 1 for each in attempts]
         held = sum((s or 0.0) * count for s, count in zip(ran, had, strict=True))
     if level == "detail":
-        status = _with_cost(_with_warnings(_with_disk(status), run), gpus or 0)
+        status = _with_cost(_with_warnings(_with_disk(status), run), gpus or 0, elapsed)
     return structs.replace(
         status,
         name=(shape.name if shape is not None else None) or run.run_id,
@@ -382,17 +382,13 @@ def _progress(status: JobStatus, run: RunFolder, kept: Listed | None) -> Progres
 
 
 def _elapsed(status: JobStatus) -> float | None:
-    """Seconds of the last attempt: by its own record, else by Slurm or its last sign of life."""
-    last, job = status.last, status.job
-    own = last.seconds(None if status.final else time.time()) if last is not None else None
-    if own is not None and last is not None and (last.end is not None or not status.final):
-        return own
-    if job is None or (status.state if job.source == "squeue" else job.state) in WAITING:
-        return own
-    return max((each for each in (own, job.elapsed_seconds) if each is not None), default=None)
+    """Seconds of the last attempt: by its own record and, when it is over, by Slurm, too."""
+    last = status.last
+    own = last.seconds(time.time()) if last is not None and not status.final else None
+    return own if own is not None else elapsed_of(status.history, status.job)
 
 
-def _with_cost(status: JobStatus, gpus_per_node: int) -> JobStatus:
+def _with_cost(status: JobStatus, gpus_per_node: int, elapsed: float | None) -> JobStatus:
     """Add what several attempts cost, and which steps each has done, by both ends of its log."""
     run, history = status.run, status.history
     if run is None or len(history.attempts) < 2:
@@ -402,10 +398,11 @@ def _with_cost(status: JobStatus, gpus_per_node: int) -> JobStatus:
     plan = status.plan
     attempts = with_steps(run, history.attempts, plan.log_patterns if plan is not None else ())
     spare = plan.survive.spare_nodes if plan is not None else 0
+    now = None if status.final else time.time()
     return structs.replace(
         status,
         history=structs.replace(history, attempts=attempts),
-        cost=cost_of(attempts, gpus_per_node, None if status.final else time.time(), spare),
+        cost=cost_of(attempts, gpus_per_node, now, spare, elapsed),
     )
 
 
@@ -458,6 +455,7 @@ def remember(status: JobStatus, *, with_row: bool = False) -> None:
         reason=verdict.reason,
         attempts=len(history.attempts),
         by_record=verdict.source == "record",
+        elapsed=status.elapsed_by_slurm,
         kept=_kept(status, run) if with_row else None,
     )
     old = history.seen

@@ -205,12 +205,14 @@ class Seen(Struct, frozen=True, kw_only=True):
     """A final state that Slurm reported for a run with this many attempts: Slurm forgets jobs.
 
     ``by_record``: it is from the run's own records, long after the end, and not from Slurm.
+    ``elapsed``: the seconds that Slurm counts of the last attempt.
     """
 
     state: str
     reason: str
     attempts: int
     by_record: bool = False
+    elapsed: float | None = None
     kept: Listed | None = None
 
 

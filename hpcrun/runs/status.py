@@ -98,13 +98,15 @@ class Cost(Struct, frozen=True, kw_only=True):
     """What the attempts of a run have cost, in GPU hours; in node hours without GPUs.
 
     ``hours`` are of all attempts; of these ``replayed`` went into steps that were done again,
-    ``replayed_steps`` of them, and ``restarting`` into starting again, to the first step of each
-    attempt but the first. ``waited`` seconds passed between them. None: not known.
+    ``replayed_steps`` of them, ``restarting`` into starting again, to the first step of each
+    attempt but the first, and ``stalled`` passed without a step at the end of an attempt.
+    ``waited`` seconds passed between them. None: not known.
     """
 
     hours: float
     replayed: float | None = field(default=None, name="replayed_hours")
     replayed_steps: int | None = None
+    stalled: float = field(default=0.0, name="stalled_hours")
     restarting: float = field(default=0.0, name="restart_hours")
     waited: float = field(default=0.0, name="waited_seconds")
 
@@ -113,7 +115,7 @@ class Cost(Struct, frozen=True, kw_only=True):
         """The share (0 to 1) of the hours in which the run moved on; None: not known."""
         if not self.hours or self.replayed is None:
             return None
-        return max(0.0, 1 - (self.replayed + self.restarting) / self.hours)
+        return max(0.0, 1 - (self.replayed + self.stalled + self.restarting) / self.hours)
 
 
 def node_count(attempt: Attempt, spare: int = 0) -> int:
@@ -129,35 +131,72 @@ def _start_of(attempt: Attempt, seconds: float) -> float:
     return min(max(0.0, attempt.moved - attempt.begin.begun_at), seconds)
 
 
+def _stalled_for(attempt: Attempt) -> float:
+    """How many seconds an attempt has not moved on at its end, by the clock of its first node."""
+    stall, end = attempt.stall, attempt.end
+    # One that moved on and ended well before that was noticed has not.
+    if stall is None or (end is not None and end.exit_code == 0):
+        return 0.0
+    until = end.ended_at if end is not None else attempt.beat or 0.0
+    return max(stall.silent_seconds, until - stall.since)
+
+
+def _elapsed_by_slurm(history: History, job: SlurmJob | None = None) -> float | None:
+    """The seconds that Slurm counts of the last attempt, with what came after the end of its
+    record; None: not known, or they are not those of this attempt alone."""
+    attempts, seen = history.attempts, history.seen
+    before = attempts[-2].end if len(attempts) > 1 else None
+    if history.shares_job or (before is not None and before.next == "relaunch"):
+        return None
+    if job is not None:
+        return None if job.state in WAITING else job.elapsed_seconds
+    return seen.elapsed if seen is not None and seen.attempts == len(attempts) else None
+
+
+def elapsed_of(history: History, job: SlurmJob | None = None) -> float | None:
+    """The seconds of the last attempt of a run that is over; None: not known."""
+    own = history.last.seconds() if history.last is not None else None
+    return max(filter(None, (own, _elapsed_by_slurm(history, job))), default=own)
+
+
 def cost_of(
-    attempts: Sequence[Attempt], gpus_per_node: int, now: float | None, spare: int = 0
+    attempts: Sequence[Attempt],
+    gpus_per_node: int,
+    now: float | None,
+    spare: int = 0,
+    elapsed: float | None = None,
 ) -> Cost:
     """Add up what attempts have cost in GPU hours (0 GPUs: in those of nodes).
 
-    ``now`` is None after the end. The ``spare`` nodes are billed, too.
+    ``now`` is None after the end. The ``spare`` nodes are billed, too. ``elapsed`` are the seconds
+    of the last attempt, where more is known of them than its records have.
 
     An attempt's steps are taken to have lasted equally long. One that shows no step has only
     started, where another shows some: there are logs without numbers of steps. So has one whose
     first step the job did not see any more, where it saw that of another.
     """
-    held = restarting = replayed = waited = 0.0
+    held = restarting = replayed = stalled = waited = 0.0
     again, reached = 0, None
     is_known = any(attempt.first_step is not None for attempt in attempts)
     is_seen = any(attempt.moved is not None for attempt in attempts)
     for attempt in attempts:
-        seconds = attempt.seconds(now if attempt is attempts[-1] else None) or 0.0
+        is_last = attempt is attempts[-1]
+        seconds = attempt.seconds(now if is_last else None) or 0.0
+        seconds = elapsed if is_last and elapsed is not None else seconds
         hours = node_count(attempt, spare) * (gpus_per_node or 1) / 3600
         held += seconds * hours
         first, last = attempt.first_step, attempt.last_step
         starting = 0.0 if first is not None and not is_seen else _start_of(attempt, seconds)
         is_known = is_known and not (first is None and attempt.moved is not None)
         restarting += starting * hours if attempt is not attempts[0] else 0.0
+        still = min(_stalled_for(attempt), seconds - starting)
+        stalled += still * hours
         if first is None or last is None:
             continue
         if reached is not None and first <= reached:
             steps = min(last, reached) - first + 1
             again += steps
-            replayed += (seconds - starting) * hours * steps / (last - first + 1)
+            replayed += (seconds - starting - still) * hours * steps / (last - first + 1)
         reached = max(last, -1 if reached is None else reached)
     for before, after in pairwise(attempts):
         if before.end is not None and after.begin is not None:
@@ -169,6 +208,7 @@ def cost_of(
         hours=held,
         replayed=replayed if is_known else None,
         replayed_steps=again if is_known else None,
+        stalled=stalled,
         restarting=restarting,
         waited=waited,
     )
@@ -356,19 +396,17 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     @property
     def stall(self) -> Stall | None:
         """Since when the last attempt does not move on, and who holds it up; None: it does."""
-        last = self.last
-        # One that moved on and ended well before that was noticed has none, either.
-        has_none = last is None or (last.end is not None and last.end.exit_code == 0)
-        return last.stall if last is not None and not has_none else None
+        return self.last.stall if self.last is not None and _stalled_for(self.last) else None
 
     @property
     def stalled_for(self) -> float:
         """How many seconds it has not moved on, by the clock of its first node."""
-        last, stall = self.last, self.stall
-        if last is None or stall is None:
-            return 0.0
-        until = last.end.ended_at if last.end is not None else last.beat or 0.0
-        return max(stall.silent_seconds, until - stall.since)
+        return _stalled_for(self.last) if self.last is not None else 0.0
+
+    @property
+    def elapsed_by_slurm(self) -> float | None:
+        """The seconds that Slurm counts of the last attempt; None: not known."""
+        return _elapsed_by_slurm(self.history, self.job)
 
     @property
     def nodes(self) -> str:
@@ -427,16 +465,17 @@ def trained_share(status: JobStatus) -> float | None:
     """Return the share of a run's time that went into steps which lasted; None: not known.
 
     What came before each attempt's first step does not count, nor do steps that were done again,
-    nor a standstill at the end. The first step is noticed up to half a minute late.
+    nor a standstill at an attempt's end. The first step is noticed up to half a minute late.
     """
     total = lost = 0.0
     is_known = False
     for attempt in status.history.attempts:
         seconds = attempt.seconds() or 0.0
+        if attempt is status.last and status.elapsed is not None:
+            seconds = status.elapsed
         is_known |= attempt.moved is not None
         total += seconds
-        lost += _start_of(attempt, seconds)
+        lost += min(seconds, _start_of(attempt, seconds) + _stalled_for(attempt))
     if status.cost is not None and status.cost.hours:
         lost += (status.cost.replayed or 0.0) / status.cost.hours * total
-    lost += status.stalled_for
     return max(0.0, 1 - lost / total) if total and is_known else None

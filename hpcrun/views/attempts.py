@@ -17,9 +17,10 @@ ATTEMPT = ("attempt", "began", "nodes", "time", "steps", "ended by", "then")
 
 
 def attempt_rows(
-    attempts: Sequence[Attempt], local_time: Callable[[float], str]
+    attempts: Sequence[Attempt], local_time: Callable[[float], str], elapsed: float | None = None
 ) -> list[tuple[str, ...]]:
-    """Say how each attempt went, in the columns of ATTEMPT."""
+    """Say how each attempt went, in the columns of ATTEMPT; ``elapsed`` are the last one's seconds,
+    where more is known of them than its records have."""
     rows: list[tuple[str, ...]] = []
     for attempt, after in zip_longest(attempts, attempts[1:]):
         begin, end, first = attempt.begin, attempt.end, attempt.first_step
@@ -36,7 +37,9 @@ def attempt_rows(
             str(attempt.index),
             local_time(begin.begun_at) if begin is not None else "",
             begin.nodes if begin is not None else "",
-            duration(attempt.seconds()),
+            duration(
+                elapsed if end is not None and after is None and elapsed else attempt.seconds()
+            ),
             "" if first is None else f"{first} to {attempt.last_step}",
             "" if end is None else _ended_by(end),
             then,
@@ -49,7 +52,8 @@ def attempt_texts(status: JobStatus, local_time: Callable[[float], str]) -> list
     """Say how each attempt went, as a line."""
     texts = []
     attempts = status.history.attempts
-    for attempt, cells in zip(attempts, attempt_rows(attempts, local_time), strict=True):
+    rows = attempt_rows(attempts, local_time, status.elapsed)
+    for attempt, cells in zip(attempts, rows, strict=True):
         number, began, nodes, ran, steps, how, then = cells
         if attempt is status.last and status.final and attempt.end and attempt.end.next:
             then = ""  # it was cancelled meanwhile
@@ -110,6 +114,8 @@ def cost_text(cost: Cost | None, *, has_gpus: bool) -> str:
     else:
         done = count_of(cost.replayed_steps, "step")
         parts.append(f"{cost.replayed:.2f} for {done} done again")
+    if cost.stalled:
+        parts.append(f"{cost.stalled:.2f} standing still")
     parts.append(f"{cost.restarting:.2f} to start again")
     if cost.goodput is not None:
         parts.append(f"goodput {100 * cost.goodput:.0f}%")

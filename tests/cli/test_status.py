@@ -100,7 +100,7 @@ def several(hpcrun: Caller, tools: Path) -> Caller:
     make_run(hpcrun, "20261101-081451-train-7k3k", "11", ended=NOW - 200_000, log=log)
     rows = queued(train, "15", "RUNNING") + queued(limit, "14", "PENDING", "QOSMaxGRESPerUser")
     rows += queued(after, "13", "PENDING", "Dependency", E="afterok:12(unfulfilled)")
-    rows += queued(failed, "12", "FAILED")
+    rows += queued(failed, "12", "FAILED", M="30:00")
     answers(tools, "squeue", rest=rows)
     answers(tools, "scontrol", rest=LIMITS)
     answers(tools, "sacct")

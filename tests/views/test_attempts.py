@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import structs
 
 from hpcrun.controller.progress import steps_of
+from hpcrun.runs.ends import Stall
 from hpcrun.runs.layout import RunFolder
-from hpcrun.runs.records import Attempt, Begin, Cancelled, End, Failure, History
-from hpcrun.runs.status import JobStatus, cost_of
+from hpcrun.runs.records import Attempt, Begin, Cancelled, End, Failure, History, Seen
+from hpcrun.runs.status import JobStatus, cost_of, elapsed_of, trained_share
 from hpcrun.runs.verdict import Verdict
+from hpcrun.slurm.jobs import SlurmJob
 from hpcrun.views.attempts import attempt_texts, common_text, cost_text
 from hpcrun.views.status import listing_lines, run_json, run_lines
 from hpcrun.views.table import Look
@@ -74,6 +77,54 @@ def test_an_attempt_costs_as_many_nodes_as_it_had() -> None:
     assert (cost.hours, cost.restarting) == (8 * (2.0 + 3 * 2.25), 8 * 3 * 0.25)
     assert cost_of([FIRST, more], 8, None, spare=1).hours == cost.hours + 8 * 4.25
     assert cost_of([FIRST, more], 0, None).hours == 2.0 + 3 * 2.25, "without GPUs, those of nodes"
+
+
+def test_what_stood_still_is_lost() -> None:
+    """Of the second one's two hours after its start an hour and a half."""
+    stall = Stall(since=3.25 * HOUR, silent_seconds=60.0, threshold=60.0)
+    hung = structs.replace(SECOND, stall=stall)
+    cost = cost_of([FIRST, hung], 1, None)
+    assert (cost.stalled, cost.replayed) == (1.5, 0.5 * 20 / 100)
+    assert cost.goodput == pytest.approx(1 - (1.5 + 0.1 + 0.25) / 4.25)
+    assert "0.10 for 20 steps done again, 1.50 standing still, " in cost_text(cost, has_gpus=True)
+    status = structs.replace(
+        between(), cost=cost, history=History(run_id=RUN.run_id, attempts=[FIRST, hung])
+    )
+    assert trained_share(status) == pytest.approx(cost.goodput)
+    assert hung.end is not None
+    well = structs.replace(hung, end=structs.replace(hung.end, exit_code=0))
+    assert cost_of([FIRST, well], 1, None).stalled == 0, "it moved on before it ended"
+
+
+def over(attempt: Attempt, job: SlurmJob | None = None, **known: Any) -> JobStatus:
+    """A run of one attempt more that is over, as Slurm shows it or ``known`` of earlier."""
+    history = History(run_id=RUN.run_id, attempts=[FIRST, attempt], **known)
+    verdict = Verdict(state="FAILED", source="squeue", final=True)
+    status = JobStatus(verdict=verdict, history=history, run=RUN, job_id="7", job=job)
+    elapsed = elapsed_of(history, job)
+    cost = cost_of(history.attempts, 1, None, elapsed=elapsed)
+    return structs.replace(status, elapsed=elapsed, cost=cost)
+
+
+def test_slurm_counts_what_came_after_the_last_sign_of_life() -> None:
+    """A script that was killed, or ranks that ignored what asked them to end."""
+    killed = structs.replace(SECOND, end=None, beat=3.0 * HOUR)
+    job = SlurmJob(job_id="7", source="squeue", state="FAILED", elapsed="03:00:00")
+    seen = Seen(state="FAILED", reason="", attempts=2, elapsed=3 * HOUR)
+    for last in (killed, SECOND):
+        for status in (over(last, job), over(last, seen=seen)):
+            assert (status.elapsed, status.elapsed_by_slurm) == (3 * HOUR, 3 * HOUR)
+            assert status.cost is not None and status.cost.hours == 5.0
+            assert trained_share(status) == pytest.approx(status.cost.goodput)
+    assert "ended after 3:00:00 by" in attempt_texts(over(SECOND, job), str)[1]
+    assert "last sign of life after 30:00" in attempt_texts(over(killed, job), str)[1]
+    # What Slurm counts of an earlier attempt, of several in a job, or of one that waits.
+    assert over(SECOND, seen=structs.replace(seen, attempts=1)).elapsed == 2.25 * HOUR
+    assert FIRST.end is not None
+    again = structs.replace(FIRST, end=structs.replace(FIRST.end, next="relaunch"))
+    assert elapsed_of(History(run_id="a", attempts=[again, SECOND]), job) == 2.25 * HOUR
+    waits = structs.replace(job, state="PENDING")
+    assert elapsed_of(History(run_id="a", attempts=[FIRST, killed]), waits) == 0.5 * HOUR
 
 
 def test_what_waits_and_what_never_moved() -> None:
