@@ -293,7 +293,7 @@ def _failed_ranks(run: RunFolder, attempt: int) -> list[int]:
 def _records_of(status: JobStatus, context: Context) -> Records:
     """Gather what Slurm and the job recorded of its end."""
     end, stall = status.end, status.stall
-    failure = end.first_failure if end is not None else None
+    failure = end.first_failure if end is not None and not status.ended_between else None
     rank = failure.rank if failure is not None else None
     host = failure.host if failure is not None else None
     stalled = ""

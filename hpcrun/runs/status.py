@@ -355,7 +355,7 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     @property
     def failure(self) -> str:
         """Which process failed first, and how; "" where none is on record."""
-        failure = self.end.first_failure if self.end else None
+        failure = self.end.first_failure if self.end and not self.ended_between else None
         if failure is None:
             return ""
         if failure.why is not None:

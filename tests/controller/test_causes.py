@@ -11,7 +11,7 @@ from msgspec import structs
 from hpcrun.controller.causes import cause_of
 from hpcrun.controller.context import load_context
 from hpcrun.runs.layout import RunFolder
-from hpcrun.runs.records import Attempt, Begin, Cancelled, End, History
+from hpcrun.runs.records import Attempt, Begin, Cancelled, End, Failure, History
 from hpcrun.runs.status import JobStatus
 from hpcrun.runs.verdict import Evidence, decide
 from hpcrun.slurm.accounts import Account
@@ -28,13 +28,20 @@ END = End(
     exit_code=137,
     signal=9,
     stopped_by=None,
-    first_failure=None,
+    first_failure=Failure(
+        rank=None, node=0, host="n1", exit_code=1, signal=None, at=1.0, why="1 of 2 GPUs"
+    ),
     begun_at=100.0,
     ended_at=160.0,
     why="stalled",
     next="requeue",
 )
-GRACE: dict[str, Any] = {"why": "requeued", "next": None, "note": "Slurm would not start it again"}
+GRACE: dict[str, Any] = {
+    "why": "requeued",
+    "next": None,
+    "note": "Slurm would not start it again",
+    "first_failure": None,
+}
 BY_ME = Cancelled(cancelled_at=190.0, user="me")
 BEFORE = "before its next attempt"
 KILLED = "the job's script was killed"
@@ -78,4 +85,5 @@ def test_a_run_that_ended_before_its_next_attempt(
     )
     found = cause_of(load_context(clean_environ, tmp_path), status)
     assert found.cause is not None and found.cause.title == title
+    assert "GPUs" not in status.reason, "of an attempt before"
     assert found.fixes == ["submit it again"], "never: it starts again"
