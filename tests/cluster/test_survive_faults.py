@@ -479,6 +479,8 @@ def test_a_run_that_is_cancelled_between_its_attempts_is_over(wide_site: Site) -
         assert site.hpcrun("wait", run.run_id).returncode == 1
         shown = site.status(run)
         assert (shown["state"], len(shown["attempts"])) == ("CANCELLED", 1)
+        title = shown["diagnosis"]["cause"]["title"]
+        assert title.startswith("cancelled by ") and title.endswith(" s after its last attempt")
     finally:
         site.rig.run(*partition, "State=UP")
 

@@ -383,6 +383,8 @@ def test_a_run_that_its_user_ends_does_not_come_back(wide_site: Site) -> None:
             assert (done.returncode, shown["state"], len(shown["attempts"])) == (
                 *(1, "CANCELLED", 1),
             ), f"{name}: {shown}"
+            cause = shown["diagnosis"]["cause"]
+            assert cause["title"].startswith("cancelled by "), f"{name}: {cause}"
         time.sleep(1)
         assert site.rig.run("squeue", "-h", "-pdebug", "-tPD,R").stdout == ""
 
