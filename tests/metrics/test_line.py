@@ -225,6 +225,7 @@ def test_two_records_on_a_line() -> None:
         ("Entering Epoch:3", Mark(epoch=3.0)),
         ("Epoch 3/20 started", Mark(epoch=3.0)),
         ("Epoch 3 begins | lr=0.0095", Mark(epoch=3.0)),
+        ("Epoch 03/20  ||  LR: 1.20e-05", Mark(epoch=3.0)),
         ("Epoch 3 of 20 took 12.5s", Mark(epoch=3.0)),
         ("Epoch 3 out of 20 ", Mark(epoch=3.0)),
         ("Epoch: [3 | 20] LR: 0.100000", Mark(epoch=3.0)),

@@ -168,7 +168,7 @@ _HEADING = pattern_of(
     r"(?: (?:summary|results|metrics|statistics)(?=[\s:=*-]{0,80}\Z))?"
     r"(?: \| (?:epoch )?time: \d{1,4}m \d{1,2}s|(?(total) took \d[\d.]{0,20} ?s| starting)"
     r"| started| begins)?"
-    r"(?:[ ,|-]{1,3}(?:learning[ _]rate|lr)(?: is|[ :=]) ?\d[\d.e-]{0,20})?"
+    r"(?:[ ,|-]{1,6}(?:learning[ _]rate|lr)(?: is|[ :=]) ?\d[\d.e-]{0,20})?"
     r"(?:, total (?:micro|generation) batches \d{1,9})?[\s.:=*#<>|~…\])+-]{0,200}",
     re.IGNORECASE,
 )
