@@ -30,6 +30,8 @@ from tests.waiting import until
 
 HERE = Path(__file__).parent
 PROBE = Path(probe.__file__)
+# Ports follow from it, and other tests run beside this one.
+JOB_ID = os.getpid()
 HOSTS = {"n1": "127.0.0.2", "n2": "127.0.0.3"}
 
 
@@ -87,7 +89,7 @@ class Job:
         (self.bin / name).chmod(0o755)
 
     def start(
-        self, job_id: int = 7, restarts: int = 0, hosts: Mapping[str, str] = HOSTS, **env: str
+        self, job_id: int = JOB_ID, restarts: int = 0, hosts: Mapping[str, str] = HOSTS, **env: str
     ) -> subprocess.Popen[bytes]:
         """Start the batch script as slurmstepd does: its output by the script's directives."""
         directives = dict(read_script((self.run_dir / "job.sbatch").read_bytes()))
