@@ -290,21 +290,30 @@ def _by_split(rows: Rows, headings: Ints, splits: Sequence[str]) -> list[Rows]:
 def unrounded(printed: Ints) -> Ints | None:
     """Return the steps that were rounded to thousands, as the stride of the first ones shows.
 
-    Those below a thousand are exact. None where the stride does not lead to what was printed.
+    Those below a thousand are exact. Where they fall the run was resumed, at the first step that
+    leads to what was printed. None where the stride does not lead to it.
 
-    >>> unrounded(np.array([400, 800, 1000, 2000, 2000])).tolist()
-    [400, 800, 1200, 1600, 2000]
+    >>> unrounded(np.array([400, 800, 1000, 2000, 2000, 1000, 2000])).tolist()
+    [400, 800, 1200, 1600, 2000, 1200, 1600]
     >>> unrounded(np.array([400, 800, 3000])), unrounded(np.array([1000]))
     (None, None)
     """
     exact = [*takewhile(_THOUSAND.__gt__, printed.tolist())]
     if not exact:
         return None
-    stride = exact[-1] - exact[-2] if len(exact) > 1 else exact[0]
-    steps = exact[0] + stride * np.arange(len(printed))
-    unit = np.where(printed < _THOUSAND**2, _THOUSAND, _THOUSAND**2)
-    is_near = np.abs(steps - printed) <= np.where(printed < _THOUSAND, 0, unit // 2)
-    return steps if is_near.all() else None
+    stride = (exact[-1] - exact[-2] if len(exact) > 1 else exact[0]) or 1
+    steps = []
+    for part in np.split(printed, np.flatnonzero(printed[1:] < printed[:-1]) + 1):
+        # Where the run may have begun, as each of its steps shows.
+        counted = np.arange(len(part)) * stride
+        unit = np.select([part >= _THOUSAND**2, part >= _THOUSAND], [_THOUSAND**2, _THOUSAND], 0)
+        low = max(0, int((np.maximum(part - unit // 2, unit) - counted).max()))
+        high = min(_LARGEST, int((part + unit // 2 - counted).min()))
+        first = low if low == high else low + (exact[0] - low) % stride
+        if not low <= first <= high:
+            return None
+        steps.append(first + counted)
+    return np.concatenate(steps)
 
 
 def epochs_above(offsets: Ints, headings: Ints, epochs: Floats, least: int) -> Floats | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import random
@@ -13,7 +14,7 @@ import pytest
 
 from hpcrun.metrics import store
 from hpcrun.metrics.curve import Curve
-from hpcrun.metrics.own_steps import OWN, Rows, join_steps
+from hpcrun.metrics.own_steps import OWN, Rows, join_steps, unrounded
 from hpcrun.metrics.row import Mark
 from tests.metrics.parsing import parse_chunks
 from tests.metrics.rows import Line, at, both, build
@@ -253,6 +254,19 @@ def test_numbers_without_end_are_no_places(epoch: float, total: int) -> None:
         assert len(build([*lines, *some, bar(2000, total)]).steps("loss")) >= 80
     wide = [Line((("loss", 1.0),), n, bar="", total=t) for t in (9, 10**18) for n in (5, 10**17)]
     assert len(build([*wide, *wide]).steps("loss")) > 1
+
+
+@pytest.mark.parametrize("resumed_at", [600, 1000, 1400, 3400])
+def test_rounded_steps_after_a_resumption(resumed_at: int) -> None:
+    def printed(step: int) -> int:
+        return step if step < 1000 else round(step / 1000 + 1e-9) * 1000
+
+    steps = [*range(200, 5001, 200), *range(resumed_at, 6001, 200)]
+    exact = unrounded(np.array([*map(printed, steps)]))
+    found = [] if exact is None else exact.tolist()
+    assert found[:25] == steps[:25]
+    assert [*map(printed, found)] == [*map(printed, steps)]
+    assert all(b - a == 200 for a, b in itertools.pairwise(found[25:]))
 
 
 def test_forms_are_merged_in_the_order_of_the_log_however_long_they_are() -> None:
