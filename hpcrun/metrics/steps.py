@@ -140,9 +140,17 @@ def find_steps(log: Log) -> Steps:
     known = (Counts(join_steps(each)) for each in (by_lines, by_bars) if each)
     counts = max(known, key=lambda each: each.apart(losses), default=None)
     if counts is None:
-        # Lines that name no epoch stand beside those of the training that do.
+        # Lines that name no epoch stand beside those of the training that do; but one more behind
+        # the last of these, of what they name, is the result.
         named = [at for each in lines if each.level for at in _at_epochs(each)]
-        unnamed = [each for each in lines if each.epochs is None]
+        names = {name for at in named for name in at.names}
+        end = max((at.offsets[-1] for at in named), default=0)
+        unnamed = [
+            each
+            for each in lines
+            if each.epochs is None
+            and not (len(each) == 1 and each.offsets[0] > end and names.intersection(each.names))
+        ]
         for kind in _kinds(unnamed) if named else ():
             placed = Counts(join_steps(named)).choose(kind, through_epochs=False)
             for each, at in zip(kind, placed, strict=True):

@@ -242,3 +242,10 @@ def test_a_mean_behind_the_loss_of_its_step_is_no_loss_of_the_curve() -> None:
         lines.append(f"{step},{loss_at(step)},0,,")
         lines += [f"{step},,0,{loss_at(step) + 1},0.5"] if step % 50 == 0 else []
     assert both(curve_of(lines), "loss") == ([*steps], [*map(loss_at, steps)])
+
+
+def test_a_result_behind_the_last_epoch_is_none_of_its_losses() -> None:
+    lines = [f"[FT] Ep {n}/7 | Tr Loss={loss_at(n)} | Va Loss=9.{n}" for n in range(1, 8)]
+    lines += ["Test set", "Accuracy  : 0.9050", "Recall    : 0.8125", "Loss      : 0.1385"]
+    curve = curve_of(lines)
+    assert both(curve, "loss") == ([*range(1, 8)], [*map(loss_at, range(1, 8))])
