@@ -148,6 +148,8 @@ class ParamikoConnection:
             with contextlib.suppress(OSError, EOFError):
                 link.sock.shutdown(socket.SHUT_RDWR)  # else its thread ends 0.1 s later
             link.close()
+            if link.is_alive():  # it closes its channel of the link before, which must be there
+                link.join(5)
         if self._proxy is not None:
             self._proxy.kill()
             self._proxy.wait()
