@@ -27,7 +27,7 @@ from hpcrun.runs.status import Progress
 # The last loss stands near the end of a log; where a program says much else, the look goes further
 # back, but not without end: a listing must not wait for one log.
 _TAILS = (1 << 14, 1 << 18)
-# Attempts that are looked at: more in a row would not gain nothing, and go on.
+# So many attempts are looked at: a run ends after IDLE that gained nothing.
 _ATTEMPTS = IDLE + 1
 # Seconds of the CPU for such a look, where a job's own patterns are tried.
 _PATTERN_SECONDS = 2.0
@@ -41,7 +41,7 @@ _RANK_LOG = re.compile(r"rank-(\d+)\.log")
 
 def last_point(run: RunFolder, patterns: Sequence[str] = ()) -> Progress:
     """Read the last step and loss off the log of the newest attempt that has some: the last one
-    may have had nothing left to do. Nothing where there is none."""
+    may have had nothing left to do. Nothing where there is none. Its log is that of the newest."""
     candidates: list[tuple[int, Path]] = []
     for attempt in attempt_indices(run)[: -_ATTEMPTS - 1 : -1]:
         candidates += _candidates(run, attempt)
@@ -56,7 +56,9 @@ def last_point(run: RunFolder, patterns: Sequence[str] = ()) -> Progress:
                     file.seek(max(0, size - tail))
                     found = _last_in(file.read(tail), tail < size, formats, rank)
                     if found is not None:
-                        return Progress(step=found[0], metric=LOSS, value=found[1], log=path)
+                        of_newest = (candidates[0][1].parent, run.logs)
+                        log = path if path.parent in of_newest else None
+                        return Progress(step=found[0], metric=LOSS, value=found[1], log=log)
                     if tail >= size:
                         break
     return Progress()

@@ -48,8 +48,11 @@ _MOST_EPOCHS = 1e6
 _LARGEST = 1 << 62
 # More rows at one step than as many processes would print show that it is none.
 _STUCK = 64
-# Values that are printed twice are this close, in this share of rows, of so many forms.
-_CLOSE, _MOST, _COMPARED = 1e-3, 0.9, 16
+# Two values are the same if they differ by less than this share.
+_CLOSE = 1e-3
+# Two forms say the same if so many of their rows do. A form is compared with the longest ones.
+_MOST, _COMPARED = 0.9, 16
+# Rows are printed by several, if so many of them come equally often.
 _TWICE = 0.8
 # There are at least this many losses of batches to each mean of an epoch.
 _BATCHES = 2
@@ -518,6 +521,8 @@ def _counted_through(own: Sequence[Rows]) -> Sequence[Rows]:
         if steps is None or each.highest > length:
             found.append(each)
             continue
+        if (steps == 0).any() and (steps == length).any() and each.bar is None:
+            length += 1  # both ends are printed
         epochs = filled(each.epochs, len(each))
         done = np.where(np.isfinite(epochs), np.trunc(epochs) - base, 0).astype(np.int64)
         through = replace(each, steps=done * length + steps, total=None, length=length)

@@ -68,6 +68,7 @@ _ENOUGH = 0.9
 _LOOKED_AT = 4096
 # An epoch beyond this is none.
 _LARGEST = 1 << 53
+_EVALUATED = ("eval", "val", "test")
 # A bar takes over from one that stands still only if it has this share of its votes.
 _TAKES_OVER = 0.1
 # Fewer rows show no scale. A bar may be drawn this many steps late. Epochs that are rounded to more
@@ -256,6 +257,8 @@ def _fresh(drawn: Sequence[Rows]) -> list[Rows]:
         count, new = int(is_end.sum()), int(is_new.sum())
         if 4 * count <= len(order) and 1 < count <= 2 * new <= 3 * count:
             is_end[-1] = is_new[epochs == epochs[-1]].any()  # it may be cut off
+        elif name.startswith(_EVALUATED):
+            is_end = is_new
         else:
             left.add(name)
             continue

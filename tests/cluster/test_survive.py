@@ -187,6 +187,7 @@ def test_a_run_goes_on_after_its_time_limit(site: Site) -> None:
     assert late.record("end.json")["next"] == "requeue", late.log()
     assert steps_of(late, 0)[-1] == step_in(late.record("end.json")["checkpoint"]), late.log()
     assert "asked 1 True\n" in late.log(), late.log()
+    assert site.hpcrun("cancel", late.run_id).returncode == 0  # it would go on for minutes
     for run in (asked, plain):
         site.wait_for(run, "logs/1/rank-0.log")
         until(functools.partial(steps_of, run, 1), "the next attempt")

@@ -44,5 +44,8 @@ def test_what_the_last_attempts_do_not_show_an_earlier_one_does(tmp_path: Path) 
         log.write_text(f"step={attempt} loss=2.5\n" if attempt < 2 else "nothing left to do\n")
     assert last_point(run) == Progress()
     shutil.rmtree(run.path / "attempts" / "5")
+    assert last_point(run) == Progress(step=1, value=2.5, metric=LOSS, log=None), "its log is old"
+    for number in ("2", "3", "4"):
+        shutil.rmtree(run.path / "attempts" / number)
     log = run.logs / "1" / "rank-0.log"
     assert last_point(run) == Progress(step=1, value=2.5, metric=LOSS, log=log)

@@ -249,3 +249,22 @@ def test_a_result_behind_the_last_epoch_is_none_of_its_losses() -> None:
     lines += ["Test set", "Accuracy  : 0.9050", "Recall    : 0.8125", "Loss      : 0.1385"]
     curve = curve_of(lines)
     assert both(curve, "loss") == ([*range(1, 8)], [*map(loss_at, range(1, 8))])
+
+
+def test_what_a_bar_shows_of_an_evaluation_counts_where_it_changes() -> None:
+    lines = []
+    for epoch in range(3):
+        for step in range(0, 101, 5):
+            loss, known = loss_at(100 * epoch + step), 9 - (3 * epoch + step // 30) / 10
+            bar = (
+                f"{step}%|###| {step}/100 [00:10<00:10, 5.0it/s, loss={loss}, val_loss={known:.1f}]"
+            )
+            lines.append(f"Epoch {epoch}: {bar}")
+    curve = curve_of(lines)
+    assert curve.steps("eval_loss") == [0, 30, 60, 90, 130, 160, 190, 230, 260, 290]
+
+
+def test_an_epoch_whose_first_and_last_step_are_printed_has_one_more() -> None:
+    steps = [(epoch, step) for epoch in range(3) for step in range(0, 101, 25)]
+    curve = curve_of([f"Epoch: [{e}/3] [{s}/100] loss: {loss_at(100 * e + s)}" for e, s in steps])
+    assert curve.steps("loss") == [101 * epoch + step for epoch, step in steps]
