@@ -14,7 +14,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -134,10 +134,10 @@ class Page:
         (seconds,) = (each["value"] for each in measured if each["name"] == "TaskDuration")
         return float(seconds)
 
-    def wait_for(self, expression: str) -> Any:
+    def wait_for(self, expression: str, patience: float = PATIENCE) -> Any:
         """Wait until an expression is true; return its value, of an element true."""
         expression = f"(found => found instanceof Node || found)({expression})"
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + patience
         while not (found := self.value(expression)):
             assert time.monotonic() < deadline, f"never true: {expression}"
             time.sleep(0.05)
@@ -146,10 +146,20 @@ class Page:
     def mouse(self, kind: str, x: float, y: float, **more: Any) -> None:
         self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **more)
 
-    def click(self, x: float, y: float, times: int = 1) -> None:
-        for count in range(1, times + 1):
-            for kind in ("mousePressed", "mouseReleased"):
-                self.mouse(kind, x, y, button="left", clickCount=count)
+    def click(self, x: float, y: float, count: int = 1) -> None:
+        for kind in ("mousePressed", "mouseReleased"):
+            self.mouse(kind, x, y, button="left", clickCount=count)
+
+    def double_click(self, x: float, y: float, expression: str) -> None:
+        """Double-click until an expression is true: on a busy machine the page may see the two
+        clicks half a second apart, which are two single ones then."""
+        for patience in (5, 10, 20, 60):
+            self.click(x, y)
+            self.click(x, y, count=2)
+            with suppress(AssertionError):
+                self.wait_for(expression, patience)
+                return
+        raise AssertionError(f"never true: {expression}")
 
     def drag(self, begin: tuple[float, float], end: tuple[float, float]) -> None:
         self.mouse("mouseMoved", *begin)

@@ -149,8 +149,7 @@ def test_dragging_zooms_all_panels_and_double_click_goes_back(opened: Opened) ->
     wanted = [low + (high - low) * share for share in (0.25, 0.5)]
     assert zoomed == pytest.approx(wanted, abs=(high - low) / width * 2)
     assert ranges(page)[1] == pytest.approx(zoomed)
-    page.click(left + width / 2, top + height / 2, times=2)
-    page.wait_for(f"{PLOT}.layout.xaxis.range[1] > 3000")
+    page.double_click(left + width / 2, top + height / 2, f"{PLOT}.layout.xaxis.range[1] > 3000")
     page.wait_for("document.querySelectorAll('.plot')[1].layout.xaxis.range[1] > 3000")
     assert ranges(page) == whole
 
