@@ -8,10 +8,8 @@ kept beside them by its place in the log. ``hpcrun.metrics.derive`` makes the cu
 from __future__ import annotations
 
 import heapq
-import re
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
 from itertools import chain, count, pairwise, repeat
 
 from msgspec import Struct
@@ -41,8 +39,6 @@ _MOST_MARKS = 100_000
 # Trainings have their totals; where each line has another ("5/5", "6/6") it is none of them.
 _MOST_TOTALS = 100
 _ENOUGH_ROWS = 3
-_NUMBER = re.compile(r"\d[\d.]*")
-_EPOCH = re.compile(r"\bepochs?\b[\s:#\[(]*(\d{1,9})", re.IGNORECASE)
 
 
 class Form(Frame, eq=False):
@@ -197,13 +193,8 @@ class Store:
         ]
 
     def _put(self, log: Log, frame: Frame) -> None:
-        layout, bar, epochs = frame.layout, frame.layout.bar, frame.epochs
-        if bar is not None:
-            layout = replace(layout, bar=bar_name(bar))
-            if epochs is None and (epoch := epoch_of(bar)) is not None:
-                epochs = array("d", [epoch]) * len(frame)
-            frame = replace(frame, layout=layout, epochs=epochs)
-        elif frame.total is not None and epochs is None:
+        layout = frame.layout
+        if layout.bar is None and frame.total is not None and frame.epochs is None:
             without = replace(frame, total=None)
             totals = self._totals.setdefault((log.attempt, log.file, without.kind), set())
             if len(totals) < _MOST_TOTALS:
@@ -333,27 +324,6 @@ def _recurs(forms: Sequence[Form], sure: dict[str, int]) -> bool:
             if differ and not all(value.is_integer() for value in chain(*columns)):
                 return True
     return False
-
-
-@lru_cache(maxsize=1024)
-def bar_name(description: str) -> str:
-    """Return the description of a bar without what changes in it.
-
-    >>> bar_name("Epoch 3/20") == bar_name("Epoch 4/20") != bar_name("")
-    True
-    """
-    return _NUMBER.sub("#", description)
-
-
-@lru_cache(maxsize=1024)
-def epoch_of(description: str) -> float | None:
-    """Return the epoch that a bar's description names.
-
-    >>> epoch_of("Epoch 3/20"), epoch_of("Training")
-    (3.0, None)
-    """
-    found = _EPOCH.search(description)
-    return float(found[1]) if found else None
 
 
 class Sample(Struct, frozen=True, array_like=True, gc=False):
