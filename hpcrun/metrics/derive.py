@@ -133,47 +133,40 @@ def derive(store: Store, limit: int | None = None) -> Curve:
     return Curve(metrics, tuple(axis.restarts()), total, (*notes, *store.notes()))
 
 
-class _Points(NamedTuple):
-    """The points of all metrics that the same rows have: one per step, in the order of the run.
+class _Column(NamedTuple):
+    """The points of one metric: one per step, in the order of the run.
 
-    ``which`` of the values that rows have, one form behind the other, they are. ``times``: nan
-    where unknown; ``epochs`` are those of the passes.
+    On which axis and side they were found; ``which`` of the values that rows have, one form behind
+    the other, they are. ``times``: nan where unknown; ``epochs`` are those of the passes.
     """
 
+    axis: _Axis
+    side: str
     rows: Sequence[Rows]
     which: Ints
     steps: Ints
     times: Floats
     epochs: list[int]
-
-
-class _Column(NamedTuple):
-    """The points of one metric, and on which axis and side it found them."""
-
-    axis: _Axis
-    side: str
-    points: _Points
     values: Floats
 
     def series(self, limit: int | None, *, by_epoch: bool) -> Series:
         """Return the points, at most ``limit``; ``by_epoch``: by that of their pass."""
-        _, _, steps, times, epochs = self.points
-        numbers = np.full(len(self.values), None) if self.axis.in_order else steps
-        few = 2 * np.isnan(times).sum() >= len(times)  # lines have one
-        places = epochs if by_epoch else numbers
-        return build_series(places, self.values, None if few else times, limit)
+        numbers = np.full(len(self.values), None) if self.axis.in_order else self.steps
+        few = 2 * np.isnan(self.times).sum() >= len(self.times)  # lines have one
+        places = self.epochs if by_epoch else numbers
+        return build_series(places, self.values, None if few else self.times, limit)
 
     @property
     def in_log(self) -> tuple[Ints, Floats]:
         """Where the points stand in the log, in its order, and their values."""
-        offsets = join(each.offsets for each in self.points.rows)[self.points.which]
+        offsets = join(each.offsets for each in self.rows)[self.which]
         order = np.argsort(offsets, kind="stable")
         return offsets[order], self.values[order]
 
     @property
     def work(self) -> float:
         """Sum of the values, were they alike at all steps up to the last: seconds of a bar."""
-        return float(self.points.steps[-1] * self.values.mean())
+        return float(self.steps[-1] * self.values.mean())
 
 
 class _Track(Struct, eq=False):
@@ -219,9 +212,9 @@ class _Axis:
 
     def __init__(self, kind: str, logs: Sequence[Steps]) -> None:
         self.kind, self.in_order = kind, kind == "loose"
-        # The points of the metric before: many metrics stand on the same rows.
+        # The rows and points of the metric before: many metrics stand on the same rows.
         self._rows: list[Rows] = []
-        self._points: _Points | None = None
+        self._last: _Column | None = None
         # Which rows show the progress, and the log of each attempt that counts it best.
         rows = chain.from_iterable(getattr(log, kind) for log in logs)
         self.level = 0 if self.in_order else max((each.level for each in rows), default=0)
@@ -410,14 +403,13 @@ class _Axis:
         ]
         rows = [each for _, known in chain.from_iterable(candidates) for each in known]
         if rows != self._rows:
-            self._rows, self._points = rows, self._place(candidates)
-        points = self._points
-        if points is None:
+            self._rows, self._last = rows, self._place(candidates)
+        if self._last is None:
             return None
-        values = join(each.column(name) for each in points.rows)[points.which]
-        return _Column(self, side, points, values)
+        values = join(each.column(name) for each in self._last.rows)[self._last.which]
+        return self._last._replace(side=side, values=values)
 
-    def _place(self, candidates: Sequence[Sequence[tuple[_Track, list[Rows]]]]) -> _Points | None:
+    def _place(self, candidates: Sequence[Sequence[tuple[_Track, list[Rows]]]]) -> _Column | None:
         """Choose for each attempt the log and rank that counts, and of each step the last point.
 
         The first log counts, and the lowest rank in it, unless another has more than twice as many
@@ -449,7 +441,8 @@ class _Axis:
         times = join(filled(each.times, len(each)) for each in rows)[numbers]
         begun, passes = [*self.passes], passes[last]
         epochs = [begun[number][1] for number in passes[changes(passes)]]
-        return _Points(rows, numbers, steps[last], times, epochs) if numbers.size else None
+        found = _Column(self, OWN, rows, numbers, steps[last], times, epochs, times)
+        return found if numbers.size else None
 
     def _places(self, track: _Track, rows: Sequence[Rows], cut: _Place) -> tuple[Ints, Ints, Ints]:
         """Return which points of rows count, and the number of the pass and the step of each.
@@ -579,4 +572,4 @@ class _View:
         """Whether the step of its one point in each epoch shows nothing."""
         if column is None or not self.within_epoch or column.axis is not self.by_step:
             return False
-        return len(column.values) == len(column.points.epochs) > 1
+        return len(column.values) == len(column.epochs) > 1
