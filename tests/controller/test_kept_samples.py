@@ -1,4 +1,4 @@
-"""What was read of a long log is kept: the next time only what is new is read, to the same end."""
+"""What was read of a long log is kept: as long as the log stays as it is it is not read again."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ def _small() -> Iterator[None]:
             for name in ("RANGE", "THOROUGH")
         ),
         (read_log, "LONG", 1 << 12),
-        (read_log, "_MUCH", 1),
     ):
         patch.setattr(module, name, size)
     yield
@@ -96,44 +95,23 @@ def test_however_it_grows_the_same_is_found(
     assert kept.exists()
 
 
-def test_only_what_is_new_is_read(log: Path, feeds: Feeds) -> None:
+def test_what_is_kept_is_not_read_again(log: Path, feeds: Feeds) -> None:
     kept = log.with_name("samples")
-    stored(log, kept)
+    expected = stored(log, kept)
     assert feeds.bytes == len(PLAIN)
     assert kept.stat().st_mode & 0o777 == 0o600
     feeds.bytes = 0
-    stored(log, kept)
+    assert stored(log, kept) == expected
     assert feeds.bytes == 0
     with log.open("ab") as file:
         file.write(b"step=500 loss=500.25\nstep=501 lo")
-    stored(log, kept)
-    assert feeds.bytes == 32
+    assert stored(log, kept) == stored(log)
     with log.open("ab") as file:
         file.write(b"ss=501.25\n")
+    assert stored(log, kept) == stored(log)
     feeds.bytes = 0
-    assert stored(log, kept) == stored(log)
-    assert feeds.bytes == len("step=501 loss=501.25\n") + log.stat().st_size
-
-
-def test_what_is_new_and_long_is_read_side_by_side(
-    log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept = log.with_name("samples")
     stored(log, kept)
-    log.write_bytes(PLAIN + mixed_log(1, 40_000))
-    monkeypatch.setattr(read_log, "can_fork", lambda: True)
-    forks = []
-    answers = LogFileReader._answers
-
-    def counted(own: LogFileReader, numbers: range) -> object:
-        forks.append(numbers)
-        return answers(own, numbers)
-
-    monkeypatch.setattr(LogFileReader, "_answers", counted)
-    assert stored(log, kept, processes=2) == stored(log)
-    (numbers,) = forks
-    assert numbers[0] == -(-len(PLAIN) // reader.RANGE)
-    assert stored(log, kept) == stored(log)
+    assert feeds.bytes == 0
 
 
 OTHERS: dict[str, Callable[[bytes], bytes]] = {

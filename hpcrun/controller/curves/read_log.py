@@ -30,7 +30,7 @@ from hpcrun.files import read_plain, replacing
 from hpcrun.metrics.lines.formats import Format
 from hpcrun.metrics.lines.formats.table import FORMATS
 from hpcrun.metrics.lines.line import may_be_document
-from hpcrun.metrics.lines.read import BLOCK, LONGEST_LINE, RANGE, THOROUGH, Place, Reader
+from hpcrun.metrics.lines.read import BLOCK, LONGEST_LINE, RANGE, THOROUGH, Reader
 from hpcrun.metrics.row import Frame, Placed
 from hpcrun.metrics.store import Log, Store
 from hpcrun.patterns import time_limit
@@ -41,10 +41,6 @@ _DAMAGES = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
 
 # Below this, the processes cost more than they save.
 LONG = 4 * RANGE
-# So much of a log must be new, in bytes, for what was read of it to be kept again.
-_MUCH = RANGE // 8
-# How many bytes are compared, at each of a few places, to see whether a log is still the same.
-_PRINT = 64
 _MOST_PROCESSES = 4
 # Seconds of the CPU for one piece of a log, a megabyte or less: a user's pattern may need for ever.
 PATTERN_SECONDS = 20.0
@@ -83,7 +79,7 @@ class LogFileReader:
         """Read with this many processes; None: one for each CPU that we may use, at most 4.
 
         ``offset``: the byte to begin at, where a line begins. ``kept``: the file that has what was
-        read of a long log before, so that only what is new is read.
+        read of a long log before: as long as that stays as it is it is not read again.
         """
         self.path, self._formats, self._kept = path, formats, kept
         self.reader = Reader(offset, formats)
@@ -118,12 +114,22 @@ class LogFileReader:
         """Yield the frames of each stretch of the file. Raises InputError for a file that fails."""
         try:
             with _open(self.path) as (file, raw):
-                self.inode = os.fstat(raw.fileno()).st_ino
-                if file is not raw or may_be_document(raw.peek(1)):
-                    yield from self.reader.read(self._chunks(file, raw))
+                now = os.fstat(raw.fileno())
+                self.inode = now.st_ino
+                if self._kept is None:
+                    yield from self._read_whole(file, raw)
+                elif known := _recall(self._kept, key := _key_of(now, self._formats)):
+                    self.bytes = self.position = known.bytes
+                    self.reader.lines_read = known.lines
+                    yield [*known.marks, *known.forms]
                 else:
-                    yield from self._read_plain(raw)
-                    yield self.reader.finish()
+                    store = Store()
+                    store.begin(0)
+                    for pieces in self._read_whole(file, raw):
+                        store.add(pieces)
+                        yield pieces
+                    if self.bytes >= RANGE and not any(store.notes()):
+                        _keep(self._kept, key, self, store.logs[0])
         except _DAMAGES as error:
             if not self.bytes:
                 raise InputError(f"{self.path}: {error}") from error
@@ -132,6 +138,13 @@ class LogFileReader:
             yield self.reader.finish()
         except OSError as error:
             raise InputError(f"{self.path}: {error.strerror or error}") from error
+
+    def _read_whole(self, file: _File, raw: io.BufferedReader) -> Iterator[Pieces]:
+        if file is not raw or may_be_document(raw.peek(1)):
+            yield from self.reader.read(self._chunks(file, raw))
+        else:
+            yield from self._read_plain(raw)
+            yield self.reader.finish()
 
     def _chunks(
         self, file: _File, raw: io.BufferedReader, size: int = sys.maxsize
@@ -146,31 +159,7 @@ class LogFileReader:
             yield data
 
     def _read_plain(self, file: io.BufferedReader, size: int = sys.maxsize) -> Iterator[Pieces]:
-        """Read on in a file that is not compressed, to ``size``.
-
-        At its begin comes what is kept of it; what a long one has more is kept for the next time.
-        """
-        if self.bytes or self._kept is None:
-            yield from self._read_new(file, size)
-            return
-        key = _key_of(file, self._formats)
-        store = Store()
-        store.begin(0)
-        if known := _recall(self._kept, key, file):
-            begin, pieces = known
-            self.reader.go_on(begin)
-            self.bytes = self.position = begin.offset
-            store.add(pieces)
-            yield pieces
-        begun = self.bytes
-        for pieces in self._read_new(file, size):
-            store.add(pieces)
-            yield pieces
-        is_much = self.bytes >= RANGE and self.bytes - begun >= _MUCH
-        if is_much and (place := self.reader.place) is not None and not any(store.notes()):
-            _keep(self._kept, key, file, place, store.logs[0])
-
-    def _read_new(self, file: io.BufferedReader, size: int) -> Iterator[Pieces]:
+        """Read on in a file that is not compressed, to ``size``."""
         if self.bytes:
             file.seek(self.bytes)
         yield from self._read_ranges(file)
@@ -252,43 +241,35 @@ class LogFileReader:
 
 
 class _Known(Struct):
-    """What was read of a log's begin; ``prints`` are bytes of it, by which it is known again."""
+    """What was read of a log."""
 
-    place: Place
-    prints: list[bytes]
+    bytes: int
+    lines: int
     forms: list[Frame]
     marks: list[Placed]
 
 
-def _key_of(file: IO[bytes], formats: Sequence[Format]) -> int:
-    """Return what changes where a log is another file, or would be read in another way."""
+def _key_of(now: os.stat_result, formats: Sequence[Format]) -> int:
+    """Return what changes where a log has, or would be read in another way."""
     sources = sorted(Path(metrics.__file__).parent.rglob("*.py"))
     code = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in sources]
     own = [(form.name, form.pattern.pattern) for form in formats[: -len(FORMATS)]]
-    inode = os.fstat(file.fileno()).st_ino
-    return crc32(repr((__version__, sys.byteorder, code, own, inode)).encode())
+    log = now.st_ino, now.st_size, now.st_mtime_ns
+    return crc32(repr((__version__, sys.byteorder, code, own, log)).encode())
 
 
-def _prints(file: IO[bytes], place: Place) -> list[bytes]:
-    """Read a few bytes at the begin, between the ranges, and at the end of what was read."""
-    begins = [0, *range(RANGE, place.offset, RANGE), max(0, place.offset - _PRINT)]
-    return [os.pread(file.fileno(), min(_PRINT, place.offset - at), at) for at in begins]
-
-
-def _recall(kept: Path, key: int, file: IO[bytes]) -> tuple[Place, Pieces] | None:
+def _recall(kept: Path, key: int) -> _Known | None:
     """Read what is kept of a log; None where it is damaged, or of another one."""
     with contextlib.suppress(OSError, MsgspecError):
         data = memoryview(read_plain(kept))
         if crc32(data[4:], key) == int.from_bytes(data[:4], "big"):
-            known = msgpack.decode(data[4:], type=_Known, dec_hook=lambda _, kept: array(*kept))
-            if known.prints == _prints(file, known.place):
-                return known.place, [*known.marks, *known.forms]
+            return msgpack.decode(data[4:], type=_Known, dec_hook=lambda _, kept: array(*kept))
     return None
 
 
-def _keep(kept: Path, key: int, file: IO[bytes], place: Place, log: Log) -> None:
+def _keep(kept: Path, key: int, read: LogFileReader, log: Log) -> None:
     """Keep what was read of a log, unless there is no room."""
-    known = {"place": place, "prints": _prints(file, place), "marks": log.marks}
+    known = {"bytes": read.bytes, "lines": read.lines, "marks": log.marks}
     known["forms"] = list(log.forms.values())
     with contextlib.suppress(OSError, ValueError, OverflowError):
         data = msgpack.encode(known, enc_hook=lambda column: (column.typecode, column.tobytes()))

@@ -26,8 +26,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 
-from msgspec import Struct
-
 from hpcrun.metrics.lines.formats import Format
 from hpcrun.metrics.lines.formats.table import FORMATS
 from hpcrun.metrics.lines.learn import Shape, frame_of, is_noise, learn
@@ -68,22 +66,6 @@ _LINE_FEED = 0x0A
 _EVERY_LINE = (b"\n",)
 # One pass of bytes.translate folds case and makes every line end a line feed, keeping offsets.
 _FOLD = bytes(0x0A if i in (0x00, 0x0D) else i for i in range(256)).lower()
-
-
-class Place(Struct, frozen=True):
-    """Where a Reader goes on, at the begin of a line, and what it has to know of the lines before.
-
-    Not the shapes: it learns them again.
-    """
-
-    offset: int
-    lines_read: int
-    has_rows: bool
-    table: Table | None
-    misses: int
-    needles: list[bytes]
-    range: int
-    range_needles: list[bytes]
 
 
 class Reader:
@@ -130,37 +112,6 @@ class Reader:
     def move(self, offset: int) -> None:
         """Go on at byte ``offset`` of the file, where a line begins."""
         self.offset, self._rest = offset, b""
-
-    @property
-    def place(self) -> Place | None:
-        """Where the line begins that has no end yet; None within one that is too long."""
-        if len(self._rest) > LONGEST_LINE:
-            return None
-        return Place(
-            self.offset - len(self._rest),
-            self.lines_read,
-            self.has_rows,
-            self.table,
-            self._misses,
-            sorted(self._needles),
-            self._range,
-            sorted(self._range_needles),
-        )
-
-    def go_on(self, place: Place) -> None:
-        """Go on where another Reader was, with the same formats.
-
-        >>> first, second = Reader(), Reader()
-        >>> _ = first.feed(b"step=1 loss=2.5\\nstep=2 lo")
-        >>> second.go_on(first.place)
-        >>> [(*f.offsets, *f.steps) for f in second.feed(b"step=2 loss=2.25\\n")]
-        [(16, 2)]
-        """
-        self.move(place.offset)
-        self.lines_read, self.has_rows = place.lines_read, place.has_rows
-        self.table, self._misses = place.table, place.misses
-        self._range, self._needles = place.range, set(place.needles)
-        self._range_needles = set(place.range_needles) if place.range >= 0 else self._needles
 
     def feed(self, data: bytes) -> list[Frame | Placed]:
         """Return the rows of the lines that ``data`` completes; a cut-off last line is kept.
