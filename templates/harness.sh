@@ -66,6 +66,8 @@ now() {
 # ---- batch -------------------------------------------------------------------------------------
 
 batch() {
+    stopped='' child='' warned='' overdue=''
+    trap 'warned=1' URG # Slurm's warning, at a short job's start, too
     . "$HPCRUN_RUN_DIR/survive.sh" && . "$HPCRUN_RUN_DIR/claim.sh" &&
         . "$HPCRUN_RUN_DIR/checkpoints.sh" || exit 1
     local attempt job begun code beat taken=1 secure_at=0
@@ -81,7 +83,6 @@ batch() {
  \"host\": \"$host\", \"pid\": $$, \"nodes\": \"${SLURM_JOB_NODELIST:-$host}\",\
  \"begun_at\": $begun, \"restarts\": ${SLURM_RESTART_COUNT:-0}}"
     say "attempt $attempt${job:+ of job $job} begins on ${SLURM_JOB_NODELIST:-$host}"
-    stopped='' child='' warned='' overdue=''
     [ -n "$taken" ] || finish "$attempt" "$job" "$begun" 1
     [ "$attempt" -eq 0 ] || note_rebooted_node $((attempt - 1)) || finish "$attempt" "$job" "$begun" 1
 
@@ -114,7 +115,6 @@ batch() {
     trap 'stop TERM' TERM
     trap 'stop INT' INT
     trap 'stop HUP' HUP
-    trap 'warned=1' USR1
     trap 'overdue=1' USR2
     # Bash runs a trap only while it waits: so the body is in the background, where bash would
     # have it ignore INT.
@@ -145,7 +145,7 @@ stop() {
 await() {
     local tenths=0 most
     while [ -z "$stopped" ]; do
-        wait "$child"
+        [ -n "$warned" ] || wait "$child"
         if [ -n "$warned" ]; then
             warned=''
             near_the_end

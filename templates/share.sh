@@ -20,7 +20,7 @@ mapfile -t cores < <(cores_near - '')
 # share SLOT: become the run of a slot.
 share() {
     local run=$before$((first + $1))$after from=$(($1 * ${#cores[@]} / each)) me=$BASHPID
-    trap - INT QUIT TERM USR1
+    trap - INT QUIT TERM
     if [ "$gpus" -gt 0 ]; then
         unset CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES
         export "$kind=$(IFS=, && printf '%s' "${devices[*]:$1*gpus:gpus}")"

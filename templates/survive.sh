@@ -14,7 +14,7 @@ finish() {
     local attempt=$1 job=$2 begun=$3 code=$4 first='' signal=null stopped_by=null tries=0
     local why newest end note next='' pid heir
     # Slurm's TERM comes to all processes: it would end those whose answers are waited for here.
-    trap '' TERM INT HUP USR1 USR2
+    trap '' TERM INT HUP URG USR2
     end_what_is_left
     for pid in $(jobs -p); do
         [ "$pid" = "$child" ] || kill -TERM "$pid" 2>/dev/null # what waits for the time limit
@@ -82,7 +82,7 @@ finish() {
     [ -z "${HPCRUN_CHECKPOINT_KEEP-}" ] ||
         prune_checkpoints "$HPCRUN_CHECKPOINT_DIR" "$HPCRUN_WORLD_SIZE" "$HPCRUN_CHECKPOINT_KEEP"
     if [ "$next" = '"relaunch"' ]; then
-        trap - TERM INT HUP USR1 USR2
+        trap - TERM INT HUP URG USR2
         export HPCRUN_RELAUNCHED=1
         exec bash -- "$HPCRUN_RUN_DIR/harness.sh" batch relaunch "$job"
     fi
@@ -537,7 +537,7 @@ near_the_end() {
     case " ${HPCRUN_SURVIVE-} " in
     *" time_limit "*)
         (
-            trap - INT HUP USR1 USR2
+            trap - INT HUP URG USR2
             trap 'kill "$!" 2>/dev/null; exit' TERM # by finish
             sleep $((left > 40 ? left - 25 : 15)) &
             wait "$!" && kill -USR2 $$

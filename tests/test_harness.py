@@ -438,9 +438,22 @@ def test_a_job_that_ends_well_while_slurms_warning_is_handled_was_no_signals(job
     job.write('echo $PPID >pid; touch ready; until [ -e "$HPCRUN_STOP_FILE" ]; do sleep 0.02; done')
     process = job.start(PATH=f"{folder}:{os.environ['PATH']}")
     job.wait_for("ready")
-    process.send_signal(signal.SIGUSR1)
+    process.send_signal(signal.SIGURG)
     assert job.finish(process)[0] == 143, "asked to end, it ended well"
     assert (job.end.exit_code, job.end.signal, job.end.why) == (143, 15, "time_limit")
+
+
+def test_slurms_warning_may_come_before_the_body_begins(job: Job) -> None:
+    folder = job.run.path / "bin"
+    folder.mkdir()
+    sends = "[[ $* != */begin.json ]] || kill -URG $PPID"
+    (folder / "mv").write_text(f'#!/bin/bash\n{sends}\nexec /bin/mv "$@"\n')
+    (folder / "mv").chmod(0o755)
+    job.write('until [ -e "$HPCRUN_STOP_FILE" ]; do sleep 0.02; done')
+    # The first one comes before the script is the harness.
+    job.run.script.write_text(f"kill -URG $$\n{job.run.script.read_text()}")
+    assert job.go(PATH=f"{folder}:{os.environ['PATH']}")[0] == 143
+    assert job.end.why == "time_limit"
 
 
 def test_a_host_whose_part_fails_at_once_has_failed(job: Job) -> None:

@@ -369,7 +369,7 @@ class _Stage:
         elif fault == "limit":
             # As Slurm does it: its own look at the limits comes twice a minute only.
             self._ask("scontrol", "update", f"JobId={job}", f"EndTime=now+{_LIMIT}")
-            self._ask("scancel", "--batch", "--signal=USR1", job)
+            self._ask("scancel", "--batch", "--signal=URG", job)
         else:
             name = random.choice(names)
             self._kill_node(name)

@@ -354,8 +354,9 @@ def build_directives(
         # Slurm starts a job again after these two; after others the job itself asks for it.
         ("no-requeue", None if restarts or by_slurm else True),
         ("requeue", True if by_slurm and not restarts else None),
-        # To the batch shell alone: the harness passes it on, and starts the job again.
-        ("signal", f"B:USR1@{survive.warned}" if survive.warned else None),
+        # To the batch shell alone: the harness passes it on, and starts the job again. USR1 would end
+        # a shell that has only begun.
+        ("signal", f"B:URG@{survive.warned}" if survive.warned else None),
     ]
     kept = {
         option: None if value is True else str(value)

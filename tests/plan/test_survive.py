@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
 
 from hpcrun.assets import open_templates
@@ -34,15 +36,19 @@ def test_what_it_goes_on_after() -> None:
 @pytest.mark.parametrize(
     ("survive", "signal", "saves"),
     [
-        ("when: [time_limit]", "B:USR1@60", False),
-        ("when: [time_limit], save_before_end: 5m", "B:USR1@300", True),
-        ("when: [time_limit], save_before_end: 10s", "B:USR1@60", True),
-        ("save_before_end: 90s", "B:USR1@90", True),
+        ("when: [time_limit]", "B:URG@60", False),
+        ("when: [time_limit], save_before_end: 5m", "B:URG@300", True),
+        ("when: [time_limit], save_before_end: 10s", "B:URG@60", True),
+        ("save_before_end: 90s", "B:URG@90", True),
     ],
 )
 def test_the_warning_before_the_limit(survive: str, signal: str, saves: bool) -> None:
     made = making.plan(f"{JOB}survive: {{{survive}}}")
     assert options(made)["signal"] == signal
+    name = signal[2:].partition("@")[0]
+    assert not subprocess.call(["bash", "-c", f"kill -{name} $$"]), (
+        "a shell that has only begun lives"
+    )
     assert made.survive.saves is saves
     # Slurm itself starts a job again after a preemption and a node's failure alone.
     assert "no-requeue" in options(made)
@@ -50,7 +56,7 @@ def test_the_warning_before_the_limit(survive: str, signal: str, saves: bool) ->
 
 def test_ranks_are_not_asked_to_save_as_they_start() -> None:
     asks = 'resources: {time: "5"}\nsurvive: {when: [time_limit], save_before_end: %s}'
-    assert options(making.plan(JOB + asks % "4m"))["signal"] == "B:USR1@240"
+    assert options(making.plan(JOB + asks % "4m"))["signal"] == "B:URG@240"
     match = r"survive\.save_before_end: 300s, and the time limit is 5 \(resources\.time\)"
     with pytest.raises(SpecError, match=match):
         making.plan(JOB + asks % "300s")
