@@ -233,13 +233,8 @@ launch() {
 
 # write_hostfile HOST...: the hosts in the order of their ranks; exports HPCRUN_HOSTFILE.
 write_hostfile() {
-    local name
     export HPCRUN_HOSTFILE=$attempt_dir/hostfile
-    write_record "$HPCRUN_HOSTFILE" "$(
-        for name; do
-            printf '%s slots=%s\n' "$name" "$HPCRUN_RANKS_PER_NODE"
-        done
-    )"
+    write_record "$HPCRUN_HOSTFILE" "$(printf "%s slots=$HPCRUN_RANKS_PER_NODE\n" "$@")"
 }
 
 # first_address FIRST SECOND: the address at which the other nodes reach the first one. Slurm's
@@ -402,7 +397,7 @@ guarded() {
     code_of "$child"
     code=$?
     # Nobody is left to pass it on to: what comes now may not keep the failure from its record.
-    trap '' TERM INT
+    trap '' TERM INT USR1
     return "$code"
 }
 
@@ -542,11 +537,10 @@ restore_overwritten() {
 
 # ask: pass the job's signal on to each rank of this node, by its guard; to a bare command by the node's.
 ask() {
-    local pid whose=rank
+    local whose=rank
     [ ! -e "$attempt_dir/began" ] || whose=node # the batch script does not know the launcher
-    for pid in $(guards $whose); do
-        kill -USR1 "$pid"
-    done
+    # shellcheck disable=SC2046 # numbers
+    kill -USR1 $(guards $whose) 2>/dev/null
 }
 
 # check_ended: whether every rank of this node has ended well.
@@ -565,21 +559,26 @@ check_ended() {
 # await_ranks: DeepSpeed's launcher ends at once when it is asked to stop, and passes nothing on. Its ranks may
 # be saving, and would end with this task. Under Slurm they get the signal themselves, and its whole grace.
 await_ranks() {
-    local pid tries=0
+    local tries=0
     [ "${HPCRUN_LAUNCHER-}" = deepspeed ] || return 0
-    for pid in $(guards rank); do
-        [ -n "${SLURM_JOB_ID-}" ] || kill -TERM "$pid" 2>/dev/null
-    done
+    # shellcheck disable=SC2046 # numbers
+    [ -n "${SLURM_JOB_ID-}" ] || kill -TERM $(guards rank) 2>/dev/null
     while [ -n "$(guards rank)" ] && { [ -n "${SLURM_JOB_ID-}" ] || [ $((tries += 1)) -le 40 ]; }; do
         sleep 0.5
     done
 }
 
-# guards MODE: the processes that run `harness.sh MODE` for this run on this node.
+# guards MODE: the processes that run `harness.sh MODE` for this run on this node. Not srun, which has the same
+# words and would pass a signal on to all ranks; nor those of another node of a sandbox.
 guards() {
-    local file
+    local file first
     while IFS= read -r file; do
-        ! grep -qszF -- "$HPCRUN_RUN_DIR/harness.sh" "$file" || printf '%s\n' "${file//[^0-9]/}"
+        if { IFS= read -rd '' first <"$file"; } 2>/dev/null && [ "${first##*/}" = bash ] &&
+            grep -qszF -- "$HPCRUN_RUN_DIR/harness.sh" "$file" &&
+            { [ -z "${SLURMD_NODENAME-}" ] ||
+                grep -qszxF -- "SLURMD_NODENAME=$SLURMD_NODENAME" "${file%/*}/environ"; }; then
+            printf '%s\n' "${file//[^0-9]/}"
+        fi
     done < <(grep -lszxF -- "$1" /proc/[0-9]*/cmdline)
 }
 

@@ -241,7 +241,7 @@ end_strays() {
     while IFS= read -r file; do
         ! grep -qszxF -- "SLURM_PROCID=$SLURM_PROCID" "$file" || kill -KILL "${file//[^0-9]/}"
     done < <(env -u HPCRUN_NODE_RANK grep -lszxF -- "HPCRUN_RUN_DIR=$HPCRUN_RUN_DIR" /proc/[0-9]*/environ |
-        xargs -r env -u HPCRUN_NODE_RANK grep -lszxF -- "HPCRUN_NODE_RANK=$HPCRUN_NODE_RANK") 2>/dev/null
+        xargs -r env -u HPCRUN_NODE_RANK grep -lszxF -- "HPCRUN_NODE_RANK=$HPCRUN_NODE_RANK" 2>/dev/null) 2>/dev/null
 }
 
 # take_folder_away RECORD

@@ -93,14 +93,13 @@ finish() {
 # here: they would go on, and save, beside the next attempt. Those of a step that srun still has may
 # be saving, in the time that Slurm leaves them.
 end_what_is_left() {
-    local pids pid nodes
+    local pids nodes
     [ -n "${SLURM_JOB_ID-}" ] || return 0
     [ "$stopped" = HUP ] || ! kill -0 "$child" 2>/dev/null || return 0
     pids=$(guards node && guards rank)
     [ -n "$pids" ] || return 0
-    for pid in $pids; do
-        kill -KILL "$pid" 2>/dev/null
-    done
+    # shellcheck disable=SC2086 # numbers
+    kill -KILL $pids 2>/dev/null
     . "$HPCRUN_RUN_DIR/local.sh"
     mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
     clean_node "$host" ${nodes[@]+"${nodes[@]}"}

@@ -243,8 +243,6 @@ write_stack() {
             how="no Python stack: $how" text=''
         fi
     fi
-    # Nodes of a sandbox are one machine: another one of them had the stack, which is written but once.
-    [ -n "$text" ] || ! grep -qs "^rank $rank .* pid ${pid:--}\$" "$attempt_dir/stacks/rank-$rank.txt" || return 0
     write_record "$attempt_dir/stacks/rank-$rank.txt" "\
 rank $rank node ${SLURM_NODEID:-0} host $host pid ${pid:--}
 $([ -z "$pid" ] || state_of "$pid")

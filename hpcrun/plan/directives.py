@@ -354,8 +354,8 @@ def build_directives(
         # Slurm starts a job again after these two; after others the job itself asks for it.
         ("no-requeue", None if restarts or by_slurm else True),
         ("requeue", True if by_slurm and not restarts else None),
-        # To the batch shell alone: the harness passes it on, and starts the job again. USR1 would end
-        # a shell that has only begun.
+        # To the batch shell alone: the harness passes it on, and starts the job again. One that has
+        # only begun would end by USR1.
         ("signal", f"B:URG@{survive.warned}" if survive.warned else None),
     ]
     kept = {

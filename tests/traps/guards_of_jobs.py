@@ -289,8 +289,8 @@ GUARDS = [
     guard(
         31,
         HARNESS,
-        '            printf \'%s slots=%s\\n\' "$name" "$HPCRUN_RANKS_PER_NODE"\n',
-        "            printf '%s\\n' \"$name\"\n",
+        '"%s slots=$HPCRUN_RANKS_PER_NODE\\n"',
+        '"%s\\n"',
         f"{RENDEZVOUS}::test_the_hostfile_is_slurms_order_each_host_once",
     ),
     guard(
