@@ -233,8 +233,10 @@ launch() {
 
 # write_hostfile HOST...: the hosts in the order of their ranks; exports HPCRUN_HOSTFILE.
 write_hostfile() {
+    local lines
     export HPCRUN_HOSTFILE=$attempt_dir/hostfile
-    write_record "$HPCRUN_HOSTFILE" "$(printf "%s slots=$HPCRUN_RANKS_PER_NODE\n" "$@")"
+    printf -v lines "%s slots=$HPCRUN_RANKS_PER_NODE\n" "$@"
+    write_record "$HPCRUN_HOSTFILE" "${lines%?}"
 }
 
 # first_address FIRST SECOND: the address at which the other nodes reach the first one. Slurm's
@@ -479,11 +481,10 @@ check_hostfile() {
     local tries=0 lines=0
     # What another node wrote may take a moment to show on a network file system.
     until [ -s "$HPCRUN_HOSTFILE" ]; do
-        if [ $tries -ge 10 ]; then
+        if [ $((tries += 1)) -gt 10 ]; then
             error "$host: the hostfile $HPCRUN_HOSTFILE is missing: each node would train alone"
             return 1
         fi
-        tries=$((tries + 1))
         sleep 0.5
     done
     lines=$(grep -c "^[^ ]* slots=$HPCRUN_RANKS_PER_NODE\$" -- "$HPCRUN_HOSTFILE")
