@@ -261,8 +261,8 @@ GUARDS = [
     guard(
         25,
         HARNESS,
-        "        if [ $tries -ge 10 ]; then\n",
-        "        if [ $tries -ge 10 ]; then return 0\n",
+        "        if [ $((tries += 1)) -gt 10 ]; then\n",
+        "        if [ $((tries += 1)) -gt 10 ]; then return 0\n",
         f"{RENDEZVOUS}::test_a_hostfile_that_is_gone_is_no_training_alone",
     ),
     guard(
