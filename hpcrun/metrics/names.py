@@ -43,15 +43,10 @@ MEMORY_BYTES = "memory_bytes"
 LOSS_SCALE = "loss_scale"
 EPOCH = "epoch"
 
+LOSSES = frozenset({LOSS, EVAL_LOSS, TEST_LOSS})
 # A line is a measurement only if it measures something: a rate schedule (lr) stands in
 # configurations as well, beside words such as step, so lr and epoch alone prove nothing.
-MEASURED = frozenset(
-    {
-        *(LOSS, EVAL_LOSS, TEST_LOSS, GRAD_NORM, TOKENS_PER_SECOND, SAMPLES_PER_SECOND),
-        *(STEP_SECONDS, MEMORY_BYTES),
-    }
-)
-LOSSES = frozenset({LOSS, EVAL_LOSS, TEST_LOSS})
+MEASURED = LOSSES | {GRAD_NORM, TOKENS_PER_SECOND, SAMPLES_PER_SECOND, STEP_SECONDS, MEMORY_BYTES}
 # What a run has but once: an evaluation's lr is the run's.
 OF_THE_RUN = frozenset({LR, MEMORY_BYTES, LOSS_SCALE, EPOCH})
 
@@ -94,18 +89,12 @@ _STEPS = (
 )
 _EPOCHS = "epoch época epoca train_epoch epch ep trainer_epoch end_of_epoch epoch_loaded"
 # A counter may say that it counts: batch_id, cur_iter, "Epoch no. 3".
-_COUNTED = ("num", "no", "nr", "number", "id", "idx", "index", "i")
+_FORMS = words("{}_num {}_no {}_nr {}_number {}_id {}_idx {}_index {}_i cur_{} curr_{} current_{}")
 
 
 def _ranked(spellings: str) -> dict[str, int]:
     ranks = {spelling: rank for rank, spelling in enumerate(spellings.split())}
-    for spelling, rank in [*ranks.items()]:
-        for longer in (
-            *(f"{spelling}_{word}" for word in _COUNTED),
-            *(f"{word}_{spelling}" for word in ("cur", "curr", "current")),
-        ):
-            ranks.setdefault(longer, rank)
-    return ranks
+    return {form.format(each): rank for each, rank in ranks.items() for form in _FORMS} | ranks
 
 
 STEP_RANK, EPOCH_RANK = _ranked(_STEPS), _ranked(_EPOCHS)
@@ -271,9 +260,9 @@ _RATES = {
     STEP_SECONDS: "steps step its it iters iter iterations batches batch updates",
 }
 _STEP_UNITS = {
-    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
-    "ms": 1e-3,
-    "us": 1e-6,
+    **dict.fromkeys(words("s sec secs second seconds"), 1.0),
+    **dict.fromkeys(words("ms msec msecs milliseconds"), 1e-3),
+    **dict.fromkeys(words("us usec µs μs"), 1e-6),
 }
 
 # Folded spellings with all that they say; what varies freely (split, avg) is not in them.
@@ -364,14 +353,11 @@ _FACTOR = pattern_of(r"1[eE]-?\d{1,2}")
 # GiB 2**30: many programs print GB for GiB, which no log shows; the text is taken at its word.
 UNITS: dict[str, tuple[str, float]] = {
     **{unit: (STEP_SECONDS, factor) for unit, factor in _STEP_UNITS.items()},
-    **dict.fromkeys(("msec", "msecs", "milliseconds"), (STEP_SECONDS, 1e-3)),
-    **dict.fromkeys(("µs", "μs", "usec"), (STEP_SECONDS, 1e-6)),
     **dict.fromkeys(("m", "min", "mins", "minutes"), (STEP_SECONDS, 60.0)),
     **dict.fromkeys(("b", "bytes"), (MEMORY_BYTES, 1.0)),
     **{f"{prefix}b": (MEMORY_BYTES, 1e3 ** (i + 1)) for i, prefix in enumerate("kmgt")},
     **{f"{prefix}ib": (MEMORY_BYTES, 1024.0 ** (i + 1)) for i, prefix in enumerate("kmgt")},
 }
-_MEMORY_LETTERS = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 _COUNTS = {"k": 1e3, "m": 1e6, "b": 1e9}
 
 
@@ -443,9 +429,8 @@ def _with_unit(key: str, unit: str) -> Spelling | None:
         return replace(known, factor=known.factor * float(unit))
     if known and lower in _COUNTS and known.name in (TOKENS_PER_SECOND, SAMPLES_PER_SECOND):
         return replace(known, factor=_COUNTS[lower])
-    measured, factor = UNITS.get(lower, ("", 1.0))
-    if opened and opened.name == MEMORY_BYTES and lower in _MEMORY_LETTERS:
-        measured, factor = MEMORY_BYTES, _MEMORY_LETTERS[lower]
+    is_letter = len(lower) == 1 and opened is not None and opened.name == MEMORY_BYTES
+    measured, factor = UNITS.get(f"{lower}b" if is_letter else lower, ("", 1.0))
     if opened and opened.name == measured:
         return replace(opened, factor=factor)
     if folded == "time" and measured == STEP_SECONDS and factor < 1:

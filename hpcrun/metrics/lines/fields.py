@@ -23,6 +23,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from operator import itemgetter
 
@@ -172,7 +173,7 @@ def _in_json(found: re.Match[str]) -> str:
     return f'"{number}"' if number else f'["{found["listed"]}"]' if found["listed"] else "null"
 
 
-def fields_of(values: dict[str, object], split: str = "") -> list[Field]:
+def fields_of(values: Mapping[str, object], split: str = "") -> list[Field]:
     """Return the numbers and words of a decoded object; what else it holds is left out.
 
     >>> [field.key for field in fields_of({"a": 1.0, "b": "2.5", "c": None, "d": {"e": 1.0}})]
@@ -246,11 +247,11 @@ def to_count(value: float | str) -> int | None:
     return int(value)
 
 
-def build_row(found: Found, *, sure: bool = False, verbatim: bool = False) -> Row | None:
+def build_row(found: Found, *, sure: bool = False, verbatim: Collection[str] = ()) -> Row | None:
     """Build the row that one line says, None if its fields are no measurement.
 
-    ``sure``: the form of the line alone shows that it is one. ``verbatim``: every metric keeps the
-    name that the line gives it.
+    ``sure``: the form of the line alone shows that it is one. ``verbatim``: the keys that stay as
+    they are, whatever they name.
 
     >>> row = build_row(Found([Field("step", 3.0, of=10.0), Field("loss", 2.5)]))
     >>> row.step, row.total, row.split, row.values
@@ -380,7 +381,7 @@ def _find_place(found: Found) -> Row | None:
     return Row(step, epoch, split, rank, total=total, bar=found.bar, is_rounded=is_rounded)
 
 
-def _name_values(fields: list[Field], split: str, verbatim: bool) -> dict[str, float]:
+def _name_values(fields: list[Field], split: str, verbatim: Collection[str]) -> dict[str, float]:
     """Name what was measured; of two spellings of one metric the plainer one is meant."""
     # Name, rank and key of each, and its value.
     named: list[tuple[str, int, str, float]] = []
@@ -388,7 +389,7 @@ def _name_values(fields: list[Field], split: str, verbatim: bool) -> dict[str, f
         value, key, known = field.value, fold(field.key), metric_of(field.key, field.unit)
         if isinstance(value, str) or key in _NO_VALUES or (not field.unit and is_place(key)):
             continue
-        if verbatim:
+        if field.key in verbatim:
             named.append((field.key, 0, field.key, value))
         elif field.of is not None and like_a_score(field.key):
             continue  # 9840/10000
@@ -407,9 +408,9 @@ def _name_values(fields: list[Field], split: str, verbatim: bool) -> dict[str, f
         own = name if rank == plainest[name] and name not in values else key
         if own == name or own not in LOSSES:  # an evaluation's second loss is no training's
             values.setdefault(own, value)
-    if LR not in values and not verbatim:
+    if LR not in values:
         # Of several networks' the first: "Generator Learning Rate: 2e-4, Discriminator ..".
-        rates = (own for own in values if _OWN_LR.fullmatch(fold(own)))
+        rates = (own for own in values if own not in verbatim and _OWN_LR.fullmatch(fold(own)))
         if (first := next(rates, None)) is not None:
             values[LR] = values[first]
     return values

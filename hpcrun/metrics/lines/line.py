@@ -19,10 +19,11 @@ or a word measures nothing. Whatever does not fit below a head is read as if the
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from operator import or_
+from typing import Any
 
 from msgspec import structs
 
@@ -58,14 +59,11 @@ from hpcrun.patterns import pattern_of
 # A line that is read without an open table holds one of these, in lower case.
 NEEDLES: tuple[bytes, ...] = (
     *b"loss,step,iter,epoch,it/s,s/it, train , val ,trl:,tel:,learning_rate,grad_norm".split(b","),
-    *b"per_second,words/s,mllog,[batch=,batch:,max_ma ,]\ttrain,]\tvalid,train=,train: ".split(
-        b","
-    ),
-    *b"%) ,% (, --\n".split(b","),
-    *b"learning rate,requeu,due to,resum,restor".split(b","),
+    *b"per_second,words/s,mllog,[batch=,batch:,max_ma ,]\ttrain,]\tvalid,train=".split(b","),
+    *b"train: ,%) ,% (, --\n,learning rate,requeu,due to,resum,restor".split(b","),
     "损失".encode(),  # loss
 )
-_NEEDLES = tuple(needle.decode() for needle in NEEDLES)
+_NEEDLES = tuple(map(bytes.decode, NEEDLES))
 # Those that are looked for in every part of a very long log.
 ALWAYS: tuple[bytes, ...] = (b"loss",)
 # Those that are looked for here and there in one.
@@ -91,13 +89,12 @@ def read_line(
     """
     line = strip_prefixes(text)
     answer = _read(line, table, formats)
-    row = answer[1] if answer else None
-    if answer is None or not isinstance(row, Row):
+    if answer is None or not isinstance(row := answer[1], Row):
         return answer
     rank = row.rank if line.rank is None else line.rank
     if rank is None and row.step is not None:
         rank = line.label
-    return answer if rank == row.rank else (answer[0], structs.replace(row, rank=rank))
+    return answer[0], structs.replace(row, rank=rank)
 
 
 # Where a second record begins on a line: processes write side by side, and a line end comes late.
@@ -363,14 +360,7 @@ def read_row(text: str, table: Table) -> Row | None:
     if has_bar and fields:  # redraws of an epoch count as one: its step is the epoch
         fields.append(structs.replace(fields[0], key="step"))
     sure = has_bar or any(like_a_loss(field.key) for field in fields)
-    row = build_row(Found(fields), sure=sure)
-    second = _second_columns(columns)
-    rest = [(each.key, each.value) for each in fields if each.key in second]
-    numbers = [(key, value) for key, value in rest if isinstance(value, float)]
-    if row is None or not numbers:
-        return row
-    first = build_row(Found([each for each in fields if each.key not in second]), sure=True)
-    return structs.replace(row, values=(*(first.values if first else ()), *numbers))
+    return build_row(Found(fields), sure=sure, verbatim=_second_columns(columns))
 
 
 def _sum(listed: re.Match[str]) -> str:
@@ -418,38 +408,39 @@ def read_document(text: str) -> list[Row] | None:
     text = text.strip().removeprefix("\ufeff")
     whole = f'{{"log": {text}}}' if text.startswith("[") else text
     read = read_json(whole)
-    return _rows_in(read[0]) or None if read and read[1] == len(whole) else None
+    if read is None or read[1] != len(whole):
+        return None
+    rows = [_row_of(each, split) for each, split in _objects_in(read[0])]
+    return [row for row in rows if row is not None] or None
 
 
-def _rows_in(document: dict[str, object], name: str = "", depth: int = 0) -> list[Row]:
-    """Find what was logged: lists of numbers side by side, and lists of objects."""
-    rows = _rows_of(_parted(document, name), SPLITS.get(name, ""))
+def _row_of(values: Mapping[str, object], split: str) -> Row | None:
+    """Read an object as a line."""
+    # What the HF Trainer sums up at the end of a run is no point of its curve. Where it counts
+    # tokens it shows how long it has run at each step, too.
+    summary = "train_runtime" in values and "loss" not in values
+    found = Found(fields_of(values), split=split, has_dict=True)
+    return build_row(found, sure=summary, verbatim=values if summary else ())
+
+
+def _objects_in(
+    document: dict[str, object], name: str = "", depth: int = 0
+) -> Iterator[tuple[Mapping[str, object], str]]:
+    """Find what was logged, and of what split: columns side by side, and lists of objects."""
+    for row in _parted(document, name):
+        yield row, SPLITS.get(name, "")
     for key, inside in document.items():
         if isinstance(inside, list):
-            rows += _rows_of(inside, SPLITS.get(key, ""))
-            rows += _rows_of([{"step": at, key: value} for at, value in _pairs(inside)])
+            split = SPLITS.get(key, "")
+            yield from ((each, split) for each in inside if isinstance(each, dict))
+            yield from (({"step": at, key: value}, "") for at, value in _pairs(inside))
         elif isinstance(inside, dict) and key.isdecimal():
-            rows += _rows_of([{"epoch": float(key), **inside}])
+            yield {"epoch": float(key), **inside}, ""
         elif isinstance(inside, dict) and depth < _DEEPEST:
-            rows += _rows_in(inside, key, depth + 1)
-    return rows
+            yield from _objects_in(inside, key, depth + 1)
 
 
-def _rows_of(objects: Sequence[object], split: str = "") -> list[Row]:
-    """Read each object as a line; nothing if something else is among them."""
-    rows = []
-    for each in objects:
-        if not isinstance(each, dict):
-            return []
-        # What the HF Trainer sums up at the end of a run is no point of its curve. Where it counts
-        # tokens it shows how long it has run at each step, too.
-        summary = "train_runtime" in each and "loss" not in each
-        found = Found(fields_of(each), split=split, has_dict=True)
-        rows.append(build_row(found, sure=summary, verbatim=summary))
-    return [row for row in rows if row is not None]
-
-
-def _parted(document: dict[str, object], name: str) -> list[dict[str, object]]:
+def _parted(document: dict[str, object], name: str) -> Iterator[dict[str, float]]:
     """Part lists side by side into an object for each row; lists within them follow each other.
 
     Without a step or an epoch among them they are one by epoch, those within by step. An ``x`` is
@@ -458,20 +449,18 @@ def _parted(document: dict[str, object], name: str) -> list[dict[str, object]]:
     columns = {key: numbers for key, value in document.items() if (numbers := _numbers(value))}
     lost = next(filter(like_a_loss, columns), None)
     if lost is None:
-        return []
+        return
     length, is_nested = len(columns[lost]), document[lost] != columns[lost]
     if "x" in columns:
         columns["epoch" if fold(name) in EPOCH_RANK else "step"] = columns.pop("x")
-    placed = [key for key in columns if is_place(key) and len(columns[key]) == length]
+    columns = {key: column for key, column in columns.items() if len(column) == length}
     if is_nested:
         columns = {key: column for key, column in columns.items() if not is_place(key)}
-        columns["step"] = [*range(length)]
-    elif not placed:
-        columns["epoch"] = [*range(1, length + 1)]
-    kept = {key: column for key, column in columns.items() if len(column) == length}
-    return [
-        dict(zip(kept, map(float, row), strict=True)) for row in zip(*kept.values(), strict=True)
-    ]
+        columns["step"] = [*map(float, range(length))]
+    elif not any(map(is_place, columns)):
+        columns["epoch"] = [*map(float, range(1, length + 1))]
+    for row in zip(*columns.values(), strict=True):
+        yield dict(zip(columns, row, strict=True))
 
 
 def _numbers(value: object) -> list[float]:
@@ -483,13 +472,13 @@ def _numbers(value: object) -> list[float]:
     return flat if all(isinstance(number, float) for number in flat) else []
 
 
-def _pairs(value: list[object]) -> list[list[float]]:
+def _pairs(value: list[Any]) -> list[list[float]]:
     """Return a list of steps and values, nothing if it is none: [[100, 2.5], [200, 2.0]]."""
-    pairs = [each for each in value if isinstance(each, list) and len(each) == 2]
-    if len(pairs) < max(2, len(value)) or not all(type(n) is float for each in pairs for n in each):
+    is_pair = (isinstance(each, list) and [*map(type, each)] == [float, float] for each in value)
+    if len(value) < 2 or not all(is_pair):
         return []
-    steps = [step for step, _ in pairs]
-    return pairs if steps == sorted({*steps}) and not any(step % 1 for step in steps) else []
+    steps = [step for step, _ in value]
+    return value if steps == sorted({*steps}) and not any(step % 1 for step in steps) else []
 
 
 # A document is read whole, so it must fit into memory; JSON lines of any length begin like one.

@@ -55,23 +55,18 @@ class Format(Struct, frozen=True):
 
     def answer(self, line: Line) -> Answer:
         """Read a line without its prefixes; None if it is not in this form."""
-        if self.needle not in line.text:
+        matched = self.pattern.match(line.text)
+        if matched is None:
             return None
-        found = self.pattern.match(line.text)
-        if found is None:
-            return None
-        groups = found.groupdict()
-        return self.read(found, line) if self.read else self._read_groups(groups, line.tag)
-
-    def _read_groups(self, groups: dict[str, str | None], tag: str) -> Row | None:
-        """Read the groups as the generic reader reads pairs, and the rest of the line with them."""
+        if self.read:
+            return self.read(matched, line)
+        groups = matched.groupdict()
         split = _SPLITS.get((groups.pop("split", None) or "").lower(), self.split)
         rest, total = groups.pop("rest", None) or "", groups.pop("total", None)
-        rounded = groups.pop("rounded", None)
         if key := groups.pop("key", None):
             groups[key] = groups.pop("number")
-        if rounded:
-            groups["step"] = str(_scaled(rounded))
+        if rounded := groups.pop("rounded", None):
+            groups["step"] = rounded
         if total:
             groups["step"] = f"{groups['step']}/{total}"
         pairs = (f"{key}={text.replace(',', '')}, " for key, text in groups.items() if text)
@@ -79,8 +74,9 @@ class Format(Struct, frozen=True):
         if found is None:
             return None
         found.fields = [named for field in found.fields if (named := self._named(field))]
-        found.split = split or SPLITS.get(tag, found.split)
-        row = build_row(found, sure=self.sure, verbatim=self.verbatim)
+        found.split = split or SPLITS.get(line.tag, found.split)
+        verbatim = [field.key for field in found.fields if self.verbatim]
+        row = build_row(found, sure=self.sure, verbatim=verbatim)
         return structs.replace(row, is_rounded=True) if row and rounded else row
 
     def _named(self, field: Field) -> Field | None:

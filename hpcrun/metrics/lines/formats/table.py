@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import re
 
-from msgspec import structs
-
 from hpcrun.metrics.lines.fields import Field, Found, build_row, fields_of, finite, read_json
 from hpcrun.metrics.lines.formats import Format, form
 from hpcrun.metrics.lines.prefixes import Line
@@ -19,9 +17,9 @@ from hpcrun.metrics.row import Row
 def _read_round(found: re.Match[str], line: Line) -> Row | None:
     """Read what a round of boosting scored on each set of data, named as the line names it."""
     pairs = [cell.rpartition(":") for cell in found["cells"].strip().split("\t")]
-    fields = [Field("step", float(found["step"]))]
-    fields += [Field(key.strip(), finite(number.split("+")[0])) for key, _, number in pairs]
-    return build_row(Found(fields), sure=True, verbatim=True)
+    scores = {key.strip(): finite(number.split("+")[0]) for key, _, number in pairs}
+    fields = [Field("step", float(found["step"])), *map(Field, scores, scores.values())]
+    return build_row(Found(fields), sure=True, verbatim=scores)
 
 
 def _read_mllog(found: re.Match[str], line: Line) -> Row | None:
@@ -34,21 +32,18 @@ def _read_mllog(found: re.Match[str], line: Line) -> Row | None:
         value = {key: value}
     elif key != "tracked_stats" or not isinstance(value, dict):
         return None
-    places = {name: number for name, number in metadata.items() if name in _MLLOG_PLACES}
-    fields = [
-        structs.replace(field, key=_MLLOG_NAMES.get(field.key, field.key))
-        for field in fields_of(value | places)
-    ]
+    places = {name: each for name, each in metadata.items() if name in _MLLOG_NAMES}
+    values: dict[str, object] = value | places
+    named = {_MLLOG_NAMES.get(name, name): each for name, each in values.items()}
     split = "eval" if key.startswith("eval") else ""
-    return build_row(Found(fields, split=split), sure=True)
+    return build_row(Found(fields_of(named), split=split), sure=True)
 
 
 _MLLOG = ("key", "value", "metadata")
 _MLLOG_KEYS = words("train_loss eval_loss eval_accuracy eval_error loss learning_rate throughput")
-_MLLOG_PLACES = words("step step_num iteration samples_count epoch_num")
 _MLLOG_NAMES = {"throughput": "samples_per_second", "train_step_time": "step_seconds",
                 "step": "global_step", "step_num": "step", "samples_count": "timestep",
-                "epoch_num": "epoch"}  # fmt: skip
+                "epoch_num": "epoch", "iteration": "iteration"}  # fmt: skip
 
 # First DeepSpeed (deepspeed/runtime/engine.py, utils/timer.py, runtime/utils.py);
 # mixed precision's factor as DeepSpeed, apex, fairseq and MXNet print it; Megatron-LM
