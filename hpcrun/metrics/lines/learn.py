@@ -99,8 +99,8 @@ class Shape(Struct, eq=False):
     The group ``time`` is the time stamp, up to its ``seconds`` where those have their own group.
     ``read`` reads the first line of each key: what no slot feeds is as there.
 
-    The reader keeps here what it ``found`` in the block at hand; in which ``range`` of the file it
-    looked for such a line last; and the shapes of the lines that followed last.
+    The reader keeps here what it ``found`` in the block at hand, and the shapes of the lines that
+    followed last.
     """
 
     pattern: re.Pattern[bytes]
@@ -111,7 +111,6 @@ class Shape(Struct, eq=False):
     total: int = 0
     rows: dict[object, Row | None] = {}
     found: list[re.Match[bytes]] = []
-    range: int = -1
     followers: tuple[Shape, ...] = ()
 
     def take(self) -> list[tuple[Row | None, list[re.Match[bytes]]]]:

@@ -62,7 +62,6 @@ _TRIES = 3
 _PATIENCE = 200
 _NUMBER = re.compile(rb"[0-9]+")
 _NAME_AT_END = re.compile(rb"[\s,;|-]{0,9}(?:\b[^\W\d][\w./]{0,60} ?){1,4}[:=]\s{0,9}\Z")
-_LINE_FEED = 0x0A
 _EVERY_LINE = (b"\n",)
 # One pass of bytes.translate folds case and makes every line end a line feed, keeping offsets.
 _FOLD = bytes(0x0A if i in (0x00, 0x0D) else i for i in range(256)).lower()
@@ -201,45 +200,33 @@ class Reader:
         That is ``end``, or behind a line at which all shapes were forgotten: where a table begins,
         other lines matter. Jumping from needle to needle never looks at what stands between: so
         noise is cheap. Lines come in the same order again and again: the shapes that followed last
-        time are tried first, and without a search where no noise stands between. For that a shape
-        must have been looked for in this range: so whatever fits it has a needle.
+        time are tried first.
         """
         find, rfind, shapes, last = folded.find, folded.rfind, self._shapes, self._last
         places = dict.fromkeys(self._needles_for(self.offset), -1)
-        follows = False  # whether the last line that was read stood right behind the one before it
         while start < end:
-            if folded[start] == _LINE_FEED:
-                start += 1
-                continue
-            begin = start
-            if not follows:
-                nearest = end
-                for needle, place in places.items():
-                    if place < start:
-                        place = find(needle, start, end)
-                        places[needle] = place = end if place < 0 else place
-                    if place < nearest:
-                        nearest = place
-                if nearest == end:
-                    break
-                begin = rfind(b"\n", start, nearest) + 1 or start
-            known: Shape | None = None
+            nearest = end
+            for needle, place in places.items():
+                if place < start:
+                    place = find(needle, start, end)
+                    places[needle] = place = end if place < 0 else place
+                if place < nearest:
+                    nearest = place
+            if nearest == end:
+                break
+            begin = rfind(b"\n", start, nearest) + 1 or start
             for shape in () if last is None else last.followers:
-                if shape.range == self._range and (found := shape.pattern.match(text, begin)):
+                if found := shape.pattern.match(text, begin):
                     shape.found.append(found)
-                    known, stop, self._misses = shape, found.end(), 0
+                    last, stop, self._misses = shape, found.end(), 0
                     break
             else:
-                if follows:
-                    follows = False
-                    continue
                 stop = find(b"\n", nearest)
-                known = self._look_at(text, begin, stop)
-                if known is not None and last is not None:
-                    last.followers = (known, *last.followers[:1])
-            if known is not None:
-                last = known
-            follows, start = begin == start, stop + 1
+                if known := self._look_at(text, begin, stop):
+                    if last is not None:
+                        last.followers = (known, *last.followers[:1])
+                    last = known
+            start = stop + 1
             if self._shapes is not shapes:
                 return start
         self._last = last
@@ -259,7 +246,7 @@ class Reader:
 
     def _look_at(self, text: bytes, begin: int, end: int) -> Shape | None:
         """Take the numbers of a line or a record by its shape; read it by itself if none fits."""
-        if end - begin > LONGEST_LINE:
+        if not begin < end <= begin + LONGEST_LINE:
             return None
         line = text[begin:end]
         key = line.translate(None, _DIGITS)
@@ -267,9 +254,6 @@ class Reader:
             if found := shape.pattern.match(text, begin, end):
                 shape.found.append(found)
                 self._misses = 0
-                if shape.range != self._range:
-                    shape.range = self._range
-                    self._note_needles(line)
                 return shape
         numberless = _NUMBER.sub(b"0", line)
         if numberless in self._noise:
@@ -343,6 +327,8 @@ class Reader:
     def _take_learned(self) -> None:
         """Make frames of the lines of this block that shapes fit."""
         for shape in chain.from_iterable(self._shapes.values()):
+            if shape.found:
+                self._note_needles(shape.found[0].group())
             for row, lines in shape.take():
                 offsets = [self._base + found.start() for found in lines]
                 if row is not None:
