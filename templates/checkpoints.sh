@@ -12,8 +12,9 @@
 # the last one.
 # shellcheck disable=SC2030,SC2031 # judge_checkpoints is a shell of its own, and calls what needs its order
 
-# What names say, in lower case: that a file holds data; its step (the third group); that it is a part
-# of a checkpoint. And what a safetensors header says last.
+# What names say, in lower case: that it was being written; that a file holds data; its step (the third
+# group); that it is a part of a checkpoint. And what a safetensors header says last.
+in_writing='\.(partial|part|tmp|incomplete)'
 data_file='\.(pt|pth|tar|bin|ckpt|pkl|npz|safetensors|distcp)'
 step_word='(^|[^a-z])(steps?)[-_=.]?([0-9]{1,18})'
 other_word='(^|[^a-z])(checkpoint|ckpt|iter|iteration|epoch|state|update|batch)[-_=.]?([0-9]{1,18})'
@@ -108,12 +109,12 @@ find_checkpoints() {
         name=${path,,} time=${line#* } unit=${unit_of[${path%/*}]}
         if [ -n "$unit" ]; then
             at=$unit
-        elif [[ $line == ff* && $name =~ $data_file$ && ! ${name##*/} =~ $part_of_one ]]; then
+        elif [[ $line == ff* && $name =~ ($data_file|$in_writing)$ && ! ${name##*/} =~ $part_of_one ]]; then
             at=$path
         else
             continue
         fi
-        [[ ! $name =~ $data_file$ ]] || has_data[$at]=1
+        [[ ! $name =~ $data_file$ && $at != "$path" ]] || has_data[$at]=1
         size=${time#* } time=${time%% *} name=${path#"${unit:-${path%/*}}/"}
         [[ $time < "${time_of[$at]-}" ]] || time_of[$at]=$time
         files[$at]+=" ${line%% *} ${size%% *} ${name#./}"$'\n'
@@ -142,7 +143,7 @@ find_checkpoints() {
         rows[tier]+="$step"$'\t'"${time_of[$unit]}"$'\t'"$unit"$'\n'
     done
     tier=0
-    [ -n "${rows[0]-}" ] || tier=1
+    [ -n "${kinds[0]-}" ] || tier=1
     # By their steps where all have one, of one kind; else by their time.
     rest=-k1,1nr
     [ "${kinds[tier]:-none}" != none ] || rest=-k2,2r
@@ -153,7 +154,7 @@ find_checkpoints() {
     done
 }
 
-is_unfinished() { [[ $1 =~ ^(part|partial|tmp|temp|incomplete)$|^(part|tmp)-|\.(partial|part|tmp|incomplete)$ ]]; }
+is_unfinished() { [[ $1 =~ ^(part|partial|tmp|temp|incomplete)$|^(part|tmp)-|$in_writing$ ]]; }
 
 # damage WORLD_SIZE NUMBER: print what is wrong with this one of the order, if anything.
 damage() {
@@ -168,7 +169,7 @@ damage() {
         have[$name]=$size
         all+=$name$'\n'
         [ "$type" != lN ] || wrong "$name is a link to nothing" || return 0
-        [[ ! $base =~ \.(partial|part|tmp|incomplete)$ ]] || unfinished+=$name$'\n'
+        [[ ! $base =~ $in_writing$ ]] || unfinished+=$name$'\n'
         [[ $type == ff && $base != "${HPCRUN_CHECKPOINT_MARKER:-/}" ]] || continue
         case $base in
         *.json | *.metadata) ;;

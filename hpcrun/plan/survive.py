@@ -38,6 +38,10 @@ def build_survive(job: Job) -> SurvivePlan:
         warned = max(before or 0, WARNED)
     _check_time(job, before)
     _check_dir(job)
+    stalled_after = seconds(asked.stalled_after) if asked.stalled_after else None
+    if stalled_after == 0:
+        message = f"{asked.stalled_after}: every step takes longer: leave it out, or say how long"
+        job.found.refuse("survive.stalled_after", message)
     if asked.spare_nodes:
         _check_spare(job, asked.spare_nodes, when)
     return SurvivePlan(
@@ -46,7 +50,7 @@ def build_survive(job: Job) -> SurvivePlan:
         warned=warned,
         saves=before is not None,
         signal=asked.signal,
-        stalled_after=seconds(asked.stalled_after) if asked.stalled_after else None,
+        stalled_after=stalled_after,
         resume=_resume(job),
         resumes=job.spec.checkpoint.dir is not None or bool(job.spec.checkpoint.resume),
         keep=job.spec.checkpoint.keep,
@@ -63,6 +67,10 @@ def _check_time(job: Job, before: int | None) -> None:
     left = limit - (before or 0)
     if before == 0:
         job.found.refuse(field, f"{asked} leaves no time to save: leave it out, or say how much")
+    elif before and before > 0xFFFF:
+        job.found.refuse(
+            field, f"{asked}: Slurm warns 18h before the end at most (sbatch --signal)"
+        )
     elif before and limit and left <= 0:
         message = f"{asked}, and the time limit is {time} (resources.time): take less of it"
         job.found.refuse(field, message)
@@ -76,14 +84,17 @@ def _check_time(job: Job, before: int | None) -> None:
 
 def _check_dir(job: Job) -> None:
     """Refuse a folder for checkpoints that is another one than its user means."""
-    folder = job.spec.checkpoint.dir or ""
-    if job.place.checkpoint_dir is not None:
+    folder = job.spec.checkpoint.dir
+    if folder is None or job.place.checkpoint_dir is not None:
         return  # of a run that has them there
     if folder.startswith("~") or "$" in folder:
         message = f"{folder}: neither ~ nor variables are filled in here: write the absolute path"
         job.found.refuse("checkpoint.dir", message)
     elif posixpath.normpath(folder).split("/")[0] == "..":
         message = f"{folder} leads out of the run's folder, to other runs: write an absolute path"
+        job.found.refuse("checkpoint.dir", message)
+    elif posixpath.normpath(folder) == ".":
+        message = f"{folder!r} is the run's own folder, with its logs: name one in it"
         job.found.refuse("checkpoint.dir", message)
 
 

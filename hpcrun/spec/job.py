@@ -46,7 +46,7 @@ Memory = Annotated[
     str, Meta(pattern=r"^[0-9]+[KMGT]?B?$", description="memory as in 200G; a bare number is MB")
 ]
 Duration = Annotated[
-    str, Meta(pattern=r"^[0-9]+[smh]$", description="a duration, as in 90s, 5m, 1h")
+    str, Meta(pattern=r"^[0-9]{1,9}[smh]$", description="a duration, as in 90s, 5m, 1h")
 ]
 NodeRange = Annotated[
     str,

@@ -62,6 +62,8 @@ def test_ranks_are_not_asked_to_save_as_they_start() -> None:
         making.plan(JOB + asks % "300s")
     with pytest.raises(SpecError, match=r"0m leaves no time to save: leave it out"):
         making.plan(JOB + asks % "0m")
+    with pytest.raises(SpecError, match=r"19h: Slurm warns 18h before the end at most"):
+        making.plan(JOB + asks % "19h")
 
 
 @pytest.mark.parametrize(
@@ -78,12 +80,16 @@ def test_an_attempt_that_trains_next_to_nothing_is_told(before: str, trains: str
     [
         ("$HOME/ck", "neither ~ nor variables are filled in here"),
         ("~/ck", "neither ~ nor variables are filled in here"),
+        (".", "the run's own folder, with its logs: name one in it"),
+        ("./", "the run's own folder, with its logs: name one in it"),
         ("..", "leads out of the run's folder"),
         ("a/../../b", "leads out of the run's folder"),
     ],
 )
 def test_a_folder_that_is_another_one_than_meant(folder: str, message: str) -> None:
-    with pytest.raises(SpecError, match=f"checkpoint.dir: .*{message}.*: write (the|an) absolute"):
+    with pytest.raises(
+        SpecError, match=f"checkpoint.dir: .*{message}(.*: write (the|an) absolute|$)"
+    ):
         making.plan(f"{JOB}checkpoint: {{dir: {folder}}}")
 
 
@@ -103,6 +109,9 @@ def test_how_long_it_may_stand_still() -> None:
         return [each for each in head.splitlines() if "STALLED_AFTER" in each]
 
     assert line(JOB) == []
+    for wrong in ("0s", "9999999999h"):
+        with pytest.raises(SpecError, match=f"stalled_after: .*{wrong}"):
+            making.plan(JOB + f"survive: {{stalled_after: {wrong}}}")
     # Above the line at which the script becomes the harness, which looks at the logs.
     found = line(JOB + "survive: {stalled_after: 30m}")
     assert found == ["export HPCRUN_STALLED_AFTER=1800 # seconds without a step"]

@@ -228,11 +228,21 @@ def test_what_a_killed_program_was_writing(tmp_path: Path) -> None:
     damaged = [passed_over("part-000040", "it was not finished")]
     damaged.append(passed_over("step-00000030.partial", "it was not finished"))
     assert newest(tmp_path) == (names[0], "".join(damaged))
+    write(tmp_path / "step-60.pt.tmp")
+    damaged.insert(0, passed_over("step-60.pt.tmp", "it was not finished"))
+    assert newest(tmp_path) == (names[0], "".join(damaged))
     write(tmp_path / names[0] / "state.pt.tmp")  # of a later attempt
     assert newest(tmp_path)[0] == names[0]
     write(tmp_path / names[0] / "rank1.pt.part")
     damaged.append(passed_over(names[0], "rank1.pt.part was not finished"))
     assert newest(tmp_path) == (names[1], "".join(damaged))
+
+
+def test_a_save_that_was_killed_hides_no_best(tmp_path: Path) -> None:
+    write(tmp_path / "step-60.pt.tmp")
+    assert newest(tmp_path) == ("", "")
+    write(tmp_path / "model_best.pt")
+    assert newest(tmp_path) == ("model_best.pt", "")
 
 
 @pytest.mark.parametrize("name", ["part", "tmp", "partial"])
