@@ -59,20 +59,19 @@ def build_series(
     steps: Sequence[int | None] | NDArray[Any],
     values: Sequence[float] | Floats,
     times: Sequence[float] | Floats | None = None,
-    limit: int | None = None,
 ) -> Series:
-    """Build a series of all its points, at least one; of many keep ``limit`` (at least 16).
-
-    The points are parted into buckets of as many each, a power of two. A bucket keeps its lowest,
-    its highest and its last point, and its first nan; the first point of all is kept too: so a
-    spike of one step stays.
+    """Build a series of all its points, at least one.
 
     >>> build_series([1, 2], [3.0, 2.5]).summary.min
     Point(step=2, value=2.5)
-    >>> build_series(range(10_000), [0.0] * 999 + [1.0] + [0.0] * 9000, limit=100).steps[5:8]
-    [767, 768, 999]
     """
     places, column = np.asarray(steps), np.asarray(values, dtype=float)
+    moments = None if times is None else np.asarray(times).tolist()
+    return Series(places.tolist(), column.tolist(), moments, summarize(places, column))
+
+
+def summarize(places: NDArray[Any], column: Floats) -> Summary:
+    """Put a metric in numbers; ``places``: its steps."""
 
     def point(index: int) -> Point:
         return Point(places.item(index), column.item(index))
@@ -81,39 +80,7 @@ def build_series(
         return None if math.isnan(value) else point(int((column == value).argmax()))
 
     low, high = np.fmin.reduce(column), np.fmax.reduce(column)  # nan if there is nothing else
-    summary = Summary(len(column), point(0), point(-1), first(low), first(high))
-    kept, even = _thin(column, len(column) if limit is None else max(limit, 16))
-    return Series(
-        places[kept].tolist(),
-        column[kept].tolist(),
-        None if times is None else np.asarray(times)[kept].tolist(),
-        summary,
-        column[::even].tolist() if even > 1 else None,
-        places[::even].tolist() if even > 1 else None,
-    )
-
-
-def _thin(column: Floats, most: int) -> tuple[NDArray[np.intp], int]:
-    """Choose the points that buckets keep, ``most`` at most, and the distance of an even sample."""
-    even, kept = 1, np.arange(len(column))
-    while len(column) > even * most:
-        even *= 2
-    stride = even
-    while len(kept) > most:
-        stride *= 2
-        # The last bucket is filled with its last value, of which the first one counts.
-        buckets = np.pad(column, (0, -len(column) % stride), mode="edge").reshape(-1, stride)
-        begins, is_nan = np.arange(0, len(column), stride), np.isnan(buckets)
-        parts = [
-            begins[:1],
-            np.minimum(begins + stride, len(column)) - 1,
-            (begins + is_nan.argmax(axis=1))[is_nan.any(axis=1)],
-        ]
-        for end in (np.fmin, np.fmax):
-            is_end = buckets == end.reduce(buckets, axis=1, keepdims=True)
-            parts.append(begins + is_end.argmax(axis=1))
-        kept = np.flatnonzero(np.bincount(np.concatenate(parts)))  # np.unique imports numpy.ma
-    return kept, even
+    return Summary(len(column), point(0), point(-1), first(low), first(high))
 
 
 class Restart(Struct, frozen=True):

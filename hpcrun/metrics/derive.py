@@ -24,7 +24,7 @@ What the logs say is stored (``store``); the curve is a view of it. What is deci
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain, groupby, pairwise
 from typing import NamedTuple
@@ -72,14 +72,16 @@ _FEW, _SHARE = 10, 0.1
 _FEWEST, _PRINTED = 3, 2e-3
 # The number of a pass, and a step.
 _Place = tuple[int, int]
+# The points of all metrics that the same rows have, as a _Column has them.
+_Points = tuple[list[Rows], Ints, Ints, Floats, list[int]]
 _ANOTHER = "taken as another run in the same file, not as a requeue"
 _NEXT_EPOCH = "taken as the next epoch, or another run in the same file, not as a requeue"
 _UNKNOWN = "at which steps is not known, their order counts"
 _DONE_AGAIN = "the run was resumed, and its lines show no steps: what was repeated is drawn twice"
 
 
-def derive(store: Store, limit: int | None = None) -> Curve:
-    """Derive the curve; of a long metric keep ``limit`` points, None for all.
+def derive(store: Store, build: Callable[..., Series] = build_series) -> Curve:
+    """Derive the curve; ``build`` makes a series of steps, values and times, and may thin it.
 
     >>> from hpcrun.metrics.row import Frame, Layout
     >>> def losses(steps, values):
@@ -104,7 +106,7 @@ def derive(store: Store, limit: int | None = None) -> Curve:
         column = losses if name == LOSS else view.find(name)
         if column is not None:
             by_epoch = view.is_one_an_epoch(losses) and view.is_one_an_epoch(column)
-            metrics[name] = column.series(limit, by_epoch=by_epoch)
+            metrics[name] = build(*column.places(by_epoch=by_epoch))
     counted = [axis for axis in (view.by_step, view.by_epoch) if axis.level]
     axis = losses.axis if losses is not None else [*counted, view.in_order][0]
     total = None
@@ -142,19 +144,19 @@ class _Column(NamedTuple):
 
     axis: _Axis
     side: str
+    values: Floats
     rows: Sequence[Rows]
     which: Ints
     steps: Ints
     times: Floats
     epochs: list[int]
-    values: Floats
 
-    def series(self, limit: int | None, *, by_epoch: bool) -> Series:
-        """Return the points, at most ``limit``; ``by_epoch``: by that of their pass."""
+    def places(self, *, by_epoch: bool) -> tuple[Ints, Floats, Floats | None]:
+        """Return steps, values and times; ``by_epoch``: for steps the epochs of their passes."""
         numbers = np.full(len(self.values), None) if self.axis.in_order else self.steps
         few = 2 * np.isnan(self.times).sum() >= len(self.times)  # lines have one
-        places = self.epochs if by_epoch else numbers
-        return build_series(places, self.values, None if few else self.times, limit)
+        steps = np.asarray(self.epochs) if by_epoch else numbers
+        return steps, self.values, None if few else self.times
 
     @property
     def in_log(self) -> tuple[Ints, Floats]:
@@ -214,7 +216,7 @@ class _Axis:
         self.kind, self.in_order = kind, kind == "loose"
         # The rows and points of the metric before: many metrics stand on the same rows.
         self._rows: list[Rows] = []
-        self._last: _Column | None = None
+        self._points: _Points | None = None
         # Which rows show the progress, and the log of each attempt that counts it best.
         rows = chain.from_iterable(getattr(log, kind) for log in logs)
         self.level = 0 if self.in_order else max((each.level for each in rows), default=0)
@@ -403,13 +405,14 @@ class _Axis:
         ]
         rows = [each for _, known in chain.from_iterable(candidates) for each in known]
         if rows != self._rows:
-            self._rows, self._last = rows, self._place(candidates)
-        if self._last is None:
+            self._rows, self._points = rows, self._place(candidates)
+        if self._points is None:
             return None
-        values = join(each.column(name) for each in self._last.rows)[self._last.which]
-        return self._last._replace(side=side, values=values)
+        rows, which, *_ = self._points
+        values = join(each.column(name) for each in rows)[which]
+        return _Column(self, side, values, *self._points)
 
-    def _place(self, candidates: Sequence[Sequence[tuple[_Track, list[Rows]]]]) -> _Column | None:
+    def _place(self, candidates: Sequence[Sequence[tuple[_Track, list[Rows]]]]) -> _Points | None:
         """Choose for each attempt the log and rank that counts, and of each step the last point.
 
         The first log counts, and the lowest rank in it, unless another has more than twice as many
@@ -441,8 +444,7 @@ class _Axis:
         times = join(filled(each.times, len(each)) for each in rows)[numbers]
         begun, passes = [*self.passes], passes[last]
         epochs = [begun[number][1] for number in passes[changes(passes)]]
-        found = _Column(self, OWN, rows, numbers, steps[last], times, epochs, times)
-        return found if numbers.size else None
+        return (rows, numbers, steps[last], times, epochs) if numbers.size else None
 
     def _places(self, track: _Track, rows: Sequence[Rows], cut: _Place) -> tuple[Ints, Ints, Ints]:
         """Return which points of rows count, and the number of the pass and the step of each.

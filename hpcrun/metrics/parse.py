@@ -5,11 +5,11 @@ The caller opens the files; here come their bytes, or the frames that a Reader m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct, structs
 
-from hpcrun.metrics.curve import Curve, curve_columns
+from hpcrun.metrics.curve import Curve, Series, build_series, curve_columns
 from hpcrun.metrics.derive import derive
 from hpcrun.metrics.names import LOSS
 from hpcrun.metrics.store import Samples, Store
@@ -61,7 +61,7 @@ def parse_stored(
     source: str,
     store: Store,
     *,
-    limit: int | None = None,
+    build: Callable[..., Series] = build_series,
     keep_samples: bool = False,
     files: int = 1,
     lines: int = 0,
@@ -70,7 +70,7 @@ def parse_stored(
 ) -> ParsedRun:
     """Derive a run from what is stored of its logs; ``size`` is how many bytes were read.
 
-    Of a long metric ``limit`` points are kept, None for all.
+    ``build`` makes its series, and may thin them.
 
     >>> from hpcrun.metrics.lines.read import Reader
     >>> store, reader = Store(), Reader()
@@ -79,7 +79,7 @@ def parse_stored(
     >>> parse_stored("a.log", store).points
     2
     """
-    curve = derive(store, limit)
+    curve = derive(store, build)
     curve = structs.replace(curve, notes=(*curve.notes, *notes))
     return ParsedRun(
         source=source,

@@ -14,12 +14,13 @@ import pytest
 
 from hpcrun.controller.context import load_context
 from hpcrun.controller.curves import read_log
-from hpcrun.controller.curves.parse import POINTS, STDIN, CurveLog, Source
+from hpcrun.controller.curves.parse import STDIN, CurveLog, Source
 from hpcrun.errors import InputError
 from hpcrun.metrics.curve import Curve
 from hpcrun.metrics.derive import derive
 from hpcrun.metrics.lines import read as reader
 from hpcrun.metrics.store import Store
+from hpcrun.report.thin import thin_series
 from tests.source import ROOT
 
 LOGS = ROOT / "tests" / "metrics" / "logs"
@@ -86,7 +87,7 @@ def test_by_ranges(tmp_path: Path) -> None:
         store.add(pieces)
     growing = log_of(path)
     assert growing.look()
-    assert growing.run().curve == whole(path) == derive(store, POINTS)
+    assert growing.run().curve == whole(path) == derive(store, thin_series)
 
 
 def test_a_file_that_grows_as_fast_as_it_is_read_is_read_to_its_present_end(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from hpcrun.metrics.lines.read import Reader
 from hpcrun.metrics.parse import ParsedRun, parse_stored
 from hpcrun.metrics.store import Store
 from hpcrun.report.health import find_warnings
+from tests.metrics.rows import thin_to
 
 
 def parse_chunks(
@@ -30,5 +31,5 @@ def parse_chunks(
             store.add(pieces)
         lines += reader.lines_read
         size += sum(map(len, known))
-    run = parse_stored(source, store, limit=limit, files=len(logs), lines=lines, size=size)
+    run = parse_stored(source, store, build=thin_to(limit), files=len(logs), lines=lines, size=size)
     return structs.replace(run, warnings=find_warnings(run.curve))

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
 
-from hpcrun.metrics.curve import Curve
+from hpcrun.metrics.curve import Curve, Series, build_series
 from hpcrun.metrics.derive import derive
 from hpcrun.metrics.row import Frame, Layout, Mark, Placed
 from hpcrun.metrics.store import Store
+from hpcrun.report.thin import thin_series
 
 
 class Line(Struct, frozen=True):
@@ -93,7 +95,12 @@ def build(
         for end in ends:
             store.add(pieces_of(log[start:end], start))
             start = end
-    return derive(store, limit)
+    return derive(store, thin_to(limit))
+
+
+def thin_to(limit: int | None) -> Callable[..., Series]:
+    """Return what makes series of at most so many points; None for all."""
+    return build_series if limit is None else partial(thin_series, most=limit)
 
 
 def both(curve: Curve, name: str) -> tuple[list[int | None], list[float]]:

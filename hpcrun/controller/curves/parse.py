@@ -19,7 +19,7 @@ from hpcrun.controller.logs import masker_of
 from hpcrun.controller.targets import Target, find, find_each, no_runs, no_such_run
 from hpcrun.errors import InputError
 from hpcrun.logs.files import log_files
-from hpcrun.metrics.curve import Curve
+from hpcrun.metrics.curve import Curve, build_series
 from hpcrun.metrics.derive import derive
 from hpcrun.metrics.lines.formats import Format, own_format
 from hpcrun.metrics.lines.formats.table import FORMATS
@@ -27,12 +27,11 @@ from hpcrun.metrics.parse import ParsedRun, parse_stored
 from hpcrun.metrics.store import Store
 from hpcrun.patterns import time_limit
 from hpcrun.report.health import find_warnings
+from hpcrun.report.thin import thin_series
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import read_plan, runs_of
 
 STDIN = Path("/dev/stdin")
-# How many points of each metric are kept of a long log: more than a window or a page can show.
-POINTS = 4000
 _CHUNK = 1 << 20
 # A pipe is read for so long at most, before its curve may be drawn.
 _PIPE_SECONDS = 0.5
@@ -174,7 +173,7 @@ class CurveLog:
 
     def curve(self) -> Curve:
         """Return the curve as it is known so far."""
-        return derive(self._store, POINTS)
+        return derive(self._store, thin_series)
 
     def run(self, *, full: bool = False) -> ParsedRun:
         """Return the run as it is known so far; ``full``: with all points, and the samples.
@@ -198,7 +197,7 @@ class CurveLog:
         parsed = parse_stored(
             self.source.name,
             self._store,
-            limit=None if full else POINTS,
+            build=build_series if full else thin_series,
             keep_samples=full,
             files=len(readers),
             lines=sum(reader.lines for reader in readers),

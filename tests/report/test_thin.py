@@ -17,7 +17,7 @@ from hpcrun.metrics.curve import Series, build_series
 from hpcrun.metrics.derive import derive
 from hpcrun.metrics.row import Frame, Layout, Mark, Placed
 from hpcrun.metrics.store import Store
-from tests.metrics.rows import Line, at, build
+from tests.metrics.rows import Line, at, build, thin_to
 
 
 def frame(values: Sequence[float], *names: str, first: int = 0) -> Frame:
@@ -32,7 +32,7 @@ def thinned(values: Sequence[float], limit: int) -> Series:
     store = Store()
     store.begin(0)
     store.add([frame(values, "loss")])
-    return derive(store, limit).metrics["loss"]
+    return derive(store, thin_to(limit)).metrics["loss"]
 
 
 @given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=800), st.integers(16, 100))
@@ -73,7 +73,7 @@ def test_quantiles_are_of_evenly_spaced_values_and_not_of_extremes() -> None:
     store = Store()
     store.begin(0)
     store.add([frame(values, "step_seconds")])
-    curve = derive(store, 400)
+    curve = derive(store, thin_to(400))
     assert curve.metrics["step_seconds"].thinned
     assert curve.quantile("step_seconds", 0.5) == pytest.approx(1.05, abs=0.02)
     assert curve.quantile("step_seconds", 0.95) == pytest.approx(1.09, abs=0.02)
@@ -169,7 +169,7 @@ class TestMemory:
                 layout = Layout(form, "train", None, None, names)
                 store.add([Frame(layout, places, places, None, None, columns)])
             tracemalloc.start()
-            derive(store, 100)
+            derive(store, thin_to(100))
             most = tracemalloc.get_traced_memory()[1]
             tracemalloc.stop()
             return most
@@ -189,7 +189,7 @@ class TestMemory:
         store.begin(0)
         store.add([Frame(layout, places, places, None, column, (column,) * 8)])
         tracemalloc.start()
-        derive(store, 100)
+        derive(store, thin_to(100))
         most = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert most < 100 * rows
