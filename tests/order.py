@@ -12,6 +12,9 @@ from itertools import groupby
 
 import pytest
 
+# What trains in forks of a process that has imported a framework: one worker has all these.
+FORKED = ("tests/workloads/", "tests/runs/test_checkpoints.py")
+
 # About how long a test of a file or folder takes beside another's, where it is not the usual:
 # seconds on two cores. They only have to have the right order.
 LONG: Mapping[str, float] = {
@@ -51,6 +54,11 @@ def module(item: pytest.Item) -> str:
     return item.nodeid.partition("::")[0]
 
 
+def pile(item: pytest.Item) -> str:
+    """Name what a test stays together with: its file, or what shares its file's processes."""
+    return FORKED[0] if item.nodeid.startswith(FORKED) else module(item)
+
+
 def takes_long(item: pytest.Item) -> bool:
     """Tell whether a test is marked as one that takes more than a moment."""
     return bool(item.get_closest_marker("cluster") or item.get_closest_marker("slow"))
@@ -72,11 +80,11 @@ def deal(piles: Sequence[tuple[float, int]], hands: int) -> list[list[int]]:
 
 
 def long_first(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
-    """Order tests so that each worker begins with its share of the long ones, module by module."""
+    """Order tests so that each worker begins with its share of the long ones, pile by pile."""
     long = [item for item in items if takes_long(item)]
     short = [item for item in items if not takes_long(item)]
-    piles = [list(pile) for _, pile in groupby(long, module)]
-    weights = [seconds(module(pile[0])) * len(pile) for pile in piles]
+    piles = [list(same) for _, same in groupby(sorted(long, key=pile), pile)]
+    weights = [sum(seconds(module(item)) for item in same) for same in piles]
     hands = deal([(weight, index) for index, weight in enumerate(weights)], workers)
     ordered: list[pytest.Item] = []
     for number, hand in enumerate(hands, 1):

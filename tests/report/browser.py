@@ -69,25 +69,18 @@ class Browser:
 
 
 class Page:
-    """A page in a window of its own size, light or dark."""
+    """A page in a window of its own, light or dark."""
 
-    def __init__(self, browser: Browser, file: Path, size: tuple[int, int], *, dark: bool) -> None:
+    def __init__(self, browser: Browser, file: Path, *, dark: bool) -> None:
         self._browser = browser
         target = browser.call("Target.createTarget", url="about:blank")["targetId"]
         attached = browser.call("Target.attachToTarget", targetId=target, flatten=True)
         self._target, self._session = target, attached["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.call(f"{domain}.enable")
-        width, height = size
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
-        self.call(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=height,
-            deviceScaleFactor=1,
-            mobile=width < 600,
-        )
+        self.resize(1200, 900)
         self.call(
             "Network.emulateNetworkConditions",
             offline=True,
@@ -100,6 +93,15 @@ class Page:
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         return self._browser.call(method, self._session, **parameters)
+
+    def resize(self, width: int, height: int) -> None:
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width < 600,
+        )
 
     def events(self, method: str) -> list[dict[str, Any]]:
         """Return what the page reported by this event, since it was opened."""
