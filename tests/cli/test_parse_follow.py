@@ -72,10 +72,11 @@ class Watched:
         """Wait until the window shows something."""
         deadline = time.monotonic() + PATIENCE
         while True:
+            ended = self.process.poll() is not None
             self.read()
             if what(self.window.text) if callable(what) else what in self.window.text:
                 return self.window.text
-            assert time.monotonic() < deadline, self.window.text
+            assert not ended and time.monotonic() < deadline, self.window.text
             time.sleep(0.02)
 
     def end(self) -> int:
