@@ -168,17 +168,16 @@ def read_rows(log: Log) -> list[Rows]:
 
 def _rows_of(form: Form, headings: Ints, epochs_of: Floats) -> Rows:
     """Return the rows of a form; the epochs may stand on the headings above them."""
-    # Copies: what is derived from them lives on, and a column that is looked into cannot grow.
-    layout, names, columns = form.layout, form.layout.names, [*map(np.array, form.columns)]
+    layout, names, columns = form.layout, form.layout.names, [*map(np.asarray, form.columns)]
     bar = None if layout.bar is None else Bar(layout.bar, form.total)
     level, side = LEVEL_OF_TRAINING, OWN
     if layout.split != _TRAIN:
         level = 0
     elif LOSS in names:
         level, side = (LEVEL_OF_DRAWN_LOSS, DRAWN) if bar else (LEVEL_OF_OWN_LOSS, OWN)
-    offsets = np.array(form.offsets)
+    offsets = np.asarray(form.offsets)
     steps, epochs, times = (
-        None if column is None else np.array(column)
+        None if column is None else np.asarray(column)
         for column in (form.steps, form.epochs, form.times)
     )
     if epochs is None:
