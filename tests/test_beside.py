@@ -6,6 +6,8 @@ import os
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from hpcrun.assets import shipped
 from tests.test_harness import Job, job
 
@@ -38,6 +40,7 @@ def stand_ins(folder: Path, programs: dict[str, str]) -> str:
     return f"{folder}:{os.environ['PATH']}"
 
 
+@pytest.mark.slow
 def test_ranks_with_a_spare_node_begin_once_the_guard_stands(job: Job) -> None:
     """Under a site's --export=NONE, too, which would leave the guard no environment."""
     env = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1,n2", "SLURM_JOB_NUM_NODES": "2"}
@@ -76,6 +79,7 @@ def test_a_bare_command_is_asked_to_save(job: Job) -> None:
         assert other.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_job_whose_script_has_died_with_its_node_is_started_again(tmp_path: Path) -> None:
     """By the guard on another node: where the beat stands, and Slurm has taken the node away."""
     for made in ("attempts/0", "logs"):

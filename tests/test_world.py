@@ -209,6 +209,7 @@ def test_ranks_may_save_although_their_launcher_is_gone(job: Job) -> None:
     assert (job.run.path / "saved").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("job_id", "looks"), [({"SLURM_JOB_ID": "7"}, 400), ({}, 42)])
 def test_deepspeeds_ranks_have_the_whole_grace_to_save(
     tmp_path: Path, job_id: dict[str, str], looks: int

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
+
 from hpcrun.controller.context import load_context
 from hpcrun.controller.logs import JobLogs, Lines
 from hpcrun.controller.monitor import Monitor, Snapshot
@@ -69,6 +71,7 @@ def test_before_a_new_attempt_its_own_run_alone_is_read(
     assert shown == ["0-a", "attempt 1", "1-a", "0-b"]
 
 
+@pytest.mark.slow
 def test_thousands_of_files_are_compared_at_once(
     tmp_path: Path, clean_environ: dict[str, str]
 ) -> None:

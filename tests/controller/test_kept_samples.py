@@ -75,6 +75,7 @@ def log(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(data=some.data())
 def test_however_it_grows_the_same_is_found(

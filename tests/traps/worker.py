@@ -63,7 +63,7 @@ def run_tests(folder: str, tests: list[str], log: str, rig: object) -> dict[str,
     recorder = Recorder(rig)
     options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-c", f"{folder}/setup.cfg"]
     options += [f"--rootdir={folder}", f"--basetemp={folder}-tmp", "--tb=short"]
-    options += ["-W", "ignore:Module already imported", "--timeout=30"]  # a mutant may hang
+    options += ["-W", "ignore:Module already imported", "--timeout=15"]  # a mutant may hang
     code = int(pytest.main([*options, *tests], plugins=[recorder]))
     return {"code": code, "outcomes": recorder.outcomes}
 

@@ -18,6 +18,10 @@ pytestmark = pytest.mark.timeout(1800)  # on a machine that is busy with other w
 
 # The small job: 480 scenes are 30 steps of 16, four epochs, every fifth step told, saved every two.
 EPOCH, LAST, TOLD = 30, 120, 5
+# In CI on half the ranks: the same batch, and torch and DeepSpeed imported half as often.
+RANKS = 4 if os.environ.get("HPCRUN_TEST_ALL") == "1" else 2
+SMALL_WORDS = ["--gpus-per-node", str(RANKS // 2)]
+SMALL_WORDS += ["--set", f"batch.gradient_accumulation_steps={4 // RANKS}"]
 
 # The model whole and by single pictures alone, with each of the seeds, in one process without
 # DeepSpeed: the IoU over 60 new scenes, of all cameras and of the covered ones.
@@ -159,7 +163,7 @@ def test_it_trains_on_two_nodes(small: tuple[Project, Path]) -> None:
     # What a covered camera would see is known: single pictures get no further than 0.75 (below).
     assert curves["val_covered_iou"][LAST] > 0.8
     log = example.hpcrun("logs", "--cluster", "sandbox", run.name)
-    assert log.count(f"step={LAST}/{LAST} loss=") == 1  # from one rank of the four
+    assert log.count(f"step={LAST}/{LAST} loss=") == 1  # from one rank
 
     # Hydra wrote nothing beside the code, and TensorBoard one file, of rank 0.
     assert not (example.folder / "outputs").exists()
@@ -175,7 +179,7 @@ def test_it_trains_on_two_nodes(small: tuple[Project, Path]) -> None:
     assert kept == {"epoch-0002", "epoch-0004", "best"}
     assert (folder / "latest").read_text() == "epoch-0004"
     for name in kept:
-        assert len(list((folder / name).glob("*_optim_states.pt"))) == 4
+        assert len(list((folder / name).glob("*_optim_states.pt"))) == RANKS
     best = min(curves["eval_loss"], key=lambda step: curves["eval_loss"][step])
     assert json.loads((folder / "best" / "checkpoint.json").read_text())["epoch"] == best / EPOCH
 
