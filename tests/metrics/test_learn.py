@@ -51,6 +51,8 @@ def by_shape(learned_from: str, line: str) -> Row | None:
         ("step=1 loss=2.5 lr=1e-05", "step=1234 loss=0.125 lr=3e-16"),
         ("step: 9, loss: 2.5, step_time: 250ms", "step: 10, loss: 12.5, step_time: 1500ms"),
         ("step=1 loss=-0.5", "step=2 loss=0.25"),
+        ("step=1 loss=.239", "step=2 loss=.24"),
+        ("step=1 loss=-.239", "step=2 loss=-.5"),
         ('{"step": 3, "loss": 2.1, "memory": 7}', '{"step": 40, "loss": 20.125, "memory": 123}'),
         ("2026-11-20 08:04:09,098 step=1 loss=2.5", "2027-01-02 18:14:59,123 step=2 loss=2.25"),
         ("[rank0]: step=1 loss=2.5", "[rank12]: step=7 loss=3.5"),

@@ -37,13 +37,14 @@ _INTEGER = rb"[0-9]{1,15}"
 # another shape. An exponent of three digits may be more than a float holds: such a line is read by
 # itself.
 _WHOLE, _DECIMAL = rb"[-+]?[0-9]{1,40}", rb"[-+]?[0-9]{1,40}\.[0-9]{0,40}"
+_FRACTION = rb"[-+]?\.[0-9]{1,40}"
 _EXPONENT = rb"[eE][-+]?[0-9]{1,2}"
 # How many keys of a shape are remembered.
 _MOST_KEYS = 1 << 12
 _LINE_END = rb"(?![^\n\r\0])"
 
 _SIGN = rb"(?:(?<![\w.+-])[-+])?"  # where none can be a dash
-_NUMBER = _SIGN + rb"[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]{1,3}(?![\w.]))?"
+_NUMBER = _SIGN + rb"(?:[0-9]+(?:\.[0-9]*)?|(?<![\w.])\.[0-9]+)(?:[eE][-+]?[0-9]{1,3}(?![\w.]))?"
 _THOUSANDS = _SIGN + rb"(?<![\d.,])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])(?:\.[0-9]+)?"
 _NUMBERS = re.compile(_NUMBER)
 _GROUPED_NUMBERS = re.compile(_THOUSANDS + b"|" + _NUMBER)
@@ -384,7 +385,7 @@ def _form(text: bytes, roles: Sequence[Role]) -> bytes:
         return _INTEGER
     if "step" in roles or "total" in roles:
         return _INTEGER + rb"\.0*"
-    form = _DECIMAL if b"." in text else _WHOLE
+    form = _FRACTION if text.lstrip(b"+-")[:1] == b"." else _DECIMAL if b"." in text else _WHOLE
     return form + _EXPONENT if b"e" in text.lower() else form
 
 
