@@ -85,7 +85,7 @@ _STEPS = (
     "iterations it ite itr niter train_iter train_iteration training_iteration total_timesteps "
     "timesteps timestep time_total_timesteps num_timesteps updates batch batches batchid minibatch "
     "mini_batch micro_step episode round global_round communication_round update generation n_iter "
-    "n_step i count"
+    "n_step n_updates i count"
 )
 _EPOCHS = "epoch época epoca train_epoch epch ep trainer_epoch end_of_epoch epoch_loaded"
 # A counter may say that it counts: batch_id, cur_iter, "Epoch no. 3".

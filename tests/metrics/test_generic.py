@@ -354,6 +354,7 @@ def test_names_of_any_kind_are_evident_behind_a_place(line: str) -> None:
         "Validation result (greedy) at epoch 1, step 600: bleu: 1.5, loss: {}",
         "evl set : loss {}",
         "Epoch 3, test acc: 76.8%, loss: {}",
+        "epoch: 0, 3/313, eval_acc: 37.5, loss: {}",
     ],
 )
 def test_an_evaluation_is_evident(line: str) -> None:

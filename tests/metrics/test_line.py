@@ -225,6 +225,7 @@ def test_two_records_on_a_line() -> None:
         ("Entering Epoch:3", Mark(epoch=3.0)),
         ("Epoch 3/20 started", Mark(epoch=3.0)),
         ("Epoch 3 begins | lr=0.0095", Mark(epoch=3.0)),
+        ("Epoch 14, lr=4.8905121702311534e-05", Mark(epoch=14.0)),
         ("Epoch 03/20  ||  LR: 1.20e-05", Mark(epoch=3.0)),
         ("Epoch 3 of 20 took 12.5s", Mark(epoch=3.0)),
         ("Epoch 3 out of 20 ", Mark(epoch=3.0)),
@@ -313,6 +314,12 @@ def test_the_heading_of_a_step_is_a_row_without_values(line: str, step: int | No
     [
         ("epoch,train_loss,val_loss", "3,0.5,0.75", {"loss": 0.5, "eval_loss": 0.75}),
         ("epoch, lr-AdamW, step, train_loss, val_loss", "0,,9,2.5,", {"loss": 2.5}),
+        ("lr-Adam,step,train_loss,epoch", "0.25,49,,", {"lr": 0.25}),
+        (
+            "adv,n_updates,vf_loss,tcount,loss",
+            "1.5,3,2.0,9,2.5",
+            {"loss": 2.5, "vf_loss": 2.0, "adv": 1.5, "tcount": 9.0},
+        ),
         ('"Step","run - train/loss"', '"30","2.5"', {"loss": 2.5}),
         ("Step\tTraining Loss\tValidation Loss", "500\t2.5\tNo log", {"loss": 2.5}),
         (

@@ -344,7 +344,7 @@ def _hold_side(fields: list[Field]) -> None:
     That is, for all behind it, if none of these names a side.
     """
     behind = 1 + next((n for n, field in enumerate(fields) if not is_place(field.key)), 0)
-    side = SPLITS.get(fields[behind - 1].key.partition(" ")[0].lower()) if fields else ""
+    side = SPLITS.get(fold(fields[behind - 1].key).partition("_")[0]) if fields else ""
     named = (split_of(field.key) or field.split for field in fields[behind:])
     if side in ("eval", "test") and not any(named):
         fields[behind:] = [replace(field, split=side) for field in fields[behind:]]

@@ -44,6 +44,7 @@ from hpcrun.metrics.lines.generic import read_generic
 from hpcrun.metrics.lines.prefixes import Line, strip_prefixes
 from hpcrun.metrics.names import (
     EPOCH_RANK,
+    LR,
     SPLIT_SPELLINGS,
     SPLITS,
     STEP_RANK,
@@ -51,6 +52,7 @@ from hpcrun.metrics.names import (
     in_english,
     like_a_loss,
     like_a_score,
+    name_of,
     split_of,
 )
 from hpcrun.metrics.row import Mark, Row, Table
@@ -165,7 +167,7 @@ _HEADING = pattern_of(
     r"(?: (?:summary|results|metrics|statistics)(?=[\s:=*-]{0,80}\Z))?"
     r"(?: \| (?:epoch )?time: \d{1,4}m \d{1,2}s|(?(total) took \d[\d.]{0,20} ?s| starting)"
     r"| started| begins)?"
-    r"(?:[ ,|-]{1,6}(?:learning[ _]rate|lr)(?: is|[ :=]) ?\d[\d.e-]{0,20})?"
+    r"(?:[ ,|-]{1,6}(?:learning[ _]rate|lr)(?: is|[ :=]) ?\d[\d.e-]{0,40})?"
     r"(?:, total (?:micro|generation) batches \d{1,9})?[\s.:=*#<>|~…\])+-]{0,200}",
     re.IGNORECASE,
 )
@@ -359,7 +361,7 @@ def read_row(text: str, table: Table) -> Row | None:
             fields += [f for f in read if type(f.value) is float or fold(column) in SPLIT_SPELLINGS]
     if has_bar and fields:  # redraws of an epoch count as one: its step is the epoch
         fields.append(structs.replace(fields[0], key="step"))
-    sure = has_bar or any(like_a_loss(field.key) for field in fields)
+    sure = has_bar or any(like_a_loss(field.key) or name_of(field.key) == LR for field in fields)
     return build_row(Found(fields), sure=sure, verbatim=_second_columns(columns))
 
 
