@@ -34,11 +34,6 @@ time.sleep(300)
 FOUR_RANKS = ["--nodes", "2", "--gpus-per-node", "2", "--time", "10"]
 
 
-@pytest.fixture(params=["torchrun", "srun"])
-def launcher(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 def submit(site: Site, how: str, launcher: str = "srun", *options: str) -> Submitted:
     """Submit the script above on four ranks."""
     (site.project / "rank.py").write_text(SCRIPT)
@@ -86,8 +81,8 @@ def test_rank_fails(
     assert f"rank 2 on {site.rig.node_names[1]} failed first" in done.stderr
 
 
-def test_all_ranks_end_well(site: Site, launcher: str) -> None:
-    run = submit(site, "finish", launcher)
+def test_all_ranks_end_well(site: Site) -> None:
+    run = submit(site, "finish")
     done = site.follow(run)
     assert done.returncode == 0, done.stdout + done.stderr
     end = run.record("end.json")
@@ -110,6 +105,7 @@ def test_batch_shell_is_killed(site: Site) -> None:
     assert status["final"]
 
 
+@pytest.mark.parametrize("launcher", ["torchrun", "srun"])
 def test_cancel(site: Site, launcher: str) -> None:
     run = submit(site, "sleep", launcher)
     wait_until_ready(site)
