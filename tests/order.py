@@ -47,7 +47,7 @@ LONG: Mapping[str, float] = {
     "tests/cluster/": 3,
     "tests/sandbox/": 3,
 }
-USUAL = 0.6  # a slow test that needs neither a cluster nor torch
+USUAL = 0.3  # a slow test that needs neither a cluster nor torch
 
 
 def seconds(file: str) -> float:
