@@ -429,8 +429,9 @@ def _with_unit(key: str, unit: str) -> Spelling | None:
         return replace(known, factor=known.factor * float(unit))
     if known and lower in _COUNTS and known.name in (TOKENS_PER_SECOND, SAMPLES_PER_SECOND):
         return replace(known, factor=_COUNTS[lower])
-    is_letter = len(lower) == 1 and opened is not None and opened.name == MEMORY_BYTES
-    measured, factor = UNITS.get(f"{lower}b" if is_letter else lower, ("", 1.0))
+    if opened and opened.name == MEMORY_BYTES and lower in ("k", "m", "g", "t"):
+        lower += "b"
+    measured, factor = UNITS.get(lower, ("", 1.0))
     if opened and opened.name == measured:
         return replace(opened, factor=factor)
     if folded == "time" and measured == STEP_SECONDS and factor < 1:
