@@ -481,12 +481,12 @@ def test_a_thousand_files_take_no_time(tmp_path: Path) -> None:
         used = getrusage(RUSAGE_CHILDREN)
         return used.ru_utime + used.ru_stime - begun.ru_utime - begun.ru_stime
 
-    assert 0 < min(seconds() for _ in range(5)) < 0.6
+    assert 0 < min(seconds() for _ in range(5)) < 1.5  # about 0.2
     pictures = tmp_path / "wandb" / "media"  # twice as many take twice as long
     pictures.mkdir(parents=True)
     for number in range(30_000):
         (pictures / f"sample_{number}_0123456789abcdef0123456789.png").touch()
-    assert 0 < min(seconds() for _ in range(2)) < 4
+    assert 0 < min(seconds() for _ in range(2)) < 12  # about 3
 
 
 @pytest.mark.slow
