@@ -268,3 +268,15 @@ def test_an_epoch_whose_first_and_last_step_are_printed_has_one_more() -> None:
     steps = [(epoch, step) for epoch in range(3) for step in range(0, 101, 25)]
     curve = curve_of([f"Epoch: [{e}/3] [{s}/100] loss: {loss_at(100 * e + s)}" for e, s in steps])
     assert curve.steps("loss") == [101 * epoch + step for epoch, step in steps]
+
+
+def test_what_runs_into_a_bar_of_keras_is_none_of_it() -> None:
+    lines = []
+    for epoch in range(1, 6):
+        lines.append(f"Epoch {epoch}/5")
+        for batch in range(1, 4):
+            mean = f"batch: {batch / 2:.4f} - size: 5.0000 - loss: {loss_at(epoch) + 3 - batch:.4f}"
+            lines.append(f" {batch}/3 [=====>........] - ETA: 1s - {mean} - acc: 0.5in the way: 7")
+    curve = curve_of(lines)
+    assert both(curve, "loss") == ([*range(1, 6)], [loss_at(n) for n in range(1, 6)])
+    assert {*curve.metrics} == {"loss", "acc"}

@@ -153,9 +153,10 @@ FORMATS: tuple[Format, ...] = (
     # epoch, the values are running means of the epoch, whose number is on a line of its own.
     form("keras", "loss: ",
          r"(?:\s*\d+/(?:\d+|Unknown)\s+|[ ]?(?=- \d+s(?: \d+m?s/\w+)? - ))"
-         r"(?P<rest>(?:- \d+s|\[[=>. ]{5,80}\]|[━ ]{3,80}|\s*\d+s \d+m?s/step)\s.*\bloss: .*)",
+         r"(?P<rest>(?:- \d+s|\[[=>. ]{5,80}\]|[━ ]{3,80}|\s*\d+s \d+m?s/step)\s.*?\bloss: ⟨N⟩"
+         r"(?:\s{0,40}- (?:[^:]{1,60}: ⟨N⟩|\d\S{1,12}))*)",
          "1563/1563 - 37s - loss: 1.4910 - accuracy: 0.4697 - val_loss: 1.7780 - 24ms/step",
-         names={"loss": "mean_loss"}, sure=True),
+         names={"loss": "mean_loss", "batch": "", "size": ""}, sure=True),
     # mlperf_logging/mllog: one JSON event behind a mark.
     form("mlperf", ":::MLLOG ", r".{0,200}?:::MLLOG (?P<json>\{)",
          ':::MLLOG {"key": "train_loss", "value": 3.7142, "event_type": "POINT_IN_TIME", '
