@@ -96,8 +96,8 @@ class Shape(Struct, eq=False):
     """One shape of lines: ``pattern`` fits a whole line, alone or among others.
 
     ``slots`` take values out of the groups; ``key`` picks those on which the layout depends or the
-    frame (the rank of ``[rank3]``, the total of a bar). The group ``total`` parts the frames alone.
-    The group ``time`` is the time stamp, up to its ``seconds`` where those have their own group.
+    frame (the rank of ``[rank3]``, a total). The group ``time`` is the time stamp, up to its
+    ``seconds`` where those have their own group.
     ``read`` reads the first line of each key: what no slot feeds is as there.
 
     The reader keeps here what it ``found`` in the block at hand, and the shapes of the lines that
@@ -109,7 +109,6 @@ class Shape(Struct, eq=False):
     key: Callable[[re.Match[bytes]], object] | None
     format: str
     read: ReadLine
-    total: int = 0
     rows: dict[object, Row | None] = {}
     found: list[re.Match[bytes]] = []
     followers: tuple[Shape, ...] = ()
@@ -119,23 +118,22 @@ class Shape(Struct, eq=False):
 
         None for lines that are to be read by themselves.
         """
-        by_key: dict[tuple[object, object], list[re.Match[bytes]]] = {}
-        if self.key is None and not self.total and self.found:
-            by_key[None, None] = self.found
-        else:
+        by_key: dict[object, list[re.Match[bytes]]] = {}
+        if self.key is None and self.found:
+            by_key[None] = self.found
+        elif self.key is not None:
             for found in self.found:
-                part = (self.key and self.key(found), self.total and found.group(self.total))
-                by_key.setdefault(part, []).append(found)
+                by_key.setdefault(self.key(found), []).append(found)
         self.found = []
         if len(self.rows) > _MOST_KEYS:
             self.rows.clear()
-        for (key, _), lines in by_key.items():
+        for key, lines in by_key.items():
             if key not in self.rows:
                 _, answer = self.read(decode(lines[0].group())) or ("", None)
                 self.rows[key] = None
                 if isinstance(answer, Row) and self.explains(lines[0].groups(), answer):
                     self.rows[key] = answer
-        return [(self.rows[key], lines) for (key, _), lines in by_key.items()]
+        return [(self.rows[key], lines) for key, lines in by_key.items()]
 
     def explains(self, groups: Sequence[bytes], row: Row) -> bool:
         """Whether the slots give what the reader of lines says of a line with these groups."""
@@ -292,8 +290,8 @@ class _Experiment:
                     return None
                 slots[role] = slot
         others = [span for index, span in enumerate(self.spans) if index not in keys]
-        if "total" in slots and (row.bar is not None or row.epoch is not None):
-            keys.add(slots["total"].group)  # their totals distinguish them
+        if "total" in slots:
+            keys.add(slots["total"].group)  # frames have one total
         shape = self._shape(row, slots, keys)
         text, _ = _with_others(self.line, others, _OTHER_LATER)
         reread, found = self.ask(text), shape.pattern.fullmatch(text)
@@ -355,14 +353,12 @@ class _Experiment:
             place = end
         pattern = re.compile(expression + _literal(self.line[place:]) + _LINE_END)
         groups = pattern.groupindex
-        total = slots.get("total")
         return Shape(
             pattern,
             tuple(structs.replace(s, group=groups[f"n{s.group}"] - 1) for s in slots.values()),
             methodcaller("group", *(groups[f"n{key}"] for key in keys)) if keys else None,
             self.answer[0] if self.answer else "",
             self.read,
-            groups[f"n{total.group}"] if total is not None and total.group not in keys else 0,
             {None: row} if not keys else {},
         )
 
