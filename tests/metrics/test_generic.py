@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcrun.metrics.lines.generic import read_generic
 from hpcrun.metrics.lines.line import read_line
 from hpcrun.metrics.lines.read import Reader
 from hpcrun.metrics.row import Row
@@ -335,6 +336,12 @@ def test_a_learning_rate_may_stand_alone_beside_losses(line: str) -> None:
     assert rates(both, 0.1, 0.01, 0.001) == [0.1, 0.01, 0.001]
     assert rates(both, 0.1, 0.1, 0.1) == []  # a setting
     assert rates(line, 0.1, 0.01, 0.001) == []  # of a sweep
+
+
+def test_a_mean_of_steps_is_no_counter() -> None:
+    """Not even where it happens to be whole."""
+    row = read_generic("[ 230] ep=2300 steps=112.0 ploss=-0.5")
+    assert row is not None and (row.step, row.epoch) == (230, 2300.0)
 
 
 def test_an_evaluation_may_stand_in_a_sentence() -> None:

@@ -283,6 +283,8 @@ class _Items(Found):
         except ValueError:
             return False
         if fold(key) in STEP_RANK:
+            if self.counters and "." in number and not unit:
+                return True  # "[230] .. steps=112.0": how many there were, in the mean
             same = (each.value for each in self.fields if each.key.lower() == key.lower())
             if next(same, value) != value:
                 return False  # "step1 .., step2 ..": of two things
