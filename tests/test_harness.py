@@ -429,14 +429,19 @@ def test_a_rank_that_ends_as_a_signal_comes_keeps_its_exit_code(job: Job) -> Non
     assert (job.failure.exit_code, job.failure.signal) == (7, None)
 
 
+def before_mv(job: Job, line: str) -> str:
+    """Put a command before each mv of the job, by which its records appear; return the PATH."""
+    mv = job.run.path / "bin" / "mv"
+    mv.parent.mkdir()
+    mv.write_text(f'#!/bin/bash\n{line} 2>/dev/null\nexec /bin/mv "$@"\n')
+    mv.chmod(0o755)
+    return f"{mv.parent}:{os.environ['PATH']}"
+
+
 def test_a_job_that_ends_well_while_slurms_warning_is_handled_was_no_signals(job: Job) -> None:
-    folder = job.run.path / "bin"
-    folder.mkdir()
-    gone = 'case $* in */stop) while kill -0 "$(<pid)"; do sleep 0.02; done ;; esac'
-    (folder / "mv").write_text(f'#!/bin/bash\n{gone} 2>/dev/null\nexec /bin/mv "$@"\n')
-    (folder / "mv").chmod(0o755)
+    path = before_mv(job, 'case $* in */stop) while kill -0 "$(<pid)"; do sleep 0.02; done; esac')
     job.write('echo $PPID >pid; touch ready; until [ -e "$HPCRUN_STOP_FILE" ]; do sleep 0.02; done')
-    process = job.start(PATH=f"{folder}:{os.environ['PATH']}")
+    process = job.start(PATH=path)
     job.wait_for("ready")
     process.send_signal(signal.SIGURG)
     assert job.finish(process)[0] == 143, "asked to end, it ended well"
@@ -444,15 +449,11 @@ def test_a_job_that_ends_well_while_slurms_warning_is_handled_was_no_signals(job
 
 
 def test_slurms_warning_may_come_before_the_body_begins(job: Job) -> None:
-    folder = job.run.path / "bin"
-    folder.mkdir()
-    sends = "[[ $* != */begin.json ]] || kill -URG $PPID"
-    (folder / "mv").write_text(f'#!/bin/bash\n{sends}\nexec /bin/mv "$@"\n')
-    (folder / "mv").chmod(0o755)
+    path = before_mv(job, "[[ $* != */begin.json ]] || kill -URG $PPID")
     job.write('until [ -e "$HPCRUN_STOP_FILE" ]; do sleep 0.02; done')
     # The first one comes before the script is the harness.
     job.run.script.write_text(f"kill -URG $$\n{job.run.script.read_text()}")
-    assert job.go(PATH=f"{folder}:{os.environ['PATH']}")[0] == 143
+    assert job.go(PATH=path)[0] == 143
     assert job.end.why == "time_limit"
 
 

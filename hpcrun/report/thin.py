@@ -16,7 +16,7 @@ POINTS = 4000
 def thin_series(
     steps: NDArray[Any], values: Floats, times: Floats | None = None, most: int = POINTS
 ) -> Series:
-    """Build a series of at most so many of its points (at least 16).
+    """Build a series; of a long one ``most`` points are kept, or 16 where that is less.
 
     The points are parted into buckets of as many each, a power of two. A bucket keeps its lowest,
     its highest and its last point, and its first nan; the first point of all is kept too: so a

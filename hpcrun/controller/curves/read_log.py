@@ -250,7 +250,7 @@ class _Known(Struct):
 
 
 def _key_of(now: os.stat_result, formats: Sequence[Format]) -> int:
-    """Return what changes where a log has, or would be read in another way."""
+    """Return a number that is another one where the log has changed, or the reader has."""
     sources = sorted(Path(metrics.__file__).parent.rglob("*.py"))
     code = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in sources]
     own = [(form.name, form.pattern.pattern) for form in formats[: -len(FORMATS)]]
