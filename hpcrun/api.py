@@ -26,8 +26,8 @@ from hpcrun.slurm.jobs import array_id
 if TYPE_CHECKING:
     from hpcrun.controller.logs import Lines
     from hpcrun.controller.prepare import Prepared
-    from hpcrun.metrics.parse import ParsedRun
     from hpcrun.plan.types import Plan
+    from hpcrun.report.parsed import ParsedRun
     from hpcrun.secrets.mask import Masker
     from hpcrun.spec.job import JobSpec
 

@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": {"metrics", "views", "files"},
     "sandbox": {"slurm", "assets", "ownership"},
     # Its types are those of the parts below; it does nothing that the controller does not.
-    "api": {"controller", "metrics", "runs", "plan", "spec", "secrets", "slurm"},
+    "api": {"controller", "report", "runs", "plan", "spec", "secrets", "slurm"},
 }
 # What reaches out of the process, or gives another answer each time.
 EFFECTS = {

@@ -11,8 +11,8 @@ from msgspec import structs
 from hpcrun.cli.output import note, window
 from hpcrun.controller.context import Context
 from hpcrun.errors import InputError
-from hpcrun.metrics.parse import ParsedRun
 from hpcrun.plan.types import label
+from hpcrun.report.parsed import ParsedRun
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import read_task
 

@@ -20,7 +20,7 @@ _M_MMAP_THRESHOLD, _LARGE = -3, 1 << 18
 
 if TYPE_CHECKING:
     from hpcrun.controller.context import Context
-    from hpcrun.metrics.parse import ParsedRun
+    from hpcrun.report.parsed import ParsedRun
 
 
 @click.command("why")

@@ -16,8 +16,8 @@ from hpcrun.controller.causes import with_cause
 from hpcrun.controller.context import Context
 from hpcrun.controller.curves.follow_curve import CurveFollower, Followed
 from hpcrun.controller.curves.parse import parse
-from hpcrun.metrics.parse import ParsedRun
 from hpcrun.report.live import Screen
+from hpcrun.report.parsed import ParsedRun
 from hpcrun.views.status import reason_text, verdict_lines
 from hpcrun.views.table import Look, shorten
 

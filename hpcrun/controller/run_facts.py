@@ -17,8 +17,8 @@ from msgspec import structs
 from hpcrun.controller.progress import with_steps
 from hpcrun.errors import SpecError
 from hpcrun.files import read_plain
-from hpcrun.metrics.parse import ParsedRun
 from hpcrun.plan.types import Plan
+from hpcrun.report.parsed import ParsedRun
 from hpcrun.runs.ends import WORDS
 from hpcrun.runs.layout import RunFolder, sweep_folder
 from hpcrun.runs.records import read_history, read_plan, read_task

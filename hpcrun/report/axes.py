@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from hpcrun.metrics.curve import Curve, Floats, Series
 from hpcrun.metrics.names import LR, STEP_SECONDS, TOKENS_PER_SECOND, words
-from hpcrun.metrics.parse import ParsedRun
+from hpcrun.report.parsed import ParsedRun
 from hpcrun.views.numbers import format_value
 
 By = Literal["step", "tokens", "time", "order"]

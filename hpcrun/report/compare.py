@@ -9,11 +9,11 @@ from typing import Any
 
 from msgspec import structs, to_builtins
 
-from hpcrun.metrics.parse import ParsedRun
 from hpcrun.report.axes import time_unit
 from hpcrun.report.comparison import Comparison, Equal, Measure, axis_of
 from hpcrun.report.data import summary_json
 from hpcrun.report.facts import gpu_hours, seconds_of
+from hpcrun.report.parsed import ParsedRun
 from hpcrun.report.plot import Line, plot_lines
 from hpcrun.report.scaling import Scaling
 from hpcrun.report.terminal import distinct, remarks, run_mark, run_rows

@@ -9,10 +9,10 @@ import numpy as np
 from msgspec import Struct, field
 
 from hpcrun.metrics.names import EVAL_LOSS, LOSS
-from hpcrun.metrics.parse import ParsedRun
 from hpcrun.report import windows
 from hpcrun.report.axes import By, is_token_counter, smooth, x_axis
 from hpcrun.report.facts import main_metric
+from hpcrun.report.parsed import ParsedRun
 from hpcrun.report.scaling import Scaling, build_scaling
 
 Measure = Literal["step", "samples", "tokens", "time"]

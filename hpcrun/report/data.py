@@ -18,9 +18,9 @@ from typing import Any
 from msgspec import structs, to_builtins
 
 from hpcrun.files import whole_file
-from hpcrun.metrics.curve import Series, Summary, column_names, curve_rows
-from hpcrun.metrics.parse import ParsedRun
+from hpcrun.metrics.curve import Series, Summary
 from hpcrun.metrics.store import Sample
+from hpcrun.report.parsed import ParsedRun, column_names, curve_rows
 from hpcrun.views.numbers import number
 
 
@@ -103,7 +103,7 @@ def write_csv(runs: Sequence[ParsedRun], path: Path, *, full: bool = False) -> N
 def csv_pieces(runs: Sequence[ParsedRun], *, full: bool = False) -> Iterator[str]:
     """Yield the CSV line by line, the header first.
 
-    >>> from hpcrun.metrics.parse import parse_stored
+    >>> from hpcrun.report.parsed import parse_stored
     >>> from hpcrun.metrics.lines.read import Reader
     >>> from hpcrun.metrics.store import Store
     >>> log = b"step=1 loss=2.5 lr=0.1\\nstep=2 loss=nan lr=0.1\\nstep=2 val_loss=2\\n"

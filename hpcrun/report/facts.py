@@ -23,7 +23,7 @@ from hpcrun.metrics.names import (
     TOKENS_PER_SECOND,
     like_a_loss,
 )
-from hpcrun.metrics.parse import ParsedRun
+from hpcrun.report.parsed import ParsedRun
 from hpcrun.views.numbers import (
     LARGEST,
     count_of,

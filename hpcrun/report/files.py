@@ -15,7 +15,7 @@ from msgspec import Struct
 from hpcrun.errors import InputError
 
 if TYPE_CHECKING:
-    from hpcrun.metrics.parse import ParsedRun
+    from hpcrun.report.parsed import ParsedRun
 
 
 class Format(Struct, frozen=True):

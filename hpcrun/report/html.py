@@ -32,10 +32,10 @@ from hpcrun.metrics.names import (
     STEP_SECONDS,
     TOKENS_PER_SECOND,
 )
-from hpcrun.metrics.parse import ParsedRun
 from hpcrun.report import facts
 from hpcrun.report.axes import By, is_visibly_noisy, panel_scale, x_axis
 from hpcrun.report.files import package_of
+from hpcrun.report.parsed import ParsedRun
 from hpcrun.views.attempts import ATTEMPT
 from hpcrun.views.numbers import GIB, count_of, format_bytes, format_value, number
 from hpcrun.views.table import printable

@@ -22,7 +22,6 @@ from hpcrun.metrics.names import (
     STEP_SECONDS,
     TOKENS_PER_SECOND,
 )
-from hpcrun.metrics.parse import ParsedRun
 from hpcrun.report.axes import (
     FEWEST,
     Axis,
@@ -37,6 +36,7 @@ from hpcrun.report.axes import (
 )
 from hpcrun.report.facts import has_curve, main_metric, point_text
 from hpcrun.report.files import checked_suffix, package_of
+from hpcrun.report.parsed import ParsedRun
 from hpcrun.views.numbers import count_of, format_value
 from hpcrun.views.table import shorten
 

@@ -17,8 +17,8 @@ from msgspec import Struct
 
 from hpcrun.metrics.curve import Curve, Floats, quantile
 from hpcrun.metrics.names import SAMPLES_PER_SECOND, STEP_SECONDS, TOKENS_PER_SECOND, fold, words
-from hpcrun.metrics.parse import ParsedRun
 from hpcrun.report.axes import TOKEN_COUNTERS
+from hpcrun.report.parsed import ParsedRun
 
 Kind = Literal["strong", "weak", "mixed"]
 

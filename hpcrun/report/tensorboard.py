@@ -17,9 +17,9 @@ from pathlib import Path
 from hpcrun.files import cannot_write, whole_file
 from hpcrun.metrics.curve import Curve
 from hpcrun.metrics.names import LR
-from hpcrun.metrics.parse import ParsedRun
 from hpcrun.report.axes import x_axis
 from hpcrun.report.files import package_of
+from hpcrun.report.parsed import ParsedRun
 
 # A fixed name: writing the same run again replaces it, where two files would draw two curves.
 EVENT_FILE = "events.out.tfevents.0000000000.hpcrun"

@@ -14,7 +14,6 @@ from itertools import takewhile, zip_longest
 from msgspec import structs
 
 from hpcrun.metrics.names import EVAL_LOSS, LOSS
-from hpcrun.metrics.parse import ParsedRun
 from hpcrun.report.axes import shared_axis, x_axis
 from hpcrun.report.facts import (
     Fact,
@@ -25,6 +24,7 @@ from hpcrun.report.facts import (
     main_metric,
     running_facts,
 )
+from hpcrun.report.parsed import ParsedRun
 from hpcrun.report.plot import Line, line_mark, line_sgr, plot_lines
 from hpcrun.views.numbers import count_of, format_value, sparkline
 from hpcrun.views.table import (
@@ -340,7 +340,7 @@ def nothing_found(run: ParsedRun, head: bytes | None = None) -> list[str]:
 def reason(run: ParsedRun, head: bytes | None) -> str:
     """Return why a log holds no metric, as far as its first bytes show; else "".
 
-    >>> from hpcrun.metrics.parse import parse_stored
+    >>> from hpcrun.report.parsed import parse_stored
     >>> from hpcrun.metrics.store import Store
     >>> pointer = b"version https://git-lfs.github.com/spec/v1\\noid sha256:00\\nsize 9\\n"
     >>> reason(parse_stored("a.log", Store(), size=len(pointer)), pointer)

@@ -241,7 +241,7 @@ def test_what_is_imported(hpcrun: Caller, log: Path) -> None:
         check=True,
         text=True,
     )
-    drawing = {f"hpcrun.report.{name}" for name in ("data", "files", "health", "thin")}
+    drawing = {f"hpcrun.report.{name}" for name in ("data", "files", "health", "parsed", "thin")}
     assert set(ast.literal_eval(done.stderr)) == {"hpcrun.report", *drawing}
 
 

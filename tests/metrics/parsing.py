@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from msgspec import structs
 
 from hpcrun.metrics.lines.read import Reader
-from hpcrun.metrics.parse import ParsedRun, parse_stored
 from hpcrun.metrics.store import Store
 from hpcrun.report.health import find_warnings
+from hpcrun.report.parsed import ParsedRun, parse_stored
 from tests.metrics.rows import thin_to
 
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from hpcrun.metrics.curve import Summary
-from hpcrun.metrics.parse import ParsedRun
+from hpcrun.report.parsed import ParsedRun
 from tests.metrics.made import printed_language, printed_other, printed_plain
 from tests.metrics.made.__main__ import INDEX, LOGS
 from tests.metrics.made.printed import FORMATS, Format, make_printed

@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 from hpcrun.metrics.curve import Series, build_series
-from hpcrun.metrics.parse import ParsedRun
+from hpcrun.report.parsed import ParsedRun
 from tests.report.runs import built
 
 

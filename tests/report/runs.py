@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import structs
 
 from hpcrun.metrics.curve import Curve, Restart, Series, build_series
-from hpcrun.metrics.parse import ParsedRun
+from hpcrun.report.parsed import ParsedRun
 from tests.metrics.parsing import parse_chunks
 
 

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcrun.metrics.curve import build_series
-from hpcrun.metrics.parse import ParsedRun
 from hpcrun.report.compare import comparison_json, report
 from hpcrun.report.comparison import compare_runs
+from hpcrun.report.parsed import ParsedRun
 from hpcrun.views.table import ENDLESS, Look, cells
 from tests.json_schemas import closed, load_schema
 from tests.report.compared import loss, run, timed

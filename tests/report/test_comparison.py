@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from hpcrun.metrics.curve import Restart, build_series
-from hpcrun.metrics.parse import ParsedRun
 from hpcrun.report.comparison import Comparison, compare_runs
+from hpcrun.report.parsed import ParsedRun
 from tests.metrics.parsing import parse_chunks
 from tests.report.compared import loss, run, timed
 from tests.report.runs import built

@@ -12,9 +12,9 @@ from msgspec import structs
 
 from hpcrun.errors import InputError
 from hpcrun.metrics.curve import Curve, build_series
-from hpcrun.metrics.parse import ParsedRun
 from hpcrun.metrics.store import Sample
 from hpcrun.report.data import csv_pieces, write_csv
+from hpcrun.report.parsed import ParsedRun
 from tests.report import runs
 
 

@@ -18,9 +18,9 @@ from msgspec import structs
 
 from hpcrun.errors import InputError
 from hpcrun.metrics.curve import Curve, build_series
-from hpcrun.metrics.parse import ParsedRun
 from hpcrun.report import html
 from hpcrun.report.html import html_text, page_data, script_json, write_html
+from hpcrun.report.parsed import ParsedRun
 from tests.report import runs
 
 HOSTILE = (

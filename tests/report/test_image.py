@@ -15,8 +15,8 @@ from msgspec import structs
 
 from hpcrun.errors import InputError
 from hpcrun.metrics.curve import Curve, Restart, Series, build_series
-from hpcrun.metrics.parse import ParsedRun
 from hpcrun.report.image import write_image
+from hpcrun.report.parsed import ParsedRun
 from tests.report import runs
 
 pytestmark = pytest.mark.slow

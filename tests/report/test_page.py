@@ -11,8 +11,8 @@ import pytest
 from msgspec import structs
 
 from hpcrun.metrics.curve import Curve, Restart, build_series
-from hpcrun.metrics.parse import ParsedRun
 from hpcrun.report.html import write_html
+from hpcrun.report.parsed import ParsedRun
 from tests.needs import require_command
 from tests.report import runs
 from tests.report.browser import Browser, Page, chromium

@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 
 from hpcrun.metrics.curve import Series, build_series
-from hpcrun.metrics.parse import ParsedRun
+from hpcrun.report.parsed import ParsedRun
 from hpcrun.report.scaling import Scaling, build_scaling
 from tests.report.runs import built
 

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from hpcrun.errors import InputError
 from hpcrun.metrics.curve import Curve, build_series
-from hpcrun.metrics.parse import ParsedRun
+from hpcrun.report.parsed import ParsedRun
 from hpcrun.report.tensorboard import folder_names, write_tensorboard
 from tests.report import runs
 

@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from hpcrun.metrics.curve import Restart, build_series
-from hpcrun.metrics.parse import ParsedRun
 from hpcrun.report.facts import main_metric, trend_text
 from hpcrun.report.html import html_text
+from hpcrun.report.parsed import ParsedRun
 from hpcrun.report.terminal import metric_plot, report
 from hpcrun.views.table import Look, cells, shorten
 from tests.report import runs

@@ -16,7 +16,7 @@ from hpcrun.controller.context import Context
 from hpcrun.controller.curves.parse import STDIN, CurveLog, find_sources, own_formats
 from hpcrun.controller.monitor import Jobs, Monitor, Runs
 from hpcrun.errors import InputError
-from hpcrun.metrics.parse import ParsedRun
+from hpcrun.report.parsed import ParsedRun
 from hpcrun.runs.status import JobStatus
 
 # How often the files are looked at, in seconds: often after news, seldom in silence.

@@ -23,10 +23,10 @@ from hpcrun.metrics.curve import Curve, build_series
 from hpcrun.metrics.derive import derive
 from hpcrun.metrics.lines.formats import Format, own_format
 from hpcrun.metrics.lines.formats.table import FORMATS
-from hpcrun.metrics.parse import ParsedRun, parse_stored
 from hpcrun.metrics.store import Store
 from hpcrun.patterns import time_limit
 from hpcrun.report.health import find_warnings
+from hpcrun.report.parsed import ParsedRun, parse_stored
 from hpcrun.report.thin import thin_series
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import read_plan, runs_of

@@ -1,0 +1,158 @@
+"""ParsedRun: what the logs of a run say, with what is known of it beside them; and as a table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+from msgspec import Struct, structs
+
+from hpcrun.metrics.curve import Curve, Series, build_series, rises
+from hpcrun.metrics.derive import derive
+from hpcrun.metrics.names import EPOCH, EVAL_LOSS, GRAD_NORM, LOSS, LR
+from hpcrun.metrics.store import Samples, Store
+
+
+class ParsedRun(Struct, frozen=True):
+    """What the logs of one run say, and how much was read to find it.
+
+    ``source`` is what the user named (a file, a job, a run). ``formats`` are the forms in which
+    samples were found, most frequent first. ``samples`` are kept only where they are asked for.
+    ``lines`` counts the lines before the first that measured something. ``warnings`` are for the
+    caller to fill in; a healthy log has none.
+
+    ``facts`` is what is known of the run beside its log: the settings of a run of hpcrun as its
+    job file names them ("batch.micro_batch_per_gpu": "4"), so that runs can be distinguished; empty
+    for a plain log, as are ``gpus`` and ``seconds`` (of running, all attempts) None. ``spare_gpus``
+    are those of spare nodes. Of a run that was started more than once ``attempts`` has a row of
+    texts for each, ``cost`` is theirs.
+    ``failure``: why it failed; "" where it did not, or has not ended.
+    """
+
+    source: str
+    formats: tuple[str, ...]
+    samples: Samples
+    curve: Curve
+    files: int
+    lines: int
+    bytes: int
+    warnings: tuple[str, ...] = ()
+    facts: dict[str, str] = {}
+    gpus: int | None = None
+    spare_gpus: int = 0
+    seconds: float | None = None
+    attempts: tuple[tuple[str, ...], ...] = ()
+    cost: str = ""
+    failure: str = ""
+
+    @property
+    def points(self) -> int:
+        """Number of points of the training loss."""
+        return summary.count if (summary := self.curve.summary(LOSS)) else 0
+
+    def columns(self) -> dict[str, list[float | None]]:
+        """Return a table for pandas: a row per step, a column per metric (``curve_columns``)."""
+        return curve_columns(self.curve)
+
+
+def parse_stored(
+    source: str,
+    store: Store,
+    *,
+    build: Callable[..., Series] = build_series,
+    keep_samples: bool = False,
+    files: int = 1,
+    lines: int = 0,
+    size: int = 0,
+    notes: Sequence[str] = (),
+) -> ParsedRun:
+    """Derive a run from what is stored of its logs; ``size`` is how many bytes were read.
+
+    ``build`` makes its series, and may thin them.
+
+    >>> from hpcrun.metrics.lines.read import Reader
+    >>> store, reader = Store(), Reader()
+    >>> store.begin(0)
+    >>> store.add(reader.feed(b"step=1 loss=2.5\\nstep=2 loss=2.25\\n"))
+    >>> parse_stored("a.log", store).points
+    2
+    """
+    curve = derive(store, build)
+    curve = structs.replace(curve, notes=(*curve.notes, *notes))
+    return ParsedRun(
+        source=source,
+        formats=store.formats(),
+        samples=Samples(store if keep_samples else Store()),
+        curve=curve,
+        files=files,
+        lines=lines,
+        bytes=size,
+    )
+
+
+# ---- a curve as a table: a row per step, a column per metric
+#
+# Metrics are joined by step. Where a log has no steps, or its counter starts again, only metrics
+# logged at the same places share rows; the others have rows of their own, since nothing shows which
+# belong together.
+
+_FIRST = (EPOCH, LOSS, EVAL_LOSS, LR, GRAD_NORM)
+
+Row = dict[str, float | None]
+
+
+def curve_columns(curve: Curve) -> dict[str, list[float | None]]:
+    """Return the table as columns of one length; nan where a metric was not logged.
+
+    "step" has None where the log has no steps; "time", if the log has any, is in seconds since
+    1970.
+
+    >>> metrics = {"loss": build_series([1, 2], [2.5, 2.25]), "lr": build_series([2], [0.1])}
+    >>> curve_columns(Curve(metrics, ()))
+    {'step': [1, 2], 'loss': [2.5, 2.25], 'lr': [nan, 0.1]}
+    """
+    rows = list(curve_rows(curve))
+    names = column_names([curve])
+    return {
+        name: [row.get(name, None if name == "step" else math.nan) for row in rows]
+        for name in names
+    }
+
+
+def column_names(curves: Sequence[Curve]) -> list[str]:
+    """Return the columns of a table of curves, those that people look for first."""
+    metrics = dict.fromkeys(name for curve in curves for name in curve.metrics)
+    named = [name for name in _FIRST if name in metrics]
+    named += [name for name in metrics if name not in _FIRST]
+    timed = any(series.times for curve in curves for series in curve.metrics.values())
+    return ["step", *(["time"] if timed else []), *map(column_name, named)]
+
+
+def column_name(name: str) -> str:
+    """Return the column of a metric; what has a column of its own gets another name.
+
+    >>> column_name("loss"), column_name("time")
+    ('loss', 'metric.time')
+    """
+    return f"metric.{name}" if name in ("source", "step", "time") else name
+
+
+def curve_rows(curve: Curve) -> Iterator[Row]:
+    """Yield a curve's rows: by step where steps distinguish places, else in blocks."""
+    by_step: dict[Any, Row] = {}
+    blocks: dict[object, list[Row]] = {}
+    for name, series in curve.metrics.items():
+        if rises(series.steps):
+            rows = [by_step.setdefault(step, {"step": step}) for step in series.steps]
+        else:
+            places = (tuple(series.steps), tuple(series.times or ()))
+            rows = blocks.setdefault(places, [{"step": step} for step in series.steps])
+        for row, value in zip(rows, series.values, strict=True):
+            row[column_name(name)] = value
+        for row, moment in zip(rows, series.times or (), strict=False):
+            if math.isfinite(moment):
+                row.setdefault("time", moment)
+    yield from (by_step[step] for step in sorted(by_step))
+    yield from chain.from_iterable(blocks.values())
