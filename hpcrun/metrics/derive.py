@@ -192,8 +192,8 @@ class _Track(Struct, eq=False):
 
     def begin_at_headings(self, counted: Ints) -> None:
         """Let runs begin where the heading of their first epoch stands: what follows is theirs."""
-        marks = [each for each in self.log.log.marks if each.mark.epoch is not None]
-        headings = np.array([each.offset for each in marks if not each.mark.split] or [-1])
+        marks = [each for each in self.log.log.marks if each.epoch is not None]
+        headings = np.array([each.offset for each in marks if not each.split] or [-1])
         starts = np.array([turn.offset for turn in self.turns], np.int64)
         above = headings[np.searchsorted(headings, starts) - 1]
         rows = counted[np.searchsorted(counted, starts) - 1]
@@ -238,7 +238,7 @@ class _Axis:
                     continue
                 marks = [-1] if number else []
                 if not self.in_order:
-                    marks += [each.offset for each in track.log.log.marks if each.mark.restart]
+                    marks += [each.offset for each in track.log.log.marks if each.restart]
                 within = self.within_epochs
                 track.turns = follow(track.counted, marks, track.counter, within_epochs=within)
                 if kind == "by_epoch":

@@ -151,15 +151,15 @@ class Rows(Struct, eq=False):
 
 def read_rows(log: Log) -> list[Rows]:
     """Return the rows of a log: of the training, with the steps through all epochs; and others."""
-    marks = [each for each in log.marks if each.mark.epoch is not None]
-    if len(marks) == 1 and (marks[0].mark.epoch or 0.0) > 1:
+    marks = [each for each in log.marks if each.epoch is not None]
+    if len(marks) == 1 and (marks[0].epoch or 0.0) > 1:
         marks = []  # "epoch = 100" is a setting
     headings = np.array([each.offset for each in marks], dtype=np.int64)
-    epochs = np.array([each.mark.epoch for each in marks], dtype=np.float64)
+    epochs = np.array([each.epoch for each in marks], dtype=np.float64)
     rows = [_rows_of(form, headings, epochs) for form in log.forms.values()]
     rows = _evaluating_bars(_beyond_totals(_without_redrawn(log, rows, headings)))
     rows = _only_ends(rows)
-    splits = [each.mark.split for each in marks]
+    splits = [each.split for each in marks]
     if 0 < 2 * sum(map(bool, splits)) <= len(splits):  # the training has headings, too
         rows = [part for each in rows for part in _by_split(each, headings, splits)]
     rows = _without_means(_without_repeats(_without_batches(rows, headings)))

@@ -53,12 +53,14 @@ class Mark(Struct, frozen=True, gc=False):
     ``epoch``: an epoch begins ("Epoch 3/20": 3), or its evaluation or test, as ``split`` says
     ("Eval epoch: 3"). ``restart``: the job was requeued here, or a
     program says that it resumes; ``step`` is then the step it resumes at, where the line shows it.
+    ``offset``: the byte at which its line begins in the log.
     """
 
     epoch: float | None = None
     restart: bool = False
     step: int | None = None
     split: str = ""
+    offset: int = 0
 
 
 class Table(Struct, frozen=True, gc=False):
@@ -114,10 +116,3 @@ class Frame(Struct, gc=False):
         """List all columns."""
         places = (self.offsets, self.steps, self.epochs, self.times)
         return [*(each for each in places if each is not None), *self.columns]
-
-
-class Placed(Struct, frozen=True, gc=False):
-    """A mark and the byte at which its line begins."""
-
-    offset: int
-    mark: Mark

@@ -26,7 +26,7 @@ from hpcrun.metrics.names import (
     rank_for_loss,
     split_of,
 )
-from hpcrun.metrics.row import Frame, Layout, Placed
+from hpcrun.metrics.row import Frame, Layout, Mark
 
 # Deriving a curve takes about as much again.
 MOST_BYTES = 1 << 30
@@ -83,7 +83,7 @@ class Log(Struct, eq=False):
     attempt: int
     file: int
     forms: dict[object, Form] = {}
-    marks: list[Placed] = []
+    marks: list[Mark] = []
 
 
 class Store:
@@ -127,14 +127,15 @@ class Store:
             self.logs.sort(key=lambda log: (log.attempt, log.file))
         self._log = log
 
-    def add(self, pieces: Sequence[Frame | Placed]) -> None:
+    def add(self, pieces: Sequence[Frame | Mark]) -> None:
         """Keep what stands next in the log."""
         if self._log is None:
             raise ValueError("begin() says first which log this is")
         marks = self._log.marks
         for piece in pieces:
-            if isinstance(piece, Placed):
-                is_new = piece.mark.restart or not marks or marks[-1].mark != piece.mark
+            if isinstance(piece, Mark):
+                last = replace(marks[-1], offset=piece.offset) if marks else None
+                is_new = piece.restart or piece != last
                 marks += [piece] if is_new and len(marks) < _MOST_MARKS else []
             elif piece.offsets:
                 self._put(self._log, piece)

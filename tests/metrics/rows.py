@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from hpcrun.metrics.curve import Curve, Series, build_series
 from hpcrun.metrics.derive import derive
-from hpcrun.metrics.row import Frame, Layout, Mark, Placed
+from hpcrun.metrics.row import Frame, Layout, Mark
 from hpcrun.metrics.store import Store
 from hpcrun.report.thin import thin_series
 
@@ -39,15 +39,15 @@ def at(attempt: int, step: int | None, value: float, *, name: str = "loss", **mo
     return Line(((name, value),), step, attempt=attempt, **{"split": split, **more})
 
 
-def pieces_of(lines: Sequence[Line], first: int = 0) -> list[Frame | Placed]:
+def pieces_of(lines: Sequence[Line], first: int = 0) -> list[Frame | Mark]:
     """Gather lines in frames as the Reader does; line ``i`` begins at byte ``10 * (first + i)``."""
-    done: list[Frame | Placed] = []
+    done: list[Frame | Mark] = []
     open_frames: dict[object, Frame] = {}
     for index, line in enumerate(lines, first):
         if line.mark is not None:
             done += open_frames.values()
             open_frames = {}
-            done.append(Placed(10 * index, line.mark))
+            done.append(structs.replace(line.mark, offset=10 * index))
             continue
         names = tuple(name for name, _ in line.values)
         layout = Layout(line.form, line.split, line.rank, line.bar, names)

@@ -20,7 +20,7 @@ from hpcrun.metrics.lines import read
 from hpcrun.metrics.lines.learn import layout_of
 from hpcrun.metrics.lines.line import NEEDLES, read_line, records
 from hpcrun.metrics.lines.read import LONGEST_LINE, Reader, fold
-from hpcrun.metrics.row import Frame, Layout, Placed, Row
+from hpcrun.metrics.row import Frame, Layout, Mark, Row
 
 NOISE = [
     b"",
@@ -71,11 +71,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return lines
 
 
-def rows(pieces: list[Frame | Placed]) -> list[Told]:
+def rows(pieces: list[Frame | Mark]) -> list[Told]:
     """Every row, in the order of the log; values as text, so that nan equals nan."""
     shown = []
     for piece in pieces:
-        if isinstance(piece, Placed):
+        if isinstance(piece, Mark):
             continue
         for index, offset in enumerate(piece.offsets):
             step = None if piece.steps is None else piece.steps[index]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from hpcrun.metrics.curve import Series, build_series
 from hpcrun.metrics.derive import derive
-from hpcrun.metrics.row import Frame, Layout, Mark, Placed
+from hpcrun.metrics.row import Frame, Layout, Mark
 from hpcrun.metrics.store import Store
 from tests.metrics.rows import Line, at, build, thin_to
 
@@ -234,8 +234,8 @@ class TestMemory:
     def test_headings_without_end_take_no_more_than_their_share(self) -> None:
         store = Store()
         store.begin(0)
-        store.add([Placed(number, Mark(epoch=float(number))) for number in range(110_000)])
-        store.add([Placed(200_000, Mark(epoch=1.0))] * 9)
+        store.add([Mark(epoch=float(number), offset=number) for number in range(110_000)])
+        store.add([Mark(epoch=1.0, offset=200_000)] * 9)
         assert len(store.logs[0].marks) == 100_000
 
     def test_rows_that_come_one_by_one_count_too(self) -> None:

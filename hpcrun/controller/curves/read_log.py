@@ -31,11 +31,11 @@ from hpcrun.metrics.lines.formats import Format
 from hpcrun.metrics.lines.formats.table import FORMATS
 from hpcrun.metrics.lines.line import may_be_document
 from hpcrun.metrics.lines.read import BLOCK, LONGEST_LINE, RANGE, THOROUGH, Reader
-from hpcrun.metrics.row import Frame, Placed
+from hpcrun.metrics.row import Frame, Mark
 from hpcrun.metrics.store import Log, Store
 from hpcrun.patterns import time_limit
 
-Pieces = list[Frame | Placed]
+Pieces = list[Frame | Mark]
 _File = io.BufferedReader | io.BufferedIOBase | codecs.StreamRecoder
 _DAMAGES = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
 
@@ -246,7 +246,7 @@ class _Known(Struct):
     bytes: int
     lines: int
     forms: list[Frame]
-    marks: list[Placed]
+    marks: list[Mark]
 
 
 def _key_of(now: os.stat_result, formats: Sequence[Format]) -> int:

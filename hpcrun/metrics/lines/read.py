@@ -26,6 +26,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 
+from msgspec import structs
+
 from hpcrun.metrics.lines.formats import Format
 from hpcrun.metrics.lines.formats.table import FORMATS
 from hpcrun.metrics.lines.learn import Shape, frame_of, is_noise, learn
@@ -41,7 +43,7 @@ from hpcrun.metrics.lines.line import (
 )
 from hpcrun.metrics.lines.prefixes import read_time
 from hpcrun.metrics.names import decode
-from hpcrun.metrics.row import Frame, Mark, Placed, Row, Table
+from hpcrun.metrics.row import Frame, Mark, Row, Table
 
 LONGEST_LINE = 1 << 16
 BLOCK = 1 << 18
@@ -106,13 +108,13 @@ class Reader:
         self._seen: Counter[bytes] = Counter()
         self._last: Shape | None = None
         self._frames: list[Frame] = []
-        self._marks: list[Placed] = []
+        self._marks: list[Mark] = []
 
     def move(self, offset: int) -> None:
         """Go on at byte ``offset`` of the file, where a line begins."""
         self.offset, self._rest = offset, b""
 
-    def feed(self, data: bytes) -> list[Frame | Placed]:
+    def feed(self, data: bytes) -> list[Frame | Mark]:
         """Return the rows of the lines that ``data`` completes; a cut-off last line is kept.
 
         Frames come in the order of their first line, behind the marks.
@@ -125,7 +127,7 @@ class Reader:
             start = stop
         return self._take_pieces()
 
-    def finish(self) -> list[Frame | Placed]:
+    def finish(self) -> list[Frame | Mark]:
         """Return the rows of a last line that no line end completes; nothing comes after it.
 
         Its last word may be cut in the middle of a number, as a killed job leaves it, so only
@@ -148,7 +150,7 @@ class Reader:
         self._rest = b""
         return self._take_pieces()
 
-    def read(self, chunks: Iterable[bytes]) -> Iterator[list[Frame | Placed]]:
+    def read(self, chunks: Iterable[bytes]) -> Iterator[list[Frame | Mark]]:
         """Read a log that comes in chunks to its end; it may be one JSON document.
 
         Of a document the offsets are the places in its list.
@@ -296,7 +298,7 @@ class Reader:
             self._frames.append(frame_of(form, answer, [offset], [read_time(text)]))
             self._note_needles(line)
         elif isinstance(answer, Mark):
-            self._marks.append(Placed(offset, answer))
+            self._marks.append(structs.replace(answer, offset=offset))
         elif answer != self.table:
             self._open(answer)
         return answer
@@ -337,13 +339,13 @@ class Reader:
                 for found, offset in zip(lines, offsets, strict=True):
                     self._read_line(found.group(), offset)
 
-    def _take_pieces(self) -> list[Frame | Placed]:
+    def _take_pieces(self) -> list[Frame | Mark]:
         """Return all that was read, a frame of each kind."""
         kinds: dict[object, list[Frame]] = {}
         for frame in self._frames:
             kinds.setdefault(frame.kind, []).append(frame)
         frames = sorted(map(_joined, kinds.values()), key=lambda frame: frame.offsets[0])
-        pieces: list[Frame | Placed] = [*self._marks, *frames]
+        pieces: list[Frame | Mark] = [*self._marks, *frames]
         self._frames, self._marks = [], []
         return pieces
 
