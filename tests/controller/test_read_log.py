@@ -22,7 +22,7 @@ from hpcrun.controller.curves import read_log
 from hpcrun.controller.curves.read_log import LogFileReader, line_at
 from hpcrun.errors import InputError
 from hpcrun.metrics.lines import read as reader
-from hpcrun.metrics.row import Frame, Placed
+from hpcrun.metrics.row import Frame, Mark
 from tests.waiting import until
 
 Row = tuple[object, ...]
@@ -35,11 +35,11 @@ LOG = b"".join(b"noise %d\nstep=%d loss=%d.25\n" % (i, i, i) for i in range(500)
 CAN_FORK = read_log.can_fork
 
 
-def rows(pieces: list[Frame | Placed]) -> list[Row]:
+def rows(pieces: list[Frame | Mark]) -> list[Row]:
     """Every row with its offset, in the order of the log."""
     shown: list[Row] = []
     for piece in pieces:
-        if isinstance(piece, Placed):
+        if isinstance(piece, Mark):
             shown.append((piece.offset, piece.mark))
             continue
         for index, offset in enumerate(piece.offsets):
@@ -228,7 +228,7 @@ def test_a_worker_that_is_killed_leaves_its_work_to_us(
     feed = reader.Reader.feed
     parent = os.getpid()
 
-    def die(self: reader.Reader, data: bytes) -> list[Frame | Placed]:
+    def die(self: reader.Reader, data: bytes) -> list[Frame | Mark]:
         if os.getpid() != parent and self.offset > 40_000:
             os.kill(os.getpid(), signal.SIGKILL)
         return feed(self, data)
