@@ -82,10 +82,10 @@ _STEPS = (
     "global_step train_global_step trainer_global_step training_global_step global_iteration "
     "global_iter acc_iter num_updates train_num_updates valid_num_updates step steps train_step "
     "training_step optimizer_step opt_step _step global_steps update_step iteration iter iters "
-    "iterations it ite itr niter train_iter train_iteration training_iteration total_timesteps "
-    "timesteps timestep time_total_timesteps num_timesteps updates batch batches batchid minibatch "
-    "mini_batch micro_step episode round global_round communication_round update generation n_iter "
-    "n_step n_updates i count"
+    "iterations it ite itr itrs niter train_iter train_iteration training_iteration "
+    "total_timesteps timesteps timestep time_total_timesteps total_env_interacts num_timesteps "
+    "updates batch batches batchid minibatch mini_batch micro_step episode round global_round "
+    "communication_round update generation n_iter n_step n_updates i count"
 )
 _EPOCHS = "epoch época epoca train_epoch epch ep trainer_epoch end_of_epoch epoch_loaded"
 # A counter may say that it counts: batch_id, cur_iter, "Epoch no. 3".
@@ -111,7 +111,7 @@ def fold(spelling: str) -> str:
     return _NOT_WORD.sub("_", parted).strip("_")
 
 
-# Chinese words that logs use; the longest that fits is taken.
+# Words of other languages that logs use; the longest that fits is taken.
 _CHINESE = dict(
     pair.split("=")
     for pair in words(
@@ -122,10 +122,28 @@ _CHINESE = dict(
         "训练=train 訓練=train 验证集=valid 验证=valid 驗證=valid 测试集=test 测试=test "
         "測試=test 平均=average 总=total 当前=current 當前=current 剩余时间=eta 耗时=time "
         "用时=time 时间=time 秒=s 最佳=best 最优=best 最好=best 最低=best 最小=best 最高=best "
-        "最终=final 保存=saving 为=is 是=is 在=in 完成=finished 结束=finished"
+        "最终=final 保存=saving 为=is 是=is 在=in 完成=finished 结束=finished "
+        "エポック=epoch ステップ=step 正解率=accuracy 学習=train 検証=valid テスト=test "
+        "에폭=epoch 손실=loss 정확도=accuracy 학습=train 훈련=train 검증=valid 평균=average "
+        "최고=best 저장=saving"
+    )
+)
+_LATIN = dict(
+    pair.split("=")
+    for pair in words(
+        "época=epoch epoca=epoch époque=epoch epoque=epoch эпоха=epoch paso=step шаг=step "
+        "pérdida=loss perdida=loss perda=loss perte=loss verlust=loss потери=loss потеря=loss "
+        "epoche=epoch trainingsverlust=train_loss validierungsverlust=valid_loss kayıp=loss "
+        "perdita=loss validazione=valid iteración=iteration costo=cost custo=cost "
+        "erro=error erreur=error fehler=error ошибка=error exactitud=accuracy acurácia=accuracy "
+        "acuracia=accuracy genauigkeit=accuracy точность=accuracy entrenamiento=train treino=train "
+        "entraînement=train entrainement=train обучение=train validación=valid validacion=valid "
+        "validação=valid validacao=valid валидация=valid"
     )
 )
 _CHINESE_WORD = pattern_of("|".join(sorted(_CHINESE, key=len, reverse=True)))
+_LATIN_WORD = pattern_of(rf"(?<![^\W_])(?:{'|'.join(_LATIN)})(?![^\W_])", re.IGNORECASE)
+_HANGUL = pattern_of("[가-힣]+")
 # "the third epoch", with a numeral: 第3轮, 第 3/10 个epoch.
 _ORDINAL = pattern_of(
     r"第\s?(\d{1,15}(?:\s?/\s?\d{1,15})?)\s?[个次]?\s?(轮|步|批次|迭代|[A-Za-z]{2,12})"
@@ -137,18 +155,22 @@ _FULL_WIDTH = str.maketrans(
 
 
 def in_english(text: str) -> str:
-    """Put the Chinese words of a line into English.
+    """Put the words of other languages on a line into English.
 
     >>> in_english("第3轮 | 当前损失值：10.5，准确率：95％")
     'epoch 3 | current loss : 10.5, accuracy : 95%'
+    >>> in_english("Época 3 - pérdida_val: 0.25"), in_english("epoch-0의 평균 Loss : 1.5")
+    ('epoch 3 - loss_val: 0.25', 'epoch-0 average Loss : 1.5')
     """
+    text = _LATIN_WORD.sub(lambda word: _LATIN[word.group().lower()], text)
     if text.isascii():
         return text
     text = text.translate(_FULL_WIDTH)
     if not _CHINESE_WORD.search(text):
-        return text
+        return _HANGUL.sub(" ", text)
     text = _ORDINAL.sub(r"\2 \1", text)
-    return " ".join(_CHINESE_WORD.sub(lambda word: f" {_CHINESE[word.group()]} ", text).split())
+    text = _CHINESE_WORD.sub(lambda word: f" {_CHINESE[word.group()]} ", text)
+    return " ".join(_HANGUL.sub(" ", text).split())
 
 
 def decode(line: bytes) -> str:
@@ -195,7 +217,7 @@ _NO_LOSS = words(
 _SCORES = words(
     "acc accuracy ppl perplexity reward rewards map miou iou f1 bleu rouge wer cer auc dice psnr "
     "ssim return entropy kl precision recall score bpb mae mse rmse fid elbo nll top1 top5 "
-    "err acc1 acc5 acc@1 acc@5 prec@1 prec@5 hella hellaswag"
+    "err error l1 acc1 acc5 acc@1 acc@5 prec@1 prec@5 hella hellaswag"
 )
 
 
@@ -203,11 +225,12 @@ _SCORES = words(
 def like_a_loss(name: str) -> bool:
     """Say whether a name is that of some loss.
 
-    >>> like_a_loss("actor/pg_loss"), like_a_loss("loss_scale"), like_a_loss("RPNL1Loss")
+    >>> like_a_loss("actor/pg_loss"), like_a_loss("loss_scale"), like_a_loss("l_pix")
     (True, False, True)
     """
     parts = fold(name).split("_")
-    return any(part.endswith(("loss", "losses")) for part in parts) and _NO_LOSS.isdisjoint(parts)
+    named = any(part.endswith(("loss", "losses")) for part in parts)
+    return (named or (parts[0] == "l" and len(parts) > 1)) and _NO_LOSS.isdisjoint(parts)
 
 
 @lru_cache(maxsize=8192)
@@ -280,9 +303,10 @@ _TABLE |= {
 _TABLE |= _spell(
     {
         # Behind the bar objectives by their own name; in reinforcement learning the policy's.
-        LOSS: "loss total_loss loss_total tot_loss lm_loss lm_loss_value loss_value totalloss | "
-        "gpt_loss sft_loss dpo_loss kto_loss ce_loss cross_entropy_loss crossentropyloss nll_loss "
-        "actor_loss actor_pg_loss policy_loss act_loss pg_loss ppo_loss l_pix l_total",
+        LOSS: "loss total_loss all_loss loss_total tot_loss loss_all lm_loss lm_loss_value "
+        "loss_value totalloss loss_total_loss | gpt_loss sft_loss dpo_loss kto_loss ce_loss "
+        "cross_entropy_loss crossentropyloss nll_loss actor_loss actor_pg_loss policy_loss "
+        "act_loss pg_loss ppo_loss pi_loss loss_pi l_pix l_total",
         LR: "lr lr0 learning_rate learningrate learn_rate lrate actor_lr",
         GRAD_NORM: "grad_norm gradient_norm gradnorm gnorm grads_norm gradients_norm "
         "total_grad_norm global_grad_norm grad_norm_total grad_global_norm norm_grad "
@@ -316,10 +340,10 @@ _RANK_OF_TIME = 40
 _STAND_INS = _spell(
     {
         LOSS: "cross_entropy crossentropy xent ce nll objective criterion sum_loss loss_sum "
-        "loss_all all_loss overall_loss loss_overall whole_loss loss_whole combined_loss "
-        "loss_combined joint_loss full_loss main_loss task_loss "
-        "model_loss predict_loss prediction_loss pred_loss loss_pred generator_loss gen_loss "
-        "g_loss loss_g vae_loss loss_vae"
+        "overall_loss loss_overall whole_loss loss_whole combined_loss loss_combined joint_loss "
+        "full_loss main_loss task_loss model_loss predict_loss prediction_loss pred_loss "
+        "loss_pred generator_loss gen_loss loss_gen g_loss loss_g vae_loss loss_vae l_g_pix l1 "
+        "error"
     }
 )
 # Words that only say how a number was taken, and how far they lead away from the plain metric.

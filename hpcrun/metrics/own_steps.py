@@ -224,28 +224,30 @@ def _beyond_totals(rows: Sequence[Rows]) -> list[Rows]:
 
 
 def _evaluating_bars(rows: Sequence[Rows]) -> list[Rows]:
-    """Take a bar for an evaluation's that has the words of a longer one and takes turns with it.
+    """Take for an evaluation's what is drawn in the training's form and takes turns with it.
 
-    It runs to its end each time, as no bar of epochs around one of batches does; what it shows
-    there is the mean.
+    It counts to another end, and to its end each time, as no bar of epochs around one of batches
+    does; what it shows there is the mean. The training begins.
     """
     found = [*rows]
-    bars = [each for each in rows if each.has_losses and each.bar is not None and each.total]
-    for words in {(each.bar.description, each.rank) for each in bars if each.bar is not None}:
-        same = [x for x in bars if x.bar is not None and (x.bar.description, x.rank) == words]
-        totals = sorted({each.total or 0 for each in same})
-        if len(totals) != 2:
+    counted = [each for each in rows if each.has_losses and each.total and each.steps is not None]
+    kinds = {(each.bar.description if each.bar else None, each.rank) for each in counted}
+    for words in kinds:
+        same = [x for x in counted if (x.bar.description if x.bar else None, x.rank) == words]
+        same.sort(key=lambda each: each.offsets[0])
+        totals = [*dict.fromkeys(each.total for each in same)]
+        if len(totals) != 2 or len({each.names for each in same}) > 1:
             continue
-        short = [each for each in same if each.total == totals[0]]
-        drawn = join_steps(short)
-        trained = np.sort(join(each.offsets for each in same if each.total == totals[1]))
+        others = [each for each in same if each.total == totals[1]]
+        drawn = join_steps(others)
+        trained = np.sort(join(each.offsets for each in same if each.total == totals[0]))
         turns = np.searchsorted(trained, drawn.offsets)
         is_end = np.append(turns[1:] != turns[:-1], True)
         ends = drawn.steps[is_end]
-        if not turns[0] or len(ends) < 2 or (ends[:-1] != totals[0]).any():
+        if len(ends) < 2 or (ends[:-1] != totals[1]).any():
             continue
-        found = [each for each in found if each not in short]
-        for each in short:
+        found = [each for each in found if each not in others]
+        for each in others:
             shown = each.only(np.isin(each.offsets, drawn.offsets[is_end]))
             shown = shown.of([name for name in each.names if name != STEP_SECONDS])
             names = tuple(name_in("eval", name) for name in shown.names)
@@ -409,7 +411,15 @@ def _repeats(rows: Rows, other: Rows, name: str) -> bool:
 
 def _without_means(rows: Sequence[Rows]) -> list[Rows]:
     """Leave out the mean losses of epochs where no line has a step and batches name theirs."""
-    rows = [replace(each, steps=None) if _counts_nothing(each) else each for each in rows]
+    none = [each for each in rows if _counts_nothing(each)]
+    named = [each for each in none if each.epochs is not None]
+    if len({each.highest for each in named}) == 1 and len(named) < len(rows):
+        own = [x for x in rows if x.has_own_steps and x.epochs is not None and not x.total]
+        if any(each not in named for each in own):
+            none = [each for each in none if each not in named]
+            for each in own:
+                each.total = named[0].highest
+    rows = [replace(each, steps=None) if each in none else each for each in rows]
     own = [each for each in rows if each.has_losses and each.has_own_steps]
     most = max(own, key=len, default=None)
     fewer = [each for each in own if most and _stands_behind(each, most)]
@@ -436,11 +446,16 @@ def _without_means(rows: Sequence[Rows]) -> list[Rows]:
 
 
 def _stands_behind(rows: Rows, most: Rows) -> bool:
-    """Whether nearly all rows stand behind one of many more, at its step: means up to there."""
+    """Whether nearly all rows are means up to one of many more: at its step, or of its epoch."""
     if most.steps is None or rows.rank != most.rank or _BATCHES * len(rows) > len(most):
         return False
     before = np.searchsorted(most.offsets, rows.offsets) - 1
-    return bool(((before >= 0) & (most.steps[before] == rows.steps)).mean() >= _MOST)
+    is_mean = most.steps[before] == rows.steps
+    if rows.epochs is not None and most.epochs is not None and len(rows) > _BATCHES:
+        ends = np.append(most.epochs, math.inf)
+        is_end = (most.epochs[before] == rows.epochs) & (ends[before + 1] != rows.epochs)
+        is_mean |= is_end if changes(rows.epochs).all() else False
+    return bool(((before >= 0) & is_mean).mean() >= _MOST)
 
 
 def _epochs_of(rows: Sequence[Rows]) -> Floats:
@@ -454,7 +469,7 @@ def _counts_nothing(rows: Rows) -> bool:
     steps, epochs = rows.steps, rows.epochs
     if steps is None or not rows.has_own_steps or rows.total or (steps != steps[0]).any():
         return False
-    return len(steps) > _STUCK if epochs is None else len(steps) > 1 and rises(epochs)
+    return len(steps) > _STUCK if epochs is None else len(steps) > 1 and bool(changes(epochs).all())
 
 
 def _closed_by_epochs(rows: Sequence[Rows]) -> list[Rows]:
@@ -478,16 +493,24 @@ def _closed_by_epochs(rows: Sequence[Rows]) -> list[Rows]:
 def _through_epochs(rows: Sequence[Rows]) -> list[Rows]:
     """Count steps through all epochs where lines name the epoch, the step in it, and its length.
 
-    So do lines of the training, and each of its bars.
+    So do lines of the training, those of evaluations among them, and each of its bars.
     """
-    named = [each for each in rows if each.steps is not None and each.epochs is not None]
-    named = [each for each in named if each.has_own_steps or (each.has_losses and each.bar)]
+    named = [x for x in rows if x.steps is not None and x.epochs is not None and not _counts_on(x)]
+    trained = [each for each in named if each.has_own_steps or (each.has_losses and each.bar)]
+    ends = {each.total for each in trained if each.total}
+    named = [x for x in named if x in trained or (x.bar is None and x.total in ends)]
     through: dict[Rows, Rows] = {}
     for bar in dict.fromkeys(each.bar for each in named):
         own = [each for each in named if each.bar == bar]
         through |= zip(own, _counted_through(own), strict=True)
     found = [through.get(each, each) for each in rows]
     return [each for each in found if len(each)]
+
+
+def _counts_on(rows: Rows) -> bool:
+    """Whether the steps rise through the epochs: "Epoch 3 | step 700/9000"."""
+    several = rows.epochs is not None and (rows.epochs != rows.epochs[0]).any()
+    return bool(several and len(rows) > _BATCHES and rows.steps is not None and rises(rows.steps))
 
 
 def _counted_through(own: Sequence[Rows]) -> Sequence[Rows]:

@@ -40,7 +40,7 @@ def rows(pieces: list[Frame | Mark]) -> list[Row]:
     shown: list[Row] = []
     for piece in pieces:
         if isinstance(piece, Mark):
-            shown.append((piece.offset, piece.mark))
+            shown.append((piece.offset, piece))
             continue
         for index, offset in enumerate(piece.offsets):
             step = None if piece.steps is None else piece.steps[index]

@@ -308,9 +308,9 @@ class TestRanksAndFiles:
 
 
 def test_where_no_loss_is_the_loss_a_note_names_the_one_that_is_taken() -> None:
-    values = (("loss_disc", 3.0), ("loss_gen", 2.0), ("grad_norm", 1.0))
+    values = (("loss_disc", 3.0), ("loss_fm", 2.0), ("grad_norm", 1.0))
     (note,) = build([Line(values, step=step) for step in range(5)]).notes
-    assert "loss_disc is taken" in note and "(loss_gen)" in note
+    assert "loss_disc is taken" in note and "(loss_fm)" in note
     with_loss = (("loss", 3.0), *values)
     assert build([Line(with_loss, step=step) for step in range(5)]).notes == ()
 

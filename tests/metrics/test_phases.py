@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 import pytest
@@ -280,3 +281,98 @@ def test_what_runs_into_a_bar_of_keras_is_none_of_it() -> None:
     curve = curve_of(lines)
     assert both(curve, "loss") == ([*range(1, 6)], [loss_at(n) for n in range(1, 6)])
     assert {*curve.metrics} == {"loss", "acc"}
+
+
+def test_nan_is_no_word_of_a_name() -> None:
+    losses = [2.5, 2.0, "nan", "nan"]
+    values = curve_of(f"iter {n:05} loss {x} scale 1.0" for n, x in enumerate(losses)).values(
+        "loss"
+    )
+    assert values[:2] == [2.5, 2.0]
+    assert math.isnan(values[2]) and math.isnan(values[3])
+
+
+def test_bars_of_an_evaluation_in_the_form_of_the_training_take_turns_with_it() -> None:
+    """Train and test draw one bar (pytorch-cifar): the test's end is its result."""
+    bar = " [==>..]  Step: 59ms | Tot: 1s | Loss: {loss} | Acc: 30.0% (38/128) {step}/{end}"
+    lines: list[str] = []
+    for epoch in range(4):
+        lines += [f"Epoch: {epoch}", *written(bar, epoch, 20), *written(bar, epoch, 8, more=1.0)]
+    curve = curve_of(lines)
+    assert [*curve.values("loss")] == trained(range(4), 20)
+    assert curve.steps("loss")[-1] == 80
+    assert [*curve.values("eval_loss")] == [loss_at(epoch * 100 + 8) + 1 for epoch in range(4)]
+
+
+def test_an_evaluation_among_the_batches_has_their_steps() -> None:
+    lines: list[str] = []
+    for epoch in range(4):
+        for step in range(20):
+            lines.append(f"[{epoch}: {step}/20] train loss: {loss_at(epoch * 20 + step)}")
+            if step % 10 == 0:
+                lines.append(f"[{epoch}: {step}/20] test loss: {loss_at(epoch * 20 + step)}")
+    curve = curve_of(lines)
+    assert curve.steps("test_loss") == [*range(0, 80, 10)]
+
+
+def test_the_end_of_an_epoch_names_how_many_steps_it_has() -> None:
+    lines: list[str] = []
+    for epoch in (1, 2, 3, 1, 2, 3):  # two experiments
+        lines += written("\titers: {step}, epoch: {epoch} | loss: {loss}", epoch, 20)
+        lines.append(f"Epoch: {epoch}, Steps: 25 | Train Loss: 0.5 Vali Loss: {epoch / 8}")
+    curve = curve_of(lines)
+    assert curve.steps("loss")[20] == 26 and curve.steps("eval_loss")[:3] == [25, 50, 75]
+    assert [*curve.values("loss")] == trained((1, 2, 3, 1, 2, 3), 20)
+
+
+def test_a_counter_beside_one_that_begins_with_each_epoch_counts_on() -> None:
+    """A bar of the epoch stands among lines that count through it, and a mean closes it."""
+    lines: list[str] = []
+    for epoch in range(1, 9):
+        lines += [f"Epoch {epoch}/8 |..| 50% (step {step}/33)" for step in (10, 20, 30)]
+        passed = [step for step in range(10, 300, 10) if (epoch - 1) * 33 < step <= epoch * 33]
+        lines += [f"Epoch {epoch} | step {step}/2000 | loss={loss_at(step)}" for step in passed]
+        lines.append(f"Epoch {epoch} completed | train_loss=0.5 | global_step={epoch * 33}")
+    curve = curve_of(lines)
+    assert curve.steps("loss") == [*range(10, 270, 10)]
+
+
+def test_the_number_of_a_row_is_no_cell() -> None:
+    rows = [f"{row}   {row + 1}  {loss_at(row)}  0.5" for row in range(5)]
+    assert [*curve_of(["   epoch  train_loss  val_loss", *rows]).values("loss")] == [
+        loss_at(row) for row in range(5)
+    ]
+
+
+def test_a_table_for_each_epoch_may_name_the_split_in_its_rows() -> None:
+    lines: list[str] = []
+    for epoch in range(1, 6):
+        lines += [f"Epoch [{epoch}/5]  lr=0.01", "| split | loss | miou |", "|---|---|---|"]
+        lines += [f"| train | {loss_at(epoch)} | 0.4 |", f"| val | {loss_at(epoch) + 1} | 0.3 |"]
+    curve = curve_of(lines)
+    assert curve.steps("loss") == curve.steps("eval_loss") == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    "heading",
+    [
+        "**** Epoch {} (1/32) ****",
+        "🚀 Epoch {}/9",
+        "=====第{}轮训练=====",
+        "[Epoch {}]\tLearning rate: 0.1",
+    ],
+)
+def test_headings_of_epochs(heading: str) -> None:
+    lines = [text for n in range(1, 6) for text in (heading.format(n), f"train loss: {loss_at(n)}")]
+    assert curve_of(lines).steps("loss") == [1, 2, 3, 4, 5]
+
+
+def test_a_dict_over_several_lines() -> None:
+    lines = [
+        text
+        for n in range(1, 6)
+        for text in ("{'auc/val': 0.5,", f" 'epoch': {n},", f" 'loss/train': {loss_at(n)}}}")
+    ]
+    curve = curve_of(lines)
+    assert curve.steps("loss") == [1, 2, 3, 4, 5]
+    assert [*curve.values("loss")] == [loss_at(n) for n in range(1, 6)]

@@ -356,7 +356,8 @@ def _find_place(found: Found) -> Row | None:
         _, is_none, best = min(steps, key=itemgetter(0, 1))
         if is_none and not found.counters:
             return None
-        steps = [] if is_none else steps  # "[10/90] .. Batch 0.25 (0.3)": seconds
+        # "[10/90] .. Batch 0.25 (0.3)": seconds; "(5/80) .. Step: 1k": the exact one counts.
+        steps = [] if is_none or (is_rounded and found.counters) else steps
     if steps:
         is_batch = fold(best.key).endswith(_BATCH)
         total = to_count(-1.0 if best.of is None else best.of)

@@ -61,7 +61,7 @@ _WORD = (
     r"(?:\((?!\d+[/)])[^\s()=,:|]{1,16}(?:\([^\s()=,:|]{1,12}\))?\))?"
 )
 KEY = (
-    rf"{_WORD}(?:[ ]{{1,2}}{_WORD}){{0,6}}"
+    rf"{_WORD}(?:[ ]{{1,2}}(?!(?<=oss[ ])(?:nan|inf)[ ,]){_WORD}){{0,6}}"
     r"(?:[ ]?[(\[][ ]?(?!\w*[ ]\d|\d)[\w/% ]{1,24}[ ]?[)\]])?"
 )
 # Units that may stand a blank behind their number; others must touch it.
@@ -79,7 +79,7 @@ CLOCK = (
     r"|\d{1,4}[dh][ ]?\d{1,2}[hm](?:[ ]?\d{1,2}(?:\.\d{1,6})?[ms])?(?:[ ]?\d{1,2}s)?(?!\w)"
     r"|\d{1,4}m[ ]?\d{1,2}(?:\.\d{1,6})?s(?!\w)"
 )
-END = r"(?=[\s,;|)\]}(\[:•·&*<>]|\.{1,6}(?:\s|\Z)|--|\Z|[–—→~]|[^\x00-\x7f])"
+END = r"(?=[\s,;|)\]}(\[:•·&*<>]|\.{1,6}(?:\s|\Z)|-[-|]|\Z|[–—→~]|[^\x00-\x7f])"
 
 _PAIR = pattern_of(
     rf"""
@@ -139,8 +139,11 @@ _FREE = pattern_of(r"[^\W\d][\w'’+/-]{0,40}(?:\.(?=\s|\Z)|(?=[\s,;|:!?)\]]|\Z)
 _ODD = pattern_of(r"[^\w\s]{1,80}|[^\s,;|]{1,80}")
 _A_NUMBER = pattern_of(r"\d|nan|inf", re.IGNORECASE)
 _NOTHING = frozenset({"n/a", "na", "none", "null", "-", "--", "?"})
-# Command lines, diffs, remarks in code, strings.
-_NO_LOG = pattern_of(r"--[a-z][\w-]{0,60}[ =]\S{1,200} --[a-z]|\+ |\s*# |[\"']")
+# Command lines, diffs, remarks in code, strings; what darknet prints of each layer.
+_NO_LOG = pattern_of(
+    r"--[a-z][\w-]{0,60}[ =]\S{1,200} --[a-z]|\+ |\s*# |[\"']"
+    r"|v\d \(|Region (?:\d+ )?Avg|CV Batch \d"
+)
 # Words that join items to a sentence, or are a heading's. Verbs end a name: "loss is 2.5".
 _ARTICLES = words("the a an our is was are has had")
 _JOINTS = _ARTICLES | words("at and after in of on over for with from to by @")
@@ -179,6 +182,8 @@ _PLAINER = {
     r"\A([\s=>#*-]{0,20})\[ ?(\d{1,9}), {0,8}(\d{1,15})(?= ?[/\]])": r"\1[\2] [\3",
     # "1  100 / 2560 loss = 2.5": an epoch, and a step of it.
     r"\A([ \t]{0,20}\d{1,9})[ \t]{1,8}(?=\d{1,15} ?/ ?\d{1,15} \w*loss\w* ?[:=])": r"epoch \1, ",
+    # PointNet: "[0: 12/84] train loss: 2.5".
+    r"\A\[(\d{1,9}): {1,4}(?=\d{1,9}/\d{1,9}\])": r"epoch \1 [",
     # A heading in brackets: "[Epoch] 001 [Loss] cls 0.5".
     rf"\[{_PLACE}\]:? ?(?=\d)": r"\1 ",
     # Abbreviations: "Avg. loss", "Ep. 3", "sup.: 2.5".
@@ -201,8 +206,9 @@ _PLAINER = {
     # "Train loss 10 2.5", "Validation loss 10: 2.5" (Tacotron 2).
     r"\A((?:train|valid)\w* loss) (\d{1,9}):?[ ]{1,9}(?=\d+\.\d)": r"step \2, \1: ",
     # The step in front: "100 | loss 2.5", "9 train loss=0.4", "0 [D loss: 1.3] [G loss: 1.0]".
-    r"\A#?(\d{1,12})(?:[ \t]?[|,-])?[ \t]{1,3}(?=\[?(?:(?:train(?:ing)?|val(?:id)?|avg|[dg])[ _])?"
-    r"(?:loss|acc(?:uracy)?)[ :=]{1,3}[\d.-])": r"step \1, ",
+    r"\A[ ]{0,8}#?(\d{1,12})(?:[ \t]?[|,-])?[ \t]{1,3}"
+    r"(?=\[?(?:(?:train(?:ing)?|val(?:id)?|avg|[dg])[ _])?(?:loss|acc(?:uracy)?)[ :=]{1,3}"
+    r"[\d.-])": r"step \1, ",
     r"\A#?(\d{1,12}) (train|val) (?=\d+\.\d{3,12}\Z)": r"step \1, \2 loss ",
     r"\A(train|valid) (\d{3,9}) (?=\d+\.\d+(?:e[+-]\d\d)?(?: \d+\.\d+){1,2}\Z)": (
         r"step \2, \1 loss "  # DARTS
@@ -226,6 +232,13 @@ _PLAINER = {
     r"(?<!\w)t([_ ])(loss.{1,80}?(?<!\w))v\1(?=loss)": r"train \2val ",  # T_Loss .. V_Loss
     r"\[(\d+\.\d+)/\d+\.\d+\]": r" \1",  # MindSpore: of a batch, and the mean
     r"\A(\W{0,20})epochs(?=[ :=]{1,3}\d{1,6}\b.{0,80}loss)": r"\1epoch",
+    r"(?<=\d)f0(?!\w)": "",  # Julia's Float32
+    r"'([\w ]{1,40}[:=])', ": r"\1 ",  # Python 2: ('Epoch:', 3, 'loss:', 2.5)
+    r"\A\[(\d{1,9}) \| \d[\d.]{0,12}\] (?=loss)": r"step \1, ",  # "[10 | 23.10] loss=3.41"
+    r"train==\[(\d[\d.]{0,20})=[^]]{1,99}\]": r"loss: \1",  # NGCF
+    # A dict over several lines.
+    rf"\A[ {{]['\"](\w[\w/ .-]{{0,60}})['\"]: ({NUMBER})[,}}]{{1,3}}\Z": r"    \1: \2,",
+    r"(?<=\d)\+\d{1,9}\.\d{1,4}s\Z": "s",  # EDSR: of the model and of the data
     # PyTorch's tutorials: "1m 5s (- 15m 12s) (5000 6%) 2.85", "5000 6% (1m 5s) 2.85 name / guess".
     r"\A\[?(?:\d{1,6}m \d{1,2}s (?:\(- \d{1,6}m \d{1,2}s\) )?\()?(\d{1,9}) \d{1,3}%"
     r"(?:\)| \(\d{1,6}m \d{1,2}s\)) (?:loss: )?(\d+\.\d+)(?:[ \]].*)?": r"step \1, loss: \2",
@@ -390,13 +403,14 @@ def _take_apart(text: str) -> _Items | None:
         if len(found.fields) > _MOST_FIELDS:
             return None
         place = moved
-        if aside := _ASIDE.match(text, place):
+        while aside := _ASIDE.match(text, place):
             # "Epoch:[1/2](30/3969)": behind an epoch it counts its steps.
             inside = aside.group().strip(" \t()")
             counts = not found.fields or fold(found.fields[-1].key) in EPOCH_RANK
-            if not (counts and _COUNTER.fullmatch(inside)):
-                place = aside.end()
-                found.split = SPLITS.get(inside.lower(), found.split)
+            if counts and _COUNTER.fullmatch(inside):
+                break
+            place = aside.end()
+            found.split = SPLITS.get(inside.lower(), found.split)
     if found.group is not None:
         found.fields[found.group :] = named_losses("losses", found.fields[found.group :])
     return found
@@ -499,7 +513,11 @@ def _part(key: str, joints: frozenset[str]) -> tuple[list[str], str]:
         del parts[0]
     for at in range(len(parts)):
         is_split = not at and parts[0].lower() in SPLITS
-        if is_place(" ".join(parts[at:])) and not (is_split or (at and parts[-1][-1] == "s")):
+        if (
+            parts[at][0] != "("
+            and is_place(" ".join(parts[at:]))
+            and not (is_split or (at and parts[-1][-1] == "s"))
+        ):
             return parts[:at], " ".join(parts[at:])
     while len(parts) > 1 and parts[-1].lower() in _VERBS:
         parts.pop()

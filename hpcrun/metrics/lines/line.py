@@ -62,8 +62,11 @@ from hpcrun.patterns import pattern_of
 NEEDLES: tuple[bytes, ...] = (
     *b"loss,step,iter,epoch,it/s,s/it, train , val ,trl:,tel:,learning_rate,grad_norm".split(b","),
     *b"per_second,words/s,mllog,[batch=,batch:,max_ma ,]\ttrain,]\tvalid,train=".split(b","),
-    *b"train: ,%) ,% (, --\n,learning rate,requeu,due to,resum,restor".split(b","),
-    "损失".encode(),  # loss
+    *b"[l1: ,train: ,%) ,% (, --\n,learning rate,requeu,due to,resum,restor".split(b","),
+    # Loss and epoch in other languages.
+    *map(str.encode, ("损失", "損失", "손실", "轮", "потер", "поха", "poca", "rdida")),
+    *(b" avg, ", b"envinteracts"),  # darknet, Spinning Up
+    *b"perda,perte,verlust,erro".split(b","),
 )
 _NEEDLES = tuple(map(bytes.decode, NEEDLES))
 # Those that are looked for in every part of a very long log.
@@ -107,7 +110,7 @@ _NEXT_RECORD = re.compile(
     rb"|\x1b\[A"  # the cursor goes up: what follows stands on another line
     # What stands behind a bar was printed by something else; it may have waited in a buffer.
     rb"|\[(?:\d{1,4} days?, )?\d{1,6}:\d\d(?::\d\d)?(?:<|, )[^\[\]]{0,400}\]"
-    rb"(?= {0,80}(?:[^\s\[\]\x1b]|\[[a-z]))"
+    rb"(?= {0,80}(?:[^\s\[\]\x1b]|\[[a-z]|\[\d\d:\d\d:\d\d\.\d))"
     rb"|(?<=\})(?=[^\[\]{}|]{0,60}\d%\|)"
 )
 
@@ -156,19 +159,22 @@ def _read(line: Line, table: Table | None, formats: Sequence[Format]) -> Answer 
 
 # A place on a line of its own: "Epoch 3/20", "-----Iteration: 1000-----", "begin training epoch 1".
 _HEADING = pattern_of(
-    r"[\s=*#>|~<\[(+-]{0,200}"
+    r"(?:[\s=*#>|~<\[({'+-]|[^\w\x00-\x7f]){0,200}"
     r"(?:(?:start(?:ing|ed)?|begin(?:ning)?|running|entering)[ ]{1,2}(?:of[ ])?)?"
     r"(?:(?:train(?:ing)?|(?P<split>eval(?:uation)?|val(?:id(?:ation)?)?|test(?:ing)?))[ ]{1,2})?"
     r"(?:(?:current|global|learning)[ _])?"
     r"(?:(?P<epoch>epoch)|step|iter(?:ation)?|update|batch|round|episode)"
-    r"(?:[ _](?:number|num|no|index|idx))?(?!=\d)(?P<sign>[\s:#=]{0,8})"
+    r"(?:es)?(?:[ _](?:number|num|no|index|idx))?(?!=\d+(?![\d/]))'?(?P<sign>[\s:#=]{0,8})"
     r"[\[(]?(?P<count>\d{1,9})(?:(?:st|nd|rd|th) step)?"
     r"(?:\s{0,4}(?:/|\||(?(epoch)(?:out )?of|(?!)))\s{0,4}(?P<total>\d{1,9}))?\]?"
-    r"(?: (?:summary|results|metrics|statistics)(?=[\s:=*-]{0,80}\Z))?"
+    r"(?: \(\d{1,9}/\d{1,9}\)(?= \*))?"
+    r"(?: (?:summary|results|metrics|statistics|train(?:ing)?)(?=[\s:=*-]{0,80}\Z))?"
     r"(?: \| (?:epoch )?time: \d{1,4}m \d{1,2}s|(?(total) took \d[\d.]{0,20} ?s| starting)"
     r"| started| begins)?"
-    r"(?:[ ,|-]{1,6}(?:learning[ _]rate|lr)(?: is|[ :=]) ?\d[\d.e-]{0,40})?"
-    r"(?:, total (?:micro|generation) batches \d{1,9})?[\s.:=*#<>|~…\])+-]{0,200}",
+    r"(?:[\s,|-]{1,6}(?:learning[ _]rate|lr)(?: is|[ :=]{1,3}) ?\d[\d.e-]{0,40}"
+    r"(?:,\s{1,30}previous best = \d[\d.]{0,20})?)?"
+    r"(?:, (?:total (?:micro|generation) batches|numImages:) {0,8}\d{1,9})?"
+    r"[\s.,:=*#<>|~…\])+-]{0,200}",
     re.IGNORECASE,
 )
 _COUNTED = pattern_of(r"[ ]{0,4}-{2,4} (\d{1,9}) ?/ ?(\d{1,9}) -{2,4}")  # "-- 010 / 040 --"
@@ -232,7 +238,8 @@ def read_mark(text: str) -> Mark | Row | None:
 
 _MOST_COLUMNS = 400
 _NAME = pattern_of(
-    r"[^\W\d](?:[\w./@%<>#-]|:(?=\d(?![\d.]))|[ ](?=[^\W\d])){0,80}[ ]?(?:\([\w ./%-]{1,20}\))?"
+    r"[^\W\d](?:[\w./@%<>#-]|:(?=\d(?![\d.]))|[ ](?=[^\W\d])){0,80}[ ]?"
+    r"(?:[(\[][\w ./%-]{1,20}[)\]])?"
 )
 # What parts the cells, by kind; those of the others are parted by blanks, two of them or one.
 _MARKS = {"pipes": "|", "csv": ",", "semicolons": ";", "tabs": "\t"}
@@ -308,6 +315,7 @@ def _are_names(cells: list[str], kind: str) -> bool:
         known = [is_known(cell) or cell in _TIMES for cell in folded]
         alone = all(map(or_, known, lost)) and any(lost)
         placed = placed or all(scored) or alone  # one by one, as they stand
+    placed = placed or (kind == "pipes" and not SPLIT_SPELLINGS.isdisjoint(folded))
     return placed and any(scored) and len(set(folded)) == len(folded)
 
 
@@ -332,6 +340,7 @@ def read_row(text: str, table: Table) -> Row | None:
     """
     columns, has_bar = table.columns, fold(table.columns[1]) == _MEMORY
     text = _LISTED.sub(_sum, _WRAPPED.sub(r"\g<wrapped>", text))
+    text = text.replace(",", ".") if table.kind == "semicolons" else text
     if has_bar:
         text = _BAR_BEHIND.split(text, 1)[0]
     kind = "pipes" if table.kind == "tabs" and "\t" not in text and "|" in text else table.kind
@@ -342,6 +351,8 @@ def read_row(text: str, table: Table) -> Row | None:
         cells += [""] * (len(columns) - len(cells))
     if len(cells) == len(columns) + 1 and "" in cells:
         del cells[-1 if not cells[-1] else cells.index("")]  # a mark behind a cell, or two
+    if len(cells) == len(columns) + 1 and table.kind in _BY_BLANKS and cells[0].isdigit():
+        del cells[0]  # a row's number, as pandas prints it
     if len(cells) != len(columns):
         return None
     fields: list[Field] = []

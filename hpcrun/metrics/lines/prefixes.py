@@ -73,7 +73,7 @@ _PREFIX = pattern_of(
     | (?i: gpu|worker|process|device ) [ ]? \#? (?P<named> \d{{1,6}} ) : (?=\s)
     | [a-z_]\w{{0,40}} (?: ::\w{{1,40}} ){{1,8}} : (?=\s)                         # tracing of Rust
     | (?: [A-Za-z][\w.]{{1,40}} (?: [ ] | [ ]-[ ] | :[ ]? ) | [ ]{{1,40}} )? [\[<]? {_LEVEL}
-      (?: [ ]{{0,4}} : [\w.]{{1,80}} : | [ ]? [:>] (?: (?!\d) | (?=\d{{1,9}}-[a-z]|{_DATE}) )
+      (?: [ ]{{0,4}} : [\w.-]{{1,80}} : | [ ]? [:>] (?: (?!\d) | (?=\d{{1,9}}-[a-z]|{_DATE}) )
         | [ ]{{0,4}} (?= \s | [|\[\]-] ) )
     | (?P<between> (?: [=*>-]{{1,4}} | \| (?! [ ]{{3}} ) ) [ \t]          # " - name - "
         (?: (?: [\w<>/-]{{1,60}} (?: \.[\w<>-]{{1,60}} ){{1,8}} (?: :[\w<>]{{1,60}} )? :\d{{1,6}}
@@ -93,7 +93,7 @@ _RANK = pattern_of(
 # What a bracket holds that is a place in the run.
 _PLACE = pattern_of(
     r"\b(?:epochs?|ep|steps?|iter[a-z]{0,7}|batch|it|update)[ _-]{0,8}[:=#]?[ ]{0,8}\d"
-    r"|\d[ ]{0,8}/[ ]{0,8}\d|^[\d\s,%]+$|\d%\) \d",
+    r"|\d[ ]{0,8}/[ ]{0,8}\d|^[\d\s,%]+$|^\d+ \| [\d.]+$|\d%\) \d",
     re.IGNORECASE | re.ASCII,
 )
 # A bracket that names a side ("[Diff-Val (clean)]") is no name of a file or a place in one.

@@ -183,7 +183,8 @@ def read_bar(meter: re.Match[str]) -> Row | None:
         fields.append(Field(meter["unit"], rate))
     if not any(fold(field.key) in STEP_RANK and not field.unit for field in fields):
         fields.append(Field("step", count, of=total))
-    title = _BAR_NUMBERS.sub("", description.split(",", 1)[0])[:_LONGEST_TITLE].strip(" :-|[]()=")
+    title = " ".join(_BAR_NUMBERS.sub("", description.split(",", 1)[0]).split())
+    title = title[:_LONGEST_TITLE].strip(" :-|[]()=")
     return build_row(Found(fields, split=split, bar=title))
 
 

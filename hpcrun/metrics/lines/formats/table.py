@@ -170,7 +170,8 @@ FORMATS: tuple[Format, ...] = (
          "  | > loss_mel: 19.08429  (23.57030)", sure=True),
     form("stable-baselines3", "|",
          r"\|\s{1,40}(?:\w+/)?(?:step\s{1,60}\|\s{1,20}(?P<rounded>\d{1,3}|\d\.?\d{0,2}e\+\d\d)"
-         r"|(?P<key>total_timesteps|step|[a-z_]*loss|learning_rate|grad_norm)\s{1,60}"
+         r"|(?P<key>total_timesteps|step|[a-z_]*loss|learning_rate|grad_norm"
+         r"|TotalEnvInteracts|Loss(?:Pi|V|Q))\s{1,60}"  # Spinning Up
          r"\|\s{1,20}(?P<number>⟨N⟩))\s{1,40}\|\Z",
          "|    loss                 | 0.0123      |", sure=True),
     form("metric block", "/",
@@ -210,7 +211,7 @@ FORMATS: tuple[Format, ...] = (
                 "s_gpu": ""}),
     # darknet: src/detector.c; caffe: src/caffe/solver.cpp; MXNet: python/mxnet/callback.py.
     form("darknet", " seconds, ",
-         r"\s*(?P<step>\d+): (?P<loss>⟨N⟩), (?P<avg_loss>⟨N⟩) avg(?: loss)?, "
+         r"\s*(?P<step>\d+)(?:, [\d.]+)?: (?P<loss>⟨N⟩), (?P<avg_loss>⟨N⟩) avg(?: loss)?, "
          r"(?P<lr>⟨N⟩) rate, (?P<step_seconds>⟨N⟩) seconds, \d+ images",
          " 1000: 2.345, 2.400 avg loss, 0.001000 rate, 3.512 seconds, 64000 images"),
     form("caffe", "Iteration ",
