@@ -190,16 +190,6 @@ class _Track(Struct, eq=False):
             for name in dict.fromkeys(each.names):
                 self.of_name.setdefault(name, []).append(each)
 
-    def begin_at_headings(self, counted: Ints) -> None:
-        """Let runs begin where the heading of their first epoch stands: what follows is theirs."""
-        marks = [each for each in self.log.log.marks if each.epoch is not None]
-        headings = np.array([each.offset for each in marks if not each.split] or [-1])
-        starts = np.array([turn.offset for turn in self.turns], np.int64)
-        above = headings[np.searchsorted(headings, starts) - 1]
-        rows = counted[np.searchsorted(counted, starts) - 1]
-        for number in np.flatnonzero((rows < above) & (above < starts)).tolist():
-            self.turns[number] = self.turns[number]._replace(offset=int(above[number]))
-
     def by_rank(self, name: str, side: str | None) -> list[list[Rows]]:
         """Part the rows of a metric and side by the ranks that print them, lowest first."""
         of_rank: dict[int, list[Rows]] = {}
@@ -241,8 +231,6 @@ class _Axis:
                     marks += [each.offset for each in track.log.log.marks if each.restart]
                 within = self.within_epochs
                 track.turns = follow(track.counted, marks, track.counter, within_epochs=within)
-                if kind == "by_epoch":
-                    track.begin_at_headings(track.counted.offsets)
             self.counter = self.leads[number].counter
         # The runs and their epochs, numbered: a step stands in each at most once.
         tracks = [*chain.from_iterable(self.attempts)]

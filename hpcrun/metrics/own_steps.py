@@ -157,8 +157,7 @@ def read_rows(log: Log) -> list[Rows]:
     headings = np.array([each.offset for each in marks], dtype=np.int64)
     epochs = np.array([each.epoch for each in marks], dtype=np.float64)
     rows = [_rows_of(form, headings, epochs) for form in log.forms.values()]
-    rows = _evaluating_bars(_beyond_totals(_without_redrawn(log, rows, headings)))
-    rows = _only_ends(rows)
+    rows = _only_ends(_evaluating_bars(_without_redrawn(log, rows, headings)))
     splits = [each.split for each in marks]
     if 0 < 2 * sum(map(bool, splits)) <= len(splits):  # the training has headings, too
         rows = [part for each in rows for part in _by_split(each, headings, splits)]
@@ -208,21 +207,6 @@ def _without_redrawn(log: Log, rows: Sequence[Rows], headings: Ints) -> list[Row
     return [each for each in kept if len(each)]
 
 
-def _beyond_totals(rows: Sequence[Rows]) -> list[Rows]:
-    """Join the bars that go on beyond their total: tqdm then draws no total, which was none."""
-    totals = {each.bar for each in rows if each.bar is not None and each.bar.total is not None}
-    ends: dict[Bar, int] = {}
-    for each in rows:
-        if each.bar is not None and each.bar.total is None and each.steps is not None:
-            least = int(each.steps.min())
-            ends[each.bar] = min(least, ends.get(each.bar, least))
-    wrong = {bar for bar in totals if (bar.total or 0) < ends.get(bar._replace(total=None), 0)}
-    return [
-        replace(each, bar=each.bar._replace(total=None), total=None) if each.bar in wrong else each
-        for each in rows
-    ]
-
-
 def _evaluating_bars(rows: Sequence[Rows]) -> list[Rows]:
     """Take for an evaluation's what is drawn in the training's form and takes turns with it.
 
@@ -248,11 +232,10 @@ def _evaluating_bars(rows: Sequence[Rows]) -> list[Rows]:
             continue
         found = [each for each in found if each not in others]
         for each in others:
-            shown = each.only(np.isin(each.offsets, drawn.offsets[is_end]))
-            shown = shown.of([name for name in each.names if name != STEP_SECONDS])
+            shown = each.of([name for name in each.names if name != STEP_SECONDS])
             names = tuple(name_in("eval", name) for name in shown.names)
-            found.append(replace(shown, names=names, level=0, steps=None, bar=None, side=OWN))
-    return [each for each in found if len(each)]
+            found.append(replace(shown, names=names, level=0, bar=None, side=OWN))
+    return found
 
 
 def _only_ends(rows: Sequence[Rows]) -> list[Rows]:

@@ -367,23 +367,7 @@ class Counts:
         ):
             # But what closes a run is not of the next one.
             lines = [np.where(self._falls[y], x, y) for x, y in zip(before, after, strict=True)]
-        placed = [*map(self.place, rows, lines)]
-        return placed if lines is after else [*map(self._begin, rows, placed)]
-
-    def _begin(self, rows: Rows, placed: Rows) -> Rows:
-        """Let as many evaluations as stand above all lines stand above those of each run."""
-        above = self.above(rows.offsets)
-        count = int((above == 0).sum())
-        if rows.level or not count or not self._falls.any():
-            return placed
-        first, end = np.searchsorted(above, above), np.searchsorted(above, above, "right")
-        is_last = (end - first > count) & (end - np.arange(len(above)) <= count)
-        begins = self._falls[above] & is_last
-        return replace(
-            placed,
-            steps=np.where(begins, np.minimum(self.steps[-1], self.steps[above]), placed.steps),
-            offsets=np.where(begins, np.append(self.offsets, 0)[above], placed.offsets),
-        )
+        return [*map(self.place, rows, lines)]
 
 
 class Scale(NamedTuple):

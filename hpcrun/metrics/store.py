@@ -7,10 +7,9 @@ kept beside them by its place in the log. ``hpcrun.metrics.derive`` makes the cu
 
 from __future__ import annotations
 
-import heapq
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, count, pairwise, repeat
+from itertools import chain
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -266,8 +265,8 @@ def _counts(layout: Layout) -> bool:
 def called_loss(logs: list[Log]) -> tuple[list[Log], str]:
     """Call that the loss which stands for it in logs that call nothing so, or is their only one.
 
-    Of trainings in one log each may have its own. So is an evaluation's only one. Returns its own
-    name beside the logs, "" where nothing is renamed.
+    So is an evaluation's only one. Returns its own name beside the logs, "" where nothing is
+    renamed.
     """
     forms = [form for log in logs for form in log.forms.values()]
     names = dict.fromkeys(name for form in forms for name in form.layout.names)
@@ -281,11 +280,10 @@ def called_loss(logs: list[Log]) -> tuple[list[Log], str]:
     # nanoGPT estimates both losses; where its script prints no other, the training's counts.
     if any(TRAIN_LOSS in form.layout.names and form.rows > 1 for form in forms):
         only["train"] = [TRAIN_LOSS]
-    in_turn = len(logs) == 1 and _in_turn(forms, only["train"])
-    if LOSS in names or not (ranked or len(only["train"]) == 1 or in_turn):
+    if LOSS in names or not (ranked or len(only["train"]) == 1):
         return logs, ""
     chosen = ranked[0][1] if ranked else only["train"][0]
-    called = dict.fromkeys([chosen] if ranked else only["train"], LOSS)
+    called = {chosen: LOSS}
     for split, name in (("eval", EVAL_LOSS), ("test", TEST_LOSS)):
         if len(only[split]) == 1 and name not in names:
             called.setdefault(only[split][0], name)
@@ -298,17 +296,7 @@ def called_loss(logs: list[Log]) -> tuple[list[Log], str]:
     logs = [
         replace(log, forms={key: renamed(form) for key, form in log.forms.items()}) for log in logs
     ]
-    if chosen == TRAIN_LOSS:
-        return logs, ""
-    return logs, " and then ".join(old for old, new in called.items() if new == LOSS)
-
-
-def _in_turn(forms: Sequence[Form], names: Sequence[str]) -> bool:
-    """Whether these are of several trainings, one behind the other."""
-    known = [[form.offsets for form in forms if name in form.layout.names] for name in names]
-    spans = sorted((min(x[0] for x in each), max(x[-1] for x in each)) for each in known)
-    is_apart = all(last < first for (_, last), (first, _) in pairwise(spans))
-    return len(spans) > 1 and is_apart and all(first < last for first, last in spans)
+    return logs, "" if chosen == TRAIN_LOSS else chosen
 
 
 def _recurs(forms: Sequence[Form], sure: dict[str, int]) -> bool:
@@ -329,57 +317,3 @@ def _recurs(forms: Sequence[Form], sure: dict[str, int]) -> bool:
             if differ and not all(value.is_integer() for value in chain(*columns)):
                 return True
     return False
-
-
-class Sample(Struct, frozen=True, array_like=True, gc=False):
-    """One measurement, as it stands in the log; views such as "one value per step" are derived.
-
-    ``offset`` is the byte at which the line begins in its log file. ``step`` and ``epoch`` are
-    what the same line says, or None. ``name`` is canonical where ``hpcrun.metrics.names`` knows
-    the spelling, else as the log has it. ``value`` may be nan or infinite.
-    """
-
-    attempt: int
-    offset: int
-    epoch: float | None
-    step: int | None
-    split: str
-    name: str
-    value: float
-
-
-class Samples:
-    """The samples of a run, line by line as each log has them.
-
-    >>> store = Store()
-    >>> store.begin(0)
-    >>> layout = Layout("json", "train", None, None, ("loss", "lr"))
-    >>> store.add([Frame(layout, [0, 40], [1, 2], None, None, ([2.5, 2.0], [0.1, 0.2]))])
-    >>> samples = Samples(store)
-    >>> len(samples), [sample.value for sample in samples]
-    (4, [2.5, 0.1, 2.0, 0.2])
-    >>> next(iter(samples))
-    Sample(attempt=0, offset=0, epoch=None, step=1, split='train', name='loss', value=2.5)
-    """
-
-    def __init__(self, store: Store) -> None:
-        """Show what is stored."""
-        self._logs = store.proven()
-
-    def __len__(self) -> int:
-        """Count the samples."""
-        forms = (form for log in self._logs for form in log.forms.values())
-        return sum(len(form) * len(form.columns) for form in forms)
-
-    def __iter__(self) -> Iterator[Sample]:
-        """Go through the samples one by one."""
-        for log in self._logs:
-            forms = list(log.forms.values())
-            places = (zip(form.offsets, repeat(n), count()) for n, form in enumerate(forms))
-            for offset, number, row in heapq.merge(*places):
-                form = forms[number]
-                layout = form.layout
-                epoch = None if form.epochs is None else form.epochs[row]
-                step = None if form.steps is None else form.steps[row]
-                for name, column in zip(layout.names, form.columns, strict=True):
-                    yield Sample(log.attempt, offset, epoch, step, layout.split, name, column[row])

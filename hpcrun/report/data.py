@@ -19,8 +19,7 @@ from msgspec import structs, to_builtins
 
 from hpcrun.files import whole_file
 from hpcrun.metrics.curve import Series, Summary
-from hpcrun.metrics.store import Sample
-from hpcrun.report.parsed import ParsedRun, column_names, curve_rows
+from hpcrun.report.parsed import ParsedRun, Sample, column_names, curve_rows
 from hpcrun.views.numbers import number
 
 

@@ -1,10 +1,11 @@
-"""ParsedRun: what the logs of a run say, with what is known of it beside them; and as a table."""
+"""ParsedRun: what the logs of a run say, with what is known of it beside them; as tables, too."""
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, count, repeat
 from typing import Any
 
 from msgspec import Struct, structs
@@ -12,7 +13,62 @@ from msgspec import Struct, structs
 from hpcrun.metrics.curve import Curve, Series, build_series, rises
 from hpcrun.metrics.derive import derive
 from hpcrun.metrics.names import EPOCH, EVAL_LOSS, GRAD_NORM, LOSS, LR
-from hpcrun.metrics.store import Samples, Store
+from hpcrun.metrics.store import Store
+
+
+class Sample(Struct, frozen=True, array_like=True, gc=False):
+    """One measurement, as it stands in the log; views such as "one value per step" are derived.
+
+    ``offset`` is the byte at which the line begins in its log file. ``step`` and ``epoch`` are
+    what the same line says, or None. ``name`` is canonical where ``hpcrun.metrics.names`` knows
+    the spelling, else as the log has it. ``value`` may be nan or infinite.
+    """
+
+    attempt: int
+    offset: int
+    epoch: float | None
+    step: int | None
+    split: str
+    name: str
+    value: float
+
+
+class Samples:
+    """The samples of a run, line by line as each log has them.
+
+    >>> from hpcrun.metrics.row import Frame, Layout
+    >>> store = Store()
+    >>> store.begin(0)
+    >>> layout = Layout("json", "train", None, None, ("loss", "lr"))
+    >>> store.add([Frame(layout, [0, 40], [1, 2], None, None, ([2.5, 2.0], [0.1, 0.2]))])
+    >>> samples = Samples(store)
+    >>> len(samples), [sample.value for sample in samples]
+    (4, [2.5, 0.1, 2.0, 0.2])
+    >>> next(iter(samples))
+    Sample(attempt=0, offset=0, epoch=None, step=1, split='train', name='loss', value=2.5)
+    """
+
+    def __init__(self, store: Store) -> None:
+        """Show what is stored."""
+        self._logs = store.proven()
+
+    def __len__(self) -> int:
+        """Count the samples."""
+        forms = (form for log in self._logs for form in log.forms.values())
+        return sum(len(form) * len(form.columns) for form in forms)
+
+    def __iter__(self) -> Iterator[Sample]:
+        """Go through the samples one by one."""
+        for log in self._logs:
+            forms = list(log.forms.values())
+            places = (zip(form.offsets, repeat(n), count()) for n, form in enumerate(forms))
+            for offset, number, row in heapq.merge(*places):
+                form = forms[number]
+                layout = form.layout
+                epoch = None if form.epochs is None else form.epochs[row]
+                step = None if form.steps is None else form.steps[row]
+                for name, column in zip(layout.names, form.columns, strict=True):
+                    yield Sample(log.attempt, offset, epoch, step, layout.split, name, column[row])
 
 
 class ParsedRun(Struct, frozen=True):

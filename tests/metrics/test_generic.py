@@ -13,7 +13,8 @@ from hpcrun.metrics.lines.generic import read_generic
 from hpcrun.metrics.lines.line import read_line
 from hpcrun.metrics.lines.read import Reader
 from hpcrun.metrics.row import Row
-from hpcrun.metrics.store import Samples, Store
+from hpcrun.metrics.store import Store
+from hpcrun.report.parsed import Samples
 from tests.metrics.parsing import parse_chunks
 
 # Line -> step, {name: value}.

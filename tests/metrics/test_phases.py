@@ -120,19 +120,13 @@ def test_the_batches_of_an_evaluation_that_a_line_then_sums_up(batch: str, mean:
     assert [*curve_of(lines).values(name)] == means
 
 
-@pytest.mark.parametrize("heading", ["", "Epoch {epoch}/4"])
-def test_an_evaluation_that_is_printed_before_the_loss_of_its_epoch(heading: str) -> None:
-    """A second run in the file begins where its first heading stands."""
+def test_an_evaluation_that_is_printed_before_the_loss_of_its_epoch() -> None:
     lines = []
-    for epoch in [1, 2, 3, 4] * 2:
-        row = "train loss {loss}" if heading else "epoch {epoch} train loss {loss}"
-        for form, loss in ((heading, 0.0), ("val loss {loss}", 1 / epoch), (row, loss_at(epoch))):
-            lines.append(form.format(epoch=epoch, loss=loss))
+    for epoch in (1, 2, 3, 4):
+        lines += [f"Epoch {epoch}/4", f"val loss {1 / epoch}", f"train loss {loss_at(epoch)}"]
     curve = curve_of(lines)
-    assert (curve.steps("eval_loss"), curve.values("eval_loss")) == (
-        [1, 2, 3, 4] * 2,
-        [1 / epoch for epoch in (1, 2, 3, 4)] * 2,
-    )
+    assert curve.steps("eval_loss") == [1, 2, 3, 4]
+    assert curve.values("eval_loss") == [1 / epoch for epoch in (1, 2, 3, 4)]
 
 
 def test_an_evaluation_that_is_printed_before_each_row_of_the_training() -> None:
@@ -144,19 +138,6 @@ def test_an_evaluation_that_is_printed_before_each_row_of_the_training() -> None
     assert curve_of(lines).steps("eval_loss") == [*range(0, 90, 10)]
 
 
-@pytest.mark.parametrize("form", ["step {step} loss {loss}", "epoch {step} loss {loss}"])
-def test_each_run_in_a_file_begins_with_an_evaluation(form: str) -> None:
-    lines = []
-    for _ in range(3):
-        lines.append("val loss 9.0")
-        for step in range(1, 9):
-            lines.append(form.format(step=step, loss=loss_at(step)))
-            lines += [f"val loss {1 / step}"] if step % 2 == 0 else []
-    curve = curve_of(lines)
-    assert curve.steps("eval_loss") == [0, 2, 4, 6, 8] * 3
-    assert curve.values("eval_loss")[5:10] == [9.0, 1 / 2, 1 / 4, 1 / 6, 1 / 8]
-
-
 def test_an_evaluation_between_two_regular_steps_that_closes_a_run_is_none_of_the_next_one() -> (
     None
 ):
@@ -166,16 +147,6 @@ def test_an_evaluation_between_two_regular_steps_that_closes_a_run_is_none_of_th
             lines.append(f"step {step} loss {loss_at(step)}")
             lines += [f"val loss {1 / (step + 10)}"] if step % 50 == 40 else []
     assert curve_of(lines).steps("eval_loss") == [50, 100, 150, 190] * 2
-
-
-def test_each_training_in_a_file_may_call_its_loss_otherwise() -> None:
-    lines = []
-    for name, count in (("MSE", 10), ("MAE", 40)):
-        for epoch in range(1, count + 1):
-            lines.append(f"Epoch {epoch}: Train {name} Loss: {loss_at(epoch)}")
-    curve = curve_of(lines)
-    assert curve.steps("loss") == [*range(1, 11), *range(1, 41)]
-    assert "Train MSE Loss and then Train MAE Loss" in curve.notes[-1]
 
 
 def test_of_an_evaluation_that_counts_its_batches_in_each_epoch_the_last_one_counts() -> None:

@@ -126,19 +126,6 @@ def test_an_epoch_that_stands_on_the_line_is_not_replaced_by_a_bar_of_batches() 
     assert build(lines).steps("eval_loss") == [1, 2, 3]
 
 
-def test_a_bar_that_goes_on_beyond_its_total_is_one_bar() -> None:
-    """tqdm then draws neither the total nor the bar."""
-    lines = []
-    for epoch in (1, 2):
-        for step in range(1, 20):
-            drawn = (
-                f"{step / 14:.0%}|## | {step}/14 [00:01<00:01" if step < 15 else f"{step}it [00:02"
-            )
-            lines.append(f"Epoch {epoch}: {drawn}, 1.50it/s, loss={loss_at(20 * epoch + step)}]")
-    curve = curve_of(lines)
-    assert curve.steps("loss") == [*range(1, 20)] * 2 and curve.total_steps is None
-
-
 @pytest.mark.parametrize(("shows", "points"), [("means", 4), ("losses", 160)])
 def test_the_mean_so_far_on_a_bar_leads_to_the_line_of_its_epoch(shows: str, points: int) -> None:
     """The losses of the batches are worth more than the lines, even if the last one is theirs."""

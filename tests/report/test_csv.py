@@ -12,9 +12,8 @@ from msgspec import structs
 
 from hpcrun.errors import InputError
 from hpcrun.metrics.curve import Curve, build_series
-from hpcrun.metrics.store import Sample
 from hpcrun.report.data import csv_pieces, write_csv
-from hpcrun.report.parsed import ParsedRun
+from hpcrun.report.parsed import ParsedRun, Sample
 from tests.report import runs
 
 
