@@ -484,6 +484,8 @@ def _are_means_of(drawn: _Column, lines: _Column) -> bool:
     ends = np.searchsorted(places, offsets)
     if len(means) < _FEWEST or not ends.all():
         return False
+    if len(np.unique(join_epochs(drawn.rows)[1])) > len(means):
+        return False  # each drawing is of an epoch
     meets = np.isclose(values[ends - 1], means, rtol=_PRINTED, equal_nan=True)
     parts = [np.abs(np.diff(part)) for part in np.split(values, ends)[:-1]]
     early = sum(float(part[: len(part) // 2].sum()) for part in parts)

@@ -134,11 +134,13 @@ _LATIN = dict(
         "época=epoch epoca=epoch époque=epoch epoque=epoch эпоха=epoch paso=step шаг=step "
         "pérdida=loss perdida=loss perda=loss perte=loss verlust=loss потери=loss потеря=loss "
         "epoche=epoch trainingsverlust=train_loss validierungsverlust=valid_loss kayıp=loss "
-        "perdita=loss validazione=valid iteración=iteration costo=cost custo=cost "
-        "erro=error erreur=error fehler=error ошибка=error exactitud=accuracy acurácia=accuracy "
-        "acuracia=accuracy genauigkeit=accuracy точность=accuracy entrenamiento=train treino=train "
-        "entraînement=train entrainement=train обучение=train validación=valid validacion=valid "
-        "validação=valid validacao=valid валидация=valid"
+        "epoka=epoch strata=loss verlies=loss validatieverlies=valid_loss епоха=epoch втрати=loss "
+        "epocha=epoch ztráta=loss latih=train validasi=valid perdita=loss validazione=valid "
+        "iteración=iteration costo=cost custo=cost erro=error erreur=error fehler=error "
+        "ошибка=error exactitud=accuracy acurácia=accuracy acuracia=accuracy genauigkeit=accuracy "
+        "точность=accuracy entrenamiento=train treino=train entraînement=train entrainement=train "
+        "обучение=train validación=valid validacion=valid validação=valid validacao=valid "
+        "валидация=valid"
     )
 )
 _CHINESE_WORD = pattern_of("|".join(sorted(_CHINESE, key=len, reverse=True)))
@@ -303,10 +305,10 @@ _TABLE |= {
 _TABLE |= _spell(
     {
         # Behind the bar objectives by their own name; in reinforcement learning the policy's.
-        LOSS: "loss total_loss all_loss loss_total tot_loss loss_all lm_loss lm_loss_value "
-        "loss_value totalloss loss_total_loss | gpt_loss sft_loss dpo_loss kto_loss ce_loss "
-        "cross_entropy_loss crossentropyloss nll_loss actor_loss actor_pg_loss policy_loss "
-        "act_loss pg_loss ppo_loss pi_loss loss_pi l_pix l_total",
+        LOSS: "loss total_loss all_loss overall_loss loss_total tot_loss loss_all lm_loss "
+        "lm_loss_value loss_value totalloss loss_total_loss | gpt_loss sft_loss dpo_loss "
+        "kto_loss ce_loss cross_entropy_loss crossentropyloss nll_loss actor_loss "
+        "actor_pg_loss policy_loss act_loss pg_loss ppo_loss pi_loss loss_pi l_pix l_total",
         LR: "lr lr0 learning_rate learningrate learn_rate lrate actor_lr",
         GRAD_NORM: "grad_norm gradient_norm gradnorm gnorm grads_norm gradients_norm "
         "total_grad_norm global_grad_norm grad_norm_total grad_global_norm norm_grad "
@@ -340,7 +342,7 @@ _RANK_OF_TIME = 40
 _STAND_INS = _spell(
     {
         LOSS: "cross_entropy crossentropy xent ce nll objective criterion sum_loss loss_sum "
-        "overall_loss loss_overall whole_loss loss_whole combined_loss loss_combined joint_loss "
+        "loss_overall whole_loss loss_whole combined_loss loss_combined joint_loss "
         "full_loss main_loss task_loss model_loss predict_loss prediction_loss pred_loss "
         "loss_pred generator_loss gen_loss loss_gen g_loss loss_g vae_loss loss_vae l_g_pix l1 "
         "error"
@@ -415,8 +417,6 @@ def _look_up(folded: str, table: dict[str, Spelling]) -> Spelling | None:
     """Look for the words that are left when split and modifiers are gone."""
     if known := table.get(folded):
         return known
-    if folded == "cost":  # a "training cost" may well be in seconds
-        return Spelling(LOSS, rank=200)
     parts = folded.split("_")
     if len(parts) > 8:
         return None
@@ -432,6 +432,8 @@ def _look_up(folded: str, table: dict[str, Spelling]) -> Spelling | None:
             return None  # what an evaluation found on the training data
         else:
             split, away = named, away + 1
+    if left == ["cost"] and (not split or "on" in parts):  # a "training cost" may be in seconds
+        return Spelling(LOSS, split=split, rank=200)
     for dropped in ({}, _MODIFIERS, _OPTIMIZERS):
         away += sum(dropped.get(part, 0) for part in left)
         left = [part for part in left if part not in dropped]

@@ -504,10 +504,10 @@ def _counted_through(own: Sequence[Rows]) -> Sequence[Rows]:
     lengths = [each for each in own if each.total and each.highest <= each.total]
     if not lengths:
         return own
-    counted = join_steps(lengths)
     usual = max(lengths, key=len).total or 0
     longest = max(each.total or 0 for each in lengths)
     most = np.abs(_epochs_of(own)).max(initial=0)
+    counted = join_steps([each for each in lengths if each.total == usual])
     epochs = _epochs_of(lengths)
     is_one_an_epoch = bool((epochs[1:] != epochs[:-1]).all())
     if (

@@ -435,9 +435,9 @@ def _judge(found: Found, place: Row, values: dict[str, float]) -> bool | None:
         return True if only_places else None
     if place.epoch is not None or found.counters or any(map(_is_step, found.fields)):
         lost = lost or any(map(like_a_loss, names))
-        if (settings and place.step is None) or not (
-            lost or MEASURED & names or any(map(like_a_score, names))
-        ):
+        # "Epoch: [1][20/100] lr: 0.001" is the heading of its step.
+        shown = MEASURED & names or any(map(like_a_score, names)) or (names == {LR} and place.total)
+        if (settings and place.step is None) or not (lost or shown):
             return None
         return True if not found.loose else False if lost else None
     if values and all(map(like_a_loss, names)) and not found.loose:

@@ -115,7 +115,7 @@ _SEPARATOR = pattern_of(
 )
 _BRACKET = pattern_of(r"\[[=>.#\s-]{3,400}\]|\|[#\s=>-]{3,400}\||[\[\](){}<>]+")
 _ASIDE = pattern_of(
-    r"[ \t]{0,8}(?:\((?![^()]{0,48}(?:epoch|step|iter|batch|loss)\W{0,3}\d)[^(){}=]{0,48}\)"
+    r"[ \t]{0,8}(?:\((?![^()]{0,48}(?:epoch|step|iter|batch|loss|val)\W{0,3}\d)[^(){}=]{0,48}\)"
     r"|(?:±|\+/?-)[ ]?[\d.eE+-]{1,24})",
     re.IGNORECASE,
 )
@@ -132,7 +132,7 @@ _ALONE = pattern_of(
 # Losses by their names: "loss: {'classification': 6.1, 'total_loss': 6.2}", "[Losses: x 0.27, ..".
 _GROUP = pattern_of(
     r"(?P<key>(?:\w{1,30}[ ])?\w{0,30}loss(?:es)?|\w{0,30}(?:log|stats|metrics|results)\w{0,30})"
-    r"[ ]?[:=][ ]{0,4}(?:(?P<dict>(?=\{))|(?<=losses:[ ])(?=\w))",
+    r"(?:[ ]?[:=][ ]{0,4}|[ ](?=\{))(?:(?P<dict>(?=\{))|(?<=losses:[ ])(?=\w))",
     re.IGNORECASE,
 )
 _FREE = pattern_of(r"[^\W\d][\w'’+/-]{0,40}(?:\.(?=\s|\Z)|(?=[\s,;|:!?)\]]|\Z))")
@@ -192,14 +192,14 @@ _PLAINER = {
     r"(?<!\w)(\w{0,20}(?:lr|loss))(?=\d+\.\d)": r"\1: ",
     # Who prints the line: "trainer: step 5 ..", "Fold 1 Epoch 5 ..".
     rf"\A([\s\[=*#>|-]{{0,40}})(?!{_ELSEWHERES}|(?:{_SIDES}):)(?:[a-z_][\w.-]{{0,40}}:|(?:fold|run|trial|seed|"
-    r"task|stage|phase|client)[ :#_]{0,3}\d{1,4}[]),.:-]{0,2}|fine-?tun\w{1,4}|pre-?train\w{0,4})"
-    rf" (?={_PLACE}\w*\W{{0,3}}\d)": r"\1",
+    r"task|stage|phase|client)[ :#_]{0,3}\d{1,4}[]),.:-]{0,2}|fold \d{1,3} \|"
+    rf"|fine-?tun\w{{1,4}}|pre-?train\w{{0,4}}) (?={_PLACE}\w*\W{{0,3}}\d)": r"\1",
     # A number that touches its word, "Epoch1"; one in front, "After 100 steps", "3-epoch".
     r"(?<![\w./\"'])(?<!\w-)((?:global_)?step|iter(?:ation)?|it|epoch|ep|batch)[._-]?(\d{1,15})"
     r"(?=:?\s|[,;|\])]|\Z)": r"\1 \2",
     r"(?<!\w)(?:after|processed) (\d{1,15}) (?:training )?"
     r"(step|iter(?:ation)?|epoch|update|batch)(?:es|s)?(?=[\s:,.;|]|\Z)": r"\2 \1",
-    r"\A(\d{1,9})-(step|iter|epoch)(?=[ :])": r"\2 \1",
+    r"\A(\d{1,9})[ -](step|iter|epoch)(?=[ :,])": r"\2 \1",
     # A weight behind: "loss = 2.5 * 1".
     r"(loss ?[=:] ?\d[\d.e+-]{0,30}) \* \d{1,9}(?:\.\d{1,9})?(?= |\Z)": r"\1",
     r"\A((?:train|valid)\w* loss) \[(\d{1,9})\](?=:)": r"epoch \2, \1",
@@ -233,6 +233,20 @@ _PLAINER = {
     r"\[(\d+\.\d+)/\d+\.\d+\]": r" \1",  # MindSpore: of a batch, and the mean
     r"\A(\W{0,20})epochs(?=[ :=]{1,3}\d{1,6}\b.{0,80}loss)": r"\1epoch",
     r"(?<=\d)f0(?!\w)": "",  # Julia's Float32
+    r"(?<=\d)d(?=[+-]\d\d(?:\s|\Z))": "e",  # Fortran's double
+    r"\.item\(\)(?=[=:])": "",
+    # CatBoost; pytracking; Transformer-XL; PyTorch/XLA; DPO; BTS.
+    r"\A(\d{1,9}):\tlearn: (\d\S{0,30})(?:\ttest: (\d\S{0,30}))?.*": r"step \1, loss \2, val \3",
+    r"\A\[(train|val): (\d{1,9}), (?=\d{1,9} ?/)": r"\1 epoch \2 [",
+    r"\A\| Eval {1,4}\d{1,6} (?=at step)": "| Eval ",
+    r"\A\((\d{1,9})\) (?=loss)": r"step \1, ",
+    r"\A(train|eval)(?: stats)? after (\d{1,12})(?: examples)?: (?=\{)": r"step \2, \1 stats: ",
+    r"\A\[epoch\]\[s/s_per_e/gs\]: \[(\d{1,9})\]\[\d{1,9}/\d{1,9}/(\d{1,9})\]": (
+        r"epoch \1, step \2"
+    ),
+    r"\A(?:loss in epoch )?(\d{1,9}) (?:iteration )?(\d{1,9})(?: loss -|:) (?=\d)": (
+        r"epoch \1, step \2, loss: "  # DALLE-pytorch; SASRec
+    ),
     r"'([\w ]{1,40}[:=])', ": r"\1 ",  # Python 2: ('Epoch:', 3, 'loss:', 2.5)
     r"\A\[(\d{1,9}) \| \d[\d.]{0,12}\] (?=loss)": r"step \1, ",  # "[10 | 23.10] loss=3.41"
     r"train==\[(\d[\d.]{0,20})=[^]]{1,99}\]": r"loss: \1",  # NGCF
@@ -465,7 +479,8 @@ def _read_pair(text: str, pair: re.Match[str], found: _Items) -> bool:
             found.counters.append((int(number), int(of) if of else None))
             return True
         last = metric_of(found.fields[-1].key) if found.fields else None
-        if last and last.name == LOSS and last.split and not unit:
+        is_decimal = pair["key"] in ("val", "valid") and "." in number
+        if last and last.name == LOSS and (last.split or is_decimal) and not unit:
             return found.add("loss", number, split=split)  # loss train: 2.5, val: 2.6
         if number.isdigit() and not (pair["sign"] or found.fields or unit):
             found.split, found.loose = split, found.loose + 1
@@ -479,6 +494,8 @@ def _read_pair(text: str, pair: re.Match[str], found: _Items) -> bool:
     if number is None:
         if not missing and (is_loss or not _is_value(pair, key, word)):
             return False
+    elif pair["listed"] and key.lower().endswith("losses") and pair[0].count(" ") > 1:
+        return True  # of several things, or so far
     elif is_loss and (of or ("," in number and "." not in number)):
         # A comma of thousands or of decimals: no loss shows which. Its parts may stand behind it.
         return found.has_loss

@@ -62,7 +62,9 @@ from hpcrun.patterns import pattern_of
 NEEDLES: tuple[bytes, ...] = (
     *b"loss,step,iter,epoch,it/s,s/it, train , val ,trl:,tel:,learning_rate,grad_norm".split(b","),
     *b"per_second,words/s,mllog,[batch=,batch:,max_ma ,]\ttrain,]\tvalid,train=".split(b","),
-    *b"[l1: ,train: ,%) ,% (, --\n,learning rate,requeu,due to,resum,restor".split(b","),
+    *b"[l1: ,learn: ,cost on,train: ,%) ,% (, --\n,learning rate,requeu,due to,resum,restor".split(
+        b","
+    ),
     # Loss and epoch in other languages.
     *map(str.encode, ("损失", "損失", "손실", "轮", "потер", "поха", "poca", "rdida")),
     *(b" avg, ", b"envinteracts"),  # darknet, Spinning Up
@@ -168,8 +170,10 @@ _HEADING = pattern_of(
     r"[\[(]?(?P<count>\d{1,9})(?:(?:st|nd|rd|th) step)?"
     r"(?:\s{0,4}(?:/|\||(?(epoch)(?:out )?of|(?!)))\s{0,4}(?P<total>\d{1,9}))?\]?"
     r"(?: \(\d{1,9}/\d{1,9}\)(?= \*))?"
-    r"(?: (?:summary|results|metrics|statistics|train(?:ing)?)(?=[\s:=*-]{0,80}\Z))?"
-    r"(?: \| (?:epoch )?time: \d{1,4}m \d{1,2}s|(?(total) took \d[\d.]{0,20} ?s| starting)"
+    r"(?: (?:summary|results|metrics|statistics|train(?:ing)?(?: complete)?)"
+    r"(?=[\s:=*-]{0,80}\Z))?(?: \[\d{1,3}%\])?"
+    r"(?:(?: \||,) (?:epoch )?time: (?:\d{1,4}m \d{1,2}s|\d[\d.]{0,20})"
+    r"|(?(total) took \d[\d.]{0,20} ?s| starting)"
     r"| started| begins)?"
     r"(?:[\s,|-]{1,6}(?:learning[ _]rate|lr)(?: is|[ :=]{1,3}) ?\d[\d.e-]{0,40}"
     r"(?:,\s{1,30}previous best = \d[\d.]{0,20})?)?"
@@ -308,8 +312,8 @@ def _are_names(cells: list[str], kind: str) -> bool:
         if wide and folded[0] in EPOCH_RANK and (folded[1] in STEP_RANK or folded[1] == _MEMORY):
             return True
         odd = [cell for cell in cells if not (is_known(cell) or {"_", "/"} & set(cell))]
-        # Of single words, wide apart behind a place, one may be unknown: "epoch  train_loss  dur".
-        single = wide and " " not in "".join(cells) and "_" in "".join(cells)
+        # Wide apart behind a place, one may be unknown: "epoch  train_loss  dur".
+        single = wide and (folded[0] in STEP_RANK or folded[0] in EPOCH_RANK)
         return placed and any(scored) and len(odd) <= int(single or (wide and sum(lost) > 1))
     if kind != "pipes":
         known = [is_known(cell) or cell in _TIMES for cell in folded]

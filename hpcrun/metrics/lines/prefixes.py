@@ -50,7 +50,7 @@ _PREFIX = pattern_of(
       (?: [ ]\[repeated[^\]]{{0,80}}\] )?
     | [┌│└][ ] (?: (?:Info|Warning):[ ]? )?                                     # Julia
     | \|[ ] (?= {_DATE} {_CLOCK} [ ]\| )                                         # | time | INFO |
-    | [ ]{{0,8}} (?P<label> \d{{1,6}} ) : (?=[\s{{]) (?![ ]+[\d.]+,)              # srun --label
+    | [ ]{{0,8}} (?P<label> \d{{1,6}} ) : (?=[\s{{]) (?![ ]+[\d.]+,|\tlearn)  # srun --label
     | \d{{1,3}}(?:\.\d{{1,3}}){{3}} : (?=\s)                                     # pdsh by address
     | {_NO_HOST} [a-z][a-z0-9.-]{{0,62}}\d[a-z0-9.-]{{0,20}} : [ ]               # pdsh by name
       (?= \s* (?: [^\s\d] | \d+ (?: [/:a-z] | [ ][a-z|-] ) ) )
