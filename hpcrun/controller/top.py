@@ -23,11 +23,12 @@ from hpcrun.controller.targets import find, is_job_id, job_of_another, no_such_r
 from hpcrun.controller.there import there
 from hpcrun.controller.usage import UsageStep, close_all
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
-from hpcrun.metrics.curve import Curve, quantile
+from hpcrun.metrics.curve import Curve
 from hpcrun.metrics.names import EVAL_LOSS, LOSS, SAMPLES_PER_SECOND, TOKENS_PER_SECOND
 from hpcrun.ownership import name_of_user, whose
 from hpcrun.plan.types import label
 from hpcrun.report.facts import seconds_per_step, steps_left
+from hpcrun.report.thin import quantile
 from hpcrun.runs.layout import RUN_ID, RunFolder, SweepFolder, sweep_folder, sweep_id_of
 from hpcrun.runs.records import History, read_history, read_task
 from hpcrun.runs.status import JobStatus, Progress

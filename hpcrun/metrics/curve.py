@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
@@ -128,30 +128,6 @@ class Curve(Struct, frozen=True):
     def summary(self, name: str) -> Summary | None:
         """Return a metric in numbers, None if the log has no such metric."""
         return self.metrics[name].summary if name in self.metrics else None
-
-    def quantile(self, name: str, share: float) -> float | None:
-        """Return the value below which ``share`` (0 to 1) of a metric lies, None without values."""
-        series = self.metrics.get(name)
-        if series is None:
-            return None
-        return quantile(series.values if series.sample is None else series.sample, share)
-
-
-def quantile(values: ArrayLike, share: float) -> float | None:
-    """Interpolate a quantile linearly between the values; nan and infinities are passed over.
-
-    >>> quantile([1.0, 2.0, 4.0], 0.5), quantile([1.0, 2.0], 0.95), quantile([], 0.5)
-    (2.0, 1.95, None)
-    """
-    known = np.asarray(values, dtype=float)
-    known = known[np.isfinite(known)]
-    if not known.size:
-        return None
-    place = share * (known.size - 1)  # by hand: np.quantile imports numpy.ma
-    below, above = math.floor(place), math.ceil(place)
-    low, high = np.partition(known, (below, above))[[below, above]].tolist()
-    part = place - below
-    return float(low + (high - low) * part if part < 0.5 else high - (high - low) * (1 - part))
 
 
 def rises(steps: Sequence[int | None] | NDArray[Any]) -> bool:

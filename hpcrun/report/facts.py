@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from hpcrun.metrics.curve import Curve, Point, Series, Summary, quantile
+from hpcrun.metrics.curve import Curve, Point, Series, Summary
 from hpcrun.metrics.names import (
     EPOCH,
     EVAL_LOSS,
@@ -24,6 +24,7 @@ from hpcrun.metrics.names import (
     like_a_loss,
 )
 from hpcrun.report.parsed import ParsedRun
+from hpcrun.report.thin import quantile, quantile_of
 from hpcrun.views.numbers import (
     LARGEST,
     count_of,
@@ -160,10 +161,10 @@ def _running(run: ParsedRun) -> Iterator[tuple[str, str, list[Fact]]]:
     if norm := curve.summary(GRAD_NORM):
         yield "grad norm", f"{format_value(norm.last.value)} (last)", []
     for label, name in (("tokens/s", TOKENS_PER_SECOND), ("samples/s", SAMPLES_PER_SECOND)):
-        if (middle := curve.quantile(name, 0.5)) is not None:
+        if (middle := quantile_of(curve, name, 0.5)) is not None:
             rate = format_rate(middle)
             yield label, f"{rate} (median)", [(label, rate)]
-    times = [curve.quantile(STEP_SECONDS, share) for share in (0.5, 0.95)]
+    times = [quantile_of(curve, STEP_SECONDS, share) for share in (0.5, 0.95)]
     if None not in times:
         half, most = (format_seconds(each or 0.0) for each in times)
         yield "step time", f"{half} p50, {most} p95", [("step p50", half), ("step p95", most)]

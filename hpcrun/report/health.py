@@ -18,7 +18,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from hpcrun.metrics.curve import Curve, Floats, quantile, rises
+from hpcrun.metrics.curve import Curve, Floats, rises
 from hpcrun.metrics.names import (
     EPOCH,
     EVAL_LOSS,
@@ -29,6 +29,7 @@ from hpcrun.metrics.names import (
     STEP_SECONDS,
     TOKENS_PER_SECOND,
 )
+from hpcrun.report.thin import quantile
 
 Mask = NDArray[np.bool_]
 

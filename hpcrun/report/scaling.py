@@ -15,10 +15,11 @@ from typing import Literal
 import numpy as np
 from msgspec import Struct
 
-from hpcrun.metrics.curve import Curve, Floats, quantile
+from hpcrun.metrics.curve import Curve, Floats
 from hpcrun.metrics.names import SAMPLES_PER_SECOND, STEP_SECONDS, TOKENS_PER_SECOND, fold, words
 from hpcrun.report.axes import TOKEN_COUNTERS
 from hpcrun.report.parsed import ParsedRun
+from hpcrun.report.thin import quantile, quantile_of
 
 Kind = Literal["strong", "weak", "mixed"]
 
@@ -133,7 +134,7 @@ def _gpus(runs: Sequence[ParsedRun]) -> tuple[list[int | None], str]:
 def _step_seconds(runs: Sequence[ParsedRun]) -> tuple[Floats, str]:
     """Measure how long a step takes; return also how: by the way that the most runs allow."""
     ways: tuple[tuple[str, Callable[[ParsedRun], float | None]], ...] = (
-        ("by the median step time", lambda run: run.curve.quantile(STEP_SECONDS, 0.5)),
+        ("by the median step time", lambda run: quantile_of(run.curve, STEP_SECONDS, 0.5)),
         ("by the log's time stamps", lambda run: seconds_by_stamps(run.curve)),
     )
     found = [(how, _column(map(way, runs))) for how, way in ways]
@@ -181,7 +182,7 @@ def _work(
     how = "as the logs print them" + (", times the GPUs" if per_gpu else "")
     printed = []
     for unit, name in (("samples/s", SAMPLES_PER_SECOND), ("tokens/s", TOKENS_PER_SECOND)):
-        rates = _column(run.curve.quantile(name, 0.5) for run in runs)
+        rates = _column(quantile_of(run.curve, name, 0.5) for run in runs)
         printed.append(_Measured(unit, how, rates * gpus if per_gpu else rates, is_rate=True))
     best = max([*counted, *printed], key=lambda each: _count(each.values))
     steps = _Measured("steps/s", "", 1 / seconds)
@@ -198,7 +199,7 @@ def _batch(run: ParsedRun) -> float | None:
 def _batch_of_log(curve: Curve) -> float | None:
     for name in curve.metrics:
         if fold(name.rpartition("/")[2]) in BATCH_SIZES:
-            return curve.quantile(name, 0.5)
+            return quantile_of(curve, name, 0.5)
     return _per_step(curve, SAMPLE_COUNTERS)
 
 

@@ -1,13 +1,14 @@
-"""Thin: of a long metric the points that a window or a page can show, spikes among them."""
+"""Thin: the points of a long metric that can be shown, spikes among them; and its quantiles."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from hpcrun.metrics.curve import Floats, Series, build_series, summarize
+from hpcrun.metrics.curve import Curve, Floats, Series, build_series, summarize
 
 # More than a window or a page can show.
 POINTS = 4000
@@ -60,3 +61,28 @@ def _choose(column: Floats, most: int) -> tuple[NDArray[np.intp], int]:
             parts.append(begins + is_end.argmax(axis=1))
         kept = np.flatnonzero(np.bincount(np.concatenate(parts)))  # np.unique imports numpy.ma
     return kept, even
+
+
+def quantile_of(curve: Curve, name: str, share: float) -> float | None:
+    """Return the value below which ``share`` (0 to 1) of a metric lies, None without values."""
+    series = curve.metrics.get(name)
+    if series is None:
+        return None
+    return quantile(series.values if series.sample is None else series.sample, share)
+
+
+def quantile(values: ArrayLike, share: float) -> float | None:
+    """Interpolate a quantile linearly between the values; nan and infinities are passed over.
+
+    >>> quantile([1.0, 2.0, 4.0], 0.5), quantile([1.0, 2.0], 0.95), quantile([], 0.5)
+    (2.0, 1.95, None)
+    """
+    known = np.asarray(values, dtype=float)
+    known = known[np.isfinite(known)]
+    if not known.size:
+        return None
+    place = share * (known.size - 1)  # by hand: np.quantile imports numpy.ma
+    below, above = math.floor(place), math.ceil(place)
+    low, high = np.partition(known, (below, above))[[below, above]].tolist()
+    part = place - below
+    return float(low + (high - low) * part if part < 0.5 else high - (high - low) * (1 - part))

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcrun.metrics.curve import Curve, Restart, quantile
+from hpcrun.metrics.curve import Curve, Restart
 from hpcrun.metrics.derive import derive
 from hpcrun.metrics.row import Mark
 from hpcrun.metrics.store import MOST_METRICS, Store
+from hpcrun.report.thin import quantile
 from tests.metrics.rows import Line, at, both, build, pieces_of
 
 
