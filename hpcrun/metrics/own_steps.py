@@ -2,7 +2,7 @@
 
 - Programs that print steps in thousands show by the first ones how far apart they are.
 - A line may name the epoch, the step within it and its length: its step is that through all epochs.
-  The epoch may stand on the heading above, or on the line that closes it.
+  The epoch may stand on the heading above.
 - Of an evaluation that prints its batches the last row counts, its mean over all of them.
 - What several lines say counts once: of print and logging, of processes, of a table at the end.
 - A line that closes an epoch may name its mean loss. Where the batches have named theirs it is none
@@ -157,12 +157,12 @@ def read_rows(log: Log) -> list[Rows]:
     headings = np.array([each.offset for each in marks], dtype=np.int64)
     epochs = np.array([each.epoch for each in marks], dtype=np.float64)
     rows = [_rows_of(form, headings, epochs) for form in log.forms.values()]
-    rows = _only_ends(_evaluating_bars(_without_redrawn(log, rows, headings)))
+    rows = _evaluating_bars(_without_redrawn(log, rows, headings))
     splits = [each.split for each in marks]
     if 0 < 2 * sum(map(bool, splits)) <= len(splits):  # the training has headings, too
         rows = [part for each in rows for part in _by_split(each, headings, splits)]
     rows = _without_means(_without_repeats(_without_batches(rows, headings)))
-    return _through_epochs(_closed_by_epochs(rows))
+    return _through_epochs(rows)
 
 
 def _rows_of(form: Form, headings: Ints, epochs_of: Floats) -> Rows:
@@ -187,6 +187,9 @@ def _rows_of(form: Form, headings: Ints, epochs_of: Floats) -> Rows:
         names, columns = (*names, EPOCH), [*columns, epochs]
     if steps is not None and layout.is_rounded:
         steps = unrounded(steps)
+    may_end = bar and side == DRAWN and epochs is None and len(offsets) > 2
+    if may_end and steps is not None and int(steps.min()) == form.total:  # only its ends are drawn
+        bar, steps, level, side = None, None, LEVEL_OF_OWN_LOSS, OWN
     places = (offsets, steps, epochs, times)
     own = layout.rank, bar, form.total, layout.is_mean
     return _without_twins(Rows(names, columns, *places, side, level, *own))
@@ -215,12 +218,11 @@ def _evaluating_bars(rows: Sequence[Rows]) -> list[Rows]:
     """
     found = [*rows]
     counted = [each for each in rows if each.has_losses and each.total and each.steps is not None]
-    kinds = {(each.bar.description if each.bar else None, each.rank) for each in counted}
-    for words in kinds:
-        same = [x for x in counted if (x.bar.description if x.bar else None, x.rank) == words]
-        same.sort(key=lambda each: each.offsets[0])
+    kind_of = {x: (x.bar.description if x.bar else None, x.rank, x.names) for x in counted}
+    for kind in {*kind_of.values()}:
+        same = sorted((x for x in counted if kind_of[x] == kind), key=lambda x: x.offsets[0])
         totals = [*dict.fromkeys(each.total for each in same)]
-        if len(totals) != 2 or len({each.names for each in same}) > 1:
+        if len(totals) != 2:
             continue
         others = [each for each in same if each.total == totals[1]]
         drawn = join_steps(others)
@@ -235,19 +237,6 @@ def _evaluating_bars(rows: Sequence[Rows]) -> list[Rows]:
             shown = each.of([name for name in each.names if name != STEP_SECONDS])
             names = tuple(name_in("eval", name) for name in shown.names)
             found.append(replace(shown, names=names, level=0, bar=None, side=OWN))
-    return found
-
-
-def _only_ends(rows: Sequence[Rows]) -> list[Rows]:
-    """Take the drawings of a bar for lines, in their order, where most show its end."""
-    found = []
-    for each in rows:
-        if each.has_losses and each.bar is not None and each.steps is not None:
-            is_end = each.steps == each.total
-            if each.epochs is None and len(each) > 2 and 2 * is_end.sum() > len(each):
-                each = replace(each.only(is_end), steps=None, bar=None, level=LEVEL_OF_OWN_LOSS)
-                each.side = OWN
-        found.append(each)
     return found
 
 
@@ -324,14 +313,13 @@ def _without_batches(rows: Sequence[Rows], headings: Ints) -> list[Rows]:
     trained = np.sort(join([headings, *(each.offsets for each in rows if each.level)]))
     evaluations = [each for each in rows if not each.level and each.bar is None]
     closing = [each for each in evaluations if not each.total and each.steps is None]
+    closed = {name for each in closing for name in each.names}
     found = []
     for each in rows:
         if each.total and each in evaluations:
             gaps = np.searchsorted(trained, each.offsets)
             is_last = np.append(gaps[1:] != gaps[:-1], True)
             if _starts_behind(each, is_last):
-                named = [x for x in closing if _stands_in(x, trained, gaps[is_last])]
-                closed = {name for other in named for name in other.names}
                 each = each.only(is_last).of([name for name in each.names if name not in closed])
                 each.steps = None
         found.append(each)
@@ -344,11 +332,6 @@ def _starts_behind(rows: Rows, is_last: Bools) -> bool:
         return True
     falls = rows.steps[1:] < rows.steps[:-1]
     return bool(falls.any() and (falls == is_last[:-1]).all())
-
-
-def _stands_in(rows: Rows, trained: Ints, gaps: Ints) -> bool:
-    """Whether rows stand in nearly all of some gaps between those of the training."""
-    return bool(np.isin(gaps, np.searchsorted(trained, rows.offsets)).mean() >= _MOST)
 
 
 def _without_repeats(rows: Sequence[Rows]) -> list[Rows]:
@@ -414,16 +397,13 @@ def _without_means(rows: Sequence[Rows]) -> list[Rows]:
     batches = [each for each in lost if each not in means]
     count, of_means = sum(map(len, batches)), sum(map(len, means))
     has_steps = any(each.steps is not None for each in lost)
-    one_each = all(each.is_mean for each in means) and abs(count - of_means) <= of_means // 10
-    if not means or has_steps or not (one_each or count >= _BATCHES * of_means):
+    if not means or has_steps or count < _BATCHES * of_means:
         return rows
     shown, closed = _epochs_of(batches), _epochs_of(means)
     if shown.size and not np.isin(closed, shown).all():
         return rows  # a table may have both losses in some rows: those are of epochs of their own
-    # A loss of each epoch beside its mean is of its last batch.
-    left_out = batches if one_each else means
     return [
-        each.of([name for name in each.names if name != LOSS]) if each in left_out else each
+        each.of([name for name in each.names if name != LOSS]) if each in means else each
         for each in rows
     ]
 
@@ -453,24 +433,6 @@ def _counts_nothing(rows: Rows) -> bool:
     if steps is None or not rows.has_own_steps or rows.total or (steps != steps[0]).any():
         return False
     return len(steps) > _STUCK if epochs is None else len(steps) > 1 and bool(changes(epochs).all())
-
-
-def _closed_by_epochs(rows: Sequence[Rows]) -> list[Rows]:
-    """Give lines the epoch of the next line that names one, where their steps start after these."""
-    closing = [x for x in rows if x.steps is None and x.bar is None and x.epochs is not None]
-    offsets, epochs = join_epochs(closing)
-    if not epochs.size:
-        return [*rows]
-    epochs = np.append(epochs, epochs[-1] + 1)  # the last one is cut off
-    found = []
-    for each in rows:
-        if each.has_own_steps and each.steps is not None and each.epochs is None:
-            below = epochs[np.searchsorted(offsets, each.offsets)]
-            falls, ends = each.steps[1:] <= each.steps[:-1], below[1:] != below[:-1]
-            if 0 < falls.sum() < 2 * ends.sum() and falls[ends].all():
-                each = replace(each, epochs=below)
-        found.append(each)
-    return found
 
 
 def _through_epochs(rows: Sequence[Rows]) -> list[Rows]:

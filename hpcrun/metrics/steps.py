@@ -13,8 +13,8 @@ of two such the one that counts on.
 A row without a step is placed
 
 - by what it says of its place, where that leads to whole steps near those that are counted
-  (``Scale``): the share of the epoch that it prints, or its number, if there are as many rows as
-  steps. So are rows that come in lumps, as a process prints that buffers its output;
+  (``Scale``): the share of the epoch that it prints. So are rows that come in lumps, as a process
+  prints that buffers its output;
 - BEFORE: at the last step that was counted before it, above the first one at the run's beginning;
 - AFTER: at the next one, where each stands above the line with its step, or where that lies at
   regular steps: an evaluation every 250 steps that stands between 249 and 250 belongs to 250;
@@ -285,10 +285,7 @@ def _at_epochs(rows: Rows) -> list[Rows]:
     if len(epochs) < len(rows):
         rows = rows.only(~np.isnan(rows.epochs))
     steps = epochs.astype(np.int64)
-    moves, is_first = changes(steps), steps == steps[0]
-    if rows.level and 2 * is_first.sum() <= len(steps) and moves[~is_first].mean() >= _ENOUGH:
-        moves |= is_first  # runs that were given up in their first epoch
-    return [replace(rows, steps=steps, side=OWN, places=int(moves.sum()))]
+    return [replace(rows, steps=steps, side=OWN, places=int(changes(steps).sum()))]
 
 
 class Counts:
@@ -308,7 +305,6 @@ class Counts:
         # As long as the step is the same it is one place; of a later lap it is another.
         places = np.cumsum(np.append(changes(counted.steps), True), dtype=np.int32)
         self._places = np.append(places, np.int32(0))
-        self._falls = np.append(False, self.steps[1:-1] < self.steps[:-2])
 
     def above(self, offsets: Ints) -> Ints:
         """Return how many lines stand above each place in the log, which is the one after it."""
@@ -348,7 +344,6 @@ class Counts:
         after = [self.above(each.offsets) for each in rows]
         first, second = (join(map(self.different, lines)) for lines in (before, after))
         enough = _ENOUGH * sum(map(len, rows))
-        lines = before
         # Each stands above the line with its step, the first and the last one too.
         stand_above = (
             len(second) >= enough
@@ -356,29 +351,24 @@ class Counts:
             and max(each.offsets[-1] for each in rows) <= self.offsets[-1]
             and _ENOUGH <= sum(map(len, rows)) / self._places[:-2].max() <= 1 / _ENOUGH
         )
+        lines = before
         if stand_above or len(first) < enough <= len(second):
             lines = after
         # What stands between two epochs is of the one that ends.
-        elif (
-            len(second) >= enough
-            and not through_epochs
-            and max(first) > first[0]
-            and _regularity(second) > _regularity(first) + 0.25
-        ):
-            # But what closes a run is not of the next one.
-            lines = [np.where(self._falls[y], x, y) for x, y in zip(before, after, strict=True)]
+        elif len(second) >= enough and not through_epochs and max(first) > first[0]:
+            lines = after if _regularity(second) > _regularity(first) + 0.25 else before
         return [*map(self.place, rows, lines)]
 
 
 class Scale(NamedTuple):
-    """How the steps of rows follow from the share of the epoch that they print, or their number.
+    """How the steps of rows follow from the share of the epoch that they print.
 
-    ``per_epoch``: the steps of an epoch, None where these show nothing; the steps are multiples of
-    ``distance``, at most ``total``. ``first``: the step of the first loss, where the others follow
-    from their number; they stand at ``losses`` in the log.
+    ``per_epoch``: the steps of an epoch; the steps are multiples of ``distance``, at most
+    ``total``. ``first``: the step of the first loss, where epochs are printed too coarsely and the
+    others follow from their number; they stand at ``losses`` in the log.
     """
 
-    per_epoch: float | None
+    per_epoch: float
     distance: int
     total: int
     first: int | None
@@ -389,7 +379,7 @@ class Scale(NamedTuple):
         """Return the steps of rows, None where they do not show them."""
         if self.first is not None and rows.has_losses:
             return self.first + self.distance * np.searchsorted(self.losses, rows.offsets)
-        if self.per_epoch is None or rows.epochs is None:
+        if rows.epochs is None:
             return None
         most = float(np.abs(rows.epochs).max()) * self.per_epoch
         if not most < _LARGEST:  # nan is none
@@ -407,7 +397,7 @@ class Scale(NamedTuple):
         >>> scale.at(np.array([0.001, 0.14, 3.0])).tolist()
         [10, 100, 2115]
         """
-        shares = epochs * ((self.per_epoch or 0.0) / self.distance)
+        shares = epochs * (self.per_epoch / self.distance)
         steps: Ints = np.rint(shares).astype(np.int64)
         if self.distance > 1:
             steps = np.minimum(self.total, self.distance * np.maximum(1, steps))
@@ -415,7 +405,7 @@ class Scale(NamedTuple):
 
 
 def find_scale(lines: Sequence[Rows], counts: Counts, total: int | None) -> Scale | None:
-    """Find how steps follow from the epochs of the losses or their number; None if they do not.
+    """Find how steps follow from the epochs of the losses; None if they do not.
 
     A program whose output is buffered prints its dictionaries in lumps, long after their steps,
     while the bar is drawn at once. Each says how far the epoch is, the bar how many steps there are
@@ -432,10 +422,6 @@ def find_scale(lines: Sequence[Rows], counts: Counts, total: int | None) -> Scal
         for lines_of in (counts.before, counts.above)
     ]
     in_lumps = max(moves) < _ENOUGH * len(offsets)
-    if in_lumps and len(counts.offsets) >= _FEWEST:
-        ahead = counts.steps[: len(counts.offsets)] - np.searchsorted(offsets, counts.offsets)
-        if (ahead == ahead[0]).all():
-            return Scale(None, 1, _LARGEST, int(ahead[0]) + 1, offsets, False)
     _, epochs = join_epochs(losses)
     if len(epochs) < len(offsets) or not (np.abs(epochs) < _LARGEST).all() or epochs[-1] <= 0:
         return None
@@ -473,7 +459,7 @@ def _fit(scale: Scale, epochs: Floats, coarse: float, before: Ints, after: Ints)
     >>> _fit(Scale(705.0, 1, 2115, None, none, True), epochs, 0.005, none, none).distance
     10
     """
-    length = scale.per_epoch or 0.0
+    length = scale.per_epoch
     if float(np.abs(epochs).max()) * length > _LARGEST:
         return None
     error, gaps = coarse * length, len(epochs) - 1

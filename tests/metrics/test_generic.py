@@ -285,7 +285,6 @@ RECURRING = [
     "Epoch 3 [100/400] {} C.E. Loss, 50.5% Acc",
     "[3,    25/ 300] - Class: 7.1 -Encoder loss: 1.5 [lr: 7.52e-05] (1256.1 ms) loss: {}",
     "│   train_loss = {}",
-    "E3 Training {} loss, 50.5% correct,",
     "-> Epoch 3 Finalizada | Train Loss: {}",
     "Train loss: box_loss=0.25, cls_loss=0.50, total={}",
     "06/02 10:11:12 AM train 100 {} 34.375000 62.500000",
@@ -485,12 +484,6 @@ def test_of_several_losses_one_is_that_of_the_whole() -> None:
     assert curve.values("loss") == [n + 0.5 for n in range(1, 10)]
     draws = "--metric draws another (edge_loss)"
     assert curve.notes == (f"nothing is called loss: predict_loss is taken; {draws}",)
-
-
-def test_the_mean_of_an_epoch_counts_beside_its_last_loss() -> None:
-    text = "".join(f"Epoch {n}\navg. train_loss {9 - n}.5\nLoss {9 - n}.125\n" for n in range(1, 9))
-    curve = parse_chunks("x", [(0, [text.encode()])]).curve
-    assert curve.values("loss") == [9.5 - n for n in range(1, 9)]
 
 
 def test_a_second_loss_of_an_evaluation_is_no_loss_of_the_training() -> None:

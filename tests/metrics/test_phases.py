@@ -138,15 +138,12 @@ def test_an_evaluation_that_is_printed_before_each_row_of_the_training() -> None
     assert curve_of(lines).steps("eval_loss") == [*range(0, 90, 10)]
 
 
-def test_an_evaluation_between_two_regular_steps_that_closes_a_run_is_none_of_the_next_one() -> (
-    None
-):
+def test_an_evaluation_between_two_regular_steps_is_of_the_next_one() -> None:
     lines = []
-    for _ in range(2):
-        for step in range(0, 200, 10):
-            lines.append(f"step {step} loss {loss_at(step)}")
-            lines += [f"val loss {1 / (step + 10)}"] if step % 50 == 40 else []
-    assert curve_of(lines).steps("eval_loss") == [50, 100, 150, 190] * 2
+    for step in range(0, 200, 10):
+        lines.append(f"step {step} loss {loss_at(step)}")
+        lines += [f"val loss {1 / (step + 10)}"] if step % 50 == 40 else []
+    assert curve_of(lines).steps("eval_loss") == [50, 100, 150, 190]
 
 
 def test_of_an_evaluation_that_counts_its_batches_in_each_epoch_the_last_one_counts() -> None:
@@ -200,12 +197,6 @@ def test_runs_of_which_only_evaluations_are_logged() -> None:
     losses = [9 - epoch - run / 10 for run in range(3) for epoch in range(1, 6)]
     lines = [f"Epoch {1 + n % 5} validation loss: {loss}" for n, loss in enumerate(losses)]
     assert both(curve_of(lines), "eval_loss") == ([1, 2, 3, 4, 5] * 3, losses)
-
-
-def test_runs_that_were_given_up_in_their_first_epoch() -> None:
-    epochs = [0, 0, 0, 1, 2, 3, 4, 5]
-    lines = [f"Epoch {epoch}: train_loss={loss_at(n)}" for n, epoch in enumerate(epochs)]
-    assert both(curve_of(lines), "loss") == ([*range(6)], [*map(loss_at, range(2, 8))])
 
 
 def test_a_mean_behind_the_loss_of_its_step_is_no_loss_of_the_curve() -> None:

@@ -53,21 +53,6 @@ def test_a_bar_that_shows_the_step_keeps_it_where_epochs_are_too_coarse() -> Non
     assert build(lines).steps("loss") == [*range(10, 1000, 10)]
 
 
-@pytest.mark.parametrize("first", [0, 1])
-def test_as_many_losses_as_the_steps_that_are_counted_between_them(first: int) -> None:
-    lines = []
-    for step in range(1, 101):
-        lines.append(at(0, None, loss_at(step), epoch=float(step // 21)))
-        if step % 10 == 0:
-            lines.append(Line((("lr", 0.1),), step - 1 + first))
-    assert both(build(lines), "loss") == (
-        [*range(first, 100 + first)],
-        [loss_at(step) for step in range(1, 101)],
-    )
-    lines.pop(40)
-    assert build(lines).steps("loss") == [None] * 99
-
-
 @pytest.mark.parametrize(
     ("head", "row"),
     [
@@ -167,21 +152,6 @@ def test_a_heading_of_an_epoch_may_show_its_learning_rate() -> None:
         lines.append(f"Epoch: {epoch}/100 | Learning Rate: 2.000e-04")
         lines += [f"[{step:04}/0200]| loss: {loss_at(step)}" for step in range(0, 200, 50)]
     assert curve_of(lines).steps("loss") == [*range(0, 600, 50)]
-
-
-@pytest.mark.parametrize(
-    "closing", ["Epoch {epoch}/9 -- train: {mean} val: {mean}", "Epoch {epoch} val loss: {mean}"]
-)
-def test_the_epoch_stands_on_the_line_that_closes_it(closing: str) -> None:
-    lines = []
-    for epoch in range(3):
-        lines += [f"step {step}/44 loss {loss_at(44 * epoch + step)}" for step in range(10, 44, 10)]
-        lines.append(closing.format(epoch=epoch + 1, mean=1 / (epoch + 1)))
-    lines.append(f"step 10/44 loss {loss_at(142)}")
-    epochs = [44 * epoch + step for epoch in range(3) for step in range(10, 44, 10)]
-    curve = curve_of(lines)
-    assert both(curve, "loss") == ([*epochs, 142], [*map(loss_at, [*epochs, 142])])
-    assert curve.steps("eval_loss") == [40, 84, 128] and curve.notes == ()
 
 
 def test_trainings_with_epochs_of_other_lengths_below_headings() -> None:

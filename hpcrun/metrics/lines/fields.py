@@ -91,9 +91,11 @@ class Found(Struct):
     is_code: bool = False
 
 
+# Bounded repeats: a line that nearly fits costs no more than one that does.
 NUMBER = (
-    r"[+-]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][+-]?\d{1,4})?"
-    r"|[+-]?(?:[nN]a[nN]|NAN|[iI]nf(?:inity)?|INF)\b"
+    r"[+-]?(?:\d{1,3}(?:,\d{3}){1,6}(?!,?\d)(?:\.\d{1,40})?|\d{1,40}(?:\.\d{1,40}|\.(?![\w.]))?"
+    r"|\.\d{1,40})(?:[eE][+-]?\d{1,4})?"
+    r"|[+-]?(?:[nN]a[nN]|NAN|[iI]nf(?:inity)?|INF)(?![\w])"
 )
 # As Python prints a number of a library: tensor(2.5, device='cuda:0'), np.float64(2.5).
 WRAPPED = (

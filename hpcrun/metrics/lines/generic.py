@@ -23,6 +23,7 @@ import re
 from msgspec.structs import replace
 
 from hpcrun.metrics.lines.fields import (
+    NUMBER,
     WRAPPED,
     Field,
     Found,
@@ -50,12 +51,6 @@ from hpcrun.metrics.names import (
 from hpcrun.metrics.row import Row
 from hpcrun.patterns import pattern_of
 
-# Bounded repeats: a line that nearly fits costs no more than one that does.
-NUMBER = (
-    r"[+-]?(?:\d{1,3}(?:,\d{3}){1,6}(?!,?\d)(?:\.\d{1,40})?|\d{1,40}(?:\.\d{1,40}|\.(?![\w.]))?"
-    r"|\.\d{1,40})(?:[eE][+-]?\d{1,4})?"
-    r"|[+-]?(?:[nN]a[nN]|NAN|[iI]nf(?:inity)?|INF)(?![\w])"
-)
 _WORD = (
     r"[^\W\d](?:[\w/@%<>+#-]|\.(?=\w)){0,80}"
     r"(?:\((?!\d+[/)])[^\s()=,:|]{1,16}(?:\([^\s()=,:|]{1,12}\))?\))?"
@@ -169,19 +164,15 @@ _SIDES = "|".join(SPLITS)
 _PLAINER = {
     # A number of a library: tensor(2.5, device='cuda:0').
     rf"(?<![\w.]){WRAPPED}": r"\g<wrapped>",
-    # "[ 0 | 19 ]", "[iter: 3 / all 20]", "Batch [0-20]".
-    r"(?<=[\[( ])(\d{1,15}) ?(?:\||/ all) ?(?=\d{1,15} ?[\])])": r"\1/",
+    # "Batch [0-20]".
     r"(?<=batch) ?\[\d{1,15}-(\d{1,15})\]": r" \1",
     # "iteration,1,train_loss,2.5", "1.5 C.E. Loss, 50.5% Acc".
     r"(?<![^,])( ?[a-z_]\w{0,30}), ?(?=-?\d[\d.e+-]{0,30}(?:,|\Z))": r"\1=",
     r"(?:(?<![a-z=] )(?<![\w:=.-])|(?<=ing )|(?<=validation ))(\d+\.\d+)"
     r"((?: (?:train(?:ing)?|validation|[a-z.]{1,20}\.))? loss)(?= ?(?:[,;|)]|\Z))": r"\2: \1",
-    r"\AE(\d{1,6}) (?=(?:train|valid)\w+ )": r"epoch \1 ",
     r"\AE ?(?= {0,8}\d{1,6}/\d{1,6} ?[|,:-])": "epoch ",
     # "[3,  2000] loss: 2.5".
     r"\A([\s=>#*-]{0,20})\[ ?(\d{1,9}), {0,8}(\d{1,15})(?= ?[/\]])": r"\1[\2] [\3",
-    # "1  100 / 2560 loss = 2.5": an epoch, and a step of it.
-    r"\A([ \t]{0,20}\d{1,9})[ \t]{1,8}(?=\d{1,15} ?/ ?\d{1,15} \w*loss\w* ?[:=])": r"epoch \1, ",
     # PointNet: "[0: 12/84] train loss: 2.5".
     r"\A\[(\d{1,9}): {1,4}(?=\d{1,9}/\d{1,9}\])": r"epoch \1 [",
     # A heading in brackets: "[Epoch] 001 [Loss] cls 0.5".
@@ -202,7 +193,6 @@ _PLAINER = {
     r"\A(\d{1,9})[ -](step|iter|epoch)(?=[ :,])": r"\2 \1",
     # A weight behind: "loss = 2.5 * 1".
     r"(loss ?[=:] ?\d[\d.e+-]{0,30}) \* \d{1,9}(?:\.\d{1,9})?(?= |\Z)": r"\1",
-    r"\A((?:train|valid)\w* loss) \[(\d{1,9})\](?=:)": r"epoch \2, \1",
     # "Train loss 10 2.5", "Validation loss 10: 2.5" (Tacotron 2).
     r"\A((?:train|valid)\w* loss) (\d{1,9}):?[ ]{1,9}(?=\d+\.\d)": r"step \2, \1: ",
     # The step in front: "100 | loss 2.5", "9 train loss=0.4", "0 [D loss: 1.3] [G loss: 1.0]".
@@ -221,10 +211,9 @@ _PLAINER = {
     r"(val|valid|validation|dev|heldout|holdout) ?[ =:] ?(?=\d+\.\d)": (
         r"\1train loss: \2\3\4 loss: "
     ),
-    # What was measured is no place: "loss per 100 training steps: 2.5", "Loss Epoch: 2.5".
+    # What was measured is no place: "loss per 100 training steps: 2.5".
     r"(?<=loss) (?:per|every|(?:of|over|for|in)(?: the)? (?:last|past|previous)) \d{1,9} "
     r"(?:\w{1,20} )?(?:step|batch|iter|epoch|sample)\w{0,8}(?= ?[:=])": "",
-    r"(?<!\w)(loss|accuracy) (epoch|step)(?=: \d{1,9}\.\d)": r"\2 \1",
     # Two names of one pair: "Train/Val Loss: 2.5/2.75", "Val Loss/Acc: 2.5/0.75".
     r"(?<![\w/])(train\w{0,3})/(val\w{0,7}|test|dev|eval) (\w{1,20}) ?[:=]? {0,4}"
     r"(\d+\.\d[\de.+-]{0,20}%?) ?[/,] ?(?=\d)": r"\1 \3: \4, \2 \3: ",
@@ -261,8 +250,6 @@ _PLAINER = {
     rf"\(?(epoch)(?: and |, ?| ?/ ?){_PLACE}\)?[ :=]{{1,3}}"
     r"[(\[]?(\d{1,9})(?:, ?| ?/ ?| )(\d{1,9})[)\]]?(?=[\s,:|-])": r"\1 \3, \2 \4, ",
     r"\Aepoch=\d{1,9}/micro_step=\d{1,15}/(?=global_step=)": "",  # DeepSpeed: the epoch is 0
-    # "Iter: [0][50/391]": of two counters the first is the epoch's.
-    r"\b(?:iter|iteration|step|batch):? ?\[ ?(\d{1,9})\] ?(?=\[ *\d{1,15} ?/ ?\d)": r"epoch \1 ",
     # A loss in front of its place, its value behind: "Loss (of one batch) at step 200: 1.5".
     r"(?<!\w)score(?= at iteration \d)": "loss",
     r"(?<!\w)(?:the )?((?:\w{1,20} ){0,3}?(?:loss|cost))(?: \([a-z0-9 ]{1,30}\))? {1,4}"
@@ -354,8 +341,9 @@ def read_generic(text: str, split: str = "") -> Row | None:
     found = _take_apart(text)
     if found is None or (found.is_code and " # " in text):
         return None
-    # Words with a blank between them are no name in code or settings, however far indented.
-    worded = all(" " in field.key for field in found.fields)
+    # Names of several words are none in code or settings, however far indented; nor do pairs stand
+    # side by side there.
+    worded = len(found.fields) > 1 or all(" " in field.key for field in found.fields)
     found.is_code |= text[:1] == "-" or text.endswith((",", ";"))
     found.is_code |= text[:1] in " \t" and not worded
     _hold_side(found.fields)
