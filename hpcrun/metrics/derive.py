@@ -34,7 +34,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from hpcrun.metrics.curve import Curve, Restart, Series, build_series
-from hpcrun.metrics.names import EPOCH, EVAL_LOSS, LOSS, LOSSES, like_a_loss
+from hpcrun.metrics.names import EPOCH, LOSS, LOSSES, like_a_loss
 from hpcrun.metrics.own_steps import (
     DRAWN,
     LEVEL_OF_LOSS,
@@ -123,15 +123,10 @@ def derive(store: Store, build: Callable[..., Series] = build_series) -> Curve:
             "its output: " + ("their steps follow from their epochs" if is_late else _UNKNOWN)
         )
     others = [name for name in metrics if like_a_loss(name) and metrics[name].summary.count > 1]
-    others.sort(key=lambda name: name != LOSS)
-    draws = f"--metric draws another ({', '.join(others[1:_NAMED])})" if others[1:] else ""
+    others = [name for name in others if name not in (LOSS, stand_in)]
+    draws = f"--metric draws another ({', '.join(others[: _NAMED - 1])})" if others else ""
     if stand_in:
         notes.append(f"nothing is called loss: {stand_in} is taken" + (draws and f"; {draws}"))
-    elif LOSS not in metrics and EVAL_LOSS not in metrics and draws:
-        notes.append(
-            f"several losses, and none is the training's by its name: {others[0]} is taken, the "
-            f"first; {draws}"
-        )
     return Curve(metrics, tuple(axis.restarts()), total, (*notes, *store.notes()))
 
 

@@ -344,8 +344,8 @@ _STAND_INS = _spell(
         LOSS: "cross_entropy crossentropy xent ce nll objective criterion sum_loss loss_sum "
         "loss_overall whole_loss loss_whole combined_loss loss_combined joint_loss "
         "full_loss main_loss task_loss model_loss predict_loss prediction_loss pred_loss "
-        "loss_pred generator_loss gen_loss loss_gen g_loss loss_g vae_loss loss_vae l_g_pix l1 "
-        "error"
+        "loss_pred generator_loss gen_loss loss_gen g_loss loss_g vae_loss loss_vae l_g_pix "
+        "g_gan g_a l1 error"
     }
 )
 # Words that only say how a number was taken, and how far they lead away from the plain metric.

@@ -234,10 +234,11 @@ def _evaluating_bars(rows: Sequence[Rows]) -> list[Rows]:
             continue
         found = [each for each in found if each not in others]
         for each in others:
-            shown = each.of([name for name in each.names if name != STEP_SECONDS])
+            shown = each.only(np.isin(each.offsets, drawn.offsets[is_end]))
+            shown = shown.of([name for name in each.names if name != STEP_SECONDS])
             names = tuple(name_in("eval", name) for name in shown.names)
-            found.append(replace(shown, names=names, level=0, bar=None, side=OWN))
-    return found
+            found.append(replace(shown, names=names, level=0, steps=None, bar=None, side=OWN))
+    return [each for each in found if len(each)]
 
 
 def _without_twins(rows: Rows) -> Rows:

@@ -265,8 +265,8 @@ def _counts(layout: Layout) -> bool:
 def called_loss(logs: list[Log]) -> tuple[list[Log], str]:
     """Call that the loss which stands for it in logs that call nothing so, or is their only one.
 
-    So is an evaluation's only one. Returns its own name beside the logs, "" where nothing is
-    renamed.
+    So is an evaluation's only one. Of several, none of which stands for it, the first is the loss
+    under its own name, too. Returns its own name beside the logs, "" where nothing is renamed.
     """
     forms = [form for log in logs for form in log.forms.values()]
     names = dict.fromkeys(name for form in forms for name in form.layout.names)
@@ -280,10 +280,11 @@ def called_loss(logs: list[Log]) -> tuple[list[Log], str]:
     # nanoGPT estimates both losses; where its script prints no other, the training's counts.
     if any(TRAIN_LOSS in form.layout.names and form.rows > 1 for form in forms):
         only["train"] = [TRAIN_LOSS]
-    if LOSS in names or not (ranked or len(only["train"]) == 1):
+    chosen = ranked[0][1] if ranked else next(iter(only["train"]), "")
+    if LOSS in names or not chosen:
         return logs, ""
-    chosen = ranked[0][1] if ranked else only["train"][0]
-    called = {chosen: LOSS}
+    is_first = not ranked and len(only["train"]) > 1
+    called = {} if is_first else {chosen: LOSS}
     for split, name in (("eval", EVAL_LOSS), ("test", TEST_LOSS)):
         if len(only[split]) == 1 and name not in names:
             called.setdefault(only[split][0], name)
@@ -291,7 +292,12 @@ def called_loss(logs: list[Log]) -> tuple[list[Log], str]:
     def renamed(form: Form) -> Form:
         known = tuple(called.get(name, name) for name in form.layout.names)
         split = "train" if chosen == TRAIN_LOSS in form.layout.names else form.layout.split
-        return replace(form, layout=replace(form.layout, names=known, split=split))
+        columns = form.columns
+        if is_first and chosen in known:
+            columns = (*columns, columns[known.index(chosen)])
+            known = (*known, LOSS)
+        layout = replace(form.layout, names=known, split=split)
+        return replace(form, layout=layout, columns=columns)
 
     logs = [
         replace(log, forms={key: renamed(form) for key, form in log.forms.items()}) for log in logs

@@ -451,7 +451,9 @@ def test_the_only_loss_is_the_loss_by_whatever_name(name: str) -> None:
     assert curve.values("loss") == [5 - n / 4 for n in range(1, 10)]
     assert curve.notes == (f"nothing is called loss: {name} is taken",)
     two = text.replace("acc", "align loss")
-    assert "loss" not in parse_chunks("x", [(0, [two.encode()])]).curve.metrics
+    curve = parse_chunks("x", [(0, [two.encode()])]).curve
+    assert curve.values("loss") == curve.values(name) == [5 - n / 4 for n in range(1, 10)]
+    assert curve.notes[0].endswith("is taken; --metric draws another (align loss)")
 
 
 def test_losses_of_two_networks_count_without_a_word_of_where_they_stand() -> None:

@@ -338,3 +338,32 @@ def test_a_dict_over_several_lines() -> None:
     curve = curve_of(lines)
     assert curve.steps("loss") == [1, 2, 3, 4, 5]
     assert [*curve.values("loss")] == [loss_at(n) for n in range(1, 6)]
+
+
+def test_a_csv_of_both_sides_is_a_trainings_whatever_else_it_has() -> None:
+    head = "Model version,Images trained,Time [s],Loss (Training),Loss (Validation)"
+    rows = [f"{row},{64 * row},720.5,{loss_at(row)},{loss_at(row) + 1}" for row in range(1, 6)]
+    curve = curve_of([head, *rows])
+    assert [*curve.values("loss")] == [loss_at(row) for row in range(1, 6)]
+    assert [*curve.values("eval_loss")] == [loss_at(row) + 1 for row in range(1, 6)]
+    assert (
+        "loss" not in curve_of(["day,shop,loss", *(f"{row},3,{row}.5" for row in range(5))]).metrics
+    )
+
+
+def test_bars_of_an_evaluation_have_no_step_of_their_own() -> None:
+    """Only the ends are drawn, and a line closes each epoch (segmentation_models.pytorch)."""
+    lines: list[str] = []
+    for epoch in range(1, 9):
+        loss, other = loss_at(epoch), loss_at(epoch) + 1
+        lines += [f"Epoch [{epoch}/8]", f"100%|####| 30/30 [09:37<00:00, 19.26s/it, loss={loss}]"]
+        lines += [f"100%|####| 8/8 [00:50<00:00, 6.2s/it, loss={other}]"]
+        lines += [f"loss {loss} - iou 0.5 - val_loss {other} - val_iou 0.25"]
+    curve = curve_of(lines)
+    assert curve.steps("loss") == curve.steps("eval_loss") == [*range(1, 9)]
+
+
+def test_a_last_line_without_its_end_has_all_but_its_last_pair() -> None:
+    text = "epoch 1 loss 2.5 lr 0.1\nepoch 2 loss 2.25 lr 0.1\nepoch 3 loss 2.125 lr 0."
+    curve = parse_chunks("a.log", [(0, [text.encode()])]).curve
+    assert curve.values("loss") == [2.5, 2.25, 2.125] and curve.values("lr") == [0.1, 0.1]

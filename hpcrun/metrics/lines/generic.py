@@ -224,6 +224,7 @@ _PLAINER = {
     r"(?<=\d)f0(?!\w)": "",  # Julia's Float32
     r"(?<=\d)d(?=[+-]\d\d(?:\s|\Z))": "e",  # Fortran's double
     r"\.item\(\)(?=[=:])": "",
+    r"(?<!\w)(?-i:L)(?= ?[=:] ?\d{1,9}\.\d)": "loss",
     # CatBoost; pytracking; Transformer-XL; PyTorch/XLA; DPO; BTS.
     r"\A(\d{1,9}):\tlearn: (\d\S{0,30})(?:\ttest: (\d\S{0,30}))?.*": r"step \1, loss \2, val \3",
     r"\A\[(train|val): (\d{1,9}), (?=\d{1,9} ?/)": r"\1 epoch \2 [",

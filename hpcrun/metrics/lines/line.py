@@ -317,7 +317,8 @@ def _are_names(cells: list[str], kind: str) -> bool:
         return placed and any(scored) and len(odd) <= int(single or (wide and sum(lost) > 1))
     if kind != "pipes":
         known = [is_known(cell) or cell in _TIMES for cell in folded]
-        alone = all(map(or_, known, lost)) and any(lost)
+        sides = {split_of(cell) for cell, is_loss in zip(cells, lost, strict=True) if is_loss}
+        alone = (all(map(or_, known, lost)) and any(lost)) or {"train", "eval"} <= sides
         placed = placed or all(scored) or alone  # one by one, as they stand
     placed = placed or (kind == "pipes" and not SPLIT_SPELLINGS.isdisjoint(folded))
     return placed and any(scored) and len(set(folded)) == len(folded)

@@ -63,7 +63,7 @@ _TRIES = 3
 # A table is over when that many lines on end were none of its rows.
 _PATIENCE = 200
 _NUMBER = re.compile(rb"[0-9]+")
-_NAME_AT_END = re.compile(rb"[\s,;|-]{0,9}(?:\b[^\W\d][\w./]{0,60} ?){1,4}[:=]\s{0,9}\Z")
+_NAME_AT_END = re.compile(rb"[\s,;|-]{0,9}(?:\b[^\W\d][\w./]{0,60} ?){1,4}[:=]?\s{0,9}\Z")
 _EVERY_LINE = (b"\n",)
 # One pass of bytes.translate folds case and makes every line end a line feed, keeping offsets.
 _FOLD = bytes(0x0A if i in (0x00, 0x0D) else i for i in range(256)).lower()
