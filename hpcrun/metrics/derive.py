@@ -479,7 +479,7 @@ def _are_means_of(drawn: _Column, lines: _Column) -> bool:
     ends = np.searchsorted(places, offsets)
     if len(means) < _FEWEST or not ends.all():
         return False
-    if changes(np.sort(join_epochs(drawn.rows)[1])).sum() > len(means):
+    if len({*join_epochs(drawn.rows)[1].tolist()}) > len(means):
         return False  # each drawing is of an epoch
     meets = np.isclose(values[ends - 1], means, rtol=_PRINTED, equal_nan=True)
     parts = [np.abs(np.diff(part)) for part in np.split(values, ends)[:-1]]

@@ -74,7 +74,7 @@ _NOT_WORD = re.compile(r"[^\w@+]+|_+")
 # All as ``fold`` gives them.
 SPLIT_SPELLINGS = words("split phase mode stage type kind subset partition dataset event job_type")
 RANK_SPELLINGS = words("rank global_rank")
-TOTAL_SPELLINGS = words("total_steps max_steps total_iters max_iters num_steps")
+TOTAL_SPELLINGS = words("total_steps max_steps total_iters max_iters num_steps n_batches")
 
 # Step and epoch with their ranks: the lowest on a line is its place. A counter of the whole run is
 # trusted over one that may count within an epoch, and that over one of batches.
@@ -87,7 +87,9 @@ _STEPS = (
     "updates batch batches batchid minibatch mini_batch micro_step episode round global_round "
     "communication_round update generation n_iter n_step n_updates i count"
 )
-_EPOCHS = "epoch época epoca train_epoch epch ep trainer_epoch end_of_epoch epoch_loaded"
+_EPOCHS = (
+    "epoch época epoca train_epoch epch ep trainer_epoch end_of_epoch epoch_loaded epoch_epoch"
+)
 # A counter may say that it counts: batch_id, cur_iter, "Epoch no. 3".
 _FORMS = words("{}_num {}_no {}_nr {}_number {}_id {}_idx {}_index {}_i cur_{} curr_{} current_{}")
 
@@ -112,40 +114,36 @@ def fold(spelling: str) -> str:
 
 
 # Words of other languages that logs use; the longest that fits is taken.
-_CHINESE = dict(
+_FOREIGN = dict(
     pair.split("=")
     for pair in words(
-        "损失值=loss 损失=loss 損失=loss 损失函数=loss_fn 损失函數=loss_fn 轮次=epoch "
-        "轮数=epoch 轮=epoch 步数=step 步=step 批次=batch 批次大小=batch_size 批大小=batch_size "
+        "损失值=loss 损失=loss 損失=loss 损失函数=loss_fn 损失函數=loss_fn 轮次=epoch 轮数=epoch "
+        "轮=epoch 步数=step 步=step 批次=batch 批次大小=batch_size 批大小=batch_size "
         "批量大小=batch_size 迭代次数=iteration 迭代=iteration 学习率=learning_rate "
         "學習率=learning_rate 准确率=accuracy 正确率=accuracy 精度=accuracy 训练集=train "
-        "训练=train 訓練=train 验证集=valid 验证=valid 驗證=valid 测试集=test 测试=test "
-        "測試=test 平均=average 总=total 当前=current 當前=current 剩余时间=eta 耗时=time "
-        "用时=time 时间=time 秒=s 最佳=best 最优=best 最好=best 最低=best 最小=best 最高=best "
-        "最终=final 保存=saving 为=is 是=is 在=in 完成=finished 结束=finished "
-        "エポック=epoch ステップ=step 正解率=accuracy 学習=train 検証=valid テスト=test "
-        "에폭=epoch 손실=loss 정확도=accuracy 학습=train 훈련=train 검증=valid 평균=average "
-        "최고=best 저장=saving"
+        "训练=train 訓練=train 验证集=valid 验证=valid 驗證=valid 测试集=test 测试=test 測試=test "
+        "平均=average 总=total 当前=current 當前=current 剩余时间=eta 耗时=time 用时=time "
+        "时间=time 秒=s 最佳=best 最优=best 最好=best 最低=best 最小=best 最高=best 最终=final "
+        "保存=saving 为=is 是=is 在=in 完成=finished 结束=finished エポック=epoch "
+        "学習率=learning_rate 時間=time ステップ=step 正解率=accuracy 学習=train 検証=valid "
+        "テスト=test 에폭=epoch 손실=loss 정확도=accuracy 학습=train 훈련=train 검증=valid "
+        "평균=average 최고=best 저장=saving 테스트=test 학습률=learning_rate 시간=time "
+        "época=epoch epoca=epoch époque=epoch epoque=epoch эпоха=epoch шаг=step pérdida=loss "
+        "perdida=loss perda=loss perte=loss verlust=loss потери=loss потеря=loss epoche=epoch "
+        "trainingsverlust=train_loss validierungsverlust=valid_loss kayıp=loss epoka=epoch "
+        "verlies=loss validatieverlies=valid_loss епоха=epoch втрати=loss epocha=epoch "
+        "ztráta=loss latih=train validasi=valid perdita=loss validazione=valid "
+        "iteración=iteration erreur=error fehler=error ошибка=error exactitud=accuracy "
+        "acurácia=accuracy acuracia=accuracy genauigkeit=accuracy точность=accuracy "
+        "entrenamiento=train treino=train entraînement=train entrainement=train обучение=train "
+        "validación=valid validacion=valid validação=valid validacao=valid валидация=valid"
     )
 )
-_LATIN = dict(
-    pair.split("=")
-    for pair in words(
-        "época=epoch epoca=epoch époque=epoch epoque=epoch эпоха=epoch paso=step шаг=step "
-        "pérdida=loss perdida=loss perda=loss perte=loss verlust=loss потери=loss потеря=loss "
-        "epoche=epoch trainingsverlust=train_loss validierungsverlust=valid_loss kayıp=loss "
-        "epoka=epoch strata=loss verlies=loss validatieverlies=valid_loss епоха=epoch втрати=loss "
-        "epocha=epoch ztráta=loss latih=train validasi=valid perdita=loss validazione=valid "
-        "iteración=iteration costo=cost custo=cost erro=error erreur=error fehler=error "
-        "ошибка=error exactitud=accuracy acurácia=accuracy acuracia=accuracy genauigkeit=accuracy "
-        "точность=accuracy entrenamiento=train treino=train entraînement=train entrainement=train "
-        "обучение=train validación=valid validacion=valid validação=valid validacao=valid "
-        "валидация=valid"
-    )
-)
-_CHINESE_WORD = pattern_of("|".join(sorted(_CHINESE, key=len, reverse=True)))
-_LATIN_WORD = pattern_of(rf"(?<![^\W_])(?:{'|'.join(_LATIN)})(?![^\W_])", re.IGNORECASE)
-_HANGUL = pattern_of("[가-힣]+")
+# Those of East Asia, from あ on, stand without blanks between them.
+_LONG = sorted(_FOREIGN, key=len, reverse=True)
+_EASTERN = pattern_of("|".join(word for word in _LONG if word >= "あ"))
+_WESTERN = pattern_of(rf"(?<![^\W_])(?:{'|'.join(w for w in _LONG if w < 'あ')})(?![^\W_])", re.I)
+_HANGUL, _LETTERS = pattern_of("[가-힣]+"), pattern_of(r"[^\W\d_]+")
 # "the third epoch", with a numeral: 第3轮, 第 3/10 个epoch.
 _ORDINAL = pattern_of(
     r"第\s?(\d{1,15}(?:\s?/\s?\d{1,15})?)\s?[个次]?\s?(轮|步|批次|迭代|[A-Za-z]{2,12})"
@@ -164,15 +162,17 @@ def in_english(text: str) -> str:
     >>> in_english("Época 3 - pérdida_val: 0.25"), in_english("epoch-0의 평균 Loss : 1.5")
     ('epoch 3 - loss_val: 0.25', 'epoch-0 average Loss : 1.5')
     """
-    text = _LATIN_WORD.sub(lambda word: _LATIN[word.group().lower()], text)
+    if any(word in _FOREIGN for word in _LETTERS.findall(text.lower())):
+        text = _WESTERN.sub(lambda word: _FOREIGN.get(word[0].lower(), word[0]), text)
     if text.isascii():
         return text
     text = text.translate(_FULL_WIDTH)
-    if not _CHINESE_WORD.search(text):
-        return _HANGUL.sub(" ", text)
-    text = _ORDINAL.sub(r"\2 \1", text)
-    text = _CHINESE_WORD.sub(lambda word: f" {_CHINESE[word.group()]} ", text)
-    return " ".join(_HANGUL.sub(" ", text).split())
+    if _EASTERN.search(text):
+        text = _ORDINAL.sub(r"\2 \1", text)
+        text = _EASTERN.sub(lambda word: f" {_FOREIGN[word.group()]} ", text)
+        text = " ".join(text.split())
+    # Other words of Korean, whose endings touch numbers; in the head of a table they are names.
+    return _HANGUL.sub("", text).strip() if any(map(str.isdecimal, text)) else text
 
 
 def decode(line: bytes) -> str:
@@ -185,7 +185,7 @@ def decode(line: bytes) -> str:
         return line.decode()
     except UnicodeDecodeError:
         text = line.decode("gb18030", "replace")
-        return text if _CHINESE_WORD.search(text) else line.decode("utf-8", "replace")
+        return text if _EASTERN.search(text) else line.decode("utf-8", "replace")
 
 
 def name_in(split: str, name: str) -> str:
@@ -216,6 +216,7 @@ _NO_LOSS = words(
     "scale scaling weight weights coef coeff fn func function type name mode ratio factor ppl best "
     "min max minimum maximum patience threshold alpha lambda lowest highest final target expected"
 )
+_TERMS = words("pix total g d simple percep gan real fake train val test mos metric")
 _SCORES = words(
     "acc accuracy ppl perplexity reward rewards map miou iou f1 bleu rouge wer cer auc dice psnr "
     "ssim return entropy kl precision recall score bpb mae mse rmse fid elbo nll top1 top5 "
@@ -232,7 +233,8 @@ def like_a_loss(name: str) -> bool:
     """
     parts = fold(name).split("_")
     named = any(part.endswith(("loss", "losses")) for part in parts)
-    return (named or (parts[0] == "l" and len(parts) > 1)) and _NO_LOSS.isdisjoint(parts)
+    named = named or (parts[0] == "l" and not _TERMS.isdisjoint(parts))  # l_pix
+    return named and _NO_LOSS.isdisjoint(parts)
 
 
 @lru_cache(maxsize=8192)

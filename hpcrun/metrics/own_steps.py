@@ -23,15 +23,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from hpcrun.metrics.curve import rises
-from hpcrun.metrics.names import (
-    EPOCH,
-    EVAL_LOSS,
-    LOSS,
-    LOSSES,
-    LR,
-    STEP_SECONDS,
-    name_in,
-)
+from hpcrun.metrics.names import EPOCH, EVAL_LOSS, LOSS, LOSSES, LR, STEP_SECONDS, name_in
 from hpcrun.metrics.passes import Bools, Counted, Floats, Ints, changes, starts_with_each_epoch
 from hpcrun.metrics.store import Form, Log
 
@@ -56,6 +48,8 @@ _MOST, _COMPARED = 0.9, 16
 _TWICE = 0.8
 # There are at least this many losses of batches to each mean of an epoch.
 _BATCHES = 2
+# An evaluation has no more batches than the training, or hardly.
+_ALIKE = 1.1
 # What bars count that are not the training's, by the words of their descriptions.
 _OTHER_WORK = re.compile(
     r"load|read|map|filter|token|pack|truncat|fetch|shard|cach|scan|generat|sav|writ|split|sampl"
@@ -157,7 +151,7 @@ def read_rows(log: Log) -> list[Rows]:
     headings = np.array([each.offset for each in marks], dtype=np.int64)
     epochs = np.array([each.epoch for each in marks], dtype=np.float64)
     rows = [_rows_of(form, headings, epochs) for form in log.forms.values()]
-    rows = _evaluating_bars(_without_redrawn(log, rows, headings))
+    rows = _evaluations_in_turn(_without_redrawn(log, rows, headings))
     splits = [each.split for each in marks]
     if 0 < 2 * sum(map(bool, splits)) <= len(splits):  # the training has headings, too
         rows = [part for each in rows for part in _by_split(each, headings, splits)]
@@ -210,11 +204,11 @@ def _without_redrawn(log: Log, rows: Sequence[Rows], headings: Ints) -> list[Row
     return [each for each in kept if len(each)]
 
 
-def _evaluating_bars(rows: Sequence[Rows]) -> list[Rows]:
-    """Take for an evaluation's what is drawn in the training's form and takes turns with it.
+def _evaluations_in_turn(rows: Sequence[Rows]) -> list[Rows]:
+    """Take for an evaluation's what stands in the training's form and takes turns with it.
 
-    It counts to another end, and to its end each time, as no bar of epochs around one of batches
-    does; what it shows there is the mean. The training begins.
+    It counts to another end, no further one, and to its end each time, as no bar of epochs around
+    one of batches does; what it shows there is the mean. The training begins.
     """
     found = [*rows]
     counted = [each for each in rows if each.has_losses and each.total and each.steps is not None]
@@ -222,7 +216,7 @@ def _evaluating_bars(rows: Sequence[Rows]) -> list[Rows]:
     for kind in {*kind_of.values()}:
         same = sorted((x for x in counted if kind_of[x] == kind), key=lambda x: x.offsets[0])
         totals = [*dict.fromkeys(each.total for each in same)]
-        if len(totals) != 2:
+        if len(totals) != 2 or (totals[1] or 0) > _ALIKE * (totals[0] or 0):
             continue
         others = [each for each in same if each.total == totals[1]]
         drawn = join_steps(others)
@@ -382,7 +376,9 @@ def _without_means(rows: Sequence[Rows]) -> list[Rows]:
     named = [each for each in none if each.epochs is not None]
     if len({each.highest for each in named}) == 1 and len(named) < len(rows):
         own = [x for x in rows if x.has_own_steps and x.epochs is not None and not x.total]
-        if any(each not in named for each in own):
+        counted = join_steps([each for each in own if each not in named])
+        falls = (counted.steps[1:] <= counted.steps[:-1]).sum()
+        if counted.steps.max(initial=0) <= named[0].highest and 2 * falls >= sum(map(len, named)):
             none = [each for each in none if each not in named]
             for each in own:
                 each.total = named[0].highest

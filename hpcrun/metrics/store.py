@@ -271,7 +271,9 @@ def called_loss(logs: list[Log]) -> tuple[list[Log], str]:
     forms = [form for log in logs for form in log.forms.values()]
     names = dict.fromkeys(name for form in forms for name in form.layout.names)
     rows = {n: sum(form.rows for form in forms if n in form.layout.names) for n in names}
-    most = max(rows.values(), default=0)
+    most = max(
+        (rows[n] for n in names if like_a_loss(n) or rank_for_loss(n) is not None), default=0
+    )
     # A last line may name once what the others call otherwise.
     ranks = ((rank_for_loss(name), name) for name in names if 10 * rows[name] > most)
     ranked = sorted((rank, name) for rank, name in ranks if rank is not None)

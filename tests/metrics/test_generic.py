@@ -319,9 +319,7 @@ def test_what_is_no_evident_measurement_is_proven_by_recurrence(line: str) -> No
     assert parsed(line, [5, 7, 6, 3]) == []  # games won and lost
 
 
-@pytest.mark.parametrize(
-    "line", ["Current learning rate: {}", "Adjusting learning rate of group 0 to {}."]
-)
+@pytest.mark.parametrize("line", ["Current learning rate: {}", "learning rate is {}"])
 def test_a_learning_rate_may_stand_alone_beside_losses(line: str) -> None:
     both = f"epoch {{0}} loss 0.{{0}}5\n{line}"
 

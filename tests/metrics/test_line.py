@@ -12,7 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcrun.metrics.lines.formats.table import FORMATS
-from hpcrun.metrics.lines.line import NEEDLES, read_document, read_head, read_line, records
+from hpcrun.metrics.lines.line import (
+    NEEDLES,
+    read_document,
+    read_head,
+    read_line,
+    read_mark,
+    records,
+)
 from hpcrun.metrics.row import Mark, Row, Table
 from tests.metrics.printed import PRINTED, PROSE, Printed
 
@@ -422,12 +429,12 @@ def test_no_head(line: str) -> None:
     assert shown is None or line == "step loss"
 
 
-def test_a_document_may_have_lists_of_lists_and_several_objects() -> None:
-    losses = [[4.5, 4.25, 4.0], [3.5, 3.25, 3.0], []]
+def test_a_document_may_have_several_objects_with_columns() -> None:
+    losses = [4.5, 4.25, 4.0]
     document = {
         "run": {"lr": 0.1, "steps": [10, 20]},
         "epoch": {"x": [0, 1], "val_iter_loss": [2.5, 2.25]},
-        "iter": {"x": [[0, 1, 2], [0, 1, 2], []], "train_iteration_loss": losses},
+        "iter": {"x": [0, 1, 2], "train_iteration_loss": losses},
     }
     rows = read_document(json.dumps(document)) or []
     evaluated = [row for row in rows if row.split == "eval"]
@@ -436,7 +443,36 @@ def test_a_document_may_have_lists_of_lists_and_several_objects() -> None:
         (1.0, (("eval_loss", 2.25),)),
     ]
     trained = [(row.step, dict(row.values)["loss"]) for row in rows if row.split == "train"]
-    assert trained == [*enumerate(loss for each in losses for loss in each)]
+    assert trained == [*enumerate(losses)]
+
+
+@pytest.mark.parametrize("key", ["epoch_{}", "{}"])
+def test_a_document_may_have_an_object_for_each_epoch(key: str) -> None:
+    document = {key.format(epoch): {"train_loss": 5.5 - epoch} for epoch in range(1, 4)}
+    rows = read_document(json.dumps(document)) or []
+    assert [(row.epoch, row.values) for row in rows] == [
+        (epoch, (("loss", 5.5 - epoch),)) for epoch in (1.0, 2.0, 3.0)
+    ]
+
+
+def test_an_export_of_tensorboard_has_the_time_before_each_step() -> None:
+    document = {"runs/Mar03/loss/train": [[1677844801.5, 0, 2.5], [1677844802.5, 1, 2.25]]}
+    rows = read_document(json.dumps(document)) or []
+    assert [(row.step, row.values) for row in rows] == [
+        (0, (("loss", 2.5),)),
+        (1, (("loss", 2.25),)),
+    ]
+
+
+def test_patterns_end_in_time_whatever_blanks_stand_in_front() -> None:
+    for blank in ("\xa0", "\u2003", "\u3000", " ", "=", "★"):
+        assert read_mark(blank * 60 + "epoch loss") is None
+
+
+def test_words_of_other_languages_in_any_case_break_nothing() -> None:
+    for line in ("kayip: 0.5 epoch", "VALİDASİ epoch 3", "KAYIP: 2.5", "ſtrata epoch"):
+        read_line(line)
+    assert read_line("[1]\ttrain-rmse:1,233.5\teval-rmse:0.9") is not None
 
 
 def test_a_document_may_hold_a_list_for_each_split() -> None:

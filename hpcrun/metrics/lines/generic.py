@@ -224,19 +224,12 @@ _PLAINER = {
     r"(?<=\d)f0(?!\w)": "",  # Julia's Float32
     r"(?<=\d)d(?=[+-]\d\d(?:\s|\Z))": "e",  # Fortran's double
     r"\.item\(\)(?=[=:])": "",
-    r"(?<!\w)(?-i:L)(?= ?[=:] ?\d{1,9}\.\d)": "loss",
-    # CatBoost; pytracking; Transformer-XL; PyTorch/XLA; DPO; BTS.
+    r"(?<!\w)(?-i:L)(?==\d{1,9}\.\d)": "loss",
+    # CatBoost; pytracking; DPO.
     r"\A(\d{1,9}):\tlearn: (\d\S{0,30})(?:\ttest: (\d\S{0,30}))?.*": r"step \1, loss \2, val \3",
     r"\A\[(train|val): (\d{1,9}), (?=\d{1,9} ?/)": r"\1 epoch \2 [",
-    r"\A\| Eval {1,4}\d{1,6} (?=at step)": "| Eval ",
-    r"\A\((\d{1,9})\) (?=loss)": r"step \1, ",
     r"\A(train|eval)(?: stats)? after (\d{1,12})(?: examples)?: (?=\{)": r"step \2, \1 stats: ",
-    r"\A\[epoch\]\[s/s_per_e/gs\]: \[(\d{1,9})\]\[\d{1,9}/\d{1,9}/(\d{1,9})\]": (
-        r"epoch \1, step \2"
-    ),
-    r"\A(?:loss in epoch )?(\d{1,9}) (?:iteration )?(\d{1,9})(?: loss -|:) (?=\d)": (
-        r"epoch \1, step \2, loss: "  # DALLE-pytorch; SASRec
-    ),
+    r"\Aloss in epoch (\d{1,9}) iteration (\d{1,9}):": r"epoch \1, step \2, loss:",  # SASRec
     r"'([\w ]{1,40}[:=])', ": r"\1 ",  # Python 2: ('Epoch:', 3, 'loss:', 2.5)
     r"\A\[(\d{1,9}) \| \d[\d.]{0,12}\] (?=loss)": r"step \1, ",  # "[10 | 23.10] loss=3.41"
     r"train==\[(\d[\d.]{0,20})=[^]]{1,99}\]": r"loss: \1",  # NGCF
@@ -246,11 +239,12 @@ _PLAINER = {
     # PyTorch's tutorials: "1m 5s (- 15m 12s) (5000 6%) 2.85", "5000 6% (1m 5s) 2.85 name / guess".
     r"\A\[?(?:\d{1,6}m \d{1,2}s (?:\(- \d{1,6}m \d{1,2}s\) )?\()?(\d{1,9}) \d{1,3}%"
     r"(?:\)| \(\d{1,6}m \d{1,2}s\)) (?:loss: )?(\d+\.\d+)(?:[ \]].*)?": r"step \1, loss: \2",
-    r"adjusting learning rate of group 0 to (?=\d)": "learning rate: ",  # PyTorch's schedulers
     # A place by two names, then two numbers: "Epoch and iter 28 99", "(epoch, step): (3, 100)".
     rf"\(?(epoch)(?: and |, ?| ?/ ?){_PLACE}\)?[ :=]{{1,3}}"
     r"[(\[]?(\d{1,9})(?:, ?| ?/ ?| )(\d{1,9})[)\]]?(?=[\s,:|-])": r"\1 \3, \2 \4, ",
     r"\Aepoch=\d{1,9}/micro_step=\d{1,15}/(?=global_step=)": "",  # DeepSpeed: the epoch is 0
+    # "Iter: [0][50/391]": of two counters the first is the epoch's.
+    r"\b(?:iter|iteration|step|batch):? ?\[ ?(\d{1,9})\] ?(?=\[ *\d{1,15} ?/ ?\d)": r"epoch \1 ",
     # A loss in front of its place, its value behind: "Loss (of one batch) at step 200: 1.5".
     r"(?<!\w)score(?= at iteration \d)": "loss",
     r"(?<!\w)(?:the )?((?:\w{1,20} ){0,3}?(?:loss|cost))(?: \([a-z0-9 ]{1,30}\))? {1,4}"

@@ -66,9 +66,9 @@ NEEDLES: tuple[bytes, ...] = (
         b","
     ),
     # Loss and epoch in other languages.
-    *map(str.encode, ("损失", "損失", "손실", "轮", "потер", "поха", "poca", "rdida")),
+    *map(str.encode, ("损失", "損失", "손실", "轮", "отер", "поха", "poca", "rdida")),
     *(b" avg, ", b"envinteracts"),  # darknet, Spinning Up
-    *b"perda,perte,verlust,erro".split(b","),
+    *b"perda,perte,verlust".split(b","),
 )
 _NEEDLES = tuple(map(bytes.decode, NEEDLES))
 # Those that are looked for in every part of a very long log.
@@ -112,7 +112,7 @@ _NEXT_RECORD = re.compile(
     rb"|\x1b\[A"  # the cursor goes up: what follows stands on another line
     # What stands behind a bar was printed by something else; it may have waited in a buffer.
     rb"|\[(?:\d{1,4} days?, )?\d{1,6}:\d\d(?::\d\d)?(?:<|, )[^\[\]]{0,400}\]"
-    rb"(?= {0,80}(?:[^\s\[\]\x1b]|\[[a-z]|\[\d\d:\d\d:\d\d\.\d))"
+    rb"(?= {0,80}(?:[^\s\[\]\x1b]|\[[a-zA-Z]|\[\d\d:\d\d:\d\d\.\d))"
     rb"|(?<=\})(?=[^\[\]{}|]{0,60}\d%\|)"
 )
 
@@ -161,7 +161,7 @@ def _read(line: Line, table: Table | None, formats: Sequence[Format]) -> Answer 
 
 # A place on a line of its own: "Epoch 3/20", "-----Iteration: 1000-----", "begin training epoch 1".
 _HEADING = pattern_of(
-    r"(?:[\s=*#>|~<\[({'+-]|[^\w\x00-\x7f]){0,200}"
+    r"(?:[\s=*#>|~<\[({'+-]|[^\w\s\x00-\x7f]){0,200}"
     r"(?:(?:start(?:ing|ed)?|begin(?:ning)?|running|entering)[ ]{1,2}(?:of[ ])?)?"
     r"(?:(?:train(?:ing)?|(?P<split>eval(?:uation)?|val(?:id(?:ation)?)?|test(?:ing)?))[ ]{1,2})?"
     r"(?:(?:current|global|learning)[ _])?"
@@ -170,10 +170,9 @@ _HEADING = pattern_of(
     r"[\[(]?(?P<count>\d{1,9})(?:(?:st|nd|rd|th) step)?"
     r"(?:\s{0,4}(?:/|\||(?(epoch)(?:out )?of|(?!)))\s{0,4}(?P<total>\d{1,9}))?\]?"
     r"(?: \(\d{1,9}/\d{1,9}\)(?= \*))?"
-    r"(?: (?:summary|results|metrics|statistics|train(?:ing)?(?: complete)?)"
-    r"(?=[\s:=*-]{0,80}\Z))?(?: \[\d{1,3}%\])?"
-    r"(?:(?: \||,) (?:epoch )?time: (?:\d{1,4}m \d{1,2}s|\d[\d.]{0,20})"
-    r"|(?(total) took \d[\d.]{0,20} ?s| starting)"
+    r"(?: (?:summary|results|metrics|statistics|train(?:ing)?)"
+    r"(?=[\s:=*-]{0,80}\Z))?(?: \[\d{1,3}%\]| \(\d[\d.]{0,12}s\))?"
+    r"(?: \| (?:epoch )?time: \d{1,4}m \d{1,2}s|(?(total) took \d[\d.]{0,20} ?s| starting)"
     r"| started| begins)?"
     r"(?:[\s,|-]{1,6}(?:learning[ _]rate|lr)(?: is|[ :=]{1,3}) ?\d[\d.e-]{0,40}"
     r"(?:,\s{1,30}previous best = \d[\d.]{0,20})?)?"
@@ -242,14 +241,14 @@ def read_mark(text: str) -> Mark | Row | None:
 
 _MOST_COLUMNS = 400
 _NAME = pattern_of(
-    r"[^\W\d](?:[\w./@%<>#-]|:(?=\d(?![\d.]))|[ ](?=[^\W\d])){0,80}[ ]?"
+    r"[^\W\d](?:[\w./@%<>#-]|:(?=\d(?![\d.])|0\.95)|[ ](?=[^\W\d])){0,80}[ ]?"
     r"(?:[(\[][\w ./%-]{1,20}[)\]])?"
 )
 # What parts the cells, by kind; those of the others are parted by blanks, two of them or one.
 _MARKS = {"pipes": "|", "csv": ",", "semicolons": ";", "tabs": "\t"}
-_BY_BLANKS = ("columns", "words")
+_BY_BLANKS = ("columns", "words", "frame")  # a frame's head is indented, as pandas prints it
 _TIMES = {"timestamp", "wall_time", "walltime", "date", "datetime", "seconds", "idx", "index"}
-_DRAWN = str.maketrans("│┃║", "|||")
+_DRAWN = str.maketrans("│┃║┆", "||||")
 _BLANKS = pattern_of(r"[ ]{2,}|\t+")
 _QUOTED, _LONGEST_CELL = pattern_of(r'(?<![^,])"([^"]*)"(?![^,])'), 80
 # YOLO's trainers draw a bar behind the row of an epoch; its memory has a unit.
@@ -269,11 +268,11 @@ def read_head(text: str) -> Table | None:
     """
     if "=" in text or "{" in text:
         return None
-    text = text.strip().removeprefix("#").lstrip()  # numpy's savetxt
-    text = text.translate(_DRAWN)
+    indented = text[:1] == " "
+    text = text.strip().removeprefix("#").lstrip().translate(_DRAWN)  # numpy's savetxt
     marked = next((kind for kind, mark in _MARKS.items() if mark in text), "")
     marked = "" if "\t\t" in text else marked  # tabs that only align
-    for kind in (marked,) if marked else _BY_BLANKS:
+    for kind in (marked,) if marked else _BY_BLANKS[:2]:
         cells = _cells(text, kind)
         if cells[1:] and not cells[-1]:
             cells.pop()
@@ -281,16 +280,24 @@ def read_head(text: str) -> Table | None:
             cells[:2] = ["epoch", "step"]
         if cells and cells[0] in ("", "Unnamed: 0") and not any(map(is_place, cells)):
             cells[0] = "step"  # the index that pandas writes
+        if kind == "csv":  # of runs side by side the first
+            cells = [cell if cell not in cells[:at] else "" for at, cell in enumerate(cells)]
         if 2 <= len(cells) <= _MOST_COLUMNS and _are_names(cells, kind):
-            return Table(kind, tuple(cells))
+            return Table("frame" if kind == "columns" and indented else kind, tuple(cells))
     return None
 
 
 def _cells(text: str, kind: str) -> list[str]:
-    text = text.strip(" |") if kind == "pipes" else text
+    if kind == "pipes":
+        text = text.strip().removeprefix("|").removesuffix("|")
     if mark := _MARKS.get(kind):
         if kind == "csv":
-            text = _QUOTED.sub(lambda cell: cell[1].replace(mark, " ")[:_LONGEST_CELL], text)
+            text = _QUOTED.sub(
+                lambda cell: cell[1].replace(mark, " " * (not cell[1][:1].isdigit()))[
+                    :_LONGEST_CELL
+                ],
+                text,
+            )
         cells = [cell.strip() for cell in text.split(mark)]
         # The name of the run, which an export puts before a column's, is none of it.
         return cells if mark == "|" else [c.strip("\"'").rpartition(" - ")[2] for c in cells]
@@ -298,8 +305,8 @@ def _cells(text: str, kind: str) -> list[str]:
 
 
 def _are_names(cells: list[str], kind: str) -> bool:
-    if kind == "csv" and cells[0] in ("", "Unnamed: 0"):
-        cells = cells[1:]  # beside a step
+    if kind == "csv":
+        cells = [cell for cell in cells if cell not in ("", "Unnamed: 0")]
     if not all(_NAME.fullmatch(cell) and cell.count(" ") < 4 for cell in cells):
         return False
     folded = [fold(cell) for cell in cells]
@@ -345,19 +352,20 @@ def read_row(text: str, table: Table) -> Row | None:
     """
     columns, has_bar = table.columns, fold(table.columns[1]) == _MEMORY
     text = _LISTED.sub(_sum, _WRAPPED.sub(r"\g<wrapped>", text))
-    text = text.replace(",", ".") if table.kind == "semicolons" else text
+    if table.kind in ("semicolons", "tabs") and "." not in text:
+        text = text.replace(",", ".")
     if has_bar:
         text = _BAR_BEHIND.split(text, 1)[0]
     kind = "pipes" if table.kind == "tabs" and "\t" not in text and "|" in text else table.kind
     cells = _cells(text.translate(_DRAWN), kind)
-    if table.kind == "columns" and len(cells) != len(columns):
+    if table.kind in ("columns", "frame") and len(cells) != len(columns):
         cells = text.split()  # a wide number leaves but one blank
     if table.kind == "tabs":  # blanks at the end of a line are gone
         cells += [""] * (len(columns) - len(cells))
     if len(cells) == len(columns) + 1 and "" in cells:
         del cells[-1 if not cells[-1] else cells.index("")]  # a mark behind a cell, or two
-    if len(cells) == len(columns) + 1 and table.kind in _BY_BLANKS and cells[0].isdigit():
-        del cells[0]  # a row's number, as pandas prints it
+    if len(cells) == len(columns) + 1 and table.kind == "frame" and cells[0].isdigit():
+        del cells[0]
     if len(cells) != len(columns):
         return None
     fields: list[Field] = []
@@ -418,8 +426,6 @@ def read_document(text: str) -> list[Row] | None:
     [(5, (('loss', 2.5),)), (9, (('loss', 2.0),))]
     >>> read_document('{"loss": [2.5, 2.25], "val_loss": [2.0, 1.5]}')[1].values
     (('loss', 2.25), ('eval_loss', 1.5))
-    >>> read_document('{"iter": {"x": [[0, 1], [0]], "loss": [[2.5, 2.0], [1.5]]}}')[2].step
-    2
     >>> read_document('{"learning_rate": 0.1}') is None
     True
     """
@@ -451,47 +457,46 @@ def _objects_in(
         if isinstance(inside, list):
             split = SPLITS.get(key, "")
             yield from ((each, split) for each in inside if isinstance(each, dict))
-            yield from (({"step": at, key: value}, "") for at, value in _pairs(inside))
-        elif isinstance(inside, dict) and key.isdecimal():
-            yield {"epoch": float(key), **inside}, ""
+            tag = "/".join(key.split("/")[-2:])
+            yield from (({"step": at, tag: value}, "") for at, value in _pairs(inside))
+        elif isinstance(inside, dict) and (epoch := key.lower().removeprefix("epoch_")).isdecimal():
+            yield {"epoch": float(epoch), **inside}, ""
         elif isinstance(inside, dict) and depth < _DEEPEST:
             yield from _objects_in(inside, key, depth + 1)
 
 
 def _parted(document: dict[str, object], name: str) -> Iterator[dict[str, float]]:
-    """Part lists side by side into an object for each row; lists within them follow each other.
+    """Part lists side by side into an object for each row.
 
-    Without a step or an epoch among them they are one by epoch, those within by step. An ``x`` is
-    of what the document is called.
+    Without a step or an epoch among them they are one by epoch. An ``x`` is of what the document is
+    called.
     """
     columns = {key: numbers for key, value in document.items() if (numbers := _numbers(value))}
     lost = next(filter(like_a_loss, columns), None)
     if lost is None:
         return
-    length, is_nested = len(columns[lost]), document[lost] != columns[lost]
+    length = len(columns[lost])
     if "x" in columns:
         columns["epoch" if fold(name) in EPOCH_RANK else "step"] = columns.pop("x")
     columns = {key: column for key, column in columns.items() if len(column) == length}
-    if is_nested:
-        columns = {key: column for key, column in columns.items() if not is_place(key)}
-        columns["step"] = [*map(float, range(length))]
-    elif not any(map(is_place, columns)):
+    if not any(map(is_place, columns)):
         columns["epoch"] = [*map(float, range(1, length + 1))]
     for row in zip(*columns.values(), strict=True):
         yield dict(zip(columns, row, strict=True))
 
 
 def _numbers(value: object) -> list[float]:
-    """Return the numbers of a list, or of the lists in it; nothing if anything else is in there."""
-    if not isinstance(value, list):
-        return []
-    lists = all(isinstance(each, list) for each in value) and not _pairs(value)
-    flat = [number for each in value for number in each] if lists else value
-    return flat if all(isinstance(number, float) for number in flat) else []
+    """Return the numbers of a list; nothing if anything else is in there."""
+    numbers = value if isinstance(value, list) else []
+    return numbers if all(isinstance(number, float) for number in numbers) else []
 
 
 def _pairs(value: list[Any]) -> list[list[float]]:
-    """Return a list of steps and values, nothing if it is none: [[100, 2.5], [200, 2.0]]."""
+    """Return a list of steps and values, nothing if it is none: [[100, 2.5], [200, 2.0]].
+
+    Before each may stand the time, as TensorBoard's export has it.
+    """
+    value = [each[1:] if isinstance(each, list) and len(each) == 3 else each for each in value]
     is_pair = (isinstance(each, list) and [*map(type, each)] == [float, float] for each in value)
     if len(value) < 2 or not all(is_pair):
         return []

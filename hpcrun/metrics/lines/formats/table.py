@@ -17,7 +17,9 @@ from hpcrun.metrics.row import Row
 def _read_round(found: re.Match[str], line: Line) -> Row | None:
     """Read what a round of boosting scored on each set of data, named as the line names it."""
     pairs = [cell.rpartition(":") for cell in found["cells"].strip().split("\t")]
-    scores = {key.strip(): finite(number.split("+")[0]) for key, _, number in pairs}
+    scores = {
+        key.strip(): finite(number.split("+")[0].replace(",", "")) for key, _, number in pairs
+    }
     fields = [Field("step", float(found["step"])), *map(Field, scores, scores.values())]
     return build_row(Found(fields), sure=True, verbatim=scores)
 
