@@ -219,6 +219,9 @@ def _evaluations_in_turn(rows: Sequence[Rows]) -> list[Rows]:
         if len(totals) != 2 or (totals[1] or 0) > _ALIKE * (totals[0] or 0):
             continue
         others = [each for each in same if each.total == totals[1]]
+        known = [{*_epochs_of([x for x in same if x.total == end]).tolist()} for end in totals]
+        if len(known[0] ^ known[1]) > 1 or not (known[0] or kind[0] is not None):
+            continue  # each epoch is trained and evaluated
         drawn = join_steps(others)
         trained = np.sort(join(each.offsets for each in same if each.total == totals[0]))
         turns = np.searchsorted(trained, drawn.offsets)

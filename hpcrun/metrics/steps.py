@@ -50,14 +50,7 @@ from hpcrun.metrics.own_steps import (
     read_rows,
     without_summary,
 )
-from hpcrun.metrics.passes import (
-    Bools,
-    Counted,
-    Floats,
-    Ints,
-    changes,
-    starts_with_each_epoch,
-)
+from hpcrun.metrics.passes import Bools, Counted, Floats, Ints, changes, starts_with_each_epoch
 from hpcrun.metrics.store import Log
 
 # How a metric without steps is placed, if not beside rows that count.

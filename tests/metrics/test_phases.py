@@ -367,3 +367,36 @@ def test_a_last_line_without_its_end_has_all_but_its_last_pair() -> None:
     text = "epoch 1 loss 2.5 lr 0.1\nepoch 2 loss 2.25 lr 0.1\nepoch 3 loss 2.125 lr 0."
     curve = parse_chunks("a.log", [(0, [text.encode()])]).curve
     assert curve.values("loss") == [2.5, 2.25, 2.125] and curve.values("lr") == [0.1, 0.1]
+
+
+@pytest.mark.parametrize(
+    "form", ["lr=0.1\niter {step}/{end} loss {loss}", "Epoch {epoch} [{step}/{end}] loss {loss}"]
+)
+def test_trainings_of_two_lengths_in_turns_are_no_evaluations(form: str) -> None:
+    lines = [line for epoch in range(1, 7) for line in written(form, epoch, 6 if epoch % 2 else 5)]
+    assert "eval_loss" not in curve_of(lines).metrics
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "    epoch  train_loss\n0       1    2.5\n1       2    2.25\n2       3    2.125",
+        "epoch;loss\n1;2,5\n2;2,25\n3;2,125",
+        "epoch 1 loss 2.5 lr 1\nepoch 2 loss 2.25 lr 1\nepoch 3 loss 2.125 lr 1",
+    ],
+)
+def test_cut_anywhere_a_log_has_no_value_that_the_whole_one_lacks(text: str) -> None:
+    for end in range(len(text)):
+        curve = parse_chunks("a.log", [(0, [text[:end].encode()])]).curve
+        assert {*curve.values("loss")} <= {2.5, 2.25, 2.125}, text[:end]
+
+
+@pytest.mark.timeout(20)
+def test_a_last_line_without_its_end_takes_no_time() -> None:
+    for line in ("a/b/" * 5000 + ";1,5" * 500, "loss " + "it/s" * 5000 + " a 1", "a " * 20000):
+        parse_chunks("a.log", [(0, [line.encode()])])
+
+
+def test_an_error_of_a_program_is_no_loss() -> None:
+    lines = [line for n in range(5) for line in (f"Epoch {n} accuracy 0.{n}", "step 3: error 404")]
+    assert "loss" not in curve_of(lines).metrics

@@ -438,8 +438,10 @@ def _judge(found: Found, place: Row, values: dict[str, float]) -> bool | None:
     if place.epoch is not None or found.counters or any(map(_is_step, found.fields)):
         lost = lost or any(map(like_a_loss, names))
         # "Epoch: [1][20/100] lr: 0.001" is the heading of its step.
-        shown = MEASURED & names or any(map(like_a_score, names)) or (names == {LR} and place.total)
-        if (settings and place.step is None) or not (lost or shown):
+        # An error that is a whole number is one of a program's.
+        scores = [name for name in names if values[name] % 1 or "error" not in name.lower()]
+        shown = any(map(like_a_score, scores)) or (names == {LR} and place.total is not None)
+        if (settings and place.step is None) or not (lost or shown or MEASURED & names):
             return None
         return True if not found.loose else False if lost else None
     if values and all(map(like_a_loss, names)) and not found.loose:

@@ -364,8 +364,8 @@ def read_row(text: str, table: Table) -> Row | None:
         cells += [""] * (len(columns) - len(cells))
     if len(cells) == len(columns) + 1 and "" in cells:
         del cells[-1 if not cells[-1] else cells.index("")]  # a mark behind a cell, or two
-    if len(cells) == len(columns) + 1 and table.kind == "frame" and cells[0].isdigit():
-        del cells[0]
+    if table.kind == "frame" and text[:1].isdigit():
+        del cells[: 1 if len(cells) > len(columns) else None]  # the row's number; a row that is cut
     if len(cells) != len(columns):
         return None
     fields: list[Field] = []

@@ -63,7 +63,9 @@ _TRIES = 3
 # A table is over when that many lines on end were none of its rows.
 _PATIENCE = 200
 _NUMBER = re.compile(rb"[0-9]+")
-_NAME_AT_END = re.compile(rb"[\s,;|-]{0,9}(?:\b[^\W\d][\w./]{0,60} ?){1,4}[:=]?\s{0,9}\Z")
+_NAME_AT_END = re.compile(
+    rb"[\s,;|-]{0,9}(?<![\w./])(?:[^\W\d][\w./]{0,60} ){0,3}[^\W\d][\w./]{0,60} ?[:=]?\s{0,9}\Z"
+)
 _EVERY_LINE = (b"\n",)
 # One pass of bytes.translate folds case and makes every line end a line feed, keeping offsets.
 _FOLD = bytes(0x0A if i in (0x00, 0x0D) else i for i in range(256)).lower()
@@ -141,7 +143,8 @@ class Reader:
             self.lines_read += 1
         line = self._rest.rstrip()
         if not line.endswith((b"}", b"]", b")", b"|")):
-            line = line[: max(line.rfind(mark) for mark in b" \t,;|") + 1]
+            marks = b";" if self.table and self.table.kind == "semicolons" else b" \t,;|"
+            line = line[: max(line.rfind(mark) for mark in marks) + 1]
             line = _NAME_AT_END.sub(b"", line)
         self._base = self.offset - len(self._rest)
         if len(self._rest) <= LONGEST_LINE:
