@@ -2,7 +2,7 @@
 
 - Programs that print steps in thousands show by the first ones how far apart they are.
 - A line may name the epoch, the step within it and its length: its step is that through all epochs.
-  The epoch may stand on the heading above.
+  The epoch may stand on the heading above, the length on the line that closes the epoch.
 - Of an evaluation that prints its batches the last row counts, its mean over all of them.
 - What several lines say counts once: of print and logging, of processes, of a table at the end.
 - A line that closes an epoch may name its mean loss. Where the batches have named theirs it is none
@@ -374,7 +374,7 @@ def _repeats(rows: Rows, other: Rows, name: str) -> bool:
 
 
 def _without_means(rows: Sequence[Rows]) -> list[Rows]:
-    """Leave out the mean losses of epochs where no line has a step and batches name theirs."""
+    """Leave out the mean losses of epochs where batches name theirs, and count by their lengths."""
     none = [each for each in rows if _counts_nothing(each)]
     named = [each for each in none if each.epochs is not None]
     if len({each.highest for each in named}) == 1 and len(named) < len(rows):

@@ -15,7 +15,7 @@ A row without a step is placed
 - by what it says of its place, where that leads to whole steps near those that are counted
   (``Scale``): the share of the epoch that it prints. So are rows that come in lumps, as a process
   prints that buffers its output;
-- BEFORE: at the last step that was counted before it, above the first one at the run's beginning;
+- BEFORE: at the last step that was counted before it, above the first one at the log's beginning;
 - AFTER: at the next one, where each stands above the line with its step, or where that lies at
   regular steps: an evaluation every 250 steps that stands between 249 and 250 belongs to 250;
 - by epoch: if there is one for each whole epoch, printed or marked, where no counter counts through
