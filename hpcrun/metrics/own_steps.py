@@ -212,9 +212,10 @@ def _evaluations_in_turn(rows: Sequence[Rows]) -> list[Rows]:
     """
     found = [*rows]
     counted = [each for each in rows if each.has_losses and each.total and each.steps is not None]
-    kind_of = {x: (x.bar.description if x.bar else None, x.rank, x.names) for x in counted}
-    for kind in {*kind_of.values()}:
-        same = sorted((x for x in counted if kind_of[x] == kind), key=lambda x: x.offsets[0])
+    kinds: dict[tuple[object, ...], list[Rows]] = {}
+    for x in sorted(counted, key=lambda x: x.offsets[0]):
+        kinds.setdefault((x.bar.description if x.bar else None, x.rank, x.names), []).append(x)
+    for kind, same in kinds.items():
         totals = [*dict.fromkeys(each.total for each in same)]
         if len(totals) != 2 or (totals[1] or 0) > _ALIKE * (totals[0] or 0):
             continue

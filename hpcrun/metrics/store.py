@@ -269,26 +269,26 @@ def called_loss(logs: list[Log]) -> tuple[list[Log], str]:
     under its own name, too. Returns its own name beside the logs, "" where nothing is renamed.
     """
     forms = [form for log in logs for form in log.forms.values()]
-    names = dict.fromkeys(name for form in forms for name in form.layout.names)
-    rows = {n: sum(form.rows for form in forms if n in form.layout.names) for n in names}
-    most = max(
-        (rows[n] for n in names if like_a_loss(n) or rank_for_loss(n) is not None), default=0
-    )
+    rows: dict[str, int] = {}
+    for form in forms:
+        rows |= {name: rows.get(name, 0) + form.rows for name in form.layout.names}
+    lost = (rows[n] for n in rows if like_a_loss(n) or rank_for_loss(n) is not None)
+    most = max(lost, default=0)
     # A last line may name once what the others call otherwise.
-    ranks = ((rank_for_loss(name), name) for name in names if 10 * rows[name] > most)
+    ranks = ((rank_for_loss(name), name) for name in rows if 10 * rows[name] > most)
     ranked = sorted((rank, name) for rank, name in ranks if rank is not None)
-    splits = {name: split_of(name) or "train" for name in names if like_a_loss(name)}
+    splits = {name: split_of(name) or "train" for name in rows if like_a_loss(name)}
     only = {split: [n for n in splits if splits[n] == split] for split in ("train", "eval", "test")}
     # nanoGPT estimates both losses; where its script prints no other, the training's counts.
     if any(TRAIN_LOSS in form.layout.names and form.rows > 1 for form in forms):
         only["train"] = [TRAIN_LOSS]
     chosen = ranked[0][1] if ranked else next(iter(only["train"]), "")
-    if LOSS in names or not chosen:
+    if LOSS in rows or not chosen:
         return logs, ""
     is_first = not ranked and len(only["train"]) > 1
     called = {} if is_first else {chosen: LOSS}
     for split, name in (("eval", EVAL_LOSS), ("test", TEST_LOSS)):
-        if len(only[split]) == 1 and name not in names:
+        if len(only[split]) == 1 and name not in rows:
             called.setdefault(only[split][0], name)
 
     def renamed(form: Form) -> Form:
