@@ -64,10 +64,15 @@ class Mark(Struct, frozen=True, gc=False):
 
 
 class Table(Struct, frozen=True, gc=False):
-    """The head of a table: ``kind`` is the form that its rows are in, ``columns`` their names."""
+    """The head of a table: ``kind`` is the form that its rows are in, ``columns`` their names.
+
+    ``text`` is the line, where the place of a cell may tell its column. Of a head over two lines
+    the upper one is a table without columns.
+    """
 
     kind: str
     columns: tuple[str, ...]
+    text: str = ""
 
 
 class Layout(Struct, frozen=True, gc=False):

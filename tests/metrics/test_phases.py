@@ -85,6 +85,76 @@ def test_a_table_that_evaluates_in_some_rows_has_all_its_losses() -> None:
     assert [*curve.values("loss")] == [loss_at(epoch) for epoch in range(50)]
 
 
+HEADS_OF_TWO_LINES = {
+    "pipes": (
+        "|  Epoch  |  Iteration  |  Time Elapsed  |  Mini-batch  |  Validation  |  Learning  |",
+        "|         |             |   (hh:mm:ss)   |     Loss     |     Loss     |    Rate    |",
+        "|{at:8} |{at:12} |       00:00:10 |{loss:13} |{evaluated:13} |     0.0100 |",
+    ),
+    "groups": (
+        "                        |------- VALID -------|------- TRAIN -------|-----------|",
+        "lr       iter     epoch | loss    top-1       | loss    top-1       | time      |",
+        "0.0100   {at:<6}   {at:<5} | {evaluated:<6}  82.2        "
+        "| {loss:<6}  72.2        |  0 hr 34 min |",
+    ),
+    "narrow": (
+        "        Train | Valid",
+        "Epoch |  Loss |  Loss | Time",
+        "{at:5} | {loss:5} | {evaluated:5} | 3.5 s",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("upper, lower, row", HEADS_OF_TWO_LINES.values(), ids=HEADS_OF_TWO_LINES)
+@pytest.mark.parametrize("between", [[], ["Saving the model"] * 5], ids=["one head", "one each"])
+def test_a_head_over_two_lines(upper: str, lower: str, row: str, between: list[str]) -> None:
+    lines = [upper, lower, "-" * len(lower)]
+    for at in range(1, 30):
+        lines.append(row.format(at=at, loss=loss_at(at), evaluated=round(loss_at(at) + 1, 4)))
+        lines += [*between, upper, lower] if between else []
+    curve = curve_of(lines)
+    assert (curve.steps("loss"), [*curve.values("loss")]) == (
+        [*range(1, 30)],
+        [loss_at(at) for at in range(1, 30)],
+    )
+    assert [*curve.values("eval_loss")] == [round(loss_at(at) + 1, 4) for at in range(1, 30)]
+
+
+@pytest.mark.parametrize("words", ["Train | Valid", "|--- Name ---|--- Train ---|"])
+def test_words_between_pipes_begin_no_table(words: str) -> None:
+    rows = [f"step: {at}, loss: {loss_at(at)}" for at in range(30)]
+    assert [*curve_of([words, *rows]).values("loss")] == [loss_at(at) for at in range(30)]
+    numbers = [f"{at} | 2.5" for at in range(30)]
+    assert curve_of([words, *numbers]).metrics == {}
+
+
+def test_empty_cells_between_blanks_are_told_by_what_stands_above() -> None:
+    head = "  epoch    train_loss    valid_acc    valid_loss    cp     dur"
+    lines = [head, "-------  ------------  -----------  ------------  ----  ------"]
+    for at in range(1, 30):
+        best = "+" if at % 3 else " "
+        evaluated = f"{loss_at(at) + 1:14.4f}" if at % 4 else " " * 14
+        lines.append(f"{at:7}{loss_at(at):14}{0.75:13}{evaluated}     {best}{1.25:8}")
+    curve = curve_of(lines)
+    assert [*curve.values("loss")] == [loss_at(at) for at in range(1, 30)]
+    assert curve.steps("eval_loss") == [at for at in range(1, 30) if at % 4]
+
+
+def test_a_data_frame_without_a_place_is_numbered() -> None:
+    rows = [f"{at:<4}{loss_at(at):>8}  {0.5:>8}  {2.5:>8}" for at in range(30)]
+    curve = curve_of(["        loss  accuracy  val_loss", *rows])
+    assert (curve.steps("loss"), [*curve.values("loss")]) == (
+        [*range(30)],
+        [loss_at(at) for at in range(30)],
+    )
+    report = [
+        "              precision    recall  f1-score   support",
+        "",
+        "           0   0.5  0.5  0.5  9",
+    ]
+    assert curve_of(report).metrics == {}
+
+
 @pytest.mark.parametrize(("head", "row"), TABLES, ids=[head for head, _ in TABLES])
 def test_tables(head: str, row: str) -> None:
     assert [*curve_of([head, *written(row, 0, 50)]).values("loss")] == trained((0,), 50)

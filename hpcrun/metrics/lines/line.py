@@ -134,7 +134,7 @@ def _read(line: Line, table: Table | None, formats: Sequence[Format]) -> Answer 
     for form in formats if text else ():
         if form.needle in text and (found := form.answer(line)) is not None:
             return form.name, found
-    if table is not None and (row := read_row(text, table)):
+    if table is not None and table.columns and (row := read_row(text, table)):
         return f"table ({table.kind})", row
     folded = f" {text.lower()}\n"
     if not any(map(folded.__contains__, _NEEDLES)):
@@ -146,7 +146,7 @@ def _read(line: Line, table: Table | None, formats: Sequence[Format]) -> Answer 
     event: dict[str, object] = {}  # what a line holds that is one JSON object
     if text.startswith('{"') and (read := read_json(text)) and read[1] == len(text):
         event = read[0]
-    elif head := read_head(text):
+    elif head := read_head(text, table):
         return f"table ({head.kind})", head
     elif mark := read_mark(text):
         return "mark" if isinstance(mark, Mark) else "heading", mark
@@ -246,7 +246,8 @@ _NAME = pattern_of(
 )
 # What parts the cells, by kind; those of the others are parted by blanks, two of them or one.
 _MARKS = {"pipes": "|", "csv": ",", "semicolons": ";", "tabs": "\t"}
-_BY_BLANKS = ("columns", "words", "frame")  # a frame's head is indented, as pandas prints it
+_WIDE = ("columns", "frame")  # a frame's head is indented, as pandas prints it
+_APART, _BETWEEN_PIPES = pattern_of(r"[^\s|]+(?: [^\s|]+)*"), pattern_of(r"[^|]+")
 _TIMES = {"timestamp", "wall_time", "walltime", "date", "datetime", "seconds", "idx", "index"}
 _DRAWN = str.maketrans("│┃║┆", "||||")
 _BLANKS = pattern_of(r"[ ]{2,}|\t+")
@@ -258,21 +259,24 @@ _LISTED = pattern_of(r"\[([\d.e+, -]{0,2000})\]")
 _MEMORY, _IN_UNITS = "gpu_mem", pattern_of(r"(\d[\d.]{0,9})([GMK]?)B?")
 
 
-def read_head(text: str) -> Table | None:
-    """Read the head of a table.
+def read_head(text: str, above: Table | None = None) -> Table | None:
+    """Read the head of a table, or one of its two lines; ``above`` may be the upper one.
 
-    >>> read_head("epoch,train_loss,val_loss")
-    Table(kind='csv', columns=('epoch', 'train_loss', 'val_loss'))
+    >>> read_head("epoch,train_loss,val_loss").columns
+    ('epoch', 'train_loss', 'val_loss')
     >>> read_head("| step | loss |").kind, read_head("the step, the loss and a half")
     ('pipes', None)
+    >>> upper = read_head("|  Epoch  |  Mini-batch  |  Validation  |")
+    >>> read_head("|         |     Loss     |     Loss     |", upper).columns
+    ('Epoch', 'Mini-batch Loss', 'Validation Loss')
     """
     if "=" in text or "{" in text:
         return None
-    indented = text[:1] == " "
-    text = text.strip().removeprefix("#").lstrip().translate(_DRAWN)  # numpy's savetxt
+    indented, line = text[:1] == " ", text.translate(_DRAWN)
+    text = line.strip().removeprefix("#").lstrip()  # numpy's savetxt
     marked = next((kind for kind, mark in _MARKS.items() if mark in text), "")
     marked = "" if "\t\t" in text else marked  # tabs that only align
-    for kind in (marked,) if marked else _BY_BLANKS[:2]:
+    for kind in (marked,) if marked else (_WIDE[indented], "words"):
         cells = _cells(text, kind)
         if cells[1:] and not cells[-1]:
             cells.pop()
@@ -283,8 +287,26 @@ def read_head(text: str) -> Table | None:
         if kind == "csv":  # of runs side by side the first
             cells = [cell if cell not in cells[:at] else "" for at, cell in enumerate(cells)]
         if 2 <= len(cells) <= _MOST_COLUMNS and _are_names(cells, kind):
-            return Table("frame" if kind == "columns" and indented else kind, tuple(cells))
+            return Table(kind, tuple(cells), line if kind in _WIDE else "")
+    if marked == "pipes" and above is None:
+        words = [part.strip(" -*") for part in text.split("|")]
+        if sum(map(bool, words)) > 1 and all(not word or _NAME.fullmatch(word) for word in words):
+            return Table("head", (), line)
+    elif above is not None and not above.columns:
+        kind = "columns" if any(map(_BLANKS.search, _cells(text, marked))) else marked
+        cells = [*_names_below(above.text, line, kind)]
+        if len(cells) <= _MOST_COLUMNS and _are_names(cells, "pipes"):
+            return Table(kind, tuple(cells))
     return None
+
+
+def _names_below(upper: str, line: str, kind: str) -> Iterator[str]:
+    """Yield the names of a head's lower line, behind what stands above each."""
+    for cell in (_APART if kind == "columns" else _BETWEEN_PIPES).finditer(line.rstrip(" |")):
+        middle, name = (cell.start() + cell.end()) // 2, cell[0].partition("(")[0].strip()
+        end = upper.find("|", middle)
+        above = upper[upper.rfind("|", 0, middle) + 1 : None if end < 0 else end].strip(" -*")
+        yield name if is_place(name) else f"{above} {name}".strip()
 
 
 def _cells(text: str, kind: str) -> list[str]:
@@ -301,7 +323,7 @@ def _cells(text: str, kind: str) -> list[str]:
         cells = [cell.strip() for cell in text.split(mark)]
         # The name of the run, which an export puts before a column's, is none of it.
         return cells if mark == "|" else [c.strip("\"'").rpartition(" - ")[2] for c in cells]
-    return text.split() if kind == "words" else _BLANKS.split(text.strip())
+    return text.split() if kind == "words" else _BLANKS.split(text.replace("|", "  ").strip())
 
 
 def _are_names(cells: list[str], kind: str) -> bool:
@@ -313,15 +335,17 @@ def _are_names(cells: list[str], kind: str) -> bool:
     lost = [like_a_loss(cell) for cell in cells]
     scored = [is_loss or like_a_score(cell) for is_loss, cell in zip(lost, cells, strict=True)]
     placed = any(cell in STEP_RANK or cell in EPOCH_RANK for cell in folded)
-    if kind in _BY_BLANKS:  # blanks part words of prose, too
-        wide = kind == "columns" and len(cells) > 3
+    if kind in (*_WIDE, "words"):  # blanks part words of prose, too
+        wide = kind in _WIDE and len(cells) > 3
         # Behind two places it does not matter what of a training's these are.
         if wide and folded[0] in EPOCH_RANK and (folded[1] in STEP_RANK or folded[1] == _MEMORY):
             return True
         odd = [cell for cell in cells if not (is_known(cell) or {"_", "/"} & set(cell))]
         # Wide apart behind a place, one may be unknown: "epoch  train_loss  dur".
         single = wide and (folded[0] in STEP_RANK or folded[0] in EPOCH_RANK)
-        return placed and any(scored) and len(odd) <= int(single or (wide and sum(lost) > 1))
+        placed = placed or (kind == "frame" and any(lost))  # its rows are numbered
+        both = wide and sum(lost) > 1
+        return placed and any(scored) and len(odd) <= int(single) + int(both)
     if kind != "pipes":
         known = [is_known(cell) or cell in _TIMES for cell in folded]
         sides = {split_of(cell) for cell, is_loss in zip(cells, lost, strict=True) if is_loss}
@@ -358,14 +382,19 @@ def read_row(text: str, table: Table) -> Row | None:
         text = _BAR_BEHIND.split(text, 1)[0]
     kind = "pipes" if table.kind == "tabs" and "\t" not in text and "|" in text else table.kind
     cells = _cells(text.translate(_DRAWN), kind)
-    if table.kind in ("columns", "frame") and len(cells) != len(columns):
+    if table.kind in _WIDE and len(cells) != len(columns):
         cells = text.split()  # a wide number leaves but one blank
     if table.kind == "tabs":  # blanks at the end of a line are gone
         cells += [""] * (len(columns) - len(cells))
     if len(cells) == len(columns) + 1 and "" in cells:
         del cells[-1 if not cells[-1] else cells.index("")]  # a mark behind a cell, or two
-    if table.kind == "frame" and text[:1].isdigit():
+    numbered = table.kind == "frame" and text[:1].isdigit()
+    if table.kind == "frame" and not any(map(is_place, columns)):
+        columns = ("step", *columns) if numbered else ()
+    elif numbered:
         del cells[: 1 if len(cells) > len(columns) else None]  # the row's number; a row that is cut
+    if len(cells) < len(columns) and table.text:
+        cells = _cells_below(table.text, text)
     if len(cells) != len(columns):
         return None
     fields: list[Field] = []
@@ -375,7 +404,7 @@ def read_row(text: str, table: Table) -> Row | None:
         worded = cell[:1].isdigit() and isinstance(number_or_word(cell), str)
         if len(cell) > _LONGEST_CELL or (worded and like_a_loss(column)):
             return None
-        if column == "total" and "loss" not in columns and table.kind in _BY_BLANKS:
+        if column == "total" and "loss" not in columns and table.kind not in _MARKS:
             column = "loss"
         in_units = _IN_UNITS.fullmatch(cell) if has_bar and column == columns[1] else None
         if in_units:
@@ -387,6 +416,24 @@ def read_row(text: str, table: Table) -> Row | None:
         fields.append(structs.replace(fields[0], key="step"))
     sure = has_bar or any(like_a_loss(field.key) or name_of(field.key) == LR for field in fields)
     return build_row(Found(fields), sure=sure, verbatim=_second_columns(columns))
+
+
+def _cells_below(head: str, text: str) -> list[str]:
+    """Find the cells of a row by what stands above each, where some are empty; none if unsure.
+
+    >>> _cells_below("epoch  loss  best", "    1   2.5"), _cells_below("epoch  loss", "Epoch 7")
+    (['1', '2.5', ''], [])
+    """
+    names = [*_APART.finditer(head)]
+    cells = [""] * len(names)
+    for cell in _APART.finditer(text):
+        above = [
+            at for at, n in enumerate(names) if n.start() < cell.end() and cell.start() < n.end()
+        ]
+        if len(above) != 1 or cells[above[0]]:
+            return []
+        cells[above[0]] = cell[0]
+    return cells if cells[0][:1].isdigit() else []
 
 
 def _sum(listed: re.Match[str]) -> str:

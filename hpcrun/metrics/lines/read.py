@@ -315,7 +315,7 @@ class Reader:
     def _miss(self) -> None:
         """Count a line that is no row: a table is over some time."""
         self._misses += 1
-        if self.table is not None and self._misses >= _PATIENCE:
+        if self.table is not None and self._misses >= (_PATIENCE if self.table.columns else 3):
             self._open(None)
 
     def _open(self, table: Table | None) -> None:
