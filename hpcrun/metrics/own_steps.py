@@ -38,6 +38,8 @@ _THOUSAND = 1000
 # What names more is no epoch; a step beyond this is none.
 _MOST_EPOCHS = 1e6
 _LARGEST = 1 << 62
+# Fewer rows do not show that their steps are none.
+_FEWEST = 8
 # More rows at one step than as many processes would print show that it is none.
 _STUCK = 64
 # Two values are the same if they differ by less than this share.
@@ -429,10 +431,17 @@ def _epochs_of(rows: Sequence[Rows]) -> Floats:
 
 
 def _counts_nothing(rows: Rows) -> bool:
-    """Whether the steps are all one: how many an epoch has ("Epoch: 5, Steps: 540"), or stuck."""
+    """Whether the steps are all one: how many an epoch has ("Epoch: 5, Steps: 540"), or stuck.
+
+    Or they rise and fall by turns: how many an episode had.
+    """
     steps, epochs = rows.steps, rows.epochs
-    if steps is None or not rows.has_own_steps or rows.total or (steps != steps[0]).any():
+    if steps is None or not rows.has_own_steps or rows.total:
         return False
+    if (steps != steps[0]).any():
+        falls = (steps[:-1] - steps[1:])[steps[1:] < steps[:-1]]
+        wanders = epochs is None and _FEWEST < len(steps) < 2 * len(np.unique(steps))
+        return wanders and len(steps) <= 4 * len(falls) and 4 * falls.mean() >= np.ptp(steps)
     return len(steps) > _STUCK if epochs is None else len(steps) > 1 and bool(changes(epochs).all())
 
 

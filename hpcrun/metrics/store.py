@@ -266,7 +266,8 @@ def called_loss(logs: list[Log]) -> tuple[list[Log], str]:
     """Call that the loss which stands for it in logs that call nothing so, or is their only one.
 
     So is an evaluation's only one. Of several, none of which stands for it, the first is the loss
-    under its own name, too. Returns its own name beside the logs, "" where nothing is renamed.
+    under its own name, too, as is the evaluation's. Returns its own name beside the logs, "" where
+    nothing is renamed.
     """
     forms = [form for log in logs for form in log.forms.values()]
     rows: dict[str, int] = {}
@@ -287,17 +288,21 @@ def called_loss(logs: list[Log]) -> tuple[list[Log], str]:
         return logs, ""
     is_first = not ranked and len(only["train"]) > 1
     called = {} if is_first else {chosen: LOSS}
+    copied = {chosen: LOSS} if is_first else {}
     for split, name in (("eval", EVAL_LOSS), ("test", TEST_LOSS)):
-        if len(only[split]) == 1 and name not in rows:
-            called.setdefault(only[split][0], name)
+        if name not in rows and only[split]:
+            if len(only[split]) == 1:
+                called.setdefault(only[split][0], name)
+            elif is_first:
+                copied[only[split][0]] = name
 
     def renamed(form: Form) -> Form:
         known = tuple(called.get(name, name) for name in form.layout.names)
         split = "train" if chosen == TRAIN_LOSS in form.layout.names else form.layout.split
         columns = form.columns
-        if is_first and chosen in known:
-            columns = (*columns, columns[known.index(chosen)])
-            known = (*known, LOSS)
+        for own in copied.keys() & {*known}:
+            columns = (*columns, columns[known.index(own)])
+            known = (*known, copied[own])
         layout = replace(form.layout, names=known, split=split)
         return replace(form, layout=layout, columns=columns)
 

@@ -146,11 +146,16 @@ def read_json(text: str, start: int = 0) -> tuple[dict[str, object], int] | None
     >>> read_json('x {"a": 1, "b": NaN} y', 2)
     ({'a': 1.0, 'b': nan}, 20)
     """
-    try:
-        found, end = _DECODER.raw_decode(text, start)
-    except (ValueError, RecursionError):
-        return None
+    found, end = decode_json(text, start)
     return (found, end) if isinstance(found, dict) else None
+
+
+def decode_json(text: str, start: int = 0) -> tuple[object, int]:
+    """Decode what begins at ``start``; return it and where it ends, None if it is no JSON."""
+    try:
+        return _DECODER.raw_decode(text, start)
+    except (ValueError, RecursionError):
+        return None, start
 
 
 def read_dict(text: str, start: int = 0) -> tuple[list[Field], int] | None:
@@ -308,7 +313,9 @@ def _with_total(fields: list[Field], is_placed: bool) -> list[Field]:
         sides = ((field.key, split_of(field.key)) for field in fields)
         errors = {key: f"{side}_loss" for key, side in sides if side and fold(key)[-4:] == "_mse"}
     if lost or (summed and is_placed):
-        errors |= {field.key: "total_loss" for field in fields if field.key.lower() == "total"}
+        errors |= {
+            field.key: "total_loss" for field in fields if field.key.lower() in ("total", "tot")
+        }
     return [structs.replace(field, key=errors.get(field.key, field.key)) for field in fields]
 
 

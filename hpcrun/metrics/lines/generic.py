@@ -146,7 +146,7 @@ _VERBS = words("is was equals so far")
 _FILLERS = _JOINTS | words(
     "loss losses set result results metrics metric stats summary step phase progress performance "
     "took now end avg currently ended completed complete completion done finish finished epoch log "
-    "value"
+    "value data"
 )
 # Words for what was measured elsewhere, for settings and for failures.
 _ELSEWHERES = (
@@ -211,6 +211,12 @@ _PLAINER = {
     r"(val|valid|validation|dev|heldout|holdout) ?[ =:] ?(?=\d+\.\d)": (
         r"\1train loss: \2\3\4 loss: "
     ),
+    # "loss 0.58 (train), 0.23 (dev)", "==Final== Epoch 1".
+    r"(?<!\w)(\w{1,20}) ?[:=]? {0,4}(\d+\.\d[\de.+-]{0,20}) \((train\w{0,3})\) ?[,/|]? {0,4}"
+    r"(?:\1 ?[:=]? {0,4})?(\d+\.\d[\de.+-]{0,20}) \((val\w{0,7}|test|dev|eval)\)": (
+        r"\3 \1 \2, \5 \1 \4"
+    ),
+    r"\A@?=+\w{1,20}=+ (?=epoch)": "",
     # What was measured is no place: "loss per 100 training steps: 2.5".
     r"(?<=loss) (?:per|every|(?:of|over|for|in)(?: the)? (?:last|past|previous)) \d{1,9} "
     r"(?:\w{1,20} )?(?:step|batch|iter|epoch|sample)\w{0,8}(?= ?[:=])": "",

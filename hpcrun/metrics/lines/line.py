@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import chain, pairwise
 from operator import or_
 from typing import Any
 
@@ -32,6 +32,7 @@ from hpcrun.metrics.lines.fields import (
     Field,
     Found,
     build_row,
+    decode_json,
     fields_of,
     is_known,
     is_place,
@@ -461,6 +462,10 @@ def _second_columns(columns: tuple[str, ...]) -> frozenset[str]:
 
 
 _DEEPEST = 2
+_AS_JSON = {"'": '"', "nan": "NaN", "inf": "Infinity", "None": "null", "True": "true"}
+_AS_JSON["False"] = "false"
+_GAP = pattern_of(r"\s*(?!\s)")
+_PYTHON = pattern_of(r"'|\b(?:nan|inf|None|True|False)\b")
 
 
 def read_document(text: str) -> list[Row] | None:
@@ -477,11 +482,20 @@ def read_document(text: str) -> list[Row] | None:
     True
     """
     text = text.strip().removeprefix("\ufeff")
-    whole = f'{{"log": {text}}}' if text.startswith("[") else text
-    read = read_json(whole)
-    if read is None or read[1] != len(whole):
-        return None
-    rows = [_row_of(each, split) for each, split in _objects_in(read[0])]
+    if text.startswith("{'"):
+        text = _PYTHON.sub(lambda word: _AS_JSON[word[0]], text)
+    found: list[dict[str, object]] = []
+    place = 0
+    while place < len(text):
+        read, end = decode_json(text, place)
+        if not isinstance(read, dict | list):
+            return None
+        found.append(read if isinstance(read, dict) else {"log": read})
+        place = next(_GAP.finditer(text, end)).end()
+    if len(found) > 1:  # one record each
+        found = [{"log": [each], **each} for each in found]
+    objects = chain.from_iterable(map(_objects_in, found))
+    rows = [_row_of(each, split) for each, split in objects]
     return [row for row in rows if row is not None] or None
 
 
@@ -490,6 +504,7 @@ def _row_of(values: Mapping[str, object], split: str) -> Row | None:
     # What the HF Trainer sums up at the end of a run is no point of its curve. Where it counts
     # tokens it shows how long it has run at each step, too.
     summary = "train_runtime" in values and "loss" not in values
+    split = split or SPLITS.get(str(values.get("name", "")).lower(), "")
     found = Found(fields_of(values), split=split, has_dict=True)
     return build_row(found, sure=summary, verbatim=values if summary else ())
 
@@ -558,12 +573,14 @@ LARGEST_DOCUMENT = 1 << 26
 def may_be_document(head: bytes) -> bool:
     """Return by its first bytes whether a file may be one JSON document, not JSON lines.
 
-    >>> [may_be_document(head) for head in (b'{\\n "a', b'[{"a"', b'{"a": 1}\\n{', b"[2026-11")]
-    [True, True, False, False]
+    >>> [may_be_document(head) for head in (b'{\\n "a', b"{'a'", b'[{"a"', b"[2026-11")]
+    [True, True, True, False]
+    >>> may_be_document(b'{"a": 1}\\n{')
+    False
     """
     head = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     first, _, rest = head.partition(b"\n")
     if head.startswith(b"{") and first.rstrip().endswith(b"}") and rest:
         return False
     inside = head[1:].lstrip()[:1]
-    return head[:1] in (b"{", b"[") and inside in (b"", b"{" if head[:1] == b"[" else b'"')
+    return (head[:1] == b"[" and inside in (b"", b"{")) or (head[:1] == b"{" and inside in b"\"'")

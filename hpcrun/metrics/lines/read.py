@@ -62,7 +62,10 @@ _WORTH = 4
 _TRIES = 3
 # A table is over when that many lines on end were none of its rows.
 _PATIENCE = 200
+# Lines above the last one show how many decimals it has: so many of them, so many bytes back.
+_ENOUGH_ALIKE, _LOOKED_BACK = 8, 1 << 13
 _NUMBER = re.compile(rb"[0-9]+")
+_DECIMALS, _LINES = re.compile(rb"\.[0-9]+\Z"), re.compile(rb"[ \t]*[\n\r\0]+")
 _NAME_AT_END = re.compile(
     rb"[\s,;|-]{0,9}(?<![\w./])(?:[^\W\d][\w./]{0,60} ){0,3}[^\W\d][\w./]{0,60} ?[:=]?\s{0,9}\Z"
 )
@@ -97,6 +100,8 @@ class Reader:
         self._misses = 0
         # The line that has no end yet; of one that is too long only the last bytes.
         self._rest = b""
+        # What stands above it, as far as it may show whether it is cut off.
+        self._above = b""
         # Where the block at hand begins.
         self._base = offset
         # What lines were found by: in the thorough part; and in this range besides.
@@ -133,7 +138,8 @@ class Reader:
         """Return the rows of a last line that no line end completes; nothing comes after it.
 
         Its last word may be cut in the middle of a number, as a killed job leaves it, so only
-        what stands before that word and its name counts; a line that ends in a bracket is whole.
+        what stands before that word and its name counts; a line that ends in a bracket is whole,
+        and so is one whose decimals are as many as those of all lines like it.
 
         >>> reader = Reader()
         >>> reader.feed(b"step=7 loss=2.5 lr=0.0001"), [f.layout.names for f in reader.finish()]
@@ -142,7 +148,7 @@ class Reader:
         if self._rest and not self.has_rows:
             self.lines_read += 1
         line = self._rest.rstrip()
-        if not line.endswith((b"}", b"]", b")", b"|")):
+        if not (line.endswith((b"}", b"]", b")", b"|")) or self._is_whole(line)):
             marks = b";" if self.table and self.table.kind == "semicolons" else b" \t,;|"
             line = line[: max(line.rfind(mark) for mark in marks) + 1]
             line = _NAME_AT_END.sub(b"", line)
@@ -152,6 +158,14 @@ class Reader:
         self._take_learned()
         self._rest = b""
         return self._take_pieces()
+
+    def _is_whole(self, line: bytes) -> bool:
+        """Whether a line ends in a number with as many decimals as all those like it above."""
+        alike = [line]
+        for above in _LINES.split(self._above)[1:]:
+            alike += [above] if _NUMBER.sub(b"", above) == _NUMBER.sub(b"", line) else []
+        decimals = {len(each.rpartition(b".")[2]) for each in alike if _DECIMALS.search(each)}
+        return len(alike) > _ENOUGH_ALIKE and len(decimals) == 1
 
     def read(self, chunks: Iterable[bytes]) -> Iterator[list[Frame | Mark]]:
         """Read a log that comes in chunks to its end; it may be one JSON document.
@@ -188,6 +202,8 @@ class Reader:
             line = self._rest + block[:first]
             self._read_lines(line, fold(line), 0, len(line), self.offset - len(self._rest))
             self._read_lines(block, folded, first, end, self.offset)
+            above = self._above + self._rest + block[max(0, end - _LOOKED_BACK) : end]
+            self._above = above[-_LOOKED_BACK:]
             self._rest = b""
         self.offset += len(block)
         self._rest = (self._rest + block[end:])[-LONGEST_LINE - 1 :]
