@@ -144,7 +144,8 @@ class Run:
 
     def metrics(self, *, patterns: str | Sequence[str] = ()) -> ParsedRun:
         """Read the logs' metrics so far, all attempts as one curve: see parse()."""
-        from hpcrun.controller.curves.parse import CurveLog, Source, own_formats
+        from hpcrun.controller.curves.parse import CurveLog, own_formats
+        from hpcrun.controller.sources import Source
 
         own = own_formats([patterns] if isinstance(patterns, str) else patterns, "patterns")
         refresh(self._context, [self._folder], whole=True)

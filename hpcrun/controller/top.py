@@ -15,9 +15,10 @@ from msgspec import structs
 
 from hpcrun import scheduler
 from hpcrun.controller.context import Context, job_environment, slurm_transport
-from hpcrun.controller.curves.parse import CurveLog, Source
+from hpcrun.controller.curves.parse import CurveLog
 from hpcrun.controller.ended import keep_looks
 from hpcrun.controller.monitor import FILES_EVERY, Monitor, Pace, Watched
+from hpcrun.controller.sources import Source
 from hpcrun.controller.status import begin, conf_of
 from hpcrun.controller.targets import find, is_job_id, job_of_another, no_such_run, refresh
 from hpcrun.controller.there import there

@@ -440,8 +440,9 @@ def _counts_nothing(rows: Rows) -> bool:
         return False
     if (steps != steps[0]).any():
         falls = (steps[:-1] - steps[1:])[steps[1:] < steps[:-1]]
-        wanders = epochs is None and _FEWEST < len(steps) < 2 * len(np.unique(steps))
-        return wanders and len(steps) <= 4 * len(falls) and 4 * falls.mean() >= np.ptp(steps)
+        wanders = epochs is None and _FEWEST < len(steps) <= 4 * len(falls)
+        wanders = wanders and len(steps) < 2 * changes(np.sort(steps)).sum()
+        return bool(wanders and 4 * falls.mean() >= steps.max() - steps.min())
     return len(steps) > _STUCK if epochs is None else len(steps) > 1 and bool(changes(epochs).all())
 
 

@@ -14,7 +14,8 @@ import pytest
 
 from hpcrun.controller.context import load_context
 from hpcrun.controller.curves import read_log
-from hpcrun.controller.curves.parse import STDIN, CurveLog, Source
+from hpcrun.controller.curves.parse import CurveLog
+from hpcrun.controller.sources import STDIN, Source
 from hpcrun.errors import InputError
 from hpcrun.metrics.curve import Curve
 from hpcrun.metrics.derive import derive

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.controller.context import Context, load_context
-from hpcrun.controller.curves.parse import STDIN, Source, find_sources
+from hpcrun.controller.sources import STDIN, Source, find_sources
 from hpcrun.errors import InputError
 
 

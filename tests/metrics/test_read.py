@@ -249,6 +249,18 @@ class TestUnfinishedLine:
         (row,) = in_one(b"step=10 loss=2.2 lr=0.0001")
         assert row.layout.names == ("loss",)
 
+    def test_a_number_with_as_many_decimals_as_all_above_is_whole(self) -> None:
+        lines = [b"epoch: %d, loss: 2.%04d\n" % (epoch, epoch) for epoch in range(10)]
+        for size in (1, 7, 1000):
+            log = b"".join(lines) + b"epoch: 10, loss: 1.5000"
+            pieces = [log[at : at + size] for at in range(0, len(log), size)]
+            told = rows([*chain.from_iterable(Reader().read(pieces))])
+            assert [row.values for row in told][-1] == ("1.5",) and len(told) == 11
+        assert len(in_one(log[:-1])) == len(in_one(log[: -len(b"1.5000")])) == 10
+        assert len(in_one(b"".join(lines[:5]) + b"epoch: 10, loss: 1.5000")) == 5
+        uneven = log.replace(b"2.0003", b"2.3")
+        assert len(in_one(uneven)) == 10
+
     def test_the_name_of_a_number_that_may_be_cut_is_none(self) -> None:
         line = b"31/31 [=====] - 3s 9ms/step - loss: 2.5 - val_loss: 2.25 - val_acc: 0.5"
         (frame,) = chain.from_iterable(Reader().read([line]))

@@ -475,18 +475,61 @@ def test_the_only_loss_of_an_evaluation_is_called_so_beside_the_trainings() -> N
     assert curve.values("eval_loss") == [9.5] * 5
 
 
-_DOCUMENTS = {
-    "sides": {"train": {"loss": [2.5, 2.0]}, "val": {"loss": [3.5, 3.0]}},
-    "epochs": {"1": {"loss": 2.5, "val_loss": 3.5}, "2": {"loss": 2.0, "val_loss": 3.0}},
-    "pairs": {"loss": [[1, 2.5], [2, 2.0]], "val_loss": [[1, 3.5], [2, 3.0]]},
+_DOCUMENTS: dict[str, list[object]] = {
+    "sides": [{"train": {"loss": [2.5, 2.0]}, "val": {"loss": [3.5, 3.0]}}],
+    "epochs": [{"1": {"loss": 2.5, "val_loss": 3.5}, "2": {"loss": 2.0, "val_loss": 3.0}}],
+    "pairs": [{"loss": [[1, 2.5], [2, 2.0]], "val_loss": [[1, 3.5], [2, 3.0]]}],
+    "one after the other": [
+        {"epoch": 1, "train_loss": 2.5, "val_loss": 3.5},
+        {"epoch": 2, "train_loss": 2.0, "val_loss": 3.0},
+    ],
+    "lists one after the other": [
+        [
+            {"name": "train", "loss": loss, "epoch": epoch},
+            {"name": "val", "loss": loss + 1, "epoch": epoch},
+        ]
+        for epoch, loss in ((1, 2.5), (2, 2.0))
+    ],
 }
 
 
 @pytest.mark.parametrize("kind", _DOCUMENTS)
-def test_documents_of_sides_of_epochs_and_of_pairs(kind: str) -> None:
-    curve = curve_of([json.dumps(_DOCUMENTS[kind], indent=1)])
+def test_documents(kind: str) -> None:
+    curve = curve_of(json.dumps(each, indent=1) for each in _DOCUMENTS[kind])
     assert both(curve, "loss") == ([1, 2], [2.5, 2.0])
     assert both(curve, "eval_loss") == ([1, 2], [3.5, 3.0])
+
+
+def test_a_dict_of_lists_as_python_prints_it() -> None:
+    history = {"loss": [2.5, math.nan], "lr": [0.1, 0.1], "val_loss": [3.5, 3.0], "best": None}
+    curve = curve_of([str(history)])
+    assert curve.steps("loss") == [1, 2] and math.isnan(curve.values("loss")[1])
+    assert both(curve, "eval_loss") == ([1, 2], [3.5, 3.0])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "epoch {at:04} | loss {loss} (train), 9.5 (dev) | error 0.37 (train), 0.38 (dev) | 0.3min",
+        "epoch {at} loss: {loss} (train) / loss: 9.5 (val)",
+    ],
+)
+def test_sides_behind_their_values(line: str) -> None:
+    curve = curve_of([line.format(at=at, loss=loss_at(at)) for at in range(1, 6)])
+    assert both(curve, "loss") == ([1, 2, 3, 4, 5], [*map(loss_at, range(1, 6))])
+    assert both(curve, "eval_loss") == ([1, 2, 3, 4, 5], [9.5] * 5)
+
+
+def test_steps_that_rise_and_fall_by_turns_are_none() -> None:
+    steps = [1602400, 1603500, 1602000, 1602600, 1602500, 1602800, 1603200, 1603000, 1602800]
+    steps += [1603800, 1602700, 1603800, 1602200]
+    rows = [f"{at}.5,{loss_at(at)},{step}" for at, step in enumerate(steps)]
+    curve = curve_of(["time,loss,steps", *rows])
+    assert both(curve, "loss") == ([None] * 13, [*map(loss_at, range(13))])
+    # Rows of several workers that come in another order than they count are of a counter.
+    late = [100, 300, 200, 500, 400, 700, 600, 900, 800, 1000]
+    rows = [f"{at}.5,{loss_at(at)},{step}" for at, step in enumerate(late)]
+    assert curve_of(["time,loss,steps", *rows]).steps("loss") == sorted(late)
 
 
 @pytest.mark.parametrize(

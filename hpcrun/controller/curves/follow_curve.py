@@ -13,8 +13,9 @@ from functools import partial
 from msgspec import Struct
 
 from hpcrun.controller.context import Context
-from hpcrun.controller.curves.parse import STDIN, CurveLog, find_sources, own_formats
+from hpcrun.controller.curves.parse import CurveLog, own_formats
 from hpcrun.controller.monitor import Jobs, Monitor, Runs
+from hpcrun.controller.sources import STDIN, find_sources
 from hpcrun.errors import InputError
 from hpcrun.report.parsed import ParsedRun
 from hpcrun.runs.status import JobStatus

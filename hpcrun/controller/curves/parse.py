@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
-from msgspec import Struct, structs
+from msgspec import structs
 
-from hpcrun.controller.context import Context, slurm_transport
+from hpcrun.controller.context import Context
 from hpcrun.controller.curves.read_log import LONG, PATTERN_SECONDS, LogFileReader, Pieces, line_at
 from hpcrun.controller.logs import masker_of
-from hpcrun.controller.targets import Target, find, find_each, no_runs, no_such_run
+from hpcrun.controller.sources import STDIN, Source, find_sources
 from hpcrun.errors import InputError
 from hpcrun.logs.files import log_files
 from hpcrun.metrics.curve import Curve, build_series
@@ -28,10 +28,8 @@ from hpcrun.patterns import time_limit
 from hpcrun.report.health import find_warnings
 from hpcrun.report.parsed import ParsedRun, parse_stored
 from hpcrun.report.thin import thin_series
-from hpcrun.runs.layout import RunFolder
-from hpcrun.runs.records import read_plan, runs_of
+from hpcrun.runs.records import read_plan
 
-STDIN = Path("/dev/stdin")
 _CHUNK = 1 << 20
 # A pipe is read for so long at most, before its curve may be drawn.
 _PIPE_SECONDS = 0.5
@@ -39,30 +37,11 @@ _PIPE_SECONDS = 0.5
 _LONGER = 1.2
 # Where only the ends of logs are read, at most this many are read at once.
 _FEW = 16
-# The part of a file's name that differs between a job's standard output and error: 7.out and
-# 7.err, run.o7 and run.e7 (PBS, SGE), stdout and stderr; output and errors.
-_STREAM = re.compile(
-    r"(?P<out> \.out(?:put)?$ | \.o(?=\d+$) | (?<![a-z])(?:std)?out(?:put)?(?![a-z]) )"
-    r"|(?P<err> \.err(?:or)?$ | \.e(?=\d+$) | (?<![a-z])(?:std)?err(?:or)?(?![a-z]) )",
-    re.VERBOSE | re.IGNORECASE,
-)
 
 
 # Called with a file and how many of its bytes were read.
 OnProgress = Callable[[Path, int], None]
 _PiecesOf = Callable[[Path], Iterator[Pieces]]
-
-
-class Source(Struct, frozen=True):
-    """What becomes one curve: the files of one log, or a run; ``name`` is what the user typed.
-
-    ``job``: the id of the Slurm job that writes the files, where that is what the user typed.
-    """
-
-    name: str
-    files: tuple[Path, ...] = ()
-    run: RunFolder | None = None
-    job: str | None = None
 
 
 def parse(
@@ -320,30 +299,6 @@ def own_formats(patterns: Iterable[str], where: str) -> tuple[Format, ...]:
     return tuple(made)
 
 
-def find_sources(
-    context: Context, arguments: Sequence[str], *, is_awaited: bool = False
-) -> list[Source]:
-    """Find what the arguments name, one source for each curve; without any: the newest run.
-
-    An argument is a log file, "-" for a pipe, a run, a sweep (a source for each of its runs), or a
-    Slurm job. Standard output and error of one job are one log: files that differ in nothing but
-    .out and .err, or stdout and stderr. ``is_awaited``: the output of a Slurm job may be yet to
-    come. Raises InputError when there is no such thing.
-    """
-    names: Sequence[str | None] = arguments or (None,)
-    files = {name: _file_source(context, name) for name in arguments}
-    targets = find_each(
-        context, [name for name in names if name is None or not files[name]], whole=True
-    )
-    sources: list[Source] = []
-    for name in names:
-        if name is not None and (file := files[name]) is not None:
-            sources.append(file)
-        else:
-            sources += _sources_of(context, name, targets[name], is_awaited=is_awaited)
-    return _with_twins(sources)
-
-
 def _choices(source: Source) -> list[list[tuple[int, Path]]]:
     """Return the files to read, with their attempts, in the order in which to try them."""
     if source.run is None:
@@ -361,64 +316,3 @@ def _size(path: Path) -> int:
     with contextlib.suppress(OSError):
         return path.stat().st_size if path.is_file() else 0
     return 0
-
-
-def _file_source(context: Context, name: str) -> Source | None:
-    """The source of a log file or a pipe; None: the name may be a run's or a job's."""
-    if name == "-":
-        return Source("standard input", (STDIN,))
-    path = context.cwd / name
-    if path.is_dir() and find(context.runs_dir, name) is None:
-        raise InputError(f"{name}: a folder", fix="name the log files in it")
-    return Source(name, (path,)) if path.exists() and not path.is_dir() else None
-
-
-def _sources_of(
-    context: Context, name: str | None, target: Target | None, *, is_awaited: bool
-) -> list[Source]:
-    if name is None and target is None:
-        raise InputError(no_runs(context), fix="hpcrun parse FILE")
-    if isinstance(target, str):
-        from hpcrun import scheduler  # here: a log file needs no Slurm
-
-        jobs = scheduler.show_jobs(slurm_transport(context), target)
-        named = tuple(map(Path, jobs[0].outputs)) if jobs else ()
-        there = named if is_awaited else tuple(path for path in named if path.is_file())
-        if there:
-            return [Source(str(there[0]), there, job=target)]
-        if named:
-            raise InputError(
-                f"{name}: its output {named[0]} does not exist (yet)",
-                fix=f"hpcrun parse -f {name} waits for it",
-            )
-    elif target is not None:
-        return [Source(run.run_id, run=run) for run in runs_of(target)]
-    raise no_such_run(context, name, or_file=True)
-
-
-def _with_twins(sources: Sequence[Source]) -> list[Source]:
-    """Make one source of a job's two streams, where both are named."""
-    joined: list[Source] = []
-    waiting: dict[tuple[Path | None, bool], int] = {}
-    for source in sources:
-        log, is_err = _stream(source)
-        twin = waiting.pop((log, not is_err), None)
-        if twin is None:
-            waiting[log, is_err] = len(joined)
-            joined.append(source)
-        else:
-            out, err = (joined[twin], source) if is_err else (source, joined[twin])
-            joined[twin] = Source(out.name, (*out.files, *err.files), job=out.job or err.job)
-    return joined
-
-
-def _stream(source: Source) -> tuple[Path | None, bool]:
-    """Return what the two streams of a job have in common, and whether this is its errors'."""
-    if len(source.files) == 1 and source.files[0] != STDIN:
-        path = source.files[0]
-        named = [*_STREAM.finditer(path.name)] or [*re.finditer(r"(?i)\.log$", path.name)]
-        if named:
-            begin, end = named[-1].span()
-            common = path.with_name(f"{path.name[:begin]}\0{path.name[end:]}")
-            return common, named[-1].lastgroup == "err"
-    return None, False

@@ -146,16 +146,11 @@ def read_json(text: str, start: int = 0) -> tuple[dict[str, object], int] | None
     >>> read_json('x {"a": 1, "b": NaN} y', 2)
     ({'a': 1.0, 'b': nan}, 20)
     """
-    found, end = decode_json(text, start)
-    return (found, end) if isinstance(found, dict) else None
-
-
-def decode_json(text: str, start: int = 0) -> tuple[object, int]:
-    """Decode what begins at ``start``; return it and where it ends, None if it is no JSON."""
     try:
-        return _DECODER.raw_decode(text, start)
+        found, end = _DECODER.raw_decode(text, start)
     except (ValueError, RecursionError):
-        return None, start
+        return None
+    return (found, end) if isinstance(found, dict) else None
 
 
 def read_dict(text: str, start: int = 0) -> tuple[list[Field], int] | None:

@@ -32,7 +32,6 @@ from hpcrun.metrics.lines.fields import (
     Field,
     Found,
     build_row,
-    decode_json,
     fields_of,
     is_known,
     is_place,
@@ -464,12 +463,12 @@ def _second_columns(columns: tuple[str, ...]) -> frozenset[str]:
 _DEEPEST = 2
 _AS_JSON = {"'": '"', "nan": "NaN", "inf": "Infinity", "None": "null", "True": "true"}
 _AS_JSON["False"] = "false"
-_GAP = pattern_of(r"\s*(?!\s)")
+_BORDER = pattern_of(r"(?<=[}\]])\s+(?=[{\[])")
 _PYTHON = pattern_of(r"'|\b(?:nan|inf|None|True|False)\b")
 
 
 def read_document(text: str) -> list[Row] | None:
-    """Read a whole file that is one JSON document; None if it is none that logs anything.
+    """Read a whole file of JSON documents, or a dict of Python; None if none logs anything.
 
     It holds lists of objects (``log_history`` of the HF Trainer), or columns of one length (Keras).
 
@@ -484,14 +483,11 @@ def read_document(text: str) -> list[Row] | None:
     text = text.strip().removeprefix("\ufeff")
     if text.startswith("{'"):
         text = _PYTHON.sub(lambda word: _AS_JSON[word[0]], text)
-    found: list[dict[str, object]] = []
-    place = 0
-    while place < len(text):
-        read, end = decode_json(text, place)
-        if not isinstance(read, dict | list):
-            return None
-        found.append(read if isinstance(read, dict) else {"log": read})
-        place = next(_GAP.finditer(text, end)).end()
+    whole = f'{{"log": [{_BORDER.sub(",", text)}]}}'
+    read = read_json(whole)
+    if read is None or read[1] != len(whole) or not isinstance(log := read[0]["log"], list):
+        return None
+    found = [each if isinstance(each, dict) else {"log": each} for each in log]
     if len(found) > 1:  # one record each
         found = [{"log": [each], **each} for each in found]
     objects = chain.from_iterable(map(_objects_in, found))
