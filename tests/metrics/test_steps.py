@@ -493,9 +493,10 @@ _DOCUMENTS: dict[str, list[object]] = {
 }
 
 
+@pytest.mark.parametrize("between", ["\n", ""])
 @pytest.mark.parametrize("kind", _DOCUMENTS)
-def test_documents(kind: str) -> None:
-    curve = curve_of(json.dumps(each, indent=1) for each in _DOCUMENTS[kind])
+def test_documents(kind: str, between: str) -> None:
+    curve = curve_of([between.join(json.dumps(each, indent=1) for each in _DOCUMENTS[kind])])
     assert both(curve, "loss") == ([1, 2], [2.5, 2.0])
     assert both(curve, "eval_loss") == ([1, 2], [3.5, 3.0])
 

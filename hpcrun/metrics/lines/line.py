@@ -463,7 +463,7 @@ def _second_columns(columns: tuple[str, ...]) -> frozenset[str]:
 _DEEPEST = 2
 _AS_JSON = {"'": '"', "nan": "NaN", "inf": "Infinity", "None": "null", "True": "true"}
 _AS_JSON["False"] = "false"
-_BORDER = pattern_of(r"(?<=[}\]])\s+(?=[{\[])")
+_BORDER = pattern_of(r"(?<=^[}\]])\s*(?=[{\[])", re.MULTILINE)
 _PYTHON = pattern_of(r"'|\b(?:nan|inf|None|True|False)\b")
 
 
