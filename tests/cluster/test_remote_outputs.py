@@ -124,7 +124,7 @@ def test_a_login_node_that_forbids_transfers(laptop: Laptop) -> None:
     [
         ("paramiko", "0.0.0.0"),
         ("openssh", "0.0.0.0"),
-        ("paramiko", "127.0.0.1"),
+        pytest.param("paramiko", "127.0.0.1", marks=pytest.mark.thorough),
         pytest.param("openssh", "127.0.0.1", marks=pytest.mark.thorough),
     ],
 )

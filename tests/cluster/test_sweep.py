@@ -53,6 +53,7 @@ def most_at_once(runs: list[dict[str, Any]]) -> int:
     return most
 
 
+@pytest.mark.thorough  # in CI its worlds are those of test_worlds.py
 def test_every_run_of_an_array_of_two_node_jobs_trains(site: Site) -> None:
     done = site.hpcrun(
         *("submit", "sweep-lr", "--wait", "--json", "--nodes", "2", "--time", "10"),

@@ -266,6 +266,7 @@ def test_the_guides_hardware_takes_it(example: Project, cluster_like_it: str, wo
     assert "partition l40\n" in shown + "\n"
 
 
+@pytest.mark.thorough
 def test_a_language_model_of_transformers_with_adapters(project: Callable[[str], Project]) -> None:
     """Adapters, embeddings and the stage's encoders learn; the language model stays as it was."""
     shown = project("cad-curriculum").python(

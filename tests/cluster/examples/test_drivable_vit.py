@@ -275,6 +275,7 @@ def assert_parts(shown: dict[str, Any]) -> None:
     assert none == "None"
 
 
+@pytest.mark.thorough
 def test_covered_cameras_are_known_from_others_and_from_before(example: Project) -> None:
     seeds = (1, 2) if os.environ.get("HPCRUN_TEST_ALL") == "1" else (1,)
     rows = shown_by(example, CONTROL, *map(str, seeds))

@@ -58,6 +58,7 @@ def test_two_nodes_train_with_everything_in_host_memory(small: tuple[Project, Pa
     assert len(list(kept.glob("zero_pp_rank_?_mp_rank_00_optim_states.pt"))) == 4
 
 
+@pytest.mark.thorough
 def test_weights_and_recordings_of_ones_own(example: Project) -> None:
     """One process goes on from saved weights, with a saved dataset, under another attention."""
     shown = example.python(

@@ -216,6 +216,7 @@ def test_hosts_of_a_hostfile_train_it_without_slurm(site: Site, hosts: Lab) -> N
     assert (plan["launcher"], plan["hosts"]) == ("accelerate", site.rig.node_names)
 
 
+@pytest.mark.thorough
 def test_the_adapters_and_the_schedule_are_arguments(project: Callable[[str], Project]) -> None:
     shown = project("video-lora").python(
         """
