@@ -287,8 +287,7 @@ def called_loss(logs: list[Log]) -> tuple[list[Log], str]:
     if LOSS in rows or not chosen:
         return logs, ""
     is_first = not ranked and len(only["train"]) > 1
-    called = {} if is_first else {chosen: LOSS}
-    copied = {chosen: LOSS} if is_first else {}
+    called, copied = ({}, {chosen: LOSS}) if is_first else ({chosen: LOSS}, {})
     for split, name in (("eval", EVAL_LOSS), ("test", TEST_LOSS)):
         if name not in rows and only[split]:
             if len(only[split]) == 1:

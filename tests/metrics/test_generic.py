@@ -246,6 +246,30 @@ def test_line_is_read(line: str, step: int | None, values: dict[str, float]) -> 
     assert dict(row.values) == pytest.approx(values, nan_ok=True)
 
 
+@pytest.mark.parametrize(
+    ("line", "step", "epoch", "values"),
+    [
+        ("- Train metrics: accuracy: 0.52 ; loss: 00nan", None, None, {"loss": math.nan}),
+        ("step: 5, loss: -0inf", 5, None, {"loss": -math.inf}),
+        ("[Epoch 3/500][  10:391]  Loss: 6.7 CE: 0.5 LR: 0.001", 10, 3.0, {"loss": 6.7}),
+        (
+            "epochs: 2, step: 7, lr: 0.1, loss: [landmark: 0.0499],sample/s: 294",
+            7,
+            2.0,
+            {"loss": 0.0499},
+        ),
+        ("cur_epoch :   3|1000, weighted_loss : 86.4, loss : 6.5", None, 3.0, {"loss": 6.5}),
+    ],
+)
+def test_values_and_places_as_few_print_them(
+    line: str, step: int | None, epoch: float | None, values: dict[str, float]
+) -> None:
+    read = read_line(line)
+    assert read is not None and isinstance(row := read[1], Row)
+    assert (row.step, row.epoch) == (step, epoch)
+    assert {name: dict(row.values)[name] for name in values} == pytest.approx(values, nan_ok=True)
+
+
 @pytest.mark.parametrize("line", NOT_MEASURED, ids=[line[:50] for line in NOT_MEASURED])
 def test_look_alike_yields_nothing(line: str) -> None:
     assert row_of(line) is None

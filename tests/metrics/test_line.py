@@ -209,6 +209,13 @@ def test_a_dictionary_beside_a_bar_is_a_record_of_its_own(bar: str) -> None:
     assert records(b"[08:04:09]" + logged) == [b"[08:04:09]" + logged]
 
 
+def test_the_end_of_an_epoch_behind_a_message_behind_a_bar() -> None:
+    drawn = b"499/500 [======>.] - ETA: 0s - loss: 0.398Epoch 00004: val_acc improved, saving to m"
+    ended = b"500/500 [========] - 51s 102ms/step - loss: 0.3986 - val_loss: 0.3770"
+    assert records(drawn + ended) == [drawn, ended]
+    assert records(ended) == [ended]
+
+
 def test_two_records_on_a_line() -> None:
     line = b"[rank1]: step 5/30 loss 3.5[rank0]: step 5/30 loss 7.5"
     shown = [row_of(record.decode()) for record in records(line)]

@@ -36,6 +36,11 @@ TABLES = [
     ("epoch|loss", "{step}|{loss}"),
     ("step,loss,lr,", "{step},{loss},0.1,"),
     ("Epoch, Train loss, Time (s)", "{step}, {loss}, 12.3"),
+    ("Frame,Reward,Epsilon,Loss,QValue", "{step},0.5,0.9,{loss},0.1"),
+    (
+        " Episode    Step   Epsilon     MeanReward     MeanLoss     MeanQValue           Time",
+        "       0   {step}     1.000       1293.000     {loss}          0.000 2026-04-23T10:21:42",
+    ),
 ]
 
 

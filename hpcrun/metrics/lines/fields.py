@@ -93,9 +93,9 @@ class Found(Struct):
 
 # Bounded repeats: a line that nearly fits costs no more than one that does.
 NUMBER = (
-    r"[+-]?(?:\d{1,3}(?:,\d{3}){1,6}(?!,?\d)(?:\.\d{1,40})?|\d{1,40}(?:\.\d{1,40}|\.(?![\w.]))?"
+    r"[+-]?0{0,9}(?:[nN]a[nN]|NAN|[iI]nf(?:inity)?|INF)(?![\w])"
+    r"|[+-]?(?:\d{1,3}(?:,\d{3}){1,6}(?!,?\d)(?:\.\d{1,40})?|\d{1,40}(?:\.\d{1,40}|\.(?![\w.]))?"
     r"|\.\d{1,40})(?:[eE][+-]?\d{1,4})?"
-    r"|[+-]?(?:[nN]a[nN]|NAN|[iI]nf(?:inity)?|INF)(?![\w])"
 )
 # As Python prints a number of a library: tensor(2.5, device='cuda:0'), np.float64(2.5).
 WRAPPED = (
@@ -128,10 +128,10 @@ _BRACES = pattern_of(r"\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}")
 def finite(text: str) -> float:
     """Return the number a literal spells; a literal beyond what a float holds is an error.
 
-    >>> finite("1.63e+6"), finite("nan")
+    >>> finite("1.63e+6"), finite("00nan")  # as {:05.3f} pads it
     (1630000.0, nan)
     """
-    value = float(text)
+    value = float(text if text[-1:] not in ("n", "N", "f", "F") else text.replace("0", ""))
     if math.isinf(value) and text[-1] in "0123456789.":
         raise ValueError(text)
     return value

@@ -114,6 +114,7 @@ _NEXT_RECORD = re.compile(
     rb"|\[(?:\d{1,4} days?, )?\d{1,6}:\d\d(?::\d\d)?(?:<|, )[^\[\]]{0,400}\]"
     rb"(?= {0,80}(?:[^\s\[\]\x1b]|\[[a-zA-Z]|\[\d\d:\d\d:\d\d\.\d))"
     rb"|(?<=\})(?=[^\[\]{}|]{0,60}\d%\|)"
+    rb"|(?<=\D)(?=\d{1,9}/\d{1,9} \[={5,99}\] - \d)"  # Keras, of an epoch's end
 )
 
 
@@ -338,7 +339,7 @@ def _are_names(cells: list[str], kind: str) -> bool:
     if kind in (*_WIDE, "words"):  # blanks part words of prose, too
         wide = kind in _WIDE and len(cells) > 3
         # Behind two places it does not matter what of a training's these are.
-        if wide and folded[0] in EPOCH_RANK and (folded[1] in STEP_RANK or folded[1] == _MEMORY):
+        if wide and is_place(cells[0]) and (folded[1] in STEP_RANK or folded[1] == _MEMORY):
             return True
         odd = [cell for cell in cells if not (is_known(cell) or {"_", "/"} & set(cell))]
         # Wide apart behind a place, one may be unknown: "epoch  train_loss  dur".
@@ -461,8 +462,7 @@ def _second_columns(columns: tuple[str, ...]) -> frozenset[str]:
 
 
 _DEEPEST = 2
-_AS_JSON = {"'": '"', "nan": "NaN", "inf": "Infinity", "None": "null", "True": "true"}
-_AS_JSON["False"] = "false"
+_AS_JSON = {"'": '"', "nan": "NaN", "inf": "Infinity", "None": "null"}
 _BORDER = pattern_of(r"(?<=^[}\]])\s*(?=[{\[])", re.MULTILINE)
 _PYTHON = pattern_of(r"'|\b(?:nan|inf|None|True|False)\b")
 
@@ -482,7 +482,7 @@ def read_document(text: str) -> list[Row] | None:
     """
     text = text.strip().removeprefix("\ufeff")
     if text.startswith("{'"):
-        text = _PYTHON.sub(lambda word: _AS_JSON[word[0]], text)
+        text = _PYTHON.sub(lambda word: _AS_JSON.get(word[0], word[0].lower()), text)
     whole = f'{{"log": [{_BORDER.sub(",", text)}]}}'
     read = read_json(whole)
     if read is None or read[1] != len(whole) or not isinstance(log := read[0]["log"], list):

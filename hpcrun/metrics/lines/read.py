@@ -161,9 +161,8 @@ class Reader:
 
     def _is_whole(self, line: bytes) -> bool:
         """Whether a line ends in a number with as many decimals as all those like it above."""
-        alike = [line]
-        for above in _LINES.split(self._above)[1:]:
-            alike += [above] if _NUMBER.sub(b"", above) == _NUMBER.sub(b"", line) else []
+        form, lines = _NUMBER.sub(b"", line), [line, *_LINES.split(self._above)[1:]]
+        alike = [each for each in lines if _NUMBER.sub(b"", each) == form]
         decimals = {len(each.rpartition(b".")[2]) for each in alike if _DECIMALS.search(each)}
         return len(alike) > _ENOUGH_ALIKE and len(decimals) == 1
 

@@ -188,7 +188,8 @@ FORMATS: tuple[Format, ...] = (
                 "throughput_device_tokens_per_second": "tokens_per_second"}, sure=True),
     # CycleGAN and pix2pix: util/visualizer.py (print_current_losses); time is of an image.
     form("cyclegan", "iters: ",
-         r"\(epoch: (?P<epoch>\d+), iters: (?P<step>\d+), time: ⟨N⟩(?:, data: ⟨N⟩)?\)\s+(?P<rest>.*)",
+         r"\(epoch: (?P<epoch>\d+), iters: (?P<step>\d+), time: ⟨N⟩(?:, data: ⟨N⟩)?\)\s+"
+         r"(?P<rest>.*)",
          "(epoch: 1, iters: 100, time: 0.580, data: 0.064) D_A: 0.25 G_A: 0.5 cycle_A: 1.5",
          sure=True),
     form("mmengine", "(val) ",
