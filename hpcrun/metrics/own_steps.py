@@ -38,10 +38,8 @@ _THOUSAND = 1000
 # What names more is no epoch; a step beyond this is none.
 _MOST_EPOCHS = 1e6
 _LARGEST = 1 << 62
-# Fewer rows do not show that their steps are none.
-_FEWEST = 8
-# More rows at one step than as many processes would print show that it is none.
-_STUCK = 64
+# More rows at one step than processes would print show that it is none, as so many do that wander.
+_STUCK, _FEWEST = 64, 8
 # Two values are the same if they differ by less than this share.
 _CLOSE = 1e-3
 # Two forms say the same if so many of their rows do. A form is compared with the longest ones.
@@ -431,10 +429,7 @@ def _epochs_of(rows: Sequence[Rows]) -> Floats:
 
 
 def _counts_nothing(rows: Rows) -> bool:
-    """Whether the steps are all one: how many an epoch has ("Epoch: 5, Steps: 540"), or stuck.
-
-    Or they rise and fall by turns: how many an episode had.
-    """
+    """Whether the steps are all one ("Epoch: 5, Steps: 540"), or rise and fall by turns."""
     steps, epochs = rows.steps, rows.epochs
     if steps is None or not rows.has_own_steps or rows.total:
         return False

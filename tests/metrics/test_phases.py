@@ -37,6 +37,10 @@ TABLES = [
     ("step,loss,lr,", "{step},{loss},0.1,"),
     ("Epoch, Train loss, Time (s)", "{step}, {loss}, 12.3"),
     ("Frame,Reward,Epsilon,Loss,QValue", "{step},0.5,0.9,{loss},0.1"),
+    ("Epochs,Train Loss,Test Loss", "{step},{loss},0.7"),
+    ("env_steps,policy_loss,value_loss", "{step},{loss},0.7"),
+    ("iter,cost,test_cost", "{step},{loss},0.7"),
+    ("epoch,objective", "{step},{loss}"),
     (
         " Episode    Step   Epsilon     MeanReward     MeanLoss     MeanQValue           Time",
         "       0   {step}     1.000       1293.000     {loss}          0.000 2026-04-23T10:21:42",

@@ -44,6 +44,7 @@ from hpcrun.metrics.lines.generic import read_generic
 from hpcrun.metrics.lines.prefixes import Line, strip_prefixes
 from hpcrun.metrics.names import (
     EPOCH_RANK,
+    LOSSES,
     LR,
     SPLIT_SPELLINGS,
     SPLITS,
@@ -53,6 +54,7 @@ from hpcrun.metrics.names import (
     like_a_loss,
     like_a_score,
     name_of,
+    rank_for_loss,
     split_of,
 )
 from hpcrun.metrics.row import Mark, Row, Table
@@ -247,6 +249,10 @@ _NAME = pattern_of(
 )
 # What parts the cells, by kind; those of the others are parted by blanks, two of them or one.
 _MARKS = {"pipes": "|", "csv": ",", "semicolons": ";", "tabs": "\t"}
+# A first column that counts: the index that pandas writes; what is else a setting, "Epochs".
+_COUNTS = pattern_of(
+    r"|unnamed_0|(?:\w+_)?(?:(epoch)|step|iter|iteration|episode|batch)e?s(?:_seen)?"
+)
 _WIDE = ("columns", "frame")  # a frame's head is indented, as pandas prints it
 _APART, _BETWEEN_PIPES = pattern_of(r"[^\s|]+(?: [^\s|]+)*"), pattern_of(r"[^|]+")
 _TIMES = {"timestamp", "wall_time", "walltime", "date", "datetime", "seconds", "idx", "index"}
@@ -283,8 +289,9 @@ def read_head(text: str, above: Table | None = None) -> Table | None:
             cells.pop()
         if cells[:2] == ["E", "#"]:  # spacy/training/loggers.py (console_logger)
             cells[:2] = ["epoch", "step"]
-        if cells and cells[0] in ("", "Unnamed: 0") and not any(map(is_place, cells)):
-            cells[0] = "step"  # the index that pandas writes
+        counts = _COUNTS.fullmatch(fold(cells[0])) if cells else None
+        if counts and not any(map(is_place, cells)):
+            cells[0] = counts[1] or "step"
         if kind == "csv":  # of runs side by side the first
             cells = [cell if cell not in cells[:at] else "" for at, cell in enumerate(cells)]
         if 2 <= len(cells) <= _MOST_COLUMNS and _are_names(cells, kind):
@@ -333,8 +340,9 @@ def _are_names(cells: list[str], kind: str) -> bool:
     if not all(_NAME.fullmatch(cell) and cell.count(" ") < 4 for cell in cells):
         return False
     folded = [fold(cell) for cell in cells]
-    lost = [like_a_loss(cell) for cell in cells]
-    scored = [is_loss or like_a_score(cell) for is_loss, cell in zip(lost, cells, strict=True)]
+    lost = [like_a_loss(cell) or name_of(cell) in LOSSES for cell in cells]
+    scores = (like_a_score(cell) or rank_for_loss(cell) is not None for cell in cells)
+    scored = [*map(or_, lost, scores)]
     placed = any(cell in STEP_RANK or cell in EPOCH_RANK for cell in folded)
     if kind in (*_WIDE, "words"):  # blanks part words of prose, too
         wide = kind in _WIDE and len(cells) > 3
@@ -362,8 +370,6 @@ def read_row(text: str, table: Table) -> Row | None:
     >>> table = read_head("epoch,train_loss,val_loss,note")
     >>> read_row("3,0.5,0.75,best", table).values, read_row("3,0.5", table)
     ((('loss', 0.5), ('eval_loss', 0.75)), None)
-    >>> read_row("3,train,0.5", read_head("epoch,split,loss")).split
-    'train'
     >>> read_row("3,val,0.5", read_head("epoch,split,loss")).values
     (('eval_loss', 0.5),)
     >>> table = read_head("Step   Train loss   Test loss   Test metric")
@@ -415,8 +421,9 @@ def read_row(text: str, table: Table) -> Row | None:
             fields += [f for f in read if type(f.value) is float or fold(column) in SPLIT_SPELLINGS]
     if has_bar and fields:  # redraws of an epoch count as one: its step is the epoch
         fields.append(structs.replace(fields[0], key="step"))
-    sure = has_bar or any(like_a_loss(field.key) or name_of(field.key) == LR for field in fields)
-    return build_row(Found(fields), sure=sure, verbatim=_second_columns(columns))
+    keys = [field.key for field in fields]
+    sure = any(like_a_loss(n) or rank_for_loss(n) is not None or name_of(n) == LR for n in keys)
+    return build_row(Found(fields), sure=has_bar or sure, verbatim=_second_columns(columns))
 
 
 def _cells_below(head: str, text: str) -> list[str]:
