@@ -85,7 +85,7 @@ _STEPS = (
     "iterations it ite itr itrs niter train_iter train_iteration training_iteration "
     "total_timesteps timesteps timestep time_total_timesteps total_env_interacts num_timesteps "
     "updates batch batches batchid minibatch mini_batch micro_step episode round global_round "
-    "communication_round update generation n_iter n_step n_updates num_iters i count frame frames"
+    "communication_round update generation n_iter n_step n_updates i count"
 )
 _EPOCHS = (
     "epoch época epoca train_epoch epch ep trainer_epoch end_of_epoch epoch_loaded epoch_epoch"

@@ -436,7 +436,8 @@ def _counts_nothing(rows: Rows) -> bool:
     if (steps != steps[0]).any():
         falls = (steps[:-1] - steps[1:])[steps[1:] < steps[:-1]]
         wanders = epochs is None and _FEWEST < len(steps) <= 4 * len(falls)
-        wanders = wanders and len(steps) < 2 * changes(np.sort(steps)).sum()
+        gaps = np.sort(np.diff(np.sort(steps)))  # even ones are of rows in another order
+        wanders = wanders and 2 * (gaps > 0).sum() + 2 > len(steps) and changes(gaps).sum() > 2
         return bool(wanders and 4 * falls.mean() >= steps.max() - steps.min())
     return len(steps) > _STUCK if epochs is None else len(steps) > 1 and bool(changes(epochs).all())
 

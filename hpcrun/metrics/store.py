@@ -293,15 +293,16 @@ def called_loss(logs: list[Log]) -> tuple[list[Log], str]:
             if len(only[split]) == 1:
                 called.setdefault(only[split][0], name)
             elif is_first:
-                copied[only[split][0]] = name
+                own = chosen.rpartition("/")[2]  # of the same kind
+                copied[min(only[split], key=lambda n: not n.endswith(own))] = name
 
     def renamed(form: Form) -> Form:
         known = tuple(called.get(name, name) for name in form.layout.names)
         split = "train" if chosen == TRAIN_LOSS in form.layout.names else form.layout.split
         columns = form.columns
-        for own in copied.keys() & {*known}:
-            columns = (*columns, columns[known.index(own)])
-            known = (*known, copied[own])
+        for own, name in copied.items():
+            if own in known:
+                columns, known = (*columns, columns[known.index(own)]), (*known, name)
         layout = replace(form.layout, names=known, split=split)
         return replace(form, layout=layout, columns=columns)
 

@@ -252,6 +252,8 @@ def test_line_is_read(line: str, step: int | None, values: dict[str, float]) -> 
         ("- Train metrics: accuracy: 0.52 ; loss: 00nan", None, None, {"loss": math.nan}),
         ("step: 5, loss: -0inf", 5, None, {"loss": -math.inf}),
         ("[Epoch 3/500][  10:391]  Loss: 6.7 CE: 0.5 LR: 0.001", 10, 3.0, {"loss": 6.7}),
+        ("[step 10/500][12:37] loss: 2.5", 10, None, {"loss": 2.5}),
+        ("  [TRAIN DATA] avg. acc: 0.8 | avg. loss: 0.75", None, None, {"loss": 0.75}),
         (
             "epochs: 2, step: 7, lr: 0.1, loss: [landmark: 0.0499],sample/s: 294",
             7,

@@ -214,6 +214,7 @@ def test_the_end_of_an_epoch_behind_a_message_behind_a_bar() -> None:
     ended = b"500/500 [========] - 51s 102ms/step - loss: 0.3986 - val_loss: 0.3770"
     assert records(drawn + ended) == [drawn, ended]
     assert records(ended) == [ended]
+    assert records(b"epoch: 1 [lr 0.1] " + ended) == [b"epoch: 1 [lr 0.1] " + ended]
 
 
 def test_two_records_on_a_line() -> None:

@@ -39,7 +39,7 @@ TABLES = [
     ("Frame,Reward,Epsilon,Loss,QValue", "{step},0.5,0.9,{loss},0.1"),
     ("Epochs,Train Loss,Test Loss", "{step},{loss},0.7"),
     ("env_steps,policy_loss,value_loss", "{step},{loss},0.7"),
-    ("iter,cost,test_cost", "{step},{loss},0.7"),
+    ("iter,cost,lr", "{step},{loss},0.7"),
     ("epoch,objective", "{step},{loss}"),
     (
         " Episode    Step   Epsilon     MeanReward     MeanLoss     MeanQValue           Time",
@@ -137,6 +137,52 @@ def test_words_between_pipes_begin_no_table(words: str) -> None:
     assert curve_of([words, *numbers]).metrics == {}
 
 
+TWO = ["epoch  train_loss  val_loss", "1      2.5000      2.6000", "2      2.4000      2.5000"]
+
+
+@pytest.mark.parametrize(
+    "below",
+    [
+        ["| layer | in | out |", "| 1  | 256.0 | 128.0 |"],
+        ["|   7   512   128  |"],
+        ["1\t\t\t0.5"],
+    ],
+)
+def test_what_stands_below_a_table_is_none_of_it(below: list[str]) -> None:
+    curve = curve_of([*TWO, *below])
+    assert both(curve, "loss") == ([1, 2], [2.5, 2.4])
+    assert both(curve, "eval_loss") == ([1, 2], [2.6, 2.5])
+
+
+def test_names_between_pipes_that_head_no_table_change_nothing() -> None:
+    rows = [f"step: {at}, loss: {loss_at(at)}" for at in range(200)]
+    lines = [line for row in rows for line in (row, "validation | epoch done")]
+    assert [*curve_of(lines).values("loss")] == [loss_at(at) for at in range(200)]
+    # Nor do they stand above a head that is not right below them.
+    settings = ["| Name | Loss |", "|---|---|", "| Epoch | Size |", "| 10 | 0.5 |", "| 20 | 0.7 |"]
+    assert curve_of(settings).metrics == {}
+    places = ["epoch:1 | step:5", "loss: 2.5", "epoch:1 | step:6", "loss: 2.4"]
+    assert both(curve_of(places), "loss") == ([5, 6], [2.5, 2.4])
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [
+            "| warmup_steps | lr | loss |",
+            "|---|---|---|",
+            "| 100 | 0.1 | 0.5 |",
+            "| 500 | 0.1 | 0.4 |",
+        ],
+        ["Step,Description,Cost", "1,Buy wood,25.50", "2,Buy nails,3.50", "3,Paint,7.25"],
+        ["frame=100 packet_loss=0.1 fps=25", "frame=200 packet_loss=0.2 fps=25"],
+        ["{'lr': 0.1, 'batch_size': 8, 'num_iters': 1000, 'l1_loss': 1.0, 'vgg_loss': 0.1}"],
+    ],
+)
+def test_settings_and_bills_are_no_curve(lines: list[str]) -> None:
+    assert curve_of(lines).metrics == {}
+
+
 def test_empty_cells_between_blanks_are_told_by_what_stands_above() -> None:
     head = "  epoch    train_loss    valid_acc    valid_loss    cp     dur"
     lines = [head, "-------  ------------  -----------  ------------  ----  ------"]
@@ -147,21 +193,6 @@ def test_empty_cells_between_blanks_are_told_by_what_stands_above() -> None:
     curve = curve_of(lines)
     assert [*curve.values("loss")] == [loss_at(at) for at in range(1, 30)]
     assert curve.steps("eval_loss") == [at for at in range(1, 30) if at % 4]
-
-
-def test_a_data_frame_without_a_place_is_numbered() -> None:
-    rows = [f"{at:<4}{loss_at(at):>8}  {0.5:>8}  {2.5:>8}" for at in range(30)]
-    curve = curve_of(["        loss  accuracy  val_loss", *rows])
-    assert (curve.steps("loss"), [*curve.values("loss")]) == (
-        [*range(30)],
-        [loss_at(at) for at in range(30)],
-    )
-    report = [
-        "              precision    recall  f1-score   support",
-        "",
-        "           0   0.5  0.5  0.5  9",
-    ]
-    assert curve_of(report).metrics == {}
 
 
 @pytest.mark.parametrize(("head", "row"), TABLES, ids=[head for head, _ in TABLES])

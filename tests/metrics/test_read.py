@@ -260,6 +260,8 @@ class TestUnfinishedLine:
         assert len(in_one(b"".join(lines[:5]) + b"epoch: 10, loss: 1.5000")) == 5
         uneven = log.replace(b"2.0003", b"2.3")
         assert len(in_one(uneven)) == 10
+        constant = b"step: 1, loss: 2.5, lr: 0.001\n" * 20 + b"step: 1, loss: 2.5, lr: 0.000"
+        assert in_one(constant)[-1].layout.names == ("loss",)
 
     def test_the_name_of_a_number_that_may_be_cut_is_none(self) -> None:
         line = b"31/31 [=====] - 3s 9ms/step - loss: 2.5 - val_loss: 2.25 - val_acc: 0.5"

@@ -468,6 +468,16 @@ def test_a_word_in_front_or_a_kind_names_the_side(form: str) -> None:
     assert both(curve, "eval_loss") == ([1, 2, 3, 4, 5], [9.5] * 5)
 
 
+def test_the_first_of_several_losses_has_its_evaluation_beside_it() -> None:
+    lines = [
+        f"Epoch {n}: cls_loss {loss_at(n)}, box_loss 1.5, val_box_loss 7.5, val_cls_loss 9.5"
+        for n in range(5)
+    ]
+    curve = curve_of(lines)
+    assert curve.values("loss") == curve.values("cls_loss") == [*map(loss_at, range(5))]
+    assert curve.values("eval_loss") == [9.5] * 5
+
+
 def test_the_only_loss_of_an_evaluation_is_called_so_beside_the_trainings() -> None:
     lines = [f"[{n}]\ttrain-logloss:{loss_at(n)}\tvalid-logloss:9.5" for n in range(5)]
     curve = curve_of(lines)
@@ -482,6 +492,10 @@ _DOCUMENTS: dict[str, list[object]] = {
     "one after the other": [
         {"epoch": 1, "train_loss": 2.5, "val_loss": 3.5},
         {"epoch": 2, "train_loss": 2.0, "val_loss": 3.0},
+    ],
+    "one after the other with a log": [
+        {"epoch": 1, "train_loss": 2.5, "val_loss": 3.5, "log": "run.txt"},
+        {"epoch": 2, "train_loss": 2.0, "val_loss": 3.0, "log": "run.txt"},
     ],
     "lists one after the other": [
         [
@@ -529,8 +543,10 @@ def test_steps_that_rise_and_fall_by_turns_are_none() -> None:
     assert both(curve, "loss") == ([None] * 13, [*map(loss_at, range(13))])
     # Rows of several workers that come in another order than they count are of a counter.
     late = [100, 300, 200, 500, 400, 700, 600, 900, 800, 1000]
-    rows = [f"{at}.5,{loss_at(at)},{step}" for at, step in enumerate(late)]
-    assert curve_of(["time,loss,steps", *rows]).steps("loss") == sorted(late)
+    shuffled = [7000, 2000, 11000, 4000, 9000, 1000, 12000, 3000, 8000, 5000, 10000, 6000]
+    for steps in (late, shuffled):
+        rows = [f"{at}.5,{loss_at(at)},{step}" for at, step in enumerate(steps)]
+        assert {*curve_of(["time,loss,steps", *rows]).steps("loss")} == {*steps}
 
 
 @pytest.mark.parametrize(

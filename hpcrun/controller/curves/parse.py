@@ -8,7 +8,6 @@ import re
 import select
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 
 from msgspec import structs
@@ -228,7 +227,7 @@ class CurveLog:
             fix="repeat nothing that is repeated, as in (a+)+, and name what ends a .*",
         )
         while True:
-            with time_limit(PATTERN_SECONDS, error) if own else nullcontext():
+            with time_limit(PATTERN_SECONDS, error) if own else contextlib.nullcontext():
                 found = next(pieces, None)
             if found is None:
                 return

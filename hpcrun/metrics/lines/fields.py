@@ -308,7 +308,7 @@ def _with_total(fields: list[Field], is_placed: bool) -> list[Field]:
         sides = ((field.key, split_of(field.key)) for field in fields)
         errors = {key: f"{side}_loss" for key, side in sides if side and fold(key)[-4:] == "_mse"}
     if lost or (summed and is_placed):
-        errors |= {f.key: "total_loss" for f in fields if f.key.lower() in ("total", "tot")}
+        errors |= {f.key: "total_loss" for f in fields if f.key.lower() == "total"}
     return [structs.replace(field, key=errors.get(field.key, field.key)) for field in fields]
 
 

@@ -146,7 +146,7 @@ _VERBS = words("is was equals so far")
 _FILLERS = _JOINTS | words(
     "loss losses set result results metrics metric stats summary step phase progress performance "
     "took now end avg currently ended completed complete completion done finish finished epoch log "
-    "value data"
+    "value"
 )
 # Words for what was measured elsewhere, for settings and for failures.
 _ELSEWHERES = (
@@ -173,7 +173,8 @@ _PLAINER = {
     r"\AE ?(?= {0,8}\d{1,6}/\d{1,6} ?[|,:-])": "epoch ",
     # "[3,  2000] loss: 2.5".
     r"\A([\s=>#*-]{0,20})\[ ?(\d{1,9}), {0,8}(\d{1,15})(?= ?[/\]])": r"\1[\2] [\3",
-    r"(?<=\d\])\[ {0,8}(\d{1,9}):(\d{1,9})\]": r"[\1/\2]",  # "[Epoch 1/500][  10:391]"
+    r"(?<=\d\])\[ {0,8}(\d{1,9}):(\d{3,9})\]": r"[\1/\2]",  # "[Epoch 1/500][  10:391]"
+    r"\[(train|valid|test)\w{0,6} {1,3}data\]": r"[\1]",
     r"(loss): ?\[\w{1,30}: ?(\d+\.\d+)\]": r"\1: \2",  # "loss: [landmark: 0.05]"
     # PointNet: "[0: 12/84] train loss: 2.5".
     r"\A\[(\d{1,9}): {1,4}(?=\d{1,9}/\d{1,9}\])": r"epoch \1 [",

@@ -116,7 +116,7 @@ _NEXT_RECORD = re.compile(
     rb"|\[(?:\d{1,4} days?, )?\d{1,6}:\d\d(?::\d\d)?(?:<|, )[^\[\]]{0,400}\]"
     rb"(?= {0,80}(?:[^\s\[\]\x1b]|\[[a-zA-Z]|\[\d\d:\d\d:\d\d\.\d))"
     rb"|(?<=\})(?=[^\[\]{}|]{0,60}\d%\|)"
-    rb"|(?<=\D)(?=\d{1,9}/\d{1,9} \[={5,99}\] - \d)"  # Keras, of an epoch's end
+    rb"|(?<=[^\s\d])(?=\d{1,9}/\d{1,9} \[={5,99}\] - \d)"  # Keras, of an epoch's end
 )
 
 
@@ -250,9 +250,7 @@ _NAME = pattern_of(
 # What parts the cells, by kind; those of the others are parted by blanks, two of them or one.
 _MARKS = {"pipes": "|", "csv": ",", "semicolons": ";", "tabs": "\t"}
 # A first column that counts: the index that pandas writes; what is else a setting, "Epochs".
-_COUNTS = pattern_of(
-    r"|unnamed_0|(?:\w+_)?(?:(epoch)|step|iter|iteration|episode|batch)e?s(?:_seen)?"
-)
+_COUNTS = pattern_of(r"|unnamed_0|frame|num_iters|(?:env_|total_)?(?:(epoch)|step|episode)s")
 _WIDE = ("columns", "frame")  # a frame's head is indented, as pandas prints it
 _APART, _BETWEEN_PIPES = pattern_of(r"[^\s|]+(?: [^\s|]+)*"), pattern_of(r"[^|]+")
 _TIMES = {"timestamp", "wall_time", "walltime", "date", "datetime", "seconds", "idx", "index"}
@@ -296,15 +294,14 @@ def read_head(text: str, above: Table | None = None) -> Table | None:
             cells = [cell if cell not in cells[:at] else "" for at, cell in enumerate(cells)]
         if 2 <= len(cells) <= _MOST_COLUMNS and _are_names(cells, kind):
             return Table(kind, tuple(cells), line if kind in _WIDE else "")
-    if marked == "pipes" and above is None:
-        words = [part.strip(" -*") for part in text.split("|")]
-        if sum(map(bool, words)) > 1 and all(not word or _NAME.fullmatch(word) for word in words):
-            return Table("head", (), line)
-    elif above is not None and not above.columns:
+    if above is not None and not above.columns:
         kind = "columns" if any(map(_BLANKS.search, _cells(text, marked))) else marked
         cells = [*_names_below(above.text, line, kind)]
         if len(cells) <= _MOST_COLUMNS and _are_names(cells, "pipes"):
             return Table(kind, tuple(cells))
+    if marked == "pipes" and ":" not in text:
+        words = [*filter(None, (part.strip(" -*") for part in text.split("|")))]
+        return Table("head", (), line) if words[1:] and all(map(_NAME.fullmatch, words)) else None
     return None
 
 
@@ -340,23 +337,22 @@ def _are_names(cells: list[str], kind: str) -> bool:
     if not all(_NAME.fullmatch(cell) and cell.count(" ") < 4 for cell in cells):
         return False
     folded = [fold(cell) for cell in cells]
-    lost = [like_a_loss(cell) or name_of(cell) in LOSSES for cell in cells]
-    scores = (like_a_score(cell) or rank_for_loss(cell) is not None for cell in cells)
+    known = [is_known(cell) or cell in _TIMES or rank_for_loss(cell) is not None for cell in folded]
+    # Beside what is not known a cost may be one of anything.
+    lost = [like_a_loss(cell) or (all(known) and name_of(cell) in LOSSES) for cell in cells]
+    scores = (like_a_score(c) or (all(known) and rank_for_loss(c) is not None) for c in cells)
     scored = [*map(or_, lost, scores)]
     placed = any(cell in STEP_RANK or cell in EPOCH_RANK for cell in folded)
     if kind in (*_WIDE, "words"):  # blanks part words of prose, too
         wide = kind in _WIDE and len(cells) > 3
         # Behind two places it does not matter what of a training's these are.
-        if wide and is_place(cells[0]) and (folded[1] in STEP_RANK or folded[1] == _MEMORY):
+        single = wide and is_place(cells[0])
+        if single and (folded[1] in STEP_RANK or folded[1] == _MEMORY):
             return True
         odd = [cell for cell in cells if not (is_known(cell) or {"_", "/"} & set(cell))]
         # Wide apart behind a place, one may be unknown: "epoch  train_loss  dur".
-        single = wide and (folded[0] in STEP_RANK or folded[0] in EPOCH_RANK)
-        placed = placed or (kind == "frame" and any(lost))  # its rows are numbered
-        both = wide and sum(lost) > 1
-        return placed and any(scored) and len(odd) <= int(single) + int(both)
+        return placed and any(scored) and len(odd) <= single + (wide and sum(lost) > 1)
     if kind != "pipes":
-        known = [is_known(cell) or cell in _TIMES for cell in folded]
         sides = {split_of(cell) for cell, is_loss in zip(cells, lost, strict=True) if is_loss}
         alone = (all(map(or_, known, lost)) and any(lost)) or {"train", "eval"} <= sides
         placed = placed or all(scored) or alone  # one by one, as they stand
@@ -390,19 +386,16 @@ def read_row(text: str, table: Table) -> Row | None:
     kind = "pipes" if table.kind == "tabs" and "\t" not in text and "|" in text else table.kind
     cells = _cells(text.translate(_DRAWN), kind)
     if table.kind in _WIDE and len(cells) != len(columns):
-        cells = text.split()  # a wide number leaves but one blank
+        cells = text.replace("|", " ").split()  # a wide number leaves but one blank
     if table.kind == "tabs":  # blanks at the end of a line are gone
         cells += [""] * (len(columns) - len(cells))
     if len(cells) == len(columns) + 1 and "" in cells:
         del cells[-1 if not cells[-1] else cells.index("")]  # a mark behind a cell, or two
-    numbered = table.kind == "frame" and text[:1].isdigit()
-    if table.kind == "frame" and not any(map(is_place, columns)):
-        columns = ("step", *columns) if numbered else ()
-    elif numbered:
+    if table.kind == "frame" and text[:1].isdigit():
         del cells[: 1 if len(cells) > len(columns) else None]  # the row's number; a row that is cut
-    if len(cells) < len(columns) and table.text:
+    if len(cells) < len(columns) and table.text and "\t" not in text:
         cells = _cells_below(table.text, text)
-    if len(cells) != len(columns):
+    if len(cells) != len(columns) or (table.text and "|" in text):  # pipes are another table's
         return None
     fields: list[Field] = []
     for column, cell in zip(columns, cells, strict=True):
@@ -435,9 +428,8 @@ def _cells_below(head: str, text: str) -> list[str]:
     names = [*_APART.finditer(head)]
     cells = [""] * len(names)
     for cell in _APART.finditer(text):
-        above = [
-            at for at, n in enumerate(names) if n.start() < cell.end() and cell.start() < n.end()
-        ]
+        start, end = cell.span()
+        above = [at for at, n in enumerate(names) if n.start() == start or n.end() == end]
         if len(above) != 1 or cells[above[0]]:
             return []
         cells[above[0]] = cell[0]
@@ -496,7 +488,7 @@ def read_document(text: str) -> list[Row] | None:
         return None
     found = [each if isinstance(each, dict) else {"log": each} for each in log]
     if len(found) > 1:  # one record each
-        found = [{"log": [each], **each} for each in found]
+        found = [{**each, "": [each]} for each in found]
     objects = chain.from_iterable(map(_objects_in, found))
     rows = [_row_of(each, split) for each, split in objects]
     return [row for row in rows if row is not None] or None
@@ -576,7 +568,7 @@ LARGEST_DOCUMENT = 1 << 26
 def may_be_document(head: bytes) -> bool:
     """Return by its first bytes whether a file may be one JSON document, not JSON lines.
 
-    >>> [may_be_document(head) for head in (b'{\\n "a', b"{'a'", b'[{"a"', b"[2026-11")]
+    >>> [may_be_document(head) for head in (b'{\\n "a', b"{'a': [1", b'[{"a"', b"[2026-11")]
     [True, True, True, False]
     >>> may_be_document(b'{"a": 1}\\n{')
     False
@@ -586,4 +578,5 @@ def may_be_document(head: bytes) -> bool:
     if head.startswith(b"{") and first.rstrip().endswith(b"}") and rest:
         return False
     inside = head[1:].lstrip()[:1]
-    return (head[:1] == b"[" and inside in (b"", b"{")) or (head[:1] == b"{" and inside in b"\"'")
+    is_object = head[:1] == b"{" and (inside in b'"' or b"': [" in first)
+    return is_object or (head[:1] == b"[" and inside in (b"", b"{"))

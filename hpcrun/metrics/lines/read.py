@@ -98,6 +98,8 @@ class Reader:
         self.table: Table | None = None
         # How many lines on end were none of its rows.
         self._misses = 0
+        # The upper line of a head, and where the lower one may begin: right below.
+        self._upper, self._below = Table("head", ()), -1
         # The line that has no end yet; of one that is too long only the last bytes.
         self._rest = b""
         # What stands above it, as far as it may show whether it is cut off.
@@ -119,7 +121,7 @@ class Reader:
 
     def move(self, offset: int) -> None:
         """Go on at byte ``offset`` of the file, where a line begins."""
-        self.offset, self._rest = offset, b""
+        self.offset, self._rest, self._above = offset, b"", b""
 
     def feed(self, data: bytes) -> list[Frame | Mark]:
         """Return the rows of the lines that ``data`` completes; a cut-off last line is kept.
@@ -163,8 +165,9 @@ class Reader:
         """Whether a line ends in a number with as many decimals as all those like it above."""
         form, lines = _NUMBER.sub(b"", line), [line, *_LINES.split(self._above)[1:]]
         alike = [each for each in lines if _NUMBER.sub(b"", each) == form]
-        decimals = {len(each.rpartition(b".")[2]) for each in alike if _DECIMALS.search(each)}
-        return len(alike) > _ENOUGH_ALIKE and len(decimals) == 1
+        ends = [each.rpartition(b".")[2] for each in alike]
+        enough = len(ends) > _ENOUGH_ALIKE and all(map(_DECIMALS.search, alike))
+        return enough and len({*map(len, ends)}) == 1 < len({*ends[1:]})
 
     def read(self, chunks: Iterable[bytes]) -> Iterator[list[Frame | Mark]]:
         """Read a log that comes in chunks to its end; it may be one JSON document.
@@ -307,8 +310,8 @@ class Reader:
 
     def _read_line(self, line: bytes, offset: int) -> Row | Mark | Table | None:
         """Read a line of one record by itself, and put down what it says."""
-        text = decode(line)
-        form, answer = self._ask(text) or ("", None)
+        text, above = decode(line), self._upper if offset <= self._below else None
+        form, answer = read_line(text, self.table or above, self._formats) or ("", None)
         if answer is None:
             self._miss()
         elif isinstance(answer, Row):
@@ -317,6 +320,8 @@ class Reader:
             self._note_needles(line)
         elif isinstance(answer, Mark):
             self._marks.append(structs.replace(answer, offset=offset))
+        elif not answer.columns:
+            self._upper, self._below = answer, offset + len(line) + len(b"\r\n")
         elif answer != self.table:
             self._open(answer)
         return answer
@@ -330,7 +335,7 @@ class Reader:
     def _miss(self) -> None:
         """Count a line that is no row: a table is over some time."""
         self._misses += 1
-        if self.table is not None and self._misses >= (_PATIENCE if self.table.columns else 3):
+        if self.table is not None and self._misses >= _PATIENCE:
             self._open(None)
 
     def _open(self, table: Table | None) -> None:
