@@ -40,7 +40,7 @@ _File = io.BufferedReader | io.BufferedIOBase | codecs.StreamRecoder
 _DAMAGES = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
 
 # Below this, the processes cost more than they save.
-LONG = 4 * RANGE
+LONG = 8 * RANGE
 _MOST_PROCESSES = 4
 # Seconds of the CPU for one piece of a log, a megabyte or less: a user's pattern may need for ever.
 PATTERN_SECONDS = 20.0

@@ -47,7 +47,7 @@ from hpcrun.metrics.row import Frame, Mark, Row, Table
 
 LONGEST_LINE = 1 << 16
 BLOCK = 1 << 18
-RANGE = 1 << 23
+RANGE = 1 << 22
 THOROUGH = RANGE
 SAMPLED = 16
 
