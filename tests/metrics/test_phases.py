@@ -154,6 +154,20 @@ def test_what_stands_below_a_table_is_none_of_it(below: list[str]) -> None:
     assert both(curve, "eval_loss") == ([1, 2], [2.6, 2.5])
 
 
+@pytest.mark.parametrize("mark", [",", "\t", "   "])
+@pytest.mark.parametrize("clock", ["2026-01-01 10:{}:01", "2026-01-01T10:{}:01", "10:{}:01"])
+@pytest.mark.parametrize("stride", [1, 100])
+def test_a_first_column_of_times(mark: str, clock: str, stride: int) -> None:
+    steps = [stride * at for at in range(10, 30)]
+    cells = [
+        (clock.format(at), str(step), str(loss_at(at)), "9.5")
+        for at, step in zip(range(10, 30), steps, strict=True)
+    ]
+    curve = curve_of(map(mark.join, [("time", "step", "loss", "val_loss"), *cells]))
+    assert both(curve, "loss") == (steps, [*map(loss_at, range(10, 30))])
+    assert both(curve, "eval_loss") == (steps, [9.5] * 20)
+
+
 def test_names_between_pipes_that_head_no_table_change_nothing() -> None:
     rows = [f"step: {at}, loss: {loss_at(at)}" for at in range(200)]
     lines = [line for row in rows for line in (row, "validation | epoch done")]

@@ -299,10 +299,9 @@ def read_head(text: str, above: Table | None = None) -> Table | None:
         cells = [*_names_below(above.text, line, kind)]
         if len(cells) <= _MOST_COLUMNS and _are_names(cells, "pipes"):
             return Table(kind, tuple(cells))
-    if marked == "pipes" and ":" not in text:
-        words = [*filter(None, (part.strip(" -*") for part in text.split("|")))]
-        return Table("head", (), line) if words[1:] and all(map(_NAME.fullmatch, words)) else None
-    return None
+    words = [*filter(None, (part.strip(" -*") for part in text.split("|")))]
+    is_upper = marked == "pipes" and ":" not in text and all(map(_NAME.fullmatch, words))
+    return Table("head", (), line) if is_upper and words[1:] else None
 
 
 def _names_below(upper: str, line: str, kind: str) -> Iterator[str]:
@@ -387,6 +386,8 @@ def read_row(text: str, table: Table) -> Row | None:
     cells = _cells(text.translate(_DRAWN), kind)
     if table.kind in _WIDE and len(cells) != len(columns):
         cells = text.replace("|", " ").split()  # a wide number leaves but one blank
+    if len(cells) == len(columns) - 1 and fold(columns[0]).startswith(("time", "date", "wall")):
+        cells.insert(0, "")  # it was taken off as a logger's
     if table.kind == "tabs":  # blanks at the end of a line are gone
         cells += [""] * (len(columns) - len(cells))
     if len(cells) == len(columns) + 1 and "" in cells:

@@ -28,7 +28,7 @@ _DATE = (
     r"(?:,?[ -]\d{4}|-\d\d)?)"
     r"(?:[T_|-][ ]?|[ ,]{1,2})"
 )
-_CLOCK = r"\d{1,2}:\d\d(?::\d\d(?:[.,]\d{1,9})?)?"
+_CLOCK = r"\d{1,2}:\d\d(?::\d\d(?:\.\d{1,9}|,\d{3,9}(?![\d,]))?)?"  # a CSV's comma ends it
 _HALF, _ZONE = r"[ ]?[AP]M\b", r"Z|[ ]?[+-]\d\d:?\d\d\b"
 
 # A program's own words that a colon may follow, as it may follow the name of a host.
@@ -194,7 +194,7 @@ _STAMP = pattern_of(
 )
 # A time of day alone is one only in front of everything: elsewhere it is how long something took.
 _TIME_OF_DAY = pattern_of(
-    r"(?:\x1b\[[0-9;]*m|[\s\[(]|\b(?:INFO|DEBUG|WARNING)\b){0,8}(?P<clock>\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)"
+    r"(?:\x1b\[[0-9;]*m|[\s\[(]|\b(?:INFO|DEBUG|WARNING)\b){0,8}(?P<clock>\d\d:\d\d:\d\d(?:\.\d{1,9}|,\d{3,9}(?![\d,]))?)"
     r"(?=[\s\]),|:]|$)",
     re.ASCII,
 )

@@ -102,8 +102,7 @@ class Reader:
         self._upper, self._below = Table("head", ()), -1
         # The line that has no end yet; of one that is too long only the last bytes.
         self._rest = b""
-        # What stands above it, as far as it may show whether it is cut off.
-        self._above = b""
+        self._above = b""  # what stands above it, as far as it may show whether it is cut off
         # Where the block at hand begins.
         self._base = offset
         # What lines were found by: in the thorough part; and in this range besides.
