@@ -38,7 +38,7 @@ _THOUSAND = 1000
 # What names more is no epoch; a step beyond this is none.
 _MOST_EPOCHS = 1e6
 _LARGEST = 1 << 62
-# More rows at one step than processes would print show that it is none, as so many do that wander.
+# No processes print more rows at one step. Fewer do not show that their steps rise and fall.
 _STUCK, _FEWEST = 64, 8
 # Two values are the same if they differ by less than this share.
 _CLOSE = 1e-3
@@ -435,10 +435,11 @@ def _counts_nothing(rows: Rows) -> bool:
         return False
     if (steps != steps[0]).any():
         falls = (steps[:-1] - steps[1:])[steps[1:] < steps[:-1]]
-        wanders = epochs is None and _FEWEST < len(steps) <= 4 * len(falls)
+        if epochs is not None or not _FEWEST < len(steps) <= 4 * len(falls):
+            return False
         gaps = np.sort(np.diff(np.sort(steps)))  # even ones are of rows in another order
-        wanders = wanders and 2 * (gaps > 0).sum() + 2 > len(steps) and changes(gaps).sum() > 2
-        return bool(wanders and 4 * falls.mean() >= steps.max() - steps.min())
+        uneven = 2 * (gaps > 0).sum() + 2 > len(steps) and changes(gaps).sum() > 2
+        return bool(uneven and 4 * falls.mean() >= steps.max() - steps.min())
     return len(steps) > _STUCK if epochs is None else len(steps) > 1 and bool(changes(epochs).all())
 
 

@@ -62,8 +62,8 @@ _WORTH = 4
 _TRIES = 3
 # A table is over when that many lines on end were none of its rows.
 _PATIENCE = 200
-# Lines above the last one show how many decimals it has: so many of them, so many bytes back.
-_ENOUGH_ALIKE, _LOOKED_BACK = 8, 1 << 13
+# A last line is compared with more lines like it than this, within so many bytes above it.
+_ALIKE, _BACK = 8, 1 << 13
 _NUMBER = re.compile(rb"[0-9]+")
 _DECIMALS, _LINES = re.compile(rb"\.[0-9]+\Z"), re.compile(rb"[ \t]*[\n\r\0]+")
 _NAME_AT_END = re.compile(
@@ -165,7 +165,7 @@ class Reader:
         form, lines = _NUMBER.sub(b"", line), [line, *_LINES.split(self._above)[1:]]
         alike = [each for each in lines if _NUMBER.sub(b"", each) == form]
         ends = [each.rpartition(b".")[2] for each in alike]
-        enough = len(ends) > _ENOUGH_ALIKE and all(map(_DECIMALS.search, alike))
+        enough = len(ends) > _ALIKE and all(map(_DECIMALS.search, alike))
         return enough and len({*map(len, ends)}) == 1 < len({*ends[1:]})
 
     def read(self, chunks: Iterable[bytes]) -> Iterator[list[Frame | Mark]]:
@@ -203,8 +203,7 @@ class Reader:
             line = self._rest + block[:first]
             self._read_lines(line, fold(line), 0, len(line), self.offset - len(self._rest))
             self._read_lines(block, folded, first, end, self.offset)
-            above = self._above + self._rest + block[max(0, end - _LOOKED_BACK) : end]
-            self._above = above[-_LOOKED_BACK:]
+            self._above = (self._above + self._rest + block[max(0, end - _BACK) : end])[-_BACK:]
             self._rest = b""
         self.offset += len(block)
         self._rest = (self._rest + block[end:])[-LONGEST_LINE - 1 :]
