@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, structs
@@ -18,7 +17,7 @@ from hpcrun.controller.status import Level, Memory, status_of, status_of_job
 from hpcrun.controller.targets import find_target, no_runs
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.runs.layout import SweepFolder
-from hpcrun.runs.records import Sweep, holds_any, read_sweep, runs_of
+from hpcrun.runs.records import Sweep, has_checkpoints, read_sweep, runs_of
 from hpcrun.runs.status import JobStatus
 from hpcrun.scheduler import TIMEOUT
 from hpcrun.slurm.jobs import array_id
@@ -85,11 +84,15 @@ class Found(Struct, frozen=True, kw_only=True):
         if self.sweep is not None:
             return view.sweep_lines(self.sweep, self.statuses, look)
         (status,) = self.statuses
-        plan = status.plan
-        has_checkpoints = plan is not None and holds_any(Path(plan.checkpoint_dir))
+        plan, attempts = status.plan, status.history.attempts
+        has_saved = plan is not None and has_checkpoints(plan, attempts, is_here=not self.host)
         there = f"{self.host}:{plan.run_dir}" if self.host and plan is not None else ""
         return view.run_lines(
-            status, look, local_time=_local_time, has_checkpoints=has_checkpoints, there=there
+            status,
+            look,
+            local_time=_local_time,
+            has_checkpoints=has_saved,
+            there=there,
         )
 
 

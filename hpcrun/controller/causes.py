@@ -171,7 +171,7 @@ def _by_output(
     status = with_account(context, status)
     found = [_read(file, end) for file in files if file.is_file()]
     recorded = _records_of(status, context) if status.final else Records()
-    evidence = Evidence(logs=found, records=recorded, job=_job_of(status))
+    evidence = Evidence(logs=found, records=recorded, job=_job_of(status, context))
     return _masked(context, diagnose(evidence), ())
 
 
@@ -233,7 +233,7 @@ def cause_of(context: Context, status: JobStatus, *, whole: bool = False) -> Dia
         return Diagnosis()
     status = with_account(context, status)
     if last is None:
-        evidence = Evidence(records=_records_of(status, context), job=_job_of(status))
+        evidence = Evidence(records=_records_of(status, context), job=_job_of(status, context))
         # Slurm itself cancelled what waited for another job: its reason says more.
         is_told = not status.final or status.reason == "DependencyNeverSatisfied"
         return Diagnosis() if is_told else diagnose(evidence)
@@ -248,7 +248,7 @@ def cause_of(context: Context, status: JobStatus, *, whole: bool = False) -> Dia
         return kept.diagnosis
     found = [_of_run(file, run, status, whole=whole) for file in files]
     ranks = [file.rank for file in files if file.rank is not None]
-    evidence = Evidence(logs=found, ranks=ranks, records=recorded, job=_job_of(status))
+    evidence = Evidence(logs=found, ranks=ranks, records=recorded, job=_job_of(status, context))
     diagnosis = _masked(context, diagnose(evidence), [run])
     if status.final and not whose(run.path):
         with contextlib.suppress(OSError, HpcrunError):
@@ -376,7 +376,7 @@ def _user(context: Context, uid: str) -> str:
     return f"the user with uid {uid}"
 
 
-def _job_of(status: JobStatus) -> Job:
+def _job_of(status: JobStatus, context: Context) -> Job:
     """Gather the job's own numbers, for its fixes."""
     plan: Plan | None = status.plan or (records.read_plan(status.run) if status.run else None)
     word = status.job_id or status.run_id
@@ -394,7 +394,9 @@ def _job_of(status: JobStatus) -> Job:
     return Job(
         word=word,
         is_run=True,
-        has_saved=records.holds_any(Path(plan.checkpoint_dir)),
+        has_saved=records.has_checkpoints(
+            plan, status.history.attempts, is_here=context.cluster.host is None
+        ),
         micro_batch=plan.micro_batch_per_gpu if plan.effective_batch else None,
         accumulation=plan.gradient_accumulation_steps if plan.effective_batch else None,
         memory_mib=memory,

@@ -94,7 +94,7 @@ def find_old(
         units = [unit for unit in units if unit.kept or unit.ended_at <= limit]
     if failed:
         units = [unit for unit in units if unit.kept or "COMPLETED" not in unit.states]
-    _keep_used(units)
+    _keep_used(units, is_mirror=context.cluster.host is not None)
     return units
 
 
@@ -180,19 +180,19 @@ def _past_of(status: JobStatus) -> _Past:
     return _Past(status.state, ended_at, kept, bool(status.out_of_reach) and not status.final)
 
 
-def _keep_used(units: Sequence[Unit]) -> None:
+def _keep_used(units: Sequence[Unit], *, is_mirror: bool) -> None:
     """Keep runs whose checkpoints a later run uses that stays itself; units come newest first."""
     going = {path for unit in units if not unit.kept for path in unit.paths}
     for unit in units:
-        user = None if unit.kept else _user_of(unit, going)
+        user = None if unit.kept else _user_of(unit, going, is_mirror=is_mirror)
         if user is not None:
             unit.kept = f"{user.name} uses its checkpoints"
             going.difference_update(unit.paths)
 
 
-def _user_of(unit: Unit, going: set[Path]) -> Path | None:
+def _user_of(unit: Unit, going: set[Path], *, is_mirror: bool) -> Path | None:
     """A later run that uses a unit's checkpoints and stays."""
-    users = (path for run in unit.runs for path in records.successors_of(run))
+    users = (path for run in unit.runs for path in records.successors_of(run, is_mirror=is_mirror))
     return next((path for path in users if path not in going), None)
 
 
@@ -222,7 +222,7 @@ def remove(context: Context, units: Sequence[Unit]) -> Iterator[tuple[Unit, Hpcr
     live = LiveJobs(context)
     for unit in units:
         reason = next((why for why, _ in map(live.reason, unit.runs) if why), "")
-        user = _user_of(unit, going)
+        user = _user_of(unit, going, is_mirror=context.cluster.host is not None)
         error = None
         if reason:
             error = HpcrunError(f"{unit.name}: it stays: {reason}")

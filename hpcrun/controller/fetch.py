@@ -100,7 +100,15 @@ def find_outputs(context: Context, run: RunFolder, globs: Sequence[str]) -> Foun
     plan = read_plan(run)
     if plan is None:
         raise InputError(f"{run.run_id}: it has no plan.json", fix="hpcrun status lists the runs")
-    was, saves = Path(plan.run_dir), Path(os.path.normpath(plan.checkpoint_dir))
+    folders = (plan.run_dir, plan.checkpoint_dir, plan.project_dir)
+    was, saves, work = (Path(os.path.normpath(folder)) for folder in folders)
+    # The record may be another person's: its paths decide where files are written on this machine.
+    for key, path in (("run_dir", was), ("checkpoint_dir", saves)):
+        if not path.is_absolute():
+            raise InputError(
+                f"{run.plan}: {key}: not an absolute path: {path}",
+                fix="hpcrun did not write this record: do not use the run",
+            )
     top = run.path if context.cluster.host is None else was
     is_inside = saves.is_relative_to(was) and saves != was
     inner = saves.relative_to(was) if is_inside else Path("checkpoints")
@@ -108,7 +116,7 @@ def find_outputs(context: Context, run: RunFolder, globs: Sequence[str]) -> Foun
     if globs:
         roots = [(top, "")] if is_inside else [(top, ""), *roots]
     bases = ["", f"{inner}/"]
-    if (work := Path(plan.project_dir)).is_relative_to(was):
+    if work.is_relative_to(was):
         bases.append(f"{work.relative_to(was)}/")
     found = _listed(context, roots)
     wanted = [_pattern(glob) for glob in globs]
@@ -321,9 +329,15 @@ class _Taker:
 
 
 def _place(target: Path, name: str) -> Path:
-    """Return where a file goes. Raises InputError for a link on the way: it could lead anywhere."""
-    path = target
-    for part in name.split("/")[:-1]:
+    """Return where a file goes: always inside ``target``.
+
+    Raises InputError for a link in the path, which could lead anywhere, and for a name that leaves
+    the folder.
+    """
+    path, parts = target, name.split("/")
+    if {"", ".", ".."} & set(parts):
+        raise InputError(f"{ascii(name)[:80]}: not a name of a file inside {target}")
+    for part in parts[:-1]:
         path = path / part
         if path.is_symlink() or (path.exists() and not path.is_dir()):
             raise InputError(f"{path}: no folder, but a link or a file", fix="--to DIR, a new one")

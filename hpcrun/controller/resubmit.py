@@ -219,7 +219,9 @@ def _checkpoints(context: Context, status: JobStatus) -> str | None:
             fix="--fresh to start without checkpoints",
         )
     owner = owner_run(here(context, folder))
-    later = [] if owner is None else [RunFolder(path) for path in successors_of(owner)]
+    is_mirror = context.cluster.host is not None
+    users = [] if owner is None else successors_of(owner, is_mirror=is_mirror)
+    later = [RunFolder(path) for path in users]
     for other in status_of(context, later):
         if not other.final:
             raise InputError(

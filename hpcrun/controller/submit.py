@@ -204,12 +204,13 @@ def _check_alone(context: Context, note: Path) -> None:
         record = read_record(other, Successor) if other != note else None
         if record is None or record.reads or abs(other.stat().st_mtime - ours) > _AT_ONCE:
             continue
-        run = RunFolder(here(context, Path(record.run_dir)))
-        if not run.path.is_dir() or not status_of(context, [run])[0].verdict.final:
+        path = here(context, Path(record.run_dir))
+        run = RunFolder(path) if path is not None and path.is_dir() else None
+        if run is None or not status_of(context, [run])[0].verdict.final:
             raise InputError(
-                f"{note.parent.parent}: {run.run_id}, of another hpcrun at this moment, resumes "
+                f"{note.parent.parent}: {other.stem}, of another hpcrun at this moment, resumes "
                 "from its checkpoints",
-                fix=f"hpcrun status {run.run_id}; --fresh to start without checkpoints",
+                fix=f"hpcrun status {other.stem}; --fresh to start without checkpoints",
             )
 
 

@@ -20,6 +20,7 @@ from hpcrun.assets import home_dir
 from hpcrun.controller.context import Context, user_path
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.ownership import is_open
+from hpcrun.runs.layout import RUN_ID, sweep_id_of
 from hpcrun.transport import Result
 
 T = TypeVar("T")
@@ -394,11 +395,17 @@ def _parse_spot(text: str, path: Path) -> Spot:
     )
 
 
-def here(context: Context, path: Path) -> Path:
-    """Return the place in the mirror of a path in a run's folder; all else as it is."""
-    if context.cluster.host is not None:
-        for folder in (path, *path.parents):
-            mirrored = context.runs_dir / folder.name
-            if folder.name[:8].isdigit() and mirrored.is_dir():
-                return mirrored / path.relative_to(folder)
-    return path
+def here(context: Context, path: Path) -> Path | None:
+    """Return where a path of the cluster is on this machine.
+
+    Where the cluster is another machine, only the folders of its runs are here, in the mirror.
+    Return None for any other path: a file of the same name here is a different file.
+    """
+    path = Path(os.path.normpath(path))  # ".." in a record must not lead out of the mirror
+    if context.cluster.host is None:
+        return path
+    for folder in (path, *path.parents):
+        mirrored = context.runs_dir / folder.name
+        if (RUN_ID.fullmatch(folder.name) or sweep_id_of(folder.name)) and mirrored.is_dir():
+            return mirrored / path.relative_to(folder)
+    return None

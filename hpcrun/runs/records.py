@@ -8,7 +8,7 @@ import contextlib
 import json
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -28,6 +28,9 @@ T = TypeVar("T")
 # Slurm's number of a job, and of a task; "" where an attempt is not Slurm's. It becomes a word of
 # command lines, those of Slurm and those that messages ask the user to type.
 JobId = Annotated[str, msgspec.Meta(pattern=r"\A([0-9]+([_+][0-9]+)?)?\Z")]
+
+# The id of a sweep, which names a folder beside the run.
+SweepId = Annotated[str, msgspec.Meta(pattern=rf"\A(?:{layout.RUN_ID.pattern})\Z")]
 
 
 class Submitted(Struct, frozen=True, kw_only=True):
@@ -55,7 +58,7 @@ class Submitted(Struct, frozen=True, kw_only=True):
 class Task(Struct, frozen=True, kw_only=True):
     """The run is one task of a sweep's array; ``values`` are its own, by the sweep's names."""
 
-    sweep_id: str
+    sweep_id: SweepId
     index: int
     values: dict[str, str]
 
@@ -64,7 +67,7 @@ class Sweep(Struct, frozen=True, kw_only=True):
     """An array of ``tasks`` runs, at most ``limit`` of them at the same time."""
 
     name: str
-    tasks: int
+    tasks: Annotated[int, msgspec.Meta(ge=0, le=4_000_001)]  # the most that MaxArraySize can be
     limit: int
 
 
@@ -395,6 +398,16 @@ def holds_any(folder: Path) -> bool:
         return False
 
 
+def has_checkpoints(plan: Plan, attempts: Sequence[Attempt], *, is_here: bool) -> bool:
+    """Return whether a new run could resume from the checkpoints of this one.
+
+    On another machine the folder cannot be opened: there the attempts' own records count.
+    """
+    if is_here:
+        return holds_any(Path(plan.checkpoint_dir))
+    return any(attempt.end is not None and attempt.end.checkpoint for attempt in attempts)
+
+
 def read_history(folder: RunFolder) -> History:
     """Read all records of a run and its attempts."""
     attempts = []
@@ -579,22 +592,26 @@ def runs_of(found: RunFolder | SweepFolder) -> list[RunFolder]:
     return [found.run(index) for index in range(read_sweep(found).tasks)]
 
 
-def owner_run(checkpoint_dir: Path) -> RunFolder | None:
+def owner_run(checkpoint_dir: Path | None) -> RunFolder | None:
     """Return the run in whose folder checkpoints lie; None where they lie elsewhere."""
-    for folder in checkpoint_dir.parents:
+    for folder in checkpoint_dir.parents if checkpoint_dir is not None else ():
         if layout.RUN_ID.fullmatch(folder.name):
             return RunFolder(folder)
     return None
 
 
-def successors_of(run: RunFolder) -> list[Path]:
-    """List the folders of later runs that use this run's checkpoints, and that exist."""
+def successors_of(run: RunFolder, *, is_mirror: bool) -> list[Path]:
+    """List the folders of later runs that use this run's checkpoints, and that exist.
+
+    ``is_mirror``: the records are another machine's, whose runs are only beside this one here.
+    """
     try:
         paths = list(run.successors.iterdir())
     except OSError:
         return []
     found = (read_record(file, Successor) for file in paths if file.suffix == ".json")
     places = [Path(one.run_dir) for one in found if one is not None]
-    # Of a mirror they name the folders there.
-    places = [path if path.is_dir() else run.path.parent / path.name for path in places]
+    places = [path for path in places if layout.RUN_ID.fullmatch(path.name)]
+    if is_mirror:
+        places = [run.path.parent / path.name for path in places]
     return [path for path in places if path.is_dir()]

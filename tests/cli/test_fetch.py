@@ -242,3 +242,32 @@ def test_the_real_wandb_is_given_its_own_folder(hpcrun: Caller) -> None:
     (folder,) = (hpcrun.project / "here" / "wandb").glob("offline-run-*")
     assert f"wandb did not take wandb/{folder.name}\n" in done.err
     assert f"here/wandb/{folder.name}/run-" in done.err
+
+
+# Where a planted record leads: what it says, and the file outside of the target that it is after.
+PLANTED = {
+    "run_dir upwards": {"run_dir": "..", "checkpoint_dir": "../../../home/victim"},
+    "relative run_dir": {"run_dir": "runs/x", "checkpoint_dir": "runs/x/../../victim"},
+    "checkpoint_dir upwards": {"checkpoint_dir": "{run}/../../victim"},
+    "project_dir upwards": {"project_dir": "{run}/../../victim", "run_dir": "."},
+    "no folder": {"run_dir": "", "checkpoint_dir": ""},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", PLANTED)
+def test_fetch_writes_only_inside_its_target(hpcrun: Caller, run: Path, what: str) -> None:
+    """The paths of a plan.json come from the cluster, or from a repository that was cloned."""
+    for folder in (hpcrun.project.parent / "victim", hpcrun.project.parent / "home" / "victim"):
+        folder.mkdir(parents=True)
+        (folder / "latest").write_text("mine\n")
+    plan = json.loads((run / "plan.json").read_text())
+    plan |= {key: value.format(run=run) for key, value in PLANTED[what].items()}
+    (run / "plan.json").write_text(json.dumps(plan))
+    before = files_of(hpcrun.project.parent)
+    for globs in ([], ["**"], ["latest"]):
+        done = hpcrun("fetch", "--to", "a/b/here", run.name, *globs)
+        assert done.code in (0, 2) and "Traceback" not in done.err, done
+    after = files_of(hpcrun.project.parent)
+    made = {name for name in after if after[name] != before.get(name)}
+    assert all(name.startswith("my project/a/b/here/") for name in made), made
