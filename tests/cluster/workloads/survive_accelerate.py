@@ -20,7 +20,7 @@ signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
 
 
 def asked_to_stop(device):
-    """Whether any rank was asked to: all get the same answer, in the same step."""
+    """Return True on all ranks, in the same step, if any rank received the signal."""
     flag = torch.tensor(len(asked), device=device)
     dist.all_reduce(flag, dist.ReduceOp.MAX)
     return bool(flag)
@@ -28,11 +28,11 @@ def asked_to_stop(device):
 
 # doc: accelerate
 def save(accelerator, folder, step):
-    accelerator.save_state(folder / "part")  # all ranks: random states too
+    accelerator.save_state(folder / "part")  # on all ranks, for their random states
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
-        shutil.rmtree(folder / f"step-{step}", ignore_errors=True)  # a damaged one
-        (folder / "part").replace(folder / f"step-{step}")  # whole, or not there
+        shutil.rmtree(folder / f"step-{step}", ignore_errors=True)  # left by an interrupted attempt
+        (folder / "part").replace(folder / f"step-{step}")  # atomic: complete or absent
     accelerator.wait_for_everyone()
 
 

@@ -18,7 +18,7 @@ signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
 
 
 def asked_to_stop(device):
-    """Whether any rank was asked to: all get the same answer, in the same step."""
+    """Return True on all ranks, in the same step, if any rank received the signal."""
     flag = torch.tensor(len(asked), device=device)
     dist.all_reduce(flag, dist.ReduceOp.MAX)
     return bool(flag)
@@ -40,7 +40,7 @@ def main() -> None:
     if args.resume:
         place, tag = os.path.split(args.resume)
         path, state = engine.load_checkpoint(place, tag)
-        assert path, f"DeepSpeed finds nothing in {args.resume}"  # it only warns
+        assert path, f"DeepSpeed finds nothing in {args.resume}"  # DeepSpeed only warns
         step = state["step"]
     # end
     for number, batch in enumerate(DataLoader(dataset, curve.BATCH, sampler=sampler)):

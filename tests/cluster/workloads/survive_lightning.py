@@ -15,10 +15,10 @@ from torch.utils.data import DataLoader
 
 # doc: lightning
 class SaveWhenAsked(lightning.Callback):
-    """At the end of a step, on all ranks, as soon as one of them got SIGTERM."""
+    """Save on all ranks at the end of the step in which one of them received SIGTERM."""
 
     def on_train_start(self, trainer, module):
-        self.asked = []  # instead of Lightning's own handler, which ends the ranks
+        self.asked = []  # replaces Lightning's own handler, which ends the ranks
         signal.signal(signal.SIGTERM, lambda *_: self.asked.append(1))
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
@@ -29,7 +29,7 @@ class SaveWhenAsked(lightning.Callback):
 
 
 class Skipping(DataLoader):
-    """A loader that goes on within an epoch; Lightning keeps its state in the checkpoint."""
+    """Resume within an epoch; Lightning saves the state of this loader in the checkpoint."""
 
     begin = done = 0
 

@@ -14,11 +14,11 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 # doc: torch
 asked = []
-signal.signal(signal.SIGTERM, lambda *_: asked.append(1))  # twice does no harm
+signal.signal(signal.SIGTERM, lambda *_: asked.append(1))  # repeated signals do no harm
 
 
 def asked_to_stop(device):
-    """Whether any rank was asked to: all get the same answer, in the same step."""
+    """Return True on all ranks, in the same step, if any rank received the signal."""
     flag = torch.tensor(len(asked), device=device)
     dist.all_reduce(flag, dist.ReduceOp.MAX)
     return bool(flag)
@@ -29,7 +29,7 @@ def save(folder, step, model, optimizer):
         folder.mkdir(exist_ok=True)
         state = {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
         torch.save(state, folder / "part")
-        (folder / "part").replace(folder / f"step-{step}.pt")  # whole, or not there
+        (folder / "part").replace(folder / f"step-{step}.pt")  # atomic: complete or absent
     dist.barrier()
 
 

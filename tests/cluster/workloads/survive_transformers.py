@@ -14,7 +14,7 @@ from transformers import HfArgumentParser, TrainerCallback, TrainingArguments
 
 # doc: transformers
 class SaveWhenAsked(TrainerCallback):
-    """At the end of a step, on all ranks, as soon as one of them got SIGTERM."""
+    """Save on all ranks at the end of the step in which one of them received SIGTERM."""
 
     def on_train_begin(self, args, state, control, **kwargs):
         self.asked = []
