@@ -108,13 +108,15 @@ def replacing(target: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[BinaryIO]:
+def whole_file(path: Path, *, follows: bool = False) -> Iterator[BinaryIO]:
     """Give a file to write to, which takes its place under ``path`` when all is written.
 
-    An existing file is replaced, its mode kept; a link of the user's own is followed. What is no
-    plain file (a pipe, /dev/stdout) is written to directly; whose reader has gone raises
-    BrokenPipeError, as printing does. Raises InputError naming the place where it cannot be
-    written; what stood there before is then untouched, and nothing is left beside it.
+    An existing file is replaced, its mode kept. A link of the user's own is followed if it leads to
+    a file in its own folder or below: every link of a repository that was cloned is the user's own.
+    ``follows``: wherever it leads, as in the user's configuration. What is no plain file (a pipe,
+    /dev/stdout) is written to directly; whose reader has gone raises BrokenPipeError, as printing
+    does. Raises InputError naming the place where it cannot be written; what stood there before is
+    then untouched, and nothing is left beside it.
     """
     try:
         if path.exists() and (path.is_relative_to("/dev") or not (path.is_file() or path.is_dir())):
@@ -130,6 +132,12 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
             with suppress(FileNotFoundError):
                 target.stat()  # raises OSError for a circle of links
             target = Path(os.path.abspath(target.parent / target.readlink()))  # noqa: PTH100
+        folder = os.path.realpath(path.parent)
+        if not (follows or Path(os.path.realpath(target)).is_relative_to(folder)):
+            raise InputError(
+                f"{path}: a link to {target}, which is outside of its folder",
+                fix="name the file itself, or remove the link",
+            )
         if target.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         with replacing(target) as file:

@@ -129,7 +129,7 @@ class _Dialog:
         if profile is not None:
             init.check_untouched(found)
             files[found.profile] = profile  # the last one: where it stands, all the rest does
-        init.write_files(files)
+        init.write_files(files, found)
         answer["written"] = [str(path) for path in files]
         if self.as_json:
             emit_json(answer)

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from hpcrun.plan.script_facts import OPEN_PARSERS, ScriptFacts
-from hpcrun.spec.dump import flow
+from hpcrun.spec.dump import comment_line, flow
 
 # What a script's option takes, by its name: the placeholder, and the pattern of the names.
 _OPTIONS: Sequence[tuple[str, str]] = (
@@ -202,7 +202,7 @@ def job_text(
     """Write the job file. ``schema`` is the path of the JSON Schema, from the file's folder."""
     lines = [
         f"# yaml-language-server: $schema={schema}",
-        f"# A first draft by `hpcrun init`; what comes of it: hpcrun submit {name} --dry-run",
+        comment_line(f"A first draft by `hpcrun init`; check it: hpcrun submit {name} --dry-run"),
         f"description: {flow(f'{draft.script}, trained with {draft.framework}')}",
         f"script: {flow(draft.script)}",
     ]
@@ -213,7 +213,7 @@ def job_text(
             lines += [f'  - "{{{placeholder}}}"']
     if draft.required:
         lines.append("# Your script stops without these; add them, with their values, to args:")
-        lines += [f"#   {word}" for word in draft.required]
+        lines += [comment_line(f"  {word}") for word in draft.required]
     lines.append(f"framework: {draft.framework}")
     if draft.launcher:
         lines.append(f"launcher: {draft.launcher}")

@@ -10,7 +10,7 @@ from msgspec import Struct, structs, to_builtins
 from hpcrun.errors import InputError, SpecError
 from hpcrun.plan.directives import parse_memory_mb, parse_seconds
 from hpcrun.plan.site import Site
-from hpcrun.spec.dump import CannotEdit, comment_out, drop, flow, put
+from hpcrun.spec.dump import CannotEdit, comment_line, comment_out, drop, flow, put
 from hpcrun.spec.job import Cluster, GpuType, Partition
 from hpcrun.spec.load import load_cluster
 
@@ -191,9 +191,9 @@ def profile_text(
                 continue
             line = f"{key}: {flow(value)}"
             if comment and len(line) + len(comment) + 4 <= 100 and len(line) <= 40:
-                lines.append(f"{line}  # {comment}")
+                lines.append(f"{line}  {comment_line(comment)}")
             else:
-                lines.extend([f"# {comment}", line] if comment else [line])
+                lines.extend([comment_line(comment), line] if comment else [line])
 
     add(chosen, "name")
     if facts is not None:
@@ -205,7 +205,9 @@ def profile_text(
     add(chosen, "partition", "account", "gpu_type")
     if site is not None and len(site.qos) > 1:
         named = ", ".join(site.qos[:12])
-        lines.append(f"# slurm: {{qos: NAME}}  # yours: {named}; else your account's default")
+        lines.append(
+            comment_line(f"slurm: {{qos: NAME}}  # yours: {named}; else your account's default")
+        )
     add({"fabric": "auto", **chosen}, "slurm", "internet", "fabric", "setup", "python")
     if chosen.get("env"):
         lines += ["env:", *(f"  {key}: {flow(value)}" for key, value in chosen["env"].items())]
@@ -218,12 +220,12 @@ def _partitions(facts: Facts, site: Site) -> list[str]:
     lines = [f"# Read from Slurm on {facts.read_on}."]
     if site.left_out:
         lines.append("# Left out:")
-        lines += [f"#   {name}: {why}" for name, why in sorted(site.left_out.items())]
+        lines += [comment_line(f"  {name}: {why}") for name, why in sorted(site.left_out.items())]
     if not facts.partitions:
         return [*lines, "partitions: {}"]
     lines.append("partitions:")
     for name, partition in facts.partitions.items():
-        lines += [f"  # {note}" for note in site.notes.get(name, [])]
+        lines += [f"  {comment_line(note)}" for note in site.notes.get(name, [])]
         lines.append(f"  {flow(name)}:")
         lines += [f"    {key}: {flow(value)}" for key, value in given(partition).items()]
     return lines

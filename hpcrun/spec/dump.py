@@ -95,6 +95,15 @@ def flow(value: object, *, quoted: bool = False) -> str:
     return _dump([value], _Quoter if quoted else _Dumper, flow=True).strip()[1:-1]
 
 
+def comment_line(text: str) -> str:
+    r"""Write text as one comment line: no character in it can end the line.
+
+    >>> comment_line("--lr\u2028script: other.py\n")
+    '# --lr?script: other.py?'
+    """
+    return "# " + "".join(char if char.isprintable() else "?" for char in text)
+
+
 def yaml_of(value: object, source: str, path: str = "") -> str:
     r"""Write a program's own value on one line, as it stands in a job. Raises SpecError for others.
 

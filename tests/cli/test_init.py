@@ -310,7 +310,7 @@ def test_a_job_file_is_not_overwritten_unasked(bare: Caller, slurm: Slurm) -> No
         ("bad.sh", "bad.sh:1: invalid Python"),
         ("bytes.py", "not UTF-8"),
         ("/etc/hostname", "outside the project"),
-        ("a\nb.py", "'a\\nb.py': a name with a control character"),
+        ("a\nb.py", "'a\\nb.py': a name with a character that cannot be printed"),
     ],
 )
 def test_scripts_that_cannot_be_read(bare: Caller, slurm: Slurm, script: str, message: str) -> None:
@@ -517,3 +517,86 @@ def test_a_site_that_is_misspelt(bare: Caller) -> None:
     done = bare("init", "--like", "lumig", "--yes")
     assert done.code == 2 and "did you mean lumi-g?" in done.err
     assert not (bare.project / "hpcrun.yaml").exists()
+
+
+# A link of a repository that was cloned, and what it would have init write to.
+LINKS = {
+    ".hpcrun/job.schema.json": "home/.bashrc",
+    ".hpcrun/cluster.schema.json": "home/new file",
+    ".hpcrun/.gitignore": "home/.bashrc",
+    ".hpcrun": "home",
+    "hpcrun.yaml": "home/.config/autostart/new",
+    "jobs/train.yaml": "home/.bash_profile",
+    "jobs": "home/.config/fish",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("link", LINKS)
+@pytest.mark.parametrize("how", ["relative", "absolute", "of a link"])
+def test_init_writes_through_no_link_that_leads_out_of_the_project(
+    bare: Caller, slurm: Slurm, link: str, how: str
+) -> None:
+    home = bare.project.parent
+    for name in (".bashrc", ".config/autostart/kept", ".config/fish/config.fish"):
+        (home / "home" / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / "home" / name).write_text("mine\n")
+    bare.write("train.py", SCRIPT)
+    path, target = bare.project / link, home / LINKS[link]
+    path.parent.mkdir(exist_ok=True)
+    if how == "of a link":
+        (bare.project / "between").symlink_to(target)
+        target = bare.project / "between"
+    path.symlink_to(os.path.relpath(target, path.parent) if how == "relative" else target)
+    before = sorted((home / "home").rglob("*"))
+    done = bare("init", "train.py", "--yes")
+    assert done.code == 2 and f"{path}: a link that leads out of the project" in done.err, done
+    assert sorted((home / "home").rglob("*")) == before
+    assert (home / "home" / ".bashrc").read_text() == "mine\n"
+    assert not (bare.project / "jobs/train.yaml").exists()
+
+
+def test_init_writes_through_no_link_into_the_folder_of_git(bare: Caller, slurm: Slurm) -> None:
+    hooks = bare.write(".git/hooks/kept", "").parent
+    bare.write("train.py", SCRIPT)
+    (bare.project / "jobs").mkdir()
+    (bare.project / "jobs" / "train.yaml").symlink_to("../.git/hooks/pre-commit")
+    done = bare("init", "train.py", "--yes")
+    assert done.code == 2 and "jobs/train.yaml: a link" in done.err, done
+    assert [path.name for path in hooks.iterdir()] == ["kept"]
+
+
+def test_init_follows_links_inside_the_project_and_of_the_users_configuration(
+    bare: Caller, slurm: Slurm
+) -> None:
+    bare.write("train.py", SCRIPT)
+    (bare.project / "all jobs").mkdir()
+    (bare.project / "jobs").symlink_to("all jobs")
+    assert bare("init", "train.py", "--yes").code == 0
+    assert (bare.project / "all jobs" / "train.yaml").is_file()
+    clusters = Path(bare.environ["HOME"]) / ".config/hpcrun/clusters"
+    clusters.mkdir(parents=True)
+    (clusters / "hot.yaml").symlink_to(bare.project.parent / "dotfiles.yaml")
+    (bare.project / "hpcrun.yaml").unlink()
+    done = bare("init", "--user", "--cluster", "hot", "--yes")
+    assert done.code == 0 and "name: hot" in (bare.project.parent / "dotfiles.yaml").read_text()
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\x85", "\u2028", "\u2029", "\x0c"])
+def test_a_name_in_a_comment_of_a_draft_ends_no_line(bare: Caller, slurm: Slurm, end: str) -> None:
+    evil = f"--data{end}setup: {{commands: [id]}}"
+    bare.write(
+        "train.py",
+        "import argparse, torch\nparser = argparse.ArgumentParser()\n"
+        f"parser.add_argument({evil!r}, required=True)\n"
+        f"parser.add_argument({evil[2:]!r})\nparser.parse_args()\n",
+    )
+    slurm.answer(
+        "sinfo", NODES.replace("ib", f"ib{end}python: /evil" if end not in "\n\r" else "ib")
+    )
+    done = bare("init", "train.py", "--yes")
+    assert done.code == 0, done
+    job = yaml.safe_load((bare.project / "jobs/train.yaml").read_text())
+    assert "commands" not in job.get("setup", {})
+    assert "setup: {commands" in (bare.project / "jobs/train.yaml").read_text()  # a comment
+    assert profile(bare).get("python") != "/evil"

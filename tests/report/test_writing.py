@@ -64,6 +64,24 @@ def test_a_link_is_followed(tmp_path: Path) -> None:
     assert (tmp_path / "link").is_symlink() and (tmp_path / "real").read_bytes() == b"new"
 
 
+@pytest.mark.parametrize(
+    "target", ["../victim", "{top}/victim", "../new", "link2", "sub/../../new"]
+)
+def test_a_link_out_of_its_folder_is_refused(tmp_path: Path, target: str) -> None:
+    """Every link of a repository that was cloned is the user's own."""
+    (tmp_path / "victim").write_bytes(b"mine")
+    clone = tmp_path / "clone"
+    (clone / "sub").mkdir(parents=True)
+    (clone / "link2").symlink_to("../victim")
+    (clone / "loss.csv").symlink_to(target.format(top=tmp_path))
+    with pytest.raises(InputError, match=r"loss\.csv: a link to .*, which is outside"):
+        write(clone / "loss.csv", b"x")
+    assert (tmp_path / "victim").read_bytes() == b"mine" and not (tmp_path / "new").exists()
+    with whole_file(clone / "loss.csv", follows=True) as file:
+        file.write(b"new")
+    assert (clone / "loss.csv").is_symlink() and (clone / "loss.csv").read_bytes() == b"new"
+
+
 def test_a_pipe_is_written_to(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

@@ -383,14 +383,19 @@ def _as_text(schema: Mapping[str, Any]) -> str:
     return json.dumps(schema, indent=1) + "\n"
 
 
-def write_files(files: Mapping[Path, str]) -> None:
+def write_files(files: Mapping[Path, str], found: Found) -> None:
     """Write files, each whole or not at all, folders as needed; Ctrl-C waits until all are.
 
     Raises InputError for a place that cannot be written, where that shows before the first file.
     """
+    # In the user's own configuration links are common, and lead where the user wants.
+    folder = found.profile.parent if found.for_user else None
+    own = {path for path in files if path.parent == folder}
     made = {}
     for path, text in files.items():
         _check_place(path)
+        if path not in own:
+            _check_inside(path, found.project)
         try:
             made[path] = text.encode("utf-8")
         except UnicodeEncodeError as error:
@@ -405,7 +410,7 @@ def write_files(files: Mapping[Path, str]) -> None:
                 path.parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise InputError(f"{path.parent}: {error.strerror}") from error
-            with whole_file(path) as file:
+            with whole_file(path, follows=path in own) as file:
                 file.write(content)
 
 
@@ -422,6 +427,23 @@ def _check_place(path: Path) -> None:
         raise InputError(f"{folder}: not a folder", fix="move it away")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise InputError(f"{path}: you cannot write to {folder}", fix="call it in another folder")
+
+
+def _check_inside(path: Path, project: Path) -> None:
+    """Refuse a file of the project whose place is elsewhere: a repository may contain any link.
+
+    Git's own folder counts as elsewhere: git runs what its files name. Raises InputError.
+    """
+    top, real = Path(os.path.realpath(project)), Path(os.path.realpath(path))
+    if real.is_relative_to(top) and ".git" not in real.relative_to(top).parts:
+        return
+    part = path
+    while not part.is_symlink() and part != project:
+        part = part.parent
+    raise InputError(
+        f"{part}: a link that leads out of the project, to {os.path.realpath(part)}",
+        fix="remove the link: hpcrun init writes a file or a folder of its own there",
+    )
 
 
 # ---- choices -----------------------------------------------------------------------------------

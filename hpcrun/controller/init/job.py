@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import sys
 from itertools import islice
 from pathlib import Path
@@ -25,8 +24,6 @@ from hpcrun.spec.load import load_job
 # Files looked at for a script.
 _MOST_FILES = 100
 _FIRST_TIME = "1:00:00"
-# What no line of a job file or of a batch script can hold.
-_UNWRITABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _USUAL_NAMES = ("train.py", "main.py", "run.py", "finetune.py", "pretrain.py")
 
 
@@ -45,7 +42,7 @@ def find_script(project: Path) -> str | None:
     for folder in (project, project / "scripts", project / "src", project / "training"):
         with contextlib.suppress(OSError):
             files += sorted(folder.glob("*.py"))
-    ours = (path for path in files if path.is_file() and not _UNWRITABLE.search(path.name))
+    ours = (path for path in files if path.is_file() and path.name.isprintable())
     for path in islice(ours, _MOST_FILES):
         facts = _read(path).facts
         if facts is not None and is_training(facts) and facts.is_program:
@@ -90,9 +87,9 @@ def draft(found: Found, cluster: Cluster, script: str) -> JobFile:
 
 def read_named_script(project: Path, script: str) -> tuple[Path, ScriptFacts]:
     """Read a script that the user named. Raises InputError for what is no Python of the project."""
-    if _UNWRITABLE.search(script):
+    if not script.isprintable():  # a line of YAML also ends at U+0085, U+2028 and U+2029
         raise InputError(
-            f"{script!a}: a name with a control character, which no job file can hold",
+            f"{script!a}: a name with a character that cannot be printed",
             fix="rename the script",
         )
     path = _script_path(project, script)
