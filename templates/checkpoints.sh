@@ -129,6 +129,7 @@ find_checkpoints() {
         elif [[ $name =~ $step_word || $name =~ $other_word || $name =~ $at_the_end ]]; then
             step=$((10#${BASH_REMATCH[3]}))
             word=${BASH_REMATCH[2]:-${name%%"${BASH_REMATCH[0]}"}}
+            word=${word:-number} # 100.pt
         elif [[ ! $name =~ ^(checkpoint|ckpt|snapshot|state|resume) ]]; then
             tier=1
         fi
@@ -427,30 +428,170 @@ check_safetensors() {
     [ $((header + end)) -eq "$size" ] || wrong "$1 has $size bytes of $((header + end))"
 }
 
-# prune_checkpoints: of each kind, by the numbers in their names, the newest stay. So does what is
-# damaged, what is named for a metric, and what is_kept() tells.
+# prune_checkpoints: remove only what is certainly a whole, older checkpoint of this run; all else
+# stays, with a note. The files or folders of all ranks, components and folds that name the same
+# progress are one checkpoint. It is complete if each series of names (rank0_step#.pt, ema/#.pt ...)
+# has it whole, and is removed once KEEP complete ones are newer, by their numbers and by their times.
+# So stays what is damaged, what is named for a metric, and what is_kept() tells.
 prune_checkpoints() (
-    local keep=$3 state path reason kind newest='' pointers
-    declare -A count=()
+    keep=$3 world=$2 newest='' pointers='' unclear=() remove=() rows=() all_ranks=1
+    declare -A series_in=() series_of=() is_ambiguous=() shape_of=() family_of=() \
+        files=() names=() part_of=() count=() members=() unit_time=() first=() last=() time_of=()
     CDPATH='' cd -- "$1" 2>/dev/null || exit 0
-    pointers=$(find . ! -path '*[[:cntrl:]]*' \( -type l -o -type f -size -2 \
-        \( -name 'latest*' -o -name 'last*' -o -name 'best*' \) \))
-    while IFS=$'\t' read -r state path reason; do
-        [ "$state" = whole ] || continue
-        newest=${newest:-$path} kind=$(shape "$path")
-        count[$kind]=$((${count[$kind]-0} + 1))
-        [[ ${count[$kind]} -gt $keep && $path != "$newest" && ${path##*/} == *[0-9]* ]] || continue
-        [[ ! ${path##*/} =~ [0-9]\.[0-9]|loss|acc|metric|score|val ]] || continue
+    export LC_ALL=C
+    [ "$keep" -ge 1 ] || keep=1
+    mapfile -t rows < <(judge_checkpoints "$PWD" "$world" | name_checkpoints)
+    [ ${#rows[@]} -gt 0 ] || exit 0
+    while IFS=$'\t' read -r time path name; do
+        printf -v time '%012d.%s' "${time%%.*}" "${time#*.}"
+        [[ $time < ${unit_time[$path]-} ]] || unit_time[$path]=$time
+        [[ ${name,,} =~ $data_file$ ]] || continue
+        name=${name//[0-9]/} # alike for all ranks and steps
+        [ -n "${files[$path $name]-}" ] || names[$path]+=$name$'\n'
+        files[$path $name]=$((${files[$path $name]-0} + 1))
+    done < <(printf '%s\0' "${rows[@]##*$'\t'}" |
+        xargs -0 sh -c 'exec find "$@" ! -type d -printf "%T@\t%H\t%P\n"' sh 2>/dev/null)
+    for row in "${rows[@]}"; do
+        IFS=$'\t' read -r state identity family has_word series shape path <<<"$row"
+        [ "$state" != whole ] || newest=${newest:-$path}
+        [[ $identity != - && ! ${path##*/} =~ [0-9]\.[0-9]|loss|acc|metric|score|val ]] || continue
         # What was there before this run is another's, where several save into one folder. Other files
         # of the run than this may be replaced (take_count).
         [ "$path" -nt "${HPCRUN_RUN_DIR-/}/spec.yaml" ] || continue
-        ! is_kept "$path" "$newest" "$pointers" || continue
+        if [ -z "${series_of[$family $series]-}" ]; then
+            series_of[$family $series]=1 series_in[$family]=$((${series_in[$family]-0} + 1))
+            # Paths that differ in a number of unknown meaning: perhaps ranks, perhaps steps.
+            [ "${shape_of[$family $shape]-$series}" = "$series" ] || is_ambiguous[$family $shape]=1
+            shape_of[$family $shape]=$series
+        fi
+        # Without a word for progress, 0 to the number of ranks less one may be ranks.
+        [ "$has_word" = 0 ] && [ $((10#${identity##* })) -lt "$world" ] || all_ranks=''
+        [ "$state" = whole ] || continue
+        family_of[$identity]=$family members[$identity]+=$shape$'\t'$series$'\t'$path$'\n'
+        [ -n "${part_of[$identity $series]-}" ] || count[$identity]=$((${count[$identity]-0} + 1))
+        part_of[$identity $series]=$path time=${unit_time[$path]-}
+        [[ -n ${first[$identity]-} && $time > ${first[$identity]} ]] || first[$identity]=$time
+        [[ $time < ${last[$identity]-} ]] || last[$identity]=$time
+    done
+    pointers=$(find . ! -path '*[[:cntrl:]]*' \( -type l -o -type f -size -2 \
+        \( -name 'latest*' -o -name 'last*' -o -name 'best*' \) \))
+    mapfile -t order < <([ ${#count[@]} -eq 0 ] || printf '%s\n' "${!count[@]}" | sort -r)
+    for identity in ${order[@]+"${order[@]}"}; do
+        family=${family_of[$identity]} newer=0 later=0 paths=() is_clear=1
+        for other in "${order[@]}"; do
+            [[ $other > $identity ]] || break
+            [ "${family_of[$other]}" = "$family" ] || continue
+            later=$((later + 1))
+            if [ "$newer" -lt "$keep" ] && [ "${count[$other]}" -eq "${series_in[$family]}" ] &&
+                [[ ! ${first[$other]} < ${first[$identity]} && ! ${last[$other]} < ${last[$identity]} ]] &&
+                has_all_files "$other" "${members[$identity]%$'\n'}"; then
+                newer=$((newer + 1))
+            fi
+        done
+        [ "$later" -ge "$keep" ] || continue
+        [ "${count[$identity]}" -eq "${series_in[$family]}" ] && [ "$newer" -ge "$keep" ] || is_clear=''
+        [ -z "$all_ranks" ] || is_clear=''
+        while IFS=$'\t' read -r shape series path; do
+            [ -z "${is_ambiguous[$family $shape]-}" ] || is_clear=''
+            paths+=("$path")
+        done <<<"${members[$identity]%$'\n'}"
+        if [ -n "$is_clear" ]; then
+            for path in "${paths[@]}"; do
+                [ "$path" != "$newest" ] || continue 2
+                ! is_kept "$path" "$newest" "$pointers" || continue 2
+            done
+            remove+=("${paths[@]}")
+        elif [ "$later" -gt "$keep" ]; then
+            unclear+=("${paths[0]##*/}")
+        fi
+    done
+    for path in ${remove[@]+"${remove[@]}"}; do
         # First another name: half removed it would be a damaged one.
         mv -T -- "$path" "${path%/*}/.hpcrun-removed-${path##*/}" || continue
         rm -rf -- "${path%/*}"/.hpcrun-removed-*
         printf 'hpcrun: removed checkpoint %s; newer ones that are whole: %s\n' "${path##*/}" "$keep"
-    done < <(judge_checkpoints "$PWD" "$2")
+    done
+    [ ${#unclear[@]} -eq 0 ] ||
+        printf 'hpcrun: kept %s older checkpoints (%s ...): it is not certain that complete newer ones replace them\n' \
+            ${#unclear[@]} "${unclear[0]}"
 )
+
+# has_all_files IDENTITY MEMBERS: whether it has as many files of data as these lines of members, for
+# each kind of file: a folder may lack those of some ranks. For prune_checkpoints.
+has_all_files() {
+    local shape series path name each other kinds
+    while IFS=$'\t' read -r shape series path; do
+        other=${part_of[$1 $series]-}
+        [ -n "${names[$path]-}" ] || continue # a file, not a folder
+        mapfile -t kinds <<<"${names[$path]%$'\n'}"
+        for name in "${kinds[@]}"; do
+            each=${files[$path $name]-0}
+            [ "${files[$other $name]-0}" -ge "$each" ] || return 1
+        done
+    done <<<"$2"
+}
+
+# name_checkpoints: read the lines of judge_checkpoints from standard input, and print for each, with
+# tabs between: the state; its identity, which sorts by progress (`-`: its name has none); its family,
+# within which identities are compared; whether a word like `step` is before its number; its series,
+# the path without the numbers of progress; its shape, the series without the numbers of unknown
+# meaning; the path.
+name_checkpoints() {
+    local state path reason rest name at number word means each pass
+    local identity series shape count has_word
+    local -a texts numbers kinds
+    while IFS=$'\t' read -r state path reason; do
+        rest=${path#"$PWD"/} name=${rest##*/}
+        # What is being written counts as a part of what it will be.
+        [[ ! $name =~ ^(.*)$in_writing$ ]] || name=${BASH_REMATCH[1]}
+        [[ ! $name =~ ^(part|tmp)-(.*)$ ]] || name=${BASH_REMATCH[2]}
+        [[ $rest != */* ]] && rest=$name || rest=${rest%/*}/$name
+        texts=() numbers=() kinds=() at=''
+        while [[ $rest =~ ^([^0-9]*)([0-9]+)(.*)$ ]]; do
+            texts+=("${BASH_REMATCH[1]}") numbers+=("${BASH_REMATCH[2]}")
+            rest=${BASH_REMATCH[3]} word=''
+            [[ ! ${texts[${#texts[@]} - 1],,} =~ ([a-z]+)[-_=.:]?$ ]] || word=${BASH_REMATCH[1]}
+            case $word in
+            step | steps | globalstep | epoch | epochs | ep | iter | iters | iteration | it | ba | \
+                batch | batches | update | updates | token | tokens | sample | samples) means=progress ;;
+            checkpoint | ckpt | state | snapshot) means=checkpoint ;;
+            rank | fold | seed | shard | part | version | v | node | worker | mp | tp | pp | dp | \
+                gpu | cv | split) means=fixed ;;
+            *) means=unknown ;;
+            esac
+            [ ${#numbers[${#numbers[@]} - 1]} -le 18 ] || means=unknown
+            kinds+=("$means")
+        done
+        count=${#numbers[@]} identity='' series='' shape='' has_word=1
+        if [[ " ${kinds[*]-} " != *" progress "* ]]; then
+            # Then the number of the checkpoint, or else the last one of the name.
+            each=$count
+            for pass in checkpoint unknown; do
+                for ((number = count - 1; number >= 0; number--)); do
+                    [ "${kinds[number]}" = "$pass" ] && each=$number && break 2
+                    [[ ${texts[number]} != */* || $pass = checkpoint ]] || break
+                done
+            done
+            [ "$each" -eq "$count" ] || [ ${#numbers[each]} -gt 18 ] || {
+                kinds[each]=progress has_word=''
+            }
+        fi
+        for ((number = 0; number < count; number++)); do
+            series+=${texts[number]} shape+=${texts[number]}
+            case ${kinds[number]} in
+            progress)
+                printf -v at '%s%018d' "${identity:+ }" "$((10#${numbers[number]}))"
+                identity+=$at series+='#' shape+='#'
+                ;;
+            fixed) series+=${numbers[number]} shape+=${numbers[number]} ;;
+            *) series+=${numbers[number]} shape+='*' ;;
+            esac
+        done
+        # As many numbers are compared with each other, whatever their words.
+        printf '%s\t%s\t%s\t%s\t%s\t%s\t%s\n' "$state" "${identity:--}" "${#identity}" \
+            "${has_word:-0}" "$series$rest" "$shape$rest" "$path"
+    done
+}
 
 # is_kept PATH NEWEST POINTERS: whether this attempt began with it, a link or a file like
 # `latest` names it, or the newest one does as the best (best_model_checkpoint in the Trainer's

@@ -8,18 +8,6 @@ from pathlib import Path
 
 from tests.source import PACKAGE, REFERENCE, ROOT, modules, name, tree
 
-MAX_LINES = 600  # a module holds one idea, and is as long as that
-
-
-def test_files_are_short() -> None:
-    files = [
-        *PACKAGE.rglob("*.py"),
-        *(ROOT / "tests").rglob("*.py"),
-        *(ROOT / "templates").iterdir(),
-    ]
-    long = {name(path): len(path.read_text().splitlines()) for path in files if path.is_file()}
-    assert {path: lines for path, lines in long.items() if lines > MAX_LINES} == {}
-
 
 def says_what_it_is_for(path: Path) -> bool:
     first, _, _ = (ast.get_docstring(tree(path)) or "").partition("\n\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import random
 import shutil
 import struct
 import subprocess
@@ -199,6 +200,12 @@ def test_by_time_where_one_has_no_step(tmp_path: Path) -> None:
     assert newest(tmp_path) == ("ckpt_300.pt", "")
     os.utime(tmp_path / "ckpt.pt", (1_700_000_009, 1_700_000_009))
     assert newest(tmp_path) == ("ckpt.pt", "")
+
+
+def test_a_name_may_be_its_step_alone(tmp_path: Path) -> None:
+    for step in (90, 100):
+        write(tmp_path / f"{step}.pt")
+    assert newest(tmp_path) == ("100.pt", "")
 
 
 def test_exports_and_the_best_are_nothing_to_go_on_from(tmp_path: Path) -> None:
@@ -582,6 +589,151 @@ def test_what_lightning_calls_its_best_stays(tmp_path: Path) -> None:
     write_record(tmp_path / "epoch=0-step=3.ckpt", best)
     call("prune_checkpoints", tmp_path, 1, 1)
     assert left(tmp_path) == {"epoch=0-step=1.ckpt", "epoch=0-step=3.ckpt"}
+
+
+# Layouts of checkpoints in many files, the oldest first, how many there are and `keep`.
+LAYOUTS: dict[str, tuple[list[str], int, int]] = {
+    "file per rank": ([f"rank{r}_step{{n}}00.pt" for r in range(4)], 3, 2),
+    "folder per rank": ([f"rank_{r}/step_{{n}}.pt" for r in range(4)], 5, 2),
+    "folders per rank": ([f"rank{r}/checkpoint-{{n}}/model.pt" for r in range(3)], 4, 1),
+    "composer": ([f"ep0-ba{{n}}00-rank{r}.pt" for r in range(4)], 3, 1),
+    "folds": ([f"fold{f}_epoch{{n}}.pt" for f in range(3)], 4, 1),
+    "components": ([f"{part}/{{n}}00.pt" for part in ("ema", "model", "opt")], 3, 2),
+    "components beside": ([f"{part}{{n:03d}}.pt" for part in ("ema", "model", "opt")], 4, 2),
+    "GAN": (["G_{n}000.pth", "D_{n}000.pth"], 3, 1),
+    "lightning": (["epoch={n}-step={n}00.ckpt"], 4, 2),
+    "folder per step": (["step_{n}/rank_0.pt", "step_{n}/rank_1.pt"], 4, 1),
+}
+
+
+def save(folder: Path, names: list[str], at: float) -> None:
+    """Write one checkpoint, a second for each of its files."""
+    for number, name in enumerate(names):
+        os.utime(write(folder / name), (at + number, at + number))
+
+
+def files_in(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_pruning_treats_all_files_of_one_step_as_one_checkpoint(
+    layout: str, tmp_path: Path
+) -> None:
+    patterns, count, keep = LAYOUTS[layout]
+    for number in range(1, count + 1):
+        save(tmp_path, [each.format(n=number) for each in patterns], 1000 * number + 10**9)
+    done = call("prune_checkpoints", tmp_path, 4, keep)
+    newest_ones = range(count - keep + 1, count + 1)
+    assert files_in(tmp_path) == {each.format(n=n) for each in patterns for n in newest_ones}
+    assert "kept" not in done.stdout and done.stderr == ""
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("harm", ["missing", "being written", "cut"])
+def test_pruning_does_not_count_an_incomplete_newest_checkpoint(
+    layout: str, harm: str, tmp_path: Path
+) -> None:
+    patterns, count, _ = LAYOUTS[layout]
+    for number in range(1, count + 1):
+        save(tmp_path, [each.format(n=number) for each in patterns], 1000 * number + 10**9)
+    last = tmp_path / patterns[-1].format(n=count)
+    if harm == "missing" and len(patterns) > 1:
+        last.unlink()
+    elif harm == "being written":
+        last.rename(f"{last}.tmp")
+    else:
+        cut(last)
+    before = files_in(tmp_path)
+    call("prune_checkpoints", tmp_path, 4, 1)
+    after = files_in(tmp_path)
+    previous = {each.format(n=count - 1) for each in patterns}
+    newest_one = {name for name in before if name not in {
+        each.format(n=number) for each in patterns for number in range(1, count)
+    }}  # fmt: skip
+    assert previous | newest_one <= after
+    assert after == before - {each.format(n=n) for each in patterns for n in range(1, count - 1)}
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        [f"{stage}/step_{n}.pt" for stage, n in (("pre", 1000), ("pre", 2000), ("sft", 10))],
+        [f"exp{number}/step_{step}.pt" for number in (1, 2) for step in (1, 2, 3)],
+        [f"checkpoint_{rank}_{step}.pt" for step in (100, 200) for rank in range(4)],
+        [f"checkpoint_{rank}_epoch{step}.pt" for step in (1, 2) for rank in range(4)],
+        [f"model_{step}_{rank}.pt" for step in (100, 200) for rank in range(4)],
+        [f"model_{rank}.pt" for rank in range(4)],
+        [f"fold{fold}.pt" for fold in range(5)],
+        ["model_1.pt", "model_2.pt", "ema_1.pt", "model_3.pt", "ema_3.pt", "swa_3.pt"],
+        # The counter began again: neither is certainly older.
+        ["step_100.pt", "step_200.pt", "step_300.pt", "step_10.pt"],
+    ],
+    ids=lambda names: names[0],
+)  # fmt: skip
+def test_pruning_keeps_what_is_unclear(names: list[str], tmp_path: Path) -> None:
+    for number, name in enumerate(names):
+        save(tmp_path, [name], 10**9 + number)
+    keep = 3 if names[-1] == "step_10.pt" else 1
+    done = call("prune_checkpoints", tmp_path, 4, keep)
+    assert files_in(tmp_path) == set(names)
+    assert "removed" not in done.stdout
+
+
+def test_pruning_notes_what_it_keeps_for_want_of_certainty(tmp_path: Path) -> None:
+    for number, name in enumerate(f"{stage}/step_{n}.pt" for stage in "ab" for n in (1, 2, 3)):
+        save(tmp_path, [name.replace("a/step_", "a/step_1000")], 10**9 + number)
+    note = "hpcrun: kept 4 older checkpoints (step_10001.pt ...): "
+    done = call("prune_checkpoints", tmp_path, 1, 1)
+    assert done.stdout.startswith(note), done.stdout
+
+
+def test_pruning_never_removes_a_part_of_the_newest_complete_checkpoint(tmp_path: Path) -> None:
+    """Random layouts: ranks, components, folds and stages, in folders or names, in any order."""
+    rng = random.Random(37)
+    for number in range(60):
+        folder = tmp_path / str(number)
+        patterns, world = make_layout(rng)
+        steps = sorted(rng.sample([1, 2, 9, 10, 99, 100, 1000, 12345], rng.randint(2, 6)))
+        complete: list[list[str]] = []
+        for at, step in enumerate(steps):
+            names = [each.format(n=step) for each in patterns]
+            is_last = at == len(steps) - 1
+            if is_last and rng.random() < 0.5:  # it is being saved
+                rng.shuffle(names)
+                save(folder, names[: rng.randint(0, len(names) - 1)], 10**9 + 100 * at)
+            else:
+                save(folder, names, 10**9 + 100 * at)
+                complete.append(names)
+        before, keep = files_in(folder), rng.randint(1, 3)
+        call("prune_checkpoints", folder, world, keep)
+        after = files_in(folder)
+        surely = {name for names in complete[-keep:] for name in names}
+        assert surely <= after, (patterns, steps, keep, sorted(surely - after))
+        gone = before - after
+        for names in complete:  # whole or not at all
+            assert gone.isdisjoint(names) or gone.issuperset(names), (patterns, names)
+        assert gone <= {name for names in complete for name in names}, (patterns, steps, gone)
+
+
+def make_layout(rng: random.Random) -> tuple[list[str], int]:
+    """Make the names of the files of one checkpoint, with {n} for its step; and a world size."""
+    ranks, parts = (
+        rng.choice([1, 2, 4]),
+        rng.choice([["model"], ["model", "ema"], ["G", "D", "opt"]]),
+    )
+    word = rng.choice(["step", "step_", "step=", "epoch", "ep", "iter_", "", "ba", "checkpoint-"])
+    rank_word = rng.choice(["rank", "rank_", "shard-", "fold"])
+    shape = rng.choice([
+        "{part}/{rank}/{step}.pt", "{rank}/{part}_{step}.pt", "{part}_{step}_{rank}.pt",
+        "{step}/{part}_{rank}.pt", "{rank}_{part}_{step}.pt", "{part}-{step}/{rank}.pt",
+        "run7/{part}/{step}_{rank}.pt", "{rank}/{step}/{part}.pt",
+    ])  # fmt: skip
+    return [
+        shape.format(part=part, rank=f"{rank_word}{rank}", step=word + "{n}")
+        for rank in range(ranks)
+        for part in parts
+    ], ranks
 
 
 def test_room_for_the_next_one(tmp_path: Path) -> None:
