@@ -66,7 +66,7 @@ PLACEHOLDERS = {
 READ = {
     "HPCRUN_CLUSTER": "the cluster profile to use, as `--cluster NAME`",
     "HPCRUN_TRUST": "folders, separated by colons, whose `hpcrun.yaml`, jobs, templates, runs and "
-    "slurm.conf count whoever owns them",
+    "slurm.conf count whoever owns them, and projects whose own slurm.conf counts",
     "HPCRUN_SANDBOX_DIR": "where the sandbox lives, instead of `hpcrun-sandbox` in "
     "`$XDG_RUNTIME_DIR` or, where there is none, a folder in `~/.cache/hpcrun`",
 }

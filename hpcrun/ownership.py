@@ -39,7 +39,7 @@ def why_not_own(path: Path) -> str:
     take the place of what is the user's. Raises OSError for a path that leads nowhere.
     """
     path.stat()  # no circle of links
-    if _is_trusted(path):
+    if is_trusted(path):
         return ""
     path = path.absolute()
     for part in (*reversed(path.parents), path):
@@ -57,7 +57,7 @@ def why_not_own(path: Path) -> str:
 def is_open(folder: Path) -> bool:
     """Return whether others, not trusted, can replace what is in a folder. Raises OSError."""
     info = folder.stat()
-    return not _is_trusted(folder) and _others_write(info) and not info.st_mode & stat.S_ISVTX
+    return not is_trusted(folder) and _others_write(info) and not info.st_mode & stat.S_ISVTX
 
 
 def refuse_others(path: Path, what: str) -> None:
@@ -76,11 +76,12 @@ def whose(path: Path) -> str:
     """Name the other user whom a path, or a link there, belongs to; "" where that is trusted."""
     with contextlib.suppress(OSError):
         who = other_owner(path.lstat()) or other_owner(path.stat())
-        return who if who and not _is_trusted(path) else ""
+        return who if who and not is_trusted(path) else ""
     return ""
 
 
-def _is_trusted(path: Path) -> bool:
+def is_trusted(path: Path) -> bool:
+    """Return whether a path is in a folder that the user trusts (HPCRUN_TRUST)."""
     folders = [Path(name) for name in os.environ.get("HPCRUN_TRUST", "").split(":") if name]
     return any(path.resolve().is_relative_to(folder.resolve()) for folder in folders)
 

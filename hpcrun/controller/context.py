@@ -16,7 +16,7 @@ from msgspec import Struct, field, structs
 from hpcrun import files
 from hpcrun.assets import config_dir, home_dir, state_dir
 from hpcrun.errors import InputError
-from hpcrun.ownership import refuse_others
+from hpcrun.ownership import is_trusted, refuse_others
 from hpcrun.spec.job import Cluster, EnvironmentKind
 from hpcrun.transport import Connect, Show, Transport, no_bar
 from hpcrun.transport.local import LocalTransport
@@ -198,6 +198,7 @@ def _find_cluster(
         _refuse_others(project)
         own = _load(project / PROFILE)
         if name in (None, own[0].name):
+            _check_slurm_conf(own[0], environ, project)
             return own
     known = sorted(file.stem for file in clusters.glob("*.yaml"))
     if name is not None:
@@ -214,6 +215,41 @@ def _find_cluster(
             fix="--cluster NAME, or export HPCRUN_CLUSTER=NAME",
         )
     return _load(clusters / f"{known[0]}.yaml", known[0]) if known else (Cluster(), "defaults")
+
+
+def _check_slurm_conf(profile: Cluster, environ: Mapping[str, str], project: Path) -> None:
+    """Refuse a slurm.conf that came with the project. Raises InputError.
+
+    Slurm's commands load the libraries that it names, and whoever clones a repository owns its
+    files.
+    """
+    conf = profile.slurm_conf
+    if profile.host is None and conf and _may_be_of_project(conf, environ, project):
+        raise InputError(
+            f"{project / PROFILE}: slurm_conf: {conf}: part of the project, or a relative path: "
+            "Slurm's commands run the libraries that a slurm.conf names",
+            fix="name the cluster's own slurm.conf by its absolute path; if you trust this "
+            f"project: export HPCRUN_TRUST={project.resolve()}",
+        )
+
+
+def _may_be_of_project(conf: str, environ: Mapping[str, str], project: Path) -> bool:
+    """Return whether a slurm.conf may have come with the project, which the user does not trust.
+
+    A project is all of its repository. One that contains the user's home is the user's own.
+    """
+    if is_trusted(project):
+        return False
+    # /proc has links to the current folder of each process.
+    if not conf.startswith("/") or os.path.normpath(conf).lstrip("/").startswith(("proc/", "dev/")):
+        return True
+    repository = next((top for top in (project, *project.parents) if (top / ".git").exists()), None)
+    top, real = os.path.realpath(repository or project), Path(os.path.realpath(conf))
+    if Path(os.path.realpath(home_dir(environ))).is_relative_to(top):
+        return False
+    sandbox = _sandbox_profile(environ)
+    is_sandbox = sandbox is not None and real.is_relative_to(os.path.realpath(sandbox.parent))
+    return real.is_relative_to(top) and not is_sandbox
 
 
 def named_profile(environ: Mapping[str, str], cwd: Path, word: str) -> Cluster:
@@ -321,7 +357,11 @@ def slurm_conf_of(context: Context) -> str | None:
 
 
 def slurm_environment(context: Context, slurm_conf: str | None = None) -> dict[str, str]:
-    """Return the environment of Slurm's commands; elsewhere, what it has besides its own."""
+    """Return the environment of Slurm's commands; elsewhere, what it has besides its own.
+
+    ``slurm_conf``: the one that a record of a run names.
+    """
+    slurm_conf = believed_conf(context, slurm_conf)
     if context.cluster.host is not None:
         conf = slurm_conf or context.cluster.slurm_conf
         return {"SLURM_CONF": conf} if conf else {}
@@ -330,6 +370,15 @@ def slurm_environment(context: Context, slurm_conf: str | None = None) -> dict[s
     if slurm_conf is not None:
         env["SLURM_CONF"] = slurm_conf
     return env
+
+
+def believed_conf(context: Context, conf: str | None) -> str | None:
+    """Return the slurm.conf that a record names; None for one that came with the project."""
+    if conf is None or context.cluster.host is not None or conf == context.cluster.slurm_conf:
+        return conf
+    if conf == context.environ.get("SLURM_CONF"):
+        return conf
+    return None if _may_be_of_project(conf, context.environ, context.project) else conf
 
 
 def conf_is_gone(context: Context, conf: str | None) -> bool:

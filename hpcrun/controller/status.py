@@ -17,7 +17,13 @@ from typing import Any, Literal, TypeVar
 from msgspec import Struct, structs
 
 from hpcrun import scheduler
-from hpcrun.controller.context import Context, conf_is_gone, slurm_conf_of, slurm_transport
+from hpcrun.controller.context import (
+    Context,
+    believed_conf,
+    conf_is_gone,
+    slurm_conf_of,
+    slurm_transport,
+)
 from hpcrun.controller.targets import refresh, unknown_job
 from hpcrun.errors import OutOfReach
 from hpcrun.plan.types import Plan
@@ -103,7 +109,7 @@ def status_of(
 def conf_of(context: Context, history: History) -> str | None:
     """Return the slurm.conf by which a run was submitted: it names the Slurm to ask."""
     if history.submitted is not None:
-        return history.submitted.slurm_conf
+        return believed_conf(context, history.submitted.slurm_conf)
     return slurm_conf_of(context)
 
 

@@ -14,7 +14,12 @@ from pathlib import Path
 from msgspec import structs
 
 from hpcrun import scheduler
-from hpcrun.controller.context import Context, job_environment, slurm_transport
+from hpcrun.controller.context import (
+    Context,
+    conf_is_gone,
+    job_environment,
+    slurm_transport,
+)
 from hpcrun.controller.curves.parse import CurveLog
 from hpcrun.controller.ended import keep_looks
 from hpcrun.controller.monitor import FILES_EVERY, Monitor, Pace, Watched
@@ -401,7 +406,7 @@ def _named(context: Context, words: Sequence[str]) -> tuple[list[str], Context]:
         )
     conf = next(iter(confs.values()), None)
     if conf and conf != default:
-        if not Path(conf).exists():
+        if conf_is_gone(context, conf):
             raise OutOfReach(f"{conf}, by which the job was submitted, is not on this machine")
         cluster = structs.replace(context.cluster, slurm_conf=conf)
         context = structs.replace(context, cluster=cluster)

@@ -501,7 +501,9 @@ class Cluster(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Literal["cuda", "rocm", "cpu"],
         about("what trains: NVIDIA's GPUs, AMD's, or cpu: nodes without GPUs"),
     ] = "cuda"
-    slurm_conf: Annotated[str | None, about("slurm.conf to use, if not the system's")] = None
+    slurm_conf: Annotated[
+        str | None, about("absolute path of the slurm.conf to use, if not the system's")
+    ] = None
     host: Annotated[
         SshHost | None, about("the login node, as your ssh calls it; none: the cluster is here")
     ] = None

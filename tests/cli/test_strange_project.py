@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+import shutil
+import socket
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cli.calling import ROOT, Caller, replay
+from tests.cli.test_status import make_run
+from tests.needs import require_command
 
 JOB = "script: train.py\nresources: {gpus_per_node: 1}\nargs: [--data, a.o]\n"
 
@@ -113,3 +122,91 @@ def test_the_python_that_is_asked_runs_no_code_of_the_project(
 def test_git_is_asked_in_one_way() -> None:
     files = [*(ROOT / "hpcrun").rglob("*.py")]
     assert [file.name for file in files if '"git"' in file.read_text()] == ["snapshot.py"]
+
+
+VERBS = ("status", "init --yes", "why 7", "parse 7", "logs 7", "top", "status --all", "hostfile 7")
+
+
+@pytest.fixture
+def slurm_of_project(hpcrun: Caller) -> Iterator[Callable[..., bool]]:
+    """A slurm.conf in the project, and a call that returns whether its Slurm was asked.
+
+    Whoever is asked by Slurm's commands has also had them load the libraries of its PluginDir.
+    """
+    require_command("squeue")
+    hpcrun.environ["PATH"] += f":{Path(shutil.which('squeue') or '').parent}"
+    with socket.create_server(("127.0.0.1", 0)) as theirs:
+        theirs.settimeout(0.1)
+        hpcrun.write(
+            "plug/slurm.conf",
+            "ClusterName=theirs\nSlurmctldHost=localhost(127.0.0.1)\nAuthType=auth/none\n"
+            f"SlurmctldPort={theirs.getsockname()[1]}\nMessageTimeout=2\n"
+            "NodeName=n\nPartitionName=p Nodes=n\n",
+        )
+
+        def is_asked(*words: str) -> bool:
+            hpcrun.process(*words)
+            calls = 0
+            with contextlib.suppress(TimeoutError):
+                while True:
+                    theirs.accept()[0].close()
+                    calls += 1
+            return calls > 0
+
+        yield is_asked
+
+
+@pytest.mark.slow
+def test_no_verb_asks_a_slurm_that_a_cloned_project_brings(
+    hpcrun: Caller, slurm_of_project: Callable[..., bool]
+) -> None:
+    plug = hpcrun.project / "plug"
+    profile = hpcrun.project / "hpcrun.yaml"
+    usual = profile.read_text()
+    (plug / "link").symlink_to("slurm.conf")
+    confs = ["plug/slurm.conf", "./plug/slurm.conf", "/proc/self/cwd/plug/slurm.conf"]
+    confs += [f"{plug}/slurm.conf", f"{plug}/link", f"{plug}/../plug/slurm.conf"]
+    for conf in confs:
+        profile.write_text(f"{usual}slurm_conf: {json.dumps(conf)}\n")
+        for verb in VERBS if conf == confs[0] else VERBS[:1]:
+            assert not slurm_of_project(*verb.split()), (conf, verb)
+            done = hpcrun.process(*verb.split())
+            if verb != "status --all":  # which names what is wrong with a profile, and shows others
+                assert done.code == 2, (conf, verb, done)
+            assert "part of the project" in done.err, (conf, verb, done)
+            assert f"export HPCRUN_TRUST={hpcrun.project}" in done.err
+    profile.write_text(f"{usual}slurm_conf: {plug}/slurm.conf\n")
+    hpcrun.environ["HPCRUN_TRUST"] = str(hpcrun.project)
+    assert slurm_of_project("top"), "the user trusts it"
+
+
+@pytest.mark.slow
+def test_a_folder_of_a_repository_brings_no_slurm_either(
+    hpcrun: Caller, slurm_of_project: Callable[..., bool]
+) -> None:
+    inner = hpcrun.project / "examples"
+    inner.mkdir()
+    git(hpcrun.project, "init", "-q")
+    (hpcrun.project / "hpcrun.yaml").rename(inner / "hpcrun.yaml")
+    with (inner / "hpcrun.yaml").open("a") as file:
+        file.write(f"slurm_conf: {hpcrun.project}/plug/slurm.conf\n")
+    hpcrun.project = inner
+    assert not slurm_of_project("status")
+    assert "part of the project" in hpcrun.process("status").err
+
+
+@pytest.mark.slow
+def test_a_run_that_a_cloned_project_brings_names_no_slurm(
+    hpcrun: Caller, slurm_of_project: Callable[..., bool]
+) -> None:
+    hpcrun.runs = hpcrun.project / "runs"
+    hpcrun.write("hpcrun.yaml", "runs_dir: runs\n")
+    run = make_run(hpcrun, "20261120-081455-train-7k3q", "15")
+    for conf in ("plug/slurm.conf", f"{hpcrun.project}/plug/slurm.conf"):
+        record = json.loads(run.submitted.read_text()) | {"slurm_conf": conf}
+        run.submitted.write_text(json.dumps(record | {"submitted_at": time.time()}))
+        os.utime(run.submitted)
+        for verb in ("status", "status 15", "top 15", "cancel 15", "why 15", "clean"):
+            assert not slurm_of_project(*verb.split()), (conf, verb)
+    hpcrun.environ["HPCRUN_TRUST"] = str(hpcrun.project)
+    assert slurm_of_project("status"), "the user trusts it"
