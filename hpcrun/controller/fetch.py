@@ -8,6 +8,9 @@ of; so a transfer that broke goes on where it was.
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
+import hashlib
 import os
 import re
 import shutil
@@ -15,7 +18,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct, field
@@ -51,14 +54,18 @@ for root in "${roots[@]}"; do
 done
 """
 # Of each file the bytes from an offset on, as many as were promised, whatever happens to it; then
-# a line that tells whether they are the file's.
+# a line that tells whether they are the file's, with the digest of the bytes before the offset.
 _GIVE = r"""
 LC_ALL=C
 for i in "${!paths[@]}"; do
   path=${paths[i]} length=${lengths[i]}
   { tail -c +$((${offsets[i]} + 1)) -- "$path"; code=$?; head -c "$length" /dev/zero; exit "$code"
   } 2>/dev/null | head -c "$length"
-  printf '%s %s\n' "${PIPESTATUS[0]}" "$(stat -c '%f %i %s %Y' -- "$path" 2>/dev/null)"
+  code=${PIPESTATUS[0]} digest=-
+  if ((offsets[i])); then
+    read -r digest _ < <(head -c "${offsets[i]}" -- "$path" | sha256sum)
+  fi 2>/dev/null
+  printf '%s %s %s\n' "$code" "${digest:--}" "$(stat -c '%f %i %s %Y' -- "$path" 2>/dev/null)"
 done
 """
 
@@ -235,11 +242,16 @@ def fetch(
 
     while wanted:
         before, batch = come, wanted[:_AT_ONCE]
-        taker = _Taker(target, batch, fetched, is_more)
+        try:
+            taker = _Taker(target, batch, fetched, is_more)
+        except _Changed:
+            continue
         try:
             context.transport().bring(taker.script(), taker.take)
             if taker.at < len(batch):
                 raise OutOfReach(f"{batch[0].path}: the answer ended too early", maybe_done=True)
+        except _Changed:
+            pass
         except OutOfReach as lost:
             if lost.is_final or come == before:
                 raise
@@ -247,8 +259,12 @@ def fetch(
             time.sleep(_PAUSE)
         finally:
             taker.close()
-        wanted = wanted[taker.at :]
+        wanted = [*taker.again, *wanted[taker.at :]]
     return fetched
+
+
+class _Changed(OutOfReach):
+    """Another fetch has removed, or moved into its place, what was here of a file."""
 
 
 class _Taker:
@@ -259,13 +275,18 @@ class _Taker:
     ) -> None:
         self.target, self.files, self.fetched, self.is_more = target, files, fetched, is_more
         self.starts = [_begun(target, file) for file in files]
+        self.digests = [_digest(_part(target, file), start) for file, start in self._begun()]
+        self.again: list[File] = []  # what is here of them is not of the file there
         self.at = -1
         self.held = b""
         self.out = -1
         self._next()
 
+    def _begun(self) -> Iterator[tuple[File, int]]:
+        yield from zip(self.files, self.starts, strict=True)
+
     def script(self) -> str:
-        lengths = [file.size - start for file, start in zip(self.files, self.starts, strict=True)]
+        lengths = [file.size - start for file, start in self._begun()]
         return (
             f"paths=({' '.join(quote(file.path) for file in self.files)})\n"
             f"offsets=({' '.join(map(str, self.starts))}) lengths=({' '.join(map(str, lengths))})\n"
@@ -278,10 +299,7 @@ class _Taker:
         if self.at < len(self.files):
             file = self.files[self.at]
             self.left = file.size - self.starts[self.at]
-            part = _part(self.target, file)
-            part.parent.mkdir(parents=True, exist_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-            self.out = os.open(part, flags, 0o600)
+            self.part, self.out = _open_part(_part(self.target, file), self.starts[self.at])
 
     def close(self) -> None:
         if self.out >= 0:
@@ -315,9 +333,15 @@ class _Taker:
             self._next()
 
     def _end(self, file: File, line: str) -> None:
-        code, _, facts = line.partition(" ")
-        part, place = _part(self.target, file), self.target / file.name
-        if (code, facts) == ("0", file.facts):
+        code, _, line = line.partition(" ")
+        digest, _, facts = line.partition(" ")
+        part, place = self.part, self.target / file.name
+        if self.starts[self.at] and digest != self.digests[self.at]:
+            part.unlink(missing_ok=True)
+            self.is_more(-file.size)
+            self.again.append(file)
+            return
+        if (code, facts) == ("0", file.facts) and os.fstat(self.out).st_size == file.size:
             os.fchmod(self.out, int(file.facts.split()[0], 16) & 0o777 | 0o600)
             os.utime(part, (file.mtime, file.mtime))
             part.replace(place)
@@ -351,6 +375,52 @@ def _part(target: Path, file: File) -> Path:
     return place.with_name(f".{name}.{'-'.join(file.facts.split()[1:])}.part")
 
 
+def _open_part(part: Path, start: int) -> tuple[Path, int]:
+    """Open the file that grows, for this process alone; return its path, too.
+
+    It has ``start`` bytes then. Where the file system has no locks it has a name of its own. Raises
+    InputError where another fetch writes it, and _Changed where it is shorter by now.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+    part.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        handle = os.open(part, flags, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(handle)
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                raise InputError(
+                    f"{part.parent}: another hpcrun fetch is writing this file here: {part.name}",
+                    fix="wait until it has ended, or --to another folder",
+                ) from error
+            if start:
+                part.unlink()
+                raise _Changed(f"{part}: cannot be locked: it begins again") from error
+            part = part.with_name(f".{os.urandom(8).hex()}{part.name}")
+            handle = os.open(part, flags | os.O_EXCL, 0o600)
+        info = os.fstat(handle)
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(info, part.lstat()):
+                if info.st_size < start:
+                    os.close(handle)
+                    raise _Changed(f"{part}: another fetch has changed it")
+                os.ftruncate(handle, start)
+                return part, handle
+        os.close(handle)  # another fetch has ended, and the file has its place
+
+
+def _digest(part: Path, length: int) -> str:
+    """Return the digest of the first bytes of a file."""
+    digest = hashlib.sha256()
+    if length:
+        with contextlib.suppress(FileNotFoundError), part.open("rb") as file:
+            while length and (piece := file.read(min(length, 1 << 20))):
+                digest.update(piece)
+                length -= len(piece)
+    return digest.hexdigest()
+
+
 def _begun(target: Path, file: File) -> int:
     part = _part(target, file)
     with contextlib.suppress(FileNotFoundError):
@@ -368,7 +438,10 @@ def _remove_stale(target: Path, files: Sequence[File]) -> None:
         for old in folder.glob(".*.part") if folder.is_dir() else ():
             match = re.fullmatch(r"(.+)\.\d+-\d+--?\d+\.part", old.name, re.DOTALL)
             if match and match[1] in heads and old not in parts:
-                old.unlink()
+                with contextlib.suppress(OSError, InputError, _Changed):
+                    path, handle = _open_part(old, old.stat().st_size)  # not another fetch's
+                    path.unlink()
+                    os.close(handle)
 
 
 # ---- Weights & Biases --------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -85,21 +86,86 @@ def test_globs(hpcrun: Caller, run: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_part_goes_on_and_an_old_one_goes(hpcrun: Caller, run: Path) -> None:
+def test_a_part_goes_on_and_an_old_one_goes(
+    hpcrun: Caller, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = run / "checkpoints" / "step 1" / "model.pt"
     facts, data = model.stat(), model.read_bytes()
     folder = hpcrun.project / "here" / "checkpoints" / "step 1"
     folder.mkdir(parents=True)
-    # It would come out wrong if it were brought again, or appended to.
     part = folder / f".model.pt.{facts.st_ino}-{facts.st_size}-{int(facts.st_mtime)}.part"
-    part.write_bytes(b"x" * 10 + data[10:200000])
-    (folder / ".model.pt.1-2-3.part").write_bytes(b"old")
-    assert hpcrun("fetch", "--to", "here", run.name, "step*").code == 0
-    assert (folder / "model.pt").read_bytes() == b"x" * 10 + data[10:]
-    assert [path.name for path in folder.iterdir()] == ["model.pt"]
+    come: list[int] = []
+
+    def count(piece: bytes) -> bytes:
+        come.append(len(piece))
+        return piece
+
+    monkeypatch.setattr(Between, "change", staticmethod(count))
+    hpcrun.connect = Between
+    for begun, fewest, most in ((data[:200000], 100000, 110000), (b"", 300000, 310000)):
+        part.write_bytes(begun)
+        (folder / ".model.pt.1-2-3.part").write_bytes(b"old")
+        come.clear()
+        assert hpcrun("fetch", "--to", "here", run.name, "step*").code == 0
+        assert (folder / "model.pt").read_bytes() == data and fewest <= sum(come) <= most
+        assert [path.name for path in folder.iterdir()] == ["model.pt"]
+        (folder / "model.pt").unlink()
     model.write_bytes(b"newer")
     assert hpcrun("fetch", "--to", "here", run.name, "step*").code == 0
     assert (folder / "model.pt").read_bytes() == b"newer"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("begun", [b"x" * 10, b"x" * 200000, b"x" * 300000])
+def test_a_part_of_other_content_is_fetched_again(hpcrun: Caller, run: Path, begun: bytes) -> None:
+    """As an interrupted copy, or a damaged disk, leaves one under the right name."""
+    model = run / "checkpoints" / "step 1" / "model.pt"
+    facts, data = model.stat(), model.read_bytes()
+    folder = hpcrun.project / "here" / "checkpoints" / "step 1"
+    folder.mkdir(parents=True)
+    part = folder / f".model.pt.{facts.st_ino}-{facts.st_size}-{int(facts.st_mtime)}.part"
+    part.write_bytes(begun)
+    done = hpcrun("fetch", "--to", "here", "--json")
+    assert done.code == 0 and [one["fetched"] for one in done.json["files"]] == [True] * 3, done
+    assert (folder / "model.pt").read_bytes() == data
+    assert [path.name for path in folder.iterdir()] == ["model.pt"]
+
+
+@pytest.mark.slow
+def test_a_file_that_another_fetch_writes_is_refused(hpcrun: Caller, run: Path) -> None:
+    model = run / "checkpoints" / "step 1" / "model.pt"
+    facts = model.stat()
+    folder = hpcrun.project / "here" / "checkpoints" / "step 1"
+    folder.mkdir(parents=True)
+    part = folder / f".model.pt.{facts.st_ino}-{facts.st_size}-{int(facts.st_mtime)}.part"
+    old = folder / ".model.pt.1-2-3.part"
+    with part.open("wb") as theirs, old.open("wb") as older:
+        for file in (theirs, older):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        theirs.write(b"theirs")
+        theirs.flush()
+        done = hpcrun("fetch", "--to", "here")
+        assert done.code == 2 and "another hpcrun fetch is writing this file" in done.err, done
+        assert part.read_bytes() == b"theirs" and old.exists()
+    assert hpcrun("fetch", "--to", "here").code == 0
+    assert (folder / "model.pt").read_bytes() == model.read_bytes()
+
+
+@pytest.mark.slow
+def test_two_fetches_at_once_give_whole_files(hpcrun: Caller, run: Path) -> None:
+    """Each ends well with every file as it is there, or says that the other is at work."""
+    big = run / "checkpoints" / "big.pt"
+    big.write_bytes(os.urandom(1 << 20) * 60)
+    folder = hpcrun.project / "here" / "checkpoints"
+    for _ in range(3):
+        shutil.rmtree(hpcrun.project / "here", ignore_errors=True)
+        both = [hpcrun.start("fetch", "--to", "here") for _ in range(2)]
+        ends = [(process.communicate()[1].decode(), process.returncode) for process in both]
+        assert 0 in [code for _, code in ends], ends
+        for err, code in ends:
+            assert code == 0 or (code == 2 and "another hpcrun fetch is writing" in err), ends
+        assert (folder / "big.pt").read_bytes() == big.read_bytes()
+        assert not [*folder.rglob("*.part")], ends
 
 
 @pytest.mark.slow
