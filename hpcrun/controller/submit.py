@@ -19,6 +19,7 @@ from hpcrun.controller.context import Context, job_environment, slurm_conf_of, s
 from hpcrun.controller.prepare import Prepared
 from hpcrun.controller.there import here, there
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
+from hpcrun.files import remark
 from hpcrun.plan.environment import AFTER_VARIABLE, after_checkpoint_dir
 from hpcrun.plan.types import Plan
 from hpcrun.render.files import RenderedFile
@@ -113,7 +114,16 @@ def write_code(context: Context, plan: Plan, code: Path) -> None:
             shutil.copy2(source, code)
     elif plan.snapshot:
         with context.bar("copying", "files") as show:
-            take_snapshot(context.project, code, leave_out=context.runs_dir, show=show)
+            is_far = context.cluster.host is not None
+            out = take_snapshot(
+                context.project, code, leave_out=context.runs_dir, show=show, is_sent=is_far
+            )
+        if is_far and out:
+            which = f"{out[0]} leads" if len(out) == 1 else f"{out[0]} and {len(out) - 1} more lead"
+            remark(
+                f"{which} out of the project: the cluster gets the link, not the content; "
+                "copy the files into the project if the job needs them"
+            )
 
 
 def write_secrets(context: Context, plan: Plan, run: RunFolder) -> list[Path]:
@@ -135,8 +145,16 @@ def _check_copied(context: Context, prepared: Prepared, code: Path) -> None:
     script = prepared.spec.script
     path = prepared.plan.program[1] if script is not None else ""
     copy = there(context).runs_dir / code.relative_to(context.runs_dir)
-    if path.startswith(f"{copy}/") and not (code / path.removeprefix(f"{copy}/")).exists():
-        is_far = context.cluster.host is not None
+    is_far = context.cluster.host is not None
+    own = code / path.removeprefix(f"{copy}/")
+    if not path.startswith(f"{copy}/"):
+        return
+    if is_far and not Path(os.path.realpath(own)).is_relative_to(os.path.realpath(code)):
+        raise InputError(
+            f"script: {script}: a link that leads out of the project: its content is not sent",
+            fix="copy the file into the project",
+        )
+    if not own.exists():
         raise InputError(
             f"script: {script}: it is not in the run's copy of the code, which is what git knows",
             fix="take it out of .gitignore"

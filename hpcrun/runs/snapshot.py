@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import filecmp
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from stat import S_IMODE, S_ISLNK
+from stat import S_IMODE, S_ISLNK, S_ISREG
 
 from hpcrun.errors import HpcrunError, InputError
 
-# A bigger file is data, not code: it is linked to, not copied.
+# A bigger file is data, not code: on this machine it is linked to, not copied.
 LINK_ABOVE = 20 * 1024 * 1024
+# How often a file is copied that changes meanwhile.
+_COPIES = 3
+# How many earlier copies of the code may have the same large files.
+_EARLIER = 3
 # A project with more files than this is a data folder or a home: copying it would take minutes.
 MAX_FILES = 20_000
 MAX_BYTES = 500 * 1024 * 1024
@@ -39,14 +44,20 @@ def git_command(folder: Path, *words: str) -> list[str]:
 
 
 def take_snapshot(
-    project: Path, code: Path, *, leave_out: Path, show: Callable[[int, int], None]
-) -> None:
-    """Copy the project to ``code``.
+    project: Path,
+    code: Path,
+    *,
+    leave_out: Path,
+    show: Callable[[int, int], None],
+    is_sent: bool = False,
+) -> list[str]:
+    """Copy the project to ``code``; return the links in it that lead out of the project.
 
     In a git checkout: what git tracks and what it does not ignore. Else: everything but caches
     and environments. ``leave_out`` is the folder of the runs. ``show`` is called with how many of
-    how many files are copied. Raises InputError for a project too large to copy, before much is
-    written.
+    how many files are copied. ``is_sent``: the copy goes to another machine, so that all content of
+    the project has to be in it; links that lead elsewhere stay links. Raises InputError for a
+    project too large to copy, before much is written.
     """
     if leave_out == project:
         raise InputError(
@@ -64,9 +75,13 @@ def take_snapshot(
         and os.path.lexists(project / name)
     )
     names = list(islice(wanted, MAX_FILES + 1))
+    earlier = _earlier_copies(leave_out, code) if is_sent else []
+    out = []
     for number, name in enumerate(names):
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # deleted since then
-            size += _copy(project / name, code / name, project)
+            out += [name] * _leads_out(project / name, project)
+            size += _copy(project / name, code / name, project, is_sent=is_sent)
+            _share(code / name, [copy / name for copy in earlier])
         show(number + 1, len(names))
         if len(names) > MAX_FILES or size > MAX_BYTES:
             raise InputError(
@@ -75,6 +90,7 @@ def take_snapshot(
                 fix="run hpcrun in the folder of your code, put data into .gitignore, "
                 "or set snapshot: false to run the code in place",
             )
+    return out
 
 
 def close_to_others(code: Path) -> None:
@@ -86,22 +102,58 @@ def close_to_others(code: Path) -> None:
                 path.chmod(S_IMODE(mode) & ~0o022)
 
 
-def _copy(source: Path, target: Path, project: Path) -> int:
+def _leads_out(path: Path, project: Path) -> bool:
+    """Return whether a path is a link to a place outside of the project."""
+    # resolve() fails at a circle of links.
+    is_link = path.is_symlink()
+    return is_link and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(project))
+
+
+def _copy(source: Path, target: Path, project: Path, *, is_sent: bool) -> int:
     info = source.lstat()
     target.parent.mkdir(parents=True, exist_ok=True)
     if source.is_symlink():
-        link = source.readlink()
-        real = Path(os.path.realpath(source))  # resolve() fails at a circle of links
-        inside = real.is_relative_to(os.path.realpath(project))
-        target.symlink_to(link if inside and not link.is_absolute() else real)
-        return 0
+        link, inside = source.readlink(), not _leads_out(source, project)
+        if not (is_sent and inside and link.is_absolute() and source.is_file()):
+            real = Path(os.path.realpath(source))
+            target.symlink_to(link if inside and not link.is_absolute() else real)
+            return 0
+        info = source.stat()
     if not source.is_file():
         return 0
-    if info.st_size > LINK_ABOVE:
+    if info.st_size > LINK_ABOVE and not is_sent:
         target.symlink_to(source)
         return 0
-    shutil.copy2(source, target)
+    for _ in range(_COPIES):
+        shutil.copy2(source, target)
+        now = source.stat()
+        if (now.st_size, now.st_mtime_ns) == (info.st_size, info.st_mtime_ns):
+            break
+        info = now  # it was written meanwhile
     return info.st_size
+
+
+def _earlier_copies(runs_dir: Path, code: Path) -> list[Path]:
+    """List the copies of code of the last runs."""
+    runs = sorted((path for path in runs_dir.glob("[0-9]*-*") if path.is_dir()), reverse=True)
+    return [run / "code" for run in runs if run != code.parent][:_EARLIER]
+
+
+def _share(path: Path, earlier: Sequence[Path]) -> None:
+    """Keep a large file once if an earlier copy of it has the same content."""
+    with contextlib.suppress(OSError):
+        info = path.lstat()
+        if not S_ISREG(info.st_mode) or info.st_size <= LINK_ABOVE:
+            return
+        for old in earlier:
+            known = old.lstat() if os.path.lexists(old) else None
+            if known is None or (known.st_mode, known.st_size) != (info.st_mode, info.st_size):
+                continue
+            if filecmp.cmp(path, old, shallow=False):
+                aside = path.with_name(f".hpcrun-{os.urandom(8).hex()}")
+                aside.hardlink_to(old)
+                aside.replace(path)
+                return
 
 
 def _project_files(project: Path) -> Iterator[str]:

@@ -397,8 +397,8 @@ def code_files(code: Path) -> tuple[str, dict[str, str]]:
         links = [name for name in folders if Path(where, name).is_symlink()]
         for path in (Path(where, name) for name in [*names, *links]):
             inner = str(path.relative_to(code))
-            if (target := _kept_link(path)) is not None:
-                files[inner] = f"-> {target}"
+            if path.is_symlink():
+                files[inner] = f"-> {path.readlink()}"
                 continue
             with path.open("rb") as file:
                 digest = hashlib.sha256()
@@ -407,14 +407,6 @@ def code_files(code: Path) -> tuple[str, dict[str, str]]:
             files[inner] = f"{path.stat().st_mode & 0o111:o} {digest.hexdigest()}"
     text = json.dumps(files, sort_keys=True)
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:40], files
-
-
-def _kept_link(path: Path) -> str | None:
-    """Return where a link leads that is sent as one; a file that is only here is sent itself."""
-    if not path.is_symlink():
-        return None
-    target = path.readlink()
-    return None if target.is_absolute() and path.is_file() else str(target)
 
 
 def nearest(files: Mapping[str, str], trees: Mapping[str, Mapping[str, str]]) -> str:
@@ -460,9 +452,9 @@ class Stream:
         self._tar.close()
         self.file.close()
 
-    def add(self, path: Path, name: str, *, is_file: bool = False) -> None:
-        """Add a file or a folder with all that is in it; ``is_file``: what a link leads to."""
-        info = self._tar.gettarinfo(str(path.resolve() if is_file else path), name)
+    def add(self, path: Path, name: str) -> None:
+        """Add a file, a link, or a folder with all that is in it."""
+        info = self._tar.gettarinfo(str(path), name)
         info.uid = info.gid = 0
         info.uname = info.gname = ""
         if info.isreg():

@@ -317,7 +317,7 @@ class SshTransport:
         changed = [name for name, what in files.items() if before.get(name) != what]
         check_size(code, [name for name in changed if not files[name].startswith("->")])
         for name in changed:
-            stream.add(code / name, f"code/{name}", is_file=not files[name].startswith("->"))
+            stream.add(code / name, f"code/{name}")
         gone = "".join(f"{name}\0" for name in before if before[name] != files.get(name))
         stream.add_bytes("gone", os.fsencode(gone))
 
