@@ -63,7 +63,7 @@ def fixed_words(message: str) -> list[str]:
 
 OWN = [
     *messages("hpcrun refuses: your job or your files"),
-    *messages("hpcrun refuses: runs and verbs"),
+    *messages("hpcrun refuses: runs and commands"),
     *messages("hpcrun ended the job"),
     *(one for one in messages("Slurm does not answer") if not one.startswith("state ")),
     "no metrics in N files",
