@@ -272,7 +272,7 @@ def _placeholders() -> str:
     text = (
         "Placeholders can be used in `args`, `env` and commands of a job, and in arguments after "
         "`--`. The environment of your script has the same values, as `HPCRUN_NAME`. Write `{{` "
-        "for a literal brace. An unknown name is an error. The keys of a sweep are placeholders, too.\n"
+        "for a literal brace. An unknown name is an error. Keys of a sweep are placeholders, too.\n"
     )
     rows = [(f"`{{{name}}}`", words) for name, words in sorted(PLACEHOLDERS.items())]
     return "\n".join(["## Placeholders\n", text, _table(("placeholder", "value"), rows)])
