@@ -34,7 +34,7 @@ from hpcrun.render.quoting import quote_comment
 from hpcrun.runs.layout import make_run_id, sweep_folder, task_run_id
 from hpcrun.runs.records import Sweep, Task, runs_of
 from hpcrun.spec.dump import dump_job
-from hpcrun.spec.job import Accelerate, DeepSpeed, JobSpec
+from hpcrun.spec.job import Accelerate, Batch, DeepSpeed, JobSpec
 from hpcrun.spec.load import Origin, command_job, load_job
 
 if TYPE_CHECKING:
@@ -268,7 +268,7 @@ def _for_each_count(
         raise all_at_once(errors, origin)
     most = made[0]
     batches = {one.plan.nodes: one.plan.effective_batch for one in reversed(made)}
-    batch, is_seen = most.plan.effective_batch, None not in batches.values()
+    batch, is_seen = most.plan.effective_batch, all(map(_has_jobs_batch, made))
     odd = [str(nodes) for nodes, of_its in batches.items() if of_its != batch]
     if odd and is_seen:
         problem = Problem(
@@ -289,7 +289,12 @@ def _for_each_count(
     steps_of = {one.plan.nodes: one.plan.gradient_accumulation_steps for one in reversed(made)}
     shown = ", ".join(f"{steps} on {nodes}" for nodes, steps in steps_of.items())
     note = f"nodes {asked}: Slurm decides as the job starts"
-    if is_seen:
+    if spec.batch == Batch():
+        note += "; the job sets no batch, so the effective one grows with the nodes (" + (
+            "batch: {effective: N} keeps it, where the program accumulates "
+            "{gradient_accumulation_steps})"
+        )
+    elif is_seen:
         note += f"; the effective batch stays {batch}, by accumulated steps ({shown} nodes)"
     else:
         note += (
@@ -306,6 +311,14 @@ def _for_each_count(
         )
     plan = msgspec.structs.replace(most.plan, notes=notes)
     return msgspec.structs.replace(most, plan=plan, files=[*most.files, *files])
+
+
+def _has_jobs_batch(made: Prepared) -> bool:
+    """Return whether the program trains with the batch that the job sets, as far as can be seen."""
+    batch, plan = made.spec.batch, made.plan
+    if batch.effective is not None or plan.effective_batch is None:
+        return plan.effective_batch is not None and plan.effective_batch == batch.effective
+    return plan.gradient_accumulation_steps == batch.gradient_accumulation_steps
 
 
 def project_templates(context: Context) -> jinja2.Environment:

@@ -23,7 +23,7 @@ from hpcrun.plan.types import Dependency, Plan
 from hpcrun.runs.layout import RunFolder, SweepFolder, sweep_folder
 from hpcrun.runs.records import Resubmitted, owner_run, runs_of, successors_of
 from hpcrun.runs.status import JobStatus
-from hpcrun.spec.job import JobSpec
+from hpcrun.spec.job import JobSpec, set_variables
 from hpcrun.spec.load import Origin
 
 Code = Literal["then", "now"]
@@ -113,7 +113,7 @@ def prepare_again(
         )
         run.files.append(record_file("resubmitted.json", record))
     _check_began_from(where, after, [run.plan for run in made.each()])
-    texts = [*made.spec.args, *made.spec.env.values(), *(made.spec.command or [])]
+    texts = [*made.spec.args, *set_variables(made.spec.env).values(), *(made.spec.command or [])]
     if any(folders) and any("{run_dir}" in text for text in texts):
         notes.append("{run_dir} is a new folder for the new run; {checkpoint_dir} stays")
     return Again(

@@ -137,7 +137,8 @@ def take_shape(pool: Pool, spec: JobSpec) -> JobSpec:
     resources, default = spec.resources, Resources()
     nodes, gpus = len(pool.hosts), pool.gpus_per_host if resources.gpus_per_node else 0
     if nodes in resources.counts and resources.gpus_per_node == gpus:
-        if spec.batch.gradient_accumulation_steps * resources.most_nodes % nodes:
+        steps = spec.batch.gradient_accumulation_steps or 1
+        if spec.batch.effective is None and steps * resources.most_nodes % nodes:
             raise InputError(
                 f"resources.nodes: {resources.nodes}: on the {nodes} of {pool.source} no whole "
                 "number of accumulated steps makes the effective batch of "

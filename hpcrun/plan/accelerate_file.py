@@ -57,11 +57,11 @@ def take_accelerate_file(
         own = rest.pop("deepspeed_config", None)
         own = dict(own) if isinstance(own, Mapping) else {}
         steps = own.pop(_STEPS, None)
-        if spec.batch == structs.replace(spec.batch, gradient_accumulation_steps=1) and steps:
+        if not spec.batch.sets_accumulation and steps:
             spec = structs.replace(
                 spec, batch=structs.replace(spec.batch, gradient_accumulation_steps=steps)
             )
-        wanted = spec.batch.gradient_accumulation_steps
+        wanted = spec.batch.gradient_accumulation_steps or steps
         agree(f"deepspeed_config.{_STEPS}", steps, wanted, f"batch.{_STEPS} gives it")
         if spec.deepspeed is None:
             spec = structs.replace(spec, deepspeed=_take_deepspeed(own))

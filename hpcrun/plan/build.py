@@ -11,13 +11,14 @@ from msgspec import structs
 from hpcrun import __version__
 from hpcrun.errors import SpecError
 from hpcrun.plan import deepspeed, environment, launchers
+from hpcrun.plan.batch import decide_batch
 from hpcrun.plan.directives import build_directives, build_topology
 from hpcrun.plan.gpus import decide_precision, with_gpu_type
 from hpcrun.plan.job import LOCAL_DIR, RESUME, Findings, Job, fill_known
 from hpcrun.plan.setup import build_setup
 from hpcrun.plan.survive import build_survive
 from hpcrun.plan.types import Dependency, Place, Plan
-from hpcrun.spec.job import Cluster, JobSpec
+from hpcrun.spec.job import Batch, Cluster, JobSpec
 from hpcrun.spec.rules import settle_framework
 
 REFERENCE_TRAINER = "train_gpt.py"
@@ -89,9 +90,9 @@ def build_plan(
         tasks_per_node=tasks_per_node,
         world_size=topology.world_size,
         cpus_per_rank=topology.cpus_per_rank,
-        micro_batch_per_gpu=spec.batch.micro_batch_per_gpu,
-        gradient_accumulation_steps=spec.batch.gradient_accumulation_steps,
-        effective_batch=job.effective_batch,
+        micro_batch_per_gpu=job.batch.micro_batch_per_gpu,
+        gradient_accumulation_steps=job.batch.gradient_accumulation_steps,
+        effective_batch=job.batch.effective,
         fabric=job.fabric,
         program=program,
         reference_trainer=job.program == "reference",
@@ -102,6 +103,7 @@ def build_plan(
         environment=sections,
         setup=setup,
         secrets=spec.secrets,
+        unset=environment.unset_variables(job),
         deepspeed_config=deepspeed_config,
         accelerate_config=accelerate_config,
         hosts=place.hosts,
@@ -132,8 +134,14 @@ def _decide(spec: JobSpec, cluster: Cluster, place: Place, given: deepspeed.Give
         cluster = structs.replace(cluster, accelerator="cuda")
     if not topology.gpus_per_node:
         cluster = structs.replace(cluster, accelerator="cpu")
-    if section is not None and spec.precision is None:
-        spec = structs.replace(spec, precision=deepspeed.given_precision(section, given.file))
+    batch_key = "batch.effective"
+    if section is not None:
+        if spec.precision is None:
+            spec = structs.replace(spec, precision=deepspeed.given_precision(section, given.file))
+        if spec.batch == Batch():
+            spec = structs.replace(spec, batch=deepspeed.given_batch(section, given.file))
+            start = f"{section.config_file}: " if given.file is not None else "deepspeed.config."
+            batch_key = f"{start}{deepspeed.BATCH_KEYS[0]}"
     program = _program_kind(spec)
     in_place = not spec.snapshot or program == "command"
     job = Job(
@@ -146,9 +154,9 @@ def _decide(spec: JobSpec, cluster: Cluster, place: Place, given: deepspeed.Give
         program=program,
         precision=decide_precision(spec, cluster, found),
         fabric=environment.decide_fabric(spec, cluster),
-        effective_batch=spec.batch.micro_batch_per_gpu
-        * spec.batch.gradient_accumulation_steps
-        * max(1, topology.world_size // together),
+        batch=decide_batch(
+            spec.batch, max(1, topology.world_size // together), found, where=batch_key
+        ),
         code_dir=place.project_dir if in_place else place.code_dir,
         values={},
         found=found,
@@ -176,9 +184,9 @@ def _values(job: Job) -> dict[str, str]:
         "gpus_per_node": str(topology.gpus_per_node),
         "ranks_per_node": str(topology.ranks_per_node),
         "world_size": str(topology.world_size),
-        "micro_batch_per_gpu": str(spec.batch.micro_batch_per_gpu),
-        "gradient_accumulation_steps": str(spec.batch.gradient_accumulation_steps),
-        "effective_batch": str(job.effective_batch),
+        "micro_batch_per_gpu": str(job.batch.micro_batch_per_gpu),
+        "gradient_accumulation_steps": str(job.batch.gradient_accumulation_steps),
+        "effective_batch": str(job.batch.effective),
         "precision": job.precision,
         "activation_checkpointing": "true" if spec.activation_checkpointing else "false",
         "backend": "nccl" if job.cluster.accelerator == "cuda" else "gloo",
@@ -203,12 +211,11 @@ def _deepspeed_config(job: Job, given: deepspeed.Given) -> dict[str, Any] | None
         return None
     job.values["deepspeed_config"] = f"{job.place.run_dir}/deepspeed.json"
     nvme = section.offload.nvme_path or "{local_dir}"
-    batch = job.spec.batch
-    sizes = (job.effective_batch, batch.micro_batch_per_gpu, batch.gradient_accumulation_steps)
+    leaves_open = job.framework in deepspeed.FILLS_OPEN_VALUES
     training = deepspeed.Training(
         framework=job.framework,
-        precision=job.precision,
-        batch=dict(zip(deepspeed.BATCH_KEYS, sizes, strict=True)),
+        precision=job.spec.precision if leaves_open else job.precision,
+        batch=_batch_for_deepspeed(job, every=not leaves_open),
         nvme_path=job.fill(nvme, "deepspeed.offload.nvme_path"),
         own_optimizer=job.program == "reference" or given.own_optimizer,
     )
@@ -223,6 +230,20 @@ def _deepspeed_config(job: Job, given: deepspeed.Given) -> dict[str, Any] | None
     if environment.names_node(config):
         job.values["deepspeed_config"] = f"{LOCAL_DIR}/deepspeed.json"
     return config
+
+
+def _batch_for_deepspeed(job: Job, *, every: bool) -> dict[str, int]:
+    """Return the batch sizes under DeepSpeed's names; unless ``every``, only those the job sets."""
+    batch, sizes = job.spec.batch, job.batch
+    is_micro_set = every or batch.sets_micro_batch
+    are_steps_set = every or batch.sets_accumulation
+    values = (
+        sizes.effective if is_micro_set and are_steps_set else None,
+        sizes.micro_batch_per_gpu if is_micro_set else None,
+        sizes.gradient_accumulation_steps if are_steps_set else None,
+    )
+    named = zip(deepspeed.BATCH_KEYS, values, strict=True)
+    return {key: value for key, value in named if value is not None}
 
 
 def _accelerate_config(job: Job) -> dict[str, Any] | None:

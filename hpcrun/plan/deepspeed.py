@@ -8,13 +8,16 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from hpcrun.spec.deepspeed_json import Document
-from hpcrun.spec.job import DeepSpeed
+from hpcrun.spec.job import Batch, DeepSpeed
 
 # Elements, not bytes. DeepSpeed's own default of 5e8 is 1 GB a bucket in 16 bits, and with
 # overlap_comm there are several; its own ZeRO tutorial and the Trainer's examples take 2e8.
 BUCKET = 200_000_000
 DEFAULT_STAGE = 2
 BATCH_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+# Frameworks that fill what the JSON leaves open with what the script says. A value that hpcrun
+# wrote there would replace the script's, and nobody would have chosen it.
+FILLS_OPEN_VALUES = ("accelerate", "transformers", "lightning")
 CPU_ADAM = "DeepSpeedCPUAdam"
 
 
@@ -44,13 +47,15 @@ class Given(Struct, frozen=True, kw_only=True):
 class Training(Struct, frozen=True, kw_only=True):
     """What a job sets elsewhere than under ``deepspeed``.
 
-    ``batch`` has the sizes under DeepSpeed's names, in samples. ``nvme_path`` is the folder for
+    ``batch`` has the sizes under DeepSpeed's names, in samples; with a framework of
+    FILLS_OPEN_VALUES those that the job sets, and ``precision`` is None where it sets none.
+    ``nvme_path`` is the folder for
     nvme where the job names none; ``own_optimizer``: whether the script is known to choose an
     optimizer that goes with offload.
     """
 
     framework: str
-    precision: str
+    precision: str | None
     batch: dict[str, int]
     nvme_path: str
     own_optimizer: bool = False
@@ -64,11 +69,10 @@ def compose_deepspeed_config(
     A file is taken as it is, but for what the job sets and the file leaves open: an "auto" for
     the batch sizes, the number format and the stage, and batch sizes that are not there.
     """
-    known: dict[str, Any] = {
-        **training.batch,
-        "bf16.enabled": training.precision == "bf16",
-        "fp16.enabled": training.precision == "fp16",
-    }
+    known: dict[str, Any] = dict(training.batch)
+    if training.precision is not None:
+        known["bf16.enabled"] = training.precision == "bf16"
+        known["fp16.enabled"] = training.precision == "fp16"
     stage = DEFAULT_STAGE if file is None else None
     if deepspeed.zero_stage is not None:
         stage = deepspeed.zero_stage
@@ -96,6 +100,18 @@ def model_parallel(deepspeed: DeepSpeed, file: Document | None) -> int:
     return ranks
 
 
+def given_batch(deepspeed: DeepSpeed, file: Document | None) -> Batch:
+    """Return the batch sizes of the user's own JSON, which a job without any trains with.
+
+    >>> given_batch(DeepSpeed(config={"train_batch_size": 64}), None).effective
+    64
+    """
+    config = merge(file.value if file is not None else {}, deepspeed.config)
+    sizes = [config.get(key) for key in BATCH_KEYS]
+    effective, micro, steps = (size if type(size) is int and size > 0 else None for size in sizes)
+    return Batch(effective=effective, micro_batch_per_gpu=micro, gradient_accumulation_steps=steps)
+
+
 def given_precision(
     deepspeed: DeepSpeed, file: Document | None
 ) -> Literal["bf16", "fp16", "fp32"] | None:
@@ -119,32 +135,34 @@ def _preset(deepspeed: DeepSpeed, training: Training) -> dict[str, Any]:
     (runtime/config.py, ``_batch_assertion``), and the Trainer of transformers where the script's
     arguments set another batch. Lightning sets the accumulation from its Trainer and the micro
     batch from the data loader, and refuses both here; the product must then equal the job's.
-
-    Gradients are clipped at 1.0, DeepSpeed's own default since 0.19.3, written here so that older
-    versions do the same; where a Trainer has an argument for it, that one counts.
+    Sizes and a number format that the job does not set are left to Accelerate and to the Trainer
+    as "auto", and to Lightning by saying nothing. Nor does hpcrun choose at what gradients are
+    clipped: Accelerate and the Trainer fill that too, and DeepSpeed has a default.
 
     Since 0.17.6 DeepSpeed prints its step lines only at ``log_level`` info (a key since 0.19.3,
     unread before), and since 0.15.2 only with ``steps_per_print``.
     """
-    batch = training.batch
-    other: dict[str, Any] = {"gradient_clipping": 1.0, "steps_per_print": 10, "log_level": "info"}
+    batch: dict[str, Any] = dict(training.batch)
+    other: dict[str, Any] = {"steps_per_print": 10, "log_level": "info"}
     if training.framework == "lightning":
-        batch = {"train_batch_size": batch["train_batch_size"]}
-        del other["gradient_clipping"]
+        batch = {key: batch[key] for key in BATCH_KEYS[:1] if key in batch}
         # Its own default; without the key its validation of a stage 3 model fails.
         other["zero_allow_untested_optimizer"] = True
-    elif training.framework == "transformers":
-        other["gradient_clipping"] = "auto"
     if training.framework in ("transformers", "accelerate"):
+        other["gradient_clipping"] = "auto"
         # Accelerate switches these lines off. Of the level info then stay 150 lines of settings at
         # the start, and in fp16 the steps that an overflow skipped (fp16/loss_scaler.py).
         del other["steps_per_print"]
         if training.precision != "fp16":
             del other["log_level"]
-    formats = {}
+        batch = dict.fromkeys(BATCH_KEYS, "auto") | batch
+    formats: dict[str, Any] = {}
     for name in ("bf16", "fp16"):
         # The frameworks add a format that is not mentioned when the script asks for it.
-        if training.precision == name or training.framework not in ("deepspeed", "torch"):
+        if training.precision is None:
+            if training.framework != "lightning":
+                formats[name] = {"enabled": "auto"}
+        elif training.precision == name or training.framework in FILLS_OPEN_VALUES:
             formats[name] = {"enabled": training.precision == name}
     return {**batch, **other, "zero_optimization": _zero(deepspeed, training), **formats}
 

@@ -13,7 +13,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hpcrun.errors import Problem
-from hpcrun.plan.deepspeed import Given, Training, is_on, precision_of, stage_of, value_at
+from hpcrun.plan.deepspeed import (
+    BATCH_KEYS,
+    Given,
+    Training,
+    is_on,
+    precision_of,
+    stage_of,
+    value_at,
+)
 from hpcrun.plan.deepspeed_keys import DEPRECATED, KEYS, REMOVED, Key, Section
 from hpcrun.plan.job import Job
 from hpcrun.spec.job import DeepSpeed
@@ -125,17 +133,21 @@ class _Check:
             if wanted not in (None, "none", got) and not self.is_reported(key):
                 self.refuse(key, f"{got} contradicts the job's {wanted}: {fix}")
 
+        refused = [problem.path for problem in self.found.problems]
         for key, wanted in self.training.batch.items():
+            if any(path.endswith(key) for path in refused):
+                continue  # the batch does not go with the number of ranks
             fix = "resources.nodes, gpus_per_node and batch give it"
             if key != "train_batch_size":
                 fix = f"set batch.{key.replace('train_micro_batch_size', 'micro_batch')} instead"
-            if self.config.get(key) is not None:  # Lightning's own rule is about the accumulation
+            # Lightning's own rule is about the accumulation.
+            if self.config.get(key) not in (None, "auto"):
                 compare(key, self.config[key], wanted, fix)
         stage = stage_of(self.config)
         fix = "set deepspeed.zero_stage instead"
         compare("zero_optimization.stage", stage, self.job.zero_stage, fix)
         trains, asked = precision_of(self.config), self.training.precision
-        if trains != asked and not self.is_reported("bf16", "fp16"):
+        if asked not in (None, trains) and not self.is_reported("bf16", "fp16"):
             at = trains if trains != "fp32" else "bf16" if asked == "bf16" else "fp16"
             message = f"trains in {trains}, and the job's precision is {asked}: "
             self.refuse(f"{at}.enabled", f"{message}set precision: {trains}")
@@ -287,6 +299,9 @@ _SCHEDULER = tuple(
 # DummyOptim and DummyScheduler). Lightning 2.6, strategies/deepspeed.py, adds what is absent and
 # leaves an "auto" as it is.
 _ACCELERATE = (
+    *BATCH_KEYS,
+    "bf16.enabled",
+    "fp16.enabled",
     "gradient_clipping",
     "optimizer.params.lr",
     "optimizer.params.weight_decay",

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from msgspec import structs
 
+from hpcrun.plan.deepspeed import FILLS_OPEN_VALUES
 from hpcrun.plan.gpus import gpu_section
 from hpcrun.plan.job import ARCHITECTURE, LOCAL_DIR, NODE_REFERENCE, RESUME, Job
-from hpcrun.plan.launchers import ON_ACCELERATE, decide_binding, framework_section, sees_one_gpu
+from hpcrun.plan.launchers import decide_binding, framework_section, sees_one_gpu
 from hpcrun.plan.setup import choose_setup
 from hpcrun.plan.types import Block, Section
 from hpcrun.plan.variables import check_variables, inherited_notes
-from hpcrun.spec.job import Cluster, JobSpec
+from hpcrun.spec.job import Cluster, Env, JobSpec, set_variables
 
 AFTER_VARIABLE = "HPCRUN_AFTER_CHECKPOINT_DIR"
 
@@ -22,8 +23,9 @@ def build_environment(job: Job) -> list[Section]:
     """List all variables, in sections; a later section wins, and the user's are the last."""
     spec, cluster, place = job.spec, job.cluster, job.place
 
-    def user_section(block: Block, title: str, env: Mapping[str, str], path: str) -> Section | None:
-        filled = {name: job.fill(value, f"{path}.{name}") for name, value in env.items()}
+    def user_section(block: Block, title: str, env: Env, path: str) -> Section | None:
+        given = set_variables(env)
+        filled = {name: job.fill(value, f"{path}.{name}") for name, value in given.items()}
         return Section(block=block, title=title, variables=filled) if filled else None
 
     sections = [
@@ -41,7 +43,23 @@ def build_environment(job: Job) -> list[Section]:
         user_section("job_environment", "The job", spec.env, "env"),
         debug_section(place.run_dir, cluster.accelerator) if place.debug else None,
     ]
-    return _without_overridden([section for section in sections if section is not None])
+    kept = _without_overridden([section for section in sections if section is not None])
+    return list(_without_unset(kept, unset_variables(job)))
+
+
+def unset_variables(job: Job) -> list[str]:
+    """List the variables that the user unsets; a value in a layer above sets one again."""
+    layers = (job.cluster.env, job.spec.nccl.env, job.spec.env)
+    merged = {name: value for layer in layers for name, value in layer.items()}
+    return sorted(name for name, value in merged.items() if value is None)
+
+
+def _without_unset(sections: Iterable[Section], unset: Collection[str]) -> Iterator[Section]:
+    for section in sections:
+        variables = {k: value for k, value in section.variables.items() if k not in unset}
+        prepend = {k: value for k, value in section.prepend.items() if k not in unset}
+        if variables or prepend:
+            yield structs.replace(section, variables=variables, prepend=prepend)
 
 
 def check_environment(job: Job) -> None:
@@ -56,7 +74,7 @@ def check_environment(job: Job) -> None:
     ):
         # A profile's list is of its nodes, whatever the job wants of them.
         gpus = min(whole, 1) if env is cluster.env else whole
-        check_variables(env, path, job.fabric, job.found, gpus=gpus)
+        check_variables(set_variables(env), path, job.fabric, job.found, gpus=gpus)
     if (spec.environment or cluster.environment) == "inherit" and cluster.accelerator == "cuda":
         job.found.notes += inherited_notes(place.inherited, job.fabric)
     if place.debug:
@@ -68,12 +86,11 @@ def check_environment(job: Job) -> None:
 def _reads_precision(job: Job) -> bool:
     """Return whether anything of the run trains in the plan's precision, as far as can be seen."""
     spec = job.spec
-    texts = [*spec.args, *spec.env.values(), *(spec.command or [])]
+    texts = [*spec.args, *set_variables(spec.env).values(), *(spec.command or [])]
     return (
         spec.precision is not None
         or job.program == "reference"
-        or job.framework in ON_ACCELERATE
-        or "deepspeed_config" in job.values
+        or ("deepspeed_config" in job.values and job.framework not in FILLS_OPEN_VALUES)
         or any("{precision}" in text for text in texts)
     )
 

@@ -14,6 +14,7 @@ from hpcrun.plan.types import Place
 from hpcrun.spec.job import Cluster, FrameworkName, JobSpec
 
 if TYPE_CHECKING:
+    from hpcrun.plan.batch import BatchSizes
     from hpcrun.plan.directives import Topology
     from hpcrun.plan.launchers import Launcher
 
@@ -76,7 +77,7 @@ class Job(Struct, frozen=True, kw_only=True):
     program: Literal["script", "module", "command", "reference"]
     precision: str
     fabric: str
-    effective_batch: int
+    batch: BatchSizes
     code_dir: str
     values: dict[str, str]
     found: Findings

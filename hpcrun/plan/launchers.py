@@ -12,7 +12,7 @@ from hpcrun.plan.deepspeed import merge
 from hpcrun.plan.job import Findings, Job
 from hpcrun.plan.setup import choose_setup
 from hpcrun.plan.types import Section
-from hpcrun.spec.job import Cluster, FrameworkName, JobSpec
+from hpcrun.spec.job import Cluster, FrameworkName, JobSpec, set_variables
 from hpcrun.spec.rules import settle_framework
 
 
@@ -258,19 +258,23 @@ def decide_framework(spec: JobSpec) -> FrameworkName:
 def framework_section(job: Job) -> Section | None:
     """Set what the framework reads, alike under every launcher.
 
+    A setting that trains is exported only if the job names it: Accelerate's variables replace the
+    arguments of a script.
+
     Accelerate's variables are those that ``accelerate launch`` sets (utils/launch.py). Lightning
     takes RANK and WORLD_SIZE only where it finds torchrun's variable; else it counts Slurm's
     tasks, one a node (accelerator_connector.py, _choose_and_init_cluster_environment).
     """
-    framework, launcher, precision = job.framework, job.launcher, job.precision
+    framework, launcher, precision = job.framework, job.launcher, job.spec.precision
     variables: dict[str, str] = {}
     if framework in ON_ACCELERATE:
-        variables["ACCELERATE_MIXED_PRECISION"] = "no" if precision == "fp32" else precision
+        if precision is not None:
+            variables["ACCELERATE_MIXED_PRECISION"] = "no" if precision == "fp32" else precision
         if "deepspeed_config" in job.values:
             variables["ACCELERATE_USE_DEEPSPEED"] = "true"
             variables["ACCELERATE_DEEPSPEED_CONFIG_FILE"] = job.values["deepspeed_config"]
-        if framework == "accelerate":
-            steps = str(job.spec.batch.gradient_accumulation_steps)
+        if framework == "accelerate" and job.spec.batch.sets_accumulation:
+            steps = str(job.batch.gradient_accumulation_steps)
             variables["ACCELERATE_GRADIENT_ACCUMULATION_STEPS"] = steps
     if framework == "lightning" and launcher.task != "command" and not launcher.is_torchelastic:
         variables["TORCHELASTIC_RUN_ID"] = job.place.run_id
@@ -298,7 +302,7 @@ def switch_notes(spec: JobSpec, extra_args: Sequence[str]) -> list[str]:
     >>> switch_notes(JobSpec(script="a.py", activation_checkpointing=True), ["--recompute"])[0][:41]
     'activation_checkpointing: no argument and'
     """
-    texts = [*spec.args, *(spec.command or []), *spec.env.values(), *extra_args]
+    texts = [*spec.args, *(spec.command or []), *set_variables(spec.env).values(), *extra_args]
     if not spec.activation_checkpointing or any("{activation_checkpointing}" in t for t in texts):
         return []
     return [
@@ -366,7 +370,8 @@ def build_accelerate_config(job: Job) -> dict[str, Any]:
     config: dict[str, Any] = {"compute_environment": "LOCAL_MACHINE"}
     if "deepspeed_config" not in job.values:
         config["distributed_type"] = "MULTI_GPU"
-        config["mixed_precision"] = "no" if job.precision == "fp32" else job.precision
+        if (precision := job.spec.precision) is not None:
+            config["mixed_precision"] = "no" if precision == "fp32" else precision
     else:
         config["distributed_type"] = "DEEPSPEED"
         config["deepspeed_config"] = {

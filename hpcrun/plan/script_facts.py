@@ -33,6 +33,12 @@ BATCH_KEYWORDS = frozenset(
 )
 STEPS_KEYWORDS = frozenset({"gradient_accumulation_steps", "accumulate_grad_batches"})
 _PRECISIONS = ("mixed_precision", "precision", "bf16", "fp16")
+# How Accelerate, the Trainer and Lightning write number formats.
+PRECISION_WORDS = {
+    **dict.fromkeys(("bf16", "bfloat16", "bf16-mixed", "bf16-true"), "bf16"),
+    **dict.fromkeys(("fp16", "float16", "16", "16-mixed", "16-true"), "fp16"),
+    **dict.fromkeys(("no", "fp32", "float32", "32", "32-true"), "fp32"),
+}
 _TRAINERS = ("Trainer", "Accelerator", "LightningCLI", "Fabric")
 # What decides how the Trainer's ranks join, where a script says it itself.
 _WATCHED = frozenset({"deepspeed", "deepspeed_plugin", "ddp_backend", "use_cpu"})
@@ -53,9 +59,10 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     ``positionals``, arguments without a dash. ``variables`` are the environment variables that its
     text names, ``imports`` the modules that it imports anywhere. ``numbers`` are those that its
     calls get for a batch (BATCH_KEYWORDS, STEPS_KEYWORDS), written out; ``precisions`` are keywords
-    by which they set a number format themselves. ``trainers``: which Trainer, Accelerator,
-    LightningCLI or Fabric it makes. ``is_program``: it does something when it is run. ``live``:
-    lines and expressions by which it reaches for code in the folder that it is started in;
+    by which they set a number format themselves, with that format, "" where it is not written out.
+    ``trainers``: which Trainer, Accelerator, LightningCLI or Fabric it makes. ``is_program``: it
+    does something when it is run. ``live``: lines and expressions by which it reaches for code in
+    the folder that it is started in;
     ``beside``: paths, from its own folder, that it finds by ``__file__``. ``gives``: which of
     deepspeed, deepspeed_plugin, ddp_backend and use_cpu it gives a value of its own.
     """
@@ -68,7 +75,7 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     variables: list[str] = []
     imports: list[str] = []
     numbers: list[tuple[str, int]] = []
-    precisions: list[str] = []
+    precisions: list[tuple[str, str]] = []
     positionals: list[Option] = []
     trainers: list[str] = []
     names_local_rank: bool = False
@@ -110,7 +117,7 @@ def read_script(tree: ast.Module) -> ScriptFacts:
         imports=list(dict.fromkeys(imports)),
         numbers=list(dict.fromkeys(numbers)),
         precisions=[
-            keyword.arg
+            (keyword.arg, _format_of(keyword.arg, keyword.value))
             for call in calls
             for keyword in call.keywords
             if keyword.arg in _PRECISIONS
@@ -127,6 +134,14 @@ def read_script(tree: ast.Module) -> ScriptFacts:
         live=sorted(set(_live(nodes))),
         beside=sorted(set(_beside(nodes))),
     )
+
+
+def _format_of(keyword: str, value: ast.expr) -> str:
+    """Return the number format that a keyword's value names: bf16, fp16 or fp32; "" unknown."""
+    given = constant(value)
+    if keyword in ("bf16", "fp16"):
+        return keyword if given is True else ""
+    return PRECISION_WORDS.get(str(given).lower(), "")
 
 
 def _imports(nodes: Nodes) -> Iterator[str]:

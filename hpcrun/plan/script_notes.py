@@ -5,14 +5,22 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from msgspec import Struct
 
+from hpcrun.plan.batch import BatchSizes
+from hpcrun.plan.deepspeed import BATCH_KEYS, FILLS_OPEN_VALUES, value_at
 from hpcrun.plan.launchers import ON_ACCELERATE, decide_framework
-from hpcrun.plan.script_facts import BATCH_KEYWORDS, STEPS_KEYWORDS, ScriptFacts
+from hpcrun.plan.script_facts import (
+    BATCH_KEYWORDS,
+    OPEN_PARSERS,
+    STEPS_KEYWORDS,
+    ScriptFacts,
+)
 from hpcrun.plan.script_parsers import Option
 from hpcrun.secrets.mask import has_secret
-from hpcrun.spec.job import JobSpec
+from hpcrun.spec.job import JobSpec, set_variables
 
 _MICRO = "micro_batch_per_gpu"
 _STEPS = "gradient_accumulation_steps"
@@ -41,15 +49,65 @@ class Script(Struct, frozen=True):
         return not self.variables.isdisjoint(["HPCRUN_", *(f"HPCRUN_{k.upper()}" for k in keys)])
 
 
+class Trained(Struct, frozen=True, kw_only=True):
+    """What a program trains with as far as can be seen; None where it cannot.
+
+    ``is_precision_set``: the job's precision reaches it; else ``precision`` is the script's own.
+    """
+
+    is_precision_set: bool
+    precision: str | None
+    micro_batch_per_gpu: int | None
+    gradient_accumulation_steps: int | None
+
+
+def trained_values(
+    spec: JobSpec,
+    sizes: BatchSizes,
+    script: Script | None,
+    typed: Sequence[str],
+    given: Sequence[str],
+    config: Mapping[str, Any] | None,
+) -> Trained:
+    """Return what the program trains with: the job's values that reach it, else its own.
+
+    The arguments are those of reached_values().
+    """
+    reached = reached_values(spec, sizes, script, typed, given, config)
+    facts = script.facts if script is not None else ScriptFacts()
+    pairs = _pairs(given)
+    planned = _sizes(sizes)
+    found: dict[str, int | None] = {}
+    for key in (_MICRO, _STEPS):
+        own = set(_written(key, facts, pairs))
+        is_sole = len(own) == 1 and script is not None and script.facts.parser not in OPEN_PARSERS
+        found[key] = planned[key] if key in reached else own.pop() if is_sole else None
+    formats = {value for _, value in facts.precisions}
+    is_sole = len(formats) == 1 and not any(_OWN_PRECISION.search(name) for name, _ in pairs)
+    if "effective_batch" in reached:
+        found = dict(planned)
+    return Trained(
+        is_precision_set=_PRECISION in reached,
+        precision=(formats.pop() or None) if is_sole else None,
+        micro_batch_per_gpu=found[_MICRO],
+        gradient_accumulation_steps=found[_STEPS],
+    )
+
+
 def reached_values(
-    spec: JobSpec, script: Script | None, typed: Sequence[str], given: Sequence[str]
+    spec: JobSpec,
+    sizes: BatchSizes,
+    script: Script | None,
+    typed: Sequence[str],
+    given: Sequence[str],
+    config: Mapping[str, Any] | None = None,
 ) -> set[str]:
     """Return which of precision, effective_batch and its two factors reach the program.
 
     By a placeholder or a variable, by the framework or its DeepSpeed JSON, or since the same number
     is written out; as far as can be seen. What the program sets itself is not the job's.
     ``script`` is None where it cannot be read; ``typed`` are the arguments of job and command line,
-    placeholders and all, ``given`` those that the program gets.
+    placeholders and all, ``given`` those that the program gets. ``config`` is DeepSpeed's JSON.
     """
     keys = {_PRECISION, _MICRO, _STEPS, "effective_batch"}
     if not (spec.script or spec.module) and spec.command is None:
@@ -62,26 +120,58 @@ def reached_values(
     facts = script.facts if script is not None else ScriptFacts()
     framework = decide_framework(spec)
     has_json = spec.deepspeed is not None and _passes_json(spec, script, typed)
-    pairs = [*itertools.pairwise(given), *(word.partition("=")[::2] for word in given)]
+    pairs = _pairs(given)
     own = [*facts.precisions, *(name for name, _ in pairs if _OWN_PRECISION.search(name))]
-    if has_json or (framework in ON_ACCELERATE and not own):
+    chosen, in_json = _chosen(spec), _set_by_json(spec, config)
+    by_variable = framework in ON_ACCELERATE and _PRECISION in chosen and not own
+    if by_variable or (has_json and _PRECISION in in_json):
         passed.add(_PRECISION)
-    for key, value in _sizes(spec).items():
+    for key, value in _sizes(sizes).items():
         written = _written(key, facts, pairs)
-        # Accelerator() takes the steps from ACCELERATE_GRADIENT_ACCUMULATION_STEPS. The Trainer
-        # stops where its arguments say another batch than the JSON.
-        is_set = has_json and (framework == "transformers" or not written)
-        is_set = is_set or (key == _STEPS and framework == "accelerate")
+        # The Trainer stops where its arguments say another batch than the JSON.
+        is_set = has_json and key in in_json and (framework == "transformers" or not written)
+        # Accelerator() takes the steps from ACCELERATE_GRADIENT_ACCUMULATION_STEPS.
+        is_set = is_set or (key == _STEPS and key in chosen and framework == "accelerate")
         # No accumulation is what a script does that says nothing of it.
         is_set = is_set or (key == _STEPS and value == 1 and script is not None and not written)
-        if value in written or is_set:
+        if (value in written and key in chosen) or is_set:
             passed.add(key)
     return passed | ({"effective_batch"} if {_MICRO, _STEPS} <= passed else set())
 
 
-def _sizes(spec: JobSpec) -> dict[str, int]:
-    batch = spec.batch
-    return {_MICRO: batch.micro_batch_per_gpu, _STEPS: batch.gradient_accumulation_steps}
+def _pairs(given: Sequence[str]) -> list[tuple[str, str]]:
+    """Return arguments with what follows each, and those of the form NAME=VALUE split."""
+    split = (word.partition("=") for word in given)
+    return [*itertools.pairwise(given), *((name, value) for name, _, value in split)]
+
+
+def _sizes(sizes: BatchSizes) -> dict[str, int]:
+    return {_MICRO: sizes.micro_batch_per_gpu, _STEPS: sizes.gradient_accumulation_steps}
+
+
+def _chosen(spec: JobSpec) -> set[str]:
+    """Return which of precision and the factors of the batch the job itself sets."""
+    chosen = {
+        _PRECISION: spec.precision is not None,
+        _MICRO: spec.batch.sets_micro_batch,
+        _STEPS: spec.batch.sets_accumulation,
+    }
+    return {key for key, is_set in chosen.items() if is_set}
+
+
+def _set_by_json(spec: JobSpec, config: Mapping[str, Any] | None) -> set[str]:
+    """Return which of them DeepSpeed's JSON sets, and does not leave to the framework."""
+    if decide_framework(spec) not in FILLS_OPEN_VALUES:
+        return {_PRECISION, _MICRO, _STEPS}
+    found = _chosen(spec)
+    if config is None:
+        return found
+    by_name = dict(zip(BATCH_KEYS, ("effective_batch", _MICRO, _STEPS), strict=True))
+    found |= {name for key, name in by_name.items() if isinstance(config.get(key), int)}
+    formats = [value_at(config, f"{name}.enabled") for name in ("bf16", "fp16")]
+    if any(isinstance(one, bool) for one in formats) and "auto" not in formats:
+        found.add(_PRECISION)
+    return found
 
 
 def _written(key: str, facts: ScriptFacts, pairs: Sequence[tuple[str, str]]) -> list[int]:
@@ -135,22 +225,63 @@ def deepspeed_notes(
     ]
 
 
+def difference_notes(
+    spec: JobSpec,
+    sizes: BatchSizes,
+    script: Script,
+    typed: Sequence[str],
+    given: Sequence[str],
+    config: Mapping[str, Any] | None = None,
+) -> list[str]:
+    """Note where the job and its script set the same thing to different values, and which counts.
+
+    The arguments are those of reached_values().
+    """
+    notes = []
+    framework, chosen = decide_framework(spec), _chosen(spec)
+    reached = reached_values(spec, sizes, script, typed, given, config)
+    own = {value for _, value in script.facts.precisions if value}
+    if _PRECISION in chosen and len(own) == 1 and own != {spec.precision}:
+        name = next(name for name, value in script.facts.precisions if value)
+        counts = "the script's counts"
+        if _names(spec, typed, ("precision",)) or script.reads("precision"):
+            counts = "an argument or HPCRUN_PRECISION gives it the job's, too: only one can count"
+        notes.append(
+            f"precision: {spec.precision}, but {script.name} sets {name} for {own.pop()}: {counts}"
+        )
+    written = [number for name, number in script.facts.numbers if name in STEPS_KEYWORDS]
+    steps = sizes.gradient_accumulation_steps
+    if framework == "accelerate" and _STEPS in chosen & reached and {*written} - {steps}:
+        notes.append(
+            f"batch.gradient_accumulation_steps: {steps} replaces the {written[0]} that "
+            f"{script.name} sets"
+        )
+    return notes
+
+
 def batch_notes(
-    spec: JobSpec, script: Script, typed: Sequence[str], given: Sequence[str], effective: int
+    spec: JobSpec,
+    sizes: BatchSizes,
+    script: Script,
+    typed: Sequence[str],
+    given: Sequence[str],
+    config: Mapping[str, Any] | None = None,
 ) -> list[str]:
     """Note when the batch that the job sets does not reach the script, as far as can be seen.
 
-    ``given`` are all arguments that the script gets, placeholders filled.
+    The arguments are those of reached_values().
     """
-    reached = reached_values(spec, script, typed, given)
+    reached = reached_values(spec, sizes, script, typed, given, config)
+    chosen = _chosen(spec)
     if spec.deepspeed is not None or "effective_batch" in reached:
         return []
     facts = script.facts
     lost: dict[str, str | None] = {}  # with the script's own option for it
     others = ""
-    for key, value in _sizes(spec).items():
+    for key, value in _sizes(sizes).items():
         keywords, pattern = _BATCH[key]
-        if value != 1 and key not in reached:
+        is_one = value == 1 and not _written(key, facts, _pairs(given))
+        if key in chosen and key not in reached and not is_one:
             lost[key] = _option_for(pattern, facts.options)
             written = [(name, number) for name, number in facts.numbers if name in keywords]
             others += "".join(f"sets {name}={n}, not {value}, and " for name, n in written)
@@ -163,8 +294,8 @@ def batch_notes(
     what = " and ".join(f"batch.{key}" for key in lost)
     return [
         f"{what}: no argument passes it on to {script.name}, which {others}reads no "
-        f"HPCRUN_* variable as far as can be seen: the effective batch {effective} is not what "
-        f"it trains; {fix}"
+        f"HPCRUN_* variable as far as can be seen: the effective batch {sizes.effective} is "
+        f"not what it trains; {fix}"
     ]
 
 
@@ -190,7 +321,7 @@ def resume_notes(
 
 
 def _names(spec: JobSpec, typed: Sequence[str], placeholders: Collection[str]) -> bool:
-    texts = [*typed, *spec.env.values()]
+    texts = [*typed, *set_variables(spec.env).values()]
     return any(f"{{{name}}}" in text for text in texts for name in placeholders)
 
 

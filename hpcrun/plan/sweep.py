@@ -14,7 +14,7 @@ from hpcrun.plan.job import fill_known
 from hpcrun.plan.types import Plan
 from hpcrun.slurm.commands import quote_pattern
 from hpcrun.spec.dump import dump_job, flow
-from hpcrun.spec.job import JobSpec
+from hpcrun.spec.job import Env, JobSpec
 from hpcrun.spec.load import SOURCE, load_job
 from hpcrun.spec.yaml12 import Node, plain_value
 
@@ -218,8 +218,8 @@ def _filler(values: Mapping[str, str]) -> Callable[[str], str]:
 def _change_texts(spec: JobSpec, change: Callable[[str], str]) -> JobSpec:
     """Change every text of a job that may hold placeholders."""
 
-    def env(variables: Mapping[str, str]) -> dict[str, str]:
-        return {name: change(value) for name, value in variables.items()}
+    def env(variables: Env) -> Env:
+        return {k: None if value is None else change(value) for k, value in variables.items()}
 
     deepspeed, folder = spec.deepspeed, spec.checkpoint.dir
     if deepspeed is not None and deepspeed.offload.nvme_path is not None:

@@ -142,7 +142,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     ``launcher`` is a name of plan.launchers. ``hosts`` are those of a hostfile.
     ``directives`` are sbatch long options in order; None is an option without a value; ``step`` are
     those of srun beside nodes and tasks. ``launcher_args`` follow the launcher's own options.
-    ``node_range``: the job has a range of nodes, and ``nodes`` is one number of it.
+    ``node_range``: the job has a range of nodes, and ``nodes`` is one number of it. ``unset`` are
+    variables that the program must not have, whoever sets them.
     """
 
     hpcrun_version: str
@@ -179,6 +180,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     environment: list[Section]
     setup: SetupPlan
     secrets: list[str]
+    unset: list[str] = []
     deepspeed_config: dict[str, Any] | None = None
     accelerate_config: dict[str, Any] | None = None
     hosts: list[str] = []

@@ -79,6 +79,11 @@ def _members(of: mi.Type) -> list[mi.Type]:
     return [member for member in of.types if not isinstance(member, mi.NoneType)]
 
 
+def takes_none(of: mi.Type) -> bool:
+    """Return whether a type has None as a value."""
+    return isinstance(of, mi.UnionType) and any(isinstance(x, mi.NoneType) for x in of.types)
+
+
 def child_type(of: mi.Type, key: str) -> mi.Type | None:
     """Return the type under a key; None where the type has no such key.
 
@@ -225,7 +230,8 @@ class _Conversion:
         for key, inner in node.entries.items():
             text = structs.replace(inner, value=key, plain=False)
             legal = self.value(of.key_type, text, join(path, key))
-            value = self.value(of.value_type, inner, join(path, key))
+            is_none = is_null(inner) and bool(inner.text) and takes_none(of.value_type)
+            value = None if is_none else self.value(of.value_type, inner, join(path, key))
             if legal is not _REFUSED and value is not _REFUSED:
                 result[key] = value
         return result

@@ -80,7 +80,18 @@ SweepKey = Annotated[
         description="a name, as in lr, or a key of the job, as in deepspeed.zero_stage",
     ),
 ]
-Env = dict[Variable, str]
+Env = dict[Variable, str | None]
+
+
+def set_variables(env: Env) -> dict[str, str]:
+    """Return the variables of an ``env`` that have a value; a null unsets a variable.
+
+    >>> set_variables({"A": "1", "B": None})
+    {'A': '1'}
+    """
+    return {name: value for name, value in env.items() if value is not None}
+
+
 Fabric = Literal["auto", "ethernet", "infiniband", "roce", "efa", "slingshot", "fastrak", "gib"]
 LauncherName = Literal["torchrun", "deepspeed", "accelerate", "srun"]
 FrameworkName = Literal["torch", "deepspeed", "accelerate", "transformers", "lightning"]
@@ -144,10 +155,28 @@ class Resources(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class Batch(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Effective batch = micro_batch_per_gpu x gradient_accumulation_steps x world size."""
 
-    micro_batch_per_gpu: Annotated[Positive, about("samples for each GPU in one forward pass")] = 1
+    micro_batch_per_gpu: Annotated[
+        Positive | None,
+        about("samples for each GPU in one forward pass; else from effective, else 1"),
+    ] = None
     gradient_accumulation_steps: Annotated[
-        Positive, about("forward passes for one optimizer step")
-    ] = 1
+        Positive | None,
+        about("forward passes for one optimizer step; else from effective, else 1"),
+    ] = None
+    effective: Annotated[
+        Positive | None,
+        about("samples for one optimizer step on all GPUs, however many there are"),
+    ] = None
+
+    @property
+    def sets_micro_batch(self) -> bool:
+        """Return whether the job chooses the micro batch, directly or by the effective batch."""
+        return self.micro_batch_per_gpu is not None or self.effective is not None
+
+    @property
+    def sets_accumulation(self) -> bool:
+        """Return whether the job chooses the accumulation, directly or by the effective batch."""
+        return self.gradient_accumulation_steps is not None or self.effective is not None
 
 
 class Offload(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -199,7 +228,7 @@ class Nccl(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     fabric: Annotated[
         Fabric, about("the network; auto: from the profile, else detected on the nodes")
     ] = "auto"
-    env: Annotated[Env, about("NCCL variables that win over hpcrun's")] = {}
+    env: Annotated[Env, about("NCCL variables that win over hpcrun's; null unsets one")] = {}
 
 
 class Container(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -335,7 +364,9 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     deepspeed: DeepSpeed | None = None
     accelerate: Accelerate | None = None
     nccl: Nccl = field(default_factory=Nccl)
-    env: Annotated[Env, about("variables of every rank; {placeholders} are filled")] = {}
+    env: Annotated[
+        Env, about("variables of every rank; {placeholders} are filled, and null unsets one")
+    ] = {}
     secrets: Annotated[
         list[Variable],
         about("names of variables whose values are passed from your shell, unrecorded"),
@@ -394,18 +425,20 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     def with_nodes(self, nodes: int) -> "JobSpec":
         """Return the job on one number of its range; the effective batch is that of the most nodes.
 
-        Where no whole number of accumulated steps makes it, the next one makes a larger one.
+        If no whole number of accumulated steps gives that batch, the next larger one is used. A job
+        that sets no batch leaves it to the program on every number of nodes.
 
-        >>> JobSpec(resources=Resources(nodes="2-4")).with_nodes(3).batch
-        Batch(micro_batch_per_gpu=1, gradient_accumulation_steps=2)
+        >>> batch = Batch(gradient_accumulation_steps=1)
+        >>> job = JobSpec(resources=Resources(nodes="2-4"), batch=batch)
+        >>> job.with_nodes(3).batch.gradient_accumulation_steps
+        2
         """
-        passes = self.batch.gradient_accumulation_steps * self.resources.most_nodes
-        steps = -(-passes // nodes)
-        return structs.replace(
-            self,
-            resources=structs.replace(self.resources, nodes=nodes),
-            batch=structs.replace(self.batch, gradient_accumulation_steps=steps),
-        )
+        batch = self.batch
+        if batch != Batch() and batch.effective is None:
+            passes = (batch.gradient_accumulation_steps or 1) * self.resources.most_nodes
+            batch = structs.replace(batch, gradient_accumulation_steps=-(-passes // nodes))
+        resources = structs.replace(self.resources, nodes=nodes)
+        return structs.replace(self, resources=resources, batch=batch)
 
     @property
     def even_steps(self) -> int:
@@ -416,7 +449,7 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         """
         counts = self.resources.counts
         unit = math.lcm(*(count // math.gcd(count, counts[-1]) for count in counts))
-        return -(-self.batch.gradient_accumulation_steps // unit) * unit
+        return -(-(self.batch.gradient_accumulation_steps or 1) // unit) * unit
 
 
 # ---- the cluster ---------------------------------------------------------------------------------
@@ -546,7 +579,7 @@ class Cluster(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ] = "inherit"
     container_runtime: Annotated[ContainerRuntime | None, about("what runs containers here")] = None
     setup: Setup = field(default_factory=Setup)
-    env: Annotated[Env, about("variables of every job")] = {}
+    env: Annotated[Env, about("variables of every job; null unsets one")] = {}
     slurm: Annotated[
         SbatchOptions, about("sbatch options of every job, as in qos: high; false drops hpcrun's")
     ] = {}

@@ -87,18 +87,20 @@ def load_cluster(text: str, *, source: str) -> Cluster:
     return cluster
 
 
-def _put_on(base: Node, over: Node, *, keep_nulls: bool = False) -> Node:
+def _put_on(base: Node, over: Node, *, keep_nulls: bool = False, in_env: bool = False) -> Node:
     """Lay one tree over another: maps merge, a null removes, everything else replaces.
 
-    A null over nothing stays, as all do with ``keep_nulls``; the types decide what it means.
+    A null over nothing stays, as all do with ``keep_nulls``; the types decide what it means. In
+    ``env`` a written null stays too: it unsets a variable.
     """
     entries = dict(base.entries)
     for key, above in over.entries.items():
         below = entries.get(key)
-        if below is not None and is_null(above) and not keep_nulls:
+        unsets = in_env and bool(above.value)
+        if below is not None and is_null(above) and not (keep_nulls or unsets):
             del entries[key]
         elif below is not None and isinstance(below.value, dict) and isinstance(above.value, dict):
-            entries[key] = _put_on(below, above, keep_nulls=keep_nulls)
+            entries[key] = _put_on(below, above, keep_nulls=keep_nulls, in_env=key == "env")
         else:
             entries[key] = above
     return structs.replace(over, value=entries)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import msgspec.inspect as mi
 
 from hpcrun.spec import rules
-from hpcrun.spec.check import shape, unwrap
+from hpcrun.spec.check import shape, takes_none, unwrap
 from hpcrun.spec.job import Cluster, JobSpec
 
 Schema = dict[str, Any]
@@ -157,8 +157,10 @@ def _no_nulls(of: mi.StructType) -> Schema:
             rule = _no_nulls(inner)
             if rule:
                 properties[field.encode_name] = rule
-        elif isinstance(inner, mi.DictType) and not isinstance(
-            unwrap(inner.value_type)[0], (mi.AnyType, mi.StructType)
+        elif (
+            isinstance(inner, mi.DictType)
+            and not isinstance(unwrap(inner.value_type)[0], (mi.AnyType, mi.StructType))
+            and not takes_none(inner.value_type)
         ):
             properties[field.encode_name] = {"additionalProperties": _GIVEN}
     return {"properties": properties} if properties else {}

@@ -161,9 +161,9 @@ def test_a_batch_that_the_program_does_not_get_is_its_own(context: Context) -> N
     made = prepare(context, job("command: [a]\nresources: {nodes: 2-4}"))
     assert made.plan.effective_batch is None
     assert made.plan.notes[0] == (
-        "nodes 2-4: Slurm decides as the job starts; as far as can be seen the program does "
-        "not get the job's batch on all of them: unless it accumulates "
-        "{gradient_accumulation_steps}, its effective batch grows with the nodes"
+        "nodes 2-4: Slurm decides as the job starts; the job sets no batch, so the effective one "
+        "grows with the nodes (batch: {effective: N} keeps it, where the program accumulates "
+        "{gradient_accumulation_steps})"
     )
 
 
@@ -173,8 +173,8 @@ def test_a_batch_that_the_program_does_not_get_is_its_own(context: Context) -> N
         # Without accumulation, as a plain script is: no whole number is asked of it.
         ("1-2", "--micro={micro_batch_per_gpu}", 1, {1: None, 2: 2}),
         ("3-4", "--micro={micro_batch_per_gpu}", 1, {3: None, 4: 4}),
-        # The number written out is right on one number of nodes alone.
-        ("2-4", "--micro={micro_batch_per_gpu} --accumulate=3", 3, {2: None, 3: None, 4: 12}),
+        # The number written out is the job's on one number of nodes alone.
+        ("2-4", "--micro={micro_batch_per_gpu} --accumulate=3", 3, {2: 6, 3: 9, 4: 12}),
     ],
 )
 def test_a_script_that_gets_no_steps_has_a_batch_that_grows(
@@ -207,6 +207,9 @@ def test_nobody_else_can_write_what_the_job_takes_for_its_nodes(context: Context
     assert {name: oct(mode) for name, mode in modes.items() if mode & 0o022} == {}
 
 
+STEPS = "batch: {gradient_accumulation_steps: 2}\n"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "profile", "problem"),
@@ -214,8 +217,12 @@ def test_nobody_else_can_write_what_the_job_takes_for_its_nodes(context: Context
         ("survive: {when: [node_fail], spare_nodes: 1}", "", "a range takes the nodes that there"),
         ("sweep_per_node: 2\nsweep: {env.A: [b]}", "", "the runs share one node"),
         ("", "rename: {gres: gpus}", "asks by --gpus for what all nodes have: name one number"),
-        ("deepspeed: {config: {gradient_accumulation_steps: 2}}", "", "(on 1 node)"),
-        ("deepspeed: {config: {train_batch_size: 32}}", "", "(on 2 nodes)"),
+        (f"{STEPS}deepspeed: {{config: {{gradient_accumulation_steps: 2}}}}", "", "(on 1 node)"),
+        (
+            "batch: {gradient_accumulation_steps: 1}\ndeepspeed: {config: {train_batch_size: 3}}",
+            "",
+            "(on 2 nodes)",
+        ),
     ],
 )
 def test_what_no_range_of_nodes_goes_with(

@@ -10,6 +10,7 @@ from msgspec import structs
 from hpcrun.controller.context import load_context
 from hpcrun.controller.run import Pool, check_place, load_pool, on_pool, take_shape
 from hpcrun.errors import InputError
+from hpcrun.spec.job import Batch
 from tests.plan.making import job, plan
 
 
@@ -73,6 +74,9 @@ def test_another_shape_is_a_contradiction() -> None:
 
 def test_of_a_range_the_pool_is_one_number_with_the_same_batch() -> None:
     text = "script: a.py\nresources: {nodes: 2-4, gpus_per_node: 4}"
+    # The program's own batch is on any number of hosts what it is.
+    assert take_shape(Pool("lab", ["a", "b"], 4), job(text)).batch == Batch()
+    one, text = text, f"{text}\nbatch: {{gradient_accumulation_steps: 1}}"
     two = take_shape(Pool("lab", ["a", "b"], 4), job(text))
     assert (two.resources.nodes, two.batch.gradient_accumulation_steps) == (2, 2)
     three = Pool("lab", ["a", "b", "c"], 4)
@@ -80,7 +84,7 @@ def test_of_a_range_the_pool_is_one_number_with_the_same_batch() -> None:
         take_shape(three, job(text))
     assert "2-4: on the 3 of lab no whole number" in caught.value.message
     assert caught.value.fix.startswith("--set batch.gradient_accumulation_steps=3, ")
-    of_three = take_shape(three, job(f"{text}\nbatch: {{gradient_accumulation_steps: 3}}"))
+    of_three = take_shape(three, job(f"{one}\nbatch: {{gradient_accumulation_steps: 3}}"))
     assert of_three.batch.gradient_accumulation_steps == 4
 
 

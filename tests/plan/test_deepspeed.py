@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcrun.errors import SpecError
-from hpcrun.plan.deepspeed import merge
+from hpcrun.plan.deepspeed import BATCH_KEYS, merge
 from tests.plan.making import PLACE, plan
 
 
@@ -74,14 +74,57 @@ def test_the_trainer_of_transformers_fills_what_it_knows() -> None:
     )
 
 
-@pytest.mark.parametrize("framework", ["deepspeed", "accelerate", "lightning"])
+@pytest.mark.parametrize("framework", ["deepspeed", "lightning"])
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_nothing_is_left_open_where_nobody_fills_it(framework: str, stage: int) -> None:
-    made = config(f"zero_stage: {stage}", f"framework: {framework}")
+    made = config(f"zero_stage: {stage}", f"framework: {framework}\n{BATCH}")
     assert "auto" not in str(made)
     # Lightning stops at the accumulation, and takes the micro batch from the data loader.
     assert ("gradient_accumulation_steps" in made) == (framework != "lightning")
-    assert made["train_batch_size"] == 1
+    assert made["train_batch_size"] == 6
+
+
+BATCH = "batch: {micro_batch_per_gpu: 3, gradient_accumulation_steps: 2}"
+AUTO = dict.fromkeys(BATCH_KEYS, "auto")
+
+
+@pytest.mark.parametrize("framework", ["accelerate", "transformers"])
+@pytest.mark.parametrize(
+    ("rest", "batch"),
+    [
+        ("", AUTO),
+        (BATCH, dict(zip(BATCH_KEYS, (6, 3, 2), strict=True))),
+        ("batch: {effective: 6}", dict(zip(BATCH_KEYS, (6, 6, 1), strict=True))),
+        ("batch: {micro_batch_per_gpu: 3}", {**AUTO, "train_micro_batch_size_per_gpu": 3}),
+        ("batch: {gradient_accumulation_steps: 2}", {**AUTO, "gradient_accumulation_steps": 2}),
+    ],
+)
+def test_only_batch_sizes_of_the_job_are_in_the_json(
+    framework: str, rest: str, batch: dict[str, Any]
+) -> None:
+    made = config("", f"framework: {framework}\n{rest}")
+    assert {key: made[key] for key in BATCH_KEYS} == batch
+    # Nor does hpcrun choose at what gradients are clipped.
+    assert made["gradient_clipping"] == "auto"
+
+
+@pytest.mark.parametrize("framework", ["accelerate", "transformers"])
+def test_only_a_precision_of_the_job_is_in_the_json(framework: str) -> None:
+    made = config("", f"framework: {framework}")
+    assert made["bf16"] == made["fp16"] == {"enabled": "auto"}
+    made = config("", f"framework: {framework}\nprecision: fp32")
+    assert made["bf16"] == made["fp16"] == {"enabled": False}
+
+
+def test_lightning_chooses_what_the_job_does_not() -> None:
+    made = config("", "framework: lightning")
+    assert not made.keys() & {*BATCH_KEYS, "bf16", "fp16", "gradient_clipping"}
+    made = config("", f"framework: lightning\nprecision: bf16\n{BATCH}")
+    assert (made["bf16"]["enabled"], made["train_batch_size"]) == (True, 6)
+
+
+def test_deepspeed_clips_gradients_as_it_does_without_hpcrun() -> None:
+    assert "gradient_clipping" not in config("")
 
 
 def test_offload() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hpcrun.errors import SpecError
-from hpcrun.plan.deepspeed import Answer, Given
+from hpcrun.plan.deepspeed import BATCH_KEYS, Answer, Given
 from tests.plan.making import plan
 
 
@@ -26,6 +26,7 @@ def notes(config: str, rest: str = "") -> list[str]:
     return [note for note in made.notes if note.startswith("deepspeed.")]
 
 
+BATCH = "batch: {micro_batch_per_gpu: 1, gradient_accumulation_steps: 1}"
 NO_KEY = "DeepSpeed has no such key"
 NEEDS_INT = "is text; a whole number is needed"
 
@@ -128,17 +129,6 @@ NEEDS_INT = "is text; a whole number is needed"
             'optimizer.params.lr: "auto" is not filled',
         ),
         # Against what the job says.
-        ("train_batch_size: 3", "train_batch_size: 3 contradicts the job's 1"),
-        (
-            "train_micro_batch_size_per_gpu: 3",
-            "train_micro_batch_size_per_gpu: 3 contradicts the job's 1: set "
-            "batch.micro_batch_per_gpu",
-        ),
-        (
-            "gradient_accumulation_steps: 3",
-            "gradient_accumulation_steps: 3 contradicts the job's 1: set "
-            "batch.gradient_accumulation_steps",
-        ),
         ("bf16: null", "bf16.enabled: trains in fp32, and the job's precision is bf16"),
         ("bf16: {enabled: false}", "bf16.enabled: trains in fp32, and the job's precision is bf16"),
         # Against one another.
@@ -328,10 +318,60 @@ def test_lightning_refuses_the_accumulation() -> None:
     assert "accumulate_grad_batches" in found[0]
 
 
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ("train_batch_size: 3", "train_batch_size: 3 contradicts the job's 1"),
+        (
+            "train_micro_batch_size_per_gpu: 3",
+            "train_micro_batch_size_per_gpu: 3 contradicts the job's 1: set "
+            "batch.micro_batch_per_gpu",
+        ),
+        (
+            "gradient_accumulation_steps: 3",
+            "gradient_accumulation_steps: 3 contradicts the job's 1: set "
+            "batch.gradient_accumulation_steps",
+        ),
+    ],
+)
+def test_a_batch_that_contradicts_the_jobs_is_refused(config: str, expected: str) -> None:
+    (found,) = in_config(config, BATCH)
+    assert found.startswith(f"deepspeed.config.{expected}")
+
+
+@pytest.mark.parametrize(
+    ("config", "batch"),
+    [
+        ("train_batch_size: 12", (12, 3, 1)),
+        ("train_micro_batch_size_per_gpu: 3", (12, 3, 1)),
+        ("train_batch_size: 24, train_micro_batch_size_per_gpu: 3", (24, 3, 2)),
+        ("gradient_accumulation_steps: 3", (12, 1, 3)),
+    ],
+)
+def test_a_job_without_a_batch_has_that_of_its_json(
+    config: str, batch: tuple[int, int, int]
+) -> None:
+    made = plan(
+        f"script: a.py\nresources: {{gpus_per_node: 4}}\ndeepspeed: {{config: {{{config}}}}}"
+    )
+    sizes = (made.micro_batch_per_gpu, made.gradient_accumulation_steps)
+    assert (made.effective_batch, *sizes) == batch
+    assert made.deepspeed_config is not None
+    assert tuple(made.deepspeed_config[key] for key in BATCH_KEYS) == batch
+
+
+def test_a_batch_of_the_json_must_go_with_the_ranks() -> None:
+    text = "script: a.py\nresources: {gpus_per_node: 4}\ndeepspeed: {config: {train_batch_size: 6}}"
+    assert refused(text) == [
+        "deepspeed.config.train_batch_size: 6 is no multiple of 4 ranks; 4 or 8 is"
+    ]
+
+
 def test_all_problems_at_once() -> None:
     found = in_config(
         "zero_optimisation: {stage: 3}, amp: {enabled: false}, train_batch_size: 7, "
-        "zero_optimization: {reduce_bucket_size: '5e7', offload_param: {device: cpu}}"
+        "zero_optimization: {reduce_bucket_size: '5e7', offload_param: {device: cpu}}",
+        BATCH,
     )
     assert len(found) == 5
 

@@ -9,7 +9,7 @@ from hpcrun.plan.deepspeed import Answer, Given
 from hpcrun.plan.types import Plan
 from hpcrun.spec.deepspeed_json import parse_hjson
 from tests.plan.making import plan
-from tests.plan.test_deepspeed_check import NEEDS_INT, NO_KEY, in_config, refused
+from tests.plan.test_deepspeed_check import BATCH, NEEDS_INT, NO_KEY, in_config, refused
 
 
 def from_file(text: str, rest: str = "") -> Plan:
@@ -57,7 +57,7 @@ def test_lightning_gets_no_accumulation_from_hpcrun() -> None:
 def test_problems_of_a_file_have_its_lines() -> None:
     text = FILE.replace("5e7", '"5e7"').replace('"auto",\n', '3,\n  "stage": 1,\n', 1)
     with pytest.raises(SpecError) as caught:
-        from_file(text)
+        from_file(text, BATCH)
     assert [str(problem) for problem in caught.value.problems] == [
         "ds.json:3: stage: DeepSpeed has no such key; did you mean zero_optimization.stage?",
         f'ds.json:6: zero_optimization.reduce_bucket_size: "5e7" {NEEDS_INT}',

@@ -122,6 +122,9 @@ def test_transformers(tmp_path: Path) -> None:
     assert left["left"]["zero_optimization"]["sub_group_size"] == "auto"
 
 
+SCRIPT_OF_ACCELERATE = {"gradient_accumulation_steps": 4, "mixed_precision": "bf16"}
+
+
 def test_accelerate(tmp_path: Path) -> None:
     unfilled = every_auto("accelerate")
     unfilled["optimizer"]["params"]["betas"] = "auto"
@@ -135,8 +138,8 @@ def test_accelerate(tmp_path: Path) -> None:
             },
             {"config": generated("accelerate", 3, "fp16")},
             {"config": generated("accelerate", 2), "script": {"mixed_precision": "fp16"}},
-            {"config": every_auto("accelerate")},
-            {"config": unfilled},
+            {"config": every_auto("accelerate"), "script": SCRIPT_OF_ACCELERATE},
+            {"config": unfilled, "script": SCRIPT_OF_ACCELERATE},
         ],
     )
     assert two["trains"] == trained(2, 1.0)
@@ -178,3 +181,46 @@ def test_lightning(tmp_path: Path) -> None:
     assert "train_batch_size is not equal" in loader["error"]
     assert "Do not set `gradient_accumulation_steps`" in refused["error"]
     assert left["left"]["gradient_clipping"] == "auto"
+
+
+def of_the_job(framework: str, rest: str) -> dict[str, Any]:
+    made = plan(f"script: a.py\nframework: {framework}\ndeepspeed: {{zero_stage: 2}}\n{rest}")
+    assert made.deepspeed_config is not None
+    return made.deepspeed_config
+
+
+def test_what_the_job_does_not_set_is_what_the_trainers_arguments_say(tmp_path: Path) -> None:
+    script = {"per_device_train_batch_size": 3, "gradient_accumulation_steps": 5}
+    cases = [
+        {"config": of_the_job("transformers", ""), "script": script},
+        {"config": of_the_job("transformers", ""), "script": {**script, "bf16": True}},
+        {"config": of_the_job("transformers", "batch: {micro_batch_per_gpu: 2}"), "script": script},
+        {"config": of_the_job("transformers", "precision: bf16"), "script": script},
+    ]
+    plain, bf16, other, wide = ask("transformers", tmp_path, cases)
+    assert plain["trains"] == {**trained(2, 1.0, bf16=False), "batch": [15, 3, 5]}
+    assert bf16["trains"] == {**trained(2, 1.0), "batch": [15, 3, 5]}
+    assert "per_device_train_batch_size=3" in other["error"]
+    assert "bf16.enabled=True" in wide["error"]
+
+
+def test_what_the_job_does_not_set_is_what_the_accelerator_says(tmp_path: Path) -> None:
+    config = of_the_job("accelerate", "")
+    plain, set_by_script = ask(
+        "accelerate",
+        tmp_path,
+        [
+            {"config": config, "loader_batch": 3},
+            {"config": config, "script": SCRIPT_OF_ACCELERATE, "loader_batch": 3},
+        ],
+    )
+    assert plain["trains"] == {**trained(2, 1.0, bf16=False), "batch": [3, 3, 1]}
+    assert set_by_script["trains"] == {**trained(2, 1.0), "batch": [12, 3, 4]}
+
+
+def test_what_the_job_does_not_set_is_what_lightnings_trainer_says(tmp_path: Path) -> None:
+    script = {"precision": "16-mixed", "accumulate_grad_batches": 4, "gradient_clip_val": 0.7}
+    (made,) = ask(
+        "lightning", tmp_path, [{"config": of_the_job("lightning", ""), "script": script}]
+    )
+    assert made["trains"] == trained(2, 0.7, bf16=False, fp16=True)

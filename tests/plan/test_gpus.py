@@ -106,7 +106,9 @@ def test_bf16_is_refused_where_the_gpu_has_none() -> None:
     [
         ("script: a.py\nprecision: bf16", "", True),
         ("script: a.py\ndeepspeed: {}", "", True),
-        ("script: a.py\nframework: accelerate", "", True),
+        ("script: a.py\nframework: accelerate\nprecision: bf16", "", True),
+        ("script: a.py\nframework: accelerate", "", False),
+        ("script: a.py\nframework: transformers\ndeepspeed: {}", "", False),
         ("script: a.py\nargs: ['{precision}']", "", True),
         ("script: a.py\nenv: {DTYPE: '{precision}'}", "", True),
         ("{}", "", True),

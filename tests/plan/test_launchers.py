@@ -93,6 +93,34 @@ def test_accelerate_is_given_the_same_under_every_launcher(framework: str, launc
     assert env["ACCELERATE_DEEPSPEED_CONFIG_FILE"] == f"{PLACE.run_dir}/deepspeed.json"
 
 
+@pytest.mark.parametrize("launcher", ["torchrun", "deepspeed", "accelerate", "srun"])
+@pytest.mark.parametrize("framework", ["accelerate", "transformers"])
+@pytest.mark.parametrize(
+    ("rest", "exported"),
+    [
+        ("", set()),
+        ("batch: {micro_batch_per_gpu: 8}", set()),
+        ("precision: bf16", {"ACCELERATE_MIXED_PRECISION"}),
+        (
+            "batch: {gradient_accumulation_steps: 1}",
+            {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS"},
+        ),
+        ("batch: {effective: 8}", {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS"}),
+    ],
+)
+def test_accelerate_is_told_only_what_the_job_sets(
+    framework: str, launcher: str, rest: str, exported: set[str]
+) -> None:
+    made = plan(f"script: a.py\nframework: {framework}\nlauncher: {launcher}\n{rest}")
+    names = {name for name in variables(made) if name.startswith("ACCELERATE_")}
+    if framework == "transformers":
+        exported = exported - {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS"}
+    assert names == exported
+    if made.accelerate_config is not None:
+        is_set = "ACCELERATE_MIXED_PRECISION" in exported
+        assert ("mixed_precision" in made.accelerate_config) == is_set
+
+
 @pytest.mark.parametrize("framework", ["torch", "deepspeed", "lightning"])
 def test_others_are_given_nothing_of_accelerate(framework: str) -> None:
     env = variables(plan(f"script: a.py\nframework: {framework}"))

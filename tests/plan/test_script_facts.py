@@ -6,13 +6,17 @@ import ast
 
 import pytest
 
+from hpcrun.plan.batch import decide_batch
+from hpcrun.plan.job import Findings
 from hpcrun.plan.script_facts import ScriptFacts, read_script
 from hpcrun.plan.script_notes import (
     Script,
     batch_notes,
     deepspeed_notes,
+    difference_notes,
     reached_values,
     secret_notes,
+    trained_values,
 )
 from hpcrun.plan.script_words import check_words
 from tests.plan.making import job
@@ -366,8 +370,9 @@ BATCH = "batch: {micro_batch_per_gpu: 4, gradient_accumulation_steps: 2}\n"
 def notes(text: str, script: ScriptFacts = SCRIPT, *, reads: bool = False) -> list[str]:
     spec = job(f"script: a.py\n{text}")
     read = Script("a.py", script, frozenset(["HPCRUN_"] if reads else []))
+    sizes = decide_batch(spec.batch, 4, Findings())
     return [
-        *batch_notes(spec, read, spec.args, spec.args, 32),
+        *batch_notes(spec, sizes, read, spec.args, spec.args),
         *deepspeed_notes(spec, read, spec.args, 32),
     ]
 
@@ -424,7 +429,8 @@ def test_what_reaches_the_program() -> None:
     def reached(text: str, script: str | None = "", *reads: str, program: str = "script") -> str:
         spec = job(f"{program}: {'[a.sh]' if program == 'command' else 'a.py'}\n{text}")
         read = None if script is None else Script("a.py", facts(script), frozenset(reads))
-        found = reached_values(spec, read, spec.args, spec.args)
+        sizes = decide_batch(spec.batch, 1, Findings())
+        found = reached_values(spec, sizes, read, spec.args, spec.args)
         return " ".join(key for key in ("precision", "effective_batch") if key in found)
 
     both = "precision effective_batch"
@@ -441,15 +447,88 @@ def test_what_reaches_the_program() -> None:
     )
     assert reached("framework: torch", None, program="command") == ""
     # Accelerate has the precision and the steps from the environment, and its own batch.
-    assert reached("framework: accelerate", "L(batch_size=8)") == "precision"
+    assert reached("framework: accelerate", "L(batch_size=8)") == ""
+    text = "framework: accelerate\nprecision: bf16\n"
+    assert reached(text, "L(batch_size=8)") == "precision"
+    assert reached(text, "Accelerator(mixed_precision=args.amp)") == ""
+    assert reached(f"{text}batch: {{micro_batch_per_gpu: 8}}", "L(batch_size=8)") == both
     assert reached("framework: accelerate", "Accelerator(mixed_precision=args.amp)") == ""
     assert reached("framework: transformers\nargs: [--fp16, --x]") == ""
-    assert reached("framework: transformers\ndeepspeed: {}") == both
+    assert reached("framework: transformers\ndeepspeed: {}") == ""
+    text = "framework: transformers\ndeepspeed: {}\nprecision: bf16\nbatch: {effective: 8}"
+    assert reached(text) == both
     # A loader of the script's own is not DeepSpeed's.
     json = "framework: deepspeed\nargs: [--c, '{deepspeed_config}', --batch_size, 8]"
     assert reached(json) == "precision"
     assert reached(json + "\nbatch: {micro_batch_per_gpu: 8}") == both
     assert reached("framework: deepspeed\nargs: [--c, mine.json]") == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "script", "expected"),
+    [
+        # What the script itself sets is shown where the job sets nothing.
+        (
+            "framework: accelerate",
+            "Accelerator(mixed_precision='fp16', gradient_accumulation_steps=4)\nL(batch_size=8)",
+            ("fp16", 8, 4),
+        ),
+        ("framework: accelerate", "Accelerator()", (None, None, 1)),
+        (
+            "framework: transformers",
+            "TrainingArguments(bf16=True, per_device_train_batch_size=2)",
+            ("bf16", 2, 1),
+        ),
+        ("framework: lightning", "Trainer(precision='16-mixed')", ("fp16", None, 1)),
+        # One of two numbers may be an evaluation's.
+        ("", "L(batch_size=8); L(batch_size=16)", (None, None, 1)),
+        # The job's count where they replace the script's.
+        (
+            "framework: accelerate\nbatch: {gradient_accumulation_steps: 2}",
+            "Accelerator(gradient_accumulation_steps=4)",
+            (None, None, 2),
+        ),
+    ],
+)
+def test_what_a_run_is_said_to_train_is_what_the_script_sets(
+    text: str, script: str, expected: tuple[str | None, int | None, int | None]
+) -> None:
+    spec = job(f"script: a.py\n{text}")
+    sizes = decide_batch(spec.batch, 1, Findings())
+    found = trained_values(spec, sizes, Script("a.py", facts(script)), [], [], None)
+    batch = (found.micro_batch_per_gpu, found.gradient_accumulation_steps)
+    assert (found.precision, *batch) == expected
+    assert not found.is_precision_set
+
+
+@pytest.mark.parametrize(
+    ("text", "script", "note"),
+    [
+        (
+            "framework: accelerate\nprecision: bf16",
+            "Accelerator(mixed_precision='fp16')",
+            "precision: bf16, but a.py sets mixed_precision for fp16: the script's counts",
+        ),
+        (
+            "framework: transformers\nprecision: fp32",
+            "TrainingArguments(bf16=True)",
+            "precision: fp32, but a.py sets bf16 for bf16: the script's counts",
+        ),
+        (
+            "framework: accelerate\nbatch: {gradient_accumulation_steps: 2}",
+            "Accelerator(gradient_accumulation_steps=4)",
+            "batch.gradient_accumulation_steps: 2 replaces the 4 that a.py sets",
+        ),
+        ("framework: accelerate\nprecision: fp16", "Accelerator(mixed_precision='fp16')", ""),
+        ("framework: accelerate", "Accelerator(gradient_accumulation_steps=4)", ""),
+        ("framework: accelerate\nprecision: bf16", "Accelerator(mixed_precision=x)", ""),
+    ],
+)
+def test_a_difference_between_job_and_script_is_reported(text: str, script: str, note: str) -> None:
+    spec = job(f"script: a.py\n{text}")
+    sizes = decide_batch(spec.batch, 1, Findings())
+    found = difference_notes(spec, sizes, Script("a.py", facts(script)), [], [])
+    assert found == ([note] if note else [])
 
 
 # ---- secrets

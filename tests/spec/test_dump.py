@@ -128,7 +128,9 @@ texts = st.text(
 )
 lines = st.from_regex(r"[!-~][ -~]{0,8}[!-~]", fullmatch=True)
 variables = st.from_regex(r"[a-z_][a-z0-9_]{0,8}", fullmatch=True)
-envs = st.dictionaries(variables, texts, max_size=3)
+envs: st.SearchStrategy[dict[str, str | None]] = st.dictionaries(
+    variables, st.none() | texts, max_size=3
+)
 values = st.recursive(
     st.none()
     | st.booleans()

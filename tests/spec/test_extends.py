@@ -183,3 +183,11 @@ def test_a_chain_without_end() -> None:
 
 def test_null_extends_nothing() -> None:
     assert read("extends:\nname: x") == JobSpec(name="x")
+
+
+def test_a_written_null_unsets_a_variable() -> None:
+    assert over_base("env: {A: null, C: ~}").env == {"A": None, "B": "2", "C": None}
+    assert over_base("nccl: {env: {NCCL_DEBUG: null}}").nccl.env == {"NCCL_DEBUG": None}
+    assert read("env: {A: 0}", "env.A=null").env == {"A": None}
+    assert read("env: {A: null}", "env.A=1").env == {"A": "1"}
+    assert read('env: {A: "null"}').env == {"A": "null"}

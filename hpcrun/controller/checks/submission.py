@@ -27,13 +27,14 @@ from hpcrun.controller.program import (
 from hpcrun.controller.there import ask, look, look_here, settle
 from hpcrun.errors import HpcrunError
 from hpcrun.plan import script_notes
+from hpcrun.plan.batch import BatchSizes
 from hpcrun.plan.job import Findings
 from hpcrun.plan.launchers import needed_modules
 from hpcrun.plan.limits import array_problems, find_limits, unlisted_partitions
 from hpcrun.plan.script_facts import ScriptFacts
 from hpcrun.plan.types import Plan
 from hpcrun.runs.snapshot import git_command
-from hpcrun.spec.job import JobSpec
+from hpcrun.spec.job import JobSpec, set_variables
 
 # What to do where the user knows better.
 OVERRIDE = "--no-check submits the job anyway"
@@ -119,7 +120,8 @@ class Checks:
                 is_seen = not found.inside and context.cluster.host is None
                 editable = [] if not is_seen else editable_folders(found, context.project)
                 commands = plan.setup.commands
-                findings.notes += script_notes.path_notes(spec.env, commands, editable)
+                env = set_variables(spec.env)
+                findings.notes += script_notes.path_notes(env, commands, editable)
             _check_partitions(context, spec, plan, findings)
             findings.notes += about_args
             if context.cluster.name == "sandbox":
@@ -164,7 +166,7 @@ class Checks:
     ) -> None:
         """Ask the Python that trains for what the launcher and the framework need."""
         names = needed_modules(spec, plan.launcher)
-        path = (context.cluster.env | spec.env).get("PYTHONPATH", "")
+        path = set_variables(context.cluster.env | spec.env).get("PYTHONPATH", "")
         key = (found.python, path, *names)
         if key not in self._missing:
             self._missing[key] = missing_modules(context, found, names, path)
@@ -246,11 +248,25 @@ def _without_unknown(
 ) -> Plan:
     """Leave out of a plan what does not reach its program."""
     typed = [*spec.args, *extra_args, *(spec.command or ())]
-    reached = script_notes.reached_values(spec, program.script, typed, given)
+    sizes = _sizes_of(plan)
+    config = plan.deepspeed_config
+    trained = script_notes.trained_values(spec, sizes, program.script, typed, given, config)
+    micro, steps = trained.micro_batch_per_gpu, trained.gradient_accumulation_steps
+    replicas = sizes.effective // (sizes.micro_batch_per_gpu * sizes.gradient_accumulation_steps)
     return structs.replace(
         plan,
-        precision=plan.precision if "precision" in reached else None,
-        effective_batch=plan.effective_batch if "effective_batch" in reached else None,
+        precision=plan.precision if trained.is_precision_set else trained.precision,
+        micro_batch_per_gpu=micro or plan.micro_batch_per_gpu,
+        gradient_accumulation_steps=steps or plan.gradient_accumulation_steps,
+        effective_batch=micro * steps * replicas if micro and steps else None,
+    )
+
+
+def _sizes_of(plan: Plan) -> BatchSizes:
+    return BatchSizes(
+        micro_batch_per_gpu=plan.micro_batch_per_gpu,
+        gradient_accumulation_steps=plan.gradient_accumulation_steps,
+        effective=plan.effective_batch or 0,
     )
 
 
@@ -300,9 +316,12 @@ def _argument_notes(
     if script is not None and spec.command is None:
         if spec.snapshot or context.cluster.host is not None:
             notes += _live_notes(context, script, program, given)
-        effective = plan.effective_batch or 0
-        notes += script_notes.deepspeed_notes(spec, script, typed, effective)
-        notes += script_notes.batch_notes(spec, script, typed, given, effective)
+        sizes = _sizes_of(plan)
+        notes += script_notes.deepspeed_notes(spec, script, typed, sizes.effective)
+        notes += script_notes.batch_notes(spec, sizes, script, typed, given, plan.deepspeed_config)
+        notes += script_notes.difference_notes(
+            spec, sizes, script, typed, given, plan.deepspeed_config
+        )
         notes += script_notes.resume_notes(spec, script, typed, plan.survive.when)
     if context.cluster.host is not None:
         notes += _left_here(context, words)
@@ -312,10 +331,10 @@ def _argument_notes(
         notes += _missing_files(context.project, given)
         notes += _missing_paths(context, words)
     return notes + script_notes.secret_notes(
-        spec.env,
+        set_variables(spec.env),
         [*typed, *(spec.command or [])],
         [*setup.commands, *setup.node_commands],
-        context.cluster.env,
+        set_variables(context.cluster.env),
     )
 
 

@@ -1,0 +1,91 @@
+"""What a script sets itself is what trains: the real Accelerate and Trainer, in real runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import pytest
+
+from tests.cli.calling import Caller
+
+ACCELERATE = """\
+import json, os
+from accelerate import Accelerator
+accelerator = Accelerator({arguments})
+print("seen", json.dumps({{
+    "steps": accelerator.gradient_accumulation_steps,
+    "precision": accelerator.mixed_precision,
+    "names": [name for name in os.environ if name.startswith("ACCELERATE_")],
+}}), flush=True)
+"""
+TRAINER = """\
+import json
+from transformers import Trainer, TrainingArguments
+import torch
+arguments = TrainingArguments(output_dir="out", report_to="none", {arguments})
+trainer = Trainer(torch.nn.Linear(1, 1), arguments)
+print("seen", json.dumps({{
+    "steps": arguments.gradient_accumulation_steps,
+    "precision": trainer.accelerator.mixed_precision,
+    "names": [],
+}}), flush=True)
+"""
+
+
+def seen(hpcrun: Caller, script: str, job: str) -> dict[str, Any]:
+    """Run a script on this machine, and return what it reported of itself."""
+    hpcrun.write("hpcrun.yaml", f"accelerator: cpu\npython: {sys.executable}\n")
+    hpcrun.write("train.py", script)
+    hpcrun.write("jobs/train.yaml", f"script: train.py\nresources: {{gpus_per_node: 1}}\n{job}\n")
+    done = hpcrun.process("run", "train")
+    assert done.code == 0, done
+    (line,) = [line for line in done.out.splitlines() if "seen {" in line]
+    found: dict[str, Any] = json.loads(line[line.index("{") :])
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["torchrun", "accelerate"])
+@pytest.mark.parametrize(
+    ("arguments", "job", "steps", "precision"),
+    [
+        ("gradient_accumulation_steps=4, mixed_precision='bf16'", "", 4, "bf16"),
+        ("", "", 1, "no"),
+        ("", "precision: bf16\nbatch: {gradient_accumulation_steps: 2}", 2, "bf16"),
+        ("gradient_accumulation_steps=4", "batch: {micro_batch_per_gpu: 8}", 4, "no"),
+    ],
+)
+def test_accelerator_trains_what_the_script_sets(
+    hpcrun: Caller, launcher: str, arguments: str, job: str, steps: int, precision: str
+) -> None:
+    job = f"framework: accelerate\nlauncher: {launcher}\n{job}"
+    found = seen(hpcrun, ACCELERATE.format(arguments=arguments), job)
+    assert (found["steps"], found["precision"]) == (steps, precision)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "job", "steps", "precision"),
+    [
+        ("gradient_accumulation_steps=4", "", 4, "no"),
+        ("bf16=True, use_cpu=True", "", 1, "bf16"),
+        ("", "precision: bf16\nbatch: {gradient_accumulation_steps: 2}", 1, "bf16"),
+    ],
+)
+def test_trainer_trains_what_its_arguments_say(
+    hpcrun: Caller, arguments: str, job: str, steps: int, precision: str
+) -> None:
+    found = seen(hpcrun, TRAINER.format(arguments=arguments), f"framework: transformers\n{job}")
+    assert (found["steps"], found["precision"]) == (steps, precision)
+
+
+@pytest.mark.slow
+def test_null_keeps_a_variable_of_the_launcher_from_the_program(hpcrun: Caller) -> None:
+    job = "framework: accelerate\nlauncher: accelerate\nprecision: bf16\n"
+    script = ACCELERATE.format(arguments="")
+    removed = {"ACCELERATE_MIXED_PRECISION", "ACCELERATE_DYNAMO_MODE"}
+    assert removed <= {*seen(hpcrun, script, job)["names"]}
+    job += "env: {ACCELERATE_MIXED_PRECISION: null, ACCELERATE_DYNAMO_MODE: null}\n"
+    assert not removed & {*seen(hpcrun, script, job)["names"]}
