@@ -121,14 +121,15 @@ def _script_fix(path: Path, name: str) -> str:
 
 
 def open_templates(
-    project: Path | None, environ: Mapping[str, str] | None = None
+    project: Path | None, environ: Mapping[str, str] | None = None, *, is_sent: bool = False
 ) -> jinja2.Environment:
     """Open a project's templates: its own, where it has any, over those that hpcrun ships.
 
     ``hpcrun/NAME`` is always the shipped one. A value that is missing is an error. With ``environ``
     what Jinja compiles of the shipped ones is kept in the user's cache folder. Templates of a
     project are not kept: each copy of them has another path. They run in Jinja's sandbox: they lay
-    out text, and reach no Python.
+    out text, and reach no Python. ``is_sent``: what they make goes to another machine, so that no
+    link out of the project is followed.
     """
     import jinja2  # here: most verbs render nothing
 
@@ -140,6 +141,13 @@ def open_templates(
         ) -> tuple[str, str, Callable[[], bool]]:
             source, filename, uptodate = super().get_source(environment, template)
             refuse_others(Path(filename), "a template writes what a job runs")
+            top = os.path.realpath(project or "")
+            if is_sent and not Path(os.path.realpath(filename)).is_relative_to(top):
+                raise InputError(
+                    f"{filename}: a link that leads out of the project, and the cluster would get "
+                    "its content",
+                    fix="copy the template into the project",
+                )
             whole = re.sub(r"([^\n])(\{%-?\s*endblock)", r'\1{{ "\\n" }}\2', source)
             return whole, filename, uptodate
 

@@ -280,6 +280,11 @@ def _load(path: Path, name: str = Cluster().name) -> tuple[Cluster, str]:
     return structs.replace(profile, name=name) if profile.name == "default" else profile, str(path)
 
 
+def is_in_mirror(path: Path, environ: Mapping[str, str]) -> bool:
+    """Return whether a path is in a copy of the records of another machine."""
+    return path.resolve().is_relative_to(state_dir(environ).resolve())
+
+
 def read_text(path: Path) -> str:
     """Read a file that the user wrote. Raises InputError naming it."""
     try:

@@ -17,14 +17,17 @@ import shutil
 import stat
 import subprocess
 import sys
+import tarfile
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import IO
 
 from msgspec import Struct, field
 
 from hpcrun.controller.context import Context
-from hpcrun.controller.there import room
+from hpcrun.controller.there import room, there
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.files import space_fix
 from hpcrun.runs import layout
@@ -442,6 +445,73 @@ def _remove_stale(target: Path, files: Sequence[File]) -> None:
                     path, handle = _open_part(old, old.stat().st_size)  # not another fetch's
                     path.unlink()
                     os.close(handle)
+
+
+# ---- the run's copy of the code ------------------------------------------------------------------
+
+_CODE = r"""
+cd -- "$folder"/code || exit
+exec tar --format=gnu -cf - .
+"""
+
+
+def bring_code(context: Context, folder: Path) -> None:
+    """Bring the copy of the code that a run has on the cluster into its folder here.
+
+    It is not here if the run was submitted from another machine. Raises InputError, OutOfReach.
+    """
+    place = there(context).runs_dir / folder.name
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".hpcrun-", dir=folder) as aside:
+        with tempfile.TemporaryFile(dir=aside) as spool:
+
+            def take(piece: bytes) -> None:
+                spool.write(piece)
+                if spool.tell() > _MOST:
+                    raise InputError(
+                        f"{folder.name}: its code on the cluster is too large to bring here",
+                        fix="--code now takes today's code",
+                    )
+
+            script = f"folder={quote(str(place))}\n{_CODE}"
+            answer = context.transport().bring(script, take)
+            if answer.exit_code != 0:
+                raise InputError(
+                    f"{place}/code: the run's copy of the code cannot be read: "
+                    f"{(answer.stderr.strip().splitlines() or ['no message'])[-1]}",
+                    fix="--code now takes today's code",
+                )
+            spool.seek(0)
+            try:
+                _unpack(spool, Path(aside, "code"))
+            except (tarfile.TarError, ValueError, OSError) as error:
+                raise OutOfReach(f"{place}/code: malformed answer: {error}") from error
+        Path(aside, "code").replace(folder / "code")
+
+
+def _unpack(spool: IO[bytes], code: Path) -> None:
+    """Unpack files, folders and links; nothing is written through a link. Raises ValueError."""
+    code.mkdir()
+    with tarfile.open(fileobj=spool, mode="r:") as tar:
+        for member in tar:
+            parts = Path(member.name).parts
+            if Path(member.name).is_absolute() or ".." in parts:
+                raise ValueError(f"the name {ascii(member.name)[:80]}")
+            path = code.joinpath(*parts)
+            inside = [code.joinpath(*parts[:count]) for count in range(1, len(parts) + 1)]
+            if any(each.is_symlink() for each in inside):
+                raise ValueError(f"the name {ascii(member.name)[:80]}")
+            if member.isdir():
+                path.mkdir(exist_ok=True)
+            elif member.issym():
+                path.symlink_to(member.linkname)
+            elif member.isreg() and not member.issparse():
+                data = tar.extractfile(member)
+                assert data is not None
+                with path.open("xb") as file:
+                    shutil.copyfileobj(data, file)
+                path.chmod(member.mode & 0o755 | 0o600)
+                os.utime(path, (member.mtime, member.mtime))
 
 
 # ---- Weights & Biases --------------------------------------------------------------------------

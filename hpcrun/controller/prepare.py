@@ -20,7 +20,7 @@ from hpcrun.controller.bad_nodes import want_bad_nodes
 from hpcrun.controller.checks.deepspeed import inspect_accelerate, inspect_deepspeed
 from hpcrun.controller.checks.places import want_places
 from hpcrun.controller.checks.submission import Checks, look_at_paths
-from hpcrun.controller.context import Context, read_text
+from hpcrun.controller.context import Context, is_in_mirror, read_text
 from hpcrun.controller.interpreter import Interpreter, find_interpreter, seen
 from hpcrun.controller.there import settle, there
 from hpcrun.errors import InputError, Problem, SpecError
@@ -82,7 +82,10 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
 def load_spec(context: Context, job: str, overrides: Sequence[str] = ()) -> JobSpec:
     """Load a job by name or file, with --set overrides. Raises SpecError, InputError."""
     path = find_job(job, context.project, context.environ, cwd=_elsewhere(context))
-    spec = read_spec(context, read_text(path), str(path), overrides)
+    if is_in_mirror(path, context.environ):
+        spec = read_spec_of_cluster(context, path, overrides)
+    else:
+        spec = read_spec(context, read_text(path), str(path), overrides)
     name = os.fsencode(path.stem).decode("utf-8", "replace")
     return spec if spec.name else msgspec.structs.replace(spec, name=name)
 
@@ -93,6 +96,38 @@ def read_spec(context: Context, text: str, source: str, overrides: Sequence[str]
         _resolve, project=context.project, environ=context.environ, cwd=_elsewhere(context)
     )
     return load_job(text, source=source, resolve=resolve, overrides=overrides)
+
+
+def read_spec_of_cluster(context: Context, path: Path, overrides: Sequence[str] = ()) -> JobSpec:
+    """Read a job that came from a cluster, and that was not submitted from this machine.
+
+    Nothing of this machine goes there that the user has not named: ``overrides`` are the user's.
+    Raises SpecError, InputError.
+    """
+
+    def refuse(name: str) -> tuple[str, str]:
+        raise InputError(f"{path}: extends: {name}: a run's job extends none", fix=_NOT_FROM_HERE)
+
+    spec = load_job(read_text(path), source=str(path), resolve=refuse, overrides=overrides)
+    named = {override.partition("=")[0] for override in overrides}
+    sections = {"deepspeed": spec.deepspeed, "accelerate": spec.accelerate}
+    files = {
+        f"{key}.config_file": section.config_file
+        for key, section in sections.items()
+        if section is not None and section.config_file is not None
+    }
+    asked = {"secrets": ", ".join(spec.secrets), **files}
+    for key, value in asked.items():
+        if value and key not in named:
+            raise InputError(
+                f"{path}: {key}: {value}: this machine would send them, for a run that was not "
+                "submitted from here",
+                fix=f"{_NOT_FROM_HERE}; or --set {key}=... names what may be sent",
+            )
+    return spec
+
+
+_NOT_FROM_HERE = "hpcrun submit JOB with your own job file"
 
 
 def _resolve(
@@ -325,7 +360,8 @@ def project_templates(context: Context) -> jinja2.Environment:
     """Look for templates in the project, or in the copy of it that the run gets."""
     code = context.code
     has_own = code is not None and (code / "templates").is_dir()
-    return open_templates(code if has_own else context.project, context.environ)
+    is_far = context.cluster.host is not None
+    return open_templates(code if has_own else context.project, context.environ, is_sent=is_far)
 
 
 def _only_run(

@@ -10,10 +10,18 @@ from typing import Literal
 from msgspec import Struct, structs
 
 from hpcrun.controller.checks.submission import Checks
-from hpcrun.controller.context import Context, load_context, read_text
-from hpcrun.controller.prepare import Prepared, prepare, prepare_job, read_spec, record_file
+from hpcrun.controller.context import Context, is_in_mirror, load_context, read_text
+from hpcrun.controller.fetch import bring_code
+from hpcrun.controller.prepare import (
+    Prepared,
+    prepare,
+    prepare_job,
+    read_spec,
+    read_spec_of_cluster,
+    record_file,
+)
 from hpcrun.controller.status import status_of
-from hpcrun.controller.submit import linked, named_after, submit_job
+from hpcrun.controller.submit import check_as_submitted, linked, named_after, submit_job
 from hpcrun.controller.targets import job_of_another
 from hpcrun.controller.there import here, look, settle
 from hpcrun.errors import InputError, OutOfReach
@@ -78,6 +86,8 @@ def prepare_again(
         task, first = statuses[0].history.task, statuses[0].folder
         whole = sweep_folder(first.path.parent, task.sweep_id) if task is not None else first
         copy = whole.code
+        if not copy.is_dir() and is_in_mirror(copy, context.environ):
+            bring_code(context, whole.path)
         if not copy.is_dir():
             raise InputError(f"{copy}: the run's copy of the code is gone", fix="--code now")
         where = structs.replace(where, code=copy)
@@ -204,6 +214,8 @@ def _place(context: Context, status: JobStatus, plan: Plan, *, named_cluster: bo
 
 def _spec_of(context: Context, found: RunFolder | SweepFolder, overrides: Sequence[str]) -> JobSpec:
     file = found.path / "spec.yaml"
+    if not check_as_submitted(context, found.path):
+        return read_spec_of_cluster(context, file, overrides)
     return read_spec(context, read_text(file), str(file), overrides)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import shutil
 import time
@@ -15,7 +16,13 @@ from msgspec import structs
 
 from hpcrun import scheduler
 from hpcrun.assets import user_name
-from hpcrun.controller.context import Context, job_environment, slurm_conf_of, slurm_transport
+from hpcrun.controller.context import (
+    Context,
+    is_in_mirror,
+    job_environment,
+    slurm_conf_of,
+    slurm_transport,
+)
 from hpcrun.controller.prepare import Prepared
 from hpcrun.controller.there import here, there
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
@@ -79,9 +86,43 @@ def write(context: Context, made: Prepared, written: list[Path]) -> None:
             if "/" in file.name:
                 (run.path / file.name).parent.mkdir(0o755, exist_ok=True)  # see create_run_folder
             write_file(run.path / file.name, file.text.encode("utf-8", "surrogateescape"))
+        if context.cluster.host is not None:
+            run.as_submitted.parent.mkdir(0o755, exist_ok=True)
+            write_record(run.as_submitted, _digests(run))
         if not one.is_sweep:
             _check_copied(context, one, code)
             write_secrets(context, one.plan, run)
+
+
+# What a new run is made of, of an earlier one's records.
+_RECORDS = ("spec.yaml", "plan.json", "task.json", "sweep.json")
+
+
+def _digests(run: RunFolder) -> dict[str, str]:
+    """Return the digests of a run's records."""
+    files = [run.path / name for name in _RECORDS if (run.path / name).is_file()]
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+def check_as_submitted(context: Context, path: Path) -> bool:
+    """Return False for a run on another machine that was not submitted from here.
+
+    The records of such a machine are brought from there each time. Raises InputError where they are
+    not those that were sent: what a new run sends from this machine depends on them.
+    """
+    run = RunFolder(path)
+    if not is_in_mirror(path, context.environ):
+        return True
+    known = read_record(run.as_submitted, dict[str, str])
+    if known is None:
+        return False
+    now = _digests(run)
+    if changed := [name for name in {**known, **now} if known.get(name) != now.get(name)]:
+        raise InputError(
+            f"{path.name}: {', '.join(changed)} on the cluster is not as it was submitted here",
+            fix="hpcrun submit JOB submits your own job file again",
+        )
+    return True
 
 
 def check_secrets(context: Context, plan: Plan) -> None:

@@ -116,6 +116,8 @@ class RunFolder(Struct, frozen=True):
     why = Part("cache/why.json")
     account = Part("cache/account.json")
     looks = Part("cache/looks.json")  # top
+    # submit, where the run is another machine's: digests of the records that were sent there
+    as_submitted = Part("cache/as-submitted.json")
     # resubmit, and submit --after, in the earlier run: NEW_RUN.json for each that uses this one's
     # checkpoints; resubmit also writes resubmitted.json in the new one
     successors = Part("successors")

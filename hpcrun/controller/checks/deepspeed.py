@@ -143,6 +143,15 @@ def _own_file(context: Context, where: str, name: str, kind: str) -> str:
             f"{where}: {path}: {'a folder' if path.is_dir() else 'no such file'}",
             fix=f"name a {kind} file; paths start at {context.project}",
         )
+    top = context.project.resolve()
+    is_in_project = Path(os.path.abspath(path)).is_relative_to(context.project)  # noqa: PTH100
+    leads_out = is_in_project and not path.resolve().is_relative_to(top)
+    if leads_out and context.cluster.host is not None:
+        raise InputError(
+            f"{where}: {path}: a link that leads out of the project, and the cluster would get its "
+            "content",
+            fix=f"name the file itself: {path.resolve()}",
+        )
     return read_text(path)
 
 
