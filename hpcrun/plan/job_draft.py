@@ -8,17 +8,14 @@ from typing import Any
 
 from msgspec import Struct
 
-from hpcrun.plan.script_facts import OPEN_PARSERS, ScriptFacts
+from hpcrun.plan.batch_options import batch_scope
+from hpcrun.plan.script_facts import OPEN_PARSERS, RESUME_KEYWORDS, ScriptFacts
+from hpcrun.plan.script_parsers import Option
 from hpcrun.spec.dump import comment_line, flow
 
 # What a script's option takes, by its name: the placeholder, and the pattern of the names.
 _OPTIONS: Sequence[tuple[str, str]] = (
     ("deepspeed_config", r"deepspeed_?config(_?file)?|ds_?config(_?file)?"),
-    (
-        "micro_batch_per_gpu",
-        r"(train_)?micro_?batch(_?size)?(_?per_?(gpu|device))?|per_?(device|gpu)_(train_)?batch(_?size)?"
-        r"|(train_)?batch(_?size)?(_?per_?(gpu|device))?|bs|bsz|b|device_batch_size",
-    ),
     (
         "gradient_accumulation_steps",
         r"(gradient|grad)_?acc(um(ulation)?)?(_?steps?)?|accum(ulation|ulate)?(_?(steps?|iter))?"
@@ -31,23 +28,34 @@ _OPTIONS: Sequence[tuple[str, str]] = (
     ),
     ("activation_checkpointing", r"activation_checkpointing"),
 )  # fmt: skip
+# Names of a batch size; batch_scope() decides whose samples it counts.
+_BATCH = re.compile(
+    r"(global|total|effective|overall|micro|local|device|train|training)?(_?(global|total|micro|train))*"
+    r"_?batch(_?size)?(_?(per_?(gpu|device)|total|global))?"
+    r"|per_?(device|gpu)_(train_)?batch(_?size)?|bs|bsz|b"
+)  # fmt: skip
+# Options that name the checkpoint to resume from, the plainest first; and switches that have the
+# script look for one itself.
+_RESUME = re.compile(
+    r"resume_?from_?checkpoint|resume_?(from|path|ckpt|checkpoint)?|(load|restore)_?(checkpoint|ckpt|from)"
+    r"|ckpt_?path|from_?checkpoint|auto_?resume|continue_?from|(checkpoint|ckpt)(_?path)?"
+)  # fmt: skip
+_SIZES = ("micro_batch_per_gpu", "gradient_accumulation_steps", "effective_batch")
 _LIGHTNING = {"lightning", "pytorch_lightning"}
 _TRAINING = {"torch", "deepspeed", "accelerate", "transformers", *_LIGHTNING}
 # Names that look like a batch and are another one's.
-_NOT_TRAINING = re.compile(r"eval|val|test|global|total|num|log|gen|pred")
-_TRAINER_ARGS = (
-    ("--per_device_train_batch_size", "micro_batch_per_gpu"),
-    ("--gradient_accumulation_steps", "gradient_accumulation_steps"),
-    ("--output_dir", "checkpoint_dir"),
-)
+_NOT_TRAINING = re.compile(r"eval|val|test|num|log|gen|pred")
+# What transformers' TrainingArguments have by themselves.
+_TRAINER_DEFAULTS = {"--per_device_train_batch_size": 8, "--gradient_accumulation_steps": 1}
 
 
 class Draft(Struct, frozen=True, kw_only=True):
     """What a job for the script would be; ``notes`` are for the user to read.
 
-    ``args`` are pairs of the script's option and the placeholder that fills it; ``batch`` has the
-    script's own defaults of those that are numbers, by placeholder; ``required`` are arguments
-    that the script stops without and that only the user knows.
+    ``args`` are pairs of the script's option and the placeholder that fills it; ``batch`` and
+    ``precision`` are the script's own values, so that the job trains what the script does without
+    it; ``resume`` is checkpoint.resume. ``required`` are arguments that the script stops without
+    and that only the user knows.
     """
 
     script: str
@@ -55,6 +63,8 @@ class Draft(Struct, frozen=True, kw_only=True):
     launcher: str | None = None
     args: list[tuple[str, str]] = []
     batch: dict[str, int] = {}
+    precision: str | None = None
+    resume: str = ""
     required: list[str] = []
     notes: list[str] = []
 
@@ -70,16 +80,19 @@ def draft_job(script: str, facts: ScriptFacts, others: Sequence[ScriptFacts] = (
     >>> from hpcrun.plan.script_facts import read_script
     >>> import ast
     >>> tree = ast.parse("import argparse, deepspeed; p = argparse.ArgumentParser()\\n"
-    ...     "p.add_argument('--batch'); p = deepspeed.add_config_arguments(p); p.parse_args()")
+    ...     "p.add_argument('--batch', default=8); deepspeed.add_config_arguments(p)")
     >>> draft = draft_job("train.py", read_script(tree))
     >>> draft.framework, draft.args
     ('deepspeed', [('--deepspeed_config', 'deepspeed_config'), ('--batch', 'micro_batch_per_gpu')])
     """
     modules = _modules([name for one in (facts, *others) for name in one.imports])
     framework = _framework(modules, facts, others)
-    args = _args(facts, framework)
+    notes: list[str] = []
+    args = _args(script, facts, framework, notes)
+    sized, batch = _batch_args(script, facts, [facts, *others], notes)
+    order = ("deepspeed_config", *_SIZES)
+    args = sorted([*sized, *args], key=lambda pair: order.index(pair[1]) if pair[1] in order else 9)
     takes = {placeholder for _, placeholder in args}
-    notes = []
     launcher = None
     options = {_plain(name): name for option in facts.options for name in option.names}
     if "local_rank" in options and not facts.names_local_rank:
@@ -92,7 +105,8 @@ def draft_job(script: str, facts: ScriptFacts, others: Sequence[ScriptFacts] = (
             )
     carries = framework in ("deepspeed", "transformers") and "deepspeed_config" in takes
     open_parser = any(one.parser in OPEN_PARSERS for one in (facts, *others))
-    if not (open_parser or "micro_batch_per_gpu" in takes or carries or framework == "deepspeed"):
+    has_size = bool(takes & {"micro_batch_per_gpu", "effective_batch"}) or "batch" in str(notes)
+    if not (open_parser or has_size or carries or framework == "deepspeed"):
         notes.append(
             f"{script} takes no batch size that can be seen: let it read "
             'HPCRUN_MICRO_BATCH_PER_GPU, or add its argument to args with "{micro_batch_per_gpu}"'
@@ -103,13 +117,7 @@ def draft_job(script: str, facts: ScriptFacts, others: Sequence[ScriptFacts] = (
             'HPCRUN_DEEPSPEED_CONFIG names, or add its argument to args with "{deepspeed_config}", '
             "so that the batch and the ZeRO stage are the job's"
         )
-    batch = _batch(args, facts)
-    for option, placeholder in args:
-        if placeholder == "micro_batch_per_gpu" and placeholder not in batch:
-            notes.append(
-                f"{script} shows no number as the default of {option}: the job passes "
-                "batch.micro_batch_per_gpu, which is 1 until you change it"
-            )
+    resume = _resume(script, facts, [facts, *others], framework, notes)
     passed = {option for option, _ in args}
     required = [
         option.names[-1]
@@ -122,6 +130,8 @@ def draft_job(script: str, facts: ScriptFacts, others: Sequence[ScriptFacts] = (
         launcher=launcher,
         args=args,
         batch=batch,
+        precision=_precision(facts, args, framework),
+        resume=resume,
         required=[*required, *(one.names[0].upper() for one in facts.positionals if one.required)],
         notes=notes,
     )
@@ -150,9 +160,12 @@ def _plain(name: str) -> str:
     return name.lstrip("-").replace("-", "_").lower()
 
 
-def _args(facts: ScriptFacts, framework: str) -> list[tuple[str, str]]:
+def _args(
+    script: str, facts: ScriptFacts, framework: str, notes: list[str]
+) -> list[tuple[str, str]]:
+    """Return the options other than the batch size, each with the placeholder that fills it."""
     if facts.parser == "transformers" and not facts.plain:
-        return list(_TRAINER_ARGS)
+        return [("--output_dir", "checkpoint_dir")]
     found: list[tuple[str, str]] = []
     for placeholder, pattern in _OPTIONS:
         if placeholder == "deepspeed_config" and framework == "torch":
@@ -164,32 +177,141 @@ def _args(facts: ScriptFacts, framework: str) -> list[tuple[str, str]]:
             if re.fullmatch(pattern, _plain(name)) and not _NOT_TRAINING.search(_plain(name))
         ]
         if placeholder == "precision":
-            # Others take bfloat16, or 16-mixed.
-            fits = [option for option in fits if {"bf16", "fp16"} <= set(option.choices)]
+            # Others take bfloat16, or 16-mixed; and of one without a default that is known the
+            # job would choose another.
+            formats = {"bf16", "fp16", "fp32"}
+            fits = [one for one in fits if formats <= set(one.choices) and one.default in formats]
+        if placeholder == "gradient_accumulation_steps":
+            continue  # see _batch_args()
+        if placeholder == "checkpoint_dir":
+            fits = [one for one in fits if not _names_checkpoint(one)]
         if fits:
-            # The most exact option: --micro-batch-size before --batch-size.
-            best = max(
-                fits, key=lambda option: ("micro" in option.names[-1], len(option.names[-1]))
-            )
-            long = [name for name in best.names if name.startswith("--")]
-            found.append(((long or best.names)[-1], placeholder))
+            found.append((_spelling(_most_exact(fits)), placeholder))
     return found
 
 
-def _batch(args: Sequence[tuple[str, str]], facts: ScriptFacts) -> dict[str, int]:
-    """Return the script's own batch: a job file with another would train something else."""
-    # What transformers' TrainingArguments have by themselves.
-    of_trainer = {"--per_device_train_batch_size": 8}
-    defaults = of_trainer if facts.parser == "transformers" else {}
+def _names_checkpoint(option: Option) -> bool:
+    """Return whether an option such as --ckpt names a checkpoint to load, and no folder."""
+    is_path = any(re.fullmatch(r"(checkpoint|ckpt)(_?path)?", _plain(x)) for x in option.names)
+    return is_path and not option.default and not re.search(r"save|writ|output", option.help, re.I)
+
+
+def _most_exact(options: Sequence[Option]) -> Option:
+    """Choose the most exact option: --micro-batch-size before --batch-size."""
+    return max(options, key=lambda option: ("micro" in option.names[-1], len(option.names[-1])))
+
+
+def _spelling(option: Option) -> str:
+    return ([name for name in option.names if name.startswith("--")] or option.names)[-1]
+
+
+def _batch_args(
+    script: str, facts: ScriptFacts, scripts: Sequence[ScriptFacts], notes: list[str]
+) -> tuple[list[tuple[str, str]], dict[str, int]]:
+    """Return the options for batch sizes, and the script's own values for them.
+
+    An option without a number as its default is left alone: any value would be one that nobody
+    chose. So is one that may count one GPU's samples or those of all.
+    """
+    defaults = dict(_TRAINER_DEFAULTS) if facts.parser == "transformers" else {}
     for option in facts.options:
-        if option.number is not None:
+        if option.number is not None and option.number > 0:
             defaults |= dict.fromkeys(option.names, option.number)
-    batch = ("micro_batch_per_gpu", "gradient_accumulation_steps")
-    found = {name: defaults.get(arg, 0) for arg, name in args if name in batch}
-    return {name: value for name, value in found.items() if value > 0}
+    by_placeholder: dict[str, list[Option]] = {}
+    for option in facts.options:
+        names = [_plain(name) for name in option.names]
+        if any(map(_NOT_TRAINING.search, names)):
+            continue
+        if any(re.fullmatch(dict(_OPTIONS)[_SIZES[1]], name) for name in names):
+            by_placeholder.setdefault(_SIZES[1], []).append(option)
+        elif any(map(_BATCH.fullmatch, names)):
+            scope = batch_scope(option, scripts)
+            if scope == "unclear":
+                notes.append(
+                    f"{script} takes {_spelling(option)}, which may be the batch of one GPU or of "
+                    'all: add it to args, with "{micro_batch_per_gpu}" or "{effective_batch}"'
+                )
+            else:
+                placeholder = _SIZES[0] if scope == "gpu" else _SIZES[2]
+                by_placeholder.setdefault(placeholder, []).append(option)
+    found, batch = [], {}
+    for placeholder in _SIZES:
+        if not (options := by_placeholder.get(placeholder)):
+            continue
+        name = _spelling(_most_exact(options))
+        number = defaults.get(name)
+        if number is None:
+            notes.append(
+                f"{script} shows no number as the default of {name}: to let the job set the batch, "
+                f'add {name} to args with "{{{placeholder}}}", and its value to batch'
+            )
+            continue
+        found.append((name, placeholder))
+        batch[placeholder] = number
+    return found, batch
+
+
+def _precision(facts: ScriptFacts, args: Sequence[tuple[str, str]], framework: str) -> str | None:
+    """Return the number format that the script trains in by itself; None where it is not known."""
+    for option, placeholder in args:
+        if placeholder == "precision":
+            return next(one.default for one in facts.options if option in one.names)
+    formats = {value for _, value in facts.precisions}
+    is_known = len(formats) == 1 and framework in ("accelerate", "transformers", "lightning")
+    return (formats.pop() or None) if is_known else None
+
+
+def _resume(
+    script: str,
+    facts: ScriptFacts,
+    scripts: Sequence[ScriptFacts],
+    framework: str,
+    notes: list[str],
+) -> str:
+    """Return the words by which the script learns from which checkpoint to resume."""
+    loads = {name for one in scripts for name in one.loads}
+    is_trainers = facts.parser == "transformers" and not facts.plain
+    if is_trainers and loads & {"resume_from_checkpoint", "get_last_checkpoint"}:
+        return "--resume_from_checkpoint {resume}"
+    if "LightningCLI" in str(facts.trainers):
+        return "--ckpt_path {resume}"
+    fits = [
+        option
+        for option in facts.options
+        if any(_RESUME.fullmatch(_plain(name)) for name in option.names)
+        if _names_checkpoint(option) or not re.fullmatch(r"-*(checkpoint|ckpt).*", option.names[-1])
+    ]
+    if fits:
+        # The one that says it: --resume before --ckpt.
+        best = min(fits, key=lambda one: ("resume" not in one.names[-1], len(one.names[-1])))
+        return _spelling(best) if best.nargs == 0 else f"{_spelling(best)} {{resume}}"
+    call = {"transformers": "trainer.train(resume_from_checkpoint=", "lightning": "fit(ckpt_path="}
+    if framework in call and not loads & RESUME_KEYWORDS:
+        notes.append(
+            f"{script} begins at step 0 whenever it is started: "
+            f'{call[framework]}os.environ.get("HPCRUN_RESUME") or None) has it resume from the '
+            "newest checkpoint"
+        )
+    return ""
 
 
 # ---- text --------------------------------------------------------------------------------------
+
+
+def _batch_of(draft: Draft, resources: Mapping[str, Any]) -> dict[str, int]:
+    """Return the job's batch: the script's values, without what follows from the others."""
+    # DeepSpeed's JSON has no other source for them.
+    usual = dict.fromkeys(_SIZES[:2], 1) if draft.framework == "deepspeed" else {}
+    batch = usual | {
+        ("effective" if k == _SIZES[2] else k): size for k, size in draft.batch.items()
+    }
+    if "effective" not in batch:
+        return batch
+    ranks = int(resources.get("nodes", 1)) * max(1, int(resources.get("gpus_per_node", 1)))
+    micro, steps = batch.get(_SIZES[0]), batch.get(_SIZES[1])
+    if micro and steps and micro * steps * ranks != batch["effective"]:
+        del batch[_SIZES[1]]
+    return batch
 
 
 def job_text(
@@ -217,12 +339,19 @@ def job_text(
     lines.append(f"framework: {draft.framework}")
     if draft.launcher:
         lines.append(f"launcher: {draft.launcher}")
-    batch = {"micro_batch_per_gpu": 1, "gradient_accumulation_steps": 1} | draft.batch
-    lines += [
-        f"resources: {flow(resources)}",
-        "# The effective batch is micro_batch_per_gpu x gradient_accumulation_steps x all GPUs.",
-        f"batch: {flow(batch)}",
-    ]
+    lines.append(f"resources: {flow(resources)}")
+    if draft.precision:
+        lines.append(f"precision: {draft.precision}")
+    if batch := _batch_of(draft, resources):
+        lines += [
+            "# Effective batch = micro_batch_per_gpu x gradient_accumulation_steps x all GPUs.",
+            f"batch: {flow(batch)}",
+        ]
+    if draft.resume:
+        lines += [
+            "# What your script gets, beside args, where there is a checkpoint to resume from.",
+            f"checkpoint: {{resume: {flow(draft.resume)}}}",
+        ]
     if draft.framework == "deepspeed":
         lines.append("deepspeed: {zero_stage: 2}")
     if setup:

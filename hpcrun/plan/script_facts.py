@@ -20,6 +20,7 @@ from hpcrun.plan.script_parsers import (
     Option,
     called,
     constant,
+    help_text,
     is_main_guard,
     text_of,
 )
@@ -39,6 +40,17 @@ PRECISION_WORDS = {
     **dict.fromkeys(("fp16", "float16", "16", "16-mixed", "16-true"), "fp16"),
     **dict.fromkeys(("no", "fp32", "float32", "32", "32-true"), "fp32"),
 }
+_WORLD = re.compile(
+    r"world|(num|n)_?(gpu|process|proc|rank|device|replica|worker)s?\b|ngpus|device_count|\bdp_size"
+    r"|num_processes|get_world_size"
+)
+# Calls that load what a checkpoint holds, and keywords by which the Trainer and Lightning do.
+_LOADING = frozenset(
+    {"load_checkpoint", "load_state", "load_sharded", "load_state_dict", "get_last_checkpoint"}
+)
+RESUME_KEYWORDS = frozenset({"resume_from_checkpoint", "ckpt_path"})
+# By these a script takes its rank and world from Slurm, and not from its launcher.
+_SLURM_RANKS = frozenset({"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"})
 _TRAINERS = ("Trainer", "Accelerator", "LightningCLI", "Fabric")
 # What decides how the Trainer's ranks join, where a script says it itself.
 _WATCHED = frozenset({"deepspeed", "deepspeed_plugin", "ddp_backend", "use_cpu"})
@@ -64,7 +76,10 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     does something when it is run. ``live``: lines and expressions by which it reaches for code in
     the folder that it is started in;
     ``beside``: paths, from its own folder, that it finds by ``__file__``. ``gives``: which of
-    deepspeed, deepspeed_plugin, ddp_backend and use_cpu it gives a value of its own.
+    deepspeed, deepspeed_plugin, ddp_backend and use_cpu it gives a value of its own. ``divided``
+    are names of values that it divides by the number of ranks, ``loaded`` those that it gives a
+    data loader as batch_size. ``loads`` are calls that load a checkpoint, and keywords that have a
+    framework do so; ``slurm`` are Slurm's variables for the rank and the world that it names.
     """
 
     parser: str = ""
@@ -83,6 +98,10 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     gives: list[str] = []
     live: list[tuple[int, str]] = []
     beside: list[str] = []
+    divided: list[str] = []
+    loaded: list[str] = []
+    loads: list[str] = []
+    slurm: list[str] = []
 
 
 def read_script(tree: ast.Module) -> ScriptFacts:
@@ -133,7 +152,54 @@ def read_script(tree: ast.Module) -> ScriptFacts:
         ),
         live=sorted(set(_live(nodes))),
         beside=sorted(set(_beside(nodes))),
+        divided=sorted(set(_divided(nodes))),
+        loaded=sorted(set(_loaded(nodes))),
+        loads=sorted(set(_loads(nodes))),
+        slurm=sorted(_SLURM_RANKS & set(texts)),
     )
+
+
+def _name_of(node: ast.expr) -> str:
+    """Return the last name of a value: of args.batch_size and config["batch_size"] batch_size."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    if isinstance(node, ast.Subscript):
+        return text_of(node.slice)
+    if isinstance(node, ast.Call) and called(node) in ("int", "float", "getattr") and node.args:
+        return text_of(node.args[-1]) or _name_of(node.args[0])
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _divided(nodes: Nodes) -> Iterator[str]:
+    """Yield names of values that are divided by something that is called like a number of ranks."""
+    for node in nodes.of(ast.BinOp):
+        if isinstance(node.op, ast.Div | ast.FloorDiv) and _WORLD.search(ast.unparse(node.right)):
+            inside = (each for each in ast.walk(node.left) if isinstance(each, ast.expr))
+            yield from map(_name_of, inside)
+    for change in nodes.of(ast.AugAssign):
+        is_division = isinstance(change.op, ast.Div | ast.FloorDiv)
+        if is_division and _WORLD.search(ast.unparse(change.value)):
+            yield _name_of(change.target)
+
+
+def _loaded(nodes: Nodes) -> Iterator[str]:
+    for call in nodes.of(ast.Call):
+        if "Loader" in called(call):
+            yield from (_name_of(word.value) for word in call.keywords if word.arg == "batch_size")
+            yield from (_name_of(each) for each in call.args[1:2])
+
+
+def _loads(nodes: Nodes) -> Iterator[str]:
+    for call in nodes.of(ast.Call):
+        if called(call) in _LOADING and ast.unparse(call.func) not in ("json.load", "yaml.load"):
+            yield called(call)
+        for word in call.keywords:
+            if word.arg in RESUME_KEYWORDS and not _is_nothing(word.value):
+                yield word.arg
+
+
+def _is_nothing(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) and not value.value
 
 
 def _format_of(keyword: str, value: ast.expr) -> str:
@@ -173,11 +239,13 @@ def _options_elsewhere(calls: list[ast.Call], parser: str) -> Iterator[Option]:
         texts = [word for word in words if isinstance(word, str)]
         if parser == "click" and called(call) == "option":
             names = [part for word in texts for part in word.split("/")]
-            default = {word.arg: word.value for word in call.keywords}.get("default")
+            given = {word.arg: word.value for word in call.keywords}
+            default = given.get("default")
             names = [name for name in names if name.startswith("-")]
-            yield Option(names, default=text_of(default), number=_whole(default))
+            number, about = _whole(default), help_text(given.get("help"))
+            yield Option(names, default=text_of(default), number=number, help=about)
         elif parser == "absl" and called(call).startswith("DEFINE_") and texts:
-            yield Option([f"--{texts[0]}"], number=_whole(*call.args[1:2]))
+            yield Option([f"--{texts[0]}"], number=_whole(*call.args[1:2]), help=texts[-1])
 
 
 def _whole(node: ast.expr | None = None) -> int | None:

@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from hpcrun.plan.batch import BatchSizes
+from hpcrun.plan.batch_options import Scope, batch_scope, options_for_all
 from hpcrun.plan.deepspeed import BATCH_KEYS, FILLS_OPEN_VALUES, value_at
 from hpcrun.plan.launchers import ON_ACCELERATE, decide_framework
 from hpcrun.plan.script_facts import (
@@ -177,12 +178,17 @@ def _set_by_json(spec: JobSpec, config: Mapping[str, Any] | None) -> set[str]:
 def _written(key: str, facts: ScriptFacts, pairs: Sequence[tuple[str, str]]) -> list[int]:
     """List the numbers for a batch that stand in arguments or else in the script."""
     keywords, pattern = _BATCH[key]
-    given = {name: int(text) for name, text in pairs if text.isdecimal() and _is_for(pattern, name)}
+    of_all = options_for_all(facts.options, [facts])
+    given = {
+        name: int(text)
+        for name, text in pairs
+        if text.isdecimal() and _is_for(pattern, name) and name not in of_all
+    }
     defaults = [
         option.number
         for option in facts.options
         if option.number is not None and not given.keys() & set(option.names)
-        if any(_is_for(pattern, name) for name in option.names)
+        if any(_is_for(pattern, name) for name in option.names) and not of_all & set(option.names)
     ]
     return [
         *given.values(),
@@ -191,8 +197,8 @@ def _written(key: str, facts: ScriptFacts, pairs: Sequence[tuple[str, str]]) -> 
     ]
 
 
-def _is_for(pattern: re.Pattern[str], name: str) -> bool:
-    return bool(pattern.search(name)) and not any(word in name for word in _OTHER_BATCH)
+def _is_for(pattern: re.Pattern[str], name: str, others: Sequence[str] = _OTHER_BATCH) -> bool:
+    return bool(pattern.search(name)) and not any(word in name for word in others)
 
 
 def _passes_json(spec: JobSpec, script: Script | None, typed: Sequence[str]) -> bool:
@@ -256,6 +262,28 @@ def difference_notes(
             f"batch.gradient_accumulation_steps: {steps} replaces the {written[0]} that "
             f"{script.name} sets"
         )
+    return notes
+
+
+def scope_notes(script: Script, typed: Sequence[str]) -> list[str]:
+    """Note a placeholder for the batch of one GPU in an option for that of all, or the reverse.
+
+    ``typed`` are the arguments with their placeholders.
+    """
+    meant: Mapping[Scope, str] = {"gpu": _MICRO, "all": "effective_batch"}
+    notes = []
+    for name, value in _pairs(typed):
+        option = next((one for one in script.facts.options if name in one.names), None)
+        if option is None or not _is_for(_BATCH[_MICRO][1], name, others=("eval", "valid", "val_")):
+            continue
+        scope = batch_scope(option, [script.facts])
+        wrong = {f"{{{word}}}" for of, word in meant.items() if of != scope}
+        if scope in meant and value in wrong:
+            counts = "one GPU's samples" if scope == "gpu" else "the samples of all GPUs"
+            notes.append(
+                f"args: {name} counts {counts}, by its name or help, or by what {script.name} "
+                f'does with it, and gets "{value}"; args: [{name}, "{{{meant[scope]}}}"]'
+            )
     return notes
 
 

@@ -134,6 +134,14 @@ def text_of(node: ast.expr | None) -> str:
     return value if isinstance(value, str) else ""
 
 
+def help_text(node: ast.expr | None) -> str:
+    """Return the text of a help, of which only parts may be written out."""
+    if node is None:
+        return ""
+    parts = [each.value for each in ast.walk(node) if isinstance(each, ast.Constant)]
+    return " ".join(part for part in parts if isinstance(part, str))
+
+
 def is_main_guard(node: ast.AST) -> bool:
     """Return whether a node is ``if __name__ == "__main__":``."""
     return isinstance(node, ast.If) and "__main__" in ast.unparse(node.test)
@@ -179,6 +187,7 @@ class Option(Struct, frozen=True):
     the script gives as default; "" and None where it is anything else, or not known. ``choices``
     are those written out in the script; [] where one is not. ``type`` is str, int or float, "?"
     where it is not known what the script makes of a value. ``nargs`` is argparse's; 0: a switch.
+    ``help`` is the text that describes it to users.
     """
 
     names: list[str]
@@ -188,6 +197,7 @@ class Option(Struct, frozen=True):
     choices: list[str] = []
     type: str = "str"
     nargs: int | str | None = None
+    help: str = ""
 
 
 class Parser:
@@ -275,6 +285,7 @@ class _Argparse(Parser):
             choices=_choices(keywords.get("choices")),
             type=_type(keywords.get("type")),
             nargs=nargs,
+            help=help_text(keywords.get("help")),
         )
         if flags:
             self.options.append(option)
@@ -489,6 +500,7 @@ class _Dataclasses(Parser):
                 choices=choices,
                 type=text if is_known else "?",
                 nargs=None if is_known else "?" if text == "bool" else "*",
+                help=help_text(metadata) + help_text(given.get("help")),
             )
         )
 

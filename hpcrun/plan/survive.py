@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import re
 import shlex
 from collections.abc import Sequence
 
@@ -115,6 +116,7 @@ def _check_spare(job: Job, spare: int, when: Sequence[EndCause]) -> None:
 
 
 def _resume(job: Job) -> list[str]:
+    """Return the words that have the program resume; switches alone look for a checkpoint."""
     text = job.spec.checkpoint.resume
     try:
         words = shlex.split(text)
@@ -124,7 +126,12 @@ def _resume(job: Job) -> list[str]:
     known = len(job.found.problems)
     filled = [job.fill(word, "checkpoint.resume") for word in words]
     # A name that is misspelt is one mistake.
-    if words and "{resume}" not in text and len(job.found.problems) == known:
-        message = f"{text!r}: {{resume}} is missing in it, the checkpoint to go on from"
+    are_switches = all(re.fullmatch("--?[A-Za-z][^=]*", word) for word in words)
+    is_named = "{resume}" in text or are_switches
+    if words and not is_named and len(job.found.problems) == known:
+        message = (
+            f"{text!r}: {{resume}} is missing, the checkpoint to resume from, "
+            'as in "--resume {resume}"'
+        )
         job.found.refuse("checkpoint.resume", message)
     return filled

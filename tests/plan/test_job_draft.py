@@ -8,6 +8,7 @@ import pytest
 
 from hpcrun.plan.job_draft import Draft, draft_job, is_training, job_text
 from hpcrun.plan.script_facts import read_script
+from hpcrun.spec.job import Batch
 from tests.spec.reading import read
 
 PARSER = "import argparse\np = argparse.ArgumentParser()\n"
@@ -53,24 +54,25 @@ def test_framework_of_the_projects_own_modules() -> None:
 @pytest.mark.parametrize(
     ("option", "placeholder"),
     [
-        ("'--batch'", "micro_batch_per_gpu"),
-        ("'--batch-size'", "micro_batch_per_gpu"),
-        ("'-b', '--batch_size'", "micro_batch_per_gpu"),
-        ("'--bs'", "micro_batch_per_gpu"),
-        ("'--per_device_train_batch_size'", "micro_batch_per_gpu"),
-        ("'--train_micro_batch_size_per_gpu'", "micro_batch_per_gpu"),
-        ("'--grad-accum'", "gradient_accumulation_steps"),
-        ("'--gradient_accumulation_steps'", "gradient_accumulation_steps"),
-        ("'--accum_iter'", "gradient_accumulation_steps"),
+        ("'--batch', default=4", "micro_batch_per_gpu"),
+        ("'--batch-size', default=4", "micro_batch_per_gpu"),
+        ("'-b', '--batch_size', default=4", "micro_batch_per_gpu"),
+        ("'--bs', default=4", "micro_batch_per_gpu"),
+        ("'--per_device_train_batch_size', default=4", "micro_batch_per_gpu"),
+        ("'--train_micro_batch_size_per_gpu', default=4", "micro_batch_per_gpu"),
+        ("'--grad-accum', default=4", "gradient_accumulation_steps"),
+        ("'--gradient_accumulation_steps', default=4", "gradient_accumulation_steps"),
+        ("'--accum_iter', default=4", "gradient_accumulation_steps"),
         ("'--save-dir'", "checkpoint_dir"),
         ("'--output_dir'", "checkpoint_dir"),
-        ("'--precision', choices=['fp32', 'fp16', 'bf16']", "precision"),
-        ("'--mixed_precision', choices=('no', 'fp16', 'bf16')", "precision"),
+        ("'--precision', choices=['fp32', 'fp16', 'bf16'], default='fp32'", "precision"),
+        ("'--global_batch_size', default=64", "effective_batch"),
+        ("'--batch', default=64, help='Total batch size'", "effective_batch"),
     ],
 )
 def test_options_that_carry_a_value(option: str, placeholder: str) -> None:
     (pair,) = options(option).args
-    name = option.split("'")[-2] if "choices" not in option else option.split("'")[1]
+    name = option.split(", default")[0].split(", choices")[0].split("'")[-2]
     assert pair == (name, placeholder)
 
 
@@ -78,8 +80,14 @@ def test_options_that_carry_a_value(option: str, placeholder: str) -> None:
     "option",
     [
         "'--eval-batch-size'",
-        "'--global_batch_size'",
         "'--num_batches'",
+        # A value that the job passed would be one that nobody chose.
+        "'--batch_size', type=int",
+        "'--precision', choices=['fp32', 'fp16', 'bf16']",
+        "'--mixed_precision', choices=('no', 'fp16', 'bf16'), default='no'",
+        # Of one GPU or of all?
+        "'--train_batch_size', default=8",
+        "'--micro_batch_size', default=8, help='total over all GPUs'",
         "'--epochs'",
         "'--precision'",
         "'--precision', choices=['16-mixed', '32']",
@@ -100,7 +108,7 @@ def test_a_module_that_imports_a_framework_need_not_train_with_it() -> None:
 
 
 def test_the_option_that_says_the_most() -> None:
-    found = options("'--batch-size'", "'--micro-batch-size'").args
+    found = options("'--batch-size', default=4", "'--micro-batch-size', default=2").args
     assert found == [("--micro-batch-size", "micro_batch_per_gpu")]
 
 
@@ -108,7 +116,9 @@ def test_a_script_that_takes_no_batch_is_reported() -> None:
     assert any("HPCRUN_MICRO_BATCH_PER_GPU" in note for note in options("'--lr'").notes)
     assert not options("'--batch', default=4").notes
     (note,) = options("'--batch', default=SIZE").notes
-    assert note.startswith("train.py shows no number as the default of --batch: the job passes ")
+    assert note.startswith("train.py shows no number as the default of --batch: to let the job set")
+    (note,) = options("'--train_batch_size', default=8").notes
+    assert note.startswith("train.py takes --train_batch_size, which may be the batch of one GPU ")
 
 
 @pytest.mark.parametrize("parser", ["fire", "hydra", "absl.flags", "click", "typer", "tyro"])
@@ -137,7 +147,8 @@ def test_hugging_face() -> None:
     )
     assert found.framework == "transformers"
     assert ("--per_device_train_batch_size", "micro_batch_per_gpu") in found.args
-    assert found.batch == {"micro_batch_per_gpu": 8}  # its own default
+    # Its own defaults.
+    assert found.batch == {"micro_batch_per_gpu": 8, "gradient_accumulation_steps": 1}
     own = drafted(
         "from transformers import HfArgumentParser\n@dataclass\nclass A:\n"
         "    batch_size: int = 24\n"
@@ -163,7 +174,7 @@ def test_the_batch_is_the_scripts_own() -> None:
         assert drafted(text).batch == {"micro_batch_per_gpu": 16}
     odd = options("'--batch', default=0", "'--gas', default=True", "'--eval_batch', default=64")
     spec = read(job_text(odd, {}, {}, "../x.json"))
-    assert spec.batch.micro_batch_per_gpu == spec.batch.gradient_accumulation_steps == 1
+    assert spec.batch == Batch()
 
 
 @pytest.mark.parametrize(
@@ -195,3 +206,100 @@ def test_the_text_loads(draft: Draft) -> None:
 def test_what_is_training() -> None:
     assert is_training(read_script(ast.parse("import torch.nn as nn")))
     assert not is_training(read_script(ast.parse("import numpy, setuptools")))
+
+
+DIVIDES = "args.batch_size = int(args.batch_size / args.world_size)\n"
+
+
+@pytest.mark.parametrize(
+    ("option", "use", "placeholder"),
+    [
+        ("'--batch-size'", "", "micro_batch_per_gpu"),
+        ("'--batch-size'", "DataLoader(data, batch_size=args.batch_size)", "micro_batch_per_gpu"),
+        ("'--batch-size'", "Loader(d, batch_size=args.batch_size // world)", "effective_batch"),
+        ("'--batch-size'", DIVIDES + "DataLoader(d, args.batch_size)", "effective_batch"),
+        ("'--batch-size'", "args.batch_size //= torch.cuda.device_count()", "effective_batch"),
+        ("'--train_batch_size'", "Loader(d, args.train_batch_size)", "micro_batch_per_gpu"),
+        ("'--micro_train_batch_size'", "", "micro_batch_per_gpu"),
+        ("'--batch-size', help='batch size per GPU'", "", "micro_batch_per_gpu"),
+        ("'--batch-size', help=f'per-device batch, {x}'", "", "micro_batch_per_gpu"),
+        ("'--train_batch_size', help='Global batch size'", "", "effective_batch"),
+        ("'--batch-gpu', help='Limit per GPU'", "", None),
+        ("'--total-batch-size'", "", "effective_batch"),
+        ("'--batch-size', help='mini-batch size, this is the total batch size of all GPUs'", "",
+         "effective_batch"),
+        ("'--batch-size', help='total batch size'", "DataLoader(d, batch_size=a.batch_size)", None),
+    ],
+)  # fmt: skip
+def test_name_help_and_use_decide_whose_samples_a_batch_counts(
+    option: str, use: str, placeholder: str | None
+) -> None:
+    found = drafted(f"import torch\n{PARSER}p.add_argument({option}, default=512)\n{use}\n")
+    assert [filled for _, filled in found.args] == ([placeholder] if placeholder else [])
+
+
+def test_the_batch_of_all_gpus_stays_the_scripts() -> None:
+    found = options("'--global-batch-size', default=512")
+    for resources in ({"gpus_per_node": 8}, {"nodes": 2, "gpus_per_node": 4}):
+        spec = read(job_text(found, resources, {}, "../x.json"))
+        assert spec.batch == Batch(effective=512)
+    # OpenRLHF's three options: what they leave open follows.
+    both = options(
+        "'--train_batch_size', default=128, help='Global training batch size'",
+        "'--micro_train_batch_size', default=4, help='batch size per GPU'",
+    )
+    assert [name for name, _ in both.args] == ["--micro_train_batch_size", "--train_batch_size"]
+    spec = read(job_text(both, {"gpus_per_node": 8}, {}, "../x.json"))
+    assert spec.batch == Batch(effective=128, micro_batch_per_gpu=4)
+
+
+@pytest.mark.parametrize(
+    ("text", "precision"),
+    [
+        ("from accelerate import Accelerator\nAccelerator(mixed_precision='fp16')", "fp16"),
+        ("from transformers import Trainer\nTrainer(m, TrainingArguments(bf16=True))", "bf16"),
+        ("import lightning\nlightning.Trainer(precision='bf16-mixed')", "bf16"),
+        ("from accelerate import Accelerator\nAccelerator()", None),
+        ("from accelerate import Accelerator\nAccelerator(mixed_precision=args.p)", None),
+    ],
+)
+def test_the_precision_is_the_scripts_own(text: str, precision: str | None) -> None:
+    spec = read(job_text(drafted(text), {}, {}, "../x.json"))
+    assert spec.precision == precision
+
+
+HF = "from transformers import HfArgumentParser, Trainer, TrainingArguments\n"
+HF += "p = HfArgumentParser(TrainingArguments)\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "resume"),
+    [
+        ("p.add_argument('--resume')", "--resume {resume}"),
+        ("p.add_argument('--resume', action='store_true')", "--resume"),
+        ("p.add_argument('--ckpt')", "--ckpt {resume}"),
+        ("p.add_argument('--resume_from_checkpoint', default=None)",
+         "--resume_from_checkpoint {resume}"),
+        ("p.add_argument('--auto-resume', action='store_true')", "--auto-resume"),
+        ("p.add_argument('--ckpt'); p.add_argument('--resume-from')", "--resume-from {resume}"),
+        ("p.add_argument('--ckpt', default='checkpoints', help='where to save')", ""),
+        ("p.add_argument('--checkpoint-dir')", ""),
+    ],
+)  # fmt: skip
+def test_an_option_to_resume_is_used(text: str, resume: str) -> None:
+    found = drafted(f"import torch\n{PARSER}{text}\n")
+    assert found.resume == resume
+    spec = read(job_text(found, {}, {}, "../x.json"))
+    assert spec.checkpoint.resume == resume
+
+
+def test_trainer_and_lightning_resume_or_it_is_reported() -> None:
+    passed = "trainer.train(resume_from_checkpoint=training_args.resume_from_checkpoint)"
+    assert drafted(f"{HF}{passed}").resume == "--resume_from_checkpoint {resume}"
+    never = drafted(f"{HF}Trainer(m).train()")
+    assert never.resume == "" and any("begins at step 0" in note for note in never.notes)
+    lightning = "import lightning as L\nt = L.Trainer()\n"
+    assert any("fit(ckpt_path=" in note for note in drafted(f"{lightning}t.fit(m)").notes)
+    assert not drafted(f"{lightning}t.fit(m, ckpt_path=path)").notes[1:]
+    cli = "from lightning.pytorch.cli import LightningCLI\nLightningCLI(M)"
+    assert drafted(cli).resume == "--ckpt_path {resume}"

@@ -15,6 +15,7 @@ from hpcrun.plan.script_notes import (
     deepspeed_notes,
     difference_notes,
     reached_values,
+    scope_notes,
     secret_notes,
     trained_values,
 )
@@ -529,6 +530,41 @@ def test_a_difference_between_job_and_script_is_reported(text: str, script: str,
     sizes = decide_batch(spec.batch, 1, Findings())
     found = difference_notes(spec, sizes, Script("a.py", facts(script)), [], [])
     assert found == ([note] if note else [])
+
+
+GLOBAL = f"{HEAD}p.add_argument('--train_batch_size', type=int, default=64, help='Global batch')\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "words", "wanted"),
+    [
+        (GLOBAL, ["--train_batch_size", "{micro_batch_per_gpu}"], "{effective_batch}"),
+        (GLOBAL, ["--train_batch_size={micro_batch_per_gpu}"], "{effective_batch}"),
+        (
+            f"{HEAD}p.add_argument('--batch-gpu', help='Samples per GPU')\n",
+            ["--batch-gpu", "{effective_batch}"],
+            "{micro_batch_per_gpu}",
+        ),
+        (GLOBAL, ["--train_batch_size", "{effective_batch}"], None),
+        (f"{HEAD}p.add_argument('--batch')\n", ["--batch", "{micro_batch_per_gpu}"], None),
+    ],
+)
+def test_a_batch_of_all_gpus_in_place_of_ones_is_reported(
+    script: str, words: list[str], wanted: str | None
+) -> None:
+    found = scope_notes(Script("a.py", facts(script + TAIL)), words)
+    assert len(found) == (wanted is not None)
+    if wanted is not None:
+        assert found[0].endswith(f'"{wanted}"]')
+
+
+def test_a_batch_of_all_gpus_is_not_shown_as_ones() -> None:
+    spec = job("script: a.py\nresources: {gpus_per_node: 4}")
+    sizes = decide_batch(spec.batch, 4, Findings())
+    for words in ([], ["--train_batch_size", "512"]):
+        read = Script("a.py", facts(GLOBAL + TAIL))
+        found = trained_values(spec, sizes, read, words, words, None)
+        assert found.micro_batch_per_gpu is None
 
 
 # ---- secrets

@@ -319,6 +319,7 @@ def _argument_notes(
         sizes = _sizes_of(plan)
         notes += script_notes.deepspeed_notes(spec, script, typed, sizes.effective)
         notes += script_notes.batch_notes(spec, sizes, script, typed, given, plan.deepspeed_config)
+        notes += script_notes.scope_notes(script, typed)
         notes += script_notes.difference_notes(
             spec, sizes, script, typed, given, plan.deepspeed_config
         )

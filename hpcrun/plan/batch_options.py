@@ -1,0 +1,72 @@
+"""Whether a script's option for a batch size means one GPU's samples or those of all GPUs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from typing import Literal
+
+from hpcrun.plan.script_facts import ScriptFacts
+from hpcrun.plan.script_parsers import Option
+
+Scope = Literal["gpu", "all", "unclear"]
+
+# "[^a-z]" and not "\b", since an underscore is part of a word to a regular expression.
+_ALL_NAME = re.compile(r"(?<![a-z])(global|total|effective|overall|full)(?![a-z])")
+_GPU_NAME = re.compile(r"(?<![a-z])(micro|per|device|local|each)(?![a-z])")
+_UNIT = r"(?:gpus?|devices?|ranks?|process(?:es)?|workers?|replicas?|cards?|cores?)"
+_ALL_HELP = re.compile(
+    rf"\b(?:global|total|effective|overall)\b|\b(?:all|across|over)(?: all| the)? {_UNIT}\b"
+    r"|\b(?:summed|divided|split) (?:over|by|across|among)\b"
+)
+_GPU_HELP = re.compile(
+    rf"\bmicro|\b(?:per|each|one|a single)[- ](?:single )?{_UNIT}\b|\blocal batch|{_UNIT}-wise"
+)
+
+
+def batch_scope(option: Option, scripts: Sequence[ScriptFacts]) -> Scope:
+    """Decide what an option for a batch size counts, by its name, its help and its use.
+
+    ``scripts`` are the script and the modules of its project. A size that is not divided by the
+    number of ranks is that of each of them; hints that contradict one another leave it unclear.
+
+    >>> batch_scope(Option(["--batch"], help="Total batch size"), [])
+    'all'
+    >>> batch_scope(Option(["--micro_train_batch_size"]), [])
+    'gpu'
+    >>> batch_scope(Option(["--train_batch_size"]), []), batch_scope(Option(["--bs"]), [])
+    ('unclear', 'gpu')
+    """
+    names = [name.lstrip("-").replace("-", "_").lower() for name in option.names]
+    text = " ".join(option.help.lower().split())
+    hints: set[Scope] = set()
+    for of_all, of_gpu, texts in (
+        (_ALL_NAME, _GPU_NAME, [name.replace("_", " ") for name in names]),
+        (_ALL_HELP, _GPU_HELP, [text]),
+    ):
+        if any(map(of_all.search, texts)):
+            hints.add("all")
+        if any(map(of_gpu.search, texts)):
+            hints.add("gpu")
+    divided = {name.lower() for one in scripts for name in one.divided}
+    loaded = {name.lower() for one in scripts for name in one.loaded}
+    if divided & set(names):
+        hints.add("all")
+    elif loaded & set(names):
+        hints.add("gpu")
+    if len(hints) == 1:
+        return hints.pop()
+    # DeepSpeed calls the batch of all GPUs train_batch_size, and others that of one.
+    is_ambiguous = any(name.startswith("train_batch") for name in names)
+    return "unclear" if hints or is_ambiguous else "gpu"
+
+
+def options_for_all(options: Collection[Option], scripts: Sequence[ScriptFacts]) -> set[str]:
+    """Return the spellings of batch options that count the samples of all GPUs."""
+    return {
+        name
+        for option in options
+        if any("batch" in name or name.lstrip("-") in ("b", "bs", "bsz") for name in option.names)
+        if batch_scope(option, scripts) == "all"
+        for name in option.names
+    }
