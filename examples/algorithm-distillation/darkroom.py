@@ -1,9 +1,9 @@
-"""Darkroom, and the agents whose learning is to be distilled.
+"""Darkroom, and the Q-learning agents whose learning histories are distilled.
 
-A square room, a goal that the agent cannot see: it is told its own place, and gets reward 1 for
-each step that ends on the goal. An episode begins in the middle and lasts a fixed number of steps,
-so the best that one can do is to walk there at once and stay. (Laskin et al. 2022, "Dark Room".)
-All agents of a batch step together, as arrays.
+The agent moves in a square room with an invisible goal. It observes its own position, and gets a
+reward of 1 for each step that ends on the goal. An episode begins in the middle and lasts a fixed
+number of steps, so the optimal policy walks to the goal directly and stays there (Laskin et al.
+2022, "Dark Room"). All agents of a batch step together, as arrays.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from torch.utils.data import Dataset
 
 Ints = NDArray[Any]
 
-# What is added to (x, y): stay, right, left, up, down.
+# Changes of (x, y): stay, right, left, up, down.
 MOVES: Ints = np.array([(0, 0), (1, 0), (-1, 0), (0, 1), (0, -1)])
 ACTIONS = len(MOVES)
-# What a token says of the step before, where an episode begins and there is none.
+# Previous action and reward in the first token of an episode, which has no previous step.
 NO_ACTION, NO_REWARD = ACTIONS, 2
 
 
@@ -38,16 +38,16 @@ class Room:
         return np.stack(np.divmod(np.arange(self.size**2), self.size), axis=1)
 
     def start(self, agents: int) -> Ints:
-        """Where episodes begin, for each agent: [agents, 2]."""
+        """The start position of each agent: [agents, 2]."""
         return np.full((agents, 2), self.size // 2)
 
     def step(self, places: Ints, actions: Ints, goals: Ints) -> tuple[Ints, Ints]:
-        """Move each agent; walls hold it: the new places [agents, 2], rewards [agents], 0 or 1."""
+        """Move each agent, up to the walls; return places [agents, 2], rewards [agents], 0 or 1."""
         places = np.clip(places + MOVES[actions], 0, self.size - 1)
         return places, (places == goals).all(axis=1).astype(np.int64)
 
     def best_return(self, goals: Ints) -> Ints:
-        """The return of one who knows the goal: [agents]."""
+        """The return of an agent that knows the goal: [agents]."""
         steps_to_it = np.abs(goals - self.size // 2).sum(axis=1)
         best: Ints = self.horizon + 1 - np.maximum(steps_to_it, 1)
         return best
@@ -55,7 +55,7 @@ class Room:
 
 @dataclass(frozen=True)
 class Histories:
-    """What agents did and got while they learned, from the first episode to the last."""
+    """Actions and rewards of agents while they learned, from the first episode to the last."""
 
     places: Ints  # [agents, episodes, horizon, 2]: where each step begins
     actions: Ints  # [agents, episodes, horizon]
@@ -66,9 +66,9 @@ def q_learning(
     room: Room, goals: Ints, *, episodes: int, rng: np.random.Generator,
     rate: float = 0.5, discount: float = 0.9,
 ) -> Histories:  # fmt: skip
-    """Let one tabular Q-learner for each of the goals [agents, 2] learn from nothing.
+    """Train one tabular Q-learner from scratch for each of the goals [agents, 2].
 
-    They explore by epsilon-greedy: epsilon falls from 1 to 0 in the first half of the episodes.
+    Exploration is epsilon-greedy; epsilon falls from 1 to 0 in the first half of the episodes.
     """
     agents = np.arange(len(goals))
     values = np.zeros((len(goals), room.size**2, ACTIONS))
@@ -80,7 +80,7 @@ def q_learning(
         here = room.start(len(goals))
         for t in range(room.horizon):
             state = here @ [room.size, 1]
-            # Chance breaks ties: who has not seen the goal walks at random.
+            # Ties are broken at random: an agent that has not found the goal yet walks randomly.
             noise = 1e-6 * rng.random((len(goals), ACTIONS))
             greedy = (values[agents, state] + noise).argmax(axis=1)
             explores = rng.random(len(goals)) < epsilon
@@ -95,29 +95,30 @@ def q_learning(
 
 
 class Contexts(Dataset[tuple[Tensor, Tensor]]):
-    """What the transformer learns from: some episodes of one agent, from early to late ones.
+    """Training contexts: some episodes of one agent, from early to late ones.
 
-    Sample i depends on the seed and on i alone. So N ranks that share the samples see in each step
-    what one rank with N times the batch sees, and a resumed training sees what it would have seen.
+    Sample i depends only on the seed and on i. N ranks that share the samples therefore see the
+    same samples in each step as one rank with N times the batch size, and a resumed training sees
+    the same samples as an uninterrupted one.
     """
 
     def __init__(self, histories: Histories, *, episodes: int, samples: int, seed: int) -> None:
-        """Make `samples` samples of `episodes` episodes each."""
+        """Create `samples` samples of `episodes` episodes each."""
         self.histories, self.episodes = histories, episodes
         self.samples, self.seed = samples, seed
 
     def __len__(self) -> int:
-        """How many samples there are."""
+        """Return the number of samples."""
         return self.samples
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        """Give tokens [episodes * horizon, 4] and what the agent did [episodes * horizon].
+        """Return tokens [episodes * horizon, 4] and actions [episodes * horizon].
 
-        A token is one step: x, y, the action before, the reward before.
+        A token describes one step: x, y, previous action, previous reward.
         """
         rng = np.random.default_rng([self.seed, index])
         agents, total, horizon = self.histories.actions.shape
-        # Evenly spaced episodes: all of the learning in a context that holds few of them.
+        # Evenly spaced episodes, so that a context with few episodes covers all of the learning.
         agent, stride = rng.integers(agents), total // self.episodes
         taken = rng.integers(stride) + stride * np.arange(self.episodes)
         actions = self.histories.actions[agent, taken].astype(np.int64)

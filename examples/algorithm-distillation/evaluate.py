@@ -1,4 +1,4 @@
-"""Does it learn in context? Episode after episode in rooms whose goals it was never trained on."""
+"""Evaluate in-context learning: several episodes in rooms with goals not used in training."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ def in_context_returns(
 ) -> Tensor:  # fmt: skip
     """Play `repeats` lives of `episodes` episodes for each of the goals [n, 2].
 
-    Returns the mean return of each episode, [episodes], the same on all ranks. The weights stay as
-    they are: what improves from one episode to the next comes of the context. The control is
-    `keep_context=False`, which empties it where an episode begins.
+    Returns the mean return of each episode, [episodes], the same on all ranks. The weights do not
+    change, so any improvement from one episode to the next is due to the context. The control is
+    `keep_context=False`, which clears the context at the start of each episode.
 
-    Every rank must call it: each plays a share of the lives, and the sums are added up. Were the
-    main process to evaluate alone, the others would wait for it in their next collective, and
-    end the job when that times out (NCCL: 10 minutes).
+    Every rank must call this function: each plays a share of the lives, and the sums are reduced.
+    If only the main process evaluated, the others would wait for it in their next collective, and
+    fail when that times out (NCCL: 10 minutes).
     """
     lives = np.repeat(goals, repeats, axis=0)
     mine = np.arange(accelerator.process_index, len(lives), accelerator.num_processes)
-    # Noise for all lives, so that the number of ranks changes none of them.
+    # Draw the noise of all lives on every rank, so that the result does not depend on their number.
     rng = np.random.default_rng(seed)
     total = torch.zeros(episodes, device=accelerator.device)
     past: list[Past] | None = None
@@ -42,7 +42,7 @@ def in_context_returns(
             with accelerator.autocast():
                 step = torch.from_numpy(tokens[:, None]).to(accelerator.device)
                 logits, past = policy.extend(step, past)
-            # The largest of logits and Gumbel noise is a sample of their softmax.
+            # The argmax of logits plus Gumbel noise is a sample of their softmax.
             noise = rng.gumbel(size=(len(lives), ACTIONS))[mine]
             action = (logits[:, 0].float().cpu().numpy() + noise).argmax(axis=1)
             tokens[:, :2], reward = room.step(tokens[:, :2], action, lives[mine])

@@ -1,4 +1,4 @@
-"""A small causal transformer that says what an agent does next, given all it did before."""
+"""A small causal transformer that predicts an agent's next action from its history."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from torch.nn import functional as F
 
 from darkroom import ACTIONS, NO_ACTION, NO_REWARD
 
-# The keys and the values of one layer, of all steps so far: [batch, heads, steps, width / heads].
+# Keys and values of one layer for all steps so far: [batch, heads, steps, width / heads].
 Past = tuple[Tensor, Tensor]
 
 
 class Block(nn.Module):
-    """Attention and a feed-forward layer, each on a normalised input that it adds to."""
+    """Attention and a feed-forward layer, each with pre-normalisation and a residual connection."""
 
     def __init__(self, width: int, heads: int) -> None:
-        """Make a layer of `width` features, `heads` of attention."""
+        """Create a layer with `width` features and `heads` attention heads."""
         super().__init__()
         self.heads = heads
         self.norm_in, self.norm_mid = nn.LayerNorm(width), nn.LayerNorm(width)
@@ -36,12 +36,12 @@ class Block(nn.Module):
 
 
 class Distiller(nn.Module):
-    """The policy: of a context of steps in, logits of the next action out."""
+    """The policy: maps a context of steps to the logits of the next action."""
 
     def __init__(self, *, size: int, context: int, width: int, layers: int, heads: int) -> None:
-        """Make it for rooms of `size` x `size` cells and at most `context` steps."""
+        """Create a policy for rooms of `size` x `size` cells and at most `context` steps."""
         super().__init__()
-        # x and y apart: a cell that was never a goal in training consists of known parts.
+        # Embed x and y separately: cells that were never goals in training have known parts.
         counts = (size, size, NO_ACTION + 1, NO_REWARD + 1)
         self.parts = nn.ModuleList(nn.Embedding(count, width) for count in counts)
         self.position = nn.Embedding(context, width)
@@ -55,7 +55,7 @@ class Distiller(nn.Module):
         return self.extend(tokens, None)[0]
 
     def extend(self, tokens: Tensor, past: list[Past] | None) -> tuple[Tensor, list[Past]]:
-        """Map tokens that follow a past; give their logits, and the past with them in it."""
+        """Map tokens that follow a past; return their logits and the extended past."""
         seen = past[0][0].shape[2] if past else 0
         steps = torch.arange(seen, seen + tokens.shape[1], device=tokens.device)
         x = self.position(steps)

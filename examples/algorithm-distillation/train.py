@@ -1,9 +1,9 @@
 """Algorithm Distillation on Darkroom: distil the learning of Q-learners into a transformer.
 
-Q-learners, one for each goal, leave a history of how they learned. A causal transformer learns to
-say what they do next, over several episodes in one context: so it must learn how they improve.
-Then, in rooms with goals that it never saw, its return rises from episode to episode with its
-weights fixed. Accelerate does the rest: ranks, precision, accumulation, TensorBoard.
+Q-learners, one for each goal, record their learning histories. A causal transformer learns to
+predict their next action over several episodes in one context, and therefore must learn how they
+improve. In rooms with unseen goals, its return then rises from episode to episode although its
+weights are fixed. Accelerate handles ranks, precision, accumulation and TensorBoard.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     room = parser.add_argument_group("the room, and the agents that learn in it")
     room.add_argument("--size", type=int, default=5, help="cells along one side")
     room.add_argument("--horizon", type=int, default=16, help="steps of an episode")
-    room.add_argument("--source-episodes", type=int, default=40, help="episodes of a Q-learner")
+    room.add_argument("--source-episodes", type=int, default=40, help="episodes of each Q-learner")
     room.add_argument("--agents-per-goal", type=int, default=4)
     model = parser.add_argument_group("the transformer")
-    model.add_argument("--context-episodes", type=int, default=4, help="episodes that it sees")
+    model.add_argument("--context-episodes", type=int, default=4, help="episodes in a context")
     model.add_argument("--width", type=int, default=64)
     model.add_argument("--layers", type=int, default=2)
     model.add_argument("--heads", type=int, default=4)
@@ -48,40 +48,40 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     training.add_argument("--batch-size", type=int, default=32, help="contexts on each GPU")
     training.add_argument("--lr", type=float, default=1e-2)
     training.add_argument("--warmup", type=int, default=20, help="steps")
-    training.add_argument("--workers", type=int, default=0, help="processes that make the data")
+    training.add_argument("--workers", type=int, default=0, help="processes that generate the data")
     training.add_argument("--seed", type=int, default=0)
-    training.add_argument("--deterministic", action="store_true", help="the same bits each time")
+    training.add_argument("--deterministic", action="store_true", help="bitwise reproducible")
     output = parser.add_argument_group("output")
     output.add_argument("--log-every", type=int, default=5, help="steps")
     output.add_argument("--eval-every", type=int, default=25, help="steps")
-    output.add_argument("--eval-repeats", type=int, default=16, help="lives for each unseen goal")
+    output.add_argument("--eval-repeats", type=int, default=16, help="lives per unseen goal")
     output.add_argument("--save-every", type=int, default=50, help="steps")
     output.add_argument("--checkpoint-dir", type=Path, default=Path("checkpoints"))
-    output.add_argument("--resume-from", type=Path, help="for a run with no checkpoint yet")
-    output.add_argument("--log-dir", default=".", help="TensorBoard's files go below it")
+    output.add_argument("--resume-from", type=Path, help="for a run without its own checkpoint")
+    output.add_argument("--log-dir", default=".", help="folder for TensorBoard files")
     return parser.parse_args(argv)
 
 
 def make_deterministic() -> None:
-    """Let torch use only what gives the same bits each time, and stop where it has nothing."""
-    # cuBLAS reads it when it starts, so it must be there before the first matrix product.
+    """Restrict torch to deterministic operations; others raise an error."""
+    # cuBLAS reads the variable when it starts, so set it before the first matrix product.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.benchmark = False
 
 
 def split_goals(room: Room, seed: int) -> tuple[Ints, Ints]:
-    """Keep a quarter of the cells for the evaluation: goals to train on, and unseen ones."""
+    """Return the goals for training, and the unseen quarter of all goals for the evaluation."""
     cells = np.random.default_rng(seed).permutation(room.cells())
     unseen = len(cells) // 4
     return cells[unseen:], cells[:unseen]
 
 
 def save(accelerator: Accelerator, folder: Path, step: int) -> None:
-    """Write the whole state on all ranks, give it its name when it is whole, keep the last two."""
+    """Save the state on all ranks, rename it when it is complete, keep the last two."""
     partial, whole = folder / "partial", folder / f"step-{step:08d}"
     if accelerator.is_main_process:
-        shutil.rmtree(partial, ignore_errors=True)  # of a run that was killed
+        shutil.rmtree(partial, ignore_errors=True)  # left by a killed run
     accelerator.wait_for_everyone()
     accelerator.save_state(str(partial))
     accelerator.wait_for_everyone()
@@ -94,14 +94,14 @@ def save(accelerator: Accelerator, folder: Path, step: int) -> None:
 
 
 def resume(accelerator: Accelerator, folder: Path, other: Path | None) -> int:
-    """Load the newest checkpoint of ``folder``, else of ``other``, if there is one; give its step.
+    """Load the newest checkpoint of ``folder``, otherwise of ``other``; return its step.
 
-    ``other`` may be a checkpoint itself. Raises SystemExit where ``other`` has none.
+    ``other`` may be a checkpoint itself. Raises SystemExit if ``other`` has none.
     """
     own = sorted(folder.glob("step-*"))
     found = own or ([other] if other and other.name.startswith("step-") and other.is_dir() else [])
     found = found or (sorted(other.glob("step-*")) if other else [])
-    # Rank 0 decides for all: another node may see the folder as it was a moment ago.
+    # Rank 0 decides for all, because another node may see an outdated state of the folder.
     (newest,) = broadcast_object_list([found[-1] if found else None])
     if newest is None:
         if other:
@@ -114,9 +114,10 @@ def resume(accelerator: Accelerator, folder: Path, other: Path | None) -> int:
 
 
 def stop_request(accelerator: Accelerator) -> Callable[[], bool]:
-    """Return what tells whether to save and end: on all ranks alike, once any of them was asked.
+    """Return a function that is true on all ranks as soon as any rank was asked to save and stop.
 
-    Only in a job with `survive`: a rank that notices SIGTERM does not end by it while it waits.
+    Used only in a job with `survive`, because a rank with a handler does not react to SIGTERM while
+    it waits in a collective.
     """
     told: list[int] = []
     if not (os.environ.get("HPCRUN_SURVIVE") or os.environ.get("HPCRUN_SAVES")):
@@ -132,7 +133,7 @@ def stop_request(accelerator: Accelerator) -> Callable[[], bool]:
 
 
 def digest(model: nn.Module) -> str:
-    """Give a fingerprint of the weights: equal bits, equal digest."""
+    """Return a digest of the weights."""
     weights = [value.detach().float().cpu().numpy().tobytes() for value in model.parameters()]
     return hashlib.sha256(b"".join(weights)).hexdigest()[:16]
 
@@ -140,8 +141,8 @@ def digest(model: nn.Module) -> str:
 def make_loader(
     args: argparse.Namespace, room: Room, goals: Ints, batch: int, device: torch.device
 ) -> DataLoader[tuple[Tensor, Tensor]]:
-    """Let the source agents learn, and serve what they did: `args.steps` steps of `batch`."""
-    # Every rank makes the same histories, in seconds; Accelerate gives each its share of samples.
+    """Train the source agents, and return a loader of `args.steps` batches of their histories."""
+    # Every rank generates the same histories, in seconds; Accelerate distributes the samples.
     histories = q_learning(
         room, np.repeat(goals, args.agents_per_goal, axis=0),
         episodes=args.source_episodes, rng=np.random.default_rng(args.seed),
@@ -154,7 +155,7 @@ def make_loader(
 
 
 def make_policy(args: argparse.Namespace) -> Distiller:
-    """Make the transformer."""
+    """Create the transformer."""
     return Distiller(
         size=args.size, context=args.context_episodes * args.horizon,
         width=args.width, layers=args.layers, heads=args.heads,
@@ -162,7 +163,7 @@ def make_policy(args: argparse.Namespace) -> Distiller:
 
 
 def tell(accelerator: Accelerator, line: str) -> None:
-    """Print a line once: Accelerator.print would do so on the first process of each node."""
+    """Print a line once; Accelerator.print would print it once per node."""
     if accelerator.is_main_process:
         print(line, flush=True)
 
@@ -171,7 +172,7 @@ def evaluate(
     accelerator: Accelerator, policy: Distiller, room: Room, goals: Ints,
     args: argparse.Namespace, step: int,
 ) -> None:  # fmt: skip
-    """Play in rooms with unseen goals, with the context and, as the control, without."""
+    """Play in rooms with unseen goals, with the context and, as a control, without it."""
     kept, cleared = (
         in_context_returns(
             accelerator, policy, room, goals, episodes=args.context_episodes,
@@ -197,10 +198,10 @@ def main(argv: list[str] | None = None) -> None:
     args = arguments(argv)
     if args.deterministic:
         make_deterministic()
-    # Precision and accumulation are the launcher's to say, in Accelerate's YAML or variables.
+    # Precision and accumulation come from the launcher, by Accelerate's YAML or variables.
     # The schedule counts optimizer steps; Accelerate would step it once for each process.
-    # After its first step DDP sorts the gradients anew in what it sends, unless it looks for unused
-    # ones: in another order more than two ranks round otherwise, and so would a run that resumes.
+    # After its first step DDP regroups the gradients in its buckets, unless it searches for unused
+    # ones. Another order changes the rounding with more than two ranks, and after resuming.
     ddp = DistributedDataParallelKwargs(find_unused_parameters=args.deterministic)
     accelerator = Accelerator(
         log_with="tensorboard", project_dir=args.log_dir, step_scheduler_with_optimizer=False,
@@ -219,7 +220,7 @@ def main(argv: list[str] | None = None) -> None:
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda i: min(1, (i + 1) / args.warmup) * max(0.05, 1 - i / args.steps)
     )
-    # `policy` goes on to be the model without DDP's wrapper, which the evaluation does not need.
+    # `policy` remains the model without DDP's wrapper, which the evaluation does not need.
     model, optimizer, loader, schedule = accelerator.prepare(policy, optimizer, loader, schedule)
     tell(
         accelerator,
@@ -244,7 +245,7 @@ def main(argv: list[str] | None = None) -> None:
         if not accelerator.sync_gradients:
             continue
         lr = schedule.get_last_lr()[0]
-        if not accelerator.optimizer_step_was_skipped:  # as fp16 does where it overflows
+        if not accelerator.optimizer_step_was_skipped:  # fp16 skips a step on overflow
             schedule.step()
         step += 1
         logs, evaluates, saves = (
@@ -266,7 +267,7 @@ def main(argv: list[str] | None = None) -> None:
             save(accelerator, args.checkpoint_dir, step)
         if stop and step < args.steps:
             break
-        if logs or evaluates or saves:  # the speed is that of the training alone
+        if logs or evaluates or saves:  # exclude this time from the speed
             since, began = step, time.perf_counter()
 
     if step == args.steps:

@@ -1,4 +1,4 @@
-"""Look whether the ranks work together, before an hour is spent on a training that does not."""
+"""Check that the ranks work together before the training starts."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 from torch import nn
 
-_CALLS = itertools.count()  # each check has keys of its own
+_CALLS = itertools.count()  # each check uses its own keys
 
 
 def host() -> str:
-    """Name this node: as Slurm does, where there is one."""
+    """Return the name of this node, as Slurm calls it if there is a Slurm."""
     return os.environ.get("SLURMD_NODENAME") or platform.node()
 
 
 def card(device: torch.device) -> str:
-    """Name a rank's GPU as it is on its host: each rank may call its own cuda:0."""
+    """Return a name of a rank's GPU that is unique on its host, where each rank may use cuda:0."""
     if device.type != "cuda":
         return str(device)
     return str(getattr(torch.cuda.get_device_properties(device), "uuid", device))
 
 
 class SetupError(RuntimeError):
-    """What is wrong with the set-up, and on which rank."""
+    """An error of the setup, with the rank on which it occurred."""
 
 
 def model_hash(model: nn.Module) -> str:
@@ -48,24 +48,24 @@ def model_hash(model: nn.Module) -> str:
 def check_ranks(
     expected: int, device: torch.device, facts: Mapping[str, Any], *, timeout: float = 180
 ) -> str:
-    """Insist that ``expected`` ranks are there, agree on the ``facts`` and can add up.
+    """Check that ``expected`` ranks exist, agree on the ``facts`` and can run an all-reduce.
 
-    Call it on all ranks, after init_process_group, which itself waits for all to connect. Who is
-    missing since is told after ``timeout`` seconds, where a collective of the training would wait
-    for ten minutes and name nobody. Returns a line to print; raises SetupError, which names the
-    rank, on every rank that can still tell. Where NCCL hangs while it adds up, its watchdog ends
+    Call this on all ranks after init_process_group, which waits for all ranks to connect. A rank
+    that hangs afterwards is reported after ``timeout`` seconds; a collective of the training would
+    wait for ten minutes and name no rank. Returns a line to print; raises SetupError, which names
+    the rank, on every rank that still responds. If NCCL hangs in the all-reduce, its watchdog ends
     the process after ``timeout``.
     """
     rank, world = dist.get_rank(), dist.get_world_size()
     if world != expected:
-        # Each rank trains alone and calls itself rank 0 when the launcher's variables are lost.
+        # If the launcher's variables are lost, each rank trains alone, as rank 0.
         raise SetupError(
             f"rank {rank} on {host()}: {world} ranks are connected, not {expected}: was every "
             "rank started by the launcher?"
         )
     told = _roll_call({**facts, "host": host(), "device": card(device)}, timeout)
     _compare(told, shared=facts.keys())
-    # Over the training's own backend, NCCL on GPUs, but with less patience.
+    # Use the backend of the training (NCCL on GPUs), but with a shorter timeout.
     group = dist.new_group(timeout=timedelta(seconds=timeout))
     total = torch.tensor(float(rank), device=device)
     dist.all_reduce(total, group=group)
@@ -78,7 +78,7 @@ def check_ranks(
 
 
 def _roll_call(mine: Mapping[str, Any], timeout: float) -> list[dict[str, Any]]:
-    """Give what each rank says, in their order; by the store, which works where NCCL does not."""
+    """Gather the values of all ranks, in order, through the store, which does not need NCCL."""
     rank, world = dist.get_rank(), dist.get_world_size()
     store = c10d.PrefixStore(f"check {next(_CALLS)}", c10d._get_default_store())
     store.set(str(rank), json.dumps(mine))
@@ -99,7 +99,7 @@ def _roll_call(mine: Mapping[str, Any], timeout: float) -> list[dict[str, Any]]:
 
 
 def _compare(told: Sequence[Mapping[str, Any]], shared: Any) -> None:
-    """Hold every rank against rank 0, and the GPUs of one host against each other."""
+    """Compare every rank with rank 0, and the GPUs of each host with each other."""
     wrong = [
         f"rank {rank} on {each['host']}: {name} is {each[name]}, rank 0 has {told[0][name]}"
         for rank, each in enumerate(told)

@@ -1,14 +1,14 @@
-"""Parametric shapes from seeds, as CAD programs, captions, point clouds and pictures.
+"""Parametric shapes generated from seeds, as CAD programs, captions, point clouds and pictures.
 
 Every shape is a box or a cylinder with a hole through it. Its program is a sequence of commands in
-the manner of DeepCAD (Wu et al. 2021, arXiv 2105.09492): outlines of lines and circles, extruded
-or cut. The three inputs tell of it by turns:
+the style of DeepCAD (Wu et al. 2021, arXiv 2105.09492): outlines of lines and circles, extruded
+or cut. The three inputs complement each other:
 
-    the caption   its kind and its outline
-    the points    the height too (they lie on the hull, and the hole is no part of it)
-    the picture   the hole's place too (it looks from above, and sees no height)
+    caption   the kind of shape and its outline
+    points    also the height (points are on the hull, which does not include the hole)
+    picture   also the position of the hole (seen from above, without the height)
 
-So what a model cannot know in each stage of the curriculum is known: see ``floor``.
+The lowest loss of each stage of the curriculum is therefore known: see ``floor``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Item = dict[str, Tensor]
 
 LEVELS = 8  # equally likely values of each parameter
 CENTRE = 32  # the sketch plane is 64 x 64
-HOLE = 6  # its radius
+HOLE = 6  # radius of the hole
 NUMBERS = [str(number) for number in range(2 * CENTRE + 1)]
 COMMANDS = ["SKETCH", "LINE", "CIRCLE", "EXTRUDE", "MOVE", "CUT", "END"]
 WORDS = ["a", "box", "cylinder", "by", "across", "with", "hole"]
@@ -36,16 +36,16 @@ VOCABULARY = {word: index for index, word in enumerate(["PAD", *COMMANDS, *WORDS
 MAX_TOKENS = 30  # the longest caption and program
 POINTS = 64
 PIXELS = 16
-SIGHT = 44  # the width that a picture shows: too little for any outline
-IGNORED = -100  # the label of what is no part of the loss
+SIGHT = 44  # width of the part that a picture shows: too small to include an outline
+IGNORED = -100  # label of tokens that are not part of the loss
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A box, or a cylinder (then ``width`` and ``depth`` are its diameter), with a hole.
+    """A box, or a cylinder (whose diameter is ``width`` and ``depth``), with a hole.
 
-    The outline begins at its own corner 0 0; the hole is told from the outline's centre, which is
-    ``CENTRE`` on each axis of its sketch.
+    The outline begins at its own corner 0 0; the position of the hole is relative to the centre of
+    the outline, which is ``CENTRE`` on each axis of its sketch.
     """
 
     is_box: bool
@@ -56,7 +56,7 @@ class Shape:
 
 
 def make_shape(rng: np.random.Generator) -> Shape:
-    """Draw each parameter from its ``LEVELS`` values; any hole lies within any outline."""
+    """Draw each parameter from its ``LEVELS`` values; every hole is within every outline."""
     is_box, (width, depth, height, hole) = bool(rng.integers(2)), rng.integers(LEVELS, size=4)
     return Shape(
         is_box=is_box,
@@ -68,14 +68,14 @@ def make_shape(rng: np.random.Generator) -> Shape:
 
 
 def caption(shape: Shape) -> list[str]:
-    """Tell of the outline, and neither of the height nor of where the hole is."""
+    """Describe the outline, but neither the height nor the position of the hole."""
     if shape.is_box:
         return f"a box {shape.width} by {shape.depth} with a hole".split()
     return f"a cylinder {shape.width} across with a hole".split()
 
 
 def program(shape: Shape) -> list[str]:
-    """Write the commands that make the shape: an outline, extruded, and a hole, cut."""
+    """Return the commands that create the shape: an extruded outline and a cut hole."""
     w, d = shape.width, shape.depth
     outline = f"LINE {w} 0 LINE {w} {d} LINE 0 {d} LINE 0 0" if shape.is_box else f"CIRCLE {w}"
     hole = f"SKETCH CIRCLE {2 * HOLE} MOVE {shape.hole} CUT"
@@ -83,10 +83,11 @@ def program(shape: Shape) -> list[str]:
 
 
 def floor(stage: int, shapes: Sequence[Shape]) -> float:
-    """Return the lowest loss that a stage allows on these shapes, in nats a token.
+    """Return the lowest possible loss of a stage on these shapes, in nats per token.
 
-    What is not told is one of ``LEVELS`` values, each as likely: with the caption alone the height
-    and the place of the hole, with the points the place, with the picture nothing.
+    Each unknown parameter has one of ``LEVELS`` equally likely values. Unknown are the height and
+    the position of the hole with captions only, the position with points, and nothing with
+    pictures.
     """
     untold = 3 - stage
     share = sum(1 / len(program(shape)) for shape in shapes) / len(shapes)
@@ -94,7 +95,7 @@ def floor(stage: int, shapes: Sequence[Shape]) -> float:
 
 
 def point_cloud(shape: Shape, rng: np.random.Generator) -> NDArray[np.float32]:
-    """Sample (POINTS, 3) on the hull, a fourth each on top and bottom; all in -1 .. 1."""
+    """Sample (POINTS, 3) on the hull, a quarter each on top and bottom, all within -1 .. 1."""
     angle = rng.uniform(0, 2 * math.pi, POINTS)
     flat = np.stack([np.cos(angle), np.sin(angle)], axis=1)
     if shape.is_box:
@@ -108,17 +109,17 @@ def point_cloud(shape: Shape, rng: np.random.Generator) -> NDArray[np.float32]:
 
 
 def picture(shape: Shape) -> NDArray[np.float32]:
-    """Draw (1, PIXELS, PIXELS), the middle as seen from above: the hole is 1, all else 0."""
+    """Draw (1, PIXELS, PIXELS), the middle seen from above: the hole is 1, everything else 0."""
     at = CENTRE + (np.arange(PIXELS) - (PIXELS - 1) / 2) * SIGHT / PIXELS
     away = np.hypot(at[None, :] - shape.hole, at[:, None] - CENTRE)
     return np.clip(HOLE + 0.5 - away, 0, 1).astype(np.float32)[None]
 
 
 class Shapes(Dataset[Item]):
-    """So many shapes, each made on the fly from ``seed`` and its number; ``stage`` from 1 to 3.
+    """A dataset of shapes, each generated from ``seed`` and its number; ``stage`` is 1 to 3.
 
     An item holds ``tokens`` and ``labels`` (MAX_TOKENS), from stage 2 on ``points`` (POINTS, 3), in
-    stage 3 ``pictures`` (1, PIXELS, PIXELS). The caption is no part of the loss.
+    stage 3 ``pictures`` (1, PIXELS, PIXELS). The caption is not part of the loss.
     """
 
     def __init__(self, count: int, seed: int, stage: int) -> None:
@@ -128,7 +129,7 @@ class Shapes(Dataset[Item]):
         return self.count
 
     def shape(self, index: int) -> Shape:
-        """Make the shape of a sample alone."""
+        """Generate only the shape of a sample."""
         return make_shape(np.random.default_rng([self.seed, index]))
 
     def __getitem__(self, index: int) -> Item:

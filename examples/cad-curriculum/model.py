@@ -1,4 +1,4 @@
-"""A causal LM of Transformers that reads points and a picture as tokens before the caption."""
+"""A causal LM of Transformers with points and a picture as tokens before the caption."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from data import IGNORED, PIXELS, VOCABULARY
 
-# small is for trying out. The others have the widths and depths of Qwen2-0.5B and 1.5B (Qwen2
-# Technical Report, arXiv 2407.10671, table 1); our vocabulary is tiny, so they are smaller.
+# `small` is for tests. The others have the widths and depths of Qwen2-0.5B and 1.5B (Qwen2
+# Technical Report, arXiv 2407.10671, table 1), but are smaller because the vocabulary is tiny.
 SIZES: dict[str, dict[str, Any]] = {
     "small": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
               "num_key_value_heads": 4, "intermediate_size": 256,
-              # So narrow a model hardly learns to look back within 80 steps from the usual 0.02.
+              # With the usual 0.02, a model this narrow hardly learns to attend within 80 steps.
               "initializer_range": 0.1},
     "0.4b": {"hidden_size": 896, "num_hidden_layers": 24, "num_attention_heads": 14,
              "num_key_value_heads": 2, "intermediate_size": 4864},
@@ -25,7 +25,7 @@ SIZES: dict[str, dict[str, Any]] = {
 
 
 class PointEncoder(nn.Module):
-    """PointNet's idea (Qi et al. 2017, arXiv 1612.00593): each point alone, then the maximum."""
+    """Encode each point separately, then take the maximum (PointNet, Qi et al., 1612.00593)."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class PointEncoder(nn.Module):
 
 
 class PictureEncoder(nn.Module):
-    """Two layers over all pixels: so small a picture needs no convolution."""
+    """Two layers over all pixels; pictures this small need no convolution."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class PictureEncoder(nn.Module):
 
 
 class CadModel(nn.Module):
-    """Predicts a CAD program from a caption, and from points and a picture where they are given."""
+    """Predicts a CAD program from a caption and, if given, from points and a picture."""
 
     def __init__(
         self,
@@ -63,10 +63,10 @@ class CadModel(nn.Module):
         lora: int = 0,
         activation_checkpointing: bool = False,
     ) -> None:
-        """Make it at random in a size, or from a causal LM of Transformers, a folder or of the hub.
+        """Create a random model of a size, or load a causal LM from a folder or the hub.
 
-        Of that the tokens' embeddings are cut to the vocabulary here. With ``lora``, a rank, peft's
-        adapters and the embeddings learn, and the rest is frozen.
+        The embeddings of a loaded model are truncated to the vocabulary of this example. If
+        ``lora`` (a rank) is set, only peft's adapters and the embeddings are trained.
         """
         super().__init__()
         self.lm: Any
@@ -78,7 +78,7 @@ class CadModel(nn.Module):
             config = Qwen2Config(vocab_size=len(VOCABULARY), use_cache=False, **SIZES[size])
             self.lm = Qwen2ForCausalLM(config)
         if lora:
-            from peft import LoraConfig, inject_adapter_in_model  # here: only this needs it
+            from peft import LoraConfig, inject_adapter_in_model  # needed only here
 
             adapters = LoraConfig(r=lora, lora_alpha=2 * lora, target_modules="all-linear")
             self.lm = inject_adapter_in_model(adapters, self.lm)
@@ -87,12 +87,12 @@ class CadModel(nn.Module):
         self.point_encoder = PointEncoder(self.lm.config.hidden_size)
         self.picture_encoder = PictureEncoder(self.lm.config.hidden_size)
         if activation_checkpointing:
-            # The model's own switch: the block of that name in DeepSpeed's JSON would do nothing.
+            # Use the model's own switch; DeepSpeed's JSON block of that name would have no effect.
             switch: Any = self.lm.gradient_checkpointing_enable
             switch({"use_reentrant": False})
 
     def train_for(self, stage: int) -> None:
-        """Freeze the encoders of later stages: Adam need not keep states for them yet."""
+        """Freeze the encoders of later stages, for which Adam then needs no states."""
         self.point_encoder.requires_grad_(stage >= 2)
         self.picture_encoder.requires_grad_(stage >= 3)
 
@@ -103,11 +103,11 @@ class CadModel(nn.Module):
         points: Tensor | None = None,
         pictures: Tensor | None = None,
     ) -> Tensor:
-        """Return the loss in nats a token: the mean over programs of the mean over each one's.
+        """Return the loss in nats per token: the mean over programs of each program's mean.
 
-        So each program counts the same, and it makes no difference how a batch is shared out among
-        ranks. Shapes are as ``data.Shapes`` says. What pads a sequence stands at its end: no token
-        that counts can see it.
+        Each program has the same weight, so the distribution of a batch over the ranks does not
+        matter. ``data.Shapes`` documents the tensor shapes. Padding is at the end of a sequence,
+        where no token of the loss can attend to it.
         """
         embedded = self.lm.get_input_embeddings()(tokens)
         before = []

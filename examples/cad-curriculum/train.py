@@ -1,12 +1,12 @@
 """Train a small multimodal language model to write CAD programs, in a curriculum of three stages.
 
-Stage 1 learns from captions, stage 2 from captions and points, stage 3 from pictures too: what
-CAD-MLLM reads (Xu et al. 2024, arXiv 2411.04954). Each stage is a training of its own: it begins
-from the weights that the stage before saved, with an engine, an optimizer and a schedule of the
-learning rate that are new. So it is the same whether a job trains all stages or each has its own.
+Stage 1 learns from captions, stage 2 from captions and points, stage 3 also from pictures: the
+inputs of CAD-MLLM (Xu et al. 2024, arXiv 2411.04954). Each stage starts from the weights that the
+previous stage saved, with a new engine, optimizer and learning rate schedule. The result is
+therefore the same whether one job trains all stages or each stage is a separate job.
 
 Start it with any launcher that sets RANK, LOCAL_RANK and WORLD_SIZE, with a DeepSpeed JSON that
-has an optimizer. It trains on GPUs, and on CPUs where there are none.
+has an optimizer. It trains on GPUs if there are any, otherwise on CPUs.
 """
 
 from __future__ import annotations
@@ -42,23 +42,22 @@ from data import Shapes, floor
 from model import SIZES, CadModel
 
 INPUTS = {1: "text", 2: "text and points", 3: "text, points and pictures"}
-HELD_OUT = 128  # shapes to evaluate with at least, drawn from a seed of their own
-EVAL_BATCH = 8  # of a rank
+HELD_OUT = 128  # minimum number of shapes for the evaluation, drawn from a separate seed
+EVAL_BATCH = 8  # per rank
 
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint: where a training stood. ``epoch`` is how many of its stage are done, and
-    ``part`` how many steps of the next one.
+    """A checkpoint after ``epoch`` complete epochs of its stage, and ``part`` steps of the next.
 
-    DeepSpeed keeps it in ``folder / tag``, a file for each rank; the tag says the rest.
+    DeepSpeed stores it in ``folder / tag``, with a file for each rank. The tag has the position.
     """
 
     folder: Path
     stage: int
     epoch: int
-    over: bool  # all epochs of the stage are done
-    step: int  # optimizer steps of all stages until here
+    over: bool  # the stage is complete
+    step: int  # optimizer steps of all stages so far
     part: int = 0
 
     @property
@@ -69,7 +68,7 @@ class Saved:
 
 
 def find_saved(folder: Path | None) -> Saved | None:
-    """Find the newest whole checkpoint of a folder: ``latest`` names it."""
+    """Find the newest complete checkpoint of a folder, named in ``latest``."""
     if folder is None or not (folder / "latest").exists():
         return None
     tag = (folder / "latest").read_text().strip()
@@ -107,9 +106,10 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def stop_request(device: torch.device) -> Callable[[], bool]:
-    """Return what tells whether to save and end: on all ranks alike, once any of them was asked.
+    """Return a function that is true on all ranks as soon as any rank was asked to save and stop.
 
-    Only in a job with `survive`: a rank that notices SIGTERM does not end by it while it waits.
+    Used only in a job with `survive`, because a rank with a handler does not react to SIGTERM while
+    it waits in a collective.
     """
     told: list[int] = []
     if not (os.environ.get("HPCRUN_SURVIVE") or os.environ.get("HPCRUN_SAVES")):
@@ -128,10 +128,10 @@ def stop_request(device: torch.device) -> Callable[[], bool]:
 def make_loader(
     args: argparse.Namespace, stage: int, micro_batch: int, epoch: int
 ) -> tuple[DataLoader[Any], list[int]]:
-    """Give this rank's batches of an epoch, and the numbers of its first samples."""
+    """Return this rank's batches of an epoch, and the numbers of its first samples."""
     shapes = Shapes(args.samples, args.seed, stage)
     sampler: DistributedSampler[Any] = DistributedSampler(shapes, seed=args.seed, drop_last=True)
-    sampler.set_epoch(epoch)  # without it each epoch has the order of the first
+    sampler.set_epoch(epoch)  # otherwise each epoch has the same order
     loader = DataLoader(
         shapes,
         micro_batch,
@@ -151,11 +151,11 @@ def make_engine(
     resumed: Saved | None,
     steps: int,
 ) -> Any:
-    """Make the stage's model and the engine that trains it for so many steps.
+    """Create the model of a stage and the engine that trains it for the given number of steps.
 
-    From the weights that the stage before left, or as this stage was when it was saved.
+    The weights are those of the previous stage, or of the checkpoint of this stage.
     """
-    torch.manual_seed(args.seed)  # not seed + rank: all ranks must begin with the same model
+    torch.manual_seed(args.seed)  # not seed + rank: all ranks must start with the same model
     model = CadModel(
         args.size, pretrained=args.llm, lora=args.lora,
         activation_checkpointing=args.activation_checkpointing == "true",
@@ -165,8 +165,8 @@ def make_engine(
     said = check_ranks(args.ranks or int(os.environ["WORLD_SIZE"]), device_of_rank(), facts)
     tell(f"check: {said}")
     if before is not None and resumed is None and dist.get_rank() == 0:
-        # fp32 weights out of the shards of whatever ZeRO stage and number of ranks saved them.
-        # DeepSpeed gives rank 0's to all.
+        # Merge fp32 weights from shards of any ZeRO stage and number of ranks. DeepSpeed broadcasts
+        # those of rank 0.
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             weights = get_fp32_state_dict_from_zero_checkpoint(str(before.folder), before.tag)
         model.load_state_dict(weights)
@@ -180,13 +180,13 @@ def make_engine(
     )[0]
     if resumed is not None:
         path, _ = engine.load_checkpoint(str(resumed.folder), resumed.tag)
-        if path is None:  # DeepSpeed only warns, and would begin anew
+        if path is None:  # DeepSpeed only warns, and would start from scratch
             raise SystemExit(f"{resumed.folder}/{resumed.tag}: nothing there to resume from")
     return engine
 
 
 def rate(step: int, steps: int) -> float:
-    """Give the learning rate at a step, of its peak: up in the first tenth, then down a cosine."""
+    """Return the learning rate relative to its peak: linear warm-up for a tenth, then cosine."""
     warmup = max(1, steps // 10)
     if step < warmup:
         return step / warmup
@@ -201,9 +201,9 @@ def train_stage(
     log: Any,
     is_to_stop: Callable[[], bool],
 ) -> Saved:
-    """Train one stage, from its start or from within; return its last checkpoint.
+    """Train one stage, from its start or from a checkpoint; return its last checkpoint.
 
-    It is not over where a rank was asked to stop.
+    The stage is incomplete if a rank was asked to stop.
     """
     config = json.loads(args.deepspeed_config.read_text())
     if config["zero_optimization"]["stage"] == 0:
@@ -213,13 +213,13 @@ def train_stage(
     micro_batch = config["train_micro_batch_size_per_gpu"]
     accumulated, epochs = config["gradient_accumulation_steps"], args.epochs[stage - 1]
     batches = args.samples // dist.get_world_size() // micro_batch
-    steps = batches // accumulated  # what is left of an epoch is no step's whole batch
+    steps = batches // accumulated  # drop the incomplete batch at the end of an epoch
     if steps == 0:
         raise SystemExit(f"--samples {args.samples}: less than one batch of all ranks")
     engine = make_engine(args, config, stage, before, resumed, steps * epochs)
     start = resumed or before
     step, first_epoch = start.step if start else 0, resumed.epoch if resumed else 0
-    at_once = EVAL_BATCH * dist.get_world_size()  # whole batches: their means are the whole's
+    at_once = EVAL_BATCH * dist.get_world_size()  # full batches: their means weigh the same
     held_out = Shapes(math.ceil(HELD_OUT / at_once) * at_once, args.seed + 1, stage)
     lowest = floor(stage, [held_out.shape(index) for index in range(len(held_out))])
     tell(f"stage {stage} learns from {INPUTS[stage]}: {epochs} epochs of {steps} steps; no loss "
@@ -234,7 +234,7 @@ def train_stage(
             next(batch)
         for part in range(done + 1, steps + 1):
             began = time.perf_counter()
-            lr = engine.get_lr()[0]  # after the step it is the next one's
+            lr = engine.get_lr()[0]  # after the step, it is that of the next step
             loss = train_step(engine, batch, accumulated)
             step += 1
             log(
@@ -263,12 +263,12 @@ def train_stage(
 
 
 def train_step(engine: Any, batch: Iterator[dict[str, Tensor]], accumulated: int) -> float:
-    """Take one optimizer step; return the mean loss of its whole batch."""
+    """Make one optimizer step; return the mean loss of its effective batch."""
     loss = torch.zeros((), device=engine.device)
     for _ in range(accumulated):
         part = engine(**to_device(next(batch), engine.device))
         engine.backward(part)
-        engine.step()  # does so after the last part only
+        engine.step()  # updates only after the last micro batch
         loss += part.detach() / accumulated
     dist.all_reduce(loss)
     return loss.item() / dist.get_world_size()
@@ -276,9 +276,9 @@ def train_step(engine: Any, batch: Iterator[dict[str, Tensor]], accumulated: int
 
 @torch.no_grad()
 def evaluate(engine: Any, shapes: Shapes) -> dict[str, float]:
-    """Return the loss on held-out shapes, and with the newest input of another shape.
+    """Return the loss on held-out shapes, and the same with the newest input of another shape.
 
-    The second is the control: it stays the same as the first where that input is not read.
+    The second is a control: both are equal if the model ignores that input.
     """
     engine.eval()
     newest = {1: None, 2: "points", 3: "pictures"}[shapes.stage]
@@ -299,8 +299,8 @@ def evaluate(engine: Any, shapes: Shapes) -> dict[str, float]:
 
 
 def save(engine: Any, new: Saved, old: Saved | None) -> Saved:
-    """Save by all ranks, each its own shard, and then drop what this stage saved before."""
-    # DeepSpeed would have rank 0 write ``latest`` while others may still write their shards.
+    """Save on all ranks, each its own shard, then delete the earlier checkpoint of this stage."""
+    # DeepSpeed's rank 0 would write ``latest`` while other ranks may still write their shards.
     engine.save_checkpoint(str(new.folder), new.tag, save_latest=False)
     dist.barrier()
     if dist.get_rank() == 0:
@@ -324,13 +324,13 @@ def device_of_rank() -> torch.device:
 
 
 def tell(line: str) -> None:
-    """Print, on rank 0 alone."""
+    """Print on rank 0 only."""
     if dist.get_rank() == 0:
         print(line, flush=True)
 
 
 def make_log(args: argparse.Namespace) -> Any:
-    """Make what prints a step's values, and gives them to W&B where that is asked for."""
+    """Return a function that prints the values of a step, and logs them to W&B if requested."""
     run: Any = None
     if args.wandb and dist.get_rank() == 0:
         import wandb
@@ -348,7 +348,7 @@ def make_log(args: argparse.Namespace) -> Any:
 
 
 def main() -> None:
-    """Train the stages that are asked for and not over yet."""
+    """Train the requested stages that are not complete yet."""
     args = parse_arguments()
     if torch.cuda.is_available():
         torch.cuda.set_device(device_of_rank())
@@ -374,7 +374,7 @@ def main() -> None:
         gc.collect()  # the engine and its model refer to each other
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-    # Leave together, and when nothing holds the process group: gloo may abort else.
+    # Leave together, when nothing references the process group; otherwise gloo may abort.
     dist.barrier()
     dist.destroy_process_group()
 

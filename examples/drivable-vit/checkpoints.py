@@ -1,7 +1,7 @@
-"""Checkpoints of a DeepSpeed engine: whole or not there, for any number of GPUs.
+"""Atomic checkpoints of a DeepSpeed engine, for any number of GPUs.
 
-A checkpoint is a folder FOLDER/TAG with DeepSpeed's own files, a part of them from each rank, and
-checkpoint.json, which says what is in it. FOLDER/latest names the one to go on from.
+A checkpoint is a folder FOLDER/TAG with DeepSpeed's own files, written by all ranks, and
+checkpoint.json, which describes it. FOLDER/latest names the checkpoint to resume from.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ import torch
 import torch.distributed as dist
 
 FACTS = "checkpoint.json"
-# With the same of these each rank reads the part that it wrote; else all parts are put together.
+# If these are unchanged, each rank reads the part that it wrote; otherwise the parts are merged.
 SHARDING = ("world_size", "zero_stage")
 
 
 def save(engine: Any, folder: Path, tag: str, facts: dict[str, Any], *, latest: bool) -> None:
-    """Write a checkpoint. All ranks must call this: each has a part of the optimizer's states.
+    """Write a checkpoint. All ranks must call this, since each has a part of the optimizer states.
 
-    It has another name until it is whole: of a run that is killed here, ``latest`` names the one
-    before.
+    The checkpoint has a temporary name until it is complete. If the run is killed meanwhile,
+    ``latest`` names the previous one.
     """
     partial = folder / f"{tag}.partial"
     if dist.get_rank() == 0:
-        shutil.rmtree(partial, ignore_errors=True)  # of a run that was killed
+        shutil.rmtree(partial, ignore_errors=True)  # left by a killed run
     dist.barrier()
     engine.save_checkpoint(str(folder), tag=partial.name, save_latest=False)
     dist.barrier()
@@ -41,7 +41,7 @@ def save(engine: Any, folder: Path, tag: str, facts: dict[str, Any], *, latest: 
         old = folder / f"{tag}.old"
         shutil.rmtree(old, ignore_errors=True)
         if (folder / tag).exists():
-            (folder / tag).rename(old)  # a kill between here and there loses neither
+            (folder / tag).rename(old)  # if the run is killed between the renames, both exist
         partial.rename(folder / tag)
         shutil.rmtree(old, ignore_errors=True)
         if latest:
@@ -52,9 +52,10 @@ def save(engine: Any, folder: Path, tag: str, facts: dict[str, Any], *, latest: 
 
 
 def stop_request(device: torch.device) -> Callable[[], bool]:
-    """Return what tells whether to save and end: on all ranks alike, once any of them was asked.
+    """Return a function that is true on all ranks as soon as any rank was asked to save and stop.
 
-    Only in a job with `survive`: a rank that notices SIGTERM does not end by it while it waits.
+    Used only in a job with `survive`, because a rank with a handler does not react to SIGTERM while
+    it waits in a collective.
     """
     told: list[int] = []
     if not (os.environ.get("HPCRUN_SURVIVE") or os.environ.get("HPCRUN_SAVES")):
@@ -71,10 +72,10 @@ def stop_request(device: torch.device) -> Callable[[], bool]:
 
 
 def find(resume: str | None, folder: Path, facts: dict[str, Any]) -> Path | None:
-    """Find the checkpoint to go on from, if there is one: ``folder``'s newest, else ``resume``.
+    """Find the checkpoint to resume from, if any: the newest of ``folder``, otherwise ``resume``.
 
-    In this order, since a run that is started again has the same command line. ``resume`` is the
-    path of a checkpoint, or of a folder of such. Raises ValueError for a path that is neither, for
+    ``folder`` comes first, because a restarted run has the same command line. ``resume`` is the
+    path of a checkpoint, or of a folder of checkpoints. Raises ValueError for any other path, for
     another model or number format, and for a change of the ZeRO stage that DeepSpeed cannot make.
     """
     if resume is None and not (folder / "latest").exists():
@@ -85,7 +86,7 @@ def find(resume: str | None, folder: Path, facts: dict[str, Any]) -> Path | None
     if not (found / FACTS).is_file():
         raise ValueError(f"{found} is no checkpoint of this program (checkpoint.resume={resume})")
     saved = read(found)
-    # Of the number formats fp16 alone has a loss scale; DeepSpeed takes over whatever it finds.
+    # Only fp16 has a loss scale, and DeepSpeed restores any that it finds.
     for key in ("model", "precision"):
         if saved[key] != facts[key]:
             raise ValueError(f"{found}: its {key} is {saved[key]}, and this run's {facts[key]}")
@@ -98,24 +99,24 @@ def find(resume: str | None, folder: Path, facts: dict[str, Any]) -> Path | None
 
 
 def read(checkpoint: Path) -> dict[str, Any]:
-    """Read what save() noted about a checkpoint."""
+    """Read the description that save() wrote."""
     facts: dict[str, Any] = json.loads((checkpoint / FACTS).read_text(encoding="utf-8"))
     return facts
 
 
 def make_universal(checkpoint: Path, folder: Path, facts: dict[str, Any]) -> Path | None:
-    """Put a checkpoint's parts together, by DeepSpeed's own program, if this run shards otherwise.
+    """Merge the parts of a checkpoint with DeepSpeed's tool, if this run shards differently.
 
-    Returns the universal checkpoint, in this run's own ``folder``; None if none is needed. One
-    process does this, for all. Raises ValueError with what the program said when it failed.
+    Returns the universal checkpoint in this run's own ``folder``, or None if none is needed. One
+    process does this for all. Raises ValueError with the output of the tool if it fails.
     """
     saved = read(checkpoint)
     if all(saved[key] == facts[key] for key in SHARDING):
         return None
     whole = folder / "universal"
-    shutil.rmtree(whole, ignore_errors=True)  # of a run that was killed, or of an older checkpoint
+    shutil.rmtree(whole, ignore_errors=True)  # left by a killed run, or of an older checkpoint
     program = [sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal"]
-    # A model without model parallelism has nothing to say about how its tensors were cut.
+    # Without model parallelism there is no information on how tensors were split.
     options = ["--inject_missing_state", "--input_folder", str(checkpoint)]
     argv = [*program, *options, "--output_folder", str(whole)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)

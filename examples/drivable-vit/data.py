@@ -1,11 +1,11 @@
-"""Synthetic driving scenes: several cameras, several moments, and where one could drive.
+"""Synthetic driving scenes: several cameras, several frames, and the drivable region.
 
 A scene is a panorama: sky and buildings above, road below their ragged edge, obstacles on the road.
-Cameras beside each other share half of their field. The car turns slowly, so the panorama drifts
-from moment to moment. In the newest moment one camera, another in each scene, is covered: its
-picture is dark, and what it would see is known only from its neighbours and from earlier moments.
+The views of adjacent cameras overlap by half. The car turns slowly, so the panorama drifts from
+frame to frame. In the newest frame one camera, which differs between scenes, is covered: its
+picture is dark, and its view can be inferred only from its neighbours and from earlier frames.
 
-Every scene is made from (seed, index) alone, so all processes agree on all data without files.
+Every scene is generated from (seed, index), so all processes have the same data without files.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Scenes(Dataset[tuple[Tensor, Tensor, Tensor]]):
-    """``count`` scenes of ``views`` cameras at ``frames`` moments, pictures ``image_size`` square.
+    """``count`` scenes of ``views`` cameras and ``frames`` frames, pictures ``image_size`` square.
 
-    A sample is (frames, drivable, covered): pictures [frames, views, 3, size, size] about 0 to 1,
-    the newest moment last; the mask of that moment [views, size, size], 1 where one could drive;
-    and the number of the covered camera.
+    A sample is (frames, drivable, covered): pictures [frames, views, 3, size, size] in about 0 to
+    1, the newest frame last; the mask of that frame [views, size, size], 1 where drivable; and the
+    number of the covered camera.
     """
 
     count: int
@@ -43,7 +43,7 @@ class Scenes(Dataset[tuple[Tensor, Tensor, Tensor]]):
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor, Tensor]:
         rng = np.random.default_rng([self.seed, index])
         size, stride = self.image_size, self.image_size // 2
-        drift = int(rng.integers(-(size // 16), size // 16 + 1))  # pixels from moment to moment
+        drift = int(rng.integers(-(size // 16), size // 16 + 1))  # pixels per frame
         margin = (size // 16) * (self.frames - 1)
         width = size + (self.views - 1) * stride + 2 * margin
         picture, drivable = panorama(rng, size, width)
@@ -52,7 +52,7 @@ class Scenes(Dataset[tuple[Tensor, Tensor, Tensor]]):
             start = margin + drift * (moment - (self.frames - 1))
             for view in range(self.views):
                 field = slice(start + view * stride, start + view * stride + size)
-                shots.append(picture[:, :, field] * rng.uniform(0.8, 1.2))  # its own exposure
+                shots.append(picture[:, :, field] * rng.uniform(0.8, 1.2))  # camera exposure
                 masks.append(drivable[:, field])
         pictures = np.stack(shots).reshape(self.frames, self.views, 3, size, size)
         covered = int(rng.integers(self.views))
@@ -66,10 +66,10 @@ class Scenes(Dataset[tuple[Tensor, Tensor, Tensor]]):
 
 
 def panorama(rng: np.random.Generator, height: int, width: int) -> tuple[Picture, Mask]:
-    """Paint one: the picture [3, height, width] in 0 to 1, and where one could drive."""
+    """Paint a panorama: the picture [3, height, width] in 0 to 1, and the drivable mask."""
     x, y = np.arange(width) / height, np.arange(height) / height
     edge = np.full(width, rng.uniform(0.3, 0.6))
-    for waves in (0.4, 0.9, 1.7):  # in the width of one camera
+    for waves in (0.4, 0.9, 1.7):  # periods per camera width
         edge += rng.uniform(0.0, 0.15) * np.sin(2 * np.pi * (waves * x + rng.uniform()))
     drivable = y[:, None] > edge[None, :]
     picture = np.where(drivable, rng.uniform(0.15, 0.3), rng.uniform(0.4, 1.0, (3, 1, 1)))

@@ -9,9 +9,9 @@ from torch.utils.checkpoint import checkpoint
 
 
 class Block(nn.Module):
-    """Attention among the tokens of a group, then an MLP, each on a normalised input.
+    """Attention among the tokens of a group, then an MLP, both with pre-normalisation.
 
-    The three kinds of layers differ only in what a group is.
+    The three kinds of layers differ only in the definition of a group.
     """
 
     def __init__(self, dim: int, heads: int) -> None:
@@ -22,7 +22,7 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Take and give [groups, tokens, dim]."""
+        """Map [groups, tokens, dim] to the same shape."""
         groups, tokens, dim = x.shape
         qkv = self.qkv(self.norm1(x)).view(groups, tokens, 3, self.heads, dim // self.heads)
         query, key, value = qkv.permute(2, 0, 3, 1, 4)
@@ -32,7 +32,7 @@ class Block(nn.Module):
 
 
 class DrivableViT(nn.Module):
-    """Pictures of all cameras at all moments in; where one could drive now, out."""
+    """Maps the pictures of all cameras in all frames to the drivable region in the newest frame."""
 
     def __init__(
         self, *, image_size: int, patch_size: int, views: int, frames: int, dim: int, heads: int,
@@ -45,8 +45,8 @@ class DrivableViT(nn.Module):
         self.patch_size, self.side = patch_size, image_size // patch_size
         self.activation_checkpointing = activation_checkpointing
         self.embed = nn.Conv2d(3, dim, kernel_size=patch_size, stride=patch_size)
-        # As large as the patches' own content: layers look for places from the first step on.
-        self.where = nn.Parameter(torch.randn(self.side**2, dim) * 0.5)  # in the picture
+        # Of the same scale as the patch embeddings, so that layers use positions from the start.
+        self.where = nn.Parameter(torch.randn(self.side**2, dim) * 0.5)  # position in the picture
         self.which = nn.Parameter(torch.randn(views, 1, dim) * 0.5)  # camera
         self.when = nn.Parameter(torch.randn(frames, 1, 1, dim) * 0.5)
 
@@ -60,7 +60,7 @@ class DrivableViT(nn.Module):
         self.head = nn.Linear(dim, patch_size**2)
 
     def forward(self, pictures: Tensor) -> Tensor:
-        """Give the logits of the newest moment, [batch, views, size, size].
+        """Return the logits of the newest frame, [batch, views, size, size].
 
         ``pictures`` are [batch, frames, views, 3, size, size].
         """
@@ -68,13 +68,13 @@ class DrivableViT(nn.Module):
         patches = self.embed(pictures.flatten(0, 2)).flatten(2).transpose(1, 2)
         tokens, dim = patches.shape[1:]
         x = patches.view(batch, frames, views, tokens, dim) + self.where + self.which + self.when
-        # One picture; all pictures of a moment; one place of one camera through time.
+        # Groups: one picture; all pictures of a frame; one position of one camera over time.
         x = self._through(self.spatial, x.flatten(0, 2))
         x = self._through(self.cross_view, x.reshape(batch * frames, views * tokens, dim))
         x = x.reshape(batch, frames, views * tokens, dim).transpose(1, 2).flatten(0, 1)
         x = self._through(self.temporal, x)
         x = self.head(self.norm(x[:, -1]))
-        # Each token gives the pixels of its patch.
+        # Each token predicts the pixels of its patch.
         x = x.view(batch, views, self.side, self.side, self.patch_size, self.patch_size)
         size = self.side * self.patch_size
         return x.transpose(3, 4).reshape(batch, views, size, size)
@@ -82,7 +82,7 @@ class DrivableViT(nn.Module):
     def _through(self, blocks: nn.ModuleList, x: Tensor) -> Tensor:
         for block in blocks:
             if self.activation_checkpointing and self.training:
-                # Keep the block's input alone, and compute the rest again in backward.
+                # Store only the input of the block, and recompute the rest in backward.
                 x = checkpoint(block, x, use_reentrant=False)
             else:
                 x = block(x)

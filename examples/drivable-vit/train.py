@@ -1,7 +1,7 @@
-"""Train a vision transformer to see where one could drive, by DeepSpeed's engine.
+"""Train a vision transformer to predict the drivable region, with DeepSpeed's engine.
 
-Hydra reads conf/config.yaml, a size of conf/size/ and the overrides on the command line; DeepSpeed
-reads its JSON, in which the batch sizes, the ZeRO stage and the precision are.
+Hydra reads conf/config.yaml, a size from conf/size/ and the overrides on the command line.
+DeepSpeed reads its JSON, which has the batch sizes, the ZeRO stage and the precision.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from model import DrivableViT
 
 
 def make_engine(config: DictConfig, ds_config: dict[str, Any], steps_per_epoch: int) -> Any:
-    """Make model, optimizer and the learning rate's schedule, and hand them to DeepSpeed."""
-    torch.manual_seed(config.seed)  # the same on all ranks: they begin with the same model
+    """Create model, optimizer and learning rate schedule, and pass them to DeepSpeed."""
+    torch.manual_seed(config.seed)  # the same on all ranks, so that they start with the same model
     model = DrivableViT(
         **config.model, activation_checkpointing=config.training.activation_checkpointing
     )
@@ -44,13 +44,13 @@ def make_engine(config: DictConfig, ds_config: dict[str, Any], steps_per_epoch: 
     optimizer: torch.optim.Optimizer
     if offload["device"] == "none":
         optimizer = torch.optim.AdamW(model.parameters(), **settings)
-    else:  # the states are in host memory, and so the CPU makes the step
+    else:  # with states in host memory, the CPU makes the step
         optimizer = deepspeed.ops.adam.DeepSpeedCPUAdam(model.parameters(), **settings)
     warmup: int = config.training.warmup_epochs * steps_per_epoch
     total = config.training.epochs * steps_per_epoch
 
     def factor(step: int) -> float:
-        """Rise in a line, then fall along a cosine to nothing."""
+        """Linear warm-up, then cosine decay to zero."""
         if step < warmup:
             return (step + 1) / warmup
         part = min(1.0, (step - warmup) / max(1, total - warmup))
@@ -65,19 +65,19 @@ def make_engine(config: DictConfig, ds_config: dict[str, Any], steps_per_epoch: 
 
 
 class Log:
-    """Lines on standard output and the same for TensorBoard, of rank 0 alone."""
+    """Logs to standard output and TensorBoard, on rank 0 only."""
 
     def __init__(self, engine: Any, config: DictConfig, steps_per_epoch: int) -> None:
         self.engine, self.every = engine, config.training.log_every
         self.steps = config.training.epochs * steps_per_epoch
         self.board = None
         if dist.get_rank() == 0:
-            # What a run that was killed had written after its last checkpoint is taken back.
+            # Discards what a killed run wrote after its last checkpoint.
             self.board = SummaryWriter(config.tensorboard, purge_step=engine.global_steps + 1)
         self.start_clock()
 
     def start_clock(self) -> None:
-        """Measure speed from here on."""
+        """Start the clock for the speed."""
         self.began, self.told = time.perf_counter(), self.engine.global_steps
 
     def say(self, text: str) -> None:
@@ -86,7 +86,7 @@ class Log:
             print(text, flush=True)
 
     def metrics(self, epoch: int, values: dict[str, float]) -> None:
-        """Tell what was measured at this step."""
+        """Log metrics of a step."""
         step = self.engine.global_steps
         words = [f"{name}={value:.5g}" for name, value in values.items()]
         self.say(f"epoch={epoch} step={step}/{self.steps} {' '.join(words)}")
@@ -95,12 +95,12 @@ class Log:
             self.board.add_scalar(f"val/{name[4:]}" if is_val else f"train/{name}", value, step)
 
     def step(self, epoch: int, loss: Tensor, lr: float) -> None:
-        """Tell of every n-th optimizer step; ``loss`` is this rank's, and the mean is told."""
+        """Log every n-th optimizer step, with the mean of the ``loss`` of all ranks."""
         engine = self.engine
         if engine.global_steps % self.every:
             return
         dist.all_reduce(loss)
-        mean = loss.item() / dist.get_world_size()  # waits for the GPU: so the clock is right
+        mean = loss.item() / dist.get_world_size()  # waits for the GPU: the clock is correct
         seconds = time.perf_counter() - self.began
         samples = engine.train_batch_size() * (engine.global_steps - self.told)
         self.start_clock()
@@ -115,7 +115,7 @@ class Log:
         self.metrics(epoch, {**values, **memory_figures(engine.device)})
 
     def close(self) -> None:
-        """Write out what TensorBoard's file still lacks."""
+        """Flush the TensorBoard file."""
         if self.board:
             self.board.close()
 
@@ -128,7 +128,7 @@ def train_epoch(
     log: Log,
     is_to_stop: Callable[[], bool],
 ) -> int:
-    """Take the epoch's optimizer steps; return how many are done, all unless asked to stop."""
+    """Make the optimizer steps of an epoch; return their number, lower if asked to stop."""
     engine.train()
     micro_batches = iter(loader)
     for _ in range(steps.start * engine.gradient_accumulation_steps()):
@@ -139,11 +139,11 @@ def train_epoch(
         for _ in range(engine.gradient_accumulation_steps()):
             pictures, drivable, _ = next(micro_batches)
             logits = engine(to_model(pictures, engine)).float()
-            # In nats per pixel: 0.69 for one who knows nothing.
+            # In nats per pixel: 0.69 for a random guess.
             loss = F.binary_cross_entropy_with_logits(logits, drivable.to(engine.device))
-            lr = engine.get_lr()[0]  # after the step it is the next one's
+            lr = engine.get_lr()[0]  # after the step, it is that of the next step
             engine.backward(loss)  # divides by the number of accumulated micro batches
-            engine.step()  # steps with the last of them
+            engine.step()  # updates only after the last micro batch
             total += loss.detach() / engine.gradient_accumulation_steps()
         log.step(epoch, total, lr)
         if is_to_stop():
@@ -153,16 +153,16 @@ def train_epoch(
 
 @torch.no_grad()
 def validate(engine: Any, scenes: Scenes) -> dict[str, float]:
-    """Measure on all ranks together, each scene once.
+    """Evaluate on all ranks together, each scene once.
 
-    Gives the mean loss in nats per pixel, and the IoU of the drivable region: of all cameras, and
-    of the covered ones alone. Every rank makes the same number of forward passes, since ZeRO-3
-    gathers parameters in each; where scenes run out, an old one is taken with weight 0.
+    Returns the mean loss in nats per pixel, and the IoU of the drivable region, for all cameras and
+    for covered cameras only. Every rank makes the same number of forward passes, because ZeRO-3
+    gathers parameters in each; if a rank has no scene left, it repeats one with weight 0.
     """
     engine.eval()
     rank, world = dist.get_rank(), dist.get_world_size()
     size = engine.train_micro_batch_size_per_gpu()
-    # Loss and pixels; intersection and union, of all cameras and of the covered ones.
+    # Loss and pixels; intersection and union, for all cameras and for covered ones.
     sums = torch.zeros(6, dtype=torch.float64, device=engine.device)
     for first in range(rank * size, rank * size + len(scenes), world * size):
         numbers = range(first, first + size)
@@ -195,7 +195,7 @@ def to_model(pictures: Tensor, engine: Any) -> Tensor:
 
 
 def memory_figures(device: torch.device) -> dict[str, float]:
-    """The most that this rank has held so far, in GB: of the GPU's memory, else of the host's."""
+    """Return the peak memory of this rank in GB: of the GPU, otherwise of the host."""
     if device.type == "cuda":
         return {
             "memory_allocated_gb": torch.cuda.max_memory_allocated() / 1e9,
@@ -205,7 +205,7 @@ def memory_figures(device: torch.device) -> dict[str, float]:
 
 
 def refuse(message: str) -> NoReturn:
-    """End on all ranks with exit code 2; rank 0 says why, on stderr."""
+    """Exit on all ranks with code 2; rank 0 prints the reason to stderr."""
     if dist.get_rank() == 0:
         print(f"error: {message}", file=sys.stderr, flush=True)
     leave()
@@ -213,9 +213,9 @@ def refuse(message: str) -> NoReturn:
 
 
 def leave() -> None:
-    """Leave the other ranks, together with them.
+    """Destroy the process group together with the other ranks.
 
-    gloo may abort a process that still holds the group while others leave: exit code 134.
+    gloo may abort a process that still holds the group while others leave it (exit code 134).
     """
     gc.collect()
     dist.barrier()
@@ -223,9 +223,9 @@ def leave() -> None:
 
 
 def agree_on_checkpoint(config: DictConfig, facts: dict[str, Any]) -> tuple[Path | None, bool]:
-    """Find the checkpoint to go on from, and whether it is universal; rank 0 decides for all.
+    """Find the checkpoint to resume from, and whether it is universal; rank 0 decides for all.
 
-    Another node may still see the folder as it was a moment ago.
+    Another node may see an outdated state of the folder.
     """
     answer: list[Any] = [None, False, ""]
     if dist.get_rank() == 0:
@@ -253,7 +253,7 @@ def train(config: DictConfig, ds_config: dict[str, Any], facts: dict[str, Any]) 
     done, part, best = 0, 0, math.inf
     if resume:
         loaded, _ = engine.load_checkpoint(str(resume.parent), tag=resume.name)
-        if loaded is None:  # DeepSpeed only warns, and would begin anew
+        if loaded is None:  # DeepSpeed only warns, and would start from scratch
             refuse(f"{resume}: DeepSpeed finds nothing to load there")
         saved = checkpoints.read(resume)
         done, part, best = saved["epoch"], saved.get("steps_of_next", 0), saved["best"]
@@ -265,7 +265,7 @@ def train(config: DictConfig, ds_config: dict[str, Any], facts: dict[str, Any]) 
     shape = {key: config.model[key] for key in ("views", "frames", "image_size")}
     scenes = Scenes(count=config.data.train_scenes, seed=config.seed, **shape)
     held_out = Scenes(count=config.data.val_scenes, seed=config.seed + 1_000_000, **shape)
-    # Which scenes are in a step depends on the effective batch, and not on the number of ranks.
+    # The scenes of a step depend on the effective batch, not on the number of ranks.
     sampler: DistributedSampler[Any] = DistributedSampler(scenes, seed=config.seed, drop_last=True)
     loader = DataLoader(
         scenes,
@@ -277,7 +277,7 @@ def train(config: DictConfig, ds_config: dict[str, Any], facts: dict[str, Any]) 
     folder = Path(config.checkpoint.folder)
     is_to_stop = checkpoints.stop_request(engine.device)
     for epoch in range(done + 1, config.training.epochs + 1):
-        sampler.set_epoch(epoch)  # another order in each
+        sampler.set_epoch(epoch)  # a different order in each epoch
         steps = range(part, steps_per_epoch)
         part = train_epoch(engine, loader, epoch, steps, log, is_to_stop)
         if part < steps_per_epoch:  # asked to stop
@@ -288,7 +288,7 @@ def train(config: DictConfig, ds_config: dict[str, Any], facts: dict[str, Any]) 
         part = 0
         measured = validate(engine, held_out)
         log.metrics(epoch, measured)
-        is_best = measured["val_loss"] < best  # the same on all ranks: so all save, or none
+        is_best = measured["val_loss"] < best  # the same on all ranks: all save, or none
         best = min(best, measured["val_loss"])
         facts = {**facts, "epoch": epoch, "best": best, **measured}
         if epoch % config.checkpoint.every == 0 or epoch == config.training.epochs:
@@ -300,13 +300,13 @@ def train(config: DictConfig, ds_config: dict[str, Any], facts: dict[str, Any]) 
 
 
 def parameters(engine: Any) -> int:
-    """Count the model's parameters; ZeRO-3 leaves a rank its part, and the count in ds_numel."""
+    """Count the parameters of the model; under ZeRO-3 the full count is in ds_numel."""
     return sum(getattr(each, "ds_numel", each.numel()) for each in engine.module.parameters())
 
 
 @hydra.main(config_path="conf", config_name="config", version_base="1.3")
 def main(config: DictConfig) -> None:
-    """Join the other ranks, train, leave together."""
+    """Initialize the process group, train, and leave together."""
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     deepspeed.init_distributed(dist_backend=config.backend)

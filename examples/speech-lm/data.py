@@ -1,8 +1,8 @@
-"""Two corpora of audio tokens, made from seeds, and the mixture of them that is trained on.
+"""Two corpora of audio tokens generated from seeds, and their mixture for training.
 
-A recording is one token that names its corpus, then frames of four codes, one of each codebook, as
-a neural audio codec writes them. Each code follows from the one before by a step that is the
-corpus's own, but for noise; so what a perfect model would still lose is known: ``floor``.
+A recording is one token that names its corpus, followed by frames of four codes, one of each
+codebook, like those of a neural audio codec. Each code is derived from the previous one by a step
+that depends on the corpus, plus noise; the loss of a perfect model is therefore known: ``floor``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from datasets import Dataset, interleave_datasets
 
 PAD = 0
-FIRST_NAME = 1  # the token that names the first corpus; the second one's is the next
+FIRST_NAME = 1  # the token of the first corpus; that of the second one is the next
 FIRST_CODE = 3
 CODEBOOKS = 4
 
@@ -26,9 +26,9 @@ CODEBOOKS = 4
 class Corpus:
     """A source of recordings.
 
-    ``steps``: how far a code is from the one before, for each codebook. ``noise``: how often it is
-    any code instead. ``length`` and ``spread``: median of the lengths (times the one that is asked
-    for), and standard deviation of their logarithm.
+    ``steps``: distance of a code from the previous one, for each codebook. ``noise``: probability
+    of a random code instead. ``length`` and ``spread``: median of the lengths (relative to the
+    requested one), and standard deviation of their logarithm.
     """
 
     name: str
@@ -46,14 +46,14 @@ CORPORA = (
 
 
 def codes_of(vocabulary: int) -> int:
-    """Give how many codes a codebook has in a vocabulary of this many tokens."""
+    """Return the number of codes per codebook for a vocabulary size."""
     return (vocabulary - FIRST_CODE) // CODEBOOKS
 
 
 def record(corpus: Corpus, count: int, median: int, vocabulary: int, seed: int) -> Dataset:
-    """Make recordings: ``input_ids`` of (tokens,), their ``length`` in tokens, and ``corpus``.
+    """Generate recordings: ``input_ids`` of (tokens,), ``length`` in tokens, and ``corpus``.
 
-    The longest have 16 times the median's tokens.
+    The longest have 16 times as many tokens as the median.
     """
     random = np.random.default_rng([seed, corpus.token])
     codes = codes_of(vocabulary)
@@ -65,7 +65,7 @@ def record(corpus: Corpus, count: int, median: int, vocabulary: int, seed: int) 
         codebook = np.arange(size) % CODEBOOKS
         steps = np.asarray(corpus.steps)[codebook]
         noisy = random.random(size) < corpus.noise
-        noisy[0] = True  # the first code is any
+        noisy[0] = True  # the first code is random
         steps[noisy] = random.integers(codes, size=noisy.sum())
         tokens = FIRST_CODE + codebook * codes + np.cumsum(steps) % codes
         recordings.append(np.concatenate([[corpus.token], tokens]).astype(np.int32))
@@ -79,24 +79,24 @@ def record(corpus: Corpus, count: int, median: int, vocabulary: int, seed: int) 
 
 
 def keep_short(dataset: Dataset, longest: int) -> Dataset:
-    """Leave out recordings of more than ``longest`` tokens."""
+    """Drop recordings of more than ``longest`` tokens."""
     return dataset.filter(lambda length: length <= longest, input_columns="length")
 
 
 def with_lengths(dataset: Dataset) -> Dataset:
-    """Give the recordings of a dataset of one's own their ``length`` in tokens."""
+    """Add the ``length`` in tokens to the recordings of a user's dataset."""
     lengths = [len(ids) for ids in dataset["input_ids"]]
     return dataset.select_columns("input_ids").add_column("length", lengths)
 
 
 def mix(datasets: Sequence[Dataset], weights: Sequence[float], seed: int) -> Dataset:
-    """Draw from each with its weight, until one has no more; no recording comes twice."""
+    """Draw from each corpus by its weight until one is exhausted; no recording is repeated."""
     total = sum(weights)
     return interleave_datasets(list(datasets), [weight / total for weight in weights], seed=seed)
 
 
 def floor(dataset: Dataset, vocabulary: int) -> float:
-    """Give the loss, in nats per token, of a model that knows the corpora."""
+    """Return the loss, in nats per token, of a perfect model of the corpora."""
     codes = codes_of(vocabulary)
     entropies = {}
     for corpus in CORPORA:
@@ -111,7 +111,7 @@ def floor(dataset: Dataset, vocabulary: int) -> float:
 
 
 def collate(recordings: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
-    """Pad recordings to the longest of them: (recordings, tokens) each."""
+    """Pad recordings to the longest one: (recordings, tokens) each."""
     rows = [torch.as_tensor(recording["input_ids"], dtype=torch.long) for recording in recordings]
     ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD)
     lengths = torch.tensor([len(row) for row in rows])
@@ -119,5 +119,5 @@ def collate(recordings: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
     return {
         "input_ids": ids,
         "attention_mask": real.long(),
-        "labels": ids.masked_fill(~real, -100),  # what the loss leaves out
+        "labels": ids.masked_fill(~real, -100),  # ignored by the loss
     }

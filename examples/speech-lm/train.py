@@ -1,8 +1,8 @@
 """Train a causal language model on long sequences of audio tokens, with the Trainer and DeepSpeed.
 
-Every argument of the Trainer (`TrainingArguments`) is one of this script, too. DeepSpeed's JSON
-does not come by an argument: the environment names it, and the Trainer fills its "auto" from the
-arguments. So the same script trains with ZeRO-3 and offload, with ZeRO-2, and without DeepSpeed.
+This script accepts every argument of the Trainer (`TrainingArguments`). DeepSpeed's JSON is not an
+argument: an environment variable names it, and the Trainer fills in its "auto" values from the
+arguments. The same script therefore trains with ZeRO-3 and offload, ZeRO-2, or no DeepSpeed.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from data import CORPORA, collate, floor, keep_short, mix, record, with_lengths
 
 @dataclass
 class Arguments(TrainingArguments):
-    """What this script takes: the Trainer's own arguments, with these defaults, and its own.
+    """Arguments of this script: those of the Trainer, with these defaults, and its own.
 
-    Of the Trainer's, ``bf16``, ``fp16``, ``gradient_checkpointing``, ``dataloader_pin_memory`` and
-    the evaluation's batch follow from others and are not to be given.
+    Do not pass ``bf16``, ``fp16``, ``gradient_checkpointing``, ``dataloader_pin_memory`` and the
+    evaluation batch size, which are derived from other arguments.
     """
 
     learning_rate: float = 3e-4
@@ -84,15 +84,15 @@ class Arguments(TrainingArguments):
         if len(self.weights) != len(CORPORA):
             raise ValueError(f"--weights: {len(CORPORA)} numbers, one for each corpus")
         self.bf16, self.fp16 = self.precision == "bf16", self.precision == "fp16"
-        # Its name in the Trainer of older transformers.
+        # The name of this argument in older versions of transformers.
         self.gradient_checkpointing = self.activation_checkpointing
-        self.per_device_eval_batch_size = self.per_device_train_batch_size  # as many logits
+        self.per_device_eval_batch_size = self.per_device_train_batch_size  # needs as many logits
         self.dataloader_pin_memory = torch.cuda.is_available()
         super().__post_init__()
 
 
 class SpeechTrainer(Trainer):
-    """A Trainer that also tells its batch, how long its rows are, and the memory that they take."""
+    """A Trainer that also logs its batch, the length of its rows, and the memory that they need."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -106,13 +106,13 @@ class SpeechTrainer(Trainer):
             self._told = True
         ids = inputs["input_ids"]
         self._longest = max(self._longest, ids.shape[1])
-        # A tensor: reading it would wait for the GPU.
+        # Keep a tensor, because reading its value would wait for the GPU.
         self._padding += (inputs["attention_mask"] == 0).sum()
         self._tokens += ids.numel()
         return super().training_step(model, inputs, *args)
 
     def log(self, logs: dict[str, Any], *args: Any, **kwargs: Any) -> None:
-        """Log, over all ranks, since the last time: longest row, padding, peak of GPU memory."""
+        """Log the longest row, padding and peak GPU memory of all ranks since the last call."""
         if "loss" in logs:
             peak = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
             mine = [float(each) for each in (self._longest, self._padding, self._tokens, peak)]
@@ -127,9 +127,10 @@ class SpeechTrainer(Trainer):
 
 
 class SaveWhenAsked(TrainerCallback):
-    """Saves and ends at a step's end, on all ranks alike, once any of them got SIGTERM or SIGUSR1.
+    """Saves and stops all ranks at the end of a step in which any received SIGTERM or SIGUSR1.
 
-    Only in a job with `survive`: a rank that notices SIGTERM does not end by it while it waits.
+    Used only in a job with `survive`, because a rank with a handler does not react to SIGTERM while
+    it waits in a collective.
     """
 
     def __init__(self) -> None:
@@ -139,7 +140,7 @@ class SaveWhenAsked(TrainerCallback):
             signal.signal(each, lambda number, _: self._told.append(number))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Ask all ranks."""
+        """Check on all ranks."""
         if not self._on:
             return
         flag = torch.tensor(len(self._told), device=args.device)
@@ -150,9 +151,9 @@ class SaveWhenAsked(TrainerCallback):
 
 
 def tell_batch(args: TrainingArguments, model: Any) -> None:
-    """Tell the batch as the Trainer has it, and as DeepSpeed does, whose engine ``model`` then is.
+    """Log the batch sizes of the Trainer and, if ``model`` is its engine, of DeepSpeed.
 
-    The optimizer's name is that of the class that makes the steps: DeepSpeedCPUAdam is offload.
+    The name of the optimizer is that of its class: DeepSpeedCPUAdam means offload.
     """
     parts = args.per_device_train_batch_size, args.gradient_accumulation_steps, args.world_size
     batch = parts[0] * parts[1] * parts[2]
@@ -164,13 +165,13 @@ def tell_batch(args: TrainingArguments, model: Any) -> None:
 
 
 def tell(args: TrainingArguments, line: str) -> None:
-    """Print on rank 0, on a line of its own beside the Trainer's progress bar."""
+    """Print on rank 0, on a separate line from the Trainer's progress bar."""
     if args.process_index == 0:
         tqdm.write(line)
 
 
 def build_datasets(args: Arguments, vocabulary: int) -> tuple[Any, dict[str, Any]]:
-    """Make the mixture to train on, and recordings of each corpus to evaluate with."""
+    """Create the mixture for training, and recordings of each corpus for evaluation."""
     if args.data:
         own = with_lengths(datasets.load_from_disk(args.data))
         own = keep_short(own, args.max_length).shuffle(seed=args.seed)
@@ -206,7 +207,7 @@ def build_datasets(args: Arguments, vocabulary: int) -> tuple[Any, dict[str, Any
 
 
 def last_checkpoint(folder: Path) -> str | None:
-    """Find the newest checkpoint that is whole: the Trainer writes its state last."""
+    """Find the newest complete checkpoint; the Trainer writes its state last."""
     whole = [state.parent for state in folder.glob("checkpoint-*/trainer_state.json")]
     newest = max(whole, key=lambda each: int(each.name.rpartition("-")[2]), default=None)
     return None if newest is None else str(newest)
@@ -220,7 +221,7 @@ def main() -> None:
     attention = (
         {"attn_implementation": args.attn_implementation} if args.attn_implementation else {}
     )
-    # With ZeRO-3 each rank makes, or loads, only its share of every weight.
+    # With ZeRO-3 each rank creates, or loads, only its shard of every weight.
     if args.pretrained:
         model = AutoModelForCausalLM.from_pretrained(
             args.pretrained, torch_dtype=torch.float32, **attention
@@ -237,8 +238,8 @@ def main() -> None:
         eval_dataset=held_out,
         callbacks=[SaveWhenAsked()],
     )
-    # Its own checkpoints first: a job that is requeued has the same arguments. Rank 0 decides for
-    # all, since another node may see the folder as it was a moment ago.
+    # Its own checkpoints come first, because a requeued job has the same arguments. Rank 0 decides
+    # for all, because another node may see an outdated state of the folder.
     own = last_checkpoint(Path(args.output_dir))
     (begin,) = broadcast_object_list([own or args.resume_from_checkpoint])
     if begin:
@@ -247,7 +248,7 @@ def main() -> None:
 
 
 def leave_together() -> None:
-    """End when all ranks do: gloo may abort a process that holds its group while others leave."""
+    """Leave together; gloo may abort a process that holds its group while others leave."""
     gc.collect()  # the trainer, DeepSpeed's engine and the model refer to each other
     if dist.is_initialized():
         dist.barrier()

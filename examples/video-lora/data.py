@@ -1,8 +1,8 @@
 """Synthetic clips: a texture that drifts across the picture in the direction of its prompt.
 
 A texture is a sum of plane waves with random amplitudes, so that every pixel is drawn from
-N(0, 1), and a single pixel says nothing of its neighbours. What there is to learn is how pixels go
-together: within a frame, and, by the prompt, from one frame to the next.
+N(0, 1), and a single pixel contains no information about its neighbours. The model can learn the
+correlation of pixels within a frame and, from the prompt, between frames.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ PROMPTS = tuple(
 )  # fmt: skip
 COLOURS = 3
 WAVES = ((1, 0), (0, 1), (1, 1), (1, -1))  # periods across the picture: x, y
-SPEED = 1 / 16  # of the picture's width, for each frame
+SPEED = 1 / 16  # picture widths per frame
 TEXT_TOKENS, TEXT_DIM = 4, 64
 
 
 class Clips(Dataset[dict[str, Tensor]]):
-    """Clips and the noise to train with, each sample made from its own number.
+    """Clips and noise for training, each sample generated from its number.
 
-    So the same samples are seen whatever the number of GPUs, and a resumed run goes on with those
-    that the first one would have had. A sample is a dict of float32 tensors: ``clip`` and
-    ``noise`` of (colour, frame, y, x), ``time`` in [0, 1) of (), ``text`` of (token, feature).
+    The samples therefore do not depend on the number of GPUs, and a resumed run continues with the
+    samples of an uninterrupted one. A sample is a dict of float32 tensors: ``clip`` and ``noise``
+    of (colour, frame, y, x), ``time`` in [0, 1) of (), ``text`` of (token, feature).
     """
 
     def __init__(self, samples: int, frames: int, height: int, width: int, seed: int = 0) -> None:
@@ -37,11 +37,11 @@ class Clips(Dataset[dict[str, Tensor]]):
         self.shape = (COLOURS, frames, height, width)
 
     def __len__(self) -> int:
-        """Count the samples."""
+        """Return the number of samples."""
         return self.samples
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
-        """Make a sample."""
+        """Generate a sample."""
         source = torch.Generator().manual_seed(self.seed * 1_000_003 + index)
         prompt = int(torch.randint(len(PROMPTS), (), generator=source))
         amplitudes = torch.randn(COLOURS, len(WAVES), 2, generator=source)
@@ -65,19 +65,19 @@ class Clips(Dataset[dict[str, Tensor]]):
 
 
 def encode(prompt: int) -> Tensor:
-    """Stand in for a frozen text encoder: fixed random features of (token, feature)."""
+    """Return fixed random features of (token, feature), in place of a frozen text encoder."""
     source = torch.Generator().manual_seed(prompt)
     return torch.randn(TEXT_TOKENS, TEXT_DIM, generator=source)
 
 
 def levels(frames: int, height: int, width: int) -> dict[str, float]:
-    """Tell what loss the best predictor reaches that knows so much of the clips.
+    """Return the loss of the best predictor for clips with the given degrees of freedom.
 
     The loss is the mean squared error of the flow, noise - clip, at a uniform time. A clip with
-    d random numbers in it and n pixel values, all of variance 1, is Gaussian in a subspace of d
-    dimensions with variance s = n / d in each. There the best guess at time t misses by
-    s / ((1 - t)^2 s + t^2) for each dimension, and by nothing outside; the mean over t is
-    (pi / 2) sqrt(s), so over all values (pi / 2) sqrt(d / n). A pixel by itself has d = n.
+    d random numbers and n pixel values, all of variance 1, is Gaussian in a subspace of d
+    dimensions with variance s = n / d in each. There the error of the best guess at time t is
+    s / ((1 - t)^2 s + t^2) for each dimension, and zero outside; the mean over t is
+    (pi / 2) sqrt(s), so over all values (pi / 2) sqrt(d / n). A single pixel has d = n.
     """
     numbers = COLOURS * len(WAVES) * 2
     frame = COLOURS * height * width

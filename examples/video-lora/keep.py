@@ -1,4 +1,4 @@
-"""What a run keeps: checkpoints to go on from, the adapters, and proof that the base stayed."""
+"""Save and load checkpoints, export the adapters, and verify that the base did not change."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ PREFIX = "step-"
 def save_checkpoint(accelerator: Accelerator, folder: Path, step: int) -> None:
     """Save adapters, optimizer and random states as ``folder/step-N``; all ranks must call it."""
     whole, part = folder / f"{PREFIX}{step:06}", folder / f"part-{step:06}"
-    # The base does not change: without it a checkpoint has the adapters' size, not the model's.
+    # The base does not change, so the checkpoint contains only the adapters.
     only = {"exclude_frozen_parameters": True} if uses_deepspeed(accelerator) else {}
     accelerator.save_state(str(part), **only)
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
         if whole.exists():
             shutil.rmtree(whole)
-        part.rename(whole)  # a run that is killed while it saves leaves no half a checkpoint
+        part.rename(whole)  # a run that is killed while saving leaves no partial checkpoint
 
 
 def resume(accelerator: Accelerator, folder: Path, other: Path | None) -> int:
-    """Load the newest checkpoint of ``folder``, else of ``other``, if there is one; give its step.
+    """Load the newest checkpoint of ``folder``, otherwise of ``other``; return its step.
 
-    ``other`` may be a checkpoint itself. DeepSpeed loads what as many ranks have saved. Raises
-    SystemExit where ``other`` has none.
+    ``other`` may be a checkpoint itself. DeepSpeed loads only checkpoints of the same number of
+    ranks. Raises SystemExit if ``other`` has none.
     """
     own = sorted(folder.glob(f"{PREFIX}*"))
     found = own or ([other] if other and other.name.startswith(PREFIX) and other.is_dir() else [])
     found = found or (sorted(other.glob(f"{PREFIX}*")) if other else [])
-    # Rank 0 decides for all: another node may see the folder as it was a moment ago.
+    # Rank 0 decides for all, because another node may see an outdated state of the folder.
     (newest,) = broadcast_object_list([found[-1] if found else None])
     if newest is None:
         if other:
@@ -58,9 +58,10 @@ def resume(accelerator: Accelerator, folder: Path, other: Path | None) -> int:
 
 
 def stop_request(accelerator: Accelerator) -> Callable[[], bool]:
-    """Return what tells whether to save and end: on all ranks alike, once any of them was asked.
+    """Return a function that is true on all ranks as soon as any rank was asked to save and stop.
 
-    Only in a job with `survive`: a rank that notices SIGTERM does not end by it while it waits.
+    Used only in a job with `survive`, because a rank with a handler does not react to SIGTERM while
+    it waits in a collective.
     """
     told: list[int] = []
     if not (os.environ.get("HPCRUN_SURVIVE") or os.environ.get("HPCRUN_SAVES")):
@@ -84,7 +85,7 @@ def save_adapters(accelerator: Accelerator, model: nn.Module, folder: Path) -> N
 
 
 def fingerprints(model: nn.Module) -> tuple[str, str]:
-    """Hash the base's weights and the adapters' as this rank has them; all ranks must call it."""
+    """Hash this rank's weights of the base and of the adapters; all ranks must call this."""
     return _hash(base_of(model)), _hash(adapters_of(model))
 
 
@@ -97,7 +98,7 @@ def _hash(parameters: list[nn.Parameter]) -> str:
 
 
 def gathered(parameters: list[nn.Parameter]) -> contextlib.AbstractContextManager[None]:
-    """Have parameters whole on every rank, where ZeRO-3 keeps them in shards."""
+    """Gather parameters on every rank if ZeRO-3 shards them."""
     if not any(hasattr(each, "ds_id") for each in parameters):
         return contextlib.nullcontext()
     import deepspeed
@@ -106,5 +107,5 @@ def gathered(parameters: list[nn.Parameter]) -> contextlib.AbstractContextManage
 
 
 def uses_deepspeed(accelerator: Accelerator) -> bool:
-    """Tell whether the launcher has asked for DeepSpeed."""
+    """Return whether the launcher enabled DeepSpeed."""
     return accelerator.distributed_type == DistributedType.DEEPSPEED

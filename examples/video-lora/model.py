@@ -1,4 +1,4 @@
-"""The model: a video transformer of diffusers with frozen weights, and LoRA adapters on it."""
+"""A video transformer of diffusers with frozen weights and LoRA adapters."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch import Tensor, nn
 
 from data import COLOURS, TEXT_DIM
 
-# Attention and feed-forward, as usual. A base that was never trained needs the second line too:
-# what leads into the transformer, and out of it.
+# Attention and feed-forward, as usual. A base that was never trained also needs the second line:
+# the layers into and out of the transformer.
 USUAL = ("to_q", "to_k", "to_v", "to_out.0", "ffn.net.0.proj", "ffn.net.2")
 WAYS_IN_AND_OUT = ("patch_embedding", "linear_1", "linear_2", "time_proj", "proj_out")
 
 
 def build(args: argparse.Namespace) -> nn.Module:
-    """Build the base, from the folder args.base or at random, freeze it, and add the adapters.
+    """Load the base from args.base or create a random one, freeze it, and add the adapters.
 
     Raises OSError if args.base is no model.
     """
@@ -42,7 +42,7 @@ def build(args: argparse.Namespace) -> nn.Module:
     )
     if args.activation_checkpointing == "true":
         model.enable_gradient_checkpointing()
-    return model.train()  # a base that was loaded would leave dropout out
+    return model.train()  # a loaded base would disable dropout
 
 
 def adapters_of(model: nn.Module) -> list[nn.Parameter]:
@@ -56,16 +56,16 @@ def base_of(model: nn.Module) -> list[nn.Parameter]:
 
 
 def flow_matching_loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-    """Give the mean squared error of the flow from clip to noise, at each sample's time.
+    """Return the mean squared error of the flow from clip to noise, at each sample's time.
 
-    ``batch`` is a sample of data.Clips with a first dimension more.
+    ``batch`` is a sample of data.Clips with an additional first dimension.
     """
     dtype = next(model.parameters()).dtype  # under DeepSpeed bf16 or fp16
     time = batch["time"].view(-1, 1, 1, 1, 1)
     mixed = (1 - time) * batch["clip"] + time * batch["noise"]
     (flow,) = model(
         mixed.to(dtype),
-        timestep=1000 * batch["time"],  # the scale that this model was made for
+        timestep=1000 * batch["time"],  # the time scale of this model
         encoder_hidden_states=batch["text"].to(dtype),
         return_dict=False,
     )
@@ -73,5 +73,5 @@ def flow_matching_loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
 
 
 def size(parameters: list[nn.Parameter]) -> int:
-    """Count the numbers in parameters; under ZeRO-3 each rank holds only a shard of them."""
+    """Count parameters, including those in the shards of other ranks under ZeRO-3."""
     return sum(getattr(each, "ds_numel", each.numel()) for each in parameters)

@@ -1,7 +1,7 @@
 """Train LoRA adapters on a frozen video diffusion transformer, with Accelerate and DeepSpeed.
 
-Accelerate learns from its launcher whether there is DeepSpeed, its ZeRO stage and the precision:
-nothing here says so. Without a launcher it trains in this one process.
+Accelerate's launcher determines DeepSpeed, its ZeRO stage and the precision. Without a launcher,
+the script trains in a single process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from model import adapters_of, base_of, build, flow_matching_loss, size
 
 
 def read_args(words: list[str] | None = None) -> argparse.Namespace:
-    """Read the command line. The defaults are for a first look, on any machine."""
+    """Read the command line. The defaults are for a small test on any machine."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     clip = parser.add_argument_group("clips")
     clip.add_argument("--frames", type=int, default=6)
@@ -62,7 +62,7 @@ def read_args(words: list[str] | None = None) -> argparse.Namespace:
 def main(words: list[str] | None = None) -> None:
     """Train."""
     args = read_args(words)
-    # On CPUs Accelerate finds no backend for DeepSpeed by itself; on GPUs this says nccl.
+    # With DeepSpeed on CPUs, Accelerate selects no backend; on GPUs this is nccl.
     backend = os.environ.get("HPCRUN_BACKEND")
     accelerator = Accelerator(
         gradient_accumulation_steps=args.accumulation,
@@ -96,7 +96,7 @@ def main(words: list[str] | None = None) -> None:
 
 
 def introduce(model: nn.Module, args: argparse.Namespace) -> None:
-    """Print what trains, and what its losses will mean."""
+    """Print the number of trained parameters and reference values of the loss."""
     trained, frozen = size(adapters_of(model)), size(base_of(model))
     print(f"{trained:,} parameters in the adapters, {frozen:,} in the frozen base")
     for what, loss in levels(args.frames, args.height, args.width).items():
@@ -111,7 +111,7 @@ def train(
     done: int,
     args: argparse.Namespace,
 ) -> bool:
-    """Train the steps that are not done yet, and save checkpoints; false where asked to stop."""
+    """Train the remaining steps, and save checkpoints; return False if asked to stop."""
     is_to_stop = stop_request(accelerator)
     step, losses, began = done, [], time.perf_counter()
     for batch in accelerator.skip_first_batches(loader, done * args.accumulation):
@@ -121,7 +121,7 @@ def train(
             loss = flow_matching_loss(model, batch)
             accelerator.backward(loss)
             norm = None
-            if accelerator.sync_gradients:  # DeepSpeed has clipped by itself, and tells the norm
+            if accelerator.sync_gradients:  # DeepSpeed has clipped already, and returns the norm
                 norm = accelerator.clip_grad_norm_(adapters_of(model), 1.0)
             optimizer.step()
             optimizer.zero_grad()
@@ -135,7 +135,7 @@ def train(
             "loss": mean,
             "samples_per_sec": args.batch * args.accumulation * accelerator.num_processes / seconds,
         }
-        if norm is not None:  # of a step that an overflow in fp16 has skipped there may be none
+        if norm is not None:  # None if an fp16 overflow skipped the step
             told["grad_norm"] = float(norm)
         report(accelerator, step, told, args)
         stop = is_to_stop()
@@ -150,7 +150,7 @@ def train(
 def report(
     accelerator: Accelerator, step: int, told: dict[str, float], args: argparse.Namespace
 ) -> None:
-    """Print a step's line; log it to W&B where that is on."""
+    """Print the metrics of a step, and log them to W&B if enabled."""
     if torch.cuda.is_available():
         told["peak_memory_gib"] = torch.cuda.max_memory_allocated() / 2**30
     if accelerator.is_main_process:
