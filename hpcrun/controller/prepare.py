@@ -45,7 +45,8 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     """A run, or a sweep with its runs, that could be submitted. Nothing happened yet.
 
     What was asked, decided and written. Of a sweep ``plan`` and ``files`` are the array's own;
-    each of its ``runs`` has ``values``, its own by the sweep's names.
+    each of its ``runs`` has ``values``, its own by the sweep's names. ``is_strict``: what
+    checks find is refused.
     """
 
     spec: JobSpec
@@ -54,6 +55,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     runs_dir: Path
     runs: list[Prepared] = []
     values: dict[str, str] = {}
+    is_strict: bool = True
 
     @property
     def is_sweep(self) -> bool:
@@ -273,7 +275,13 @@ def prepare(
         resources = msgspec.structs.replace(spec.resources, nodes=node_range)
         spec = msgspec.structs.replace(spec, resources=resources)
     files.append(RenderedFile("spec.yaml", dump_job(with_args(spec, known, extra_args))))
-    return Prepared(spec=spec, plan=plan, files=files, runs_dir=context.runs_dir)
+    return Prepared(
+        spec=spec,
+        plan=plan,
+        files=files,
+        runs_dir=context.runs_dir,
+        is_strict=checks.is_strict,
+    )
 
 
 def _for_each_count(
@@ -549,7 +557,14 @@ def prepare_job(
         record_file("sweep.json", record),
         RenderedFile("spec.yaml", dump_job(with_args(spec, known | spec.sweep.keys(), extra_args))),
     ]
-    return Prepared(spec=spec, plan=plan, files=files, runs=runs, runs_dir=context.runs_dir)
+    return Prepared(
+        spec=spec,
+        plan=plan,
+        files=files,
+        runs=runs,
+        runs_dir=context.runs_dir,
+        is_strict=checks.is_strict,
+    )
 
 
 def record_file(name: str, record: msgspec.Struct) -> RenderedFile:

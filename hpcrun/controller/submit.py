@@ -16,6 +16,7 @@ from msgspec import structs
 
 from hpcrun import scheduler
 from hpcrun.assets import user_name
+from hpcrun.controller.checks.checkpoints import is_shared, refuse_writers
 from hpcrun.controller.context import (
     Context,
     is_in_mirror,
@@ -214,6 +215,8 @@ def submit_job(context: Context, made: Prepared) -> str:
     notes = linked(context, runs, [named_after(run.plan) for run in runs], reads=True)
     with notes, whole_or_nothing(context) as written:
         write(context, made, written)
+        if made.is_strict:
+            refuse_writers(context, [run.plan for run in runs])
         return run_sbatch(context, made.plan, written)
 
 
@@ -403,5 +406,6 @@ def submitted_record(context: Context, plan: Plan) -> Submitted:
         nodes=plan.all_nodes if not plan.node_range else None,
         gpus_per_node=plan.gpus_per_node,
         log_patterns=plan.log_patterns,
+        checkpoint_dir=plan.checkpoint_dir if is_shared(plan) else None,
         runs_per_job=plan.runs_per_job,
     )

@@ -53,6 +53,7 @@ class Submitted(Struct, frozen=True, kw_only=True):
     gpus_per_node: int | None = None
     log_patterns: list[str] = []
     runs_per_job: int = 1  # how many runs of a sweep share a job
+    checkpoint_dir: str | None = None  # where it is not the run's own
 
 
 class Task(Struct, frozen=True, kw_only=True):

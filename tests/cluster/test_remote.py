@@ -32,7 +32,7 @@ FAR_HOME = "home of me"
 LACKS = """\
 import fcntl, os, select, signal, socket, time
 names = {
-    fcntl: "flock lockf F_OFD_SETLK F_OFD_SETLKW F_SETPIPE_SZ",
+    fcntl: "F_OFD_SETLK F_OFD_SETLKW F_SETPIPE_SZ",
     os: "sched_getaffinity sched_setaffinity pidfd_open posix_fadvise posix_fallocate pipe2 "
     "fdatasync getrandom memfd_create eventfd copy_file_range splice getresuid O_TMPFILE O_PATH "
     "O_DIRECT O_NOATIME O_LARGEFILE getxattr listxattr",

@@ -14,6 +14,12 @@ from pathlib import Path
 from msgspec import structs
 
 from hpcrun.controller.bad_nodes import avoided
+from hpcrun.controller.checks.checkpoints import (
+    explain_writer,
+    find_writer,
+    is_shared,
+    shared_folders,
+)
 from hpcrun.controller.checks.places import PATIENCE, answer_of, check_places
 from hpcrun.controller.context import Context, slurm_transport
 from hpcrun.controller.interpreter import Interpreter, editable_folders, missing_modules
@@ -33,6 +39,7 @@ from hpcrun.plan.launchers import needed_modules
 from hpcrun.plan.limits import array_problems, find_limits, unlisted_partitions
 from hpcrun.plan.script_facts import ScriptFacts
 from hpcrun.plan.types import Plan
+from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.snapshot import git_command
 from hpcrun.spec.job import JobSpec, set_variables
 
@@ -62,12 +69,13 @@ class Checks:
 
     def __init__(self, *, strict: bool = True, in_queue: bool = True) -> None:
         """Unless ``strict`` problems are notes. ``in_queue``: Slurm is to choose the nodes."""
-        self._strict = strict
+        self.is_strict = strict
         self._in_queue = in_queue
         self._avoided: Callable[[Plan], Plan] | None = None
         self._programs: dict[tuple[object, ...], Program] = {}
         # What each Python lacks of the modules that are asked for, or why it was not asked.
         self._missing: dict[tuple[str, ...], tuple[list[str], str]] = {}
+        self._saving: list[tuple[RunFolder, str]] | None = None
         # What each run gives its program; of one with a range of nodes the last number's.
         self._given: dict[str, tuple[Program, list[str]]] = {}
 
@@ -90,6 +98,11 @@ class Checks:
         what = (context, spec, found, plan, extra_args, deepspeed_elsewhere)
         plan, program, given, findings = settle(context, partial(self._find, *what))
         self._given[plan.run_id if plan is not None else ""] = (program, given)
+        if plan is not None and is_shared(plan):
+            self._saving = shared_folders(context) if self._saving is None else self._saving
+            if other := find_writer(context, plan, self._saving):
+                findings.refuse("checkpoint.dir", explain_writer(plan, other))
+                findings.fix = findings.fix or OVERRIDE
         findings = self._graded(findings, "")
         if plan is not None and not findings.problems:
             plan = _without_unknown(spec, plan, program, extra_args, given)
@@ -221,7 +234,7 @@ class Checks:
         return program, given
 
     def _graded(self, findings: Findings, overrides: str = OVERRIDE) -> Findings:
-        if self._strict or not findings.problems:
+        if self.is_strict or not findings.problems:
             findings.fix += overrides if findings.problems else ""
             return findings
         ignored = [f"--no-check: {problem}" for problem in findings.problems]
