@@ -11,7 +11,7 @@ export PATH := $(CURDIR)/$(BIN):/usr/sbin:/sbin:$(PATH)
 # Without bytecode files, pytest and the hundreds of hpcrun processes would compile every module again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-all check bench house docs test-containers lint style venv packages clean \
+.PHONY: demo test test-all check bench docs test-containers lint style venv packages clean \
 	test-slurm-versions
 
 demo: venv
@@ -46,10 +46,6 @@ bench: venv .venv-bench/.ready
 	.venv-bench/bin/python -m pip install --quiet --no-deps --force-reinstall .
 	python -m bench $(BENCH)
 	python -m bench.parse $(BENCH_PARSE)
-
-# Measure the size of hpcrun and how much of it each command loads (HOUSE="--checkout DIR" for another checkout).
-house: venv
-	python -m bench.house $(HOUSE)
 
 # hpcrun as its users install it, and alternatives; in a separate environment.
 .venv-bench/.ready: bench/requirements.txt setup.cfg

@@ -32,8 +32,8 @@ from bench.rows import Row, report
 from bench.site import Site, make_site
 from bench.status import write_runs
 from bench.timing import Command, Times, in_turns
-from tests.transport.link import Link
-from tests.transport.sshd import Laptop, servers
+from tests.remote.link import Link
+from tests.remote.sshd import Laptop, servers
 
 # Round trips in seconds: the one that a laptop has, and a long one for the slope: what else a busy
 # machine adds is little beside it.
@@ -43,8 +43,8 @@ MEGABYTES = 100
 FILES = 40  # of the project
 LOG_IN = """\
 import sys
-from hpcrun.transport.connection import SshSettings, open_connection
-from hpcrun.transport.ssh import NOBODY
+from hpcrun.remote.connection import SshSettings, open_connection
+from hpcrun.remote.ssh import NOBODY
 connection = open_connection(SshSettings(host="cluster"), NOBODY)
 connection.forward("localhost", 1)
 connection.close()

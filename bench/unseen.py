@@ -4,7 +4,7 @@
     python -m bench.unseen FOLDER --part open   one of them, or those of --part development
     python -m bench.unseen FOLDER --json        the same for programs
 
-tests/metrics/unseen.yaml says which logs and what stands in them. They are not part of the
+tests/curves/unseen.yaml says which logs and what stands in them. They are not part of the
 project and nothing is downloaded: whoever has one puts it in FOLDER as ID or ID.log. A log counts
 as read if the number, first and last of its training losses are right, and of its evaluation
 losses where the truth names them. The last learning rate is compared too, and does not count.
@@ -24,9 +24,9 @@ from typing import Any
 
 import yaml
 
-from hpcrun.metrics.names import fold
+from hpcrun.curves.names import fold
 
-TRUTH = Path(__file__).parent.parent / "tests" / "metrics" / "unseen.yaml"
+TRUTH = Path(__file__).parent.parent / "tests" / "curves" / "unseen.yaml"
 CLOSE, COUNTED = 1e-3, 0.01
 RATES = {"step_seconds", "samples_per_second", "tokens_per_second"}  # a bar measures these
 

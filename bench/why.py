@@ -6,7 +6,7 @@
     python -m bench.why FOLDER --details       what is wrong in the held half, too: it is spent then
     python -m bench.why --speed                how fast a log of 360 MB is read; some minutes
 
-tests/diagnose/unseen.yaml says which logs and what stands in them. They are not part of the
+tests/why/unseen.yaml says which logs and what stands in them. They are not part of the
 project and nothing is downloaded: whoever has one puts it in FOLDER as ID.log. Of the jobs that
 failed, the share whose class is right, and the share whose class and line are; of the others,
 the share that got a cause all the same: false alarms. Rank and host are compared where the class
@@ -41,7 +41,7 @@ END = """Traceback (most recent call last):
     main()
 torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 is full.
 """
-TRUTH = Path(__file__).parent.parent / "tests" / "diagnose" / "unseen.yaml"
+TRUTH = Path(__file__).parent.parent / "tests" / "why" / "unseen.yaml"
 
 
 def diagnose(log: Path) -> tuple[dict[str, Any] | None, str]:

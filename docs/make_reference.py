@@ -13,13 +13,13 @@ import msgspec
 
 from hpcrun import errors
 from hpcrun.cli.main import SECTIONS, VERBS, hpcrun
-from hpcrun.diagnose import rules
-from hpcrun.diagnose.judge import faq_rows
 from hpcrun.plan.build import build_plan
 from hpcrun.plan.environment import placeholder_names
 from hpcrun.plan.types import Dependency, Place
 from hpcrun.spec.job import Batch, Cluster, DeepSpeed, JobSpec
 from hpcrun.spec.schema import json_schema
+from hpcrun.why import rules
+from hpcrun.why.judge import faq_rows
 
 FILE = Path(__file__).with_name("reference.md")
 FAQ = Path(__file__).with_name("faq.md")

@@ -9,6 +9,8 @@ Programs submit, await and read runs by the names in ``__all__``, as in::
 
 from __future__ import annotations
 
+from hpcrun.version import __version__ as __version__
+
 TYPE_CHECKING = False  # typing's own takes long to import, and Ctrl-C may come meanwhile
 if TYPE_CHECKING:
     from typing import Any
@@ -61,7 +63,6 @@ __all__ = [
     "submit_sweep",
     "wait",
 ]
-__version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:

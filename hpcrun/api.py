@@ -14,22 +14,28 @@ from typing import TYPE_CHECKING, Any, overload
 
 from msgspec import structs
 
-from hpcrun.controller.context import Context, load_context
-from hpcrun.controller.targets import Targets, list_runs, only_run, refresh, resolve
+from hpcrun.context import Context, load_context
 from hpcrun.errors import HpcrunError, InputError, SpecError, WaitTimeout
-from hpcrun.runs.layout import RunFolder, SweepFolder
-from hpcrun.runs.records import Attempt, read_history, read_plan, read_task, runs_of
-from hpcrun.runs.status import JobStatus
-from hpcrun.slurm.jobs import array_id
+from hpcrun.monitor import Targets, list_runs, only_run, refresh, resolve
+from hpcrun.runs import (
+    Attempt,
+    JobStatus,
+    RunFolder,
+    SweepFolder,
+    read_history,
+    read_plan,
+    read_task,
+    runs_of,
+)
+from hpcrun.slurm import array_id
 
 # What else is needed is imported where it is: a program that reads a log submits nothing.
 if TYPE_CHECKING:
-    from hpcrun.controller.logs import Lines
-    from hpcrun.controller.prepare import Prepared
-    from hpcrun.plan.types import Plan
-    from hpcrun.report.parsed import ParsedRun
-    from hpcrun.secrets.mask import Masker
-    from hpcrun.spec.job import JobSpec
+    from hpcrun.actions import Lines, Prepared
+    from hpcrun.curves import ParsedRun
+    from hpcrun.plan import Plan
+    from hpcrun.secrets import Masker
+    from hpcrun.spec import JobSpec
 
 # What it is called by programs.
 Status = JobStatus
@@ -130,7 +136,7 @@ class Run:
         launchers with "node1: ". ``follow`` goes on as they grow, until the run is over. What
         looks like a secret is ``***``, unless ``raw``. Raises InputError for a rank without a log.
         """
-        from hpcrun.controller.logs import JobLogs, LogQuery, masker_of
+        from hpcrun.actions import JobLogs, LogQuery, masker_of
 
         if not follow:  # the follower brings it himself
             refresh(self._context, [self._folder], whole=True)
@@ -144,8 +150,8 @@ class Run:
 
     def metrics(self, *, patterns: str | Sequence[str] = ()) -> ParsedRun:
         """Read the logs' metrics so far, all attempts as one curve: see parse()."""
-        from hpcrun.controller.curves.parse import CurveLog, own_formats
-        from hpcrun.controller.sources import Source
+        from hpcrun.actions import CurveLog, own_formats
+        from hpcrun.monitor import Source
 
         own = own_formats([patterns] if isinstance(patterns, str) else patterns, "patterns")
         refresh(self._context, [self._folder], whole=True)
@@ -250,7 +256,7 @@ def submit(
     Raises SpecError with all that is wrong with the job, InputError, SchedulerRefused, OutOfReach;
     nothing is left behind but where OutOfReach says that Slurm may have taken it (maybe_done).
     """
-    from hpcrun.controller.submit import submit_job
+    from hpcrun.actions import submit_job
 
     context = _context(cluster, cwd)
     made = _prepared(context, job, set, args, after, check)
@@ -274,7 +280,7 @@ def submit_sweep(
 
     A job becomes a sweep here too, as in set={"sweep": {"args.lr": [1e-3, 1e-4]}}.
     """
-    from hpcrun.controller.submit import submit_job
+    from hpcrun.actions import submit_job
 
     context = _context(cluster, cwd)
     made = _prepared(context, job, set, args, after, check)
@@ -355,7 +361,7 @@ def parse(
     points are kept: memory grows with the log. Raises InputError for what is not there, cannot be
     read, or names several runs.
     """
-    from hpcrun.controller.curves.parse import parse as parse_words
+    from hpcrun.actions import parse_runs as parse_words
 
     word = os.fspath(log)
     patterns = [patterns] if isinstance(patterns, str) else patterns
@@ -371,12 +377,12 @@ def parse(
 
 def status_of(runs: Iterable[Run]) -> list[Status]:
     """Ask for the state of many runs at once, in their order: one squeue for each cluster."""
-    from hpcrun.controller import status
+    from hpcrun.monitor import status_of as read_statuses
 
     runs = _listed(runs, "status_of")
     found: dict[Path, Status] = {}
     for context, folders in _by_cluster(runs):
-        known = status.status_of(context, folders, level="row")
+        known = read_statuses(context, folders, level="row")
         found |= {each.folder.path: each for each in known}
     return [found[run.folder] for run in runs]
 
@@ -387,8 +393,7 @@ def wait(runs: Iterable[Run], *, timeout: float | None = None) -> list[Status]:
     All together cost Slurm what one of them does: two squeue a minute, and some around each end.
     Raises WaitTimeout after ``timeout`` seconds; the runs go on, also after Ctrl-C.
     """
-    from hpcrun.controller.monitor import Monitor, Runs, poll_all
-    from hpcrun.controller.status import complete
+    from hpcrun.monitor import Monitor, Runs, complete, poll_all
 
     runs = _listed(runs, "wait")
     # nan is no number of seconds
@@ -435,10 +440,8 @@ def _prepared(
     check: bool,
 ) -> Prepared:
     """Plan and render a run or a sweep. Raises InputError, or SpecError with all that is wrong."""
-    from hpcrun.controller.checks.submission import Checks
-    from hpcrun.controller.prepare import dependency_on, prepare_job
-    from hpcrun.spec.dump import yaml_of
-    from hpcrun.spec.load import SOURCE, Origin
+    from hpcrun.actions import Checks, dependency_on, prepare_job
+    from hpcrun.spec import SOURCE, Origin, yaml_of
 
     word = after.id if isinstance(after, (Run, Sweep)) else after
     try:
@@ -468,8 +471,8 @@ def _prepared(
 
 
 def _spec(context: Context, job: object, overrides: Sequence[str]) -> tuple[JobSpec, str]:
-    from hpcrun.controller.prepare import load_spec, read_spec
-    from hpcrun.spec.dump import yaml_of
+    from hpcrun.actions import load_spec, read_spec
+    from hpcrun.spec import yaml_of
 
     if isinstance(job, Mapping):
         spec = read_spec(context, yaml_of(job, _DICT), _DICT, overrides)
@@ -506,7 +509,7 @@ def _dry(made: Prepared) -> DryRun:
 def _cancel(
     context: Context, *, runs: Sequence[RunFolder] = (), sweeps: Sequence[SweepFolder] = ()
 ) -> bool:
-    from hpcrun.controller.job_actions import cancel_all
+    from hpcrun.actions import cancel_all
 
     outcomes = cancel_all(context, Targets(runs=[*runs], sweeps=[*sweeps], jobs=[]))
     for each in outcomes:
@@ -519,8 +522,8 @@ def _lines(
     events: Iterable[Status | Lines | str], masker: Masker | None, *, with_prefix: bool
 ) -> Iterator[str]:
     """Give what comes of logs line by line; a long line may come in pieces."""
-    from hpcrun.controller.logs import Lines
-    from hpcrun.secrets.mask import FileMasker
+    from hpcrun.actions import Lines
+    from hpcrun.secrets import FileMasker
 
     maskers: dict[Path, FileMasker] = {}
     begun: dict[Path, tuple[bytes, Lines]] = {}

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pwd
-import re
-import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hpcrun.errors import InputError
 from hpcrun.files import remark
-from hpcrun.ownership import is_own, name_of_user, refuse_others
-
-if TYPE_CHECKING:
-    import jinja2
+from hpcrun.ownership import name_of_user, refuse_others
 
 _PACKAGE = Path(__file__).parent
 # How a script's name ends -> what runs it.
@@ -118,85 +111,3 @@ def _script_fix(path: Path, name: str) -> str:
     if program == "python":
         fix = f"hpcrun init {word} drafts a job for it; {fix}"
     return fix
-
-
-def open_templates(
-    project: Path | None, environ: Mapping[str, str] | None = None, *, is_sent: bool = False
-) -> jinja2.Environment:
-    """Open a project's templates: its own, where it has any, over those that hpcrun ships.
-
-    ``hpcrun/NAME`` is always the shipped one. A value that is missing is an error. With ``environ``
-    what Jinja compiles of the shipped ones is kept in the user's cache folder. Templates of a
-    project are not kept: each copy of them has another path. They run in Jinja's sandbox: they lay
-    out text, and reach no Python. ``is_sent``: what they make goes to another machine, so that no
-    link out of the project is followed.
-    """
-    import jinja2  # here: most verbs render nothing
-
-    class ProjectLoader(jinja2.FileSystemLoader):
-        """Loads a project's templates, and ends a block on one line with a line end."""
-
-        def get_source(
-            self, environment: jinja2.Environment, template: str
-        ) -> tuple[str, str, Callable[[], bool]]:
-            source, filename, uptodate = super().get_source(environment, template)
-            refuse_others(Path(filename), "a template writes what a job runs")
-            top = os.path.realpath(project or "")
-            if is_sent and not Path(os.path.realpath(filename)).is_relative_to(top):
-                raise InputError(
-                    f"{filename}: a link that leads out of the project, and the cluster would get "
-                    "its content",
-                    fix="copy the template into the project",
-                )
-            whole = re.sub(r"([^\n])(\{%-?\s*endblock)", r'\1{{ "\\n" }}\2', source)
-            return whole, filename, uptodate
-
-    own = None if project is None else project / "templates"
-    built_in = jinja2.FileSystemLoader(shipped("templates"))
-    loaders: list[jinja2.BaseLoader] = [jinja2.PrefixLoader({"hpcrun": built_in}), built_in]
-    is_own = own is not None and own.is_dir()
-    if own is not None and is_own:
-        loaders.insert(0, ProjectLoader(own))
-    kind = jinja2.Environment
-    if is_own:
-        from jinja2.sandbox import ImmutableSandboxedEnvironment  # here: few projects have any
-
-        kind = ImmutableSandboxedEnvironment
-    return kind(
-        loader=jinja2.ChoiceLoader(loaders),
-        bytecode_cache=None if environ is None or is_own else _bytecode_cache(environ),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
-    )
-
-
-def _bytecode_cache(environ: Mapping[str, str]) -> jinja2.BytecodeCache | None:
-    """Open the folder with what Jinja compiled; None without one that is the user's alone.
-
-    It is code, so a folder that others can write does not count.
-    """
-    folder = cache_dir(environ) / "templates"
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        info = folder.lstat()
-    except (OSError, ValueError):
-        return None
-    if not is_own(info) or not stat.S_ISDIR(info.st_mode):
-        return None
-    import jinja2
-
-    class Cache(jinja2.FileSystemBytecodeCache):
-        """Keeps what it can: a full or read-only disk stops no submission."""
-
-        def load_bytecode(self, bucket: jinja2.bccache.Bucket) -> None:
-            with contextlib.suppress(OSError):
-                super().load_bytecode(bucket)
-
-        def dump_bytecode(self, bucket: jinja2.bccache.Bucket) -> None:
-            with contextlib.suppress(OSError):
-                super().dump_bytecode(bucket)
-
-    return Cache(str(folder))

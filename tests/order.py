@@ -38,7 +38,7 @@ LONG: Mapping[str, float] = {
     "tests/cluster/test_worlds.py": 15,
     "tests/plan/test_deepspeed_frameworks.py": 7,
     "tests/plan/test_launchers.py": 10,
-    "tests/report/test_page.py": 3,
+    "tests/curves/report/test_page.py": 3,
     "tests/runs/test_checkpoints.py": 2,
     "tests/sandbox/test_demo.py": 35,
     "tests/slurm/test_hostfile.py": 6,

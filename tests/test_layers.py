@@ -1,41 +1,30 @@
-"""Imports point down only, and pure modules can do nothing but compute."""
+"""The structure of the package: layers, entry points, no import cycles, and pure modules."""
 
 from __future__ import annotations
 
 import ast
 import builtins
+from functools import cache
 from pathlib import Path
 
-from tests.source import PACKAGE, REFERENCE, imports, modules, name, part, tree
+from hpcrun.lazy import read_stub
+from tests.source import PACKAGE, REFERENCE, ROOT, imports, modules, name, part, tree
 
-# part -> what it imports of hpcrun, besides itself and what all may: a line that is wider than what
-# is would let an import slip in.
-MAY_IMPORT: dict[str, set[str]] = {
-    "errors": set(),
-    "structs": set(),
-    "patterns": set(),
-    "spec": set(),
-    "slurm": set(),
-    "secrets": set(),
-    "metrics": set(),
-    "signals": set(),
-    "ownership": set(),
-    "files": {"ownership"},
-    "transport": {"signals", "ownership", "files"},
-    "assets": {"ownership", "files"},
-    "workloads": set(),
-    "plan": {"spec", "slurm", "secrets"},
-    "render": {"plan", "slurm"},
-    "scheduler": {"slurm", "transport"},
-    "diagnose": set(),
-    "runs": {"plan", "slurm", "diagnose", "ownership", "files"},
-    "logs": {"runs", "files", "ownership"},
-    "views": {"runs", "diagnose", "slurm", "plan"},
-    "report": {"metrics", "views", "files"},
-    "sandbox": {"slurm", "assets", "ownership"},
-    # Its types are those of the parts below; it does nothing that the controller does not.
-    "api": {"controller", "report", "runs", "plan", "spec", "secrets", "slurm"},
+# The parts of hpcrun, the highest first: each may import only what stands below it.
+LAYERS = (
+    *("__main__", "cli", "__init__", "api", "actions", "monitor", "views", "logs", "runs"),
+    *("context", "sandbox", "render", "assets", "plan", "curves", "slurm", "spec", "why"),
+    *("remote", "secrets", "text", "files", "ownership", "signals", "patterns", "structs"),
+    *("workloads", "errors", "lazy", "version"),
+)
+# Parts that know nothing of some that are below them.
+MAY_NOT_IMPORT = {
+    "curves": {"slurm", "spec", "why", "remote"},
+    "why": {"remote", "files"},
+    "spec": {"remote", "files", "secrets"},
 }
+# Modules of packages that are pure otherwise.
+IMPURE = {"hpcrun/slurm/client.py", "hpcrun/render/environment.py"}
 # What reaches out of the process, or gives another answer each time.
 EFFECTS = {
     *("asyncio", "ctypes", "datetime", "fcntl", "ftplib", "getpass", "glob", "http", "io"),
@@ -48,62 +37,130 @@ MAY_PRINT = {"hpcrun/cli/output.py", "hpcrun/sandbox/keeper.py"}
 EFFECT_CALLS = {"open", "input", "print", "breakpoint", "exec", "eval", "__import__"}
 
 
-def pure_parts() -> set[str]:
-    """List the packages that promise, once in their ``__init__``, to compute and do no more."""
-    packages = {path.parent.name: path for path in PACKAGE.glob("*/__init__.py")}
+def dotted(path: Path) -> str:
+    """Return the name by which a module is imported.
+
+    >>> dotted(PACKAGE / "plan" / "build.py"), dotted(PACKAGE / "plan" / "__init__.py")
+    ('hpcrun.plan.build', 'hpcrun.plan')
+    """
+    words = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(words[:-1] if words[-1] == "__init__" else words)
+
+
+@cache
+def stubs() -> dict[str, dict[str, str]]:
+    """Return the public names of each package and the modules that define them."""
+    return {dotted(path.parent / "__init__.py"): read_stub(str(path)) for path in PUBLIC}
+
+
+PUBLIC = sorted(PACKAGE.glob("*/__init__.pyi"))
+
+
+def names_imported(path: Path) -> set[tuple[str, str]]:
+    """Return (module, name) of everything that a module imports from hpcrun, at any place."""
     return {
-        package
-        for package, path in packages.items()
-        if "\nPure:" in (ast.get_docstring(tree(path)) or "")
+        (node.module, alias.name)
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "hpcrun"
+        for alias in node.names
+        if node.module is not None
     }
 
 
-def is_pure(path: Path) -> bool:
-    return part(path) in pure_parts()
+def modules_imported(path: Path) -> set[str]:
+    """Return the modules of hpcrun that a module imports, entry points resolved."""
+    known = {dotted(module) for module in modules()}
+    found = set()
+    for module, imported in names_imported(path):
+        target = stubs().get(module, {}).get(imported, module)
+        inside = f"{target}.{imported}"
+        found.add(inside if inside in known else target)
+    return found - {dotted(path)}
 
 
-def test_every_part_has_its_place() -> None:
-    known = {*MAY_IMPORT, "cli", "controller", "__init__", "__main__"}
-    assert {part(path) for path in modules()} <= known
+def test_every_part_has_a_layer() -> None:
+    assert {part(path) for path in modules()} == set(LAYERS)
 
 
 def parts_imported(path: Path) -> set[str]:
-    """List the other parts of hpcrun that a module imports, but those that all may."""
-    inside = {full.split(".")[1] for full in imports(path) if full.startswith("hpcrun.")}
-    inside -= {part(path), "errors", "structs", "patterns"}
-    return {found for found in inside if (PACKAGE / found).is_dir() or _is_module(found)}
-
-
-def imports_above(path: Path) -> set[str]:
-    """List the parts of hpcrun that a module imports and that do not lie below it."""
-    own = part(path)
-    if own in ("cli", "__main__"):
-        return set()
-    if own == "controller":
-        return parts_imported(path) & {"cli", "api"}
-    return parts_imported(path) - ({"api"} if own == "__init__" else MAY_IMPORT[own])
+    """Return the other parts of hpcrun that a module imports."""
+    parts = {module.split(".")[1] for module in modules_imported(path) if "." in module}
+    return parts - {part(path)}
 
 
 def test_imports_point_down() -> None:
-    above = {name(path): imports_above(path) for path in modules()}
-    assert {path: found for path, found in above.items() if found} == {}
-    # The look sees imports of hpcrun at all.
-    assert any(full.startswith("hpcrun.") for full in imports(PACKAGE / "api.py"))
+    upwards = {
+        f"{name(path)}: {imported}"
+        for path in modules()
+        for imported in parts_imported(path)
+        if LAYERS.index(imported) < LAYERS.index(part(path))
+        or imported in MAY_NOT_IMPORT.get(part(path), ())
+    }
+    assert upwards == set()
+    assert parts_imported(PACKAGE / "api.py") > {"actions", "monitor"}  # imports are found at all
 
 
-def test_a_part_may_import_what_it_does_and_no_more() -> None:
-    found: dict[str, set[str]] = {}
-    for path in modules():
-        found.setdefault(part(path), set()).update(parts_imported(path))
-    assert {own: found.get(own) for own in MAY_IMPORT} == MAY_IMPORT
+def test_packages_are_imported_through_their_entry_point() -> None:
+    """Other packages name a package, never a module inside it; the stub lists what is public."""
+    inside = {
+        f"{name(path)}: from {module} import {imported}"
+        for path in modules()
+        for module, imported in names_imported(path)
+        if module.count(".") > 0
+        and module.split(".")[1] != part(path)
+        and (PACKAGE / module.split(".")[1]).is_dir()
+        and imported not in stubs().get(module, ())
+    }
+    assert inside == {"hpcrun/__main__.py: from hpcrun.cli.start import main"}
 
 
-def _is_module(found: str) -> bool:
-    return (PACKAGE / f"{found}.py").is_file()
+def test_no_public_name_is_that_of_a_module() -> None:
+    """Python would put the module in its place as soon as anybody imports it."""
+    for package, names in stubs().items():
+        folder = ROOT / package.replace(".", "/")
+        inside = {path.stem for path in folder.iterdir()}
+        hidden = {one for one, module in names.items() if one in inside and module != package}
+        assert hidden == set(), package
+
+
+def test_every_public_name_is_used_outside_its_package() -> None:
+    used = {(module, imported) for path in modules() for module, imported in names_imported(path)}
+    unused = {
+        f"{package}: {one}"
+        for package, names in stubs().items()
+        for one in names
+        if (package, one) not in used
+    }
+    assert unused == set()
+
+
+def test_modules_import_each_other_in_no_cycle() -> None:
+    graph = {dotted(path): modules_imported(path) for path in modules()}
+    done: set[str] = set()
+
+    def visit(module: str, way: list[str]) -> None:
+        assert module not in way, " -> ".join([*way[way.index(module) :], module])
+        if module not in done:
+            for imported in sorted(graph.get(module, ())):
+                visit(imported, [*way, module])
+            done.add(module)
+
+    for module in graph:
+        visit(module, [])
+
+
+def is_pure(path: Path) -> bool:
+    """Return True for a module that promises to compute and do nothing else."""
+    if part(path) == "curves":
+        inside = path.relative_to(PACKAGE / "curves").parts
+        return inside[0] not in ("report", "read_log.py")
+    init = PACKAGE / part(path) / "__init__.py"
+    promises = init.is_file() and "\nPure:" in (ast.get_docstring(tree(init)) or "")
+    return promises and name(path) not in IMPURE
 
 
 def effects(path: Path) -> set[str]:
-    """Tell what a module uses that a pure one does not."""
+    """Return what a module uses that a pure one does not."""
     outside = {full.split(".")[0] for full in imports(path)}
     forbidden = EFFECTS | {"pathlib"}  # a pure part gets even paths as text
     calls = {
@@ -117,13 +174,13 @@ def effects(path: Path) -> set[str]:
 def test_pure_modules_have_no_effects() -> None:
     found = {name(path): effects(path) for path in modules() if is_pure(path)}
     assert found and {path: used for path, used in found.items() if used} == {}
-    # The look finds them where they are.
+    # Effects are found where they are.
     assert {"os", "print"} <= effects(PACKAGE / "sandbox" / "keeper.py")
 
 
 def test_the_parts_that_promise_to_be_pure() -> None:
-    promised = {"spec", "plan", "render", "slurm", "metrics", "secrets", "diagnose", "views"}
-    assert pure_parts() == promised
+    promised = {"spec", "plan", "render", "slurm", "secrets", "why", "views", "text", "curves"}
+    assert {part(path) for path in modules() if is_pure(path)} == promised
 
 
 def test_the_reference_trainer_stands_alone() -> None:
@@ -153,4 +210,4 @@ def test_only_the_output_module_prints() -> None:
 
 def test_the_guards_names_are_right() -> None:
     assert all(hasattr(builtins, call) for call in EFFECT_CALLS)
-    assert set(MAY_IMPORT) >= pure_parts()
+    assert set(LAYERS) >= MAY_NOT_IMPORT.keys()

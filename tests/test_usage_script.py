@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.controller.usage import UsageLines
+from hpcrun.actions.usage import UsageLines
 from tests.needs import require_command
 from tests.source import ROOT
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun import __version__
 from hpcrun.assets import shipped
+from hpcrun.version import __version__
 from tests.source import ROOT
 
 PRESETS = sorted(file.stem for file in shipped("jobs").glob("*.yaml"))

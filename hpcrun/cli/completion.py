@@ -20,7 +20,7 @@ from click.shell_completion import CompletionItem, ShellComplete, split_arg_stri
 from hpcrun.assets import config_dir, home_dir, list_jobs, shipped
 from hpcrun.errors import InputError
 from hpcrun.files import open_plain
-from hpcrun.runs.layout import ARRAY, RUN_ID, array_of
+from hpcrun.runs import ARRAY, RUN_ID, array_of
 
 
 def main() -> None:
@@ -189,7 +189,7 @@ def install_script(shell: str, name: str, script: str) -> list[tuple[Path, bool]
 
 
 def _write(path: Path, text: str) -> bool:
-    from hpcrun.runs.records import write_file  # here: a word that is typed needs none
+    from hpcrun.runs import write_file  # here: a word that is typed needs none
 
     data = text.encode("utf-8", "surrogateescape")
     try:
@@ -245,8 +245,8 @@ def values(kinds: Sequence[str], current: str) -> list[CompletionItem]:
 
 def runs(current: str) -> list[tuple[str, str]]:
     """Runs, newest first: by Slurm id, and by the end of the run's id, which is easy to type."""
-    from hpcrun.controller.context import load_context
-    from hpcrun.controller.targets import list_names
+    from hpcrun.context import load_context
+    from hpcrun.monitor import list_names
 
     runs_dir = load_context(os.environ, Path.cwd()).runs_dir
     names = list_names(runs_dir)
@@ -310,7 +310,7 @@ def _read(path: Path) -> bytes:
 
 def jobs(_: str) -> Iterable[tuple[str, str]]:
     """Jobs that can be submitted by their names."""
-    from hpcrun.controller.context import find_project
+    from hpcrun.context import find_project
 
     for name, (whose, path) in sorted(list_jobs(find_project(Path.cwd()), os.environ).items()):
         yield name, _line_of(path, "description") or whose
@@ -318,7 +318,7 @@ def jobs(_: str) -> Iterable[tuple[str, str]]:
 
 def clusters(_: str) -> Iterable[tuple[str, str]]:
     """The user's profiles by name, the project's own, and the sandbox."""
-    from hpcrun.controller.context import PROFILE, find_project
+    from hpcrun.context import PROFILE, find_project
 
     profiles = sorted((config_dir(os.environ) / "clusters").glob("*.yaml"))
     found = {path.stem: "yours" for path in profiles}

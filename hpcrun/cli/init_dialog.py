@@ -13,6 +13,20 @@ from typing import Any
 import click
 from msgspec import structs
 
+from hpcrun.actions import (
+    Found,
+    JobFile,
+    Question,
+    check_untouched,
+    draft,
+    find_questions,
+    find_script,
+    look,
+    new_profile,
+    read_named_script,
+    schema_files,
+    write_files,
+)
 from hpcrun.cli.output import (
     Patience,
     Terminal,
@@ -25,14 +39,10 @@ from hpcrun.cli.output import (
     table,
     width_and_height,
 )
-from hpcrun.controller.context import find_project
-from hpcrun.controller.init import init
-from hpcrun.controller.init.init import Found, Question
-from hpcrun.controller.init.job import JobFile, draft, find_script, read_named_script
+from hpcrun.context import find_project
 from hpcrun.errors import InputError, OutOfReach
-from hpcrun.plan.profile import update
-from hpcrun.spec.job import Cluster, Partition
-from hpcrun.spec.load import load_cluster
+from hpcrun.plan import update
+from hpcrun.spec import Cluster, Partition, load_cluster
 
 
 def run_init(
@@ -50,7 +60,7 @@ def run_init(
     if script is not None:
         read_named_script(find_project(Path.cwd()), script)  # before Slurm is asked, and the user
     with Patience().waiting():
-        found = init.look(
+        found = look(
             os.environ,
             Path.cwd(),
             name=cluster,
@@ -123,13 +133,13 @@ class _Dialog:
         if profile is not None:
             cluster = load_cluster(profile, source=str(found.profile))
         job = self._job(cluster, script)
-        files = init.schema_files(found, job=job is not None) if profile or job else {}
+        files = schema_files(found, job=job is not None) if profile or job else {}
         if job:
             files[job.path] = job.text
         if profile is not None:
-            init.check_untouched(found)
+            check_untouched(found)
             files[found.profile] = profile  # the last one: where it stands, all the rest does
-        init.write_files(files, found)
+        write_files(files, found)
         answer["written"] = [str(path) for path in files]
         if self.as_json:
             emit_json(answer)
@@ -155,9 +165,9 @@ class _Dialog:
             if found.text and not self.confirm("replace", question, default=False):
                 raise InputError(carried, fix="move it away, and call hpcrun init again")
             self.answer["action"] = "created"
-            questions = init.find_questions(found) if found.site else ()
+            questions = find_questions(found) if found.site else ()
             answers = {one.key: self.choose(one) for one in questions}
-            return init.new_profile(found, answers)
+            return new_profile(found, answers)
         self.answer["action"] = "updated" if found.changed else "unchanged"
         if not self.as_json:
             say()

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcrun import __version__
 from hpcrun.cli.output import let_go, note, say_remarks, show_failure
 from hpcrun.errors import HpcrunError
+from hpcrun.version import __version__
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from hpcrun.transport import Connect
+    from hpcrun.remote import Connect
 
 # section of --help -> verb -> its help. The commands of a section are in hpcrun.cli.verbs_SECTION.
 SECTIONS = {

@@ -16,9 +16,8 @@ from hpcrun.errors import InputError, SpecError
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from hpcrun.controller.context import Context
-    from hpcrun.spec.job import JobSpec
-    from hpcrun.spec.load import Origin
+    from hpcrun.context import Context
+    from hpcrun.spec import JobSpec, Origin
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -66,7 +65,7 @@ def context(cluster: str | None, *, debug: bool = False) -> Context:
     """Find project and cluster from where hpcrun is called; what main() was given connects."""
     from msgspec import structs
 
-    from hpcrun.controller.context import load_context
+    from hpcrun.context import load_context
 
     found = load_context(os.environ, Path.cwd(), cluster, Terminal())
     connect = click.get_current_context().obj or found.connect
@@ -81,7 +80,7 @@ def every_context(cluster: str | None) -> tuple[list[Context], list[InputError]]
     """
     from msgspec import structs
 
-    from hpcrun.controller.context import load_each
+    from hpcrun.context import load_each
 
     if cluster or os.environ.get("HPCRUN_CLUSTER"):
         return [context(cluster)], []
@@ -170,9 +169,9 @@ def asked_job(
 
     Return the job, the arguments after ``--`` and where the job is written.
     """
+    from hpcrun.actions import command_spec, load_spec
     from hpcrun.assets import find_job
-    from hpcrun.controller.prepare import command_spec, load_spec
-    from hpcrun.spec.load import Origin
+    from hpcrun.spec import Origin
 
     overrides = asked_overrides(options)
     extra_args = options["extra_args"] or []
@@ -188,7 +187,7 @@ def asked_job(
 
 def asked_overrides(options: dict[str, Any]) -> list[str]:
     """Return what job_options() change in a job, as --set has it."""
-    from hpcrun.spec.dump import yaml_of
+    from hpcrun.spec import yaml_of
 
     overrides = list(options["overrides"])
     for option, key in _KEYS.items():

@@ -15,7 +15,7 @@ import click
 from hpcrun.errors import HpcrunError, OutOfReach, SpecError
 
 if TYPE_CHECKING:
-    from hpcrun.views.table import Look
+    from hpcrun.text import Look
 
 
 # What of the control sequences reaches a terminal: colours.
@@ -195,7 +195,7 @@ def message(kind: str, text: str, **style: Any) -> None:
     """Print a message of some kind to standard error; on a terminal its lines fit."""
     lines, room = [f"{kind}: {text}"], columns() - 8
     if len(lines[0]) > room and sys.stderr.isatty():
-        from hpcrun.views.table import wrap
+        from hpcrun.text import wrap
 
         lines = wrap(lines[0], max(room, 30), whole_words=True)
     first, *more = lines
@@ -207,21 +207,21 @@ def message(kind: str, text: str, **style: Any) -> None:
 
 def pairs(rows: Iterable[tuple[str, str]]) -> None:
     """Print names and values in two columns; on a terminal long values take several lines."""
-    from hpcrun.views import table as layout
+    from hpcrun.text import format_pairs
 
-    say_lines(layout.pairs(rows, look()))
+    say_lines(format_pairs(rows, look()))
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table as wide as its texts; on a terminal its last column, of remarks, fits."""
-    from hpcrun.views.table import remarked
+    from hpcrun.text import remarked
 
     say_lines(remarked(header, rows, look()))
 
 
 def look() -> Look:
     """Return what the output can show, and how wide it is; a pipe has no end."""
-    from hpcrun.views.table import ENDLESS, Look
+    from hpcrun.text import ENDLESS, Look
 
     width = columns() if is_terminal() else ENDLESS
     return Look(width, ENDLESS, has_colour(), not has_unicode())
@@ -229,7 +229,7 @@ def look() -> Look:
 
 def window() -> Look:
     """Return what the output can show, with a width for drawings where it is a pipe, too."""
-    from hpcrun.views.table import ENDLESS, Look
+    from hpcrun.text import ENDLESS, Look
 
     width, height = width_and_height()
     height = height if is_terminal() else ENDLESS

@@ -9,12 +9,11 @@ from pathlib import Path
 from msgspec import structs
 
 from hpcrun.cli.output import note, window
-from hpcrun.controller.context import Context
+from hpcrun.context import Context
+from hpcrun.curves import ParsedRun
 from hpcrun.errors import InputError
-from hpcrun.plan.types import label
-from hpcrun.report.parsed import ParsedRun
-from hpcrun.runs.layout import RunFolder
-from hpcrun.runs.records import read_task
+from hpcrun.plan import label
+from hpcrun.runs import RunFolder, read_task
 
 
 def drawing(
@@ -28,12 +27,12 @@ def drawing(
 
     ``size``: columns and rows that it must keep to; without, what is too long scrolls.
     """
-    from hpcrun.report.terminal import report
+    from hpcrun.curves import format_report
 
     look = window()
     if size is not None:
         look = structs.replace(look, width=size[0], height=size[1])
-    return report(
+    return format_report(
         labelled(context, runs),
         look,
         metric=known_metric(runs, metric),
@@ -78,7 +77,7 @@ def write(
 
     ``by``: what a picture's curves are drawn over. Raises InputError.
     """
-    from hpcrun.report.files import write_files
+    from hpcrun.curves import write_files
 
     found = [run for run in labelled(context, runs) if run.curve.metrics]
     if not found and any(files.values()):
@@ -90,7 +89,7 @@ def write(
 
 def _head(path: Path) -> bytes:
     """Read the first bytes of a log in which nothing was found; "" of what is no plain file."""
-    from hpcrun.report.terminal import HEAD
+    from hpcrun.curves import HEAD
 
     with contextlib.suppress(OSError):
         if path.is_file():

@@ -10,20 +10,18 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
+from hpcrun.actions import JobLogs, Lines, masker_of
 from hpcrun.cli.output import emit_bytes, encodable, has_colour, is_terminal, note
-from hpcrun.controller.context import Context
-from hpcrun.controller.logs import JobLogs, Lines, masker_of
-from hpcrun.logs.files import LogFile, for_terminal
-from hpcrun.runs.layout import RunFolder, SweepFolder
-from hpcrun.runs.records import runs_of
-from hpcrun.secrets.mask import FileMasker, Masker
-from hpcrun.views.numbers import format_size
-from hpcrun.views.table import Look, dim
+from hpcrun.context import Context
+from hpcrun.logs import LogFile, for_terminal
+from hpcrun.runs import RunFolder, SweepFolder, runs_of
+from hpcrun.secrets import FileMasker, Masker
+from hpcrun.text import Look, dim, format_size
 
 if TYPE_CHECKING:  # who reads once needs no state
     import subprocess
 
-    from hpcrun.runs.status import JobStatus
+    from hpcrun.runs import JobStatus
 
 # On a terminal nobody reads more: what stands before is named, and how to see it.
 MUCH = 4 << 20
@@ -169,15 +167,15 @@ def show_logs(
 
 
 def _show_errors(logs: JobLogs, printer: LogPrinter, files: list[LogFile]) -> bool:
-    from hpcrun.controller.log_errors import read_errors  # here: for --err alone
+    from hpcrun.actions import read_errors  # here: for --err alone
 
     return printer.show_all(read_errors(logs, files, logs.query.attempt))
 
 
 def _note_full_disk(logs: JobLogs) -> None:
-    from hpcrun.controller.checks.places import say_full  # here: for --err alone
+    from hpcrun.monitor import describe_full_disk  # here: for --err alone
 
-    if logs.runs and (text := say_full(logs.runs[0].path)):
+    if logs.runs and (text := describe_full_disk(logs.runs[0].path)):
         note(text)
 
 
@@ -261,7 +259,7 @@ def watch_logs(
 
 def wait_for_sweep(context: Context, sweep: SweepFolder, *, quiet: bool) -> int:
     """Wait for all runs of a sweep; 0 if all ended well and 1 if not. Ctrl-C ends only the wait."""
-    from hpcrun.controller.monitor import Monitor, Runs, poll_all
+    from hpcrun.monitor import Monitor, Runs, poll_all
 
     monitor = Monitor(context, [Runs(runs_of(sweep))])
     try:
@@ -275,8 +273,8 @@ def wait_for_sweep(context: Context, sweep: SweepFolder, *, quiet: bool) -> int:
 
 
 def _state(context: Context, status: JobStatus) -> str:
-    from hpcrun.controller.causes import with_cause
-    from hpcrun.views.status import state_line, verdict_lines
+    from hpcrun.actions import with_cause
+    from hpcrun.views import state_line, verdict_lines
 
     if not status.final:
         return state_line(status, _LOOK)

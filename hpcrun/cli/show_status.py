@@ -12,17 +12,28 @@ from typing import Any
 from msgspec import Struct, structs
 
 from hpcrun.cli.output import emit_json, look, note, say_lines
-from hpcrun.controller.context import Context
-from hpcrun.controller.status import Level, Memory, status_of, status_of_job
-from hpcrun.controller.targets import find_target, no_runs
+from hpcrun.context import Context
 from hpcrun.errors import HpcrunError, InputError
-from hpcrun.runs.layout import SweepFolder
-from hpcrun.runs.records import Sweep, has_checkpoints, read_sweep, runs_of
-from hpcrun.runs.status import JobStatus
-from hpcrun.scheduler import TIMEOUT
-from hpcrun.slurm.jobs import array_id
-from hpcrun.views import status as view
-from hpcrun.views.table import Look
+from hpcrun.monitor import Level, Memory, find_target, no_runs, status_of, status_of_job
+from hpcrun.runs import (
+    JobStatus,
+    Sweep,
+    SweepFolder,
+    has_checkpoints,
+    read_sweep,
+    runs_of,
+)
+from hpcrun.slurm import TIMEOUT, array_id
+from hpcrun.text import Look
+from hpcrun.views import (
+    job_json,
+    jobs_lines,
+    listing_json,
+    listing_lines,
+    run_json,
+    run_lines,
+    sweep_lines,
+)
 
 # How long clusters that are asked side by side may take, and how much longer than those that have
 # answered, in seconds: a login alone may take five.
@@ -70,24 +81,24 @@ class Found(Struct, frozen=True, kw_only=True):
 
     def json(self) -> dict[str, Any]:
         if self.kind == "listing":
-            return view.listing_json(self.statuses, self.older, self.silence)
-        as_json = view.job_json if self.kind == "job" else view.run_json
+            return listing_json(self.statuses, self.older, self.silence)
+        as_json = job_json if self.kind == "job" else run_json
         return {"runs": [as_json(status) for status in self.statuses]}
 
     def lines(self, look: Look) -> list[str]:
         if not self.statuses:
             return [self.nothing]
         if self.kind == "listing":
-            return view.listing_lines(self.statuses, self.older, look)
+            return listing_lines(self.statuses, self.older, look)
         if self.kind == "job":
-            return view.jobs_lines(array_id(self.statuses[0].job_id or ""), self.statuses, look)
+            return jobs_lines(array_id(self.statuses[0].job_id or ""), self.statuses, look)
         if self.sweep is not None:
-            return view.sweep_lines(self.sweep, self.statuses, look)
+            return sweep_lines(self.sweep, self.statuses, look)
         (status,) = self.statuses
         plan, attempts = status.plan, status.history.attempts
         has_saved = plan is not None and has_checkpoints(plan, attempts, is_here=not self.host)
         there = f"{self.host}:{plan.run_dir}" if self.host and plan is not None else ""
-        return view.run_lines(
+        return run_lines(
             status,
             look,
             local_time=_local_time,
@@ -108,7 +119,7 @@ def find_out(context: Context, query: Query, memory: Memory | None = None) -> Fo
     silence = found.silence or next(silent, "")
     statuses = found.statuses
     if not silence and any(status.is_waiting for status in statuses):
-        from hpcrun.controller.why import with_whys
+        from hpcrun.monitor import with_whys
 
         is_one = found.kind != "listing" and found.sweep is None and len(statuses) == 1
         statuses = with_whys(context, statuses, memory, count_ahead=is_one)
@@ -118,7 +129,7 @@ def find_out(context: Context, query: Query, memory: Memory | None = None) -> Fo
 
 def _find(context: Context, query: Query, memory: Memory) -> Found:
     if query.word is None:
-        from hpcrun.controller.listing import list_rows
+        from hpcrun.monitor import list_rows
 
         nothing = f"{no_runs(context)}; hpcrun jobs lists what can be submitted"
         rows, older, silence = list_rows(
@@ -149,11 +160,11 @@ def _with_end(
     failed = [at for at, status in enumerate(statuses) if status.final and not status.ok]
     is_one = len(statuses) == 1 and statuses[0].final and not in_sweep
     if is_one:
-        from hpcrun.controller.ended import with_account, with_use
+        from hpcrun.monitor import with_account, with_use
 
         statuses = [with_use(context, with_account(context, statuses[0], always=True))]
     if failed and (is_one or in_sweep):
-        from hpcrun.controller.causes import with_cause  # here: the rules take a moment
+        from hpcrun.actions import with_cause  # here: the rules take a moment
 
         causes = {at: with_cause(context, statuses[at]) for at in failed[:_CAUSES]}
         statuses = [causes.get(at, status) for at, status in enumerate(statuses)]

@@ -8,19 +8,18 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import structs
 
+from hpcrun.actions import Prepared
 from hpcrun.cli.output import emit_json, look, message, note, pairs, say, say_lines, table
-from hpcrun.controller.context import Context
-from hpcrun.controller.prepare import Prepared
+from hpcrun.context import Context
 from hpcrun.errors import InputError
-from hpcrun.plan.types import Plan, column_names
-from hpcrun.render.files import FIXED, RenderedFile
-from hpcrun.runs.layout import RunFolder, SweepFolder
-from hpcrun.views.numbers import count_of, sweep_size
-from hpcrun.views.table import next_lines
+from hpcrun.plan import Plan, column_names
+from hpcrun.render import FIXED, RenderedFile
+from hpcrun.runs import RunFolder, SweepFolder
+from hpcrun.text import count_of, next_lines, sweep_size
 
 if TYPE_CHECKING:
-    from hpcrun.controller.resubmit import Again
-    from hpcrun.slurm.commands import Estimate
+    from hpcrun.actions import Again
+    from hpcrun.slurm import Estimate
 
 
 def describe(made: Prepared) -> list[tuple[str, str]]:
@@ -49,7 +48,7 @@ def describe(made: Prepared) -> list[tuple[str, str]]:
 def _survival(plan: Plan) -> str:
     """Say what a run will survive."""
     if plan.survive.when:
-        from hpcrun.views.attempts import survival_text  # here: a dry run does not say it
+        from hpcrun.views import survival_text  # here: a dry run does not say it
 
         return survival_text(plan.survive)
     return "not by itself after preemption, the time limit or a failed node: survive: {when: [...]}"
@@ -155,11 +154,11 @@ def submit_and_watch(
             "--follow: a sweep has a log for each run", fix="--wait, or hpcrun logs -f of one run"
         )
     if again is None:
-        from hpcrun.controller.submit import submit_job  # here: a dry run needs none
+        from hpcrun.actions import submit_job  # here: a dry run needs none
 
         job_id = submit_job(context, made)
     else:
-        from hpcrun.controller.resubmit import submit_again
+        from hpcrun.actions import submit_again
 
         job_id = submit_again(again)
     try:
@@ -240,7 +239,7 @@ def show_estimate(plan: Plan, estimate: Estimate, *, as_json: bool) -> None:
 def _start(estimate: Estimate) -> str:
     from datetime import datetime  # here: it is for estimates alone
 
-    from hpcrun.controller.why import NOT_FORESEEN, is_foreseen, parse_time
+    from hpcrun.monitor import NOT_FORESEEN, is_foreseen, parse_time
 
     start = parse_time(estimate.start)
     is_known = start is None or is_foreseen(start, datetime.now())

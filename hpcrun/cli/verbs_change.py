@@ -24,9 +24,8 @@ from hpcrun.cli.output import confirm, emit_json, note, say, show_error, table
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 
 if TYPE_CHECKING:
-    from hpcrun.controller.clean import Unit
-    from hpcrun.controller.job_actions import Outcome
-    from hpcrun.runs.layout import SweepFolder
+    from hpcrun.actions import Outcome, Unit
+    from hpcrun.runs import SweepFolder
 
 
 @click.command("cancel")
@@ -40,8 +39,8 @@ def cancel(jobs: Sequence[str], pending: bool, cluster: str | None, as_json: boo
     JOB is a Slurm job id, a run id or a sweep's id; 7_3 and 7_[3-5,9] are tasks of array 7. There
     is no default: even the newest run must be named. Jobs that are already over are left alone.
     """
-    from hpcrun.controller.job_actions import cancel_all
-    from hpcrun.controller.targets import find_targets
+    from hpcrun.actions import cancel_all
+    from hpcrun.monitor import find_targets
 
     where = context(cluster)
     targets = find_targets(where, jobs)
@@ -66,8 +65,8 @@ def requeue(
     tasks, or with --failed the failed ones. A running job is stopped first. For jobs that Slurm
     has forgotten use hpcrun resubmit.
     """
-    from hpcrun.controller.job_actions import requeue_all
-    from hpcrun.controller.targets import find_targets
+    from hpcrun.actions import requeue_all
+    from hpcrun.monitor import find_targets
 
     where = context(cluster)
     outcomes = requeue_all(where, find_targets(where, jobs), failed=failed, hold=hold)
@@ -89,7 +88,7 @@ def requeue(
 
 
 def _show_cancelled(outcomes: Sequence[Outcome], sweeps: Sequence[SweepFolder]) -> None:
-    from hpcrun.runs.records import runs_of
+    from hpcrun.runs import runs_of
 
     rest = list(outcomes)
     for sweep in sweeps:
@@ -175,10 +174,9 @@ def resubmit(
     {checkpoint_dir}, so a script that can resume does. Arguments after -- are appended to the
     script's.
     """
+    from hpcrun.actions import Checks, prepare_again
     from hpcrun.cli.show_submission import show_files, show_origin, submit_and_watch
-    from hpcrun.controller.checks.submission import Checks
-    from hpcrun.controller.resubmit import prepare_again
-    from hpcrun.controller.targets import resolve
+    from hpcrun.monitor import resolve
 
     where = context(cluster, debug=options["debug"])
     again = prepare_again(
@@ -235,8 +233,8 @@ def clean(
     Only your own runs that are certainly over are removed, and a sweep only as a whole. A run whose
     checkpoints a later run uses is kept. A named JOB is removed whatever its age. Asks first.
     """
-    from hpcrun.controller.clean import check_named, find_old, measure, remove
-    from hpcrun.controller.targets import find_targets
+    from hpcrun.actions import check_named, find_old, measure, remove
+    from hpcrun.monitor import find_targets
 
     age = seconds(older_than)
     asks = not (yes or dry_run)
@@ -294,7 +292,7 @@ def clean(
 
 
 def _list(units: Sequence[Unit], going: Sequence[Unit], *, all_of_them: bool) -> None:
-    from hpcrun.views.numbers import format_size
+    from hpcrun.text import format_size
 
     shown = list(going if all_of_them else going[:_SHOWN])
     if shown:

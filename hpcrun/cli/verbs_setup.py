@@ -50,7 +50,7 @@ def connect(cluster: str | None, closes: bool, verbose: bool) -> None:
     It is kept where the profile has `ssh: openssh`: for eight hours after its last use the verbs
     ask for no password or code. Else it is tried: whether the host lets you in, and has Slurm.
     """
-    from hpcrun.controller.connect import connect_to, disconnect_from
+    from hpcrun.actions import connect_to, disconnect_from
 
     where = context(cluster)
     if closes:
@@ -82,9 +82,7 @@ def sandbox() -> None:
 )
 def up(nodes: int | None, gpus_per_node: int | None, like: str | None) -> int:
     """Start it."""
-    from hpcrun.sandbox import lifecycle
-    from hpcrun.sandbox.config import plain_shape
-    from hpcrun.sandbox.directory import sandbox_dir
+    from hpcrun.sandbox import lifecycle, plain_shape, sandbox_dir
 
     begin, directory = time.monotonic(), sandbox_dir(os.environ, os.getuid())
     if like is None:
@@ -92,11 +90,11 @@ def up(nodes: int | None, gpus_per_node: int | None, like: str | None) -> int:
     elif gpus_per_node is not None:
         raise InputError("--gpus-per-node: the profile of --like sets it", fix="leave one out")
     else:
-        from hpcrun.controller.context import named_profile
-        from hpcrun.controller.shape_like import shape_like
+        from hpcrun.actions import build_shape
+        from hpcrun.context import named_profile
 
         cluster = named_profile(os.environ, Path.cwd(), like)
-        shape = shape_like(cluster, like, nodes)
+        shape = build_shape(cluster, like, nodes)
     before = lifecycle.status(directory)
     with bar("starting", "daemons") as show:
         status = lifecycle.up(directory, shape=shape, show=show)
@@ -118,8 +116,7 @@ def down(yes: bool) -> int:
 
     Asks first where that ends jobs.
     """
-    from hpcrun.sandbox import lifecycle
-    from hpcrun.sandbox.directory import sandbox_dir
+    from hpcrun.sandbox import lifecycle, sandbox_dir
 
     directory = sandbox_dir(os.environ, os.getuid())
     jobs = [] if yes else lifecycle.live_jobs(directory)
@@ -145,8 +142,7 @@ def status(as_json: bool) -> int:
     """Show whether it is up; the exit code is 4 if it is not."""
     import msgspec
 
-    from hpcrun.sandbox import lifecycle
-    from hpcrun.sandbox.directory import sandbox_dir
+    from hpcrun.sandbox import lifecycle, sandbox_dir
 
     found = lifecycle.status(sandbox_dir(os.environ, os.getuid()))
     if as_json:
@@ -189,8 +185,9 @@ def hostfile(
     HOSTS is a node list such as node[01-04,07], a Slurm job id, a run id or a file; inside a job it
     may be left out. "slurm" is the node list, "mpich" Intel MPI's form too.
     """
-    from hpcrun.controller.hostfile import find_hosts, write_hostfile
-    from hpcrun.slurm.hosts import compress, format_hostfile
+    from hpcrun.actions import find_hosts, write_hostfile
+    from hpcrun.render import format_hostfile
+    from hpcrun.slurm import compress
 
     where = context(cluster)
     pool = find_hosts(where, hosts, source, slots)
@@ -221,7 +218,7 @@ def schema(kind: Literal["job", "cluster"]) -> int:
 
     In a job file the line `# yaml-language-server: $schema=FILE` makes editors complete it.
     """
-    from hpcrun.spec.schema import json_schema
+    from hpcrun.spec import json_schema
 
     emit_json(json_schema(kind))
     return 0

@@ -25,7 +25,7 @@ from hpcrun.cli.output import emit_json, let_go, note, pairs, say, table
 from hpcrun.errors import InputError
 
 if TYPE_CHECKING:
-    from hpcrun.controller.rehearse import Trial
+    from hpcrun.actions import Trial
 
 
 @click.command("submit", cls=JobCommand)
@@ -54,9 +54,8 @@ def submit(
     JOB is a name that `hpcrun jobs` lists, or a job file. Arguments after -- go to the script;
     without JOB they are the command to run: hpcrun submit -- hostname.
     """
+    from hpcrun.actions import Checks, dependency_on, prepare_job
     from hpcrun.cli.show_submission import show_estimate, show_files, submit_and_watch
-    from hpcrun.controller.checks.submission import Checks
-    from hpcrun.controller.prepare import dependency_on, prepare_job
 
     where = context(cluster, debug=options["debug"])
     spec, extra_args, origin = asked_job(where, job, options)
@@ -69,7 +68,7 @@ def submit(
         show_files(made, as_json=as_json)
         return 0
     if test_only:
-        from hpcrun.controller.submit import expected_start  # here: a dry run needs none
+        from hpcrun.actions import expected_start  # here: a dry run needs none
 
         show_estimate(made.plan, expected_start(where, made.plan, made.files), as_json=as_json)
         return 0
@@ -87,18 +86,18 @@ def run(job: str | None, hostfile: str | None, cluster: str | None, **options: A
     Without Slurm the job runs on this machine, or on the hosts of a hostfile; inside an salloc it
     uses the allocation. Ctrl-C ends it on all hosts.
     """
-    from hpcrun.cli.show_logs import watch_run
-    from hpcrun.cli.show_submission import describe
-    from hpcrun.controller.checks.submission import Checks
-    from hpcrun.controller.prepare import prepare
-    from hpcrun.controller.run import (
+    from hpcrun.actions import (
+        Checks,
         load_pool,
         on_pool,
         on_this_machine,
+        prepare_spec,
         running,
         share_cpus,
         take_shape,
     )
+    from hpcrun.cli.show_logs import watch_run
+    from hpcrun.cli.show_submission import describe
     from hpcrun.signals import interruptible
 
     pool = None
@@ -111,7 +110,7 @@ def run(job: str | None, hostfile: str | None, cluster: str | None, **options: A
     spec, extra_args, origin = asked_job(where, job, options)
     spec = take_shape(pool, spec) if pool is not None else share_cpus(where, spec)
     checks = Checks(strict=not options["no_check"], in_queue=False)
-    prepared = prepare(where, spec, extra_args=extra_args, origin=origin, checks=checks)
+    prepared = prepare_spec(where, spec, extra_args=extra_args, origin=origin, checks=checks)
 
     with interruptible(), running(where, prepared) as (run, process):
         place = "here" if pool is None else f"on {pool.source}"
@@ -133,13 +132,13 @@ def run(job: str | None, hostfile: str | None, cluster: str | None, **options: A
 def what_happened(trial: Trial) -> str:
     """Say in a line what came of a run of a rehearsal.
 
-    >>> from hpcrun.controller.rehearse import Trial
+    >>> from hpcrun.actions.rehearse import Trial
     >>> what_happened(Trial(fault="node", run_dir="", ok=True, resumed_at=9, replayed=2))
     'a dead node: came back from its start, at step 9, 2 steps done again'
     >>> [what_happened(Trial(fault="limit", run_dir="", tried=each)) for each in (False, True)]
     ['time limit: was not tried', 'time limit: did not come back']
     """
-    from hpcrun.views.numbers import count_of
+    from hpcrun.text import count_of
 
     name = {
         None: "undisturbed",
@@ -205,8 +204,8 @@ def rehearse(
     """
     import msgspec
 
+    from hpcrun.actions import FAULTS, Asked, rehearse_job
     from hpcrun.cli.options import seconds
-    from hpcrun.controller.rehearse import FAULTS, Asked, rehearse_job
 
     where = context(cluster, debug=options["debug"])
     spec, extra_args, origin = asked_job(where, job, options)
@@ -242,9 +241,9 @@ def rehearse(
 @json_option
 def jobs(as_json: bool) -> int:
     """List the jobs that can be submitted: the project's, the user's, the built-in ones."""
+    from hpcrun.actions import describe_job
     from hpcrun.assets import list_jobs
-    from hpcrun.controller.context import find_project
-    from hpcrun.controller.prepare import describe_job
+    from hpcrun.context import find_project
 
     project = find_project(Path.cwd())
     jobs = [
@@ -273,13 +272,12 @@ def show(what: str | None, name: str | None, cluster: str | None, as_json: bool)
     """
     import msgspec
 
+    from hpcrun.actions import load_spec, masker_of
     from hpcrun.assets import list_jobs
-    from hpcrun.controller.context import read_text
-    from hpcrun.controller.logs import masker_of
-    from hpcrun.controller.prepare import load_spec
-    from hpcrun.controller.targets import resolve
-    from hpcrun.runs.layout import SECRETS, RunFolder, SweepFolder
-    from hpcrun.spec.dump import dump_job
+    from hpcrun.context import read_text
+    from hpcrun.monitor import resolve
+    from hpcrun.runs import SECRETS, RunFolder, SweepFolder
+    from hpcrun.spec import dump_job
 
     if name is not None and as_json:
         raise InputError(
@@ -336,7 +334,7 @@ def show(what: str | None, name: str | None, cluster: str | None, as_json: bool)
 
 def _finite(value: Any) -> Any:
     """JSON has no nan and no infinities: they become texts, as in the JSON of parse."""
-    from hpcrun.views.numbers import number
+    from hpcrun.text import number
 
     if isinstance(value, dict):
         return {key: _finite(each) for key, each in value.items()}

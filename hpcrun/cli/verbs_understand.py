@@ -19,8 +19,8 @@ from hpcrun.errors import InputError
 _M_MMAP_THRESHOLD, _LARGE = -3, 1 << 18
 
 if TYPE_CHECKING:
-    from hpcrun.controller.context import Context
-    from hpcrun.report.parsed import ParsedRun
+    from hpcrun.context import Context
+    from hpcrun.curves import ParsedRun
 
 
 @click.command("why")
@@ -38,11 +38,11 @@ def why(jobs: tuple[str, ...], cluster: str | None, as_json: bool) -> int:
 
     The exit code is 0 also where a cause is found.
     """
+    from hpcrun.actions import explain_jobs
     from hpcrun.cli.output import look, say_lines
-    from hpcrun.controller import causes
-    from hpcrun.views.cause import diagnosis_json, why_lines
+    from hpcrun.views import diagnosis_json, why_lines
 
-    answers = causes.why(context(cluster), jobs)
+    answers = explain_jobs(context(cluster), jobs)
     if as_json:
         runs = [{"source": each.source, **diagnosis_json(each.diagnosis)} for each in answers]
         emit_json({"runs": runs})
@@ -98,7 +98,7 @@ def parse(
 
     The exit code is 1 if no metric is found, and with -f also if a run failed.
     """
-    from hpcrun.report.files import check_files
+    from hpcrun.curves import check_files
 
     where = context(cluster)
     check_files(where.cwd, logs, files)
@@ -114,12 +114,12 @@ def parse(
             where, logs, patterns=patterns, metric=metric, full=full, every=every, is_quiet=as_json
         )
     else:
-        from hpcrun.controller.curves.parse import parse
+        from hpcrun.actions import parse_runs
 
-        runs = parse(where, logs, patterns=patterns, full=full, every=every)
+        runs = parse_runs(where, logs, patterns=patterns, full=full, every=every)
         ok = True
     if as_json:
-        from hpcrun.report.data import json_text
+        from hpcrun.curves import json_text
 
         say(json_text(runs, full=full).rstrip("\n"))
     else:
@@ -130,7 +130,7 @@ def parse(
 
 def _bring(where: Context, words: Sequence[str]) -> None:
     """Have the cluster's host answer while what reads and draws curves is imported."""
-    from hpcrun.controller.targets import find, refresh
+    from hpcrun.monitor import find, refresh
 
     def load() -> None:
         with contextlib.suppress(Exception):  # whoever needs it says so
@@ -194,12 +194,9 @@ def compare(
     """
     from msgspec import structs
 
+    from hpcrun.actions import parse_runs, with_code
     from hpcrun.cli.show_curve import known_metric, labelled, write
-    from hpcrun.controller.curves.parse import parse
-    from hpcrun.controller.run_facts import with_code
-    from hpcrun.report.compare import comparison_json, report
-    from hpcrun.report.comparison import compare_runs
-    from hpcrun.report.files import check_files
+    from hpcrun.curves import check_files, compare_runs, comparison_json, format_comparison
 
     if not logs:
         raise InputError(
@@ -209,7 +206,7 @@ def compare(
         raise InputError(f"--target {target}: not a finite number", fix="as in --target 2.5")
     where = context(cluster)
     check_files(where.cwd, logs, files)
-    runs = _with_gpus(parse(where, logs), gpus)
+    runs = _with_gpus(parse_runs(where, logs), gpus)
     if len(runs) < 2:
         raise InputError(
             f"{' '.join(logs)}: one run; two or more can be compared",
@@ -227,7 +224,7 @@ def compare(
     if as_json:
         emit_json(comparison_json(runs, compared))
     else:
-        say(report(named, compared, window(), by=by, per_gpu=per_gpu))
+        say(format_comparison(named, compared, window(), by=by, per_gpu=per_gpu))
     write(where, runs, files, by="step" if by == "samples" else by)
     return 0 if any(run.curve.metrics for run in runs) else 1
 

@@ -29,7 +29,7 @@ from hpcrun.errors import InputError
 _END = 2000
 
 if TYPE_CHECKING:
-    from hpcrun.runs.status import JobStatus
+    from hpcrun.runs import JobStatus
 
 
 @click.command("status")
@@ -123,8 +123,8 @@ def logs(
     Face, GitHub, OpenAI, AWS ...), values of names that end in _KEY, _TOKEN, _SECRET or _PASSWORD,
     and passwords in URLs. With --json each line is a JSON object.
     """
+    from hpcrun.actions import LogQuery, logs_of, masker_of
     from hpcrun.cli.show_logs import LogPrinter, show_logs
-    from hpcrun.controller.logs import LogQuery, logs_of, masker_of
 
     query = LogQuery(
         ranks=_parse_ranks(ranks),
@@ -242,11 +242,10 @@ def wait(
     the timeout, and 4 if Slurm did not answer at the timeout. A requeued job is not over. Ctrl-C
     stops waiting, not the job.
     """
-    from hpcrun.controller.causes import with_cause
-    from hpcrun.controller.monitor import Jobs, Monitor, Runs, name_of, poll_all
-    from hpcrun.controller.targets import find_targets
-    from hpcrun.views.status import end_line, ended_json
-    from hpcrun.views.table import Look
+    from hpcrun.actions import with_cause
+    from hpcrun.monitor import Jobs, Monitor, Runs, find_targets, name_of, poll_all
+    from hpcrun.text import Look
+    from hpcrun.views import end_line, ended_json
 
     limit = None if timeout is None else seconds(timeout)
     where = context(cluster)
@@ -289,8 +288,8 @@ def wait(
 
 def _show_progress(before: JobStatus | None, now: JobStatus) -> None:
     """Show people what goes on; in a pipe only that Slurm is silent, and that it is back."""
-    from hpcrun.views.status import state_line
-    from hpcrun.views.table import Look
+    from hpcrun.text import Look
+    from hpcrun.views import state_line
 
     was = before.state if before is not None else ""
     silence = "UNKNOWN" in (now.state, was) and now.state != was and before is not None
@@ -312,8 +311,8 @@ def shell(
     run instead, and its exit code returned: hpcrun shell 7 -- nvidia-smi. The default JOB is the
     newest run.
     """
-    from hpcrun.controller.shell import become, prepare_shell
-    from hpcrun.controller.targets import find_targets
+    from hpcrun.actions import become, prepare_shell
+    from hpcrun.monitor import find_targets
 
     if extra_args == []:
         raise click.UsageError("no command after --")
@@ -344,8 +343,8 @@ def open(job: str, port: int, node: str | None, cluster: str | None) -> int:
     the node's own URL, what to type on your laptop to reach it, and ends: there what listens must
     do so on all addresses (tensorboard --bind_all, jupyter lab --ip 0.0.0.0).
     """
-    from hpcrun.controller.shell import find_node, hold_port, open_port
-    from hpcrun.controller.targets import find_targets
+    from hpcrun.actions import find_node, hold_port, open_port
+    from hpcrun.monitor import find_targets
 
     where = context(cluster)
     status, shown, host = find_node(where, find_targets(where, [job]), node)
@@ -403,16 +402,23 @@ def fetch(
     Files that are here already are not brought again, and one of which a part came goes on from
     there. The exit code is 1 where some file could not be read, or is still being written.
     """
-    from hpcrun.controller import fetch as outputs
-    from hpcrun.controller.targets import only_run, resolve
-    from hpcrun.views.numbers import count_of, format_size
+    from hpcrun.actions import (
+        OFFLINE,
+        Fetched,
+        fetch_files,
+        find_outputs,
+        find_wandb,
+        sync_offline,
+    )
+    from hpcrun.monitor import only_run, resolve
+    from hpcrun.text import count_of, format_size
 
     where = context(cluster)
-    wandb = outputs.find_wandb(where) if wandb_sync else ""
+    wandb = find_wandb(where) if wandb_sync else ""
     run = only_run(resolve(where, job), job)
     if wandb_sync and not globs:
-        globs = (outputs.OFFLINE,)
-    found = outputs.find_outputs(where, run, globs)
+        globs = (OFFLINE,)
+    found = find_outputs(where, run, globs)
     target = where.cwd / (to or run.run_id)
     size = sum(file.size for file in found.files)
     if found.fault:
@@ -423,13 +429,13 @@ def fetch(
         if dry_run:
             table(["SIZE", "FILE"], [(format_size(file.size), file.name) for file in found.files])
         say(f"{count_of(len(found.files), 'file')}, {format_size(size)}, to {target}")
-    fetched = outputs.Fetched()
+    fetched = Fetched()
     if not dry_run:
         with where.bar("fetching", "MB") as show:
-            fetched = outputs.fetch(where, found.files, target, show, note)
+            fetched = fetch_files(where, found.files, target, show, note)
     refused = []
     if wandb_sync and not dry_run:
-        refused = outputs.sync_offline(where, wandb, target, found.files)
+        refused = sync_offline(where, wandb, target, found.files)
     if as_json:
         rows = [
             {
@@ -465,12 +471,12 @@ def nodes(nodes: tuple[str, ...], clear: bool, cluster: str | None, as_json: boo
     Your jobs leave such a node out for a day, unless too few nodes would be left, or the job names
     it (slurm: {nodelist: ...}). What is checked: docs/jobs.md, Bad nodes.
     """
-    from hpcrun.controller.bad_nodes import bad_nodes
-    from hpcrun.controller.bad_nodes import clear as take_back
-    from hpcrun.views.numbers import format_duration
+    from hpcrun.actions import clear as take_back
+    from hpcrun.actions import list_bad_nodes
+    from hpcrun.text import format_duration
 
     where, now = context(cluster), time.time()
-    found = [one for one in bad_nodes(where) if not nodes or one.node in nodes]
+    found = [one for one in list_bad_nodes(where) if not nodes or one.node in nodes]
     missing = [name for name in nodes if name not in {one.node for one in found}]
     if missing:
         raise InputError(f"{missing[0]}: no such node is left out", fix="hpcrun nodes lists them")

@@ -10,16 +10,13 @@ from contextlib import nullcontext
 import click
 from msgspec import structs
 
+from hpcrun.actions import CurveFollower, Followed, parse_runs, with_cause
 from hpcrun.cli.output import as_wide, can_draw, note, width_and_height
 from hpcrun.cli.show_curve import drawing
-from hpcrun.controller.causes import with_cause
-from hpcrun.controller.context import Context
-from hpcrun.controller.curves.follow_curve import CurveFollower, Followed
-from hpcrun.controller.curves.parse import parse
-from hpcrun.report.live import Screen
-from hpcrun.report.parsed import ParsedRun
-from hpcrun.views.status import reason_text, verdict_lines
-from hpcrun.views.table import Look, shorten
+from hpcrun.context import Context
+from hpcrun.curves import ParsedRun, Screen
+from hpcrun.text import Look, shorten
+from hpcrun.views import reason_text, verdict_lines
 
 # The least seconds between two drawings, and how often what one takes, with the deriving of the
 # curves: a share of one CPU.
@@ -66,7 +63,7 @@ def watch_curve(
         follower.wait(0.0)
         return follower.now().runs, last.ok
     # Once more from the start: what came late from the nodes has its place now.
-    return parse(context, words, patterns=patterns, full=full, every=every), last.ok
+    return parse_runs(context, words, patterns=patterns, full=full, every=every), last.ok
 
 
 def _draw_on(context: Context, follower: CurveFollower, metric: str | None) -> None:

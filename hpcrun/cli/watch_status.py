@@ -12,13 +12,12 @@ from msgspec import structs
 
 from hpcrun.cli.output import can_draw, encodable, look, width_and_height
 from hpcrun.cli.show_status import Found, Query, find_out, print_found
-from hpcrun.controller.context import Context
-from hpcrun.controller.monitor import CALM, CALMEST, Monitor, Pace, Watched
-from hpcrun.controller.status import Memory
+from hpcrun.context import Context
+from hpcrun.curves import Screen
 from hpcrun.errors import InputError, OutOfReach
-from hpcrun.report.live import Screen
-from hpcrun.runs.status import JobStatus
-from hpcrun.views.table import clip
+from hpcrun.monitor import CALM, CALMEST, Memory, Monitor, Pace, Watched
+from hpcrun.runs import JobStatus
+from hpcrun.text import clip
 
 # How often the runs' own files are read again, in seconds; and how long a slice of waiting is.
 _FILES_EVERY, _SLICE = 2.0, 0.1

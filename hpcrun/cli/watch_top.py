@@ -13,14 +13,13 @@ from contextlib import contextmanager, nullcontext
 import click
 from msgspec import structs
 
+from hpcrun.actions import Top
 from hpcrun.cli.output import as_wide, emit_json, note, say, say_lines, width_and_height, window
-from hpcrun.controller.context import Context
-from hpcrun.controller.top import Top
+from hpcrun.context import Context
+from hpcrun.curves import Screen, end_by_signal
 from hpcrun.errors import InputError, OutOfReach
-from hpcrun.report.live import Screen, end_by_signal
-from hpcrun.views.numbers import count_of
-from hpcrun.views.table import cut
-from hpcrun.views.top import top_blocks, top_json
+from hpcrun.text import count_of, cut
+from hpcrun.views import top_blocks, top_json
 
 # Seconds: between two looks, between two drawings of what is not new (clocks), and how long a
 # snapshot waits for the nodes.

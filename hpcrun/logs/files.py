@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 from hpcrun.files import open_plain, remark
 from hpcrun.ownership import other_owner
 from hpcrun.patterns import pattern_of
-from hpcrun.runs.layout import RunFolder
+from hpcrun.runs import RunFolder
 
 # Without ^, which would be tried at each byte of a long log; the first word is searched for.
 _BEGINS = re.compile(rb"hpcrun: attempt (\d+) (?:of job \S+ )?begins on ")

@@ -9,9 +9,9 @@ from msgspec import structs
 
 from hpcrun.errors import Problem
 from hpcrun.plan.deepspeed import merge
-from hpcrun.plan.job import Findings
+from hpcrun.plan.findings import Findings
 from hpcrun.plan.launchers import unknown_key
-from hpcrun.spec.job import Accelerate, DeepSpeed, JobSpec, Offload
+from hpcrun.spec import Accelerate, DeepSpeed, JobSpec, Offload
 
 # They describe the machine that the file was made on; the allocation has others.
 _OF_A_MACHINE = ("machine_rank", "main_process_ip", "main_process_port", "gpu_ids", "rdzv_backend",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from hpcrun.plan.job import Findings
-from hpcrun.spec.job import Batch
+from hpcrun.plan.findings import Findings
+from hpcrun.spec import Batch
 
 
 class BatchSizes(Struct, frozen=True, kw_only=True):

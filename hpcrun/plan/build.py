@@ -8,18 +8,18 @@ from typing import Any, Literal
 
 from msgspec import structs
 
-from hpcrun import __version__
 from hpcrun.errors import SpecError
 from hpcrun.plan import deepspeed, environment, launchers
 from hpcrun.plan.batch import decide_batch
 from hpcrun.plan.directives import build_directives, build_topology
+from hpcrun.plan.findings import Findings
 from hpcrun.plan.gpus import decide_precision, with_gpu_type
-from hpcrun.plan.job import LOCAL_DIR, RESUME, Findings, Job, fill_known
+from hpcrun.plan.job import LOCAL_DIR, RESUME, Job, fill_known
 from hpcrun.plan.setup import build_setup
 from hpcrun.plan.survive import build_survive
 from hpcrun.plan.types import Dependency, Place, Plan
-from hpcrun.spec.job import Batch, Cluster, JobSpec
-from hpcrun.spec.rules import settle_framework
+from hpcrun.spec import Batch, Cluster, JobSpec, settle_framework
+from hpcrun.version import __version__
 
 REFERENCE_TRAINER = "train_gpt.py"
 # python -m looks into the working folder first, which has the code as it is now.

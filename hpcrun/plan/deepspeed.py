@@ -7,8 +7,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from hpcrun.spec.deepspeed_json import Document
-from hpcrun.spec.job import Batch, DeepSpeed
+from hpcrun.spec import Batch, DeepSpeed, Document
 
 # Elements, not bytes. DeepSpeed's own default of 5e8 is 1 GB a bucket in 16 bits, and with
 # overlap_comm there are several; its own ZeRO tutorial and the Trainer's examples take 2e8.

@@ -24,7 +24,7 @@ from hpcrun.plan.deepspeed import (
 )
 from hpcrun.plan.deepspeed_keys import DEPRECATED, KEYS, REMOVED, Key, Section
 from hpcrun.plan.job import Job
-from hpcrun.spec.job import DeepSpeed
+from hpcrun.spec import DeepSpeed
 
 # The dotted path of a key, and what is wrong with it.
 Finding = tuple[str, str]

@@ -5,51 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from hpcrun.errors import InputError, Problem
+from hpcrun.plan.findings import Findings
 from hpcrun.plan.gpus import gpu_notes, is_mig
-from hpcrun.plan.job import Findings, Job
-from hpcrun.plan.types import Plan, SurvivePlan
-from hpcrun.slurm.commands import quote_pattern
-from hpcrun.spec.job import Cluster, GpuType, JobSpec, Partition
+from hpcrun.plan.job import Job
+from hpcrun.plan.types import Plan, SurvivePlan, Topology
+from hpcrun.slurm import quote_pattern
+from hpcrun.spec import Cluster, GpuType, JobSpec, Partition
 
 # Without a word from the profile: Slurm's own default is one CPU for a whole node's task, which
 # starves the data loaders; four for each GPU fits nearly every GPU node that is sold.
 DEFAULT_CPUS_PER_GPU = 4
-
-
-class Topology(Struct, frozen=True, kw_only=True):
-    """How the processes lie on the nodes; ``memory`` None leaves memory to the cluster.
-
-    ``asks_cpus``: the number of CPUs is known, and asked for. ``whole_node``: the job has all GPUs
-    of its nodes.
-    """
-
-    nodes: int
-    gpus_per_node: int
-    ranks_per_node: int
-    cpus_per_rank: int
-    asks_cpus: bool
-    memory: str | None
-    exclusive: bool
-    whole_node: bool
-    partition: str | None
-    account: str | None
-    qos: str | None
-    modules: Sequence[str]
-    gres: str | None
-    constraint: str | None
-
-    @property
-    def world_size(self) -> int:
-        """Return the number of all ranks."""
-        return self.nodes * self.ranks_per_node
-
-    @property
-    def cpus_per_node(self) -> int:
-        """Return the CPUs of all ranks of a node."""
-        return self.cpus_per_rank * self.ranks_per_node
 
 
 def parse_memory_mb(text: str) -> int:

@@ -14,7 +14,7 @@ from hpcrun.plan.launchers import decide_binding, framework_section, sees_one_gp
 from hpcrun.plan.setup import choose_setup
 from hpcrun.plan.types import Block, Section
 from hpcrun.plan.variables import check_variables, inherited_notes
-from hpcrun.spec.job import Cluster, Env, JobSpec, set_variables
+from hpcrun.spec import Cluster, Env, JobSpec, set_variables
 
 AFTER_VARIABLE = "HPCRUN_AFTER_CHECKPOINT_DIR"
 

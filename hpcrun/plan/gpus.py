@@ -6,9 +6,9 @@ import re
 
 from msgspec import structs
 
-from hpcrun.plan.job import Findings
+from hpcrun.plan.findings import Findings
 from hpcrun.plan.types import Section
-from hpcrun.spec.job import Cluster, GpuType, JobSpec
+from hpcrun.spec import Cluster, GpuType, JobSpec
 
 # Models by architecture, as they stand in names with everything but letters and digits taken out.
 _ARCHITECTURES = {

@@ -5,18 +5,14 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from msgspec import Struct
 
-from hpcrun.errors import Problem
-from hpcrun.plan.types import Place
-from hpcrun.spec.job import Cluster, FrameworkName, JobSpec
-
-if TYPE_CHECKING:
-    from hpcrun.plan.batch import BatchSizes
-    from hpcrun.plan.directives import Topology
-    from hpcrun.plan.launchers import Launcher
+from hpcrun.plan.batch import BatchSizes
+from hpcrun.plan.findings import Findings
+from hpcrun.plan.types import Launcher, Place, Topology
+from hpcrun.spec import Cluster, FrameworkName, JobSpec
 
 # What only the node knows, in the text and variables of a job: bash fills these there.
 LOCAL_DIR = "${HPCRUN_LOCAL_DIR}"
@@ -39,24 +35,6 @@ _TOKEN = re.compile(
 # Characters of a text that a message shows.
 _SHOWN = 200
 _NAME = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
-
-
-class Findings(Struct):
-    """What is wrong with a job, what its user should know, and a ``fix`` that no problem has."""
-
-    problems: list[Problem] = []
-    notes: list[str] = []
-    fix: str = ""
-
-    def refuse(self, path: str, message: str) -> None:
-        """Add a problem with the value at a path of the job; the same one again adds nothing."""
-        last = self.problems[-1] if self.problems else None
-        if last is None or (last.path, last.message) != (path, message):
-            self.problems.append(Problem(path, message))
-
-    def add(self, more: Findings) -> None:
-        self.problems += more.problems
-        self.notes += more.notes
 
 
 class Job(Struct, frozen=True, kw_only=True):

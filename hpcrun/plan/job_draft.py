@@ -11,7 +11,7 @@ from msgspec import Struct
 from hpcrun.plan.batch_options import batch_scope
 from hpcrun.plan.script_facts import OPEN_PARSERS, RESUME_KEYWORDS, ScriptFacts
 from hpcrun.plan.script_parsers import Option
-from hpcrun.spec.dump import comment_line, flow
+from hpcrun.spec import comment_line, flow
 
 # What a script's option takes, by its name: the placeholder, and the pattern of the names.
 _OPTIONS: Sequence[tuple[str, str]] = (

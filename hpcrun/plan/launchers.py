@@ -4,38 +4,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
-
-from msgspec import Struct
+from typing import Any
 
 from hpcrun.plan.deepspeed import merge
-from hpcrun.plan.job import Findings, Job
+from hpcrun.plan.findings import Findings
+from hpcrun.plan.job import Job
 from hpcrun.plan.setup import choose_setup
-from hpcrun.plan.types import Section
-from hpcrun.spec.job import Cluster, FrameworkName, JobSpec, set_variables
-from hpcrun.spec.rules import settle_framework
-
-
-class Launcher(Struct, frozen=True, kw_only=True):
-    """What starts the ranks of a job; its command is in ``templates/node.sh.j2``.
-
-    ``task`` is what each task of the job is: a rank, a launcher that starts the ranks of its node,
-    or the job's own command. ``is_torchelastic``: it starts ranks as torchrun does, and sets
-    TORCHELASTIC_RUN_ID. ``frameworks`` are those that get it unless the job names another.
-    Without Slurm, on the hosts of a hostfile, ``remote`` starts the tasks, and ``on_hosts`` is the
-    launcher that takes its place there; ``needs_slurm``: it cannot run there. ``modules`` are
-    those that it needs in the Python that trains.
-    """
-
-    name: str
-    task: Literal["rank", "launcher", "command"] = "launcher"
-    is_torchelastic: bool = False
-    frameworks: Sequence[FrameworkName] = ()
-    remote: Literal["ssh", "pdsh"] = "ssh"
-    on_hosts: str | None = None
-    needs_slurm: bool = False
-    modules: Sequence[str] = ()
-
+from hpcrun.plan.types import Launcher, Section
+from hpcrun.spec import Cluster, FrameworkName, JobSpec, set_variables, settle_framework
 
 # Options of launchers, with "_" for "-": those that hpcrun sets (the world, and what starts), and
 # others by which a misspelt one is known. torch 2.13, DeepSpeed 0.19, Accelerate 1.15; later ones

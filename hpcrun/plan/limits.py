@@ -12,7 +12,7 @@ from hpcrun.errors import Problem
 from hpcrun.plan.directives import as_cores, parse_memory_mb, parse_seconds
 from hpcrun.plan.gpus import with_gpu_type
 from hpcrun.plan.types import Plan
-from hpcrun.spec.job import Cluster, JobSpec, Partition
+from hpcrun.spec import Cluster, JobSpec, Partition
 
 # Partitions that a message names, where the job fits none of many.
 NAMED = 3

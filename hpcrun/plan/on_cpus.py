@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from itertools import zip_longest
 
 from hpcrun.errors import SpecError
-from hpcrun.plan.job import Findings
+from hpcrun.plan.findings import Findings
 from hpcrun.plan.launchers import ON_ACCELERATE, decide_framework
 from hpcrun.plan.script_facts import ScriptFacts
-from hpcrun.spec.job import JobSpec
-from hpcrun.spec.yaml12 import parse_document
+from hpcrun.spec import JobSpec, parse_document
 
 _NOTHING = ("", "none", "null", "false")
 

@@ -10,9 +10,18 @@ from msgspec import Struct, structs, to_builtins
 from hpcrun.errors import InputError, SpecError
 from hpcrun.plan.directives import parse_memory_mb, parse_seconds
 from hpcrun.plan.site import Site
-from hpcrun.spec.dump import CannotEdit, comment_line, comment_out, drop, flow, put
-from hpcrun.spec.job import Cluster, GpuType, Partition
-from hpcrun.spec.load import load_cluster
+from hpcrun.spec import (
+    CannotEdit,
+    Cluster,
+    GpuType,
+    Partition,
+    comment_line,
+    comment_out,
+    drop,
+    flow,
+    load_cluster,
+    put,
+)
 
 # Facts of the whole cluster that are read from it; read_on is their date.
 READ_KEYS = ("slurm_version", "max_array_size")

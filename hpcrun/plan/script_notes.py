@@ -20,8 +20,8 @@ from hpcrun.plan.script_facts import (
     ScriptFacts,
 )
 from hpcrun.plan.script_parsers import Option
-from hpcrun.secrets.mask import has_secret
-from hpcrun.spec.job import JobSpec, set_variables
+from hpcrun.secrets import has_secret
+from hpcrun.spec import JobSpec, set_variables
 
 _MICRO = "micro_batch_per_gpu"
 _STEPS = "gradient_accumulation_steps"

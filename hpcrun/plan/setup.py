@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from hpcrun.errors import Problem
-from hpcrun.plan.job import LOCAL_DIR, Findings, Job
+from hpcrun.plan.findings import Findings
+from hpcrun.plan.job import LOCAL_DIR, Job
 from hpcrun.plan.types import ContainerPlan, SetupPlan
-from hpcrun.spec.job import Cluster, Container, ContainerRuntime, JobSpec, Setup
+from hpcrun.spec import Cluster, Container, ContainerRuntime, JobSpec, Setup
 
 MAX_PART = 255  # bytes of one name in a path; NAME_MAX of Linux, limits.h
 

@@ -9,10 +9,17 @@ from msgspec import Struct, structs
 
 from hpcrun.plan.directives import parse_seconds
 from hpcrun.plan.gpus import architecture, is_mig, model
-from hpcrun.slurm.cluster import Association, NodeLimits, NodeRow, PartitionRow, Qos, SlurmConfig
-from hpcrun.slurm.commands import parse_version
-from hpcrun.slurm.jobs import node_gpus
-from hpcrun.spec.job import GpuType, Partition
+from hpcrun.slurm import (
+    Association,
+    NodeLimits,
+    NodeRow,
+    PartitionRow,
+    Qos,
+    SlurmConfig,
+    node_gpus,
+    parse_version,
+)
+from hpcrun.spec import GpuType, Partition
 
 # Partitions that are for something else than the usual job, by a word of their name.
 _UNUSUAL = re.compile(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from hpcrun.plan.directives import parse_seconds
 from hpcrun.plan.job import Job
 from hpcrun.plan.types import SurvivePlan
-from hpcrun.spec.job import EndCause
+from hpcrun.spec import EndCause
 
 # The batch script's own warning of the time limit, where the ranks get none. Slurm may send it up
 # to a minute early, and never late (sbatch.1, --signal): the harness waits for the end itself.

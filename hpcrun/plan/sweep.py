@@ -12,11 +12,8 @@ from msgspec import Struct, structs
 from hpcrun.errors import InputError, Problem, SpecError
 from hpcrun.plan.job import fill_known
 from hpcrun.plan.types import Plan
-from hpcrun.slurm.commands import quote_pattern
-from hpcrun.spec.dump import dump_job, flow
-from hpcrun.spec.job import Env, JobSpec
-from hpcrun.spec.load import SOURCE, load_job
-from hpcrun.spec.yaml12 import Node, plain_value
+from hpcrun.slurm import quote_pattern
+from hpcrun.spec import SOURCE, Env, JobSpec, Node, dump_job, flow, load_job, plain_value
 
 # Each run has a folder with a dozen files. Slurm's own limit, MaxArraySize, is 1001 as shipped.
 MAX_RUNS = 10_000

@@ -1,12 +1,66 @@
 """Plan: every decision about a run, before anything happens."""
 
 # Annotations are not postponed: msgspec would evaluate the text of each, at every call of hpcrun.
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
 
-from hpcrun.spec.job import ContainerRuntime, EndCause, EnvironmentKind, FrameworkName
+from hpcrun.spec import ContainerRuntime, EndCause, EnvironmentKind, FrameworkName
+
+
+class Topology(Struct, frozen=True, kw_only=True):
+    """How the processes lie on the nodes; ``memory`` None leaves memory to the cluster.
+
+    ``asks_cpus``: the number of CPUs is known, and asked for. ``whole_node``: the job has all GPUs
+    of its nodes.
+    """
+
+    nodes: int
+    gpus_per_node: int
+    ranks_per_node: int
+    cpus_per_rank: int
+    asks_cpus: bool
+    memory: str | None
+    exclusive: bool
+    whole_node: bool
+    partition: str | None
+    account: str | None
+    qos: str | None
+    modules: Sequence[str]
+    gres: str | None
+    constraint: str | None
+
+    @property
+    def world_size(self) -> int:
+        """Return the number of all ranks."""
+        return self.nodes * self.ranks_per_node
+
+    @property
+    def cpus_per_node(self) -> int:
+        """Return the CPUs of all ranks of a node."""
+        return self.cpus_per_rank * self.ranks_per_node
+
+
+class Launcher(Struct, frozen=True, kw_only=True):
+    """What starts the ranks of a job; its command is in ``templates/node.sh.j2``.
+
+    ``task`` is what each task of the job is: a rank, a launcher that starts the ranks of its node,
+    or the job's own command. ``is_torchelastic``: it starts ranks as torchrun does, and sets
+    TORCHELASTIC_RUN_ID. ``frameworks`` are those that get it unless the job names another.
+    Without Slurm, on the hosts of a hostfile, ``remote`` starts the tasks, and ``on_hosts`` is the
+    launcher that takes its place there; ``needs_slurm``: it cannot run there. ``modules`` are
+    those that it needs in the Python that trains.
+    """
+
+    name: str
+    task: Literal["rank", "launcher", "command"] = "launcher"
+    is_torchelastic: bool = False
+    frameworks: Sequence[FrameworkName] = ()
+    remote: Literal["ssh", "pdsh"] = "ssh"
+    on_hosts: str | None = None
+    needs_slurm: bool = False
+    modules: Sequence[str] = ()
 
 
 class Place(Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from hpcrun.plan.job import Findings
+from hpcrun.plan.findings import Findings
 
 On = r"(?i)(1|true|yes|on|y)"
 

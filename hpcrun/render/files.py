@@ -11,10 +11,7 @@ import jinja2.meta
 import msgspec
 
 from hpcrun.errors import InputError
-from hpcrun.plan.directives import check_carried
-from hpcrun.plan.launchers import LAUNCHERS
-from hpcrun.plan.setup import RUNTIMES, uses_modules
-from hpcrun.plan.types import Plan
+from hpcrun.plan import LAUNCHERS, RUNTIMES, Plan, check_carried, uses_modules
 from hpcrun.render.quoting import FILTERS, quote_bash, quote_expanded, quote_word
 
 # Files that are the same in every run.
@@ -32,7 +29,7 @@ class RenderedFile(msgspec.Struct, frozen=True):
 
 
 def render_files(plan: Plan, templates: jinja2.Environment) -> list[RenderedFile]:
-    """Render all files of a run but spec.yaml; see hpcrun.assets.open_templates.
+    """Render all files of a run but spec.yaml; see hpcrun.render.open_templates.
 
     A project's own ``templates/job.sbatch.j2`` that begins with
     ``{% extends "hpcrun/job.sbatch.j2" %}`` overrides single blocks. Raises InputError for a

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 
-from hpcrun.plan.job import NODE_REFERENCE
-from hpcrun.slurm.commands import quote_directive
+from hpcrun.plan import NODE_REFERENCE
+from hpcrun.slurm import quote_directive
 
 _EXPANDED = re.compile(r"(\$\$|\$[A-Za-z_][A-Za-z0-9_]*|\$\{[A-Za-z_][A-Za-z0-9_]*\})")
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")

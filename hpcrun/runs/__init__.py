@@ -1,1 +1,7 @@
 """The run folder: layout, records, store, verdict."""
+
+from __future__ import annotations
+
+from hpcrun.lazy import attach_stub
+
+__getattr__, __dir__ = attach_stub(__name__, __file__)

@@ -18,7 +18,7 @@ from msgspec import Struct, convert, field, structs
 from hpcrun import files
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.ownership import is_own, other_owner, whose
-from hpcrun.plan.types import Plan
+from hpcrun.plan import Plan
 from hpcrun.runs import layout
 from hpcrun.runs.ends import Stall
 from hpcrun.runs.layout import RunFolder, SweepFolder
@@ -500,7 +500,7 @@ def stamp_of(path: Path) -> int:
         return 0
 
 
-def remove_secrets(folder: RunFolder) -> None:
+def remove_secret_files(folder: RunFolder) -> None:
     """Remove the values of a run's secrets; an attempt on hosts of a hostfile has them, too."""
     attempts = (folder.attempts / str(index) for index in attempt_indices(folder))
     for path in (folder.secrets, *(attempt / "environment" for attempt in attempts)):

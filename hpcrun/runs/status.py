@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct, field
 
-from hpcrun.plan.types import Plan
+from hpcrun.plan import Plan
 from hpcrun.runs.ends import Stall
 from hpcrun.runs.layout import RunFolder, SweepFolder
 from hpcrun.runs.records import Attempt, End, History
 from hpcrun.runs.verdict import Verdict
-from hpcrun.slurm.accounts import Account
-from hpcrun.slurm.jobs import SlurmJob, known_hosts
-from hpcrun.slurm.states import WAITING
+from hpcrun.slurm import WAITING, Account, SlurmJob, known_hosts
 
 if TYPE_CHECKING:
-    from hpcrun.diagnose.rule import Diagnosis
+    from hpcrun.why import Diagnosis
 
 Scope = Literal["job", "node"]
 

@@ -6,8 +6,7 @@ from msgspec import Struct, field
 
 from hpcrun.runs.ends import STATES, WORDS
 from hpcrun.runs.records import History, Submitted
-from hpcrun.slurm.jobs import SlurmJob
-from hpcrun.slurm.states import UNKNOWN, is_final
+from hpcrun.slurm import UNKNOWN, SlurmJob, is_final
 
 # The harness beats every 30 s; four missed beats, and clocks of nodes that differ a little.
 SILENT_AFTER = 150.0

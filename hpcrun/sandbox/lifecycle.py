@@ -23,9 +23,7 @@ from hpcrun.sandbox import config, keeper, processes
 from hpcrun.sandbox import directory as place
 from hpcrun.sandbox.config import Shape, about, node_names, plain_shape
 from hpcrun.sandbox.directory import Layout
-from hpcrun.slurm.commands import parse_version
-from hpcrun.slurm.jobs import SlurmJob, parse_squeue, squeue_argv
-from hpcrun.slurm.states import FINAL
+from hpcrun.slurm import FINAL, SlurmJob, parse_squeue, parse_version, squeue_argv
 from hpcrun.structs import decodable
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sinfo", "squeue", "scancel")

@@ -13,7 +13,15 @@ from hpcrun.errors import InputError, Problem, SpecError
 from hpcrun.spec import rules
 from hpcrun.spec.check import child_type, convert, no_keys, shape, shown, unknown_key, unwrap
 from hpcrun.spec.job import Cluster, JobSpec
-from hpcrun.spec.yaml12 import MAX_DEPTH, Node, depth_of, is_null, join, parse_document, parse_value
+from hpcrun.spec.yaml12 import (
+    MAX_DEPTH,
+    Node,
+    depth_of,
+    is_null,
+    join,
+    parse_document,
+    parse_value,
+)
 
 SOURCE = "--set"
 

@@ -6,20 +6,15 @@ import posixpath
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 
-from hpcrun.plan.types import SurvivePlan
-from hpcrun.runs.ends import ENDURED, WORDS
-from hpcrun.runs.records import Attempt, End, Failure
-from hpcrun.runs.status import Cost, JobStatus, Used
-from hpcrun.views.numbers import count_of, duration, format_size
-from hpcrun.views.table import printable
-
-ATTEMPT = ("attempt", "began", "nodes", "time", "steps", "ended by", "then")
+from hpcrun.plan import SurvivePlan
+from hpcrun.runs import ENDURED, WORDS, Attempt, Cost, End, Failure, JobStatus, Used
+from hpcrun.text import count_of, duration, format_size, printable
 
 
 def attempt_rows(
     attempts: Sequence[Attempt], local_time: Callable[[float], str], elapsed: float | None = None
 ) -> list[tuple[str, ...]]:
-    """Say how each attempt went, in the columns of ATTEMPT; ``elapsed`` are the last one's seconds,
+    """Say how each attempt went, in ATTEMPT_COLUMNS; ``elapsed`` are the last one's seconds,
     where more is known of them than its records have."""
     rows: list[tuple[str, ...]] = []
     for attempt, after in zip_longest(attempts, attempts[1:]):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hpcrun.views.table import BOLD, Look, dim, paint, printable
+from hpcrun.text import BOLD, Look, dim, paint, printable
 
 if TYPE_CHECKING:
-    from hpcrun.diagnose.rule import Cause, Diagnosis
+    from hpcrun.why import Cause, Diagnosis
 
 # A line of a log may be as long as a program likes.
 _LONGEST = 300
@@ -27,7 +27,7 @@ def cause_rows(diagnosis: Diagnosis | None) -> list[tuple[str, str]]:
 def sentence(cause: Cause) -> str:
     """Say it in one sentence, with whose failure it is.
 
-    >>> from hpcrun.diagnose.rule import Cause
+    >>> from hpcrun.why.rule import Cause
     >>> sentence(Cause(id="x", cls="oom_gpu", title="a GPU's memory is full", rank=3, host="n1"))
     "a GPU's memory is full (rank 3 on n1)"
     """

@@ -8,27 +8,28 @@ from typing import Any
 
 import msgspec
 
-from hpcrun.plan.types import column_names, label
-from hpcrun.runs.records import Sweep
-from hpcrun.runs.status import JobStatus, WhyWaiting
-from hpcrun.runs.verdict import LOST, Verdict
-from hpcrun.slurm.reasons import explain
-from hpcrun.slurm.states import parse_exit_code, say_exit_code, say_limit
-from hpcrun.views import attempts
-from hpcrun.views.cause import cause_rows, diagnosis_json, end_words, sentence
-from hpcrun.views.numbers import count_of, duration, format_duration, number, sweep_size
-from hpcrun.views.table import (
+from hpcrun.plan import column_names, label
+from hpcrun.runs import LOST, JobStatus, Sweep, Verdict, WhyWaiting
+from hpcrun.slurm import explain, parse_exit_code, say_exit_code, say_limit
+from hpcrun.text import (
     BOLD,
     Column,
     Look,
     Table,
+    count_of,
     dim,
+    duration,
+    format_duration,
+    format_pairs,
     next_lines,
+    number,
     paint,
-    pairs,
     printable,
     remarked,
+    sweep_size,
 )
+from hpcrun.views import attempts
+from hpcrun.views.cause import cause_rows, diagnosis_json, end_words, sentence
 
 # ---- lines on one job
 
@@ -239,7 +240,7 @@ def run_lines(
     rows += [("warning", printable(text)) for text in [*warnings[:_WARNINGS], *more]]
     rows += [("note", text) for text in status.notes]
     name = paint(plan.name if plan else status.run_id, BOLD, look)
-    return [name, *pairs(rows, look), *_next_of_run(status, look, has_checkpoints)]
+    return [name, *format_pairs(rows, look), *_next_of_run(status, look, has_checkpoints)]
 
 
 def _time_text(status: JobStatus, local_time: Callable[[float], str]) -> str:
@@ -366,7 +367,7 @@ def _job_lines(status: JobStatus, look: Look) -> list[str]:
     name = f" {paint(job.name, BOLD, look)}" if job else ""
     return [
         f"job {status.job_id}{name}, not submitted by hpcrun",
-        *pairs(rows, look),
+        *format_pairs(rows, look),
         *next_lines(*verbs, look=look),
     ]
 

@@ -8,22 +8,29 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from hpcrun.runs.ends import WORDS
-from hpcrun.runs.status import GpuUse, JobStatus, NodeUse
-from hpcrun.slurm.reasons import explain
-from hpcrun.views.attempts import between_text
-from hpcrun.views.numbers import (
+from hpcrun.runs import WORDS, GpuUse, JobStatus, NodeUse
+from hpcrun.slurm import explain
+from hpcrun.text import (
     GIB,
+    Column,
+    Look,
+    Table,
+    clip,
     count_of,
+    dim,
     duration,
     format_duration,
     format_rate,
     format_value,
     number,
+    pad,
+    paint,
+    printable,
     sparkline,
+    widest,
 )
+from hpcrun.views.attempts import between_text
 from hpcrun.views.status import CYAN, GREEN, RED, YELLOW, stall_text
-from hpcrun.views.table import Column, Look, Table, clip, dim, pad, paint, printable, widest
 
 _TO_ASCII = str.maketrans("▁▂▃▄▅▆▇█", "_.-:=+*#")
 _UNITS = {

@@ -24,8 +24,8 @@ from typing import Any
 
 from hpcrun.cli.main import main
 from hpcrun.files import new_remarks
-from hpcrun.transport import Connect
-from tests.report.window import Window
+from hpcrun.remote import Connect
+from tests.curves.report.window import Window
 
 ROOT = Path(__file__).parent.parent.parent
 

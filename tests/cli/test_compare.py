@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.cli.calling import Caller, replay
+from tests.curves.report.runs import noise
 from tests.json_schemas import check_json
-from tests.report.runs import noise
 
 
 def log(floor: float, step_seconds: float, *, seed: int = 0) -> str:

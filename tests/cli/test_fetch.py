@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from hpcrun.transport import Result
-from hpcrun.transport.local import LocalTransport
+from hpcrun.remote import Result
+from hpcrun.remote.local import LocalTransport
 from tests.cli.calling import Caller
 from tests.needs import require_command
 

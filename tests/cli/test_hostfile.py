@@ -10,7 +10,7 @@ import click
 import pytest
 
 from hpcrun.cli import verbs_setup
-from hpcrun.slurm.hosts import Form
+from hpcrun.render.hostfile import Form
 from tests.cli.calling import Caller, replay
 from tests.slurm_answers import sacct_row
 

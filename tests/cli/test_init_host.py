@@ -9,10 +9,10 @@ from pathlib import Path
 import paramiko
 import pytest
 
-from hpcrun.controller.init import survey
+from hpcrun.actions.init import survey
 from tests.cli.calling import Caller, Done
 from tests.cli.test_init import Slurm, checked, files, profile
-from tests.transport.sshd import Laptop, servers
+from tests.remote.sshd import Laptop, servers
 
 pytestmark = pytest.mark.slow
 # A login that says something; its PATH is not that of the machine.

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hpcrun.controller.logs import JobLogs
+from hpcrun.actions.logs import JobLogs
 from tests.cli.calling import Caller, replay
 from tests.json_schemas import check_json
 

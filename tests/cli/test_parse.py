@@ -1,4 +1,4 @@
-"""hpcrun parse, as people and programs call it."""
+"""hpcrun parse_runs, as people and programs call it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ import click
 import pytest
 from msgspec import structs
 
+from hpcrun.actions.parse import parse_runs
 from hpcrun.cli import output
-from hpcrun.controller.context import load_context
-from hpcrun.controller.curves.parse import parse
+from hpcrun.context import load_context
 from tests.cli.calling import ROOT, Caller, replay
+from tests.curves.report.runs import trainer_log
 from tests.json_schemas import check_json
-from tests.report.runs import trainer_log
 from tests.test_startup import MSGSPEC, libraries, loaded
 
 
@@ -230,7 +230,7 @@ def test_what_is_imported(hpcrun: Caller, log: Path) -> None:
         "import sys; from hpcrun.cli.main import main\n"
         "try: main()\n"
         "except SystemExit: pass\n"
-        "found = [x for x in sys.modules if x.startswith(('hpcrun.report', 'numpy.ma.'))]\n"
+        "found = [x for x in sys.modules if x.startswith(('hpcrun.curves.report', 'numpy.ma.'))]\n"
         "print(found, file=sys.stderr)"
     )
     done = subprocess.run(
@@ -241,8 +241,10 @@ def test_what_is_imported(hpcrun: Caller, log: Path) -> None:
         check=True,
         text=True,
     )
-    drawing = {f"hpcrun.report.{name}" for name in ("data", "files", "health", "parsed", "thin")}
-    assert set(ast.literal_eval(done.stderr)) == {"hpcrun.report", *drawing}
+    drawing = {
+        f"hpcrun.curves.report.{name}" for name in ("data", "files", "health", "parsed", "thin")
+    }
+    assert set(ast.literal_eval(done.stderr)) == {"hpcrun.curves.report", *drawing}
 
 
 class Terminal(io.StringIO):
@@ -265,7 +267,7 @@ class TestBar:
         monkeypatch.setattr(output, "LONG_WORK", 0.0)
         monkeypatch.setattr(sys, "stderr", stderr := Terminal())
         where = structs.replace(load_context({}, tmp_path), bar=output.bar)
-        parse(where, [str(log), str(packed)])
+        parse_runs(where, [str(log), str(packed)])
         drawn = stderr.getvalue()
         assert drawn.count("100%") == 1 and " MB/s" in drawn
         # The line is empty again, and the cursor is there.

@@ -20,14 +20,14 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.controller.context import load_context
-from hpcrun.controller.curves.follow_curve import CurveFollower
-from hpcrun.controller.monitor import FREE
+from hpcrun.actions.follow_curve import CurveFollower
+from hpcrun.context import load_context
+from hpcrun.monitor.poll import FREE
 from tests.cli.calling import ROOT, Caller, replay
 from tests.cli.test_follow import END, Followed
 from tests.cli.test_slurm_verbs import row
-from tests.report.runs import trainer_log
-from tests.report.window import Window
+from tests.curves.report.runs import trainer_log
+from tests.curves.report.window import Window
 from tests.slurm_answers import show_job
 from tests.waiting import PATIENCE
 

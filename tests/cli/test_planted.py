@@ -168,7 +168,7 @@ def test_logs_and_jobs_that_are_none_are_named_and_passed_over(hpcrun: Caller) -
 def test_a_pattern_that_takes_for_ever_is_given_up(
     hpcrun: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpcrun.controller.curves.parse.PATTERN_SECONDS", 0.5)
+    monkeypatch.setattr("hpcrun.actions.parse.PATTERN_SECONDS", 0.5)
     hpcrun.write("a.log", f"step=1 loss=2 {'a' * 40}b\n")
     done = hpcrun("parse", "a.log", "--pattern", "(a+)+(?P<loss>c)")
     assert done.code == 2 and "takes for ever" in done.err

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from hpcrun.actions.logs import Lines
 from hpcrun.cli.show_logs import LogPrinter, prefixed
-from hpcrun.controller.logs import Lines
 from hpcrun.logs.files import LogFile
 
 ZERO, ONE = LogFile(Path("/0"), 0, rank=0), LogFile(Path("/1"), 0, rank=1)

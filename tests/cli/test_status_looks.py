@@ -97,7 +97,7 @@ def test_watch_needs_a_terminal(several: Caller) -> None:
 
 WATCH = """\
 import sys
-from hpcrun.controller import monitor
+from hpcrun.actions import monitor
 files, monitor.CALM, monitor.CALMEST = map(float, sys.argv[1:4])
 from hpcrun.cli import watch_status
 watch_status._FILES_EVERY = files

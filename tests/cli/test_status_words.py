@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.controller.checks import places
+from hpcrun.monitor import disk
 from hpcrun.runs.layout import RunFolder
 from tests.cli.calling import Caller, replay
 from tests.cli.test_status import answers, make_run, queued
@@ -43,7 +43,7 @@ def test_a_full_disk_is_reported_of_one_run(
     answers(tools, "squeue", rest=queued(run, "15", state))
     shown = f"disk: the file system of {run.path} is full: no space is left"
     assert shown not in hpcrun("status", "15").out
-    monkeypatch.setattr(places, "room", lambda folder: (0, None))
+    monkeypatch.setattr(disk, "free_space", lambda folder: (0, None))
     is_shown = state in ("FAILED", "RUNNING")
     assert (f"  note      {shown}" in hpcrun("status", "15").out) == is_shown
     notes = hpcrun("status", "15", "--json").json["runs"][0]["notes"]

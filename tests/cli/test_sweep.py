@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from hpcrun import scheduler
-from hpcrun.controller import submit as controller
+from hpcrun.actions import submit as controller
+from hpcrun.slurm import client
 from tests.cli.calling import Caller, Done, replay
 from tests.needs import require_command
 from tests.slurm_answers import sacct_row, squeue_row
@@ -158,13 +158,13 @@ def test_ctrl_c_that_comes_too_late_names_the_job(
 ) -> None:
     hpcrun.write("one.yaml", "command: [hostname]\nresources: {gpus_per_node: 0}\n")
     replay(tools, "sbatch", (0, "17\n", ""))
-    real = scheduler.submit
+    real = client.submit
 
     def pressed(*args: Any) -> str:
         signal.raise_signal(signal.SIGINT)  # held back, while Slurm is asked
         return real(*args)
 
-    monkeypatch.setattr(scheduler, "submit", pressed)
+    monkeypatch.setattr(client, "submit", pressed)
     done = hpcrun("submit", job)
     assert done.code == 130 and done.out == "", done
     assert "Slurm had taken the job already: 17; hpcrun cancel 17 ends it" in done.err

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun import scheduler
-from hpcrun.controller.context import load_context
-from hpcrun.controller.targets import find_each, find_targets
+from hpcrun.context import load_context
+from hpcrun.monitor.targets import find_each, find_targets
 from hpcrun.runs.layout import RunFolder, SweepFolder
+from hpcrun.slurm import client
 from hpcrun.slurm.jobs import SlurmJob
 from tests.cli.calling import Caller
 from tests.cli.test_status import make_run, write_sweep
@@ -32,7 +32,7 @@ def asked(hpcrun: Caller, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         questions.append(job_ids)
         return [task]
 
-    monkeypatch.setattr(scheduler, "queue", queue)
+    monkeypatch.setattr(client, "queue", queue)
     return questions
 
 

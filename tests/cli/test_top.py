@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.controller.context import load_context
-from hpcrun.controller.top import Top
+from hpcrun.actions.top import Top
+from hpcrun.context import load_context
 from hpcrun.runs.records import History
 from hpcrun.runs.status import GpuUse, JobStatus, NodeUse, Progress
 from hpcrun.runs.verdict import Verdict
 from hpcrun.slurm.jobs import SlurmJob
-from hpcrun.views.table import Look, cells
+from hpcrun.text.table import Look, cells
 from hpcrun.views.top import top_blocks
 from tests.cli.calling import Caller, replay
 from tests.json_schemas import check_json

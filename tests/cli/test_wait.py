@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from hpcrun import scheduler
-from hpcrun.controller import monitor
 from hpcrun.errors import OutOfReach
+from hpcrun.monitor import poll as monitor
+from hpcrun.slurm import client
 from hpcrun.slurm.jobs import SlurmJob
 from tests.cli.calling import Caller, replay
 from tests.cli.test_life import others, submitted
@@ -87,7 +87,7 @@ def test_a_silence_at_first_leaves_nothing_to_wait_for(
 ) -> None:
     replay(tools, "squeue", (0, others("7_1", "COMPLETED") + others("7_2", "COMPLETED"), ""))
     replay(tools, "sacct", (0, "", ""))
-    queue, asked = scheduler.queue, []
+    queue, asked = client.queue, []
 
     def silent_once(*args: Any, **options: Any) -> list[SlurmJob]:
         asked.append(args)
@@ -95,7 +95,7 @@ def test_a_silence_at_first_leaves_nothing_to_wait_for(
             raise OutOfReach("squeue: no")
         return queue(*args, **options)
 
-    monkeypatch.setattr(scheduler, "queue", silent_once)
+    monkeypatch.setattr(client, "queue", silent_once)
     monkeypatch.setattr(monitor, "CALM", 0.01)
     done = hpcrun("wait", "7", "--json", "--timeout", "600")
     assert (done.code, done.json["timed_out"]) == (0, False), done

@@ -11,9 +11,9 @@ import pytest
 
 from tests.cli.calling import Caller, replay
 from tests.cli.test_status import NOW, answers, make_run, queued
-from tests.diagnose.logs import OOM, STEPS, traceback
 from tests.json_schemas import check_json
 from tests.slurm_answers import show_job, squeue_row
+from tests.why.logs import OOM, STEPS, traceback
 
 SENTENCE = "a GPU's memory is full: 2.00 GiB more did not fit"
 

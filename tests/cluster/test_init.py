@@ -7,12 +7,7 @@ from typing import Any
 
 import yaml
 
-from hpcrun.slurm.cluster import (
-    SHOW_QOS,
-    associations_argv,
-    parse_associations,
-    parse_qos,
-)
+from hpcrun.slurm.cluster import SHOW_QOS, associations_argv, parse_associations, parse_qos
 from tests.cluster.site import Site
 from tests.json_schemas import check_json
 

@@ -20,8 +20,8 @@ import yaml
 from tests.cluster.rig import HEAD, Rig
 from tests.cluster.sshd import SSHD
 from tests.needs import require
+from tests.remote.link import Link
 from tests.source import ROOT
-from tests.transport.link import Link
 from tests.waiting import until
 
 Done = subprocess.CompletedProcess[str]

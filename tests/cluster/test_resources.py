@@ -8,9 +8,9 @@ from typing import get_args
 
 import pytest
 
+from hpcrun.actions.prepare import load_spec, prepare_job
 from hpcrun.assets import shipped
-from hpcrun.controller.context import load_context
-from hpcrun.controller.prepare import load_spec, prepare_job
+from hpcrun.context import load_context
 from hpcrun.slurm.commands import parse_estimate
 from hpcrun.spec.job import Fabric
 from tests.cluster.rig import Rig

@@ -10,7 +10,6 @@ from typing import get_args
 
 import pytest
 
-from hpcrun.assets import open_templates
 from hpcrun.errors import SpecError
 from hpcrun.plan.build import build_plan
 from hpcrun.plan.launchers import (
@@ -20,6 +19,7 @@ from hpcrun.plan.launchers import (
     decide_framework,
     decide_launcher,
 )
+from hpcrun.render.environment import open_templates
 from hpcrun.render.files import render_files
 from hpcrun.spec.job import LauncherName
 from tests.plan.making import PLACE, cluster, job, plan, variables

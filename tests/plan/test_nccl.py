@@ -7,9 +7,9 @@ import re
 import msgspec
 import pytest
 
-from hpcrun.assets import open_templates
 from hpcrun.plan.build import build_plan
 from hpcrun.plan.environment import FABRICS
+from hpcrun.render.environment import open_templates
 from hpcrun.render.files import render_files
 from tests.plan.making import PLACE, cluster, job, plan, variables
 

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcrun.errors import SpecError
-from hpcrun.plan.job import Findings, fill, fill_known
+from hpcrun.plan.findings import Findings
+from hpcrun.plan.job import fill, fill_known
 from hpcrun.plan.types import Dependency
 from tests.plan.making import plan, variables
 

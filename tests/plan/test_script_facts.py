@@ -7,7 +7,7 @@ import ast
 import pytest
 
 from hpcrun.plan.batch import decide_batch
-from hpcrun.plan.job import Findings
+from hpcrun.plan.findings import Findings
 from hpcrun.plan.script_facts import ScriptFacts, read_script
 from hpcrun.plan.script_notes import (
     Script,

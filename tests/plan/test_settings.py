@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from hpcrun.assets import open_templates
 from hpcrun.plan.build import build_plan
 from hpcrun.plan.environment import FABRICS
 from hpcrun.plan.types import Plan
+from hpcrun.render.environment import open_templates
 from hpcrun.render.files import render_files
 from tests.plan.making import PLACE, cluster, job, plan
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from hpcrun.assets import open_templates
 from hpcrun.errors import SpecError
 from hpcrun.plan.build import build_plan
 from hpcrun.plan.environment import node_sections
 from hpcrun.plan.job import LOCAL_DIR
 from hpcrun.plan.setup import choose_setup
 from hpcrun.plan.types import Plan, Section
+from hpcrun.render.environment import open_templates
 from hpcrun.render.files import container_options, render_files
 from hpcrun.spec.job import Cluster, Container, JobSpec, Setup
 from tests.plan.making import PLACE, cluster, job, plan, variables

@@ -6,9 +6,9 @@ import subprocess
 
 import pytest
 
-from hpcrun.assets import open_templates
 from hpcrun.errors import SpecError
 from hpcrun.plan.types import Plan
+from hpcrun.render.environment import open_templates
 from hpcrun.render.files import render_files
 from tests.plan import making
 

@@ -6,9 +6,10 @@ import pytest
 
 from hpcrun.errors import SpecError
 from hpcrun.plan.build import build_plan
-from hpcrun.plan.directives import DEFAULT_CPUS_PER_GPU, Topology, build_topology, parse_memory_mb
-from hpcrun.plan.job import Findings
+from hpcrun.plan.directives import DEFAULT_CPUS_PER_GPU, build_topology, parse_memory_mb
+from hpcrun.plan.findings import Findings
 from hpcrun.plan.limits import find_limits
+from hpcrun.plan.types import Topology
 from tests.plan.making import PLACE, cluster, job
 
 NODES = "partitions: {gpu: {gpus_per_node: 8, cpus_per_node: 128, memory_per_node: 1T}}\n"

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from hpcrun.assets import open_templates
 from hpcrun.errors import InputError
 from hpcrun.plan.build import build_plan
 from hpcrun.plan.job import LOCAL_DIR
 from hpcrun.plan.setup import literal
 from hpcrun.plan.types import Plan
+from hpcrun.render.environment import open_templates
 from hpcrun.render.files import render_files, srun_argv
 from tests.plan.making import PLACE, cluster, job, plan, variables
 from tests.render.test_golden import GOLDEN

@@ -9,10 +9,11 @@ from typing import get_args
 
 import pytest
 
-from hpcrun.assets import find_job, open_templates, shipped
+from hpcrun.assets import find_job, shipped
 from hpcrun.plan.build import build_plan
 from hpcrun.plan.sweep import build_runs
 from hpcrun.plan.types import Plan
+from hpcrun.render.environment import open_templates
 from hpcrun.render.files import render_files
 from hpcrun.spec.job import Fabric, LauncherName
 from hpcrun.spec.load import load_job

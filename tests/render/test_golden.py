@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from hpcrun.assets import find_job, open_templates, shipped
+from hpcrun.assets import find_job, shipped
 from hpcrun.plan.build import build_plan
 from hpcrun.plan.types import Plan
+from hpcrun.render.environment import open_templates
 from hpcrun.render.files import FIXED, RenderedFile, render_files
 from hpcrun.spec.load import load_cluster, load_job
 from tests.needs import require_command

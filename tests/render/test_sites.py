@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.assets import open_templates, shipped
+from hpcrun.assets import shipped
 from hpcrun.plan.build import build_plan
+from hpcrun.render.environment import open_templates
 from hpcrun.render.files import render_files
 from hpcrun.spec.job import Cluster
 from hpcrun.spec.load import load_cluster, load_job

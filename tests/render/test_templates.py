@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.assets import open_templates
 from hpcrun.errors import InputError
+from hpcrun.render.environment import open_templates
 from hpcrun.render.files import render_files
 from tests.needs import require_root
 from tests.plan.making import plan

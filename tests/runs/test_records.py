@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hpcrun.controller.targets import Lookup, find, list_runs, only_run
 from hpcrun.errors import HpcrunError, InputError
+from hpcrun.monitor.targets import Lookup, find, list_runs, only_run
 from hpcrun.runs.layout import (
     RUN_ID,
     RunFolder,

@@ -107,7 +107,7 @@ def test_what_is_no_secret_stays(line: str) -> None:
 
 
 def test_nothing_is_hidden_in_logs_of_training() -> None:
-    logs = sorted((ROOT / "tests" / "metrics" / "logs").glob("*.*"))
+    logs = sorted((ROOT / "tests" / "curves" / "logs").glob("*.*"))
     assert len(logs) > 40
     for path in logs:
         data = path.read_bytes()

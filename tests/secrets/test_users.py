@@ -1,6 +1,6 @@
 """What a log hides a submission warns of: both recognise the same forms.
 
-That a report leaves them out: tests/controller/test_run_facts.py.
+That a report leaves them out: tests/actions/test_run_facts.py.
 """
 
 from __future__ import annotations

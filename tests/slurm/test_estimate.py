@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun import scheduler
 from hpcrun.errors import OutOfReach, SchedulerRefused
+from hpcrun.slurm import client
 from hpcrun.slurm.commands import Estimate, parse_estimate
-from tests.transport.scripted import ScriptedTransport
+from tests.remote.scripted import ScriptedTransport
 
 CAPTURED = Path(__file__).parent.parent / "captured"
 ANSWERS = sorted(CAPTURED.glob("*/sbatch/test-only*.json"))
@@ -20,7 +20,7 @@ def ask(file: Path) -> Estimate:
     """Ask a Slurm that answers as the captured one did."""
     text = json.loads(file.read_text())
     answer = (text["exit_code"], text["stdout"], text["stderr"])
-    return scheduler.expected_start(ScriptedTransport({"sbatch": answer}), "#!/bin/bash\n", {})
+    return client.expected_start(ScriptedTransport({"sbatch": answer}), "#!/bin/bash\n", {})
 
 
 def name(file: Path) -> str:
@@ -52,7 +52,7 @@ def test_all_releases_were_asked() -> None:
 def test_silence_is_no_refusal() -> None:
     text = "sbatch: error: Unable to contact slurm controller (connect failure)"
     with pytest.raises(OutOfReach):
-        scheduler.expected_start(ScriptedTransport({"sbatch": (1, "", text)}), "", {})
+        client.expected_start(ScriptedTransport({"sbatch": (1, "", text)}), "", {})
 
 
 def test_a_plugins_words_before_the_answer_and_an_old_slurms_shorter_one() -> None:

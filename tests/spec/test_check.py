@@ -7,7 +7,16 @@ from msgspec import Struct, field
 
 from hpcrun.errors import Problem, SpecError
 from hpcrun.spec.check import convert
-from hpcrun.spec.job import Batch, Cluster, DeepSpeed, GpuType, JobSpec, Partition, Resources, Setup
+from hpcrun.spec.job import (
+    Batch,
+    Cluster,
+    DeepSpeed,
+    GpuType,
+    JobSpec,
+    Partition,
+    Resources,
+    Setup,
+)
 from hpcrun.spec.load import load_cluster
 from hpcrun.spec.yaml12 import parse_document
 from tests.spec.reading import problems, read

@@ -43,7 +43,7 @@ GUARDS = [
     ),
     guard(
         3,
-        "hpcrun/scheduler.py",
+        "hpcrun/slurm/client.py",
         "parse_sbatch(result.stdout)",
         "parse_sbatch(result.stdout + result.stderr)",
         f"{HEADER}::test_only_standard_output_has_the_job_id",
@@ -92,17 +92,17 @@ GUARDS = [
     ),
     guard(
         9,
-        "hpcrun/controller/context.py",
+        "hpcrun/context.py",
         "name.startswith(_SCRUB_PREFIXES) or name in scrub",
         "name in scrub",
-        "tests/controller/test_context.py::test_a_job_inherits_no_other_job",
+        "tests/test_context.py::test_a_job_inherits_no_other_job",
     ),
     guard(
         9,
-        "hpcrun/controller/context.py",
+        "hpcrun/context.py",
         "name.startswith(_SCRUB_PREFIXES) or name in scrub",
         "name.startswith(_SCRUB_PREFIXES)",
-        "tests/controller/test_context.py::test_a_job_inherits_no_other_job",
+        "tests/test_context.py::test_a_job_inherits_no_other_job",
     ),
     # ---- The step
     guard(

@@ -9,7 +9,7 @@ CLAIM = "templates/claim.sh"
 RENDEZVOUS, SIGNALS = "tests/traps/test_rendezvous.py", "tests/traps/test_signals.py"
 WATCHING = "tests/traps/test_watching.py"
 ALONE, VERDICT = "tests/test_harness.py", "tests/runs/test_verdict.py"
-DIALECT, SCHEDULER = "tests/slurm/test_dialect.py", "tests/test_scheduler.py"
+DIALECT, SCHEDULER = "tests/slurm/test_dialect.py", "tests/slurm/test_client.py"
 
 GUARDS = [
     # ---- Signals, exit codes, requeue
@@ -122,16 +122,16 @@ GUARDS = [
     # ---- Watching
     guard(
         47,
-        "hpcrun/controller/monitor.py",
+        "hpcrun/monitor/poll.py",
         "CALM, CALMEST, SLOWER = 30.0,",
         "CALM, CALMEST, SLOWER = 0.1,",
         "tests/cli/test_follow.py::test_a_job_that_waits_is_asked_for_seldom",
     ),
     guard(
         47,
-        "hpcrun/controller/status.py",
-        "scheduler.queue(transport, asked if by_ids else (), strict=is_strict)\n",
-        "[row for one in asked for row in scheduler.queue(transport, [one])]\n",
+        "hpcrun/monitor/status.py",
+        "client.queue(transport, asked if by_ids else (), strict=is_strict)\n",
+        "[row for one in asked for row in client.queue(transport, [one])]\n",
         "tests/cli/test_slurm_verbs.py::test_many_runs_are_one_question",
     ),
     guard(
@@ -215,7 +215,7 @@ GUARDS = [
     ),
     guard(
         58,
-        "hpcrun/scheduler.py",
+        "hpcrun/slurm/client.py",
         "                    return job.array  # not one of its tasks\n",
         "                    continue\n",
         f"{SCHEDULER}::test_a_lost_reply_is_settled_by_the_folder",

@@ -18,9 +18,10 @@ from typing import Any
 
 from msgspec import structs
 
-from hpcrun.assets import open_templates, shipped
+from hpcrun.assets import shipped
 from hpcrun.plan.build import build_plan
 from hpcrun.plan.types import Plan
+from hpcrun.render.environment import open_templates
 from hpcrun.render.files import render_files
 from hpcrun.runs.layout import create_run_folder
 from tests.cluster import probe

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun import scheduler
-from tests.transport.scripted import ScriptedTransport
+from hpcrun.slurm import client
+from tests.remote.scripted import ScriptedTransport
 from tests.traps.conftest import Maker
 from tests.traps.standing_in import JOB_ID
 
@@ -18,7 +18,7 @@ def test_only_standard_output_has_the_job_id() -> None:
     """sbatch waits and reports that on standard error, where sites put words of their own too."""
     shown = "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying.\n12\n"
     transport = ScriptedTransport({"sbatch": (0, "45;cluster\n", shown)})
-    assert scheduler.submit(transport, [Path("/runs/r")], {}) == "45"
+    assert client.submit(transport, [Path("/runs/r")], {}) == "45"
 
 
 def test_the_logs_folder_is_there_before_the_job(make_job: Maker) -> None:

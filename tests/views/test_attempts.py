@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from hpcrun.controller.progress import steps_of
+from hpcrun.monitor.progress import steps_of
 from hpcrun.runs.ends import Stall
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import Attempt, Begin, Cancelled, End, Failure, History, Seen
 from hpcrun.runs.status import JobStatus, cost_of, elapsed_of, trained_share
 from hpcrun.runs.verdict import Verdict
 from hpcrun.slurm.jobs import SlurmJob
+from hpcrun.text.table import Look
 from hpcrun.views.attempts import attempt_texts, common_text, cost_text
 from hpcrun.views.status import listing_lines, run_json, run_lines
-from hpcrun.views.table import Look
 from hpcrun.views.top import top_blocks
 from tests.json_schemas import check_json
 

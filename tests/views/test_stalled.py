@@ -12,8 +12,8 @@ from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import Attempt, Begin, End, History
 from hpcrun.runs.status import JobStatus
 from hpcrun.runs.verdict import Verdict
+from hpcrun.text.table import Look
 from hpcrun.views.status import listing_lines, run_json, run_lines, stall_text
-from hpcrun.views.table import Look
 from hpcrun.views.top import top_blocks, top_json
 
 SUSPECT = Suspect(rank=5, node=1, host="node2", why="last in all_reduce #4711, where 7 of 8 wait")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcrun.views.table import Column, Look, Table, cells, clip, cut, pairs, plain, wrap
+from hpcrun.text.table import Column, Look, Table, cells, clip, cut, format_pairs, plain, wrap
 
 LISTING = [
     Column("ID"),
@@ -80,7 +80,7 @@ def test_a_column_takes_the_room_that_others_leave() -> None:
 
 def test_values_of_pairs_stand_in_their_column() -> None:
     rows = [("state", "FAILED"), ("folder", "/a/path/that/is/longer/than/the/line x y")]
-    assert list(pairs(rows, Look(width=42))) == [
+    assert list(format_pairs(rows, Look(width=42))) == [
         "  state     FAILED",
         "  folder    /a/path/that/is/longer/than/the/line",
         "            x y",

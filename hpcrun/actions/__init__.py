@@ -1,0 +1,7 @@
+"""User actions: submit, resubmit, cancel, logs, fetch, parse and the others, one module each."""
+
+from __future__ import annotations
+
+from hpcrun.lazy import attach_stub
+
+__getattr__, __dir__ = attach_stub(__name__, __file__)

@@ -1,0 +1,161 @@
+"""Nodes that failed a check of the user's runs: kept for a day, and left out of other runs."""
+
+# Annotations are not postponed: msgspec would evaluate the text of each, at every call of hpcrun.
+import contextlib
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta, Struct, structs
+
+from hpcrun.actions.there import own_files, settle, want
+from hpcrun.context import Context, slurm_transport
+from hpcrun.errors import HpcrunError, InputError
+from hpcrun.ownership import is_own
+from hpcrun.plan import Plan
+from hpcrun.runs import decode_record, read_record
+from hpcrun.text import format_duration
+
+if TYPE_CHECKING:
+    from hpcrun.slurm import NodeRow
+
+_NAME = "bad-nodes"
+# How long a node is left out, in seconds: by then its site has seen to it, or a run finds it again.
+KEPT = 86400.0
+
+
+class BadNode(Struct, frozen=True, kw_only=True):
+    """A node, by Slurm's name for it, which ``run_id`` found unfit; ``preflight.sh`` writes it."""
+
+    node: Annotated[str, Meta(pattern=r"\A[A-Za-z0-9._-]+\Z")]
+    why: str
+    at: float
+    run_id: str
+    cluster: str | None = None
+
+    @property
+    def until(self) -> float:
+        """Return when other runs may have the node again."""
+        return self.at + KEPT
+
+
+def list_bad_nodes(context: Context) -> list[BadNode]:
+    """List the cluster's nodes that are left out now, the newest first; others' records are not
+    believed."""
+    now = time.time()
+    found = [
+        record
+        for name, record in _records(context)
+        if record is not None
+        and record.node == name
+        and abs(now - record.at) <= KEPT
+        and record.cluster in (None, context.cluster.name)
+    ]
+    return sorted(found, key=lambda record: (-record.at, record.node))
+
+
+def clear(context: Context, nodes: Collection[str]) -> list[str]:
+    """Take nodes back, all if none is named; return their names. Raises OSError, HpcrunError."""
+    known = [record.node for record in list_bad_nodes(context)]
+    gone = [name for name in known if not nodes or name in nodes]
+    if context.cluster.host is not None and gone:
+        from hpcrun.remote import folder_word  # here: most clusters are here
+
+        script = f"cd -- {folder_word(_folder_there(context))} && rm -f -- {' '.join(gone)}"
+        done = context.transport().run(["bash", "-s"], stdin=script)
+        if done.exit_code != 0:
+            raise HpcrunError(f"{context.cluster.host}: {done.stderr.strip()}")
+    else:
+        for name in gone:
+            (context.cache_dir / _NAME / name).unlink(missing_ok=True)
+    return gone
+
+
+def avoided(context: Context) -> Callable[[Plan], Plan]:
+    """Find which nodes a submission leaves out, and return what leaves them out of a plan.
+
+    Slurm is asked only where there are any; without its answer none is left out, since it refuses a
+    job that names a node which it does not know.
+    """
+    nodes, now = list_bad_nodes(context), time.time()
+    rows: list[NodeRow] = []
+    partition = context.environ.get("SBATCH_PARTITION")
+    if nodes and not context.hosts:
+        # Here: there is mostly none.
+        from hpcrun.slurm import SHOW_PARTITIONS, SINFO, client, parse_partitions, parse_sinfo
+
+        with contextlib.suppress(HpcrunError):
+            transport = slurm_transport(context)
+            rows = parse_sinfo(client.ask(transport, SINFO) or "")
+            if partition is None:
+                shown = parse_partitions(client.ask(transport, SHOW_PARTITIONS) or "")
+                partition = next((one.name for one in shown if one.is_default), None)
+    why = {
+        one.node: f"{one.why} ({one.run_id}, {format_duration(max(0, now - one.at))} ago)"
+        for one in nodes
+        if rows
+    }
+    return lambda plan: leave_out(plan, why, rows, partition) if why else plan
+
+
+def leave_out(
+    plan: Plan, bad: Mapping[str, str], rows: "Sequence[NodeRow]", default: str | None
+) -> Plan:
+    """Leave bad nodes out of a job: they are added to --exclude, with a note on each.
+
+    ``bad`` says why, by node; ``default`` is the partition of a job that names none. Nodes that the
+    job itself names stay, and all do where too few would be left for it.
+    """
+    from hpcrun.slurm import expand  # here, as above
+
+    given = dict(plan.directives)
+    partitions = (given.get("partition") or default or "").split(",")
+    here = [row for row in rows if row.partition in partitions or partitions == [""]]
+    try:
+        there = {name for row in here for name in expand(row.node_list)}
+        own, named = expand(given.get("exclude") or ""), expand(given.get("nodelist") or "")
+        fit = {
+            name
+            for row in here
+            if not row.is_away and (not plan.gpus_per_node or "gpu" in row.gres)
+            for name in expand(row.node_list)
+        }
+    except InputError:  # a file of names, say
+        return plan
+    gone = [name for name in bad if name in there and name not in (*own, *named)]
+    if not gone:
+        return plan
+    if len(fit.difference(own, gone)) < plan.all_nodes:
+        notes = [
+            f"{name} may be bad: {bad[name]}; it is not left out, since too few nodes would be left"
+            for name in gone
+        ]
+        return structs.replace(plan, notes=[*plan.notes, *notes])
+    notes = [
+        f"{name} is left out: {bad[name]}; hpcrun nodes --clear {name} takes it back"
+        for name in gone
+    ]
+    given["exclude"] = ",".join([*filter(None, [given.get("exclude")]), *gone])
+    return structs.replace(plan, directives=list(given.items()), notes=[*plan.notes, *notes])
+
+
+def want_bad_nodes(context: Context) -> None:
+    """Name what list_bad_nodes() asks a far host, so that an earlier trip brings it."""
+    want(context, [("own", _folder_there(context))])
+
+
+def _folder_there(context: Context) -> str:
+    return f"{context.cluster.cache_dir}/{_NAME}"
+
+
+def _records(context: Context) -> Iterator[tuple[str, BadNode | None]]:
+    if context.cluster.host is not None:
+        found = settle(context, partial(own_files, context, _folder_there(context)))
+        for name, text in found.items():
+            yield name, decode_record(text, BadNode)
+        return
+    with contextlib.suppress(OSError):  # mostly there is no such folder
+        for path in (context.cache_dir / _NAME).iterdir():
+            if not path.name.startswith(".") and is_own(path.lstat()):
+                yield path.name, read_record(path, BadNode)

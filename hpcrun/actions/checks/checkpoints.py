@@ -1,0 +1,86 @@
+"""Other runs that save into the folder of a run's checkpoints, and are not over."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+from hpcrun.context import Context
+from hpcrun.errors import InputError
+from hpcrun.monitor import bring_names, list_names, status_of
+from hpcrun.plan import Plan
+from hpcrun.runs import RUN_ID, TASK_ID, JobStatus, RunFolder, Submitted, read_plan, read_record
+
+# How many runs are looked at, the newest first: of older ones hardly any is still going on.
+_LOOKED_AT = 2000
+
+
+def is_shared(plan: Plan) -> bool:
+    """Return whether a run saves into a folder that other runs may save into."""
+    return not Path(plan.checkpoint_dir).is_relative_to(plan.run_dir)
+
+
+def find_writer(
+    context: Context, plan: Plan, folders: Sequence[tuple[RunFolder, str]]
+) -> JobStatus | None:
+    """Find a run that saves into the same folder and is not over; one that comes first is none.
+
+    ``folders``: see shared_folders().
+    """
+    is_here = context.cluster.host is None
+    found = [run for run, folder in folders if _is_same(folder, plan, is_here=is_here)]
+    waits_for = set(re.findall(r"[0-9]+", dict(plan.directives).get("dependency") or ""))
+    for status in status_of(context, [run for run in found if run.run_id != plan.run_id]):
+        comes_first = (status.job_id or "").partition("_")[0] in waits_for
+        if not status.final and not comes_first:
+            return status
+    return None
+
+
+def shared_folders(context: Context) -> list[tuple[RunFolder, str]]:
+    """List the last runs that save into shared folders, with their folders."""
+    bring_names(context)
+    return list(_folders(context))
+
+
+def _folders(context: Context) -> Iterator[tuple[RunFolder, str]]:
+    for name in islice(filter(RUN_ID.fullmatch, list_names(context.runs_dir)), _LOOKED_AT):
+        run = RunFolder(context.runs_dir / name)
+        record = read_record(run.submitted, Submitted)
+        # One that another hpcrun is about to submit has its plan only.
+        is_new = record is None and not TASK_ID.fullmatch(name) and run.plan.exists()
+        plan = read_plan(run) if is_new else None
+        if record is not None and record.checkpoint_dir is not None:
+            yield run, record.checkpoint_dir
+        elif plan is not None and is_shared(plan):
+            yield run, plan.checkpoint_dir
+
+
+def _is_same(folder: str, plan: Plan, *, is_here: bool) -> bool:
+    if folder == plan.checkpoint_dir:
+        return True
+    return is_here and os.path.realpath(folder) == os.path.realpath(plan.checkpoint_dir)
+
+
+def explain_writer(plan: Plan, other: JobStatus) -> str:
+    """Say that another run saves into a run's folder, and what to do."""
+    return (
+        f"{plan.checkpoint_dir}: {other.run_id} is {other.state} and saves there too: each would "
+        f"overwrite the other's checkpoints; hpcrun cancel {other.word}, or --after {other.word}, "
+        "or another checkpoint.dir"
+    )
+
+
+def refuse_writers(context: Context, plans: Sequence[Plan]) -> None:
+    """Raise InputError if another hpcrun has begun to submit such a run at the same moment."""
+    sharing = [plan for plan in plans if is_shared(plan)]
+    folders = shared_folders(context) if sharing else []
+    for plan in sharing:
+        if other := find_writer(context, plan, folders):
+            raise InputError(
+                explain_writer(plan, other),
+                fix="--no-check if each run has a subfolder of its own",
+            )

@@ -1,0 +1,237 @@
+"""The user's own DeepSpeed JSON, shown to the DeepSpeed that will train; their Accelerate YAML."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hpcrun.actions.checks.places import answer_of
+from hpcrun.actions.program import content_of, find_program, parse_script
+from hpcrun.actions.there import ask, settle
+from hpcrun.assets import shipped
+from hpcrun.context import Context, read_text, user_path
+from hpcrun.errors import HpcrunError, InputError, Problem, SpecError
+from hpcrun.plan import (
+    BATCH_KEYS,
+    CPU_ADAM,
+    Answer,
+    Given,
+    Training,
+    compose_deepspeed_config,
+    decide_framework,
+    given_precision,
+)
+from hpcrun.runs import write_file
+from hpcrun.spec import Accelerate, JobSpec, Node, convert, parse_document, parse_hjson
+from hpcrun.structs import decodable
+
+# seconds; importing torch and deepspeed from a cold network file system takes a minute.
+PATIENCE = 90
+VERSION_PATIENCE = 20
+_DAY = 86400.0
+
+_VERSION = """
+import importlib.metadata
+try:
+    print(importlib.metadata.version("deepspeed"))
+except importlib.metadata.PackageNotFoundError:
+    print("none")
+"""
+
+
+def inspect_deepspeed(
+    context: Context, spec: JobSpec, python: str, extra_args: Sequence[str] = ()
+) -> Given:
+    """Read the user's own JSON and ask the DeepSpeed that will train about it.
+
+    ``python`` is the interpreter that trains; one that cannot be asked is a note. Raises
+    InputError, or SpecError for a file that cannot be read.
+    """
+    on_cpus = context.cluster.accelerator == "cpu" or not spec.resources.gpus_per_node
+    if spec.deepspeed is None and not on_cpus:
+        return Given()
+    script = find_program(context, spec, inside=False).path
+    code = (content_of(script) if script is not None else None) or b""
+    given = Given(own_optimizer=CPU_ADAM.encode() in code)
+    if on_cpus:
+        words = [*(spec.command or []), *spec.args, *extra_args]
+        elsewhere = _asked_elsewhere(context, words, script, code)
+        given = msgspec.structs.replace(given, elsewhere=elsewhere)
+    return _inspect_section(context, spec, python, given) if spec.deepspeed else given
+
+
+def _asked_elsewhere(
+    context: Context, words: Sequence[str], script: Path | None, code: bytes
+) -> str:
+    """Find what asks for DeepSpeed beside the job's section: words, their files, the script."""
+    from hpcrun.plan import asked_by_file, asked_by_words  # here: most jobs have GPUs
+
+    if asked := asked_by_words(words):
+        return asked
+    for name in [word.rpartition("=")[2] for word in words]:
+        data = None
+        if name.endswith((".json", ".yaml", ".yml", ".sh")):
+            data = content_of(context.project / name)
+        if data is None or b"deepspeed" not in data.lower():
+            continue
+        text = data.decode("utf-8", "replace")
+        if name.endswith(".sh"):
+            if asked := asked_by_words(text.split()):
+                return f"{name}: {asked}"
+            continue
+        if asked_by_file(text):
+            return f"{name}: deepspeed"
+    if script is None or b"deepspeed" not in code.lower():
+        return ""
+    facts = parse_script(code, sys.version_info[:2]).facts
+    own = [name for name in facts.gives if "deepspeed" in name] if facts else []
+    return f"{script.name}: {own[0]}=" if own else ""
+
+
+def _inspect_section(context: Context, spec: JobSpec, python: str, given: Given) -> Given:
+    section, file = spec.deepspeed, None
+    if section is None or not (section.config_file or section.config):
+        return given
+    if section.config_file:
+        text = _own_file(context, "deepspeed.config_file", section.config_file, "JSON")
+        file = parse_hjson(text, section.config_file)
+    given = msgspec.structs.replace(given, file=file)
+    if "/" not in python or spec.setup.container is not None:
+        return given
+    training = Training(
+        framework=decide_framework(spec),
+        precision=spec.precision or given_precision(section, file) or "bf16",
+        batch=dict.fromkeys(BATCH_KEYS, 1),
+        nvme_path="/tmp",
+    )
+    config = compose_deepspeed_config(section, training, file=file)
+    if context.cluster.host is None:
+        answer, note = ask_deepspeed(python, config, context.cache_dir, context.environ)
+    else:
+        answer, note = settle(context, partial(_ask_there, context, python, config))
+    return msgspec.structs.replace(given, answer=answer, note=note)
+
+
+def inspect_accelerate(context: Context, spec: JobSpec) -> JobSpec:
+    """Return a job with what the user's YAML of ``accelerate launch`` says. Raises InputError."""
+    name = spec.accelerate.config_file if spec.accelerate is not None else None
+    if name is None:
+        return spec
+    from hpcrun.plan import take_accelerate_file  # here: few jobs have one
+
+    problems: list[Problem] = []
+    text = _own_file(context, "accelerate.config_file", name, "YAML")
+    root = parse_document(text, name, problems)
+    keys = convert(Accelerate, Node({"config": root}, name), problems).config
+    lines = {key: node.line for key, node in root.entries.items()}
+    spec, found = take_accelerate_file(spec, keys, lines)
+    if problems or found.problems:
+        raise SpecError([*problems, *found.problems])
+    return spec
+
+
+def _own_file(context: Context, where: str, name: str, kind: str) -> str:
+    path = user_path(name, context.environ, context.project, where)
+    if not path.is_file():
+        raise InputError(
+            f"{where}: {path}: {'a folder' if path.is_dir() else 'no such file'}",
+            fix=f"name a {kind} file; paths start at {context.project}",
+        )
+    top = context.project.resolve()
+    is_in_project = Path(os.path.abspath(path)).is_relative_to(context.project)  # noqa: PTH100
+    leads_out = is_in_project and not path.resolve().is_relative_to(top)
+    if leads_out and context.cluster.host is not None:
+        raise InputError(
+            f"{where}: {path}: a link that leads out of the project, and the cluster would get its "
+            "content",
+            fix=f"name the file itself: {path.resolve()}",
+        )
+    return read_text(path)
+
+
+def ask_deepspeed(
+    python: str, config: Mapping[str, Any], cache_dir: Path, environ: Mapping[str, str]
+) -> tuple[Answer | None, str]:
+    """Ask an interpreter's DeepSpeed about a configuration, or use its cached answer.
+
+    No answer where it has no DeepSpeed; with a note, where it cannot be asked.
+    """
+    cannot = f"{python} could not be asked about the DeepSpeed JSON: "
+    code, version, fault = answer_of([python, "-c", _VERSION], environ, VERSION_PATIENCE)
+    version = version.strip()
+    if fault or code != 0 or not version:
+        return None, cannot + (fault or f"it ended with code {code} and printed nothing")
+    if version == "none":
+        return None, ""
+    probe, text = _probe(), json.dumps(config, sort_keys=True)
+    kept = _kept_in(cache_dir, python, version, probe, text)
+    with contextlib.suppress(OSError, msgspec.DecodeError):
+        return _decode(kept.read_bytes()), ""
+    code, output, fault = answer_of([python, "-c", probe], environ, PATIENCE, text)
+    if not fault:
+        try:
+            answer = _decode(output)
+        except msgspec.DecodeError:
+            fault = f"it ended with code {code} while it loaded DeepSpeed {version}"
+    if fault:
+        return None, cannot + fault
+    _keep(kept, output)
+    return answer, ""
+
+
+def _ask_there(
+    context: Context, python: str, config: Mapping[str, Any]
+) -> tuple[Answer | None, str]:
+    """Ask as ask_deepspeed() does, at the cluster's host; an answer is kept for a day."""
+    probe, text = _probe(), json.dumps(config, sort_keys=True)
+    kept = _kept_in(context.cache_dir, python, str(context.cluster.host), probe, text)
+    with contextlib.suppress(OSError, msgspec.DecodeError):
+        if time.time() - kept.stat().st_mtime < _DAY:
+            return _decode(kept.read_bytes()), ""
+    script = 'exec "$1" -c "$2" <<<"$3"'
+    version, answer = ask(
+        context,
+        [
+            ("run", python, "-c", _VERSION),
+            ("run", "bash", "-c", script, "bash", python, probe, text),
+        ],
+    )
+    if version.exit_code == 0 and version.stdout.strip() == "none":
+        return None, ""
+    try:
+        found = _decode(answer.stdout)
+    except msgspec.DecodeError:
+        end = f"it ended with code {answer.exit_code}"
+        return None, f"{python} could not be asked about the DeepSpeed JSON: {end}"
+    _keep(kept, answer.stdout)
+    return found, ""
+
+
+def _probe() -> str:
+    return (shipped("templates") / "deepspeed_probe.py").read_text(encoding="utf-8")
+
+
+def _kept_in(cache_dir: Path, *words: str) -> Path:
+    import hashlib  # here: few jobs come to it, and OpenSSL takes long to load
+
+    key = hashlib.sha256(os.fsencode("\0".join(words))).hexdigest()[:32]
+    return cache_dir / "deepspeed-answers" / f"{key}.json"
+
+
+def _decode(text: str | bytes) -> Answer:
+    return msgspec.json.decode(text, type=decodable(Answer))
+
+
+def _keep(kept: Path, text: str) -> None:
+    with contextlib.suppress(OSError, HpcrunError):  # a cache that cannot be written is none
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        write_file(kept, os.fsencode(text))

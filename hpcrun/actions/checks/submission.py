@@ -1,0 +1,521 @@
+"""All that can be known to go wrong with a job before it is submitted, reported at once."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import itertools
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from msgspec import structs
+
+from hpcrun.actions.bad_nodes import avoided
+from hpcrun.actions.checks.checkpoints import (
+    explain_writer,
+    find_writer,
+    is_shared,
+    shared_folders,
+)
+from hpcrun.actions.checks.places import PATIENCE, answer_of, check_places
+from hpcrun.actions.interpreter import Interpreter, editable_folders, missing_modules
+from hpcrun.actions.program import (
+    Program,
+    command_program,
+    content_of,
+    find_program,
+    read_program,
+)
+from hpcrun.actions.there import ask, look, look_here, settle
+from hpcrun.context import Context, slurm_transport
+from hpcrun.errors import HpcrunError
+from hpcrun.plan import (
+    BatchSizes,
+    Findings,
+    Plan,
+    Script,
+    ScriptFacts,
+    array_problems,
+    batch_notes,
+    deepspeed_notes,
+    difference_notes,
+    find_limits,
+    live_notes,
+    needed_modules,
+    node_name_notes,
+    path_notes,
+    resume_notes,
+    scope_notes,
+    secret_notes,
+    shared_folder_notes,
+    trained_values,
+    unlisted_partitions,
+)
+from hpcrun.runs import RunFolder, git_command
+from hpcrun.spec import JobSpec, set_variables
+
+# What to do where the user knows better.
+OVERRIDE = "--no-check submits the job anyway"
+_OUTDATED = "where the cluster has changed: hpcrun init"
+# Options whose value is read, by a part of their name; and those whose value is written.
+# A "file" or "path" alone may be either.
+_READ = re.compile(
+    r"data|input|train|valid|eval|test|vocab|corpus|config|manifest|prompt|annot", re.I
+)
+_WRITTEN = re.compile(
+    r"out|save|log|dump|export|result|ckpt|checkpoint|write|dest|cache|name"
+    r"|pred|metric|report|summary|stat|trace|profil|history|plot|figure|submission",
+    re.I,
+)
+_BRING = "bring it to the cluster, and name its path there"
+# In no name of a file that is to be looked for.
+_ODD = re.compile(r"[\s{}$*?:,\[\]<>|]")
+_CONFIG = re.compile(r"conf|cfg|deepspeed|recipe|hparam", re.I)
+_CONFIG_FILE = re.compile(r"(?![/~$])\S+\.(ya?ml|json|toml|py|ini|cfg)")
+_ENDS = re.compile(r"\.(jsonl?|ya?ml|txt|csv|tsv|parquet|npy|npz|h5|arrow|toml|bin|gz|zst)$", re.I)
+
+
+class Checks:
+    """The checks of one submission; what the runs of a sweep share is checked once."""
+
+    def __init__(self, *, strict: bool = True, in_queue: bool = True) -> None:
+        """Unless ``strict`` problems are notes. ``in_queue``: Slurm is to choose the nodes."""
+        self.is_strict = strict
+        self._in_queue = in_queue
+        self._avoided: Callable[[Plan], Plan] | None = None
+        self._programs: dict[tuple[object, ...], Program] = {}
+        # What each Python lacks of the modules that are asked for, or why it was not asked.
+        self._missing: dict[tuple[str, ...], tuple[list[str], str]] = {}
+        self._saving: list[tuple[RunFolder, str]] | None = None
+        # What each run gives its program; of one with a range of nodes the last number's.
+        self._given: dict[str, tuple[Program, list[str]]] = {}
+
+    def look(
+        self,
+        context: Context,
+        spec: JobSpec,
+        found: Interpreter,
+        plan: Plan | None,
+        extra_args: Sequence[str] = (),
+        deepspeed_elsewhere: str = "",
+    ) -> tuple[Plan | None, Findings]:
+        """Check the program, the partition's limits and the folders; nothing is changed.
+
+        ``plan`` is None where the job could not be planned; it comes back with the arguments in
+        the order that the program takes, without what does not reach the program, and without nodes
+        that are known to be bad. ``extra_args`` are the command line's; ``deepspeed_elsewhere``:
+        what else than the job's section asks for DeepSpeed.
+        """
+        what = (context, spec, found, plan, extra_args, deepspeed_elsewhere)
+        plan, program, given, findings = settle(context, partial(self._find, *what))
+        self._given[plan.run_id if plan is not None else ""] = (program, given)
+        if plan is not None and is_shared(plan):
+            self._saving = shared_folders(context) if self._saving is None else self._saving
+            if other := find_writer(context, plan, self._saving):
+                findings.refuse("checkpoint.dir", explain_writer(plan, other))
+                findings.fix = findings.fix or OVERRIDE
+        findings = self._graded(findings, "")
+        if plan is not None and not findings.problems:
+            plan = _without_unknown(spec, plan, program, extra_args, given)
+            if self._in_queue:
+                self._avoided = self._avoided or avoided(context)
+                plan = self._avoided(plan)
+        return plan, findings
+
+    def _find(
+        self,
+        context: Context,
+        spec: JobSpec,
+        found: Interpreter,
+        plan: Plan | None,
+        extra_args: Sequence[str],
+        deepspeed_elsewhere: str,
+    ) -> tuple[Plan | None, Program, list[str], Findings]:
+        """Do what look() does up to the verdict. To be called by settle()."""
+        program, given = self._program(context, spec, found, plan)
+        findings = Findings(list(program.problems), list(program.notes))
+        if plan is not None:
+            plan, given = _in_order(plan, program, given)
+            # First: what it asks of the cluster's host comes with the next answers.
+            about_args = _argument_notes(context, spec, plan, program, extra_args, given)
+            self._check_words(spec, program, given, findings)
+            self._check_python(context, spec, found, plan, findings)
+            if spec.snapshot and spec.command is None and not plan.reference_trainer:
+                is_seen = not found.inside and context.cluster.host is None
+                editable = [] if not is_seen else editable_folders(found, context.project)
+                commands = plan.setup.commands
+                env = set_variables(spec.env)
+                findings.notes += path_notes(env, commands, editable)
+            _check_partitions(context, spec, plan, findings)
+            findings.notes += about_args
+            if context.cluster.name == "sandbox":
+                findings.notes += node_name_notes(_texts(context, plan, program))
+            if plan.accelerator == "cpu":
+                from hpcrun.plan import check_on_cpus  # here: most jobs have GPUs
+
+                found_here = check_on_cpus(
+                    spec,
+                    program.script.facts if program.script else ScriptFacts(),
+                    given if spec.command is None else plan.program,
+                    elsewhere=deepspeed_elsewhere,
+                    precision=plan.precision or "",
+                    world_size=plan.world_size,
+                )
+                findings.add(found_here)
+        findings.fix += OVERRIDE if findings.problems else ""  # not that nothing can be written
+        # The runs of a sweep have the same folders.
+        if not self._given:
+            findings.add(check_places(context, plan.nodes if plan else 1))
+        return plan, program, given, findings
+
+    def _check_words(
+        self, spec: JobSpec, program: Program, given: Sequence[str], findings: Findings
+    ) -> None:
+        """Refuse arguments with which the program certainly stops; doubts are the first notes."""
+        script, path = program.script, program.path
+        if script is None or path is None:
+            return
+        # HfArgumentParser reads train.args, beside train.py, before the command line.
+        if script.facts.parser == "transformers" and path.with_suffix(".args").exists():
+            return
+        from hpcrun.plan import check_words  # here: argparse takes long to load
+
+        faults, doubts = check_words(script.name, script.facts, given)
+        for fault in faults:
+            findings.refuse("args" if spec.command is None else "command", fault)
+        findings.notes[:0] = [f"args: {doubt}" for doubt in doubts]
+
+    def _check_python(
+        self, context: Context, spec: JobSpec, found: Interpreter, plan: Plan, findings: Findings
+    ) -> None:
+        """Ask the Python that trains for what the launcher and the framework need."""
+        names = needed_modules(spec, plan.launcher)
+        path = set_variables(context.cluster.env | spec.env).get("PYTHONPATH", "")
+        key = (found.python, path, *names)
+        if key not in self._missing:
+            self._missing[key] = missing_modules(context, found, names, path)
+        missing, note = self._missing[key]
+        if note:
+            findings.notes.append(note)
+        if not missing:
+            return
+        what = f"{found.python} has no {' and no '.join(missing)}"
+        setup = plan.setup
+        if setup.modules or setup.uv or _makes_files(plan) or "$" in path:
+            findings.notes.append(f"{what} here: the job's setup must bring it")
+            return
+        which = f"framework {spec.framework}" if spec.framework else f"launcher {plan.launcher}"
+        fix = f"{found.python} -m pip install {' '.join(missing)}"
+        findings.refuse("", f"{what}, which {which} needs; {fix}")
+
+    def look_at_array(self, context: Context, runs: int) -> Findings:
+        """Check that Slurm takes arrays of this many runs."""
+        problems = array_problems(runs, context.cluster, context.cluster_source)
+        return self._graded(Findings(problems, [], f"{_OUTDATED}; " if problems else ""))
+
+    def compare_runs(self) -> list[str]:
+        """Note what the runs would share, though each needs its own."""
+        programs = {id(program): program for program, _ in self._given.values()}
+        script = next(iter(programs.values())).script
+        if len(programs) > 1 or script is None:
+            return []
+        return shared_folder_notes(script, [args for _, args in self._given.values()])
+
+    def _program(
+        self, context: Context, spec: JobSpec, found: Interpreter, plan: Plan | None
+    ) -> tuple[Program, list[str]]:
+        """Find and read the program; return it with its arguments, placeholders filled."""
+        key = (spec.script, spec.module, tuple(spec.command or ()), found.python, plan is None)
+        program = self._programs.get(key)
+        if program is not None and spec.command is None:
+            return program, _given(context, spec, plan, program, inside=found.inside)
+        program = self._programs[key] = find_program(context, spec, inside=found.inside)
+        given = _given(context, spec, plan, program, inside=found.inside)
+        read_program(context, spec, found, program)
+        is_far = context.cluster.host is not None
+        in_copy = (spec.snapshot and spec.command is None) or is_far
+        in_copy = in_copy and context.code is None
+        if in_copy and program.path and _is_ignored(context.project, program.path, context.environ):
+            fix = "" if is_far else ", or set snapshot: false to run the code in place"
+            program.refuse(
+                "script" if spec.script else "module",
+                f"{program.name}: git ignores it, so it is not in the run's copy of the code; "
+                f"take it out of .gitignore{fix}",
+            )
+        return program, given
+
+    def _graded(self, findings: Findings, overrides: str = OVERRIDE) -> Findings:
+        if self.is_strict or not findings.problems:
+            findings.fix += overrides if findings.problems else ""
+            return findings
+        ignored = [f"--no-check: {problem}" for problem in findings.problems]
+        return Findings(notes=[*ignored, *findings.notes])
+
+
+def _given(
+    context: Context, spec: JobSpec, plan: Plan | None, program: Program, *, inside: bool
+) -> list[str]:
+    if plan is None:
+        return []
+    if spec.command is None:
+        # python SCRIPT, python -m MODULE or python -c TEXT MODULE.
+        start = 2 if spec.script is not None or plan.reference_trainer else None
+        start = start or plan.program.index(spec.module or "", 2) + 1
+        return plan.program[start:]
+    if inside or _makes_files(plan) or plan.setup.uv:
+        return []  # what is not here may be there
+    return command_program(context, plan.program, program)
+
+
+def _without_unknown(
+    spec: JobSpec, plan: Plan, program: Program, extra_args: Sequence[str], given: Sequence[str]
+) -> Plan:
+    """Leave out of a plan what does not reach its program."""
+    typed = [*spec.args, *extra_args, *(spec.command or ())]
+    sizes = _sizes_of(plan)
+    config = plan.deepspeed_config
+    trained = trained_values(spec, sizes, program.script, typed, given, config)
+    micro, steps = trained.micro_batch_per_gpu, trained.gradient_accumulation_steps
+    replicas = sizes.effective // (sizes.micro_batch_per_gpu * sizes.gradient_accumulation_steps)
+    return structs.replace(
+        plan,
+        precision=plan.precision if trained.is_precision_set else trained.precision,
+        micro_batch_per_gpu=micro or plan.micro_batch_per_gpu,
+        gradient_accumulation_steps=steps or plan.gradient_accumulation_steps,
+        effective_batch=micro * steps * replicas if micro and steps else None,
+    )
+
+
+def _sizes_of(plan: Plan) -> BatchSizes:
+    return BatchSizes(
+        micro_batch_per_gpu=plan.micro_batch_per_gpu,
+        gradient_accumulation_steps=plan.gradient_accumulation_steps,
+        effective=plan.effective_batch or 0,
+    )
+
+
+def _check_partitions(context: Context, spec: JobSpec, plan: Plan, findings: Findings) -> None:
+    """Refuse more than a partition gives, and a partition that neither profile nor Slurm knows."""
+    source, usual = context.cluster_source, context.environ.get("SBATCH_PARTITION")
+    limits = find_limits(spec, plan, context.cluster, source, default=usual)
+    findings.problems += limits
+    findings.fix = f"{_OUTDATED}; " if limits and context.cluster.read_on else ""
+    unlisted = unlisted_partitions(plan, context.cluster, source)
+    known = _partitions(context) if unlisted else set()
+    for name, listed in unlisted.items():
+        if known and name not in known:
+            findings.refuse("resources.partition", f"{name}: no such partition; {listed}")
+        else:
+            findings.notes.append(f"partition {name}: {listed}")
+
+
+def _texts(context: Context, plan: Plan, program: Program) -> dict[str, str]:
+    """Return the words of a command, and the scripts that are started, by their names."""
+    words = plan.program
+    files = {word: context.project / word for word in words if word.endswith(".sh")}
+    if program.path is not None:
+        files[program.name] = program.path
+    read = {name: content_of(path) or b"" for name, path in files.items()}
+    texts = {name: data.decode("utf-8", "replace") for name, data in read.items()}
+    return {"command": "\n".join(words), **texts}
+
+
+def _makes_files(plan: Plan) -> bool:
+    """Return whether the setup may make files that are not here yet."""
+    return bool(plan.setup.commands or plan.setup.node_commands or plan.setup.stage)
+
+
+def _argument_notes(
+    context: Context,
+    spec: JobSpec,
+    plan: Plan,
+    program: Program,
+    extra_args: Sequence[str],
+    given: Sequence[str],
+) -> list[str]:
+    notes: list[str] = []
+    typed = [*spec.args, *extra_args]
+    words = [*(spec.command or []), *typed]
+    script = program.script
+    if script is not None and spec.command is None:
+        if spec.snapshot or context.cluster.host is not None:
+            notes += _live_notes(context, script, program, given)
+        sizes = _sizes_of(plan)
+        notes += deepspeed_notes(spec, script, typed, sizes.effective)
+        notes += batch_notes(spec, sizes, script, typed, given, plan.deepspeed_config)
+        notes += scope_notes(script, typed)
+        notes += difference_notes(spec, sizes, script, typed, given, plan.deepspeed_config)
+        notes += resume_notes(spec, script, typed, plan.survive.when)
+    if context.cluster.host is not None:
+        notes += _left_here(context, words)
+    setup = spec.setup
+    inside = setup.container is not None or context.cluster.setup.container is not None
+    if not inside and not _makes_files(plan):
+        notes += _missing_files(context.project, given)
+        notes += _missing_paths(context, words)
+    return notes + secret_notes(
+        set_variables(spec.env),
+        [*typed, *(spec.command or [])],
+        [*setup.commands, *setup.node_commands],
+        set_variables(context.cluster.env),
+    )
+
+
+def _in_order(plan: Plan, program: Program, given: list[str]) -> tuple[Plan, list[str]]:
+    if program.script is None or not given:
+        return plan, given
+    from hpcrun.plan import in_order  # here: argparse takes long to load
+
+    ordered = in_order(program.script.facts, given)
+    start = plan.program[: -len(given)]
+    return structs.replace(plan, program=[*start, *ordered]), ordered
+
+
+def _partitions(context: Context) -> set[str]:
+    """Ask Slurm for its partitions; none where it does not answer."""
+    from hpcrun.slurm import SINFO, parse_sinfo  # here: few jobs come to it
+
+    with contextlib.suppress(HpcrunError):
+        if context.cluster.host is not None:
+            (answer,) = ask(context, [("run", *SINFO)])
+        else:
+            answer = slurm_transport(context).run(SINFO, timeout=PATIENCE)
+        return {row.partition for row in parse_sinfo(answer.stdout)}
+    return set()
+
+
+def _live_notes(
+    context: Context, script: Script, program: Program, given: Sequence[str]
+) -> list[str]:
+    """Note what the job takes from the project and not from the copy of its code, or reverse."""
+    project, notes = context.project, list[str]()
+    is_far = context.cluster.host is not None
+    if not is_far:  # there is nothing but the copy on a far host
+        named = [text for _, text in script.facts.live if not text.startswith("sys.path")]
+        named += [value for _, value in _config_files(given)]
+        there = [name for name in dict.fromkeys(named) if (project / name).is_file()]
+        notes += live_notes(script, there)
+        notes += [
+            f"args: {option} {value}: read as it is when the job runs, not from the run's copy of "
+            f"the code; {{code_dir}}/{value} is in the copy"
+            for option, value in _config_files(given)
+            if value in there
+        ]
+    if program.path is None:
+        return notes
+    beside = [os.path.normpath(program.path.parent / place) for place in script.facts.beside]
+    for place in dict.fromkeys(beside):
+        path = Path(place)
+        inside = path.is_relative_to(project) and not _WRITTEN.search(path.name)
+        if any(other.startswith(f"{place}/") for other in beside):
+            continue
+        if inside and path.exists() and _is_ignored(project, path, context.environ):
+            fix = "let it start at HPCRUN_PROJECT_DIR, or set snapshot: false"
+            notes.append(
+                f"{script.name} finds {path.relative_to(project)} by __file__, and git ignores it: "
+                f"it is not in the run's copy of the code; {_BRING if is_far else fix}"
+            )
+    return notes
+
+
+def _config_files(args: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield options that are given a configuration in the project, by its path from there."""
+    for option, value in (*itertools.pairwise(args), *(arg.partition("=")[::2] for arg in args)):
+        if option.startswith("-") and _CONFIG.search(option) and _CONFIG_FILE.fullmatch(value):
+            yield option, value
+
+
+def _missing_files(project: Path, args: Sequence[str]) -> Iterator[str]:
+    """Note arguments that name a file in a folder of the project, where there is none."""
+    for asked, value in _values(args):
+        if not _names_file(asked, value):
+            continue
+        path = Path(os.path.normpath(project / value))
+        if not path.is_relative_to(project) or path == project or os.path.lexists(path):
+            continue
+        # A model of a hub is named like a path too: the folder must be one of the project's.
+        if not path.parent.is_dir() or ("/" not in value and not asked):
+            continue
+        beside = [file.name for file in itertools.islice(path.parent.iterdir(), 1000)]
+        close = difflib.get_close_matches(path.name, beside, 1, 0.75)
+        hint = f"; did you mean {path.parent.relative_to(project) / close[0]}?" if close else ""
+        yield f"{_where(asked)}{value}: the project has no such file{hint}"
+
+
+def _where(option: str) -> str:
+    return f"args: {option} " if option else "args: "
+
+
+def _values(args: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield what arguments give a program, with the option of each, if it has one."""
+    option = ""
+    for arg in args:
+        name, equals, value = arg.partition("=")
+        if equals:
+            option = name
+        elif arg.startswith("-"):
+            option = arg
+            continue
+        else:
+            value = arg
+        yield option, value
+        option = ""
+
+
+def look_at_paths(context: Context, args: Sequence[str]) -> Iterator[tuple[str, str, str, str]]:
+    """Look at the whole paths that options read, as they are typed: what is there, and above."""
+    for option, value in _values(args):
+        is_read = _READ.search(option) and not _WRITTEN.search(option)
+        if is_read and value.startswith("/") and not _ODD.search(value):
+            yield option, value, look(context, value), look(context, Path(value).parent)
+
+
+def _missing_paths(context: Context, args: Sequence[str]) -> list[str]:
+    """Note options that read a whole path, where there is nothing. To be called by settle()."""
+    notes, host = [], context.cluster.host
+    for option, value, found, above in look_at_paths(context, args):
+        # What has no such end may be what several names begin with.
+        if "e" in found or ("e" in above and not _ENDS.search(value)):
+            continue
+        if host is not None and "e" in look_here(Path(value)):
+            notes.append(f"args: {option} {value}: a path of this machine; {host} has no such one")
+        elif "?" not in found:
+            who = f"{host} has no" if host is not None else "no"
+            notes.append(f"args: {option} {value}: {who} such file or folder")
+    return notes
+
+
+def _left_here(context: Context, args: Sequence[str]) -> list[str]:
+    """Note arguments that name files of the project that do not go along to the cluster's host."""
+    return [
+        f"{_where(option)}{value}: git ignores it, so it does not go along with the code; {_BRING}"
+        for option, value in _values(args)
+        if ("/" in value or "." in value or (value and _READ.search(option)))
+        and not value.startswith(("/", "~", "-"))
+        and not _ODD.search(value)
+        and not _WRITTEN.search(option or value)
+        and "e" in look_here(context.project / value)
+        and _is_ignored(context.project, context.project / value, context.environ)
+    ]
+
+
+def _names_file(option: str, value: str) -> bool:
+    if _ODD.search(value) or value.endswith("/"):
+        return False
+    if _WRITTEN.search(option or value) or (option and not _READ.search(option)):
+        return False
+    return _ENDS.search(value) is not None
+
+
+def _is_ignored(project: Path, path: Path, environ: Mapping[str, str]) -> bool:
+    path = Path(os.path.normpath(path))
+    is_known = any((folder / ".git").exists() for folder in path.parents)
+    if not is_known or not path.is_relative_to(project):
+        return False
+    # A folder that is tracked may hold nothing else than what is ignored.
+    argv = git_command(path.parent, "ls-files", "-co", "--exclude-standard", "--", path.name)
+    code, listed, _ = answer_of(argv, environ)
+    return code == 0 and not listed

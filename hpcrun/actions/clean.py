@@ -1,0 +1,312 @@
+"""Removes old runs that are over: what may go, how large it is, and the removal itself."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+from msgspec import Struct, structs
+
+from hpcrun.actions.job_actions import is_alive_here
+from hpcrun.context import Context, conf_is_gone, slurm_transport
+from hpcrun.errors import HpcrunError, InputError, OutOfReach
+from hpcrun.monitor import Memory, bring_names, list_names, status_of
+from hpcrun.remote import TRASH, Transport
+from hpcrun.runs import (
+    ARRAY,
+    OWN_FILES,
+    RUN_ID,
+    JobStatus,
+    RunFolder,
+    Seen,
+    SweepFolder,
+    array_of,
+    attempt_indices,
+    created_at,
+    is_over,
+    read_if_there,
+    read_submitted,
+    read_task,
+    stamp_of,
+    successors_of,
+    sweep_folder,
+    sweep_id_of,
+)
+from hpcrun.slurm import client, is_final
+
+# Runs in one question to Slurm.
+_AT_ONCE = 500
+_NO_RUN = "it has a run's name but none of a run's files: hpcrun did not make it"
+# Of a clean that was killed; one that is at work still is younger (in seconds).
+_TRASH_AGE = 600.0
+
+
+class Unit(Struct, kw_only=True):
+    """What goes as a whole: a run, or a sweep with all its runs.
+
+    ``ended_at`` is in seconds since the epoch; ``states`` counts its runs by state. ``kept`` says
+    why it stays; while that is empty it may go; ``is_silent``: since Slurm does not answer.
+    ``size`` is in bytes, None while not measured.
+    """
+
+    name: str
+    paths: list[Path]
+    runs: list[RunFolder]
+    is_sweep: bool
+    ended_at: float = 0.0
+    states: dict[str, int] = {}
+    kept: str = ""
+    is_silent: bool = False
+    size: int | None = None
+
+    @property
+    def has_checkpoints(self) -> bool:
+        return any((run.path / "checkpoints").is_dir() for run in self.runs)
+
+
+class _Past(Struct, frozen=True):
+    """How a run ended, as far as that is known: an empty ``state`` means that it is not over."""
+
+    state: str
+    ended_at: float
+    kept: str = ""
+    is_silent: bool = False
+
+
+def find_old(
+    context: Context,
+    *,
+    older_than: float,
+    keep: int = 0,
+    failed: bool = False,
+    named: Sequence[RunFolder | SweepFolder] = (),
+) -> list[Unit]:
+    """Find runs that ended ``older_than`` seconds ago, newest first, those that stay among them.
+
+    ``named``: only these, whatever their age. ``keep`` spares the newest. ``failed``: only those of
+    which nothing ended well. Slurm's silence spares all that a job may revive.
+    """
+    bring_names(context)
+    units = list(_units(context.runs_dir))
+    if named:
+        wanted = {one.path for one in named}
+        units = [unit for unit in units if wanted & set(unit.paths)]
+    else:
+        limit = time.time() - older_than
+        spared = {unit.name for unit in islice((unit for unit in units if not unit.kept), keep)}
+        old = (unit for unit in units if created_at(unit.name) <= limit)
+        units = [unit for unit in old if unit.name not in spared]
+    _find_ends(context, [unit for unit in units if not unit.kept])
+    if not named:
+        units = [unit for unit in units if unit.kept or unit.ended_at <= limit]
+    if failed:
+        units = [unit for unit in units if unit.kept or "COMPLETED" not in unit.states]
+    _keep_used(units, is_mirror=context.cluster.host is not None)
+    return units
+
+
+def _units(runs_dir: Path) -> Iterator[Unit]:
+    """List one's own runs and sweeps, newest first."""
+    names = list_names(runs_dir)
+    tasks = {name: list[str]() for name in names if sweep_id_of(name)}
+    alone = []
+    for name in names:
+        if (array := array_of(name)) in tasks:
+            tasks[array].append(name)
+        elif name in tasks or RUN_ID.fullmatch(name):
+            alone.append(name)
+    for folder in alone:
+        name, is_sweep = folder.removesuffix(ARRAY), folder in tasks
+        with contextlib.suppress(OSError, ValueError):
+            # A name with the form of a run id that holds no date is no run's.
+            created = created_at(name)
+            info = (runs_dir / folder).lstat()
+            if info.st_uid != os.getuid() or not stat.S_ISDIR(info.st_mode):
+                continue
+            folders = [RunFolder(runs_dir / run) for run in tasks.get(folder, [folder])]
+            paths = [run.path for run in folders]
+            # The sweep's own folder last: as long as it is there its runs are known as its own.
+            paths += [sweep_folder(runs_dir, name).path] if is_sweep else []
+            # Of a folder that is empty there is nothing to lose.
+            names_in = [set(os.listdir(path)) for path in paths]  # noqa: PTH208 - names alone
+            is_ours = all(not names or names & OWN_FILES for names in names_in)
+            yield Unit(
+                name=name,
+                paths=paths,
+                runs=folders,
+                is_sweep=is_sweep,
+                ended_at=created,
+                kept="" if is_ours else _NO_RUN,
+            )
+
+
+def _find_ends(context: Context, units: Sequence[Unit]) -> None:
+    runs = [run for unit in units for run in unit.runs]
+    past: dict[Path, _Past] = {}
+    asked: list[RunFolder] = []
+    live = LiveJobs(context)
+    for run in runs:
+        seen = _remembered(run)
+        if seen is None:
+            asked.append(run)
+        else:
+            kept, is_silent = live.reason(run)
+            past[run.path] = structs.replace(seen, kept=kept, is_silent=is_silent)
+    for start in range(0, len(asked), _AT_ONCE):
+        for status in status_of(context, asked[start : start + _AT_ONCE]):
+            past[status.folder.path] = _past_of(status)
+    for unit in units:
+        ends = [past[run.path] for run in unit.runs]
+        unit.states = dict(Counter(end.state for end in ends))
+        unit.ended_at = max((end.ended_at for end in ends), default=created_at(unit.name))
+        unit.kept = next((end.kept for end in ends if end.kept), "")
+        unit.is_silent = any(end.is_silent for end in ends)
+
+
+def _remembered(run: RunFolder) -> _Past | None:
+    """A final state that was seen; None where there is none of the last attempt."""
+    seen, attempts = read_if_there(run.seen, Seen), attempt_indices(run)
+    if seen is None or seen.attempts != len(attempts) or not is_over(seen.state):
+        return None
+    ended_at = seen.kept.ended_at if seen.kept is not None else None
+    # Else when the run's own last record was written; where it left none, this one.
+    last = run.attempts / str(max(attempts, default=0))
+    for path in (last / "end.json", last / "beat", last / "begin.json", run.seen):
+        ended_at = ended_at or stamp_of(path) / 1e9
+    return _Past(seen.state, ended_at or 0.0)
+
+
+def _past_of(status: JobStatus) -> _Past:
+    begin = status.last.begin if status.last else None
+    ended_at = status.end.ended_at if status.end else status.history.last_sign
+    kept = ""
+    if not status.final:
+        kept = f"it is {status.state}"
+    elif begin is not None and status.end is None and is_alive_here(status.folder, begin):
+        kept = f"process {begin.pid} of it is still there"
+    return _Past(status.state, ended_at, kept, bool(status.out_of_reach) and not status.final)
+
+
+def _keep_used(units: Sequence[Unit], *, is_mirror: bool) -> None:
+    """Keep runs whose checkpoints a later run uses that stays itself; units come newest first."""
+    going = {path for unit in units if not unit.kept for path in unit.paths}
+    for unit in units:
+        user = None if unit.kept else _user_of(unit, going, is_mirror=is_mirror)
+        if user is not None:
+            unit.kept = f"{user.name} uses its checkpoints"
+            going.difference_update(unit.paths)
+
+
+def _user_of(unit: Unit, going: set[Path], *, is_mirror: bool) -> Path | None:
+    """A later run that uses a unit's checkpoints and stays."""
+    users = (path for run in unit.runs for path in successors_of(run, is_mirror=is_mirror))
+    return next((path for path in users if path not in going), None)
+
+
+def measure(unit: Unit, deadline: float) -> None:
+    """Set a unit's size, links not followed; it stays None past ``deadline`` (time.monotonic)."""
+    total, folders = 0, [str(path) for path in unit.paths]
+    while folders:
+        if time.monotonic() > deadline:
+            return
+        with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
+                    total += entry.stat(follow_symlinks=False).st_blocks * 512
+    unit.size = total
+
+
+def remove(context: Context, units: Sequence[Unit]) -> Iterator[tuple[Unit, HpcrunError | None]]:
+    """Remove units, newest first, and give each one when it is gone, with what went wrong.
+
+    Each is moved out of sight at once and then removed: an end in between leaves no half run. What
+    has changed since it was looked at stays.
+    """
+    transport = context.transport()
+    going = {path for unit in units for path in unit.paths}
+    live = LiveJobs(context)
+    for unit in units:
+        reason = next((why for why, _ in map(live.reason, unit.runs) if why), "")
+        user = _user_of(unit, going, is_mirror=context.cluster.host is not None)
+        error = None
+        if reason:
+            error = HpcrunError(f"{unit.name}: it stays: {reason}")
+        elif user is not None:
+            error = HpcrunError(f"{unit.name}: {user.name} uses its checkpoints: it stays")
+        else:
+            try:
+                transport.remove(unit.paths)
+            except OSError as failure:
+                where = failure.filename or unit.name
+                error = HpcrunError(f"{where}: {failure.strerror or failure}")
+        if error is not None:
+            going -= set(unit.paths)
+        yield unit, error
+    _remove_leftovers(transport, context.runs_dir)
+
+
+def _remove_leftovers(transport: Transport, runs_dir: Path) -> None:
+    limit = time.time() - _TRASH_AGE
+    with contextlib.suppress(OSError):
+        for entry in list(os.scandir(runs_dir)):
+            if not re.fullmatch(re.escape(TRASH) + "[0-9a-f]{16}", entry.name):
+                continue
+            info = entry.stat(follow_symlinks=False)
+            is_own = info.st_uid == os.getuid() and stat.S_ISDIR(info.st_mode)
+            if is_own and info.st_mtime < limit:
+                transport.remove([Path(entry.path)])
+
+
+def check_named(named: Sequence[RunFolder]) -> None:
+    """Refuse single runs of a sweep: it goes as a whole. Raises InputError."""
+    for run in named:
+        if (task := read_task(run)) is not None:
+            raise InputError(
+                f"{run.run_id}: a run of a sweep goes with its sweep",
+                fix=f"hpcrun clean {task.sweep_id}",
+            )
+
+
+# ---- which runs that were seen to be over have a job again: any scontrol requeue revives one
+
+
+class LiveJobs:
+    """My jobs that are not over, by the folder that they work in; asked once, when it is needed."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._known = Memory()
+
+    def reason(self, run: RunFolder) -> tuple[str, bool]:
+        """Say why a run may not be over after all, else ""; and whether that is Slurm's silence."""
+        task = read_task(run)
+        submitted = read_submitted(run, task)
+        if submitted is None or submitted.job_id is None:
+            return "", False
+        conf = submitted.slurm_conf
+        if conf_is_gone(self._context, conf):
+            # That Slurm is gone, as a sandbox's; or the run was submitted on another machine.
+            is_here = submitted.host == os.uname().nodename
+            away = f"{conf}, by which it was submitted, is not on this machine"
+            return "" if is_here else away, False
+        known = self._known.once(conf, lambda: self._ask(conf))
+        if isinstance(known, str):
+            return f"Slurm may run it again, and does not answer: {known}", True
+        state = known.get(run.run_id if task is None else f"{task.sweep_id}{ARRAY}")
+        return f"it is {state}" if state else "", False
+
+    def _ask(self, conf: str | None) -> dict[str, str] | str:
+        try:
+            rows = client.queue(slurm_transport(self._context, conf), strict=True)
+        except OutOfReach as silence:
+            return silence.message
+        return {row.folder: row.state for row in rows if not is_final(row.state)}

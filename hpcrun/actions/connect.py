@@ -1,0 +1,43 @@
+"""connect: try the way to a cluster behind ssh, and keep the connection where ssh can."""
+
+from __future__ import annotations
+
+from hpcrun.context import Context, slurm_environment
+from hpcrun.errors import InputError, OutOfReach
+from hpcrun.remote import Prompts, SshSettings, open_connection, quote, settings_of
+
+
+def connect_to(context: Context, ask: Prompts) -> tuple[bool, str]:
+    """Log in; return whether the connection stays, and Slurm's version there. Raises OutOfReach."""
+    settings = _settings(context)
+    connection = open_connection(settings, ask)
+    try:
+        own = slurm_environment(context)
+        words = "".join(f"export {name}={quote(value)}\n" for name, value in own.items())
+        reply = connection.run(f"{words}sbatch --version")
+    finally:
+        connection.close()
+    if reply.exit_code:
+        lines = reply.stderr.strip().splitlines() or [f"exit code {reply.exit_code}"]
+        raise OutOfReach(
+            f"{settings.host} lets you in, but sbatch does not run there: {lines[-1]}",
+            fix=f"in {context.cluster_source} slurm_path: names the folder that has sbatch; with "
+            "login_shell: true the profile of a login shell sets PATH",
+        )
+    return settings.ssh == "openssh", reply.stdout.decode(errors="replace").strip()
+
+
+def disconnect_from(context: Context) -> bool:
+    """End the connection that is kept; return whether there was one."""
+    from hpcrun.remote import NOBODY, OpensshConnection
+
+    return OpensshConnection(_settings(context), NOBODY).disconnect()
+
+
+def _settings(context: Context) -> SshSettings:
+    if context.cluster.host is None:
+        raise InputError(
+            f"{context.cluster_source}: the cluster is here: it has no host",
+            fix="hpcrun connect NAME, where the profile NAME has host:",
+        )
+    return settings_of(context.cluster)

@@ -1,0 +1,540 @@
+"""Brings files that a run has written to this machine: whole ones only, and none twice.
+
+Of what the cluster answers only bytes are believed: a name that leads elsewhere is refused, and no
+link on the way is followed. A file grows beside its place, under a name that has what it is a copy
+of; so a transfer that broke goes on where it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+from msgspec import Struct, field
+
+from hpcrun.actions.there import there
+from hpcrun.context import Context
+from hpcrun.errors import HpcrunError, InputError, OutOfReach
+from hpcrun.files import space_fix
+from hpcrun.monitor import free_space
+from hpcrun.remote import quote
+from hpcrun.runs import SECRETS, RunFolder, read_plan
+from hpcrun.text import format_size
+
+# Of an answer: names and their facts, in bytes; and of what comes after a file.
+_MOST, _LONGEST_END = 256 << 20, 4096
+# Files that one trip brings: their names travel with the script, which bash reads slowly.
+_AT_ONCE = 500
+# Seconds before a transfer that broke goes on; each time that it has come further.
+_PAUSE = 2.0
+# Secrets stay where the job is; what readers keep is theirs.
+_KEPT_BACK = (SECRETS, "secret_marks.json", "cache/")
+
+_LINE = re.compile(r"([0-9a-f]{1,8}) \d{1,20} \d{1,16} -?\d{1,11} \./(.+)", re.DOTALL)
+# Facts of all files and links below ``roots``, each up to a NUL; "/" ends a root.
+_LIST = r"""
+LC_ALL=C
+for root in "${roots[@]}"; do
+  if cd -- "$root" 2>/dev/null; then
+    find . \( -type f -o -type l \) -exec stat --printf '%f %i %s %Y %n\0' -- {} +
+  fi
+  printf '/\0'
+done
+"""
+# Of each file the bytes from an offset on, as many as were promised, whatever happens to it; then
+# a line that tells whether they are the file's, with the digest of the bytes before the offset.
+_GIVE = r"""
+LC_ALL=C
+for i in "${!paths[@]}"; do
+  path=${paths[i]} length=${lengths[i]}
+  { tail -c +$((${offsets[i]} + 1)) -- "$path"; code=$?; head -c "$length" /dev/zero; exit "$code"
+  } 2>/dev/null | head -c "$length"
+  code=${PIPESTATUS[0]} digest=-
+  if ((offsets[i])); then
+    read -r digest _ < <(head -c "${offsets[i]}" -- "$path" | sha256sum)
+  fi 2>/dev/null
+  printf '%s %s %s\n' "$code" "${digest:--}" "$(stat -c '%f %i %s %Y' -- "$path" 2>/dev/null)"
+done
+"""
+
+
+class File(Struct, frozen=True):
+    """A file there: its ``name`` below the run's folder, and what it is a copy of (``facts``)."""
+
+    name: str
+    path: str
+    facts: str  # mode, inode, size and time, as stat prints them
+
+    @property
+    def size(self) -> int:
+        return int(self.facts.split()[2])
+
+    @property
+    def mtime(self) -> int:
+        return int(self.facts.split()[3])
+
+
+class Found(Struct):
+    """The files that were asked for, the links among them, and why some could not be seen."""
+
+    files: list[File]
+    links: list[str]
+    fault: str = ""
+
+
+class Fetched(Struct):
+    """How far a transfer is: names, and what was wrong with each that did not come."""
+
+    done: list[str] = field(default_factory=list)
+    had: list[str] = field(default_factory=list)  # it was here already
+    failed: dict[str, str] = field(default_factory=dict)
+
+
+def find_outputs(context: Context, run: RunFolder, globs: Sequence[str]) -> Found:
+    """List the run's checkpoints there, or what the globs name. Raises InputError, OutOfReach."""
+    plan = read_plan(run)
+    if plan is None:
+        raise InputError(f"{run.run_id}: it has no plan.json", fix="hpcrun status lists the runs")
+    folders = (plan.run_dir, plan.checkpoint_dir, plan.project_dir)
+    was, saves, work = (Path(os.path.normpath(folder)) for folder in folders)
+    # The record may be another person's: its paths decide where files are written on this machine.
+    for key, path in (("run_dir", was), ("checkpoint_dir", saves)):
+        if not path.is_absolute():
+            raise InputError(
+                f"{run.plan}: {key}: not an absolute path: {path}",
+                fix="hpcrun did not write this record: do not use the run",
+            )
+    top = run.path if context.cluster.host is None else was
+    is_inside = saves.is_relative_to(was) and saves != was
+    inner = saves.relative_to(was) if is_inside else Path("checkpoints")
+    roots = [(top / inner if is_inside else saves, f"{inner}/")]
+    if globs:
+        roots = [(top, "")] if is_inside else [(top, ""), *roots]
+    bases = ["", f"{inner}/"]
+    if work.is_relative_to(was):
+        bases.append(f"{work.relative_to(was)}/")
+    found = _listed(context, roots)
+    wanted = [_pattern(glob) for glob in globs]
+
+    def is_wanted(name: str) -> bool:
+        rest = [name[len(base) :] for base in bases if name.startswith(base)]
+        return not wanted or any(one.fullmatch(part) for one in wanted for part in rest)
+
+    found.files = [file for file in found.files if is_wanted(file.name)]
+    found.links = [name for name in found.links if is_wanted(name)]
+    if not found.files:
+        which = f"fits {' '.join(globs)}" if globs else f"is in {saves}, its checkpoint folder"
+        raise InputError(
+            f"{run.run_id}: no file {which}" + (f" ({found.fault})" if found.fault else ""),
+            fix="name what it wrote, as in 'out/*.png': a glob starts at the run's folder, at its "
+            "checkpoints, or where the job worked",
+        )
+    return found
+
+
+def _pattern(glob: str) -> re.Pattern[str]:
+    r"""Read a glob: ``**`` is any folders; what it names has all that is in it. Raises InputError.
+
+    >>> globs = "a", "*/b", "**/*.pt", "*.pt", "a/?/[!d]*"
+    >>> [bool(_pattern(glob).fullmatch("a/b/c.pt")) for glob in globs]
+    [True, True, True, False, True]
+    """
+    words = {"*": "[^/]*", "?": "[^/]"}
+    text = ""
+    for part in filter(lambda part: part not in ("", "."), glob.split("/")):
+        for word in re.split(r"(\*|\?|\[!?[^]]+\])", part):
+            if len(word) > 2 and word[0] == "[" and word[-1] == "]":
+                inner = word[1:-1].replace("\\", "\\\\")
+                text += f"[^{inner[1:]}]" if inner[0] == "!" else f"[{inner}]"
+            else:
+                text += words.get(word) or re.escape(word)
+        text = text.removesuffix("[^/]*[^/]*") + "(?:[^/]+/)*" if part == "**" else f"{text}/"
+    try:
+        return re.compile(f"{text.removesuffix('/')}(?:/.*)?" if text else ".*", re.DOTALL)
+    except re.error as error:
+        raise InputError(f"{glob}: no glob: {error.msg}", fix="as in 'out/*.png'") from error
+
+
+def _listed(context: Context, roots: Sequence[tuple[Path, str]]) -> Found:
+    """Ask for all files below some folders; ``roots`` are paths there, and where they lie here."""
+    data = bytearray()
+
+    def take(piece: bytes) -> None:
+        data.extend(piece)
+        if len(data) > _MOST:
+            raise HpcrunError("there are too many files to list", fix="pack them there, with tar")
+
+    script = f"roots=({' '.join(quote(str(root)) for root, _ in roots)})\n{_LIST}"
+    answer = context.transport().bring(script, take)
+    each = iter(os.fsdecode(bytes(data)).split("\0"))
+    found = Found([], [], answer.stderr.strip().splitlines()[-1] if answer.stderr.strip() else "")
+    for root, prefix in roots:
+        for line in each:
+            if line == "/":
+                break
+            match = _LINE.fullmatch(line)
+            if match is None or any(part in ("", ".", "..") for part in match[2].split("/")):
+                raise HpcrunError(f"{root}: a name that makes no sense: {ascii(line)[:80]}")
+            name = prefix + match[2]
+            if name.startswith(_KEPT_BACK):
+                continue
+            if stat.S_ISREG(int(match[1], 16)):
+                facts = line[: match.start(2) - 3]
+                found.files.append(File(name, f"{root}/{match[2]}", facts))
+            else:
+                found.links.append(name)
+        else:
+            raise OutOfReach(f"{root}: the list of files ended too early")
+    found.files.sort(key=lambda file: file.name)
+    return found
+
+
+def fetch_files(
+    context: Context,
+    files: Sequence[File],
+    target: Path,
+    show: Callable[[float, float], None],
+    tell: Callable[[str], None],
+) -> Fetched:
+    """Bring files into a folder; what is there already, with its size and time, stays.
+
+    Where the link breaks it goes on, as long as that brings more. Raises InputError where a link is
+    in the way or there is no room, and OutOfReach: what came stays.
+    """
+    fetched = Fetched()
+    wanted = []
+    for file in files:
+        place = _place(target, file.name)
+        with contextlib.suppress(FileNotFoundError):
+            info = place.lstat()
+            if stat.S_ISDIR(info.st_mode):
+                raise InputError(f"{place}: a folder, and there it is a file", fix="--to DIR")
+            is_plain = stat.S_ISREG(info.st_mode)
+            if is_plain and (info.st_size, int(info.st_mtime)) == (file.size, file.mtime):
+                fetched.had.append(file.name)
+                continue
+        wanted.append(file)
+    _remove_stale(target, wanted)
+    total, come = sum(file.size for file in wanted), sum(_begun(target, file) for file in wanted)
+    rest, _ = free_space(next(at for at in (target, *target.absolute().parents) if at.exists()))
+    if rest is not None and total - come > rest:
+        raise InputError(
+            f"{target}: {format_size(total - come)} do not fit: {format_size(rest)} are left",
+            fix="--to DIR names another folder; globs bring less",
+        )
+
+    def is_more(count: int) -> None:
+        nonlocal come
+        come += count
+        show(come / 1e6, total / 1e6)
+
+    while wanted:
+        before, batch = come, wanted[:_AT_ONCE]
+        try:
+            taker = _Taker(target, batch, fetched, is_more)
+        except _Changed:
+            continue
+        try:
+            context.transport().bring(taker.script(), taker.take)
+            if taker.at < len(batch):
+                raise OutOfReach(f"{batch[0].path}: the answer ended too early", maybe_done=True)
+        except _Changed:
+            pass
+        except OutOfReach as lost:
+            if lost.is_final or come == before:
+                raise
+            tell(f"{lost.message}; it goes on in {_PAUSE:g} s")
+            time.sleep(_PAUSE)
+        finally:
+            taker.close()
+        wanted = [*taker.again, *wanted[taker.at :]]
+    return fetched
+
+
+class _Changed(OutOfReach):
+    """Another fetch has removed, or moved into its place, what was here of a file."""
+
+
+class _Taker:
+    """Writes what a trip brings: the bytes of each file, and a line that tells what they are."""
+
+    def __init__(
+        self, target: Path, files: Sequence[File], fetched: Fetched, is_more: Callable[[int], None]
+    ) -> None:
+        self.target, self.files, self.fetched, self.is_more = target, files, fetched, is_more
+        self.starts = [_begun(target, file) for file in files]
+        self.digests = [_digest(_part(target, file), start) for file, start in self._begun()]
+        self.again: list[File] = []  # what is here of them is not of the file there
+        self.at = -1
+        self.held = b""
+        self.out = -1
+        self._next()
+
+    def _begun(self) -> Iterator[tuple[File, int]]:
+        yield from zip(self.files, self.starts, strict=True)
+
+    def script(self) -> str:
+        lengths = [file.size - start for file, start in self._begun()]
+        return (
+            f"paths=({' '.join(quote(file.path) for file in self.files)})\n"
+            f"offsets=({' '.join(map(str, self.starts))}) lengths=({' '.join(map(str, lengths))})\n"
+            f"{_GIVE}"
+        )
+
+    def _next(self) -> None:
+        self.close()
+        self.at += 1
+        if self.at < len(self.files):
+            file = self.files[self.at]
+            self.left = file.size - self.starts[self.at]
+            self.part, self.out = _open_part(_part(self.target, file), self.starts[self.at])
+
+    def close(self) -> None:
+        if self.out >= 0:
+            os.close(self.out)
+            self.out = -1
+
+    def take(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view and self.at < len(self.files):
+            file = self.files[self.at]
+            if self.left:
+                try:
+                    count = os.write(self.out, view[: self.left])
+                except OSError as error:
+                    place = self.target / file.name
+                    raise InputError(
+                        f"{place}: {error.strerror}", fix=space_fix(error) or "--to DIR"
+                    ) from error
+                self.left -= count
+                view = view[count:]
+                self.is_more(count)
+                continue
+            line, found, rest = (self.held + bytes(view)).partition(b"\n")
+            if not found:
+                self.held = line
+                if len(line) > _LONGEST_END:
+                    raise OutOfReach(f"{file.path}: an answer that makes no sense")
+                return
+            self.held, view = b"", memoryview(rest)
+            self._end(file, line.decode("ascii", "replace"))
+            self._next()
+
+    def _end(self, file: File, line: str) -> None:
+        code, _, line = line.partition(" ")
+        digest, _, facts = line.partition(" ")
+        part, place = self.part, self.target / file.name
+        if self.starts[self.at] and digest != self.digests[self.at]:
+            part.unlink(missing_ok=True)
+            self.is_more(-file.size)
+            self.again.append(file)
+            return
+        if (code, facts) == ("0", file.facts) and os.fstat(self.out).st_size == file.size:
+            os.fchmod(self.out, int(file.facts.split()[0], 16) & 0o777 | 0o600)
+            os.utime(part, (file.mtime, file.mtime))
+            part.replace(place)
+            self.fetched.done.append(file.name)
+            return
+        part.unlink(missing_ok=True)
+        why = "it cannot be read" if facts == file.facts else "it is being written"
+        self.fetched.failed[file.name] = why if facts else "it is gone"
+
+
+def _place(target: Path, name: str) -> Path:
+    """Return where a file goes: always inside ``target``.
+
+    Raises InputError for a link in the path, which could lead anywhere, and for a name that leaves
+    the folder.
+    """
+    path, parts = target, name.split("/")
+    if {"", ".", ".."} & set(parts):
+        raise InputError(f"{ascii(name)[:80]}: not a name of a file inside {target}")
+    for part in parts[:-1]:
+        path = path / part
+        if path.is_symlink() or (path.exists() and not path.is_dir()):
+            raise InputError(f"{path}: no folder, but a link or a file", fix="--to DIR, a new one")
+    return path / name.rpartition("/")[2]
+
+
+def _part(target: Path, file: File) -> Path:
+    """Return where a file grows; its name has what it is a copy of."""
+    place = _place(target, file.name)
+    name = os.fsdecode(os.fsencode(place.name)[-150:])
+    return place.with_name(f".{name}.{'-'.join(file.facts.split()[1:])}.part")
+
+
+def _open_part(part: Path, start: int) -> tuple[Path, int]:
+    """Open the file that grows, for this process alone; return its path, too.
+
+    It has ``start`` bytes then. Where the file system has no locks it has a name of its own. Raises
+    InputError where another fetch writes it, and _Changed where it is shorter by now.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+    part.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        handle = os.open(part, flags, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(handle)
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                raise InputError(
+                    f"{part.parent}: another hpcrun fetch is writing this file here: {part.name}",
+                    fix="wait until it has ended, or --to another folder",
+                ) from error
+            if start:
+                part.unlink()
+                raise _Changed(f"{part}: cannot be locked: it begins again") from error
+            part = part.with_name(f".{os.urandom(8).hex()}{part.name}")
+            handle = os.open(part, flags | os.O_EXCL, 0o600)
+        info = os.fstat(handle)
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(info, part.lstat()):
+                if info.st_size < start:
+                    os.close(handle)
+                    raise _Changed(f"{part}: another fetch has changed it")
+                os.ftruncate(handle, start)
+                return part, handle
+        os.close(handle)  # another fetch has ended, and the file has its place
+
+
+def _digest(part: Path, length: int) -> str:
+    """Return the digest of the first bytes of a file."""
+    digest = hashlib.sha256()
+    if length:
+        with contextlib.suppress(FileNotFoundError), part.open("rb") as file:
+            while length and (piece := file.read(min(length, 1 << 20))):
+                digest.update(piece)
+                length -= len(piece)
+    return digest.hexdigest()
+
+
+def _begun(target: Path, file: File) -> int:
+    part = _part(target, file)
+    with contextlib.suppress(FileNotFoundError):
+        info = part.lstat()
+        if stat.S_ISREG(info.st_mode) and info.st_size <= file.size:
+            return info.st_size
+        part.unlink()
+    return 0
+
+
+def _remove_stale(target: Path, files: Sequence[File]) -> None:
+    parts = {_part(target, file) for file in files}
+    heads = {part.name.rsplit(".", 2)[0] for part in parts}
+    for folder in {part.parent for part in parts}:
+        for old in folder.glob(".*.part") if folder.is_dir() else ():
+            match = re.fullmatch(r"(.+)\.\d+-\d+--?\d+\.part", old.name, re.DOTALL)
+            if match and match[1] in heads and old not in parts:
+                with contextlib.suppress(OSError, InputError, _Changed):
+                    path, handle = _open_part(old, old.stat().st_size)  # not another fetch's
+                    path.unlink()
+                    os.close(handle)
+
+
+# ---- the run's copy of the code ------------------------------------------------------------------
+
+_CODE = r"""
+cd -- "$folder"/code || exit
+exec tar --format=gnu -cf - .
+"""
+
+
+def bring_code(context: Context, folder: Path) -> None:
+    """Bring the copy of the code that a run has on the cluster into its folder here.
+
+    It is not here if the run was submitted from another machine. Raises InputError, OutOfReach.
+    """
+    place = there(context).runs_dir / folder.name
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".hpcrun-", dir=folder) as aside:
+        with tempfile.TemporaryFile(dir=aside) as spool:
+
+            def take(piece: bytes) -> None:
+                spool.write(piece)
+                if spool.tell() > _MOST:
+                    raise InputError(
+                        f"{folder.name}: its code on the cluster is too large to bring here",
+                        fix="--code now takes today's code",
+                    )
+
+            script = f"folder={quote(str(place))}\n{_CODE}"
+            answer = context.transport().bring(script, take)
+            if answer.exit_code != 0:
+                raise InputError(
+                    f"{place}/code: the run's copy of the code cannot be read: "
+                    f"{(answer.stderr.strip().splitlines() or ['no message'])[-1]}",
+                    fix="--code now takes today's code",
+                )
+            spool.seek(0)
+            try:
+                _unpack(spool, Path(aside, "code"))
+            except (tarfile.TarError, ValueError, OSError) as error:
+                raise OutOfReach(f"{place}/code: malformed answer: {error}") from error
+        Path(aside, "code").replace(folder / "code")
+
+
+def _unpack(spool: IO[bytes], code: Path) -> None:
+    """Unpack files, folders and links; nothing is written through a link. Raises ValueError."""
+    code.mkdir()
+    with tarfile.open(fileobj=spool, mode="r:") as tar:
+        for member in tar:
+            parts = Path(member.name).parts
+            if Path(member.name).is_absolute() or ".." in parts:
+                raise ValueError(f"the name {ascii(member.name)[:80]}")
+            path = code.joinpath(*parts)
+            inside = [code.joinpath(*parts[:count]) for count in range(1, len(parts) + 1)]
+            if any(each.is_symlink() for each in inside):
+                raise ValueError(f"the name {ascii(member.name)[:80]}")
+            if member.isdir():
+                path.mkdir(exist_ok=True)
+            elif member.issym():
+                path.symlink_to(member.linkname)
+            elif member.isreg() and not member.issparse():
+                data = tar.extractfile(member)
+                assert data is not None
+                with path.open("xb") as file:
+                    shutil.copyfileobj(data, file)
+                path.chmod(member.mode & 0o755 | 0o600)
+                os.utime(path, (member.mtime, member.mtime))
+
+
+# ---- Weights & Biases --------------------------------------------------------------------------
+
+
+OFFLINE = "**/offline-run-*"
+
+
+def find_wandb(context: Context) -> str:
+    """Return the program that uploads W&B's offline folders. Raises InputError."""
+    search = f"{Path(sys.executable).parent}:{context.environ.get('PATH', '')}"
+    if program := shutil.which("wandb", path=search):
+        return program
+    raise InputError("wandb is not installed here", fix=f"{sys.executable} -m pip install wandb")
+
+
+def sync_offline(context: Context, wandb: str, target: Path, files: Sequence[File]) -> list[str]:
+    """Let wandb upload the offline folders among files that came; return those that it refused."""
+    names = (re.match(r"(?:.*/)?offline-run-[^/]*(?=/)", file.name) for file in files)
+    folders = dict.fromkeys(match[0] for match in names if match)
+    refused = []
+    for folder in folders:
+        argv = [wandb, "sync", str(target / folder)]
+        # What it prints is for people.
+        if subprocess.call(argv, env=context.environ, stdout=sys.stderr) != 0:
+            refused.append(folder)
+    return refused

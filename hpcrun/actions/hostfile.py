@@ -1,0 +1,128 @@
+"""Finds the hosts for a hostfile: of a node list, a job or another hostfile."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from stat import S_ISDIR
+
+from msgspec import Struct, structs
+
+from hpcrun.context import Context, read_text, slurm_transport
+from hpcrun.errors import InputError
+from hpcrun.files import whole_file
+from hpcrun.monitor import find, job_of_another, no_such_run, only_run
+from hpcrun.render import Form, Host, parse_hostfile
+from hpcrun.runs import RUN_ID, read_history
+from hpcrun.slurm import client, expand, is_final
+
+_JOB = re.compile(r"[0-9]+(_[0-9]+)?(\+[0-9]+)?")
+# A missing file is not taken for a host.
+_LIKE_A_FILE = re.compile(
+    r"(host|machine)s?(file)?|.*/.*|.*\.(txt|hosts?|hostfile|machines?|conf|ya?ml)"
+)
+
+
+class FoundHosts(Struct, frozen=True):
+    """Hosts and where they come from; ``note`` is what the user should know about them."""
+
+    source: str
+    hosts: list[Host]
+    note: str = ""
+
+
+def find_hosts(
+    context: Context, word: str | None, form: Form | None, slots: int | None
+) -> FoundHosts:
+    """Find the hosts that a word names; ``slots`` replaces each host's own number.
+
+    A number is a Slurm job id, a run id its job, a file a hostfile (of this ``form``), all else a
+    node list; None is the job that hpcrun is called in. Raises InputError, OutOfReach.
+    """
+    if word is None:
+        word = context.environ.get("SLURM_JOB_ID")
+        if word is None:
+            raise InputError(
+                "which hosts? This is no Slurm job",
+                fix="name a node list, a job or a hostfile: hpcrun hostfile 'node[01-04]'",
+            )
+    if not word:
+        raise InputError("no hosts are named", fix="name some, as in node[01-04,07]")
+    is_job = _JOB.fullmatch(word) or RUN_ID.fullmatch(word)
+    mode = None if is_job else _mode(context.cwd / word)
+    if mode is not None and S_ISDIR(mode):
+        raise InputError(f"{word}: a folder", fix="name a hostfile in it")
+    if is_job:
+        found = _of_job(context, word)
+    elif mode is not None:
+        found = FoundHosts(word, parse_hostfile(read_text(context.cwd / word), word, form))
+    elif _LIKE_A_FILE.fullmatch(word):
+        raise InputError(f"{word}: no such file", fix="name a hostfile, a job, or a node list")
+    else:
+        found = FoundHosts(word, [Host(name) for name in expand(word)])
+    hosts = [Host(host.name, host.slots if slots is None else slots) for host in found.hosts]
+    return structs.replace(found, hosts=hosts)
+
+
+def _mode(path: Path) -> int | None:
+    """Return the file's mode; None without a file, as for a node list longer than a file name."""
+    try:
+        return path.stat().st_mode
+    except PermissionError as error:
+        raise InputError(f"{path}: {error.strerror}") from error
+    except OSError:
+        return None
+
+
+def _of_job(context: Context, word: str) -> FoundHosts:
+    """Ask Slurm for a job's nodes, by its id or a run's."""
+    job_id, conf = word, None
+    is_name = "/" in word or RUN_ID.fullmatch(word) or word.isdigit()
+    found = find(context.runs_dir, word) if is_name else None
+    run = only_run(found, word) if found is not None else None
+    history = read_history(run) if run is not None else None
+    if history is not None and (error := job_of_another(history, "hostfile")) is not None:
+        raise error
+    submitted = history.submitted if history is not None else None
+    if run is not None and submitted is not None:
+        if submitted.job_id is None:
+            raise InputError(
+                f"{run.run_id}: it ran without Slurm",
+                fix=f"its hosts are in {run.attempts}/0/hostfile",
+            )
+        job_id, conf = submitted.job_id, submitted.slurm_conf
+    elif RUN_ID.fullmatch(word):
+        raise no_such_run(context, word)
+    transport = slurm_transport(context, conf)
+    jobs = client.show_jobs(transport, job_id) or client.accounting(transport, [job_id])
+    if not jobs:
+        raise InputError(
+            f"{job_id}: Slurm knows no such job",
+            fix="squeue --me lists yours; name a host of digits alone as [8]",
+        )
+    if len(jobs) > 1:
+        listed = ", ".join(job.job_id for job in jobs[:4]) + (" ..." if len(jobs) > 4 else "")
+        raise InputError(f"{job_id}: that is {len(jobs)} jobs", fix=f"name one: {listed}")
+    job = jobs[0]
+    if not job.hosts:
+        why = f"{job.state}, {job.reason}" if job.reason not in ("", "None") else job.state
+        raise InputError(
+            f"job {job.job_id} has had no nodes ({why})"
+            if is_final(job.state)
+            else f"job {job.job_id} has no nodes yet ({why})",
+            fix="" if is_final(job.state) else "ask again when it runs: hpcrun status",
+        )
+    slots: Sequence[int | None] = job.slots or [None] * len(job.hosts)
+    hosts = [Host(name, count) for name, count in zip(job.hosts, slots, strict=True)]
+    ended = f"job {job.job_id} has ended ({job.state}): these were its nodes"
+    return FoundHosts(f"job {job.job_id}", hosts, ended if is_final(job.state) else "")
+
+
+def write_hostfile(context: Context, name: str, text: str) -> None:
+    """Write a hostfile whole or not at all. Raises InputError."""
+    mode = _mode(context.cwd / name)
+    if mode is not None and S_ISDIR(mode):
+        raise InputError(f"{name}: a folder", fix=f"-o {Path(name) / 'hostfile'}")
+    with whole_file(context.cwd / name) as file:
+        file.write(text.encode())

@@ -1,0 +1,570 @@
+"""Makes a cluster profile of what Slurm reports and the user chose, and updates one."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field, structs
+
+from hpcrun.actions.init import survey
+from hpcrun.actions.there import ENVIRONMENT, settle, there
+from hpcrun.assets import config_dir, shipped
+from hpcrun.context import PROFILE, Context, context_of, find_project, load_context, read_text
+from hpcrun.errors import InputError, OutOfReach
+from hpcrun.files import whole_file
+from hpcrun.plan import (
+    Answers,
+    Change,
+    Facts,
+    Site,
+    build_site,
+    changes,
+    is_mig,
+    listed,
+    profile_text,
+)
+from hpcrun.remote import Transport
+from hpcrun.signals import signals_wait
+from hpcrun.spec import Cluster, flow, json_schema, load_cluster, put
+from hpcrun.text import format_size
+
+if TYPE_CHECKING:
+    from hpcrun.remote import Prompts
+
+SCHEMAS = ".hpcrun"
+SANDBOX = "sandbox"  # the name of its profile, and of its Slurm
+_HUBS = "LOOK: false where compute nodes reach no hub; it sets the hubs' offline switches"
+
+
+class Found(Struct, frozen=True, kw_only=True):
+    """What init found.
+
+    ``profile`` is the file to write or to update, ``before`` what it holds; ``old`` and ``text``
+    are what is updated, None and "" where it is new: that, or the profile of another site that it
+    begins as; ``old`` is None, too, where a sandbox's was carried here. ``seen``: what the machine
+    shows. ``site`` and
+    ``facts`` are None where there is no Slurm. ``base``: what is known of the cluster without
+    asking it (the sandbox's own profile, else nothing).
+    """
+
+    environ: dict[str, str]
+    project: Path
+    profile: Path
+    for_user: bool
+    name: str
+    base: Cluster
+    seen: survey.Survey
+    before: str = ""
+    old: Cluster | None = None
+    text: str = ""
+    answers: Answers | None = None
+    site: Site | None = None
+    facts: Facts | None = None
+    changed: list[Change] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    is_one_machine: bool = False  # every node is this one, so that all see its disks
+
+
+class Question(Struct, frozen=True):
+    """A question to the user: its answers (none: yes or no), the one of Enter, and details."""
+
+    key: str
+    text: str
+    default: str
+    answers: list[str] = field(default_factory=list)
+    details: list[str] = field(default_factory=list)
+
+
+def look(
+    environ: Mapping[str, str],
+    cwd: Path,
+    *,
+    name: str | None,
+    for_user: bool,
+    host: str | None = None,
+    like: str | None = None,
+    prompts: Prompts | None = None,
+) -> Found:
+    """Find the profile and ask Slurm, here or on a ``host`` of ssh's. Nothing is changed.
+
+    ``like``: begin a profile as a copy of one that ships. ``prompts``: what asks for a password.
+    Raises InputError for a profile that cannot be read, or is another cluster's; OutOfReach where
+    the host cannot be reached, or Slurm does not answer.
+    """
+    project, clusters = find_project(cwd), config_dir(environ) / "clusters"
+    chosen = environ.get("HPCRUN_CLUSTER") or "/"
+    has_profile = "/" not in chosen and (clusters / f"{chosen}.yaml").is_file()
+    if not name and not like and has_profile and not (project / PROFILE).is_file():
+        name = chosen
+    target = _target(project, clusters, name or like, for_user)
+    text = ""
+    if like is not None:
+        assert target is not None
+        text = _like_text(like, target)
+    elif target == project / PROFILE:
+        _check_same_cluster(target, name or environ.get("HPCRUN_CLUSTER"), clusters)
+    if host is None or (target is not None and target.exists()):
+        context = _context(environ, cwd, project, name, prompts)
+        _check_same_host(context.cluster, context.cluster_source, host)
+    else:
+        context = _at_host(environ, cwd, project, Cluster(name=name or host, host=host), prompts)
+    far = context.cluster.host is not None
+    has_slurm = far or shutil.which("scontrol", path=environ.get("PATH")) is not None
+    seen = settle(
+        context, partial(survey.survey, context, None if far else project, has_slurm=has_slurm)
+    )
+    answers = seen.answers
+    called = name or (answers.config.cluster if answers else "") or context.cluster.name
+    of_user = clusters / (re.sub(r"[^\w.-]", "-", called) + ".yaml")
+    if name is None and target is not None and not target.exists():
+        # The user's only profile, and of this cluster: every verb takes it here.
+        target = None if list(clusters.glob("*.yaml")) == [of_user] else target
+    profile = target or of_user
+    before = _exact(profile)
+    if like is not None:
+        text = _begun(text, name, context)
+    text = text or before
+    old = load_cluster(text, source=str(profile)) if text else None
+    if old is not None:
+        _check_same_host(old, str(profile), host)
+    base = context.cluster
+    if old is not None and answers is not None and _is_carried(old, answers.config.cluster):
+        old, base = None, base if answers.config.cluster == SANDBOX else Cluster()
+    found = Found(
+        environ=dict(there(context).environ),
+        project=project,
+        profile=profile,
+        for_user=profile.parent == clusters,
+        name=called,
+        base=base,
+        seen=seen,
+        before=before,
+        old=old,
+        text=text,
+        answers=answers,
+    )
+    return found if answers is None else _compared(found, answers)
+
+
+def _check_same_host(cluster: Cluster, source: str, host: str | None) -> None:
+    """Raise InputError where the profile is of a cluster at another place than ``host``."""
+    own = cluster.host
+    if host is not None and own != host:
+        raise InputError(
+            f"{source}: the profile is of {f'the host {own}' if own else 'here'}, "
+            f"and not of {host}",
+            fix=f"hpcrun init --host {host} --user --cluster NAME writes another one",
+        )
+
+
+def _at_host(
+    environ: Mapping[str, str], cwd: Path, project: Path, cluster: Cluster, prompts: Prompts | None
+) -> Context:
+    """Log in at a host without a profile, and find its Slurm. Raises OutOfReach."""
+    # Its folder of runs is not known yet: nothing is mirrored.
+    context = context_of(environ, cwd, project, cluster, f"--host {cluster.host}", prompts)
+    login, keys = survey.find_slurm(context)
+    exported = {name: text for name, text in login.items() if name not in ("SHELLOPTS", "BASHOPTS")}
+    connect = context.connect
+
+    def connect_so(env: Mapping[str, str], **options: Any) -> Transport:
+        return connect({**exported, **env}, **options)
+
+    return structs.replace(
+        context,
+        cluster=structs.replace(cluster, **keys),
+        connect=connect_so,
+        asked={ENVIRONMENT: login},
+    )
+
+
+def _like_text(like: str, target: Path) -> str:
+    """Return the text of a profile that ships. Raises InputError where there is none, or one."""
+    known = {file.stem: file for file in shipped("sites").glob("*.yaml")}
+    if like not in known:
+        listed_sites = ", ".join(sorted(known))
+        close = difflib.get_close_matches(like, known, 1)
+        hint = f"did you mean {close[0]}?" if close else f"there are {listed_sites}"
+        raise InputError(f"--like {like}: no profile that ships has this name", fix=hint)
+    if target.exists():
+        raise InputError(f"{target}: there is a profile already", fix="move it away, or edit it")
+    return known[like].read_text()
+
+
+def _begun(text: str, name: str | None, context: Context) -> str:
+    """Fit a profile that ships to a user: name, host, and folders whose variables are not set."""
+    environ, cluster = there(context).environ, context.cluster
+    for key, value, variable in re.findall(r"(?m)^((?:runs|cache)_dir): (\S*\$(\w+)\S*).*$", text):
+        if not environ.get(variable):
+            look = f"~/hpcrun/{key[:-4]} # LOOK: {value}, but {variable} is not set there"
+            text = re.sub(rf"(?m)^{key}: .*$", f"{key}: {look}", text)
+    if name:
+        text = re.sub("(?m)^name: .*$", f"name: {flow(name)}", text)
+    way = {
+        "host": cluster.host,
+        "login_shell": cluster.login_shell or None,
+        "slurm_path": cluster.slurm_path,
+    }
+    for key, value in way.items():
+        if value is not None and cluster.host is not None:
+            text = put(text, [key], value)
+    return text
+
+
+def _exact(profile: Path) -> str:
+    """Read a profile, if there is one, with its own line ends, to be written again with them."""
+    if not profile.exists():
+        return ""
+    read_text(profile)  # says what is wrong, if anything
+    with profile.open(encoding="utf-8", newline="") as file:
+        return file.read()
+
+
+def check_untouched(found: Found) -> None:
+    """Raise InputError where the profile was changed since it was read."""
+    if _exact(found.profile) != found.before:
+        raise InputError(
+            f"{found.profile}: it was changed while hpcrun init asked",
+            fix="nothing was written; run it again",
+        )
+
+
+def _context(
+    environ: Mapping[str, str],
+    cwd: Path,
+    project: Path,
+    name: str | None,
+    prompts: Prompts | None = None,
+) -> Context:
+    """Return the context whose Slurm is asked: the profile's, else the sandbox's, else here.
+
+    A cluster without a profile is no mistake here.
+    """
+    wanted = name or environ.get("HPCRUN_CLUSTER") or None
+    known = wanted is not None and (
+        wanted == SANDBOX or (config_dir(environ) / "clusters" / f"{wanted}.yaml").is_file()
+    )
+    if known or (project / PROFILE).is_file():
+        bare = {**environ, "HPCRUN_CLUSTER": ""}
+        context = load_context(bare, cwd, wanted if known else None, prompts)
+        is_here = not _is_carried(context.cluster)
+        if is_here and (wanted is None or known or context.cluster.name == wanted):
+            return context
+    bare = {key: value for key, value in environ.items() if key != "HPCRUN_CLUSTER"}
+    plain = Context(
+        environ=bare,
+        cwd=cwd,
+        project=project,
+        cluster=Cluster(),
+        cluster_source="defaults",
+        runs_dir=project,
+        cache_dir=project,
+    )
+    if wanted is not None or environ.get("SLURM_CONF"):
+        return plain
+    with contextlib.suppress(InputError):
+        return load_context(bare, project, SANDBOX)
+    return plain
+
+
+def _is_carried(cluster: Cluster, here: str = SANDBOX) -> bool:
+    """Return whether a profile is of a sandbox, and not of the Slurm ``here``."""
+    is_gone = cluster.slurm_conf is not None and not Path(cluster.slurm_conf).exists()
+    return cluster.name == SANDBOX and (is_gone or here != SANDBOX)
+
+
+def _target(project: Path, folder: Path, name: str | None, for_user: bool) -> Path | None:
+    """Return the profile's file; None: the user's, and its name is the cluster's."""
+    if name is not None and "/" in name:
+        raise InputError(f"--cluster {name}: a name, not a path")
+    if for_user and not name:
+        return None
+    if for_user or (name is not None and (folder / f"{name}.yaml").is_file()):
+        return folder / f"{name}.yaml"
+    return project / PROFILE
+
+
+def _check_same_cluster(profile: Path, name: str | None, clusters: Path) -> None:
+    """Raise InputError where the project's profile is not of the cluster that the user named."""
+    if not name or not profile.is_file():
+        return
+    of = load_cluster(read_text(profile), source=str(profile)).name
+    fix = f"hpcrun init --user --cluster {name} writes {clusters}/{name}.yaml"
+    if name == SANDBOX:
+        fix = "the sandbox needs none: hpcrun submit JOB --cluster sandbox"
+    if of != name:
+        raise InputError(f"{profile}: the project's profile is of another cluster, {of}", fix=fix)
+
+
+def _compared(found: Found, answers: Answers) -> Found:
+    old = found.old
+    site = build_site(
+        answers, old.gpu_types if old else None, keep=list(old.partitions) if old else ()
+    )
+    if old and old.partitions and not site.partitions:
+        raise OutOfReach(
+            f"{found.profile} names {len(old.partitions)} partitions, and Slurm shows none now",
+            fix="nothing was changed; sinfo shows what there is",
+        )
+    facts = Facts(
+        read_on=time.strftime("%Y-%m-%d"),
+        values={
+            "slurm_version": answers.config.version or None,
+            "max_array_size": answers.config.max_array_size,
+        },
+        partitions=site.partitions,
+        gpu_types=site.gpu_types,
+        sure=answers.associations is not None,
+    )
+    here = {"127.0.0.1", "::1", "localhost", found.seen.host}
+    return structs.replace(
+        found,
+        site=site,
+        facts=facts,
+        changed=changes(old, facts) if old else [],
+        warnings=_lost(old, site, answers) if old else [],
+        is_one_machine=bool(answers.limits)
+        and all(one.address in here for one in answers.limits.values()),
+    )
+
+
+def _lost(old: Cluster, site: Site, answers: Answers) -> list[str]:
+    """Warn of what the profile names and the cluster no longer has."""
+    warnings = []
+    if old.partition is not None and answers.partitions:
+        for name in old.partition.split(","):
+            if name not in {row.name for row in answers.partitions}:
+                warnings.append(f"partition: {name} no longer exists; name another one")
+    gres = {one.gres for one in site.gpu_types.values()}
+    for name, one in old.gpu_types.items():
+        if one.gres and one.gres not in gres:
+            warnings.append(f"gpu_types.{name}: no node has the GPUs {one.gres} any more")
+        if one.partition and one.partition not in site.partitions:
+            warnings.append(f"gpu_types.{name}: the partition {one.partition} no longer exists")
+    if old.account is not None and site.accounts and old.account not in site.accounts:
+        yours = ", ".join(site.accounts)
+        warnings.append(f"account: {old.account} is not one of yours; you have {yours}")
+    return warnings
+
+
+# ---- files -------------------------------------------------------------------------------------
+
+
+def schema_files(found: Found, *, job: bool) -> dict[Path, str]:
+    """Return the JSON Schemas for editors that are missing or not this hpcrun's."""
+    files: dict[Path, str] = {}
+    folder = found.profile.parent if found.for_user else found.project / SCHEMAS
+    wanted = {folder / "cluster.schema.json": _as_text(json_schema("cluster"))}
+    if job:
+        wanted[found.project / SCHEMAS / "job.schema.json"] = _as_text(json_schema("job"))
+    if any(path.parent.name == SCHEMAS for path in wanted):
+        wanted[found.project / SCHEMAS / ".gitignore"] = "*\n"  # init can write them again
+    for path, text in wanted.items():
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            if path.read_text() == text:
+                continue
+        files[path] = text
+    return files
+
+
+def _as_text(schema: Mapping[str, Any]) -> str:
+    return json.dumps(schema, indent=1) + "\n"
+
+
+def write_files(files: Mapping[Path, str], found: Found) -> None:
+    """Write files, each whole or not at all, folders as needed; Ctrl-C waits until all are.
+
+    Raises InputError for a place that cannot be written, where that shows before the first file.
+    """
+    # In the user's own configuration links are common, and lead where the user wants.
+    folder = found.profile.parent if found.for_user else None
+    own = {path for path in files if path.parent == folder}
+    made = {}
+    for path, text in files.items():
+        _check_place(path)
+        if path not in own:
+            _check_inside(path, found.project)
+        try:
+            made[path] = text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            name = error.object[max(error.start - 20, 0) : error.end]
+            raise InputError(
+                f"{path}: a name in it is not UTF-8: {name!r}",
+                fix="rename that folder, or write the file by hand",
+            ) from error
+    with signals_wait():
+        for path, content in made.items():
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise InputError(f"{path.parent}: {error.strerror}") from error
+            with whole_file(path, follows=path in own) as file:
+                file.write(content)
+
+
+def _check_place(path: Path) -> None:
+    if path.exists():
+        if not path.is_file():
+            raise InputError(f"{path}: not a file", fix="move it away")
+        folder = Path(os.path.realpath(path)).parent
+    else:
+        folder = path.parent
+        while not folder.exists() and folder != folder.parent:
+            folder = folder.parent
+    if not folder.is_dir():
+        raise InputError(f"{folder}: not a folder", fix="move it away")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(f"{path}: you cannot write to {folder}", fix="call it in another folder")
+
+
+def _check_inside(path: Path, project: Path) -> None:
+    """Refuse a file of the project whose place is elsewhere: a repository may contain any link.
+
+    Git's own folder counts as elsewhere: git runs what its files name. Raises InputError.
+    """
+    top, real = Path(os.path.realpath(project)), Path(os.path.realpath(path))
+    if real.is_relative_to(top) and ".git" not in real.relative_to(top).parts:
+        return
+    part = path
+    while not part.is_symlink() and part != project:
+        part = part.parent
+    raise InputError(
+        f"{part}: a link that leads out of the project, to {os.path.realpath(part)}",
+        fix="remove the link: hpcrun init writes a file or a folder of its own there",
+    )
+
+
+# ---- choices -----------------------------------------------------------------------------------
+
+
+def find_questions(found: Found) -> list[Question]:
+    """List what only the user knows."""
+    folders, site = found.seen.folders, found.site
+    questions: list[Question] = []
+
+    def ask(key: str, text: str, default: str | None, answers: list[str], *details: str) -> None:
+        if len(answers) > 1 and default is not None:
+            questions.append(Question(key, text, default, answers, list(details)))
+
+    if site is not None:
+        with_gpus = [name for name, one in site.partitions.items() if one.gpus_per_node]
+        names = with_gpus or site.named_gpus or list(site.partitions)
+        ask("partition", "Partition of jobs that name none", site.partition, names)
+        ask("account", "Account to charge", site.account, site.accounts)
+        if site.named_gpus:
+            text = f"GPUs on a node of {', '.join(site.named_gpus)} (Slurm counts none)"
+            ask("gpus", text, "1", ["0", "1", "2", "3", "4", "8"])
+    texts = [folder.text for folder in folders]
+    details = [f"{folder.text}  {folder_word(folder, found)}" for folder in folders]
+    ask("folder", "Folder for runs and caches", next(iter(texts), None), texts, *details)
+    if site is not None and not found.is_one_machine:
+        questions.append(Question("internet", "Do compute nodes reach the internet", "yes"))
+    return questions
+
+
+def folder_word(folder: survey.Folder, found: Found) -> str:
+    """Describe a folder for runs."""
+    free = f"{folder.file_system or 'unknown file system'}, {format_size(folder.free)} free"
+    if folder.shared is False and not found.is_one_machine:
+        return f"{free}; LOOK: on this machine's own disk, which other nodes may not see"
+    if folder.shared is None and not found.is_one_machine:
+        return f"{free}; LOOK: do all nodes see it?"
+    return free
+
+
+def new_profile(found: Found, answers: dict[str, str]) -> str:
+    """Write a new profile with the answers, where a question had one, and defaults."""
+    site, guess, base = found.site, found.seen.fabric, found.base
+    comments = {"internet": _HUBS, "fabric": "as the nodes show"}
+    if guess is not None:
+        comments["fabric"] += (
+            f"; a guess by {guess[1]} on {base.host or 'this machine'}: {guess[0]}"
+        )
+    wanted = [folder for folder in found.seen.folders if folder.text == answers.get("folder")]
+    folder = next(iter([*wanted, *found.seen.folders]), None)
+    top = "~/hpcrun"
+    if folder is not None:
+        top = "~/hpcrun" if folder.text == "~" else f"{folder.text}/hpcrun"
+        comments["runs_dir"] = folder_word(folder, found)
+    partition = answers.get("partition") or (site.partition if site else None)
+    facts = found.facts
+    slurm: dict[str, Any] = {}
+    gpus = int(answers.get("gpus", "1")) if site is not None and site.named_gpus else 0
+    if facts is not None and site is not None and gpus:
+        slurm["gres"] = False
+        comments["slurm"] = "Slurm counts no GPUs here: whole nodes are taken, with what they have"
+        counted = {
+            name: structs.replace(one, gpus_per_node=gpus) if name in site.named_gpus else one
+            for name, one in facts.partitions.items()
+        }
+        facts = structs.replace(facts, partitions=counted)
+    hint = found.environ.get("SBATCH_HINT") or found.environ.get("SLURM_HINT")
+    if hint == "nomultithread":
+        slurm["hint"] = hint  # as the site has it for every shell: CPUs are cores then
+    has_gpus = facts is not None and any(one.gpus_per_node for one in facts.partitions.values())
+    accelerator = base.accelerator
+    if site is not None and site.partitions and not has_gpus:
+        accelerator = "cpu"
+        comments["accelerator"] = "no partition that you can use has GPUs"
+    account = answers.get("account") or (site.account if site else None)
+    if site is not None and len(site.accounts) > 1:
+        comments["account"] = f"yours: {listed(site.accounts)}"
+    if site is not None and len(site.partitions) > 1:
+        comments["partition"] = "of jobs that name none"
+    python, setup = _python(found, comments)
+    tmp = found.answers.config.tmp if found.answers else ""
+    types: dict[str, bool] = {}  # of that partition, and whether each is a whole GPU
+    if facts is not None and partition in facts.partitions:
+        for name in facts.partitions[partition].gpu_types:
+            types[name] = not is_mig(facts.gpu_types[name].gres or "")
+    whole = [name for name, is_whole in types.items() if is_whole]
+    gpu_type = whole[0] if len(whole) == 1 < len(types) else None
+    comments["gpu_type"] = "of jobs that name none: else a slice of a GPU may come"
+    chosen = {
+        "name": found.name,
+        "host": base.host,
+        "login_shell": base.login_shell or None,
+        "slurm_path": base.slurm_path,
+        "accelerator": accelerator if accelerator != "cuda" else None,
+        "slurm_conf": base.slurm_conf,
+        "runs_dir": f"{top}/runs",
+        "cache_dir": f"{top}/cache",
+        "local_dir": tmp if tmp not in ("", "/tmp") and tmp.startswith("/") else None,
+        "partition": partition,
+        "account": account,
+        "gpu_type": gpu_type,
+        "slurm": slurm,
+        "internet": answers.get("internet", "yes") == "yes",
+        "setup": setup,
+        "python": python,
+        "env": base.env,
+    }
+    schema = "cluster.schema.json" if found.for_user else f"{SCHEMAS}/cluster.schema.json"
+    return profile_text(chosen, comments, facts, site, schema)
+
+
+def _python(found: Found, comments: dict[str, str]) -> tuple[str | None, dict[str, str]]:
+    """Return the Python that trains as the profile names it: itself, or an environment."""
+    best = next(iter(found.seen.pythons), None)
+    if best is None:
+        return None, {}
+    lacks = "" if best.has_torch else "LOOK: it has no torch yet; where is the one that trains?"
+    if best.key == "python":
+        if lacks:
+            comments["python"] = lacks
+        return best.value, {}
+    if found.for_user and not best.value.startswith(("/", "~")):
+        return None, {}  # a project's own; its jobs say so
+    if lacks:
+        comments["setup"] = lacks
+    return None, {best.key: best.value}

@@ -1,0 +1,170 @@
+"""Drafts a job file for a training script of the project."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from hpcrun.actions.init.init import SCHEMAS, Found
+from hpcrun.actions.program import Reading, content_of, modules_of, parse_script
+from hpcrun.context import read_text
+from hpcrun.errors import InputError
+from hpcrun.plan import Draft, ScriptFacts, draft_job, is_mig, is_training, job_text, parse_seconds
+from hpcrun.spec import Cluster, Partition, load_job
+
+# Files looked at for a script.
+_MOST_FILES = 100
+_FIRST_TIME = "1:00:00"
+_USUAL_NAMES = ("train.py", "main.py", "run.py", "finetune.py", "pretrain.py")
+
+
+class JobFile(Struct, frozen=True, kw_only=True):
+    """A job file that could be written: its path and text, and what its user should know."""
+
+    path: Path
+    text: str
+    draft: Draft
+
+
+def find_script(project: Path) -> str | None:
+    """Find the project's training script; None where none or several could be it."""
+    found: list[Path] = []
+    files: list[Path] = []
+    for folder in (project, project / "scripts", project / "src", project / "training"):
+        with contextlib.suppress(OSError):
+            files += sorted(folder.glob("*.py"))
+    ours = (path for path in files if path.is_file() and path.name.isprintable())
+    for path in islice(ours, _MOST_FILES):
+        facts = _read(path).facts
+        if facts is not None and is_training(facts) and facts.is_program:
+            found.append(path)
+    for name in _USUAL_NAMES:
+        if project / name in found:
+            return name
+    return str(found[0].relative_to(project)) if len(found) == 1 else None
+
+
+def _read(path: Path) -> Reading:
+    """Read a file; nothing of what is too long to be read in a moment."""
+    data = content_of(path)
+    return Reading() if data is None else parse_script(data, sys.version_info[:2])
+
+
+def draft(found: Found, cluster: Cluster, script: str) -> JobFile:
+    """Draft the job file of a script, for a profile as it will be written.
+
+    ``script`` is a path from the current folder or from the project. Raises InputError for what is
+    no Python file of the project.
+    """
+    path, facts = read_named_script(found.project, script)
+    name = path.relative_to(found.project).as_posix()
+    modules: dict[Path, ScriptFacts] = {}
+
+    def imports_of(file: Path) -> list[str]:
+        return list(modules[file].imports) if file in modules else []
+
+    for file in modules_of(found.project, path, facts.imports, imports_of):
+        read = _read(file).facts
+        if read is not None:
+            modules[file] = read
+    made = draft_job(name, facts, list(modules.values()))
+    resources, setup = _resources(found, cluster)
+    text = job_text(made, resources, setup, f"../{SCHEMAS}/job.schema.json", path.stem)
+    file = found.project / "jobs" / f"{path.stem}.yaml"
+    # It loads, as it must; it extends nothing.
+    load_job(text, source=f"jobs/{file.name}", resolve=lambda other: ("", other))
+    return JobFile(path=file, text=text, draft=made)
+
+
+def read_named_script(project: Path, script: str) -> tuple[Path, ScriptFacts]:
+    """Read a script that the user named. Raises InputError for what is no Python of the project."""
+    if not script.isprintable():  # a line of YAML also ends at U+0085, U+2028 and U+2029
+        raise InputError(
+            f"{script!a}: a name with a character that cannot be printed",
+            fix="rename the script",
+        )
+    path = _script_path(project, script)
+    name = path.relative_to(project).as_posix()
+    reading = _read(path)
+    if reading.facts is not None:
+        return path, reading.facts
+    read_text(path)  # raises for bytes that are no text
+    if not reading.fault:
+        raise InputError(f"{name}: too long to be a training script")
+    if path.suffix == ".py":
+        ours = ".".join(map(str, sys.version_info[:2]))
+        raise InputError(
+            f"{name}:{reading.line or 1}: cannot be read as Python {ours}: {reading.fault}",
+            fix=f"fix that line, then hpcrun init {name}",
+        )
+    raise InputError(
+        f"{name}:{reading.line or 1}: invalid Python: {reading.fault}",
+        fix="init drafts jobs of Python scripts; a shell script is a command: "
+        f"hpcrun submit -- bash {name}",
+    )
+
+
+def _script_path(project: Path, script: str) -> Path:
+    for path in (Path(script).absolute(), project / script):
+        if path.is_dir():
+            raise InputError(f"{script}: a folder", fix="name the Python file in it")
+        if path.is_file():
+            # Not resolved: a link in the project may lead anywhere.
+            parts = Path(*path.parts)
+            try:
+                inside = parts.relative_to(project)
+            except ValueError:
+                inside = None
+            if inside is None or ".." in inside.parts:
+                real, top = path.resolve(), project.resolve()
+                if not real.is_relative_to(top):
+                    raise InputError(
+                        f"{script}: outside the project {project}",
+                        fix="call hpcrun init in the script's own folder",
+                    )
+                return project / real.relative_to(top)
+            return path
+    raise InputError(f"{script}: no such script", fix="name a Python file of the project")
+
+
+# ---- what it asks for --------------------------------------------------------------------------
+
+
+def _resources(found: Found, cluster: Cluster) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return resources and setup: one node's GPUs for an hour, or as much as there is."""
+    name = cluster.partition or (next(iter(cluster.partitions)) if cluster.partitions else None)
+    facts = cluster.partitions.get(name or "", Partition())
+    gpus, gpu_type = _gpus(facts)
+    # The project's environment, where the profile does not name the Python that trains.
+    own, best = cluster.setup, next(iter(found.seen.pythons), None)
+    named = own.venv or own.conda or own.python or own.container or own.uv or cluster.python
+    takes_best = best is not None and best.key != "python" and (found.for_user or not named)
+    limit = facts.max_time
+    time = _FIRST_TIME
+    if limit is not None and parse_seconds(limit) < parse_seconds(_FIRST_TIME):
+        time = limit
+    nodes = facts.min_nodes or 1
+    asked = {"nodes": nodes, "gpus_per_node": gpus, "gpu_type": gpu_type, "time": time}
+    setup = {best.key: best.value} if best is not None and takes_best else {}
+    return {key: value for key, value in asked.items() if value is not None}, setup
+
+
+def _gpus(facts: Partition) -> tuple[int, str | None]:
+    """Return all GPUs of a node, of one kind: slices of GPUs do not train together."""
+    count = facts.gpus_per_node
+    if count is None:
+        return 1, None
+    gpu_type = None
+    whole = {kind: many for kind, many in facts.gpu_types.items() if not is_mig(kind)}
+    if len(whole) < len(facts.gpu_types):
+        if not whole:
+            return 1, min(facts.gpu_types)
+        gpu_type = max(whole, key=lambda kind: whole[kind])
+        count = whole[gpu_type]
+    each = facts.max_gpus // (facts.min_nodes or 1) if facts.max_gpus else count
+    return max(min(count, each), min(count, 1)), gpu_type

@@ -1,0 +1,436 @@
+"""Cancels jobs, and starts them again: runs, whole sweeps, and jobs hpcrun did not submit."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from msgspec import Struct
+
+from hpcrun.context import Context, slurm_transport
+from hpcrun.errors import HpcrunError, InputError, OutOfReach, SchedulerRefused
+from hpcrun.monitor import (
+    Targets,
+    job_of_another,
+    status_of,
+    status_of_jobs,
+    successor_of,
+    unknown_job,
+)
+from hpcrun.ownership import name_of_user
+from hpcrun.remote import Transport
+from hpcrun.runs import (
+    Begin,
+    Cancelled,
+    JobStatus,
+    RunFolder,
+    Verdict,
+    runs_of,
+    sweep_folder,
+    write_file,
+    write_record,
+)
+from hpcrun.signals import signals_wait
+from hpcrun.slurm import ACTIVE, UNKNOWN, WAITING, array_id, client, explain, says
+
+# Jobs in one requeue; Slurm answers for each of them by itself.
+_AT_ONCE = 100
+
+
+class Outcome(Struct, kw_only=True):
+    """What was done about a job that is named by ``word``; ``status`` is the one before.
+
+    ``left`` is why it was left alone, ``over``: since it is over already; ``error`` is what went
+    wrong. ``unrecorded`` is what could not be written down of what was done.
+    """
+
+    word: str
+    status: JobStatus
+    over: bool = False
+    done: bool = False
+    left: str = ""
+    error: HpcrunError | None = None
+    unrecorded: str = ""
+
+    @property
+    def run_id(self) -> str | None:
+        """The run's id; None for a job that hpcrun did not submit."""
+        return self.status.run.run_id if self.status.run is not None else None
+
+
+def _act_on(
+    context: Context,
+    targets: Targets,
+    look: Callable[[Outcome], None],
+    act: Callable[[str | None, Sequence[Outcome]], None],
+    *,
+    done: str,
+    at_once: int,
+) -> list[Outcome]:
+    """Look at all that is named; act on what is left of it, with the jobs of one Slurm together.
+
+    ``look`` sets why a job is not to be acted on. ``act`` takes a slurm.conf and ``at_once`` jobs
+    at most, sets what became of them, and is not interrupted by Ctrl-C, which then says what is
+    ``done``. Raises OutOfReach where nothing at all could be done.
+    """
+    jobs = _find_all(context, targets)
+    wanted: dict[str | None, list[Outcome]] = {}
+    for job in jobs:
+        if job.error is None:
+            look(job)
+        if not (job.over or job.left or job.error):
+            wanted.setdefault(job.status.slurm_conf, []).append(job)
+    try:
+        for conf, due in wanted.items():
+            for start in range(0, len(due), at_once):
+                with signals_wait():
+                    act(conf, due[start : start + at_once])
+    except KeyboardInterrupt as pressed:
+        names = [job.status.label for job in jobs if job.done]
+        if not names:
+            raise
+        rest = f" and {len(names) - 5} more" if len(names) > 5 else ""
+        raise KeyboardInterrupt(
+            f"Slurm had the order already: {', '.join(names[:5])}{rest}: {done} anyway"
+        ) from pressed
+    return jobs
+
+
+def _find_all(context: Context, targets: Targets) -> list[Outcome]:
+    """Ask about all that is named; those that nobody knows come last. Raises OutOfReach."""
+    runs = targets.all_runs()
+    statuses = status_of(context, runs) if runs else []
+    known = [Outcome(word=status.job_id or "", status=status) for status in statuses]
+    unknown: list[Outcome] = []
+    for word, found in status_of_jobs(context, targets.jobs).items():
+        known += [Outcome(word=word, status=status) for status in found]
+        if not found:
+            status = JobStatus.of_job(word, Verdict(state=UNKNOWN))
+            unknown.append(Outcome(word=word, status=status, error=unknown_job(word)))
+    return known + unknown
+
+
+def _not_mine(status: JobStatus, fix: str) -> InputError | None:
+    """Say whose job it is, if not the caller's; the word OWNER in ``fix`` becomes the name."""
+    owner = status.job.user if status.job else ""
+    if status.run is not None:
+        try:
+            owner = name_of_user(status.run.path.stat().st_uid)
+        except OSError:  # the folder is gone
+            owner = ""
+    if owner in ("", name_of_user(os.getuid())):
+        return None
+    return InputError(f"{status.label} is {owner}'s", fix=fix.replace("OWNER", owner))
+
+
+# ---- cancelling ----------------------------------------------------------------------------------
+
+
+def cancel_all(context: Context, targets: Targets, *, pending: bool = False) -> list[Outcome]:
+    """Ask for the end of all that is named, with as few calls of Slurm as there are clusters."""
+
+    def look(job: Outcome) -> None:
+        status = job.status
+        job.error = job_of_another(status.history, "cancel")
+        job.over = job.error is None and status.final
+        if not job.over:
+            job.error = job.error or _not_mine(status, "ask OWNER to cancel it")
+        if job.over or job.error is not None:
+            return
+        if pending and status.out_of_reach:
+            job.error = OutOfReach(f"{status.label}: {status.out_of_reach}", fix="try again later")
+        elif pending and status.state != "PENDING":
+            job.left = f"it is {status.state}, not PENDING"
+        elif status.job_id is None and not status.is_local:
+            job.error = InputError(
+                f"{status.label}: no Slurm job of it is known", fix="hpcrun status shows when it is"
+            )
+
+    whole = {run.run_id for sweep in targets.sweeps for run in runs_of(sweep)}
+
+    def cancel(conf: str | None, jobs: Sequence[Outcome]) -> None:
+        asked = [job for job in jobs if not job.status.is_local]
+        error: HpcrunError | None = None
+        if asked:
+            # Arrays that go as a whole by their own ids: Slurm takes one word for 1000 tasks.
+            words = [
+                array_id(job.word) if job.run_id in whole else job.word
+                for job in asked
+                # One of several in a job ends by itself: its harness sees the record below.
+                if job.run_id in whole or not job.status.history.shares_job
+            ]
+            words += [heir for job in asked if (heir := successor_of(job.status.history))]
+            try:
+                transport = slurm_transport(context, conf)
+                if words:
+                    client.cancel_all(transport, list(dict.fromkeys(words)), pending=pending)
+            except HpcrunError as failure:
+                error = failure
+        # Those that began before scancel came: it spared them.
+        states: dict[str | None, str] = {}
+        if pending and asked and error is None:
+            with contextlib.suppress(OutOfReach):
+                known = _find_all(context, targets)
+                states = {job.status.job_id: job.status.state for job in known}
+        for job in jobs:
+            state = states.get(job.status.job_id)
+            if job.status.is_local:
+                _record(job, _end_here(job.status))
+            elif state in ACTIVE | {"CONFIGURING"}:
+                job.left = f"it is {state}, not PENDING"
+            else:
+                _record(job, error)
+        runs = [job.status.run for job in asked if job.done]
+        if records := [run.cancelled for run in runs if run is not None]:
+            with contextlib.suppress(OutOfReach):
+                transport.send(records)
+
+    return _act_on(context, targets, look, cancel, done="cancelled", at_once=sys.maxsize)
+
+
+def _record(job: Outcome, error: HpcrunError | None) -> None:
+    """Record what is being cancelled; where the disk is full the job ends all the same."""
+    job.done, job.error = error is None, error
+    if job.done and job.status.run is not None:
+        try:
+            record = Cancelled(cancelled_at=time.time(), user=name_of_user(os.getuid()))
+            write_record(job.status.run.cancelled, record)
+        except HpcrunError as failure:
+            job.unrecorded = failure.message
+
+
+def _end_here(status: JobStatus) -> InputError | None:
+    """End a run of ``hpcrun run``: its harness, which ends the rest. Say why it cannot be."""
+    run, last, submitted = status.run, status.last, status.history.submitted
+    assert run is not None
+    begun = last.begin if last else None
+    if submitted is not None and submitted.host != socket.gethostname():
+        where = submitted.host
+        return InputError(f"{run.run_id}: it runs on {where}", fix=f"hpcrun cancel there: {where}")
+    if begun is None:
+        return InputError(f"{run.run_id}: it has not begun yet", fix="try again in a moment")
+    if not is_alive_here(run, begun):
+        return InputError(f"{run.run_id}: its process {begun.pid} is gone")
+    try:
+        os.kill(begun.pid, signal.SIGTERM)
+    except OSError as failure:
+        reason = failure.strerror or str(failure)
+        return InputError(f"{run.run_id}: process {begun.pid}: {reason}")
+    return None
+
+
+def is_alive_here(run: RunFolder, begun: Begin) -> bool:
+    """Return whether a run's harness is a process of this machine; process ids are reused."""
+    try:
+        line = os.fsdecode(Path(f"/proc/{begun.pid}/cmdline").read_bytes())
+    except OSError:
+        return False
+    # By the folder's name: the path to it may be spelled through other links.
+    return run.run_id in line.replace("\0", "/").split("/")
+
+
+# ---- starting again ------------------------------------------------------------------------------
+
+
+def requeue_all(
+    context: Context, targets: Targets, *, failed: bool = False, hold: bool = False
+) -> list[Outcome]:
+    """Have Slurm start again all that is named: what runs, and what is over while Slurm knows it.
+
+    Of a sweep those runs that run now. ``failed``: only what is over and did not end well.
+    ``hold``: it waits until it is released. Ctrl-C waits until a job that Slurm has taken has all
+    that it needs.
+    """
+    inside = {run.run_id for sweep in targets.sweeps for run in runs_of(sweep)}
+
+    def look(job: Outcome) -> None:
+        in_sweep = job.run_id in inside
+        job.left = _left_alone(job.status, failed=failed, hold=hold, in_sweep=in_sweep)
+        job.error = None if job.left else _obstacle(context, job.status)
+
+    act = partial(_start_again, context, hold=hold)
+    return _act_on(context, targets, look, act, done="started again", at_once=_AT_ONCE)
+
+
+def _left_alone(known: JobStatus, *, failed: bool, hold: bool, in_sweep: bool) -> str:
+    """Say why nothing is to be done about a job; "" where something is."""
+    verdict = known.verdict
+    is_unknown = known.out_of_reach and not verdict.final
+    if failed and not is_unknown and (verdict.ok or not verdict.final):
+        return f"it is {verdict.state}"
+    if in_sweep and not failed and verdict.final:
+        return f"it is {verdict.state}"
+    if verdict.state not in WAITING or _not_mine(known, ""):
+        return ""
+    why = explain(verdict.reason, known.job_id or "")
+    if " held" in why.words:
+        return f"it waits already, and {why.words}: {why.fix}"
+    return "" if hold else "it waits already"
+
+
+def _obstacle(context: Context, known: JobStatus) -> HpcrunError | None:
+    """Say what keeps a job from being started again; None: it goes to Slurm."""
+    name, verdict = known.label, known.verdict
+    again = _again(known)
+    error = _not_mine(known, again)
+    if error is not None:
+        return error
+    if known.run is not None:
+        submitted = known.history.submitted
+        if (error := job_of_another(known.history, "requeue")) is not None:
+            return error
+        if submitted is not None and known.is_local:
+            return InputError(f"{name} is not a Slurm job: hpcrun run ran it on {submitted.host}")
+        if known.history.shares_job:
+            return InputError(f"{name} shares its job with other runs", fix=again)
+        if known.out_of_reach:
+            later = f"try again later; or {again}" if verdict.final else "try again later"
+            return OutOfReach(f"{name}: {known.out_of_reach}", fix=later)
+    if verdict.state in WAITING:
+        return InputError(
+            f"{name} waits already: there is nothing to start again",
+            fix=f"scontrol hold {known.job_id} keeps it waiting",
+        )
+    if verdict.state == UNKNOWN or known.job_id is None:
+        return InputError(f"{name}: its state is not known: {verdict.reason or 'no Slurm job'}")
+    if verdict.final and verdict.source != "squeue":
+        return InputError(f"{name}: Slurm has forgotten it", fix=again)
+    plan = known.plan
+    if plan is None or not plan.secrets:
+        return None
+    # A run that is over has no secrets any more, and one that may not be requeued loses them.
+    stays_over = "no-requeue" in dict(plan.directives)
+    if not verdict.final and stays_over:
+        return InputError(
+            f"{name} has secrets, which a job without slurm: {{requeue: true}} removes as it stops",
+            fix=f"hpcrun cancel {known.job_id}, then hpcrun resubmit {known.job_id}",
+        )
+    if verdict.final:
+        from hpcrun.actions.submit import check_secrets  # here: few jobs have secrets
+
+        try:
+            check_secrets(context, plan)
+        except InputError as missing:
+            if stays_over:  # secrets would not help
+                return _over_for_good(known.job_id, again)
+            return InputError(f"{name}: {missing.message}", fix="export them and try again")
+    return None
+
+
+def _again(known: JobStatus) -> str:
+    if known.run is None:
+        return ""
+    return f"hpcrun resubmit {known.job_id or known.run_id} makes a new run of it"
+
+
+def _start_again(
+    context: Context, conf: str | None, jobs: Sequence[Outcome], *, hold: bool
+) -> None:
+    """Have one Slurm start jobs again, whose secrets are there before it is asked."""
+    transport = slurm_transport(context, conf)
+    errors: dict[str, HpcrunError] = {}
+    again: dict[str, str] = {}
+    written: list[Path] = []
+    for job in jobs:
+        job_id = job.status.job_id or ""
+        try:
+            written += _give_secrets(context, job.status) + _ask_for_more(job.status)
+            again[job_id] = _again(job.status)
+        except HpcrunError as failure:
+            errors[job_id] = failure
+    try:
+        transport.send(written)
+        errors |= _ask(transport, again, hold=hold) if again else {}
+    except OutOfReach as silence:
+        errors |= dict.fromkeys(again, silence)
+    gone: list[Path] = []
+    for job in jobs:
+        run, task = job.status.run, job.status.history.task
+        error = job.error = errors.get(job.status.job_id or "")
+        job.done = error is None
+        old: list[Path] = []
+        if run is not None and error is None:
+            # The end that was seen of the last attempt is none any more.
+            old = [run.seen, run.cancelled]
+            old += [] if task is None else [sweep_folder(run.path.parent, task.sweep_id).seen]
+        elif run is not None and job.status.final and not isinstance(error, OutOfReach):
+            # There is no next attempt; where Slurm was silent it may have started one all the same.
+            old = [run.secrets]
+        for path in old:
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as failure:
+                if path.exists():
+                    job.unrecorded = f"{path} stays: {failure.strerror}"
+        gone += old
+        # Who asked Slurm just before that may have taken them away.
+        if run is not None and error is None and not run.secrets.exists():
+            with contextlib.suppress(HpcrunError):
+                gone += _give_secrets(context, job.status)
+    with contextlib.suppress(OutOfReach):
+        transport.send(gone)
+
+
+def _ask_for_more(known: JobStatus) -> list[Path]:
+    """Tell the next attempt of a run that was over that it shall not take the end for the last."""
+    if known.run is None or known.end is None or known.end.next is not None:
+        return []
+    again = known.run.attempts / str(known.end.attempt) / "again"
+    write_file(again, b"")
+    return [again]
+
+
+def _give_secrets(context: Context, known: JobStatus) -> list[Path]:
+    """Write the secrets of a run that is over; return the files, if any. Raises InputError."""
+    if known.run is None or known.plan is None or not (known.final and known.plan.secrets):
+        return []
+    from hpcrun.actions.submit import write_secrets  # here, as above
+
+    return write_secrets(context, known.plan, known.run)
+
+
+def _ask(transport: Transport, again: dict[str, str], *, hold: bool) -> dict[str, HpcrunError]:
+    """Have Slurm start jobs again; return what keeps it from some of them. Raises OutOfReach."""
+    refused = client.requeue(transport, list(again), hold=hold)
+    forbidden = [job_id for job_id, message in refused.items() if says(message, "requeue disabled")]
+    errors: dict[str, HpcrunError] = {}
+    if forbidden:
+        try:
+            answers = _allow_once(transport, forbidden, hold=hold)
+            refused |= {job_id: answers.get(job_id, "") for job_id in forbidden}
+        except OutOfReach as silence:
+            errors = dict.fromkeys(forbidden, silence)
+    for job_id, message in refused.items():
+        if says(message, "finished"):
+            errors.setdefault(job_id, _over_for_good(job_id, again[job_id]))
+        elif message:
+            text = f"scontrol requeue {job_id}: {message}"
+            errors.setdefault(job_id, SchedulerRefused(text, fix=again[job_id]))
+    return errors
+
+
+def _allow_once(transport: Transport, job_ids: Sequence[str], *, hold: bool) -> dict[str, str]:
+    """Lift --no-requeue, start again, and put it back, whatever happens: nobody asked for restarts
+    unasked. Returns refusals by id; raises OutOfReach."""
+    try:
+        answers = client.let_requeue(transport, job_ids, may=True)
+        allowed = [job_id for job_id in job_ids if job_id not in answers]
+        return answers | (client.requeue(transport, allowed, hold=hold) if allowed else {})
+    finally:
+        with contextlib.suppress(OutOfReach):
+            client.let_requeue(transport, job_ids, may=False)
+
+
+def _over_for_good(job_id: str, again: str) -> SchedulerRefused:
+    return SchedulerRefused(
+        f"job {job_id} is over, and was submitted with --no-requeue, hpcrun's default; "
+        "a job may have slurm: {requeue: true}",
+        fix=again,
+    )

@@ -1,0 +1,222 @@
+"""What `hpcrun logs --err` shows: of each run the process that failed, and who else complained."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from hpcrun.actions.logs import JobLogs, Lines
+from hpcrun.logs import LogFile, part_of, read_at
+from hpcrun.runs import Failure, read_history
+
+# An error stands at the end of a log. In bytes; of hundreds of ranks less is read.
+_END = 1 << 20
+_END_OF_MANY = 1 << 17
+_MANY = 64
+_LINES = 40
+_LAST_WORDS = 20
+_TRACEBACK = b"Traceback (most recent call last)"
+# What connects the tracebacks of a chain.
+_CHAINED = (
+    b"The above exception was the direct cause of the following exception:",
+    b"During handling of the above exception, another exception occurred:",
+)
+# What launchers put before each line: torch's excepthook, srun --label, torchrun --tee.
+_LABEL = re.compile(rb"(?:\[(?:rank|default)?\d+\]:? ?|\s{0,8}\d+: )?")
+# The launcher's own traceback, torchrun's or accelerate's, says no more than that a process failed.
+# And the lines around it.
+_LAUNCHERS = re.compile(
+    rb"ChildFailedError|SignalException|accelerate[/.]commands[/.]launch|deepspeed[/.]launcher"
+)
+_LAUNCHERS_LINE = re.compile(
+    rb"torch[/.]distributed[/.](?:elastic|run|launcher)|deepspeed[/.]launcher|launch\.py:\d+"
+    rb"|accelerate[/.]commands[/.]launch|ChildFailedError|subprocess\.CalledProcessError"
+    rb"|\b(?:exitcode|error_file|traceback) *: |first observed failure|NO_OTHER_FAILURES"
+    rb"|^\W*Failures:|\S+ FAILED\s*$"
+)
+# After the exception's own line its message may go on for a while.
+_MESSAGE_LINES = 20
+_ERROR = re.compile(
+    rb"\berror\b|error:|\bfatal\b|\bkilled\b|\baborted\b|\bcancelled\b|out of memory|oom|exception"
+    rb"|segmentation fault|bus error|no space left|disk quota|slurmstepd:|srun:|core dumped"
+    rb"|received SIG|time limit|terminat(?:ed|ing)|permission denied|command not found"
+    rb"|no such file|failed",
+    re.IGNORECASE,
+)
+
+
+def read_errors(
+    logs: JobLogs, files: Sequence[LogFile], attempt: int | None = None
+) -> Iterator[Lines]:
+    """Yield what went wrong, each piece with a heading of whose it is; nothing where nothing did.
+
+    It is the last attempt's; ``attempt``: that of the files, so nothing of a later one counts.
+    """
+    by_job: dict[str | None, list[LogFile]] = {}
+    for file in files:
+        by_job.setdefault(file.job_id, []).append(file)
+    is_bounded = attempt is not None and attempt >= 0
+    for job_id, own in by_job.items():
+        failure, last = None, 0
+        if (run := logs.run_of(job_id)) is not None:
+            last = max((file.attempt for file in own if file.attempt is not None), default=0)
+            own = [file for file in own if file.attempt in (last, None)]
+            ends = [each.end for each in read_history(run).attempts if each.index == last]
+            failure = ends[0].first_failure if ends and ends[0] is not None else None
+        yield from _of_one(own, failure, last, is_bounded=is_bounded)
+
+
+def _of_one(
+    files: Sequence[LogFile], failure: Failure | None, last: int, *, is_bounded: bool
+) -> Iterator[Lines]:
+    """Yield what one job's files show; of the batch script's log what belongs to the ``last``
+    attempt, and unless that is bounded what came after it."""
+    ranks = [file for file in files if file.rank is not None]
+    first = failure.rank if failure is not None else None
+    ranks.sort(key=lambda file: file.rank != first)
+    size = _END if len(ranks) <= _MANY else _END_OF_MANY
+    reported: dict[bytes, str] = {}
+    for file in ranks:
+        text = _end(file, size)
+        found = last_traceback(text)
+        words = f"rank {file.rank}"
+        if file.rank == first:
+            words += " failed first"
+            if not found:
+                found, words = last_lines(text, _LAST_WORDS), f"{words}; its last lines"
+        key = found.rstrip().rpartition(b"\n")[2]
+        if not found:
+            continue
+        if key in reported:
+            # Ranks that fail alike say the same; one of them is enough.
+            yield Lines(file, heading=f"rank {file.rank} ended like {reported[key]}")
+            continue
+        reported[key] = f"rank {file.rank}"
+        yield Lines(file, found, words)
+    silent: list[LogFile] = []
+    for file in files:
+        if file.rank is not None:
+            continue
+        text = _end(file, _END)
+        if file.attempt is None:
+            start, end = part_of(text, last)
+            text = text[start : end if is_bounded else None]
+        found, is_less = (
+            (text, False) if file.is_err else _of_launcher(text, is_known=bool(reported))
+        )
+        if is_less:
+            silent.append(file)
+        if found:
+            whose = "the batch script and Slurm"
+            if file.is_err or file.node is not None:
+                whose = "standard error" if file.is_err else f"the launcher on node {file.node}"
+            elif file.path.name != "batch.log":
+                whose = str(file.path)
+            yield Lines(file, found, whose)
+    if silent:
+        yield Lines(silent[0], heading=_only_that(silent))
+
+
+def _of_launcher(text: bytes, *, is_known: bool) -> tuple[bytes, bool]:
+    """What a launcher's or a batch script's log says; and whether words on a failure are left out.
+
+    They are where the process's own error is shown already (``is_known``), or is in the same log.
+    """
+    trace, lines = last_traceback(text), error_lines(text, _LINES)
+    is_noise = bool(trace) and is_launchers(trace)
+    if is_noise and not is_known:
+        return trace + lines, False
+    less = without_launchers(lines)
+    return (b"" if is_noise else trace) + less, is_noise or less != lines
+
+
+def _only_that(files: Sequence[LogFile]) -> str:
+    """Say that launchers report what is known already."""
+    nodes = [str(file.node) for file in files if file.node is not None]
+    if not nodes:
+        return f"the launcher also reports that a process failed: {files[0].path}"
+    some = ", ".join(nodes[:4]) + (", ..." if len(nodes) > 4 else "")
+    kind = (
+        f"launchers on nodes {some} report"
+        if len(nodes) > 1
+        else f"launcher on node {some} reports"
+    )
+    return f"the {kind} that a process failed: hpcrun logs --node {nodes[0]}"
+
+
+def _end(file: LogFile, size: int) -> bytes:
+    try:
+        first = max(0, file.path.stat().st_size - size)
+        text = read_at(file.path, first, size)
+    except OSError:
+        return b""
+    return text if not first else text[text.find(b"\n") + 1 :]
+
+
+# ---- what went wrong, in the text of a log
+
+
+def is_launchers(trace: bytes) -> bool:
+    """Return whether a traceback is a launcher's, of a process that failed."""
+    return _LAUNCHERS.search(trace) is not None
+
+
+def without_launchers(lines: bytes) -> bytes:
+    r"""Leave out the lines in which a launcher reports a process that failed.
+
+    >>> without_launchers(b"E torch/distributed/elastic/api.py] failed (exitcode: 1)\nsrun: no\n")
+    b'srun: no\n'
+    """
+    kept = [line for line in lines.split(b"\n") if not _LAUNCHERS_LINE.search(line)]
+    return b"\n".join(kept)
+
+
+def last_traceback(text: bytes) -> bytes:
+    r"""Return the last traceback with the exception and its causes; b"" if there is none.
+
+    A launcher's is passed over for the one before.
+
+    >>> last_traceback(b"x\nTraceback (most recent call last):\n  File\nValueError: no\n\nstep 1\n")
+    b'Traceback (most recent call last):\n  File\nValueError: no\n'
+    """
+    at = text.rfind(_TRACEBACK)
+    if at < 0:
+        return b""
+    first = at
+    while (before := text.rfind(_TRACEBACK, 0, first)) >= 0:
+        if not any(link in text[before:first] for link in _CHAINED):
+            break
+        first = before
+    first = text.rfind(b"\n", 0, first) + 1
+    lines = text[at:].split(b"\n")
+    count, is_message = 1, 0
+    for line in lines[1:]:
+        bare = line[_LABEL.match(line).end() :]  # type: ignore[union-attr]
+        if is_message and (not bare.strip() or is_message > _MESSAGE_LINES):
+            break
+        if is_message or (bare.strip() and bare[:1] not in (b" ", b"\t")):
+            is_message += 1
+        count += 1
+    end = at + len(b"\n".join(lines[:count]))
+    trace = text[first:end].rstrip(b"\r\n") + b"\n"
+    return (is_launchers(trace) and last_traceback(text[:first])) or trace
+
+
+def error_lines(text: bytes, limit: int) -> bytes:
+    r"""Return the last lines that name an error, at most ``limit`` of them.
+
+    >>> error_lines(b"step 1\nslurmstepd: error: no\nstep 2\n", 9)
+    b'slurmstepd: error: no\n'
+    """
+    found = [line for line in text.split(b"\n") if _ERROR.search(line)][-limit:]
+    return b"".join(line.rstrip(b"\r") + b"\n" for line in found)
+
+
+def last_lines(text: bytes, count: int) -> bytes:
+    r"""Return the last lines of a text.
+
+    >>> last_lines(b"a\nb\nc\n", 2)
+    b'b\nc\n'
+    """
+    lines = text.rstrip(b"\n").split(b"\n")[-count:]
+    return b"\n".join(lines) + b"\n" if text.strip() else b""

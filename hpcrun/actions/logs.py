@@ -1,0 +1,582 @@
+"""The logs of jobs: which files there are, what of them is wanted, and what is new in them."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from msgspec import Struct, structs
+
+from hpcrun.context import Context
+from hpcrun.errors import HpcrunError, InputError
+from hpcrun.files import Unfit, open_plain, read_plain
+from hpcrun.logs import LogFile, Tail, end_in, log_files, part_of, start_of_last
+from hpcrun.monitor import find_target
+from hpcrun.runs import (
+    WORDS,
+    End,
+    RunFolder,
+    read_history,
+    read_plan,
+    read_record,
+    read_task,
+    runs_of,
+)
+from hpcrun.secrets import Masker, SecretMark, is_secret_name, looks_random
+
+if TYPE_CHECKING:
+    from hpcrun.monitor import JobOutput, Monitor
+    from hpcrun.runs import JobStatus
+
+# A line shows this much after it is written at most, in seconds; also after hours of silence.
+LOOK_EVERY = 0.1
+# Seconds without output after which `logs -f` and `--follow` say what the run is waiting for.
+SILENCE = 3.0
+# Each look at a file is a request to the file server: hundreds of ranks take turns, but those that
+# wrote last, rank 0 and the batch script are looked at each time.
+FILES_A_TURN = 24
+LIVELY = 8
+# New files are looked for so often; where there are many, more seldom.
+LIST_EVERY = 0.2
+LIST_EACH = 0.003
+# Bytes; and seconds.
+_BLOCK = 1 << 16
+_DAY = 86400.0
+_ESCAPE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+
+
+class Lines(Struct, frozen=True):
+    """New lines of a log, if any; ``heading`` says where they come from another attempt or file."""
+
+    file: LogFile
+    data: bytes = b""
+    heading: str = ""
+
+
+# ---- what is wanted
+
+
+class LogQuery(Struct, frozen=True, kw_only=True):
+    """What of the logs is wanted; what is empty or None does not narrow it.
+
+    ``nodes`` are numbers or host names; ``attempt`` -1 is the last; ``lines`` are the last ones of
+    each file; ``since`` is in seconds since the epoch.
+    """
+
+    ranks: frozenset[int] = frozenset()
+    nodes: tuple[str, ...] = ()
+    attempt: int | None = None
+    err: bool = False
+    lines: int | None = None
+    pattern: re.Pattern[str] | None = None
+    since: float | None = None
+
+    def keeps(self, line: bytes) -> bool:
+        """Return whether a line is shown: colours in it do not count."""
+        if self.pattern is None:
+            return True
+        text = line.rstrip(b"\r\n").decode("utf-8", "replace")
+        return self.pattern.search(_ESCAPE.sub("", text) if "\x1b" in text else text) is not None
+
+
+# ---- the logs of some jobs
+
+
+def logs_of(context: Context, word: str | None, query: LogQuery, *, whole: bool = True) -> JobLogs:
+    """Find the logs of what a word names, or their ends. Raises InputError, OutOfReach."""
+    target = find_target(context, word, whole=whole)
+    if isinstance(target, str):
+        from hpcrun.monitor import JobOutput  # here: most logs are those of runs
+
+        logs = JobLogs(context, query=query, output=JobOutput(target))
+        logs.monitor.ask()  # poll() would report states, which are for the follower
+        return logs
+    return JobLogs(context, runs_of(target), query)
+
+
+class JobLogs:
+    """The logs of some runs, or the ``output`` of another job with all its tasks.
+
+    They are read on from where the last reading ended: logs.files makes whole lines of the files'
+    bytes, and this class makes events of the lines.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        runs: Sequence[RunFolder] = (),
+        query: LogQuery | None = None,
+        *,
+        output: JobOutput | None = None,
+        alive: Callable[[], bool] | None = None,
+    ) -> None:
+        """Raises InputError for what such a job has none of.
+
+        ``alive`` returns of a run of this machine whether its script is there.
+        """
+        self.runs = list(runs)
+        self.query = query = query or LogQuery()
+        self.context = context
+        self.output = output
+        self._alive = alive
+        if output is not None and (query.ranks or query.nodes):
+            option = "--rank" if query.ranks else "--node"
+            raise InputError(
+                f"{option}: hpcrun did not submit this job, whose ranks and nodes share one output",
+                fix="--grep picks lines, as in --grep '^3:' for what srun --label shows of rank 3",
+            )
+        self._ranks_per_node: dict[Path, int] = {}
+        self._hostfiles: dict[Path, list[str]] = {}
+        self._by_id = {run.run_id: run for run in runs}
+        self._nodes = self._wanted_nodes()
+        self._tail = Tail(self._end_of_attempt)
+        self._known: list[LogFile] = []
+        self._attempts: dict[tuple[str | None, bool], int] = {}
+        self._lively: list[LogFile] = []
+        self._turn = 0
+        self._next_list = 0.0
+        # What a run that has printed nothing yet is waiting for, and when to say so.
+        self._has_spoken, self._stage, self._told_at = False, "", math.inf
+
+    @cached_property
+    def monitor(self) -> Monitor:
+        """The jobs' states; nobody asks for them but who follows."""
+        from hpcrun.monitor import Monitor, Runs
+
+        return Monitor(self.context, [self.output or Runs(self.runs, alive=self._alive)])
+
+    # ---- which files
+
+    def files(self) -> list[LogFile]:
+        """List the log files that are there, in the order in which they are shown."""
+        if self.output is not None:
+            return [file for file in self.output.files() if file.path.is_file()]
+        found = []
+        for run in self.runs:
+            task = str(getattr(read_task(run), "index", "")) if len(self.runs) > 1 else ""
+            for file in log_files(run):
+                node = file.node if file.rank is None else file.rank // self._ranks_on_node(run)
+                found.append(structs.replace(file, node=node, job_id=run.run_id, task=task))
+        return found
+
+    def run_of(self, job_id: str | None) -> RunFolder | None:
+        """Return the run whose files have this job_id; None: it is a job that hpcrun only reads."""
+        return self._by_id.get(job_id or "")
+
+    def _ranks_on_node(self, run: RunFolder) -> int:
+        if run.path not in self._ranks_per_node:
+            plan = read_plan(run)
+            self._ranks_per_node[run.path] = max(1, plan.ranks_per_node) if plan else 1 << 30
+        return self._ranks_per_node[run.path]
+
+    def chosen(self) -> list[LogFile]:
+        return self._choose(self.files(), self.query)
+
+    def _choose(self, files: Sequence[LogFile], query: LogQuery) -> list[LogFile]:
+        last = max((file.attempt for file in files if file.attempt is not None), default=0)
+        wanted = last if query.attempt == -1 else query.attempt
+        return [
+            file
+            for file in files
+            if (wanted is None or file.attempt in (wanted, None))
+            and (not query.ranks or file.rank in query.ranks)
+            and (not query.nodes or self._names_of_node(file) & self._nodes)
+            and (not query.err or self.output is None or file.is_err)
+        ]
+
+    def _names_of_node(self, file: LogFile) -> set[str]:
+        """What a file's node may be called: its number, and its host in that attempt."""
+        run = self.run_of(file.job_id)
+        if file.node is None or run is None:
+            return set()
+        hosts = self._hosts(run.attempts / str(file.attempt) / "hostfile")
+        return {str(file.node), *hosts[file.node : file.node + 1]}
+
+    def _wanted_nodes(self) -> set[str]:
+        """Read what the user calls the nodes. Raises InputError where no attempt has such a one."""
+        words = self.query.nodes
+        runs = self.runs if words else []
+        paths = [path for run in runs for path in run.attempts.glob("[0-9]*/hostfile")]
+        known = sorted({host for path in paths for host in self._hosts(path)})
+        for word in words:
+            if not word.isdigit() and word not in known:
+                there = f"; there are {', '.join(known)}" if known else ""
+                raise InputError(
+                    f"--node {word}: no such node of the run{there}", fix="--node 0 is the first"
+                )
+        return {str(int(word)) if word.isdecimal() else word for word in words}
+
+    def _hosts(self, path: Path) -> list[str]:
+        if not self._hostfiles.get(path):
+            with suppress(FileNotFoundError, Unfit):
+                lines = read_plain(path).decode(errors="replace").splitlines()
+                self._hostfiles[path] = [line.split()[0] for line in lines if line.split()]
+        return self._hostfiles.get(path, [])
+
+    def check(self) -> None:
+        """Raise InputError where what was asked for by number is not there, or cannot be read."""
+        query, files, chosen = self.query, self.files(), self.chosen()
+        for file in chosen:
+            if not os.access(file.path, os.R_OK):
+                raise InputError(
+                    f"{file.path}: no permission to read it", fix="ask the job's owner"
+                )
+        if not files:
+            return
+        if query.attempt is not None and query.attempt >= 0:
+            there = sorted({file.attempt for file in files if file.attempt is not None})
+            if query.attempt not in there:
+                raise InputError(f"--attempt {query.attempt}: {_list('attempt', there)}")
+        if chosen:
+            return
+        of_nodes = self._choose(files, structs.replace(query, ranks=frozenset()))
+        if query.nodes and not of_nodes:
+            files = self._choose(files, structs.replace(query, ranks=frozenset(), nodes=()))
+            there = sorted({file.node for file in files if file.node is not None})
+            raise InputError(f"--node {','.join(query.nodes)}: {_list('node', there)}")
+        if query.ranks:
+            there = sorted({file.rank for file in of_nodes if file.rank is not None})
+            which = _not_on(query.nodes, there) if query.nodes else _list("rank", there)
+            raise InputError(
+                f"--rank {_ranges(sorted(query.ranks))}: {which}",
+                fix="" if there else "without --rank the launcher's and the batch script's show",
+            )
+
+    # ---- what is in them
+
+    def begin(self) -> None:
+        """Begin to read where --attempt, --lines and --since say, in each of the files."""
+        query = self.query
+        keep = query.keeps if query.pattern is not None else None
+        for file in self.chosen():
+            try:
+                start, end = 0, None
+                if query.attempt is not None and file.attempt is None:
+                    start, end = _part_of_file(file.path, query.attempt)
+                if query.since is not None:
+                    start = max(start, start_since(file.path, query.since))
+                if query.lines is not None:
+                    start = max(start, start_of_last(file.path, query.lines, keep, end=end))
+            except FileNotFoundError:
+                continue
+            if end is not None:
+                start = min(start, end)
+            if start:
+                self._tail.start(file, start)
+
+    def read(self) -> Iterator[Lines]:
+        """Yield what the files hold now, with a heading where another attempt begins."""
+        for file in self.chosen():
+            if self._is_new_attempt(file):
+                yield Lines(file, heading=self._attempt_text(file))
+            for data in self._tail.lines(file, is_last=True):
+                if data is not None:
+                    yield Lines(file, data)
+            if rest := self._tail.rest(file):
+                yield Lines(file, rest)
+
+    def follow(
+        self, *, with_lines: bool = True, sleep: Callable[[float], None] = time.sleep
+    ) -> Iterator[JobStatus | Lines | str]:
+        """Follow until all is over: new lines, and statuses that changed; final ones come last.
+
+        A text says what a run waits for whose program has printed nothing yet, or that the way to
+        it was lost.
+        """
+        lost = ""
+        while True:
+            snapshot = self.monitor.poll()
+            before, lost = lost, self.monitor.lost
+            if bool(lost) != bool(before):
+                yield f"{lost}: connecting again" if lost else "connected again"
+            if with_lines:
+                yield from self._new_events(is_last=snapshot.is_over)
+            yield from snapshot.changed
+            if snapshot.is_over:
+                return
+            if with_lines and len(self.runs) == 1:
+                yield from self._silence(snapshot.statuses[0])
+            sleep(LOOK_EVERY)
+
+    def _silence(self, status: JobStatus) -> Iterator[str]:
+        """Say what a run waits for, each once it has for a moment, until its program prints."""
+        now = time.monotonic()
+        if self._has_spoken or status.run is None or status.final:
+            return
+        from hpcrun.monitor import stage_of  # here: who only reads needs no state
+
+        if (stage := stage_of(status, status.run)) != self._stage:
+            self._stage, self._told_at = stage, now + SILENCE
+        elif now >= self._told_at:
+            self._told_at = math.inf
+            yield f"waiting for {stage}"
+
+    def _new_events(self, *, is_last: bool) -> Iterator[Lines]:
+        """Yield what is new in the files whose turn it is; at last in all, to the very end."""
+        if is_last or time.monotonic() >= self._next_list:
+            files = self.chosen()
+            known = set(self._known)  # a sweep has thousands
+            for file in files:
+                if file in known:
+                    continue
+                if self._is_new_attempt(file):
+                    # What the last attempt still had to write comes first.
+                    for old in self._known:
+                        if old.job_id == file.job_id and old.attempt not in (None, file.attempt):
+                            yield from self._events_of(old)
+                    yield Lines(file, heading=self._attempt_text(file))
+                yield from self._events_of(file)
+            self._known = files
+            self._next_list = time.monotonic() + max(LIST_EVERY, LIST_EACH * len(files))
+        for file in self._known if is_last else self._due():
+            yield from self._events_of(file, is_last=is_last)
+        for file in self._known if is_last else ():
+            if rest := self._tail.rest(file):
+                yield Lines(file, rest)
+
+    def _events_of(self, file: LogFile, *, is_last: bool = False) -> Iterator[Lines]:
+        for data in self._tail.lines(file, is_last=is_last):
+            if self.output is not None:
+                self.output.note(data)
+            if file not in self._lively[:1]:
+                self._lively = [file, *(each for each in self._lively if each != file)][:LIVELY]
+            own = file.rank is None and (file.node is None or (data or b"").startswith(b"hpcrun: "))
+            self._has_spoken = self._has_spoken or not own
+            yield Lines(file, data or b"", "" if data else f"{file.path} was rewritten")
+
+    def _is_new_attempt(self, file: LogFile) -> bool:
+        """Note a file's attempt; return whether files of an earlier one were there before."""
+        if file.attempt is None:
+            return False
+        key = (file.job_id, file.is_err)
+        before = self._attempts.get(key, file.attempt)
+        self._attempts[key] = max(before, file.attempt)
+        return file.attempt > before
+
+    def _due(self) -> list[LogFile]:
+        if len(self._known) <= FILES_A_TURN:
+            return self._known
+        always = [f for f in self._known if f.rank == 0 or f.attempt is None][-LIVELY:]
+        always += [file for file in self._lively if file in self._known]
+        self._turn += 1
+        room = max(1, FILES_A_TURN - len(always))
+        first = self._turn * room % len(self._known)
+        others = (self._known[first:] + self._known[:first])[:room]
+        return list(dict.fromkeys([*always, *others]))
+
+    def _end_of_attempt(self, file: LogFile, lines: bytes) -> int | None:
+        """Where in the batch script's log the wanted attempt ends, if it does in these lines."""
+        wanted = self.query.attempt
+        if file.attempt is not None or wanted is None or wanted < 0:
+            return None
+        return end_in(lines, wanted)
+
+    def _attempt_text(self, file: LogFile) -> str:
+        """Say which attempt a file belongs to, where that runs and why the last one ended."""
+        index = file.attempt or 0
+        if (run := self.run_of(file.job_id)) is None:
+            jobs = self.output.jobs if self.output is not None else []
+            nodes = next((job.node_list for job in jobs if job.job_id == file.job_id), "")
+            where = f" on {nodes}" if nodes else ""
+            return f"attempt {index}{where}: Slurm has started the job again"
+        attempts = read_history(run).attempts
+        begin = next((each.begin for each in attempts if each.index == index), None)
+        where = f" on {begin.nodes}" if begin is not None else ""
+        before = [each for each in attempts if each.index < index]
+        if not before:
+            return f"attempt {index}{where}"
+        return f"attempt {index}{where}; attempt {before[-1].index} {_end_text(before[-1].end)}"
+
+
+def _end_text(end: End | None) -> str:
+    if end is None:
+        return "left no record of its end: its node died, or it was killed"
+    if end.why in WORDS:
+        return f"was ended by {WORDS[end.why]}"
+    if end.stopped_by is not None:
+        return f"was stopped by SIG{end.stopped_by}"
+    failure = end.first_failure
+    if failure is None:
+        return f"ended with exit code {end.exit_code}"
+    who = f"rank {failure.rank}" if failure.rank is not None else "the launcher"
+    return f"ended with exit code {end.exit_code}: {who} on {failure.host} failed first"
+
+
+def _part_of_file(path: Path, attempt: int) -> tuple[int, int]:
+    """Find an attempt in the batch script's log without having all of it in memory."""
+    with open_plain(path) as file:
+        if not os.fstat(file.fileno()).st_size:
+            return 0, 0
+        with (
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+            memoryview(mapped) as text,
+        ):
+            return part_of(text, attempt)
+
+
+# ---- where a time begins in a log, by the stamps of its lines, else by the file's own time
+
+
+def start_since(path: Path, since: float) -> int:
+    """Return the offset (bytes) of the first line that is not older; the size: none is.
+
+    Lines are in the order of time. Where the last lines have no stamps the file counts as a whole,
+    by when it was written last. Raises OSError.
+    """
+    info = path.stat()
+    if info.st_mtime < since:
+        return info.st_size
+    with open_plain(path) as file:
+        log = _Stamps(file, info.st_size, info.st_mtime)
+        if log.first_from(max(0, info.st_size - _BLOCK)) is None:
+            return 0
+        low = info.st_size
+        if not log.knows_date and since < info.st_mtime - 0.8 * _DAY:
+            low = 0  # such stamps repeat each day
+        while low > 0:
+            low = max(0, low - 4 * _BLOCK)
+            found = log.first_from(low)
+            if found is not None and found[1] < since:
+                break
+        while (found := log.first_from(low)) is not None:
+            at, stamp, end = found
+            if stamp >= since:
+                return 0 if at == log.begin else at
+            low = end
+        return info.st_size
+
+
+class _Stamps:
+    """Reads the time stamps of one log's lines."""
+
+    def __init__(self, file: BinaryIO, size: int, written: float) -> None:
+        self.file, self.size, self.written = file, size, written
+        self.knows_date = True  # until a stamp without one is read
+        # The first stamp's own place: banners before it belong to it.
+        first = self.first_from(0)
+        self.begin = first[0] if first else 0
+
+    def first_from(self, offset: int) -> tuple[int, float, int] | None:
+        """Return the first line with a stamp from an offset on: its begin, its time, its end."""
+        self.file.seek(offset)
+        at = offset
+        if offset:
+            self.file.seek(offset - 1)
+            at = offset - 1 + len(self.file.readline(_BLOCK))
+        while at < min(self.size, offset + 2 * _BLOCK):
+            line = self.file.readline(_BLOCK)
+            if not line:
+                return None
+            stamp = self._time(line[:400].decode("utf-8", "replace"))
+            if stamp is not None:
+                return at, stamp, at + len(line)
+            at += len(line)
+        return None
+
+    def _time(self, line: str) -> float | None:
+        """The time of a line, in seconds since the epoch; what the stamp lacks is the file's."""
+        from hpcrun.curves import find_time, read_time  # here: seldom asked for
+
+        span = find_time(line)
+        seconds = read_time(line) if span else None
+        if span is None or seconds is None:
+            return None
+        stamp = line[slice(*span)]
+        if re.search(r"(Z|[+-]\d\d:?\d\d|UTC.*)\s*$", stamp) and seconds > 400 * _DAY:
+            return seconds
+        try:
+            return self._local(stamp, seconds)
+        except (ValueError, OverflowError, OSError):
+            return None
+
+    def _local(self, stamp: str, seconds: float) -> float:
+        fields = time.gmtime(seconds)
+        part = seconds % 1
+        if seconds > 400 * _DAY:
+            return time.mktime((*fields[:6], 0, 0, -1)) + part
+        written = time.localtime(self.written)
+        if re.match(r"\d\d:\d\d:\d\d", stamp):
+            self.knows_date = False
+            date, step = written[:3], _DAY
+        else:
+            # Days were counted from the begin of a leap year, as 1972 was.
+            fields = time.gmtime(seconds + 730 * _DAY)
+            date, step = (written[0], fields[1], fields[2]), 365.25 * _DAY
+        found = time.mktime((*date, *fields[3:6], 0, 0, -1)) + part
+        return found if found <= self.written + 3600 else found - step
+
+
+# ---- what of them is not shown
+
+
+def masker_of(context: Context, runs: Sequence[RunFolder]) -> Masker:
+    """Make the masker of the secrets of some runs, and of the caller's own variables."""
+    own = [value for name, value in context.environ.items() if is_secret_name(name)]
+    values = [value for value in map(os.fsencode, own) if looks_random(value)]
+    names: list[str] = []
+    marks: list[SecretMark] = []
+    # The runs of a sweep have the same secrets.
+    for run in runs[:1]:
+        plan = read_plan(run)
+        names = list(plan.secrets) if plan is not None else []
+        values += [os.fsencode(context.environ[name]) for name in names if name in context.environ]
+        values += _values_of(context, run)
+        with suppress(HpcrunError):  # of somebody else's run
+            marks = read_record(run.secret_marks, list[SecretMark]) or []
+    return Masker(names=names, values=values, marks=marks)
+
+
+def _values_of(context: Context, run: RunFolder) -> list[bytes]:
+    """Return the values of a run's secrets as submit wrote them: while they are there, and later if
+    they were read before: who follows a run goes on when it is over."""
+    known = context.secrets.setdefault(run.path, [])
+    with suppress(OSError):
+        text = read_plain(run.secrets)
+        from hpcrun.render import unquote_bash  # here: few runs have any
+
+        words = [line.partition("=")[2] for line in os.fsdecode(text).split("\n")]
+        known[:] = dict.fromkeys([*known, *(os.fsencode(unquote_bash(word)) for word in words)])
+    return known
+
+
+# ---- numbers in messages
+
+
+def _list(what: str, numbers: Sequence[int]) -> str:
+    if not numbers:
+        return f"no log of it; there is none of any {what} yet"
+    some = f"{what} {numbers[0]} alone" if len(numbers) == 1 else f"{what}s {_ranges(numbers)}"
+    return f"no log of it; there are logs of {some}"
+
+
+def _not_on(nodes: Sequence[str], ranks: Sequence[int]) -> str:
+    """Say which ranks the wanted nodes have.
+
+    >>> _not_on(["node2"], [2, 3]), _not_on(["0", "1"], [4])
+    ('not on node2, which has ranks 2-3', 'not on nodes 0, 1, which have rank 4 alone')
+    """
+    named = ", ".join(nodes)
+    if nodes[0].isdigit():
+        named = f"node{'s' if len(nodes) > 1 else ''} {named}"
+    some = f"ranks {_ranges(ranks)}" if ranks else "no log of any rank"
+    some = f"rank {ranks[0]} alone" if len(ranks) == 1 else some
+    return f"not on {named}, which {'have' if len(nodes) > 1 else 'has'} {some}"
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Write numbers in order as ranges.
+
+    >>> _ranges([0, 1, 2, 5])
+    '0-2,5'
+    """
+    from hpcrun.slurm import compress  # here: only messages of errors need it
+
+    return compress([str(number) for number in numbers]).strip("[]")

@@ -1,0 +1,586 @@
+"""From a job's name to the plan and files of a run or a sweep: all but the effects."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jinja2
+import msgspec
+
+from hpcrun.actions.bad_nodes import want_bad_nodes
+from hpcrun.actions.checks.deepspeed import inspect_accelerate, inspect_deepspeed
+from hpcrun.actions.checks.places import want_places
+from hpcrun.actions.checks.submission import Checks, look_at_paths
+from hpcrun.actions.interpreter import Interpreter, find_interpreter, seen
+from hpcrun.actions.there import settle, there
+from hpcrun.assets import find_job
+from hpcrun.context import Context, is_in_mirror, read_text
+from hpcrun.errors import InputError, Problem, SpecError
+from hpcrun.plan import (
+    Dependency,
+    Given,
+    Place,
+    Plan,
+    SetupPlan,
+    build_plan,
+    double_braces,
+    placeholder_names,
+    stage_of,
+)
+from hpcrun.render import RenderedFile, open_templates, quote_comment, render_array, render_files
+from hpcrun.runs import Sweep, Task, make_run_id, sweep_folder, task_run_id
+from hpcrun.spec import (
+    Accelerate,
+    Batch,
+    DeepSpeed,
+    JobSpec,
+    Origin,
+    command_job,
+    dump_job,
+    load_job,
+)
+
+if TYPE_CHECKING:
+    from hpcrun.plan import SweepRun
+
+
+class Prepared(msgspec.Struct, frozen=True, kw_only=True):
+    """A run, or a sweep with its runs, that could be submitted. Nothing happened yet.
+
+    What was asked, decided and written. Of a sweep ``plan`` and ``files`` are the array's own;
+    each of its ``runs`` has ``values``, its own by the sweep's names. ``is_strict``: what
+    checks find is refused.
+    """
+
+    spec: JobSpec
+    plan: Plan
+    files: list[RenderedFile]
+    runs_dir: Path
+    runs: list[Prepared] = []
+    values: dict[str, str] = {}
+    is_strict: bool = True
+
+    @property
+    def is_sweep(self) -> bool:
+        return bool(self.runs)
+
+    @property
+    def path(self) -> Path:
+        """The folder to come."""
+        if self.is_sweep:
+            return sweep_folder(self.runs_dir, self.plan.run_id).path
+        return self.runs_dir / self.plan.run_id
+
+    @property
+    def folder(self) -> str:
+        """The folder to come as the job will know it."""
+        first = Path(self.each()[0].plan.run_dir)
+        return str(first.parent / self.path.name)
+
+    def each(self) -> list[Prepared]:
+        return self.runs or [self]
+
+
+# ---- the job -----------------------------------------------------------------------------------
+
+
+def load_spec(context: Context, job: str, overrides: Sequence[str] = ()) -> JobSpec:
+    """Load a job by name or file, with --set overrides. Raises SpecError, InputError."""
+    path = find_job(job, context.project, context.environ, cwd=_elsewhere(context))
+    if is_in_mirror(path, context.environ):
+        spec = read_spec_of_cluster(context, path, overrides)
+    else:
+        spec = read_spec(context, read_text(path), str(path), overrides)
+    name = os.fsencode(path.stem).decode("utf-8", "replace")
+    return spec if spec.name else msgspec.structs.replace(spec, name=name)
+
+
+def read_spec(context: Context, text: str, source: str, overrides: Sequence[str] = ()) -> JobSpec:
+    """Read a job's text, with the jobs that it extends. Raises SpecError, InputError."""
+    resolve = partial(
+        _resolve, project=context.project, environ=context.environ, cwd=_elsewhere(context)
+    )
+    return load_job(text, source=source, resolve=resolve, overrides=overrides)
+
+
+def read_spec_of_cluster(context: Context, path: Path, overrides: Sequence[str] = ()) -> JobSpec:
+    """Read a job that came from a cluster, and that was not submitted from this machine.
+
+    Nothing of this machine goes there that the user has not named: ``overrides`` are the user's.
+    Raises SpecError, InputError.
+    """
+
+    def refuse(name: str) -> tuple[str, str]:
+        raise InputError(f"{path}: extends: {name}: a run's job extends none", fix=_NOT_FROM_HERE)
+
+    spec = load_job(read_text(path), source=str(path), resolve=refuse, overrides=overrides)
+    named = {override.partition("=")[0] for override in overrides}
+    sections = {"deepspeed": spec.deepspeed, "accelerate": spec.accelerate}
+    files = {
+        f"{key}.config_file": section.config_file
+        for key, section in sections.items()
+        if section is not None and section.config_file is not None
+    }
+    asked = {"secrets": ", ".join(spec.secrets), **files}
+    for key, value in asked.items():
+        if value and key not in named:
+            raise InputError(
+                f"{path}: {key}: {value}: this machine would send them, for a run that was not "
+                "submitted from here",
+                fix=f"{_NOT_FROM_HERE}; or --set {key}=... names what may be sent",
+            )
+    return spec
+
+
+_NOT_FROM_HERE = "hpcrun submit JOB with your own job file"
+
+
+def _resolve(
+    name: str, *, project: Path, environ: Mapping[str, str], cwd: Path | None = None
+) -> tuple[str, str]:
+    found = find_job(name, project, environ, cwd=cwd)
+    return read_text(found), str(found)
+
+
+def _elsewhere(context: Context) -> Path | None:
+    """Where relative paths start, if not where this process is: else they stay as typed."""
+    with contextlib.suppress(FileNotFoundError):  # the current folder is gone
+        if context.cwd == Path.cwd():
+            return None
+    return context.cwd
+
+
+def describe_job(project: Path, environ: Mapping[str, str], path: Path) -> dict[str, str | None]:
+    """A job file's description, or its first error."""
+    resolve = partial(_resolve, project=project, environ=environ)
+    try:
+        spec = load_job(read_text(path), source=str(path), resolve=resolve)
+    except InputError as error:
+        return {"description": None, "error": error.message.splitlines()[0]}
+    return {"description": spec.description, "error": None}
+
+
+def command_spec(command: Sequence[str], overrides: Sequence[str] = ()) -> JobSpec:
+    """Make a job of a bare command; it gets GPUs only where they are asked for."""
+    spec = command_job(overrides)
+    return msgspec.structs.replace(
+        spec, command=[], name=spec.name or quote_comment(Path(command[0]).name) or "command"
+    )
+
+
+# ---- the run -----------------------------------------------------------------------------------
+
+
+def prepare_spec(
+    context: Context,
+    spec: JobSpec,
+    *,
+    extra_args: Sequence[str] = (),
+    after: Dependency | None = None,
+    origin: Origin | None = None,
+    run_id: str | None = None,
+    shared_code: Path | None = None,
+    templates: jinja2.Environment | None = None,
+    checks: Checks | None = None,
+    checkpoint_dir: str | None = None,
+    runs_per_job: int = 1,
+    node_range: str = "",
+) -> Prepared:
+    """Plan and render a run, with a new run id unless one is given; nothing is changed.
+
+    ``origin`` is where the job stands, for messages. Runs of a sweep have a copy of the code in
+    common, ``shared_code``, the ``templates`` and the ``checks``; these say too
+    whether problems that the user may know better about are errors. ``node_range`` is the job's,
+    where this is for one number of it. Raises InputError, or SpecError with all that is wrong.
+    """
+    now = time.gmtime()
+    # The project's files are found as the run gets them.
+    in_code = msgspec.structs.replace(context, project=context.code or context.project)
+    origin = origin or Origin(spec.name or "job")
+    if spec.sweep:
+        spec, extra_args = _only_run(spec, extra_args, origin)
+    if run_id is None:
+        run_id = new_run_id(spec)
+    if isinstance(spec.resources.nodes, str):
+        how: dict[str, Any] = {
+            "extra_args": extra_args, "after": after, "origin": origin, "run_id": run_id,
+            "shared_code": shared_code, "templates": templates, "checks": checks or Checks(),
+            "checkpoint_dir": checkpoint_dir, "runs_per_job": runs_per_job,
+        }  # fmt: skip
+        return _for_each_count(partial(prepare_spec, context, **how), spec, origin)
+    errors: list[InputError] = []
+    found, plan, given = Interpreter(python=""), None, Given()
+    with _kept(errors):
+        want_bad_nodes(context)
+        want_places(context)
+        for _ in look_at_paths(context, [*(spec.command or []), *spec.args, *extra_args]):
+            pass  # the next trip brings it
+        found = settle(context, partial(find_interpreter, context, spec))
+    far = there(context)
+    run_dir = far.runs_dir / run_id
+    # There is no project there but the run's copy of it.
+    project = context.project if context.cluster.host is None else shared_code or run_dir / "code"
+    place = Place(
+        run_id=run_id,
+        created=time.strftime("%Y-%m-%dT%H:%M:%SZ", now),
+        run_dir=str(run_dir),
+        project_dir=str(project),
+        cache_dir=str(far.cache_dir),
+        python=found.python,
+        venv=found.venv,
+        node_venv=found.node_venv,
+        conda=found.conda,
+        shared_code=None if shared_code is None else str(shared_code),
+        hosts=context.hosts,
+        debug=context.debug,
+        checkpoint_dir=checkpoint_dir,
+        inherited=far.environ,
+        runs_per_job=runs_per_job,
+        node_range=node_range,
+    )
+
+    def having(section: DeepSpeed | Accelerate | None) -> Context:
+        name = section.config_file if section is not None else None
+        is_copied = name is not None and (in_code.project / name).is_file()
+        return in_code if is_copied else context
+
+    job = spec
+    with _kept(errors):
+        job = inspect_accelerate(having(spec.accelerate), spec)
+    with _kept(errors):
+        python = "" if found.inside else found.python
+        given = inspect_deepspeed(having(job.deepspeed), job, python, extra_args)
+    with _kept(errors):
+        plan = build_plan(
+            job, context.cluster, place, extra_args=extra_args, after=after, deepspeed_given=given
+        )
+        settle(context, partial(_check_setup, context, plan.setup))
+        if context.cluster.host is not None:
+            ignored = [] if spec.snapshot else ["snapshot: false: the code is copied all the same"]
+            plan = msgspec.structs.replace(
+                plan, snapshot=not plan.reference_trainer, notes=[*plan.notes, *ignored]
+            )
+    checks = checks or Checks()
+    plan, findings = checks.look(in_code, job, found, plan, extra_args, given.elsewhere)
+    if context.code is not None:
+        # What git ignores is in no copy of the code: arguments that name such files are right.
+        findings.notes.clear()
+    if findings.problems:
+        errors.append(SpecError(findings.problems, fix=findings.fix, notes=findings.notes))
+    if errors or plan is None:
+        raise all_at_once(errors, origin)
+    notes = [*plan.notes, *([found.note] if found.note else []), *findings.notes]
+    plan = msgspec.structs.replace(plan, notes=list(dict.fromkeys(notes)))
+    files = render_files(plan, templates or project_templates(context))
+    _check_templates(context, files)
+    known = placeholder_names(plan.environment)
+    if node_range:
+        resources = msgspec.structs.replace(spec.resources, nodes=node_range)
+        spec = msgspec.structs.replace(spec, resources=resources)
+    files.append(RenderedFile("spec.yaml", dump_job(with_args(spec, known, extra_args))))
+    return Prepared(
+        spec=spec,
+        plan=plan,
+        files=files,
+        runs_dir=context.runs_dir,
+        is_strict=checks.is_strict,
+    )
+
+
+def _for_each_count(
+    prepare_one: Callable[..., Prepared], spec: JobSpec, origin: Origin
+) -> Prepared:
+    """Prepare a run for each number of nodes that Slurm may give it.
+
+    The run is the one on the most nodes; what is different on fewer lies in folders of its own,
+    ``nodes-2`` say, of which the job takes one as it starts. Raises InputError, as prepare_spec().
+    """
+    asked, counts = str(spec.resources.nodes), spec.resources.counts
+    made: list[Prepared] = []
+    errors: list[InputError] = []
+    of_most: set[str] = set()
+    for count in reversed(counts):
+        try:
+            made.append(prepare_one(spec=spec.with_nodes(count), node_range=asked))
+        except InputError as error:
+            problems = error.problems if isinstance(error, SpecError) else []
+            if count == counts[-1]:
+                of_most = {str(problem) for problem in problems}
+            for problem in problems:
+                if count < counts[-1] and str(problem) not in of_most:
+                    problem.message += f" (on {count} {'node' if count == 1 else 'nodes'})"
+            errors.append(error)
+    if errors:
+        raise all_at_once(errors, origin)
+    most = made[0]
+    batches = {one.plan.nodes: one.plan.effective_batch for one in reversed(made)}
+    batch, is_seen = most.plan.effective_batch, all(map(_has_jobs_batch, made))
+    odd = [str(nodes) for nodes, of_its in batches.items() if of_its != batch]
+    if odd and is_seen:
+        problem = Problem(
+            "resources.nodes",
+            f"{asked}: on {' or '.join(odd)} nodes no whole number of accumulated steps makes the "
+            f"effective batch of {batch} that {most.plan.nodes} nodes have; "
+            f"batch.gradient_accumulation_steps: {spec.even_steps} goes with all of them",
+        )
+        raise all_at_once([SpecError([problem])], origin)
+    same = set.intersection(*({(file.name, file.text) for file in one.files} for one in made))
+    own = {file.name for file in most.files if (file.name, file.text) not in same} - {"spec.yaml"}
+    files = [
+        RenderedFile(f"nodes-{one.plan.nodes}/{file.name}", file.text)
+        for one in made
+        for file in one.files
+        if file.name in own
+    ]
+    steps_of = {one.plan.nodes: one.plan.gradient_accumulation_steps for one in reversed(made)}
+    shown = ", ".join(f"{steps} on {nodes}" for nodes, steps in steps_of.items())
+    note = f"nodes {asked}: Slurm decides as the job starts"
+    if spec.batch == Batch():
+        note += "; the job sets no batch, so the effective one grows with the nodes (" + (
+            "batch: {effective: N} keeps it, where the program accumulates "
+            "{gradient_accumulation_steps})"
+        )
+    elif is_seen:
+        note += f"; the effective batch stays {batch}, by accumulated steps ({shown} nodes)"
+    else:
+        note += (
+            "; as far as can be seen the program does not get the job's batch on all of them: "
+            "unless it accumulates {gradient_accumulation_steps}, its effective batch grows with "
+            "the nodes"
+        )
+    notes = [note, *most.plan.notes]
+    if most.plan.survive.when and stage_of(most.plan.deepspeed_config or {}):
+        notes.append(
+            f"nodes {asked}: ZeRO's checkpoints load on as many ranks as wrote them: an attempt on "
+            "another number of nodes resumes only where your script loads universal ones "
+            "(checkpoint.load_universal)"
+        )
+    plan = msgspec.structs.replace(most.plan, notes=notes)
+    return msgspec.structs.replace(most, plan=plan, files=[*most.files, *files])
+
+
+def _has_jobs_batch(made: Prepared) -> bool:
+    """Return whether the program trains with the batch that the job sets, as far as can be seen."""
+    batch, plan = made.spec.batch, made.plan
+    if batch.effective is not None or plan.effective_batch is None:
+        return plan.effective_batch is not None and plan.effective_batch == batch.effective
+    return plan.gradient_accumulation_steps == batch.gradient_accumulation_steps
+
+
+def project_templates(context: Context) -> jinja2.Environment:
+    """Look for templates in the project, or in the copy of it that the run gets."""
+    code = context.code
+    has_own = code is not None and (code / "templates").is_dir()
+    is_far = context.cluster.host is not None
+    return open_templates(code if has_own else context.project, context.environ, is_sent=is_far)
+
+
+def _only_run(
+    spec: JobSpec, extra_args: Sequence[str], origin: Origin
+) -> tuple[JobSpec, list[str]]:
+    """Return the one run of a sweep with one combination. Raises InputError for more of them."""
+    from hpcrun.plan import build_runs  # here: few jobs are sweeps
+
+    try:
+        runs = build_runs(spec, extra_args)
+    except SpecError as error:
+        raise all_at_once([error], origin) from error
+    if len(runs) > 1:
+        one = ", ".join(f"{key}: [{value}]" for key, value in runs[0].values.items())
+        raise InputError(
+            f"{spec.name or 'job'} is a sweep of {len(runs)} runs",
+            fix=f"hpcrun submit, or one of the runs here: --set 'sweep={{{one}}}'",
+        )
+    return msgspec.structs.replace(runs[0].spec, name=spec.name), runs[0].extra_args
+
+
+def new_run_id(spec: JobSpec) -> str:
+    """Make an id of the job's name, the time and chance."""
+    now = time.time()
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
+    chance = int.from_bytes(os.urandom(4), "big")
+    return make_run_id(spec.name or "job", stamp, now % 1, chance)
+
+
+@contextlib.contextmanager
+def _kept(errors: list[InputError]) -> Iterator[None]:
+    try:
+        yield
+    except InputError as error:
+        errors.append(error)
+
+
+def all_at_once(errors: Sequence[InputError], origin: Origin) -> InputError:
+    """Make one error of several, each problem once; one alone keeps its fix apart."""
+    problems: list[Problem] = []
+    reported: set[str] = set()
+    fixes: list[str] = []
+    notes: list[str] = []
+    for error in errors:
+        if isinstance(error, SpecError):
+            found = error.problems
+        elif len(errors) == 1:
+            return error
+        else:
+            hint = f"; {error.fix}" if error.fix else ""
+            found = [Problem("", f"{error.message}{hint}")]
+        news = [problem for problem in found if str(problem) not in reported]
+        if news:
+            reported |= {str(problem) for problem in news}
+            problems += news
+        if news and isinstance(error, SpecError):
+            fixes += [error.fix] if error.fix else []
+            notes += error.notes
+    for problem in problems:
+        origin.blame(problem)
+    fix = "; ".join(dict.fromkeys(fixes))
+    return SpecError(problems, fix=fix, notes=list(dict.fromkeys(notes)))
+
+
+def _check_templates(context: Context, files: Sequence[RenderedFile]) -> None:
+    """Let bash read what a project's own templates made. Raises InputError."""
+    if not (context.project / "templates").is_dir():
+        return
+    for file in files:
+        fault = _syntax_fault(file.text) if file.name in ("job.sbatch", "node.sh") else ""
+        if fault:
+            raise InputError(
+                f"{file.name}, as the project's templates make it: {fault}",
+                fix=f"fix templates/{file.name}.j2",
+            )
+
+
+def _check_setup(context: Context, setup: SetupPlan) -> None:
+    """Refuse sources to copy that do not exist, and commands that bash cannot read."""
+    problems = [
+        Problem(f"stage.{source}", "no such file or folder")
+        for source, _ in setup.stage
+        if not seen(context, source, "stage")
+    ]
+    for key, lines in (("commands", setup.commands), ("node_commands", setup.node_commands)):
+        fault = _syntax_fault("\n".join(lines)) if lines else ""
+        if fault:
+            problems.append(Problem(f"setup.{key}", f"no bash: {fault}"))
+    if problems:
+        raise SpecError(problems)
+
+
+def _syntax_fault(script: str) -> str:
+    """Return bash's message about a script that it cannot read, even with extglob, else ""."""
+    read = subprocess.run(
+        ["bash", "-O", "extglob", "-n"],
+        input=script.encode("utf-8", "surrogateescape"),
+        capture_output=True,
+        check=False,
+    )
+    message = read.stderr.decode("utf-8", "replace").strip().replace("bash: ", "")
+    return message if read.returncode != 0 else ""
+
+
+def with_args(spec: JobSpec, known: Collection[str], extra_args: Sequence[str]) -> JobSpec:
+    """Return the job with the command line's arguments in it, as its file would have them.
+
+    ``known`` are the placeholders. Bytes that are not UTF-8 have no place in YAML.
+    """
+    text = [word.encode("utf-8", "replace").decode() for word in extra_args]
+    typed = [double_braces(word, known) for word in text]
+    if spec.command == []:
+        return msgspec.structs.replace(spec, command=typed)
+    return msgspec.structs.replace(spec, args=[*spec.args, *typed])
+
+
+# ---- the sweep ---------------------------------------------------------------------------------
+
+
+def prepare_job(
+    context: Context,
+    spec: JobSpec,
+    *,
+    extra_args: Sequence[str] = (),
+    after: Dependency | None = None,
+    origin: Origin | None = None,
+    checks: Checks | None = None,
+    made: Sequence[SweepRun] | None = None,
+) -> Prepared:
+    """Plan and render a run as ``prepare_spec`` does, or all runs of a sweep and its array.
+
+    ``made`` are the runs, where they are not all combinations of the sweep's values. Raises
+    InputError, or SpecError with all that is wrong in any of the runs.
+    """
+    if not spec.sweep and made is None:
+        return prepare_spec(
+            context, spec, extra_args=extra_args, after=after, origin=origin, checks=checks
+        )
+    from hpcrun.plan import build_array, build_runs, check_placeholders  # here, as above
+
+    origin = origin or Origin(spec.name or "job")
+    sweep_id = new_run_id(spec)
+    code = sweep_folder(there(context).runs_dir, sweep_id).code
+    templates = project_templates(context)
+    checks = checks or Checks()
+    runs: list[Prepared] = []
+    errors: dict[str, InputError] = {}
+    try:
+        made = build_runs(spec, extra_args) if made is None else made
+        array = checks.look_at_array(context, -(-len(made) // spec.sweep_per_node))
+        if array.problems:
+            raise SpecError(array.problems, fix=array.fix)
+        for one in made:
+            try:
+                run = prepare_spec(
+                    context,
+                    one.spec,
+                    extra_args=one.extra_args,
+                    after=after,
+                    origin=origin,
+                    run_id=task_run_id(sweep_id, one.index),
+                    shared_code=code,
+                    templates=templates,
+                    checks=checks,
+                    checkpoint_dir=one.checkpoint_dir,
+                    runs_per_job=spec.sweep_per_node,
+                )
+            except InputError as error:
+                errors.setdefault(str(error), error)
+                continue
+            task = Task(sweep_id=sweep_id, index=one.index, values=one.values)
+            run.files.append(record_file("task.json", task))
+            runs.append(msgspec.structs.replace(run, values=one.values))
+        if errors:
+            raise all_at_once(list(errors.values()), origin)
+        known = placeholder_names(runs[0].plan.environment)
+        check_placeholders(spec, known)
+        plan = build_array([run.plan for run in runs], spec, sweep_id)
+    except SpecError as error:
+        raise all_at_once([error], origin) from error
+    plan = msgspec.structs.replace(plan, notes=[*plan.notes, *array.notes, *checks.compare_runs()])
+    record = Sweep(name=plan.name, tasks=len(runs), limit=spec.sweep_limit)
+    files = [
+        *render_array(plan, templates, len(runs)),
+        record_file("sweep.json", record),
+        RenderedFile("spec.yaml", dump_job(with_args(spec, known | spec.sweep.keys(), extra_args))),
+    ]
+    return Prepared(
+        spec=spec,
+        plan=plan,
+        files=files,
+        runs=runs,
+        runs_dir=context.runs_dir,
+        is_strict=checks.is_strict,
+    )
+
+
+def record_file(name: str, record: msgspec.Struct) -> RenderedFile:
+    """Write a record as a file of a run."""
+    return RenderedFile(name, json.dumps(msgspec.to_builtins(record)) + "\n")
+
+
+# ---- the job that this one waits for ------------------------------------------------------------

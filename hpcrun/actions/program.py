@@ -1,0 +1,290 @@
+"""The program of a job: the file that Python starts with, found, and read without running it."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import difflib
+import errno
+import os
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from stat import S_ISDIR, S_ISREG
+
+import msgspec
+
+from hpcrun.actions.interpreter import Interpreter
+from hpcrun.context import Context
+from hpcrun.plan import Findings, Script, ScriptFacts, read_script
+from hpcrun.spec import JobSpec
+
+# bytes; a longer text was not written by a person, and is not read.
+LONGEST = 1_000_000
+# bytes; a line like that is data, and one that nests as deep would break Python 3.10's parser.
+LONGEST_LINE = 20_000
+# Modules of the project that are looked through.
+MODULES = 40
+_UNKNOWN_VERSION = (0, 0)
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """A script as read: its facts, or why Python cannot read it and in which line."""
+
+    facts: ScriptFacts | None = None
+    fault: str = ""
+    line: int | None = None
+
+
+class Program(Findings):
+    """The file that Python starts with, as far as it is seen from here, and what was found."""
+
+    path: Path | None = None
+    name: str = ""
+    script: Script | None = None
+
+
+def find_program(context: Context, spec: JobSpec, *, inside: bool) -> Program:
+    """Find the file of a job's script or module; a command's is found by command_program.
+
+    ``inside``: it runs in a container, of which only the project's own files can be seen.
+    """
+    program = Program()
+    if spec.script is not None:
+        _find_script(context, spec.script, program, inside=inside)
+    elif spec.module is not None:
+        _find_module(context, spec.module, program)
+    return program
+
+
+def _find_script(context: Context, script: str, program: Program, *, inside: bool) -> None:
+    path = context.project / script
+    program.name = script
+    fault = _file_fault(path)
+    if not fault:
+        program.path = path
+        return
+    if inside and script.startswith("/"):
+        return
+    if fault != "no such file":
+        fix = "; name the Python file in it" if fault == "a folder" else ""
+        program.refuse("script", f"{path}: {fault}{fix}")
+        return
+    near = [
+        str(file.relative_to(context.project))
+        for pattern in ("*.py", "*/*.py")
+        for file in context.project.glob(pattern)
+    ]
+    close = difflib.get_close_matches(script, near, 1)
+    hint = f"did you mean {close[0]}?" if close else f"paths start at {context.project}"
+    program.refuse("script", f"{path}: no such file; {hint}")
+
+
+def _file_fault(path: Path, *, to_run: bool = False) -> str:
+    """Explain why a file cannot be read, or run; "" where it can. A FIFO is never opened."""
+    try:
+        info = path.stat()
+        if S_ISDIR(info.st_mode):
+            return "a folder"
+        if to_run:
+            fix = f"chmod +x {path}, or name what runs it, as in bash or python"
+            return "" if os.access(path, os.X_OK) else f"not executable; {fix}"
+        if not S_ISREG(info.st_mode):
+            return "not a file that could be copied and read"
+        os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            return "no such file"
+        return str(error.strerror) if to_run else f"cannot be read: {error.strerror}"
+    except ValueError:  # a NUL byte
+        return "no such file"
+    return ""
+
+
+def _find_module(context: Context, module: str, program: Program) -> None:
+    """Find a module of the project; an installed one is left to the interpreter."""
+    project, parts = context.project, module.split(".")
+    target = project.joinpath(*parts)
+    program.name = module
+    known = (project / parts[0]).is_dir() or (project / f"{parts[0]}.py").is_file()
+    if not known or not all(parts):
+        return
+    if target.with_name(f"{target.name}.py").is_file():
+        program.path = target.with_name(f"{target.name}.py")
+    elif (target / "__main__.py").is_file():
+        program.path = target / "__main__.py"
+    elif (target / "__init__.py").is_file():
+        program.refuse("module", f"{module}: a package, and it has no {target}/__main__.py to run")
+    elif not target.is_dir():
+        program.refuse("module", f"{module}: the project has no {target}.py")
+
+
+def command_program(context: Context, words: Sequence[str], program: Program) -> list[str]:
+    """Check a command that is started as it is; return the arguments of a Python file in it."""
+    first = words[0] if words else ""
+    if "/" in first and "$" not in first:
+        path = context.project / first
+        is_seen = Path(*path.parts[:2]).exists()  # else a file system of the nodes alone
+        fault = _file_fault(path, to_run=True) if is_seen else ""
+        if fault:
+            program.refuse("command", f"{first}: {fault}")
+    if re.fullmatch(r"(.*/)?python[0-9.]*", first):
+        rest = list(words[1:])
+        while rest and rest[0] in ("-u", "-B", "-O", "-s", "-E", "-I"):
+            del rest[0]
+        if rest and rest[0].endswith(".py") and "$" not in rest[0]:
+            path = context.project / rest[0]
+            program.path, program.name = (path if not _file_fault(path) else None), rest[0]
+            return rest[1:]
+    return []
+
+
+# ---- reading -----------------------------------------------------------------------------------
+
+
+def read_program(context: Context, spec: JobSpec, found: Interpreter, program: Program) -> None:
+    """Read the script as the Python that trains would, and report what that one would refuse."""
+    path = program.path
+    if path is None:
+        return
+    data = content_of(path)
+    if data is None or path.suffix in (".pyc", ".pyz") or data.startswith(b"PK\x03\x04"):
+        return
+    key = "script" if spec.script is not None else "module" if spec.module else "command"
+    ours = sys.version_info[:2]
+    version = _python_version(found.python)
+    shell = _shebang(data)
+    if shell and key == "script":
+        program.refuse(key, f"{path}: a script for {shell}; write command: [{shell}, {path.name}]")
+        return
+    reading = parse_script(data, version if _UNKNOWN_VERSION < version < ours else ours)
+    if not reading.fault:
+        if (facts := reading.facts) is not None:
+            program.script = Script(program.name, facts, _variables(context, path, facts))
+        return
+    where = f"{path}:{reading.line}" if reading.line else str(path)
+    if _UNKNOWN_VERSION < version <= ours:
+        which = f" (Python {version[0]}.{version[1]} trains)" if version != ours else ""
+        program.refuse(key, f"{where}: {reading.fault}{which}")
+    elif not found.inside:
+        program.notes.append(
+            f"{where}: {reading.fault}, says Python {ours[0]}.{ours[1]}; another one trains"
+        )
+
+
+def content_of(path: Path) -> bytes | None:
+    """Return a file's bytes; None for one too long for a script, or unreadable."""
+    try:
+        # Without waiting for the other end of a FIFO.
+        with open(path, "rb", opener=lambda at, flags: os.open(at, flags | os.O_NONBLOCK)) as file:
+            data = file.read(LONGEST + 1)
+    except OSError:
+        return None
+    return data if len(data) <= LONGEST else None
+
+
+def _shebang(data: bytes) -> str:
+    """Return the program that a first line #!... names, if it is not Python."""
+    match = re.match(rb"#!\s*(\S+)(?:[ \t]+(?:-S[ \t]+)?(\S+))?", data)
+    if match is None:
+        return ""
+    words = [word.decode("utf-8", "replace").rpartition("/")[2] for word in match.groups() if word]
+    name = words[1] if words[0] == "env" and len(words) > 1 else words[0]
+    return name if name in ("bash", "sh", "zsh", "ksh", "dash", "perl", "Rscript", "ruby") else ""
+
+
+def parse_script(data: bytes, version: tuple[int, ...]) -> Reading:
+    """Read a script as this version of Python would; nothing of one that no person wrote."""
+    if max(map(len, data.split(b"\n"))) > LONGEST_LINE:
+        return Reading()
+    if b"\0" in data:
+        return Reading(fault="not Python: it has a NUL byte")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the script, not of ours
+        try:
+            tree = ast.parse(data, feature_version=(version[0], version[1]))
+            return Reading(facts=read_script(tree))
+        except SyntaxError as error:
+            return Reading(fault=f"{error.msg or 'invalid syntax'}", line=error.lineno)
+        except ValueError as error:
+            return Reading(fault=str(error))
+        except (RecursionError, MemoryError):
+            return Reading()
+
+
+def _python_version(python: str) -> tuple[int, ...]:
+    """Read an interpreter's version off its files; (0, 0) where they do not show it."""
+    if python == sys.executable:
+        return tuple(sys.version_info[:2])
+    if "/" not in python:
+        return _UNKNOWN_VERSION
+    prefix = Path(python).parent.parent
+    with contextlib.suppress(OSError):
+        text = (prefix / "pyvenv.cfg").read_text(errors="replace")
+        match = re.search(r"^version(?:_info)?\s*=\s*(\d+)\.(\d+)", text, re.MULTILINE)
+        if match:
+            return int(match[1]), int(match[2])
+    match = re.search(r"python(\d+)\.(\d+)$", os.path.realpath(python))
+    return (int(match[1]), int(match[2])) if match else _UNKNOWN_VERSION
+
+
+def _variables(context: Context, path: Path, facts: ScriptFacts) -> frozenset[str]:
+    """Return which HPCRUN_* the script, or a module of the project that it imports, names."""
+    names = set(facts.variables)
+    texts: dict[Path, bytes] = {}
+
+    def imports_of(file: Path) -> Iterator[str]:
+        return _imported(texts[file])
+
+    for file in modules_of(context.project, path, facts.imports, imports_of):
+        texts[file] = content_of(file) or b""
+        names |= {name.decode() for name in re.findall(rb"\bHPCRUN_[A-Z_]*", texts[file])}
+    return frozenset(names)
+
+
+def modules_of(
+    project: Path, script: Path, imports: Sequence[str], imports_of: Callable[[Path], Iterable[str]]
+) -> Iterator[Path]:
+    """Yield the project's own modules that a script imports, and theirs; 40 at most.
+
+    ``imports_of`` is asked about a module after it was yielded.
+    """
+    waiting = [(script.parent, name) for name in imports]
+    seen = {script}
+    while waiting and len(seen) <= MODULES:
+        folder, name = waiting.pop(0)
+        for file in _module_files(project, folder, name):
+            if file not in seen:
+                seen.add(file)
+                yield file
+                waiting += [(file.parent, inner) for inner in imports_of(file)]
+
+
+def _module_files(project: Path, folder: Path, name: str) -> Iterator[Path]:
+    """Find a module of the project by the name that a file in ``folder`` imports it by."""
+    dots = len(name) - len(name.lstrip("."))
+    parts = [part for part in name.split(".") if part]
+    if not all(part.isidentifier() for part in parts):
+        return
+    tops: Sequence[Path] = (folder, project, project / "src")
+    if dots:
+        tops = (folder, *folder.parents)[dots - 1 : dots]
+    for top in dict.fromkeys(tops):
+        target = top.joinpath(*parts)
+        files = [target.with_suffix(".py")] if parts else []
+        for file in (*files, target / "__init__.py"):
+            if file.is_relative_to(project) and file.is_file():
+                yield file
+
+
+def _imported(data: bytes) -> Iterator[str]:
+    pattern = rb"^[ \t]*(?:from[ \t]+([.\w]+)[ \t]+import[ \t]+\(?([\w, \t]*)|import[ \t]+([.\w]+))"
+    for start, names, module in re.findall(pattern, data, re.MULTILINE):
+        found = (start or module).decode("ascii", "replace")
+        yield found
+        dot = "" if found.endswith(".") else "."
+        for name in names.split(b","):
+            if name.split():
+                yield f"{found}{dot}{name.split()[0].decode('ascii', 'replace')}"

@@ -1,0 +1,275 @@
+"""Makes a new run of an earlier one: its job, its code as it was, its checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from msgspec import Struct, structs
+
+from hpcrun.actions.checks.submission import Checks
+from hpcrun.actions.fetch import bring_code
+from hpcrun.actions.prepare import (
+    Prepared,
+    prepare_job,
+    prepare_spec,
+    read_spec,
+    read_spec_of_cluster,
+    record_file,
+)
+from hpcrun.actions.submit import check_as_submitted, linked, named_after, submit_job
+from hpcrun.actions.there import here, look, settle
+from hpcrun.context import Context, is_in_mirror, load_context, read_text
+from hpcrun.errors import InputError, OutOfReach
+from hpcrun.monitor import job_of_another, status_of
+from hpcrun.plan import Dependency, Plan, SweepRun, after_checkpoint_dir
+from hpcrun.runs import (
+    JobStatus,
+    Resubmitted,
+    RunFolder,
+    SweepFolder,
+    owner_run,
+    runs_of,
+    successors_of,
+    sweep_folder,
+)
+from hpcrun.spec import JobSpec, Origin, set_variables
+
+Code = Literal["then", "now"]
+
+
+class Again(Struct, frozen=True, kw_only=True):
+    """A new run, or a sweep of some, that could be submitted; nothing has happened yet.
+
+    ``context`` is the earlier run's project and cluster; ``earlier`` are the runs that it is made
+    of, and ``checkpoint_dirs`` those that they resume from, None for a fresh start.
+    """
+
+    context: Context
+    prepared: Prepared
+    earlier: list[JobStatus]
+    checkpoint_dirs: list[str | None]
+    notes: list[str]
+
+
+def prepare_again(
+    context: Context,
+    found: RunFolder | SweepFolder,
+    *,
+    overrides: Sequence[str] = (),
+    extra_args: Sequence[str] = (),
+    code: Code = "then",
+    fresh: bool = False,
+    failed: bool = False,
+    named_cluster: bool = False,
+    checks: Checks | None = None,
+) -> Again:
+    """Plan the same job again; nothing is changed.
+
+    It keeps the earlier run's project folder, cluster (unless ``named_cluster``) and checkpoint
+    folder (unless ``fresh``, or there are no checkpoints), so that a script that resumes goes on.
+    ``extra_args`` come after those of the earlier run. ``failed``: only what is over and did not
+    end well. Raises InputError, and SpecError with all that is wrong.
+    """
+    for override in overrides:
+        if override.startswith(("sweep.", "sweep=")):
+            message = f"--set: {override}: a run keeps the values that it had in its sweep"
+            raise InputError(message, fix="hpcrun submit makes another sweep of the job")
+    statuses = status_of(context, runs_of(found))
+    if failed:
+        statuses = _failed(found, statuses)
+    for status in statuses:
+        _check_over(status, fresh=fresh)
+    plan = _plan_of(statuses[0])
+    where = _place(context, statuses[0], plan, named_cluster=named_cluster)
+    notes: list[str] = []
+    if code == "then" and (plan.snapshot or plan.reference_trainer):
+        task, first = statuses[0].history.task, statuses[0].folder
+        whole = sweep_folder(first.path.parent, task.sweep_id) if task is not None else first
+        copy = whole.code
+        if not copy.is_dir() and is_in_mirror(copy, context.environ):
+            bring_code(context, whole.path)
+        if not copy.is_dir():
+            raise InputError(f"{copy}: the run's copy of the code is gone", fix="--code now")
+        where = structs.replace(where, code=copy)
+    elif code == "then":
+        notes.append("the code is today's: the earlier run ran it in place")
+    folders = [None if fresh else _checkpoints(context, status) for status in statuses]
+    after = _after(where, plan)
+    spec = _spec_of(where, found, overrides)
+    origin = Origin(str(found.path / "spec.yaml"), tuple(overrides))
+    make: Callable[..., Prepared] = partial(prepare_spec, checkpoint_dir=folders[0])
+    if isinstance(found, SweepFolder):
+        tasks = [
+            SweepRun(
+                index=index,
+                values=status.history.task.values if status.history.task is not None else {},
+                spec=structs.replace(
+                    _spec_of(where, status.folder, overrides), name=f"{spec.name or 'job'}.{index}"
+                ),
+                extra_args=list(extra_args),
+                checkpoint_dir=folder,
+            )
+            for index, (status, folder) in enumerate(zip(statuses, folders, strict=True))
+        ]
+        make = partial(prepare_job, made=tasks)
+    made = make(where, spec, extra_args=extra_args, after=after, origin=origin, checks=checks)
+    for run, status, folder in zip(made.each(), statuses, folders, strict=True):
+        record = Resubmitted(
+            run_id=status.run_id,
+            run_dir=str(status.folder.path),
+            job_id=status.job_id,
+            code="now" if where.code is None else "then",
+            checkpoint_dir=folder,
+        )
+        run.files.append(record_file("resubmitted.json", record))
+    _check_began_from(where, after, [run.plan for run in made.each()])
+    texts = [*made.spec.args, *set_variables(made.spec.env).values(), *(made.spec.command or [])]
+    if any(folders) and any("{run_dir}" in text for text in texts):
+        notes.append("{run_dir} is a new folder for the new run; {checkpoint_dir} stays")
+    return Again(
+        context=where, prepared=made, earlier=statuses, checkpoint_dirs=folders, notes=notes
+    )
+
+
+def submit_again(again: Again) -> str:
+    """Submit it, and note that in the folder whose checkpoints it uses; raises as submit_job()."""
+    with linked(again.context, again.prepared.each(), again.checkpoint_dirs):
+        return submit_job(again.context, again.prepared)
+
+
+def _failed(found: RunFolder | SweepFolder, statuses: Sequence[JobStatus]) -> list[JobStatus]:
+    left = [status for status in statuses if status.final and not status.ok]
+    if not left:
+        out_of_reach = next((status.out_of_reach for status in statuses if not status.final), "")
+        if out_of_reach:
+            raise OutOfReach(
+                f"--failed: it is unknown what failed: {out_of_reach}", fix="try again later"
+            )
+        name = found.sweep_id if isinstance(found, SweepFolder) else found.run_id
+        states = ", ".join(dict.fromkeys(status.state for status in statuses))
+        raise InputError(f"--failed: {name} has no run that failed: {states}")
+    return left
+
+
+def _check_over(status: JobStatus, *, fresh: bool) -> None:
+    """Refuse two runs that write to the same checkpoints. Raises InputError, OutOfReach."""
+    verdict, name = status.verdict, status.label
+    error = job_of_another(status.history, "resubmit")
+    if error is not None:  # the original may still write the same checkpoints
+        raise error
+    if not (verdict.final or fresh):
+        if status.out_of_reach:
+            raise OutOfReach(
+                f"{name}: it is unknown whether it is over: {status.out_of_reach}",
+                fix="try again later, or --fresh to start without checkpoints",
+            )
+        first = "wait" if verdict.state == "COMPLETING" else "cancel"
+        raise InputError(
+            f"{name} is {verdict.state}: two runs would write the same checkpoints",
+            fix=f"hpcrun {first} {status.job_id or status.run_id} first, or --fresh for "
+            "checkpoints of its own",
+        )
+    submitted = status.history.submitted
+    hosts = status.plan.hosts if status.plan is not None else []
+    if hosts or (submitted is not None and submitted.job_id is None):
+        raise InputError(
+            f"{name} was run by hpcrun run, not submitted",
+            fix=f"hpcrun submit {status.folder.path}/spec.yaml, or hpcrun run with it",
+        )
+
+
+def _plan_of(status: JobStatus) -> Plan:
+    if status.plan is None:
+        raise InputError(
+            f"{status.folder.path}/plan.json: missing, or written by another version of hpcrun",
+            fix=f"hpcrun submit {status.folder.path}/spec.yaml",
+        )
+    return status.plan
+
+
+def _place(context: Context, status: JobStatus, plan: Plan, *, named_cluster: bool) -> Context:
+    """Return the earlier run's project, and its cluster as its profile is today."""
+    # There the run worked in its copy of the code.
+    project = context.project if context.cluster.host is not None else Path(plan.project_dir)
+    if not project.is_dir():
+        raise InputError(
+            f"{project}: the project's folder, in which the run worked, is gone",
+            fix=f"hpcrun submit {status.folder.path}/spec.yaml in another one",
+        )
+    submitted = status.history.submitted
+    cluster = submitted.cluster if submitted else context.cluster.name
+    if not named_cluster and cluster != context.cluster.name:
+        try:
+            where = load_context(context.environ, project, cluster)
+        except InputError as error:
+            raise InputError(
+                f"{status.run_id} ran on {cluster}: {error.message}",
+                fix="--cluster NAME takes it to another cluster",
+            ) from error
+        return structs.replace(
+            where, debug=context.debug, waiting=context.waiting, connect=context.connect
+        )
+    return structs.replace(context, project=project)
+
+
+def _spec_of(context: Context, found: RunFolder | SweepFolder, overrides: Sequence[str]) -> JobSpec:
+    file = found.path / "spec.yaml"
+    if not check_as_submitted(context, found.path):
+        return read_spec_of_cluster(context, file, overrides)
+    return read_spec(context, read_text(file), str(file), overrides)
+
+
+def _checkpoints(context: Context, status: JobStatus) -> str | None:
+    """Return the folder to resume from; None where there is nothing. Raises InputError."""
+    folder = Path(_plan_of(status).checkpoint_dir)
+    found = settle(context, partial(look, context, folder))
+    if "n" not in found:
+        return None
+    if not {"w", "x"} <= {*found}:
+        raise InputError(
+            f"{folder}: you may not write there, and the new run would",
+            fix="--fresh to start without checkpoints",
+        )
+    owner = owner_run(here(context, folder))
+    is_mirror = context.cluster.host is not None
+    users = [] if owner is None else successors_of(owner, is_mirror=is_mirror)
+    later = [RunFolder(path) for path in users]
+    for other in status_of(context, later):
+        if not other.final:
+            raise InputError(
+                f"{folder}: {other.run_id}, a later run, is {other.state} and uses it",
+                fix="hpcrun cancel that one first, or --fresh to start without checkpoints",
+            )
+    return str(folder)
+
+
+def _after(context: Context, plan: Plan) -> Dependency | None:
+    """Return what the earlier run came after: the new one does too, and waits while that lives."""
+    folder = after_checkpoint_dir(plan.environment)
+    if folder is None:
+        return None
+    owner = owner_run(here(context, Path(folder)))
+    job_id = None
+    for before in status_of(context, [owner] if owner is not None and owner.path.is_dir() else []):
+        submitted, verdict = before.history.submitted, before.verdict
+        is_here = submitted is not None and submitted.cluster == context.cluster.name
+        can_end = verdict.state != "UNKNOWN" and verdict.reason != "DependencyNeverSatisfied"
+        if is_here and can_end and not verdict.final:
+            job_id = before.job_id
+    return Dependency(job_id, folder)
+
+
+def _check_began_from(context: Context, after: Dependency | None, plans: Sequence[Plan]) -> None:
+    """Insist on checkpoints that the job names, unless they are to come. Raises InputError."""
+    folder = next(filter(None, map(named_after, plans)), None)
+    is_coming = after is not None and after.job_id is not None
+    if folder is None or is_coming:
+        return
+    if "d" not in settle(context, partial(look, context, folder)):
+        raise InputError(
+            f"{folder}: the checkpoints that the run begins from (--after) are not there",
+            fix="hpcrun submit it with --after and a run that has some",
+        )

@@ -1,0 +1,295 @@
+"""Runs a job in the foreground: here, in an allocation, or on the hosts of a hostfile."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from msgspec import Struct, structs
+
+from hpcrun.actions.prepare import Prepared
+from hpcrun.actions.submit import write
+from hpcrun.context import Context, job_environment, read_text
+from hpcrun.errors import InputError, Problem, SpecError
+from hpcrun.monitor import submitted_record
+from hpcrun.plan import DEFAULT, LAUNCHERS, RUNTIMES, Plan
+from hpcrun.remote import LocalTransport
+from hpcrun.render import parse_hostfile
+from hpcrun.runs import RunFolder, remove_secret_files, write_record
+from hpcrun.slurm import expand_counts
+from hpcrun.spec import GpuType, JobSpec, Resources, Setup
+
+_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+# seconds; the batch script has them to end its processes and to write its record.
+_GRACE = 25.0
+# DeepSpeed gives its arguments to pdsh, and pdsh to a shell on each host.
+_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
+
+
+# ---- where --------------------------------------------------------------------------------------
+
+
+def on_this_machine(context: Context) -> Context:
+    """Return the context for a run on this machine: outside an allocation, its GPUs or CPUs."""
+    if in_allocation(context):
+        return context
+    # The kernel module's folder is there wherever CUDA can work, /dev in containers included.
+    has_gpu = any(Path(path).exists() for path in ("/proc/driver/nvidia/gpus", "/dev/nvidiactl"))
+    cluster = structs.replace(
+        context.cluster,
+        name="here",
+        accelerator="cuda" if has_gpu else "cpu",
+        partition=None,
+        partitions={},
+        gpu_types={"*": GpuType()},
+        # The profile's is that of the cluster's nodes.
+        local_dir=context.environ.get("TMPDIR", "/tmp").replace("$", "$$"),
+    )
+    if cluster.host is not None:  # what the profile says of paths is the cluster's
+        cluster = structs.replace(
+            cluster, host=None, python=None, setup=Setup(), slurm_conf=None, env={}
+        )
+        context = structs.replace(context, connect=LocalTransport)
+    return structs.replace(context, cluster=cluster)
+
+
+def share_cpus(context: Context, spec: JobSpec) -> JobSpec:
+    """Give each rank its share of the CPUs that are here, unless the job says how many.
+
+    In an allocation the step takes what that has: srun gets no number.
+    """
+    resources = spec.resources
+    if in_allocation(context):
+        spec = structs.replace(spec, slurm={**spec.slurm, "cpus-per-task": False})
+        cpus = min(expand_counts(context.environ.get("SLURM_JOB_CPUS_PER_NODE", "1")))
+    else:
+        cpus = len(os.sched_getaffinity(0))
+    if resources.cpus_per_gpu is not None:
+        return spec
+    share = max(1, cpus // max(1, resources.gpus_per_node))
+    return structs.replace(spec, resources=structs.replace(resources, cpus_per_gpu=share))
+
+
+def in_allocation(context: Context) -> bool:
+    """Return whether hpcrun was called inside an salloc (or any job)."""
+    return "SLURM_JOB_ID" in context.environ
+
+
+class Pool(Struct, frozen=True):
+    """Hosts as ssh knows them, each with the same number of GPUs."""
+
+    source: str
+    hosts: list[str]
+    gpus_per_host: int
+
+
+def load_pool(context: Context, name: str) -> Pool:
+    """Read a hostfile whose hosts all have the same slots. Raises InputError, SpecError."""
+    path = context.cwd / name
+    if not path.is_file():
+        raise InputError(
+            f"--hostfile {name}: no such file",
+            fix="write one: hpcrun hostfile 'lab[1-2]' --slots 4 -o FILE",
+        )
+    hosts = parse_hostfile(read_text(path), name)
+    problems = [
+        Problem(host.name, "how many GPUs? Write it as in lab1 slots=4", name)
+        for host in hosts
+        if host.slots is None
+    ]
+    counts = {host.slots for host in hosts if host.slots is not None}
+    if len(counts) > 1:
+        slots = ", ".join(f"{host.name} {host.slots}" for host in hosts)
+        message = f"uneven slots ({slots}): every host of a job has as many ranks as any other"
+        problems.append(Problem("", message, name))
+    if problems:
+        raise SpecError(problems)
+    return Pool(name, [host.name for host in hosts], counts.pop())
+
+
+def on_pool(context: Context, pool: Pool) -> Context:
+    """Return the context for a run on these hosts, without what the profile says of Slurm."""
+    if in_allocation(context):
+        raise InputError(
+            "--hostfile: this is a Slurm allocation, whose hosts are known",
+            fix="leave --hostfile out",
+        )
+    cluster = structs.replace(
+        context.cluster, name=pool.source, partition=None, partitions={}, gpu_types={"*": GpuType()}
+    )
+    return structs.replace(context, cluster=cluster, hosts=pool.hosts)
+
+
+def take_shape(pool: Pool, spec: JobSpec) -> JobSpec:
+    """Give a job without a shape the pool's. Raises InputError for one that has another.
+
+    A job without GPUs, as a bare command is, has one process on each host.
+    """
+    resources, default = spec.resources, Resources()
+    nodes, gpus = len(pool.hosts), pool.gpus_per_host if resources.gpus_per_node else 0
+    if nodes in resources.counts and resources.gpus_per_node == gpus:
+        steps = spec.batch.gradient_accumulation_steps or 1
+        if spec.batch.effective is None and steps * resources.most_nodes % nodes:
+            raise InputError(
+                f"resources.nodes: {resources.nodes}: on the {nodes} of {pool.source} no whole "
+                "number of accumulated steps makes the effective batch of "
+                f"{resources.most_nodes} nodes",
+                fix=f"--set batch.gradient_accumulation_steps={spec.even_steps}, which goes with "
+                f"all of them; or --nodes {nodes}, which has its own batch",
+            )
+        return spec.with_nodes(nodes)
+    if resources.nodes == default.nodes and resources.gpus_per_node in (default.gpus_per_node, 0):
+        shaped = structs.replace(resources, nodes=nodes, gpus_per_node=gpus)
+        return structs.replace(spec, resources=shaped)
+    raise InputError(
+        f"the job wants {resources.nodes} node(s) with {resources.gpus_per_node} GPU(s) each, and "
+        f"{pool.source} has {nodes} with {gpus}",
+        fix=f"--nodes {nodes} --gpus-per-node {gpus}, or another hostfile",
+    )
+
+
+def check_place(context: Context, plan: Plan) -> None:
+    """Refuse what cannot run in this place. Raises InputError."""
+    launcher, other = LAUNCHERS[plan.launcher], f"--set launcher={DEFAULT}"
+    if context.hosts and launcher.needs_slurm:
+        raise InputError(
+            f"launcher: {launcher.name}: there is no Slurm on the hosts of a hostfile", fix=other
+        )
+    for command in dict.fromkeys(("ssh", launcher.remote)) if context.hosts else ():
+        if shutil.which(command) is None:
+            raise InputError(
+                f"launcher: {plan.launcher}: there is no {command} here",
+                fix=f"install it, or {other}" if command != "ssh" else "install it",
+            )
+    if context.hosts and launcher.remote == "pdsh" and not _PLAIN.fullmatch(plan.run_dir):
+        raise InputError(
+            f"{plan.run_dir}: DeepSpeed's launcher passes this folder's name to shells unquoted",
+            fix=f"runs_dir: a folder without spaces or quotes, or {other}",
+        )
+    if in_allocation(context):
+        return
+    if plan.nodes > 1 and not context.hosts:
+        raise InputError(
+            f"the job wants {plan.nodes} nodes, and this is one machine",
+            fix="hpcrun submit; hpcrun run in an allocation (salloc) or with --hostfile; --nodes 1",
+        )
+    container = plan.setup.container
+    if container is not None and not RUNTIMES[container.runtime].programs:
+        raise InputError(
+            f"setup.container: {container.runtime} is a part of srun, and there is no Slurm "
+            "allocation here",
+            fix="hpcrun submit, or runtime: apptainer",
+        )
+    if launcher.needs_slurm and plan.world_size > 1:
+        raise InputError(
+            f"launcher: {plan.launcher}: there is no Slurm allocation here to start ranks in",
+            fix=f"{other}, or hpcrun submit",
+        )
+
+
+# ---- the run ------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def running(
+    context: Context, prepared: Prepared
+) -> Iterator[tuple[RunFolder, subprocess.Popen[bytes]]]:
+    """Run a batch script here; nothing of it outlives the block. Raises InputError."""
+    check_place(context, prepared.plan)
+    written: list[Path] = []
+    try:
+        write(context, prepared, written)
+        run = RunFolder(prepared.path)
+        # Whatever outlives its parent becomes our child, so that stop_all() finds it.
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        process = _start(context, prepared, run)
+    except BaseException:
+        for folder in written:
+            end_children()
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+    try:
+        write_record(run.submitted, submitted_record(context, prepared.plan))
+        yield run, process
+    finally:
+        stop_all(process)
+        remove_secret_files(run)  # where the harness was killed, or kept them for a requeue
+        # Its own folder on this machine's disk stays where its harness was killed.
+        if (run.attempts / "0" / "local" / "0").exists():
+            subprocess.run(
+                ["bash", str(run.path / "harness.sh"), "clean"],
+                env={**os.environ, "HPCRUN_RUN_DIR": str(run.path), "HPCRUN_ATTEMPT": "0"},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                check=False,
+            )
+
+
+def _start(context: Context, prepared: Prepared, run: RunFolder) -> subprocess.Popen[bytes]:
+    env = job_environment(context, prepared.plan.environment_kind)
+    for name in prepared.plan.secrets:
+        env.pop(name, None)
+    if in_allocation(context):
+        env |= {k: value for k, value in context.environ.items() if k.startswith("SLURM")}
+        # An allocation has one CPU a node unless salloc asked for more.
+        cpus = min(expand_counts(env.get("SLURM_JOB_CPUS_PER_NODE", "1")))
+        if prepared.plan.tasks_per_node > cpus:
+            env["SLURM_OVERCOMMIT"] = "1"
+    with run.batch_log.open("ab") as log:
+        return subprocess.Popen(
+            [shutil.which("bash") or "bash", str(run.script)],
+            cwd=run.path,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+
+def stop_all(process: subprocess.Popen[bytes]) -> None:
+    """End the batch script, gently until the next Ctrl-C, and whatever it left behind."""
+    hurry: list[int] = []
+    with contextlib.suppress(ValueError):  # not the main thread
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, lambda number, frame: hurry.append(number))
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + _GRACE
+        while process.poll() is None and not hurry and time.monotonic() < deadline:
+            time.sleep(0.05)
+    end_children()
+
+
+def end_children() -> None:
+    """Kill every process that descends from this one, sessions of their own included."""
+    for _ in range(50):
+        pids = _descendants(os.getpid())
+        if not pids:
+            return
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+
+def _descendants(pid: int) -> list[int]:
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for child in map(int, task.read_text().split()):
+                found += [child, *_descendants(child)]
+    return found

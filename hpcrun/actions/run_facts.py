@@ -1,0 +1,220 @@
+"""What is known of a run beside its log: its settings, its GPUs, how long it ran."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec import structs
+
+from hpcrun.curves import ParsedRun
+from hpcrun.errors import SpecError
+from hpcrun.files import read_plain
+from hpcrun.monitor import with_steps
+from hpcrun.plan import Plan
+from hpcrun.runs import (
+    WORDS,
+    RunFolder,
+    cost_of,
+    elapsed_of,
+    read_history,
+    read_plan,
+    read_task,
+    sweep_folder,
+)
+from hpcrun.secrets import begins_token, has_secret, is_secret_name
+from hpcrun.spec import Node, parse_document
+from hpcrun.views import attempt_rows, cost_text
+
+# Keys that do not matter for how a run trains: names, and what another key has too.
+_LEFT_OUT = ("name", "description", "sweep", "sweep_limit", "secrets", "log_patterns")
+# What was decided, and what it is called in the plan; where it reaches the program.
+_DECIDED = {
+    "hpcrun": "hpcrun_version",
+    "resources.nodes": "nodes",
+    "resources.gpus_per_node": "gpus_per_node",
+    "nccl.fabric": "fabric",
+    **{name: name for name in ("cluster", "accelerator", "python", "launcher", "framework")},
+    **{name: name for name in ("precision", "world_size", "effective_batch")},
+}
+_FACTORS = {
+    "batch.micro_batch_per_gpu": "micro_batch_per_gpu",
+    "batch.gradient_accumulation_steps": "gradient_accumulation_steps",
+}
+# Keys of DeepSpeed's JSON that follow from others of the job.
+_DERIVED = re.compile(
+    r"train_batch_size|train_micro_batch_size_per_gpu|gradient_accumulation_steps"
+    r"|(bf16|fp16)\.enabled|zero_optimization\.(stage|offload_(optimizer|param)\.device)"
+)
+# --lr, --lr=1, -v; and Hydra's optimizer.lr=1, +trainer.steps=9.
+_OPTION = re.compile(r"(--?[A-Za-z][^=\s]*|\+{0,2}[A-Za-z_][\w.@/-]*(?==))(?:=(.*))?", re.DOTALL)
+_NAMED = 4  # files that differ
+
+
+def run_facts(run: RunFolder) -> tuple[dict[str, str], int | None, float | None]:
+    """Return a run's settings by their keys, how many GPUs it has, and how many seconds it ran.
+
+    Settings are the job's own as it was asked, options of its program as "args.--lr", and, where it
+    left them open, what was decided. Precision and batch are among them only if they reach its
+    program. Of an attempt without an end the last sign of life counts.
+    """
+    plan, history = read_plan(run), read_history(run)
+    facts = _asked(run.path / "spec.yaml")
+    gpus = None
+    if plan is not None:
+        facts |= _decided(plan)
+        if plan.accelerator != "cpu":
+            gpus = plan.nodes * plan.gpus_per_node or None
+    if history.task is not None:
+        facts |= {f"sweep.{name}": value for name, value in history.task.values.items()}
+    shown = {key: value for key, value in sorted(facts.items()) if not _is_secret(key, value)}
+    seconds = [*(each.seconds() for each in history.attempts[:-1]), elapsed_of(history)]
+    ran = [each for each in seconds if each is not None]
+    return shown, gpus, sum(ran) if ran else None
+
+
+def with_attempts(parsed: ParsedRun, run: RunFolder) -> ParsedRun:
+    """Add what the records show: the GPUs of spare nodes; of several attempts what ended each, and
+    what they have cost."""
+    history, plan = read_history(run), read_plan(run)
+    attempts, elapsed = history.attempts, elapsed_of(history)
+    gpus, spare = (plan.gpus_per_node, plan.survive.spare_nodes) if plan is not None else (0, 0)
+    parsed = structs.replace(parsed, spare_gpus=spare * gpus)
+    if len(attempts) < 2:
+        return parsed
+    ends = {each.index + 1: each.end for each in attempts}
+    restarts = []
+    for restart in parsed.curve.restarts:
+        end = ends.pop(restart.attempt, None)  # of several in one attempt the first
+        cause = WORDS.get(end.why or "", "") if end is not None else ""
+        restarts.append(structs.replace(restart, cause=cause))
+    attempts = with_steps(run, attempts, plan.log_patterns if plan is not None else ())
+    cost = cost_of(attempts, gpus, None, spare, elapsed)
+    return structs.replace(
+        parsed,
+        curve=structs.replace(parsed.curve, restarts=tuple(restarts)),
+        attempts=tuple(attempt_rows(attempts, _local_time, elapsed)),
+        cost=cost_text(cost, has_gpus=bool(gpus)),
+    )
+
+
+def _local_time(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
+
+
+def code_digests(run: RunFolder) -> dict[str, str]:
+    """Digest each file of a run's copy of the code, a link as its target's name; none: in place."""
+    task = read_task(run)
+    code = run.code if task is None else sweep_folder(run.path.parent, task.sweep_id).code
+    digests = {}
+    for path in code.rglob("*"):
+        if "__pycache__" in path.parts or not (path.is_symlink() or path.is_file()):
+            continue
+        data = b""
+        with contextlib.suppress(OSError):
+            data = os.fsencode(path.readlink()) if path.is_symlink() else read_plain(path)
+        digests[str(path.relative_to(code))] = hashlib.sha256(data).hexdigest()
+    return digests
+
+
+def with_code(runs_dir: Path, runs: Sequence[ParsedRun]) -> tuple[list[ParsedRun], list[str]]:
+    """Add a digest of their code to the settings of runs where it differs; say in which files."""
+    from hpcrun.curves import differing  # here: one run needs none
+
+    digests = [code_digests(RunFolder(runs_dir / run.source)) if run.facts else {} for run in runs]
+    names = [*differing(digests)]
+    if not names:
+        return list(runs), []
+    codes = [hashlib.sha256(repr(sorted(each.items())).encode()).hexdigest() for each in digests]
+    digested = [
+        structs.replace(run, facts=run.facts | {"code": code[:8]}) if each else run
+        for run, each, code in zip(runs, digests, codes, strict=True)
+    ]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return digested, [f"the code differs in {', '.join(names[:_NAMED])}{more}"]
+
+
+def _asked(path: Path) -> dict[str, str]:
+    """Flatten the job as it was asked; nothing where its file is gone or damaged."""
+    try:
+        tree = parse_document(read_plain(path).decode("utf-8"), str(path), [])
+    except (OSError, UnicodeDecodeError, SpecError):
+        return {}
+    return {
+        key: value
+        for name, node in tree.entries.items()
+        if name not in _LEFT_OUT
+        for key, value in _flat(name, node)
+    }
+
+
+def _flat(key: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Flatten a tree of YAML's or JSON's to texts by dotted keys; of lists the maps are left out.
+
+    >>> dict(_flat("", {"a": {"b": True}, "c": [1, None, 0.1]}))
+    {'a.b': 'true', 'c': '1 null 0.1'}
+    """
+    value = value.value if isinstance(value, Node) else value
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _flat(f"{key}.{name}" if key else name, inner)
+    elif isinstance(value, list):
+        items = [text for item in value for name, text in _flat("", item) if not name]
+        yield from _options(key, items) if key in ("args", "command") else [(key, " ".join(items))]
+    else:
+        yield key, value if isinstance(value, str) else json.dumps(value)
+
+
+def _options(key: str, arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Split the arguments of a command line: each option with what follows it.
+
+    >>> list(_options("args", ["fit", "--lr", "1e-4", "--x=1", "-v", "--n", "-1"]))
+    [('args', 'fit'), ('args.--lr', '1e-4'), ('args.--x', '1'), ('args.-v', ''), ('args.--n', '-1')]
+    >>> list(_options("args", ["--env", "optim.wd=0"]))
+    [('args.--env', ''), ('args.optim.wd', '0')]
+    """
+    found: dict[str, list[str]] = {}
+    at = key
+    for argument in arguments:
+        option = _OPTION.fullmatch(argument)
+        at, value = (f"{key}.{option[1]}", option[2]) if option else (at, argument)
+        found.setdefault(at, []).extend([] if value is None else [value])
+    for at, values in found.items():
+        yield at, " ".join(values)
+
+
+def _decided(plan: Plan) -> dict[str, str]:
+    names = _DECIDED | (_FACTORS if plan.effective_batch is not None else {})
+    found = {key: getattr(plan, name) for key, name in names.items()}
+    facts = {key: str(value) for key, value in found.items() if value is not None}
+    if partition := dict(plan.directives).get("partition"):
+        facts["resources.partition"] = partition
+    if plan.reference_trainer:
+        facts["script"] = "the reference trainer"
+    if plan.deepspeed_config is not None:
+        config = dict(_flat("", plan.deepspeed_config))
+        facts["deepspeed.zero_stage"] = config.get("zero_optimization.stage", "0")
+        for part in ("optimizer", "param"):
+            device = config.get(f"zero_optimization.offload_{part}.device", "none")
+            facts[f"deepspeed.offload.{part}"] = device
+        rest = {key: value for key, value in config.items() if not _DERIVED.fullmatch(key)}
+        facts |= {f"deepspeed.config.{key}": value for key, value in rest.items()}
+    return facts
+
+
+def _is_secret(key: str, value: str) -> bool:
+    """Return whether a setting may be a secret. Stricter than in logs: reports are given away.
+
+    >>> [_is_secret(key, "x") for key in ("env.HF_TOKEN", "args.--wandb-key", "args.--pad_token")]
+    [True, True, False]
+    """
+    name = key.rpartition(".")[2]
+    separator = " " if name.startswith("-") else "="
+    return is_secret_name(name) or begins_token(value) or has_secret(f"{name}{separator}{value}")

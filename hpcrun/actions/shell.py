@@ -1,0 +1,197 @@
+"""A node of a running job: a shell or one command on it, with the job's environment; its ports."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+
+from hpcrun.assets import shipped
+from hpcrun.context import Context, slurm_transport
+from hpcrun.errors import HpcrunError, InputError, OutOfReach
+from hpcrun.monitor import Targets, status_of, status_of_job
+from hpcrun.runs import JobStatus
+from hpcrun.slurm import (
+    ACTIVE,
+    SlurmJob,
+    client,
+    expand,
+    parse_nodes,
+    shares_gpus,
+    shell_argv,
+    show_nodes_argv,
+)
+
+
+class Shell(Struct, frozen=True, kw_only=True):
+    """What is to be started: srun's arguments and environment; ``notes`` are to be shown before."""
+
+    argv: list[str]
+    env: dict[str, str]
+    notes: list[str]
+
+
+def prepare_shell(
+    context: Context, targets: Targets, command: Sequence[str], *, node: str | None = None
+) -> Shell:
+    """Find the job and its node, and make the command: a shell if none. Raises as find_node()."""
+    status, job, host = find_node(context, targets, node)
+    folder, notes = "", list[str]()
+    if status.plan is not None:
+        folder = status.plan.project_dir
+        container = status.plan.setup.container
+        if container is not None:
+            notes.append(f"outside of the job's container {container.image}")
+    version = client.version(slurm_transport(context, status.slurm_conf))
+    if not shares_gpus(version):
+        notes.append("before Slurm 22.05 a second step cannot use the job's GPUs")
+    script = (shipped("templates") / "shell.sh").read_text(encoding="utf-8")
+    inside = ["bash", "-c", script, "hpcrun", folder, *command]
+    argv = shell_argv(job.number, host, inside, terminal=not command, version=version)
+    transport = slurm_transport(context, status.slurm_conf)
+    argv, env = transport.process(argv, terminal=not command)
+    return Shell(argv=argv, env=env, notes=notes)
+
+
+def find_node(
+    context: Context, targets: Targets, node: str | None
+) -> tuple[JobStatus, SlurmJob, str]:
+    """Find the one job that runs, and its node: a name or a number, 0 for the first."""
+    runs = targets.all_runs()
+    if len(runs) + len(targets.jobs) > 1:
+        first = runs[0].run_id if runs else targets.jobs[0]
+        count = len(runs) + len(targets.jobs)
+        raise InputError(f"{count} jobs; one is needed", fix=f"name one of them, as {first}")
+    statuses = status_of(context, runs) if runs else status_of_job(context, targets.jobs[0])
+    if len(statuses) > 1:
+        raise InputError(
+            f"{targets.jobs[0]}: an array of {len(statuses)} tasks",
+            fix=f"name one, as {statuses[0].job_id}",
+        )
+    job = _running(statuses[0])
+    return statuses[0], job, _choose(job, node)
+
+
+def _running(status: JobStatus) -> SlurmJob:
+    submitted, name = status.history.submitted, status.label
+    if submitted is not None and status.is_local and not status.final:
+        raise InputError(f"{name} is no Slurm job", fix=f"it runs on {submitted.host}: go there")
+    if status.out_of_reach:
+        raise OutOfReach(f"{name}: {status.out_of_reach}")
+    job = status.job
+    if status.state not in ACTIVE or job is None or job.source != "squeue":
+        word = (status.job_id or status.run_id) if status.run is not None else ""
+        text = f"{name} is {status.state}" + (f" ({status.reason})" if status.reason else "")
+        fix = f"hpcrun logs {word} shows its output" if word else ""
+        if status.state in ("PENDING", "CONFIGURING"):
+            fix = "the job must be running; hpcrun status shows what it waits for"
+        raise InputError(text, fix=fix)
+    return job
+
+
+def _choose(job: SlurmJob, node: str | None) -> str:
+    nodes = expand(job.node_list) if job.node_list else []
+    if not nodes:
+        raise InputError(f"job {job.job_id}: Slurm shows no nodes of it yet", fix="try again")
+    if node is None:
+        return nodes[0]
+    if node in nodes:
+        return node
+    if node.isdecimal() and int(node) < len(nodes):
+        return nodes[int(node)]
+    raise InputError(
+        f"--node {node}: job {job.job_id} is on {job.node_list}",
+        fix=f"a name, or 0 to {len(nodes) - 1}",
+    )
+
+
+def become(shell: Shell) -> None:
+    """Become srun: the terminal, its signals and the exit code are its own. Raises HpcrunError."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        os.execvpe(shell.argv[0], shell.argv, shell.env)
+    except OSError as error:
+        raise HpcrunError(f"{shell.argv[0]}: {error.strerror}") from error
+
+
+# ---- ports -------------------------------------------------------------------------------------
+
+
+# How often a connection that holds a port is looked at, and Slurm asked for its job, in seconds.
+_BEAT, _LOOKS = 3.0, 60.0
+# For bash on the cluster's host: whether something listens on a port.
+_LISTENS = 'exec timeout 5 bash -c "exec 3<>/dev/tcp/$1/$2" 2>/dev/null'
+# For bash on the node: one connection to a port of its loopback.
+_RELAY = """\
+exec 3<>/dev/tcp/127.0.0.1/$1 4<&0 || exit
+{ cat <&4 >&3; kill $$; } 2>/dev/null & cat <&3; kill $! 2>/dev/null
+"""
+
+
+class Port(Struct, frozen=True):
+    """A port of a node, by the address at which Slurm has it, and where it is found here."""
+
+    address: str
+    port: int
+    here: tuple[str, int]
+    is_answered: bool
+    is_relayed: bool = False  # it listens on the node's loopback alone
+
+
+def open_port(context: Context, job: SlurmJob, host: str, port: int) -> Port:
+    """Bring a port of a job's node within reach; see Transport.reach. Raises OutOfReach.
+
+    The node's name may be Slurm's alone, which no other program can resolve. What listens on the
+    node's loopback alone is reached by a step of the job for each connection; on a login node by
+    nothing, since others could use it there.
+    """
+    transport = slurm_transport(context)
+    shown = parse_nodes(client.ask(transport, show_nodes_argv([host])) or "")
+    address = (shown[0].address if shown else "") or host
+    argv = ["bash", "-c", _LISTENS, "bash", address, str(port)]
+    is_answered = transport.run(argv).exit_code == 0
+    if not is_answered:
+        version = client.version(transport)
+        argv = ["bash", "-c", _LISTENS, "bash", "127.0.0.1", str(port)]
+        argv = shell_argv(job.number, host, argv, terminal=False, version=version)
+        with contextlib.suppress(OutOfReach):
+            is_answered = transport.run(argv).exit_code == 0
+        if is_answered:
+            argv = ["bash", "-c", _RELAY, "bash", str(port)]
+            argv = shell_argv(job.number, host, argv, terminal=False, version=version)
+            argv.insert(1, "--unbuffered")  # else a line waits for its end
+            return Port(address, port, transport.reach(address, port, argv), True, is_relayed=True)
+    return Port(address, port, transport.reach(address, port), is_answered)
+
+
+def hold_port(
+    context: Context, status: JobStatus, port: Port, tell: Callable[[str], None]
+) -> JobStatus:
+    """Keep a port within reach until its job is over; return how the job ended.
+
+    A connection that breaks is opened again, if that needs no answer. Raises OutOfReach.
+    """
+    transport, run, is_lost = slurm_transport(context), status.run, False
+    while not status.final:
+        for _ in range(int(_LOOKS / _BEAT)):
+            time.sleep(_BEAT)
+            try:
+                if not port.is_relayed:
+                    transport.reach(port.address, port.port)
+            except OutOfReach as lost:
+                if lost.is_final:
+                    raise
+                if not is_lost:
+                    tell(f"{lost.message}; trying again")
+                is_lost = True
+            else:
+                is_lost = False
+        with contextlib.suppress(OutOfReach):
+            shown = status_of(context, [run]) if run else status_of_job(context, status.label)
+            status = shown[0]
+    return status

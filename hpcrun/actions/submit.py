@@ -1,0 +1,396 @@
+"""Submits a prepared run or sweep: folders, code, sbatch. The first effect of all."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from itertools import count
+from pathlib import Path
+from stat import S_IMODE
+
+from msgspec import structs
+
+from hpcrun.actions.checks.checkpoints import is_shared, refuse_writers
+from hpcrun.actions.prepare import Prepared
+from hpcrun.actions.there import here, there
+from hpcrun.context import Context, is_in_mirror, job_environment, slurm_transport
+from hpcrun.errors import HpcrunError, InputError, OutOfReach
+from hpcrun.files import remark
+from hpcrun.monitor import submitted_record
+from hpcrun.plan import AFTER_VARIABLE, Plan, after_checkpoint_dir
+from hpcrun.render import RenderedFile, quote_bash
+from hpcrun.runs import (
+    SECRETS,
+    SUBMITTED,
+    RunFolder,
+    Successor,
+    close_to_others,
+    create_run_folder,
+    owner_run,
+    read_record,
+    take_snapshot,
+    write_file,
+    write_record,
+)
+from hpcrun.signals import signals_wait
+from hpcrun.slurm import SCRIPT, Estimate, client
+
+# The reference trainer: a program of its own, copied into the run, never imported.
+REFERENCE = Path(__file__).parent.parent / "workloads" / "reference"
+# They lead into /run/user of the login node: enroot, for one, would fail on it (enroot#13).
+_OF_THIS_LOGIN = (
+    *("XDG_RUNTIME_DIR", "XDG_SESSION_ID", "DBUS_SESSION_BUS_ADDRESS"),
+    *("SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY"),
+)
+
+# Two notes within this many seconds may be of two hpcruns that did not see each other.
+_AT_ONCE = 120.0
+
+
+def write(context: Context, made: Prepared, written: list[Path]) -> None:
+    """Make the folder of a run, or of an array and of its runs, with everything that the job gets.
+
+    The folders are added to ``written``. Raises InputError.
+    """
+    check_secrets(context, made.plan)
+    code = made.path / "code"
+    for one in (made, *made.runs):
+        if not one.path.exists():  # another's would not be taken away
+            written.append(one.path)
+        run = create_run_folder(one.path, is_array=one.is_sweep)
+        if one is made:
+            mode = S_IMODE(run.path.stat().st_mode)
+            run.path.chmod(0o700)  # nobody reaches a copy that still has the project's modes
+            write_code(context, made.plan, code)
+            close_to_others(code)
+            run.path.chmod(mode)
+        for file in one.files:
+            if "/" in file.name:
+                (run.path / file.name).parent.mkdir(0o755, exist_ok=True)  # see create_run_folder
+            write_file(run.path / file.name, file.text.encode("utf-8", "surrogateescape"))
+        if context.cluster.host is not None:
+            run.as_submitted.parent.mkdir(0o755, exist_ok=True)
+            write_record(run.as_submitted, _digests(run))
+        if not one.is_sweep:
+            _check_copied(context, one, code)
+            write_secrets(context, one.plan, run)
+
+
+# What a new run is made of, of an earlier one's records.
+_RECORDS = ("spec.yaml", "plan.json", "task.json", "sweep.json")
+
+
+def _digests(run: RunFolder) -> dict[str, str]:
+    """Return the digests of a run's records."""
+    files = [run.path / name for name in _RECORDS if (run.path / name).is_file()]
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+def check_as_submitted(context: Context, path: Path) -> bool:
+    """Return False for a run on another machine that was not submitted from here.
+
+    The records of such a machine are brought from there each time. Raises InputError where they are
+    not those that were sent: what a new run sends from this machine depends on them.
+    """
+    run = RunFolder(path)
+    if not is_in_mirror(path, context.environ):
+        return True
+    known = read_record(run.as_submitted, dict[str, str])
+    if known is None:
+        return False
+    now = _digests(run)
+    if changed := [name for name in {**known, **now} if known.get(name) != now.get(name)]:
+        raise InputError(
+            f"{path.name}: {', '.join(changed)} on the cluster is not as it was submitted here",
+            fix="hpcrun submit JOB submits your own job file again",
+        )
+    return True
+
+
+def check_secrets(context: Context, plan: Plan) -> None:
+    """Insist that all secrets have values. Raises InputError."""
+    missing = [name for name in plan.secrets if name not in context.environ]
+    if missing:
+        raise InputError(
+            f"secrets: {', '.join(missing)}: not set in your environment",
+            fix=f"export {missing[0]}=... and submit again",
+        )
+
+
+def write_code(context: Context, plan: Plan, code: Path) -> None:
+    """Copy the code that the plan runs to ``code``, unless it runs in place. Raises InputError."""
+    if context.code is not None and (plan.reference_trainer or plan.snapshot):
+        if not context.code.is_dir():
+            raise InputError(f"{context.code}: no such folder", fix="--code now takes today's code")
+        total = sum(len(names) for _, _, names in os.walk(context.code))
+        done = count(1)
+        with context.bar("copying", "files") as show:
+
+            def copy(source: str, target: str) -> None:
+                shutil.copy2(source, target)
+                show(next(done), total)
+
+            shutil.copytree(context.code, code, symlinks=True, copy_function=copy)
+    elif plan.reference_trainer:
+        code.mkdir()
+        for source in REFERENCE.glob("*.py"):
+            shutil.copy2(source, code)
+    elif plan.snapshot:
+        with context.bar("copying", "files") as show:
+            is_far = context.cluster.host is not None
+            out = take_snapshot(
+                context.project, code, leave_out=context.runs_dir, show=show, is_sent=is_far
+            )
+        if is_far and out:
+            which = f"{out[0]} leads" if len(out) == 1 else f"{out[0]} and {len(out) - 1} more lead"
+            remark(
+                f"{which} out of the project: the cluster gets the link, not the content; "
+                "copy the files into the project if the job needs them"
+            )
+
+
+def write_secrets(context: Context, plan: Plan, run: RunFolder) -> list[Path]:
+    """Write the values of the job's secrets for the job alone; return the files, if any."""
+    if not plan.secrets:
+        return []
+    lines = [f"export {name}={quote_bash(context.environ[name])}\n" for name in plan.secrets]
+    write_file(run.secrets, "".join(lines).encode("utf-8", "surrogateescape"), mode=0o600)
+    from hpcrun.secrets import mark_secrets  # here: few jobs have any
+
+    values = {name: os.fsencode(context.environ[name]) for name in plan.secrets}
+    if marks := mark_secrets(values, os.urandom(16)):
+        write_record(run.secret_marks, marks, mode=0o600)
+    return [run.secrets, run.secret_marks]
+
+
+def _check_copied(context: Context, prepared: Prepared, code: Path) -> None:
+    """Insist that the very script that is to run is in the copy: git may ignore it."""
+    script = prepared.spec.script
+    path = prepared.plan.program[1] if script is not None else ""
+    copy = there(context).runs_dir / code.relative_to(context.runs_dir)
+    is_far = context.cluster.host is not None
+    own = code / path.removeprefix(f"{copy}/")
+    if not path.startswith(f"{copy}/"):
+        return
+    if is_far and not Path(os.path.realpath(own)).is_relative_to(os.path.realpath(code)):
+        raise InputError(
+            f"script: {script}: a link that leads out of the project: its content is not sent",
+            fix="copy the file into the project",
+        )
+    if not own.exists():
+        raise InputError(
+            f"script: {script}: it is not in the run's copy of the code, which is what git knows",
+            fix="take it out of .gitignore"
+            + ("" if is_far else ", or set snapshot: false to run the code in place"),
+        )
+
+
+def submit_job(context: Context, made: Prepared) -> str:
+    """Write the run, or the array and its runs, and submit it with one sbatch; return the job id.
+
+    Raises SchedulerRefused (all folders are taken away again), and OutOfReach when it stays
+    unknown whether Slurm took the job (they stay: ``hpcrun status`` settles it later).
+    """
+    slurm_transport(context)  # raises before anything is written
+    runs = made.each()
+    notes = linked(context, runs, [named_after(run.plan) for run in runs], reads=True)
+    with notes, whole_or_nothing(context) as written:
+        write(context, made, written)
+        if made.is_strict:
+            refuse_writers(context, [run.plan for run in runs])
+        return run_sbatch(context, made.plan, written)
+
+
+@contextlib.contextmanager
+def linked(
+    context: Context,
+    runs: Sequence[Prepared],
+    checkpoint_dirs: Sequence[str | None],
+    *,
+    reads: bool = False,
+) -> Iterator[None]:
+    """Note in each folder whose checkpoints are used that they are, before the job can begin.
+
+    ``reads``: the runs only begin from them, and any number may. The notes are removed again where
+    nothing is submitted. Raises InputError where another hpcrun resumes from the same ones at this
+    moment: of two that see each other's note none does.
+    """
+    notes: list[tuple[Path, Prepared]] = []
+    try:
+        for run, folder in zip(runs, checkpoint_dirs, strict=True):
+            owner = owner_run(here(context, Path(folder))) if folder is not None else None
+            if owner is not None:
+                with contextlib.suppress(FileExistsError):
+                    owner.successors.mkdir()
+                note = owner.successors / f"{run.plan.run_id}.json"
+                notes.append((note, run))
+                write_record(note, Successor(run_dir=run.plan.run_dir, reads=reads))
+                context.transport().send([note])
+                if not reads:
+                    _check_alone(context, note)
+        yield
+    except BaseException:
+        for note, run in notes:
+            if not run.path.is_dir():  # it is there where Slurm has the job, or may have it
+                note.unlink(missing_ok=True)
+                with contextlib.suppress(HpcrunError):
+                    context.transport().send([note])
+        raise
+
+
+def _check_alone(context: Context, note: Path) -> None:
+    """Look for the notes of others that are as new as ours, by the file server's clock."""
+    from hpcrun.monitor import status_of  # here: few jobs resume from another
+
+    ours = note.stat().st_mtime
+    for other in note.parent.glob("*.json"):
+        record = read_record(other, Successor) if other != note else None
+        if record is None or record.reads or abs(other.stat().st_mtime - ours) > _AT_ONCE:
+            continue
+        path = here(context, Path(record.run_dir))
+        run = RunFolder(path) if path is not None and path.is_dir() else None
+        if run is None or not status_of(context, [run])[0].verdict.final:
+            raise InputError(
+                f"{note.parent.parent}: {other.stem}, of another hpcrun at this moment, resumes "
+                "from its checkpoints",
+                fix=f"hpcrun status {other.stem}; --fresh to start without checkpoints",
+            )
+
+
+def named_after(plan: Plan) -> str | None:
+    """Return the checkpoint folder of the run before, where the job itself names it."""
+    folder = after_checkpoint_dir(plan.environment)
+    if folder is None:
+        return None
+    own = [section.variables.values() for section in plan.environment if section.block != "run"]
+    setup = plan.setup
+    texts = [*plan.program, *(value for values in own for value in values)]
+    texts += [*setup.commands, *setup.node_commands, *(source for source, _ in setup.stage)]
+    return folder if any(folder in text or AFTER_VARIABLE in text for text in texts) else None
+
+
+@contextlib.contextmanager
+def whole_or_nothing(context: Context) -> Iterator[list[Path]]:
+    """Take away what the block has added to the list, if it does not end well."""
+    written: list[Path] = []
+    try:
+        yield written
+    except BaseException:
+        if written:
+            with contextlib.suppress(OSError, HpcrunError):
+                context.transport().remove(written)
+        for path in written:  # where the cluster is out of reach what lies here goes all the same
+            shutil.rmtree(path, ignore_errors=True)
+        raise
+
+
+def run_sbatch(context: Context, plan: Plan, written: list[Path]) -> str:
+    """Submit what was written, record Slurm's answer in its folder, return the job id.
+
+    ``written`` are that folder and those of a sweep's runs; it is emptied where Slurm has the job,
+    or may have it. Ctrl-C waits until that is known. Raises as submit_job().
+    """
+    env = _sbatch_environment(context, plan)
+    transport = slurm_transport(context)
+    record = submitted_record(context, plan)
+    job_id = ""
+    try:
+        with signals_wait():
+            try:
+                job_id = client.submit(transport, written, env)
+            except OutOfReach as error:
+                if not error.maybe_done:
+                    raise
+                written.clear()
+                shows = f"hpcrun status {plan.run_id} shows whether"
+                fix = f"Slurm may have accepted the job: {shows}"
+                raise OutOfReach(error.message, fix=fix, maybe_done=True) from error
+            folders, folder = [*written], written[0]
+            written.clear()
+            record = structs.replace(record, job_id=job_id, submitted_at=time.time())
+            try:
+                write_record(folder / SUBMITTED, record)
+                if context.cluster.host is not None:
+                    for path in folders:
+                        (path / SECRETS).unlink(missing_ok=True)  # they are there now
+                    transport.send([folder / SUBMITTED])
+            except HpcrunError as error:
+                plan.notes.append(f"{error.message}; hpcrun finds the job by its folder")
+    except KeyboardInterrupt as pressed:
+        if not job_id:
+            raise
+        raise KeyboardInterrupt(
+            f"Slurm had taken the job already: {job_id}; hpcrun cancel {job_id} ends it"
+        ) from pressed
+    return job_id
+
+
+def expected_start(context: Context, plan: Plan, files: Sequence[RenderedFile]) -> Estimate:
+    """Ask Slurm when the job would start, in this machine's local time.
+
+    Raises SchedulerRefused, OutOfReach.
+    """
+    script = next(file.text for file in files if file.name == SCRIPT)
+    env, transport = _sbatch_environment(context, plan), slurm_transport(context)
+    estimate = client.expected_start(transport, script, env)
+    if context.cluster.host is None:
+        return estimate
+    # sbatch does not get this machine's zone: the slurm.begin of a job is in the cluster's time.
+    with contextlib.suppress(OutOfReach, ValueError, OverflowError, OSError):
+        seconds = int(transport.run(["date", "-d", estimate.start, "+%s"], env=env).stdout)
+        start = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(seconds))
+        return structs.replace(estimate, start=start)
+    return estimate
+
+
+def _sbatch_environment(context: Context, plan: Plan) -> dict[str, str]:
+    environ = there(context).environ
+    env = job_environment(context, plan.environment_kind, environ)
+    directives = dict(plan.directives)
+    for option in ("account", "partition", "qos", "constraint", "reservation"):
+        # The user's own default: sbatch would let it win over a directive, so only without one.
+        name = f"SBATCH_{option.upper()}"
+        if option not in directives and name in environ:
+            env[name] = environ[name]
+    for name in (*plan.secrets, *_OF_THIS_LOGIN):
+        env.pop(name, None)
+    return env
+
+
+def record_found(context: Context, folder: Path, job_id: str) -> None:
+    """Record the job of a submission that was cut short before it could, as Slurm or the job's own
+    record shows it by the folder of a run or of a sweep's array. Others' folders stay as they are.
+    """
+    sweep_id = sweep_id_of(folder.name)
+    plan = read_plan(RunFolder(folder) if sweep_id is None else SweepFolder(folder).run(0))
+    with contextlib.suppress(OSError, HpcrunError, ValueError):
+        if plan is not None and folder.stat().st_uid == os.getuid():
+            plan = structs.replace(plan, run_id=sweep_id or plan.run_id)
+            record = submitted_record(context, plan)
+            at = created_at(plan.run_id)
+            cluster = plan.cluster
+            record = structs.replace(record, job_id=job_id, submitted_at=at, cluster=cluster)
+            write_record(folder / SUBMITTED, record)
+
+
+def submitted_record(context: Context, plan: Plan) -> Submitted:
+    """Say who takes the run, when and from where, and what a listing shows of its plan."""
+    return Submitted(
+        job_id=None,
+        run_id=plan.run_id,
+        cluster=context.cluster.name,
+        slurm_conf=slurm_conf_of(context),
+        submitted_at=time.time(),
+        host=os.uname().nodename,
+        user=user_name(context.environ),
+        name=plan.name,
+        nodes=plan.all_nodes if not plan.node_range else None,
+        gpus_per_node=plan.gpus_per_node,
+        log_patterns=plan.log_patterns,
+        checkpoint_dir=plan.checkpoint_dir if is_shared(plan) else None,
+        runs_per_job=plan.runs_per_job,
+    )

@@ -1,0 +1,437 @@
+"""What the user's jobs are doing now: states, curves, and how busy their nodes are."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cached_property, partial
+from pathlib import Path
+
+from msgspec import structs
+
+from hpcrun.actions.parse import CurveLog
+from hpcrun.actions.there import there
+from hpcrun.actions.usage import UsageStep, close_all
+from hpcrun.context import Context, conf_is_gone, job_environment, slurm_transport
+from hpcrun.curves import (
+    EVAL_LOSS,
+    LOSS,
+    SAMPLES_PER_SECOND,
+    TOKENS_PER_SECOND,
+    Curve,
+    quantile,
+    seconds_per_step,
+    steps_left,
+)
+from hpcrun.errors import HpcrunError, InputError, OutOfReach
+from hpcrun.monitor import (
+    FILES_EVERY,
+    Monitor,
+    Pace,
+    Source,
+    Watched,
+    begin,
+    conf_of,
+    find,
+    is_job_id,
+    job_of_another,
+    keep_looks,
+    no_such_run,
+    refresh,
+)
+from hpcrun.ownership import name_of_user, whose
+from hpcrun.plan import label
+from hpcrun.remote import Transport
+from hpcrun.runs import (
+    RUN_ID,
+    History,
+    JobStatus,
+    Progress,
+    RunFolder,
+    SweepFolder,
+    Verdict,
+    read_history,
+    read_task,
+    sweep_folder,
+    sweep_id_of,
+)
+from hpcrun.slurm import SlurmJob, array_id, client, is_final
+
+# How many jobs have a usage step: each costs an srun process here, and this is a login node.
+MOST_STEPS = 8
+# Jobs whose output Slurm is asked for at once.
+MOST_OUTPUTS = 100
+# Seconds between two looks at a run's records.
+_RECORDS_EVERY = 2.0
+# Seconds between two looks at its GPUs that are kept.
+_KEEP_EVERY = 30.0
+# Bytes of a log that are read at first, from its end.
+TAIL = 2 << 20
+# How many of the last values are drawn.
+RECENT = 200
+# The last values of a rate: one alone may be that of a checkpoint.
+_RATES = 5
+# Seconds over which a rate is observed where the log has none; and the fewest.
+_WINDOW, _LEAST = 120.0, 5.0
+
+
+class Top(Watched):
+    """The jobs that wait or run, as Slurm lists them each time, and what is known of them.
+
+    Slurm is asked on a thread, for an answer may take a minute, and on another one between its
+    questions what the runs write is fetched. ``out_of_reach``: why nothing new is known of the
+    states; empty while Slurm answers.
+    """
+
+    is_open = True
+
+    def __init__(
+        self, context: Context, words: Sequence[str] = (), *, count: int = 20, usage: bool = True
+    ) -> None:
+        """Watch all of the user's jobs, or those that words name. Raises InputError, OutOfReach."""
+        self._job_ids, context = _named(context, words)
+        self._context = context
+        self._count = count
+        self._usage = usage
+        # Little of the user's goes to the nodes, but srun is the one that the user has.
+        self._env = job_environment(context, "clean")
+        self._env["PATH"] = context.environ.get("PATH") or self._env["PATH"]
+        self._me = {str(os.getuid()), context.environ.get("USER", ""), name_of_user(os.getuid())}
+        if context.cluster.host is not None:
+            self._me = {there(context).environ.get("USER", "")}
+        self.out_of_reach = ""
+        self._answered_at: float | None = None
+        self._has_news = False
+        self._asking: threading.Thread | None = None
+        self._trip: threading.Thread | None = None
+        self._answer: list[JobStatus] | HpcrunError | None = None
+        # Where the output goes of jobs that are not hpcrun's.
+        self._outputs: dict[str, list[str]] = {}
+        self.next_look = 0.0
+        self._monitor = Monitor(context, [self])
+        self._shown: dict[str, _Shown] = {}
+
+    @property
+    def is_known(self) -> bool:
+        return self._answered_at is not None
+
+    @cached_property
+    def _version(self) -> tuple[int, int] | None:
+        return client.version(slurm_transport(self._context))
+
+    @property
+    def left_out(self) -> int:
+        return max(0, len(self._monitor.statuses) - self._count)
+
+    def poll(self) -> bool:
+        """Do what is due, which never takes long; return whether there is news."""
+        statuses = self._monitor.poll().statuses
+        now = time.monotonic()
+        news, self._has_news = self._has_news, False
+        if news:
+            self._sort(statuses)
+        for shown in self._shown.values():
+            if shown.step is not None and shown.step.look(now):
+                news = True
+                shown.keep(now)
+        due = min(self._shown.values(), key=lambda each: each.next_look, default=None)
+        if due is not None and due.next_look <= now:
+            news |= due.look_at_files(now)
+        return news
+
+    def jobs(self) -> list[JobStatus]:
+        """List the jobs as they are known: those that run, then those that wait; newest first."""
+        seconds = time.monotonic() - (self._answered_at or 0.0)
+        return [each.status(seconds) for each in self._shown.values()]
+
+    def has_all(self) -> bool:
+        """Return whether each log was read, and each node has reported its use or will not."""
+        return self.is_known and all(each.has_all() for each in self._shown.values())
+
+    def close(self) -> None:
+        close_all([each.step for each in self._shown.values() if each.step is not None])
+
+    # ---- what Slurm answers
+
+    def ask(self, context: Context, pace: Pace) -> None:
+        """Begin to ask; look() has the answer."""
+        if not _is_alive(self._asking):
+            self._asking = begin(self._find, slurm_transport(context), self._trip)
+
+    def look(self, context: Context, pace: Pace) -> list[JobStatus] | None:
+        """Take the answer, if there is one; between the questions fetch what the runs write."""
+        now = time.monotonic()
+        is_busy = _is_alive(self._asking) or _is_alive(self._trip) or pace.is_due(now)
+        if now >= self.next_look and not is_busy:
+            self.next_look = now + FILES_EVERY
+            runs = [each.known.run for each in self._shown.values() if each.known.run is not None]
+            self._trip = begin(self._fetch, context, pace, runs) if runs else None
+        answer, self._answer = self._answer, None
+        if answer is None:  # what was known holds
+            return None
+        self._has_news = True
+        if isinstance(answer, HpcrunError):
+            self.out_of_reach = answer.message
+            return None
+        self._answered_at, self.out_of_reach = time.monotonic(), ""
+        return answer
+
+    def _fetch(self, context: Context, pace: Pace, runs: Sequence[RunFolder]) -> None:
+        try:
+            pace.refresh(context, runs)
+        except HpcrunError as error:
+            self._answer = error
+
+    def _find(self, transport: Transport, trip: threading.Thread | None) -> None:
+        """Ask for the jobs, and where the output goes of those of which that is not known.
+
+        What runs have written is fetched when the last ``trip`` is over.
+        """
+        try:
+            jobs = client.queue(transport, self._job_ids)
+        except HpcrunError as error:
+            self._answer = error
+            return
+        live = [job for job in jobs if not is_final(job.state)]
+        unknown = [
+            job.job_id
+            for job in live
+            if job.state == "RUNNING"
+            and not (RUN_ID.fullmatch(job.folder) or sweep_id_of(job.folder))
+            and job.job_id not in self._outputs
+        ][:MOST_OUTPUTS]
+        if unknown:
+            found = {job.job_id: job.outputs for job in client.show_each(transport, unknown)}
+            self._outputs |= {job_id: found.get(job_id, []) for job_id in unknown}
+        statuses = [_status(self._context, job) for job in live]
+        if trip is not None:
+            trip.join()
+        refresh(self._context, [status.run for status in statuses])
+        self._answer = statuses
+
+    def _sort(self, statuses: Sequence[JobStatus]) -> None:
+        before, self._shown = self._shown, {}
+        steps = 0
+        for status in sorted(statuses, key=_order)[: self._count]:
+            job = _job_of(status)
+            shown = before.get(job.job_id)
+            if shown is None or _job_of(shown.known).number != job.number:
+                shown = _Shown(status)
+            else:
+                del before[job.job_id]
+            shown.known = status
+            shown.add_log(self._context, self._outputs.get(job.job_id, ()))
+            self._shown[job.job_id] = shown
+            if self._usage and job.state == "RUNNING":
+                steps += 1
+                self._add_step(shown, job, steps)
+        close_all([each.step for each in before.values() if each.step is not None])
+
+    def _add_step(self, shown: _Shown, job: SlurmJob, order: int) -> None:
+        if shown.step is not None:
+            return
+        if order > MOST_STEPS:
+            shown.why_no_use = f"use is shown of {MOST_STEPS} jobs at once: name the job"
+        elif job.user not in self._me:
+            shown.why_no_use = f"the job is {job.user}'s"
+        elif job.nodes.isdigit():
+            shown.why_no_use = ""
+            process = partial(slurm_transport(self._context).process, env=self._env)
+            shown.step = UsageStep(job.number, int(job.nodes), process, self._version)
+
+
+def _is_alive(thread: threading.Thread | None) -> bool:
+    return thread is not None and thread.is_alive()
+
+
+def _run_of(context: Context, job: SlurmJob) -> RunFolder | None:
+    """Return the run whose job this is: one of the runs here, else in whatever folder it works."""
+    for path in (context.runs_dir / job.folder, Path(job.work_dir)):
+        if (sweep_id := sweep_id_of(path.name)) is not None:
+            number = int(job.task) if job.task.isdigit() else 0
+            path = sweep_folder(path.parent, sweep_id).run(number).path
+        if RUN_ID.fullmatch(path.name) and path.is_dir() and not whose(path):
+            return RunFolder(path)
+    return None
+
+
+def _status(context: Context, job: SlurmJob) -> JobStatus:
+    run = _run_of(context, job)
+    task = read_task(run) if run is not None else None
+    return JobStatus(
+        verdict=Verdict(state=job.state, source=job.source, reason=job.reason),
+        # Of a run, until its records are read (_Shown.look_at_files); other jobs have none.
+        history=History(run_id=run.run_id if run is not None else job.job_id),
+        job_id=job.job_id,
+        run=run,
+        job=job,
+        name=job.name if task is None else f"{job.name} {label(task.values)}",
+        elapsed=job.elapsed_seconds,
+        limit=job.limit_seconds,
+    )
+
+
+class _Shown:
+    """One job, its log, however long, and its usage step."""
+
+    def __init__(self, known: JobStatus) -> None:
+        self.known = known
+        self.step: UsageStep | None = None
+        self.why_no_use = ""
+        self.next_look = 0.0
+        self._log: CurveLog | None = None
+        self._has_log = False
+        self._progress = Progress()
+        self._history = known.history
+        self._records_at = self._kept_at = 0.0
+        # When the log showed which step.
+        self._seen: deque[tuple[float, int]] = deque(maxlen=500)
+
+    def add_log(self, context: Context, outputs: Sequence[str]) -> None:
+        """Take up the log, once it is known where it is: its end is read, then what is new."""
+        if not self._has_log and (self.known.run is not None or outputs):
+            files = tuple(map(Path, outputs))
+            with suppress(InputError):  # a run's own pattern that this hpcrun cannot read
+                source = Source(self.known.job_id or "", files, self.known.run)
+                self._log = CurveLog(context, source, tail=TAIL)
+            self._has_log = True
+            self.next_look = 0.0
+
+    def look_at_files(self, now: float) -> bool:
+        """Read on in the log and the records; return whether there is news."""
+        news = False
+        try:
+            if self._log is not None and self._log.look():
+                self._progress, news = self._now(self._log.curve(), now), True
+        except InputError:  # one that cannot be read
+            self._log, self._progress, news = None, Progress(), True
+        if self.known.run is not None and now >= self._records_at:
+            self._records_at = now + _RECORDS_EVERY
+            before, self._history = self._history, read_history(self.known.run)
+            last, was = self._history.last, before.last
+            news |= before.end != self._history.end
+            news |= (last and last.stall) != (was and was.stall)
+        self.next_look = time.monotonic() + (0.5 if news else 1.0)
+        return news
+
+    def keep(self, now: float) -> None:
+        """Keep now and then what is seen of the GPUs, for when the run is over."""
+        if self.known.run is not None and now - self._kept_at >= _KEEP_EVERY:
+            self._kept_at = now
+            keep_looks(self.known.run, [] if self.step is None else self.step.uses())
+
+    def has_all(self) -> bool:
+        """Return whether the log was read, and the use is known or will not be."""
+        if self._has_log and not self.next_look:
+            return False
+        if self.step is None or self.step.has_failed:
+            return True  # a step that failed once has had its chance
+        # A use is a difference between two looks.
+        uses, nodes = self.step.uses(), _job_of(self.known).nodes
+        is_whole = len(uses) >= (int(nodes) if nodes.isdigit() else 0)
+        return is_whole and all(use.cpus_busy is not None for use in uses)
+
+    def status(self, seconds_since: float) -> JobStatus:
+        elapsed = self.known.elapsed
+        if elapsed is not None and self.known.state == "RUNNING" and self._history.end is None:
+            elapsed += seconds_since
+        return structs.replace(
+            self.known,
+            history=self._history,
+            elapsed=elapsed,
+            progress=self._progress,
+            uses=[] if self.step is None else self.step.uses(),
+            why_no_use=self.why_no_use or ("" if self.step is None else self.step.trouble),
+        )
+
+    def _now(self, curve: Curve, now: float) -> Progress:
+        metric = next((name for name in (LOSS, EVAL_LOSS) if name in curve.metrics), None)
+        lasts = {name: series.summary.last for name, series in curve.metrics.items()}
+        last = lasts[metric] if metric is not None else None
+        step = max((each.step for each in lasts.values() if each.step is not None), default=None)
+        if last is not None and last.step is not None:
+            step = last.step
+        observed = self._observed(now, step)
+        pace = seconds_per_step(curve) or observed
+        rate, unit = (None, None) if not pace else (1 / pace, "steps_per_second")
+        for name in (SAMPLES_PER_SECOND, TOKENS_PER_SECOND):
+            if (shown := quantile(curve.values(name)[-_RATES:], 0.5)) is not None:
+                rate, unit = shown, name
+        left = steps_left(curve)
+        return Progress(
+            step=step,
+            total_steps=curve.total_steps,
+            metric=metric,
+            value=last.value if last is not None else None,
+            recent=curve.values(metric)[-RECENT:] if metric else [],
+            steps=curve.steps(metric)[-RECENT:] if metric else [],
+            rate=rate,
+            unit=unit,
+            seconds_left=None if left is None or pace is None else left * pace,
+        )
+
+    def _observed(self, now: float, step: int | None) -> float | None:
+        """Note a step; return the seconds of one, as they were seen to pass."""
+        if step is None or (self._seen and step < self._seen[-1][1]):
+            self._seen.clear()
+        if step is not None:
+            self._seen.append((now, step))
+        while len(self._seen) > 2 and now - self._seen[0][0] > _WINDOW:
+            self._seen.popleft()
+        if len(self._seen) < 3:
+            return None
+        # The first look found what had been there already.
+        (begun, first), (ended, last) = self._seen[1], self._seen[-1]
+        return (ended - begun) / (last - first) if ended - begun > _LEAST and last > first else None
+
+
+def _job_of(status: JobStatus) -> SlurmJob:
+    assert status.job is not None  # it is from the queue
+    return status.job
+
+
+def _named(context: Context, words: Sequence[str]) -> tuple[list[str], Context]:
+    """Find the Slurm ids that words mean, and the context with the Slurm whose they are."""
+    default = conf_of(context, History(run_id=""))
+    confs: dict[str, str | None] = {}
+    for word in words:
+        found = find(context.runs_dir, word)
+        if found is None and not is_job_id(word):
+            raise no_such_run(context, word)
+        if found is None:
+            confs[word] = default
+            continue
+        history = read_history(found.run(0) if isinstance(found, SweepFolder) else found)
+        if (error := job_of_another(history, "top")) is not None:
+            raise error
+        if history.job_id is None:
+            raise InputError(
+                f"{word}: not a job of Slurm's: it runs on this machine",
+                fix=f"hpcrun logs -f {word}",
+            )
+        is_sweep = isinstance(found, SweepFolder)
+        job_id = array_id(history.job_id) if is_sweep else history.job_id
+        confs[job_id] = conf_of(context, history) or default
+    if len(set(confs.values())) > 1:
+        raise InputError(
+            f"{', '.join(words)}: jobs of several Slurms: "
+            f"{', '.join(sorted(set(map(str, confs.values()))))}",
+            fix="call hpcrun top for each",
+        )
+    conf = next(iter(confs.values()), None)
+    if conf and conf != default:
+        if conf_is_gone(context, conf):
+            raise OutOfReach(f"{conf}, by which the job was submitted, is not on this machine")
+        cluster = structs.replace(context.cluster, slurm_conf=conf)
+        context = structs.replace(context, cluster=cluster)
+    return list(confs), context
+
+
+def _order(status: JobStatus) -> tuple[bool, int]:
+    number = _job_of(status).number
+    at = int(number) if number.isdigit() else 0
+    return status.state == "PENDING", at if status.state == "PENDING" else -at

@@ -1,0 +1,332 @@
+"""How busy a running job's nodes are, by a step beside the job's while somebody looks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from typing import IO
+
+from hpcrun.assets import shipped
+from hpcrun.runs import GpuUse, NodeUse, Scope
+from hpcrun.slurm import beside_argv
+
+# Of the step, and at the begin of each line that it prints.
+STEP_NAME = "hpcrun-top"
+# Seconds between two looks at a node; the second comes soon, since use is a difference.
+EVERY, SOON = 5.0, 1.0
+# A step that fails is begun again after these pauses, in seconds, and then given up.
+_AGAIN = (15.0, 60.0)
+_PIECE = 1 << 16
+# The end of a step's input ends it; one that does not notice is asked by signals, seconds apart.
+_PATIENCE = (2.0, 1.0)
+_MIB = 1 << 20
+_PARTS = re.compile(r"([0-9]+)")
+# What a step may say without a line's end, bytes; more is nothing of ours.
+_LONGEST = 1 << 16
+_MOST_NODES = 10_000
+_MOST_GPUS = 64
+# /proc/stat counts in ticks of 1/100 s (USER_HZ on every Linux that Slurm runs on).
+_TICKS = 100
+
+
+class UsageStep:
+    """A usage step of one job.
+
+    ``trouble`` says why it shows nothing, if it could not begin; ``is_over``: it was given up.
+
+    It takes no resources, so the job does not notice. Its input is a pipe from this process: when
+    this process dies, however it does, the pipe closes and the step ends. A step that nobody has
+    asked for a minute ends too.
+    """
+
+    def __init__(
+        self,
+        number: str,
+        nodes: int,
+        process: Callable[[list[str]], tuple[list[str], dict[str, str]]],
+        version: tuple[int, int] | None,
+    ) -> None:
+        """Nothing is started yet. ``number`` is the job's; of an array's task its own. ``process``
+        makes of the cluster's srun a command of this machine and its environment."""
+        self.trouble = ""
+        self.is_over = False
+        script = (shipped("templates") / "usage.sh").read_text(encoding="utf-8")
+        argv = beside_argv(number, nodes, STEP_NAME, ["bash", "-c", script], version)
+        self._argv, self._env = process(argv)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pipes: tuple[IO[bytes], ...] = ()  # to it, and its stdout and stderr
+        self._lines = UsageLines()
+        self._errors = b""
+        self._failures = 0
+        self._next = 0.0
+        self._asked = 0
+
+    def uses(self) -> list[NodeUse]:
+        return self._lines.uses()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the step has ended at least once without a word from a node."""
+        return self.is_over or self._failures > 0
+
+    def look(self, now: float) -> bool:
+        """Do what is due at a time of the monotonic clock; return whether there is news."""
+        if self.is_over:
+            return False
+        if self._process is None:
+            if now >= self._next:
+                self._start(now)
+            return False
+        news = self._read()
+        if self._process.poll() is not None:
+            self._failed(self._process.returncode, now)
+        elif now >= self._next:
+            self._ask(now)
+        return news
+
+    def close(self) -> None:
+        """End srun, which ends its step; never leave before it has, nor wait without end."""
+        self.end_input()
+        process, self._process = self._process, None
+        if process is None:
+            return
+        for patience, end in zip(_PATIENCE, (process.terminate, process.kill), strict=True):
+            deadline = time.monotonic() + patience
+            while process.poll() is None and time.monotonic() < deadline:
+                # Its last lines would fill the pipe, and it would never end.
+                for stream in self._pipes[1:]:
+                    _drain(stream)
+                time.sleep(0.02)
+            if process.poll() is None:
+                end()
+        process.wait()
+        for stream in self._pipes[1:]:
+            stream.close()
+
+    def end_input(self) -> None:
+        """Let the step end by itself; close() then has less to wait for."""
+        if self._process is not None:
+            with contextlib.suppress(OSError):
+                self._pipes[0].close()
+
+    def _start(self, now: float) -> None:
+        try:
+            process = subprocess.Popen(
+                self._argv,
+                env=self._env,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                cwd="/",
+                # Ctrl-C on the terminal is top's to handle.
+                start_new_session=True,
+            )
+        except OSError as error:
+            self.is_over = True
+            is_missing = isinstance(error, FileNotFoundError)
+            self.trouble = "srun: command not found" if is_missing else f"srun: {error.strerror}"
+            return
+        assert process.stdin and process.stdout and process.stderr
+        self._pipes = (process.stdin, process.stdout, process.stderr)
+        for stream in self._pipes:
+            os.set_blocking(stream.fileno(), False)
+        self._process, self._lines, self._errors = process, UsageLines(), b""
+        self._asked = 0
+        self._ask(now)
+
+    def _ask(self, now: float) -> None:
+        with contextlib.suppress(OSError):  # full or closed: then the step is ending
+            os.write(self._pipes[0].fileno(), b"\n")
+        self._asked += 1
+        self._next = now + (SOON if self._asked == 1 else EVERY)
+
+    def _read(self) -> bool:
+        _, stdout, stderr = self._pipes
+        output = _drain(stdout)
+        self._errors = (self._errors + _drain(stderr))[-_PIECE:]
+        self._lines.feed(output.decode("utf-8", "replace"))
+        return bool(output)
+
+    def _failed(self, code: int, now: float) -> None:
+        """The step is over: the job's end, a node that is gone, or no leave to add a step."""
+        self._read()
+        self.close()
+        if self._lines.uses():
+            self._failures, self.trouble = 0, ""
+        else:
+            self._failures += 1
+            self.trouble = _last_line(self._errors) or f"srun ended with code {code}"
+        self.is_over = self._failures > len(_AGAIN)
+        if not self.is_over:
+            self._next = now + _AGAIN[max(0, self._failures - 1)]
+
+
+def close_all(steps: list[UsageStep]) -> None:
+    """End several steps: all at once, since each may take a moment."""
+    for step in steps:
+        step.end_input()
+    for step in steps:
+        step.close()
+
+
+def _drain(stream: IO[bytes]) -> bytes:
+    found = b""
+    with contextlib.suppress(OSError):
+        while len(found) < 16 * _PIECE and (piece := os.read(stream.fileno(), _PIECE)):
+            found += piece
+    return found
+
+
+def _last_line(errors: bytes) -> str:
+    """Return the last line that srun printed, without its prefixes."""
+    lines = [line for line in errors.decode("utf-8", "replace").splitlines() if line.strip()]
+    reported = [line for line in lines if "error" in line] or lines
+    return reported[-1].removeprefix("srun: ").removeprefix("error: ").strip() if reported else ""
+
+
+# ---- what the script of the step (templates/usage.sh) prints
+
+
+class UsageLines:
+    """Reads what a usage step prints, in whatever pieces it comes.
+
+    >>> lines = UsageLines()
+    >>> for clock, busy in ((10, 1000), (12, 1800)):
+    ...     lines.feed(f"hpcrun-top n1 begin {clock}\\nhpcrun-top n1 stat 4 {busy} 0 0 50 0\\n")
+    ...     lines.feed("hpcrun-top n1 end\\n")
+    >>> [(use.node, use.cpus_busy, use.cpus) for use in lines.uses()]
+    [('n1', 4.0, 4)]
+    """
+
+    def __init__(self) -> None:
+        self._rest = ""
+        self._uses: dict[str, NodeUse] = {}
+        self._begun: dict[str, dict[str, list[str]]] = {}
+        # The clock and the CPUs that a node reported last: (seconds, busy seconds).
+        self._before: dict[str, tuple[float, float]] = {}
+
+    def uses(self) -> list[NodeUse]:
+        """What is known now, node by node in Slurm's order: node2 before node10."""
+        return [self._uses[node] for node in sorted(self._uses, key=_place)]
+
+    def feed(self, text: str) -> None:
+        *lines, self._rest = (self._rest + text).split("\n")
+        if len(self._rest) > _LONGEST:
+            self._rest = ""
+        for line in lines:
+            mark, _, rest = line.partition(" ")
+            node, _, rest = rest.partition(" ")
+            word, _, value = rest.partition(" ")
+            if mark == STEP_NAME and word:
+                self._take(node, word, value)
+
+    def _take(self, node: str, word: str, value: str) -> None:
+        if word == "begin" and len(self._begun) < _MOST_NODES:
+            self._begun[node] = {}
+        reported = self._begun.get(node)
+        if reported is None:
+            return
+        if word == "end":
+            self._uses[node] = self._use(node, reported)
+            del self._begun[node]
+        elif len(values := reported.setdefault(word, [])) < _MOST_GPUS:
+            values.append(value)
+
+    def _use(self, node: str, reported: dict[str, list[str]]) -> NodeUse:
+        cpus, busy, cpu_of = _cpu(reported)
+        clock = _number(_first(reported, "begin"))
+        before, now = self._before.get(node), None
+        if clock is not None and busy is not None:
+            now = self._before[node] = (clock, busy)
+        share = None
+        if before is not None and now is not None and now[0] > before[0]:
+            share = max(0.0, (now[1] - before[1]) / (now[0] - before[0]))
+            if cpu_of == "node" and cpus:  # ticks and the clock are not read at one moment
+                share = min(share, float(cpus))
+        memory = _first(reported, "memory").split(" ")
+        is_told = len(memory) == 3 and memory[0] in ("job", "node")
+        memory_of: Scope = "job" if memory[0] == "job" else "node"
+        return NodeUse(
+            node=node,
+            cpus=cpus,
+            cpus_busy=None if share is None else round(share, 2),
+            cpu_of=cpu_of,
+            memory_used=_whole(memory[1]) if is_told else None,
+            memory_total=_whole(memory[2]) if is_told else None,
+            memory_of=memory_of if is_told else None,
+            gpus=_gpus(reported),
+        )
+
+
+def _place(node: str) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in _PARTS.split(node)]
+
+
+def _cpu(reported: dict[str, list[str]]) -> tuple[int | None, float | None, Scope | None]:
+    """How many CPUs there are, for how many seconds they have worked, and for whom."""
+    own = _first(reported, "cpu").split(" ")
+    if len(own) == 3 and (busy := _number(own[1])) is not None:
+        return _whole(own[2]) or None, busy / 1e9, "job"
+    count, *fields = _first(reported, "stat").split() or [""]
+    ticks = [_number(word) for word in fields]
+    if len(ticks) < 4 or None in ticks:
+        return None, None, None
+    # user nice system idle iowait irq softirq steal; guest times are in user already (proc(5)).
+    known = [tick or 0.0 for tick in ticks[:8]]
+    return _whole(count), (sum(known) - sum(known[3:5])) / _TICKS, "node"
+
+
+def _gpus(reported: dict[str, list[str]]) -> tuple[GpuUse, ...]:
+    """The job's GPUs, by the numbers that Slurm gave it where more are to be seen."""
+    found = []
+    for line in reported.get("gpu", ()):
+        fields = [field.strip() for field in line.split(",")]
+        index = _whole(fields[0])
+        if len(fields) == 7 and index is not None:
+            found.append((fields[1], _nvidia(index, fields)))
+    for line in reported.get("amd", ()):
+        fields = line.split(" ")
+        index = _whole(fields[0])
+        if len(fields) == 4 and index is not None:
+            used, total = _whole(fields[2]), _whole(fields[3])
+            gpu = GpuUse(
+                index=index, utilization=_number(fields[1]), memory_used=used, memory_total=total
+            )
+            found.append(("", gpu))
+    visible = [word for word in _first(reported, "visible").split(",") if word]
+    # CUDA takes the begin of a UUID for it (CUDA_VISIBLE_DEVICES=GPU-8932f937).
+    begins = tuple(word for word in visible if word.startswith("GPU-"))
+    own = [gpu for uuid, gpu in found if str(gpu.index) in visible or uuid.startswith(begins)]
+    return tuple(own or [gpu for _, gpu in found])
+
+
+def _nvidia(index: int, fields: Sequence[str]) -> GpuUse:
+    """Read a line of nvidia-smi; what a GPU does not report is in brackets, as [N/A]."""
+    used, total = (_number(field) for field in fields[3:5])
+    return GpuUse(
+        index=index,
+        utilization=_number(fields[2]),
+        memory_used=None if used is None else int(used * _MIB),
+        memory_total=None if total is None else int(total * _MIB),
+        power_watts=_number(fields[5]),
+        temperature_celsius=_number(fields[6]),
+    )
+
+
+def _first(reported: dict[str, list[str]], word: str) -> str:
+    return reported.get(word, [""])[0]
+
+
+def _number(text: str) -> float | None:
+    """Read a count or a measure; None for anything else."""
+    digits = text.replace(".", "", 1)
+    return float(text) if digits.isascii() and digits.isdigit() and len(text) < 25 else None
+
+
+def _whole(text: str) -> int | None:
+    number = _number(text)
+    return None if number is None else int(number)

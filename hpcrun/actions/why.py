@@ -1,0 +1,504 @@
+"""Why jobs failed: finds their logs and records, and has them judged.
+
+Of a run that is over the answer is kept. Never changes or cancels anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+from msgspec import Struct, structs
+
+from hpcrun.actions.logs import masker_of
+from hpcrun.context import Context, slurm_transport
+from hpcrun.errors import HpcrunError, InputError
+from hpcrun.files import open_plain
+from hpcrun.logs import LogFile, log_files, part_of
+from hpcrun.monitor import find_each, no_such_run, with_account
+from hpcrun.ownership import name_of_user, whose
+from hpcrun.plan import Plan, parse_memory_mb, parse_seconds
+from hpcrun.runs import (
+    ENDURED,
+    IDLE,
+    IDLE_NOTE,
+    LOST,
+    NOT_LAUNCHED,
+    STATES,
+    JobStatus,
+    RunFolder,
+    Verdict,
+    has_checkpoints,
+    read_history,
+    read_if_there,
+    read_plan,
+    runs_of,
+    write_record,
+)
+from hpcrun.slurm import Account, client, parse_exit_code
+from hpcrun.text import format_bytes, format_duration, printable
+from hpcrun.version import __version__
+from hpcrun.views import common_text, sentence
+from hpcrun.why import Cause, Diagnosis, Evidence, Found, Job, Kept, Reader, Records, diagnose
+
+# Bytes that are read at once, and of each log where only the ends are looked at.
+_BLOCK, END = 1 << 20, 1 << 18
+# Shorter logs have the numbers of their lines counted, whatever is read of them.
+_COUNTED, _UNKNOWN = 32 << 20, -(1 << 60)
+_STDIN = Path("-")
+# Logs of ranks and of nodes that are looked at, those that failed first.
+_RANKS, _NODES = 24, 8
+# The share of the memory it had asked for that a job may have died of.
+_NEARLY = 0.95
+# Files of a folder that are no logs.
+_NO_LOGS = {".py", ".yaml", ".yml", ".json", ".pt", ".bin", ".safetensors", ".png", ".sh", ".md"}
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    """Why one job failed; ``source`` is what was asked about, ``state`` the job's, "" of a log."""
+
+    source: str
+    diagnosis: Diagnosis
+    state: str = ""
+    final: bool = True
+
+
+# ---- what a word names
+
+
+def explain_jobs(context: Context, words: Sequence[str]) -> list[Answer]:
+    """Say why what the words name failed: runs, jobs, or the logs of one job.
+
+    Without words it is the newest run. Raises InputError, OutOfReach.
+    """
+    logs = [Path(word) for word in words if _is_log(context, word)]
+    answers = []
+    if logs:
+        files = [file for path in logs for file in _files_of(context, path)]
+        if not files:
+            raise InputError(f"{logs[0]}: no log in this folder", fix="name the log files")
+        found = [_read(file) for file in files]
+        ranks = [_rank_of(file) for file in files]
+        for log, rank in zip(found, ranks, strict=True):
+            for event in log.events:
+                event.rank = rank if event.rank is None else event.rank
+        known = [rank for rank in ranks if rank is not None]
+        diagnosis = diagnose(Evidence(logs=found, ranks=known))
+        source = " ".join(str(path) for path in logs)
+        answers.append(Answer(source=source, diagnosis=_masked(context, diagnosis, ())))
+    rest = [word for word in words if Path(word) not in logs]
+    for word in rest:
+        answers += _of_word(context, word)
+    if not words:
+        answers += _of_word(context, None)
+    return answers
+
+
+def _is_log(context: Context, word: str) -> bool:
+    path = context.cwd / word
+    if word == "-":
+        return True
+    if path.is_dir():
+        return not (path / "plan.json").exists() and not (path / "sweep.json").exists()
+    return path.exists() and not path.is_dir()
+
+
+def _files_of(context: Context, name: Path) -> list[Path]:
+    """List the logs of a folder, standard errors first; a file is its own, - is standard input."""
+    path = context.cwd / name
+    if not path.is_dir():
+        return [path if name != _STDIN else name]
+    files = [each for each in sorted(path.rglob("*")) if each.is_file()]
+    files = [each for each in files if each.suffix.lower() not in _NO_LOGS and each.stat().st_size]
+    return sorted(files, key=lambda each: "err" not in each.suffix)
+
+
+def _rank_of(path: Path) -> int | None:
+    """Read a rank off a log's name, as hpcrun, torchrun and srun give them.
+
+    >>> [_rank_of(Path(name)) for name in ("rank-3.log", "attempt_0/3/stderr.log", "4711.out")]
+    [3, 3, None]
+    """
+    found = re.search(r"(?i)rank[-_.]?(\d{1,6})(?!\d)", path.name)
+    if found is None and path.stem in ("stdout", "stderr"):
+        found = re.fullmatch(r"(\d{1,6})", path.parent.name)
+    return int(found[1]) if found is not None else None
+
+
+def _of_word(context: Context, word: str | None) -> Iterator[Answer]:
+    from hpcrun.monitor import status_of
+
+    target = find_each(context, [word], whole=True)[word]
+    if target is None:
+        raise no_such_run(context, word, or_file=True)
+    if isinstance(target, str):
+        yield from _of_job(context, target)
+        return
+    for status in status_of(context, runs_of(target), level="detail"):
+        yield Answer(
+            source=status.job_id or status.run_id,
+            diagnosis=cause_of(context, status, whole=True),
+            state=status.state,
+            final=status.final,
+        )
+
+
+def _of_job(context: Context, job_id: str) -> Iterator[Answer]:
+    """Say why a job failed that hpcrun did not submit, by its output."""
+    from hpcrun.actions.logs import LogQuery, logs_of
+
+    logs = logs_of(context, job_id, LogQuery())
+    output = logs.output
+    statuses = logs.monitor.statuses
+    for status in statuses:
+        files = output.files() if output is not None else []
+        own = [file for file in files if len(statuses) < 2 or file.job_id == status.job_id]
+        own.sort(key=lambda file: not file.is_err)
+        yield Answer(
+            source=status.job_id or job_id,
+            diagnosis=_by_output(context, status, [file.path for file in own]),
+            state=status.state,
+            final=status.final,
+        )
+
+
+def _by_output(
+    context: Context, status: JobStatus, files: Sequence[Path], end: int | None = None
+) -> Diagnosis:
+    """Judge by the files of a job's output, or by their last ``end`` bytes, and Slurm's record."""
+    status = with_account(context, status)
+    found = [_read(file, end) for file in files if file.is_file()]
+    recorded = _records_of(status, context) if status.final else Records()
+    evidence = Evidence(logs=found, records=recorded, job=_job_of(status, context))
+    return _masked(context, diagnose(evidence), ())
+
+
+# ---- a run
+
+
+def with_cause(context: Context, status: JobStatus) -> JobStatus:
+    """Add to what is over why it failed, by the ends of its logs; to all others nothing.
+
+    Of a job that hpcrun did not submit Slurm knows the logs for some minutes after its end.
+    """
+    if not status.final or status.ok:
+        return status
+    with contextlib.suppress(OSError, HpcrunError):  # what cannot be read says nothing
+        if status.run is None:
+            status = _with_outputs(context, status)
+            files = [Path(path) for path in reversed(status.job.outputs)] if status.job else []
+            found = _by_output(context, status, files, END)
+            says = found.cause is not None and (found.cause.id != "silent" or bool(files))
+            return structs.replace(status, diagnosis=found) if says else status
+        return structs.replace(status, diagnosis=cause_of(context, status))
+    return status
+
+
+def _with_outputs(context: Context, status: JobStatus) -> JobStatus:
+    """Ask where the output of a job went that hpcrun did not submit; scontrol alone knows."""
+    job = status.job
+    if job is None or job.outputs or status.out_of_reach:
+        return status
+    with contextlib.suppress(HpcrunError):
+        for shown in client.show_jobs(slurm_transport(context), job.job_id):
+            if shown.job_id == job.job_id:
+                known = ("stdout", "stderr", "exit_code", "step_code", "node_list")
+                more = {name: getattr(shown, name) for name in known}
+                return structs.replace(status, job=structs.replace(job, **more))
+    return status
+
+
+def failure_of(context: Context, run: RunFolder) -> str:
+    """Say in a sentence why a run failed, without asking Slurm; "" where it did not."""
+    history = read_history(run)
+    end, seen = history.end, history.seen
+    if end is None or end.exit_code == 0 or end.next is not None:
+        return ""
+    state = seen.state if seen is not None else STATES.get(end.why or "", "FAILED")
+    verdict = Verdict(state=state, final=True, exit_code=end.exit_code)
+    status = JobStatus(run=run, history=history, verdict=verdict, job_id=history.job_id)
+    diagnosis = with_cause(context, structs.replace(status, plan=read_plan(run))).diagnosis
+    return sentence(diagnosis.cause) if diagnosis is not None and diagnosis.cause else ""
+
+
+def cause_of(context: Context, status: JobStatus, *, whole: bool = False) -> Diagnosis:
+    """Say why a run failed; with ``whole`` by its logs from their beginnings, else by their ends.
+
+    What is found of a run that is over is kept, and found again only if its logs have grown.
+    """
+    run, last = status.run, status.last
+    if run is None or status.ok:
+        return Diagnosis()
+    status = with_account(context, status)
+    if last is None:
+        evidence = Evidence(records=_records_of(status, context), job=_job_of(status, context))
+        # Slurm itself cancelled what waited for another job: its reason says more.
+        is_told = not status.final or status.reason == "DependencyNeverSatisfied"
+        return Diagnosis() if is_told else diagnose(evidence)
+    recorded = _records_of(status, context) if status.final or status.end is not None else Records()
+    # What the logs tell is of an attempt before the end.
+    files = [] if status.ended_between else _chosen(run, status)
+    # Slurm's answer may change, and rules of another version may know more.
+    stamp = [__version__, status.state, str(last.index), str(status.account is not None)]
+    stamp += [str(_size(file)) for file in files]
+    kept = None if whole else read_if_there(run.why, Kept)
+    if kept is not None and kept.stamp == stamp:
+        return kept.diagnosis
+    found = [_of_run(file, run, status, whole=whole) for file in files]
+    ranks = [file.rank for file in files if file.rank is not None]
+    evidence = Evidence(logs=found, ranks=ranks, records=recorded, job=_job_of(status, context))
+    diagnosis = _masked(context, diagnose(evidence), [run])
+    if status.final and not whose(run.path):
+        with contextlib.suppress(OSError, HpcrunError):
+            run.why.parent.mkdir(0o755, exist_ok=True)
+            write_record(run.why, Kept(stamp=stamp, diagnosis=diagnosis))
+    return diagnosis
+
+
+def _size(file: LogFile) -> int:
+    try:
+        return file.path.stat().st_size
+    except OSError:
+        return -1
+
+
+def _chosen(run: RunFolder, status: JobStatus) -> list[LogFile]:
+    """Choose the logs of the last attempt that matter: first those of what failed first."""
+    last = status.last.index if status.last is not None else 0
+    files = [file for file in log_files(run) if file.attempt in (last, None)]
+    failed = _failed_ranks(run, last)
+    first = status.end.first_failure if status.end is not None else None
+    order = {rank: at for at, rank in enumerate(failed)}
+    if first is not None and first.rank is not None:
+        order[first.rank] = -1
+    ranks = [file for file in files if file.rank is not None]
+    ranks.sort(key=lambda file: (order.get(file.rank or 0, 1 << 30), file.rank or 0))
+    nodes = [file for file in files if file.node is not None]
+    nodes.sort(key=lambda file: (first is None or file.node != first.node, file.node or 0))
+    batch = [file for file in files if file.attempt is None]
+    return [*ranks[:_RANKS], *nodes[:_NODES], *batch]
+
+
+def _failed_ranks(run: RunFolder, attempt: int) -> list[int]:
+    """List the ranks that failed, in the order in which they did: failures/TIME-rank-R.json."""
+    names: list[str] = []
+    with contextlib.suppress(OSError):
+        names = sorted(os.listdir(run.attempts / str(attempt) / "failures"))  # noqa: PTH208
+    ranks = [name.rpartition("-")[2].removesuffix(".json") for name in names if "rank-" in name]
+    return [int(rank) for rank in ranks if rank.isdecimal()]
+
+
+def _records_of(status: JobStatus, context: Context) -> Records:
+    """Gather what Slurm and the job recorded of its end."""
+    end, stall = status.end, status.stall
+    failure = end.first_failure if end is not None and not status.ended_between else None
+    rank = failure.rank if failure is not None else None
+    host = failure.host if failure is not None else None
+    stalled = ""
+    if stall is not None and stall.suspect is not None and failure is None:
+        suspect = stall.suspect
+        rank, host = suspect.rank, suspect.host
+        stalled = f"rank {rank}{f' on {host}' if host else ''} is {suspect.why}"
+    state = status.state if status.final and status.state not in (LOST, "UNKNOWN") else ""
+    if state == "FAILED" and end is None and status.history.last is None and status.run is not None:
+        state = ""
+    why = (end.why or "") if end is not None and status.state != "COMPLETED" else ""
+    if why == "stopped" and status.history.shares_job:
+        why = ""  # as without Slurm, which knows more
+    account, cancelled, job = status.account, status.history.cancelled, status.job
+    alone = end is not None and (end.next is not None or status.history.shares_job)
+    if state.startswith("CANCELLED") and (
+        alone or why == "requeued" or (cancelled is not None and why in ENDURED)
+    ):
+        why = "cancelled"  # while it waited for its next attempt, or one of several runs in a job
+    by = cancelled.user if cancelled is not None else ""
+    if account is not None and account.cancelled_by and not by:
+        by = f"its user, {account.user}" if account.user else _user(context, account.cancelled_by)
+    output = job.stdout if job is not None and job.stdout else ""
+    when = killed = ""
+    if status.elapsed and status.attempts:
+        when = f"after {format_duration(status.elapsed)}"
+    if state == "FAILED" and status.verdict.reason == NOT_LAUNCHED and status.attempts:
+        killed = "the job's script was killed"
+    if status.ended_between and end is not None:
+        waited = (status.ended_at or 0.0) - end.ended_at
+        when = f"{format_duration(waited)} after its last attempt" if waited > 0 else ""
+        when = when or "before its next attempt"
+        killed = killed and "the script of its next attempt could not be launched, or was killed"
+        why = "" if killed else why
+    gave_up = (end.note or "") if end is not None and why != "cancelled" else ""
+    if gave_up == IDLE_NOTE and (same := common_text(status.history.attempts[-IDLE:])):
+        gave_up += f" (the same in all of them: {same})"
+    return Records(
+        state=state,
+        when=when,
+        cancelled_by=by,
+        memory=_nearly_full(account),
+        node_reason=account.node_reason if account is not None else "",
+        node_out=account.node if account is not None else "",
+        slurm_code=job.exit_code if job is not None else "",
+        has_begun=bool(status.attempts) or status.run is None,
+        is_over=status.final,
+        killed=killed,
+        output=output or (str(status.run.batch_log) if status.run is not None else ""),
+        why=why,
+        gave_up=printable(gave_up),
+        exit_code=status.exit_code or (parse_exit_code(job.exit_code) if job is not None else None),
+        signal=failure.signal if failure is not None else None,
+        rank=rank,
+        host=host,
+        unfit=(failure.why or "") if failure is not None else "",
+        stalled=stalled,
+    )
+
+
+def _nearly_full(account: Account | None) -> str:
+    """Say of a job that used nearly all of the host's memory how much; "" of all others.
+
+    >>> _nearly_full(Account(memory_asked=8 << 30, memory_used=79 << 27))
+    'with 9.88 GiB used of the 8.00 GiB of memory that it had asked for'
+    >>> _nearly_full(Account(memory_asked=8 << 30, memory_used=1 << 30))
+    ''
+    """
+    asked, used = (account.memory_asked, account.memory_used) if account else (None, None)
+    if not asked or not used or used < _NEARLY * asked:
+        return ""
+    sizes = f"{format_bytes(used)} used of the {format_bytes(asked)}"
+    return f"with {sizes} of memory that it had asked for"
+
+
+def _user(context: Context, uid: str) -> str:
+    """Name a user of the cluster; of one elsewhere the number alone is known."""
+    if context.cluster.host is None and (name := name_of_user(int(uid))) != uid:
+        return f"{name} (uid {uid})"
+    return f"the user with uid {uid}"
+
+
+def _job_of(status: JobStatus, context: Context) -> Job:
+    """Gather the job's own numbers, for its fixes."""
+    plan: Plan | None = status.plan or (read_plan(status.run) if status.run else None)
+    word = status.job_id or status.run_id
+    if plan is None:
+        return Job(word=word)
+    asked = dict(plan.directives)
+    memory, limit = None, status.limit
+    with contextlib.suppress(ValueError):
+        memory = parse_memory_mb(asked.get("mem") or "0") or None
+    account, nodes = status.account, plan.nodes
+    if memory is None and account is not None and account.memory_asked:
+        memory = account.memory_asked // max(1, nodes) >> 20  # what the site gives
+    with contextlib.suppress(ValueError):
+        limit = limit or parse_seconds(asked.get("time") or "") or None
+    return Job(
+        word=word,
+        is_run=True,
+        has_saved=has_checkpoints(
+            plan, status.history.attempts, is_here=context.cluster.host is None
+        ),
+        micro_batch=plan.micro_batch_per_gpu if plan.effective_batch else None,
+        accumulation=plan.gradient_accumulation_steps if plan.effective_batch else None,
+        memory_mib=memory,
+        limit=limit,
+        exclude=asked.get("exclude") or "",
+    )
+
+
+# ---- reading
+
+
+def _of_run(file: LogFile, run: RunFolder, status: JobStatus, *, whole: bool) -> Found:
+    """Read a run's log; what its lines do not say of rank and host the file's name does."""
+    last = status.last.index if status.last is not None else 0
+    found = _read(file.path, None if whole else END, attempt=last if file.attempt is None else None)
+    plan = status.plan
+    hosts = _hosts(run, last)
+    for event in found.events:
+        if event.rank is None and file.rank is not None:
+            event.rank = file.rank
+        node = file.node
+        if node is None and event.rank is not None and plan is not None:
+            node = event.rank // max(1, plan.ranks_per_node)
+        if event.host is None and node is not None and node < len(hosts):
+            event.host = hosts[node]
+    return found
+
+
+def _hosts(run: RunFolder, attempt: int) -> list[str]:
+    text = ""
+    with contextlib.suppress(OSError):
+        text = (run.attempts / str(attempt) / "hostfile").read_text("utf-8", "replace")
+    return [line.split()[0] for line in text.splitlines() if line.strip()]
+
+
+def _read(path: Path, end: int | None = None, *, attempt: int | None = None) -> Found:
+    """Read a log, or its last ``end`` bytes; of a batch script's log what is of an attempt.
+
+    Raises InputError for what cannot be read.
+    """
+    try:
+        if path == _STDIN:
+            return _read_on(Reader("-", 0), sys.stdin.buffer)
+        with open_plain(path) as file:
+            size, line = os.fstat(file.fileno()).st_size, 1
+            if file.read(2) == b"\x1f\x8b":
+                file.seek(0)
+                with gzip.GzipFile(fileobj=file) as inside:
+                    return _read_on(Reader(str(path), 0), inside)
+            first = 0 if end is None else max(0, size - end)
+            if attempt is not None and size <= _COUNTED:
+                file.seek(0)
+                # To its end: what Slurm writes there belongs to the attempt, too.
+                first = max(first, part_of(file.read(), attempt)[0])
+            if first:
+                line = _number_at(path, first) if size <= _COUNTED else _UNKNOWN
+            file.seek(first)
+            return _read_on(Reader(str(path), size, first_line=line, offset=first), file)
+    except EOFError as error:
+        raise InputError(f"{path}: the compressed file is cut off") from error
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from error
+
+
+def _read_on(reader: Reader, file: IO[bytes] | gzip.GzipFile) -> Found:
+    """Give a reader what is left of a log, in blocks of whole lines. Raises OSError."""
+    while block := file.read(_BLOCK):
+        if not block.endswith(b"\n"):
+            block += file.readline(_BLOCK)  # a longer line is cut
+        reader.read(block)
+    found = reader.found()
+    for event in found.events:
+        event.line = max(0, event.line)
+    return found
+
+
+def _number_at(path: Path, offset: int) -> int:
+    """Return the number of the line that holds an offset."""
+    number, left = 1, offset
+    with open_plain(path) as file:
+        while left > 0 and (block := file.read(min(_BLOCK, left))):
+            number += block.count(b"\n")
+            left -= len(block)
+    return number
+
+
+def _masked(context: Context, diagnosis: Diagnosis, runs: Sequence[RunFolder]) -> Diagnosis:
+    """Hide secrets in what is shown of logs."""
+    masker = masker_of(context, runs)
+
+    def hide(text: str) -> str:
+        return masker.mask(text.encode("utf-8", "replace")).decode("utf-8", "replace")
+
+    def hidden(cause: Cause) -> Cause:
+        return structs.replace(cause, title=hide(cause.title), text=hide(cause.text))
+
+    if diagnosis.cause is None:
+        return diagnosis
+    return structs.replace(
+        diagnosis, cause=hidden(diagnosis.cause), also=[hidden(each) for each in diagnosis.also]
+    )

@@ -1,0 +1,404 @@
+"""Where hpcrun is called: the project, the cluster, the folder of the runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from stat import S_IWOTH
+from typing import TYPE_CHECKING
+
+from msgspec import Struct, field, structs
+
+from hpcrun import files
+from hpcrun.assets import config_dir, home_dir, state_dir
+from hpcrun.errors import InputError
+from hpcrun.ownership import is_trusted, refuse_others
+from hpcrun.remote import Connect, LocalTransport, Show, Transport, no_bar
+from hpcrun.spec import Cluster, EnvironmentKind
+
+if TYPE_CHECKING:
+    from hpcrun.remote import Prompts
+
+PROFILE = "hpcrun.yaml"
+
+# What a job must not inherit from a job, or from a launcher, that hpcrun is called in: options
+# for another submission, and another world's ranks. Whole names where users have variables alike.
+_SCRUB_PREFIXES = (
+    "SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "SALLOC_", "HPCRUN_", "TORCHELASTIC_", "PMI_",
+    "PMIX_", "OMPI_",
+)  # fmt: skip
+# The user's choices.
+_KEEP_NAMES = frozenset({"HPCRUN_CLUSTER", "HPCRUN_SANDBOX_DIR", "HPCRUN_TRUST"})
+_OF_SLURM = ("SLURM_CONF", "SLURM_JWT")
+_SCRUB_NAMES = frozenset(
+    {"RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE"}
+    | {"LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
+)
+# What would change the questions and orders of hpcrun itself: SQUEUE_PARTITION hides jobs, and
+# SCANCEL_INTERACTIVE cancels none. A job keeps them: they are its user's.
+_ASKING_PREFIXES = ("SQUEUE_", "SINFO_", "SACCT_", "SCANCEL_", "SCONTROL_")
+# By the sign of a job around: what Slurm set in it, and what hpcrun's harness did.
+_SCRUB_INSIDE = {
+    "SLURM_JOB_ID": {"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"},
+    "HPCRUN_RUN_DIR": {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"},
+}
+
+# What a job keeps of the user's shell where it wants a clean environment: who and where the user
+# is, the language, and where the site has its module system (not what is loaded).
+_CLEAN_NAMES = frozenset(
+    {"HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "KRB5CCNAME"}
+    | {"MODULESHOME", "LMOD_PKG", "LMOD_CMD"}
+)
+_SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
+
+
+class Context(Struct, frozen=True, kw_only=True):
+    """What every verb needs to know; made once by the command line.
+
+    ``debug``: a run that is started gets diagnosis switches. ``code``: it gets this copy of the
+    code, an earlier run's, and not the project's own of today. ``deadline`` (by time.monotonic):
+    who asks Slurm waits no longer. Each of Slurm's commands runs inside ``waiting``, which may say
+    so to a user who waits; ``bar`` shows how far long work is. ``connect`` makes the transport to
+    the cluster, for transport() alone. ``brought``: the runs that a word has just brought from
+    there (``targets.refresh``). ``asked``: what the cluster's host has answered about its variables
+    and files (``there.py``). ``secrets``: values of runs' secrets that were read, and are hidden on
+    every way out.
+    """
+
+    environ: dict[str, str]
+    cwd: Path
+    project: Path
+    cluster: Cluster
+    cluster_source: str
+    runs_dir: Path
+    cache_dir: Path
+    hosts: list[str] = field(default_factory=list)  # of a hostfile; none: Slurm's, or this one
+    debug: bool = False
+    code: Path | None = None
+    deadline: float | None = None
+    waiting: Callable[[], AbstractContextManager[None]] = nullcontext
+    bar: Callable[[str, str], AbstractContextManager[Show]] = no_bar
+    connect: Connect = LocalTransport
+    brought: set[Path] = field(default_factory=set)
+    asked: dict[tuple[str, ...], object] = field(default_factory=dict)
+    secrets: dict[Path, list[bytes]] = field(default_factory=dict)
+
+    def transport(self, slurm_conf: str | None = None) -> Transport:
+        """Reach the cluster, and its Slurm or the one whose slurm.conf is named."""
+        env = slurm_environment(self, slurm_conf)
+        more = {} if self.cluster.host is None else {"bar": self.bar}
+        return self.connect(env, deadline=self.deadline, waiting=self.waiting, **more)
+
+
+def find_project(cwd: Path) -> Path:
+    """Return the nearest folder upwards that has an hpcrun.yaml; else the current one.
+
+    Above the current folder another user's does not count where anybody may put one, as in /tmp.
+    """
+    for folder in (cwd, *cwd.parents):
+        with contextlib.suppress(OSError):
+            if not (folder / PROFILE).is_file():
+                continue
+            if folder == cwd or not folder.stat().st_mode & S_IWOTH:
+                return folder
+            with contextlib.suppress(InputError):
+                _refuse_others(folder)
+                return folder
+    return cwd
+
+
+def _refuse_others(project: Path) -> None:
+    refuse_others(project / PROFILE, "a profile says which commands run, and where")
+
+
+def load_context(
+    environ: Mapping[str, str], cwd: Path, cluster: str | None = None, ask: Prompts | None = None
+) -> Context:
+    """Find the project and the cluster; ``ask`` is what a login at its host may need."""
+    project = find_project(cwd)
+    name = cluster or environ.get("HPCRUN_CLUSTER") or None
+    profile, source = _find_cluster(environ, project, name)
+    return context_of(environ, cwd, project, profile, source, ask)
+
+
+def load_each(environ: Mapping[str, str], cwd: Path) -> tuple[list[Context], list[InputError]]:
+    """Find the project's own cluster, and those of all profiles of the user's.
+
+    Each place of runs comes once. What is wrong with a profile is returned: it hides no other.
+    """
+    names = [file.stem for file in sorted((config_dir(environ) / "clusters").glob("*.yaml"))]
+    found: dict[Path, Context] = {}
+    faults: list[InputError] = []
+    here = (find_project(cwd) / PROFILE).is_file() or _sandbox_profile(environ) is not None
+    for name in [*([None] if here else []), *names]:
+        try:
+            context = load_context(environ, cwd, name)
+            found.setdefault(context.runs_dir, context)
+        except InputError as fault:
+            faults.append(fault)
+    return list(found.values()), faults
+
+
+def context_of(
+    environ: Mapping[str, str],
+    cwd: Path,
+    project: Path,
+    profile: Cluster,
+    source: str,
+    ask: Prompts | None,
+) -> Context:
+    """Make the context of a cluster; one at the other end of ssh has a mirror of its runs here."""
+    connect: Connect = LocalTransport
+    if profile.host is None:
+        runs_dir, cache_dir = (
+            user_path(getattr(profile, key), environ, project, f"{source}: {key}")
+            for key in ("runs_dir", "cache_dir")
+        )
+    else:
+        from zlib import crc32  # here, as what follows: only with a host
+
+        from hpcrun.remote import far_connect
+
+        # Two profiles of one name, as of two projects, may have runs in different places there.
+        name = f"{profile.name}@{profile.host}-{crc32(profile.runs_dir.encode()):08x}"
+        name = re.sub(r"[^A-Za-z0-9._@-]", "-", name).strip(".")
+        runs_dir, cache_dir = (state_dir(environ) / name / part for part in ("runs", "cache"))
+        connect = far_connect(profile, runs_dir, ask)
+    return Context(
+        environ=dict(environ),
+        cwd=cwd,
+        project=project,
+        cluster=profile,
+        cluster_source=source,
+        runs_dir=runs_dir,
+        cache_dir=cache_dir,
+        connect=connect,
+    )
+
+
+def _find_cluster(
+    environ: Mapping[str, str], project: Path, name: str | None
+) -> tuple[Cluster, str]:
+    clusters = config_dir(environ) / "clusters"
+    if name is not None and "/" in name:
+        fix = f"the profile of --cluster NAME is {clusters}/NAME.yaml"
+        raise InputError(f"--cluster {name}: a name, not a path", fix=fix)
+    if name == "sandbox":
+        if (sandbox := _sandbox_profile(environ)) is None:
+            raise InputError("the sandbox is not up", fix="hpcrun sandbox up")
+        return _load(sandbox)
+    if name is not None and (clusters / f"{name}.yaml").is_file():
+        return _load(clusters / f"{name}.yaml", name)
+    if (project / PROFILE).is_file():
+        _refuse_others(project)
+        own = _load(project / PROFILE)
+        if name in (None, own[0].name):
+            _check_slurm_conf(own[0], environ, project)
+            return own
+    known = sorted(file.stem for file in clusters.glob("*.yaml"))
+    if name is not None:
+        raise InputError(
+            f"{name}: no such cluster",
+            fix=f"hpcrun init --cluster {name} --user writes {clusters}/{name}.yaml, on its login "
+            "node or with --host" + (f"; there are {', '.join(known)}" if known else ""),
+        )
+    if (sandbox := _sandbox_profile(environ)) is not None:
+        return _load(sandbox)
+    if len(known) > 1:
+        raise InputError(
+            "which cluster? There are " + ", ".join(known),
+            fix="--cluster NAME, or export HPCRUN_CLUSTER=NAME",
+        )
+    return _load(clusters / f"{known[0]}.yaml", known[0]) if known else (Cluster(), "defaults")
+
+
+def _check_slurm_conf(profile: Cluster, environ: Mapping[str, str], project: Path) -> None:
+    """Refuse a slurm.conf that came with the project. Raises InputError.
+
+    Slurm's commands load the libraries that it names, and whoever clones a repository owns its
+    files.
+    """
+    conf = profile.slurm_conf
+    if profile.host is None and conf and _may_be_of_project(conf, environ, project):
+        raise InputError(
+            f"{project / PROFILE}: slurm_conf: {conf}: part of the project, or a relative path: "
+            "Slurm's commands run the libraries that a slurm.conf names",
+            fix="name the cluster's own slurm.conf by its absolute path; if you trust this "
+            f"project: export HPCRUN_TRUST={project.resolve()}",
+        )
+
+
+def _may_be_of_project(conf: str, environ: Mapping[str, str], project: Path) -> bool:
+    """Return whether a slurm.conf may have come with the project, which the user does not trust.
+
+    A project is all of its repository. One that contains the user's home is the user's own.
+    """
+    if is_trusted(project):
+        return False
+    # /proc has links to the current folder of each process.
+    if not conf.startswith("/") or os.path.normpath(conf).lstrip("/").startswith(("proc/", "dev/")):
+        return True
+    repository = next((top for top in (project, *project.parents) if (top / ".git").exists()), None)
+    top, real = os.path.realpath(repository or project), Path(os.path.realpath(conf))
+    if Path(os.path.realpath(home_dir(environ))).is_relative_to(top):
+        return False
+    sandbox = _sandbox_profile(environ)
+    is_sandbox = sandbox is not None and real.is_relative_to(os.path.realpath(sandbox.parent))
+    return real.is_relative_to(top) and not is_sandbox
+
+
+def named_profile(environ: Mapping[str, str], cwd: Path, word: str) -> Cluster:
+    """Load a profile by its file, or its name among the user's. Raises InputError, SpecError."""
+    own = config_dir(environ) / "clusters" / f"{word}.yaml"
+    file = cwd / word
+    is_name = not file.is_file() and "/" not in word and own.is_file()
+    return _load(own if is_name else file)[0]
+
+
+def _sandbox_profile(environ: Mapping[str, str]) -> Path | None:
+    """The profile of the user's own sandbox, if there is one; nobody else's folder counts."""
+    from hpcrun.sandbox import check_owned, sandbox_dir  # here: few ask for it
+
+    try:
+        folder = sandbox_dir(environ, os.getuid())
+        profile = folder / "cluster.yaml"
+        return profile if check_owned(folder) and profile.is_file() else None
+    except InputError:
+        return None
+
+
+def _load(path: Path, name: str = Cluster().name) -> tuple[Cluster, str]:
+    """Load a profile; one that does not name the cluster is the user's of this ``name``."""
+    from hpcrun.spec import load_cluster  # here: many calls read no profile
+
+    profile = load_cluster(read_text(path), source=str(path))
+    return structs.replace(profile, name=name) if profile.name == "default" else profile, str(path)
+
+
+def is_in_mirror(path: Path, environ: Mapping[str, str]) -> bool:
+    """Return whether a path is in a copy of the records of another machine."""
+    return path.resolve().is_relative_to(state_dir(environ).resolve())
+
+
+def read_text(path: Path) -> str:
+    """Read a file that the user wrote. Raises InputError naming it."""
+    try:
+        # /dev/stdin, /dev/fd/3: what the user's own shell has opened.
+        is_stream = path.is_relative_to("/dev")
+        data = path.read_bytes() if is_stream else files.read_plain(path)
+        return data.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 text (byte {error.start})") from error
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from error
+
+
+def user_path(text: str, environ: Mapping[str, str], project: Path, where: str) -> Path:
+    """Fill ``~`` and ``$NAME`` in a path, which starts at the project. Raises InputError."""
+    expanded = text
+    if "$" in text:
+        from string import Template
+
+        try:
+            expanded = Template(text).substitute(environ)
+        except KeyError as error:
+            raise InputError(
+                f"{where}: {text}: {error} is not set", fix="set it, or write the path out"
+            ) from error
+        except ValueError as error:
+            message = f"{where}: {text}: a $ before what is no variable's name"
+            raise InputError(message, fix="write $$ for a dollar sign") from error
+    if expanded == "~" or expanded.startswith("~/"):
+        expanded = home_dir(environ) + expanded[1:]
+    return project / expanded
+
+
+def job_environment(
+    context: Context, kind: EnvironmentKind = "inherit", environ: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """The environment for Slurm's commands, which a job inherits; ``environ``: a login's there.
+
+    ``inherit``: the user's, without what belongs to another job. ``clean``: what a login gives
+    everybody, so that a job does not depend on the shell that it is submitted from. sbatch's own
+    --export=NONE does not do: Slurm's versions differ in what it drops and in what srun makes of
+    it, and some load the user's login shell by su.
+    """
+    # Which Slurm, and the user's token where a site has no munge (auth/jwt).
+    environ = context.environ if environ is None else environ
+    named = {name: environ[name] for name in _OF_SLURM if environ.get(name)}
+    if context.cluster.slurm_conf:
+        named["SLURM_CONF"] = context.cluster.slurm_conf
+    if kind == "clean":
+        kept = {
+            name: value
+            for name, value in environ.items()
+            if name in _CLEAN_NAMES or name.startswith("LC_")
+        }
+        import shutil  # here, as string above: it takes long to import, and most calls need none
+
+        # The system's folders, and Slurm's own where it lies elsewhere, as in /opt/slurm/bin.
+        is_here = context.cluster.host is None
+        sbatch = shutil.which("sbatch", path=environ.get("PATH")) if is_here else None
+        folders = (*_SYSTEM_PATH, str(Path(sbatch).parent)) if sbatch else _SYSTEM_PATH
+        return kept | {"PATH": ":".join(dict.fromkeys(folders))} | named
+    inside = (names for sign, names in _SCRUB_INSIDE.items() if sign in environ)
+    scrub = _SCRUB_NAMES.union(*inside)
+    keep = {
+        name: value
+        for name, value in environ.items()
+        if name in _KEEP_NAMES or not (name.startswith(_SCRUB_PREFIXES) or name in scrub)
+    }
+    return keep | named
+
+
+def slurm_conf_of(context: Context) -> str | None:
+    """The slurm.conf of the context's Slurm; None: the system's."""
+    return slurm_environment(context).get("SLURM_CONF")
+
+
+def slurm_environment(context: Context, slurm_conf: str | None = None) -> dict[str, str]:
+    """Return the environment of Slurm's commands; elsewhere, what it has besides its own.
+
+    ``slurm_conf``: the one that a record of a run names.
+    """
+    slurm_conf = believed_conf(context, slurm_conf)
+    if context.cluster.host is not None:
+        conf = slurm_conf or context.cluster.slurm_conf
+        return {"SLURM_CONF": conf} if conf else {}
+    inherited = job_environment(context)
+    env = {name: inherited[name] for name in inherited if not name.startswith(_ASKING_PREFIXES)}
+    if slurm_conf is not None:
+        env["SLURM_CONF"] = slurm_conf
+    return env
+
+
+def believed_conf(context: Context, conf: str | None) -> str | None:
+    """Return the slurm.conf that a record names; None for one that came with the project."""
+    if conf is None or context.cluster.host is not None or conf == context.cluster.slurm_conf:
+        return conf
+    if conf == context.environ.get("SLURM_CONF"):
+        return conf
+    return None if _may_be_of_project(conf, context.environ, context.project) else conf
+
+
+def conf_is_gone(context: Context, conf: str | None) -> bool:
+    """Return whether a slurm.conf is not on this machine any more, where Slurm is asked from it."""
+    return conf is not None and context.cluster.host is None and not Path(conf).exists()
+
+
+def slurm_transport(context: Context, slurm_conf: str | None = None) -> Transport:
+    """Reach the context's Slurm, or the one whose slurm.conf is named.
+
+    Raises InputError where the profile's is not there: Slurm would look for it for a minute.
+    """
+    conf = context.cluster.slurm_conf
+    if slurm_conf is None and conf and conf_is_gone(context, conf):
+        raise InputError(
+            f"{context.cluster_source}: slurm_conf: {conf}: no such file",
+            fix="name the slurm.conf of this cluster, or leave the key out to take the system's",
+        )
+    return context.transport(slurm_conf)

@@ -1,0 +1,495 @@
+"""Fields: the keys and values that stand on a line, in a dict or not, and the row that they make.
+
+A dict shows by itself that it is whole. Its numbers may be bare, quoted, or wrapped as Python
+prints them (``tensor(2.3, device='cuda:0')``, ``np.float64(2.3)``); of a list of learning rates the
+first counts. One level of nesting is opened where its key says what is in there: a split
+(``{"train": {"loss": ..}}``) or no more than that these are metrics.
+
+Nothing is invented. Whatever found the fields (``generic``, a dict, a format), they are a row only
+if they say that something was measured:
+
+- with a step, at least one thing that only a run has (``names.MEASURED``, any loss, a score), or
+  nothing but another place (a heading);
+- with an epoch and no step, a loss, a score or a throughput: no configuration has these;
+- with neither, a loss among nothing but known names, on a line that shows no other sign of being
+  code or configuration (indented, ends in a comma, a spaced ``=``).
+
+A loss among unknown names, and one on a line that is no items from end to end, is a row that is not
+sure: it counts if such lines recur (``Store.proven``). Settings never are one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from operator import itemgetter
+
+from msgspec import Struct, structs
+
+from hpcrun.curves.names import (
+    EPOCH_RANK,
+    EVAL_LOSS,
+    GRAD_NORM,
+    LOSS,
+    LOSSES,
+    LR,
+    MEASURED,
+    OF_THE_RUN,
+    RANK_SPELLINGS,
+    SPLIT_SPELLINGS,
+    SPLITS,
+    STEP_RANK,
+    TEST_LOSS,
+    TOTAL_SPELLINGS,
+    fold,
+    like_a_loss,
+    like_a_score,
+    metric_of,
+    name_in,
+    name_of,
+    split_of,
+    words,
+)
+from hpcrun.curves.row import Row
+from hpcrun.patterns import pattern_of
+
+# A counter beyond this is no counter; it is also what every JSON reader holds exactly.
+LARGEST_COUNT = 2**53
+
+
+class Field(Struct, frozen=True, gc=False):
+    """One key of a line with its value: a number (``unit`` as printed) or a word.
+
+    ``of`` is what stands behind a slash ("12/100"); ``split`` what stands before it ("Val -").
+    """
+
+    key: str
+    value: float | str
+    unit: str = ""
+    of: float | None = None
+    split: str = ""
+
+
+class Found(Struct):
+    """What was found on a line.
+
+    ``counters`` are (count, total) pairs without a key, ``[10/90]``: the last one counts steps, one
+    before it epochs. ``split`` is the line's heading, ``bar`` the description of a progress bar.
+    ``loose`` counts what belongs to no item (``generic``). ``has_dict``: there is a JSON object or
+    a Python dict; ``is_code``: the line may be one of code or settings.
+    """
+
+    fields: list[Field]
+    counters: list[tuple[int, int | None]] = []
+    split: str = ""
+    bar: str | None = None
+    loose: int = 0
+    has_dict: bool = False
+    is_code: bool = False
+
+
+# Bounded repeats: a line that nearly fits costs no more than one that does.
+NUMBER = (
+    r"[+-]?0{0,9}(?:[nN]a[nN]|NAN|[iI]nf(?:inity)?|INF)(?![\w])"
+    r"|[+-]?(?:\d{1,3}(?:,\d{3}){1,6}(?!,?\d)(?:\.\d{1,40})?|\d{1,40}(?:\.\d{1,40}|\.(?![\w.]))?"
+    r"|\.\d{1,40})(?:[eE][+-]?\d{1,4})?"
+)
+# As Python prints a number of a library: tensor(2.5, device='cuda:0'), np.float64(2.5).
+WRAPPED = (
+    r"(?:tensor|array|Array|DeviceArray|(?:np|numpy|torch|jnp|mx)\.\w{1,16})"
+    rf"\([ ]?\[?(?P<wrapped>{NUMBER})\]?[^()]{{0,80}}(?:\([^()]{{0,80}}\)[^()]{{0,40}})?\)"
+)
+# Keys of a nested dict whose content is the row's own.
+_OPENED = words(
+    "metrics logs log values scalars stats data results metric train_metrics fields payload extra"
+)
+
+# Where an object names what its "value" is.
+_NAMES = ("metric", "name", "tag")
+
+# What Python prints otherwise than JSON; of a list and of what wraps a number that counts.
+_PYTHON = pattern_of(
+    rf"""
+    (?P<string> '(?:[^'\\]|\\.)*' | "(?:[^"\\]|\\.)*" )
+    | (?P<number> {NUMBER} ) (?= \s{{0,9}} [,}}] )
+    | {WRAPPED}
+    | \[ [ ]? (?P<listed> {NUMBER} )? [^\[\]{{}}]{{0,2000}} \]
+    | \( [^(){{}}]{{0,400}} \)
+    | [A-Za-z_][\w.]{{0,60}}
+    """,
+    re.VERBOSE,
+)
+_BRACES = pattern_of(r"\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}")
+
+
+def finite(text: str) -> float:
+    """Return the number a literal spells; a literal beyond what a float holds is an error.
+
+    >>> finite("1.63e+6"), finite("00nan")  # as {:05.3f} pads it
+    (1630000.0, nan)
+    """
+    value = float(text if text[-1:] not in ("n", "N", "f", "F") else text.replace("0", ""))
+    if math.isinf(value) and text[-1] in "0123456789.":
+        raise ValueError(text)
+    return value
+
+
+_DECODER = json.JSONDecoder(parse_float=finite, parse_int=finite)
+
+
+def read_json(text: str, start: int = 0) -> tuple[dict[str, object], int] | None:
+    """Decode a JSON object that begins at ``start``; return it and where it ends.
+
+    >>> read_json('x {"a": 1, "b": NaN} y', 2)
+    ({'a': 1.0, 'b': nan}, 20)
+    """
+    try:
+        found, end = _DECODER.raw_decode(text, start)
+    except (ValueError, RecursionError):
+        return None
+    return (found, end) if isinstance(found, dict) else None
+
+
+def read_dict(text: str, start: int = 0) -> tuple[list[Field], int] | None:
+    """Read a JSON object or a Python dict that begins at ``start``; None if it is none, or cut.
+
+    >>> read_dict("{'loss': '2.5', 'lr': [1e-4, 1e-4], 'n': None} tail")
+    ([Field(key='loss', value=2.5, unit='', of=None, split=''), \
+Field(key='lr', value=0.0001, unit='', of=None, split='')], 46)
+    """
+    if text.startswith(('{"', '{ "'), start) and (found := read_json(text, start)):
+        return fields_of(found[0]), found[1]
+    if (braces := _BRACES.match(text, start)) is None:
+        return None
+    read = read_json(_PYTHON.sub(_in_json, braces.group()))
+    return None if read is None else (fields_of(read[0]), braces.end())
+
+
+def _in_json(found: re.Match[str]) -> str:
+    if found["string"]:
+        return json.dumps(found["string"][1:-1])
+    number = found["number"] or found["wrapped"]
+    return f'"{number}"' if number else f'["{found["listed"]}"]' if found["listed"] else "null"
+
+
+def fields_of(values: Mapping[str, object], split: str = "") -> list[Field]:
+    """Return the numbers and words of a decoded object; what else it holds is left out.
+
+    >>> [field.key for field in fields_of({"a": 1.0, "b": "2.5", "c": None, "d": {"e": 1.0}})]
+    ['a', 'b']
+    >>> fields_of({"val": {"loss": 1.0}})
+    [Field(key='loss', value=1.0, unit='', of=None, split='eval')]
+    """
+    fields: list[Field] = []
+    if named := next((values[key] for key in _NAMES if isinstance(values.get(key), str)), ""):
+        values = {str(named) if key == "value" else key: value for key, value in values.items()}
+    for key, value in values.items():
+        if isinstance(value, list) and value and name_of(key) == LR:
+            value = value[0]  # one for each group of parameters
+        if isinstance(value, float):
+            fields.append(Field(key, value, split=split))
+        elif isinstance(value, str | bool):
+            word = str(value)
+            if counted := _COUNTED.fullmatch(word):
+                count, of = map(float, counted.groups())
+                fields.append(Field(key.partition("/")[0], count, of=of, split=split))
+            else:
+                fields.append(Field(key, number_or_word(word), split=split))
+        elif isinstance(value, dict):
+            if key.lower() == "losses" or like_a_loss(key):
+                fields += named_losses(key, fields_of(value, split))
+            elif not split and (key.lower() in SPLITS or key.lower() in _OPENED):
+                fields += fields_of(value, SPLITS.get(key.lower(), ""))
+    return fields
+
+
+def named_losses(key: str, fields: list[Field]) -> list[Field]:
+    """Name the numbers of a dict of losses: "total" is one of them, as "classification" is.
+
+    >>> [field.key for field in named_losses("losses", [Field("cls", 1.0), Field("box_loss", 2.0)])]
+    ['loss/cls', 'box_loss']
+    """
+    if key.lower().endswith("losses"):
+        key = key[:-2]
+    return [
+        field
+        if isinstance(field.value, str) or like_a_loss(field.key) or is_known(field.key)
+        else structs.replace(field, key=f"{key}/{field.key}")
+        for field in fields
+    ]
+
+
+_COUNTED = pattern_of(r"(\d{1,15})/(\d{1,15})", re.ASCII)
+_WHOLE_NUMBER = pattern_of(NUMBER)
+
+
+def number_or_word(text: str) -> float | str:
+    """Return the number that a string spells, or the string.
+
+    >>> number_or_word("1.5e3"), number_or_word("mse"), number_or_word("1_0")
+    (1500.0, 'mse', '1_0')
+    """
+    number = text.removesuffix("%")
+    with suppress(ValueError):
+        return finite(number) if _WHOLE_NUMBER.fullmatch(number) else text
+    return text
+
+
+def to_count(value: float | str) -> int | None:
+    """Return a step number, None if the value is none.
+
+    >>> to_count(12.0), to_count(1630000.0), to_count(0.5), to_count(-1.0), to_count("x")
+    (12, 1630000, None, None, None)
+    """
+    if isinstance(value, str) or not 0 <= value < LARGEST_COUNT or value != int(value):
+        return None
+    return int(value)
+
+
+def build_row(found: Found, *, sure: bool = False, verbatim: Collection[str] = ()) -> Row | None:
+    """Build the row that one line says, None if its fields are no measurement.
+
+    ``sure``: the form of the line alone shows that it is one. ``verbatim``: the keys that stay as
+    they are, whatever they name.
+
+    >>> row = build_row(Found([Field("step", 3.0, of=10.0), Field("loss", 2.5)]))
+    >>> row.step, row.total, row.split, row.values
+    (3, 10, 'train', (('loss', 2.5),))
+    >>> build_row(Found([Field("step", 30.0), Field("lr", 0.1)]))  # a scheduler's
+    """
+    place = _find_place(found)
+    if place is None:
+        return None
+    found.fields = _with_total(found.fields, place.step is not None or place.epoch is not None)
+    values = _name_values(found.fields, place.split, verbatim)
+    is_sure = sure or _judge(found, place, values)
+    if is_sure is None or (not values and place.step is None):
+        return None
+    split = place.split or "train"
+    if not place.split and LOSS not in values and EVAL_LOSS in values:
+        split = "eval"
+        values = {
+            name_in(split, name) if name in _OF_A_SPLIT else name: value
+            for name, value in values.items()
+        }
+    elif not place.split and LOSS not in values and TEST_LOSS in values:
+        split = "test"
+    is_mean = any(
+        field.value == values.get(LOSS)
+        and not _MEAN.isdisjoint(fold(field.key).split("_"))
+        and name_of(field.key) == LOSS
+        for field in found.fields
+    )
+    return structs.replace(
+        place, split=split, values=tuple(values.items()), is_mean=is_mean, is_sure=is_sure
+    )
+
+
+def _with_total(fields: list[Field], is_placed: bool) -> list[Field]:
+    """Call a total, or errors of named sides, the loss where nothing else is called so.
+
+    >>> [field.key for field in _with_total([Field("loss_cls", 1.0), Field("total", 3.0)], False)]
+    ['loss_cls', 'total_loss']
+    >>> [field.key for field in _with_total([Field("train MSE", 1.5), Field("val MSE", 2.5)], True)]
+    ['train_loss', 'eval_loss']
+    """
+    lost = [field.key for field in fields if like_a_loss(field.key)]
+    if any(name_of(key) in LOSSES for key in lost):
+        return fields
+    # "Total: 2.5 | PDE: 1.25 | IC: 0.5", but not "data 0.1 forward 0.2 total 0.5".
+    parts = [f for f in fields if not (isinstance(f.value, str) or f.unit or is_known(f.key))]
+    timed = any(fold(part.key) in _TIMED for part in parts)
+    summed = len(parts) > 2 and not timed and all(float(part.value) % 1 for part in parts)
+    errors: dict[str, str] = {}
+    if is_placed and not lost and any(fold(field.key) in _TRAINING_ERROR for field in fields):
+        sides = ((field.key, split_of(field.key)) for field in fields)
+        errors = {key: f"{side}_loss" for key, side in sides if side and fold(key)[-4:] == "_mse"}
+    if lost or (summed and is_placed):
+        errors |= {f.key: "total_loss" for f in fields if f.key.lower() == "total"}
+    return [structs.replace(field, key=errors.get(field.key, field.key)) for field in fields]
+
+
+_TRAINING_ERROR = ("train_mse", "training_mse")
+_TIMED = words("data load forward backward fwd bwd optim optimizer compute comm")
+_MEAN = words("avg avr average averaged mean epoch")
+# What is measured again in each split; an evaluation's step is none of training.
+_OF_A_SPLIT = MEASURED - OF_THE_RUN - {GRAD_NORM}
+_BATCH = ("batch", "batches", "batch_idx", "batch_id")
+
+
+def _is_step(field: Field) -> bool:
+    """Whether a field counts steps: "step: 10ms" is how long one takes."""
+    is_time = bool(field.unit) and metric_of(field.key, field.unit) is not None
+    return fold(field.key) in STEP_RANK and not is_time
+
+
+def _find_place(found: Found) -> Row | None:
+    """Find where a line stands: a row without values; None if a step is named but is none.
+
+    What only a better counter stands beside is no place: "step: 10 .. iter: 0.3", its seconds.
+    """
+    split, rank, is_rounded = found.split, None, False
+    steps: list[tuple[int, bool, Field]] = []
+    epochs: list[tuple[int, float]] = []
+    totals: list[int | None] = []
+    for field in found.fields:
+        if field.unit in ("k", "K") and fold(field.key) in STEP_RANK:  # "step: 12K"
+            field = structs.replace(field, value=1000.0 * float(field.value), unit="")
+            is_rounded = True
+        key, value, count = fold(field.key), field.value, to_count(field.value)
+        if _is_step(field):
+            steps.append((STEP_RANK[key], bool(field.unit) or count is None, field))
+        elif key in EPOCH_RANK and not field.unit:
+            epochs += [] if isinstance(value, str) else [(EPOCH_RANK[key], value)]
+        elif key in SPLIT_SPELLINGS and isinstance(value, str):
+            split = SPLITS.get(value.lower(), split)
+            continue
+        else:
+            rank = count if key in RANK_SPELLINGS else rank
+            totals += [count] if key in TOTAL_SPELLINGS else []
+            continue
+        split = split or field.split
+    step = total = epoch = None
+    of_training, is_batch = split in ("", "train"), False
+    if steps:
+        _, is_none, best = min(steps, key=itemgetter(0, 1))
+        if is_none and not found.counters:
+            return None
+        # "[10/90] .. Batch 0.25 (0.3)": seconds; "(5/80) .. Step: 1k": the exact one counts.
+        steps = [] if is_none or (is_rounded and found.counters) else steps
+    if steps:
+        is_batch = fold(best.key).endswith(_BATCH)
+        total = to_count(-1.0 if best.of is None else best.of)
+        if of_training or not is_batch:  # else it counts its own batches
+            step = to_count(best.value)
+        # "iteration:3 step:100/1687": what has no end is counted around what has one.
+        around = (field.value for *_, field in steps if field.of is None is not best.of)
+        epochs = epochs or [(0, value) for value in around if isinstance(value, float)]
+    if epochs:
+        _, named = min(epochs, key=itemgetter(0))
+        epoch = named if abs(named) < LARGEST_COUNT else None
+    counters = found.counters
+    own_total = total is not None and counters[:1] != [(step, total)]
+    # "[1/100] batch 50/646"; where each batch has the same number that is how large they are.
+    if epoch is None and (len(counters) > 1 or (counters and (own_total or is_batch))):
+        epoch = float(counters[0][0])
+    if counters and step is None:
+        count, total = counters[-1]
+        step = count if of_training else None
+    if step is not None and total is None and totals:
+        total = totals[0]
+    return Row(step, epoch, split, rank, total=total, bar=found.bar, is_rounded=is_rounded)
+
+
+def _name_values(fields: list[Field], split: str, verbatim: Collection[str]) -> dict[str, float]:
+    """Name what was measured; of two spellings of one metric the plainer one is meant."""
+    # Name, rank and key of each, and its value.
+    named: list[tuple[str, int, str, float]] = []
+    for field in fields:
+        value, key, known = field.value, fold(field.key), metric_of(field.key, field.unit)
+        if isinstance(value, str) or key in _NO_VALUES or (not field.unit and is_place(key)):
+            continue
+        if field.key in verbatim:
+            named.append((field.key, 0, field.key, value))
+        elif field.of is not None and like_a_score(field.key):
+            continue  # 9840/10000
+        elif known is None:
+            if not field.unit or (field.unit == "%" and not name_of(field.key)):
+                name = name_in(split or field.split, field.key)
+                named.append((name, 0, name, value))
+        elif known.split in ("eval", "test") and known.name not in LOSSES:
+            named.append((field.key, 0, field.key, value))
+        else:
+            name = name_in(known.split or field.split or split, known.name)
+            named.append((name, known.rank, field.key, known.scale(value)))
+    plainest = {name: rank for name, rank, *_ in sorted(named, key=itemgetter(1), reverse=True)}
+    values: dict[str, float] = {}
+    for name, rank, key, value in named:
+        own = name if rank == plainest[name] and name not in values else key
+        if own == name or own not in LOSSES:  # an evaluation's second loss is no training's
+            values.setdefault(own, value)
+    if LR not in values:
+        # Of several networks' the first: "Generator Learning Rate: 2e-4, Discriminator ..".
+        rates = (own for own in values if own not in verbatim and _OWN_LR.fullmatch(fold(own)))
+        if (first := next(rates, None)) is not None:
+            values[LR] = values[first]
+    return values
+
+
+_OWN_LR = pattern_of(
+    r"(?!min|max|base|warmup|init|final|start|end|target|peak)[a-z]+_(?:lr|learning_rate)"
+)
+
+
+def _judge(found: Found, place: Row, values: dict[str, float]) -> bool | None:
+    """Say whether the values are a measurement: yes, if such lines recur (False), or no (None)."""
+    if found.bar is not None:
+        return True
+    names = values.keys()
+    lost = not LOSSES.isdisjoint(names)
+    settings = not _SETTINGS.isdisjoint(fold(field.key) for field in found.fields)
+    if not (values or found.loose or found.has_dict):
+        # "Epoch: 2, global_step=25600" is the heading of a step.
+        only_places = len(found.fields) > 1 and all(is_place(f.key) for f in found.fields)
+        return True if only_places else None
+    if place.epoch is not None or found.counters or any(map(_is_step, found.fields)):
+        lost = lost or any(map(like_a_loss, names))
+        # "Epoch: [1][20/100] lr: 0.001" is the heading of its step.
+        # An error that is a whole number is one of a program's.
+        scores = [name for name in names if values[name] % 1 or "error" not in name.lower()]
+        shown = any(map(like_a_score, scores)) or (names == {LR} and place.total is not None)
+        if (settings and place.step is None) or not (lost or shown or MEASURED & names):
+            return None
+        return True if not found.loose else False if lost else None
+    if values and all(map(like_a_loss, names)) and not found.loose:
+        lost = True  # "Generator loss: 2.5, Discriminator loss: 1.5"
+    if names == {LR} and not settings:
+        return False  # "Current learning rate: 5e-4"
+    if not lost or (found.loose and LOSS in values):
+        return None  # "Pretrained model - loss: 2.5"
+    worded = any(isinstance(field.value, str) for field in found.fields)
+    known = all(is_known(field.key, field.unit) for field in found.fields)
+    if known and not (found.is_code or found.loose):
+        return True
+    return None if worded or settings else False
+
+
+# Settings; and what stands beside losses of another kind.
+_SETTINGS = words(
+    "batch_size num_workers max_epochs num_epochs epochs weight_decay momentum seed max_steps "
+    "num_layers hidden_size dropout lr_scheduler optimizer wd bs hidden_dim max_depth n_estimators "
+    "profit profits pnl win wins draw draws gain"
+)
+
+
+def is_place(key: str) -> bool:
+    """Whether a key is a step or an epoch."""
+    return fold(key) in STEP_RANK or fold(key) in EPOCH_RANK
+
+
+def is_known(key: str, unit: str = "") -> bool:
+    """Say whether a key is one that this package has a meaning for.
+
+    >>> is_known("grad norm"), is_known("Global Step"), is_known("step_time"), is_known("gamma")
+    (True, True, True, False)
+    """
+    folded = fold(key)
+    return (
+        folded in _NAMED
+        or (folded.endswith("_time") and folded.count("_") < 3)
+        or any(metric_of(key, each) is not None for each in (unit, "ms", "GB"))
+        or (like_a_score(key) and folded.count("_") < 4)
+    )
+
+
+# What counts what went wrong, and the time since the start.
+_NO_VALUES = (
+    RANK_SPELLINGS
+    | TOTAL_SPELLINGS
+    | words("nan inf total_time total_used_time elapsed elapsed_time eta remaining")
+)
+_TIMES = words("time eta elapsed remaining mfu tflops flops duration ppl")
+_NAMED = {*STEP_RANK, *EPOCH_RANK} | RANK_SPELLINGS | SPLIT_SPELLINGS | _TIMES

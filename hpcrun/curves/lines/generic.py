@@ -1,0 +1,556 @@
+"""The generic reader: a line that is made of items.
+
+Items are
+
+- pairs with a sign, whatever their key: ``loss: 2.5``, ``loss=2.5``, ``valid_loss -> 2.5``;
+- pairs without one: ``loss 2.5``, ``| mem 31 GiB |``;
+- counters, ``[10/90]``, ``12/100``; shares, times, rates alone: ``(4%)``, ``37s``, ``24ms/step``;
+- a dict, ``{'loss': 2.5}``; brackets around items; separators;
+- words that name the split, and those that join items to a sentence (``finished``, ``in``).
+
+A line of items alone shows by itself that it is a measurement, if it says where it stands or has no
+unknown name (``fields.build_row``). What is *loose* on a line makes it unsure: words that belong to
+no item (``in static KGE``), numbers that belong to none, and unknown names without a sign. Such a
+line counts if others like it stand in the log, with other values (``Store.proven``). A word that
+people use for what was measured elsewhere (``best``, ``saved``, ``expected``) ends the reading.
+Behind a place and a loss such a remark is left out, ``| best 0.5 @ 3``.
+"""
+
+from __future__ import annotations
+
+import re
+
+from msgspec.structs import replace
+
+from hpcrun.curves.lines.fields import (
+    NUMBER,
+    WRAPPED,
+    Field,
+    Found,
+    build_row,
+    finite,
+    is_known,
+    is_place,
+    named_losses,
+    read_dict,
+)
+from hpcrun.curves.names import (
+    EPOCH_RANK,
+    LOSS,
+    LOSSES,
+    SPLIT_SPELLINGS,
+    SPLITS,
+    STEP_RANK,
+    fold,
+    like_a_loss,
+    metric_of,
+    name_of,
+    split_of,
+    words,
+)
+from hpcrun.curves.row import Row
+from hpcrun.patterns import pattern_of
+
+_WORD = (
+    r"[^\W\d](?:[\w/@%<>+#-]|\.(?=\w)){0,80}"
+    r"(?:\((?!\d+[/)])[^\s()=,:|]{1,16}(?:\([^\s()=,:|]{1,12}\))?\))?"
+)
+KEY = (
+    rf"{_WORD}(?:[ ]{{1,2}}(?!(?<=oss[ ])(?:nan|inf)[ ,]){_WORD}){{0,6}}"
+    r"(?:[ ]?[(\[][ ]?(?!\w*[ ]\d|\d)[\w/% ]{1,24}[ ]?[)\]])?"
+)
+# Units that may stand a blank behind their number; others must touch it.
+SPACED_UNIT = (
+    r"(?:ms|us|µs|s|secs?|seconds?|mins?|minutes|h|hrs?|hours|[KMGT]i?B|GiB|MiB|bytes|%|"
+    r"[A-Za-z]{1,16}(?:/s(?:ec(?:ond)?)?(?:/(?:gpu|GPU|device))?|[ ]per[ ]sec(?:ond)?)|"
+    r"(?:ms|us|s|secs?)/(?:step|it|iter|iteration|batch|epoch)|"
+    r"[TG]?FLOPS?(?:/s)?(?:/(?:gpu|GPU|device))?|k?W"
+    r")(?![\w/])"
+)
+CLOCK = (
+    r"-+:--(?::--)?(?!\w)|"
+    r"(?:\d{1,4}[ ]days?,?[ ])?(?:\d{4}-\d\d-\d\d[T ])?"
+    r"\d{1,4}:\d\d(?::\d\d(?:[.,]\d{1,9})?)?(?:/\d{1,4}:\d\d(?::\d\d)?)?(?![\w:])"
+    r"|\d{1,4}[dh][ ]?\d{1,2}[hm](?:[ ]?\d{1,2}(?:\.\d{1,6})?[ms])?(?:[ ]?\d{1,2}s)?(?!\w)"
+    r"|\d{1,4}m[ ]?\d{1,2}(?:\.\d{1,6})?s(?!\w)"
+)
+END = r"(?=[\s,;|)\]}(\[:•·&*<>]|\.{1,6}(?:\s|\Z)|-[-|]|\Z|[–—→~]|[^\x00-\x7f])"
+
+_PAIR = pattern_of(
+    rf"""
+    (?P<key> {KEY} )
+    (?: (?P<sign> [ \t]{{0,40}} (?: :=|->|=>|:{{1,6}}|=(?!=)|： ) [ \t]{{0,40}} )
+      | [ \t]{{1,40}} (?: [\#@][ ]{{0,8}} )? | (?= \[ [ ]{{0,8}} \d )
+      | (?i: (?<=epoch) | (?<=step) | (?<=iter) | (?<=iteration) | (?<=batch) ) (?= [({{<] \d ) )
+    (?: (?P<clock> {CLOCK} )
+      | ['"]? (?P<number> {NUMBER} ) ['"]?
+        (?: (?P<unit3> [kKMB][ ](?:tok(?:en)?|sample|seq|im(?:a?g|age))s?/s(?:ec)? )
+          | (?P<unit> [A-Za-zµ%][\w%]{{0,10}} (?:/[A-Za-z]{{1,10}}){{0,2}}
+                    | (?:/[a-zA-Z]{{1,8}}){{1,2}} )
+          | [ ] (?P<unit2> {SPACED_UNIT} )
+            (?! [ ]?[:=] | [ ]{{1,40}} (?:{NUMBER}) [ ]{{0,9}} (?:[,;|]|\Z) )
+          | (?: [ ]{{0,8}} (?: / | \bof\b ) [ ]{{0,8}} | \|(?=\d+,[ ]) ) (?P<of> {NUMBER} )
+            (?: [ ]? (?P<unit4> [KMGT]i?B ) )? )?
+      | [\[({{<] [ ]{{0,8}} (?P<listed> {NUMBER} )
+        (?: [ ]{{0,8}}/[ ]{{0,8}} (?P<listed_of> \d{{1,15}} )
+          | (?: [,\s]{{1,8}} (?:{NUMBER}) ){{1,64}} )?
+        [ ]{{0,8}} [\])}}>]
+      | (?(sign) | (?!) ) (?:
+            \[ (?: [^\[\](){{}}]{{0,400}} | (?: \( [^()]{{0,100}} \) [, ]{{0,2}} ){{1,16}} ) \]
+          | \( [\d.,e+\- ]{{1,200}} \)
+          | (?P<quoted> '[^']{{0,200}}' | "[^"]{{0,200}}" )
+          | (?P<word> [^\s,;|="'(){{}}\[\]/][^\s,;|="'(){{}}\[\]]{{0,200}} ) (?! \( ) )
+    ) {END}
+    """,
+    re.VERBOSE,
+)
+_SEPARATOR = pattern_of(
+    r"(?:[\s,;|:&~•·!]|[-–—=>→*#_+./@]+(?=[\s|\[(]|\Z)"
+    r"|(?<=\s)[=*#>~-]{2,}(?=\w)|\A[=*>~+-]{1,400}(?=[\s\w\[])|[^\w\s\x00-\x7f]+)+"
+)
+_BRACKET = pattern_of(r"\[[=>.#\s-]{3,400}\]|\|[#\s=>-]{3,400}\||[\[\](){}<>]+")
+_ASIDE = pattern_of(
+    r"[ \t]{0,8}(?:\((?![^()]{0,48}(?:epoch|step|iter|batch|loss|val)\W{0,3}\d)[^(){}=]{0,48}\)"
+    r"|(?:±|\+/?-)[ ]?[\d.eE+-]{1,24})",
+    re.IGNORECASE,
+)
+_COUNTER = pattern_of(
+    r"[\[(]?[ ]{0,12}(?P<count>\d{1,15})[ ]{0,8}(?:/|\bof\b)[ ]{0,8}(?P<total>\d{1,15})"
+    r"(?:[ ]{0,8}\(?[ ]{0,8}[\d.]{1,8}[ ]?%[ ]{0,8}\)?)?[ ]{0,8}[\])]?(?=[\s,;|:\[(\]]|\Z)"
+    r"(?:[ ](?:batches|steps|iters|iterations|samples|images|sequences)(?=[\s,;|:\])]|\Z))?"
+    r"|\[[ ]{0,12}(?P<lone>\d{1,15})[ ]{0,12}\]"
+)
+_ALONE = pattern_of(
+    rf"(?:(?P<clock>{CLOCK})|(?P<number>{NUMBER})[ ]?"
+    rf"(?P<unit>%|{SPACED_UNIT}|(?:/s(?:/gpu)?)(?!\w))){END}"
+)
+# Losses by their names: "loss: {'classification': 6.1, 'total_loss': 6.2}", "[Losses: x 0.27, ..".
+_GROUP = pattern_of(
+    r"(?P<key>(?:\w{1,30}[ ])?\w{0,30}loss(?:es)?|\w{0,30}(?:log|stats|metrics|results)\w{0,30})"
+    r"(?:[ ]?[:=][ ]{0,4}|[ ](?=\{))(?:(?P<dict>(?=\{))|(?<=losses:[ ])(?=\w))",
+    re.IGNORECASE,
+)
+_FREE = pattern_of(r"[^\W\d][\w'’+/-]{0,40}(?:\.(?=\s|\Z)|(?=[\s,;|:!?)\]]|\Z))")
+_ODD = pattern_of(r"[^\w\s]{1,80}|[^\s,;|]{1,80}")
+_A_NUMBER = pattern_of(r"\d|nan|inf", re.IGNORECASE)
+_NOTHING = frozenset({"n/a", "na", "none", "null", "-", "--", "?"})
+# Command lines, diffs, remarks in code, strings; what darknet prints of each layer.
+_NO_LOG = pattern_of(
+    r"--[a-z][\w-]{0,60}[ =]\S{1,200} --[a-z]|\+ |\s*# |[\"']"
+    r"|v\d \(|Region (?:\d+ )?Avg|CV Batch \d"
+)
+# Words that join items to a sentence, or are a heading's. Verbs end a name: "loss is 2.5".
+_ARTICLES = words("the a an our is was are has had")
+_JOINTS = _ARTICLES | words("at and after in of on over for with from to by @")
+_VERBS = words("is was equals so far")
+_FILLERS = _JOINTS | words(
+    "loss losses set result results metrics metric stats summary step phase progress performance "
+    "took now end avg currently ended completed complete completion done finish finished epoch log "
+    "value"
+)
+# Words for what was measured elsewhere, for settings and for failures.
+_ELSEWHERES = (
+    r"\w*(?:error|exception)|best|final(?!iz)|last|low|high|min|max|top|save|saving|load|resum|restor"
+    r"|warn|note|target|expect|example|usage|skip|check|arg|conf|param|namespace|improv|decreas|stop"
+    r"|thresh|should|must|memory|question|using|early"
+)
+_ELSEWHERE = pattern_of(_ELSEWHERES, re.IGNORECASE)
+_PLACE = (
+    r"((?:global[ _])?(?:step|iter(?:ation)?|update|epoch|ep|(?:mini-?)?batch|round|episode"
+    r"|generation))"
+)
+_SIDES = "|".join(SPLITS)
+# What is first put as a name and its value.
+_PLAINER = {
+    # A number of a library: tensor(2.5, device='cuda:0').
+    rf"(?<![\w.]){WRAPPED}": r"\g<wrapped>",
+    # "Batch [0-20]".
+    r"(?<=batch) ?\[\d{1,15}-(\d{1,15})\]": r" \1",
+    # "iteration,1,train_loss,2.5", "1.5 C.E. Loss, 50.5% Acc".
+    r"(?<![^,])( ?[a-z_]\w{0,30}), ?(?=-?\d[\d.e+-]{0,30}(?:,|\Z))": r"\1=",
+    r"(?:(?<![a-z=] )(?<![\w:=.-])|(?<=ing )|(?<=validation ))(\d+\.\d+)"
+    r"((?: (?:train(?:ing)?|validation|[a-z.]{1,20}\.))? loss)(?= ?(?:[,;|)]|\Z))": r"\2: \1",
+    r"\AE ?(?= {0,8}\d{1,6}/\d{1,6} ?[|,:-])": "epoch ",
+    # "[3,  2000] loss: 2.5".
+    r"\A([\s=>#*-]{0,20})\[ ?(\d{1,9}), {0,8}(\d{1,15})(?= ?[/\]])": r"\1[\2] [\3",
+    r"(?<=\d\])\[ {0,8}(\d{1,9}):(\d{3,9})\]": r"[\1/\2]",  # "[Epoch 1/500][  10:391]"
+    r"\[(train|valid|test)\w{0,6} {1,3}data\]": r"[\1]",
+    r"(loss): ?\[\w{1,30}: ?(\d+\.\d+)\]": r"\1: \2",  # "loss: [landmark: 0.05]"
+    # PointNet: "[0: 12/84] train loss: 2.5".
+    r"\A\[(\d{1,9}): {1,4}(?=\d{1,9}/\d{1,9}\])": r"epoch \1 [",
+    # A heading in brackets: "[Epoch] 001 [Loss] cls 0.5".
+    rf"\[{_PLACE}\]:? ?(?=\d)": r"\1 ",
+    # Abbreviations: "Avg. loss", "Ep. 3", "sup.: 2.5".
+    r"(?<!\w)(val|valid|avg|tr|ep)\. (?=\w)": r"\1 ",
+    r"(?<=[a-z])\.(?=[:=] ?[\d+-])": "",
+    r"(?<!\w)(\w{0,20}(?:lr|loss))(?=\d+\.\d)": r"\1: ",
+    # Who prints the line: "trainer: step 5 ..", "Fold 1 Epoch 5 ..".
+    rf"\A([\s\[=*#>|-]{{0,40}})(?!{_ELSEWHERES}|(?:{_SIDES}):)(?:[a-z_][\w.-]{{0,40}}:|(?:fold|run|trial|seed|"
+    r"task|stage|phase|client)[ :#_]{0,3}\d{1,4}[]),.:-]{0,2}|fold \d{1,3} \|"
+    rf"|fine-?tun\w{{1,4}}|pre-?train\w{{0,4}}) (?={_PLACE}\w*\W{{0,3}}\d)": r"\1",
+    # A number that touches its word, "Epoch1"; one in front, "After 100 steps", "3-epoch".
+    r"(?<![\w./\"'])(?<!\w-)((?:global_)?step|iter(?:ation)?|it|epoch|ep|batch)[._-]?(\d{1,15})"
+    r"(?=:?\s|[,;|\])]|\Z)": r"\1 \2",
+    r"(?<!\w)(?:after|processed) (\d{1,15}) (?:training )?"
+    r"(step|iter(?:ation)?|epoch|update|batch)(?:es|s)?(?=[\s:,.;|]|\Z)": r"\2 \1",
+    r"\A(\d{1,9})[ -](step|iter|epoch)(?=[ :,])": r"\2 \1",
+    # A weight behind: "loss = 2.5 * 1".
+    r"(loss ?[=:] ?\d[\d.e+-]{0,30}) \* \d{1,9}(?:\.\d{1,9})?(?= |\Z)": r"\1",
+    # "Train loss 10 2.5", "Validation loss 10: 2.5" (Tacotron 2).
+    r"\A((?:train|valid)\w* loss) (\d{1,9}):?[ ]{1,9}(?=\d+\.\d)": r"step \2, \1: ",
+    # The step in front: "100 | loss 2.5", "9 train loss=0.4", "0 [D loss: 1.3] [G loss: 1.0]".
+    r"\A[ ]{0,8}#?(\d{1,12})(?:[ \t]?[|,-])?[ \t]{1,3}"
+    r"(?=\[?(?:(?:train(?:ing)?|val(?:id)?|avg|[dg])[ _])?(?:loss|acc(?:uracy)?)[ :=]{1,3}"
+    r"[\d.-])": r"step \1, ",
+    r"\A#?(\d{1,12}) (train|val) (?=\d+\.\d{3,12}\Z)": r"step \1, \2 loss ",
+    r"\A(train|valid) (\d{3,9}) (?=\d+\.\d+(?:e[+-]\d\d)?(?: \d+\.\d+){1,2}\Z)": (
+        r"step \2, \1 loss "  # DARTS
+    ),
+    r"\As:(\d{1,12}) trl:(?=\d)": r"step \1, loss: ",  # llm.c
+    r"\As:(\d{1,12}) tel:(?=\d)": r"step \1, val loss: ",
+    # Losses by their sides alone: "[200/3000] train=2.30 val=2.25".
+    r"\A(?!.*(?:loss|cost|test))((?:(?!acc).){0,80}(?<![a-z][ :=])(?<![a-z]: )(?<!f1: ))\btrain"
+    r" ?[ =:] ?(\d+\.\d+)((?: \([^()]{0,80}\))?[ ,;|]{1,8})"
+    r"(val|valid|validation|dev|heldout|holdout) ?[ =:] ?(?=\d+\.\d)": (
+        r"\1train loss: \2\3\4 loss: "
+    ),
+    # "loss 0.58 (train), 0.23 (dev)", "==Final== Epoch 1".
+    r"(?<!\w)(\w{1,20}) ?[:=]? {0,4}(\d+\.\d[\de.+-]{0,20}) \((train\w{0,3})\) ?[,/|]? {0,4}"
+    r"(?:\1 ?[:=]? {0,4})?(\d+\.\d[\de.+-]{0,20}) \((val\w{0,7}|test|dev|eval)\)": (
+        r"\3 \1 \2, \5 \1 \4"
+    ),
+    r"\A@?=+\w{1,20}=+ (?=epoch)": "",
+    # What was measured is no place: "loss per 100 training steps: 2.5".
+    r"(?<=loss) (?:per|every|(?:of|over|for|in)(?: the)? (?:last|past|previous)) \d{1,9} "
+    r"(?:\w{1,20} )?(?:step|batch|iter|epoch|sample)\w{0,8}(?= ?[:=])": "",
+    # Two names of one pair: "Train/Val Loss: 2.5/2.75", "Val Loss/Acc: 2.5/0.75".
+    r"(?<![\w/])(train\w{0,3})/(val\w{0,7}|test|dev|eval) (\w{1,20}) ?[:=]? {0,4}"
+    r"(\d+\.\d[\de.+-]{0,20}%?) ?[/,] ?(?=\d)": r"\1 \3: \4, \2 \3: ",
+    r"/(acc\w{0,6}|lr|ppl) ?[:=] {0,4}(\d+\.\d[\de.+-]{0,20}) ?[/,] ?(?=\d)": (r": \2, \1: "),
+    r"(?<!\w)t([_ ])(loss.{1,80}?(?<!\w))v\1(?=loss)": r"train \2val ",  # T_Loss .. V_Loss
+    r"\[(\d+\.\d+)/\d+\.\d+\]": r" \1",  # MindSpore: of a batch, and the mean
+    r"\A(\W{0,20})epochs(?=[ :=]{1,3}\d{1,6}\b.{0,80}loss)": r"\1epoch",
+    r"(?<=\d)f0(?!\w)": "",  # Julia's Float32
+    r"(?<=\d)d(?=[+-]\d\d(?:\s|\Z))": "e",  # Fortran's double
+    r"\.item\(\)(?=[=:])": "",
+    r"(?<!\w)(?-i:L)(?==\d{1,9}\.\d)": "loss",
+    # CatBoost; pytracking; DPO.
+    r"\A(\d{1,9}):\tlearn: (\d\S{0,30})(?:\ttest: (\d\S{0,30}))?.*": r"step \1, loss \2, val \3",
+    r"\A\[(train|val): (\d{1,9}), (?=\d{1,9} ?/)": r"\1 epoch \2 [",
+    r"\A(train|eval)(?: stats)? after (\d{1,12})(?: examples)?: (?=\{)": r"step \2, \1 stats: ",
+    r"\Aloss in epoch (\d{1,9}) iteration (\d{1,9}):": r"epoch \1, step \2, loss:",  # SASRec
+    r"'([\w ]{1,40}[:=])', ": r"\1 ",  # Python 2: ('Epoch:', 3, 'loss:', 2.5)
+    r"\A\[(\d{1,9}) \| \d[\d.]{0,12}\] (?=loss)": r"step \1, ",  # "[10 | 23.10] loss=3.41"
+    r"train==\[(\d[\d.]{0,20})=[^]]{1,99}\]": r"loss: \1",  # NGCF
+    # A dict over several lines.
+    rf"\A[ {{]['\"](\w[\w/ .-]{{0,60}})['\"]: ({NUMBER})[,}}]{{1,3}}\Z": r"    \1: \2,",
+    r"(?<=\d)\+\d{1,9}\.\d{1,4}s\Z": "s",  # EDSR: of the model and of the data
+    # PyTorch's tutorials: "1m 5s (- 15m 12s) (5000 6%) 2.85", "5000 6% (1m 5s) 2.85 name / guess".
+    r"\A\[?(?:\d{1,6}m \d{1,2}s (?:\(- \d{1,6}m \d{1,2}s\) )?\()?(\d{1,9}) \d{1,3}%"
+    r"(?:\)| \(\d{1,6}m \d{1,2}s\)) (?:loss: )?(\d+\.\d+)(?:[ \]].*)?": r"step \1, loss: \2",
+    # A place by two names, then two numbers: "Epoch and iter 28 99", "(epoch, step): (3, 100)".
+    rf"\(?(epoch)(?: and |, ?| ?/ ?){_PLACE}\)?[ :=]{{1,3}}"
+    r"[(\[]?(\d{1,9})(?:, ?| ?/ ?| )(\d{1,9})[)\]]?(?=[\s,:|-])": r"\1 \3, \2 \4, ",
+    r"\Aepoch=\d{1,9}/micro_step=\d{1,15}/(?=global_step=)": "",  # DeepSpeed: the epoch is 0
+    # "Iter: [0][50/391]": of two counters the first is the epoch's.
+    r"\b(?:iter|iteration|step|batch):? ?\[ ?(\d{1,9})\] ?(?=\[ *\d{1,15} ?/ ?\d)": r"epoch \1 ",
+    # A loss in front of its place, its value behind: "Loss (of one batch) at step 200: 1.5".
+    r"(?<!\w)score(?= at iteration \d)": "loss",
+    r"(?<!\w)(?:the )?((?:\w{1,20} ){0,3}?(?:loss|cost))(?: \([a-z0-9 ]{1,30}\))? {1,4}"
+    r"[(\[]?(?:(?:at|after|of|for|in|over|on|@) {1,4})?(?:the end of )?"
+    rf"(?:{_PLACE} {{0,4}}[:=#\[]? {{0,4}}(\d{{1,15}})|(\d{{1,15}}) {_PLACE}(?:es|s)?)"
+    rf"(?![\d.])( ?/ ?\d{{1,15}})?[)\]]? {{0,4}}(?:[:=,]{{1,6}}|is|was)? {{0,4}}"
+    rf"(?={NUMBER})": r"\2\5 \3\4\6, \1: ",
+}
+_PLAIN = [(pattern_of(pattern, re.IGNORECASE), plain) for pattern, plain in _PLAINER.items()]
+_UNITS = ("unit", "unit2", "unit3", "unit4")
+# Keys whose word may be a split's: stage=train, msg="training".
+_OF_SPLITS = SPLIT_SPELLINGS | words("msg message event")
+# What parts a remark from the values: a remark with numbers has a cell of its own.
+_CELL, _REMARK = pattern_of(r"[|\t]| - "), pattern_of(r"[,;*<>←→✓✔★|\t]| - ")
+_LAST_WORD = pattern_of(r"(?:new )?(?:best|saved|improved)\W{0,9}\Z", re.IGNORECASE)
+_CELL_END = pattern_of(r"[ ]{0,40}(?:[|\t,(]|\Z)")
+
+_MOST_FIELDS = 2000
+_MOST_LOOSE = 8
+
+
+class _Items(Found):
+    """What was found on a line so far; ``group``: from this field on they are parts of a loss."""
+
+    group: int | None = None
+    has_loss: bool = False
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether the line began with a step or an epoch."""
+        return bool(self.counters) or (bool(self.fields) and is_place(self.fields[0].key))
+
+    @property
+    def says_enough(self) -> bool:
+        """Whether a remark may follow: behind a place and a loss."""
+        return self.has_loss and self.is_placed
+
+    def add(
+        self, key: str, number: str, unit: str = "", of: str | None = None, split: str = ""
+    ) -> bool:
+        """Add a number; False if it is none."""
+        try:
+            value = finite(number.replace(",", ""))
+            total = None if of is None else finite(of.replace(",", ""))
+        except ValueError:
+            return False
+        if fold(key) in STEP_RANK:
+            if self.counters and "." in number and not unit:
+                return True  # "[230] .. steps=112.0": how many there were, in the mean
+            same = (each.value for each in self.fields if each.key.lower() == key.lower())
+            if next(same, value) != value:
+                return False  # "step1 .., step2 ..": of two things
+        self.fields.append(Field(key, value, unit, total, split or self.split))
+        self.has_loss = self.has_loss or like_a_loss(key)
+        return True
+
+    def take_dict(self, text: str, place: int, key: str = "") -> int | None:
+        """Take the fields of a dict; return what comes behind it, None if there is none."""
+        if self.has_dict or (read := read_dict(text, place)) is None:
+            return None
+        self.has_dict = True
+        fields = named_losses(key, read[0]) if "loss" in key.lower() else read[0]
+        self.fields += [replace(each, split=each.split or self.split) for each in fields]
+        return read[1]
+
+    def take_word(self, word: str) -> bool:
+        """Take a word that is no name; False if it ends the reading."""
+        word = word.rstrip(".").lower()
+        if word in SPLITS:
+            self.split = SPLITS[word]
+        elif word not in _FILLERS:
+            self.loose += 1
+        return self.loose <= _MOST_LOOSE and not _ELSEWHERE.match(word)
+
+
+def read_generic(text: str, split: str = "") -> Row | None:
+    """Read a line without prefixes.
+
+    >>> read_generic("Step: 3/100, train loss: 2.5, step_time: 250ms, eta: 0:12:33").values
+    (('loss', 2.5), ('step_seconds', 0.25))
+    >>> read_generic("iter 2920: loss 3.9883, time 1099.34ms, mfu 15.34%").step
+    2920
+    >>> read_generic("Epoch 3 in static KGE | loss: 2.5").is_sure
+    False
+    >>> read_generic("best at step 3, loss: 2.5")
+    >>> read_generic("    loss = 0.0").is_sure
+    False
+    """
+    found = _take_apart(text)
+    if found is None or (found.is_code and " # " in text):
+        return None
+    # Names of several words are none in code or settings, however far indented; nor do pairs stand
+    # side by side there.
+    worded = len(found.fields) > 1 or all(" " in field.key for field in found.fields)
+    found.is_code |= text[:1] == "-" or text.endswith((",", ";"))
+    found.is_code |= text[:1] in " \t" and not worded
+    _hold_side(found.fields)
+    # What holds for all of them holds for the line.
+    held = all(field.split == found.split for field in found.fields)
+    found.split = split or (found.split if held else "")
+    # A rate that stands alone counts only where it is known what of.
+    found.fields = [field for field in found.fields if field.key[0] != "/"]
+    return build_row(found)
+
+
+def _hold_side(fields: list[Field]) -> None:
+    """Let the side hold that the first score names: "test acc: 76.8%, loss: 0.68".
+
+    That is, for all behind it, if none of these names a side.
+    """
+    behind = 1 + next((n for n, field in enumerate(fields) if not is_place(field.key)), 0)
+    side = SPLITS.get(fold(fields[behind - 1].key).partition("_")[0]) if fields else ""
+    named = (split_of(field.key) or field.split for field in fields[behind:])
+    if side in ("eval", "test") and not any(named):
+        fields[behind:] = [replace(field, split=side) for field in fields[behind:]]
+
+
+def scan(text: str) -> Found | None:
+    """Take a line apart that is items from end to end; None if something on it is none."""
+    found = _take_apart(text)
+    return None if found is None or found.loose else found
+
+
+def _take_apart(text: str) -> _Items | None:
+    if _NO_LOG.match(text) or not _A_NUMBER.search(text):
+        return None
+    for pattern, plain in _PLAIN:
+        text = pattern.sub(plain, text)
+    found, place = _Items([]), 0
+    # Where a remark may have begun, and how much stood before it.
+    remark = cell = None
+    while place < len(text):
+        if separated := _SEPARATOR.match(text, place):
+            if found.says_enough:
+                here = place, len(found.fields), found.loose
+                remark = here if _REMARK.search(text, place, separated.end() + 1) else remark
+                cell = here if _CELL.search(text, place, separated.end()) else cell
+            place = separated.end()
+            continue
+        moved = _read_item(text, place, found)
+        if moved is None:
+            numbered = remark is not None and any(map(str.isdigit, text[remark[0] :]))
+            if found.says_enough and _LAST_WORD.match(text, place):
+                cell = cell or (place, len(found.fields), found.loose)
+            if cut := (cell or remark) if numbered else (remark or cell):
+                del found.fields[cut[1] :]
+                found.loose = cut[2] + (numbered and not cell)
+                break
+            free = _FREE.match(text, place) or _ODD.match(text, place)
+            if free is None or not found.take_word(free.group()):
+                return None
+            moved = free.end()
+        if len(found.fields) > _MOST_FIELDS:
+            return None
+        place = moved
+        while aside := _ASIDE.match(text, place):
+            # "Epoch:[1/2](30/3969)": behind an epoch it counts its steps.
+            inside = aside.group().strip(" \t()")
+            counts = not found.fields or fold(found.fields[-1].key) in EPOCH_RANK
+            if counts and _COUNTER.fullmatch(inside):
+                break
+            place = aside.end()
+            found.split = SPLITS.get(inside.lower(), found.split)
+    if found.group is not None:
+        found.fields[found.group :] = named_losses("losses", found.fields[found.group :])
+    return found
+
+
+def _read_item(text: str, place: int, found: _Items) -> int | None:
+    """Read the item at a place; return what comes behind it, None if it is none."""
+    char = text[place]
+    if char.isalpha() or char == "_":
+        return _read_named(text, place, found)
+    if char == "{" and (moved := found.take_dict(text, place)):
+        return moved
+    if counter := _COUNTER.match(text, place):
+        count, total = counter["count"] or counter["lone"], counter["total"]
+        found.counters.append((int(count), int(total) if total else None))
+        return counter.end()
+    if alone := _ALONE.match(text, place):
+        if alone["number"] and "/" in alone["unit"]:
+            found.add(alone["unit"], alone["number"])
+        return alone.end()
+    bracket = _BRACKET.match(text, place)
+    return bracket.end() if bracket else None
+
+
+def _read_named(text: str, place: int, found: _Items) -> int | None:
+    """Read an item that begins with a word."""
+    if group := _GROUP.match(text, place):
+        if group["dict"] is None:
+            found.group = len(found.fields)
+            return group.end()
+        if moved := found.take_dict(text, group.end(), group["key"]):
+            return moved
+    pair = _PAIR.match(text, place)
+    if pair and _read_pair(text, pair, found):
+        return pair.end()
+    word = _FREE.match(text, place)
+    if word and word.group().rstrip(".").lower() in SPLITS.keys() | _FILLERS:
+        found.take_word(word.group())
+        return word.end()
+    return None
+
+
+def _read_pair(text: str, pair: re.Match[str], found: _Items) -> bool:
+    """Take a pair; False if it is none."""
+    number = pair["number"] or pair["listed"]
+    unit, of = next(filter(None, pair.group(*_UNITS)), ""), pair["of"] or pair["listed_of"]
+    if pair["key"].lower() in SPLITS and number:
+        split = SPLITS[pair["key"].lower()]
+        counts = number.isdigit() and (of or "0").isdigit()
+        if counts and (pair["listed"] or of):  # Test: [10/90], Train: 3/20 [10/90]
+            found.split = split
+            found.counters.append((int(number), int(of) if of else None))
+            return True
+        last = metric_of(found.fields[-1].key) if found.fields else None
+        is_decimal = pair["key"] in ("val", "valid") and "." in number
+        if last and last.name == LOSS and (last.split or is_decimal) and not unit:
+            return found.add("loss", number, split=split)  # loss train: 2.5, val: 2.6
+        if number.isdigit() and not (pair["sign"] or found.fields or unit):
+            found.split, found.loose = split, found.loose + 1
+            return found.add("epoch", number)  # Train 7, loss: 2.5
+    before, key = _part(pair["key"], _ARTICLES if pair["sign"] else _JOINTS)
+    if not key or (number is None and pair["sign"] is None and pair["clock"] is None):
+        return False
+    is_loss, loose = name_of(key) in LOSSES, 0
+    word = pair["word"] or (pair["quoted"] or "").strip("'\"")
+    missing = word.lower() in _NOTHING
+    if number is None:
+        if not missing and (is_loss or not _is_value(pair, key, word)):
+            return False
+    elif pair["listed"] and key.lower().endswith("losses") and pair[0].count(" ") > 1:
+        return True  # of several things, or so far
+    elif is_loss and (of or ("," in number and "." not in number)):
+        # A comma of thousands or of decimals: no loss shows which. Its parts may stand behind it.
+        return found.has_loss
+    elif pair["sign"] is None:
+        if text[pair.end("key")] == "[" and key.endswith("s") and not is_loss:
+            return False  # "Train batches[100]" is how many
+        if not (is_known(key, unit) or _is_evident(text, pair, key, found)):
+            if not found.is_placed and number.isdigit():
+                return False  # "Layer 3"
+            loose = 1
+    if not all(map(found.take_word, before)):
+        return False
+    if number is None:
+        if word and not missing:
+            found.fields.append(Field(key, word, split=found.split))
+        return True
+    found.is_code |= (is_loss and key.isupper()) or (pair["sign"] or "")[:2] == " ="
+    if is_place(key) and (of or pair["listed"]):
+        loose -= len(before)  # "Stage1 Step [3/20]", "data epoch: [0]"
+    found.loose = max(0, found.loose + loose)
+    return found.add(key, number, unit, of)
+
+
+def _part(key: str, joints: frozenset[str]) -> tuple[list[str], str]:
+    """Part a name from the words before it: those up to the last joint, and before a place.
+
+    >>> _part("the result with Adam is test acc", _JOINTS), _part("Train Epoch", _JOINTS)
+    ((['result', 'with', 'Adam', 'is'], 'test acc'), (['Train'], 'Epoch'))
+    """
+    parts = key.split()
+    while len(parts) > 1 and parts[0].lower() in _JOINTS:
+        del parts[0]
+    for at in range(len(parts)):
+        is_split = not at and parts[0].lower() in SPLITS
+        if (
+            parts[at][0] != "("
+            and is_place(" ".join(parts[at:]))
+            and not (is_split or (at and parts[-1][-1] == "s"))
+        ):
+            return parts[:at], " ".join(parts[at:])
+    while len(parts) > 1 and parts[-1].lower() in _VERBS:
+        parts.pop()
+    start = 0
+    for index, part in enumerate(parts if len(parts) > 1 or joints is _JOINTS else ()):
+        joins = part.lower() in joints and not is_known(" ".join(parts[start:]))
+        if joins or part.lower() in _ARTICLES:
+            start = index + 1
+    return parts[:start], " ".join(parts[start:])
+
+
+def _is_value(pair: re.Match[str], key: str, word: str) -> bool:
+    """Whether a word is the value of a key; it is none behind a heading: "Test set: loss 2.5"."""
+    if word.lower() in SPLITS:
+        return fold(key) in _OF_SPLITS
+    if key.lower() in _FILLERS or (word.startswith("-") and not word[1:2].isalnum()):
+        return False
+    return not pair["word"] or not (key.split()[0].lower() in SPLITS or is_known(word))
+
+
+def _is_evident(text: str, pair: re.Match[str], key: str, found: _Items) -> bool:
+    """Whether an unknown name without a sign is one: behind a place, or in a cell of its own."""
+    if " " not in key and found.is_placed:
+        return True
+    mark = text[max(0, pair.start() - 40) : pair.start()].rstrip(" ")[-1:]
+    most = 3 if mark in ("|", "\t") else 2 if found.says_enough and mark in (",", "-") else not mark
+    return key.count(" ") < most and bool(_CELL_END.match(text, pair.end()))

@@ -1,0 +1,338 @@
+"""How a curve is drawn: over what, which range of it, on which scale, with which ticks; smoothed.
+
+An axis is logarithmic where every value is positive, and the highest is at least ``DECADES`` times
+one that only a hundredth of the values are below. A linear axis passes over outliers: if the whole
+range is ``CROWDED`` times that of the middle 96% of at least 50 values, it shows this middle.
+
+A smoothed value is that of the straight line fitted by least squares to the points around it
+(Savitzky and Golay, Analytical Chemistry 36, 1964; order 1): unlike a moving average it does not
+lag behind a curve that falls, nor at its end. Training falls fastest at its start, so the window
+grows with the distance from there: half of it, up to a twentieth of the points, 1,000 at most.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+from msgspec import Struct
+
+from hpcrun.curves.curve import Curve, Floats, Series
+from hpcrun.curves.names import LR, STEP_SECONDS, TOKENS_PER_SECOND, words
+from hpcrun.curves.report.parsed import ParsedRun
+from hpcrun.text import format_value
+
+By = Literal["step", "tokens", "time", "order"]
+
+DECADES = 100.0
+CROWDED = 20.0
+# The width of a larger range may be no number, nor the logarithm of a smaller value.
+_LARGEST, _SMALLEST = 1e290, 1e-300
+_SMALLEST_WINDOW, _LARGEST_WINDOW = 3, 1000
+# A panel of a picture with fewer points shows all it has.
+FEWEST = 60
+
+# Metrics that count the tokens seen so far, as loggers spell them (HF Trainer, TRL, torchtune,
+# Megatron, OLMo, lit-gpt ...); compared in lower case, by what follows the last slash.
+TOKEN_COUNTERS = words(
+    "tokens num_tokens total_tokens n_tokens ntokens tokens_seen num_input_tokens_seen "
+    "num_tokens_seen n_tokens_seen ntokens_seen consumed_tokens consumed_train_tokens "
+    "tokens_consumed tokens_processed total_tokens_seen train_tokens tokens_so_far "
+    "cumulative_tokens"
+)
+
+# Clocks of several ranks in one log differ by less; a larger fall is a clock that was set back, or
+# days whose date the log does not print.
+_CLOCKS_DIFFER_SECONDS = 1.0
+
+
+class Axis(Struct, frozen=True):
+    """The range of an axis, ``low`` < ``high``; both positive where it is logarithmic."""
+
+    low: float
+    high: float
+    is_log: bool = False
+
+    def place(self, value: float) -> float:
+        """Return where a value stands, from 0 to 1; nan if it is not finite.
+
+        >>> Axis(2.0, 4.0).place(3.0), Axis(1.0, 100.0, True).place(10.0), Axis(0.0, 1.0).place(9.0)
+        (0.5, 0.5, 1.0)
+        """
+        if not math.isfinite(value):
+            return math.nan
+        value = min(self.high, max(self.low, value))
+        if self.is_log:
+            low = math.log(self.low)
+            return (math.log(value) - low) / (math.log(self.high) - low)
+        return (value - self.low) / (self.high - self.low)
+
+    def holds(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+    def ticks(self, most: int, *, whole: bool = False) -> list[float]:
+        """Return at most ``most`` round numbers within, evenly spread on this scale."""
+        if self.is_log:
+            return log_ticks(self.low, self.high, most)
+        return ticks(self.low, self.high, most, whole=whole)
+
+
+def value_axis(values: Sequence[float]) -> Axis:
+    """Choose the axis for some values, of which at least one is finite."""
+    ordered = np.sort([value for value in values if math.isfinite(value)])
+    places = np.rint(np.array([0, 0.01, 0.02, 0.98, 1]) * (len(ordered) - 1)).astype(int)
+    low, least, inner_low, inner_high, high = np.clip(ordered[places], -_LARGEST, _LARGEST).tolist()
+    if low > _SMALLEST and high >= DECADES * least:
+        margin = math.exp(0.02 * (math.log(high) - math.log(low)))
+        return Axis(low / margin, high * margin, is_log=True)
+    inner = inner_high - inner_low
+    if len(ordered) >= 50 and 0 < inner * CROWDED < high - low:
+        low, high = max(low, inner_low - 0.1 * inner), min(high, inner_high + 0.1 * inner)
+    return Axis(*_widen(low, high, 0.02))
+
+
+def step_axis(steps: Sequence[float]) -> Axis:
+    """Choose the axis for steps: all of them, without a margin."""
+    low, high = np.clip([min(steps), max(steps)], -_LARGEST, _LARGEST).tolist()
+    return Axis(*_widen(low, high, 0.0))
+
+
+def _widen(low: float, high: float, share: float) -> tuple[float, float]:
+    """Return a range with a margin that is never empty."""
+    margin = (high - low) * share
+    if high - low <= max(1e-9 * max(abs(low), abs(high)), 1e-300):
+        margin = abs(high) * 0.05 if abs(high) > 1e-290 else 1.0
+    return low - margin, high + margin
+
+
+def ticks(low: float, high: float, most: int, *, whole: bool = False) -> list[float]:
+    """Return at most ``most`` round numbers, evenly spread, within ``low`` and ``high``.
+
+    >>> ticks(0.93, 4.1, 5), ticks(1, 200, 4, whole=True), ticks(1, 3, 9, whole=True)
+    ([1.0, 2.0, 3.0, 4.0], [50.0, 100.0, 150.0, 200.0], [1.0, 2.0, 3.0])
+    """
+    exponent = math.floor(math.log10((high - low) / max(1, most))) if high > low else 0
+    for power in range(exponent, exponent + 3):
+        for digit in (1.0, 2.0, 2.5, 5.0):
+            step = digit * 10.0**power
+            if whole and step != int(step):
+                continue
+            first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+            if last - first < most:
+                return [number * step for number in range(first, last + 1)]
+    return []
+
+
+def log_ticks(low: float, high: float, most: int) -> list[float]:
+    """Return at most ``most`` ticks of a logarithmic axis: decades, or also parts of them.
+
+    >>> log_ticks(0.5, 20, 9), log_ticks(0.5, 200, 3), log_ticks(1e-9, 1e9, 4)
+    ([0.5, 1.0, 2.0, 5.0, 10.0, 20.0], [1.0, 10.0, 100.0], [1e-05, 1.0, 100000.0])
+    """
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    strides = [((1,), stride) for stride in range(1, last - first + 2)]
+    for digits, stride in (((1, 2, 5), 1), ((1, 3), 1), *strides):
+        found = [
+            tick
+            for power in range(first, last + 1)
+            for digit in digits
+            if power % stride == 0 and low <= (tick := float(f"{digit}e{power}")) <= high
+        ]
+        if len(found) <= most:
+            return found
+    return []
+
+
+def tick_labels(at: Sequence[float], *, is_log: bool = False) -> list[str]:
+    """Print ticks with as many decimals as they need to differ.
+
+    >>> tick_labels([0.0, 0.5, 1.0]), tick_labels([2e-05, 4e-05]), tick_labels([500.0, 10000.0])
+    (['0.0', '0.5', '1.0'], ['2e-05', '4e-05'], ['500', '10000'])
+    >>> tick_labels([0.01, 0.1, 1.0, 10.0], is_log=True)
+    ['0.01', '0.1', '1', '10']
+    """
+    gap = min((b - a for a, b in pairwise(at)), default=0.0)
+    if is_log or gap < 1e-4 or max(map(abs, at)) >= 1e6:
+        return [f"{v:g}" if v == 0 or 1e-3 <= abs(v) < 1e6 else format_value(v) for v in at]
+    decimals = next(
+        (d for d in range(6) if abs(gap * 10**d - round(gap * 10**d)) < 1e-6 * gap * 10**d), 6
+    )
+    return [f"{value:.{decimals}f}" for value in at]
+
+
+def x_axis(curve: Curve, name: str, by: By = "step") -> list[float] | None:
+    """Return where each point of a metric stands on an axis; None where the log lacks it.
+
+    The list is as long as the metric's values and never falls.
+
+    - "step": the step. None where the log has no steps, or where its counter starts again.
+    - "tokens": tokens seen since the training began, from a counter in the log, else from
+      tokens_per_second and step_seconds: tokens of a GPU where the log gives the rate per GPU.
+    - "time": seconds since the log's first time stamp; without time stamps, the sum of
+      step_seconds since the log's first step, which leaves out evaluations and checkpoints.
+    - "order": 1, 2, 3 ...; spread evenly over a series that was thinned.
+    """
+    series = curve.metrics.get(name)
+    if series is None or not series.values:
+        return None
+    found: Floats | None
+    with np.errstate(all="ignore"):  # a log may have infinities
+        if by == "order":
+            found = np.linspace(1, series.summary.count, len(series.values))
+        elif by == "step":
+            found = _rising_steps(series)
+        else:
+            found = _tokens(curve, series) if by == "tokens" else _seconds(curve, series)
+    # Of steps that take forever the sum is no place.
+    return None if found is None or not np.isfinite(found).all() else list(found.tolist())
+
+
+def shared_axis(curves: Sequence[Curve], name: str, by: By = "step") -> By:
+    """Return ``by`` if all curves that have the metric have that axis, else "step" or "order"."""
+    shown = [curve for curve in curves if name in curve.metrics]
+    for choice in (by, "step"):
+        if all(x_axis(curve, name, choice) is not None for curve in shown):
+            return choice
+    return "order"
+
+
+def time_unit(longest: float) -> tuple[float, str]:
+    """Choose the unit for a time axis as long as this: its size in seconds, and its name.
+
+    >>> time_unit(7200.0), time_unit(20_000.0)
+    ((60.0, 'minutes'), (3600.0, 'hours'))
+    """
+    units = ((3600.0, "hours"), (60.0, "minutes"))
+    return next((unit for unit in units if longest >= 3 * unit[0]), (1.0, "seconds"))
+
+
+def _rising_steps(series: Series) -> Floats | None:
+    steps = np.array(series.steps, float)  # one that is not known is nan
+    return steps if (np.diff(steps, prepend=-np.inf) >= 0).all() else None
+
+
+def is_token_counter(name: str) -> bool:
+    """Return whether a metric counts the tokens seen so far."""
+    return name.lower().rpartition("/")[2] in TOKEN_COUNTERS
+
+
+def _tokens(curve: Curve, series: Series) -> Floats | None:
+    for name, counter in curve.metrics.items():
+        if is_token_counter(name) and counter.values[-1] > counter.values[0] >= 0:
+            counted = np.array(counter.values)
+            if (np.diff(counted) >= 0).all():
+                return _carried(counter, counted, series)
+    rate, seconds = curve.metrics.get(TOKENS_PER_SECOND), curve.metrics.get(STEP_SECONDS)
+    if rate is None or seconds is None or rate.steps != seconds.steps:
+        return None
+    if rate.sample_steps != seconds.sample_steps:
+        return None
+    even = np.array(rate.sample or ()) * np.array(seconds.sample or ())
+    return _carried(rate, _summed(rate, np.array(rate.values) * seconds.values, even), series)
+
+
+def _seconds(curve: Curve, series: Series) -> Floats | None:
+    if series.times is not None:
+        if (np.diff(series.times) < -_CLOCKS_DIFFER_SECONDS).any():
+            return None
+        begun = min(other.times[0] for other in curve.metrics.values() if other.times)
+        return np.fmax(0.0, np.maximum.accumulate(series.times) - begun)
+    per_step = curve.metrics.get(STEP_SECONDS)
+    if per_step is None:
+        return None
+    summed = _summed(per_step, np.array(per_step.values), np.array(per_step.sample or ()))
+    return _carried(per_step, summed, series)
+
+
+def _summed(series: Series, per_step: Floats, even: Floats) -> Floats | None:
+    """Sum what each step took; a value stands for the steps since the one before it.
+
+    The lows and highs of a thinned series would distort it: each step takes the mean of ``even``.
+    """
+    steps = _rising_steps(series)
+    if steps is None or not ((per_step >= 0) & (per_step < np.inf)).all():
+        return None
+    # The first value stands for as many steps as the second, but for none before the first step.
+    first = min(steps[1] - steps[0] if len(steps) > 1 else 1.0, steps[0]) or 1.0
+    if series.thinned:
+        return even.mean() * (steps - steps[0] + first) if len(even) else None
+    return np.cumsum(np.diff(steps, prepend=steps[0] - first) * per_step)
+
+
+def _carried(counter: Series, counted: Floats | None, series: Series) -> Floats | None:
+    """Read a counter at the steps of another series, in a straight line between its own."""
+    if counted is None or counter.steps == series.steps:
+        return counted
+    at, wanted = _rising_steps(counter), _rising_steps(series)
+    if at is None or wanted is None or at[0] == at[-1]:
+        return None
+    at, own = np.unique(at, return_index=True)
+    counted = counted[own]
+    below = np.clip(np.searchsorted(at, wanted) - 1, 0, len(at) - 2)
+    slopes = np.diff(counted) / np.diff(at)
+    return np.fmax(0.0, counted[below] + (wanted - at[below]) * slopes[below])
+
+
+def panel_scale(runs: Sequence[ParsedRun], names: Sequence[str]) -> tuple[Axis, int]:
+    """Choose one axis for metrics of some runs, and count the values that lie beyond it.
+
+    It is linear for learning rates: a schedule that ends near zero is read by its shape.
+    """
+    values = [value for run in runs for name in names for value in run.curve.values(name)]
+    finite = [value for value in values if math.isfinite(value)]
+    scale = value_axis(finite) if finite else Axis(0.0, 1.0)
+    if names[0] == LR and scale.is_log:
+        margin = 0.02 * max(finite)
+        scale = Axis(min(finite) - margin, max(finite) + margin)
+    return scale, sum(not scale.holds(value) for value in finite)
+
+
+def smooth(x: Sequence[float], y: Sequence[float]) -> list[float]:
+    """Smooth a curve over its growing ``x``; values that are not finite stay as they are."""
+    smoothed = np.array(y, float)
+    known = np.flatnonzero(np.isfinite(smoothed))
+    count = len(known)
+    if count < _SMALLEST_WINDOW:
+        return list(y)
+    xs, ys = np.array(x, float)[known] - x[known[0]], smoothed[known]
+    place = np.arange(count)
+    half = np.clip(place // 2, _SMALLEST_WINDOW, min(max(5, count // 20), _LARGEST_WINDOW)) // 2
+    size = 2 * half + 1
+    begin = np.clip(place - half, 0, count - size)
+    borders = np.column_stack([begin, begin + size]).ravel()
+
+    def each_window(function: np.ufunc, values: Any) -> Any:
+        # Each is summed on its own: a wild value leaves no trace in windows without it.
+        return function.reduceat(np.append(values, 0.0), borders)[::2]
+
+    with np.errstate(all="ignore"):  # products of the largest values are no numbers
+        mean_x, mean_y, mean_xx, mean_xy = (
+            each_window(np.add, values) / size for values in (xs, ys, xs * xs, xs * ys)
+        )
+        spread = mean_xx - mean_x * mean_x
+        slope = (mean_xy - mean_x * mean_y) / spread
+        slope[spread <= 1e-12 * mean_xx] = 0.0  # the points stand at one place: their mean
+        line = mean_y + slope * (xs - mean_x)
+    low, high = each_window(np.minimum, ys), each_window(np.maximum, ys)
+    smoothed[known] = np.fmin(high, np.fmax(low, line))
+    return list(smoothed.tolist())
+
+
+def is_noisy(
+    y: Sequence[float], smoothed: Sequence[float], *, fewest: int = 20, noise: float = 0.015
+) -> bool:
+    """Return whether values between 0 and 1 (of a drawing's height) scatter visibly.
+
+    ``noise`` is that of a terminal, whose rows are coarse.
+    """
+    squares = [(a - b) ** 2 for a, b in zip(y, smoothed, strict=True) if math.isfinite(a)]
+    return len(squares) >= fewest and math.sqrt(sum(squares) / len(squares)) > noise
+
+
+def is_visibly_noisy(x: Sequence[float], values: Sequence[float], axis: Axis) -> bool:
+    """Return whether at least 60 values scatter about their trend by a 250th of the axis."""
+    places = [[axis.place(value) for value in each] for each in (values, smooth(x, values))]
+    return is_noisy(*places, fewest=FEWEST, noise=0.004)

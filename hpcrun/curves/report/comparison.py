@@ -1,0 +1,257 @@
+"""What runs are compared by: equal places, a common loss, speed, settings (docs/compare.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from msgspec import Struct, field
+
+from hpcrun.curves.names import EVAL_LOSS, LOSS
+from hpcrun.curves.report import windows
+from hpcrun.curves.report.axes import By, is_token_counter, smooth, x_axis
+from hpcrun.curves.report.facts import main_metric
+from hpcrun.curves.report.parsed import ParsedRun
+from hpcrun.curves.report.scaling import Scaling, build_scaling
+
+Measure = Literal["step", "samples", "tokens", "time"]
+MEASURES: tuple[Measure, ...] = ("step", "tokens", "samples", "time")
+_SHORT = 0.1
+_ALIKE = 0.002
+# Names of metrics that training brings down, but for losses.
+_FALLING = ("loss", "ppl", "perplexity", "error", "nll", "wer", "cer", "bpb", "rmse", "mae", "mse")
+
+
+class Equal(Struct, frozen=True):
+    """The runs at an equal place: means over ``window``, whose end is that place.
+
+    ``levels``: None for a run that is left out. ``best``: the index of the run that is ahead.
+    ``behind``: how much higher each other run is than that one, or lower where high is good.
+    """
+
+    by: Measure
+    window: windows.Window
+    levels: tuple[float | None, ...]
+    best: int
+    behind: tuple[windows.Difference | None, ...]
+
+
+class Reached(Struct, frozen=True):
+    """Where a run came to the common level; what its log lacks is None."""
+
+    step: float | None = None
+    tokens: float | None = None
+    samples: float | None = None
+    time: float | None = field(default=None, name="seconds")
+
+
+class Target(Struct, frozen=True):
+    """A level, and where the smoothed curve of each run first came to it; None: it did not."""
+
+    level: float
+    reached: tuple[Reached | None, ...]
+
+
+class Comparison(Struct, frozen=True):
+    """All that is known of several runs beside each other.
+
+    ``falls``: lower values of ``metric`` are better. ``settings``: those that differ, a value for
+    each run, None where it has none.
+    """
+
+    metric: str | None
+    falls: bool
+    equal: tuple[Equal, ...]
+    target: Target | None
+    scaling: Scaling
+    settings: dict[str, tuple[str | None, ...]]
+    notes: tuple[str, ...]
+
+
+def compare_runs(
+    runs: Sequence[ParsedRun],
+    *,
+    metric: str | None = None,
+    target: float | None = None,
+    per_gpu: bool = False,
+) -> Comparison:
+    """Compare at least two runs by a metric: the one asked for, else the loss, else what is there.
+
+    ``target``: the level to look for. ``per_gpu``: rates in the logs are one GPU's.
+    """
+    name = metric or choose_metric(runs)
+    scaling = build_scaling(runs, per_gpu=per_gpu)
+    settings = differing([run.facts for run in runs])
+    if name is None:
+        return Comparison(None, True, (), None, scaling, settings, ())
+    without = [run.source for run in runs if name not in run.curve.metrics]
+    notes = [f"no {name} in {', '.join(without)}"] if without else []
+    falls = _falls(runs, name)
+    learned = [
+        _learned(run, name, speed.batch, notes, falls=falls, per_gpu=per_gpu)
+        for run, speed in zip(runs, scaling.speeds, strict=True)
+    ]
+    equal: list[Equal] = []
+    for by in MEASURES:
+        found = None if _is_redundant(by, learned, equal) else _equal(by, learned, falls=falls)
+        if found is not None:
+            equal.append(found)
+            notes += _left_out(learned, found)
+    notes += _doubts_about_time(runs, name)
+    reached = _target(learned, target, falls=falls)
+    return Comparison(name, falls, tuple(equal), reached, scaling, settings, tuple(notes))
+
+
+def choose_metric(runs: Sequence[ParsedRun]) -> str | None:
+    """Choose the metric to compare by: a loss that at least two runs have, else the main one."""
+    for name in (LOSS, EVAL_LOSS):
+        if sum(name in run.curve.metrics for run in runs) > 1:
+            return name
+    return main_metric(runs)
+
+
+def differing(facts: Sequence[dict[str, str]]) -> dict[str, tuple[str | None, ...]]:
+    """Return the settings in which runs differ, of those whose settings are known.
+
+    >>> differing([{"lr": "1", "seed": "7"}, {"lr": "2", "seed": "7"}, {}])
+    {'lr': ('1', '2', None)}
+    """
+    known = [each for each in facts if each]
+    names = sorted({name for each in known for name in each})
+    return {
+        name: tuple(each.get(name) for each in facts)
+        for name in names
+        if len({each.get(name) for each in known}) > 1
+    }
+
+
+def axis_of(
+    run: ParsedRun, name: str, by: By | Measure, batch: float | None, *, per_gpu: bool
+) -> list[float] | None:
+    """Return where each point of a metric stands; tokens and samples are those of all GPUs."""
+    if by == "samples":
+        steps = x_axis(run.curve, name, "step")
+        return [step * batch for step in steps] if steps and batch else None
+    x = x_axis(run.curve, name, by)
+    if by != "tokens" or x is None or not per_gpu or any(map(is_token_counter, run.curve.metrics)):
+        return x
+    return [place * run.gpus for place in x] if run.gpus else None
+
+
+def _falls(runs: Sequence[ParsedRun], name: str) -> bool:
+    """Return whether lower is better: by the metric's name, else by where most runs go."""
+    if any(part in name.lower() for part in _FALLING):
+        return True
+    summaries = [summary for run in runs if (summary := run.curve.summary(name))]
+    fallen = sum(summary.last.value < summary.first.value for summary in summaries)
+    return 2 * fallen > len(summaries)
+
+
+class _Learned(Struct):
+    """How a run learned: values that fall where they get better, none if its log lacks the metric.
+
+    ``axes`` and ``tracks``: places and the curve by each measure that the log gives.
+    """
+
+    source: str
+    y: list[float]
+    axes: dict[Measure, list[float]]
+    tracks: dict[Measure, windows.Track | None]
+
+
+def _learned(
+    run: ParsedRun, name: str, batch: float | None, notes: list[str], *, falls: bool, per_gpu: bool
+) -> _Learned:
+    series = run.curve.metrics.get(name)
+    if series is None:
+        return _Learned(run.source, [], {}, {})
+    points = windows.even_points(series)
+    if points is None:
+        notes.append(f"of {run.source} only lows and highs are kept, and its means may be off")
+        points = list(map(float, range(len(series.values)))), series.values
+    y = [value if falls else -value for value in points[1]]
+    found = {by: axis_of(run, name, by, batch, per_gpu=per_gpu) for by in MEASURES}
+    axes = {by: np.interp(points[0], range(len(x)), x).tolist() for by, x in found.items() if x}
+    return _Learned(run.source, y, axes, {by: windows.build_track(x, y) for by, x in axes.items()})
+
+
+def _is_redundant(by: Measure, learned: Sequence[_Learned], equal: Sequence[Equal]) -> bool:
+    """Return whether a comparison would only repeat one before it."""
+    if by in ("step", "time"):
+        return False
+    if by == "samples" and any(each.by == "tokens" for each in equal):
+        return True
+    # An axis may be the steps' in another unit, the same for all runs.
+    pairs = [(each.tracks.get("step"), each.tracks.get(by)) for each in learned]
+    if any((step is None) != (other is None) for step, other in pairs):
+        return False
+    ratios = [a.x[-1] / b.x[-1] for b, a in pairs if a and b and b.x[-1] > 0]
+    return bool(ratios) and max(ratios) - min(ratios) <= _ALIKE * max(ratios)
+
+
+def _equal(by: Measure, learned: Sequence[_Learned], *, falls: bool) -> Equal | None:
+    """Compare the runs where the first of them ends; None if fewer than two can be."""
+    tracks = [each.tracks.get(by) for each in learned]
+    longest = max((track.x[-1] for track in tracks if track), default=0.0)
+    long = [track if track and track.x[-1] >= _SHORT * longest else None for track in tracks]
+    kept = long if len(long) - long.count(None) > 1 else tracks
+    known = [track for track in kept if track]
+    window = windows.common_window(known) if len(known) > 1 else None
+    if window is None:
+        return None
+    blocks = [windows.block_means(track, window) if track else [] for track in kept]
+    levels = [sum(each) / len(each) if each else None for each in blocks]
+    best = min((level, index) for index, level in enumerate(levels) if level is not None)[1]
+    behind = [
+        windows.compare_blocks(each, blocks[best]) if each and index != best else None
+        for index, each in enumerate(blocks)
+    ]
+    shown = [level if falls or level is None else -level for level in levels]
+    return Equal(by, window, tuple(shown), best, tuple(behind))
+
+
+def _left_out(learned: Sequence[_Learned], equal: Equal) -> list[str]:
+    left = [each for each, level in zip(learned, equal.levels, strict=True) if level is None]
+    short = ", ".join(each.source for each in left if each.tracks.get(equal.by))
+    unknown = ", ".join(each.source for each in left if each.y and not each.tracks.get(equal.by))
+    what = "steps" if equal.by == "step" else equal.by
+    return [
+        f"not compared at equal {what} ({why}): {sources}"
+        for why, sources in (("too short", short), ("not in the log", unknown))
+        if sources
+    ]
+
+
+def _target(learned: Sequence[_Learned], asked: float | None, *, falls: bool) -> Target | None:
+    """Find where each run came to the asked level, or to the best that all came to."""
+    tracks = [windows.build_track([*map(float, range(len(each.y)))], each.y) for each in learned]
+    lowest = [windows.lowest_level(track.y) for track in tracks if track]
+    if len(lowest) < 2:
+        return None
+    sign = 1.0 if falls else -1.0
+    level = windows.round_up(max(lowest)) if asked is None else sign * asked
+    reached: list[Reached | None] = []
+    for each, track in zip(learned, tracks, strict=True):
+        at = windows.first_at(smooth(track.x, track.y), level) if track else None
+        if track is None or at is None:
+            reached.append(None)
+        else:
+            index = windows.read_at(track.x, at)  # from the finite points back to all of them
+            reached.append(
+                Reached(**{by: windows.read_at(x, index) for by, x in each.axes.items()})
+            )
+    return Target(sign * level, tuple(reached))
+
+
+def _doubts_about_time(runs: Sequence[ParsedRun], name: str) -> list[str]:
+    notes = []
+    timed = [run for run in runs if x_axis(run.curve, name, "time") is not None]
+    stamped = [run for run in timed if run.curve.metrics[name].times is not None]
+    if 0 < len(stamped) < len(timed):
+        names = ", ".join(run.source for run in stamped)
+        notes.append(f"time is by time stamps in {names}, else the sum of the step times")
+    waited = [run.source for run in stamped if run.curve.restarts]
+    if waited:
+        notes.append(f"time includes what passed between the attempts of {', '.join(waited)}")
+    return notes

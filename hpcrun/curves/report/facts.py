@@ -1,0 +1,352 @@
+"""What matters of a run, as names and texts for a table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+
+from hpcrun.curves.curve import Curve, Point, Series, Summary
+from hpcrun.curves.names import (
+    EPOCH,
+    EVAL_LOSS,
+    GRAD_NORM,
+    LOSS,
+    LR,
+    MEMORY_BYTES,
+    SAMPLES_PER_SECOND,
+    STEP_SECONDS,
+    TOKENS_PER_SECOND,
+    like_a_loss,
+)
+from hpcrun.curves.report.parsed import ParsedRun
+from hpcrun.curves.report.thin import quantile, quantile_of
+from hpcrun.text import (
+    LARGEST,
+    count_of,
+    format_bytes,
+    format_duration,
+    format_rate,
+    format_seconds,
+    format_value,
+)
+
+Fact = tuple[str, str]
+
+# How a training runs, not what it learns.
+_SETTINGS = {LR, EPOCH, GRAD_NORM, TOKENS_PER_SECOND, SAMPLES_PER_SECOND, STEP_SECONDS}
+_SETTINGS |= {MEMORY_BYTES}
+# What has rows of its own in the tables.
+_IN_TABLE = {LOSS, EVAL_LOSS, *_SETTINGS}
+# Without a loss: parts of the names of metrics that show best how it learns, the best first.
+_TELLING = (
+    ("loss",),
+    ("reward", "return", "score"),
+    ("ppl", "perplexity", "acc", "map", "f1", "iou", "bleu", "rouge", "auc", "psnr", "error"),
+)
+
+
+def main_metric(runs: Sequence[ParsedRun]) -> str | None:
+    """Choose what to draw: the training loss, else the evaluation's, else the most useful."""
+    counts: dict[str, int] = {}
+    for run in runs:
+        for name, series in run.curve.metrics.items():
+            counts[name] = max(counts.get(name, 0), series.summary.count)
+    for name in (LOSS, EVAL_LOSS):
+        if name in counts:
+            return name
+    return min(counts, key=lambda name: (*_telling(name), counts[name] < 2), default=None)
+
+
+def _telling(name: str) -> tuple[bool, int]:
+    lower, rank = name.lower(), len(_TELLING)
+    if like_a_loss(name):
+        rank = -1
+    elif "scale" not in lower:  # loss_scale is fp16's
+        ranks = (n for n, parts in enumerate(_TELLING) if any(part in lower for part in parts))
+        rank = next(ranks, rank)
+    return name in _SETTINGS, rank
+
+
+def further_metrics(run: ParsedRun, main: str | None) -> list[tuple[str, Series]]:
+    """List the metrics that the table has no row for, the most useful first.
+
+    Then comes what only counts (consumed samples, a remaining time), and what never changed.
+    """
+
+    def order(item: tuple[str, Series]) -> tuple[Any, ...]:
+        name, series = item
+        lowest, highest = series.summary.min, series.summary.max
+        is_constant = lowest is None or highest is None or lowest.value == highest.value
+        return is_constant, _is_counter(series.values), _telling(name)
+
+    further = (item for item in run.curve.metrics.items() if item[0] not in (*_IN_TABLE, main))
+    return sorted(further, key=order)
+
+
+def has_curve(runs: Sequence[ParsedRun], name: str) -> bool:
+    """Return whether any run has more than one value of a metric: a single value is a fact."""
+    return any(
+        run.curve.metrics[name].summary.count > 1 for run in runs if name in run.curve.metrics
+    )
+
+
+def single_values(run: ParsedRun, main: str | None) -> Iterator[Fact]:
+    """Yield the further metrics that were logged once, such as the whole run's time."""
+    for name, series in further_metrics(run, main):
+        if series.summary.count == 1:
+            yield name, point_text(series.summary.last)
+
+
+def _is_counter(values: Sequence[float]) -> bool:
+    """Return whether values lie on a straight line, within a hundredth of its height.
+
+    >>> _is_counter([10.0, 20.0, 30.0, 40.0]), _is_counter([10.0, 20.0, 25.0, 40.0])
+    (True, False)
+    """
+    if len(values) < 4 or not all(abs(value) < LARGEST for value in values):
+        return False
+    line = np.linspace(values[0], values[-1], len(values))
+    return bool(np.all(abs(line - values) <= 0.01 * abs(values[-1] - values[0])))
+
+
+def learning_facts(run: ParsedRun, main: str) -> Iterator[Fact]:
+    """Yield how far a run came and what it learned; what the log lacks is left out."""
+    curve = run.curve
+    series = curve.metrics.get(main)
+    if series is None:
+        yield main, "none in the log"
+    else:
+        yield "steps", steps_text(curve, series)
+        summary, of = series.summary, "loss " if main == LOSS else ""
+        if summary.count == 1:
+            yield main, point_text(summary.last)
+        else:
+            yield f"{of}first", point_text(summary.first)
+            yield f"{of}last", point_text(summary.last)
+            for name, point in _ends(main, summary):
+                yield of + name, point_text(point)
+            if trend := trend_text(series):
+                yield "smoothed", trend
+    if main != LOSS and not run.points:
+        yield "training loss", "none in the log"
+    if main != EVAL_LOSS and (evaluated := curve.summary(EVAL_LOSS)):
+        yield "eval last", point_text(evaluated.last)
+        if evaluated.count > 1:
+            yield "eval best", point_text(evaluated.min)
+
+
+def _ends(main: str, summary: Summary) -> list[tuple[str, Point | None]]:
+    """Name the ends of a metric's range; which one is best is known of a loss alone."""
+    if "loss" in main.lower():
+        return [("best", summary.min)]
+    return [("lowest", summary.min), ("highest", summary.max)]
+
+
+def running_facts(run: ParsedRun) -> Iterator[Fact]:
+    """Yield how fast a run is and what it costs; what the log lacks is left out."""
+    return ((name, text) for name, text, _ in _running(run))
+
+
+def _running(run: ParsedRun) -> Iterator[tuple[str, str, list[Fact]]]:
+    """Yield names and texts of a run alone, and what its row in a table of several has instead."""
+    curve = run.curve
+    if lr := curve.summary(LR):
+        last = format_value(lr.last.value)
+        yield "lr", f"{last} (last)", [("lr", last)]
+    if norm := curve.summary(GRAD_NORM):
+        yield "grad norm", f"{format_value(norm.last.value)} (last)", []
+    for label, name in (("tokens/s", TOKENS_PER_SECOND), ("samples/s", SAMPLES_PER_SECOND)):
+        if (middle := quantile_of(curve, name, 0.5)) is not None:
+            rate = format_rate(middle)
+            yield label, f"{rate} (median)", [(label, rate)]
+    times = [quantile_of(curve, STEP_SECONDS, share) for share in (0.5, 0.95)]
+    if None not in times:
+        half, most = (format_seconds(each or 0.0) for each in times)
+        yield "step time", f"{half} p50, {most} p95", [("step p50", half), ("step p95", most)]
+    memory = curve.summary(MEMORY_BYTES)
+    if memory and memory.max and memory.max.value > 0:  # on a CPU some print 0
+        most = format_bytes(memory.max.value)
+        yield "peak memory", most, [("memory", most)]
+    if left := steps_left(curve):
+        per_step, steps = seconds_per_step(curve), count_of(left, "step")
+        time = format_duration(left * per_step) if per_step else ""
+        yield "to go", ", ".join(filter(None, (steps, time))), [("to go", time or steps)]
+    seconds = seconds_of(run)
+    if seconds and seconds >= 1:
+        yield "time", format_duration(seconds), []
+    if (hours := gpu_hours(run)) is not None:
+        spent = format_value(hours)
+        gpus = count_of((run.gpus or 0) + run.spare_gpus, "GPU")
+        yield "GPU hours", f"{spent} ({gpus})", [("GPU hours", spent)]
+    if curve.restarts:
+        text, columns = f"{len(curve.restarts)}", [("restarts", f"{len(curve.restarts)}")]
+        known = [each.replayed for each in curve.restarts if each.resumed_at is not None]
+        if known:
+            text += f", {count_of(sum(known), 'step')} lost"
+            columns.append(("steps lost", f"{sum(known)}"))
+        causes = dict.fromkeys(each.cause for each in curve.restarts if each.cause)
+        text += f", after {', '.join(causes)}" if causes else ""
+        yield "restarts", text, columns
+
+
+def steps_text(curve: Curve, series: Series) -> str:
+    """Return from which step to which a metric goes, of how many, and in which epoch it ends."""
+    steps = [step for step in series.steps if step is not None]
+    count = series.summary.count
+    if not steps:
+        text = f"{count_of(count, 'point')}, no step numbers"
+    elif any(b < a for a, b in pairwise(steps)):
+        text = f"{count_of(count, 'point')}, the counter starts again"
+    else:
+        text = f"{steps[0]} to {steps[-1]}" if count > 1 else f"{steps[0]}"
+        if curve.total_steps and curve.total_steps >= steps[-1]:
+            text += f" of {curve.total_steps}"
+        if count != steps[-1] - steps[0] + 1:
+            text += f", {count_of(count, 'point')}"
+    epoch = curve.summary(EPOCH)
+    return f"{text}, epoch {epoch.last.value:.4g}" if epoch else text
+
+
+def _evenly(series: Series) -> Sequence[float]:
+    """Return values that lows and highs, which thinning keeps, do not draw to the spikes."""
+    return series.values if series.sample is None else series.sample
+
+
+class Trend(Struct, frozen=True):
+    """The straight line through the end of a curve.
+
+    ``points``: how many it is fitted to; ``begin`` and ``end``: its value at the first and the last
+    of them; ``is_level``: the difference is within the scatter (two standard errors).
+    """
+
+    points: int
+    begin: float
+    end: float
+    is_level: bool
+
+    @property
+    def now(self) -> float:
+        return (self.begin + self.end) / 2 if self.is_level else self.end
+
+
+def fit_trend(y: Sequence[float]) -> Trend | None:
+    """Fit a line to the last fifth of the points, at least 10; None of fewer than 30 points.
+
+    A line through more than a third of a steep curve would end far below it.
+
+    >>> fit_trend([float(100 - i) for i in range(100)])
+    Trend(points=20, begin=20.0, end=1.0, is_level=False)
+    >>> fit_trend([1.0, 2.0, 1.0, 2.0] * 10).is_level
+    True
+    """
+    finite = [value for value in y if abs(value) < LARGEST]
+    size = max(10, len(finite) // 5)
+    if len(finite) < 30:
+        return None
+    last, x = np.array(finite[-size:]), np.arange(size) - (size - 1) / 2
+    mean, spread = last.mean(), x @ x
+    slope = x @ (last - mean) / spread
+    rest = last - mean - slope * x
+    error = math.sqrt(rest @ rest / (size - 2) / spread)
+    begin, end = np.clip(mean + slope * x[[0, -1]], last.min(), last.max()).tolist()
+    return Trend(size, begin, end, is_level=bool(abs(slope) <= 2 * error))
+
+
+def trend_text(series: Series) -> str:
+    """Return where a curve is heading, by the line through its last fifth; "" if too short."""
+    values = _evenly(series)
+    trend = fit_trend(values)
+    if trend is None:
+        return ""
+    first = -max(1, round(trend.points / len(values) * len(series.steps)))
+    begun, ended = series.steps[first], series.steps[-1]
+    passed = 0 if begun is None or ended is None else ended - begun
+    span = count_of(passed, "step") if passed > 0 else count_of(trend.points, "point")
+    if trend.is_level:
+        return f"{format_value(trend.now)}, level over {span}"
+    sign = "-" if trend.end < trend.begin else "+"
+    moved = format_value(abs(trend.end - trend.begin))
+    return f"{format_value(trend.now)}, {sign}{moved} in {span}"
+
+
+def steps_left(curve: Curve) -> int | None:
+    """Count the steps that are still to be done; None if there are none or the log lacks them."""
+    lasts = [series.summary.last.step for series in curve.metrics.values()]
+    reached = max((step for step in lasts if step is not None), default=None)
+    if curve.total_steps is None or reached is None:
+        return None
+    return max(0, curve.total_steps - reached) or None
+
+
+def seconds_per_step(curve: Curve) -> float | None:
+    """Return how long a step takes now, by the time stamps of the last quarter of the log.
+
+    Without time stamps it is the median of the last step times.
+    """
+    resumed = curve.restarts[-1].resumed_at if curve.restarts else None
+    for name in sorted(curve.metrics, key=lambda name: -curve.metrics[name].summary.count):
+        steps, _, times = curve.arrays(name)
+        known = steps[: len(times)] >= (resumed or 0)  # one that is not known is nan
+        recent = np.flatnonzero(known)[-max(2, known.sum() // 4) :]
+        if len(recent) > 1:
+            passed, took = (column[recent[-1]] - column[recent[0]] for column in (steps, times))
+            if passed > 0 and took > 0:
+                return float(took / passed)
+    values = curve.values(STEP_SECONDS)
+    return quantile(values[-max(5, len(values) // 4) :], 0.5)
+
+
+def seconds_of(run: ParsedRun) -> float | None:
+    """Return how long a run took, else its log's own time stamps, restarts and waits included."""
+    if run.seconds is not None:
+        return run.seconds
+    times = [series.times for series in run.curve.metrics.values() if series.times]
+    if not times:
+        return None
+    return max(map(max, times)) - min(map(min, times)) or None
+
+
+def gpu_hours(run: ParsedRun) -> float | None:
+    """Count the hours of the GPUs, of spare nodes too; None where they or the time are unknown."""
+    if not run.gpus or run.seconds is None:
+        return None
+    return (run.gpus + run.spare_gpus) * run.seconds / 3600
+
+
+def point_text(point: Point | None, form: Callable[[float], str] = format_value) -> str:
+    """Print a value and its step; a metric without finite values has no best.
+
+    >>> point_text(Point(3, 2.5)), point_text(Point(None, 2.5)), point_text(None)
+    ('2.500 at step 3', '2.500', 'nan')
+    """
+    if point is None:
+        return "nan"
+    return form(point.value) + ("" if point.step is None else f" at step {point.step}")
+
+
+def columns_of(run: ParsedRun, main: str) -> dict[str, str]:
+    """Return one run's row in a table of several: texts by their headings, short ones."""
+    row: dict[str, str] = {}
+    series = run.curve.metrics.get(main)
+    if series is not None:
+        summary = series.summary
+        last = summary.last.step
+        row["steps"] = f"{last}" if last is not None else count_of(summary.count, "point")
+        row["first"] = format_value(summary.first.value)
+        row["last"] = format_value(summary.last.value)
+        if trend := fit_trend(_evenly(series)):
+            row["smoothed"] = format_value(trend.now)
+        for heading, point in _ends(main, summary):
+            row[heading] = point_text(point).replace(" at step ", " @")
+    if main != EVAL_LOSS and (evaluated := run.curve.summary(EVAL_LOSS)):
+        row["eval last"] = format_value(evaluated.last.value)
+        row["eval best"] = format_value(evaluated.min.value) if evaluated.min else "nan"
+    running = dict(fact for _, _, columns in _running(run) for fact in columns)
+    if main == LR:
+        running.pop("lr", None)
+    return row | running

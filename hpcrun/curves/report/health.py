@@ -1,0 +1,561 @@
+"""Health: what should worry in a curve, one sentence each, gravest first.
+
+docs/warnings.md tells what each rule requires, and how often it was right. A warning on a healthy
+log is an error: what can be the run's design is none. Levels are medians and scatter is by medians,
+which a few wild values do not move. A value that a log lacks is nan, of which no comparison is
+true.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from hpcrun.curves.curve import Curve, Floats, rises
+from hpcrun.curves.names import (
+    EPOCH,
+    EVAL_LOSS,
+    GRAD_NORM,
+    LOSS,
+    LR,
+    SAMPLES_PER_SECOND,
+    STEP_SECONDS,
+    TOKENS_PER_SECOND,
+)
+from hpcrun.curves.report.thin import quantile
+
+Mask = NDArray[np.bool_]
+
+# Of fewer points than FEWEST a rule requires plainer evidence; of still fewer it reports nothing.
+FEWEST = 20
+FEWEST_AT_ALL = 8
+# Points after a beginning that are not judged: means over an epoch are noisy, steps slow at first.
+SETTLED = 5
+ROOT_2 = math.sqrt(2)
+
+
+@np.errstate(all="ignore")  # a log may have any numbers
+def find_warnings(curve: Curve) -> tuple[str, ...]:
+    """Return what should worry in a curve, gravest first; nothing for a healthy one.
+
+    >>> from hpcrun.curves.curve import build_series
+    >>> losses = build_series([1, 2, 3], [2.5, 2.4, float("nan")])
+    >>> find_warnings(Curve({"loss": losses}, ()))
+    ('loss is nan at step 3',)
+    """
+    is_judged = not is_contest(curve)
+    losses = last_losses(curve) if is_judged else None
+    found = [
+        *_not_finite(curve),
+        losses and (_divergence(losses) or _plateau(losses)),
+        *_loss_scales(curve),
+        losses and _spike(losses),
+        _stall(curve),
+        _drop(curve) if is_judged else None,
+    ]
+    return tuple(sentence for sentence in found if sentence)
+
+
+# Words in the names of metrics of a run whose losses fight each other or follow what the model
+# does: reinforcement learning, adversaries, annealed divergences. There a loss may rise for good.
+_CONTEST = re.compile(
+    r"rew|reward|returns?|advantages?|ep|episode|rollout|policy|critic|cri|actor|act|vf|pg|ppo|grpo"
+    r"|kld?|disc|discriminator|generator|gan|adv|adversarial|fake|td|qf?"
+)
+_CONTEST_LOSSES = {"d", "g", "gen", "value"}
+
+
+def is_contest(curve: Curve) -> bool:
+    """Tell by the metrics' names whether a loss that rises may be this run's design.
+
+    >>> is_contest(Curve({"loss": None, "reward/mean": None}, ()))
+    True
+    >>> is_contest(Curve({"loss": None, "eval_loss": None, "rewards/chosen": None}, ()))
+    False
+    """
+    named = [set(re.findall("[a-z]+", name.lower())) for name in curve.metrics]
+    return any(
+        any(map(_CONTEST.fullmatch, words)) or ("loss" in words and words & _CONTEST_LOSSES)
+        for words in named
+    )
+
+
+# --- nan, inf; the loss scale
+
+
+def _not_finite(curve: Curve) -> Iterator[str]:
+    """Report losses that are not finite anywhere, and gradients that are not to the end.
+
+    fp16 scales gradients until they overflow: now and then their norm may be inf.
+    """
+    losses = [name for name in curve.metrics if name in (LOSS, EVAL_LOSS)]
+    losses = losses or [name for name in curve.metrics if name.lower().endswith("loss")]
+    for name in [*losses, GRAD_NORM]:
+        steps, values, _ = curve.arrays(name)
+        broken = np.flatnonzero(~np.isfinite(values))
+        if name == GRAD_NORM:
+            broken = broken[broken >= _since(~np.isfinite(values))]
+        if len(broken) < (20 if name == GRAD_NORM else 1):
+            continue
+        what, where = f"{name} is {values[broken[0]]}", _at(steps, broken[0])
+        share = f"{len(broken)} of {len(values)} points"
+        if len(broken) == 1:
+            yield f"{what} at {where}"
+        elif len(broken) == len(values) - broken[0]:
+            yield f"{what} from {where} to the end ({share})"
+        else:
+            yield f"{what} first at {where}; {share} are not finite"
+
+
+_SCALE = re.compile(r"(loss|grad|amp).?scale|^scaler?$", re.IGNORECASE)
+
+
+def _loss_scales(curve: Curve) -> Iterator[str]:
+    """Report the first fall, without a rise between, that leaves nothing of a loss scale."""
+    for name in filter(_SCALE.search, curve.metrics):
+        steps, values, _ = curve.arrays(name)
+        known = np.flatnonzero(~np.isnan(values))
+        falls = np.split(known, np.flatnonzero(np.diff(values[known]) > 0) + 1)
+        for fall in falls if known.size else []:
+            high, low = values[fall[0]], values[fall[-1]]
+            top, bottom = fall[values[fall] == high][-1], fall[values[fall] == low][0]
+            times = high / max(low, 1e-9)
+            # The first points search for the scale. A scale that was of use and ends at 1 leaves
+            # fp16 gradients nothing between overflow and zero.
+            if (top >= 10 and times >= 2**8) or (low <= 1 and times >= 32):
+                yield (
+                    f"{name} falls to {low:.6g} at {_at(steps, bottom)}, from {high:.6g} "
+                    f"at {_at(steps, top)}: the gradients keep overflowing"
+                )
+                break
+
+
+# --- the losses of the last run in a log
+
+
+class Losses(Struct, frozen=True):
+    """The finite training losses of a run in their order, at least one.
+
+    ``places``: where the points stand, their steps or else their order. ``begins``: whether an
+    attempt, an epoch or a pass of the step counter begins there; ``lr``: the learning rate.
+    """
+
+    steps: Floats
+    places: Floats
+    values: Floats
+    begins: Mask
+    lr: Floats
+
+
+def last_losses(curve: Curve) -> Losses | None:
+    """Return the training losses of the last run in a log; None if none is finite."""
+    steps, values, _ = curve.arrays(LOSS)
+    steps, values = steps[np.isfinite(values)], values[np.isfinite(values)]
+    if not values.size:
+        return None
+    epochs, lr = (_beside(curve, name, steps) for name in (EPOCH, LR))
+    was, now = epochs[:-1], epochs[1:]
+    falls = (steps[1:] <= steps[:-1]) | (now < was)
+    begins = falls | _is_resumed(curve, steps[1:]) | (np.floor(now) > np.floor(was))
+    first = 0
+    for index in (np.flatnonzero(falls & ~(now > was)) + 1).tolist():
+        # The loss of another run goes on elsewhere than this one's ended.
+        before = values[first:index]
+        begun, ended = _median(before[:5]), _median(before[-5:])
+        away = abs(_median(values[index : index + 5]) - ended)
+        if away > max(0.2 * abs(ended), 0.3 * abs(begun - ended)):
+            first = index
+    steps, begins = steps[first:], np.append(True, begins)[first:]
+    places = steps if rises(steps) else np.arange(len(steps), dtype=float)
+    return Losses(steps, places, values[first:], begins, lr[first:])
+
+
+def _divergence(losses: Losses) -> str | None:
+    """Report a loss that ends well above its best and is not coming down again."""
+    values, count = losses.values, len(losses.values)
+    if count < FEWEST_AT_ALL or values.min() <= 0:
+        return None
+    number = max(4, min(40, count // 4))
+    parts = _blocks(losses.places, number)
+    if len(parts) < 4:  # most of the points stand together
+        parts = _blocks(np.arange(float(count)), number)
+    levels = np.array([_median(values[part]) for part in parts])
+    best = int(levels[:-1].argmin())
+    at, low = parts[best].start, levels[best]
+    begun = max(_median(values[:3]), levels[: max(1, len(levels) // 10)].max())
+    end = max(levels[-1], _median(values[-3 if count < FEWEST else -5 :]))
+    x = np.log(values)
+    scatters = np.array([_fit(x[part])[2] for part in parts])
+    noise = max(_median(scatters), _sigma(np.diff(x)) / ROOT_2)
+    # Noise that hangs together: by the differences between the steps from level to level, which
+    # are small where a loss falls or rises steadily.
+    drift = _sigma(np.diff(np.log(levels), 2), 0.0) / ROOT_2
+    rise, factor, gained = end - low, np.log(end) - np.log(low), begun - low
+    # It has given back half of what was gained since the start; or all, and that was plain to see.
+    is_far = (end >= 1.5 * low and rise >= 0.5 * gained and begun >= 1.2 * low) or (
+        end >= 1.2 * low
+        and rise >= gained
+        and factor >= 6 * noise
+        and np.log(begun) - np.log(low) >= max(0.1, 4 * noise)
+    )
+    if count < FEWEST:
+        is_far = end >= 2 * max(begun, values[0])
+    diverged = (
+        is_far
+        and factor >= max(4 * noise, 8 * drift)
+        and rise >= 0.8 * (max(levels[best:-1].max(), end) - low)  # it is not coming down again
+        and at >= max(4, count // 20)
+        and not losses.lr[-1] > 1.2 * losses.lr[at]  # a rate that rises explains it
+    )
+    where = _at(losses.steps, count - 1), _at(losses.steps, at)
+    sentence = f"loss diverges: {end:.4g} at the end ({where[0]}), after a best of {low:.4g} "
+    return f"{sentence}around {where[1]}" if diverged else None
+
+
+def _plateau(losses: Losses) -> str | None:
+    """Report a loss that has stood still since the first steps, or is frozen.
+
+    A converged run is level at its end and healthy.
+    """
+    since = _frozen_since(losses.values)
+    level = _standing_level(losses) if since is None else losses.values[-1]
+    if level is None:
+        return None
+    begin, end = (_at(losses.steps, index) for index in (since or 0, len(losses.steps) - 1))
+    return f"loss stays at {level:.4g} from {begin} to the end ({end})"
+
+
+def _standing_level(losses: Losses) -> float | None:
+    """Return the level that a loss has never left; None if it has, or the log does not show it."""
+    values, places, lr = losses.values, losses.places, losses.lr
+    if len(values) < 40 or losses.begins.sum() > len(values) // 10:
+        return None
+    if places[0] > 10 * max(1, places[1] - places[0]):
+        return None  # the log begins in the midst of a run, where a loss may be level
+    if lr[-1] > 2 * lr[0] and lr[-1] >= np.nanmax(lr):
+        return None  # it still warms up
+    levels = np.array([_median(values[part]) for part in _blocks(places, 10)])
+    level = _median(levels)
+    # The cross-entropy of a uniform guess is a level to which noise may belong.
+    guesses = np.log([2, 10, 100, 1000])
+    is_a_guess = (abs(level - guesses) <= 0.003 * level).any()
+    still = (0.01 if is_a_guess else 0.001) * level
+    if len(levels) < 10 or level <= 0 or np.ptp(levels) > still:
+        return None
+    # Coarse numbers (bf16, two digits) have the same median for long: then no point may be far off.
+    is_fine = _grain(values) <= still or np.ptp(values) <= 2 * still
+    return float(level) if is_fine else None
+
+
+def _frozen_since(values: Floats) -> int | None:
+    """Return where a loss froze far from zero, or fell to exactly zero at once; None if it did not.
+
+    A number of three digits may stand for long: it takes four. A zero is what is left of a loss
+    whose gradients were lost, if there was no descent to it.
+    """
+    first, last, begun = _since(values == values[-1]), values[-1], _median(values[:3])
+    if len(values) - first < max(20, len(values) // 2):
+        return None
+    if last:
+        is_frozen = float(f"{last:.3g}") != last and abs(last) > 0.1 * abs(begun)
+    else:
+        is_frozen = first > 0 and _median(values[max(0, first - 5) : first]) > 0.2 * begun
+    return first if is_frozen else None
+
+
+# --- spikes: a loss is compared with the scatter that it has itself, in logarithms where it is
+# positive: batches differ by factors. Noise with long tails has many high points, of all heights;
+# a spike stands out from all the others.
+
+
+def _spike(losses: Losses) -> str | None:
+    """Report the highest loss far above what stood before it, that came down again."""
+    values = losses.values
+    spikes = _spikes_of_few(values) if len(values) < FEWEST else _spikes(losses)
+    if not spikes:
+        return None
+    at, level = spikes[0]
+    others = f" ({len(spikes)} spikes in all)" if len(spikes) > 1 else ""
+    what = f"loss spikes to {values[at]:.4g} at {_at(losses.steps, at)}"
+    return f"{what}, from about {level:.4g} before it{others}"
+
+
+def _spikes_of_few(values: Floats) -> list[tuple[int, float]]:
+    """Find a point that towers over all others, the first ones too."""
+    at, count = int(values.argmax()), len(values)
+    is_judged = count >= FEWEST_AT_ALL and values.min() > 0 and 3 <= at < count - 1
+    is_spike = is_judged and values[at] >= 5 * np.delete(values, at).max()
+    return [(at, _median(values[:at]))] if is_spike else []
+
+
+def _spikes(losses: Losses) -> list[tuple[int, float]]:
+    """Return the indices of the spikes, highest first, and the level that each rose from."""
+    values, lr, count = losses.values, losses.lr, len(losses.values)
+    is_positive = values.min() >= 0 < values.max()
+    x = np.log(np.maximum(values, values[values > 0].min())) if is_positive else values
+    size = _median(np.abs(values)) or 1.0
+    peaks, depth = _peaks(x, max(0.01 * size, _grain(values)) / (size if is_positive else 1.0))
+    # Of few points the scatter is hardly known. Deep points show noise with long tails.
+    least = max(10 * (1 + 30 / count), 2 * depth)
+    number = _outstanding([height for height, *_ in peaks], least, max(2, count // 100), 2.5)
+    found = []
+    for _, at, before in peaks[:number]:
+        level = math.exp(before) if is_positive else before
+        lift, gained = values[at] - level, _median(values[:SETTLED]) - level
+        if is_positive:
+            is_plain = lift >= 0.3 * level and lift >= 0.1 * gained
+        else:  # it has no ratio: it must give back half of a plain descent
+            is_plain = gained >= 10 * _sigma(np.diff(values)) / ROOT_2 and lift >= 0.5 * gained
+        after = x[at + 1 : at + 1 + max(3, count // 50)]
+        comes_down = after.min(initial=np.inf) <= (before + x[at]) / 2
+        # Something begins there, or the learning rate has just risen by half.
+        begins = losses.begins[max(0, at + 1 - max(SETTLED, count // 30)) : at + 1].any()
+        is_by_design = begins or lr[at] > 1.5 * lr[max(0, at - max(16, count // 50))]
+        if is_plain and comes_down and not is_by_design:
+            found.append((at, level))
+    return found
+
+
+def _peaks(x: Floats, least_sigma: float) -> tuple[list[tuple[float, int, float]], float]:
+    """Return the peaks above 4 sigmas, highest first, and how deep points go, in sigmas.
+
+    A peak is the highest of a group of points: its height, its index, and the level before it.
+    Levels and scatter are those of the one or two blocks before, the scatter around a line through
+    them and at least the usual one. Where they rise, a point is compared with the line.
+    """
+    size = min(32, max(8, len(x) // 8))
+    rows = np.pad(x, (0, -len(x) % size), constant_values=np.nan).reshape(-1, size)
+    before = rows[:1], np.hstack([rows[:-2], rows[1:-1]])
+    fits = [(*_fit(each), _median(each), _median(each[:, -8:])) for each in before]
+    end, slope, around, level, last = map(np.concatenate, zip(*fits, strict=True))
+    around = np.maximum(around, max(least_sigma, _median(_fit(rows[: len(x) // size])[2])))
+    expected = np.maximum(level[:, None], end[:, None] + slope[:, None] * np.arange(size))
+    heights = ((rows[1:] - expected) / around[:, None]).ravel()
+    depths = (np.minimum(level, end) - np.fmin.reduce(rows[1:], axis=1)) / around
+    high = np.flatnonzero(heights >= 4)
+    groups = np.split(high, np.flatnonzero(np.diff(high) > 3) + 1) if high.size else []
+    tops = [int(group[heights[group].argmax()]) for group in groups]
+    peaks = sorted([(heights[top], top + size, last[top // size]) for top in tops], reverse=True)
+    return peaks, depths[len(x) // 5 // size :].max(initial=0.0)  # at first a loss may fall steeply
+
+
+# --- pace: a pause is no stall if it is the run's own: an evaluation, a checkpoint, the end of an
+# epoch, the first steps, which compile. Those come again and again, or at round steps.
+
+
+def _stall(curve: Curve) -> str | None:
+    """Report the longest stall, by the durations of steps or else by the log's time stamps."""
+    steps, seconds, _ = curve.arrays(STEP_SECONDS)
+    usual = np.full(len(seconds), quantile(seconds, 0.5) or 0.0)
+    timed = (name for name, series in curve.metrics.items() if series.times)
+    stamped = curve.arrays(LOSS if LOSS in curve.metrics else next(timed, LOSS))
+    clocks = (
+        (steps, seconds, usual, "{at} took {time}, where a step usually takes {usual}"),
+        (*_gaps(*stamped), "no progress for {time} after {before}, where {usual} are usual"),
+    )
+    for steps, seconds, usual, sentence in clocks:
+        if np.count_nonzero(~np.isnan(usual)) < FEWEST:
+            continue
+        excess = np.where(np.isfinite(seconds), seconds - usual, np.nan)
+        excess[: SETTLED + 1] = np.nan
+        excess[_is_resumed(curve, steps)] = np.nan
+        longest = np.argsort(np.nan_to_num(excess, nan=-np.inf), kind="stable")[:-4:-1]
+        number = _outstanding(excess[longest], np.maximum(60.0, 9 * usual[longest]), 2, 5)
+        stalls = [
+            index
+            for index in longest[:number].tolist()
+            if seconds[index] > max(10 * usual[index], _allowed(curve, steps, index))
+        ]
+        if stalls:
+            found = sentence.format(
+                at=_at(steps, stalls[0]),
+                before=_at(steps, stalls[0] - 1),
+                time=_duration(seconds[stalls[0]]),
+                usual=_duration(usual[stalls[0]]),
+            )
+            return found + (f" ({len(stalls)} stalls in all)" if len(stalls) > 1 else "")
+    return None
+
+
+def _gaps(steps: Floats, _: Floats, times: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return steps, the time up to each, and the usual one for as many steps; nan for none."""
+    if not times.size:
+        return steps, times, times
+    gaps, runs = np.diff(times, prepend=np.nan), np.diff(steps, prepend=np.nan)
+    runs[np.isnan(runs)] = 1
+    rates = (gaps / runs)[(runs > 0) & (gaps >= 0)]
+    rate = _median(rates) if rates.size else 0.0
+    # A tenth of what the clock shows: one without seconds shows times only to the minute.
+    least = 6.0 if (times % 60 == 0).all() else 0.1
+    usual = np.where(runs > 0, np.maximum(rate * runs, least), np.nan)
+    usual[0] = np.nan
+    return steps, gaps, usual
+
+
+def _allowed(curve: Curve, steps: Floats, index: int) -> float:
+    """Return how long a pause at a point may be by the run's design, seconds."""
+    of_a_checkpoint, of_an_epoch = 600.0, 3600.0
+    before, after = steps[index - 1 : index + 1]
+    if np.isnan(after - before):
+        return of_an_epoch
+    if after <= before:
+        return math.inf
+    # An evaluation is measured now and then.
+    most = max(len(series.steps) for series in curve.metrics.values())
+    for name, series in curve.metrics.items():
+        if len(series.steps) <= most / 3 or name.startswith("eval_"):
+            known = curve.arrays(name)[0]
+            known = known[~np.isnan(known)]
+            if rises(known) and ((before - 1 <= known) & (known <= after + 1)).any():
+                return math.inf
+    epochs = np.floor(_beside(curve, EPOCH, steps))
+    if epochs[index] > epochs[index - 1]:
+        return of_an_epoch
+    every = max(50, 10 * (after - before))
+    is_round = any(step % every in (0, every - 1) for step in (before, after))
+    return of_a_checkpoint if is_round else 0.0
+
+
+def _duration(seconds: float) -> str:
+    """Name a time as people do.
+
+    >>> _duration(0.25), _duration(90), _duration(5400), _duration(200000)
+    ('0.25 s', '90 s', '90 min', '55.6 h')
+    """
+    for unit, size in (("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds:.3g} s"
+
+
+# Names of metrics that show how much work a step is.
+_WORK = re.compile(r"seq|length|batch|img.?size|resolution|num_tokens", re.IGNORECASE)
+
+
+def _drop(curve: Curve) -> str | None:
+    """Report where throughput drops for good, unless the work of a step changes there too.
+
+    From there on, a fifth of the run at least, nearly all points lie below nearly all before.
+    """
+    names = (name for name in (TOKENS_PER_SECOND, SAMPLES_PER_SECOND) if name in curve.metrics)
+    name = next(names, "")
+    steps, values, _ = curve.arrays(name)
+    count, drops = len(values), []
+    if count < 40 or not np.isfinite(values).all():
+        return None
+    for cut in (count * part // 20 for part in range(5, 17)):
+        before, after = np.sort(values[max(SETTLED, count // 20) : cut]), np.sort(values[cut:])
+        was, now = before[len(before) // 2], after[len(after) // 2]
+        slow, fast = before[len(before) // 10], after[len(after) * 9 // 10]
+        if now < 0.7 * was and fast < slow:
+            drops.append((now / was, cut, was, now))
+    if not drops:
+        return None
+    _, index, was, now = min(drops)
+    while index > 1 and values[index - 1] < (was + now) / 2:
+        index -= 1
+    while index < count - 1 and values[index] >= (was + now) / 2:
+        index += 1
+    for work in filter(_WORK.search, curve.metrics):
+        sizes = _beside(curve, work, steps)
+        size, then = (quantile(part, 0.5) for part in (sizes[:index], sizes[index:]))
+        if size is not None and then is not None and abs(then - size) > 0.1 * abs(size):
+            return None
+    where = _at(steps, index)
+    return f"{name} drops to {now:.4g} at {where}, from {was:.4g} before it, and stays there"
+
+
+# --- what the rules have in common
+
+
+def _at(steps: Floats, index: int) -> str:
+    return f"point {index + 1}" if np.isnan(steps[index]) else f"step {steps[index]:.0f}"
+
+
+def _since(is_such: Mask) -> int:
+    """Return the index from which on all points are such."""
+    return int(np.flatnonzero(~is_such).max(initial=-1)) + 1
+
+
+def _is_resumed(curve: Curve, steps: Floats) -> Mask:
+    resumed = [each.resumed_at for each in curve.restarts if each.resumed_at is not None]
+    return np.isin(steps, resumed)
+
+
+def _beside(curve: Curve, name: str, steps: Floats) -> Floats:
+    """Return the latest value of another metric at each step; nan where it has none."""
+    known, values, _ = curve.arrays(name)
+    if np.array_equal(known, steps, equal_nan=True):
+        return values
+    if not rises(known):
+        return np.full(len(steps), np.nan)
+    places = np.where(np.isnan(steps), 0, np.searchsorted(known, steps, side="right"))
+    return np.append(np.nan, values)[places]
+
+
+def _blocks(places: Floats, count: int) -> list[slice]:
+    """Cut rising places into ``count`` blocks of equal extent and leave out the empty ones.
+
+    >>> _blocks(np.array([0, 1, 2, 90, 100]), 2)
+    [slice(0, 3, None), slice(3, 5, None)]
+    """
+    edges = places[0] + (places[-1] - places[0]) * np.arange(count) / count
+    cuts = [*np.searchsorted(places, edges).tolist(), len(places)]
+    return [slice(a, b) for a, b in pairwise(cuts) if b > a]
+
+
+def _fit(windows: Floats) -> tuple[Any, Any, Any]:
+    """Fit a line through the medians of each window's halves: value after it, slope, scatter.
+
+    >>> [float(each) for each in _fit(np.array([1.0, 2.0, 3.0, 4.0]))]
+    [5.0, 1.0, 0.0]
+    """
+    count = windows.shape[-1]
+    half = max(1, count // 2)
+    begun = _median(windows[..., :half])
+    ended = _median(windows[..., -half:])
+    slope = (ended - begun) / max(1, count - half)
+    end = ended + slope * (half + 1) / 2
+    return end, slope, _sigma(windows - end[..., None] - slope[..., None] * np.arange(-count, 0))
+
+
+def _sigma(values: Floats, center: float | None = None) -> Any:
+    """Estimate the standard deviation around ``center``, or the median.
+
+    Of a normal distribution the median absolute deviation is 1/1.4826 of it (Rousseeuw and Croux,
+    Journal of the American Statistical Association 88, 1993).
+    """
+    middle = _median(values)[..., None] if center is None else center
+    return 1.4826 * _median(np.abs(values - middle))
+
+
+def _median(values: Floats) -> Any:
+    """Return the median of each window; several times as fast as numpy's for such short ones."""
+    ordered, half = np.sort(values), values.shape[-1] // 2
+    return (ordered[..., half] + ordered[..., -half - 1]) / 2
+
+
+def _grain(values: Floats) -> float:
+    """Return the least difference of two values: how finely they are printed."""
+    steps = np.diff(np.sort(values))  # np.unique imports numpy.ma
+    return float(steps.min(initial=np.inf, where=steps > 0))
+
+
+def _outstanding(sizes: Sequence[float] | Floats, least: Any, most: int, gap: float) -> int:
+    """Return how many sizes, largest first, stand apart: ``gap`` times the next, above ``least``.
+
+    No more than ``most``: where more are as large, none.
+
+    >>> _outstanding([9, 8, 2], 5, 2, 3.0), _outstanding([9, 8, 7], 5, 2, 3.0)
+    (2, 0)
+    """
+    below = np.append(sizes[1:], 0.0)
+    stands = np.greater(sizes, least) & (sizes >= gap * below[: len(sizes)])
+    return int(np.flatnonzero(stands[:most]).max(initial=-1)) + 1

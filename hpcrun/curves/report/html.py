@@ -1,0 +1,306 @@
+"""The report of runs as one HTML file: it opens offline, in any browser, on a phone too.
+
+plotly's own smaller bundles are not in its Python package, so the whole of it lies in the page
+gzipped, and the browser unpacks it (DecompressionStream). The Content-Security-Policy keeps the
+page from asking a server, and names the two scripts by their hashes, so that nothing else could run
+even if a name got into the page as markup. Names and values reach it as escaped text or as JSON.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from functools import cache
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from hpcrun.curves.curve import Curve, Point, Restart
+from hpcrun.curves.names import (
+    EPOCH,
+    EVAL_LOSS,
+    GRAD_NORM,
+    LOSS,
+    LR,
+    MEMORY_BYTES,
+    SAMPLES_PER_SECOND,
+    STEP_SECONDS,
+    TOKENS_PER_SECOND,
+)
+from hpcrun.curves.report import facts
+from hpcrun.curves.report.axes import By, is_visibly_noisy, panel_scale, x_axis
+from hpcrun.curves.report.files import package_of
+from hpcrun.curves.report.parsed import ATTEMPT_COLUMNS, ParsedRun
+from hpcrun.files import whole_file
+from hpcrun.text import GIB, count_of, format_bytes, format_value, number, printable
+
+_PARTS = Path(__file__).parent / "page"
+_TITLES = {
+    LOSS: ("Training loss", ""),
+    EVAL_LOSS: ("Evaluation loss", ""),
+    LR: ("Learning rate", ""),
+    GRAD_NORM: ("Gradient norm", ""),
+    TOKENS_PER_SECOND: ("Throughput", "tokens/s"),
+    SAMPLES_PER_SECOND: ("Throughput", "samples/s"),
+    STEP_SECONDS: ("Step time", "s"),
+    MEMORY_BYTES: ("Memory", "GiB"),
+    EPOCH: ("Epoch", ""),
+}
+# Panels that are open at first: those of the first six that the runs have.
+_FIRST = (EVAL_LOSS, LR, GRAD_NORM, TOKENS_PER_SECOND, SAMPLES_PER_SECOND, STEP_SECONDS)
+_LAST = (MEMORY_BYTES, EPOCH)
+_OPEN = 6
+# A schedule has no noise; smoothing would only bring it out of place.
+_SCHEDULES = (LR, EPOCH)
+_AXES: tuple[By, ...] = ("step", "tokens", "time")
+
+
+def write_html(runs: Sequence[ParsedRun], path: Path) -> None:
+    """Write the report. Raises InputError where it cannot, or plotly is missing."""
+    with whole_file(path) as file:
+        file.write(html_text(runs).encode("utf-8"))
+
+
+def html_text(runs: Sequence[ParsedRun]) -> str:
+    """Return the report as text. Raises InputError without plotly."""
+    import jinja2
+
+    with package_of("html"):
+        plotly, packed = _plotly()
+    script = (_PARTS / "page.js").read_text("utf-8")
+    data = page_data(runs)
+    environment = jinja2.Environment(
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: value if hasattr(value, "__html__") else printable(str(value)),
+    )
+    page = environment.from_string((_PARTS / "page.html.j2").read_text("utf-8"))
+    return page.render(
+        title=runs[0].source if len(runs) == 1 else f"{len(runs)} runs",
+        policy=_policy([plotly, script]),
+        plotly=packed,
+        script=script,
+        style=(_PARTS / "page.css").read_text("utf-8"),
+        has_curves=bool(data["panels"]),
+        data=script_json(data),
+        runs=runs,
+        count_of=count_of,
+        point_text=_point_text,
+        restart_text=_restart_text,
+        failures=[(run.source, run.failure) for run in runs if run.failure],
+        warnings=[(run.source, text) for run in runs for text in run.warnings],
+        runs_table=_table(runs),
+        tiles=_tiles(runs),
+        settings=_settings(runs),
+        attempt_headings=ATTEMPT_COLUMNS,
+    )
+
+
+@cache
+def _plotly() -> tuple[str, str]:
+    """Return plotly.js, and the same gzipped in base64."""
+    from plotly.offline import get_plotlyjs
+
+    text = get_plotlyjs()
+    return text, base64.b64encode(gzip.compress(text.encode(), 6, mtime=0)).decode()
+
+
+def script_json(data: object) -> str:
+    r"""Return JSON that may stand in a script element: nothing in it can end the element.
+
+    >>> script_json({"</script><!--": 1})
+    '{"\\u003c/script\\u003e\\u003c!--":1}'
+    """
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    for char in "<>&":
+        text = text.replace(char, f"\\u{ord(char):04x}")
+    return text
+
+
+def _policy(scripts: Sequence[str]) -> str:
+    digests = (hashlib.sha256(script.encode()).digest() for script in scripts)
+    hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+    return (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _point_text(name: str, point: Point | None) -> str:
+    return facts.point_text(point, format_bytes if name == MEMORY_BYTES else format_value)
+
+
+def _restart_text(run: ParsedRun, restart: Restart, *, short: bool = False) -> str:
+    text = f"attempt {restart.attempt}"
+    text += f" after {restart.cause}" if restart.cause else ""
+    text += " " if short else ": "
+    if restart.resumed_at is not None:
+        text += f"from step {restart.resumed_at}"
+    elif run.curve.steps(LOSS)[:1] == [None]:
+        text += "resumed"
+    else:
+        text += "no training loss"
+    if restart.lost_at is not None and not short:
+        text += f", after step {restart.lost_at}"
+    return text + (f", {count_of(restart.replayed, 'step')} done again" if restart.replayed else "")
+
+
+def _tiles(runs: Sequence[ParsedRun]) -> list[tuple[str, str, str]]:
+    """Return what matters of a run alone, as (name, text, small print)."""
+    main = facts.main_metric(runs)
+    if len(runs) != 1 or main is None:
+        return []
+    (run,) = runs
+    shown = chain(
+        facts.learning_facts(run, main), facts.running_facts(run), facts.single_values(run, main)
+    )
+    return [(name, *split_fact(text)) for name, text in shown]
+
+
+def split_fact(text: str) -> tuple[str, str]:
+    """Split the text of a fact into its value and the rest.
+
+    >>> split_fact("2.5 at step 3"), split_fact("21,499 (median)"), split_fact("1, 80 steps lost")
+    (('2.5', 'at step 3'), ('21,499', '(median)'), ('1', '80 steps lost'))
+    """
+    first, *rest = re.split(r", (?=\D|\d+ )| (?=at step|\()", text, maxsplit=1)
+    return first, "".join(rest)
+
+
+def _table(runs: Sequence[ParsedRun]) -> dict[str, Any]:
+    main = facts.main_metric(runs)
+    rows = [
+        facts.columns_of(run, main) | dict(facts.single_values(run, main))
+        if main and run.curve.metrics
+        else {}
+        for run in runs
+    ]
+    fullest_first = sorted(rows, key=len, reverse=True)
+    headings = list(dict.fromkeys(heading for row in fullest_first for heading in row))
+    return {
+        "headings": headings,
+        "rows": [[row.get(heading, "") for heading in headings] for row in rows],
+    }
+
+
+def _settings(runs: Sequence[ParsedRun]) -> dict[str, list[list[str]]]:
+    names = sorted({name for run in runs for name in run.facts})
+    rows = [[name, *(run.facts.get(name, "") for run in runs)] for name in names]
+    differ = [row for row in rows if len(set(row[1:])) > 1]
+    return {"differ": differ, "same": [row[:2] for row in rows if row not in differ]}
+
+
+def page_data(runs: Sequence[ParsedRun]) -> dict[str, Any]:
+    """Return what the page draws, as plain data for its script.
+
+        {"runs": [{"name": ..., "restarts": [{"at": 101, "text": ...}],
+                   "axes": [{"step": [...] | null, "tokens": ..., "time": ..., "count": 200}],
+                   "metrics": {"loss": {"axis": 0, "values": [...]}}}],
+         "panels": [{"title": ..., "unit": ..., "metrics": ["loss", "eval_loss"], "labels": [...],
+                     "log": false, "range": [low, high] | null, "beyond": 0, "smooth": true,
+                     "shown": true}],
+         "axes": ["step", "time"], "smoothing": 0.9}
+
+    Metrics that were logged at the same places share an axis. A value that is not finite is the
+    string "NaN", "Infinity" or "-Infinity". Memory is in GiB.
+    """
+    panels = _panels(runs)
+    curves = [run.curve for run in runs]
+    axes = [
+        by
+        for by in _AXES
+        if any(x_axis(curve, name, by) for curve in curves for name in curve.metrics)
+    ]
+    return {
+        "runs": [_run(run) for run in runs],
+        "panels": panels,
+        "axes": axes,
+        "smoothing": _smoothing(runs, panels[0]["metrics"][0]) if panels else 0.0,
+    }
+
+
+def _run(run: ParsedRun) -> dict[str, Any]:
+    axes: list[dict[str, Any]] = []
+    places: list[tuple[Sequence[int | None], Sequence[float] | None]] = []
+    metrics: dict[str, Any] = {}
+    for name, series in run.curve.metrics.items():
+        place = (series.steps, series.times)
+        if place not in places:
+            places.append(place)
+            axes.append(_axis(run.curve, name))
+        values = [number(value / _factor(name)) for value in series.values]
+        metrics[name] = {"axis": places.index(place), "values": values}
+    restarts = [
+        {"at": restart.resumed_at, "text": _restart_text(run, restart, short=True)}
+        for restart in run.curve.restarts
+        if restart.resumed_at is not None
+    ]
+    name = printable(run.source)
+    return {"name": name, "axes": axes, "metrics": metrics, "restarts": restarts}
+
+
+def _axis(curve: Curve, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = {"count": curve.metrics[name].summary.count}
+    for by in _AXES:
+        x = x_axis(curve, name, by)
+        # Without digits that nobody sees.
+        digits = 2 if by == "time" else None
+        found[by] = None if x is None else [round(value, digits) for value in x]
+    return found
+
+
+def _panels(runs: Sequence[ParsedRun]) -> list[dict[str, Any]]:
+    """List the panels, those that matter most first; the first ones are open."""
+    metrics = dict.fromkeys(name for run in runs for name in run.curve.metrics)
+    there = [name for name in metrics if facts.has_curve(runs, name)]
+    main = facts.main_metric(runs)
+    further = [name for run in runs for name, _ in facts.further_metrics(run, main)]
+    rest = (name for name in (*further, *there) if name not in _LAST)
+    order = [main, *_FIRST, *rest, *_LAST]
+    shown = [[name] for name in dict.fromkeys(order) if name is not None and name in there]
+    # A run's evaluations stand beside its losses where their places are known to be the same.
+    losses = [LOSS, EVAL_LOSS]
+    if len(runs) == 1 and LOSS in there and all(x_axis(runs[0].curve, name) for name in losses):
+        shown = [losses if names == [LOSS] else names for names in shown if names != [EVAL_LOSS]]
+    return [_panel(runs, names, shown=place < _OPEN) for place, names in enumerate(shown)]
+
+
+def _panel(runs: Sequence[ParsedRun], names: list[str], *, shown: bool) -> dict[str, Any]:
+    title, unit = _TITLES.get(names[0], (printable(names[0]), ""))
+    scale, beyond = panel_scale(runs, names)
+    ends = (scale.low, scale.high)
+    # plotly.js shows a level line of 3e-5 between -1 and 1.
+    is_level = len({v for run in runs for name in names for v in run.curve.values(name)}) == 1
+    return {
+        "title": title if len(names) == 1 else "Loss",
+        "unit": unit,
+        "metrics": names,
+        "labels": [_TITLES.get(name, (printable(name), ""))[0] for name in names],
+        "log": scale.is_log,
+        "range": [end / _factor(names[0]) for end in ends] if beyond or is_level else None,
+        "beyond": beyond,
+        "smooth": names[0] not in _SCHEDULES,
+        "shown": shown,
+    }
+
+
+def _factor(name: str) -> float:
+    return GIB if name == MEMORY_BYTES else 1.0
+
+
+def _smoothing(runs: Sequence[ParsedRun], name: str) -> float:
+    """Choose the weight that the page opens with: none unless the metric is noisy in a run."""
+    scale, _ = panel_scale(runs, [name])
+    noisy = [
+        len(x)
+        for run in runs
+        if (x := x_axis(run.curve, name, "order"))
+        and is_visibly_noisy(x, run.curve.values(name), scale)
+    ]
+    return (0.9 if max(noisy) >= 500 else 0.6) if noisy else 0.0

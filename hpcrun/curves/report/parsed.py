@@ -1,0 +1,218 @@
+"""ParsedRun: what the logs of a run say, with what is known of it beside them; as tables, too."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, count, repeat
+from typing import Any
+
+from msgspec import Struct, structs
+
+from hpcrun.curves.curve import Curve, Series, build_series, rises
+from hpcrun.curves.derive import derive_curve
+from hpcrun.curves.names import EPOCH, EVAL_LOSS, GRAD_NORM, LOSS, LR
+from hpcrun.curves.store import Store
+
+
+class Sample(Struct, frozen=True, array_like=True, gc=False):
+    """One measurement, as it stands in the log; views such as "one value per step" are derived.
+
+    ``offset`` is the byte at which the line begins in its log file. ``step`` and ``epoch`` are
+    what the same line says, or None. ``name`` is canonical where ``hpcrun.curves.names`` knows
+    the spelling, else as the log has it. ``value`` may be nan or infinite.
+    """
+
+    attempt: int
+    offset: int
+    epoch: float | None
+    step: int | None
+    split: str
+    name: str
+    value: float
+
+
+class Samples:
+    """The samples of a run, line by line as each log has them.
+
+    >>> from hpcrun.curves.row import Frame, Layout
+    >>> store = Store()
+    >>> store.begin(0)
+    >>> layout = Layout("json", "train", None, None, ("loss", "lr"))
+    >>> store.add([Frame(layout, [0, 40], [1, 2], None, None, ([2.5, 2.0], [0.1, 0.2]))])
+    >>> samples = Samples(store)
+    >>> len(samples), [sample.value for sample in samples]
+    (4, [2.5, 0.1, 2.0, 0.2])
+    >>> next(iter(samples))
+    Sample(attempt=0, offset=0, epoch=None, step=1, split='train', name='loss', value=2.5)
+    """
+
+    def __init__(self, store: Store) -> None:
+        """Show what is stored."""
+        self._logs = store.proven()
+
+    def __len__(self) -> int:
+        """Count the samples."""
+        forms = (form for log in self._logs for form in log.forms.values())
+        return sum(len(form) * len(form.columns) for form in forms)
+
+    def __iter__(self) -> Iterator[Sample]:
+        """Go through the samples one by one."""
+        for log in self._logs:
+            forms = list(log.forms.values())
+            places = (zip(form.offsets, repeat(n), count()) for n, form in enumerate(forms))
+            for offset, number, row in heapq.merge(*places):
+                form = forms[number]
+                layout = form.layout
+                epoch = None if form.epochs is None else form.epochs[row]
+                step = None if form.steps is None else form.steps[row]
+                for name, column in zip(layout.names, form.columns, strict=True):
+                    yield Sample(log.attempt, offset, epoch, step, layout.split, name, column[row])
+
+
+# The columns of ParsedRun.attempts.
+ATTEMPT_COLUMNS = ("attempt", "began", "nodes", "time", "steps", "ended by", "then")
+
+
+class ParsedRun(Struct, frozen=True):
+    """What the logs of one run say, and how much was read to find it.
+
+    ``source`` is what the user named (a file, a job, a run). ``formats`` are the forms in which
+    samples were found, most frequent first. ``samples`` are kept only where they are asked for.
+    ``lines`` counts the lines before the first that measured something. ``warnings`` are for the
+    caller to fill in; a healthy log has none.
+
+    ``facts`` is what is known of the run beside its log: the settings of a run of hpcrun as its
+    job file names them ("batch.micro_batch_per_gpu": "4"), so that runs can be distinguished; empty
+    for a plain log, as are ``gpus`` and ``seconds`` (of running, all attempts) None. ``spare_gpus``
+    are those of spare nodes. Of a run that was started more than once ``attempts`` has a row of
+    texts for each, ``cost`` is theirs.
+    ``failure``: why it failed; "" where it did not, or has not ended.
+    """
+
+    source: str
+    formats: tuple[str, ...]
+    samples: Samples
+    curve: Curve
+    files: int
+    lines: int
+    bytes: int
+    warnings: tuple[str, ...] = ()
+    facts: dict[str, str] = {}
+    gpus: int | None = None
+    spare_gpus: int = 0
+    seconds: float | None = None
+    attempts: tuple[tuple[str, ...], ...] = ()
+    cost: str = ""
+    failure: str = ""
+
+    @property
+    def points(self) -> int:
+        """Number of points of the training loss."""
+        return summary.count if (summary := self.curve.summary(LOSS)) else 0
+
+    def columns(self) -> dict[str, list[float | None]]:
+        """Return a table for pandas: a row per step, a column per metric (``curve_columns``)."""
+        return curve_columns(self.curve)
+
+
+def parse_stored(
+    source: str,
+    store: Store,
+    *,
+    build: Callable[..., Series] = build_series,
+    keep_samples: bool = False,
+    files: int = 1,
+    lines: int = 0,
+    size: int = 0,
+    notes: Sequence[str] = (),
+) -> ParsedRun:
+    """Derive a run from what is stored of its logs; ``size`` is how many bytes were read.
+
+    ``build`` makes its series, and may thin them.
+
+    >>> from hpcrun.curves.lines.read import Reader
+    >>> store, reader = Store(), Reader()
+    >>> store.begin(0)
+    >>> store.add(reader.feed(b"step=1 loss=2.5\\nstep=2 loss=2.25\\n"))
+    >>> parse_stored("a.log", store).points
+    2
+    """
+    curve = derive_curve(store, build)
+    curve = structs.replace(curve, notes=(*curve.notes, *notes))
+    return ParsedRun(
+        source=source,
+        formats=store.formats(),
+        samples=Samples(store if keep_samples else Store()),
+        curve=curve,
+        files=files,
+        lines=lines,
+        bytes=size,
+    )
+
+
+# ---- a curve as a table: a row per step, a column per metric
+#
+# Metrics are joined by step. Where a log has no steps, or its counter starts again, only metrics
+# logged at the same places share rows; the others have rows of their own, since nothing shows which
+# belong together.
+
+_FIRST = (EPOCH, LOSS, EVAL_LOSS, LR, GRAD_NORM)
+
+Row = dict[str, float | None]
+
+
+def curve_columns(curve: Curve) -> dict[str, list[float | None]]:
+    """Return the table as columns of one length; nan where a metric was not logged.
+
+    "step" has None where the log has no steps; "time", if the log has any, is in seconds since
+    1970.
+
+    >>> metrics = {"loss": build_series([1, 2], [2.5, 2.25]), "lr": build_series([2], [0.1])}
+    >>> curve_columns(Curve(metrics, ()))
+    {'step': [1, 2], 'loss': [2.5, 2.25], 'lr': [nan, 0.1]}
+    """
+    rows = list(curve_rows(curve))
+    names = column_names([curve])
+    return {
+        name: [row.get(name, None if name == "step" else math.nan) for row in rows]
+        for name in names
+    }
+
+
+def column_names(curves: Sequence[Curve]) -> list[str]:
+    """Return the columns of a table of curves, those that people look for first."""
+    metrics = dict.fromkeys(name for curve in curves for name in curve.metrics)
+    named = [name for name in _FIRST if name in metrics]
+    named += [name for name in metrics if name not in _FIRST]
+    timed = any(series.times for curve in curves for series in curve.metrics.values())
+    return ["step", *(["time"] if timed else []), *map(column_name, named)]
+
+
+def column_name(name: str) -> str:
+    """Return the column of a metric; what has a column of its own gets another name.
+
+    >>> column_name("loss"), column_name("time")
+    ('loss', 'metric.time')
+    """
+    return f"metric.{name}" if name in ("source", "step", "time") else name
+
+
+def curve_rows(curve: Curve) -> Iterator[Row]:
+    """Yield a curve's rows: by step where steps distinguish places, else in blocks."""
+    by_step: dict[Any, Row] = {}
+    blocks: dict[object, list[Row]] = {}
+    for name, series in curve.metrics.items():
+        if rises(series.steps):
+            rows = [by_step.setdefault(step, {"step": step}) for step in series.steps]
+        else:
+            places = (tuple(series.steps), tuple(series.times or ()))
+            rows = blocks.setdefault(places, [{"step": step} for step in series.steps])
+        for row, value in zip(rows, series.values, strict=True):
+            row[column_name(name)] = value
+        for row, moment in zip(rows, series.times or (), strict=False):
+            if math.isfinite(moment):
+                row.setdefault("time", moment)
+    yield from (by_step[step] for step in sorted(by_step))
+    yield from chain.from_iterable(blocks.values())

@@ -1,0 +1,88 @@
+"""Thin: the points of a long metric that can be shown, spikes among them; and its quantiles."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hpcrun.curves.curve import Curve, Floats, Series, build_series, summarize
+
+# More than a window or a page can show.
+POINTS = 4000
+
+
+def thin_series(
+    steps: NDArray[Any], values: Floats, times: Floats | None = None, most: int = POINTS
+) -> Series:
+    """Build a series; of a long one ``most`` points are kept, or 16 where that is less.
+
+    The points are parted into buckets of as many each, a power of two. A bucket keeps its lowest,
+    its highest and its last point, and its first nan; the first point of all is kept too: so a
+    spike of one step stays.
+
+    >>> values = np.array([0.0] * 999 + [1.0] + [0.0] * 9000)
+    >>> thin_series(np.arange(10_000), values, most=100).steps[5:8]
+    [767, 768, 999]
+    """
+    if len(values) <= max(most, 16):
+        return build_series(steps, values, times)
+    kept, even = _choose(values, max(most, 16))
+    return Series(
+        steps[kept].tolist(),
+        values[kept].tolist(),
+        None if times is None else times[kept].tolist(),
+        summarize(steps, values),
+        values[::even].tolist(),
+        steps[::even].tolist(),
+    )
+
+
+def _choose(column: Floats, most: int) -> tuple[NDArray[np.intp], int]:
+    """Choose the points that buckets keep, ``most`` at most, and the distance of an even sample."""
+    even, kept = 1, np.arange(len(column))
+    while len(column) > even * most:
+        even *= 2
+    stride = even
+    while len(kept) > most:
+        stride *= 2
+        # The last bucket is filled with its last value, of which the first one counts.
+        buckets = np.pad(column, (0, -len(column) % stride), mode="edge").reshape(-1, stride)
+        begins, is_nan = np.arange(0, len(column), stride), np.isnan(buckets)
+        parts = [
+            begins[:1],
+            np.minimum(begins + stride, len(column)) - 1,
+            (begins + is_nan.argmax(axis=1))[is_nan.any(axis=1)],
+        ]
+        for end in (np.fmin, np.fmax):
+            is_end = buckets == end.reduce(buckets, axis=1, keepdims=True)
+            parts.append(begins + is_end.argmax(axis=1))
+        kept = np.flatnonzero(np.bincount(np.concatenate(parts)))  # np.unique imports numpy.ma
+    return kept, even
+
+
+def quantile_of(curve: Curve, name: str, share: float) -> float | None:
+    """Return the value below which ``share`` (0 to 1) of a metric lies, None without values."""
+    series = curve.metrics.get(name)
+    if series is None:
+        return None
+    return quantile(series.values if series.sample is None else series.sample, share)
+
+
+def quantile(values: ArrayLike, share: float) -> float | None:
+    """Interpolate a quantile linearly between the values; nan and infinities are passed over.
+
+    >>> quantile([1.0, 2.0, 4.0], 0.5), quantile([1.0, 2.0], 0.95), quantile([], 0.5)
+    (2.0, 1.95, None)
+    """
+    known = np.asarray(values, dtype=float)
+    known = known[np.isfinite(known)]
+    if not known.size:
+        return None
+    place = share * (known.size - 1)  # by hand: np.quantile imports numpy.ma
+    below, above = math.floor(place), math.ceil(place)
+    low, high = np.partition(known, (below, above))[[below, above]].tolist()
+    part = place - below
+    return float(low + (high - low) * part if part < 0.5 else high - (high - low) * (1 - part))

@@ -1,0 +1,139 @@
+"""What is known of a job after its end: who cancelled it, why its node is out, what it used.
+
+Slurm is asked once, and what it answers about a run is kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from msgspec import Struct, structs
+
+from hpcrun.context import Context, slurm_transport
+from hpcrun.errors import HpcrunError
+from hpcrun.runs import (
+    LOST,
+    JobStatus,
+    NodeUse,
+    RunFolder,
+    Used,
+    keep_record,
+    read_if_there,
+    trained_share,
+)
+from hpcrun.slurm import Account, client, known_hosts, parse_exit_code
+
+# Jobs whose accounts one command asks for, one after the other; nodes whose reasons are looked at.
+_MOST, _NODES = 8, 4
+# Ends of Slurm's own making, about which it knows more.
+_BY_SLURM = frozenset({"CANCELLED", "NODE_FAIL", "BOOT_FAIL"})
+
+
+class Kept(Struct, frozen=True, kw_only=True):
+    """What is kept of the end of a run's job, by its id and the number of attempts."""
+
+    stamp: list[str]
+    account: Account
+
+
+class Looks(Struct, frozen=True, kw_only=True):
+    """What ``top`` has seen of a run's GPUs: how often, their mean use, and the most memory."""
+
+    looks: int = 0
+    use: float | None = None
+    memory: int | None = None
+    memory_total: int | None = None
+
+
+def with_account(context: Context, status: JobStatus, *, always: bool = False) -> JobStatus:
+    """Add what Slurm keeps of a job that is over, where it may explain the end, or ``always``."""
+    run, job_id = status.run, status.job_id
+    if not status.final or status.account is not None or not job_id or status.is_local:
+        return status
+    stamp = [job_id, str(status.attempts), status.state]
+    kept = read_if_there(run.account, Kept) if run is not None else None
+    if kept is not None and kept.stamp == stamp:
+        return structs.replace(status, account=kept.account)
+    is_open = status.state in _BY_SLURM and status.history.cancelled is None
+    is_open |= run is not None and not status.attempts
+    is_asked = (always or is_open) and not status.out_of_reach and status.state != LOST
+    if not is_asked or len([key for key in context.asked if key[0] == "account"]) >= _MOST:
+        return status
+    context.asked["account", job_id] = True
+    found = None
+    with contextlib.suppress(HpcrunError):
+        transport = slurm_transport(context, status.slurm_conf)
+        found = client.account(transport, job_id)
+        has_node = status.state in ("NODE_FAIL", "BOOT_FAIL") or not (status.attempts or status.ok)
+        had = (status.job.node_list if status.job is not None else "") or status.nodes
+        for node in known_hosts(had)[:_NODES] if has_node else ():
+            if reason := client.reason_of(transport, node):
+                found = structs.replace(found or Account(), node=node, node_reason=reason)
+                break
+    if found is None:
+        return status
+    if run is not None and found.held_seconds is not None:
+        keep_record(run.account, Kept(stamp=stamp, account=found))
+    return structs.replace(status, account=found)
+
+
+def with_use(context: Context, status: JobStatus) -> JobStatus:
+    """Add what a job that is over has used, as far as Slurm, its log and ``top`` show it."""
+    if not status.final or not (status.attempts or status.run is None):
+        return status
+    account, run = status.account or Account(), status.run
+    looks, logged = Looks(), None
+    if run is not None and status.gpus_per_node:
+        from hpcrun.monitor.progress import most_memory  # here: reading lines loads much
+
+        looks = read_if_there(run.looks, Looks) or looks
+        logged = most_memory(run, status.plan.log_patterns if status.plan is not None else ())
+    busy, held = account.cpu_seconds, account.held_seconds
+    used = Used(
+        memory_asked=account.memory_asked,
+        memory_used=account.memory_used,
+        cpus=account.cpus,
+        cpu_share=min(1.0, busy / held) if busy and held else None,
+        gpu_memory=max(filter(None, (logged, looks.memory)), default=None),
+        gpu_memory_total=looks.memory_total,
+        gpu_share=None if looks.use is None else looks.use / 100,
+        looks=looks.looks,
+        trained_share=trained_share(status),
+    )
+    return structs.replace(_with_step_code(status), used=used)
+
+
+def _with_step_code(status: JobStatus) -> JobStatus:
+    """Note that a step failed of a script of the user's own that ended well all the same."""
+    job, account, verdict = status.job, status.account, status.verdict
+    code = parse_exit_code(job.step_code) if job is not None else None
+    code = code or (account.step_code if account is not None else None)
+    if not code or not status.ok or status.run is not None:  # steps of earlier attempts, say
+        return status
+    text = (
+        f"a step of it ended with exit code {code}, and its script with 0: with set -e it would end"
+    )
+    return structs.replace(status, verdict=structs.replace(verdict, notes=[*verdict.notes, text]))
+
+
+def keep_looks(run: RunFolder, nodes: Sequence[NodeUse]) -> None:
+    """Keep what ``top`` sees of a run's GPUs; of somebody else's run nothing."""
+    gpus = [gpu for use in nodes for gpu in use.gpus]
+    uses = [gpu.utilization for gpu in gpus if gpu.utilization is not None]
+    if not gpus:
+        return
+    old = read_if_there(run.looks, Looks) or Looks()
+    use, count = old.use, old.looks + 1
+    if uses:
+        now = sum(uses) / len(uses)
+        use = now if use is None else (use * old.looks + now) / count
+    memory = (old.memory, *(gpu.memory_used for gpu in gpus))
+    total = (old.memory_total, *(gpu.memory_total for gpu in gpus))
+    new = Looks(
+        looks=count,
+        use=use,
+        memory=max(filter(None, memory), default=None),
+        memory_total=max(filter(None, total), default=None),
+    )
+    keep_record(run.looks, new)

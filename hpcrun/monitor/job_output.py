@@ -1,0 +1,151 @@
+"""The output of a job that hpcrun did not submit: in which files it is, and when it ends."""
+
+from __future__ import annotations
+
+import glob
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from msgspec import structs
+
+from hpcrun.context import Context, slurm_transport
+from hpcrun.errors import OutOfReach
+from hpcrun.logs import LogFile
+from hpcrun.monitor.poll import Jobs, Pace
+from hpcrun.monitor.status import status_of_jobs
+from hpcrun.runs import JobStatus, Verdict
+from hpcrun.slurm import SlurmJob, client, is_final, known_hosts, parse_exit_code, task_numbers
+
+# The job may have ended where it has been silent for longer than ever before, and for SILENT_AFTER
+# seconds at least, or after lines that a job ends with. Then it is asked about SOON seconds after
+# the last question at the earliest.
+SILENT_AFTER, SILENT_FACTOR = 3.0, 3.0
+SOON = 5.0
+_LAST_LINES = (b"slurmstepd: error: ***", b"srun: Job step aborted", b"Terminated")
+# How late the last lines may come from the nodes, in seconds.
+LINES_LATE = 0.5
+# How many waiting tasks of an array have their files looked for; in names of files Slurm writes
+# NO_VAL where the number of the task is going to be.
+NEXT_TASKS = 64
+_NO_TASK = "4294967294"
+
+
+class JobOutput(Jobs):
+    """One job, or the tasks of an array, whose output is read: its silence may be its end.
+
+    scontrol alone shows where the output goes, and the state beside it.
+    """
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__([job_id])
+        self.jobs: list[SlurmJob] = []
+        self._longest_silence = 0.0
+        self._written_at = time.monotonic()
+        self._may_be_over = False
+
+    def files(self) -> list[LogFile]:
+        """List where the output goes, whether something is there yet or not."""
+        found: dict[str, LogFile] = {}
+        jobs = [each for job in self.jobs for each in _tasks_of(job)]
+        jobs.sort(key=lambda job: int(job.task) if job.task.isdigit() else -1)
+        for job in jobs:
+            for name in dict.fromkeys((job.stdout, job.stderr)):
+                path = _filled(name, job.node_list)
+                if path and path not in found and path != "/dev/null":
+                    found[path] = LogFile(
+                        Path(path),
+                        attempt=job.restarts,
+                        job_id=job.job_id,
+                        task=job.task if len(jobs) > 1 else "",
+                        is_err=name != job.stdout,
+                    )
+        return list(found.values())
+
+    def note(self, data: bytes | None) -> None:
+        """Take notice of new lines; None: a file was begun again."""
+        now = time.monotonic()
+        self._longest_silence = max(self._longest_silence, now - self._written_at)
+        self._written_at = now
+        self._may_be_over |= data is None or any(line in data for line in _LAST_LINES)
+
+    def look(self, context: Context, pace: Pace) -> None:
+        """Look whether the job may have ended since Slurm was asked."""
+        now = time.monotonic()
+        long = max(SILENT_AFTER, SILENT_FACTOR * self._longest_silence)
+        is_silent = self._may_be_over or now - self._written_at > long
+        if self._written_at > pace.last and is_silent:
+            pace.news(now, apart=SOON)
+
+    def settle(self, status: JobStatus, since: float) -> JobStatus | None:
+        return status if time.monotonic() >= since + LINES_LATE else None
+
+    def _answer(self, context: Context, job_ids: Sequence[str]) -> dict[str, list[JobStatus]]:
+        (job_id,) = job_ids
+        self._may_be_over = False
+        jobs = client.show_jobs(slurm_transport(context), job_id)
+        if jobs:
+            self.jobs = jobs
+            return {job_id: [_as_shown(job) for job in jobs]}
+        statuses = status_of_jobs(context, job_ids, ended=True)
+        known = {job.job_id for job in self.jobs}
+        for job in [status.job for status in statuses[job_id] if status.job is not None]:
+            # Slurm has forgotten where the output went: look where sbatch puts it by default.
+            path = Path(job.work_dir) / f"slurm-{job.job_id}.out"
+            if job.job_id not in known and job.work_dir and path.is_file():
+                self.jobs.append(
+                    structs.replace(job, stdout=str(path), stderr=str(path), node_list="")
+                )
+        return statuses
+
+    def _note_silence(self, silence: OutOfReach, job_ids: Sequence[str]) -> None:
+        if self._is_first:  # nobody knows what to read
+            raise silence
+        super()._note_silence(silence, job_ids)
+
+
+def _as_shown(job: SlurmJob) -> JobStatus:
+    """The status of a job by scontrol's answer alone."""
+    final = is_final(job.state)
+    reason = "" if job.reason in ("None", "NonZeroExitCode") else job.reason.split(" ")[0]
+    verdict = Verdict(
+        state=job.state,
+        final=final,
+        source="scontrol",
+        reason=reason,
+        exit_code=parse_exit_code(job.exit_code) if final else None,
+    )
+    return JobStatus.of_job(job.job_id, verdict, job)
+
+
+def _tasks_of(job: SlurmJob) -> list[SlurmJob]:
+    """Of what waits of an array, the tasks that begin next: their files may come at any time."""
+    if not job.task.startswith("["):
+        return [job]
+    return [
+        structs.replace(
+            job,
+            job_id=f"{job.array}_{number}",
+            stdout=job.stdout.replace(_NO_TASK, str(number)),
+            stderr=job.stderr.replace(_NO_TASK, str(number)),
+        )
+        for number in task_numbers(job.task.strip("[]"), NEXT_TASKS) or ()
+        if _NO_TASK in job.stdout
+    ]
+
+
+def _filled(path: str, nodes: str) -> str:
+    """Fill what Slurm leaves open in a file's name until a node opens it: %N %n %t %s."""
+    if not re.search(r"%[0-9]*[Nnts]", path):
+        return path
+    path = re.sub(r"%([0-9]*)[nt]", lambda found: "0".zfill(int(found[1] or 0)), path)
+    path = re.sub(r"%[0-9]*s", "batch", path)
+    host = next(iter(known_hosts(nodes)), "%N")
+    likely = Path(re.sub(r"%[0-9]*N", host, path))
+    if likely.exists():
+        return str(likely)
+    # A node may have another name than its host.
+    pattern = re.sub(r"%[0-9]*N", "*", glob.escape(Path(path).name))
+    found = list(likely.parent.glob(pattern)) if likely.parent.is_dir() else []
+    return str(found[0] if len(found) == 1 else likely)

@@ -1,0 +1,442 @@
+"""The rows of a listing: the newest runs, with few files opened and one question to Slurm."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from msgspec import structs
+
+from hpcrun.context import Context
+from hpcrun.errors import HpcrunError
+from hpcrun.files import read_plain
+from hpcrun.monitor.status import (
+    LATE,
+    Memory,
+    SlurmAnswers,
+    ask,
+    begin,
+    complete,
+    conf_of,
+    judge,
+    kept_of,
+    remember,
+    remove_secrets,
+    successor_of,
+)
+from hpcrun.monitor.targets import bring_names, list_names, refresh
+from hpcrun.runs import (
+    ARRAY,
+    LOST,
+    RUN_ID,
+    History,
+    JobStatus,
+    Recorded,
+    RunFolder,
+    Seen,
+    Submitted,
+    Sweep,
+    SweepFolder,
+    SweepSeen,
+    Task,
+    TaskEnd,
+    Verdict,
+    array_of,
+    is_over,
+    keep_record,
+    own_record,
+    read_brief,
+    read_if_there,
+    read_record,
+    record_of_task,
+    stamp_of,
+    sweep_id_of,
+)
+from hpcrun.slurm import UNKNOWN, is_final
+
+# A job that ended so long ago is not requeued any more: squeue has forgotten it (MinJobAge).
+SETTLED = 86400.0
+
+
+def list_rows(
+    context: Context, count: int | None, *, each_task: bool = False, memory: Memory
+) -> tuple[list[JobStatus], int, str]:
+    """Find out about the newest runs: ``count`` of them, None for all; a sweep counts as one.
+
+    ``each_task`` gives the runs of sweeps rows of their own. A Slurm whose answer ``memory`` holds
+    is not asked again; its silence is no error. Returns the rows, newest first, how many runs are
+    older, and why newer ones may be missing, else "".
+    """
+
+    def newest() -> tuple[list[Path], int]:
+        chosen = _entries(list_names(context.runs_dir), each_task=each_task)
+        is_run = (name for name in chosen if RUN_ID.fullmatch(name.removesuffix(ARRAY)))
+        return [context.runs_dir / name for name in islice(is_run, count)], len(chosen)
+
+    def names() -> str:
+        return "" if context.cluster.host is None else _bring(context, newest()[0], memory)
+
+    silence = memory.once("names", names)
+    shown, all_of_them = newest()
+    rows = _with_short_ids(_find_rows(context, shown, memory))
+    rows = [structs.replace(row, cluster=context.cluster.name) for row in rows]
+    return rows, all_of_them - len(shown), silence
+
+
+def _bring(context: Context, folders: Sequence[Path], memory: Memory) -> str:
+    """Bring the names of all runs, and what is new of live ones; return why that is not so.
+
+    Slurm is asked meanwhile about what is known of them here: that saves trips.
+    """
+    live: list[RunFolder] = []
+    known = _read_rows(context, folders, {}, live.extend)
+    threads: list[threading.Thread | None] = []
+
+    def ahead() -> None:
+        with contextlib.suppress(OSError, HpcrunError):
+            memory["ahead"] = {
+                conf: ask(context, conf, *question)
+                for conf, question in _questions(context, known).items()
+            }
+
+    silence = bring_names(context, live, lambda: threads.append(begin(ahead)))
+    for thread in filter(None, threads):
+        thread.join()
+    return silence
+
+
+def _read_rows(
+    context: Context,
+    folders: Sequence[Path],
+    broken: dict[Path, str],
+    bring: Callable[[list[RunFolder]], object],
+) -> dict[Path, _RunRow | _SweepRow]:
+    """Read what is known of runs and sweeps; ``bring`` is called with the runs that may be live."""
+    found: dict[Path, _RunRow | _SweepRow] = {}
+    for folder in folders:
+        with _noted(broken, folder):
+            is_sweep = sweep_id_of(folder.name) is not None
+            found[folder] = _SweepRow(context, folder) if is_sweep else _RunRow(context, folder)
+    unread = [one for one in found.values() if isinstance(one, _RunRow) and one.kept is None]
+    bring([run.run for run in unread])
+    for run in unread:
+        with _noted(broken, run.run.path):
+            run.read()
+    return {folder: one for folder, one in found.items() if folder not in broken}
+
+
+def _questions(
+    context: Context, rows: Mapping[Path, _RunRow | _SweepRow]
+) -> dict[str | None, tuple[list[tuple[RunFolder, History]], list[str]]]:
+    """Collect what each Slurm is to be asked, by its slurm.conf."""
+    found: dict[str | None, tuple[list[tuple[RunFolder, History]], list[str]]] = {}
+    for one in rows.values():
+        judged, job_ids = one.asked()
+        if judged or job_ids:
+            runs, also = found.setdefault(conf_of(context, one.history), ([], []))
+            runs += judged
+            also += job_ids
+    return found
+
+
+def _find_rows(context: Context, folders: Sequence[Path], memory: Memory) -> list[JobStatus]:
+    """Ask each Slurm once about all runs and sweeps; one that cannot be read hides no other."""
+    broken: dict[Path, str] = {}
+
+    def bring(live: list[RunFolder]) -> None:
+        memory.once("refreshed", lambda: refresh(context, live))
+
+    found = _read_rows(context, folders, broken, bring)
+    questions, ahead = _questions(context, found), memory.get("ahead", {})
+    news = [conf for conf in questions if conf not in memory]
+    for conf in news:
+        memory[conf] = ask(context, conf, *questions[conf], ahead.get(conf))
+    rows: dict[Path, JobStatus] = {}
+    for folder, one in found.items():
+        with _noted(broken, folder):
+            conf = conf_of(context, one.history)
+            rows[folder] = one.row(memory.get(conf), is_news=conf in news)
+    return [rows.get(folder) or _broken_row(folder, broken[folder]) for folder in folders]
+
+
+@contextlib.contextmanager
+def _noted(broken: dict[Path, str], folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, HpcrunError) as error:
+        broken[folder] = str(error)
+
+
+def _entries(names: Sequence[str], *, each_task: bool) -> list[str]:
+    """The folders that get rows: of sweeps either the array's or those of its runs."""
+    sweeps = {name for name in names if "." in name and name.endswith(ARRAY)}
+
+    def has_row(name: str) -> bool:
+        if name in sweeps:
+            return not each_task
+        return each_task or array_of(name) not in sweeps
+
+    # There may be thousands: at first run ids are recognised by their form alone, and only the
+    # names of sweeps and of their tasks have a point (a job's own name may have one, too).
+    return [name for name in names if name[:8].isdigit() and ("." not in name or has_row(name))]
+
+
+def _with_short_ids(rows: Sequence[JobStatus]) -> list[JobStatus]:
+    """The newest run of a Slurm id goes by it; others by the end of their run id."""
+    taken: set[str] = set()
+    tails = Counter(row.run_id.rpartition("-")[2] for row in rows)
+    named = []
+    for row in rows:
+        word = row.job_id if row.job_id not in taken and not row.history.shares_job else None
+        if word is not None:
+            taken.add(word)
+        tail = row.run_id.rpartition("-")[2]
+        # Digits alone would be a Slurm id.
+        is_clear = tails[tail] == 1 and not tail.isdigit() and row.sweep is None
+        named.append(structs.replace(row, short_id=word or (tail if is_clear else row.run_id)))
+    return named
+
+
+# ---- the row of one run
+
+
+class _RunRow:
+    """One run: its records, or what a listing has kept of them, and Slurm's answer."""
+
+    def __init__(self, context: Context, folder: Path) -> None:
+        self.context = context
+        self.run = RunFolder(folder)
+        self.seen = read_if_there(self.run.seen, Seen)
+        self.kept = kept_of(self.run, self.seen)
+        known = {name: getattr(self.kept, name) for name in Recorded.__struct_fields__ if self.kept}
+        self.history = History(run_id=self.run.run_id, seen=self.seen, **known)
+
+    def read(self) -> None:
+        self.history = read_brief(self.run, self.seen)
+
+    def asked(self) -> tuple[list[tuple[RunFolder, History]], list[str]]:
+        """What Slurm is asked about: what is not over, and what may have been requeued."""
+        kept, job_id = self.kept, self.history.job_id
+        age = time.time() - (kept.ended_at or 0.0 if kept is not None else 0.0)
+        by_record = self.seen is not None and self.seen.by_record
+        # Slurm may yet know more of a run's end than its own records do.
+        if kept is None or (by_record and job_id is not None and age <= LATE):
+            return [(self.run, self.history)], []
+        return [], [job_id] if job_id is not None and age < SETTLED else []
+
+    def row(self, answers: SlurmAnswers | None, *, is_news: bool) -> JobStatus:
+        """Make the row, which is remembered when the run is over. Raises OSError, HpcrunError."""
+        if self.kept is not None and not self._has_changed(answers):
+            return complete(judge(SlurmAnswers(), self.run, self.history), "row")
+        if self.kept is not None:
+            if is_news:
+                refresh(self.context, [self.run])
+            self.read()
+        assert answers is not None  # it was asked for
+        status = complete(judge(answers, self.run, self.history), "row")
+        if is_news:
+            remember(status, with_row=True)
+        return status
+
+    def _has_changed(self, answers: SlurmAnswers | None) -> bool:
+        """Whether Slurm has started it again, or knows an end by now that was the records' own."""
+        if answers is None or self.seen is None:
+            return False
+        job_id = self.history.job_id or ""
+        shown = answers.rows.get(self.history.tag, {}).get(job_id)
+        late = answers.accounts.get(job_id)
+        is_again = shown is not None and not is_final(shown.state)
+        is_known = shown is not None or (late is not None and is_final(late.state))
+        return is_again or (self.seen.by_record and is_known)
+
+
+def _row(folder: Path, verdict: Verdict, **known: Any) -> JobStatus:
+    """Make a row of what is known of a run or a sweep without a look at its records."""
+    sweep_id = sweep_id_of(folder.name)
+    return JobStatus(
+        history=History(run_id=sweep_id or folder.name),
+        run=None if sweep_id else RunFolder(folder),
+        sweep=SweepFolder(folder) if sweep_id else None,
+        verdict=verdict,
+        **known,
+    )
+
+
+def _broken_row(folder: Path, why: str) -> JobStatus:
+    # Nothing can be found out by asking again soon.
+    verdict = Verdict(state=UNKNOWN, final=True, reason=f"unreadable: {why}")
+    name = folder.name[16:].removesuffix(ARRAY).rpartition("-")[0]
+    return _row(folder, verdict, name=name, states={} if folder.name.endswith(ARRAY) else None)
+
+
+# ---- the row of a whole sweep
+
+
+class _SweepRow:
+    """The runs of a sweep: Slurm shows their states, or they are remembered as over.
+
+    Only what nobody knows is looked at in the runs' own folders.
+    """
+
+    def __init__(self, context: Context, path: Path) -> None:
+        """Read the sweep's own records. Raises OSError, HpcrunError."""
+        self.context = context
+        self.folder = SweepFolder(path)
+        self.seen = read_if_there(self.folder.seen, SweepSeen) or SweepSeen(ends={})
+        submitted = read_record(self.folder.submitted, Submitted)
+        self.submitted = own_record(submitted, self.folder.sweep_id)
+        record = read_record(self.folder.record, Sweep)
+        self.name = record.name if record else self.folder.sweep_id
+        self.tasks = record.tasks if record else 0
+        # Slurm is asked later; what comes meanwhile is the next attempt's.
+        tasks = (self.folder.run(i) for i in range(self.tasks) if str(i) not in self.seen.ends)
+        self.secrets = {run.path: at for run in tasks if (at := stamp_of(run.secrets))}
+        self.chained = self._find_chained()
+        # What is known of the array itself, as of a run.
+        self.history = History(run_id=self.folder.sweep_id, submitted=self.submitted)
+
+    def _find_chained(self) -> dict[int, tuple[RunFolder, History]]:
+        """The runs that go on as jobs of their own, which Slurm is to be asked about, too."""
+        found: dict[int, tuple[RunFolder, History]] = {}
+        script = self.folder.run(0).script
+        if self.submitted is None or len(self.seen.ends) == self.tasks:
+            return found
+        with contextlib.suppress(OSError):
+            if b"export HPCRUN_SURVIVE=" not in read_plain(script):
+                return found  # none ever does, and there may be a thousand
+        for index in range(self.tasks):
+            run = self.folder.run(index)
+            if str(index) in self.seen.ends or not stamp_of(run.attempts):
+                continue
+            history = read_brief(run, None, self._part(index))
+            if history.chained or successor_of(history):
+                found[index] = run, history
+        return found
+
+    def _part(self, index: int) -> tuple[Task, Submitted | None]:
+        task = Task(sweep_id=self.folder.sweep_id, index=index, values={})
+        return task, self.submitted and record_of_task(self.submitted, index)
+
+    @property
+    def is_settled(self) -> bool:
+        """All runs have been over for so long that nothing can change any more."""
+        ended_at = self.seen.ended_at
+        return ended_at is not None and time.time() - ended_at > SETTLED
+
+    def asked(self) -> tuple[list[tuple[RunFolder, History]], list[str]]:
+        """What Slurm is asked about: the array, as a run, or what may have been requeued."""
+        job_id = self.history.job_id
+        by_record = any(end.by_record for end in self.seen.ends.values())
+        if self.is_settled:
+            return [], []
+        if self.seen.ended_at is not None and not by_record and job_id is not None:
+            return [], [job_id]  # squeue shows what a requeue would change
+        return [(RunFolder(self.folder.path), self.history), *self.chained.values()], []
+
+    def row(self, answers: SlurmAnswers | None, *, is_news: bool) -> JobStatus:
+        """Make the row, by what Slurm answered (None: not asked). Raises OSError, HpcrunError."""
+        submitted, silence = self.submitted, ""
+        if self.is_settled:
+            states = Counter(end.state for end in self.seen.ends.values())
+        else:
+            states, silence = self._find_states(answers, is_news=is_news)
+        return _row(
+            self.folder.path,
+            _of_all(states),
+            job_id=self.history.job_id,
+            slurm_conf=submitted.slurm_conf if submitted else None,
+            name=self.name,
+            submitted_at=submitted.submitted_at if submitted else None,
+            node_count=submitted.nodes if submitted else None,
+            gpus_per_node=submitted.gpus_per_node if submitted else None,
+            states=dict(states),
+            out_of_reach=silence,
+        )
+
+    def _find_states(
+        self, answers: SlurmAnswers | None, *, is_news: bool
+    ) -> tuple[Counter[str], str]:
+        """Count the runs by state, and keep ends; also why Slurm was silent where needed."""
+        shown = self._shown(answers) if answers else {}
+        unknown = {index for index in range(self.tasks) if index not in shown}
+        unknown -= {int(index) for index in self.seen.ends}
+        if unknown and is_news:
+            refresh(self.context, [self.folder.run(index) for index in unknown])
+        if answers is not None and is_news:
+            answers.secrets |= self.secrets
+        states, silence = Counter[str](), ""
+        ends: dict[str, TaskEnd] = {}
+        for index in range(self.tasks):
+            run, key = self.folder.run(index), str(index)
+            known = self.seen.ends.get(key)
+            is_live = index in shown and not is_final(shown[index])
+            stamp = 0 if is_live else stamp_of(run.attempts)
+            end: TaskEnd | None = None
+            if index in shown:
+                state = shown[index]
+                end = TaskEnd(state=state, stamp=stamp) if is_final(state) else None
+                if answers is not None and end is not None:
+                    remove_secrets(answers, run)
+            elif known is not None and known.stamp == stamp:
+                state, end = known.state, known
+            else:
+                state, end, quiet = self._look_at(run, index, stamp, answers)
+                silence = silence or quiet
+            states[state] += 1
+            if end is not None:
+                ends[key] = end
+        ended_at = None
+        if self.tasks and len(ends) == self.tasks:
+            ended_at = self.seen.ended_at or time.time()
+        seen = SweepSeen(ends=ends, ended_at=ended_at)
+        if seen != self.seen:
+            keep_record(self.folder.seen, seen)
+        return states, silence
+
+    def _shown(self, answers: SlurmAnswers) -> dict[int, str]:
+        """The states that Slurm shows, by the numbers of the tasks; squeue's go first."""
+        tag, array = self.folder.path.name, self.history.job_id
+        if self.history.shares_job:
+            return {}  # a job of several runs shows the state of none
+        over = [job for job in answers.accounts.values() if is_final(job.state)]
+        live = [job for job in answers.rows.get(tag, {}).values() if job.state != UNKNOWN]
+        return {
+            int(job.task): job.state
+            for job in (*over, *live)
+            # A cluster may have given the id to another array, too; or it is not known.
+            if (job.folder or tag) == tag and job.task.isdigit() and array in (job.array, None)
+            if int(job.task) not in self.chained
+        }
+
+    def _look_at(
+        self, run: RunFolder, index: int, stamp: int, answers: SlurmAnswers | None
+    ) -> tuple[str, TaskEnd | None, str]:
+        """Find out about a run that Slurm does not show: state, end, and why Slurm is silent."""
+        if answers is None:
+            return UNKNOWN, None, ""
+        seen = read_if_there(run.seen, Seen)
+        status = judge(answers, run, read_brief(run, seen, self._part(index)))
+        # A run that left no trace may yet show one, unless it never began.
+        is_sure = status.state != LOST or not status.attempts
+        if not status.final or status.out_of_reach or not is_sure:
+            return status.state, None, status.out_of_reach
+        end = TaskEnd(state=status.state, stamp=stamp, by_record=status.source == "record")
+        return status.state, end, ""
+
+
+def _of_all(states: Mapping[str, int]) -> Verdict:
+    """One state for all runs of a sweep: the liveliest; of runs that are over the worst."""
+    order = ("RUNNING", "COMPLETING", UNKNOWN, "PENDING")
+    live = next((state for state in order if states.get(state)), None)
+    live = live or next((state for state in states if not is_over(state)), None)
+    if live is not None or not states:
+        return Verdict(state=live or UNKNOWN)
+    bad = [state for state in states if state != "COMPLETED"]
+    worst = max(bad, key=lambda state: states[state], default="COMPLETED")
+    return Verdict(state=worst, final=True)

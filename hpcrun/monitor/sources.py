@@ -1,0 +1,120 @@
+"""What words name whose curve is asked for: log files, runs, and the output of Slurm's jobs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from hpcrun.context import Context, slurm_transport
+from hpcrun.errors import InputError
+from hpcrun.monitor.targets import Target, find, find_each, no_runs, no_such_run
+from hpcrun.runs import RunFolder, runs_of
+
+STDIN = Path("/dev/stdin")
+# The part of a file's name that differs between a job's standard output and error: 7.out and
+# 7.err, run.o7 and run.e7 (PBS, SGE), stdout and stderr; output and errors.
+_STREAM = re.compile(
+    r"(?P<out> \.out(?:put)?$ | \.o(?=\d+$) | (?<![a-z])(?:std)?out(?:put)?(?![a-z]) )"
+    r"|(?P<err> \.err(?:or)?$ | \.e(?=\d+$) | (?<![a-z])(?:std)?err(?:or)?(?![a-z]) )",
+    re.VERBOSE | re.IGNORECASE,
+)
+
+
+class Source(Struct, frozen=True):
+    """What becomes one curve: the files of one log, or a run; ``name`` is what the user typed.
+
+    ``job``: the id of the Slurm job that writes the files, where that is what the user typed.
+    """
+
+    name: str
+    files: tuple[Path, ...] = ()
+    run: RunFolder | None = None
+    job: str | None = None
+
+
+def find_sources(
+    context: Context, arguments: Sequence[str], *, is_awaited: bool = False
+) -> list[Source]:
+    """Find what the arguments name, one source for each curve; without any: the newest run.
+
+    An argument is a log file, "-" for a pipe, a run, a sweep (a source for each of its runs), or a
+    Slurm job. Standard output and error of one job are one log: files that differ in nothing but
+    .out and .err, or stdout and stderr. ``is_awaited``: the output of a Slurm job may be yet to
+    come. Raises InputError when there is no such thing.
+    """
+    names: Sequence[str | None] = arguments or (None,)
+    files = {name: _file_source(context, name) for name in arguments}
+    targets = find_each(
+        context, [name for name in names if name is None or not files[name]], whole=True
+    )
+    sources: list[Source] = []
+    for name in names:
+        if name is not None and (file := files[name]) is not None:
+            sources.append(file)
+        else:
+            sources += _sources_of(context, name, targets[name], is_awaited=is_awaited)
+    return _with_twins(sources)
+
+
+def _file_source(context: Context, name: str) -> Source | None:
+    """The source of a log file or a pipe; None: the name may be a run's or a job's."""
+    if name == "-":
+        return Source("standard input", (STDIN,))
+    path = context.cwd / name
+    if path.is_dir() and find(context.runs_dir, name) is None:
+        raise InputError(f"{name}: a folder", fix="name the log files in it")
+    return Source(name, (path,)) if path.exists() and not path.is_dir() else None
+
+
+def _sources_of(
+    context: Context, name: str | None, target: Target | None, *, is_awaited: bool
+) -> list[Source]:
+    if name is None and target is None:
+        raise InputError(no_runs(context), fix="hpcrun parse FILE")
+    if isinstance(target, str):
+        from hpcrun.slurm import client  # here: a log file needs no Slurm
+
+        jobs = client.show_jobs(slurm_transport(context), target)
+        named = tuple(map(Path, jobs[0].outputs)) if jobs else ()
+        there = named if is_awaited else tuple(path for path in named if path.is_file())
+        if there:
+            return [Source(str(there[0]), there, job=target)]
+        if named:
+            raise InputError(
+                f"{name}: its output {named[0]} does not exist (yet)",
+                fix=f"hpcrun parse -f {name} waits for it",
+            )
+    elif target is not None:
+        return [Source(run.run_id, run=run) for run in runs_of(target)]
+    raise no_such_run(context, name, or_file=True)
+
+
+def _with_twins(sources: Sequence[Source]) -> list[Source]:
+    """Make one source of a job's two streams, where both are named."""
+    joined: list[Source] = []
+    waiting: dict[tuple[Path | None, bool], int] = {}
+    for source in sources:
+        log, is_err = _stream(source)
+        twin = waiting.pop((log, not is_err), None)
+        if twin is None:
+            waiting[log, is_err] = len(joined)
+            joined.append(source)
+        else:
+            out, err = (joined[twin], source) if is_err else (source, joined[twin])
+            joined[twin] = Source(out.name, (*out.files, *err.files), job=out.job or err.job)
+    return joined
+
+
+def _stream(source: Source) -> tuple[Path | None, bool]:
+    """Return what the two streams of a job have in common, and whether this is its errors'."""
+    if len(source.files) == 1 and source.files[0] != STDIN:
+        path = source.files[0]
+        named = [*_STREAM.finditer(path.name)] or [*re.finditer(r"(?i)\.log$", path.name)]
+        if named:
+            begin, end = named[-1].span()
+            common = path.with_name(f"{path.name[:begin]}\0{path.name[end:]}")
+            return common, named[-1].lastgroup == "err"
+    return None, False

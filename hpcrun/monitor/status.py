@@ -1,0 +1,626 @@
+"""The states of jobs: one squeue and at most one sacct for any number of them, then a verdict.
+
+Of runs ``ask`` puts the question, ``judge`` decides by the answer and a run's records, ``complete``
+adds what a run's other files show, ``remember`` keeps an end that Slurm will forget.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from msgspec import Struct, structs
+
+from hpcrun.context import Context, believed_conf, conf_is_gone, slurm_conf_of, slurm_transport
+from hpcrun.errors import OutOfReach
+from hpcrun.monitor.targets import refresh, unknown_job
+from hpcrun.plan import Plan
+from hpcrun.runs import (
+    LOST,
+    NOT_SUBMITTED,
+    UNSETTLED,
+    Evidence,
+    History,
+    JobStatus,
+    Listed,
+    Progress,
+    Recorded,
+    RunFolder,
+    Seen,
+    Submitted,
+    Verdict,
+    cost_of,
+    decide,
+    elapsed_of,
+    keep_record,
+    node_count,
+    read_history,
+    read_plan,
+    read_record,
+    read_warnings,
+    remove_secret_files,
+    stamp_of,
+)
+from hpcrun.slurm import (
+    UNKNOWN,
+    WAITING,
+    SlurmJob,
+    array_id,
+    client,
+    is_final,
+    is_part,
+    is_possible,
+    split_id,
+)
+
+# Slurm's accounting may be late; the records of a run decide for good only after this (in seconds).
+LATE = 3600.0
+# Jobs that one command is asked about.
+_AT_ONCE = 1000
+
+# How much is found out about a run: its state, by Slurm and the records alone; also what a row of a
+# listing shows, its log's last step and loss among it; also whether its disk is full.
+Level = Literal["state", "row", "detail"]
+T = TypeVar("T")
+
+
+class Memory(dict[object, Any]):
+    """Slurm's answers, by slurm.conf: who looks at the files often clears them now and then."""
+
+    def once(self, question: object, ask: Callable[[], T]) -> T:
+        if question not in self:
+            self[question] = ask()
+        answer: T = self[question]
+        return answer
+
+
+class SlurmAnswers(Struct, kw_only=True):
+    """What one Slurm answered about some runs. ``silence`` is why squeue gave no answer, else "".
+
+    ``rows`` are squeue's by the last part of their WorkDir and by job id, ``accounts`` sacct's by
+    job id. ``about``: the runs; ``asked``: the jobs and arrays that it was asked about.
+    ``secrets``: when those of the runs were written (mtime_ns) that lay there before Slurm was
+    asked. ``gone``: the slurm.conf, where that is not on this machine any more.
+    """
+
+    gone: str = ""
+    about: frozenset[Path] = frozenset()
+    asked: frozenset[str] = frozenset()
+    secrets: dict[Path, int] = {}
+    silence: str = ""
+    rows: dict[str, dict[str, SlurmJob]] = {}
+    accounts: dict[str, SlurmJob] = {}
+
+
+def status_of(
+    context: Context,
+    runs: Sequence[RunFolder],
+    memory: Memory | None = None,
+    *,
+    level: Level = "state",
+) -> list[JobStatus]:
+    """Find out the state of some runs, with their plans; silence of Slurm is no error.
+
+    A Slurm whose answer ``memory`` holds is not asked again.
+    """
+    memory = Memory() if memory is None else memory
+    by_conf: dict[str | None, list[tuple[RunFolder, History]]] = {}
+    for run in runs:
+        history = read_history(run)
+        by_conf.setdefault(conf_of(context, history), []).append((run, history))
+    found: dict[Path, JobStatus] = {}
+    for conf, group in by_conf.items():
+        is_news = conf not in memory
+        if is_news:
+            refresh(context, [run for run, _ in group])
+            memory[conf] = ask(context, conf, group)
+        for run, _ in group:
+            # Read again: the job may have ended while Slurm was asked.
+            status = judge(memory[conf], run, read_history(run))
+            if is_news:
+                remember(status)
+            found[run.path] = complete(structs.replace(status, plan=read_plan(run)), level)
+    return [found[run.path] for run in runs]
+
+
+def conf_of(context: Context, history: History) -> str | None:
+    """Return the slurm.conf by which a run was submitted: it names the Slurm to ask."""
+    if history.submitted is not None:
+        return believed_conf(context, history.submitted.slurm_conf)
+    return slurm_conf_of(context)
+
+
+def successor_of(history: History) -> str | None:
+    """Return the job that goes on where that of the last attempt ends without a record."""
+    known = history.known
+    begin = known.begin if known is not None and known.end is None else None
+    return begin.successor if begin is not None and history.copy_of is None else None
+
+
+# ---- asking
+
+
+def ask(
+    context: Context,
+    conf: str | None,
+    runs: Sequence[tuple[RunFolder, History]],
+    also: Sequence[str] = (),
+    ahead: SlurmAnswers | None = None,
+) -> SlurmAnswers:
+    """Ask one Slurm about the runs that were submitted to it: squeue once, and sacct about what
+    squeue does not show. ``also`` are other job ids that squeue alone is asked about. Answers that
+    came ``ahead`` do where they are about all of them."""
+    transport = slurm_transport(context, conf)
+    # Runs of this machine alone need no Slurm.
+    job_ids = [history.job_id for _, history in runs if not history.is_local] + [*also]
+    job_ids += [job_id for _, history in runs if (job_id := successor_of(history))]
+    asked = _whole_arrays(job_ids)
+    about = frozenset(run.path for run, _ in runs)
+    if ahead is not None and about <= ahead.about and ahead.asked.issuperset(asked):
+        return ahead
+    answers = SlurmAnswers(
+        about=about,
+        gone=conf or "" if conf_is_gone(context, conf) else "",
+        asked=frozenset(asked),
+        secrets={run.path: stamp for run, _ in runs if (stamp := stamp_of(run.secrets))},
+    )
+    if answers.gone or not job_ids:
+        return answers
+    # By job ids, which finds colleagues' jobs too, or, where one is not known (a lost reply of
+    # sbatch), all of the user's jobs. A command line has its bounds (128 KiB for a word).
+    by_ids = None not in job_ids and len(asked) <= _AT_ONCE
+    # A run whose end no other record has is lost if Slurm does not know it.
+    is_strict = any(
+        history.end is None and history.seen is None and not history.is_local for _, history in runs
+    )
+    try:
+        found = client.queue(transport, asked if by_ids else (), strict=is_strict)
+    except OutOfReach as error:
+        # A Slurm that lets squeue wait for so long would let sacct wait as well.
+        answers.silence, found = error.message, []
+        if error.maybe_done:
+            return answers
+    # There are thousands, and each run looks for its own.
+    for row in found:
+        answers.rows.setdefault(row.folder, {})[row.job_id] = row
+    for run, history in runs:
+        if history.submitted is None:
+            _record_found(context, run, history, answers.rows)
+    missing = _whole_arrays(
+        [history.job_id for _, history in runs if _row_of(history, answers.rows) is None]
+    )
+    for start in range(0, len(missing), _AT_ONCE):
+        answer = None
+        with contextlib.suppress(OutOfReach):
+            answer = client.accounting(transport, missing[start : start + _AT_ONCE])
+        if answer is None:
+            break
+        answers.accounts |= {row.job_id: row for row in answer}
+    return answers
+
+
+def _record_found(
+    context: Context, run: RunFolder, history: History, rows: Mapping[str, Mapping[str, SlurmJob]]
+) -> None:
+    """Record the job of a run, or of its sweep, whose submission was cut short before it could."""
+    from hpcrun.monitor.submitted import record_found  # here: few are
+
+    folder = run.path.with_name(history.tag) if history.task is not None else run.path
+    known = (row.array for row in rows.get(folder.name, {}).values() if row.is_taken)
+    if job_id := next(known, array_id(history.job_id or "")):
+        record_found(context, folder, job_id)
+
+
+def _whole_arrays(job_ids: Sequence[str | None]) -> list[str]:
+    """Ask for arrays and not for their tasks: shorter, and sacct knows no task that waits."""
+    return list(dict.fromkeys(array_id(job_id) for job_id in job_ids if job_id))
+
+
+# ---- judging
+
+
+def judge(answers: SlurmAnswers, run: RunFolder, history: History) -> JobStatus:
+    """Decide a run's state by what Slurm answered and its own records; its plan is not read."""
+    row = _row_of(history, answers.rows)
+    heir = answers.rows.get(run.run_id, {}).get(successor_of(history) or "")
+    is_over = row is None or is_final(row.state)
+    if heir is not None and not is_final(heir.state) and is_over and not history.cancelled:
+        # Its node died, and took all records with it.
+        history = structs.replace(history, gone_on_as=heir.job_id)
+        row = heir
+    job_id = history.job_id or (row.job_id if row else None)
+    account = _own(answers.accounts.get(job_id or ""), history.tag)
+    silence = "" if history.is_local else answers.silence
+    # From this machine, as to a sandbox that is gone? socket.gethostname() takes long to import.
+    is_ours = history.submitted is not None and history.submitted.host == os.uname().nodename
+    if answers.gone and not history.is_local and not is_ours:
+        silence = f"{answers.gone}, by which the job was submitted, is not on this machine"
+    missing_from_array = (
+        history.task is not None
+        and account is None
+        and row is None
+        and _is_left_over(job_id, history.tag, answers)
+    )
+    verdict = decide(
+        Evidence(
+            history=history,
+            now=time.time(),
+            in_reach=not silence,
+            queue=row,
+            account=account,
+            limit=_limit_of(run, history),
+            missing_from_array=missing_from_array,
+        )
+    )
+    if verdict.state == LOST and job_id and array_id(job_id) not in answers.asked:
+        # It is younger than the answers.
+        verdict = Verdict(state=UNKNOWN, reason="submitted a moment ago")
+    # Where Slurm has seen no end yet, the next attempt may be about to come.
+    if verdict.final and not silence and (account is None or is_final(account.state)):
+        # A submission that takes long has the folder, and not yet a job.
+        is_young = verdict.state == NOT_SUBMITTED and history.copy_of is None
+        remove_secrets(answers, run, least_age=UNSETTLED if is_young else 0.0)
+    return JobStatus(
+        run=run,
+        history=history,
+        verdict=verdict,
+        job=row or account,
+        job_id=job_id,
+        slurm_conf=history.submitted.slurm_conf if history.submitted else None,
+        values=history.task.values if history.task else {},
+        out_of_reach=silence,
+    )
+
+
+def remove_secrets(answers: SlurmAnswers, run: RunFolder, *, least_age: float = 0.0) -> None:
+    """Remove the secrets of a run that is over, where the job could not; ``least_age`` in seconds.
+
+    Those that came while Slurm was asked, or later, are the next attempt's.
+    """
+    stamp = answers.secrets.get(run.path)
+    if stamp and stamp == stamp_of(run.secrets) and time.time() - stamp / 1e9 >= least_age:
+        remove_secret_files(run)
+
+
+def _row_of(history: History, rows: Mapping[str, Mapping[str, SlurmJob]]) -> SlurmJob | None:
+    """Find the run's row, by its WorkDir: a cluster that counts again gives ids out twice."""
+    task, submitted = history.task, history.submitted
+    own = rows.get(history.tag, {})
+    if submitted is not None:
+        return own.get(history.job_id or "")
+    end = f"_{task.index}" if task is not None else ""
+    return next((row for row in own.values() if row.is_taken and row.job_id.endswith(end)), None)
+
+
+def _own(job: SlurmJob | None, tag: str) -> SlurmJob | None:
+    """A cluster that counts from 1 again may have given the number to another job: then None."""
+    return job if job is not None and (job.folder or tag) == tag else None
+
+
+def _is_left_over(job_id: str | None, tag: str, answers: SlurmAnswers) -> bool:
+    """Return whether Slurm shows the array of a task, but not the task itself.
+
+    In the queue a row without a task, as 7, is what was left of the array when the last tasks that
+    waited were cancelled.
+    """
+    array = array_id(job_id or "")
+    left = answers.rows.get(tag, {}).get(array)
+    return (left is not None and is_final(left.state)) or any(
+        row.array == array and _own(row, tag) is not None for row in answers.accounts.values()
+    )
+
+
+def _limit_of(run: RunFolder, history: History) -> float | None:
+    """Return how many seconds the job may run, where that may explain its end; else None."""
+    is_open = history.end is not None and history.end.stopped_by and history.cancelled is None
+    if not is_open or history.is_local:
+        return None
+    plan = read_plan(run)
+    limit = dict(plan.directives).get("time") if plan is not None else None
+    if not limit:
+        return None
+    from hpcrun.plan import parse_seconds  # here: it is seldom needed
+
+    try:
+        return parse_seconds(limit) or None  # 0 is no limit (sbatch.1, --time)
+    except ValueError:
+        return None
+
+
+# ---- completing
+
+
+def complete(status: JobStatus, level: Level) -> JobStatus:
+    """Add to the status of a run what its level asks for; the log's end is read, and the plan if
+    it must be."""
+    run, submitted = status.run, status.history.submitted
+    if level == "state" or run is None:
+        return status
+    failed, failure = status, status.end.first_failure if status.end else None
+    if failure is not None and failure.rank is None and status.plan is None:
+        # Only the plan knows a launcher from a bare command.
+        failed = structs.replace(status, plan=read_plan(run))
+    if submitted is not None and submitted.nodes is not None:
+        shape: Submitted | Plan | None = submitted
+        nodes: int | None = submitted.nodes
+    else:
+        shape = status.plan or read_plan(run)
+        nodes = shape.all_nodes if shape is not None else None
+    gpus = shape.gpus_per_node if shape is not None else None
+    is_range = isinstance(shape, Plan) and bool(shape.node_range)
+    kept = kept_of(run, status.history.seen) if status.final else None
+    elapsed = _elapsed(status)
+    if elapsed is None and kept is not None:
+        elapsed = kept.elapsed
+    held = None  # seconds that the run has held its nodes for, times their number
+    attempts = status.history.attempts
+    if is_range and len(attempts) > 1:
+        attempts = read_history(run).attempts  # when each began, too
+    if gpus and attempts:
+        ran = [*(attempt.seconds() for attempt in attempts[:-1]), elapsed]
+        had = [node_count(each) if is_range and each.begin else nodes or 1 for each in attempts]
+        held = sum((s or 0.0) * count for s, count in zip(ran, had, strict=True))
+    if level == "detail":
+        status = _with_cost(_with_warnings(_with_disk(status), run), gpus or 0, elapsed)
+    return structs.replace(
+        status,
+        name=(shape.name if shape is not None else None) or run.run_id,
+        submitted_at=submitted.submitted_at if submitted else None,
+        elapsed=elapsed,
+        limit=status.job.limit_seconds if status.job else None,
+        node_count=nodes,
+        gpus_per_node=gpus,
+        progress=_progress(status, run, kept),
+        gpu_hours=None if held is None or gpus is None else held * gpus / 3600,
+        remark=(_known_cause(status, run) if level == "row" else "") or failed.failure,
+    )
+
+
+def _known_cause(status: JobStatus, run: RunFolder) -> str:
+    """Say why a run failed, if that was found before: a listing reads no logs for it."""
+    if not status.final or status.ok or status.last is None or not run.why.exists():
+        return ""
+    from hpcrun.views import sentence
+    from hpcrun.why import Kept  # here: most listings need none of it
+
+    kept = read_record(run.why, Kept)
+    if kept is None or kept.stamp[1:3] != [status.state, str(status.last.index)]:
+        return ""
+    cause = kept.diagnosis.cause
+    return sentence(cause) if cause is not None and not cause.without_log else ""
+
+
+def _progress(status: JobStatus, run: RunFolder, kept: Listed | None) -> Progress:
+    """Find how far the log has come; of a run that is over a listing may have read it before."""
+    if kept is not None:
+        metric = None if kept.loss is None else "loss"
+        log = Path(kept.log) if kept.log else None
+        return Progress(step=kept.step, value=kept.loss, metric=metric, log=log)
+    if not status.history.attempts:
+        return Progress()
+    from hpcrun.monitor.progress import last_point  # here: the reader of lines takes a moment
+
+    source = status.plan or status.history.submitted
+    return last_point(run, source.log_patterns if source else ())
+
+
+def _elapsed(status: JobStatus) -> float | None:
+    """Seconds of the last attempt: by its own record and, when it is over, by Slurm, too."""
+    last = status.last
+    own = last.seconds(time.time()) if last is not None and not status.final else None
+    return own if own is not None else elapsed_of(status.history, status.job)
+
+
+def _with_cost(status: JobStatus, gpus_per_node: int, elapsed: float | None) -> JobStatus:
+    """Add what several attempts cost, and which steps each has done, by both ends of its log."""
+    run, history = status.run, status.history
+    if run is None or len(history.attempts) < 2:
+        return status
+    from hpcrun.monitor.progress import with_steps  # here: the reader of lines takes a moment
+
+    plan = status.plan
+    attempts = with_steps(run, history.attempts, plan.log_patterns if plan is not None else ())
+    spare = plan.survive.spare_nodes if plan is not None else 0
+    now = None if status.final else time.time()
+    return structs.replace(
+        status,
+        history=structs.replace(history, attempts=attempts),
+        cost=cost_of(attempts, gpus_per_node, now, spare, elapsed),
+    )
+
+
+def _with_warnings(status: JobStatus, run: RunFolder) -> JobStatus:
+    """Add what the checks of the nodes found odd before each attempt."""
+    attempts = [
+        structs.replace(each, warnings=read_warnings(run.attempts / str(each.index)))
+        for each in status.history.attempts
+    ]
+    return structs.replace(status, history=structs.replace(status.history, attempts=attempts))
+
+
+def _with_disk(status: JobStatus) -> JobStatus:
+    """Note a full disk: a run that cannot write its output cannot report it itself."""
+    verdict = status.verdict
+    if verdict.ok or verdict.state in WAITING:
+        return status
+    from hpcrun.monitor.disk import describe_full_disk  # here: most runs end well
+
+    text = describe_full_disk(status.folder.path)
+    notes = [*verdict.notes, *([text] if text else [])]
+    return structs.replace(status, verdict=structs.replace(verdict, notes=notes))
+
+
+# ---- what is kept of a run that is over
+
+
+def remember(status: JobStatus, *, with_row: bool = False) -> None:
+    """Keep a final state that Slurm will forget; ``with_row``: with the row of a listing, too.
+
+    What a requeue has made untrue is forgotten; a run of somebody else's stays as it is.
+    """
+    run, history, verdict = status.run, status.history, status.verdict
+    if run is None or history.copy_of is not None:  # what it shows is another's
+        return
+    if verdict.source == "squeue" and not verdict.final and history.seen is not None:
+        with contextlib.suppress(OSError):
+            run.seen.unlink(missing_ok=True)
+    by_slurm = verdict.source in ("squeue", "sacct")
+    # A job that was only now found by its folder has no record here yet.
+    with_row = with_row and not status.out_of_reach and history.submitted is not None
+    # Where a run's own record of its end leaves something open, the accounting may yet have it.
+    end = status.end
+    is_whole = end is not None and (not status.notes or time.time() - end.ended_at > LATE)
+    is_sure = verdict.source != "record" or is_whole
+    if not verdict.final or not (by_slurm or (with_row and is_sure)):
+        return
+    seen = Seen(
+        state=verdict.state,
+        reason=verdict.reason,
+        attempts=len(history.attempts),
+        by_record=verdict.source == "record",
+        elapsed=status.elapsed_by_slurm,
+        kept=_kept(status, run) if with_row else None,
+    )
+    old = history.seen
+    if old is not None and not with_row:
+        old = structs.replace(old, kept=None)  # what a listing has kept stays
+    if seen != old:
+        keep_record(run.seen, seen)
+
+
+def _kept(status: JobStatus, run: RunFolder) -> Listed:
+    ended_at = status.end.ended_at if status.end else None
+    if ended_at is None and status.source == "squeue":
+        ended_at = time.time()
+    return Listed(
+        **{name: getattr(status.history, name) for name in Recorded.__struct_fields__},
+        run_id=run.run_id,
+        stamp=stamp_of(run.attempts),
+        ended_at=ended_at,
+        elapsed=status.elapsed,
+        step=status.step,
+        loss=status.loss,
+        log=str(status.progress.log) if status.progress.log else None,
+    )
+
+
+def kept_of(run: RunFolder, seen: Seen | None) -> Listed | None:
+    """Return what a listing keeps of a run; None where that is not of all its attempts."""
+    kept = seen.kept if seen is not None else None
+    if kept is None or kept.run_id != run.run_id or kept.stamp != stamp_of(run.attempts):
+        return None
+    return kept
+
+
+# ---- jobs that hpcrun did not submit
+
+
+def status_of_jobs(
+    context: Context, job_ids: Sequence[str], *, ended: bool = False
+) -> dict[str, list[JobStatus]]:
+    """Ask once about jobs that hpcrun did not submit; of an array named as a whole all tasks.
+
+    What Slurm does not know has an empty list. ``ended``: those tasks of a live array too that are
+    over so long that the accounting alone knows them. Raises OutOfReach.
+    """
+    # A number that no job can have would be an error for the whole question.
+    asked = [job_id for job_id in job_ids if is_possible(job_id)]
+    if not asked:
+        return {job_id: [] for job_id in job_ids}
+    transport = slurm_transport(context)
+    rows = client.queue(transport, asked, strict=True)
+    queued = _by_job(rows, asked)
+    # A task by its own number, as $SLURM_JOB_ID has it: the rows have the task's other name.
+    odd = len(rows) > sum(map(len, queued.values()))
+    for job_id in [job_id for job_id in asked if odd and not queued[job_id]]:
+        some = rows if len(asked) == 1 else client.queue(transport, [job_id])
+        queued[job_id] = {row.job_id: row for row in some if is_part(row.job_id)}
+    missing = [
+        job_id
+        for job_id in asked
+        if not queued[job_id]
+        or (ended and not is_part(job_id) and any(map(is_part, queued[job_id])))
+    ]
+    accounts = None
+    try:
+        accounts = client.accounting(transport, missing)
+    except OutOfReach:
+        if any(not queued[job_id] for job_id in missing):
+            raise
+    accounted = _by_job(accounts or [], missing)
+    found: dict[str, list[JobStatus]] = {}
+    for job_id in job_ids:
+        live, over = queued.get(job_id, {}), accounted.get(job_id, {})
+        # The tasks that wait share a row of the accounting, and have their own in the queue.
+        known = {*live, *(name for name in over if not live or "[" not in name)}
+        found[job_id] = []
+        for name in sorted(known, key=_task_order):
+            row, account, history = live.get(name), over.get(name), History(run_id=name)
+            verdict = decide(Evidence(history=history, now=time.time(), queue=row, account=account))
+            found[job_id].append(JobStatus.of_job(name, verdict, row or account))
+    return found
+
+
+def begin(work: Callable[..., None], *args: object) -> threading.Thread | None:
+    """Begin on a thread; None: it is done, for as many threads run as are allowed here."""
+    thread = threading.Thread(target=work, args=args, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        work(*args)
+        return None
+    return thread
+
+
+def status_of_job(context: Context, job_id: str, *, in_detail: bool = False) -> list[JobStatus]:
+    """Ask Slurm about a job that hpcrun did not submit, or about all tasks of an array.
+
+    ``in_detail``: with what scontrol alone knows, which is asked beside the others: on a busy
+    cluster each answer takes long. Raises InputError for an unknown job, OutOfReach.
+    """
+    shown: list[SlurmJob] = []
+    transport = slurm_transport(context)
+
+    def show() -> None:
+        with contextlib.suppress(OutOfReach):
+            shown.extend(client.show_jobs(transport, job_id))
+
+    beside = begin(show) if in_detail else None
+    statuses = status_of_jobs(context, [job_id], ended=True)[job_id]
+    if beside is not None:
+        beside.join()
+    if not statuses:
+        raise unknown_job(job_id)
+    details = {job.job_id: job for job in shown}
+    only = shown[0] if len(shown) == 1 and len(statuses) == 1 else None
+    return [_with_details(status, details.get(status.job_id or "", only)) for status in statuses]
+
+
+def _with_details(status: JobStatus, details: SlurmJob | None) -> JobStatus:
+    """Add what scontrol alone knows to what squeue or sacct answered."""
+    job = status.job
+    if details is None or job is None:
+        return status
+    names = [name for name in SlurmJob.__struct_fields__ if getattr(job, name) in ("", None, ())]
+    added = {name: getattr(details, name) for name in (*names, "nodes", "cpus")}
+    return structs.replace(status, job=structs.replace(job, **added))
+
+
+def _by_job(rows: Sequence[SlurmJob], job_ids: Sequence[str]) -> dict[str, dict[str, SlurmJob]]:
+    """Sort rows by the jobs that were asked about, of each its tasks and parts by their ids."""
+    found: dict[str, dict[str, SlurmJob]] = {job_id: {} for job_id in job_ids}
+    for row in rows:
+        for job_id in {row.job_id, row.array}:
+            if job_id in found:
+                found[job_id][row.job_id] = row
+    return found
+
+
+def _task_order(job_id: str) -> tuple[int, str]:
+    _, task = split_id(job_id)
+    return (int(task), "") if task.isdigit() else (-1, job_id)

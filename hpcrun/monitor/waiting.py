@@ -1,0 +1,206 @@
+"""Why jobs wait, with the numbers of the limit and the expected start."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from msgspec import structs
+
+from hpcrun.context import Context, slurm_transport
+from hpcrun.errors import OutOfReach
+from hpcrun.monitor.status import Memory
+from hpcrun.remote import Transport
+from hpcrun.runs import JobStatus, RunFolder, WhyWaiting, attempt_indices
+from hpcrun.slurm import (
+    WAITING,
+    Numbers,
+    SlurmJob,
+    client,
+    explain,
+    find_numbers,
+    parse_limit,
+    show_limits_argv,
+)
+
+# Limits that are asked about for one listing; the other jobs are explained without numbers.
+_LIMITS = 3
+NOT_FORESEEN = "no start is foreseen"
+
+
+def with_whys(
+    context: Context,
+    statuses: Sequence[JobStatus],
+    memory: Memory | None = None,
+    *,
+    count_ahead: bool = False,
+) -> list[JobStatus]:
+    """Add to the jobs that wait why they do. Never raises: what Slurm does not show is left out.
+
+    One scontrol is asked for each of a few limits; with ``count_ahead`` also the queue of the
+    partition. With ``memory`` nothing is asked of which it holds the answer.
+    """
+    memory = Memory() if memory is None else memory
+    waiting = [status for status in statuses if _waits(status)]
+    if not waiting:
+        return list(statuses)
+    found: dict[str, WhyWaiting] = memory.once(
+        "whys", lambda: _find_whys(context, waiting, count_ahead=count_ahead)
+    )
+    return [
+        structs.replace(status, why=found.get(status.job_id or "")) if _waits(status) else status
+        for status in statuses
+    ]
+
+
+def stage_of(status: JobStatus, run: RunFolder) -> str:
+    """Say what a run does before its program prints, by Slurm's state and the attempt's records."""
+    if status.state in WAITING:
+        why = f": {explain(status.reason, status.job_id or '').words}" if status.reason else ""
+        return f"its turn in the queue{why}"
+    newest = max(attempt_indices(run), default=None)
+    if newest is None:
+        return "its node to begin"
+    if not (run.attempts / str(newest) / "launched").exists():
+        return "its setup: modules, environment, files"
+    return "the program's first line: it imports, compiles or reads its data"
+
+
+def _waits(status: JobStatus) -> bool:
+    return status.is_waiting and status.job is not None
+
+
+def _find_whys(
+    context: Context, jobs: Sequence[JobStatus], *, count_ahead: bool
+) -> dict[str, WhyWaiting]:
+    found: dict[str, WhyWaiting] = {}
+    for conf in dict.fromkeys(job.slurm_conf for job in jobs):
+        transport = slurm_transport(context, conf)
+        texts: dict[tuple[str, ...], str] = {}
+        for status in jobs:
+            if status.slurm_conf == conf and status.job is not None:
+                ahead = _count_ahead(transport, status.job) if count_ahead else None
+                numbers = _find_numbers(transport, status.job, texts)
+                why = _why(status.job, numbers, ahead, own=status.run is not None)
+                found[status.job_id or ""] = why
+    return found
+
+
+def _why(job: SlurmJob, numbers: Numbers | None, ahead: int | None, *, own: bool) -> WhyWaiting:
+    why = explain(job.reason, job.job_id, numbers, own=own)
+    text = why.words
+    if job.reason == "Dependency":
+        text = say_dependency(job.dependency) or text
+    start, now = parse_time(job.start), datetime.now()
+    expected = say_start(start, now) if start and start > now else ""
+    if job.reason == "BeginTime" and start and expected:
+        text, expected = f"is not to start before {say_time(start, now)}", ""
+    if ahead and job.reason == "Priority":
+        text = f"{ahead} jobs of its partition go first"
+        text = text if ahead > 1 else "1 job of its partition goes first"
+    return WhyWaiting(
+        text=text, fix=why.fix, start=job.start if start else None, ahead=ahead, expected=expected
+    )
+
+
+def say_dependency(text: str) -> str:
+    """Say which jobs are waited for, as squeue's %E has it; "" where it says nothing known.
+
+    >>> say_dependency("afterok:12(unfulfilled),afterany:7_*(unfulfilled)")
+    'waits for job 12 to succeed and job 7 to end'
+    >>> say_dependency("singleton(unfulfilled)"), say_dependency("(null)")
+    ('waits for an earlier job of the same name to end', '')
+    """
+    endings = {
+        "afterok": "to succeed",
+        "afterany": "to end",
+        "afternotok": "to fail",
+        "after": "to start",
+        "aftercorr": "to succeed, task by task",
+        "afterburstbuffer": "to end, its data staged out",
+    }
+    parts = []
+    for kind, ids in re.findall(r"(\w+)((?::[\w+*]+(?:\(\w+\))?)*)", text):
+        if kind == "singleton":
+            parts.append("an earlier job of the same name to end")
+        elif kind in endings and (jobs := re.findall(r":(\d+(?:_\d+)?)", ids)):
+            named = f"job{'s' if len(jobs) > 1 else ''} {', '.join(jobs)}"
+            parts.append(f"{named} {endings[kind]}")
+    link = " or " if "?" in text else " and "
+    return f"waits for {link.join(parts)}" if parts else ""
+
+
+def _find_numbers(
+    transport: Transport, job: SlurmJob, texts: dict[tuple[str, ...], str]
+) -> Numbers | None:
+    """Ask for the limit that a job waits for, each once, and not for many; ``texts`` are known."""
+    limit = parse_limit(job.reason)
+    argv = tuple(show_limits_argv(limit, job.qos, job.account)) if limit is not None else ()
+    if limit is None or (argv not in texts and len(texts) >= _LIMITS):
+        return None
+    if argv not in texts:
+        texts[argv] = ""
+        with contextlib.suppress(OutOfReach):
+            texts[argv] = client.ask(transport, argv) or ""
+    return find_numbers(texts[argv], limit, user=job.user, uid=job.uid, account=job.account)
+
+
+def _count_ahead(transport: Transport, job: SlurmJob) -> int | None:
+    """Count the jobs of the partition that wait with a higher priority; None: not known."""
+    in_line = job.reason in ("Priority", "Resources")
+    if not in_line or not job.priority.isdigit() or not job.partition:
+        return None
+    others: list[SlurmJob] = []
+    with contextlib.suppress(OutOfReach):
+        others = client.pending(transport, partition=job.partition)
+    priorities = [int(other.priority) for other in others if other.priority.isdigit()]
+    is_seen = any(other.array == job.array for other in others)
+    return sum(each > int(job.priority) for each in priorities) if is_seen else None
+
+
+def parse_time(text: str) -> datetime | None:
+    """Read a time as squeue and sacct write it, in the local time of who asks; else None.
+
+    >>> parse_time("2026-11-20T13:51:15"), parse_time("N/A")
+    (datetime.datetime(2026, 11, 20, 13, 51, 15), None)
+    """
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return None
+
+
+def is_foreseen(start: datetime, now: datetime) -> bool:
+    """Return whether an expected start means anything: Slurm gives one decades away for "never"."""
+    return start - now < timedelta(days=366)
+
+
+def say_start(start: datetime, now: datetime) -> str:
+    """Say when a job is expected to start.
+
+    >>> now = datetime(2026, 11, 20, 13, 0)
+    >>> say_start(datetime(2026, 11, 20, 18, 5), now), say_start(datetime(2282, 1, 31), now)
+    ('expected to start 18:05', 'no start is foreseen')
+    """
+    if not is_foreseen(start, now):
+        return NOT_FORESEEN
+    return f"expected to start {say_time(start, now)}"
+
+
+def say_time(then: datetime, now: datetime) -> str:
+    """Write a time shortly, as seen from now.
+
+    >>> now = datetime(2026, 11, 20, 13, 0)
+    >>> say_time(datetime(2026, 11, 20, 18, 5), now), say_time(datetime(2026, 11, 21, 9, 0), now)
+    ('18:05', 'tomorrow 09:00')
+    >>> say_time(datetime(2026, 12, 24, 9, 0), now)
+    '2026-12-24 09:00'
+    """
+    days = (then.date() - now.date()).days
+    if days == 0:
+        return f"{then:%H:%M}"
+    if days == 1:
+        return f"tomorrow {then:%H:%M}"
+    return f"{then:%Y-%m-%d %H:%M}"

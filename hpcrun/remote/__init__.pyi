@@ -1,0 +1,16 @@
+from hpcrun.remote.by_openssh import OpensshConnection as OpensshConnection
+from hpcrun.remote.clients import open_connection as open_connection
+from hpcrun.remote.connection import Prompts as Prompts
+from hpcrun.remote.connection import SshSettings as SshSettings
+from hpcrun.remote.far import folder_word as folder_word
+from hpcrun.remote.far import quote as quote
+from hpcrun.remote.local import LocalTransport as LocalTransport
+from hpcrun.remote.ssh import NOBODY as NOBODY
+from hpcrun.remote.ssh import far_connect as far_connect
+from hpcrun.remote.ssh import settings_of as settings_of
+from hpcrun.remote.transport import TRASH as TRASH
+from hpcrun.remote.transport import Connect as Connect
+from hpcrun.remote.transport import Result as Result
+from hpcrun.remote.transport import Show as Show
+from hpcrun.remote.transport import Transport as Transport
+from hpcrun.remote.transport import no_bar as no_bar

@@ -1,0 +1,369 @@
+"""A Connection by paramiko, over the hosts on the way."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import paramiko
+
+from hpcrun.errors import OutOfReach
+from hpcrun.remote.connection import (
+    Connection,
+    NoSession,
+    Prompts,
+    Reply,
+    SshSettings,
+    both_ways,
+    converse,
+    exec_line,
+    in_turn,
+    lead,
+    listen_here,
+)
+from hpcrun.remote.host_keys import check_host_key
+from hpcrun.remote.login import Login
+from hpcrun.remote.ssh_config import Hop, NeedsSsh, find_ssh, hops_to
+
+# Its messages are for those who look into paramiko; else Python prints the worst.
+logging.getLogger("paramiko").addHandler(logging.NullHandler())
+
+
+class ParamikoConnection:
+    """A connection to one host; see Connection. What paramiko cannot do the system's ssh does."""
+
+    def __init__(self, settings: SshSettings, ask: Prompts) -> None:
+        self.settings = settings
+        self.host = settings.host
+        self._is_full = False
+        self._ask = ask
+        self._links: list[paramiko.Transport] = []  # the last one leads to the host
+        self._proxy: subprocess.Popen[bytes] | None = None
+        self._listeners: dict[tuple[str, int], socket.socket] = {}  # of ports there
+        self._ports: dict[tuple[str, int], int] = {}  # where they are found here
+        self._closed = threading.Event()
+        self._keys: dict[Path, Any] = {}  # that were decrypted
+        self._was_asked = self._was_open = False
+        self._refusal: OutOfReach | None = None
+        self._instead: Connection | None = None
+        self._lock = threading.Lock()  # several threads run scripts
+        self._spare: _Spare | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a session beside another one was refused."""
+        return self._is_full if self._instead is None else self._instead.is_full
+
+    @is_full.setter
+    def is_full(self, value: bool) -> None:
+        self._is_full = value
+
+    def open(self) -> None:
+        """Connect; see Connection."""
+        link = self._link()
+        if not isinstance(link, paramiko.Transport):
+            link.open()
+
+    def rest(self) -> None:
+        """End it for now; see Connection."""
+        if self._instead is None and not self._was_asked:
+            self.close()
+            until = time.monotonic() + 0.2  # its threads end by themselves
+            while threading.active_count() > 1 and time.monotonic() < until:
+                time.sleep(0.002)
+
+    def run(
+        self,
+        script: str,
+        *,
+        stdin: Iterable[bytes] | bytes = b"",
+        timeout: float = 60,
+        on_output: Callable[[bytes], None] | None = None,
+    ) -> Reply:
+        """Run a script to its end; see Connection."""
+        link = self._link()
+        if not isinstance(link, paramiko.Transport):
+            return link.run(script, stdin=stdin, timeout=timeout, on_output=on_output)
+
+        def talk() -> Reply:
+            session = self._session(link)
+            return converse(
+                session, self.settings, script, stdin=stdin, timeout=timeout, on_output=on_output
+            )
+
+        return in_turn(self, talk)
+
+    def _session(self, link: paramiko.Transport) -> _Session:
+        line = exec_line(self.settings)
+        with self._lock:
+            spare, self._spare = self._spare, None
+        try:
+            session = (spare.take(link) if spare else None) or _Session(link, line)
+        except paramiko.ChannelException as error:
+            raise NoSession(self.host) from error
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            raise OutOfReach(f"{self.host}: the connection broke: {error}") from error
+        with self._lock:
+            if self._spare is None and not self.is_full:
+                self._spare = _Spare(link, line)
+        return session
+
+    def forward(self, host: str, port: int) -> int:
+        """Lead a port of this machine to one that the far side reaches."""
+        link = self._link()
+        if not isinstance(link, paramiko.Transport):
+            return link.forward(host, port)
+        if (host, port) not in self._listeners:
+            listener = listen_here(self._ports.get((host, port), port))
+            self._listeners[host, port] = listener
+            self._ports[host, port] = int(listener.getsockname()[1])
+            threading.Thread(target=_serve, args=(listener, link, host, port), daemon=True).start()
+        return self._ports[host, port]
+
+    def lead(self, script: str, here: socket.socket) -> None:
+        """Let a script be the other side of a socket; see Connection."""
+        link = self._link()
+        if isinstance(link, paramiko.Transport):
+            lead(self._session(link), self.settings, script, here)
+        else:
+            link.lead(script, here)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._closed.set()
+        if self._instead is not None:
+            self._instead.close()
+        for listener in self._listeners.values():
+            listener.shutdown(socket.SHUT_RDWR)  # ends accept, which close alone does not
+            listener.close()
+        for link in reversed(self._links):
+            with contextlib.suppress(OSError, EOFError):
+                link.sock.shutdown(socket.SHUT_RDWR)  # else its thread ends 0.1 s later
+            link.close()
+            if link.is_alive():  # it closes its channel of the link before, which must be there
+                link.join(5)
+        if self._proxy is not None:
+            self._proxy.kill()
+            self._proxy.wait()
+        self._links, self._listeners, self._proxy = [], {}, None
+
+    def _link(self) -> paramiko.Transport | Connection:
+        """Return the open connection, or the system's ssh's; open it where there is none.
+
+        What was refused is not tried again.
+        """
+        with self._lock:
+            return self._link_alone()
+
+    def _link_alone(self) -> paramiko.Transport | Connection:
+        if self._instead is not None:
+            return self._instead
+        if self._links and self._links[-1].is_active():
+            return self._links[-1]
+        if self._refusal is not None:
+            raise self._refusal
+        self.close()
+        self._closed = threading.Event()
+        try:
+            self._open(hops_to(self.host))
+        except NeedsSsh as need:
+            self.close()
+            if find_ssh() is None:
+                raise OutOfReach(
+                    f"{self.host}: {need} needs an ssh client", fix="install OpenSSH's"
+                ) from need
+            from hpcrun.remote.by_openssh import OpensshConnection
+
+            self._ask.tell(f"{self.host}: by the system's ssh: {need}")
+            self._instead = OpensshConnection(self.settings, self._ask, keeps=False)
+            return self._instead
+        except BaseException as error:
+            self.close()
+            if isinstance(error, OutOfReach) and error.is_final:
+                self._refusal = error
+            raise
+        self._was_open = True
+        return self._links[-1]
+
+    def _open(self, hops: Sequence[Hop]) -> None:
+        for hop in hops:
+            if hop.needs_ssh:
+                raise NeedsSsh(hop.needs_ssh)
+        for hop in hops:
+            link = paramiko.Transport(self._reach(hop))
+            self._links.append(link)
+            link.daemon = True
+            link.banner_timeout = link.handshake_timeout = hop.connect_timeout
+            check_host_key(link, hop)
+            Login(link, hop, self._question, self._ask.tell, self._keys).log_in()
+            self._ask.tell(f"{hop.name}: connected as {hop.who}")
+        threading.Thread(target=_watch, args=(link, hop, self._closed), daemon=True).start()
+
+    def _question(self, question: str, *, echo: bool = False) -> str:
+        """Ask the user; of a connection that broke nothing is asked again."""
+        if self._was_open and self._was_asked:
+            raise OutOfReach(
+                f"{self.host}: the connection broke, and a new one needs an answer from you",
+                fix="type the command again; hpcrun connect keeps a connection (ssh: openssh)",
+                is_final=True,
+            )
+        self._was_asked = True
+        return self._ask.secret(question, echo=echo)
+
+    def _reach(self, hop: Hop) -> Any:
+        """Return what the next connection is spoken over: a socket, or a channel of the last."""
+        if self._links:
+            try:
+                where = (hop.hostname, hop.port)
+                return self._links[-1].open_channel(
+                    "direct-tcpip", where, ("127.0.0.1", 0), timeout=hop.connect_timeout
+                )
+            except (paramiko.SSHException, OSError, EOFError) as error:
+                said = getattr(error, "text", None) or error
+                raise OutOfReach(
+                    f"{hop.name}: the jump host does not reach {hop.hostname}:{hop.port}: {said}",
+                    fix=f"does ssh {hop.name} work?",
+                ) from error
+        if hop.proxy_command:
+            here, there = socket.socketpair()
+            with there:
+                # Ctrl-C on the terminal is for hpcrun to handle.
+                argv = ["/bin/sh", "-c", f"trap '' INT; exec {hop.proxy_command}"]
+                self._proxy = subprocess.Popen(argv, stdin=there.fileno(), stdout=there.fileno())
+            return here
+        return _connect(hop)
+
+
+def _connect(hop: Hop) -> socket.socket:
+    families = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
+    family = families.get(hop.address_family, socket.AF_UNSPEC)
+    # As bytes it is taken as it is: no table of Unicode is imported for it.
+    name = hop.hostname.encode() if hop.hostname.isascii() else hop.hostname
+    try:
+        found = socket.getaddrinfo(name, hop.port, family, socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise OutOfReach(
+            f"{hop.name}: no host has the name {hop.hostname}",
+            fix="is it another one in ~/.ssh/config? Are you in the site's network (VPN)?",
+        ) from error
+    last: OSError | None = None
+    for kind, type_, protocol, _, address in found:
+        made = socket.socket(kind, type_, protocol)
+        made.settimeout(hop.connect_timeout)
+        try:
+            made.connect(address)
+        except OSError as error:
+            made.close()
+            last = error
+            continue
+        # A script and its stdin are small pieces, which must not wait for each other.
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return made
+    is_slow = isinstance(last, TimeoutError)
+    why = f"no answer in {hop.connect_timeout:.3g} s" if is_slow else getattr(last, "strerror", "")
+    raise OutOfReach(
+        f"{hop.name}: {hop.hostname} port {hop.port}: {why or last}",
+        fix=f"does ssh {hop.name} work? Are you in the site's network (VPN)?",
+    ) from last
+
+
+def _watch(link: paramiko.Transport, hop: Hop, closed: threading.Event) -> None:
+    """Keep a connection alive, and close one that no longer answers: else a read would wait."""
+    while not closed.wait(hop.alive_interval) and link.is_active():
+        answered = threading.Event()
+
+        def ask(answered: threading.Event = answered) -> None:
+            with contextlib.suppress(Exception):
+                link.global_request("keepalive@openssh.com", wait=True)
+                answered.set()
+
+        threading.Thread(target=ask, daemon=True).start()
+        if not answered.wait(hop.alive_interval * hop.alive_count) and not closed.is_set():
+            link.close()
+
+
+def _serve(listener: socket.socket, link: paramiko.Transport, host: str, port: int) -> None:
+    while True:
+        try:
+            here, address = listener.accept()
+        except OSError:  # closed
+            return
+        try:
+            there = link.open_channel("direct-tcpip", (host, port), address[:2], timeout=30)
+        except (paramiko.SSHException, OSError, EOFError):
+            here.close()
+            continue
+        threading.Thread(target=both_ways, args=(here, there), daemon=True).start()
+
+
+class _Session:
+    """A command of a paramiko connection; see Session."""
+
+    def __init__(self, link: paramiko.Transport, command: str) -> None:
+        self.link = link
+        self.channel = link.open_session(timeout=30)
+        # exec_command() without waiting for its answer: that would be one more trip. A refusal
+        # closes the channel.
+        message = paramiko.Message()
+        message.add_byte(paramiko.common.cMSG_CHANNEL_REQUEST)
+        message.add_int(self.channel.remote_chanid)
+        message.add_string("exec")
+        message.add_boolean(True)
+        message.add_string(command)
+        link._send_user_message(message)
+
+    def send(self, data: bytes) -> None:
+        """Write to its stdin."""
+        self.channel.sendall(data)
+
+    def end_input(self) -> None:
+        """Close its stdin."""
+        self.channel.shutdown_write()
+
+    def read(self) -> bytes:
+        """Read stdout."""
+        return bytes(self.channel.recv(1 << 16))
+
+    def read_stderr(self) -> bytes:
+        """Read stderr."""
+        return bytes(self.channel.recv_stderr(1 << 16))
+
+    def exit_code(self) -> int | None:
+        """Return how it ended."""
+        self.channel.status_event.wait(5)
+        code = int(self.channel.exit_status)
+        return None if code == -1 and not self.link.is_active() else code
+
+    def close(self) -> None:
+        """Let go of it."""
+        with contextlib.suppress(OSError, EOFError, paramiko.SSHException):  # it broke
+            self.channel.close()
+
+
+class _Spare:
+    """The session of the next script, opened while another one runs: that saves a round trip."""
+
+    def __init__(self, link: paramiko.Transport, command: str) -> None:
+        self.link, self.command = link, command
+        self.made: queue.SimpleQueue[_Session | None] = queue.SimpleQueue()
+        threading.Thread(target=self._open, daemon=True).start()
+
+    def _open(self) -> None:
+        made = None
+        with contextlib.suppress(Exception):  # sshd's MaxSessions; the link broke
+            made = _Session(self.link, self.command)
+        self.made.put(made)
+
+    def take(self, link: paramiko.Transport) -> _Session | None:
+        """Return the session, where it is one of this link and still there."""
+        made = self.made.get() if link is self.link else None
+        has_ended = made is None or made.channel.closed or made.channel.eof_received
+        return None if has_ended else made

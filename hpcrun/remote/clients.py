@@ -1,0 +1,29 @@
+"""The connection that a cluster profile describes: paramiko's, or the ssh program's."""
+
+from __future__ import annotations
+
+import sys
+
+from hpcrun.remote.connection import Connection, Prompts, SshSettings
+
+
+def open_connection(settings: SshSettings, ask: Prompts) -> Connection:
+    """Return the connection that a profile describes; nothing is opened yet."""
+    if settings.ssh == "openssh":
+        from hpcrun.remote.by_openssh import OpensshConnection
+
+        return OpensshConnection(settings, ask)
+    _leave_out_invoke()
+    from hpcrun.remote.by_paramiko import ParamikoConnection
+
+    return ParamikoConnection(settings, ask)
+
+
+def _leave_out_invoke() -> None:
+    """Import paramiko without invoke, which takes a third of the time and is for Match exec."""
+    if "paramiko" not in sys.modules and "invoke" not in sys.modules:
+        sys.modules["invoke"] = None  # type: ignore[assignment]
+        try:
+            import paramiko  # noqa: F401
+        finally:
+            del sys.modules["invoke"]

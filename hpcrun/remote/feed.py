@@ -1,0 +1,148 @@
+"""What runs write comes by itself, by one script that goes on until nobody follows them."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterable
+
+from hpcrun.errors import HpcrunError, OutOfReach
+from hpcrun.remote.connection import Connection
+from hpcrun.remote.mirror import Damaged, Mirror, Receiver
+
+# How often it is looked there, in seconds; of many runs less often, each look reads their folders.
+_EVERY, _RUNS_A_SECOND = 0.25, 50
+# More runs are not followed: they are asked for in trips.
+MOST_RUNS = 100
+# A link in which nothing moves for so long is broken; a look's answer comes even without news.
+_SILENCE = 20.0
+# The pauses before a new connection, in seconds, each twice the last.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
+# Whom nobody has followed for so long is followed no more, in seconds.
+_FORGOTTEN = 60.0
+
+
+class Feed:
+    """Keeps runs in the mirror as they are there. All that is written there is here soon."""
+
+    def __init__(self, connection: Connection, mirror: Mirror, runs_dir: str) -> None:
+        self.connection, self.mirror, self.runs_dir = connection, mirror, runs_dir
+        self._followed: dict[str, float] = {}  # the runs, and when that was asked for last
+        self._change = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._looks = 0  # that were answered
+        self._is_up = False
+        self._fault: HpcrunError | None = None
+
+    def follow(self, runs: Iterable[str]) -> None:
+        """Bring what is new of runs from now on, as long as this is called again and again.
+
+        Raises why it does not come, at least once for each time that the link broke; what is final
+        each time.
+        """
+        with self._change:
+            self._followed |= dict.fromkeys(runs, time.monotonic())
+            is_final = self._fault is not None and not _may_heal(self._fault)
+            if self._thread is None and not is_final:
+                self._thread = threading.Thread(target=self._keep_on, daemon=True)
+                self._thread.start()
+            fault = self._fault
+            if self._is_up:
+                self._fault = None
+        if fault is not None:
+            raise fault
+
+    def settle(self, runs: Iterable[str], timeout: float) -> bool:
+        """Wait until all is here that was there when this began; return whether that is so.
+
+        It is not where the runs are not followed. Raises OutOfReach.
+        """
+        with self._change:
+            if self._thread is None or not self._followed.keys() >= set(runs):
+                return False
+            # The next answer may be to a look that began before this did.
+            wanted, until = self._looks + 2, time.monotonic() + timeout
+            while self._looks < wanted:
+                if self._fault is not None and not self._is_up:
+                    raise self._fault
+                if self._thread is None:
+                    return False
+                if not self._change.wait(until - time.monotonic()):
+                    raise OutOfReach(f"{self.connection.host}: no answer in {timeout:.3g} s")
+            return True
+
+    def stop(self) -> None:
+        """Follow no run any more; what comes is written when this returns."""
+        with self._change:
+            self._followed.clear()
+            while self._thread is not None and self._change.wait(_SILENCE):
+                pass
+
+    def _keep_on(self) -> None:
+        pause = _FIRST_PAUSE
+        while True:
+            with self._change:
+                self._is_up = False
+                runs = self._wanted()
+                is_final = self._fault is not None and not _may_heal(self._fault)
+                if not runs or is_final or self.connection.is_full:
+                    self._thread = None
+                    self._change.notify_all()
+                    return
+            before = self._looks
+            try:
+                self._listen(runs)
+            except _Over:
+                continue
+            except Damaged:
+                time.sleep(_EVERY)
+                continue
+            except HpcrunError as error:
+                fault = error
+            except OSError as error:
+                fault = self.mirror.not_written(error)
+            else:
+                fault = OutOfReach(f"{self.connection.host}: what ran there has ended")
+            pause = _FIRST_PAUSE if self._looks > before else min(2 * pause, _LONGEST_PAUSE)
+            with self._change:
+                self._is_up, self._fault = False, fault
+                self._change.notify_all()
+            if _may_heal(fault):
+                time.sleep(pause * random.uniform(0.8, 1.2))
+
+    def _listen(self, runs: frozenset[str]) -> None:
+        """Take the answers. Raises _Over where that is not what is wanted now, and why it ended."""
+        pause = max(_EVERY, len(runs) / _RUNS_A_SECOND)
+        whole = self.mirror.is_whole(runs)
+        script = self.mirror.script(self.runs_dir, runs, whole=whole, pause=f"{pause:.2f}")
+        receiver = Receiver(self.mirror, runs, whole=whole, host=self.connection.host)
+
+        def take(data: bytes) -> None:
+            before = receiver.rounds
+            receiver.take(data)
+            with self._change:
+                if receiver.rounds > before:
+                    self._looks += receiver.rounds - before
+                    self._is_up = True
+                    self._change.notify_all()
+                wanted = self._wanted()
+                if not wanted or not wanted <= runs or self.connection.is_full:
+                    raise _Over
+
+        try:
+            self.connection.run(script, timeout=_SILENCE, on_output=take)
+        finally:
+            receiver.close()
+
+    def _wanted(self) -> frozenset[str]:
+        since = time.monotonic() - _FORGOTTEN
+        return frozenset(name for name, asked in self._followed.items() if asked > since)
+
+
+class _Over(Exception):
+    """Other runs are followed now, or none; or another script needs the one session."""
+
+
+def _may_heal(fault: HpcrunError) -> bool:
+    return isinstance(fault, OutOfReach) and not fault.is_final

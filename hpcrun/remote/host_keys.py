@@ -1,0 +1,132 @@
+"""Whether a host is the one that is known: its key, and the known_hosts files (sshd(8))."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import fnmatch
+import hashlib
+import hmac
+from collections.abc import Iterator
+from pathlib import Path
+
+import paramiko
+from msgspec import Struct
+
+from hpcrun.errors import OutOfReach
+from hpcrun.remote.ssh_config import Hop, NeedsSsh
+
+
+def check_host_key(link: paramiko.Transport, hop: Hop) -> None:
+    """Greet the server, which shows that it has a host key, and compare that with those known.
+
+    Raises OutOfReach, NeedsSsh.
+    """
+    lines = list(_known_keys(hop))
+    known = {line.kind for line in lines if not line.marker}
+    options = link.get_security_options()
+    # Of a server's keys the one that is known is asked for.
+    options.key_types = sorted(options.key_types, key=lambda name: _kind_of(name) not in known)
+    try:
+        link.start_client(timeout=hop.connect_timeout)
+        key = link.get_remote_server_key()  # an error where the time was up
+    except paramiko.ssh_exception.IncompatiblePeer as error:
+        raise NeedsSsh(f"{hop.name}: {error}") from error
+    except (paramiko.SSHException, OSError, EOFError) as error:
+        raise OutOfReach(
+            f"{hop.name}: {hop.hostname} port {hop.port} does not speak ssh: "
+            + (str(error) or "it closed the connection"),
+            fix=f"does ssh {hop.name} work? It may be busy, or have banned this machine for a time",
+        ) from error
+    digest = base64.b64encode(hashlib.sha256(key.asbytes()).digest()).decode().rstrip("=")
+    shown = f"{key.get_name()} SHA256:{digest}"
+    same = {line.marker: line for line in lines if line.blob == key.asbytes()}
+    if "@revoked" in same:
+        raise OutOfReach(
+            f"{hop.name}: the host key of {hop.host_key_name} is revoked: {shown} "
+            f"({same['@revoked'].where})",
+            fix="ask the site's support before you connect",
+            is_final=True,
+        )
+    if "" in same:
+        return
+    if any(line.marker == "@cert-authority" for line in lines):
+        raise NeedsSsh(f"@cert-authority in known_hosts for {hop.host_key_name}")
+    for line in lines:
+        if line.is_exact and not line.marker and line.kind == key.get_name():
+            raise OutOfReach(
+                f"{hop.name}: the host key of {hop.host_key_name} has changed: it is now {shown}, "
+                f"and not that of {line.where}. Somebody may listen in",
+                fix="ask the site's support whether the new key is theirs; if so: ssh-keygen -R "
+                f"'{hop.host_key_name}' -f {line.path}, and ssh {hop.name} once",
+                is_final=True,
+            )
+    raise OutOfReach(
+        f"{hop.name}: the host key of {hop.host_key_name} is not known: {shown}",
+        fix=f"ssh {hop.name} once, and compare the key with what the site says before you say yes",
+        is_final=True,
+    )
+
+
+def _kind_of(algorithm: str) -> str:
+    """Return the type of key that an algorithm's signatures are of."""
+    return "ssh-rsa" if algorithm.startswith("rsa-sha2-") else algorithm
+
+
+class _Known(Struct, frozen=True):
+    """A line of a known_hosts file that is about a host.
+
+    As ssh does, hpcrun takes for a port of its own also a key that is known of the host alone;
+    ``is_exact`` is False of those: one that differs is no changed key.
+    """
+
+    marker: str
+    is_exact: bool
+    kind: str
+    blob: bytes
+    path: Path
+    number: int
+
+    @property
+    def where(self) -> str:
+        return f"{self.path}, line {self.number}"
+
+
+def _known_keys(hop: Hop) -> Iterator[_Known]:
+    """Yield the keys that the known_hosts files have for a host."""
+    for path in hop.known_hosts:
+        try:
+            text = path.read_text(errors="replace")
+        except OSError:
+            continue
+        for number, line in enumerate(text.splitlines(), 1):
+            words = line.split()
+            marker = words.pop(0) if words and words[0].startswith("@") else ""
+            if len(words) < 3 or words[0].startswith("#"):
+                continue
+            is_exact = _is_about(words[0], hop.host_key_name)
+            if is_exact or _is_about(words[0], hop.hostname):
+                with contextlib.suppress(binascii.Error):
+                    blob = base64.b64decode(words[2])
+                    yield _Known(marker, is_exact, words[1], blob, path, number)
+
+
+def _is_about(names: str, name: str) -> bool:
+    """Return whether the first word of a line in known_hosts means a host (sshd(8)).
+
+    >>> line = "*.example.org,!old.example.org,[10.0.0.7]:2222"
+    >>> [_is_about(line, name) for name in ("a.example.org", "old.example.org", "[10.0.0.7]:2222")]
+    [True, False, True]
+    """
+    if names.startswith("|1|"):
+        with contextlib.suppress(ValueError):
+            _, _, salt, digest = names.split("|")
+            made = hmac.new(base64.b64decode(salt), name.encode(), "sha1").digest()
+            return hmac.compare_digest(made, base64.b64decode(digest))
+        return False
+    patterns = names.lower().replace("[", "[[]").split(",")
+    name = name.lower()
+    if any(one[:1] == "!" and fnmatch.fnmatchcase(name, one[1:]) for one in patterns):
+        return False
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)

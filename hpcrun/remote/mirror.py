@@ -1,0 +1,497 @@
+"""The local mirror of a far folder of runs: what is known of it, what comes, what is sent.
+
+What comes is hostile input: plain files of bounded sizes, in the runs that were asked for. Only the
+end of a log may be here: then the file has a hole before it, so that offsets mean the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import re
+import shutil
+import stat
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from hpcrun.errors import HpcrunError, InputError, OutOfReach
+from hpcrun.files import LONGEST, replacing
+from hpcrun.remote import far
+
+# A log's last bytes that a view has, where it needs no more.
+TAIL = 1 << 19
+# What a log has grown by since it was looked at comes, up to so many bytes; else its end.
+GAP = 1 << 24
+# So many bytes of a log that are here come again with what is new.
+OVERLAP = 64
+# Code that is sent, in bytes: more is data.
+MOST_CODE = 200 * 10**6
+_NAME = re.compile(r"(?!\.)[A-Za-z0-9._+-]{1,120}")
+_RECORD = re.compile(r"(?!\.).+\.(json|yaml|sh|sbatch)")  # in a run's folder itself
+_RUN = re.compile(r"\d{8}-\d{6}-[A-Za-z0-9._+-]{1,80}")
+_TREES = 5  # of how many copies of code there this side remembers the files
+# In the cache folder of a run: its logs as they were there.
+_INDEX = "cache/logs-there.json"
+
+
+class Mirror:
+    """A folder of runs here that follows one there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    # ---- asking for what is new
+
+    def script(
+        self,
+        runs_dir: str,
+        runs: Iterable[str],
+        *,
+        names: bool = False,
+        whole: bool = False,
+        pause: str = "",
+    ) -> str:
+        """Write what asks there for what is new of runs, and for the ``names`` of all.
+
+        With a ``pause`` it is asked again and again.
+        """
+        script = far.begin(runs_dir, request=self._request(runs, names=names))
+        numbers = f"tail={TAIL} most={GAP} whole={int(whole)} overlap={OVERLAP}"
+        numbers += f" largest={LONGEST} pause={pause}"
+        return f"{script}{numbers}\n{far.REFRESH}"
+
+    def is_whole(self, runs: Iterable[str]) -> bool:
+        """Return whether no log of runs lacks its begin here."""
+        return not any(start for run in runs for _, start in self.index(run).values())
+
+    def _request(self, runs: Iterable[str], *, names: bool) -> list[str]:
+        lines = [f"R {run}" for run in runs]
+        if names:
+            lines += ["N", *(f"H {name}" for name in self._there())]
+        for run in runs:
+            logs = self.index(run)
+            for name, size, mtime in self._files(run):
+                if "/logs/" not in f"/{name}":
+                    lines.append(f"K {run}/{name} {size} {mtime}")
+                elif name in logs:
+                    inode, start = logs[name]
+                    lines.append(f"K {run}/{name} {inode} {start} {size}")
+        return lines
+
+    def _there(self) -> list[str]:
+        """Name the runs that are here; one that is none, or is damaged, goes: it comes again."""
+        found: list[str] = []
+        with contextlib.suppress(OSError), os.scandir(self.folder) as places:
+            for one in places:
+                if not _RUN.fullmatch(one.name):
+                    continue
+                if not one.is_dir(follow_symlinks=False):
+                    Path(one).unlink()
+                elif _has_folder_for_record(one.path):
+                    shutil.rmtree(one)
+                else:
+                    found.append(one.name)
+        return found
+
+    def _files(self, run: str) -> Iterator[tuple[str, int, int]]:
+        top = self.folder / run
+        for where, folders, names in os.walk(top):
+            inner = Path(where).relative_to(top)
+            folders[:] = [x for x in folders if inner.parts or x not in ("code", "cache")]
+            for name in filter(_NAME.fullmatch, names):
+                with contextlib.suppress(OSError):
+                    info = Path(where, name).lstat()
+                    if stat.S_ISREG(info.st_mode):
+                        yield str(inner / name), info.st_size, int(info.st_mtime)
+
+    def index(self, run: str) -> dict[str, tuple[int, int]]:
+        """Return a run's logs as they were there: inode, and the first byte that is here."""
+        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
+            text = (self.folder / run / _INDEX).read_text()
+            return {str(k): (int(i), int(start)) for k, (i, start) in json.loads(text).items()}
+        return {}
+
+    # ---- taking what comes
+
+    def keep_names(self, listed: set[str]) -> None:
+        """Make the folders of runs that are there; those that are there no more go."""
+        for name in self._there():
+            if name not in listed and (self.folder / name / _INDEX).is_file():
+                shutil.rmtree(self.folder / name, ignore_errors=True)
+        for name in listed:
+            (self.folder / name).mkdir(0o700, parents=True, exist_ok=True)
+
+    def place(self, name: str) -> Path:
+        """Make way for a file of a run: no link leads out of the mirror, nothing is in the way."""
+        path = self.folder
+        for part in name.split("/")[:-1]:
+            path = path / part
+            if path.is_symlink() or path.is_file():
+                path.unlink()
+            path.mkdir(0o755, parents=True, exist_ok=True)
+        path = path / name.rpartition("/")[2]
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        return path
+
+    def take_file(self, name: str, data: IO[bytes], mode: int, mtime: int) -> None:
+        """Take a whole file."""
+        path = self.place(name)
+        with replacing(path, mode & 0o700 or 0o600) as file:
+            file.write(data.read())
+        os.utime(path, (mtime, mtime))
+
+    def open_log(
+        self, name: str, inode: int, start: int, index: dict[str, tuple[int, int]], *, new: bool
+    ) -> int:
+        """Open a log that is written from an offset on. Raises Damaged.
+
+        A ``new`` one takes the place of an old, unless another hpcrun has just put it there:
+        who reads it would read it again.
+        """
+        path, (run, _, inner) = self.place(name), name.partition("/")
+        if new and index.get(inner, (0, 0))[0] != inode:
+            index |= self.index(run)
+            new = index.get(inner, (0, 0))[0] != inode
+        if new:
+            path.unlink(missing_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        handle = os.open(path, flags, 0o600)
+        if new:
+            os.ftruncate(handle, start)  # what lay before is a hole
+            index[inner] = (inode, start)
+            self.keep_index(run, index)
+        elif inner not in index or os.fstat(handle).st_size < start:
+            os.close(handle)
+            raise Damaged(f"{path} has changed here")
+        os.lseek(handle, start, os.SEEK_SET)
+        return handle
+
+    def not_written(self, error: OSError) -> HpcrunError:
+        """Say that what came cannot be kept."""
+        where = error.filename or self.folder
+        return HpcrunError(
+            f"{where}: {error.strerror or error}: what the cluster's runs write is kept there",
+            fix=f"make room, or remove {self.folder}, which is fetched again; XDG_STATE_HOME names "
+            "another place",
+        )
+
+    def keep_index(self, run: str, logs: Mapping[str, tuple[int, int]]) -> None:
+        """Remember a run's logs as they are there."""
+        path = self.place(f"{run}/{_INDEX}")
+        with replacing(path, 0o600) as file:
+            file.write(json.dumps(logs).encode())
+
+    # ---- what is sent
+
+    def trees(self) -> dict[str, dict[str, str]]:
+        """Return the copies of code that were sent: the files of each by its name there."""
+        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
+            known = json.loads(self._trees_file.read_text()).items()
+            return {str(tree): {str(k): str(v) for k, v in files.items()} for tree, files in known}
+        return {}
+
+    def keep_tree(self, tree: str, files: Mapping[str, str]) -> None:
+        """Remember a copy of code that is there."""
+        known = self.trees()
+        known.pop(tree, None)
+        kept = dict([*known.items(), (tree, dict(files))][-_TREES:])
+        top = Mirror(self.folder.parent)
+        with replacing(top.place(self._trees_file.name), 0o600) as file:
+            file.write(json.dumps(kept).encode())
+
+    @property
+    def _trees_file(self) -> Path:
+        return self.folder.parent / "code-there.json"
+
+
+def _has_folder_for_record(run: str) -> bool:
+    with os.scandir(run) as inner:
+        return any(_RECORD.fullmatch(one.name) and one.is_dir() for one in inner)
+
+
+class Damaged(OutOfReach):
+    """What came does not go on from what lies here any more: it is to be asked for again."""
+
+
+class Receiver:
+    """Takes answers to a request, piece by piece; ``rounds`` are those that came whole."""
+
+    def __init__(
+        self,
+        mirror: Mirror,
+        runs: Iterable[str],
+        *,
+        host: str,
+        names: bool = False,
+        whole: bool = False,
+    ) -> None:
+        self.mirror, self.host, self.runs, self.names = mirror, host, set(runs), names
+        self.most = 1 << 62 if whole else GAP + OVERLAP  # bytes of a log
+        self.listed: set[str] = set()
+        self.rounds = 0
+        self._inflate: Any = None  # of an answer that is compressed
+        self._held = bytearray()
+        self._indexes = {run: mirror.index(run) for run in self.runs}
+        self._parser: Generator[int, bytes, None] | None = None
+        self._wants = -1
+
+    def take(self, data: bytes) -> None:
+        """Take a piece. Raises OutOfReach for what no such answer has."""
+        try:
+            while data:
+                if self._parser is None:
+                    if data[:1] not in (b"Z", b"="):
+                        raise self._bad(repr(data[:20]))
+                    self._inflate = zlib.decompressobj(31) if data[:1] == b"Z" else None
+                    self._parser = self._parse()
+                    self._wants, data = next(self._parser), data[1:]
+                # What unfolds is bounded, too.
+                piece, data = data[: 1 << 14], data[1 << 14 :]
+                if self._inflate is not None:
+                    plain = self._inflate.decompress(piece)
+                    is_over = self._feed(plain) and self._inflate.eof
+                    data = self._inflate.unused_data + data
+                    if self._inflate.eof and (not is_over or self._held):
+                        raise self._bad("more or less than was announced")
+                else:
+                    is_over = self._feed(piece)
+                    if is_over:
+                        data, self._held = bytes(self._held) + data, bytearray()
+                if is_over:
+                    self._parser = None
+                    self.rounds += 1
+        except (zlib.error, ValueError, OverflowError, RecursionError, tarfile.TarError) as error:
+            raise self._bad(str(error)) from error
+
+    def _feed(self, data: bytes) -> bool:
+        """Let the parser have what it wants; return whether the answer is over."""
+        assert self._parser is not None
+        self._held += data
+        while self._wants:
+            if self._wants < 0:
+                end = self._held.find(b"\n")
+                if end < 0:
+                    if len(self._held) > 4096:
+                        raise self._bad("a line without end")
+                    return False
+                piece = bytes(self._held[:end])
+                del self._held[: end + 1]
+            else:
+                if not self._held:
+                    return False
+                piece = bytes(self._held[: self._wants])
+                del self._held[: self._wants]
+            self._wants = self._parser.send(piece)
+        return True
+
+    def close(self) -> None:
+        """Let go of a log that has not come whole, and remember what came."""
+        if self._parser is not None:
+            self._parser.close()
+        for run, logs in self._indexes.items():
+            if (self.mirror.folder / run).is_dir():
+                self.mirror.keep_index(run, logs)
+        if self.rounds and self.names:
+            self.mirror.keep_names(self.listed)
+
+    def _bad(self, what: str) -> OutOfReach:
+        return OutOfReach(f"{self.host}: an answer that makes no sense: {ascii(what)[:80]}")
+
+    def _parse(self) -> Generator[int, bytes, None]:
+        """Say how many bytes are wanted, -1 for a line, 0: it is over; fewer of them may come."""
+        while True:
+            kind, _, rest = (yield -1).decode("ascii").partition(" ")
+            if kind == ".":
+                yield 0
+            if kind == "D":
+                if not self.names or not _RUN.fullmatch(rest) or len(self.listed) > 10**6:
+                    raise self._bad(rest)
+                self.listed.add(rest)
+            elif kind == "F":
+                yield from self._files(int(rest))
+            elif kind in ("L", "B"):
+                yield from self._log(rest, new=kind == "B")
+            else:
+                raise self._bad(kind)
+
+    def _files(self, size: int) -> Generator[int, bytes, None]:
+        if not 0 <= size <= 16 * LONGEST:
+            raise self._bad(f"{size} bytes of records")
+        with tempfile.SpooledTemporaryFile(1 << 22) as spool:
+            left = size
+            while left:
+                piece = yield min(left, 1 << 16)
+                spool.write(piece)
+                left -= len(piece)
+            spool.seek(0)
+            with (
+                contextlib.suppress(tarfile.ReadError, EOFError),
+                tarfile.open(fileobj=spool) as tar,
+            ):
+                for member in tar:
+                    self._record(tar, member)
+
+    def _record(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+        is_file = member.isreg() and not member.issparse() and member.size <= LONGEST
+        if not is_file or not self._is_mine(member.name):
+            return
+        data = tar.extractfile(member)
+        if data is not None:
+            content = data.read()
+            if len(content) == member.size:  # else it has not come whole
+                mtime = int(member.mtime)
+                self.mirror.take_file(member.name, io.BytesIO(content), member.mode, mtime)
+
+    def _is_mine(self, name: str) -> bool:
+        run, *parts = name.split("/")
+        is_asked = run in self.runs or (self.names and run in self.listed)
+        is_plain = bool(parts) and len(parts) <= 5 and all(map(_NAME.fullmatch, parts))
+        return is_asked and is_plain and parts[0] not in ("code", "cache")
+
+    def _log(self, line: str, *, new: bool) -> Generator[int, bytes, None]:
+        name, *numbers = line.rsplit(" ", 4)
+        inode, start, end, seconds = map(int, numbers)
+        run, _, inner = name.partition("/")
+        is_log = self._is_mine(name) and run in self.runs and inner.startswith("logs/")
+        is_log = is_log and 0 <= start <= end < 1 << 62 and end - start <= self.most
+        if not is_log or not 0 <= seconds < 1 << 40:
+            raise self._bad(name)
+        index = self._indexes[run]
+        handle = self.mirror.open_log(name, inode, start, index, new=new)
+        try:
+            # The last bytes that are here come again: if they differ, it is another file's.
+            is_hole = start < index[inner][1]
+            known = b"" if new or is_hole else os.pread(handle, OVERLAP, start)
+            left = end - start
+            while left:
+                piece = yield min(left, 1 << 16)
+                if piece[: len(known)] != known[: len(piece)]:
+                    del index[inner]
+                    raise Damaged(f"{name} goes on from other bytes than those here")
+                os.write(handle, piece)
+                known = known[len(piece) :]
+                left -= len(piece)
+            if is_hole:  # it is filled now
+                index[inner] = (inode, start)
+        finally:
+            os.close(handle)
+            with contextlib.suppress(OSError):
+                os.utime(self.mirror.folder / name, (seconds, seconds))
+
+
+# ---- sending -----------------------------------------------------------------------------------
+
+
+def code_files(code: Path) -> tuple[str, dict[str, str]]:
+    """Name a copy of code by its content, with its files: mode and hash of each, or its target."""
+    files: dict[str, str] = {}
+    for where, folders, names in os.walk(code):
+        links = [name for name in folders if Path(where, name).is_symlink()]
+        for path in (Path(where, name) for name in [*names, *links]):
+            inner = str(path.relative_to(code))
+            if path.is_symlink():
+                files[inner] = f"-> {path.readlink()}"
+                continue
+            with path.open("rb") as file:
+                digest = hashlib.sha256()
+                while piece := file.read(1 << 20):
+                    digest.update(piece)
+            files[inner] = f"{path.stat().st_mode & 0o111:o} {digest.hexdigest()}"
+    text = json.dumps(files, sort_keys=True)
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:40], files
+
+
+def nearest(files: Mapping[str, str], trees: Mapping[str, Mapping[str, str]]) -> str:
+    """Name the copy there that has most of some files; "" where none has any."""
+    own = set(files.items())
+    shared = {tree: len(own & set(known.items())) for tree, known in trees.items()}
+    best = max(shared, key=lambda tree: shared[tree], default="")
+    return best if best and shared[best] else ""
+
+
+def check_size(code: Path, files: Iterable[str]) -> None:
+    """Refuse to send more than code. Raises InputError naming the largest files."""
+    sizes = {name: (code / name).stat().st_size for name in files}
+    total = sum(sizes.values())
+    if total > MOST_CODE:
+        largest = sorted(sizes, key=lambda name: -sizes[name])[:5]
+        listed = ", ".join(f"{name} ({sizes[name] / 1e6:.0f} MB)" for name in largest)
+        raise InputError(
+            f"the project's code is {total / 1e6:.0f} MB, more than {MOST_CODE // 10**6} MB; "
+            f"the largest files: {listed}",
+            fix="put data into .gitignore, and bring it to the cluster by other means",
+        )
+
+
+class Stream:
+    """Files on their way: a compressed tar, which is known to be whole by its last member."""
+
+    def __init__(self) -> None:
+        self._is_whole = False
+        self.file = tempfile.SpooledTemporaryFile(1 << 24)  # noqa: SIM115 - closed with it
+        self._tar = tarfile.open(  # noqa: SIM115
+            fileobj=self.file,
+            mode="w:gz",
+            compresslevel=5,
+            format=tarfile.GNU_FORMAT,
+            errors="surrogateescape",
+        )
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._tar.close()
+        self.file.close()
+
+    def add(self, path: Path, name: str) -> None:
+        """Add a file, a link, or a folder with all that is in it."""
+        info = self._tar.gettarinfo(str(path), name)
+        info.uid = info.gid = 0
+        info.uname = info.gname = ""
+        if info.isreg():
+            with path.open("rb") as file:
+                # Several names of one file, which tar would take for links.
+                info.type, info.linkname = tarfile.REGTYPE, ""
+                info.size = os.fstat(file.fileno()).st_size
+                self._tar.addfile(info, file)
+            return
+        self._tar.addfile(info)
+        if info.isdir():
+            for inner in sorted(path.iterdir()):
+                self.add(inner, f"{name}/{inner.name}")
+
+    def add_bytes(self, name: str, data: bytes) -> None:
+        """Add a file with this content."""
+        info = tarfile.TarInfo(name)
+        info.size = len(data)
+        self._tar.addfile(info, io.BytesIO(data))
+
+    def add_folder(self, name: str) -> None:
+        """Add a folder with nothing in it yet."""
+        info = tarfile.TarInfo(name)
+        info.type, info.mode = tarfile.DIRTYPE, 0o755
+        self._tar.addfile(info)
+
+    def end(self) -> int:
+        """End the stream; return how long it is, in bytes."""
+        if not self._is_whole:
+            self.add_bytes(far.WHOLE, b"")
+            self._tar.close()
+            self._is_whole = True
+        return self.file.seek(0, os.SEEK_END)
+
+    def pieces(self) -> Iterator[bytes]:
+        """Give the whole stream, in pieces; as often as it is asked for."""
+        self.end()
+        self.file.seek(0)
+        while piece := self.file.read(1 << 16):
+            yield piece

@@ -1,0 +1,459 @@
+"""The cluster is at the other end of a connection: each verb is a script there, one trip."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import re
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from signal import SIGINT
+from typing import Any
+
+from msgspec import structs
+
+from hpcrun.errors import HpcrunError, InputError, OutOfReach
+from hpcrun.remote import far
+from hpcrun.remote.clients import open_connection
+from hpcrun.remote.connection import Connection, Prompts, Reply, SshSettings, listen_here
+from hpcrun.remote.feed import MOST_RUNS, Feed
+from hpcrun.remote.mirror import (
+    Damaged,
+    Mirror,
+    Receiver,
+    Stream,
+    check_size,
+    code_files,
+    nearest,
+)
+from hpcrun.remote.transport import TRASH, Connect, Result, Show, no_bar
+from hpcrun.signals import signals_wait
+
+# A broken trip is made again after these pauses, in seconds.
+PAUSES = (0.5, 2.0, 5.0)
+# The longest silence in which files are sent, unpacked or removed, in seconds.
+_LONG = 600.0
+# What fails as soon as that may be tried again at once, in seconds.
+_SOON = 3.0
+
+
+class SshTransport:
+    """Runs commands and keeps run folders by one connection; the folders here are a mirror.
+
+    ``runs_dir`` is the folder there, as the profile writes it. ``env`` is what the commands have
+    besides the login's own environment. ``deadline`` and ``waiting`` as for LocalTransport; ``bar``
+    shows how much is sent.
+    """
+
+    def __init__(
+        self,
+        env: Mapping[str, str],
+        *,
+        connection: Connection,
+        transfers: Connection | None = None,
+        mirror: Path,
+        runs_dir: str,
+        settings: SshSettings | None = None,
+        feed: Feed | None = None,
+        deadline: float | None = None,
+        waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
+        bar: Callable[[str, str], AbstractContextManager[Show]] = no_bar,
+    ) -> None:
+        self.env = dict(env)
+        self.connection = connection
+        self.transfers = transfers or connection
+        self.mirror = Mirror(mirror)
+        self.runs_dir = runs_dir
+        self.feed = feed or Feed(connection, self.mirror, runs_dir)
+        self.settings = settings or SshSettings(host=connection.host)
+        self.deadline = deadline
+        self.waiting = waiting
+        self.bar = bar
+
+    # ---- commands
+
+    def open(self) -> None:
+        """Connect; see Transport."""
+        with self.waiting():
+            self.connection.open()
+
+    def rest(self) -> None:
+        """Let the connection go; see Transport."""
+        self.feed.stop()
+        self.connection.rest()
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: float = 60,
+        stdin: str | None = None,
+    ) -> Result:
+        """Run a command to its end; see Transport."""
+        is_slurm = env is None and argv[0] != "bash"  # what jobs meet there is asked by a script
+        zone = f"export TZ={far.quote(zone_here())}\n" if is_slurm else ""  # of its answer
+        script = self._environment(env) + zone + far.command(argv, cwd)
+        data = (stdin or "").encode("utf-8", "surrogateescape")
+        reply = self._trip(argv[0], script, stdin=data, timeout=timeout)
+        return self._result(argv, reply.exit_code, reply.stdout, reply.stderr)
+
+    def _environment(self, env: Mapping[str, str] | None) -> str:
+        if env is not None:
+            return far.environment(env)
+        exports = (f"export {name}={far.quote(value)}\n" for name, value in self.env.items())
+        return far.UNFILTERED + "".join(exports)
+
+    def _result(self, argv: Sequence[str], code: int, stdout: bytes, stderr: str) -> Result:
+        if code == 127 and not stdout:
+            raise OutOfReach(
+                f"{argv[0]}: command not found on {self.connection.host}",
+                fix="is that a login node of the cluster? slurm_path: in the profile names the "
+                "folder of Slurm's commands, login_shell: true reads the login's own profile",
+            )
+        return Result(list(argv), code, stdout.decode("utf-8", "surrogateescape"), _plain(stderr))
+
+    def _trip(
+        self,
+        what: str,
+        script: str,
+        *,
+        timeout: float,
+        over: Connection | None = None,
+        **options: Any,
+    ) -> Reply:
+        over = over or self.connection
+        if self.deadline is not None:
+            timeout = min(timeout, self.deadline - time.monotonic())
+            if timeout <= 0:
+                raise OutOfReach(f"{what} was not asked: the time was up", maybe_done=True)
+        begun = time.monotonic()
+        with self.waiting():
+            try:
+                return over.run(script, timeout=timeout, **options)
+            except Damaged:  # the question was wrong, too
+                raise
+            except OutOfReach as error:
+                is_late = time.monotonic() - begun > _SOON
+                if error.maybe_done or error.is_final or is_late:
+                    raise
+            # Nothing was done: an old connection may have broken. A new one is tried.
+            return over.run(script, timeout=timeout, **options)
+
+    def process(
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, terminal: bool = False
+    ) -> tuple[list[str], dict[str, str]]:
+        """Return the system's ssh, which connects by itself; see Transport."""
+        script = self._environment(None) + far.command(argv, None)
+        if self.settings.slurm_path:
+            script = f"PATH={far.quote(self.settings.slurm_path)}:$PATH\n{script}"
+        # A word that all login shells read alike, also csh and fish.
+        text = base64.b64encode(script.encode("utf-8", "surrogateescape")).decode()
+        login = "-l " if self.settings.login_shell else ""
+        word = f"exec bash --norc {login}-c 'eval \"`echo {text}|base64 -d`\"'"
+        options = ["-t"] if terminal else ["-T"]
+        return ["ssh", *options, "--", self.connection.host, word], dict(os.environ)
+
+    def reach(self, host: str, port: int, by: Sequence[str] = ()) -> tuple[str, int]:
+        """Lead a port of this machine there; see Transport."""
+        if not by:
+            return "127.0.0.1", self.connection.forward(host, port)
+        listener = listen_here(port)
+        script = self._environment(None) + far.command(by, None)
+
+        def lead(here: socket.socket) -> None:
+            with contextlib.suppress(OutOfReach), here:  # the next one may have more luck
+                self.connection.lead(script, here)
+
+        def serve() -> None:
+            while True:
+                threading.Thread(target=lead, args=listener.accept()[:1], daemon=True).start()
+
+        threading.Thread(target=serve, daemon=True).start()
+        return "127.0.0.1", int(listener.getsockname()[1])
+
+    # ---- what comes
+
+    def bring(self, script: str, take: Callable[[bytes], None]) -> Result:
+        """Run a script on the host of transfers; see Transport."""
+        reply = self._trip("bring", script, timeout=60, over=self.transfers, on_output=take)
+        return self._result(["bring"], reply.exit_code, b"", reply.stderr)
+
+    def refresh(
+        self, run_dirs: Iterable[Path], *, whole: bool = False, follow: bool = False
+    ) -> None:
+        """Bring what is new; see Transport."""
+        own = [path for path in run_dirs if path.is_relative_to(self.mirror.folder)]
+        runs = [path.name for path in own if path != self.mirror.folder]
+        names = len(runs) < len(own)
+        if not own:
+            return
+        if follow and not names and len(runs) <= MOST_RUNS and not self.connection.is_full:
+            self.feed.follow(runs)
+            return
+        if whole:
+            self.feed.stop()
+        elif not names and self.feed.settle(runs, timeout=60):
+            return
+        try:
+            self._bring(runs, names=names, whole=whole)
+        except Damaged:
+            self._bring(runs, names=names, whole=whole)
+        except OSError as error:
+            raise self.mirror.not_written(error) from error
+
+    def _bring(self, runs: Sequence[str], *, names: bool, whole: bool) -> None:
+        script = self.mirror.script(self.runs_dir, runs, names=names, whole=whole)
+        host = self.connection.host
+        receiver = Receiver(self.mirror, runs, names=names, whole=whole, host=host)
+        try:
+            self._trip("refresh", script, timeout=60, on_output=receiver.take)
+            if not receiver.rounds:
+                raise OutOfReach(f"{self.connection.host}: the answer ended too early")
+        finally:
+            receiver.close()
+
+    # ---- what goes
+
+    def deliver(
+        self,
+        run_dirs: Sequence[Path],
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        timeout: float = 60,
+    ) -> Result:
+        """Send folders and run a command in the first, once, however often the link breaks.
+
+        The copy of the code is sent as what has changed since an earlier one.
+        """
+        code = run_dirs[0] / "code"
+        tree, files = code_files(code) if code.is_dir() else ("", {})
+        known = self.mirror.trees()
+        base = tree if tree in known else nearest(files, known)
+        answer = self._deliver(run_dirs, argv, env, timeout, tree=tree, files=files, base=base)
+        if answer is None:  # the copy that the changes are to is not there any more
+            answer = self._deliver(run_dirs, argv, env, timeout, tree=tree, files=files, base="")
+        if answer is None and self.transfers is not self.connection:
+            raise InputError(
+                f"{self.transfers.host} and {self.connection.host} have no {self.runs_dir} in "
+                "common: what was sent to the one is not seen on the other",
+                fix="name a host with the same file systems in transfer_host:, or leave it out",
+            )
+        if answer is None:
+            raise OutOfReach(f"{self.connection.host}: the code could not be unpacked")
+        if tree:
+            self.mirror.keep_tree(tree, files)
+        return answer
+
+    def _deliver(
+        self,
+        run_dirs: Sequence[Path],
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        timeout: float,
+        *,
+        tree: str,
+        files: Mapping[str, str],
+        base: str,
+    ) -> Result | None:
+        script = far.begin(self.runs_dir, names=[path.name for path in run_dirs])
+        script += f"tree={tree} base={base} incoming={far.INCOMING}{os.urandom(8).hex()}\n"
+        script += f"run_sbatch() {{\n{far.order(argv, env)}}}\n"
+        brings = self.transfers is not self.connection and bool(tree) and tree != base
+        script += f"brought={int(brings) or ''}\n"
+        with Stream() as stream:
+            for path in run_dirs:
+                stream.add_folder(f"runs/{path.name}")
+                for inner in sorted(path.iterdir()):
+                    if inner.name not in ("code", "cache"):
+                        stream.add(inner, f"runs/{path.name}/{inner.name}")
+            if tree and tree != base:
+                before = self.mirror.trees().get(base, {})
+                self._add_code(stream, run_dirs[0] / "code", files, before)
+            if brings:
+                self._bring_along(script, env, stream, run_dirs[0].name)
+            pieces = None if brings else stream
+            reply = self._again(argv[0], script + far.DELIVER, pieces, max(timeout, _LONG))
+        if reply.exit_code == far.NO_CODE:
+            return None
+        head, _, out = reply.stdout.partition(b"\n")
+        if head.startswith(b"A "):
+            with contextlib.suppress(ValueError):
+                return self._result(argv, int(head[2:]), out, reply.stderr)
+        if head == b"unknown":
+            raise OutOfReach(
+                f"{self.connection.host}: the run is there, and not what {argv[0]} answered",
+                maybe_done=True,
+            )
+        raise self._failed(reply, run_dirs[0].name)
+
+    def _bring_along(self, script: str, env: Mapping[str, str], stream: Stream, name: str) -> None:
+        """Send a stream to the host of transfers, where nothing else is done."""
+        # That host may not have the variables that the profile names.
+        named = {"HOME", *re.findall(r"\$\{?(\w+)", self.runs_dir)} & env.keys()
+        known = "".join(f"export {name}={far.quote(env[name])}\n" for name in sorted(named))
+        to = script.partition("run_sbatch() {")[0]
+        reply = self._again("transfer", known + to + far.BRING, stream, _LONG, self.transfers)
+        if reply.exit_code != 0:
+            raise self._failed(reply, name, self.transfers.host)
+
+    def _add_code(
+        self, stream: Stream, code: Path, files: Mapping[str, str], before: Mapping[str, str]
+    ) -> None:
+        """Add what a copy of code has that one there has not, and the names of what is gone."""
+        changed = [name for name, what in files.items() if before.get(name) != what]
+        check_size(code, [name for name in changed if not files[name].startswith("->")])
+        for name in changed:
+            stream.add(code / name, f"code/{name}")
+        gone = "".join(f"{name}\0" for name in before if before[name] != files.get(name))
+        stream.add_bytes("gone", os.fsencode(gone))
+
+    def _again(
+        self,
+        what: str,
+        script: str,
+        stream: Stream | None,
+        timeout: float,
+        over: Connection | None = None,
+    ) -> Reply:
+        """Make a trip that may be made twice, until an answer comes or the pauses are used up.
+
+        Ctrl-C ends it before all is sent the first time: then nothing is done there.
+        """
+        was_sent = False
+        with self.bar("sending", "MB") as show, signals_wait() as signals:
+            for pause in (*PAUSES, None):
+                try:
+                    stop = () if was_sent else signals
+                    stdin = _shown(stream, show, stop) if stream is not None else b""
+                    return self._trip(what, script, stdin=stdin, timeout=timeout, over=over)
+                except OutOfReach as error:
+                    was_sent = was_sent or error.maybe_done
+                    if not was_sent:
+                        raise
+                    if pause is None or error.is_final:
+                        raise OutOfReach(error.message, fix=error.fix, maybe_done=True) from error
+                    time.sleep(pause)
+        raise AssertionError
+
+    def send(self, paths: Sequence[Path]) -> None:
+        """Make files the same there as here; see Transport."""
+        if not paths:
+            return
+        there: list[str] = []
+        gone: list[str] = []
+        with Stream() as stream:
+            for path in paths:
+                name = str(path.relative_to(self.mirror.folder))
+                if path.is_file():
+                    stream.add(path, f"runs/{name}")
+                    there.append(name)
+                else:
+                    gone.append(name)
+            script = far.begin(self.runs_dir, names=there, gone=gone)
+            script += f"incoming={far.INCOMING}{os.urandom(8).hex()}\n{far.SEND}"
+            reply = self._again("send", script, stream, _LONG)
+        if reply.exit_code != 0:
+            raise self._failed(reply, paths[0].name)
+
+    def remove(self, run_dirs: Sequence[Path]) -> None:
+        """Remove folders there, then here; see Transport."""
+        names = [path.name for path in run_dirs]
+        trash = [f"{TRASH}{os.urandom(8).hex()}" for _ in names]
+        script = far.begin(self.runs_dir, names=names, trash=trash) + far.REMOVE
+        reply = self._trip("remove", script, timeout=_LONG)
+        if reply.exit_code != 0:
+            raise OSError(reply.exit_code, _last(reply.stderr), names[0])
+        for path in run_dirs:
+            shutil.rmtree(path, ignore_errors=True)
+
+    def _failed(self, reply: Reply, name: str, host: str | None = None) -> HpcrunError:
+        where = f"{host or self.connection.host}: {self.runs_dir}"
+        is_short = re.search("unexpected end of file|Unexpected EOF", reply.stderr)  # gzip's, tar's
+        if reply.exit_code == far.CUT_SHORT or is_short:
+            return OutOfReach(
+                f"{where}: {name} did not arrive whole",
+                fix="does that host forbid transfers? transfer_host: names one that does not",
+            )
+        why = re.search(r"No space left on device|Disk quota exceeded", reply.stderr)
+        # Else the first line: tar adds that it ended badly.
+        said = why[0] if why else _plain(reply.stderr).strip().partition("\n")[0]
+        return HpcrunError(
+            f"{where}: {name} cannot be written: {said or 'no message'}",
+            fix="make room there, or set runs_dir in the profile to a folder that you can write "
+            "and the nodes can see",
+        )
+
+
+def _shown(stream: Stream, show: Show, signals: Sequence[int]) -> Iterator[bytes]:
+    """Give a stream's pieces, and show how many of its bytes are sent; after Ctrl-C no more."""
+    total, sent = stream.end(), 0
+    for piece in stream.pieces():
+        if SIGINT in signals:
+            raise KeyboardInterrupt
+        yield piece
+        sent += len(piece)
+        show(sent / 1e6, total / 1e6)
+
+
+def zone_here() -> str:
+    """Return this machine's offset from UTC as TZ has it anywhere: POSIX counts it westward.
+
+    Slurm's commands write local times, which are to be those of who reads them.
+    """
+    offset = time.strftime("%z")
+    return f"<{offset}>{'-' if offset[0] == '+' else '+'}{offset[1:3]}:{offset[3:]}"
+
+
+def _plain(text: str) -> str:
+    """Take what would steer a terminal out of a far program's words."""
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "?", text)
+
+
+def _last(stderr: str) -> str:
+    lines = [line for line in _plain(stderr).splitlines() if line.strip()]
+    return lines[-1] if lines else "no message"
+
+
+class _Nobody:
+    """Answers no question: there is nobody to ask."""
+
+    def secret(self, question: str, *, echo: bool = False) -> str:
+        raise OutOfReach(f"{question} nobody is here to answer")
+
+    def tell(self, text: str) -> None:
+        pass
+
+
+NOBODY = _Nobody()
+
+
+def settings_of(profile: Any) -> SshSettings:
+    """Return what a profile says of the way to its host."""
+    return SshSettings(**{key: getattr(profile, key) for key in SshSettings.__struct_fields__})
+
+
+def far_connect(profile: Any, mirror: Path, ask: Prompts | None = None) -> Connect:
+    """Return what makes transports to a profile's host, by one connection for all of them."""
+    settings = settings_of(profile)
+    connection = open_connection(settings, ask or NOBODY)
+    transfers = connection
+    if settings.transfer_host:
+        own = structs.replace(settings, host=settings.transfer_host)
+        transfers = open_connection(own, ask or NOBODY)
+    feed = Feed(connection, Mirror(mirror), profile.runs_dir)
+
+    def connect(env: Mapping[str, str], **options: Any) -> SshTransport:
+        options |= {"mirror": mirror, "runs_dir": profile.runs_dir, "settings": settings}
+        options["feed"] = feed
+        return SshTransport(env, connection=connection, transfers=transfers, **options)
+
+    return connect

@@ -1,0 +1,12 @@
+from hpcrun.render.environment import open_templates as open_templates
+from hpcrun.render.files import FIXED as FIXED
+from hpcrun.render.files import RenderedFile as RenderedFile
+from hpcrun.render.files import render_array as render_array
+from hpcrun.render.files import render_files as render_files
+from hpcrun.render.hostfile import Form as Form
+from hpcrun.render.hostfile import Host as Host
+from hpcrun.render.hostfile import format_hostfile as format_hostfile
+from hpcrun.render.hostfile import parse_hostfile as parse_hostfile
+from hpcrun.render.quoting import quote_bash as quote_bash
+from hpcrun.render.quoting import quote_comment as quote_comment
+from hpcrun.render.quoting import unquote_bash as unquote_bash

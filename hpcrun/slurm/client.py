@@ -1,0 +1,245 @@
+"""Asks and commands Slurm over a transport; its answers come back as jobs or as errors.
+
+Silence is OutOfReach, whatever was asked or ordered; who can go on without an answer suppresses it.
+That there is nothing, no such job or no accounting, is an answer: an empty list or None.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hpcrun.errors import CommandFailed, OutOfReach, SchedulerRefused
+from hpcrun.remote import Result, Transport
+from hpcrun.slurm import accounts, commands, jobs
+from hpcrun.slurm.accounts import Account
+from hpcrun.slurm.commands import Estimate
+from hpcrun.slurm.jobs import SlurmJob
+from hpcrun.slurm.reasons import refusal_fix, says
+
+# A reply may take long on a busy cluster (MessageTimeout is 10 s, and clients retry).
+TIMEOUT = 60.0
+_NO_CLUSTER = "try again later; or, to try hpcrun without a cluster: hpcrun sandbox up"
+_WRAPPER = "does squeue work in your shell? It may be the site's wrapper, or a broken Slurm"
+
+
+def _run(transport: Transport, argv: Sequence[str], *, changes: bool = False) -> Result:
+    """Run a command; the OutOfReach of one that ``changes`` something says if it was sent."""
+    try:
+        result = transport.run(argv, timeout=TIMEOUT)
+        check_answered(result, changes=changes)
+        return result
+    except OutOfReach as silence:
+        if not (changes and silence.maybe_done):
+            raise
+        raise OutOfReach(
+            f"{silence.message}; it may have happened anyway",
+            fix="hpcrun status shows whether it did",
+            maybe_done=True,
+        ) from silence
+
+
+def check_answered(result: Result, *, changes: bool = False) -> None:
+    """Raise OutOfReach where a command of Slurm's says that Slurm did not answer it."""
+    if result.exit_code != 0 and says(result.stderr, "silence"):
+        raise OutOfReach(
+            f"{result.argv[0]}: Slurm does not answer: {_last_line(result.stderr)}",
+            fix="nothing is known until it does; running jobs go on without it: try again later",
+            maybe_done=changes and not says(result.stderr, "never sent"),
+        )
+
+
+def _last_line(text: str) -> str:
+    lines = [line for line in text.strip().splitlines() if line.strip()]
+    return lines[-1] if lines else "no message"
+
+
+def _plain(stderr: str) -> str:
+    """Return sbatch's message without its prefixes."""
+    lines = stderr.split("\n")
+    return "\n".join(x.removeprefix("sbatch: ").removeprefix("error: ") for x in lines).strip()
+
+
+def submit(transport: Transport, run_dirs: Sequence[Path], env: Mapping[str, str]) -> str:
+    """Submit the ``job.sbatch`` in the first of some finished folders and return the job id.
+
+    A lost reply is settled by looking for the job whose WorkDir is the run folder.
+    Raises SchedulerRefused; and OutOfReach, with ``maybe_done`` while it is unknown whether Slurm
+    took the job.
+    """
+    try:
+        result = transport.deliver(run_dirs, commands.SBATCH, env=env, timeout=TIMEOUT)
+        job_id, message = commands.parse_sbatch(result.stdout), _plain(result.stderr)
+        if result.exit_code == 0 and job_id is not None:
+            return job_id
+        if result.exit_code == 0:
+            answer = f"sbatch printed no job id: {result.stdout.strip()!r}"
+            raise OutOfReach(answer, maybe_done=True)
+        if says(result.stderr, "silence"):
+            raise OutOfReach(
+                f"sbatch: Slurm does not answer: {message}",
+                fix=_NO_CLUSTER,
+                maybe_done=not says(result.stderr, "never sent"),
+            )
+    except OutOfReach as silence:
+        # The WorkDir of its job ends in the run id, which is unique; the way to it may go through
+        # other links. That there is none proves nothing: the request may still be on its way.
+        with contextlib.suppress(OutOfReach):
+            for job in queue(transport) if silence.maybe_done else ():
+                if job.is_taken and job.folder == run_dirs[0].name:
+                    return job.array  # not one of its tasks
+        raise
+    raise SchedulerRefused(
+        f"Slurm refused the job: {message or f'sbatch ended with code {result.exit_code}'}",
+        fix=refusal_fix(result.stderr),
+    )
+
+
+def expected_start(transport: Transport, script: str, env: Mapping[str, str]) -> Estimate:
+    """Ask when a job would start, if it were submitted now. Nothing stays behind.
+
+    Raises SchedulerRefused, OutOfReach.
+    """
+    result = transport.run(commands.ESTIMATE, env=env, timeout=TIMEOUT, stdin=script)
+    estimate = commands.parse_estimate(result.stderr)
+    if result.exit_code == 0 and estimate is not None:
+        return estimate
+    message = _plain(result.stderr) or f"sbatch ended with code {result.exit_code}"
+    if says(result.stderr, "silence"):
+        raise OutOfReach(f"sbatch: Slurm does not answer: {message}", fix=_NO_CLUSTER)
+    raise SchedulerRefused(f"Slurm would refuse the job: {message}", fix=refusal_fix(result.stderr))
+
+
+def queue(
+    transport: Transport, job_ids: Sequence[str] = (), *, strict: bool = False
+) -> list[SlurmJob]:
+    """Ask squeue once, for my jobs or for some; jobs that Slurm has forgotten are missing.
+
+    ``strict``: something depends on there being none. A squeue that prints nothing, as a site's
+    broken wrapper does, is asked for its column names then. Raises OutOfReach when Slurm does not
+    answer.
+    """
+    result = _run(transport, jobs.squeue_argv(job_ids))
+    if result.exit_code != 0 and not says(result.stderr, "unknown job"):
+        raise OutOfReach(f"squeue failed: {_last_line(result.stderr)}")
+    if jobs.is_squeue_garbled(result.stdout):
+        excerpt = ascii(" ".join(result.stdout[:200].split())[:60])
+        raise OutOfReach(
+            f"squeue answered with something other than a list of jobs: {excerpt}", fix=_WRAPPER
+        )
+    is_empty = strict and result.exit_code == 0 and not result.stdout
+    if is_empty and not _run(transport, jobs.SQUEUE_HEADED).stdout.strip():
+        raise OutOfReach("squeue prints nothing, not even its column names", fix=_WRAPPER)
+    return jobs.parse_squeue(result.stdout)
+
+
+def accounting(transport: Transport, job_ids: Sequence[str]) -> list[SlurmJob] | None:
+    """Ask sacct once; None where there is no accounting. Raises OutOfReach."""
+    if not job_ids:
+        return []
+    try:
+        result = transport.run(jobs.sacct_argv(job_ids), timeout=TIMEOUT)
+    except OutOfReach as silence:
+        if silence.maybe_done:
+            raise
+        return None  # there is no sacct here
+    if result.exit_code != 0 or jobs.is_sacct_garbled(result.stdout):
+        return None
+    return jobs.parse_sacct(result.stdout)
+
+
+def account(transport: Transport, job_id: str) -> Account | None:
+    """Ask sacct what it has of a job that is over; None where it has nothing, or not yet.
+
+    Raises OutOfReach.
+    """
+    result = transport.run(accounts.account_argv(job_id), timeout=TIMEOUT)
+    found = result.exit_code == 0
+    return accounts.parse_account(result.stdout, job_id) if found else None
+
+
+def reason_of(transport: Transport, node: str) -> str:
+    """Ask why a node is out of use; "" where it is not. Raises OutOfReach."""
+    return accounts.parse_reason(ask(transport, accounts.show_node_argv(node)) or "")
+
+
+def cancel_all(transport: Transport, job_ids: Sequence[str], *, pending: bool = False) -> None:
+    """Cancel jobs, tasks or arrays; those that are over already are no error.
+
+    ``pending``: only what has not begun. Raises SchedulerRefused (another user's job), OutOfReach.
+    """
+    # Slurm takes a list of any length; a site's wrapper may not.
+    for start in range(0, len(job_ids), 500):
+        result = _run(
+            transport,
+            commands.scancel_argv(*job_ids[start : start + 500], pending=pending),
+            changes=True,
+        )
+        is_over = says(result.stderr, "unknown job") or says(result.stderr, "over")
+        if says(result.stderr, "denied"):
+            raise SchedulerRefused(f"scancel: {_last_line(result.stderr)}")
+        if result.exit_code != 0 and not is_over:
+            raise CommandFailed(result.argv, result.exit_code, result.stdout, result.stderr)
+
+
+def version(transport: Transport) -> tuple[int, int] | None:
+    """Ask which Slurm is installed, as (22, 5); None where srun, a program here, does not say."""
+    with contextlib.suppress(OutOfReach):
+        return commands.parse_version(ask(transport, commands.VERSION) or "")
+    return None
+
+
+def show_jobs(transport: Transport, job_id: str) -> list[SlurmJob]:
+    """Ask slurmctld for a job, all tasks of an array or all parts of a job; none: forgotten.
+
+    Raises OutOfReach.
+    """
+    result = _run(transport, jobs.show_job_argv(job_id))
+    if result.exit_code == 0:
+        return jobs.parse_show_job(result.stdout)
+    if not says(result.stderr, "unknown job"):
+        raise OutOfReach(f"scontrol failed: {_last_line(result.stderr)}")
+    return []
+
+
+def show_each(transport: Transport, job_ids: Sequence[str]) -> list[SlurmJob]:
+    """Ask slurmctld for many jobs by one command; what it does not know, or its silence, is none.
+
+    Slurm takes no list of ids here; but it takes one question a line.
+    """
+    argv, lines = jobs.show_each_argv(job_ids)
+    try:
+        return jobs.parse_show_job(transport.run(argv, stdin=lines, timeout=TIMEOUT).stdout)
+    except OutOfReach:
+        return []
+
+
+def pending(transport: Transport, partition: str) -> list[SlurmJob]:
+    """Ask squeue for all jobs that wait in a partition. Raises OutOfReach."""
+    return jobs.parse_squeue(ask(transport, jobs.squeue_argv(partition=partition)) or "")
+
+
+def requeue(transport: Transport, job_ids: Sequence[str], *, hold: bool = False) -> dict[str, str]:
+    """Requeue jobs; return Slurm's message for each that it refuses, by id. Raises OutOfReach."""
+    return _each(transport, commands.requeue_argv(job_ids, hold=hold), job_ids)
+
+
+def let_requeue(transport: Transport, job_ids: Sequence[str], *, may: bool) -> dict[str, str]:
+    """Allow or forbid that jobs are requeued; return refusals by id. Raises OutOfReach."""
+    return _each(transport, commands.may_requeue_argv(job_ids, may=may), job_ids)
+
+
+def _each(transport: Transport, argv: Sequence[str], job_ids: Sequence[str]) -> dict[str, str]:
+    result = _run(transport, argv, changes=True)
+    messages = commands.parse_refusals(result.stderr)
+    refused = {job_id: messages[job_id] for job_id in job_ids if job_id in messages}
+    if result.exit_code != 0 and not refused:
+        return dict.fromkeys(job_ids, _last_line(result.stderr))
+    return refused
+
+
+def ask(transport: Transport, argv: Sequence[str]) -> str | None:
+    """Return the answer to any other question; None where Slurm refuses it. Raises OutOfReach."""
+    result = _run(transport, argv)
+    return result.stdout if result.exit_code == 0 else None

@@ -1,0 +1,9 @@
+from hpcrun.why.judge import Evidence as Evidence
+from hpcrun.why.judge import Job as Job
+from hpcrun.why.judge import Records as Records
+from hpcrun.why.judge import diagnose as diagnose
+from hpcrun.why.reading import Found as Found
+from hpcrun.why.reading import Reader as Reader
+from hpcrun.why.rule import Cause as Cause
+from hpcrun.why.rule import Diagnosis as Diagnosis
+from hpcrun.why.rule import Kept as Kept

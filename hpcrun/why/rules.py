@@ -1,0 +1,104 @@
+"""The table of rules, and which rule a line matches."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import cache
+
+from hpcrun.why.memory import GPUS, MEMORY
+from hpcrun.why.network import NETWORK, SLURM
+from hpcrun.why.programs import DEEPSPEED, FILES
+from hpcrun.why.rule import ERROR, Rule
+
+# By the sections of docs/faq.md. Of two rules that match a line the one of the greater kind counts,
+# then the one that stands first.
+SECTIONS: dict[str, list[Rule]] = {
+    "The job ended, by Slurm": SLURM,
+    "Training failed: GPUs and memory": [*MEMORY, *GPUS],
+    "Training failed: ranks and network": NETWORK,
+    "Training failed: DeepSpeed, Trainer, checkpoints": DEEPSPEED,
+    "Training failed: files and environment": FILES,
+}
+RULES = [rule for rules in SECTIONS.values() for rule in rules]
+# An exception that no rule knows better; its name and message are all there is to say.
+CODE_ERROR = Rule(
+    id="code_error",
+    cls="code_error",
+    kind=ERROR,
+    pattern=r"^(?:[A-Za-z_]\w*\.)*(?P<name>[A-Za-z_]\w*)(?:\([\w.]+\))?(?::\s*(?P<why>.*))?$",
+    needles=("rror", "xception"),
+    title="the program stopped with {name}: {why}",
+    fixes=("`hpcrun logs --err JOB` has the traceback",),
+    example="ValueError: no such optimizer",
+    unlike="a value error",
+    source="CPython",
+)
+BY_ID = {rule.id: rule for rule in (*RULES, CODE_ERROR)}
+_RULES_OF: dict[str, list[int]] = {}  # by their needles
+for _at, _rule in enumerate(RULES):
+    for _needle in _rule.needles:
+        _RULES_OF.setdefault(_needle, []).append(_at)
+# Only lines that have one of these words are looked at closer: few words, which the lines of a
+# program that does well seldom have. None has a digit. A rule whose example has none of them adds
+# its needles.
+_WORDS = """
+abort|atal|annot|an't|already in|Aborted|ABRT|busy or|CANCEL|ChildF|clients joined|closing|couldn't
+crashed|Duplicate|died|dumped|does not |enied|efused|ead-only|exceeded|exitcode
+expected, but|ed by peer|ed dead|EADDRINUSE|ERROR|fallen|finding|fault|gated|hpcrun: |illed|ilure
+iled|imed out|imeout|invalid|illegal|is lost|Interrupt|Killed|loss is|memory limit
+mismatch|module(s)|MPI|NaN|Ninja|No module|nable to|ncelled|ncclUniq|ninja|non-zero|ot found|o such
+oom_kill|oom-kill|o space|oo many|oo old|ot a valid|ould not|OOM|PMI|rror|raceback|s a direc
+reachable|return code|running low|remote peer|RESOURCE_EXH|SIG|Stale|STEPD|Signal|signal
+shared memory|slots avail|srun: |size mism|socket I|Truncated|till |termina|Termina|uota
+ut of memory|uncorrec|undefined sym|unavailable|unknown|unexpected|uncaught|UNCORR|Unable|WARN
+Weights only|xception|Xid |_shm|een revoked| nan|'nan|NVRM|TERM_|Bootstrap|terpreter
+runcated|Mismatch|ismatched|exit status|exit code|Killing sub|TERMINATION|noticed that|Process name
+usable temp
+GPUs are av|NVIDIA driver|properly conf|Lexer|not in struct|got stuck|aught sig|ot completion
+no interface|no socket interface|misaligned|oom|OUT_OF|OutOf|insufficient|triggered|not supported
+recv from|reset by peer|ocket closed|TASK FAIL|bad_alloc|cache blocks|No available mem|KV cache
+EnvironmentN|EnvironmentL|loss scale|no kernel|NoKernel|CUBLAS_|CUDNN_
+"""
+
+
+def pattern_of(rules: Iterable[Rule]) -> re.Pattern[bytes]:
+    """Compile a search for any of the words: fast, as those of one letter stand together."""
+    words = _WORDS.strip().replace("\n", "|").split("|")
+    for rule in rules:
+        if not any(word in rule.example for word in words):
+            words += [re.sub(r"[0-9]", "", needle) for needle in rule.needles]
+    by_letter: dict[str, list[str]] = {}
+    for word in words:
+        by_letter.setdefault(word[0], []).append(re.escape(word[1:]))
+    parts = (f"{re.escape(first)}(?:{'|'.join(rest)})" for first, rest in by_letter.items())
+    return re.compile("|".join(parts).encode())
+
+
+WORDS = pattern_of(RULES)
+# Before the last bytes of a long log only these are looked for, one by one, which is fast; where
+# there is a traceback, what may stand before it, too.
+TRACEBACK, BEFORE = b"Traceback (most", b"xception"
+FAR_WORDS = (TRACEBACK, b"rror", b"NCCL WARN", b"CANCELLED AT")
+
+
+@cache
+def compiled(rule_id: str) -> re.Pattern[str]:
+    """Compile the pattern of a rule: most are never needed."""
+    return re.compile(BY_ID[rule_id].pattern)
+
+
+def match(line: str) -> tuple[Rule, re.Match[str]] | None:
+    """Find the rule that says most about a line.
+
+    >>> rule, found = match("srun: error: node07: task 3: Out Of Memory")
+    >>> rule.id, found["host"], found["rank"]
+    ('srun_oom', 'node07', '3')
+    """
+    best: tuple[Rule, re.Match[str]] | None = None
+    likely = {at for needle, rules in _RULES_OF.items() if needle in line for at in rules}
+    for rule in (RULES[at] for at in sorted(likely)):
+        if best is None or rule.kind > best[0].kind:
+            found = compiled(rule.id).search(line)
+            best = best if found is None else (rule, found)
+    return best

@@ -1,0 +1,198 @@
+"""A log read whole, by ranges, through a pipe, and as it grows: one curve."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import select
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpcrun.actions.parse import CurveLog
+from hpcrun.context import load_context
+from hpcrun.curves import read_log
+from hpcrun.curves.curve import Curve
+from hpcrun.curves.derive import derive_curve
+from hpcrun.curves.lines import read as reader
+from hpcrun.curves.report.thin import thin_series
+from hpcrun.curves.store import Store
+from hpcrun.errors import InputError
+from hpcrun.monitor.sources import STDIN, Source
+from tests.source import ROOT
+
+LOGS = ROOT / "tests" / "curves" / "logs"
+KINDS = ("plain_healthy", "hf5_bar", "mmengine_epochs", "lightning_metrics_csv", "nanogpt")
+
+
+def log_of(*paths: Path) -> CurveLog:
+    """Make a log of files, of which nothing is read yet."""
+    return CurveLog(load_context({}, ROOT), Source("x", paths))
+
+
+def whole(path: Path) -> Curve:
+    """Read all of it at once."""
+    log = log_of(path)
+    log.read()
+    return log.run().curve
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KINDS)
+def test_as_it_grows(name: str, tmp_path: Path) -> None:
+    data, path = (LOGS / f"{name}.log").read_bytes().rstrip(b"\n") + b"\n", tmp_path / "a.log"
+    path.write_bytes(data)
+    expected = whole(path)
+    chance = random.Random(name)
+    path.write_bytes(b"")
+    log = log_of(path)
+    cuts = sorted(chance.randrange(len(data)) for _ in range(12))
+    for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True):
+        with path.open("ab") as file:
+            file.write(data[start:end])
+        log.look()
+        if chance.random() < 0.5:
+            log.run()
+    assert log.run().curve == expected
+    assert not log.look()
+
+
+@pytest.mark.slow
+def test_through_a_pipe() -> None:
+    path = LOGS / "hf5_bar.log"
+    answers = []
+    for argv in (["-f", "-"], ["-"], [str(path)]):
+        command = [sys.executable, "-m", "hpcrun", "parse", "--json", "--full", *argv]
+        run = subprocess.run(
+            command, input=path.read_bytes(), capture_output=True, check=True, cwd=ROOT
+        )
+        answers.append(json.loads(run.stdout)["runs"][0]["metrics"])
+    assert answers[0].keys() == answers[1].keys() == answers[2].keys()
+    assert answers[1] == answers[2]
+    for name, series in answers[0].items():
+        assert series["values"] == answers[1][name]["values"]
+
+
+@pytest.mark.slow
+def test_by_ranges(tmp_path: Path) -> None:
+    path = tmp_path / "long.log"
+    lines = (f"{'noise ' * 90}\nstep={n} loss={2 + 1 / (1 + n)} lr=0.1\n" for n in range(60_000))
+    path.write_text("".join(lines))
+    assert path.stat().st_size > 4 * reader.RANGE
+    store = Store()
+    store.begin(0)
+    for pieces in read_log.LogFileReader(path, processes=1):
+        store.add(pieces)
+    growing = log_of(path)
+    assert growing.look()
+    assert growing.run().curve == whole(path) == derive_curve(store, thin_series)
+
+
+def test_a_file_that_grows_as_fast_as_it_is_read_is_read_to_its_present_end(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_bytes(b"step=1 loss=2.5\n")
+    reader = read_log.LogFileReader(path)
+    for looks, _ in enumerate(reader.read_on(), 1):
+        with path.open("ab") as file:
+            file.write(b"step=1 loss=2.5\n")
+        assert looks == 1
+    assert reader.bytes == 16
+
+
+def test_a_file_that_became_shorter_is_read_from_its_start(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_text("".join(f"step={n} loss=2.5\n" for n in range(20)))
+    log = log_of(path)
+    log.look()
+    path.write_text("step=1 loss=3.5\n")
+    assert log.look()
+    assert log.run().curve.values("loss") == [3.5]
+
+
+def test_a_longer_file_in_its_place_is_read_from_its_start(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_text("step=1 loss=2.5\n")
+    log = log_of(path)
+    log.look()
+    path.rename(tmp_path / "a.log.1")
+    path.write_text("step=1 loss=3.5\nstep=2 loss=3.25\n")
+    assert log.look()
+    assert log.run().curve.values("loss") == [3.5, 3.25]
+    assert not log.look()
+
+
+def test_the_other_files_of_the_curve_are_read_again_with_it(tmp_path: Path) -> None:
+    out, err = tmp_path / "a.out", tmp_path / "a.err"
+    out.write_text("".join(f"step={n} loss=2.5\n" for n in range(20)))
+    err.write_text("".join(f"step={n} eval_loss=3.0\n" for n in range(20)))
+    log = log_of(out, err)
+    log.look()
+    err.write_text("step=1 eval_loss=2.75\n")
+    assert log.look()
+    curve = log.run().curve
+    assert curve.values("eval_loss") == [2.75] and curve.values("loss") == [2.5] * 20
+    assert not log.look()
+
+
+def test_the_first_file_counts_also_where_the_second_is_written_first(tmp_path: Path) -> None:
+    out, err = tmp_path / "a.out", tmp_path / "a.err"
+    log = log_of(out, err)
+    err.write_text("".join(f"step={n} loss=9.0\n" for n in range(20)))
+    log.look()
+    out.write_text("".join(f"step={n} loss=2.5\n" for n in range(20)))
+    log.look()
+    assert log.run().curve.values("loss") == [2.5] * 20
+
+
+def test_what_is_compressed_does_not_grow(tmp_path: Path) -> None:
+    path = tmp_path / "a.gz"
+    path.write_bytes(b"\x1f\x8b" + bytes(20))
+    with pytest.raises(InputError, match="compressed"):
+        log_of(path).look()
+
+
+@pytest.mark.slow
+def test_every_kth_row(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_text("".join(f"step={n} loss=2.5\n" for n in range(20)))
+    command = [sys.executable, "-m", "hpcrun", "parse", "--json", "--every", "5", str(path)]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert '"points": 4' in answer.stdout
+
+
+def test_a_pipe_that_is_filled_without_end_can_be_drawn() -> None:
+    """Its writer may be faster than the reader: there is always something to read."""
+    reader, writer = os.pipe()
+    usual = os.dup(0)
+    os.dup2(reader, 0)
+    endless = subprocess.Popen(["yes", "building the model"], stdout=writer)
+    try:
+        log = log_of(STDIN)
+        for _ in range(2):
+            assert select.select([0], [], [], 60)[0]
+            assert log.look() and not log.is_over
+    finally:
+        endless.kill()
+        endless.wait()
+        os.dup2(usual, 0)
+        for each in (reader, writer, usual):
+            os.close(each)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("argv", [["-"], ["-f", "-"]])
+def test_a_metric_whose_name_is_a_secret_is_left_out(argv: list[str]) -> None:
+    token = "hf_" + "sEsAmE4oPeN9nOw" * 2
+    answer = subprocess.run(
+        [sys.executable, "-m", "hpcrun", "parse", "--json", *argv],
+        input=f"step=1 loss=2.5 {token}=3\nstep=2 loss=2.25 {token}=4\n",
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+    assert list(json.loads(answer.stdout)["runs"][0]["metrics"]) == ["loss"]
+    assert token not in answer.stdout

@@ -1,0 +1,217 @@
+"""Which Python trains, and what is looked for at submission because it can be seen from here."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from hpcrun.actions.interpreter import Interpreter, find_interpreter, missing_modules
+from hpcrun.actions.prepare import prepare_spec
+from hpcrun.context import Context, load_context
+from hpcrun.errors import InputError, SpecError
+from hpcrun.spec.job import Cluster, Container, JobSpec, Setup
+from tests.plan.making import cluster, job
+
+
+@pytest.fixture
+def context(tmp_path: Path, clean_environ: dict[str, str]) -> Context:
+    """A project with interpreters of every kind."""
+    project = tmp_path / "project"
+    for name in ("job", "job-venv/bin", "setup", "setup-venv/bin", "profile"):
+        path = project / name / "python"
+        path.parent.mkdir(parents=True)
+        path.touch(0o755)
+    (Path(clean_environ["HOME"]) / "python").touch(0o755)
+    (project / "hpcrun.yaml").touch()
+    (project / "a.py").touch()
+    return load_context(clean_environ, project)
+
+
+def found(
+    context: Context, setup: Setup, profile: Cluster | None = None, **more: object
+) -> Interpreter:
+    """Find the interpreter of a job with this setup."""
+    spec = JobSpec(setup=setup, **more)  # type: ignore[arg-type]
+    return find_interpreter(structs.replace(context, cluster=profile or Cluster()), spec)
+
+
+BOTH = Setup(python="setup/python", venv="setup-venv")
+
+
+@pytest.mark.parametrize(
+    ("setup", "profile", "python", "venv"),
+    [
+        (Setup(python="job/python", venv="job-venv"), BOTH, "job/python", "job-venv"),
+        (Setup(venv="job-venv/"), BOTH, "job-venv/bin/python", "job-venv"),
+        (Setup(modules=["m"]), BOTH, "setup/python", "setup-venv"),
+        (Setup(), Setup(venv="setup-venv"), "setup-venv/bin/python", "setup-venv"),
+        (Setup(), Setup(), "profile/python", None),
+    ],
+)
+def test_the_order_in_which_python_is_found(
+    context: Context, setup: Setup, profile: Setup, python: str, venv: str | None
+) -> None:
+    answer = found(context, setup, Cluster(python="profile/python", setup=profile))
+    assert answer.python == str(context.project / python)
+    assert answer.venv == (None if venv is None else str(context.project / venv))
+
+
+def test_hpcruns_own_python_only_if_it_has_torch(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    assert found(context, Setup()).python == sys.executable
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match="which Python trains"):
+        found(context, Setup())
+    # A bare command needs none.
+    assert found(context, Setup(), command=["hostname"]).python == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "python"),
+    [
+        ("python3.11", "python3.11"),  # found on the node, after the setup
+        ("~/python", "{home}/python"),
+        ("$HOME/python", "{home}/python"),
+        (sys.executable, sys.executable),
+    ],
+)
+def test_how_an_interpreter_is_spelled(context: Context, given: str, python: str) -> None:
+    expected = python.format(home=context.environ["HOME"])
+    assert found(context, Setup(python=given)).python == expected
+
+
+@pytest.mark.parametrize(
+    ("setup", "text"),
+    [
+        (Setup(python="no/python"), "setup.python: "),
+        (Setup(venv="no"), "setup.venv: "),
+        (Setup(python="/no/such/python"), "setup.python: /no/such/python: no such interpreter"),
+        (Setup(python="$NO/python"), "setup.python: .*is not set"),
+        (Setup(python="hpcrun.yaml/python"), "no such interpreter"),
+        (Setup(python="./hpcrun.yaml"), "hpcrun.yaml: cannot be executed"),
+        (Setup(conda="./no"), "setup.conda: .*/no: no such environment"),
+        (Setup(uv=True), r"setup.uv: .*/uv\.lock: no such file"),
+        (Setup(container=Container(image="no.sif")), "setup.container.image: .*no such image"),
+    ],
+)
+def test_what_is_not_there(context: Context, setup: Setup, text: str) -> None:
+    with pytest.raises(InputError, match=text):
+        found(context, setup, Cluster(python="profile/python"))
+
+
+def test_a_venv_that_is_not_there_can_be_made_as_the_fix_shows(context: Context) -> None:
+    with pytest.raises(InputError) as caught:
+        found(context, Setup(venv="none yet"))
+    assert caught.value.fix == f"python3 -m venv '{context.project}/none yet'"
+
+
+def test_two_environments_at_once(context: Context) -> None:
+    with pytest.raises(SpecError, match="setup: venv and conda: take one of the two"):
+        found(context, Setup(venv="job-venv", conda="x"))
+    with pytest.raises(SpecError, match=r"venv and container.*setup\.python names"):
+        found(context, Setup(venv="job-venv", container=Container(image="x.sif")))
+
+
+# ---- conda, uv, containers
+
+
+@pytest.mark.parametrize(
+    "where", ["active", "CONDA_EXE", "MAMBA_ROOT_PREFIX", "CONDA_ENVS_PATH", "home", "register"]
+)
+def test_a_conda_environment_by_name(context: Context, tmp_path: Path, where: str) -> None:
+    """Found as conda finds it, so that the job does not depend on what the node's conda knows."""
+    home = Path(context.environ["HOME"])
+    base = home / "miniforge3" if where == "home" else tmp_path / "conda"
+    prefix = base / "envs" / "ml"
+    (prefix / "bin").mkdir(parents=True)
+    (prefix / "bin" / "python").touch(0o755)
+    more = {
+        "active": {"CONDA_DEFAULT_ENV": "ml", "CONDA_PREFIX": str(prefix)},
+        "CONDA_EXE": {"CONDA_EXE": f"{base}/bin/conda"},
+        "MAMBA_ROOT_PREFIX": {"MAMBA_ROOT_PREFIX": str(base)},
+        "CONDA_ENVS_PATH": {"CONDA_ENVS_PATH": f"/nowhere:{base}/envs"},
+    }.get(where, {})
+    if where == "register":
+        (home / ".conda").mkdir()
+        (home / ".conda" / "environments.txt").write_text(f"/x/other\n{prefix}\n")
+    context = structs.replace(context, environ={**context.environ, **more})
+    answer = found(context, Setup(conda="ml"))
+    assert (answer.conda, answer.python) == (str(prefix), f"{prefix}/bin/python")
+    # One that is not seen from here is the node's to find, and its python is that of the PATH.
+    unseen = found(context, Setup(conda="unseen"))
+    assert (unseen.conda, unseen.python) == ("unseen", "python")
+    named = found(context, Setup(conda=str(prefix), python="python3"))
+    assert (named.conda, named.python) == (str(prefix), "python3")
+
+
+def test_uvs_environment_need_not_be_there_yet(context: Context) -> None:
+    (context.project / "uv.lock").touch()
+    venv = f"{context.project}/.venv"
+    answer = found(context, Setup(uv=True))
+    assert (answer.venv, answer.python) == (venv, f"{venv}/bin/python")
+    elsewhere = {**context.environ, "UV_PROJECT_ENVIRONMENT": "/envs/p"}
+    assert found(structs.replace(context, environ=elsewhere), Setup(uv=True)).venv == "/envs/p"
+
+
+@pytest.mark.parametrize(
+    "image", ["here.sif", "docker://python:3.11", "/only-on-nodes/x.sif", "$ON_NODES/x.sif"]
+)
+def test_an_image_has_a_python_of_its_own(context: Context, image: str) -> None:
+    (context.project / "here.sif").touch()
+    answer = found(context, Setup(container=Container(image=image)))
+    assert (answer.python, answer.inside) == ("python3", True)
+    inside = Setup(container=Container(image=image), python="/opt/venv/bin/python")
+    assert found(context, inside).python == "/opt/venv/bin/python"
+
+
+def test_copies_are_looked_for_where_they_can_be_seen(context: Context) -> None:
+    site = cluster("python: profile/python")
+    context = structs.replace(context, cluster=site)
+    (context.project / "data").mkdir()
+    fine = "{data: a, $NODES_OWN/x: b, /only-on-nodes/x: c, $HOME/python: d}"
+    made = prepare_spec(context, job(f"script: a.py\nstage: {fine}"))
+    assert len(made.plan.setup.stage) == 4
+    with pytest.raises(SpecError) as caught:
+        prepare_spec(context, job("script: a.py\nstage: {data: a, no: b, $HOME/no: c}"))
+    assert [problem.path for problem in caught.value.problems] == [
+        f"stage.{context.project}/no",
+        "stage.$HOME/no",
+    ]
+
+
+def test_modules_beside_hpcruns_own_python_are_reported(context: Context) -> None:
+    assert sys.executable in found(context, Setup(modules=["pytorch/2.9"])).note
+    assert found(context, Setup(modules=["pytorch/2.9"], python="python")).note == ""
+    assert found(context, Setup()).note == ""
+    spec = JobSpec(script="a.py", setup=Setup(modules=["pytorch/2.9"]))
+    assert any("modules are loaded" in note for note in prepare_spec(context, spec).plan.notes)
+
+
+def test_an_environment_of_the_nodes_is_made_and_activated_there(context: Context) -> None:
+    """The Alliance's clusters have it on the node's own disk, whose name only the job knows."""
+    answer = found(context, Setup(venv="$SLURM_TMPDIR/env"))
+    assert (answer.python, answer.venv) == ("python", None)
+    assert answer.node_venv == "$SLURM_TMPDIR/env"
+    with pytest.raises(InputError, match="NOPE' is not set"):
+        found(context, Setup(venv="$NOPE/env"))
+    here = structs.replace(context, environ={**context.environ, "SLURM_TMPDIR": "."})
+    with pytest.raises(InputError, match="no such interpreter"):
+        found(here, Setup(venv="$SLURM_TMPDIR/env"))
+
+
+def test_a_python_may_lie_below_a_name_that_is_not_utf8(context: Context) -> None:
+    folder = context.project / os.fsdecode(b"b\xff")
+    folder.mkdir()
+    (folder / "python").touch(0o755)
+    (folder / "python").write_text("#!/bin/sh\necho -\n")
+    answer = found(context, Setup(python=str(folder / "python")))
+    for _ in range(2):  # the second time it is known
+        assert missing_modules(context, answer, ["torch"], "") == ([], "")
+    assert len(list((context.cache_dir / "python-modules").iterdir())) == 1

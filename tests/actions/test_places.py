@@ -1,0 +1,295 @@
+"""The folders that a run writes to: room, quota, and whether the nodes see them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from hpcrun.actions.checks import places
+from hpcrun.actions.checks.places import (
+    Left,
+    Mount,
+    answer_of,
+    check_places,
+    mount_of,
+    parse_mounts,
+    parse_quota,
+    quota_argv,
+)
+from hpcrun.context import Context, load_context
+from hpcrun.monitor.disk import describe_full_disk
+
+MOUNTS = parse_mounts(
+    "/dev/sda / ext4 rw,relatime 0 0\n"
+    "nas:/export/home /home nfs4 rw 0 0\n"
+    "nas:/deep /home/deep\\040er nfs rw 0 0\n"
+    "10.0.0.1@tcp:/lustre /lustre lustre rw 0 0\n"
+    "/dev/gpfs0 /gpfs gpfs rw 0 0\n"
+    "beegfs_nodev /bee beegfs rw 0 0\n"
+    "/dev/sdb /local xfs rw,usrquota 0 0\n"
+    "auto.scratch /scratch autofs rw 0 0\n"
+    "10.0.0.1@tcp:/scratch /scratch lustre rw 0 0\n"
+    "auto.data /data autofs rw 0 0\n"
+    "tmpfs /scratch/tmp tmpfs rw 0 0\n"
+    "garbage\n\n"
+)
+
+
+def mount(path: str) -> Mount:
+    found = mount_of(path, MOUNTS)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("path", "folder"),
+    [
+        ("/", "/"),
+        ("/homes/x", "/"),
+        ("/home", "/home"),
+        ("/home/deep er/x", "/home/deep er"),
+        ("/data/x", "/"),
+        ("/scratch/tmp/x", "/scratch/tmp"),
+    ],
+)
+def test_the_file_system_of_a_path(path: str, folder: str) -> None:
+    assert mount(path).folder == folder
+    assert mount("/scratch/x").type == "lustre" and mount_of("/x", []) is None
+
+
+# The forms are those of quota(1) with -w -p, lfs-quota(1) with -q, IBM's mmlsquota -Y and
+# beegfs-ctl --getquota --csv.
+QUOTA = """Disk quotas for user me (uid 1001):
+     Filesystem  blocks   quota   limit   grace   files   quota   limit   grace
+/dev/sda 1 2 3 0 4 5 6 0
+nas:/export/home 9000*  9500   10000  1764000000  123       0       0       0
+"""
+GPFS = """mmlsquota:user:HEADER:version:reserved:reserved:filesystemName:quotaType:id:name:\
+blockUsage:blockQuota:blockLimit:blockInDoubt:blockGrace:filesUsage:filesQuota:filesLimit:\
+filesInDoubt:filesGrace:remarks:fid:filesetname:
+mmlsquota:user:0:1:::gpfs0:USR:1001:me:100:0:300:7:none:10:20:0:0:none::0::
+"""
+BEEGFS = """name,id,size,hard,files,hard
+me,1001,16384,1073741824,5,unlimited
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "left"),
+    [
+        ("/home/me", QUOTA, Left(1000 * 1024, None)),
+        ("/home/me", "Disk quotas for user me (uid 1001): none\n", None),
+        ("/lustre/me", "  /lustre 10 20 0 - 5 0 7 -\n", Left(10 * 1024, 2)),
+        ("/lustre/me", "  /lustre\n [30]* 20 25 6d23h 5 0 0 -\n", Left(0, None)),
+        ("/lustre/me", "  /lustre 10 0 0 - 5 0 0 -\n", Left(None, None)),
+        ("/gpfs/me", GPFS, Left(200 * 1024, 10)),
+        ("/gpfs/me", GPFS.replace(":gpfs0:", ":other:"), None),
+        ("/bee/me", BEEGFS, Left(1073741824 - 16384, None)),
+        ("/bee/me", BEEGFS + "me,1001,1,2,3,4\n", None),  # two storage pools: which one?
+        ("/home/me", "\x00\xff garbage : , * \n" * 3, None),
+        ("/lustre/me", "a b c d e f g h i", None),
+        ("/gpfs/me", "HEADER:::\n:USR:", None),
+        ("/bee/me", "1,2,3,4,5,6\n", None),
+    ],
+)
+def test_what_quota_commands_say(path: str, text: str, left: Left | None) -> None:
+    assert parse_quota(mount(path), 1001, text) == left
+
+
+@pytest.mark.parametrize(
+    ("path", "argv"),
+    [
+        ("/home/me", ["quota", "-w", "-p"]),
+        ("/local/me", ["quota", "-w", "-p"]),
+        ("/lustre/me", ["lfs", "quota", "-q", "-u", "1001", "/lustre"]),
+        ("/gpfs/me", ["mmlsquota", "-Y", "-u", "1001", "gpfs0"]),
+        ("/bee/x", ["beegfs-ctl", "--getquota", "--csv", "--mount=/bee", "--uid", "1001"]),
+        ("/tmp", None),
+    ],
+)
+def test_which_command_knows_the_quota(path: str, argv: list[str] | None) -> None:
+    assert quota_argv(mount(path), 1001) == argv
+
+
+# ---- questions
+
+
+def script(path: Path, text: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_an_answer_that_does_not_come_has_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "PATIENCE", 0.2)
+    hangs = script(tmp_path / "hangs", "sleep 600 & sleep 600")
+    assert answer_of([str(hangs)], dict(os.environ)) == (1, "", "no answer within 0.2 s")
+    missing = (1, "", "No such file or directory")
+    assert answer_of(["no-such-command"], dict(os.environ)) == missing
+    not_a_program = tmp_path / "text"
+    not_a_program.write_text("x")
+    not_a_program.chmod(0o755)
+    assert answer_of([str(not_a_program)], dict(os.environ)) == (1, "", "Exec format error")
+
+
+# ---- folders
+
+
+@pytest.fixture
+def context(tmp_path: Path, clean_environ: dict[str, str]) -> Context:
+    """A project whose runs lie beside it."""
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "hpcrun.yaml").write_text(f"runs_dir: {tmp_path}/runs\ncache_dir: {tmp_path}/c\n")
+    return load_context(clean_environ, project)
+
+
+def look(context: Context, nodes: int = 1) -> tuple[list[str], list[str]]:
+    found = check_places(context, nodes)
+    return [str(problem) for problem in found.problems], found.notes
+
+
+def test_folders_that_can_be_made_are_well_and_nothing_is_left(context: Context) -> None:
+    before = sorted(context.project.parent.rglob("*"))
+    assert look(context) == ([], [])
+    assert sorted(context.project.parent.rglob("*")) == before
+
+
+def test_a_folder_in_which_others_could_replace_a_run_is_noted(context: Context) -> None:
+    context.runs_dir.mkdir()
+    for mode, notes in ((0o755, 0), (0o777, 1), (0o1777, 0)):
+        context.runs_dir.chmod(mode)
+        assert len(look(context)[1]) == notes, oct(mode)
+    context.runs_dir.chmod(0o777)
+    assert "others can write to it" in look(context)[1][0]
+
+
+def test_a_file_where_a_folder_should_be(context: Context) -> None:
+    context.runs_dir.write_text("")
+    below = structs.replace(context, cache_dir=context.runs_dir / "a" / "b")
+    problems, _ = look(below)
+    assert problems[0] == f"{context.cluster_source}: runs_dir: {context.runs_dir}: not a folder"
+    assert problems[1].startswith(f"{context.cluster_source}: cache_dir: {context.runs_dir}: ")
+
+
+def test_a_loop_of_links_is_reported(context: Context) -> None:
+    context.runs_dir.symlink_to(context.runs_dir.name)
+    [problem] = look(context)[0]
+    where = f"{context.cluster_source}: runs_dir: {context.runs_dir}"
+    assert problem.startswith(f"{where}: Too many levels")
+
+
+def test_a_folder_that_nobody_can_write_to(context: Context) -> None:
+    # /proc takes no files, not even root's.
+    [problem] = look(structs.replace(context, runs_dir=Path("/proc/runs")))[0]
+    assert problem.startswith(f"{context.cluster_source}: runs_dir: /proc: cannot be written to: ")
+    assert problem.endswith(" (for /proc/runs); name a folder that you can write to")
+
+
+class Room:
+    """What statvfs would say."""
+
+    f_frsize, f_blocks, f_files = 1000, 10**9, 10**6
+
+    def __init__(self, blocks: int, files: int) -> None:
+        self.f_bavail, self.f_favail = blocks, files
+
+
+@pytest.mark.parametrize(
+    ("room", "problem", "note"),
+    [
+        (Room(10**7, 10**5), "", ""),
+        (Room(500_000, 10**5), "", "500 MB are left"),
+        (Room(10**7, 12), "", "12 files are left"),
+        (Room(0, 10**5), "no space is left", ""),
+        (Room(10**7, 0), "no more files fit", ""),
+    ],
+)
+def test_room_that_is_little_is_a_note_and_none_a_problem(
+    context: Context, monkeypatch: pytest.MonkeyPatch, room: Room, problem: str, note: str
+) -> None:
+    monkeypatch.setattr(os, "statvfs", lambda _: room)
+    problems, notes = look(context)
+    assert [problem in text for text in problems] == [True] * bool(problem)
+    assert [note in text for text in notes] == [True] * bool(note)
+
+
+def test_a_file_system_that_shows_nothing_is_not_full(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = Room(0, 0)
+    silent.f_blocks = silent.f_files = 0
+    monkeypatch.setattr(os, "statvfs", lambda _: silent)
+    assert look(context) == ([], []) and describe_full_disk(context.runs_dir) == ""
+    assert describe_full_disk(Path("/no/such")) == ""
+
+
+@pytest.mark.parametrize(
+    ("room", "message"),
+    [
+        (Room(1000, 1), ""),
+        (Room(0, 1), "no space is left"),
+        (Room(64, 1), "64 KB are left"),
+        (Room(1000, 0), "no more files fit"),
+    ],
+)
+def test_a_disk_that_is_full_now(monkeypatch: pytest.MonkeyPatch, room: Room, message: str) -> None:
+    monkeypatch.setattr(os, "statvfs", lambda _: room)
+    shown = f"disk: the file system of /runs/x is full: {message}; make room there"
+    assert describe_full_disk(Path("/runs/x")) == (shown if message else "")
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem", "note"),
+    [
+        ("echo nas:/x 999000 0 1000000 0 5 0 0 0", "", "1 MB are left of your quota"),
+        ("echo nas:/x 9 0 9 0 5 0 0 0", "no space is left of your quota", ""),
+        ("echo nas:/x 9 0 0 0 5 5 5 0", "no more files fit of your quota", ""),
+        ("echo nonsense; exit 1", "", ""),
+    ],
+)
+def test_the_quota_is_asked_for_on_a_network_file_system(
+    context: Context, monkeypatch: pytest.MonkeyPatch, answer: str, problem: str, note: str
+) -> None:
+    folder = context.project.parent / "bin"
+    folder.mkdir()
+    script(folder / "quota", answer)
+    network = [Mount("nas:/x", "/", "nfs4")]
+    monkeypatch.setattr(places, "read_mounts", lambda _: network)
+    environ = {**context.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+    problems, notes = look(structs.replace(context, environ=environ))
+    assert [problem in text for text in problems] == [True] * bool(problem)
+    assert [note in text for text in notes] == [True] * bool(note)
+
+
+@pytest.mark.parametrize(
+    ("kind", "nodes", "exports", "message"),
+    [
+        ("ext4", 2, False, True),
+        ("ext4", 1, False, False),
+        ("ext4", 2, True, False),  # a head node, whose disks the others see
+        ("tmpfs", 2, True, True),
+        ("nfs4", 2, False, False),
+        ("lustre", 2, False, False),
+        ("fuse.sshfs", 2, False, False),
+    ],
+)
+def test_a_disk_of_this_machines_own_is_reported_where_other_nodes_must_see_it(
+    context: Context,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    nodes: int,
+    exports: bool,
+    message: bool,
+) -> None:
+    monkeypatch.setattr(places, "read_mounts", lambda _: [Mount("x", "/", kind)])
+    monkeypatch.setattr(places, "_OWN_FOLDERS", ())
+    monkeypatch.setattr(places, "_exports", lambda _: exports)
+    _, notes = look(context, nodes)
+    shown = f"runs_dir {context.runs_dir}: on this machine's own disk ({kind})"
+    assert [note.startswith(shown) for note in notes] == [True] * message

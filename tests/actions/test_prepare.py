@@ -1,0 +1,315 @@
+"""From a job's name to its plan: which Python trains, and what becomes of arguments."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from hpcrun.actions.checks.submission import Checks
+from hpcrun.actions.prepare import (
+    Prepared,
+    all_at_once,
+    command_spec,
+    load_spec,
+    prepare_job,
+    prepare_spec,
+)
+from hpcrun.actions.run import on_this_machine, share_cpus
+from hpcrun.actions.submit import write
+from hpcrun.context import Context, load_context
+from hpcrun.errors import InputError, SpecError
+from hpcrun.runs.layout import RUN_ID
+from hpcrun.spec.load import Origin
+from tests.plan.making import cluster, job
+
+
+@pytest.fixture
+def context(tmp_path: Path, clean_environ: dict[str, str]) -> Context:
+    """A project with interpreters of every kind."""
+    project = tmp_path / "project"
+    for name in ("job", "job-venv/bin", "setup", "setup-venv/bin", "profile"):
+        path = project / name / "python"
+        path.parent.mkdir(parents=True)
+        path.touch(0o755)
+    (Path(clean_environ["HOME"]) / "python").touch(0o755)
+    (project / "hpcrun.yaml").touch()
+    return load_context(clean_environ, project)
+
+
+# ---- specs and plans
+
+
+def test_a_jobs_name_is_its_files(context: Context) -> None:
+    (context.project / "jobs").mkdir()
+    (context.project / "jobs" / "mine.yaml").write_text("command: [a]\n")
+    assert load_spec(context, "mine").name == "mine"
+    assert load_spec(context, "mine", ["name=other"]).name == "other"
+    odd = context.project / os.fsdecode(b"b\xffd.yaml")
+    odd.write_text("command: [a]\n")
+    assert load_spec(context, str(odd)).name == "b\ufffdd"
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [(["hostname"], "hostname"), (["/usr/bin/env", "x"], "env"), (["/"], "command")],
+)
+def test_a_bare_commands_name_is_its_programs(words: list[str], name: str) -> None:
+    spec = command_spec(words)
+    assert (spec.name, spec.resources.gpus_per_node) == (name, 0)
+
+
+def test_a_command_can_have_gpus(context: Context) -> None:
+    spec = command_spec(["nvidia-smi"], ["resources.gpus_per_node=2"])
+    assert prepare_spec(context, spec, extra_args=["nvidia-smi"]).plan.gpus_per_node == 2
+
+
+def test_each_preparation_is_a_run_of_its_own_and_changes_nothing(context: Context) -> None:
+    before = sorted(context.project.rglob("*"))
+    spec = job("command: [a]\nname: x")
+    plans = [prepare_spec(context, spec).plan for _ in range(20)]
+    assert len({plan.run_id for plan in plans}) == 20
+    assert all(RUN_ID.fullmatch(plan.run_id) for plan in plans)
+    assert sorted(context.project.rglob("*")) == before and not context.runs_dir.exists()
+
+
+def test_the_words_of_the_command_line_are_recorded(context: Context) -> None:
+    words = ["echo", "{run_id}", "{x}", "a { b", "\udcff"]
+    made = prepare_spec(context, command_spec(words), extra_args=words)
+    assert made.plan.program == ["echo", made.plan.run_id, "{x}", "a { b", "\udcff"]
+    texts = {file.name: file.text for file in made.files}
+    again = job(texts["spec.yaml"])
+    assert again.command is not None
+    # As a job file has it: the same words, but for bytes that YAML cannot hold.
+    assert prepare_spec(context, again).plan.program[2:4] == ["{x}", "a { b"]
+    assert json.loads(texts["plan.json"])["program"] == made.plan.program
+
+
+# ---- a range of nodes
+
+RANGE = """
+script: a.py
+name: x
+args: ["{nodes}", "--global-batch={effective_batch}", "--steps={gradient_accumulation_steps}"]
+framework: deepspeed
+launcher: accelerate
+resources: {nodes: 2-4, gpus_per_node: 2}
+batch: {micro_batch_per_gpu: 2, gradient_accumulation_steps: 3}
+"""
+
+
+def read_script(context: Context, text: str = "print(1)") -> None:
+    (context.project / "a.py").write_text(text)
+
+
+def prepared(context: Context, text: str) -> Prepared:
+    return prepare_spec(context, job(text), checks=Checks(strict=False))
+
+
+def test_what_depends_on_the_number_of_nodes_is_there_for_each(context: Context) -> None:
+    read_script(context)
+    made = prepared(context, RANGE)
+    plan, files = made.plan, {file.name: file.text for file in made.files}
+    assert (plan.nodes, plan.node_range, plan.world_size) == (4, "2-4", 8)
+    directives = dict(plan.directives)
+    assert directives["nodes"] == "2-4" and "ntasks-per-node" not in directives
+    assert made.spec.resources.nodes == "2-4"
+    assert job(files["spec.yaml"]) == made.spec
+    assert plan.notes[0].endswith("stays 48, by accumulated steps (6 on 2, 4 on 3, 3 on 4 nodes)")
+    names = {name.rpartition("/")[2] for name in files if "/" in name}
+    assert names == {"job.sbatch", "node.sh", "deepspeed.json", "accelerate.yaml", "plan.json"}
+    assert all(files[f"nodes-4/{name}"] == files[name] for name in names)
+    for nodes, steps in ((2, 6), (3, 4), (4, 3)):
+        of = {name: files[f"nodes-{nodes}/{name}"] for name in names}
+        ds, its = json.loads(of["deepspeed.json"]), json.loads(of["plan.json"])
+        assert (ds["train_batch_size"], ds["gradient_accumulation_steps"]) == (48, steps)
+        assert f"num_processes: {2 * nodes}\n" in of["accelerate.yaml"]
+        assert f"export HPCRUN_NODES={nodes}\n" in of["job.sbatch"]
+        assert f" --nodes={nodes} --ntasks={nodes} " in of["job.sbatch"]
+        assert "#SBATCH --nodes=2-4\n" in of["job.sbatch"]
+        assert f"--steps={steps}" in of["node.sh"]
+        assert its["program"][-3:] == [str(nodes), "--global-batch=48", f"--steps={steps}"]
+        assert (its["nodes"], its["world_size"], its["node_range"]) == (nodes, 2 * nodes, "2-4")
+
+
+def test_zeros_checkpoints_are_for_one_number_of_ranks(context: Context) -> None:
+    read_script(context)
+    again = "survive: {when: [preempted]}\n"
+    noted = [
+        any("ZeRO's checkpoints" in note for note in prepared(context, text).plan.notes)
+        for text in (RANGE, RANGE + again, RANGE + again + "deepspeed: {zero_stage: 0}")
+    ]
+    assert noted == [False, True, False]
+
+
+def test_a_batch_that_some_number_of_nodes_cannot_have_is_refused(context: Context) -> None:
+    read_script(context)
+    with pytest.raises(SpecError) as caught:
+        prepared(context, RANGE.replace("steps: 3", "steps: 4"))
+    (problem,) = caught.value.problems
+    assert str(problem) == (
+        "x: resources.nodes: 2-4: on 3 nodes no whole number of accumulated steps makes the "
+        "effective batch of 64 that 4 nodes have; batch.gradient_accumulation_steps: 6 goes with "
+        "all of them"
+    )
+
+
+def test_a_batch_that_the_program_does_not_get_is_its_own(context: Context) -> None:
+    made = prepare_spec(context, job("command: [a]\nresources: {nodes: 2-4}"))
+    assert made.plan.effective_batch is None
+    assert made.plan.notes[0] == (
+        "nodes 2-4: Slurm decides as the job starts; the job sets no batch, so the effective one "
+        "grows with the nodes (batch: {effective: N} keeps it, where the program accumulates "
+        "{gradient_accumulation_steps})"
+    )
+
+
+@pytest.mark.parametrize(
+    ("nodes", "arguments", "steps", "expected"),
+    [
+        # Without accumulation, as a plain script is: no whole number is asked of it.
+        ("1-2", "--micro={micro_batch_per_gpu}", 1, {1: None, 2: 2}),
+        ("3-4", "--micro={micro_batch_per_gpu}", 1, {3: None, 4: 4}),
+        # The number written out is the job's on one number of nodes alone.
+        ("2-4", "--micro={micro_batch_per_gpu} --accumulate=3", 3, {2: 6, 3: 9, 4: 12}),
+    ],
+)
+def test_a_script_that_gets_no_steps_has_a_batch_that_grows(
+    context: Context, nodes: str, arguments: str, steps: int, expected: dict[int, int | None]
+) -> None:
+    read_script(context)
+    text = f"batch: {{gradient_accumulation_steps: {steps}}}\nargs: {arguments.split()}"
+    made = prepared(context, f"script: a.py\nresources: {{nodes: {nodes}}}\n{text}")
+    assert made.plan.notes[0].endswith("its effective batch grows with the nodes")
+    files = {file.name: file.text for file in made.files}
+    plans = {count: json.loads(files[f"nodes-{count}/plan.json"]) for count in expected}
+    assert {count: plan["effective_batch"] for count, plan in plans.items()} == expected
+
+
+def test_nobody_else_can_write_what_the_job_takes_for_its_nodes(context: Context) -> None:
+    """The umask of a group that shares a project."""
+    read_script(context)
+    made = prepared(context, RANGE)
+    umask = os.umask(0o002)
+    try:
+        write(context, made, [])
+    finally:
+        os.umask(umask)
+    modes = {
+        str(path.relative_to(made.path)): path.stat().st_mode & 0o777
+        for folder in made.path.glob("nodes-*")
+        for path in (folder, *folder.iterdir())
+    }
+    assert {"nodes-2", "nodes-2/job.sbatch", "nodes-2/node.sh", "nodes-4"} <= modes.keys()
+    assert {name: oct(mode) for name, mode in modes.items() if mode & 0o022} == {}
+
+
+STEPS = "batch: {gradient_accumulation_steps: 2}\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "profile", "problem"),
+    [
+        ("survive: {when: [node_fail], spare_nodes: 1}", "", "a range takes the nodes that there"),
+        ("sweep_per_node: 2\nsweep: {env.A: [b]}", "", "the runs share one node"),
+        ("", "rename: {gres: gpus}", "asks by --gpus for what all nodes have: name one number"),
+        (f"{STEPS}deepspeed: {{config: {{gradient_accumulation_steps: 2}}}}", "", "(on 1 node)"),
+        (
+            "batch: {gradient_accumulation_steps: 1}\ndeepspeed: {config: {train_batch_size: 3}}",
+            "",
+            "(on 2 nodes)",
+        ),
+    ],
+)
+def test_what_no_range_of_nodes_goes_with(
+    context: Context, text: str, profile: str, problem: str
+) -> None:
+    read_script(context)
+    there = structs.replace(context, cluster=cluster(profile)) if profile else context
+    spec = job(f"script: a.py\nresources: {{nodes: 1-3}}\n{text}")
+    with pytest.raises(InputError) as caught:
+        prepare_job(there, spec, checks=Checks(strict=False))
+    assert problem in str(caught.value)
+
+
+def test_what_keeps_the_batch_on_a_wide_range_is_found_at_once() -> None:
+    steps = job("script: a.py\nresources: {nodes: 1-64}").even_steps
+    assert all(steps * 64 % count == 0 for count in range(1, 65))
+    spec = job("script: a.py\nresources: {nodes: 2-4}\nbatch: {gradient_accumulation_steps: 4}")
+    assert spec.even_steps == 6
+
+
+def test_what_is_wrong_on_each_number_of_nodes_is_said_once() -> None:
+    errors = [InputError("which Python trains?", fix="setup: {venv: .venv}")] * 3
+    assert str(all_at_once(errors, Origin())) == "which Python trains?; setup: {venv: .venv}"
+
+
+# ---- a run on this machine
+
+
+def test_here_there_is_no_partition_and_no_other_gpu(context: Context) -> None:
+    site = cluster(
+        "partition: gpu\npartitions: {gpu: {gpus_per_node: 2}}\ngpu_types: {a: {gres: x}}\n"
+        "env: {A: b}\naccelerator: cuda"
+    )
+    local = on_this_machine(structs.replace(context, cluster=site))
+    plan = prepare_spec(
+        local, job("command: [a]\nresources: {gpus_per_node: 4, gpu_type: h100}")
+    ).plan
+    assert plan.cluster == "here" and "partition" not in dict(plan.directives)
+    inside = structs.replace(
+        context, cluster=site, environ={**context.environ, "SLURM_JOB_ID": "7"}
+    )
+    assert on_this_machine(inside) == inside
+
+
+def test_ranks_share_this_machines_cpus(context: Context) -> None:
+    spec = share_cpus(context, job("command: [a]\nresources: {gpus_per_node: 1000}"))
+    assert spec.resources.cpus_per_gpu == 1
+    expected = job("command: [a]\nresources: {cpus_per_gpu: 3}")
+    assert share_cpus(context, expected) == expected
+
+
+# ---- bash commands of the setup
+
+
+def test_commands_that_are_no_bash_are_refused(context: Context) -> None:
+    spec = job("command: [a]\nsetup: {commands: [if true, then], node_commands: ['echo \"x']}")
+    with pytest.raises(SpecError) as caught:
+        prepare_spec(context, spec)
+    expected = [problem.path for problem in caught.value.problems]
+    assert expected == ["setup.commands", "setup.node_commands"]
+    assert all("no bash: line " in problem.message for problem in caught.value.problems)
+
+
+@pytest.mark.parametrize(
+    "commands",
+    [
+        ["if true; then", "  true", "fi"],
+        ["shopt -s extglob", "echo !(x)"],
+        ["cat <<END\nan open ' quote\nEND"],
+        ['export WHERE={run_dir}/"a b"'],
+    ],
+)
+def test_commands_may_be_any_bash(context: Context, commands: list[str]) -> None:
+    spec = job(f"command: [a]\nsetup: {{commands: {json.dumps(commands)}}}")
+    assert prepare_spec(context, spec).plan.setup.commands
+
+
+def test_node_names_that_a_sandbox_does_not_resolve_are_noted(context: Context) -> None:
+    names = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)'
+    sandbox = structs.replace(context, cluster=structs.replace(context.cluster, name="sandbox"))
+    script = context.project / "run.sh"
+
+    def notes(text: str, where: Context = sandbox) -> list[str]:
+        script.write_text(text)
+        made = prepare_spec(where, command_spec(["bash"]), extra_args=["bash", "run.sh"])
+        return [note for note in made.plan.notes if "nothing resolves the names" in note]
+
+    assert len(notes(f"export MASTER_ADDR={names}\n")) == 1
+    assert notes(f"export MASTER_ADDR={names}\n", context) == []
+    assert notes(f"export MASTER_ADDR=${{MASTER_ADDR:-{names}}}\n") == []

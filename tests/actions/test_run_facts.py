@@ -1,0 +1,248 @@
+"""What is known of a run beside its log, read off run folders as submit writes them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcrun.actions.prepare import prepare_job, prepare_spec
+from hpcrun.actions.run_facts import code_digests, run_facts, with_attempts, with_code
+from hpcrun.actions.submit import write
+from hpcrun.context import Context, load_context
+from hpcrun.curves.report.html import html_text
+from hpcrun.runs.layout import RunFolder
+from hpcrun.runs.records import write_record
+from tests.curves.report import runs
+from tests.curves.report.runs import built
+from tests.plan.making import job
+from tests.secrets.test_users import TOKENS, VARIABLES
+
+
+@pytest.fixture
+def context(tmp_path: Path, clean_environ: dict[str, str]) -> Context:
+    project = tmp_path / "project"
+    (project / "bin").mkdir(parents=True)
+    (project / "bin" / "python").touch(0o755)
+    (project / "train.py").write_text("print('hello')\n")
+    (project / "hpcrun.yaml").write_text(f"python: {project}/bin/python\nruns_dir: ../runs\n")
+    return load_context(clean_environ, project)
+
+
+def written(context: Context, text: str) -> RunFolder:
+    made = prepare_spec(context, job(text))
+    write(context, made, [])
+    return RunFolder(made.path)
+
+
+DEEPSPEED = """\
+name: mine
+description: words
+script: train.py
+framework: deepspeed
+args: [--ds, "{deepspeed_config}", --lr, 1e-4, --name=x, data, -v, --offset, "-1"]
+resources: {nodes: 2, gpus_per_node: 4, gpu_type: a100}
+batch: {micro_batch_per_gpu: 2, gradient_accumulation_steps: 3}
+deepspeed: {zero_stage: 3, offload: {optimizer: cpu}, config: {steps_per_print: 7}}
+"""
+
+
+def test_settings_are_the_jobs_own_and_what_was_decided(context: Context) -> None:
+    facts, gpus, seconds = run_facts(written(context, DEEPSPEED))
+    assert (gpus, seconds) == (8, None)
+    expected = {
+        "script": "train.py",
+        "args.--lr": "1e-4",
+        "args.--name": "x data",
+        "args.-v": "",
+        "args.--offset": "-1",
+        "resources.nodes": "2",
+        "resources.gpus_per_node": "4",
+        "resources.gpu_type": "a100",
+        "world_size": "8",
+        "batch.micro_batch_per_gpu": "2",
+        "batch.gradient_accumulation_steps": "3",
+        "effective_batch": "48",
+        "precision": "bf16",
+        "launcher": "torchrun",
+        "deepspeed.zero_stage": "3",
+        "deepspeed.offload.optimizer": "cpu",
+        "deepspeed.offload.param": "none",
+        "deepspeed.config.steps_per_print": "7",
+    }
+    assert {key: facts.get(key) for key in expected} == expected
+    assert list(facts) == sorted(facts)
+
+
+def test_what_names_a_run_is_no_setting(context: Context) -> None:
+    first, second = (run_facts(written(context, DEEPSPEED))[0] for _ in range(2))
+    assert first == second
+    assert not {"name", "description", "run_id"} & set(first)
+
+
+def test_a_batch_that_the_job_leaves_to_its_program_is_not_known(context: Context) -> None:
+    facts, gpus, _ = run_facts(written(context, "script: train.py\nframework: torch\n"))
+    assert gpus == 1 and not [key for key in facts if "batch" in key]
+    facts, _, _ = run_facts(written(context, "command: [python, a.py]\nbatch: {}\n"))
+    assert "effective_batch" not in facts and facts["command"] == "python a.py"
+
+
+def test_without_gpus_none_are_counted(context: Context) -> None:
+    text = "script: train.py\nresources: {nodes: 2, gpus_per_node: 0}\n"
+    facts, gpus, _ = run_facts(written(context, text))
+    assert gpus is None and facts["world_size"] == "2"
+
+
+def test_a_sweeps_runs_differ_by_their_values(context: Context) -> None:
+    spec = job(
+        "script: train.py\nargs: [--lr, '{lr}', -b, '{micro_batch_per_gpu}']\n"
+        "sweep: {lr: [1e-4, 3e-4], batch.micro_batch_per_gpu: [2]}"
+    )
+    prepared = prepare_job(context, spec)
+    shown = []
+    for each in prepared.runs:
+        run = RunFolder(Path(each.plan.run_dir))
+        run.path.mkdir(parents=True)
+        for file in each.files:
+            (run.path / file.name).write_text(file.text)
+        shown.append(run_facts(run)[0])
+    differing = {key for key in shown[0] if shown[0][key] != shown[1].get(key)}
+    assert differing == {"sweep.lr", "args.--lr"}
+    assert (shown[1]["sweep.lr"], shown[1]["effective_batch"]) == ("3e-4", "2")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "env: {HF_TOKEN: sesame}",
+        "args: [--wandb_api_key, sesame]",
+        "args: ['--password=sesame']",
+        "setup: {commands: ['export WANDB_API_KEY=sesame']}",
+        "env: {PROXY: 'http://me:sesame@proxy:80'}",
+        "env: {HUB: hf_sesamesesame}",
+    ],
+)
+def test_secrets_in_a_job_file_are_not_shown(context: Context, text: str) -> None:
+    assert "sesame" not in str(run_facts(written(context, f"script: train.py\n{text}\n")))
+
+
+def test_every_kind_of_secret_is_left_out(context: Context) -> None:
+    values = {f"A{index}": token for index, (_, token, _) in enumerate(TOKENS)} | dict(VARIABLES)
+    shown = str(run_facts(written(context, f"script: train.py\nenv: {json.dumps(values)}\n")))
+    assert [value for value in values.values() if value in shown] == []
+
+
+def test_what_only_sounds_like_a_secret_is_shown(context: Context) -> None:
+    words = "[--pad_token, <pad>, --sort-key, len, --max-tokens, 7, tokenizer=gpt2, data.key=text]"
+    facts, _, _ = run_facts(written(context, f"script: train.py\nargs: {words}\n"))
+    assert {key: value for key, value in facts.items() if key.startswith("args")} == {
+        "args.--pad_token": "<pad>",
+        "args.--sort-key": "len",
+        "args.--max-tokens": "7",
+        "args.tokenizer": "gpt2",
+        "args.data.key": "text",
+    }
+
+
+def test_seconds_are_those_of_all_attempts(context: Context) -> None:
+    run = written(context, "script: train.py")
+    common = {"attempt": 0, "job_id": "1"}
+    begin = common | {"host": "n", "pid": 1, "nodes": "n", "begun_at": 1000.0}
+    for index in range(4):
+        (run.attempts / str(index)).mkdir()
+    write_record(run.attempts / "0" / "begin.json", begin)
+    end = {"exit_code": 0, "signal": None, "stopped_by": "TERM", "first_failure": None}
+    times = {"begun_at": 1000.0, "ended_at": 1300.5}
+    write_record(run.attempts / "0" / "end.json", common | end | times)
+    # Killed without a trace after its last beat; before its first one; and just claimed.
+    write_record(run.attempts / "1" / "begin.json", begin | {"begun_at": 5000.0})
+    (run.attempts / "1" / "beat").write_text("5060\n")
+    write_record(run.attempts / "2" / "begin.json", begin | {"begun_at": 7000.0})
+    assert run_facts(run)[2] == 360.5
+
+
+@pytest.mark.slow
+def test_attempts_are_as_status_has_them(context: Context) -> None:
+    text = "script: train.py\nresources: {nodes: 1, gpus_per_node: 4}\nlauncher: srun\n"
+    run = written(context, text)
+    for index, steps in enumerate((range(1, 11), range(6, 21))):
+        for folder in (run.attempts / str(index), run.logs / str(index)):
+            folder.mkdir(parents=True)
+        begun, where = 1_800_000_000.0 + 5400 * index, {"job_id": "7", "host": "n1", "pid": 1}
+        begin = {"attempt": index, "nodes": "n1", "begun_at": begun, **where}
+        write_record(run.attempts / str(index) / "begin.json", begin)
+        end: dict[str, Any] = {"why": ("preempted", "done")[index]}
+        end |= {"exit_code": 143 * (not index), "signal": None}
+        end |= {"stopped_by": None, "first_failure": None, "next": None if index else "requeue"}
+        end |= {"checkpoint": "/c/step-5", "begun_at": begun, "ended_at": begun + 3600}
+        write_record(
+            run.attempts / str(index) / "end.json", {"attempt": index, "job_id": "7"} | end
+        )
+        log = "".join(f'{{"step": {step}, "loss": 2.0}}\n' for step in steps)
+        (run.logs / str(index) / "rank-0.log").write_text(log)
+    found = with_attempts(runs.restarted(), run)
+    assert [(row[0], *row[2:]) for row in found.attempts] == [
+        ("0", "n1", "1:00:00", "1 to 10", "preemption", "goes on from step-5"),
+        ("1", "n1", "1:00:00", "6 to 20", "exit code 0", ""),
+    ]
+    assert found.cost == (
+        "8.00 GPU hours, 1.33 for 5 steps done again, 0.00 to start again, goodput 83%; "
+        "30:00 between attempts"
+    )
+    assert found.curve.restarts[0].cause == "preemption"
+    page = html_text([found])
+    assert found.cost in page and "<td>preemption</td>" in page
+    assert "Attempts" not in html_text([runs.restarted()])
+
+
+def test_a_folder_without_its_records_shows_nothing(context: Context) -> None:
+    run = written(context, "script: train.py")
+    (run.path / "plan.json").write_text("{")
+    (run.path / "spec.yaml").write_text("script: [\n")
+    assert run_facts(run) == ({}, None, None)
+    (run.path / "plan.json").unlink()
+    (run.path / "spec.yaml").unlink()
+    assert run_facts(run) == ({}, None, None)
+
+
+def test_settings_of_an_older_form_are_shown_all_the_same(context: Context) -> None:
+    run = written(context, "script: train.py")
+    (run.path / "spec.yaml").write_text("script: old.py\nno_such_key: {a: [1, 2], b: null}\n")
+    plan = json.loads(run.plan.read_text())
+    del plan["world_size"]
+    run.plan.write_text(json.dumps(plan))
+    facts, gpus, _ = run_facts(run)
+    assert facts == {"script": "old.py", "no_such_key.a": "1 2", "no_such_key.b": "null"}
+    assert gpus is None
+
+
+def test_code_is_distinguished_by_its_files(context: Context) -> None:
+    first = written(context, "script: train.py")
+    again = written(context, "script: train.py")
+    (context.project / "train.py").write_text("print('changed')\n")
+    (context.project / "more.py").write_text("")
+    second = written(context, "script: train.py")
+    one, other = code_digests(first), code_digests(second)
+    assert one == code_digests(again)
+    assert {name for name in one | other if one.get(name) != other.get(name)} == {
+        "train.py",
+        "more.py",
+    }
+    assert code_digests(written(context, "script: train.py\nsnapshot: false")) == {}
+
+
+def test_which_files_of_the_code_differ_is_shown(context: Context) -> None:
+    folders = [written(context, "script: train.py") for _ in range(2)]
+    for number in range(6):
+        (context.project / f"part{number}.py").write_text("x")
+    folders.append(written(context, "script: train.py"))
+    runs = [built(run.run_id, {}, facts={"script": "train.py"}) for run in folders]
+    plain = built("plain.log", {})
+    shown, message = with_code(context.runs_dir, [*runs, plain])
+    codes = [run.facts.get("code") for run in shown]
+    assert codes[0] == codes[1] != codes[2] and codes[3] is None
+    assert message == ["the code differs in part0.py, part1.py, part2.py, part3.py and 2 more"]
+    same, message = with_code(context.runs_dir, [*runs[:2], plain])
+    assert same == [*runs[:2], plain] and message == []

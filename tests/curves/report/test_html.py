@@ -1,0 +1,297 @@
+"""The HTML report as text: what it says, and that nothing of a log becomes markup or a request."""
+
+from __future__ import annotations
+
+import base64
+import builtins
+import gzip
+import hashlib
+import json
+import math
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from hpcrun.curves.curve import Curve, build_series
+from hpcrun.curves.report import html
+from hpcrun.curves.report.html import html_text, page_data, script_json, write_html
+from hpcrun.curves.report.parsed import ParsedRun
+from hpcrun.errors import InputError
+from tests.curves.report import runs
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "</script><script>alert(1)</script>",
+    "<!--<script>",
+    '"><img src=x onerror=alert(1)>',
+    "'; alert(1); //",
+    "{{ 7*7 }}{% raw %}",
+    "${alert(1)}`",
+    "<b>bold</b><a href='https://example.org/'>link</a><br>",
+    "%{x}%{customdata}<extra></extra>",
+    "javascript:alert(1)",
+    "a\udc80\x00\x1b[31m\u2028\u2029",
+    "__proto__",
+    "constructor",
+)
+
+
+class Page(HTMLParser):
+    """The elements of a page with their attributes, its texts, and what stands in its scripts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.scripts: list[str] = []
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag in ("script", "style"):
+            self._open.append(tag)
+            self.scripts.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        if self._open and self._open[-1] == tag:
+            self._open.pop()
+
+    def handle_data(self, data: str) -> None:
+        if self._open:
+            self.scripts[-1] += data
+        elif data.strip():
+            self.texts.append(data.strip())
+
+    @property
+    def run(self) -> tuple[str, str]:
+        """The scripts that run: plotly.js, which lies in the page gzipped, and the page's own."""
+        return gzip.decompress(base64.b64decode(self.scripts[-2])).decode(), self.scripts[-1]
+
+    @property
+    def data(self) -> Any:
+        (found,) = (text for text in self.scripts if text.startswith('{"runs":'))
+        return json.loads(found)
+
+
+def made(source: str = "a.log", **changes: Any) -> ParsedRun:
+    return structs.replace(runs.one()[0], source=source, **changes)
+
+
+def hostile() -> list[ParsedRun]:
+    """Runs whose every name is an attack."""
+    points = build_series([1, 2], [2.0, 1.0])
+    return [
+        made(
+            name,
+            curve=Curve({"loss": points, name: points}, (), notes=(name,)),
+            facts={name: other, "same": name if number else other},
+            warnings=(name,),
+            formats=(name,),
+        )
+        for number, (name, other) in enumerate(zip(HOSTILE, reversed(HOSTILE), strict=True))
+    ]
+
+
+def test_every_value_is_in_the_page() -> None:
+    data = Page(html_text(runs.several())).data
+    for reported, run in zip(data["runs"], runs.several(), strict=True):
+        assert reported["name"] == run.source and list(reported["metrics"]) == list(
+            run.curve.metrics
+        )
+        for name, metric in reported["metrics"].items():
+            divisor = 2.0**30 if name == "memory_bytes" else 1.0
+            values = [float(value) for value in metric["values"]]
+            wanted = [value / divisor for value in run.curve.values(name)]
+            assert values == pytest.approx(wanted, rel=0, abs=0, nan_ok=True)
+            assert reported["axes"][metric["axis"]]["step"] == run.curve.steps(name)
+
+
+@pytest.mark.slow
+def test_restarts_warnings_and_notes_are_shown() -> None:
+    curve = runs.restarted().curve
+    (restart,) = curve.restarts
+    restart = structs.replace(restart, cause="preemption")
+    restarted = structs.replace(
+        runs.restarted(),
+        curve=structs.replace(curve, notes=("read in two ways",), restarts=(restart,)),
+        warnings=("loss spikes at step 7",),
+    )
+    page = Page(html_text([restarted]))
+    assert page.data["runs"][0]["restarts"] == [
+        {"at": 101, "text": "attempt 1 after preemption from step 101, 20 steps done again"}
+    ]
+    message = " | ".join(page.texts)
+    assert (
+        "attempt 1 after preemption: from step 101, after step 120, 20 steps done again" in message
+    )
+    assert "read in two ways" in message and "Warnings | loss spikes at step 7" in message
+    assert "Warnings" not in Page(html_text(runs.one())).texts
+
+
+@pytest.mark.slow
+def test_the_configuration_stands_beside_and_what_differs_first() -> None:
+    shown = [
+        made("a", facts={"precision": "bf16", "nodes": "1", "z": "<>"}),
+        made("b", facts={"precision": "fp16", "nodes": "1"}),
+    ]
+    texts = Page(html_text(shown)).texts
+    places = [texts.index(text) for text in ("Where the runs differ", "precision", "z")]
+    assert places == sorted(places) and texts[places[1] + 1 : places[1] + 3] == ["bf16", "fp16"]
+    assert texts.index("The same in all runs (1)") > places[2]
+    assert texts[texts.index("nodes") + 1] == "1" and "<>" in texts
+    assert "Configuration" not in Page(html_text(runs.one())).texts
+
+
+def test_values_that_are_not_finite_are_shown_as_such() -> None:
+    series = build_series([1, 2, 3], [math.nan, math.inf, -math.inf])
+    page = Page(html_text([made(curve=Curve({"loss": series}, ()))]))
+    assert page.data["runs"][0]["metrics"]["loss"]["values"] == ["NaN", "Infinity", "-Infinity"]
+
+
+def test_what_shows_most_has_the_open_panels() -> None:
+    names = ("consumed samples", "never changed", "time left", "reward", "kl_loss", "loss", "epoch")
+    steps: list[int | None] = [*range(6)]
+    falling = [9.0, 3.0, 2.5, 2.0, 1.9, 1.8]
+    values = {"consumed samples": [float(n) for n in range(6)], "never changed": [1.0] * 6}
+    metrics = {name: build_series(steps, values.get(name, falling)) for name in names}
+    panels = page_data([made(curve=Curve(metrics, ()))])["panels"]
+    assert [panel["metrics"][0] for panel in panels][:3] == ["loss", "kl_loss", "reward"]
+    assert panels[-1]["metrics"] == ["epoch"] and len(panels) == len(names)
+
+
+def test_a_schedule_is_read_by_its_shape_on_a_linear_axis() -> None:
+    falling = build_series([1, 2, 3], [1.0, 1e-3, 1e-6])
+    panels = page_data([made(curve=Curve({"loss": falling, "lr": falling}, ()))])["panels"]
+    assert [(panel["title"], panel["log"]) for panel in panels] == [
+        ("Training loss", True),
+        ("Learning rate", False),
+    ]
+
+
+@pytest.mark.slow
+def test_what_was_logged_once_is_a_fact_and_no_curve() -> None:
+    once = {
+        "train_runtime": build_series([6], [61.234]),
+        "total_flos": build_series([None], [1.5e15]),
+        "lr": build_series([6], [1e-4]),
+    }
+    loss = build_series([1, 2, 3], [3.0, 2.0, 1.0])
+    shown = [made("a", curve=Curve({"loss": loss, **once}, ()))]
+    page = Page(html_text(shown))
+    assert [panel["metrics"] for panel in page.data["panels"]] == [["loss"]]
+    at = page.texts.index("train_runtime")
+    assert page.texts[at + 1 : at + 3] == ["61.23", "at step 6"]
+    at = page.texts.index("total_flos")
+    assert page.texts[at + 1] == "1.5e+15"
+    # Of several runs they are columns of the table; one that counts them on has a curve.
+    longer = build_series([3, 6], [30.0, 60.0])
+    both = [*shown, made("b", curve=Curve({"loss": loss, "train_runtime": longer}, ()))]
+    page = Page(html_text(both))
+    assert [panel["metrics"] for panel in page.data["panels"]] == [["loss"], ["train_runtime"]]
+    assert page.texts.count("total_flos") == 2  # a heading, and the row among the numbers
+
+
+def test_the_page_of_single_values_has_no_script() -> None:
+    text = html_text([made(curve=Curve({"eval_loss": build_series([3], [2.5])}, ()))])
+    assert "<script" not in text and len(text) < 20_000 and "No metric" not in text
+    assert "2.500" in Page(text).texts
+
+
+def test_the_log_without_a_metric_says_so() -> None:
+    text = html_text(runs.nothing())
+    assert "No metric was found" in text and len(text) < 20_000 and "<script" not in text
+
+
+@pytest.mark.slow
+def test_names_become_neither_elements_nor_attributes() -> None:
+    quiet = [
+        made(f"run {n}", facts={"a": str(n), "b": "1"}, warnings=("w",))
+        for n in range(len(HOSTILE))
+    ]
+    quiet = [
+        structs.replace(run, curve=Curve({"x": build_series([1, 2], [2.0, 1.0])}, (), notes=("n",)))
+        for run in quiet
+    ]
+    calm, attacked = Page(html_text(quiet)), Page(html_text(hostile()))
+    kinds = {tag for tag, _ in calm.elements}
+    assert {tag for tag, _ in attacked.elements} - kinds <= {"details", "summary"}
+    allowed = {name for _, attributes in calm.elements for name in attributes}
+    assert {name for _, attributes in attacked.elements for name in attributes} <= allowed | {
+        "open"
+    }
+    assert len(attacked.scripts) == len(calm.scripts) == 4  # style, data, plotly.js, the page's
+    assert [run["name"] for run in attacked.data["runs"]][:10] == list(HOSTILE[:10])
+    assert all(name in attacked.texts for name in HOSTILE[:10])
+
+
+def test_json_cannot_end_its_script() -> None:
+    for name in HOSTILE:
+        text = script_json({name: [name]})
+        assert not re.search("[<>&]", text) and json.loads(text) == {name: [name]}
+
+
+@pytest.mark.slow
+def test_only_the_two_scripts_may_run_and_nothing_may_be_asked_for() -> None:
+    page = Page(html_text(runs.one()))
+    metas = [attributes for tag, attributes in page.elements if tag == "meta"]
+    (policy,) = (m["content"] for m in metas if m.get("http-equiv") == "Content-Security-Policy")
+    assert policy is not None and "default-src 'none'" in policy
+    assert "unsafe-eval" not in policy and "http" not in policy.replace("http-equiv", "")
+    hashes = re.findall(r"'sha256-([^']+)'", policy)
+    assert hashes == [
+        base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in page.run
+    ]
+
+
+@pytest.mark.slow
+def test_the_page_names_no_address() -> None:
+    """plotly.js names some, in its licence and for maps: it may not ask for them (the policy)."""
+    page = Page(html_text(runs.several()))
+    style, data, _, own = page.scripts
+    assert len(page.run[0]) > 1_000_000
+    for text in (style, data, own):
+        assert not re.search(
+            r"https?:|//\w|url\(|@import", re.sub(r"^\s*// .*", "", text, flags=re.M)
+        )
+    for _, attributes in page.elements:
+        assert not {"src", "href", "srcset", "action"} & set(attributes)
+
+
+@pytest.mark.slow
+def test_the_same_runs_give_the_same_page(tmp_path: Path) -> None:
+    write_html(runs.several(), tmp_path / "a.html")
+    write_html(runs.several(), tmp_path / "b.html")
+    assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
+
+
+def test_the_size_is_that_of_plotly_and_of_the_values(tmp_path: Path) -> None:
+    write_html(runs.one(), tmp_path / "a.html")
+    assert 1e6 < (tmp_path / "a.html").stat().st_size < 2.2e6
+
+
+def test_without_plotly_the_fix_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *args: Any) -> Any:
+        if name.startswith("plotly"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return real(name, *args)
+
+    html._plotly.cache_clear()
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(InputError, match="pip install plotly"):
+        write_html(runs.one(), tmp_path / "a.html")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_folder_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="mkdir -p"):
+        write_html(runs.one(), tmp_path / "none" / "a.html")

@@ -1,0 +1,401 @@
+"""The HTML report in a real headless Chromium that has no network: drawn, pointed at, zoomed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from hpcrun.curves.curve import Curve, Restart, build_series
+from hpcrun.curves.report.html import write_html
+from hpcrun.curves.report.parsed import ParsedRun
+from tests.curves.report import runs
+from tests.curves.report.browser import Browser, Page, chromium
+from tests.curves.report.ewma import ewma
+from tests.curves.report.test_html import HOSTILE, hostile, made
+from tests.needs import require_command
+
+pytestmark = pytest.mark.slow
+
+PLOT = "document.querySelector('.panel .plot')"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    require_command("chromium")
+    with chromium(tmp_path_factory.mktemp("profile")) as started:
+        yield started
+
+
+class Opened:
+    """Opens reports, and looks after what went wrong in them."""
+
+    def __init__(self, browser: Browser, folder: Path) -> None:
+        self._browser = browser
+        self._folder = folder
+        self.pages: list[Page] = []
+
+    def __call__(self, shown: list[ParsedRun], *, dark: bool = False) -> Page:
+        file = self._folder / f"{len(self.pages)}.html"
+        write_html(shown, file)
+        page = Page(self._browser, file, dark=dark)
+        self.pages.append(page)
+        page.value("document.querySelector('#panels').scrollIntoView()")
+        page.wait_for(f"{PLOT}?.querySelector('.scatterlayer .trace path.js-line')")
+        return page
+
+
+@pytest.fixture
+def opened(browser: Browser, tmp_path: Path) -> Iterator[Opened]:
+    opening = Opened(browser, tmp_path)
+    yield opening
+    for page in opening.pages:
+        assert page.problems() == []
+        assert [url.partition("://")[0] for url in page.requested()] == ["file"]
+        page.close()
+
+
+def noisy() -> list[float]:
+    return [2 + 2 * math.exp(-n / 50) + 0.3 * (-1) ** n for n in range(300)]
+
+
+def one(values: list[float], **more: Any) -> list[ParsedRun]:
+    steps: list[int | None] = list(range(10, 10 + 10 * len(values), 10))
+    series = build_series(steps, values)
+    return [made("train.log", curve=Curve({"loss": series} | more, ()))]
+
+
+def box(page: Page, place: str = f"{PLOT}.querySelector('.nsewdrag')") -> list[float]:
+    """Return left, top, width and height of an element in the window."""
+    found: list[float] = page.value(
+        f"(r => [r.left, r.top, r.width, r.height])({place}.getBoundingClientRect())"
+    )
+    return found
+
+
+def at_step(page: Page, step: float) -> float:
+    """Return where in the window a step stands, by the axis that plotly.js draws."""
+    left = box(page)[0]
+    return left + float(page.value(f"{PLOT}._fullLayout.xaxis.l2p({step})"))
+
+
+def ranges(page: Page) -> list[list[float]]:
+    """Return the ranges of the steps that the drawn panels show."""
+    found: list[list[float]] = page.value(
+        "[...document.querySelectorAll('.plot')].filter(plot => plot.layout)"
+        ".map(plot => [...plot.layout.xaxis.range])"
+    )
+    return found
+
+
+def traces(page: Page) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = page.value(
+        f"{PLOT}.data.map(d => ({{x: [...d.x], y: [...d.y].map(String), name: d.name}}))"
+    )
+    return found
+
+
+def test_the_curve_is_drawn_from_the_runs_values(opened: Opened) -> None:
+    values = [4.0, 3.0, math.nan, 2.0, math.inf, 1.0]
+    page = opened(one(values))
+    line, crosses = traces(page)
+    assert line["x"] == [10, 20, 30, 40, 50, 60] and list(map(float, line["y"]))[:2] == [4.0, 3.0]
+    assert crosses["x"] == [30, 50] and crosses["y"] == ["3", "2"]
+    path = page.value(f"{PLOT}.querySelector('.trace path.js-line').getAttribute('d')")
+    assert path.count("M") == path.count("L") == 1  # after it two points stand alone
+    assert page.value(f"{PLOT}.querySelectorAll('.trace .point').length") == 4 + 2
+
+
+def test_hovering_shows_step_and_exact_value(opened: Opened) -> None:
+    values = noisy()
+    page = opened(one(values))
+    _, top, _, height = box(page)
+    for step in (10, 70, 1500, 3000):
+        page.mouse("mouseMoved", at_step(page, step) + 0.5, top + height / 2)
+        message = page.wait_for(
+            f"(text => text?.includes('step {step:,}') && text)"
+            "(document.querySelector('.hoverlayer .legend')?.textContent)"
+        )
+        assert repr(values[step // 10 - 1]) in message and "smoothed" in message
+
+
+def test_a_value_of_another_step_says_so(opened: Opened) -> None:
+    evaluated = build_series([40, 80], [2.25, 1.75])
+    page = opened(one([3.0 - n / 10 for n in range(9)], eval_loss=evaluated))
+    _, top, _, height = box(page)
+    page.mouse("mouseMoved", at_step(page, 50), top + height / 2)
+    message = page.wait_for("document.querySelector('.hoverlayer .legend')?.textContent")
+    assert "2.6 at step 50" in message and (
+        "2.25 at step 40" in message or "Evaluation" not in message
+    )
+
+
+def test_dragging_zooms_all_panels_and_double_click_goes_back(opened: Opened) -> None:
+    lr = build_series(list(range(10, 3010, 10)), [1e-4] * 300)
+    page = opened(one(noisy(), lr=lr))
+    page.wait_for("document.querySelectorAll('.plot .main-svg').length >= 4")
+    whole = ranges(page)
+    assert len(whole) == 2 and whole[0] == whole[1] and whole[0][0] < 10 and whole[0][1] > 3000
+    left, top, width, height = box(page)
+    page.drag((left + width * 0.25, top + height * 0.2), (left + width * 0.5, top + height * 0.8))
+    page.wait_for(f"{PLOT}.layout.xaxis.range[1] < 2000")
+    page.wait_for("document.querySelectorAll('.plot')[1].layout.xaxis.range[1] < 2000")
+    zoomed = ranges(page)[0]
+    low, high = whole[0]
+    wanted = [low + (high - low) * share for share in (0.25, 0.5)]
+    assert zoomed == pytest.approx(wanted, abs=(high - low) / width * 2)
+    assert ranges(page)[1] == pytest.approx(zoomed)
+    page.double_click(left + width / 2, top + height / 2, f"{PLOT}.layout.xaxis.range[1] > 3000")
+    page.wait_for("document.querySelectorAll('.plot')[1].layout.xaxis.range[1] > 3000")
+    assert ranges(page) == whole
+
+
+def test_keys_zoom_and_move(opened: Opened) -> None:
+    page = opened(one(noisy()))
+    ((low, high),) = ranges(page)
+    page.value(f"{PLOT}.focus()")
+    page.press("+")
+    middle, width = (low + high) / 2, high - low
+    page.wait_for(f"Math.abs({PLOT}.layout.xaxis.range[0] - {middle - width / 4}) < 1")
+    page.press("ArrowRight")
+    page.wait_for(f"Math.abs({PLOT}.layout.xaxis.range[0] - {middle - width / 8}) < 1")
+    page.press("0")
+    page.wait_for(f"Math.abs({PLOT}.layout.xaxis.range[0] - {low}) < 1")
+
+
+def test_the_log_button_changes_the_axis_and_its_ticks(opened: Opened) -> None:
+    page = opened(one([4.0, 2.0, 1.0]))
+    heights = f"[...{PLOT}.querySelectorAll('.ygrid')].length"
+    assert page.value(f"{PLOT}.layout.yaxis.type") == "linear" and page.value(heights)
+    places = "[...document.querySelectorAll('.point')].map(p => p.getBoundingClientRect().top)"
+    first, second, third = page.value(places)
+    assert second - first == pytest.approx(2 * (third - second), abs=1.5)
+    x, y, width, height = box(page, "document.querySelector('.panel button')")
+    page.click(x + width / 2, y + height / 2)
+    page.wait_for(f"{PLOT}._fullLayout.yaxis.type === 'log'")
+    first, second, third = page.value(places)
+    assert second - first == pytest.approx(third - second, abs=1.5)
+    assert (
+        page.value("document.querySelector('.panel button').getAttribute('aria-pressed')") == "true"
+    )
+
+
+def test_the_slider_smooths_by_the_average_of_the_past(opened: Opened) -> None:
+    values = [*noisy(), math.nan, 2.0, 2.5]
+    page = opened(one(values))
+    page.value(
+        "(s => { s.value = '0.8'; s.dispatchEvent(new Event('input')); })"
+        "(document.getElementById('smoothing'))"
+    )
+    page.wait_for("document.getElementById('weight').textContent === '0.80'")
+    second = (0.8 * values[0] + values[1]) / 1.8
+    page.wait_for(f"Math.abs({PLOT}.data[1].y[1] - {second}) < 1e-9")
+    trend = [float(value) for value in traces(page)[1]["y"]]
+    known: list[float] = []
+    for value, smoothed in zip(values, trend, strict=True):
+        if math.isnan(value):
+            assert math.isnan(smoothed)
+            continue
+        known.append(value)
+        weights = [0.8 ** (len(known) - 1 - at) for at in range(len(known))]
+        average = sum(w * v for w, v in zip(weights, known, strict=True)) / sum(weights)
+        assert smoothed == pytest.approx(average, rel=1e-9)
+    assert trend == pytest.approx(ewma(values, 9), rel=1e-9, nan_ok=True)  # 0.8 is a span of 9
+    page.value(
+        "(s => { s.value = '0'; s.dispatchEvent(new Event('input')); })"
+        "(document.getElementById('smoothing'))"
+    )
+    page.wait_for(f"{PLOT}.data.length === 2")  # the values, and the cross
+
+
+def test_a_line_of_fewer_points_is_smoothed_less(opened: Opened) -> None:
+    """Over as many steps as the others: 0.8 ** (300 / 100) a point, where there is one in three."""
+    values = [2 + 0.3 * (-1) ** n for n in range(100)]
+    sparse = build_series(list(range(30, 3030, 30)), values)
+    page = opened(one(noisy(), eval_loss=sparse))
+    page.value(
+        "(s => { s.value = '0.8'; s.dispatchEvent(new Event('input')); })"
+        "(document.getElementById('smoothing'))"
+    )
+    page.wait_for("document.getElementById('weight').textContent === '0.80'")
+    weight = 0.8**3
+    second = (weight * values[0] + values[1]) / (1 + weight)
+    page.wait_for(f"Math.abs({PLOT}.data[3].y[1] - {second}) < 1e-9")
+    wanted = ewma(values, 2 / (1 - weight) - 1)
+    assert [float(value) for value in traces(page)[3]["y"]] == pytest.approx(wanted, rel=1e-9)
+
+
+def test_a_level_metric_is_shown_at_its_height(opened: Opened) -> None:
+    page = opened(one([3e-5] * 5))
+    low, high = page.value(f"{PLOT}._fullLayout.yaxis.range")
+    assert 2e-5 < low < 3e-5 < high < 4e-5
+    labels = f"[...{PLOT}.querySelectorAll('.ytick text')].map(t => t.getBoundingClientRect().left)"
+    assert min(page.value(labels)) > box(page, PLOT)[0]  # none is cut off
+
+
+def test_chips_choose_the_panels(opened: Opened) -> None:
+    more = {f"metric {n}": build_series([1, 2], [1.0, 2.0]) for n in range(3)}
+    page = opened([made(curve=Curve(more | runs.one()[0].curve.metrics, ()))])
+    shown = "[...document.querySelectorAll('.panel')].map(panel => panel.dataset.metric)"
+    before = page.value(shown)
+    assert before[0] == "loss" and len(before) == 6 and "memory_bytes" not in before
+    labels = page.value("[...document.querySelectorAll('#chips span')].map(s => s.textContent)")
+    page.value("document.querySelector('#chips').scrollIntoView()")
+    for label in ("Loss", "Memory, GiB"):
+        chip = f"document.querySelectorAll('#chips span')[{labels.index(label)}]"
+        x, y, width, height = box(page, chip)
+        page.click(x + width / 2, y + height / 2)
+    after = page.wait_for(f"{shown}.includes('memory_bytes') && {shown}")
+    assert [*after] == [*before[1:], "memory_bytes"]
+    page.value("document.querySelector('[data-metric=memory_bytes]').scrollIntoView()")
+    page.wait_for("document.querySelector('[data-metric=memory_bytes] path.js-line')")
+
+
+def test_runs_are_hidden_and_shown(opened: Opened) -> None:
+    page = opened(runs.several())
+    names = [trace["name"] for trace in traces(page) if "name" in trace]
+    assert {"train.log", "20261120-081455-zero2-4gpu-7k3q"} <= set(names)
+    page.value("document.querySelector('#runs-table').scrollIntoView()")
+    x, y, width, height = box(page, "document.querySelector('input.run')")
+    page.click(x + width / 2, y + height / 2)
+    page.wait_for(f"!{PLOT}.data.some(trace => trace.name === 'train.log')")
+    page.value("document.getElementById('all-runs').click()")
+    page.wait_for(f"{PLOT}.data.some(trace => trace.name === 'train.log')")
+
+
+def test_a_restart_is_marked_where_it_resumed(opened: Opened) -> None:
+    page = opened([runs.restarted()])
+    assert page.value(f"{PLOT}.layout.shapes.map(s => [s.x0, s.x1])") == [[101, 101]]
+    path = page.value(
+        f"{PLOT}.querySelector('.shapelayer path, .layer-below path').getAttribute('d')"
+    )
+    assert float(path[1:].split(",")[0]) == pytest.approx(
+        at_step(page, 101) - box(page, PLOT)[0], abs=2
+    )
+    assert "restart" in page.value(f"{PLOT}.querySelector('.annotation-text').textContent")
+
+
+def test_curves_over_time_and_tokens(opened: Opened) -> None:
+    steps: list[int | None] = [1, 2, 3]
+    times = [1e9, 1e9 + 7200, 1e9 + 36000]
+    loss = build_series(steps, [3.0, 2.0, 1.0], times)
+    tokens = build_series(steps, [100.0, 200.0, 300.0], times)
+    page = opened([made(curve=Curve({"loss": loss, "num_tokens": tokens}, ()))])
+    for label, x, title in (
+        ("tokens", [100, 200, 300], "tokens"),
+        ("wall time", [0, 2, 10], "wall time (hours)"),
+    ):
+        page.value(
+            "[...document.querySelectorAll('#axes label')]"
+            f".find(each => each.textContent === {label!r}).click()"
+        )
+        page.wait_for(f"{PLOT}.layout.xaxis.title.text === {title!r}")
+        assert traces(page)[0]["x"] == x
+
+
+def test_a_log_without_steps_counts_its_points(opened: Opened) -> None:
+    page = opened(runs.without_steps())
+    assert traces(page)[0]["x"] == [1, 2, 3]
+    assert page.value(f"{PLOT}.layout.xaxis.title.text") == "point, in the order of the log"
+
+
+def test_values_beyond_the_axis_are_counted_and_shown_on_demand(opened: Opened) -> None:
+    page = opened(one([1.5 + 0.001 * (n % 7) for n in range(200)] + [-40.0, 1.5]))
+    assert page.value(f"{PLOT}.layout.yaxis.range[0]") > 1
+    button = "document.querySelector('.panel .quiet button')"
+    assert page.value(f"{button}.textContent") == "1 beyond this axis: show"
+    page.value(f"{button}.click()")
+    page.wait_for(f"{PLOT}._fullLayout.yaxis.range[0] < -40")
+
+
+def test_names_do_nothing(opened: Opened) -> None:
+    page = opened(hostile())
+    page.value("window.alert = () => { window.harmed = true; }")
+    _, top, _, height = box(page)
+    for step in (1, 2):
+        page.mouse("mouseMoved", at_step(page, step), top + height / 2)
+        page.wait_for(
+            f"document.querySelector('.hoverlayer .legend')?.textContent.includes('step {step}')"
+        )
+    assert page.value("window.harmed") is None
+    assert page.value("document.querySelectorAll('a, img, b:not(.warnings b)').length") == 0
+    message = page.value("document.querySelector('.hoverlayer .legend').textContent")
+    assert all(name in message for name in HOSTILE if name.isprintable() and "{" not in name)
+
+
+def test_twenty_runs_of_4000_points_stay_usable(opened: Opened) -> None:
+    steps: list[int | None] = list(range(4000))
+    many = []
+    for number in range(20):
+        values = [
+            2 + number / 10 + math.exp(-n / 500) + 0.05 * math.sin(n * n) for n in range(4000)
+        ]
+        metrics = {
+            name: build_series(steps, values) for name in ("loss", "lr", "grad_norm", "x", "y")
+        }
+        many.append(made(f"run {number}", curve=Curve(metrics, (Restart(1, 20, 10, 11),))))
+    page = opened(many)
+    begun = page.cpu_seconds()
+    page.value(
+        "new Promise(done => {"
+        "const slider = document.getElementById('smoothing'); slider.value = '0.5';"
+        "slider.dispatchEvent(new Event('input'));"
+        "requestAnimationFrame(() => requestAnimationFrame(done)); })"
+    )
+    assert 0.01 < page.cpu_seconds() - begun < 6  # about 1
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_light_and_dark_have_contrast(opened: Opened, dark: bool) -> None:
+    page = opened([structs.replace(run, warnings=("w",)) for run in runs.several()], dark=dark)
+    pairs = page.value(
+        "[...document.querySelectorAll('h1, h2, h3, td, th, .hint, .quiet, .mark, .warnings li,"
+        " button, .chips span')].map(e => { let b = e; let c;"
+        "do { c = getComputedStyle(b).backgroundColor; b = b.parentElement; }"
+        " while (b && c === 'rgba(0, 0, 0, 0)');"
+        "return [getComputedStyle(e).color, c]; })"
+    )
+    assert len(pairs) > 30
+    for text, ground in pairs:
+        assert contrast(text, ground) >= 4.5, (text, ground)
+    assert (luminance(page.value("getComputedStyle(document.body).backgroundColor")) < 0.2) is dark
+
+
+def luminance(colour: str) -> float:
+    """https://www.w3.org/TR/WCAG21/#dfn-relative-luminance"""
+    shares = [float(part) / 255 for part in colour[colour.index("(") + 1 : -1].split(",")[:3]]
+    linear = [s / 12.92 if s <= 0.04045 else ((s + 0.055) / 1.055) ** 2.4 for s in shares]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one_colour: str, other: str) -> float:
+    dark, light = sorted((luminance(one_colour), luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_the_page_is_no_wider_than_its_window(opened: Opened) -> None:
+    wide = [structs.replace(run, facts={"a" * 60: "b" * 200}) for run in runs.several()]
+    page = opened(wide)
+    assert page.value("document.documentElement.scrollWidth") <= 1200
+    page.resize(360, 740)
+    page.wait_for("innerWidth === 360 && document.documentElement.scrollWidth <= 360")
+
+
+def test_the_page_can_be_read_aloud(opened: Opened) -> None:
+    page = opened(runs.several())
+    tree = page.call("Accessibility.getFullAXTree")["nodes"]
+    named = [
+        (node["role"]["value"], node.get("name", {}).get("value", ""))
+        for node in tree
+        if not node.get("ignored")
+    ]
+    assert ("heading", "4 runs") in named and ("columnheader", "run") in named
+    assert any(role == "slider" and name.startswith("smoothing") for role, name in named)
+    for role in ("button", "checkbox", "radio", "slider", "region"):
+        assert all(name for found, name in named if found == role), role
+    assert page.value("document.title") == "4 runs · hpcrun"
+    assert page.value("document.documentElement.lang") == "en"

@@ -1,0 +1,479 @@
+"""The reader: pieces, damage, long lines, ranks, unfinished lines."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+import tracemalloc
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bench.make_log import dense_lines
+from hpcrun.curves.lines import read
+from hpcrun.curves.lines.learn import layout_of
+from hpcrun.curves.lines.line import NEEDLES, read_line, records
+from hpcrun.curves.lines.read import LONGEST_LINE, Reader, fold
+from hpcrun.curves.row import Frame, Layout, Mark, Row
+
+NOISE = [
+    b"",
+    b"loading checkpoint shards: 100%|####| 2/2",
+    b"gpu01:123:456 [0] NCCL INFO Channel 00/08 : 0 1",
+    b"the loss is finite at step 3",
+    b"\xff\xfe\x80 not text",
+    b'{"config": {"loss": 1.0, "step": 3}}',
+]
+ROWS = [
+    b'{"step": %d, "loss": %d.5, "lr": 0.1}',
+    b"step=%d loss=%d.5 lr=0.1",
+    b"[rank0]: step: %d, loss: %d.5",
+    b"\x1b[1mstep=%d\x1b[0m loss=%d.5",
+]
+ENDS = [b"\n", b"\r\n", b"\r", b"\0\n", b"\n\0\0\0"]
+
+
+class Told(NamedTuple):
+    """One row of a frame."""
+
+    offset: int
+    layout: Layout
+    step: int | None
+    values: tuple[str, ...]
+
+
+line = st.one_of(
+    st.sampled_from(NOISE),
+    st.builds(lambda row, n: row % (n, n), st.sampled_from(ROWS), st.integers(0, 999)),
+)
+log = st.lists(st.tuples(line, st.sampled_from(ENDS)), max_size=30).map(
+    lambda pairs: b"".join(text + end for text, end in pairs)
+)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The lines that the reader reads one by one."""
+    lines: list[str] = []
+    ask = Reader._ask
+
+    def note(self: Reader, text: str) -> object:
+        lines.append(text)
+        return ask(self, text)
+
+    monkeypatch.setattr(Reader, "_ask", note)
+    return lines
+
+
+def rows(pieces: list[Frame | Mark]) -> list[Told]:
+    """Every row, in the order of the log; values as text, so that nan equals nan."""
+    shown = []
+    for piece in pieces:
+        if isinstance(piece, Mark):
+            continue
+        for index, offset in enumerate(piece.offsets):
+            step = None if piece.steps is None else piece.steps[index]
+            values = tuple(repr(column[index]) for column in piece.columns)
+            shown.append(Told(offset, piece.layout, step, values))
+    return in_order(shown)
+
+
+def in_order(shown: list[Told]) -> list[Told]:
+    """Sort rows by their place; of one line several may come, of one rank each."""
+    return sorted(shown, key=lambda row: (row.offset, str(row.layout), row.step))
+
+
+def in_pieces(data: bytes, sizes: list[int]) -> list[Told]:
+    reader, pieces, start = Reader(), [], 0
+    for size in sizes:
+        pieces += reader.feed(data[start : start + size])
+        start += size
+    pieces += reader.feed(data[start:])
+    return rows(pieces + reader.finish())
+
+
+def in_one(data: bytes) -> list[Told]:
+    return in_pieces(data, [])
+
+
+def line_by_line(data: bytes) -> list[Told]:
+    """What the reader of lines says of each line by itself; no line here begins a table."""
+    shown = []
+    for found in re.finditer(rb"[^\n\r\0]+", data):
+        start = found.start()
+        for record in records(found.group()):
+            read = read_line(record.decode("utf-8", "replace"))
+            if read is not None and isinstance(row := read[1], Row):
+                layout = layout_of(read[0], row)
+                values = tuple(repr(value) for _, value in row.values)
+                shown.append(Told(start, layout, row.step, values))
+            start += len(record)
+    return in_order(shown)
+
+
+@pytest.mark.slow
+@given(log, st.lists(st.integers(0, 40), max_size=60))
+def test_pieces_do_not_matter(data: bytes, sizes: list[int]) -> None:
+    assert in_pieces(data, sizes) == in_one(data)
+
+
+@pytest.mark.slow
+@given(log)
+@settings(max_examples=50)
+def test_small_blocks_do_not_matter(data: bytes) -> None:
+    whole = in_one(data)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(read, "BLOCK", 7)
+        assert in_one(data) == whole
+
+
+@pytest.mark.slow
+@given(log)
+def test_shapes_change_nothing(data: bytes) -> None:
+    assert in_one(data) == line_by_line(data)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", sorted((Path(__file__).parent / "logs").glob("*.*")), ids=str)
+def test_shapes_change_nothing_in_a_real_log(path: Path) -> None:
+    data = path.read_bytes()
+    alone = line_by_line(data)
+    in_tables = {row.offset for row in in_one(data) if row.layout.format.startswith("table")}
+    found = [row for row in in_one(data + b"\n") if row.offset not in in_tables]
+    assert found == [row for row in alone if row.offset not in in_tables]
+
+
+@pytest.mark.slow
+def test_shapes_that_are_forgotten_take_no_rows_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read, "_MOST_SHAPES", 8)
+    words = ["".join(chr(97 + int(digit)) for digit in str(n)) for n in range(60)]
+    log = "".join(
+        f"step={n} loss={n}.5\n" + f"the loss of {words[n // 9]} is large\n" * 2 for n in range(500)
+    ).encode()
+    assert in_one(log) == line_by_line(log) and len(in_one(log)) == 500
+
+
+@pytest.mark.slow
+@given(log)
+def test_offsets_point_at_the_line(data: bytes) -> None:
+    for row in in_one(data):
+        assert row.offset == 0 or data[row.offset - 1] in b"\r\n\0"
+
+
+@pytest.mark.slow
+@given(log, st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), max_size=20))
+def test_damage_neither_crashes_nor_invents(data: bytes, damage: list[tuple[int, int]]) -> None:
+    """Lines that the damage did not reach give what they gave; no number comes from elsewhere."""
+    damaged = bytearray(data)
+    for place, byte in damage:
+        if place < len(damaged):
+            damaged[place] = byte
+    found = in_one(bytes(damaged))
+    for row in found:
+        text = re.match(rb"[^\n\r\0]*", bytes(damaged)[row.offset :])
+        assert text is not None
+        if row.step is not None:
+            assert str(row.step).encode() in re.sub(rb"[,_]|\x1b\[[\d;]*m", b"", text.group())
+    touched = {place for place, _ in damage}
+    for row in in_one(data):
+        end = row.offset
+        while end < len(data) and data[end] not in b"\r\n\0":
+            end += 1
+        if not touched & set(range(row.offset - 1, end + 1)):
+            assert row in found
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_survived(data: bytes) -> None:
+    assert in_pieces(data, [1] * len(data)) == in_one(data)
+
+
+@given(st.text(alphabet="steploss=: ,.0123456789nainf{}\"'\r\n-|", max_size=80))
+def test_texts_made_of_metric_letters_are_survived(text: str) -> None:
+    assert all(row.layout.names for row in in_one(text.encode() + b"\n"))
+
+
+PIECES = st.one_of(
+    st.binary(max_size=40),
+    st.sampled_from(
+        [b"step=", b"loss: ", b"epoch ", b"{'loss': ", b'{"step": 1, "loss": ', b"it/s]"]
+    ),
+    st.sampled_from([b"12/100 [00:10<01:20, ", b"[2026-11-20 08:04:09] ", b"[rank3]: ", b"\x1b[A"]),
+    st.sampled_from(
+        [b"epoch,train_loss,val_loss\n", b"| step | loss |\n", b"1,2.5,3\n", b"\r", b"\n"]
+    ),
+    st.sampled_from(
+        [b"(", b"[", b"{", b"'", b'"', b",", b" ", b"|", b"\0", b"1e400", b"nan", b"9" * 30]
+    ),
+)
+
+
+@pytest.mark.slow
+@given(st.lists(PIECES, max_size=40).map(b"".join), st.integers(1, 3000))
+@settings(max_examples=25, deadline=None)
+def test_fuzzed_bytes_end_in_an_answer_within_seconds(piece: bytes, times: int) -> None:
+    """Any bytes again and again: read in linear time, and in memory that what they say explains."""
+    log = (piece * times)[: 1 << 20]
+    reader = Reader()
+    tracemalloc.start()
+    try:
+        began = time.process_time()
+        kept = 0
+        for start in range(0, len(log), 1 << 16):
+            for found in reader.feed(log[start : start + (1 << 16)]):
+                kept += 1000 + 8 * len(found) * 50 if isinstance(found, Frame) else 1000
+        reader.finish()
+        seconds, (_, peak) = time.process_time() - began, tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert seconds < 60 + 120 * len(log) / (1 << 20)
+    assert peak < (64 << 20) + kept
+
+
+class TestUnfinishedLine:
+    def test_is_kept_until_the_rest_comes(self) -> None:
+        reader = Reader()
+        assert reader.feed(b"hello\nstep=10 loss=2.") == []
+        (row,) = rows(reader.feed(b"25\n"))
+        assert (row.offset, row.step, row.values) == (6, 10, ("2.25",))
+        assert reader.finish() == []
+
+    def test_a_number_that_may_be_cut_is_not_read(self) -> None:
+        assert in_one(b"step=10 loss=2.2") == []
+        (row,) = in_one(b"step=10 loss=2.2 lr=0.0001")
+        assert row.layout.names == ("loss",)
+
+    def test_a_number_with_as_many_decimals_as_all_above_is_whole(self) -> None:
+        lines = [b"epoch: %d, loss: 2.%04d\n" % (epoch, epoch) for epoch in range(10)]
+        for size in (1, 7, 1000):
+            log = b"".join(lines) + b"epoch: 10, loss: 1.5000"
+            pieces = [log[at : at + size] for at in range(0, len(log), size)]
+            told = rows([*chain.from_iterable(Reader().read(pieces))])
+            assert [row.values for row in told][-1] == ("1.5",) and len(told) == 11
+        assert len(in_one(log[:-1])) == len(in_one(log[: -len(b"1.5000")])) == 10
+        assert len(in_one(b"".join(lines[:5]) + b"epoch: 10, loss: 1.5000")) == 5
+        uneven = log.replace(b"2.0003", b"2.3")
+        assert len(in_one(uneven)) == 10
+        constant = b"step: 1, loss: 2.5, lr: 0.001\n" * 20 + b"step: 1, loss: 2.5, lr: 0.000"
+        assert in_one(constant)[-1].layout.names == ("loss",)
+
+    def test_the_name_of_a_number_that_may_be_cut_is_none(self) -> None:
+        line = b"31/31 [=====] - 3s 9ms/step - loss: 2.5 - val_loss: 2.25 - val_acc: 0.5"
+        (frame,) = chain.from_iterable(Reader().read([line]))
+        assert isinstance(frame, Frame)
+        assert frame.layout.names[1:] == ("loss", "eval_loss") and frame.layout.is_sure
+
+    def test_a_whole_json_object_is_read(self) -> None:
+        (row,) = in_one(b'{"step": 1, "loss": 2.5}')
+        assert row.values == ("2.5",)
+        assert in_one(b'{"step": 1, "loss": 2.5, "lr": 0.1') == []
+
+    def test_reading_goes_on_from_an_offset(self) -> None:
+        data = b"step=1 loss=2.5\nstep=2 loss=2.25\n"
+        assert rows(Reader(offset=16).feed(data[16:])) == in_one(data)[1:]
+
+
+class TestLongLines:
+    @pytest.mark.parametrize("piece", [1 << 10, 1 << 16, 1 << 22])
+    def test_a_line_too_long_is_passed_over(self, piece: int) -> None:
+        long = b"step=1 loss=2 x=" + b"y" * LONGEST_LINE + b"\n"
+        data = b"step=0 loss=1\n" + long + b"step=2 loss=3\n" + long[:-1]
+        found = in_pieces(data, [piece] * (len(data) // piece))
+        assert [row.step for row in found] == [0, 2]
+        assert found[1].offset == 14 + len(long)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize(
+        "text",
+        [
+            b"loss=" + b"1" * 60_000,
+            b"step=1 loss=" + b"1" * 60_000 + b"!",
+            b"step=1 loss=" + b" " * 60_000 + b"!",
+            b"step=1 loss=" + b"a" * 60_000 + b"(",
+            b"loss:" * 13_000,
+            b"step=1 " * 9_000 + b"!",
+            b"a b " * 15_000 + b"loss=1",
+            b"[" * 60_000 + b"loss=1",
+            b"[a]" * 20_000 + b"loss=1",
+            b"\x1b[" * 30_000 + b"loss=1",
+            b"\x1b]" + b"0" * 60_000 + b"loss=1",
+            b"2026-11-20 08:04:09 " * 3_000 + b"loss=1 (",
+            b'{"loss":' * 8_000,
+            b"epoch,train_loss\n1,[" + b"1" * 60_000,
+        ],
+        ids=lambda text: repr(text[:24]),
+    )
+    def test_time_is_linear(self, text: bytes) -> None:
+        started = time.process_time()
+        in_one(text + b"\n")
+        assert time.process_time() - started < 3
+
+    def test_memory_is_bounded(self) -> None:
+        reader = Reader()
+        tracemalloc.start()
+        try:
+            for _ in range(64):
+                reader.feed(b"x" * (1 << 18))
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak < 4 << 20
+
+
+class TestRareForms:
+    """Beyond the thorough part only what lines were found by is looked for in every block."""
+
+    @pytest.fixture(autouse=True)
+    def small_blocks(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(read, "BLOCK", 1 << 10)
+        monkeypatch.setattr(read, "RANGE", 1 << 13)
+        monkeypatch.setattr(read, "THOROUGH", 1 << 14)
+
+    def test_a_loss_is_found_wherever_it_begins(self) -> None:
+        data = b"x" * 99 + b"\n"
+        for begin in (0, 20_000, 50_000):
+            log = data * (begin // 100) + b"step=1 loss=2.5\n" + data * 99
+            assert len(in_one(log)) == 1
+
+    def test_a_form_seen_early_is_found_everywhere(self) -> None:
+        log = b"".join(b"epoch=%d accuracy=0.5\n%s\n" % (i, b"x" * 300) for i in range(500))
+        assert len(in_one(log)) == 500
+
+    def test_what_was_found_before_does_not_decide_what_is_found_in_a_range(self) -> None:
+        block = b"epoch=%d accuracy=0.5\n" + b"x" * 60 + b"\n"
+        data = b"y" * 99 + b"\n" + b"z\n" * 12_000
+        data += b"".join(block % i for i in range(2000))
+        whole = in_one(data)
+        begin = data.index(b"\n", 5 * read.RANGE) + 1
+        again = Reader(begin)
+        later = rows(again.feed(data[begin:]) + again.finish())
+        assert later == [row for row in whole if row.offset >= begin]
+
+    def test_a_form_that_begins_late_is_found_soon(self) -> None:
+        metric = b"".join(b"epoch=%d accuracy=0.5\n%s\n" % (i, b"x" * 90) for i in range(2000))
+        found = in_one(b"y" * 99 + b"\n" + b"z\n" * 12_000 + metric)
+        assert len(found) > 100
+
+
+def test_needles_are_in_lower_case() -> None:
+    assert all(needle == fold(needle) for needle in NEEDLES)
+
+
+class TestDrawnOver:
+    """A bar's drawing without a line end, the cursor up, and then a logger's own line."""
+
+    @pytest.mark.parametrize("head", ["", "[2026-11-20 08:04:09] ", "INFO:root:"])
+    @pytest.mark.parametrize(
+        "drawn", ["  0%|          | 0/10 [00:00<?, ?it/s]", "0it [00:00, ?it/s]"]
+    )
+    def test_the_line_of_the_logger_is_read(self, drawn: str, head: str) -> None:
+        log = "".join(f"{drawn}\x1b[A{head}step: {i} loss: {i}.5\n" for i in range(1, 9))
+        found = [row for row in in_one(log.encode()) if row.values]
+        assert [(row.step, row.values) for row in found] == [(i, (f"{i}.5",)) for i in range(1, 9)]
+        assert all(row.layout.bar is None for row in found)
+
+    def test_a_cursor_that_goes_up_behind_a_bar_changes_nothing(self) -> None:
+        log = "".join(f"  0%|   | {i}/10 [00:00<?, ?it/s, loss={i}.5]\x1b[A\r" for i in range(9))
+        assert [row.step for row in in_one(log.encode())] == [*range(9)]
+
+
+class TestDense:
+    """A log in which every line measures something, some of them in padded columns."""
+
+    LOG = "".join(dense_lines(1800)).encode()
+
+    @pytest.mark.slow
+    def test_every_line_is_read_as_by_itself(self) -> None:
+        found = in_one(self.LOG)
+        assert found == line_by_line(self.LOG) and len(found) == 1800
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("size", [1, 97, 4096])
+    def test_pieces_do_not_matter(self, size: int) -> None:
+        log = self.LOG[:30_000]
+        assert in_pieces(log, [size] * (len(log) // size)) == in_one(log)
+
+    def test_ranges_do_not_matter(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        whole = in_one(self.LOG)
+        monkeypatch.setattr(read, "BLOCK", 1 << 10)
+        monkeypatch.setattr(read, "RANGE", 1 << 13)
+        monkeypatch.setattr(read, "THOROUGH", 1 << 14)
+        assert in_one(self.LOG) == whole
+        thorough, begin = (self.LOG.index(b"\n", n * read.RANGE) + 1 for n in (2, 9))
+        later = Reader()
+        later.feed(self.LOG[:thorough])
+        later.move(begin)
+        found = rows(later.feed(self.LOG[begin:]) + later.finish())
+        assert found == [row for row in whole if row.offset >= begin]
+
+    @pytest.mark.slow
+    def test_few_lines_are_read_one_by_one(self, asked: list[str]) -> None:
+        """What makes it fast: bars, dictionaries, Megatron's columns and others are learned."""
+        in_one(self.LOG)
+        short = len(asked)
+        asked.clear()
+        in_one(self.LOG * 5)
+        assert len(asked) < short + 200
+
+    def test_lines_of_many_numbers_are_not_read_again_and_again(self, asked: list[str]) -> None:
+        names = [f"actor/{chr(97 + n % 26) * (1 + n // 26)}/loss" for n in range(80)]
+        small = [f"{name}:{n}.5e-05" for n, name in enumerate(names)]
+        large = [f"{name}:{n}.25" for n, name in enumerate(names)]
+        log = ""
+        for step in range(30):  # of ten shapes
+            values = small[: step % 10] + large[step % 10 :]
+            log += f"step:{step} - " + " - ".join(values) + "\n"
+        assert len(rows(Reader().feed(log.encode()))) == 30
+        assert len(asked) < 5 * 30
+
+
+class TestTotals:
+    def test_an_epoch_s_length_is_each_frame_s_own(self) -> None:
+        log = "".join(
+            f"Epoch: [{epoch}/9]  [{step:4d}/{total}]  eta: 0:12:33  loss: 2.5 (2.6)\n"
+            for epoch in range(9)
+            for total in (1562, 782)
+            for step in range(0, total, 50)
+        )
+        rows: dict[int | None, int] = {}
+        for piece in Reader().feed(log.encode()):
+            assert isinstance(piece, Frame)
+            rows[piece.total] = rows.get(piece.total, 0) + len(piece)
+        assert rows == {1562: 9 * 32, 782: 9 * 16}
+
+
+class TestRanks:
+    def test_the_rank_of_a_line_is_known(self) -> None:
+        data = b"".join(b"[rank%d]: step=%d loss=2.5\n" % (i % 3, i // 3) for i in range(30))
+        assert [row.layout.rank for row in in_one(data)] == [0, 1, 2] * 10
+        assert in_one(data) == line_by_line(data)
+
+    def test_rank_key(self) -> None:
+        data = "".join(json.dumps({"step": 1, "loss": 2.5, "rank": r}) + "\n" for r in range(4))
+        assert [row.layout.rank for row in in_one(data.encode())] == [0, 1, 2, 3]
+
+
+class TestTimes:
+    @pytest.mark.parametrize(
+        ("stamp", "seconds"),
+        [
+            ("2026-11-20 08:04:%02d,500", 1795161840.5),
+            ("2026-11-20T08:04:%02d+02:00", 1795154640.0),
+            ("2026-11-20T08:04:%02d+05:30", 1795142040.0),
+        ],
+    )
+    def test_time_stamps_are_seconds(self, stamp: str, seconds: float) -> None:
+        lines = [f"{stamp % i} - INFO - step={i} loss=2.5\n".encode() for i in range(50)]
+        times: list[float] = []
+        for piece in Reader().feed(b"".join(lines)):
+            assert isinstance(piece, Frame) and piece.times is not None
+            times += piece.times
+        assert all(
+            math.isclose(time, seconds + i, abs_tol=1e-3) for i, time in enumerate(sorted(times))
+        )

@@ -1,0 +1,92 @@
+"""A transport that answers from a script."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from hpcrun.remote import Result
+
+Answer = Callable[[Sequence[str]], Result]
+
+
+class ScriptedTransport:
+    """Answers each command by its first word and remembers what was asked.
+
+    >>> transport = ScriptedTransport({"squeue": (0, "", "")})
+    >>> transport.run(["squeue", "--me"]).exit_code
+    0
+    >>> transport.asked
+    [['squeue', '--me']]
+    """
+
+    def __init__(
+        self,
+        answers: Mapping[str, tuple[int, str, str] | Answer | Exception],
+    ) -> None:
+        self.answers = dict(answers)
+        self.asked: list[list[str]] = []
+        self.refreshed: list[list[Path]] = []
+        self.removed: list[list[Path]] = []
+
+    def open(self) -> None:
+        """Do nothing: both sides are here."""
+
+    def rest(self) -> None:
+        """Do nothing: nothing is open."""
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: float = 60,
+        stdin: str | None = None,
+    ) -> Result:
+        """Give the scripted answer; an Exception is raised; a missing one is a KeyError."""
+        self.asked.append(list(argv))
+        answer = self.answers[argv[0]]
+        if isinstance(answer, Exception):
+            raise answer
+        if callable(answer):
+            return answer(argv)
+        return Result(list(argv), *answer)
+
+    def process(
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, terminal: bool = False
+    ) -> tuple[list[str], dict[str, str]]:
+        """Return the command itself."""
+        return list(argv), dict(env or {})
+
+    def bring(self, script: str, take: Callable[[bytes], None]) -> Result:
+        """Give the scripted answer, which nothing has."""
+        return self.run(["bring"])
+
+    def reach(self, host: str, port: int, by: Sequence[str] = ()) -> tuple[str, int]:
+        """Return the port itself."""
+        return host, port
+
+    def refresh(
+        self, run_dirs: Iterable[Path], *, whole: bool = False, follow: bool = False
+    ) -> None:
+        """Remember of which folders what is new was asked for."""
+        self.refreshed.append(list(run_dirs))
+
+    def deliver(
+        self,
+        run_dirs: Sequence[Path],
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        timeout: float = 60,
+    ) -> Result:
+        """Give the scripted answer, as to a command in the first folder."""
+        return self.run(argv, cwd=str(run_dirs[0]), env=env, timeout=timeout)
+
+    def send(self, paths: Sequence[Path]) -> None:
+        """Do nothing: there is one side."""
+
+    def remove(self, run_dirs: Sequence[Path]) -> None:
+        """Remember which folders were to be removed."""
+        self.removed.append(list(run_dirs))

@@ -1,0 +1,99 @@
+"""Which of the project's files reach the cluster, and with which content."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from hpcrun.runs import snapshot
+from tests.remote.desk import Desk
+
+
+def everything(folder: Path) -> bytes:
+    """All that stands in files anywhere below a folder."""
+    found = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    return b"".join(path.read_bytes() for path in found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("checkout", [False, True])
+def test_the_content_behind_a_link_out_of_the_project_is_not_sent(
+    desk: Desk, checkout: bool
+) -> None:
+    project, home = desk.hpcrun.project, desk.laptop.home
+    (home / "secrets").mkdir()
+    for name in ("secrets/id_x", "cred.json", "module.so"):
+        (home / name).write_text("-----PRIVATE-----\n")
+    links = {
+        "data.txt": home / "secrets" / "id_x",
+        "relative.json": Path(os.path.relpath(home / "cred.json", project)),
+        "folder": home / "secrets",
+        "chain": Path("data.txt"),
+        "module.so": home / "module.so",
+        "absolute inside": project / "say.sh",
+        "inside": Path("say.sh"),
+    }
+    for name, target in links.items():
+        (project / name).symlink_to(target)
+    if checkout:
+        desk.hpcrun.write(".gitignore", "*.so\n")
+        assert os.system(f"git -C '{project}' init -q && git -C '{project}' add -A") == 0
+    done = desk.hpcrun("submit", "job.yaml", "--json")
+    assert done.code == 0, done
+    code = Path(done.json["run_dir"]) / "code"
+    assert b"PRIVATE" not in everything(desk.home) and (code / "say.sh").read_text() == "true\n"
+    assert (code / "data.txt").readlink() == home / "secrets" / "id_x"
+    assert (code / "folder").is_symlink() and (code / "relative.json").is_symlink()
+    assert (code / "inside").readlink() == Path("say.sh")
+    assert (code / "absolute inside").read_text() == "true\n"
+    assert "4 more lead out of the project: the cluster gets the link" in done.err, done
+
+
+@pytest.mark.slow
+def test_a_script_behind_a_link_out_of_the_project_is_refused(desk: Desk) -> None:
+    (desk.laptop.home / "train.py").write_text("")
+    (desk.hpcrun.project / "train.py").symlink_to(desk.laptop.home / "train.py")
+    desk.hpcrun.write("job.yaml", "script: train.py\nsetup: {python: /usr/bin/python3}\n")
+    done = desk.hpcrun("submit", "job.yaml", "--no-check")
+    assert done.code == 2 and "a link that leads out of the project" in done.err, done
+    assert desk.is_untouched()
+
+
+@pytest.mark.slow
+def test_a_large_file_that_changes_is_sent_as_it_was_copied(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No run gets another content than the one under whose digest it is kept."""
+    monkeypatch.setattr(snapshot, "LINK_ABOVE", 1000)
+    weights = desk.hpcrun.write("weights.bin", "a" * 3_000_000)
+    over = threading.Event()
+
+    def change() -> None:
+        number = 0
+        while not over.is_set():
+            weights.write_text("bcdefgh"[number % 7] * 3_000_000)
+            number += 1
+
+    writer = threading.Thread(target=change)
+    writer.start()
+    runs = [desk.submit() for _ in range(3)]
+    over.set()
+    writer.join()
+    weights.write_text("a" * 3_000_000)
+    runs += [desk.submit(), desk.submit()]
+    for run in runs:
+        kept = next(desk.state.glob(f"*/runs/{run.name}/code/weights.bin"))
+        assert (
+            not kept.is_symlink() and kept.read_bytes() == (run / "code/weights.bin").read_bytes()
+        )
+    for run in runs[3:]:
+        assert (run / "code" / "weights.bin").read_text() == "a" * 3_000_000
+    first, second = (next(desk.state.glob(f"*/runs/{run.name}/code")) for run in runs[3:])
+    assert (first / "weights.bin").samefile(second / "weights.bin"), "it takes its room once"
+    # What changed since is sent, and the earlier copies keep theirs.
+    weights.write_text("z" * 3_000_000)
+    assert (desk.submit() / "code" / "weights.bin").read_text() == "z" * 3_000_000
+    assert (first / "weights.bin").read_text() == "a" * 3_000_000

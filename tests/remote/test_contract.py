@@ -1,0 +1,601 @@
+"""What every transport keeps: here, and to a real sshd with another home."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shutil
+import stat
+import tarfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcrun.actions.checks import places
+from hpcrun.errors import InputError, OutOfReach
+from hpcrun.remote import Show, Transport, far, mirror
+from hpcrun.remote.by_paramiko import ParamikoConnection
+from hpcrun.remote.clients import open_connection
+from hpcrun.remote.connection import Reply, SshSettings
+from hpcrun.remote.local import LocalTransport
+from hpcrun.remote.mirror import TAIL, Mirror, Receiver
+from hpcrun.remote.ssh import SshTransport, zone_here
+from tests.cli.calling import Caller
+from tests.remote.desk import Desk
+from tests.remote.sshd import Laptop, servers
+
+RUN, OTHER = "20261120-081455-job-7k3q", "20261120-081456-job-7k3r"
+SBATCH = ["bash", "-c", 'echo "$PWD" >>"$LOG"; ls -A; echo oops >&2; echo 7; exit "${CODE:-0}"']
+
+
+@dataclass
+class Side:
+    """A transport, the folder of the runs as readers see it, and the one on the cluster."""
+
+    transport: Transport
+    runs: Path
+    far: Path
+    is_ssh: bool
+
+    def new(self, name: str = RUN, code: str = "print(1)\n") -> Path:
+        run = self.runs / name
+        for folder in ("attempts", "logs", "code/pkg"):
+            (run / folder).mkdir(parents=True, mode=0o755)
+        (run / "job.sbatch").write_text("#!/bin/bash\n")
+        (run / "secrets.env").touch(0o600)
+        (run / "secrets.env").write_text("export A=1\n")
+        (run / "code" / "train.py").write_text(code)
+        (run / "code" / "run.sh").write_text("exit\n")
+        (run / "code" / "run.sh").chmod(0o755)
+        (run / "code" / "pkg" / "link").symlink_to("../train.py")
+        return run
+
+    def deliver(self, *runs: Path, code: int = 0) -> tuple[int, str, str]:
+        env = {"PATH": os.environ["PATH"], "LOG": str(self.far.parent / "log"), "CODE": str(code)}
+        done = self.transport.deliver(runs, SBATCH, env=env)
+        return done.exit_code, done.stdout, done.stderr
+
+    def there(self, name: str, text: str | bytes) -> Path:
+        path = self.far / RUN / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
+        return path
+
+    def log(self, name: str = "logs/0/rank-0.log") -> bytes:
+        return (self.runs / RUN / name).read_bytes()
+
+
+@pytest.fixture(scope="module")
+def laptop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laptop]:
+    folder = tmp_path_factory.mktemp("ssh")
+    home = folder / "far home"
+    home.mkdir()
+    with servers(folder, mycluster=[f'SetEnv "HOME={home}" SQUEUE_STATES=all']) as made:
+        yield made
+
+
+@pytest.fixture(params=["local", "ssh"])
+def side(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Side]:
+    if request.param == "local":
+        env = {"PATH": os.environ["PATH"], "OWN": "1"}
+        (tmp_path / "runs").mkdir()
+        yield Side(LocalTransport(env), tmp_path / "runs", tmp_path / "runs", False)
+        return
+    yield from _ssh_side(request.getfixturevalue("laptop"), tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def ssh(laptop: Laptop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Side]:
+    yield from _ssh_side(laptop, tmp_path, monkeypatch)
+
+
+class _Nobody:
+    def secret(self, question: str, *, echo: bool = False) -> str:
+        raise OutOfReach(question)
+
+    def tell(self, text: str) -> None:
+        pass
+
+
+def _ssh_side(laptop: Laptop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Side]:
+    for name, value in laptop.env.items():
+        monkeypatch.setenv(name, value)
+    home = laptop.home.parent / "far home"
+    connection = open_connection(SshSettings(host="mycluster"), _Nobody())
+    runs = tmp_path / "state" / "runs"
+    runs.mkdir(parents=True)
+    transport = SshTransport(
+        {"OWN": "1"}, connection=connection, mirror=runs, runs_dir="~/$USER's runs"
+    )
+    far_runs = home / f"{os.environ.get('USER', 'root')}'s runs"
+    try:
+        yield Side(transport, runs, far_runs, True)
+    finally:
+        connection.close()
+        for path in home.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def test_a_command(side: Side, tmp_path: Path) -> None:
+    run = side.transport.run
+    done = run(["bash", "-c", 'cat; pwd; echo "$OWN" >&2; exit 3'], cwd="/usr", stdin="a'\udcff\n")
+    assert (done.exit_code, done.stdout, done.stderr) == (3, "a'\udcff\n/usr\n", "1\n")
+    env = {"A": "it's\n$HOME", "PATH": os.environ["PATH"]}
+    assert run(["bash", "-c", 'echo "$A,${OWN-none}"'], env=env).stdout == "it's\n$HOME,none\n"
+    with pytest.raises(OutOfReach, match="no-such-command: command not found"):
+        run(["no-such-command"])
+
+
+def test_filters_of_a_login_change_no_answer_of_slurms(ssh: Side) -> None:
+    there = ssh.transport.run(["env"]).stdout
+    assert "SQUEUE_STATES" not in there and f"TZ={zone_here()}\n" in there
+    assert "TZ=" not in ssh.transport.run(["env"], env={"PATH": os.environ["PATH"]}).stdout
+    assert "TZ=" not in ssh.transport.run(["bash", "-c", "env"]).stdout  # jobs have it of there
+
+
+def test_folders_are_delivered_and_a_command_runs_in_the_first(side: Side) -> None:
+    code, out, err = side.deliver(side.new(), side.new(OTHER))
+    assert (code, out.split()[-1], err) == (0, "7", "oops\n")
+    assert "job.sbatch" in out.split()
+    run = side.far / RUN
+    assert (side.far.parent / "log").read_text() == f"{run}\n"
+    assert stat.S_IMODE((run / "secrets.env").stat().st_mode) == 0o600
+    assert (run / "attempts").is_dir() and (side.far / OTHER / "job.sbatch").is_file()
+    assert os.access(run / "code" / "run.sh", os.X_OK)
+    assert (run / "code" / "pkg" / "link").resolve() == run / "code" / "train.py"
+    assert [path.name for path in side.far.glob(".incoming*")] == []
+
+
+def test_what_a_killed_submission_left_goes(ssh: Side) -> None:
+    old, new = (ssh.far / f"{far.INCOMING}{name}" for name in ("old", "new"))
+    for folder in (old, new):
+        (folder / "runs").mkdir(parents=True)
+    os.utime(old, (0, 0))
+    assert ssh.deliver(ssh.new())[0] == 0
+    assert not old.exists() and new.exists()
+
+
+def test_a_refused_folder_is_removed(side: Side) -> None:
+    run = side.new()
+    assert side.deliver(run, code=5)[0] == 5
+    side.transport.remove([run, side.runs / OTHER])
+    assert not run.exists() and not (side.far / RUN).exists()
+    assert [path.name for path in side.far.glob(".trash*")] == []
+
+
+def test_what_is_new_comes(side: Side) -> None:
+    side.deliver(side.new())
+    side.there("attempts/0/begin.json", "{}")
+    log = side.there("logs/0/rank-0.log", "one\n")
+    refresh = side.transport.refresh
+    refresh([side.runs / RUN, side.runs.parent / "elsewhere"])
+    assert (
+        side.runs / RUN / "attempts/0/begin.json"
+    ).read_text() == "{}" and side.log() == b"one\n"
+    with log.open("a") as file:
+        file.write("two\n")
+    refresh([side.runs / RUN])
+    assert side.log() == b"one\ntwo\n"
+    log.write_text("new\n")  # truncated
+    refresh([side.runs / RUN])
+    assert side.log() == b"new\n"
+    log.rename(log.with_name("rank-1.log"))  # rotated
+    log.write_text("newer and longer\n")
+    refresh([side.runs / RUN])
+    assert side.log() == b"newer and longer\n"
+    assert side.log("logs/0/rank-1.log") == b"new\n"
+    side.there("attempts/0/begin.json", '{"attempt": 0}')
+    refresh([side.runs / RUN])
+    assert (side.runs / RUN / "attempts/0/begin.json").read_text() == '{"attempt": 0}'
+
+
+def test_files_are_sent(side: Side) -> None:
+    run = side.new()
+    side.deliver(run)
+    (run / "cancelled.json").write_text("{}")
+    (run / "secrets.env").unlink()
+    (run / "successors").mkdir()
+    (run / "successors" / "a.json").write_text("1")
+    names = ("cancelled.json", "secrets.env", "successors/a.json")
+    side.transport.send([run / name for name in names])
+    there = side.far / RUN
+    assert [(there / name).exists() for name in names] == [True, False, True]
+
+
+# ---- of a far side alone
+
+
+def test_the_end_of_a_long_log(ssh: Side) -> None:
+    ssh.deliver(ssh.new())
+    log = ssh.there("logs/0/rank-0.log", "first\n")
+    os.truncate(log, 2 << 30)
+    with log.open("a") as file:
+        file.write("last\n")
+    ssh.transport.refresh([ssh.runs / RUN])
+    here = ssh.runs / RUN / "logs/0/rank-0.log"
+    assert here.stat().st_size == log.stat().st_size
+    assert here.stat().st_blocks * 512 <= 2 * TAIL  # the rest is a hole
+    with here.open("rb") as file:
+        file.seek(-5, os.SEEK_END)
+        assert file.read() == b"last\n"
+    os.truncate(log, 3 << 20)
+    with log.open("a") as file:
+        file.write("end\n")
+    ssh.transport.refresh([ssh.runs / RUN], whole=True)
+    assert here.read_bytes() == log.read_bytes()
+
+
+@pytest.mark.slow
+def test_a_hole_is_filled_when_all_is_wanted(ssh: Side) -> None:
+    ssh.deliver(ssh.new())
+    text = b"".join(b"step %d\n" % step for step in range(200_000))
+    log = ssh.there("logs/0/rank-0.log", text)
+    ssh.transport.refresh([ssh.runs / RUN])
+    assert ssh.log() != text and ssh.log()[-TAIL:] == text[-TAIL:]
+    ssh.transport.refresh([ssh.runs / RUN], whole=True)
+    assert ssh.log() == text
+    with log.open("ab") as file:
+        file.write(text)
+    ssh.transport.refresh([ssh.runs / RUN])  # what was whole stays so
+    assert ssh.log() == 2 * text
+
+
+def test_the_same_folder_is_submitted_once(ssh: Side) -> None:
+    run = ssh.new()
+    first = ssh.deliver(run)
+    assert ssh.deliver(run) == first
+    assert (ssh.far.parent / "log").read_text() == f"{ssh.far / RUN}\n"
+
+
+def test_the_same_folder_is_submitted_once_by_two_at_once(ssh: Side) -> None:
+    run = ssh.new()
+    assert isinstance(ssh.transport, SshTransport)
+    connection = open_connection(SshSettings(host="mycluster"), _Nobody())
+    other = SshTransport(
+        {}, connection=connection, mirror=ssh.runs, runs_dir=ssh.transport.runs_dir
+    )
+    try:
+        with ThreadPoolExecutor() as threads:
+            sides = (ssh, replace(ssh, transport=other))
+            first, second = threads.map(lambda side: side.deliver(run), sides)
+    finally:
+        connection.close()
+    assert first == second
+    assert (ssh.far.parent / "log").read_text() == f"{ssh.far / RUN}\n"
+
+
+def test_names_are_brought(ssh: Side) -> None:
+    ssh.deliver(ssh.new())
+    (ssh.far / RUN / "submitted.json").write_text("{}")
+    (ssh.far / OTHER).symlink_to("/")
+    shutil.rmtree(ssh.runs)
+    ssh.transport.refresh([ssh.runs])
+    assert [path.name for path in ssh.runs.iterdir()] == [RUN]
+    assert (ssh.runs / RUN / "submitted.json").read_text() == "{}"
+
+
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
+    """Note of each delivery which files of the code are in it."""
+    streams: list[set[str]] = []
+    pieces = mirror.Stream.pieces
+
+    def noted(stream: mirror.Stream) -> Iterator[bytes]:
+        data = b"".join(pieces(stream))
+        with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+            names = {name.removeprefix("code/") for name in tar.getnames()}
+        streams.append({name for name in names if name.endswith((".py", ".sh", "link"))})
+        yield data
+
+    monkeypatch.setattr(mirror.Stream, "pieces", noted)
+    return streams
+
+
+def test_code_is_sent_as_what_has_changed(ssh: Side, monkeypatch: pytest.MonkeyPatch) -> None:
+    streams = sent(monkeypatch)
+    ssh.deliver(ssh.new())
+    assert streams.pop() == {"train.py", "run.sh", "pkg/link"}
+    ssh.deliver(ssh.new(OTHER))
+    assert streams.pop() == set()
+    (ssh.far / RUN / "code" / "train.py").write_text("changed by the job")
+    third = ssh.new("20261120-081457-job-7k3s", code="print(2)\n")
+    (third / "code" / "run.sh").unlink()
+    ssh.deliver(third)
+    assert streams.pop() == {"train.py"}
+    code = ssh.far / third.name / "code"
+    assert (code / "train.py").read_text() == "print(2)\n" and not (code / "run.sh").exists()
+    shutil.rmtree(ssh.far / far.CODE)  # what this side knows is there is not
+    ssh.deliver(ssh.new("20261120-081458-job-7k3t"))
+    assert streams == [set(), {"train.py", "run.sh", "pkg/link"}]
+    assert (ssh.far / "20261120-081458-job-7k3t/code/train.py").read_text() == "print(1)\n"
+
+
+def test_what_is_sent_is_shown(ssh: Side) -> None:
+    run, shown = ssh.new(), list[tuple[float, float]]()
+    (run / "code" / "weights").write_bytes(os.urandom(300_000))
+
+    def bar(label: str, unit: str) -> AbstractContextManager[Show]:
+        return nullcontext(lambda done, total: shown.append((done, total)))
+
+    assert isinstance(ssh.transport, SshTransport)
+    ssh.transport.bar = bar
+    ssh.deliver(run)
+    totals = {total for _, total in shown}
+    assert len(shown) > 3 and len(totals) == 1 and max(shown)[0] == totals.pop() > 0.3
+
+
+@pytest.mark.slow
+def test_data_is_not_code(ssh: Side) -> None:
+    run = ssh.new()
+    with (run / "code" / "data.bin").open("wb") as file:
+        file.truncate(201 * 10**6)
+    with pytest.raises(InputError, match=r"the largest files: data\.bin \(201 MB\), "):
+        ssh.deliver(run)
+    assert not ssh.far.exists()
+
+
+def test_what_is_cut_short_is_not_there(ssh: Side, monkeypatch: pytest.MonkeyPatch) -> None:
+    pieces = mirror.Stream.pieces
+    for part in (0.0, 0.3, 0.9):
+
+        def cut(stream: mirror.Stream, part: float = part) -> Iterator[bytes]:
+            data = b"".join(pieces(stream))
+            yield data[: int(len(data) * part)]
+
+        monkeypatch.setattr(mirror.Stream, "pieces", cut)
+        run = ssh.new(f"20261120-081457-job-7k{part * 10:.0f}s")
+        with pytest.raises(Exception, match=r"cannot be written|did not arrive whole"):
+            ssh.deliver(run)
+        assert [path.name for path in ssh.far.iterdir()] == []
+
+
+def _tar(*members: tuple[str, bytes, bytes]) -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as tar:
+        for name, kind, data in members:
+            info = tarfile.TarInfo(name)
+            info.type, info.size = kind, len(data)
+            info.linkname = "/etc/passwd" if kind != tarfile.REGTYPE else ""
+            tar.addfile(info, io.BytesIO(data))
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"L %s/logs/../../../x.log 1 0 3 1\nabc." % RUN.encode(),
+        b"L %s/logs/0/a.log 1 0 3 1\nabc." % OTHER.encode(),
+        b"L %s/logs/0/a.log 1 9 3 1\nabc." % RUN.encode(),
+        b"L %s/cache/a.log 1 0 3 1\nabc." % RUN.encode(),
+        b"B %s/logs/0/a.log 1 0 99999999999 1\n" % RUN.encode(),
+        b"B %s/logs/0/a.log 1 0 0 %b\n." % (RUN.encode(), b"9" * 30),
+        b"D ../../x\n.\n",
+        b"F 99999999999999\n",
+        b"F x\n",
+        b"x" * 10000,
+        b"\xff\n",
+    ],
+)
+def test_an_answer_that_makes_no_sense(tmp_path: Path, answer: bytes) -> None:
+    receiver = Receiver(Mirror(tmp_path / "runs"), [RUN], names=True, host="h")
+    with pytest.raises(OutOfReach, match="makes no sense"):
+        receiver.take(b"=" + answer)
+    receiver.close()
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_no_file_leaves_the_mirror(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    (runs / RUN).mkdir(parents=True)
+    (runs / RUN / "attempts").symlink_to(tmp_path)
+    tar = _tar(
+        (f"{RUN}/../../up.json", tarfile.REGTYPE, b"1"),
+        (f"/{RUN}/abs.json", tarfile.REGTYPE, b"1"),
+        (f"{OTHER}/other.json", tarfile.REGTYPE, b"1"),
+        (f"{RUN}/link.json", tarfile.SYMTYPE, b""),
+        (f"{RUN}/hard.json", tarfile.LNKTYPE, b""),
+        (f"{RUN}/\x1b[2J.json", tarfile.REGTYPE, b"1"),
+        (f"{RUN}/attempts/0/begin.json", tarfile.REGTYPE, b"{}"),
+    )
+    receiver = Receiver(Mirror(runs), [RUN], host="h")
+    receiver.take(b"=F %d\n%b.\n" % (len(tar), tar))
+    receiver.close()
+    names = {str(path.relative_to(runs / RUN)) for path in runs.rglob("*") if path.is_file()}
+    assert names == {"attempts/0/begin.json", "cache/logs-there.json"}
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+
+
+@pytest.mark.parametrize("kind", ["sparse", "time", "nested"])
+def test_records_that_are_a_trap(tmp_path: Path, kind: str) -> None:
+    """A file that unfolds to more than came, a time that no file has, names without end."""
+    info = tarfile.TarInfo(f"{RUN}/a.json")
+    if kind == "sparse":
+        info.type = tarfile.GNUTYPE_SPARSE
+        head = bytearray(info.tobuf(tarfile.GNU_FORMAT))
+        head[483:495] = b"%011o\0" % (60 << 20)
+        head[148:156] = b" " * 8
+        head[148:156] = b"%06o\0 " % sum(head)
+        data = bytes(head)
+    elif kind == "time":
+        info.mtime = 1 << 70
+        data = info.tobuf(tarfile.GNU_FORMAT)
+    else:
+        info.type = tarfile.GNUTYPE_LONGNAME
+        data = info.tobuf(tarfile.GNU_FORMAT) * 5000
+    data += bytes(1024)
+    receiver = Receiver(Mirror(tmp_path / "runs"), [RUN], host="h")
+    with contextlib.suppress(OutOfReach):
+        receiver.take(b"=F %d\n%b.\n" % (len(data), data))
+    receiver.close()
+    assert sum(path.stat().st_size for path in tmp_path.rglob("*.json")) < 1000
+
+
+def test_a_place_is_made_in_the_mirror_alone(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    (runs / RUN).mkdir(parents=True)
+    (runs / RUN / "logs").write_text("a file where a folder is to be")
+    (tmp_path / "other").mkdir()
+    (runs / RUN / "attempts").symlink_to(tmp_path / "other")
+    for name in ("logs/0/a.log", "attempts/0/begin.json"):
+        assert Mirror(runs).place(f"{RUN}/{name}").parent.is_dir()
+    assert not [*(tmp_path / "other").iterdir()]
+
+
+def test_words_of_the_far_side_steer_no_terminal(ssh: Side) -> None:
+    done = ssh.transport.run(["bash", "-c", r"printf '\e[2Jx\n' >&2"])
+    assert done.stderr == "?[2Jx\n"
+
+
+def test_the_far_side_may_lack_gzip(ssh: Side, monkeypatch: pytest.MonkeyPatch) -> None:
+    ssh.deliver(ssh.new())
+    ssh.there("logs/0/rank-0.log", "one\n")
+    monkeypatch.setattr(far, "REFRESH", far.REFRESH.replace("type -P gzip", "type -P no-gzip"))
+    ssh.transport.refresh([ssh.runs / RUN])
+    assert ssh.log() == b"one\n"
+
+
+@pytest.mark.slow
+def test_each_verb_costs_few_trips(
+    laptop: Laptop,
+    tmp_path: Path,
+    clean_environ: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tools = laptop.home.parent / "far tools"
+    tools.mkdir()
+    squeue = "[[ $* == *--noheader* ]] || echo JOBID"
+    for name, text in (("sbatch", "echo 7"), ("squeue", squeue), ("sacct", "exit 1")):
+        (tools / name).write_text(f"#!/bin/bash\n{text}\n")
+        (tools / name).chmod(0o755)
+    hpcrun = Caller(tmp_path, clean_environ)
+    path = f"{laptop.env['PATH']}:{hpcrun.environ['PATH']}"
+    hpcrun.environ |= {"HOME": laptop.env["HOME"], "PATH": path}
+    hpcrun.write("hpcrun.yaml", f"host: mycluster\nruns_dir: ~/few\nslurm_path: {tools}\n")
+    hpcrun.write("job.yaml", "command: [hostname]\nresources: {gpus_per_node: 0}\n")
+    asked: list[str] = []
+    run = ParamikoConnection.run
+
+    def counted(self: ParamikoConnection, script: str, **options: Any) -> Reply:
+        asked.append(script)
+        return run(self, script, **options)
+
+    monkeypatch.setattr(ParamikoConnection, "run", counted)
+    counts = {}
+    for words in ("submit job.yaml", "submit job.yaml --dry-run", "status", "logs 7"):
+        asked.clear()
+        done = hpcrun(*words.split())
+        assert done.code == 0 or "no log" in done.err, done
+        counts[words] = len(asked)
+    assert counts == {
+        # One asks for the environment and looks at the folders; where a Python trains, a second
+        # looks for it, for the user's quota and for data.
+        "submit job.yaml": 3,
+        "submit job.yaml --dry-run": 1,
+        "status": 4,  # a squeue that shows nothing is asked twice
+        "logs 7": 1,
+    }
+    # Slurm's folder is on the PATH of a job with a clean environment, too.
+    hpcrun.write("clean.yaml", "extends: ./job.yaml\nenvironment: clean\n")
+    (tools / "sbatch").write_text('#!/bin/bash\necho "$PATH" >&2; echo 8\n')
+    done = hpcrun("submit", "clean.yaml", "--json")
+    assert done.code == 0 and done.json["job_id"] == "8", done
+
+
+@pytest.mark.slow
+def test_copies_of_code_go_with_the_last_run(ssh: Side) -> None:
+    runs = [ssh.new(), ssh.new(OTHER)]
+    for run in runs:
+        ssh.deliver(run)
+    (tree,) = (ssh.far / far.CODE).iterdir()
+    ssh.transport.remove(runs[:1])
+    assert tree.is_dir()
+    ssh.transport.remove(runs[1:])
+    assert tree.is_dir()  # it is new: the next submission may need it
+    ssh.deliver(ssh.new())
+    os.utime(tree, (0, 0))
+    ssh.transport.remove([ssh.runs / RUN])
+    assert list(ssh.far.iterdir()) == []
+    ssh.deliver(ssh.new())
+    assert (ssh.far / RUN / "code" / "train.py").is_file()
+
+
+@pytest.mark.slow
+def test_a_quota_there_comes_with_the_second_trip(
+    tmp_path: Path, clean_environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, tools = tmp_path / "far home", tmp_path / "far tools"
+    for folder in (home, tools):
+        folder.mkdir()
+    (tools / "quota").write_text("#!/bin/sh\necho nas:/home 1000 0 1000 - 5 0 0 -\n")
+    (tools / "quota").chmod(0o755)
+    at = str(home).replace(" ", r"\040")
+    (home / "mounts").write_text(f"nas:/home {at} nfs4 rw 0 0\n")
+    monkeypatch.setattr(places, "MOUNTS", ("read", str(home / "mounts")))
+    options = [f'SetEnv "HOME={home}" "PATH={tools}:/usr/bin:/bin"']
+    with servers(tmp_path / "ssh", mycluster=options) as laptop:
+        hpcrun = Caller(tmp_path, clean_environ)
+        path = f"{laptop.env['PATH']}:{hpcrun.environ['PATH']}"
+        hpcrun.environ |= {"HOME": laptop.env["HOME"], "PATH": path}
+        hpcrun.write("hpcrun.yaml", "host: mycluster\nruns_dir: ~/runs\ncache_dir: ~/cache\n")
+        hpcrun.write("job.yaml", "command: [hostname]\nresources: {gpus_per_node: 0}\n")
+        asked: list[str] = []
+        run = ParamikoConnection.run
+
+        def counted(self: ParamikoConnection, script: str, **options: Any) -> Reply:
+            asked.append(script)
+            return run(self, script, **options)
+
+        monkeypatch.setattr(ParamikoConnection, "run", counted)
+        done = hpcrun("submit", "job.yaml", "--dry-run")
+        assert done.code == 2 and "no space is left of your quota" in done.err, done
+        assert len(asked) == 2
+
+
+def test_a_folder_of_the_users_in_a_mirrored_run_stays(tmp_path: Path) -> None:
+    """Only where a record should be, a folder is a damage: the run comes again."""
+    (tmp_path / RUN / ".vscode").mkdir(parents=True)
+    (tmp_path / RUN / "plots.v2").mkdir()
+    (tmp_path / OTHER / "submitted.json").mkdir(parents=True)
+    assert f"H {RUN}" in Mirror(tmp_path).script("/there", [], names=True)
+    assert (tmp_path / RUN / ".vscode").is_dir()
+    assert not (tmp_path / OTHER).exists()
+
+
+# A program that goes on when another one has begun, too.
+MEET = """\
+#!/bin/bash
+: >"$0.began"
+for ((i = 0; i < 200; i++)); do
+  if [[ -e {other}.began ]]; then exec {program} "$@"; fi
+  sleep 0.1
+done
+: >"$0.alone"; exec {program} "$@"
+"""
+
+
+@pytest.mark.slow
+def test_slurm_is_asked_while_records_come(desk: Desk) -> None:
+    """About what is known here; about a run from another laptop as soon as its name has come."""
+    desk.submit()
+    environ = desk.hpcrun.environ
+    desk.hpcrun.environ = environ | {"XDG_STATE_HOME": str(desk.home.parent / "other")}
+    desk.submit()
+    desk.hpcrun.environ = environ
+    slurm = desk.home.parent / "slurm"
+    (slurm / "squeue").rename(slurm / "own-squeue")
+    for name, program, other in (
+        ("squeue", slurm / "own-squeue", slurm / "stat"),
+        ("stat", shutil.which("stat"), slurm / "squeue"),
+    ):
+        (slurm / name).write_text(MEET.format(other=other, program=program))
+        (slurm / name).chmod(0o755)
+    rows = desk.hpcrun("status", "--json").json["runs"]
+    assert {row["job_id"]: row["state"] for row in rows} == {"1": "RUNNING", "2": "RUNNING"}
+    assert len([*slurm.glob("*.began")]) == 2 and not [*slurm.glob("*.alone")]

@@ -1,0 +1,121 @@
+"""The local transport: what comes back, and what is raised."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from hpcrun.errors import HpcrunError, OutOfReach
+from hpcrun.remote import Result, Transport
+from hpcrun.remote.local import LocalTransport
+from tests.remote.scripted import ScriptedTransport
+
+ENV = {"PATH": "/usr/bin:/bin", "NAME": "value"}
+
+
+def test_a_command_and_all_that_it_says(tmp_path: Path) -> None:
+    script = 'echo "$NAME $PWD"; echo wrong >&2; cat; exit 3'
+    result = LocalTransport(ENV).run(["sh", "-c", script], cwd=str(tmp_path))
+    assert result == Result(["sh", "-c", script], 3, f"value {tmp_path}\n", "wrong\n")
+
+
+def test_folders_are_removed_from_a_disk_that_has_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A quota that is reached is why they are removed: nothing may be made for it."""
+    runs = [tmp_path / name for name in ("one", "two", "gone")]
+    for run in runs[:2]:
+        (run / "logs").mkdir(parents=True)
+
+    def full(self: Path, *_: object, **__: object) -> NoReturn:
+        raise OSError(errno.EDQUOT, "Disk quota exceeded", str(self))
+
+    monkeypatch.setattr(Path, "mkdir", full)
+    LocalTransport(ENV).remove(runs)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_environment_replaces_the_transports() -> None:
+    transport = LocalTransport(ENV)
+    given = {"PATH": ENV["PATH"], "OTHER": "\udcff"}
+    result = transport.run(["sh", "-c", 'printf %s "${NAME-unset}$OTHER"'], env=given)
+    assert result.stdout == "unset\udcff"
+
+
+def test_words_are_no_shell() -> None:
+    result = LocalTransport(ENV).run(["printf", "%s|", "a b", "$(id)", "'"])
+    assert result.stdout == "a b|$(id)|'|"
+
+
+def test_no_such_command() -> None:
+    with pytest.raises(OutOfReach) as caught:
+        LocalTransport(ENV).run(["no-such-command"])
+    assert caught.value.message == "no-such-command: command not found"
+    assert not caught.value.maybe_done
+    assert "hpcrun sandbox up" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("number", "fix"), [(errno.EAGAIN, "ulimit -u"), (errno.ENOMEM, "ulimit -v"), (errno.EPERM, "")]
+)
+def test_a_machine_that_starts_no_more_processes(
+    number: int, fix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*args: object, **options: object) -> NoReturn:
+        raise OSError(number, "not now")
+
+    monkeypatch.setattr(subprocess, "run", refused)
+    with pytest.raises(OutOfReach, match=r"^squeue cannot be started here: not now") as caught:
+        LocalTransport(ENV).run(["squeue", "--me"])
+    assert fix in caught.value.fix and not caught.value.maybe_done
+
+
+def test_no_such_folder() -> None:
+    with pytest.raises(HpcrunError, match="/no/such/folder: no such folder"):
+        LocalTransport(ENV).run(["true"], cwd="/no/such/folder")
+
+
+def test_no_answer_in_time() -> None:
+    with pytest.raises(OutOfReach, match="sleep gave no answer") as caught:
+        LocalTransport(ENV).run(["sleep", "60"], timeout=0.1)
+    assert caught.value.maybe_done
+
+
+def test_folders_lie_where_the_cluster_is(tmp_path: Path) -> None:
+    transport: Transport = LocalTransport(ENV)
+    first, second = tmp_path / "one", tmp_path / "two"
+    for folder in (first, second):
+        folder.mkdir()
+    script = 'echo "$PWD $NAME"'
+    done = transport.deliver([first, second], ["sh", "-c", script], env={**ENV, "NAME": "other"})
+    assert done.stdout == f"{first} other\n"
+    unlisted = iter([first, second])
+    transport.refresh(unlisted)
+    assert [*unlisted] == [first, second]
+    (first / "locked").mkdir()
+    (first / "locked" / "file").touch()
+    (first / "locked").chmod(0o500)
+    (second / "link").symlink_to(ENV["PATH"])
+    transport.remove([first, second, tmp_path / "gone before"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_scripted_answer_may_be_a_function_or_an_error() -> None:
+    transport = ScriptedTransport(
+        {
+            "fixed": (1, "out", "err"),
+            "asked": lambda argv: Result(list(argv), 0, argv[-1], ""),
+            "dead": OutOfReach("no answer"),
+        }
+    )
+    assert transport.run(["fixed", "x"]) == Result(["fixed", "x"], 1, "out", "err")
+    assert transport.run(["asked", "y"]).stdout == "y"
+    with pytest.raises(OutOfReach):
+        transport.run(["dead"])
+    with pytest.raises(KeyError):
+        transport.run(["unheard-of"])
+    assert [argv[0] for argv in transport.asked] == ["fixed", "asked", "dead", "unheard-of"]

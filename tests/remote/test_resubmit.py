@@ -1,0 +1,138 @@
+"""A new run of an earlier one on a cluster elsewhere: what it believes of the cluster's records."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpcrun.actions.fetch import _unpack
+from tests.remote.desk import Desk
+
+
+def finished(desk: Desk) -> Path:
+    """Submit a run that is over; return its folder there."""
+    run = desk.submit()
+    desk.begin(run)
+    desk.end(run)
+    return run
+
+
+def append(name: str, text: str) -> Callable[[Path], None]:
+    def change(run: Path) -> None:
+        with (run / name).open("a") as file:
+            file.write(text)
+
+    return change
+
+
+def change_plan(run: Path) -> None:
+    plan = json.loads((run / "plan.json").read_text())
+    (run / "plan.json").write_text(json.dumps(plan | {"checkpoint_dir": "/elsewhere"}))
+
+
+def remove_plan(run: Path) -> None:
+    (run / "plan.json").unlink()
+
+
+CHANGES = {
+    "secrets": append("spec.yaml", "secrets: [LAPTOP_TOKEN]\n"),
+    "another file": append("spec.yaml", "deepspeed: {config_file: ../home/cred.json}\n"),
+    "another job": append("spec.yaml", "extends: /etc/hostname\n"),
+    "one blank": append("spec.yaml", " \n"),
+    "plan": change_plan,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", CHANGES)
+def test_records_that_the_cluster_has_changed_are_refused(desk: Desk, what: str) -> None:
+    run = finished(desk)
+    desk.hpcrun.environ["LAPTOP_TOKEN"] = "tok-1234567890"
+    (desk.laptop.home / "cred.json").write_text('{"train_batch_size": 41777}')
+    CHANGES[what](run)
+    done = desk.hpcrun("resubmit", "1", "--fresh", "--no-check")
+    assert done.code == 2 and "on the cluster is not as it was submitted here" in done.err, done
+    assert len(desk.queue()) == 1
+    # Nor by the path of the copy that is here.
+    kept = next(desk.state.glob(f"*/runs/{run.name}/spec.yaml"))
+    done = desk.hpcrun("submit", str(kept), "--no-check")
+    assert (done.code, len(desk.queue())) == ((0, 2) if what in ("plan", "one blank") else (2, 1))
+    sent = b"".join(path.read_bytes() for path in desk.home.rglob("*") if path.is_file())
+    assert b"tok-1234567890" not in sent and b"41777" not in sent
+
+
+@pytest.mark.slow
+def test_a_run_that_was_submitted_elsewhere_gets_nothing_of_this_machine(desk: Desk) -> None:
+    """As from a second laptop, or after what was kept here was removed; its code is there."""
+    desk.hpcrun.write("pkg/a.py", "first\n")
+    (desk.hpcrun.project / "pkg" / "b.py").symlink_to("a.py")
+    desk.hpcrun.write("job.yaml", (desk.hpcrun.project / "job.yaml").read_text() + "secrets: [T]\n")
+    desk.hpcrun.environ["T"] = "tok-1234567890"
+    run = finished(desk)
+    shutil.rmtree(desk.state)
+    desk.hpcrun.write("pkg/a.py", "changed since\n")
+    done = desk.hpcrun("resubmit", "1", "--fresh", "--no-check")
+    assert done.code == 2 and "secrets: T: this machine would send them" in done.err, done
+    assert len(desk.queue()) == 1
+    again = desk.hpcrun("resubmit", "1", "--fresh", "--no-check", "--set", "secrets=[T]", "--json")
+    assert again.code == 0, again
+    (made,) = again.json["runs"]
+    code = run.parent / made["run_id"] / "code"
+    assert (code / "pkg" / "a.py").read_text() == "first\n"
+    assert (code / "pkg" / "b.py").readlink() == Path("a.py")
+    assert (run.parent / made["run_id"] / "secrets.env").read_text().count("tok-1234567890") == 1
+
+
+@pytest.mark.slow
+def test_code_that_is_gone_there_too_is_an_error(desk: Desk) -> None:
+    run = finished(desk)
+    shutil.rmtree(desk.state)
+    shutil.rmtree(run / "code")
+    done = desk.hpcrun("resubmit", "1", "--fresh", "--no-check")
+    assert done.code == 2 and "cannot be read" in done.err and "--code now" in done.err, done
+
+
+@pytest.mark.parametrize(
+    ("name", "link"),
+    [("../out", ""), ("/out", ""), ("a/../../out", ""), ("link/out", "link"), ("link", "link")],
+)
+def test_code_that_comes_stays_in_its_folder(tmp_path: Path, name: str, link: str) -> None:
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as tar:
+        if link:
+            info = tarfile.TarInfo(link)
+            info.type, info.linkname = tarfile.SYMTYPE, str(tmp_path)
+            tar.addfile(info)
+        info = tarfile.TarInfo(name)
+        info.size = 4
+        tar.addfile(info, io.BytesIO(b"evil"))
+    data.seek(0)
+    with pytest.raises(ValueError, match="the name"):
+        _unpack(data, tmp_path / "code")
+    assert [path.name for path in tmp_path.iterdir()] == ["code"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["config_file", "templates"])
+def test_no_link_out_of_the_project_is_read_into_what_is_sent(desk: Desk, how: str) -> None:
+    (desk.laptop.home / "cred.json").write_text('{"train_batch_size": 41777}')
+    job = "script: train.py\nframework: deepspeed\nsetup: {python: /usr/bin/python3}\n"
+    desk.hpcrun.write("train.py", "import deepspeed\n")
+    if how == "config_file":
+        job += "deepspeed: {config_file: ds.json}\n"
+        (desk.hpcrun.project / "ds.json").symlink_to(desk.laptop.home / "cred.json")
+    else:
+        (desk.hpcrun.project / "templates").mkdir()
+        link = desk.hpcrun.project / "templates" / "job.sbatch.j2"
+        link.symlink_to(os.path.relpath(desk.laptop.home / "cred.json", link.parent))
+    desk.hpcrun.write("job.yaml", job)
+    done = desk.hpcrun("submit", "job.yaml", "--no-check")
+    assert done.code == 2 and "a link that leads out of the project" in done.err, done
+    assert desk.is_untouched()

@@ -1,0 +1,245 @@
+"""What the client makes of Slurm's answers, over a transport that answers from a script."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from hpcrun.errors import CommandFailed, HpcrunError, OutOfReach, SchedulerRefused
+from hpcrun.remote import Result
+from hpcrun.slurm import client
+from tests.remote.scripted import ScriptedTransport
+from tests.slurm_answers import show_job, squeue_row
+
+RUN_DIR = "/scratch/runs/20261120-081455-train-7k3q"
+RUN = [Path(RUN_DIR)]
+SILENT = OutOfReach("sbatch gave no answer in 60 s", maybe_done=True)
+TIMED_OUT = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation\n"
+LOST_REPLIES = pytest.mark.parametrize("answer", [SILENT, (1, "", TIMED_OUT)], ids=["no", "late"])
+
+
+def captured(command: str, case: str) -> tuple[int, str, str]:
+    file = Path(__file__).parent.parent / "captured" / "22.05.8" / command / f"{case}.json"
+    read = json.loads(file.read_text())
+    return read["exit_code"], read["stdout"], read["stderr"]
+
+
+def row(job_id: str, work_dir: str, reason: str = "None") -> str:
+    return squeue_row(job_id, r=reason, Z=work_dir)
+
+
+def queue_of(*rows: str) -> tuple[int, str, str]:
+    return 0, "".join(rows), ""
+
+
+def test_submit_runs_sbatch_once_in_the_run_folder() -> None:
+    seen = []
+
+    class Recording(ScriptedTransport):
+        def run(self, argv: Sequence[str], **options: object) -> Result:
+            seen.append(options)
+            return super().run(argv)
+
+    transport = Recording({"sbatch": captured("sbatch", "taken")})
+    assert client.submit(transport, RUN, {"A": "b"}) == "2"
+    assert transport.asked == [["sbatch", "--parsable", "job.sbatch"]]
+    assert seen == [{"cwd": RUN_DIR, "env": {"A": "b"}, "timeout": client.TIMEOUT}]
+
+
+def test_a_refusal_says_what_to_change() -> None:
+    transport = ScriptedTransport({"sbatch": captured("sbatch", "refused-invalid-partition")})
+    with pytest.raises(SchedulerRefused) as caught:
+        client.submit(transport, RUN, {})
+    assert "invalid partition specified: nowhere" in caught.value.message
+    assert "sbatch: error" not in caught.value.message
+    assert caught.value.fix == "name a partition of this cluster: sinfo lists them"
+    assert transport.asked == [["sbatch", "--parsable", "job.sbatch"]]
+
+
+def test_a_refusal_without_words_is_still_one() -> None:
+    transport = ScriptedTransport({"sbatch": (1, "", "")})
+    with pytest.raises(SchedulerRefused, match="sbatch ended with code 1"):
+        client.submit(transport, RUN, {})
+
+
+def test_a_job_that_was_taken_is_not_called_refused() -> None:
+    """A site's wrapper swallows the id: the job may be there, so its folder has to stay."""
+    transport = ScriptedTransport({"sbatch": (0, "done\n", ""), "squeue": (0, "", "")})
+    with pytest.raises(OutOfReach, match="sbatch printed no job id: 'done'") as caught:
+        client.submit(transport, RUN, {})
+    assert caught.value.maybe_done
+
+
+@pytest.mark.parametrize("case", ["no-controller", "no-munge"])
+def test_what_was_never_sent_is_not_looked_for(case: str) -> None:
+    transport = ScriptedTransport({"sbatch": captured("sbatch", case)})
+    with pytest.raises(OutOfReach) as caught:
+        client.submit(transport, RUN, {})
+    assert not caught.value.maybe_done
+    assert [argv[0] for argv in transport.asked] == ["sbatch"]
+
+
+@LOST_REPLIES
+def test_a_lost_reply_is_settled_by_the_folder(
+    answer: Exception | tuple[int, str, str],
+) -> None:
+    rows = queue_of(row("6", "/scratch/runs/another"), row("7", "/other/mount/" + RUN_DIR[14:]))
+    transport = ScriptedTransport({"sbatch": answer, "squeue": rows})
+    assert client.submit(transport, RUN, {}) == "7"
+
+
+@LOST_REPLIES
+def test_a_lost_reply_without_a_job_stays_unknown(
+    answer: Exception | tuple[int, str, str],
+) -> None:
+    # The refused job's row is no job.
+    rows = queue_of(row("6", "/scratch/runs/another"), row("7", RUN_DIR, "BadConstraints"))
+    transport = ScriptedTransport({"sbatch": answer, "squeue": rows})
+    with pytest.raises(OutOfReach) as caught:
+        client.submit(transport, RUN, {})
+    assert caught.value.maybe_done
+    assert [argv[0] for argv in transport.asked] == ["sbatch", "squeue"]
+
+
+@LOST_REPLIES
+def test_a_lost_reply_and_a_silent_queue(answer: Exception | tuple[int, str, str]) -> None:
+    queue = captured("squeue", "no-controller")
+    transport = ScriptedTransport({"sbatch": answer, "squeue": queue})
+    with pytest.raises(OutOfReach, match="sbatch") as caught:
+        client.submit(transport, RUN, {})
+    assert caught.value.maybe_done
+
+
+def test_the_queue() -> None:
+    transport = ScriptedTransport({"squeue": captured("squeue", "all")})
+    assert len(client.queue(transport)) == captured("squeue", "all")[1].count("\x1e") > 9
+    # What is in a hidden partition is the user's all the same.
+    assert transport.asked[0][-2:] == ["--all", "--me"]
+
+
+def test_a_job_that_squeue_forgot_is_not_there() -> None:
+    transport = ScriptedTransport({"squeue": captured("squeue", "unknown")})
+    assert client.queue(transport, ["999999"]) == []
+
+
+@pytest.mark.parametrize("case", ["no-controller", "no-munge", "no-slurm-conf"])
+def test_a_queue_that_cannot_be_read_is_not_an_empty_one(case: str) -> None:
+    transport = ScriptedTransport({"squeue": captured("squeue", case)})
+    with pytest.raises(OutOfReach, match="squeue"):
+        client.queue(transport)
+
+
+def test_what_a_wrapper_says_before_the_first_job_is_no_part_of_its_id() -> None:
+    answer = (0, "Welcome to the cluster!\n" + row("7", RUN_DIR), "")
+    with pytest.raises(OutOfReach, match="other than a list of jobs: 'Welcome"):
+        client.queue(ScriptedTransport({"squeue": answer}), ["7"])
+
+
+def test_an_empty_queue_that_decides_something_is_looked_at_twice() -> None:
+    """squeue prints its column names though there are no jobs; a broken wrapper prints nothing."""
+    mute = ScriptedTransport({"squeue": (0, "", "")})
+    assert client.queue(mute, ["7"]) == []
+    with pytest.raises(OutOfReach, match="squeue prints nothing"):
+        client.queue(mute, ["7"], strict=True)
+
+    def squeue(argv: Sequence[str]) -> Result:
+        return Result(list(argv), 0, "" if "--noheader" in argv else "JOBID\n", "")
+
+    assert client.queue(ScriptedTransport({"squeue": squeue}), ["7"], strict=True) == []
+    forgotten = ScriptedTransport({"squeue": captured("squeue", "unknown")})
+    assert client.queue(forgotten, ["999999"], strict=True) == []
+    assert len(forgotten.asked) == 1, "that it does not know the job is an answer"
+
+
+def test_accounting() -> None:
+    transport = ScriptedTransport({"sacct": captured("sacct", "jobs")})
+    rows = client.accounting(transport, ["1", "2"])
+    assert rows is not None and len({row.job_id for row in rows}) > 9
+    assert transport.asked[0][-1] == "--jobs=1,2"
+    assert client.accounting(ScriptedTransport({}), []) == []
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [captured("sacct", "no-accounting"), OutOfReach("sacct: command not found")],
+    ids=["disabled", "absent"],
+)
+def test_no_accounting_is_none_and_no_error(answer: Exception | tuple[int, str, str]) -> None:
+    assert client.accounting(ScriptedTransport({"sacct": answer}), ["1"]) is None
+
+
+def test_silence_is_out_of_reach_whatever_is_asked() -> None:
+    silent = OutOfReach("no answer in 60 s", maybe_done=True)
+    transport = ScriptedTransport(dict.fromkeys(("squeue", "sacct", "scontrol"), silent))
+    for question in (
+        lambda: client.queue(transport),
+        lambda: client.accounting(transport, ["1"]),
+        lambda: client.show_jobs(transport, "1"),
+        lambda: client.pending(transport, "gpu"),
+        lambda: client.ask(transport, ["scontrol", "show", "assoc_mgr"]),
+    ):
+        with pytest.raises(OutOfReach):
+            question()
+
+
+def test_how_a_job_stands_and_where_its_output_goes() -> None:
+    transport = ScriptedTransport({"scontrol": captured("scontrol", "running")})
+    (job,) = client.show_jobs(transport, "2")
+    assert (job.state, job.restarts, job.exit_code) == ("RUNNING", 0, "0:0")
+    assert job.stdout == job.stderr == "/scratch/runs/20261120-081455-a b-7k3q/out.log"
+    array = ScriptedTransport({"scontrol": captured("scontrol", "array")})
+    tasks = {job.task: job.state for job in client.show_jobs(array, "17")}
+    assert tasks["4"] == "RUNNING" and tasks["[5-6%2]"] == "PENDING" and tasks["2"] == "FAILED"
+    forgotten = ScriptedTransport({"scontrol": captured("scontrol", "unknown")})
+    assert client.show_jobs(forgotten, "999999") == []
+    silent = ScriptedTransport({"scontrol": captured("scontrol", "no-controller")})
+    with pytest.raises(OutOfReach):
+        client.show_jobs(silent, "2")
+
+
+def test_output_and_errors_are_one_file_unless_the_job_asks_for_two() -> None:
+    transport = ScriptedTransport({"scontrol": captured("scontrol", "running")})
+    (both,) = client.show_jobs(transport, "2")
+    assert both.outputs == ["/scratch/runs/20261120-081455-a b-7k3q/out.log"]
+    text = show_job("7", StdErr="/a/7.err", StdIn="/dev/null", StdOut="/a/7.out", Power="")
+    (two,) = client.show_jobs(ScriptedTransport({"scontrol": (0, text, "")}), "7")
+    assert two.outputs == ["/a/7.out", "/a/7.err"]
+
+
+OVER = "scancel: error: Kill job error on job id 7: Job/step already completing or completed\n"
+DENIED = "scancel: error: Kill job error on job id 7: Access/permission denied\n"
+UNKNOWN = "scancel: error: Kill job error on job id 7: Invalid job id specified\n"
+
+
+@pytest.mark.parametrize("answer", [captured("scancel", "taken"), (1, "", OVER), (1, "", UNKNOWN)])
+def test_cancel(answer: tuple[int, str, str]) -> None:
+    transport = ScriptedTransport({"scancel": answer})
+    client.cancel_all(transport, ["7", "8_3"])
+    client.cancel_all(transport, ["9"], pending=True)
+    client.cancel_all(transport, [])
+    assert transport.asked == [["scancel", "7", "8_3"], ["scancel", "--state=PENDING", "9"]]
+
+
+def test_an_order_without_an_answer_says_whether_it_was_sent() -> None:
+    asked = {"no-controller": captured("scancel", "no-controller"), "late": (1, "", TIMED_OUT)}
+    for case, answer in asked.items():
+        with pytest.raises(OutOfReach) as caught:
+            client.cancel_all(ScriptedTransport({"scancel": answer}), ["7"])
+        assert caught.value.maybe_done == ("it may have happened" in caught.value.message)
+        assert caught.value.maybe_done == (case == "late")
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        ((1, "", DENIED), SchedulerRefused),
+        (captured("scancel", "no-controller"), OutOfReach),
+        ((1, "", "scancel: error: no idea\n"), CommandFailed),
+    ],
+)
+def test_cancel_that_fails(answer: tuple[int, str, str], error: type[HpcrunError]) -> None:
+    with pytest.raises(error):
+        client.cancel_all(ScriptedTransport({"scancel": answer}), ["7"])

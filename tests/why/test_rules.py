@@ -1,0 +1,81 @@
+"""Every rule matches its example, which the reading does not miss, and not its look-alike."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from msgspec import structs
+
+from hpcrun.why.judge import Job, Records
+from hpcrun.why.reading import clean
+from hpcrun.why.rule import Rule
+from hpcrun.why.rules import BY_ID, CODE_ERROR, RULES, WORDS, compiled, match, pattern_of
+from tests.why.logs import judge, read
+
+EACH = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+
+
+@EACH
+def test_the_example_matches(rule: Rule) -> None:
+    found = match(clean(rule.example)[0])
+    assert found is not None and found[0] is rule
+
+
+@EACH
+def test_the_look_alike_does_not(rule: Rule) -> None:
+    assert not compiled(rule.id).search(clean(rule.unlike)[0])
+
+
+@EACH
+def test_the_reading_finds_the_example(rule: Rule) -> None:
+    assert WORDS.search(rule.example.encode())
+    found = read(f"one\n{rule.example}\nthree\n")
+    assert [(event.rule.id, event.line) for event in found.events] == [(rule.id, 2)]
+
+
+def test_the_words_of_a_new_rule_are_looked_for() -> None:
+    """Adding a rule touches one file; numbers are taken out of lines before they are looked at."""
+    new = structs.replace(RULES[0], needles=("zzyzx 7",), example="zzyzx 7 went away")
+    assert not WORDS.search(b"zzyzx  went away")
+    assert pattern_of([*RULES, new]).search(b"zzyzx  went away")
+
+
+@EACH
+def test_a_rule_is_whole(rule: Rule) -> None:
+    assert rule.source and rule.title and not rule.title.endswith(".")
+    assert any(needle in rule.example for needle in rule.needles)
+    assert all(fix and not fix.endswith(".") for fix in rule.fixes)
+    # Where there are logs alone, what needs a job is left out.
+    verbs = ("`hpcrun logs", "`hpcrun parse", "`hpcrun shell", "`hpcrun resubmit", "`hpcrun status")
+    assert all("JOB" in fix for fix in rule.fixes if fix.startswith(verbs))
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("sbatch: error: Batch job submission failed: Invalid partition name", "Slurm re"),
+        ("ValueError: Default process group has not been initialized, please", "call torch.dist"),
+        ("srun: error: node02: task 3: Segmentation fault", "rank 3 on node02 crashed"),
+        ("ValidationError: 1 validation error for DeepSpeedZeroConfig", "unknown key"),
+        (f"ValueError: {BY_ID['ds_batch_assert'].message.split(' / ')[1]}", "settings by"),
+        ("n1:8:99 [0] alloc.h:185 NCCL WARN Failed to CUDA calloc 6291456 bytes", "NCCL's buffers"),
+        ("[12345.6] Out of memory: Killed process 4242 (python)", "memory was exhausted"),
+        ("CUDA error: PTX was compiled with an unsupported toolchain.", "newer driver"),
+        ("*** 2026 UNCORRECTABLE MEMORY ERROR", "its memory"),
+        ("RendezvousConnectionError: The connection to the C10d store has failed.", "endpoint"),
+    ],
+)  # fmt: skip
+def test_the_advice_is_right_for_each_line_that_a_rule_takes(line: str, says: str) -> None:
+    diagnosis = judge(line, job=Job(word="7", is_run=True), records=Records(state="FAILED"))
+    assert diagnosis.cause is not None
+    said = [diagnosis.cause.title, *diagnosis.fixes]
+    assert any(says in each for each in said)
+    assert not any("dos2unix" in each or "`script:`" in each for each in said)
+
+
+def test_an_id_is_given_once() -> None:
+    assert Counter(rule.id for rule in RULES).most_common(1)[0][1] == 1
+    assert len(BY_ID) == len(RULES) + 1
+    assert compiled(CODE_ERROR.id).search(CODE_ERROR.example)
+    assert not compiled(CODE_ERROR.id).search(CODE_ERROR.unlike)
