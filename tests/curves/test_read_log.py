@@ -240,7 +240,7 @@ def test_a_worker_that_is_killed_leaves_its_work_to_us(
 LEAVING = """
 import os, signal, sys
 from pathlib import Path
-from hpcrun.actions.curves import read_log
+from hpcrun.curves import read_log
 from hpcrun.curves.lines import read
 signal.signal(signal.SIGTERM, lambda *_: None)
 for module in (read, read_log):
