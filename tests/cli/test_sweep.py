@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from hpcrun.actions import submit
+from hpcrun.actions import submit as submission
 from hpcrun.slurm import client
 from tests.cli.calling import Caller, Done, replay
 from tests.needs import require_command
@@ -135,7 +135,7 @@ def test_ctrl_c_leaves_nothing_whenever_it_comes(
 ) -> None:
     hpcrun.write("one.yaml", "command: [hostname]\nresources: {gpus_per_node: 0}\n")
     asked = replay(tools, "sbatch", (0, "17\n", ""))
-    real, calls = getattr(submit, moment), []
+    real, calls = getattr(submission, moment), []
 
     def interrupted(*args: Any, **options: Any) -> Any:
         calls.append(args)
@@ -146,7 +146,7 @@ def test_ctrl_c_leaves_nothing_whenever_it_comes(
             raise KeyboardInterrupt
         return done
 
-    monkeypatch.setattr(submit, moment, interrupted)
+    monkeypatch.setattr(submission, moment, interrupted)
     done = hpcrun("submit", job)
     assert done.code == 130 and done.out == "", done
     assert calls and list(hpcrun.runs.iterdir()) == [] and not asked.exists()
