@@ -14,7 +14,7 @@ from stat import S_IMODE
 
 from msgspec import structs
 
-from hpcrun.actions.checks.checkpoints import is_shared, refuse_writers
+from hpcrun.actions.checks.checkpoints import refuse_writers
 from hpcrun.actions.prepare import Prepared
 from hpcrun.actions.there import here, there
 from hpcrun.context import Context, is_in_mirror, job_environment, slurm_transport
@@ -359,38 +359,3 @@ def _sbatch_environment(context: Context, plan: Plan) -> dict[str, str]:
     for name in (*plan.secrets, *_OF_THIS_LOGIN):
         env.pop(name, None)
     return env
-
-
-def record_found(context: Context, folder: Path, job_id: str) -> None:
-    """Record the job of a submission that was cut short before it could, as Slurm or the job's own
-    record shows it by the folder of a run or of a sweep's array. Others' folders stay as they are.
-    """
-    sweep_id = sweep_id_of(folder.name)
-    plan = read_plan(RunFolder(folder) if sweep_id is None else SweepFolder(folder).run(0))
-    with contextlib.suppress(OSError, HpcrunError, ValueError):
-        if plan is not None and folder.stat().st_uid == os.getuid():
-            plan = structs.replace(plan, run_id=sweep_id or plan.run_id)
-            record = submitted_record(context, plan)
-            at = created_at(plan.run_id)
-            cluster = plan.cluster
-            record = structs.replace(record, job_id=job_id, submitted_at=at, cluster=cluster)
-            write_record(folder / SUBMITTED, record)
-
-
-def submitted_record(context: Context, plan: Plan) -> Submitted:
-    """Say who takes the run, when and from where, and what a listing shows of its plan."""
-    return Submitted(
-        job_id=None,
-        run_id=plan.run_id,
-        cluster=context.cluster.name,
-        slurm_conf=slurm_conf_of(context),
-        submitted_at=time.time(),
-        host=os.uname().nodename,
-        user=user_name(context.environ),
-        name=plan.name,
-        nodes=plan.all_nodes if not plan.node_range else None,
-        gpus_per_node=plan.gpus_per_node,
-        log_patterns=plan.log_patterns,
-        checkpoint_dir=plan.checkpoint_dir if is_shared(plan) else None,
-        runs_per_job=plan.runs_per_job,
-    )

@@ -56,4 +56,5 @@ def submitted_record(context: Context, plan: Plan) -> Submitted:
         gpus_per_node=plan.gpus_per_node,
         log_patterns=plan.log_patterns,
         runs_per_job=plan.runs_per_job,
+        checkpoint_dir=plan.checkpoint_dir if plan.shares_checkpoint_dir else None,
     )

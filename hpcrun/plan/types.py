@@ -246,6 +246,11 @@ class Plan(Struct, frozen=True, kw_only=True):
     node_range: str = ""
 
     @property
+    def shares_checkpoint_dir(self) -> bool:
+        """Return True if checkpoints are saved to a directory that other runs may save to."""
+        return not f"{self.checkpoint_dir}/".startswith(f"{self.run_dir}/")
+
+    @property
     def all_nodes(self) -> int:
         """Those of the job: the ranks' and the spare ones."""
         return self.nodes + self.survive.spare_nodes

@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from pathlib import Path
 
 from hpcrun.context import Context
 from hpcrun.errors import InputError
@@ -16,11 +15,6 @@ from hpcrun.runs import RUN_ID, TASK_ID, JobStatus, RunFolder, Submitted, read_p
 
 # How many runs are looked at, the newest first: of older ones hardly any is still going on.
 _LOOKED_AT = 2000
-
-
-def is_shared(plan: Plan) -> bool:
-    """Return whether a run saves into a folder that other runs may save into."""
-    return not Path(plan.checkpoint_dir).is_relative_to(plan.run_dir)
 
 
 def find_writer(
@@ -55,7 +49,7 @@ def _folders(context: Context) -> Iterator[tuple[RunFolder, str]]:
         plan = read_plan(run) if is_new else None
         if record is not None and record.checkpoint_dir is not None:
             yield run, record.checkpoint_dir
-        elif plan is not None and is_shared(plan):
+        elif plan is not None and plan.shares_checkpoint_dir:
             yield run, plan.checkpoint_dir
 
 
@@ -76,7 +70,7 @@ def explain_writer(plan: Plan, other: JobStatus) -> str:
 
 def refuse_writers(context: Context, plans: Sequence[Plan]) -> None:
     """Raise InputError if another hpcrun has begun to submit such a run at the same moment."""
-    sharing = [plan for plan in plans if is_shared(plan)]
+    sharing = [plan for plan in plans if plan.shares_checkpoint_dir]
     folders = shared_folders(context) if sharing else []
     for plan in sharing:
         if other := find_writer(context, plan, folders):

@@ -17,7 +17,6 @@ from hpcrun.actions.bad_nodes import avoided
 from hpcrun.actions.checks.checkpoints import (
     explain_writer,
     find_writer,
-    is_shared,
     shared_folders,
 )
 from hpcrun.actions.checks.places import PATIENCE, answer_of, check_places
@@ -112,7 +111,7 @@ class Checks:
         what = (context, spec, found, plan, extra_args, deepspeed_elsewhere)
         plan, program, given, findings = settle(context, partial(self._find, *what))
         self._given[plan.run_id if plan is not None else ""] = (program, given)
-        if plan is not None and is_shared(plan):
+        if plan is not None and plan.shares_checkpoint_dir:
             self._saving = shared_folders(context) if self._saving is None else self._saving
             if other := find_writer(context, plan, self._saving):
                 findings.refuse("checkpoint.dir", explain_writer(plan, other))
