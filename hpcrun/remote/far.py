@@ -213,7 +213,8 @@ done
 # A stream of files is unpacked under a name of its own and takes its place by a rename; so the same
 # folder, sent twice, is there once, and whose rename succeeds is who runs sbatch.
 _INSIDE = r"""
-umask 022
+own_umask=$(umask)  # the job's
+umask go-w
 mkdir -p -- "$RUNS" && cd -- "$RUNS" || exit 73
 part=$PWD/$incoming-$$-$RANDOM
 trap 'rm -rf -- "$part"' EXIT
@@ -222,6 +223,8 @@ _TAR = rf"""
 mkdir -- "$part" && tar -C "$part" --no-same-owner -xzpf - || {{
   head -c 65536 /dev/zero >"$part/room"; exit 73  # tar may not say that the disk is full
 }}
+# The modes are the sender's: what the login's umask hides stays hidden.
+[[ $(umask) == 0022 ]] || chmod -R -- "-$(umask)" "$part" || exit 73
 [[ -e $part/{WHOLE} ]] || exit {CUT_SHORT}
 """
 _UNPACK = _INSIDE + _TAR
@@ -287,7 +290,11 @@ done
 mkdir -- "$part/answer" && head -c 65536 /dev/zero >"$part/answer/room" || exit 73
 mv -T -- "$part/runs/$first" "$first" 2>/dev/null || answered "$first"
 rm -f -- "$part/answer/room"
-( cd -- "$first" || exit 126; run_sbatch ) </dev/null >"$part/answer/out" 2>"$part/answer/err"
+(
+  umask "$own_umask"
+  cd -- "$first" || exit 126
+  run_sbatch
+) </dev/null >"$part/answer/out" 2>"$part/answer/err"
 echo $? >"$part/answer/code"
 mv -T -- "$part/answer" "$first/$answer"
 ls -1t -- "$store" 2>/dev/null | tail -n +$((most + 1)) |

@@ -97,3 +97,36 @@ def test_a_large_file_that_changes_is_sent_as_it_was_copied(
     weights.write_text("z" * 3_000_000)
     assert (desk.submit() / "code" / "weights.bin").read_text() == "z" * 3_000_000
     assert (first / "weights.bin").read_text() == "a" * 3_000_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("umask", [0o077, 0o027, 0o022, 0o007])
+def test_what_a_logins_umask_hides_stays_hidden(desk: Desk, umask: int) -> None:
+    """Others write to nothing of a run in any case: the job runs what is there."""
+    desk.server.stop()
+    before = os.umask(umask)
+    try:
+        desk.server.start()
+    finally:
+        os.umask(before)
+    if umask == 0o007:  # sshd itself has no such umask: the login's own file sets it
+        (desk.home / ".bashrc").write_text("umask 007\n")
+    desk.hpcrun.write("open.sh", "").chmod(0o777)
+    desk.hpcrun.write("pkg/closed.sh", "").chmod(0o600)
+    sbatch = desk.home.parent / "slurm" / "sbatch"
+    sbatch.write_text(sbatch.read_text() + '\numask >"$HOME/umask of the job"\n')
+    runs = [desk.submit()]
+    desk.hpcrun.write("say.sh", "true # changed\n")
+    runs.append(desk.submit())  # of what has changed
+    (job,) = {int((desk.home / "umask of the job").read_text(), 8)}
+    assert job == umask
+    cancelled = desk.hpcrun("cancel", "2")
+    assert cancelled.code == 0 and (runs[1] / "cancelled.json").exists(), cancelled
+    hidden = umask | 0o022
+    for path in desk.home.joinpath("runs").rglob("*"):
+        if not path.is_symlink():
+            assert not path.stat().st_mode & hidden, (oct(path.stat().st_mode), path)
+    for run in runs:
+        assert (run / "code" / "open.sh").stat().st_mode & 0o777 == 0o777 & ~hidden
+        assert (run / "code" / "pkg" / "closed.sh").stat().st_mode & 0o777 == 0o600
+        assert (run / "logs").stat().st_mode & 0o777 == 0o755 & ~hidden
