@@ -1,1 +1,1 @@
-"""Figures of speed and memory, each measured beside what people would do without hpcrun."""
+"""Benchmarks of speed and memory, each compared with an alternative without hpcrun."""

@@ -1,11 +1,11 @@
-"""How fast the daily verbs are, beside what people have without hpcrun: one table.
+"""Measure the speed of the everyday commands, compared with alternatives; print one table.
 
-    python -m bench                    all figures; some five minutes
-    python -m bench --only submit up   some of them
-    python -m bench --json             the same for programs
+    python -m bench                    all benchmarks; takes about five minutes
+ python -m bench --only submit up   only these
+ python -m bench --json             print JSON
 
-What is measured is installed by `make bench` in .venv-bench, beside its peers. Commands that are
-compared run in turns, whole processes; a ratio is the median of the rounds' ratios.
+`make bench` installs hpcrun and the alternatives in .venv-bench. Compared commands run alternately,
+as whole processes; a ratio is the median of the ratios of all rounds.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FIGURES: Figures = {
 
 
 def main() -> int:
-    """Read the command line, measure, print the table; 1 where a figure misses its bar."""
+    """Read the command line, measure, print the table; return 1 if a value exceeds its limit."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", choices=FIGURES, metavar="FIGURE", default=[])
     parser.add_argument("--rounds", type=int, default=15, help="of the ratios; 15")
@@ -46,7 +46,7 @@ def main() -> int:
     if not (PEERS / "bin" / "hpcrun").exists():
         print(f"{PEERS}: not there; make bench installs it", file=sys.stderr)
         return 2
-    # Each ends what was started, and takes the sandbox down; nohup and ``&`` leave some ignored.
+    # Stop what was started, and the sandbox, on each of these signals; nohup and ``&`` ignore some.
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     with make_site() as site:

@@ -1,4 +1,4 @@
-"""Takes one figure after the other on a site; one that fails is a row that says why."""
+"""Run benchmarks one after the other on a site; a failing one becomes a row with the reason."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from bench.rows import Row, failed
 from bench.site import Site, failure
 
-# name -> what measures it, given a site and a number of rounds; the queue is empty before and
-# after each.
+# Name of each benchmark, and the function that runs it for a site and a number of rounds. The queue
+# is empty before and after each.
 Figures = Mapping[str, Callable[[Site, int], Row | Sequence[Row]]]
 
 
 def measure_all(figures: Figures, site: Site, rounds: int) -> list[Row]:
-    """Take all figures; say on stderr how long each took."""
+    """Run all benchmarks; print the duration of each to stderr."""
     rows: list[Row] = []
     for name, measure in figures.items():
         began = time.monotonic()

@@ -1,7 +1,7 @@
-"""Following: how often Slurm is asked, and how soon a line that a job writes is shown.
+"""Measure following: the number of Slurm queries, and the delay until a written line is shown.
 
-A job of one line writer and an array of 500 runs, most of them pending, are followed at once for a
-little more than a minute.
+A job that writes lines, and an array of 500 runs, most of them pending, are followed at the same
+time for a little over a minute.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from bench.rows import Row
 from bench.site import Site, noted
 
-# Lines by bursts and after silences; each ends with the time at which it was written.
+# Write lines in bursts and after pauses; each line ends with the time at which it was written.
 WRITER = """\
 import random, sys, time
 chance = random.Random(7)
@@ -40,11 +40,11 @@ sweep: {lr: [%s]}
 """
 _STAMP = re.compile(rb"stamp ([0-9.]+)$")
 RUNS = 500
-SETTLE = 8.0  # seconds after the start that do not count
+SETTLE = 8.0  # seconds after the start that are ignored
 
 
 def measure_following(site: Site, seconds: float) -> list[Row]:
-    """Follow both for ``seconds`` (60 for the table), and count."""
+    """Follow both for ``seconds`` (60 for the table), and count queries."""
     (site.project / "writer.py").write_text(WRITER)
     (site.project / "many.yaml").write_text(SWEEP % ", ".join(str(n) for n in range(RUNS)))
     one, one_notes = site.counting("one")
@@ -63,7 +63,7 @@ def measure_following(site: Site, seconds: float) -> list[Row]:
         until = since + seconds
         delays, shown = _delays(followers[0], until)
         called = [noted(file, since, until) for file in (one_notes, many_notes)]
-        # A follower that has ended asks nothing, and proves nothing.
+        # A follower that has ended sends no queries, so the result would be meaningless.
         gone = [follower.poll() for follower in followers]
     finally:
         late = [follower.args for follower in followers if not _ends(follower)]
@@ -129,11 +129,11 @@ def _start(site: Site, env: dict[str, str], *words: str) -> subprocess.Popen[byt
 
 
 def _ends(follower: subprocess.Popen[bytes]) -> bool:
-    """End a follower as its user does; else by force. Return whether Ctrl-C was enough."""
+    """Stop a follower with Ctrl-C, otherwise kill it. Return whether Ctrl-C was enough."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(follower.pid, signal.SIGINT)
     try:
-        follower.communicate(timeout=20)  # what it writes has a reader to the end
+        follower.communicate(timeout=20)  # read its output to the end
     except subprocess.TimeoutExpired:
         os.killpg(follower.pid, signal.SIGKILL)
         follower.communicate()
@@ -142,7 +142,7 @@ def _ends(follower: subprocess.Popen[bytes]) -> bool:
 
 
 def _delays(follower: subprocess.Popen[bytes], until: float) -> tuple[list[float], bytes]:
-    """Read what the follower shows until a time; seconds from the writing of each line to now."""
+    """Read the output of the follower until a time; return the delay of each line in seconds."""
     assert follower.stdout is not None
     delays, rest, shown = [], b"", b""
     with selectors.DefaultSelector() as ready:

@@ -1,4 +1,4 @@
-"""What the verbs need of a login node that gives little: the most memory that each holds."""
+"""Measure the peak memory of commands under the strict limits of a login node."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VERBS = {
 
 
 def measure_limits(site: Site) -> list[Row]:
-    """Call verbs under `ulimit -v 1000000` (kB of address space), and read what they held."""
+    """Run commands under `ulimit -v 1000000` (kB of address space); return their peak memory."""
     lines = [f"step {step} loss {3 - step / 50000:.4f}\n" for step in range(100_000)]
     (site.project / "limits.log").write_text("".join(lines))
     held = {}

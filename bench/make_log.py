@@ -1,13 +1,13 @@
-"""Write a training log of any size: one of noise, or one in which every line measures something.
+"""Write a training log of any size, mostly of noise, or with metrics in every line.
 
     python bench/make_log.py /tmp/big.log --lines 2400000 --metric-lines 300000
     python bench/make_log.py /tmp/dense.log --lines 2400000 --dense
 
-In the first one line in eight says what a step measured, the others are noise of the kinds that
-fill real logs: progress of loading, NCCL's INFO lines, warnings, tracebacks, checkpoints, numbers
-that are no metric. In the second a step leaves twelve lines: a bar's drawing and a dictionary as
-the HF Trainer prints it, six ranks' memory and the engine's own two lines as DeepSpeed prints them,
-Megatron's padded columns, and pairs. The same arguments give the same bytes.
+In the first kind of log one line in eight has the metrics of a step; the others are noise like that
+of real logs: progress of loading, NCCL's INFO lines, warnings, tracebacks, checkpoints, and numbers
+that are not metrics. In the second kind a step writes twelve lines: an update of a progress bar and
+a dict like those of the HF Trainer, the memory of six ranks and two lines like those of DeepSpeed's
+engine, Megatron's padded columns, and pairs. The same arguments produce the same bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WORDS = (  # noqa: SIM905, a list of them would be a page
 
 
 def _noise(rng: random.Random, stamp: str) -> str:
-    """One line that measures nothing."""
+    """Return a line without metrics."""
     number = rng.randrange(100_000)
     words = " ".join(rng.choices(_WORDS, k=rng.randrange(11, 24)))
     return rng.choice(
@@ -64,7 +64,7 @@ def lines(count: int, metric_lines: int, seed: int = 0) -> Iterator[str]:
 
 
 def dense_lines(count: int, seed: int = 0) -> Iterator[str]:
-    """Yield lines that all measure something; each with its line end, which a bar lacks."""
+    """Yield lines that all have metrics, with their line ends, which a progress bar lacks."""
     rng = random.Random(seed)
     steps = -(-count // A_STEP)
     for step in range(1, steps + 1):
@@ -75,7 +75,7 @@ A_STEP = 12
 
 
 def _dense_step(rng: random.Random, step: int, steps: int) -> list[str]:
-    """What one step leaves in the log."""
+    """Return the lines that one step writes."""
     loss = 2 + 9 / (1 + step / 5000) + rng.gauss(0, 0.05)
     norm, seconds = rng.gauss(1, 0.1), rng.gauss(0.1, 0.003)
     lr = 3e-4 * (1 - step / (steps + 1))
@@ -119,7 +119,7 @@ def write_log(path: Path, count: int, metric_lines: int) -> None:
 
 
 def write_dense_log(path: Path, count: int) -> None:
-    """Write the log in which every line measures something."""
+    """Write the log with metrics in every line."""
     with path.open("w", newline="") as file:
         file.writelines(dense_lines(count))
 

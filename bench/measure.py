@@ -1,4 +1,4 @@
-"""Runs a command and measures it: seconds of the whole process, memory of it and its children."""
+"""Measure the wall-clock time of a command, and the memory of it and its children."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _EVERY = 0.02
 
 
 class Measured(NamedTuple):
-    """Wall-clock seconds; the most bytes that all processes held at once (0 where not asked)."""
+    """Wall-clock seconds, and peak memory of all processes in bytes (0 if not measured)."""
 
     seconds: float
     memory: int
@@ -23,7 +23,7 @@ class Measured(NamedTuple):
 def measure(command: Sequence[str], *, memory: bool = False) -> Measured:
     """Run a command to its end. Raises CalledProcessError if it fails.
 
-    Memory is the proportional set size (what is shared counts once), sampled every 20 ms.
+    Memory is the proportional set size (shared memory counts once), sampled every 20 ms.
     """
     started = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.PIPE)
@@ -46,7 +46,7 @@ def measure(command: Sequence[str], *, memory: bool = False) -> Measured:
 
 
 def _held(pid: int) -> int:
-    """Sum the proportional set sizes of a process and its children, bytes."""
+    """Sum the proportional set sizes of a process and its children in bytes."""
     total = 0
     for each in (pid, *_children(pid)):
         try:

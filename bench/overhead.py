@@ -1,8 +1,8 @@
-"""What hpcrun's harness costs a job: from the batch script's start to the user's first line.
+"""Measure the overhead of hpcrun's job script, from its start to the first line of the program.
 
-The same two-node program is started by hpcrun and by a script as people write it, in turns, on the
-same Slurm. The difference is taken round by round, of many, since torchrun begins half a second
-later now and then, whoever starts it.
+The same two-node program is started alternately by hpcrun and by a typical hand-written script, on
+the same Slurm. The difference is computed for each of many rounds, because torchrun occasionally
+starts half a second later in either case.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from bench.rows import Row
 from bench.site import Site
 
-# The first line of the user's program: it notes the time. Nothing is imported before that.
+# The first line of the program records the time, before anything else is imported.
 PROGRAM = """\
 import time
 first = time.time()
@@ -59,7 +59,7 @@ RANKS = 2  # on each node
 
 
 def measure_overhead(site: Site, rounds: int) -> list[Row]:
-    """Run both ways of both launchers in turns. Raises TimeoutError."""
+    """Run both variants of both launchers alternately. Raises TimeoutError."""
     (site.project / "first.py").write_text(PROGRAM)
     templates = site.project / "templates"
     templates.mkdir()
@@ -109,7 +109,7 @@ def measure_overhead(site: Site, rounds: int) -> list[Row]:
 
 
 def _once(site: Site, way: str, name: str) -> float:
-    """Submit one job, wait for all its ranks; seconds from its script's start to its last rank."""
+    """Submit a job, wait for its ranks; return seconds from its start to its last rank's start."""
     stamps = site.folder / "stamps" / name
     stamps.mkdir(parents=True)
     env = site.env | {"BENCH_STAMPS": str(stamps)}
@@ -123,7 +123,7 @@ def _once(site: Site, way: str, name: str) -> float:
         if time.monotonic() > deadline:
             raise TimeoutError(f"{name}: {[path.name for path in wanted if not path.exists()]}")
         time.sleep(0.02)
-    # The next one must not share the CPUs with this one's end.
+    # The next job must not compete for the CPUs with the end of this one.
     while site.call("squeue", "--noheader", "--format=%i").strip():
         if time.monotonic() > deadline:
             raise TimeoutError(f"{name}: the job does not end")

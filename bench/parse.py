@@ -1,13 +1,13 @@
-"""How fast `hpcrun parse` is, beside the loop that people write; and what memory it takes.
+"""Measure the speed of `hpcrun parse`, compared with a simple loop, and its memory.
 
-    python -m bench.parse                 the figures of the README; some minutes
-    python -m bench.parse --share 0.1     the same of logs a tenth as long, for every day
-    python -m bench.parse --one-core      as on a machine with one core
-    python -m bench.parse --gigabytes 10  and memory on a log of that size
+    python -m bench.parse                 the values in the README; takes some minutes
+ python -m bench.parse --share 0.1     the same with logs a tenth as long, for everyday use
+ python -m bench.parse --one-core      restricted to one core
+ python -m bench.parse --gigabytes 10  also measure memory for a log of that size
 
-There are two logs, since one alone would be tuned to: one of noise with one metric line in eight,
-and one in which every line measures something. Each figure is the median of runs that alternate
-with what it is compared with, whole processes, the log in the page cache.
+There are two logs, to avoid tuning to a single one: one of noise with one metric line in eight, and
+one with metrics in every line. Each value is the median of whole processes that alternate with
+those compared, with the log in the page cache.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LINES, METRIC_LINES, BYTES_A_LINE = 2_400_000, 300_000, 150
 
 
 def speed(log: Path, rounds: int, points: int) -> dict[str, float]:
-    """Measure the whole command and the plain loop in turns, seconds."""
+    """Measure the whole command and the plain loop alternately, in seconds."""
     ours = [sys.executable, "-m", "hpcrun", "parse", str(log)]
     answer = json.loads(measure([*ours, "--json"]).output)
     assert answer["runs"][0]["points"] == points, answer["runs"][0]["points"]
@@ -41,7 +41,7 @@ def speed(log: Path, rounds: int, points: int) -> dict[str, float]:
 
 
 def memory(gigabytes: float, folder: Path) -> tuple[float, float]:
-    """Parse a log of a size; return GB read and MB held at most by all processes."""
+    """Parse a log of a size; return GB read and the peak memory of all processes in MB."""
     large = folder / "large.log"
     lines = int(gigabytes * 1e9 / BYTES_A_LINE)
     write_log(large, lines, lines * METRIC_LINES // LINES)

@@ -1,4 +1,4 @@
-"""The loop that people write to see their loss: one pattern, one file."""
+"""A typical hand-written loop that extracts the loss: one pattern, one file."""
 
 import re
 import sys

@@ -1,13 +1,13 @@
-"""How fast the verbs are from a laptop, 50 ms away from the cluster; one table.
+"""Measure the speed of commands on a laptop 50 ms away from the cluster; print one table.
 
-    python -m bench.remote                      all figures; some five minutes
-    python -m bench.remote --only submit line   some of them
+    python -m bench.remote                      all benchmarks; takes about five minutes
+ python -m bench.remote --only submit line   only these
 
-A real sshd stands before a real Slurm on this machine, and between them a proxy that delays each
-byte. How many round trips a verb makes is the slope of its wall time over the delay; logging in is
-measured by itself and taken off: two for the keys of the connection, one for the user's. The proxy
-takes a connection at once: TCP's own handshake is one more on a real way. Compared are whole
-processes in turns, of the environment that this runs in.
+A real sshd runs in front of a real Slurm on this machine, behind a proxy that delays each byte. The
+number of round trips of a command is the slope of its wall time over the delay, minus the round
+trips for logging in, which are measured separately (two for the keys of the connection, one for
+that of the user). The proxy accepts connections immediately; a real network adds one round trip for
+TCP's handshake. Compared processes run alternately, in the environment of this process.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from bench.timing import Command, Times, in_turns
 from tests.remote.link import Link
 from tests.remote.sshd import Laptop, servers
 
-# Round trips in seconds: the one that a laptop has, and a long one for the slope: what else a busy
-# machine adds is little beside it.
+# Round-trip times in seconds: a typical one, and a long one for the slope, so that the noise of a
+# busy machine is small in comparison.
 DELAY, DELAYS = 0.05, (0.05, 0.8)
 RUNS = 200
 MEGABYTES = 100
@@ -63,7 +63,7 @@ _STAMP = re.compile(rb"stamp ([0-9.]+)$")
 
 @dataclass
 class Far:
-    """The cluster and the laptop; all ways between them lead over the link."""
+    """The cluster and the laptop, which are connected only by the link."""
 
     site: Site
     laptop: Laptop
@@ -71,7 +71,7 @@ class Far:
 
     @property
     def env(self) -> dict[str, str]:
-        """What the laptop's programs have in their environment."""
+        """The environment of programs on the laptop."""
         kept = {name: os.environ[name] for name in ("LANG", "USER") if name in os.environ}
         path = f"{self.laptop.home}/bin:{Path(sys.prefix)}/bin:{os.environ['PATH']}"
         state = {"HPCRUN_SANDBOX_DIR": "/nonexistent", "HPCRUN_CLUSTER": "far"}
@@ -93,7 +93,7 @@ class Far:
         return done.stdout
 
     def take_turns(self, rounds: int, delay: float, **commands: Command) -> Times:
-        """Time commands with a round trip of ``delay`` seconds."""
+        """Time commands with a round-trip time of ``delay`` seconds."""
         self.link.delay = delay / 2
         try:
             return in_turns(commands, rounds, env=self.env, cwd=self.project)
@@ -101,7 +101,7 @@ class Far:
             self.link.delay = 0.0
 
     def trips(self, rounds: int, command: Command) -> tuple[int, Times, list[str]]:
-        """Count the round trips of a command after the login; return its times at DELAY too."""
+        """Count the round trips of a command after the login; also return its times at DELAY."""
         log_in = Command([sys.executable, "-c", LOG_IN])
         at = {each: self.take_turns(rounds, each, it=command, login=log_in) for each in DELAYS}
         slope, login = (
@@ -116,7 +116,7 @@ class Far:
                 for name in ("it", "login")
             ),
         ]
-        return round(slope - login), at[DELAY], notes  # there are whole ones alone
+        return round(slope - login), at[DELAY], notes  # a number of round trips is an integer
 
 
 def _slope(points: Sequence[tuple[float, float]]) -> float:
@@ -130,7 +130,7 @@ def _slope(points: Sequence[tuple[float, float]]) -> float:
 
 @contextlib.contextmanager
 def make_far(site: Site) -> Iterator[Far]:
-    """Put a server before the site's Slurm, and a laptop with a project beside it."""
+    """Start a server in front of the site's Slurm, and create a laptop with a project."""
     home = site.folder / "far-home"
     home.mkdir()
     setting = f'SetEnv "HOME={home}" "SLURM_CONF={site.env["SLURM_CONF"]}"'
@@ -167,7 +167,7 @@ def make_far(site: Site) -> Iterator[Far]:
 
 
 def measure_submit(far: Far, rounds: int) -> list[Row]:
-    """Submit an unchanged project, beside rsync and ssh host sbatch."""
+    """Submit an unchanged project; compare with rsync and ssh host sbatch."""
     submit = Command([far.site.hpcrun, "submit", "job.yaml"])
     peer = Command(["bash", "-c", PEER.format(folder=far.site.folder / "peer")])
     far.site.hold_queue(True)
@@ -201,7 +201,7 @@ def measure_submit(far: Far, rounds: int) -> list[Row]:
 
 
 def measure_status(far: Far, rounds: int) -> list[Row]:
-    """List runs that are known here already, but for what is new."""
+    """List runs that are already in the local mirror, except for new data."""
     write_runs(far.site, RUNS)
     far.call("status")
     trips, times, notes = far.trips(rounds, Command([far.site.hpcrun, "status"]))
@@ -214,7 +214,7 @@ def measure_status(far: Far, rounds: int) -> list[Row]:
 
 
 def measure_line(far: Far, rounds: int) -> list[Row]:
-    """Follow a job, and see how late each of its lines is shown."""
+    """Follow a job, and measure the delay of each of its lines."""
     answer = far.call("submit", "follow.yaml", "--json")
     job = json.loads(answer)["job_id"]
     far.link.delay = DELAY / 2
@@ -237,7 +237,7 @@ def measure_line(far: Far, rounds: int) -> list[Row]:
 
 
 def measure_parse(far: Far, rounds: int) -> list[Row]:
-    """Parse a long log of a run that is over: the first time, and again; and the same log here."""
+    """Parse a long log of a finished run for the first time, again, and as a local file."""
     run = json.loads(far.call("submit", "job.yaml", "--wait", "--json"))
     log = Path(run["run_dir"]) / "logs/0/rank-0.log"
     write_log(log, MEGABYTES * 10**6 // 150, MEGABYTES * 10**6 // 1200)
@@ -292,7 +292,7 @@ FIGURES: dict[str, Callable[[Far, int], list[Row]]] = {
 
 
 def main() -> int:
-    """Read the command line, measure, print the table; 1 where a figure misses its bar."""
+    """Read the command line, measure, print the table; return 1 if a value exceeds its limit."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.remote", description=__doc__.splitlines()[0]
     )

@@ -1,4 +1,4 @@
-"""What a figure of the benchmark is, and the table that all of them make."""
+"""Results of benchmarks, and their table."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
-# Units of what is counted, never measured.
+# Units of values that are counted exactly.
 COUNTED = ("files", "lines", "modules")
 
 
 @dataclass
 class Row:
-    """One figure beside its bar (what must hold) and its goal; smaller is better.
+    """A value with its limit (``bar``) and its goal; smaller is better.
 
-    ``unit``: "x" for a ratio of two whole processes, "s" for seconds, "ms", or what is counted.
-    ``value`` None: it could not be measured, and ``notes`` say why.
+    ``unit``: "x" for a ratio of two whole processes, "s" for seconds, "ms", or a name of what is
+    counted. If ``value`` is None, it could not be measured, and ``notes`` has the reason.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """Say how the figure stands to bar and goal."""
+        """Compare the value with limit and goal, in words."""
         if self.value is None:
             return "not measured"
         if self.bar is None or self.goal is None:
@@ -42,12 +42,12 @@ class Row:
 
 
 def failed(name: str, what: str, why: str) -> Row:
-    """Make the row of a figure that could not be taken."""
+    """Return the row of a benchmark that failed."""
     return Row(name, what, "", None, notes=[why])
 
 
 def machine() -> dict[str, str | int]:
-    """Say on what the figures were taken, and when (UTC)."""
+    """Describe the machine, and the time (UTC)."""
     cpu = "unknown CPU"
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
@@ -63,19 +63,19 @@ def machine() -> dict[str, str | int]:
 
 
 def report(rows: Sequence[Row], *, as_json: bool) -> int:
-    """Print all figures; return 1 where one misses its bar or could not be taken."""
+    """Print all rows; return 1 if a value exceeds its limit or is missing."""
     about = machine()
     print(json.dumps(for_programs(rows, about), indent=1) if as_json else as_table(rows, about))
     return int(any(row.verdict in ("MISSED", "not measured") for row in rows))
 
 
 def for_programs(rows: Sequence[Row], about: dict[str, str | int]) -> dict[str, object]:
-    """Give all figures for programs."""
+    """Return all rows as JSON values."""
     return {"machine": about, "rows": [asdict(row) | {"verdict": row.verdict} for row in rows]}
 
 
 def as_table(rows: Sequence[Row], about: dict[str, str | int]) -> str:
-    """Draw the table for people."""
+    """Return the table as text."""
     cells = [("what", "figure", "bar", "goal", "met")]
     cells += [
         (row.what, _number(row.value, row.unit), _limit(row.bar), _limit(row.goal), row.verdict)

@@ -1,4 +1,4 @@
-"""The place of a benchmark: a home, a project and a real Slurm of its own, in one new folder."""
+"""The environment of a benchmark: a home, a project and a real Slurm, in one new folder."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from bench.timing import Command
 
 ROOT = Path(__file__).parent.parent
 PEERS = ROOT / ".venv-bench"
-# Slurm's commands that are counted; each is run all the same.
+# Slurm's commands that are counted; wrappers run the real commands.
 COUNTED = ("sbatch", "squeue", "sacct", "scontrol", "scancel", "sinfo", "sstat", "sacctmgr", "srun")
 
 
 class Site:
-    """A user's surroundings: HOME, a project, the sandbox's folder, the programs to measure."""
+    """A user's environment: HOME, a project, the folder of the sandbox, the programs to measure."""
 
     def __init__(self, folder: Path, peers: Path = PEERS) -> None:
         self.folder = folder
@@ -47,16 +47,16 @@ class Site:
 
     @property
     def python(self) -> str:
-        """The Python that has hpcrun and its peers installed, as their users have them."""
+        """The Python with hpcrun and the alternatives installed, as users install them."""
         return str(self.peers / "bin" / "python")
 
     @property
     def hpcrun(self) -> str:
-        """The installed program."""
+        """The installed hpcrun."""
         return str(self.peers / "bin" / "hpcrun")
 
     def call(self, *argv: str, env: dict[str, str] | None = None, timeout: float = 120) -> str:
-        """Run a command in the project; return what it printed. Raises CalledProcessError."""
+        """Run a command in the project; return its output. Raises CalledProcessError."""
         done = subprocess.run(
             argv,
             cwd=self.project,
@@ -72,16 +72,16 @@ class Site:
         return done.stdout
 
     def command(self, *words: str) -> Command:
-        """Name a call of hpcrun."""
+        """Return the command line of a call of hpcrun."""
         return Command([self.hpcrun, *words])
 
     def profile(self) -> None:
-        """Give the sandbox's profile the runs' folder, and this Python as the one that trains."""
+        """Set the runs folder and the training Python in the profile of the sandbox."""
         with (self.sandbox / "cluster.yaml").open("a") as file:
             file.write(f"runs_dir: {self.runs}\npython: {sys.executable}\n")
 
     def hold_queue(self, held: bool) -> None:
-        """Let no job start, or let jobs start again: jobs that run would cost time themselves."""
+        """Prevent jobs from starting, or allow it again; running jobs would affect the timing."""
         state = "DOWN" if held else "UP"
         self.call("scontrol", "update", "partition=sandbox", f"state={state}")
 
@@ -90,7 +90,7 @@ class Site:
         self.call("scancel", "--partition=sandbox")
 
     def counting(self, name: str) -> tuple[dict[str, str], Path]:
-        """Make an environment whose Slurm commands are noted, and the file of the notes."""
+        """Return an environment that records calls of Slurm commands, and the file of records."""
         folder = self.calls / name
         folder.mkdir()
         notes = folder / "notes"
@@ -108,7 +108,7 @@ class Site:
 
 
 def noted(notes: Path, since: float = 0.0, until: float = float("inf")) -> list[str]:
-    """Read which Slurm commands were called from one time to another, epoch seconds."""
+    """Return the Slurm commands called between two times (seconds since the epoch)."""
     found = []
     for line in notes.read_text().splitlines():
         at, _, words = line.partition(" ")
@@ -119,8 +119,8 @@ def noted(notes: Path, since: float = 0.0, until: float = float("inf")) -> list[
 
 @contextlib.contextmanager
 def make_site(peers: Path = PEERS) -> Iterator[Site]:
-    """Make a place with a Slurm of two nodes that is up, and take all of it away again."""
-    # A short path: Slurm's sockets lie below it.
+    """Create a site with a running Slurm of two nodes, and remove it afterwards."""
+    # Slurm's sockets are below this folder, and need a short path.
     with tempfile.TemporaryDirectory(prefix="hpcrun-bench-", ignore_cleanup_errors=True) as name:
         site = Site(Path(name), peers)
         try:
@@ -133,7 +133,7 @@ def make_site(peers: Path = PEERS) -> Iterator[Site]:
 
 
 def failure(error: subprocess.CalledProcessError) -> str:
-    """Say in a line which command failed, and the last line of its output."""
+    """Return one line with the command that failed and the last line of its output."""
     output = error.stderr or error.stdout or ""
     text = output.decode(errors="replace") if isinstance(output, bytes) else output
     last = (text.strip().splitlines() or [""])[-1]

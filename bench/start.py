@@ -1,4 +1,4 @@
-"""How long `hpcrun --help` takes, beside what Python needs to import click."""
+"""Measure `hpcrun --help`, compared with the time that Python needs to import click."""
 
 from __future__ import annotations
 

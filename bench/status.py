@@ -1,4 +1,4 @@
-"""How long `hpcrun status` takes with many runs recorded, and how many of their files it opens."""
+"""Measure `hpcrun status` with many recorded runs, and count the files that it opens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench.timing import in_turns
 
 RUNS = 10_000
 COPIED = ("plan.json", "submitted.json", "attempts/0/begin.json", "attempts/0/end.json")
-# Calls the program with an audit hook (PEP 578) that counts what is opened below a folder.
+# Runs the program with an audit hook (PEP 578) that counts the files opened below a folder.
 COUNTER = """\
 import os, sys
 below, calls = sys.argv[1], []
@@ -32,7 +32,7 @@ finally:
 
 
 def measure_status(site: Site, rounds: int) -> list[Row]:
-    """Time the listing of the newest runs among 10,000 that are recorded and over."""
+    """Time the listing of the newest runs among 10,000 finished ones."""
     write_runs(site, RUNS)
     times = in_turns({"status": site.command("status")}, rounds, env=site.env, cwd=site.project)
     shown = len(json.loads(site.call(site.hpcrun, "status", "--json"))["runs"])
@@ -72,7 +72,7 @@ def write_runs(site: Site, count: int) -> None:
     """Run one job to its end, and copy its records under other ids and job ids."""
     answer = site.call(site.hpcrun, "submit", "--wait", "--json", "--name", "bench", "--", "true")
     model = Path(json.loads(answer[answer.index("{") :])["run_dir"])
-    site.call(site.hpcrun, "status", model.name)  # what readers keep of a run that is over
+    site.call(site.hpcrun, "status", model.name)  # cached data of a finished run
     cached = [str(path.relative_to(model)) for path in (model / "cache").rglob("*.json")]
     texts = {name: (model / name).read_text() for name in (*COPIED, *cached)}
     job_id = json.loads(texts["submitted.json"])["job_id"]

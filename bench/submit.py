@@ -1,4 +1,4 @@
-"""How long a submission takes, beside that of submitit, torchx and simple_slurm."""
+"""Measure a submission, compared with those of submitit, torchx and simple_slurm."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ COMMAND = ("bash", "-c", "true")
 
 
 def measure_submit(site: Site, rounds: int) -> list[Row]:
-    """Compare whole processes that submit to the same Slurm, whose queue is held.
+    """Compare whole processes that submit to the same Slurm, which starts no jobs.
 
-    hpcrun submits what people submit, a training job from YAML; the others, and hpcrun for
-    comparison, a bash command.
+    hpcrun submits a typical training job from YAML. The others, and for comparison hpcrun, submit
+    a bash command.
     """
     torchx = (f"{site.peers}/bin/torchx", "run", "-s", "slurm", "utils.sh")
     site.hold_queue(True)
@@ -31,7 +31,7 @@ def measure_submit(site: Site, rounds: int) -> list[Row]:
                     [site.python, str(WAYS / "with_submitit.py"), str(site.folder / "submitit")]
                 ),
                 "simple_slurm": Command([site.python, str(WAYS / "with_simple_slurm.py")]),
-                # It submits, then asks sacct, and fails where Slurm keeps no accounting.
+                # torchx submits, then calls sacct, and fails if Slurm has no accounting.
                 "torchx": Command([*torchx, *COMMAND], may_fail=True),
                 "sbatch": Command(["sbatch", "--output=/dev/null", "--wrap=true"]),
             },

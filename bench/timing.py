@@ -1,4 +1,4 @@
-"""Times whole processes in turns, so that a machine that is slow for a while is slow for all."""
+"""Time whole processes alternately, so that slow phases of the machine affect all of them."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from typing import NamedTuple
 
 
 class Command(NamedTuple):
-    """What is run. ``may_fail``: it does its work, and ends with an error all the same."""
+    """A command to run. ``may_fail``: it does its work, but exits with an error."""
 
     argv: Sequence[str]
     may_fail: bool = False
 
 
 class Times:
-    """Seconds of each command, one value a round."""
+    """Durations of each command in seconds, one value per round."""
 
     def __init__(self, seconds: dict[str, list[float]]) -> None:
         self.seconds = seconds
 
     def ratio(self, name: str, other: str) -> float:
-        """Compare two commands: the median of the rounds' ratios."""
+        """Compare two commands by the median of the ratios of all rounds."""
         pairs = zip(self.seconds[name], self.seconds[other], strict=True)
         return statistics.median(a / b for a, b in pairs)
 
     def milliseconds(self, name: str) -> float:
-        """The median of one command."""
+        """Return the median of one command."""
         return statistics.median(self.seconds[name]) * 1000
 
     def line(self, name: str, label: str = "") -> str:
-        """Write one command's times in a line."""
+        """Return one line with the times of a command."""
         seconds = [one * 1000 for one in self.seconds[name]]
         return (
             f"{label or name}: median {statistics.median(seconds):.0f} ms"
@@ -44,14 +44,14 @@ class Times:
 def in_turns(
     commands: Mapping[str, Command], rounds: int, *, env: Mapping[str, str], cwd: Path
 ) -> Times:
-    """Run each command once a round; the first round warms up and does not count.
+    """Run each command once per round; the first round is a warm-up and is not counted.
 
     Raises CalledProcessError for a command that fails.
     """
     seconds: dict[str, list[float]] = {name: [] for name in commands}
     names = list(commands)
     for number in range(rounds + 1):
-        # Each goes first as often as the others.
+        # Each command is first equally often.
         for name in names[number % len(names) :] + names[: number % len(names)]:
             command = commands[name]
             began = time.perf_counter()

@@ -1,13 +1,13 @@
-"""How many logs of other projects `hpcrun parse` reads as a person does, out of a folder of them.
+"""Measure how many logs of other projects in a folder `hpcrun parse` reads correctly.
 
-    python -m bench.unseen FOLDER               both halves, open and aside; a minute
-    python -m bench.unseen FOLDER --part open   one of them, or those of --part development
-    python -m bench.unseen FOLDER --json        the same for programs
+    python -m bench.unseen FOLDER               both halves, open and aside; takes a minute
+ python -m bench.unseen FOLDER --part open   only one of them, or --part development
+ python -m bench.unseen FOLDER --json        print JSON
 
-tests/curves/unseen.yaml says which logs and what stands in them. They are not part of the
-project and nothing is downloaded: whoever has one puts it in FOLDER as ID or ID.log. A log counts
-as read if the number, first and last of its training losses are right, and of its evaluation
-losses where the truth names them. The last learning rate is compared too, and does not count.
+tests/curves/unseen.yaml lists the logs and their expected values. The logs are not part of the
+project, and nothing is downloaded: put those that you have into FOLDER as ID or ID.log. A log
+counts as read correctly if number, first and last of its training losses are right, and of its
+evaluation losses if these are listed. The last learning rate is compared too, but does not count.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from hpcrun.curves.names import fold
 
 TRUTH = Path(__file__).parent.parent / "tests" / "curves" / "unseen.yaml"
 CLOSE, COUNTED = 1e-3, 0.01
-RATES = {"step_seconds", "samples_per_second", "tokens_per_second"}  # a bar measures these
+RATES = {"step_seconds", "samples_per_second", "tokens_per_second"}  # from progress bars
 
 
 def find_log(folder: Path, entry: dict[str, Any]) -> tuple[Path | None, str]:
-    """Find the log of an entry; return it, or None and why it is not used."""
+    """Find the log of an entry; return it, or None with the reason."""
     for path in (folder / f"{entry['id']}.log", folder / entry["id"]):
         if path.is_file():
             same = hashlib.sha256(path.read_bytes()).hexdigest() == entry["sha256"]
@@ -41,7 +41,7 @@ def find_log(folder: Path, entry: dict[str, Any]) -> tuple[Path | None, str]:
 
 
 def parse(log: Path) -> dict[str, Any]:
-    """Return what `hpcrun parse --json` finds; no metrics where it answers with an error."""
+    """Return the result of `hpcrun parse --json`, without metrics if it fails."""
     command = [sys.executable, "-m", "hpcrun", "parse", "--json", str(log)]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     found = json.loads(answer.stdout) if answer.stdout.strip() else {}
@@ -52,19 +52,19 @@ def parse(log: Path) -> dict[str, Any]:
 
 
 def options(truth: Any) -> list[Any]:
-    """Return what is right: the elements of a list, else the one value."""
+    """Return the accepted values: the elements of a list, or a single value."""
     return truth if isinstance(truth, list) else [truth]
 
 
 def is_close(found: float, truth: float, part: float) -> bool:
-    """Say whether a number is the truth's, to a part of it; nan is nan."""
+    """Return whether a number equals the expected one within a tolerance; NaN equals NaN."""
     if math.isnan(found) or math.isnan(truth):
         return math.isnan(found) and math.isnan(truth)
     return abs(found - truth) <= part * abs(truth)
 
 
 def differences(name: str, found: dict[str, Any] | None, truth: dict[str, Any]) -> Iterator[str]:
-    """Yield in what a metric differs from one reading of it."""
+    """Yield the differences of a metric from one accepted reading."""
     count = found["count"] if found else 0
     if not any(is_close(count, each, COUNTED) for each in options(truth["points"])):
         yield f"{name}: {truth['points']} points expected, {count} found"
@@ -82,7 +82,7 @@ def differences(name: str, found: dict[str, Any] | None, truth: dict[str, Any]) 
 
 
 def compare(entry: dict[str, Any], run: dict[str, Any]) -> Iterator[str]:
-    """Yield what is read otherwise than in the truth; of several readings the nearest one."""
+    """Yield the differences from the expected values, or from the closest accepted reading."""
     metrics = {fold(name): metric for name, metric in run["metrics"].items()}
     if entry.get("nothing"):
         for name in metrics.keys() - RATES:
@@ -95,7 +95,7 @@ def compare(entry: dict[str, Any], run: dict[str, Any]) -> Iterator[str]:
 
 
 def other_lr(entry: dict[str, Any], run: dict[str, Any]) -> Iterator[str]:
-    """Yield what the last learning rate is instead, where the truth names one."""
+    """Yield the difference of the last learning rate, if one is expected."""
     found = run["metrics"].get("lr")
     last = float(found["last"]["value"]) if found else math.nan
     if "lr" in entry and not is_close(last, entry["lr"], 0.01):
@@ -103,7 +103,7 @@ def other_lr(entry: dict[str, Any], run: dict[str, Any]) -> Iterator[str]:
 
 
 def main() -> int:
-    """Read the command line, compare, print a line for each log that is misread, and the share."""
+    """Read the command line, compare, print a line for each misread log, and the share."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--part", choices=("open", "aside", "development"))

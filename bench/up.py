@@ -1,4 +1,4 @@
-"""How long the sandbox takes to come up with two nodes."""
+"""Measure how long starting the sandbox with two nodes takes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bench.site import Site
 
 
 def measure_up(site: Site, rounds: int) -> Row:
-    """Bring one up, until a job would start at once, and take it down; beside the other one."""
+    """Start a second sandbox until it can start jobs, then stop it; repeat."""
     env = site.env | {"HPCRUN_SANDBOX_DIR": str(site.folder / "up")}
     seconds = []
     for _ in range(rounds):

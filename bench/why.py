@@ -1,20 +1,20 @@
-"""How often `hpcrun why` names the cause that a person reads, out of a folder of logs.
+"""Measure how often `hpcrun why` finds the right cause, for a folder of logs.
 
-    python -m bench.why FOLDER                 both halves; a minute or two
-    python -m bench.why FOLDER --part held     one of them, open or held
-    python -m bench.why FOLDER --json          the same for programs
-    python -m bench.why FOLDER --details       what is wrong in the held half, too: it is spent then
-    python -m bench.why --speed                how fast a log of 360 MB is read; some minutes
+python -m bench.why FOLDER                 both halves; takes a minute or two python -m bench.why
+ FOLDER --part held     only one of them, open or held python -m bench.why FOLDER --json
+ print JSON python -m bench.why FOLDER --details       also list errors in the held half (not unseen
+ afterwards) python -m bench.why --speed                time reading a log of 360 MB; takes some
+ minutes
 
-tests/why/unseen.yaml says which logs and what stands in them. They are not part of the
-project and nothing is downloaded: whoever has one puts it in FOLDER as ID.log. Of the jobs that
-failed, the share whose class is right, and the share whose class and line are; of the others,
-the share that got a cause all the same: false alarms. Rank and host are compared where the class
-is right, and count in no share. Which logs of the open half are wrong is printed, line by line.
+tests/why/unseen.yaml lists the logs and their expected causes. The logs are not part of the
+project, and nothing is downloaded: put those that you have into FOLDER as ID.log. For failed jobs,
+the benchmark prints the share with the right class, and that with the right class and line; for
+other jobs, the share that got a cause nevertheless (false alarms). Rank and host are compared if
+the class is right, and counted separately. Wrong results in the open half are listed.
 
-The speed is that of whole processes beside the loop that people write, in turns, the log in the
-page cache: of a log of noise that ends in a traceback, and of one in which every line measures
-something. The bars are twice the loop and 100 MB; 1 where one is missed.
+The speed is that of whole processes that alternate with a simple loop, with the log in the page
+cache: for a log of noise that ends in a traceback, and for one with metrics in every line. The
+limits are twice the loop and 100 MB; the exit code is 1 if one is exceeded.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TRUTH = Path(__file__).parent.parent / "tests" / "why" / "unseen.yaml"
 
 
 def diagnose(log: Path) -> tuple[dict[str, Any] | None, str]:
-    """Return the cause that `hpcrun why --json` finds, or None; and what went wrong, if it did."""
+    """Return the cause that `hpcrun why --json` finds, or None, and an error message, if any."""
     command = [sys.executable, "-m", "hpcrun", "why", "--json", str(log)]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     try:
@@ -56,7 +56,7 @@ def diagnose(log: Path) -> tuple[dict[str, Any] | None, str]:
 
 
 def judge(entry: dict[str, Any], cause: dict[str, Any] | None, error: str) -> dict[str, Any]:
-    """Compare a cause with the truth: what is right, and what is wrong in words."""
+    """Compare a cause with the expected one; return what is right, and descriptions of errors."""
     found = cause or {"class": None, "line": None, "text": ""}
     said = error or f"{found['class']} at line {found['line']}: {str(found['text'])[:120]}"
     if entry.get("nothing"):
@@ -76,7 +76,7 @@ def judge(entry: dict[str, Any], cause: dict[str, Any] | None, error: str) -> di
 
 
 def count(results: list[tuple[dict[str, Any], dict[str, Any]]]) -> dict[str, Any]:
-    """Return the shares of a half, and the same for each class."""
+    """Return the shares of a half, in total and for each class."""
     failed = [pair for pair in results if not pair[0].get("nothing")]
     others = [pair for pair in results if pair[0].get("nothing")]
     classes: dict[str, dict[str, int]] = {}
@@ -114,7 +114,7 @@ def show(part: str, shares: dict[str, Any]) -> None:
 
 
 def speed(rounds: int) -> int:
-    """Measure `hpcrun why` of two logs of 360 MB beside the loop; return 1 for a missed bar."""
+    """Measure `hpcrun why` for two logs of 360 MB; return 1 if a limit is exceeded."""
     missed = False
     with tempfile.TemporaryDirectory() as folder:
         noise, dense = Path(folder) / "noise.log", Path(folder) / "dense.log"
@@ -141,7 +141,7 @@ def speed(rounds: int) -> int:
 
 
 def main() -> int:
-    """Read the command line, ask for each log's cause, print what is wrong, and the shares."""
+    """Read the command line, diagnose each log, print wrong results and the shares."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, nargs="?", default=Path())
     parser.add_argument("--speed", action="store_true", help="alone, without a folder")
