@@ -162,7 +162,7 @@ def read_program(context: Context, spec: JobSpec, found: Interpreter, program: P
     reading = parse_script(data, version if _UNKNOWN_VERSION < version < ours else ours)
     if not reading.fault:
         if (facts := reading.facts) is not None:
-            program.script = Script(program.name, facts, _variables(context, path, facts))
+            program.script = _with_modules(context, path, Script(program.name, facts))
         return
     where = f"{path}:{reading.line}" if reading.line else str(path)
     if _UNKNOWN_VERSION < version <= ours:
@@ -230,18 +230,34 @@ def _python_version(python: str) -> tuple[int, ...]:
     return (int(match[1]), int(match[2])) if match else _UNKNOWN_VERSION
 
 
-def _variables(context: Context, path: Path, facts: ScriptFacts) -> frozenset[str]:
-    """Return which HPCRUN_* the script, or a module of the project that it imports, names."""
-    names = set(facts.variables)
+_LOADING = re.compile(
+    rb"\b(load_checkpoint|load_state|load_sharded|load_state_dict|get_last_checkpoint"
+    rb"|load_from_checkpoint|load_file|restore|(?:torch|dcp|np|numpy|pickle|joblib)\.load)[ \t]*\("
+    rb"|\b(resume_from_checkpoint|ckpt_path)[ \t]*=[ \t]*(?!None|False|[\"']{2})[^=\s]"
+)
+_SLURM_RANKS = re.compile(rb"\bSLURM_(?:PROCID|NTASKS|LOCALID)\b")
+
+
+def _with_modules(context: Context, path: Path, script: Script) -> Script:
+    """Add to a script what the modules of the project that it imports name."""
+    facts = script.facts
+    variables, loads, slurm = set(facts.variables), set(facts.loads), set(facts.slurm)
     texts: dict[Path, bytes] = {}
 
     def imports_of(file: Path) -> Iterator[str]:
         return _imported(texts[file])
 
     for file in modules_of(context.project, path, facts.imports, imports_of):
-        texts[file] = content_of(file) or b""
-        names |= {name.decode() for name in re.findall(rb"\bHPCRUN_[A-Z_]*", texts[file])}
-    return frozenset(names)
+        text = texts[file] = content_of(file) or b""
+        variables |= {name.decode() for name in re.findall(rb"\bHPCRUN_[A-Z_]*", text)}
+        loads |= {(call or keyword).decode() for call, keyword in _LOADING.findall(text)}
+        slurm |= {name.decode() for name in _SLURM_RANKS.findall(text)}
+    return msgspec.structs.replace(
+        script,
+        variables=frozenset(variables),
+        loads=frozenset(loads),
+        slurm=frozenset(slurm),
+    )
 
 
 def modules_of(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Literal
+from stat import S_ISREG
+from typing import Any, Literal
 
 from msgspec import Struct, structs
 
@@ -24,7 +27,7 @@ from hpcrun.actions.there import here, look, settle
 from hpcrun.context import Context, is_in_mirror, load_context, read_text
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.monitor import job_of_another, status_of
-from hpcrun.plan import Dependency, Plan, SweepRun, after_checkpoint_dir
+from hpcrun.plan import Dependency, Plan, SweepRun, after_checkpoint_dir, resume_fix
 from hpcrun.runs import (
     JobStatus,
     Resubmitted,
@@ -44,7 +47,9 @@ class Again(Struct, frozen=True, kw_only=True):
     """A new run, or a sweep of some, that could be submitted; nothing has happened yet.
 
     ``context`` is the earlier run's project and cluster; ``earlier`` are the runs that it is made
-    of, and ``checkpoint_dirs`` those that they resume from, None for a fresh start.
+    of, and ``checkpoint_dirs`` those that they resume from, None for a fresh start. ``changed`` are
+    files of the code that the project has otherwise today, where the new run takes the code as it
+    was.
     """
 
     context: Context
@@ -52,6 +57,7 @@ class Again(Struct, frozen=True, kw_only=True):
     earlier: list[JobStatus]
     checkpoint_dirs: list[str | None]
     notes: list[str]
+    changed: list[str] = []
 
 
 def prepare_again(
@@ -85,6 +91,7 @@ def prepare_again(
     plan = _plan_of(statuses[0])
     where = _place(context, statuses[0], plan, named_cluster=named_cluster)
     notes: list[str] = []
+    changed: list[str] = []
     if code == "then" and (plan.snapshot or plan.reference_trainer):
         task, first = statuses[0].history.task, statuses[0].folder
         whole = sweep_folder(first.path.parent, task.sweep_id) if task is not None else first
@@ -93,6 +100,12 @@ def prepare_again(
             bring_code(context, whole.path)
         if not copy.is_dir():
             raise InputError(f"{copy}: the run's copy of the code is gone", fix="--code now")
+        changed = _changed_files(where.project, copy) if plan.snapshot else []
+        if changed:
+            notes.append(
+                f"{_listed(changed)} changed since: the run takes the code as it was; --code now "
+                "takes today's"
+            )
         where = structs.replace(where, code=copy)
     elif code == "then":
         notes.append("the code is today's: the earlier run ran it in place")
@@ -100,7 +113,7 @@ def prepare_again(
     after = _after(where, plan)
     spec = _spec_of(where, found, overrides)
     origin = Origin(str(found.path / "spec.yaml"), tuple(overrides))
-    make: Callable[..., Prepared] = partial(prepare_spec, checkpoint_dir=folders[0])
+    make: partial[Prepared] = partial(prepare_spec, checkpoint_dir=folders[0])
     if isinstance(found, SweepFolder):
         tasks = [
             SweepRun(
@@ -115,7 +128,15 @@ def prepare_again(
             for index, (status, folder) in enumerate(zip(statuses, folders, strict=True))
         ]
         make = partial(prepare_job, made=tasks)
-    made = make(where, spec, extra_args=extra_args, after=after, origin=origin, checks=checks)
+    how: dict[str, Any] = {"extra_args": extra_args, "after": after, "origin": origin}
+    made = make(where, spec, **how, checks=checks)
+    if any(folders) and not any(run.plan.resumes for run in made.each()):
+        # It would begin at step 0 in the earlier run's folder, and write over its checkpoints.
+        notes.append(_no_resume(made, folders, statuses))
+        folders = [None] * len(folders)
+        make = partial(make, **_afresh(make))
+        made = make(where, spec, **how, checks=checks)
+    _check_own_folder(context, made, statuses, folders)
     for run, status, folder in zip(made.each(), statuses, folders, strict=True):
         record = Resubmitted(
             run_id=status.run_id,
@@ -130,14 +151,82 @@ def prepare_again(
     if any(folders) and any("{run_dir}" in text for text in texts):
         notes.append("{run_dir} is a new folder for the new run; {checkpoint_dir} stays")
     return Again(
-        context=where, prepared=made, earlier=statuses, checkpoint_dirs=folders, notes=notes
+        context=where,
+        prepared=made,
+        earlier=statuses,
+        checkpoint_dirs=folders,
+        notes=notes,
+        changed=changed,
     )
+
+
+def _afresh(make: partial[Prepared]) -> dict[str, Any]:
+    """Return the arguments of a partial without the checkpoints of earlier runs."""
+    if "made" not in make.keywords:
+        return {"checkpoint_dir": None}
+    return {"made": [structs.replace(run, checkpoint_dir=None) for run in make.keywords["made"]]}
+
+
+def _no_resume(made: Prepared, folders: Sequence[str | None], earlier: Sequence[JobStatus]) -> str:
+    kept = next(folder for folder in folders if folder is not None)
+    more = f" and {len(earlier) - 1} more" if len(earlier) > 1 else ""
+    return (
+        "it begins at step 0: as far as can be seen, nothing has the program resume; the "
+        f"checkpoints in {kept}{more} are kept. To resume: {resume_fix(made.spec, None)}"
+    )
+
+
+def _check_own_folder(
+    context: Context,
+    made: Prepared,
+    earlier: Sequence[JobStatus],
+    folders: Sequence[str | None],
+) -> None:
+    """Refuse a run that would write over checkpoints without resuming from them."""
+    for run, status, folder in zip(made.each(), earlier, folders, strict=True):
+        before, now = _plan_of(status).checkpoint_dir, run.plan.checkpoint_dir
+        if folder is None and before == now and _checkpoints(context, status) is not None:
+            raise InputError(
+                f"{now}: the run would write over the checkpoints of {status.run_id}, and not "
+                "resume from them: checkpoint.dir is the same absolute path",
+                fix=f"--set checkpoint.dir={now}-2, or {resume_fix(run.spec, None)}",
+            )
 
 
 def submit_again(again: Again) -> str:
     """Submit it, and note that in the folder whose checkpoints it uses; raises as submit_job()."""
     with linked(again.context, again.prepared.each(), again.checkpoint_dirs):
         return submit_job(again.context, again.prepared)
+
+
+# What may hold code or settings; bytes and files that are compared at most.
+_CODE = (".py", ".yaml", ".yml", ".json", ".toml", ".sh", ".cfg", ".ini", ".j2")
+_MOST_BYTES, _MOST_FILES = 1 << 20, 5000
+
+
+def _changed_files(project: Path, copy: Path) -> list[str]:
+    """List the files of a copy of the code that the project has otherwise today, by their paths."""
+    files = (path for path in copy.rglob("*") if path.suffix in _CODE)
+    changed = []
+    for path in islice(files, _MOST_FILES):
+        today = project / path.relative_to(copy)
+        with contextlib.suppress(OSError):
+            was, size = path.lstat(), today.stat().st_size if today.is_file() else -1
+            if not S_ISREG(was.st_mode) or was.st_size > _MOST_BYTES:
+                continue
+            if size != was.st_size or today.read_bytes() != path.read_bytes():
+                changed.append(str(path.relative_to(copy)))
+    return sorted(changed)
+
+
+def _listed(names: Sequence[str], most: int = 3) -> str:
+    """List names, the first few, with the verb that goes with their number.
+
+    >>> _listed(["a.py"]), _listed(["a.py", "b.py"])
+    ('a.py has', 'a.py, b.py have')
+    """
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more} {'has' if len(names) == 1 else 'have'}"
 
 
 def _failed(found: RunFolder | SweepFolder, statuses: Sequence[JobStatus]) -> list[JobStatus]:

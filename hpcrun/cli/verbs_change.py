@@ -24,7 +24,7 @@ from hpcrun.cli.output import confirm, emit_json, note, say, show_error, table
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 
 if TYPE_CHECKING:
-    from hpcrun.actions import Outcome, Unit
+    from hpcrun.actions import Again, Outcome, Unit
     from hpcrun.runs import SweepFolder
 
 
@@ -146,8 +146,8 @@ def _outcome_json(one: Outcome, done: str) -> dict[str, object]:
 @click.option(
     "--code",
     type=click.Choice(["then", "now"]),
-    default="then",
-    help="The earlier run's copy of the code (then), or the project's current code (now).",
+    help="The earlier run's copy of the code (then, the default), or the project's code of today "
+    "(now).",
 )
 @job_options
 @click.option("--dry-run", is_flag=True, help="Print what would be submitted, and stop.")
@@ -159,7 +159,7 @@ def resubmit(
     job: str | None,
     failed: bool,
     fresh: bool,
-    code: Literal["then", "now"],
+    code: Literal["then", "now"] | None,
     dry_run: bool,
     follow: bool,
     wait: bool,
@@ -179,17 +179,28 @@ def resubmit(
     from hpcrun.monitor import resolve
 
     where = context(cluster, debug=options["debug"])
-    again = prepare_again(
-        where,
-        resolve(where, job),
-        overrides=asked_overrides(options),
-        extra_args=options["extra_args"] or (),
-        code=code,
-        fresh=fresh,
-        failed=failed,
-        named_cluster=cluster is not None,
-        checks=Checks(strict=not options["no_check"]),
-    )
+    found = resolve(where, job)
+
+    def plan_again(code: Literal["then", "now"]) -> Again:
+        return prepare_again(
+            where,
+            found,
+            overrides=asked_overrides(options),
+            extra_args=options["extra_args"] or (),
+            code=code,
+            fresh=fresh,
+            failed=failed,
+            named_cluster=cluster is not None,
+            checks=Checks(strict=not options["no_check"]),
+        )
+
+    again = plan_again(code or "then")
+    can_ask = sys.stdin.isatty() and sys.stderr.isatty() and not (as_json or dry_run)
+    if again.changed and code is None and can_ask:
+        names = ", ".join(again.changed[:3])
+        text = f"The code has changed since ({names}): run today's code?"
+        if confirm(text, default=False):
+            again = plan_again("now")
     made = again.prepared
     if dry_run:
         if not as_json:

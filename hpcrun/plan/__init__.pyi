@@ -39,6 +39,9 @@ from hpcrun.plan.profile import changes as changes
 from hpcrun.plan.profile import listed as listed
 from hpcrun.plan.profile import profile_text as profile_text
 from hpcrun.plan.profile import update as update
+from hpcrun.plan.resume import resume_fix as resume_fix
+from hpcrun.plan.resume import resume_notes as resume_notes
+from hpcrun.plan.resume import resumes as resumes
 from hpcrun.plan.script_facts import ScriptFacts as ScriptFacts
 from hpcrun.plan.script_facts import read_script as read_script
 from hpcrun.plan.script_notes import Script as Script
@@ -48,7 +51,6 @@ from hpcrun.plan.script_notes import difference_notes as difference_notes
 from hpcrun.plan.script_notes import live_notes as live_notes
 from hpcrun.plan.script_notes import node_name_notes as node_name_notes
 from hpcrun.plan.script_notes import path_notes as path_notes
-from hpcrun.plan.script_notes import resume_notes as resume_notes
 from hpcrun.plan.script_notes import scope_notes as scope_notes
 from hpcrun.plan.script_notes import secret_notes as secret_notes
 from hpcrun.plan.script_notes import shared_folder_notes as shared_folder_notes

@@ -47,7 +47,9 @@ _WORLD = re.compile(
 # Calls that load what a checkpoint holds, and keywords by which the Trainer and Lightning do.
 _LOADING = frozenset(
     {"load_checkpoint", "load_state", "load_sharded", "load_state_dict", "get_last_checkpoint"}
+    | {"load_from_checkpoint", "load_file", "restore"}
 )
+_LIBRARY_LOADS = ("torch.load", "dcp.load", "np.load", "numpy.load", "pickle.load", "joblib.load")
 RESUME_KEYWORDS = frozenset({"resume_from_checkpoint", "ckpt_path"})
 # By these a script takes its rank and world from Slurm, and not from its launcher.
 _SLURM_RANKS = frozenset({"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"})
@@ -191,7 +193,8 @@ def _loaded(nodes: Nodes) -> Iterator[str]:
 
 def _loads(nodes: Nodes) -> Iterator[str]:
     for call in nodes.of(ast.Call):
-        if called(call) in _LOADING and ast.unparse(call.func) not in ("json.load", "yaml.load"):
+        is_of_library = called(call) == "load" and ast.unparse(call.func) in _LIBRARY_LOADS
+        if called(call) in _LOADING or is_of_library:
             yield called(call)
         for word in call.keywords:
             if word.arg in RESUME_KEYWORDS and not _is_nothing(word.value):

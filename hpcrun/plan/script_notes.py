@@ -39,11 +39,17 @@ _IN_PROJECT = re.compile(r"(?![/~${]|\.\.).|\$PWD|\$\{PWD\}|\$\(pwd\)|\{project_
 
 
 class Script(Struct, frozen=True):
-    """A script as read; ``variables``: HPCRUN_* that it or a module of its project names."""
+    """A script as read, and what it or a module of its project names.
+
+    ``variables`` are those of HPCRUN_*, ``loads`` the calls and keywords that load a checkpoint,
+    ``slurm`` Slurm's variables for the rank and the world.
+    """
 
     name: str
     facts: ScriptFacts
     variables: frozenset[str] = frozenset()
+    loads: frozenset[str] = frozenset()
+    slurm: frozenset[str] = frozenset()
 
     def reads(self, *keys: str) -> bool:
         """Return whether it may read the variable of one of these values: "HPCRUN_" is of all."""
@@ -324,27 +330,6 @@ def batch_notes(
         f"{what}: no argument passes it on to {script.name}, which {others}reads no "
         f"HPCRUN_* variable as far as can be seen: the effective batch {sizes.effective} is "
         f"not what it trains; {fix}"
-    ]
-
-
-def resume_notes(
-    spec: JobSpec, script: Script, typed: Sequence[str], when: Sequence[str]
-) -> list[str]:
-    """Note when nothing tells a script that is to go on from where; one may look in a folder.
-
-    >>> spec, script = JobSpec(script="train.py"), Script("train.py", ScriptFacts())
-    >>> len(resume_notes(spec, script, [], ["preempted"])), resume_notes(spec, script, [], [])
-    (1, [])
-    """
-    folders = ("checkpoint_dir", "run_dir")
-    is_told = bool(spec.checkpoint.resume) or _names(spec, typed, folders)
-    given = any("resume" in word or "checkpoint" in word for word in typed)
-    if not when or is_told or given or script.reads("resume", *folders):
-        return []
-    return [
-        f"survive.when: nothing tells {script.name} from which checkpoint to go on, as far as can "
-        'be seen: each attempt would begin at step 0; checkpoint: {resume: "--resume {resume}"}, '
-        "or read HPCRUN_RESUME"
     ]
 
 

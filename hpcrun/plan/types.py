@@ -197,7 +197,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     ``directives`` are sbatch long options in order; None is an option without a value; ``step`` are
     those of srun beside nodes and tasks. ``launcher_args`` follow the launcher's own options.
     ``node_range``: the job has a range of nodes, and ``nodes`` is one number of it. ``unset`` are
-    variables that the program must not have, whoever sets them.
+    variables that the program must not have, whoever sets them. ``resumes``: started again, the
+    program resumes from its checkpoints, as far as can be seen.
     """
 
     hpcrun_version: str
@@ -244,6 +245,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     notes: list[str] = []
     runs_per_job: int = 1
     node_range: str = ""
+    resumes: bool = True
 
     @property
     def shares_checkpoint_dir(self) -> bool:

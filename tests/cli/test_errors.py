@@ -168,6 +168,7 @@ def test_a_script_in_place_of_a_job(hpcrun: Caller, name: str, fix: str) -> None
         ),
         ("module: train.nothing", ["module: train.nothing: the project has no "]),
         (
+            "batch: {micro_batch_per_gpu: 1, gradient_accumulation_steps: 1}\n"
             "deepspeed: {config: {train_batch_size: 7, bf16: {enabled: false}}}",
             ["train_batch_size: 7 contradicts the job's 1", "config.bf16.enabled"],
         ),

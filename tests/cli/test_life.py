@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -23,12 +24,14 @@ def tools(hpcrun: Caller) -> Path:
     return hpcrun.tools
 
 
-def submitted(hpcrun: Caller, tools: Path, *job_ids: str) -> list[Path]:
+def submitted(
+    hpcrun: Caller, tools: Path, *job_ids: str, options: Sequence[str] = ()
+) -> list[Path]:
     """Runs that Slurm took under these ids."""
     found = []
     for job_id in job_ids:
         replay(tools, "sbatch", (0, f"{job_id}\n", ""))
-        done = submit(hpcrun, "--json")
+        done = submit(hpcrun, "--json", *options)
         assert done.code == 0, done
         found.append(Path(done.json["run_dir"]))
     return found
@@ -213,7 +216,7 @@ def test_requeue_that_is_not_done(
 
 @pytest.mark.slow
 def test_resubmit(hpcrun: Caller, tools: Path) -> None:
-    hpcrun.write("train.py", "print('old')\n")
+    hpcrun.write("train.py", "torch.load('old')\n")
     hpcrun.write(
         "job.yaml",
         'script: train.py\nlauncher: srun\nargs: ["{checkpoint_dir}"]\n'
@@ -226,7 +229,7 @@ def test_resubmit(hpcrun: Caller, tools: Path) -> None:
     replay(tools, "squeue", (0, row(run, "7", "FAILED"), ""))
     (run / "checkpoints").mkdir()
     (run / "checkpoints" / "step1").touch()
-    hpcrun.write("train.py", "print('new')\n")
+    hpcrun.write("train.py", "torch.load('new')\n")
     before = sorted(path.name for path in hpcrun.runs.iterdir())
     swept = hpcrun("resubmit", "7", "--set", "sweep={env.A: [a]}")
     assert swept.code == 2 and "keeps the values that it had in its sweep" in swept.err
@@ -252,7 +255,7 @@ def test_resubmit(hpcrun: Caller, tools: Path) -> None:
     (reported,) = done.json["runs"]
     again = Path(reported["run_dir"])
     assert reported["checkpoint_dir"] == str(run / "checkpoints") and reported["goes_on"]
-    assert (again / "code" / "train.py").read_text() == "print('old')\n"
+    assert (again / "code" / "train.py").read_text() == "torch.load('old')\n"
     assert "#SBATCH --time=5\n" in (again / "job.sbatch").read_text()
     # Words come after the earlier ones, now and when this run is resubmitted in its turn.
     program = (again / "node.sh").read_text().replace(" \\\n   ", "")
@@ -266,7 +269,87 @@ def test_resubmit(hpcrun: Caller, tools: Path) -> None:
     done = hpcrun("resubmit", "7", "--fresh", "--code", "now", "--json")
     fresh = Path(done.json["runs"][0]["run_dir"])
     assert not done.json["runs"][0]["goes_on"]
-    assert (fresh / "code" / "train.py").read_text() == "print('new')\n"
+    assert (fresh / "code" / "train.py").read_text() == "torch.load('new')\n"
+
+
+PROGRAMS = [
+    # The placeholder alone is where it saves.
+    ("script: train.py\nargs: ['{checkpoint_dir}']", "torch.save(x, path)\n", False),
+    ("script: train.py\nargs: [--lr, 1e-4]", "torch.load(path)\n", False),
+    ("script: train.py\nargs: ['{checkpoint_dir}']", "torch.load(path)\n", True),
+    ("script: train.py\nargs: [--resume, auto]", "", True),
+    ("script: train.py\ncheckpoint: {resume: '--from {resume}'}", "", True),
+    ("script: train.py", "import os; os.environ['HPCRUN_RESUME']\n", True),
+    # The Trainer takes no checkpoint from its output_dir by itself.
+    (
+        "script: train.py\nframework: transformers\nargs: [--output_dir, '{checkpoint_dir}']",
+        "Trainer(m).train(); model.load_state_dict(x)\n",
+        False,
+    ),
+    (
+        "script: train.py\nframework: transformers\nargs: [--output_dir, '{checkpoint_dir}']",
+        "Trainer(m).train(resume_from_checkpoint=True)\n",
+        True,
+    ),
+    ("command: [hostname]", "", False),
+    ("command: [sh, -c, 'ls $HPCRUN_CHECKPOINT_DIR']", "", True),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("job", "script", "resumes"), PROGRAMS)
+def test_resubmit_resumes_where_something_has_the_program_resume(
+    hpcrun: Caller, tools: Path, job: str, script: str, resumes: bool
+) -> None:
+    hpcrun.write("train.py", script)
+    hpcrun.write("job.yaml", f"{job}\nlauncher: srun\nresources: {{gpus_per_node: 0}}\n")
+    (run,) = submitted(hpcrun, tools, "7", options=["--no-check"])
+    replay(tools, "squeue", (0, row(run, "7", "FAILED"), ""))
+    (run / "checkpoints").mkdir()
+    (run / "checkpoints" / "step1").touch()
+    done = hpcrun("resubmit", "7", "--dry-run", "--no-check")
+    assert ("resumes from" in done.err) == resumes, done
+    assert ("it begins at step 0" in done.err) != resumes
+    replay(tools, "sbatch", (0, "8\n", ""))
+    (again,) = hpcrun("resubmit", "7", "--json", "--no-check").json["runs"]
+    own = str(Path(again["run_dir"]) / "checkpoints")
+    assert again["goes_on"] == resumes
+    assert again["checkpoint_dir"] == (str(run / "checkpoints") if resumes else own)
+
+
+@pytest.mark.parametrize("options", [[], ["--fresh"]])
+def test_resubmit_writes_over_no_checkpoints_in_an_absolute_folder(
+    hpcrun: Caller, tools: Path, tmp_path: Path, options: list[str]
+) -> None:
+    folder = tmp_path / "saved"
+    folder.mkdir()
+    (folder / "step1").touch()
+    hpcrun.write(
+        "job.yaml",
+        f"command: [hostname]\nresources: {{gpus_per_node: 0}}\ncheckpoint: {{dir: {folder}}}\n",
+    )
+    (run,) = submitted(hpcrun, tools, "7")
+    replay(tools, "squeue", (0, row(run, "7", "FAILED"), ""))
+    done = hpcrun("resubmit", "7", *options)
+    assert done.code == 2 and "would write over the checkpoints of" in done.err
+    replay(tools, "sbatch", (0, "8\n", ""))
+    assert hpcrun("resubmit", "7", "--set", f"checkpoint.dir={folder}-2", *options).code == 0
+
+
+@pytest.mark.slow
+def test_resubmit_reports_code_that_has_changed_since(hpcrun: Caller, tools: Path) -> None:
+    for name in ("train.py", "model.py", "conf.yaml", "notes.txt"):
+        hpcrun.write(name, "1\n")
+    hpcrun.write("job.yaml", "script: train.py\nlauncher: srun\nresources: {gpus_per_node: 0}\n")
+    (run,) = submitted(hpcrun, tools, "7")
+    replay(tools, "squeue", (0, row(run, "7", "FAILED"), ""))
+    assert "changed since" not in hpcrun("resubmit", "7", "--dry-run").err
+    for name in ("model.py", "conf.yaml", "notes.txt"):
+        hpcrun.write(name, "2\n")
+    dry = hpcrun("resubmit", "7", "--dry-run")
+    assert "conf.yaml, model.py have changed since: the run takes the code as it was" in dry.err
+    assert "--code now" in dry.err
+    assert "changed since" not in hpcrun("resubmit", "7", "--dry-run", "--code", "now").err
 
 
 def test_a_run_of_another_cluster_is_resubmitted_there_with_what_was_asked(

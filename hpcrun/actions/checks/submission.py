@@ -47,6 +47,7 @@ from hpcrun.plan import (
     node_name_notes,
     path_notes,
     resume_notes,
+    resumes,
     scope_notes,
     secret_notes,
     shared_folder_notes,
@@ -118,7 +119,7 @@ class Checks:
                 findings.fix = findings.fix or OVERRIDE
         findings = self._graded(findings, "")
         if plan is not None and not findings.problems:
-            plan = _without_unknown(spec, plan, program, extra_args, given)
+            plan = _without_unknown(context, spec, plan, program, extra_args, given)
             if self._in_queue:
                 self._avoided = self._avoided or avoided(context)
                 plan = self._avoided(plan)
@@ -270,7 +271,12 @@ def _given(
 
 
 def _without_unknown(
-    spec: JobSpec, plan: Plan, program: Program, extra_args: Sequence[str], given: Sequence[str]
+    context: Context,
+    spec: JobSpec,
+    plan: Plan,
+    program: Program,
+    extra_args: Sequence[str],
+    given: Sequence[str],
 ) -> Plan:
     """Leave out of a plan what does not reach its program."""
     typed = [*spec.args, *extra_args, *(spec.command or ())]
@@ -285,6 +291,12 @@ def _without_unknown(
         micro_batch_per_gpu=micro or plan.micro_batch_per_gpu,
         gradient_accumulation_steps=steps or plan.gradient_accumulation_steps,
         effective_batch=micro * steps * replicas if micro and steps else None,
+        resumes=resumes(
+            spec,
+            program.script,
+            [*spec.args, *extra_args],
+            [*_texts(context, plan, program).values()] if spec.command is not None else [],
+        ),
     )
 
 
@@ -347,6 +359,7 @@ def _argument_notes(
         notes += batch_notes(spec, sizes, script, typed, given, plan.deepspeed_config)
         notes += scope_notes(script, typed)
         notes += difference_notes(spec, sizes, script, typed, given, plan.deepspeed_config)
+    if script is not None or spec.command is not None:
         notes += resume_notes(spec, script, typed, plan.survive.when)
     if context.cluster.host is not None:
         notes += _left_here(context, words)

@@ -1,0 +1,106 @@
+"""Whether a program resumes from a checkpoint when it is started again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from hpcrun.plan.launchers import decide_framework
+from hpcrun.plan.script_facts import RESUME_KEYWORDS
+from hpcrun.plan.script_notes import Script
+from hpcrun.spec.job import JobSpec, set_variables
+
+# Arguments that have a program resume, of argparse and of Hydra.
+_ARGUMENT = re.compile(
+    r"[-+]{0,2}([\w.]*[._])?((auto|should)[-_])?(resume([-_]\w+)*|(load|restore|continue)[-_]\w*"
+    r"|from[-_]checkpoint|ckpt[-_]path)",
+    re.IGNORECASE,
+)
+_VARIABLES = ("HPCRUN_RESUME", "HPCRUN_CHECKPOINT_DIR", "HPCRUN_AFTER_CHECKPOINT_DIR")
+_OFF = ("false", "no", "none", "null", "0", "")
+# What loads the state of a whole training: the Trainer's and Lightning's weights are loaded by
+# other calls, too.
+_OF_TRAININGS = RESUME_KEYWORDS | {"get_last_checkpoint", "load_checkpoint", "load_state"}
+
+
+def resumes(
+    spec: JobSpec, script: Script | None, typed: Sequence[str], shell: Sequence[str] = ()
+) -> bool:
+    """Return whether anything has the program resume from the checkpoints of an earlier start.
+
+    A placeholder or an argument does, or a script that reads where its checkpoints are and loads
+    them. ``script`` is None where it cannot be read; ``typed`` are the arguments of job and command
+    line, placeholders and all; ``shell`` are the texts of shell scripts that the command names.
+
+    >>> resumes(JobSpec(script="a.py", args=["--resume", "auto"]), None, ["--resume", "auto"])
+    True
+    >>> resumes(JobSpec(script="a.py"), None, ["--lr", "1e-4"])
+    False
+    """
+    if not (spec.script or spec.module) and spec.command is None:
+        return True  # the reference trainer
+    texts = [*typed, *(spec.command or ()), *set_variables(spec.env).values()]
+    if spec.checkpoint.resume or any("{resume}" in text for text in texts):
+        return True
+    commands = [*shell, *spec.setup.commands, *texts]
+    if any(name in text for text in commands for name in _VARIABLES):
+        return True
+    if script is not None and script.variables & {"HPCRUN_RESUME", "HPCRUN_"}:
+        return True
+    if any(map(_asks_to_resume, texts, [*texts[1:], ""])):
+        return True
+    gets_folder = any("{checkpoint_dir}" in text for text in texts)
+    if script is None:
+        return gets_folder
+    if not (gets_folder or script.reads("checkpoint_dir")):
+        return False
+    if decide_framework(spec) in ("transformers", "lightning"):
+        return bool(script.loads & _OF_TRAININGS)
+    return bool(script.loads)
+
+
+def _asks_to_resume(word: str, after: str) -> bool:
+    """Return whether an argument, with the word after it, has a program resume."""
+    name, equals, value = word.partition("=")
+    if not (equals or name.startswith("-")):
+        return False
+    if not equals:
+        value = "true" if after.startswith("-") or not after else after
+    return bool(_ARGUMENT.fullmatch(name)) and value.lower() not in _OFF
+
+
+def resume_fix(spec: JobSpec, script: Script | None) -> str:
+    """Suggest how to have the program resume.
+
+    >>> resume_fix(JobSpec(script="a.py", framework="transformers"), None)
+    'trainer.train(resume_from_checkpoint=os.environ.get("HPCRUN_RESUME") or None)'
+    """
+    calls = {"transformers": "trainer.train(resume_from_checkpoint=", "lightning": "fit(ckpt_path="}
+    options = [name for option in script.facts.options for name in option.names] if script else []
+    option = next((name for name in options if _ARGUMENT.fullmatch(name)), None)
+    if option is not None:
+        return f'checkpoint: {{resume: "{option} {{resume}}"}}'
+    if (call := calls.get(decide_framework(spec))) is not None:
+        return f'{call}os.environ.get("HPCRUN_RESUME") or None)'
+    return 'checkpoint: {resume: "--resume {resume}"}, or let it read HPCRUN_RESUME'
+
+
+def resume_notes(
+    spec: JobSpec, script: Script | None, typed: Sequence[str], when: Sequence[str]
+) -> list[str]:
+    """Warn of a run that is to begin again after some ends, and would begin at step 0 each time.
+
+    >>> spec, script = JobSpec(script="train.py"), Script("train.py", ScriptFacts())
+    >>> len(resume_notes(spec, script, [], ["preempted"])), resume_notes(spec, script, [], [])
+    (1, [])
+    """
+    if not when or resumes(spec, script, typed):
+        return []
+    if script is not None and script.loads & _OF_TRAININGS:
+        return []  # from a folder of its own
+    name = script.name if script is not None else "the program"
+    return [
+        f"survive.when: as far as can be seen, nothing has {name} resume from its checkpoints: "
+        "each attempt would begin at step 0, and write over what the one before has saved; "
+        f"{resume_fix(spec, script)}"
+    ]

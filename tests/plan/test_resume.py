@@ -1,0 +1,93 @@
+"""Whether a program resumes when it is started again: arguments, variables, what it loads."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from hpcrun.plan.resume import resume_fix, resume_notes, resumes
+from hpcrun.plan.script_facts import read_script
+from hpcrun.plan.script_notes import Script
+from tests.plan.making import job
+
+
+def script(text: str) -> Script:
+    facts = read_script(ast.parse(text))
+    return Script("a.py", facts, frozenset(facts.variables), frozenset(facts.loads))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--resume"],
+        ["--resume", "auto"],
+        ["--resume=latest"],
+        ["--auto-resume"],
+        ["--resume_from_checkpoint", "out/checkpoint-8"],
+        ["--load-checkpoint", "x"],
+        ["--ckpt_path", "last"],
+        ["trainer.resume=true"],
+        ["+ckpt_path=last"],
+        ["--dir={resume}"],
+    ],
+)
+def test_arguments_that_have_a_program_resume(words: list[str]) -> None:
+    assert resumes(job("script: a.py"), script(""), words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--lr", "1e-4"],
+        ["--resume", "false"],
+        ["--resume=None"],
+        ["resume"],
+        ["--save-dir", "{checkpoint_dir}"],
+        ["--load-workers", "no"],
+        ["trainer.resume=null"],
+    ],
+)
+def test_arguments_that_do_not(words: list[str]) -> None:
+    assert not resumes(job("script: a.py"), script("torch.save(x, y)"), words)
+
+
+@pytest.mark.parametrize(
+    ("framework", "text", "expected"),
+    [
+        ("torch", "torch.load(path)", True),
+        ("torch", "checkpoint = json.load(file)", False),
+        ("deepspeed", "engine.load_checkpoint(path)", True),
+        ("accelerate", "accelerator.load_state(path)", True),
+        ("accelerate", "accelerator.save_state(path)", False),
+        ("transformers", "trainer.train(resume_from_checkpoint=last)", True),
+        ("transformers", "trainer.train(resume_from_checkpoint=None)", False),
+        ("transformers", "model.load_state_dict(torch.load(path))", False),
+        ("lightning", "trainer.fit(model, ckpt_path='last')", True),
+        ("lightning", "trainer.fit(model)", False),
+    ],
+)
+def test_a_script_that_gets_its_folder_must_load_from_it(
+    framework: str, text: str, expected: bool
+) -> None:
+    spec = job(f"script: a.py\nframework: {framework}")
+    words = ["--out", "{checkpoint_dir}"]
+    assert resumes(spec, script(text), words) == expected
+    assert resumes(spec, script(f"{text}\nos.environ['HPCRUN_CHECKPOINT_DIR']"), []) == expected
+    assert not resumes(spec, script(text), [])
+    # Of a script that cannot be read the placeholder is all that is known.
+    assert resumes(spec, None, words) and not resumes(spec, None, [])
+
+
+def test_surviving_without_a_way_to_resume_is_reported() -> None:
+    spec = job("script: a.py\nframework: transformers\nsurvive: {when: [preempted]}")
+    (note,) = resume_notes(spec, script("Trainer(m).train()"), [], spec.survive.when)
+    assert "each attempt would begin at step 0" in note and "resume_from_checkpoint=" in note
+    own = script("Trainer(m).train(resume_from_checkpoint=True)")
+    assert resume_notes(spec, own, [], spec.survive.when) == []
+
+
+def test_the_scripts_own_option_is_suggested() -> None:
+    text = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--restore-from')\n"
+    fix = resume_fix(job("script: a.py"), script(text))
+    assert fix == 'checkpoint: {resume: "--restore-from {resume}"}'
