@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hpcrun.plan.launchers import decide_framework
 from hpcrun.plan.script_facts import RESUME_KEYWORDS
 from hpcrun.plan.script_notes import Script
-from hpcrun.spec.job import JobSpec, set_variables
+from hpcrun.spec import JobSpec, set_variables
 
 # Arguments that have a program resume, of argparse and of Hydra.
 _ARGUMENT = re.compile(
