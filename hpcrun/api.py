@@ -502,7 +502,7 @@ def _arguments(args: Sequence[object]) -> list[str]:
 
 
 def _dry(made: Prepared) -> DryRun:
-    files = {file.name: file.text for file in made.files}
+    files = {file.name: file.text for file in made.files if not file.is_binary}
     return DryRun(made.plan, files, made.values, tuple(map(_dry, made.runs)))
 
 

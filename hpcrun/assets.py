@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import io
 import os
 import pwd
 from collections.abc import Mapping
@@ -111,3 +113,22 @@ def _script_fix(path: Path, name: str) -> str:
     if program == "python":
         fix = f"hpcrun init {word} drafts a job for it; {fix}"
     return fix
+
+
+@functools.cache
+def build_archive() -> bytes:
+    """Pack the modules of hpcrun.jobside as a program that ``python3 -I -S`` runs.
+
+    Equal modules are equal bytes. Its ``__init__`` is empty: that of hpcrun imports all of them.
+    """
+    import zipfile  # here: most verbs pack nothing
+
+    package = "hpcrun/jobside"
+    texts = {f"{package}/{p.name}": p.read_bytes() for p in (_PACKAGE / "jobside").glob("*.py")}
+    texts |= {"hpcrun/__init__.py": b"", f"{package}/__init__.py": b""}
+    texts["__main__.py"] = b"from hpcrun.jobside.__main__ import main\n\nmain()\n"
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in sorted(texts):
+            archive.writestr(zipfile.ZipInfo(name), texts[name], zipfile.ZIP_DEFLATED)
+    return data.getvalue()

@@ -69,9 +69,11 @@ batch() {
     stopped='' child='' warned='' overdue=''
     trap 'warned=1' URG # Slurm's warning, at a short job's start, too
     . "$HPCRUN_RUN_DIR/survive.sh" && . "$HPCRUN_RUN_DIR/claim.sh" &&
-        . "$HPCRUN_RUN_DIR/checkpoints.sh" || exit 1
+        . "$HPCRUN_RUN_DIR/jobside.sh" || exit 1
     local attempt job begun code beat taken=1 secure_at=0
     job=$(slurm_job)
+    HPCRUN_JOBSIDE_PYTHON=$(find_python)
+    export HPCRUN_JOBSIDE_PYTHON
     [ -z "${SLURM_JOB_ID-}" ] || [ -z "${HPCRUN_SPARE_NODES-}" ] || choose_nodes
     attempt=$(claim "$job" "${2-}") || exit
     [ -n "$attempt" ] || exit 0
@@ -93,7 +95,7 @@ batch() {
         # (In a list, as after ||, what ends with & would have no input.)
         if [ -n "${HPCRUN_ALLOCATED-}" ]; then stand_guard <&0 & fi
         write_record "$attempt_dir/kill_wait" "$(kill_wait)" # as it ends slurmctld may be silent
-        look_after_checkpoints <&0 &
+        jobside watch <&0 &
         while :; do
             write_record "$attempt_dir/beat" "$(printf '%(%s)T' -1)"
             watch
@@ -174,10 +176,13 @@ code_of() {
 
 launch() {
     local hosts=("$host")
-    . "$HPCRUN_RUN_DIR/checkpoints.sh" && . "$HPCRUN_RUN_DIR/survive.sh"
+    . "$HPCRUN_RUN_DIR/jobside.sh" && . "$HPCRUN_RUN_DIR/survive.sh"
     HPCRUN_RESUME=$(newest_checkpoint "${HPCRUN_CHECKPOINT_DIR-}" "$HPCRUN_WORLD_SIZE")
     write_record "$attempt_dir/resume" "$HPCRUN_RESUME"
     write_record "$attempt_dir/mark" "$(mark_of "$HPCRUN_RESUME")"
+    [ -n "$HPCRUN_JOBSIDE_PYTHON" ] ||
+        say "no Python 3.6 or newer answers here: checkpoints are neither found nor pruned," \
+            "and the run does not continue by itself"
     if [ -n "$HPCRUN_RESUME" ]; then
         say "there is a checkpoint to go on from: $HPCRUN_RESUME"
     elif [ "$HPCRUN_ATTEMPT" -gt 0 ] && [ -n "${HPCRUN_CHECKPOINT_DIR-}" ] &&

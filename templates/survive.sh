@@ -79,8 +79,7 @@ finish() {
         rm -f -- "$HPCRUN_RUN_DIR/secrets.env"
     fi
     say "attempt $attempt ended with exit code $code"
-    [ -z "${HPCRUN_CHECKPOINT_KEEP-}" ] ||
-        prune_checkpoints "$HPCRUN_CHECKPOINT_DIR" "$HPCRUN_WORLD_SIZE" "$HPCRUN_CHECKPOINT_KEEP"
+    [ -z "${HPCRUN_CHECKPOINT_KEEP-}" ] || jobside prune_checkpoints
     if [ "$next" = '"relaunch"' ]; then
         trap - TERM INT HUP URG USR2
         export HPCRUN_RELAUNCHED=1

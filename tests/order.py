@@ -13,7 +13,7 @@ from itertools import groupby
 import pytest
 
 # What trains in forks of a process that has imported a framework: one worker has all these.
-FORKED = ("tests/workloads/", "tests/runs/test_checkpoints.py")
+FORKED = ("tests/workloads/", "tests/jobside/test_checkpoints.py")
 
 # About how long a test of a file or folder takes beside another's, where it is not the usual:
 # seconds on two cores. They only have to have the right order.
@@ -39,7 +39,7 @@ LONG: Mapping[str, float] = {
     "tests/plan/test_deepspeed_frameworks.py": 7,
     "tests/plan/test_launchers.py": 10,
     "tests/curves/report/test_page.py": 3,
-    "tests/runs/test_checkpoints.py": 2,
+    "tests/jobside/test_checkpoints.py": 2,
     "tests/sandbox/test_demo.py": 35,
     "tests/slurm/test_hostfile.py": 6,
     "tests/traps/test_mutations.py": 2,

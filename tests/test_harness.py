@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.assets import shipped
-from hpcrun.render.files import FIXED
+from hpcrun.assets import build_archive, shipped
+from hpcrun.render.files import ARCHIVE, FIXED
 from hpcrun.render.quoting import quote_bash
 from hpcrun.runs.ends import IDLE_NOTE
 from hpcrun.runs.layout import RunFolder
@@ -34,6 +34,7 @@ class Job:
         self.run.logs.mkdir()
         for name in FIXED:
             (path / name).write_bytes((shipped("templates") / name).read_bytes())
+        (path / ARCHIVE).write_bytes(build_archive())
         # Whatever the job starts is found by it, in whatever session.
         self.mark = uuid.uuid4().hex
         self.write()
@@ -291,7 +292,7 @@ def test_slurm_starts_no_run_again_that_circles(
         )
     for name, text in left.items():
         (folder / name).write_text(text)
-    parts = "survive.sh && . ./claim.sh && . ./checkpoints.sh"
+    parts = "survive.sh && . ./claim.sh && . ./jobside.sh"
     program = (
         f"eval \"$(sed '/^# ---- batch/,$d' harness.sh)\" && . ./{parts}; next_attempt 7 '' ''"
     )
@@ -353,7 +354,7 @@ def test_a_program_that_does_not_know_of_signals_is_ended(job: Job) -> None:
 
 @pytest.mark.slow
 def test_term_as_the_end_is_recorded_takes_nothing_from_its_record(job: Job) -> None:
-    with (job.run.path / "checkpoints.sh").open("a") as script:
+    with (job.run.path / "jobside.sh").open("a") as script:
         script.write('newest_checkpoint() { kill -TERM "$BASHPID"; echo saved; }\n')
     assert job.go()[0] == 0
     assert (job.end.why, job.end.checkpoint) == ("done", "saved")
@@ -598,3 +599,16 @@ def test_a_rank_knows_where_to_go_on_from(job: Job) -> None:
     newest, stop = folder / "step-10.pt", job.run.attempts / "0/stop"
     assert f"from {newest} until <> or {stop}\n" in job.log()
     assert (job.run.attempts / "0/resume").read_text() == f"{newest}\n"
+
+
+def test_without_a_python_a_run_starts_records_and_ends_but_does_not_continue(job: Job) -> None:
+    """As on nodes whose only Python is in a container or an environment module."""
+    (job.run.path / ARCHIVE).write_bytes(b"no Python reads this")
+    saved = job.run.path / "checkpoints" / "step_1"
+    saved.mkdir(parents=True)
+    (saved / "model.bin").write_bytes(b"weights")
+    environ = {"HPCRUN_CHECKPOINT_DIR": str(saved.parent), "HPCRUN_CHECKPOINT_KEEP": "1"}
+    code, out = job.go(**environ)
+    assert code == 0 and "no Python 3.6 or newer answers here" in out
+    assert (job.end.exit_code, job.end.why, job.end.checkpoint) == (0, "done", None)
+    assert "trained" in job.log()

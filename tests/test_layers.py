@@ -15,7 +15,7 @@ LAYERS = (
     *("__main__", "cli", "__init__", "api", "actions", "monitor", "views", "logs", "runs"),
     *("context", "sandbox", "render", "assets", "plan", "curves", "slurm", "spec", "why"),
     *("remote", "secrets", "text", "files", "ownership", "signals", "patterns", "structs"),
-    *("workloads", "errors", "lazy", "version"),
+    *("workloads", "jobside", "errors", "lazy", "version"),
 )
 # Parts that know nothing of some that are below them.
 MAY_NOT_IMPORT = {

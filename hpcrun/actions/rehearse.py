@@ -6,7 +6,6 @@ import math
 import os
 import random
 import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +24,7 @@ from hpcrun.actions.sandbox_shape import build_shape
 from hpcrun.actions.submit import submit_job
 from hpcrun.context import Context, load_context
 from hpcrun.curves import EVAL_LOSS, GRAD_NORM, LOSS, LR, Curve
+from hpcrun.jobside import newest_checkpoint
 from hpcrun.monitor import status_of
 from hpcrun.plan import Plan
 from hpcrun.runs import JobStatus, RunFolder, read_history
@@ -55,7 +55,6 @@ _TINY = 1e-6
 _COMPARED = (LOSS, EVAL_LOSS, LR, GRAD_NORM)
 # The partition whose jobs preempt those of all others.
 _URGENT = "urgent"
-_NEWEST = '. "$0/checkpoints.sh" && newest_checkpoint "$1" "$2"'
 
 
 class Difference(Struct, frozen=True):
@@ -227,7 +226,7 @@ class _Stage:
                 return
             yield trial
         begun = time.monotonic()
-        while not (found := self._newest(made.plan, run)):
+        while not (found := self._newest(made.plan)):
             status = self._status(run)
             if status.final or time.monotonic() - begun > self._asked.within:
                 self._end(job)
@@ -291,7 +290,7 @@ class _Stage:
                     return
             began_from = self._began_from(run)
             if _last_step(curve) is None and began_from:
-                newest = Path(self._newest(plan, run)).name
+                newest = Path(self._newest(plan)).name
                 if newest != began_from or (status.final and status.ok):
                     trial.ok, trial.checkpoint = True, began_from
                     trial.why = "its log shows no steps, so the curves were not compared"
@@ -406,15 +405,9 @@ class _Stage:
         self._curves[str(run.path)] = curve
         return curve
 
-    def _newest(self, plan: Plan, run: RunFolder) -> str:
+    def _newest(self, plan: Plan) -> str:
         """Return the newest whole checkpoint, as the job itself finds it."""
-        folder, world = str(plan.checkpoint_dir), str(plan.world_size)
-        marker = {"HPCRUN_CHECKPOINT_MARKER": plan.survive.marker or ""}
-        argv = ["bash", "-c", _NEWEST, str(run.path), folder, world]
-        found = subprocess.run(
-            argv, env={**self._environ, **marker}, capture_output=True, check=False
-        )
-        return os.fsdecode(found.stdout).strip()
+        return newest_checkpoint(plan.checkpoint_dir, plan.world_size, plan.survive.marker or "")
 
     def _began_from(self, run: RunFolder) -> str | None:
         with suppress(OSError):

@@ -271,11 +271,11 @@ def show_files(made: Prepared, *, as_json: bool) -> None:
 
 
 def _texts(files: Sequence[RenderedFile]) -> dict[str, str]:
-    return {file.name: file.text for file in files}
+    return {file.name: file.text for file in files if not file.is_binary}
 
 
 def _say_files(files: Sequence[RenderedFile]) -> None:
     for file in files:
-        if file.name not in (*FIXED, "plan.json") and "/" not in file.name:
+        if file.name not in (*FIXED, "plan.json") and not file.is_binary and "/" not in file.name:
             say(click.style(f"==> {file.name} <==", bold=True))
             say(file.text)

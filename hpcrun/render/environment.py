@@ -15,7 +15,7 @@ from pathlib import Path
 import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from hpcrun.assets import cache_dir, shipped
+from hpcrun.assets import build_archive, cache_dir, shipped
 from hpcrun.errors import InputError
 from hpcrun.ownership import is_own, refuse_others
 
@@ -52,7 +52,8 @@ def open_templates(
 
     own = None if project is None else project / "templates"
     built_in = jinja2.FileSystemLoader(shipped("templates"))
-    loaders: list[jinja2.BaseLoader] = [jinja2.PrefixLoader({"hpcrun": built_in}), built_in]
+    with_archive = jinja2.ChoiceLoader([jinja2.FunctionLoader(_load_archive), built_in])
+    loaders: list[jinja2.BaseLoader] = [jinja2.PrefixLoader({"hpcrun": with_archive}), built_in]
     is_own = own is not None and own.is_dir()
     if own is not None and is_own:
         loaders.insert(0, ProjectLoader(own))
@@ -68,6 +69,11 @@ def open_templates(
         keep_trailing_newline=True,
         autoescape=False,
     )
+
+
+def _load_archive(name: str) -> str | None:
+    """Return jobside.pyz as a text that has its bytes (surrogateescape)."""
+    return build_archive().decode("utf-8", "surrogateescape") if name == "jobside.pyz" else None
 
 
 def _bytecode_cache(environ: Mapping[str, str]) -> jinja2.BytecodeCache | None:

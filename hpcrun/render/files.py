@@ -17,15 +17,22 @@ from hpcrun.render.quoting import FILTERS, quote_bash, quote_expanded, quote_wor
 # Files that are the same in every run.
 FIXED = (
     *("harness.sh", "hardware.sh", "setup.sh", "local.sh", "hosts.sh"),
-    *("preflight.sh", "watch.sh", "survive.sh", "claim.sh", "checkpoints.sh"),
+    *("preflight.sh", "watch.sh", "survive.sh", "claim.sh", "jobside.sh"),
 )
+# The modules of hpcrun.jobside, as one archive.
+ARCHIVE = "jobside.pyz"
 
 
 class RenderedFile(msgspec.Struct, frozen=True):
-    """A file of the run folder: its name there, and its text."""
+    """A file of the run folder: its name there, and its text, or bytes by surrogateescape."""
 
     name: str
     text: str
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether it is nothing that people read."""
+        return self.name == ARCHIVE
 
 
 def render_files(plan: Plan, templates: jinja2.Environment) -> list[RenderedFile]:
@@ -43,7 +50,7 @@ def render_files(plan: Plan, templates: jinja2.Environment) -> list[RenderedFile
     container = plan.setup.container
     if container is not None and (name := RUNTIMES[container.runtime].file):
         files.append(RenderedFile(name, _render(templates, name, values)))
-    files += [RenderedFile(name, _shipped_text(templates, name)) for name in FIXED]
+    files += [RenderedFile(name, _shipped_text(templates, name)) for name in (*FIXED, ARCHIVE)]
     if plan.preflight == "full":
         files.append(RenderedFile("preflight.py", _shipped_text(templates, "preflight.py")))
     if plan.deepspeed_config is not None:

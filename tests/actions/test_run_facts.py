@@ -106,7 +106,7 @@ def test_a_sweeps_runs_differ_by_their_values(context: Context) -> None:
         run = RunFolder(Path(each.plan.run_dir))
         run.path.mkdir(parents=True)
         for file in each.files:
-            (run.path / file.name).write_text(file.text)
+            (run.path / file.name).write_text(file.text, errors="surrogateescape")
         shown.append(run_facts(run)[0])
     differing = {key for key in shown[0] if shown[0][key] != shown[1].get(key)}
     assert differing == {"sweep.lr", "args.--lr"}

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from hpcrun.assets import find_job, shipped
+from hpcrun.assets import build_archive, find_job, shipped
 from hpcrun.plan.build import build_plan
 from hpcrun.plan.types import Plan
 from hpcrun.render.environment import open_templates
-from hpcrun.render.files import FIXED, RenderedFile, render_files
+from hpcrun.render.files import ARCHIVE, FIXED, RenderedFile, render_files
 from hpcrun.spec.load import load_cluster, load_job
 from tests.needs import require_command
 from tests.plan.making import PLACE
@@ -52,18 +52,20 @@ def rendered(case: str) -> list[RenderedFile]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_files(case: str, pytestconfig: pytest.Config) -> None:
-    wanted = {file.name: file.text.encode() for file in rendered(case)}
+    wanted = {file.name: file.text for file in rendered(case)}
+    archive = wanted.pop(ARCHIVE).encode("utf-8", "surrogateescape")
+    assert archive == build_archive()
     for name in FIXED:
-        assert wanted.pop(name) == (shipped("templates") / name).read_bytes()
+        assert wanted.pop(name) == (shipped("templates") / name).read_text()
     folder = GOLDEN / case / "files"
     if pytestconfig.getoption("update_golden"):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-        for name, data in wanted.items():
-            (folder / name).write_bytes(data)
+        for name, text in wanted.items():
+            (folder / name).write_text(text)
     assert {path.name for path in folder.iterdir()} == set(wanted)
-    for name, data in wanted.items():
-        assert (folder / name).read_bytes().decode() == data.decode()
+    for name, text in wanted.items():
+        assert (folder / name).read_text() == text
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -74,7 +74,7 @@ class Job:
         self.plan: Plan = build_plan(job(message), cluster(profile), place)
         create_run_folder(self.run_dir)
         for file in render_files(self.plan, open_templates(None)):
-            (self.run_dir / file.name).write_text(file.text)
+            (self.run_dir / file.name).write_text(file.text, errors="surrogateescape")
         for name in ("srun", "scontrol"):
             self.stand_in(name, f'exec {sys.executable} -S {HERE / name}.py "$@"')
         self.stand_in(

@@ -7,6 +7,7 @@ import os
 import random
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,8 +38,8 @@ class Part(NamedTuple):
 
 def train(framework: str, folder: Path, *, stop: bool = False) -> Part:
     """Train on two ranks, from the newest checkpoint on; at a random moment ask both to stop."""
-    newest = f"source '{ROOT}/templates/checkpoints.sh'; newest_checkpoint \"$1\" 2"
-    found = subprocess.run(["bash", "-c", newest, "-", folder], capture_output=True, text=True)
+    argv = [sys.executable, "-m", "hpcrun.jobside", "newest_checkpoint", folder, "2"]
+    found = subprocess.run(argv, capture_output=True, text=True)
     assert found.stderr == ""
     option = "--resume_from_checkpoint" if framework == "transformers" else "--resume"
     words = [option, found.stdout.strip()] if found.stdout else []

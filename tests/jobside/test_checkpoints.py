@@ -1,4 +1,4 @@
-"""checkpoints.sh: the newest whole checkpoint is found, and what pruning leaves."""
+"""Which checkpoint is the newest complete one, and what pruning leaves."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import random
 import shutil
 import struct
 import subprocess
+import sys
 import zipfile
 from pathlib import Path
 from resource import RUSAGE_CHILDREN, getrusage
@@ -16,17 +17,19 @@ from typing import Any
 
 import pytest
 
-from tests.source import ROOT
 from tests.workloads.trainer import as_by_srun, run_forked
 
-SCRIPT = ROOT / "templates" / "checkpoints.sh"
 WRITER = Path(__file__).parent / "write_checkpoints.py"
 
 
 def call(function: str, *words: object, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Call a function of checkpoints.sh as harness.sh does."""
+    """Run a command of hpcrun.jobside as jobside.sh does."""
+    if function == "prune_checkpoints":
+        names = ("HPCRUN_CHECKPOINT_DIR", "HPCRUN_WORLD_SIZE", "HPCRUN_CHECKPOINT_KEEP")
+        environ |= dict(zip(names, map(str, words), strict=True))
+        words = ()
     return subprocess.run(
-        ["bash", "-uc", '. "$0" && "$@"', SCRIPT, function, *map(str, words)],
+        [sys.executable, "-m", "hpcrun.jobside", function, *map(str, words)],
         env={"PATH": os.environ["PATH"], "LANG": "C.UTF-8"} | environ,
         capture_output=True,
         text=True,
@@ -175,14 +178,8 @@ def test_there_may_be_none(tmp_path: Path) -> None:
     write(tmp_path / "checkpoint-5" / "config.json", b"{}")
     assert newest(tmp_path) == ("", "")
     write(tmp_path / "step1.pt")
-    where = [
-        "bash",
-        "-c",
-        'cd "$1" && . "$0" && newest_checkpoint "" 1',
-        str(SCRIPT),
-        str(tmp_path),
-    ]
-    assert subprocess.check_output(where) == b""
+    where = [sys.executable, "-m", "hpcrun.jobside", "newest_checkpoint", "", "1"]
+    assert subprocess.check_output(where, cwd=tmp_path) == b""
 
 
 def test_by_step_whatever_the_time_and_the_digits(tmp_path: Path) -> None:
@@ -496,21 +493,6 @@ def test_a_thousand_files_take_no_time(tmp_path: Path) -> None:
     assert 0 < min(seconds() for _ in range(2)) < 12  # about 3
 
 
-@pytest.mark.slow
-def test_no_process_for_each_pair_of_checkpoints(tmp_path: Path) -> None:
-    """A run that keeps hundreds holds its nodes while they are judged at its end."""
-    count, folder = 12, tmp_path / "checkpoints"
-    for step in range(count):
-        trainer(folder / f"checkpoint-{step}")
-    counts = b'#!/bin/bash\necho >>"${0%/*}/calls"; PATH=$OWN tr "$@"\n'
-    tool = write(tmp_path / "bin" / "tr", counts)
-    tool.chmod(0o755)
-    environ = {"PATH": f"{tool.parent}:{os.environ['PATH']}", "OWN": os.environ["PATH"]}
-    judged = call("judge_checkpoints", folder, 2, **environ).stdout
-    assert judged.count("whole") == count
-    assert len((tool.parent / "calls").read_text()) <= 3 * count
-
-
 # ---- pruning, room ---------------------------------------------------------------------
 
 
@@ -543,9 +525,9 @@ def test_pruning_leaves_the_best_and_what_is_pointed_at(tmp_path: Path) -> None:
     (tmp_path / "best.pt").symlink_to("checkpoint-2/model.safetensors")
     (tmp_path / "latest").write_text("checkpoint-3\n")
     (tmp_path / "last").symlink_to(tmp_path / "checkpoint-4")
-    attempt = tmp_path.with_name("attempt")
-    write(attempt / "resume", f"{tmp_path}/checkpoint-5\n".encode())
-    call("prune_checkpoints", tmp_path, 2, 1, attempt_dir=str(attempt))
+    run = tmp_path.with_name("run")
+    write(run / "attempts" / "0" / "resume", f"{tmp_path}/checkpoint-5\n".encode())
+    call("prune_checkpoints", tmp_path, 2, 1, HPCRUN_RUN_DIR=str(run))
     kept = {f"checkpoint-{step}" for step in (1, 2, 3, 4, 5, 8)}
     assert left(tmp_path) == {*kept, "best.pt", "latest", "last"}
 
@@ -734,6 +716,78 @@ def make_layout(rng: random.Random) -> tuple[list[str], int]:
         for rank in range(ranks)
         for part in parts
     ], ranks
+
+
+# Checkpoints in the order in which they were written, and the one that a run resumes from.
+@pytest.mark.parametrize(
+    ("names", "wanted"),
+    [
+        (["step_5.pt", "wandb/run-1/files/media/step_9.npz"], "step_5.pt"),
+        (["step-100/m.pt", "_tmp_step-200/m.pt"], "step-100"),
+        (["ckpt-100.pt", "tmp_ckpt-200.pt"], "ckpt-100.pt"),
+        (["step-100/m.pt", "step-200-tmp/m.pt"], "step-100"),
+        (["step-100/m.pt", "step-200.writing/m.pt"], "step-100"),
+        (["step-200/m.pt", "step-300-incomplete/m.pt"], "step-200"),
+        (["epoch0_step900.pt", "epoch1_step100.pt"], "epoch1_step100.pt"),
+        (["epoch=0-step=900.ckpt", "epoch=1-step=1000.ckpt"], "epoch=1-step=1000.ckpt"),
+        (["pretrain/step_2000.pt", "finetune/step_20.pt"], "finetune/step_20.pt"),
+        (["tokens_9.5B.pt", "tokens_10.0B.pt"], "tokens_10.0B.pt"),
+        (["tokens_900M.pt", "tokens_1.2B.pt"], "tokens_1.2B.pt"),
+        (
+            ["version_0/checkpoints/epoch=9-step=90.ckpt", "version_1/checkpoints/step=9.ckpt"],
+            "version_1/checkpoints/step=9.ckpt",
+        ),
+        ([f"rank{r}_step{n}.pt" for n in (100, 200) for r in range(3)][:-1], "rank2_step100.pt"),
+        ([f"{part}/{n}.pt" for n in (1, 2, 3) for part in ("ema", "model")][:-1], "model/2.pt"),
+        ([f"rank_{r}/step_{n}.pt" for n in (9, 10, 11) for r in (0, 1)][:-1], "rank_1/step_10.pt"),
+        # The averaged weights are not saved each time.
+        (["m_1.pt", "ema_1.pt", "m_2.pt", "m_3.pt", "ema_3.pt", "m_4.pt"], "m_4.pt"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value[-1],
+)  # fmt: skip
+def test_resume_starts_from_the_newest_complete_checkpoint(
+    names: list[str], wanted: str, tmp_path: Path
+) -> None:
+    for number, name in enumerate(names):
+        save(tmp_path, [name], 10**9 + number)
+    assert newest(tmp_path, 1)[0] == wanted
+
+
+def test_an_incomplete_set_of_ranks_is_passed_over_with_a_reason(tmp_path: Path) -> None:
+    for step in (100, 200):
+        save(tmp_path, [f"rank{rank}_step{step}.pt" for rank in range(3)], 10**9 + step)
+    cut(tmp_path / "rank1_step200.pt")
+    found, said = newest(tmp_path, 3)
+    assert found == "rank2_step100.pt"
+    assert passed_over("rank2_step200.pt", "rank1_step200.pt: rank1_step200.pt is cut off") in said
+
+
+@pytest.mark.parametrize("way", ["safetensors", "zip", "pickle"])
+def test_a_file_that_is_cut_anywhere_is_damaged(way: str, tmp_path: Path) -> None:
+    rng = random.Random(5)
+    contents = {
+        "safetensors": safetensors({"w": {"shape": [4], "data_offsets": [0, 400]}}, 400),
+        "zip": write(tmp_path / "made").read_bytes(),
+        "pickle": pickle.dumps([0.5] * 99, protocol=4),
+    }
+    (tmp_path / "made").unlink(missing_ok=True)
+    name = {"safetensors": "{}.safetensors", "zip": "{}.pt", "pickle": "{}.pkl"}[way]
+    write(tmp_path / "step1" / name.format("w"), contents[way])
+    second = write(tmp_path / "step2" / name.format("w"), contents[way])
+    assert newest(tmp_path)[0] == "step2"
+    for _ in range(12):
+        second.write_bytes(contents[way][: rng.randrange(len(contents[way]))])
+        assert newest(tmp_path)[0] == "step1"
+
+
+def test_judging_hundreds_of_checkpoints_reads_each_once(tmp_path: Path) -> None:
+    for step in range(100):
+        save(tmp_path, [f"rank{rank}_step{step}.pt" for rank in range(8)], 10**9 + step)
+    begun = getrusage(RUSAGE_CHILDREN)
+    done = call("prune_checkpoints", tmp_path, 8, 2)
+    used = getrusage(RUSAGE_CHILDREN)
+    assert done.stdout.count("removed") == 98 * 8
+    assert used.ru_utime + used.ru_stime - begun.ru_utime - begun.ru_stime < 5  # about 1
 
 
 def test_room_for_the_next_one(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+from hpcrun.jobside.checkpoints import newest_checkpoint as newest_checkpoint

@@ -1,0 +1,91 @@
+"""The commands that the job's bash calls: ``python3 -I -S jobside.pyz COMMAND ...``."""
+
+import os
+import signal
+import sys
+from typing import Any, Callable, Dict, List
+
+
+def _say(line: str) -> None:
+    _write(sys.stdout, line)
+
+
+def _complain(line: str) -> None:
+    _write(sys.stderr, line)
+
+
+def _write(stream: Any, text: str) -> None:
+    # Paths are bytes: a Python of 3.6 in the C locale would refuse to print them.
+    stream.buffer.write(os.fsencode(text + "\n"))
+    stream.buffer.flush()
+
+
+def answer(words: List[str]) -> None:
+    """Show that this Python runs the archive."""
+
+
+def newest_checkpoint(words: List[str]) -> None:
+    """DIR WORLD_SIZE: print the path of the newest complete checkpoint, if there is one."""
+    from hpcrun.jobside.checkpoints import newest_checkpoint as newest
+
+    marker = os.environ.get("HPCRUN_CHECKPOINT_MARKER", "")
+    found = newest(words[0], int(words[1]), marker, _complain)
+    if found:
+        _say(found)
+
+
+def judge_checkpoints(words: List[str]) -> None:
+    """DIR WORLD_SIZE [first]: print for each checkpoint its state, its path and the reason."""
+    from hpcrun.jobside.checkpoints import absolute, judge
+
+    for verdict in judge(words[0], int(words[1]), os.environ.get("HPCRUN_CHECKPOINT_MARKER", "")):
+        _say("\t".join((verdict.state, absolute(words[0], verdict.unit), verdict.reason)))
+        if words[2:] == ["first"] and verdict.state == "whole":
+            break
+
+
+def prune_checkpoints(words: List[str]) -> None:
+    """Remove complete checkpoints that the newest ones replace."""
+    from hpcrun.jobside.watcher import prune_checkpoints as prune
+
+    prune(os.environ, _say)
+
+
+def save_room(words: List[str]) -> None:
+    """DIR BYTES: warn where another checkpoint of this size may not fit."""
+    from hpcrun.jobside.checkpoints import warn_of_room
+
+    warn_of_room(words[0], int(words[1]), _complain)
+
+
+def mark_of(words: List[str]) -> None:
+    """CHECKPOINT: print what shows whether it is still the same."""
+    from hpcrun.jobside.checkpoints import mark_of as mark
+
+    _say(mark(words[0]))
+
+
+def watch(words: List[str]) -> None:
+    """Look after the attempt until the input ends."""
+    from hpcrun.jobside.watcher import watch as run
+
+    run(os.environ, _say, _complain)
+
+
+COMMANDS: Dict[str, Callable[[List[str]], None]] = {
+    each.__name__: each
+    for each in (
+        *(answer, newest_checkpoint, judge_checkpoints, prune_checkpoints, save_room, mark_of),
+        watch,
+    )
+}
+
+
+def main() -> None:
+    """Run the command that the first word names."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    COMMANDS[sys.argv[1]](sys.argv[2:])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""The process that looks after an attempt while its ranks run, on the job's first node."""
+
+import os
+import select
+import time
+import traceback
+from typing import Callable, Dict, Mapping
+
+from hpcrun.jobside.checkpoints import newest_checkpoint, prune, size_of, warn_of_room
+
+CHECKPOINTS_EVERY_S = 60.0
+
+Say = Callable[[str], None]
+
+
+class CheckpointKeeper:
+    """Prunes checkpoints as new ones appear, and warns where another one may not fit."""
+
+    def __init__(self, environ: Mapping[str, str], say: Say, complain: Say) -> None:
+        self.environ, self.say, self.complain = environ, say, complain
+        self.folder = environ.get("HPCRUN_CHECKPOINT_DIR", "")
+        self.marker = environ.get("HPCRUN_CHECKPOINT_MARKER", "")
+        self.world = int(environ.get("HPCRUN_WORLD_SIZE") or 1)
+        self.newest = ""
+
+    def look(self) -> None:
+        newest = newest_checkpoint(self.folder, self.world, self.marker)
+        if newest == self.newest:
+            return
+        self.newest = newest
+        prune_checkpoints(self.environ, self.say)
+        if newest:
+            warn_of_room(os.path.dirname(newest), size_of(newest), self.complain)
+
+
+def prune_checkpoints(environ: Mapping[str, str], say: Say) -> None:
+    """Keep as many checkpoints of this run as the job asks for (``checkpoint.keep``)."""
+    keep, run = environ.get("HPCRUN_CHECKPOINT_KEEP"), environ.get("HPCRUN_RUN_DIR", "")
+    if keep:
+        attempt = os.path.join(run, "attempts", environ.get("HPCRUN_ATTEMPT", "0"))
+        prune(
+            environ.get("HPCRUN_CHECKPOINT_DIR", ""),
+            int(environ.get("HPCRUN_WORLD_SIZE") or 1),
+            int(keep),
+            marker=environ.get("HPCRUN_CHECKPOINT_MARKER", ""),
+            newer_than=os.path.join(run, "spec.yaml"),
+            resumed=read_line(os.path.join(attempt, "resume")),
+            say=say,
+        )
+
+
+def read_line(path: str) -> str:
+    """Read the first line of a file; empty where there is none."""
+    try:
+        with open(path, "rb") as file:
+            return os.fsdecode(file.readline().rstrip(b"\n"))
+    except OSError:
+        return ""
+
+
+def watch(environ: Mapping[str, str], say: Say, complain: Say) -> None:
+    """Look after the attempt until standard input ends, as it does with the batch script."""
+    keeper = CheckpointKeeper(environ, say, complain)
+    every = float(environ.get("HPCRUN_CHECKPOINTS_EVERY") or CHECKPOINTS_EVERY_S)
+    failed: Dict[str, int] = {}
+    due = time.monotonic() + every
+    while not _has_ended(0, max(0.0, due - time.monotonic())):
+        due = time.monotonic() + every
+        try:
+            keeper.look()
+        except Exception:  # it must look after the attempt whatever happens
+            text = traceback.format_exc()
+            failed[text] = failed.get(text, 0) + 1
+            if failed[text] == 1:
+                complain("hpcrun: error: checkpoints are not looked after:\n" + text)
+
+
+def _has_ended(descriptor: int, seconds: float) -> bool:
+    """Wait, and tell whether the input has ended meanwhile."""
+    ready, _, _ = select.select([descriptor], [], [], seconds)
+    return bool(ready) and not os.read(descriptor, 4096)

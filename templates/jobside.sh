@@ -1,0 +1,28 @@
+# hpcrun's rules that are Python: jobside.pyz, made of hpcrun/jobside/. harness.sh sources this.
+# Without a Python the run starts, records and ends all the same, but does not continue by itself.
+# shellcheck shell=bash
+
+# find_python: print the Python that runs jobside.pyz: the job's own where that answers before the
+# job's setup, else the one in PATH or the system's.
+find_python() {
+    local python
+    for python in "${HPCRUN_JOB_PYTHON-}" python3 /usr/bin/python3 /usr/libexec/platform-python; do
+        if [ -n "$python" ] && python=$(type -P -- "$python") &&
+            timeout 30 "$python" -I -S "$HPCRUN_RUN_DIR/jobside.pyz" answer >/dev/null 2>&1 </dev/null; then
+            printf '%s\n' "$python"
+            return
+        fi
+    done
+    return 1
+}
+
+# jobside COMMAND...: run a command of jobside.pyz (hpcrun/jobside/__main__.py).
+jobside() {
+    [ -n "${HPCRUN_JOBSIDE_PYTHON-}" ] || return 127
+    "$HPCRUN_JOBSIDE_PYTHON" -I -S "$HPCRUN_RUN_DIR/jobside.pyz" "$@"
+}
+
+# newest_checkpoint DIR WORLD_SIZE: print the path of the newest complete checkpoint, if there is one.
+newest_checkpoint() {
+    [ ! -d "$1" ] || jobside newest_checkpoint "$1" "$2"
+}
