@@ -76,7 +76,8 @@ def update(text: str, source: str, cluster: Cluster, facts: Facts) -> str:
         edited = text
         if cluster.read_on != wanted.read_on:
             edited = put(text, ["read_on"], wanted.read_on)
-        for path, _, after in _differences(cluster, wanted):
+        # Additions first: a section that lost its last entry would have no place for new ones.
+        for path, _, after in sorted(_differences(cluster, wanted), key=lambda one: one[2] is None):
             if after is not None:
                 edited = put(edited, path, after)
             elif len(path) > 2:

@@ -10,6 +10,7 @@ from hpcrun.errors import InputError
 from hpcrun.plan.profile import Facts, changes, update
 from hpcrun.spec.job import GpuType, Partition
 from hpcrun.spec.load import load_cluster
+from tests.source import PACKAGE
 
 TEXT = """\
 # ours, do not touch
@@ -151,3 +152,22 @@ def test_gpus_that_slurm_does_not_count_stay_as_the_user_counted_them() -> None:
     assert shown(text.replace("slurm", "# slurm"), now) == [
         ("changed", "partitions.gpu-a100.gpus_per_node")
     ]
+
+
+RENAMED = [
+    "partitions: {gpu: {gpus_per_node: 4}}\n",
+    "partitions:\n  gpu: {gpus_per_node: 4}\n\n# end\n",
+    "partitions: {\n  gpu: {gpus_per_node: 4},\n}\nruns_dir: runs\n",
+    'partitions:\n  "gpu":\n    gpus_per_node: 4\nname: lab',
+    "{partitions: {gpu: {gpus_per_node: 2}}, runs_dir: x}\n",
+    "partitions:\n  gpu: {gpus_per_node: 4}\n  cpu: {}\npartition: gpu\n",
+    *(path.read_text() for path in sorted((PACKAGE / "sites").glob("*.yaml"))),
+]
+
+
+@pytest.mark.parametrize("text", RENAMED, ids=lambda text: text.splitlines()[0][:40])
+def test_partitions_under_other_names_replace_all_known_ones(text: str) -> None:
+    other = {"elsewhere": Partition(nodes=2, gpus_per_node=4, cpus_per_node=16)}
+    edited = load_cluster(updated(text, facts(partitions=other)), source="p")
+    assert edited.partitions == other
+    assert edited.runs_dir == load_cluster(text, source="p").runs_dir
