@@ -3,6 +3,7 @@ from hpcrun.plan.batch import BatchSizes as BatchSizes
 from hpcrun.plan.build import build_plan as build_plan
 from hpcrun.plan.deepspeed import BATCH_KEYS as BATCH_KEYS
 from hpcrun.plan.deepspeed import CPU_ADAM as CPU_ADAM
+from hpcrun.plan.deepspeed import FILLS_OPEN_VALUES as FILLS_OPEN_VALUES
 from hpcrun.plan.deepspeed import Answer as Answer
 from hpcrun.plan.deepspeed import Given as Given
 from hpcrun.plan.deepspeed import Training as Training
@@ -46,6 +47,7 @@ from hpcrun.plan.script_facts import ScriptFacts as ScriptFacts
 from hpcrun.plan.script_facts import read_script as read_script
 from hpcrun.plan.script_notes import Script as Script
 from hpcrun.plan.script_notes import batch_notes as batch_notes
+from hpcrun.plan.script_notes import check_own_deepspeed as check_own_deepspeed
 from hpcrun.plan.script_notes import deepspeed_notes as deepspeed_notes
 from hpcrun.plan.script_notes import difference_notes as difference_notes
 from hpcrun.plan.script_notes import live_notes as live_notes

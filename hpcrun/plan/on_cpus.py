@@ -95,11 +95,11 @@ def check_on_cpus(
         instead = "the job's deepspeed section reaches it without"
         if spec.deepspeed is None:
             instead = "set deepspeed.config_file instead"
-        instead += " and precision: fp32" if precision != "fp32" else ""
+        instead += " and precision: fp32" if precision not in ("", "fp32") else ""
         message = "without GPUs the Trainer takes each rank for the only one with it"
         found.refuse("args", f"{elsewhere}: {message}; {instead}, and give --ddp_backend gloo")
     elif trainer:
-        if precision != "fp32" or "__ddp_backend" not in names or "__deepspeed" in names:
+        if precision not in ("", "fp32") or "__ddp_backend" not in names or "__deepspeed" in names:
             found.notes.append(
                 "without GPUs the Trainer stops at DeepSpeed's batch size, unless the script "
                 'passes TrainingArguments(ddp_backend="gloo") without deepspeed=, which the '

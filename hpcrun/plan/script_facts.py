@@ -55,7 +55,7 @@ RESUME_KEYWORDS = frozenset({"resume_from_checkpoint", "ckpt_path"})
 _SLURM_RANKS = frozenset({"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"})
 _TRAINERS = ("Trainer", "Accelerator", "LightningCLI", "Fabric")
 # What decides how the Trainer's ranks join, where a script says it itself.
-_WATCHED = frozenset({"deepspeed", "deepspeed_plugin", "ddp_backend", "use_cpu"})
+_WATCHED = frozenset({"deepspeed", "deepspeed_plugin", "hf_ds_config", "ddp_backend", "use_cpu"})
 # Calls that read a file whose first word is its name.
 _LOADERS = frozenset({"open", "load", "read_text", "run_path", "spec_from_file_location", "Path"})
 _OF_PATHS = ("abspath", "realpath", "normpath", "dirname", "join", "str", "fspath", "Path")
@@ -78,7 +78,8 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     does something when it is run. ``live``: lines and expressions by which it reaches for code in
     the folder that it is started in;
     ``beside``: paths, from its own folder, that it finds by ``__file__``. ``gives``: which of
-    deepspeed, deepspeed_plugin, ddp_backend and use_cpu it gives a value of its own. ``divided``
+    deepspeed, deepspeed_plugin, hf_ds_config, ddp_backend and use_cpu it gives a value of its own;
+    ``configs``: by which of them it gives a DeepSpeed configuration, and which. ``divided``
     are names of values that it divides by the number of ranks, ``loaded`` those that it gives a
     data loader as batch_size. ``loads`` are calls that load a checkpoint, and keywords that have a
     framework do so; ``slurm`` are Slurm's variables for the rank and the world that it names.
@@ -98,6 +99,7 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     names_local_rank: bool = False
     is_program: bool = False
     gives: list[str] = []
+    configs: list[tuple[str, str]] = []
     live: list[tuple[int, str]] = []
     beside: list[str] = []
     divided: list[str] = []
@@ -148,6 +150,7 @@ def read_script(tree: ast.Module) -> ScriptFacts:
         trainers=[name for name in map(called, calls) if name.endswith(_TRAINERS)],
         names_local_rank="LOCAL_RANK" in texts,
         gives=sorted(_WATCHED & set(_given_names(nodes))),
+        configs=sorted(set(_own_configs(nodes))),
         is_program=any(
             is_main_guard(node) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call))
             for node in tree.body
@@ -268,6 +271,18 @@ def _given_names(nodes: Nodes) -> Iterator[str]:
             value = {word.arg: word.value for word in value.keywords}.get("default")
         if isinstance(field.target, ast.Name) and value is not None and _is_own(value):
             yield field.target.id
+
+
+def _own_configs(nodes: Nodes) -> Iterator[tuple[str, str]]:
+    """Yield keywords by which a script gives a DeepSpeed configuration, with what it gives.
+
+    That is a text, as a file's name; "{...}" for a dictionary; "" for what is not written out.
+    """
+    for call in nodes.of(ast.Call):
+        for word in call.keywords:
+            if word.arg in ("deepspeed", "hf_ds_config") and _is_own(word.value):
+                is_map = isinstance(word.value, ast.Dict)
+                yield word.arg, "{...}" if is_map else text_of(word.value)
 
 
 def _is_own(value: ast.expr) -> bool:

@@ -12,6 +12,7 @@ from msgspec import Struct
 from hpcrun.plan.batch import BatchSizes
 from hpcrun.plan.batch_options import Scope, batch_scope, options_for_all
 from hpcrun.plan.deepspeed import BATCH_KEYS, FILLS_OPEN_VALUES, value_at
+from hpcrun.plan.findings import Findings
 from hpcrun.plan.launchers import ON_ACCELERATE, decide_framework
 from hpcrun.plan.script_facts import (
     BATCH_KEYWORDS,
@@ -224,17 +225,55 @@ def deepspeed_notes(
     ``typed`` are the arguments of job and command line, placeholders and all.
     """
     is_read = _passes_json(spec, script, typed)
-    if is_read or spec.deepspeed is None or decide_framework(spec) != "deepspeed":
+    framework = decide_framework(spec)
+    if is_read or spec.deepspeed is None or framework not in ("deepspeed", "lightning"):
         return []
     names = [name for option in script.facts.options for name in option.names]
     options = [name for name in names if "deepspeed" in name]
     option = next((name for name in options if "config" in name), "--deepspeed_config")
     fix = f'args: [{option}, "{{deepspeed_config}}"], or read HPCRUN_DEEPSPEED_CONFIG'
+    if framework == "lightning":
+        fix = "DeepSpeedStrategy(config=os.environ['HPCRUN_DEEPSPEED_CONFIG'])"
     return [
         f"deepspeed: no argument passes hpcrun's JSON on to {script.name}, so neither its "
         f"settings nor the effective batch {effective} are what it trains with, as far as can be "
         f"seen; {fix}"
     ]
+
+
+def check_own_deepspeed(
+    spec: JobSpec, script: Script, typed: Sequence[str], found: Findings
+) -> None:
+    """Refuse a DeepSpeed configuration of the script's own that replaces the job's section.
+
+    The Trainer and Accelerate take the job's from the environment only where the script names none.
+    One that cannot be read here is a note.
+    """
+    framework = decide_framework(spec)
+    if spec.deepspeed is None or framework not in ON_ACCELERATE:
+        return
+    if script.reads("deepspeed_config") or _names(spec, typed, ("deepspeed_config",)):
+        return
+    keyword = "deepspeed" if framework == "transformers" else "hf_ds_config"
+    own = [value for name, value in script.facts.configs if name == keyword]
+    where = f"{script.name} passes {keyword}="
+    if framework == "transformers":
+        words = [value for name, value in _pairs(typed) if name == "--deepspeed"]
+        own, where = (words, "args: --deepspeed ") if words else (own, where)
+    known = next(filter(None, own), "")
+    if known:
+        fix = "take it out"
+        fix += "" if known == "{...}" else f", or set deepspeed: {{config_file: {known}}} and "
+        fix += "" if known == "{...}" else "nothing beside it, and take it out"
+        found.refuse(
+            "deepspeed",
+            f"{where}{known} replaces the job's ZeRO stage, offload, batch and precision: {fix}",
+        )
+    elif own:
+        found.notes.append(
+            f"deepspeed: {where}..., which replaces the job's section where it has a value; "
+            "os.environ['HPCRUN_DEEPSPEED_CONFIG'] is the job's"
+        )
 
 
 def difference_notes(

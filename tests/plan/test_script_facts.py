@@ -12,6 +12,7 @@ from hpcrun.plan.script_facts import ScriptFacts, read_script
 from hpcrun.plan.script_notes import (
     Script,
     batch_notes,
+    check_own_deepspeed,
     deepspeed_notes,
     difference_notes,
     reached_values,
@@ -565,6 +566,51 @@ def test_a_batch_of_all_gpus_is_not_shown_as_ones() -> None:
         read = Script("a.py", facts(GLOBAL + TAIL))
         found = trained_values(spec, sizes, read, words, words, None)
         assert found.micro_batch_per_gpu is None
+
+
+@pytest.mark.parametrize(
+    ("framework", "text", "words", "replaced"),
+    [
+        ("transformers", "TrainingArguments(deepspeed='ds.json')", [], "ds.json"),
+        ("transformers", "TrainingArguments(deepspeed={'a': 1})", [], "{...}"),
+        ("transformers", "", ["--deepspeed", "conf/ds.json"], "conf/ds.json"),
+        ("transformers", "", ["--deepspeed=ds.json"], "ds.json"),
+        ("accelerate", "DeepSpeedPlugin(hf_ds_config='ds.json')", [], "ds.json"),
+        ("transformers", "TrainingArguments(deepspeed=None)", [], None),
+        ("transformers", "TrainingArguments(deepspeed=args.deepspeed)", [], None),
+        ("transformers", "", ["--deepspeed", "{deepspeed_config}"], None),
+        ("transformers", "T(deepspeed=os.environ['HPCRUN_DEEPSPEED_CONFIG'])", [], None),
+        ("accelerate", "DeepSpeedPlugin(gradient_clipping=0.5)", [], None),
+        ("deepspeed", "T(deepspeed='ds.json')", [], None),
+    ],
+)
+def test_a_deepspeed_configuration_of_the_scripts_own_is_refused(
+    framework: str, text: str, words: list[str], replaced: str | None
+) -> None:
+    spec = job(f"script: a.py\nframework: {framework}\ndeepspeed: {{zero_stage: 3}}")
+    read = facts(text)
+    found = Findings()
+    check_own_deepspeed(spec, Script("a.py", read, frozenset(read.variables)), words, found)
+    assert found.notes == []
+    messages = [str(problem) for problem in found.problems]
+    assert len(messages) == (replaced is not None)
+    if replaced is not None:
+        assert (
+            messages[0].startswith("deepspeed: ") and f"{replaced} replaces the job" in messages[0]
+        )
+    # A job without a section leaves DeepSpeed to the script.
+    alone = Findings()
+    check_own_deepspeed(job("script: a.py"), Script("a.py", read), words, alone)
+    assert alone == Findings()
+
+
+def test_a_configuration_that_cannot_be_read_is_reported() -> None:
+    spec = job("script: a.py\nframework: transformers\ndeepspeed: {zero_stage: 3}")
+    found = Findings()
+    script = Script("a.py", facts("TrainingArguments(deepspeed=choose())"))
+    check_own_deepspeed(spec, script, [], found)
+    assert found.problems == [] and len(found.notes) == 1
+    assert "the run stops before its first step" in found.notes[0]
 
 
 # ---- secrets

@@ -32,6 +32,7 @@ from hpcrun.actions.there import ask, look, look_here, settle
 from hpcrun.context import Context, slurm_transport
 from hpcrun.errors import HpcrunError
 from hpcrun.plan import (
+    FILLS_OPEN_VALUES,
     BatchSizes,
     Findings,
     Plan,
@@ -39,6 +40,7 @@ from hpcrun.plan import (
     ScriptFacts,
     array_problems,
     batch_notes,
+    check_own_deepspeed,
     deepspeed_notes,
     difference_notes,
     find_limits,
@@ -151,6 +153,9 @@ class Checks:
                 findings.notes += path_notes(env, commands, editable)
             _check_partitions(context, spec, plan, findings)
             findings.notes += about_args
+            if program.script is not None and spec.command is None:
+                typed = [*spec.args, *extra_args]
+                check_own_deepspeed(spec, program.script, typed, findings)
             if context.cluster.name == "sandbox":
                 findings.notes += node_name_notes(_texts(context, plan, program))
             if plan.accelerator == "cpu":
@@ -161,7 +166,7 @@ class Checks:
                     program.script.facts if program.script else ScriptFacts(),
                     given if spec.command is None else plan.program,
                     elsewhere=deepspeed_elsewhere,
-                    precision=plan.precision or "",
+                    precision=_known_precision(spec, plan),
                     world_size=plan.world_size,
                 )
                 findings.add(found_here)
@@ -298,6 +303,12 @@ def _without_unknown(
             [*_texts(context, plan, program).values()] if spec.command is not None else [],
         ),
     )
+
+
+def _known_precision(spec: JobSpec, plan: Plan) -> str:
+    """Return the precision of a job that sets one, or whose framework leaves it to hpcrun."""
+    is_open = spec.precision is None and plan.framework in FILLS_OPEN_VALUES
+    return "" if is_open else plan.precision or ""
 
 
 def _sizes_of(plan: Plan) -> BatchSizes:
