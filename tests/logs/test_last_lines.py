@@ -1,4 +1,4 @@
-"""The last lines of a log are found from its end."""
+"""Reading the last lines of a log from its end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hpcrun.logs.files import read_at, start_of_last
 
 @pytest.mark.parametrize("blocks", [(1, 1), (3, 7), (1 << 16, 1 << 22)])
 @pytest.mark.parametrize("text", [b"", b"\n", b"a", b"a\n", b"a\nbb\n\nccc", b"\n\n\na\nb\n"])
-def test_as_many_lines_as_asked_for(
+def test_last_lines_returns_the_requested_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes, blocks: tuple[int, int]
 ) -> None:
     monkeypatch.setattr(files, "_BLOCKS", blocks)
@@ -25,7 +25,7 @@ def test_as_many_lines_as_asked_for(
 
 
 @pytest.mark.parametrize("blocks", [(1, 1), (3, 7), (1 << 16, 1 << 22)])
-def test_of_the_lines_that_are_wanted(
+def test_last_lines_counts_only_wanted_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blocks: tuple[int, int]
 ) -> None:
     monkeypatch.setattr(files, "_BLOCKS", blocks)
@@ -35,7 +35,7 @@ def test_of_the_lines_that_are_wanted(
     assert path.read_bytes()[start:] == b"x2\ny\nx3\ny\n"
 
 
-def test_a_sparse_file_of_two_gigabytes_is_not_read(
+def test_last_lines_does_not_read_a_sparse_file_of_two_gigabytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "log"

@@ -1,4 +1,4 @@
-"""Reading on in growing files: whole lines, each once, whatever happens to the file."""
+"""Incremental reading of growing files: complete lines, each exactly once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hpcrun.runs.layout import create_run_folder
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Small enough that a few words take several."""
+    """Use chunks small enough that a few words span several of them."""
     monkeypatch.setattr(module, "_CHUNK", 4)
     yield
 
@@ -49,7 +49,7 @@ def log(tmp_path: Path) -> Log:
     return Log(tmp_path / "node-0.log")
 
 
-def test_a_file_that_appears_later(log: Log) -> None:
+def test_tail_reads_a_file_that_appears_later(log: Log) -> None:
     assert log.poll() == b""
     log.add(b"")
     assert log.poll() == b""
@@ -58,7 +58,7 @@ def test_a_file_that_appears_later(log: Log) -> None:
     assert log.poll() == b""
 
 
-def test_lines_wait_for_their_end(log: Log) -> None:
+def test_tail_holds_back_a_line_until_its_end(log: Log) -> None:
     log.add(b"one\ntw")
     assert log.poll() == b"one\n"
     log.add(b"o")
@@ -69,21 +69,21 @@ def test_lines_wait_for_their_end(log: Log) -> None:
     assert log.finish() == b""
 
 
-def test_a_line_of_many_chunks(log: Log) -> None:
+def test_tail_joins_a_line_of_many_chunks(log: Log) -> None:
     log.add(b"x" * 1001)
     assert log.poll() == b""
     log.add(b"\ny")
     assert log.poll() == b"x" * 1001 + b"\n"
 
 
-def test_a_carriage_return_ends_no_line(log: Log) -> None:
+def test_carriage_return_does_not_end_a_line(log: Log) -> None:
     log.add(b"10%\r20%\r")
     assert log.poll() == b""
     log.add(b"30%\r\nnext\n")
     assert log.poll() == b"10%\r20%\r30%\r\nnext\n"
 
 
-def test_a_file_that_became_shorter_is_read_again(log: Log) -> None:
+def test_truncated_file_is_read_again(log: Log) -> None:
     log.add(b"first attempt\nhalf a li")
     assert log.poll() == b"first attempt\n"
     log.file.path.write_bytes(b"second\n")
@@ -92,7 +92,7 @@ def test_a_file_that_became_shorter_is_read_again(log: Log) -> None:
     assert log.poll() == b"third\n"
 
 
-def test_a_file_that_was_emptied(log: Log) -> None:
+def test_emptied_file_is_read_from_its_start(log: Log) -> None:
     log.add(b"one\n")
     log.poll()
     log.file.path.write_bytes(b"")
@@ -101,7 +101,7 @@ def test_a_file_that_was_emptied(log: Log) -> None:
     assert log.poll() == b"two\n"
 
 
-def test_a_file_that_vanishes_and_comes_back(log: Log) -> None:
+def test_file_that_vanishes_and_returns_is_not_repeated(log: Log) -> None:
     log.add(b"one\n")
     assert log.poll() == b"one\n"
     log.file.path.rename(log.file.path.with_name("away"))
@@ -111,7 +111,7 @@ def test_a_file_that_vanishes_and_comes_back(log: Log) -> None:
     assert log.poll() == b"two\n"
 
 
-def test_files_do_not_mix_midway(tmp_path: Path) -> None:
+def test_tail_keeps_partial_lines_of_several_files_apart(tmp_path: Path) -> None:
     logs = [Log(tmp_path / str(number)) for number in range(3)]
     files = [log.file for log in logs]
     tail = Tail()
@@ -127,7 +127,7 @@ def test_files_do_not_mix_midway(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @given(st.lists(st.binary(max_size=12), max_size=8))
-def test_every_byte_comes_once_and_in_order(pieces: list[bytes]) -> None:
+def test_tail_returns_every_byte_once_and_in_order(pieces: list[bytes]) -> None:
     found = b""
     with TemporaryDirectory() as folder:
         log = Log(Path(folder) / "log")
@@ -144,7 +144,7 @@ def test_every_byte_comes_once_and_in_order(pieces: list[bytes]) -> None:
 # ---- which files
 
 
-def test_log_files_are_the_ranks_then_the_nodes_then_the_batch_scripts(
+def test_log_files_lists_ranks_then_nodes_then_the_batch_script(
     tmp_path: Path,
 ) -> None:
     run = create_run_folder(tmp_path / "r")
@@ -172,10 +172,10 @@ def test_log_files_are_the_ranks_then_the_nodes_then_the_batch_scripts(
     assert [file.prefix for file in files] == [*ranks, *nodes, "", "", ""]
 
 
-# ---- files that are others than before
+# ---- replaced and rewritten files
 
 
-def test_a_file_that_was_rewritten_and_is_longer(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rewritten_longer_file_is_read_again(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_CHUNK", 1 << 20)
     log.add(b"first\n")
     assert log.poll() == b"first\n"
@@ -186,7 +186,7 @@ def test_a_file_that_was_rewritten_and_is_longer(log: Log, monkeypatch: pytest.M
     assert log.is_rewritten
 
 
-def test_zeros_at_the_end_are_bytes_that_have_not_come_yet(
+def test_trailing_zeros_are_treated_as_missing_bytes(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_CHUNK", 1 << 20)
@@ -199,7 +199,7 @@ def test_zeros_at_the_end_are_bytes_that_have_not_come_yet(
     assert not log.is_rewritten
 
 
-def test_a_very_long_line_is_cut_between_words(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_very_long_line_is_split_between_words(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_CHUNK", 1 << 20)
     monkeypatch.setattr(module, "_LONGEST", 50)
     log.add(b"word " * 11 + b"hf_token")
@@ -208,7 +208,7 @@ def test_a_very_long_line_is_cut_between_words(log: Log, monkeypatch: pytest.Mon
     assert log.poll() == b"hf_token_goes_on\n"
 
 
-def test_reading_may_begin_anywhere(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tail_can_start_at_an_offset(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_CHUNK", 1 << 20)
     log.add(b"one\ntwo\n")
     log.tail.start(log.file, 4)

@@ -1,4 +1,4 @@
-"""What a log may do to a terminal: colours and bars, nothing else."""
+"""Sanitizing of logs for terminals: only colours and progress bars are kept."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hpcrun.logs.files import for_terminal
         (b"\x1b]never ends\nnext\n", b"\nnext\n"),
     ],
 )
-def test_what_passes(data: bytes, shown: bytes) -> None:
+def test_safe_text_and_colours_pass_unchanged(data: bytes, shown: bytes) -> None:
     assert for_terminal(data) == shown
 
 
@@ -30,7 +30,7 @@ def test_what_passes(data: bytes, shown: bytes) -> None:
 @given(
     st.lists(st.sampled_from([b"\x1b", b"[", b"]", b"0", b";", b"m", b"J", b"\x07", b"a", b"\n"]))
 )
-def test_no_sequence_is_left_but_colours(pieces: list[bytes]) -> None:
+def test_only_colour_sequences_remain(pieces: list[bytes]) -> None:
     shown = for_terminal(b"".join(pieces), colours=False)
     assert b"\x1b" not in shown and b"\x07" not in shown
     assert shown.count(b"\n") == b"".join(pieces).count(b"\n")

@@ -1,8 +1,8 @@
-"""The parsers on what Slurm really printed: tests/captured/VERSION/COMMAND/CASE.json.
+"""The parsers on captured output of Slurm: tests/captured/VERSION/COMMAND/CASE.json.
 
-Each file holds where it was captured, the command line, all that came back, and what the parser
-made of it. ``make test-slurm-versions`` writes them (tests/versions). What the jobs were, and so
-what must be read, stands here.
+Each file contains the source of the capture, the command line, the output, and the parser's result.
+``make test-slurm-versions`` writes the files (tests/versions). The expected results for the
+captured jobs are defined here.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ VERSIONS = sorted(folder.name for folder in CAPTURED.iterdir())
 FILES = sorted(CAPTURED.glob("*/*/*.json"))
 every_version = pytest.mark.parametrize("version", VERSIONS)
 
-# What each job of tests/versions/capture.py came to, by its name.
+# The final state of each job of tests/versions/capture.py, by name.
 STATES = {
     "timeout": "TIMEOUT",
     "two words": "RUNNING",
@@ -86,18 +86,18 @@ def release(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split("."))
 
 
-def test_the_releases_that_hpcrun_is_made_for() -> None:
+def test_captures_cover_all_supported_releases() -> None:
     assert [version[:5] for version in VERSIONS] == ["20.11", "22.05", "24.11", "26.05"]
 
 
 @every_version
-def test_every_version_was_asked_the_same(version: str) -> None:
+def test_every_version_has_the_same_captures(version: str) -> None:
     asked = {ids(file).partition("/")[2] for file in files_of(version)}
     assert asked == {ids(file).partition("/")[2] for file in FILES}
 
 
 @every_version
-def test_parser(version: str) -> None:
+def test_parsers_return_the_recorded_results(version: str) -> None:
     for file in files_of(version):
         captured = json.loads(file.read_text())
         if "parsed" in captured:
@@ -106,27 +106,25 @@ def test_parser(version: str) -> None:
 
 
 @every_version
-def test_what_a_failure_means(version: str) -> None:
+def test_failures_are_classified_by_their_messages(version: str) -> None:
     for file in files_of(version):
         command, case, stderr = file.parent.name, file.stem, json.loads(file.read_text())["stderr"]
         silent = ("no-controller", "no-munge", "no-slurm-conf", "no-database")
         assert says(stderr, "silence") == (case in silent), ids(file)
         unknown = case == "unknown" and command in ("squeue", "scontrol")
-        # A word that is no number goes by the same name as an unknown job.
+        # Slurm reports a word that is not a number in the same way as an unknown job.
         word = case == "not-a-number" and command in ("squeue", "scancel")
         assert says(stderr, "unknown job") == (unknown or word), ids(file)
 
 
 @every_version
 @pytest.mark.parametrize("case", ["no-controller", "no-munge"])
-def test_what_never_left_is_distinguished_from_what_may_have_arrived(
-    version: str, case: str
-) -> None:
+def test_unsent_submission_is_distinguished_from_a_lost_reply(version: str, case: str) -> None:
     assert says(load(version, "sbatch", case)["stderr"], "never sent")
 
 
 @every_version
-def test_what_sbatch_takes(version: str) -> None:
+def test_sbatch_reply_contains_the_job_id(version: str) -> None:
     for case in ("taken", "taken-short", "taken-array", "taken-from-a-folder-with-a-newline"):
         captured = load(version, "sbatch", case)
         assert captured["exit_code"] == 0
@@ -153,7 +151,7 @@ def test_what_sbatch_takes(version: str) -> None:
         ("refused-no-file", ""),
     ],
 )
-def test_a_refusal_has_its_fix(version: str, case: str, fix: str) -> None:
+def test_refusal_fix_matches_each_refusal(version: str, case: str, fix: str) -> None:
     captured = load(version, "sbatch", case)
     assert captured["exit_code"] != 0 and parse_sbatch(captured["stdout"]) is None
     found = refusal_fix(captured["stderr"])
@@ -161,8 +159,8 @@ def test_a_refusal_has_its_fix(version: str, case: str, fix: str) -> None:
 
 
 @every_version
-def test_what_only_some_releases_refuse(version: str) -> None:
-    """Too many nodes wait for ever, but for 24.11; an unknown job to wait for is refused since."""
+def test_refusals_that_depend_on_the_release(version: str) -> None:
+    """24.11 refuses too many nodes; 24.11 and later refuse a dependency on an unknown job."""
     many = load(version, "sbatch", "too-many-nodes")
     assert (many["exit_code"] != 0) == version.startswith("24.11.")
     assert many["exit_code"] == 0 or "resources.nodes" in refusal_fix(many["stderr"])
@@ -184,21 +182,21 @@ def test_what_only_some_releases_refuse(version: str) -> None:
         ("sacct", "unknown", sacct_argv(["999999"])),
     ],
 )
-def test_the_captured_command_is_the_one_that_hpcrun_types(
+def test_captured_command_is_the_one_that_hpcrun_runs(
     version: str, command: str, case: str, argv: list[str]
 ) -> None:
     assert load(version, command, case)["argv"] == argv
 
 
 @every_version
-def test_states(version: str) -> None:
+def test_states_of_all_captured_jobs_are_parsed(version: str) -> None:
     rows = {row.name: row for row in queue(version, "all") if row.name != "array"}
     assert {name: row.state for name, row in rows.items()} == {**STATES, HELD: "PENDING"}
     assert rows[HELD].reason == "JobHeldUser"
     assert rows["timeout"].reason == "TimeLimit"
     assert rows["two words"].nodes == "2" and rows["two words"].node_list == "node[1-2]"
     reported = {row.name: row for row in accounts(version, "jobs") if row.name != "array"}
-    # The accounting turns quotes into backticks.
+    # sacct replaces quotes by backticks.
     assert {name: row.state for name, row in reported.items()} == {
         **STATES,
         HELD.replace('"', "`"): "PENDING",
@@ -209,15 +207,15 @@ def test_states(version: str) -> None:
 
 
 @every_version
-def test_exit_codes(version: str) -> None:
+def test_exit_codes_of_the_accounting_are_parsed(version: str) -> None:
     reported = {row.name: row.exit_code for row in accounts(version, "jobs")}
     assert (reported["ok"], reported["failed"], reported["killed"]) == ("0:0", "3:0", "0:9")
-    # Before 25.11 sacct takes 128 off.
+    # sacct subtracts 128 before 25.11.
     assert reported["code 131"] == ("131:0" if release(version) >= (25, 11) else "3:0")
 
 
 @every_version
-def test_names_and_folders_come_through_whole(version: str) -> None:
+def test_names_and_folders_with_special_characters_are_parsed(version: str) -> None:
     rows = {row.name: row for row in queue(version, "all")}
     assert rows[HELD].work_dir == "/scratch/runs/new\nline"
     assert rows["two words"].work_dir == "/scratch/runs/20261120-081455-a b-7k3q"
@@ -234,15 +232,15 @@ def test_names_and_folders_come_through_whole(version: str) -> None:
 
 
 @every_version
-def test_errors_that_go_with_the_output_are_no_file_of_their_own(version: str) -> None:
+def test_stderr_equals_stdout_if_it_is_the_same_file(version: str) -> None:
     for case in ("running", "array-task", "held"):
         (job,) = shown(version, case)
         assert job.stdout == job.stderr != ""
 
 
 @every_version
-def test_the_three_commands_agree_on_a_job(version: str) -> None:
-    """They were asked one after the other: what time changes is left out."""
+def test_squeue_scontrol_and_sacct_agree_on_a_job(version: str) -> None:
+    """The commands ran one after the other, so values that change over time are not compared."""
     (queued,), (job,) = queue(version, "one"), shown(version, "running")
     account = next(row for row in accounts(version, "jobs") if row.job_id == queued.job_id)
     for key in ("number", "state", "name", "user", "account", "qos", "partition", "work_dir"):
@@ -254,7 +252,7 @@ def test_the_three_commands_agree_on_a_job(version: str) -> None:
 
 
 @every_version
-def test_gpus(version: str) -> None:
+def test_gpus_and_slots_are_parsed(version: str) -> None:
     (queued,), (job,) = queue(version, "gpus"), shown(version, "gpus")
     assert count_gpus(queued.gres) == count_gpus(job.gres) == 4
     assert (job.gpus, job.slots) == (4, (4,))
@@ -265,7 +263,7 @@ def test_gpus(version: str) -> None:
 
 
 @every_version
-def test_what_a_job_waits_for(version: str) -> None:
+def test_dependencies_and_held_jobs_are_parsed(version: str) -> None:
     waited_for = parse_sbatch(load(version, "sbatch", "taken")["stdout"])
     waiting = {job.name: job for job in queue(version, "partition")}
     (job,) = shown(version, "waits-for-another")
@@ -275,7 +273,7 @@ def test_what_a_job_waits_for(version: str) -> None:
 
 
 @every_version
-def test_parts_of_a_heterogeneous_job(version: str) -> None:
+def test_components_of_a_heterogeneous_job_are_parsed(version: str) -> None:
     for jobs in (queue(version, "parts"), shown(version, "parts")):
         assert len(jobs) == 2 and len({job.number for job in jobs}) == 2
         whole = jobs[0].array
@@ -286,23 +284,23 @@ def test_parts_of_a_heterogeneous_job(version: str) -> None:
 
 
 @every_version
-def test_one_job_among_others(version: str) -> None:
+def test_unknown_jobs_are_omitted_from_answers(version: str) -> None:
     assert [row.name for row in queue(version, "two-one-of-them-unknown")] == ["two words"]
     assert queue(version, "none") == queue(version, "unknown") == []
     assert accounts(version, "unknown") == []
 
 
 @every_version
-def test_a_job_that_is_ending_is_not_over(version: str) -> None:
+def test_completing_job_has_not_ended(version: str) -> None:
     (row,) = queue(version, "completing")
     assert row.state == "COMPLETING"
-    # sacct calls it over while its processes still run.
+    # sacct shows a final state although its processes are still running.
     (reported,) = accounts(version, "completing")
     assert reported.state == "CANCELLED"
 
 
 @every_version
-def test_a_requeued_job(version: str) -> None:
+def test_requeued_job_is_pending_then_running(version: str) -> None:
     (row,) = queue(version, "requeued")
     assert (row.state, row.reason) == ("PENDING", "BeginTime")
     (row,) = queue(version, "requeued-running")
@@ -315,14 +313,14 @@ def test_a_requeued_job(version: str) -> None:
 
 
 @every_version
-def test_a_lost_node(version: str) -> None:
+def test_lost_node_is_reported_as_node_fail(version: str) -> None:
     (row,) = queue(version, "node-fail")
     (reported,) = accounts(version, "node-fail")
     assert (row.state, row.reason, reported.state) == ("NODE_FAIL", "NodeDown", "NODE_FAIL")
 
 
 @every_version
-def test_tasks_of_an_array(version: str) -> None:
+def test_array_tasks_are_parsed_from_squeue_and_scontrol(version: str) -> None:
     together = {task(row.job_id): row.state for row in queue(version, "array")}
     running = {"1": "COMPLETED", "2": "FAILED", "3": "RUNNING", "4": "RUNNING"}
     assert together == {**running, "[5-6%2]": "PENDING"}
@@ -350,10 +348,10 @@ def test_tasks_of_an_array(version: str) -> None:
 
 
 @every_version
-def test_tasks_of_an_array_in_the_accounting(version: str) -> None:
+def test_array_tasks_are_parsed_from_sacct(version: str) -> None:
     reported = {task(row.job_id): row.state for row in accounts(version, "array")}
     assert {number: reported[number] for number in ("1", "2")} == {"1": "COMPLETED", "2": "FAILED"}
-    # One row stands for all that wait, and asking for one of these gives none.
+    # One row represents all pending tasks, and a query for one of them returns nothing.
     assert reported["[5-6%2]"] == "PENDING"
     assert accounts(version, "array-one-waiting-task") == []
     (second,) = accounts(version, "array-one-task")
@@ -361,8 +359,8 @@ def test_tasks_of_an_array_in_the_accounting(version: str) -> None:
 
 
 @every_version
-def test_a_cancelled_task_that_never_began_may_lose_its_number(version: str) -> None:
-    """Task 6 was cancelled as the last that waited: Slurm may show it as the array itself."""
+def test_cancelled_pending_task_may_lose_its_number(version: str) -> None:
+    """Task 6 was the last pending one when it was cancelled: Slurm may show it as the array."""
     rows = {task(row.job_id): row.state for row in queue(version, "array-after-scancel")}
     assert rows.pop("6", None) or rows.pop("") == "CANCELLED"
     assert rows == {
@@ -373,14 +371,14 @@ def test_a_cancelled_task_that_never_began_may_lose_its_number(version: str) -> 
         "5": "RUNNING",
     }
     reported = {task(row.job_id): row.state for row in accounts(version, "array-after-scancel")}
-    # The old range may stay, over task 5, which runs.
+    # The old range may remain, although task 5 is running.
     (shown,) = reported.keys() & {"6", "[6%2]", "[5-6%2]", ""}
     assert reported[shown] == "CANCELLED"
 
 
 @every_version
-def test_an_array_that_never_began_is_one_row_of_the_accounting(version: str) -> None:
-    """Of what ended a moment after it was submitted there may be half a row only."""
+def test_array_that_never_started_is_one_row_in_sacct(version: str) -> None:
+    """The row of a job that ended immediately after its submission may be incomplete."""
     (row,) = accounts(version, "array-all-cancelled")
     assert row.state == "CANCELLED"
     whole, half = ("[1-6%2]", "/scratch/runs/fresh array"), ("", "")
@@ -388,16 +386,16 @@ def test_an_array_that_never_began_is_one_row_of_the_accounting(version: str) ->
 
 
 @every_version
-def test_cancelling_reports_little(version: str) -> None:
-    """What is over, unknown or cancelled: the answer is the same, and the queue has to tell."""
+def test_scancel_reply_is_the_same_for_all_jobs(version: str) -> None:
+    """The reply is the same for ended, unknown and cancelled jobs; only squeue can tell."""
     for case in ("taken", "ended", "unknown", "array-taken-task", "array-ended-task"):
         captured = load(version, "scancel", case)
         assert (captured["exit_code"], captured["stdout"], captured["stderr"]) == (0, "", "")
 
 
 @every_version
-def test_the_expected_start(version: str) -> None:
-    """26.05 prints a stray letter behind the time."""
+def test_expected_start_is_parsed(version: str) -> None:
+    """26.05 prints a stray letter after the time."""
     captured = load(version, "sbatch", "test-only")
     assert (captured["exit_code"], captured["stdout"]) == (0, "")
     assert (" a using" in captured["stderr"]) == version.startswith("26.05.")

@@ -1,4 +1,4 @@
-"""What the client makes of Slurm's answers, over a transport that answers from a script."""
+"""The client's handling of Slurm's replies, with a transport that returns scripted replies."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_submit_runs_sbatch_once_in_the_run_folder() -> None:
     assert seen == [{"cwd": RUN_DIR, "env": {"A": "b"}, "timeout": client.TIMEOUT}]
 
 
-def test_a_refusal_says_what_to_change() -> None:
+def test_refusal_has_a_fix() -> None:
     transport = ScriptedTransport({"sbatch": captured("sbatch", "refused-invalid-partition")})
     with pytest.raises(SchedulerRefused) as caught:
         client.submit(transport, RUN, {})
@@ -59,14 +59,14 @@ def test_a_refusal_says_what_to_change() -> None:
     assert transport.asked == [["sbatch", "--parsable", "job.sbatch"]]
 
 
-def test_a_refusal_without_words_is_still_one() -> None:
+def test_refusal_without_message_is_reported() -> None:
     transport = ScriptedTransport({"sbatch": (1, "", "")})
     with pytest.raises(SchedulerRefused, match="sbatch ended with code 1"):
         client.submit(transport, RUN, {})
 
 
-def test_a_job_that_was_taken_is_not_called_refused() -> None:
-    """A site's wrapper swallows the id: the job may be there, so its folder has to stay."""
+def test_reply_without_job_id_is_not_a_refusal() -> None:
+    """If a site's wrapper hides the id, the job may exist, so its folder must be kept."""
     transport = ScriptedTransport({"sbatch": (0, "done\n", ""), "squeue": (0, "", "")})
     with pytest.raises(OutOfReach, match="sbatch printed no job id: 'done'") as caught:
         client.submit(transport, RUN, {})
@@ -74,7 +74,7 @@ def test_a_job_that_was_taken_is_not_called_refused() -> None:
 
 
 @pytest.mark.parametrize("case", ["no-controller", "no-munge"])
-def test_what_was_never_sent_is_not_looked_for(case: str) -> None:
+def test_unsent_submission_is_not_searched_in_the_queue(case: str) -> None:
     transport = ScriptedTransport({"sbatch": captured("sbatch", case)})
     with pytest.raises(OutOfReach) as caught:
         client.submit(transport, RUN, {})
@@ -83,7 +83,7 @@ def test_what_was_never_sent_is_not_looked_for(case: str) -> None:
 
 
 @LOST_REPLIES
-def test_a_lost_reply_is_settled_by_the_folder(
+def test_lost_reply_is_resolved_by_the_run_folder(
     answer: Exception | tuple[int, str, str],
 ) -> None:
     rows = queue_of(row("6", "/scratch/runs/another"), row("7", "/other/mount/" + RUN_DIR[14:]))
@@ -92,10 +92,10 @@ def test_a_lost_reply_is_settled_by_the_folder(
 
 
 @LOST_REPLIES
-def test_a_lost_reply_without_a_job_stays_unknown(
+def test_lost_reply_without_a_job_remains_unknown(
     answer: Exception | tuple[int, str, str],
 ) -> None:
-    # The refused job's row is no job.
+    # The row of a refused job does not count.
     rows = queue_of(row("6", "/scratch/runs/another"), row("7", RUN_DIR, "BadConstraints"))
     transport = ScriptedTransport({"sbatch": answer, "squeue": rows})
     with pytest.raises(OutOfReach) as caught:
@@ -105,7 +105,9 @@ def test_a_lost_reply_without_a_job_stays_unknown(
 
 
 @LOST_REPLIES
-def test_a_lost_reply_and_a_silent_queue(answer: Exception | tuple[int, str, str]) -> None:
+def test_lost_reply_and_silent_queue_remain_unknown(
+    answer: Exception | tuple[int, str, str],
+) -> None:
     queue = captured("squeue", "no-controller")
     transport = ScriptedTransport({"sbatch": answer, "squeue": queue})
     with pytest.raises(OutOfReach, match="sbatch") as caught:
@@ -113,33 +115,33 @@ def test_a_lost_reply_and_a_silent_queue(answer: Exception | tuple[int, str, str
     assert caught.value.maybe_done
 
 
-def test_the_queue() -> None:
+def test_queue_lists_jobs_of_all_partitions() -> None:
     transport = ScriptedTransport({"squeue": captured("squeue", "all")})
     assert len(client.queue(transport)) == captured("squeue", "all")[1].count("\x1e") > 9
-    # What is in a hidden partition is the user's all the same.
+    # Jobs in hidden partitions belong to the user as well.
     assert transport.asked[0][-2:] == ["--all", "--me"]
 
 
-def test_a_job_that_squeue_forgot_is_not_there() -> None:
+def test_job_unknown_to_squeue_is_omitted() -> None:
     transport = ScriptedTransport({"squeue": captured("squeue", "unknown")})
     assert client.queue(transport, ["999999"]) == []
 
 
 @pytest.mark.parametrize("case", ["no-controller", "no-munge", "no-slurm-conf"])
-def test_a_queue_that_cannot_be_read_is_not_an_empty_one(case: str) -> None:
+def test_unreadable_queue_is_not_an_empty_queue(case: str) -> None:
     transport = ScriptedTransport({"squeue": captured("squeue", case)})
     with pytest.raises(OutOfReach, match="squeue"):
         client.queue(transport)
 
 
-def test_what_a_wrapper_says_before_the_first_job_is_no_part_of_its_id() -> None:
+def test_text_of_a_wrapper_before_the_first_job_is_an_error() -> None:
     answer = (0, "Welcome to the cluster!\n" + row("7", RUN_DIR), "")
     with pytest.raises(OutOfReach, match="other than a list of jobs: 'Welcome"):
         client.queue(ScriptedTransport({"squeue": answer}), ["7"])
 
 
-def test_an_empty_queue_that_decides_something_is_looked_at_twice() -> None:
-    """squeue prints its column names though there are no jobs; a broken wrapper prints nothing."""
+def test_strict_queue_verifies_an_empty_answer() -> None:
+    """squeue prints its column names even if there are no jobs; a broken wrapper prints nothing."""
     mute = ScriptedTransport({"squeue": (0, "", "")})
     assert client.queue(mute, ["7"]) == []
     with pytest.raises(OutOfReach, match="squeue prints nothing"):
@@ -151,10 +153,10 @@ def test_an_empty_queue_that_decides_something_is_looked_at_twice() -> None:
     assert client.queue(ScriptedTransport({"squeue": squeue}), ["7"], strict=True) == []
     forgotten = ScriptedTransport({"squeue": captured("squeue", "unknown")})
     assert client.queue(forgotten, ["999999"], strict=True) == []
-    assert len(forgotten.asked) == 1, "that it does not know the job is an answer"
+    assert len(forgotten.asked) == 1, "the answer that the job is unknown is reliable"
 
 
-def test_accounting() -> None:
+def test_accounting_queries_jobs_by_id() -> None:
     transport = ScriptedTransport({"sacct": captured("sacct", "jobs")})
     rows = client.accounting(transport, ["1", "2"])
     assert rows is not None and len({row.job_id for row in rows}) > 9
@@ -167,11 +169,11 @@ def test_accounting() -> None:
     [captured("sacct", "no-accounting"), OutOfReach("sacct: command not found")],
     ids=["disabled", "absent"],
 )
-def test_no_accounting_is_none_and_no_error(answer: Exception | tuple[int, str, str]) -> None:
+def test_missing_accounting_returns_none(answer: Exception | tuple[int, str, str]) -> None:
     assert client.accounting(ScriptedTransport({"sacct": answer}), ["1"]) is None
 
 
-def test_silence_is_out_of_reach_whatever_is_asked() -> None:
+def test_missing_response_raises_out_of_reach_for_every_query() -> None:
     silent = OutOfReach("no answer in 60 s", maybe_done=True)
     transport = ScriptedTransport(dict.fromkeys(("squeue", "sacct", "scontrol"), silent))
     for question in (
@@ -185,7 +187,7 @@ def test_silence_is_out_of_reach_whatever_is_asked() -> None:
             question()
 
 
-def test_how_a_job_stands_and_where_its_output_goes() -> None:
+def test_show_jobs_returns_state_and_output_files() -> None:
     transport = ScriptedTransport({"scontrol": captured("scontrol", "running")})
     (job,) = client.show_jobs(transport, "2")
     assert (job.state, job.restarts, job.exit_code) == ("RUNNING", 0, "0:0")
@@ -200,7 +202,7 @@ def test_how_a_job_stands_and_where_its_output_goes() -> None:
         client.show_jobs(silent, "2")
 
 
-def test_output_and_errors_are_one_file_unless_the_job_asks_for_two() -> None:
+def test_outputs_lists_stderr_only_if_it_is_a_separate_file() -> None:
     transport = ScriptedTransport({"scontrol": captured("scontrol", "running")})
     (both,) = client.show_jobs(transport, "2")
     assert both.outputs == ["/scratch/runs/20261120-081455-a b-7k3q/out.log"]
@@ -215,7 +217,7 @@ UNKNOWN = "scancel: error: Kill job error on job id 7: Invalid job id specified\
 
 
 @pytest.mark.parametrize("answer", [captured("scancel", "taken"), (1, "", OVER), (1, "", UNKNOWN)])
-def test_cancel(answer: tuple[int, str, str]) -> None:
+def test_cancel_all_cancels_jobs_in_one_call(answer: tuple[int, str, str]) -> None:
     transport = ScriptedTransport({"scancel": answer})
     client.cancel_all(transport, ["7", "8_3"])
     client.cancel_all(transport, ["9"], pending=True)
@@ -223,7 +225,7 @@ def test_cancel(answer: tuple[int, str, str]) -> None:
     assert transport.asked == [["scancel", "7", "8_3"], ["scancel", "--state=PENDING", "9"]]
 
 
-def test_an_order_without_an_answer_says_whether_it_was_sent() -> None:
+def test_lost_cancellation_says_whether_it_may_have_happened() -> None:
     asked = {"no-controller": captured("scancel", "no-controller"), "late": (1, "", TIMED_OUT)}
     for case, answer in asked.items():
         with pytest.raises(OutOfReach) as caught:
@@ -240,6 +242,8 @@ def test_an_order_without_an_answer_says_whether_it_was_sent() -> None:
         ((1, "", "scancel: error: no idea\n"), CommandFailed),
     ],
 )
-def test_cancel_that_fails(answer: tuple[int, str, str], error: type[HpcrunError]) -> None:
+def test_failed_cancellation_raises_the_matching_error(
+    answer: tuple[int, str, str], error: type[HpcrunError]
+) -> None:
     with pytest.raises(error):
         client.cancel_all(ScriptedTransport({"scancel": answer}), ["7"])

@@ -1,4 +1,4 @@
-"""The dialect's corners that no cluster at hand shows."""
+"""Rare forms of Slurm's output that the captured clusters do not produce."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.slurm_answers import sacct_row, squeue_row
         ("12 34\n", None),
     ],
 )
-def test_sbatch_answers(stdout: str, job_id: str | None) -> None:
+def test_job_id_is_parsed_from_all_forms_of_sbatch_replies(stdout: str, job_id: str | None) -> None:
     assert parse_sbatch(stdout) == job_id
 
 
@@ -48,11 +48,11 @@ def test_sbatch_answers(stdout: str, job_id: str | None) -> None:
         ("DONE", UNKNOWN),
     ],
 )
-def test_states(text: str, state: str) -> None:
+def test_every_state_of_slurm_is_parsed(text: str, state: str) -> None:
     assert parse_state(text) == state
 
 
-def test_each_state_has_one_meaning() -> None:
+def test_every_state_is_either_active_or_final() -> None:
     assert not WAITING & ACTIVE and not WAITING & FINAL and not ACTIVE & FINAL
     assert all(is_final(state) for state in FINAL)
     assert not any(is_final(state) for state in WAITING | ACTIVE | {UNKNOWN})
@@ -60,19 +60,19 @@ def test_each_state_has_one_meaning() -> None:
 
 @pytest.mark.slow
 @given(st.text())
-def test_an_unknown_state_is_never_final(text: str) -> None:
+def test_unknown_state_is_never_final(text: str) -> None:
     assert parse_state(text) in FINAL or not is_final(parse_state(text))
     assert not is_final(parse_state("X" + text))
 
 
-def test_an_odd_row_does_not_spoil_the_others() -> None:
+def test_malformed_row_does_not_affect_other_rows() -> None:
     answer = "slurm: note\x1e\n" + squeue_row("7") + "1\x1f2\x1e\n"
     assert [job.job_id for job in parse_squeue(answer)] == ["7"]
     answer = f"sacct: note\n{sacct_row('8')}8\n"
     assert [job.job_id for job in parse_sacct(answer)] == ["8"]
 
 
-def test_a_line_separator_of_unicode_in_a_name_is_no_end_of_a_row() -> None:
+def test_unicode_line_separator_does_not_end_a_row() -> None:
     name = "two\u2028\x85lines"
     assert parse_sacct(sacct_row("8", JobName=name))[0].name == name
 
@@ -84,14 +84,14 @@ def test_a_line_separator_of_unicode_in_a_name_is_no_end_of_a_row() -> None:
         ("StdOut=/a/b.out", ["/a/b.out"]),
         ("StdOut=/a/X=1 Y=2.out\n   TresPerNode=gres/gpu:1\n", ["/a/X=1 Y=2.out"]),
         ("StdErr=/b.err\n   StdIn=/dev/null\n   StdOut=/b.out\n", ["/b.out", "/b.err"]),
-        # As 26.05 writes it where the errors go with the output.
+        # As 26.05 prints it if stderr goes to the same file as stdout.
         ("StdErr=\n   StdIn=/dev/null\n   StdOut=/b.out\n\nJobId=8\n   StdOut=/c\n", ["/b.out"]),
         ("StdErr=/a/b.err\n", ["/a/b.err"]),
         ("StdOut=/a\n b\n/c.out\n\n", ["/a\n b\n/c.out"]),
         ("StdOut=(null)", []),  # an salloc
     ],
 )
-def test_the_output_files(text: str, paths: list[str]) -> None:
+def test_output_files_are_parsed(text: str, paths: list[str]) -> None:
     assert parse_show_job(f"JobId=7 JobName=a StdOut=/b\n   {text}")[0].outputs == paths
 
 
@@ -105,7 +105,7 @@ def test_the_output_files(text: str, paths: list[str]) -> None:
         "slurm_load_jobs error: slurmctld is in standby mode",
     ],
 )
-def test_silence(text: str) -> None:
+def test_missing_responses_are_recognized(text: str) -> None:
     assert says(text, "silence")
 
 
@@ -124,7 +124,7 @@ def test_silence(text: str) -> None:
         ("Something else altogether", ""),
     ],
 )
-def test_fixes(text: str, fix: str) -> None:
+def test_refusals_have_fixes(text: str, fix: str) -> None:
     stderr = f"sbatch: error: Batch job submission failed: {text}\n"
     assert not says(stderr, "silence")
     assert fix in refusal_fix(stderr) and bool(refusal_fix(stderr)) == bool(fix)

@@ -1,4 +1,4 @@
-"""When a job would start, as each release of Slurm says it."""
+"""Expected start times, in the format of each release of Slurm."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ ANSWERS = sorted(CAPTURED.glob("*/sbatch/test-only*.json"))
 
 
 def ask(file: Path) -> Estimate:
-    """Ask a Slurm that answers as the captured one did."""
+    """Return a transport with the captured replies."""
     text = json.loads(file.read_text())
     answer = (text["exit_code"], text["stdout"], text["stderr"])
     return client.expected_start(ScriptedTransport({"sbatch": answer}), "#!/bin/bash\n", {})
 
 
 def name(file: Path) -> str:
-    """Name a case by its release."""
+    """Return the release as the id of a test case."""
     return f"{file.parts[-3]}-{file.stem}"
 
 
 @pytest.mark.parametrize("file", [f for f in ANSWERS if "refused" not in f.stem], ids=name)
-def test_the_start(file: Path) -> None:
+def test_expected_start_is_parsed_for_every_release(file: Path) -> None:
     estimate = ask(file)
     assert estimate.start[:2] == "20" and estimate.start[10] == "T"
     assert estimate.processors in (2, 8)
@@ -38,24 +38,24 @@ def test_the_start(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", [f for f in ANSWERS if "refused" in f.stem], ids=name)
-def test_a_refusal(file: Path) -> None:
+def test_refused_estimate_raises_the_refusal(file: Path) -> None:
     with pytest.raises(SchedulerRefused) as caught:
         ask(file)
     assert caught.value.message.startswith("Slurm would refuse the job: allocation failure")
     assert "no node has what the job asks for" in caught.value.fix
 
 
-def test_all_releases_were_asked() -> None:
+def test_estimates_cover_all_releases() -> None:
     assert len({file.parts[-3] for file in ANSWERS}) >= 4
 
 
-def test_silence_is_no_refusal() -> None:
+def test_missing_response_is_not_a_refusal() -> None:
     text = "sbatch: error: Unable to contact slurm controller (connect failure)"
     with pytest.raises(OutOfReach):
         client.expected_start(ScriptedTransport({"sbatch": (1, "", text)}), "", {})
 
 
-def test_a_plugins_words_before_the_answer_and_an_old_slurms_shorter_one() -> None:
+def test_estimate_is_parsed_after_plugin_output_and_in_the_old_format() -> None:
     text = "sbatch: lua: your account is charged\nsbatch: Job 7 to start at 2026-11-20T12:00:00 "
     text += "using 4 processors on nodes n1\n"
     assert parse_estimate(text) == Estimate("2026-11-20T12:00:00", 4, "n1", "")

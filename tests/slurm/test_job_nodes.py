@@ -1,4 +1,4 @@
-"""What a job has on each node, as Slurm 22.05.8 printed it; the rest of each record is cut."""
+"""Resources of a job on each node, from (shortened) output of Slurm 22.05.8."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def slots(rest: str, nodes: str = "n[1-2]", state: str = "RUNNING") -> list[int]
     return list(job.slots)
 
 
-def test_gpus() -> None:
+def test_gpus_per_node_are_parsed() -> None:
     assert slots(GPUS.format(gres="gpu:1(IDX:0)", asked="TresPerNode=gres:gpu:1")) == [1, 1]
     assert slots(GPUS.format(gres="gpu:a100:4(IDX:0-3),gpu:v100:1(IDX:5)", asked="")) == [5, 5]
     assert slots(UNEVEN_GPUS) == [2, 1]
 
 
-def test_gpus_of_a_job_that_has_ended() -> None:
-    """Slurm clears GRES= then, and the sum is left: tasks would be a wrong answer."""
+def test_gpus_of_an_ended_job_are_not_guessed() -> None:
+    """Slurm clears GRES= at the end of a job, so only the total is known; tasks would be wrong."""
     ended = GPUS.format(gres="", asked="TresPerNode=gres:gpu:1")
     assert slots(ended, state="COMPLETED") == [1, 1]
     assert slots(GPUS.format(gres="", asked="TresPerJob=gres:gpu:2"), state="COMPLETED") == []
@@ -72,16 +72,18 @@ def test_gpus_of_a_job_that_has_ended() -> None:
         (5, 1, 0, [4, 1]),
         (2, 1, 0, [1, 1]),
         (4, 1, 2, [2, 2]),
-        (5, 1, 4, [4, 1]),  # beside --ntasks, --ntasks-per-node is but a limit
+        (5, 1, 4, [4, 1]),  # with --ntasks, --ntasks-per-node is only a limit
         (4, 2, 0, []),
         (3, 1, 0, []),
     ],
 )
-def test_tasks(tasks: int, each: int, per_node: int, expected: list[int]) -> None:
+def test_tasks_per_node_are_parsed(
+    tasks: int, each: int, per_node: int, expected: list[int]
+) -> None:
     assert slots(TASKS.format(tasks=tasks, each=each, per_node=per_node)) == expected
 
 
-def test_a_job_without_nodes() -> None:
+def test_job_without_nodes_has_no_slots() -> None:
     for nodes in ("", " SchedNodeList=n2", "(null)"):
         (job,) = parse_show_job(HEAD.format(id=7, state="PENDING", nodes=nodes) + TASKS)
         assert (job.hosts, job.slots) == ((), ())
@@ -89,7 +91,7 @@ def test_a_job_without_nodes() -> None:
     assert parse_show_job("") == []
 
 
-def test_each_job_of_many_has_its_name() -> None:
+def test_every_job_of_an_answer_is_parsed() -> None:
     text = "\n".join(
         HEAD.format(id=words, state="RUNNING", nodes="n1")
         for words in (
@@ -107,17 +109,17 @@ def test_each_job_of_many_has_its_name() -> None:
     [
         ("", 0),
         ("gpu:4(S:0-1)", 4),
-        ("gpu:4090:2(IDX:0,3)", 2),  # a type of digits
+        ("gpu:4090:2(IDX:0,3)", 2),  # a type name of digits
         ("gres/gpu:h100:8", 8),
         ("gpu:1g.5gb:2,shard:7,gpumem:3", 2),
         ("license:gpu:4", 0),
     ],
 )
-def test_counting_gpus(gres: str, count: int) -> None:
+def test_count_gpus_accepts_all_notations(gres: str, count: int) -> None:
     assert count_gpus(gres) == count
 
 
-def test_the_accounting() -> None:
+def test_slots_are_parsed_from_the_accounting() -> None:
     jobs = parse_sacct(
         "sacct: note\n"
         + sacct_row("5_0", AllocTRES="billing=1,cpu=1,gres/gpu=2,gres/gpu:a100=2,node=1")

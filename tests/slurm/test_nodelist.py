@@ -1,4 +1,4 @@
-"""The node lists' grammar: by hand, and against the real scontrol on random expressions."""
+"""The grammar of node lists: examples, and comparison with the real scontrol on random input."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tests.needs import require_command
 
 Ask = Callable[[str, Sequence[str]], list[str]]
 
-# scontrol needs a configuration that it can read, and no slurmctld.
+# scontrol needs a readable configuration, but no slurmctld.
 CONFIGURATION = "ClusterName=x\nSlurmctldHost=localhost\nNodeName=n1\nPartitionName=p Nodes=n1\n"
 BETWEEN = "between-two"
 
 
 @pytest.fixture(scope="module")
 def scontrol(tmp_path_factory: pytest.TempPathFactory) -> Ask:
-    """Ask the real scontrol about many expressions in one call."""
+    """Expand many expressions with one call of the real scontrol."""
     require_command("scontrol")
     conf: Path = tmp_path_factory.mktemp("slurm") / "slurm.conf"
     conf.write_text(CONFIGURATION)
@@ -64,7 +64,7 @@ def scontrol(tmp_path_factory: pytest.TempPathFactory) -> Ask:
         ("a[1-2]b[3-4]c[5-6]", "a1b3c5 a1b3c6 a2b3c5 a2b3c6 a1b4c5 a1b4c6 a2b4c5 a2b4c6"),
     ],
 )
-def test_expand(text: str, hosts: str, scontrol: Ask) -> None:
+def test_expand_returns_all_hosts(text: str, hosts: str, scontrol: Ask) -> None:
     assert expand(text) == hosts.split()
     if hosts:
         assert scontrol("hostnames", [text]) == [hosts.replace(" ", ",")]
@@ -78,8 +78,8 @@ def test_expand(text: str, hosts: str, scontrol: Ask) -> None:
         ("[1-2]a", "1a 2a"),
     ],
 )
-def test_a_suffix_after_the_last_bracket(text: str, hosts: str) -> None:
-    """Slurm reads these since 23.11; what is older refuses them."""
+def test_expand_accepts_a_suffix_after_the_last_bracket(text: str, hosts: str) -> None:
+    """Slurm accepts these since 23.11; older releases refuse them."""
     assert expand(text) == hosts.split()
 
 
@@ -98,7 +98,7 @@ def test_a_suffix_after_the_last_bracket(text: str, hosts: str) -> None:
         ("n[1-65537]", "65,537 hosts; a node list may have 65,536 in all"),
     ],
 )
-def test_what_slurm_refuses(text: str, message: str, scontrol: Ask) -> None:
+def test_expand_refuses_what_slurm_refuses(text: str, message: str, scontrol: Ask) -> None:
     with pytest.raises(InputError) as caught:
         expand(text)
     assert message in str(caught.value)
@@ -126,7 +126,7 @@ def test_what_slurm_refuses(text: str, message: str, scontrol: Ask) -> None:
         ("n[" + "1," * 10**5, "n[1,1,1"),
     ],
 )
-def test_what_no_host_is_called_and_what_slurm_would_guess_at(text: str, message: str) -> None:
+def test_expand_refuses_invalid_and_ambiguous_names(text: str, message: str) -> None:
     with pytest.raises(InputError) as caught:
         expand(text)
     assert message in str(caught.value)
@@ -144,7 +144,7 @@ def one_range(draw: st.DrawFn) -> str:
     first, padding = draw(number), draw(width)
     if draw(st.booleans()):
         return f"{first:0{padding}d}"
-    # The second number's padding says nothing.
+    # The padding of the second number has no effect.
     return f"{first:0{padding}d}-{first + draw(st.integers(0, 12)):0{draw(width)}d}"
 
 
@@ -164,7 +164,7 @@ hosts = st.lists(
     min_size=1,
     max_size=5,
 ).map(lambda runs: [name for run in runs for name in run])
-# Many expressions a call of scontrol; to shrink such a list would take minutes.
+# Many expressions per call of scontrol; shrinking such a list would take minutes.
 few = settings(max_examples=8, deadline=None, phases=[Phase.generate])
 
 
@@ -180,7 +180,7 @@ def differing(asked: Sequence[Any], ours: Sequence[str], slurms: Sequence[str]) 
 @pytest.mark.slow
 @few
 @given(expressions=many(expression))
-def test_expanding_is_as_scontrol_does_it(scontrol: Ask, expressions: list[str]) -> None:
+def test_expand_agrees_with_scontrol(scontrol: Ask, expressions: list[str]) -> None:
     ours = [",".join(expand(text)) for text in expressions]
     assert differing(expressions, ours, scontrol("hostnames", expressions)) == []
 
@@ -188,7 +188,7 @@ def test_expanding_is_as_scontrol_does_it(scontrol: Ask, expressions: list[str])
 @pytest.mark.slow
 @few
 @given(lists=many(hosts))
-def test_compressing_is_as_scontrol_does_it(scontrol: Ask, lists: list[list[str]]) -> None:
+def test_compress_agrees_with_scontrol(scontrol: Ask, lists: list[list[str]]) -> None:
     ours = [compress(names) for names in lists]
     written = [",".join(names) for names in lists]
     assert [expand(text) for text in ours] == lists
@@ -197,7 +197,7 @@ def test_compressing_is_as_scontrol_does_it(scontrol: Ask, lists: list[list[str]
 
 
 @given(st.text(alphabet="n0189[]-, x", max_size=30))
-def test_any_text_is_expanded_or_refused(text: str) -> None:
+def test_expand_accepts_or_refuses_any_text(text: str) -> None:
     try:
         found = expand(text)
     except InputError:
@@ -213,22 +213,22 @@ def test_any_text_is_expanded_or_refused(text: str) -> None:
         ("n9 n10 n011", "n[9-10,011]"),
         ("n3 n2 n2", "n[3,2,2]"),
         ("8 9", "[8-9]"),
-        ("n1-ib n2-ib", "n1-ib,n2-ib"),  # a suffix is what Slurm before 23.11 cannot read
+        ("n1-ib n2-ib", "n1-ib,n2-ib"),  # Slurm before 23.11 does not support a suffix
         ("n1 m1 n2", "n1,m1,n2"),
     ],
 )
-def test_compress(hosts: str, text: str, scontrol: Ask) -> None:
+def test_compress_returns_ranges(hosts: str, text: str, scontrol: Ask) -> None:
     assert compress(hosts.split()) == text
     assert scontrol("hostlist", [",".join(hosts.split())]) == [text]
 
 
-def test_neighbours_beyond_the_limit_are_two_ranges() -> None:
+def test_compress_splits_ranges_beyond_the_limit() -> None:
     names = [f"n{i}" for i in range(HOST_LIMIT + 1)]
     assert compress(names) == "n[0-65535,65536]"
     assert compress([]) == ""
 
 
-def test_ten_thousand_hosts_are_quick() -> None:
+def test_ten_thousand_hosts_are_expanded_and_compressed_quickly() -> None:
     took = []
     for _ in range(3):
         start = time.process_time()
@@ -242,11 +242,11 @@ def test_ten_thousand_hosts_are_quick() -> None:
     ("text", "counts"),
     [("1", [1]), ("72(x2),36", [72, 72, 36]), ("8(x4)", [8] * 4), ("0,2", [0, 2])],
 )
-def test_counts(text: str, counts: list[int]) -> None:
+def test_expand_counts_accepts_slurms_notation(text: str, counts: list[int]) -> None:
     assert expand_counts(text) == counts
 
 
 @pytest.mark.parametrize("text", ["", "x", "72(x2", "72x2", "-1", "1,,2", "1(x0)", "1(x999999999)"])
-def test_no_counts(text: str) -> None:
+def test_expand_counts_refuses_other_text(text: str) -> None:
     with pytest.raises(InputError, match="not a list of counts"):
         expand_counts(text)

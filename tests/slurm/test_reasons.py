@@ -1,4 +1,4 @@
-"""Why a job waits, in words: for every reason that Slurm 20.11 to 26.05 knows."""
+"""Explanations of pending reasons, for every reason of Slurm 20.11 to 26.05."""
 
 from __future__ import annotations
 
@@ -68,16 +68,16 @@ Reservation ReservationDeleted ReservationInvalid Resources SchedDefer SystemFai
 CODES = _NAMES.split()
 
 
-def test_every_reason_has_words() -> None:
+def test_every_reason_is_explained() -> None:
     for code, numbers in product(CODES, (None, Numbers("8", "6", "GPUs"))):
         why = explain(code, "7", numbers)
         text = f"{why.words} {why.fix}"
         assert " " in why.words and code not in why.words.split(), code
-        # No name of a limit, no place to fill in, and no word twice on end.
+        # No raw name of a limit, no unfilled placeholder, and no repeated word.
         assert not re.search(r"\b(\w+) \1\b|Max|Grp|None|JOBID|\{job", text), text
 
 
-def test_reasons_that_call_for_an_act_say_which() -> None:
+def test_reasons_that_need_an_action_have_a_fix() -> None:
     assert explain("JobHeldUser", "7").fix == "scontrol release 7"
     assert "--after" in explain("DependencyNeverSatisfied", "7").fix
     assert "will not start" in explain("QOSMaxGRESPerJob").fix
@@ -95,7 +95,7 @@ def test_reasons_that_call_for_an_act_say_which() -> None:
         ("", ""),
     ],
 )
-def test_remarks_and_unknown_reasons_are_shown(reason: str, words: str) -> None:
+def test_remarks_and_unknown_reasons_are_shown_verbatim(reason: str, words: str) -> None:
     assert explain(reason).words.endswith(words)
 
 
@@ -109,13 +109,13 @@ def test_remarks_and_unknown_reasons_are_shown(reason: str, words: str) -> None:
         "user env retrieval failed requeued held",
     ],
 )
-def test_what_slurm_says_in_sentences_has_words_too(sentence: str) -> None:
+def test_reasons_in_sentences_are_explained(sentence: str) -> None:
     for reason in (sentence, sentence.replace(" ", "_")):
         why = explain(reason, "7")
         assert why.words.startswith("is held") and "scontrol release 7" in why.fix
 
 
-# What scontrol 22.05.8 answered (shortened, and with more limits), for a job of user 0.
+# Output of scontrol 22.05.8 (shortened, and with more limits) for a job of user 0.
 QOS = """\
 Current Association Manager state
 
@@ -160,21 +160,21 @@ QOS=normal(1)
         ("QOSGrpUnknown", None),
     ],
 )
-def test_numbers_of_a_limit(reason: str, numbers: Numbers | None) -> None:
+def test_numbers_of_a_limit_are_shown(reason: str, numbers: Numbers | None) -> None:
     limit = parse_limit(reason)
     assert limit is not None
     assert find_numbers(QOS, limit, user="root", uid="0", account="root") == numbers
 
 
 @pytest.mark.parametrize("text", ["", "x" * 1000, "\0\1\2", "QOS=\nUser Limits\n", "Grp=,=(\n"])
-def test_no_numbers_in_nonsense(text: str) -> None:
+def test_malformed_limits_have_no_numbers(text: str) -> None:
     for code in CODES:
         limit = parse_limit(code)
         if limit is not None:
             assert find_numbers(text, limit, user="(", uid="", account="[") is None
 
 
-def test_what_is_asked_for() -> None:
+def test_requested_resources_are_described() -> None:
     limit = parse_limit("AssocGrpGRES")
     assert limit == Limit("assoc", "Grp", "GRES")
     assert show_limits_argv(limit, "q", "a")[-2:] == ["flags=assoc", "accounts=a"]

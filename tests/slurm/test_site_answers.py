@@ -1,4 +1,4 @@
-"""The parsers of what `hpcrun init` asks: on real answers, on documented spellings, on garbage."""
+"""The parsers for `hpcrun init`: real output, documented notations, and malformed input."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CAPTURED = Path(__file__).parent.parent / "captured"
 every_version = pytest.mark.parametrize(
     "version", sorted(folder.name for folder in CAPTURED.iterdir())
 )
-# Letters that mean something to one of the parsers, so that chance comes near to real answers.
+# Characters with a meaning for some parser, so that random input resembles real output.
 ANSWERS = st.text("aN1=|,:()[]/-*\n\t \x1b\udcff9gpu", max_size=120)
 
 
@@ -33,7 +33,7 @@ def captured(version: str, command: str, case: str) -> Any:
 
 
 @every_version
-def test_partitions_of_every_version(version: str) -> None:
+def test_partitions_are_parsed_for_every_version(version: str) -> None:
     debug, high = parse_partitions(captured(version, "scontrol", "partition"))
     assert (debug.name, debug.is_default, debug.max_time) == ("debug", True, "7-00:00:00")
     assert (high.name, high.is_default, high.max_time) == ("high", False, "1-00:00:00")
@@ -44,7 +44,7 @@ def test_partitions_of_every_version(version: str) -> None:
 
 
 @every_version
-def test_a_node_of_every_version(version: str) -> None:
+def test_nodes_are_parsed_for_every_version(version: str) -> None:
     (node,) = parse_nodes(captured(version, "scontrol", "node"))
     assert (node.name, node.cpus, node.memory) == ("node1", 8, 16000)
     assert node.address == "10.0.0.11"
@@ -74,17 +74,17 @@ def test_a_node_of_every_version(version: str) -> None:
         ("gpumem:80G", {}),
     ],
 )
-def test_spellings_of_gpus(gres: str, gpus: dict[str, int]) -> None:
+def test_gpus_are_parsed_from_all_notations(gres: str, gpus: dict[str, int]) -> None:
     assert node_gpus(gres) == gpus
 
 
-def test_limits_on_gpus() -> None:
+def test_gpu_limits_are_parsed() -> None:
     assert tres_gpus("cpu=1,gres/gpu=0,mem=1G") == {"": 0}
     assert tres_gpus("gres/gpu:a100=4") == {"a100": 4}
     assert tres_gpus("gres/gpumem=80G,xgres/gpu=1") == {}
 
 
-def test_rules_of_a_partition() -> None:
+def test_partition_rules_are_parsed() -> None:
     line = (
         "PartitionName=gpu AllowGroups=ml,admin AllowAccounts=a,b AllowQos=long DenyQos=x "
         "Default=NO QoS=part_gpu DefaultTime=01:00:00 Hidden=YES MaxNodes=4 MaxTime=UNLIMITED "
@@ -112,11 +112,11 @@ def test_rules_of_a_partition() -> None:
         ("ExclusiveUser=YES OverSubscribe=NO", False),
     ],
 )
-def test_what_gives_whole_nodes(message: str, exclusive: bool) -> None:
+def test_exclusive_partitions_are_recognized(message: str, exclusive: bool) -> None:
     assert parse_partitions(f"PartitionName=x {message}")[0].exclusive == exclusive
 
 
-def test_sizes_that_are_minima_are_read() -> None:
+def test_minimum_sizes_are_parsed() -> None:
     (row,) = parse_sinfo("x|3|8+|16000+|idle*|n[1-3]|gpu:2|(null)\n")
     assert (row.cpus, row.memory, row.features) == (8, 16000, [])
     assert [row.is_away for row in parse_sinfo("x|1|8|9|down*|n|g|f\nx|1|8|9|drng|n|g|f\n")] == [
@@ -125,7 +125,7 @@ def test_sizes_that_are_minima_are_read() -> None:
     ]
 
 
-def test_configuration() -> None:
+def test_configuration_is_parsed() -> None:
     text = (
         "Configuration data as of 2026-11-21T23:00:00\n"
         "AccountingStorageEnforce = associations,limits,qos,safe\n"
@@ -148,7 +148,7 @@ def test_configuration() -> None:
 @example("gpu:::")
 @example("||||||||")
 @example("x|99999999999|1|1|1|1|1|1")
-def test_garbage_makes_no_crash(text: str) -> None:
+def test_malformed_answers_do_not_crash_the_parsers(text: str) -> None:
     parse_partitions(text)
     parse_partitions(f"PartitionName={text}")
     parse_config(text)

@@ -38,7 +38,7 @@ GUARDS = [
         "hpcrun/slurm/commands.py",
         r"(;\S+| on cluster \S+)?",
         "",
-        f"{DIALECT}::test_sbatch_answers",
+        f"{DIALECT}::test_job_id_is_parsed_from_all_forms_of_sbatch_replies",
         f"{HEADER}::test_only_standard_output_has_the_job_id",
     ),
     guard(

@@ -117,7 +117,7 @@ GUARDS = [
         "hpcrun/slurm/commands.py",
         'return ["scancel", *(',
         'return ["scancel", "--name", *(',
-        "tests/slurm/test_captured.py::test_the_captured_command_is_the_one_that_hpcrun_types",
+        "tests/slurm/test_captured.py::test_captured_command_is_the_one_that_hpcrun_runs",
     ),
     # ---- Watching
     guard(
@@ -154,22 +154,22 @@ GUARDS = [
         "hpcrun/slurm/states.py",
         'words = text.replace("+", " ").split()',
         "words = [text]",
-        f"{DIALECT}::test_states",
+        f"{DIALECT}::test_every_state_of_slurm_is_parsed",
     ),
     guard(
         51,
         "hpcrun/slurm/jobs.py",
         '"--parsable2", f"--delimiter',
         '"--json", f"--delimiter',
-        "tests/slurm/test_captured.py::test_the_captured_command_is_the_one_that_hpcrun_types",
+        "tests/slurm/test_captured.py::test_captured_command_is_the_one_that_hpcrun_runs",
     ),
     guard(
         52,
         "hpcrun/slurm/states.py",
         "return state if state in WAITING | ACTIVE | FINAL else UNKNOWN",
         'return state if state in WAITING | ACTIVE | FINAL else "COMPLETED"',
-        f"{DIALECT}::test_states",
-        f"{DIALECT}::test_an_unknown_state_is_never_final",
+        f"{DIALECT}::test_every_state_of_slurm_is_parsed",
+        f"{DIALECT}::test_unknown_state_is_never_final",
     ),
     guard(
         52,
@@ -183,14 +183,14 @@ GUARDS = [
         "hpcrun/slurm/jobs.py",
         '"--noheader", f"--states={states}", "--array"]',
         '"--noheader", f"--states={states}"]',
-        "tests/slurm/test_captured.py::test_the_captured_command_is_the_one_that_hpcrun_types",
+        "tests/slurm/test_captured.py::test_captured_command_is_the_one_that_hpcrun_runs",
     ),
     guard(
         54,
         "hpcrun/logs/files.py",
         "        if not data.startswith(place.seen):\n",
         "        if False:\n",
-        "tests/logs/test_tail.py::test_a_file_that_became_shorter_is_read_again",
+        "tests/logs/test_tail.py::test_truncated_file_is_read_again",
     ),
     guard(
         55,

@@ -1,4 +1,4 @@
-"""What status shows of a run that goes on: between attempts, what they did, what they cost."""
+"""How status shows the attempts of a restarted run, and their cost."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RUN = RunFolder(Path("/runs/20261120-081455-a-7k3q"))
 def attempt(
     index: int, begun: float, ended: float | None, steps: tuple[int, int] | None, **more: float
 ) -> Attempt:
-    """An attempt, in hours; ``moved`` is when its first step came."""
+    """Build an attempt, with times in hours; ``moved`` is the time of its first step."""
     at = begun * HOUR
     end = None
     if ended is not None:
@@ -56,12 +56,12 @@ def attempt(
     )
 
 
-# Two hours and 100 steps; half an hour later from step 81 on, after a quarter of an hour's start.
+# Two hours and 100 steps; half an hour later a restart, which reaches step 81 after 15 minutes.
 FIRST = attempt(0, 0.0, 2.0, (1, 100), moved=0.0)
 SECOND = attempt(1, 2.5, 4.75, (81, 180), moved=2.75)
 
 
-def test_what_attempts_cost() -> None:
+def test_cost_includes_replayed_steps_restarts_and_waiting() -> None:
     cost = cost_of([FIRST, SECOND], 8, None)
     assert cost is not None
     assert (cost.hours, cost.replayed_steps) == (8 * 4.25, 20)
@@ -70,7 +70,7 @@ def test_what_attempts_cost() -> None:
     assert cost.goodput == pytest.approx(1 - (0.4 + 0.25) / 4.25)
 
 
-def test_an_attempt_costs_as_many_nodes_as_it_had() -> None:
+def test_cost_of_an_attempt_uses_its_number_of_nodes() -> None:
     assert SECOND.begin is not None
     more = structs.replace(SECOND, begin=structs.replace(SECOND.begin, nodes="n[1-3]"))
     cost = cost_of([FIRST, more], 8, None)
@@ -79,8 +79,8 @@ def test_an_attempt_costs_as_many_nodes_as_it_had() -> None:
     assert cost_of([FIRST, more], 0, None).hours == 2.0 + 3 * 2.25, "without GPUs, those of nodes"
 
 
-def test_what_stood_still_is_lost() -> None:
-    """Of the second one's two hours after its start an hour and a half."""
+def test_cost_includes_stalled_time() -> None:
+    """The second attempt was stalled for 1.5 of the two hours after its startup."""
     stall = Stall(since=3.25 * HOUR, silent_seconds=60.0, threshold=60.0)
     hung = structs.replace(SECOND, stall=stall)
     cost = cost_of([FIRST, hung], 1, None)
@@ -97,7 +97,7 @@ def test_what_stood_still_is_lost() -> None:
 
 
 def over(attempt: Attempt, job: SlurmJob | None = None, **known: Any) -> JobStatus:
-    """A run of one attempt more that is over, as Slurm shows it or ``known`` of earlier."""
+    """Build the status of an ended run with two attempts, from a Slurm job or from records."""
     history = History(run_id=RUN.run_id, attempts=[FIRST, attempt], **known)
     verdict = Verdict(state="FAILED", source="squeue", final=True)
     status = JobStatus(verdict=verdict, history=history, run=RUN, job_id="7", job=job)
@@ -106,8 +106,8 @@ def over(attempt: Attempt, job: SlurmJob | None = None, **known: Any) -> JobStat
     return structs.replace(status, elapsed=elapsed, cost=cost)
 
 
-def test_slurm_counts_what_came_after_the_last_sign_of_life() -> None:
-    """A script that was killed, or ranks that ignored what asked them to end."""
+def test_elapsed_time_includes_what_slurm_counts_after_the_last_heartbeat() -> None:
+    """The script was killed, or ranks ignored the signal that asked them to stop."""
     killed = structs.replace(SECOND, end=None, beat=3.0 * HOUR)
     job = SlurmJob(job_id="7", source="squeue", state="FAILED", elapsed="03:00:00")
     seen = Seen(state="FAILED", reason="", attempts=2, elapsed=3 * HOUR)
@@ -118,7 +118,7 @@ def test_slurm_counts_what_came_after_the_last_sign_of_life() -> None:
             assert trained_share(status) == pytest.approx(status.cost.goodput)
     assert "ended after 3:00:00 by" in attempt_texts(over(SECOND, job), str)[1]
     assert "last sign of life after 30:00" in attempt_texts(over(killed, job), str)[1]
-    # What Slurm counts of an earlier attempt, of several in a job, or of one that waits.
+    # Slurm's time is ignored for an earlier attempt, several attempts in a job, or a pending job.
     assert over(SECOND, seen=structs.replace(seen, attempts=1)).elapsed == 2.25 * HOUR
     assert FIRST.end is not None
     again = structs.replace(FIRST, end=structs.replace(FIRST.end, next="relaunch"))
@@ -127,20 +127,20 @@ def test_slurm_counts_what_came_after_the_last_sign_of_life() -> None:
     assert elapsed_of(History(run_id="a", attempts=[FIRST, killed]), waits) == 0.5 * HOUR
 
 
-def test_what_waits_and_what_never_moved() -> None:
+def test_cost_of_pending_runs_and_of_attempts_without_steps() -> None:
     idle = attempt(1, 2.5, 3.0, None)
     cost = cost_of([FIRST, idle], 1, 4 * HOUR)
     assert cost is not None
     assert (cost.restarting, cost.waited) == (0.5, 1.5 * HOUR), "it only started; and waits again"
-    # It was ended as its first steps came; or the job sees no step in logs of this form.
+    # It ended with its first steps, or the job cannot parse steps in logs of this format.
     late = attempt(1, 2.5, 3.0, (101, 102))
     assert cost_of([FIRST, late], 1, None).restarting == 0.5
     assert cost_of([structs.replace(FIRST, moved=None), late], 1, None).restarting == 0
-    # Steps of another form than its log shows: what was done again is not known.
+    # Without steps in the log, the number of replayed steps is unknown.
     blind = structs.replace(SECOND, first_step=None, last_step=None)
     unknown = cost_of([FIRST, blind], 1, None)
     assert unknown is not None and (unknown.replayed_steps, unknown.goodput) == (None, None)
-    # Nor where no log numbers its steps, as the Trainer's without a bar.
+    # The same if no log numbers its steps, like that of the Trainer without a progress bar.
     unnumbered = [structs.replace(each, first_step=None, moved=None) for each in (FIRST, SECOND)]
     cost = cost_of(unnumbered, 1, None)
     assert cost is not None and cost.replayed_steps is None
@@ -148,7 +148,7 @@ def test_what_waits_and_what_never_moved() -> None:
 
 
 def between(state: str = "PENDING") -> JobStatus:
-    """A run whose second attempt was preempted, and that waits."""
+    """Build a pending run whose second attempt was preempted."""
     attempts = [FIRST, SECOND]
     return JobStatus(
         verdict=Verdict(state=state, source="squeue", reason="BeginTime"),
@@ -161,7 +161,7 @@ def between(state: str = "PENDING") -> JobStatus:
     )
 
 
-def test_a_run_between_two_attempts() -> None:
+def test_run_between_attempts_shows_when_it_restarts() -> None:
     lines = run_lines(between(), PLAIN, local_time=str, has_checkpoints=False)
     text = " ".join(" ".join(lines).split())
     assert "goes on after preemption, from step-80.pt" in text
@@ -179,7 +179,7 @@ def test_a_run_between_two_attempts() -> None:
     assert (found["cost"]["replayed_steps"], found["attempts"][1]["last_step"]) == (20, 180)
 
 
-def test_a_run_that_was_cancelled_between_two_attempts_does_not_go_on() -> None:
+def test_run_cancelled_between_attempts_does_not_restart() -> None:
     over = Verdict(state="CANCELLED", source="sacct", final=True)
     status = structs.replace(between(), verdict=over)
     first, second = attempt_texts(status, str)
@@ -194,8 +194,8 @@ def test_a_run_that_was_cancelled_between_two_attempts_does_not_go_on() -> None:
         assert not any("exit code" in line for line in lines)
 
 
-def test_what_the_next_attempt_began_from_counts() -> None:
-    """A rank may save after the record of an end, and an attempt may leave none."""
+def test_attempt_text_names_the_checkpoint_that_the_next_attempt_resumed() -> None:
+    """A rank may save after the end record was written, and an attempt may leave no record."""
     lost = structs.replace(FIRST, end=None)
     for first in (FIRST, lost):
         status = structs.replace(
@@ -210,7 +210,7 @@ def test_what_the_next_attempt_began_from_counts() -> None:
         assert second_text.endswith("by preemption; goes on from step-80.pt")
 
 
-def test_a_save_that_was_cut_off_is_told() -> None:
+def test_attempt_text_reports_an_interrupted_save() -> None:
     assert FIRST.end is not None
     asked = structs.replace(FIRST, end=structs.replace(FIRST.end, checkpoint=None))
     failed = structs.replace(asked, end=structs.replace(FIRST.end, checkpoint="", stopped_by=None))
@@ -224,7 +224,7 @@ def test_a_save_that_was_cut_off_is_told() -> None:
     assert texts[2].endswith("goes on from the beginning")
 
 
-def test_what_was_the_same_in_attempts_that_gained_nothing() -> None:
+def test_common_text_names_what_failed_attempts_share() -> None:
     one, two = (attempt(index, index, index + 0.1, (1, 2)) for index in (0, 1))
     assert common_text([one, two]) == "preemption, on n1, last at step 2"
     assert one.begin is not None and one.end is not None
@@ -239,7 +239,7 @@ def test_what_was_the_same_in_attempts_that_gained_nothing() -> None:
     assert common_text([one, elsewhere]) == ""
 
 
-def test_steps_are_read_off_both_ends(tmp_path: Path) -> None:
+def test_steps_of_reads_first_and_last_step_of_a_log(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
     (run.logs / "3").mkdir(parents=True)
     log = run.logs / "3" / "rank-0.log"

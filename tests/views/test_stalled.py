@@ -1,4 +1,4 @@
-"""What status, its listing and top show of a run that does not move on."""
+"""How status, its listing and top show a stalled run."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ def status(stall: Stall | None, exit_code: int | None = None) -> JobStatus:
         ),
     ],
 )
-def test_in_one_sentence(stall: Stall | None, text: str) -> None:
+def test_stall_text_is_one_sentence(stall: Stall | None, text: str) -> None:
     assert stall_text(status(stall)) == text
 
 
-def test_where_it_is_shown() -> None:
+def test_stall_is_shown_in_status_listing_top_and_json() -> None:
     shown = status(STALL)
     lines = run_lines(shown, PLAIN, local_time=str, has_checkpoints=False)
     assert any(line.split(None, 1) == ["stalled", LINE] for line in lines)
@@ -87,6 +87,6 @@ def test_where_it_is_shown() -> None:
     assert top_json([shown], cluster="c", at=0, left_out=0)["jobs"][0]["stall"]["ranks"] == [5]
 
 
-def test_one_that_ended_says_how_long_it_had_not_moved_on_unless_all_was_well() -> None:
+def test_ended_run_shows_its_stall_only_if_it_failed() -> None:
     assert stall_text(status(STALL, 1)).startswith("no step for 15 min")
     assert stall_text(status(STALL, 0)) == ""

@@ -1,4 +1,4 @@
-"""The layouter of tables: what fits, what goes, what is cut, and what stands below."""
+"""Layout of tables: dropped columns, truncated cells, and remarks below a row."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def lines(width: int, *, colour: bool = False, ascii_only: bool = False) -> list
     return Table(LISTING, ROWS, Look(width, 24, colour, ascii_only)).lines()
 
 
-def test_a_wide_window_holds_all() -> None:
+def test_wide_window_shows_all_columns() -> None:
     assert lines(120) == [
         "ID  JOB                       STATE     STEP",
         "12  pretrain-the-large-one-…  RUNNING  40000",
@@ -32,7 +32,7 @@ def test_a_wide_window_holds_all() -> None:
     ]
 
 
-def test_a_narrow_window_puts_remarks_below_then_leaves_columns_out_then_cuts_names() -> None:
+def test_narrow_window_moves_remarks_drops_columns_and_truncates_names() -> None:
     assert lines(50)[2:] == [
         "13  損失                      PENDING",
         "    waits for 4 GPUs of partition a100",
@@ -48,14 +48,14 @@ def test_a_narrow_window_puts_remarks_below_then_leaves_columns_out_then_cuts_na
 
 @pytest.mark.parametrize("width", [1, 5, 14, 24, 40, 50, 120])
 @pytest.mark.parametrize("colour", [False, True])
-def test_colours_take_no_room(width: int, colour: bool) -> None:
+def test_colours_do_not_affect_widths(width: int, colour: bool) -> None:
     coloured = lines(width, colour=colour)
     assert [plain(line) for line in coloured] == lines(width)
     assert max(map(cells, coloured)) <= max(width, 34)
     assert all(line.count("\x1b[0m") * 2 == line.count("\x1b[") for line in coloured)
 
 
-def test_a_remark_may_be_cut_where_it_has_room() -> None:
+def test_remark_is_truncated_if_it_fits_beside() -> None:
     columns = [Column("RUN"), Column("remarks", least=8, below=True)]
     table = [["12", "its folder is kept"]]
     assert Table(columns, table, Look(15)).lines() == ["RUN  remarks", "12   its folde…"]
@@ -67,7 +67,7 @@ def test_a_remark_may_be_cut_where_it_has_room() -> None:
     ]
 
 
-def test_a_column_takes_the_room_that_others_leave() -> None:
+def test_filling_column_uses_the_remaining_width() -> None:
     columns = [Column("NAME", least=4), Column("CURVE", fills=True, least=6, most=8)]
     table = [["abcdefghij", ""]]
     assert [Table(columns, table, Look(width)).widths for width in (40, 19, 14, 10)] == [
@@ -78,7 +78,7 @@ def test_a_column_takes_the_room_that_others_leave() -> None:
     ]
 
 
-def test_values_of_pairs_stand_in_their_column() -> None:
+def test_values_of_pairs_are_aligned() -> None:
     rows = [("state", "FAILED"), ("folder", "/a/path/that/is/longer/than/the/line x y")]
     assert list(format_pairs(rows, Look(width=42))) == [
         "  state     FAILED",
@@ -87,7 +87,7 @@ def test_values_of_pairs_stand_in_their_column() -> None:
     ]
 
 
-def test_what_is_cut_ends_its_colours() -> None:
+def test_truncated_text_ends_its_colours() -> None:
     assert cut("\x1b[1;31mFAILED\x1b[0m by a signal", 4) == "\x1b[1;31mFAIL\x1b[0m"
     assert clip("\x1b[1;31mFAILED\x1b[0m by a signal", 9, Look()) == "\x1b[1;31mFAILED\x1b[0m b…"
     assert wrap("", 10) == [""]
