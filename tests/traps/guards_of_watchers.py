@@ -218,7 +218,7 @@ GUARDS = [
         "hpcrun/slurm/client.py",
         "                    return job.array  # not one of its tasks\n",
         "                    continue\n",
-        f"{SCHEDULER}::test_a_lost_reply_is_settled_by_the_folder",
+        f"{SCHEDULER}::test_lost_reply_is_resolved_by_the_run_folder",
     ),
     guard(
         58,
