@@ -610,7 +610,7 @@ def test_a_configuration_that_cannot_be_read_is_reported() -> None:
     script = Script("a.py", facts("TrainingArguments(deepspeed=choose())"))
     check_own_deepspeed(spec, script, [], found)
     assert found.problems == [] and len(found.notes) == 1
-    assert "the run stops before its first step" in found.notes[0]
+    assert "which replaces the job's section" in found.notes[0]
 
 
 # ---- secrets
