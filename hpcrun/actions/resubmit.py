@@ -34,6 +34,7 @@ from hpcrun.runs import (
     RunFolder,
     SweepFolder,
     owner_run,
+    read_record,
     runs_of,
     successors_of,
     sweep_folder,
@@ -280,9 +281,16 @@ def _plan_of(status: JobStatus) -> Plan:
 
 
 def _place(context: Context, status: JobStatus, plan: Plan, *, named_cluster: bool) -> Context:
-    """Return the earlier run's project, and its cluster as its profile is today."""
-    # There the run worked in its copy of the code.
-    project = context.project if context.cluster.host is not None else Path(plan.project_dir)
+    """Return the earlier run's project, and its cluster as that project's profile is today.
+
+    The profile of the current directory may belong to another project: another account, partition,
+    environment and Python. Raises InputError.
+    """
+    project = Path(plan.project_dir)
+    if context.cluster.host is not None:
+        # There the run worked in its copy of the code; only the record made here is believed.
+        recorded = read_record(status.folder.submitted_from, str)
+        project = context.project if recorded is None else Path(recorded)
     if not project.is_dir():
         raise InputError(
             f"{project}: the project's folder, in which the run worked, is gone",
@@ -290,18 +298,31 @@ def _place(context: Context, status: JobStatus, plan: Plan, *, named_cluster: bo
         )
     submitted = status.history.submitted
     cluster = submitted.cluster if submitted else context.cluster.name
-    if not named_cluster and cluster != context.cluster.name:
+    is_here = project == context.project and cluster == context.cluster.name
+    if named_cluster or is_here:
+        return structs.replace(context, project=project)
+    where = _cluster_of(context, project, cluster, status)
+    return structs.replace(
+        where, debug=context.debug, waiting=context.waiting, connect=context.connect
+    )
+
+
+def _cluster_of(context: Context, project: Path, name: str, status: JobStatus) -> Context:
+    """Load the cluster that a run used, as its project's profile or the user's has it today."""
+    environ = {k: value for k, value in context.environ.items() if k != "HPCRUN_CLUSTER"}
+    for asked in (name, None):  # without any profile a cluster has a name all the same
         try:
-            where = load_context(context.environ, project, cluster)
+            found = load_context(environ, project, asked)
         except InputError as error:
-            raise InputError(
-                f"{status.run_id} ran on {cluster}: {error.message}",
-                fix="--cluster NAME takes it to another cluster",
-            ) from error
-        return structs.replace(
-            where, debug=context.debug, waiting=context.waiting, connect=context.connect
-        )
-    return structs.replace(context, project=project)
+            fault = error.message
+            continue
+        if found.cluster.name == name:
+            return structs.replace(found, environ=context.environ)
+        fault = f"the profile of {project} is now that of {found.cluster.name}"
+    raise InputError(
+        f"{status.run_id} ran on {name}: {fault}",
+        fix="--cluster NAME takes it to another cluster",
+    )
 
 
 def _spec_of(context: Context, found: RunFolder | SweepFolder, overrides: Sequence[str]) -> JobSpec:

@@ -75,6 +75,7 @@ def write(context: Context, made: Prepared, written: list[Path]) -> None:
         if context.cluster.host is not None:
             run.as_submitted.parent.mkdir(0o755, exist_ok=True)
             write_record(run.as_submitted, _digests(run))
+            write_record(run.submitted_from, str(context.project))
         if not one.is_sweep:
             _check_copied(context, one, code)
             write_secrets(context, one.plan, run)

@@ -118,6 +118,7 @@ class RunFolder(Struct, frozen=True):
     looks = Part("cache/looks.json")  # top
     # submit, where the run is another machine's: digests of the records that were sent there
     as_submitted = Part("cache/as-submitted.json")
+    submitted_from = Part("cache/submitted-from.json")
     # resubmit, and submit --after, in the earlier run: NEW_RUN.json for each that uses this one's
     # checkpoints; resubmit also writes resubmitted.json in the new one
     successors = Part("successors")

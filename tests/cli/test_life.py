@@ -370,6 +370,27 @@ def test_a_run_of_another_cluster_is_resubmitted_there_with_what_was_asked(
     assert "#SBATCH --job-name=job\n" in done.out
 
 
+def test_a_run_is_resubmitted_with_the_profile_of_its_own_project(
+    hpcrun: Caller, tools: Path
+) -> None:
+    profile = (hpcrun.project / "hpcrun.yaml").read_text()
+    hpcrun.write("hpcrun.yaml", f"{profile}\naccount: mine\nenv: {{OF: mine}}\n")
+    (run,) = submitted(hpcrun, tools, "7")
+    replay(tools, "squeue", (0, row(run, "7", "FAILED"), ""))
+    mine, other = hpcrun.project, hpcrun.project.parent / "other"
+    other.mkdir()
+    (other / "hpcrun.yaml").write_text(f"{profile}\naccount: theirs\nenv: {{OF: theirs}}\n")
+    hpcrun.project = other  # where hpcrun is called
+    done = hpcrun("resubmit", "7", "--dry-run")
+    assert "#SBATCH --account=mine\n" in done.out and "export OF=mine\n" in done.out, done
+    # The profile that counts is there no more.
+    (mine / "hpcrun.yaml").write_text(f"name: renamed\n{profile}")
+    done = hpcrun("resubmit", "7", "--dry-run")
+    assert done.code == 2 and "ran on default: " in done.err and "renamed" in done.err
+    mine.rename(mine.parent / "moved")
+    assert "the project's folder, in which the run worked, is gone" in hpcrun("resubmit", "7").err
+
+
 @pytest.mark.parametrize(("option", "shown"), [("--wait", ""), ("--follow", "step 1\n")])
 def test_resubmit_goes_on_to_the_end_of_the_new_run(
     hpcrun: Caller, tools: Path, option: str, shown: str
