@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcrun.cli.output import let_go, note, say_remarks, show_failure
-from hpcrun.errors import HpcrunError
+from hpcrun.errors import HpcrunError, InputError
 from hpcrun.version import __version__
 
 if TYPE_CHECKING:
@@ -82,9 +82,16 @@ class LazyGroup(click.Group):
         if is_unknown and not ctx.resilient_parsing:  # not where a shell completes
             import difflib
 
+            from hpcrun.cli.misplaced import COMMANDS_ELSEWHERE
+
+            if args[0] == "help":
+                self.main([*args[1:2], "--help"], prog_name="hpcrun", standalone_mode=False)
+                ctx.exit()
+            if args[0] in COMMANDS_ELSEWHERE:
+                raise InputError(f"no such command: {args[0]}", fix=COMMANDS_ELSEWHERE[args[0]])
             close = difflib.get_close_matches(args[0], VERBS, 1, 0.7)
             hint = f" Did you mean {close[0]}?" if close else ""
-            ctx.fail(f"no such verb: {args[0]}.{hint}")
+            ctx.fail(f"no such command: {args[0]}.{hint}")
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -110,7 +117,7 @@ class LazyGroup(click.Group):
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="hpcrun")
+@click.version_option(__version__, "-V", "--version", prog_name="hpcrun")
 def hpcrun() -> None:
     """From a short YAML file to a loss curve on any Slurm cluster.
 

@@ -100,13 +100,32 @@ class ArgsAfterDashes(click.Command):
         if "--" in args:
             cut = args.index("--")
             args, extra_args = args[:cut], args[cut + 1 :]
-        rest = super().parse_args(ctx, args)
+        rest = self.parse_own(ctx, args)
         ctx.params["extra_args"] = extra_args
         return rest
+
+    def parse_own(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse what stands before ``--``."""
+        return super().parse_args(ctx, args)
 
 
 class JobCommand(ArgsAfterDashes):
     """A command with job_options(); errors of the job name those that were typed, not --set."""
+
+    def parse_own(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words = [*args]
+        try:
+            ctx.allow_extra_args = True
+            rest = super().parse_own(ctx, args)
+        except click.NoSuchOption as error:
+            from hpcrun.cli.misplaced import explain_unknown_option
+
+            raise explain_unknown_option(error, self.name or "", words) from error
+        if ctx.args:
+            from hpcrun.cli.misplaced import explain_extra_arguments
+
+            raise explain_extra_arguments(ctx, self.name or "", words, ctx.args)
+        return rest
 
     def invoke(self, ctx: click.Context) -> Any:
         options = ctx.params
@@ -126,7 +145,22 @@ class JobCommand(ArgsAfterDashes):
                     if problem.source == "--set" and problem.path == key:
                         problem.source, problem.path = typed, ""
                     problem.message = problem.message.replace(f"(--set {key})", f"({typed})")
-            raise SpecError(error.problems, fix=error.fix, notes=error.notes) from error
+            fix = error.fix or self._script_fix(options, error)
+            raise SpecError(error.problems, fix=fix, notes=error.notes) from error
+
+    def _script_fix(self, options: dict[str, Any], error: SpecError) -> str:
+        """Return how to pass a value to the script that --set has no key for; "" where it has."""
+        from hpcrun.cli.misplaced import script_argument_line
+
+        for override in options["overrides"]:
+            key, _, value = override.partition("=")
+            for problem in error.problems:
+                is_unknown = problem.message.startswith("unknown key")
+                if problem.source == "--set" and problem.path == key.strip() and is_unknown:
+                    job = options.get("job")
+                    line = script_argument_line(self.name or "", job, key.strip(), value.strip())
+                    return f"to pass it to the script: {line}"
+        return ""
 
 
 def _count(text: str) -> int | str:
@@ -136,13 +170,13 @@ def _count(text: str) -> int | str:
 def job_options(command: F) -> F:
     """Add the options that change a job."""
     for option in (
-        click.option("--name", help="The run's name."),
-        click.option("--account", help="The account to charge."),
-        click.option("--partition", help="The partition."),
-        click.option("--time", help="The time limit, e.g. 90, 24:00:00, 2-12."),
+        click.option("-J", "--name", help="The run's name."),
+        click.option("-A", "--account", help="The account to charge."),
+        click.option("-p", "--partition", help="The partition."),
+        click.option("-t", "--time", help="The time limit, e.g. 90, 24:00:00, 2-12."),
         click.option("--gpus-per-node", type=click.IntRange(0), help="GPUs on each node."),
         click.option(
-            "--nodes", metavar="N", type=_count, help="Number of nodes, or a range, e.g. 2-4."
+            "-N", "--nodes", metavar="N", type=_count, help="Number of nodes, or a range, e.g. 2-4."
         ),
         click.option(
             "--set",

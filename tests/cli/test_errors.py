@@ -42,9 +42,9 @@ def test_without_a_verb_the_help_is_shown(hpcrun: Caller, argv: list[str]) -> No
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["dance"], ["no such verb: dance"]),
-        (["sumbit"], ["no such verb: sumbit. Did you mean submit?"]),
-        (["help"], ["no such verb: help.\n", "hpcrun --help"]),
+        (["dance"], ["no such command: dance"]),
+        (["sumbit"], ["no such command: sumbit. Did you mean submit?"]),
+        (["ls"], ["no such command: ls", "hpcrun status (runs), hpcrun jobs"]),
         (["--dance"], ["No such option"]),
         (["submit"], ["name a job (hpcrun jobs lists them), or give a command after --"]),
         (["submit", "--"], ["give a command after --"]),

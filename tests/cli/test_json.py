@@ -132,7 +132,7 @@ def error_of(done: Done) -> Any:
     ("argv", "message", "fix"),
     [
         (["status", "nothing"], "nothing: no such run in ", "hpcrun status lists the runs"),
-        (["dance"], "no such verb: dance", "hpcrun --help"),
+        (["dance"], "no such command: dance", "hpcrun --help"),
         (["status", "-n", "0"], "Invalid value for '-n'", "hpcrun status --help"),
         (["logs", "nothing"], "nothing: no such run", "hpcrun status lists the runs"),
         (["parse", "no.log"], "no.log: no such file", "hpcrun status lists the runs"),

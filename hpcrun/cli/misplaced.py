@@ -1,0 +1,145 @@
+"""Arguments in another place than hpcrun's: of the script before --, of sbatch, of other tools."""
+
+from __future__ import annotations
+
+import difflib
+import shlex
+from collections.abc import Sequence
+
+import click
+
+from hpcrun.errors import InputError
+
+# sbatch's options and how hpcrun spells them; {} is the value. Other long options of sbatch are
+# keys of the job's slurm section.
+_SBATCH = {
+    "-n": "--nodes N --gpus-per-node M: hpcrun starts one rank per GPU",
+    "--ntasks": "--nodes N --gpus-per-node M: hpcrun starts one rank per GPU",
+    "--ntasks-per-node": "--gpus-per-node M: hpcrun starts one rank per GPU",
+    "--gpus": "--gpus-per-node M, and --nodes N for several nodes",
+    "-G": "--gpus-per-node M, and --nodes N for several nodes",
+    "--gres": "--gpus-per-node M, and --set resources.gpu_type=TYPE for a type",
+    "--mem": "--set resources.memory_per_node={}",
+    "-c": "--set resources.cpus_per_gpu={}",
+    "--cpus-per-task": "--set resources.cpus_per_gpu={}",
+    "--exclusive": "--set resources.exclusive=true",
+    "--dependency": "--after RUN_OR_JOB",
+    "-d": "--after RUN_OR_JOB",
+    "-q": "--set slurm.qos={}",
+    "-w": "--set slurm.nodelist={}",
+    "-x": "--set slurm.exclude={}",
+    "-C": "--set slurm.constraint={}",
+    "-a": "sweep: in the job file",
+    "--array": "sweep: in the job file",
+    "-o": "hpcrun logs shows the output; log files are in the run directory",
+    "--output": "hpcrun logs shows the output; log files are in the run directory",
+    "-e": "hpcrun logs --err shows errors; log files are in the run directory",
+    "--error": "hpcrun logs --err shows errors; log files are in the run directory",
+    "--wrap": "hpcrun submit -- COMMAND",
+}
+# Options of sbatch that a job file writes in its slurm section.
+_IN_SLURM_SECTION = {
+    *("begin", "comment", "constraint", "deadline", "exclude", "licenses", "mail-type"),
+    *("mail-user", "mcs-label", "nice", "nodelist", "prefer", "priority", "profile", "qos"),
+    *("reservation", "switches", "tmp", "wckey"),
+}
+# Words that other tools have for a command of hpcrun.
+COMMANDS_ELSEWHERE = {
+    "doctor": "hpcrun init --check",
+    "history": "hpcrun status --all",
+    "kill": "hpcrun cancel JOB",
+    "list": "hpcrun status (runs), hpcrun jobs (what can be submitted)",
+    "ls": "hpcrun status (runs), hpcrun jobs (what can be submitted)",
+    "plot": "hpcrun parse",
+    "ps": "hpcrun status",
+    "queue": "hpcrun status",
+    "rm": "hpcrun clean",
+    "sbatch": "hpcrun submit",
+    "squeue": "hpcrun status",
+    "stop": "hpcrun cancel JOB",
+    "tail": "hpcrun logs -f",
+    "train": "hpcrun submit JOB",
+}
+
+
+def explain_unknown_option(error: click.NoSuchOption, name: str, args: Sequence[str]) -> InputError:
+    """Say where an option that hpcrun's command does not have belongs.
+
+    Args:
+        error: click's error.
+        name: The command, submit or another that starts a job.
+        args: The command line behind the command, up to ``--``.
+    """
+    option = error.option_name
+    value = _value_of(option, args)
+    key = option.lstrip("-")
+    known = _SBATCH.get(option)
+    if known is None and key in _IN_SLURM_SECTION:
+        known = f"--set slurm.{key}={{}}"
+    if known is not None:
+        return InputError(f"{option} is sbatch's option", fix=known.replace("{}", value or "VALUE"))
+    assert error.ctx is not None
+    own, theirs = _split(error.ctx, args)
+    line = shlex.join(["hpcrun", name, *own, "--", *theirs])
+    fix = f"arguments of the script follow --: {line}"
+    if close := difflib.get_close_matches(option, error.possibilities or (), 1, 0.8):
+        fix = f"did you mean {close[0]}? {fix[0].upper()}{fix[1:]}"
+    return InputError(f"hpcrun {name} has no option {option}", fix=fix)
+
+
+def explain_extra_arguments(
+    context: click.Context, name: str, args: Sequence[str], extra: Sequence[str]
+) -> InputError:
+    """Say that arguments of the script follow ``--``; ``extra`` are those that stand before."""
+    start = args.index(extra[0]) if extra[0] in args else len(args)
+    line = shlex.join(["hpcrun", name, *args[:start], "--", *args[start:]])
+    return InputError(
+        f"{' '.join(extra)}: hpcrun {name} takes one job",
+        fix=f"arguments of the script follow --: {line}",
+    )
+
+
+def script_argument_line(name: str, job: str | None, key: str, value: str) -> str:
+    """Return the command line that passes a value to the script instead of setting a job's key.
+
+    >>> script_argument_line("submit", "train", "lr", "3e-4")
+    'hpcrun submit train -- --lr 3e-4'
+    """
+    return shlex.join(["hpcrun", name, job or "JOB", "--", f"--{key}", value])
+
+
+def _value_of(option: str, args: Sequence[str]) -> str:
+    """Return the value that follows an option, as `--mem 4G`, `--mem=4G` or `-n4`; "" for none."""
+    for at, word in enumerate(args):
+        if word.startswith(f"{option}="):
+            return word.partition("=")[2]
+        if word == option and at + 1 < len(args) and not args[at + 1].startswith("-"):
+            return args[at + 1]
+        if len(option) == 2 and word.startswith(option) and not word.startswith("--") and word[2:]:
+            return word[2:]
+    return ""
+
+
+def _split(context: click.Context, args: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Divide a command line into hpcrun's words, with the job, and those that are the script's."""
+    known: dict[str, bool] = {}  # option -> whether it has a value
+    for parameter in context.command.get_params(context):
+        if isinstance(parameter, click.Option):
+            has_value = not parameter.is_flag and not parameter.count
+            known |= dict.fromkeys((*parameter.opts, *parameter.secondary_opts), has_value)
+    own: list[str] = []
+    theirs: list[str] = []
+    has_job = False
+    words = iter(args)
+    for word in words:
+        option = word.partition("=")[0]
+        if option in known:
+            own.append(word)
+            if known[option] and "=" not in word:
+                own += [value for value in [next(words, None)] if value is not None]
+        elif not word.startswith("-") and not has_job and not theirs:
+            own.append(word)
+            has_job = True
+        else:
+            theirs.append(word)
+    return own, theirs
