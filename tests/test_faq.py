@@ -96,7 +96,7 @@ def test_refusals_of_slurm_have_the_fix_that_hpcrun_prints() -> None:
 
 def test_failures_are_in_the_words_of_why() -> None:
     assert faq(FAQ) == FAQ, "python -m docs.make_reference"
-    assert faq(FAQ.replace("a GPU's memory is full", "x")) == FAQ
+    assert faq(FAQ.replace("out of GPU memory", "x")) == FAQ
 
 
 @pytest.mark.parametrize("row", rows("The job waits"), ids=lambda row: row[0])

@@ -28,8 +28,8 @@ def sentence(cause: Cause) -> str:
     """Say it in one sentence, with whose failure it is.
 
     >>> from hpcrun.why.rule import Cause
-    >>> sentence(Cause(id="x", cls="oom_gpu", title="a GPU's memory is full", rank=3, host="n1"))
-    "a GPU's memory is full (rank 3 on n1)"
+    >>> sentence(Cause(id="x", cls="oom_gpu", title="out of GPU memory", rank=3, host="n1"))
+    'out of GPU memory (rank 3 on n1)'
     """
     whose = cause.whose
     is_named = not whose or whose in cause.title

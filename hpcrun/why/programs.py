@@ -1,4 +1,4 @@
-"""Rules: the program, its files and its environment, DeepSpeed's settings, checkpoints, hubs."""
+"""Failure rules: the program, its files and environment, DeepSpeed, checkpoints, hubs."""
 
 from __future__ import annotations
 
@@ -6,306 +6,1045 @@ from hpcrun.why.rule import ERROR, SYMPTOM, WEAK, Rule
 
 DEEPSPEED = [
     Rule(
-        id="ds_batch_assert", cls="code_error", needles=("Check batch related parameters", "needs to be provided"),
-        pattern=r"Check batch related parameters\. (?P<why>.+)|Either train_batch_size or train_micro_batch_size_per_gpu needs to be provided",
-        title="the batch sizes of DeepSpeed's JSON do not fit, or are not there",
-        fixes=("the settings by `deepspeed:` in the job, without batch sizes: hpcrun fills them from `batch:`",),
-        message="Check batch related parameters / Either train_batch_size or train_micro_batch_size_per_gpu needs to be provided", source="deepspeed runtime/config.py",
-        example="AssertionError: Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * gradient_acc_step * world_size 16 != 2 * 4 * 1",
+        id="ds_batch_assert",
+        cls="code_error",
+        title="the batch sizes in DeepSpeed's JSON are inconsistent or missing",
+        patterns=(
+            r"Check batch related parameters\. (?P<why>.+)",
+            "Either train_batch_size or train_micro_batch_size_per_gpu needs to be provided",
+        ),
+        needles=("Check batch related parameters", "needs to be provided"),
+        fixes=(
+            (
+                "move the settings to `deepspeed:` in the job, without batch sizes: hpcrun "
+                "fills them from `batch:`"
+            ),
+        ),
+        message=(
+            "Check batch related parameters / Either train_batch_size or "
+            "train_micro_batch_size_per_gpu needs to be provided"
+        ),
+        example=(
+            "AssertionError: Check batch related parameters. train_batch_size is not equal "
+            "to micro_batch_per_gpu * gradient_acc_step * world_size 16 != 2 * 4 * 1"
+        ),
         unlike="the batch related parameters are fine; errors: 0",
+        source="deepspeed runtime/config.py",
     ),
     Rule(
-        id="ds_auto", cls="code_error", needles=("'str' and 'int'",),
-        pattern=r"'>' not supported between instances of 'str' and 'int'",
-        title="a text where a number is needed, in DeepSpeed's JSON often \"auto\", which only Trainer and Accelerate fill",
+        id="ds_auto",
+        cls="code_error",
+        title=(
+            'a string where a number is required, in DeepSpeed\'s JSON often "auto", which '
+            "only Trainer and Accelerate replace"
+        ),
+        patterns=("'>' not supported between instances of 'str' and 'int'",),
+        needles=("'str' and 'int'",),
         fixes=("`framework: transformers` or `accelerate`, or a number",),
-        message="'>' not supported between instances of 'str' and 'int'", source="deepspeed runtime/config.py",
-        example="TypeError: '>' not supported between instances of 'str' and 'int'", unlike="TypeError: '<' not supported between 'str' and 'int'",
+        message="'>' not supported between instances of 'str' and 'int'",
+        example="TypeError: '>' not supported between instances of 'str' and 'int'",
+        unlike="TypeError: '<' not supported between 'str' and 'int'",
+        source="deepspeed runtime/config.py",
     ),
     Rule(
-        id="ds_pydantic", cls="code_error", needles=("for DeepSpeed", "Extra inputs are not permitted"),
-        pattern=r"validation errors? for DeepSpeed\w*Config",
+        id="ds_pydantic",
+        cls="code_error",
         title="DeepSpeed's JSON has an unknown key, or a number in quotes",
-        fixes=("hpcrun refuses both before submission; in a file that only the script reads, fix it there",),
-        message="validation error for DeepSpeedZeroConfig", source="deepspeed runtime/config_utils.py",
-        example="pydantic_core._pydantic_core.ValidationError: 1 validation error for DeepSpeedZeroConfig", unlike="validation of DeepSpeed: no error",
+        patterns=(r"validation errors? for DeepSpeed\w*Config",),
+        needles=("for DeepSpeed", "Extra inputs are not permitted"),
+        fixes=(
+            "hpcrun rejects both before submission; fix it in the file that only the script reads",
+        ),
+        message="validation error for DeepSpeedZeroConfig",
+        example=(
+            "pydantic_core._pydantic_core.ValidationError: 1 validation error for "
+            "DeepSpeedZeroConfig"
+        ),
+        unlike="validation of DeepSpeed: no error",
+        source="deepspeed runtime/config_utils.py",
     ),
     Rule(
-        id="ds_config", cls="code_error", needles=("bfloat16 and fp16", "is not supported on your device", "bf16 mixed precision", "DeepSpeedConfigError", "deprecated parameter", "Partial offloading", "ZeRO", "zero stage", "warmup_num_steps", "contiguous memory", "Contiguous Checkpointing", "deepspeed_config_file", "`hidden_size`"),
-        pattern=r"(?P<why>bfloat16 and fp16 modes cannot be simultaneously enabled|Type \w+ is not supported on your device|bf16 mixed precision requires PyTorch|DeepSpeedConfigError: .*|Cannot provide deprecated parameter '\w+' and replacing|Partial offloading only supported for ZeRO Stage 3|You are using ZeRO-Offload with a client provided optimizer|You are using an untested ZeRO Optimizer|zero stage \d requires an optimizer|warmup_num_steps must be a positive integer|Must specify the number of layers with contiguous memory|Contiguous Checkpointing is only available|When using `deepspeed_config_file`, the following|has neither `hidden_size` nor)",
-        title="DeepSpeed does not take its settings: {why}",
-        fixes=("`precision:` in the job, none in the JSON", "the settings by `deepspeed:` in the job, which hpcrun checks"),
-        message="bfloat16 and fp16 modes cannot be simultaneously enabled", source="deepspeed runtime/config.py, runtime/engine.py",
-        example="AssertionError: bfloat16 and fp16 modes cannot be simultaneously enabled", unlike="[INFO] bfloat16 is enabled; errors: 0",
+        id="ds_config",
+        cls="code_error",
+        title="DeepSpeed rejects its configuration: {why}",
+        patterns=(
+            (
+                "(?P<why>bfloat16 and fp16 modes cannot be simultaneously enabled"
+                r"|Type \w+ is not supported on your device"
+                "|bf16 mixed precision requires PyTorch|DeepSpeedConfigError: .*"
+                r"|Cannot provide deprecated parameter '\w+' and replacing"
+                "|Partial offloading only supported for ZeRO Stage 3"
+                "|You are using ZeRO-Offload with a client provided optimizer"
+                "|You are using an untested ZeRO Optimizer"
+                r"|zero stage \d requires an optimizer|warmup_num_steps must be a positive "
+                "integer|Must specify the number of layers with contiguous memory"
+                "|Contiguous Checkpointing is only available"
+                "|When using `deepspeed_config_file`, the following"
+                "|has neither `hidden_size` nor)"
+            ),
+        ),
+        needles=(
+            "bfloat16 and fp16",
+            "is not supported on your device",
+            "bf16 mixed precision",
+            "DeepSpeedConfigError",
+            "deprecated parameter",
+            "Partial offloading",
+            "ZeRO",
+            "zero stage",
+            "warmup_num_steps",
+            "contiguous memory",
+            "Contiguous Checkpointing",
+            "deepspeed_config_file",
+            "`hidden_size`",
+        ),
+        fixes=(
+            "set `precision:` in the job and none in the JSON",
+            "move the settings to `deepspeed:` in the job, which hpcrun checks",
+        ),
+        message="bfloat16 and fp16 modes cannot be simultaneously enabled",
+        example="AssertionError: bfloat16 and fp16 modes cannot be simultaneously enabled",
+        unlike="[INFO] bfloat16 is enabled; errors: 0",
+        source="deepspeed runtime/config.py, runtime/engine.py",
     ),
     Rule(
-        id="hf_mismatch", cls="code_error", needles=("DeepSpeed config values that mismatch",),
-        pattern=r"Please correct the following DeepSpeed config values that mismatch",
+        id="hf_mismatch",
+        cls="code_error",
         title="DeepSpeed's JSON and the Trainer's arguments differ",
-        fixes=("`\"auto\"` in the JSON",),
-        message="values that mismatch TrainingArguments values", source="transformers integrations/deepspeed.py:260",
-        example="ValueError: Please correct the following DeepSpeed config values that mismatch TrainingArguments values:", unlike="no DeepSpeed values mismatch; errors: 0",
+        patterns=("Please correct the following DeepSpeed config values that mismatch",),
+        needles=("DeepSpeed config values that mismatch",),
+        fixes=('use `"auto"` in the JSON',),
+        message="values that mismatch TrainingArguments values",
+        example=(
+            "ValueError: Please correct the following DeepSpeed config values that mismatch "
+            "TrainingArguments values:"
+        ),
+        unlike="no DeepSpeed values mismatch; errors: 0",
+        source="transformers integrations/deepspeed.py:260",
     ),
     Rule(
-        id="cuda_home", cls="driver", needles=("CUDA_HOME", "bin/nvcc", "nvcc", "does not match the version torch was compiled with", "mismatches the version"),
-        pattern=r"CUDA_HOME environment variable is not set|CUDA_HOME does not exist, unable to compile|Unable to run \S*nvcc|No such file or directory: '?\S*/bin/nvcc'?|nvcc: (?:command )?not found|Installed CUDA version (\S+) does not match the version torch was compiled with|The detected CUDA version \((\S+)\) mismatches the version that was used to compile",
-        title="the CUDA toolkit (nvcc) is not on the node, or not in the version that torch is built with",
-        fixes=("`setup: {modules: [cuda/VERSION]}` with torch's version", "or `torch_adam: true` among the optimizer's params", "`env: {DS_SKIP_CUDA_CHECK: \"1\"}` if only the minor version differs"),
-        message="CUDA_HOME does not exist, unable to compile CUDA op(s) / does not match the version torch was compiled with", source="deepspeed ops/op_builder/builder.py",
-        example="deepspeed.ops.op_builder.builder.MissingCUDAException: CUDA_HOME does not exist, unable to compile CUDA op(s)", unlike="CUDA_HOME=/usr/local/cuda, no error",
+        id="cuda_home",
+        cls="driver",
+        title=(
+            "the CUDA toolkit (nvcc) is missing on the node, or its version differs from torch's"
+        ),
+        patterns=(
+            "CUDA_HOME environment variable is not set",
+            "CUDA_HOME does not exist, unable to compile",
+            r"Unable to run \S*nvcc",
+            r"No such file or directory: '?\S*/bin/nvcc'?",
+            "nvcc: (?:command )?not found",
+            r"Installed CUDA version (\S+) does not match the version torch was compiled with",
+            r"The detected CUDA version \((\S+)\) mismatches the version that was used to compile",
+        ),
+        needles=(
+            "CUDA_HOME",
+            "bin/nvcc",
+            "nvcc",
+            "does not match the version torch was compiled with",
+            "mismatches the version",
+        ),
+        fixes=(
+            "`setup: {modules: [cuda/VERSION]}` with torch's version",
+            "or set `torch_adam: true` in the optimizer's params",
+            '`env: {DS_SKIP_CUDA_CHECK: "1"}` if only the minor version differs',
+        ),
+        message=(
+            "CUDA_HOME does not exist, unable to compile CUDA op(s) / does not match the "
+            "version torch was compiled with"
+        ),
+        example=(
+            "deepspeed.ops.op_builder.builder.MissingCUDAException: CUDA_HOME does not "
+            "exist, unable to compile CUDA op(s)"
+        ),
+        unlike="CUDA_HOME=/usr/local/cuda, no error",
+        source="deepspeed ops/op_builder/builder.py",
     ),
     Rule(
-        id="build", cls="import", needles=("Ninja is required", "Unable to JIT load", "found no CUDA devices", "Error building extension", "unsupported GNU version", "too old version of GCC", "torch_extensions"),
-        pattern=r"Ninja is required to load C\+\+ extensions|Unable to JIT load the \w+ op due to|found no CUDA devices|Error building extension '\w+'|unsupported GNU version!|too old version of GCC|torch_extensions/\S+\.so: cannot open shared object file",
+        id="build",
+        cls="import",
         title="an extension could not be compiled on the node",
-        fixes=("`pip install ninja` in the environment that trains", "a compiler that fits: `setup: {modules: [gcc, cuda]}`", "after a broken build remove the folder `torch_extensions`"),
-        message="Ninja is required to load C++ extensions", source="torch/utils/cpp_extension.py",
-        example="RuntimeError: Ninja is required to load C++ extensions (pip install ninja to get it)", unlike="Building extension with ninja, no error",
+        patterns=(
+            r"Ninja is required to load C\+\+ extensions",
+            r"Unable to JIT load the \w+ op due to",
+            "found no CUDA devices",
+            r"Error building extension '\w+'",
+            "unsupported GNU version!",
+            "too old version of GCC",
+            r"torch_extensions/\S+\.so: cannot open shared object file",
+        ),
+        needles=(
+            "Ninja is required",
+            "Unable to JIT load",
+            "found no CUDA devices",
+            "Error building extension",
+            "unsupported GNU version",
+            "too old version of GCC",
+            "torch_extensions",
+        ),
+        fixes=(
+            "`pip install ninja` in the environment of the training",
+            "load a suitable compiler: `setup: {modules: [gcc, cuda]}`",
+            "after a broken build remove the directory `torch_extensions`",
+        ),
+        message="Ninja is required to load C++ extensions",
+        example=(
+            "RuntimeError: Ninja is required to load C++ extensions (pip install ninja to get it)"
+        ),
+        unlike="Building extension with ninja, no error",
+        source="torch/utils/cpp_extension.py",
     ),
     Rule(
-        id="size_mismatch", cls="code_error", needles=("size mismatch for", "in loading state_dict"),
-        pattern=r"size mismatch for (?P<name>[^:]+): copying a param|Error\(s\) in loading state_dict for",
-        title="the checkpoint is of another model; torch.Size([0]): ZeRO-3's parameters were not gathered",
-        fixes=("the same code (`hpcrun resubmit` keeps it)", "`stage3_gather_16bit_weights_on_model_save`"),
-        message="size mismatch for NAME", source="torch/nn/modules/module.py",
-        example="RuntimeError: Error(s) in loading state_dict for LlamaForCausalLM:", unlike="RuntimeError: the state_dict is loaded",
+        id="size_mismatch",
+        cls="code_error",
+        title=(
+            "the checkpoint belongs to a different model; torch.Size([0]): ZeRO-3 parameters "
+            "were not gathered"
+        ),
+        patterns=(
+            "size mismatch for (?P<name>[^:]+): copying a param",
+            r"Error\(s\) in loading state_dict for",
+        ),
+        needles=("size mismatch for", "in loading state_dict"),
+        fixes=(
+            "use the same code (`hpcrun resubmit` keeps it)",
+            "`stage3_gather_16bit_weights_on_model_save`",
+        ),
+        message="size mismatch for NAME",
+        example="RuntimeError: Error(s) in loading state_dict for LlamaForCausalLM:",
+        unlike="RuntimeError: the state_dict is loaded",
+        source="torch/nn/modules/module.py",
     ),
     Rule(
-        id="ds_world_change", cls="code_error", needles=("used a DP world size",),
-        pattern=r"The checkpoint being loaded used a DP world size of (?P<was>\d+) but the current world size is (?P<now>\d+)",
-        title="the checkpoint is of {was} ranks, and there are {now}",
-        fixes=("the same number of GPUs", "`ds_to_universal.py` and `{\"checkpoint\": {\"load_universal\": true}}`"),
-        message="The checkpoint being loaded used a DP world size of N", source="deepspeed runtime/engine.py",
-        example="deepspeed.runtime.zero.utils.ZeRORuntimeException: The checkpoint being loaded used a DP world size of 8 but the current world size is 4.",
+        id="ds_world_change",
+        cls="code_error",
+        title="the checkpoint was saved by {was} ranks, but there are {now}",
+        patterns=(
+            (
+                r"The checkpoint being loaded used a DP world size of (?P<was>\d+) but the "
+                r"current world size is (?P<now>\d+)"
+            ),
+        ),
+        needles=("used a DP world size",),
+        fixes=(
+            "use the same number of GPUs",
+            '`ds_to_universal.py` and `{"checkpoint": {"load_universal": true}}`',
+        ),
+        message="The checkpoint being loaded used a DP world size of N",
+        example=(
+            "deepspeed.runtime.zero.utils.ZeRORuntimeException: The checkpoint being loaded "
+            "used a DP world size of 8 but the current world size is 4."
+        ),
         unlike="DP world size 8, no error",
+        source="deepspeed runtime/engine.py",
     ),
     Rule(
-        id="no_checkpoint", cls="missing_file", needles=("valid checkpoint", "resume from checkpoint", "No valid checkpoint"),
-        pattern=r"Can't find a valid checkpoint at (?P<path>\S+)|failed to resume from checkpoint (?P<path2>\S+)|No valid checkpoint found in",
-        title="there is no checkpoint to go on from",
-        fixes=("the path of the checkpoint's folder", "`{checkpoint_dir}` among the arguments of the script"),
-        message="Can't find a valid checkpoint at PATH", source="transformers trainer.py",
-        example="ValueError: Can't find a valid checkpoint at /ckpt/last", unlike="a valid checkpoint was found; errors: 0",
+        id="no_checkpoint",
+        cls="missing_file",
+        title="there is no checkpoint to resume from",
+        patterns=(
+            r"Can't find a valid checkpoint at (?P<path>\S+)",
+            r"failed to resume from checkpoint (?P<path2>\S+)",
+            "No valid checkpoint found in",
+        ),
+        needles=("valid checkpoint", "resume from checkpoint", "No valid checkpoint"),
+        fixes=(
+            "check the path of the checkpoint directory",
+            "pass `{checkpoint_dir}` to the script in `args:`",
+        ),
+        message="Can't find a valid checkpoint at PATH",
+        example="ValueError: Can't find a valid checkpoint at /ckpt/last",
+        unlike="a valid checkpoint was found; errors: 0",
+        source="transformers trainer.py",
     ),
     Rule(
-        id="broken_checkpoint", cls="disk", needles=("PytorchStreamWriter failed", "PytorchStreamReader failed", "unexpected pos", "failed finding central directory", "HeaderTooLarge", "InvalidHeader", "incomplete metadata", "MetadataIncompleteBuffer", "ile is not a zip file", "SafetensorError"),
-        pattern=r"PytorchStream(?:Writer|Reader) failed|unexpected pos \d+ vs \d+|failed finding central directory|SafetensorError.*(?:HeaderToo|InvalidHeader|Incomplete|incomplete)|MetadataIncompleteBuffer",
-        title="a checkpoint could not be written whole, or the one that is read is cut off",
-        fixes=("free space where it is saved", "go on from the checkpoint before"),
-        message="PytorchStreamWriter failed", source="torch caffe2/serialize/inline_container.cc",
-        example="RuntimeError: [enforce fail at inline_container.cc:595] . unexpected pos 2880 vs 2776", unlike="the position is as expected; errors: 0",
+        id="broken_checkpoint",
+        cls="disk",
+        title="a checkpoint was written incompletely, or the loaded one is truncated",
+        patterns=(
+            "PytorchStream(?:Writer|Reader) failed",
+            r"unexpected pos \d+ vs \d+",
+            "failed finding central directory",
+            "SafetensorError.*(?:HeaderToo|InvalidHeader|Incomplete|incomplete)",
+            "MetadataIncompleteBuffer",
+        ),
+        needles=(
+            "PytorchStreamWriter failed",
+            "PytorchStreamReader failed",
+            "unexpected pos",
+            "failed finding central directory",
+            "HeaderTooLarge",
+            "InvalidHeader",
+            "incomplete metadata",
+            "MetadataIncompleteBuffer",
+            "ile is not a zip file",
+            "SafetensorError",
+        ),
+        fixes=(
+            "free space on the checkpoint's file system",
+            "resume from the checkpoint before",
+        ),
+        message="PytorchStreamWriter failed",
+        example=(
+            "RuntimeError: [enforce fail at inline_container.cc:595] . unexpected pos 2880 vs 2776"
+        ),
+        unlike="the position is as expected; errors: 0",
+        source="torch caffe2/serialize/inline_container.cc",
     ),
     Rule(
-        id="weights_only", cls="code_error", needles=("Weights only load failed",),
-        pattern=r"Weights only load failed",
+        id="weights_only",
+        cls="code_error",
         title="torch 2.6 and later load only tensors by default",
+        patterns=("Weights only load failed",),
+        needles=("Weights only load failed",),
         fixes=("`weights_only=False` for a file that you trust",),
-        message="Weights only load failed", source="torch/serialization.py:1455",
-        example="_pickle.UnpicklingError: Weights only load failed. This file can still be loaded", unlike="weights are loaded; errors: 0",
+        message="Weights only load failed",
+        example="_pickle.UnpicklingError: Weights only load failed. This file can still be loaded",
+        unlike="weights are loaded; errors: 0",
+        source="torch/serialization.py:1455",
     ),
     Rule(
-        id="zero3_empty", cls="code_error", needles=("must be 2-D", "three dimensions", "tensors of size [0]", "1D tensors"),
-        pattern=r"'weight' must be 2-D|weight should have at least three dimensions|1D tensors of size \[0\]",
+        id="zero3_empty",
+        cls="code_error",
         title="a ZeRO-3 parameter is used outside its module",
+        patterns=(
+            "'weight' must be 2-D",
+            "weight should have at least three dimensions",
+            r"1D tensors of size \[0\]",
+        ),
+        needles=("must be 2-D", "three dimensions", "tensors of size [0]", "1D tensors"),
         fixes=("`deepspeed.zero.GatheredParameters`",),
-        message="'weight' must be 2-D", source="https://github.com/huggingface/trl/issues/600",
-        example="RuntimeError: 'weight' must be 2-D", unlike="RuntimeError: a weight must be a tensor",
+        message="'weight' must be 2-D",
+        example="RuntimeError: 'weight' must be 2-D",
+        unlike="RuntimeError: a weight must be a tensor",
+        source="https://github.com/huggingface/trl/issues/600",
     ),
-]  # fmt: skip
+]
 
 FILES = [
     Rule(
-        id="quota", cls="disk", needles=("uota exceeded", "over quota"),
-        pattern=r"[Dd]isk quota exceeded|write: over quota",
-        title="your disk quota is used up: often by caches in your home, and often it is the number of files",
-        fixes=("`env: {HF_HOME: /scratch/...}`", "`cache_dir:` in `hpcrun.yaml`", "`hpcrun clean`"),
-        message="Disk quota exceeded", source="errno 122",
-        example="OSError: [Errno 122] Disk quota exceeded: '/home/u/.triton/cache/x.json'", unlike="disk quota: 10 GB, error-free",
+        id="quota",
+        cls="disk",
+        title=(
+            "disk quota exceeded: often by caches in the home directory, and often by the "
+            "number of files"
+        ),
+        patterns=("[Dd]isk quota exceeded", "write: over quota"),
+        needles=("uota exceeded", "over quota"),
+        fixes=(
+            "`env: {HF_HOME: /scratch/...}`",
+            "`cache_dir:` in `hpcrun.yaml`",
+            "`hpcrun clean`",
+        ),
+        message="Disk quota exceeded",
+        example="OSError: [Errno 122] Disk quota exceeded: '/home/u/.triton/cache/x.json'",
+        unlike="disk quota: 10 GB, error-free",
+        source="errno 122",
     ),
     Rule(
-        id="enospc", cls="disk", needles=("o space left on device", "No usable temporary directory", "not enough disk space", "disk is full"),
-        pattern=r"[Nn]o space left on device|No usable temporary directory found",
-        title="a disk is full: /tmp or /dev/shm of the node, or the checkpoints' folder",
-        fixes=("`local_dir:` in `hpcrun.yaml`", "fewer checkpoints"),
-        message="No space left on device", source="errno 28",
-        example="OSError: [Errno 28] No space left on device", unlike="space left on device: 10 GB, error-free",
+        id="enospc",
+        cls="disk",
+        title=(
+            "a disk is full: /tmp or /dev/shm of the node, or the file system of the checkpoints"
+        ),
+        patterns=("[Nn]o space left on device", "No usable temporary directory found"),
+        needles=(
+            "o space left on device",
+            "No usable temporary directory",
+            "not enough disk space",
+            "disk is full",
+        ),
+        fixes=("`local_dir:` in `hpcrun.yaml`", "keep fewer checkpoints"),
+        message="No space left on device",
+        example="OSError: [Errno 28] No space left on device",
+        unlike="space left on device: 10 GB, error-free",
+        source="errno 28",
     ),
     Rule(
-        id="stale_nfs", cls="disk", verdict="exclude_node", needles=("Stale file handle", "Input/output error", "Transport endpoint", "Remote I/O error", "Read-only file system", "file handle"),
-        pattern=r"^(?!.*(?:ucx|UCX)).*(?:Stale (?:NFS )?file handle|(?:\[Errno 5\]|:) Input/output error|Transport endpoint is not connected|Remote I/O error|Read-only file system)",
+        id="stale_nfs",
+        cls="disk",
         title="the node has trouble with a file system",
+        patterns=(
+            (
+                r"^(?!.*(?:ucx|UCX)).*(?:Stale (?:NFS )?file handle|(?:\[Errno 5\]"
+                "|:) Input/output error|Transport endpoint is not connected|Remote I/O error"
+                "|Read-only file system)"
+            ),
+        ),
+        needles=(
+            "Stale file handle",
+            "Input/output error",
+            "Transport endpoint",
+            "Remote I/O error",
+            "Read-only file system",
+            "file handle",
+        ),
         fixes=("{without_node}", "report the node to the site's support"),
-        message="Stale file handle", source="errno 116, 5, 107",
-        example="OSError: [Errno 5] Input/output error", unlike="input and output without an error",
+        verdict="exclude_node",
+        message="Stale file handle",
+        example="OSError: [Errno 5] Input/output error",
+        unlike="input and output without an error",
+        source="errno 116, 5, 107",
     ),
     Rule(
-        id="too_many_files", cls="other", verdict="fix", needles=("Too many open files",),
-        pattern=r"Too many open files",
-        title="the limit of open files is reached",
+        id="too_many_files",
+        cls="other",
+        title="too many open files (the process limit is reached)",
+        patterns=("Too many open files",),
+        needles=("Too many open files",),
         fixes=("`setup: {node_commands: [ulimit -n 65536]}`",),
-        message="Too many open files", source="https://github.com/pytorch/pytorch/issues/11201",
-        example="OSError: [Errno 24] Too many open files: '/data/x'", unlike="many open files, no error",
+        verdict="fix",
+        message="Too many open files",
+        example="OSError: [Errno 24] Too many open files: '/data/x'",
+        unlike="many open files, no error",
+        source="https://github.com/pytorch/pytorch/issues/11201",
     ),
     Rule(
-        id="hf_gated", cls="auth_network", needles=("gated repo", "GatedRepo", "HTTPError", "exist on the Hub", "Invalid user token", "Repository Not Found", "RepositoryNotFound", "Unauthorized", "Client Error", "is restricted"),
-        pattern=r"trying to access a gated repo|GatedRepoError|\b40[134] Client Error|HTTPError: (?:HTTP Error )?[45]\d\d|doesn't exist on the Hub|Invalid user token|RepositoryNotFoundError|Access to model \S+ is restricted",
-        title="the hub refuses: no token, no access to a gated model, or a name that does not exist",
-        fixes=("accept the licence on the hub's page; `secrets: [HF_TOKEN]`, exported where you submit", "look at the name, or the path"),
-        message="You are trying to access a gated repo", source="transformers utils/hub.py",
-        example="OSError: You are trying to access a gated repo.", unlike="the repo is public, no error 404",
+        id="hf_gated",
+        cls="auth_network",
+        title=(
+            "Hugging Face Hub denied access: no token, a gated model, or a name that does not exist"
+        ),
+        patterns=(
+            "trying to access a gated repo",
+            "GatedRepoError",
+            r"\b40[134] Client Error",
+            r"HTTPError: (?:HTTP Error )?[45]\d\d",
+            "doesn't exist on the Hub",
+            "Invalid user token",
+            "RepositoryNotFoundError",
+            r"Access to model \S+ is restricted",
+        ),
+        needles=(
+            "gated repo",
+            "GatedRepo",
+            "HTTPError",
+            "exist on the Hub",
+            "Invalid user token",
+            "Repository Not Found",
+            "RepositoryNotFound",
+            "Unauthorized",
+            "Client Error",
+            "is restricted",
+        ),
+        fixes=(
+            (
+                "accept the licence on the model's page; `secrets: [HF_TOKEN]`, exported "
+                "where you submit"
+            ),
+            "check the name or the path",
+        ),
+        message="You are trying to access a gated repo",
+        example="OSError: You are trying to access a gated repo.",
+        unlike="the repo is public, no error 404",
+        source="transformers utils/hub.py",
     ),
     Rule(
-        id="hf_not_model", cls="auth_network", needles=("valid model identifier", "Repo id must", "correct path to a directory", "HFValidationError"),
-        pattern=r"is not a local folder and is not a valid model identifier|HFValidationError|make sure '\S+' is the correct path to a directory",
-        title="no such model: neither a folder on this node nor a name on the hub",
-        fixes=("the path as the nodes see it", "`secrets: [HF_TOKEN]` if it is private"),
-        message="is not a local folder and is not a valid model identifier", source="transformers utils/hub.py:570",
-        example="OSError: models/llama is not a local folder and is not a valid model identifier listed on 'https://huggingface.co/models'", unlike="Error-free: a valid model identifier",
+        id="hf_not_model",
+        cls="auth_network",
+        title="no such model: neither a directory on this node nor a name on the Hugging Face Hub",
+        patterns=(
+            "is not a local folder and is not a valid model identifier",
+            "HFValidationError",
+            r"make sure '\S+' is the correct path to a directory",
+        ),
+        needles=(
+            "valid model identifier",
+            "Repo id must",
+            "correct path to a directory",
+            "HFValidationError",
+        ),
+        fixes=(
+            "check that the nodes see this path",
+            "`secrets: [HF_TOKEN]` if the model is private",
+        ),
+        message="is not a local folder and is not a valid model identifier",
+        example=(
+            "OSError: models/llama is not a local folder and is not a valid model identifier "
+            "listed on 'https://huggingface.co/models'"
+        ),
+        unlike="Error-free: a valid model identifier",
+        source="transformers utils/hub.py:570",
     ),
     Rule(
-        id="offline", cls="auth_network", needles=("couldn't connect to", "Max retries exceeded", "LocalEntryNotFound", "name resolution", "Network is unreachable", "offline mode", "OfflineMode", "Name or service not known", "Failed to establish a new connection", "Could not resolve host", "ouldn't reach", "Connection error", "ConnectTimeout", "ReadTimeout", "ClientConnectorError", "ChunkedEncodingError", "Errno -2]", "Errno -3]", "nodename nor servname", "ProxyError", "SSLError", "URLError", "Cannot send a request", "connect to the Hub", "offline", "resolve host"),
-        pattern=r"We couldn't connect to '(?P<url>\S+?)'|Max retries exceeded with url|LocalEntryNotFoundError|Temporary failure in name resolution|OfflineModeIsEnabled|[Cc]annot (?:reach|access) .*offline mode|Name or service not known|Failed to establish a new connection|Could not resolve host|unable to resolve host|Couldn't reach '?\S+'? on the Hub|^(?:\S+\.)?(?:ConnectTimeout|ReadTimeout|ReadTimeoutError|ConnectTimeoutError|URLError|ClientConnectorError|ProxyError|SSLError|ChunkedEncodingError)\b|Cannot send a request to|Couldn't connect to the Hub",
-        title="the internet cannot be reached: compute nodes often have none",
-        fixes=("download it on the login node into a shared `HF_HOME`", "`internet: false` in `hpcrun.yaml` fails at once"),
-        message="We couldn't connect to 'https://huggingface.co'", source="transformers utils/hub.py:621",
-        example="OSError: We couldn't connect to 'https://huggingface.co' to load this file, couldn't find it in the cached files", unlike="offline mode is on, no error",
+        id="offline",
+        cls="auth_network",
+        title="no internet access: compute nodes often have none",
+        patterns=(
+            r"We couldn't connect to '(?P<url>\S+?)'",
+            "Max retries exceeded with url",
+            "LocalEntryNotFoundError",
+            "Temporary failure in name resolution",
+            "OfflineModeIsEnabled",
+            "[Cc]annot (?:reach|access) .*offline mode",
+            "Name or service not known",
+            "Failed to establish a new connection",
+            "Could not resolve host",
+            "unable to resolve host",
+            r"Couldn't reach '?\S+'? on the Hub",
+            (
+                r"^(?:\S+\.)?(?:ConnectTimeout|ReadTimeout|ReadTimeoutError"
+                "|ConnectTimeoutError|URLError|ClientConnectorError|ProxyError|SSLError"
+                r"|ChunkedEncodingError)\b"
+            ),
+            "Cannot send a request to",
+            "Couldn't connect to the Hub",
+        ),
+        needles=(
+            "couldn't connect to",
+            "Max retries exceeded",
+            "LocalEntryNotFound",
+            "name resolution",
+            "Network is unreachable",
+            "offline mode",
+            "OfflineMode",
+            "Name or service not known",
+            "Failed to establish a new connection",
+            "Could not resolve host",
+            "ouldn't reach",
+            "Connection error",
+            "ConnectTimeout",
+            "ReadTimeout",
+            "ClientConnectorError",
+            "ChunkedEncodingError",
+            "Errno -2]",
+            "Errno -3]",
+            "nodename nor servname",
+            "ProxyError",
+            "SSLError",
+            "URLError",
+            "Cannot send a request",
+            "connect to the Hub",
+            "offline",
+            "resolve host",
+        ),
+        fixes=(
+            "download it on the login node into a shared `HF_HOME`",
+            "`internet: false` in `hpcrun.yaml` enables offline mode, which fails at once",
+        ),
+        message="We couldn't connect to 'https://huggingface.co'",
+        example=(
+            "OSError: We couldn't connect to 'https://huggingface.co' to load this file, "
+            "couldn't find it in the cached files"
+        ),
+        unlike="offline mode is on, no error",
+        source="transformers utils/hub.py:621",
     ),
     Rule(
-        id="wandb_login", cls="auth_network", needles=("api_key not configured", "wandb.errors", "wandb: ERROR", "CommError", "login(key", "UsageError", "AuthenticationError", "API key must"),
-        pattern=r"api_key not configured|wandb\.(?:sdk\.)?(?:\w+\.)*errors?\.(?:\w+\.)*\w*(?:UsageError|AuthenticationError|CommError)\b|^wandb: ERROR .*(?:API key|api_key)|API key must be 40 characters",
-        title="W&B has no key in the job, or the node no internet",
-        fixes=("`secrets: [WANDB_API_KEY]`, exported where you submit", "`env: {WANDB_MODE: offline}`"),
-        message="api_key not configured (no-tty)", source="https://github.com/wandb/wandb/issues/4034",
-        example="wandb.errors.errors.UsageError: api_key not configured (no-tty). call wandb.login(key=[your_api_key])", unlike="wandb: logged in, no error",
+        id="wandb_login",
+        cls="auth_network",
+        title="W&B has no API key in the job, or the node has no internet access",
+        patterns=(
+            "api_key not configured",
+            (
+                r"wandb\.(?:sdk\.)?(?:\w+\.)*errors?\.(?:\w+\.)*\w*(?:UsageError"
+                r"|AuthenticationError|CommError)\b"
+            ),
+            "^wandb: ERROR .*(?:API key|api_key)",
+            "API key must be 40 characters",
+        ),
+        needles=(
+            "api_key not configured",
+            "wandb.errors",
+            "wandb: ERROR",
+            "CommError",
+            "login(key",
+            "UsageError",
+            "AuthenticationError",
+            "API key must",
+        ),
+        fixes=(
+            "`secrets: [WANDB_API_KEY]`, exported where you submit",
+            "`env: {WANDB_MODE: offline}`",
+        ),
+        message="api_key not configured (no-tty)",
+        example=(
+            "wandb.errors.errors.UsageError: api_key not configured (no-tty). call "
+            "wandb.login(key=[your_api_key])"
+        ),
+        unlike="wandb: logged in, no error",
+        source="https://github.com/wandb/wandb/issues/4034",
     ),
     Rule(
-        id="mpi4py_or_module", cls="import", needles=("No module named", "module specification", "No package metadata", "is no package called", "that satisfies the requirement", "Can't locate"),
-        pattern=r"(?:No package metadata was found for|there is no package called|Could not find a version that satisfies the requirement|^Can't locate) ['\u2018]?(?P<name3>[\w.\-]+)|(?:ModuleNotFoundError|ImportError): No module named '?(?P<name>[\w.\-]+)'?|python\S*: (?:No module named (?P<name2>[\w.\-]+)|Error while finding module specification)",
-        title="a Python module is missing, or another Python trains than you expect: {name}",
-        fixes=("`hpcrun submit JOB --dry-run` shows which Python; `setup: {venv: ...}`", "install the package in that environment"),
-        message="ModuleNotFoundError: No module named NAME", source="CPython",
-        example="ModuleNotFoundError: No module named 'deepspeed'", unlike="Warning: No module named by the user",
+        id="mpi4py_or_module",
+        cls="import",
+        title="No module named {name}",
+        patterns=(
+            (
+                "(?:No package metadata was found for|there is no package called"
+                "|Could not find a version that satisfies the requirement"
+                r"|^Can't locate) ['\u2018]?(?P<name3>[\w.\-]+)"
+            ),
+            r"(?:ModuleNotFoundError|ImportError): No module named '?(?P<name>[\w.\-]+)'?",
+            (
+                r"python\S*: (?:No module named (?P<name2>[\w.\-]+)"
+                "|Error while finding module specification)"
+            ),
+        ),
+        needles=(
+            "No module named",
+            "module specification",
+            "No package metadata",
+            "is no package called",
+            "that satisfies the requirement",
+            "Can't locate",
+        ),
+        fixes=(
+            (
+                "`hpcrun submit JOB --dry-run` shows which Python runs; `setup: {venv: ...}` "
+                "selects another"
+            ),
+            "install the package in that environment",
+        ),
+        message="ModuleNotFoundError: No module named NAME",
+        example="ModuleNotFoundError: No module named 'deepspeed'",
+        unlike="Warning: No module named by the user",
+        source="CPython",
     ),
     Rule(
-        id="broken_library", cls="import", needles=("undefined symbol", "GLIBC", "cannot open shared object file", "numpy.dtype size changed", "failed to map segment", "CXXABI", "cannot import name", "partially initialized module", "DLL load failed"),
-        pattern=r"undefined symbol: (?P<name>\S+)|version `(?P<lib>(?:GLIBC|GLIBCXX|CXXABI)\S*)' not found|(?P<so>[\w.\-/+]+\.so[\d.]*): (?:cannot open shared object file|failed to map segment)|numpy\.dtype size changed|ImportError: cannot import name '?(?P<symbol>\w+)'?",
-        title="a module does not fit the rest of its environment",
-        fixes=("install it again for this torch and Python", "`setup: {modules: [...]}` with the libraries that it was built with"),
-        message="undefined symbol", source="https://github.com/Dao-AILab/flash-attention/issues/1832",
-        example="ImportError: flash_attn_2_cuda.cpython-311-x86_64-linux-gnu.so: undefined symbol: _ZN3c105ErrorC2ENS_14SourceLocationESs", unlike="symbol defined, no error",
+        id="broken_library",
+        cls="import",
+        title="a Python module or library is incompatible with its environment",
+        patterns=(
+            r"undefined symbol: (?P<name>\S+)",
+            r"version `(?P<lib>(?:GLIBC|GLIBCXX|CXXABI)\S*)' not found",
+            (
+                r"(?P<so>[\w.\-/+]+\.so[\d.]*): (?:cannot open shared object file"
+                "|failed to map segment)"
+            ),
+            r"numpy\.dtype size changed",
+            r"ImportError: cannot import name '?(?P<symbol>\w+)'?",
+        ),
+        needles=(
+            "undefined symbol",
+            "GLIBC",
+            "cannot open shared object file",
+            "numpy.dtype size changed",
+            "failed to map segment",
+            "CXXABI",
+            "cannot import name",
+            "partially initialized module",
+            "DLL load failed",
+        ),
+        fixes=(
+            "reinstall it for this torch and Python",
+            "`setup: {modules: [...]}` with the libraries that it was built with",
+        ),
+        message="undefined symbol",
+        example=(
+            "ImportError: flash_attn_2_cuda.cpython-311-x86_64-linux-gnu.so: undefined "
+            "symbol: _ZN3c105ErrorC2ENS_14SourceLocationESs"
+        ),
+        unlike="symbol defined, no error",
+        source="https://github.com/Dao-AILab/flash-attention/issues/1832",
     ),
     Rule(
-        id="lmod", cls="import", kind=WEAK, needles=("Lmod has detected", "module(s) are unknown", "Unable to locate a modulefile", "are unknown"),
-        pattern=r"Lmod has detected the following error|module\(s\) are unknown: (?P<name>.+)|Unable to locate a modulefile for '(?P<name2>[^']+)'",
-        title="a module is not on this node: `module load` failed",
-        fixes=("`module spider NAME` on such a node",),
-        message="The following module(s) are unknown", source="https://github.com/hpcugent/vsc_user_docs/issues/440",
-        example="Lmod has detected the following error:  The following module(s) are unknown: \"gcc/7.4.0\"", unlike="Lmod is loaded; errors: 0",
+        id="lmod",
+        cls="import",
+        kind=WEAK,
+        title="`module load` failed: no such module on this node: {name}",
+        patterns=(
+            "Lmod has detected the following error",
+            r"module\(s\) are unknown: (?P<name>.+)",
+            "Unable to locate a modulefile for '(?P<name2>[^']+)'",
+        ),
+        needles=(
+            "Lmod has detected",
+            "module(s) are unknown",
+            "Unable to locate a modulefile",
+            "are unknown",
+        ),
+        fixes=("run `module spider NAME` on such a node",),
+        message="The following module(s) are unknown",
+        example=(
+            "Lmod has detected the following error:  The following module(s) are unknown: "
+            '"gcc/7.4.0"'
+        ),
+        unlike="Lmod is loaded; errors: 0",
+        source="https://github.com/hpcugent/vsc_user_docs/issues/440",
     ),
     Rule(
-        id="crlf", cls="other", verdict="fix", needles=("command not found", "bad interpreter"),
-        pattern=r"\$'\\r': command not found|\^M: bad interpreter|\r: command not found",
-        title="a file with Windows line endings", fixes=("`dos2unix FILE`",),
-        message="$'\\r': command not found", source="bash",
-        example="slurm_script: line 12: $'\\r': command not found", unlike="slurm_script: line 12: ml: command not found",
+        id="crlf",
+        cls="other",
+        title="a file has Windows line endings",
+        patterns=(
+            r"\$'\\r': command not found",
+            r"\^M: bad interpreter",
+            r"\r: command not found",
+        ),
+        needles=("command not found", "bad interpreter"),
+        fixes=("`dos2unix FILE`",),
+        verdict="fix",
+        message="$'\\r': command not found",
+        example="slurm_script: line 12: $'\\r': command not found",
+        unlike="slurm_script: line 12: ml: command not found",
+        source="bash",
     ),
     Rule(
-        id="no_command", cls="missing_file", kind=WEAK, needles=("command not found", "executable file not found", "env: ", "CondaError", "not found", "EnvironmentNameNotFound", "EnvironmentLocationNotFound", "CommandNotFoundError", "properly configured"),
-        pattern=r"(?:^|: )(?P<name>[\w./+-]+): command not found|\x22(?P<name4>[^\x22]+)\x22: executable file not found in \$PATH|^(?:/usr/bin/)?env: ['\u2018]?(?P<name3>[^'\u2019]+?)['\u2019]?: No such file or directory|line \d+: (?P<name2>\S+): not found|CondaError: Run 'conda init'|EnvironmentNameNotFound|EnvironmentLocationNotFound|Your shell has not been properly configured to use 'conda",
-        title="the shell does not find a command, as where no environment was activated on the node: {name}",
+        id="no_command",
+        cls="missing_file",
+        kind=WEAK,
+        title="command not found (no environment activated on the node?): {name}",
+        patterns=(
+            r"(?:^|: )(?P<name>[\w./+-]+): command not found",
+            r"\x22(?P<name4>[^\x22]+)\x22: executable file not found in \$PATH",
+            (
+                r"^(?:/usr/bin/)?env: ['\u2018]?(?P<name3>[^'\u2019]+?)['\u2019]?: No such "
+                "file or directory"
+            ),
+            r"line \d+: (?P<name2>\S+): not found",
+            "CondaError: Run 'conda init'",
+            "EnvironmentNameNotFound",
+            "EnvironmentLocationNotFound",
+            "Your shell has not been properly configured to use 'conda",
+        ),
+        needles=(
+            "command not found",
+            "executable file not found",
+            "env: ",
+            "CondaError",
+            "not found",
+            "EnvironmentNameNotFound",
+            "EnvironmentLocationNotFound",
+            "CommandNotFoundError",
+            "properly configured",
+        ),
         fixes=("`setup: {conda: NAME}` or `{venv: PATH}`, and `{modules: [...]}`",),
-        message="command not found", source="bash",
-        example="/var/spool/slurmd/job00156/slurm_script: line 4: ml: command not found", unlike="error: the object was not found",
+        message="command not found",
+        example="/var/spool/slurmd/job00156/slurm_script: line 4: ml: command not found",
+        unlike="error: the object was not found",
+        source="bash",
     ),
     Rule(
-        id="no_script", cls="missing_file", needles=("can't open file", "can't find '__main__' module", "Unable to access jarfile"),
-        pattern=r"can't open file '?(?P<path>[^':]+)'?: \[Errno 2\]|can't find '__main__' module in '(?P<path2>[^']+)'|Unable to access jarfile",
-        title="there is no script {path}",
-        fixes=("the path from the folder that the job runs in; `script:` in the job is looked for before submission",),
-        message="can't open file NAME: [Errno 2] No such file or directory", source="CPython",
-        example="python: can't open file '/home/u/train.py': [Errno 2] No such file or directory", unlike="python can open the file; errors: 0",
+        id="no_script",
+        cls="missing_file",
+        title="no such script: {path}",
+        patterns=(
+            r"can't open file '?(?P<path>[^':]+)'?: \[Errno 2\]",
+            "can't find '__main__' module in '(?P<path2>[^']+)'",
+            "Unable to access jarfile",
+        ),
+        needles=("can't open file", "can't find '__main__' module", "Unable to access jarfile"),
+        fixes=(
+            (
+                "use a path relative to the job's directory; hpcrun checks `script:` before "
+                "submission"
+            ),
+        ),
+        message="can't open file NAME: [Errno 2] No such file or directory",
+        example="python: can't open file '/home/u/train.py': [Errno 2] No such file or directory",
+        unlike="python can open the file; errors: 0",
+        source="CPython",
     ),
     Rule(
-        id="argparse", cls="code_error", needles=("error: ", "No such option", "Got unexpected extra argument", "rror: "),
-        pattern=r"^\S+(?:\.py)?: error: (?P<why>unrecognized arguments.*|the following arguments are required.*|argument \S+.*|ambiguous option.*)|^Error: (?P<why2>No such option.*|Got unexpected extra argument.*|Missing (?:option|argument|parameter).*|Invalid value for.*)|^ValueError: (?P<why3>Some specified arguments are not used by the HfArgumentParser.*)",
-        title="the script does not take its arguments: {why}",
-        fixes=("`args:` as the script has them",),
-        message="error: unrecognized arguments", source="CPython argparse; click",
-        example="train.py: error: unrecognized arguments: --lrr 0.1", unlike="step 3: error: 0.12",
+        id="argparse",
+        cls="code_error",
+        title="the script rejected its arguments: {why}",
+        patterns=(
+            (
+                r"^\S+(?:\.py)?: error: (?P<why>unrecognized arguments.*"
+                r"|the following arguments are required.*|argument \S+.*|ambiguous option.*)"
+            ),
+            (
+                "^Error: (?P<why2>No such option.*|Got unexpected extra argument.*"
+                "|Missing (?:option|argument|parameter).*|Invalid value for.*)"
+            ),
+            (
+                "^ValueError: (?P<why3>Some specified arguments are not used by the "
+                "HfArgumentParser.*)"
+            ),
+        ),
+        needles=("error: ", "No such option", "Got unexpected extra argument", "rror: "),
+        fixes=("fix `args:` in the job",),
+        message="error: unrecognized arguments",
+        example="train.py: error: unrecognized arguments: --lrr 0.1",
+        unlike="step 3: error: 0.12",
+        source="CPython argparse; click",
     ),
     Rule(
-        id="hydra", cls="code_error", needles=("Could not override", "Cannot find primary config", "Error merging", "is not in struct", "ConfigAttributeError", "ConfigKeyError", "MissingMandatoryValue", "MissingConfigException", "InterpolationKeyError", "ConfigCompositionException", "OverrideParseException", "LexerNoViableAlt"),
-        pattern=r"^Could not override '(?P<name>[^']+)'|^Cannot find primary config '(?P<config>[^']+)'|Error merging override|^(?:\S+\.)?(?:ConfigAttributeError|ConfigKeyError|MissingMandatoryValue|MissingConfigException|InterpolationKeyError|ConfigCompositionException|OverrideParseException)\b|^LexerNoViableAlt|Key '(?P<key>[^']+)' is not in struct",
-        title="the script's configuration is not there, has no such key, or one is missing",
-        fixes=("the key as the script's configuration files have it",),
-        source="https://hydra.cc", example="Could not override 'model.lrr'.", unlike="Could override it; errors: 0",
+        id="hydra",
+        cls="code_error",
+        title="the script's configuration is missing, has no such key, or lacks a value",
+        patterns=(
+            "^Could not override '(?P<name>[^']+)'",
+            "^Cannot find primary config '(?P<config>[^']+)'",
+            "Error merging override",
+            (
+                r"^(?:\S+\.)?(?:ConfigAttributeError|ConfigKeyError|MissingMandatoryValue"
+                "|MissingConfigException|InterpolationKeyError|ConfigCompositionException"
+                r"|OverrideParseException)\b"
+            ),
+            "^LexerNoViableAlt",
+            "Key '(?P<key>[^']+)' is not in struct",
+        ),
+        needles=(
+            "Could not override",
+            "Cannot find primary config",
+            "Error merging",
+            "is not in struct",
+            "ConfigAttributeError",
+            "ConfigKeyError",
+            "MissingMandatoryValue",
+            "MissingConfigException",
+            "InterpolationKeyError",
+            "ConfigCompositionException",
+            "OverrideParseException",
+            "LexerNoViableAlt",
+        ),
+        fixes=("use a key that the script's configuration files define",),
+        example="Could not override 'model.lrr'.",
+        unlike="Could override it; errors: 0",
+        source="https://hydra.cc",
     ),
     Rule(
-        id="syntax", cls="code_error", needles=("SyntaxError", "IndentationError", "TabError"),
-        pattern=r"^(?:SyntaxError|IndentationError|TabError): (?P<why>.+)",
-        title="the script is not valid Python: {why}", fixes=("the line that the message names",),
-        message="SyntaxError", source="CPython", example="SyntaxError: invalid syntax", unlike="SyntaxErrors are counted: 0",
+        id="syntax",
+        cls="code_error",
+        title="the script is not valid Python: {why}",
+        patterns=("^(?:SyntaxError|IndentationError|TabError): (?P<why>.+)",),
+        needles=("SyntaxError", "IndentationError", "TabError"),
+        fixes=("see the line that the message names",),
+        message="SyntaxError",
+        example="SyntaxError: invalid syntax",
+        unlike="SyntaxErrors are counted: 0",
+        source="CPython",
     ),
     Rule(
-        id="shell_syntax", cls="code_error", kind=WEAK, needles=("syntax error",),
-        pattern=r"^\S+: line \d+: syntax error(?: near unexpected token|: unexpected end of file)",
-        title="the script is not valid for its shell", fixes=("`bash -n SCRIPT` before it is submitted",),
-        message="syntax error: unexpected end of file", source="bash",
-        example="slurm_script: line 99: syntax error: unexpected end of file", unlike="no syntax error in line 99",
+        id="shell_syntax",
+        cls="code_error",
+        kind=WEAK,
+        title="the shell script has a syntax error",
+        patterns=(
+            r"^\S+: line \d+: syntax error(?: near unexpected token|: unexpected end of file)",
+        ),
+        needles=("syntax error",),
+        fixes=("`bash -n SCRIPT` before you submit it",),
+        message="syntax error: unexpected end of file",
+        example="slurm_script: line 99: syntax error: unexpected end of file",
+        unlike="no syntax error in line 99",
+        source="bash",
     ),
     Rule(
-        id="crash", cls="code_error", needles=("egmentation fault", "SIGSEGV", "egfault", "Bus error", "Illegal instruction", "SIGILL", "SIGBUS", "Fatal Python error", "exitcode", "return code", "signal 11", "core dumped", "Floating point exception", "SIGFPE", "exited on signal", "Signal 11", "Signal 4"),
-        pattern=r"^Fatal Python error: (?!Bus error)(?P<how>.+)|(?P<how2>Segmentation fault|Illegal instruction|Floating point exception)(?: \(core dumped\)|\s+\(|\s*$|:)|Caught signal 11|SIGSEGV received|Signal: Segmentation fault|exited on signal (?:11|4|8)\b|exitcode\s*: -(?:11|4|8)\b|exits with return code = -(?:11|4|8)\b|Signal (?:11|4) \(SIG\w+\)|segfault at [0-9a-f]+",
-        title="native code crashed (segmentation fault or the like)",
-        fixes=("`hpcrun logs --err JOB` has its stack, or will with `env: {PYTHONFAULTHANDLER: \"1\"}`", "extensions that fit this torch"),
-        verdict="fix", kind=WEAK, message="Segmentation fault", source="https://docs.python.org/3/library/faulthandler.html",
-        example="Fatal Python error: Segmentation fault", unlike="the fault handler is on; errors: 0",
+        id="crash",
+        cls="code_error",
+        kind=WEAK,
+        title="native code crashed (segmentation fault or similar)",
+        patterns=(
+            "^Fatal Python error: (?!Bus error)(?P<how>.+)",
+            (
+                "(?P<how2>Segmentation fault|Illegal instruction"
+                r"|Floating point exception)(?: \(core dumped\)|\s+\(|\s*$|:)"
+            ),
+            "Caught signal 11",
+            "SIGSEGV received",
+            "Signal: Segmentation fault",
+            r"exited on signal (?:11|4|8)\b",
+            r"exitcode\s*: -(?:11|4|8)\b",
+            r"exits with return code = -(?:11|4|8)\b",
+            r"Signal (?:11|4) \(SIG\w+\)",
+            "segfault at [0-9a-f]+",
+        ),
+        needles=(
+            "egmentation fault",
+            "SIGSEGV",
+            "egfault",
+            "Bus error",
+            "Illegal instruction",
+            "SIGILL",
+            "SIGBUS",
+            "Fatal Python error",
+            "exitcode",
+            "return code",
+            "signal 11",
+            "core dumped",
+            "Floating point exception",
+            "SIGFPE",
+            "exited on signal",
+            "Signal 11",
+            "Signal 4",
+        ),
+        fixes=(
+            (
+                "`hpcrun logs --err JOB` shows the stack, or will with `env: "
+                '{PYTHONFAULTHANDLER: "1"}`'
+            ),
+            "use extensions built for this torch",
+        ),
+        verdict="fix",
+        message="Segmentation fault",
+        example="Fatal Python error: Segmentation fault",
+        unlike="the fault handler is on; errors: 0",
+        source="https://docs.python.org/3/library/faulthandler.html",
     ),
     Rule(
-        id="bus_exit", cls="shm", kind=WEAK, needles=("exitcode", "return code", "Bus error", "Signal 7", "exited on signal"),
-        pattern=r"exitcode\s*: -7\b|exits with return code = -7\b|Signal 7 \(SIGBUS\)|exited on signal 7\b|^(?:Fatal Python error: )?Bus error(?: \(core dumped\)|\s+\(|\s*$|:)|srun: error: (?P<host>\S+): tasks? (?P<rank>\d+)[\d,\-]*: Bus error",
-        title="a rank got SIGBUS: /dev/shm is full, or a file that it maps has gone",
-        fixes=("a larger /dev/shm", "fewer data loader workers"),
-        source="signal(7)", example="  exitcode  : -7 (pid: 4242)", unlike="  exitcode  : -6 (pid: 4242)",
+        id="bus_exit",
+        cls="shm",
+        kind=WEAK,
+        title="a rank got SIGBUS: /dev/shm is full, or a mapped file disappeared",
+        patterns=(
+            r"exitcode\s*: -7\b",
+            r"exits with return code = -7\b",
+            r"Signal 7 \(SIGBUS\)",
+            r"exited on signal 7\b",
+            r"^(?:Fatal Python error: )?Bus error(?: \(core dumped\)|\s+\(|\s*$|:)",
+            r"srun: error: (?P<host>\S+): tasks? (?P<rank>\d+)[\d,\-]*: Bus error",
+        ),
+        needles=("exitcode", "return code", "Bus error", "Signal 7", "exited on signal"),
+        fixes=("enlarge /dev/shm", "reduce the number of data loader workers"),
+        example="  exitcode  : -7 (pid: 4242)",
+        unlike="  exitcode  : -6 (pid: 4242)",
+        source="signal(7)",
     ),
     Rule(
-        id="abort", cls="other", kind=SYMPTOM, needles=("terminate called", "Aborted", "SIGABRT", "what():", "Signal 6", "exitcode", "return code"),
-        pattern=r"terminate called after throwing|^(?:\S+: line \d+: )?\s*(?:\d+ )?Aborted(?:\s|$)|Signal 6 \(SIGABRT\)|exitcode\s*: -6\b|exits with return code = -6\b",
-        title="native code gave up (SIGABRT); see the message above it",
-        source="libstdc++", example="terminate called after throwing an instance of 'c10::DistBackendError'", unlike="terminate called without an active exception",
+        id="abort",
+        cls="other",
+        kind=SYMPTOM,
+        title="native code aborted (SIGABRT); see the message above it",
+        patterns=(
+            "terminate called after throwing",
+            r"^(?:\S+: line \d+: )?\s*(?:\d+ )?Aborted(?:\s|$)",
+            r"Signal 6 \(SIGABRT\)",
+            r"exitcode\s*: -6\b",
+            r"exits with return code = -6\b",
+        ),
+        needles=(
+            "terminate called",
+            "Aborted",
+            "SIGABRT",
+            "what():",
+            "Signal 6",
+            "exitcode",
+            "return code",
+        ),
+        example="terminate called after throwing an instance of 'c10::DistBackendError'",
+        unlike="terminate called without an active exception",
+        source="libstdc++",
     ),
     Rule(
-        id="no_file", cls="missing_file", kind=ERROR, needles=("FileNotFoundError", "NotADirectoryError", "PermissionError", "IsADirectoryError", "No such file", "does not exist", "NotFoundError", "ermission denied", "Errno 13"),
-        pattern=r"^(?:\S+\.)?(?:FileNotFoundError|NotADirectoryError|PermissionError|IsADirectoryError|NotFoundError)\b(?:.*: '?(?P<path>/?[\w.~-]+/[^'\"]*?)'?$)?|^(?:OSError|IOError|RuntimeError|ValueError|AssertionError|Exception): .*(?:No such file or directory|Permission denied|does not exist)",
-        title="a file is missing, or may not be read: {path}",
-        fixes=("the path as the nodes see it: relative ones are from the folder of the job",),
-        message="FileNotFoundError: [Errno 2] No such file or directory", source="CPython",
-        example="FileNotFoundError: [Errno 2] No such file or directory: '/data/train.bin'", unlike="except FileNotFoundError:",
+        id="no_file",
+        cls="missing_file",
+        kind=ERROR,
+        title="no such file, or no permission to read it: {path}",
+        patterns=(
+            (
+                r"^(?:\S+\.)?(?:FileNotFoundError|NotADirectoryError|PermissionError"
+                r"|IsADirectoryError|NotFoundError)\b(?:.*: '?"
+                r"""(?P<path>/?[\w.~-]+/[^'\"]*?)'?$)?"""
+            ),
+            (
+                "^(?:OSError|IOError|RuntimeError|ValueError|AssertionError"
+                "|Exception): .*(?:No such file or directory|Permission denied"
+                "|does not exist)"
+            ),
+        ),
+        needles=(
+            "FileNotFoundError",
+            "NotADirectoryError",
+            "PermissionError",
+            "IsADirectoryError",
+            "No such file",
+            "does not exist",
+            "NotFoundError",
+            "ermission denied",
+            "Errno 13",
+        ),
+        fixes=("relative paths start at the job's directory; the path must exist on the nodes",),
+        message="FileNotFoundError: [Errno 2] No such file or directory",
+        example="FileNotFoundError: [Errno 2] No such file or directory: '/data/train.bin'",
+        unlike="except FileNotFoundError:",
+        source="CPython",
     ),
     Rule(
-        id="shell_no_file", cls="missing_file", kind=SYMPTOM, needles=("No such file or directory", "Permission denied", "Is a directory", "cannot access", "open image", "bad interpreter"),
-        pattern=r"^(?:\S*(?:bash|sh|slurm_script|\.sh|\.sbatch|\.slurm|cd|cat|cp|ls|tar|source|mkdir|srun|python\d?|sbatch|torchrun|apptainer|singularity)): .*?(?:['\u2018\"]?(?P<path>[^\s:'\u2019\"]+)['\u2019\"]?: (?:No such file or directory|Permission denied|Is a directory)|bad interpreter)|could not open image (?P<path2>\S+):|(?<!slurmstepd: )error: .*: No such file or directory$",
-        title="a file that the script names is not on the node: {path}",
-        fixes=("the path as the nodes see it",),
-        message="No such file or directory", source="bash",
-        example="/var/spool/slurmd/job4711/slurm_script: line 9: /opt/env/bin/activate: No such file or directory", unlike="warning: no such file, made now",
+        id="shell_no_file",
+        cls="missing_file",
+        kind=SYMPTOM,
+        title="a file used by the script does not exist on the node: {path}",
+        patterns=(
+            (
+                r"^(?:\S*(?:bash|sh|slurm_script|\.sh|\.sbatch|\.slurm|cd|cat|cp|ls|tar"
+                r"|source|mkdir|srun|python\d?|sbatch|torchrun|apptainer"
+                r"""|singularity)): .*?(?:['\u2018\"]?(?P<path>[^\s:'\u2019\"]+)['\u2019\"]?: """
+                "(?:No such file or directory|Permission denied|Is a directory)"
+                "|bad interpreter)"
+            ),
+            r"could not open image (?P<path2>\S+):",
+            "(?<!slurmstepd: )error: .*: No such file or directory$",
+        ),
+        needles=(
+            "No such file or directory",
+            "Permission denied",
+            "Is a directory",
+            "cannot access",
+            "open image",
+            "bad interpreter",
+        ),
+        fixes=("check that the path exists on the nodes",),
+        message="No such file or directory",
+        example=(
+            "/var/spool/slurmd/job4711/slurm_script: line 9: /opt/env/bin/activate: No such "
+            "file or directory"
+        ),
+        unlike="warning: no such file, made now",
+        source="bash",
     ),
     Rule(
-        id="import_error", cls="import", kind=ERROR, needles=("ImportError", "ModuleNotFoundError"),
-        pattern=r"^(?:\S+\.)?(?:ImportError|ModuleNotFoundError)\b",
-        title="Python could not import a module", fixes=("`setup: {venv: ...}` or `{conda: ...}` with what the script needs",),
-        message="ImportError", source="CPython", example="ImportError: Using `load_in_8bit=True` requires Accelerate", unlike="except ImportError:",
+        id="import_error",
+        cls="import",
+        kind=ERROR,
+        title="Python could not import a module",
+        patterns=(r"^(?:\S+\.)?(?:ImportError|ModuleNotFoundError)\b",),
+        needles=("ImportError", "ModuleNotFoundError"),
+        fixes=("`setup: {venv: ...}` or `{conda: ...}` with the packages that the script needs",),
+        message="ImportError",
+        example="ImportError: Using `load_in_8bit=True` requires Accelerate",
+        unlike="except ImportError:",
+        source="CPython",
     ),
     Rule(
-        id="stopped", cls="code_error", kind=WEAK, needles=("panic", "forrtl: ", "lua: ", "jit: ", "unbound variable", "what():", "Check failed: ", "rror in ", "rror using ", "Exception in thread", "make: ***", "consume arg", "Flags parsing"),
-        pattern=r"^(?:(?:\{\x08)?Error (?=in .+ :|in rule \w+:$|using \w)|Exception in thread \"main\"|forrtl: severe \(\d+\):|panic:|thread '[^']*' (?=panicked at)|\S*lua(?:jit)?:|\s*what\(\):|make: \*\*\*|(?:ERROR: )?(?=Could not consume)|(?:FATAL )?Flags parsing error:)\s*(?P<why>\S.*)|(?P<why2>[^\s:]+: unbound variable)$|(?P<why3>\bCheck failed: .+)",
-        title="the program stopped: {why}", source="R, MATLAB, Snakemake, Java, Fortran, Go, Rust, Lua, C++, make, bash, glog, fire, absl",
-        example="thread 'main' panicked at src/main.rs:3:5:", unlike="no thread panicked: 3 were stopped",
+        id="stopped",
+        cls="code_error",
+        kind=WEAK,
+        title="the program stopped: {why}",
+        patterns=(
+            (
+                r"^(?:(?:\{\x08)?Error (?=in .+ :|in rule \w+:$|using \w)"
+                r"|Exception in thread \"main\"|forrtl: severe \(\d+\):|panic:"
+                r"|thread '[^']*' (?=panicked at)|\S*lua(?:jit)?:|\s*what\(\):|make: \*\*\*"
+                r"|(?:ERROR: )?(?=Could not consume)|(?:FATAL )?Flags parsing error:)\s*"
+                r"(?P<why>\S.*)"
+            ),
+            r"(?P<why2>[^\s:]+: unbound variable)$",
+            r"(?P<why3>\bCheck failed: .+)",
+        ),
+        needles=(
+            "panic",
+            "forrtl: ",
+            "lua: ",
+            "jit: ",
+            "unbound variable",
+            "what():",
+            "Check failed: ",
+            "rror in ",
+            "rror using ",
+            "Exception in thread",
+            "make: ***",
+            "consume arg",
+            "Flags parsing",
+        ),
+        example="thread 'main' panicked at src/main.rs:3:5:",
+        unlike="no thread panicked: 3 were stopped",
+        source=(
+            "R, MATLAB, Snakemake, Java, Fortran, Go, Rust, Lua, C++, make, bash, glog, fire, absl"
+        ),
     ),
     Rule(
-        id="hpcrun_error", cls="other", verdict="fix", needles=("hpcrun: error:",),
-        pattern=r"^hpcrun: error: (?P<why>.+)",
-        title="hpcrun ended the job: {why}", source="templates/harness.sh",
-        example="hpcrun: error: a command of the setup failed with code 1", unlike="hpcrun: attempt 0 begins on n1",
+        id="hpcrun_error",
+        cls="other",
+        title="hpcrun ended the job: {why}",
+        patterns=("^hpcrun: error: (?P<why>.+)",),
+        needles=("hpcrun: error:",),
+        verdict="fix",
+        example="hpcrun: error: a command of the setup failed with code 1",
+        unlike="hpcrun: attempt 0 begins on n1",
+        source="templates/harness.sh",
     ),
-]  # fmt: skip
+]

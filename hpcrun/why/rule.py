@@ -30,25 +30,38 @@ _VERDICTS: dict[str, Verdict] = {
 class Rule(Struct, frozen=True, kw_only=True):
     """A kind of line.
 
-    ``pattern`` is searched for in a line that has one of ``needles``, without the prefix that a
-    launcher put before it and without colours. Its groups ``rank``, ``host``, ``signal`` and
-    ``code`` say whose failure it is; others may stand in ``title``, as {name}. ``message`` is what
-    a person would search the FAQ for, with " / " between several; rules without one are not on that
-    page. ``example`` is a line that matches, ``unlike`` one that looks like it and does not.
+    Attributes:
+        patterns: Regular expressions, of which one must match in the line. They are tried on lines
+            that contain one of ``needles``, after launcher prefixes and colours were removed. The
+            groups ``rank``, ``host``, ``signal`` and ``code`` describe the failed process; other
+            groups can be used in ``title`` as {name}. A name may occur once only in all patterns:
+            append a digit for the next one (path, path2).
+        title: One sentence for the user.
+        fixes: What to do, the most likely fix first.
+        message: What a person would search the FAQ for, alternatives separated by " / ". Rules
+            without a message are not listed in the FAQ.
+        example: A line that matches.
+        unlike: A similar line that does not match.
+        source: Where the message comes from.
     """
 
     id: str
     cls: Class
     kind: int = ROOT
-    pattern: str
-    needles: tuple[str, ...]
     title: str
+    patterns: tuple[str, ...]
+    needles: tuple[str, ...]
     fixes: tuple[str, ...] = ()
     verdict: Verdict | None = None
     message: str = ""
     example: str
     unlike: str
     source: str
+
+    @property
+    def pattern(self) -> str:
+        """All patterns as one regular expression."""
+        return "|".join(self.patterns)
 
     @property
     def advice(self) -> Verdict:

@@ -15,7 +15,7 @@ from tests.json_schemas import check_json
 from tests.slurm_answers import show_job, squeue_row
 from tests.why.logs import OOM, STEPS, traceback
 
-SENTENCE = "a GPU's memory is full: 2.00 GiB more did not fit"
+SENTENCE = "out of GPU memory (2.00 GiB more requested)"
 
 
 def why(hpcrun: Caller, *words: str) -> list[dict[str, object]]:
@@ -116,13 +116,13 @@ def test_the_answer_on_a_run_is_kept(hpcrun: Caller) -> None:
     kept = run.why.read_text()
     # A listing knows it, and reads no log for it.
     assert f"{SENTENCE} (rank 0" in hpcrun("status", "--all").out
-    run.why.write_text(kept.replace("did not fit", "was kept"))
+    run.why.write_text(kept.replace("more requested", "was kept"))
     row = hpcrun("status", "--json", "--all").json["runs"][0]
     assert "was kept" in row["reason"]
     run.why.write_text(kept.replace('"FAILED"', '"CANCELLED"'))  # of another end
     assert SENTENCE not in hpcrun("status", "--all").out
     # It is read again where the log has grown, and not otherwise.
-    run.why.write_text(kept.replace("did not fit", "was kept"))
+    run.why.write_text(kept.replace("more requested", "was kept"))
     assert "was kept" in hpcrun("status", "15").out
     with (run.logs / "0" / "rank-0.log").open("a") as file:
         file.write("more\n")

@@ -264,7 +264,7 @@ def test_of_launches_that_were_killed_the_last_one() -> None:
 )
 def test_what_a_shell_does_not_find_is_named(line: str) -> None:
     cause = judge(f"{line}\n").cause
-    assert cause is not None and cause.title.endswith("not on the node: /no/dir")
+    assert cause is not None and cause.title.endswith("on the node: /no/dir")
 
 
 def test_a_shell_goes_on_after_its_complaints() -> None:
@@ -389,7 +389,7 @@ def test_a_run_that_gave_up_says_why() -> None:
 def test_who_cancelled_is_told_though_a_launcher_was_asked_to_end() -> None:
     log = STEPS + traceback("torch.elastic.SignalException: Process 42 got signal: 15", at="run")
     asked = judge(log, records=Records(state="FAILED", exit_code=1)).cause
-    assert asked is not None and asked.title == "a process was asked to end"
+    assert asked is not None and asked.title == "a process was asked to terminate"
     records = Records(state="CANCELLED", cancelled_by="its user, me", exit_code=1)
     cause = judge(log, records=records).cause
     assert cause is not None and cause.title == "cancelled by its user, me"
@@ -399,7 +399,7 @@ REQUEUE = "slurmstepd: error: *** JOB 1 ON n1 CANCELLED AT 2026-11-20T08:00:03 D
 
 
 def test_what_is_over_does_not_start_again() -> None:
-    assert judge(REQUEUE).fixes == ["nothing: it starts again"]
+    assert judge(REQUEUE).fixes == ["nothing to do: it starts again"]
     for records in (Records(state="FAILED", is_over=True), Records(is_over=True)):
         found = judge(REQUEUE, records=records, job=Job(word="7", is_run=True))
         assert found.cause is not None and found.cause.title.endswith("did not start again")
