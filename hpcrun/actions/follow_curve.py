@@ -15,8 +15,16 @@ from msgspec import Struct
 from hpcrun.actions.parse import CurveLog, own_formats
 from hpcrun.context import Context
 from hpcrun.curves import ParsedRun
-from hpcrun.errors import InputError
-from hpcrun.monitor import STDIN, Jobs, Monitor, Runs, find_sources
+from hpcrun.errors import InputError, OutOfReach
+from hpcrun.monitor import (
+    STDIN,
+    TRIP_EVERY,
+    TRIP_PAUSE,
+    Jobs,
+    Monitor,
+    Runs,
+    find_sources,
+)
 from hpcrun.runs import JobStatus
 
 # How often the files are looked at, in seconds: often after news, seldom in silence.
@@ -63,6 +71,7 @@ class CurveFollower:
         self._monitor = Monitor(context, [Runs(runs), self._jobs])
         self._has_news = True
         self._pause = FILES_EVERY[0]
+        self._next_trip = 0.0
 
     def wait(self, every: float | None, wake: Callable[[], bool] = lambda: False) -> bool:
         """Wait until there is something new, for ``every`` seconds at least; return if it is over.
@@ -73,6 +82,7 @@ class CurveFollower:
         begun = time.monotonic()
         logs = self._logs if every is not None or self.has_pipe else []
         while True:
+            self._bring()
             grew = sum(log.look() for log in logs)
             changed = bool(self._monitor.poll().changed)
             if changed:
@@ -81,6 +91,7 @@ class CurveFollower:
             is_over = self._is_over()
             waited = every is not None and time.monotonic() - begun >= every
             if is_over:
+                self._bring(is_last=True)
                 for log in logs:
                     log.look()
                     log.finish()
@@ -92,6 +103,17 @@ class CurveFollower:
             while left > 0 and not wake():
                 time.sleep(min(_SLICE, left))
                 left -= _SLICE
+
+    def _bring(self, *, is_last: bool = False) -> None:
+        """Bring the output of jobs from a cluster that is another machine, if it is time."""
+        begun = time.monotonic()
+        paths = [path for log in self._logs for path in log.source.paths]
+        is_far = self._context.cluster.host is not None
+        if is_far and paths and (is_last or begun >= self._next_trip):
+            with suppress(OutOfReach):  # the jobs' states say so
+                self._context.transport().copy_outputs(paths)
+            took = time.monotonic() - begun
+            self._next_trip = begun + took + max(TRIP_EVERY, TRIP_PAUSE * took)
 
     def now(self) -> Followed:
         """Return what is known now, without a look."""

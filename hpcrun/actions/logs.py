@@ -20,6 +20,7 @@ from hpcrun.errors import HpcrunError, InputError
 from hpcrun.files import Unfit, open_plain, read_plain
 from hpcrun.logs import LogFile, Tail, end_in, log_files, part_of, start_of_last
 from hpcrun.monitor import find_target
+from hpcrun.remote import NO_SUCH_FILE
 from hpcrun.runs import (
     WORDS,
     End,
@@ -224,6 +225,9 @@ class JobLogs:
     def check(self) -> None:
         """Raise InputError where what was asked for by number is not there, or cannot be read."""
         query, files, chosen = self.query, self.files(), self.chosen()
+        for name, why in self.output.faults.items() if self.output is not None else ():
+            if why != NO_SUCH_FILE:
+                raise InputError(f"{name}: {why}", fix="ask the job's owner")
         for file in chosen:
             if not os.access(file.path, os.R_OK):
                 raise InputError(
@@ -350,7 +354,7 @@ class JobLogs:
                 self._lively = [file, *(each for each in self._lively if each != file)][:LIVELY]
             own = file.rank is None and (file.node is None or (data or b"").startswith(b"hpcrun: "))
             self._has_spoken = self._has_spoken or not own
-            yield Lines(file, data or b"", "" if data else f"{file.path} was rewritten")
+            yield Lines(file, data or b"", "" if data else f"{file.name} was rewritten")
 
     def _is_new_attempt(self, file: LogFile) -> bool:
         """Note a file's attempt; return whether files of an earlier one were there before."""

@@ -110,7 +110,7 @@ class Top(Watched):
         self._trip: threading.Thread | None = None
         self._answer: list[JobStatus] | HpcrunError | None = None
         # Where the output goes of jobs that are not hpcrun's.
-        self._outputs: dict[str, list[str]] = {}
+        self._outputs: dict[str, dict[str, Path]] = {}
         self.next_look = 0.0
         self._monitor = Monitor(context, [self])
         self._shown: dict[str, _Shown] = {}
@@ -165,11 +165,15 @@ class Top(Watched):
     def look(self, context: Context, pace: Pace) -> list[JobStatus] | None:
         """Take the answer, if there is one; between the questions fetch what the runs write."""
         now = time.monotonic()
+        is_far = context.cluster.host is not None
         is_busy = _is_alive(self._asking) or _is_alive(self._trip) or pace.is_due(now)
         if now >= self.next_look and not is_busy:
             self.next_look = now + FILES_EVERY
             runs = [each.known.run for each in self._shown.values() if each.known.run is not None]
-            self._trip = begin(self._fetch, context, pace, runs) if runs else None
+            known = (self._outputs.get(job_id, {}) for job_id in self._shown)
+            outputs = [path for paths in known for path in paths] if is_far else []
+            some = runs or outputs
+            self._trip = begin(self._fetch, context, pace, runs, outputs) if some else None
         answer, self._answer = self._answer, None
         if answer is None:  # what was known holds
             return None
@@ -180,8 +184,12 @@ class Top(Watched):
         self._answered_at, self.out_of_reach = time.monotonic(), ""
         return answer
 
-    def _fetch(self, context: Context, pace: Pace, runs: Sequence[RunFolder]) -> None:
+    def _fetch(
+        self, context: Context, pace: Pace, runs: Sequence[RunFolder], outputs: Sequence[str]
+    ) -> None:
         try:
+            if outputs and time.monotonic() >= pace.next_trip:
+                context.transport().copy_outputs(outputs, whole=False)
             pace.refresh(context, runs)
         except HpcrunError as error:
             self._answer = error
@@ -206,7 +214,11 @@ class Top(Watched):
         ][:MOST_OUTPUTS]
         if unknown:
             found = {job.job_id: job.outputs for job in client.show_each(transport, unknown)}
-            self._outputs |= {job_id: found.get(job_id, []) for job_id in unknown}
+            for job_id in unknown:
+                paths = found.get(job_id, [])
+                with suppress(OutOfReach):  # the queue's answer counts
+                    places, _ = transport.copy_outputs(paths, whole=False)
+                    self._outputs[job_id] = dict(zip(paths, places, strict=True))
         statuses = [_status(self._context, job) for job in live]
         if trip is not None:
             trip.join()
@@ -224,7 +236,7 @@ class Top(Watched):
             else:
                 del before[job.job_id]
             shown.known = status
-            shown.add_log(self._context, self._outputs.get(job.job_id, ()))
+            shown.add_log(self._context, [*self._outputs.get(job.job_id, {}).values()])
             self._shown[job.job_id] = shown
             if self._usage and job.state == "RUNNING":
                 steps += 1
@@ -250,7 +262,8 @@ def _is_alive(thread: threading.Thread | None) -> bool:
 
 def _run_of(context: Context, job: SlurmJob) -> RunFolder | None:
     """Return the run whose job this is: one of the runs here, else in whatever folder it works."""
-    for path in (context.runs_dir / job.folder, Path(job.work_dir)):
+    is_here = context.cluster.host is None
+    for path in (context.runs_dir / job.folder, *([Path(job.work_dir)] if is_here else ())):
         if (sweep_id := sweep_id_of(path.name)) is not None:
             number = int(job.task) if job.task.isdigit() else 0
             path = sweep_folder(path.parent, sweep_id).run(number).path
@@ -291,10 +304,10 @@ class _Shown:
         # When the log showed which step.
         self._seen: deque[tuple[float, int]] = deque(maxlen=500)
 
-    def add_log(self, context: Context, outputs: Sequence[str]) -> None:
+    def add_log(self, context: Context, outputs: Sequence[Path]) -> None:
         """Take up the log, once it is known where it is: its end is read, then what is new."""
         if not self._has_log and (self.known.run is not None or outputs):
-            files = tuple(map(Path, outputs))
+            files = tuple(outputs)
             with suppress(InputError):  # a run's own pattern that this hpcrun cannot read
                 source = Source(self.known.job_id or "", files, self.known.run)
                 self._log = CurveLog(context, source, tail=TAIL)

@@ -192,7 +192,8 @@ def with_cause(context: Context, status: JobStatus) -> JobStatus:
     with contextlib.suppress(OSError, HpcrunError):  # what cannot be read says nothing
         if status.run is None:
             status = _with_outputs(context, status)
-            files = [Path(path) for path in reversed(status.job.outputs)] if status.job else []
+            named = [*reversed(status.job.outputs)] if status.job else []
+            files, _ = context.transport().copy_outputs(named, whole=False)
             found = _by_output(context, status, files, END)
             says = found.cause is not None and (found.cause.id != "silent" or bool(files))
             return structs.replace(status, diagnosis=found) if says else status

@@ -127,7 +127,7 @@ def _as_json(file: LogFile, line: bytes) -> str:
         "node": file.node,
         "rank": file.rank,
         "stream": "stderr" if file.is_err else None,
-        "file": str(file.path),
+        "file": file.name,
         "line": line.rstrip(b"\r\n").decode("utf-8", "replace"),
     }
     return json.dumps(value) + "\n"
@@ -200,7 +200,7 @@ def _nothing(logs: JobLogs) -> str:
             return f"{logs.runs[0].run_id}: no output yet"
         return f"none of the {len(logs.runs)} runs of the sweep has output yet"
     statuses = logs.monitor.statuses
-    paths = [str(file.path) for file in (logs.output.files() if logs.output else ())]
+    paths = [file.name for file in (logs.output.files() if logs.output else ())]
     where = f" ({paths[0]})" if paths else ""
     states = ", ".join(dict.fromkeys(status.state for status in statuses))
     yet = "" if all(status.final for status in statuses) else " yet"

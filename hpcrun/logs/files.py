@@ -31,7 +31,8 @@ class LogFile(Struct, frozen=True):
     """One log file: a rank's, a node's (its launcher's), or the batch script's own.
 
     The batch script's has no ``attempt``: it is one for all. ``task`` is the number in the sweep or
-    array, if several tasks are shown together; ``is_err``: the file is for stderr alone.
+    array, if several tasks are shown together; ``is_err``: the file is for stderr alone. ``there``
+    is its path on the cluster, if ``path`` is a copy.
     """
 
     path: Path
@@ -41,6 +42,12 @@ class LogFile(Struct, frozen=True):
     job_id: str | None = None
     task: str = ""
     is_err: bool = False
+    there: str = ""
+
+    @property
+    def name(self) -> str:
+        """The path as the user knows it."""
+        return self.there or str(self.path)
 
     @property
     def prefix(self) -> str:

@@ -3,6 +3,8 @@ from hpcrun.monitor.disk import free_space as free_space
 from hpcrun.monitor.ended import keep_looks as keep_looks
 from hpcrun.monitor.ended import with_account as with_account
 from hpcrun.monitor.ended import with_use as with_use
+from hpcrun.monitor.job_output import TRIP_EVERY as TRIP_EVERY
+from hpcrun.monitor.job_output import TRIP_PAUSE as TRIP_PAUSE
 from hpcrun.monitor.job_output import JobOutput as JobOutput
 from hpcrun.monitor.listing import list_rows as list_rows
 from hpcrun.monitor.poll import CALM as CALM

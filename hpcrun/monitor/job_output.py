@@ -6,6 +6,7 @@ import glob
 import re
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec import structs
@@ -26,6 +27,11 @@ SOON = 5.0
 _LAST_LINES = (b"slurmstepd: error: ***", b"srun: Job step aborted", b"Terminated")
 # How late the last lines may come from the nodes, in seconds.
 LINES_LATE = 0.5
+# Output on another machine is brought so often, in seconds, and the pause is this many times as
+# long as bringing it took.
+TRIP_EVERY, TRIP_PAUSE = 0.5, 4
+# Where no file is: a path of another machine is not looked for on this one.
+_NOWHERE = Path("/dev/null")
 # How many waiting tasks of an array have their files looked for; in names of files Slurm writes
 # NO_VAL where the number of the task is going to be.
 NEXT_TASKS = 64
@@ -41,6 +47,11 @@ class JobOutput(Jobs):
     def __init__(self, job_id: str) -> None:
         super().__init__([job_id])
         self.jobs: list[SlurmJob] = []
+        # Why files cannot be read, by their paths on the cluster.
+        self.faults: dict[str, str] = {}
+        self._context: Context | None = None
+        self._places: dict[str, Path] = {}  # of files of a cluster that is another machine
+        self._brought_at = 0.0
         self._longest_silence = 0.0
         self._written_at = time.monotonic()
         self._may_be_over = False
@@ -52,14 +63,17 @@ class JobOutput(Jobs):
         jobs.sort(key=lambda job: int(job.task) if job.task.isdigit() else -1)
         for job in jobs:
             for name in dict.fromkeys((job.stdout, job.stderr)):
-                path = _filled(name, job.node_list)
+                is_here = self._context is None or self._context.cluster.host is None
+                path = _filled(name, job.node_list, is_here=is_here)
                 if path and path not in found and path != "/dev/null":
+                    place = Path(path) if is_here else self._places.get(path, _NOWHERE / "none")
                     found[path] = LogFile(
-                        Path(path),
+                        place,
                         attempt=job.restarts,
                         job_id=job.job_id,
                         task=job.task if len(jobs) > 1 else "",
                         is_err=name != job.stdout,
+                        there="" if is_here else path,
                     )
         return list(found.values())
 
@@ -71,15 +85,40 @@ class JobOutput(Jobs):
         self._may_be_over |= data is None or any(line in data for line in _LAST_LINES)
 
     def look(self, context: Context, pace: Pace) -> None:
-        """Look whether the job may have ended since Slurm was asked."""
+        """Look whether the job may have ended since Slurm was asked, and bring its output."""
         now = time.monotonic()
+        if now >= pace.next_trip and self.jobs:
+            try:
+                self._bring(context)
+                pace.lost = ""
+            except OutOfReach as error:
+                pace.lost = error.message
+                if error.is_final:
+                    raise
+            took = time.monotonic() - now
+            pace.next_trip = now + took + max(TRIP_EVERY, TRIP_PAUSE * took)
         long = max(SILENT_AFTER, SILENT_FACTOR * self._longest_silence)
         is_silent = self._may_be_over or now - self._written_at > long
         if self._written_at > pace.last and is_silent:
             pace.news(now, apart=SOON)
 
     def settle(self, status: JobStatus, since: float) -> JobStatus | None:
-        return status if time.monotonic() >= since + LINES_LATE else None
+        if time.monotonic() < since + LINES_LATE:
+            return None
+        if self._context is not None and self._brought_at < since + LINES_LATE:
+            with suppress(OutOfReach):  # what came before is shown
+                self._bring(self._context)
+        return status
+
+    def _bring(self, context: Context) -> None:
+        """Bring what is new of the output from a cluster that is another machine."""
+        self._context = context
+        if context.cluster.host is None:
+            return
+        self._brought_at = time.monotonic()
+        names = [file.there for file in self.files()]
+        places, self.faults = context.transport().copy_outputs(names)
+        self._places = dict(zip(names, places, strict=True))
 
     def _answer(self, context: Context, job_ids: Sequence[str]) -> dict[str, list[JobStatus]]:
         (job_id,) = job_ids
@@ -87,16 +126,19 @@ class JobOutput(Jobs):
         jobs = client.show_jobs(slurm_transport(context), job_id)
         if jobs:
             self.jobs = jobs
+            self._bring(context)
             return {job_id: [_as_shown(job) for job in jobs]}
         statuses = status_of_jobs(context, job_ids, ended=True)
         known = {job.job_id for job in self.jobs}
         for job in [status.job for status in statuses[job_id] if status.job is not None]:
             # Slurm has forgotten where the output went: look where sbatch puts it by default.
-            path = Path(job.work_dir) / f"slurm-{job.job_id}.out"
-            if job.job_id not in known and job.work_dir and path.is_file():
-                self.jobs.append(
-                    structs.replace(job, stdout=str(path), stderr=str(path), node_list="")
-                )
+            path = str(Path(job.work_dir) / f"slurm-{job.job_id}.out")
+            if job.job_id in known or not job.work_dir:
+                continue
+            (place,), _ = context.transport().copy_outputs([path])
+            if place.is_file():
+                self.jobs.append(structs.replace(job, stdout=path, stderr=path, node_list=""))
+        self._bring(context)
         return statuses
 
     def _note_silence(self, silence: OutOfReach, job_ids: Sequence[str]) -> None:
@@ -135,15 +177,18 @@ def _tasks_of(job: SlurmJob) -> list[SlurmJob]:
     ]
 
 
-def _filled(path: str, nodes: str) -> str:
-    """Fill what Slurm leaves open in a file's name until a node opens it: %N %n %t %s."""
+def _filled(path: str, nodes: str, *, is_here: bool = True) -> str:
+    """Fill what Slurm leaves open in a file's name until a node opens it: %N %n %t %s.
+
+    ``is_here``: the file is on this machine, which shows what the node is called.
+    """
     if not re.search(r"%[0-9]*[Nnts]", path):
         return path
     path = re.sub(r"%([0-9]*)[nt]", lambda found: "0".zfill(int(found[1] or 0)), path)
     path = re.sub(r"%[0-9]*s", "batch", path)
     host = next(iter(known_hosts(nodes)), "%N")
     likely = Path(re.sub(r"%[0-9]*N", host, path))
-    if likely.exists():
+    if not is_here or likely.exists():
         return str(likely)
     # A node may have another name than its host.
     pattern = re.sub(r"%[0-9]*N", "*", glob.escape(Path(path).name))

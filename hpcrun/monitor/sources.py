@@ -6,11 +6,12 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from hpcrun.context import Context, slurm_transport
 from hpcrun.errors import InputError
 from hpcrun.monitor.targets import Target, find, find_each, no_runs, no_such_run
+from hpcrun.remote import NO_SUCH_FILE
 from hpcrun.runs import RunFolder, runs_of
 
 STDIN = Path("/dev/stdin")
@@ -26,13 +27,15 @@ _STREAM = re.compile(
 class Source(Struct, frozen=True):
     """What becomes one curve: the files of one log, or a run; ``name`` is what the user typed.
 
-    ``job``: the id of the Slurm job that writes the files, where that is what the user typed.
+    ``job``: the id of the Slurm job that writes the files, where that is what the user typed;
+    ``paths`` are those of the files on the cluster then.
     """
 
     name: str
     files: tuple[Path, ...] = ()
     run: RunFolder | None = None
     job: str | None = None
+    paths: tuple[str, ...] = ()
 
 
 def find_sources(
@@ -78,10 +81,18 @@ def _sources_of(
         from hpcrun.slurm import client  # here: a log file needs no Slurm
 
         jobs = client.show_jobs(slurm_transport(context), target)
-        named = tuple(map(Path, jobs[0].outputs)) if jobs else ()
-        there = named if is_awaited else tuple(path for path in named if path.is_file())
+        named = jobs[0].outputs if jobs else []
+        places, faults = context.transport().copy_outputs(named)
+        there = {
+            path: place
+            for path, place in zip(named, places, strict=True)
+            if is_awaited or place.is_file()
+        }
         if there:
-            return [Source(str(there[0]), there, job=target)]
+            files, paths = tuple(there.values()), tuple(there)
+            return [Source(paths[0], files, job=target, paths=paths)]
+        if named and faults.get(named[0], NO_SUCH_FILE) != NO_SUCH_FILE:
+            raise InputError(f"{named[0]}: {faults[named[0]]}", fix="ask the job's owner")
         if named:
             raise InputError(
                 f"{name}: its output {named[0]} does not exist (yet)",
@@ -105,6 +116,7 @@ def _with_twins(sources: Sequence[Source]) -> list[Source]:
         else:
             out, err = (joined[twin], source) if is_err else (source, joined[twin])
             joined[twin] = Source(out.name, (*out.files, *err.files), job=out.job or err.job)
+            joined[twin] = structs.replace(joined[twin], paths=(*out.paths, *err.paths))
     return joined
 
 

@@ -8,6 +8,7 @@ from hpcrun.remote.local import LocalTransport as LocalTransport
 from hpcrun.remote.ssh import NOBODY as NOBODY
 from hpcrun.remote.ssh import far_connect as far_connect
 from hpcrun.remote.ssh import settings_of as settings_of
+from hpcrun.remote.transport import NO_SUCH_FILE as NO_SUCH_FILE
 from hpcrun.remote.transport import TRASH as TRASH
 from hpcrun.remote.transport import Connect as Connect
 from hpcrun.remote.transport import Result as Result

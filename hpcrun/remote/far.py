@@ -210,6 +210,49 @@ for ((;;)); do
 done
 """
 
+# The request: for each of ``paths``, a file of any job's, its name here and what is known of it, as
+# for REFRESH; the answer is the one of REFRESH for logs. Which files cannot be read is said on
+# stderr: "gone NUMBER" or "closed NUMBER", by their places in ``paths``.
+COPY = r"""
+LC_ALL=C
+logs=() amount=0
+for i in "${!paths[@]}"; do
+  IFS=' ' read -r mode inode size seconds < <(stat -L -c '%f %i %s %Y' -- "${paths[i]}" 2>/dev/null)
+  [[ $mode == 8??? ]] || { echo "gone $i" >&2; continue; }
+  [[ -r ${paths[i]} ]] || { echo "closed $i" >&2; continue; }
+  was=${known[i]} kind=B start=0
+  from=$((whole || size <= tail ? 0 : size - tail))
+  if [[ ${was%% *} == "$inode" && ${was##* } -le $size ]]; then
+    was=${was#* } offset=${was##* } start=${was%% *}
+    if ((whole && start > 0)); then
+      kind=L from=0
+    elif ((whole || size - offset <= most)); then
+      ((offset < size)) || continue
+      kind=L from=$((offset - start > overlap ? offset - overlap : start))
+    fi
+  fi
+  [[ $kind == L && $from -ge $start ]] || start=$from
+  logs+=("$i $kind $inode $from $size $seconds"); amount=$((amount + size - from))
+done
+send() {
+  local i kind inode from size seconds length
+  for each in "${logs[@]}"; do
+    IFS=' ' read -r i kind inode from size seconds <<<"$each"
+    printf '%s %s %s %s %s %s\n' "$kind" "${names[i]}" "$inode" "$from" "$size" "$seconds"
+    length=$((size - from))
+    ((length)) || continue
+    { tail -c +$((from + 1)) -- "${paths[i]}"; head -c "$length" /dev/zero; } 2>/dev/null |
+      head -c "$length"
+  done
+  printf '.\n'
+}
+if ((amount > 8192)) && type -P gzip >/dev/null; then
+  printf Z; send | gzip -1 -c
+else
+  printf '='; send
+fi
+"""
+
 # A stream of files is unpacked under a name of its own and takes its place by a rename; so the same
 # folder, sent twice, is there once, and whose rename succeeds is who runs sbatch.
 _INSIDE = r"""

@@ -16,14 +16,16 @@ import shutil
 import stat
 import tarfile
 import tempfile
+import time
 import zlib
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.files import LONGEST, replacing
 from hpcrun.remote import far
+from hpcrun.remote.transport import NO_SUCH_FILE
 
 # A log's last bytes that a view has, where it needs no more.
 TAIL = 1 << 19
@@ -37,6 +39,8 @@ _NAME = re.compile(r"(?!\.)[A-Za-z0-9._+-]{1,120}")
 _RECORD = re.compile(r"(?!\.).+\.(json|yaml|sh|sbatch)")  # in a run's folder itself
 _RUN = re.compile(r"\d{8}-\d{6}-[A-Za-z0-9._+-]{1,80}")
 _TREES = 5  # of how many copies of code there this side remembers the files
+# The folder of copies of other jobs' outputs, and how long each is kept after it was written last.
+_OUTPUTS, _OUTPUTS_KEPT_S = "files", 7 * 86400
 # In the cache folder of a run: its logs as they were there.
 _INDEX = "cache/logs-there.json"
 
@@ -210,6 +214,56 @@ class Mirror:
     @property
     def _trees_file(self) -> Path:
         return self.folder.parent / "code-there.json"
+
+
+class Outputs:
+    """Copies of output files of jobs that hpcrun did not submit, by their paths there."""
+
+    def __init__(self, folder: Path) -> None:
+        """``folder`` is beside the mirror of the runs."""
+        self.mirror = Mirror(folder)
+
+    def place(self, path: str) -> Path:
+        """Return where the copy of a file is."""
+        return self.mirror.folder / _OUTPUTS / self._name(path)
+
+    def script(self, paths: Sequence[str], *, whole: bool) -> str:
+        """Write what asks there for what is new of files."""
+        index, known = self.mirror.index(_OUTPUTS), []
+        for path in paths:
+            inode, start = index.get(self._name(path), (0, 0))
+            with contextlib.suppress(OSError):
+                size = self.place(path).lstat().st_size
+                known.append(f"{inode} {start} {size}")
+                continue
+            known.append("0 0 0")
+        names = [f"{_OUTPUTS}/{self._name(path)}" for path in paths]
+        numbers = f"tail={TAIL} most={GAP} whole={int(whole)} overlap={OVERLAP}\n"
+        return far.begin("/", paths=paths, names=names, known=known) + numbers + far.COPY
+
+    def receiver(self, host: str, *, whole: bool) -> Receiver:
+        """Return what takes the answer."""
+        return Receiver(self.mirror, [_OUTPUTS], host=host, whole=whole)
+
+    def settle(self, paths: Sequence[str], stderr: str) -> dict[str, str]:
+        """Remove the copies of files that cannot be read, and old ones; return why, by path."""
+        why = {"gone": NO_SUCH_FILE, "closed": "permission denied on the cluster"}
+        found = re.findall(r"(?m)^(gone|closed) ([0-9]{1,6})$", stderr)
+        faults = {paths[int(i)]: why[word] for word, i in found if int(i) < len(paths)}
+        for path in faults:
+            self.place(path).unlink(missing_ok=True)
+        current = {self.place(path) for path in paths}
+        oldest = time.time() - _OUTPUTS_KEPT_S
+        with contextlib.suppress(OSError):
+            for copy in (self.mirror.folder / _OUTPUTS / "logs").iterdir():
+                if copy not in current and copy.lstat().st_ctime < oldest:
+                    copy.unlink()
+        return faults
+
+    @staticmethod
+    def _name(path: str) -> str:
+        digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
+        return f"logs/{digest}-{re.sub(r'[^A-Za-z0-9._+-]', '-', Path(path).name)[-80:]}"
 
 
 def _has_folder_for_record(run: str) -> bool:

@@ -26,6 +26,7 @@ from hpcrun.remote.feed import MOST_RUNS, Feed
 from hpcrun.remote.mirror import (
     Damaged,
     Mirror,
+    Outputs,
     Receiver,
     Stream,
     check_size,
@@ -219,6 +220,31 @@ class SshTransport:
                 raise OutOfReach(f"{self.connection.host}: the answer ended too early")
         finally:
             receiver.close()
+
+    def copy_outputs(
+        self, paths: Sequence[str], *, whole: bool = True
+    ) -> tuple[list[Path], dict[str, str]]:
+        """Bring what is new of files; see Transport."""
+        outputs = Outputs(self.mirror.folder.parent / "outputs")
+        places = [outputs.place(path) for path in paths]
+        if not paths:
+            return places, {}
+        for is_last in (False, True):
+            receiver = outputs.receiver(self.connection.host, whole=whole)
+            script = outputs.script(paths, whole=whole)
+            try:
+                reply = self._trip("copy", script, timeout=60, on_output=receiver.take)
+                if not receiver.rounds:
+                    raise OutOfReach(f"{self.connection.host}: the answer ended too early")
+                return places, outputs.settle(paths, reply.stderr)
+            except Damaged:
+                if is_last:
+                    raise
+            except OSError as error:
+                raise self.mirror.not_written(error) from error
+            finally:
+                receiver.close()
+        raise AssertionError
 
     # ---- what goes
 

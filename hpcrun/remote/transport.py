@@ -17,6 +17,10 @@ TRASH = ".trash-"
 Show = Callable[[float, float], None]
 
 
+# Why a file of the cluster is not copied, if it may still be written.
+NO_SUCH_FILE = "no such file"
+
+
 def no_bar(label: str, unit: str) -> AbstractContextManager[Show]:
     """Show nothing of long work, which is called ``label`` and counted in ``unit``."""
     return nullcontext(lambda done, total: None)
@@ -93,6 +97,16 @@ class Transport(Protocol):
         even listed. Who is to ``follow`` the runs does not wait: what is new comes by itself from
         now on, as long as this is called again and again. Raises OutOfReach; of runs that are
         followed once after each time that they were out of reach.
+        """
+
+    def copy_outputs(
+        self, paths: Sequence[str], *, whole: bool = True
+    ) -> tuple[list[Path], dict[str, str]]:
+        """Return where files of the cluster are read on this machine, as they are there now.
+
+        Where the cluster is another machine, they are copies, which are not there for files that
+        cannot be read; the second value says why, by their paths. Of a long file that is new here
+        the end may be all that comes, unless it is to be ``whole``. Raises OutOfReach.
         """
 
     def deliver(
