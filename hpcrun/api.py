@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from msgspec import structs
 
-from hpcrun.context import Context, load_context
+from hpcrun.context import Context, Session, load_context
 from hpcrun.errors import HpcrunError, InputError, SpecError, WaitTimeout
 from hpcrun.monitor import Targets, list_runs, only_run, refresh, resolve
 from hpcrun.runs import (
@@ -427,7 +427,8 @@ def _context(cluster: str | None, cwd: str | os.PathLike[str] | None) -> Context
 
 def _resolved(context: Context, word: str) -> RunFolder | SweepFolder:
     found = resolve(context, word)
-    context.brought.clear()  # a look at it, much later maybe, brings it again
+    # A method may be called much later: it has to fetch the run's records again.
+    context.session.synced.clear()
     return found
 
 
@@ -571,8 +572,9 @@ def _by_cluster(runs: Sequence[Run]) -> list[tuple[Context, list[RunFolder]]]:
 
 
 def _pickled(one: Run | Sweep) -> tuple[Any, ...]:
-    """Leave the environment out of a pickle: it may hold secrets."""
-    return _reopen, (type(one), one._folder, structs.replace(one._context, environ={}, secrets={}))
+    """Leave the environment and the state of the session out of a pickle: both may hold secrets."""
+    context = structs.replace(one._context, environ={}, session=Session())
+    return _reopen, (type(one), one._folder, context)
 
 
 def _reopen(kind: type[Run] | type[Sweep], folder: Any, context: Context) -> Run | Sweep:

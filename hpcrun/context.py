@@ -56,6 +56,22 @@ _CLEAN_NAMES = frozenset(
 _SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
 
 
+class Session(Struct, kw_only=True):
+    """State that changes while one command runs; its context and the copies of it share one.
+
+    Attributes:
+        synced: Folders of runs, and of all runs, whose records were just copied from the cluster's
+            host, so that the next reader need not fetch them again.
+        accounts_queried: How many finished jobs Slurm's accounting was asked about.
+        secrets: Values of secrets that were read from a run's folder. They stay masked after the
+            job has removed its own copy.
+    """
+
+    synced: set[Path] = field(default_factory=set)
+    accounts_queried: int = 0
+    secrets: dict[Path, list[bytes]] = field(default_factory=dict)
+
+
 class Context(Struct, frozen=True, kw_only=True):
     """What every verb needs to know; made once by the command line.
 
@@ -63,10 +79,8 @@ class Context(Struct, frozen=True, kw_only=True):
     code, an earlier run's, and not the project's own of today. ``deadline`` (by time.monotonic):
     who asks Slurm waits no longer. Each of Slurm's commands runs inside ``waiting``, which may say
     so to a user who waits; ``bar`` shows how far long work is. ``connect`` makes the transport to
-    the cluster, for transport() alone. ``brought``: the runs that a word has just brought from
-    there (``targets.refresh``). ``asked``: what the cluster's host has answered about its variables
-    and files (``there.py``). ``secrets``: values of runs' secrets that were read, and are hidden on
-    every way out.
+    the cluster, for transport() alone. ``asked``: what the cluster's host has answered about its
+    variables and files (``there.py``).
     """
 
     environ: dict[str, str]
@@ -83,9 +97,8 @@ class Context(Struct, frozen=True, kw_only=True):
     waiting: Callable[[], AbstractContextManager[None]] = nullcontext
     bar: Callable[[str, str], AbstractContextManager[Show]] = no_bar
     connect: Connect = LocalTransport
-    brought: set[Path] = field(default_factory=set)
+    session: Session = field(default_factory=Session)
     asked: dict[tuple[str, ...], object] = field(default_factory=dict)
-    secrets: dict[Path, list[bytes]] = field(default_factory=dict)
 
     def transport(self, slurm_conf: str | None = None) -> Transport:
         """Reach the cluster, and its Slurm or the one whose slurm.conf is named."""

@@ -17,7 +17,7 @@ from msgspec import Struct, structs
 from hpcrun.actions.job_actions import is_alive_here
 from hpcrun.context import Context, conf_is_gone, slurm_transport
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
-from hpcrun.monitor import Memory, bring_names, list_names, status_of
+from hpcrun.monitor import bring_names, list_names, status_of
 from hpcrun.remote import TRASH, Transport
 from hpcrun.runs import (
     ARRAY,
@@ -284,7 +284,8 @@ class LiveJobs:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._known = Memory()
+        # By slurm.conf: states by folder, or why Slurm did not answer.
+        self._states: dict[str | None, dict[str, str] | str] = {}
 
     def reason(self, run: RunFolder) -> tuple[str, bool]:
         """Say why a run may not be over after all, else ""; and whether that is Slurm's silence."""
@@ -298,13 +299,15 @@ class LiveJobs:
             is_here = submitted.host == os.uname().nodename
             away = f"{conf}, by which it was submitted, is not on this machine"
             return "" if is_here else away, False
-        known = self._known.once(conf, lambda: self._ask(conf))
+        if conf not in self._states:
+            self._states[conf] = self._query_states(conf)
+        known = self._states[conf]
         if isinstance(known, str):
             return f"Slurm may run it again, and does not answer: {known}", True
         state = known.get(run.run_id if task is None else f"{task.sweep_id}{ARRAY}")
         return f"it is {state}" if state else "", False
 
-    def _ask(self, conf: str | None) -> dict[str, str] | str:
+    def _query_states(self, conf: str | None) -> dict[str, str] | str:
         try:
             rows = client.queue(slurm_transport(self._context, conf), strict=True)
         except OutOfReach as silence:

@@ -541,7 +541,7 @@ def masker_of(context: Context, runs: Sequence[RunFolder]) -> Masker:
 def _values_of(context: Context, run: RunFolder) -> list[bytes]:
     """Return the values of a run's secrets as submit wrote them: while they are there, and later if
     they were read before: who follows a run goes on when it is over."""
-    known = context.secrets.setdefault(run.path, [])
+    known = context.session.secrets.setdefault(run.path, [])
     with suppress(OSError):
         text = read_plain(run.secrets)
         from hpcrun.render import unquote_bash  # here: few runs have any

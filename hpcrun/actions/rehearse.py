@@ -212,7 +212,7 @@ class _Stage:
             self._context, self._spec, extra_args=self._asked.extra_args,
             origin=self._asked.origin, checks=checks,
         )  # fmt: skip
-        job = submit_job(self._context, made)
+        job = submit_job(self._context, made).job_id
         cause = CAUSES[fault] if fault else None
         run, trial = RunFolder(made.path), Trial(fault=fault, run_dir=str(made.path), cause=cause)
         trial.asked_for = cause is None or cause in self._asked.spec.survive.when

@@ -22,7 +22,7 @@ from hpcrun.actions.prepare import (
     read_spec_of_cluster,
     record_file,
 )
-from hpcrun.actions.submit import check_as_submitted, linked, named_after, submit_job
+from hpcrun.actions.submit import Submission, check_as_submitted, linked, named_after, submit_job
 from hpcrun.actions.there import here, look, settle
 from hpcrun.context import Context, is_in_mirror, load_context, read_text
 from hpcrun.errors import InputError, OutOfReach
@@ -194,7 +194,7 @@ def _check_own_folder(
             )
 
 
-def submit_again(again: Again) -> str:
+def submit_again(again: Again) -> Submission:
     """Submit it, and note that in the folder whose checkpoints it uses; raises as submit_job()."""
     with linked(again.context, again.prepared.each(), again.checkpoint_dirs):
         return submit_job(again.context, again.prepared)

@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 from stat import S_IMODE
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from hpcrun.actions.checks.checkpoints import refuse_writers
 from hpcrun.actions.prepare import Prepared
@@ -190,11 +190,20 @@ def _check_copied(context: Context, prepared: Prepared, code: Path) -> None:
         )
 
 
-def submit_job(context: Context, made: Prepared) -> str:
-    """Write the run, or the array and its runs, and submit it with one sbatch; return the job id.
+class Submission(Struct, frozen=True):
+    """A job that Slurm accepted, and what the user should know about its submission."""
 
-    Raises SchedulerRefused (all folders are taken away again), and OutOfReach when it stays
-    unknown whether Slurm took the job (they stay: ``hpcrun status`` settles it later).
+    job_id: str
+    notes: list[str] = []
+
+
+def submit_job(context: Context, made: Prepared) -> Submission:
+    """Write the folder of a run, or of an array and its runs, and submit it with one sbatch.
+
+    Raises:
+        SchedulerRefused: Slurm rejected the job; the folders are removed again.
+        OutOfReach: It is unknown whether Slurm accepted the job. The folders stay, and a later
+            ``hpcrun status`` finds out.
     """
     slurm_transport(context)  # raises before anything is written
     runs = made.each()
@@ -289,8 +298,8 @@ def whole_or_nothing(context: Context) -> Iterator[list[Path]]:
         raise
 
 
-def run_sbatch(context: Context, plan: Plan, written: list[Path]) -> str:
-    """Submit what was written, record Slurm's answer in its folder, return the job id.
+def run_sbatch(context: Context, plan: Plan, written: list[Path]) -> Submission:
+    """Submit what was written, and record Slurm's answer in its folder.
 
     ``written`` are that folder and those of a sweep's runs; it is emptied where Slurm has the job,
     or may have it. Ctrl-C waits until that is known. Raises as submit_job().
@@ -298,7 +307,7 @@ def run_sbatch(context: Context, plan: Plan, written: list[Path]) -> str:
     env = _sbatch_environment(context, plan)
     transport = slurm_transport(context)
     record = submitted_record(context, plan)
-    job_id = ""
+    job_id, notes = "", []
     try:
         with signals_wait():
             try:
@@ -320,14 +329,14 @@ def run_sbatch(context: Context, plan: Plan, written: list[Path]) -> str:
                         (path / SECRETS).unlink(missing_ok=True)  # they are there now
                     transport.send([folder / SUBMITTED])
             except HpcrunError as error:
-                plan.notes.append(f"{error.message}; hpcrun finds the job by its folder")
+                notes.append(f"{error.message}; hpcrun finds the job by its folder")
     except KeyboardInterrupt as pressed:
         if not job_id:
             raise
         raise KeyboardInterrupt(
             f"Slurm had taken the job already: {job_id}; hpcrun cancel {job_id} ends it"
         ) from pressed
-    return job_id
+    return Submission(job_id, notes)
 
 
 def expected_start(context: Context, plan: Plan, files: Sequence[RenderedFile]) -> Estimate:

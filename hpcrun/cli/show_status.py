@@ -6,17 +6,17 @@ import contextlib
 import threading
 import time
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
-from msgspec import Struct, structs
+from msgspec import Struct, field, structs
 
 from hpcrun.cli.output import emit_json, look, note, say_lines
 from hpcrun.context import Context
 from hpcrun.errors import HpcrunError, InputError
-from hpcrun.monitor import Level, Memory, find_target, no_runs, status_of, status_of_job
+from hpcrun.monitor import Level, SlurmCache, find_target, no_runs, status_of, status_of_job
 from hpcrun.runs import (
     JobStatus,
+    RunFolder,
     Sweep,
     SweepFolder,
     has_checkpoints,
@@ -48,6 +48,18 @@ class Query(Struct, frozen=True):
     word: str | None
     count: int | None = None
     each_task: bool = False
+
+
+class QueryCache(Struct, kw_only=True):
+    """Answers to one query that a watcher shares between redraws: see SlurmCache."""
+
+    slurm: SlurmCache = field(default_factory=SlurmCache)
+    target: RunFolder | SweepFolder | str | None = None
+    job: list[JobStatus] | None = None
+
+    def clear(self) -> None:
+        self.slurm.clear()
+        self.target = self.job = None
 
 
 class Found(Struct, frozen=True, kw_only=True):
@@ -107,14 +119,14 @@ class Found(Struct, frozen=True, kw_only=True):
         )
 
 
-def find_out(context: Context, query: Query, memory: Memory | None = None) -> Found:
+def find_out(context: Context, query: Query, cache: QueryCache | None = None) -> Found:
     """Find out about what a query asks for. Raises InputError, OutOfReach.
 
-    What ``memory`` holds of Slurm's answers is not asked again.
+    Answers in ``cache`` are not queried again.
     """
-    memory = Memory() if memory is None else memory
+    cache = QueryCache() if cache is None else cache
     context = structs.replace(context, deadline=time.monotonic() + TIMEOUT)
-    found = _find(context, query, memory)
+    found = _find(context, query, cache)
     silent = (status.out_of_reach for status in found.statuses if status.out_of_reach)
     silence = found.silence or next(silent, "")
     statuses = found.statuses
@@ -122,18 +134,18 @@ def find_out(context: Context, query: Query, memory: Memory | None = None) -> Fo
         from hpcrun.monitor import with_whys
 
         is_one = found.kind != "listing" and found.sweep is None and len(statuses) == 1
-        statuses = with_whys(context, statuses, memory, count_ahead=is_one)
+        statuses = with_whys(context, statuses, cache.slurm, count_ahead=is_one)
     host = context.cluster.host or ""
     return structs.replace(found, statuses=statuses, silence=silence, host=host)
 
 
-def _find(context: Context, query: Query, memory: Memory) -> Found:
+def _find(context: Context, query: Query, cache: QueryCache) -> Found:
     if query.word is None:
         from hpcrun.monitor import list_rows
 
         nothing = f"{no_runs(context)}; hpcrun jobs lists what can be submitted"
         rows, older, silence = list_rows(
-            context, query.count, each_task=query.each_task, memory=memory
+            context, query.count, each_task=query.each_task, cache=cache.slurm
         )
         return Found(
             kind="listing",
@@ -143,13 +155,16 @@ def _find(context: Context, query: Query, memory: Memory) -> Found:
             silence=silence,
             is_partial=bool(silence),
         )
-    target = memory.once("target", partial(find_target, context, query.word))
+    if cache.target is None:
+        cache.target = find_target(context, query.word)
+    target = cache.target
     if isinstance(target, str):
-        statuses = memory.once("job", partial(status_of_job, context, target, in_detail=True))
-        return Found(kind="job", statuses=_with_end(context, statuses))
+        if cache.job is None:
+            cache.job = status_of_job(context, target, in_detail=True)
+        return Found(kind="job", statuses=_with_end(context, cache.job))
     sweep = read_sweep(target) if isinstance(target, SweepFolder) else None
     level: Level = "detail" if sweep is None else "row"
-    statuses = status_of(context, runs_of(target), memory, level=level)
+    statuses = status_of(context, runs_of(target), cache.slurm, level=level)
     statuses = _with_end(context, statuses, in_sweep=sweep is not None)
     return Found(kind="run", statuses=statuses, sweep=sweep)
 

@@ -156,11 +156,15 @@ def submit_and_watch(
     if again is None:
         from hpcrun.actions import submit_job  # here: a dry run needs none
 
-        job_id = submit_job(context, made)
+        submission = submit_job(context, made)
+        plan = structs.replace(made.plan, notes=[*made.plan.notes, *submission.notes])
+        made = structs.replace(made, plan=plan)
     else:
         from hpcrun.actions import submit_again
 
-        job_id = submit_again(again)
+        submission = submit_again(again)
+        again = structs.replace(again, notes=[*again.notes, *submission.notes])
+    job_id = submission.job_id
     try:
         if as_json:
             emit_json(submission_json(made, job_id) if again is None else again_json(again, job_id))

@@ -11,11 +11,11 @@ from contextlib import nullcontext
 from msgspec import structs
 
 from hpcrun.cli.output import can_draw, encodable, look, width_and_height
-from hpcrun.cli.show_status import Found, Query, find_out, print_found
+from hpcrun.cli.show_status import Found, Query, QueryCache, find_out, print_found
 from hpcrun.context import Context
 from hpcrun.curves import Screen
 from hpcrun.errors import InputError, OutOfReach
-from hpcrun.monitor import CALM, CALMEST, Memory, Monitor, Pace, Watched
+from hpcrun.monitor import CALM, CALMEST, Monitor, Pace, Watched
 from hpcrun.runs import JobStatus
 from hpcrun.text import clip
 
@@ -30,11 +30,11 @@ class _Asked(Watched):
         self.is_open = query.word is None
         self.found = Found(kind="listing", statuses=[])
         self._query = query
-        self._memory = Memory()
+        self._cache = QueryCache()
 
     def ask(self, context: Context, pace: Pace) -> Sequence[JobStatus] | None:
         """Find it with new answers. Raises InputError, and OutOfReach for the first."""
-        self._memory.clear()
+        self._cache.clear()
         self.next_look = math.inf  # without an answer nothing is looked up
         try:
             return self._find(context, pace)
@@ -55,7 +55,7 @@ class _Asked(Watched):
 
     def _find(self, context: Context, pace: Pace) -> Sequence[JobStatus]:
         before = self.found.states
-        self.found = find_out(context, self._query, self._memory)
+        self.found = find_out(context, self._query, self._cache)
         self.next_look = time.monotonic() + _FILES_EVERY
         if self.found.states != before:
             pace.news(time.monotonic(), apart=CALM)

@@ -22,7 +22,7 @@ from hpcrun.monitor.sources import STDIN as STDIN
 from hpcrun.monitor.sources import Source as Source
 from hpcrun.monitor.sources import find_sources as find_sources
 from hpcrun.monitor.status import Level as Level
-from hpcrun.monitor.status import Memory as Memory
+from hpcrun.monitor.status import SlurmCache as SlurmCache
 from hpcrun.monitor.status import begin as begin
 from hpcrun.monitor.status import complete as complete
 from hpcrun.monitor.status import conf_of as conf_of

@@ -24,8 +24,10 @@ from hpcrun.runs import (
 )
 from hpcrun.slurm import Account, client, known_hosts, parse_exit_code
 
-# Jobs whose accounts one command asks for, one after the other; nodes whose reasons are looked at.
-_MOST, _NODES = 8, 4
+# Finished jobs whose accounting one command queries, one by one.
+_MAX_ACCOUNTS = 8
+# Nodes of a job that are queried for the reason why they are down or drained.
+_MAX_NODES = 4
 # Ends of Slurm's own making, about which it knows more.
 _BY_SLURM = frozenset({"CANCELLED", "NODE_FAIL", "BOOT_FAIL"})
 
@@ -58,16 +60,16 @@ def with_account(context: Context, status: JobStatus, *, always: bool = False) -
     is_open = status.state in _BY_SLURM and status.history.cancelled is None
     is_open |= run is not None and not status.attempts
     is_asked = (always or is_open) and not status.out_of_reach and status.state != LOST
-    if not is_asked or len([key for key in context.asked if key[0] == "account"]) >= _MOST:
+    if not is_asked or context.session.accounts_queried >= _MAX_ACCOUNTS:
         return status
-    context.asked["account", job_id] = True
+    context.session.accounts_queried += 1
     found = None
     with contextlib.suppress(HpcrunError):
         transport = slurm_transport(context, status.slurm_conf)
         found = client.account(transport, job_id)
         has_node = status.state in ("NODE_FAIL", "BOOT_FAIL") or not (status.attempts or status.ok)
         had = (status.job.node_list if status.job is not None else "") or status.nodes
-        for node in known_hosts(had)[:_NODES] if has_node else ():
+        for node in known_hosts(had)[:_MAX_NODES] if has_node else ():
             if reason := client.reason_of(transport, node):
                 found = structs.replace(found or Account(), node=node, node_reason=reason)
                 break

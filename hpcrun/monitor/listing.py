@@ -18,8 +18,8 @@ from hpcrun.errors import HpcrunError
 from hpcrun.files import read_plain
 from hpcrun.monitor.status import (
     LATE,
-    Memory,
     SlurmAnswers,
+    SlurmCache,
     ask,
     begin,
     complete,
@@ -65,12 +65,12 @@ SETTLED = 86400.0
 
 
 def list_rows(
-    context: Context, count: int | None, *, each_task: bool = False, memory: Memory
+    context: Context, count: int | None, *, each_task: bool = False, cache: SlurmCache
 ) -> tuple[list[JobStatus], int, str]:
     """Find out about the newest runs: ``count`` of them, None for all; a sweep counts as one.
 
-    ``each_task`` gives the runs of sweeps rows of their own. A Slurm whose answer ``memory`` holds
-    is not asked again; its silence is no error. Returns the rows, newest first, how many runs are
+    ``each_task`` gives the runs of sweeps rows of their own. A Slurm whose answer ``cache`` has is
+    not queried again; its silence is no error. Returns the rows, newest first, how many runs are
     older, and why newer ones may be missing, else "".
     """
 
@@ -79,17 +79,16 @@ def list_rows(
         is_run = (name for name in chosen if RUN_ID.fullmatch(name.removesuffix(ARRAY)))
         return [context.runs_dir / name for name in islice(is_run, count)], len(chosen)
 
-    def names() -> str:
-        return "" if context.cluster.host is None else _bring(context, newest()[0], memory)
-
-    silence = memory.once("names", names)
+    if cache.fetch_error is None:
+        is_far = context.cluster.host is not None
+        cache.fetch_error = _bring(context, newest()[0], cache) if is_far else ""
     shown, all_of_them = newest()
-    rows = _with_short_ids(_find_rows(context, shown, memory))
+    rows = _with_short_ids(_find_rows(context, shown, cache))
     rows = [structs.replace(row, cluster=context.cluster.name) for row in rows]
-    return rows, all_of_them - len(shown), silence
+    return rows, all_of_them - len(shown), cache.fetch_error
 
 
-def _bring(context: Context, folders: Sequence[Path], memory: Memory) -> str:
+def _bring(context: Context, folders: Sequence[Path], cache: SlurmCache) -> str:
     """Bring the names of all runs, and what is new of live ones; return why that is not so.
 
     Slurm is asked meanwhile about what is known of them here: that saves trips.
@@ -100,7 +99,7 @@ def _bring(context: Context, folders: Sequence[Path], memory: Memory) -> str:
 
     def ahead() -> None:
         with contextlib.suppress(OSError, HpcrunError):
-            memory["ahead"] = {
+            cache.prefetched = {
                 conf: ask(context, conf, *question)
                 for conf, question in _questions(context, known).items()
             }
@@ -145,23 +144,26 @@ def _questions(
     return found
 
 
-def _find_rows(context: Context, folders: Sequence[Path], memory: Memory) -> list[JobStatus]:
+def _find_rows(context: Context, folders: Sequence[Path], cache: SlurmCache) -> list[JobStatus]:
     """Ask each Slurm once about all runs and sweeps; one that cannot be read hides no other."""
     broken: dict[Path, str] = {}
 
     def bring(live: list[RunFolder]) -> None:
-        memory.once("refreshed", lambda: refresh(context, live))
+        if not cache.is_refreshed:
+            refresh(context, live)
+            cache.is_refreshed = True
 
     found = _read_rows(context, folders, broken, bring)
-    questions, ahead = _questions(context, found), memory.get("ahead", {})
-    news = [conf for conf in questions if conf not in memory]
+    questions = _questions(context, found)
+    news = [conf for conf in questions if conf not in cache.answers]
     for conf in news:
-        memory[conf] = ask(context, conf, *questions[conf], ahead.get(conf))
+        ahead = cache.prefetched.get(conf)
+        cache.answers[conf] = ask(context, conf, *questions[conf], ahead)
     rows: dict[Path, JobStatus] = {}
     for folder, one in found.items():
         with _noted(broken, folder):
             conf = conf_of(context, one.history)
-            rows[folder] = one.row(memory.get(conf), is_news=conf in news)
+            rows[folder] = one.row(cache.answers.get(conf), is_news=conf in news)
     return [rows.get(folder) or _broken_row(folder, broken[folder]) for folder in folders]
 
 

@@ -12,9 +12,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
-from msgspec import Struct, structs
+from msgspec import Struct, field, structs
 
 from hpcrun.context import Context, believed_conf, conf_is_gone, slurm_conf_of, slurm_transport
 from hpcrun.errors import OutOfReach
@@ -34,6 +34,7 @@ from hpcrun.runs import (
     Seen,
     Submitted,
     Verdict,
+    WhyWaiting,
     cost_of,
     decide,
     elapsed_of,
@@ -66,17 +67,6 @@ _AT_ONCE = 1000
 # How much is found out about a run: its state, by Slurm and the records alone; also what a row of a
 # listing shows, its log's last step and loss among it; also whether its disk is full.
 Level = Literal["state", "row", "detail"]
-T = TypeVar("T")
-
-
-class Memory(dict[object, Any]):
-    """Slurm's answers, by slurm.conf: who looks at the files often clears them now and then."""
-
-    def once(self, question: object, ask: Callable[[], T]) -> T:
-        if question not in self:
-            self[question] = ask()
-        answer: T = self[question]
-        return answer
 
 
 class SlurmAnswers(Struct, kw_only=True):
@@ -97,31 +87,56 @@ class SlurmAnswers(Struct, kw_only=True):
     accounts: dict[str, SlurmJob] = {}
 
 
+class SlurmCache(Struct, kw_only=True):
+    """Slurm's answers and fetched records that several listings of a watcher share.
+
+    A watcher reads the runs' own files often and clears the cache when it queries Slurm again.
+
+    Attributes:
+        answers: What Slurm answered, by its slurm.conf.
+        prefetched: Answers that were queried while the records of runs were being fetched.
+        fetch_error: Why the names of runs could not be fetched, "" if they were; None: not tried.
+        is_refreshed: Whether the records of live runs were fetched.
+        waits: Why jobs are pending, by their ids; None: not queried.
+    """
+
+    answers: dict[str | None, SlurmAnswers] = field(default_factory=dict)
+    prefetched: dict[str | None, SlurmAnswers] = field(default_factory=dict)
+    fetch_error: str | None = None
+    is_refreshed: bool = False
+    waits: dict[str, WhyWaiting] | None = None
+
+    def clear(self) -> None:
+        """Forget everything, so that the next listing queries Slurm."""
+        self.answers, self.prefetched = {}, {}
+        self.fetch_error, self.is_refreshed, self.waits = None, False, None
+
+
 def status_of(
     context: Context,
     runs: Sequence[RunFolder],
-    memory: Memory | None = None,
+    cache: SlurmCache | None = None,
     *,
     level: Level = "state",
 ) -> list[JobStatus]:
     """Find out the state of some runs, with their plans; silence of Slurm is no error.
 
-    A Slurm whose answer ``memory`` holds is not asked again.
+    A Slurm whose answer ``cache`` has is not queried again.
     """
-    memory = Memory() if memory is None else memory
+    cache = SlurmCache() if cache is None else cache
     by_conf: dict[str | None, list[tuple[RunFolder, History]]] = {}
     for run in runs:
         history = read_history(run)
         by_conf.setdefault(conf_of(context, history), []).append((run, history))
     found: dict[Path, JobStatus] = {}
     for conf, group in by_conf.items():
-        is_news = conf not in memory
+        is_news = conf not in cache.answers
         if is_news:
             refresh(context, [run for run, _ in group])
-            memory[conf] = ask(context, conf, group)
+            cache.answers[conf] = ask(context, conf, group)
         for run, _ in group:
             # Read again: the job may have ended while Slurm was asked.
-            status = judge(memory[conf], run, read_history(run))
+            status = judge(cache.answers[conf], run, read_history(run))
             if is_news:
                 remember(status)
             found[run.path] = complete(structs.replace(status, plan=read_plan(run)), level)

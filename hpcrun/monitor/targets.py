@@ -164,12 +164,12 @@ def refresh(
             if one is None or isinstance(one, str):
                 continue
             for run in runs_of(one):
-                if run.path not in context.brought:
+                if run.path not in context.session.synced:
                     yield run.path
                 if by_word:
-                    context.brought.add(run.path)
+                    context.session.synced.add(run.path)
                 else:
-                    context.brought.discard(run.path)
+                    context.session.synced.discard(run.path)
 
     try:
         context.transport().refresh(stale(), whole=whole, follow=follow)
@@ -189,15 +189,15 @@ def bring_names(
     has logged in: it may begin on what is to be asked meanwhile. Returns why they did not come,
     else "": then those that are known here are shown.
     """
-    if context.cluster.host is not None and context.runs_dir not in context.brought:
-        brought = {context.runs_dir, *(run.path for run in runs)}
-        context.brought.update(brought)
+    if context.cluster.host is not None and context.runs_dir not in context.session.synced:
+        folders = {context.runs_dir, *(run.path for run in runs)}
+        context.session.synced.update(folders)
         transport = context.transport()
         try:
             if begin is not None:
                 transport.open()
                 begin()
-            transport.refresh(brought)
+            transport.refresh(folders)
         except OutOfReach as error:
             return f"{error.message}{f' ({error.fix})' if error.fix else ''}"
     return ""

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from hpcrun.context import Context, slurm_transport
 from hpcrun.errors import OutOfReach
-from hpcrun.monitor.status import Memory
+from hpcrun.monitor.status import SlurmCache
 from hpcrun.remote import Transport
 from hpcrun.runs import JobStatus, RunFolder, WhyWaiting, attempt_indices
 from hpcrun.slurm import (
@@ -33,24 +33,24 @@ NOT_FORESEEN = "no start is foreseen"
 def with_whys(
     context: Context,
     statuses: Sequence[JobStatus],
-    memory: Memory | None = None,
+    cache: SlurmCache | None = None,
     *,
     count_ahead: bool = False,
 ) -> list[JobStatus]:
     """Add to the jobs that wait why they do. Never raises: what Slurm does not show is left out.
 
     One scontrol is asked for each of a few limits; with ``count_ahead`` also the queue of the
-    partition. With ``memory`` nothing is asked of which it holds the answer.
+    partition. An answer in ``cache`` is not queried again.
     """
-    memory = Memory() if memory is None else memory
+    cache = SlurmCache() if cache is None else cache
     waiting = [status for status in statuses if _waits(status)]
     if not waiting:
         return list(statuses)
-    found: dict[str, WhyWaiting] = memory.once(
-        "whys", lambda: _find_whys(context, waiting, count_ahead=count_ahead)
-    )
+    if cache.waits is None:
+        cache.waits = _find_whys(context, waiting, count_ahead=count_ahead)
+    waits = cache.waits
     return [
-        structs.replace(status, why=found.get(status.job_id or "")) if _waits(status) else status
+        structs.replace(status, why=waits.get(status.job_id or "")) if _waits(status) else status
         for status in statuses
     ]
 
