@@ -1,4 +1,4 @@
-"""How sbatch reads ``#SBATCH`` lines: a port of its grammar (src/sbatch/opt.c) to Python."""
+"""A Python port of sbatch's grammar for ``#SBATCH`` lines (src/sbatch/opt.c)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ _BLANKS = b" \t\n\v\f\r"
 
 
 class Unbalanced(ValueError):
-    """sbatch ends here: a quote is open at the end of the line."""
+    """Raised where sbatch would exit, because a quote is open at the end of the line."""
 
 
 def read_arguments(line: bytes) -> list[bytes]:
-    r"""Split what stands behind ``#SBATCH`` as sbatch does.
+    r"""Split the text after ``#SBATCH`` into arguments as sbatch does.
 
     >>> read_arguments(b'--a="b \\" c" -d e\\ f # g')
     [b'--a=b " c', b'-d', b'e', b'f']
@@ -32,7 +32,7 @@ def _read_one(text: bytes) -> tuple[bytes, bytes]:
     argument, quote, escaped, at = bytearray(), b"", False, 0
     while at < len(text):
         char = text[at : at + 1]
-        # A backslash saves a # that stands alone, but no blank.
+        # A backslash escapes a # at the start of a word, but not a blank.
         if char == b"\n" or (not quote and (char in _BLANKS or (char == b"#" and not escaped))):
             break
         at += 1
@@ -53,7 +53,7 @@ def _read_one(text: bytes) -> tuple[bytes, bytes]:
 
 
 def read_script(script: bytes) -> list[tuple[str, str | None]]:
-    """Read a script's options: sbatch stops at the first line that is no comment."""
+    """Read the options of a script up to the first line that is not a comment, as sbatch does."""
     options: list[tuple[str, str | None]] = []
     for line in script.split(b"\n"):
         if line.startswith(b"#SBATCH"):

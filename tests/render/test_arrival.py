@@ -1,6 +1,6 @@
-"""What the plan says is what the processes get: the rendered scripts are run by bash.
+"""Bash runs the rendered scripts, and processes get arguments and environment of the plan.
 
-Only harness.sh is another: one that prints its arguments and its environment.
+Only harness.sh is replaced, by a script that prints its arguments and its environment.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HOSTILE = 'it\'s "a" $(touch oops) `b`; c\\*é\t%j'
 
 
 def written(made: Plan) -> Path:
-    """Write a run folder with a harness that prints what it is given."""
+    """Write a run folder with a harness that prints its arguments and environment."""
     run_dir = Path(made.run_dir)
     (run_dir / "attempts" / "0").mkdir(parents=True)
     (run_dir / "disk").mkdir()
@@ -42,7 +42,7 @@ def written(made: Plan) -> Path:
 
 
 def shown(script: Path, *words: str, **env: str) -> tuple[list[str], dict[str, str]]:
-    """Run a script; give the arguments and the environment that the harness printed."""
+    """Run a script; return the arguments and the environment that the harness printed."""
     done = subprocess.run(
         ["bash", str(script), *words],
         cwd=script.parent,
@@ -57,7 +57,7 @@ def shown(script: Path, *words: str, **env: str) -> tuple[list[str], dict[str, s
         check=True,
     )
     assert done.stderr == b""
-    # What node.sh says goes to the same log.
+    # The messages of node.sh go to the same log.
     expected = re.sub(rb"\A(hpcrun: [^\n]*\n)*", b"", done.stdout)
     arguments, _, rest = expected.partition(b"\n\0")
     pairs = (os.fsdecode(pair).partition("=") for pair in rest.split(b"\0") if pair)
@@ -66,12 +66,12 @@ def shown(script: Path, *words: str, **env: str) -> tuple[list[str], dict[str, s
 
 
 def on_disk(words: list[str], folder: str) -> list[str]:
-    """Fill a node's own folder in."""
+    """Insert the folder on the node's disk."""
     return [word.replace(LOCAL_DIR, folder) for word in words]
 
 
 def write_torchrun(made: Plan) -> None:
-    """Put a stand-in for torchrun where the interpreter is: it runs one rank."""
+    """Replace the interpreter by a stub of torchrun that runs one rank."""
     python = Path(made.python)
     python.parent.mkdir()
     python.write_text(
@@ -83,7 +83,7 @@ def write_torchrun(made: Plan) -> None:
 
 @pytest.fixture
 def hostile(tmp_path: Path) -> Plan:
-    """The golden case's job, in folders with names of the same kind."""
+    """Plan the job of the golden case `hostile`, in folders with similar names."""
     made = build_plan(
         job((GOLDEN / "hostile" / "job.yaml").read_text()),
         cluster((GOLDEN / "hostile" / "cluster.yaml").read_text()),
@@ -102,13 +102,13 @@ def hostile(tmp_path: Path) -> Plan:
     return made
 
 
-def test_environment_and_launch(hostile: Plan) -> None:
+def test_batch_script_sets_the_environment_and_starts_srun(hostile: Plan) -> None:
     words, env = shown(written(hostile) / "job.sbatch", "body")
     assert words == ["launch", *srun_argv(hostile)]
     assert env["HPCRUN_RUN_DIR"] == hostile.run_dir
     assert env["PWD"] == hostile.project_dir
     wanted = variables(hostile)
-    # What the node alone knows is set there: see the next test.
+    # Values known only on the node are set there: see the next test.
     del wanted["TORCH_EXTENSIONS_DIR"], wanted["SCRATCH"]
     del wanted["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"], wanted["TRITON_CACHE_DIR"]
     assert {name: env.get(name) for name in wanted} == wanted
@@ -118,7 +118,7 @@ def test_environment_and_launch(hostile: Plan) -> None:
     assert not list(Path(hostile.run_dir).glob("oops"))
 
 
-def test_what_the_node_alone_knows(hostile: Plan) -> None:
+def test_node_script_expands_values_known_only_on_the_node(hostile: Plan) -> None:
     run_dir = written(hostile)
     write_torchrun(hostile)
     words, env = shown(run_dir / "node.sh", SLURM_PROCID="0")
@@ -133,25 +133,25 @@ def test_what_the_node_alone_knows(hostile: Plan) -> None:
     assert Path(folder).stat().st_mode & 0o777 == 0o700
 
 
-def test_search_paths_go_before_what_is_there(hostile: Plan) -> None:
+def test_search_paths_are_prepended(hostile: Plan) -> None:
     _, env = shown(written(hostile) / "job.sbatch", "body", PYTHONPATH="/mine:/theirs")
     assert env["PYTHONPATH"] == f"{hostile.run_dir}/code:/mine:/theirs"
 
 
-def test_without_body_the_harness_takes_over(hostile: Plan) -> None:
+def test_batch_script_without_body_starts_the_harness(hostile: Plan) -> None:
     words, env = shown(written(hostile) / "job.sbatch")
     assert words == ["batch"]
-    assert "HPCRUN_FABRIC" not in env  # it is the body's
+    assert "HPCRUN_FABRIC" not in env  # set by the body
 
 
-def test_the_program_of_a_rank_under_torchrun(hostile: Plan) -> None:
+def test_rank_under_torchrun_runs_the_program(hostile: Plan) -> None:
     run_dir = written(hostile)
     words, _ = shown(run_dir / "node.sh", "rank", HPCRUN_LOCAL_DIR="/its/disk")
     assert words == ["rank", *on_disk(hostile.program, "/its/disk")]
     assert words[-3:] == ["\udcff\udcfe", PLACE.run_id, "{other}"]
 
 
-def test_torchrun_is_given_the_world_and_starts_the_rank(hostile: Plan) -> None:
+def test_torchrun_gets_world_size_and_address_and_starts_the_rank(hostile: Plan) -> None:
     run_dir = written(hostile)
     write_torchrun(hostile)
     words, _ = shown(
@@ -168,15 +168,13 @@ def test_torchrun_is_given_the_world_and_starts_the_rank(hostile: Plan) -> None:
     assert {"--rdzv_backend=static", "--master_addr=10.0.0.1", "--master_port=12345"} <= set(given)
 
 
-def test_srun_ranks_are_numbered_by_slurm(tmp_path: Path) -> None:
+def test_ranks_of_srun_are_numbered_by_slurm(tmp_path: Path) -> None:
     made = structs.replace(
         plan("script: a.py\nlauncher: srun\nresources: {nodes: 2, gpus_per_node: 4}"),
         run_dir=str(tmp_path / "run"),
     )
     script = written(made) / "node.sh"
-    shown(
-        script, HPCRUN_NODE_RANK="1", SLURM_LOCALID="0"
-    )  # which prepares the node for all its tasks
+    shown(script, HPCRUN_NODE_RANK="1", SLURM_LOCALID="0")  # prepares the node for all its tasks
     words, env = shown(
         script,
         HPCRUN_NODE_RANK="1",
@@ -188,7 +186,7 @@ def test_srun_ranks_are_numbered_by_slurm(tmp_path: Path) -> None:
     assert (env["RANK"], env["LOCAL_RANK"], env["WORLD_SIZE"]) == ("5", "1", "8")
 
 
-def test_a_bare_command_runs_as_it_is(tmp_path: Path) -> None:
+def test_bare_command_runs_unchanged(tmp_path: Path) -> None:
     made = structs.replace(
         plan("command: [printf, '%s\\0', \"it's\", '$HOME']"), run_dir=str(tmp_path / "run")
     )
@@ -203,7 +201,7 @@ def test_a_bare_command_runs_as_it_is(tmp_path: Path) -> None:
     assert done.stdout == b"it's\0$HOME\0"
 
 
-def test_setup_runs_in_order_and_stops_at_a_failure(tmp_path: Path) -> None:
+def test_setup_commands_run_in_order_and_stop_at_a_failure(tmp_path: Path) -> None:
     def run(*commands: str) -> tuple[int, str]:
         made = structs.replace(
             plan("script: a.py"),
@@ -227,7 +225,7 @@ def test_setup_runs_in_order_and_stops_at_a_failure(tmp_path: Path) -> None:
     assert run("exit 0") == (1, ended)
 
 
-def test_srun_argv() -> None:
+def test_srun_argv_depends_on_the_launcher() -> None:
     torchrun = plan("script: a.py\nresources: {nodes: 2, gpus_per_node: 4}")
     assert srun_argv(torchrun) == [
         *("srun", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--cpus-per-task=16"),
@@ -235,7 +233,7 @@ def test_srun_argv() -> None:
     ]
     ranks = plan("script: a.py\nlauncher: srun\nresources: {nodes: 2, gpus_per_node: 4}")
     assert {"--ntasks=8", "--ntasks-per-node=4", "--cpus-per-task=4"} <= set(srun_argv(ranks))
-    # A command that ends early on one node is no failure.
+    # It is not a failure if a bare command ends early on one node.
     assert "--wait=600" not in srun_argv(plan("command: [a]"))
 
 
@@ -247,7 +245,7 @@ def test_srun_argv() -> None:
         ("{% extends 'nowhere.j2' %}", "nowhere.j2"),
     ],
 )
-def test_a_wrong_template_is_reported(tmp_path: Path, text: str, expected: str) -> None:
+def test_invalid_template_is_reported(tmp_path: Path, text: str, expected: str) -> None:
     (tmp_path / "templates").mkdir()
     (tmp_path / "templates" / "job.sbatch.j2").write_text(text)
     with pytest.raises(InputError) as caught:
@@ -256,13 +254,13 @@ def test_a_wrong_template_is_reported(tmp_path: Path, text: str, expected: str) 
     assert caught.value.fix == "fix the template in templates/"
 
 
-def test_a_name_that_slurm_cannot_carry_is_refused() -> None:
+def test_directive_with_a_newline_is_refused() -> None:
     made = structs.replace(plan("script: a.py"), directives=[("comment", "a\nb")])
     with pytest.raises(InputError, match=r"slurm\.comment"):
         render_files(made, open_templates(None))
 
 
-def test_a_module_is_the_one_of_the_copy(tmp_path: Path) -> None:
+def test_module_is_imported_from_the_copy(tmp_path: Path) -> None:
     for folder, text in (("project", "now"), ("code", "then")):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "helping.py").write_text(f"SAID = {text!r}\n")
@@ -280,7 +278,7 @@ def test_a_module_is_the_one_of_the_copy(tmp_path: Path) -> None:
     assert done.stdout == "then __main__ ['-x', '1']\n"
 
 
-def test_caches_go_into_the_home_only_where_they_are_there_already(tmp_path: Path) -> None:
+def test_caches_in_the_home_are_used_only_if_they_exist(tmp_path: Path) -> None:
     files = {
         file.name: file.text for file in render_files(plan("script: a.py"), open_templates(None))
     }
@@ -303,7 +301,7 @@ def test_caches_go_into_the_home_only_where_they_are_there_already(tmp_path: Pat
     assert shown(XDG_CACHE_HOME=f"{tmp_path}/.cache", HOME="/h")[0] == ""
 
 
-def test_amds_gpus_are_torchs_cuda_with_caches_and_containers_of_their_own() -> None:
+def test_rocm_uses_device_cuda_with_its_own_caches_and_container_options() -> None:
     text = "script: a.py\nsetup: {container: {image: a.sif}}"
     made = plan(text, "accelerator: rocm")
     assert made.accelerator == "cuda" and variables(made)["HPCRUN_DEVICE"] == "cuda"

@@ -1,4 +1,4 @@
-"""Every preset with every launcher on every fabric: it is planned, rendered, bash, and clean."""
+"""Every preset with every launcher and fabric is rendered as valid, clean bash."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FABRICS = list(get_args(Fabric))
 
 
 def plan_of(preset: str, launcher: str, fabric: str, nodes: str) -> Plan:
-    """Plan a preset, or a sweep's first run, with another launcher, network and number of nodes."""
+    """Plan a preset, or a sweep's first run, with a launcher, network and number of nodes."""
 
     def resolve(name: str) -> tuple[str, str]:
         path = find_job(name, Path("/nonexistent"), {"HOME": "/nonexistent"})
@@ -50,7 +50,7 @@ def scripts(preset: str, launcher: str, fabric: str, nodes: str) -> dict[str, st
 @pytest.mark.slow
 @pytest.mark.parametrize("fabric", FABRICS)
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_every_preset_is_rendered(launcher: str, fabric: str) -> None:
+def test_every_combination_is_rendered_as_valid_bash(launcher: str, fabric: str) -> None:
     for preset in PRESETS:
         made = scripts(preset, launcher, fabric, "2")
         assert f"export HPCRUN_FABRIC={fabric}" in made["job.sbatch"], preset
@@ -59,8 +59,8 @@ def test_every_preset_is_rendered(launcher: str, fabric: str) -> None:
 
 
 @pytest.mark.slow
-def test_they_are_clean(tmp_path: Path) -> None:
-    """shellcheck reads a selection in which every two of their choices meet, each text but once."""
+def test_selected_combinations_pass_shellcheck(tmp_path: Path) -> None:
+    """The selection covers every pair of choices; equal texts are checked only once."""
     require_command("shellcheck")
     choices = {"preset": PRESETS, "launcher": LAUNCHERS, "fabric": FABRICS, "nodes": "12"}
     texts = {text for row in pairwise(choices) for text in scripts(**row).values()}
@@ -73,7 +73,7 @@ def test_they_are_clean(tmp_path: Path) -> None:
     assert (done.stdout, done.returncode) == ("", 0)
 
 
-def test_a_selection_holds_every_pair() -> None:
+def test_selection_covers_every_pair() -> None:
     factors = {"a": ["1", "2", "3"], "b": ["x", "y"], "c": ["p", "q"], "d": ["s", "t"]}
     rows = list(pairwise(factors))
     found = {pair for row in rows for pair in pairs_of(row)}

@@ -1,7 +1,7 @@
-"""What a job gets, byte by byte: tests/golden/CASE/{job.yaml,cluster.yaml,templates/,files/}.
+"""Rendered files, byte by byte: tests/golden/CASE/{job.yaml,cluster.yaml,templates/,files/}.
 
-After a change that is meant: ``python -m pytest tests/render --update-golden``, and look at each
-difference before it is committed.
+After an intended change, run ``python -m pytest tests/render --update-golden``, and review each
+difference before you commit it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CASES = sorted(folder.name for folder in GOLDEN.iterdir() if (folder / "job.yaml
 
 
 def plan_of(case: str) -> Plan:
-    """Plan a case as submit would, from its files alone."""
+    """Plan a case as submit would, from its files only."""
     folder = GOLDEN / case
 
     def resolve(name: str) -> tuple[str, str]:
@@ -39,10 +39,12 @@ def plan_of(case: str) -> Plan:
     job = load_job((folder / "job.yaml").read_text(), source="job.yaml", resolve=resolve)
     cluster = load_cluster((folder / "cluster.yaml").read_text(), source="cluster.yaml")
     place = PLACE
-    if isinstance(job.resources.nodes, str):  # as prepare() does for each number of a range
+    if isinstance(
+        job.resources.nodes, str
+    ):  # as prepare() does for each number of nodes in a range
         place = structs.replace(PLACE, node_range=job.resources.nodes)
         job = job.with_nodes(job.resources.most_nodes - 1)
-    # A new version of hpcrun is no new script.
+    # The scripts do not depend on the version of hpcrun.
     return structs.replace(build_plan(job, cluster, place), hpcrun_version="VERSION")
 
 
@@ -51,7 +53,7 @@ def rendered(case: str) -> list[RenderedFile]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_files(case: str, pytestconfig: pytest.Config) -> None:
+def test_rendered_files_match_the_golden_files(case: str, pytestconfig: pytest.Config) -> None:
     wanted = {file.name: file.text for file in rendered(case)}
     archive = wanted.pop(ARCHIVE).encode("utf-8", "surrogateescape")
     assert archive == build_archive()
@@ -69,7 +71,7 @@ def test_files(case: str, pytestconfig: pytest.Config) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_scripts_are_bash(case: str) -> None:
+def test_golden_scripts_are_valid_bash(case: str) -> None:
     for file in rendered(case):
         if file.name in ("job.sbatch", "node.sh"):
             done = subprocess.run(
@@ -79,7 +81,7 @@ def test_scripts_are_bash(case: str) -> None:
 
 
 @pytest.mark.slow
-def test_scripts_are_clean(tmp_path: Path) -> None:
+def test_golden_scripts_pass_shellcheck(tmp_path: Path) -> None:
     require_command("shellcheck")
     files = []
     for case in CASES:
@@ -94,13 +96,13 @@ def test_scripts_are_clean(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_sbatch_reads_the_plans_directives(case: str) -> None:
+def test_sbatch_parses_the_directives_of_the_plan(case: str) -> None:
     script = next(file.text for file in rendered(case) if file.name == "job.sbatch")
     assert read_script(script.encode()) == plan_of(case).directives
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_scripts_are_short_and_tidy(case: str) -> None:
+def test_golden_scripts_are_short_and_tidy(case: str) -> None:
     for file in rendered(case):
         if file.name in ("job.sbatch", "node.sh"):
             assert len(file.text.splitlines()) < 100

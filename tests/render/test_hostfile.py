@@ -1,4 +1,4 @@
-"""Hostfiles in each form: read, written, converted, refused."""
+"""Parsing, writing, converting and refusing hostfiles in each format."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def read(text: str, form: Form | None = None) -> list[tuple[str, int | None, int
         ("10.0.0.7:2\n", [("10.0.0.7", 2, None)]),
     ],
 )
-def test_forms_are_known_by_their_lines(
+def test_format_is_detected_from_the_lines(
     text: str, hosts: list[tuple[str, int | None, int | None]]
 ) -> None:
     assert read(text) == hosts
 
 
-def test_a_form_can_be_named() -> None:
+def test_format_can_be_specified() -> None:
     assert read("n1 slots=4\nn1 slots=2\n", "openmpi") == [("n1", 6, None)]
     assert read("n1\nn2\n", "openmpi") == [("n1", 1, None), ("n2", 1, None)]
     assert read("n1\n", "mpich") == [("n1", 1, None)]
@@ -83,7 +83,9 @@ def test_a_form_can_be_named() -> None:
         ("n1:2\n", "plain", ["pool:1: n1: a line of mpich's form"]),
     ],
 )
-def test_all_problems_are_reported(text: str, form: Form | None, problems: list[str]) -> None:
+def test_parse_hostfile_reports_all_problems(
+    text: str, form: Form | None, problems: list[str]
+) -> None:
     with pytest.raises(SpecError) as caught:
         parse_hostfile(text, "pool", form)
     found = [str(problem) for problem in caught.value.problems]
@@ -105,7 +107,7 @@ UNEVEN = [Host("n08", 4, 8), Host("n09", 2), Host("x", 1)]
         ("slurm", "n[08-09],x\n"),
     ],
 )
-def test_writing(form: Form, text: str) -> None:
+def test_format_hostfile_writes_every_format(form: Form, text: str) -> None:
     assert format_hostfile(UNEVEN, form) == text
     assert [host.name for host in parse_hostfile(text, "pool", form)] == ["n08", "n09", "x"]
 
@@ -120,7 +122,9 @@ def test_writing(form: Form, text: str) -> None:
         ([Host("a", 4), Host("b", 0)], "mpich", "b: no slot on this host"),
     ],
 )
-def test_what_a_form_cannot_say(hosts: list[Host], form: Form, message: str) -> None:
+def test_format_hostfile_refuses_what_a_format_cannot_express(
+    hosts: list[Host], form: Form, message: str
+) -> None:
     with pytest.raises(InputError) as caught:
         format_hostfile(hosts, form)
     assert str(caught.value).startswith(message)
@@ -135,14 +139,16 @@ names = st.lists(st.from_regex(r"[a-z][a-z0-9.-]{0,8}[0-9]{0,3}", fullmatch=True
     st.lists(st.integers(1, 65536), min_size=20),
     st.sampled_from(get_args(Form)),
 )
-def test_what_is_written_is_read_again(hosts: list[str], slots: list[int], form: Form) -> None:
+def test_written_hostfile_is_parsed_to_the_same_hosts(
+    hosts: list[str], slots: list[int], form: Form
+) -> None:
     pool = [Host(name, slots[i % len(slots)]) for i, name in enumerate(hosts)]
     again = parse_hostfile(format_hostfile(pool, form), "pool", form)
     assert again == (pool if form not in ("plain", "slurm") else [Host(name) for name in hosts])
 
 
 @given(st.text(alphabet="n12 =:[]-,#\nslotmax_", max_size=60))
-def test_any_text_is_read_or_refused(text: str) -> None:
+def test_parse_hostfile_accepts_or_refuses_any_text(text: str) -> None:
     try:
         hosts = parse_hostfile(text, "pool")
     except SpecError:
@@ -150,14 +156,14 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     assert hosts and len({host.name for host in hosts}) == len(hosts)
 
 
-def test_the_example_is_of_deepspeeds_form() -> None:
+def test_example_hostfile_has_deepspeeds_format() -> None:
     text = (ROOT / "hostfiles" / "lab-2x4").read_text()
     assert read(text, "deepspeed") == [("lab1", 4, None), ("lab2", 4, None)]
 
 
 @pytest.mark.slow
-def test_deepspeed_reads_what_is_written(tmp_path: Path) -> None:
-    """Its own reader takes our file for the same pool, and refuses what we refuse of its form."""
+def test_deepspeed_reads_written_hostfiles(tmp_path: Path) -> None:
+    """DeepSpeed's reader returns the same hosts, and refuses the same errors of its format."""
     (tmp_path / "good").write_text(format_hostfile(UNEVEN, "deepspeed"))
     (tmp_path / "twice").write_text("n1 slots=4\nn1 slots=4\n")
     program = (

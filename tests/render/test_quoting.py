@@ -1,4 +1,4 @@
-"""Every word arrives as it was given: bash is really asked, sbatch's grammar is ported."""
+"""Quoting preserves every word, in the real bash and in a port of sbatch's grammar."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from hpcrun.slurm.commands import quote_directive
 from tests.needs import require_command
 from tests.render.sbatch_grammar import Unbalanced, read_arguments
 
-# Any text that a file name, an argument or a variable can hold: no NUL; bytes that are not UTF-8
-# are the surrogates that os.fsdecode makes of them.
+# Any text that a file name, an argument or a variable can contain: no NUL; bytes that are not UTF-8
+# are represented by surrogates as in os.fsdecode.
 BYTES = "".join(chr(code) for code in range(0xDC80, 0xDD00))
 TEXT = st.text(
     st.one_of(
@@ -26,7 +26,7 @@ TEXT = st.text(
         st.characters(exclude_categories=["Cs"], exclude_characters="\0"),
     )
 )
-# Without what check_carried refuses.
+# Without text that check_carried refuses.
 CARRIED = st.text(
     st.one_of(
         st.sampled_from("'\"\\#$`;:=%,[] -é\t\x7f" + BYTES),
@@ -40,7 +40,7 @@ CARRIED = st.text(
 @settings(deadline=None, max_examples=80)
 @given(st.lists(TEXT, min_size=1, max_size=12))
 @example(["", "a", "it's", "a\nb'\\", "$HOME", "!!", "\udcff", "\udcc3\udca9", "é\n", "\x01" + "7"])
-def test_bash_gives_the_bytes_back(locale: str, words: list[str]) -> None:
+def test_quoted_words_keep_their_bytes_in_bash(locale: str, words: list[str]) -> None:
     script = "printf '%s\\0' " + " ".join(map(quote_bash, words))
     done = subprocess.run(
         ["bash", "--norc", "-c", script.encode("utf-8", "surrogateescape")],
@@ -52,12 +52,12 @@ def test_bash_gives_the_bytes_back(locale: str, words: list[str]) -> None:
 
 
 @given(TEXT)
-def test_a_quoted_word_is_one_line_without_control_characters(text: str) -> None:
+def test_quoted_word_is_one_line_without_control_characters(text: str) -> None:
     assert not [char for char in quote_bash(text) if ord(char) < 32 or ord(char) == 127]
 
 
 def asked(words: list[str], **env: str) -> list[bytes]:
-    """What bash makes of words that are quoted already."""
+    """Return quoted words as bash expands them."""
     done = subprocess.run(
         ["bash", "--norc", "-c", b"printf '%s\\0' " + os.fsencode(" ".join(words))],
         env={"PATH": os.environ["PATH"], **env},
@@ -77,7 +77,7 @@ PIECES = st.lists(TEXT | st.sampled_from(["${HPCRUN_LOCAL_DIR}", "${HPCRUN_ARCHI
 @example(
     ["$HPCRUN_LOCAL_DIR", "${HPCRUN_LOCAL_DIR}", "${HPCRUN_LOCAL_DIRS}", "$${HPCRUN_LOCAL_DIR}'"]
 )
-def test_a_node_fills_its_own_two_names_and_no_other(words: list[str]) -> None:
+def test_node_expands_only_its_two_names(words: list[str]) -> None:
     wanted = []
     for word in words:
         parts = re.split(r"\$\{(HPCRUN_LOCAL_DIR|HPCRUN_ARCHITECTURE)\}", word)
@@ -89,12 +89,12 @@ def test_a_node_fills_its_own_two_names_and_no_other(words: list[str]) -> None:
 @settings(deadline=None, max_examples=60)
 @given(st.lists(TEXT, min_size=1, max_size=8))
 @example(["~/x", "$HOME", "$$", "a$$b", ""])
-def test_a_path_of_hpcruns_own_is_taken_as_it_is(words: list[str]) -> None:
+def test_path_of_hpcrun_is_not_expanded(words: list[str]) -> None:
     paths = [f"/{word}" for word in words]
     assert asked([quote_expanded(literal(path)) for path in paths]) == [*map(os.fsencode, paths)]
 
 
-def test_a_path_of_the_nodes_is_filled_there() -> None:
+def test_path_of_a_node_is_expanded_on_the_node() -> None:
     env = {"HOME": "/home/a b", "TMPDIR": "/t $x"}
     words = ["~/d", "$TMPDIR/${TMPDIR}x", "$$TMPDIR", "a~/", "/plain"]
     assert [word.decode() for word in asked([*map(quote_expanded, words)], **env)] == [
@@ -106,7 +106,7 @@ def test_a_path_of_the_nodes_is_filled_there() -> None:
 
 
 @given(TEXT)
-def test_a_comment_is_one_line(text: str) -> None:
+def test_comment_is_one_line(text: str) -> None:
     comment = quote_comment(text)
     comment.encode()
     assert not [char for char in comment if ord(char) < 32 or ord(char) == 127]
@@ -117,7 +117,7 @@ def test_a_comment_is_one_line(text: str) -> None:
 @example('it\'s "run" #3 \\ x')
 @example("\\")
 @example("")
-def test_sbatch_reads_the_value_back(value: str) -> None:
+def test_quoted_directives_keep_their_value_in_sbatch(value: str) -> None:
     line = os.fsencode(f"--option={quote_directive(value)}")
     assert read_arguments(line) == [os.fsencode(f"--option={value}")]
     assert read_arguments(line + b" --next") == [os.fsencode(f"--option={value}"), b"--next"]
@@ -126,7 +126,7 @@ def test_sbatch_reads_the_value_back(value: str) -> None:
 @pytest.mark.parametrize(
     ("line", "arguments"),
     [
-        # As Slurm 22.05 took it: tests/captured/22.05.8/squeue/all.json has the name.
+        # As read by Slurm 22.05: tests/captured/22.05.8/squeue/all.json has the name.
         (rb'--job-name="pipe|and, \"quotes\""', [b'--job-name=pipe|and, "quotes"']),
         (b"--job-name=run#3", [b"--job-name=run"]),
         (b"--a='b # c'", [b"--a=b # c"]),
@@ -136,11 +136,11 @@ def test_sbatch_reads_the_value_back(value: str) -> None:
         (b"", []),
     ],
 )
-def test_the_ported_grammar(line: bytes, arguments: list[bytes]) -> None:
+def test_sbatch_grammar_parses_examples(line: bytes, arguments: list[bytes]) -> None:
     assert read_arguments(line) == arguments
 
 
-def test_a_lone_quote_is_fatal_to_sbatch() -> None:
+def test_unmatched_quote_is_fatal_in_sbatch() -> None:
     with pytest.raises(Unbalanced):
         read_arguments(b"--job-name=it's")
 
@@ -158,9 +158,9 @@ OPTIONS = {
 
 
 @pytest.mark.slow
-def test_the_real_sbatch_reads_the_values_back(tmp_path: Path) -> None:
+def test_quoted_directives_keep_their_value_in_the_real_sbatch(tmp_path: Path) -> None:
     require_command("sbatch")
-    # It reads the script and says what it understood before it finds nobody to send it to.
+    # sbatch parses the script and prints the options before it fails to reach a controller.
     (tmp_path / "slurm.conf").write_text(
         "ClusterName=x\nSlurmctldHost=localhost(127.0.0.1)\nSlurmctldPort=1\nMessageTimeout=2\n"
         "AuthInfo=socket=/nonexistent\nNodeName=n\nPartitionName=p Nodes=n\n"

@@ -1,4 +1,4 @@
-"""The profiles that ship: every preset renders there, and as the site's own documentation asks."""
+"""The bundled profiles: every preset renders, and meets the documentation of the site."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SITES = {file.stem: file for file in sorted(shipped("sites").glob("*.yaml"))}
 PRESETS = {file.stem: file for file in sorted(shipped("jobs").glob("*.yaml"))}
 FOUR, EIGHT = "zero2-8gpu-2node", "zero3-16gpu-2node"
 
-# A copy of the wiki, which could not be read itself.
+# A copy of the wiki; the original could not be read.
 ALLIANCE = "https://github.com/CARTE-Toronto/alliance-docs-mcp/blob/main/docs/pages/General/"
 CSC = "https://docs.csc.fi/support/tutorials/ml-multi/"
 CSCS = "https://docs.cscs.ch/software/communication/nccl/"
@@ -49,8 +49,8 @@ FRONTIER = "https://docs.olcf.ornl.gov/systems/frontier_user_guide.html"
 LUMI_PARTITIONS = "https://docs.lumi-supercomputer.eu/runjobs/scheduled-jobs/partitions/"
 CSC_PARTITIONS = "https://docs.csc.fi/computing/running/batch-job-partitions/"
 
-# Site, preset, what its documentation asks for as it stands in the files (a "!": what must not),
-# and where it says so.
+# Site, preset, text required by its documentation in the files (with "!": text that must not
+# occur), and the source.
 FACTS = [
     ("lumi-g", EIGHT, "#SBATCH --partition=standard-g", LUMI),
     ("lumi-g", EIGHT, "#SBATCH --gpus-per-node=8", LUMI),
@@ -162,7 +162,7 @@ FACTS = [
     ("aws-p5", EIGHT, "export FI_EFA_USE_HUGE_PAGE=0", AWS),
     ("marenostrum5", FOUR, "#SBATCH --ntasks-per-node=1", MN5),
 ]
-# Site, partition, and what its documentation says of it.
+# Site, partition, and its documented limits.
 LIMITS = [
     ("lumi-g", "standard-g", {"max_time": "2-00:00:00", "max_nodes": 1024}, LUMI_PARTITIONS),
     ("lumi-g", "small-g", {"max_time": "3-00:00:00", "max_nodes": 4}, LUMI_PARTITIONS),
@@ -196,7 +196,7 @@ def rendered(site: str, preset: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("site", "preset", "wanted", "source"), FACTS)
-def test_what_a_sites_documentation_asks_for_is_there(
+def test_rendered_files_meet_the_documentation_of_the_site(
     site: str, preset: str, wanted: str, source: str
 ) -> None:
     files = rendered(site, preset)
@@ -206,14 +206,14 @@ def test_what_a_sites_documentation_asks_for_is_there(
 
 
 @pytest.mark.parametrize(("site", "partition", "limits", "source"), LIMITS)
-def test_what_a_sites_documentation_says_of_a_partition_is_there(
+def test_profile_has_the_documented_limits_of_a_partition(
     site: str, partition: str, limits: dict[str, object], source: str
 ) -> None:
     facts = profile(site).partitions[partition]
     assert {name: getattr(facts, name) for name in limits} == limits, source
 
 
-def test_every_profile_says_where_it_is_from_and_is_documented() -> None:
+def test_every_profile_names_its_source_and_is_documented() -> None:
     documented = (ROOT / "docs" / "sites.md").read_text()
     for site, file in SITES.items():
         text = file.read_text()
@@ -226,8 +226,8 @@ def test_every_profile_says_where_it_is_from_and_is_documented() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("site", SITES)
-def test_every_preset_is_a_tidy_script_on_every_site(site: str, tmp_path: Path) -> None:
-    """The files of several sites are alike: shellcheck takes them together, in a second."""
+def test_every_preset_passes_shellcheck_on_every_site(site: str, tmp_path: Path) -> None:
+    """Check the files of all sites in one call of shellcheck, which takes a second."""
     require_command("shellcheck")
     paths = []
     for preset in PRESETS:
@@ -236,7 +236,7 @@ def test_every_preset_is_a_tidy_script_on_every_site(site: str, tmp_path: Path) 
                 path = tmp_path / f"{preset}-{name}"
                 path.write_text(text)
                 paths.append(str(path))
-    # Not the site's own files, which are not here.
+    # SC1091: the site's own files do not exist here.
     argv = ["shellcheck", "--shell=bash", "--exclude=SC1091", *paths]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[:2000]

@@ -1,4 +1,4 @@
-"""A project's own templates: what they may change, and what is reported when they are wrong."""
+"""Project templates: allowed overrides, and errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXTENDS = '{% extends "hpcrun/job.sbatch.j2" %}\n'
 
 
 def rendered(project: Path, text: str | bytes, name: str = "job.sbatch") -> str:
-    """Render with one template of the project's own."""
+    """Render with one template of a project."""
     (project / "templates").mkdir()
     path = project / "templates" / f"{name}.j2"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -25,7 +25,7 @@ def rendered(project: Path, text: str | bytes, name: str = "job.sbatch") -> str:
     return next(file.text for file in files if file.name == name)
 
 
-def test_a_block_on_one_line_ends_with_its_line(tmp_path: Path) -> None:
+def test_block_on_one_line_ends_with_its_line(tmp_path: Path) -> None:
     text = rendered(tmp_path, EXTENDS + "{% block setup %}module load x{% endblock %}")
     assert "\nmodule load x\n" in text
 
@@ -36,7 +36,7 @@ def test_secrets_do_not_depend_on_the_setup_block(tmp_path: Path) -> None:
 
 
 def shipped(environ: dict[str, str]) -> list[str]:
-    """Render the shipped templates, with what is compiled kept in the user's cache folder."""
+    """Render the bundled templates, with compiled templates in the user's cache folder."""
     files = render_files(plan("script: a.py"), open_templates(None, environ))
     return [file.text for file in files]
 
@@ -45,7 +45,7 @@ def kept(folder: Path) -> list[Path]:
     return sorted((folder / "hpcrun" / "templates").glob("*.cache"))
 
 
-def test_what_is_compiled_is_kept_for_the_next_submission(tmp_path: Path) -> None:
+def test_compiled_templates_are_cached(tmp_path: Path) -> None:
     environ = {"XDG_CACHE_HOME": str(tmp_path)}
     wanted = shipped(environ)
     assert kept(tmp_path) and kept(tmp_path)[0].parent.stat().st_mode & 0o777 == 0o700
@@ -58,14 +58,14 @@ def test_what_is_compiled_is_kept_for_the_next_submission(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o707])
-def test_a_cache_that_others_can_write_is_not_used(tmp_path: Path, mode: int) -> None:
+def test_cache_writable_by_others_is_not_used(tmp_path: Path, mode: int) -> None:
     environ = {"XDG_CACHE_HOME": str(tmp_path)}
     folder = tmp_path / "hpcrun" / "templates"
     folder.mkdir(parents=True)
     folder.chmod(mode)
     if mode & 0o020:
         require_root()
-        os.chown(folder, -1, 12345)  # a group that is not root's, nor the user's own
+        os.chown(folder, -1, 12345)  # a group other than those of root and the user
     assert shipped(environ) and not kept(tmp_path)
     folder.rename(tmp_path / "moved")
     folder.symlink_to(tmp_path / "moved")
@@ -73,11 +73,11 @@ def test_a_cache_that_others_can_write_is_not_used(tmp_path: Path, mode: int) ->
 
 
 @pytest.mark.parametrize("place", ["/proc/nowhere", "/dev/null", "/sys"])
-def test_without_a_cache_folder_all_works(place: str) -> None:
+def test_rendering_works_without_a_cache_folder(place: str) -> None:
     assert shipped({"XDG_CACHE_HOME": place})
 
 
-def test_templates_of_a_project_are_not_kept(tmp_path: Path) -> None:
+def test_project_templates_are_not_cached(tmp_path: Path) -> None:
     (tmp_path / "templates").mkdir()
     (tmp_path / "templates" / "job.sbatch.j2").write_text(EXTENDS)
     render_files(plan("script: a.py"), open_templates(tmp_path, {"XDG_CACHE_HOME": str(tmp_path)}))
@@ -101,7 +101,7 @@ def test_templates_of_a_project_are_not_kept(tmp_path: Path) -> None:
         (b"\xff\xfe", "templates/job.sbatch.j2: 'utf-8' codec"),
     ],
 )
-def test_mistakes_are_reported(tmp_path: Path, text: str | bytes, message: str) -> None:
+def test_template_mistakes_are_reported(tmp_path: Path, text: str | bytes, message: str) -> None:
     with pytest.raises(InputError) as caught:
         rendered(tmp_path, text)
     assert message in str(caught.value)

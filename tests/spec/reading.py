@@ -1,4 +1,4 @@
-"""Read jobs out of a dict of files, and problems as the lines that a user sees."""
+"""Read jobs from a dict of files, and problems as the lines shown to users."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hpcrun.spec.load import load_job
 def read(
     text: str, *overrides: str, source: str = "job.yaml", files: Mapping[str, str] | None = None
 ) -> JobSpec:
-    """Load a job; ``files`` are what extends can name."""
+    """Load a job; ``files`` are the jobs that extends can name."""
 
     def resolve(name: str) -> tuple[str, str]:
         if name not in (files or {}):
@@ -27,7 +27,7 @@ def read(
 def problems(
     text: str, *overrides: str, source: str = "job.yaml", files: Mapping[str, str] | None = None
 ) -> Sequence[str]:
-    """List what is wrong with a job, as shown."""
+    """Return the problems of a job, as shown."""
     with pytest.raises(SpecError) as caught:
         read(text, *overrides, source=source, files=files)
     assert str(caught.value) == "\n".join(str(problem) for problem in caught.value.problems)

@@ -1,4 +1,4 @@
-"""Every message of the typed reading, in full; and what the types take."""
+"""Every message of the type checks, in full, and the accepted values of the types."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ALL_KEYS = ", ".join(JobSpec.__struct_fields__)
         ("setup: {env: {}}", "1: setup.env: unknown key; did you mean nccl.env or env?"),
         ("qwxz: 1", f"1: qwxz: unknown key; expected one of {ALL_KEYS}"),
         ("a.b: 1", f'1: "a.b": unknown key; expected one of {ALL_KEYS}'),
-        # whole numbers
+        # integers
         ("resources: {nodes: 0}", "1: resources.nodes: must be at least 1; got 0"),
         ("deepspeed: {zero_stage: 4}", "1: deepspeed.zero_stage: must be from 0 to 3; got 4"),
         ("resources: {nodes: 1.5}", "1: resources.nodes: expected a whole number; got 1.5"),
@@ -147,11 +147,11 @@ ALL_KEYS = ", ".join(JobSpec.__struct_fields__)
          f"got {'x' * 60}..."),
     ],
 )  # fmt: skip
-def test_messages(text: str, expected: str) -> None:
+def test_every_type_error_has_its_message(text: str, expected: str) -> None:
     assert problems(text) == [f"job.yaml:{expected}"]
 
 
-def test_all_problems_at_once_in_the_order_of_the_file() -> None:
+def test_all_problems_are_reported_in_file_order() -> None:
     text = """\
 script: a.py
 resources:
@@ -175,7 +175,7 @@ module: b
     ]
 
 
-def test_text_is_as_written() -> None:
+def test_text_is_kept_as_written() -> None:
     spec = read(
         "args: [--lr, 1e-4, true, no, 0x1F, 012, 1.10, 24:00:00, .5, '', \"a\\tb\", null_x]\n"
         "env: {X: 1.10, Y: yes, Z: True, E: ''}\n"
@@ -192,13 +192,13 @@ def test_text_is_as_written() -> None:
 
 
 @pytest.mark.parametrize("text", ["8", "+8", "08", "0x8", "0o10", "8.0", "8e0", ".8e1", "800e-2"])
-def test_a_whole_number_in_every_spelling(text: str) -> None:
+def test_integers_are_read_in_every_notation(text: str) -> None:
     nodes = read(f"resources: {{nodes: {text}}}").resources.nodes
     assert nodes == 8
     assert type(nodes) is int
 
 
-def test_sbatch_options_are_text_or_booleans() -> None:
+def test_sbatch_options_accept_text_and_booleans() -> None:
     spec = read(
         "slurm: {exclusive: true, requeue: False, qos: 'true', mail-type: no, nice: 010, x-y: 1e3}"
     )
@@ -212,7 +212,7 @@ def test_sbatch_options_are_text_or_booleans() -> None:
     }
 
 
-def test_free_form_has_the_core_schemas_types() -> None:
+def test_free_form_values_have_core_schema_types() -> None:
     spec = read(
         "deepspeed:\n  config: {a: 5e7, b: 0x10, c: no, d: 'true', e: ~, f: [1, {g: auto}], h: {}}"
     )
@@ -238,7 +238,7 @@ def test_free_form_has_the_core_schemas_types() -> None:
         "deepspeed:\nbatch: {}\nnccl: {env: }\nslurm: {}\ncommand: ~\nextends:\n",
     ],
 )
-def test_null_means_not_given(text: str) -> None:
+def test_null_means_unset(text: str) -> None:
     assert read(text) == JobSpec()
 
 
@@ -250,12 +250,12 @@ class Host(Struct, frozen=True, kw_only=True):
 
 
 class Hosts(Struct, frozen=True, kw_only=True):
-    """A type that holds such types."""
+    """A type that contains such types."""
 
     hosts: dict[str, Host] = field(default_factory=dict)
 
 
-def test_a_field_without_default_must_be_given() -> None:
+def test_field_without_default_is_required() -> None:
     found: list[Problem] = []
     tree = parse_document("hosts:\n  a: {name: x}\n  b: {port: 1}\n  c: {name: }\n", "f", found)
     assert convert(Hosts, tree, found) == Hosts(hosts={"a": Host(name="x")})
@@ -265,7 +265,7 @@ def test_a_field_without_default_must_be_given() -> None:
     ]
 
 
-def test_a_whole_job() -> None:
+def test_complete_job_is_read() -> None:
     text = """\
 description: "ZeRO-2: one node"
 module: pkg.train
@@ -302,7 +302,7 @@ snapshot: false
     )
 
 
-def test_a_cluster() -> None:
+def test_complete_cluster_profile_is_read() -> None:
     text = """\
 name: mpp3
 read_on: 2026-11-20
@@ -331,7 +331,7 @@ slurm: {gres: false, qos: normal}
     )
 
 
-def test_a_clusters_problems() -> None:
+def test_problems_of_a_cluster_profile_are_reported() -> None:
     text = """\
 partitions: {gpu: {gpu_per_node: 4, max_time: x}}
 accelerator: cpu
@@ -358,7 +358,7 @@ extends: base
     ]
 
 
-def test_a_cluster_that_is_not_yaml() -> None:
+def test_cluster_profile_that_is_not_yaml_is_refused() -> None:
     with pytest.raises(SpecError) as caught:
         load_cluster("a: [", source="c.yaml")
     assert str(caught.value) == "c.yaml:2: column 1: expected a value here"

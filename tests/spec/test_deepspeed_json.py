@@ -1,4 +1,4 @@
-"""JSON as DeepSpeed reads it: what the hjson package makes of it, with lines and errors."""
+"""JSON as DeepSpeed reads it with the hjson package, with line numbers and errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def theirs(text: str) -> Any:
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len({key for key, _ in pairs}) != len(pairs):
-            raise ValueError("a key twice")  # as DeepSpeed has it
+            raise ValueError("a key twice")  # as in DeepSpeed
         return dict(pairs)
 
     try:
@@ -48,7 +48,7 @@ def theirs(text: str) -> Any:
 @example("1, /* c */ ", True)
 @example('{"a": {"b": [1, 2,, ]}', False)
 @example("", False)
-def test_as_hjson_reads_it(text: str, wrapped: bool) -> None:
+def test_parse_hjson_agrees_with_hjson(text: str, wrapped: bool) -> None:
     text = f'{{"k": {text}}}' if wrapped else text
     expected = theirs(text)
     got = ours(text)
@@ -66,15 +66,15 @@ PLAIN = st.recursive(
 @pytest.mark.slow
 @settings(deadline=None)
 @given(st.dictionaries(st.text(), PLAIN, max_size=4), st.sampled_from([None, 2]))
-def test_plain_json(value: dict[str, Any], indent: int | None) -> None:
+def test_parse_hjson_reads_plain_json(value: dict[str, Any], indent: int | None) -> None:
     assert ours(json.dumps(value, indent=indent)) == value
 
 
-def test_lines() -> None:
+def test_parse_hjson_records_lines_of_keys() -> None:
     document = parse_hjson('{ // mine\n "a": {\n\n  "b": [1,\n 2]},\n "c": 1\n}', "ds.json")
     assert document.value == {"a": {"b": [1, 2]}, "c": 1}
     assert document.lines[("a", "b")] == 4
-    assert document.lines[("a", "b", "1")] == 4  # of a list its key's
+    assert document.lines[("a", "b", "1")] == 4  # elements of a list have the line of its key
     assert document.lines[("c",)] == 6
 
 
@@ -96,29 +96,29 @@ def test_lines() -> None:
         ('{"a": 1e999}', "ds.json:1: 1e999 is too big a number"),
     ],
 )
-def test_errors_have_their_line(text: str, expected: str) -> None:
+def test_parse_hjson_errors_have_line_numbers(text: str, expected: str) -> None:
     with pytest.raises(SpecError) as caught:
         parse_hjson(text, "ds.json")
     assert str(caught.value) == expected
 
 
-def test_what_stands_in_comments_and_texts_is_no_key() -> None:
+def test_keys_in_comments_and_texts_are_ignored() -> None:
     text = '{\n// "b": 1,\n/* "b": 2,\n*/ # b: 3\n"a": "b: http://x",\n"b": 4, c: a b: 1\n"d": 1}'
     document = parse_hjson(text, "ds.json")
     assert list(document.lines.items()) == [(("a",), 5), (("b",), 6), (("c",), 6), (("d",), 7)]
 
 
-def test_a_byte_order_mark_is_passed_over() -> None:
+def test_byte_order_mark_is_ignored() -> None:
     assert ours('\ufeff{"a": 1}') == {"a": 1}
 
 
-def test_two_duplicates_are_reported_together() -> None:
+def test_duplicate_keys_are_reported_together() -> None:
     with pytest.raises(SpecError) as caught:
         parse_hjson('{"a": 1, "a": 2,\n"b": 1,\n"b": 2}', "ds.json")
     assert len(caught.value.problems) == 2
 
 
-def test_depth_has_an_end() -> None:
+def test_excessive_nesting_is_refused() -> None:
     for opening in ("[", '{"a":'):
         with pytest.raises(SpecError, match="in one another"):
             parse_hjson('{"a": ' + opening * 5000, "ds.json")

@@ -1,4 +1,4 @@
-"""What is written is read back, whatever it holds."""
+"""Written jobs are read back unchanged."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_hostile_text_comes_back(text: str) -> None:
+def test_hostile_text_is_preserved(text: str) -> None:
     spec = JobSpec(
         description=text,
         args=[text, "end"],
@@ -64,11 +64,11 @@ def test_hostile_text_comes_back(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_other_readers_of_yaml_find_the_same_text(text: str) -> None:
+def test_other_yaml_readers_read_the_same_text(text: str) -> None:
     assert yaml.safe_load(dump_job(JobSpec(args=[text])))["args"] == [text]
 
 
-def test_defaults_are_left_out() -> None:
+def test_defaults_are_omitted() -> None:
     assert dump_job(JobSpec()) == "{}\n"
     spec = JobSpec(
         script="train.py",
@@ -104,12 +104,12 @@ def test_defaults_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("text", [" a\nb", "a \nb\n", "a\n\nb", "a\n\n"])
-def test_lines_are_written_as_lines_only_where_nothing_hides(text: str) -> None:
+def test_block_style_is_used_only_for_printable_lines(text: str) -> None:
     quoted = text.replace("\n", "\\n")
     assert dump_job(JobSpec(description=text)) == f'description: "{quoted}"\n'
 
 
-def test_numbers_come_back_as_they_were() -> None:
+def test_numbers_are_preserved() -> None:
     config = {"a": 5e7, "b": 1e16, "c": -1e-5, "d": math.inf, "e": -math.inf, "f": 2**63, "g": None}
     spec = JobSpec(framework="deepspeed", deepspeed=DeepSpeed(config=config))
     back = read(dump_job(spec)).deepspeed
@@ -120,7 +120,7 @@ def test_numbers_come_back_as_they_were() -> None:
     assert "a: .nan\n" in dump_job(nan)
 
 
-# All that a YAML file can carry: no NUL, no half of a surrogate pair.
+# All characters that a YAML file can contain: no NUL, no lone surrogate.
 texts = st.text(
     st.characters(exclude_categories=["Cs"], exclude_characters="\0")
     | st.sampled_from(list(" \n\t\r:#-'\"{}[]\u2028\x85\ufeff")),
@@ -151,7 +151,7 @@ def optional(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 @st.composite
 def specs(draw: st.DrawFn) -> JobSpec:
-    """Draw any job that load_job can give."""
+    """Draw any job that load_job can return."""
     program = draw(st.sampled_from([None, "script", "module", "command"]))
     command = draw(st.lists(texts, min_size=1, max_size=3))
     frameworks: list[Literal["torch", "deepspeed"] | None] = [None, "torch", "deepspeed"]
@@ -204,5 +204,5 @@ def specs(draw: st.DrawFn) -> JobSpec:
 @pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(specs())
-def test_every_job_comes_back(spec: JobSpec) -> None:
+def test_every_job_is_preserved(spec: JobSpec) -> None:
     assert read(dump_job(spec)) == spec

@@ -1,4 +1,4 @@
-"""Single values change, and every other character stays as it is."""
+"""Editing single values of a YAML file without changing any other character."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ account: x
 """
 
 
-def test_a_value_is_replaced_and_its_comment_stays() -> None:
+def test_put_replaces_a_value_and_keeps_its_comment() -> None:
     made = put(TEXT, ["partitions", "gpu", "nodes"], 21)
     assert made == TEXT.replace("nodes: 20  # twenty", "nodes: 21  # twenty")
     made = put(TEXT, ["partitions", "old", "nodes"], 4)
     assert made == TEXT.replace("{nodes: 3,", "{nodes: 4,")
 
 
-def test_a_key_is_added_where_its_siblings_are() -> None:
+def test_put_adds_a_key_next_to_its_siblings() -> None:
     made = put(TEXT, ["partitions", "gpu", "max_nodes"], 8)
     assert made == TEXT.replace('"2-0"\n', '"2-0"\n    max_nodes: 8\n')
     made = put(TEXT, ["partitions", "old", "max_nodes"], 8)
@@ -43,7 +43,7 @@ def test_a_key_is_added_where_its_siblings_are() -> None:
     assert put(TEXT, ["read_on"], "2026-11-21") == TEXT + 'read_on: "2026-11-21"\n'
 
 
-def test_an_entry_is_dropped_or_made_a_comment() -> None:
+def test_drop_removes_and_comment_out_comments_an_entry() -> None:
     assert drop(TEXT, ["partitions", "gpu", "nodes"]) == TEXT.replace(
         "    nodes: 20  # twenty\n", ""
     )
@@ -71,13 +71,13 @@ def test_an_entry_is_dropped_or_made_a_comment() -> None:
         ("a: {x: 1, # why\n  y: 2}\n", ["a", "z"], 3, "a: {x: 1, # why\n  y: 2, z: 3}\n"),
     ],
 )
-def test_odd_texts(text: str, path: list[str], value: Any, made: str) -> None:
+def test_put_handles_unusual_documents(text: str, path: list[str], value: Any, made: str) -> None:
     assert put(text, path, value) == made
     assert yaml.safe_load(made) is not None
 
 
 @pytest.mark.parametrize("text", ["[1, 2]\n", "- a\n", "a: [1]\n", "a: [", "x\n", "a: *b\n"])
-def test_what_is_no_map_is_refused(text: str) -> None:
+def test_put_refuses_documents_that_are_not_maps(text: str) -> None:
     with pytest.raises(CannotEdit):
         put(text, ["a", "b"], 1)
 
@@ -89,7 +89,7 @@ VALUES = st.one_of(st.integers(0, 9), st.booleans(), NAMES)
 @pytest.mark.slow
 @settings(max_examples=60)
 @given(st.dictionaries(NAMES, st.dictionaries(NAMES, VALUES, max_size=3), max_size=3), st.data())
-def test_whatever_is_put_is_read_again(tree: dict[str, Any], data: st.DataObject) -> None:
+def test_put_values_are_read_back(tree: dict[str, Any], data: st.DataObject) -> None:
     flow = data.draw(st.sampled_from([True, False, None]))
     text = yaml.safe_dump(tree, default_flow_style=flow, allow_unicode=True, width=10_000)
     path = data.draw(st.lists(NAMES, min_size=2, max_size=2))
@@ -106,7 +106,7 @@ def test_whatever_is_put_is_read_again(tree: dict[str, Any], data: st.DataObject
 
 @pytest.mark.slow
 @given(st.text(max_size=20))
-def test_a_scalar_is_the_text_that_it_was(text: str) -> None:
+def test_flow_preserves_text(text: str) -> None:
     try:
         read = yaml.safe_load(f"a: {flow(text)}")
     except yaml.reader.ReaderError:

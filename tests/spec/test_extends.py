@@ -1,4 +1,4 @@
-"""Files under a file: what displaces, what merges, and whose line a problem names."""
+"""Jobs that extend others: replacing, merging, and the file named by problems."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def over_base(text: str, *overrides: str) -> JobSpec:
     return read(f"extends: base\n{text}", *overrides, files={"base": BASE})
 
 
-def test_nothing_over_a_base_is_the_base() -> None:
+def test_empty_job_equals_its_base() -> None:
     assert over_base("") == read(BASE)
 
 
-def test_maps_merge_and_lists_replace() -> None:
+def test_maps_are_merged_and_lists_replaced() -> None:
     spec = over_base(
         "resources: {nodes: 4}\nenv: {B: 3, C: 4}\nslurm: {qos: low}\nsetup: {modules: [rocm]}\n"
         "deepspeed: {config: {zero_optimization: {x: 2, z: 3}, y: [3]}}\n"
@@ -45,7 +45,7 @@ def test_maps_merge_and_lists_replace() -> None:
     }
 
 
-def test_null_takes_away() -> None:
+def test_null_removes_a_value_of_the_base() -> None:
     spec = over_base(
         "resources: {nodes: , time: ~}\nenv: {A: }\nslurm: {qos: null}\nsetup:\n"
         "deepspeed: {zero_stage: , config: {zero_optimization: {x: }, y: }}\n"
@@ -61,7 +61,7 @@ def test_null_takes_away() -> None:
     assert spec.deepspeed.config == {"zero_optimization": {"stage": 3}}
 
 
-def test_a_null_over_nothing_is_a_mistake_in_text_and_a_value_in_free_form() -> None:
+def test_null_without_a_base_value_is_an_error_in_text_and_a_value_in_free_form() -> None:
     message = 'job.yaml:2: env.Z: expected text, got nothing; write "" for empty text'
     assert problems("extends: base\nenv: {Z: }", files={"base": BASE}) == [message]
     spec = over_base("deepspeed: {config: {new: null}}")
@@ -77,23 +77,23 @@ def test_a_null_over_nothing_is_a_mistake_in_text_and_a_value_in_free_form() -> 
         ("args:", ("train.py", None, None), []),
         ('args: ["{args}", --lr, 1]', ("train.py", None, None), ["--epochs", "3", "--lr", "1"]),
         ('args: [-x, "{args}", -y]', ("train.py", None, None), ["-x", "--epochs", "3", "-y"]),
-        # Once: a second one is a placeholder that nobody knows, which the plan reports.
+        # Only once: a second one is an unknown placeholder, which the plan reports.
         ('args: ["{args}", "{args}"]', ("train.py", None, None), ["--epochs", "3", "{args}"]),
-        # The arguments of another program are not this one's.
+        # The arguments of another program are not inherited.
         ('script: b.py\nargs: ["{args}"]', ("b.py", None, None), ["{args}"]),
         ("script: b.py", ("b.py", None, None), []),
         ("script: b.py\nargs: [x]", ("b.py", None, None), ["x"]),
         ("module: pkg.b", (None, "pkg.b", None), []),
         ("command: [b]\nargs: [y]", (None, None, ["b"]), ["y"]),
         ("script: b.py\nmodule:", ("b.py", None, None), []),
-        # The program is taken away, so its arguments are for nobody.
+        # The program is removed, and its arguments with it.
         ("script:", (None, None, None), []),
-        # Nothing is taken away.
+        # There is no module to remove.
         ("module:", ("train.py", None, None), ["--epochs", "3"]),
     ],
 )
 @pytest.mark.parametrize("by", ["extends", "--set"])
-def test_programs_displace_each_other(
+def test_program_replaces_the_program_of_the_base(
     text: str, program: tuple[object, ...], args: list[str], by: str
 ) -> None:
     if by == "extends":
@@ -108,7 +108,7 @@ def with_equals(text: str) -> list[str]:
     return [line if ": " in line else line.replace(":", "=") for line in text.split("\n")]
 
 
-def test_arguments_grow_through_a_chain() -> None:
+def test_args_placeholder_collects_arguments_through_a_chain() -> None:
     files = {
         "a": 'extends: b\nargs: ["{args}", a]',
         "b": "extends: c\nname: b",
@@ -117,7 +117,7 @@ def test_arguments_grow_through_a_chain() -> None:
     assert read('extends: a\nargs: [z, "{args}"]', files=files).args == ["z", "c", "a"]
 
 
-def test_a_chain_of_three() -> None:
+def test_chain_of_three_files_is_merged() -> None:
     files = {
         "a": "extends: b\nargs: [a]\nenv: {L: a}",
         "b": "extends: c\nmodule: m\nenv: {M: b}",
@@ -140,11 +140,11 @@ def test_problems_name_the_file_that_holds_them() -> None:
     ]
 
 
-def test_what_is_displaced_is_not_complained_about() -> None:
+def test_replaced_values_are_not_checked() -> None:
     assert read("extends: base\nscript: b.py", files={"base": "script: [x]\nargs: 3"}).args == []
 
 
-def test_a_broken_base_does_not_hide_the_problems_above_it() -> None:
+def test_broken_base_does_not_hide_other_problems() -> None:
     assert problems(
         "extends: base\nbatch: 1\ndeepspeed: {offload: {param: cpu}}",
         files={"base": "a: ["},
@@ -169,11 +169,11 @@ def test_a_broken_base_does_not_hide_the_problems_above_it() -> None:
          "a.yaml:1: column 1: expected keys, as in KEY: VALUE, got a list"),
     ],
 )  # fmt: skip
-def test_chains_that_lead_nowhere(text: str, files: dict[str, str], expected: str) -> None:
+def test_invalid_extends_is_refused(text: str, files: dict[str, str], expected: str) -> None:
     assert problems(text, files=files) == [expected]
 
 
-def test_a_chain_without_end() -> None:
+def test_chain_of_more_than_sixteen_files_is_refused() -> None:
     files = {f"j{i}": f"extends: j{i + 1}" for i in range(20)}
     names = " -> ".join(["job.yaml", *(f"j{i}.yaml" for i in range(15))])
     assert problems("extends: j0", files=files) == [
@@ -185,7 +185,7 @@ def test_null_extends_nothing() -> None:
     assert read("extends:\nname: x") == JobSpec(name="x")
 
 
-def test_a_written_null_unsets_a_variable() -> None:
+def test_explicit_null_unsets_a_variable() -> None:
     assert over_base("env: {A: null, C: ~}").env == {"A": None, "B": "2", "C": None}
     assert over_base("nccl: {env: {NCCL_DEBUG: null}}").nccl.env == {"NCCL_DEBUG": None}
     assert read("env: {A: 0}", "env.A=null").env == {"A": None}

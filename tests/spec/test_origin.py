@@ -1,4 +1,4 @@
-"""What a message blames for a problem that is found after the job was read."""
+"""The source that a message names for problems found after the job was read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AGREE = "trains in fp16, and the job's precision is bf16: set precision: fp16"
         (["a.b=1"], Problem("a.bc", "no"), "j.yaml: a.bc: no"),
         (["a.b=1"], Problem("a", "no"), "j.yaml: a: no"),
         ([], Problem("precision", "no"), "j.yaml: precision: no"),
-        # The key is in a file; what it does not agree with is not.
+        # The key is in a file, but it contradicts an override.
         (
             ["precision=bf16"],
             Problem("fp16", AGREE, "ds.json", 1),
@@ -34,8 +34,10 @@ AGREE = "trains in fp16, and the job's precision is bf16: set precision: fp16"
         (["name=x"], Problem("x", "name a folder"), "j.yaml: x: name a folder"),
     ],
 )
-def test_what_is_blamed(overrides: list[str], problem: Problem, text: str) -> None:
+def test_problem_names_the_override_or_file_that_caused_it(
+    overrides: list[str], problem: Problem, text: str
+) -> None:
     origin = Origin("j.yaml", tuple(overrides))
     origin.blame(problem)
-    origin.blame(problem)  # as a sweep does of its runs' problems
+    origin.blame(problem)  # as a sweep does for the problems of its runs
     assert str(problem) == text

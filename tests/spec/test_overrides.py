@@ -1,4 +1,4 @@
-"""--set: the grammar of the file, as one more layer."""
+"""--set: the grammar of job files, as an additional layer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hpcrun.spec.job import Batch, JobSpec, Resources
 from tests.spec.reading import problems, read
 
 
-def test_values_read_as_in_the_file() -> None:
+def test_override_values_are_read_like_file_values() -> None:
     spec = read(
         "args: [a]\nresources: {nodes: 1, time: 1:00}",
         "resources.nodes=2",
@@ -38,7 +38,7 @@ def test_values_read_as_in_the_file() -> None:
     assert (spec.snapshot, spec.description, spec.name) == (False, "a: b", "x")
 
 
-def test_later_ones_win() -> None:
+def test_later_overrides_take_precedence() -> None:
     spec = read("", "script=a.py", "script=b.py", "env.A=1", "env={A: 2, B: 3}", "env.B=4")
     assert (spec.script, spec.env) == ("b.py", {"A": "2", "B": "4"})
     assert read("env: {A: 0}", "env.A=1", "env.A=").env == {}
@@ -46,13 +46,13 @@ def test_later_ones_win() -> None:
     assert read("batch: {micro_batch_per_gpu: 3}", "batch=", "name=x").batch == Batch()
 
 
-def test_keys_with_dots_take_quotes() -> None:
+def test_keys_with_dots_can_be_quoted() -> None:
     spec = read("", 'deepspeed.config."a.b=c".d=1')
     assert spec.deepspeed is not None
     assert spec.deepspeed.config == {"a.b=c": {"d": 1}}
 
 
-def test_a_program_displaces_the_files() -> None:
+def test_program_override_replaces_program_and_arguments() -> None:
     spec = read("script: a.py\nargs: [x]", "module=pkg")
     assert spec == JobSpec(module="pkg")
 
@@ -89,7 +89,7 @@ def test_a_program_displaces_the_files() -> None:
          + "a'...: nested deeper than 64 levels"),
     ],
 )  # fmt: skip
-def test_each_mistake_is_a_problem(override: str, expected: str | None) -> None:
+def test_every_invalid_override_is_reported(override: str, expected: str | None) -> None:
     text = "resources: {nodes: 2}\ndeepspeed:\n  config: {a: 5}"
     if "a.a.a" in override:
         text = ""
@@ -99,13 +99,13 @@ def test_each_mistake_is_a_problem(override: str, expected: str | None) -> None:
         assert problems(text, override) == [f"--set: {expected}"]
 
 
-def test_one_layer_names_one_program() -> None:
+def test_two_programs_in_overrides_are_refused() -> None:
     assert problems("command: [x]", "script=a.py", "module=b") == [
         "--set: module: script is given too; a job has one of script, module, command"
     ]
 
 
-def test_two_of_them_do_not_agree_about_a_map() -> None:
+def test_contradicting_overrides_are_refused() -> None:
     assert problems("", "deepspeed.config.a=1", "deepspeed.config.a.b=2") == [
         "--set: deepspeed.config.a.b: deepspeed.config.a is 1 (--set); "
         "set deepspeed.config.a as a whole"
@@ -115,7 +115,7 @@ def test_two_of_them_do_not_agree_about_a_map() -> None:
 @pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.text(st.sampled_from(list('abe.="[]{}: nv\n~x')), max_size=30))
-def test_random_overrides_are_values_or_problems(override: str) -> None:
+def test_random_overrides_are_accepted_or_reported(override: str) -> None:
     for prefix in ("", "env.", "deepspeed.config.", "args="):
         try:
             read("env: {a: 1}", prefix + override)

@@ -1,4 +1,4 @@
-"""The presets load, and the schema that they name is the present one."""
+"""The presets load, and their schema is current."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def _preset(name: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("path", PRESETS, ids=lambda path: path.stem)
-def test_preset_loads_and_describes_itself(path: Path) -> None:
+def test_preset_loads_and_has_a_description(path: Path) -> None:
     spec = load_job(path.read_text(), source=path.name, resolve=_preset)
     assert spec.description
     assert path.read_text().startswith("# yaml-language-server: $schema=job.schema.json\n")
 
 
 @pytest.mark.parametrize(("name", "size"), ASKED_FOR.items())
-def test_a_preset_is_what_its_name_says(name: str, size: tuple[int, int]) -> None:
+def test_preset_matches_its_name(name: str, size: tuple[int, int]) -> None:
     spec = load_job(*_preset(name)[:1], source=name, resolve=_preset)
     assert (spec.resources.nodes, spec.resources.gpus_per_node) == size
     stage = spec.deepspeed.zero_stage if spec.deepspeed else None
@@ -51,13 +51,13 @@ def test_a_preset_is_what_its_name_says(name: str, size: tuple[int, int]) -> Non
 
 
 @pytest.mark.parametrize("name", sorted(ASKED_FOR))
-def test_overrides_reshape_any_preset(name: str) -> None:
+def test_overrides_apply_to_any_preset(name: str) -> None:
     overrides = ["resources.nodes=3", "resources.gpus_per_node=2", "batch.micro_batch_per_gpu=7"]
     spec = load_job(*_preset(name)[:1], source=name, resolve=_preset, overrides=overrides)
     assert (spec.resources.nodes, spec.resources.gpus_per_node) == (3, 2)
     assert spec.batch.micro_batch_per_gpu == 7
 
 
-def test_schema_beside_the_presets_is_current() -> None:
-    """If not: make docs."""
+def test_schema_next_to_the_presets_is_current() -> None:
+    """If this fails, run make docs."""
     assert json.loads((shipped("jobs") / "job.schema.json").read_text()) == json_schema("job")

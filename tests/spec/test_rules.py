@@ -1,4 +1,4 @@
-"""Names that hpcrun keeps, and fields that need one another."""
+"""Reserved names, and fields that depend on each other."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.spec.reading import problems, read
                 deepspeed=DeepSpeed(zero_stage=1, offload=Offload(optimizer="cpu")),
             ),
         ),
-        # config wins over zero_stage.
+        # config takes precedence over zero_stage.
         (
             "deepspeed: {offload: {param: cpu}, config: {zero_optimization: {stage: 3}}}",
             JobSpec(
@@ -46,7 +46,7 @@ from tests.spec.reading import problems, read
         ),
     ],
 )
-def test_framework_and_section_settle_each_other(text: str, expected: JobSpec) -> None:
+def test_framework_and_deepspeed_section_imply_each_other(text: str, expected: JobSpec) -> None:
     assert read(text) == expected
 
 
@@ -76,11 +76,11 @@ def test_framework_and_section_settle_each_other(text: str, expected: JobSpec) -
         ),
     ],
 )
-def test_fields_that_contradict_each_other(text: str, expected: str) -> None:
+def test_contradicting_fields_are_refused(text: str, expected: str) -> None:
     assert problems(text) == [f"job.yaml:{expected}"]
 
 
-def test_deepspeed_that_is_taken_away_is_no_default() -> None:
+def test_null_deepspeed_with_framework_deepspeed_is_refused() -> None:
     files = {"base": "framework: deepspeed\ndeepspeed: {config: {optimizer: {type: AdamW}}}"}
     message = "deepspeed: null, but framework deepspeed trains with it; set framework too, as torch"
     assert problems("extends: base\ndeepspeed: null", files=files) == [f"job.yaml:2: {message}"]
@@ -90,13 +90,13 @@ def test_deepspeed_that_is_taken_away_is_no_default() -> None:
     assert read("framework: deepspeed").deepspeed is not None
 
 
-def test_a_rule_is_silent_where_a_field_under_it_is_wrong() -> None:
+def test_rule_is_skipped_if_its_field_is_invalid() -> None:
     assert problems("deepspeed: {zero_stage: 9, offload: {param: cpu}}") == [
         "job.yaml:1: deepspeed.zero_stage: must be from 0 to 3; got 9"
     ]
 
 
-def test_the_files_contradict_each_other() -> None:
+def test_contradiction_between_files_names_the_file() -> None:
     assert problems(
         "extends: zero3\ndeepspeed:\n  zero_stage: 2",
         files={"zero3": "deepspeed:\n  zero_stage: 3\n  offload:\n    param: cpu"},
@@ -110,7 +110,7 @@ def test_the_files_contradict_each_other() -> None:
         *("HPCRUN_RUN_DIR", "HPCRUN_"),
     ],
 )
-def test_variables_that_hpcrun_sets(name: str) -> None:
+def test_variables_set_by_hpcrun_are_refused(name: str) -> None:
     text = f"env:\n  {name}: 1\nnccl:\n  env:\n    {name}: 1\nsecrets:\n  - A\n  - {name}\n"
     assert problems(text) == [
         f"job.yaml:2: env.{name}: hpcrun sets this variable itself",
@@ -119,7 +119,7 @@ def test_variables_that_hpcrun_sets(name: str) -> None:
     ]
 
 
-def test_variables_that_are_the_users() -> None:
+def test_similar_variables_are_accepted() -> None:
     names = ["RANKS", "MY_RANK", "rank", "HPCRUN", "XHPCRUN_A", "_", "MASTER_ADDRESS"]
     spec = read("env: {" + ", ".join(f"{name}: 1" for name in names) + "}")
     assert list(spec.env) == names
@@ -135,7 +135,9 @@ def test_variables_that_are_the_users() -> None:
     ],
 )
 @pytest.mark.parametrize("value", ["1", "false"])
-def test_sbatch_options_that_are_hpcruns(option: str, message: str, value: str) -> None:
+def test_sbatch_options_controlled_by_hpcrun_are_refused(
+    option: str, message: str, value: str
+) -> None:
     assert problems(f"slurm:\n  {option}: {value}") == [f"job.yaml:2: slurm.{option}: {message}"]
 
 
@@ -149,14 +151,14 @@ def test_sbatch_options_that_are_hpcruns(option: str, message: str, value: str) 
         *((option, option) for option in ("time", "partition", "account")),
     ],
 )
-def test_sbatch_options_that_fields_say(option: str, field: str) -> None:
+def test_sbatch_options_with_a_field_are_refused(option: str, field: str) -> None:
     message = f"slurm.{option}: set resources.{field} instead; false drops the line"
     assert problems(f"slurm: {{{option}: 1}}") == [f"job.yaml:1: {message}"]
     assert problems(f"slurm: {{{option}: 'false'}}") == [f"job.yaml:1: {message}"]
     assert read(f"slurm: {{{option}: false}}").slurm == {option: False}
 
 
-def test_a_profile_renames_what_can_be_written_otherwise() -> None:
+def test_profile_renames_only_supported_options() -> None:
     text = "rename:\n  gres: gpus-per-node\n  mem: mem-per-gpu\n  cpus-per-task: cpus-per-gpu\n"
     assert load_cluster(text, source="c.yaml").rename["mem"] == "mem-per-gpu"
     wrong = "rename:\n  gres: gpus-per-task\n  mem: gpus\n  nodes: ntasks\n"
@@ -171,7 +173,7 @@ def test_a_profile_renames_what_can_be_written_otherwise() -> None:
     ]
 
 
-def test_patterns_of_a_log() -> None:
+def test_log_patterns_are_checked() -> None:
     spec = read(r"log_patterns: ['it (?P<step>\d+) L (?P<loss>\S+)']")
     assert spec.log_patterns == [r"it (?P<step>\d+) L (?P<loss>\S+)"]
     assert problems(r"log_patterns: ['it (?P<step>\d+', 'it (?P<step>\d+)', 'loss (\d+)']") == [
@@ -193,18 +195,18 @@ def test_patterns_of_a_log() -> None:
         ("netwrok: x", "netwrok: srun has no such option; did you mean network?"),
     ],
 )
-def test_options_of_srun_are_checked(option: str, message: str) -> None:
+def test_srun_options_are_checked(option: str, message: str) -> None:
     [found] = problems(f"srun: {{{option}}}")
     assert found.startswith(f"job.yaml:1: srun.{message}")
 
 
-def test_options_of_srun_that_shape_the_step_or_are_a_plugins_are_taken() -> None:
+def test_srun_options_of_the_step_and_of_plugins_are_accepted() -> None:
     text = (
         "srun: {cpu-bind: 'mask_cpu:0xfe,0xfe00', network: x, environment: ./a.toml, nvmps: true}"
     )
     assert read(text).srun["environment"] == "./a.toml"
 
 
-def test_gpus_that_are_bound_to_no_task_are_seen_by_all() -> None:
+def test_gpu_bind_none_is_accepted_for_launchers() -> None:
     assert read("slurm: {gpu-bind: none}").slurm == {"gpu-bind": "none"}
     assert "launcher: srun" in problems("slurm: {gpu-bind: closest}")[0]

@@ -1,4 +1,4 @@
-"""The JSON Schema says of a file what reading it says."""
+"""The JSON Schema accepts the same files as the reader."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ VALIDATORS = {
 
 
 def as_data(node: Node) -> Any:
-    """Give a file the value that any YAML 1.2 reader gives it."""
+    """Return the value of a file according to a YAML 1.2 reader."""
     if isinstance(node.value, dict):
         return {key: as_data(inner) for key, inner in node.entries.items()}
     if isinstance(node.value, list):
@@ -50,7 +50,7 @@ def loads(text: str, kind: Literal["job", "cluster"]) -> bool:
 
 
 @pytest.mark.parametrize("kind", ["job", "cluster"])
-def test_the_schema_is_a_schema(kind: Literal["job", "cluster"]) -> None:
+def test_schema_is_a_valid_schema(kind: Literal["job", "cluster"]) -> None:
     schema = json_schema(kind)
     jsonschema.Draft202012Validator.check_schema(schema)
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
@@ -165,20 +165,20 @@ INVALID_CLUSTERS = [
         *((text, "cluster", False) for text in INVALID_CLUSTERS),
     ],
 )
-def test_schema_and_reader_agree(
+def test_schema_and_reader_agree_on_examples(
     text: str, kind: Literal["job", "cluster"], expected: bool
 ) -> None:
     assert (loads(text, kind), conforms(text, kind)) == (expected, expected)
 
 
 @pytest.mark.parametrize("job", JOBS, ids=lambda path: path.stem)
-def test_every_preset_conforms(job: Path) -> None:
+def test_every_preset_conforms_to_the_schema(job: Path) -> None:
     assert conforms(job.read_text(), "job")
 
 
 @st.composite
 def jobs(draw: st.DrawFn) -> dict[str, Any]:
-    """Draw files that are nearly right: each key has one of a few good and bad values."""
+    """Draw almost valid files: each key has one of a few valid and invalid values."""
     words: st.SearchStrategy[Any] = st.sampled_from(
         ["a", "1e-4", "", "x\ny", 3, 1.5, True, None, [], {}]
     )

@@ -1,4 +1,4 @@
-"""Jobs that are Python's dicts: every value arrives as it is, or is refused by its place."""
+"""Jobs given as Python dicts: every value is preserved, or refused with its path."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ VALUES = st.recursive(
 
 
 def config(value: object) -> Any:
-    """What a value becomes in a place that takes any."""
+    """Return a value after a round trip through a free-form field."""
     job = {"framework": "deepspeed", "deepspeed": {"config": {"mine": value}}}
     spec = read(yaml_of(job, "job"))
     assert spec.deepspeed is not None
@@ -40,13 +40,13 @@ def config(value: object) -> Any:
 @pytest.mark.slow
 @given(VALUES.filter(lambda value: value is not None))
 @settings(max_examples=40, deadline=None)
-def test_any_value_comes_back(value: object) -> None:
+def test_any_value_is_preserved(value: object) -> None:
     back = config(value)
     assert back == value and type(back) is type(value)
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_texts_stay_texts(text: str) -> None:
+def test_texts_remain_texts(text: str) -> None:
     spec = read(yaml_of({"args": [text], "env": {"A": text}, "script": "a.py"}, "job"))
     assert (spec.args, spec.env) == ([text], {"A": text})
     assert read("script: a.py", f"args={yaml_of([text], 'set')}").args == [text]
@@ -61,8 +61,8 @@ class Whole:
         return self.value
 
 
-def test_kinds_that_are_nearly_pythons_own() -> None:
-    # Numbers as numpy's are: of no type of Python's own, but registered as numbers.
+def test_similar_types_are_converted() -> None:
+    # Numbers like those of numpy: not of a built-in type, but registered as numbers.
     made = config(
         OrderedDict(path=Path("/a b"), pair=(1, 2), count=Whole(3), rate=Fraction(1, 2), n=math.nan)
     )
@@ -80,18 +80,18 @@ def test_kinds_that_are_nearly_pythons_own() -> None:
         ({"name": "\udcff"}, "job: name: '\\udcff': not UTF-8"),
     ],
 )
-def test_what_has_no_place_in_a_job(value: object, message: str) -> None:
+def test_unsupported_values_are_refused(value: object, message: str) -> None:
     with pytest.raises(SpecError) as caught:
         yaml_of(value, "job")
     assert str(caught.value).startswith(message)
 
 
-def test_a_circle_ends() -> None:
+def test_circular_value_is_refused() -> None:
     circle: dict[str, object] = {}
     circle["a"] = circle
     with pytest.raises(SpecError, match="nested deeper"):
         yaml_of(circle, "job")
 
 
-def test_a_nul_is_refused_by_the_reader() -> None:
+def test_nul_character_is_refused() -> None:
     assert problems(yaml_of({"name": "a\0b"}, "job"))

@@ -1,4 +1,4 @@
-"""The grammar, the core schema and the bounds of what is read."""
+"""The YAML 1.2 grammar, the core schema and the limits of the reader."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ INFINITY = math.inf
         ("NULL", None),
         ("nULL", "nULL"),
         ("none", "none"),
-        # booleans, and what YAML 1.1 took for them
+        # booleans, and words that were booleans in YAML 1.1
         ("true", True),
         ("True", True),
         ("TRUE", True),
         ("false", False),
         ("tRUE", "tRUE"),
         *((word, word) for word in ("yes", "no", "on", "off", "y", "n", "Yes", "NO", "Off")),
-        # whole numbers
+        # integers
         ("0", 0),
         ("-7", -7),
         ("+7", 7),
@@ -73,7 +73,7 @@ INFINITY = math.inf
         ("inf", "inf"),
         ("nan", "nan"),
         ("-.nan", "-.nan"),
-        # what looks like text
+        # text
         ("24:00:00", "24:00:00"),
         ("190:20:30", "190:20:30"),
         ("2026-11-20", "2026-11-20"),
@@ -82,30 +82,30 @@ INFINITY = math.inf
         ("\u0661", "\u0661"),
     ],
 )
-def test_core_schema(text: str, value: object) -> None:
+def test_core_schema_resolves_scalars(text: str, value: object) -> None:
     result = core_value(text)
     assert result == value
     assert type(result) is type(value)
 
 
-def test_core_schema_nan() -> None:
+def test_core_schema_resolves_nan() -> None:
     assert all(math.isnan(core_value(text)) for text in (".nan", ".NaN", ".NAN"))
 
 
 @pytest.mark.parametrize("text", ["2" * 20, "-9223372036854775809", "9" * 9999, "0x" + "f" * 17])
-def test_whole_numbers_that_nothing_holds(text: str) -> None:
+def test_huge_integers_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="64 bits"):
         core_value(text)
 
 
 @pytest.mark.parametrize("text", ["1e400", "-1e999", "9" * 400 + ".0"])
-def test_floats_that_would_be_infinite(text: str) -> None:
+def test_floats_beyond_the_range_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="a double"):
         core_value(text)
 
 
 def wrong(text: str) -> list[str]:
-    """List all that is wrong with a file, the fatal thing last."""
+    """Return all problems of a file, the fatal one last."""
     problems: list[Problem] = []
     try:
         parse_document(text, "f.yaml", problems)
@@ -115,7 +115,7 @@ def wrong(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "# only this\n", "---\n", "~", "\ufeff", "--- \n..."])
-def test_nothing_is_an_empty_map(text: str) -> None:
+def test_empty_document_is_an_empty_map(text: str) -> None:
     assert parse_document(text, "f", []).entries == {}
 
 
@@ -193,7 +193,7 @@ def test_nothing_is_an_empty_map(text: str) -> None:
         ("a:\n b: 1\nxyz\n", "f.yaml:4: column 1: a line without a key; expected KEY: VALUE"),
     ],
 )
-def test_one_clear_problem(text: str, message: str) -> None:
+def test_syntax_error_is_one_clear_problem(text: str, message: str) -> None:
     assert wrong(text)[0] == message
 
 
@@ -220,13 +220,13 @@ def test_scalars_keep_their_text_and_style() -> None:
     }
 
 
-def test_aliases_repeat_a_value() -> None:
+def test_aliases_repeat_their_value() -> None:
     tree = parse_document("a: &x [1, {b: 2}]\nc: *x\n", "f", [])
     assert tree.entries["a"].value == tree.entries["c"].value
     assert tree.entries["c"].line == 2
 
 
-def test_values_without_a_file_read_as_behind_a_key() -> None:
+def test_values_without_a_file_are_read_like_values_of_a_key() -> None:
     node = parse_value("[--lr, 1e-4]", "--set", "args", [])
     assert [(item.value, item.plain) for item in node.items] == [
         ("--lr", True),
@@ -237,7 +237,7 @@ def test_values_without_a_file_read_as_behind_a_key() -> None:
     assert text.value == "--- x"
 
 
-def test_a_second_key_cannot_be_smuggled_into_a_value() -> None:
+def test_value_cannot_contain_a_second_key() -> None:
     with pytest.raises(SpecError, match=r"^--set: name: more than one value$"):
         parse_value("x\nscript: evil.py", "--set", "name", [])
 
@@ -262,14 +262,14 @@ CHAIN = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}]\n" for i in range(1,
         ("x" * (MAX_CHARACTERS + 1), "f.yaml: more than 1000000 characters"),
     ],
 )
-def test_bombs_are_refused_quickly(text: str, message: str) -> None:
+def test_yaml_bombs_are_refused_quickly(text: str, message: str) -> None:
     started = time.process_time()
     assert wrong(text) == [message]
-    assert time.process_time() - started < 10  # read as it stands, each takes minutes or all memory
+    assert time.process_time() - started < 10  # expanded, each would take minutes or all memory
 
 
-def test_the_deepest_that_is_allowed() -> None:
-    # The top map and the innermost scalar are levels too.
+def test_deepest_allowed_nesting_is_read() -> None:
+    # The top-level map and the innermost scalar count as levels, too.
     inside = MAX_DEPTH - 2
     assert wrong("a: " + "[" * inside + "x" + "]" * inside) == []
 
@@ -283,7 +283,7 @@ YAMLISH = st.text(
 @pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(YAMLISH | st.text(max_size=40))
-def test_random_text_is_a_tree_or_a_spec_error(text: str) -> None:
+def test_random_text_is_read_or_refused(text: str) -> None:
     for name in ("document", "value"):
         try:
             if name == "document":
@@ -297,7 +297,7 @@ def test_random_text_is_a_tree_or_a_spec_error(text: str) -> None:
 @pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.floats(allow_nan=False) | st.integers(-(2**63), 2**64 - 1))
-def test_numbers_read_back(number: float) -> None:
+def test_numbers_are_read_back(number: float) -> None:
     text = repr(number).replace("inf", ".inf")
     assert core_value(text) == number
     assert type(core_value(text)) is type(number)

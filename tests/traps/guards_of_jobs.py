@@ -16,7 +16,7 @@ GUARDS = [
         "templates/job.sbatch.j2",
         "{% block directives %}\n",
         "set -u\n{% block directives %}\n",
-        "tests/render/test_golden.py::test_sbatch_reads_the_plans_directives",
+        "tests/render/test_golden.py::test_sbatch_parses_the_directives_of_the_plan",
         f"{HEADER}::test_a_script_of_the_job_is_no_second_header",
     ),
     guard(
@@ -24,14 +24,14 @@ GUARDS = [
         "hpcrun/slurm/commands.py",
         """    return f'"{escaped}"'\n""",
         "    return value\n",
-        "tests/render/test_quoting.py::test_sbatch_reads_the_value_back",
+        "tests/render/test_quoting.py::test_quoted_directives_keep_their_value_in_sbatch",
     ),
     guard(
         2,
         "hpcrun/slurm/commands.py",
         """value.replace("\\\\", "\\\\\\\\")""",
         "value",
-        "tests/render/test_quoting.py::test_sbatch_reads_the_value_back",
+        "tests/render/test_quoting.py::test_quoted_directives_keep_their_value_in_sbatch",
     ),
     guard(
         3,
@@ -117,7 +117,7 @@ GUARDS = [
         "hpcrun/spec/rules.py",
         '    "gpus-per-task": "resources.gpus_per_node",\n',
         "",
-        "tests/spec/test_rules.py::test_sbatch_options_that_fields_say",
+        "tests/spec/test_rules.py::test_sbatch_options_with_a_field_are_refused",
     ),
     guard(
         11,
