@@ -240,7 +240,7 @@ def submit(
     *,
     set: Mapping[str, object] | None = None,
     args: Sequence[object] = (),
-    after: Run | Sweep | str | None = None,
+    after: Run | Sweep | str | Sequence[Run | Sweep | str] | None = None,
     check: bool = True,
     cluster: str | None = None,
     cwd: str | os.PathLike[str] | None = None,
@@ -249,8 +249,8 @@ def submit(
 
     ``job`` is a name that ``hpcrun jobs`` lists, the path of a job file, or a dict with the keys
     of one. ``set`` changes keys of it, as in {"resources.nodes": 2}. ``args`` go to the script
-    behind the job's own. ``after`` starts it only when that run or job has ended well. ``check``
-    False is ``--no-check``: what you know better than hpcrun becomes a note of the plan.
+    behind the job's own. ``after`` starts it only when that run or job, or each one of a list, has
+    ended well. ``check`` False is ``--no-check``: what you know better becomes a note of the plan.
     ``cluster`` names a profile; ``cwd`` is where project, profile and paths are looked for (here).
 
     Raises SpecError with all that is wrong with the job, InputError, SchedulerRefused, OutOfReach;
@@ -271,7 +271,7 @@ def submit_sweep(
     *,
     set: Mapping[str, object] | None = None,
     args: Sequence[object] = (),
-    after: Run | Sweep | str | None = None,
+    after: Run | Sweep | str | Sequence[Run | Sweep | str] | None = None,
     check: bool = True,
     cluster: str | None = None,
     cwd: str | os.PathLike[str] | None = None,
@@ -295,7 +295,7 @@ def dry_run(
     *,
     set: Mapping[str, object] | None = None,
     args: Sequence[object] = (),
-    after: Run | Sweep | str | None = None,
+    after: Run | Sweep | str | Sequence[Run | Sweep | str] | None = None,
     check: bool = True,
     cluster: str | None = None,
     cwd: str | os.PathLike[str] | None = None,
@@ -432,19 +432,28 @@ def _resolved(context: Context, word: str) -> RunFolder | SweepFolder:
     return found
 
 
+def _each(
+    after: Run | Sweep | str | Sequence[Run | Sweep | str] | None,
+) -> Sequence[Run | Sweep | str]:
+    """Return what comes first as a list; a sweep is one thing, and a sequence of runs too."""
+    if after is None:
+        return []
+    return [after] if isinstance(after, (Run, Sweep, str)) else after
+
+
 def _prepared(
     context: Context,
     job: object,
     changes: Mapping[str, object] | None,
     args: Sequence[object],
-    after: Run | Sweep | str | None,
+    after: Run | Sweep | str | Sequence[Run | Sweep | str] | None,
     check: bool,
 ) -> Prepared:
     """Plan and render a run or a sweep. Raises InputError, or SpecError with all that is wrong."""
     from hpcrun.actions import Checks, dependency_on, prepare_job
     from hpcrun.spec import SOURCE, Origin, yaml_of
 
-    word = after.id if isinstance(after, (Run, Sweep)) else after
+    words = [one.id if isinstance(one, (Run, Sweep)) else one for one in _each(after)]
     try:
         for path in changes or {}:
             if not isinstance(path, str) or ("=" in path and '"' not in path):
@@ -456,7 +465,7 @@ def _prepared(
             context,
             spec,
             extra_args=_arguments(args),
-            after=dependency_on(context, word) if word is not None else None,
+            after=dependency_on(context, words),
             origin=Origin(name, tuple(overrides)),
             checks=Checks(strict=check),
         )

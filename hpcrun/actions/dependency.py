@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
 from hpcrun.context import Context
 from hpcrun.errors import InputError
 from hpcrun.monitor import find_each, status_of, status_of_job, successor_of
@@ -9,11 +12,37 @@ from hpcrun.plan import Dependency
 from hpcrun.runs import runs_of
 from hpcrun.slurm import array_id
 
+# Not one between the brackets of an array's tasks, as in 7_[1,3].
+_COMMA = re.compile(r",(?![^\[]*\])")
 
-def dependency_on(context: Context, word: str) -> Dependency:
-    """Find out what a job that comes after this one waits for. Raises InputError."""
-    if not word.strip():
+
+def dependency_on(context: Context, words: Sequence[str]) -> Dependency | None:
+    """Find out what a job waits for that comes after these runs; None without any.
+
+    A word may name several, with commas between them. Raises InputError.
+    """
+    names = [name.strip() for word in words for name in _COMMA.split(word)]
+    if any(not name for name in names):
         raise InputError("--after: no run is named", fix="name a run or a Slurm job id")
+    found = {name: _dependency_on_one(context, name) for name in names}
+    if len(found) <= 1:
+        return next(iter(found.values()), None)
+    job_ids: list[str] = []
+    for name, one in found.items():
+        if one.job_id is None:
+            continue
+        if "?" in one.job_id:
+            # Slurm takes no list in which some must end well and of others one is enough.
+            raise InputError(
+                f"--after {name}: the run may continue as another job, and Slurm cannot wait for "
+                "one of two jobs beside others",
+                fix=f"hpcrun wait {name}, then submit with the others",
+            )
+        job_ids += [job_id for job_id in one.job_id.split(":") if job_id not in job_ids]
+    return Dependency(":".join(job_ids) or None)
+
+
+def _dependency_on_one(context: Context, word: str) -> Dependency:
     target = find_each(context, [word])[word]
     if target is None:
         raise InputError(f"--after {word}: no such run", fix="hpcrun status lists the runs")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,12 @@ if TYPE_CHECKING:
 @click.command("submit", cls=JobCommand)
 @click.argument("job", required=False, type=JOB)
 @job_options
-@click.option("--after", type=RUN, help="Start only after this run or job has succeeded.")
+@click.option(
+    "--after",
+    type=RUN,
+    multiple=True,
+    help="Start only after this run or job has succeeded. Repeatable; or a list with commas.",
+)
 @click.option("--dry-run", is_flag=True, help="Print what would be submitted, and stop.")
 @click.option("--test-only", is_flag=True, help="Ask Slurm when it would start, and stop.")
 @click.option("--follow", is_flag=True, help="Show the output until the job ends.")
@@ -40,7 +46,7 @@ if TYPE_CHECKING:
 @json_option
 def submit(
     job: str | None,
-    after: str | None,
+    after: Sequence[str],
     dry_run: bool,
     test_only: bool,
     follow: bool,
@@ -59,7 +65,7 @@ def submit(
 
     where = context(cluster, debug=options["debug"])
     spec, extra_args, origin = asked_job(where, job, options)
-    first = dependency_on(where, after) if after is not None else None
+    first = dependency_on(where, after)
     checks = Checks(strict=not options["no_check"])
     made = prepare_job(
         where, spec, extra_args=extra_args, after=first, origin=origin, checks=checks

@@ -299,6 +299,40 @@ def test_after(hpcrun: Caller, tools: Path) -> None:
     assert refused.code == 2 and "--after 7: that run is FAILED" in refused.err
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["7", "8"], "afterok:7:8"),
+        (["7,8"], "afterok:7:8"),
+        (["7, 8", "7"], "afterok:7:8"),
+        (["7", "9_[1,3]"], "afterok:7:9"),
+        (["7", "10"], "afterok:7"),
+        (["10,10"], None),
+    ],
+)
+def test_all_runs_named_by_after_count(
+    hpcrun: Caller, tools: Path, words: list[str], expected: str | None
+) -> None:
+    folder = hpcrun.runs / "none"
+    rows = [row(folder, name, "RUNNING") for name in ("7", "8", "9_1", "9_3")]
+    replay(tools, "squeue", (0, "".join([*rows, row(folder, "10", "COMPLETED")]), ""))
+    options = [option for word in words for option in ("--after", word)]
+    done = submit(hpcrun, *options, "--dry-run", "--json")
+    assert done.code == 0, done
+    found = dict(json.loads(done.json["plan.json"])["directives"]).get("dependency")
+    assert found == expected
+
+
+def test_one_of_several_runs_that_failed_is_refused(hpcrun: Caller, tools: Path) -> None:
+    folder = hpcrun.runs / "none"
+    rows = row(folder, "7", "RUNNING") + row(folder, "8", "FAILED")
+    replay(tools, "squeue", (0, rows, ""))
+    for options in (["--after", "7", "--after", "8"], ["--after", "8,7"]):
+        done = submit(hpcrun, *options, "--dry-run")
+        assert done.code == 2 and "--after 8: that run is FAILED" in done.err, done
+    assert "no run is named" in submit(hpcrun, "--after", "7,,8", "--dry-run").err
+
+
 def test_what_a_job_must_not_inherit_is_not_there(hpcrun: Caller, tools: Path) -> None:
     (tools / "sbatch").write_text('#!/bin/sh\nenv >"$PWD/seen"; echo 7\n')
     (tools / "sbatch").chmod(0o755)

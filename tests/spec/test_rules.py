@@ -210,3 +210,9 @@ def test_srun_options_of_the_step_and_of_plugins_are_accepted() -> None:
 def test_gpu_bind_none_is_accepted_for_launchers() -> None:
     assert read("slurm: {gpu-bind: none}").slurm == {"gpu-bind": "none"}
     assert "launcher: srun" in problems("slurm: {gpu-bind: closest}")[0]
+
+
+@pytest.mark.parametrize("key", ["slurm", "srun"])
+def test_a_heterogeneous_job_is_refused(key: str) -> None:
+    (problem,) = problems(f"script: a.py\n{key}: {{het-group: 1}}")
+    assert f"{key}.het-group: " in problem and "one kind of nodes" in problem
