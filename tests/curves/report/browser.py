@@ -1,4 +1,4 @@
-"""A headless Chromium without network, driven over DevTools' pipe: no port, no driver, no package.
+"""A headless Chromium without network, controlled over DevTools' pipe, without port or driver.
 
 https://chromedevtools.github.io/devtools-protocol/; on the pipe each message ends in a NUL byte.
 """
@@ -30,7 +30,7 @@ _KEYS = {"+": 187, "-": 189, "0": 48, "ArrowLeft": 37, "ArrowRight": 39, "Tab": 
 
 
 class Browser:
-    """One Chromium; ``messages`` are all events that it sent, in order."""
+    """A Chromium process; ``messages`` are all events that it sent, in order."""
 
     def __init__(self, to: int, answers: int) -> None:
         self._to = to
@@ -69,7 +69,7 @@ class Browser:
 
 
 class Page:
-    """A page in a window of its own, light or dark."""
+    """A page in a separate window, with the light or dark theme."""
 
     def __init__(self, browser: Browser, file: Path, *, dark: bool) -> None:
         self._browser = browser
@@ -104,7 +104,7 @@ class Page:
         )
 
     def events(self, method: str) -> list[dict[str, Any]]:
-        """Return what the page reported by this event, since it was opened."""
+        """Return the events of a kind since the page was opened."""
         return [
             message["params"]
             for message in self._browser.messages
@@ -112,17 +112,17 @@ class Page:
         ]
 
     def problems(self) -> list[str]:
-        """Return what went wrong: uncaught errors, refused scripts, requests that failed."""
+        """Return uncaught errors, refused scripts and failed requests."""
         thrown = [str(each["exceptionDetails"]) for each in self.events("Runtime.exceptionThrown")]
         return thrown + [str(each["entry"]["text"]) for each in self.events("Log.entryAdded")]
 
     def requested(self) -> list[str]:
-        """Return the addresses that the page asked for, but for data that it holds itself."""
+        """Return the addresses that the page requested, except for embedded data."""
         urls = [each["request"]["url"] for each in self.events("Network.requestWillBeSent")]
         return [url for url in urls if not url.startswith(("data:", "blob:"))]
 
     def value(self, expression: str) -> Any:
-        """Return what a JavaScript expression says, a promise when it is kept."""
+        """Return the value of a JavaScript expression, of a promise after it is resolved."""
         words = self.call(
             "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
         )
@@ -130,14 +130,14 @@ class Page:
         return words["result"].get("value")
 
     def cpu_seconds(self) -> float:
-        """Return the CPU time that the page has taken; from the first call on."""
+        """Return the CPU time used by the page since the first call."""
         self.call("Performance.enable", timeDomain="threadTicks")
         measured = self.call("Performance.getMetrics")["metrics"]
         (seconds,) = (each["value"] for each in measured if each["name"] == "TaskDuration")
         return float(seconds)
 
     def wait_for(self, expression: str, patience: float = PATIENCE) -> Any:
-        """Wait until an expression is true; return its value, of an element true."""
+        """Wait until an expression is true; return its value, or true for an element."""
         expression = f"(found => found instanceof Node || found)({expression})"
         deadline = time.monotonic() + patience
         while not (found := self.value(expression)):
@@ -153,8 +153,8 @@ class Page:
             self.mouse(kind, x, y, button="left", clickCount=count)
 
     def double_click(self, x: float, y: float, expression: str) -> None:
-        """Double-click until an expression is true: on a busy machine the page may see the two
-        clicks half a second apart, which are two single ones then."""
+        """Double-click until an expression is true, because on a busy machine the page may receive
+        the two clicks half a second apart, as two single ones."""
         for patience in (5, 10, 20, 60):
             self.click(x, y)
             self.click(x, y, count=2)
@@ -187,9 +187,9 @@ class Page:
 
 @contextmanager
 def chromium(profile: Path, command: str = "chromium") -> Iterator[Browser]:
-    """Start Chromium with a profile of its own, and end it."""
+    """Start Chromium with a temporary profile, and stop it."""
     ends = [*os.pipe(), *os.pipe()]
-    # Above 4, so that what the shell puts on 3 and 4 displaces none of them.
+    # Above 4, so that descriptors 3 and 4, which the shell assigns, do not replace them.
     its_input, to, answers, its_output = (fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in ends)
     for end in ends:
         os.close(end)

@@ -1,4 +1,4 @@
-"""The smoothing that a report's page does, in Python: what its JavaScript is held to."""
+"""A Python reference for the smoothing in the JavaScript of the HTML report."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 
 def ewma(values: Sequence[float], span: float) -> list[float]:
-    """Average with weights that fall exponentially: 1 - 2 / (span + 1) from one to the next.
+    """Average with weights that decay exponentially, by 1 - 2 / (span + 1) per point.
 
-    What is not finite stays as it is and has no weight. The bias towards the zero that the sum
-    begins with is taken out as TensorBoard does it (tensorflow/tensorboard, pull request 639): by
-    the sum of the weights so far, 1 - weight ** count. Its smoothing of 0.9 is a span of 19.
+    Values that are not finite remain unchanged and have no weight. The bias towards the initial
+    zero is corrected as in TensorBoard (tensorflow/tensorboard, pull request 639), by the sum of
+    the weights so far, 1 - weight ** count. TensorBoard's smoothing of 0.9 is a span of 19.
 
     >>> ewma([2.0, 2.0, math.nan, 2.0], 19)
     [2.0, 2.0, nan, 2.0]

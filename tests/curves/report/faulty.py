@@ -1,7 +1,7 @@
-"""Made curves of runs with one fault each, and the word that a warning on it must have.
+"""Generated curves of runs with one fault each, and the word that its warning must contain.
 
-Each fault is put into a loss that falls as those of language models and classifiers do, or into an
-even clock. ``SIZES`` are how large the fault is; a fault's detection is measured for each.
+Each fault is added to a loss that falls like those of language models and classifiers, or to a
+regular clock. Detection is measured for each size of a fault in ``SIZES``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Fault = Callable[[Random, float], Curve]
 
 
 def base(rng: Random, count: int) -> tuple[list[int | None], list[float]]:
-    """Make the steps and values of a healthy loss."""
+    """Generate steps and values of a healthy loss."""
     start = rng.choice([0.7, 2.3, 6.9, 11.0])
     end = start * rng.uniform(0.2, 0.7)
     noise = 10 ** rng.uniform(-2.3, -1)
@@ -31,7 +31,7 @@ def base(rng: Random, count: int) -> tuple[list[int | None], list[float]]:
 
 
 def spike(rng: Random, size: float) -> Curve:
-    """The loss is ``size`` times as high for one point or a few, and comes down again."""
+    """The loss is ``size`` times as high for one or a few points, and recovers."""
     count = length(rng, 40)
     steps, values = base(rng, count)
     at = rng.randint(count // 4, count - 4)
@@ -42,7 +42,7 @@ def spike(rng: Random, size: float) -> Curve:
 
 
 def jump(rng: Random, size: float) -> Curve:
-    """The loss jumps so far back to where it began, and stays: 1 is all the way."""
+    """The loss jumps permanently by a share of what was gained: 1 is back to its start."""
     count = length(rng, 40)
     steps, values = base(rng, count)
     at = int(count * rng.uniform(0.3, 0.95))
@@ -51,7 +51,7 @@ def jump(rng: Random, size: float) -> Curve:
 
 
 def climb(rng: Random, size: float) -> Curve:
-    """The loss climbs steadily over the last part of the run, so far back to where it began."""
+    """The loss climbs steadily in the last part of the run, by a share of what was gained."""
     count = length(rng, 40)
     steps, values = base(rng, count)
     at = int(count * rng.uniform(0.4, 0.8))
@@ -62,7 +62,7 @@ def climb(rng: Random, size: float) -> Curve:
 
 
 def never_learns(rng: Random, size: float) -> Curve:
-    """The loss of a uniform guess among ten classes all along; ``size`` is its noise."""
+    """The loss remains that of a uniform guess among ten classes; ``size`` is its noise."""
     count = length(rng, 100)
     steps = [10 * (i + 1) for i in range(count)]
     values = [round(math.log(10) * (1 + size * rng.gauss(0, 1)), 4) for _ in steps]
@@ -70,7 +70,7 @@ def never_learns(rng: Random, size: float) -> Curve:
 
 
 def collapse(rng: Random, size: float) -> Curve:
-    """The loss scale is halved ``size`` times, one time after the other."""
+    """The loss scale is halved ``size`` times in a row."""
     count = length(rng, 40, 1000)
     steps, values = base(rng, count)
     scales = [65536.0] * count
@@ -81,7 +81,7 @@ def collapse(rng: Random, size: float) -> Curve:
 
 
 def clock(rng: Random, count: int) -> list[float]:
-    """Make the durations of steps: even but for some jitter, slow at first."""
+    """Generate durations of steps: regular with some jitter, slow at first."""
     usual = 10 ** rng.uniform(-1, 1.3)
     jitter = rng.uniform(0.005, 0.1)
     seconds = [usual * math.exp(jitter * rng.gauss(0, 1)) for _ in range(count)]
@@ -112,7 +112,7 @@ def silence(rng: Random, size: float) -> Curve:
 
 
 def slower(rng: Random, size: float) -> Curve:
-    """Throughput falls to ``size`` of what it was, and stays there."""
+    """Throughput falls permanently to ``size`` times its earlier value."""
     count = length(rng, 40)
     steps, values = base(rng, count)
     rates = [1000 / each for each in clock(rng, count)]

@@ -1,7 +1,7 @@
-"""Made curves of healthy runs, by the shapes that training losses and clocks have.
+"""Generated curves of healthy runs, with typical shapes of training losses and clocks.
 
-Each family takes a random generator and makes a curve of its kind: other lengths, levels and noise
-each time. None of these runs has a fault, so any warning on one is false.
+Each family generates curves with different lengths, levels and noise from a random generator. None
+of these runs has a fault, so any warning about them is a false alarm.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Family = Callable[[Random], Curve]
 
 
 def steps_of(rng: Random, count: int, first: int | None = None) -> list[int | None]:
-    """Make the steps of a log that prints every so many of them, or none at all."""
+    """Generate the steps of a log that prints every n-th step, or none."""
     every = rng.choice([1, 1, 5, 10, 50, 100])
     begin = rng.choice([0, 1, every]) if first is None else first
     if first is None and rng.random() < 0.1:
@@ -26,12 +26,12 @@ def steps_of(rng: Random, count: int, first: int | None = None) -> list[int | No
 
 
 def loss_curve(steps: Sequence[int | None], values: Sequence[float], **others: Series) -> Curve:
-    """Put a loss and its companions into a curve, printed with as many digits as logs have."""
+    """Build a curve from a loss and other metrics, rounded to the digits of typical logs."""
     return Curve({"loss": build_series(list(steps), list(values)), **others}, ())
 
 
 def length(rng: Random, least: int = 10, most: int = 3000) -> int:
-    """Draw a number of points, as often short as long."""
+    """Draw a number of points, log-uniformly."""
     return int(math.exp(rng.uniform(math.log(least), math.log(most))))
 
 
@@ -41,7 +41,7 @@ def student(rng: Random, freedom: float) -> float:
 
 
 def falling(rng: Random, count: int) -> list[float]:
-    """Make a loss without noise: exponential, a power law, or a logistic fall after a rest."""
+    """Generate a loss without noise: exponential, a power law, or a delayed logistic fall."""
     start = math.exp(rng.uniform(math.log(0.3), math.log(15)))
     end = start * rng.uniform(0.02, 0.9)
     shape = rng.choice(["exponential", "power", "logistic"])
@@ -58,7 +58,7 @@ def falling(rng: Random, count: int) -> list[float]:
 
 
 def plain(rng: Random) -> Curve:
-    """A loss that falls, with normal noise, printed with some digits."""
+    """A falling loss with normal noise, rounded to some digits."""
     level = falling(rng, length(rng))
     noise = math.exp(rng.uniform(math.log(0.001), math.log(0.3)))
     digits = rng.choice([2, 3, 4, 4, 6, 12])
@@ -67,7 +67,7 @@ def plain(rng: Random) -> Curve:
 
 
 def small_batches(rng: Random) -> Curve:
-    """Fine-tuning on few samples a step: log-normal noise, hardly a fall."""
+    """Fine-tuning with small batches: log-normal noise, hardly any descent."""
     count = length(rng)
     start, drop = rng.uniform(0.3, 3), rng.uniform(0.0, 0.6)
     noise = rng.uniform(0.1, 0.9)
@@ -87,7 +87,7 @@ def long_tails(rng: Random) -> Curve:
 
 
 def learned_by_heart(rng: Random) -> Curve:
-    """Several epochs over few data: the loss falls in stairs, in the end to almost nothing."""
+    """Overfitting in several epochs on little data: the loss falls in stairs to almost zero."""
     epochs, size = rng.randint(2, 8), rng.randint(10, 300)
     fall, noise = rng.uniform(0.1, 0.6), rng.uniform(0.1, 1.2)
     values, epoch_at = [], []
@@ -101,7 +101,7 @@ def learned_by_heart(rng: Random) -> Curve:
 
 
 def reinforcement(rng: Random) -> Curve:
-    """A policy's loss: long-tailed noise around zero, at times drifting."""
+    """The loss of a policy: long-tailed noise around zero, sometimes drifting."""
     count = length(rng)
     scale, freedom = 10 ** rng.uniform(-4, 2), rng.uniform(1.8, 6)
     drift = rng.uniform(-1, 1)
@@ -116,7 +116,7 @@ def reinforcement(rng: Random) -> Curve:
 
 
 def warm_restarts(rng: Random) -> Curve:
-    """SGDR: the rate goes up again after each cycle, and the loss with it."""
+    """SGDR: learning rate and loss rise again after each cycle."""
     count, cycles = length(rng, 30), rng.randint(2, 5)
     noise, lift = rng.uniform(0.005, 0.1), rng.uniform(0.05, 0.5)
     values, rates = [], []
@@ -132,7 +132,7 @@ def warm_restarts(rng: Random) -> Curve:
 
 
 def running_means(rng: Random) -> Curve:
-    """A bar that shows the epoch's mean so far: noisy when an epoch begins, then smooth."""
+    """A progress bar with the running mean of the epoch: noisy at first, then smooth."""
     epochs, size = rng.randint(2, 20), rng.randint(10, 200)
     noise, each = rng.uniform(0.05, 0.8), rng.random() < 0.5
     values, epoch_at = [], []
@@ -146,7 +146,7 @@ def running_means(rng: Random) -> Curve:
 
 
 def appended(rng: Random) -> Curve:
-    """Several runs in one log, each from its beginning."""
+    """Several complete runs in one log."""
     steps: list[int | None] = []
     values: list[float] = []
     for _ in range(rng.randint(2, 5)):
@@ -157,7 +157,7 @@ def appended(rng: Random) -> Curve:
 
 
 def resumed(rng: Random) -> Curve:
-    """A run that goes on from a checkpoint: hardly a fall any more."""
+    """A run resumed from a late checkpoint: hardly any descent."""
     count = length(rng)
     level, noise = rng.uniform(1, 4), 10 ** rng.uniform(-2.7, -0.7)
     fall = rng.uniform(0, 0.05)
@@ -166,7 +166,7 @@ def resumed(rng: Random) -> Curve:
 
 
 def converged(rng: Random) -> Curve:
-    """All is learned in the first tenth; the rest is noise on the floor."""
+    """A run that converges in the first tenth, followed by noise."""
     count = length(rng, 50)
     start, floor, noise = rng.uniform(0.5, 10), 10 ** rng.uniform(-4, -0.7), rng.uniform(0.001, 0.5)
     values = [
@@ -179,7 +179,7 @@ def converged(rng: Random) -> Curve:
 
 
 def harder_tasks(rng: Random) -> Curve:
-    """A curriculum: each stage begins at a somewhat higher loss."""
+    """A curriculum: each stage starts with a somewhat higher loss."""
     count, stages = length(rng, 30), rng.randint(2, 4)
     noise, lift = rng.uniform(0.01, 0.1), rng.uniform(0.05, 0.35)
     values = []
@@ -192,7 +192,7 @@ def harder_tasks(rng: Random) -> Curve:
 
 
 def annealed(rng: Random) -> Curve:
-    """A divergence's weight grows: the loss falls, then rises somewhat, by design."""
+    """An annealed weight of a divergence: the loss falls, then rises somewhat, by design."""
     count = length(rng, 30)
     rise, noise = rng.uniform(0.05, 0.3), rng.uniform(0.003, 0.1)
     values = [
@@ -203,7 +203,7 @@ def annealed(rng: Random) -> Curve:
 
 
 def density(rng: Random) -> Curve:
-    """A negative log-likelihood of a density: it falls below zero."""
+    """A negative log-likelihood of a density, which falls below zero."""
     count = length(rng)
     start, end, noise = rng.uniform(0, 10), -rng.uniform(0.5, 5), rng.uniform(0.01, 0.6)
     values = [
@@ -214,7 +214,7 @@ def density(rng: Random) -> Curve:
 
 
 def thinned(rng: Random) -> Curve:
-    """A long log of which the older half holds only lows, highs and the last of each bucket."""
+    """A long log whose older half has only the extremes and the last point of each bucket."""
     count, bucket = rng.randint(5000, 20_000), rng.choice([8, 16, 64])
     level = falling(rng, count)
     noise = rng.uniform(0.003, 0.2)

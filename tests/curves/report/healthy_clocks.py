@@ -1,6 +1,6 @@
-"""Made clocks of healthy runs: durations of steps, time stamps and throughputs without a fault.
+"""Generated clocks of healthy runs: durations of steps, time stamps and throughputs.
 
-As ``tests.curves.report.healthy`` for the losses: any warning on one of these is false.
+As with ``tests.curves.report.healthy``, any warning about them is a false alarm.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ Pauses = dict[int, float]
 
 
 def clocked(rng: Random, pauses: Pauses, others: dict[str, Series] | None = None) -> Curve:
-    """Make a log with an even clock and pauses (seconds) before some of its points.
+    """Generate a log with a regular clock and pauses (in seconds) before some of its points.
 
-    The clock is printed as time stamps, as durations, or as both; ``others`` stand beside it.
+    The clock is logged as time stamps, durations, or both; ``others`` are additional metrics.
     """
     count = max(pauses, default=0) + length(rng, 20, 500)
     usual = 10 ** rng.uniform(-1.5, 1.7)
@@ -46,12 +46,12 @@ def _scaled(series: Series, every: int) -> Series:
 
 
 def even(rng: Random) -> Curve:
-    """Compilation, warm-up and nothing else."""
+    """Only compilation and warm-up."""
     return clocked(rng, {i: rng.uniform(0, 1200) / (i + 1) ** 2 for i in range(4)})
 
 
 def evaluations(rng: Random) -> Curve:
-    """An evaluation now and then, that logs its loss."""
+    """Occasional evaluations, which log their loss."""
     count, every = rng.randint(1, 6), rng.randint(7, 60)
     at = [every * (i + 1) for i in range(count)]
     took = rng.uniform(5, 7200)
@@ -61,7 +61,7 @@ def evaluations(rng: Random) -> Curve:
 
 
 def checkpoints(rng: Random) -> Curve:
-    """A checkpoint every so many steps, on a file system that is at times busy."""
+    """Regular checkpoints, on a file system that is sometimes busy."""
     every = rng.choice([25, 50, 100, 250])
     took = rng.uniform(5, 400)
     return clocked(
@@ -75,7 +75,7 @@ def one_checkpoint(rng: Random) -> Curve:
 
 
 def epochs(rng: Random) -> Curve:
-    """Much happens at the end of an epoch: loaders begin again, a model is written."""
+    """Long pauses at the end of epochs: loaders restart, a model is saved."""
     size, count = rng.randint(10, 80), rng.randint(2, 6)
     took = rng.uniform(5, 600)
     curve = clocked(rng, {size * (i + 1): took * rng.uniform(0.7, 1.5) for i in range(count)})
@@ -86,7 +86,7 @@ def epochs(rng: Random) -> Curve:
 
 
 def hiccups(rng: Random) -> Curve:
-    """Data that come late at times: long-tailed waits."""
+    """Data that is sometimes late: long-tailed waits."""
     waits = {
         index: min(55.0, rng.paretovariate(1.2) * rng.uniform(0.1, 1))
         for index in range(10, 800)
@@ -121,7 +121,7 @@ def throughputs(rng: Random) -> Curve:
 
 
 def buckets_of_length(rng: Random) -> Curve:
-    """Batches of short and long samples in turn: samples a second in two or three heaps."""
+    """Alternating batches of short and long samples: samples per second in clusters."""
     count = length(rng, 100)
     heaps = [10 ** rng.uniform(1, 2.5) for _ in range(rng.randint(2, 4))]
     stay = rng.choice([0.0, 0.3, 0.6])

@@ -1,4 +1,4 @@
-"""Runs to report on: made of log text, by formulas, so that every number can be checked."""
+"""Runs for reports, generated from log text by formulas, so that every number can be checked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.curves.parsing import parse_chunks
 
 
 def trainer_log(first: int, last: int, floor: float = 1.0) -> bytes:
-    """Return what the reference trainer prints for steps ``first`` to ``last``."""
+    """Return the output of the reference trainer for steps ``first`` to ``last``."""
     lines = [json.dumps({"config": {"steps": last, "loss": 0.0}})]
     for step in range(first, last + 1):
         lines.append(
@@ -64,7 +64,7 @@ def nothing() -> list[ParsedRun]:
 
 
 def built(source: str, metrics: dict[str, Series], **more: Any) -> ParsedRun:
-    """Return a run of these metrics, whatever a log of them would look like."""
+    """Return a run with the given metrics."""
     curve = Curve(metrics, **{"restarts": (), **more.pop("curve", {})})
     nothing = parse_chunks(source, [])
     read = {"formats": ("key=value",), "files": 1, "lines": 900, "bytes": 52_000}
@@ -72,13 +72,13 @@ def built(source: str, metrics: dict[str, Series], **more: Any) -> ParsedRun:
 
 
 def noise(index: int) -> float:
-    """Return a number between -1 and 1 that looks like chance and is none."""
+    """Return a deterministic pseudo-random number between -1 and 1."""
     return math.fmod(math.sin(index * 12.9898) * 43758.5453, 1.0)
 
 
 @cache
 def running() -> list[ParsedRun]:
-    """A noisy run midway, restarted once, that hpcrun submitted."""
+    """A noisy run in progress that was restarted once, submitted by hpcrun."""
     steps: list[int | None] = list(range(1, 1201))
     begun = 1.79e9
     times = [begun + 2.5 * step + (3600 if step > 500 else 0) for step in range(1, 1201)]
@@ -119,7 +119,7 @@ def judged(judge: int, index: int) -> float:
 
 @cache
 def rewards() -> list[ParsedRun]:
-    """Reinforcement learning: no loss, many metrics of the log's own."""
+    """Reinforcement learning: no loss, many custom metrics."""
     steps: list[int | None] = list(range(0, 500, 5))
     names: dict[str, Callable[[int], float]] = {
         "reward/mean": lambda i: -1 + i / 40 + 0.3 * noise(i),
@@ -148,7 +148,7 @@ def decades() -> list[ParsedRun]:
 
 @cache
 def sweep() -> list[ParsedRun]:
-    """More runs than there are colours, from folders of one name."""
+    """More runs than colours, from folders with the same name."""
     return [
         built(
             f"experiments/2026-11/lr-{index:02}/seed-0/train.log",

@@ -1,4 +1,4 @@
-"""Runs beside each other, as text and as JSON."""
+"""Comparisons of runs as text and as JSON."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def text_of(runs: Sequence[ParsedRun], width: int = 100, **more: Any) -> str:
     return format_comparison(runs, compare_runs(runs), look, **more)
 
 
-def test_settings_that_nobody_knows_are_shown_quietly() -> None:
+def test_runs_with_unknown_settings_are_named() -> None:
     runs = [
         run("a", loss(10, 2.0), facts={"args.--lr": "1e-4"}),
         run("b", loss(10, 2.0), facts={"args.--lr": "3e-4"}),
@@ -46,7 +46,7 @@ def test_settings_that_nobody_knows_are_shown_quietly() -> None:
 
 
 def guides() -> list[ParsedRun]:
-    """1, 2, 4 and 8 GPUs, as guides have them in their tables."""
+    """Return runs on 1, 2, 4 and 8 GPUs, as in the documentation."""
     runs = []
     for number, (gpus, seconds) in enumerate({1: 1.0, 2: 0.5556, 4: 0.3125, 8: 0.1887}.items()):
         series = timed(loss(400, 2.0, seed=number), seconds)
@@ -57,7 +57,7 @@ def guides() -> list[ParsedRun]:
     return runs
 
 
-def test_the_guides_table() -> None:
+def test_scaling_table_shows_speedup_and_efficiency() -> None:
     text = text_of(guides(), 120)
     found = re.findall(r"(\d)gpu\.log +(\d) +64 .* ([\d.]+x) +(\d+%) ", text)
     assert found == [
@@ -69,7 +69,7 @@ def test_the_guides_table() -> None:
     assert "strong scaling, the batch is the same" in text
 
 
-def test_the_verdict_says_how_much_is_noise() -> None:
+def test_verdict_shows_the_noise() -> None:
     clear = text_of([run("a", loss(1000, 2.0)), run("b", loss(1000, 1.8, seed=1))])
     assert re.search(
         r"loss at step 1,000: b 1\.\d+ is lowest; higher: a by 0\.\d+ ± 0\.0\d+\n", clear
@@ -81,7 +81,7 @@ def test_the_verdict_says_how_much_is_noise() -> None:
 
 
 @pytest.mark.parametrize("by", ["step", "tokens", "samples", "time"])
-def test_what_the_curves_are_drawn_over(by: Any) -> None:
+def test_x_axis_follows_by(by: Any) -> None:
     runs = guides()
     label = {"step": "step", "samples": "samples", "time": "minutes", "tokens": "step"}[by]
     assert text_of(runs, by=by).startswith(f"loss by {label}")
@@ -90,7 +90,7 @@ def test_what_the_curves_are_drawn_over(by: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [20, 40, 80, 200])
 @pytest.mark.parametrize("colour", [False, True])
-def test_no_line_is_wider_than_the_window(width: int, colour: bool) -> None:
+def test_lines_fit_the_window(width: int, colour: bool) -> None:
     name = "runs/損失/a-very-long-name-of-a-run-that-nobody-would-type/train"
     facts = {f"args.--option-{n}": f"value {n}" for n in range(4)}
     runs = [
@@ -107,12 +107,12 @@ def test_no_line_is_wider_than_the_window(width: int, colour: bool) -> None:
             assert cells(re.sub(r"\x1b\[[\d;]*m", "", line)) <= width
 
 
-def test_ascii_alone_where_the_terminal_has_no_more() -> None:
+def test_output_is_ascii_on_ascii_terminals() -> None:
     runs = [run("损失.log", loss(400, 2.0)), run("b", loss(400, 1.0), facts={"k": "é"})]
     assert text_of(runs, ascii_only=True).isascii()
 
 
-def test_names_and_settings_command_no_terminal() -> None:
+def test_names_and_settings_contain_no_control_sequences() -> None:
     bad = "\x1b]0;x\x07\n"
     runs = [
         run(f"a{bad}{n}", loss(40, 2.0), facts={f"k{bad}": f"{n}{bad}"}, warnings=(bad,))
@@ -122,7 +122,7 @@ def test_names_and_settings_command_no_terminal() -> None:
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", text)
 
 
-def test_a_pipe_gets_each_warning_on_one_line() -> None:
+def test_warnings_are_single_lines_in_a_pipe() -> None:
     runs = [run("a", loss(40, 2.0), warnings=("word " * 60,)), run("b", loss(40, 2.0))]
     lines = text_of(runs, 60, height=ENDLESS).splitlines()
     assert any(line.startswith("warning: a: word word") and len(line) > 290 for line in lines)
@@ -138,7 +138,7 @@ def checked(runs: Sequence[ParsedRun], **more: Any) -> Any:
     return found
 
 
-def test_json_has_its_shape() -> None:
+def test_json_matches_the_expected_structure() -> None:
     shown = checked(guides())
     assert [each["speedup"] for each in shown["runs"]] == pytest.approx(
         [1, 1.8, 3.2, 5.3], abs=0.01
@@ -183,6 +183,6 @@ any_run = st.builds(
 @pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(st.lists(any_run, min_size=2, max_size=4), st.sampled_from(["step", "tokens", "time"]))
-def test_whatever_logs_hold_it_can_be_shown(runs: list[ParsedRun], by: Any) -> None:
+def test_any_logs_can_be_compared(runs: list[ParsedRun], by: Any) -> None:
     checked(runs)
     text_of(runs, 60, by=by)

@@ -1,4 +1,4 @@
-"""What is shown of runs beside each other, against curves whose truth is given."""
+"""Comparisons of runs, with generated curves whose true differences are known."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def shown_at(shown: Comparison, by: str) -> Any:
 # ---- at equal places
 
 
-def test_the_loss_at_an_equal_step() -> None:
+def test_loss_is_compared_at_an_equal_step() -> None:
     runs = [run("a", loss(1000, 2.0)), run("b", loss(500, 1.8, seed=1))]
     equal = shown_at(compare_runs(runs), "step")
     assert (equal.window.begin, equal.window.end, equal.best) == (pytest.approx(450, abs=1), 500, 1)
@@ -33,13 +33,13 @@ def test_the_loss_at_an_equal_step() -> None:
     assert equal.behind[0].is_clear and equal.behind[1] is None
 
 
-def test_noise_is_no_difference() -> None:
+def test_difference_within_noise_is_not_reported() -> None:
     runs = [run("a", loss(1000, 2.0)), run("b", loss(1000, 2.0, seed=1))]
     equal = shown_at(compare_runs(runs), "step")
     assert not any(gap.is_clear for gap in equal.behind if gap)
 
 
-def test_at_an_equal_time_the_faster_run_is_ahead() -> None:
+def test_faster_run_is_ahead_at_an_equal_time() -> None:
     runs = [
         run("slow", timed(loss(1000, 2.0), 2.0)),
         run("fast", timed(loss(1000, 2.0, seed=1), 0.5)),
@@ -51,7 +51,7 @@ def test_at_an_equal_time_the_faster_run_is_ahead() -> None:
     assert not any(gap.is_clear for gap in shown_at(shown, "step").behind if gap)
 
 
-def test_with_another_batch_equal_samples_are_shown_too() -> None:
+def test_equal_samples_are_compared_for_different_batch_sizes() -> None:
     def batch(size: int) -> dict[str, str]:
         return {"effective_batch": str(size)}
 
@@ -67,7 +67,7 @@ def test_with_another_batch_equal_samples_are_shown_too() -> None:
     assert shown_at(same, "samples") is None and shown_at(same, "tokens") is None
 
 
-def test_tokens_are_those_of_the_logs_counter() -> None:
+def test_tokens_come_from_the_counter_of_the_log() -> None:
     def with_tokens(floor: float, per_step: int, seed: int) -> ParsedRun:
         series = loss(1000, floor, seed=seed)
         tokens = build_series(series.steps, [per_step * float(step or 0) for step in series.steps])
@@ -83,7 +83,7 @@ def test_tokens_are_those_of_the_logs_counter() -> None:
     )
 
 
-def test_a_run_that_crashed_at_once_does_not_hide_the_others() -> None:
+def test_early_crash_does_not_hide_other_runs() -> None:
     runs = [run(name, loss(1000, 2.0, seed=n)) for n, name in enumerate("ab")]
     shown = compare_runs([*runs, run("crashed", loss(20, 2.0))])
     equal = shown_at(shown, "step")
@@ -93,7 +93,7 @@ def test_a_run_that_crashed_at_once_does_not_hide_the_others() -> None:
     assert shown_at(alone, "step").window.end == 20
 
 
-def test_a_log_without_steps_is_not_compared_by_them() -> None:
+def test_log_without_steps_is_not_compared_by_step() -> None:
     bare = build_series([None] * 50, [3.0 - 0.01 * n for n in range(50)])
     shown = compare_runs([run("a", loss(100, 2.0)), run("b", loss(100, 2.0)), run("bare", bare)])
     assert shown_at(shown, "step").levels[2] is None
@@ -101,7 +101,7 @@ def test_a_log_without_steps_is_not_compared_by_them() -> None:
     assert compare_runs([run("a", loss(100, 2.0)), run("bare", bare)]).equal == ()
 
 
-def test_where_high_is_good_the_highest_is_ahead() -> None:
+def test_highest_value_is_ahead_if_higher_is_better() -> None:
     def reward(slope: float) -> ParsedRun:
         steps: list[int | None] = list(range(100))
         values = [slope * n + 0.1 * (n % 2) for n in range(100)]
@@ -117,7 +117,7 @@ def test_where_high_is_good_the_highest_is_ahead() -> None:
 
 
 def long_log(source: str, seed: int, steps: int = 30_000) -> ParsedRun:
-    """A log of which few points are kept; its noise is skewed, and its steps pause now and then."""
+    """A thinned log with skewed noise and occasional pauses between steps."""
     chance = random.Random(seed)
     lines = [
         f"step={step} loss={2 + 4 * math.exp(-step / 5000) + chance.expovariate(10):.4f} "
@@ -128,7 +128,7 @@ def long_log(source: str, seed: int, steps: int = 30_000) -> ParsedRun:
 
 
 @pytest.mark.slow
-def test_of_a_long_log_means_are_not_those_of_lows_and_highs() -> None:
+def test_means_of_a_thinned_log_ignore_its_extremes() -> None:
     runs = [long_log("a", 1), long_log("b", 2)]
     assert runs[0].curve.metrics["loss"].thinned
     shown = compare_runs(runs)
@@ -143,17 +143,17 @@ def test_of_a_long_log_means_are_not_those_of_lows_and_highs() -> None:
 
 
 @pytest.mark.slow
-def test_a_long_log_of_steps_that_fall_says_that_its_means_may_be_off() -> None:
+def test_thinned_log_with_falling_steps_has_a_note() -> None:
     lines = [f"step={n % 3000} loss={2 + n % 7}\n" for n in range(1, 10_000)]
     uneven = parse_chunks("uneven", [(0, ["".join(lines).encode()])], limit=1000)
     shown = compare_runs([uneven, long_log("even", 1)])
     assert "of uneven only lows and highs are kept, and its means may be off" in shown.notes
 
 
-# ---- until a common loss
+# ---- time to a common loss
 
 
-def test_how_long_each_takes_to_a_common_loss() -> None:
+def test_time_to_a_common_loss_is_compared() -> None:
     runs = [
         run("a", timed(loss(1000, 2.0, speed=200.0), 1.0)),
         run("b", timed(loss(1000, 1.5, speed=200.0, seed=1), 2.0)),
@@ -167,7 +167,7 @@ def test_how_long_each_takes_to_a_common_loss() -> None:
     assert second.time == pytest.approx(2 * (second.step - 1), abs=1)
 
 
-def test_a_level_that_is_asked_for() -> None:
+def test_target_level_can_be_requested() -> None:
     runs = [run("a", loss(1000, 2.0)), run("b", loss(1000, 3.0))]
     target = compare_runs(runs, target=2.5).target
     assert target is not None and target.level == 2.5 and target.reached[1] is None
@@ -175,7 +175,7 @@ def test_a_level_that_is_asked_for() -> None:
     assert target.reached[0].step == pytest.approx(-100 * math.log(0.5 / 4), abs=15)
 
 
-def test_a_gap_of_nan_does_not_shift_where_it_was_reached() -> None:
+def test_nan_gap_does_not_shift_the_reached_step() -> None:
     steps: list[int | None] = list(range(0, 1000, 10))
     values = [math.nan if 20 < n < 60 else 10 - n / 10 for n in range(100)]
     target = compare_runs([run("a", build_series(steps, values))] * 2, target=2.0).target
@@ -183,10 +183,10 @@ def test_a_gap_of_nan_does_not_shift_where_it_was_reached() -> None:
     assert target.reached[0].step == pytest.approx(800, abs=10)
 
 
-# ---- what differs, what is not known
+# ---- differing and unknown settings
 
 
-def test_only_settings_that_differ() -> None:
+def test_only_differing_settings_are_shown() -> None:
     facts = {"precision": "bf16", "resources.nodes": "1"}
     runs = [
         run("a", loss(10, 2.0), facts=facts | {"args.--lr": "1e-4"}),
@@ -197,7 +197,7 @@ def test_only_settings_that_differ() -> None:
     assert shown.settings == {"args.--lr": ("1e-4", "3e-4", None), "args.-v": (None, "", None)}
 
 
-def test_waits_and_unlike_clocks_are_reported() -> None:
+def test_waits_and_different_clocks_are_reported() -> None:
     series = timed(loss(100, 2.0), 1.0)
     waited = run("waited", series, curve={"restarts": (Restart(1, 50, 40, 11),)})
     summed = built(
@@ -208,7 +208,7 @@ def test_waits_and_unlike_clocks_are_reported() -> None:
     assert "time is by time stamps in waited, else the sum of the step times" in shown.notes
 
 
-def test_runs_without_a_loss_in_common() -> None:
+def test_runs_without_a_common_loss_are_not_compared() -> None:
     other = built("other", {"eval_loss": loss(100, 2.0)})
     shown = compare_runs([run("a", loss(100, 2.0)), other])
     assert shown.metric == "loss" and shown.equal == () and shown.target is None

@@ -1,4 +1,4 @@
-"""Runs as CSV."""
+"""Export of runs as CSV."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def made(curve: Curve, source: str = "a.log", samples: tuple[Sample, ...] = ()) 
     return structs.replace(runs.one()[0], source=source, curve=curve, samples=samples)
 
 
-def test_every_point_of_a_run_stands_at_its_step() -> None:
+def test_every_point_is_in_the_row_of_its_step() -> None:
     (run,) = runs.one()
     table = rows([run])
     assert [int(row["step"]) for row in table] == list(range(1, 201))
@@ -35,7 +35,7 @@ def test_every_point_of_a_run_stands_at_its_step() -> None:
     assert list(table[0])[:4] == ["step", "loss", "eval_loss", "lr"]
 
 
-def test_several_runs_are_distinguished_by_their_source() -> None:
+def test_several_runs_have_a_source_column() -> None:
     table = rows(runs.several())
     assert list(table[0])[:2] == ["source", "step"]
     counts = {
@@ -44,7 +44,7 @@ def test_several_runs_are_distinguished_by_their_source() -> None:
     assert list(counts.values()) == [200, 300, 91, 0]
 
 
-def test_nan_and_infinities_are_not_taken_for_empty_fields() -> None:
+def test_nan_and_infinities_differ_from_empty_fields() -> None:
     series = build_series([1, 2, 3, 4], [math.nan, math.inf, -math.inf, 1e-300])
     table = rows([made(Curve({"loss": series, "lr": build_series([1], [0.1])}, ()))])
     assert [row["loss"] for row in table] == ["nan", "inf", "-inf", "1e-300"]
@@ -57,7 +57,7 @@ def test_numbers_keep_every_digit() -> None:
     assert (int(row["step"]), float(row["loss"])) == (2**60, value)
 
 
-def test_names_are_quoted_and_never_clash_with_the_places() -> None:
+def test_names_are_quoted_and_do_not_clash_with_position_columns() -> None:
     names = ('a,"b"', "new\nline", "step", "time", "source", "損失")
     metrics = {name: build_series([1], [float(n)], [5.0]) for n, name in enumerate(names)}
     source = 'runs/"x",y\n.log'
@@ -77,7 +77,7 @@ def test_names_are_quoted_and_never_clash_with_the_places() -> None:
     ]
 
 
-def test_without_steps_only_what_was_logged_together_shares_rows() -> None:
+def test_metrics_without_steps_share_rows_only_if_logged_together() -> None:
     nones: list[int | None] = [None, None]
     metrics = {
         "loss": build_series(nones, [3.0, 2.0], [10.0, 20.0]),
@@ -96,7 +96,7 @@ def test_without_steps_only_what_was_logged_together_shares_rows() -> None:
     ]
 
 
-def test_a_counter_that_starts_again_loses_no_point() -> None:
+def test_restarted_counter_loses_no_points() -> None:
     again: list[int | None] = [1, 2, 1, 2]
     metrics = {
         "loss": build_series(again, [4.0, 3.0, 2.0, 1.0]),
@@ -107,7 +107,7 @@ def test_a_counter_that_starts_again_loses_no_point() -> None:
     assert [row["eval_loss"] for row in table] == ["", "", "", "", "3.5", "1.5"]
 
 
-def test_full_is_every_sample() -> None:
+def test_full_csv_has_every_sample() -> None:
     samples = (
         Sample(0, 17, None, 1, "train", "loss", 2.5),
         Sample(1, 99, 0.5, None, "eval", "eval_loss", math.nan),
@@ -120,21 +120,21 @@ def test_full_is_every_sample() -> None:
     )
 
 
-def test_full_without_samples_is_the_curve() -> None:
+def test_full_csv_without_samples_has_the_curve() -> None:
     run = made(Curve({"loss": build_series([1], [2.0])}, ()))
     assert rows([run], full=True) == [{"step": "1", "loss": "2.0"}]
 
 
-def test_nothing_is_a_header() -> None:
+def test_csv_without_runs_is_a_header() -> None:
     assert "".join(csv_pieces([made(Curve({}, ()))])) == "step\n"
 
 
-def test_bad_bytes_in_a_name_are_written_all_the_same(tmp_path: Path) -> None:
+def test_names_with_invalid_bytes_are_written(tmp_path: Path) -> None:
     shown = [made(Curve({"loss": build_series([1], [2.0])}, ()), "a\udc80b"), *runs.one()]
     write_csv(shown, tmp_path / "a.csv")
     assert b"\na?b,1,2.0" in (tmp_path / "a.csv").read_bytes()
 
 
-def test_a_missing_folder_is_reported(tmp_path: Path) -> None:
+def test_missing_folder_is_reported(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="mkdir -p"):
         write_csv(runs.one(), tmp_path / "none" / "a.csv")

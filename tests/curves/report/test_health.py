@@ -1,4 +1,4 @@
-"""Warnings: none on what is healthy, one that names the step on what is not."""
+"""Warnings: none for healthy runs, and one with the step for each fault."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STEPS: list[int | None] = [10 * (i + 1) for i in range(60)]
 
 
 def descent(seed: int = 1, count: int = 60) -> list[float]:
-    """Make a loss that falls from 9.8 to 3.2 with a little noise."""
+    """Generate a loss that falls from 9.8 to 3.2 with a little noise."""
     rng = Random(seed)
     return [3.2 + 6.6 * math.exp(-i / count * 4) + rng.gauss(0, 0.05) for i in range(count)]
 
@@ -30,19 +30,19 @@ def warnings_of(values: list[float], **others: Series) -> tuple[str, ...]:
     return find_warnings(Curve({"loss": build_series(list(steps), values), **others}, ()))
 
 
-# What is healthy.
+# Healthy runs.
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", HEALTHY, ids=lambda family: family.__name__)
-def test_a_healthy_run_has_no_warning(family: Family) -> None:
-    # A thinned curve is one of thousands of points, and takes ten times as long.
+def test_healthy_run_has_no_warning(family: Family) -> None:
+    # A thinned curve has thousands of points, and takes ten times as long.
     assert alarms(family, 10 if family is thinned else 40) == []
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("family", HEALTHY, ids=lambda family: family.__name__)
-def test_hundreds_of_healthy_runs_have_hardly_a_warning(family: Family) -> None:
+def test_hundreds_of_healthy_runs_have_almost_no_warnings(family: Family) -> None:
     count = 200 if family is thinned else 600
     assert len(alarms(family, count)) <= count // 200
 
@@ -64,7 +64,7 @@ def test_noise_of_ten_percent_is_healthy(noise: list[float], scale: float, signe
     st.lists(st.none() | st.integers(-5, 500), max_size=60),
     st.lists(st.floats(-1e12, 1e12), max_size=60),
 )
-def test_any_numbers_can_be_judged(
+def test_any_values_can_be_checked(
     values: list[float], steps: list[int | None], times: list[float]
 ) -> None:
     count = min(len(values), len(steps), len(times))
@@ -83,13 +83,13 @@ def test_any_numbers_can_be_judged(
     st.lists(st.floats(1e-300, 1e300), min_size=8, max_size=80),
     st.lists(st.integers(1, 10**9), min_size=80, max_size=80),
 )
-def test_points_may_stand_anywhere(values: list[float], gaps: list[int]) -> None:
+def test_any_positions_can_be_checked(values: list[float], gaps: list[int]) -> None:
     steps = list(accumulate(gaps))[: len(values)]
     for shown in find_warnings(Curve({"loss": build_series(list(steps), values)}, ())):
         assert "loss" in shown
 
 
-# What is not.
+# Faulty runs.
 
 
 @pytest.mark.slow
@@ -98,11 +98,11 @@ def test_points_may_stand_anywhere(values: list[float], gaps: list[int]) -> None
     [(fault, word, sizes[-1]) for fault, word, sizes in FAULTS if fault.__name__ != "never_learns"],
     ids=lambda value: getattr(value, "__name__", None),
 )
-def test_a_large_fault_is_found(fault: Fault, word: str, size: float) -> None:
+def test_large_faults_are_detected(fault: Fault, word: str, size: float) -> None:
     assert found(fault, word, size, 40) >= 0.9
 
 
-def test_nan() -> None:
+def test_nan_is_reported_with_its_step() -> None:
     values = descent()
     values[20] = math.nan
     assert warnings_of(values) == ("loss is nan at step 210",)
@@ -112,38 +112,38 @@ def test_nan() -> None:
     assert warnings_of(values[40:]) == ("loss is nan from step 110 to the end (10 of 20 points)",)
 
 
-def test_an_evaluation_that_is_inf_where_the_log_has_no_steps() -> None:
+def test_infinite_evaluation_without_steps_is_reported() -> None:
     evaluations = build_series([None] * 3, [2.0, math.inf, 2.0])
     assert find_warnings(Curve({"eval_loss": evaluations}, ())) == ("eval_loss is inf at point 2",)
 
 
-def test_gradients_that_overflow_now_and_then_are_healthy() -> None:
+def test_occasional_gradient_overflows_are_healthy() -> None:
     norms = [math.inf if i % 7 == 0 else 1.0 for i in range(60)]
     assert warnings_of(descent(), grad_norm=build_series(STEPS, norms)) == ()
 
 
-def test_gradients_that_stay_lost() -> None:
+def test_permanent_gradient_overflow_is_reported() -> None:
     norms = [1.0] * 30 + [math.nan] * 30
     shown = warnings_of(descent()[:30] + [0.0] * 30, grad_norm=build_series(STEPS, norms))
     assert shown[0] == "grad_norm is nan from step 310 to the end (30 of 60 points)"
     assert "stays at 0 from step 310" in shown[1]
 
 
-def test_a_spike_is_named_with_what_it_rose_from() -> None:
+def test_spike_warning_names_the_previous_level() -> None:
     values = descent()
     values[40:43] = [9.0, 7.0, 5.0]
     (shown,) = warnings_of(values)
     assert shown.startswith("loss spikes to 9 at step 410, from about 3.")
 
 
-def test_a_spike_of_few_points_towers_over_all() -> None:
+def test_spike_in_few_points_must_exceed_all_others() -> None:
     values = [2.5, 2.4, 2.3, 2.2, 2.2, 25.0, 2.1, 2.1, 2.0, 2.0]
     assert "spikes to 25 at step 60" in warnings_of(values)[0]
     values[5] = 4.0
     assert warnings_of(values) == ()
 
 
-def test_a_loss_that_rises_with_the_learning_rate_is_healthy() -> None:
+def test_loss_rising_with_the_learning_rate_is_healthy() -> None:
     values = descent()
     values[40:43] = [9.0, 7.0, 5.0]
     rates = [1e-5] * 39 + [3e-4] * 21
@@ -151,7 +151,7 @@ def test_a_loss_that_rises_with_the_learning_rate_is_healthy() -> None:
     assert len(warnings_of(values, lr=build_series(STEPS, [3e-4] * 60))) == 1
 
 
-def test_an_epochs_first_mean_is_no_spike() -> None:
+def test_first_mean_of_an_epoch_is_not_a_spike() -> None:
     values = descent()
     values[40] = 9.0
     epochs = [float(i // 20) for i in range(60)]
@@ -159,61 +159,61 @@ def test_an_epochs_first_mean_is_no_spike() -> None:
     assert len(warnings_of(values, epoch=build_series(STEPS, [0.0] * 60))) == 1
 
 
-def test_divergence() -> None:
+def test_divergence_is_reported() -> None:
     values = [value + max(0, i - 29) * 0.15 for i, value in enumerate(descent())]
     (shown,) = warnings_of(values)
     assert shown.startswith("loss diverges: 7.") and "at the end (step 600)" in shown
 
 
-def test_a_loss_that_came_down_again_has_not_diverged() -> None:
+def test_loss_that_recovered_has_not_diverged() -> None:
     values = descent(count=100)
     values[50:80] = [value + 4 for value in values[50:80]]
     assert [shown for shown in warnings_of(values) if "diverges" in shown] == []
 
 
-def test_losses_that_fight_may_rise() -> None:
+def test_adversarial_losses_may_rise() -> None:
     values = [value + max(0, i - 29) * 0.15 for i, value in enumerate(descent())]
     rewards = build_series(STEPS, [i / 60 for i in range(60)])
     assert warnings_of(values, **{"reward/mean": rewards}) == ()
 
 
-def test_a_loss_that_never_learns() -> None:
+def test_loss_that_never_falls_is_a_plateau() -> None:
     rng = Random(1)
     values = [round(math.log(10) + rng.gauss(0, 0.002), 4) for _ in range(200)]
     (shown,) = warnings_of(values)
     assert shown == "loss stays at 2.303 from step 10 to the end (step 2000)"
 
 
-def test_a_frozen_loss() -> None:
+def test_frozen_loss_is_reported() -> None:
     (shown,) = warnings_of([*descent()[:25], *[5.1037] * 35])
     assert shown == "loss stays at 5.104 from step 260 to the end (step 600)"
 
 
 @pytest.mark.parametrize("last", [0.0, 0.001, 0.5])
-def test_a_converged_loss_of_few_digits_is_no_plateau(last: float) -> None:
+def test_converged_loss_with_few_digits_is_not_a_plateau(last: float) -> None:
     values = [round(last + 5 * math.exp(-i / 4), 3) for i in range(100)]
     assert warnings_of(values) == ()
 
 
-def test_the_loss_scale_falls_to_its_least() -> None:
+def test_collapsed_loss_scale_is_reported() -> None:
     scales = [65536.0] * 30 + [65536.0 / 2 ** min(16, i) for i in range(30)]
     (shown,) = warnings_of(descent(), loss_scale=build_series(STEPS, scales))
     assert shown.startswith("loss_scale falls to 1 at step 470, from 65536 at step 310")
 
 
-def test_a_loss_scale_is_judged_beside_a_nan_too() -> None:
+def test_loss_scale_is_checked_despite_nan() -> None:
     scales = [65536.0] * 30 + [65536.0 / 2**i for i in range(17)] + [math.nan] * 3 + [2.0] * 10
     (shown,) = warnings_of(descent(), loss_scale=build_series(STEPS, scales))
     assert shown.startswith("loss_scale falls to 1 at step 470, from 65536 at step 310")
 
 
-def test_the_search_for_the_first_loss_scale_is_healthy() -> None:
+def test_search_for_the_initial_loss_scale_is_healthy() -> None:
     scales = [2.0 ** max(16, 32 - i) for i in range(60)]
     scales[40] = 2.0**15
     assert warnings_of(descent(), loss_scale=build_series(STEPS, scales)) == ()
 
 
-def test_a_loss_scale_that_is_always_one_is_healthy() -> None:
+def test_constant_loss_scale_of_one_is_healthy() -> None:
     assert warnings_of(descent(), **{"loss scale": build_series(STEPS, [1.0] * 60)}) == ()
 
 
@@ -222,12 +222,12 @@ def stalled(at: int, seconds: float, **others: Series) -> Curve:
     return Curve({"loss": build_series(STEPS, descent(), times), **others}, ())
 
 
-def test_a_stall() -> None:
+def test_stall_is_reported() -> None:
     (shown,) = find_warnings(stalled(43, 3000))
     assert shown == "no progress for 50.2 min after step 430, where 12 s are usual"
 
 
-def test_a_pause_of_the_runs_own_is_no_stall() -> None:
+def test_regular_pauses_are_not_stalls() -> None:
     assert find_warnings(stalled(3, 3000)) == ()  # the first steps compile
     assert find_warnings(stalled(40, 400)) == ()  # step 400: a checkpoint
     evaluated = build_series([430], [3.0])
@@ -236,7 +236,7 @@ def test_a_pause_of_the_runs_own_is_no_stall() -> None:
     assert find_warnings(Curve(curve.metrics, (Restart(1, 430, 440, 0),))) == ()
 
 
-def test_throughput_that_drops_for_good() -> None:
+def test_permanent_throughput_drop_is_reported() -> None:
     speeds = build_series(STEPS, [41000.0] * 39 + [13700.0] * 21)
     (shown,) = warnings_of(descent(), tokens_per_second=speeds)
     assert shown == (
@@ -244,13 +244,13 @@ def test_throughput_that_drops_for_good() -> None:
     )
 
 
-def test_longer_sequences_explain_fewer_samples() -> None:
+def test_throughput_is_not_checked_if_sequences_grow() -> None:
     speeds = build_series(STEPS, [410.0] * 39 + [137.0] * 21)
     lengths = build_series(STEPS, [512.0] * 39 + [2048.0] * 21)
     assert warnings_of(descent(), samples_per_second=speeds, seq_len=lengths) == ()
 
 
-def test_the_gravest_comes_first() -> None:
+def test_most_serious_warning_comes_first() -> None:
     values = descent()
     values[40] = 9.0
     values[50] = math.nan

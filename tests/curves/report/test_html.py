@@ -1,4 +1,4 @@
-"""The HTML report as text: what it says, and that nothing of a log becomes markup or a request."""
+"""The HTML report as text: its content, and escaping of everything that comes from a log."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ HOSTILE = (
 
 
 class Page(HTMLParser):
-    """The elements of a page with their attributes, its texts, and what stands in its scripts."""
+    """Parses the elements of a page with their attributes, its texts, and its scripts."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Page(HTMLParser):
 
     @property
     def run(self) -> tuple[str, str]:
-        """The scripts that run: plotly.js, which lies in the page gzipped, and the page's own."""
+        """Return the scripts that run: plotly.js, which is embedded gzipped, and the page's own."""
         return gzip.decompress(base64.b64decode(self.scripts[-2])).decode(), self.scripts[-1]
 
     @property
@@ -84,7 +84,7 @@ def made(source: str = "a.log", **changes: Any) -> ParsedRun:
 
 
 def hostile() -> list[ParsedRun]:
-    """Runs whose every name is an attack."""
+    """Return runs in which every name is an injection attempt."""
     points = build_series([1, 2], [2.0, 1.0])
     return [
         made(
@@ -98,7 +98,7 @@ def hostile() -> list[ParsedRun]:
     ]
 
 
-def test_every_value_is_in_the_page() -> None:
+def test_page_contains_every_value() -> None:
     data = Page(html_text(runs.several())).data
     for reported, run in zip(data["runs"], runs.several(), strict=True):
         assert reported["name"] == run.source and list(reported["metrics"]) == list(
@@ -113,7 +113,7 @@ def test_every_value_is_in_the_page() -> None:
 
 
 @pytest.mark.slow
-def test_restarts_warnings_and_notes_are_shown() -> None:
+def test_page_shows_restarts_warnings_and_notes() -> None:
     curve = runs.restarted().curve
     (restart,) = curve.restarts
     restart = structs.replace(restart, cause="preemption")
@@ -135,7 +135,7 @@ def test_restarts_warnings_and_notes_are_shown() -> None:
 
 
 @pytest.mark.slow
-def test_the_configuration_stands_beside_and_what_differs_first() -> None:
+def test_page_shows_settings_with_differences_first() -> None:
     shown = [
         made("a", facts={"precision": "bf16", "nodes": "1", "z": "<>"}),
         made("b", facts={"precision": "fp16", "nodes": "1"}),
@@ -148,13 +148,13 @@ def test_the_configuration_stands_beside_and_what_differs_first() -> None:
     assert "Configuration" not in Page(html_text(runs.one())).texts
 
 
-def test_values_that_are_not_finite_are_shown_as_such() -> None:
+def test_non_finite_values_are_shown() -> None:
     series = build_series([1, 2, 3], [math.nan, math.inf, -math.inf])
     page = Page(html_text([made(curve=Curve({"loss": series}, ()))]))
     assert page.data["runs"][0]["metrics"]["loss"]["values"] == ["NaN", "Infinity", "-Infinity"]
 
 
-def test_what_shows_most_has_the_open_panels() -> None:
+def test_most_informative_metrics_have_open_panels() -> None:
     names = ("consumed samples", "never changed", "time left", "reward", "kl_loss", "loss", "epoch")
     steps: list[int | None] = [*range(6)]
     falling = [9.0, 3.0, 2.5, 2.0, 1.9, 1.8]
@@ -165,7 +165,7 @@ def test_what_shows_most_has_the_open_panels() -> None:
     assert panels[-1]["metrics"] == ["epoch"] and len(panels) == len(names)
 
 
-def test_a_schedule_is_read_by_its_shape_on_a_linear_axis() -> None:
+def test_schedules_have_a_linear_axis() -> None:
     falling = build_series([1, 2, 3], [1.0, 1e-3, 1e-6])
     panels = page_data([made(curve=Curve({"loss": falling, "lr": falling}, ()))])["panels"]
     assert [(panel["title"], panel["log"]) for panel in panels] == [
@@ -175,7 +175,7 @@ def test_a_schedule_is_read_by_its_shape_on_a_linear_axis() -> None:
 
 
 @pytest.mark.slow
-def test_what_was_logged_once_is_a_fact_and_no_curve() -> None:
+def test_metric_logged_once_is_a_fact() -> None:
     once = {
         "train_runtime": build_series([6], [61.234]),
         "total_flos": build_series([None], [1.5e15]),
@@ -189,27 +189,27 @@ def test_what_was_logged_once_is_a_fact_and_no_curve() -> None:
     assert page.texts[at + 1 : at + 3] == ["61.23", "at step 6"]
     at = page.texts.index("total_flos")
     assert page.texts[at + 1] == "1.5e+15"
-    # Of several runs they are columns of the table; one that counts them on has a curve.
+    # For several runs they are columns of the table; a metric with more values has a curve.
     longer = build_series([3, 6], [30.0, 60.0])
     both = [*shown, made("b", curve=Curve({"loss": loss, "train_runtime": longer}, ()))]
     page = Page(html_text(both))
     assert [panel["metrics"] for panel in page.data["panels"]] == [["loss"], ["train_runtime"]]
-    assert page.texts.count("total_flos") == 2  # a heading, and the row among the numbers
+    assert page.texts.count("total_flos") == 2  # a heading, and the row of the table
 
 
-def test_the_page_of_single_values_has_no_script() -> None:
+def test_page_without_curves_has_no_script() -> None:
     text = html_text([made(curve=Curve({"eval_loss": build_series([3], [2.5])}, ()))])
     assert "<script" not in text and len(text) < 20_000 and "No metric" not in text
     assert "2.500" in Page(text).texts
 
 
-def test_the_log_without_a_metric_says_so() -> None:
+def test_page_of_a_log_without_metrics_says_so() -> None:
     text = html_text(runs.nothing())
     assert "No metric was found" in text and len(text) < 20_000 and "<script" not in text
 
 
 @pytest.mark.slow
-def test_names_become_neither_elements_nor_attributes() -> None:
+def test_names_are_escaped() -> None:
     quiet = [
         made(f"run {n}", facts={"a": str(n), "b": "1"}, warnings=("w",))
         for n in range(len(HOSTILE))
@@ -225,19 +225,21 @@ def test_names_become_neither_elements_nor_attributes() -> None:
     assert {name for _, attributes in attacked.elements for name in attributes} <= allowed | {
         "open"
     }
-    assert len(attacked.scripts) == len(calm.scripts) == 4  # style, data, plotly.js, the page's
+    assert (
+        len(attacked.scripts) == len(calm.scripts) == 4
+    )  # style, data, plotly.js, the page's own script
     assert [run["name"] for run in attacked.data["runs"]][:10] == list(HOSTILE[:10])
     assert all(name in attacked.texts for name in HOSTILE[:10])
 
 
-def test_json_cannot_end_its_script() -> None:
+def test_json_cannot_close_its_script_element() -> None:
     for name in HOSTILE:
         text = script_json({name: [name]})
         assert not re.search("[<>&]", text) and json.loads(text) == {name: [name]}
 
 
 @pytest.mark.slow
-def test_only_the_two_scripts_may_run_and_nothing_may_be_asked_for() -> None:
+def test_content_security_policy_allows_only_the_two_scripts() -> None:
     page = Page(html_text(runs.one()))
     metas = [attributes for tag, attributes in page.elements if tag == "meta"]
     (policy,) = (m["content"] for m in metas if m.get("http-equiv") == "Content-Security-Policy")
@@ -250,8 +252,8 @@ def test_only_the_two_scripts_may_run_and_nothing_may_be_asked_for() -> None:
 
 
 @pytest.mark.slow
-def test_the_page_names_no_address() -> None:
-    """plotly.js names some, in its licence and for maps: it may not ask for them (the policy)."""
+def test_page_contains_no_external_addresses() -> None:
+    """plotly.js contains some, in its licence and for maps; the policy forbids requesting them."""
     page = Page(html_text(runs.several()))
     style, data, _, own = page.scripts
     assert len(page.run[0]) > 1_000_000
@@ -264,20 +266,18 @@ def test_the_page_names_no_address() -> None:
 
 
 @pytest.mark.slow
-def test_the_same_runs_give_the_same_page(tmp_path: Path) -> None:
+def test_page_is_reproducible(tmp_path: Path) -> None:
     write_html(runs.several(), tmp_path / "a.html")
     write_html(runs.several(), tmp_path / "b.html")
     assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
 
 
-def test_the_size_is_that_of_plotly_and_of_the_values(tmp_path: Path) -> None:
+def test_page_size_is_bounded(tmp_path: Path) -> None:
     write_html(runs.one(), tmp_path / "a.html")
     assert 1e6 < (tmp_path / "a.html").stat().st_size < 2.2e6
 
 
-def test_without_plotly_the_fix_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_plotly_has_a_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
     def without(name: str, *args: Any) -> Any:
@@ -292,6 +292,6 @@ def test_without_plotly_the_fix_is_reported(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_missing_folder_is_reported(tmp_path: Path) -> None:
+def test_missing_folder_is_reported(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="mkdir -p"):
         write_html(runs.one(), tmp_path / "none" / "a.html")

@@ -1,4 +1,4 @@
-"""Runs as pictures. What is drawn is read from the SVG; PNG and PDF are of the same figure."""
+"""Export of runs as images, tested with SVG; PNG and PDF show the same figure."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def texts(root: ElementTree.Element) -> list[str]:
 
 
 def lines(root: ElementTree.Element, colour: str) -> list[list[tuple[float, float]]]:
-    """Return the curves of a colour, as points in the picture; a legend's lines are level."""
+    """Return the curves of a colour, as points in the picture; lines of a legend are horizontal."""
     found = []
     for path in root.iter(f"{SVG}path"):
         if f"stroke: {colour}" in path.get("style", ""):
@@ -56,7 +56,7 @@ def lines(root: ElementTree.Element, colour: str) -> list[list[tuple[float, floa
     ("suffix", "begin"),
     [(".png", b"\x89PNG\r\n"), (".svg", b"<?xml"), (".pdf", b"%PDF-"), (".PNG", b"\x89PNG")],
 )
-def test_the_suffix_names_the_form(tmp_path: Path, suffix: str, begin: bytes) -> None:
+def test_suffix_selects_the_image_format(tmp_path: Path, suffix: str, begin: bytes) -> None:
     write_image(runs.one(), tmp_path / f"a{suffix}")
     data = (tmp_path / f"a{suffix}").read_bytes()
     assert data.startswith(begin) and len(data) > 5000
@@ -65,30 +65,30 @@ def test_the_suffix_names_the_form(tmp_path: Path, suffix: str, begin: bytes) ->
 
 
 @pytest.mark.parametrize("name", ["a.jpg", "a", "a.", "png"])
-def test_another_suffix_is_refused_with_the_known_ones(tmp_path: Path, name: str) -> None:
+def test_unknown_suffix_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError, match=r"\.png, \.svg, \.pdf"):
         write_image(runs.one(), tmp_path / name)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_curve_is_where_its_values_are(tmp_path: Path) -> None:
+def test_curve_is_drawn_at_its_values(tmp_path: Path) -> None:
     values = [4.0, 2.0, 3.0, 1.0, 2.0]
     (line,) = lines(drawn([made(loss=counted(values))], tmp_path), "#4477aa")
     assert [x - line[0][0] for x, _ in line] == pytest.approx(
         [n * (line[1][0] - line[0][0]) for n in range(5)], rel=1e-4
     )
-    # Down is more in SVG; the height of a unit is that between 4 and 2.
+    # In SVG, y grows downwards; the height of a unit follows from the values 4 and 2.
     unit = (line[1][1] - line[0][1]) / 2
     assert [4 - (y - line[0][1]) / unit for _, y in line] == pytest.approx(values, rel=1e-4)
 
 
-def test_a_loss_over_decades_is_drawn_logarithmically(tmp_path: Path) -> None:
+def test_loss_over_decades_has_a_log_axis(tmp_path: Path) -> None:
     (line,) = lines(drawn([made(loss=counted([1.0, 0.1, 0.01, 0.001]))], tmp_path), "#4477aa")
     falls = [b[1] - a[1] for a, b in pairwise(line)]
     assert falls == pytest.approx([falls[0]] * 3, rel=1e-3)
 
 
-def test_ticks_are_numbers_and_a_schedule_is_drawn_linearly(tmp_path: Path) -> None:
+def test_ticks_are_plain_numbers_and_schedules_are_linear(tmp_path: Path) -> None:
     values = counted([1.0, 0.5, 0.0001])
     root = drawn([made(loss=values, lr=values)], tmp_path)
     assert not [text for text in texts(root) if "$" in text or "math" in text]
@@ -107,7 +107,7 @@ def test_ticks_are_numbers_and_a_schedule_is_drawn_linearly(tmp_path: Path) -> N
         ([0.0, 3e-5, 6e-5], ["0", "1e-05", "2e-05", "3e-05", "4e-05", "5e-05", "6e-05"]),
     ],
 )
-def test_the_upright_axis_is_labelled_in_plain_numbers(
+def test_y_axis_labels_are_plain_numbers(
     tmp_path: Path, values: list[float], labels: list[str]
 ) -> None:
     root = drawn([made(loss=counted(values))], tmp_path)
@@ -120,7 +120,7 @@ def test_few_points_are_not_smoothed(tmp_path: Path) -> None:
     assert "raw values" not in texts(drawn([made(loss=counted(jump))], tmp_path))
 
 
-def test_a_noisy_curve_has_its_trend_over_it(tmp_path: Path) -> None:
+def test_noisy_curve_is_drawn_with_its_trend(tmp_path: Path) -> None:
     noisy = [2 + 0.5 * (-1) ** n for n in range(200)]
     root = drawn([made(loss=counted(noisy))], tmp_path)
     raw, trend = lines(root, "#4477aa")
@@ -133,7 +133,7 @@ def test_a_noisy_curve_has_its_trend_over_it(tmp_path: Path) -> None:
     assert "raw values" not in texts(root)
 
 
-def test_the_small_panels_are_what_was_logged(tmp_path: Path) -> None:
+def test_small_panels_show_logged_metrics(tmp_path: Path) -> None:
     message = texts(drawn(runs.one(), tmp_path))
     assert {"learning rate", "gradient norm", "tokens per second"} <= set(message)
     assert "train.log" in message and "evaluation loss" in message and message.count("step") == 4
@@ -141,14 +141,14 @@ def test_the_small_panels_are_what_was_logged(tmp_path: Path) -> None:
     assert "learning rate" not in message and message.count("step") == 1
 
 
-def test_evaluations_without_steps_have_a_panel_of_their_own(tmp_path: Path) -> None:
+def test_evaluations_without_steps_have_a_separate_panel(tmp_path: Path) -> None:
     bare = build_series([None, None], [2.5, 1.5])
     root = drawn([made(loss=counted([3.0, 2.0, 1.0]), eval_loss=bare)], tmp_path)
-    assert texts(root).count("evaluation loss") == 1  # its title; the legend has none
+    assert texts(root).count("evaluation loss") == 1  # its title; it is not in the legend
     assert "point, in the order of the log" in texts(root)
 
 
-def test_a_restart_is_a_thin_dashed_line(tmp_path: Path) -> None:
+def test_restart_is_a_dashed_line(tmp_path: Path) -> None:
     noisy = counted([100.0 - n for n in range(100)])
     root = drawn([made(restarts=2, loss=noisy)], tmp_path)
     dashed = [
@@ -159,11 +159,11 @@ def test_a_restart_is_a_thin_dashed_line(tmp_path: Path) -> None:
     assert "restart" in texts(root)
 
 
-def test_what_is_not_finite_is_a_gap_and_a_cross(tmp_path: Path) -> None:
+def test_non_finite_values_are_gaps_and_crosses(tmp_path: Path) -> None:
     root = drawn([made(loss=counted([3.0, 2.5, 2.4, math.nan, 1.8, 1.7, math.inf]))], tmp_path)
     assert "not finite" in texts(root)
     crosses = [use for use in root.iter(f"{SVG}use") if "#cc3311" in use.get("style", "")]
-    assert len(crosses) == 3  # two and the legend's
+    assert len(crosses) == 3  # two, and one in the legend
     assert [len(line) for line in lines(root, "#4477aa")] == [5]
     (path,) = [
         p
@@ -173,7 +173,7 @@ def test_what_is_not_finite_is_a_gap_and_a_cross(tmp_path: Path) -> None:
     assert path.get("d", "").count("M") == 2
 
 
-def test_several_runs_are_distinguished(tmp_path: Path) -> None:
+def test_several_runs_have_distinct_styles(tmp_path: Path) -> None:
     shown = [made(f"run {n}", loss=counted([4.0 + n, 3.0 + n, 2.0 + n])) for n in range(12)]
     root = drawn(shown, tmp_path)
     assert {f"run {n}" for n in range(12)} <= set(texts(root))
@@ -219,14 +219,14 @@ def test_any_values_can_be_drawn(tmp_path: Path, values: list[float]) -> None:
     write_image([made(reward=build_series([None] * len(values), values))], tmp_path / "b.png")
 
 
-def test_nothing_to_draw_is_reported(tmp_path: Path) -> None:
+def test_image_without_metrics_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no metric to draw"):
         write_image(runs.nothing(), tmp_path / "a.png")
     assert list(tmp_path.iterdir()) == []
     write_image([*runs.nothing(), *runs.one()], tmp_path / "a.png")
 
 
-def test_the_users_settings_of_matplotlib_count_before_and_after_only(tmp_path: Path) -> None:
+def test_matplotlib_settings_of_the_user_do_not_affect_images(tmp_path: Path) -> None:
     import matplotlib
 
     write_image(runs.one(), tmp_path / "a.svg")
@@ -236,9 +236,7 @@ def test_the_users_settings_of_matplotlib_count_before_and_after_only(tmp_path: 
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
 
 
-def test_without_matplotlib_the_fix_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_matplotlib_has_a_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
     def without(name: str, *args: Any) -> Any:
@@ -252,6 +250,6 @@ def test_without_matplotlib_the_fix_is_reported(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_place_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
+def test_unwritable_path_is_reported(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="mkdir -p"):
         write_image(runs.one(), tmp_path / "none" / "a.png")

@@ -1,4 +1,4 @@
-"""The JSON report keeps its shape, which its schema describes, and is valid JSON."""
+"""The JSON report is valid JSON with the structure described by its schema."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def load(text: str) -> Any:
     return shown
 
 
-def test_shape() -> None:
+def test_json_has_the_documented_structure() -> None:
     metrics = {
         "loss": build_series([1, 2, 3], [2.5, 3.0, 2.0]),
         "lr": build_series([1], [0.1]),
@@ -79,7 +79,7 @@ def test_shape() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("full", [False, True])
-def test_the_schema_describes_all_that_is_printed(full: bool) -> None:
+def test_schema_describes_every_key(full: bool) -> None:
     every = [*runs.several(), *runs.running(), *runs.without_steps(), *runs.rewards()]
     shown = load(json_text(every, full=full))
     assert len(shown["runs"]) == len(every)
@@ -89,7 +89,7 @@ def test_the_schema_describes_all_that_is_printed(full: bool) -> None:
 
 
 @pytest.mark.slow
-def test_the_schema_is_a_schema() -> None:
+def test_schema_is_valid() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
     (run,) = load(json_text(runs.running(), full=True))["runs"]
     assert set(SCHEMA["$defs"]["run"]["properties"]) == set(run)
@@ -109,20 +109,20 @@ def test_the_schema_is_a_schema() -> None:
         {"facts": {"nodes": 2}},
     ],
 )
-def test_the_schema_refuses(wrong: dict[str, Any]) -> None:
+def test_schema_refuses_invalid_values(wrong: dict[str, Any]) -> None:
     shown = runs_json(runs.running())
     shown["runs"][0] |= wrong
     with pytest.raises(jsonschema.ValidationError):
         VALIDATOR.validate(shown)
 
 
-def test_the_documents_example_is_one() -> None:
+def test_documented_example_is_valid() -> None:
     text = (ROOT / "docs" / "parse.md").read_text()
     (example,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
     VALIDATOR.validate(json.loads(example))
 
 
-def test_numbers_that_json_lacks() -> None:
+def test_non_finite_numbers_are_strings() -> None:
     values = [float("nan"), float("-inf"), float("inf")]
     run = runs.built("a.log", {"loss": build_series([1, 2, 3], values)})
     loss = load(json_text([run], full=True))["runs"][0]["metrics"]["loss"]
@@ -131,13 +131,13 @@ def test_numbers_that_json_lacks() -> None:
     assert (loss["min"]["value"], loss["max"]["value"]) == ("-Infinity", "Infinity")
 
 
-def test_only_nan() -> None:
+def test_summary_of_only_nan_is_null() -> None:
     run = runs.built("a.log", {"loss": build_series([1], [float("nan")])})
     loss = load(json_text([run]))["runs"][0]["metrics"]["loss"]
     assert (loss["min"], loss["max"]) == (None, None)
 
 
-def test_without_steps_the_step_is_null() -> None:
+def test_step_is_null_without_steps() -> None:
     run = runs.built("a.log", {"loss": build_series([None] * 3, [3.5, 2.5, 3.0])})
     shown = load(json_text([run], full=True))["runs"][0]
     assert shown["metrics"]["loss"]["first"] == {"step": None, "value": 3.5}
@@ -146,7 +146,7 @@ def test_without_steps_the_step_is_null() -> None:
 
 
 @pytest.mark.slow
-def test_columns_come_only_when_asked() -> None:
+def test_columns_are_included_only_with_full() -> None:
     for full in (False, True):
         for shown in load(json_text(runs.several(), full=full))["runs"]:
             for metric in shown["metrics"].values():
@@ -155,7 +155,7 @@ def test_columns_come_only_when_asked() -> None:
                     assert len(metric["steps"]) == len(metric["values"]) == metric["count"]
 
 
-def test_a_log_without_loss_has_no_points() -> None:
+def test_log_without_loss_has_zero_points() -> None:
     metrics = {name: build_series([1], [2.0]) for name in ("eval_loss", "tokens_per_second")}
     shown = runs_json([runs.built("a.log", metrics)])["runs"][0]
     assert shown["points"] == 0
@@ -177,7 +177,7 @@ def test_restarts_are_counted_and_reported() -> None:
     st.booleans(),
 )
 @settings(max_examples=100)
-def test_whatever_a_log_holds_is_printed(
+def test_any_log_is_valid_json(
     source: str, logged: dict[str, list[float]], warnings: list[str], full: bool
 ) -> None:
     metrics = {name: build_series([None] * len(v), v) for name, v in logged.items()}
@@ -186,7 +186,7 @@ def test_whatever_a_log_holds_is_printed(
     assert shown == runs_json([run], full=full)
 
 
-def test_a_line_without_a_time_among_lines_with_one() -> None:
+def test_missing_time_of_a_line_is_null() -> None:
     stamped = b"2026-11-20 08:04:0%d step=%d loss=2.5\n"
     data = stamped % (1, 1) + b"step=2 loss=2.5\n" + stamped % (3, 3)
     data += b"step: 4, loss: 2.5\n" + stamped % (5, 5)

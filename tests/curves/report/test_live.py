@@ -1,4 +1,4 @@
-"""The live window: drawn in place, and the terminal afterwards as it was before."""
+"""The live view: in-place drawing, and a restored terminal afterwards."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hpcrun.curves.report.live import Screen
 from tests.curves.report.window import Window
 
 
-def test_a_picture_replaces_the_one_before() -> None:
+def test_frame_replaces_the_previous_frame() -> None:
     stream, window = io.StringIO(), Window(20, 5)
     window.write("$ hpcrun\r\n")
     with Screen(stream, None) as screen:
@@ -28,8 +28,8 @@ def test_a_picture_replaces_the_one_before() -> None:
     assert window.text.startswith("$ hpcrun\n\n")
 
 
-def test_each_picture_is_one_update() -> None:
-    """Nothing is cleared before it is drawn over, so nothing flickers."""
+def test_each_frame_is_one_write() -> None:
+    """The screen is overwritten without clearing it first, to avoid flicker."""
     stream = io.StringIO()
     with Screen(stream, None) as screen:
         stream.truncate(0)
@@ -41,7 +41,7 @@ def test_each_picture_is_one_update() -> None:
 
 
 @pytest.mark.parametrize("error", [None, KeyboardInterrupt, RuntimeError])
-def test_however_it_ends_the_terminal_is_given_back(error: type[BaseException] | None) -> None:
+def test_terminal_is_restored_at_every_exit(error: type[BaseException] | None) -> None:
     numbers = (signal.SIGWINCH, signal.SIGTSTP, signal.SIGTERM, signal.SIGHUP)
     before = [signal.getsignal(number) for number in numbers]
     stream, window = io.StringIO(), Window(20, 5)
@@ -66,7 +66,7 @@ def keyboard() -> Iterator[int]:
     os.close(theirs)
 
 
-def test_typing_does_not_disturb(keyboard: int) -> None:
+def test_typed_keys_are_not_echoed(keyboard: int) -> None:
     def echoes() -> bool:
         return bool(termios.tcgetattr(keyboard)[3] & termios.ECHO)
 
@@ -76,7 +76,7 @@ def test_typing_does_not_disturb(keyboard: int) -> None:
     assert echoes()
 
 
-def test_a_new_size_asks_for_a_new_picture() -> None:
+def test_resizing_requests_a_new_frame() -> None:
     with Screen(io.StringIO(), None) as screen:
         assert screen.is_stale
         screen.draw(["a"])
@@ -85,7 +85,7 @@ def test_a_new_size_asks_for_a_new_picture() -> None:
         assert screen.is_stale
 
 
-def test_a_polite_signal_ends_it() -> None:
+def test_sigterm_ends_the_live_view() -> None:
     stream = io.StringIO()
     with pytest.raises(SystemExit) as end, Screen(stream, None):
         os.kill(os.getpid(), signal.SIGTERM)

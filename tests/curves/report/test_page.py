@@ -1,4 +1,4 @@
-"""The HTML report in a real headless Chromium that has no network: drawn, pointed at, zoomed."""
+"""The HTML report in a real headless Chromium without network: drawing, hovering, zooming."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 class Opened:
-    """Opens reports, and looks after what went wrong in them."""
+    """Opens reports, and checks that they cause no errors."""
 
     def __init__(self, browser: Browser, folder: Path) -> None:
         self._browser = browser
@@ -70,7 +70,7 @@ def one(values: list[float], **more: Any) -> list[ParsedRun]:
 
 
 def box(page: Page, place: str = f"{PLOT}.querySelector('.nsewdrag')") -> list[float]:
-    """Return left, top, width and height of an element in the window."""
+    """Return left, top, width and height of an element."""
     found: list[float] = page.value(
         f"(r => [r.left, r.top, r.width, r.height])({place}.getBoundingClientRect())"
     )
@@ -78,13 +78,13 @@ def box(page: Page, place: str = f"{PLOT}.querySelector('.nsewdrag')") -> list[f
 
 
 def at_step(page: Page, step: float) -> float:
-    """Return where in the window a step stands, by the axis that plotly.js draws."""
+    """Return the horizontal position of a step, according to plotly.js' axis."""
     left = box(page)[0]
     return left + float(page.value(f"{PLOT}._fullLayout.xaxis.l2p({step})"))
 
 
 def ranges(page: Page) -> list[list[float]]:
-    """Return the ranges of the steps that the drawn panels show."""
+    """Return the ranges of steps that the panels show."""
     found: list[list[float]] = page.value(
         "[...document.querySelectorAll('.plot')].filter(plot => plot.layout)"
         ".map(plot => [...plot.layout.xaxis.range])"
@@ -99,18 +99,18 @@ def traces(page: Page) -> list[dict[str, Any]]:
     return found
 
 
-def test_the_curve_is_drawn_from_the_runs_values(opened: Opened) -> None:
+def test_page_draws_the_values_of_the_run(opened: Opened) -> None:
     values = [4.0, 3.0, math.nan, 2.0, math.inf, 1.0]
     page = opened(one(values))
     line, crosses = traces(page)
     assert line["x"] == [10, 20, 30, 40, 50, 60] and list(map(float, line["y"]))[:2] == [4.0, 3.0]
     assert crosses["x"] == [30, 50] and crosses["y"] == ["3", "2"]
     path = page.value(f"{PLOT}.querySelector('.trace path.js-line').getAttribute('d')")
-    assert path.count("M") == path.count("L") == 1  # after it two points stand alone
+    assert path.count("M") == path.count("L") == 1  # followed by two isolated points
     assert page.value(f"{PLOT}.querySelectorAll('.trace .point').length") == 4 + 2
 
 
-def test_hovering_shows_step_and_exact_value(opened: Opened) -> None:
+def test_hovering_shows_the_step_and_exact_value(opened: Opened) -> None:
     values = noisy()
     page = opened(one(values))
     _, top, _, height = box(page)
@@ -123,7 +123,7 @@ def test_hovering_shows_step_and_exact_value(opened: Opened) -> None:
         assert repr(values[step // 10 - 1]) in message and "smoothed" in message
 
 
-def test_a_value_of_another_step_says_so(opened: Opened) -> None:
+def test_hovering_names_the_step_of_a_sparse_metric(opened: Opened) -> None:
     evaluated = build_series([40, 80], [2.25, 1.75])
     page = opened(one([3.0 - n / 10 for n in range(9)], eval_loss=evaluated))
     _, top, _, height = box(page)
@@ -134,7 +134,7 @@ def test_a_value_of_another_step_says_so(opened: Opened) -> None:
     )
 
 
-def test_dragging_zooms_all_panels_and_double_click_goes_back(opened: Opened) -> None:
+def test_dragging_zooms_all_panels_and_double_click_resets(opened: Opened) -> None:
     lr = build_series(list(range(10, 3010, 10)), [1e-4] * 300)
     page = opened(one(noisy(), lr=lr))
     page.wait_for("document.querySelectorAll('.plot .main-svg').length >= 4")
@@ -167,7 +167,7 @@ def test_keys_zoom_and_move(opened: Opened) -> None:
     page.wait_for(f"Math.abs({PLOT}.layout.xaxis.range[0] - {low}) < 1")
 
 
-def test_the_log_button_changes_the_axis_and_its_ticks(opened: Opened) -> None:
+def test_log_button_changes_axis_and_ticks(opened: Opened) -> None:
     page = opened(one([4.0, 2.0, 1.0]))
     heights = f"[...{PLOT}.querySelectorAll('.ygrid')].length"
     assert page.value(f"{PLOT}.layout.yaxis.type") == "linear" and page.value(heights)
@@ -184,7 +184,7 @@ def test_the_log_button_changes_the_axis_and_its_ticks(opened: Opened) -> None:
     )
 
 
-def test_the_slider_smooths_by_the_average_of_the_past(opened: Opened) -> None:
+def test_slider_smooths_with_an_exponential_average(opened: Opened) -> None:
     values = [*noisy(), math.nan, 2.0, 2.5]
     page = opened(one(values))
     page.value(
@@ -212,8 +212,8 @@ def test_the_slider_smooths_by_the_average_of_the_past(opened: Opened) -> None:
     page.wait_for(f"{PLOT}.data.length === 2")  # the values, and the cross
 
 
-def test_a_line_of_fewer_points_is_smoothed_less(opened: Opened) -> None:
-    """Over as many steps as the others: 0.8 ** (300 / 100) a point, where there is one in three."""
+def test_sparse_lines_are_smoothed_over_the_same_steps(opened: Opened) -> None:
+    """Smoothing covers the same steps: 0.8 ** (300 / 100) per point for every third point."""
     values = [2 + 0.3 * (-1) ** n for n in range(100)]
     sparse = build_series(list(range(30, 3030, 30)), values)
     page = opened(one(noisy(), eval_loss=sparse))
@@ -229,15 +229,15 @@ def test_a_line_of_fewer_points_is_smoothed_less(opened: Opened) -> None:
     assert [float(value) for value in traces(page)[3]["y"]] == pytest.approx(wanted, rel=1e-9)
 
 
-def test_a_level_metric_is_shown_at_its_height(opened: Opened) -> None:
+def test_constant_metric_is_drawn_at_its_value(opened: Opened) -> None:
     page = opened(one([3e-5] * 5))
     low, high = page.value(f"{PLOT}._fullLayout.yaxis.range")
     assert 2e-5 < low < 3e-5 < high < 4e-5
     labels = f"[...{PLOT}.querySelectorAll('.ytick text')].map(t => t.getBoundingClientRect().left)"
-    assert min(page.value(labels)) > box(page, PLOT)[0]  # none is cut off
+    assert min(page.value(labels)) > box(page, PLOT)[0]  # no panel is truncated
 
 
-def test_chips_choose_the_panels(opened: Opened) -> None:
+def test_chips_toggle_panels(opened: Opened) -> None:
     more = {f"metric {n}": build_series([1, 2], [1.0, 2.0]) for n in range(3)}
     page = opened([made(curve=Curve(more | runs.one()[0].curve.metrics, ()))])
     shown = "[...document.querySelectorAll('.panel')].map(panel => panel.dataset.metric)"
@@ -255,7 +255,7 @@ def test_chips_choose_the_panels(opened: Opened) -> None:
     page.wait_for("document.querySelector('[data-metric=memory_bytes] path.js-line')")
 
 
-def test_runs_are_hidden_and_shown(opened: Opened) -> None:
+def test_runs_can_be_hidden_and_shown(opened: Opened) -> None:
     page = opened(runs.several())
     names = [trace["name"] for trace in traces(page) if "name" in trace]
     assert {"train.log", "20261120-081455-zero2-4gpu-7k3q"} <= set(names)
@@ -267,7 +267,7 @@ def test_runs_are_hidden_and_shown(opened: Opened) -> None:
     page.wait_for(f"{PLOT}.data.some(trace => trace.name === 'train.log')")
 
 
-def test_a_restart_is_marked_where_it_resumed(opened: Opened) -> None:
+def test_restart_is_marked_at_its_step(opened: Opened) -> None:
     page = opened([runs.restarted()])
     assert page.value(f"{PLOT}.layout.shapes.map(s => [s.x0, s.x1])") == [[101, 101]]
     path = page.value(
@@ -279,7 +279,7 @@ def test_a_restart_is_marked_where_it_resumed(opened: Opened) -> None:
     assert "restart" in page.value(f"{PLOT}.querySelector('.annotation-text').textContent")
 
 
-def test_curves_over_time_and_tokens(opened: Opened) -> None:
+def test_curves_can_be_drawn_over_time_and_tokens(opened: Opened) -> None:
     steps: list[int | None] = [1, 2, 3]
     times = [1e9, 1e9 + 7200, 1e9 + 36000]
     loss = build_series(steps, [3.0, 2.0, 1.0], times)
@@ -297,13 +297,13 @@ def test_curves_over_time_and_tokens(opened: Opened) -> None:
         assert traces(page)[0]["x"] == x
 
 
-def test_a_log_without_steps_counts_its_points(opened: Opened) -> None:
+def test_log_without_steps_is_drawn_by_index(opened: Opened) -> None:
     page = opened(runs.without_steps())
     assert traces(page)[0]["x"] == [1, 2, 3]
     assert page.value(f"{PLOT}.layout.xaxis.title.text") == "point, in the order of the log"
 
 
-def test_values_beyond_the_axis_are_counted_and_shown_on_demand(opened: Opened) -> None:
+def test_outliers_are_counted_and_shown_on_demand(opened: Opened) -> None:
     page = opened(one([1.5 + 0.001 * (n % 7) for n in range(200)] + [-40.0, 1.5]))
     assert page.value(f"{PLOT}.layout.yaxis.range[0]") > 1
     button = "document.querySelector('.panel .quiet button')"
@@ -312,7 +312,7 @@ def test_values_beyond_the_axis_are_counted_and_shown_on_demand(opened: Opened) 
     page.wait_for(f"{PLOT}._fullLayout.yaxis.range[0] < -40")
 
 
-def test_names_do_nothing(opened: Opened) -> None:
+def test_names_are_displayed_as_text(opened: Opened) -> None:
     page = opened(hostile())
     page.value("window.alert = () => { window.harmed = true; }")
     _, top, _, height = box(page)
@@ -327,7 +327,7 @@ def test_names_do_nothing(opened: Opened) -> None:
     assert all(name in message for name in HOSTILE if name.isprintable() and "{" not in name)
 
 
-def test_twenty_runs_of_4000_points_stay_usable(opened: Opened) -> None:
+def test_twenty_runs_of_4000_points_remain_responsive(opened: Opened) -> None:
     steps: list[int | None] = list(range(4000))
     many = []
     for number in range(20):
@@ -350,7 +350,7 @@ def test_twenty_runs_of_4000_points_stay_usable(opened: Opened) -> None:
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_light_and_dark_have_contrast(opened: Opened, dark: bool) -> None:
+def test_light_and_dark_theme_have_contrast(opened: Opened, dark: bool) -> None:
     page = opened([structs.replace(run, warnings=("w",)) for run in runs.several()], dark=dark)
     pairs = page.value(
         "[...document.querySelectorAll('h1, h2, h3, td, th, .hint, .quiet, .mark, .warnings li,"
@@ -377,7 +377,7 @@ def contrast(one_colour: str, other: str) -> float:
     return (light + 0.05) / (dark + 0.05)
 
 
-def test_the_page_is_no_wider_than_its_window(opened: Opened) -> None:
+def test_page_fits_its_window(opened: Opened) -> None:
     wide = [structs.replace(run, facts={"a" * 60: "b" * 200}) for run in runs.several()]
     page = opened(wide)
     assert page.value("document.documentElement.scrollWidth") <= 1200
@@ -385,7 +385,7 @@ def test_the_page_is_no_wider_than_its_window(opened: Opened) -> None:
     page.wait_for("innerWidth === 360 && document.documentElement.scrollWidth <= 360")
 
 
-def test_the_page_can_be_read_aloud(opened: Opened) -> None:
+def test_page_is_accessible_to_screen_readers(opened: Opened) -> None:
     page = opened(runs.several())
     tree = page.call("Accessibility.getFullAXTree")["nodes"]
     named = [

@@ -1,4 +1,4 @@
-"""Curves as text: what is drawn is where it belongs, and nothing aborts."""
+"""Curves as text: positions of the drawing, and robustness against any values."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def line(*values: float, **options: Any) -> Line:
 
 
 def canvas(text: str) -> list[str]:
-    """Return what stands right of the y axis."""
+    """Return the part to the right of the y axis."""
     return [row.partition("|")[2] for row in text.splitlines() if "|" in row]
 
 
 @pytest.mark.slow
 @given(CURVES, st.integers(20, 60), st.integers(4, 14), st.booleans(), st.booleans())
 @settings(max_examples=150, deadline=None)
-def test_any_values_are_drawn(
+def test_any_values_can_be_plotted(
     curves: list[list[float]], width: int, height: int, colour: bool, ascii_only: bool
 ) -> None:
     lines = [Line(f"run {i}", [float(x) for x in range(len(y))], y) for i, y in enumerate(curves)]
@@ -51,15 +51,15 @@ def test_any_values_are_drawn(
         assert all(len(row) <= width for row in text.splitlines())
 
 
-def test_the_plot_shows_the_fall() -> None:
-    """A curve from the top left to the bottom right: first and last row hold its ends."""
+def test_plot_shows_a_falling_curve() -> None:
+    """A curve from the top left to the bottom right, with its ends in the first and last row."""
     rows = canvas(draw([line(3.0, 2.0, 1.0)]))
     stars = [row.find("*") for row in rows]
     assert stars == sorted(stars)
     assert stars[0] < 6 < 30 < rows[-1].rfind("*")
 
 
-def test_nan_leaves_a_gap_and_is_marked() -> None:
+def test_nan_is_a_marked_gap() -> None:
     text = draw([line(1.0, 1.0, math.nan, 1.0, 1.0)], height=8)
     (row,) = [row for row in canvas(text) if "*" in row]
     assert "*" + " " * 5 in row
@@ -80,13 +80,13 @@ def test_noise_is_drawn_faintly_and_smoothed() -> None:
     assert "smoothed" not in calm and "\x1b[2;38;5;30m" not in calm
 
 
-def test_an_evaluation_is_points_beneath_the_curve() -> None:
+def test_evaluation_is_drawn_as_points_below_the_curve() -> None:
     falls = [2 - n / 100 for n in range(100)]
     rare = Line("eval", [20.0, 60.0], [0.3, 1.7], is_points=True)
     text = draw([line(*falls), rare], colour=True, ascii_only=False)
     heading, _, below = text.partition("\n")
     assert heading.count("•") == 1 and below.count("•") == 2
-    # The curve is whole, wherever the points are.
+    # The curve is complete, wherever the points are.
     alone = draw([line(*falls)], colour=True, ascii_only=False)
     same = Line("eval", [float(n) for n in range(100)], falls, is_points=True)
     covered = draw([line(*falls), same], colour=True, ascii_only=False)
@@ -102,8 +102,8 @@ def test_restarts_are_marked() -> None:
     assert ": restart" in text.splitlines()[0]
 
 
-def test_a_loss_that_spans_decades_has_a_log_axis() -> None:
-    """By the rule of the axes: positive, and the highest a hundred times the lowest."""
+def test_loss_over_decades_has_a_log_axis() -> None:
+    """The axis is logarithmic if all values are positive and the ratio is at least 100."""
     falls = [10 * 0.9**n for n in range(60)]
     text = draw([line(*falls)])
     assert text.splitlines()[0].startswith("loss by step, log axis")
@@ -114,7 +114,7 @@ def test_a_loss_that_spans_decades_has_a_log_axis() -> None:
         assert "log axis" not in draw([line(*values)])
 
 
-def test_an_outlier_does_not_hide_the_curve() -> None:
+def test_outlier_does_not_flatten_the_curve() -> None:
     values = [-1.0 - n / 100 for n in range(100)]
     values[50] = 1e6
     text = draw([line(*values)])
@@ -138,14 +138,14 @@ def test_thinning_keeps_the_extremes(points: list[tuple[float, float]], columns:
 
 
 @given(st.floats(-1e3, 1e3), st.floats(1e-6, 1e9), st.integers(2, 12))
-def test_ticks_are_within_and_few(low: float, span: float, most: int) -> None:
+def test_ticks_are_few_and_within_the_axis(low: float, span: float, most: int) -> None:
     found = ticks(low, low + span, most)
     assert len(found) <= most
     assert all(low - span * 1e-3 <= tick <= low + span * 1.001 for tick in found)
 
 
 @given(st.floats(1e-12, 1e12), st.floats(100, 1e20), st.integers(2, 12))
-def test_ticks_of_a_log_axis(low: float, ratio: float, most: int) -> None:
+def test_log_axis_has_readable_ticks(low: float, ratio: float, most: int) -> None:
     found = log_ticks(low, low * ratio, most)
     assert 1 <= len(found) <= most
     assert all(low <= tick <= low * ratio for tick in found)
@@ -154,7 +154,7 @@ def test_ticks_of_a_log_axis(low: float, ratio: float, most: int) -> None:
 
 @pytest.mark.slow
 @given(st.lists(st.floats(-1e280, 1e280), min_size=1, max_size=80))
-def test_an_axis_holds_most_of_its_values(values: list[float]) -> None:
+def test_axis_contains_most_values(values: list[float]) -> None:
     axis = value_axis(values)
     assert axis.low < axis.high
     places = [axis.place(value) for value in values]
@@ -164,7 +164,7 @@ def test_an_axis_holds_most_of_its_values(values: list[float]) -> None:
 
 @pytest.mark.slow
 @given(st.lists(st.floats(0, 1), min_size=3, max_size=200))
-def test_a_smoothed_curve_stays_within_the_curve(y: list[float]) -> None:
+def test_smoothed_curve_stays_within_the_values(y: list[float]) -> None:
     x = [index / len(y) for index in range(len(y))]
     smoothed = smooth(x, y)
     assert len(smoothed) == len(y)
@@ -172,7 +172,7 @@ def test_a_smoothed_curve_stays_within_the_curve(y: list[float]) -> None:
 
 
 @pytest.mark.parametrize("count", [3, 9, 10, 60, 399, 2000])
-def test_a_smoothed_value_is_on_the_line_through_its_window(count: int) -> None:
+def test_smoothed_value_is_on_the_local_line(count: int) -> None:
     chance = random.Random(count)
     x = sorted(chance.uniform(1e5, 2e5) for _ in range(count))
     y = [chance.gauss(2.0, 0.3) for _ in range(count)]
@@ -186,7 +186,7 @@ def test_a_smoothed_value_is_on_the_line_through_its_window(count: int) -> None:
         assert smoothed[place] == pytest.approx(line, rel=1e-9)
 
 
-def test_a_wild_value_leaves_no_trace_beyond_its_window() -> None:
+def test_outlier_does_not_affect_values_beyond_its_window() -> None:
     x = [float(step) for step in range(2000)]
     y = [2.0 + 0.1 * (-1) ** step for step in range(2000)]
     wild = [*y[:500], 1e30, *y[501:]]
@@ -196,8 +196,8 @@ def test_a_wild_value_leaves_no_trace_beyond_its_window() -> None:
     assert far == pytest.approx([undisturbed[step] for step in calm], rel=1e-12)
 
 
-def test_a_window_has_at_most_a_thousand_points() -> None:
-    """So smoothing takes time that grows with the points alone."""
+def test_smoothing_window_has_at_most_a_thousand_points() -> None:
+    """The time for smoothing therefore grows linearly with the number of points."""
     spike = [1.0] * 30_000 + [2.0] + [1.0] * 29_999
     smoothed = smooth([float(step) for step in range(60_000)], spike)
     moved = [abs(step - 30_000) for step, value in enumerate(smoothed) if value != 1.0]
@@ -215,14 +215,14 @@ def test_smoothing_does_not_lag_behind_a_fall() -> None:
 
 @pytest.mark.slow
 @given(st.lists(st.floats(), max_size=5) | st.lists(st.floats(), min_size=25, max_size=45))
-def test_any_trend_and_course(values: list[float]) -> None:
+def test_any_values_can_be_smoothed(values: list[float]) -> None:
     trend = fit_trend(values)
     assert trend is None or math.isfinite(trend.begin + trend.end) or abs(trend.end) > 1e300
     assert len(sparkline(values, 8)) <= 8
 
 
-def test_a_trend_ends_where_its_points_do() -> None:
-    """A line through too much of a steep fall ends below all of it, for a loss below zero."""
+def test_trend_ends_within_its_points() -> None:
+    """A line through too much of a steep fall would end below all points."""
     falls = [[3.0 * math.exp(-n / 10) for n in range(count)] for count in (12, 29, 30, 60)]
     trends = [fit_trend(fall) for fall in falls]
     assert trends[:2] == [None, None]

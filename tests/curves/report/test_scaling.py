@@ -1,4 +1,4 @@
-"""Speed-up and efficiency, against runs whose pace is given."""
+"""Speed-up and efficiency, for runs with known speed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def counter(per_step: float) -> Series:
 
 
 def run(gpus: int | None, *, batch: float | None = None, **metrics: float) -> ParsedRun:
-    """A run whose metrics stay the same; a name that begins with an underscore counts up."""
+    """Build a run with constant metrics; names with a leading underscore are counters."""
     series = {
         name.removeprefix("_"): (counter if name.startswith("_") else constant)(value)
         for name, value in metrics.items()
@@ -44,8 +44,8 @@ def efficiencies(scaling: Scaling) -> list[Any]:
     ]
 
 
-def test_strong_scaling() -> None:
-    """The table that people print: the same batch, 1 to 8 GPUs, by the time of a step."""
+def test_strong_scaling_is_recognized() -> None:
+    """The usual table: the same batch size on 1 to 8 GPUs, by the time of a step."""
     times = {1: 1.0, 2: 0.5556, 4: 0.3125, 8: 0.1887}
     shown = build_scaling([run(n, batch=64, step_seconds=t) for n, t in times.items()])
     assert (shown.unit, shown.kind, shown.baseline, shown.counted) == (
@@ -59,32 +59,32 @@ def test_strong_scaling() -> None:
     assert shown.speeds[3].work == pytest.approx(64 / 0.1887)
 
 
-def test_weak_scaling() -> None:
+def test_weak_scaling_is_recognized() -> None:
     shown = build_scaling([run(n, batch=8 * n, step_seconds=1 + 0.1 * (n > 1)) for n in (1, 2, 4)])
     assert shown.kind == "weak"
     assert speedups(shown) == [1.0, 1.818, 3.636]
     assert efficiencies(shown) == [1.0, 0.909, 0.909]
 
 
-def test_a_batch_that_grows_otherwise() -> None:
+def test_other_batch_growth_is_neither_strong_nor_weak() -> None:
     shown = build_scaling([run(1, batch=8, step_seconds=1), run(4, batch=16, step_seconds=0.5)])
     assert shown.kind == "mixed" and speedups(shown) == [1.0, 4.0]
 
 
-def test_the_baseline_is_on_the_fewest_gpus_wherever_it_stands() -> None:
+def test_baseline_is_the_run_with_the_fewest_gpus() -> None:
     shown = build_scaling([run(8, batch=8, step_seconds=1), run(2, batch=8, step_seconds=2)])
     assert shown.baseline == 1
     assert speedups(shown) == [2.0, 1.0] and efficiencies(shown) == [0.5, 1.0]
 
 
-def test_without_gpus_there_is_no_efficiency() -> None:
+def test_efficiency_needs_gpus() -> None:
     shown = build_scaling([run(None, step_seconds=2.0), run(None, step_seconds=1.0)])
     assert (shown.unit, shown.kind, shown.baseline) == ("steps/s", None, 0)
     assert speedups(shown) == [1.0, 2.0] and efficiencies(shown) == [None, None]
     assert any("batch sizes are not known" in note for note in shown.notes)
 
 
-def test_as_many_gpus_on_all_are_no_scaling() -> None:
+def test_equal_numbers_of_gpus_are_not_scaling() -> None:
     shown = build_scaling([run(4, batch=8, step_seconds=2), run(4, batch=8, step_seconds=1)])
     assert shown.kind is None and efficiencies(shown) == [None, None]
     assert speedups(shown) == [1.0, 2.0]
@@ -101,26 +101,28 @@ def test_as_many_gpus_on_all_are_no_scaling() -> None:
         ({}, "steps/s"),
     ],
 )
-def test_the_surest_measure_that_all_have(metrics: dict[str, float], unit: str) -> None:
+def test_work_uses_the_best_measure_common_to_all_runs(
+    metrics: dict[str, float], unit: str
+) -> None:
     shown = build_scaling([run(n, step_seconds=0.5, **metrics) for n in (1, 1)])
     assert shown.unit == unit and speedups(shown) == [1.0, 1.0]
     one = built("x.log", {"loss": constant(1.0), "step_seconds": constant(0.5)})
     assert build_scaling([run(1, step_seconds=0.5, **metrics), one]).unit == "steps/s"
 
 
-def test_a_measure_that_most_have_leaves_one_out() -> None:
+def test_run_without_the_common_measure_is_omitted() -> None:
     runs = [run(n, batch=8, step_seconds=1 / n) for n in (1, 2)]
     shown = build_scaling([*runs, built("odd.log", {"step_seconds": constant(1.0)}, gpus=4)])
     assert speedups(shown) == [1.0, 2.0, None]
     assert "no samples/s known for odd.log" in shown.notes
 
 
-def test_what_the_log_counts_goes_before_what_was_planned() -> None:
+def test_counters_of_the_log_precede_planned_values() -> None:
     shown = build_scaling([run(1, batch=8, step_seconds=1, _consumed_samples=6.0)] * 2)
     assert shown.speeds[0].batch == 6.0 and shown.speeds[0].work == 6.0
 
 
-def test_a_rate_of_one_gpu_is_not_taken_for_the_sum() -> None:
+def test_per_gpu_rates_are_multiplied_on_request() -> None:
     rates = [run(n, tokens_per_second=5000.0 - 10 * n, step_seconds=1) for n in (1, 8)]
     shown = build_scaling(rates)
     assert speedups(shown) == [1.0, 0.986]
@@ -136,8 +138,8 @@ def stamped(gpus: int, seconds: Sequence[float]) -> ParsedRun:
     return built(f"{gpus}", {"loss": series}, gpus=gpus)
 
 
-def test_time_stamps_pass_over_a_pause() -> None:
-    """A requeue's wait and an evaluation are not the pace of training."""
+def test_step_time_from_time_stamps_ignores_pauses() -> None:
+    """The wait of a requeue and an evaluation are not part of the training speed."""
     even = [5.0 * n for n in range(40)]
     paused = [2.5 * n + (36_000 if n > 17 else 0) for n in range(40)]
     shown = build_scaling([stamped(1, even), stamped(2, paused)])
@@ -145,8 +147,8 @@ def test_time_stamps_pass_over_a_pause() -> None:
     assert speedups(shown) == [1.0, 2.0]
 
 
-def test_all_are_timed_in_the_same_way() -> None:
-    """Step times leave evaluations out: beside time stamps they would flatter."""
+def test_all_runs_are_timed_in_the_same_way() -> None:
+    """Step times exclude evaluations, so they would be better than times from time stamps."""
     both = built(
         "both",
         {
@@ -159,8 +161,8 @@ def test_all_are_timed_in_the_same_way() -> None:
     assert "by the log's time stamps" in shown.notes[0]
 
 
-def test_the_whole_runs_time_is_no_measure_of_a_step() -> None:
-    """A start of 30 s in a run of a minute would be a speed-up that is none."""
+def test_total_time_is_not_used_for_step_time() -> None:
+    """A startup of 30 s in a run of a minute would distort the speed-up."""
     runs = [
         structs.replace(run(gpus, batch=64), seconds=seconds)
         for gpus, seconds in ((1, 60.0), (2, 120.0))
@@ -170,7 +172,7 @@ def test_the_whole_runs_time_is_no_measure_of_a_step() -> None:
     assert [(speed.batch, speed.step_seconds) for speed in shown.speeds] == [(64.0, None)] * 2
 
 
-def test_printed_rates_need_no_times() -> None:
+def test_printed_rates_need_no_time_stamps() -> None:
     runs = [
         structs.replace(run(gpus, batch=64, samples_per_second=rate), seconds=900.0)
         for gpus, rate in ((1, 100.0), (2, 180.0))
@@ -182,12 +184,12 @@ def test_printed_rates_need_no_times() -> None:
     assert build_scaling(one_has_none).baseline is None
 
 
-def test_nothing_to_measure_by() -> None:
+def test_runs_without_any_measure_have_no_speed() -> None:
     shown = build_scaling([built("a", {"loss": constant(1.0)}), built("b", {})])
     assert (shown.unit, shown.baseline) == (None, None) and speedups(shown) == [None, None]
 
 
-def test_ranks_stand_for_gpus_where_there_are_none() -> None:
+def test_ranks_are_used_if_there_are_no_gpus() -> None:
     runs = [
         built("a", {"step_seconds": constant(t)}, facts={"world_size": n})
         for n, t in (("1", 2.0), ("2", 1.0))
@@ -196,7 +198,7 @@ def test_ranks_stand_for_gpus_where_there_are_none() -> None:
     assert shown.counted == "ranks" and efficiencies(shown) == [1.0, 1.0]
 
 
-def test_unlike_gpus_are_reported() -> None:
+def test_different_gpu_types_are_reported() -> None:
     runs = [
         built("a", {"step_seconds": constant(1.0)}, gpus=n, facts={"resources.gpu_type": kind})
         for n, kind in ((1, "v100"), (2, "h100"))
@@ -205,6 +207,6 @@ def test_unlike_gpus_are_reported() -> None:
 
 
 @pytest.mark.parametrize("value", [0.0, float("nan"), float("inf")])
-def test_a_step_time_of_nothing_is_none(value: float) -> None:
+def test_zero_step_time_is_ignored(value: float) -> None:
     shown = build_scaling([run(1, step_seconds=value), run(2, step_seconds=1.0)])
     assert speedups(shown) == [None, None]

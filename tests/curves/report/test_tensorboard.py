@@ -1,4 +1,4 @@
-"""Runs as event files, read by TensorBoard's own reader."""
+"""Export of runs as event files, read with TensorBoard's own reader."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_time_stamps_are_wall_times(tmp_path: Path) -> None:
     assert read(tmp_path / "a")["train/loss"] == [(5, 2.0, 1.79e9), (6, 1.0, 1.79e9 + 60)]
 
 
-def test_without_time_stamps_step_times_are_counted_or_nothing(tmp_path: Path) -> None:
+def test_wall_times_use_step_times_without_time_stamps(tmp_path: Path) -> None:
     loss, seconds = build_series([1, 2], [2.0, 1.0]), build_series([1, 2], [3.0, 4.0])
     write_tensorboard([made("a", loss=loss, step_seconds=seconds), made("b", loss=loss)], tmp_path)
     assert [at for _, _, at in read(tmp_path / "a")["train/loss"]] == [3.0, 7.0]
@@ -82,12 +82,12 @@ def test_without_time_stamps_step_times_are_counted_or_nothing(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("steps", [[None, None, None], [1, 2, 1]])
-def test_without_steps_the_order_counts(tmp_path: Path, steps: list[int | None]) -> None:
+def test_points_without_steps_are_numbered(tmp_path: Path, steps: list[int | None]) -> None:
     write_tensorboard([made("a", loss=build_series(steps, [3.0, 2.0, 1.0]))], tmp_path)
     assert [event[:2] for event in read(tmp_path / "a")["train/loss"]] == [(1, 3), (2, 2), (3, 1)]
 
 
-def test_metrics_whose_tags_would_be_one_stay_two(tmp_path: Path) -> None:
+def test_metrics_with_equal_tags_remain_separate(tmp_path: Path) -> None:
     first, second = build_series([1], [1.0]), build_series([1], [2.0])
     metrics = {"eval_acc": first, "eval/acc": second, "val/acc": second, "rewards/margins": first}
     run = structs.replace(runs.one()[0], source="a", curve=Curve(metrics, ()))
@@ -96,7 +96,7 @@ def test_metrics_whose_tags_would_be_one_stay_two(tmp_path: Path) -> None:
     assert found == {"eval/acc": 1, "eval/acc_2": 2, "val/acc": 2, "train/rewards/margins": 1}
 
 
-def test_writing_again_replaces(tmp_path: Path) -> None:
+def test_writing_again_replaces_the_file(tmp_path: Path) -> None:
     for values in ([3.0, 2.0], [5.0, 4.0]):
         write_tensorboard([made("a", loss=build_series([1, 2], values))], tmp_path)
     assert [value for _, value, _ in read(tmp_path / "a")["train/loss"]] == [5.0, 4.0]
@@ -107,22 +107,20 @@ def test_writing_again_replaces(tmp_path: Path) -> None:
     "source",
     ["..", "/", "", "../../etc/passwd", ".hidden", "a b\n;$(x)", "損失", "x" * 300, "a\udc80"],
 )
-def test_a_source_is_no_path_out_of_the_folder(tmp_path: Path, source: str) -> None:
+def test_source_name_cannot_leave_the_folder(tmp_path: Path, source: str) -> None:
     inside = tmp_path / "board"
     write_tensorboard([made(source, loss=build_series([1], [1.0]))], inside)
     (folder,) = inside.iterdir()
     assert list(read(folder)) == ["train/loss"] and list(tmp_path.iterdir()) == [inside]
 
 
-def test_every_run_has_a_folder_of_its_own() -> None:
+def test_every_run_has_its_own_folder() -> None:
     sources = ["a/x", "b/x", "x", "x", "X", "a-x", "x-2", "x"]
     names = folder_names(sources)
     assert len({name.lower() for name in names}) == len(sources)
 
 
-def test_without_the_package_the_fix_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_tensorboard_has_a_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
     def without(name: str, *args: Any) -> Any:
@@ -136,7 +134,7 @@ def test_without_the_package_the_fix_is_reported(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_place_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
+def test_unwritable_path_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="file"):
         write_tensorboard(runs.one(), tmp_path / "file")

@@ -1,7 +1,7 @@
-"""The terminal report, as text that was looked at.
+"""The terminal report, compared with reviewed golden files.
 
-After an intended change, ``python -m tests.curves.report.test_terminal`` writes the golden files
-again; look at each before it is committed.
+After an intended change, run ``python -m tests.curves.report.test_terminal`` to update the golden
+files, and review each before you commit it.
 """
 
 from __future__ import annotations
@@ -60,16 +60,16 @@ def build(case: str) -> str:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_golden(case: str) -> None:
+def test_report_matches_the_golden_file(case: str) -> None:
     assert build(case) == (GOLDEN / f"{case}.txt").read_text(encoding="utf-8")
 
 
-def test_no_golden_file_is_left_over() -> None:
+def test_no_golden_file_is_unused() -> None:
     assert {path.stem for path in GOLDEN.iterdir()} == set(CASES)
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_a_window_cannot_show_is_not_sent(case: str) -> None:
+def test_output_contains_no_unsupported_characters(case: str) -> None:
     _, width, _, colour, ascii_only = CASES[case]
     text = build(case)
     assert colour == ("\x1b" in text) or case.startswith("nothing")
@@ -81,8 +81,8 @@ def test_what_a_window_cannot_show_is_not_sent(case: str) -> None:
 
 @pytest.mark.parametrize("name", ["one", "running", "rewards", "decades", "without-steps"])
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 30), (200, 50)])
-def test_one_run_fits_its_window(name: str, width: int, height: int) -> None:
-    """The prompt below it included, nothing scrolls out of sight."""
+def test_report_of_one_run_fits_its_window(name: str, width: int, height: int) -> None:
+    """Including the prompt below it, nothing scrolls out of the window."""
     text = format_report(MAKERS[name](), Look(width, height))
     assert len(text.splitlines()) < height
     assert "loss" in text or "reward" in text
@@ -90,7 +90,7 @@ def test_one_run_fits_its_window(name: str, width: int, height: int) -> None:
 
 @pytest.mark.parametrize("width", [60, 72, 80])
 @pytest.mark.parametrize("further", [0, 1, 30])
-def test_a_full_table_fits_an_80_by_24_window(width: int, further: int) -> None:
+def test_full_table_fits_an_80_by_24_window(width: int, further: int) -> None:
     steps: list[int | None] = [*range(5, 65, 5)]
     falling = [3.0 - 0.1 * index for index in range(12)]
     names = ("loss", "eval_loss", "epoch", "lr", "grad_norm", "step_seconds")
@@ -104,14 +104,14 @@ def test_a_full_table_fits_an_80_by_24_window(width: int, further: int) -> None:
     assert not further or "metric number 0" in text or f"also logged: {further} metric" in text
 
 
-def test_what_measures_nothing_is_not_shown() -> None:
+def test_uninformative_metrics_are_not_shown() -> None:
     metrics = {"loss": build_series([1, 2], [3.0, 2.0], [10.0, 10.4])}
     text = reported([runs.built("a.log", {**metrics, "memory_bytes": build_series([1], [0.0])})])
     assert "peak memory" not in text and "time" not in text
     assert "read as" in text and "read as" not in reported([runs.built("a.log", {})])
 
 
-def test_the_trend_of_a_thinned_log_passes_over_its_extremes() -> None:
+def test_trend_of_a_thinned_log_ignores_its_extremes() -> None:
     drawn = [2.0, 9.0] * 2000
     series = structs.replace(
         build_series([*range(0, 40_000, 10)], drawn), sample=[2.5 - n / 1000 for n in range(1000)]
@@ -122,8 +122,8 @@ def test_the_trend_of_a_thinned_log_passes_over_its_extremes() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.parametrize(("width", "height"), [(80, 23), (39, 11), (24, 4), (20, 1), (200, 49)])
-def test_what_is_cropped_fits(name: str, width: int, height: int) -> None:
-    """As the live view has it: no row too many, and the warnings in sight."""
+def test_cropped_report_fits_and_shows_warnings(name: str, width: int, height: int) -> None:
+    """As in the live view: not too many rows, and visible warnings."""
     text = format_report(MAKERS[name](), Look(width, height), crop=True)
     assert (height > 1) <= len(text.splitlines()) <= height
     assert height < 11 or name != "running" or "loss spike at step 803" in " ".join(text.split())
@@ -131,8 +131,8 @@ def test_what_is_cropped_fits(name: str, width: int, height: int) -> None:
     assert len(whole.splitlines()) > height or text == whole
 
 
-def test_colours_are_all_that_colour_adds() -> None:
-    """A braille curve needs colours to stand out from its noise; the rest is the same."""
+def test_colour_mode_only_adds_colours() -> None:
+    """A braille curve needs colours to distinguish it from its noise; the rest is the same."""
     with_colour = ESCAPE.sub("", build("running-80-colour")).splitlines()
     without = build("running-80").splitlines()
     assert len(with_colour) == len(without)
@@ -140,15 +140,15 @@ def test_colours_are_all_that_colour_adds() -> None:
 
 
 @pytest.mark.slow
-def test_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
+def test_report_does_not_print(capfd: pytest.CaptureFixture[str]) -> None:
     for case in CASES:
         build(case)
     assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.slow
-def test_locale_and_environment_change_nothing() -> None:
-    """A C locale, a dumb terminal of 20 columns, NO_COLOR: the arguments decide alone."""
+def test_report_does_not_depend_on_locale_and_environment() -> None:
+    """A C locale, a dumb terminal of 20 columns and NO_COLOR: only the arguments count."""
     code = (
         "import sys; from tests.curves.report.test_terminal import build;"
         "sys.stdout.buffer.write(build('several-80-colour').encode())"
@@ -174,7 +174,7 @@ def shown() -> tuple[list[ParsedRun], ...]:
 
 
 WINDOWS = [
-    # Drawing is what takes long: below 24 columns or 6 rows there is no curve.
+    # Drawing is slow; below 24 columns or 6 rows there is no curve.
     pytest.param(
         width,
         height,
@@ -189,8 +189,8 @@ WINDOWS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("width", "height"), WINDOWS)
-def test_any_window_is_survived(width: int, height: int) -> None:
-    # Each width and each height is drawn in both.
+def test_report_fits_any_window(width: int, height: int) -> None:
+    # Each width and each height is tested with both.
     ascii_only = (width + height) % 2 == 1
     for parsed in shown():
         plot = metric_plot(parsed, "loss", Look(width, height, ascii_only=ascii_only))
@@ -219,7 +219,7 @@ def test_any_window_is_survived(width: int, height: int) -> None:
     st.integers(1, 3),
 )
 @settings(max_examples=50, deadline=None)
-def test_no_row_is_wider_than_the_window(
+def test_rows_fit_the_window(
     logged: dict[str, list[tuple[int, float]]],
     with_steps: bool,
     width: int,
@@ -242,7 +242,7 @@ def test_no_row_is_wider_than_the_window(
     assert all(cells(row) <= width for row in plain.splitlines())
 
 
-def test_a_pipe_gets_whole_lines() -> None:
+def test_pipe_gets_complete_lines() -> None:
     (run,) = runs.running()
     long = structs.replace(run, warnings=("word " * 100 + "end",))
     text = format_report([long], Look(80))
@@ -252,21 +252,21 @@ def test_a_pipe_gets_whole_lines() -> None:
     assert "judge_13" in text and "more metric" not in text
 
 
-def test_a_name_cannot_command_the_terminal() -> None:
+def test_names_contain_no_control_sequences() -> None:
     run = structs.replace(runs.without_steps()[0], source="a\x1b[2J\r\n.log")
     for parsed in ([run], [run, run]):
         assert "\x1b" not in format_report(parsed, Look(80, 24))
     assert shorten("\x1b[31m", 20) == "?[31m"
 
 
-# ---- what is shown
+# ---- content
 
 
 def reported(parsed: list[ParsedRun], **options: Any) -> str:
     return format_report(parsed, Look(100, 40), **options)
 
 
-def test_the_table_has_what_matters() -> None:
+def test_table_shows_the_main_values() -> None:
     text = reported(runs.running())
     for name, value in (
         ("steps", "1 to 1200 of 4000, epoch 1.2"),
@@ -289,7 +289,7 @@ def test_the_table_has_what_matters() -> None:
 
 
 @pytest.mark.slow
-def test_lost_steps_are_not_shown_where_they_are_not_known() -> None:
+def test_lost_steps_are_shown_only_if_known() -> None:
     bare = {"loss": build_series([None, None], [3.0, 2.0])}
     restarts = (Restart(0, None, None, 0),)
     run = runs.built("a.log", bare, curve={"restarts": restarts})
@@ -299,7 +299,7 @@ def test_lost_steps_are_not_shown_where_they_are_not_known() -> None:
     assert "attempt 0: resumed" in html_text([run])
 
 
-def test_a_narrow_window_cuts_names_and_no_numbers() -> None:
+def test_narrow_window_truncates_names_but_not_numbers() -> None:
     series = {"loss": build_series([*range(100)], [2.345] * 99 + [1.072])}
     several = [runs.built(f"a-long-name-{name}.log", series) for name in ("one", "two")]
     text = format_report(several, Look(20, 10))
@@ -307,7 +307,7 @@ def test_a_narrow_window_cuts_names_and_no_numbers() -> None:
     assert text.count("1.072 @99") == 2 and "2.345" in text
 
 
-def test_time_to_go_is_not_shown_where_it_is_not_known() -> None:
+def test_time_to_go_is_shown_only_if_known() -> None:
     (run,) = runs.running()
     assert "to go" not in reported(
         [structs.replace(run, curve=structs.replace(run.curve, total_steps=None))]
@@ -319,7 +319,7 @@ def test_time_to_go_is_not_shown_where_it_is_not_known() -> None:
     assert re.search(r"to go +8 steps$", text, re.MULTILINE)
 
 
-def test_evaluation_alone_is_drawn() -> None:
+def test_evaluation_is_drawn_if_there_is_no_training_loss() -> None:
     run = runs.built("e.log", {"eval_loss": build_series([1, 9], [2.0, 1.0])})
     text = reported([run])
     assert text.startswith("e.log: eval_loss by step\n")
@@ -337,20 +337,20 @@ def test_evaluation_alone_is_drawn() -> None:
         (["lr", "tokens_per_second"], "lr"),
     ],
 )
-def test_without_a_loss_what_shows_most_is_drawn(names: list[str], drawn: str) -> None:
+def test_most_informative_metric_is_drawn_without_a_loss(names: list[str], drawn: str) -> None:
     metrics = {name: build_series([1, 2], [3.0, 2.0]) for name in names}
     run = runs.built("a.log", metrics)
     assert main_metric([run]) == drawn
     assert reported([run]).startswith(f"a.log: {drawn} by step")
 
 
-def test_a_metric_can_be_asked_for() -> None:
+def test_metric_can_be_requested() -> None:
     text = reported(runs.running(), metric="grad_norm")
     assert text.startswith("20261120-081455-zero2-4gpu-7k3q: grad_norm by step")
     assert "\nlowest " in text and "\nhighest " in text and "\nbest " not in text
 
 
-def test_what_else_was_logged_is_shown_as_far_as_there_is_room() -> None:
+def test_other_metrics_are_shown_if_they_fit() -> None:
     metrics = runs.rewards()[0].curve.metrics
     for height in (24, 30, 40, 50):
         text = format_report(runs.rewards(), Look(80, height))
@@ -362,7 +362,7 @@ def test_what_else_was_logged_is_shown_as_far_as_there_is_room() -> None:
     assert found is None
 
 
-def test_single_values_are_listed_and_not_drawn() -> None:
+def test_single_values_are_listed() -> None:
     once = {name: build_series([3], [61.2]) for name in ("eval_accuracy", "train_runtime")}
     text = format_report([runs.built("a.log", once)], Look(80, 24))
     assert "┤" not in text and "eval_accuracy  61.20 at step 3" in text
@@ -370,7 +370,7 @@ def test_single_values_are_listed_and_not_drawn() -> None:
     assert re.search(r"train_runtime +61\.20$", text, re.M)
 
 
-def test_the_evaluation_goes_with_the_loss_if_the_axis_can_hold_both() -> None:
+def test_evaluation_is_drawn_with_the_loss_if_it_fits_the_axis() -> None:
     loss = build_series([1, 50, 100], [3.0, 2.0, 1.0])
     for values, beside in (([2.5, 1.5], True), ([90.0, 80.0], False)):
         metrics = {"loss": loss, "eval_loss": build_series([50, 100], values)}
@@ -378,12 +378,12 @@ def test_the_evaluation_goes_with_the_loss_if_the_axis_can_hold_both() -> None:
         assert ("eval_loss" in heading) == beside
 
 
-def test_names_are_distinguished() -> None:
+def test_equal_names_are_distinguished() -> None:
     text = build("sweep-80")
     assert [f"lr-{index:02}" in text for index in range(14)] == [True] * 14
 
 
-# ---- nothing found
+# ---- no metrics found
 
 
 @pytest.mark.parametrize(
@@ -401,14 +401,14 @@ def test_names_are_distinguished() -> None:
         ),
     ],
 )
-def test_why_nothing_was_found(head: bytes, why: str) -> None:
+def test_report_explains_why_no_metric_was_found(head: bytes, why: str) -> None:
     run = runs.built("a.log", {}, formats=(), bytes=len(head), lines=2)
     text = reported([run], heads=[head])
     assert text.startswith("a.log: no metrics in 1 file, 2 lines, ")
     assert why in text
 
 
-def test_nothing_found_says_what_was_read() -> None:
+def test_report_without_metrics_shows_what_was_read() -> None:
     text = format_report(runs.nothing(), Look(200, 24))
     assert text.startswith("empty.log: no metrics in 1 file, 2 lines, 21 bytes")
     assert "step=3 loss=2.1" in text

@@ -37,7 +37,7 @@ def thinned(values: Sequence[float], limit: int) -> Series:
 
 
 @given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=800), st.integers(16, 100))
-def test_the_summary_is_exact(values: list[float], limit: int) -> None:
+def test_summary_of_a_thinned_series_is_exact(values: list[float], limit: int) -> None:
     series = thinned(values, limit)
     assert series.summary == build_series([*range(len(values))], values).summary
     assert len(series.values) <= limit
@@ -45,7 +45,7 @@ def test_the_summary_is_exact(values: list[float], limit: int) -> None:
 
 
 @given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=800), st.integers(16, 100))
-def test_what_is_kept_stands_in_the_log(values: list[float], limit: int) -> None:
+def test_kept_points_are_points_of_the_log(values: list[float], limit: int) -> None:
     series = thinned(values, limit)
     steps = [step for step in series.steps if step is not None]
     assert [values[step] for step in steps] == series.values
@@ -53,7 +53,7 @@ def test_what_is_kept_stands_in_the_log(values: list[float], limit: int) -> None
     assert (steps[0], steps[-1]) == (0, len(values) - 1)
 
 
-def test_a_nan_and_a_spike_are_kept() -> None:
+def test_nan_and_spikes_are_kept() -> None:
     values = [1.0] * 100_000
     values[12_345], values[23_456], values[34_567] = 99.0, math.nan, -math.inf
     series = thinned(values, limit=200)
@@ -63,13 +63,13 @@ def test_a_nan_and_a_spike_are_kept() -> None:
     assert series.summary.min == (34_567, -math.inf)
 
 
-def test_no_stretch_of_the_log_is_left_out() -> None:
+def test_every_section_of_the_log_is_represented() -> None:
     series = thinned([math.sin(step / 50) for step in range(100_000)], limit=400)
     steps = [step for step in series.steps if step is not None]
     assert max(high - low for low, high in pairwise(steps)) < 3000
 
 
-def test_quantiles_are_of_evenly_spaced_values_and_not_of_extremes() -> None:
+def test_quantiles_use_evenly_spaced_values() -> None:
     values = [10.0 if step % 100 == 0 else 1.0 + step % 10 / 100 for step in range(200_000)]
     store = Store()
     store.begin(0)
@@ -81,7 +81,7 @@ def test_quantiles_are_of_evenly_spaced_values_and_not_of_extremes() -> None:
 
 
 @pytest.mark.parametrize("limit", [None, 64])
-def test_a_replay(limit: int | None) -> None:
+def test_replayed_steps_have_their_latest_value(limit: int | None) -> None:
     lines = [at(0, step, 1.0) for step in range(0, 10_000, 2)]
     lines += [at(1, step, 2.0) for step in range(3000, 12_000, 2)]
     curve = build(lines, limit=limit, cuts=range(0, 5000, 700))
@@ -94,21 +94,21 @@ def test_a_replay(limit: int | None) -> None:
     assert curve.restarts[0].replayed == 7000 - 1
 
 
-def test_a_value_that_comes_late_is_exact() -> None:
+def test_late_values_are_exact() -> None:
     lines = [at(0, step, 1.0) for step in range(1000)] + [at(0, 3, 6.0), at(0, 999, 5.0)]
     series = build(lines, limit=100).metrics["loss"]
     assert series.summary.max == (3, 6.0)
     assert (series.summary.count, series.summary.last) == (1000, (999, 5.0))
 
 
-def test_attempts_are_joined_within_the_limit() -> None:
+def test_joined_attempts_stay_within_the_limit() -> None:
     lines = [at(a, step, float(a)) for a in range(3) for step in range(a * 900, a * 900 + 1000)]
     series = build(lines, limit=50).metrics["loss"]
     assert len(series.values) <= 50
     assert series.summary == build(lines).metrics["loss"].summary
 
 
-def test_without_steps_the_order_is_thinned() -> None:
+def test_series_without_steps_is_thinned_by_order() -> None:
     curve = build([at(a, None, float(step)) for a in (0, 1) for step in range(500)], limit=40)
     series = curve.metrics["loss"]
     assert len(series.values) <= 40
@@ -117,13 +117,13 @@ def test_without_steps_the_order_is_thinned() -> None:
 
 
 @pytest.mark.slow
-def test_a_counter_that_falls_at_each_row_takes_no_more_than_linear_time() -> None:
+def test_falling_counter_takes_linear_time() -> None:
     lines = [at(0, 40_000 - step, 1.0, name="lr") for step in range(40_000)]
     assert len(build(lines).steps("lr")) == 40_000
 
 
 @pytest.mark.slow
-def test_thousands_of_forms_and_headings_take_no_more_than_linear_time() -> None:
+def test_thousands_of_formats_and_headings_take_linear_time() -> None:
     def seconds(count: int) -> float:
         lines = [
             each

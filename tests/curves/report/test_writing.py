@@ -1,4 +1,4 @@
-"""Files appear whole or not at all."""
+"""Atomic writing of files."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def write(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-def test_a_file_is_written_and_replaced(tmp_path: Path) -> None:
+def test_file_is_written_and_replaced(tmp_path: Path) -> None:
     for data in (b"longer than", b"that"):
         write(tmp_path / "a.csv", data)
         assert (tmp_path / "a.csv").read_bytes() == data
     assert names(tmp_path) == ["a.csv"]
 
 
-def test_a_new_file_has_the_usual_mode_an_old_one_keeps_its_own(tmp_path: Path) -> None:
+def test_replaced_file_keeps_its_mode(tmp_path: Path) -> None:
     (tmp_path / "usual").touch()
     write(tmp_path / "new", b"x")
     (tmp_path / "old").touch(0o600)
@@ -40,7 +40,7 @@ def test_a_new_file_has_the_usual_mode_an_old_one_keeps_its_own(tmp_path: Path) 
     assert modes == [modes[0], modes[0], 0o600]
 
 
-def test_what_fails_halfway_leaves_what_was(tmp_path: Path) -> None:
+def test_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(b"before")
     with pytest.raises(ZeroDivisionError), whole_file(path) as file:
@@ -49,7 +49,7 @@ def test_what_fails_halfway_leaves_what_was(tmp_path: Path) -> None:
     assert path.read_bytes() == b"before" and names(tmp_path) == ["a.csv"]
 
 
-def test_a_full_disk_is_reported(tmp_path: Path) -> None:
+def test_full_disk_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     with pytest.raises(InputError, match="quota") as caught, whole_file(path) as file:
         file.write(b"half")
@@ -57,7 +57,7 @@ def test_a_full_disk_is_reported(tmp_path: Path) -> None:
     assert str(path) in caught.value.message and names(tmp_path) == []
 
 
-def test_a_link_is_followed(tmp_path: Path) -> None:
+def test_link_is_followed(tmp_path: Path) -> None:
     (tmp_path / "real").write_bytes(b"old")
     (tmp_path / "link").symlink_to("real")
     write(tmp_path / "link", b"new")
@@ -67,8 +67,8 @@ def test_a_link_is_followed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "target", ["../victim", "{top}/victim", "../new", "link2", "sub/../../new"]
 )
-def test_a_link_out_of_its_folder_is_refused(tmp_path: Path, target: str) -> None:
-    """Every link of a repository that was cloned is the user's own."""
+def test_link_out_of_its_folder_is_refused(tmp_path: Path, target: str) -> None:
+    """Links in a cloned repository belong to the user, so ownership does not protect."""
     (tmp_path / "victim").write_bytes(b"mine")
     clone = tmp_path / "clone"
     (clone / "sub").mkdir(parents=True)
@@ -82,7 +82,7 @@ def test_a_link_out_of_its_folder_is_refused(tmp_path: Path, target: str) -> Non
     assert (clone / "loss.csv").is_symlink() and (clone / "loss.csv").read_bytes() == b"new"
 
 
-def test_a_pipe_is_written_to(tmp_path: Path) -> None:
+def test_pipe_can_be_written(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
@@ -94,7 +94,7 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_standard_output_is_written_to_be_it_a_pipe_or_a_file(tmp_path: Path) -> None:
+def test_stdout_can_be_written(tmp_path: Path) -> None:
     program = (
         "from pathlib import Path; from hpcrun.files import whole_file\n"
         "print('before', flush=True)\n"
@@ -108,7 +108,7 @@ def test_standard_output_is_written_to_be_it_a_pipe_or_a_file(tmp_path: Path) ->
     assert (tmp_path / "out").read_bytes() == piped.stdout and names(tmp_path) == ["out"]
 
 
-def test_places_where_nothing_can_be_written_are_reported(tmp_path: Path) -> None:
+def test_unwritable_paths_are_reported(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no such folder\n  fix: mkdir -p .*/none"):
         write(tmp_path / "none" / "a.csv", b"")
     with pytest.raises(InputError, match="name a file in it"):
@@ -120,7 +120,7 @@ def test_places_where_nothing_can_be_written_are_reported(tmp_path: Path) -> Non
         write(Path("/proc/a.csv"), b"")
 
 
-def test_a_circle_of_links_is_refused(tmp_path: Path) -> None:
+def test_circular_links_are_refused(tmp_path: Path) -> None:
     circle = tmp_path / "loss.csv"
     circle.symlink_to(circle)
     with pytest.raises(InputError, match="symbolic links"), whole_file(circle):

@@ -1,4 +1,4 @@
-"""What curves are drawn over."""
+"""The x axes of curves."""
 
 from __future__ import annotations
 
@@ -21,63 +21,63 @@ def of(
     return build_series(steps or counted, values, times)
 
 
-def test_steps_that_rise_are_an_axis() -> None:
+def test_rising_steps_are_an_axis() -> None:
     assert x_axis(curve(loss=of([3.0, 2.0], [10, 20])), "loss") == [10.0, 20.0]
     assert x_axis(curve(loss=of([3.0, 2.0], [10, 10])), "loss") == [10.0, 10.0]
 
 
 @pytest.mark.parametrize("steps", [[None, None], [1, None], [2, 1]])
-def test_steps_that_are_missing_or_fall_are_none(steps: list[int | None]) -> None:
+def test_missing_or_falling_steps_are_not_an_axis(steps: list[int | None]) -> None:
     fallen = curve(loss=of([3.0, 2.0], steps))
     assert x_axis(fallen, "loss", "step") is None
     assert x_axis(fallen, "loss", "order") == [1.0, 2.0]
 
 
-def test_a_metric_that_is_not_there_has_no_axis() -> None:
+def test_missing_metric_has_no_axis() -> None:
     for by in ("step", "tokens", "time", "order"):
         assert x_axis(curve(loss=of([3.0])), "eval_loss", by) is None
 
 
-def test_the_order_of_a_thinned_series_reaches_its_end() -> None:
+def test_order_axis_of_a_thinned_series_reaches_its_end() -> None:
     whole = of([float(n) for n in range(9)])
     thinned = Series([None] * 3, [0.0, 4.0, 8.0], None, whole.summary)
     assert x_axis(curve(loss=thinned), "loss", "order") == [1.0, 5.0, 9.0]
 
 
 @pytest.mark.parametrize("name", ["num_tokens", "train/consumed_tokens", "Tokens"])
-def test_tokens_are_read_from_a_counter_in_a_straight_line(name: str) -> None:
+def test_tokens_are_interpolated_from_a_counter(name: str) -> None:
     found = Curve({"loss": of([9.0] * 4, [5, 10, 15, 30]), name: of([100.0, 300.0], [10, 20])}, ())
     assert x_axis(found, "loss", "tokens") == [0.0, 100.0, 200.0, 500.0]
 
 
 @pytest.mark.parametrize("values", [[300.0, 100.0], [5.0, 5.0], [math.nan, 1.0], [-3.0, 1.0]])
-def test_what_does_not_count_up_is_no_counter(values: list[float]) -> None:
+def test_counter_must_rise(values: list[float]) -> None:
     assert x_axis(curve(loss=of([9.0, 8.0]), tokens=of(values)), "loss", "tokens") is None
 
 
-def test_tokens_are_rate_times_step_times() -> None:
+def test_tokens_are_rate_times_step_time() -> None:
     found = curve(
         loss=of([9.0, 8.0, 7.0], [10, 20, 30]),
         tokens_per_second=of([100.0, 200.0, 50.0], [10, 20, 30]),
         step_seconds=of([2.0, 1.0, 4.0], [10, 20, 30]),
         eval_loss=of([8.5], [25]),
     )
-    # Each value stands for the ten steps up to it.
+    # Each value represents the ten preceding steps.
     assert x_axis(found, "loss", "tokens") == [2000.0, 4000.0, 6000.0]
     assert x_axis(found, "eval_loss", "tokens") == [5000.0]
 
 
-def test_a_log_that_begins_late_counts_from_its_begin() -> None:
+def test_late_log_counts_from_its_first_step() -> None:
     found = curve(loss=of([9.0, 8.0], [1001, 1002]), step_seconds=of([2.0, 3.0], [1001, 1002]))
     assert x_axis(found, "loss", "time") == [2.0, 5.0]
 
 
-def test_a_single_step_takes_its_time() -> None:
+def test_single_step_has_its_own_duration() -> None:
     assert x_axis(curve(step_seconds=of([2.0], [7])), "step_seconds", "time") == [2.0]
     assert x_axis(curve(step_seconds=of([2.0], [0])), "step_seconds", "time") == [2.0]
 
 
-def test_time_stamps_count_from_the_first_of_all_metrics() -> None:
+def test_time_axis_starts_at_the_first_time_stamp() -> None:
     found = curve(
         loss=of([3.0, 2.0], times=[1000.0, 1060.0]), lr=of([0.1, 0.1], times=[990.0, 1050.0])
     )
@@ -85,7 +85,7 @@ def test_time_stamps_count_from_the_first_of_all_metrics() -> None:
     assert x_axis(found, "lr", "time") == [0.0, 60.0]
 
 
-def test_clocks_may_differ_a_little_but_not_be_set_back() -> None:
+def test_clocks_may_jitter_but_not_go_back() -> None:
     close = curve(loss=of([3.0, 2.0, 1.0], times=[100.0, 99.5, 101.0]))
     assert x_axis(close, "loss", "time") == [0.0, 0.0, 1.0]
     back = curve(loss=of([3.0, 2.0], times=[100.0, 40.0]))
@@ -93,11 +93,11 @@ def test_clocks_may_differ_a_little_but_not_be_set_back() -> None:
 
 
 @pytest.mark.parametrize("seconds", [[1.0, math.nan], [1.0, math.inf], [1.0, -1.0]])
-def test_times_that_are_no_times_are_no_axis(seconds: list[float]) -> None:
+def test_invalid_times_are_not_an_axis(seconds: list[float]) -> None:
     assert x_axis(curve(loss=of([3.0, 2.0]), step_seconds=of(seconds)), "loss", "time") is None
 
 
-def test_an_axis_is_shared_by_all_or_the_next_one_is_taken() -> None:
+def test_axis_must_be_available_for_all_runs() -> None:
     timed = curve(loss=of([3.0, 2.0], times=[1.0, 2.0]))
     stepped = curve(loss=of([3.0, 2.0]))
     bare = curve(loss=of([3.0, 2.0], [None, None]))
@@ -107,7 +107,7 @@ def test_an_axis_is_shared_by_all_or_the_next_one_is_taken() -> None:
     assert shared_axis([timed, stepped, bare], "loss", "time") == "order"
 
 
-def test_axes_never_fall_and_are_as_long_as_the_values() -> None:
+def test_axes_are_monotonic_and_complete() -> None:
     series = of([float(n % 7) for n in range(50)], times=[1e9 + n for n in range(50)])
     found = curve(
         loss=series, step_seconds=of([0.5] * 50), num_tokens=of([n * 8.0 for n in range(50)])
@@ -117,11 +117,11 @@ def test_axes_never_fall_and_are_as_long_as_the_values() -> None:
         assert x is not None and len(x) == 50 and x == sorted(x)
 
 
-def test_counters_are_compared_as_they_are_folded() -> None:
+def test_counter_names_are_compared_folded() -> None:
     assert all(name == name.lower() and "/" not in name for name in TOKEN_COUNTERS)
 
 
-def test_a_time_beyond_all_numbers_is_none() -> None:
+def test_overflowing_time_is_ignored() -> None:
     metrics = {
         "step_seconds": build_series([0, 1], [2.0, 1e308]),
         "loss": build_series([1, 3], [2.0, 1.5]),

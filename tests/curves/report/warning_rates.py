@@ -1,8 +1,8 @@
-"""How often warnings are right: ``python -m tests.curves.report.warning_rates [COUNT] [LOG ...]``.
+"""Error rates of warnings: ``python -m tests.curves.report.warning_rates [COUNT] [LOG ...]``.
 
-Prints the table of docs/warnings.md: how many of COUNT (1000) made curves of each healthy family
-bear a warning, and how many of each fault and size are found. Of the logs that are named it prints
-the warnings, and how many logs have one.
+Prints the tables of docs/warnings.md: how many of COUNT (1000) generated curves of each healthy
+family have a warning, and how many of each fault and size are detected. For the given logs it
+prints the warnings, and the number of logs that have one.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ HEALTHY = (*LOSSES, *CLOCKS)
 
 
 def alarms(family: Family, count: int) -> list[tuple[int, str]]:
-    """Return the false warnings on ``count`` curves of a family, each with its seed."""
+    """Return the false warnings about ``count`` curves of a family, each with its seed."""
     return [
         (seed, warning) for seed in range(count) for warning in find_warnings(family(Random(seed)))
     ]
 
 
 def found(fault: Fault, word: str, size: float, count: int) -> float:
-    """Return the share of ``count`` curves with a fault that have a warning with its word."""
+    """Return the share of ``count`` curves with a fault whose warning contains its word."""
     shown = (find_warnings(fault(Random(seed), size)) for seed in range(count))
     return sum(any(word in warning for warning in warnings) for warnings in shown) / count
 

@@ -1,17 +1,17 @@
-"""A terminal's window, as far as hpcrun commands it: what stands on it after some output."""
+"""A model of a terminal window, with the control sequences that hpcrun uses."""
 
 from __future__ import annotations
 
 import re
 
 _COMMAND = re.compile(r"\x1b\[(\??)([0-9;]*)([A-Za-z])")
-# Ctrl-C may come in the midst of one; a terminal forgets it as the next one begins.
+# Ctrl-C may interrupt a sequence; a terminal discards it when the next one begins.
 _BROKEN_OFF = re.compile(r"\x1b(?:\[[?0-9;]*)?(?=\x1b)")
 _BEGUN = re.compile(r"(?:\x1b(?:\[[?0-9;]*)?)?\Z")
 
 
 class Window:
-    """Takes what a program writes; a command that it does not know is an error."""
+    """Processes the output of a program; an unknown control sequence is an error."""
 
     def __init__(self, width: int, height: int) -> None:
         self.width, self.height = width, height
@@ -20,7 +20,7 @@ class Window:
         self.modes: set[str] = set()
         self.row = self.column = 0
         self.saved = (0, 0)
-        # A command that has come in part.
+        # An incomplete control sequence.
         self.rest = ""
 
     @property
