@@ -128,13 +128,35 @@ def _refuse_others(project: Path) -> None:
     refuse_others(project / PROFILE, "a profile says which commands run, and where")
 
 
+def project_of_job(job: Path) -> Path | None:
+    """Return the project that a job file belongs to: the one around it, else around its jobs/.
+
+    None for a file of no project.
+    """
+    folder = job.parent
+    project = find_project(folder)
+    if (project / PROFILE).is_file():
+        return project
+    return folder.parent if folder.name == "jobs" else None
+
+
 def load_context(
-    environ: Mapping[str, str], cwd: Path, cluster: str | None = None, ask: Prompts | None = None
+    environ: Mapping[str, str],
+    cwd: Path,
+    cluster: str | None = None,
+    ask: Prompts | None = None,
+    *,
+    job_file: Path | None = None,
 ) -> Context:
-    """Find the project and the cluster; ``ask`` is what a login at its host may need."""
-    project = find_project(cwd)
+    """Find the project and the cluster; ``ask`` is what a login at its host may need.
+
+    A ``job_file`` names the project; where that has no profile, the one around ``cwd`` counts.
+    """
+    around = find_project(cwd)
+    project = (project_of_job(job_file) if job_file is not None else None) or around
     name = cluster or environ.get("HPCRUN_CLUSTER") or None
-    profile, source = _find_cluster(environ, project, name)
+    has_profile = (project / PROFILE).is_file()
+    profile, source = _find_cluster(environ, project if has_profile else around, name)
     return context_of(environ, cwd, project, profile, source, ask)
 
 

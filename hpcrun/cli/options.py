@@ -61,13 +61,19 @@ cluster_option = click.option("--cluster", type=CLUSTER, help="The cluster profi
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-def context(cluster: str | None, *, debug: bool = False) -> Context:
-    """Find project and cluster from where hpcrun is called; what main() was given connects."""
+def context(cluster: str | None, *, debug: bool = False, job: str | None = None) -> Context:
+    """Find project and cluster from where hpcrun is called; what main() was given connects.
+
+    ``job`` may be a job file of another project, which then is the project.
+    """
     from msgspec import structs
 
     from hpcrun.context import load_context
 
-    found = load_context(os.environ, Path.cwd(), cluster, Terminal())
+    file = None
+    if job is not None and job.endswith((".yaml", ".yml")) and Path(job).is_file():
+        file = Path(job).resolve()
+    found = load_context(os.environ, Path.cwd(), cluster, Terminal(), job_file=file)
     connect = click.get_current_context().obj or found.connect
     waiting = Patience(found.cluster.host or "Slurm").waiting
     return structs.replace(found, debug=debug, waiting=waiting, bar=bar, connect=connect)

@@ -197,7 +197,7 @@ def _cut(logs: JobLogs) -> None:
 def _nothing(logs: JobLogs) -> str:
     if logs.runs:
         if len(logs.runs) == 1:
-            return f"{logs.runs[0].run_id}: no output yet"
+            return _explain_silence(logs.context, logs.runs[0])
         return f"none of the {len(logs.runs)} runs of the sweep has output yet"
     statuses = logs.monitor.statuses
     paths = [file.name for file in (logs.output.files() if logs.output else ())]
@@ -205,6 +205,17 @@ def _nothing(logs: JobLogs) -> str:
     states = ", ".join(dict.fromkeys(status.state for status in statuses))
     yet = "" if all(status.final for status in statuses) else " yet"
     return f"job {statuses[0].job_id}: {states}; no output{yet}{where}"
+
+
+def _explain_silence(context: Context, run: RunFolder) -> str:
+    """Explain why a run has no output: it is pending, starting, or ended without any."""
+    from hpcrun.monitor import stage_of, status_of
+
+    status = status_of(context, [run])[0]
+    name = f"job {status.job_id}" if status.job_id else run.run_id
+    if status.final:
+        return f"{name}: {status.state}; no output"
+    return f"{name}: {status.state}; no output yet: waiting for {stage_of(status, run)}"
 
 
 # ---- following

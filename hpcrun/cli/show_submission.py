@@ -262,6 +262,9 @@ def show_files(made: Prepared, *, as_json: bool) -> None:
         return
     for text in made.plan.notes:
         message("note", text, dim=True)
+    say(click.style("==> summary <==", bold=True))
+    pairs([row for row in describe(made) if row[0] != "note"])
+    say()
     if not made.is_sweep:
         _say_files(made.files)
         return

@@ -63,7 +63,7 @@ def submit(
     from hpcrun.actions import Checks, dependency_on, prepare_job
     from hpcrun.cli.show_submission import show_estimate, show_files, submit_and_watch
 
-    where = context(cluster, debug=options["debug"])
+    where = context(cluster, debug=options["debug"], job=job)
     spec, extra_args, origin = asked_job(where, job, options)
     first = dependency_on(where, after)
     checks = Checks(strict=not options["no_check"])
@@ -107,7 +107,7 @@ def run(job: str | None, hostfile: str | None, cluster: str | None, **options: A
     from hpcrun.signals import interruptible
 
     pool = None
-    where = context(cluster, debug=options["debug"])
+    where = context(cluster, debug=options["debug"], job=job)
     if hostfile is not None:
         pool = load_pool(where, hostfile)
         where = on_pool(where, pool)
@@ -213,7 +213,7 @@ def rehearse(
     from hpcrun.actions import FAULTS, Asked, rehearse_job
     from hpcrun.cli.options import seconds
 
-    where = context(cluster, debug=options["debug"])
+    where = context(cluster, debug=options["debug"], job=job)
     spec, extra_args, origin = asked_job(where, job, options)
     resources = spec.resources
     small = msgspec.structs.replace(
@@ -290,7 +290,7 @@ def show(what: str | None, name: str | None, cluster: str | None, as_json: bool)
             "--file prints the file as it is, which is not JSON",
             fix=f"hpcrun show RUN --file {name} without --json",
         )
-    where = context(cluster)
+    where = context(cluster, job=what)
     if what is not None and (
         what in list_jobs(where.project, where.environ) or what.endswith((".yaml", ".yml"))
     ):

@@ -146,3 +146,28 @@ def test_version_and_help(hpcrun: Caller) -> None:
     assert hpcrun("--version").out.startswith("hpcrun, version ")
     assert hpcrun("--help").out == hpcrun("-h").out
     assert hpcrun().code in (0, 2)
+
+
+def test_a_job_file_of_another_project_is_submitted_from_there(
+    hpcrun: Caller, tmp_path: Path
+) -> None:
+    other = tmp_path / "elsewhere"
+    (other / "jobs").mkdir(parents=True)
+    (other / "train.py").write_text("import torch\n")
+    (other / "jobs" / "train.yaml").write_text("script: train.py\nsnapshot: false\n")
+    file = str(other / "jobs" / "train.yaml")
+    plan = json.loads(hpcrun("submit", file, "--dry-run", "--json").out)["plan.json"]
+    assert json.loads(plan)["project_dir"] == str(other)
+    # Its own profile counts before that of the current directory.
+    (other / "hpcrun.yaml").write_text("name: elsewhere\npython: python3\nruns_dir: theirs\n")
+    plan = json.loads(hpcrun("submit", file, "--dry-run", "--json").out)["plan.json"]
+    assert json.loads(plan)["cluster"] == "elsewhere"
+    assert json.loads(plan)["run_dir"].startswith(str(other / "theirs"))
+
+
+def test_a_dry_run_opens_with_a_summary(hpcrun: Caller) -> None:
+    lines = hpcrun("submit", "zero2-4gpu", "--dry-run").out.splitlines()
+    assert lines[0] == "==> summary <=="
+    summary = lines[: lines.index("==> job.sbatch <==")]
+    assert any("shape" in line and "4 GPUs" in line for line in summary)
+    assert any("batch" in line and "effective" in line for line in summary)
