@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,17 +13,17 @@ from hpcrun.actions import Prepared
 from hpcrun.cli.output import emit_json, look, message, note, pairs, say, say_lines, table
 from hpcrun.context import Context
 from hpcrun.errors import InputError
-from hpcrun.plan import Plan, column_names
+from hpcrun.plan import Plan, column_names, parse_seconds
 from hpcrun.render import FIXED, RenderedFile
 from hpcrun.runs import RunFolder, SweepFolder
-from hpcrun.text import count_of, next_lines, sweep_size
+from hpcrun.text import count_of, format_duration, next_lines, sweep_size
 
 if TYPE_CHECKING:
     from hpcrun.actions import Again
     from hpcrun.slurm import Estimate
 
 
-def describe(made: Prepared) -> list[tuple[str, str]]:
+def describe(made: Prepared, *, by_slurm: bool = True) -> list[tuple[str, str]]:
     """Describe a run, or what is true of all runs of a sweep, in a few lines."""
     plan = made.plan
     rows = [("note", text) for text in plan.notes]
@@ -41,8 +42,46 @@ def describe(made: Prepared) -> list[tuple[str, str]]:
         ranks = count_of(plan.world_size, "rank")
         batch = f"{plan.micro_batch_per_gpu} per GPU × {steps} × {ranks}"
         rows.append(("batch", f"{batch} = {plan.effective_batch} effective"))
+    if by_slurm:
+        rows.append(("request", _request(plan)))
     rows.append(("folder", made.folder))
     return rows
+
+
+def _request(plan: Plan) -> str:
+    """Show what Slurm is asked for: limit, CPUs and memory of a node, partition, account."""
+    asked = dict(plan.directives)
+    limit, cpus = asked.get("time"), asked.get("cpus-per-task")
+    parts = ["the default time limit"]
+    if limit:
+        parts = ["no time limit"]
+        if (allowed := parse_seconds(limit)) not in (0, float("inf")):
+            parts = [f"{format_duration(allowed)} at most"]
+    if "exclusive" in asked:
+        parts.append("whole nodes")
+    elif cpus and cpus.isdigit():
+        parts.append(f"{count_of(int(cpus) * plan.tasks_per_node, 'CPU')} a node")
+    memory = asked.get("mem")
+    if memory and memory != "0" and "exclusive" not in asked:
+        parts.append(f"{_memory(memory)} a node")
+    for option in ("partition", "account"):
+        parts += [f"{option} {asked[option]}"] if asked.get(option) else []
+    return ", ".join(parts)
+
+
+def _memory(text: str) -> str:
+    """Write memory as Slurm has it in the largest unit that gives a whole number.
+
+    >>> _memory("2097152M"), _memory("200G"), _memory("1500")
+    ('2T', '200G', '1500M')
+    """
+    match = re.fullmatch("([0-9]+)([KMGT]?)", text)
+    if match is None:
+        return text
+    size, unit = int(match[1]), match[2] or "M"
+    while size and size % 1024 == 0 and unit != "T":
+        size, unit = size // 1024, "KMGT"["KMGT".index(unit) + 1]
+    return f"{size}{unit}"
 
 
 def _survival(plan: Plan) -> str:

@@ -123,7 +123,7 @@ def run(job: str | None, hostfile: str | None, cluster: str | None, **options: A
         try:
             try:
                 say(f"Running {prepared.plan.name} {place}")
-                pairs(describe(prepared))
+                pairs(describe(prepared, by_slurm=False))
                 return watch_run(where, run, logs=True, process=process)
             except OSError as error:  # of what is shown: that ends no training
                 again = f"the run goes on: hpcrun logs -f {run.run_id}"

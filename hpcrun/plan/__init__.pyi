@@ -12,7 +12,6 @@ from hpcrun.plan.deepspeed import given_precision as given_precision
 from hpcrun.plan.deepspeed import stage_of as stage_of
 from hpcrun.plan.directives import check_carried as check_carried
 from hpcrun.plan.directives import parse_memory_mb as parse_memory_mb
-from hpcrun.plan.directives import parse_seconds as parse_seconds
 from hpcrun.plan.environment import AFTER_VARIABLE as AFTER_VARIABLE
 from hpcrun.plan.environment import after_checkpoint_dir as after_checkpoint_dir
 from hpcrun.plan.environment import placeholder_names as placeholder_names
@@ -72,6 +71,7 @@ from hpcrun.plan.sweep import SweepRun as SweepRun
 from hpcrun.plan.sweep import build_array as build_array
 from hpcrun.plan.sweep import build_runs as build_runs
 from hpcrun.plan.sweep import check_placeholders as check_placeholders
+from hpcrun.plan.times import parse_seconds as parse_seconds
 from hpcrun.plan.types import Dependency as Dependency
 from hpcrun.plan.types import Place as Place
 from hpcrun.plan.types import Plan as Plan

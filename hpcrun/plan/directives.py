@@ -11,6 +11,7 @@ from hpcrun.errors import InputError, Problem
 from hpcrun.plan.findings import Findings
 from hpcrun.plan.gpus import gpu_notes, is_mig
 from hpcrun.plan.job import Job
+from hpcrun.plan.times import parse_seconds, slurm_time, suspicious_limit
 from hpcrun.plan.types import Plan, SurvivePlan, Topology
 from hpcrun.slurm import quote_pattern
 from hpcrun.spec import Cluster, GpuType, JobSpec, Partition
@@ -30,26 +31,6 @@ def parse_memory_mb(text: str) -> int:
     unit = text[len(digits) :].removesuffix("B") or "M"
     kib = {"K": 1, "M": 1024, "G": 1024**2, "T": 1024**3}[unit]
     return int(digits) * kib // 1024
-
-
-def parse_seconds(text: str) -> float:
-    """Parse Slurm's time text as seconds; UNLIMITED is infinite (sbatch.1, --time).
-
-    >>> parse_seconds("90"), parse_seconds("1:30"), parse_seconds("24:00:00"), parse_seconds("2-12")
-    (5400, 90, 86400, 216000)
-    >>> parse_seconds("UNLIMITED")
-    inf
-    """
-    if not re.match("[0-9]", text):
-        return float("inf")
-    days, dash, rest = text.rpartition("-")
-    parts = [int(part) for part in rest.split(":")]
-    # days-hours[:minutes[:seconds]], or minutes, or [hours:]minutes:seconds
-    parts = [*parts, 0, 0][:3] if dash else [*parts, 0] if len(parts) == 1 else parts
-    total = 0
-    for part in parts:
-        total = total * 60 + part
-    return int(days or 0) * 86400 + total
 
 
 def _gpu_type(spec: JobSpec, cluster: Cluster, found: Findings) -> GpuType:
@@ -280,6 +261,10 @@ def build_directives(
         ranks_per_node=job.topology.ranks_per_node * runs,
     )
     given = {**cluster.slurm, **spec.slurm}
+    if isinstance(least := given.get("time-min"), str):
+        given["time-min"] = slurm_time(least)
+    if spec.resources.time and (odd := suspicious_limit(spec.resources.time, topology.nodes)):
+        job.found.notes.append(f"resources.time: {odd}")
     if topology.qos and "qos" not in spec.slurm:
         given.pop("qos", None)  # the GPU type's, and not that of all other jobs
     dropped = {option for option, value in given.items() if value is False}
@@ -309,7 +294,7 @@ def build_directives(
         ("qos", topology.qos),
         ("exclusive", topology.exclusive or None),
         ("mem", memory),
-        ("time", spec.resources.time),
+        ("time", spec.resources.time and slurm_time(spec.resources.time)),
         ("dependency", f"afterok:{after}" if after else None),
         # Without it the job would stay pending for ever when the other one fails.
         ("kill-on-invalid-dep", "yes" if after else None),

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from hpcrun.errors import Problem
-from hpcrun.plan.directives import as_cores, parse_memory_mb, parse_seconds
+from hpcrun.plan.directives import as_cores, parse_memory_mb
 from hpcrun.plan.gpus import with_gpu_type
+from hpcrun.plan.times import parse_seconds
 from hpcrun.plan.types import Plan
 from hpcrun.spec import Cluster, JobSpec, Partition
 

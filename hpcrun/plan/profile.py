@@ -8,8 +8,9 @@ from typing import Any
 from msgspec import Struct, structs, to_builtins
 
 from hpcrun.errors import InputError, SpecError
-from hpcrun.plan.directives import parse_memory_mb, parse_seconds
+from hpcrun.plan.directives import parse_memory_mb
 from hpcrun.plan.site import Site
+from hpcrun.plan.times import parse_seconds
 from hpcrun.spec import (
     CannotEdit,
     Cluster,

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from msgspec import Struct, structs
 
-from hpcrun.plan.directives import parse_seconds
 from hpcrun.plan.gpus import architecture, is_mig, model
+from hpcrun.plan.times import parse_seconds
 from hpcrun.slurm import (
     Association,
     NodeLimits,

@@ -7,24 +7,14 @@ import re
 import shlex
 from collections.abc import Sequence
 
-from hpcrun.plan.directives import parse_seconds
 from hpcrun.plan.job import Job
+from hpcrun.plan.times import duration_seconds, parse_seconds
 from hpcrun.plan.types import SurvivePlan
 from hpcrun.spec import EndCause
 
 # The batch script's own warning of the time limit, where the ranks get none. Slurm may send it up
 # to a minute early, and never late (sbatch.1, --signal): the harness waits for the end itself.
 WARNED = 60
-_UNITS = {"s": 1, "m": 60, "h": 3600}
-
-
-def seconds(duration: str) -> int:
-    """Read a duration of a job file.
-
-    >>> seconds("90s"), seconds("5m"), seconds("1h")
-    (90, 300, 3600)
-    """
-    return int(duration[:-1]) * _UNITS[duration[-1]]
 
 
 def build_survive(job: Job) -> SurvivePlan:
@@ -33,13 +23,13 @@ def build_survive(job: Job) -> SurvivePlan:
     when: list[EndCause] = list(dict.fromkeys(asked.when))
     if not when and {**job.cluster.slurm, **job.spec.slurm}.get("requeue") is True:
         when = ["preempted", "node_fail"]  # what Slurm itself starts a job again after
-    before = seconds(asked.save_before_end) if asked.save_before_end else None
+    before = duration_seconds(asked.save_before_end) if asked.save_before_end else None
     warned = before
     if "time_limit" in when:
         warned = max(before or 0, WARNED)
     _check_time(job, before)
     _check_dir(job)
-    stalled_after = seconds(asked.stalled_after) if asked.stalled_after else None
+    stalled_after = duration_seconds(asked.stalled_after) if asked.stalled_after else None
     if stalled_after == 0:
         message = f"{asked.stalled_after}: every step takes longer: leave it out, or say how long"
         job.found.refuse("survive.stalled_after", message)

@@ -33,20 +33,24 @@ SshHost = Annotated[
     ),
 ]
 
-# Slurm's time grammar: minutes, m:s, h:m:s, d-h, d-h:m, d-h:m:s (sbatch.1, --time).
+# Slurm's time grammar: minutes, m:s, h:m:s, d-h, d-h:m, d-h:m:s (sbatch.1, --time); or with units.
+_UNITS = r"([0-9]{1,9}d)?([0-9]{1,9}h)?([0-9]{1,9}m)?([0-9]{1,9}s)?"
 Time = Annotated[
     str,
     Meta(
         pattern=r"^([0-9]+|[0-9]+:[0-9]{1,2}|[0-9]+:[0-9]{1,2}:[0-9]{1,2}"
-        r"|[0-9]+-[0-9]+(:[0-9]{1,2}){0,2}|UNLIMITED|INFINITE)$",
-        description="a Slurm time: minutes, h:m:s or days-hours, as in 90, 24:00:00, 2-12",
+        rf"|[0-9]+-[0-9]+(:[0-9]{{1,2}}){{0,2}}|UNLIMITED|INFINITE|(?=[0-9]+[dhms]){_UNITS})$",
+        description="a time, as in 30m, 2h, 1d12h; or Slurm's minutes, h:m:s or days-hours",
     ),
 ]
 Memory = Annotated[
     str, Meta(pattern=r"^[0-9]+[KMGT]?B?$", description="memory as in 200G; a bare number is MB")
 ]
 Duration = Annotated[
-    str, Meta(pattern=r"^[0-9]{1,9}[smh]$", description="a duration, as in 90s, 5m, 1h")
+    str,
+    Meta(
+        pattern=rf"^(?=[0-9]+[dhms]){_UNITS}$", description="a duration, as in 90s, 5m, 1h, 1h30m"
+    ),
 ]
 NodeRange = Annotated[
     str,
@@ -113,7 +117,7 @@ class Resources(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         about("a GPU type of the cluster profile, as in a100, or any of several, as in [a40, l40]"),
     ] = None
     time: Annotated[
-        Time | None, about("time limit: minutes, h:m:s or days-hours, as in 24:00:00")
+        Time | None, about("time limit, as in 30m, 2h, 1d12h; or minutes, h:m:s or days-hours")
     ] = None
     partition: Annotated[Line | None, about("partition; else the profile's")] = None
     account: Annotated[Line | None, about("account; else the profile's")] = None

@@ -115,10 +115,10 @@ ALL_KEYS = ", ".join(JobSpec.__struct_fields__)
          "which no process can receive"),
         ('deepspeed: {config: {"\\0": 1}}', '1: deepspeed.config."\\u0000": holds a NUL '
          "character, which no process can receive"),
-        ("resources: {time: 24h}", "1: resources.time: expected a Slurm time: minutes, h:m:s or "
-         "days-hours, as in 90, 24:00:00, 2-12; got 24h"),
-        ('resources: {time: "90\\n"}', "1: resources.time: expected a Slurm time: minutes, h:m:s "
-         'or days-hours, as in 90, 24:00:00, 2-12; got "90\\n"'),
+        ("resources: {time: 24x}", "1: resources.time: expected a time, as in 30m, 2h, 1d12h; or "
+         "Slurm's minutes, h:m:s or days-hours; got 24x"),
+        ('resources: {time: "90\\n"}', "1: resources.time: expected a time, as in 30m, 2h, 1d12h; "
+         'or Slurm\'s minutes, h:m:s or days-hours; got "90\\n"'),
         ("resources: {memory_per_node: 1.5G}", "1: resources.memory_per_node: expected memory as "
          "in 200G; a bare number is MB; got 1.5G"),
         # names
@@ -344,8 +344,8 @@ extends: base
         load_cluster(text, source="c.yaml")
     assert str(caught.value).splitlines() == [
         "c.yaml:1: partitions.gpu.gpu_per_node: unknown key; did you mean gpus_per_node?",
-        "c.yaml:1: partitions.gpu.max_time: expected a Slurm time: minutes, h:m:s or days-hours, "
-        "as in 90, 24:00:00, 2-12; got x",
+        "c.yaml:1: partitions.gpu.max_time: expected a time, as in 30m, 2h, 1d12h; or "
+        "Slurm's minutes, h:m:s or days-hours; got x",
         "c.yaml:3: fabric: expected one of auto, efa, ethernet, fastrak, gib, infiniband, roce, "
         "slingshot; got infinband; did you mean infiniband?",
         "c.yaml:4: slurm.time: a job sets it, as resources.time; false drops the line",

@@ -134,8 +134,8 @@ def test_problems_name_the_file_that_holds_them() -> None:
         "base.yaml:2: module: script is given too; a job has one of script, module, command",
         "base.yaml:4: resources.nodes: expected a whole number; got x",
         "base.yaml:5: resources.gpus: unknown key; did you mean resources.gpus_per_node?",
-        "job.yaml:3: resources.time: expected a Slurm time: minutes, h:m:s or days-hours, as in "
-        "90, 24:00:00, 2-12; got y",
+        "job.yaml:3: resources.time: expected a time, as in 30m, 2h, 1d12h; or Slurm's "
+        "minutes, h:m:s or days-hours; got y",
         'job.yaml:5: env.B: expected text, got nothing; write "" for empty text',
     ]
 
