@@ -29,10 +29,10 @@ from msgspec import Struct, field
 from hpcrun.actions.there import there
 from hpcrun.context import Context
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
-from hpcrun.files import space_fix
+from hpcrun.files import cannot_write, space_fix
 from hpcrun.monitor import free_space
 from hpcrun.remote import quote
-from hpcrun.runs import SECRETS, RunFolder, read_plan
+from hpcrun.runs import RESULTS_MARK, SECRETS, RunFolder, read_plan
 from hpcrun.text import format_size
 
 # Of an answer: names and their facts, in bytes; and of what comes after a file.
@@ -216,6 +216,12 @@ def fetch_files(
     in the way or there is no room, and OutOfReach: what came stays.
     """
     fetched = Fetched()
+    if not target.exists():  # results are no code: neither git nor the next submission takes them
+        try:
+            target.mkdir(parents=True)
+            (target / ".gitignore").write_text(f"{RESULTS_MARK}\n*\n")
+        except OSError as error:
+            raise cannot_write(target, error) from error
     wanted = []
     for file in files:
         place = _place(target, file.name)

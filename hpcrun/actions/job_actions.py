@@ -14,6 +14,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from hpcrun.actions.there import there
 from hpcrun.context import Context, slurm_transport
 from hpcrun.errors import HpcrunError, InputError, OutOfReach, SchedulerRefused
 from hpcrun.monitor import (
@@ -117,15 +118,19 @@ def _find_all(context: Context, targets: Targets) -> list[Outcome]:
     return known + unknown
 
 
-def _not_mine(status: JobStatus, fix: str) -> InputError | None:
+def _not_mine(context: Context, status: JobStatus, fix: str) -> InputError | None:
     """Say whose job it is, if not the caller's; the word OWNER in ``fix`` becomes the name."""
     owner = status.job.user if status.job else ""
+    me = {name_of_user(os.getuid())}
+    if owner and status.run is None and context.cluster.host is not None:
+        login = there(context).environ  # the user may have another name on the cluster
+        me = {login.get("USER") or login.get("LOGNAME") or owner}
     if status.run is not None:
         try:
             owner = name_of_user(status.run.path.stat().st_uid)
         except OSError:  # the folder is gone
             owner = ""
-    if owner in ("", name_of_user(os.getuid())):
+    if not owner or owner in me:
         return None
     return InputError(f"{status.label} is {owner}'s", fix=fix.replace("OWNER", owner))
 
@@ -141,7 +146,7 @@ def cancel_all(context: Context, targets: Targets, *, pending: bool = False) -> 
         job.error = job_of_another(status.history, "cancel")
         job.over = job.error is None and status.final
         if not job.over:
-            job.error = job.error or _not_mine(status, "ask OWNER to cancel it")
+            job.error = job.error or _not_mine(context, status, "ask OWNER to cancel it")
         if job.over or job.error is not None:
             return
         if pending and status.out_of_reach:
@@ -252,14 +257,16 @@ def requeue_all(
 
     def look(job: Outcome) -> None:
         in_sweep = job.run_id in inside
-        job.left = _left_alone(job.status, failed=failed, hold=hold, in_sweep=in_sweep)
+        job.left = _left_alone(context, job.status, failed=failed, hold=hold, in_sweep=in_sweep)
         job.error = None if job.left else _obstacle(context, job.status)
 
     act = partial(_start_again, context, hold=hold)
     return _act_on(context, targets, look, act, done="started again", at_once=_AT_ONCE)
 
 
-def _left_alone(known: JobStatus, *, failed: bool, hold: bool, in_sweep: bool) -> str:
+def _left_alone(
+    context: Context, known: JobStatus, *, failed: bool, hold: bool, in_sweep: bool
+) -> str:
     """Say why nothing is to be done about a job; "" where something is."""
     verdict = known.verdict
     is_unknown = known.out_of_reach and not verdict.final
@@ -267,7 +274,7 @@ def _left_alone(known: JobStatus, *, failed: bool, hold: bool, in_sweep: bool) -
         return f"it is {verdict.state}"
     if in_sweep and not failed and verdict.final:
         return f"it is {verdict.state}"
-    if verdict.state not in WAITING or _not_mine(known, ""):
+    if verdict.state not in WAITING or _not_mine(context, known, ""):
         return ""
     why = explain(verdict.reason, known.job_id or "")
     if " held" in why.words:
@@ -279,7 +286,7 @@ def _obstacle(context: Context, known: JobStatus) -> HpcrunError | None:
     """Say what keeps a job from being started again; None: it goes to Slurm."""
     name, verdict = known.label, known.verdict
     again = _again(known)
-    error = _not_mine(known, again)
+    error = _not_mine(context, known, again)
     if error is not None:
         return error
     if known.run is not None:

@@ -91,7 +91,7 @@ def find_each(
     plain = {word: plain_id(word) if word is not None else None for word in words}
     found = _find_each(context, list(plain.values()), Lookup(context.runs_dir))
     refresh(context, found.values(), by_word=True, whole=whole)
-    return {word: found[name] for word, name in plain.items()}
+    return {word: _if_there(found[name]) for word, name in plain.items()}
 
 
 def resolve(context: Context, word: str | None) -> RunFolder | SweepFolder:
@@ -137,11 +137,19 @@ def find_targets(context: Context, words: Sequence[str]) -> Targets:
     if not words:
         found[resolve(context, None)] = None
     refresh(context, found, by_word=True)
+    gone = [one for one in found if not isinstance(one, str) and _if_there(one) is None]
+    if gone and context.cluster.host is not None:
+        raise no_such_run(context, gone[0].path.name)
     return Targets(
         runs=[one for one in found if isinstance(one, RunFolder)],
         sweeps=[one for one in found if isinstance(one, SweepFolder)],
         jobs=[one for one in found if isinstance(one, str)],
     )
+
+
+def _if_there(found: Target | None) -> Target | None:
+    """Return None for a run that the cluster, when it was asked, did not have any more."""
+    return found if found is None or isinstance(found, str) or found.path.is_dir() else None
 
 
 def refresh(

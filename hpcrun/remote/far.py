@@ -111,10 +111,10 @@ found=$(type -P -- {word})
 # many seconds it is looked again, until the connection ends.
 #
 # The answer to each look, compressed where that is worth a process (its first byte says so), is
-# lines and bytes: "D NAME" a run that is there, "F SIZE" and as many bytes of a tar, "L NAME/FILE
-# INODE FROM TO SECONDS" and the log's bytes, "B" instead of "L" where the file begins anew here;
-# "." ends it. Records are looked at before logs: whoever sees that a job has ended sees all that it
-# wrote.
+# lines and bytes: "D NAME" a run that is there, "G NAME" one that was asked for and is not,
+# "F SIZE" and as many bytes of a tar, "L NAME/FILE INODE FROM TO SECONDS" and the log's bytes, "B"
+# instead of "L" where the file begins anew here; "." ends it. Records are looked at before logs:
+# whoever sees that a job has ended sees all that it wrote.
 REFRESH = r"""
 cd -- "$RUNS" 2>/dev/null || { printf '=.\n'; exit 0; }
 LC_ALL=C; shopt -s nullglob
@@ -132,7 +132,7 @@ exec {never}<> <(:)
 
 look() {  # set wanted, logs, and the amount of both
   local at run name mode inode size seconds was start offset from kind
-  records=() files=() wanted=() bytes=1024 logs=() amount=0
+  gone=() records=() files=() wanted=() bytes=1024 logs=() amount=0
   if [[ $listed ]]; then
     for name in [0-9]*-*; do
       [[ -d $name && ! -L $name ]] || continue
@@ -141,6 +141,7 @@ look() {  # set wanted, logs, and the amount of both
     done
   fi
   for run in "${runs[@]}"; do
+    [[ -d $run ]] || gone+=("$run")
     records+=("$run"/*.{json,yaml,sh,sbatch} "$run"/attempts/*/* "$run"/attempts/*/*/*)
     records+=("$run"/successors/*)
     files+=("$run"/logs/* "$run"/logs/*/*)
@@ -182,6 +183,7 @@ look() {  # set wanted, logs, and the amount of both
 send() {
   local kind inode from size seconds name length
   ((${#names[@]} == 0)) || printf 'D %s\n' "${names[@]}"
+  ((${#gone[@]} == 0)) || printf 'G %s\n' "${gone[@]}"
   if ((${#wanted[@]})); then
     printf 'F %s\n' "$bytes"
     { printf '%s\n' "${wanted[@]}" | tar --format=ustar -b 1 --no-recursion -cf - -T - 2>/dev/null

@@ -41,6 +41,8 @@ _RUN = re.compile(r"\d{8}-\d{6}-[A-Za-z0-9._+-]{1,80}")
 _TREES = 5  # of how many copies of code there this side remembers the files
 # The folder of copies of other jobs' outputs, and how long each is kept after it was written last.
 _OUTPUTS, _OUTPUTS_KEPT_S = "files", 7 * 86400
+# What a run has that was sent, and after how many seconds none is being sent any more.
+_SUBMITTED, _SENT_AFTER_S = "submitted.json", 86400.0
 # In the cache folder of a run: its logs as they were there.
 _INDEX = "cache/logs-there.json"
 
@@ -126,11 +128,18 @@ class Mirror:
 
     def keep_names(self, listed: set[str]) -> None:
         """Make the folders of runs that are there; those that are there no more go."""
-        for name in self._there():
-            if name not in listed and (self.folder / name / _INDEX).is_file():
-                shutil.rmtree(self.folder / name, ignore_errors=True)
+        self.remove_gone(name for name in self._there() if name not in listed)
         for name in listed:
             (self.folder / name).mkdir(0o700, parents=True, exist_ok=True)
+
+    def remove_gone(self, names: Iterable[str]) -> None:
+        """Remove runs that are not there any more; one that is being sent is not there yet."""
+        for name in names:
+            folder = self.folder / name
+            was_there = (folder / _INDEX).is_file() or (folder / _SUBMITTED).is_file()
+            with contextlib.suppress(OSError):
+                if was_there or folder.stat().st_mtime < time.time() - _SENT_AFTER_S:
+                    shutil.rmtree(folder, ignore_errors=True)
 
     def place(self, name: str) -> Path:
         """Make way for a file of a run: no link leads out of the mirror, nothing is in the way."""
@@ -290,6 +299,7 @@ class Receiver:
         self.mirror, self.host, self.runs, self.names = mirror, host, set(runs), names
         self.most = 1 << 62 if whole else GAP + OVERLAP  # bytes of a log
         self.listed: set[str] = set()
+        self.gone: set[str] = set()  # runs that were asked for, and are not there
         self.rounds = 0
         self._inflate: Any = None  # of an answer that is compressed
         self._held = bytearray()
@@ -351,7 +361,7 @@ class Receiver:
         if self._parser is not None:
             self._parser.close()
         for run, logs in self._indexes.items():
-            if (self.mirror.folder / run).is_dir():
+            if (self.mirror.folder / run).is_dir() and run not in self.gone:
                 self.mirror.keep_index(run, logs)
         if self.rounds and self.names:
             self.mirror.keep_names(self.listed)
@@ -365,7 +375,11 @@ class Receiver:
             kind, _, rest = (yield -1).decode("ascii").partition(" ")
             if kind == ".":
                 yield 0
-            if kind == "D":
+            if kind == "G":
+                if rest not in self.runs:
+                    raise self._bad(rest)
+                self.gone.add(rest)
+            elif kind == "D":
                 if not self.names or not _RUN.fullmatch(rest) or len(self.listed) > 10**6:
                     raise self._bad(rest)
                 self.listed.add(rest)

@@ -220,6 +220,7 @@ class SshTransport:
                 raise OutOfReach(f"{self.connection.host}: the answer ended too early")
         finally:
             receiver.close()
+        self.mirror.remove_gone(receiver.gone)
 
     def copy_outputs(
         self, paths: Sequence[str], *, whole: bool = True

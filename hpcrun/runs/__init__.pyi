@@ -58,6 +58,7 @@ from hpcrun.runs.records import stamp_of as stamp_of
 from hpcrun.runs.records import successors_of as successors_of
 from hpcrun.runs.records import write_file as write_file
 from hpcrun.runs.records import write_record as write_record
+from hpcrun.runs.snapshot import RESULTS_MARK as RESULTS_MARK
 from hpcrun.runs.snapshot import close_to_others as close_to_others
 from hpcrun.runs.snapshot import git_command as git_command
 from hpcrun.runs.snapshot import take_snapshot as take_snapshot

@@ -33,6 +33,8 @@ _SKIP = frozenset(
     {".git", ".hg", ".svn", "__pycache__", ".venv", "venv", "node_modules", ".mypy_cache"}
     | {".ruff_cache", ".pytest_cache", ".ipynb_checkpoints", ".tox", "wandb"}
 )
+# The first line of the .gitignore in a folder that `hpcrun fetch` has made.
+RESULTS_MARK = "# Results that hpcrun fetch has brought."
 # What hpcrun writes for editors.
 _OURS = ".hpcrun"
 
@@ -210,6 +212,12 @@ def _git_files(project: Path) -> list[str] | None:
     )
 
 
+def _is_fetched(folder: Path) -> bool:
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        return (folder / ".gitignore").read_text().startswith(RESULTS_MARK)
+    return False
+
+
 def _walk(project: Path) -> Iterator[str]:
     """List everything but caches and environments."""
     for where, folders, names in os.walk(str(project)):
@@ -222,6 +230,7 @@ def _walk(project: Path) -> Iterator[str]:
             if name not in _SKIP
             and name not in links
             and not (folder / name / "pyvenv.cfg").exists()
+            and not _is_fetched(folder / name)
         ]
         for entry in names + links:
             yield str((folder / entry).relative_to(project))

@@ -16,6 +16,7 @@ import pytest
 
 from hpcrun.remote import Result
 from hpcrun.remote.local import LocalTransport
+from hpcrun.runs import take_snapshot
 from tests.cli.calling import Caller
 from tests.needs import require_command
 
@@ -225,7 +226,8 @@ def test_what_is_being_written_does_not_come(
     done = hpcrun("fetch", "--json", "--to", "here")
     assert done.code == 1
     assert json.loads(done.out)["files"][-1]["reason"] == "it is being written"
-    assert sorted(files_of(hpcrun.project / "here")) == ["checkpoints/empty", "checkpoints/latest"]
+    come = sorted(files_of(hpcrun.project / "here" / "checkpoints"))
+    assert come == ["empty", "latest"]
 
 
 def test_a_cluster_that_is_not_reached(hpcrun: Caller) -> None:
@@ -281,7 +283,7 @@ def test_wandb_takes_what_came(hpcrun: Caller) -> None:
     assert folders[0] not in done.stderr and "uploading" not in done.stdout
     synced = (hpcrun.tools / "synced").read_text().split()
     assert synced == [folders[0], "1", folders[1], "1"]
-    assert set(files_of(hpcrun.project / "here")) == {
+    assert set(files_of(hpcrun.project / "here")) - {".gitignore"} == {
         f"{one}/{name}" for one in folders for name in ("run.wandb", "files/config.yaml")
     }
 
@@ -308,6 +310,27 @@ def test_the_real_wandb_is_given_its_own_folder(hpcrun: Caller) -> None:
     (folder,) = (hpcrun.project / "here" / "wandb").glob("offline-run-*")
     assert f"wandb did not take wandb/{folder.name}\n" in done.err
     assert f"here/wandb/{folder.name}/run-" in done.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("checkout", [False, True])
+@pytest.mark.parametrize("to", [(), ("--to", "results/of today"), ("--to", "kept")])
+def test_what_was_fetched_is_no_code(
+    hpcrun: Caller, run: Path, checkout: bool, to: tuple[str, ...]
+) -> None:
+    """Neither git nor the next submission takes it; a folder of the user's stays as it is."""
+    if checkout:
+        subprocess.run(["git", "init", "-q", hpcrun.project], check=True)
+    hpcrun.write("kept/own.txt", "mine")
+    assert hpcrun("fetch", *to).code == 0
+    assert not (hpcrun.project / "kept" / ".gitignore").exists()
+    take_snapshot(
+        hpcrun.project, hpcrun.project.parent / "copy", leave_out=hpcrun.runs, show=lambda *_: None
+    )
+    copied = set(files_of(hpcrun.project.parent / "copy"))
+    plain = {"hpcrun.yaml", "job.yaml", "write.sh", "kept/own.txt"}
+    come = {name for name in copied if name.startswith("kept/checkpoints/")}
+    assert copied - plain - come == set() and bool(come) == ("kept" in to)
 
 
 # Where a planted record leads: what it says, and the file outside of the target that it is after.

@@ -72,6 +72,12 @@ class FarTransport:
                 if (self._far(run_dir) / name).is_dir():
                     shutil.copytree(self._far(run_dir) / name, run_dir / name, dirs_exist_ok=True)
 
+    def copy_outputs(
+        self, paths: Sequence[str], *, whole: bool = True
+    ) -> tuple[list[Path], dict[str, str]]:
+        """Return the files themselves."""
+        return [Path(path) for path in paths], {}
+
     def deliver(
         self,
         run_dirs: Sequence[Path],

@@ -25,6 +25,7 @@ from hpcrun.remote.by_paramiko import ParamikoConnection
 from hpcrun.remote.ssh import zone_here
 from tests.needs import require_root
 from tests.remote.desk import MOUNT, Desk, begin_record
+from tests.slurm_answers import squeue_row
 from tests.waiting import PATIENCE, until
 from tests.workloads.trainer import free_port
 
@@ -553,3 +554,66 @@ def test_a_profile_that_is_made_for_a_person(desk: Desk) -> None:
     assert [row["step"] for row in desk.hpcrun("status", "--json").json["runs"]] == [2]
     desk.end(run)
     assert desk.hpcrun("clean", "--yes", "1").code == 0 and not run.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words", ["status RUN", "status 1", "logs 1", "parse 1", "wait 1", "cancel 1", "status"]
+)
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_run_that_was_removed_on_the_cluster_does_not_come_back(
+    desk: Desk, words: str, begun: bool
+) -> None:
+    run = desk.submit()
+    other = desk.submit()
+    if begun:
+        desk.begin(run)
+        desk.end(run)
+        assert "COMPLETED" in desk.hpcrun("status", "1").out
+    shutil.rmtree(run)
+    done = desk.hpcrun(*words.replace("RUN", run.name).split())
+    if words == "status":
+        assert done.code == 0 and [line.split()[0] for line in done.out.splitlines()[1:]] == ["2"]
+    else:
+        # A number may be another job's: this machine's Slurm, if it has one, knows none.
+        assert done.code in (2, 4) and not {"COMPLETED", "LOST"} & {*done.out.split()}, done
+        assert done.code == 2 or words != "status RUN", done
+    assert not [*desk.state.glob(f"*/runs/{run.name}")] and [
+        *desk.state.glob(f"*/runs/{other.name}")
+    ]
+
+
+@pytest.mark.slow
+def test_a_run_that_is_being_sent_is_not_taken_for_one_that_was_removed(desk: Desk) -> None:
+    """Others look at the runs meanwhile, as often as they like."""
+    run = desk.submit()
+    kept = next(desk.state.glob(f"*/runs/{run.name}"))
+    new = kept.with_name(f"{kept.name[:-4]}zzzz")
+    shutil.copytree(kept, new, symlinks=True)
+    for path in (new / "submitted.json", new / "cache"):
+        path.unlink() if path.is_file() else shutil.rmtree(path)
+    for _ in range(3):
+        assert desk.hpcrun("status").code == 0
+        assert desk.hpcrun("parse", run.name).code in (0, 1)
+        assert (new / "plan.json").is_file()
+    os.utime(new, (0, 0))  # a day later it was never sent
+    assert desk.hpcrun("status").code == 0
+    assert not new.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("login", "owner", "code"), [("ada", "ada", 0), ("ada", "bob", 2)])
+def test_jobs_are_the_users_under_the_name_of_the_cluster(
+    desk: Desk, login: str, owner: str, code: int
+) -> None:
+    """A job that hpcrun did not submit is the user's by the login's name, which may be another."""
+    slurm = desk.home.parent / "slurm"
+    (slurm / "squeue.out").write_text(squeue_row("77", "RUNNING", u=owner, Z="/w"))
+    (slurm / "squeue").write_text(
+        '#!/bin/bash\n[[ $* == *--noheader* ]] || echo JOBID\nexec cat "${0%/*}/squeue.out"\n'
+    )
+    (desk.home / ".bashrc").write_text(f"export USER={login} LOGNAME={login}\n")
+    done = desk.hpcrun("cancel", "77")
+    assert done.code == code, done
+    assert (slurm / "scancel.asked").exists() == (code == 0)
+    assert code == 0 or f"77 is {owner}'s" in done.err
