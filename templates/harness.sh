@@ -8,7 +8,8 @@
 #   launch WAY PYTHON HOST...  the same on the hosts of a hostfile, by ssh or pdsh: hosts.sh
 #   node            on each node: log file, network interface, then node.sh
 #   rank CMD...     around each rank: check the world, log file, run CMD, record a failure
-#   stacks          on each node, where the run does not move on: what its ranks are at (watch.sh)
+#   stacks          on each node, where the run does not move on: what its ranks are at (stacks.sh)
+#   beside S NODES COUNT MODE  run another mode on each of these nodes, beside the ranks (survive.sh)
 #   ask             on each node: ask the ranks to save and end (survive.sh)
 #   guard HOST      on a node beside the batch script's HOST: see whether that is alive (claim.sh)
 #
@@ -70,7 +71,7 @@ batch() {
     trap 'warned=1' URG # Slurm's warning, at a short job's start, too
     . "$HPCRUN_RUN_DIR/survive.sh" && . "$HPCRUN_RUN_DIR/claim.sh" &&
         . "$HPCRUN_RUN_DIR/jobside.sh" || exit 1
-    local attempt job begun code beat taken=1 secure_at=0
+    local attempt job begun code beat taken=1 secure_at=0 pause
     job=$(slurm_job)
     HPCRUN_JOBSIDE_PYTHON=$(find_python)
     export HPCRUN_JOBSIDE_PYTHON
@@ -91,14 +92,12 @@ batch() {
     # The beat ends with this process, however it ends: the pipe between them closes.
     exec {beat}> >(
         trap - TERM INT HUP
-        . "$HPCRUN_RUN_DIR/watch.sh"
         # (In a list, as after ||, what ends with & would have no input.)
         if [ -n "${HPCRUN_ALLOCATED-}" ]; then stand_guard <&0 & fi
         write_record "$attempt_dir/kill_wait" "$(kill_wait)" # as it ends slurmctld may be silent
         jobside watch <&0 &
         while :; do
             write_record "$attempt_dir/beat" "$(printf '%(%s)T' -1)"
-            watch
             if [ "$SECONDS" -ge "$secure_at" ]; then
                 secure_at=$((SECONDS + 300))
                 ! secure "${2-}" || secure_at=$((1 << 62))
@@ -107,9 +106,9 @@ batch() {
             ! is_replaced || [ -e "$attempt_dir/end.json" ] || kill -HUP $$
             # One of several runs in a job: nobody but itself can end it alone.
             [ -z "${HPCRUN_SHARES_JOB-}" ] || [ ! -e "$HPCRUN_RUN_DIR/cancelled.json" ] || kill -INT $$
-            # Until the first step more often: its time tells what it took to start.
-            # shellcheck disable=SC2154 # watch.sh has them
-            IFS= read -r -t$((${#watch_position} || SECONDS > 600 ? watch_beat : 5)) _
+            # More often until the first step.
+            [[ -e $attempt_dir/moved || $SECONDS -gt 600 ]] && pause=30 || pause=5
+            IFS= read -rt "$pause" _
             [ $? -gt 128 ] || break
         done
     )
@@ -371,7 +370,7 @@ rank() {
     export LOCAL_WORLD_SIZE=$HPCRUN_RANKS_PER_NODE
     restore_overwritten
     [ -z "${HPCRUN_BINDING-}" ] || { . "$HPCRUN_RUN_DIR/hardware.sh" && bind_rank ''; }
-    # Python writes its stacks when it gets SIGABRT, and goes on (by_faulthandler in watch.sh): what
+    # Python writes its stacks when it gets SIGABRT, and goes on (by_faulthandler in stacks.sh): what
     # is ignored stays so through exec. abort() ends a process all the same, as it must (abort(3)).
     export PYTHONFAULTHANDLER=${PYTHONFAULTHANDLER-1}
     trap '' ABRT
@@ -595,7 +594,8 @@ shift
 attempt_dir=${HPCRUN_RUN_DIR-}/attempts/${HPCRUN_ATTEMPT:-0}
 case $mode in
 batch | launch | node | rank | ask) "$mode" "$@" ;;
-stacks) . "${BASH_SOURCE[0]%/*}/watch.sh" && stacks ;;
+stacks) . "${BASH_SOURCE[0]%/*}/stacks.sh" && stacks ;;
+beside) . "${BASH_SOURCE[0]%/*}/survive.sh" && beside "$@" ;;
 clean) . "${BASH_SOURCE[0]%/*}/local.sh" && clean_node "$host" "$@" ;;
 guard) . "${BASH_SOURCE[0]%/*}/survive.sh" && . "${BASH_SOURCE[0]%/*}/claim.sh" && guard "$@" ;;
 address | session | task)

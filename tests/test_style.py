@@ -59,19 +59,6 @@ SHELL_STATE = {
         "sessions",
     },
     "local.sh": {"hpcrun_exported"},
-    "watch.sh": {
-        "watch_at",
-        "watch_changed",
-        "watch_changes",
-        "watch_clock",
-        "watch_longest",
-        "watch_moved",
-        "watch_pauses",
-        "watch_position",
-        "watch_size",
-        "watch_stalled",
-        "watch_wrote",
-    },
 }
 
 

@@ -4,11 +4,14 @@ import os
 import select
 import time
 import traceback
-from typing import Callable, Dict, Mapping
+from typing import Callable, Mapping, Set
 
 from hpcrun.jobside.checkpoints import newest_checkpoint, prune, size_of, warn_of_room
+from hpcrun.jobside.records import read_line
+from hpcrun.jobside.stall import Actions, StallWatch
 
 CHECKPOINTS_EVERY_S = 60.0
+START_BEAT_S = 5.0
 
 Say = Callable[[str], None]
 
@@ -49,30 +52,47 @@ def prune_checkpoints(environ: Mapping[str, str], say: Say) -> None:
         )
 
 
-def read_line(path: str) -> str:
-    """Read the first line of a file; empty where there is none."""
-    try:
-        with open(path, "rb") as file:
-            return os.fsdecode(file.readline().rstrip(b"\n"))
-    except OSError:
-        return ""
-
-
 def watch(environ: Mapping[str, str], say: Say, complain: Say) -> None:
     """Look after the attempt until standard input ends, as it does with the batch script."""
     keeper = CheckpointKeeper(environ, say, complain)
+    stalls = StallWatch(environ, say, Actions(environ))
     every = float(environ.get("HPCRUN_CHECKPOINTS_EVERY") or CHECKPOINTS_EVERY_S)
-    failed: Dict[str, int] = {}
-    due = time.monotonic() + every
-    while not _has_ended(0, max(0.0, due - time.monotonic())):
-        due = time.monotonic() + every
+    duties = [
+        Duty(keeper.look, lambda: every, every),
+        Duty(
+            lambda: stalls.look(time.time()),
+            lambda: min(stalls.beat, START_BEAT_S) if stalls.is_near_the_start() else stalls.beat,
+            0.0,
+        ),
+    ]
+    while True:
+        due = min(duty.due for duty in duties)
+        if _has_ended(0, max(0.0, due - time.monotonic())):
+            return
+        for duty in duties:
+            if duty.due <= time.monotonic():
+                duty.perform(complain)
+
+
+class Duty:
+    """Something that is done again and again."""
+
+    def __init__(
+        self, action: Callable[[], None], pause: Callable[[], float], first: float
+    ) -> None:
+        self.action, self.pause = action, pause
+        self.due = time.monotonic() + first
+        self.failures: Set[str] = set()
+
+    def perform(self, complain: Say) -> None:
         try:
-            keeper.look()
-        except Exception:  # it must look after the attempt whatever happens
+            self.action()
+        except Exception:  # the other duties are done whatever happens, and this one is tried again
             text = traceback.format_exc()
-            failed[text] = failed.get(text, 0) + 1
-            if failed[text] == 1:
-                complain("hpcrun: error: checkpoints are not looked after:\n" + text)
+            if text not in self.failures:
+                self.failures.add(text)
+                complain("hpcrun: error in the watcher:\n" + text)
+        self.due = time.monotonic() + self.pause()
 
 
 def _has_ended(descriptor: int, seconds: float) -> bool:

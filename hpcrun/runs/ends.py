@@ -1,4 +1,4 @@
-"""What a job notes of itself: why it ended, stalls (watch.sh), odd nodes (preflight.sh)."""
+"""What a job notes of itself: why it ended, stalls, odd nodes (preflight.sh)."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def _stacks(stamps: tuple[tuple[str, int], ...]) -> dict[int, tuple[int, str, st
 
 
 def place_in(stack: str) -> str:
-    r"""Say where the main thread is, by what watch.sh wrote of a rank.
+    r"""Say where the main thread is, by what stacks.sh wrote of a rank.
 
     ``in all_reduce`` for a wait for other ranks, else a line of its program, else what the kernel
     knows.

@@ -1,0 +1,201 @@
+"""Whether a training moves on, by what its logs gain: light, incremental, and for any form of log.
+
+A line is compared with the last one that has the same words. Numbers that follow other ones there
+are progress; clock times, durations, rates and amounts of memory are not. So no form of log has to
+be known. What shows nothing of the kind is unknown, and then anything that is written counts.
+"""
+
+import os
+import re
+from typing import Dict, List, NamedTuple, Optional, Tuple
+
+# At most so much of what a log has gained is read at once, and of a line.
+_GAIN_BYTES, _LINE_CHARS = 1 << 18, 2000
+_TEMPLATES = 400  # that are kept of a log
+
+_ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[A-Za-z]|\][^\x07]*\x07|[()][0-9A-Za-z])")
+# Numbers that change although nothing moves.
+_TIMES = re.compile(
+    r"""
+    \b\d{2,4}[-/]\d\d[-/]\d{2,4}\b            # dates
+  | \b[0-3]?\d[ ]?(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\b
+  | \b(mon|tue|wed|thu|fri|sat|sun),?[ ]
+  | \b\d+[ ]days?,?
+  | \b[ti]?\d{1,4}:\d\d(:\d\d)?([.,]\d+)?z?\b       # clocks, elapsed times
+  | \b\d+h[ ]?\d+m([ ]?\d+s)?\b | \b\d+m[ ]?\d+(\.\d+)?s\b
+  | \b(1[0-9]{9}(\.\d+)?|1[0-9]{12})\b          # seconds and milliseconds since 1970
+  | [-+]?\d[\d.,]*[ ]?[a-z]*\s?/\s?(s|sec|second|secs|it|iter|step|steps|batch|sample|min|h|hour)\b
+  | \b[-+]?\d[\d.,]*[ ]?(s|sec|secs|seconds?|ms|us|ns|min|mins|minutes?|h|hrs?|hours?|d)\b
+  | \b\d[\d.,]*[ ]?([kmgt]i?b(ytes)?|bytes)\b
+  | 0x[0-9a-f]+
+  | \b(pid|tid|thread|eta|elapsed|time|mem|memory|max[ ]mem|util|attempt|retry|retries|try|wait\w*
+     |heartbeat|uptime|alive|temp\w*|power|utili[sz]ation)[a-z_]*["']?[ ]?[(:=\#]*[ ]?\d[\d.,]*%?
+    """,
+    re.X,
+)
+_NUMBER = re.compile(r"[-+]?\d[\d,_]*(\.\d+)?(e[-+]?\d+)?|(?<![a-z])(nan|inf)(?![a-z])")
+# Words of lines that measure the training.
+_STRONG = re.compile(
+    r"(?<![a-z])(step|steps|global_?steps?|iter|iters|iteration|iterations|epoch|epochs|ep|batch"
+    r"|batches|update|updates|num_updates|minibatch|tokens?|samples|episode|episodes|timesteps?"
+    r"|total_timesteps)(?![a-z])|loss|perplexity|accuracy|reward|grad_?norm|%\||\d/\d+ ?\["
+)
+_NOISE = re.compile(
+    r"retry|retri|wait|heartbeat|watchdog|time-?out|timed out|still |alive|attempt|monitor|util"
+    r"|nvidia-smi|gpu ?\d* ?:|polling|keepalive|lease"
+)
+_STEP = re.compile(
+    r"(?<![a-z])(global_?steps?|total_timesteps|num_updates|steps?|iterations?|iters?|it|updates?"
+    r"|batch|minibatch)[\"']?[]\s:=#(|\[/]{1,40}(\d[\d,_]*(?:\.\d+)?(?:e\+?\d+)?)"
+)
+_BAR = re.compile(r"(?<![\d./])(\d[\d,_]*)(?:\.0)?/(\d[\d,_]*)(?![\d/.])")
+_RANKS = ("global", "total", "num_u", "step", "iter", "it", "upd", "bat", "mini")
+
+
+class Template(NamedTuple):
+    """A line without its numbers, and these."""
+
+    words: str
+    numbers: Tuple[str, ...]
+
+
+def split_line(line: str) -> Template:
+    """Tell the words of a line from its numbers, without those of clocks, rates and memory.
+
+    >>> split_line("[2026-11-20 10:00:00] step 1,950 | loss 2.5 | 3.3 it/s")
+    Template(words='[ ] step # | loss # |', numbers=('1950', '2.5'))
+    """
+    text = _TIMES.sub(" ", line.lower())
+    numbers: List[str] = []
+
+    def note(match: "re.Match[str]") -> str:
+        numbers.append(match.group().replace(",", "").replace("_", ""))
+        return "#"
+
+    text = _NUMBER.sub(note, text)
+    text = "".join(char for char in text if " " <= char <= "~")
+    # Drawn bars grow: [=====>....]
+    text = re.sub(r"([=>.\-*~+_ ])\1*", r"\1", text)
+    text = re.sub(r"[=>.\-]{2,}", "=", text)
+    return Template(text.strip(), tuple(numbers))
+
+
+def read_step(line: str) -> Optional[int]:
+    """Read the step that a line shows.
+
+    >>> [read_step(x) for x in ("step: 1,950", "'global_step': 40", " 4%| | 40/1000 [00:12", "ok")]
+    [1950, 40, 40, None]
+    """
+    lower = _ESCAPES.sub("", line.lower())
+    best = None
+    for match in _STEP.finditer(lower):
+        rank = next(n for n, word in enumerate(_RANKS) if match.group(1).startswith(word))
+        if best is None or rank < best[0]:
+            try:
+                value = float(match.group(2).replace(",", "").replace("_", ""))
+            except ValueError:
+                continue
+            if value < 1e15 and value == int(value):
+                best = (rank, int(value))
+    if best is not None:
+        return best[1]
+    bar = _BAR.search(_TIMES.sub(" ", lower)) if "[" in lower or "%" in lower else None
+    return int(bar.group(1).replace(",", "").replace("_", "")) if bar else None
+
+
+class Progress:
+    """What the lines of one log have shown so far.
+
+    ``is_known``: its lines show when it moves, so that what shows nothing new is no progress.
+    """
+
+    def __init__(self) -> None:
+        self.seen: Dict[str, Template] = {}
+        self.moves: Dict[str, int] = {}
+        self.is_known = False
+        self.step: Optional[int] = None
+
+    def feed(self, line: str) -> bool:
+        """Take a line of the log, and tell whether it shows progress."""
+        line = _ESCAPES.sub("", line)[-_LINE_CHARS:]
+        found = split_line(line)
+        if not found.numbers:
+            return False
+        is_strong = bool(_STRONG.search(line.lower()))
+        before = self.seen.pop(found.words, None)
+        self.seen[found.words] = found
+        if len(self.seen) > _TEMPLATES:
+            oldest = next(iter(self.seen))
+            del self.seen[oldest]
+            self.moves.pop(oldest, None)
+        if before is None:
+            has_moved = is_strong
+        elif before.numbers == found.numbers:
+            has_moved = False
+        elif is_strong or not re.search("[a-z]", found.words):
+            has_moved = True
+        else:
+            has_moved = not _NOISE.search(line.lower()) and _counts_up(before, found)
+        if has_moved:
+            if is_strong:
+                step = read_step(line)
+                self.step = self.step if step is None else step
+            count = self.moves.get(found.words, 0) + 1
+            self.moves[found.words] = count
+            # A bar that is full, as of a data set that was read: how what follows moves is unknown.
+            if _is_complete(line):
+                self.is_known = False
+            elif count >= 3:
+                self.is_known = True
+        return has_moved
+
+
+def _counts_up(before: Template, found: Template) -> bool:
+    for old, new in zip(before.numbers, found.numbers):
+        if old.isdigit() and new.isdigit() and int(new) > int(old):
+            return True
+    return False
+
+
+def _is_complete(line: str) -> bool:
+    bar = _BAR.search(line)
+    return bool(bar) and bar is not None and bar.group(1) == bar.group(2) != "1"
+
+
+class LogReader:
+    """Reads what a log has gained since the last time."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.offset = 0
+        self.rest = b""
+        self.progress = Progress()
+
+    def has_moved(self) -> bool:
+        """Read on, and tell whether what is new shows progress."""
+        try:
+            with open(self.path, "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                if size < self.offset:  # it was truncated
+                    self.offset, self.rest = 0, b""
+                if size - self.offset > _GAIN_BYTES:
+                    self.offset, self.rest = size - _GAIN_BYTES, b""
+                    file.seek(self.offset)
+                    self.offset += len(file.readline(_GAIN_BYTES))
+                file.seek(self.offset)
+                data = file.read(_GAIN_BYTES)
+        except OSError:
+            return False
+        if not data:
+            return False
+        self.offset += len(data)
+        before = self.rest
+        pieces = re.split(b"[\r\n]+", before + data)
+        self.rest = pieces[-1][-_GAIN_BYTES:]
+        has_moved = False
+        for piece in pieces:
+            if piece.strip():
+                has_moved |= self.progress.feed(piece.decode("utf-8", "replace"))
+        # Dots, one for each batch, on a line that does not end.
+        is_longer = len(pieces) == 1 and before and not re.search(rb"[0-9A-Za-z]", data)
+        return has_moved or bool(is_longer)
