@@ -14,9 +14,15 @@ from typing import TYPE_CHECKING, Any, overload
 
 from msgspec import structs
 
-from hpcrun.context import Context, Session, load_context
+from hpcrun.context import CommandState, Context, load_context
 from hpcrun.errors import HpcrunError, InputError, SpecError, WaitTimeout
-from hpcrun.monitor import Targets, list_runs, only_run, refresh, resolve
+from hpcrun.monitor import (
+    Targets,
+    fetch_records,
+    list_runs,
+    require_single_run,
+    resolve_run_or_sweep,
+)
 from hpcrun.runs import (
     Attempt,
     JobStatus,
@@ -139,7 +145,7 @@ class Run:
         from hpcrun.actions import JobLogs, LogQuery, masker_of
 
         if not follow:  # the follower brings it himself
-            refresh(self._context, [self._folder], whole=True)
+            fetch_records(self._context, [self._folder], whole=True)
         query = LogQuery(ranks=frozenset() if rank is None else frozenset({rank}))
         logs = JobLogs(self._context, [self._folder], query)
         if not follow:
@@ -154,7 +160,7 @@ class Run:
         from hpcrun.monitor import Source
 
         own = own_formats([patterns] if isinstance(patterns, str) else patterns, "patterns")
-        refresh(self._context, [self._folder], whole=True)
+        fetch_records(self._context, [self._folder], whole=True)
         log = CurveLog(self._context, Source(self.id, run=self._folder), own)
         log.read()
         return log.run(full=True)
@@ -315,7 +321,7 @@ def find(
     Raises InputError for what is not there, fits several runs, or is a sweep.
     """
     context = _context(cluster, cwd)
-    return Run(only_run(_resolved(context, str(word)), str(word)), context)
+    return Run(require_single_run(_resolved(context, str(word)), str(word)), context)
 
 
 def find_sweep(
@@ -393,7 +399,7 @@ def wait(runs: Iterable[Run], *, timeout: float | None = None) -> list[Status]:
     All together cost Slurm what one of them does: two squeue a minute, and some around each end.
     Raises WaitTimeout after ``timeout`` seconds; the runs go on, also after Ctrl-C.
     """
-    from hpcrun.monitor import Monitor, Runs, complete, poll_all
+    from hpcrun.monitor import Monitor, WatchedRuns, add_details, poll_all
 
     runs = _listed(runs, "wait")
     # nan is no number of seconds
@@ -401,7 +407,8 @@ def wait(runs: Iterable[Run], *, timeout: float | None = None) -> list[Status]:
         raise InputError(f"timeout: {timeout!r}: expected seconds", fix="as in timeout=600")
     end = None if timeout is None else monotonic() + timeout
     monitors = [
-        Monitor(context, [Runs(folders)], deadline=end) for context, folders in _by_cluster(runs)
+        Monitor(context, [WatchedRuns(folders)], deadline=end)
+        for context, folders in _by_cluster(runs)
     ]
     found = {status.folder.path: status for status in poll_all(monitors, deadline=end)}
     live = [run for run in runs if not found[run.folder].final]
@@ -409,7 +416,7 @@ def wait(runs: Iterable[Run], *, timeout: float | None = None) -> list[Status]:
         state = found[live[0].folder].state
         others = f" and {len(live) - 1} more runs are not over" if len(live) > 1 else ""
         raise WaitTimeout(f"{live[0].id} is {state}{others} after {timeout:g} s")
-    return [complete(found[run.folder], "row") for run in runs]
+    return [add_details(found[run.folder], "row") for run in runs]
 
 
 # ---- how -----------------------------------------------------------------------------------------
@@ -426,7 +433,7 @@ def _context(cluster: str | None, cwd: str | os.PathLike[str] | None) -> Context
 
 
 def _resolved(context: Context, word: str) -> RunFolder | SweepFolder:
-    found = resolve(context, word)
+    found = resolve_run_or_sweep(context, word)
     # A method may be called much later: it has to fetch the run's records again.
     context.session.synced.clear()
     return found
@@ -582,7 +589,7 @@ def _by_cluster(runs: Sequence[Run]) -> list[tuple[Context, list[RunFolder]]]:
 
 def _pickled(one: Run | Sweep) -> tuple[Any, ...]:
     """Leave the environment and the state of the session out of a pickle: both may hold secrets."""
-    context = structs.replace(one._context, environ={}, session=Session())
+    context = structs.replace(one._context, environ={}, session=CommandState())
     return _reopen, (type(one), one._folder, context)
 
 

@@ -33,14 +33,14 @@ _SCRUB_PREFIXES = (
 )  # fmt: skip
 # The user's choices.
 _KEEP_NAMES = frozenset({"HPCRUN_CLUSTER", "HPCRUN_SANDBOX_DIR", "HPCRUN_TRUST"})
-_OF_SLURM = ("SLURM_CONF", "SLURM_JWT")
+_SLURM_VARIABLES = ("SLURM_CONF", "SLURM_JWT")
 _SCRUB_NAMES = frozenset(
     {"RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE"}
     | {"LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 )
 # What would change the questions and orders of hpcrun itself: SQUEUE_PARTITION hides jobs, and
 # SCANCEL_INTERACTIVE cancels none. A job keeps them: they are its user's.
-_ASKING_PREFIXES = ("SQUEUE_", "SINFO_", "SACCT_", "SCANCEL_", "SCONTROL_")
+_SLURM_OPTION_PREFIXES = ("SQUEUE_", "SINFO_", "SACCT_", "SCANCEL_", "SCONTROL_")
 # By the sign of a job around: what Slurm set in it, and what hpcrun's harness did.
 _SCRUB_INSIDE = {
     "SLURM_JOB_ID": {"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"},
@@ -56,7 +56,7 @@ _CLEAN_NAMES = frozenset(
 _SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
 
 
-class Session(Struct, kw_only=True):
+class CommandState(Struct, kw_only=True):
     """State that changes while one command runs; its context and the copies of it share one.
 
     Attributes:
@@ -97,7 +97,7 @@ class Context(Struct, frozen=True, kw_only=True):
     waiting: Callable[[], AbstractContextManager[None]] = nullcontext
     bar: Callable[[str, str], AbstractContextManager[Show]] = no_bar
     connect: Connect = LocalTransport
-    session: Session = field(default_factory=Session)
+    session: CommandState = field(default_factory=CommandState)
     asked: dict[tuple[str, ...], object] = field(default_factory=dict)
 
     def transport(self, slurm_conf: str | None = None) -> Transport:
@@ -157,10 +157,12 @@ def load_context(
     name = cluster or environ.get("HPCRUN_CLUSTER") or None
     has_profile = (project / PROFILE).is_file()
     profile, source = _find_cluster(environ, project if has_profile else around, name)
-    return context_of(environ, cwd, project, profile, source, ask)
+    return build_context(environ, cwd, project, profile, source, ask)
 
 
-def load_each(environ: Mapping[str, str], cwd: Path) -> tuple[list[Context], list[InputError]]:
+def load_all_contexts(
+    environ: Mapping[str, str], cwd: Path
+) -> tuple[list[Context], list[InputError]]:
     """Find the project's own cluster, and those of all profiles of the user's.
 
     Each place of runs comes once. What is wrong with a profile is returned: it hides no other.
@@ -178,7 +180,7 @@ def load_each(environ: Mapping[str, str], cwd: Path) -> tuple[list[Context], lis
     return list(found.values()), faults
 
 
-def context_of(
+def build_context(
     environ: Mapping[str, str],
     cwd: Path,
     project: Path,
@@ -190,7 +192,7 @@ def context_of(
     connect: Connect = LocalTransport
     if profile.host is None:
         runs_dir, cache_dir = (
-            user_path(getattr(profile, key), environ, project, f"{source}: {key}")
+            expand_user_path(getattr(profile, key), environ, project, f"{source}: {key}")
             for key in ("runs_dir", "cache_dir")
         )
     else:
@@ -225,12 +227,12 @@ def _find_cluster(
     if name == "sandbox":
         if (sandbox := _sandbox_profile(environ)) is None:
             raise InputError("the sandbox is not up", fix="hpcrun sandbox up")
-        return _load(sandbox)
+        return _load_profile(sandbox)
     if name is not None and (clusters / f"{name}.yaml").is_file():
-        return _load(clusters / f"{name}.yaml", name)
+        return _load_profile(clusters / f"{name}.yaml", name)
     if (project / PROFILE).is_file():
         _refuse_others(project)
-        own = _load(project / PROFILE)
+        own = _load_profile(project / PROFILE)
         if name in (None, own[0].name):
             _check_slurm_conf(own[0], environ, project)
             return own
@@ -242,13 +244,15 @@ def _find_cluster(
             "node or with --host" + (f"; there are {', '.join(known)}" if known else ""),
         )
     if (sandbox := _sandbox_profile(environ)) is not None:
-        return _load(sandbox)
+        return _load_profile(sandbox)
     if len(known) > 1:
         raise InputError(
             "which cluster? There are " + ", ".join(known),
             fix="--cluster NAME, or export HPCRUN_CLUSTER=NAME",
         )
-    return _load(clusters / f"{known[0]}.yaml", known[0]) if known else (Cluster(), "defaults")
+    return (
+        _load_profile(clusters / f"{known[0]}.yaml", known[0]) if known else (Cluster(), "defaults")
+    )
 
 
 def _check_slurm_conf(profile: Cluster, environ: Mapping[str, str], project: Path) -> None:
@@ -286,12 +290,12 @@ def _may_be_of_project(conf: str, environ: Mapping[str, str], project: Path) -> 
     return real.is_relative_to(top) and not is_sandbox
 
 
-def named_profile(environ: Mapping[str, str], cwd: Path, word: str) -> Cluster:
+def load_named_profile(environ: Mapping[str, str], cwd: Path, word: str) -> Cluster:
     """Load a profile by its file, or its name among the user's. Raises InputError, SpecError."""
     own = config_dir(environ) / "clusters" / f"{word}.yaml"
     file = cwd / word
     is_name = not file.is_file() and "/" not in word and own.is_file()
-    return _load(own if is_name else file)[0]
+    return _load_profile(own if is_name else file)[0]
 
 
 def _sandbox_profile(environ: Mapping[str, str]) -> Path | None:
@@ -306,7 +310,7 @@ def _sandbox_profile(environ: Mapping[str, str]) -> Path | None:
         return None
 
 
-def _load(path: Path, name: str = Cluster().name) -> tuple[Cluster, str]:
+def _load_profile(path: Path, name: str = Cluster().name) -> tuple[Cluster, str]:
     """Load a profile; one that does not name the cluster is the user's of this ``name``."""
     from hpcrun.spec import load_cluster  # here: many calls read no profile
 
@@ -332,7 +336,7 @@ def read_text(path: Path) -> str:
         raise InputError(f"{path}: {error.strerror}") from error
 
 
-def user_path(text: str, environ: Mapping[str, str], project: Path, where: str) -> Path:
+def expand_user_path(text: str, environ: Mapping[str, str], project: Path, where: str) -> Path:
     """Fill ``~`` and ``$NAME`` in a path, which starts at the project. Raises InputError."""
     expanded = text
     if "$" in text:
@@ -364,7 +368,7 @@ def job_environment(
     """
     # Which Slurm, and the user's token where a site has no munge (auth/jwt).
     environ = context.environ if environ is None else environ
-    named = {name: environ[name] for name in _OF_SLURM if environ.get(name)}
+    named = {name: environ[name] for name in _SLURM_VARIABLES if environ.get(name)}
     if context.cluster.slurm_conf:
         named["SLURM_CONF"] = context.cluster.slurm_conf
     if kind == "clean":
@@ -390,7 +394,7 @@ def job_environment(
     return keep | named
 
 
-def slurm_conf_of(context: Context) -> str | None:
+def current_slurm_conf(context: Context) -> str | None:
     """The slurm.conf of the context's Slurm; None: the system's."""
     return slurm_environment(context).get("SLURM_CONF")
 
@@ -400,18 +404,20 @@ def slurm_environment(context: Context, slurm_conf: str | None = None) -> dict[s
 
     ``slurm_conf``: the one that a record of a run names.
     """
-    slurm_conf = believed_conf(context, slurm_conf)
+    slurm_conf = trusted_slurm_conf(context, slurm_conf)
     if context.cluster.host is not None:
         conf = slurm_conf or context.cluster.slurm_conf
         return {"SLURM_CONF": conf} if conf else {}
     inherited = job_environment(context)
-    env = {name: inherited[name] for name in inherited if not name.startswith(_ASKING_PREFIXES)}
+    env = {
+        name: inherited[name] for name in inherited if not name.startswith(_SLURM_OPTION_PREFIXES)
+    }
     if slurm_conf is not None:
         env["SLURM_CONF"] = slurm_conf
     return env
 
 
-def believed_conf(context: Context, conf: str | None) -> str | None:
+def trusted_slurm_conf(context: Context, conf: str | None) -> str | None:
     """Return the slurm.conf that a record names; None for one that came with the project."""
     if conf is None or context.cluster.host is not None or conf == context.cluster.slurm_conf:
         return conf
@@ -420,7 +426,7 @@ def believed_conf(context: Context, conf: str | None) -> str | None:
     return None if _may_be_of_project(conf, context.environ, context.project) else conf
 
 
-def conf_is_gone(context: Context, conf: str | None) -> bool:
+def is_slurm_conf_missing(context: Context, conf: str | None) -> bool:
     """Return whether a slurm.conf is not on this machine any more, where Slurm is asked from it."""
     return conf is not None and context.cluster.host is None and not Path(conf).exists()
 
@@ -431,7 +437,7 @@ def slurm_transport(context: Context, slurm_conf: str | None = None) -> Transpor
     Raises InputError where the profile's is not there: Slurm would look for it for a minute.
     """
     conf = context.cluster.slurm_conf
-    if slurm_conf is None and conf and conf_is_gone(context, conf):
+    if slurm_conf is None and conf and is_slurm_conf_missing(context, conf):
         raise InputError(
             f"{context.cluster_source}: slurm_conf: {conf}: no such file",
             fix="name the slurm.conf of this cluster, or leave the key out to take the system's",

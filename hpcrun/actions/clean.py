@@ -15,9 +15,9 @@ from pathlib import Path
 from msgspec import Struct, structs
 
 from hpcrun.actions.job_actions import is_alive_here
-from hpcrun.context import Context, conf_is_gone, slurm_transport
+from hpcrun.context import Context, is_slurm_conf_missing, slurm_transport
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
-from hpcrun.monitor import bring_names, list_names, status_of
+from hpcrun.monitor import fetch_run_names, list_names, status_of
 from hpcrun.remote import TRASH, Transport
 from hpcrun.runs import (
     ARRAY,
@@ -93,7 +93,7 @@ def find_old(
     ``named``: only these, whatever their age. ``keep`` spares the newest. ``failed``: only those of
     which nothing ended well. Slurm's silence spares all that a job may revive.
     """
-    bring_names(context)
+    fetch_run_names(context)
     units = list(_units(context.runs_dir))
     if named:
         wanted = {one.path for one in named}
@@ -294,7 +294,7 @@ class LiveJobs:
         if submitted is None or submitted.job_id is None:
             return "", False
         conf = submitted.slurm_conf
-        if conf_is_gone(self._context, conf):
+        if is_slurm_conf_missing(self._context, conf):
             # That Slurm is gone, as a sandbox's; or the run was submitted on another machine.
             is_here = submitted.host == os.uname().nodename
             away = f"{conf}, by which it was submitted, is not on this machine"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from hpcrun.context import Context
 from hpcrun.errors import InputError
-from hpcrun.monitor import find_each, status_of, status_of_job, successor_of
+from hpcrun.monitor import find_successor_job, find_targets_by_word, status_of, status_of_job
 from hpcrun.plan import Dependency
 from hpcrun.runs import runs_of
 from hpcrun.slurm import array_id
@@ -43,7 +43,7 @@ def dependency_on(context: Context, words: Sequence[str]) -> Dependency | None:
 
 
 def _dependency_on_one(context: Context, word: str) -> Dependency:
-    target = find_each(context, [word])[word]
+    target = find_targets_by_word(context, [word])[word]
     if target is None:
         raise InputError(f"--after {word}: no such run", fix="hpcrun status lists the runs")
     if isinstance(target, str):
@@ -73,6 +73,6 @@ def _dependency_on_one(context: Context, word: str) -> Dependency:
         job_ids = [array_id(job_ids[0])]
     after = ":".join(job_ids)
     # Slurm's or: where the run's node dies nobody is left to name the job that goes on.
-    if len(statuses) == 1 and (successor := successor_of(statuses[0].history)):
+    if len(statuses) == 1 and (successor := find_successor_job(statuses[0].history)):
         after += f"?afterok:{successor}"
     return Dependency(after, folder)

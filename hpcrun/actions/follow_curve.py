@@ -20,9 +20,9 @@ from hpcrun.monitor import (
     STDIN,
     TRIP_EVERY,
     TRIP_PAUSE,
-    Jobs,
     Monitor,
-    Runs,
+    WatchedRuns,
+    WatchedSlurmJobs,
     find_sources,
 )
 from hpcrun.runs import JobStatus
@@ -67,8 +67,10 @@ class CurveFollower:
         self._logs = [self._log(source) for source in sources]
         runs = [each.run for each in sources if each.run is not None]
         # What Slurm has forgotten is a log file like any other.
-        self._jobs = Jobs([each.job for each in sources if each.job is not None], strict=False)
-        self._monitor = Monitor(context, [Runs(runs), self._jobs])
+        self._jobs = WatchedSlurmJobs(
+            [each.job for each in sources if each.job is not None], strict=False
+        )
+        self._monitor = Monitor(context, [WatchedRuns(runs), self._jobs])
         self._has_news = True
         self._pause = FILES_EVERY[0]
         self._next_trip = 0.0

@@ -12,7 +12,12 @@ from msgspec import Struct, structs
 from hpcrun.context import Context, read_text, slurm_transport
 from hpcrun.errors import InputError
 from hpcrun.files import whole_file
-from hpcrun.monitor import find, job_of_another, no_such_run, only_run
+from hpcrun.monitor import (
+    copied_run_error,
+    find_run_or_sweep,
+    require_single_run,
+    unknown_run_error,
+)
 from hpcrun.render import Form, Host, parse_hostfile
 from hpcrun.runs import RUN_ID, read_history
 from hpcrun.slurm import client, expand, is_final
@@ -79,10 +84,10 @@ def _of_job(context: Context, word: str) -> FoundHosts:
     """Ask Slurm for a job's nodes, by its id or a run's."""
     job_id, conf = word, None
     is_name = "/" in word or RUN_ID.fullmatch(word) or word.isdigit()
-    found = find(context.runs_dir, word) if is_name else None
-    run = only_run(found, word) if found is not None else None
+    found = find_run_or_sweep(context.runs_dir, word) if is_name else None
+    run = require_single_run(found, word) if found is not None else None
     history = read_history(run) if run is not None else None
-    if history is not None and (error := job_of_another(history, "hostfile")) is not None:
+    if history is not None and (error := copied_run_error(history, "hostfile")) is not None:
         raise error
     submitted = history.submitted if history is not None else None
     if run is not None and submitted is not None:
@@ -93,7 +98,7 @@ def _of_job(context: Context, word: str) -> FoundHosts:
             )
         job_id, conf = submitted.job_id, submitted.slurm_conf
     elif RUN_ID.fullmatch(word):
-        raise no_such_run(context, word)
+        raise unknown_run_error(context, word)
     transport = slurm_transport(context, conf)
     jobs = client.show_jobs(transport, job_id) or client.accounting(transport, [job_id])
     if not jobs:

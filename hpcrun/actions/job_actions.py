@@ -19,11 +19,11 @@ from hpcrun.context import Context, slurm_transport
 from hpcrun.errors import HpcrunError, InputError, OutOfReach, SchedulerRefused
 from hpcrun.monitor import (
     Targets,
-    job_of_another,
+    copied_run_error,
+    find_successor_job,
     status_of,
     status_of_jobs,
-    successor_of,
-    unknown_job,
+    unknown_job_error,
 )
 from hpcrun.ownership import name_of_user
 from hpcrun.remote import Transport
@@ -114,7 +114,7 @@ def _find_all(context: Context, targets: Targets) -> list[Outcome]:
         known += [Outcome(word=word, status=status) for status in found]
         if not found:
             status = JobStatus.of_job(word, Verdict(state=UNKNOWN))
-            unknown.append(Outcome(word=word, status=status, error=unknown_job(word)))
+            unknown.append(Outcome(word=word, status=status, error=unknown_job_error(word)))
     return known + unknown
 
 
@@ -143,7 +143,7 @@ def cancel_all(context: Context, targets: Targets, *, pending: bool = False) -> 
 
     def look(job: Outcome) -> None:
         status = job.status
-        job.error = job_of_another(status.history, "cancel")
+        job.error = copied_run_error(status.history, "cancel")
         job.over = job.error is None and status.final
         if not job.over:
             job.error = job.error or _not_mine(context, status, "ask OWNER to cancel it")
@@ -171,7 +171,7 @@ def cancel_all(context: Context, targets: Targets, *, pending: bool = False) -> 
                 # One of several in a job ends by itself: its harness sees the record below.
                 if job.run_id in whole or not job.status.history.shares_job
             ]
-            words += [heir for job in asked if (heir := successor_of(job.status.history))]
+            words += [heir for job in asked if (heir := find_successor_job(job.status.history))]
             try:
                 transport = slurm_transport(context, conf)
                 if words:
@@ -291,7 +291,7 @@ def _obstacle(context: Context, known: JobStatus) -> HpcrunError | None:
         return error
     if known.run is not None:
         submitted = known.history.submitted
-        if (error := job_of_another(known.history, "requeue")) is not None:
+        if (error := copied_run_error(known.history, "requeue")) is not None:
             return error
         if submitted is not None and known.is_local:
             return InputError(f"{name} is not a Slurm job: hpcrun run ran it on {submitted.host}")

@@ -98,7 +98,7 @@ def logs_of(context: Context, word: str | None, query: LogQuery, *, whole: bool 
         from hpcrun.monitor import JobOutput  # here: most logs are those of runs
 
         logs = JobLogs(context, query=query, output=JobOutput(target))
-        logs.monitor.ask()  # poll() would report states, which are for the follower
+        logs.monitor.query()  # poll() would report states, which are for the follower
         return logs
     return JobLogs(context, runs_of(target), query)
 
@@ -150,9 +150,9 @@ class JobLogs:
     @cached_property
     def monitor(self) -> Monitor:
         """The jobs' states; nobody asks for them but who follows."""
-        from hpcrun.monitor import Monitor, Runs
+        from hpcrun.monitor import Monitor, WatchedRuns
 
-        return Monitor(self.context, [self.output or Runs(self.runs, alive=self._alive)])
+        return Monitor(self.context, [self.output or WatchedRuns(self.runs, alive=self._alive)])
 
     # ---- which files
 
@@ -298,7 +298,7 @@ class JobLogs:
         lost = ""
         while True:
             snapshot = self.monitor.poll()
-            before, lost = lost, self.monitor.lost
+            before, lost = lost, self.monitor.fetch_error
             if bool(lost) != bool(before):
                 yield f"{lost}: connecting again" if lost else "connected again"
             if with_lines:
@@ -315,9 +315,9 @@ class JobLogs:
         now = time.monotonic()
         if self._has_spoken or status.run is None or status.final:
             return
-        from hpcrun.monitor import stage_of  # here: who only reads needs no state
+        from hpcrun.monitor import describe_stage  # here: who only reads needs no state
 
-        if (stage := stage_of(status, status.run)) != self._stage:
+        if (stage := describe_stage(status, status.run)) != self._stage:
             self._stage, self._told_at = stage, now + SILENCE
         elif now >= self._told_at:
             self._told_at = math.inf
@@ -349,7 +349,7 @@ class JobLogs:
     def _events_of(self, file: LogFile, *, is_last: bool = False) -> Iterator[Lines]:
         for data in self._tail.lines(file, is_last=is_last):
             if self.output is not None:
-                self.output.note(data)
+                self.output.record_output(data)
             if file not in self._lively[:1]:
                 self._lively = [file, *(each for each in self._lively if each != file)][:LIVELY]
             own = file.rank is None and (file.node is None or (data or b"").startswith(b"hpcrun: "))

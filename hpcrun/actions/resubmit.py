@@ -26,7 +26,7 @@ from hpcrun.actions.submit import Submission, check_as_submitted, linked, named_
 from hpcrun.actions.there import here, look, settle
 from hpcrun.context import Context, is_in_mirror, load_context, read_text
 from hpcrun.errors import InputError, OutOfReach
-from hpcrun.monitor import job_of_another, status_of
+from hpcrun.monitor import copied_run_error, status_of
 from hpcrun.plan import Dependency, Plan, SweepRun, after_checkpoint_dir, resume_fix
 from hpcrun.runs import (
     JobStatus,
@@ -247,7 +247,7 @@ def _failed(found: RunFolder | SweepFolder, statuses: Sequence[JobStatus]) -> li
 def _check_over(status: JobStatus, *, fresh: bool) -> None:
     """Refuse two runs that write to the same checkpoints. Raises InputError, OutOfReach."""
     verdict, name = status.verdict, status.label
-    error = job_of_another(status.history, "resubmit")
+    error = copied_run_error(status.history, "resubmit")
     if error is not None:  # the original may still write the same checkpoints
         raise error
     if not (verdict.final or fresh):

@@ -19,7 +19,7 @@ from hpcrun.actions.prepare import Prepared
 from hpcrun.actions.submit import write
 from hpcrun.context import Context, job_environment, read_text
 from hpcrun.errors import InputError, Problem, SpecError
-from hpcrun.monitor import submitted_record
+from hpcrun.monitor import build_submitted_record
 from hpcrun.plan import DEFAULT, LAUNCHERS, RUNTIMES, Plan
 from hpcrun.remote import LocalTransport
 from hpcrun.render import parse_hostfile
@@ -218,7 +218,7 @@ def running(
             shutil.rmtree(folder, ignore_errors=True)
         raise
     try:
-        write_record(run.submitted, submitted_record(context, prepared.plan))
+        write_record(run.submitted, build_submitted_record(context, prepared.plan))
         yield run, process
     finally:
         stop_all(process)

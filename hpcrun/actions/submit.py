@@ -20,7 +20,7 @@ from hpcrun.actions.there import here, there
 from hpcrun.context import Context, is_in_mirror, job_environment, slurm_transport
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.files import remark
-from hpcrun.monitor import submitted_record
+from hpcrun.monitor import build_submitted_record
 from hpcrun.plan import AFTER_VARIABLE, Plan, after_checkpoint_dir
 from hpcrun.render import RenderedFile, quote_bash
 from hpcrun.runs import (
@@ -306,7 +306,7 @@ def run_sbatch(context: Context, plan: Plan, written: list[Path]) -> Submission:
     """
     env = _sbatch_environment(context, plan)
     transport = slurm_transport(context)
-    record = submitted_record(context, plan)
+    record = build_submitted_record(context, plan)
     job_id, notes = "", []
     try:
         with signals_wait():

@@ -17,7 +17,7 @@ from typing import TypeVar, cast
 from msgspec import Struct
 
 from hpcrun.assets import home_dir
-from hpcrun.context import Context, user_path
+from hpcrun.context import Context, expand_user_path
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.monitor import free_space
 from hpcrun.ownership import is_open
@@ -129,8 +129,8 @@ def there(context: Context) -> There:
     home, source, profile = Path(home_dir(environ)), context.cluster_source, context.cluster
     return There(
         environ,
-        user_path(profile.runs_dir, environ, home, f"{source}: runs_dir"),
-        user_path(profile.cache_dir, environ, home, f"{source}: cache_dir"),
+        expand_user_path(profile.runs_dir, environ, home, f"{source}: runs_dir"),
+        expand_user_path(profile.cache_dir, environ, home, f"{source}: cache_dir"),
     )
 
 
@@ -158,9 +158,9 @@ def _trip(context: Context, argv: Sequence[str], stdin: str | None = None) -> Re
 def path_there(context: Context, text: str, where: str) -> Path:
     """Fill ``~`` and variables of a path that a job uses. Raises InputError."""
     if context.cluster.host is None:
-        return user_path(text, context.environ, context.project, where)
+        return expand_user_path(text, context.environ, context.project, where)
     environ = there(context).environ
-    return user_path(text, environ, Path(home_dir(environ)), where)
+    return expand_user_path(text, environ, Path(home_dir(environ)), where)
 
 
 def look(context: Context, path: Path | str) -> str:

@@ -16,7 +16,7 @@ from msgspec import structs
 from hpcrun.actions.parse import CurveLog
 from hpcrun.actions.there import there
 from hpcrun.actions.usage import UsageStep, close_all
-from hpcrun.context import Context, conf_is_gone, job_environment, slurm_transport
+from hpcrun.context import Context, is_slurm_conf_missing, job_environment, slurm_transport
 from hpcrun.curves import (
     EVAL_LOSS,
     LOSS,
@@ -29,19 +29,19 @@ from hpcrun.curves import (
 )
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.monitor import (
-    FILES_EVERY,
+    FILE_CHECK_INTERVAL_S,
     Monitor,
-    Pace,
+    QueryPace,
     Source,
-    Watched,
-    begin,
-    conf_of,
-    find,
+    WatchedJobs,
+    copied_run_error,
+    fetch_records,
+    find_run_or_sweep,
+    find_slurm_conf,
     is_job_id,
-    job_of_another,
-    keep_looks,
-    no_such_run,
-    refresh,
+    record_gpu_usage,
+    start_thread,
+    unknown_run_error,
 )
 from hpcrun.ownership import name_of_user, whose
 from hpcrun.plan import label
@@ -79,7 +79,7 @@ _RATES = 5
 _WINDOW, _LEAST = 120.0, 5.0
 
 
-class Top(Watched):
+class Top(WatchedJobs):
     """The jobs that wait or run, as Slurm lists them each time, and what is known of them.
 
     Slurm is asked on a thread, for an answer may take a minute, and on another one between its
@@ -111,7 +111,7 @@ class Top(Watched):
         self._answer: list[JobStatus] | HpcrunError | None = None
         # Where the output goes of jobs that are not hpcrun's.
         self._outputs: dict[str, dict[str, Path]] = {}
-        self.next_look = 0.0
+        self.next_check = 0.0
         self._monitor = Monitor(context, [self])
         self._shown: dict[str, _Shown] = {}
 
@@ -138,8 +138,8 @@ class Top(Watched):
             if shown.step is not None and shown.step.look(now):
                 news = True
                 shown.keep(now)
-        due = min(self._shown.values(), key=lambda each: each.next_look, default=None)
-        if due is not None and due.next_look <= now:
+        due = min(self._shown.values(), key=lambda each: each.next_check, default=None)
+        if due is not None and due.next_check <= now:
             news |= due.look_at_files(now)
         return news
 
@@ -157,23 +157,23 @@ class Top(Watched):
 
     # ---- what Slurm answers
 
-    def ask(self, context: Context, pace: Pace) -> None:
+    def query(self, context: Context, pace: QueryPace) -> None:
         """Begin to ask; look() has the answer."""
         if not _is_alive(self._asking):
-            self._asking = begin(self._find, slurm_transport(context), self._trip)
+            self._asking = start_thread(self._find, slurm_transport(context), self._trip)
 
-    def look(self, context: Context, pace: Pace) -> list[JobStatus] | None:
+    def check_files(self, context: Context, pace: QueryPace) -> list[JobStatus] | None:
         """Take the answer, if there is one; between the questions fetch what the runs write."""
         now = time.monotonic()
         is_far = context.cluster.host is not None
         is_busy = _is_alive(self._asking) or _is_alive(self._trip) or pace.is_due(now)
-        if now >= self.next_look and not is_busy:
-            self.next_look = now + FILES_EVERY
+        if now >= self.next_check and not is_busy:
+            self.next_check = now + FILE_CHECK_INTERVAL_S
             runs = [each.known.run for each in self._shown.values() if each.known.run is not None]
             known = (self._outputs.get(job_id, {}) for job_id in self._shown)
             outputs = [path for paths in known for path in paths] if is_far else []
             some = runs or outputs
-            self._trip = begin(self._fetch, context, pace, runs, outputs) if some else None
+            self._trip = start_thread(self._fetch, context, pace, runs, outputs) if some else None
         answer, self._answer = self._answer, None
         if answer is None:  # what was known holds
             return None
@@ -185,10 +185,10 @@ class Top(Watched):
         return answer
 
     def _fetch(
-        self, context: Context, pace: Pace, runs: Sequence[RunFolder], outputs: Sequence[str]
+        self, context: Context, pace: QueryPace, runs: Sequence[RunFolder], outputs: Sequence[str]
     ) -> None:
         try:
-            if outputs and time.monotonic() >= pace.next_trip:
+            if outputs and time.monotonic() >= pace.next_fetch:
                 context.transport().copy_outputs(outputs, whole=False)
             pace.refresh(context, runs)
         except HpcrunError as error:
@@ -222,7 +222,7 @@ class Top(Watched):
         statuses = [_status(self._context, job) for job in live]
         if trip is not None:
             trip.join()
-        refresh(self._context, [status.run for status in statuses])
+        fetch_records(self._context, [status.run for status in statuses])
         self._answer = statuses
 
     def _sort(self, statuses: Sequence[JobStatus]) -> None:
@@ -295,7 +295,7 @@ class _Shown:
         self.known = known
         self.step: UsageStep | None = None
         self.why_no_use = ""
-        self.next_look = 0.0
+        self.next_check = 0.0
         self._log: CurveLog | None = None
         self._has_log = False
         self._progress = Progress()
@@ -312,7 +312,7 @@ class _Shown:
                 source = Source(self.known.job_id or "", files, self.known.run)
                 self._log = CurveLog(context, source, tail=TAIL)
             self._has_log = True
-            self.next_look = 0.0
+            self.next_check = 0.0
 
     def look_at_files(self, now: float) -> bool:
         """Read on in the log and the records; return whether there is news."""
@@ -328,18 +328,18 @@ class _Shown:
             last, was = self._history.last, before.last
             news |= before.end != self._history.end
             news |= (last and last.stall) != (was and was.stall)
-        self.next_look = time.monotonic() + (0.5 if news else 1.0)
+        self.next_check = time.monotonic() + (0.5 if news else 1.0)
         return news
 
     def keep(self, now: float) -> None:
         """Keep now and then what is seen of the GPUs, for when the run is over."""
         if self.known.run is not None and now - self._kept_at >= _KEEP_EVERY:
             self._kept_at = now
-            keep_looks(self.known.run, [] if self.step is None else self.step.uses())
+            record_gpu_usage(self.known.run, [] if self.step is None else self.step.uses())
 
     def has_all(self) -> bool:
         """Return whether the log was read, and the use is known or will not be."""
-        if self._has_log and not self.next_look:
+        if self._has_log and not self.next_check:
             return False
         if self.step is None or self.step.has_failed:
             return True  # a step that failed once has had its chance
@@ -409,17 +409,17 @@ def _job_of(status: JobStatus) -> SlurmJob:
 
 def _named(context: Context, words: Sequence[str]) -> tuple[list[str], Context]:
     """Find the Slurm ids that words mean, and the context with the Slurm whose they are."""
-    default = conf_of(context, History(run_id=""))
+    default = find_slurm_conf(context, History(run_id=""))
     confs: dict[str, str | None] = {}
     for word in words:
-        found = find(context.runs_dir, word)
+        found = find_run_or_sweep(context.runs_dir, word)
         if found is None and not is_job_id(word):
-            raise no_such_run(context, word)
+            raise unknown_run_error(context, word)
         if found is None:
             confs[word] = default
             continue
         history = read_history(found.run(0) if isinstance(found, SweepFolder) else found)
-        if (error := job_of_another(history, "top")) is not None:
+        if (error := copied_run_error(history, "top")) is not None:
             raise error
         if history.job_id is None:
             raise InputError(
@@ -428,7 +428,7 @@ def _named(context: Context, words: Sequence[str]) -> tuple[list[str], Context]:
             )
         is_sweep = isinstance(found, SweepFolder)
         job_id = array_id(history.job_id) if is_sweep else history.job_id
-        confs[job_id] = conf_of(context, history) or default
+        confs[job_id] = find_slurm_conf(context, history) or default
     if len(set(confs.values())) > 1:
         raise InputError(
             f"{', '.join(words)}: jobs of several Slurms: "
@@ -437,7 +437,7 @@ def _named(context: Context, words: Sequence[str]) -> tuple[list[str], Context]:
         )
     conf = next(iter(confs.values()), None)
     if conf and conf != default:
-        if conf_is_gone(context, conf):
+        if is_slurm_conf_missing(context, conf):
             raise OutOfReach(f"{conf}, by which the job was submitted, is not on this machine")
         cluster = structs.replace(context.cluster, slurm_conf=conf)
         context = structs.replace(context, cluster=cluster)

@@ -21,7 +21,7 @@ from hpcrun.context import Context, slurm_transport
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.files import open_plain
 from hpcrun.logs import LogFile, log_files, part_of
-from hpcrun.monitor import find_each, no_such_run, with_account
+from hpcrun.monitor import add_accounting, find_targets_by_word, unknown_run_error
 from hpcrun.ownership import name_of_user, whose
 from hpcrun.plan import Plan, parse_memory_mb, parse_seconds
 from hpcrun.runs import (
@@ -134,9 +134,9 @@ def _rank_of(path: Path) -> int | None:
 def _of_word(context: Context, word: str | None) -> Iterator[Answer]:
     from hpcrun.monitor import status_of
 
-    target = find_each(context, [word], whole=True)[word]
+    target = find_targets_by_word(context, [word], whole=True)[word]
     if target is None:
-        raise no_such_run(context, word, or_file=True)
+        raise unknown_run_error(context, word, or_file=True)
     if isinstance(target, str):
         yield from _of_job(context, target)
         return
@@ -172,7 +172,7 @@ def _by_output(
     context: Context, status: JobStatus, files: Sequence[Path], end: int | None = None
 ) -> Diagnosis:
     """Judge by the files of a job's output, or by their last ``end`` bytes, and Slurm's record."""
-    status = with_account(context, status)
+    status = add_accounting(context, status)
     found = [_read(file, end) for file in files if file.is_file()]
     recorded = _records_of(status, context) if status.final else Records()
     evidence = Evidence(logs=found, records=recorded, job=_job_of(status, context))
@@ -236,7 +236,7 @@ def cause_of(context: Context, status: JobStatus, *, whole: bool = False) -> Dia
     run, last = status.run, status.last
     if run is None or status.ok:
         return Diagnosis()
-    status = with_account(context, status)
+    status = add_accounting(context, status)
     if last is None:
         evidence = Evidence(records=_records_of(status, context), job=_job_of(status, context))
         # Slurm itself cancelled what waited for another job: its reason says more.

@@ -86,11 +86,11 @@ def every_context(cluster: str | None) -> tuple[list[Context], list[InputError]]
     """
     from msgspec import structs
 
-    from hpcrun.context import load_each
+    from hpcrun.context import load_all_contexts
 
     if cluster or os.environ.get("HPCRUN_CLUSTER"):
         return [context(cluster)], []
-    found, faults = load_each(os.environ, Path.cwd())
+    found, faults = load_all_contexts(os.environ, Path.cwd())
     if not found and faults:
         raise faults[0]
     if len(found) + len(faults) < 2:

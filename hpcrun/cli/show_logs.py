@@ -209,13 +209,13 @@ def _nothing(logs: JobLogs) -> str:
 
 def _explain_silence(context: Context, run: RunFolder) -> str:
     """Explain why a run has no output: it is pending, starting, or ended without any."""
-    from hpcrun.monitor import stage_of, status_of
+    from hpcrun.monitor import describe_stage, status_of
 
     status = status_of(context, [run])[0]
     name = f"job {status.job_id}" if status.job_id else run.run_id
     if status.final:
         return f"{name}: {status.state}; no output"
-    return f"{name}: {status.state}; no output yet: waiting for {stage_of(status, run)}"
+    return f"{name}: {status.state}; no output yet: waiting for {describe_stage(status, run)}"
 
 
 # ---- following
@@ -270,9 +270,9 @@ def watch_logs(
 
 def wait_for_sweep(context: Context, sweep: SweepFolder, *, quiet: bool) -> int:
     """Wait for all runs of a sweep; 0 if all ended well and 1 if not. Ctrl-C ends only the wait."""
-    from hpcrun.monitor import Monitor, Runs, poll_all
+    from hpcrun.monitor import Monitor, WatchedRuns, poll_all
 
-    monitor = Monitor(context, [Runs(runs_of(sweep))])
+    monitor = Monitor(context, [WatchedRuns(runs_of(sweep))])
     try:
         for status in poll_all([monitor]):
             if not quiet:

@@ -13,7 +13,14 @@ from msgspec import Struct, field, structs
 from hpcrun.cli.output import emit_json, look, note, say_lines
 from hpcrun.context import Context
 from hpcrun.errors import HpcrunError, InputError
-from hpcrun.monitor import Level, SlurmCache, find_target, no_runs, status_of, status_of_job
+from hpcrun.monitor import (
+    Level,
+    SlurmCache,
+    describe_no_runs,
+    find_target,
+    status_of,
+    status_of_job,
+)
 from hpcrun.runs import (
     JobStatus,
     RunFolder,
@@ -131,10 +138,10 @@ def find_out(context: Context, query: Query, cache: QueryCache | None = None) ->
     silence = found.silence or next(silent, "")
     statuses = found.statuses
     if not silence and any(status.is_waiting for status in statuses):
-        from hpcrun.monitor import with_whys
+        from hpcrun.monitor import add_wait_reasons
 
         is_one = found.kind != "listing" and found.sweep is None and len(statuses) == 1
-        statuses = with_whys(context, statuses, cache.slurm, count_ahead=is_one)
+        statuses = add_wait_reasons(context, statuses, cache.slurm, count_ahead=is_one)
     host = context.cluster.host or ""
     return structs.replace(found, statuses=statuses, silence=silence, host=host)
 
@@ -143,7 +150,7 @@ def _find(context: Context, query: Query, cache: QueryCache) -> Found:
     if query.word is None:
         from hpcrun.monitor import list_rows
 
-        nothing = f"{no_runs(context)}; hpcrun jobs lists what can be submitted"
+        nothing = f"{describe_no_runs(context)}; hpcrun jobs lists what can be submitted"
         rows, older, silence = list_rows(
             context, query.count, each_task=query.each_task, cache=cache.slurm
         )
@@ -175,9 +182,9 @@ def _with_end(
     failed = [at for at, status in enumerate(statuses) if status.final and not status.ok]
     is_one = len(statuses) == 1 and statuses[0].final and not in_sweep
     if is_one:
-        from hpcrun.monitor import with_account, with_use
+        from hpcrun.monitor import add_accounting, add_resource_usage
 
-        statuses = [with_use(context, with_account(context, statuses[0], always=True))]
+        statuses = [add_resource_usage(context, add_accounting(context, statuses[0], always=True))]
     if failed and (is_one or in_sweep):
         from hpcrun.actions import with_cause  # here: the rules take a moment
 

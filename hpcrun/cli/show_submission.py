@@ -282,11 +282,11 @@ def show_estimate(plan: Plan, estimate: Estimate, *, as_json: bool) -> None:
 def _start(estimate: Estimate) -> str:
     from datetime import datetime  # here: it is for estimates alone
 
-    from hpcrun.monitor import NOT_FORESEEN, is_foreseen, parse_time
+    from hpcrun.monitor import NOT_EXPECTED, is_expected, parse_time
 
     start = parse_time(estimate.start)
-    is_known = start is None or is_foreseen(start, datetime.now())
-    return estimate.start.replace("T", " ") if is_known else NOT_FORESEEN
+    is_known = start is None or is_expected(start, datetime.now())
+    return estimate.start.replace("T", " ") if is_known else NOT_EXPECTED
 
 
 def show_files(made: Prepared, *, as_json: bool) -> None:

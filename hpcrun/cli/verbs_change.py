@@ -176,10 +176,10 @@ def resubmit(
     """
     from hpcrun.actions import Checks, prepare_again
     from hpcrun.cli.show_submission import show_files, show_origin, submit_and_watch
-    from hpcrun.monitor import resolve
+    from hpcrun.monitor import resolve_run_or_sweep
 
     where = context(cluster, debug=options["debug"])
-    found = resolve(where, job)
+    found = resolve_run_or_sweep(where, job)
 
     def plan_again(code: Literal["then", "now"]) -> Again:
         return prepare_again(

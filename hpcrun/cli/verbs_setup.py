@@ -91,9 +91,9 @@ def up(nodes: int | None, gpus_per_node: int | None, like: str | None) -> int:
         raise InputError("--gpus-per-node: the profile of --like sets it", fix="leave one out")
     else:
         from hpcrun.actions import build_shape
-        from hpcrun.context import named_profile
+        from hpcrun.context import load_named_profile
 
-        cluster = named_profile(os.environ, Path.cwd(), like)
+        cluster = load_named_profile(os.environ, Path.cwd(), like)
         shape = build_shape(cluster, like, nodes)
     before = lifecycle.status(directory)
     with bar("starting", "daemons") as show:

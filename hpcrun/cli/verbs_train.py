@@ -281,7 +281,7 @@ def show(what: str | None, name: str | None, cluster: str | None, as_json: bool)
     from hpcrun.actions import load_spec, masker_of
     from hpcrun.assets import list_jobs
     from hpcrun.context import read_text
-    from hpcrun.monitor import resolve
+    from hpcrun.monitor import resolve_run_or_sweep
     from hpcrun.runs import SECRETS, RunFolder, SweepFolder
     from hpcrun.spec import dump_job
 
@@ -302,7 +302,7 @@ def show(what: str | None, name: str | None, cluster: str | None, as_json: bool)
         else:
             say(dump_job(spec).rstrip("\n"))
         return 0
-    run = resolve(where, what)
+    run = resolve_run_or_sweep(where, what)
     # The values of secrets; of a submission that was killed; of an attempt on hosts of a hostfile.
     hidden = re.compile(rf"\.?{SECRETS}.*|environment")
     files = sorted(

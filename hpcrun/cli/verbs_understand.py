@@ -130,7 +130,7 @@ def parse(
 
 def _bring(where: Context, words: Sequence[str]) -> None:
     """Have the cluster's host answer while what reads and draws curves is imported."""
-    from hpcrun.monitor import find, refresh
+    from hpcrun.monitor import fetch_records, find_run_or_sweep
 
     def load() -> None:
         with contextlib.suppress(Exception):  # whoever needs it says so
@@ -139,8 +139,10 @@ def _bring(where: Context, words: Sequence[str]) -> None:
 
     loader = threading.Thread(target=load, daemon=True)
     loader.start()
-    known = [find(where.runs_dir, word) for word in words if not (where.cwd / word).exists()]
-    refresh(where, known, by_word=True, whole=True)
+    known = [
+        find_run_or_sweep(where.runs_dir, word) for word in words if not (where.cwd / word).exists()
+    ]
+    fetch_records(where, known, by_word=True, whole=True)
     loader.join()
 
 

@@ -243,7 +243,14 @@ def wait(
     stops waiting, not the job.
     """
     from hpcrun.actions import with_cause
-    from hpcrun.monitor import Jobs, Monitor, Runs, find_targets, name_of, poll_all
+    from hpcrun.monitor import (
+        Monitor,
+        WatchedRuns,
+        WatchedSlurmJobs,
+        find_targets,
+        poll_all,
+        watch_key,
+    )
     from hpcrun.text import Look
     from hpcrun.views import end_line, ended_json
 
@@ -251,7 +258,7 @@ def wait(
     where = context(cluster)
     targets = find_targets(where, jobs)
     deadline = None if limit is None else time.monotonic() + limit
-    watched = [Runs(targets.all_runs()), Jobs(targets.jobs)]
+    watched = [WatchedRuns(targets.all_runs()), WatchedSlurmJobs(targets.jobs)]
     monitor = Monitor(where, watched, deadline=deadline)
     last: dict[str, JobStatus] = {}
     over: list[JobStatus] = []
@@ -263,15 +270,15 @@ def wait(
                 if not as_json:
                     say(end_line(status, Look(colour=True)))
             elif not as_json:
-                _show_progress(last.get(name_of(status)), status)
-            last[name_of(status)] = status
+                _show_progress(last.get(watch_key(status)), status)
+            last[watch_key(status)] = status
             if first and over:
                 break
     except KeyboardInterrupt:
         note("\nno longer waiting; the jobs go on")
         raise
     # Tasks that waited shared a row, and have their own since they began.
-    there = {name_of(status) for status in monitor.statuses}
+    there = {watch_key(status) for status in monitor.statuses}
     last = {key: status for key, status in last.items() if key in there}
     left = [status for status in last.values() if not status.final]
     timed_out = bool(left) and not (first and over)
@@ -410,12 +417,12 @@ def fetch(
         find_wandb,
         sync_offline,
     )
-    from hpcrun.monitor import only_run, resolve
+    from hpcrun.monitor import require_single_run, resolve_run_or_sweep
     from hpcrun.text import count_of, format_size
 
     where = context(cluster)
     wandb = find_wandb(where) if wandb_sync else ""
-    run = only_run(resolve(where, job), job)
+    run = require_single_run(resolve_run_or_sweep(where, job), job)
     if wandb_sync and not globs:
         globs = (OFFLINE,)
     found = find_outputs(where, run, globs)

@@ -15,7 +15,7 @@ from hpcrun.cli.show_status import Found, Query, QueryCache, find_out, print_fou
 from hpcrun.context import Context
 from hpcrun.curves import Screen
 from hpcrun.errors import InputError, OutOfReach
-from hpcrun.monitor import CALM, CALMEST, Monitor, Pace, Watched
+from hpcrun.monitor import MAX_QUERY_PAUSE_S, QUERY_PAUSE_S, Monitor, QueryPace, WatchedJobs
 from hpcrun.runs import JobStatus
 from hpcrun.text import clip
 
@@ -23,7 +23,7 @@ from hpcrun.text import clip
 _FILES_EVERY, _SLICE = 2.0, 0.1
 
 
-class _Asked(Watched):
+class _Asked(WatchedJobs):
     """What a query asks for, looked up again each time: later other runs may be the newest."""
 
     def __init__(self, query: Query) -> None:
@@ -32,10 +32,10 @@ class _Asked(Watched):
         self._query = query
         self._cache = QueryCache()
 
-    def ask(self, context: Context, pace: Pace) -> Sequence[JobStatus] | None:
+    def query(self, context: Context, pace: QueryPace) -> Sequence[JobStatus] | None:
         """Find it with new answers. Raises InputError, and OutOfReach for the first."""
         self._cache.clear()
-        self.next_look = math.inf  # without an answer nothing is looked up
+        self.next_check = math.inf  # without an answer nothing is looked up
         try:
             return self._find(context, pace)
         except OutOfReach as silence:
@@ -44,21 +44,21 @@ class _Asked(Watched):
             self.found = structs.replace(self.found, silence=silence.message)
             return None
 
-    def look(self, context: Context, pace: Pace) -> Sequence[JobStatus] | None:
+    def check_files(self, context: Context, pace: QueryPace) -> Sequence[JobStatus] | None:
         """Read the runs' files again, with Slurm's last answers."""
         now = time.monotonic()
-        if now < self.next_look or pace.is_due(now):
+        if now < self.next_check or pace.is_due(now):
             return None
         live = (each for each in self.found.statuses if not each.final)
         pace.refresh(context, [each.run for each in live if each.run is not None])
         return self._find(context, pace)
 
-    def _find(self, context: Context, pace: Pace) -> Sequence[JobStatus]:
+    def _find(self, context: Context, pace: QueryPace) -> Sequence[JobStatus]:
         before = self.found.states
         self.found = find_out(context, self._query, self._cache)
-        self.next_look = time.monotonic() + _FILES_EVERY
+        self.next_check = time.monotonic() + _FILES_EVERY
         if self.found.states != before:
-            pace.news(time.monotonic(), apart=CALM)
+            pace.request_query(time.monotonic(), apart=QUERY_PAUSE_S)
         return self.found.statuses
 
 
@@ -74,13 +74,13 @@ def watch_status(context: Context, query: Query) -> int:
         )
     keyboard = sys.stdin.fileno() if sys.stdin.isatty() else None
     asked = _Asked(query)
-    monitor = Monitor(context, [asked], calmest=CALMEST)
+    monitor = Monitor(context, [asked], calmest=MAX_QUERY_PAUSE_S)
     snapshot = monitor.poll()  # errors before the picture
     # A word on the waiting would stand in it.
     monitor.context = structs.replace(context, waiting=nullcontext)
     with Screen(sys.stdout, keyboard) as screen:
         while not snapshot.is_over:
-            screen.draw(_picture(asked.found, monitor.until_asked))
+            screen.draw(_picture(asked.found, monitor.seconds_until_query))
             until = time.monotonic() + _FILES_EVERY
             while time.monotonic() < until and not screen.is_stale:
                 time.sleep(_SLICE)

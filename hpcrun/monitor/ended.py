@@ -32,14 +32,14 @@ _MAX_NODES = 4
 _BY_SLURM = frozenset({"CANCELLED", "NODE_FAIL", "BOOT_FAIL"})
 
 
-class Kept(Struct, frozen=True, kw_only=True):
+class CachedAccount(Struct, frozen=True, kw_only=True):
     """What is kept of the end of a run's job, by its id and the number of attempts."""
 
     stamp: list[str]
     account: Account
 
 
-class Looks(Struct, frozen=True, kw_only=True):
+class GpuSamples(Struct, frozen=True, kw_only=True):
     """What ``top`` has seen of a run's GPUs: how often, their mean use, and the most memory."""
 
     looks: int = 0
@@ -48,13 +48,13 @@ class Looks(Struct, frozen=True, kw_only=True):
     memory_total: int | None = None
 
 
-def with_account(context: Context, status: JobStatus, *, always: bool = False) -> JobStatus:
+def add_accounting(context: Context, status: JobStatus, *, always: bool = False) -> JobStatus:
     """Add what Slurm keeps of a job that is over, where it may explain the end, or ``always``."""
     run, job_id = status.run, status.job_id
     if not status.final or status.account is not None or not job_id or status.is_local:
         return status
     stamp = [job_id, str(status.attempts), status.state]
-    kept = read_if_there(run.account, Kept) if run is not None else None
+    kept = read_if_there(run.account, CachedAccount) if run is not None else None
     if kept is not None and kept.stamp == stamp:
         return structs.replace(status, account=kept.account)
     is_open = status.state in _BY_SLURM and status.history.cancelled is None
@@ -76,20 +76,20 @@ def with_account(context: Context, status: JobStatus, *, always: bool = False) -
     if found is None:
         return status
     if run is not None and found.held_seconds is not None:
-        keep_record(run.account, Kept(stamp=stamp, account=found))
+        keep_record(run.account, CachedAccount(stamp=stamp, account=found))
     return structs.replace(status, account=found)
 
 
-def with_use(context: Context, status: JobStatus) -> JobStatus:
+def add_resource_usage(context: Context, status: JobStatus) -> JobStatus:
     """Add what a job that is over has used, as far as Slurm, its log and ``top`` show it."""
     if not status.final or not (status.attempts or status.run is None):
         return status
     account, run = status.account or Account(), status.run
-    looks, logged = Looks(), None
+    looks, logged = GpuSamples(), None
     if run is not None and status.gpus_per_node:
         from hpcrun.monitor.progress import most_memory  # here: reading lines loads much
 
-        looks = read_if_there(run.looks, Looks) or looks
+        looks = read_if_there(run.looks, GpuSamples) or looks
         logged = most_memory(run, status.plan.log_patterns if status.plan is not None else ())
     busy, held = account.cpu_seconds, account.held_seconds
     used = Used(
@@ -103,10 +103,10 @@ def with_use(context: Context, status: JobStatus) -> JobStatus:
         looks=looks.looks,
         trained_share=trained_share(status),
     )
-    return structs.replace(_with_step_code(status), used=used)
+    return structs.replace(_add_step_note(status), used=used)
 
 
-def _with_step_code(status: JobStatus) -> JobStatus:
+def _add_step_note(status: JobStatus) -> JobStatus:
     """Note that a step failed of a script of the user's own that ended well all the same."""
     job, account, verdict = status.job, status.account, status.verdict
     code = parse_exit_code(job.step_code) if job is not None else None
@@ -119,20 +119,20 @@ def _with_step_code(status: JobStatus) -> JobStatus:
     return structs.replace(status, verdict=structs.replace(verdict, notes=[*verdict.notes, text]))
 
 
-def keep_looks(run: RunFolder, nodes: Sequence[NodeUse]) -> None:
+def record_gpu_usage(run: RunFolder, nodes: Sequence[NodeUse]) -> None:
     """Keep what ``top`` sees of a run's GPUs; of somebody else's run nothing."""
     gpus = [gpu for use in nodes for gpu in use.gpus]
     uses = [gpu.utilization for gpu in gpus if gpu.utilization is not None]
     if not gpus:
         return
-    old = read_if_there(run.looks, Looks) or Looks()
+    old = read_if_there(run.looks, GpuSamples) or GpuSamples()
     use, count = old.use, old.looks + 1
     if uses:
         now = sum(uses) / len(uses)
         use = now if use is None else (use * old.looks + now) / count
     memory = (old.memory, *(gpu.memory_used for gpu in gpus))
     total = (old.memory_total, *(gpu.memory_total for gpu in gpus))
-    new = Looks(
+    new = GpuSamples(
         looks=count,
         use=use,
         memory=max(filter(None, memory), default=None),

@@ -14,7 +14,7 @@ from msgspec import structs
 from hpcrun.context import Context, slurm_transport
 from hpcrun.errors import OutOfReach
 from hpcrun.logs import LogFile
-from hpcrun.monitor.poll import Jobs, Pace
+from hpcrun.monitor.poll import QueryPace, WatchedSlurmJobs
 from hpcrun.monitor.status import status_of_jobs
 from hpcrun.runs import JobStatus, Verdict
 from hpcrun.slurm import SlurmJob, client, is_final, known_hosts, parse_exit_code, task_numbers
@@ -22,11 +22,11 @@ from hpcrun.slurm import SlurmJob, client, is_final, known_hosts, parse_exit_cod
 # The job may have ended where it has been silent for longer than ever before, and for SILENT_AFTER
 # seconds at least, or after lines that a job ends with. Then it is asked about SOON seconds after
 # the last question at the earliest.
-SILENT_AFTER, SILENT_FACTOR = 3.0, 3.0
-SOON = 5.0
+MIN_SILENCE_S, SILENT_FACTOR = 3.0, 3.0
+MIN_QUERY_GAP_S = 5.0
 _LAST_LINES = (b"slurmstepd: error: ***", b"srun: Job step aborted", b"Terminated")
 # How late the last lines may come from the nodes, in seconds.
-LINES_LATE = 0.5
+MAX_LINE_DELAY_S = 0.5
 # Output on another machine is brought so often, in seconds, and the pause is this many times as
 # long as bringing it took.
 TRIP_EVERY, TRIP_PAUSE = 0.5, 4
@@ -34,11 +34,11 @@ TRIP_EVERY, TRIP_PAUSE = 0.5, 4
 _NOWHERE = Path("/dev/null")
 # How many waiting tasks of an array have their files looked for; in names of files Slurm writes
 # NO_VAL where the number of the task is going to be.
-NEXT_TASKS = 64
+MAX_PENDING_TASKS = 64
 _NO_TASK = "4294967294"
 
 
-class JobOutput(Jobs):
+class JobOutput(WatchedSlurmJobs):
     """One job, or the tasks of an array, whose output is read: its silence may be its end.
 
     scontrol alone shows where the output goes, and the state beside it.
@@ -59,12 +59,12 @@ class JobOutput(Jobs):
     def files(self) -> list[LogFile]:
         """List where the output goes, whether something is there yet or not."""
         found: dict[str, LogFile] = {}
-        jobs = [each for job in self.jobs for each in _tasks_of(job)]
+        jobs = [each for job in self.jobs for each in _expand_pending_tasks(job)]
         jobs.sort(key=lambda job: int(job.task) if job.task.isdigit() else -1)
         for job in jobs:
             for name in dict.fromkeys((job.stdout, job.stderr)):
                 is_here = self._context is None or self._context.cluster.host is None
-                path = _filled(name, job.node_list, is_here=is_here)
+                path = _expand_filename(name, job.node_list, is_here=is_here)
                 if path and path not in found and path != "/dev/null":
                     place = Path(path) if is_here else self._places.get(path, _NOWHERE / "none")
                     found[path] = LogFile(
@@ -77,35 +77,35 @@ class JobOutput(Jobs):
                     )
         return list(found.values())
 
-    def note(self, data: bytes | None) -> None:
+    def record_output(self, data: bytes | None) -> None:
         """Take notice of new lines; None: a file was begun again."""
         now = time.monotonic()
         self._longest_silence = max(self._longest_silence, now - self._written_at)
         self._written_at = now
         self._may_be_over |= data is None or any(line in data for line in _LAST_LINES)
 
-    def look(self, context: Context, pace: Pace) -> None:
+    def check_files(self, context: Context, pace: QueryPace) -> None:
         """Look whether the job may have ended since Slurm was asked, and bring its output."""
         now = time.monotonic()
-        if now >= pace.next_trip and self.jobs:
+        if now >= pace.next_fetch and self.jobs:
             try:
                 self._bring(context)
-                pace.lost = ""
+                pace.fetch_error = ""
             except OutOfReach as error:
-                pace.lost = error.message
+                pace.fetch_error = error.message
                 if error.is_final:
                     raise
             took = time.monotonic() - now
-            pace.next_trip = now + took + max(TRIP_EVERY, TRIP_PAUSE * took)
-        long = max(SILENT_AFTER, SILENT_FACTOR * self._longest_silence)
+            pace.next_fetch = now + took + max(TRIP_EVERY, TRIP_PAUSE * took)
+        long = max(MIN_SILENCE_S, SILENT_FACTOR * self._longest_silence)
         is_silent = self._may_be_over or now - self._written_at > long
         if self._written_at > pace.last and is_silent:
-            pace.news(now, apart=SOON)
+            pace.request_query(now, apart=MIN_QUERY_GAP_S)
 
-    def settle(self, status: JobStatus, since: float) -> JobStatus | None:
-        if time.monotonic() < since + LINES_LATE:
+    def finish(self, status: JobStatus, since: float) -> JobStatus | None:
+        if time.monotonic() < since + MAX_LINE_DELAY_S:
             return None
-        if self._context is not None and self._brought_at < since + LINES_LATE:
+        if self._context is not None and self._brought_at < since + MAX_LINE_DELAY_S:
             with suppress(OutOfReach):  # what came before is shown
                 self._bring(self._context)
         return status
@@ -127,7 +127,7 @@ class JobOutput(Jobs):
         if jobs:
             self.jobs = jobs
             self._bring(context)
-            return {job_id: [_as_shown(job) for job in jobs]}
+            return {job_id: [_build_status(job) for job in jobs]}
         statuses = status_of_jobs(context, job_ids, ended=True)
         known = {job.job_id for job in self.jobs}
         for job in [status.job for status in statuses[job_id] if status.job is not None]:
@@ -147,7 +147,7 @@ class JobOutput(Jobs):
         super()._note_silence(silence, job_ids)
 
 
-def _as_shown(job: SlurmJob) -> JobStatus:
+def _build_status(job: SlurmJob) -> JobStatus:
     """The status of a job by scontrol's answer alone."""
     final = is_final(job.state)
     reason = "" if job.reason in ("None", "NonZeroExitCode") else job.reason.split(" ")[0]
@@ -161,7 +161,7 @@ def _as_shown(job: SlurmJob) -> JobStatus:
     return JobStatus.of_job(job.job_id, verdict, job)
 
 
-def _tasks_of(job: SlurmJob) -> list[SlurmJob]:
+def _expand_pending_tasks(job: SlurmJob) -> list[SlurmJob]:
     """Of what waits of an array, the tasks that begin next: their files may come at any time."""
     if not job.task.startswith("["):
         return [job]
@@ -172,12 +172,12 @@ def _tasks_of(job: SlurmJob) -> list[SlurmJob]:
             stdout=job.stdout.replace(_NO_TASK, str(number)),
             stderr=job.stderr.replace(_NO_TASK, str(number)),
         )
-        for number in task_numbers(job.task.strip("[]"), NEXT_TASKS) or ()
+        for number in task_numbers(job.task.strip("[]"), MAX_PENDING_TASKS) or ()
         if _NO_TASK in job.stdout
     ]
 
 
-def _filled(path: str, nodes: str, *, is_here: bool = True) -> str:
+def _expand_filename(path: str, nodes: str, *, is_here: bool = True) -> str:
     """Fill what Slurm leaves open in a file's name until a node opens it: %N %n %t %s.
 
     ``is_here``: the file is on this machine, which shows what the node is called.

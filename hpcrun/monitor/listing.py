@@ -17,20 +17,20 @@ from hpcrun.context import Context
 from hpcrun.errors import HpcrunError
 from hpcrun.files import read_plain
 from hpcrun.monitor.status import (
-    LATE,
+    ACCOUNTING_DELAY_S,
     SlurmAnswers,
     SlurmCache,
-    ask,
-    begin,
-    complete,
-    conf_of,
-    judge,
-    kept_of,
-    remember,
+    add_details,
+    cache_final_state,
+    determine_status,
+    find_cached_row,
+    find_slurm_conf,
+    find_successor_job,
+    query_slurm,
     remove_secrets,
-    successor_of,
+    start_thread,
 )
-from hpcrun.monitor.targets import bring_names, list_names, refresh
+from hpcrun.monitor.targets import fetch_records, fetch_run_names, list_names
 from hpcrun.runs import (
     ARRAY,
     LOST,
@@ -61,7 +61,7 @@ from hpcrun.runs import (
 from hpcrun.slurm import UNKNOWN, is_final
 
 # A job that ended so long ago is not requeued any more: squeue has forgotten it (MinJobAge).
-SETTLED = 86400.0
+REQUEUE_WINDOW_S = 86400.0
 
 
 def list_rows(
@@ -75,20 +75,20 @@ def list_rows(
     """
 
     def newest() -> tuple[list[Path], int]:
-        chosen = _entries(list_names(context.runs_dir), each_task=each_task)
+        chosen = _select_names(list_names(context.runs_dir), each_task=each_task)
         is_run = (name for name in chosen if RUN_ID.fullmatch(name.removesuffix(ARRAY)))
         return [context.runs_dir / name for name in islice(is_run, count)], len(chosen)
 
     if cache.fetch_error is None:
         is_far = context.cluster.host is not None
-        cache.fetch_error = _bring(context, newest()[0], cache) if is_far else ""
+        cache.fetch_error = _fetch_and_prefetch(context, newest()[0], cache) if is_far else ""
     shown, all_of_them = newest()
-    rows = _with_short_ids(_find_rows(context, shown, cache))
+    rows = _add_short_ids(_find_rows(context, shown, cache))
     rows = [structs.replace(row, cluster=context.cluster.name) for row in rows]
     return rows, all_of_them - len(shown), cache.fetch_error
 
 
-def _bring(context: Context, folders: Sequence[Path], cache: SlurmCache) -> str:
+def _fetch_and_prefetch(context: Context, folders: Sequence[Path], cache: SlurmCache) -> str:
     """Bring the names of all runs, and what is new of live ones; return why that is not so.
 
     Slurm is asked meanwhile about what is known of them here: that saves trips.
@@ -100,11 +100,11 @@ def _bring(context: Context, folders: Sequence[Path], cache: SlurmCache) -> str:
     def ahead() -> None:
         with contextlib.suppress(OSError, HpcrunError):
             cache.prefetched = {
-                conf: ask(context, conf, *question)
-                for conf, question in _questions(context, known).items()
+                conf: query_slurm(context, conf, *question)
+                for conf, question in _collect_queries(context, known).items()
             }
 
-    silence = bring_names(context, live, lambda: threads.append(begin(ahead)))
+    silence = fetch_run_names(context, live, lambda: threads.append(start_thread(ahead)))
     for thread in filter(None, threads):
         thread.join()
     return silence
@@ -119,26 +119,26 @@ def _read_rows(
     """Read what is known of runs and sweeps; ``bring`` is called with the runs that may be live."""
     found: dict[Path, _RunRow | _SweepRow] = {}
     for folder in folders:
-        with _noted(broken, folder):
+        with _collect_errors(broken, folder):
             is_sweep = sweep_id_of(folder.name) is not None
             found[folder] = _SweepRow(context, folder) if is_sweep else _RunRow(context, folder)
     unread = [one for one in found.values() if isinstance(one, _RunRow) and one.kept is None]
     bring([run.run for run in unread])
     for run in unread:
-        with _noted(broken, run.run.path):
+        with _collect_errors(broken, run.run.path):
             run.read()
     return {folder: one for folder, one in found.items() if folder not in broken}
 
 
-def _questions(
+def _collect_queries(
     context: Context, rows: Mapping[Path, _RunRow | _SweepRow]
 ) -> dict[str | None, tuple[list[tuple[RunFolder, History]], list[str]]]:
     """Collect what each Slurm is to be asked, by its slurm.conf."""
     found: dict[str | None, tuple[list[tuple[RunFolder, History]], list[str]]] = {}
     for one in rows.values():
-        judged, job_ids = one.asked()
+        judged, job_ids = one.collect_queries()
         if judged or job_ids:
-            runs, also = found.setdefault(conf_of(context, one.history), ([], []))
+            runs, also = found.setdefault(find_slurm_conf(context, one.history), ([], []))
             runs += judged
             also += job_ids
     return found
@@ -150,32 +150,32 @@ def _find_rows(context: Context, folders: Sequence[Path], cache: SlurmCache) -> 
 
     def bring(live: list[RunFolder]) -> None:
         if not cache.is_refreshed:
-            refresh(context, live)
+            fetch_records(context, live)
             cache.is_refreshed = True
 
     found = _read_rows(context, folders, broken, bring)
-    questions = _questions(context, found)
+    questions = _collect_queries(context, found)
     news = [conf for conf in questions if conf not in cache.answers]
     for conf in news:
         ahead = cache.prefetched.get(conf)
-        cache.answers[conf] = ask(context, conf, *questions[conf], ahead)
+        cache.answers[conf] = query_slurm(context, conf, *questions[conf], ahead)
     rows: dict[Path, JobStatus] = {}
     for folder, one in found.items():
-        with _noted(broken, folder):
-            conf = conf_of(context, one.history)
+        with _collect_errors(broken, folder):
+            conf = find_slurm_conf(context, one.history)
             rows[folder] = one.row(cache.answers.get(conf), is_news=conf in news)
-    return [rows.get(folder) or _broken_row(folder, broken[folder]) for folder in folders]
+    return [rows.get(folder) or _build_broken_row(folder, broken[folder]) for folder in folders]
 
 
 @contextlib.contextmanager
-def _noted(broken: dict[Path, str], folder: Path) -> Iterator[None]:
+def _collect_errors(broken: dict[Path, str], folder: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, HpcrunError) as error:
         broken[folder] = str(error)
 
 
-def _entries(names: Sequence[str], *, each_task: bool) -> list[str]:
+def _select_names(names: Sequence[str], *, each_task: bool) -> list[str]:
     """The folders that get rows: of sweeps either the array's or those of its runs."""
     sweeps = {name for name in names if "." in name and name.endswith(ARRAY)}
 
@@ -189,7 +189,7 @@ def _entries(names: Sequence[str], *, each_task: bool) -> list[str]:
     return [name for name in names if name[:8].isdigit() and ("." not in name or has_row(name))]
 
 
-def _with_short_ids(rows: Sequence[JobStatus]) -> list[JobStatus]:
+def _add_short_ids(rows: Sequence[JobStatus]) -> list[JobStatus]:
     """The newest run of a Slurm id goes by it; others by the end of their run id."""
     taken: set[str] = set()
     tails = Counter(row.run_id.rpartition("-")[2] for row in rows)
@@ -215,35 +215,35 @@ class _RunRow:
         self.context = context
         self.run = RunFolder(folder)
         self.seen = read_if_there(self.run.seen, Seen)
-        self.kept = kept_of(self.run, self.seen)
+        self.kept = find_cached_row(self.run, self.seen)
         known = {name: getattr(self.kept, name) for name in Recorded.__struct_fields__ if self.kept}
         self.history = History(run_id=self.run.run_id, seen=self.seen, **known)
 
     def read(self) -> None:
         self.history = read_brief(self.run, self.seen)
 
-    def asked(self) -> tuple[list[tuple[RunFolder, History]], list[str]]:
+    def collect_queries(self) -> tuple[list[tuple[RunFolder, History]], list[str]]:
         """What Slurm is asked about: what is not over, and what may have been requeued."""
         kept, job_id = self.kept, self.history.job_id
         age = time.time() - (kept.ended_at or 0.0 if kept is not None else 0.0)
         by_record = self.seen is not None and self.seen.by_record
         # Slurm may yet know more of a run's end than its own records do.
-        if kept is None or (by_record and job_id is not None and age <= LATE):
+        if kept is None or (by_record and job_id is not None and age <= ACCOUNTING_DELAY_S):
             return [(self.run, self.history)], []
-        return [], [job_id] if job_id is not None and age < SETTLED else []
+        return [], [job_id] if job_id is not None and age < REQUEUE_WINDOW_S else []
 
     def row(self, answers: SlurmAnswers | None, *, is_news: bool) -> JobStatus:
         """Make the row, which is remembered when the run is over. Raises OSError, HpcrunError."""
         if self.kept is not None and not self._has_changed(answers):
-            return complete(judge(SlurmAnswers(), self.run, self.history), "row")
+            return add_details(determine_status(SlurmAnswers(), self.run, self.history), "row")
         if self.kept is not None:
             if is_news:
-                refresh(self.context, [self.run])
+                fetch_records(self.context, [self.run])
             self.read()
         assert answers is not None  # it was asked for
-        status = complete(judge(answers, self.run, self.history), "row")
+        status = add_details(determine_status(answers, self.run, self.history), "row")
         if is_news:
-            remember(status, with_row=True)
+            cache_final_state(status, with_row=True)
         return status
 
     def _has_changed(self, answers: SlurmAnswers | None) -> bool:
@@ -258,7 +258,7 @@ class _RunRow:
         return is_again or (self.seen.by_record and is_known)
 
 
-def _row(folder: Path, verdict: Verdict, **known: Any) -> JobStatus:
+def _build_row(folder: Path, verdict: Verdict, **known: Any) -> JobStatus:
     """Make a row of what is known of a run or a sweep without a look at its records."""
     sweep_id = sweep_id_of(folder.name)
     return JobStatus(
@@ -270,11 +270,13 @@ def _row(folder: Path, verdict: Verdict, **known: Any) -> JobStatus:
     )
 
 
-def _broken_row(folder: Path, why: str) -> JobStatus:
+def _build_broken_row(folder: Path, why: str) -> JobStatus:
     # Nothing can be found out by asking again soon.
     verdict = Verdict(state=UNKNOWN, final=True, reason=f"unreadable: {why}")
     name = folder.name[16:].removesuffix(ARRAY).rpartition("-")[0]
-    return _row(folder, verdict, name=name, states={} if folder.name.endswith(ARRAY) else None)
+    return _build_row(
+        folder, verdict, name=name, states={} if folder.name.endswith(ARRAY) else None
+    )
 
 
 # ---- the row of a whole sweep
@@ -317,7 +319,7 @@ class _SweepRow:
             if str(index) in self.seen.ends or not stamp_of(run.attempts):
                 continue
             history = read_brief(run, None, self._part(index))
-            if history.chained or successor_of(history):
+            if history.chained or find_successor_job(history):
                 found[index] = run, history
         return found
 
@@ -329,9 +331,9 @@ class _SweepRow:
     def is_settled(self) -> bool:
         """All runs have been over for so long that nothing can change any more."""
         ended_at = self.seen.ended_at
-        return ended_at is not None and time.time() - ended_at > SETTLED
+        return ended_at is not None and time.time() - ended_at > REQUEUE_WINDOW_S
 
-    def asked(self) -> tuple[list[tuple[RunFolder, History]], list[str]]:
+    def collect_queries(self) -> tuple[list[tuple[RunFolder, History]], list[str]]:
         """What Slurm is asked about: the array, as a run, or what may have been requeued."""
         job_id = self.history.job_id
         by_record = any(end.by_record for end in self.seen.ends.values())
@@ -348,9 +350,9 @@ class _SweepRow:
             states = Counter(end.state for end in self.seen.ends.values())
         else:
             states, silence = self._find_states(answers, is_news=is_news)
-        return _row(
+        return _build_row(
             self.folder.path,
-            _of_all(states),
+            _summarize_states(states),
             job_id=self.history.job_id,
             slurm_conf=submitted.slurm_conf if submitted else None,
             name=self.name,
@@ -369,7 +371,7 @@ class _SweepRow:
         unknown = {index for index in range(self.tasks) if index not in shown}
         unknown -= {int(index) for index in self.seen.ends}
         if unknown and is_news:
-            refresh(self.context, [self.folder.run(index) for index in unknown])
+            fetch_records(self.context, [self.folder.run(index) for index in unknown])
         if answers is not None and is_news:
             answers.secrets |= self.secrets
         states, silence = Counter[str](), ""
@@ -423,7 +425,7 @@ class _SweepRow:
         if answers is None:
             return UNKNOWN, None, ""
         seen = read_if_there(run.seen, Seen)
-        status = judge(answers, run, read_brief(run, seen, self._part(index)))
+        status = determine_status(answers, run, read_brief(run, seen, self._part(index)))
         # A run that left no trace may yet show one, unless it never began.
         is_sure = status.state != LOST or not status.attempts
         if not status.final or status.out_of_reach or not is_sure:
@@ -432,7 +434,7 @@ class _SweepRow:
         return status.state, end, ""
 
 
-def _of_all(states: Mapping[str, int]) -> Verdict:
+def _summarize_states(states: Mapping[str, int]) -> Verdict:
     """One state for all runs of a sweep: the liveliest; of runs that are over the worst."""
     order = ("RUNNING", "COMPLETING", UNKNOWN, "PENDING")
     live = next((state for state in order if states.get(state)), None)

@@ -15,36 +15,36 @@ from msgspec import Struct, structs
 from hpcrun.context import Context
 from hpcrun.errors import OutOfReach
 from hpcrun.monitor.status import status_of, status_of_jobs
-from hpcrun.monitor.targets import refresh, unknown_job
+from hpcrun.monitor.targets import fetch_records, unknown_job_error
 from hpcrun.runs import LOST, JobStatus, RunFolder, Verdict, expire_caches, read_history
 from hpcrun.slurm import UNKNOWN
 
 # While nothing happens Slurm is asked twice a minute at most (squeue(1), PERFORMANCE); a watcher
 # for whom a late answer does no harm has the pauses grow, by SLOWER each, to CALMEST. In seconds.
-CALM, CALMEST, SLOWER = 30.0, 120.0, 1.5
+QUERY_PAUSE_S, MAX_QUERY_PAUSE_S, PAUSE_GROWTH = 30.0, 120.0, 1.5
 # In a sweep of short runs each end is news: the first FREE questions in WINDOW seconds are asked as
 # soon as there is a reason, further ones APART seconds from each other. That is 4 a minute.
-FREE, WINDOW = 8, 120.0
-APART = 15.0
+MAX_QUERY_BURST, BURST_WINDOW_S = 8, 120.0
+MIN_QUERY_GAP_S = 15.0
 # After the end of a run Slurm is asked in quick succession: it has cleaned up after most jobs in a
 # second, and a site's epilog takes longer. Other jobs have no files that would show their end, so
 # the pauses after a change are longer. In seconds.
-AFTER_END = (0.3, 0.7, 1.5, 3.0, 6.0, 12.0)
-AFTER_CHANGE = (2.0, 4.0, 8.0, 15.0)
+PAUSES_AFTER_END_S = (0.3, 0.7, 1.5, 3.0, 6.0, 12.0)
+PAUSES_AFTER_CHANGE_S = (2.0, 4.0, 8.0, 15.0)
 # How often the folders of the runs are looked at, in seconds; and no more runs a second, each is a
 # request to the file server.
-FILES_EVERY = 0.5
-RUNS_A_SECOND = 100
+FILE_CHECK_INTERVAL_S = 0.5
+MAX_RUNS_PER_SECOND = 100
 # What runs have written on a cluster that is another machine comes by itself; of many runs it is
 # fetched as often as they are looked at, but such trips take a share of the time: the pause is
 # TRIP_PAUSE times as long as the trip.
-TRIP_PAUSE = 20
+FETCH_PAUSE_FACTOR = 20
 # Slurm may call a run over before its last files arrive from the nodes; a job that was killed
 # outright has none, so the wait is short. In seconds.
-FILES_LATE, LATE_EVERY = 5.0, 0.2
+MAX_FILE_DELAY_S, LATE_FILE_INTERVAL_S = 5.0, 0.2
 # A question that a caller's deadline cuts off after fewer seconds says nothing about Slurm: then
 # what was known before holds.
-FAIR = 5.0
+MIN_QUERY_TIMEOUT_S = 5.0
 _FORGOTTEN = Verdict(
     state=LOST,
     final=True,
@@ -54,40 +54,40 @@ _FORGOTTEN = Verdict(
 _KILLED = Verdict(state=LOST, final=True, source="record", reason="its batch script was killed")
 
 
-class Pace:
+class QueryPace:
     """The time of the next question; times are those of time.monotonic(), passed in."""
 
-    def __init__(self, calmest: float = CALM) -> None:
+    def __init__(self, calmest: float = QUERY_PAUSE_S) -> None:
         """The first question is due at once; the pauses grow to ``calmest`` without news."""
         self.next = 0.0
-        self.next_trip = 0.0
-        self.lost = ""  # why what runs write does not come, while that is so
-        self._calm, self._calmest = CALM, calmest
+        self.next_fetch = 0.0
+        self.fetch_error = ""  # why what runs write does not come, while that is so
+        self._calm, self._calmest = QUERY_PAUSE_S, calmest
         self._pauses: Iterator[float] = iter(())
-        self._asked: deque[float] = deque(maxlen=FREE)
+        self._asked: deque[float] = deque(maxlen=MAX_QUERY_BURST)
 
     def is_due(self, now: float) -> bool:
         return now >= self.next
 
-    def news(self, now: float, *, then: Sequence[float] = (), apart: float = 0.0) -> None:
+    def request_query(self, now: float, *, then: Sequence[float] = (), apart: float = 0.0) -> None:
         """Ask at once, as far as the bounds allow, and ``then`` again after these pauses.
 
         News that are worth less keep ``apart`` seconds from the last question.
         """
-        self._calm = CALM
+        self._calm = QUERY_PAUSE_S
         if then:
             self._pauses = iter(then)
         last = self._asked[-1] if self._asked else now - apart
         self.next = min(self.next, max(self._earliest(now), last + apart))
 
-    def hurry(self, pauses: Sequence[float]) -> None:
+    def use_pauses(self, pauses: Sequence[float]) -> None:
         self._pauses = iter(pauses)
 
-    def asked(self, now: float) -> None:
+    def record_query(self, now: float) -> None:
         """Take note of a question, and set the time of the next one."""
         self._asked.append(now)
         pause = next(self._pauses, self._calm * random.uniform(1.0, 1.2))
-        self._calm = min(self._calm * SLOWER, self._calmest)
+        self._calm = min(self._calm * PAUSE_GROWTH, self._calmest)
         self.next = max(now + pause, self._earliest(now))
 
     @property
@@ -97,21 +97,21 @@ class Pace:
     def refresh(self, context: Context, runs: Sequence[RunFolder]) -> None:
         """Bring what runs have written, if it is time. Raises OutOfReach where that is final."""
         begun = time.monotonic()
-        if begun >= self.next_trip:
+        if begun >= self.next_fetch:
             try:
-                refresh(context, runs, follow=True)
-                self.lost = ""
+                fetch_records(context, runs, follow=True)
+                self.fetch_error = ""
             except OutOfReach as error:
-                self.lost = error.message
+                self.fetch_error = error.message
                 if error.is_final:
                     raise
             now = time.monotonic()
-            self.next_trip = now + TRIP_PAUSE * (now - begun)
+            self.next_fetch = now + FETCH_PAUSE_FACTOR * (now - begun)
 
     def _earliest(self, now: float) -> float:
-        if len(self._asked) < FREE or now - self._asked[0] >= WINDOW:
+        if len(self._asked) < MAX_QUERY_BURST or now - self._asked[0] >= BURST_WINDOW_S:
             return now
-        return max(now, self._asked[-1] + APART)
+        return max(now, self._asked[-1] + MIN_QUERY_GAP_S)
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):
@@ -125,23 +125,23 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     is_over: bool
 
 
-class Watched(ABC):
+class WatchedJobs(ABC):
     """Some jobs that are watched: how Slurm is asked, and what shows that it is worth it."""
 
     # More jobs may come when all that are known are over.
     is_open = False
     # When look() has something to look at, by time.monotonic().
-    next_look = math.inf
+    next_check = math.inf
 
     @abstractmethod
-    def ask(self, context: Context, pace: Pace) -> Sequence[JobStatus] | None:
+    def query(self, context: Context, pace: QueryPace) -> Sequence[JobStatus] | None:
         """Ask Slurm; return all jobs, those too that were over before. None: nothing is new."""
 
-    def look(self, context: Context, pace: Pace) -> Sequence[JobStatus] | None:
+    def check_files(self, context: Context, pace: QueryPace) -> Sequence[JobStatus] | None:
         """Look at what is here, without a question to Slurm; return as ask() does."""
         return None
 
-    def settle(self, status: JobStatus, since: float) -> JobStatus | None:
+    def finish(self, status: JobStatus, since: float) -> JobStatus | None:
         """Complete the status of a job that has been over ``since`` then; None: more is to come."""
         return status
 
@@ -157,20 +157,22 @@ class Monitor:
     def __init__(
         self,
         context: Context,
-        watched: Sequence[Watched],
+        watched: Sequence[WatchedJobs],
         *,
         deadline: float | None = None,
-        calmest: float = CALM,
+        calmest: float = QUERY_PAUSE_S,
     ) -> None:
         self.context = structs.replace(context, deadline=deadline)
         self._watched = watched
-        self._pace = Pace(calmest)
+        self._pace = QueryPace(calmest)
         self._deadline = deadline
-        self._first_deadline = None if deadline is None else max(deadline, time.monotonic() + FAIR)
+        self._first_deadline = (
+            None if deadline is None else max(deadline, time.monotonic() + MIN_QUERY_TIMEOUT_S)
+        )
         self._is_asked = False
         # All by the names of the jobs.
         self._known: dict[str, JobStatus] = {}
-        self._owner: dict[str, Watched] = {}
+        self._owner: dict[str, WatchedJobs] = {}
         self._over_since: dict[str, float] = {}
         self._reported: dict[str, tuple[str, str]] = {}
 
@@ -184,12 +186,12 @@ class Monitor:
         return self._is_known_over() and all(map(self._is_reported, self._known))
 
     @property
-    def lost(self) -> str:
+    def fetch_error(self) -> str:
         """Why what runs write does not come, while that is so."""
-        return self._pace.lost
+        return self._pace.fetch_error
 
     @property
-    def until_asked(self) -> float:
+    def seconds_until_query(self) -> float:
         """In how many seconds Slurm is asked again, if there is no news."""
         return max(0.0, self._pace.next - time.monotonic())
 
@@ -197,8 +199,8 @@ class Monitor:
     def pause(self) -> float:
         """For how many seconds nothing is to be looked at."""
         if any(not self._is_reported(name) for name in self._over_since if name in self._known):
-            return LATE_EVERY
-        due = min([self._pace.next, *(each.next_look for each in self._watched)])
+            return LATE_FILE_INTERVAL_S
+        due = min([self._pace.next, *(each.next_check for each in self._watched)])
         return max(0.01, due - time.monotonic())
 
     def poll(self, *, last: bool = False) -> Snapshot:
@@ -208,39 +210,39 @@ class Monitor:
         once. Raises what their questions raise.
         """
         for each in self._watched:
-            self._take(each, each.look(self.context, self._pace))
+            self._take(each, each.check_files(self.context, self._pace))
         if self._pace.is_due(time.monotonic()) and not last and not self._is_known_over():
-            self.ask()
+            self.query()
         changed = []
         for name in [name for name in self._known if not self._is_reported(name)]:
             status: JobStatus | None = self._known[name]
             if self._known[name].final and not last:
-                status = self._owner[name].settle(self._known[name], self._over_since[name])
+                status = self._owner[name].finish(self._known[name], self._over_since[name])
             if status is not None:
                 self._known[name] = status
                 self._reported[name] = (status.state, status.reason)
                 changed.append(status)
         return Snapshot(statuses=self.statuses, changed=changed, is_over=self.is_over)
 
-    def ask(self) -> None:
+    def query(self) -> None:
         """Ask Slurm now, whether it is time or not; report nothing. Raises as poll() does."""
         limit = self._deadline if self._known else self._first_deadline
-        is_short = limit is not None and limit - time.monotonic() < FAIR
+        is_short = limit is not None and limit - time.monotonic() < MIN_QUERY_TIMEOUT_S
         context = structs.replace(self.context, deadline=limit)
         for each in self._watched:
-            self._take(each, each.ask(context, self._pace), is_short=is_short)
-        self._pace.asked(time.monotonic())
+            self._take(each, each.query(context, self._pace), is_short=is_short)
+        self._pace.record_query(time.monotonic())
         self._is_asked = True
 
     def _take(
-        self, owner: Watched, found: Sequence[JobStatus] | None, *, is_short: bool = False
+        self, owner: WatchedJobs, found: Sequence[JobStatus] | None, *, is_short: bool = False
     ) -> None:
         if found is None:
             return
         names = [name for name in self._known if self._owner[name] is owner]
         before = {name: self._known.pop(name) for name in names}
         for status in found:
-            name = name_of(status)
+            name = watch_key(status)
             if is_short and name in before and status.state == UNKNOWN:
                 status = before[name]
             self._known[name], self._owner[name] = status, owner
@@ -259,7 +261,7 @@ class Monitor:
         return self._reported.get(name) == (status.state, status.reason)
 
 
-def name_of(status: JobStatus) -> str:
+def watch_key(status: JobStatus) -> str:
     """Return the name by which a watched job is known: its run's folder, else its id."""
     return str(status.run.path) if status.run is not None else status.run_id
 
@@ -289,21 +291,21 @@ def poll_all(
 # ---- runs: their own files show when a question is worth it
 
 
-class Runs(Watched):
+class WatchedRuns(WatchedJobs):
     """Runs of hpcrun's. ``alive`` returns of a run of this machine whether its script is there."""
 
     def __init__(
         self, runs: Sequence[RunFolder], *, alive: Callable[[], bool] | None = None
     ) -> None:
         self.runs = list(dict.fromkeys(runs))
-        self.next_look = 0.0 if runs else math.inf
+        self.next_check = 0.0 if runs else math.inf
         self._alive = alive
         self._known: dict[RunFolder, JobStatus] = {}
         self._signs: dict[RunFolder, tuple[int, bool, bool]] = {}
         self._read_again: dict[RunFolder, float] = {}
         self._settled: set[RunFolder] = set()
 
-    def ask(self, context: Context, pace: Pace) -> list[JobStatus]:
+    def query(self, context: Context, pace: QueryPace) -> list[JobStatus]:
         """Ask about those that are not over; Slurm's silence is UNKNOWN."""
         # A script that is gone now has left its record of the end, or never will.
         is_gone = self._alive is not None and not self._alive()
@@ -318,49 +320,49 @@ class Runs(Watched):
                 ]
             self._known |= {status.folder: status for status in statuses}
             if any(status.final for status in statuses):
-                self.next_look = pace.next_trip = 0.0  # for the record of the end
+                self.next_check = pace.next_fetch = 0.0  # for the record of the end
             states = {status.state for status in statuses if not status.final}
             is_back = was_unknown and UNKNOWN not in states
             if is_back or (is_first and states - {"PENDING", "RUNNING"}):
                 # Slurm has to learn what it has missed; or this is the end.
-                pace.hurry(AFTER_END)
+                pace.use_pauses(PAUSES_AFTER_END_S)
         return [self._known[run] for run in self.runs]
 
-    def look(self, context: Context, pace: Pace) -> None:
+    def check_files(self, context: Context, pace: QueryPace) -> None:
         """Look whether an attempt has begun or ended, in what is here or can be fetched."""
         now = time.monotonic()
         if self._alive is not None and not self._alive():
             pace.next = min(pace.next, now)  # without Slurm a question costs nothing
-        if now < self.next_look:
+        if now < self.next_check:
             return
         begun = ended = False
         live = self._live()
         if not (live and pace.is_due(now)):  # else the question refreshes
             pace.refresh(context, [run for run in self.runs if run not in self._settled])
         for run in live:
-            signs, before = _signs(run), self._signs.get(run)
+            signs, before = _read_progress_marks(run), self._signs.get(run)
             if signs != before:
                 self._signs[run] = signs
                 begun = begun or before is not None
                 ended = ended or signs[1] or (before is not None and signs[2])
         if begun or ended:
             # That one of many runs has begun is no news whose answer somebody waits for.
-            apart = 0.0 if ended else min(APART, len(live) / 10)
-            pace.news(now, then=AFTER_END if ended else (), apart=apart)
-        self.next_look = now + max(FILES_EVERY, len(live) / RUNS_A_SECOND)
+            apart = 0.0 if ended else min(MIN_QUERY_GAP_S, len(live) / 10)
+            pace.request_query(now, then=PAUSES_AFTER_END_S if ended else (), apart=apart)
+        self.next_check = now + max(FILE_CHECK_INTERVAL_S, len(live) / MAX_RUNS_PER_SECOND)
 
-    def settle(self, status: JobStatus, since: float) -> JobStatus | None:
+    def finish(self, status: JobStatus, since: float) -> JobStatus | None:
         now, run = time.monotonic(), status.folder
         if now < self._read_again.get(run, 0.0):
             return None
-        self._read_again[run] = now + LATE_EVERY
+        self._read_again[run] = now + LATE_FILE_INTERVAL_S
         expire_caches(run)
         history = read_history(run)
         end = history.end
         if end is not None and status.exit_code is None:
             verdict = structs.replace(status.verdict, exit_code=end.exit_code)
             self._known[run] = status = structs.replace(status, history=history, verdict=verdict)
-        is_late = now >= since + FILES_LATE
+        is_late = now >= since + MAX_FILE_DELAY_S
         is_all = end is not None or history.last is None or status.source == "record"
         if not (is_all or is_late):
             return None
@@ -371,7 +373,7 @@ class Runs(Watched):
         return [run for run in self.runs if run not in self._known or not self._known[run].final]
 
 
-def _signs(run: RunFolder) -> tuple[int, bool, bool]:
+def _read_progress_marks(run: RunFolder) -> tuple[int, bool, bool]:
     """How many attempts a run's folder shows, whether the last one has ended, and is cancelled."""
     try:
         names = [entry.name for entry in os.scandir(run.attempts)]
@@ -385,7 +387,7 @@ def _signs(run: RunFolder) -> tuple[int, bool, bool]:
 # ---- jobs that hpcrun did not submit: Slurm alone knows them
 
 
-class Jobs(Watched):
+class WatchedSlurmJobs(WatchedJobs):
     """Other jobs by their ids, of an array named as a whole all tasks.
 
     What Slurm shows no more keeps its end, or is lost. ask() raises InputError for a job that Slurm
@@ -398,7 +400,7 @@ class Jobs(Watched):
         self._strict = strict
         self._is_first = True
 
-    def ask(self, context: Context, pace: Pace) -> list[JobStatus]:
+    def query(self, context: Context, pace: QueryPace) -> list[JobStatus]:
         """Ask about those that are not over; Slurm's silence is UNKNOWN."""
         live = [
             job_id
@@ -412,25 +414,29 @@ class Jobs(Watched):
             self._note_silence(silence, live)
         return [status for known in self.known.values() for status in known]
 
-    def _find(self, context: Context, job_ids: Sequence[str], pace: Pace) -> None:
+    def _find(self, context: Context, job_ids: Sequence[str], pace: QueryPace) -> None:
         answer = self._answer(context, job_ids)
-        if not self._is_first and any(_gone(self.known[each], answer[each]) for each in job_ids):
+        if not self._is_first and any(
+            _find_missing(self.known[each], answer[each]) for each in job_ids
+        ):
             answer = status_of_jobs(context, job_ids, ended=True)
         for job_id in job_ids:
             # Until Slurm's first answer there is but the word that names the job.
             known, found = [] if self._is_first else self.known[job_id], answer[job_id]
             if not known and not found:
                 if self._strict:
-                    raise unknown_job(job_id)
+                    raise unknown_job_error(job_id)
                 del self.known[job_id]
                 continue
             names = {status.job_id for status in found}
             over = [each for each in known if each.final and each.job_id not in names]
-            lost = [structs.replace(each, verdict=_FORGOTTEN) for each in _gone(known, found)]
+            lost = [
+                structs.replace(each, verdict=_FORGOTTEN) for each in _find_missing(known, found)
+            ]
             self.known[job_id] = [*over, *found, *lost]
             states = {each.job_id: each.state for each in known}
             if states != {each.job_id: each.state for each in self.known[job_id]}:
-                pace.hurry(AFTER_CHANGE)
+                pace.use_pauses(PAUSES_AFTER_CHANGE_S)
         self._is_first = False
 
     def _answer(self, context: Context, job_ids: Sequence[str]) -> dict[str, list[JobStatus]]:
@@ -447,7 +453,7 @@ class Jobs(Watched):
             ]
 
 
-def _gone(known: Sequence[JobStatus], found: Sequence[JobStatus]) -> list[JobStatus]:
+def _find_missing(known: Sequence[JobStatus], found: Sequence[JobStatus]) -> list[JobStatus]:
     """What was live a while ago and is shown no more; of an array not the row of what waits."""
     names = {status.job_id for status in found}
     live = [each for each in known if not each.final and each.job_id not in names]

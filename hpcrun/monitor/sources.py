@@ -10,7 +10,13 @@ from msgspec import Struct, structs
 
 from hpcrun.context import Context, slurm_transport
 from hpcrun.errors import InputError
-from hpcrun.monitor.targets import Target, find, find_each, no_runs, no_such_run
+from hpcrun.monitor.targets import (
+    Target,
+    describe_no_runs,
+    find_run_or_sweep,
+    find_targets_by_word,
+    unknown_run_error,
+)
 from hpcrun.remote import NO_SUCH_FILE
 from hpcrun.runs import RunFolder, runs_of
 
@@ -49,8 +55,8 @@ def find_sources(
     come. Raises InputError when there is no such thing.
     """
     names: Sequence[str | None] = arguments or (None,)
-    files = {name: _file_source(context, name) for name in arguments}
-    targets = find_each(
+    files = {name: _find_file_source(context, name) for name in arguments}
+    targets = find_targets_by_word(
         context, [name for name in names if name is None or not files[name]], whole=True
     )
     sources: list[Source] = []
@@ -58,25 +64,25 @@ def find_sources(
         if name is not None and (file := files[name]) is not None:
             sources.append(file)
         else:
-            sources += _sources_of(context, name, targets[name], is_awaited=is_awaited)
-    return _with_twins(sources)
+            sources += _find_run_sources(context, name, targets[name], is_awaited=is_awaited)
+    return _join_streams(sources)
 
 
-def _file_source(context: Context, name: str) -> Source | None:
+def _find_file_source(context: Context, name: str) -> Source | None:
     """The source of a log file or a pipe; None: the name may be a run's or a job's."""
     if name == "-":
         return Source("standard input", (STDIN,))
     path = context.cwd / name
-    if path.is_dir() and find(context.runs_dir, name) is None:
+    if path.is_dir() and find_run_or_sweep(context.runs_dir, name) is None:
         raise InputError(f"{name}: a folder", fix="name the log files in it")
     return Source(name, (path,)) if path.exists() and not path.is_dir() else None
 
 
-def _sources_of(
+def _find_run_sources(
     context: Context, name: str | None, target: Target | None, *, is_awaited: bool
 ) -> list[Source]:
     if name is None and target is None:
-        raise InputError(no_runs(context), fix="hpcrun parse FILE")
+        raise InputError(describe_no_runs(context), fix="hpcrun parse FILE")
     if isinstance(target, str):
         from hpcrun.slurm import client  # here: a log file needs no Slurm
 
@@ -100,15 +106,15 @@ def _sources_of(
             )
     elif target is not None:
         return [Source(run.run_id, run=run) for run in runs_of(target)]
-    raise no_such_run(context, name, or_file=True)
+    raise unknown_run_error(context, name, or_file=True)
 
 
-def _with_twins(sources: Sequence[Source]) -> list[Source]:
+def _join_streams(sources: Sequence[Source]) -> list[Source]:
     """Make one source of a job's two streams, where both are named."""
     joined: list[Source] = []
     waiting: dict[tuple[Path | None, bool], int] = {}
     for source in sources:
-        log, is_err = _stream(source)
+        log, is_err = _classify_stream(source)
         twin = waiting.pop((log, not is_err), None)
         if twin is None:
             waiting[log, is_err] = len(joined)
@@ -120,7 +126,7 @@ def _with_twins(sources: Sequence[Source]) -> list[Source]:
     return joined
 
 
-def _stream(source: Source) -> tuple[Path | None, bool]:
+def _classify_stream(source: Source) -> tuple[Path | None, bool]:
     """Return what the two streams of a job have in common, and whether this is its errors'."""
     if len(source.files) == 1 and source.files[0] != STDIN:
         path = source.files[0]

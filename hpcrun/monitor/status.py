@@ -16,9 +16,15 @@ from typing import Literal
 
 from msgspec import Struct, field, structs
 
-from hpcrun.context import Context, believed_conf, conf_is_gone, slurm_conf_of, slurm_transport
+from hpcrun.context import (
+    Context,
+    current_slurm_conf,
+    is_slurm_conf_missing,
+    slurm_transport,
+    trusted_slurm_conf,
+)
 from hpcrun.errors import OutOfReach
-from hpcrun.monitor.targets import refresh, unknown_job
+from hpcrun.monitor.targets import fetch_records, unknown_job_error
 from hpcrun.plan import Plan
 from hpcrun.runs import (
     LOST,
@@ -60,9 +66,9 @@ from hpcrun.slurm import (
 )
 
 # Slurm's accounting may be late; the records of a run decide for good only after this (in seconds).
-LATE = 3600.0
+ACCOUNTING_DELAY_S = 3600.0
 # Jobs that one command is asked about.
-_AT_ONCE = 1000
+_MAX_JOBS_PER_QUERY = 1000
 
 # How much is found out about a run: its state, by Slurm and the records alone; also what a row of a
 # listing shows, its log's last step and loss among it; also whether its disk is full.
@@ -127,30 +133,30 @@ def status_of(
     by_conf: dict[str | None, list[tuple[RunFolder, History]]] = {}
     for run in runs:
         history = read_history(run)
-        by_conf.setdefault(conf_of(context, history), []).append((run, history))
+        by_conf.setdefault(find_slurm_conf(context, history), []).append((run, history))
     found: dict[Path, JobStatus] = {}
     for conf, group in by_conf.items():
         is_news = conf not in cache.answers
         if is_news:
-            refresh(context, [run for run, _ in group])
-            cache.answers[conf] = ask(context, conf, group)
+            fetch_records(context, [run for run, _ in group])
+            cache.answers[conf] = query_slurm(context, conf, group)
         for run, _ in group:
             # Read again: the job may have ended while Slurm was asked.
-            status = judge(cache.answers[conf], run, read_history(run))
+            status = determine_status(cache.answers[conf], run, read_history(run))
             if is_news:
-                remember(status)
-            found[run.path] = complete(structs.replace(status, plan=read_plan(run)), level)
+                cache_final_state(status)
+            found[run.path] = add_details(structs.replace(status, plan=read_plan(run)), level)
     return [found[run.path] for run in runs]
 
 
-def conf_of(context: Context, history: History) -> str | None:
+def find_slurm_conf(context: Context, history: History) -> str | None:
     """Return the slurm.conf by which a run was submitted: it names the Slurm to ask."""
     if history.submitted is not None:
-        return believed_conf(context, history.submitted.slurm_conf)
-    return slurm_conf_of(context)
+        return trusted_slurm_conf(context, history.submitted.slurm_conf)
+    return current_slurm_conf(context)
 
 
-def successor_of(history: History) -> str | None:
+def find_successor_job(history: History) -> str | None:
     """Return the job that goes on where that of the last attempt ends without a record."""
     known = history.known
     begin = known.begin if known is not None and known.end is None else None
@@ -160,7 +166,7 @@ def successor_of(history: History) -> str | None:
 # ---- asking
 
 
-def ask(
+def query_slurm(
     context: Context,
     conf: str | None,
     runs: Sequence[tuple[RunFolder, History]],
@@ -173,14 +179,14 @@ def ask(
     transport = slurm_transport(context, conf)
     # Runs of this machine alone need no Slurm.
     job_ids = [history.job_id for _, history in runs if not history.is_local] + [*also]
-    job_ids += [job_id for _, history in runs if (job_id := successor_of(history))]
-    asked = _whole_arrays(job_ids)
+    job_ids += [job_id for _, history in runs if (job_id := find_successor_job(history))]
+    asked = _collapse_arrays(job_ids)
     about = frozenset(run.path for run, _ in runs)
     if ahead is not None and about <= ahead.about and ahead.asked.issuperset(asked):
         return ahead
     answers = SlurmAnswers(
         about=about,
-        gone=conf or "" if conf_is_gone(context, conf) else "",
+        gone=conf or "" if is_slurm_conf_missing(context, conf) else "",
         asked=frozenset(asked),
         secrets={run.path: stamp for run, _ in runs if (stamp := stamp_of(run.secrets))},
     )
@@ -188,7 +194,7 @@ def ask(
         return answers
     # By job ids, which finds colleagues' jobs too, or, where one is not known (a lost reply of
     # sbatch), all of the user's jobs. A command line has its bounds (128 KiB for a word).
-    by_ids = None not in job_ids and len(asked) <= _AT_ONCE
+    by_ids = None not in job_ids and len(asked) <= _MAX_JOBS_PER_QUERY
     # A run whose end no other record has is lost if Slurm does not know it.
     is_strict = any(
         history.end is None and history.seen is None and not history.is_local for _, history in runs
@@ -205,33 +211,33 @@ def ask(
         answers.rows.setdefault(row.folder, {})[row.job_id] = row
     for run, history in runs:
         if history.submitted is None:
-            _record_found(context, run, history, answers.rows)
-    missing = _whole_arrays(
-        [history.job_id for _, history in runs if _row_of(history, answers.rows) is None]
+            _record_recovered_job(context, run, history, answers.rows)
+    missing = _collapse_arrays(
+        [history.job_id for _, history in runs if _find_row(history, answers.rows) is None]
     )
-    for start in range(0, len(missing), _AT_ONCE):
+    for start in range(0, len(missing), _MAX_JOBS_PER_QUERY):
         answer = None
         with contextlib.suppress(OutOfReach):
-            answer = client.accounting(transport, missing[start : start + _AT_ONCE])
+            answer = client.accounting(transport, missing[start : start + _MAX_JOBS_PER_QUERY])
         if answer is None:
             break
         answers.accounts |= {row.job_id: row for row in answer}
     return answers
 
 
-def _record_found(
+def _record_recovered_job(
     context: Context, run: RunFolder, history: History, rows: Mapping[str, Mapping[str, SlurmJob]]
 ) -> None:
     """Record the job of a run, or of its sweep, whose submission was cut short before it could."""
-    from hpcrun.monitor.submitted import record_found  # here: few are
+    from hpcrun.monitor.submitted import record_recovered_job  # here: few are
 
     folder = run.path.with_name(history.tag) if history.task is not None else run.path
     known = (row.array for row in rows.get(folder.name, {}).values() if row.is_taken)
     if job_id := next(known, array_id(history.job_id or "")):
-        record_found(context, folder, job_id)
+        record_recovered_job(context, folder, job_id)
 
 
-def _whole_arrays(job_ids: Sequence[str | None]) -> list[str]:
+def _collapse_arrays(job_ids: Sequence[str | None]) -> list[str]:
     """Ask for arrays and not for their tasks: shorter, and sacct knows no task that waits."""
     return list(dict.fromkeys(array_id(job_id) for job_id in job_ids if job_id))
 
@@ -239,17 +245,17 @@ def _whole_arrays(job_ids: Sequence[str | None]) -> list[str]:
 # ---- judging
 
 
-def judge(answers: SlurmAnswers, run: RunFolder, history: History) -> JobStatus:
+def determine_status(answers: SlurmAnswers, run: RunFolder, history: History) -> JobStatus:
     """Decide a run's state by what Slurm answered and its own records; its plan is not read."""
-    row = _row_of(history, answers.rows)
-    heir = answers.rows.get(run.run_id, {}).get(successor_of(history) or "")
+    row = _find_row(history, answers.rows)
+    heir = answers.rows.get(run.run_id, {}).get(find_successor_job(history) or "")
     is_over = row is None or is_final(row.state)
     if heir is not None and not is_final(heir.state) and is_over and not history.cancelled:
         # Its node died, and took all records with it.
         history = structs.replace(history, gone_on_as=heir.job_id)
         row = heir
     job_id = history.job_id or (row.job_id if row else None)
-    account = _own(answers.accounts.get(job_id or ""), history.tag)
+    account = _check_same_run(answers.accounts.get(job_id or ""), history.tag)
     silence = "" if history.is_local else answers.silence
     # From this machine, as to a sandbox that is gone? socket.gethostname() takes long to import.
     is_ours = history.submitted is not None and history.submitted.host == os.uname().nodename
@@ -259,7 +265,7 @@ def judge(answers: SlurmAnswers, run: RunFolder, history: History) -> JobStatus:
         history.task is not None
         and account is None
         and row is None
-        and _is_left_over(job_id, history.tag, answers)
+        and _was_removed_from_array(job_id, history.tag, answers)
     )
     verdict = decide(
         Evidence(
@@ -268,7 +274,7 @@ def judge(answers: SlurmAnswers, run: RunFolder, history: History) -> JobStatus:
             in_reach=not silence,
             queue=row,
             account=account,
-            limit=_limit_of(run, history),
+            limit=_read_time_limit(run, history),
             missing_from_array=missing_from_array,
         )
     )
@@ -302,7 +308,7 @@ def remove_secrets(answers: SlurmAnswers, run: RunFolder, *, least_age: float = 
         remove_secret_files(run)
 
 
-def _row_of(history: History, rows: Mapping[str, Mapping[str, SlurmJob]]) -> SlurmJob | None:
+def _find_row(history: History, rows: Mapping[str, Mapping[str, SlurmJob]]) -> SlurmJob | None:
     """Find the run's row, by its WorkDir: a cluster that counts again gives ids out twice."""
     task, submitted = history.task, history.submitted
     own = rows.get(history.tag, {})
@@ -312,12 +318,12 @@ def _row_of(history: History, rows: Mapping[str, Mapping[str, SlurmJob]]) -> Slu
     return next((row for row in own.values() if row.is_taken and row.job_id.endswith(end)), None)
 
 
-def _own(job: SlurmJob | None, tag: str) -> SlurmJob | None:
+def _check_same_run(job: SlurmJob | None, tag: str) -> SlurmJob | None:
     """A cluster that counts from 1 again may have given the number to another job: then None."""
     return job if job is not None and (job.folder or tag) == tag else None
 
 
-def _is_left_over(job_id: str | None, tag: str, answers: SlurmAnswers) -> bool:
+def _was_removed_from_array(job_id: str | None, tag: str, answers: SlurmAnswers) -> bool:
     """Return whether Slurm shows the array of a task, but not the task itself.
 
     In the queue a row without a task, as 7, is what was left of the array when the last tasks that
@@ -326,11 +332,12 @@ def _is_left_over(job_id: str | None, tag: str, answers: SlurmAnswers) -> bool:
     array = array_id(job_id or "")
     left = answers.rows.get(tag, {}).get(array)
     return (left is not None and is_final(left.state)) or any(
-        row.array == array and _own(row, tag) is not None for row in answers.accounts.values()
+        row.array == array and _check_same_run(row, tag) is not None
+        for row in answers.accounts.values()
     )
 
 
-def _limit_of(run: RunFolder, history: History) -> float | None:
+def _read_time_limit(run: RunFolder, history: History) -> float | None:
     """Return how many seconds the job may run, where that may explain its end; else None."""
     is_open = history.end is not None and history.end.stopped_by and history.cancelled is None
     if not is_open or history.is_local:
@@ -350,7 +357,7 @@ def _limit_of(run: RunFolder, history: History) -> float | None:
 # ---- completing
 
 
-def complete(status: JobStatus, level: Level) -> JobStatus:
+def add_details(status: JobStatus, level: Level) -> JobStatus:
     """Add to the status of a run what its level asks for; the log's end is read, and the plan if
     it must be."""
     run, submitted = status.run, status.history.submitted
@@ -368,8 +375,8 @@ def complete(status: JobStatus, level: Level) -> JobStatus:
         nodes = shape.all_nodes if shape is not None else None
     gpus = shape.gpus_per_node if shape is not None else None
     is_range = isinstance(shape, Plan) and bool(shape.node_range)
-    kept = kept_of(run, status.history.seen) if status.final else None
-    elapsed = _elapsed(status)
+    kept = find_cached_row(run, status.history.seen) if status.final else None
+    elapsed = _compute_elapsed(status)
     if elapsed is None and kept is not None:
         elapsed = kept.elapsed
     held = None  # seconds that the run has held its nodes for, times their number
@@ -381,7 +388,7 @@ def complete(status: JobStatus, level: Level) -> JobStatus:
         had = [node_count(each) if is_range and each.begin else nodes or 1 for each in attempts]
         held = sum((s or 0.0) * count for s, count in zip(ran, had, strict=True))
     if level == "detail":
-        status = _with_cost(_with_warnings(_with_disk(status), run), gpus or 0, elapsed)
+        status = _add_cost(_add_warnings(_add_disk_note(status), run), gpus or 0, elapsed)
     return structs.replace(
         status,
         name=(shape.name if shape is not None else None) or run.run_id,
@@ -390,13 +397,13 @@ def complete(status: JobStatus, level: Level) -> JobStatus:
         limit=status.job.limit_seconds if status.job else None,
         node_count=nodes,
         gpus_per_node=gpus,
-        progress=_progress(status, run, kept),
+        progress=_read_progress(status, run, kept),
         gpu_hours=None if held is None or gpus is None else held * gpus / 3600,
-        remark=(_known_cause(status, run) if level == "row" else "") or failed.failure,
+        remark=(_read_known_cause(status, run) if level == "row" else "") or failed.failure,
     )
 
 
-def _known_cause(status: JobStatus, run: RunFolder) -> str:
+def _read_known_cause(status: JobStatus, run: RunFolder) -> str:
     """Say why a run failed, if that was found before: a listing reads no logs for it."""
     if not status.final or status.ok or status.last is None or not run.why.exists():
         return ""
@@ -410,7 +417,7 @@ def _known_cause(status: JobStatus, run: RunFolder) -> str:
     return sentence(cause) if cause is not None and not cause.without_log else ""
 
 
-def _progress(status: JobStatus, run: RunFolder, kept: Listed | None) -> Progress:
+def _read_progress(status: JobStatus, run: RunFolder, kept: Listed | None) -> Progress:
     """Find how far the log has come; of a run that is over a listing may have read it before."""
     if kept is not None:
         metric = None if kept.loss is None else "loss"
@@ -424,14 +431,14 @@ def _progress(status: JobStatus, run: RunFolder, kept: Listed | None) -> Progres
     return last_point(run, source.log_patterns if source else ())
 
 
-def _elapsed(status: JobStatus) -> float | None:
+def _compute_elapsed(status: JobStatus) -> float | None:
     """Seconds of the last attempt: by its own record and, when it is over, by Slurm, too."""
     last = status.last
     own = last.seconds(time.time()) if last is not None and not status.final else None
     return own if own is not None else elapsed_of(status.history, status.job)
 
 
-def _with_cost(status: JobStatus, gpus_per_node: int, elapsed: float | None) -> JobStatus:
+def _add_cost(status: JobStatus, gpus_per_node: int, elapsed: float | None) -> JobStatus:
     """Add what several attempts cost, and which steps each has done, by both ends of its log."""
     run, history = status.run, status.history
     if run is None or len(history.attempts) < 2:
@@ -449,7 +456,7 @@ def _with_cost(status: JobStatus, gpus_per_node: int, elapsed: float | None) -> 
     )
 
 
-def _with_warnings(status: JobStatus, run: RunFolder) -> JobStatus:
+def _add_warnings(status: JobStatus, run: RunFolder) -> JobStatus:
     """Add what the checks of the nodes found odd before each attempt."""
     attempts = [
         structs.replace(each, warnings=read_warnings(run.attempts / str(each.index)))
@@ -458,7 +465,7 @@ def _with_warnings(status: JobStatus, run: RunFolder) -> JobStatus:
     return structs.replace(status, history=structs.replace(status.history, attempts=attempts))
 
 
-def _with_disk(status: JobStatus) -> JobStatus:
+def _add_disk_note(status: JobStatus) -> JobStatus:
     """Note a full disk: a run that cannot write its output cannot report it itself."""
     verdict = status.verdict
     if verdict.ok or verdict.state in WAITING:
@@ -473,7 +480,7 @@ def _with_disk(status: JobStatus) -> JobStatus:
 # ---- what is kept of a run that is over
 
 
-def remember(status: JobStatus, *, with_row: bool = False) -> None:
+def cache_final_state(status: JobStatus, *, with_row: bool = False) -> None:
     """Keep a final state that Slurm will forget; ``with_row``: with the row of a listing, too.
 
     What a requeue has made untrue is forgotten; a run of somebody else's stays as it is.
@@ -489,7 +496,9 @@ def remember(status: JobStatus, *, with_row: bool = False) -> None:
     with_row = with_row and not status.out_of_reach and history.submitted is not None
     # Where a run's own record of its end leaves something open, the accounting may yet have it.
     end = status.end
-    is_whole = end is not None and (not status.notes or time.time() - end.ended_at > LATE)
+    is_whole = end is not None and (
+        not status.notes or time.time() - end.ended_at > ACCOUNTING_DELAY_S
+    )
     is_sure = verdict.source != "record" or is_whole
     if not verdict.final or not (by_slurm or (with_row and is_sure)):
         return
@@ -499,7 +508,7 @@ def remember(status: JobStatus, *, with_row: bool = False) -> None:
         attempts=len(history.attempts),
         by_record=verdict.source == "record",
         elapsed=status.elapsed_by_slurm,
-        kept=_kept(status, run) if with_row else None,
+        kept=_build_cached_row(status, run) if with_row else None,
     )
     old = history.seen
     if old is not None and not with_row:
@@ -508,7 +517,7 @@ def remember(status: JobStatus, *, with_row: bool = False) -> None:
         keep_record(run.seen, seen)
 
 
-def _kept(status: JobStatus, run: RunFolder) -> Listed:
+def _build_cached_row(status: JobStatus, run: RunFolder) -> Listed:
     ended_at = status.end.ended_at if status.end else None
     if ended_at is None and status.source == "squeue":
         ended_at = time.time()
@@ -524,7 +533,7 @@ def _kept(status: JobStatus, run: RunFolder) -> Listed:
     )
 
 
-def kept_of(run: RunFolder, seen: Seen | None) -> Listed | None:
+def find_cached_row(run: RunFolder, seen: Seen | None) -> Listed | None:
     """Return what a listing keeps of a run; None where that is not of all its attempts."""
     kept = seen.kept if seen is not None else None
     if kept is None or kept.run_id != run.run_id or kept.stamp != stamp_of(run.attempts):
@@ -549,7 +558,7 @@ def status_of_jobs(
         return {job_id: [] for job_id in job_ids}
     transport = slurm_transport(context)
     rows = client.queue(transport, asked, strict=True)
-    queued = _by_job(rows, asked)
+    queued = _group_by_job(rows, asked)
     # A task by its own number, as $SLURM_JOB_ID has it: the rows have the task's other name.
     odd = len(rows) > sum(map(len, queued.values()))
     for job_id in [job_id for job_id in asked if odd and not queued[job_id]]:
@@ -567,7 +576,7 @@ def status_of_jobs(
     except OutOfReach:
         if any(not queued[job_id] for job_id in missing):
             raise
-    accounted = _by_job(accounts or [], missing)
+    accounted = _group_by_job(accounts or [], missing)
     found: dict[str, list[JobStatus]] = {}
     for job_id in job_ids:
         live, over = queued.get(job_id, {}), accounted.get(job_id, {})
@@ -581,7 +590,7 @@ def status_of_jobs(
     return found
 
 
-def begin(work: Callable[..., None], *args: object) -> threading.Thread | None:
+def start_thread(work: Callable[..., None], *args: object) -> threading.Thread | None:
     """Begin on a thread; None: it is done, for as many threads run as are allowed here."""
     thread = threading.Thread(target=work, args=args, daemon=True)
     try:
@@ -605,18 +614,18 @@ def status_of_job(context: Context, job_id: str, *, in_detail: bool = False) -> 
         with contextlib.suppress(OutOfReach):
             shown.extend(client.show_jobs(transport, job_id))
 
-    beside = begin(show) if in_detail else None
+    beside = start_thread(show) if in_detail else None
     statuses = status_of_jobs(context, [job_id], ended=True)[job_id]
     if beside is not None:
         beside.join()
     if not statuses:
-        raise unknown_job(job_id)
+        raise unknown_job_error(job_id)
     details = {job.job_id: job for job in shown}
     only = shown[0] if len(shown) == 1 and len(statuses) == 1 else None
-    return [_with_details(status, details.get(status.job_id or "", only)) for status in statuses]
+    return [_merge_details(status, details.get(status.job_id or "", only)) for status in statuses]
 
 
-def _with_details(status: JobStatus, details: SlurmJob | None) -> JobStatus:
+def _merge_details(status: JobStatus, details: SlurmJob | None) -> JobStatus:
     """Add what scontrol alone knows to what squeue or sacct answered."""
     job = status.job
     if details is None or job is None:
@@ -626,7 +635,9 @@ def _with_details(status: JobStatus, details: SlurmJob | None) -> JobStatus:
     return structs.replace(status, job=structs.replace(job, **added))
 
 
-def _by_job(rows: Sequence[SlurmJob], job_ids: Sequence[str]) -> dict[str, dict[str, SlurmJob]]:
+def _group_by_job(
+    rows: Sequence[SlurmJob], job_ids: Sequence[str]
+) -> dict[str, dict[str, SlurmJob]]:
     """Sort rows by the jobs that were asked about, of each its tasks and parts by their ids."""
     found: dict[str, dict[str, SlurmJob]] = {job_id: {} for job_id in job_ids}
     for row in rows:

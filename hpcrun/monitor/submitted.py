@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec import structs
 
 from hpcrun.assets import user_name
-from hpcrun.context import Context, slurm_conf_of
+from hpcrun.context import Context, current_slurm_conf
 from hpcrun.errors import HpcrunError
 from hpcrun.plan import Plan
 from hpcrun.runs import (
@@ -25,7 +25,7 @@ from hpcrun.runs import (
 )
 
 
-def record_found(context: Context, folder: Path, job_id: str) -> None:
+def record_recovered_job(context: Context, folder: Path, job_id: str) -> None:
     """Record the job of a submission that was cut short before it could, as Slurm or the job's own
     record shows it by the folder of a run or of a sweep's array. Others' folders stay as they are.
     """
@@ -34,20 +34,20 @@ def record_found(context: Context, folder: Path, job_id: str) -> None:
     with contextlib.suppress(OSError, HpcrunError, ValueError):
         if plan is not None and folder.stat().st_uid == os.getuid():
             plan = structs.replace(plan, run_id=sweep_id or plan.run_id)
-            record = submitted_record(context, plan)
+            record = build_submitted_record(context, plan)
             at = created_at(plan.run_id)
             cluster = plan.cluster
             record = structs.replace(record, job_id=job_id, submitted_at=at, cluster=cluster)
             write_record(folder / SUBMITTED, record)
 
 
-def submitted_record(context: Context, plan: Plan) -> Submitted:
+def build_submitted_record(context: Context, plan: Plan) -> Submitted:
     """Say who takes the run, when and from where, and what a listing shows of its plan."""
     return Submitted(
         job_id=None,
         run_id=plan.run_id,
         cluster=context.cluster.name,
-        slurm_conf=slurm_conf_of(context),
+        slurm_conf=current_slurm_conf(context),
         submitted_at=time.time(),
         host=os.uname().nodename,
         user=user_name(context.environ),

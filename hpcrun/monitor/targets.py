@@ -42,15 +42,15 @@ from hpcrun.runs import (
 )
 
 # Characters of a run id's date and time.
-_STAMP = 15
+_STAMP_LENGTH = 15
 # A record is written once and its id never changes, so what was read need not be read again.
 INDEX = ".job-ids"
 # Fewer runs are read in a moment: no file for them.
-_WORTH = 64
+_MIN_INDEXED_RUNS = 64
 # Tasks that one word may name; MaxArraySize is at most 4,000,001 (slurm.conf(5)).
 _MAX_TASKS = 100_000
 # For a job that no run was submitted as: the attempts' records of this many newest runs are read.
-_LOOKED_AT = 1000
+_MAX_RUNS_READ = 1000
 # As squeue shows what waits, 7_[3-5,9%2], with the number that may run at once; or as 7_3-5.
 _TASKS = re.compile(r"([0-9]+)_\[([0-9,-]+)(?:%[0-9]+)?\]|([0-9]+)_([0-9]+(?:[,-][0-9,-]*))")
 
@@ -77,28 +77,28 @@ def find_target(context: Context, word: str | None, *, whole: bool = False) -> T
     A number that Slurm gave to a task of a run means that run; no word means the newest run, or its
     whole sweep. Raises InputError where there is nothing of this name.
     """
-    found = find_each(context, [word], whole=whole)[word]
+    found = find_targets_by_word(context, [word], whole=whole)[word]
     if found is None:
-        raise no_such_run(context, word)
+        raise unknown_run_error(context, word)
     return found
 
 
-def find_each(
+def find_targets_by_word(
     context: Context, words: Sequence[str | None], *, whole: bool = False
 ) -> dict[str | None, Target | None]:
     """Find what each word names, None for nothing, as ``find_target`` does. One trip brings all
     that they name, and ``whole`` logs where their ends are not enough."""
-    plain = {word: plain_id(word) if word is not None else None for word in words}
-    found = _find_each(context, list(plain.values()), Lookup(context.runs_dir))
-    refresh(context, found.values(), by_word=True, whole=whole)
+    plain = {word: strip_task_range(word) if word is not None else None for word in words}
+    found = _find_targets_by_word(context, list(plain.values()), RunIndex(context.runs_dir))
+    fetch_records(context, found.values(), by_word=True, whole=whole)
     return {word: _if_there(found[name]) for word, name in plain.items()}
 
 
-def resolve(context: Context, word: str | None) -> RunFolder | SweepFolder:
+def resolve_run_or_sweep(context: Context, word: str | None) -> RunFolder | SweepFolder:
     """Find the run or the sweep that a word names; none means the newest. Raises InputError."""
     found = find_target(context, word)
     if isinstance(found, str):
-        raise no_such_run(context, word)
+        raise unknown_run_error(context, word)
     return found
 
 
@@ -107,9 +107,9 @@ def find_targets(context: Context, words: Sequence[str]) -> Targets:
 
     Raises InputError for a word that names nothing; nothing has been done then.
     """
-    lookup = Lookup(context.runs_dir)
+    lookup = RunIndex(context.runs_dir)
     lists = {word: match for word in words if (match := _TASKS.fullmatch(word))}
-    named = _find_each(context, [word for word in words if word not in lists], lookup)
+    named = _find_targets_by_word(context, [word for word in words if word not in lists], lookup)
     found: dict[Target, None] = {}
     for word in words:
         target = named.get(word)
@@ -122,7 +122,7 @@ def find_targets(context: Context, words: Sequence[str]) -> Targets:
                 raise InputError(f"{word}: no list of tasks", fix="write it as 7_[3-5,9]")
             if len(tasks) > _MAX_TASKS:
                 raise InputError(f"{word}: more than {_MAX_TASKS} tasks")
-            sweep = find(context.runs_dir, array, lookup)
+            sweep = find_run_or_sweep(context.runs_dir, array, lookup)
             if isinstance(sweep, SweepFolder):
                 count = read_sweep(sweep).tasks
                 if any(task >= count for task in tasks):
@@ -133,13 +133,13 @@ def find_targets(context: Context, words: Sequence[str]) -> Targets:
         elif target is not None:
             found[target] = None
         else:
-            raise no_such_run(context, word)
+            raise unknown_run_error(context, word)
     if not words:
-        found[resolve(context, None)] = None
-    refresh(context, found, by_word=True)
+        found[resolve_run_or_sweep(context, None)] = None
+    fetch_records(context, found, by_word=True)
     gone = [one for one in found if not isinstance(one, str) and _if_there(one) is None]
     if gone and context.cluster.host is not None:
-        raise no_such_run(context, gone[0].path.name)
+        raise unknown_run_error(context, gone[0].path.name)
     return Targets(
         runs=[one for one in found if isinstance(one, RunFolder)],
         sweeps=[one for one in found if isinstance(one, SweepFolder)],
@@ -152,7 +152,7 @@ def _if_there(found: Target | None) -> Target | None:
     return found if found is None or isinstance(found, str) or found.path.is_dir() else None
 
 
-def refresh(
+def fetch_records(
     context: Context,
     found: Iterable[Target | None],
     *,
@@ -188,7 +188,7 @@ def refresh(
             remark(f"{error.message}; what is known here is shown")
 
 
-def bring_names(
+def fetch_run_names(
     context: Context, runs: Sequence[RunFolder] = (), begin: Callable[[], object] | None = None
 ) -> str:
     """Bring the names of all runs from a cluster that is another machine, once a command.
@@ -211,29 +211,34 @@ def bring_names(
     return ""
 
 
-def _find_each(
-    context: Context, words: Sequence[str | None], lookup: Lookup
+def _find_targets_by_word(
+    context: Context, words: Sequence[str | None], lookup: RunIndex
 ) -> dict[str | None, Target | None]:
     """Find words with one walk through the runs and at most one question to Slurm."""
     found: dict[str | None, Target | None] = {}
     silence = ""
     if context.cluster.host is not None:
-        known = {word: find(context.runs_dir, word, Lookup(context.runs_dir)) for word in words}
+        known = {
+            word: find_run_or_sweep(context.runs_dir, word, RunIndex(context.runs_dir))
+            for word in words
+        }
         if None in known or None in known.values():
-            silence = bring_names(context)  # some may be new
-    found |= {word: find(context.runs_dir, word, lookup) for word in words}
+            silence = fetch_run_names(context)  # some may be new
+    found |= {word: find_run_or_sweep(context.runs_dir, word, lookup) for word in words}
     unknown = [word for word, one in found.items() if one is None and word and is_job_id(word)]
     if silence and len(unknown) < list(found.values()).count(None):
         raise OutOfReach(silence)  # what is not known here may be there
-    names = _went_on_as(context.runs_dir, unknown, lookup)
-    names |= _ask_slurm(context, [word for word in unknown if word not in names], lookup)
+    names = _find_successor_jobs(context.runs_dir, unknown, lookup)
+    names |= _find_in_slurm(context, [word for word in unknown if word not in names], lookup)
     for word in unknown:
         name = names.get(word)
-        found[word] = (find(context.runs_dir, name, lookup) if name else None) or name or word
+        found[word] = (
+            (find_run_or_sweep(context.runs_dir, name, lookup) if name else None) or name or word
+        )
     return found
 
 
-def _ask_slurm(context: Context, job_ids: Sequence[str], lookup: Lookup) -> dict[str, str]:
+def _find_in_slurm(context: Context, job_ids: Sequence[str], lookup: RunIndex) -> dict[str, str]:
     """Find jobs of runs by their WorkDir: of tasks by the numbers that Slurm gave them, and of runs
     whose submission was cut short before it was recorded, which it is now.
 
@@ -243,7 +248,7 @@ def _ask_slurm(context: Context, job_ids: Sequence[str], lookup: Lookup) -> dict
     lost = lookup.unrecorded
     if not job_ids or not (lost or any(name.endswith(ARRAY) for name in lookup.names)):
         return {}
-    from hpcrun.monitor.submitted import record_found
+    from hpcrun.monitor.submitted import record_recovered_job
     from hpcrun.slurm import (
         array_id,
         client,  # here, as what it needs: most words name runs
@@ -261,8 +266,8 @@ def _ask_slurm(context: Context, job_ids: Sequence[str], lookup: Lookup) -> dict
         jobs += (client.accounting(transport, sorted(gone)) or []) if lost and gone else []
         for job in jobs:
             if job.folder in lost and job.is_taken:
-                record_found(context, context.runs_dir / job.folder, job.array)
-                lookup.learn(job.array, job.folder)
+                record_recovered_job(context, context.runs_dir / job.folder, job.array)
+                lookup.add_job(job.array, job.folder)
                 names |= {word: word for word in job_ids if array_id(word) == job.array}
             # What waits of an array has the array's own number.
             is_task = job.array != job.number and job.folder.endswith(ARRAY)
@@ -271,15 +276,17 @@ def _ask_slurm(context: Context, job_ids: Sequence[str], lookup: Lookup) -> dict
     return names
 
 
-def _went_on_as(runs_dir: Path, job_ids: Sequence[str], lookup: Lookup) -> dict[str, str]:
+def _find_successor_jobs(
+    runs_dir: Path, job_ids: Sequence[str], lookup: RunIndex
+) -> dict[str, str]:
     """Map jobs as which runs went on, or are to, to these runs, by their attempts' records."""
     if not job_ids:
         return {}
     found: dict[str, str] = {}
     asked = "|".join(map(re.escape, job_ids))
     mark = re.compile(rf'"(?:job_id|next|successor)": "({asked})"')
-    names = sorted(filter(RUN_ID.fullmatch, lookup.names), key=_newness, reverse=True)
-    for name in names[:_LOOKED_AT]:
+    names = sorted(filter(RUN_ID.fullmatch, lookup.names), key=_sort_key, reverse=True)
+    for name in names[:_MAX_RUNS_READ]:
         for path in (runs_dir / name / "attempts").glob("*/*.json"):
             with contextlib.suppress(HpcrunError, OSError):
                 text = read_plain(path).decode("utf-8", "replace")
@@ -291,8 +298,8 @@ def _went_on_as(runs_dir: Path, job_ids: Sequence[str], lookup: Lookup) -> dict[
 # ---- runs and sweeps -----------------------------------------------------------------------------
 
 
-def find(
-    runs_dir: Path, word: str | None, lookup: Lookup | None = None
+def find_run_or_sweep(
+    runs_dir: Path, word: str | None, lookup: RunIndex | None = None
 ) -> RunFolder | SweepFolder | None:
     """Find a run or a sweep: by its id or the unique start or end of it, by Slurm id, or the
     newest (None); or, also another user's, by the path of its folder.
@@ -314,11 +321,11 @@ def find(
     if "/" in word:
         return _find_folder(Path(os.path.abspath(word)))  # noqa: PTH100
     if RUN_ID.fullmatch(word) and (runs_dir / word).is_dir():
-        return _own(RunFolder(runs_dir / word))
+        return _require_own(RunFolder(runs_dir / word))
     sweep_id = sweep_id_of(word) or word
     if RUN_ID.fullmatch(sweep_id) and sweep_folder(runs_dir, sweep_id).path.is_dir():
-        return _own(sweep_folder(runs_dir, sweep_id))
-    lookup = lookup or Lookup(runs_dir)
+        return _require_own(sweep_folder(runs_dir, sweep_id))
+    lookup = lookup or RunIndex(runs_dir)
     if is_job_id(word):
         found = _find_job(lookup, word)
         if found is not None or len(word) < 8:  # a longer one may be the date of a run id
@@ -336,7 +343,7 @@ def _find_folder(path: Path) -> RunFolder | SweepFolder | None:
     return RunFolder(path) if sweep_id is None else SweepFolder(path)
 
 
-def _own(found: T) -> T:
+def _require_own(found: T) -> T:
     """Insist that a run or a sweep is the user's own. Raises InputError."""
     if who := whose(found.path):
         raise InputError(
@@ -346,10 +353,10 @@ def _own(found: T) -> T:
     return found
 
 
-def plain_id(word: str) -> str:
+def strip_task_range(word: str) -> str:
     """Return the array's id for what squeue prints for its waiting tasks; all else as it is.
 
-    >>> plain_id("7_[0-5%2]"), plain_id("7_3"), plain_id("7k3q")
+    >>> strip_task_range("7_[0-5%2]"), strip_task_range("7_3"), strip_task_range("7k3q")
     ('7', '7_3', '7k3q')
     """
     match = re.fullmatch(r"([0-9]+)_\[[0-9,:%-]+(?:\.\.\.)?\]", word)
@@ -365,7 +372,7 @@ def is_job_id(word: str) -> bool:
     return re.fullmatch(r"[0-9]+([_+][0-9]+)?", word) is not None
 
 
-class Lookup:
+class RunIndex:
     """The names in a runs folder, and the Slurm jobs submitted from there; each is read once.
 
     A cluster may count from 1 again, or two may share the folder: then the newest job is meant. A
@@ -392,7 +399,7 @@ class Lookup:
             if found is None:
                 break
             self._found.setdefault(*found)
-        if self._news >= _WORTH:
+        if self._news >= _MIN_INDEXED_RUNS:
             self._news = 0
             there = set(self.names)
             lines = [f"{name}\t{id_}\n" for name, id_ in self._known.items() if name in there]
@@ -400,7 +407,7 @@ class Lookup:
                 write_file(self.runs_dir / INDEX, "".join(lines).encode())
         return self._found.get(job_id)
 
-    def learn(self, job_id: str, name: str) -> None:
+    def add_job(self, job_id: str, name: str) -> None:
         self._found[job_id] = name
 
     def _job_folders(self) -> Iterator[tuple[str, str]]:
@@ -432,7 +439,7 @@ class Lookup:
             yield job_id, name
 
 
-def _find_job(lookup: Lookup, word: str) -> RunFolder | SweepFolder | None:
+def _find_job(lookup: RunIndex, word: str) -> RunFolder | SweepFolder | None:
     job_id, _, index = word.partition("_")
     name = lookup.folder_of_job(job_id)
     if name is None:
@@ -453,7 +460,7 @@ def _find_job(lookup: Lookup, word: str) -> RunFolder | SweepFolder | None:
     return run if run.path.is_dir() else None
 
 
-def _find_by_part(lookup: Lookup, word: str) -> RunFolder | SweepFolder | None:
+def _find_by_part(lookup: RunIndex, word: str) -> RunFolder | SweepFolder | None:
     def fits(id_: str) -> bool:
         return id_.startswith(word) or id_.endswith("-" + word)
 
@@ -466,7 +473,7 @@ def _find_by_part(lookup: Lookup, word: str) -> RunFolder | SweepFolder | None:
             # A word that fits a sweep fits its runs too, and means the sweep.
             if task is None or task.sweep_id not in sweeps:
                 runs.append(run)
-    found = sorted([*sweeps, *(run.run_id for run in runs)], key=_newness, reverse=True)
+    found = sorted([*sweeps, *(run.run_id for run in runs)], key=_sort_key, reverse=True)
     if len(found) > 1:
         raise InputError(
             f"{word}: fits {len(found)} runs, from {found[-1]} to {found[0]}",
@@ -477,7 +484,7 @@ def _find_by_part(lookup: Lookup, word: str) -> RunFolder | SweepFolder | None:
     return runs[0] if runs else None
 
 
-def only_run(found: RunFolder | SweepFolder, word: str | None) -> RunFolder:
+def require_single_run(found: RunFolder | SweepFolder, word: str | None) -> RunFolder:
     """Return a run that was found by a word. Raises InputError if it is a whole sweep."""
     if isinstance(found, RunFolder):
         return found
@@ -506,10 +513,10 @@ def list_names(runs_dir: Path) -> list[str]:
             names = [name for name in names if not whose(runs_dir / name)]
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted(names, key=_newness, reverse=True)
+    return sorted(names, key=_sort_key, reverse=True)
 
 
-def _newness(name: str) -> tuple[str, str, int]:
+def _sort_key(name: str) -> tuple[str, str, int]:
     """Return the sort key of a run's name: the newest is the greatest; of a sweep the first task.
 
     The last four characters of an id continue its stamp, which ends at the second.
@@ -517,7 +524,7 @@ def _newness(name: str) -> tuple[str, str, int]:
     # Most names have no point, and there may be thousands of them.
     task = TASK_ID.fullmatch(name) if "." in name else None
     return (
-        name[:_STAMP] + name[-4:],
+        name[:_STAMP_LENGTH] + name[-4:],
         name if task is None else task[1],
         -int(task[2]) if task else 0,
     )
@@ -532,7 +539,7 @@ def _runs_dir(context: Context) -> str:
     return f"{host}:{context.cluster.runs_dir}" if host is not None else str(context.runs_dir)
 
 
-def no_runs(context: Context) -> str:
+def describe_no_runs(context: Context) -> str:
     """Write that there are no runs yet, or that their folder is missing: it may not be mounted."""
     runs_dir = context.runs_dir
     if context.cluster.host is not None:
@@ -545,10 +552,10 @@ def no_runs(context: Context) -> str:
     return f"no runs yet in {runs_dir}"
 
 
-def no_such_run(context: Context, word: str | None, *, or_file: bool = False) -> InputError:
+def unknown_run_error(context: Context, word: str | None, *, or_file: bool = False) -> InputError:
     """Report a word that names no run (``or_file``: nor a log); None: there are no runs at all."""
     if word is None:
-        message = no_runs(context)
+        message = describe_no_runs(context)
         return InputError(message, fix="hpcrun submit JOB; hpcrun jobs lists them")
     message = f"{word}: no such run in {_runs_dir(context)}"
     if or_file:
@@ -556,7 +563,7 @@ def no_such_run(context: Context, word: str | None, *, or_file: bool = False) ->
     return InputError(message, fix="hpcrun status lists the runs")
 
 
-def unknown_job(job_id: str) -> InputError:
+def unknown_job_error(job_id: str) -> InputError:
     """Report a job that neither hpcrun nor Slurm knows."""
     return InputError(
         f"{job_id}: neither a run of hpcrun nor a job that Slurm knows",
@@ -564,7 +571,7 @@ def unknown_job(job_id: str) -> InputError:
     )
 
 
-def job_of_another(history: History, verb: str) -> InputError | None:
+def copied_run_error(history: History, verb: str) -> InputError | None:
     """Report a folder that is a copy, whose job is the original's; None for all others."""
     if history.copy_of is None:
         return None

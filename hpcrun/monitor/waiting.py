@@ -26,11 +26,11 @@ from hpcrun.slurm import (
 )
 
 # Limits that are asked about for one listing; the other jobs are explained without numbers.
-_LIMITS = 3
-NOT_FORESEEN = "no start is foreseen"
+_MAX_LIMIT_QUERIES = 3
+NOT_EXPECTED = "no start is foreseen"
 
 
-def with_whys(
+def add_wait_reasons(
     context: Context,
     statuses: Sequence[JobStatus],
     cache: SlurmCache | None = None,
@@ -43,19 +43,21 @@ def with_whys(
     partition. An answer in ``cache`` is not queried again.
     """
     cache = SlurmCache() if cache is None else cache
-    waiting = [status for status in statuses if _waits(status)]
+    waiting = [status for status in statuses if _is_pending(status)]
     if not waiting:
         return list(statuses)
     if cache.waits is None:
-        cache.waits = _find_whys(context, waiting, count_ahead=count_ahead)
+        cache.waits = _find_wait_reasons(context, waiting, count_ahead=count_ahead)
     waits = cache.waits
     return [
-        structs.replace(status, why=waits.get(status.job_id or "")) if _waits(status) else status
+        structs.replace(status, why=waits.get(status.job_id or ""))
+        if _is_pending(status)
+        else status
         for status in statuses
     ]
 
 
-def stage_of(status: JobStatus, run: RunFolder) -> str:
+def describe_stage(status: JobStatus, run: RunFolder) -> str:
     """Say what a run does before its program prints, by Slurm's state and the attempt's records."""
     if status.state in WAITING:
         why = f": {explain(status.reason, status.job_id or '').words}" if status.reason else ""
@@ -68,11 +70,11 @@ def stage_of(status: JobStatus, run: RunFolder) -> str:
     return "the program's first line: it imports, compiles or reads its data"
 
 
-def _waits(status: JobStatus) -> bool:
+def _is_pending(status: JobStatus) -> bool:
     return status.is_waiting and status.job is not None
 
 
-def _find_whys(
+def _find_wait_reasons(
     context: Context, jobs: Sequence[JobStatus], *, count_ahead: bool
 ) -> dict[str, WhyWaiting]:
     found: dict[str, WhyWaiting] = {}
@@ -83,20 +85,22 @@ def _find_whys(
             if status.slurm_conf == conf and status.job is not None:
                 ahead = _count_ahead(transport, status.job) if count_ahead else None
                 numbers = _find_numbers(transport, status.job, texts)
-                why = _why(status.job, numbers, ahead, own=status.run is not None)
+                why = _explain_wait(status.job, numbers, ahead, own=status.run is not None)
                 found[status.job_id or ""] = why
     return found
 
 
-def _why(job: SlurmJob, numbers: Numbers | None, ahead: int | None, *, own: bool) -> WhyWaiting:
+def _explain_wait(
+    job: SlurmJob, numbers: Numbers | None, ahead: int | None, *, own: bool
+) -> WhyWaiting:
     why = explain(job.reason, job.job_id, numbers, own=own)
     text = why.words
     if job.reason == "Dependency":
-        text = say_dependency(job.dependency) or text
+        text = describe_dependency(job.dependency) or text
     start, now = parse_time(job.start), datetime.now()
-    expected = say_start(start, now) if start and start > now else ""
+    expected = format_start(start, now) if start and start > now else ""
     if job.reason == "BeginTime" and start and expected:
-        text, expected = f"is not to start before {say_time(start, now)}", ""
+        text, expected = f"is not to start before {format_time(start, now)}", ""
     if ahead and job.reason == "Priority":
         text = f"{ahead} jobs of its partition go first"
         text = text if ahead > 1 else "1 job of its partition goes first"
@@ -105,12 +109,12 @@ def _why(job: SlurmJob, numbers: Numbers | None, ahead: int | None, *, own: bool
     )
 
 
-def say_dependency(text: str) -> str:
+def describe_dependency(text: str) -> str:
     """Say which jobs are waited for, as squeue's %E has it; "" where it says nothing known.
 
-    >>> say_dependency("afterok:12(unfulfilled),afterany:7_*(unfulfilled)")
+    >>> describe_dependency("afterok:12(unfulfilled),afterany:7_*(unfulfilled)")
     'waits for job 12 to succeed and job 7 to end'
-    >>> say_dependency("singleton(unfulfilled)"), say_dependency("(null)")
+    >>> describe_dependency("singleton(unfulfilled)"), describe_dependency("(null)")
     ('waits for an earlier job of the same name to end', '')
     """
     endings = {
@@ -138,7 +142,7 @@ def _find_numbers(
     """Ask for the limit that a job waits for, each once, and not for many; ``texts`` are known."""
     limit = parse_limit(job.reason)
     argv = tuple(show_limits_argv(limit, job.qos, job.account)) if limit is not None else ()
-    if limit is None or (argv not in texts and len(texts) >= _LIMITS):
+    if limit is None or (argv not in texts and len(texts) >= _MAX_LIMIT_QUERIES):
         return None
     if argv not in texts:
         texts[argv] = ""
@@ -172,30 +176,32 @@ def parse_time(text: str) -> datetime | None:
         return None
 
 
-def is_foreseen(start: datetime, now: datetime) -> bool:
+def is_expected(start: datetime, now: datetime) -> bool:
     """Return whether an expected start means anything: Slurm gives one decades away for "never"."""
     return start - now < timedelta(days=366)
 
 
-def say_start(start: datetime, now: datetime) -> str:
+def format_start(start: datetime, now: datetime) -> str:
     """Say when a job is expected to start.
 
     >>> now = datetime(2026, 11, 20, 13, 0)
-    >>> say_start(datetime(2026, 11, 20, 18, 5), now), say_start(datetime(2282, 1, 31), now)
+    >>> format_start(datetime(2026, 11, 20, 18, 5), now), format_start(datetime(2282, 1, 31), now)
     ('expected to start 18:05', 'no start is foreseen')
     """
-    if not is_foreseen(start, now):
-        return NOT_FORESEEN
-    return f"expected to start {say_time(start, now)}"
+    if not is_expected(start, now):
+        return NOT_EXPECTED
+    return f"expected to start {format_time(start, now)}"
 
 
-def say_time(then: datetime, now: datetime) -> str:
+def format_time(then: datetime, now: datetime) -> str:
     """Write a time shortly, as seen from now.
 
     >>> now = datetime(2026, 11, 20, 13, 0)
-    >>> say_time(datetime(2026, 11, 20, 18, 5), now), say_time(datetime(2026, 11, 21, 9, 0), now)
-    ('18:05', 'tomorrow 09:00')
-    >>> say_time(datetime(2026, 12, 24, 9, 0), now)
+    >>> format_time(datetime(2026, 11, 20, 18, 5), now)
+    '18:05'
+    >>> format_time(datetime(2026, 11, 21, 9, 0), now)
+    'tomorrow 09:00'
+    >>> format_time(datetime(2026, 12, 24, 9, 0), now)
     '2026-12-24 09:00'
     """
     days = (then.date() - now.date()).days

@@ -22,7 +22,7 @@ import pytest
 
 from hpcrun.actions.follow_curve import CurveFollower
 from hpcrun.context import load_context
-from hpcrun.monitor.poll import FREE
+from hpcrun.monitor.poll import MAX_QUERY_BURST
 from tests.cli.calling import ROOT, Caller, replay
 from tests.cli.test_follow import END, Followed
 from tests.cli.test_slurm_verbs import row
@@ -321,7 +321,7 @@ def test_many_short_runs_cost_slurm_a_few_questions(
             now += 0.1
             follower.wait(0.0, lambda: True)
     calls = (followed.tools / "aside" / "squeue.calls").read_text().count("--noheader")
-    assert 2 <= calls <= FREE
+    assert 2 <= calls <= MAX_QUERY_BURST
 
 
 def test_several_at_once(hpcrun: Caller, watch: Callable[..., Watched]) -> None:

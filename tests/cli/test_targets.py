@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.context import load_context
-from hpcrun.monitor.targets import find_each, find_targets
+from hpcrun.monitor.targets import find_targets, find_targets_by_word
 from hpcrun.runs.layout import RunFolder, SweepFolder
 from hpcrun.slurm import client
 from hpcrun.slurm.jobs import SlurmJob
@@ -56,7 +56,7 @@ def asked(hpcrun: Caller, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 def test_what_a_word_names(
     hpcrun: Caller, asked: list[list[str]], word: str | None, name: str | None
 ) -> None:
-    target = find_each(load_context(hpcrun.environ, hpcrun.project), [word])[word]
+    target = find_targets_by_word(load_context(hpcrun.environ, hpcrun.project), [word])[word]
     found = target.path.name if isinstance(target, (RunFolder, SweepFolder)) else target
     assert found == name
     # Only a number that no run has may be that of a task.
@@ -76,6 +76,6 @@ def test_without_sweeps_slurm_is_not_asked(
     hpcrun: Caller, asked: list[list[str]], tmp_path: Path
 ) -> None:
     hpcrun.write("hpcrun.yaml", f'runs_dir: "{tmp_path}/others"\n')
-    found = find_each(load_context(hpcrun.environ, hpcrun.project), ["99"])
+    found = find_targets_by_word(load_context(hpcrun.environ, hpcrun.project), ["99"])
     assert found == {"99": "99"}
     assert asked == []

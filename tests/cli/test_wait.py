@@ -96,7 +96,7 @@ def test_a_silence_at_first_leaves_nothing_to_wait_for(
         return queue(*args, **options)
 
     monkeypatch.setattr(client, "queue", silent_once)
-    monkeypatch.setattr(monitor, "CALM", 0.01)
+    monkeypatch.setattr(monitor, "QUERY_PAUSE_S", 0.01)
     done = hpcrun("wait", "7", "--json", "--timeout", "600")
     assert (done.code, done.json["timed_out"]) == (0, False), done
     assert [run["job_id"] for run in done.json["runs"]] == ["7_1", "7_2"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.context import load_context
-from hpcrun.monitor.status import ask, judge
+from hpcrun.monitor.status import determine_status, query_slurm
 from hpcrun.runs.layout import SweepFolder
 from hpcrun.runs.records import History, Submitted, Task
 from hpcrun.slurm import client
@@ -35,7 +35,7 @@ def test_a_sweep_of_thousands_is_judged_in_one_pass(
     ]
     monkeypatch.setattr(client, "queue", lambda *_, **__: rows)
     begun = time.process_time()
-    answers = ask(load_context(clean_environ, tmp_path), None, runs)
-    states = {judge(answers, run, history).state for run, history in runs}
+    answers = query_slurm(load_context(clean_environ, tmp_path), None, runs)
+    states = {determine_status(answers, run, history).state for run, history in runs}
     assert states == {"RUNNING"}
     assert time.process_time() - begun < 10

@@ -13,7 +13,15 @@ import pytest
 from hpcrun.context import Context, load_context
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.monitor import poll as monitor
-from hpcrun.monitor.poll import FAIR, FILES_LATE, FREE, Jobs, Monitor, Runs, poll_all
+from hpcrun.monitor.poll import (
+    MAX_FILE_DELAY_S,
+    MAX_QUERY_BURST,
+    MIN_QUERY_TIMEOUT_S,
+    Monitor,
+    WatchedRuns,
+    WatchedSlurmJobs,
+    poll_all,
+)
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import History, read_history
 from hpcrun.runs.status import JobStatus
@@ -89,7 +97,7 @@ class World:
     ) -> Iterator[JobStatus]:
         """Wait for the runs and for other jobs; give what is reported when it is."""
         end = None if timeout is None else self.now + timeout
-        watched = Monitor(context, [Runs(self.runs), Jobs(others)], deadline=end)
+        watched = Monitor(context, [WatchedRuns(self.runs), WatchedSlurmJobs(others)], deadline=end)
         yield from poll_all([watched], deadline=end, sleep=self.sleep)
 
     def status(self, run: RunFolder, state: str) -> JobStatus:
@@ -195,7 +203,7 @@ def test_the_end_record_may_come_late_or_never(
     shown = list(world.wait(context))
     codes = Counter(status.verdict.exit_code for status in shown)
     assert codes == {9: 1, None: 19}
-    assert world.now <= FILES_LATE + 1  # all are waited for together
+    assert world.now <= MAX_FILE_DELAY_S + 1  # all are waited for together
 
 
 def test_no_time_to_wait_is_one_look(make: Callable[[int], World], context: Context) -> None:
@@ -226,7 +234,7 @@ def test_short_runs_that_end_all_the_time_cost_few_questions(
     shown = list(world.wait(context))
     assert sum(status.verdict.ok for status in shown) == 400
     assert world.now < 400 + 40
-    assert len(world.asked) <= FREE + 4 * 440 / 60 + 2
+    assert len(world.asked) <= MAX_QUERY_BURST + 4 * 440 / 60 + 2
 
 
 def test_a_slurm_that_hangs_keeps_nobody_longer_than_asked_for(
@@ -239,7 +247,7 @@ def test_a_slurm_that_hangs_keeps_nobody_longer_than_asked_for(
     # Whoever does not want to wait gets an answer all the same, where there is one in a moment.
     begun = world.now
     assert [s.verdict.state for s in world.wait(context, timeout=0)] == ["UNKNOWN"]
-    assert world.now == begun + FAIR
+    assert world.now == begun + MIN_QUERY_TIMEOUT_S
     world.slow = 1.0
     assert [s.verdict.state for s in world.wait(context, timeout=0)] == ["PENDING"]
 
@@ -300,7 +308,7 @@ def test_silence_at_first_hides_no_task_and_no_wrong_word(
     world.others = OutOfReach("squeue: no")
     world.at(10, lambda: setattr(world, "others", {"9_0": "RUNNING", "9_1": "FAILED"}))
     world.at(50, lambda: setattr(world, "others", {"9_0": "COMPLETED", "9_1": "FAILED"}))
-    watched = Monitor(context, [Jobs(["9"])])
+    watched = Monitor(context, [WatchedSlurmJobs(["9"])])
     shown = [
         (each.job_id, each.state) for each in poll_all([watched], deadline=99, sleep=world.sleep)
     ]

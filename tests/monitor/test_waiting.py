@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from hpcrun.context import load_context
-from hpcrun.monitor.waiting import with_whys
+from hpcrun.monitor.waiting import add_wait_reasons
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import History
 from hpcrun.runs.status import JobStatus
@@ -30,6 +30,6 @@ def test_a_sweep_of_thousands_is_explained_at_once(
     ]
     context = load_context(clean_environ, tmp_path)
     begun = time.process_time()
-    explained = with_whys(context, statuses)
+    explained = add_wait_reasons(context, statuses)
     assert time.process_time() - begun < 5
     assert all(status.why is not None for status in explained)

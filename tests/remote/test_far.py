@@ -16,7 +16,7 @@ from hpcrun.cli.show_status import Query
 from hpcrun.cli.watch_status import _Asked
 from hpcrun.context import Context, load_context
 from hpcrun.errors import OutOfReach
-from hpcrun.monitor.poll import Monitor, Runs
+from hpcrun.monitor.poll import Monitor, WatchedRuns
 from hpcrun.runs.layout import RunFolder
 from tests.cli.calling import Caller
 from tests.remote.far import FarTransport
@@ -318,7 +318,7 @@ def test_a_watcher_refreshes_once_for_each_question(
     run = submitted(hpcrun)
     cluster.begin()
     far.trips.clear()
-    monitor = Monitor(context_of(hpcrun, far), [Runs([RunFolder(run)])])
+    monitor = Monitor(context_of(hpcrun, far), [WatchedRuns([RunFolder(run)])])
     (status,) = monitor.poll().statuses
     assert (status.state, len(status.history.attempts)) == ("RUNNING", 1)
     monitor.poll()
@@ -352,7 +352,7 @@ def test_a_watcher_fetches_what_a_run_writes_between_its_questions(
 
     monkeypatch.setattr(far, "refresh", take_a_trip)
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    monitor = Monitor(context_of(hpcrun, far), [Runs([RunFolder(run)])])
+    monitor = Monitor(context_of(hpcrun, far), [WatchedRuns([RunFolder(run)])])
     monitor.poll()
     far.trips.clear()
     cluster.write("step 2 loss 2.0\n")
@@ -403,7 +403,7 @@ def test_a_watcher_outlives_a_cluster_that_is_out_of_reach(
 
     monkeypatch.setattr(far, "refresh", away)
     monkeypatch.setattr(far, "run", away)
-    monitor = Monitor(context_of(hpcrun, far), [Runs([RunFolder(run)])])
+    monitor = Monitor(context_of(hpcrun, far), [WatchedRuns([RunFolder(run)])])
     (status,) = monitor.poll().statuses
     assert (status.state, status.out_of_reach) == ("UNKNOWN", "no route to the cluster")
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from hpcrun.errors import HpcrunError, InputError
-from hpcrun.monitor.targets import Lookup, find, list_runs, only_run
+from hpcrun.monitor.targets import RunIndex, find_run_or_sweep, list_runs, require_single_run
 from hpcrun.runs.layout import (
     RUN_ID,
     RunFolder,
@@ -46,8 +46,8 @@ def submitted(job_id: str | None) -> Submitted:
 
 def find_run(runs_dir: Path, word: str | None) -> RunFolder | None:
     """Find what is no whole sweep."""
-    found = find(runs_dir, word)
-    return None if found is None else only_run(found, word)
+    found = find_run_or_sweep(runs_dir, word)
+    return None if found is None else require_single_run(found, word)
 
 
 # ---- layout
@@ -280,12 +280,12 @@ def test_find_run(runs_dir: Path, word: str | None, run_id: str | None) -> None:
 
 
 def test_many_words_cost_one_look_at_each_run(runs_dir: Path) -> None:
-    lookup = Lookup(runs_dir)
+    lookup = RunIndex(runs_dir)
     words = ["12", "7", "20261119", "12", "8"]
-    before = [find(runs_dir, word, lookup) for word in words]
+    before = [find_run_or_sweep(runs_dir, word, lookup) for word in words]
     for run in list_runs(runs_dir):
         run.submitted.unlink()
-    assert [find(runs_dir, word, lookup) for word in words] == before
+    assert [find_run_or_sweep(runs_dir, word, lookup) for word in words] == before
     assert before == [find_run(runs_dir, part) for part in ("7k3q", "bbbb", "cccc", "7k3q")] + [
         None
     ]
@@ -304,7 +304,7 @@ def test_a_word_that_fits_several_runs_is_refused(runs_dir: Path) -> None:
 def test_an_empty_word_is_no_runs_beginning(tmp_path: Path, word: str) -> None:
     create_run_folder(tmp_path / "20261120-081455-train-7k3q")
     with pytest.raises(InputError, match="an empty name: no run has it"):
-        find(tmp_path, word)
+        find_run_or_sweep(tmp_path, word)
 
 
 def test_no_runs_at_all(tmp_path: Path) -> None:
@@ -345,7 +345,7 @@ def test_runs_of_a_sweep_are_listed_in_the_order_of_their_tasks(swept: Path) -> 
     [None, "123", SWEEP_ID, f"{SWEEP_ID}.array", "20261123", "lr-7k3q"],
 )
 def test_words_for_a_whole_sweep(swept: Path, word: str | None) -> None:
-    assert find(swept, word) == sweep_folder(swept, SWEEP_ID)
+    assert find_run_or_sweep(swept, word) == sweep_folder(swept, SWEEP_ID)
     with pytest.raises(InputError) as caught:
         find_run(swept, word)
     assert caught.value.message == f"{word or SWEEP_ID}: a sweep of 12 runs"
@@ -354,12 +354,16 @@ def test_words_for_a_whole_sweep(swept: Path, word: str | None) -> None:
 
 @pytest.mark.parametrize("word", ["123_4", task_run_id(SWEEP_ID, 4), f"{SWEEP_ID[:-5]}.4"])
 def test_words_for_one_run_of_a_sweep(swept: Path, word: str) -> None:
-    assert find_run(swept, word) == find(swept, word) == sweep_folder(swept, SWEEP_ID).run(4)
+    assert (
+        find_run(swept, word)
+        == find_run_or_sweep(swept, word)
+        == sweep_folder(swept, SWEEP_ID).run(4)
+    )
 
 
 @pytest.mark.parametrize("word", ["123_12", "124", "123_", "12_3"])
 def test_words_for_no_run_of_a_sweep(swept: Path, word: str) -> None:
-    assert find(swept, word) is None
+    assert find_run_or_sweep(swept, word) is None
 
 
 def test_the_one_record_of_sbatchs_answer_is_every_runs(swept: Path) -> None:
@@ -369,7 +373,7 @@ def test_the_one_record_of_sbatchs_answer_is_every_runs(swept: Path) -> None:
     assert history.task == Task(sweep_id=SWEEP_ID, index=7, values={"lr": "7"})
     sweep.submitted.unlink()
     assert read_history(sweep.run(7)).submitted is None
-    assert find(swept, "123_7") is None
+    assert find_run_or_sweep(swept, "123_7") is None
 
 
 def test_a_run_whose_name_looks_like_a_tasks_is_a_run_of_its_own(runs_dir: Path) -> None:
@@ -377,7 +381,7 @@ def test_a_run_whose_name_looks_like_a_tasks_is_a_run_of_its_own(runs_dir: Path)
     write_record(run.submitted, submitted("99"))
     history = read_history(run)
     assert history.task is None and history.submitted == submitted("99")
-    assert find(runs_dir, None) == find(runs_dir, "99") == run
+    assert find_run_or_sweep(runs_dir, None) == find_run_or_sweep(runs_dir, "99") == run
 
 
 def test_a_sweep_without_its_record_says_so(swept: Path) -> None:

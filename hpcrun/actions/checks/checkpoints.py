@@ -9,7 +9,7 @@ from itertools import islice
 
 from hpcrun.context import Context
 from hpcrun.errors import InputError
-from hpcrun.monitor import bring_names, list_names, status_of
+from hpcrun.monitor import fetch_run_names, list_names, status_of
 from hpcrun.plan import Plan
 from hpcrun.runs import RUN_ID, TASK_ID, JobStatus, RunFolder, Submitted, read_plan, read_record
 
@@ -36,7 +36,7 @@ def find_writer(
 
 def shared_folders(context: Context) -> list[tuple[RunFolder, str]]:
     """List the last runs that save into shared folders, with their folders."""
-    bring_names(context)
+    fetch_run_names(context)
     return list(_folders(context))
 
 

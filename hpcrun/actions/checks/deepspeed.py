@@ -18,7 +18,7 @@ from hpcrun.actions.checks.places import answer_of
 from hpcrun.actions.program import content_of, find_program, parse_script
 from hpcrun.actions.there import ask, settle
 from hpcrun.assets import shipped
-from hpcrun.context import Context, read_text, user_path
+from hpcrun.context import Context, expand_user_path, read_text
 from hpcrun.errors import HpcrunError, InputError, Problem, SpecError
 from hpcrun.plan import (
     BATCH_KEYS,
@@ -140,7 +140,7 @@ def inspect_accelerate(context: Context, spec: JobSpec) -> JobSpec:
 
 
 def _own_file(context: Context, where: str, name: str, kind: str) -> str:
-    path = user_path(name, context.environ, context.project, where)
+    path = expand_user_path(name, context.environ, context.project, where)
     if not path.is_file():
         raise InputError(
             f"{where}: {path}: {'a folder' if path.is_dir() else 'no such file'}",

@@ -19,7 +19,7 @@ from msgspec import Struct, field, structs
 from hpcrun.actions.init import survey
 from hpcrun.actions.there import ENVIRONMENT, settle, there
 from hpcrun.assets import config_dir, shipped
-from hpcrun.context import PROFILE, Context, context_of, find_project, load_context, read_text
+from hpcrun.context import PROFILE, Context, build_context, find_project, load_context, read_text
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.files import whole_file
 from hpcrun.plan import (
@@ -172,7 +172,7 @@ def _at_host(
 ) -> Context:
     """Log in at a host without a profile, and find its Slurm. Raises OutOfReach."""
     # Its folder of runs is not known yet: nothing is mirrored.
-    context = context_of(environ, cwd, project, cluster, f"--host {cluster.host}", prompts)
+    context = build_context(environ, cwd, project, cluster, f"--host {cluster.host}", prompts)
     login, keys = survey.find_slurm(context)
     exported = {name: text for name, text in login.items() if name not in ("SHELLOPTS", "BASHOPTS")}
     connect = context.connect
