@@ -56,7 +56,14 @@ def take_accelerate_file(
         del rest["distributed_type"]
         own = rest.pop("deepspeed_config", None)
         own = dict(own) if isinstance(own, Mapping) else {}
+        for key in list(own):
+            expected, own[key] = _read_value(key, own[key])
+            if expected:
+                path = f"deepspeed_config.{key}"
+                message = f"{own.pop(key)!r}: expected {expected}"
+                found.problems.append(Problem(path, message, source, lines.get("deepspeed_config")))
         steps = own.pop(_STEPS, None)
+        steps = None if steps == "auto" else steps
         if not spec.batch.sets_accumulation and steps:
             spec = structs.replace(
                 spec, batch=structs.replace(spec.batch, gradient_accumulation_steps=steps)
@@ -73,6 +80,33 @@ def take_accelerate_file(
         agree("mixed_precision", _PRECISIONS[precision], spec.precision, "precision gives it")
     config = merge(rest, section.config)
     return structs.replace(spec, accelerate=structs.replace(section, config=config)), found
+
+
+def _read_value(key: str, value: Any) -> tuple[str, Any]:
+    """Return what a key of ``deepspeed_config`` needs, "" where it has that, and its value.
+
+    Accelerate takes numbers and switches in quotes, too.
+
+    >>> _read_value("zero_stage", "3"), _read_value("zero_stage", "three")
+    (('', 3), ('0, 1, 2 or 3', 'three'))
+    """
+    if isinstance(value, str) and value.isdecimal():
+        value = int(value)
+    if isinstance(value, str) and value.lower() in ("true", "false"):
+        value = value.lower() == "true"
+    if key == "zero_stage":
+        return "" if value in (0, 1, 2, 3) and type(value) is int else "0, 1, 2 or 3", value
+    if key == _STEPS:
+        is_number = type(value) is int and value > 0
+        return "" if is_number or value == "auto" else "a whole number", value
+    if key in ("offload_optimizer_device", "offload_param_device"):
+        value = None if value in (None, "none") else value
+        return "" if value in (None, "cpu", "nvme") else "none, cpu or nvme", value
+    is_path = key in ("deepspeed_config_file", "offload_optimizer_nvme_path")
+    is_path = is_path or key == "offload_param_nvme_path"
+    if is_path:
+        return "" if value is None or isinstance(value, str) else "a path", value
+    return "", value
 
 
 def _take_deepspeed(own: dict[str, Any]) -> DeepSpeed:

@@ -219,6 +219,15 @@ def _deepspeed_config(job: Job, given: deepspeed.Given) -> dict[str, Any] | None
         nvme_path=job.fill(nvme, "deepspeed.offload.nvme_path"),
         own_optimizer=job.program == "reference" or given.own_optimizer,
     )
+    if given.file is not None or section.config:
+        from hpcrun.plan.deepspeed_check import refuse_dotted_keys  # here: few bring keys
+
+        known = len(job.found.problems)
+        refuse_dotted_keys(section.config, None, job.found)
+        if given.file is not None:
+            refuse_dotted_keys(given.file.value, section.config_file, job.found)
+        if len(job.found.problems) > known:
+            return None  # what else is wrong shows when the keys are where they belong
     config = deepspeed.compose_deepspeed_config(section, training, file=given.file)
     job.found.notes += [given.note] if given.note else []
     if given.file is not None or section.config:

@@ -23,6 +23,7 @@ from hpcrun.plan.deepspeed import (
     value_at,
 )
 from hpcrun.plan.deepspeed_keys import DEPRECATED, KEYS, REMOVED, Key, Section
+from hpcrun.plan.findings import Findings
 from hpcrun.plan.job import Job
 from hpcrun.spec import DeepSpeed
 
@@ -44,6 +45,44 @@ def check_deepspeed_config(
             check.refuse(key, message)
     for key, message in _without_effect(config, training.framework):
         check.note(key, message)
+
+
+def refuse_dotted_keys(config: Mapping[str, Any], file_name: str | None, found: Findings) -> None:
+    """Refuse keys such as zero_optimization.stage: DeepSpeed would ignore them.
+
+    ``file_name`` is that of the user's JSON; None: the keys are those of ``deepspeed.config``.
+    """
+    for path, value in _dotted_keys(config, KEYS, ()):
+        *above, key = path
+        parts = [*above, *key.split(".")]
+        section: Any = KEYS
+        for index, part in enumerate(parts):
+            inside = section if isinstance(section, dict) else {}
+            is_last = index + 1 == len(parts)
+            names = [name for name, below in inside.items() if is_last or isinstance(below, dict)]
+            names = names or list(inside)
+            # As in zero.stage.
+            near = [part] if part in names else [x for x in names if x.startswith(f"{part}_")]
+            near = near or difflib.get_close_matches(part, names, 1, 0.7)
+            parts[index] = near[0] if near else part
+            section = section.get(parts[index]) if isinstance(section, dict) else None
+        nested = json.dumps(value)
+        for part in reversed(parts[1:]):
+            nested = f"{{{part}: {nested}}}"
+        where = f"{file_name}: {'.'.join(path)}" if file_name else f"deepspeed.config.{key}"
+        message = "a dot in a key does not lead into a section"
+        found.refuse(where, f"{message}; write {parts[0]}: {nested}")
+
+
+def _dotted_keys(
+    config: Mapping[str, Any], section: Section, above: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, value in config.items():
+        inner = section.get(name)
+        if "." in name and name not in section and not name.startswith(("_", "//")):
+            yield (*above, name), value
+        elif isinstance(value, Mapping) and isinstance(inner, dict):
+            yield from _dotted_keys(value, inner, (*above, name))
 
 
 class _Check:

@@ -166,11 +166,18 @@ def parse_document(text: str, source: str, problems: list[Problem]) -> Node:
 
 
 def parse_value(text: str, source: str, path: str, problems: list[Problem]) -> Node:
-    """Read what stands behind ``KEY:`` in a file, without lines. Raises SpecError.
+    """Read a value of the command line, without lines. Raises SpecError.
 
-    >>> parse_value("1e-4", "--set", "lr", []).text
-    '1e-4'
+    It has the grammar of what stands behind ``KEY:`` in a file if it begins with a quote or a
+    bracket. Any other text is taken as it is: no comment, anchor or line is lost.
+
+    >>> parse_value("1e-4", "--set", "lr", []).text, parse_value("run #3", "--set", "x", []).text
+    ('1e-4', 'run #3')
     """
+    if _UNQUOTED.match(text) and not _SURROGATE.search(text):
+        stripped = text.strip(" ")
+        is_text = not text.startswith(" ") and isinstance(core_text(stripped), str)
+        return Node(text if is_text else stripped, source, plain=True)
     try:
         root = _compose(f"_: {text}", source)
         if not isinstance(root, yaml.MappingNode) or len(root.value) != 1:
@@ -180,6 +187,19 @@ def parse_value(text: str, source: str, path: str, problems: list[Problem]) -> N
     except SpecError as error:
         message = re.sub(r"^column \d+: ", "", error.problems[0].message)
         raise SpecError([Problem(path, message, source)]) from None
+
+
+# What begins otherwise has a meaning in YAML; a placeholder alone is text.
+_UNQUOTED = re.compile(r"""[ ]*(?:[^\s"'\[{]|\{[A-Za-z_][A-Za-z0-9_]*\}(?!\s*$)|$)""")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def core_text(text: str) -> object:
+    """Return the core value of a text without quotes, or the text where it has none."""
+    try:
+        return core_value(text)
+    except ValueError:
+        return text
 
 
 def _error_at(source: str, line: int, column: int, message: str) -> SpecError:

@@ -9,7 +9,7 @@ import pytest
 from hpcrun.errors import SpecError
 from hpcrun.plan.accelerate_file import take_accelerate_file
 from hpcrun.plan.build import build_plan
-from hpcrun.spec.job import JobSpec
+from hpcrun.spec.job import Accelerate, JobSpec
 from hpcrun.spec.rules import settle_framework
 from tests.plan.making import PLACE, cluster, job
 
@@ -115,3 +115,32 @@ def test_beside_a_section_of_the_jobs_the_file_says_nothing_of_deepspeed() -> No
     spec, _ = taken(keys, JOB + "deepspeed: {zero_stage: 2}")
     with pytest.raises(SpecError, match=r"zero_stage.*set deepspeed.zero_stage instead"):
         build_plan(spec, cluster(), PLACE)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("zero_stage", "three", "'three': expected 0, 1, 2 or 3"),
+        ("zero_stage", 2.5, "2.5: expected 0, 1, 2 or 3"),
+        ("gradient_accumulation_steps", "many", "'many': expected a whole number"),
+        ("offload_optimizer_device", "gpu", "'gpu': expected none, cpu or nvme"),
+        ("deepspeed_config_file", 3, "3: expected a path"),
+    ],
+)
+def test_a_value_of_another_type_in_the_deepspeed_section_is_reported(
+    key: str, value: object, expected: str
+) -> None:
+    spec = JobSpec(accelerate=Accelerate(config_file="a.yaml"))
+    keys = {"distributed_type": "DEEPSPEED", "deepspeed_config": {key: value}}
+    _, found = take_accelerate_file(spec, keys, {"deepspeed_config": 7})
+    (problem,) = found.problems
+    assert str(problem) == f"a.yaml:7: deepspeed_config.{key}: {expected}"
+
+
+def test_numbers_in_quotes_count_as_accelerate_reads_them() -> None:
+    spec = JobSpec(accelerate=Accelerate(config_file="a.yaml"))
+    own = {"zero_stage": "3", "gradient_accumulation_steps": "4", "offload_param_device": "none"}
+    keys = {"distributed_type": "DEEPSPEED", "deepspeed_config": own}
+    taken, found = take_accelerate_file(spec, keys, {})
+    assert found.problems == [] and taken.deepspeed is not None
+    assert (taken.deepspeed.zero_stage, taken.batch.gradient_accumulation_steps) == (3, 4)

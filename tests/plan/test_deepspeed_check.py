@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from hpcrun.errors import SpecError
 from hpcrun.plan.deepspeed import BATCH_KEYS, Answer, Given
-from tests.plan.making import plan
+from hpcrun.spec.deepspeed_json import parse_hjson
+from tests.plan.making import job, plan
 
 
 def refused(job: str, **given: Any) -> list[str]:
@@ -393,3 +395,27 @@ def test_a_newer_deepspeed_may_know_a_key_that_is_like_no_other(key: str) -> Non
     assert in_config("qwxz: 1", answer=answer) == [
         f"deepspeed.config.qwxz: {NO_KEY}; a key of your own starts with _"
     ]
+
+
+@pytest.mark.parametrize(
+    ("config", "spelling"),
+    [
+        ("zero_optimization.stage: 3", "zero_optimization: {stage: 3}"),
+        ("zero.stage: 3", "zero_optimization: {stage: 3}"),
+        ("optimizer.params.lr: 0.1", "optimizer: {params: {lr: 0.1}}"),
+        ("fp16.enabled: true", "fp16: {enabled: true}"),
+        (
+            "zero_optimization: {offload_optimizer.device: cpu}",
+            'zero_optimization: {offload_optimizer: {device: "cpu"}}',
+        ),
+        ("'a.b=c': {d: 1}", "a: {b=c: {"),
+    ],
+)
+def test_dotted_keys_are_refused_with_the_nested_spelling(config: str, spelling: str) -> None:
+    (found,) = in_config(config)
+    assert found.startswith("deepspeed.config.") and f"; write {spelling}" in found
+    section = job(f"script: a.py\ndeepspeed: {{config: {{{config}}}}}").deepspeed
+    assert section is not None
+    file = parse_hjson(json.dumps(section.config), "ds.json")
+    found, *more = refused("script: a.py\ndeepspeed: {config_file: ds.json}", file=file)
+    assert found.startswith("ds.json: ") and f"; write {spelling}" in found and more == []

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from hpcrun.assets import shipped
 from hpcrun.plan.build import build_plan
-from hpcrun.plan.directives import parse_seconds
 from hpcrun.plan.limits import find_limits
 from hpcrun.plan.profile import Facts, profile_text
 from hpcrun.plan.site import Answers, Site, build_site, first_host
+from hpcrun.plan.times import parse_seconds
 from hpcrun.slurm.cluster import (
     Association,
     NodeLimits,

@@ -38,6 +38,38 @@ def test_override_values_are_read_like_file_values() -> None:
     assert (spec.snapshot, spec.description, spec.name) == (False, "a: b", "x")
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        "run #3", "#3", "&x", "*x", "!x", "a  b", "two\nlines", "x ", "a: b", "- x", "| x", "> x",
+        "% x", "@x", "`x`", "{run_dir}/out", "it's", 'say "hi"', "a, b", "x]", "tab\tx", "? x",
+    ],
+)  # fmt: skip
+def test_text_of_an_override_is_kept_as_it_is_typed(value: str) -> None:
+    assert read("", f"env.NOTE={value}").env == {"NOTE": value}
+    assert read("", f"description={value}").description == value
+
+
+@pytest.mark.parametrize(
+    ("override", "env"),
+    [
+        ("env.A= x ", {"A": "x"}),
+        ("env.A='x # y'", {"A": "x # y"}),
+        ("env={A: x} # all", {"A": "x"}),
+        ("env.A=~", {"A": None}),
+        ('env.A="~"', {"A": "~"}),
+    ],
+)
+def test_quotes_and_brackets_have_their_meaning_in_yaml(
+    override: str, env: dict[str, str | None]
+) -> None:
+    assert read("", override).env == env
+
+
+def test_numbers_of_an_override_may_have_blanks_around() -> None:
+    assert read("", "resources.nodes= 2 ", "resources.gpus_per_node=4 ").resources.nodes == 2
+
+
 def test_later_overrides_take_precedence() -> None:
     spec = read("", "script=a.py", "script=b.py", "env.A=1", "env={A: 2, B: 3}", "env.B=4")
     assert (spec.script, spec.env) == ("b.py", {"A": "2", "B": "4"})
