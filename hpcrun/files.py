@@ -71,17 +71,22 @@ def open_plain(path: str | Path) -> BinaryIO:
     return os.fdopen(handle, "rb")
 
 
-def read_plain(path: str | Path) -> bytes:
+def read_plain(path: str | Path, longest: int | None = None) -> bytes:
     """Read a plain file. Raises OSError, and of it Unfit also for one that is too long."""
     with open_plain(path) as file:
-        return read_bounded(file, path)
+        return read_bounded(file, path, longest)
 
 
-def read_bounded(file: BinaryIO, path: str | Path) -> bytes:
-    """Read an open file to its end. Raises Unfit for one that is too long."""
-    data = file.read(LONGEST + 1) if os.fstat(file.fileno()).st_size <= LONGEST else None
-    if data is None or len(data) > LONGEST:
-        raise Unfit(errno.EFBIG, f"larger than {LONGEST >> 20} MB", str(path))
+def read_bounded(file: BinaryIO, path: str | Path, longest: int | None = None) -> bytes:
+    """Read an open file to its end. Raises Unfit for one of more bytes than ``longest``."""
+    longest = LONGEST if longest is None else longest
+    size = os.fstat(file.fileno()).st_size
+    # Not longest + 1: as much memory would be taken for the smallest file.
+    data = file.read(size + 1) if size <= longest else b""
+    while size < len(data) <= longest and (more := file.read(1 << 16)):  # it has grown
+        data += more
+    if size > longest or len(data) > longest:
+        raise Unfit(errno.EFBIG, f"larger than {longest >> 20} MB", str(path))
     return data
 
 

@@ -239,6 +239,9 @@ class LogFileReader:
 
 # ---- what is kept of long logs
 
+# The longest file of samples, in bytes: of a log of several GB.
+_MOST_KEPT = 1 << 31
+
 
 class _Known(Struct):
     """What was read of a log."""
@@ -261,7 +264,7 @@ def _key_of(now: os.stat_result, formats: Sequence[Format]) -> int:
 def _recall(kept: Path, key: int) -> _Known | None:
     """Read what is kept of a log; None where it is damaged, or of another one."""
     with contextlib.suppress(OSError, MsgspecError):
-        data = memoryview(read_plain(kept))
+        data = memoryview(read_plain(kept, _MOST_KEPT))
         if crc32(data[4:], key) == int.from_bytes(data[:4], "big"):
             return msgpack.decode(data[4:], type=_Known, dec_hook=lambda _, kept: array(*kept))
     return None

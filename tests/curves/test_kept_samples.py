@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
+from hpcrun import files
 from hpcrun.curves import read_log
 from hpcrun.curves.lines import read as reader
 from hpcrun.curves.lines.formats import own_format
@@ -94,6 +95,18 @@ def test_however_it_grows_the_same_is_found(
             file.write(text[start:end])
         assert stored(path, kept) == stored(path)
     assert kept.exists()
+
+
+def test_much_that_is_kept_is_not_read_again(
+    log: Path, feeds: Feeds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than a record may have."""
+    monkeypatch.setattr(files, "LONGEST", 100)
+    kept = log.with_name("samples")
+    expected = stored(log, kept)
+    assert kept.stat().st_size > 100
+    feeds.bytes = 0
+    assert stored(log, kept) == expected and feeds.bytes == 0
 
 
 def test_what_is_kept_is_not_read_again(log: Path, feeds: Feeds) -> None:
