@@ -72,6 +72,20 @@ done
 """
 
 
+# All files in one stream; then what they are when it has been sent, and how long that text is.
+_STREAM = r"""
+LC_ALL=C
+printf '%s\0' "${paths[@]}" |
+  tar --format=gnu -b 1 -P --hard-dereference --no-recursion --null -cf - -T - 2>/dev/null
+facts=$(stat -c '%f %i %s %Y' -- "${paths[@]}" 2>/dev/null)
+printf '%s%020d' "$facts" "${#facts}"
+"""
+# Files up to so many bytes are small; so many of them, at least, come by streams of bounded sizes.
+_SMALL, _MANY, _IN_A_STREAM, _STREAM_BYTES = 1 << 20, 16, 1000, 1 << 26
+# Of a member of a tar beside its bytes; and of the length at the end.
+_HEADERS, _DIGITS = 4096, 20
+
+
 class File(Struct, frozen=True):
     """A file there: its ``name`` below the run's folder, and what it is a copy of (``facts``)."""
 
@@ -248,6 +262,11 @@ def fetch_files(
         come += count
         show(come / 1e6, total / 1e6)
 
+    for batch in _batches([file for file in wanted if not _begun(target, file)]):
+        with contextlib.suppress(OutOfReach):  # the loop below brings what is left, or says why not
+            _bring_small(context, target, batch, fetched, is_more)
+    settled = {*fetched.done, *fetched.failed}
+    wanted = [file for file in wanted if file.name not in settled]
     while wanted:
         before, batch = come, wanted[:_AT_ONCE]
         try:
@@ -269,6 +288,91 @@ def fetch_files(
             taker.close()
         wanted = [*taker.again, *wanted[taker.at :]]
     return fetched
+
+
+def _batches(files: Sequence[File]) -> Iterator[list[File]]:
+    """Divide the small files, if there are many, into parts that one stream brings."""
+    small = [file for file in files if file.size <= _SMALL]
+    if len(small) < _MANY:
+        return
+    batch: list[File] = []
+    size = 0
+    for file in small:
+        if len(batch) == _IN_A_STREAM or size > _STREAM_BYTES:
+            yield batch
+            batch, size = [], 0
+        batch.append(file)
+        size += file.size
+    yield batch
+
+
+def _bring_small(
+    context: Context,
+    target: Path,
+    files: Sequence[File],
+    fetched: Fetched,
+    is_more: Callable[[int], None],
+) -> None:
+    """Bring small files by one tar: some processes for each of them take longer than its bytes.
+
+    Raises OutOfReach; then nothing of it is kept. What another fetch writes is left out.
+    """
+    by_path = {file.path: file for file in files}
+    most = sum(file.size + _HEADERS for file in files) + _LONGEST_END * len(files)
+    with tempfile.SpooledTemporaryFile(_STREAM_BYTES) as spool:
+
+        def take(piece: bytes) -> None:
+            spool.write(piece)
+            if spool.tell() > most:
+                raise OutOfReach(f"{files[0].path}: the answer is too long")
+
+        script = f"paths=({' '.join(quote(file.path) for file in files)})\n{_STREAM}"
+        context.transport().bring(script, take)
+        end = spool.seek(0, os.SEEK_END)
+        spool.seek(max(0, end - _DIGITS))
+        digits = spool.read().decode("ascii", "replace")
+        if not re.fullmatch(f"[0-9]{{{_DIGITS}}}", digits) or int(digits) + _DIGITS > end:
+            raise OutOfReach(f"{files[0].path}: the answer ended too early")
+        spool.seek(end - _DIGITS - int(digits))
+        now = set(spool.read(int(digits)).decode("ascii", "replace").split("\n"))
+        spool.seek(0)
+        try:
+            with tarfile.open(fileobj=spool, mode="r:") as tar:
+                for member in tar:
+                    file = by_path.get(member.name)
+                    if file is None or not member.isreg() or member.size != file.size:
+                        continue
+                    data = tar.extractfile(member)
+                    if data is not None and file.facts in now:
+                        _write_small(target, file, data.read(), fetched, is_more)
+        except (tarfile.TarError, ValueError, EOFError) as error:
+            raise OutOfReach(f"{files[0].path}: malformed answer: {error}") from error
+
+
+def _write_small(
+    target: Path, file: File, data: bytes, fetched: Fetched, is_more: Callable[[int], None]
+) -> None:
+    with contextlib.suppress(InputError, _Changed):  # another fetch is at it: this one says so
+        part, out = _open_part(_part(target, file), 0)
+        try:
+            if len(data) == file.size and os.write(out, data) == file.size:
+                _finish(part, out, target / file.name, file)
+                fetched.done.append(file.name)
+                is_more(file.size)
+        except OSError as error:
+            place = target / file.name
+            raise InputError(
+                f"{place}: {error.strerror}", fix=space_fix(error) or "--to DIR"
+            ) from error
+        finally:
+            os.close(out)
+
+
+def _finish(part: Path, out: int, place: Path, file: File) -> None:
+    """Move a file that has come whole into its place, with its mode and time."""
+    os.fchmod(out, int(file.facts.split()[0], 16) & 0o777 | 0o600)
+    os.utime(part, (file.mtime, file.mtime))
+    part.replace(place)
 
 
 class _Changed(OutOfReach):
@@ -350,9 +454,7 @@ class _Taker:
             self.again.append(file)
             return
         if (code, facts) == ("0", file.facts) and os.fstat(self.out).st_size == file.size:
-            os.fchmod(self.out, int(file.facts.split()[0], 16) & 0o777 | 0o600)
-            os.utime(part, (file.mtime, file.mtime))
-            part.replace(place)
+            _finish(part, self.out, place, file)
             self.fetched.done.append(file.name)
             return
         part.unlink(missing_ok=True)

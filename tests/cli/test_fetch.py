@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from hpcrun.actions import fetch
 from hpcrun.remote import Result
 from hpcrun.remote.local import LocalTransport
 from hpcrun.runs import take_snapshot
@@ -360,3 +361,70 @@ def test_fetch_writes_only_inside_its_target(hpcrun: Caller, run: Path, what: st
     after = files_of(hpcrun.project.parent)
     made = {name for name in after if after[name] != before.get(name)}
     assert all(name.startswith("my project/a/b/here/") for name in made), made
+
+
+@pytest.mark.slow
+def test_many_small_files_come_by_streams(
+    hpcrun: Caller, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With their names, modes and times; and again none of them comes."""
+    folder = run / "checkpoints" / "shards"
+    for number in range(300):
+        path = folder / f"{number % 7}" / ("long " * 30 + f"{number}\n.bin")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(os.urandom(number * 7))
+        path.chmod(0o640 if number % 2 else 0o755)
+    (folder / "same").hardlink_to(folder / "0" / ("long " * 30 + "0\n.bin"))
+    monkeypatch.setattr(fetch, "_IN_A_STREAM", 100)
+    trips: list[str] = []
+
+    class Counting(LocalTransport):
+        def bring(self, script: str, take: Callable[[bytes], None]) -> Result:
+            trips.append(script)
+            return super().bring(script, take)
+
+    hpcrun.connect = Counting
+    done = hpcrun("fetch", "--to", "here")
+    assert done.code == 0 and len(trips) <= 6, done
+    here = hpcrun.project / "here" / "checkpoints"
+    saved = files_of(run / "checkpoints")
+    assert files_of(here) == {name: data for name, data in saved.items() if name != "link"}
+    for path in folder.rglob("*.bin"):
+        info, own = path.stat(), (here / path.relative_to(run / "checkpoints")).stat()
+        assert own.st_mode == info.st_mode and int(own.st_mtime) == int(info.st_mtime)
+    trips.clear()
+    assert hpcrun("fetch", "--to", "here").code == 0 and len(trips) == 1  # the list
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["cut", "changed", "no tar"])
+def test_a_stream_that_is_not_whole_leaves_no_wrong_file(
+    hpcrun: Caller, run: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = run / "checkpoints" / "shards"
+    folder.mkdir()
+    for number in range(50):
+        (folder / f"{number}").write_bytes(os.urandom(1000 + number))
+    state = {"streams": 0}
+
+    class Faulty(LocalTransport):
+        def bring(self, script: str, take: Callable[[bytes], None]) -> Result:
+            if "tar --format" not in script or "hard-dereference" not in script:
+                return super().bring(script, take)
+            state["streams"] += 1
+            if how == "no tar":
+                script = script.replace("tar --format", "no-such-tar --format")
+            data = bytearray()
+            result = super().bring(script, data.extend)
+            if how == "changed":
+                (folder / "7").write_bytes(b"changed since")
+            take(bytes(data[: len(data) // 2] if how == "cut" else data))
+            return result
+
+    hpcrun.connect = Faulty
+    done = hpcrun("fetch", "--to", "here", "--json")
+    assert state["streams"] == 1 and done.code in (0, 1), done
+    come = files_of(hpcrun.project / "here" / "checkpoints" / "shards")
+    assert len(come) >= 49 and not [name for name in come if name.endswith(".part")]
+    for name, data in come.items():
+        assert len(data) == 1000 + int(name)
