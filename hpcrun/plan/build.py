@@ -1,4 +1,4 @@
-"""JobSpec and Cluster to Plan: every decision in one place."""
+"""Build a Plan from a JobSpec and a Cluster: all decisions in one place."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hpcrun.spec import Batch, Cluster, JobSpec, settle_framework
 from hpcrun.version import __version__
 
 REFERENCE_TRAINER = "train_gpt.py"
-# python -m looks into the working folder first, which has the code as it is now.
+# python -m searches the working directory first, which has the current code.
 RUN_MODULE = (
     "import os, runpy, sys; sys.path[0] = os.environ['HPCRUN_CODE_DIR']; del sys.argv[0]; "
     "runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"
@@ -40,10 +40,15 @@ def build_plan(
 ) -> Plan:
     """Decide everything about a run.
 
-    ``extra_args`` are the arguments after ``--`` on the command line, passed on as typed but for
-    known placeholders; ``after`` is what the run comes after; ``deepspeed_given`` is what is known
-    of the user's own DeepSpeed JSON. Raises SpecError with all problems, and InputError for what
-    the cluster cannot give.
+    Args:
+        extra_args: Arguments after ``--`` on the command line, passed on as typed except that known
+            placeholders are filled.
+        after: The jobs that the run waits for.
+        deepspeed_given: What is known of the user's own DeepSpeed JSON.
+
+    Raises:
+        SpecError: With all problems of the job.
+        InputError: If the cluster cannot provide what the job requests.
     """
     given = deepspeed_given or deepspeed.Given()
     job = _decide(with_gpu_type(settle_framework(spec), cluster), cluster, place, given)
@@ -117,13 +122,13 @@ def build_plan(
 
 
 def _decide(spec: JobSpec, cluster: Cluster, place: Place, given: deepspeed.Given) -> Job:
-    """Decide what all parts of the plan depend on."""
+    """Decide the values that all parts of the plan depend on."""
     found = Findings()
     launchers.check_launcher(spec, found)
     if place.runs_per_job > 1:
         launchers.check_shared_job(spec, cluster, found)
     topology = build_topology(spec, cluster, found, place.runs_per_job)
-    # The ranks that hold one copy of the model together see the same samples.
+    # Ranks that share one copy of the model process the same samples.
     section = spec.deepspeed
     together = deepspeed.model_parallel(section, given.file) if section is not None else 1
     if topology.world_size % together:
@@ -176,7 +181,7 @@ def _values(job: Job) -> dict[str, str]:
         "cache_dir": place.cache_dir,
         "local_dir": LOCAL_DIR,
         "code_dir": job.code_dir,
-        # Below the run's own folder, unless the job says where.
+        # The default is a directory inside the run directory.
         "checkpoint_dir": place.checkpoint_dir
         or posixpath.normpath(posixpath.join(place.run_dir, spec.checkpoint.dir or "checkpoints")),
         "resume": RESUME,
@@ -205,7 +210,7 @@ def _program_kind(spec: JobSpec) -> Literal["script", "module", "command", "refe
 
 
 def _deepspeed_config(job: Job, given: deepspeed.Given) -> dict[str, Any] | None:
-    """Make DeepSpeed's JSON, and check it where keys of it are the user's own."""
+    """Build the DeepSpeed JSON, and check it if it contains the user's own keys."""
     section = job.spec.deepspeed
     if section is None:
         return None

@@ -1,4 +1,4 @@
-"""What the job asks of Slurm: nodes, ranks, CPUs and memory, and sbatch's options for them."""
+"""Resources that the job requests from Slurm: nodes, ranks, CPUs, memory, and sbatch options."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from hpcrun.plan.types import Plan, SurvivePlan, Topology
 from hpcrun.slurm import quote_pattern
 from hpcrun.spec import Cluster, GpuType, JobSpec, Partition
 
-# Without a word from the profile: Slurm's own default is one CPU for a whole node's task, which
-# starves the data loaders; four for each GPU fits nearly every GPU node that is sold.
+# The default without a profile. Slurm's own default is one CPU for a task, which starves the data
+# loaders; four per GPU fit nearly every GPU node on the market.
 DEFAULT_CPUS_PER_GPU = 4
 
 
@@ -49,7 +49,7 @@ def _gpu_type(spec: JobSpec, cluster: Cluster, found: Findings) -> GpuType:
 
 
 def _any_of(types: Sequence[GpuType], spec: JobSpec, found: Findings) -> GpuType:
-    """Ask for any of several types: Slurm has "or" for features and partitions, not for gres."""
+    """Request any of several types: Slurm has "or" for features and partitions, not for gres."""
     named = ", ".join(spec.resources.gpu_types)
     places = list(dict.fromkeys(one.partition for one in types))
     features = list(dict.fromkeys(one.constraint for one in types))
@@ -75,7 +75,7 @@ def _any_of(types: Sequence[GpuType], spec: JobSpec, found: Findings) -> GpuType
 
 
 def _facts(partitions: str | None, cluster: Cluster) -> Partition:
-    """Return what is known of a job's partitions: of several, what holds on any of them."""
+    """Return the limits of a job's partitions; of several, those that hold on any of them."""
     names = partitions.split(",") if partitions else list(cluster.partitions)
     known = [cluster.partitions[name] for name in names if name in cluster.partitions]
     if len(known) != len(names) or not known or (len(known) > 1 and not partitions):
@@ -99,15 +99,16 @@ def _share(own: int | None, whole: int | None, facts: Partition) -> int | None:
 
 
 def build_topology(spec: JobSpec, cluster: Cluster, found: Findings, runs: int = 1) -> Topology:
-    """Lay the job out on nodes.
+    """Place the job on nodes.
 
-    CPUs and memory are the GPUs' share of a node where the profile knows the nodes, and all of it
-    where nodes are given or asked for whole. A GPU type that cannot be had is refused; what no
-    node has is found by plan.limits. ``runs`` share the job: it asks for the GPUs of all.
+    CPUs and memory are the GPUs' share of a node if the profile knows the nodes, and all of the
+    node if nodes are allocated or requested whole. An unavailable GPU type is refused; requests
+    beyond any node are found by plan.limits. If ``runs`` share the job, it requests the GPUs of
+    all of them.
     """
     resources = spec.resources
     gpus = resources.gpus_per_node
-    ranks = max(1, gpus)  # a job without GPUs has one rank a node
+    ranks = max(1, gpus)  # a job without GPUs has one rank per node
     asked = gpus * runs
     gpu_type = _gpu_type(spec, cluster, found)
     partition = resources.partition or gpu_type.partition or cluster.partition
@@ -125,7 +126,7 @@ def build_topology(spec: JobSpec, cluster: Cluster, found: Findings, runs: int =
     found.notes += [*gpu_notes(spec, cluster), *_idle_notes(spec, facts, runs, whole=whole)]
     memory = resources.memory_per_node
     if memory is None and whole:
-        memory = "0"  # sbatch.1, --mem: all of the node's
+        memory = "0"  # sbatch.1, --mem: 0 is all memory of the node
     elif memory is None and gpus and facts.memory_per_gpu:
         memory = f"{parse_memory_mb(facts.memory_per_gpu) * asked}M"
     elif memory is None and facts.memory_per_node and facts.gpus_per_node and gpus:
@@ -173,9 +174,9 @@ def _idle_notes(spec: JobSpec, facts: Partition, runs: int, *, whole: bool) -> l
 
 
 def as_cores(facts: Partition, given: Mapping[str, object]) -> Partition:
-    """Count CPUs in cores, where the job takes no more than one hardware thread of each.
+    """Convert CPUs to cores if the job uses one hardware thread per core.
 
-    --cpus-per-task is a number of cores then, and Slurm refuses one of threads (sbatch.1, --hint).
+    --cpus-per-task then counts cores, and Slurm refuses a number of threads (sbatch.1, --hint).
 
     >>> node = Partition(cpus_per_node=80, threads_per_core=2)
     >>> as_cores(node, {"hint": "nomultithread"}).cpus_per_node, as_cores(node, {}).cpus_per_node
@@ -196,7 +197,7 @@ def as_cores(facts: Partition, given: Mapping[str, object]) -> Partition:
 def _cpus_per_rank(
     spec: JobSpec, facts: Partition, found: Findings, ranks: int, *, whole: bool
 ) -> int | None:
-    """Return the CPUs of a rank, of those in the job; None for all of a node of unknown size."""
+    """Return the CPUs per rank; None for all CPUs of a node of unknown size."""
     resources = spec.resources
     gpus = resources.gpus_per_node
     if resources.cpus_per_gpu is not None:
@@ -227,7 +228,7 @@ def _check_gpu_type(spec: JobSpec, gpu_type: GpuType, made: Topology, found: Fin
     ranks = made.nodes * made.gpus_per_node
     by_name = is_mig(wanted) or is_mig(gpu_type.gres or "")
     if ranks > 1 and (by_name if gpu_type.mig is None else gpu_type.mig):
-        # NCCL's user guide, Using MIG instances: there is no way between them but the network.
+        # NCCL's user guide, Using MIG instances: they communicate over the network only.
         message = f"{ranks} ranks on slices of GPUs ({wanted}): NCCL cannot join MIG slices; "
         found.refuse("resources.gpu_type", message + "take one slice, or whole GPUs")
     only_place = gpu_type.partition if not (gpu_type.gres or gpu_type.constraint) else None
@@ -247,10 +248,10 @@ _MEMORY = {"mem", "mem-per-cpu", "mem-per-gpu"}
 def build_directives(
     job: Job, tasks_per_node: int, survive: SurvivePlan, *, after: str | None
 ) -> list[tuple[str, str | None]]:
-    """List sbatch's options, in the order in which people read them.
+    """Return the options of sbatch in reading order.
 
-    The profile's ``rename`` writes hpcrun's own in another option's grammar; the ``slurm`` maps of
-    profile and job come last, and False removes an option.
+    The profile's ``rename`` replaces an option by another one; the ``slurm`` maps of profile and
+    job apply last, and False removes an option.
     """
     spec, cluster, run_dir = job.spec, job.cluster, job.place.run_dir
     runs = job.place.runs_per_job
@@ -266,12 +267,12 @@ def build_directives(
     if spec.resources.time and (odd := suspicious_limit(spec.resources.time, topology.nodes)):
         job.found.notes.append(f"resources.time: {odd}")
     if topology.qos and "qos" not in spec.slurm:
-        given.pop("qos", None)  # the GPU type's, and not that of all other jobs
+        given.pop("qos", None)  # the GPU type's own, which the other jobs do not use
     dropped = {option for option, value in given.items() if value is False}
     if job.place.node_range:
-        # sbatch would ask for the tasks of the fewest nodes, and Slurm give no more nodes (22.05).
+        # sbatch would request the tasks of the smallest node count (22.05).
         dropped.add("ntasks-per-node")
-    # Without a number of tasks Slurm starts one a node, which then has all the CPUs.
+    # Without a task count Slurm starts one task per node, which gets all CPUs.
     tasks = 1 if "ntasks-per-node" in dropped else tasks_per_node
     memory = None if _MEMORY & (given.keys() - dropped) else topology.memory
     # A script that cannot resume must not start over: slurm: {requeue: true} allows it.
@@ -286,7 +287,7 @@ def build_directives(
         ("partition", topology.partition),
         ("account", topology.account),
         ("nodes", job.place.node_range or str(topology.nodes)),
-        ("no-kill", True if survive.spare_nodes else None),  # where one of the others fails
+        ("no-kill", True if survive.spare_nodes else None),  # if another one fails
         ("ntasks-per-node", str(tasks)),
         ("cpus-per-task", str(topology.cpus_per_node // tasks) if topology.asks_cpus else None),
         ("gres", topology.gres),
@@ -296,19 +297,19 @@ def build_directives(
         ("mem", memory),
         ("time", spec.resources.time and slurm_time(spec.resources.time)),
         ("dependency", f"afterok:{after}" if after else None),
-        # Without it the job would stay pending for ever when the other one fails.
+        # Without it the job would stay pending forever if the other one fails.
         ("kill-on-invalid-dep", "yes" if after else None),
-        # The folder where sbatch runs is the run's; one with % or a backslash is quoted for Slurm.
+        # sbatch runs in the run directory; % and backslashes in its path are quoted for Slurm.
         ("output", f"{quote_pattern(run_dir)}/{log}" if is_odd else log),
-        # The login node's limits are not the job's: little locked memory there, and RDMA fails here
+        # The login node's resource limits must not apply: too little locked memory makes RDMA fail
         # (sbatch.1; PropagateResourceLimits=ALL is Slurm's default). Core files as in the shell.
         ("propagate", "CORE"),
-        ("open-mode", "append"),  # a requeue must not wipe the log of the attempt before
-        # Slurm starts a job again after these two; after others the job itself asks for it.
+        ("open-mode", "append"),  # a requeue must not truncate the log of the previous attempt
+        # Slurm requeues a job after these two by itself; after others the job requests it.
         ("no-requeue", None if restarts or by_slurm else True),
         ("requeue", True if by_slurm and not restarts else None),
-        # To the batch shell alone: the harness passes it on, and starts the job again. One that has
-        # only begun would end by USR1.
+        # Only to the batch shell: the harness forwards it and requeues the job. A rank that has
+        # just started would be killed by USR1.
         ("signal", f"B:URG@{survive.warned}" if survive.warned else None),
     ]
     kept = {
@@ -317,7 +318,7 @@ def build_directives(
         if value is not None and option not in dropped
     }
     if cluster.rename.get("cpus-per-task") == "cpus-per-gpu":
-        # Slurm 20.11 finds no node for --cpus-per-gpu with it; srun gets the number of tasks.
+        # Slurm 20.11 finds no node for it together with --cpus-per-gpu; srun gets the task count.
         kept.pop("ntasks-per-node", None)
     merged = _renamed(kept, cluster, topology, job.found)
     if job.place.node_range and "gpus" in merged:
@@ -328,19 +329,19 @@ def build_directives(
     others = [f"{name}:{count}" for name, count in spec.resources.gres.items()]
     if others:
         merged["gres"] = ",".join([*filter(None, [merged.get("gres")]), *others])
-        given.pop("gres", None)  # a site without gres for GPUs may have others
+        given.pop("gres", None)  # a site without gres for GPUs may have other gres
     for option, value in given.items():
         if value is False:
             merged.pop(option, None)
         elif option == "constraint" and merged.get("constraint"):
-            # The GPU type's counts too: a profile's own, "gpu" say, is of another kind.
+            # The constraint of the GPU type is combined with the profile's own.
             joined = _both(merged[option] or "", str(value))
             if joined is None:
                 message = f"{value}: it cannot be joined with {merged[option]}, which the GPU type "
                 job.found.refuse("slurm.constraint", message + "needs; leave gpu_type out")
             merged[option] = joined
         elif option == "dependency" and after:
-            # Both are waited for: a comma means and; it cannot be used with Slurm's ?, or.
+            # A comma means "and"; it cannot be combined with "?", Slurm's "or".
             if "?" in str(value):
                 message = f"{value}: it cannot be joined with --after, since ? and , do not mix"
                 job.found.refuse("slurm.dependency", message)
@@ -349,8 +350,8 @@ def build_directives(
             merged[option] = None if value is True else str(value)
     either = merged.get("constraint") if "|" in (topology.constraint or "") else None
     if either and len(spec.resources.gpu_types) > 1 and topology.nodes > 1:
-        # In brackets all nodes have the same feature (sbatch.1, --constraint); joined with another
-        # constraint Slurm takes no heed of them (seen on 22.05).
+        # Brackets mean that all nodes have the same feature (sbatch.1, --constraint); with another
+        # constraint, Slurm ignores them (seen on 22.05).
         if either == topology.constraint:
             merged["constraint"] = f"[{either}]"
         else:
@@ -359,9 +360,9 @@ def build_directives(
 
 
 def _both(first: str, second: str) -> str | None:
-    """Join two constraints so that nodes have both; None where Slurm has no way to say it.
+    """Combine two constraints so that nodes satisfy both; None if Slurm cannot express that.
 
-    Alternatives are put in parentheses; counts and alternatives in brackets stay alone (sbatch.1,
+    Alternatives get parentheses; counts and alternatives in brackets cannot be combined (sbatch.1,
     --constraint).
 
     >>> _both("a100", "gpu"), _both("hbm80g", "rome|milan"), _both("gpu", "gpu&hbm80g")
@@ -387,7 +388,7 @@ def _renamed(
     for option, value in options.items():
         name = cluster.rename.get(option, option)
         if name == "cpus-per-gpu" and shape.exclusive:
-            continue  # --exclusive gives all GPUs of a node, each with its CPUs, and all CPUs
+            continue  # --exclusive allocates all GPUs and all CPUs of a node
         if name != option and value is not None:
             try:
                 value = CONVERSIONS[option, name](value, shape)
@@ -411,7 +412,7 @@ def _memory_per_cpu(memory: str, shape: Topology) -> str:
 
 
 def _memory_per_gpu(memory: str, shape: Topology) -> str:
-    if memory == "0" or shape.exclusive:  # --exclusive gives more GPUs than the job asks for
+    if memory == "0" or shape.exclusive:  # --exclusive allocates more GPUs than the job requests
         raise ValueError("the memory of whole nodes cannot be given per GPU")
     if not shape.gpus_per_node:
         raise ValueError("the job has no GPUs to share its memory")
@@ -424,7 +425,7 @@ def _cpus_per_gpu(_: str, shape: Topology) -> str:
     return str(shape.cpus_per_node // shape.gpus_per_node)
 
 
-# The pairs of spec.rules.RENAMES: an option's value in the grammar of another.
+# The pairs of spec.rules.RENAMES: convert an option's value to the other option's grammar.
 CONVERSIONS: dict[tuple[str, str], Callable[[str, Topology], str]] = {
     ("gres", "gpus-per-node"): lambda value, _: value.removeprefix("gpu:"),
     ("gres", "gpus"): _of_all_nodes,
@@ -437,11 +438,11 @@ CONVERSIONS: dict[tuple[str, str], Callable[[str, Topology], str]] = {
 
 
 def check_carried(plan: Plan) -> None:
-    """Refuse what Slurm itself cannot carry, naming the field. Raises InputError."""
+    """Refuse values that Slurm cannot transport, naming the field. Raises InputError."""
     fields = {"job-name": "name", "output": "runs_dir"}
     for option, value in plan.directives:
         field = fields.get(option, f"slurm.{option}")
-        # A directive is a line, and U+001E and U+001F part the rows and fields of squeue's answer.
+        # A directive is one line; U+001E and U+001F separate rows and fields in squeue's output.
         if value is not None and re.search(r"[\0\n\r\x1e\x1f]", value):
             raise InputError(
                 f"{field}: {value!r}: Slurm's options and listings cannot carry a newline or "

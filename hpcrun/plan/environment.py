@@ -1,4 +1,4 @@
-"""The environment of a job, in sections: how hpcrun's decisions reach the user's script."""
+"""The environment of a job, in sections, through which decisions reach the user's script."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AFTER_VARIABLE = "HPCRUN_AFTER_CHECKPOINT_DIR"
 
 
 def build_environment(job: Job) -> list[Section]:
-    """List all variables, in sections; a later section wins, and the user's are the last."""
+    """Return all variables in sections; later sections win, and the user's come last."""
     spec, cluster, place = job.spec, job.cluster, job.place
 
     def user_section(block: Block, title: str, env: Env, path: str) -> Section | None:
@@ -48,7 +48,7 @@ def build_environment(job: Job) -> list[Section]:
 
 
 def unset_variables(job: Job) -> list[str]:
-    """List the variables that the user unsets; a value in a layer above sets one again."""
+    """Return the variables that the user unsets; a value in a layer above sets one again."""
     layers = (job.cluster.env, job.spec.nccl.env, job.spec.env)
     merged = {name: value for layer in layers for name, value in layer.items()}
     return sorted(name for name, value in merged.items() if value is None)
@@ -63,16 +63,16 @@ def _without_unset(sections: Iterable[Section], unset: Collection[str]) -> Itera
 
 
 def check_environment(job: Job) -> None:
-    """Check variables of the user's own, and note where the output of --debug is."""
+    """Check the user's variables, and note where the output of --debug is."""
     spec, cluster, place = job.spec, job.cluster, job.place
-    # JSC's course has its jobs say that they see all GPUs of their nodes: that takes nobody's.
+    # JSC's course sets this to all GPUs of the node, which hides none.
     whole = job.topology.gpus_per_node if job.topology.whole_node else 0
     for env, path in (
         (cluster.env, f"cluster {cluster.name}: env"),
         (spec.nccl.env, "nccl.env"),
         (spec.env, "env"),
     ):
-        # A profile's list is of its nodes, whatever the job wants of them.
+        # A profile describes its nodes, whatever the job requests.
         gpus = min(whole, 1) if env is cluster.env else whole
         check_variables(set_variables(env), path, job.fabric, job.found, gpus=gpus)
     if (spec.environment or cluster.environment) == "inherit" and cluster.accelerator == "cuda":
@@ -84,7 +84,7 @@ def check_environment(job: Job) -> None:
 
 
 def _reads_precision(job: Job) -> bool:
-    """Return whether anything of the run trains in the plan's precision, as far as can be seen."""
+    """Return True if the plan's precision reaches the program, as far as can be seen."""
     spec = job.spec
     texts = [*spec.args, *set_variables(spec.env).values(), *(spec.command or [])]
     return (
@@ -96,12 +96,12 @@ def _reads_precision(job: Job) -> bool:
 
 
 def _without_overridden(sections: Sequence[Section]) -> list[Section]:
-    """Leave out what a later section sets again: every line does something."""
+    """Remove variables that a later section sets again, so that every line has an effect."""
     kept: list[Section] = []
     later: set[str] = set()
     for section in reversed(sections):
         variables = {k: value for k, value in section.variables.items() if k not in later}
-        if not section.fabrics:  # these are alternatives: none takes from another
+        if not section.fabrics:  # these sections are alternatives: none overrides another
             later |= section.variables.keys()
         if variables or section.prepend:
             kept.append(structs.replace(section, variables=variables))
@@ -119,7 +119,7 @@ def run_section(values: Mapping[str, str]) -> Section:
         variables={
             f"HPCRUN_{name.upper()}": value
             for name, value in values.items()
-            # Set earlier, and by the harness.
+            # Set earlier, by the harness.
             if name != "run_dir" and value not in (LOCAL_DIR, RESUME)
         },
     )
@@ -153,23 +153,23 @@ def _process_section(job: Job) -> Section:
     _, setup = choose_setup(job.spec, job.cluster, "")
     image = setup.container.image if setup.container else ""
     variables = {
-        # Lines appear when they are printed, not when a buffer is full.
+        # Output appears when it is printed, not when a buffer is full.
         "PYTHONUNBUFFERED": "1",
-        # Unset, every rank would start a thread for each core of the node.
+        # By default every rank would start one thread per core of the node.
         "OMP_NUM_THREADS": str(job.topology.cpus_per_rank),
-        # DeepSpeed compiles operators at the first run; kept by interpreter, since what is built
-        # for one torch does not load in another, and by the node's CPU and GPU.
+        # DeepSpeed compiles operators on first use; cached per interpreter, because a build
+        # for one torch does not load in another, and per CPU and GPU architecture.
         "TORCH_EXTENSIONS_DIR": f"{job.place.cache_dir}/torch_extensions/"
         + f"{zlib.crc32(f'{image}{python}'.encode(errors='surrogateescape')):08x}"
         + f"/{ARCHITECTURE}",
-        # In the home otherwise, which is small, slow and the same for all kinds of GPUs.
+        # The default is the home directory, which is small, slow and shared by all GPU types.
         "TRITON_CACHE_DIR": f"{job.place.cache_dir}/triton/{ARCHITECTURE}",
     }
     if sees_one_gpu(job):
         variables["HPCRUN_GPUS_PER_TASK"] = "1"
     if bound := decide_binding(job):
         variables["HPCRUN_BINDING"] = bound  # each rank to the cores next to its GPU
-    # Tools that lie beside the interpreter: torch's extensions are built by its ninja.
+    # Tools next to the interpreter: its ninja builds torch's extensions.
     folder = python.rpartition("/")[0]
     prepend = {"PATH": folder} if folder else {}
     if job.program != "command":
@@ -184,11 +184,11 @@ def _process_section(job: Job) -> Section:
 
 
 def _accelerator_section(job: Job) -> Section | None:
-    """Set what a cluster without GPUs needs so that the same script trains on CPUs.
+    """Set the variables with which the same script trains on CPUs, on a cluster without GPUs.
 
-    With ACCELERATE_USE_CPU an Accelerator silently leaves DeepSpeed out (accelerate/state.py,
-    AcceleratorState), and so does the Trainer: it must not. Without, an Accelerator that has no
-    DeepSpeed would take each rank for the only one.
+    ACCELERATE_USE_CPU makes an Accelerator and the Trainer silently disable DeepSpeed
+    (accelerate/state.py, AcceleratorState), so it is not set with DeepSpeed. Without DeepSpeed it
+    is required: an Accelerator would otherwise treat each rank as the only one.
     """
     if job.cluster.accelerator == "cuda":
         return None
@@ -208,7 +208,7 @@ def _accelerator_section(job: Job) -> Section | None:
 
 
 def _rocm_section(job: Job) -> Section | None:
-    """Keep MIOpen's SQLite databases out of the home, as sites do (docs.olcf.ornl.gov, LUMI)."""
+    """Keep MIOpen's SQLite databases out of the home directory (docs.olcf.ornl.gov, LUMI)."""
     if not job.rocm:
         return None
     place = f"{LOCAL_DIR}/miopen"
@@ -217,7 +217,7 @@ def _rocm_section(job: Job) -> Section | None:
 
 
 def _hub_section(cluster: Cluster) -> Section | None:
-    """Set the hubs' offline switches where compute nodes reach no internet: fail at once."""
+    """Switch hub clients to offline mode if compute nodes have no internet, to fail at once."""
     if cluster.internet:
         return None
     return Section(
@@ -243,7 +243,7 @@ def names_node(config: object) -> bool:
 
 
 def node_sections(sections: Sequence[Section], *, inside: bool) -> list[Section]:
-    """Move what only each node knows to a section of its own; ``inside``: search paths, too."""
+    """Move values that only a node knows to their own section; ``inside``: search paths too."""
     kept: list[Section] = []
     variables: dict[str, str] = {}
     prepend: dict[str, str] = {}
@@ -273,31 +273,30 @@ def node_sections(sections: Sequence[Section], *, inside: bool) -> list[Section]
 
 # ---- NCCL --------------------------------------------------------------------------------------
 
-# Only what something reads, each with the reason. NCCL's user guide wants its debugging variables
-# in no script: of them there is only NCCL_NET_GDR_LEVEL, which all sites with Slingshot set. The
-# RoCE address index (NCCL_IB_GID_INDEX) is not set because NCCL >= 2.21 finds it itself, the
-# time-out and the traffic class are left to the site (``nccl: {env: ...}``), and a single node
-# needs nothing, with NVLink or without. Names of interfaces and cards are set on each node, by
-# ``hardware.sh``.
+# Only variables that have an effect, each with the reason. NCCL's user guide advises against its
+# debugging variables in scripts: only NCCL_NET_GDR_LEVEL is used, which all Slingshot sites set.
+# The RoCE address index (NCCL_IB_GID_INDEX) is not set because NCCL >= 2.21 finds it itself; the
+# timeout and the traffic class are left to the site (``nccl: {env: ...}``); a single node needs
+# nothing, with or without NVLink. ``hardware.sh`` sets names of interfaces and adapters per node.
 
 Rows = Sequence[tuple[str, str, str]]
 SINGLE_NODE = "single-node"
 
-# NCCL_NET: aws-ofi-nccl answers to this name in all its versions, though it has another since 1.12
+# NCCL_NET: aws-ofi-nccl accepts this name in all versions, although its own differs since 1.12
 # (its src/nccl_ofi_interface_nvidia.cpp).
 _OFI = ("NCCL_NET", "AWS Libfabric", "the libfabric plugin, or an error: not TCP unasked")
 _DEBUG = ("NCCL_DEBUG", "WARN", "unset, not even errors are printed")
 _IB = ("NCCL_NET", "IB", "verbs, or an error: not TCP unasked")
 
-# What a site sets for all its jobs, and what must not be so in one that trains.
+# Values that sites set for all jobs and that break training.
 _NOT_KEPT = ("MPICH_GPU_SUPPORT_ENABLED",)
 
-# By fabric: name, value, why. What a site's module or image has set already stays.
+# By fabric: name, value, reason. Values set by a site's module or image are kept.
 FABRICS: dict[str, Rows] = {
     "infiniband": [_IB],
     "roce": [_IB],
     "ethernet": [("NCCL_NET", "Socket", "TCP; no half-configured RDMA card is tried")],
-    # Google's plugins, by the names that they answer to (cluster-toolkit,
+    # Google's plugins, by the names that they register (cluster-toolkit,
     # examples/machine-learning/a3-*/nccl-tests); their own scripts set the rest.
     "fastrak": [("NCCL_NET", "FasTrak", "Google's plugin, or an error: not TCP unasked")],
     "gib": [("NCCL_NET", "gIB", "Google's plugin, or an error: not plain RoCE unasked")],
@@ -321,17 +320,17 @@ FABRICS: dict[str, Rows] = {
 
 
 def decide_fabric(spec: JobSpec, cluster: Cluster) -> str:
-    """Decide the network: the job's, else the profile's; auto is seen on the first node."""
+    """Decide the fabric: the job's, else the profile's; auto is detected on the first node."""
     if spec.resources.most_nodes == 1:
         return SINGLE_NODE
     return spec.nccl.fabric if spec.nccl.fabric != "auto" else cluster.fabric
 
 
 def _nccl_sections(job: Job) -> list[Section]:
-    """Set NCCL's variables for a fabric; for ``auto`` a section for each that it may be."""
+    """Set NCCL's variables for a fabric; for ``auto``, one section per possible fabric."""
     if job.cluster.accelerator != "cuda":
         return []
-    # With a hostfile the script runs where hpcrun was called, which shows nothing of the hosts.
+    # With a hostfile the script runs where hpcrun was called, which is not one of the hosts.
     fabric, is_seen = job.fabric, not job.place.hosts
     comment = {
         SINGLE_NODE: "One node: NVLink, PCIe and shared memory need nothing set.",
@@ -364,12 +363,13 @@ def _of_rows(
 
 
 def _recorder_section(job: Job) -> Section | None:
-    """Have PyTorch remember its collectives, and write them when one hangs: runs/flight.py.
+    """Enable the PyTorch flight recorder, which writes its record when a collective hangs.
 
-    The names are those of torch 2.8 and later; setup.sh adds the older ones where the job's torch
-    is older. 2.13 records 2000 collectives anyway. What waits for a word to the pipe is a thread
-    that watches NCCL already. The pipe lies on the node's own disk: not every shared one has pipes,
-    and torch ends a process that cannot make its own.
+    runs/flight.py reads the record. The names are those of torch 2.8 and later; setup.sh adds the
+    older ones for an older torch. torch 2.13 records 2000 collectives by default. An existing
+    thread that watches NCCL also waits for requests on the pipe. The pipe is on the node's local
+    disk: some shared file systems have no pipes, and torch ends a process that cannot create its
+    own.
     """
     if job.cluster.accelerator != "cuda":
         return None
@@ -386,9 +386,9 @@ def _recorder_section(job: Job) -> Section | None:
 
 
 def debug_section(run_dir: str, accelerator: str) -> Section:
-    """Set the diagnosis switches of one run. They cost time, and never become part of the job.
+    """Set the diagnostic switches of one run. They cost time and never become part of the job.
 
-    The older names of the flight recorder: it is _recorder_section's to torch 2.8 and later.
+    These are the older names of the flight recorder; _recorder_section sets those of torch 2.8 on.
     """
     rows = [
         ("TORCH_DISTRIBUTED_DEBUG", "DETAIL", "reports collectives that do not match"),
@@ -402,7 +402,7 @@ def debug_section(run_dir: str, accelerator: str) -> Section:
         ("LOGLEVEL", "INFO", "torchrun's own messages"),
     ]
     if accelerator == "cuda":
-        # %h and %p are NCCL's; a % of the folder's own is doubled (its src/debug.cc).
+        # %h and %p belong to NCCL; a % of the directory is doubled (its src/debug.cc).
         logs = f"{run_dir}/logs"
         nccl_log = f"{logs.replace('%', '%%')}/nccl-%h-%p.log"
         rows += [

@@ -1,4 +1,4 @@
-"""What a GPU can do, by the name of its type, however a site spells it."""
+"""Capabilities of GPUs by the name of their type, in any site's spelling."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hpcrun.plan.findings import Findings
 from hpcrun.plan.types import Section
 from hpcrun.spec import Cluster, GpuType, JobSpec
 
-# Models by architecture, as they stand in names with everything but letters and digits taken out.
+# Models by architecture, as they appear in names reduced to letters and digits.
 _ARCHITECTURES = {
     "kepler": r"k[1248]0m?|kepler",
     "maxwell": r"m(4|6|10|40|60)|(geforce)?(gtx)?9[5678]0(ti)?|(geforce)?(gtx)?titanx|maxwell",
@@ -27,8 +27,8 @@ _ARCHITECTURES = {
     "gcn": r"mi(25|50|60)",
     "cdna": r"mi(100|2[15]0x?|3[0-9]{2}[ax]?)",
 }
-# bf16 units came with compute capability 8.0 (CUDA C++ Programming Guide, Arithmetic Instructions)
-# and with AMD's CDNA.
+# bf16 units exist from compute capability 8.0 (CUDA C++ Programming Guide, Arithmetic Instructions)
+# and from AMD's CDNA on.
 _WITHOUT_BF16 = ("kepler", "maxwell", "pascal", "volta", "turing", "gcn")
 # torch >= 2.11 has no kernels for them in its builds for CUDA 12.8 and later (pytorch#172352).
 _LEFT_BY_TORCH = ("kepler", "maxwell", "pascal", "volta")
@@ -37,7 +37,7 @@ _VENDORS = {"nvidia", "amd", "gpu", "tesla", "instinct", "gres"}
 
 
 def is_mig(name: str) -> bool:
-    """Return whether a type's name is that of a slice of a GPU (MIG).
+    """Return True if a type's name is that of a MIG slice.
 
     >>> [is_mig(name) for name in ("1g.5gb", "a100_3g.20gb", "a100", "a100-40gb")]
     [True, True, False, False]
@@ -46,16 +46,18 @@ def is_mig(name: str) -> bool:
 
 
 def architecture(name: str) -> str | None:
-    """Return a type's architecture; None for a name that is not known.
+    """Return a type's architecture; None for an unknown name.
 
     >>> [architecture(name) for name in ("V100-SXM2-32GB", "tesla_t4", "rtx2080ti", "fastgpu")]
     ['volta', 'turing', 'turing', None]
     """
-    return _find_model(name)[0] or ("ampere" if is_mig(name) else None)  # MIG came with the A100
+    return _find_model(name)[0] or (
+        "ampere" if is_mig(name) else None
+    )  # MIG exists from the A100 on
 
 
 def model(name: str) -> str | None:
-    """Return a type's model, the short word in its name; None for a name that is not known.
+    """Return a type's model, such as h100; None for an unknown name.
 
     >>> [model(name) for name in ("nvidia_a100-sxm4-80gb", "Tesla_V100-PCIE", "gpu-h100", "fast")]
     ['a100', 'v100', 'h100', None]
@@ -64,19 +66,19 @@ def model(name: str) -> str | None:
 
 
 def _find_model(name: str) -> tuple[str | None, str | None]:
-    """Find architecture and model: the words of a name, as long together as they mean one."""
+    """Find architecture and model by the longest known sequence of words in a name."""
     words = [word for word in re.findall(r"[a-z0-9]+", name.lower()) if word not in _VENDORS]
     for length in (4, 3, 2, 1):  # the longest: "titan xp" before "titan"
         for start in range(len(words) - length + 1):
             word = "".join(words[start : start + length])
             for found, models in _ARCHITECTURES.items():
-                if re.fullmatch(models, word):  # compiled at its first use: few jobs come here
+                if re.fullmatch(models, word):  # compiled on first use, because few jobs need it
                     return found, word
     return None, None
 
 
 def has_bf16(name: str) -> bool | None:
-    """Return whether a type has bf16 units; None for a name that is not known.
+    """Return True if a type has bf16 units; None for an unknown name.
 
     >>> [has_bf16(name) for name in ("v100", "a100_3g.20gb", "fastgpu")]
     [False, True, None]
@@ -86,7 +88,7 @@ def has_bf16(name: str) -> bool | None:
 
 
 def with_gpu_type(spec: JobSpec, cluster: Cluster) -> JobSpec:
-    """Return a job with the profile's GPU type, where it has GPUs and names no type."""
+    """Return the job with the profile's GPU type if it has GPUs and names no type."""
     resources = spec.resources
     if resources.gpu_type or not resources.gpus_per_node or not cluster.gpu_type:
         return spec
@@ -94,7 +96,7 @@ def with_gpu_type(spec: JobSpec, cluster: Cluster) -> JobSpec:
 
 
 def _types_of(spec: JobSpec, cluster: Cluster) -> list[tuple[GpuType, list[str]]]:
-    """List each GPU type that the job may get, with its names: the profile's and the site's own."""
+    """Return each GPU type that the job may get, with the profile's and the site's name for it."""
     types = cluster.gpu_types
     if wanted := spec.resources.gpu_types:
         types = {one: types.get(one) or types.get("*") or GpuType() for one in wanted}
@@ -105,7 +107,7 @@ def _types_of(spec: JobSpec, cluster: Cluster) -> list[tuple[GpuType, list[str]]
 
 
 def _bf16_of(spec: JobSpec, cluster: Cluster) -> bool | None:
-    """Return whether all GPUs that the job may get have bf16 units; None: not known, or some."""
+    """Return True if all GPUs that the job may get have bf16 units; None: unknown, or only some."""
     answers = set()
     for one, names in _types_of(spec, cluster):
         known = [one.bf16] if one.bf16 is not None else [has_bf16(name) for name in names]
@@ -125,7 +127,7 @@ def decide_precision(spec: JobSpec, cluster: Cluster, found: Findings) -> str:
 
 
 def gpu_notes(spec: JobSpec, cluster: Cluster) -> list[str]:
-    """Note what to know about the GPUs that the job asks for."""
+    """Return notes about the GPUs that the job requests."""
     types = _types_of(spec, cluster) if spec.resources.gpu_types else []
     old = [names[0] for _, names in types if any(architecture(n) in _LEFT_BY_TORCH for n in names)]
     if not old:
@@ -136,7 +138,7 @@ def gpu_notes(spec: JobSpec, cluster: Cluster) -> list[str]:
 
 
 def gpu_section(spec: JobSpec, cluster: Cluster, precision: str) -> Section | None:
-    """Have the harness check each node's GPUs where the plan does not know what they can do."""
+    """Let the harness check each node's GPUs if the plan does not know their capabilities."""
     if precision != "bf16" or cluster.accelerator == "cpu" or _bf16_of(spec, cluster):
         return None
     return Section(

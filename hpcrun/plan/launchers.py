@@ -1,4 +1,4 @@
-"""What starts the ranks, and what the framework in them needs to know."""
+"""Launchers, which start the ranks, and the variables that frameworks read."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hpcrun.plan.setup import choose_setup
 from hpcrun.plan.types import Launcher, Section
 from hpcrun.spec import Cluster, FrameworkName, JobSpec, set_variables, settle_framework
 
-# Options of launchers, with "_" for "-": those that hpcrun sets (the world, and what starts), and
-# others by which a misspelt one is known. torch 2.13, DeepSpeed 0.19, Accelerate 1.15; later ones
-# may have more.
+# Options of launchers, with "_" for "-": those that hpcrun sets, and others, by which a misspelt
+# option is recognized. From torch 2.13, DeepSpeed 0.19 and Accelerate 1.15; later versions may have
+# more.
 _OWNED_OPTIONS = {
     "torchrun": "nnodes nproc_per_node node_rank rdzv_backend rdzv_endpoint rdzv_id master_addr "
     "master_port log_dir no_python module standalone run_path local_addr",
@@ -48,7 +48,7 @@ LAUNCHERS = {
             modules=("torch", "accelerate"),
         ),
         Launcher(name="srun", task="rank", needs_slurm=True),
-        # Not for jobs to name: DeepSpeed's launcher on the hosts of a hostfile, and no launcher.
+        # Jobs cannot name these: DeepSpeed's launcher on the hosts of a hostfile, and no launcher.
         Launcher(name="pdsh", task="rank", remote="pdsh"),
         Launcher(name="none", task="command"),
     )
@@ -62,8 +62,8 @@ ON_ACCELERATE: Sequence[FrameworkName] = ("accelerate", "transformers")
 def decide_launcher(spec: JobSpec, hosts: Sequence[str] = ()) -> Launcher:
     """Decide what starts the ranks: the framework's own launcher, else torchrun.
 
-    A bare command is started once per node, unless the job names a launcher. ``hosts`` are those
-    of a hostfile, where there is no Slurm.
+    A bare command is started once per node, unless the job names a launcher. ``hosts`` are the
+    hosts of a hostfile, if there is no Slurm.
 
     >>> decide_launcher(JobSpec()).name, decide_launcher(JobSpec(framework="accelerate")).name
     ('torchrun', 'accelerate')
@@ -79,7 +79,7 @@ def decide_launcher(spec: JobSpec, hosts: Sequence[str] = ()) -> Launcher:
 
 
 def needed_modules(spec: JobSpec, launcher: str) -> list[str]:
-    """Return the modules without which a launcher, or the job's framework, stops.
+    """Return the Python modules that a launcher and the job's framework require.
 
     >>> needed_modules(JobSpec(framework="deepspeed"), "torchrun")
     ['torch', 'deepspeed']
@@ -100,7 +100,7 @@ def check_launcher(spec: JobSpec, found: Findings) -> None:
 
 
 def check_shared_job(spec: JobSpec, cluster: Cluster, found: Findings) -> None:
-    """Refuse runs that cannot share a job: each is started on its node as without Slurm."""
+    """Refuse runs that cannot share a job: each starts on its node as without Slurm."""
     _, setup = choose_setup(spec, cluster, "")
     runtime = setup.container and (setup.container.runtime or cluster.container_runtime)
     survive = spec.survive
@@ -120,13 +120,13 @@ def check_shared_job(spec: JobSpec, cluster: Cluster, found: Findings) -> None:
 def build_step(
     job: Job, tasks_per_node: int, directives: Sequence[tuple[str, str | None]]
 ) -> list[tuple[str, str | None]]:
-    """List the options of srun beside nodes and tasks; the user's come last.
+    """Return the options of srun besides nodes and tasks; the user's come last.
 
-    srun forgets --cpus-per-task from Slurm 22.05 to 23.02, and binds each task to one CPU where the
-    job has its CPUs otherwise, since the site gives whole nodes and forbids to ask: so it is given,
-    unless the job leaves it out. 23.11 and later refuse it beside the job's --cpus-per-gpu.
-    No launcher's ranks are MPI's: without --mpi=none the site's default starts a PMI server, and
-    fails where its library is missing. Ranks that srun starts itself may be, and so may a command.
+    srun does not inherit --cpus-per-task from Slurm 22.05 on, and then binds each task to one CPU.
+    So it is passed, unless the job removes it; 23.11 and later refuse it together with the job's
+    --cpus-per-gpu. Ranks started by a launcher do not use MPI: without --mpi=none the site's
+    default starts a PMI server, and fails if its library is missing. Ranks that srun starts itself,
+    and bare commands, may use MPI.
     """
     merged: dict[str, str | None] = {}
     by_gpu = "cpus-per-gpu" in dict(directives)
@@ -136,11 +136,11 @@ def build_step(
     if job.launcher.task == "launcher":
         merged["mpi"] = "none"
     elif job.launcher.task == "rank":
-        # Ranks of a node follow one another, whatever the site's or the shell's default is.
+        # Consecutive ranks on each node, whatever the default of the site or the shell.
         merged["distribution"] = "block"
         if decide_binding(job) or not job.topology.asks_cpus:
-            # Each rank takes its own of the node's CPUs, by its GPU; or they share all, where it is
-            # not known how many there are: Slurm would bind each to one.
+            # Each rank gets the CPUs next to its GPU; or the ranks share all CPUs if it is
+            # unknown how many there are: Slurm would bind each rank to one.
             merged["cpu-bind"] = "none"
     if job.launcher.task != "command":
         merged["wait"] = "600"
@@ -155,7 +155,7 @@ def build_step(
 
 
 def build_launcher_args(job: Job) -> list[str]:
-    """Fill the launcher's further options; those that hpcrun sets and misspelt ones are refused."""
+    """Fill the launcher's additional options; refuse misspelt ones and those that hpcrun sets."""
     name, given = job.launcher.name, job.spec.launcher_args
     if given and name not in _OWNED_OPTIONS:
         instead = "srun: {OPTION: VALUE} has options of srun" if name == "srun" else "leave it out"
@@ -177,9 +177,9 @@ def build_launcher_args(job: Job) -> list[str]:
 
 
 def decide_binding(job: Job) -> str:
-    """Decide how the harness binds ranks to cores, in torchrun's words; "" leaves all to each.
+    """Decide how the harness binds ranks to cores, in torchrun's terms; "" binds none.
 
-    On whole nodes the cores next to a GPU are shared out among its ranks, as LUMI's guide has it.
+    On whole nodes the cores next to a GPU are divided among its ranks, as LUMI's guide recommends.
     """
     if job.spec.binding == "none" or not job.topology.gpus_per_node or sees_one_gpu(job):
         return ""
@@ -187,7 +187,7 @@ def decide_binding(job: Job) -> str:
 
 
 def sees_one_gpu(job: Job) -> bool:
-    """Whether srun gives each rank a GPU of its own, the only one that it sees."""
+    """Return True if srun gives each rank its own GPU, the only one that it sees."""
     return bool({**job.cluster.srun, **job.spec.srun}.get("gpus-per-task"))
 
 
@@ -232,14 +232,14 @@ def decide_framework(spec: JobSpec) -> FrameworkName:
 
 
 def framework_section(job: Job) -> Section | None:
-    """Set what the framework reads, alike under every launcher.
+    """Set the variables that the framework reads, identically for every launcher.
 
-    A setting that trains is exported only if the job names it: Accelerate's variables replace the
-    arguments of a script.
+    A setting that affects training is exported only if the job names it, because Accelerate's
+    variables override the arguments of a script.
 
     Accelerate's variables are those that ``accelerate launch`` sets (utils/launch.py). Lightning
-    takes RANK and WORLD_SIZE only where it finds torchrun's variable; else it counts Slurm's
-    tasks, one a node (accelerator_connector.py, _choose_and_init_cluster_environment).
+    uses RANK and WORLD_SIZE only if torchrun's variable exists; otherwise it counts Slurm's tasks,
+    one per node (accelerator_connector.py, _choose_and_init_cluster_environment).
     """
     framework, launcher, precision = job.framework, job.launcher, job.spec.precision
     variables: dict[str, str] = {}
@@ -271,9 +271,9 @@ def framework_section(job: Job) -> Section | None:
 
 
 def switch_notes(spec: JobSpec, extra_args: Sequence[str]) -> list[str]:
-    """Warn when nothing passes activation_checkpointing on: alone it saves no memory.
+    """Warn if nothing passes activation_checkpointing to the program: it then saves no memory.
 
-    ``extra_args`` are the command line's.
+    ``extra_args`` are the arguments of the command line.
 
     >>> switch_notes(JobSpec(script="a.py", activation_checkpointing=True), ["--recompute"])[0][:41]
     'activation_checkpointing: no argument and'
@@ -291,7 +291,7 @@ def switch_notes(spec: JobSpec, extra_args: Sequence[str]) -> list[str]:
 
 
 # The keys of Accelerate's ClusterConfig (commands/config/config_args.py), 1.0 to 1.15: any other
-# ends the launch with "unknown keys".
+# key makes the launch fail with "unknown keys".
 KNOWN_KEYS = frozenset({
     "command_file", "commands", "compute_environment", "debug", "deepspeed_config",
     "distributed_type", "downcast_bf16", "dynamo_backend", "dynamo_config",
@@ -302,7 +302,7 @@ KNOWN_KEYS = frozenset({
     "tpu_use_cluster", "tpu_use_sudo", "tpu_vm", "tpu_zone", "use_cpu",
 })  # fmt: skip
 
-# Of these the job or the allocation decides; another value would be another job.
+# The job or the allocation decides these; another value would contradict them.
 DECIDED = {
     "compute_environment": "the ranks run where Slurm starts them",
     "gpu_ids": "the GPUs are those of the allocation",
@@ -328,19 +328,19 @@ IN_THE_JSON = {
     "zero_stage": "deepspeed.zero_stage",
 }
 
-# Types with which `accelerate launch` starts one process for each rank (commands/launch.py,
-# launch_command); with NO and MULTI_CPU it starts one on each node.
+# Types with which `accelerate launch` starts one process per rank (commands/launch.py,
+# launch_command); with NO and MULTI_CPU it starts one per node.
 STARTS_ALL = ("DEEPSPEED", "FSDP", "MEGATRON_LM", "MULTI_GPU", "MULTI_HPU", "MULTI_MLU",
               "MULTI_MUSA", "MULTI_NEURON", "MULTI_NPU", "MULTI_SDAA", "MULTI_XPU")  # fmt: skip
 
 
 def build_accelerate_config(job: Job) -> dict[str, Any]:
-    """Build the YAML; the user's ``accelerate.config`` merges last and wins.
+    """Build the YAML; the user's ``accelerate.config`` is merged last and wins.
 
-    MULTI_GPU is right on CPUs too: it makes ``accelerate launch`` start all ranks by torchrun, and
-    each rank finds its own device. With a DeepSpeed JSON neither precision nor anything else of
-    it may stand here. The multi-node launcher ``standard`` is torchrun once more: any other would
-    start a ``deepspeed`` of its own and append the whole environment to ./.deepspeed_env. Keys
+    MULTI_GPU is correct on CPUs too: it makes ``accelerate launch`` start all ranks with torchrun,
+    and each rank finds its own device. With a DeepSpeed JSON, neither precision nor anything else
+    that it contains may appear here. The multi-node launcher ``standard`` uses torchrun; any other
+    would start its own ``deepspeed`` and append the whole environment to ./.deepspeed_env. Keys
     that Accelerate does not know, or that contradict the job, are refused.
     """
     config: dict[str, Any] = {"compute_environment": "LOCAL_MACHINE"}
@@ -376,7 +376,7 @@ def unknown_key(key: str) -> str:
 
 
 def _faults(decided: Mapping[str, Any], over: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield each key of the user's that cannot be, and why."""
+    """Yield each key of the user that is not allowed, and the reason."""
     for key, value in over.items():
         if message := unknown_key(key):
             yield key, message

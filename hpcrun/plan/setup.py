@@ -1,4 +1,4 @@
-"""What the nodes do before training: which environment, which commands, copies, container."""
+"""Preparation of nodes before training: environment, commands, staged files, container."""
 
 from __future__ import annotations
 
@@ -16,18 +16,23 @@ from hpcrun.spec import Cluster, Container, ContainerRuntime, JobSpec, Setup
 
 MAX_PART = 255  # bytes of one name in a path; NAME_MAX of Linux, limits.h
 
-# What a folder of the nodes may hold: $NAME, ${NAME}, and $$ for a dollar.
+# What a path on the nodes may contain: $NAME, ${NAME}, and $$ for a dollar sign.
 _EXPANDED = re.compile(r"\$(?:\$|[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})")
 _IMAGE_FILE = re.compile(r"[/~$]|\.\.?/|.*\.(sif|simg|img|sqsh|squashfs|toml)\Z")
 _SCHEME = re.compile("(?:docker|library|oras|instance)://|docker-(?:daemon|archive):")
 
 
 def choose_setup(spec: JobSpec, cluster: Cluster, source: str) -> tuple[str, Setup]:
-    """Choose whose Python trains: the job's setup if it names one, else the profile's.
+    """Choose the setup that provides the Python: the job's if it names one, else the profile's.
 
-    The first to name any of venv, conda, uv, container and python decides all five; a profile's
-    ``python`` counts last, as if it were in its setup. ``source`` is the profile's file. Returned
-    are what stands before a key's name in messages, and the setup that decides.
+    The first one to name any of venv, conda, uv, container and python decides all five; a profile's
+    ``python`` counts last, as if it were in its setup.
+
+    Args:
+        source: The file of the profile.
+
+    Returns:
+        The prefix of keys in messages, and the setup.
 
     >>> job, site = JobSpec(setup=Setup(conda="ml")), Cluster(setup=Setup(venv="/opt/v"))
     >>> choose_setup(job, site, "hpcrun.yaml")[1].venv
@@ -57,7 +62,7 @@ def check_setup(where: str, setup: Setup) -> list[Problem]:
 
 
 def build_setup(job: Job) -> SetupPlan:
-    """Decide what the nodes do first; the profile's modules and commands go before the job's."""
+    """Build the preparation of nodes; the profile's modules and commands run before the job's."""
     spec, cluster = job.spec, job.cluster
     where, setup = choose_setup(spec, cluster, f"cluster {cluster.name}")
     for index, folder in enumerate(spec.setup.module_paths):
@@ -91,7 +96,7 @@ def build_setup(job: Job) -> SetupPlan:
 
 
 def uses_modules(commands: Sequence[str]) -> bool:
-    """Return whether bash commands call ``module``, or ``ml``, its short form.
+    """Return True if bash commands call ``module`` or its short form ``ml``.
 
     >>> uses_modules(["set -x; module purge"]), uses_modules(["pip install ml"])
     (True, False)
@@ -104,7 +109,7 @@ def uses_modules(commands: Sequence[str]) -> bool:
 
 
 def _stage(job: Job) -> list[tuple[str, str]]:
-    """List pairs of source and target; a target lies in the run's own folder on each node."""
+    """Return (source, target) pairs; a target is in the run's local directory on each node."""
     pairs: list[tuple[str, str]] = []
     for source, target in job.spec.stage.items():
         where = f"stage.{source}"
@@ -152,13 +157,19 @@ def _check_expanded(text: str, where: str, found: Findings) -> None:
 
 
 class Runtime(Struct, frozen=True, kw_only=True):
-    """How a runtime is asked for a container.
+    """The command-line syntax of a container runtime.
 
-    One without ``programs`` is a part of srun; of the others the first program that a node has runs
-    node.sh once more, inside. ``cuda`` and ``rocm`` bring the GPUs. ``workdir``, ``mount`` and
-    ``image`` are what stands before each; "" before the image alone. ``joins``: all mounts are one
-    option. ``has_folders``: the site's configuration, and not an option, has the shared ones.
-    ``file``: all of it is written into this file of the run, which is what srun is given.
+    Attributes:
+        programs: Program names; the first one that a node has runs node.sh inside the container.
+            Empty for a runtime that is a plugin of srun.
+        cuda: Options that make NVIDIA GPUs visible.
+        rocm: Options that make AMD GPUs visible.
+        workdir: The option before the working directory.
+        mount: The option before a mount.
+        image: The option before the image; "" if the image is a positional argument.
+        joins: True if one option takes all mounts.
+        has_folders: True if the site's configuration mounts shared directories.
+        file: A file of the run that contains all options, and that srun is given.
     """
 
     programs: str = ""
@@ -173,8 +184,8 @@ class Runtime(Struct, frozen=True, kw_only=True):
     file: str = ""
 
 
-# podman starts from the image's variables alone; those of the job have names that begin with HPCRUN
-# (setup.sh, keep), and these are the others that the ranks read.
+# podman starts with the image's variables only. setup.sh passes the job's variables whose names
+# begin with HPCRUN; these are the others that the ranks read.
 _PASSED = ("HPCRUN", "SLURM", "MASTER", "CUDA", "NVIDIA", "NCCL", "FI_", "TORCH", "GLOO", "HF_")
 
 RUNTIMES: dict[ContainerRuntime, Runtime] = {
@@ -202,7 +213,7 @@ RUNTIMES: dict[ContainerRuntime, Runtime] = {
         workdir="--workdir=",
         mount="--volume=",
     ),
-    # github.com/NERSC/shifter; the home and the parallel file systems are there by themselves.
+    # github.com/NERSC/shifter; home and parallel file systems are mounted by default.
     "shifter": Runtime(
         programs="shifter",
         cuda="--module=gpu",
@@ -211,7 +222,7 @@ RUNTIMES: dict[ContainerRuntime, Runtime] = {
         image="--image=",
         has_folders=True,
     ),
-    # The container engine of CSCS, docs.cscs.ch/software/container-engine: a file has it all.
+    # The container engine of CSCS, docs.cscs.ch/software/container-engine, configured by a file.
     "ce": Runtime(image="--environment=", file="container.toml"),
 }
 
@@ -274,7 +285,7 @@ def _container(container: Container, where: str, job: Job) -> ContainerPlan:
             message = f"{option} removes what the ranks need; environment: clean keeps your"
             found.refuse(f"{where}.options", f"{message} shell's variables out")
     for folder in [*own, *container.mounts]:
-        # No runtime can write these in a mount.
+        # No runtime accepts these characters in a mount.
         bad = re.findall("[,:]" if folder in own else ",", folder)
         bad += re.findall(r"\s", folder) if runtime.joins else []
         if bad:

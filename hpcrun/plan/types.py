@@ -1,6 +1,6 @@
-"""Plan: every decision about a run, before anything happens."""
+"""The Plan and its parts: every decision about a run, before anything happens."""
 
-# Annotations are not postponed: msgspec would evaluate the text of each, at every call of hpcrun.
+# No `from __future__ import annotations`: msgspec would evaluate every annotation at start-up.
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
@@ -10,10 +10,12 @@ from hpcrun.spec import ContainerRuntime, EndCause, EnvironmentKind, FrameworkNa
 
 
 class Topology(Struct, frozen=True, kw_only=True):
-    """How the processes lie on the nodes; ``memory`` None leaves memory to the cluster.
+    """The placement of processes on nodes.
 
-    ``asks_cpus``: the number of CPUs is known, and asked for. ``whole_node``: the job has all GPUs
-    of its nodes.
+    Attributes:
+        asks_cpus: True if the number of CPUs is known and requested.
+        memory: Memory per node as sbatch writes it; None leaves it to the cluster.
+        whole_node: True if the job gets all GPUs of its nodes.
     """
 
     nodes: int
@@ -43,14 +45,17 @@ class Topology(Struct, frozen=True, kw_only=True):
 
 
 class Launcher(Struct, frozen=True, kw_only=True):
-    """What starts the ranks of a job; its command is in ``templates/node.sh.j2``.
+    """A program that starts the ranks of a job; its command is in ``templates/node.sh.j2``.
 
-    ``task`` is what each task of the job is: a rank, a launcher that starts the ranks of its node,
-    or the job's own command. ``is_torchelastic``: it starts ranks as torchrun does, and sets
-    TORCHELASTIC_RUN_ID. ``frameworks`` are those that get it unless the job names another.
-    Without Slurm, on the hosts of a hostfile, ``remote`` starts the tasks, and ``on_hosts`` is the
-    launcher that takes its place there; ``needs_slurm``: it cannot run there. ``modules`` are
-    those that it needs in the Python that trains.
+    Attributes:
+        task: What each Slurm task is: a rank, a launcher that starts the ranks of its node, or the
+            job's own command.
+        is_torchelastic: True if it starts ranks as torchrun does and sets TORCHELASTIC_RUN_ID.
+        frameworks: Frameworks whose default launcher this is.
+        remote: How tasks are started on the hosts of a hostfile, without Slurm.
+        on_hosts: The launcher that replaces this one on the hosts of a hostfile.
+        needs_slurm: True if it cannot run on the hosts of a hostfile.
+        modules: Python modules that it imports.
     """
 
     name: str
@@ -64,15 +69,21 @@ class Launcher(Struct, frozen=True, kw_only=True):
 
 
 class Place(Struct, frozen=True, kw_only=True):
-    """What the planner needs to know of the world: names, times, folders.
+    """Facts from outside the job file that a plan depends on: names, times, directories.
 
-    ``shared_code`` is the folder of a copy of the code that several runs have in common;
-    ``checkpoint_dir`` is that of another run, which this one goes on from. ``venv``
-    and ``conda`` are what to activate before ``python`` trains, ``node_venv`` on each node, where
-    its variables are known. ``hosts`` are those of a hostfile,
-    where there is no Slurm. ``debug`` asks for diagnosis in this one run; ``inherited`` are the
-    submitting shell's variables. ``runs_per_job``: how many runs of a sweep share its job.
-    ``node_range`` is the job's range of nodes, of which this is the plan for one number.
+    Attributes:
+        python: The interpreter that trains.
+        venv: The virtual environment to activate before.
+        node_venv: A virtual environment to activate on each node, because its path contains
+            variables that only a node knows.
+        conda: The conda environment to activate before.
+        shared_code: A copy of the code that several runs share.
+        checkpoint_dir: The checkpoint directory of another run, from which this run resumes.
+        hosts: The hosts of a hostfile, when there is no Slurm.
+        debug: True to enable diagnostics in this run only.
+        inherited: Environment variables of the submitting shell.
+        runs_per_job: The number of runs of a sweep that share one job.
+        node_range: The job's range of nodes, for one number of which this plan is made.
     """
 
     run_id: str
@@ -98,11 +109,13 @@ class Place(Struct, frozen=True, kw_only=True):
 
 
 class Dependency(Struct, frozen=True):
-    """What a run comes after.
+    """The jobs that must succeed before a run starts.
 
-    ``job_id`` is the Slurm id of the job that must end well first (of several: with colons; or the
-    one that would go on with it, behind ``?afterok:``); None when it has done so already.
-    ``checkpoint_dir`` is that run's; None where it is several, or no run of hpcrun's.
+    Attributes:
+        job_id: Slurm job ids as ``--dependency=afterok:`` takes them, joined by colons, with
+            ``?afterok:`` before a successor that may replace one; None if all have succeeded.
+        checkpoint_dir: The checkpoint directory of the run; None for several runs, or a job that
+            hpcrun did not submit.
     """
 
     job_id: str | None
@@ -113,12 +126,15 @@ Block = Literal["run", "environment", "nccl", "job_environment", "node"]
 
 
 class Section(Struct, frozen=True, kw_only=True):
-    """Environment variables that belong together, with the reason as a comment.
+    """A group of environment variables with the reason as a comment.
 
-    ``block`` is the template's block that lays it out; ``prepend`` holds search paths that go
-    before what is there. ``reasons`` are comments by variable; of the variables in ``keeps`` a
-    value that is there already stays (a module's, an image's). With ``fabrics`` the section counts
-    where the job's first node shows one of these. Block ``node``: what each node decides itself.
+    Attributes:
+        block: The block of the template that lays the section out; ``node`` for values that each
+            node computes.
+        prepend: Search paths to put before the existing value.
+        keeps: Variables whose existing value wins, such as one that a module or an image sets.
+        reasons: Comments by variable.
+        fabrics: The section applies only if the first node has one of these fabrics.
     """
 
     block: Block
@@ -132,7 +148,7 @@ class Section(Struct, frozen=True, kw_only=True):
 
 
 class ContainerPlan(Struct, frozen=True, kw_only=True):
-    """The container of every rank; ``mounts`` are SRC:DST, and $NAME in them is the node's."""
+    """The container of every rank; ``mounts`` are SRC:DST, where the node expands $NAME."""
 
     runtime: ContainerRuntime
     image: str
@@ -141,10 +157,13 @@ class ContainerPlan(Struct, frozen=True, kw_only=True):
 
 
 class SetupPlan(Struct, frozen=True, kw_only=True):
-    """What the nodes do before training. ``stage`` holds pairs of source and target.
+    """Preparation of each node before training.
 
-    $NAME in ``local_dir`` and in the sources is the node's. ``own_files`` are files of the run that
-    name a node's own folder: each node makes its own copy of them.
+    Attributes:
+        stage: (source, target) pairs to copy to the node.
+        local_dir: The node's local directory; the node expands $NAME in it and in the sources.
+        own_files: Files of the run that name a local directory, so that each node needs its own
+            copy of them.
     """
 
     modules: list[str]
@@ -163,15 +182,21 @@ class SetupPlan(Struct, frozen=True, kw_only=True):
 
 
 class SurvivePlan(Struct, frozen=True, kw_only=True):
-    """What the harness does as an attempt ends.
+    """What happens when an attempt ends: restart conditions and checkpoints.
 
-    ``when`` are the ends that the run goes on after, in at most ``max_attempts``. ``warned`` is how
-    many seconds before the time limit Slurm signals the batch script, None: never; with ``saves``
-    the ranks get ``signal`` then. After ``stalled_after`` seconds without a step the run has
-    stalled; None: that is learned. ``resume`` are words of the program where there is a checkpoint;
-    ``resumes``: the job says where it saves, so one that saves nothing there gets nowhere.
-    Of those ``keep`` stay, None: all; a folder is whole with the file ``marker``, if one is named.
-    ``spare_nodes`` are in the job beside its nodes.
+    Attributes:
+        when: Causes of an end after which the run restarts.
+        max_attempts: The largest number of attempts.
+        warned: Seconds before the time limit at which Slurm signals the batch script; None: never.
+        saves: True if the ranks get ``signal`` at that time.
+        stalled_after: Seconds without a step after which a run counts as stalled; None: learned
+            from the run.
+        resume: Arguments that the program gets when a checkpoint exists.
+        resumes: True if the job names its checkpoint directory: an attempt that saves nothing there
+            makes no progress.
+        keep: How many checkpoints to keep; None: all.
+        marker: The file that marks a checkpoint directory as complete, if the job names one.
+        spare_nodes: Nodes allocated in addition, to replace failed ones.
     """
 
     when: list[EndCause] = []
@@ -188,17 +213,22 @@ class SurvivePlan(Struct, frozen=True, kw_only=True):
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """A run, decided. ``world_size`` = nodes x ranks_per_node.
+    """All decisions about a run.
 
-    ``precision`` and ``effective_batch`` are None where nothing that can be seen passes them on to
-    the program: it has its own.
-
-    ``launcher`` is a name of plan.launchers. ``hosts`` are those of a hostfile.
-    ``directives`` are sbatch long options in order; None is an option without a value; ``step`` are
-    those of srun beside nodes and tasks. ``launcher_args`` follow the launcher's own options.
-    ``node_range``: the job has a range of nodes, and ``nodes`` is one number of it. ``unset`` are
-    variables that the program must not have, whoever sets them. ``resumes``: started again, the
-    program resumes from its checkpoints, as far as can be seen.
+    Attributes:
+        world_size: The number of ranks, ``nodes * ranks_per_node``.
+        precision: The number format; None if nothing visible passes it to the program, which then
+            uses its own.
+        effective_batch: Samples per optimizer step of all ranks; None as for ``precision``.
+        launcher: A name in plan.launchers.
+        launcher_args: Arguments that follow the launcher's own options.
+        hosts: The hosts of a hostfile.
+        directives: Long options of sbatch in order; None for an option without a value.
+        step: Options of srun besides nodes and tasks.
+        node_range: The range of nodes if the job has one; ``nodes`` is one number of it.
+        unset: Variables that the program must not have, whatever sets them.
+        resumes: True if the program, started again, resumes from its checkpoints as far as can be
+            seen.
     """
 
     hpcrun_version: str
@@ -254,7 +284,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     @property
     def all_nodes(self) -> int:
-        """Those of the job: the ranks' and the spare ones."""
+        """Return the number of nodes in the job, spare nodes included."""
         return self.nodes + self.survive.spare_nodes
 
 
