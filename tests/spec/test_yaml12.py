@@ -238,8 +238,11 @@ def test_values_without_a_file_are_read_like_values_of_a_key() -> None:
 
 
 def test_value_cannot_contain_a_second_key() -> None:
-    with pytest.raises(SpecError, match=r"^--set: name: more than one value$"):
-        parse_value("x\nscript: evil.py", "--set", "name", [])
+    with pytest.raises(SpecError, match=r"^--set: name: "):
+        parse_value("'x'\nscript: evil.py", "--set", "name", [])
+    # Without quotes all of it is the text.
+    node = parse_value("x\nscript: evil.py", "--set", "name", [])
+    assert node.value == "x\nscript: evil.py"
 
 
 BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 60))
