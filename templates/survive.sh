@@ -419,8 +419,26 @@ whether_it_goes_on() {
     [ -n "${SLURM_JOB_ID-}" ] || return 0
     ! grep -qs '"why": "setup"' -- "$HPCRUN_RUN_DIR/attempts/$((HPCRUN_ATTEMPT - 1))/end.json" || once=1
     [[ " ${HPCRUN_SURVIVE-} " != *" $1 "* ]] || idle=$(idle_attempts "$2")
+    if [[ " ${HPCRUN_SURVIVE-} " == *" $1 "* ]] && began_over; then
+        return 0 # which has printed why
+    fi
     goes_on "$1" "${HPCRUN_SURVIVE-}" "$HPCRUN_ATTEMPT" "${HPCRUN_MAX_ATTEMPTS:-1}" \
         "$idle" $once
+}
+
+# began_over: whether this attempt began again at the first step, though there was a checkpoint, in a job
+# of which nothing has the program resume, as far as submit could see. Prints that: every further
+# attempt would do the same, and write over what is saved.
+began_over() {
+    local resume step first last
+    [ -n "${HPCRUN_NEVER_RESUMES-}" ] && [ "$HPCRUN_ATTEMPT" -gt 0 ] || return 1
+    resume=$(cat -- "$HPCRUN_RUN_DIR/attempts/$HPCRUN_ATTEMPT/resume" 2>/dev/null)
+    [ -n "$resume" ] || return 1
+    read -r first last < <(steps_of 0)
+    read -r step last < <(steps_of "$HPCRUN_ATTEMPT")
+    [ -n "$step" ] && [ -n "$first" ] && [ "$step" -le "$first" ] || return 1
+    printf '%s %s\n' "attempt $HPCRUN_ATTEMPT began at step $step again, although there was the checkpoint" \
+        "${resume##*/}: nothing has the program resume; set checkpoint.resume, as in \"--resume {resume}\""
 }
 
 # ---- How it goes on ----------------------------------------------------------------------------

@@ -100,7 +100,9 @@ def with_attempts(parsed: ParsedRun, run: RunFolder) -> ParsedRun:
     return structs.replace(
         parsed,
         curve=structs.replace(parsed.curve, restarts=tuple(restarts)),
-        attempts=tuple(attempt_rows(attempts, _local_time, elapsed)),
+        attempts=tuple(
+            attempt_rows(attempts, _local_time, elapsed, resumes=plan is None or plan.resumes)
+        ),
         cost=cost_text(cost, has_gpus=bool(gpus)),
     )
 

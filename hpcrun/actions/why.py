@@ -399,9 +399,8 @@ def _job_of(status: JobStatus, context: Context) -> Job:
     return Job(
         word=word,
         is_run=True,
-        has_saved=has_checkpoints(
-            plan, status.history.attempts, is_here=context.cluster.host is None
-        ),
+        has_saved=plan.resumes
+        and has_checkpoints(plan, status.history.attempts, is_here=context.cluster.host is None),
         micro_batch=plan.micro_batch_per_gpu if plan.effective_batch else None,
         accumulation=plan.gradient_accumulation_steps if plan.effective_batch else None,
         memory_mib=memory,

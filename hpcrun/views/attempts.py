@@ -12,10 +12,15 @@ from hpcrun.text import count_of, duration, format_size, printable
 
 
 def attempt_rows(
-    attempts: Sequence[Attempt], local_time: Callable[[float], str], elapsed: float | None = None
+    attempts: Sequence[Attempt],
+    local_time: Callable[[float], str],
+    elapsed: float | None = None,
+    *,
+    resumes: bool = True,
 ) -> list[tuple[str, ...]]:
     """Say how each attempt went, in ATTEMPT_COLUMNS; ``elapsed`` are the last one's seconds,
-    where more is known of them than its records have."""
+    where more is known of them than its records have. ``resumes``: something has the program
+    resume, as far as the plan shows."""
     rows: list[tuple[str, ...]] = []
     for attempt, after in zip_longest(attempts, attempts[1:]):
         begin, end, first = attempt.begin, attempt.end, attempt.first_step
@@ -26,7 +31,9 @@ def attempt_rows(
             is_next, saved = True, after.resumed
         if is_next:
             then = f"goes on from {_saved_text(saved)}"
-            if not saved and end is not None and end.stopped_by == "TERM":
+            if saved and not resumes:
+                then = "starts over: nothing has the program resume"
+            elif not saved and end is not None and end.stopped_by == "TERM":
                 then += ": no checkpoint was whole when it was killed"
         cells = (
             str(attempt.index),
@@ -47,7 +54,12 @@ def attempt_texts(status: JobStatus, local_time: Callable[[float], str]) -> list
     """Say how each attempt went, as a line."""
     texts = []
     attempts = status.history.attempts
-    rows = attempt_rows(attempts, local_time, status.elapsed)
+    rows = attempt_rows(
+        attempts,
+        local_time,
+        status.elapsed,
+        resumes=status.plan is None or status.plan.resumes,
+    )
     for attempt, cells in zip(attempts, rows, strict=True):
         number, began, nodes, ran, steps, how, then = cells
         if attempt is status.last and status.final and attempt.end and attempt.end.next:
@@ -73,14 +85,18 @@ def common_text(attempts: Sequence[Attempt]) -> str:
             _ended_by(attempt.end) if attempt.end is not None else "no end record",
             f"on {attempt.begin.nodes}" if attempt.begin is not None else "",
             _first_text(attempt.end.first_failure) if attempt.end is not None else "",
-            "before the first step"
-            if attempt.last_step is None and attempt.moved is None
-            else f"last at step {attempt.last_step}",
+            _last_step_text(attempt),
             "" if attempt.resumed is None else f"begun from {_saved_text(attempt.resumed)}",
         )
         for attempt in attempts
     ]
     return ", ".join(each[0] for each in zip(*facts, strict=True) if each[0] and len({*each}) == 1)
+
+
+def _last_step_text(attempt: Attempt) -> str:
+    if attempt.last_step is not None:
+        return f"last at step {attempt.last_step}"
+    return "before the first step" if attempt.moved is None else "with no step in its log"
 
 
 def _first_text(failure: Failure | None) -> str:

@@ -240,3 +240,40 @@ def test_a_bad_node_is_left_out_though_slurm_ends_its_own_command(
     env = {"HPCRUN_RUN_DIR": str(tmp_path), "HPCRUN_ATTEMPT": "0"}
     ask_bash([("slurm_job() { echo 7; }; exclude", "node4")], **env)
     assert asked.read_text().splitlines() == ["update JobId=7 ExcNodeList=node4"] * 2
+
+
+@pytest.mark.parametrize(
+    ("attempt", "resume", "logs", "never", "stops"),
+    [
+        (1, "step-7", ["step 1 | step 7", "step 1 | step 5"], True, True),
+        # It resumed all the same, or has printed no step yet.
+        (1, "step-7", ["step 1 | step 7", "step 8 | step 9"], True, False),
+        (1, "step-7", ["step 1 | step 7", "loading"], True, False),
+        # There was nothing to resume from.
+        (1, "", ["step 1 | step 7", "step 1 | step 5"], True, False),
+        (0, "step-7", ["step 1 | step 7"], True, False),
+        # Something has the program resume: its steps may count from each start.
+        (1, "step-7", ["step 1 | step 7", "step 1 | step 5"], False, False),
+    ],
+)
+def test_a_run_that_begins_again_beside_a_checkpoint_stops_after_one_attempt(
+    tmp_path: Path, attempt: int, resume: str, logs: list[str], never: bool, stops: bool
+) -> None:
+    for number, log in enumerate(logs):
+        for folder in (tmp_path / f"attempts/{number}", tmp_path / f"logs/{number}"):
+            folder.mkdir(parents=True)
+        (tmp_path / f"attempts/{number}/begin.json").touch()
+        (tmp_path / f"attempts/{number}/mark").write_text("\n")
+        (tmp_path / f"logs/{number}/rank-0.log").write_text(log.replace(" | ", "\n") + "\n")
+    (tmp_path / f"attempts/{attempt}/resume").write_text(resume and f"/c/{resume}")
+    env = {"HPCRUN_RUN_DIR": str(tmp_path), "HPCRUN_ATTEMPT": str(attempt), "SLURM_JOB_ID": "7"}
+    env |= {"HPCRUN_RESUMES": "1", "HPCRUN_MAX_ATTEMPTS": "20", "HPCRUN_SURVIVE": "preempted"}
+    env |= {"HPCRUN_NEVER_RESUMES": "1"} if never else {}
+    (answer,) = ask_bash([("whether_it_goes_on", "preempted", "")], **env)
+    assert (answer != "yes") == stops
+    if stops:
+        assert answer.startswith(
+            "attempt 1 began at step 1 again, although there was the checkpoint"
+        )
+        assert 'checkpoint.resume, as in "--resume {resume}"' in answer
+    assert ask_bash([("whether_it_goes_on", "error", "")], **env) == [""]

@@ -236,6 +236,9 @@ def test_common_text_names_what_failed_attempts_share() -> None:
         "exit code 1, rank 3 on n1 failed first, before the first step, begun from the beginning"
     )
     assert common_text([one, never]) == "on n1"
+    # It has moved on, and no line of its log has a step.
+    silent = structs.replace(never, moved=1.0)
+    assert "with no step in its log" in common_text([silent, silent])
     assert common_text([one, elsewhere]) == ""
 
 
