@@ -1,4 +1,4 @@
-"""Calling hpcrun as a user does: a project, a home without settings, and the command line."""
+"""Call hpcrun as a user does: in a project, with an empty home, on the command line."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.curves.report.window import Window
 ROOT = Path(__file__).parent.parent.parent
 
 
-# hpcrun whose standard output is a file, and that takes all work for long.
+# hpcrun with its standard output in a file, and with progress shown immediately.
 _PATIENT = """
 import os
 os.dup2(os.open("printed", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
@@ -42,7 +42,7 @@ main()
 
 
 class Done:
-    """What a call gave."""
+    """The result of a call."""
 
     def __init__(self, argv: Sequence[str], code: int, out: str, err: str) -> None:
         self.argv, self.code, self.out, self.err = list(argv), code, out, err
@@ -57,9 +57,9 @@ class Done:
 
 
 class Caller:
-    """A project with an hpcrun.yaml whose runs are beside it, and ways to call hpcrun in it.
+    """A project with an hpcrun.yaml, its runs folder, and methods to call hpcrun in it.
 
-    Slurm's commands are those that a test puts into ``tools``, whatever this machine has.
+    Slurm's commands are only those that a test puts into ``tools``.
     """
 
     def __init__(self, folder: Path, environ: dict[str, str]) -> None:
@@ -67,8 +67,8 @@ class Caller:
         self.runs = folder / "runs"
         self.tools = folder / "bin"
         self.environ = {**environ, "PATH": f"{self.tools}:{_tools()}"}
-        self.connect: Connect | None = None  # the usual one
-        # Whatever a run starts is found by it, in whatever session.
+        self.connect: Connect | None = None  # the usual umask
+        # Marks all processes that a run starts, in any session.
         self.mark = uuid.uuid4().hex
         self.environ["HPCRUN_TEST"] = self.environ["TEST_MARK"] = self.mark
         self.project.mkdir()
@@ -82,10 +82,10 @@ class Caller:
         return path
 
     def __call__(self, *argv: str, entry: Callable[[], object] | None = None) -> Done:
-        """Call hpcrun in this process: quick, for what starts no processes that stay.
+        """Call hpcrun in this process, which is fast, for commands that leave no processes behind.
 
-        ``entry``: or another function that reads the command line. A ``run`` that is
-        not refused ends all children of its process: that must be one of its own.
+        ``entry``: another function that reads the command line. A ``run`` that is not refused
+        ends all children of its process, so it needs a separate process.
         """
         streams = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="") for _ in "oe"]
         code: Any = 0
@@ -105,7 +105,7 @@ class Caller:
         return Done(argv, code, *texts)
 
     def start(self, *argv: str, **options: Any) -> subprocess.Popen[bytes]:
-        """Start hpcrun as a process of its own."""
+        """Start hpcrun as a separate process."""
         return subprocess.Popen(
             [sys.executable, "-m", "hpcrun", *argv],
             cwd=self.project,
@@ -121,7 +121,7 @@ class Caller:
     def on_terminal(
         self, *argv: str, columns: int = 80, rows: int = 40, env: Mapping[str, str] | None = None
     ) -> tuple[subprocess.Popen[bytes], int]:
-        """Start a process on a terminal of its own; give it with the terminal's other side."""
+        """Start a process on a new terminal; return it and the controlling side of it."""
         main, side = pty.openpty()
         fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         program = argv if argv[0] == sys.executable else (sys.executable, "-m", "hpcrun", *argv)
@@ -138,7 +138,7 @@ class Caller:
         return process, main
 
     def drawn(self, *argv: str, columns: int = 80, **env: str) -> str:
-        """Run a process on a terminal to its end; return what the terminal got."""
+        """Run a process on a terminal to its end; return its output."""
         process, main = self.on_terminal(*argv, columns=columns, env=env)
         got = b""
         with contextlib.suppress(OSError):  # the end of a terminal
@@ -149,9 +149,9 @@ class Caller:
         return got.decode()
 
     def insist_on_bar(self, label: str, *argv: str, **env: str) -> None:
-        """Insist that long work is drawn on a terminal's standard error alone, and leaves no trace.
+        """Assert that progress is drawn only on a terminal's stderr, and is cleared afterwards.
 
-        Of --json and of a pipe the verb has to be tested with another call.
+        Test --json and pipes with other calls.
         """
         got = self.drawn(sys.executable, "-c", _PATIENT, *argv, columns=80, **env)
         window = Window(80, 40)
@@ -162,13 +162,13 @@ class Caller:
         assert printed and label not in printed and "\x1b" not in printed
 
     def process(self, *argv: str) -> Done:
-        """Run hpcrun as a process of its own, to its end."""
+        """Run hpcrun as a separate process to its end."""
         process = self.start(*argv)
         out, err = process.communicate()
         return Done(argv, process.returncode, out.decode(), err.decode())
 
     def left(self) -> list[str]:
-        """What still runs of all that was started here."""
+        """Return the processes started here that are still running."""
         found = []
         for proc in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -180,7 +180,7 @@ class Caller:
 @contextlib.contextmanager
 def _standing_in(environ: dict[str, str], folder: Path, argv: list[str]) -> Iterator[None]:
     before = dict(os.environ), Path.cwd(), sys.argv
-    new_remarks()  # those of who called hpcrun as a library
+    new_remarks()  # processes that use hpcrun as a library
     os.environ.clear()
     os.environ.update(environ)
     os.chdir(folder)
@@ -202,7 +202,7 @@ TOOLS = (
 
 @cache
 def _tools() -> str:
-    """Make a folder for PATH that has what a machine without Slurm has."""
+    """Create a folder for PATH with the commands of a machine without Slurm."""
     folder = Path(tempfile.mkdtemp(prefix="hpcrun-tools-"))
     atexit.register(shutil.rmtree, folder)
     for name in TOOLS:
@@ -212,14 +212,14 @@ def _tools() -> str:
 
 
 def replay(folder: Path, command: str, answer: tuple[int, str, str]) -> Path:
-    """Make a command that answers as Slurm once did; return the file that notes its calls."""
+    """Create a command that replays an answer of Slurm; return the file that records its calls."""
     code, out, err = answer
     calls = folder / f"{command}.calls"
     script = folder / command
     script.unlink(missing_ok=True)
     script.write_text(
         f'#!/bin/sh\necho "$PWD|$*" >>"{calls}"\n'
-        # A squeue that works always prints its column names.
+        # A working squeue always prints its column names.
         f'case "{command} $*" in "squeue --me --format=%i") echo JOBID; exit {code} ;; esac\n'
         f"printf %s {shlex.quote(out)}\nprintf %s {shlex.quote(err)} >&2\nexit {code}\n"
     )

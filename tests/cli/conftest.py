@@ -1,4 +1,4 @@
-"""A caller in a project of its own, on a machine without Slurm."""
+"""A caller in a new project, on a machine without Slurm."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ from tests.cli.calling import Caller
 def hpcrun(
     tmp_path: Path, clean_environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> Caller:
-    """No Slurm on the PATH, whatever this machine has; one that is slow here is no news."""
+    """Remove Slurm from the PATH, and disable the notice about a slow Slurm."""
     monkeypatch.setattr(output, "SLOW", 600.0)
     return Caller(tmp_path, clean_environ)

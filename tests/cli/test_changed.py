@@ -1,4 +1,4 @@
-"""What --set changed is what a message blames, also for what is found after the job was read."""
+"""Messages name --set as the source of a problem, even if it is found later."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ PLAIN = "script: train.py\nresources: {nodes: 1, gpus_per_node: 1}"
 TOLD = "precision: bf16, and v100 has no bf16 units; set fp16, or leave it out"
 
 
-def test_what_the_command_line_changed_is_not_the_files_fault(hpcrun: Caller) -> None:
+def test_problem_of_an_override_names_set_instead_of_the_file(hpcrun: Caller) -> None:
     set_profile(hpcrun, "python3")
     profile = hpcrun.project / "hpcrun.yaml"
     profile.write_text(profile.read_text() + "gpu_types: {v100: {gres: v100}}\n")

@@ -1,4 +1,4 @@
-"""What is found before a submission, on the command line: all at once, nothing written."""
+"""Checks before a submission: all problems at once, and nothing written."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ max_array_size: 3
 
 @pytest.fixture(autouse=True)
 def project(hpcrun: Caller) -> None:
-    """A profile that was read, and a script with arguments."""
+    """Set up a profile and a script with arguments."""
     set_profile(hpcrun, sys.executable)
     hpcrun.write("train.py", PARSER)
 
@@ -43,7 +43,7 @@ def set_profile(hpcrun: Caller, python: str) -> None:
 
 
 def dry(hpcrun: Caller, text: str, *more: str) -> Done:
-    """Ask for a job, without submitting it; whatever comes of it, nothing is written."""
+    """Plan a job without submitting it, and assert that nothing is written."""
     hpcrun.write("job.yaml", text + "\n")
     before = sorted(hpcrun.project.rglob("*"))
     done = hpcrun("submit", "job.yaml", "--dry-run", *more)
@@ -66,13 +66,13 @@ def notes(hpcrun: Caller, text: str, *more: str) -> list[str]:
     done = dry(hpcrun, text, *more)
     assert done.code == 0, done
     shown = [line.removeprefix("note: ") for line in done.err.splitlines()]
-    return [note for note in shown if " by default: " not in note]  # of the CPUs for each GPU
+    return [note for note in shown if " by default: " not in note]  # the note on CPUs per GPU
 
 
 GOOD = "script: train.py\n"
 
 
-def test_all_is_reported_at_once_errors_first(hpcrun: Caller) -> None:
+def test_checks_report_everything_at_once_with_errors_first(hpcrun: Caller) -> None:
     done = dry(
         hpcrun,
         "script: trian.py\nresources: {gpus_per_node: 8, time: 2-00}\n"
@@ -89,7 +89,7 @@ def test_all_is_reported_at_once_errors_first(hpcrun: Caller) -> None:
     assert message[4].startswith("note: env.WANDB_API_KEY: looks like a secret, ")
 
 
-def test_no_check_makes_notes_of_problems(hpcrun: Caller) -> None:
+def test_no_check_turns_problems_into_notes(hpcrun: Caller) -> None:
     job = GOOD + "resources: {gpus_per_node: 8}"
     [note] = notes(hpcrun, job, "--no-check")
     assert note.startswith("--no-check: resources.gpus_per_node: 8: partition gpu has 4 GPUs")
@@ -99,7 +99,7 @@ def test_no_check_makes_notes_of_problems(hpcrun: Caller) -> None:
     assert json.loads(done.json["plan.json"])["notes"] == [note]
 
 
-def test_another_partition_may_have_what_one_has_not(hpcrun: Caller) -> None:
+def test_limits_are_those_of_the_selected_partition(hpcrun: Caller) -> None:
     job = GOOD + "resources: {gpus_per_node: 8}"
     assert len(errors(hpcrun, job)) == 1
     assert notes(hpcrun, job, "--partition", "big") == []
@@ -107,7 +107,7 @@ def test_another_partition_may_have_what_one_has_not(hpcrun: Caller) -> None:
 
 
 @pytest.mark.parametrize("flag", ["--dry-run", "--test-only"])
-def test_every_way_to_submit_checks_alike(hpcrun: Caller, flag: str) -> None:
+def test_every_submitting_command_runs_the_same_checks(hpcrun: Caller, flag: str) -> None:
     hpcrun.write("job.yaml", GOOD + "resources: {gpus_per_node: 8}")
     calls = replay(hpcrun.project.parent / "bin", "sbatch", (0, "7\n", ""))
     for words in ([flag], [flag, "--json"], []):
@@ -116,7 +116,7 @@ def test_every_way_to_submit_checks_alike(hpcrun: Caller, flag: str) -> None:
     assert not calls.exists() and not hpcrun.runs.exists()
 
 
-def test_a_submission_prints_its_notes_as_json(hpcrun: Caller) -> None:
+def test_submit_json_contains_notes(hpcrun: Caller) -> None:
     replay(hpcrun.project.parent / "bin", "sbatch", (0, "7\n", ""))
     hpcrun.write("job.yaml", GOOD + "args: [--batchsize, 3]")
     shown = hpcrun("submit", "job.yaml", "--no-check", "--json").json
@@ -124,12 +124,12 @@ def test_a_submission_prints_its_notes_as_json(hpcrun: Caller) -> None:
     [note] = shown["notes"]
     fault = "args: --batchsize: train.py knows no such argument; did you mean --batch_size?"
     assert note == f"--no-check: {fault}"
-    # What may be wrong is said first.
+    # Notes are printed first.
     lines = hpcrun("submit", "job.yaml", "--no-check").out.splitlines()
     assert lines[1] == f"  note      {note}"
 
 
-def test_an_estimate_prints_its_notes_as_json(hpcrun: Caller) -> None:
+def test_only_json_contains_notes(hpcrun: Caller) -> None:
     message = "sbatch: Job 7 to start at 2026-11-22T00:00:00 using 4 processors on nodes n1 in "
     replay(hpcrun.project.parent / "bin", "sbatch", (0, "", message + "partition gpu\n"))
     hpcrun.write("job.yaml", GOOD + "args: [--batchsize, 3]")
@@ -138,7 +138,7 @@ def test_an_estimate_prints_its_notes_as_json(hpcrun: Caller) -> None:
     assert len(shown["notes"]) == 1
 
 
-def test_a_sweep_is_checked_once_for_all_runs(hpcrun: Caller) -> None:
+def test_sweep_is_checked_once_for_all_runs(hpcrun: Caller) -> None:
     sweep = GOOD + "sweep: {lr: [1, 2, 3]}\nargs: [--data=data/x.txt, --lr, '{lr}']\n"
     (hpcrun.project / "data").mkdir()
     assert errors(hpcrun, sweep) == ["args: --lr: train.py knows no such argument"]
@@ -157,25 +157,25 @@ def test_a_sweep_is_checked_once_for_all_runs(hpcrun: Caller) -> None:
 # ---- scripts
 
 
-def test_a_script_that_python_cannot_read(hpcrun: Caller) -> None:
+def test_script_with_a_syntax_error_is_refused(hpcrun: Caller) -> None:
     hpcrun.write("train.py", "x = 1\nif x\n    pass\n")
     [message] = errors(hpcrun, GOOD)
     assert message.startswith("script: ") and message.endswith("train.py:2: expected ':'")
-    # Another Python may know more than ours, or it is not known which one trains.
+    # Another Python may support newer syntax, or the training Python is unknown.
     set_profile(hpcrun, "python3")
     [note] = notes(hpcrun, GOOD)
     assert "train.py:2: expected ':', says Python 3." in note
 
 
 def interpreter(folder: Path, version: str) -> str:
-    """An environment that says which Python it has."""
+    """Create an environment of a Python version."""
     (folder / "bin").mkdir(parents=True)
     (folder / "bin" / "python").touch(0o755)
     (folder / "pyvenv.cfg").write_text(f"home = /usr/bin\nversion = {version}\n")
     return str(folder / "bin" / "python")
 
 
-def test_a_script_is_read_as_the_python_that_trains_would(hpcrun: Caller) -> None:
+def test_script_is_parsed_for_the_version_of_the_training_python(hpcrun: Caller) -> None:
     newer = f"3.{sys.version_info[1] + 1}.0"
     set_profile(hpcrun, interpreter(hpcrun.project.parent / "newer", newer))
     hpcrun.write("train.py", "lazy import what we do not know\n")
@@ -198,7 +198,7 @@ def test_a_script_is_read_as_the_python_that_trains_would(hpcrun: Caller) -> Non
         (b"x = '\xff'\n", "'utf-8' codec can't decode byte 0xff"),
     ],
 )
-def test_files_that_are_no_python(hpcrun: Caller, data: bytes, message: str) -> None:
+def test_script_that_is_not_python_is_refused(hpcrun: Caller, data: bytes, message: str) -> None:
     (hpcrun.project / "train.py").write_bytes(data)
     [problem] = errors(hpcrun, GOOD)
     assert problem.startswith("script: ") and message in problem
@@ -209,23 +209,23 @@ def test_files_that_are_no_python(hpcrun: Caller, data: bytes, message: str) -> 
     "data",
     [
         b"",
-        b"x = 1  # " + b"long " * 12_000_000,  # 60 MB: nobody reads it
+        b"x = 1  # " + b"long " * 12_000_000,  # 60 MB, which is not read
         b"x = " + b"-" * 200_000 + b"1\n",
         b"x = a" + b".b" * 200_000 + b"\n",
         b"x = " + b"(" * 150 + b")" * 150 + b"\n",
-        b"import re\nre.compile('\\d')\n",  # a warning of the script's, not of ours
+        b"import re\nre.compile('\\d')\n",  # a warning of the script, not of hpcrun
         "# -*- coding: latin-1 -*-\nx = 'é'\n".encode("latin-1"),
         b"\xef\xbb\xbfx = 1\n",
         b"PK\x03\x04 a zip archive \0",
     ],
     ids=range(9),
 )
-def test_files_of_which_nothing_is_reported(hpcrun: Caller, data: bytes) -> None:
+def test_other_files_are_accepted(hpcrun: Caller, data: bytes) -> None:
     (hpcrun.project / "train.py").write_bytes(data)
     assert notes(hpcrun, GOOD) == []
 
 
-def test_files_that_cannot_be_read_do_not_hang(hpcrun: Caller) -> None:
+def test_unreadable_files_do_not_block_the_checks(hpcrun: Caller) -> None:
     os.mkfifo(hpcrun.project / "fifo.py")
     (hpcrun.project / "loop.py").symlink_to("loop.py")
     (hpcrun.project / "folder.py").mkdir()
@@ -240,7 +240,7 @@ def test_files_that_cannot_be_read_do_not_hang(hpcrun: Caller) -> None:
         assert message in problem, problem
 
 
-def test_variables_that_a_module_of_the_project_reads_count(hpcrun: Caller) -> None:
+def test_variables_read_by_project_modules_are_considered(hpcrun: Caller) -> None:
     job = GOOD + "batch: {micro_batch_per_gpu: 8}"
     [note] = notes(hpcrun, job)
     assert note.startswith("batch.micro_batch_per_gpu: no argument passes it on to train.py, ")
@@ -252,7 +252,7 @@ def test_variables_that_a_module_of_the_project_reads_count(hpcrun: Caller) -> N
     assert notes(hpcrun, job) == []
 
 
-def test_words_that_end_the_script_are_refused(hpcrun: Caller) -> None:
+def test_arguments_that_end_the_script_are_refused(hpcrun: Caller) -> None:
     fault = "args: --batchsize: train.py knows no such argument; did you mean --batch_size?"
     assert errors(hpcrun, GOOD + "args: [--batchsize, 3]") == [fault]
     hpcrun.write("train.py", PARSER.replace("parse_args", "parse_known_args"))
@@ -261,7 +261,7 @@ def test_words_that_end_the_script_are_refused(hpcrun: Caller) -> None:
     assert notes(hpcrun, job)[0] == doubt
 
 
-def test_hydra_gets_its_options_first(hpcrun: Caller) -> None:
+def test_hydra_options_precede_overrides(hpcrun: Caller) -> None:
     hpcrun.write("train.py", "import hydra\n@hydra.main()\ndef main(cfg): ...\nmain()\n")
     words = ["--", "--config-name=mine", "lr=1e-3", "--multirun"]
     script = dry(hpcrun, GOOD + "args: [bs=4]", "--json", *words).json["node.sh"]
@@ -270,20 +270,20 @@ def test_hydra_gets_its_options_first(hpcrun: Caller) -> None:
     assert order == sorted(order)
     [fault] = errors(hpcrun, GOOD + "args: [bs=4]", "--", "--lr=1")
     assert fault.startswith("args: --lr: train.py knows no such argument; did you mean lr=VALUE?")
-    # Who only builds objects by it reads the words in another way.
+    # A script that only instantiates objects with Hydra parses its arguments differently.
     hpcrun.write("train.py", "import fire\nfrom hydra.utils import instantiate\nfire.Fire()\n")
     script = dry(hpcrun, GOOD + "args: [bs=4]", "--json", "--", "--lr", "1").json["node.sh"]
     assert script.index("bs=4") < script.index("--lr")
 
 
 def venv_of(hpcrun: Caller) -> Path:
-    """An environment with a Python and nothing else."""
+    """Create an environment with a Python and nothing else."""
     venv = hpcrun.project.parent / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
     return venv
 
 
-def test_a_python_that_lacks_what_is_needed_is_refused(hpcrun: Caller) -> None:
+def test_python_without_required_packages_is_refused(hpcrun: Caller) -> None:
     venv = venv_of(hpcrun)
     python = venv / "bin/python"
     job = f"{GOOD}setup: {{venv: {venv}}}\n"
@@ -295,11 +295,11 @@ def test_a_python_that_lacks_what_is_needed_is_refused(hpcrun: Caller) -> None:
     assert "has no torch and no accelerate, which framework accelerate needs; " in fault
     [note] = notes(hpcrun, job, "--no-check")
     assert note.startswith("--no-check: ")
-    # Nothing is asked of one that needs nothing, or that what comes first may change.
+    # The Python is not queried if nothing is needed, or if earlier setup may change it.
     assert notes(hpcrun, job + "launcher: srun\nresources: {gpus_per_node: 1}") == []
     [note] = notes(hpcrun, job.replace("}", ", modules: [torch]}"))
     assert note.endswith("has no torch here: the job's setup must bring it")
-    # The project's own module is one, and so is one that is installed in the meantime.
+    # The project's own module counts, and so does one that is installed in the meantime.
     hpcrun.write("torch.py", "raise ImportError('never imported')")
     assert notes(hpcrun, job) == []
     (hpcrun.project / "torch.py").rename(hpcrun.project.parent / "torch.py")
@@ -312,7 +312,7 @@ def test_a_python_that_lacks_what_is_needed_is_refused(hpcrun: Caller) -> None:
     assert notes(hpcrun, job) == []
 
 
-def test_a_python_that_has_all_is_asked_once(hpcrun: Caller) -> None:
+def test_python_with_all_packages_is_queried_once(hpcrun: Caller) -> None:
     venv = venv_of(hpcrun)
     (packages,) = venv.glob("lib/python3*/site-packages")
     (packages / "torch.py").write_text("")
@@ -330,7 +330,7 @@ def test_a_python_that_has_all_is_asked_once(hpcrun: Caller) -> None:
 @pytest.mark.parametrize(
     ("answer", "is_error"), [((0, "gpu|1|1|1|idle|n1||\n", ""), True), ((1, "", "no"), False)]
 )
-def test_a_partition_that_is_not_listed(
+def test_partition_missing_in_the_profile_is_looked_up_in_slurm(
     hpcrun: Caller, answer: tuple[int, str, str], is_error: bool
 ) -> None:
     replay(hpcrun.project.parent / "bin", "sinfo", answer)
@@ -344,7 +344,7 @@ def test_a_partition_that_is_not_listed(
         assert note.startswith("partition bigg: " + hint)
 
 
-def test_what_is_taken_from_the_project_is_said(hpcrun: Caller) -> None:
+def test_files_used_from_the_project_are_noted(hpcrun: Caller) -> None:
     hpcrun.write("train.py", "import os, sys\nsys.path.insert(0, os.getcwd())\nopen('conf.yaml')\n")
     [path] = notes(hpcrun, GOOD)
     assert path.startswith(
@@ -360,7 +360,7 @@ def test_what_is_taken_from_the_project_is_said(hpcrun: Caller) -> None:
     assert notes(hpcrun, GOOD + "args: ['--config={code_dir}/conf.yaml', --data, conf.yaml]") == []
 
 
-def test_search_paths_into_the_project_are_said(hpcrun: Caller) -> None:
+def test_search_paths_into_the_project_are_noted(hpcrun: Caller) -> None:
     venv = venv_of(hpcrun)
     (packages,) = venv.glob("lib/python3*/site-packages")
     (packages / "torch.py").write_text("")
@@ -376,7 +376,7 @@ def test_search_paths_into_the_project_are_said(hpcrun: Caller) -> None:
     assert note.startswith("setup.commands: $PWD/lib: ")
 
 
-def test_data_that_the_copy_lacks_is_said(hpcrun: Caller) -> None:
+def test_data_missing_from_the_copy_is_noted(hpcrun: Caller) -> None:
     text = "from pathlib import Path\nHERE = Path(__file__).parent\n"
     hpcrun.write("train.py", text + "open(HERE / 'data' / 'train.bin')\nopen(HERE / 'logs')\n")
     hpcrun.write("data/train.bin", "")
@@ -389,7 +389,7 @@ def test_data_that_the_copy_lacks_is_said(hpcrun: Caller) -> None:
     assert len(found) == 1 and notes(hpcrun, GOOD + "snapshot: false") == []
 
 
-def test_modules_of_the_project(hpcrun: Caller) -> None:
+def test_module_jobs_are_checked(hpcrun: Caller) -> None:
     hpcrun.write("pkg/__init__.py", "")
     hpcrun.write("pkg/train.py", PARSER)
     assert notes(hpcrun, "module: pkg.train\nargs: [--batch_size, 3]") == []
@@ -408,7 +408,7 @@ def git(hpcrun: Caller, *words: str, cwd: Path | None = None) -> None:
     subprocess.run(command, cwd=cwd or hpcrun.project, check=True, capture_output=True)
 
 
-def test_a_script_that_git_ignores_is_reported_before_anything_is_written(hpcrun: Caller) -> None:
+def test_script_ignored_by_git_is_refused_before_anything_is_written(hpcrun: Caller) -> None:
     inner = hpcrun.project.parent / "inner"
     inner.mkdir()
     git(hpcrun, "init", "-q", cwd=inner)
@@ -429,7 +429,7 @@ def test_a_script_that_git_ignores_is_reported_before_anything_is_written(hpcrun
     assert notes(hpcrun, "script: secret.py") == []
 
 
-# ---- commands and the files that words name
+# ---- commands, and files named by arguments
 
 
 @pytest.mark.parametrize(
@@ -445,22 +445,20 @@ def test_a_script_that_git_ignores_is_reported_before_anything_is_written(hpcrun
         ("$HOME/x", ""),
     ],
 )
-def test_a_command_that_is_named_by_its_path_is_there(
-    hpcrun: Caller, words: str, message: str
-) -> None:
+def test_missing_command_path_is_refused(hpcrun: Caller, words: str, message: str) -> None:
     hpcrun.write("run.sh", "")
     (hpcrun.project / "data").mkdir()
     job = f"command: ['{words}']\nresources: {{gpus_per_node: 0}}\n"
     if message:
         [problem] = errors(hpcrun, job)
         assert problem.startswith(message)
-        # What the setup makes is not here yet; a container has its own.
+        # The setup may create it later; a container has its own files.
         assert notes(hpcrun, job + "setup: {commands: [make]}") == []
     else:
         assert notes(hpcrun, job) == []
 
 
-def test_a_script_that_a_command_starts_is_read_too(hpcrun: Caller) -> None:
+def test_script_started_by_a_command_is_checked(hpcrun: Caller) -> None:
     command = "command: [python, -u, train.py, --batchsize, 3]\nresources: {gpus_per_node: 0}"
     [fault] = errors(hpcrun, command)
     assert fault.startswith("command: --batchsize: train.py knows no such argument")
@@ -487,7 +485,7 @@ def test_a_script_that_a_command_starts_is_read_too(hpcrun: Caller) -> None:
         ("--data, 'data/*.txt'", []),
         ("--data, 's3://data/x.txt'", []),
         ("config.yaml", []),
-        # A file or a path may be one to write.
+        # A file or a path may be an output.
         ("--predictions_file, data/new.csv", []),
         ("--metrics-file=data/new.json", []),
         ("--test_metrics_path, data/new.json", []),
@@ -495,7 +493,9 @@ def test_a_script_that_a_command_starts_is_read_too(hpcrun: Caller) -> None:
         ("data/results.json", []),
     ],
 )
-def test_files_that_words_name(hpcrun: Caller, words: str, message: list[str]) -> None:
+def test_missing_files_named_by_arguments_are_noted(
+    hpcrun: Caller, words: str, message: list[str]
+) -> None:
     hpcrun.write("train.py", "import sys\n")
     hpcrun.write("data/train.txt", "")
     job = f"script: train.py\nargs: [{words}]\n"
@@ -503,7 +503,7 @@ def test_files_that_words_name(hpcrun: Caller, words: str, message: list[str]) -
     assert notes(hpcrun, job + "setup: {commands: [make data]}") == []  # not made yet
 
 
-def test_of_a_container_nothing_is_reported(hpcrun: Caller) -> None:
+def test_files_in_a_container_are_not_checked(hpcrun: Caller) -> None:
     inside = "setup: {container: {image: 'docker://x', runtime: apptainer}}\n"
     assert notes(hpcrun, f"command: [/opt/none/x]\n{inside}resources: {{gpus_per_node: 0}}") == []
     assert notes(hpcrun, f"script: /opt/none/train.py\n{inside}") == []
@@ -512,7 +512,7 @@ def test_of_a_container_nothing_is_reported(hpcrun: Caller) -> None:
 
 
 @pytest.mark.slow
-def test_the_presets_have_no_notes(hpcrun: Caller) -> None:
+def test_presets_have_no_notes(hpcrun: Caller) -> None:
     names: list[Any] = [job["name"] for job in hpcrun("jobs", "--json").json["jobs"]]
     assert len(names) > 5
     for name in names:

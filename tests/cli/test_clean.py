@@ -1,4 +1,4 @@
-"""hpcrun clean, with commands that answer what Slurm once answered."""
+"""hpcrun clean, with replayed answers of Slurm."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.json_schemas import check_json
 
 @pytest.fixture
 def tools(hpcrun: Caller) -> Path:
-    """Where commands are put; and a job to submit."""
+    """Return the folder for commands, and write a job to submit."""
     hpcrun.write("job.yaml", "command: [hostname]\nresources: {gpus_per_node: 0}\n")
     return hpcrun.tools
 
 
 @pytest.mark.slow
-def test_clean_shows_how_far_it_is(hpcrun: Caller, tools: Path) -> None:
+def test_clean_shows_progress(hpcrun: Caller, tools: Path) -> None:
     runs = submitted(hpcrun, tools, "1", "2", "3", "4")
     rows = [row(run, str(job_id), "FAILED") for job_id, run in enumerate(runs, 1)]
     replay(tools, "squeue", (0, "".join(rows), ""))
@@ -32,7 +32,7 @@ def test_clean_shows_how_far_it_is(hpcrun: Caller, tools: Path) -> None:
     assert not [run for run in runs if run.exists()]
 
 
-def test_clean_removes_what_is_over_for_certain(hpcrun: Caller, tools: Path) -> None:
+def test_clean_removes_only_runs_that_have_certainly_ended(hpcrun: Caller, tools: Path) -> None:
     over, live, used, later, link = submitted(hpcrun, tools, "1", "2", "3", "4", "5")
     rows = row(over, "1", "COMPLETED") + row(live, "2", "RUNNING") + row(used, "3", "FAILED")
     replay(tools, "squeue", (0, rows + row(later, "4", "PENDING") + row(link, "5", "FAILED"), ""))
@@ -75,7 +75,7 @@ def test_clean_removes_what_is_over_for_certain(hpcrun: Caller, tools: Path) -> 
     }
 
 
-def test_clean_leaves_what_only_has_a_runs_name(hpcrun: Caller, tools: Path) -> None:
+def test_clean_keeps_folders_that_are_not_runs(hpcrun: Caller, tools: Path) -> None:
     over, kept = submitted(hpcrun, tools, "1", "2")
     replay(tools, "squeue", (0, row(over, "1", "FAILED") + row(kept, "2", "FAILED"), ""))
     replay(tools, "sacct", (0, "", ""))
@@ -85,7 +85,7 @@ def test_clean_leaves_what_only_has_a_runs_name(hpcrun: Caller, tools: Path) -> 
     later = data.rename(hpcrun.runs / f"20991101-{data.name[9:]}")
     data.mkdir()
     (data / "notes.txt").write_text("precious")
-    half = hpcrun.runs / "20261101-000000-half-keep"  # of a submission that was killed
+    half = hpcrun.runs / "20261101-000000-half-keep"  # left by a killed submission
     (half / "attempts").mkdir(parents=True)
     bare = hpcrun.runs / "20261101-000000-bare-keep"
     bare.mkdir()
@@ -97,12 +97,12 @@ def test_clean_leaves_what_only_has_a_runs_name(hpcrun: Caller, tools: Path) -> 
         why = "it has a run's name but none of a run's files: hpcrun did not make it"
         assert f"stays: {name}: {why}" in done.err, done
     left = sorted(path.name for path in hpcrun.runs.iterdir() if not path.name.startswith("."))
-    # The newest that is spared is a run.
+    # --keep counts only runs.
     assert left == sorted([kept.name, data.name, later.name])
     assert (data / "notes.txt").read_text() == "precious"
 
 
-def test_clean_trusts_no_silence(hpcrun: Caller, tools: Path) -> None:
+def test_clean_keeps_runs_if_slurm_does_not_respond(hpcrun: Caller, tools: Path) -> None:
     seen, unseen = submitted(hpcrun, tools, "1", "2")
     rows = row(seen, "1", "COMPLETED") + row(unseen, "2", "RUNNING")
     replay(tools, "squeue", (0, rows, ""))
@@ -112,7 +112,7 @@ def test_clean_trusts_no_silence(hpcrun: Caller, tools: Path) -> None:
     assert done.code == 4
     shown = {run["id"]: (run["removed"], run["reason"]) for run in done.json["runs"]}
     assert shown.pop(unseen.name) == (False, "it is UNKNOWN")
-    # A job that was over may have been started again meanwhile, by scontrol requeue.
+    # An ended job may have been requeued meanwhile with scontrol.
     ((removed, reason),) = shown.values()
     assert not removed and reason.startswith("Slurm may run it again, and does not answer: squeue")
     replay(tools, "squeue", (0, rows, ""))
@@ -121,7 +121,7 @@ def test_clean_trusts_no_silence(hpcrun: Caller, tools: Path) -> None:
     assert shown == {seen.name: (True, None), unseen.name: (False, "it is RUNNING")}
 
 
-def test_clean_leaves_what_slurm_has_started_again(hpcrun: Caller, tools: Path) -> None:
+def test_clean_keeps_requeued_runs(hpcrun: Caller, tools: Path) -> None:
     (run,) = submitted(hpcrun, tools, "1")
     replay(tools, "squeue", (0, row(run, "1", "FAILED"), ""))
     assert hpcrun("status", "1").code == 0
@@ -130,7 +130,7 @@ def test_clean_leaves_what_slurm_has_started_again(hpcrun: Caller, tools: Path) 
     assert done.code == 1 and f"stays: {run.name}: it is PENDING" in done.err and run.exists()
 
 
-def test_clean_leaves_other_peoples_runs(
+def test_clean_keeps_runs_of_other_users(
     hpcrun: Caller, tools: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (run,) = submitted(hpcrun, tools, "1")

@@ -1,4 +1,4 @@
-"""hpcrun compare, on logs, and on run folders as submit writes them."""
+"""hpcrun compare with logs, and with run folders as submit writes them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.json_schemas import check_json
 
 
 def log(floor: float, step_seconds: float, *, seed: int = 0) -> str:
-    """What a trainer prints in 400 steps."""
+    """Return the output of a training of 400 steps."""
     lines = []
     for step in range(1, 401):
         loss = floor + 4 * math.exp(-step / 60) + 0.05 * noise(step + seed)
@@ -40,7 +40,7 @@ def compared(hpcrun: Caller, *words: str) -> Any:
     return done.json
 
 
-def test_two_logs(logs: Caller) -> None:
+def test_compare_shows_two_logs(logs: Caller) -> None:
     shown = compared(logs, "a.log", "b.log")
     assert [run["source"] for run in shown["runs"]] == ["a.log", "b.log"]
     step = shown["equal"][0]
@@ -53,12 +53,12 @@ def test_two_logs(logs: Caller) -> None:
     assert "settings" not in done.out
 
 
-def test_no_difference_is_shown_where_there_is_none(logs: Caller) -> None:
+def test_equal_logs_have_no_difference(logs: Caller) -> None:
     done = logs("compare", "a.log", "same.log")
     assert "loss at step 400: no difference beyond noise: " in done.out, done
 
 
-def test_the_gpus_of_plain_logs(logs: Caller) -> None:
+def test_gpus_of_plain_logs_come_from_the_option(logs: Caller) -> None:
     shown = compared(logs, "a.log", "b.log", "same.log", "--gpus", "1,4,2")
     assert [run["efficiency"] for run in shown["runs"]] == [1.0, 0.5, 0.5]
     assert "--gpus" in logs("compare", "a.log", "b.log").out
@@ -77,13 +77,15 @@ def test_the_gpus_of_plain_logs(logs: Caller) -> None:
         (["a.log", "none.log"], "none.log: no such file", ""),
     ],
 )
-def test_what_cannot_be_compared(logs: Caller, words: list[str], message: str, fix: str) -> None:
+def test_invalid_comparisons_are_refused(
+    logs: Caller, words: list[str], message: str, fix: str
+) -> None:
     done = logs("compare", *words)
     assert done.code == 2 and message in done.err and fix in done.err, done
     assert done.out == ""
 
 
-def test_another_metric_and_a_level_to_reach(logs: Caller) -> None:
+def test_metric_and_target_can_be_requested(logs: Caller) -> None:
     shown = compared(logs, "a.log", "b.log", "--metric", "LR")
     assert shown["metric"] == "lr"
     done = logs("compare", "a.log", "b.log", "--target", "nan")
@@ -96,14 +98,14 @@ def test_another_metric_and_a_level_to_reach(logs: Caller) -> None:
 
 
 @pytest.mark.slow
-def test_over_time(logs: Caller) -> None:
+def test_comparison_by_time(logs: Caller) -> None:
     done = logs("compare", "a.log", "b.log", "--by", "time", "--plot", "c.svg")
     assert done.out.startswith("loss by minutes"), done
     assert ">minutes<" in (logs.project / "c.svg").read_text()
 
 
 @pytest.mark.slow
-def test_files(logs: Caller) -> None:
+def test_compare_writes_image_and_html(logs: Caller) -> None:
     done = logs("compare", "a.log", "b.log", "--plot", "c.svg", "--html", "c.html")
     assert done.code == 0 and done.err == "wrote c.svg\nwrote c.html\n", done
     picture = (logs.project / "c.svg").read_text()
@@ -111,7 +113,7 @@ def test_files(logs: Caller) -> None:
     assert "b.log" in (logs.project / "c.html").read_text()
 
 
-def test_logs_without_any_metric(hpcrun: Caller) -> None:
+def test_logs_without_metrics_have_exit_code_1(hpcrun: Caller) -> None:
     for name in "ab":
         hpcrun.write(f"{name}.log", "hello\n")
     done = hpcrun("compare", "a.log", "b.log")
@@ -122,7 +124,7 @@ def test_logs_without_any_metric(hpcrun: Caller) -> None:
 
 
 def submitted(hpcrun: Caller, gpus: int, job_id: int) -> Path:
-    """Submit a job as Slurm once took it, and let its ranks have trained 400 steps."""
+    """Submit a job with a replayed answer of Slurm, and write logs of 400 steps."""
     replay(hpcrun.tools, "sbatch", (0, f"{job_id}\n", ""))
     done = hpcrun("submit", "job.yaml", "--gpus-per-node", f"{gpus}", "--json")
     assert done.code == 0, done
@@ -140,7 +142,7 @@ def submitted(hpcrun: Caller, gpus: int, job_id: int) -> Path:
 
 @pytest.fixture
 def scaling(hpcrun: Caller) -> Caller:
-    """A job of a project, on 1 and then on 4 GPUs, with the same batch on each."""
+    """Submit a job on 1 and on 4 GPUs, with the same batch size per GPU."""
     python = f"setup: {{python: {sys.executable}}}"
     hpcrun.write(
         "job.yaml",
@@ -154,7 +156,7 @@ def scaling(hpcrun: Caller) -> Caller:
 
 
 @pytest.mark.slow
-def test_runs_know_their_gpus_and_settings(scaling: Caller) -> None:
+def test_runs_provide_gpus_and_settings(scaling: Caller) -> None:
     shown = compared(scaling, "17", "18")
     assert [(run["gpus"], run["batch"]) for run in shown["runs"]] == [(1, 8), (4, 32)]
     assert shown["scaling"]["unit"] == "samples/s" and shown["scaling"]["kind"] == "weak"
@@ -171,7 +173,7 @@ def test_runs_know_their_gpus_and_settings(scaling: Caller) -> None:
 
 
 @pytest.mark.slow
-def test_code_that_was_changed_between_is_reported(scaling: Caller) -> None:
+def test_changed_code_is_reported(scaling: Caller) -> None:
     scaling.write("train.py", "print(2)\n")
     submitted(scaling, 4, 19)
     shown = compared(scaling, "18", "19")
@@ -180,7 +182,7 @@ def test_code_that_was_changed_between_is_reported(scaling: Caller) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_beside_a_plain_log(scaling: Caller) -> None:
+def test_run_is_compared_with_a_plain_log(scaling: Caller) -> None:
     scaling.write("old.log", log(2.0, 2.0, seed=5))
     shown = compared(scaling, "17", "old.log")
     assert shown["settings"] == {} and shown["runs"][1]["gpus"] is None
@@ -189,7 +191,7 @@ def test_a_run_beside_a_plain_log(scaling: Caller) -> None:
 
 
 @pytest.mark.slow
-def test_a_sweep_is_compared_run_by_run(hpcrun: Caller) -> None:
+def test_sweep_is_compared_run_by_run(hpcrun: Caller) -> None:
     hpcrun.write("job.yaml", "command: [echo, '{lr}']\nsweep: {lr: [1e-4, 3e-4]}\n")
     replay(hpcrun.tools, "sbatch", (0, "20\n", ""))
     done = hpcrun("submit", "job.yaml", "--json")

@@ -1,4 +1,4 @@
-"""Completion: what could stand on the line, and the three shells themselves."""
+"""Completion: the offered words, and the three real shells."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.waiting import PATIENCE
 
 @pytest.fixture
 def site(hpcrun: Caller) -> Caller:
-    """A project with jobs and runs; a program of another package has hpcrun's name."""
+    """A project with jobs and runs, and another program called hpcrun on the PATH."""
     hpcrun.write("jobs/my job.yaml", "description: two words\nscript: x.py\n")
     hpcrun.write("train.py", "")
     for number, name in enumerate(("20261120-081455-zero2-7k3q", "20261121-081455-lr.0-8m4r")):
@@ -52,20 +52,20 @@ def site(hpcrun: Caller) -> Caller:
 
 
 def asked(site: Caller, *words: str) -> list[str]:
-    """Ask what could stand there, in this process."""
+    """Return the completions, computed in this process."""
     done = site(*words, entry=complete)
     assert (done.code, done.err) == (0, ""), done
     return done.out.strip("\n").splitlines()
 
 
 def complete() -> None:
-    """Do what the program of the scripts does."""
+    """Run the program that the completion scripts call."""
     shell, *words = sys.argv[1:]
     print(SHELLS[shell](words).complete())
 
 
 def as_a_process(site: Caller, *words: str, cwd: Path | None = None) -> list[str]:
-    """Call what the script of bash calls."""
+    """Run the program as the bash script does."""
     script = site("completion", "bash").out
     found = re.search(r"< <\((.*) bash \"\$2\"", script)
     assert found is not None
@@ -82,7 +82,7 @@ def as_a_process(site: Caller, *words: str, cwd: Path | None = None) -> list[str
 
 
 def bash(site: Caller, line: str) -> list[str]:
-    """Ask as bash does: with the text that it will replace, and the line up to the cursor."""
+    """Complete as bash does: with the text to replace, and the line up to the cursor."""
     return asked(site, "bash", re.split(r"[ \"'=:]", line)[-1], line)
 
 
@@ -124,12 +124,12 @@ def bash(site: Caller, line: str) -> list[str]:
         ("hpcrun status \udcff\x1b[2J", []),
     ],
 )
-def test_what_could_stand_there(site: Caller, line: str, answer: list[str]) -> None:
+def test_completion_offers_matching_words(site: Caller, line: str, answer: list[str]) -> None:
     assert bash(site, line) == answer
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_each_verb_that_takes_runs_completes_them(verb: str) -> None:
+def test_every_command_with_run_arguments_completes_runs(verb: str) -> None:
     command = hpcrun_group.get_command(click.Context(hpcrun_group), verb)
     assert command is not None
     for param in command.params:
@@ -139,13 +139,13 @@ def test_each_verb_that_takes_runs_completes_them(verb: str) -> None:
             assert param.type.kinds[-1] == last or param.type.kinds == ("runs", "files")
 
 
-def test_all_verbs_and_their_meaning(site: Caller) -> None:
+def test_completion_lists_commands_with_descriptions(site: Caller) -> None:
     lines = asked(site, "fish", "--", "")
     assert dict(line.removeprefix("plain,").split("\t") for line in lines) == VERBS
 
 
 @pytest.mark.slow
-def test_runs_show_what_they_are(site: Caller) -> None:
+def test_completion_describes_runs(site: Caller) -> None:
     assert asked(site, "fish", "status", "--", "z") == [
         "plain,zero2-7k3q\tzero2, exit code 3, 11-20 08:14 UTC",
     ]
@@ -156,7 +156,7 @@ def test_runs_show_what_they_are(site: Caller) -> None:
 
 
 @pytest.mark.slow
-def test_whatever_is_broken_nothing_is_printed(site: Caller) -> None:
+def test_completion_prints_nothing_on_errors(site: Caller) -> None:
     site.write("hpcrun.yaml", "runs_dir: [\n")
     assert as_a_process(site, "bash", "", "hpcrun status ") == []
     site.write("hpcrun.yaml", "runs_dir: $NO_SUCH_VARIABLE/runs\n")
@@ -167,8 +167,8 @@ def test_whatever_is_broken_nothing_is_printed(site: Caller) -> None:
     assert as_a_process(site, "bash") == []
 
 
-def test_it_asks_this_hpcrun_and_needs_no_path(site: Caller, tmp_path: Path) -> None:
-    """Not the one of that name on the PATH, nor a folder of that name where the user is."""
+def test_completion_script_calls_the_hpcrun_that_printed_it(site: Caller, tmp_path: Path) -> None:
+    """It calls neither another hpcrun on the PATH, nor a folder called hpcrun."""
     (tmp_path / "hpcrun").mkdir()
     (tmp_path / "hpcrun" / "__init__.py").write_text("raise SystemExit('the wrong one')\n")
     words = ("bash", "stat", "hpcrun stat")
@@ -178,7 +178,7 @@ def test_it_asks_this_hpcrun_and_needs_no_path(site: Caller, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("value", ["my job", "a'b", 'a"b', "$x", "a:b=c", "é", "a\\b"])
 @pytest.mark.parametrize("begun", ["", "'", '"', "m", "a"])
-def test_what_bash_gets_reads_back_as_meant(value: str, begun: str) -> None:
+def test_bash_completions_are_quoted(value: str, begun: str) -> None:
     quote = begun if begun in ("'", '"') else ""
     completion = BashComplete(["" if quote else begun, f"hpcrun submit {begun}"])
     args, current = completion.get_completion_args()
@@ -189,13 +189,13 @@ def test_what_bash_gets_reads_back_as_meant(value: str, begun: str) -> None:
     assert done.stdout == value
 
 
-def test_a_line_without_end() -> None:
+def test_incomplete_lines_are_split() -> None:
     assert BashComplete(["", ""]).get_completion_args() == ([], "")
     assert BashComplete(["a\\", "hpcrun a\\"]).get_completion_args() == ([], "a")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_install(site: Caller, shell: str) -> None:
+def test_completion_install_writes_the_shell_files(site: Caller, shell: str) -> None:
     home = Path(site.environ["HOME"])
     start = home / f".{shell}rc"
     if shell != "fish":
@@ -213,7 +213,7 @@ def test_install(site: Caller, shell: str) -> None:
         assert (home / ".config/fish/completions/hpcrun.fish").is_file()
 
 
-def test_a_name_that_is_none(site: Caller) -> None:
+def test_invalid_alias_is_refused(site: Caller) -> None:
     done = site("completion", "bash", "--command", "a; rm -rf /")
     assert done.code == 2
     assert "not the name of a command" in done.err
@@ -230,7 +230,7 @@ class Terminal:
         self._descriptor = descriptor
 
     def type(self, text: str, expected: str) -> None:
-        """Type, and wait until a text is shown."""
+        """Type text, and wait until a text is shown."""
         os.write(self._descriptor, text.encode())
         shown, deadline = "", time.monotonic() + PATIENCE
         while expected not in shown:
@@ -276,13 +276,13 @@ TYPED = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
-def test_the_real_shell(site: Caller, shell: str) -> None:
+def test_completion_works_in_real_bash_and_zsh(site: Caller, shell: str) -> None:
     require_command(shell)
     script = site.project / f"completion.{shell}"
     script.write_text(site("completion", shell).out)
     argv = {"bash": ["bash", "--norc", "-i"], "zsh": ["zsh", "-f", "-i"]}[shell]
     with terminal(site, *argv) as typed:
-        # zsh may clear what was typed before it was ready, so its first answer is waited for.
+        # zsh may discard input typed before it is ready, so wait for its first output.
         typed.type(f"PS1='$ '; . '{script}'; echo rea''dy\r", "ready\r\n")
         typed.type("hpcrun ", "hpcrun ")
         for keys, expected in TYPED:
@@ -290,7 +290,7 @@ def test_the_real_shell(site: Caller, shell: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_real_fish(site: Caller) -> None:
+def test_completion_works_in_real_fish(site: Caller) -> None:
     require_command("fish")
     script = site.project / "completion.fish"
     script.write_text(site("completion", "fish").out)

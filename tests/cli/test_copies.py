@@ -1,4 +1,4 @@
-"""A copy of a run's folder, beside it: the job is the original's, whichever is newer."""
+"""Copies of run folders: the job belongs to the original, even if the copy is newer."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.cli.test_slurm_verbs import calls, row
 
 @pytest.fixture
 def tools(hpcrun: Caller) -> Path:
-    """Where commands are put; and a job to submit."""
+    """Return the folder for commands, and write a job to submit."""
     hpcrun.write("job.yaml", "command: [hostname]\nresources: {gpus_per_node: 0}\n")
     return hpcrun.tools
 
 
 def copy_of(run: Path) -> Path:
-    """What ``cp -a`` makes, under a name that is the newer one."""
+    """Copy a run like ``cp -a``, under a newer name."""
     copy = run.with_name(f"{run.name[:-4]}zzzz")
     shutil.copytree(run, copy, symlinks=True)
     return copy
@@ -31,7 +31,7 @@ def states(hpcrun: Caller, *argv: str) -> dict[str, tuple[str, str | None]]:
     return {row["run_id"]: (row["state"], row["job_id"]) for row in rows}
 
 
-def test_a_job_is_that_of_the_folder_it_was_submitted_from(hpcrun: Caller, tools: Path) -> None:
+def test_job_belongs_to_the_folder_it_was_submitted_from(hpcrun: Caller, tools: Path) -> None:
     (run,) = submitted(hpcrun, tools, "7")
     replay(tools, "squeue", (0, row(run, "7", "RUNNING"), ""))
     ended = replay(tools, "scancel", (0, "", ""))
@@ -49,11 +49,11 @@ def test_a_job_is_that_of_the_folder_it_was_submitted_from(hpcrun: Caller, tools
     assert hpcrun("cancel", "7").code == 0 and calls(ended)
 
 
-def test_a_copy_of_a_run_that_is_over_keeps_what_it_shows(hpcrun: Caller, tools: Path) -> None:
+def test_copy_of_an_ended_run_shows_the_same_state(hpcrun: Caller, tools: Path) -> None:
     (run,) = submitted(hpcrun, tools, "7")
     replay(tools, "squeue", (0, row(run, "7", "FAILED"), ""))
     replay(tools, "sacct", (0, "", ""))
-    assert hpcrun("status").code == 0  # it is remembered, in the copy too
+    assert hpcrun("status").code == 0  # the state is cached, in the copy too
     copy = copy_of(run)
     for _ in range(2):
         assert states(hpcrun) == {run.name: ("FAILED", "7"), copy.name: ("FAILED", None)}
@@ -64,7 +64,7 @@ def test_a_copy_of_a_run_that_is_over_keeps_what_it_shows(hpcrun: Caller, tools:
     assert hpcrun("clean", "zzzz", "-y").code == 0 and not copy.exists()
 
 
-def test_copies_of_a_sweep_and_of_its_tasks(hpcrun: Caller, tools: Path) -> None:
+def test_copies_of_sweeps_and_tasks_are_recognized(hpcrun: Caller, tools: Path) -> None:
     text = (hpcrun.project / "job.yaml").read_text()
     hpcrun.write("job.yaml", f"{text}env: {{A: '1'}}\nsweep: {{env.A: ['1', '2']}}\n")
     replay(tools, "sbatch", (0, "7\n", ""))

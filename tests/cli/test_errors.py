@@ -1,4 +1,4 @@
-"""Every mistake of a user: exit code 2, what is wrong and where, what to do; never a traceback."""
+"""User mistakes: exit code 2, the problem with its location, a fix, and never a traceback."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.cli.calling import ROOT, Caller, Done, replay
 
 
 def is_clear(done: Done, *message: str) -> None:
-    """Hold what all refusals have in common."""
+    """Assert the common properties of all refusals."""
     assert done.code == 2, done
     assert done.out == "", done
     assert "Traceback" not in done.err, done
@@ -32,9 +32,9 @@ def a_project(hpcrun: Caller) -> None:
 
 
 @pytest.mark.parametrize("argv", [[], ["sandbox"]])
-def test_without_a_verb_the_help_is_shown(hpcrun: Caller, argv: list[str]) -> None:
+def test_call_without_a_command_shows_the_help(hpcrun: Caller, argv: list[str]) -> None:
     done = hpcrun.process(*argv)
-    text = done.out + done.err  # click before 8.2 prints it and ends with 0
+    text = done.out + done.err  # click before 8.2 prints it and exits with 0
     assert text.startswith("Usage: hpcrun ") and text.count("Usage: ") == 1, done
     assert "error" not in text.replace("Exit codes", "") and "\n  fix: " not in text
 
@@ -92,7 +92,9 @@ def test_without_a_verb_the_help_is_shown(hpcrun: Caller, argv: list[str]) -> No
     ],
     ids=lambda value: " ".join(value) if value and isinstance(value[0], str) else None,
 )
-def test_command_line(hpcrun: Caller, argv: list[str], message: list[str]) -> None:
+def test_command_line_mistakes_are_reported(
+    hpcrun: Caller, argv: list[str], message: list[str]
+) -> None:
     is_clear(hpcrun(*argv), *message)
 
 
@@ -104,15 +106,15 @@ def test_command_line(hpcrun: Caller, argv: list[str], message: list[str]) -> No
         *("status", "top", "wait"),
     ],
 )
-def test_an_empty_name_means_no_run(hpcrun: Caller, verb: str, name: str) -> None:
-    """As of a variable that is not set; there is one run, whose id begins with it."""
+def test_empty_name_matches_no_run(hpcrun: Caller, verb: str, name: str) -> None:
+    """An empty name, as from an unset variable, is a prefix of every run id."""
     run = hpcrun.runs / "20261120-081455-train-7k3q"
     (run / "attempts").mkdir(parents=True)
     is_clear(hpcrun(*verb.split(), name), "an empty name: no run has it", "fix: ")
     assert run.exists()
 
 
-def test_a_current_folder_that_is_gone(hpcrun: Caller) -> None:
+def test_deleted_current_folder_is_reported(hpcrun: Caller) -> None:
     gone = hpcrun.project / "gone"
     gone.mkdir()
     program = "import os, sys; os.rmdir(os.getcwd()); sys.argv = ['hpcrun', 'status']; "
@@ -138,7 +140,7 @@ def test_a_current_folder_that_is_gone(hpcrun: Caller) -> None:
         ("old.sbatch", "hpcrun submit -- bash old.sbatch"),
     ],
 )
-def test_a_script_in_place_of_a_job(hpcrun: Caller, name: str, fix: str) -> None:
+def test_script_given_as_a_job_is_refused(hpcrun: Caller, name: str, fix: str) -> None:
     hpcrun.write(name, "echo hi\n")
     is_clear(hpcrun("submit", name), f"{name}: a script, and no job", fix)
     hpcrun.write(f"jobs/{name}.yaml", "script: train.py\n")
@@ -178,7 +180,7 @@ def test_a_script_in_place_of_a_job(hpcrun: Caller, name: str, fix: str) -> None
         (f"script: train.py\nname: {'x' * 1025}", ["name: 1025 bytes long"]),
     ],
 )
-def test_job_files(hpcrun: Caller, text: str, message: list[str]) -> None:
+def test_job_file_mistakes_are_reported(hpcrun: Caller, text: str, message: list[str]) -> None:
     hpcrun.write("bad.yaml", text + "\n")
     for verb in (["submit", "--dry-run"], ["run"]):
         is_clear(hpcrun(*verb, "bad.yaml"), *message)
@@ -199,7 +201,9 @@ def test_job_files(hpcrun: Caller, text: str, message: list[str]) -> None:
         ),
     ],
 )
-def test_cluster_files(hpcrun: Caller, profile: str, message: list[str]) -> None:
+def test_cluster_profile_mistakes_are_reported(
+    hpcrun: Caller, profile: str, message: list[str]
+) -> None:
     setup = "" if "python" in profile else "setup: {python: python3}\n"
     resources = "resources: {gpus_per_node: 4, gpu_type: h100}\n"
     hpcrun.write("wide.yaml", f"script: train.py\n{setup}{resources}")
@@ -207,7 +211,7 @@ def test_cluster_files(hpcrun: Caller, profile: str, message: list[str]) -> None
     is_clear(hpcrun("submit", "wide.yaml", "--dry-run"), *message)
 
 
-def test_all_problems_at_once(hpcrun: Caller) -> None:
+def test_all_problems_of_a_job_are_reported_at_once(hpcrun: Caller) -> None:
     hpcrun.write("bad.yaml", "nodez: 1\nresources: {nodes: 0, time: soon}\nbatch: 3\n")
     done = hpcrun("submit", "bad.yaml", "--set", "precision=x")
     is_clear(done)
@@ -225,18 +229,18 @@ def test_all_problems_at_once(hpcrun: Caller) -> None:
     ("data", "message"),
     [(b"name: \xff\n", "not UTF-8 text (byte 6)"), (b"name: \x00\n", ":1: ")],
 )
-def test_files_that_are_no_text(hpcrun: Caller, name: str, data: bytes, message: str) -> None:
+def test_binary_files_are_refused(hpcrun: Caller, name: str, data: bytes, message: str) -> None:
     job = "bad.yaml" if name == "bad.yaml" else "good.yaml"
     (hpcrun.project / name).write_bytes(data)
     is_clear(hpcrun("submit", job, "--dry-run"), name, message)
 
 
-def test_a_folder_for_a_file(hpcrun: Caller) -> None:
+def test_folder_given_as_a_file_is_refused(hpcrun: Caller) -> None:
     (hpcrun.project / "folder.yaml").mkdir()
     is_clear(hpcrun("submit", "folder.yaml"), "folder.yaml: no such job file")
 
 
-def test_a_template_that_is_wrong(hpcrun: Caller) -> None:
+def test_invalid_template_is_refused(hpcrun: Caller) -> None:
     hpcrun.write(
         "templates/job.sbatch.j2", "{% extends 'hpcrun/job.sbatch.j2' %}\n{% block nccl %}{{ oops"
     )
@@ -245,14 +249,14 @@ def test_a_template_that_is_wrong(hpcrun: Caller) -> None:
     )
 
 
-def test_secrets_that_are_not_set(hpcrun: Caller) -> None:
+def test_unset_secrets_are_refused(hpcrun: Caller) -> None:
     hpcrun.write("secret.yaml", "script: train.py\nsecrets: [TOKEN, OTHER]\n")
     done = hpcrun("submit", "secret.yaml")
     is_clear(done, "secrets: TOKEN, OTHER: not set in your environment", "export TOKEN=...")
     assert not hpcrun.runs.exists()
 
 
-def test_which_cluster(hpcrun: Caller) -> None:
+def test_ambiguous_cluster_is_refused(hpcrun: Caller) -> None:
     (hpcrun.project / "hpcrun.yaml").unlink()
     clusters = Path(hpcrun.environ["HOME"]) / ".config" / "hpcrun" / "clusters"
     clusters.mkdir(parents=True)
@@ -263,13 +267,13 @@ def test_which_cluster(hpcrun: Caller) -> None:
     assert hpcrun("status", "--cluster", "two").code == 0
 
 
-def test_no_colour_and_no_escapes_where_there_is_no_terminal(hpcrun: Caller) -> None:
+def test_errors_have_no_escape_sequences_without_a_terminal(hpcrun: Caller) -> None:
     for argv in (["submit", "nothing"], ["jobs"], ["submit", "good.yaml", "--dry-run"]):
         done = hpcrun(*argv)
         assert "\x1b" not in done.out + done.err
 
 
-def test_a_disk_that_is_full_is_named_beside_what_was_copied_to_it(
+def test_full_disk_error_names_source_and_target(
     hpcrun: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(source: object, target: object, **_: object) -> None:
@@ -283,7 +287,7 @@ def test_a_disk_that_is_full_is_named_beside_what_was_copied_to_it(
 
 
 @pytest.mark.slow
-def test_an_answer_that_cannot_be_written_leaves_the_jobs_id(hpcrun: Caller) -> None:
+def test_job_id_is_reported_if_stdout_cannot_be_written(hpcrun: Caller) -> None:
     hpcrun.write("job.yaml", "command: [hostname]\nresources: {gpus_per_node: 0}\n")
     replay(hpcrun.tools, "sbatch", (0, "7\n", ""))
     for words in (

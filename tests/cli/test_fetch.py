@@ -1,4 +1,4 @@
-"""What comes of a run's files, from an answer that may be anything."""
+"""hpcrun fetch, including malformed and malicious answers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 class Between(LocalTransport):
-    """Changes what comes, as a far side could."""
+    """Modifies the transferred data, as a remote host could."""
 
     change: Callable[[bytes], bytes] = staticmethod(lambda data: data)
 
@@ -58,7 +58,7 @@ class Between(LocalTransport):
 
 
 @pytest.mark.slow
-def test_checkpoints_come_once(hpcrun: Caller, run: Path) -> None:
+def test_fetch_copies_checkpoints_once(hpcrun: Caller, run: Path) -> None:
     saved = files_of(run / "checkpoints")
     done = hpcrun("fetch")
     target = hpcrun.project / run.name
@@ -72,7 +72,7 @@ def test_checkpoints_come_once(hpcrun: Caller, run: Path) -> None:
 
 
 @pytest.mark.slow
-def test_globs(hpcrun: Caller, run: Path) -> None:
+def test_fetch_copies_files_that_match_globs(hpcrun: Caller, run: Path) -> None:
     def names(*globs: str) -> list[str]:
         found = hpcrun("fetch", run.name, *globs, "--dry-run", "--json")
         return [one["name"] for one in found.json["files"]]
@@ -88,7 +88,7 @@ def test_globs(hpcrun: Caller, run: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_part_goes_on_and_an_old_one_goes(
+def test_fetch_resumes_partial_files_and_removes_stale_ones(
     hpcrun: Caller, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = run / "checkpoints" / "step 1" / "model.pt"
@@ -119,8 +119,10 @@ def test_a_part_goes_on_and_an_old_one_goes(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("begun", [b"x" * 10, b"x" * 200000, b"x" * 300000])
-def test_a_part_of_other_content_is_fetched_again(hpcrun: Caller, run: Path, begun: bytes) -> None:
-    """As an interrupted copy, or a damaged disk, leaves one under the right name."""
+def test_partial_file_with_other_content_is_fetched_again(
+    hpcrun: Caller, run: Path, begun: bytes
+) -> None:
+    """An interrupted copy or a damaged disk may leave such a file under the right name."""
     model = run / "checkpoints" / "step 1" / "model.pt"
     facts, data = model.stat(), model.read_bytes()
     folder = hpcrun.project / "here" / "checkpoints" / "step 1"
@@ -134,7 +136,7 @@ def test_a_part_of_other_content_is_fetched_again(hpcrun: Caller, run: Path, beg
 
 
 @pytest.mark.slow
-def test_a_file_that_another_fetch_writes_is_refused(hpcrun: Caller, run: Path) -> None:
+def test_file_written_by_another_fetch_is_refused(hpcrun: Caller, run: Path) -> None:
     model = run / "checkpoints" / "step 1" / "model.pt"
     facts = model.stat()
     folder = hpcrun.project / "here" / "checkpoints" / "step 1"
@@ -154,8 +156,8 @@ def test_a_file_that_another_fetch_writes_is_refused(hpcrun: Caller, run: Path) 
 
 
 @pytest.mark.slow
-def test_two_fetches_at_once_give_whole_files(hpcrun: Caller, run: Path) -> None:
-    """Each ends well with every file as it is there, or says that the other is at work."""
+def test_concurrent_fetches_produce_complete_files(hpcrun: Caller, run: Path) -> None:
+    """Each either succeeds with complete files, or reports that the other one is running."""
     big = run / "checkpoints" / "big.pt"
     big.write_bytes(os.urandom(1 << 20) * 60)
     folder = hpcrun.project / "here" / "checkpoints"
@@ -171,7 +173,7 @@ def test_two_fetches_at_once_give_whole_files(hpcrun: Caller, run: Path) -> None
 
 
 @pytest.mark.slow
-def test_no_link_is_followed(hpcrun: Caller, run: Path) -> None:
+def test_fetch_follows_no_links(hpcrun: Caller, run: Path) -> None:
     other = hpcrun.project / "other"
     other.mkdir()
     (hpcrun.project / "here").mkdir()
@@ -199,7 +201,7 @@ HOSTILE = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", HOSTILE)
-def test_a_hostile_list(
+def test_malicious_file_list_is_refused(
     hpcrun: Caller, run: Path, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Between, "change", staticmethod(HOSTILE[what]))
@@ -210,14 +212,14 @@ def test_a_hostile_list(
 
 
 @pytest.mark.slow
-def test_what_is_being_written_does_not_come(
+def test_file_being_written_is_not_fetched(
     hpcrun: Caller, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The end of each file's bytes tells what it was when they had been read."""
+    """After the bytes of each file, the answer contains its size and time after reading."""
     model = run / "checkpoints" / "step 1" / "model.pt"
 
     def grows(data: bytes) -> bytes:
-        if b"model.pt" in data:  # the list has just come
+        if b"model.pt" in data:  # the list has just arrived
             with model.open("ab") as file:
                 file.write(b"more")
         return data
@@ -231,8 +233,8 @@ def test_what_is_being_written_does_not_come(
     assert come == ["empty", "latest"]
 
 
-def test_a_cluster_that_is_not_reached(hpcrun: Caller) -> None:
-    """Nothing is known then: that there is no run is not said."""
+def test_unreachable_cluster_is_not_reported_as_missing_run(hpcrun: Caller) -> None:
+    """hpcrun must not claim that there is no such run."""
     hpcrun.environ["PATH"] = os.environ["PATH"]
     hpcrun.write("hpcrun.yaml", "host: nowhere.invalid\nruns_dir: ~/runs\n")
     for words in (["fetch"], ["fetch", "abcd"], ["parse"]):
@@ -242,8 +244,8 @@ def test_a_cluster_that_is_not_reached(hpcrun: Caller) -> None:
 
 
 @pytest.mark.slow
-def test_wandb_takes_what_came(hpcrun: Caller) -> None:
-    """Each offline folder, whole, by the wandb that is installed here; what it refuses is named."""
+def test_wandb_sync_uploads_complete_offline_folders(hpcrun: Caller) -> None:
+    """Each complete offline folder is passed to the local wandb; refused ones are reported."""
     hpcrun.environ["PATH"] = os.environ["PATH"]
     folders = [f"code/wandb/offline-run-20261120_08145{n}-a{n}" for n in (1, 2)]
     writes = "".join(
@@ -254,7 +256,7 @@ def test_wandb_takes_what_came(hpcrun: Caller) -> None:
     hpcrun.write("write.sh", writes + 'echo 1 >"$HPCRUN_RUN_DIR/code/other"\n')
     hpcrun.write("job.yaml", "command: [bash, write.sh]\nresources: {gpus_per_node: 0}\n")
     assert hpcrun.process("run", "job.yaml").code == 0
-    # A Python that has no wandb beside it.
+    # A Python without wandb.
     python = hpcrun.tools / "python"
     python.symlink_to(sys.executable)
     environ = {**hpcrun.environ, "PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(sys.path)}
@@ -290,8 +292,8 @@ def test_wandb_takes_what_came(hpcrun: Caller) -> None:
 
 
 @pytest.mark.thorough
-def test_the_real_wandb_is_given_its_own_folder(hpcrun: Caller) -> None:
-    """It knows the run in it; an upload needs a server of W&B's: here it ends for want of a key."""
+def test_real_wandb_recognizes_the_offline_folder(hpcrun: Caller) -> None:
+    """It recognizes the run; the upload itself fails here, because there is no API key."""
     require_command("wandb", str(Path(sys.executable).parent))
     hpcrun.write(
         "train.py",
@@ -334,7 +336,7 @@ def test_what_was_fetched_is_no_code(
     assert copied - plain - come == set() and bool(come) == ("kept" in to)
 
 
-# Where a planted record leads: what it says, and the file outside of the target that it is after.
+# Malicious records, and the file outside of the target that each of them aims at.
 PLANTED = {
     "run_dir upwards": {"run_dir": "..", "checkpoint_dir": "../../../home/victim"},
     "relative run_dir": {"run_dir": "runs/x", "checkpoint_dir": "runs/x/../../victim"},
@@ -347,7 +349,7 @@ PLANTED = {
 @pytest.mark.slow
 @pytest.mark.parametrize("what", PLANTED)
 def test_fetch_writes_only_inside_its_target(hpcrun: Caller, run: Path, what: str) -> None:
-    """The paths of a plan.json come from the cluster, or from a repository that was cloned."""
+    """The paths in a plan.json come from the cluster, or from a cloned repository."""
     for folder in (hpcrun.project.parent / "victim", hpcrun.project.parent / "home" / "victim"):
         folder.mkdir(parents=True)
         (folder / "latest").write_text("mine\n")

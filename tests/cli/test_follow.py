@@ -1,4 +1,4 @@
-"""Following a run: to its end, through Slurm's silence, and away without touching the run."""
+"""Following a run: to its end, through missing responses, and stopping without affecting it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BEGIN = {"attempt": 0, "job_id": "7", "host": "n1", "pid": 1, "nodes": "n1", "be
 
 
 class Followed:
-    """A run in the hands of a Slurm of scripted answers, and somebody who follows it."""
+    """A run with scripted answers of Slurm, and a follower."""
 
     def __init__(self, hpcrun: Caller) -> None:
         self.tools = hpcrun.tools
@@ -45,7 +45,7 @@ class Followed:
         self.hpcrun = hpcrun
 
     def squeue(self, answer: tuple[int, str, str]) -> None:
-        # As one change: the follower may ask at any time.
+        # Replace it atomically, because the follower may query at any time.
         aside = self.tools / "aside"
         aside.mkdir(exist_ok=True)
         replay(aside, "squeue", answer)
@@ -61,7 +61,7 @@ class Followed:
             os.set_blocking(stream.fileno(), False)
 
     def hear(self, text: bytes) -> None:
-        """Wait until the follower has printed this."""
+        """Wait until the follower has printed a text."""
         assert self.process is not None
         deadline = time.monotonic() + PATIENCE
         while text not in self.received:
@@ -95,11 +95,11 @@ def followed(hpcrun: Caller) -> Iterator[Followed]:
         made.process.communicate()
 
 
-def test_through_silence_to_the_end(followed: Followed) -> None:
+def test_follower_survives_missing_responses_until_the_end(followed: Followed) -> None:
     followed.squeue(captured("squeue", "no-controller"))
     followed.follow()
     followed.hear(b"job 7: UNKNOWN (Slurm does not answer")
-    # Its log goes on being read, whatever Slurm does.
+    # Its log is read even if Slurm does not respond.
     followed.write("logs/0/node-0.log", "step 1\nstep")
     followed.hear(b"step 1\n")
     assert followed.process is not None and followed.process.poll() is None
@@ -111,7 +111,7 @@ def test_through_silence_to_the_end(followed: Followed) -> None:
     assert not followed.scancel.exists()
 
 
-def test_an_attempt_alone_is_followed_to_where_the_next_begins(followed: Followed) -> None:
+def test_following_one_attempt_ends_at_the_next(followed: Followed) -> None:
     followed.state("RUNNING")
     followed.write("logs/0/node-0.log", "step 1\n")
     followed.write("logs/batch.log", "hpcrun: attempt 0 of job 7 begins on n1\n")
@@ -128,7 +128,7 @@ def test_an_attempt_alone_is_followed_to_where_the_next_begins(followed: Followe
     assert not any(word in followed.received for word in (b"attempt 1", b"step 2", b"later"))
 
 
-def test_a_failure_is_its_exit_code(followed: Followed) -> None:
+def test_failed_job_sets_the_exit_code(followed: Followed) -> None:
     followed.state("RUNNING")
     followed.follow()
     followed.hear(b"job 7: RUNNING")
@@ -139,7 +139,7 @@ def test_a_failure_is_its_exit_code(followed: Followed) -> None:
     assert followed.code() == 1
 
 
-def test_ctrl_c_ends_the_following_and_not_the_run(followed: Followed) -> None:
+def test_ctrl_c_stops_following_but_not_the_run(followed: Followed) -> None:
     followed.state("RUNNING")
     followed.follow()
     followed.hear(b"job 7: RUNNING")
@@ -150,7 +150,7 @@ def test_ctrl_c_ends_the_following_and_not_the_run(followed: Followed) -> None:
     assert not followed.scancel.exists() and not (followed.run / "cancelled.json").exists()
 
 
-def test_a_job_that_waits_is_asked_for_seldom(followed: Followed) -> None:
+def test_pending_job_is_queried_rarely(followed: Followed) -> None:
     followed.squeue((0, row(followed.run, "7", "PENDING", "Priority"), ""))
     followed.follow()
     followed.hear(b"job 7: PENDING (Priority)")
@@ -159,7 +159,7 @@ def test_a_job_that_waits_is_asked_for_seldom(followed: Followed) -> None:
     assert calls <= 2
 
 
-def test_another_attempt_begins_with_a_word(followed: Followed) -> None:
+def test_new_attempt_is_announced(followed: Followed) -> None:
     followed.state("RUNNING")
     followed.write("attempts/0/begin.json", json.dumps(BEGIN))
     followed.write("logs/0/rank-0.log", "step 1\n")
@@ -172,10 +172,12 @@ def test_another_attempt_begins_with_a_word(followed: Followed) -> None:
     followed.write("logs/1/rank-0.log", "step 2\n")
     followed.hear(b"step 2\n")
     marker = b"last words\n==> attempt 1 on n2; attempt 0 was stopped by SIGTERM <==\nstep 2\n"
-    assert marker in followed.received.replace(b"job 7: RUNNING\n", b"")  # may come between
+    assert marker in followed.received.replace(
+        b"job 7: RUNNING\n", b""
+    )  # may be printed in between
 
 
-def test_a_file_that_is_emptied_is_read_from_its_start(followed: Followed) -> None:
+def test_truncated_log_is_read_from_its_start(followed: Followed) -> None:
     followed.state("RUNNING")
     followed.write("logs/0/rank-0.log", "first line\n")
     followed.follow()
@@ -185,7 +187,7 @@ def test_a_file_that_is_emptied_is_read_from_its_start(followed: Followed) -> No
     assert b"rank-0.log was rewritten <==\nanother" in followed.received
 
 
-def test_hundreds_of_ranks_are_followed_by_turns(followed: Followed) -> None:
+def test_hundreds_of_ranks_are_followed_in_turn(followed: Followed) -> None:
     followed.state("RUNNING")
     for rank in range(100):
         followed.write(f"logs/0/rank-{rank}.log", f"here {rank}.\n")
@@ -197,7 +199,7 @@ def test_hundreds_of_ranks_are_followed_by_turns(followed: Followed) -> None:
     assert b"here 50" not in followed.received
 
 
-def test_following_as_json_alone_fills_the_pipe(followed: Followed) -> None:
+def test_follow_json_prints_only_json_lines(followed: Followed) -> None:
     followed.state("RUNNING")
     followed.write("logs/0/rank-0.log", "HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyzABCD\n10%\r20%\r\n")
     followed.follow("--json", "-n", "9")

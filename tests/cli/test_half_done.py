@@ -1,4 +1,4 @@
-"""cancel and requeue that are cut short, refused or overtaken: nothing is left half done."""
+"""cancel and requeue that are interrupted, refused or outdated leave a consistent state."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SILENT = "echo 'scontrol: error: Unable to contact slurm controller (connect fai
 
 @pytest.fixture
 def tools(hpcrun: Caller) -> Path:
-    """Where commands are put; and a job with a secret to submit."""
+    """Return the folder for commands, and write a job with a secret."""
     job = "command: [hostname]\nresources: {gpus_per_node: 0}\nsecrets: [A_SECRET]\n"
     hpcrun.write("job.yaml", job)
     hpcrun.environ["A_SECRET"] = "of mine"
@@ -32,7 +32,7 @@ def tools(hpcrun: Caller) -> Path:
 
 
 def script(tools: Path, name: str, body: str) -> Path:
-    """Make a command of some lines of sh; return the file that notes its calls."""
+    """Create a command from lines of sh; return the file that records its calls."""
     asked = tools / f"{name}.asked"
     (tools / name).unlink(missing_ok=True)
     (tools / name).write_text(f'#!/bin/sh\necho "$*" >>"{asked}"\n{body}\n')
@@ -41,7 +41,7 @@ def script(tools: Path, name: str, body: str) -> Path:
 
 
 def failed(hpcrun: Caller, tools: Path, *job_ids: str) -> list[Path]:
-    """Runs that are over, and so have no secrets any more."""
+    """Submit runs that have ended, and therefore have no secrets any more."""
     runs = submitted(hpcrun, tools, *job_ids)
     rows = [row(run, job_id, "FAILED") for run, job_id in zip(runs, job_ids, strict=True)]
     replay(tools, "squeue", (0, "".join(rows), ""))
@@ -51,7 +51,7 @@ def failed(hpcrun: Caller, tools: Path, *job_ids: str) -> list[Path]:
     return runs
 
 
-def test_secrets_lie_ready_before_slurm_is_asked_and_a_refusal_takes_them_away(
+def test_secrets_are_written_before_requeueing_and_removed_after_a_refusal(
     hpcrun: Caller, tools: Path
 ) -> None:
     (run,) = failed(hpcrun, tools, "7")
@@ -59,24 +59,22 @@ def test_secrets_lie_ready_before_slurm_is_asked_and_a_refusal_takes_them_away(
     done = hpcrun("requeue", "7")
     assert done.code == 3 and "permission denied" in done.err
     assert (tools / "there").exists() and not (run / "secrets.env").exists()
-    # Silence is no refusal: Slurm may have started the job.
+    # A missing response is not a refusal: Slurm may have started the job.
     script(tools, "scontrol", SILENT)
     assert hpcrun("requeue", "7").code == 4
     assert (run / "secrets.env").exists()
 
 
-def test_a_watcher_with_an_older_answer_takes_no_secrets_away(hpcrun: Caller, tools: Path) -> None:
+def test_watcher_with_a_stale_answer_keeps_secrets(hpcrun: Caller, tools: Path) -> None:
     (run,) = failed(hpcrun, tools, "7")
     script(tools, "scontrol", f'rm "{run}/secrets.env"')
     assert hpcrun("requeue", "7").code == 0
     assert (run / "secrets.env").is_file()
 
 
-def test_secrets_that_cannot_be_written_keep_no_other_job_from_it(
-    hpcrun: Caller, tools: Path
-) -> None:
+def test_unwritable_secrets_do_not_prevent_other_requeues(hpcrun: Caller, tools: Path) -> None:
     one, two = failed(hpcrun, tools, "7", "8")
-    (one / "secrets.env").mkdir()  # as good as a full disk, and root cannot write there either
+    (one / "secrets.env").mkdir()  # like a full disk: even root cannot write there
     asked = script(tools, "scontrol", "")
     done = hpcrun("requeue", "7", "8", "--json")
     assert [shown["requeued"] for shown in done.json["runs"]] == [False, True]
@@ -85,7 +83,7 @@ def test_secrets_that_cannot_be_written_keep_no_other_job_from_it(
 
 
 @pytest.mark.slow
-def test_ctrl_c_waits_until_the_job_that_slurm_took_has_all_it_needs(
+def test_ctrl_c_takes_effect_after_the_accepted_job_is_complete(
     hpcrun: Caller, tools: Path
 ) -> None:
     (run,) = failed(hpcrun, tools, "7")
@@ -97,13 +95,13 @@ def test_ctrl_c_waits_until_the_job_that_slurm_took_has_all_it_needs(
     assert not (run / "cancelled.json").exists() and not (run / "cache/seen.json").exists()
 
 
-def test_what_was_allowed_for_once_is_put_back_though_slurm_falls_silent(
+def test_temporary_requeue_permission_is_reverted_if_slurm_does_not_respond(
     hpcrun: Caller, tools: Path
 ) -> None:
     one, two = submitted(hpcrun, tools, "7", "8")
     for run in (one, two):
         (run / "secrets.env").unlink()
-        (run / "plan.json").unlink()  # of a job without secrets
+        (run / "plan.json").unlink()  # of a job that has no secrets
     replay(tools, "squeue", (0, row(one, "7", "RUNNING") + row(two, "8", "RUNNING"), ""))
     disabled = "echo 'Requested operation is presently disabled for job 8' >&2; exit 1"
     asked = script(
@@ -111,12 +109,12 @@ def test_what_was_allowed_for_once_is_put_back_though_slurm_falls_silent(
     )
     done = hpcrun("requeue", "7", "8", "--json")
     assert done.code == 4
-    # The other one had been taken before.
+    # The other one had been accepted before.
     assert [shown["requeued"] for shown in done.json["runs"]] == [True, False]
     assert calls(asked)[1:] == ["update JobId=8 Requeue=1", "requeue 8", "update JobId=8 Requeue=0"]
 
 
-def test_a_job_that_waits_on_hold_says_how_it_is_released(hpcrun: Caller, tools: Path) -> None:
+def test_held_job_shows_how_to_release_it(hpcrun: Caller, tools: Path) -> None:
     (run,) = submitted(hpcrun, tools, "7")
     release, admin = "scontrol release 7", "ask the site's support"
     held = [("JobHeldUser", release), ("job requeued in held state", release)]
@@ -126,7 +124,7 @@ def test_a_job_that_waits_on_hold_says_how_it_is_released(hpcrun: Caller, tools:
         assert done.code == 0 and "is held" in done.out and fix in done.out
 
 
-def test_what_began_before_scancel_came_is_not_called_cancelled(
+def test_job_started_before_scancel_is_not_reported_as_cancelled(
     hpcrun: Caller, tools: Path
 ) -> None:
     one, two = submitted(hpcrun, tools, "7", "8")
@@ -143,8 +141,8 @@ def test_what_began_before_scancel_came_is_not_called_cancelled(
 
 
 @pytest.mark.slow
-def test_runs_of_this_machine_end_though_the_disk_is_full(hpcrun: Caller) -> None:
-    """And though the path to their folders is spelled through another link."""
+def test_local_runs_can_be_cancelled_on_a_full_disk(hpcrun: Caller) -> None:
+    """This works even if the path to their folders contains another link."""
     link = hpcrun.runs.with_name("link")
     link.symlink_to(hpcrun.runs)
     sleep = [sys.executable, "-c", "import time; time.sleep(1000)"]
@@ -159,7 +157,7 @@ def test_runs_of_this_machine_end_though_the_disk_is_full(hpcrun: Caller) -> Non
             (run.attempts / "0" / "beat").write_text(str(time.time()))
             here = run.submitted.read_text().replace("elsewhere", os.uname().nodename)
             run.submitted.write_text(here)
-        # No file takes another byte.
+        # Every write fails.
         full = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (0, 0))
         ids = [run.run_id for run in runs]
         with hpcrun.start("cancel", *ids, preexec_fn=full) as cancel:
@@ -178,7 +176,7 @@ GARBAGE = "echo '<html>oops</html>'"
 @pytest.mark.parametrize(
     "words", [["cancel", "--pending"], ["requeue", "--failed"], ["resubmit", "--failed"]]
 )
-def test_a_condition_that_nobody_can_judge_is_no_success(
+def test_commands_change_nothing_if_the_state_is_unreadable(
     hpcrun: Caller, tools: Path, words: list[str]
 ) -> None:
     submitted(hpcrun, tools, "7")
@@ -189,7 +187,7 @@ def test_a_condition_that_nobody_can_judge_is_no_success(
     assert not (tools / "scancel.asked").exists() and not done.out
 
 
-def test_a_waiting_job_is_not_reported_as_held(hpcrun: Caller, tools: Path) -> None:
+def test_pending_job_is_not_reported_as_held(hpcrun: Caller, tools: Path) -> None:
     (run,) = submitted(hpcrun, tools, "7")
     (run / "secrets.env").unlink()
     replay(tools, "squeue", (0, row(run, "7", "PENDING"), ""))
@@ -199,9 +197,7 @@ def test_a_waiting_job_is_not_reported_as_held(hpcrun: Caller, tools: Path) -> N
     assert calls(asked) == []
 
 
-def test_what_was_ordered_may_have_been_done_though_slurm_fell_silent(
-    hpcrun: Caller, tools: Path
-) -> None:
+def test_lost_reply_says_that_the_command_may_have_succeeded(hpcrun: Caller, tools: Path) -> None:
     (run,) = submitted(hpcrun, tools, "7")
     replay(tools, "squeue", (0, row(run, "7", "RUNNING"), ""))
     script(tools, "scancel", "echo 'Socket timed out on send/recv operation' >&2; exit 1")
@@ -209,15 +205,15 @@ def test_what_was_ordered_may_have_been_done_though_slurm_fell_silent(
     assert done.code == 4 and "it may have happened anyway" in done.err
     assert "hpcrun status shows whether it did" in done.err
     script(tools, "scancel", SILENT)
-    assert "anyway" not in hpcrun("cancel", "7").err  # it was never sent
+    assert "anyway" not in hpcrun("cancel", "7").err  # the command was never sent
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("verb", ["cancel", "requeue"])
-def test_ctrl_c_says_what_was_done(hpcrun: Caller, tools: Path, verb: str) -> None:
+def test_ctrl_c_reports_what_was_done(hpcrun: Caller, tools: Path, verb: str) -> None:
     (run,) = submitted(hpcrun, tools, "7")
     (run / "secrets.env").unlink()
-    (run / "plan.json").unlink()  # of a job without secrets
+    (run / "plan.json").unlink()  # of a job that has no secrets
     replay(tools, "squeue", (0, row(run, "7", "RUNNING"), ""))
     script(tools, "scancel" if verb == "cancel" else "scontrol", "kill -INT $PPID; sleep 0.2")
     done = hpcrun.process(verb, "7")

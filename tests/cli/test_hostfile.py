@@ -1,4 +1,4 @@
-"""hpcrun hostfile: what a word is taken for, what is written where, what is refused."""
+"""hpcrun hostfile: sources, outputs and refusals."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def scontrol(hpcrun: Caller, state: str, nodes: str, reason: str = "None") -> Pa
     return replay(hpcrun.tools, "scontrol", (0, text, ""))
 
 
-def test_the_options_take_the_forms_that_there_are() -> None:
+def test_options_accept_all_formats() -> None:
     taken = {option.name: option.type for option in verbs_setup.hostfile.params}
     for name in ("form", "source"):
         choice = taken[name]
         assert isinstance(choice, click.Choice) and tuple(choice.choices) == get_args(Form)
 
 
-def test_a_node_list(hpcrun: Caller) -> None:
+def test_hostfile_from_a_node_list(hpcrun: Caller) -> None:
     done = hpcrun("hostfile", "node[01-02,07]", "--slots", "4")
     assert (done.code, done.err) == (0, "")
     assert done.out == "node01 slots=4\nnode02 slots=4\nnode07 slots=4\n"
@@ -46,7 +46,7 @@ def test_a_node_list(hpcrun: Caller) -> None:
     assert len(hpcrun("hostfile", many, "--to", "plain").out.split()) == 100
 
 
-def test_json(hpcrun: Caller) -> None:
+def test_hostfile_json(hpcrun: Caller) -> None:
     assert hpcrun("hostfile", "n[1-2]", "--slots", "4", "--json").json == {
         "source": "n[1-2]",
         "node_list": "n[1-2]",
@@ -57,7 +57,7 @@ def test_json(hpcrun: Caller) -> None:
     assert unknown["slots"] is None and unknown["hosts"][0]["slots"] is None
 
 
-def test_a_file(hpcrun: Caller) -> None:
+def test_hostfile_is_converted_from_a_file(hpcrun: Caller) -> None:
     hpcrun.write("pools/lab", "# lab\nlab1 slots=4 max_slots=8\nlab2 slots=2\n")
     done = hpcrun("hostfile", "pools/lab", "--to", "mpich")
     assert done.out == "lab1:4\nlab2:2\n", done
@@ -71,23 +71,23 @@ def test_a_file(hpcrun: Caller) -> None:
     assert hpcrun("hostfile", "twice", "--from", "openmpi").out == "a slots=4\n"
 
 
-def test_a_job(hpcrun: Caller) -> None:
+def test_hostfile_from_a_job(hpcrun: Caller) -> None:
     asked = scontrol(hpcrun, "RUNNING", "n[1-2]")
     done = hpcrun("hostfile", "7")
     assert (done.code, done.out, done.err) == (0, "n1 slots=2\nn2 slots=1\n", "")
     assert asked.read_text().endswith("|--details show job 7\n")
     hpcrun.environ["SLURM_JOB_ID"] = "7"
-    assert hpcrun("hostfile").out == done.out  # the job around
+    assert hpcrun("hostfile").out == done.out  # the surrounding job
     scontrol(hpcrun, "COMPLETED", "n[1-2]")
     ended = hpcrun("hostfile", "7")
     assert ended.out == done.out
     assert ended.err == "job 7 has ended (COMPLETED): these were its nodes\n"
 
 
-def test_a_job_that_slurmctld_has_forgotten(hpcrun: Caller) -> None:
+def test_hostfile_from_a_job_known_only_to_sacct(hpcrun: Caller) -> None:
     tools = hpcrun.tools
     replay(tools, "scontrol", (1, "", "slurm_load_jobs error: Invalid job id specified\n"))
-    done = hpcrun("hostfile", "7")  # and there is no sacct
+    done = hpcrun("hostfile", "7")  # without sacct
     assert done.code == 2 and "7: Slurm knows no such job" in done.err
     shown = sacct_row("7", NodeList="n[1-2]", NNodes="2", AllocTRES="cpu=2,gres/gpu=4,node=2")
     replay(tools, "sacct", (0, shown, ""))
@@ -103,13 +103,15 @@ def test_a_job_that_slurmctld_has_forgotten(hpcrun: Caller) -> None:
         ("CANCELLED", "None", "job 7 has had no nodes (CANCELLED)"),
     ],
 )
-def test_a_job_without_nodes(hpcrun: Caller, state: str, reason: str, message: str) -> None:
+def test_job_without_nodes_is_refused(
+    hpcrun: Caller, state: str, reason: str, message: str
+) -> None:
     scontrol(hpcrun, state, "", reason)
     done = hpcrun("hostfile", "7", "--slots", "4")
     assert done.code == 2 and done.out == "" and message in done.err
 
 
-def test_an_array(hpcrun: Caller) -> None:
+def test_array_id_is_refused(hpcrun: Caller) -> None:
     tasks = [DETAILS.format(state="RUNNING", nodes="n1", reason="None") for _ in "01"]
     text = "\n".join(
         task.replace("JobId=7", f"JobId={7 + i} ArrayJobId=7 ArrayTaskId={i}")
@@ -121,7 +123,7 @@ def test_an_array(hpcrun: Caller) -> None:
     assert "7: that is 2 jobs" in done.err and "fix: name one: 7_0, 7_1" in done.err
 
 
-def test_a_run(hpcrun: Caller) -> None:
+def test_hostfile_from_a_run(hpcrun: Caller) -> None:
     hpcrun.write("job.yaml", "command: [hostname]\nresources: {gpus_per_node: 0}\n")
     replay(hpcrun.tools, "sbatch", (0, "7\n", ""))
     run_id = hpcrun("submit", "job.yaml", "--json").json["run_id"]
@@ -131,7 +133,7 @@ def test_a_run(hpcrun: Caller) -> None:
     assert gone.code == 2 and "no such run in" in gone.err
 
 
-def test_silence_of_slurm(hpcrun: Caller) -> None:
+def test_hostfile_needs_a_response_of_slurm(hpcrun: Caller) -> None:
     answer = (
         1,
         "",
@@ -164,7 +166,7 @@ def test_silence_of_slurm(hpcrun: Caller) -> None:
         (["n1", "--slots", "2", "-o", "."], ".: a folder"),
     ],
 )
-def test_refusals(hpcrun: Caller, argv: list[str], message: str) -> None:
+def test_invalid_arguments_are_refused(hpcrun: Caller, argv: list[str], message: str) -> None:
     hpcrun.write("bad", "n1 slots=4\nn2 slots=0\n")
     hpcrun.write("binary", "").write_bytes(b"n1 slots=4\n\xff\xfe")
     done = hpcrun("hostfile", *argv)
@@ -172,7 +174,7 @@ def test_refusals(hpcrun: Caller, argv: list[str], message: str) -> None:
     assert message in done.err
 
 
-def test_a_file_is_written_whole_or_not_at_all(hpcrun: Caller) -> None:
+def test_output_file_is_written_atomically(hpcrun: Caller) -> None:
     path = hpcrun.write("hosts.out", "old\n")
     assert hpcrun("hostfile", "n[1-2", "-o", "hosts.out").code == 2
     assert path.read_text() == "old\n"
@@ -188,7 +190,7 @@ def test_a_file_is_written_whole_or_not_at_all(hpcrun: Caller) -> None:
     assert [p.name for p in hpcrun.project.iterdir() if "part" in p.name] == []
 
 
-def test_a_pipe_is_written_to_and_stays(hpcrun: Caller) -> None:
+def test_output_pipe_is_not_replaced(hpcrun: Caller) -> None:
     pipe = hpcrun.project / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)

@@ -1,4 +1,4 @@
-"""hpcrun init on a machine without Slurm, and against answers of Slurm that are played back."""
+"""hpcrun init on a machine without Slurm, and with replayed answers of Slurm."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ parser.parse_args()
 
 
 class Slurm:
-    """Commands that answer as they are set up."""
+    """Commands with configurable answers."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -86,7 +86,7 @@ def bare(tmp_path: Path, clean_environ: dict[str, str]) -> Caller:
 
 @pytest.fixture
 def slurm(bare: Caller) -> Slurm:
-    """Slurm's commands beside the others."""
+    """Add Slurm's commands to the others."""
     return Slurm(bare.tools)
 
 
@@ -104,7 +104,7 @@ def checked(done: Done) -> Any:
     return done.json
 
 
-def test_a_first_profile_and_job_work_at_once(bare: Caller, slurm: Slurm) -> None:
+def test_first_profile_and_job_can_be_submitted(bare: Caller, slurm: Slurm) -> None:
     bare.write("train.py", SCRIPT)
     answer = checked(bare("init", "train.py", "--json"))
     assert answer["action"] == "created" and answer["cluster"] == "hot"
@@ -123,7 +123,7 @@ def test_a_first_profile_and_job_work_at_once(bare: Caller, slurm: Slurm) -> Non
     assert dry.code == 0 and "#SBATCH --gres=gpu:4" in dry.out, dry
 
 
-def test_what_is_there_for_editors_is_hidden_from_git(bare: Caller, slurm: Slurm) -> None:
+def test_editor_schemas_are_ignored_by_git(bare: Caller, slurm: Slurm) -> None:
     bare.write("train.py", SCRIPT)
     subprocess.run(["git", "init", "-q", bare.project], check=True)
     assert bare("init", "train.py", "--json").code == 0
@@ -133,18 +133,18 @@ def test_what_is_there_for_editors_is_hidden_from_git(bare: Caller, slurm: Slurm
     assert sorted(shown.split()[1::2]) == ["hpcrun.yaml", "jobs/train.yaml", "train.py"]
 
 
-def test_the_table_says_what_keeps_jobs_waiting(bare: Caller, slurm: Slurm) -> None:
+def test_partition_table_shows_restrictions(bare: Caller, slurm: Slurm) -> None:
     slurm.answer("partition", PARTITIONS.replace("MaxNodes=8", "MaxNodes=1").replace("UP", "DOWN"))
     slurm.answer("sinfo", NODES.replace("mixed", "drained"))
     bare.write("my train.py", SCRIPT)
     shown = bare("init", "my train.py", "--yes").out
     message = "its state is DOWN, 20 of 20 nodes are down or drained, 1 node a job"
     assert f"  default, {message}\n" in shown
-    assert "hpcrun submit 'my train' --dry-run" in shown  # as it can be typed
+    assert "hpcrun submit 'my train' --dry-run" in shown  # in the notation accepted by --time
 
 
 @pytest.mark.slow
-def test_again_nothing_changed(bare: Caller, slurm: Slurm) -> None:
+def test_second_call_reports_no_changes(bare: Caller, slurm: Slurm) -> None:
     assert bare("init", "--yes").code == 0
     before = (bare.project / "hpcrun.yaml").read_text()
     assert checked(bare("init", "--json"))["action"] == "unchanged"
@@ -153,7 +153,7 @@ def test_again_nothing_changed(bare: Caller, slurm: Slurm) -> None:
 
 
 @pytest.mark.slow
-def test_again_what_changed_is_shown_and_written(bare: Caller, slurm: Slurm) -> None:
+def test_second_call_shows_and_writes_changes(bare: Caller, slurm: Slurm) -> None:
     bare("init", "--yes")
     path = bare.project / "hpcrun.yaml"
     mine = "# mine\n" + path.read_text().replace("internet: true", "internet: false # no!")
@@ -176,7 +176,7 @@ def test_again_what_changed_is_shown_and_written(bare: Caller, slurm: Slurm) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("chosen", ["--cluster", "HPCRUN_CLUSTER"])
 @pytest.mark.parametrize("name", ["sandbox", "cold"])
-def test_a_profile_of_another_cluster_is_left_alone(
+def test_profile_of_another_cluster_is_not_changed(
     bare: Caller, slurm: Slurm, tmp_path: Path, name: str, chosen: str
 ) -> None:
     bare("init", "--yes")
@@ -198,7 +198,9 @@ def test_a_profile_of_another_cluster_is_left_alone(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("key", ["slurm_conf: /nowhere/slurm.conf", "account: mine"])
-def test_a_sandboxs_profile_is_not_kept_for_a_cluster(bare: Caller, slurm: Slurm, key: str) -> None:
+def test_profile_of_a_missing_sandbox_is_replaced_only_on_confirmation(
+    bare: Caller, slurm: Slurm, key: str
+) -> None:
     text = f"name: sandbox\naccelerator: cpu\n{key}\npartitions: {{sandbox: {{}}}}\n"
     bare.write("hpcrun.yaml", text)
     done = bare("init", "--yes")
@@ -214,7 +216,7 @@ def test_a_sandboxs_profile_is_not_kept_for_a_cluster(bare: Caller, slurm: Slurm
     assert not {"accelerator", "slurm_conf"} & made.keys()
 
 
-def test_what_is_gone_and_still_named(bare: Caller, slurm: Slurm) -> None:
+def test_removed_partition_that_is_still_used_is_reported(bare: Caller, slurm: Slurm) -> None:
     bare("init", "--yes")
     slurm.answer("partition", PARTITIONS.splitlines()[0] + "\n")
     slurm.answer("sinfo", NODES.splitlines()[0] + "\n")
@@ -224,7 +226,9 @@ def test_what_is_gone_and_still_named(bare: Caller, slurm: Slurm) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_answers_of_real_versions(bare: Caller, slurm: Slurm, version: str) -> None:
+def test_init_reads_captured_output_of_every_release(
+    bare: Caller, slurm: Slurm, version: str
+) -> None:
     def captured(command: str, case: str) -> Any:
         return json.loads((CAPTURED / version / command / f"{case}.json").read_text())
 
@@ -232,7 +236,7 @@ def test_answers_of_real_versions(bare: Caller, slurm: Slurm, version: str) -> N
     slurm.answer("partition", captured("scontrol", "partition")["stdout"])
     slurm.answer("node", captured("scontrol", "node")["stdout"])
     rows = (line.split("|") for line in captured("sinfo", "partitions")["stdout"].splitlines())
-    # The same nodes, in the columns that init asks for.
+    # The same nodes, in the columns that init requests.
     lines = [f"{r[0]}|{r[3]}|{r[5]}|{r[6]}|{r[8]}|node1|{r[4]}|{r[7]}" for r in rows]
     slurm.answer("sinfo", "\n".join(lines) + "\n")
     answer = checked(bare("init", "--json"))
@@ -243,7 +247,7 @@ def test_answers_of_real_versions(bare: Caller, slurm: Slurm, version: str) -> N
         "high": 4,
     }
     assert made["debug"]["nodes"] == 2 and made["high"]["max_time"] == "1-00:00:00"
-    # slurmctld is down: nothing is written, and nothing is lost.
+    # If slurmctld is down, nothing is changed.
     before = (bare.project / "hpcrun.yaml").read_text()
     silent = captured("scontrol", "no-controller")
     slurm.answer("config", "", silent["stderr"], silent["exit_code"])
@@ -255,25 +259,29 @@ def test_answers_of_real_versions(bare: Caller, slurm: Slurm, version: str) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("key", ["config", "partition", "sinfo"])
 @pytest.mark.parametrize("text", ["<html>busy</html>\n", "\udcff\x1b[31m\n", "usage: scontrol\n"])
-def test_garbage(bare: Caller, slurm: Slurm, key: str, text: str) -> None:
+def test_malformed_output_of_slurm_is_reported(
+    bare: Caller, slurm: Slurm, key: str, text: str
+) -> None:
     slurm.answer(key, text)
     done = bare("init", "--yes")
     assert done.code == 4 and "the answer is not Slurm's" in done.err and "\x1b[31m" not in done.err
     assert files(bare) == []
 
 
-def test_commands_of_slurm_without_a_cluster(bare: Caller, slurm: Slurm) -> None:
+def test_slurm_commands_without_a_cluster_are_reported(bare: Caller, slurm: Slurm) -> None:
     slurm.answer("config", "", "scontrol: fatal: Could not establish a configuration source\n", 1)
     done = bare("init", "--yes")
     assert done.code == 4 and "know no cluster" in done.err and "sandbox up" in done.err
 
 
 @pytest.mark.slow
-def test_no_partition_is_an_answer(bare: Caller, slurm: Slurm) -> None:
+def test_cluster_without_partitions_is_accepted_only_for_a_new_profile(
+    bare: Caller, slurm: Slurm
+) -> None:
     slurm.answer("partition", "No partitions in the system\n")
     slurm.answer("sinfo", "")
     assert bare("init", "--yes").code == 0 and profile(bare)["partitions"] == {}
-    # With a profile it is taken for a mistake.
+    # With an existing profile this is reported as an error.
     slurm.answer("partition", PARTITIONS)
     slurm.answer("sinfo", NODES)
     bare("init", "--yes")
@@ -282,7 +290,7 @@ def test_no_partition_is_an_answer(bare: Caller, slurm: Slurm) -> None:
     assert done.code == 4 and "shows none now" in done.err
 
 
-def test_without_slurm(bare: Caller) -> None:
+def test_init_without_slurm_is_refused(bare: Caller) -> None:
     done = bare("init")
     assert done.code == 4 and "no Slurm here" in done.err and files(bare) == []
     bare.write("train.py", SCRIPT)
@@ -293,7 +301,7 @@ def test_without_slurm(bare: Caller) -> None:
     assert bare("init", "--check").code == 2
 
 
-def test_a_job_file_is_not_overwritten_unasked(bare: Caller, slurm: Slurm) -> None:
+def test_existing_job_file_is_not_overwritten_without_asking(bare: Caller, slurm: Slurm) -> None:
     bare.write("train.py", SCRIPT)
     bare.write("jobs/train.yaml", "script: train.py # mine\n")
     answer = checked(bare("init", "train.py", "--json"))
@@ -313,7 +321,9 @@ def test_a_job_file_is_not_overwritten_unasked(bare: Caller, slurm: Slurm) -> No
         ("a\nb.py", "'a\\nb.py': a name with a character that cannot be printed"),
     ],
 )
-def test_scripts_that_cannot_be_read(bare: Caller, slurm: Slurm, script: str, message: str) -> None:
+def test_unreadable_scripts_are_refused(
+    bare: Caller, slurm: Slurm, script: str, message: str
+) -> None:
     bare.write("bad.py", "def (")
     bare.write("bad.sh", "exec python train.py")
     (bare.project / "bytes.py").write_bytes(b"x = '\xff'\n")
@@ -324,13 +334,13 @@ def test_scripts_that_cannot_be_read(bare: Caller, slurm: Slurm, script: str, me
 
 
 @pytest.mark.slow
-def test_profiles_of_the_user(bare: Caller, slurm: Slurm) -> None:
+def test_user_profile_is_written_and_found(bare: Caller, slurm: Slurm) -> None:
     answer = checked(bare("init", "--user", "--json"))
     clusters = Path(bare.environ["HOME"]) / ".config" / "hpcrun" / "clusters"
     assert answer["profile"] == str(clusters / "hot.yaml")
     assert (clusters / "cluster.schema.json").is_file() and files(bare) == []
     assert bare("submit", "single-gpu", "--cluster", "hot", "--dry-run").code == 0
-    # By its name it is found again, from anywhere; and as the only one without it.
+    # It is found by its name from anywhere, and without a name as the only profile.
     assert checked(bare("init", "--cluster", "hot", "--json"))["action"] == "unchanged"
     assert checked(bare("init", "--json"))["action"] == "unchanged"
     (clusters / "cold.yaml").write_text("name: cold\n")
@@ -340,21 +350,21 @@ def test_profiles_of_the_user(bare: Caller, slurm: Slurm) -> None:
 
 
 @pytest.mark.slow
-def test_a_profile_of_another_cluster(bare: Caller, slurm: Slurm) -> None:
+def test_profile_of_another_cluster_is_refused(bare: Caller, slurm: Slurm) -> None:
     bare("init", "--yes")
     done = bare("init", "--cluster", "cold", "--yes")
     assert done.code == 2 and "--user --cluster cold" in done.err
     assert bare("init", "--cluster", "hot", "--yes").code == 0
 
 
-def test_a_profile_that_is_wrong_is_not_touched(bare: Caller, slurm: Slurm) -> None:
+def test_invalid_profile_is_not_changed(bare: Caller, slurm: Slurm) -> None:
     path = bare.write("hpcrun.yaml", "partitons: {}\n")
     done = bare("init", "--yes")
     assert done.code == 2 and "did you mean partitions" in done.err
     assert path.read_text() == "partitons: {}\n"
 
 
-def test_a_folder_that_cannot_be_written(bare: Caller, slurm: Slurm) -> None:
+def test_unwritable_folder_is_reported(bare: Caller, slurm: Slurm) -> None:
     bare.write("train.py", SCRIPT)
     bare.write("jobs", "a file")
     done = bare("init", "train.py", "--yes")
@@ -362,18 +372,18 @@ def test_a_folder_that_cannot_be_written(bare: Caller, slurm: Slurm) -> None:
     assert files(bare) == ["jobs", "train.py"]
 
 
-# ---- somebody is there to answer ---------------------------------------------------------------
+# ---- interactive use ---------------------------------------------------------------------------
 
 
 class Terminal:
-    """hpcrun on a terminal of its own."""
+    """hpcrun on a new terminal."""
 
     def __init__(self, caller: Caller, *argv: str) -> None:
         self.process, self.fd = caller.on_terminal(*argv)
         self.shown = ""
 
     def until(self, text: str) -> None:
-        """Read until the text is there since the last call."""
+        """Read until the text appears in the output since the last call."""
         deadline = time.monotonic() + PATIENCE
         new = ""
         while text not in new:
@@ -396,7 +406,7 @@ class Terminal:
 
 
 @pytest.mark.slow
-def test_questions_are_asked_on_a_terminal(bare: Caller, slurm: Slurm) -> None:
+def test_questions_appear_on_a_terminal(bare: Caller, slurm: Slurm) -> None:
     both = NODES + "long|20|128|512000|mixed|g[01-20]|gpu:a100:4(S:0-1)|ib\n"
     slurm.answer("sinfo", both)
     slurm.answer("partition", PARTITIONS + "PartitionName=long MaxTime=7-0 State=UP\n")
@@ -420,7 +430,7 @@ def test_questions_are_asked_on_a_terminal(bare: Caller, slurm: Slurm) -> None:
 
 
 @pytest.mark.slow
-def test_a_profile_that_appears_meanwhile_is_not_overwritten(bare: Caller, slurm: Slurm) -> None:
+def test_profile_created_meanwhile_is_not_overwritten(bare: Caller, slurm: Slurm) -> None:
     terminal = Terminal(bare, "init")
     terminal.until("internet? [Y/n]")
     bare.write("hpcrun.yaml", "name: mine\n")
@@ -430,7 +440,7 @@ def test_a_profile_that_appears_meanwhile_is_not_overwritten(bare: Caller, slurm
     assert (bare.project / "hpcrun.yaml").read_text() == "name: mine\n"
 
 
-def test_line_ends_stay_as_they_are(bare: Caller, slurm: Slurm) -> None:
+def test_line_ends_are_preserved(bare: Caller, slurm: Slurm) -> None:
     bare("init", "--yes")
     path = bare.project / "hpcrun.yaml"
     path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
@@ -441,10 +451,10 @@ def test_line_ends_stay_as_they_are(bare: Caller, slurm: Slurm) -> None:
 
 
 @pytest.mark.slow
-def test_ctrl_c_at_a_question_leaves_nothing(bare: Caller, slurm: Slurm) -> None:
+def test_ctrl_c_at_a_question_writes_nothing(bare: Caller, slurm: Slurm) -> None:
     terminal = Terminal(bare, "init")
     terminal.until("internet? [Y/n]")
-    # Python's input() misses a signal that comes just before it listens: people press it again.
+    # Python's input() misses a signal just before it starts to read, so repeat it like a user.
     while terminal.process.poll() is None:
         terminal.process.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -453,9 +463,7 @@ def test_ctrl_c_at_a_question_leaves_nothing(bare: Caller, slurm: Slurm) -> None
     assert files(bare) == []
 
 
-def test_a_site_that_counts_no_gpus_and_names_partitions_after_them(
-    bare: Caller, slurm: Slurm
-) -> None:
+def test_site_without_gres_is_asked_for_gpus_per_partition(bare: Caller, slurm: Slurm) -> None:
     rows = [f"{name}|2|128|256000|idle|c[1-2]|(null)|(null)" for name in ("normal", "gpu-a100")]
     slurm.answer("sinfo", "\n".join(rows) + "\n")
     slurm.answer(
@@ -472,9 +480,7 @@ def test_a_site_that_counts_no_gpus_and_names_partitions_after_them(
     assert "LOOK: its name says GPUs" in (bare.project / "hpcrun.yaml").read_text()
 
 
-def test_jobs_that_name_no_type_get_whole_gpus_where_there_are_slices(
-    bare: Caller, slurm: Slurm
-) -> None:
+def test_default_gpu_type_is_a_whole_gpu_if_there_are_slices(bare: Caller, slurm: Slurm) -> None:
     """Half of the nodes of Fir and Rorqual have slices of the GPUs of the other half."""
     rows = [
         "gpu|80|48|1152000|idle|a[1-80]|gpu:h100:4|(null)",
@@ -486,26 +492,24 @@ def test_jobs_that_name_no_type_get_whole_gpus_where_there_are_slices(
     assert (made["partition"], made["gpu_type"]) == ("gpu", "h100")
     done = bare("submit", "single-gpu", "--dry-run", "--no-check")
     assert "#SBATCH --gres=gpu:h100:1\n" in done.out, done
-    # Where all GPUs are whole, or all are slices, nothing is chosen for the user.
+    # If all GPUs are whole, or all are slices, there is no default type.
     slurm.answer("sinfo", rows[1] + "\n")
     (bare.project / "hpcrun.yaml").unlink()
     checked(bare("init", "--json"))
     assert "gpu_type" not in profile(bare)
 
 
-def test_a_profile_is_begun_like_one_that_ships(bare: Caller) -> None:
+def test_profile_starts_from_a_bundled_one(bare: Caller) -> None:
     done = bare("init", "--like", "lumi-g", "--yes")
     assert "was never run" in done.err
     made = profile(bare)
     assert (made["name"], made["accelerator"], made["fabric"]) == ("lumi-g", "rocm", "slingshot")
-    assert made["runs_dir"] == "~/hpcrun/runs"  # no USER is set here
+    assert made["runs_dir"] == "~/hpcrun/runs"  # USER is not set here
     again = bare("init", "--like", "lumi-g", "--yes")
     assert again.code == 2 and "there is a profile already" in again.err
 
 
-def test_what_slurm_says_is_read_into_a_profile_that_was_begun_so(
-    bare: Caller, slurm: Slurm
-) -> None:
+def test_bundled_profile_is_updated_from_slurm(bare: Caller, slurm: Slurm) -> None:
     bare.environ["USER"] = "me"
     answer = checked(bare("init", "--like", "mahti", "--cluster", "hot", "--json"))
     made = profile(bare)
@@ -513,13 +517,13 @@ def test_what_slurm_says_is_read_into_a_profile_that_was_begun_so(
     assert made["partitions"]["gpu"]["cpus_per_node"] == 124 and made["fabric"] == "infiniband"
 
 
-def test_a_site_that_is_misspelt(bare: Caller) -> None:
+def test_misspelt_site_is_refused(bare: Caller) -> None:
     done = bare("init", "--like", "lumig", "--yes")
     assert done.code == 2 and "did you mean lumi-g?" in done.err
     assert not (bare.project / "hpcrun.yaml").exists()
 
 
-# A link of a repository that was cloned, and what it would have init write to.
+# Links of a cloned repository, and the files that init would write through them.
 LINKS = {
     ".hpcrun/job.schema.json": "home/.bashrc",
     ".hpcrun/cluster.schema.json": "home/new file",
@@ -534,7 +538,7 @@ LINKS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("link", LINKS)
 @pytest.mark.parametrize("how", ["relative", "absolute", "of a link"])
-def test_init_writes_through_no_link_that_leads_out_of_the_project(
+def test_init_does_not_write_through_links_out_of_the_project(
     bare: Caller, slurm: Slurm, link: str, how: str
 ) -> None:
     home = bare.project.parent
@@ -556,7 +560,7 @@ def test_init_writes_through_no_link_that_leads_out_of_the_project(
     assert not (bare.project / "jobs/train.yaml").exists()
 
 
-def test_init_writes_through_no_link_into_the_folder_of_git(bare: Caller, slurm: Slurm) -> None:
+def test_init_does_not_write_through_links_into_the_git_folder(bare: Caller, slurm: Slurm) -> None:
     hooks = bare.write(".git/hooks/kept", "").parent
     bare.write("train.py", SCRIPT)
     (bare.project / "jobs").mkdir()
@@ -566,7 +570,7 @@ def test_init_writes_through_no_link_into_the_folder_of_git(bare: Caller, slurm:
     assert [path.name for path in hooks.iterdir()] == ["kept"]
 
 
-def test_init_follows_links_inside_the_project_and_of_the_users_configuration(
+def test_init_follows_links_inside_the_project_and_in_the_user_configuration(
     bare: Caller, slurm: Slurm
 ) -> None:
     bare.write("train.py", SCRIPT)
@@ -583,7 +587,7 @@ def test_init_follows_links_inside_the_project_and_of_the_users_configuration(
 
 
 @pytest.mark.parametrize("end", ["\n", "\r", "\x85", "\u2028", "\u2029", "\x0c"])
-def test_a_name_in_a_comment_of_a_draft_ends_no_line(bare: Caller, slurm: Slurm, end: str) -> None:
+def test_names_in_draft_comments_do_not_break_lines(bare: Caller, slurm: Slurm, end: str) -> None:
     evil = f"--data{end}setup: {{commands: [id]}}"
     bare.write(
         "train.py",

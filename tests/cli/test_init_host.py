@@ -1,4 +1,4 @@
-"""hpcrun init --host: a cluster at the other end of a real sshd, whose Slurm is played back."""
+"""hpcrun init --host: a cluster behind a real sshd, with replayed answers of Slurm."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.cli.test_init import Slurm, checked, files, profile
 from tests.remote.sshd import Laptop, servers
 
 pytestmark = pytest.mark.slow
-# A login that says something; its PATH is not that of the machine.
+# A login that prints a banner and has a different PATH.
 LOGIN = "echo Welcome; echo on $HOSTNAME >&2; export PATH={path} SCRATCH=$HOME/scratch\n"
-# What every Linux has, and no Slurm.
+# The commands of every Linux, without Slurm.
 COREUTILS = "bash cat cut env getent head id ls mkdir rmdir sh stat timeout tr uname"
 
 
 class Cluster:
-    """A host with a home of its own; Slurm's commands lie in ``tools``."""
+    """A host with its own home; Slurm's commands are in ``tools``."""
 
     def __init__(self, folder: Path, laptop: Laptop) -> None:
         self.home, self.tools, self.laptop = folder / "far home", folder / "far tools", laptop
@@ -37,7 +37,7 @@ class Cluster:
         python.chmod(0o755)
 
     def has(self, *, plain: str = "", login: str = "") -> None:
-        """Set the PATH of commands, and what login shells have in theirs besides."""
+        """Set the PATH of commands, and additional folders in that of login shells."""
         (server,) = self.laptop.servers
         server.stop()
         path = f"{plain}:{self.plain}".strip(":")
@@ -66,7 +66,7 @@ def far(tmp_path: Path, bare: Caller) -> Iterator[Cluster]:
         bare.environ |= {
             "HOME": str(laptop.home),
             "PATH": f"{laptop.home}/bin:{bare.environ['PATH']}",
-            "SCRATCH": str(tmp_path),  # the laptop's own says nothing
+            "SCRATCH": str(tmp_path),  # the laptop's own PATH is irrelevant
         }
         yield Cluster(tmp_path, laptop)
 
@@ -88,12 +88,12 @@ def nothing_stays_connected(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def refused(done: Done, bare: Caller) -> str:
-    """Exit code 4, and nothing written."""
+    """Assert exit code 4, and that nothing was written."""
     assert done.code == 4 and files(bare) == [], done
     return done.err
 
 
-def test_the_cluster_is_asked_there_and_the_profile_written_here(
+def test_init_host_queries_the_cluster_and_writes_the_profile_locally(
     bare: Caller, far: Cluster
 ) -> None:
     far.has(plain=str(far.tools), login=str(far.tools))
@@ -106,7 +106,7 @@ def test_the_cluster_is_asked_there_and_the_profile_written_here(
     assert made["host"] == "mycluster" and "login_shell" not in made and "slurm_path" not in made
     assert made["partitions"]["gpu"]["cpus_per_node"] == 124 and made["slurm_version"] == "24.11.5"
     assert made["runs_dir"] == "~/hpcrun/runs" and made["setup"] == {"venv": "~/venv"}
-    # Again, by the profile alone.
+    # Again, with the host of the profile.
     before = far.trips
     assert checked(bare("init", "--json"))["action"] == "unchanged"
     assert far.trips - before <= 4
@@ -116,7 +116,7 @@ def test_the_cluster_is_asked_there_and_the_profile_written_here(
     assert other.code == 2 and "of the host mycluster, and not of other" in other.err
 
 
-def test_what_only_a_login_shell_has_is_found(bare: Caller, far: Cluster) -> None:
+def test_slurm_on_the_path_of_a_login_shell_is_found(bare: Caller, far: Cluster) -> None:
     far.has(login=str(far.tools))
     answer = checked(bare("init", "--host", "mycluster", "--user", "--json"))
     assert far.trips <= 4
@@ -127,7 +127,7 @@ def test_what_only_a_login_shell_has_is_found(bare: Caller, far: Cluster) -> Non
     assert bare("init", "--check", "--cluster", "hot").code == 0
 
 
-def test_slurm_in_a_folder_that_no_path_has(
+def test_slurm_in_a_usual_folder_is_found(
     bare: Caller, far: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     far.has()
@@ -141,7 +141,7 @@ def test_slurm_in_a_folder_that_no_path_has(
     assert "nothing changed" in bare("init", "--check").out
 
 
-def test_what_cannot_be_reached_leaves_nothing(bare: Caller, far: Cluster) -> None:
+def test_unreachable_host_writes_nothing(bare: Caller, far: Cluster) -> None:
     far.has(plain=str(far.tools))
     far.slurm.answer(
         "config", "", "slurm_load_ctl_conf error: Unable to contact slurm controller", 1

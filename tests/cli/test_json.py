@@ -1,4 +1,4 @@
-"""Every verb that reads or submits prints JSON, as its schema says, and so do errors."""
+"""Every command that reads or submits prints JSON that conforms to its schema, as do errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.test_docs import COMMANDS
 
 DOCUMENT = (ROOT / "docs" / "json.md").read_text()
 REFERENCE = (ROOT / "docs" / "reference.md").read_text()
-# Verbs whose standard output is for something else, and why.
+# Commands whose standard output has another purpose, and the reason.
 WITHOUT = {
     "run": "its output is the program's",
     "shell": "its output is the shell's",
@@ -35,12 +35,12 @@ SCHEMAS = sorted(path.name.removesuffix(".schema.json") for path in FOLDER.glob(
 
 
 def schema_of(words: str) -> str:
-    """The name of a verb's schema: a verb of a verb shares it."""
+    """Return the name of a command's schema, which subcommands share."""
     return words.split()[0]
 
 
 @pytest.mark.parametrize("words", SPEAKING)
-def test_a_verb_has_json_and_a_schema(words: str) -> None:
+def test_every_command_has_json_and_a_schema(words: str) -> None:
     options = {name for p in COMMANDS[words].params for name in p.opts}
     assert "--json" in options
     assert schema_of(words) in SCHEMAS
@@ -48,14 +48,14 @@ def test_a_verb_has_json_and_a_schema(words: str) -> None:
     assert f"json/{schema_of(words)}.schema.json" in section
 
 
-def test_those_without_are_right() -> None:
+def test_listed_exceptions_have_no_json() -> None:
     for words in WITHOUT:
         command = COMMANDS.get(words, click.Command("x"))
         assert "--json" not in {name for p in command.params for name in p.opts}, words
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_a_schema_describes_everything(name: str) -> None:
+def test_schema_describes_every_key(name: str) -> None:
     schema = load_schema(name)
     jsonschema.Draft202012Validator.check_schema(schema)
     assert schema["title"] and schema["description"]
@@ -64,7 +64,7 @@ def test_a_schema_describes_everything(name: str) -> None:
 
 
 def properties(schema: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Walk through all keys that a schema names."""
+    """Yield all keys of a schema."""
     if isinstance(schema, list):
         for item in schema:
             yield from properties(item, path)
@@ -76,7 +76,7 @@ def properties(schema: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def described(part: Any) -> bool:
-    """A key says what it is, in words or by the definition that it names; a list by its items."""
+    """Return whether a key has a description or a named definition, or a list described items."""
     named = part.get("description") or any(key in part for key in ("$ref", "anyOf", "oneOf"))
     return bool(named) or ("items" in part and described(part["items"]))
 
@@ -85,7 +85,7 @@ def described(part: Any) -> bool:
 
 
 def examples() -> list[tuple[str, str]]:
-    """The JSON of each section, by the section's verb, and that in the schemas themselves."""
+    """Return the JSON examples of each section with its command, and those in the schemas."""
     found = [
         (name, json.dumps(example))
         for name in SCHEMAS
@@ -99,19 +99,19 @@ def examples() -> list[tuple[str, str]]:
 
 
 def values(text: str, name: str) -> list[Any]:
-    """What an example holds: a value, or for logs one a line."""
+    """Return the values of an example: one, or for logs one per line."""
     if name == "logs":
         return [json.loads(line) for line in text.splitlines()]
     return [json.loads(text)]
 
 
-def test_each_schema_has_an_example() -> None:
+def test_every_schema_has_an_example() -> None:
     missing = set(SCHEMAS) - {name for name, _ in examples()}
     assert missing == set()
 
 
 @pytest.mark.parametrize(("name", "text"), examples())
-def test_an_example_is_as_the_schema_says(name: str, text: str) -> None:
+def test_examples_conform_to_their_schemas(name: str, text: str) -> None:
     for value in values(text, name):
         check_json(name, value)
 
@@ -143,19 +143,17 @@ def error_of(done: Done) -> Any:
         (["hostfile", "a[1-"], "a[1-", None),
     ],
 )
-def test_an_error_is_json_too(
-    hpcrun: Caller, argv: list[str], message: str, fix: str | None
-) -> None:
+def test_error_is_json(hpcrun: Caller, argv: list[str], message: str, fix: str | None) -> None:
     done = hpcrun(*argv, "--json")
     error = error_of(done)
     assert message in error["message"] and done.code == 2
     assert fix is None or fix in error["fix"]
     assert error["problems"] == []
-    # Without --json it is for people.
+    # Without --json the error is plain text.
     assert hpcrun(*argv).err.splitlines()[-1][0] != "{"
 
 
-def test_all_problems_of_a_file_are_there(hpcrun: Caller) -> None:
+def test_json_error_contains_all_problems_of_a_file(hpcrun: Caller) -> None:
     hpcrun.write("bad.yaml", "command: [a]\nbath: 1\nresources: {gpus: 2}\n")
     error = error_of(hpcrun("submit", "bad.yaml", "--json", "--dry-run"))
     shown = [(p["source"], p["line"], p["path"]) for p in error["problems"]]
@@ -163,14 +161,14 @@ def test_all_problems_of_a_file_are_there(hpcrun: Caller) -> None:
     assert error["message"].count("\n") == 1
 
 
-def test_slurm_out_of_reach(hpcrun: Caller) -> None:
+def test_json_error_for_missing_slurm(hpcrun: Caller) -> None:
     hpcrun.write("job.yaml", "command: [hostname]\nresources: {gpus_per_node: 0}\n")
     error = error_of(hpcrun("submit", "job.yaml", "--json"))
     assert error["exit_code"] == 4 and "sbatch: command not found" in error["message"]
 
 
 @pytest.mark.parametrize("verb", ["submit", "resubmit"])
-def test_no_log_stands_below_the_answer(hpcrun: Caller, verb: str) -> None:
+def test_follow_with_json_is_refused(hpcrun: Caller, verb: str) -> None:
     hpcrun.write("job.yaml", "command: [hostname]\nresources: {gpus_per_node: 0}\n")
     error = error_of(hpcrun(verb, "job.yaml", "--json", "--follow"))
     assert error["exit_code"] == 2
@@ -178,20 +176,20 @@ def test_no_log_stands_below_the_answer(hpcrun: Caller, verb: str) -> None:
     assert not hpcrun.runs.exists()
 
 
-def test_a_file_as_it_is_is_no_json(hpcrun: Caller) -> None:
+def test_show_file_with_json_is_refused(hpcrun: Caller) -> None:
     error = error_of(hpcrun("show", "7", "--file", "job.sbatch", "--json"))
     assert error["exit_code"] == 2 and "without --json" in error["fix"]
 
 
-def test_words_of_the_job_ask_for_nothing(hpcrun: Caller) -> None:
+def test_options_after_the_separator_belong_to_the_job(hpcrun: Caller) -> None:
     done = hpcrun("submit", "--nodes", "0", "--", "echo", "--json")
     assert done.code == 2 and done.err.startswith("error: --nodes: ")
 
 
-# ---- verbs that need no Slurm
+# ---- commands that need no Slurm
 
 
-def test_jobs(hpcrun: Caller) -> None:
+def test_jobs_json_lists_project_and_built_in_jobs(hpcrun: Caller) -> None:
     hpcrun.write("jobs/mine.yaml", "description: my own\ncommand: [hostname]\n")
     hpcrun.write("jobs/bad.yaml", "nope: 1\n")
     answer = hpcrun("jobs", "--json").json
@@ -202,7 +200,7 @@ def test_jobs(hpcrun: Caller) -> None:
     assert jobs["zero2-4gpu"]["from"] == "built-in"
 
 
-def test_show_a_job(hpcrun: Caller) -> None:
+def test_show_json_of_a_job(hpcrun: Caller) -> None:
     answer = hpcrun("show", "zero2-4gpu", "--json").json
     check_json("show", answer)
     assert answer["job"]["resources"]["gpus_per_node"] == 4
@@ -212,14 +210,14 @@ def test_show_a_job(hpcrun: Caller) -> None:
     assert job["deepspeed"]["config"] == {"a": "NaN", "b": ["-Infinity"]}
 
 
-def test_hostfile(hpcrun: Caller) -> None:
+def test_hostfile_json_conforms_to_its_schema(hpcrun: Caller) -> None:
     for argv in (["node[01-02,7]", "--slots", "4"], ["a", "--to", "plain"]):
         answer = hpcrun("hostfile", *argv, "--json").json
         check_json("hostfile", answer)
     assert answer["slots"] is None and answer["hosts"] == [{"host": "a", "slots": None}]
 
 
-def test_no_sandbox(hpcrun: Caller) -> None:
+def test_sandbox_status_json_without_a_sandbox(hpcrun: Caller) -> None:
     done = hpcrun("sandbox", "status", "--json")
     check_json("sandbox", done.json)
     assert done.code == 4 and done.json == {"sandbox": None}

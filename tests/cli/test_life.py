@@ -1,4 +1,4 @@
-"""The verbs of a run's life, with commands that answer what Slurm once answered."""
+"""cancel, requeue and resubmit, with replayed answers of Slurm."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.slurm_answers import squeue_row
 
 @pytest.fixture
 def tools(hpcrun: Caller) -> Path:
-    """Where commands are put; and a job to submit."""
+    """Return the folder for commands, and write a job to submit."""
     hpcrun.write("job.yaml", "command: [hostname]\nresources: {gpus_per_node: 0}\n")
     return hpcrun.tools
 
@@ -27,7 +27,7 @@ def tools(hpcrun: Caller) -> Path:
 def submitted(
     hpcrun: Caller, tools: Path, *job_ids: str, options: Sequence[str] = ()
 ) -> list[Path]:
-    """Runs that Slurm took under these ids."""
+    """Submit runs with the given job ids."""
     found = []
     for job_id in job_ids:
         replay(tools, "sbatch", (0, f"{job_id}\n", ""))
@@ -38,14 +38,14 @@ def submitted(
 
 
 def others(job_id: str, state: str, user: str = "") -> str:
-    """The row of a job that hpcrun did not submit."""
+    """Return the row of a job that hpcrun did not submit."""
     return squeue_row(job_id, state, u=user or name_of_user(os.getuid()), Z="/elsewhere")
 
 
 # ---- cancel
 
 
-def test_cancel_asks_once_for_all(hpcrun: Caller, tools: Path) -> None:
+def test_cancel_uses_one_query_for_all_jobs(hpcrun: Caller, tools: Path) -> None:
     one, two = submitted(hpcrun, tools, "7", "8")
     rows = row(one, "7", "RUNNING") + row(two, "8", "COMPLETED")
     asked = replay(tools, "squeue", (0, rows + others("9_3", "PENDING"), ""))
@@ -58,23 +58,21 @@ def test_cancel_asks_once_for_all(hpcrun: Caller, tools: Path) -> None:
         [("7", True, None), ("8", False, None), ("9_3", True, None)],
     )
     assert [line.partition("|")[2] for line in calls(ended)] == ["7 9_3"]
-    assert len(calls(asked)) == 2  # runs and others: not one a job
+    assert len(calls(asked)) == 2  # one for runs and one for other jobs
     assert (one / "cancelled.json").exists() and not (two / "cancelled.json").exists()
 
 
-def test_cancel_of_what_waits_alone_leaves_the_rest(hpcrun: Caller, tools: Path) -> None:
+def test_cancel_pending_keeps_running_jobs(hpcrun: Caller, tools: Path) -> None:
     one, two = submitted(hpcrun, tools, "7", "8")
     replay(tools, "squeue", (0, row(one, "7", "RUNNING") + row(two, "8", "PENDING"), ""))
     ended = replay(tools, "scancel", (0, "", ""))
     done = hpcrun("cancel", "--pending", "7", "8")
     assert done.code == 0 and "job 7 is left alone: it is RUNNING, not PENDING" in done.out
-    # Slurm itself spares a job that has begun meanwhile.
+    # Slurm itself does not cancel a job that has started meanwhile.
     assert [line.partition("|")[2] for line in calls(ended)] == ["--state=PENDING 8"]
 
 
-def test_one_that_cannot_be_cancelled_does_not_keep_the_others_from_it(
-    hpcrun: Caller, tools: Path
-) -> None:
+def test_failed_cancellation_does_not_prevent_others(hpcrun: Caller, tools: Path) -> None:
     (one,) = submitted(hpcrun, tools, "7")
     rows = row(one, "7", "RUNNING") + others("9", "RUNNING", "alice")
     replay(tools, "squeue", (0, rows, ""))
@@ -95,14 +93,14 @@ def test_one_that_cannot_be_cancelled_does_not_keep_the_others_from_it(
         ("", "an empty name"),
     ],
 )
-def test_words_that_name_nothing(hpcrun: Caller, tools: Path, word: str, message: str) -> None:
+def test_unknown_jobs_are_refused(hpcrun: Caller, tools: Path, word: str, message: str) -> None:
     for verb in ("cancel", "wait", "requeue"):
         done = hpcrun(verb, word)
         assert done.code == 2 and message in done.err, done
 
 
 @pytest.mark.parametrize("verb", ["cancel", "wait", "requeue", "shell"])
-def test_garbage_of_slurm_is_no_traceback(hpcrun: Caller, tools: Path, verb: str) -> None:
+def test_malformed_output_of_slurm_is_reported(hpcrun: Caller, tools: Path, verb: str) -> None:
     submitted(hpcrun, tools, "7")
     for answer in ((0, "\x1f\x1e\x1f\n\udcff", ""), (1, "{}", "what?"), (139, "", "")):
         replay(tools, "squeue", (answer[0], "\x1f\x1e garbage", answer[2]))
@@ -123,7 +121,7 @@ def test_requeue_while_slurm_is_silent(hpcrun: Caller, tools: Path) -> None:
     assert done.code == 4 and "Slurm does not answer" in done.err
 
 
-def test_requeue_of_what_is_over_while_slurm_is_silent(hpcrun: Caller, tools: Path) -> None:
+def test_requeue_of_an_ended_run_while_slurm_is_silent(hpcrun: Caller, tools: Path) -> None:
     (run,) = submitted(hpcrun, tools, "7")
     replay(tools, "squeue", (0, row(run, "7", "FAILED"), ""))
     assert hpcrun("status", "7").code == 0
@@ -136,13 +134,13 @@ def test_requeue_of_what_is_over_while_slurm_is_silent(hpcrun: Caller, tools: Pa
 
 
 @pytest.mark.slow
-def test_secrets_of_the_next_attempt(hpcrun: Caller, tools: Path) -> None:
+def test_requeue_writes_the_secrets_of_the_next_attempt(hpcrun: Caller, tools: Path) -> None:
     hpcrun.environ["A_SECRET"] = "of mine"
     words = "command: [hostname]\nresources: {gpus_per_node: 0}\nsecrets: [A_SECRET]\n"
     hpcrun.write("job.yaml", words)
     (run,) = submitted(hpcrun, tools, "7")
     replay(tools, "scontrol", (0, "", ""))
-    # The harness removes them when the job is stopped, since nobody may start it again.
+    # The job script removes them when it is stopped, because the job may not restart.
     replay(tools, "squeue", (0, row(run, "7", "RUNNING"), ""))
     done = hpcrun("requeue", "7")
     assert done.code == 2 and "has secrets" in done.err and "hpcrun resubmit 7" in done.err
@@ -150,7 +148,7 @@ def test_secrets_of_the_next_attempt(hpcrun: Caller, tools: Path) -> None:
     assert hpcrun("status", "7").code == 0
     assert not (run / "secrets.env").exists()
     value = hpcrun.environ.pop("A_SECRET")
-    # Its secrets are not asked for, since they would not help.
+    # Its secrets are not required, because they would not help.
     done = hpcrun("requeue", "7")
     assert done.code == 3 and "--no-requeue" in done.err and "hpcrun resubmit 7" in done.err
     hpcrun.environ["A_SECRET"] = value
@@ -167,7 +165,7 @@ def test_secrets_of_the_next_attempt(hpcrun: Caller, tools: Path) -> None:
     assert (run / "secrets.env").stat().st_mode & 0o777 == 0o600
 
 
-def test_what_is_forbidden_is_allowed_for_this_one_time(hpcrun: Caller, tools: Path) -> None:
+def test_requeue_allows_requeueing_temporarily(hpcrun: Caller, tools: Path) -> None:
     (run,) = submitted(hpcrun, tools, "7")
     (run / "cancelled.json").write_text("{}")
     replay(tools, "squeue", (0, row(run, "7", "RUNNING"), ""))
@@ -201,7 +199,7 @@ def test_what_is_forbidden_is_allowed_for_this_one_time(hpcrun: Caller, tools: P
         ("UNHEARD_OF", (0, "", ""), 2, "its state is not known"),
     ],
 )
-def test_requeue_that_is_not_done(
+def test_refused_requeue_is_reported(
     hpcrun: Caller, tools: Path, state: str, answer: tuple[int, str, str], code: int, message: str
 ) -> None:
     (run,) = submitted(hpcrun, tools, "7")
@@ -215,7 +213,7 @@ def test_requeue_that_is_not_done(
 
 
 @pytest.mark.slow
-def test_resubmit(hpcrun: Caller, tools: Path) -> None:
+def test_resubmit_submits_a_new_run_of_the_same_job(hpcrun: Caller, tools: Path) -> None:
     hpcrun.write("train.py", "torch.load('old')\n")
     hpcrun.write(
         "job.yaml",
@@ -242,14 +240,14 @@ def test_resubmit(hpcrun: Caller, tools: Path) -> None:
     assert hpcrun("resubmit", "7").code == 3
     assert list((run / "successors").iterdir()) == []
 
-    # Another hpcrun is about to do the same: its folder is not there yet.
+    # Another hpcrun is about to do the same; its folder does not exist yet.
     note = run / "successors" / "20260101-000000-job-abcd.json"
     note.write_text(json.dumps({"run_dir": str(hpcrun.runs / note.stem)}))
     replay(tools, "sbatch", (0, "8\n", ""))
     done = hpcrun("resubmit", "7")
     assert done.code == 2 and "of another hpcrun at this moment" in done.err
     assert [path.name for path in note.parent.iterdir()] == [note.name]
-    os.utime(note, (0, 0))  # long ago: it was never submitted
+    os.utime(note, (0, 0))  # long ago, so it was never submitted
     done = hpcrun("resubmit", "7", "--json", "--time", "5", "--", "--steps", "{world_size}")
     check_json("resubmit", done.json)
     (reported,) = done.json["runs"]
@@ -257,12 +255,12 @@ def test_resubmit(hpcrun: Caller, tools: Path) -> None:
     assert reported["checkpoint_dir"] == str(run / "checkpoints") and reported["goes_on"]
     assert (again / "code" / "train.py").read_text() == "torch.load('old')\n"
     assert "#SBATCH --time=5\n" in (again / "job.sbatch").read_text()
-    # Words come after the earlier ones, now and when this run is resubmitted in its turn.
+    # Arguments are appended to the earlier ones, now and in further resubmissions.
     program = (again / "node.sh").read_text().replace(" \\\n   ", "")
     assert f"train.py {run}/checkpoints --steps 1\n" in program
     assert '- "{checkpoint_dir}"\n- --steps\n' in (again / "spec.yaml").read_text()
     assert json.loads((again / "resubmitted.json").read_text())["run_id"] == run.name
-    # The new one uses the folder, though the old one is over.
+    # The new run uses the folder, although the old one has ended.
     replay(tools, "squeue", (0, row(run, "7", "FAILED") + row(again, "8", "PENDING"), ""))
     done = hpcrun("resubmit", "7")
     assert done.code == 2 and f"{again.name}, a later run, is PENDING" in done.err
@@ -273,14 +271,14 @@ def test_resubmit(hpcrun: Caller, tools: Path) -> None:
 
 
 PROGRAMS = [
-    # The placeholder alone is where it saves.
+    # Only the placeholder names the folder for checkpoints.
     ("script: train.py\nargs: ['{checkpoint_dir}']", "torch.save(x, path)\n", False),
     ("script: train.py\nargs: [--lr, 1e-4]", "torch.load(path)\n", False),
     ("script: train.py\nargs: ['{checkpoint_dir}']", "torch.load(path)\n", True),
     ("script: train.py\nargs: [--resume, auto]", "", True),
     ("script: train.py\ncheckpoint: {resume: '--from {resume}'}", "", True),
     ("script: train.py", "import os; os.environ['HPCRUN_RESUME']\n", True),
-    # The Trainer takes no checkpoint from its output_dir by itself.
+    # The Trainer does not resume from its output_dir by itself.
     (
         "script: train.py\nframework: transformers\nargs: [--output_dir, '{checkpoint_dir}']",
         "Trainer(m).train(); model.load_state_dict(x)\n",
@@ -318,7 +316,7 @@ def test_resubmit_resumes_where_something_has_the_program_resume(
 
 
 @pytest.mark.parametrize("options", [[], ["--fresh"]])
-def test_resubmit_writes_over_no_checkpoints_in_an_absolute_folder(
+def test_resubmit_does_not_overwrite_checkpoints_in_an_absolute_folder(
     hpcrun: Caller, tools: Path, tmp_path: Path, options: list[str]
 ) -> None:
     folder = tmp_path / "saved"
@@ -352,9 +350,7 @@ def test_resubmit_reports_code_that_has_changed_since(hpcrun: Caller, tools: Pat
     assert "changed since" not in hpcrun("resubmit", "7", "--dry-run", "--code", "now").err
 
 
-def test_a_run_of_another_cluster_is_resubmitted_there_with_what_was_asked(
-    hpcrun: Caller, tools: Path
-) -> None:
+def test_run_of_another_cluster_is_resubmitted_there(hpcrun: Caller, tools: Path) -> None:
     (run,) = submitted(hpcrun, tools, "7")
     replay(tools, "squeue", (0, row(run, "7", "FAILED"), ""))
     config = hpcrun.project.parent / "config"
@@ -370,9 +366,7 @@ def test_a_run_of_another_cluster_is_resubmitted_there_with_what_was_asked(
     assert "#SBATCH --job-name=job\n" in done.out
 
 
-def test_a_run_is_resubmitted_with_the_profile_of_its_own_project(
-    hpcrun: Caller, tools: Path
-) -> None:
+def test_run_is_resubmitted_with_the_profile_of_its_project(hpcrun: Caller, tools: Path) -> None:
     profile = (hpcrun.project / "hpcrun.yaml").read_text()
     hpcrun.write("hpcrun.yaml", f"{profile}\naccount: mine\nenv: {{OF: mine}}\n")
     (run,) = submitted(hpcrun, tools, "7")
@@ -392,14 +386,14 @@ def test_a_run_is_resubmitted_with_the_profile_of_its_own_project(
 
 
 @pytest.mark.parametrize(("option", "shown"), [("--wait", ""), ("--follow", "step 1\n")])
-def test_resubmit_goes_on_to_the_end_of_the_new_run(
+def test_resubmit_follow_waits_for_the_new_run(
     hpcrun: Caller, tools: Path, option: str, shown: str
 ) -> None:
     (run,) = submitted(hpcrun, tools, "7")
     queue = tools / "queue"
     replay(tools, "squeue", (0, "", ""))
     queue.write_text(row(run, "7", "FAILED"))
-    # The new job fails as soon as it is submitted; its row of the queue shows its folder.
+    # The new job fails immediately; its row in the queue shows its folder.
     answer = row(run, "8", "FAILED").replace(str(run), "$PWD")
     (tools / "squeue").write_text(f'#!/bin/sh\ncat "{queue}"\n')
     (tools / "sbatch").write_text(
@@ -414,9 +408,7 @@ def test_resubmit_goes_on_to_the_end_of_the_new_run(
 
 
 @pytest.mark.slow
-def test_a_run_that_begins_from_the_checkpoints_of_the_run_before(
-    hpcrun: Caller, tools: Path
-) -> None:
+def test_run_can_start_from_the_checkpoints_of_another_run(hpcrun: Caller, tools: Path) -> None:
     hpcrun.write("train.py", "")
     text = "script: train.py\nlauncher: srun\nresources: {gpus_per_node: 0}\n"
     hpcrun.write("job.yaml", text)
@@ -433,7 +425,7 @@ def test_a_run_that_begins_from_the_checkpoints_of_the_run_before(
         reported = done.json["runs"][0] if words[0] == "resubmit" else done.json
         return Path(reported["run_dir"])
 
-    # Two at the same moment: both only read.
+    # Two at the same time: both only read.
     second = follow("8", "submit", "next.yaml", "--after", "7")
     third = follow("9", "submit", "next.yaml", "--after", "7", "--name", "other")
     plain = follow("10", "submit", "job.yaml", "--after", "7")
@@ -444,7 +436,7 @@ def test_a_run_that_begins_from_the_checkpoints_of_the_run_before(
     notes = {path.stem for path in (first / "successors").iterdir()}
     assert notes == {second.name, third.name}, plain
 
-    # What begins from it keeps it; and it may not be written again meanwhile.
+    # Runs that start from it keep it, and it must not be written meanwhile.
     states = row(first, "7", "FAILED") + row(plain, "10", "FAILED")
     states += row(second, "8", "FAILED") + row(third, "9", "PENDING")
     replay(tools, "squeue", (0, states, ""))
@@ -456,20 +448,20 @@ def test_a_run_that_begins_from_the_checkpoints_of_the_run_before(
     refused = hpcrun("resubmit", "7")
     assert refused.code == 2 and f"{third.name}, a later run, is PENDING" in refused.err
 
-    # Again, and from the same ones.
+    # Again, from the same checkpoints.
     again = follow("11", "resubmit", "8")
     assert json.loads((again / "plan.json").read_text())["program"][-1] == folder
     assert (first / "successors" / f"{again.name}.json").exists()
     shutil.rmtree(folder)
     gone = hpcrun("resubmit", "8")
     assert gone.code == 2 and "that the run begins from (--after) are not there" in gone.err
-    # What names them nowhere needs none: it gets the same words as the first time.
+    # A job that does not use them needs none, and gets the same arguments as before.
     other = follow("12", "resubmit", "10")
     assert folder in (other / "job.sbatch").read_text()
     assert follow("13", "resubmit", "8", "--set", "args=[]").exists()
     replay(tools, "squeue", (0, states + row(other, "12", "FAILED"), ""))
     assert hpcrun("resubmit", "12", "--fresh", "--dry-run").code == 0
-    # While the first is on its way it is waited for, as at the first time.
+    # While the first run is pending, the resubmitted one waits for it, as before.
     waits = "#SBATCH --dependency=afterok:7\n"
     assert waits not in hpcrun("resubmit", "8", "--set", "args=[]", "--dry-run").out
     replay(tools, "squeue", (0, states.replace("7\x1f7\x1fFAILED", "7\x1f7\x1fPENDING"), ""))
@@ -480,7 +472,9 @@ def test_a_run_that_begins_from_the_checkpoints_of_the_run_before(
 
 
 @pytest.mark.slow
-def test_a_command_that_reads_the_variable_begins_from_it_too(hpcrun: Caller, tools: Path) -> None:
+def test_command_can_read_the_checkpoint_folder_from_its_variable(
+    hpcrun: Caller, tools: Path
+) -> None:
     (first,) = submitted(hpcrun, tools, "7")
     replay(tools, "squeue", (0, row(first, "7", "COMPLETED"), ""))
     words = ("--after", "7", "--json", "--", "sh", "-c", "ls $HPCRUN_AFTER_CHECKPOINT_DIR")
@@ -491,7 +485,7 @@ def test_a_command_that_reads_the_variable_begins_from_it_too(hpcrun: Caller, to
     assert done.code == 2 and f"{first}/checkpoints: the checkpoints" in done.err, done
 
 
-def test_status_promises_no_checkpoints_that_are_not_there(hpcrun: Caller, tools: Path) -> None:
+def test_status_does_not_offer_missing_checkpoints(hpcrun: Caller, tools: Path) -> None:
     (run,) = submitted(hpcrun, tools, "7")
     (run / "attempts" / "0").mkdir(parents=True)
     replay(tools, "squeue", (0, row(run, "7", "FAILED"), ""))
@@ -503,7 +497,7 @@ def test_status_promises_no_checkpoints_that_are_not_there(hpcrun: Caller, tools
 
 
 @pytest.mark.slow
-def test_a_resubmission_that_is_shown_is_as_the_schema_says(hpcrun: Caller, tools: Path) -> None:
+def test_resubmit_json_conforms_to_its_schema(hpcrun: Caller, tools: Path) -> None:
     (run,) = submitted(hpcrun, tools, "7")
     replay(tools, "squeue", (0, row(run, "7", "FAILED"), ""))
     shown = hpcrun("resubmit", "7", "--dry-run", "--json").json

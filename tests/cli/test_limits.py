@@ -1,4 +1,4 @@
-"""Login nodes give little memory and few threads: the daily verbs do with 1 GB of address space."""
+"""Everyday commands need at most 1 GB of address space and few threads, as on login nodes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def project(tmp_path: Path) -> Path:
     (tmp_path / "hpcrun.yaml").write_text(f"python: {sys.executable}\nruns_dir: runs\n")
     lines = [f"step {step} loss {3 - step / 50000:.4f}\n" for step in range(50_000)]
     (tmp_path / "train.log").write_text("".join(lines))
-    # No job is in the queue, whose column names are there all the same.
+    # The queue is empty, but its column names are printed.
     squeue = 'case "$*" in *--noheader*) ;; *) echo JOBID ;; esac'
     for program, line in (("sbatch", "echo 4711"), ("squeue", squeue), ("sacct", "")):
         (tmp_path / program).write_text(f"#!/bin/sh\n{line}\n")
@@ -45,7 +45,9 @@ def project(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_the_daily_verbs_in_a_gigabyte(project: Path, clean_environ: dict[str, str]) -> None:
+def test_everyday_commands_run_in_one_gigabyte(
+    project: Path, clean_environ: dict[str, str]
+) -> None:
     environ = clean_environ | {"PATH": f"{project}:{os.environ['PATH']}"}
     submitted = json.loads(call(project, environ, "submit", "--json", "--", "hostname"))
     assert submitted["job_id"] == "4711"
@@ -56,7 +58,7 @@ def test_the_daily_verbs_in_a_gigabyte(project: Path, clean_environ: dict[str, s
     assert "loss" in call(project, environ, "parse", "train.log")
 
 
-def test_without_a_thread_to_spare_nothing_is_reported_of_a_slow_slurm(
+def test_waiting_works_if_no_thread_can_be_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refused(thread: threading.Thread) -> None:

@@ -1,4 +1,4 @@
-"""hpcrun logs: which lines of which files, of runs of hpcrun and of any other job."""
+"""hpcrun logs: selection of files and lines, for runs and other jobs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DRAWN = "aB3dE5gH7jK9mN1pQ3sT5vW7xY9zA1cD3fG5"
 
 
 class Run:
-    """A run of two nodes with two ranks each, and whatever its logs are given to hold."""
+    """A run on two nodes with two ranks each, with configurable logs."""
 
     def __init__(self, hpcrun: Caller) -> None:
         hpcrun.write("train.py", "")
@@ -82,7 +82,7 @@ def failure(rank: int) -> dict[str, Any]:
     return {"rank": rank, **where, "exit_code": 1, "signal": None, "at": 1.0}
 
 
-def test_ranks_and_nodes(run: Run) -> None:
+def test_logs_are_filtered_by_rank_and_node(run: Run) -> None:
     assert run.logs("--rank", "1").splitlines() == [
         "[rank1]: rank 1 step 1",
         "[rank1]: rank 1 step 2",
@@ -94,7 +94,7 @@ def test_ranks_and_nodes(run: Run) -> None:
     assert {each["node"] for each in run.json("--node", "n1")} == {0}
 
 
-def test_the_last_lines_of_each_file(run: Run) -> None:
+def test_lines_option_shows_the_last_lines_of_each_file(run: Run) -> None:
     assert [each["line"] for each in run.json("-n", "1", "--rank", "0-3")] == [
         f"rank {rank} step 2" for rank in range(4)
     ]
@@ -102,7 +102,7 @@ def test_the_last_lines_of_each_file(run: Run) -> None:
     assert run.logs("-n", "all") == run.logs()
 
 
-def test_lines_that_match(run: Run) -> None:
+def test_grep_shows_matching_lines(run: Run) -> None:
     assert run.logs("--grep", "(2|3) step 1$") == "[rank2]: rank 2 step 1\n[rank3]: rank 3 step 1\n"
     assert run.logs("--grep", "step", "-n", "1", "--rank", "0") == "rank 0 step 2\n"
     run.write("logs/0/rank-0.log", "\x1b[32mlo\x1b[0mss é 1\n".encode() + b"\xff loss\nx\rloss 2\r")
@@ -113,7 +113,7 @@ def test_lines_that_match(run: Run) -> None:
     ]
 
 
-def test_lines_since(run: Run) -> None:
+def test_since_shows_lines_after_a_time(run: Run) -> None:
     now = time.time()
     lines = [
         f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(now - 60 * ago))} {ago} min ago\n"
@@ -141,7 +141,7 @@ def test_attempts_are_distinguished(run: Run) -> None:
     assert "batch" not in run.logs("--attempt", "last") and "more" in run.logs("--attempt", "1")
 
 
-def test_what_went_wrong(run: Run) -> None:
+def test_err_shows_the_traceback_of_the_first_failure(run: Run) -> None:
     trace = "Traceback (most recent call last):\n  File x\n{}\n"
     caught = trace.format("OSError: caught long ago") + "step 3\n"
     run.write("logs/0/rank-0.log", caught + "\n" + trace.format("RuntimeError: NCCL"))
@@ -159,20 +159,20 @@ def test_what_went_wrong(run: Run) -> None:
 
 
 @pytest.mark.slow
-def test_a_locale_that_is_not_utf8_finds_what_the_log_has(run: Run) -> None:
+def test_grep_works_in_a_locale_other_than_utf8(run: Run) -> None:
     run.write("logs/0/rank-0.log", "step 1 perte\nstep 2 coût é日本\n")
     run.hpcrun.environ |= {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     done = run.hpcrun.process("logs", "--grep", "coût [é]日", "--rank", "0")
     assert (done.code, done.out) == (0, "step 2 coût é日本\n"), done
 
 
-def test_logs_without_errors_say_so(run: Run) -> None:
+def test_err_reports_logs_without_errors(run: Run) -> None:
     done = run.hpcrun("logs", "--err")
     assert (done.code, done.out, done.err) == (0, "", "no error in these logs\n")
 
 
 @pytest.mark.slow
-def test_a_report_has_no_secret_where_a_metrics_name_stands(run: Run) -> None:
+def test_parse_masks_secrets_in_metric_names(run: Run) -> None:
     run.write("logs/0/rank-0.log", f"step 1 loss 2.5\n{DRAWN}: 0.5 step 2 loss 2.25\n")
     page = run.hpcrun.project / "page.html"
     done = run.hpcrun("parse", "--json", "--html", str(page))
@@ -180,7 +180,7 @@ def test_a_report_has_no_secret_where_a_metrics_name_stands(run: Run) -> None:
     assert DRAWN not in done.out and DRAWN not in page.read_text()
 
 
-def test_no_file_with_values_of_secrets_is_shown(run: Run) -> None:
+def test_files_with_secrets_are_not_shown(run: Run) -> None:
     for name in ("secrets.env", ".secrets.env.part-1", "attempts/0/environment"):
         run.write(name, "export MY_WORD=1")
         assert run.hpcrun("show", "--file", name).code == 2, name
@@ -188,10 +188,8 @@ def test_no_file_with_values_of_secrets_is_shown(run: Run) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_hidden_while_a_run_is_followed_is_hidden_in_its_last_report(
-    run: Run, tmp_path: Path
-) -> None:
-    """The values go with the end of the run, before the report; a chosen word has no digest."""
+def test_secrets_remain_masked_in_the_last_report(run: Run, tmp_path: Path) -> None:
+    """The values are deleted with the end of the run, before the report is printed."""
     (run.path / "secrets.env").write_text("export MY_WORD=$'sesame_street\\nand 2nd line'\n")
     lines = [
         f"step {n} loss {2.5 - n / 9:.3f} sesame_street=0.{n}5 MY_WORD=0.{n}5" for n in range(9)
@@ -206,7 +204,7 @@ def test_what_is_hidden_while_a_run_is_followed_is_hidden_in_its_last_report(
     for words in (("parse", "-f"), ("parse", "-f", "--json", "--full"), csv, ("logs", "-f")):
         os.utime(secrets, (0, secrets.stat().st_mtime))
         following.append(run.hpcrun.start(*words))
-        deadline = time.monotonic() + 20  # where the file system notes no reading
+        deadline = time.monotonic() + 20  # if the file system records no access times
         while secrets.stat().st_atime == 0 and time.monotonic() < deadline:
             time.sleep(0.05)
     secrets.unlink()
@@ -240,7 +238,7 @@ Root Cause (first observed failure):
 CAUSE = "Traceback (most recent call last):\n  File x\nValueError: the cause\n"
 
 
-def test_the_cause_comes_first_and_the_launchers_words_on_it_are_one_line(run: Run) -> None:
+def test_err_shows_the_cause_first_and_shortens_launcher_tracebacks(run: Run) -> None:
     run.write("logs/0/rank-3.log", CAUSE)
     for node in range(2):
         run.write(f"logs/0/node-{node}.log", f"[rank0]: warning: slow error\n{TORCHRUN}")
@@ -253,13 +251,13 @@ def test_the_cause_comes_first_and_the_launchers_words_on_it_are_one_line(run: R
         "==> the launchers on nodes 0, 1 report that a process failed: hpcrun logs --node 0 <==\n"
     )
     assert out.count(only) == 1
-    # Where no rank wrote anything the launcher's words are all there is.
+    # If no rank wrote anything, only the launcher's output remains.
     run.write("logs/0/rank-3.log", "step 1\n")
     run.write("attempts/0/end.json", ended(0))
     assert "ChildFailedError" in run.logs("--err")
 
 
-def test_the_cause_in_the_one_log_of_another_job(
+def test_err_finds_the_cause_in_the_log_of_another_job(
     hpcrun: Caller, tools: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "9.out"
@@ -270,8 +268,8 @@ def test_the_cause_in_the_one_log_of_another_job(
     assert "ChildFailedError" not in done.out and f"a process failed: {out} <==" in done.out
 
 
-def test_secrets_are_hidden_and_raw_shows_them(run: Run) -> None:
-    (run.path / "secrets.env").unlink()  # as at the end of the run
+def test_secrets_are_masked_except_with_raw(run: Run) -> None:
+    (run.path / "secrets.env").unlink()  # as at the end of a run
     text = f"mine is {DRAWN}\nexport WANDB_API_KEY={HEX}\nMY_WORD=x git {HEX}\n"
     run.write("logs/0/rank-0.log", text)
     masked = f"mine is ***\nexport WANDB_API_KEY=***\nMY_WORD=*** git {HEX}\n"
@@ -300,7 +298,7 @@ def test_secrets_are_hidden_and_raw_shows_them(run: Run) -> None:
         (("--since", "noon"), "--since noon: no time"),
     ],
 )
-def test_what_is_wrong_is_reported(run: Run, options: tuple[str, ...], words: str) -> None:
+def test_invalid_options_are_refused(run: Run, options: tuple[str, ...], words: str) -> None:
     done = run.hpcrun("logs", *options)
     assert (done.code, done.out) == (2, ""), done
     assert words in done.err and "Traceback" not in done.err
@@ -331,7 +329,7 @@ def tools(hpcrun: Caller) -> Path:
     return hpcrun.tools
 
 
-def test_a_job_of_somebody_elses_making(hpcrun: Caller, tools: Path, tmp_path: Path) -> None:
+def test_logs_of_a_job_not_submitted_by_hpcrun(hpcrun: Caller, tools: Path, tmp_path: Path) -> None:
     out, err = tmp_path / "o 9.out", tmp_path / "e 9.err"
     replay(tools, "scontrol", (0, show_job(out, "RUNNING", err=str(err)), ""))
     waiting = hpcrun("logs", "9")
@@ -355,7 +353,9 @@ def test_a_job_of_somebody_elses_making(hpcrun: Caller, tools: Path, tmp_path: P
 
 
 @pytest.mark.slow
-def test_following_such_a_job_to_its_end(hpcrun: Caller, tools: Path, tmp_path: Path) -> None:
+def test_job_not_submitted_by_hpcrun_is_followed_to_its_end(
+    hpcrun: Caller, tools: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "9.out"
     out.write_text("step 1\nslurmstepd: error: *** JOB 9 ON n1 CANCELLED ***\n")
     replay(tools, "scontrol", (0, show_job(out, "FAILED"), ""))
@@ -365,7 +365,7 @@ def test_following_such_a_job_to_its_end(hpcrun: Caller, tools: Path, tmp_path: 
     assert done.err == "job 9: FAILED, exit code 3, and its log does not say why\n"
 
 
-def test_a_follower_sees_first_how_such_a_job_stands(
+def test_follower_first_shows_the_state_of_another_job(
     hpcrun: Caller, tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replay(tools, "scontrol", (0, show_job(tmp_path / "9.out", "RUNNING"), ""))
@@ -378,10 +378,10 @@ def test_a_follower_sees_first_how_such_a_job_stands(
     assert done.err.startswith("job 9: RUNNING\n"), done
 
 
-def test_what_slurm_leaves_open_in_a_files_name(
+def test_unresolved_placeholders_in_output_names_are_resolved(
     hpcrun: Caller, tools: Path, tmp_path: Path
 ) -> None:
-    """scontrol shows %N and %t as they are: a node fills them in as it opens the file."""
+    """scontrol shows %N and %t unresolved; a node resolves them when it opens the file."""
     replay(tools, "scontrol", (0, show_job(tmp_path / "o-%N-%2t.out", "RUNNING"), ""))
     (tmp_path / "o-n1-00.out").write_text("by its node\n")
     (tmp_path / "o-n2-00.out").write_text("another job's\n")
@@ -392,7 +392,7 @@ def test_what_slurm_leaves_open_in_a_files_name(
     assert hpcrun("logs", "9").out == ""
 
 
-def test_the_tasks_of_an_array(hpcrun: Caller, tools: Path, tmp_path: Path) -> None:
+def test_logs_of_array_tasks_have_prefixes(hpcrun: Caller, tools: Path, tmp_path: Path) -> None:
     answer = ""
     for task in (1, 0):
         path = tmp_path / f"9_{task}.out"
@@ -409,7 +409,7 @@ def test_the_tasks_of_an_array(hpcrun: Caller, tools: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "answer", ["", "garbage\n", "JobId=9\n", "JobId= x\0\n", "JobId=9 StdOut="]
 )
-def test_garbage_from_slurm(hpcrun: Caller, tools: Path, answer: str) -> None:
+def test_malformed_output_of_slurm_is_reported(hpcrun: Caller, tools: Path, answer: str) -> None:
     replay(tools, "scontrol", (0, answer, ""))
     replay(tools, "squeue", (0, "garbage", ""))
     replay(tools, "sacct", (0, "garbage|", ""))

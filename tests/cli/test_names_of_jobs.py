@@ -1,4 +1,4 @@
-"""Words by which jobs are named: as squeue prints them, and by a task's own number."""
+"""Notations of job ids: those of squeue, and the job number of an array task."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ HEADED = ("--me --format=%i", "JOBID\n")
 
 @pytest.fixture
 def tools(hpcrun: Caller) -> Path:
-    """Where commands are put that stand in for Slurm's."""
+    """Return the folder for Slurm's commands."""
     return hpcrun.tools
 
 
 @pytest.fixture
 def sweep(hpcrun: Caller, tools: Path) -> Caller:
-    """Two runs of a sweep, job 40, of which Slurm knows the first as 41 too."""
+    """Write a sweep of two runs, job 40, whose first task also has the job number 41."""
     folder = RunFolder(write_sweep(hpcrun, 2))
     rows = [queued(folder, f"40_{n}", "PENDING", "Priority", A=str(41 + n)) for n in range(2)]
     whole = ("--jobs=40", "".join(rows))
@@ -35,7 +35,7 @@ def sweep(hpcrun: Caller, tools: Path) -> Caller:
     return hpcrun
 
 
-def test_what_squeue_prints_for_an_array_that_waits_is_the_array(sweep: Caller) -> None:
+def test_pending_array_notation_of_squeue_names_the_array(sweep: Caller) -> None:
     whole = sweep("status", "40", "--json").json
     assert [run["job_id"] for run in whole["runs"]] == ["40_0", "40_1"]
     for word in ("40_[0-1]", "40_[0-1%4]"):
@@ -45,7 +45,7 @@ def test_what_squeue_prints_for_an_array_that_waits_is_the_array(sweep: Caller) 
         assert done.err == "none of the 2 runs of the sweep has output yet\n"
 
 
-def test_an_array_of_another_program_is_named_so_too(hpcrun: Caller, tools: Path) -> None:
+def test_pending_array_notation_names_arrays_of_other_programs(hpcrun: Caller, tools: Path) -> None:
     run = RunFolder(Path("/elsewhere"))
     answers(tools, "squeue", rest=queued(run, "7_0", "PENDING", "Priority"))
     for name in ("sacct", "scontrol"):
@@ -57,16 +57,14 @@ def test_an_array_of_another_program_is_named_so_too(hpcrun: Caller, tools: Path
     assert done.code == 0 and "PENDING; no output yet" in done.err, done
 
 
-def test_the_number_of_a_task_itself_finds_its_run(sweep: Caller) -> None:
+def test_task_number_finds_its_run(sweep: Caller) -> None:
     (run,) = sweep("status", "41", "--json").json["runs"]
     assert (run["kind"], run["job_id"]) == ("run", "40_0")
     waiting = "job 40_0: PENDING; no output yet: waiting for its turn in the queue"
     assert sweep("logs", "41").err.startswith(waiting)
 
 
-def test_the_number_of_a_task_itself_finds_its_run_for_every_verb(
-    sweep: Caller, tools: Path
-) -> None:
+def test_task_number_finds_its_run_in_every_command(sweep: Caller, tools: Path) -> None:
     ended = answers(tools, "scancel")
     (reported,) = sweep("requeue", "41", "--json").json["runs"]
     assert (reported["run_id"], reported["reason"]) == (f"{RUN}.0-7k3q", "it waits already")
@@ -81,7 +79,7 @@ def test_the_number_of_a_task_itself_finds_its_run_for_every_verb(
     assert (sweep.runs / f"{RUN}.0-7k3q" / "cancelled.json").exists()
 
 
-def test_the_number_of_a_task_itself_finds_its_curve_and_its_handle(
+def test_task_number_finds_curve_and_api_run(
     sweep: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = sweep.runs / f"{RUN}.0-7k3q" / "logs" / "0" / "rank-0.log"
@@ -95,7 +93,7 @@ def test_the_number_of_a_task_itself_finds_its_curve_and_its_handle(
 
 
 @pytest.mark.parametrize("verb", ["status", "cancel", "wait"])
-def test_a_squeue_that_says_nothing_does_not_say_that_there_is_no_such_job(
+def test_empty_squeue_output_does_not_mean_unknown_job(
     hpcrun: Caller, tools: Path, verb: str
 ) -> None:
     answers(tools, "squeue")
@@ -103,12 +101,12 @@ def test_a_squeue_that_says_nothing_does_not_say_that_there_is_no_such_job(
     (tools / "sacct").chmod(0o755)
     done = hpcrun(verb, "99", *(["--timeout", "0"] if verb == "wait" else []))
     assert done.code == 4 and "neither a run" not in done.err, done
-    if verb != "wait":  # which goes on asking until its time is up
+    if verb != "wait":  # which continues to query until its timeout
         assert "squeue prints nothing, not even its column names" in done.err, done
 
 
 @pytest.mark.parametrize(("text", "code"), [("3:0", 3), ("0:9", 137)])
-def test_the_exit_code_is_known_without_accounting(
+def test_exit_code_is_known_without_accounting(
     hpcrun: Caller, tools: Path, text: str, code: int
 ) -> None:
     answers(tools, "squeue", rest=queued(RunFolder(Path("/elsewhere")), "7", "FAILED"))
@@ -124,7 +122,7 @@ def test_the_exit_code_is_known_without_accounting(
     assert done.json["runs"][0]["exit_code"] == code
 
 
-def test_a_job_that_runs_has_no_exit_code_yet(hpcrun: Caller, tools: Path) -> None:
+def test_running_job_has_no_exit_code(hpcrun: Caller, tools: Path) -> None:
     answers(tools, "squeue", rest=queued(RunFolder(Path("/elsewhere")), "7", "RUNNING"))
     answers(tools, "sacct", rest=sacct_row("7", "RUNNING"))
     answers(tools, "scontrol", rest=show_job("7", NumNodes="1 NumCPUs=4", Command="/a"))

@@ -1,4 +1,4 @@
-"""hpcrun nodes: what failed a check of the user's runs, and only that."""
+"""hpcrun nodes: nodes that failed a check of the user's own runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def record(folder: Path, node: str, age: float = 60, **changed: object) -> Path:
     return path
 
 
-def test_nodes_are_listed_for_a_day_and_taken_back(hpcrun: Caller, folder: Path) -> None:
+def test_bad_nodes_are_listed_for_a_day_and_can_be_cleared(hpcrun: Caller, folder: Path) -> None:
     assert hpcrun("nodes").out == "no node is left out\n"
     record(folder, "n1", age=7300, why="it\x1b[2J hangs")
     record(folder, "n2", age=30)
@@ -56,7 +56,7 @@ def test_nodes_are_listed_for_a_day_and_taken_back(hpcrun: Caller, folder: Path)
     assert sorted(path.name for path in folder.iterdir()) == ["n3", "n4"]
 
 
-def test_only_the_users_own_records_count(hpcrun: Caller, folder: Path) -> None:
+def test_only_records_of_the_user_are_used(hpcrun: Caller, folder: Path) -> None:
     record(folder, "open").chmod(0o666)
     (folder / "n1").symlink_to("/etc/passwd")
     os.mkfifo(folder / "pipe")

@@ -1,4 +1,4 @@
-"""hpcrun parse_runs, as people and programs call it."""
+"""hpcrun parse, as called by users and programs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def log(hpcrun: Caller) -> Path:
     return path
 
 
-def test_a_curve_and_what_matters(hpcrun: Caller, log: Path) -> None:
+def test_parse_shows_the_curve_and_the_table(hpcrun: Caller, log: Path) -> None:
     done = hpcrun("parse", "train.log")
     assert (done.code, done.err) == (0, ""), done
     assert done.out.startswith("train.log: loss by step")
@@ -41,7 +41,7 @@ def test_a_curve_and_what_matters(hpcrun: Caller, log: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_pipe_gets_no_escapes(hpcrun: Caller, log: Path) -> None:
+def test_pipe_gets_no_escape_sequences(hpcrun: Caller, log: Path) -> None:
     done = hpcrun.process("parse", "train.log")
     assert done.code == 0 and "\x1b" not in done.out
     assert "┤" in done.out
@@ -49,14 +49,14 @@ def test_a_pipe_gets_no_escapes(hpcrun: Caller, log: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("locale", ["C", "POSIX"])
-def test_the_c_locale_gets_ascii(hpcrun: Caller, log: Path, locale: str) -> None:
+def test_c_locale_gets_ascii(hpcrun: Caller, log: Path, locale: str) -> None:
     hpcrun.environ["LC_ALL"] = locale
     done = hpcrun.process("parse", "train.log")
     assert done.code == 0 and done.out.isascii()
     assert "*" in done.out and "|" in done.out
 
 
-def test_json_follows_its_schema(hpcrun: Caller, log: Path) -> None:
+def test_json_conforms_to_its_schema(hpcrun: Caller, log: Path) -> None:
     for full in ([], ["--full"]):
         done = hpcrun("parse", "train.log", "--json", *full)
         assert done.code == 0 and done.err == ""
@@ -66,7 +66,7 @@ def test_json_follows_its_schema(hpcrun: Caller, log: Path) -> None:
         assert ("values" in run["metrics"]["loss"]) == bool(full)
 
 
-def test_json_of_a_log_that_resumes_follows_its_schema(hpcrun: Caller) -> None:
+def test_json_of_a_resumed_log_conforms_to_its_schema(hpcrun: Caller) -> None:
     steps = [*range(1, 31), *range(21, 61)]
     lines = [f"step: {step}, loss: {3 - step / 100}\n" for step in steps]
     lines.insert(30, "Resuming from checkpoint at step 20\n")
@@ -78,7 +78,7 @@ def test_json_of_a_log_that_resumes_follows_its_schema(hpcrun: Caller) -> None:
     ]
 
 
-def test_json_and_a_file(hpcrun: Caller, log: Path) -> None:
+def test_json_and_files_can_be_combined(hpcrun: Caller, log: Path) -> None:
     done = hpcrun("parse", "train.log", "--json", "--csv", "out.csv")
     assert done.code == 0 and done.json["runs"][0]["points"] == 200
     assert done.err == "wrote out.csv\n"
@@ -86,13 +86,13 @@ def test_json_and_a_file(hpcrun: Caller, log: Path) -> None:
     assert "loss" in head.split(",") and first.startswith("1,")
 
 
-def test_a_file_that_cannot_be_written(hpcrun: Caller, log: Path) -> None:
+def test_unwritable_file_is_reported(hpcrun: Caller, log: Path) -> None:
     done = hpcrun("parse", "train.log", "--csv", "no/folder/out.csv")
     assert done.code == 2 and "no/folder/out.csv: no such folder" in done.err
 
 
 @pytest.mark.parametrize("verb", ["parse", "compare"])
-def test_a_log_is_not_replaced_by_its_own_report(hpcrun: Caller, log: Path, verb: str) -> None:
+def test_log_is_not_overwritten_by_its_report(hpcrun: Caller, log: Path, verb: str) -> None:
     before = log.read_bytes()
     (hpcrun.project / "link").symlink_to("train.log")
     for name in ("train.log", "./train.log", "link"):
@@ -112,7 +112,7 @@ def test_a_log_is_not_replaced_by_its_own_report(hpcrun: Caller, log: Path, verb
         (["--csv", "a.out", "--html", "a.out"], "--csv a.out: --html names the same file"),
     ],
 )
-def test_what_cannot_be_written_is_reported_before_a_log_is_followed(
+def test_unwritable_file_is_reported_before_following(
     hpcrun: Caller, log: Path, words: list[str], why: str
 ) -> None:
     (hpcrun.project / "other.log").touch()
@@ -125,7 +125,7 @@ def test_what_cannot_be_written_is_reported_before_a_log_is_followed(
     ("option", "package"),
     [("--plot", "matplotlib"), ("--html", "plotly"), ("--tensorboard", "tensorboard")],
 )
-def test_a_package_that_is_missing_is_reported_before_a_log_is_read(
+def test_missing_package_is_reported_before_reading(
     hpcrun: Caller, log: Path, option: str, package: str
 ) -> None:
     code = (
@@ -146,7 +146,7 @@ def test_a_package_that_is_missing_is_reported_before_a_log_is_read(
 
 
 @pytest.mark.slow
-def test_the_reader_of_a_file_in_a_pipe_may_go(hpcrun: Caller, log: Path) -> None:
+def test_closed_pipe_of_a_file_is_not_an_error(hpcrun: Caller, log: Path) -> None:
     argv = [sys.executable, "-m", "hpcrun", "parse", "train.log", "--full", "--csv", "/dev/stdout"]
     environ = hpcrun.environ | {"PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
@@ -158,7 +158,7 @@ def test_the_reader_of_a_file_in_a_pipe_may_go(hpcrun: Caller, log: Path) -> Non
         assert run.wait(60) == 141
 
 
-def test_another_metric_is_drawn(hpcrun: Caller, log: Path) -> None:
+def test_metric_option_selects_the_drawn_metric(hpcrun: Caller, log: Path) -> None:
     done = hpcrun("parse", "train.log", "--metric", "Grad_Norm")
     assert done.code == 0 and done.out.startswith("train.log: grad_norm by step")
     done = hpcrun("parse", "train.log", "--metric", "grad_nrm")
@@ -167,7 +167,7 @@ def test_another_metric_is_drawn(hpcrun: Caller, log: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_curve_each(hpcrun: Caller, log: Path) -> None:
+def test_several_logs_have_one_curve_each(hpcrun: Caller, log: Path) -> None:
     (hpcrun.project / "b.log").write_bytes(trainer_log(1, 100, 2.0))
     done = hpcrun("parse", "train.log", "b.log", "--json")
     assert [run["source"] for run in done.json["runs"]] == ["train.log", "b.log"]
@@ -184,7 +184,7 @@ def test_a_curve_each(hpcrun: Caller, log: Path) -> None:
         (bytes(range(256)) * 40, "it is not text"),
     ],
 )
-def test_nothing_found_says_why(hpcrun: Caller, data: bytes, why: str) -> None:
+def test_missing_metrics_are_explained(hpcrun: Caller, data: bytes, why: str) -> None:
     (hpcrun.project / "a.log").write_bytes(data)
     done = hpcrun("parse", "a.log")
     assert (done.code, why in " ".join(done.out.split())) == (1, True), done
@@ -195,7 +195,7 @@ def test_nothing_found_says_why(hpcrun: Caller, data: bytes, why: str) -> None:
     assert not (hpcrun.project / "a.html").exists()
 
 
-def test_a_pattern_of_ones_own(hpcrun: Caller) -> None:
+def test_pattern_option_adds_a_format(hpcrun: Caller) -> None:
     (hpcrun.project / "a.log").write_text("at 1 cost is 3.5 now\nat 2 cost is 3.25 now\n")
     done = hpcrun("parse", "a.log", "--json")
     assert done.code == 1
@@ -207,7 +207,7 @@ def test_a_pattern_of_ones_own(hpcrun: Caller) -> None:
 
 
 @pytest.mark.slow
-def test_through_a_pipe(hpcrun: Caller, log: Path) -> None:
+def test_parse_reads_a_pipe(hpcrun: Caller, log: Path) -> None:
     for follow in ([], ["-f"]):
         done = subprocess.run(
             [sys.executable, "-m", "hpcrun", "parse", *follow, "-", "--json"],
@@ -221,8 +221,8 @@ def test_through_a_pipe(hpcrun: Caller, log: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_imported(hpcrun: Caller, log: Path) -> None:
-    """A drawing needs no library but click, msgspec and numpy, and JSON no drawing."""
+def test_parse_imports_only_what_it_needs(hpcrun: Caller, log: Path) -> None:
+    """Plotting imports only click, msgspec and numpy, and JSON imports no plotting code."""
     (hpcrun.project / "hpcrun.yaml").unlink()
     found = loaded(hpcrun.environ, hpcrun.project, ["parse", "train.log"])
     assert {"click"} < libraries(found) <= {"click", "numpy", *MSGSPEC}

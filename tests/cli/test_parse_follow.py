@@ -1,4 +1,4 @@
-"""hpcrun parse -f: the curve as it grows, the end of its run, and away without touching it."""
+"""hpcrun parse -f: redrawing, the end of a run, and stopping without affecting it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LINES = trainer_log(1, 200).splitlines(keepends=True)
 
 
 class Watched:
-    """hpcrun in a terminal of its own."""
+    """hpcrun on a new terminal."""
 
     def __init__(self, hpcrun: Caller, *argv: str, width: int = 80, height: int = 24) -> None:
         self.keyboard, theirs = pty.openpty()
@@ -69,7 +69,7 @@ class Watched:
             pass
 
     def see(self, what: str | Callable[[str], bool]) -> str:
-        """Wait until the window shows something."""
+        """Wait until the window shows a text."""
         deadline = time.monotonic() + PATIENCE
         while True:
             ended = self.process.poll() is not None
@@ -118,24 +118,24 @@ def append(path: Path, lines: list[bytes]) -> None:
         file.write(b"".join(lines))
 
 
-def test_a_growing_file_is_drawn_as_it_grows(hpcrun: Caller, watch: Callable[..., Watched]) -> None:
+def test_growing_file_is_redrawn(hpcrun: Caller, watch: Callable[..., Watched]) -> None:
     log = hpcrun.project / "train.log"
     append(log, LINES[:50])
     seen = watch("parse", "-f", "train.log")
     first = seen.see("loss by step")
     assert seen.window.shown == "alternate" and "25" not in seen.window.modes
     assert "1 to 49" in first and "Ctrl-C ends the following" in first.splitlines()[-1]
-    # A line in two pieces is one line.
+    # A line written in two pieces is one line.
     append(log, [*LINES[50:100], LINES[100][:20]])
     seen.see("1 to 98")
     append(log, [LINES[100][20:], *LINES[101:150]])
     seen.see("1 to 147")
 
 
-def test_ctrl_c_gives_the_terminal_back_and_the_last_report(
+def test_ctrl_c_restores_the_terminal_and_prints_the_last_report(
     hpcrun: Caller, watch: Callable[..., Watched]
 ) -> None:
-    """Nobody knows the end of a log file: Ctrl-C is the way to its last report."""
+    """The end of a log file is unknown, so Ctrl-C ends with the last report."""
     append(hpcrun.project / "train.log", LINES)
     seen = watch("parse", "-f", "train.log", height=40)
     seen.see("1 to 200")
@@ -147,9 +147,7 @@ def test_ctrl_c_gives_the_terminal_back_and_the_last_report(
     assert "read as: json lines" in seen.window.text
 
 
-def test_the_picture_follows_the_size_of_the_window(
-    hpcrun: Caller, watch: Callable[..., Watched]
-) -> None:
+def test_drawing_follows_the_window_size(hpcrun: Caller, watch: Callable[..., Watched]) -> None:
     append(hpcrun.project / "train.log", LINES)
     seen = watch("parse", "-f", "train.log")
     seen.see("1 to 200")
@@ -164,7 +162,9 @@ def test_the_picture_follows_the_size_of_the_window(
         assert ("loss by step" in text) == (height > 5)
 
 
-def test_a_file_that_begins_again(hpcrun: Caller, watch: Callable[..., Watched]) -> None:
+def test_truncated_file_is_read_from_its_start(
+    hpcrun: Caller, watch: Callable[..., Watched]
+) -> None:
     log = hpcrun.project / "train.log"
     append(log, LINES[:100])
     seen = watch("parse", "-f", "train.log")
@@ -173,7 +173,7 @@ def test_a_file_that_begins_again(hpcrun: Caller, watch: Callable[..., Watched])
     seen.see("1 to 29")
 
 
-def test_a_run_to_its_end(followed: Followed, watch: Callable[..., Watched]) -> None:
+def test_run_is_followed_to_its_end(followed: Followed, watch: Callable[..., Watched]) -> None:
     followed.state("PENDING")
     seen = watch("parse", "-f", "7", width=100, height=50)
     seen.see("no metrics yet")
@@ -192,10 +192,10 @@ def test_a_run_to_its_end(followed: Followed, watch: Callable[..., Watched]) -> 
 
 
 @pytest.mark.parametrize("name", ["node-0.log", "rank-3.log"])
-def test_whoever_prints_the_loss_counts(
+def test_loss_of_any_rank_is_followed(
     followed: Followed, watch: Callable[..., Watched], name: str
 ) -> None:
-    """A bare command has no ranks; Megatron's last rank prints the loss."""
+    """A bare command has no ranks, and with Megatron the last rank prints the loss."""
     followed.state("RUNNING")
     seen = watch("parse", "-f", "7")
     seen.see("no metrics yet")
@@ -211,7 +211,7 @@ def test_whoever_prints_the_loss_counts(
     seen.see("1 to 200")
 
 
-def test_ctrl_c_never_touches_the_run(followed: Followed, watch: Callable[..., Watched]) -> None:
+def test_ctrl_c_does_not_affect_the_run(followed: Followed, watch: Callable[..., Watched]) -> None:
     followed.state("RUNNING")
     followed.write("logs/0/rank-0.log", b"".join(LINES[:100]).decode())
     seen = watch("parse", "-f", "7")
@@ -224,7 +224,7 @@ def test_ctrl_c_never_touches_the_run(followed: Followed, watch: Callable[..., W
     assert not followed.scancel.exists() and not (followed.run / "cancelled.json").exists()
 
 
-def test_a_job_that_hpcrun_did_not_submit(
+def test_job_not_submitted_by_hpcrun_is_followed(
     hpcrun: Caller, tmp_path: Path, watch: Callable[..., Watched]
 ) -> None:
     tools, log = hpcrun.tools, tmp_path / "its output"
@@ -245,7 +245,7 @@ def test_a_job_that_hpcrun_did_not_submit(
     assert hpcrun("parse", "-f", "9").code == 1
 
 
-def test_the_output_of_a_job_that_waits_in_the_queue(
+def test_output_of_a_pending_job_is_awaited(
     hpcrun: Caller, tmp_path: Path, watch: Callable[..., Watched]
 ) -> None:
     tools, log = hpcrun.tools, tmp_path / "9.out"
@@ -265,7 +265,7 @@ def test_the_output_of_a_job_that_waits_in_the_queue(
     assert never.code == 1 and "job 9: CANCELLED" in never.err and "no log yet" in never.out
 
 
-def test_an_output_that_is_named_by_its_node(
+def test_output_file_named_after_its_node_is_found(
     hpcrun: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tools, pending, running = hpcrun.tools, tmp_path / "%N", tmp_path / "node1"
@@ -280,7 +280,7 @@ def test_an_output_that_is_named_by_its_node(
         assert follower.now().runs[0].points == points
 
 
-def test_a_last_line_without_an_end_counts_when_the_job_is_over(
+def test_unterminated_last_line_counts_after_the_job_has_ended(
     hpcrun: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = tmp_path / "9.out"
@@ -294,10 +294,10 @@ def test_a_last_line_without_an_end_counts_when_the_job_is_over(
     assert follower.now().runs[0].curve.steps("loss") == [1, 2, 3]
 
 
-def test_many_short_runs_cost_slurm_a_few_questions(
+def test_many_short_runs_cause_few_queries(
     followed: Followed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each end is news; a sweep of short runs has many of them."""
+    """Each end of a run causes a query, and a sweep of short runs has many."""
     followed.state("RUNNING")
     monkeypatch.setenv("PATH", followed.hpcrun.environ["PATH"])
     tail = followed.run.name[-3:]
@@ -311,7 +311,7 @@ def test_many_short_runs_cost_slurm_a_few_questions(
     context = load_context(followed.hpcrun.environ, followed.hpcrun.project)
     follower = CurveFollower(context, [run.name for run in runs])
     now = time.monotonic()
-    # A clock that stands still but for this, however busy the machine is.
+    # A simulated clock, independent of the load of the machine.
     monkeypatch.setattr(time, "monotonic", lambda: now)
     follower.wait(0.0)
     for run in runs:
@@ -324,7 +324,7 @@ def test_many_short_runs_cost_slurm_a_few_questions(
     assert 2 <= calls <= MAX_QUERY_BURST
 
 
-def test_several_at_once(hpcrun: Caller, watch: Callable[..., Watched]) -> None:
+def test_several_runs_are_followed_together(hpcrun: Caller, watch: Callable[..., Watched]) -> None:
     for name in ("a.log", "b.log"):
         append(hpcrun.project / name, LINES[:50])
     seen = watch("parse", "-f", "a.log", "b.log", width=100, height=40)
@@ -334,7 +334,7 @@ def test_several_at_once(hpcrun: Caller, watch: Callable[..., Watched]) -> None:
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_without_a_terminal_only_the_last_report_is_printed(
+def test_only_the_last_report_is_printed_without_a_terminal(
     followed: Followed, as_json: bool
 ) -> None:
     followed.state("RUNNING")

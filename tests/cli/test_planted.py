@@ -1,4 +1,4 @@
-"""What others put where hpcrun reads and writes: runs, files that are none, links, escapes."""
+"""Malicious runs, special files, links and escape sequences of other users."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOG = "step=1 loss=2.5\nstep=2 loss=2.25\n"
 
 
 def plant(hpcrun: Caller, job_id: str) -> Path:
-    """Put a run of somebody else's, newer than the user's own, into a folder that all share."""
+    """Put a newer run of another user into a shared folder."""
     require_root()
     run = make_run(hpcrun, THEIRS, job_id, ended=time.time(), log=LOG)
     hpcrun.runs.chmod(0o1777)
@@ -34,7 +34,7 @@ def plant(hpcrun: Caller, job_id: str) -> Path:
 
 
 @pytest.mark.slow
-def test_a_strangers_run_is_meant_by_its_path_alone(hpcrun: Caller) -> None:
+def test_run_of_another_user_is_named_only_by_its_path(hpcrun: Caller) -> None:
     path = plant(hpcrun, "15")
     assert f"no run in {hpcrun.runs} is yours" in hpcrun("status").out
     make_run(hpcrun, MINE, "15", ended=time.time(), log="step=1 loss=9.5\n")
@@ -51,7 +51,7 @@ def test_a_strangers_run_is_meant_by_its_path_alone(hpcrun: Caller) -> None:
     assert not (path / "cache").exists(), "nothing is written there"
 
 
-def test_an_index_of_a_strangers_is_not_believed(hpcrun: Caller) -> None:
+def test_index_of_another_user_is_ignored(hpcrun: Caller) -> None:
     require_root()
     make_run(hpcrun, MINE, "15", ended=time.time(), log=LOG)
     index = hpcrun.runs / ".job-ids"
@@ -63,9 +63,7 @@ def test_an_index_of_a_strangers_is_not_believed(hpcrun: Caller) -> None:
 @pytest.mark.parametrize("kind", ["fifo", "device", "huge", "deep", "torn"])
 @pytest.mark.parametrize("name", ["plan.json", "cancelled.json", "attempts/0/end.json"])
 @pytest.mark.slow
-def test_a_record_that_is_none_is_named_and_passed_over(
-    hpcrun: Caller, kind: str, name: str
-) -> None:
+def test_malformed_record_is_reported_and_ignored(hpcrun: Caller, kind: str, name: str) -> None:
     run = make_run(hpcrun, MINE, "15", log=LOG)
     path = run.path / name
     spoil(path, kind)
@@ -80,7 +78,7 @@ def test_a_record_that_is_none_is_named_and_passed_over(
     ("name", "value"),
     [("job_id", "15; id"), ("job_id", "--user=me"), ("nodes", 10**400), ("submitted_at", 10**400)],
 )
-def test_a_record_with_words_for_commands_or_endless_numbers_is_passed_over(
+def test_record_with_commands_or_huge_numbers_is_ignored(
     hpcrun: Caller, name: str, value: object
 ) -> None:
     run = make_run(hpcrun, MINE, "15", log=LOG)
@@ -91,7 +89,7 @@ def test_a_record_with_words_for_commands_or_endless_numbers_is_passed_over(
 
 
 @pytest.mark.slow
-def test_folders_that_only_look_like_an_attempts_are_passed_over(hpcrun: Caller) -> None:
+def test_folders_that_resemble_attempts_are_ignored(hpcrun: Caller) -> None:
     run = make_run(hpcrun, MINE, "15", ended=time.time(), log=LOG)
     for name in ("²", "9" * 20, "-1"):
         (run.attempts / name).mkdir()
@@ -101,7 +99,7 @@ def test_folders_that_only_look_like_an_attempts_are_passed_over(hpcrun: Caller)
 
 
 @pytest.mark.slow
-def test_logs_are_not_looked_for_behind_a_strangers_link(hpcrun: Caller) -> None:
+def test_logs_behind_links_of_other_users_are_ignored(hpcrun: Caller) -> None:
     path = plant(hpcrun, "15")
     (path / "logs").rename(hpcrun.project / "private")
     (path / "logs").symlink_to(hpcrun.project / "private")
@@ -113,14 +111,14 @@ def test_logs_are_not_looked_for_behind_a_strangers_link(hpcrun: Caller) -> None
 
 @pytest.mark.parametrize("name", ["attempts", "attempts/0"])
 @pytest.mark.slow
-def test_records_are_not_looked_for_behind_a_strangers_link(hpcrun: Caller, name: str) -> None:
+def test_records_behind_links_of_other_users_are_ignored(hpcrun: Caller, name: str) -> None:
     path = plant(hpcrun, "15")
     own = (path / name).rename(hpcrun.project / "private")
     precious = (own if name == "attempts/0" else own / "0") / "environment"
     precious.write_text("mine")
     (path / name).symlink_to(own)
     os.chown(path / name, STRANGER, STRANGER, follow_symlinks=False)
-    (path / "attempts" / "1").mkdir(exist_ok=True)  # behind the link, or beside it
+    (path / "attempts" / "1").mkdir(exist_ok=True)  # behind the link, or next to it
     for verb in ("status", "parse"):
         done = hpcrun.process(verb, str(path))
         assert f"{path}/{name}: a link that belongs to {STRANGER}" in done.err, done
@@ -128,10 +126,10 @@ def test_records_are_not_looked_for_behind_a_strangers_link(hpcrun: Caller, name
     assert precious.read_text() == "mine"
 
 
-def test_a_question_commands_no_terminal(
+def test_prompts_contain_no_control_sequences(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Jobs' names, say: sandbox down asks whether they may end."""
+    """For example job names in the prompt of sandbox down."""
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n\n"))
     assert confirm("\x1b[2J?") and prompt("which", "\x1b[2J") == "\x1b[2J"
     shown = capsys.readouterr().err
@@ -153,7 +151,7 @@ def spoil(path: Path, kind: str) -> None:
 
 
 @pytest.mark.slow
-def test_logs_and_jobs_that_are_none_are_named_and_passed_over(hpcrun: Caller) -> None:
+def test_special_files_as_logs_and_jobs_are_reported_and_ignored(hpcrun: Caller) -> None:
     run = make_run(hpcrun, MINE, "15", ended=time.time(), log=LOG)
     os.mkfifo(run.logs / "0" / "rank-1.log")
     os.mkfifo(run.logs / "batch.log")
@@ -165,7 +163,7 @@ def test_logs_and_jobs_that_are_none_are_named_and_passed_over(hpcrun: Caller) -
 
 
 @pytest.mark.slow
-def test_a_pattern_that_takes_for_ever_is_given_up(
+def test_pattern_with_catastrophic_backtracking_is_aborted(
     hpcrun: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hpcrun.actions.parse.PATTERN_SECONDS", 0.5)
@@ -174,14 +172,14 @@ def test_a_pattern_that_takes_for_ever_is_given_up(
     assert done.code == 2 and "takes for ever" in done.err
 
 
-def test_what_is_written_follows_no_link_of_a_strangers(tmp_path: Path) -> None:
+def test_writing_follows_no_links_of_other_users(tmp_path: Path) -> None:
     require_root()
     victim = tmp_path / "victim"
     victim.write_text("mine")
     link = tmp_path / "out.csv"
     link.symlink_to(victim)
     os.chown(link, STRANGER, STRANGER, follow_symlinks=False)
-    # What a part was called before could be foreseen.
+    # Earlier names of temporary files were predictable.
     (tmp_path / f".hpcrun-{os.getpid()}.part").symlink_to(victim)
     with pytest.raises(InputError, match="a link that belongs to 12345"), whole_file(link) as file:
         file.write(b"x")
@@ -191,7 +189,7 @@ def test_what_is_written_follows_no_link_of_a_strangers(tmp_path: Path) -> None:
     assert victim.read_text() == "mine"
 
 
-def test_no_words_of_others_command_the_terminal(hpcrun: Caller) -> None:
+def test_foreign_text_contains_no_control_sequences(hpcrun: Caller) -> None:
     evil = "\x1b]0;owned\x07\x1b[2J\x9b1A\u202e"
     run = make_run(hpcrun, MINE, "15", ended=time.time(), log=LOG)
     record = json.loads(run.submitted.read_text()) | {"name": f"n{evil}", "host": evil}

@@ -1,4 +1,4 @@
-"""hpcrun run on a machine without Slurm: to its end, into a failure, and away with Ctrl-C."""
+"""hpcrun run on a machine without Slurm: success, failure and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ sys.exit(int(sys.argv[1]))
 
 @pytest.fixture
 def trainer(hpcrun: Caller) -> None:
-    """A project with a script that trains nothing, and imports nothing."""
+    """A project with a script that prints losses without importing anything."""
     hpcrun.write("train.py", TRAINER)
     hpcrun.write(
         "jobs/train.yaml",
@@ -44,7 +44,7 @@ def only_run(hpcrun: Caller) -> Path:
 
 
 @pytest.mark.slow
-def test_a_bare_command(hpcrun: Caller) -> None:
+def test_run_starts_a_bare_command(hpcrun: Caller) -> None:
     done = hpcrun.process("run", "--", "sh", "-c", 'echo "$PWD"; echo wrong >&2')
     assert done.code == 0, done
     assert f"{hpcrun.project}\n" in done.out and "wrong\n" in done.out
@@ -52,14 +52,14 @@ def test_a_bare_command(hpcrun: Caller) -> None:
     run = only_run(hpcrun)
     assert f"{run.name}: COMPLETED\n" in done.err
     assert hpcrun.left() == []
-    # The other verbs know it, without any Slurm.
+    # Other commands know the run without Slurm.
     shown = hpcrun("status", "--json")
     assert shown.code == 0 and shown.err == ""
     (state,) = shown.json["runs"]
     assert (state["state"], state["final"], state["exit_code"]) == ("COMPLETED", True, 0)
     assert (state["run_id"], state["job_id"], state["source"]) == (run.name, None, "record")
     assert f"{run.name[-4:]}  sh   COMPLETED" in hpcrun("status").out
-    # With the name before it the end of an id is never digits alone, which are a Slurm id.
+    # Only digits would be a Slurm id, so the end of the id is prefixed by the name.
     assert "COMPLETED" in hpcrun("status", run.name[-7:]).out
     assert f"{hpcrun.project}\n" in hpcrun("logs").out
     lines = [json.loads(line) for line in hpcrun("logs", "--json").out.splitlines()]
@@ -79,8 +79,8 @@ def test_a_bare_command(hpcrun: Caller) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("trainer")
 @pytest.mark.parametrize("is_acl", [False, True])
-def test_what_a_job_runs_nobody_else_can_write(hpcrun: Caller, is_acl: bool) -> None:
-    """Whatever the umask, which the job keeps, the modes of the project, and a default ACL."""
+def test_files_of_a_run_are_writable_only_by_the_user(hpcrun: Caller, is_acl: bool) -> None:
+    """This holds for any umask (which the job keeps), modes of the project, and default ACL."""
     (hpcrun.project / "train.py").chmod(0o666)
     if is_acl:
         # Of <sys/acl.h>: version 2; tag, permissions, id of user, group, mask and others.
@@ -95,14 +95,14 @@ def test_what_a_job_runs_nobody_else_can_write(hpcrun: Caller, is_acl: bool) -> 
     open_ = {
         str(path.relative_to(run)) for path in (run, *run.rglob("*")) if path.stat().st_mode & 0o022
     }
-    # What remains is what the job prints, and marks: run by nobody.
+    # The remaining files are output and markers, which are never executed.
     data = re.compile(r"logs/.+\.log|attempts/0/(ended/.+|launched)")
     assert {name for name in open_ if not data.fullmatch(name)} == set()
     assert "train.py" in {path.name for path in (run / "code").iterdir()}
 
 
 @pytest.mark.slow
-def test_who_follows_is_told_what_a_silent_run_waits_for(hpcrun: Caller) -> None:
+def test_follower_shows_what_a_silent_run_waits_for(hpcrun: Caller) -> None:
     hpcrun.write("slow.py", "import time; time.sleep(6); print('at last')")
     setup = f"{{python: {sys.executable}, commands: [sleep 4]}}"
     hpcrun.write("slow.yaml", f"script: slow.py\nlauncher: srun\nsetup: {setup}\n")
@@ -111,14 +111,14 @@ def test_who_follows_is_told_what_a_silent_run_waits_for(hpcrun: Caller) -> None
     told = [line for line in done.err.splitlines() if line.startswith("waiting for ")]
     setup = "waiting for its setup: modules, environment, files"
     program = "waiting for the program's first line: it imports, compiles or reads its data"
-    # Each once; on a busy machine one of the two may be over before it is looked at twice.
+    # Each is shown once; on a busy machine one phase may be over before the second check.
     assert told in ([setup, program], [setup], [program]), done
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("trainer")
-def test_a_record_of_a_failure_is_not_calculated_with(hpcrun: Caller, tmp_path: Path) -> None:
-    """Bash runs a command in an index: somebody who could write the record could have one run."""
+def test_failure_record_is_not_evaluated_by_bash(hpcrun: Caller, tmp_path: Path) -> None:
+    """Bash executes commands in an array index, so a record must not reach an index."""
     record = f'{{"rank": 0, "exit_code": HOME[$(touch {tmp_path}/ran)], "signal": null}}'
     line = f"echo {shlex.quote(record)} >$HPCRUN_RUN_DIR/attempts/0/failures/0.json; exit 3"
     assert hpcrun.process("run", "--", "sh", "-c", line).code == 1
@@ -131,7 +131,7 @@ def test_a_record_of_a_failure_is_not_calculated_with(hpcrun: Caller, tmp_path: 
     [">&-", ">&- 2>&- <&-", ">/dev/full", ">/dev/full 2>/dev/full", "| { read -r line; }"],
 )
 @pytest.mark.slow
-def test_what_nobody_can_be_shown_ends_no_training(hpcrun: Caller, streams: str) -> None:
+def test_closed_output_does_not_end_the_training(hpcrun: Caller, streams: str) -> None:
     lines = "for i in 1 2 3 4 5; do echo $i; sleep 0.05; done; echo done >finished"
     call = [sys.executable, "-m", "hpcrun", "run", "--", "sh", "-c", lines]
     done = subprocess.run(
@@ -148,7 +148,7 @@ def test_what_nobody_can_be_shown_ends_no_training(hpcrun: Caller, streams: str)
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("trainer")
-def test_a_script_and_its_curve(hpcrun: Caller) -> None:
+def test_run_trains_a_script_and_parse_shows_its_curve(hpcrun: Caller) -> None:
     done = hpcrun.process("run", "train")
     assert done.code == 0, done
     run = only_run(hpcrun)
@@ -157,14 +157,14 @@ def test_a_script_and_its_curve(hpcrun: Caller) -> None:
     report = hpcrun("parse", "--json")
     assert report.code == 0, report
     assert hpcrun("parse").code == 0
-    # A script that is edited later does not change what ran.
+    # Editing the script later does not change the copy.
     hpcrun.write("train.py", "raise SystemExit(9)")
     assert (run / "code" / "train.py").read_text() == TRAINER
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("trainer")
-def test_a_script_that_fails(hpcrun: Caller) -> None:
+def test_failing_script_is_reported(hpcrun: Caller) -> None:
     done = hpcrun.process("run", "train", "--set", "args=[3]")
     assert done.code == 1, done
     run = only_run(hpcrun)
@@ -174,7 +174,7 @@ def test_a_script_that_fails(hpcrun: Caller) -> None:
     (state,) = hpcrun("status", run.name, "--json").json["runs"]
     assert (state["state"], state["exit_code"]) == ("FAILED", 3)
     assert state["attempts"][0]["end"]["first_failure"]["rank"] == 0
-    # For programs the reason stands beside the state.
+    # In JSON the reason is a separate key.
     assert state["reason"] == f"rank 0 on {host} failed first: exit code 3"
     for words in (("status",), ("wait", run.name)):
         assert hpcrun(*words, "--json").json["runs"][0]["reason"] == state["reason"]
@@ -183,7 +183,7 @@ def test_a_script_that_fails(hpcrun: Caller) -> None:
 
 
 @pytest.mark.slow
-def test_secrets_reach_the_run_and_stay_nowhere(hpcrun: Caller) -> None:
+def test_secrets_reach_the_run_and_are_stored_nowhere(hpcrun: Caller) -> None:
     hpcrun.write(
         "jobs/secret.yaml",
         "command: [sh, -c, 'printf %s \"$TOKEN\" | md5sum']\nsecrets: [TOKEN]\n",
@@ -201,7 +201,7 @@ def test_secrets_reach_the_run_and_stay_nowhere(hpcrun: Caller) -> None:
 
 
 @pytest.mark.slow
-def test_under_nohup_a_run_outlives_its_terminal(hpcrun: Caller) -> None:
+def test_run_under_nohup_outlives_its_terminal(hpcrun: Caller) -> None:
     waits = "touch ready; until [ -e on ]; do sleep 0.1; done"
     process = hpcrun.start(
         *("run", "--", "sh", "-c", waits),
@@ -216,8 +216,8 @@ def test_under_nohup_a_run_outlives_its_terminal(hpcrun: Caller) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["INT", "TERM"])
-def test_a_signal_ends_the_run_and_leaves_nothing(hpcrun: Caller, name: str) -> None:
-    # One child of its own session, which no signal to a process group reaches.
+def test_signal_ends_the_run_and_all_its_processes(hpcrun: Caller, name: str) -> None:
+    # A child in its own session, which no signal to a process group reaches.
     process = hpcrun.start("run", "--", "sh", "-c", "setsid sleep 1000 & touch ready; sleep 1000")
     until((hpcrun.project / "ready").exists, "the command's begin")
     process.send_signal(signal.Signals[f"SIG{name}"])
@@ -230,7 +230,7 @@ def test_a_signal_ends_the_run_and_leaves_nothing(hpcrun: Caller, name: str) -> 
 
 
 @pytest.mark.slow
-def test_cancel_from_another_terminal(hpcrun: Caller) -> None:
+def test_run_can_be_cancelled_from_another_terminal(hpcrun: Caller) -> None:
     process = hpcrun.start("run", "--", "sh", "-c", "touch ready; exec sleep 1000")
     until((hpcrun.project / "ready").exists, "the command's begin")
     done = hpcrun("cancel", only_run(hpcrun).name)
@@ -241,7 +241,7 @@ def test_cancel_from_another_terminal(hpcrun: Caller) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_batch_script_is_noticed(hpcrun: Caller) -> None:
+def test_killed_batch_script_is_detected(hpcrun: Caller) -> None:
     process = hpcrun.start("run", "--", "sh", "-c", "touch ready; exec sleep 1000")
     until((hpcrun.project / "ready").exists, "the command's begin")
     begin = json.loads((only_run(hpcrun) / "attempts" / "0" / "begin.json").read_text())
@@ -253,7 +253,7 @@ def test_a_killed_batch_script_is_noticed(hpcrun: Caller) -> None:
 
 
 @pytest.mark.slow
-def test_a_reader_that_goes_away_is_no_error(hpcrun: Caller) -> None:
+def test_closed_pipe_is_not_an_error(hpcrun: Caller) -> None:
     write = "i=0; while [ $i -lt 30000 ]; do echo $i; i=$((i+1)); done"
     hpcrun.process("run", "--", "sh", "-c", write)
     for verb in ("logs", "logs -f", "logs --json", "jobs"):

@@ -1,4 +1,4 @@
-"""The file of a run's secrets goes with its end, however that comes, when a verb sees it."""
+"""The file of a run's secrets is removed when a command notices the end of the run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ JOB = "command: [sleep, '60']\nresources: {gpus_per_node: 0}\nsecrets: [A_SECRET
 
 
 def silent(run: RunFolder) -> None:
-    """It began hours ago, and never beat again."""
+    """Write an attempt that started hours ago without a later heartbeat."""
 
 
 def cancelled_while_it_waited(run: RunFolder) -> None:
@@ -35,7 +35,7 @@ def never_began(run: RunFolder) -> None:
 
 
 def of_this_machine(run: RunFolder) -> None:
-    """As `hpcrun run` that was killed with all that it had started."""
+    """Write the records of an `hpcrun run` that was killed with all its processes."""
     submitted = json.loads(run.submitted.read_text())
     run.submitted.write_text(json.dumps(submitted | {"job_id": None}))
 
@@ -56,7 +56,7 @@ def never_submitted(run: RunFolder) -> None:
         (never_submitted, "NOT_SUBMITTED"),
     ],
 )
-def test_an_end_that_only_the_records_show(
+def test_secrets_are_removed_if_only_the_records_show_the_end(
     hpcrun: Caller, tools: Path, death: object, state: str, argv: tuple[str, ...]
 ) -> None:
     run = make_run(hpcrun, RUN, "15")
@@ -73,10 +73,10 @@ def test_an_end_that_only_the_records_show(
 
 @pytest.mark.parametrize("argv", [(), (RUN,)])
 @pytest.mark.parametrize("record", ["end.json", "begin.json"])
-def test_an_attempt_that_just_begins_in_another_job_is_no_end(
+def test_secrets_are_kept_while_the_next_attempt_starts_in_another_job(
     hpcrun: Caller, tools: Path, record: str, argv: tuple[str, ...]
 ) -> None:
-    """It has a folder and no record; the one before names its job: by its end, or it has died."""
+    """The new attempt has a folder without record; the previous one names its job or has died."""
     run = make_run(hpcrun, RUN, "15", ended=NOW - 60 if record == "end.json" else None)
     path = run.attempts / "0" / record
     more = {"next": "16"} if record == "end.json" else {"successor": "16"}
@@ -91,8 +91,8 @@ def test_an_attempt_that_just_begins_in_another_job_is_no_end(
     assert run.secrets.exists()
 
 
-def test_no_end_no_removal(hpcrun: Caller, tools: Path) -> None:
-    """Slurm is silent; the accounting still calls it running; a submission takes long."""
+def test_secrets_are_kept_if_the_end_is_uncertain(hpcrun: Caller, tools: Path) -> None:
+    """Slurm does not respond, sacct still shows it running, or a submission takes long."""
     stopped = make_run(hpcrun, RUN, "15", ended=NOW - 60, exit_code=143)
     waits = make_run(hpcrun, "20261120-081456-train-7k3r", "16", attempts=0)
     slow = make_run(hpcrun, "20261120-081457-train-7k3s", None, attempts=0)
@@ -112,7 +112,7 @@ def test_no_end_no_removal(hpcrun: Caller, tools: Path) -> None:
 
 
 @pytest.mark.parametrize("states", [("CANCELLED", "FAILED"), ("", "")])
-def test_the_tasks_of_a_sweep_in_a_listing(
+def test_secrets_of_ended_sweep_tasks_are_removed_by_a_listing(
     hpcrun: Caller, tools: Path, states: tuple[str, str]
 ) -> None:
     sweep = RunFolder(write_sweep(hpcrun, 2))
@@ -129,7 +129,7 @@ def test_the_tasks_of_a_sweep_in_a_listing(
 
 
 @pytest.mark.slow
-def test_a_run_of_this_machine_whose_harness_is_killed(hpcrun: Caller) -> None:
+def test_secrets_of_a_killed_local_run_are_removed(hpcrun: Caller) -> None:
     hpcrun.write("job.yaml", JOB)
     hpcrun.environ["A_SECRET"] = "sesame word"
     process = hpcrun.start("run", "job.yaml")

@@ -1,7 +1,7 @@
-"""The verbs that ask Slurm, with commands that answer what Slurm once answered.
+"""Commands that query Slurm, with replayed answers.
 
-How the real ones behave is for tests/cluster; here it is what hpcrun asks, how often, and what it
-makes of each answer.
+tests/cluster tests the behaviour of the real Slurm; these tests cover the queries of hpcrun, their
+number, and the handling of each answer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def captured(command: str, case: str) -> tuple[int, str, str]:
 
 @pytest.fixture
 def tools(hpcrun: Caller) -> Path:
-    """Where commands are put; and a job to submit."""
+    """Return the folder for commands, and write a job to submit."""
     hpcrun.write("job.yaml", "command: [hostname]\nresources: {gpus_per_node: 0}\n")
     return hpcrun.tools
 
@@ -52,7 +52,7 @@ def state(hpcrun: Caller, *argv: str) -> tuple[int, Any]:
     return done.code, done.json["runs"]
 
 
-def test_submit(hpcrun: Caller, tools: Path) -> None:
+def test_submit_submits_the_job_and_prints_next_commands(hpcrun: Caller, tools: Path) -> None:
     asked = replay(tools, "sbatch", captured("sbatch", "taken"))
     done = submit(hpcrun)
     assert done.code == 0 and done.err == "", done
@@ -76,7 +76,7 @@ def test_submit(hpcrun: Caller, tools: Path) -> None:
         (["resources.time=30"], "goes on not by itself after preemption, the time limit or"),
     ],
 )
-def test_what_a_run_survives_is_said(
+def test_submit_shows_what_a_run_survives(
     hpcrun: Caller, tools: Path, changes: list[str], line: str
 ) -> None:
     replay(tools, "sbatch", captured("sbatch", "taken"))
@@ -90,7 +90,7 @@ def test_what_a_run_survives_is_said(
     assert is_noted == ("survive" in changes[0])
 
 
-def test_a_refusal(hpcrun: Caller, tools: Path) -> None:
+def test_refusal_of_slurm_is_reported_with_a_fix(hpcrun: Caller, tools: Path) -> None:
     replay(tools, "sbatch", captured("sbatch", "refused-invalid-partition"))
     done = submit(hpcrun)
     assert done.code == 3 and done.out == ""
@@ -100,7 +100,7 @@ def test_a_refusal(hpcrun: Caller, tools: Path) -> None:
 
 
 @pytest.mark.parametrize("case", ["no-controller", "no-munge"])
-def test_out_of_reach(hpcrun: Caller, tools: Path, case: str) -> None:
+def test_submission_without_response_is_reported(hpcrun: Caller, tools: Path, case: str) -> None:
     replay(tools, "sbatch", captured("sbatch", case))
     done = submit(hpcrun)
     assert done.code == 4 and done.out == ""
@@ -108,7 +108,7 @@ def test_out_of_reach(hpcrun: Caller, tools: Path, case: str) -> None:
     assert list(hpcrun.runs.iterdir()) == []
 
 
-def test_no_slurm_at_all(hpcrun: Caller, tools: Path) -> None:
+def test_submission_without_slurm_is_refused(hpcrun: Caller, tools: Path) -> None:
     done = submit(hpcrun)
     assert done.code == 4
     assert "sbatch: command not found" in done.err
@@ -116,7 +116,7 @@ def test_no_slurm_at_all(hpcrun: Caller, tools: Path) -> None:
     assert list(hpcrun.runs.iterdir()) == []
 
 
-def test_a_reply_that_is_lost_is_settled_later(hpcrun: Caller, tools: Path) -> None:
+def test_lost_reply_is_resolved_later(hpcrun: Caller, tools: Path) -> None:
     timed_out = "sbatch: error: Batch job submission failed: Socket timed out on send/recv\n"
     replay(tools, "sbatch", (1, "", timed_out))
     replay(tools, "squeue", (0, "", ""))
@@ -126,20 +126,20 @@ def test_a_reply_that_is_lost_is_settled_later(hpcrun: Caller, tools: Path) -> N
     assert f"Slurm may have accepted the job: hpcrun status {run.name} shows whether" in done.err
     replay(tools, "squeue", (0, row(run, "8", "FAILED", "BadConstraints"), ""))
     code, (shown,) = state(hpcrun)
-    # Not to see it proves nothing for some minutes: the request may still be on its way.
+    # Its absence proves nothing for some minutes: the request may still be in transit.
     assert (shown["job_id"], shown["state"]) == (None, "UNKNOWN")
     replay(tools, "squeue", (0, row(run, "8", "RUNNING"), ""))
     code, (shown,) = state(hpcrun)
     assert (code, shown["job_id"], shown["state"]) == (0, "8", "RUNNING")
-    assert _job_id(run) == "8"  # it is recorded now
+    assert _job_id(run) == "8"  # now it is recorded
 
 
-def test_many_runs_are_one_question(hpcrun: Caller, tools: Path) -> None:
+def test_many_runs_need_one_query(hpcrun: Caller, tools: Path) -> None:
     for job in "123":
         replay(tools, "sbatch", (0, f"{job}\n", ""))
         submit(hpcrun)
     first, second, third = sorted(hpcrun.runs.iterdir(), key=lambda run: _job_id(run))
-    # The second job's number was another run's, on a cluster that counted again.
+    # The second job number belonged to another run before the cluster restarted its numbering.
     rows = row(first, "1", "PENDING", "Priority") + row(second, "9", "RUNNING")
     queue = replay(tools, "squeue", (0, rows, ""))
     accounts = account_row(second, "2", "TIMEOUT") + account_row(first, "3", "COMPLETED")
@@ -148,7 +148,7 @@ def test_many_runs_are_one_question(hpcrun: Caller, tools: Path) -> None:
     assert code == 0
     states = {shown["job_id"]: shown["state"] for shown in runs}
     assert states["1"] == "PENDING" and states["2"] == "TIMEOUT"
-    assert states["3"] == "UNKNOWN"  # submitted a moment ago; sacct's row is not this run's
+    assert states["3"] == "UNKNOWN"  # just submitted; sacct's row belongs to another run
     assert len(calls(queue)) == 1 and "--jobs=" in calls(queue)[0]
     assert len(calls(sacct)) == 1 and calls(sacct)[0].endswith(("--jobs=3,2", "--jobs=2,3"))
     assert third.exists()
@@ -161,7 +161,7 @@ def _job_id(run: Path) -> str:
 @pytest.mark.parametrize(
     "words", ["submit job.yaml", "submit words.yaml", "status 7", "cancel 7", "top"]
 )
-def test_a_slurm_conf_that_is_not_there(hpcrun: Caller, tools: Path, words: str) -> None:
+def test_missing_slurm_conf_is_reported(hpcrun: Caller, tools: Path, words: str) -> None:
     asked = [replay(tools, name, (0, "7\n", "")) for name in ("sbatch", "squeue", "scontrol")]
     words_job = 'command: [echo, "{word}"]\nresources: {gpus_per_node: 0}\n'
     hpcrun.write("words.yaml", words_job + "sweep: {word: [a, b]}\n")
@@ -173,7 +173,9 @@ def test_a_slurm_conf_that_is_not_there(hpcrun: Caller, tools: Path, words: str)
 
 
 @pytest.mark.parametrize("case", ["no-controller", "no-munge", "no-slurm-conf"])
-def test_status_while_slurm_is_silent(hpcrun: Caller, tools: Path, case: str) -> None:
+def test_status_shows_known_states_while_slurm_is_silent(
+    hpcrun: Caller, tools: Path, case: str
+) -> None:
     replay(tools, "sbatch", (0, "7\n", ""))
     submit(hpcrun)
     replay(tools, "squeue", captured("squeue", case))
@@ -182,14 +184,14 @@ def test_status_while_slurm_is_silent(hpcrun: Caller, tools: Path, case: str) ->
     assert (code, shown["state"], shown["final"]) == (4, "UNKNOWN", False)
     done = hpcrun("status")
     assert done.code == 4 and "Slurm is out of reach" in done.err
-    # What is final stays known.
+    # Final states remain known.
     (run,) = hpcrun.runs.iterdir()
     replay(tools, "sacct", (0, account_row(run, "7", "FAILED"), ""))
     code, (shown,) = state(hpcrun)
     assert (code, shown["state"], shown["source"]) == (0, "FAILED", "sacct")
 
 
-def test_cancel(hpcrun: Caller, tools: Path) -> None:
+def test_cancel_cancels_runs(hpcrun: Caller, tools: Path) -> None:
     replay(tools, "sbatch", (0, "7\n", ""))
     submit(hpcrun)
     (run,) = hpcrun.runs.iterdir()
@@ -211,8 +213,8 @@ def test_cancel(hpcrun: Caller, tools: Path) -> None:
     assert len(calls(asked)) == 1
 
 
-def test_ids_as_squeue_shows_them(hpcrun: Caller, tools: Path) -> None:
-    """A part of a heterogeneous job, and what waits of an array, are pasted from squeue."""
+def test_ids_in_the_notation_of_squeue_are_accepted(hpcrun: Caller, tools: Path) -> None:
+    """Users paste components of heterogeneous jobs and pending array tasks from squeue."""
     asked = replay(tools, "squeue", (0, row(Path("/w"), "5+1", "RUNNING"), ""))
     code, (shown,) = state(hpcrun, "5+1")
     assert (code, shown["job_id"], shown["state"]) == (0, "5+1", "RUNNING")
@@ -224,7 +226,9 @@ def test_ids_as_squeue_shows_them(hpcrun: Caller, tools: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_job_that_hpcrun_did_not_submit(hpcrun: Caller, tools: Path, tmp_path: Path) -> None:
+def test_status_of_a_job_not_submitted_by_hpcrun(
+    hpcrun: Caller, tools: Path, tmp_path: Path
+) -> None:
     asked = replay(tools, "squeue", captured("squeue", "one"))
     code, (shown,) = state(hpcrun, "2")
     assert (code, shown["run_id"], shown["state"]) == (0, None, "RUNNING")
@@ -246,8 +250,8 @@ def test_a_job_that_hpcrun_did_not_submit(hpcrun: Caller, tools: Path, tmp_path:
     assert hpcrun("logs", "7").code == 2
 
 
-def test_spare_nodes_are_billed(hpcrun: Caller, tools: Path) -> None:
-    """Alike by the listing, in detail and by the curve: an hour of two nodes of two GPUs."""
+def test_spare_nodes_count_as_gpu_hours(hpcrun: Caller, tools: Path) -> None:
+    """Listing, detail view and curve agree: an hour of two nodes with two GPUs."""
     replay(tools, "sbatch", (0, "7\n", ""))
     for command in ("squeue", "sacct"):
         replay(tools, command, (0, "", ""))
@@ -274,7 +278,7 @@ def test_spare_nodes_are_billed(hpcrun: Caller, tools: Path) -> None:
     assert "4.000 (4 GPUs)" in " ".join(hpcrun("parse", "7").out.split())
 
 
-def test_after(hpcrun: Caller, tools: Path) -> None:
+def test_after_adds_a_dependency(hpcrun: Caller, tools: Path) -> None:
     replay(tools, "sbatch", (0, "7\n", ""))
     submit(hpcrun)
     (run,) = hpcrun.runs.iterdir()
@@ -287,7 +291,7 @@ def test_after(hpcrun: Caller, tools: Path) -> None:
     replay(tools, "squeue", (0, row(run, "7", "RUNNING"), ""))
     assert dependency(run.name) == dependency("7") == "afterok:7"
     replay(tools, "squeue", (0, row(run, "4711", "RUNNING"), ""))
-    assert dependency("4711") == "afterok:4711"  # a job that hpcrun does not know
+    assert dependency("4711") == "afterok:4711"  # a job that hpcrun did not submit
     never = row(run, "7", "PENDING", reason="DependencyNeverSatisfied")
     replay(tools, "squeue", (0, never, ""))
     refused = submit(hpcrun, "--after", "7")
@@ -310,7 +314,7 @@ def test_after(hpcrun: Caller, tools: Path) -> None:
         (["10,10"], None),
     ],
 )
-def test_all_runs_named_by_after_count(
+def test_after_accepts_several_runs(
     hpcrun: Caller, tools: Path, words: list[str], expected: str | None
 ) -> None:
     folder = hpcrun.runs / "none"
@@ -323,7 +327,7 @@ def test_all_runs_named_by_after_count(
     assert found == expected
 
 
-def test_one_of_several_runs_that_failed_is_refused(hpcrun: Caller, tools: Path) -> None:
+def test_after_refuses_a_failed_run_among_several(hpcrun: Caller, tools: Path) -> None:
     folder = hpcrun.runs / "none"
     rows = row(folder, "7", "RUNNING") + row(folder, "8", "FAILED")
     replay(tools, "squeue", (0, rows, ""))
@@ -333,7 +337,7 @@ def test_one_of_several_runs_that_failed_is_refused(hpcrun: Caller, tools: Path)
     assert "no run is named" in submit(hpcrun, "--after", "7,,8", "--dry-run").err
 
 
-def test_what_a_job_must_not_inherit_is_not_there(hpcrun: Caller, tools: Path) -> None:
+def test_job_does_not_inherit_variables_of_another_job(hpcrun: Caller, tools: Path) -> None:
     (tools / "sbatch").write_text('#!/bin/sh\nenv >"$PWD/seen"; echo 7\n')
     (tools / "sbatch").chmod(0o755)
     hpcrun.environ |= {"SLURM_JOB_ID": "1", "RANK": "3", "SBATCH_GRES": "x", "MINE": "yes"}

@@ -1,4 +1,4 @@
-"""hpcrun status: what it shows, what it asks, and what it makes of a Slurm that talks nonsense."""
+"""hpcrun status: its output, its queries, and malformed answers of Slurm."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOW = time.time()
 
 @pytest.fixture
 def tools(hpcrun: Caller) -> Path:
-    """Where commands are put that stand in for Slurm's."""
+    """Return the folder for Slurm's commands."""
     return hpcrun.tools
 
 
@@ -39,7 +39,7 @@ def make_run(
     log: str = "",
     attempts: int = 1,
 ) -> RunFolder:
-    """Write the records of a run as its job would have; ``ended`` is its end, epoch seconds."""
+    """Write the records of a run as its job would; ``ended`` is its end in epoch seconds."""
     run = RunFolder(hpcrun.runs / run_id)
     run.logs.mkdir(parents=True)
     submitted = {"job_id": job_id, "cluster": "c", "slurm_conf": None, "submitted_at": NOW - 7200}
@@ -69,7 +69,7 @@ def queued(run: RunFolder, job_id: str, state: str, reason: str = "None", **valu
 
 
 def answers(tools: Path, name: str, *cases: tuple[str, str], rest: str = "") -> Path:
-    """Make a command that answers by a word of its command line; return the log of its calls."""
+    """Create a command that answers by a word of its command line; return the log of its calls."""
     calls = tools / f"{name}.calls"
     lines = ["#!/bin/sh", f'echo "$*" >>"{calls}"', 'case "$*" in']
     for number, (word, answer) in enumerate([*cases, ("", rest)]):
@@ -91,7 +91,7 @@ QOS=high(3)
 
 @pytest.fixture
 def several(hpcrun: Caller, tools: Path) -> Caller:
-    """A run that trains, two that wait, one that failed, and an old one that ended well."""
+    """Set up a running, two pending, a failed, and an old completed run."""
     log = "step=119 loss=2.5\nstep=120 loss=2.25\nsaving ...\n"
     train = make_run(hpcrun, "20261120-081455-train-7k3q", "15", log=log)
     limit = make_run(hpcrun, "20261120-081454-train-7k3p", "14", attempts=0)
@@ -107,7 +107,7 @@ def several(hpcrun: Caller, tools: Path) -> Caller:
     return hpcrun
 
 
-def test_a_listing(several: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listing_shows_the_newest_runs(several: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time", lambda: NOW)
     done = several("status")
     assert done.code == 0 and done.err == "", done
@@ -123,7 +123,7 @@ def test_a_listing(several: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     ], done
 
 
-def test_a_listing_as_json(several: Caller) -> None:
+def test_listing_json_conforms_to_its_schema(several: Caller) -> None:
     done = several("status", "--json", "-n", "4")
     check_json("status", done.json)
     assert (done.json["older"], done.json["out_of_reach"]) == (1, None)
@@ -139,7 +139,9 @@ def test_a_listing_as_json(several: Caller) -> None:
 @pytest.mark.parametrize(
     ("logged", "shown"), [("nan", "NaN"), ("inf", "Infinity"), ("-inf", "-Infinity")]
 )
-def test_a_loss_that_is_no_number(hpcrun: Caller, tools: Path, logged: str, shown: str) -> None:
+def test_non_finite_loss_is_shown_and_valid_json(
+    hpcrun: Caller, tools: Path, logged: str, shown: str
+) -> None:
     log = f"step=119 loss=2.5\nstep=120 loss={logged}\n"
     run = make_run(hpcrun, "20261120-081455-train-7k3q", "15", log=log)
     answers(tools, "squeue", rest=queued(run, "15", "RUNNING"))
@@ -150,7 +152,7 @@ def test_a_loss_that_is_no_number(hpcrun: Caller, tools: Path, logged: str, show
 
 
 @pytest.mark.parametrize("word", ["15", "7k3q", "20261120-081455-train-7k3q"])
-def test_one_run(several: Caller, word: str) -> None:
+def test_status_of_one_run_shows_details(several: Caller, word: str) -> None:
     done = several("status", word)
     assert done.code == 0, done
     for message in ("state     RUNNING, by squeue", "progress  step 120, loss 2.25", "n[1-2]"):
@@ -163,14 +165,14 @@ def test_one_run(several: Caller, word: str) -> None:
     assert run["job_id"] == "15"
 
 
-def test_what_a_run_that_waits_can_do(several: Caller) -> None:
+def test_pending_run_shows_next_commands(several: Caller) -> None:
     done = several("status", "14")
     assert "why       your QOS allows 8 GPUs at once; 8 are in use\n" in done.out, done
     assert "fix" not in done.out
     assert several("status", "--json", "13").json["runs"][0]["why"].startswith("waits for job 12")
 
 
-def test_attempts_are_shown_one_by_one(hpcrun: Caller, tools: Path) -> None:
+def test_attempts_are_listed(hpcrun: Caller, tools: Path) -> None:
     run = make_run(hpcrun, "20261120-081455-train-7k3q", "15", ended=NOW - 30, attempts=2)
     answers(tools, "squeue", rest=queued(run, "15", "COMPLETED"))
     done = hpcrun("status", "15")
@@ -180,15 +182,15 @@ def test_attempts_are_shown_one_by_one(hpcrun: Caller, tools: Path) -> None:
     check_json("status", hpcrun("status", "15", "--json").json)
 
 
-def test_a_run_has_one_time_in_a_listing_and_by_itself(hpcrun: Caller, tools: Path) -> None:
+def test_elapsed_time_is_the_same_in_listing_and_detail(hpcrun: Caller, tools: Path) -> None:
     run = make_run(hpcrun, "20261120-081455-train-7k3q", "15", attempts=0)
     answers(tools, "squeue", rest=queued(run, "15", "TIMEOUT"))
     shown = [hpcrun("status", "--json", *word).json["runs"][0] for word in ((), ("15",))]
     assert [each["elapsed_seconds"] for each in shown] == [3600, 3600]
 
 
-def test_the_time_of_a_run_that_left_no_end_record_is_slurms(hpcrun: Caller, tools: Path) -> None:
-    """Its folder could not be written any more, say, soon after it had begun."""
+def test_elapsed_time_without_an_end_record_comes_from_slurm(hpcrun: Caller, tools: Path) -> None:
+    """For example, its folder became unwritable soon after it had started."""
     run = make_run(hpcrun, "20261120-081455-train-7k3q", "15", attempts=1)
     beat = run.attempts / "0/beat"
     beat.touch()
@@ -198,7 +200,7 @@ def test_the_time_of_a_run_that_left_no_end_record_is_slurms(hpcrun: Caller, too
         assert hpcrun("status", "--json", *word).json["runs"][0]["elapsed_seconds"] == 3480
 
 
-def test_a_job_that_its_time_limit_ended_is_offered_more(hpcrun: Caller, tools: Path) -> None:
+def test_timed_out_job_suggests_a_longer_limit(hpcrun: Caller, tools: Path) -> None:
     run = make_run(hpcrun, "20261120-081455-train-7k3q", "15", attempts=1)
     answers(tools, "squeue", rest=queued(run, "15", "TIMEOUT"))
     shown = hpcrun("status", "15").out
@@ -207,20 +209,20 @@ def test_a_job_that_its_time_limit_ended_is_offered_more(hpcrun: Caller, tools: 
     assert "--time" not in hpcrun("status", "15").out
 
 
-def test_what_is_final_is_remembered(several: Caller, tools: Path) -> None:
+def test_final_state_is_cached(several: Caller, tools: Path) -> None:
     first = several("status", "--json").json
     asked = [(tools / "squeue.calls"), (tools / "sacct.calls")]
     for calls in asked:
         calls.unlink(missing_ok=True)
     again = several("status", "--json").json
     assert [run["state"] for run in again["runs"]] == [run["state"] for run in first["runs"]]
-    assert not asked[1].exists()  # sacct has nothing left to answer
+    assert not asked[1].exists()  # sacct no longer knows it
     old = asked[0].read_text().split("\n")[0]
-    assert "--jobs=" in old and "11" not in old.split("--jobs=")[1]  # long over
+    assert "--jobs=" in old and "11" not in old.split("--jobs=")[1]  # ended long ago
     assert "12" in old  # may still be requeued
 
 
-def test_a_remembered_run_that_was_requeued_lives_again(several: Caller, tools: Path) -> None:
+def test_cached_state_is_replaced_after_a_requeue(several: Caller, tools: Path) -> None:
     several("status")
     run = RunFolder(several.runs / "20261120-081452-train-7k3m")
     answers(tools, "squeue", rest=queued(run, "12", "PENDING", "BeginTime"))
@@ -228,7 +230,7 @@ def test_a_remembered_run_that_was_requeued_lives_again(several: Caller, tools: 
     assert (row["state"], row["why"]) == ("PENDING", "is not to start before its begin time")
 
 
-def test_a_run_that_cannot_be_read_hides_no_other(several: Caller) -> None:
+def test_unreadable_run_does_not_hide_others(several: Caller) -> None:
     record = several.runs / "20261120-081454-train-7k3p" / "submitted.json"
     record.unlink()
     record.mkdir()
@@ -253,7 +255,7 @@ def write_sweep(hpcrun: Caller, tasks: int) -> Path:
     return sweep
 
 
-def test_a_sweep_is_one_row_and_opens_few_files(hpcrun: Caller, tools: Path) -> None:
+def test_sweep_is_one_row_and_opens_few_files(hpcrun: Caller, tools: Path) -> None:
     sweep = RunFolder(write_sweep(hpcrun, 30))
     states = ["RUNNING"] * 4 + ["COMPLETED"] * 6 + ["PENDING"] * 20
     rows = [queued(sweep, f"40_{index}", state) for index, state in enumerate(states)]
@@ -264,7 +266,7 @@ def test_a_sweep_is_one_row_and_opens_few_files(hpcrun: Caller, tools: Path) -> 
     check_json("status", shown)
     (row,) = shown["runs"]
     assert (row["kind"], row["id"], row["state"]) == ("sweep", "40", "RUNNING")
-    # The script of its first run says whether its tasks may go on as other jobs.
+    # The script of its first run shows whether its tasks may continue as other jobs.
     assert len(opened(hpcrun, "status")) <= 4
     each = hpcrun("status", "--all", "--json").json
     check_json("status", each)
@@ -292,7 +294,7 @@ finally:
 
 
 def opened(hpcrun: Caller, *argv: str) -> list[str]:
-    """The files and folders of runs that a call opens."""
+    """Return the files and folders of runs that a call opens."""
     done = subprocess.run(
         [sys.executable, "-c", COUNTER, f"{hpcrun.runs}/", *argv],
         cwd=hpcrun.project,
@@ -306,7 +308,7 @@ def opened(hpcrun: Caller, *argv: str) -> list[str]:
 
 @pytest.fixture
 def ten_thousand(hpcrun: Caller, tools: Path) -> Caller:
-    """One run in full 40 times, and 10,000 older ones that a listing must not even look into."""
+    """Create 40 complete runs, and 10,000 older ones that a listing must not open."""
     for number in range(40):
         run_id = f"20261120-0000{number:02d}-train-aa{number:02d}"
         log = f"step={number} loss=2.5\n"
@@ -319,7 +321,7 @@ def ten_thousand(hpcrun: Caller, tools: Path) -> Caller:
 
 
 @pytest.mark.slow
-def test_few_files_are_opened_among_10_000_runs(ten_thousand: Caller) -> None:
+def test_listing_of_10_000_runs_opens_few_files(ten_thousand: Caller) -> None:
     first = [name for name in opened(ten_thousand, "status") if ".part" not in name]
     assert 20 < len(first) <= 3 * 20, first[:8]
     again = opened(ten_thousand, "status")
@@ -330,12 +332,12 @@ def test_few_files_are_opened_among_10_000_runs(ten_thousand: Caller) -> None:
 
 
 @pytest.mark.slow
-def test_a_job_id_is_found_without_opening_10_000_files(ten_thousand: Caller) -> None:
+def test_job_id_lookup_opens_few_of_10_000_files(ten_thousand: Caller) -> None:
     assert len(opened(ten_thousand, "status", "20035")) < 30
     assert ten_thousand("status", "20005", "--json").json["runs"][0]["job_id"] == "20005"
 
 
-# ---- Slurm that does not answer, or not sense
+# ---- missing and malformed responses
 
 
 def nonsense() -> dict[str, bytes]:
@@ -352,7 +354,7 @@ def nonsense() -> dict[str, bytes]:
 
 @pytest.mark.parametrize("case", nonsense())
 @pytest.mark.parametrize("argv", [(), ("15",), ("--json",), ("999",)])
-def test_nonsense_is_no_answer(
+def test_malformed_response_is_not_an_answer(
     several: Caller, tools: Path, case: str, argv: Sequence[str]
 ) -> None:
     for name in ("squeue", "sacct", "scontrol"):
@@ -368,14 +370,14 @@ def test_nonsense_is_no_answer(
         check_json("status", done.json)
 
 
-def test_what_limits_say_may_be_nonsense_too(several: Caller, tools: Path) -> None:
+def test_malformed_limits_are_ignored(several: Caller, tools: Path) -> None:
     (tools / "scontrol").write_text("#!/bin/sh\nhead -c 4096 /dev/urandom\n")
     done = several("status")
     assert done.code == 0 and "you have reached your QOS's limit of GPUs" in done.out, done
 
 
 @pytest.mark.slow
-def test_a_slow_slurm_is_mentioned(
+def test_slow_slurm_is_reported(
     several: Caller, tools: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(output, "SLOW", 0.1)
@@ -386,8 +388,8 @@ def test_a_slow_slurm_is_mentioned(
         assert done.err.count("Slurm is slow to answer; still waiting ...") == 1, done
 
 
-def test_a_runs_folder_that_is_missing_is_distinguished_from_an_empty_one(hpcrun: Caller) -> None:
-    """It may be on a file system that is not mounted here."""
+def test_missing_runs_folder_is_distinguished_from_an_empty_one(hpcrun: Caller) -> None:
+    """The folder may be on a file system that is not mounted."""
     missing = f"no runs yet in {hpcrun.runs}, which does not exist (is its file system mounted?)"
     done = hpcrun("status")
     assert done.code == 0 and done.out.startswith(f"{missing}; hpcrun jobs lists"), done
@@ -398,10 +400,10 @@ def test_a_runs_folder_that_is_missing_is_distinguished_from_an_empty_one(hpcrun
     assert hpcrun("status").out.startswith(f"no runs yet in {hpcrun.runs}; hpcrun jobs lists")
 
 
-def test_the_runs_of_all_clusters_stand_in_one_table(
+def test_all_clusters_are_listed_in_one_table(
     hpcrun: Caller, tools: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that does not answer is named, and hides no other; a name asks one alone."""
+    """A cluster without response is named and does not hide others; --cluster selects one."""
     answers(tools, "squeue")
 
     make_run(hpcrun, "20261120-101112-here-aaaa", "7", ended=NOW - 60)
@@ -432,15 +434,15 @@ def test_the_runs_of_all_clusters_stand_in_one_table(
         ["second", "9"],
         ["default", "7"],
     ]
-    # A profile that cannot be read is named beside the runs of the others.
+    # An unreadable profile is reported, and the runs of the others are shown.
     (clusters / "away.yaml").write_text("nmae: away\nhots: away\n")
     done = hpcrun("status", "--all")
     assert done.code == 4 and re.search(r"away.yaml:1: nmae: unknown key.*; .*hots", done.err)
     assert [line.split()[0] for line in done.out.splitlines()] == ["CLUSTER", "second", "default"]
     (clusters / "away.yaml").write_text("name: away\nhost: away\nruns_dir: ~/runs\n")
-    # Of one cluster that is not reached, too, runs may be missing.
+    # If one cluster cannot be reached, runs may be missing.
     assert hpcrun("status", "--cluster", "away").code == 4
-    # One that takes the connection and is silent then is not waited for.
+    # A cluster that accepts the connection but does not respond is not waited for.
     monkeypatch.setattr(show_status, "_PATIENCE", 600)
     monkeypatch.setattr(show_status, "_LATER", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -1,4 +1,4 @@
-"""How many files of runs a listing opens: whatever their states are, and whoever looked before."""
+"""The number of files that a listing opens, for all states and cached results."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from tests.slurm_answers import sacct_row
 pytestmark = pytest.mark.slow
 
 SHOWN = 20
-# A squeue that works prints column names, though it shows no job.
+# A working squeue prints column names even without jobs.
 HEADED = ("--me --format=%i", "JOBID\n")
 
 
 @pytest.fixture
 def tools(hpcrun: Caller) -> Path:
-    """Where commands are put that stand in for Slurm's."""
+    """Return the folder for Slurm's commands."""
     return hpcrun.tools
 
 
 def read(hpcrun: Caller, *argv: str) -> list[str]:
-    """The files of runs that a call reads, not those that it writes for the next one."""
+    """Return the files of runs that a call reads, without those that it writes."""
     return [name for name in opened(hpcrun, *argv) if ".part" not in name]
 
 
 @pytest.fixture
 def mixture(hpcrun: Caller, tools: Path) -> Caller:
-    """Of each kind four: running, waiting, failed, cancelled, and forgotten by Slurm."""
+    """Create four runs each: running, pending, failed, cancelled, and unknown to Slurm."""
     rows = ""
     for number in range(SHOWN):
         job_id = str(500 + number)
@@ -60,26 +60,26 @@ def mixture(hpcrun: Caller, tools: Path) -> Caller:
     return hpcrun
 
 
-def test_of_a_mixture_of_states_three_files_a_row_at_most(mixture: Caller) -> None:
+def test_listing_opens_at_most_three_files_per_row(mixture: Caller) -> None:
     cold = read(mixture, "status")
     assert SHOWN < len(cold) <= 3 * SHOWN, cold
     states = [row["state"] for row in mixture("status", "--json").json["runs"]]
-    # All kinds are there, and what Slurm has forgotten is known by the records.
+    # All kinds are shown; runs unknown to Slurm are known from their records.
     assert {state: states.count(state) for state in states} == {
         "FAILED": 8,
         "CANCELLED": 4,
         "PENDING": 4,
         "RUNNING": 4,
     }
-    # What is over by Slurm's word is one file from now on: cache/seen.json.
+    # Runs that have ended according to Slurm now need one file: cache/seen.json.
     warm = read(mixture, "status")
-    assert len(warm) <= 4 * 3 + 4 + 12, warm  # those that run and wait, and a file for each other
+    assert len(warm) <= 4 * 3 + 4 + 12, (
+        warm
+    )  # running and pending ones, and one file for each other run
 
 
-def test_what_the_records_say_is_remembered_until_slurm_answers(
-    hpcrun: Caller, tools: Path
-) -> None:
-    """No accounting, or a late one: a row costs one file, and Slurm's word goes first."""
+def test_states_from_records_are_cached_until_slurm_responds(hpcrun: Caller, tools: Path) -> None:
+    """Without or with late accounting, a row needs one file, and Slurm's answer has precedence."""
     run = make_run(hpcrun, "20261120-081519-train-7k19", "519", ended=NOW - 600, exit_code=1)
     answers(tools, "squeue", HEADED)
     answers(tools, "sacct")
@@ -93,18 +93,18 @@ def test_what_the_records_say_is_remembered_until_slurm_answers(
         assert (row["state"], row["source"]) == ("OUT_OF_MEMORY", source)
 
 
-def test_a_state_that_one_run_was_asked_for_costs_a_listing_no_more_than_three(
+def test_state_cached_by_detail_view_saves_files_in_the_listing(
     mixture: Caller,
 ) -> None:
     for number in range(SHOWN):
-        mixture("status", str(500 + number))  # remembers states, and no rows
-    # The states of eight that are over, and why eight failed, which was found then.
+        mixture("status", str(500 + number))  # caches states, but no rows
+    # The states of eight ended runs, and the causes of eight failures.
     assert len(read(mixture, "status")) <= 3 * SHOWN + 8 + 8
     assert len(read(mixture, "status")) <= 3 * SHOWN
 
 
-def test_a_loss_that_the_last_rank_prints_costs_no_file_twice(hpcrun: Caller, tools: Path) -> None:
-    """Megatron's family prints it there; rank 0 says other things."""
+def test_loss_of_the_last_rank_opens_no_file_twice(hpcrun: Caller, tools: Path) -> None:
+    """Frameworks like Megatron print the loss on the last rank, and other output on rank 0."""
     run = make_run(hpcrun, "20261120-081519-train-7k19", "519", log="building model ...\n")
     answers(tools, "squeue", rest=queued(run, "519", "RUNNING"))
     (run.logs / "0" / "node-0.log").write_text("step=9 loss=9.5\n")
@@ -113,11 +113,11 @@ def test_a_loss_that_the_last_rank_prints_costs_no_file_twice(hpcrun: Caller, to
     row = hpcrun("status", "--json").json["runs"][0]
     assert (row["step"], row["loss"]) == (7, 2.15)
     assert hpcrun("status", "519", "--json").json["runs"][0]["loss"] == 2.15
-    # Its record, its beginning, two logs and the folder of those.
+    # Its record, begin record, two logs and their folder.
     assert len(read(hpcrun, "status")) <= 5
 
 
-def test_a_jobs_own_log_patterns_are_known_to_a_listing(hpcrun: Caller, tools: Path) -> None:
+def test_listing_uses_the_log_patterns_of_a_job(hpcrun: Caller, tools: Path) -> None:
     pattern = r"@(?P<step>\d+) L (?P<loss>\S+)"
     words = f"resources: {{gpus_per_node: 0}}\nlog_patterns: ['{pattern}']\n"
     hpcrun.write("job.yaml", f"command: [hostname]\n{words}")
@@ -127,7 +127,7 @@ def test_a_jobs_own_log_patterns_are_known_to_a_listing(hpcrun: Caller, tools: P
     shutil.rmtree(hpcrun.runs)
     run = make_run(hpcrun, "20261120-081519-train-7k19", "519", log="@7 L 2.5\n@8 L 2.25\n")
     answers(tools, "squeue", rest=queued(run, "519", "RUNNING"))
-    # The second is one of a later hpcrun's.
+    # The second one is of a newer hpcrun.
     for patterns, reported in ((record["log_patterns"], (8, 2.25)), (["("], (None, None))):
         run.submitted.write_text(json.dumps(record | {"log_patterns": patterns}))
         for word in ((), ("519",)):
@@ -137,7 +137,7 @@ def test_a_jobs_own_log_patterns_are_known_to_a_listing(hpcrun: Caller, tools: P
 
 
 def sweep_of(hpcrun: Caller, tools: Path, *, live: int = 0) -> Path:
-    """A sweep of 500 runs that ended a moment ago, or of which some still run; no accounting."""
+    """A sweep of 500 runs that has just ended or partly runs, without accounting."""
     sweep = write_sweep(hpcrun, 500)
     for index in range(500):
         run = RunFolder(hpcrun.runs / f"20261121-000000-lr.{index}-7k3q")
@@ -156,9 +156,7 @@ def sweep_of(hpcrun: Caller, tools: Path, *, live: int = 0) -> Path:
 
 
 @pytest.mark.parametrize("live", [0, 4])
-def test_a_sweep_of_500_that_slurm_has_forgotten_is_looked_at_once(
-    hpcrun: Caller, tools: Path, live: int
-) -> None:
+def test_forgotten_sweep_of_500_runs_is_read_once(hpcrun: Caller, tools: Path, live: int) -> None:
     sweep_of(hpcrun, tools, live=live)
     cold = read(hpcrun, "status")
     assert 500 - live <= len(cold) <= 3 * 500
@@ -169,7 +167,7 @@ def test_a_sweep_of_500_that_slurm_has_forgotten_is_looked_at_once(
     assert row["states"] == over | ({"RUNNING": live} if live else {})
 
 
-def test_a_task_that_was_started_again_is_looked_at_again(hpcrun: Caller, tools: Path) -> None:
+def test_requeued_task_is_read_again(hpcrun: Caller, tools: Path) -> None:
     sweep_of(hpcrun, tools)
     assert "250 FAILED" in hpcrun("status").out
     run = RunFolder(hpcrun.runs / "20261121-000000-lr.1-7k3q")
@@ -177,13 +175,13 @@ def test_a_task_that_was_started_again_is_looked_at_again(hpcrun: Caller, tools:
     end = json.loads((run.attempts / "0" / "end.json").read_text())
     (run.attempts / "1" / "end.json").write_text(json.dumps(end | {"attempt": 1, "exit_code": 0}))
     assert "251 COMPLETED, 249 FAILED" in hpcrun("status").out
-    # Slurm shows one of them alive, whose memory is older.
+    # Slurm shows one of them running, although its cached state is final.
     sweep = RunFolder(hpcrun.runs / "20261121-000000-lr-7k3q.array")
     answers(tools, "squeue", HEADED, rest=queued(sweep, "40_3", "RUNNING"))
     assert "251 COMPLETED, 248 FAILED, 1 RUNNING" in hpcrun("status").out
 
 
-def test_slurms_later_word_on_a_sweep_outweighs_its_records(hpcrun: Caller, tools: Path) -> None:
+def test_later_answer_of_slurm_overrides_records_of_a_sweep(hpcrun: Caller, tools: Path) -> None:
     sweep = sweep_of(hpcrun, tools)
     assert "250 COMPLETED, 250 FAILED" in hpcrun("status").out
     rows = "".join(
@@ -193,7 +191,7 @@ def test_slurms_later_word_on_a_sweep_outweighs_its_records(hpcrun: Caller, tool
     assert "250 COMPLETED, 250 TIMEOUT" in hpcrun("status").out
 
 
-def test_of_a_sweep_whose_runs_agree_the_state_is_shown(hpcrun: Caller, tools: Path) -> None:
+def test_sweep_with_equal_states_shows_the_state(hpcrun: Caller, tools: Path) -> None:
     sweep = RunFolder(write_sweep(hpcrun, 2))
     rows = [queued(sweep, f"40_{index}", "COMPLETED") for index in range(2)]
     answers(tools, "squeue", rest="".join(rows))
@@ -201,15 +199,15 @@ def test_of_a_sweep_whose_runs_agree_the_state_is_shown(hpcrun: Caller, tools: P
     assert line.split()[:3] == ["40", "lr", "COMPLETED"] and line.endswith("2 runs"), line
 
 
-def test_a_folder_that_goes_meanwhile_is_no_traceback(mixture: Caller) -> None:
-    # A link to nowhere has a run's name, and nothing in it.
+def test_folder_deleted_meanwhile_causes_no_traceback(mixture: Caller) -> None:
+    # A dangling link with the name of a run.
     (mixture.runs / "20261120-081600-train-7kzz").symlink_to(mixture.runs / "gone")
     done = mixture("status")
     assert done.code == 0 and "Traceback" not in done.err, done
 
 
 @pytest.mark.parametrize("argv", [(), ("519",), ("--all",), ("--json",), ("519", "--json")])
-def test_a_run_that_goes_while_slurm_is_asked_is_no_traceback(
+def test_run_deleted_during_the_query_causes_no_traceback(
     mixture: Caller, tools: Path, argv: tuple[str, ...]
 ) -> None:
     shown = tools / "squeue"
@@ -219,14 +217,12 @@ def test_a_run_that_goes_while_slurm_is_asked_is_no_traceback(
     shown.chmod(0o755)
     done = mixture("status", *argv)
     assert "Traceback" not in done.err and done.code in (0, 2, 4), done
-    assert not gone.exists()  # nor has a reader made it again
+    assert not gone.exists()  # and no reader has recreated it
     if not argv:
         assert done.code == 0 and "518  train" in done.out, done
 
 
-def test_a_sweep_that_goes_while_slurm_is_asked_is_no_traceback(
-    hpcrun: Caller, tools: Path
-) -> None:
+def test_sweep_deleted_during_the_query_causes_no_traceback(hpcrun: Caller, tools: Path) -> None:
     write_sweep(hpcrun, 3)
     (tools / "squeue").write_text(f'#!/bin/sh\nrm -r "{hpcrun.runs}"/2026*\necho JOBID >&2\n')
     (tools / "squeue").chmod(0o755)

@@ -1,4 +1,4 @@
-"""hpcrun status on a terminal: its width, its colours, and --watch."""
+"""hpcrun status on a terminal: width, colours, and --watch."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ __all__ = ["several", "tools"]  # fixtures
 
 
 def drawn(hpcrun: Caller, columns: int, *argv: str, **env: str) -> str:
-    """What a terminal of so many columns gets."""
+    """Return the output on a terminal with the given number of columns."""
     return hpcrun.drawn(*argv, columns=columns, **{"TERM": "xterm-256color", **env})
 
 
 @pytest.mark.parametrize("columns", [80, 200])
-def test_a_terminal_gets_no_line_that_is_too_long(several: Caller, columns: int) -> None:
+def test_lines_fit_the_terminal(several: Caller, columns: int) -> None:
     lines = click.unstyle(drawn(several, columns, "status")).splitlines()
     assert all(len(line) <= columns for line in lines), lines
     below = "    your QOS allows 8 GPUs at once; 8 are in use"
@@ -36,7 +36,7 @@ def test_a_terminal_gets_no_line_that_is_too_long(several: Caller, columns: int)
 
 
 @pytest.mark.parametrize("columns", [30, 40])
-def test_a_narrow_terminal_loses_no_state_and_no_remark(several: Caller, columns: int) -> None:
+def test_narrow_terminal_shows_state_and_remarks(several: Caller, columns: int) -> None:
     text = click.unstyle(drawn(several, columns, "status"))
     lines = text.splitlines()
     assert all(len(line) <= columns for line in lines), lines
@@ -45,7 +45,7 @@ def test_a_narrow_terminal_loses_no_state_and_no_remark(several: Caller, columns
     assert "your QOS allows 8 GPUs at once; 8 are in use" in " ".join(text.split())
 
 
-def test_a_table_on_a_narrow_terminal_keeps_its_last_column(hpcrun: Caller, tools: Path) -> None:
+def test_narrow_terminal_keeps_the_last_column(hpcrun: Caller, tools: Path) -> None:
     sweep = RunFolder(write_sweep(hpcrun, 2))
     rows = [queued(sweep, f"40_{index}", "PENDING", "PartitionDown") for index in range(2)]
     answers(tools, "squeue", rest="".join(rows))
@@ -54,13 +54,13 @@ def test_a_table_on_a_narrow_terminal_keeps_its_last_column(hpcrun: Caller, tool
     assert " ".join(text.split()).count("its partition takes jobs but starts none now") == 2, text
 
 
-def test_a_c_locale_gets_ascii(several: Caller) -> None:
+def test_c_locale_gets_ascii(several: Caller) -> None:
     several.environ["LC_ALL"] = "C"
     for argv in (["status"], ["status", "15"]):
         assert several.process(*argv).out.isascii()
 
 
-def test_who_wants_no_colours_gets_none(several: Caller) -> None:
+def test_no_color_disables_colours(several: Caller) -> None:
     assert "\x1b[" in drawn(several, 80, "status")
     for env in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
         assert "\x1b[" not in drawn(several, 80, "status", **env)
@@ -72,12 +72,12 @@ def test_who_wants_no_colours_gets_none(several: Caller) -> None:
     [("top",), ("status", "--watch"), ("parse", "-f", "11")],
     ids=lambda words: words[0],
 )
-def test_a_plain_terminal_is_not_drawn_on(several: Caller, words: tuple[str, ...]) -> None:
+def test_dumb_terminal_gets_no_escape_sequences(several: Caller, words: tuple[str, ...]) -> None:
     got = several.drawn(*words, TERM="dumb")
     assert got and "\x1b" not in got, got
 
 
-def test_a_pager_gets_the_width_of_its_terminal(several: Caller) -> None:
+def test_pager_gets_the_width_of_its_terminal(several: Caller) -> None:
     rows = "".join(f"step {step} loss {1 + 1 / step:.4f}\n" for step in range(1, 400))
     several.write("done.log", rows)
     code = "import subprocess, sys; subprocess.run([sys.executable, '-m', 'hpcrun', *sys.argv[1:]],"
@@ -108,7 +108,7 @@ main()
 
 
 class Watching:
-    """hpcrun status --watch on a terminal, with other seconds between its looks."""
+    """hpcrun status --watch on a terminal, with modified intervals."""
 
     def __init__(self, hpcrun: Caller, *argv: str, files: float = 0.1, slurm: float = 600) -> None:
         seconds = (str(files), str(slurm), str(8 * slurm))
@@ -118,7 +118,7 @@ class Watching:
         self.got = b""
 
     def pictures(self, count: int) -> list[str]:
-        """Wait for so many more; an error of the terminal where it ends before."""
+        """Wait for more refreshes; raises the error of the terminal if the process ends."""
         begin = len(self.got)
         while self.got.count(b"\x1b[?2026l", begin) < count:
             self.got += os.read(self.main, 65536)
@@ -133,7 +133,7 @@ class Watching:
         assert self.process.wait() == 130 and b"Traceback" not in self.got
 
 
-def test_a_watch_on_a_terminal_that_shows_ascii_alone(several: Caller, tools: Path) -> None:
+def test_watch_draws_ascii_on_ascii_terminals(several: Caller, tools: Path) -> None:
     several.environ["PYTHONIOENCODING"] = "ascii"
     answers(tools, "squeue", rest=squeue_row("999", "RUNNING", j="2 × Modèle"))
     watching = Watching(several, "999")
@@ -142,17 +142,17 @@ def test_a_watch_on_a_terminal_that_shows_ascii_alone(several: Caller, tools: Pa
     assert "job 999 2 x Mod\\xe8le, not submitted by hpcrun" in picture, picture
 
 
-def test_a_name_of_several_lines_makes_no_lines_of_its_own(several: Caller, tools: Path) -> None:
+def test_multi_line_name_is_shown_on_one_line(several: Caller, tools: Path) -> None:
     answers(tools, "squeue", rest=squeue_row("999", "RUNNING", j="x\n  state     COMPLETED"))
     shown = several("status", "999").out
     assert "job 999 x\\n  state" in shown and "\n  state     COMPLETED" not in shown
 
 
 @pytest.mark.parametrize("argv", [(), ("14",), ("13",), ("999",)])
-def test_a_watch_asks_slurm_no_more_than_it_promises(
+def test_watch_queries_slurm_at_most_twice_a_minute(
     several: Caller, tools: Path, argv: tuple[str, ...]
 ) -> None:
-    write_sweep(several, 2)  # then the number of a job may be that of a task
+    write_sweep(several, 2)  # so that the number of a job may be that of a task
     external = queued(RunFolder(tools), "999", "PENDING", "Priority")
     answers(tools, "squeue", rest=(tools / "squeue.0").read_text() + external)
     watching = Watching(several, *argv)
@@ -166,7 +166,7 @@ def test_a_watch_asks_slurm_no_more_than_it_promises(
     assert "PENDING" in last, last
 
 
-def test_a_watch_outlives_a_silence_of_slurm(several: Caller, tools: Path) -> None:
+def test_watch_survives_missing_responses(several: Caller, tools: Path) -> None:
     row = queued(RunFolder(tools), "999", "PENDING", "Priority")
     answers(tools, "squeue", rest=row)
     watching = Watching(several, "999", slurm=0.4)
@@ -183,18 +183,18 @@ def test_a_watch_outlives_a_silence_of_slurm(several: Caller, tools: Path) -> No
     watching.end()
 
 
-def test_a_run_that_is_younger_than_the_answers_is_not_lost(several: Caller, tools: Path) -> None:
+def test_run_newer_than_the_last_answer_is_not_lost(several: Caller, tools: Path) -> None:
     watching = Watching(several)
     watching.pictures(1)
-    # Two hours old by its record: the watch has not asked for so long.
+    # Its record is two hours old, as if the watch had not queried for that time.
     make_run(several, "20261120-081459-train-7k3z", "16", attempts=0)
     *_, last = watching.pictures(3)
     watching.end()
     assert re.search(r"16 +train +UNKNOWN .*submitted a moment ago", last), last
 
 
-def test_a_watch_asks_less_often_while_no_state_changes(several: Caller, tools: Path) -> None:
-    """The running job's time is no news; a new run is."""
+def test_watch_queries_less_often_while_no_state_changes(several: Caller, tools: Path) -> None:
+    """The elapsed time of a running job is not a change; a new run is."""
     calls = tools / "squeue.calls"
     watching = Watching(several, slurm=0.4)
     watching.pictures(1)
@@ -204,26 +204,26 @@ def test_a_watch_asks_less_often_while_no_state_changes(several: Caller, tools: 
         while calls.read_text() == before:
             watching.pictures(1)
             pictures += 1
-        watching.pictures(1)  # what else belongs to the question
+        watching.pictures(1)  # the remaining arguments of the query
         return pictures
 
     asked_at = []
     for _ in range(5):
         until_asked()
         asked_at.append(calls.stat().st_mtime)
-    assert asked_at[-1] - asked_at[-2] > 1.2  # 0.4 s, and each time half as long again
+    assert asked_at[-1] - asked_at[-2] > 1.2  # 0.4 s, and each time 1.5 times as long
     make_run(several, "20261120-081459-train-7k3z", "16", attempts=0)
-    # Not before 0.4 s are over: four looks, and those on the way.
+    # Not before 0.4 s: four refreshes, and pending ones.
     assert until_asked() <= 8
     watching.end()
 
 
-def test_watch_ends_by_ctrl_c_and_leaves_the_terminal_clean(several: Caller, tools: Path) -> None:
+def test_ctrl_c_ends_watch_and_restores_the_terminal(several: Caller, tools: Path) -> None:
     calls = tools / "squeue.calls"
     process, main = several.on_terminal("status", "--watch")
     got = b""
     while b"Ctrl-C ends this" not in got:
-        got += os.read(main, 65536)  # ends with an error when the process does
+        got += os.read(main, 65536)  # raises an error when the process ends
     process.send_signal(signal.SIGINT)
     assert process.wait() == 130
     with contextlib.suppress(OSError):  # the end of a terminal

@@ -1,4 +1,4 @@
-"""hpcrun status of a run that is started again while, or after, it is looked at."""
+"""hpcrun status of a run that is requeued during or after a query."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KILLED = "20261120-081452-train-7k3m"
 
 
 @pytest.mark.parametrize("argv", [(), ("12",)])
-def test_secrets_that_come_while_slurm_is_asked_are_the_next_attempts(
+def test_secrets_written_during_the_query_are_kept_for_the_next_attempt(
     several: Caller, tools: Path, argv: tuple[str, ...]
 ) -> None:
     secrets = several.runs / KILLED / "secrets.env"
@@ -34,24 +34,24 @@ def test_secrets_that_come_while_slurm_is_asked_are_the_next_attempts(
 
 
 @pytest.mark.slow
-def test_secrets_that_come_after_slurm_was_asked_are_the_next_attempts(several: Caller) -> None:
+def test_secrets_written_after_the_query_are_kept_for_the_next_attempt(several: Caller) -> None:
     secrets = several.runs / KILLED / "secrets.env"
     secrets.write_text("export OLD=1\n")
     watching = Watching(several)
     watching.pictures(1)
     assert not secrets.exists()
-    # As hpcrun requeue does.
+    # Like hpcrun requeue.
     secrets.write_text("export NEW=1\n")
     seen = RunFolder(secrets.parent).seen
     seen.unlink()
     watching.pictures(3)
     watching.end()
     assert secrets.exists()
-    assert not seen.exists()  # nor is the old end remembered again
+    assert not seen.exists()  # and the old end is not cached again
 
 
-def test_a_task_missing_from_its_array_keeps_no_secrets(hpcrun: Caller, tools: Path) -> None:
-    """Slurm keeps no record of a task that is cancelled while it waits, and never requeues it."""
+def test_secrets_of_a_task_missing_from_its_array_are_removed(hpcrun: Caller, tools: Path) -> None:
+    """Slurm has no record of a task cancelled while pending, and never requeues it."""
     sweep = RunFolder(write_sweep(hpcrun, 2))
     secrets = hpcrun.runs / "20261121-000000-lr.1-7k3q" / "secrets.env"
     secrets.write_text("export OLD=1\n")
@@ -66,7 +66,7 @@ def test_a_task_missing_from_its_array_keeps_no_secrets(hpcrun: Caller, tools: P
 
 
 @pytest.mark.parametrize("argv", [(), ("12",)])
-def test_a_requeued_run_that_waits_for_days_is_not_over(
+def test_requeued_run_pending_for_days_has_not_ended(
     several: Caller, tools: Path, monkeypatch: pytest.MonkeyPatch, argv: tuple[str, ...]
 ) -> None:
     assert several("status").out.count("FAILED") == 1
@@ -75,8 +75,8 @@ def test_a_requeued_run_that_waits_for_days_is_not_over(
     answers(tools, "squeue", HEADED, (",12", shown), ("=12", shown))
     several("status", *argv)
     monkeypatch.setattr(time, "time", lambda: NOW + 2 * 86400)
-    # Of all runs squeue shows only those that it is asked about.
+    # squeue shows only the queried runs.
     rows = {row["id"]: row["state"] for row in several("status", "--json").json["runs"]}
     assert rows["12"] == "PENDING"
-    # What it was remembered for stays true of a run that is not started again.
+    # The cached state remains valid for a run that is not restarted.
     assert rows["11"] == "COMPLETED"

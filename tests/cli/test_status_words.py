@@ -1,4 +1,4 @@
-"""hpcrun status, wait and top: the words for what Slurm says by codes and by odd numbers."""
+"""hpcrun status, wait and top: explanations of Slurm's codes and special values."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ RUN = "20261120-081455-train-7k3q"
 
 @pytest.fixture
 def tools(hpcrun: Caller) -> Path:
-    """Where commands are put that stand in for Slurm's."""
+    """Return the folder for Slurm's commands."""
     folder = hpcrun.tools
     for name in ("sacct", "scontrol"):
         answers(folder, name)
     return folder
 
 
-def test_a_run_that_its_dependency_ended_says_so_in_words(hpcrun: Caller, tools: Path) -> None:
+def test_failed_dependency_is_explained(hpcrun: Caller, tools: Path) -> None:
     run = make_run(hpcrun, RUN, "15", attempts=0)
     answers(tools, "squeue", rest=queued(run, "15", "CANCELLED", "DependencyNeverSatisfied"))
     for words in (("status", "15"), ("status",), ("wait", "15"), ("logs", "-f", "15")):
@@ -36,7 +36,7 @@ def test_a_run_that_its_dependency_ended_says_so_in_words(hpcrun: Caller, tools:
 
 
 @pytest.mark.parametrize("state", ["FAILED", "RUNNING", "COMPLETED", "PENDING"])
-def test_a_full_disk_is_reported_of_one_run(
+def test_full_disk_is_reported_for_one_run(
     hpcrun: Caller, tools: Path, monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
     run = make_run(hpcrun, RUN, "15", log="step 1\n")
@@ -53,7 +53,7 @@ def test_a_full_disk_is_reported_of_one_run(
 
 
 @pytest.mark.parametrize("limit", ["365-00:00:00", "UNLIMITED"])
-def test_a_job_without_a_limit_has_none_anywhere(hpcrun: Caller, tools: Path, limit: str) -> None:
+def test_unlimited_job_shows_no_limit(hpcrun: Caller, tools: Path, limit: str) -> None:
     run = make_run(hpcrun, RUN, "15")
     row = queued(run, "15", "RUNNING", l=limit, u=str(os.getuid()))
     answers(tools, "squeue", rest=row)
@@ -63,7 +63,7 @@ def test_a_job_without_a_limit_has_none_anywhere(hpcrun: Caller, tools: Path, li
     assert hpcrun("top", "--no-usage", "--json").json["jobs"][0]["limit_seconds"] is None
 
 
-def test_a_start_in_another_century_is_none(hpcrun: Caller, tools: Path) -> None:
+def test_start_time_in_another_century_is_ignored(hpcrun: Caller, tools: Path) -> None:
     run = make_run(hpcrun, RUN, "15", attempts=0)
     row = queued(run, "15", "PENDING", "Resources", S="2282-01-31T00:00:00")
     answers(tools, "squeue", rest=row)
@@ -74,7 +74,7 @@ def test_a_start_in_another_century_is_none(hpcrun: Caller, tools: Path) -> None
         )
 
 
-def test_an_estimate_of_another_century_is_none(hpcrun: Caller, tools: Path) -> None:
+def test_estimate_in_another_century_is_ignored(hpcrun: Caller, tools: Path) -> None:
     text = "sbatch: Job 7 to start at 2282-01-31T00:00:00 using 4 processors on nodes n1\n"
     replay(tools, "sbatch", (0, "", text))
     shown = hpcrun("submit", "--test-only", "--", "true").out
@@ -83,7 +83,9 @@ def test_an_estimate_of_another_century_is_none(hpcrun: Caller, tools: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("encoding", "name"), [("", "Größe"), ("ascii", "Gr??e")])
-def test_a_name_in_a_c_locale(hpcrun: Caller, tools: Path, encoding: str, name: str) -> None:
+def test_names_are_ascii_in_a_c_locale(
+    hpcrun: Caller, tools: Path, encoding: str, name: str
+) -> None:
     run = make_run(hpcrun, RUN, "15")
     row = queued(run, "15", "RUNNING", j="Größe", u=str(os.getuid()))
     run.submitted.write_text(run.submitted.read_text().replace('"train"', '"Größe"'))
@@ -103,7 +105,7 @@ def test_a_name_in_a_c_locale(hpcrun: Caller, tools: Path, encoding: str, name: 
         ("DependencyNeverSatisfied", "it will never start", "submit it without this dependency"),
     ],
 )
-def test_other_jobs_are_not_given_hpcruns_options(
+def test_other_jobs_are_not_offered_options_of_hpcrun(
     hpcrun: Caller, tools: Path, reason: str, words: str, fix: str
 ) -> None:
     elsewhere = RunFolder(Path("/elsewhere"))

@@ -1,4 +1,4 @@
-"""What a project that you have just fetched may start before you submit it: nothing of its own."""
+"""An untrusted project starts none of its own programs before it is submitted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def git(folder: Path, *words: str) -> str:
 
 @pytest.fixture
 def started(hpcrun: Caller, tmp_path: Path) -> Path:
-    """A project whose checkout names programs; the folder in which each leaves a sign."""
+    """A project whose git configuration names programs, and the folder of their traces."""
     signs = tmp_path / "signs"
     signs.mkdir()
     program = hpcrun.write("run-me", f'#!/bin/sh\ntouch "{signs}/$1"\nexit 1\n')
@@ -42,7 +42,7 @@ def started(hpcrun: Caller, tmp_path: Path) -> Path:
     git(project, "init", "-q")
     git(project, "add", "-A")
     git(project, "commit", "-qm", "x")
-    # A partial clone whose rules on what to ignore have to be fetched.
+    # A partial clone whose ignore rules have to be fetched.
     git(project, "update-index", "--skip-worktree", "data/.gitignore")
     rules = git(project, "rev-parse", ":data/.gitignore")
     (project / ".git" / "objects" / rules[:2] / rules[2:]).unlink()
@@ -64,13 +64,13 @@ def started(hpcrun: Caller, tmp_path: Path) -> Path:
     return signs
 
 
-def test_git_starts_nothing_of_the_checkouts(hpcrun: Caller, started: Path) -> None:
+def test_git_starts_no_programs_of_the_checkout(hpcrun: Caller, started: Path) -> None:
     subprocess.run(
         ["git", "-C", str(hpcrun.project), "ls-files", "-co", "--exclude-standard"],
         check=False,
         capture_output=True,
     )
-    assert {path.name for path in started.iterdir()} >= {"monitor", "fetch"}  # as git alone does
+    assert {path.name for path in started.iterdir()} >= {"monitor", "fetch"}  # as git itself does
     for path in started.iterdir():
         path.unlink()
     hpcrun("submit", "job.yaml", "--dry-run")
@@ -82,7 +82,7 @@ def test_git_starts_nothing_of_the_checkouts(hpcrun: Caller, started: Path) -> N
     assert not any(started.iterdir())
 
 
-def test_a_template_lays_out_text_and_reaches_no_python(hpcrun: Caller, tmp_path: Path) -> None:
+def test_template_cannot_reach_python(hpcrun: Caller, tmp_path: Path) -> None:
     hpcrun.write("train.py", "")
     hpcrun.write("job.yaml", JOB)
     for reach in (
@@ -101,10 +101,8 @@ def test_a_template_lays_out_text_and_reaches_no_python(hpcrun: Caller, tmp_path
     assert not (tmp_path / "here").exists()
 
 
-def test_the_python_that_is_asked_runs_no_code_of_the_project(
-    hpcrun: Caller, tmp_path: Path
-) -> None:
-    """It is asked which packages it has, with the project's own among them."""
+def test_queried_python_runs_no_code_of_the_project(hpcrun: Caller, tmp_path: Path) -> None:
+    """It is queried for its packages, which include those of the project."""
     python = tmp_path / "env" / "bin" / "python"
     python.parent.mkdir(parents=True)
     asked = tmp_path / "asked"
@@ -119,7 +117,7 @@ def test_the_python_that_is_asked_runs_no_code_of_the_project(
     assert not (tmp_path / "ran").exists()
 
 
-def test_git_is_asked_in_one_way() -> None:
+def test_git_is_called_only_by_git_command() -> None:
     files = [*(ROOT / "hpcrun").rglob("*.py")]
     assert [file.name for file in files if '"git"' in file.read_text()] == ["snapshot.py"]
 
@@ -129,9 +127,9 @@ VERBS = ("status", "init --yes", "why 7", "parse 7", "logs 7", "top", "status --
 
 @pytest.fixture
 def slurm_of_project(hpcrun: Caller) -> Iterator[Callable[..., bool]]:
-    """A slurm.conf in the project, and a call that returns whether its Slurm was asked.
+    """Create a slurm.conf in the project, and return a call that tells whether it was used.
 
-    Whoever is asked by Slurm's commands has also had them load the libraries of its PluginDir.
+    Slurm's commands load the libraries in the PluginDir of the slurm.conf that they use.
     """
     require_command("squeue")
     hpcrun.environ["PATH"] += f":{Path(shutil.which('squeue') or '').parent}"
@@ -157,7 +155,7 @@ def slurm_of_project(hpcrun: Caller) -> Iterator[Callable[..., bool]]:
 
 
 @pytest.mark.slow
-def test_no_verb_asks_a_slurm_that_a_cloned_project_brings(
+def test_no_command_uses_the_slurm_conf_of_a_cloned_project(
     hpcrun: Caller, slurm_of_project: Callable[..., bool]
 ) -> None:
     plug = hpcrun.project / "plug"
@@ -171,7 +169,7 @@ def test_no_verb_asks_a_slurm_that_a_cloned_project_brings(
         for verb in VERBS if conf == confs[0] else VERBS[:1]:
             assert not slurm_of_project(*verb.split()), (conf, verb)
             done = hpcrun.process(*verb.split())
-            if verb != "status --all":  # which names what is wrong with a profile, and shows others
+            if verb != "status --all":  # which reports the invalid profile, and shows others
                 assert done.code == 2, (conf, verb, done)
             assert "part of the project" in done.err, (conf, verb, done)
             assert f"export HPCRUN_TRUST={hpcrun.project}" in done.err
@@ -181,7 +179,7 @@ def test_no_verb_asks_a_slurm_that_a_cloned_project_brings(
 
 
 @pytest.mark.slow
-def test_a_folder_of_a_repository_brings_no_slurm_either(
+def test_slurm_conf_elsewhere_in_the_repository_is_not_used(
     hpcrun: Caller, slurm_of_project: Callable[..., bool]
 ) -> None:
     inner = hpcrun.project / "examples"
@@ -196,7 +194,7 @@ def test_a_folder_of_a_repository_brings_no_slurm_either(
 
 
 @pytest.mark.slow
-def test_a_run_that_a_cloned_project_brings_names_no_slurm(
+def test_slurm_conf_of_a_run_in_a_cloned_project_is_not_used(
     hpcrun: Caller, slurm_of_project: Callable[..., bool]
 ) -> None:
     hpcrun.runs = hpcrun.project / "runs"

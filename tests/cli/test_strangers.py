@@ -1,4 +1,4 @@
-"""What belongs to other users, or can be changed by them, is not believed."""
+"""Files that belong to other users, or that they can change, are not trusted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STRANGER = 12345
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A folder with a file three folders down, all the user's own."""
+    """Create a file three folders deep, all owned by the user."""
     require_root()
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "b" / "file").touch()
@@ -57,7 +57,7 @@ def a_shared_folder(home: Path) -> None:
         (lambda home: None, ""),
         (through_link, ""),
         (lambda home: home.chmod(0o1777), ""),
-        (lambda home: home.chmod(0o775), ""),  # root's own group
+        (lambda home: home.chmod(0o775), ""),  # the group of root
         (lambda home: os.chown(home / "b" / "file", 0, STRANGER), ""),
         (lambda home: home.chmod(0o777), "others can write to {home}"),
         (lambda home: (home / "b" / "file").chmod(0o666), "others can write to {home}/b/file"),
@@ -71,7 +71,7 @@ def a_shared_folder(home: Path) -> None:
         (through_link_in_an_open_folder, "others can write to {home}"),
     ],
 )
-def test_every_folder_on_the_way_counts(
+def test_every_parent_folder_is_checked(
     home: Path, change: Callable[[Path], object], why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     change(home)
@@ -81,7 +81,7 @@ def test_every_folder_on_the_way_counts(
     assert why_not_own(file) == ""
 
 
-def test_a_group_of_the_users_own_is_nobody_else(home: Path) -> None:
+def test_private_group_of_the_user_is_trusted(home: Path) -> None:
     file = home / "b" / "file"
     file.chmod(0o664)
     if "games" in {group.gr_name for group in grp.getgrall()}:
@@ -94,8 +94,8 @@ def test_a_group_of_the_users_own_is_nobody_else(home: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_slurm_of_a_strangers_is_not_asked(hpcrun: Caller, tmp_path: Path) -> None:
-    """Where a sandbox was somebody else makes one: its slurm.conf names libraries to load."""
+def test_slurm_conf_of_another_user_is_not_used(hpcrun: Caller, tmp_path: Path) -> None:
+    """Another user creates a sandbox at the old path, whose slurm.conf names libraries."""
     require_root()
     require_command("squeue")
     hpcrun.environ["PATH"] += f":{Path(shutil.which('squeue') or '').parent}"
@@ -113,7 +113,7 @@ def test_a_slurm_of_a_strangers_is_not_asked(hpcrun: Caller, tmp_path: Path) -> 
         )
 
         def ask(*verb: str) -> tuple[str, bool]:
-            """Call a verb; return what it said, and whether the Slurm there was asked."""
+            """Run a command; return its output, and whether the Slurm there was queried."""
             done, calls = hpcrun.process(*verb), 0
             with contextlib.suppress(TimeoutError):
                 while True:
@@ -122,7 +122,7 @@ def test_a_slurm_of_a_strangers_is_not_asked(hpcrun: Caller, tmp_path: Path) -> 
             return done.out + done.err, calls > 0
 
         assert ask("status")[1], "the user's own is asked"
-        # A record of a stranger's names no Slurm at all, though it be the user's own.
+        # The slurm.conf in a record of another user is never used, even if the user owns it.
         os.chown(run.submitted, STRANGER, STRANGER)
         for text in (json.dumps(record), json.dumps(record).replace("_conf", "\\u005fconf")):
             run.submitted.write_text(text)
@@ -136,14 +136,14 @@ def test_a_slurm_of_a_strangers_is_not_asked(hpcrun: Caller, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["jobs/zero2-4gpu.yaml", "templates/job.sbatch.j2"])
-def test_jobs_and_templates_of_a_stranger_are_refused(hpcrun: Caller, name: str) -> None:
+def test_jobs_and_templates_of_another_user_are_refused(hpcrun: Caller, name: str) -> None:
     require_root()
     text = '{% extends "hpcrun/job.sbatch.j2" %}\n' if "templates" in name else "command: [id]\n"
     file = hpcrun.write(name, text)
     os.chown(file, STRANGER, STRANGER)
     shown = hpcrun("submit", "zero2-4gpu", "--dry-run")
     assert shown.code == InputError.exit_code and f"{file} belongs to 12345" in shown.err
-    # The advice holds for a link of the user's own, too.
+    # The advice also works for a link of the user.
     file.rename(hpcrun.runs.parent / "theirs")
     file.symlink_to(hpcrun.runs.parent / "theirs")
     shown = hpcrun("submit", "zero2-4gpu", "--dry-run")

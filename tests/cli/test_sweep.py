@@ -1,6 +1,6 @@
-"""Sweeps on the command line, with commands that answer what Slurm once answered.
+"""Sweeps on the command line, with replayed answers of Slurm.
 
-How the real ones behave is for tests/cluster.
+tests/cluster tests the real Slurm.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ sweep_limit: 2
 
 @pytest.fixture
 def tools(hpcrun: Caller) -> Path:
-    """Where commands are put; and a sweep of seven runs to submit."""
+    """Return the folder for commands, and write a sweep of seven runs."""
     hpcrun.write("words.yaml", JOB)
     tools = hpcrun.tools
     replay(tools, "sbatch", (0, "17\n", ""))
@@ -60,7 +60,7 @@ def states(hpcrun: Caller, word: str) -> dict[str, str]:
 
 
 def long_ago(hpcrun: Caller) -> None:
-    """Let the submission be an hour old."""
+    """Change the time of the submission to an hour ago."""
     path = array_of(hpcrun) / "submitted.json"
     record = json.loads(path.read_text())
     record["submitted_at"] -= 3600
@@ -68,7 +68,7 @@ def long_ago(hpcrun: Caller) -> None:
 
 
 @pytest.mark.slow
-def test_one_sbatch_for_all(hpcrun: Caller, tools: Path) -> None:
+def test_sweep_is_submitted_with_one_sbatch(hpcrun: Caller, tools: Path) -> None:
     asked = replay(tools, "sbatch", (0, "17\n", ""))
     answer = submit(hpcrun)
     folder = array_of(hpcrun)
@@ -82,7 +82,7 @@ def test_one_sbatch_for_all(hpcrun: Caller, tools: Path) -> None:
         files = {path.name for path in run.iterdir()}
         assert {"job.sbatch", "node.sh", "harness.sh", "plan.json", "spec.yaml"} <= files
         assert not {"code", "submitted.json"} & files
-        # What the array's script says of the task's folder is where it is.
+        # The folder of the task in the array's script is correct.
         message = f"HPCRUN_RUN_DIR={str(run).replace(f'.{index}-', '.')}"
         assert message.rpartition(".")[0] in directives
         assert "sweep" not in (run / "spec.yaml").read_text()
@@ -91,7 +91,7 @@ def test_one_sbatch_for_all(hpcrun: Caller, tools: Path) -> None:
     subprocess.run(["shellcheck", str(folder / "job.sbatch")], check=True)
 
 
-def test_the_arrays_script_finds_the_tasks_folder(hpcrun: Caller, tools: Path) -> None:
+def test_array_script_finds_the_folder_of_its_task(hpcrun: Caller, tools: Path) -> None:
     folder = hpcrun.runs.parent / "it's $HOME; run's"
     hpcrun.write("hpcrun.yaml", f'runs_dir: "{str(folder).replace("$", "$$")}"\n')
     runs = submit(hpcrun)["runs"]
@@ -109,7 +109,7 @@ def test_the_arrays_script_finds_the_tasks_folder(hpcrun: Caller, tools: Path) -
         assert shown.stdout == f"batch {run}\n"
 
 
-def test_a_projects_directives_are_in_the_array(hpcrun: Caller, tools: Path) -> None:
+def test_array_contains_directives_of_the_project(hpcrun: Caller, tools: Path) -> None:
     hpcrun.write(
         "templates/job.sbatch.j2",
         '{% extends "hpcrun/job.sbatch.j2" %}\n{% block directives %}\n{{ super() }}'
@@ -120,7 +120,7 @@ def test_a_projects_directives_are_in_the_array(hpcrun: Caller, tools: Path) -> 
     assert "#SBATCH --comment=srun\n" in text and "srun --" not in text
 
 
-def test_a_refusal_leaves_nothing(hpcrun: Caller, tools: Path) -> None:
+def test_refused_sweep_leaves_nothing(hpcrun: Caller, tools: Path) -> None:
     message = "sbatch: error: Batch job submission failed: Invalid job array specification\n"
     replay(tools, "sbatch", (1, "", message))
     done = hpcrun("submit", "words.yaml")
@@ -130,7 +130,7 @@ def test_a_refusal_leaves_nothing(hpcrun: Caller, tools: Path) -> None:
 
 @pytest.mark.parametrize("job", ["words.yaml", "one.yaml"])
 @pytest.mark.parametrize("moment", ["create_run_folder", "write_secrets", "run_sbatch"])
-def test_ctrl_c_leaves_nothing_whenever_it_comes(
+def test_ctrl_c_before_the_submission_leaves_nothing(
     hpcrun: Caller, tools: Path, monkeypatch: pytest.MonkeyPatch, job: str, moment: str
 ) -> None:
     hpcrun.write("one.yaml", "command: [hostname]\nresources: {gpus_per_node: 0}\n")
@@ -153,7 +153,7 @@ def test_ctrl_c_leaves_nothing_whenever_it_comes(
 
 
 @pytest.mark.parametrize("job", ["words.yaml", "one.yaml"])
-def test_ctrl_c_that_comes_too_late_names_the_job(
+def test_ctrl_c_after_the_submission_names_the_job(
     hpcrun: Caller, tools: Path, monkeypatch: pytest.MonkeyPatch, job: str
 ) -> None:
     hpcrun.write("one.yaml", "command: [hostname]\nresources: {gpus_per_node: 0}\n")
@@ -161,7 +161,7 @@ def test_ctrl_c_that_comes_too_late_names_the_job(
     real = client.submit
 
     def pressed(*args: Any) -> str:
-        signal.raise_signal(signal.SIGINT)  # held back, while Slurm is asked
+        signal.raise_signal(signal.SIGINT)  # delayed while Slurm is queried
         return real(*args)
 
     monkeypatch.setattr(client, "submit", pressed)
@@ -172,9 +172,7 @@ def test_ctrl_c_that_comes_too_late_names_the_job(
 
 
 @pytest.mark.slow
-def test_secrets_are_each_runs_own_and_missing_ones_are_reported_first(
-    hpcrun: Caller, tools: Path
-) -> None:
+def test_every_run_has_its_own_secrets(hpcrun: Caller, tools: Path) -> None:
     hpcrun.write("words.yaml", JOB + "secrets: [A_TOKEN]\n")
     refused = hpcrun("submit", "words.yaml")
     assert refused.code == 2 and "A_TOKEN: not set" in refused.err
@@ -187,8 +185,8 @@ def test_secrets_are_each_runs_own_and_missing_ones_are_reported_first(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
-def test_what_befell_an_array_on_every_version(hpcrun: Caller, tools: Path, version: str) -> None:
-    """Captured: tasks 1 to 6, of which 3 was cancelled while it ran and 6 while it waited."""
+def test_states_of_a_sweep_on_every_release(hpcrun: Caller, tools: Path, version: str) -> None:
+    """Captured tasks 1 to 6, of which 3 was cancelled while running and 6 while pending."""
 
     def answer(command: str, case: str) -> None:
         read = json.loads((CAPTURED / version / command / f"{case}.json").read_text())
@@ -208,7 +206,7 @@ def test_what_befell_an_array_on_every_version(hpcrun: Caller, tools: Path, vers
     shown = states(hpcrun, job_id)
     wanted = ["COMPLETED", "FAILED", "CANCELLED", "RUNNING", "RUNNING", "CANCELLED"]
     assert [shown[f"{job_id}_{index}"] for index in range(1, 7)] == wanted
-    # Without an accounting the queue's row for what was left of the array shows it.
+    # Without accounting, the queue's row of the remaining array shows it.
     shutil.rmtree(next(hpcrun.runs.glob("*.6-*")) / "cache")
     replay(tools, "sacct", (1, "", "Slurm accounting storage is disabled"))
     assert states(hpcrun, f"{job_id}_6") == {f"{job_id}_6": "CANCELLED"}
@@ -216,7 +214,7 @@ def test_what_befell_an_array_on_every_version(hpcrun: Caller, tools: Path, vers
 
 @pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
-def test_an_array_that_was_cancelled_while_it_waited(
+def test_sweep_cancelled_while_pending_is_cancelled(
     hpcrun: Caller, tools: Path, version: str
 ) -> None:
     read = json.loads((CAPTURED / version / "sacct" / "array-all-cancelled.json").read_text())
@@ -230,7 +228,7 @@ def test_an_array_that_was_cancelled_while_it_waited(
 
 
 @pytest.mark.slow
-def test_an_array_of_the_same_number_in_another_folder_is_not_ours(
+def test_array_with_the_same_number_in_another_folder_is_ignored(
     hpcrun: Caller, tools: Path
 ) -> None:
     submit(hpcrun)
@@ -245,8 +243,8 @@ def queue_row(folder: Path, job_id: str, state: str) -> str:
 
 
 @pytest.mark.slow
-def test_a_task_that_goes_on_is_not_over(hpcrun: Caller, tools: Path) -> None:
-    """Requeued it is a task as before; or another job has the rest of it."""
+def test_requeued_task_has_not_ended(hpcrun: Caller, tools: Path) -> None:
+    """A requeued task is the same task, or continues as another job."""
     answer = submit(hpcrun, "--set", "survive.when=[preempted]")
     folder = array_of(hpcrun)
     for index, how in ((0, '"requeue"'), (1, '"30"')):
@@ -261,7 +259,7 @@ def test_a_task_that_goes_on_is_not_over(hpcrun: Caller, tools: Path) -> None:
     tasks = [queue_row(folder, "17_0", "PENDING"), queue_row(folder, "17_1", "PREEMPTED")]
     other = queue_row(Path(answer["runs"][1]["run_dir"]), "30", "RUNNING")
     replay(tools, "squeue", (0, "".join([*tasks, *over, other]), ""))
-    for _ in range(2):  # what is kept of it changes nothing
+    for _ in range(2):  # its cached state changes nothing
         (row,) = hpcrun("status", "--json").json["runs"]
         assert row["states"] == {"PENDING": 1, "RUNNING": 1, "COMPLETED": 5}
         assert row["state"] == "RUNNING" and not row["final"]
@@ -271,7 +269,7 @@ def test_a_task_that_goes_on_is_not_over(hpcrun: Caller, tools: Path) -> None:
 
 
 @pytest.mark.slow
-def test_slurm_is_asked_for_the_array_and_not_for_each_task(hpcrun: Caller, tools: Path) -> None:
+def test_slurm_is_queried_for_the_array_instead_of_its_tasks(hpcrun: Caller, tools: Path) -> None:
     submit(hpcrun)
     asked = replay(tools, "squeue", (0, "", ""))
     states(hpcrun, "17")
@@ -281,10 +279,10 @@ def test_slurm_is_asked_for_the_array_and_not_for_each_task(hpcrun: Caller, tool
 
 
 @pytest.mark.slow
-def test_words_for_a_sweep_and_for_its_runs(hpcrun: Caller, tools: Path) -> None:
+def test_sweep_and_runs_are_found_by_their_ids(hpcrun: Caller, tools: Path) -> None:
     submit(hpcrun)
     sweep_id = array_of(hpcrun).name.removesuffix(".array")
-    # Digits alone, which the end of an id may be, are a Slurm id.
+    # Only digits, even if they are the end of a run id, are a Slurm id.
     end = sweep_id[-4:] if not sweep_id[-4:].isdigit() else sweep_id
     for word in ("17", sweep_id, f"{sweep_id}.array", end, sweep_id[:15]):
         assert len(states(hpcrun, word)) == 7, word
@@ -313,7 +311,7 @@ def test_words_for_a_sweep_and_for_its_runs(hpcrun: Caller, tools: Path) -> None
 
 
 @pytest.mark.slow
-def test_cancel_one_and_all(hpcrun: Caller, tools: Path) -> None:
+def test_cancel_one_run_or_the_whole_sweep(hpcrun: Caller, tools: Path) -> None:
     submit(hpcrun)
     folder = array_of(hpcrun)
     asked = replay(tools, "scancel", (0, "", ""))
@@ -329,7 +327,7 @@ def test_cancel_one_and_all(hpcrun: Caller, tools: Path) -> None:
 
 
 @pytest.mark.slow
-def test_after_a_sweep(hpcrun: Caller, tools: Path) -> None:
+def test_after_a_sweep_waits_for_all_runs(hpcrun: Caller, tools: Path) -> None:
     submit(hpcrun)
     folder = array_of(hpcrun)
 
@@ -346,7 +344,7 @@ def test_after_a_sweep(hpcrun: Caller, tools: Path) -> None:
     assert refused.code == 2 and "--after 17: that run 17_6 is FAILED" in refused.err
 
 
-def test_a_dry_run_shows_the_array_the_runs_and_one_of_them(hpcrun: Caller, tools: Path) -> None:
+def test_dry_run_shows_the_array_and_one_run(hpcrun: Caller, tools: Path) -> None:
     done = hpcrun("submit", "words.yaml", "--dry-run")
     assert done.code == 0 and not hpcrun.runs.exists()
     assert "#SBATCH --array=0-6%2\n" in done.out
@@ -359,7 +357,7 @@ def test_a_dry_run_shows_the_array_the_runs_and_one_of_them(hpcrun: Caller, tool
 
 
 @pytest.mark.slow
-def test_run_takes_one_combination_and_no_more(hpcrun: Caller) -> None:
+def test_run_refuses_several_combinations(hpcrun: Caller) -> None:
     hpcrun.write("words.yaml", JOB)
     refused = hpcrun("run", "words.yaml")
     assert refused.code == 2 and "words is a sweep of 7 runs" in refused.err
@@ -375,7 +373,7 @@ def test_follow_is_refused_before_anything_is_written(hpcrun: Caller, tools: Pat
     assert not hpcrun.runs.exists()
 
 
-def test_every_problem_of_every_run_at_once(hpcrun: Caller, tools: Path) -> None:
+def test_all_problems_of_all_runs_are_reported_at_once(hpcrun: Caller, tools: Path) -> None:
     hpcrun.write(
         "bad.yaml",
         'args: ["{lr}", "{nope}"]\nsweep: {lr: [1, 2], batch.micro_batch_per_gpu: [0, 1, x]}\n',
@@ -390,7 +388,7 @@ def test_every_problem_of_every_run_at_once(hpcrun: Caller, tools: Path) -> None
 
 
 @pytest.mark.slow
-def test_notes_of_the_runs_are_reported_once_each(hpcrun: Caller, tools: Path) -> None:
+def test_notes_of_runs_are_reported_once(hpcrun: Caller, tools: Path) -> None:
     hpcrun.write("noted.yaml", JOB + "nccl: {env: {NCCL_TIMEOUT: 1800, NCCL_RINGS: x}}\n")
     submitted = hpcrun("submit", "noted.yaml")
     dry = hpcrun("submit", "noted.yaml", "--dry-run")
@@ -411,7 +409,7 @@ sweep_per_node: 4
 
 
 @pytest.mark.slow
-def test_runs_that_share_jobs_are_runs_of_their_own(hpcrun: Caller, tools: Path) -> None:
+def test_runs_that_share_a_job_have_their_own_state(hpcrun: Caller, tools: Path) -> None:
     hpcrun.write("words.yaml", SHARED)
     asked = replay(tools, "scancel", (0, "", ""))
     answer = submit(hpcrun)
@@ -452,7 +450,7 @@ def test_runs_that_share_jobs_are_runs_of_their_own(hpcrun: Caller, tools: Path)
     assert hpcrun("cancel", "17").code == 0
     assert asked.read_text().splitlines()[-1].rpartition("|")[2] == "17"
 
-    # What ends the job comes to each run as a signal; Slurm says what it was.
+    # The end of the job reaches each run as a signal; Slurm tells the cause.
     (runs[3] / "cancelled.json").unlink()
     (runs[3] / "attempts/0").mkdir(parents=True)
     (runs[3] / "attempts/0/end.json").write_text(
@@ -473,7 +471,9 @@ def test_runs_that_share_jobs_are_runs_of_their_own(hpcrun: Caller, tools: Path)
         ("sweep: {sweep_per_node: [1, 2]}", "sweep.sweep_per_node: a sweep cannot change itself"),
     ],
 )
-def test_runs_that_cannot_share_a_job(hpcrun: Caller, tools: Path, more: str, message: str) -> None:
+def test_runs_that_cannot_share_a_job_are_refused(
+    hpcrun: Caller, tools: Path, more: str, message: str
+) -> None:
     hpcrun.write("words.yaml", "script: a.py\nsweep: {word: [a]}\nenv: {A: '{word}'}\n")
     hpcrun.write("a.py", "")
     key, _, value = more.partition(": ")

@@ -1,4 +1,4 @@
-"""hpcrun top where Slurm's answers are scripted; tests/cluster/test_top.py has the real one."""
+"""hpcrun top with scripted answers of Slurm; tests/cluster/test_top.py uses the real one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.cli.calling import Caller, replay
 from tests.json_schemas import check_json
 from tests.slurm_answers import show_job, squeue_row
 
-# srun where the job's only node is this machine: it runs the words that follow its options.
+# An srun that runs its command on this machine.
 SRUN = """\
 #!/bin/sh
 if [ "$1" = --version ]; then echo slurm-wlm 22.05.8; exit; fi
@@ -40,7 +40,7 @@ def row(work_dir: Path | str, job_id: str, state: str = "RUNNING", reason: str =
 
 @pytest.fixture
 def tools(hpcrun: Caller) -> Path:
-    """Where commands are put."""
+    """Return the folder for commands."""
     folder = hpcrun.tools
     for name in ("timeout", "head", "sleep"):
         (folder / name).unlink(missing_ok=True)
@@ -63,7 +63,7 @@ def a_run(hpcrun: Caller, log: str) -> Path:
 
 
 @pytest.mark.slow
-def test_one_look(hpcrun: Caller, tools: Path) -> None:
+def test_top_prints_one_snapshot(hpcrun: Caller, tools: Path) -> None:
     log = "".join(f"step={n} loss={9 - n / 100} tokens_per_second=900\n" for n in range(300))
     run = a_run(hpcrun, log)
     asked = replay(
@@ -83,17 +83,17 @@ def test_one_look(hpcrun: Caller, tools: Path) -> None:
     assert (node["gpus"][0]["utilization"], node["gpus"][0]["power_watts"]) == (5, None)
     assert (waiting["state"], waiting["elapsed_seconds"]) == ("PENDING", None)
     assert waiting["why"]
-    # By the task's own number, which every srun knows; no more than one question.
+    # By the job number of the task, which every srun accepts, with one query.
     assert "--jobid=703 --overlap --mem=0" in (tools / "srun.calls").read_text()
     assert asked.read_text().count("--me") == 1
     assert hpcrun.left() == []
 
 
 @pytest.mark.slow
-def test_the_output_of_other_jobs_is_one_question(
+def test_output_of_other_jobs_needs_one_query(
     hpcrun: Caller, tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And it is not asked again; the states are, twice a minute."""
+    """The outputs are not queried again; the states are, twice a minute."""
     monkeypatch.setenv("PATH", hpcrun.environ["PATH"])
     asked = replay(tools, "squeue", (0, "".join(row("/x", job_id) for job_id in "789"), ""))
     known = {job_id: show_job(job_id, StdOut=str(tmp_path / job_id)) for job_id in "79"}
@@ -116,7 +116,7 @@ def test_the_output_of_other_jobs_is_one_question(
 
 
 @pytest.mark.slow
-def test_where_no_step_is_to_be_had(hpcrun: Caller, tools: Path) -> None:
+def test_top_works_without_a_job_step(hpcrun: Caller, tools: Path) -> None:
     replay(tools, "squeue", (0, row("/x", "9"), ""))
     refusal = "srun: error: Unable to create step for job 9: Access/permission denied\n"
     replay(tools, "srun", (1, "", refusal))
@@ -143,7 +143,7 @@ def test_where_no_step_is_to_be_had(hpcrun: Caller, tools: Path) -> None:
         ((0, "\x1f\x1e" * 40, ""), 4, "other than a list of jobs"),
     ],
 )
-def test_out_of_reach(
+def test_top_without_response_of_slurm_is_reported(
     hpcrun: Caller, tools: Path, answer: tuple[int, str, str], code: int, message: str
 ) -> None:
     replay(tools, "squeue", answer)
@@ -153,7 +153,7 @@ def test_out_of_reach(
     assert "Traceback" not in done.err
 
 
-def test_no_jobs(hpcrun: Caller, tools: Path) -> None:
+def test_top_reports_missing_jobs(hpcrun: Caller, tools: Path) -> None:
     replay(tools, "squeue", (0, "", ""))
     assert "none of your jobs runs" in hpcrun("top").out
     done = hpcrun("top", "12")
@@ -169,8 +169,8 @@ def submitted(run: Path, job_id: str, conf: Path | None) -> None:
     (run / "submitted.json").write_text(json.dumps(record))
 
 
-def test_the_slurm_of_a_run_is_asked(hpcrun: Caller, tools: Path) -> None:
-    """By the slurm.conf by which it was submitted, as all verbs do."""
+def test_top_queries_the_slurm_of_the_run(hpcrun: Caller, tools: Path) -> None:
+    """The slurm.conf with which the run was submitted is used, as in all commands."""
     run, other = a_run(hpcrun, ""), hpcrun.runs / "20261120-081456-zero2-7k3r"
     other.mkdir()
     own = tools / "own.conf"
@@ -234,21 +234,21 @@ def job(*, nodes: int = 1, state: str = "RUNNING", name: str = "zero2") -> JobSt
 
 @pytest.mark.parametrize("width", [1, 10, 20, 40, 79, 109, 110, 199, 300])
 @pytest.mark.parametrize("ascii_only", [True, False])
-def test_no_row_is_wider_than_the_window(width: int, ascii_only: bool) -> None:
+def test_rows_fit_the_window(width: int, ascii_only: bool) -> None:
     jobs = [job(), job(nodes=3, name="損失" * 30), job(nodes=99), job(state="PENDING")]
     rows = [row for block in top_blocks(jobs, Look(width, 24, False, ascii_only)) for row in block]
     assert max(map(cells, rows)) <= width
-    # Names stay what they are.
+    # Names are not changed.
     assert not ascii_only or all(row.replace("損", "").replace("失", "").isascii() for row in rows)
 
 
-def test_a_reason_that_is_cut_says_so() -> None:
+def test_truncated_reason_is_marked() -> None:
     for look, mark in ((Look(30, 24), "…"), (Look(30, 24, ascii_only=True), "..")):
         row = top_blocks([job(state="PENDING")], look)[1][0]
         assert cells(row) <= 30 and row.endswith(mark)
 
 
-def test_what_the_table_says() -> None:
+def test_table_shows_jobs_and_nodes() -> None:
     jobs = [job(), job(nodes=99), job(state="PENDING")]
     narrow = ["\n".join(block) for block in top_blocks(jobs, Look(79, 24))]
     wide = ["\n".join(block) for block in top_blocks(jobs, Look(199, 24))]

@@ -1,4 +1,4 @@
-"""The verbs that start nothing: jobs, show, schema, submit --dry-run."""
+"""Commands that start nothing: jobs, show, schema, submit --dry-run."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ COMMON = {"job.sbatch", "node.sh", "plan.json", "spec.yaml", *FIXED}
 
 @pytest.fixture(autouse=True)
 def has_python(hpcrun: Caller) -> None:
-    """The presets train with whatever Python there is; here one without torch may do."""
+    """Allow a training Python without torch for the presets."""
     hpcrun.write("hpcrun.yaml", f'runs_dir: "{hpcrun.runs}"\npython: python3\n')
 
 
-def test_jobs(hpcrun: Caller) -> None:
+def test_jobs_lists_presets(hpcrun: Caller) -> None:
     done = hpcrun("jobs")
     assert done.code == 0 and done.err == ""
     lines = done.out.splitlines()
@@ -32,7 +32,7 @@ def test_jobs(hpcrun: Caller) -> None:
     assert [line.split()[:2] for line in lines[1:]] == [[name, "built-in"] for name in PRESETS]
 
 
-def test_jobs_the_projects_go_before_the_built_in_ones(hpcrun: Caller) -> None:
+def test_project_jobs_precede_built_in_ones(hpcrun: Caller) -> None:
     hpcrun.write("jobs/zero2-4gpu.yaml", "description: mine\nscript: a.py\n")
     hpcrun.write("jobs/broken.yaml", "nodez: 1\nscrip: a.py\n")
     home = Path(hpcrun.environ["HOME"]) / ".config" / "hpcrun" / "jobs"
@@ -61,14 +61,14 @@ def test_show_prints_a_job_file(hpcrun: Caller, preset: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["job", "cluster"])
-def test_schema(hpcrun: Caller, kind: str) -> None:
+def test_schema_prints_the_json_schema(hpcrun: Caller, kind: str) -> None:
     schema = hpcrun("schema", kind).json
     assert schema["$schema"].startswith("https://json-schema.org/")
     assert "slurm" in json.dumps(schema)
 
 
 @pytest.mark.parametrize("preset", [name for name in PRESETS if not name.startswith("sweep")])
-def test_dry_run_prints_all_and_does_nothing(hpcrun: Caller, preset: str) -> None:
+def test_dry_run_prints_all_files_and_writes_nothing(hpcrun: Caller, preset: str) -> None:
     done = hpcrun("submit", preset, "--dry-run", "--json")
     assert done.code == 0 and done.err == ""
     files = done.json
@@ -89,7 +89,7 @@ def test_dry_run_prints_all_and_does_nothing(hpcrun: Caller, preset: str) -> Non
     assert "==> job.sbatch <==" in text and "==> harness.sh <==" not in text
 
 
-def test_options_change_the_job(hpcrun: Caller) -> None:
+def test_options_override_the_job(hpcrun: Caller) -> None:
     done = hpcrun(
         *("submit", "zero2-8gpu-2node", "--dry-run", "--json", "--nodes", "3"),
         *("--gpus-per-node", "2", "--time", "2-12", "--partition", "p", "--account", "a b"),
@@ -114,7 +114,7 @@ def test_options_change_the_job(hpcrun: Caller) -> None:
     assert plan["program"][-5:] == ["--lr", "1e-4", "6", "--", "--nodes"]
 
 
-def test_a_bare_command(hpcrun: Caller) -> None:
+def test_bare_command_is_planned(hpcrun: Caller) -> None:
     done = hpcrun("submit", "--dry-run", "--json", "--", "echo", "it's {run_id} {x}", "$HOME")
     plan = json.loads(done.json["plan.json"])
     assert plan["program"] == ["echo", f"it's {plan['run_id']} {{x}}", "$HOME"]
@@ -122,18 +122,18 @@ def test_a_bare_command(hpcrun: Caller) -> None:
     assert "gres" not in dict(plan["directives"])
 
 
-def test_a_job_file_and_what_it_extends(hpcrun: Caller) -> None:
+def test_job_file_with_extends_is_recorded_completely(hpcrun: Caller) -> None:
     hpcrun.write("train.py", "")
     hpcrun.write("jobs/base.yaml", "script: train.py\nresources: {nodes: 2}\n")
     hpcrun.write("experiments/mine.yaml", "extends: base\nresources: {gpus_per_node: 2}\n")
     done = hpcrun("submit", "experiments/mine.yaml", "--dry-run", "--json")
     plan = json.loads(done.json["plan.json"])
     assert (plan["name"], plan["nodes"], plan["gpus_per_node"]) == ("mine", 2, 2)
-    # What is recorded needs no other file.
+    # The recorded job is self-contained.
     assert "extends" not in done.json["spec.yaml"]
 
 
-def test_the_project_is_found_from_a_folder_below(hpcrun: Caller) -> None:
+def test_project_is_found_from_a_subfolder(hpcrun: Caller) -> None:
     hpcrun.write("train.py", "")
     hpcrun.write("jobs/mine.yaml", "script: train.py\n")
     hpcrun.write("sub/x", "")
@@ -142,7 +142,7 @@ def test_the_project_is_found_from_a_folder_below(hpcrun: Caller) -> None:
     assert plan["project_dir"] == str(above)
 
 
-def test_version_and_help(hpcrun: Caller) -> None:
+def test_version_and_help_are_printed(hpcrun: Caller) -> None:
     assert hpcrun("--version").out.startswith("hpcrun, version ")
     assert hpcrun("--help").out == hpcrun("-h").out
     assert hpcrun().code in (0, 2)

@@ -1,4 +1,4 @@
-"""Waiting on the command line, with commands that answer what Slurm once answered."""
+"""hpcrun wait, with replayed answers of Slurm."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.json_schemas import check_json
 from tests.waiting import until
 
 
-def test_wait_gives_up_and_says_whether_slurm_answered(hpcrun: Caller, tools: Path) -> None:
+def test_wait_timeout_reports_whether_slurm_responded(hpcrun: Caller, tools: Path) -> None:
     (run,) = submitted(hpcrun, tools, "7")
     replay(tools, "squeue", (0, row(run, "7", "PENDING", "Resources"), ""))
     done = hpcrun("wait", "--timeout", "0")
@@ -33,7 +33,7 @@ def test_wait_gives_up_and_says_whether_slurm_answered(hpcrun: Caller, tools: Pa
     assert hpcrun("wait", "--timeout", "soon").code == 2
 
 
-def test_wait_for_any(hpcrun: Caller, tools: Path) -> None:
+def test_wait_any_ends_with_the_first_job(hpcrun: Caller, tools: Path) -> None:
     one, two = submitted(hpcrun, tools, "7", "8")
     replay(tools, "squeue", (0, row(one, "7", "RUNNING") + row(two, "8", "COMPLETED"), ""))
     done = hpcrun("wait", "7", "8", "--any")
@@ -46,7 +46,7 @@ def test_wait_for_any(hpcrun: Caller, tools: Path) -> None:
     ), done
 
 
-def test_wait_for_own_and_other_jobs_takes_no_thread(
+def test_wait_starts_no_thread(
     hpcrun: Caller, tools: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(thread: threading.Thread) -> None:
@@ -63,8 +63,8 @@ def test_wait_for_own_and_other_jobs_takes_no_thread(
     assert done.code == 1 and sorted(done.out.splitlines())[1] == "job 9: COMPLETED", done
 
 
-def test_a_task_goes_by_its_own_number_too(hpcrun: Caller, tools: Path) -> None:
-    # $SLURM_JOB_ID of a task, which logs show: Slurm answers with the task's other name.
+def test_wait_accepts_the_number_of_a_task(hpcrun: Caller, tools: Path) -> None:
+    # The $SLURM_JOB_ID of a task; Slurm answers with the array notation.
     replay(tools, "squeue", (0, others("7_3", "RUNNING"), ""))
     ended = replay(tools, "scancel", (0, "", ""))
     done = hpcrun("cancel", "9", "--json")
@@ -73,7 +73,7 @@ def test_a_task_goes_by_its_own_number_too(hpcrun: Caller, tools: Path) -> None:
     assert [line.partition("|")[2] for line in calls(ended)] == ["9"]
 
 
-def test_wait_counts_tasks_that_ended_long_ago(hpcrun: Caller, tools: Path) -> None:
+def test_wait_includes_tasks_that_ended_long_ago(hpcrun: Caller, tools: Path) -> None:
     rows = others("7_1", "COMPLETED") + others("7_2", "COMPLETED")
     replay(tools, "squeue", (0, rows, ""))
     replay(tools, "sacct", (0, account_row(Path("/elsewhere"), "7_0", "FAILED"), ""))
@@ -82,7 +82,7 @@ def test_wait_counts_tasks_that_ended_long_ago(hpcrun: Caller, tools: Path) -> N
     assert (done.code, states) == (1, {"7_0": "FAILED", "7_1": "COMPLETED", "7_2": "COMPLETED"})
 
 
-def test_a_silence_at_first_leaves_nothing_to_wait_for(
+def test_wait_finds_ended_tasks_after_a_missing_first_response(
     hpcrun: Caller, tools: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replay(tools, "squeue", (0, others("7_1", "COMPLETED") + others("7_2", "COMPLETED"), ""))
@@ -103,7 +103,7 @@ def test_a_silence_at_first_leaves_nothing_to_wait_for(
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_the_waiting_alone(hpcrun: Caller, tools: Path) -> None:
+def test_ctrl_c_ends_only_the_waiting(hpcrun: Caller, tools: Path) -> None:
     (run,) = submitted(hpcrun, tools, "7")
     asked = replay(tools, "squeue", (0, row(run, "7", "RUNNING"), ""))
     process = hpcrun.start("wait", "7")
@@ -114,7 +114,7 @@ def test_ctrl_c_ends_the_waiting_alone(hpcrun: Caller, tools: Path) -> None:
 
 
 def hang(tools: Path, *commands: str) -> Path:
-    """Have commands of Slurm's hang; return the file that notes their calls."""
+    """Make commands of Slurm hang; return the file that records their calls."""
     notes = tools / "hung.calls"
     for command in commands:
         script = tools / command
@@ -125,7 +125,7 @@ def hang(tools: Path, *commands: str) -> Path:
 
 
 @pytest.mark.slow
-def test_wait_ends_on_time_while_slurm_hangs(hpcrun: Caller, tools: Path) -> None:
+def test_wait_ends_at_its_timeout_while_slurm_hangs(hpcrun: Caller, tools: Path) -> None:
     submitted(hpcrun, tools, "7")
     notes = hang(tools, "squeue", "sacct", "scontrol")
     done = hpcrun("wait", "7", "9", "--timeout", "1", "--json")
@@ -136,7 +136,7 @@ def test_wait_ends_on_time_while_slurm_hangs(hpcrun: Caller, tools: Path) -> Non
 
 
 @pytest.mark.slow
-def test_what_sacct_does_not_say_is_no_unknown_job(
+def test_missing_response_of_sacct_does_not_mean_unknown_job(
     hpcrun: Caller, tools: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hpcrun.cli.show_status.TIMEOUT", 2.0)

@@ -1,4 +1,4 @@
-"""hpcrun why on logs and on runs by their records: text, JSON, what is kept, and the page."""
+"""hpcrun why with logs and with runs: text, JSON, cached results, and the HTML page."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def why(hpcrun: Caller, *words: str) -> list[dict[str, object]]:
     return runs
 
 
-def test_a_log_its_two_files_and_a_folder(hpcrun: Caller, tmp_path: Path) -> None:
+def test_why_reads_a_log_two_files_and_a_folder(hpcrun: Caller, tmp_path: Path) -> None:
     folder = tmp_path / "logs"
     folder.mkdir()
     (folder / "7.out").write_text(STEPS)
@@ -50,7 +50,7 @@ def test_a_log_its_two_files_and_a_folder(hpcrun: Caller, tmp_path: Path) -> Non
     assert (found["verdict"], found["cause"], found["fixes"]) == (None, None, [])
 
 
-def test_the_names_of_logs_say_whose_they_are(hpcrun: Caller, tmp_path: Path) -> None:
+def test_log_names_identify_ranks_and_jobs(hpcrun: Caller, tmp_path: Path) -> None:
     watchdog = (
         "[E1120 10:40:07.3 x.cpp:1] Watchdog caught collective operation timeout: WorkNCCL(\n"
     )
@@ -63,7 +63,7 @@ def test_the_names_of_logs_say_whose_they_are(hpcrun: Caller, tmp_path: Path) ->
     assert "the other ranks have waited for rank 0" in str(found["cause"]["title"])
 
 
-def test_a_log_on_standard_input(hpcrun: Caller) -> None:
+def test_why_reads_stdin(hpcrun: Caller) -> None:
     process = hpcrun.start("why", "--json", "-", stdin=subprocess.PIPE)
     answer, _ = process.communicate((STEPS + traceback(OOM, "[rank3]: ")).encode())
     (found,) = json.loads(answer)["runs"]
@@ -71,8 +71,8 @@ def test_a_log_on_standard_input(hpcrun: Caller) -> None:
     assert (found["cause"]["file"], found["cause"]["rank"]) == ("-", 3)
 
 
-def test_status_of_a_job_of_another_program_says_it(hpcrun: Caller, tmp_path: Path) -> None:
-    """By the output that scontrol names; of one that ended well nothing is said."""
+def test_status_explains_failures_of_other_jobs(hpcrun: Caller, tmp_path: Path) -> None:
+    """It reads the output that scontrol names; successful jobs have no explanation."""
     log = tmp_path / "slurm-9.out"
     log.write_text(STEPS + traceback(OOM, "[rank3]: "))
     replay(hpcrun.tools, "scontrol", (0, show_job("9", StdOut=str(log)), ""))
@@ -86,14 +86,14 @@ def test_status_of_a_job_of_another_program_says_it(hpcrun: Caller, tmp_path: Pa
         assert (SENTENCE in hpcrun("status", "9").out) == (cause is not None)
 
 
-def test_an_empty_folder_and_a_wrong_word(hpcrun: Caller, tmp_path: Path) -> None:
+def test_empty_folder_and_unknown_word_are_refused(hpcrun: Caller, tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
     done = hpcrun("why", str(tmp_path / "none"))
     assert (done.code, "no log in this folder" in done.err) == (2, True)
     assert hpcrun("why", "no-such-run").code == 2
 
 
-def test_secrets_and_control_characters_are_not_shown(hpcrun: Caller, tmp_path: Path) -> None:
+def test_why_masks_secrets_and_control_characters(hpcrun: Caller, tmp_path: Path) -> None:
     log = tmp_path / "x.log"
     key = "hf_" + "aZ3" * 12
     log.write_text(traceback(f"ValueError: \x1b[2J\x07 HF_TOKEN={key}"))
@@ -101,7 +101,7 @@ def test_secrets_and_control_characters_are_not_shown(hpcrun: Caller, tmp_path: 
     assert key not in shown and "\x1b[2J" not in shown and "\x07" not in shown
 
 
-def test_the_answer_on_a_run_is_kept(hpcrun: Caller) -> None:
+def test_diagnosis_of_a_run_is_cached(hpcrun: Caller) -> None:
     log = STEPS + traceback(OOM)
     run = make_run(hpcrun, "20261120-081455-train-7k3q", "15", ended=NOW, exit_code=1, log=log)
     answers(hpcrun.tools, "squeue", rest=queued(run, "15", "FAILED"))
@@ -114,27 +114,27 @@ def test_the_answer_on_a_run_is_kept(hpcrun: Caller) -> None:
     run.why.unlink()
     assert SENTENCE in hpcrun("why", "15").out and run.why.exists()
     kept = run.why.read_text()
-    # A listing knows it, and reads no log for it.
+    # A listing shows it without reading a log.
     assert f"{SENTENCE} (rank 0" in hpcrun("status", "--all").out
     run.why.write_text(kept.replace("more requested", "was kept"))
     row = hpcrun("status", "--json", "--all").json["runs"][0]
     assert "was kept" in row["reason"]
-    run.why.write_text(kept.replace('"FAILED"', '"CANCELLED"'))  # of another end
+    run.why.write_text(kept.replace('"FAILED"', '"CANCELLED"'))  # of a different end
     assert SENTENCE not in hpcrun("status", "--all").out
-    # It is read again where the log has grown, and not otherwise.
+    # The log is read again only if it has grown.
     run.why.write_text(kept.replace("more requested", "was kept"))
     assert "was kept" in hpcrun("status", "15").out
     with (run.logs / "0" / "rank-0.log").open("a") as file:
         file.write("more\n")
     assert "was kept" not in hpcrun("status", "15").out
-    # A state that Slurm corrects is judged again.
+    # If Slurm corrects the state, it is diagnosed again.
     answers(hpcrun.tools, "squeue", rest=queued(run, "15", "COMPLETED"))
     assert SENTENCE not in hpcrun("status", "15").out
     assert hpcrun("why", "15").out == "15: COMPLETED: it ended well\n"
 
 
 @pytest.mark.slow
-def test_a_long_log_of_a_run_is_read_at_its_end(hpcrun: Caller) -> None:
+def test_long_log_is_read_from_its_end(hpcrun: Caller) -> None:
     log = STEPS * 2000 + traceback(OOM)
     run = make_run(hpcrun, "20261120-081455-train-7k3q", "15", ended=NOW, exit_code=1, log=log)
     answers(hpcrun.tools, "squeue", rest=queued(run, "15", "FAILED"))
@@ -142,7 +142,7 @@ def test_a_long_log_of_a_run_is_read_at_its_end(hpcrun: Caller) -> None:
 
 
 @pytest.mark.slow
-def test_the_page_and_the_report_say_it(hpcrun: Caller, tmp_path: Path) -> None:
+def test_html_and_report_show_the_diagnosis(hpcrun: Caller, tmp_path: Path) -> None:
     log = STEPS + traceback(OOM)
     make_run(hpcrun, "20261120-081455-train-7k3q", "15", ended=NOW, exit_code=1, log=log)
     done = hpcrun("parse", "7k3q", "--html", str(tmp_path / "x.html"))

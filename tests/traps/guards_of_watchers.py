@@ -125,14 +125,14 @@ GUARDS = [
         "hpcrun/monitor/poll.py",
         "CALM, CALMEST, SLOWER = 30.0,",
         "CALM, CALMEST, SLOWER = 0.1,",
-        "tests/cli/test_follow.py::test_a_job_that_waits_is_asked_for_seldom",
+        "tests/cli/test_follow.py::test_pending_job_is_queried_rarely",
     ),
     guard(
         47,
         "hpcrun/monitor/status.py",
         "client.queue(transport, asked if by_ids else (), strict=is_strict)\n",
         "[row for one in asked for row in client.queue(transport, [one])]\n",
-        "tests/cli/test_slurm_verbs.py::test_many_runs_are_one_question",
+        "tests/cli/test_slurm_verbs.py::test_many_runs_need_one_query",
     ),
     guard(
         48,
