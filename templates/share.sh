@@ -4,11 +4,11 @@
 #
 #   share.sh EACH RUNS GPUS BEFORE AFTER   start EACH of the sweep's RUNS, of GPUS GPUs each, whose
 #                                          folders are BEFORE<number>AFTER, and wait for all of them
-set -u
 each=$1 runs=$2 gpus=$3 before=$4 after=$5
 first=$((SLURM_ARRAY_TASK_ID * each))
-# shellcheck disable=SC1090 # it lies in each run's folder
-. "$before$first$after/hardware.sh"
+# shellcheck disable=SC1090 # they lie in each run's folder
+. "$before$first$after/clean.sh" && . "$before$first$after/hardware.sh"
+set -u
 
 # The GPUs that the job has: where Slurm counts none, it has all of the node.
 kind=CUDA_VISIBLE_DEVICES

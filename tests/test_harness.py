@@ -607,8 +607,7 @@ def test_without_a_python_a_run_starts_records_and_ends_but_does_not_continue(jo
     saved = job.run.path / "checkpoints" / "step_1"
     saved.mkdir(parents=True)
     (saved / "model.bin").write_bytes(b"weights")
-    environ = {"HPCRUN_CHECKPOINT_DIR": str(saved.parent), "HPCRUN_CHECKPOINT_KEEP": "1"}
-    code, out = job.go(**environ)
+    code, out = job.go(HPCRUN_CHECKPOINT_DIR=str(saved.parent), HPCRUN_CHECKPOINT_KEEP="1")
     assert code == 0 and "no Python 3.6 or newer answers here" in out
     assert (job.end.exit_code, job.end.why, job.end.checkpoint) == (0, "done", None)
     assert "trained" in job.log()

@@ -25,7 +25,8 @@ def share(
     for index in range(runs):
         run = folder / f"x.{index}-y"
         (run / "logs").mkdir(parents=True, exist_ok=True)
-        (run / "hardware.sh").write_bytes((shipped("templates") / "hardware.sh").read_bytes())
+        for name in ("hardware.sh", "clean.sh"):
+            (run / name).write_bytes((shipped("templates") / name).read_bytes())
         (run / "job.sbatch").write_text(f"{SHOW}exit {index}\n")
     argv = ["bash", str(shipped("templates") / "share.sh"), str(each), str(runs), str(gpus)]
     done = subprocess.run(

@@ -16,7 +16,7 @@ from hpcrun.render.quoting import FILTERS, quote_bash, quote_expanded, quote_wor
 
 # Files that are the same in every run.
 FIXED = (
-    *("harness.sh", "hardware.sh", "setup.sh", "local.sh", "hosts.sh"),
+    *("harness.sh", "hardware.sh", "setup.sh", "local.sh", "hosts.sh", "clean.sh"),
     *("preflight.sh", "stacks.sh", "survive.sh", "claim.sh", "jobside.sh"),
 )
 # The modules of hpcrun.jobside, as one archive.

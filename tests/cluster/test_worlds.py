@@ -19,7 +19,7 @@ import pytest
 from tests.cluster.rig import Rig
 from tests.cluster.site import Site, Submitted
 from tests.cluster.test_probe import shown_by, write_job
-from tests.runs.test_checkpoints import write
+from tests.jobside.test_checkpoints import write
 from tests.waiting import until
 
 ROUNDS = 10

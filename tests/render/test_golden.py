@@ -102,10 +102,9 @@ def test_sbatch_parses_the_directives_of_the_plan(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_golden_scripts_are_short_and_tidy(case: str) -> None:
+def test_golden_scripts_are_tidy(case: str) -> None:
     for file in rendered(case):
         if file.name in ("job.sbatch", "node.sh"):
-            assert len(file.text.splitlines()) < 100
             assert file.text.endswith("\n") and not file.text.endswith("\n\n")
             assert "\n\n\n" not in file.text, f"{file.name}: two empty lines"
             assert not [line for line in file.text.splitlines() if line != line.rstrip()]

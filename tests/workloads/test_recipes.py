@@ -38,7 +38,7 @@ class Part(NamedTuple):
 
 def train(framework: str, folder: Path, *, stop: bool = False) -> Part:
     """Train on two ranks, from the newest checkpoint on; at a random moment ask both to stop."""
-    argv = [sys.executable, "-m", "hpcrun.jobside", "newest_checkpoint", folder, "2"]
+    argv = [sys.executable, "-m", "hpcrun.jobside", "newest_checkpoint", str(folder), "2"]
     found = subprocess.run(argv, capture_output=True, text=True)
     assert found.stderr == ""
     option = "--resume_from_checkpoint" if framework == "transformers" else "--resume"
