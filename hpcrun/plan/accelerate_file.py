@@ -1,4 +1,4 @@
-"""A team's own YAML of ``accelerate launch``: what it says of the job becomes the job's."""
+"""A user's YAML of ``accelerate launch``, whose settings become those of the job."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hpcrun.plan.findings import Findings
 from hpcrun.plan.launchers import unknown_key
 from hpcrun.spec import Accelerate, DeepSpeed, JobSpec, Offload
 
-# They describe the machine that the file was made on; the allocation has others.
+# They describe the machine on which the file was made, not the allocation.
 _OF_A_MACHINE = ("machine_rank", "main_process_ip", "main_process_port", "gpu_ids", "rdzv_backend",
                  "same_network")  # fmt: skip
 _PRECISIONS = {"no": "fp32", "fp16": "fp16", "bf16": "bf16"}
@@ -51,7 +51,7 @@ def take_accelerate_file(
     agree("num_processes", rest.pop("num_processes", None), nodes * max(1, gpus), fix)
     kind = rest.get("distributed_type")
     if kind == "NO" and nodes * gpus <= 1:
-        del rest["distributed_type"]  # what a file for one GPU says
+        del rest["distributed_type"]  # the value in a file for one GPU
     elif kind == "DEEPSPEED":
         del rest["distributed_type"]
         own = rest.pop("deepspeed_config", None)
@@ -110,7 +110,7 @@ def _read_value(key: str, value: Any) -> tuple[str, Any]:
 
 
 def _take_deepspeed(own: dict[str, Any]) -> DeepSpeed:
-    """Take the keys of ``deepspeed_config`` that the job's own section has; they leave ``own``."""
+    """Move the keys of ``deepspeed_config`` that the job's section has out of ``own``."""
     for key in ("deepspeed_multinode_launcher", "deepspeed_hostfile"):
         own.pop(key, None)  # hpcrun starts the nodes
     offload: dict[str, Any] = {}

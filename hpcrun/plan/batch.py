@@ -1,4 +1,4 @@
-"""The batch sizes of a job: what it sets, and what follows for its number of ranks."""
+"""The batch sizes of a job: those that it sets, and those derived from its number of ranks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hpcrun.spec import Batch
 
 
 class BatchSizes(Struct, frozen=True, kw_only=True):
-    """Samples for each GPU, forward passes for one optimizer step, and samples for one step."""
+    """Samples per GPU, forward passes per optimizer step, and samples per optimizer step."""
 
     micro_batch_per_gpu: int
     gradient_accumulation_steps: int
@@ -19,7 +19,7 @@ class BatchSizes(Struct, frozen=True, kw_only=True):
 def decide_batch(
     batch: Batch, replicas: int, found: Findings, *, where: str = "batch.effective"
 ) -> BatchSizes:
-    """Fill in the sizes that a job leaves open; refuse an effective batch that does not divide.
+    """Complete the batch sizes of a job; refuse an effective batch that is not divisible.
 
     ``replicas`` is how many copies of the model train on samples of their own; ``where`` is the key
     that gives the effective batch, for messages.

@@ -1,4 +1,4 @@
-"""The DeepSpeed JSON that a plan writes; deepspeed_check looks at what the user put into it."""
+"""The DeepSpeed JSON that a plan writes; deepspeed_check validates the user's keys."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from msgspec import Struct
 
 from hpcrun.spec import Batch, DeepSpeed, Document
 
-# Elements, not bytes. DeepSpeed's own default of 5e8 is 1 GB a bucket in 16 bits, and with
-# overlap_comm there are several; its own ZeRO tutorial and the Trainer's examples take 2e8.
+# Elements, not bytes. DeepSpeed's default of 5e8 is 1 GB per bucket in 16 bits, and overlap_comm
+# uses several buckets; its ZeRO tutorial and the Trainer's examples use 2e8.
 BUCKET = 200_000_000
 DEFAULT_STAGE = 2
 BATCH_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-# Frameworks that fill what the JSON leaves open with what the script says. A value that hpcrun
-# wrote there would replace the script's, and nobody would have chosen it.
+# Frameworks that fill open values of the JSON with those of the script. A value written by hpcrun
+# would replace the script's although nobody chose it.
 FILLS_OPEN_VALUES = ("accelerate", "transformers", "lightning")
 CPU_ADAM = "DeepSpeedCPUAdam"
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """What the DeepSpeed that will train answered: dotted keys that it ``read``, and problems."""
+    """The response of the DeepSpeed that will train: dotted keys that it ``read``, and problems."""
 
     version: str
     read: list[str] = []
@@ -29,11 +29,12 @@ class Answer(Struct, frozen=True, kw_only=True):
 
 
 class Given(Struct, frozen=True, kw_only=True):
-    """What is known of the user's own JSON: the file as read, and DeepSpeed's answer.
+    """The user's own JSON, and the response of DeepSpeed to it.
 
-    ``note`` says why it could not be asked. ``own_optimizer``: the script names the optimizer that
-    goes with offload. ``elsewhere``: what else than the job's section asks for DeepSpeed, in a job
-    without GPUs.
+    Attributes:
+        note: Why DeepSpeed could not be run.
+        own_optimizer: True if the script names an optimizer that works with offload.
+        elsewhere: What requests DeepSpeed besides the job's section, in a job without GPUs.
     """
 
     file: Document | None = None
@@ -123,12 +124,12 @@ def given_precision(
     if "auto" in (value_at(config, "bf16.enabled"), value_at(config, "fp16.enabled")):
         return None
     found = precision_of(config)
-    # A file of the user's own that names no format trains in fp32, and is taken as it is.
+    # A user's file that names no format trains in fp32 and is used unchanged.
     return found if found != "fp32" or file is not None else None
 
 
 def _preset(deepspeed: DeepSpeed, training: Training) -> dict[str, Any]:
-    """Build the JSON of a job that brings none.
+    """Build the JSON for a job that has no file of its own.
 
     All three batch sizes are written: DeepSpeed then stops at once in a world of another size
     (runtime/config.py, ``_batch_assertion``), and the Trainer of transformers where the script's
@@ -145,7 +146,7 @@ def _preset(deepspeed: DeepSpeed, training: Training) -> dict[str, Any]:
     other: dict[str, Any] = {"steps_per_print": 10, "log_level": "info"}
     if training.framework == "lightning":
         batch = {key: batch[key] for key in BATCH_KEYS[:1] if key in batch}
-        # Its own default; without the key its validation of a stage 3 model fails.
+        # DeepSpeed's default; without the key its validation of a stage 3 model fails.
         other["zero_allow_untested_optimizer"] = True
     if training.framework in ("transformers", "accelerate"):
         other["gradient_clipping"] = "auto"
@@ -157,7 +158,7 @@ def _preset(deepspeed: DeepSpeed, training: Training) -> dict[str, Any]:
         batch = dict.fromkeys(BATCH_KEYS, "auto") | batch
     formats: dict[str, Any] = {}
     for name in ("bf16", "fp16"):
-        # The frameworks add a format that is not mentioned when the script asks for it.
+        # Frameworks add an absent number format if the script requests it.
         if training.precision is None:
             if training.framework != "lightning":
                 formats[name] = {"enabled": "auto"}
@@ -183,7 +184,7 @@ def _zero(deepspeed: DeepSpeed, training: Training) -> dict[str, Any]:
     if stage in (1, 2):
         zero["allgather_bucket_size"] = BUCKET
     if stage == 3:
-        # Without it save_16bit_model has nothing to save.
+        # Required by save_16bit_model.
         zero["stage3_gather_16bit_weights_on_model_save"] = True
         if training.framework == "transformers":
             zero["reduce_bucket_size"] = "auto"
@@ -201,7 +202,7 @@ def _zero(deepspeed: DeepSpeed, training: Training) -> dict[str, Any]:
 
 
 def optimizer_notes(config: Mapping[str, Any], training: Training) -> list[str]:
-    """Note what the script must bring for offload: DeepSpeed stops at torch's own optimizers."""
+    """Note the optimizer that offload requires: DeepSpeed refuses torch's own optimizers."""
     device = value_at(config, "zero_optimization.offload_optimizer.device")
     alone = training.framework in ("deepspeed", "lightning") and not training.own_optimizer
     chosen = "optimizer" in config or config.get("zero_force_ds_cpu_optimizer") is False
@@ -272,7 +273,7 @@ def is_on(config: Mapping[str, Any], path: str) -> bool:
 
 
 def stage_of(config: Mapping[str, Any]) -> int:
-    """Return the ZeRO stage that a configuration trains with; 0 where it names none.
+    """Return the ZeRO stage of a configuration; 0 if it names none.
 
     >>> stage_of({"zero_optimization": {"stage": 3.0}}), stage_of({})
     (3, 0)
@@ -282,7 +283,7 @@ def stage_of(config: Mapping[str, Any]) -> int:
 
 
 def precision_of(config: Mapping[str, Any]) -> Literal["bf16", "fp16", "fp32"]:
-    """Return the number format that a configuration trains in.
+    """Return the number format of a configuration.
 
     >>> precision_of({"fp16": {"enabled": True}}), precision_of({})
     ('fp16', 'fp32')

@@ -1,7 +1,7 @@
 """The user's own DeepSpeed JSON: unknown, removed, mistyped and contradicting keys.
 
-DeepSpeed ignores an unknown key at its top level, so that a typo trains something else; in its
-sections an unknown key stops the job, after the queue. Here both are found before.
+DeepSpeed ignores an unknown key at the top level, so that a typo changes the training; in a section
+an unknown key stops the job, after the wait in the queue. Both are found before submission.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 def check_deepspeed_config(
     config: Mapping[str, Any], job: Job, training: Training, given: Given
 ) -> None:
-    """Check a configuration: what is wrong is a problem, what does nothing a note."""
+    """Check a configuration: errors are problems, keys without effect are notes."""
     check = _Check(config, job, training, given)
     check.keys()
     check.agreement()
@@ -134,7 +134,7 @@ class _Check:
         own = "; a key of your own starts with _"
         for key, value, expected in _walk(self.config, KEYS, ""):
             above = key.rpartition(".")[0]
-            # DeepSpeed asks for these by name; a section that is a class of its own refuses what it
+            # DeepSpeed reads these by name; a section with its own class refuses what it
             # does not know, and has its bounds: a newer one may know more words.
             by_name = not above or any(one.startswith(f"{above}.") for one in read)
             by_table = self.answer is None or by_name
@@ -149,7 +149,7 @@ class _Check:
                 self.guesses -= 1
                 if meant or self.answer is not None:
                     wrong.append(f"DeepSpeed has no such key{meant or own}")
-                else:  # which DeepSpeed trains is not known, and a newer one may know the key
+                else:  # the DeepSpeed version is unknown, and a newer one may know the key
                     self.note(key, f"DeepSpeed 0.19.8 has no such key, a newer one may{own}")
             if expected is not None:
                 wrong.append(_mistyped(value, expected, key, self.training.framework, by_table))
@@ -166,7 +166,7 @@ class _Check:
                 self.reported.add(refused)
 
     def agreement(self) -> None:
-        """Refuse a JSON that contradicts the rest of the job: which would be trained?"""
+        """Refuse a JSON that contradicts the rest of the job."""
 
         def compare(key: str, got: object, wanted: object, fix: str) -> None:
             if wanted not in (None, "none", got) and not self.is_reported(key):
@@ -175,7 +175,7 @@ class _Check:
         refused = [problem.path for problem in self.found.problems]
         for key, wanted in self.training.batch.items():
             if any(path.endswith(key) for path in refused):
-                continue  # the batch does not go with the number of ranks
+                continue  # the batch does not match the number of ranks
             fix = "resources.nodes, gpus_per_node and batch give it"
             if key != "train_batch_size":
                 fix = f"set batch.{key.replace('train_micro_batch_size', 'micro_batch')} instead"
@@ -197,12 +197,12 @@ class _Check:
             compare(key, got, getattr(self.job.offload, part), fix)
 
     def is_reported(self, *starts: str) -> bool:
-        """Return whether a key that begins so is refused already."""
+        """Return True if a key with this prefix is refused already."""
         return any(key.startswith(starts) for key in self.reported)
 
 
 def _overlap(one: str, other: str) -> bool:
-    """Return whether one of two dotted paths leads through the other; "" leads everywhere."""
+    """Return True if one of two dotted paths is a prefix of the other; "" is a prefix of all."""
     one, other = (f"{path}.".lstrip(".") for path in (one, other))
     return one.startswith(other) or other.startswith(one)
 
@@ -213,9 +213,9 @@ def _overlap(one: str, other: str) -> bool:
 def _walk(
     config: Mapping[str, Any], section: Section, start: str
 ) -> Iterator[tuple[str, Any, Key | Section | None]]:
-    """Yield each key with its value and what it may hold; None: unknown."""
+    """Yield each key with its value and its schema; None: unknown."""
     for name, value in config.items():
-        # A key of the user's own; JSON has no comments.
+        # A user's comment key; JSON has no comments.
         if name.startswith(("_", "//")):
             continue
         key, expected = f"{start}{name}", section.get(name)
@@ -237,7 +237,7 @@ def _params(params: Mapping[str, Any], start: str) -> Iterator[tuple[str, Any, K
 
 
 def _what_was_meant(key: str) -> str:
-    """Return a guess at what an unknown key was meant to be, as the end of a message, or ""."""
+    """Return a suggestion for an unknown key, as the end of a message, or ""."""
     *above, name = key.split(".")
     section: Any = KEYS
     for part in above:
@@ -257,7 +257,7 @@ def _all_paths(section: Section, start: str = "") -> Iterator[str]:
 
 
 def _mistyped(value: Any, expected: Key | Section, key: str, framework: str, bounded: bool) -> str:
-    """Explain what is wrong with a value; "" where nothing is."""
+    """Explain why a value has the wrong type or range; "" if it is valid."""
     if isinstance(expected, dict):
         null = key.endswith((".offload_param", ".offload_optimizer", ".zenflow")) and value is None
         return "" if isinstance(value, Mapping) or null else f"{_show(value)}; keys are needed here"
@@ -304,7 +304,7 @@ def _bound_fault(value: Any, key: Key) -> str:
 
 
 def _show(value: Any) -> str:
-    """Show a value as JSON has it, with its type where that is what is wrong.
+    """Format a value as JSON, with its type if that is the problem.
 
     >>> _show("5e7"), _show(True), _show(0.5), _show([1])
     ('"5e7" is text', 'true is true or false', '0.5 is a number', 'a list')
@@ -374,8 +374,8 @@ def explain_auto(key: str, framework: str) -> str:
 
 # ---- keys that contradict one another, or do nothing ---------------------------------------------
 
-# Where DeepSpeed 0.19.8 stops or ignores a key. A contradiction fails the run or trains something
-# else; what does nothing is a note.
+# Keys at which DeepSpeed 0.19.8 stops, or which it ignores. A contradiction fails the run or
+# changes the training; a key without effect is a note.
 
 # runtime/config.py, DEEPSPEED_OPTIMIZERS, of those that ZeRO knows or that the muP and Muon
 # wrappers stand for.
@@ -448,7 +448,7 @@ def _zero(config: Mapping[str, Any], stage: int) -> Iterator[Finding]:
         if stage not in (1, 2):
             yield at, f"false needs stage 1 or 2; it is {stage}"
         elif config.get("gradient_clipping") != 0:
-            # Absent, gradients are clipped at 1.0 (since 0.19.3).
+            # If absent, gradients are clipped at 1.0 (since 0.19.3).
             yield at, "false needs gradient_clipping: 0"
 
 

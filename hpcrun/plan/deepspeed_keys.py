@@ -1,4 +1,4 @@
-"""The keys of DeepSpeed's JSON: what each may hold, and which are old or gone.
+"""The keys of DeepSpeed's JSON: types and ranges, deprecated and removed keys.
 
 As DeepSpeed 0.19.8 has them: the fields of its configuration classes (runtime/zero/config.py,
 runtime/precision_config.py, monitor/config.py, compile/config.py ...) and what
@@ -15,10 +15,10 @@ Shape = Literal["bool", "int", "number", "text", "list", "map", "any"]
 
 
 class Key(Struct, frozen=True):
-    """What a key may hold. A ``map`` is not looked into: its keys are the user's own.
+    """The values that a key accepts. A ``map`` has keys of the user's own, which are not checked.
 
-    ``least`` and ``most`` bound a number, ``choices`` a text or a number (``fold``: in upper and
-    lower case). ``null`` and ``auto``: whether DeepSpeed itself takes these.
+    ``least`` and ``most`` bound a number, ``choices`` a text or a number (``fold``: ignoring case).
+    ``null`` and ``auto`` are True if DeepSpeed itself accepts these.
     """
 
     shape: Shape
@@ -108,7 +108,7 @@ _ZERO: Section = {
     "leaf_module": _keys(ANY, "classes names name_suffixes"),
 }
 
-# DeepSpeed also takes these by their Python names; nobody writes them so.
+# DeepSpeed also accepts the Python names of these, which nobody uses.
 _ZERO_SHORT = {
     name.removeprefix("stage3_"): key
     for name, key in _ZERO.items()

@@ -1,4 +1,4 @@
-"""A job on its cluster as far as it is decided, and the placeholders that its texts may hold."""
+"""A job on its cluster during planning, and the placeholders that its texts may contain."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from hpcrun.plan.findings import Findings
 from hpcrun.plan.types import Launcher, Place, Topology
 from hpcrun.spec import Cluster, FrameworkName, JobSpec
 
-# What only the node knows, in the text and variables of a job: bash fills these there.
+# Values that only a node knows, in texts and variables of a job: bash expands them there.
 LOCAL_DIR = "${HPCRUN_LOCAL_DIR}"
 ARCHITECTURE = "${HPCRUN_ARCHITECTURE}"
-# Which checkpoint an attempt goes on from: the harness finds it as the attempt begins.
+# The checkpoint from which an attempt resumes: the harness finds it at the start of the attempt.
 RESUME = "${HPCRUN_RESUME}"
 NODE_REFERENCE = re.compile(r"\$\{(HPCRUN_(?:LOCAL_DIR|ARCHITECTURE|RESUME))\}")
 
-# Placeholders that not every run has, and what they come with.
+# Placeholders that not every run has, and the condition for each.
 _ONLY_WITH = {
     "accelerate_config": "launcher: accelerate",
     "after_checkpoint_dir": "--after RUN, one run of hpcrun's",
     "deepspeed_config": "a deepspeed: block",
     "zero_stage": "a deepspeed: block",
 }
-# ${HPCRUN_LOCAL_DIR} is no placeholder: bash fills it, on each node; nor is ${HPCRUN_RESUME}.
+# bash expands ${HPCRUN_LOCAL_DIR} and ${HPCRUN_RESUME} on the node: they are not placeholders.
 _TOKEN = re.compile(
     r"\$\{HPCRUN_(?:LOCAL_DIR|RESUME)\}|\{\{|\}\}|\{([A-Za-z_][A-Za-z0-9_]*)\}|[{}]"
 )
@@ -38,12 +38,14 @@ _NAME = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 class Job(Struct, frozen=True, kw_only=True):
-    """A job on its cluster, with what is decided first: all parts of its plan read this.
+    """A job on its cluster, with the decisions that all parts of its plan read.
 
-    ``program`` is what the job names of script, module and command. ``values`` are those of the
-    placeholders, and of the HPCRUN_* variables; configurations are added as they are made.
-    ``asks_for_deepspeed``: by its section, or elsewhere. ``rocm``: its GPUs are AMD's, which torch
-    and the plan call cuda too.
+    Attributes:
+        program: The key that the job uses: script, module or command.
+        values: Values of the placeholders and of the HPCRUN_* variables; paths of configuration
+            files are added when these are built.
+        asks_for_deepspeed: True if the job requests DeepSpeed, in its section or elsewhere.
+        rocm: True for AMD GPUs, which torch and the plan also call cuda.
     """
 
     spec: JobSpec
@@ -67,7 +69,7 @@ class Job(Struct, frozen=True, kw_only=True):
 
 
 def fill(text: str, values: Mapping[str, str], path: str, found: Findings) -> str:
-    """Fill ``{name}`` in a job file's text; ``{{`` is a brace, any other a mistake that is refused.
+    """Fill ``{name}`` in a job file's text; ``{{`` is a literal brace, other braces are refused.
 
     >>> found = Findings()
     >>> fill("--out={run_dir}/{{x}}", {"run_dir": "/r"}, "args[0]", found)
@@ -111,7 +113,7 @@ def fill_known(text: str, values: Mapping[str, str]) -> str:
 
 
 def double_braces(text: str, keep: Collection[str]) -> str:
-    """Write a word of the command line as a job file has it: fill() gives what fill_known() gives.
+    """Escape an argument of the command line so that fill() gives what fill_known() gives.
 
     >>> double_braces('{"nodes": {nodes}}', {"nodes"})
     '{{"nodes": {nodes}}}'

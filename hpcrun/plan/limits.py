@@ -1,4 +1,4 @@
-"""What the profile knows to be impossible, found before the job waits in a queue."""
+"""Requests that the profile knows to be impossible, found before the job is queued."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from hpcrun.plan.times import parse_seconds
 from hpcrun.plan.types import Plan
 from hpcrun.spec import Cluster, JobSpec, Partition
 
-# Partitions that a message names, where the job fits none of many.
+# How many partitions a message names if the job fits none.
 NAMED = 3
-# What a fix says of other partitions: they are named where the profile has any that fit.
+# The fix names other partitions of the profile that fit.
 _OR_OTHER, _OTHER = ", or another partition", re.compile("another partition|a partition with GPUs")
 
 
 class Limit(NamedTuple):
-    """What a partition lacks: the job's key and value, what there is, the profile's key."""
+    """A request beyond a partition: the job's key and value, the limit, the profile's key."""
 
     field: str
     asked: str
@@ -34,11 +34,11 @@ class Limit(NamedTuple):
 def find_limits(
     spec: JobSpec, plan: Plan, cluster: Cluster, source: str, *, default: str | None = None
 ) -> list[Problem]:
-    """Find what the job asks for and its partition does not have, by the profile's dated facts.
+    """Find requests beyond the job's partition, by the profile's dated facts.
 
-    ``default`` is the partition of a job that names none (SBATCH_PARTITION). Of several partitions
-    one that fits is enough. Slurm's QOS and reservations may lift a partition's limits: so these
-    are problems that the user can set aside.
+    ``default`` is the partition of a job that names none (SBATCH_PARTITION). Of several partitions,
+    one that fits is enough. QOS and reservations may lift a partition's limits, so the user can
+    override these problems.
     """
     spec = with_gpu_type(spec, cluster)
     named = dict(plan.directives).get("partition") or default
@@ -69,7 +69,7 @@ def find_limits(
 
 
 def _others(spec: JobSpec, plan: Plan, cluster: Cluster) -> Iterator[str]:
-    """Yield partitions that have what the job asks for; CPUs and memory are their own there."""
+    """Yield partitions that satisfy the request, with CPUs and memory derived from their nodes."""
     resources, kinds = spec.resources, set(spec.resources.gpu_types)
     ours = {"resources.cpus_per_gpu"} if resources.cpus_per_gpu is None else set()
     if resources.memory_per_node is None:
@@ -81,7 +81,7 @@ def _others(spec: JobSpec, plan: Plan, cluster: Cluster) -> Iterator[str]:
 
 
 def _no_partition(named: str | None, found: list[tuple[str, list[Limit]]], where: str) -> Problem:
-    """Explain why none of several partitions fits; those that nearly do go first."""
+    """Explain why none of several partitions fits, the closest ones first."""
     nearest = sorted(found, key=lambda pair: len(pair[1]))
     reasons = [f"{limits[0].there}, not {limits[0].asked}" for _, limits in nearest[:NAMED]]
     more = f"; and {len(found) - NAMED} more" if len(found) > NAMED else ""
@@ -93,7 +93,7 @@ def _no_partition(named: str | None, found: list[tuple[str, list[Limit]]], where
 
 
 def unlisted_partitions(plan: Plan, cluster: Cluster, source: str) -> dict[str, str]:
-    """Return partitions that the profile does not list, each with what there is instead."""
+    """Return partitions that the profile does not list, each with the listed alternatives."""
     named = dict(plan.directives).get("partition")
     if not named or not cluster.read_on or not cluster.partitions:
         return {}
@@ -108,7 +108,7 @@ def unlisted_partitions(plan: Plan, cluster: Cluster, source: str) -> dict[str, 
 
 
 def array_problems(runs: int, cluster: Cluster, source: str) -> list[Problem]:
-    """Find a sweep that has more runs than Slurm's arrays have tasks (slurm.conf, MaxArraySize)."""
+    """Refuse a sweep with more runs than Slurm's arrays have tasks (slurm.conf, MaxArraySize)."""
     most = cluster.max_array_size
     if most is None or runs <= most:
         return []
@@ -125,7 +125,7 @@ def _limits(spec: JobSpec, plan: Plan, name: str, facts: Partition) -> Iterator[
     too_many = list(_gpu_limits(spec, plan, name, facts))
     yield from too_many
     yield from _node_limits(plan, name, facts)
-    # What hpcrun asks for by itself, for each GPU, is too much only because the GPUs are.
+    # Requests that hpcrun derives from the GPUs are too large only because the GPUs are too many.
     if not too_many or spec.resources.cpus_per_gpu is not None:
         yield from _cpu_limits(spec, plan, name, facts)
     if not too_many or spec.resources.memory_per_node is not None:
@@ -222,13 +222,13 @@ def _memory_limits(spec: JobSpec, plan: Plan, name: str, facts: Partition) -> It
 
 
 def _time_limits(plan: Plan, name: str, facts: Partition) -> Iterator[Limit]:
-    # With --time-min Slurm shortens the job to what there is (sbatch.1).
+    # With --time-min Slurm shortens the job as needed (sbatch.1).
     options = dict(plan.directives)
     least = options.get("time-min")
     asked = least or options.get("time")
     if facts.max_time is None or not asked:
         return
-    try:  # 0 is no limit (sbatch.1, --time); what is not in Slurm's grammar is left to Slurm
+    try:  # 0 means no limit (sbatch.1, --time); Slurm itself reports malformed times
         limit, wanted = (parse_seconds(text) or math.inf for text in (facts.max_time, asked))
     except ValueError:
         return

@@ -1,4 +1,4 @@
-"""What frameworks do otherwise on CPUs than on GPUs, found before the job waits in a queue."""
+"""Differences of frameworks between CPUs and GPUs, found before the job is queued."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NOTHING = ("", "none", "null", "false")
 
 
 def asked_by_words(words: Sequence[str]) -> str:
-    """Return the words that ask the Trainer or ``accelerate launch`` for DeepSpeed; "" without.
+    """Return the arguments that request DeepSpeed from the Trainer or accelerate; "" for none.
 
     >>> asked_by_words(["--lr", "1e-4", "--deepspeed", "ds.json"])
     '--deepspeed ds.json'
@@ -34,7 +34,7 @@ def asked_by_words(words: Sequence[str]) -> str:
 
 
 def asked_by_file(text: str) -> bool:
-    """Return whether a file of arguments (YAML, JSON), or Accelerate's YAML, asks for DeepSpeed.
+    """Return True if a file of arguments, or Accelerate's YAML, requests DeepSpeed.
 
     >>> asked_by_file("deepspeed: null"), asked_by_file('{"distributed_type": "DEEPSPEED"}')
     (False, True)
@@ -49,7 +49,7 @@ def asked_by_file(text: str) -> bool:
 
 
 def _is_on(switch: str, words: Sequence[str]) -> bool:
-    """Return whether a switch is given, and not as ``--fp16 False``."""
+    """Return True if a switch is given, and not as ``--fp16 False``."""
     pairs = [*zip_longest(words, words[1:], fillvalue=""), *(w.partition("=")[::2] for w in words)]
     values = [value.lower() for name, value in pairs if name == switch]
     return bool(values) and not {"false", "no", "0"} & set(values)
@@ -64,12 +64,12 @@ def check_on_cpus(
     precision: str,
     world_size: int,
 ) -> Findings:
-    """Find what trains something else on CPUs than was asked for, or stops there.
+    """Find settings that fail on CPUs or change the training there.
 
-    ``words`` are those that the program is given; ``elsewhere``: what else than the job's section
-    asks for DeepSpeed. Without GPUs Accelerate 1.15 chooses no backend (state.py,
-    _prepare_backend): with DeepSpeed, which has joined all ranks, each takes itself for the only
-    one. With ``use_cpu`` it chooses gloo, and leaves DeepSpeed out without a word.
+    ``words`` are the program's arguments; ``elsewhere`` is what requests DeepSpeed besides the
+    job's section. Without GPUs, Accelerate 1.15 chooses no backend (state.py, _prepare_backend): with
+    DeepSpeed, each rank then treats itself as the only one. With ``use_cpu`` it chooses gloo and
+    silently disables DeepSpeed.
     """
     found, framework = Findings(), decide_framework(spec)
     modules = {name.partition(".")[0] for name in facts.imports}

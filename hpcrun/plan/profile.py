@@ -1,4 +1,4 @@
-"""A cluster profile's text: written for the first time, and updated from a new reading."""
+"""The text of a cluster profile: a new one, and updates of an existing one."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from hpcrun.spec import (
     put,
 )
 
-# Facts of the whole cluster that are read from it; read_on is their date.
+# Facts about the whole cluster that are read from Slurm; read_on is their date.
 READ_KEYS = ("slurm_version", "max_array_size")
 
 
 class Facts(Struct, frozen=True, kw_only=True):
-    """What was read from the cluster; ``sure``: the accounting answered too."""
+    """Facts read from the cluster; ``sure`` is True if the accounting responded too."""
 
     read_on: str
     values: dict[str, Any]
@@ -41,8 +41,8 @@ class Facts(Struct, frozen=True, kw_only=True):
 class Change(Struct, frozen=True, kw_only=True):
     """One difference between the profile and the cluster.
 
-    ``what``: added, gone or changed. ``key`` is the path in the profile; a new or lost partition
-    or GPU type is one change. ``before`` and ``after`` are as in the file; None: not there.
+    ``what`` is added, gone or changed. ``key`` is the path in the profile; a new or removed
+    partition or GPU type is one change. ``before`` and ``after`` are as in the file; None: absent.
     """
 
     what: str
@@ -55,7 +55,7 @@ class Change(Struct, frozen=True, kw_only=True):
 
 
 def changes(cluster: Cluster, facts: Facts) -> list[Change]:
-    """List the differences from the profile; what could not be read this time is none."""
+    """Return the differences from the profile; facts that could not be read are not differences."""
     found = []
     for path, before, after in _differences(cluster, _updated(cluster, facts)):
         what = "gone" if after is None else "added" if before is None else "changed"
@@ -65,7 +65,7 @@ def changes(cluster: Cluster, facts: Facts) -> list[Change]:
 
 
 def update(text: str, source: str, cluster: Cluster, facts: Facts) -> str:
-    """Write what was read into a profile's text; all else stays. Raises InputError."""
+    """Update the facts in a profile's text and keep everything else. Raises InputError."""
     wanted = _updated(cluster, facts)
     cannot = InputError(
         f"{source}: its partitions are written in a way that cannot be updated",
@@ -93,7 +93,7 @@ def update(text: str, source: str, cluster: Cluster, facts: Facts) -> str:
 
 
 def _differences(cluster: Cluster, wanted: Cluster) -> Iterator[tuple[list[str], Any, Any]]:
-    """Yield the path of each difference, and the value before and after; None: it is not there."""
+    """Yield the path of each difference, and the value before and after; None: absent."""
     for key in READ_KEYS:
         before, after = getattr(cluster, key), getattr(wanted, key)
         if before != after:
@@ -115,7 +115,7 @@ def _differences(cluster: Cluster, wanted: Cluster) -> Iterator[tuple[list[str],
 
 
 def _updated(cluster: Cluster, facts: Facts) -> Cluster:
-    """Return the profile as it should be: what was read, and all else as it is."""
+    """Return the profile with the facts that were read; everything else is unchanged."""
     partitions = {
         name: _merged(cluster, name, now, facts) if name in cluster.partitions else now
         for name, now in facts.partitions.items()
@@ -139,10 +139,10 @@ def _updated(cluster: Cluster, facts: Facts) -> Cluster:
 
 
 def _merged(cluster: Cluster, name: str, now: Partition, facts: Facts) -> Partition:
-    """Return a partition as read, in the profile's own spelling where that means the same.
+    """Return a partition as read, keeping the profile's spelling of equal values.
 
-    What only the accounting knows stays where that did not answer, and the GPUs that the user has
-    counted where Slurm has no GRES.
+    Values that only the accounting knows are kept if it did not respond, and so are GPUs that the
+    user has counted if Slurm has no GRES.
     """
     before = cluster.partitions[name]
     keep: dict[str, Any] = {} if facts.sure else {"max_gpus": before.max_gpus}
@@ -161,7 +161,7 @@ def _merged(cluster: Cluster, name: str, now: Partition, facts: Facts) -> Partit
 
 
 def given(value: Partition | GpuType) -> dict[str, Any]:
-    """Return the keys that have a value; 0 is one."""
+    """Return the keys that have a value, including 0."""
     made: Mapping[str, Any] = to_builtins(value)
     return {key: one for key, one in made.items() if one or (one == 0 and one is not False)}
 
@@ -182,10 +182,12 @@ def profile_text(
     site: Site | None,
     schema: str,
 ) -> str:
-    """Write the profile; without ``site`` that of a machine without Slurm.
+    """Return the text of a new profile; without ``site``, for a machine without Slurm.
 
-    ``chosen`` are keys that Slurm does not know, by the user or by default; None leaves one out.
-    ``comments`` are by key. ``schema`` is the path of the JSON Schema, from the profile's folder.
+    Args:
+        chosen: Keys that Slurm does not know, chosen by the user or by default; None omits a key.
+        comments: Comments by key.
+        schema: The path of the JSON Schema, relative to the profile.
     """
     lines = [
         f"# yaml-language-server: $schema={schema}",
@@ -195,7 +197,7 @@ def profile_text(
     ]
 
     def add(values: Mapping[str, Any], *keys: str) -> None:
-        """Write keys that have a value, each with its comment beside or above."""
+        """Append keys that have a value, each with its comment at the end or above."""
         for key in keys:
             value, comment = values.get(key), comments.get(key)
             if value is None or value == {}:
@@ -251,7 +253,7 @@ def _gpu_types(facts: Facts) -> list[str]:
 
 
 def listed(names: Sequence[str], most: int = 8) -> str:
-    """Name some of many.
+    """List the first names and the number of others.
 
     >>> listed(["a", "b", "c"], 2)
     'a, b and 1 more'

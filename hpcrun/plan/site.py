@@ -1,4 +1,4 @@
-"""The partitions and GPU types of a profile, from what a site's Slurm reports of itself."""
+"""Partitions and GPU types of a profile, derived from a site's Slurm configuration."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hpcrun.slurm import (
 )
 from hpcrun.spec import GpuType, Partition
 
-# Partitions that are for something else than the usual job, by a word of their name.
+# Words in names of partitions that are not meant for ordinary jobs.
 _UNUSUAL = re.compile(
     r"debug|test|devel|interact|short|express|quick|preempt|scaveng|spot|low|free|backfill|jupyter"
     r"|viz|visual|gui|login|transfer|admin|maint",
@@ -30,9 +30,10 @@ _UNUSUAL = re.compile(
 
 
 class Answers(Struct, frozen=True, kw_only=True):
-    """Slurm's answers. ``associations`` and ``qos`` None: the accounting did not answer.
+    """Responses of Slurm's commands.
 
-    ``limits`` has one node of each kind, by its name; ``groups`` are the user's Unix groups.
+    ``associations`` and ``qos`` are None if the accounting did not respond. ``limits`` has one node
+    of each kind, by its name; ``groups`` are the user's Unix groups.
     """
 
     config: SlurmConfig
@@ -46,11 +47,13 @@ class Answers(Struct, frozen=True, kw_only=True):
 
 
 class Site(Struct, frozen=True, kw_only=True):
-    """A cluster as a profile has it.
+    """A cluster as a profile describes it.
 
-    ``left_out``: partitions that the user cannot use, and why. ``notes``: comments on partitions.
-    ``partition``: where a training job belongs, as far as can be seen. ``named_gpus`` are
-    partitions whose names say GPUs, where Slurm counts none on any node.
+    Attributes:
+        left_out: Partitions that the user cannot use, and the reasons.
+        notes: Comments on partitions.
+        partition: The likely partition for a training job.
+        named_gpus: Partitions whose names mention GPUs although Slurm counts none on any node.
     """
 
     partitions: dict[str, Partition]
@@ -65,7 +68,7 @@ class Site(Struct, frozen=True, kw_only=True):
 
 
 class _Kind(Struct, frozen=True):
-    """Nodes that are alike: how many, the GPUs by type, and what jobs can have of them."""
+    """Identical nodes: their number, GPUs by type, and resources available to jobs."""
 
     nodes: int
     gpus: dict[str, int]
@@ -84,8 +87,9 @@ def build_site(
 ) -> Site:
     """Build the site.
 
-    GPU types keep the names that they have in ``known``; partitions to ``keep`` stay, whatever the
-    user's access to them looks like.
+    Args:
+        known: GPU types of the existing profile, whose names are kept.
+        keep: Partitions to include even if the user seems to have no access.
     """
     rows: dict[str, PartitionRow] = {}
     left_out: dict[str, str] = {}
@@ -168,7 +172,7 @@ def _kinds(row: PartitionRow, answers: Answers) -> list[_Kind]:
 def _gpu_types(
     kinds: Mapping[str, list[_Kind]], known: Mapping[str, GpuType]
 ) -> dict[str, GpuType]:
-    """Find how this site spells each type: by gres, else by a feature, else by a partition."""
+    """Find how this site names each type: by gres, else by a feature, else by a partition."""
     typed = {kind for nodes in kinds.values() for one in nodes for kind in one.gpus if kind}
     found = [GpuType(gres=kind) for kind in sorted(typed)]
     plain = {name: [k for k in nodes if "" in k.gpus] for name, nodes in kinds.items()}
@@ -183,7 +187,7 @@ def _gpu_types(
 
 
 def _type_features(kind: _Kind) -> list[str]:
-    """Return the features that name a node's GPUs, as v100 and v100-32g, where all mean one."""
+    """Return the features that name a node's GPUs, such as v100 and v100-32g, if all mean one."""
     named = [feature for feature in kind.features if architecture(feature)]
     return named if len({model(name) for name in named}) == 1 else []
 
@@ -193,7 +197,7 @@ def _site_name(gpu_type: GpuType) -> str:
 
 
 def _named(found: Sequence[GpuType], known: Mapping[str, GpuType]) -> dict[str, GpuType]:
-    """Name the types: as the profile does, else short (a100) where that is unique."""
+    """Name the types as the profile does, else by the model (a100) if that is unique."""
     names = {_site_name(one): name for name, one in known.items() if name != "*"}
     own = [_site_name(one) for one in found]
     short = [name if is_mig(name) else model(name) or name for name in own]
@@ -205,7 +209,7 @@ def _named(found: Sequence[GpuType], known: Mapping[str, GpuType]) -> dict[str, 
 
 
 def _says_gpus(partition: str) -> bool:
-    """Return whether a partition's name says that its nodes have GPUs.
+    """Return True if a partition's name says that its nodes have GPUs.
 
     >>> [_says_gpus(name) for name in ("gpu-a100-dev", "gh", "h100", "rtx-dev", "normal", "vm")]
     [True, True, True, True, False, False]
@@ -252,7 +256,7 @@ def _partition(
 
 
 def _types_of(partition: str, kinds: list[_Kind], types: Mapping[str, GpuType]) -> dict[str, int]:
-    """Return the most GPUs of each type on one node, by the profile's names."""
+    """Return the largest number of GPUs of each type on one node, by the profile's names."""
     names = {_site_name(one): name for name, one in types.items()}
     found: dict[str, int] = {}
     for kind in kinds:
@@ -264,7 +268,7 @@ def _types_of(partition: str, kinds: list[_Kind], types: Mapping[str, GpuType]) 
 
 
 def memory_text(megabytes: int) -> str:
-    """Write memory as Slurm takes it.
+    """Format memory as Slurm accepts it.
 
     >>> memory_text(512000), memory_text(515000), memory_text(4194304)
     ('500G', '515000M', '4096G')
@@ -306,10 +310,10 @@ def _usual(
     kinds: Mapping[str, list[_Kind]],
     named_gpus: Collection[str],
 ) -> str | None:
-    """Choose the partition of jobs that name none: with whole GPUs, up, for the usual job.
+    """Choose the partition for jobs that name none: up, with whole GPUs, for ordinary jobs.
 
-    Of those the site's default if it can be, which often is a short one for tries; else one whose
-    nodes are alike and where a job of one node may run; of those the largest.
+    The site's default is preferred unless it is a short one for tests; then partitions with
+    identical nodes that accept one-node jobs; then the largest.
     """
 
     def rank(row: PartitionRow) -> tuple[bool | int, ...]:
@@ -329,10 +333,10 @@ def _usual(
 
 
 def _why_not(row: PartitionRow, answers: Answers) -> str:
-    """Explain why the user cannot use a partition; "" where they can.
+    """Explain why the user cannot use a partition; "" if they can.
 
-    What is not sure counts as possible: a partition too many costs a refusal, one too few is never
-    seen.
+    Uncertain access counts as access: a superfluous partition costs a refusal, a missing one is
+    never noticed.
     """
     if row.is_hidden and not answers.is_root:
         return "the site hides it"
@@ -340,14 +344,14 @@ def _why_not(row: PartitionRow, answers: Answers) -> str:
         return "it is for root only"
     if row.allow_groups and not answers.is_root and not set(row.allow_groups) & set(answers.groups):
         return f"it is for the Unix groups {_some(row.allow_groups)}"
-    # An empty list is no proof: sacctmgr may show a user less than there is (PrivateData).
+    # An empty list proves nothing: sacctmgr may hide associations (PrivateData).
     if not answers.associations or "associations" not in answers.config.enforced:
         return ""
     mine = [one for one in answers.associations if one.partition in ("", row.name)]
     if not mine:
         return "none of your accounts is for it"
     accounts = {one.account for one in mine}
-    # Since 23.11 the accounts below those of AllowAccounts may use it too.
+    # Since 23.11 child accounts of AllowAccounts may use it too.
     version = parse_version(answers.config.version) or (23, 11)
     if row.allow_accounts and not accounts & set(row.allow_accounts) and version < (23, 11):
         return f"it is for the accounts {_some(row.allow_accounts)}"
@@ -372,10 +376,10 @@ def _some(names: list[str]) -> str:
 def _sure_limits(row: PartitionRow, answers: Answers) -> tuple[str | None, int | None]:
     """Find the time limit and the most GPUs for every account and QOS that the user can choose.
 
-    A limit of the partition's QOS counts before one of the job's QOS, and that before one of the
+    A limit of the partition's QOS precedes one of the job's QOS, which precedes one of the
     association; a QOS with OverPartQOS comes first (resource_limits.html, Hierarchy). The
-    partition's own MaxTime holds unless a QOS lifts it (PartitionTimeLimit). Of all choices the
-    loosest is sure; limits that are not enforced are none, and None is no limit that is sure.
+    partition's own MaxTime holds unless a QOS lifts it (PartitionTimeLimit). The loosest of all
+    choices is returned; limits that are not enforced are ignored; None means no certain limit.
     """
     choices = list(_choices(row, answers)) if "limits" in answers.config.enforced else []
     if not choices:

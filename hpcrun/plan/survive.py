@@ -1,4 +1,4 @@
-"""What a run goes on after, and how its script is asked to save and to resume."""
+"""Automatic restarts: their causes, and how the script is asked to save and to resume."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from hpcrun.plan.times import duration_seconds, parse_seconds
 from hpcrun.plan.types import SurvivePlan
 from hpcrun.spec import EndCause
 
-# The batch script's own warning of the time limit, where the ranks get none. Slurm may send it up
-# to a minute early, and never late (sbatch.1, --signal): the harness waits for the end itself.
+# The warning of the time limit for the batch script, if the ranks get none. Slurm sends it up to a
+# minute early and never late (sbatch.1, --signal); the harness waits for the end itself.
 WARNED = 60
 
 
 def build_survive(job: Job) -> SurvivePlan:
-    """Decide what the harness does as an attempt ends."""
+    """Decide what the harness does when an attempt ends."""
     asked = job.spec.survive
     when: list[EndCause] = list(dict.fromkeys(asked.when))
     if not when and {**job.cluster.slurm, **job.spec.slurm}.get("requeue") is True:
-        when = ["preempted", "node_fail"]  # what Slurm itself starts a job again after
+        when = ["preempted", "node_fail"]  # causes after which Slurm itself requeues a job
     before = duration_seconds(asked.save_before_end) if asked.save_before_end else None
     warned = before
     if "time_limit" in when:
@@ -51,7 +51,7 @@ def build_survive(job: Job) -> SurvivePlan:
 
 
 def _check_time(job: Job, before: int | None) -> None:
-    """Refuse to ask ranks to save as they start: each attempt would end after a step."""
+    """Refuse a warning time that covers the whole limit: each attempt would end after one step."""
     field, asked = "survive.save_before_end", job.spec.survive.save_before_end
     time = job.spec.resources.time
     limit = parse_seconds(time) if time else 0.0
@@ -74,7 +74,7 @@ def _check_time(job: Job, before: int | None) -> None:
 
 
 def _check_dir(job: Job) -> None:
-    """Refuse a folder for checkpoints that is another one than its user means."""
+    """Refuse a checkpoint directory that is probably not the intended one."""
     folder = job.spec.checkpoint.dir
     if folder is None or job.place.checkpoint_dir is not None:
         return  # of a run that has them there
@@ -90,7 +90,7 @@ def _check_dir(job: Job) -> None:
 
 
 def _check_spare(job: Job, spare: int, when: Sequence[EndCause]) -> None:
-    """Refuse spare nodes that nothing would use; note what they cost."""
+    """Refuse spare nodes without a use, and note their cost."""
     field, nodes = "survive.spare_nodes", job.spec.resources.most_nodes
     if "node_fail" not in when:
         job.found.refuse(field, "nothing uses them: survive.when needs node_fail")
@@ -106,7 +106,7 @@ def _check_spare(job: Job, spare: int, when: Sequence[EndCause]) -> None:
 
 
 def _resume(job: Job) -> list[str]:
-    """Return the words that have the program resume; switches alone look for a checkpoint."""
+    """Return the arguments that make the program resume; a bare switch finds the checkpoint."""
     text = job.spec.checkpoint.resume
     try:
         words = shlex.split(text)
@@ -115,7 +115,7 @@ def _resume(job: Job) -> list[str]:
         return []
     known = len(job.found.problems)
     filled = [job.fill(word, "checkpoint.resume") for word in words]
-    # A name that is misspelt is one mistake.
+    # Report a misspelt name once.
     are_switches = all(re.fullmatch("--?[A-Za-z][^=]*", word) for word in words)
     is_named = "{resume}" in text or are_switches
     if words and not is_named and len(job.found.problems) == known:

@@ -1,4 +1,4 @@
-"""A sweep to its runs: a job for each combination of values, and the array of them."""
+"""Expand a sweep into runs: a job per combination of values, and their array."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from hpcrun.plan.types import Plan
 from hpcrun.slurm import quote_pattern
 from hpcrun.spec import SOURCE, Env, JobSpec, Node, dump_job, flow, load_job, plain_value
 
-# Each run has a folder with a dozen files. Slurm's own limit, MaxArraySize, is 1001 as shipped.
+# Each run has a directory with a dozen files. Slurm's own limit, MaxArraySize, is 1001 by default.
 MAX_RUNS = 10_000
 
-# What Slurm is asked for once for the whole array, or what a sweep itself is.
+# Keys that apply to the whole array, or that define the sweep itself.
 _SHARED = {
     "resources": "the runs of a sweep are one Slurm array, and share its resources",
     "slurm": "the runs of a sweep are one Slurm array, and share its options",
@@ -31,14 +31,14 @@ _SHARED = {
     "sweep_per_node": "a sweep cannot change itself",
 }
 _TOKEN = re.compile(r"\{\{|\}\}|\{(\w+)\}")
-# Directives that are each run's own: its name, and where its output goes.
+# Directives that differ per run: its name and its output file.
 _OWN = ("job-name", "output")
 
 
 class SweepRun(Struct, frozen=True, kw_only=True):
-    """One combination of a sweep's values, and the job that it makes; no sweep is left in it.
+    """One combination of a sweep's values, and its job, which contains no sweep.
 
-    ``checkpoint_dir`` is that of another run, which this one goes on from.
+    ``checkpoint_dir`` is the checkpoint directory of another run, from which this run resumes.
     """
 
     index: int
@@ -49,11 +49,11 @@ class SweepRun(Struct, frozen=True, kw_only=True):
 
 
 def build_runs(spec: JobSpec, extra_args: Sequence[str] = ()) -> list[SweepRun]:
-    """Make a job of every combination, the last key's values varying fastest.
+    """Build a job for every combination, the last key's values varying fastest.
 
-    A name of the sweep is a placeholder, ``{lr}``; a key of the job, ``precision`` or
-    ``deepspeed.zero_stage``, is set in each run. ``extra_args`` are those after ``--`` on the
-    command line. Raises SpecError with all problems.
+    A name such as ``lr`` becomes the placeholder ``{lr}``; a key of the job, such as ``precision``
+    or ``deepspeed.zero_stage``, is set in each run. ``extra_args`` are the arguments after ``--``
+    on the command line. Raises SpecError with all problems.
 
     >>> sweep = {"lr": ["1e-4", "3e-4"], "batch.micro_batch_per_gpu": ["8"]}
     >>> job = JobSpec(args=["--lr={lr}"], sweep=sweep)
@@ -100,7 +100,7 @@ def check_placeholders(spec: JobSpec, taken: Collection[str]) -> None:
 
 
 def build_array(plans: Sequence[Plan], spec: JobSpec, sweep_id: str) -> Plan:
-    """Make the plan of the array's own script; its runs must want the same. Raises InputError."""
+    """Build the plan of the array's script; all runs must request the same. Raises InputError."""
     first = plans[0]
     _check_folders(plans, spec)
     common = _shared_directives(first)
@@ -119,7 +119,7 @@ def build_array(plans: Sequence[Plan], spec: JobSpec, sweep_id: str) -> Plan:
     each = first.runs_per_job
     jobs, most = math.ceil(len(plans) / each), max(1, spec.sweep_limit // each)
     directives.append(("array", f"0-{jobs - 1}{f'%{most}' if most < jobs else ''}"))
-    # What is true of one run is worth knowing of the sweep; most notes are of all of them.
+    # A note on one run matters for the sweep; most notes apply to all runs.
     notes = list(dict.fromkeys(note for plan in plans for note in plan.notes))
     return structs.replace(
         first, run_id=sweep_id, name=own["job-name"], directives=directives, notes=notes
@@ -127,7 +127,7 @@ def build_array(plans: Sequence[Plan], spec: JobSpec, sweep_id: str) -> Plan:
 
 
 def _check_folders(plans: Sequence[Plan], spec: JobSpec) -> None:
-    """Refuse runs that save into one folder: each would go on from the others' checkpoints."""
+    """Refuse runs that save to one directory: each would resume from another's checkpoints."""
     seen: dict[str, str] = {}
     for plan in plans:
         other = seen.setdefault(plan.checkpoint_dir, plan.name)
@@ -142,7 +142,7 @@ def _check_folders(plans: Sequence[Plan], spec: JobSpec) -> None:
 
 
 def _check_keys(spec: JobSpec, extra_args: Sequence[str]) -> list[Problem]:
-    """Find what is wrong with the sweep's keys themselves."""
+    """Return the problems of the sweep's keys themselves."""
     problems = []
     used: set[str] = set()
 
@@ -173,7 +173,7 @@ def _set_keys(spec: JobSpec, keys: Mapping[str, str], problems: list[Problem]) -
     """Set keys of a job as ``--set`` does, with all its checks."""
     if not keys:
         return spec
-    # A bare command comes from the command line: its job file has none.
+    # A bare command comes from the command line, not from a job file.
     bare = spec.command == []
 
     def resolve(name: str) -> tuple[str, str]:
@@ -208,12 +208,12 @@ def _as_yaml(value: str) -> str:
 
 
 def _filler(values: Mapping[str, str]) -> Callable[[str], str]:
-    """Fill the sweep's own placeholders; a value is the job file's text, as if written there."""
+    """Fill the sweep's placeholders, as if their values were written in the job file."""
     return lambda text: _TOKEN.sub(lambda match: values.get(match[1], match[0]), text)
 
 
 def _change_texts(spec: JobSpec, change: Callable[[str], str]) -> JobSpec:
-    """Change every text of a job that may hold placeholders."""
+    """Apply a function to every text of a job that may contain placeholders."""
 
     def env(variables: Env) -> Env:
         return {k: None if value is None else change(value) for k, value in variables.items()}
@@ -246,12 +246,12 @@ def _written(directives: Mapping[str, str | None], option: str) -> str:
 
 
 def _output(plan: Plan, sweep_id: str) -> str:
-    """The log of each task in its own folder; %a is the task's index (sbatch(1))."""
+    """Return the log path of each task, in its own directory; %a is the task index (sbatch.1)."""
     log = dict(plan.directives).get("output") or "logs/batch.log"
     runs_dir, _, _ = plan.run_dir.rpartition("/")
     head, _, tail = sweep_id.rpartition("-")
-    # Relative to the array's folder, as a run's own is to the run's, unless that had to be whole.
+    # Relative to the array's directory, as a run's is to its own, unless it has to be absolute.
     start = f"{quote_pattern(runs_dir)}/" if log.startswith("/") else "../"
-    if plan.runs_per_job > 1:  # what each of a task's runs prints goes to its own folder
+    if plan.runs_per_job > 1:  # the output of each run of a task goes to its own directory
         return f"{start}{sweep_id}.array/batch-%a.log"
     return f"{start}{head}.%a-{tail}/logs/batch.log"

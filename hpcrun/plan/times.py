@@ -39,7 +39,7 @@ def duration_seconds(text: str) -> int:
 
 
 def slurm_time(text: str) -> str:
-    """Write a time with units as Slurm reads it; any other text stays as it is.
+    """Convert a time with units to Slurm's format; any other text is returned unchanged.
 
     >>> slurm_time("2h"), slurm_time("1d12h"), slurm_time("90s"), slurm_time("1-12")
     ('2:00:00', '36:00:00', '0:01:30', '1-12')
@@ -51,7 +51,7 @@ def slurm_time(text: str) -> str:
 
 
 def suspicious_limit(text: str, nodes: int) -> str:
-    """Explain a time limit that is probably not what its author means; "" for others.
+    """Explain a time limit that is probably not intended; "" otherwise.
 
     >>> suspicious_limit("2:00", 1)
     '2:00 is 2 minutes to Slurm (minutes:seconds); 2h, or 2:00:00, is 2 hours'

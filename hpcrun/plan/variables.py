@@ -1,4 +1,4 @@
-"""Variables that do not do what people set them for: myths, old names, switches that harm."""
+"""Environment variables without the intended effect: unread, renamed or harmful ones."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ On = r"(?i)(1|true|yes|on|y)"
 
 
 class Rule(Struct, frozen=True):
-    """A message about variables whose name and value match; NAME in it is the variable's.
+    """A message about variables whose name and value match; NAME stands for the variable.
 
-    ``refused``: the job would surely fail, or take what is not its own. ``fabrics``: only on these
-    networks; ``several_nodes``: only where there are several.
+    Attributes:
+        refused: True if the job would certainly fail, or use resources of other jobs.
+        fabrics: The rule applies only to these fabrics.
+        several_nodes: The rule applies only to jobs on several nodes.
     """
 
     name: str
@@ -32,9 +34,9 @@ NOTHING = "nothing reads it"
 _TUNED = f"{NOTHING} any more: NCCL chooses by itself"
 _DIAGNOSIS = "a switch for diagnosis; remove it when the cause is found"
 
-# The first rule that matches counts; above each is how we know.
+# The first matching rule applies; the comment above each gives the source.
 RULES = [
-    # ---- Nothing reads them
+    # ---- Nothing reads these
     # In no commit of NCCL's history, nor in torch or DeepSpeed; pytorch#135352
     Rule(
         "NCCL_TIMEOUT",
@@ -64,7 +66,7 @@ RULES = [
         "|USE_TENSOR_REGISTER_ALLOCATOR_HOOK)",
         "torch's old name for it: TORCH_NAME since torch 2.2",
     ),
-    # ---- They fail, or take what is not the job's
+    # ---- They fail, or take resources of other jobs
     # gres.conf(5): without ConstrainDevices nothing but this variable keeps jobs apart
     Rule(
         "(CUDA|ROCR|HIP)_VISIBLE_DEVICES",
@@ -89,7 +91,7 @@ RULES = [
         refused=True,
         several_nodes=True,
     ),
-    # ---- They harm where they are left
+    # ---- Harmful in production
     # NCCL user guide, NCCL_NET
     Rule(
         "NCCL_IB_DISABLE",
@@ -150,9 +152,9 @@ _SPELLED = re.compile(r"(NCCL|TORCH_NCCL|TORCH_FR|FI_(CXI|EFA|MR|HMEM|PROVIDER))
 def check_variables(
     env: Mapping[str, str], path: str, fabric: str, found: Findings, *, gpus: int = 0
 ) -> None:
-    """Report what is wrong with the user's own variables; ``path`` is where they are set.
+    """Report problems of the user's variables; ``path`` is the key that sets them.
 
-    ``gpus`` is how many the job wants of each node, where it has all of them.
+    ``gpus`` is the number of GPUs per node that the job uses, if it has whole nodes.
 
     >>> found = Findings()
     >>> check_variables({"NCCL_SOCKET_IFNAMES": "eth0"}, "env", "auto", found)
@@ -178,7 +180,7 @@ def check_variables(
 
 
 def inherited_notes(environ: Mapping[str, str], fabric: str) -> list[str]:
-    """Note what of the shell reaches the job and harms it there; Slurm sets the GPUs again."""
+    """Return notes on inherited variables that harm the job; Slurm sets the GPU variables again."""
     notes: list[str] = []
     for name, value in environ.items():
         rule = find_rule(name, value, fabric)
@@ -191,7 +193,7 @@ def inherited_notes(environ: Mapping[str, str], fabric: str) -> list[str]:
 
 
 def find_rule(name: str, value: str, fabric: str) -> Rule | None:
-    """Return the first rule that matches a variable on this network."""
+    """Return the first rule that matches a variable on this fabric."""
     for rule in RULES:
         if (
             re.fullmatch(rule.name, name)
@@ -215,7 +217,7 @@ def misspelt(name: str) -> str | None:
     return close[0] if close else None
 
 
-# ---- names that something reads ----------------------------------------------------------------
+# ---- names that programs read ----------------------------------------------------------------
 
 
 # Each without its NCCL_; a few are of plugins, or name NCCL's folders.
