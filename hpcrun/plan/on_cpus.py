@@ -67,9 +67,9 @@ def check_on_cpus(
     """Find settings that fail on CPUs or change the training there.
 
     ``words`` are the program's arguments; ``elsewhere`` is what requests DeepSpeed besides the
-    job's section. Without GPUs, Accelerate 1.15 chooses no backend (state.py, _prepare_backend): with
-    DeepSpeed, each rank then treats itself as the only one. With ``use_cpu`` it chooses gloo and
-    silently disables DeepSpeed.
+    job's section. Without GPUs, Accelerate 1.15 chooses no backend (state.py, _prepare_backend):
+    with DeepSpeed, each rank then treats itself as the only one. With ``use_cpu`` it chooses gloo
+    and silently disables DeepSpeed.
     """
     found, framework = Findings(), decide_framework(spec)
     modules = {name.partition(".")[0] for name in facts.imports}
