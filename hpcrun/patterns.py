@@ -12,6 +12,15 @@ import signal
 from collections.abc import Iterator
 from typing import Any, AnyStr, cast
 
+# A host as in `ssh HOST`: [ssh://][USER@]HOST[:PORT]. As in OpenSSH (valid_hostname and valid_ruser
+# in ssh.c) neither part begins with a dash or has characters of a shell: ProxyCommand and Match
+# exec pass them to one.
+_OF_SHELLS = r"\s\x00-\x1f\x7f'`\"$;&<>|(){}"
+SSH_HOST = (
+    rf"^(ssh://)?([^-@{_OF_SHELLS}]([^@{_OF_SHELLS}]*[^@\\{_OF_SHELLS}])?@)?"
+    rf"[^-@/\\{_OF_SHELLS}][^@/\\{_OF_SHELLS}]*(?!\n)$"
+)
+
 
 class _Pattern:
     """Stands for a pattern; what is used of it once becomes its own."""

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
+from hpcrun.errors import InputError
+from hpcrun.patterns import SSH_HOST
 from hpcrun.remote.connection import Connection, Prompts, SshSettings
 
 
 def open_connection(settings: SshSettings, ask: Prompts) -> Connection:
-    """Return the connection that a profile describes; nothing is opened yet."""
+    """Return the connection that a profile describes; nothing is opened yet.
+
+    Raises InputError for a host's name that OpenSSH would refuse.
+    """
+    if not re.search(SSH_HOST, settings.host):
+        raise InputError(
+            f"{settings.host!a}: the name of a host has no blank, no leading dash and no "
+            "character of a shell",
+            fix="give it a name in ~/.ssh/config: Host NAME, HostName ...",
+        )
     if settings.ssh == "openssh":
         from hpcrun.remote.by_openssh import OpensshConnection
 

@@ -174,6 +174,8 @@ SlurmctldHost={hostname}(127.0.0.1)
 SlurmctldPort={ports[0]}
 SlurmUser={user}
 SlurmdUser={user}
+# All of it is on this machine: the daemons, and srun, listen on the loopback device alone.
+CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
 AuthType=auth/munge
 # A requeued job waits for cred_expire seconds before it may start again; the default is 120.
 AuthInfo=socket={layout.munge_socket},cred_expire=10

@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field, structs
 
+from hpcrun.patterns import SSH_HOST
+
 
 def about(description: str) -> Meta:
     """Describe a key, in messages, the schema and the documents."""
@@ -24,11 +26,11 @@ Line = Annotated[
     str, Meta(pattern=r"^[^\r\n]*[^\s][^\r\n]*$", description="one line of text, not empty")
 ]
 
-# A host of the user's ssh configuration; a leading dash would be an option of ssh's.
+# A host of the user's ssh configuration.
 SshHost = Annotated[
     str,
     Meta(
-        pattern=r"^[^\s-][^\s]*$",
+        pattern=SSH_HOST,
         description="a host as in `ssh HOST`: a name of ~/.ssh/config, host or user@host",
     ),
 ]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,37 @@ def test_two_nodes_with_four_gpus_each_are_ready(running: SandboxStatus) -> None
     assert set(running.pids) == {"keeper", "munged", "slurmctld", "node1", "node2"}
     message = slurm(running, "srun", "-N2", "--gres=gpu:4", "sh", "-c", "echo $SLURMD_NODENAME")
     assert sorted(message.split()) == ["node1", "node2"]
+
+
+def listening(pids: Iterable[int]) -> list[str]:
+    """Addresses on which processes listen, as the kernel writes them."""
+    sockets = set()
+    for pid in pids:
+        for file in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                sockets.add(str(file.readlink()))
+    rows = [line.split() for name in ("tcp", "tcp6", "udp", "udp6") for line in _net(name)]
+    return [row[1] for row in rows if f"socket:[{row[9]}]" in sockets and row[3] in ("0A", "07")]
+
+
+def _net(name: str) -> list[str]:
+    path = Path("/proc/net") / name
+    return path.read_text().splitlines()[1:] if path.exists() else []
+
+
+def test_it_listens_on_the_loopback_device_alone(running: SandboxStatus, tmp_path: Path) -> None:
+    """As do its jobs' own programs of Slurm: nobody else on the network is to reach it."""
+    script = tmp_path / "job.sh"
+    step = f"srun -N2 sh -c 'touch {tmp_path}/on; exec sleep 30'"
+    script.write_text(f"#!/bin/bash\n{step} & echo $! >{tmp_path}/srun; wait\n")
+    script.chmod(0o755)
+    job = slurm(running, "sbatch", "--parsable", "--output=/dev/null", "-N2", str(script))
+    until((tmp_path / "on").exists)
+    srun = int((tmp_path / "srun").read_text())
+    daemons, ours = listening(running.pids.values()), listening([srun])
+    slurm(running, "scancel", job)
+    assert len(daemons) >= 3 and ours, (daemons, ours)
+    assert {address.partition(":")[0] for address in [*daemons, *ours]} == {"0100007F"}
 
 
 def test_gpus_are_visible_as_real_ones_would_be(running: SandboxStatus) -> None:
