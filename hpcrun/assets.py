@@ -10,15 +10,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hpcrun.errors import InputError
-from hpcrun.files import remark
-from hpcrun.ownership import name_of_user, refuse_others
+from hpcrun.files import add_notice
+from hpcrun.ownership import name_of_user, refuse_foreign_file
 
 _PACKAGE = Path(__file__).parent
 # How a script's name ends -> what runs it.
 _SCRIPTS = {".py": "python", ".sh": "bash", ".bash": "bash", ".sbatch": "bash", ".slurm": "bash"}
 
 
-def shipped(kind: str) -> Path:
+def shipped_folder(kind: str) -> Path:
     """Find ``jobs`` or ``templates``: inside an installed package, beside it in a checkout."""
     inside = _PACKAGE / kind
     return inside if inside.is_dir() else _PACKAGE.parent / kind
@@ -66,12 +66,12 @@ def list_jobs(project: Path, environ: Mapping[str, str]) -> dict[str, tuple[str,
     for whose, folder in (
         ("project", project / "jobs"),
         ("user", config_dir(environ) / "jobs"),
-        ("built-in", shipped("jobs")),
+        ("built-in", shipped_folder("jobs")),
     ):
         if folder.is_dir():
             for file in sorted(folder.glob("*.yaml")):
                 if not file.is_file():
-                    remark(f"{file}: not a plain file: it is passed over")
+                    add_notice(f"{file}: not a plain file: it is passed over")
                     continue
                 jobs.setdefault(file.stem, (whose, file))
     return jobs
@@ -92,7 +92,9 @@ def find_job(name: str, project: Path, environ: Mapping[str, str], cwd: Path | N
     jobs = list_jobs(project, environ)
     if name not in jobs:
         if is_script:
-            raise InputError(f"{name}: a script, and no job", fix=_script_fix(path, name))
+            raise InputError(
+                f"{name}: a script, and no job", fix=_suggest_script_commands(path, name)
+            )
         import difflib
 
         close = difflib.get_close_matches(name, jobs, 1)
@@ -100,11 +102,11 @@ def find_job(name: str, project: Path, environ: Mapping[str, str], cwd: Path | N
         raise InputError(f"{name}: no such job", fix=f"{hint}hpcrun jobs lists what there is")
     whose, path = jobs[name]
     if whose == "project":
-        refuse_others(path, "a job runs commands")
+        refuse_foreign_file(path, "a job runs commands")
     return path
 
 
-def _script_fix(path: Path, name: str) -> str:
+def _suggest_script_commands(path: Path, name: str) -> str:
     """What to type with a script, which somebody takes for a job."""
     import shlex
 

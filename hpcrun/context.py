@@ -16,7 +16,7 @@ from msgspec import Struct, field, structs
 from hpcrun import files
 from hpcrun.assets import config_dir, home_dir, state_dir
 from hpcrun.errors import InputError
-from hpcrun.ownership import is_trusted, refuse_others
+from hpcrun.ownership import is_trusted, refuse_foreign_file
 from hpcrun.remote import Connect, LocalTransport, Show, Transport, no_bar
 from hpcrun.spec import Cluster, EnvironmentKind
 
@@ -125,7 +125,7 @@ def find_project(cwd: Path) -> Path:
 
 
 def _refuse_others(project: Path) -> None:
-    refuse_others(project / PROFILE, "a profile says which commands run, and where")
+    refuse_foreign_file(project / PROFILE, "a profile says which commands run, and where")
 
 
 def project_of_job(job: Path) -> Path | None:

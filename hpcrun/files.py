@@ -19,26 +19,26 @@ from hpcrun.errors import InputError
 from hpcrun.ownership import other_owner
 
 # Bytes: more than the largest record of the largest sweep.
-LONGEST = 64 << 20
+MAX_FILE_BYTES = 64 << 20
 
 # What the user should know of files that were left out, and of whose they are; once each. The
 # command line prints it before its next line, and at its end.
-remarks: dict[str, bool] = {}
+notices: dict[str, bool] = {}
 
 
-class Unfit(OSError):
+class UnsafeFile(OSError):
     """No plain file, or one that no hpcrun wrote; it counts as not there."""
 
 
-def remark(text: str) -> None:
+def add_notice(text: str) -> None:
     """Note once what the user should know of a file."""
-    remarks.setdefault(text, False)
+    notices.setdefault(text, False)
 
 
-def new_remarks() -> list[str]:
+def take_new_notices() -> list[str]:
     """Return the remarks that were not returned before."""
-    new = [text for text, is_said in remarks.items() if not is_said]
-    remarks.update(dict.fromkeys(new, True))
+    new = [text for text, is_said in notices.items() if not is_said]
+    notices.update(dict.fromkeys(new, True))
     return new
 
 
@@ -56,18 +56,18 @@ def open_plain(path: str | Path) -> BinaryIO:
         handle = os.open(path, flags | os.O_NOFOLLOW)
     except OSError as error:
         if error.errno == errno.ENXIO:  # a socket
-            raise Unfit(error.errno, "not a plain file", path) from error
+            raise UnsafeFile(error.errno, "not a plain file", path) from error
         if error.errno != errno.ELOOP:
             raise
         if whose := other_owner(os.lstat(path)):
-            raise Unfit(error.errno, f"a link that belongs to {whose}", path) from error
+            raise UnsafeFile(error.errno, f"a link that belongs to {whose}", path) from error
         handle = os.open(path, flags)
     mode = os.fstat(handle).st_mode
     if not stat.S_ISREG(mode):
         os.close(handle)
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        raise Unfit(errno.EINVAL, "not a plain file", path)
+        raise UnsafeFile(errno.EINVAL, "not a plain file", path)
     return os.fdopen(handle, "rb")
 
 
@@ -79,14 +79,14 @@ def read_plain(path: str | Path, longest: int | None = None) -> bytes:
 
 def read_bounded(file: BinaryIO, path: str | Path, longest: int | None = None) -> bytes:
     """Read an open file to its end. Raises Unfit for one of more bytes than ``longest``."""
-    longest = LONGEST if longest is None else longest
+    longest = MAX_FILE_BYTES if longest is None else longest
     size = os.fstat(file.fileno()).st_size
     # Not longest + 1: as much memory would be taken for the smallest file.
     data = file.read(size + 1) if size <= longest else b""
     while size < len(data) <= longest and (more := file.read(1 << 16)):  # it has grown
         data += more
     if size > longest or len(data) > longest:
-        raise Unfit(errno.EFBIG, f"larger than {longest >> 20} MB", str(path))
+        raise UnsafeFile(errno.EFBIG, f"larger than {longest >> 20} MB", str(path))
     return data
 
 
@@ -94,7 +94,7 @@ def read_bounded(file: BinaryIO, path: str | Path, longest: int | None = None) -
 
 
 @contextmanager
-def replacing(target: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
+def replace_atomically(target: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     """Give a file to write to, which takes the place of ``target`` when all is written.
 
     What stood there before is untouched else, and nothing is left beside it. Raises OSError.
@@ -113,7 +113,7 @@ def replacing(target: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def whole_file(path: Path, *, follows: bool = False) -> Iterator[BinaryIO]:
+def write_atomically(path: Path, *, follows: bool = False) -> Iterator[BinaryIO]:
     """Give a file to write to, which takes its place under ``path`` when all is written.
 
     An existing file is replaced, its mode kept. A link of the user's own is followed if it leads to
@@ -145,27 +145,27 @@ def whole_file(path: Path, *, follows: bool = False) -> Iterator[BinaryIO]:
             )
         if target.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        with replacing(target) as file:
+        with replace_atomically(target) as file:
             if target.exists():
                 os.fchmod(file.fileno(), stat.S_IMODE(target.stat().st_mode))
             yield file
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise cannot_write(path, error) from error
+        raise write_error(path, error) from error
 
 
-def space_fix(error: OSError) -> str:
+def full_disk_hint(error: OSError) -> str:
     """Return a question about the disk for an error that a full one causes; "" for others."""
     is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     return "is the file system full, or your quota?" if is_full else ""
 
 
-def cannot_write(path: Path, error: OSError) -> InputError:
+def write_error(path: Path, error: OSError) -> InputError:
     """Return the error for a file that cannot be written: why, and what to do."""
     if error.errno == errno.ENOENT:
         return InputError(f"{path}: no such folder", fix=f"mkdir -p {path.parent}")
-    fix = space_fix(error) or "name a place where you may write"
+    fix = full_disk_hint(error) or "name a place where you may write"
     if error.errno == errno.EISDIR:
         fix = "name a file in it"
     return InputError(f"{path}: {error.strerror or error}", fix=fix)

@@ -29,10 +29,10 @@ def name_of_user(uid: int) -> str:
 def is_own(info: os.stat_result) -> bool:
     """Return whether a file or folder, as (f)stat shows it, is the user's own or root's, and
     nobody else can write to it."""
-    return not other_owner(info) and not _others_write(info)
+    return not other_owner(info) and not _allows_others_to_write(info)
 
 
-def why_not_own(path: Path) -> str:
+def describe_insecure_path(path: Path) -> str:
     """Say who else than the user and root can change what a path leads to; "" if nobody can.
 
     Each folder on the way counts, and each link. In a sticky folder, such as /tmp, others cannot
@@ -47,32 +47,34 @@ def why_not_own(path: Path) -> str:
         if who := other_owner(info):
             return f"{part} belongs to {who}"
         if stat.S_ISLNK(info.st_mode):
-            return why_not_own(part.parent / part.readlink() / path.relative_to(part))
+            return describe_insecure_path(part.parent / part.readlink() / path.relative_to(part))
         is_sticky = stat.S_ISDIR(info.st_mode) and info.st_mode & stat.S_ISVTX and part != path
-        if _others_write(info) and not is_sticky:
+        if _allows_others_to_write(info) and not is_sticky:
             return f"others can write to {part}"
     return ""
 
 
-def is_open(folder: Path) -> bool:
+def is_writable_by_others(folder: Path) -> bool:
     """Return whether others, not trusted, can replace what is in a folder. Raises OSError."""
     info = folder.stat()
-    return not is_trusted(folder) and _others_write(info) and not info.st_mode & stat.S_ISVTX
+    return (
+        not is_trusted(folder) and _allows_others_to_write(info) and not info.st_mode & stat.S_ISVTX
+    )
 
 
-def refuse_others(path: Path, what: str) -> None:
+def refuse_foreign_file(path: Path, what: str) -> None:
     """Refuse a file of a project, or a link to one, that is another user's.
 
     ``what`` it does, for the message. Raises InputError; nothing where there is no file.
     """
-    if who := whose(path):
+    if who := foreign_owner(path):
         raise InputError(
             f"{path} belongs to {who}: {what}",
             fix=f"if you trust what lies there: export HPCRUN_TRUST={path.resolve().parent}",
         )
 
 
-def whose(path: Path) -> str:
+def foreign_owner(path: Path) -> str:
     """Name the other user whom a path, or a link there, belongs to; "" where that is trusted."""
     with contextlib.suppress(OSError):
         who = other_owner(path.lstat()) or other_owner(path.stat())
@@ -93,18 +95,18 @@ def other_owner(info: os.stat_result) -> str:
     return name
 
 
-def _others_write(info: os.stat_result) -> bool:
+def _allows_others_to_write(info: os.stat_result) -> bool:
     """Whether the mode lets others write: a group counts, but for root's and the owner's own.
 
     Many systems give each user a group of the same name, and let it write what the user makes.
     """
     if info.st_mode & stat.S_IWOTH:
         return True
-    return bool(info.st_mode & stat.S_IWGRP) and not _is_group_of_one(info.st_gid, info.st_uid)
+    return bool(info.st_mode & stat.S_IWGRP) and not _is_private_group(info.st_gid, info.st_uid)
 
 
 @lru_cache
-def _is_group_of_one(gid: int, uid: int) -> bool:
+def _is_private_group(gid: int, uid: int) -> bool:
     try:
         group, owner = grp.getgrgid(gid), name_of_user(uid)
     except KeyError:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def signals_wait() -> Iterator[list[int]]:
+def defer_signals() -> Iterator[list[int]]:
     """Hold Ctrl-C and a dropped line back until Slurm's answer is recorded; give what has come.
 
     Else a job could run that nobody knows.
@@ -33,7 +33,7 @@ def signals_wait() -> Iterator[list[int]]:
 
 
 @contextlib.contextmanager
-def interruptible() -> Iterator[None]:
+def interrupt_on_signals() -> Iterator[None]:
     """Let TERM and HUP end this as Ctrl-C does, with what is to be tidied up; nohup's HUP stays."""
 
     def interrupt(*_: object) -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.assets import shipped
+from hpcrun.assets import shipped_folder
 from tests.test_harness import Job, job
 
 __all__ = ["job"]
 
-TEMPLATES = shipped("templates")
+TEMPLATES = shipped_folder("templates")
 # Of two nodes; a step begins late, and knows what srun was given.
 STAND_INS = {
     "srun": """#!/bin/bash

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 from hpcrun import files
-from hpcrun.files import Unfit, read_plain
+from hpcrun.files import UnsafeFile, read_plain
 from tests.source import ROOT
 
 
 def test_read_plain_reads_up_to_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "LONGEST", 200_000)
+    monkeypatch.setattr(files, "MAX_FILE_BYTES", 200_000)
     path = tmp_path / "record"
     for size in (0, 1, 70_000, 200_000):
         path.write_bytes(b"x" * size)
         assert read_plain(path) == b"x" * size
     path.write_bytes(b"x" * 200_001)
-    with pytest.raises(Unfit, match="larger than 0 MB"):
+    with pytest.raises(UnsafeFile, match="larger than 0 MB"):
         read_plain(path)
     assert len(read_plain(path, longest=1 << 20)) == 200_001
     assert read_plain("/proc/self/status").startswith(b"Name:")  # whose size is 0

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.assets import shipped
+from hpcrun.assets import shipped_folder
 from tests.test_harness import Job
 
-HARDWARE = shipped("templates") / "hardware.sh"
+HARDWARE = shipped_folder("templates") / "hardware.sh"
 
 
 class Node:

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.assets import build_archive, shipped
+from hpcrun.assets import build_archive, shipped_folder
 from hpcrun.render.files import ARCHIVE, FIXED
 from hpcrun.render.quoting import quote_bash
-from hpcrun.runs.ends import IDLE_NOTE
+from hpcrun.runs.ends import IDLE_ATTEMPTS_NOTE
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import Attempt, End, Failure, read_history
 from tests.waiting import until
@@ -33,7 +33,7 @@ class Job:
         self.run.attempts.mkdir()
         self.run.logs.mkdir()
         for name in FIXED:
-            (path / name).write_bytes((shipped("templates") / name).read_bytes())
+            (path / name).write_bytes((shipped_folder("templates") / name).read_bytes())
         (path / ARCHIVE).write_bytes(build_archive())
         # Whatever the job starts is found by it, in whatever session.
         self.mark = uuid.uuid4().hex
@@ -270,7 +270,7 @@ def test_a_restart_is_an_attempt_of_its_own(job: Job) -> None:
 @pytest.mark.parametrize(
     ("most", "left", "note"),
     [
-        (20, {}, IDLE_NOTE),
+        (20, {}, IDLE_ATTEMPTS_NOTE),
         (3, {"mark": "step-8.pt 1"}, "it has had its 3 attempts (survive.max_attempts)"),
         (20, {"mark": "step-8.pt 1"}, None),
         (20, {"again": ""}, None),

@@ -20,13 +20,13 @@ from typing import Any
 
 import pytest
 
-from hpcrun.assets import shipped
+from hpcrun.assets import shipped_folder
 from hpcrun.runs.ends import read_warnings
 from tests.test_hardware import Node
 from tests.test_harness import Job
 from tests.waiting import until
 
-PREFLIGHT = shipped("templates") / "preflight.sh"
+PREFLIGHT = shipped_folder("templates") / "preflight.sh"
 PROGRAM = runpy.run_path(str(PREFLIGHT.with_suffix(".py")))
 
 # Rows as nvidia-smi --format=csv,noheader,nounits prints them, in the order of gpu_fields: of an

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.assets import shipped
+from hpcrun.assets import shipped_folder
 
-TEMPLATES = shipped("templates")
+TEMPLATES = shipped_folder("templates")
 HOST = os.uname().nodename
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.assets import shipped
+from hpcrun.assets import shipped_folder
 from tests.needs import require
 
 SHOW = r"""printf '{"gpus": "%s", "slurm": "%s", "cpus": "%s"}' \
@@ -26,9 +26,9 @@ def share(
         run = folder / f"x.{index}-y"
         (run / "logs").mkdir(parents=True, exist_ok=True)
         for name in ("hardware.sh", "clean.sh"):
-            (run / name).write_bytes((shipped("templates") / name).read_bytes())
+            (run / name).write_bytes((shipped_folder("templates") / name).read_bytes())
         (run / "job.sbatch").write_text(f"{SHOW}exit {index}\n")
-    argv = ["bash", str(shipped("templates") / "share.sh"), str(each), str(runs), str(gpus)]
+    argv = ["bash", str(shipped_folder("templates") / "share.sh"), str(each), str(runs), str(gpus)]
     done = subprocess.run(
         [*argv, f"{folder}/x.", "-y"],
         env={"PATH": os.environ["PATH"], "SLURM_ARRAY_TASK_ID": str(task), **(env or {})},

@@ -6,9 +6,9 @@ import os
 import subprocess
 from pathlib import Path
 
-from hpcrun.assets import shipped
+from hpcrun.assets import shipped_folder
 
-SCRIPT = shipped("templates") / "shell.sh"
+SCRIPT = shipped_folder("templates") / "shell.sh"
 
 
 def test_no_value_is_a_word_of_a_command(tmp_path: Path) -> None:

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.assets import shipped
+from hpcrun.assets import shipped_folder
 from hpcrun.runs.ends import Stall, Suspect
-from hpcrun.runs.flight import judged, place_in
+from hpcrun.runs.flight import find_culprit, parse_stack_place
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
-TEMPLATES = shipped("templates")
+TEMPLATES = shipped_folder("templates")
 
 # ---- who it is
 
@@ -31,7 +31,7 @@ def suspect(folder: Path, places: Sequence[str]) -> Stall:
         head = f"rank {rank} node {rank // 2} host node{rank // 2 + 1} pid {rank + 7}\n"
         (stacks / f"rank-{rank}.txt").write_text(head + shown(place))
     stall = Stall(since=0, silent_seconds=900, threshold=600)
-    return judged(stall, folder / "attempts" / "0", folder / "logs")
+    return find_culprit(stall, folder / "attempts" / "0", folder / "logs")
 
 
 def shown(place: str) -> str:
@@ -178,7 +178,7 @@ def test_python_writes_its_stacks_and_goes_on(tmp_path: Path, end: str, code: in
     process = start_rank(folder, end)
     text = take(folder)
     assert text.startswith("rank 0 node 0 host ")
-    assert place_in(text) == "at hold (program.py:5)"
+    assert parse_stack_place(text) == "at hold (program.py:5)"
     assert "by faulthandler: there is no py-spy" in text
     assert f'File "{folder}/program.py", line 5 in hold' in text
     assert "S3CRET" not in text
@@ -206,7 +206,7 @@ def test_py_spy_of_the_environment_is_preferred(tmp_path: Path, thread: str) -> 
     )
     tool.chmod(0o755)
     text = take(folder, PATH=f"{tool.parent}:/usr/bin:/bin")
-    assert (place_in(text), text.splitlines()[2]) == ("in all_reduce", "by py-spy")
+    assert (parse_stack_place(text), text.splitlines()[2]) == ("in all_reduce", "by py-spy")
     assert "S3CRET" not in text
     assert end_of(process, folder) == 0
     assert (folder / "logs/0/rank-0.log").read_text() == "went on\n"
@@ -220,7 +220,7 @@ def test_a_py_spy_without_rights_is_done_without(tmp_path: Path) -> None:
     tool.write_text("#!/bin/sh\necho 'Error: Permission Denied: Try sudo S3CRET' >&2\nexit 1\n")
     tool.chmod(0o755)
     text = take(folder, PATH=f"{tool.parent}:/usr/bin:/bin")
-    assert place_in(text) == "at hold (program.py:5)"
+    assert parse_stack_place(text) == "at hold (program.py:5)"
     assert text.splitlines()[2].startswith(
         "by faulthandler: py-spy: it may not look into the process"
     )
@@ -266,6 +266,6 @@ def test_without_python_the_kernel_knows_something(tmp_path: Path, number: int, 
     child = int(children.read_text().split()[0])
     os.kill(child, number)
     until(lambda: state() == ("T" if number else "S"), "the signal")
-    assert place_in(take(folder)) == place
+    assert parse_stack_place(take(folder)) == place
     os.kill(child, signal.SIGKILL)
     assert process.wait() == 137

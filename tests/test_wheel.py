@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.assets import shipped
+from hpcrun.assets import shipped_folder
 from hpcrun.version import __version__
 from tests.source import ROOT
 
-PRESETS = sorted(file.stem for file in shipped("jobs").glob("*.yaml"))
+PRESETS = sorted(file.stem for file in shipped_folder("jobs").glob("*.yaml"))
 pytestmark = pytest.mark.slow
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.assets import shipped
+from hpcrun.assets import shipped_folder
 from hpcrun.render.quoting import quote_bash
 from tests.test_harness import RANK, Job, job
 
 __all__ = ["job"]  # the fixture
 
-HARNESS = (shipped("templates") / "harness.sh").read_text()
+HARNESS = (shipped_folder("templates") / "harness.sh").read_text()
 
 
 def ask(command: str, **env: str) -> tuple[int, str]:

@@ -23,21 +23,21 @@ from hpcrun.runs import (
     ARRAY,
     OWN_FILES,
     RUN_ID,
+    CachedState,
     JobStatus,
     RunFolder,
-    Seen,
     SweepFolder,
-    array_of,
     attempt_indices,
-    created_at,
-    is_over,
-    read_if_there,
+    is_final_state,
+    list_successors,
+    parse_creation_time,
+    parse_sweep_id,
+    read_mtime_ns,
+    read_optional_record,
     read_submitted,
     read_task,
-    stamp_of,
-    successors_of,
     sweep_folder,
-    sweep_id_of,
+    sweep_folder_name,
 )
 from hpcrun.slurm import client, is_final
 
@@ -101,7 +101,7 @@ def find_old(
     else:
         limit = time.time() - older_than
         spared = {unit.name for unit in islice((unit for unit in units if not unit.kept), keep)}
-        old = (unit for unit in units if created_at(unit.name) <= limit)
+        old = (unit for unit in units if parse_creation_time(unit.name) <= limit)
         units = [unit for unit in old if unit.name not in spared]
     _find_ends(context, [unit for unit in units if not unit.kept])
     if not named:
@@ -115,10 +115,10 @@ def find_old(
 def _units(runs_dir: Path) -> Iterator[Unit]:
     """List one's own runs and sweeps, newest first."""
     names = list_names(runs_dir)
-    tasks = {name: list[str]() for name in names if sweep_id_of(name)}
+    tasks = {name: list[str]() for name in names if parse_sweep_id(name)}
     alone = []
     for name in names:
-        if (array := array_of(name)) in tasks:
+        if (array := sweep_folder_name(name)) in tasks:
             tasks[array].append(name)
         elif name in tasks or RUN_ID.fullmatch(name):
             alone.append(name)
@@ -126,7 +126,7 @@ def _units(runs_dir: Path) -> Iterator[Unit]:
         name, is_sweep = folder.removesuffix(ARRAY), folder in tasks
         with contextlib.suppress(OSError, ValueError):
             # A name with the form of a run id that holds no date is no run's.
-            created = created_at(name)
+            created = parse_creation_time(name)
             info = (runs_dir / folder).lstat()
             if info.st_uid != os.getuid() or not stat.S_ISDIR(info.st_mode):
                 continue
@@ -165,21 +165,21 @@ def _find_ends(context: Context, units: Sequence[Unit]) -> None:
     for unit in units:
         ends = [past[run.path] for run in unit.runs]
         unit.states = dict(Counter(end.state for end in ends))
-        unit.ended_at = max((end.ended_at for end in ends), default=created_at(unit.name))
+        unit.ended_at = max((end.ended_at for end in ends), default=parse_creation_time(unit.name))
         unit.kept = next((end.kept for end in ends if end.kept), "")
         unit.is_silent = any(end.is_silent for end in ends)
 
 
 def _remembered(run: RunFolder) -> _Past | None:
     """A final state that was seen; None where there is none of the last attempt."""
-    seen, attempts = read_if_there(run.seen, Seen), attempt_indices(run)
-    if seen is None or seen.attempts != len(attempts) or not is_over(seen.state):
+    seen, attempts = read_optional_record(run.seen, CachedState), attempt_indices(run)
+    if seen is None or seen.attempts != len(attempts) or not is_final_state(seen.state):
         return None
     ended_at = seen.kept.ended_at if seen.kept is not None else None
     # Else when the run's own last record was written; where it left none, this one.
     last = run.attempts / str(max(attempts, default=0))
     for path in (last / "end.json", last / "beat", last / "begin.json", run.seen):
-        ended_at = ended_at or stamp_of(path) / 1e9
+        ended_at = ended_at or read_mtime_ns(path) / 1e9
     return _Past(seen.state, ended_at or 0.0)
 
 
@@ -206,7 +206,7 @@ def _keep_used(units: Sequence[Unit], *, is_mirror: bool) -> None:
 
 def _user_of(unit: Unit, going: set[Path], *, is_mirror: bool) -> Path | None:
     """A later run that uses a unit's checkpoints and stays."""
-    users = (path for run in unit.runs for path in successors_of(run, is_mirror=is_mirror))
+    users = (path for run in unit.runs for path in list_successors(run, is_mirror=is_mirror))
     return next((path for path in users if path not in going), None)
 
 

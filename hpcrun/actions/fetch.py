@@ -29,7 +29,7 @@ from msgspec import Struct, field
 from hpcrun.actions.there import there
 from hpcrun.context import Context
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
-from hpcrun.files import cannot_write, space_fix
+from hpcrun.files import full_disk_hint, write_error
 from hpcrun.monitor import free_space
 from hpcrun.remote import quote
 from hpcrun.runs import RESULTS_MARK, SECRETS, RunFolder, read_plan
@@ -235,7 +235,7 @@ def fetch_files(
             target.mkdir(parents=True)
             (target / ".gitignore").write_text(f"{RESULTS_MARK}\n*\n")
         except OSError as error:
-            raise cannot_write(target, error) from error
+            raise write_error(target, error) from error
     wanted = []
     for file in files:
         place = _place(target, file.name)
@@ -362,7 +362,7 @@ def _write_small(
         except OSError as error:
             place = target / file.name
             raise InputError(
-                f"{place}: {error.strerror}", fix=space_fix(error) or "--to DIR"
+                f"{place}: {error.strerror}", fix=full_disk_hint(error) or "--to DIR"
             ) from error
         finally:
             os.close(out)
@@ -428,7 +428,7 @@ class _Taker:
                 except OSError as error:
                     place = self.target / file.name
                     raise InputError(
-                        f"{place}: {error.strerror}", fix=space_fix(error) or "--to DIR"
+                        f"{place}: {error.strerror}", fix=full_disk_hint(error) or "--to DIR"
                     ) from error
                 self.left -= count
                 view = view[count:]

@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 
 from hpcrun.context import Context, read_text, slurm_transport
 from hpcrun.errors import InputError
-from hpcrun.files import whole_file
+from hpcrun.files import write_atomically
 from hpcrun.monitor import (
     copied_run_error,
     find_run_or_sweep,
@@ -129,5 +129,5 @@ def write_hostfile(context: Context, name: str, text: str) -> None:
     mode = _mode(context.cwd / name)
     if mode is not None and S_ISDIR(mode):
         raise InputError(f"{name}: a folder", fix=f"-o {Path(name) / 'hostfile'}")
-    with whole_file(context.cwd / name) as file:
+    with write_atomically(context.cwd / name) as file:
         file.write(text.encode())

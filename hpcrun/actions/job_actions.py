@@ -38,7 +38,7 @@ from hpcrun.runs import (
     write_file,
     write_record,
 )
-from hpcrun.signals import signals_wait
+from hpcrun.signals import defer_signals
 from hpcrun.slurm import ACTIVE, UNKNOWN, WAITING, array_id, client, explain, says
 
 # Jobs in one requeue; Slurm answers for each of them by itself.
@@ -91,7 +91,7 @@ def _act_on(
     try:
         for conf, due in wanted.items():
             for start in range(0, len(due), at_once):
-                with signals_wait():
+                with defer_signals():
                     act(conf, due[start : start + at_once])
     except KeyboardInterrupt as pressed:
         names = [job.status.label for job in jobs if job.done]

@@ -17,12 +17,12 @@ from msgspec import Struct, structs
 
 from hpcrun.context import Context
 from hpcrun.errors import HpcrunError, InputError
-from hpcrun.files import Unfit, open_plain, read_plain
+from hpcrun.files import UnsafeFile, open_plain, read_plain
 from hpcrun.logs import LogFile, Tail, end_in, log_files, part_of, start_of_last
 from hpcrun.monitor import find_target
 from hpcrun.remote import NO_SUCH_FILE
 from hpcrun.runs import (
-    WORDS,
+    END_NAMES,
     End,
     RunFolder,
     read_history,
@@ -217,7 +217,7 @@ class JobLogs:
 
     def _hosts(self, path: Path) -> list[str]:
         if not self._hostfiles.get(path):
-            with suppress(FileNotFoundError, Unfit):
+            with suppress(FileNotFoundError, UnsafeFile):
                 lines = read_plain(path).decode(errors="replace").splitlines()
                 self._hostfiles[path] = [line.split()[0] for line in lines if line.split()]
         return self._hostfiles.get(path, [])
@@ -403,8 +403,8 @@ class JobLogs:
 def _end_text(end: End | None) -> str:
     if end is None:
         return "left no record of its end: its node died, or it was killed"
-    if end.why in WORDS:
-        return f"was ended by {WORDS[end.why]}"
+    if end.why in END_NAMES:
+        return f"was ended by {END_NAMES[end.why]}"
     if end.stopped_by is not None:
         return f"was stopped by SIG{end.stopped_by}"
     failure = end.first_failure

@@ -30,15 +30,15 @@ from hpcrun.plan import Plan
 from hpcrun.runs import JobStatus, RunFolder, read_history
 from hpcrun.sandbox import (
     MAX_NODES,
-    Layout,
-    Queue,
-    Shape,
+    SandboxFiles,
+    SandboxPartition,
+    SandboxShape,
     find_members,
     lifecycle,
     plain_shape,
-    send,
+    send_signal,
 )
-from hpcrun.signals import interruptible
+from hpcrun.signals import interrupt_on_signals
 from hpcrun.spec import Cluster, EndCause, JobSpec, Origin
 
 Fault = Literal["preempt", "limit", "node"]
@@ -125,7 +125,7 @@ def rehearse_job(
     runs_dir = Path(tempfile.mkdtemp(prefix="rehearsal-", dir=context.cache_dir))
     place = Path(tempfile.mkdtemp(prefix="hpr", dir="/tmp")) / "s"
     try:
-        with interruptible():
+        with interrupt_on_signals():
             lifecycle.up(place, shape=shape)
             environ = {**context.environ, "HPCRUN_SANDBOX_DIR": str(place)}
             inside = load_context(environ, context.cwd, "sandbox")
@@ -143,7 +143,7 @@ def rehearse_job(
             shutil.rmtree(runs_dir, ignore_errors=True)
 
 
-def _shape(cluster: Cluster, source: str, nodes: int, gpus: int) -> Shape:
+def _shape(cluster: Cluster, source: str, nodes: int, gpus: int) -> SandboxShape:
     """Shape the sandbox like the cluster, and add a partition that preempts all others."""
     plain = not cluster.partitions
     shape = plain_shape(nodes, gpus) if plain else build_shape(cluster, source, nodes)
@@ -153,7 +153,9 @@ def _shape(cluster: Cluster, source: str, nodes: int, gpus: int) -> Shape:
         structs.replace(queue, options=tuple(dict.fromkeys([*queue.options, alone, *lower])))
         for queue in shape.queues
     ]
-    urgent = Queue(name=_URGENT, options=("PriorityTier=9", "PreemptMode=OFF"), is_default=False)
+    urgent = SandboxPartition(
+        name=_URGENT, options=("PriorityTier=9", "PreemptMode=OFF"), is_default=False
+    )
     settings = ("PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE")
     return structs.replace(shape, queues=(*queues, urgent), settings=settings)
 
@@ -162,7 +164,7 @@ class _Stage:
     """The sandbox, and the job as it is run there."""
 
     def __init__(self, context: Context, asked: Asked, place: Path) -> None:
-        self._context, self._asked, self._layout = context, asked, Layout(place)
+        self._context, self._asked, self._layout = context, asked, SandboxFiles(place)
         self._environ = lifecycle.clean_environment(os.environ, self._layout)
         spec = asked.spec
         when = list(dict.fromkeys([*spec.survive.when, *CAUSES.values()]))
@@ -387,12 +389,12 @@ class _Stage:
             steps = {one.parent for one in own}
             own += [one for one in everyone if one.pid in steps and one.name == "slurmstepd"]
             for one in [one for one in everyone if one.pid == daemon] + own:
-                send(one, number)
+                send_signal(one, number)
 
     # ---- what is asked -------------------------------------------------------------------------
 
     def _ask(self, *argv: str) -> str:
-        return lifecycle.ask(argv, self._environ).strip()
+        return lifecycle.run_slurm_command(argv, self._environ).strip()
 
     def _end(self, job: str) -> None:
         self._ask("scancel", "--quiet", job)

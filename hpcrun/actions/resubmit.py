@@ -33,10 +33,10 @@ from hpcrun.runs import (
     Resubmitted,
     RunFolder,
     SweepFolder,
-    owner_run,
+    find_owner_run,
+    list_successors,
     read_record,
     runs_of,
-    successors_of,
     sweep_folder,
 )
 from hpcrun.spec import JobSpec, Origin, set_variables
@@ -343,9 +343,9 @@ def _checkpoints(context: Context, status: JobStatus) -> str | None:
             f"{folder}: you may not write there, and the new run would",
             fix="--fresh to start without checkpoints",
         )
-    owner = owner_run(here(context, folder))
+    owner = find_owner_run(here(context, folder))
     is_mirror = context.cluster.host is not None
-    users = [] if owner is None else successors_of(owner, is_mirror=is_mirror)
+    users = [] if owner is None else list_successors(owner, is_mirror=is_mirror)
     later = [RunFolder(path) for path in users]
     for other in status_of(context, later):
         if not other.final:
@@ -361,7 +361,7 @@ def _after(context: Context, plan: Plan) -> Dependency | None:
     folder = after_checkpoint_dir(plan.environment)
     if folder is None:
         return None
-    owner = owner_run(here(context, Path(folder)))
+    owner = find_owner_run(here(context, Path(folder)))
     job_id = None
     for before in status_of(context, [owner] if owner is not None and owner.path.is_dir() else []):
         submitted, verdict = before.history.submitted, before.verdict

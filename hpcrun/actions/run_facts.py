@@ -20,10 +20,10 @@ from hpcrun.files import read_plain
 from hpcrun.monitor import with_steps
 from hpcrun.plan import Plan
 from hpcrun.runs import (
-    WORDS,
+    END_NAMES,
     RunFolder,
-    cost_of,
-    elapsed_of,
+    compute_cost,
+    compute_elapsed,
     read_history,
     read_plan,
     read_task,
@@ -31,7 +31,7 @@ from hpcrun.runs import (
 )
 from hpcrun.secrets import begins_token, has_secret, is_secret_name
 from hpcrun.spec import Node, parse_document
-from hpcrun.views import attempt_rows, cost_text
+from hpcrun.views import format_attempt_rows, format_cost
 
 # Keys that do not matter for how a run trains: names, and what another key has too.
 _LEFT_OUT = ("name", "description", "sweep", "sweep_limit", "secrets", "log_patterns")
@@ -75,7 +75,7 @@ def run_facts(run: RunFolder) -> tuple[dict[str, str], int | None, float | None]
     if history.task is not None:
         facts |= {f"sweep.{name}": value for name, value in history.task.values.items()}
     shown = {key: value for key, value in sorted(facts.items()) if not _is_secret(key, value)}
-    seconds = [*(each.seconds() for each in history.attempts[:-1]), elapsed_of(history)]
+    seconds = [*(each.seconds() for each in history.attempts[:-1]), compute_elapsed(history)]
     ran = [each for each in seconds if each is not None]
     return shown, gpus, sum(ran) if ran else None
 
@@ -84,7 +84,7 @@ def with_attempts(parsed: ParsedRun, run: RunFolder) -> ParsedRun:
     """Add what the records show: the GPUs of spare nodes; of several attempts what ended each, and
     what they have cost."""
     history, plan = read_history(run), read_plan(run)
-    attempts, elapsed = history.attempts, elapsed_of(history)
+    attempts, elapsed = history.attempts, compute_elapsed(history)
     gpus, spare = (plan.gpus_per_node, plan.survive.spare_nodes) if plan is not None else (0, 0)
     parsed = structs.replace(parsed, spare_gpus=spare * gpus)
     if len(attempts) < 2:
@@ -93,17 +93,19 @@ def with_attempts(parsed: ParsedRun, run: RunFolder) -> ParsedRun:
     restarts = []
     for restart in parsed.curve.restarts:
         end = ends.pop(restart.attempt, None)  # of several in one attempt the first
-        cause = WORDS.get(end.why or "", "") if end is not None else ""
+        cause = END_NAMES.get(end.why or "", "") if end is not None else ""
         restarts.append(structs.replace(restart, cause=cause))
     attempts = with_steps(run, attempts, plan.log_patterns if plan is not None else ())
-    cost = cost_of(attempts, gpus, None, spare, elapsed)
+    cost = compute_cost(attempts, gpus, None, spare, elapsed)
     return structs.replace(
         parsed,
         curve=structs.replace(parsed.curve, restarts=tuple(restarts)),
         attempts=tuple(
-            attempt_rows(attempts, _local_time, elapsed, resumes=plan is None or plan.resumes)
+            format_attempt_rows(
+                attempts, _local_time, elapsed, resumes=plan is None or plan.resumes
+            )
         ),
-        cost=cost_text(cost, has_gpus=bool(gpus)),
+        cost=format_cost(cost, has_gpus=bool(gpus)),
     )
 
 

@@ -16,8 +16,8 @@ from hpcrun.sandbox import (
     MAX_NODES,
     MEMORY_MB,
     NodeKind,
-    Queue,
-    Shape,
+    SandboxPartition,
+    SandboxShape,
     cpus_per_node,
 )
 from hpcrun.spec import Cluster, GpuType, Partition
@@ -33,7 +33,7 @@ _NODES = 4
 _WORD = re.compile(r"[A-Za-z0-9._@+-]+")
 
 
-def build_shape(cluster: Cluster, source: str, nodes: int | None = None) -> Shape:
+def build_shape(cluster: Cluster, source: str, nodes: int | None = None) -> SandboxShape:
     """Return a sandbox's shape: for each partition of the profile, nodes as it describes them.
 
     Where a partition has GPUs of several types, it gets nodes of each. ``nodes``: how many of each
@@ -70,10 +70,12 @@ def build_shape(cluster: Cluster, source: str, nodes: int | None = None) -> Shap
     for part in ("partitions", "gpu_types"):
         kept[part] = {name: _set_keys(each) for name, each in plain[part].items()}
     default = cluster.partition or next(iter(cluster.partitions))
-    return Shape(
+    return SandboxShape(
         kinds=tuple(kinds),
         queues=tuple(
-            Queue(name=name, options=tuple(_limits(partition)), is_default=name == default)
+            SandboxPartition(
+                name=name, options=tuple(_limits(partition)), is_default=name == default
+            )
             for name, partition in cluster.partitions.items()
         ),
         profile=yaml.safe_dump(kept, sort_keys=False, allow_unicode=True),

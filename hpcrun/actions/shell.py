@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from hpcrun.assets import shipped
+from hpcrun.assets import shipped_folder
 from hpcrun.context import Context, slurm_transport
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.monitor import Targets, status_of, status_of_job
@@ -49,7 +49,7 @@ def prepare_shell(
     version = client.version(slurm_transport(context, status.slurm_conf))
     if not shares_gpus(version):
         notes.append("before Slurm 22.05 a second step cannot use the job's GPUs")
-    script = (shipped("templates") / "shell.sh").read_text(encoding="utf-8")
+    script = (shipped_folder("templates") / "shell.sh").read_text(encoding="utf-8")
     inside = ["bash", "-c", script, "hpcrun", folder, *command]
     argv = shell_argv(job.number, host, inside, terminal=not command, version=version)
     transport = slurm_transport(context, status.slurm_conf)

@@ -19,7 +19,7 @@ from hpcrun.actions.prepare import Prepared
 from hpcrun.actions.there import here, there
 from hpcrun.context import Context, is_in_mirror, job_environment, slurm_transport
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
-from hpcrun.files import remark
+from hpcrun.files import add_notice
 from hpcrun.monitor import build_submitted_record
 from hpcrun.plan import AFTER_VARIABLE, Plan, after_checkpoint_dir
 from hpcrun.render import RenderedFile, quote_bash
@@ -28,15 +28,15 @@ from hpcrun.runs import (
     SUBMITTED,
     RunFolder,
     Successor,
-    close_to_others,
     create_run_folder,
-    owner_run,
+    find_owner_run,
     read_record,
+    remove_group_write,
     take_snapshot,
     write_file,
     write_record,
 )
-from hpcrun.signals import signals_wait
+from hpcrun.signals import defer_signals
 from hpcrun.slurm import SCRIPT, Estimate, client
 
 # The reference trainer: a program of its own, copied into the run, never imported.
@@ -66,7 +66,7 @@ def write(context: Context, made: Prepared, written: list[Path]) -> None:
             mode = S_IMODE(run.path.stat().st_mode)
             run.path.chmod(0o700)  # nobody reaches a copy that still has the project's modes
             write_code(context, made.plan, code)
-            close_to_others(code)
+            remove_group_write(code)
             run.path.chmod(mode)
         for file in one.files:
             if "/" in file.name:
@@ -148,7 +148,7 @@ def write_code(context: Context, plan: Plan, code: Path) -> None:
             )
         if is_far and out:
             which = f"{out[0]} leads" if len(out) == 1 else f"{out[0]} and {len(out) - 1} more lead"
-            remark(
+            add_notice(
                 f"{which} out of the project: the cluster gets the link, not the content; "
                 "copy the files into the project if the job needs them"
             )
@@ -232,7 +232,7 @@ def linked(
     notes: list[tuple[Path, Prepared]] = []
     try:
         for run, folder in zip(runs, checkpoint_dirs, strict=True):
-            owner = owner_run(here(context, Path(folder))) if folder is not None else None
+            owner = find_owner_run(here(context, Path(folder))) if folder is not None else None
             if owner is not None:
                 with contextlib.suppress(FileExistsError):
                     owner.successors.mkdir()
@@ -309,7 +309,7 @@ def run_sbatch(context: Context, plan: Plan, written: list[Path]) -> Submission:
     record = build_submitted_record(context, plan)
     job_id, notes = "", []
     try:
-        with signals_wait():
+        with defer_signals():
             try:
                 job_id = client.submit(transport, written, env)
             except OutOfReach as error:

@@ -20,9 +20,9 @@ from hpcrun.assets import home_dir
 from hpcrun.context import Context, expand_user_path
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.monitor import free_space
-from hpcrun.ownership import is_open
+from hpcrun.ownership import is_writable_by_others
 from hpcrun.remote import Result
-from hpcrun.runs import RUN_ID, sweep_id_of
+from hpcrun.runs import RUN_ID, parse_sweep_id
 
 T = TypeVar("T")
 
@@ -328,7 +328,7 @@ def _spot_here(path: Path, *, probe: bool) -> Spot:
             real=os.path.realpath(folder),
             refusal=refusal,
             device=info.st_dev,
-            is_open=is_open(folder),
+            is_open=is_writable_by_others(folder),
             bytes=space,
             files=files,
         )
@@ -393,6 +393,6 @@ def here(context: Context, path: Path) -> Path | None:
         return path
     for folder in (path, *path.parents):
         mirrored = context.runs_dir / folder.name
-        if (RUN_ID.fullmatch(folder.name) or sweep_id_of(folder.name)) and mirrored.is_dir():
+        if (RUN_ID.fullmatch(folder.name) or parse_sweep_id(folder.name)) and mirrored.is_dir():
             return mirrored / path.relative_to(folder)
     return None

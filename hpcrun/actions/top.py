@@ -43,7 +43,7 @@ from hpcrun.monitor import (
     start_thread,
     unknown_run_error,
 )
-from hpcrun.ownership import name_of_user, whose
+from hpcrun.ownership import foreign_owner, name_of_user
 from hpcrun.plan import label
 from hpcrun.remote import Transport
 from hpcrun.runs import (
@@ -54,10 +54,10 @@ from hpcrun.runs import (
     RunFolder,
     SweepFolder,
     Verdict,
+    parse_sweep_id,
     read_history,
     read_task,
     sweep_folder,
-    sweep_id_of,
 )
 from hpcrun.slurm import SlurmJob, array_id, client, is_final
 
@@ -209,7 +209,7 @@ class Top(WatchedJobs):
             job.job_id
             for job in live
             if job.state == "RUNNING"
-            and not (RUN_ID.fullmatch(job.folder) or sweep_id_of(job.folder))
+            and not (RUN_ID.fullmatch(job.folder) or parse_sweep_id(job.folder))
             and job.job_id not in self._outputs
         ][:MOST_OUTPUTS]
         if unknown:
@@ -264,10 +264,10 @@ def _run_of(context: Context, job: SlurmJob) -> RunFolder | None:
     """Return the run whose job this is: one of the runs here, else in whatever folder it works."""
     is_here = context.cluster.host is None
     for path in (context.runs_dir / job.folder, *([Path(job.work_dir)] if is_here else ())):
-        if (sweep_id := sweep_id_of(path.name)) is not None:
+        if (sweep_id := parse_sweep_id(path.name)) is not None:
             number = int(job.task) if job.task.isdigit() else 0
             path = sweep_folder(path.parent, sweep_id).run(number).path
-        if RUN_ID.fullmatch(path.name) and path.is_dir() and not whose(path):
+        if RUN_ID.fullmatch(path.name) and path.is_dir() and not foreign_owner(path):
             return RunFolder(path)
     return None
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import IO
 
-from hpcrun.assets import shipped
+from hpcrun.assets import shipped_folder
 from hpcrun.runs import GpuUse, NodeUse, Scope
 from hpcrun.slurm import beside_argv
 
@@ -54,7 +54,7 @@ class UsageStep:
         makes of the cluster's srun a command of this machine and its environment."""
         self.trouble = ""
         self.is_over = False
-        script = (shipped("templates") / "usage.sh").read_text(encoding="utf-8")
+        script = (shipped_folder("templates") / "usage.sh").read_text(encoding="utf-8")
         argv = beside_argv(number, nodes, STEP_NAME, ["bash", "-c", script], version)
         self._argv, self._env = process(argv)
         self._process: subprocess.Popen[bytes] | None = None

@@ -22,29 +22,29 @@ from hpcrun.errors import HpcrunError, InputError
 from hpcrun.files import open_plain
 from hpcrun.logs import LogFile, log_files, part_of
 from hpcrun.monitor import add_accounting, find_targets_by_word, unknown_run_error
-from hpcrun.ownership import name_of_user, whose
+from hpcrun.ownership import foreign_owner, name_of_user
 from hpcrun.plan import Plan, parse_memory_mb, parse_seconds
 from hpcrun.runs import (
-    ENDURED,
-    IDLE,
-    IDLE_NOTE,
+    END_STATES,
+    IDLE_ATTEMPTS_NOTE,
     LOST,
+    MAX_IDLE_ATTEMPTS,
     NOT_LAUNCHED,
-    STATES,
+    SURVIVABLE_ENDS,
     JobStatus,
     RunFolder,
     Verdict,
     has_checkpoints,
     read_history,
-    read_if_there,
+    read_optional_record,
     read_plan,
     runs_of,
     write_record,
 )
 from hpcrun.slurm import Account, client, parse_exit_code
-from hpcrun.text import format_bytes, format_duration, printable
+from hpcrun.text import format_bytes, format_duration, replace_unprintable
 from hpcrun.version import __version__
-from hpcrun.views import common_text, sentence
+from hpcrun.views import describe_common_facts, format_cause
 from hpcrun.why import Cause, Diagnosis, Evidence, Found, Job, Kept, Reader, Records, diagnose
 
 # Bytes that are read at once, and of each log where only the ends are looked at.
@@ -221,11 +221,11 @@ def failure_of(context: Context, run: RunFolder) -> str:
     end, seen = history.end, history.seen
     if end is None or end.exit_code == 0 or end.next is not None:
         return ""
-    state = seen.state if seen is not None else STATES.get(end.why or "", "FAILED")
+    state = seen.state if seen is not None else END_STATES.get(end.why or "", "FAILED")
     verdict = Verdict(state=state, final=True, exit_code=end.exit_code)
     status = JobStatus(run=run, history=history, verdict=verdict, job_id=history.job_id)
     diagnosis = with_cause(context, structs.replace(status, plan=read_plan(run))).diagnosis
-    return sentence(diagnosis.cause) if diagnosis is not None and diagnosis.cause else ""
+    return format_cause(diagnosis.cause) if diagnosis is not None and diagnosis.cause else ""
 
 
 def cause_of(context: Context, status: JobStatus, *, whole: bool = False) -> Diagnosis:
@@ -248,14 +248,14 @@ def cause_of(context: Context, status: JobStatus, *, whole: bool = False) -> Dia
     # Slurm's answer may change, and rules of another version may know more.
     stamp = [__version__, status.state, str(last.index), str(status.account is not None)]
     stamp += [str(_size(file)) for file in files]
-    kept = None if whole else read_if_there(run.why, Kept)
+    kept = None if whole else read_optional_record(run.why, Kept)
     if kept is not None and kept.stamp == stamp:
         return kept.diagnosis
     found = [_of_run(file, run, status, whole=whole) for file in files]
     ranks = [file.rank for file in files if file.rank is not None]
     evidence = Evidence(logs=found, ranks=ranks, records=recorded, job=_job_of(status, context))
     diagnosis = _masked(context, diagnose(evidence), [run])
-    if status.final and not whose(run.path):
+    if status.final and not foreign_owner(run.path):
         with contextlib.suppress(OSError, HpcrunError):
             run.why.parent.mkdir(0o755, exist_ok=True)
             write_record(run.why, Kept(stamp=stamp, diagnosis=diagnosis))
@@ -315,7 +315,7 @@ def _records_of(status: JobStatus, context: Context) -> Records:
     account, cancelled, job = status.account, status.history.cancelled, status.job
     alone = end is not None and (end.next is not None or status.history.shares_job)
     if state.startswith("CANCELLED") and (
-        alone or why == "requeued" or (cancelled is not None and why in ENDURED)
+        alone or why == "requeued" or (cancelled is not None and why in SURVIVABLE_ENDS)
     ):
         why = "cancelled"  # while it waited for its next attempt, or one of several runs in a job
     by = cancelled.user if cancelled is not None else ""
@@ -334,7 +334,9 @@ def _records_of(status: JobStatus, context: Context) -> Records:
         killed = killed and "the script of its next attempt could not be launched, or was killed"
         why = "" if killed else why
     gave_up = (end.note or "") if end is not None and why != "cancelled" else ""
-    if gave_up == IDLE_NOTE and (same := common_text(status.history.attempts[-IDLE:])):
+    if gave_up == IDLE_ATTEMPTS_NOTE and (
+        same := describe_common_facts(status.history.attempts[-MAX_IDLE_ATTEMPTS:])
+    ):
         gave_up += f" (the same in all of them: {same})"
     return Records(
         state=state,
@@ -349,7 +351,7 @@ def _records_of(status: JobStatus, context: Context) -> Records:
         killed=killed,
         output=output or (str(status.run.batch_log) if status.run is not None else ""),
         why=why,
-        gave_up=printable(gave_up),
+        gave_up=replace_unprintable(gave_up),
         exit_code=status.exit_code or (parse_exit_code(job.exit_code) if job is not None else None),
         signal=failure.signal if failure is not None else None,
         rank=rank,

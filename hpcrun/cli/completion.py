@@ -17,10 +17,10 @@ from pathlib import Path
 
 from click.shell_completion import CompletionItem, ShellComplete, split_arg_string
 
-from hpcrun.assets import config_dir, home_dir, list_jobs, shipped
+from hpcrun.assets import config_dir, home_dir, list_jobs, shipped_folder
 from hpcrun.errors import InputError
 from hpcrun.files import open_plain
-from hpcrun.runs import ARRAY, RUN_ID, array_of
+from hpcrun.runs import ARRAY, RUN_ID, sweep_folder_name
 
 
 def main() -> None:
@@ -55,7 +55,9 @@ class _Complete(ShellComplete, ABC):
         root = str(Path(__file__).parents[2])
         code = f"import sys; sys.path[0] = {root!r}; from hpcrun.cli.completion import main; main()"
         argv = shlex.join([sys.executable, "-c", code])
-        template = (shipped("templates") / f"completion.{self.name}").read_text(encoding="utf-8")
+        template = (shipped_folder("templates") / f"completion.{self.name}").read_text(
+            encoding="utf-8"
+        )
         return template % {**self.source_vars(), "argv": argv}
 
     def get_completion_args(self) -> tuple[list[str], str]:
@@ -272,7 +274,11 @@ def _newest(names: Sequence[str], current: str) -> Iterator[str]:
     there = frozenset(names)
     for name in names:
         is_meant = name.startswith(current) or name.startswith(current, _STAMP)
-        if is_meant and RUN_ID.fullmatch(name.removesuffix(ARRAY)) and array_of(name) not in there:
+        if (
+            is_meant
+            and RUN_ID.fullmatch(name.removesuffix(ARRAY))
+            and sweep_folder_name(name) not in there
+        ):
             yield name
 
 
@@ -339,7 +345,7 @@ def keys(current: str) -> list[tuple[str, str]]:
     """Keys of a job for --set, each with its =, or the values that one can have."""
     import json
 
-    schema = json.loads((shipped("jobs") / "job.schema.json").read_text(encoding="utf-8"))
+    schema = json.loads((shipped_folder("jobs") / "job.schema.json").read_text(encoding="utf-8"))
     found = dict(_keys(schema))
     key, has_value, _ = current.partition("=")
     if has_value:

@@ -161,7 +161,7 @@ def _fail(error: click.ClickException | HpcrunError) -> int:
 
 def _of_system(error: OSError) -> HpcrunError:
     """Describe an error of the system that nobody expected: the disk is full, the folder gone."""
-    from hpcrun.files import space_fix
+    from hpcrun.files import full_disk_hint
 
     try:
         os.getcwd()  # noqa: PTH109 - of a Path nothing else is wanted
@@ -170,4 +170,4 @@ def _of_system(error: OSError) -> HpcrunError:
     # Of a copy both are named: the second may be the one whose disk is full.
     where = " to ".join(str(name) for name in (error.filename, error.filename2) if name)
     problem = str(error.strerror or error)
-    return HpcrunError(f"{where}: {problem}" if where else problem, fix=space_fix(error))
+    return HpcrunError(f"{where}: {problem}" if where else problem, fix=full_disk_hint(error))

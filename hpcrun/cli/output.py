@@ -15,7 +15,7 @@ import click
 from hpcrun.errors import HpcrunError, OutOfReach, SpecError
 
 if TYPE_CHECKING:
-    from hpcrun.text import Look
+    from hpcrun.text import Display
 
 
 # What of the control sequences reaches a terminal: colours.
@@ -49,7 +49,7 @@ def say_remarks() -> None:
     """Print the new notes on files to standard error, unless a progress bar is shown."""
     _take_bars_away()
     files = sys.modules.get("hpcrun.files")
-    for text in files.new_remarks() if files is not None else ():
+    for text in files.take_new_notices() if files is not None else ():
         _to_stderr(f"note: {text}")
 
 
@@ -214,26 +214,26 @@ def pairs(rows: Iterable[tuple[str, str]]) -> None:
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table as wide as its texts; on a terminal its last column, of remarks, fits."""
-    from hpcrun.text import remarked
+    from hpcrun.text import format_table
 
-    say_lines(remarked(header, rows, look()))
+    say_lines(format_table(header, rows, look()))
 
 
-def look() -> Look:
+def look() -> Display:
     """Return what the output can show, and how wide it is; a pipe has no end."""
-    from hpcrun.text import ENDLESS, Look
+    from hpcrun.text import UNLIMITED, Display
 
-    width = columns() if is_terminal() else ENDLESS
-    return Look(width, ENDLESS, has_colour(), not has_unicode())
+    width = columns() if is_terminal() else UNLIMITED
+    return Display(width, UNLIMITED, has_colour(), not has_unicode())
 
 
-def window() -> Look:
+def window() -> Display:
     """Return what the output can show, with a width for drawings where it is a pipe, too."""
-    from hpcrun.text import ENDLESS, Look
+    from hpcrun.text import UNLIMITED, Display
 
     width, height = width_and_height()
-    height = height if is_terminal() else ENDLESS
-    return Look(width, height, has_colour(), not has_unicode())
+    height = height if is_terminal() else UNLIMITED
+    return Display(width, height, has_colour(), not has_unicode())
 
 
 def columns(default: int = 80) -> int:

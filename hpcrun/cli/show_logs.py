@@ -16,7 +16,7 @@ from hpcrun.context import Context
 from hpcrun.logs import LogFile, for_terminal
 from hpcrun.runs import RunFolder, SweepFolder, runs_of
 from hpcrun.secrets import FileMasker, Masker
-from hpcrun.text import Look, dim, format_size
+from hpcrun.text import Display, dim, format_size
 
 if TYPE_CHECKING:  # who reads once needs no state
     import subprocess
@@ -220,7 +220,7 @@ def _explain_silence(context: Context, run: RunFolder) -> str:
 
 # ---- following
 
-_LOOK = Look(colour=True)  # where standard error has none, they are taken out again
+_LOOK = Display(colour=True)  # where standard error has none, they are taken out again
 
 
 def watch_run(
@@ -285,11 +285,11 @@ def wait_for_sweep(context: Context, sweep: SweepFolder, *, quiet: bool) -> int:
 
 def _state(context: Context, status: JobStatus) -> str:
     from hpcrun.actions import with_cause
-    from hpcrun.views import state_line, verdict_lines
+    from hpcrun.views import format_state, format_verdict
 
     if not status.final:
-        return state_line(status, _LOOK)
-    return verdict_lines(with_cause(context, status), _LOOK)
+        return format_state(status, _LOOK)
+    return format_verdict(with_cause(context, status), _LOOK)
 
 
 def _exit_code(statuses: Sequence[JobStatus]) -> int:

@@ -31,15 +31,15 @@ from hpcrun.runs import (
     runs_of,
 )
 from hpcrun.slurm import TIMEOUT, array_id
-from hpcrun.text import Look
+from hpcrun.text import Display
 from hpcrun.views import (
+    format_jobs,
+    format_listing,
+    format_run,
+    format_sweep,
     job_json,
-    jobs_lines,
     listing_json,
-    listing_lines,
     run_json,
-    run_lines,
-    sweep_lines,
 )
 
 # How long clusters that are asked side by side may take, and how much longer than those that have
@@ -104,20 +104,20 @@ class Found(Struct, frozen=True, kw_only=True):
         as_json = job_json if self.kind == "job" else run_json
         return {"runs": [as_json(status) for status in self.statuses]}
 
-    def lines(self, look: Look) -> list[str]:
+    def lines(self, look: Display) -> list[str]:
         if not self.statuses:
             return [self.nothing]
         if self.kind == "listing":
-            return listing_lines(self.statuses, self.older, look)
+            return format_listing(self.statuses, self.older, look)
         if self.kind == "job":
-            return jobs_lines(array_id(self.statuses[0].job_id or ""), self.statuses, look)
+            return format_jobs(array_id(self.statuses[0].job_id or ""), self.statuses, look)
         if self.sweep is not None:
-            return sweep_lines(self.sweep, self.statuses, look)
+            return format_sweep(self.sweep, self.statuses, look)
         (status,) = self.statuses
         plan, attempts = status.plan, status.history.attempts
         has_saved = plan is not None and has_checkpoints(plan, attempts, is_here=not self.host)
         there = f"{self.host}:{plan.run_dir}" if self.host and plan is not None else ""
-        return run_lines(
+        return format_run(
             status,
             look,
             local_time=_local_time,

@@ -16,7 +16,7 @@ from hpcrun.errors import InputError
 from hpcrun.plan import Plan, column_names, parse_seconds
 from hpcrun.render import FIXED, RenderedFile
 from hpcrun.runs import RunFolder, SweepFolder
-from hpcrun.text import count_of, format_duration, next_lines, sweep_size
+from hpcrun.text import format_count, format_duration, format_next_steps, format_sweep_size
 
 if TYPE_CHECKING:
     from hpcrun.actions import Again
@@ -32,14 +32,14 @@ def describe(made: Prepared, *, by_slurm: bool = True) -> list[tuple[str, str]]:
     what = "one process a node" if plan.launcher == "none" else plan.launcher
     if plan.launcher != "none" and plan.precision:
         what += f", {plan.precision}"
-    nodes = f"{plan.node_range} nodes" if plan.node_range else count_of(plan.nodes, "node")
-    shape = f"{nodes} × {count_of(plan.gpus_per_node, 'GPU')}"
+    nodes = f"{plan.node_range} nodes" if plan.node_range else format_count(plan.nodes, "node")
+    shape = f"{nodes} × {format_count(plan.gpus_per_node, 'GPU')}"
     if plan.gpus_per_node and plan.accelerator == "cpu":
         shape += " (CPUs stand in for them here)"
     rows.append(("shape", f"{shape}, {what}"))
     if plan.effective_batch is not None and not _has_several_batches(made):
         steps = f"{plan.gradient_accumulation_steps} accumulated"
-        ranks = count_of(plan.world_size, "rank")
+        ranks = format_count(plan.world_size, "rank")
         batch = f"{plan.micro_batch_per_gpu} per GPU × {steps} × {ranks}"
         rows.append(("batch", f"{batch} = {plan.effective_batch} effective"))
     if by_slurm:
@@ -60,7 +60,7 @@ def _request(plan: Plan) -> str:
     if "exclusive" in asked:
         parts.append("whole nodes")
     elif cpus and cpus.isdigit():
-        parts.append(f"{count_of(int(cpus) * plan.tasks_per_node, 'CPU')} a node")
+        parts.append(f"{format_count(int(cpus) * plan.tasks_per_node, 'CPU')} a node")
     memory = asked.get("mem")
     if memory and memory != "0" and "exclusive" not in asked:
         parts.append(f"{_memory(memory)} a node")
@@ -87,9 +87,9 @@ def _memory(text: str) -> str:
 def _survival(plan: Plan) -> str:
     """Say what a run will survive."""
     if plan.survive.when:
-        from hpcrun.views import survival_text  # here: a dry run does not say it
+        from hpcrun.views import describe_survival  # here: a dry run does not say it
 
-        return survival_text(plan.survive)
+        return describe_survival(plan.survive)
     return "not by itself after preemption, the time limit or a failed node: survive: {when: [...]}"
 
 
@@ -141,7 +141,7 @@ def show_submission(made: Prepared, job_id: str) -> None:
     plan = made.plan
     head = f"Submitted {click.style(plan.name, bold=True)} to {plan.cluster} as job {job_id}"
     if made.is_sweep:
-        head += f": {sweep_size(len(made.runs), made.spec.sweep_limit)}"
+        head += f": {format_sweep_size(len(made.runs), made.spec.sweep_limit)}"
     say(head)
     pairs([*describe(made), ("goes on", _survival(plan))])
     verbs = [
@@ -159,7 +159,7 @@ def show_submission(made: Prepared, job_id: str) -> None:
             (f"parse {job_id}", "a loss curve for each"),
             (f"cancel {job_id}", f"end it; {one} for one run"),
         ]
-    say_lines(next_lines(*verbs, look=look()))
+    say_lines(format_next_steps(*verbs, display=look()))
 
 
 def _show_values(sweep: Prepared) -> None:
@@ -274,7 +274,7 @@ def show_estimate(plan: Plan, estimate: Estimate, *, as_json: bool) -> None:
         emit_json({**answer, "notes": plan.notes})
         return
     say(f"{click.style(plan.name, bold=True)} is not submitted; {plan.cluster} would take it")
-    nodes = f"{estimate.nodes or '?'}, {count_of(estimate.processors, 'processor')}"
+    nodes = f"{estimate.nodes or '?'}, {format_count(estimate.processors, 'processor')}"
     rows = [("start", _start(estimate)), ("nodes", nodes), ("partition", estimate.partition)]
     pairs([*(("note", text) for text in plan.notes), *rows])
 
@@ -308,7 +308,7 @@ def show_files(made: Prepared, *, as_json: bool) -> None:
         _say_files(made.files)
         return
     _say_files([file for file in made.files if file.name == "job.sbatch"])
-    size = sweep_size(len(made.runs), made.spec.sweep_limit)
+    size = format_sweep_size(len(made.runs), made.spec.sweep_limit)
     say(click.style(f"==> {size} <==", bold=True))
     _show_values(made)
     say()

@@ -104,7 +104,7 @@ def run(job: str | None, hostfile: str | None, cluster: str | None, **options: A
     )
     from hpcrun.cli.show_logs import watch_run
     from hpcrun.cli.show_submission import describe
-    from hpcrun.signals import interruptible
+    from hpcrun.signals import interrupt_on_signals
 
     pool = None
     where = context(cluster, debug=options["debug"], job=job)
@@ -118,7 +118,7 @@ def run(job: str | None, hostfile: str | None, cluster: str | None, **options: A
     checks = Checks(strict=not options["no_check"], in_queue=False)
     prepared = prepare_spec(where, spec, extra_args=extra_args, origin=origin, checks=checks)
 
-    with interruptible(), running(where, prepared) as (run, process):
+    with interrupt_on_signals(), running(where, prepared) as (run, process):
         place = "here" if pool is None else f"on {pool.source}"
         try:
             try:
@@ -144,7 +144,7 @@ def what_happened(trial: Trial) -> str:
     >>> [what_happened(Trial(fault="limit", run_dir="", tried=each)) for each in (False, True)]
     ['time limit: was not tried', 'time limit: did not come back']
     """
-    from hpcrun.text import count_of
+    from hpcrun.text import format_count
 
     name = {
         None: "undisturbed",
@@ -160,7 +160,7 @@ def what_happened(trial: Trial) -> str:
     text = f"{name}: came back from {trial.checkpoint or 'its start'}"
     if trial.resumed_at is not None:
         text += f", at step {trial.resumed_at}"
-        text += f", {count_of(trial.replayed or 0, 'step')} done again"
+        text += f", {format_count(trial.replayed or 0, 'step')} done again"
     if trial.difference is not None:
         gap = trial.difference
         was, is_now = (
@@ -170,7 +170,7 @@ def what_happened(trial: Trial) -> str:
         text += f", undisturbed {was}"
     elif trial.same:
         how = "to the last digit" if not trial.spread else f"within {trial.spread:.0e}"
-        text += f"; the same curve {how} ({count_of(trial.compared, 'value')})"
+        text += f"; the same curve {how} ({format_count(trial.compared, 'value')})"
     return text
 
 
@@ -340,10 +340,10 @@ def show(what: str | None, name: str | None, cluster: str | None, as_json: bool)
 
 def _finite(value: Any) -> Any:
     """JSON has no nan and no infinities: they become texts, as in the JSON of parse."""
-    from hpcrun.text import number
+    from hpcrun.text import json_number
 
     if isinstance(value, dict):
         return {key: _finite(each) for key, each in value.items()}
     if isinstance(value, list):
         return [_finite(each) for each in value]
-    return number(value) if isinstance(value, float) else value
+    return json_number(value) if isinstance(value, float) else value

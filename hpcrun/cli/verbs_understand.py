@@ -40,7 +40,7 @@ def why(jobs: tuple[str, ...], cluster: str | None, as_json: bool) -> int:
     """
     from hpcrun.actions import explain_jobs
     from hpcrun.cli.output import look, say_lines
-    from hpcrun.views import diagnosis_json, why_lines
+    from hpcrun.views import diagnosis_json, format_diagnosis
 
     answers = explain_jobs(context(cluster), jobs)
     if as_json:
@@ -48,7 +48,7 @@ def why(jobs: tuple[str, ...], cluster: str | None, as_json: bool) -> int:
         emit_json({"runs": runs})
         return 0
     for each in answers:
-        say_lines(why_lines(each.source, each.diagnosis, each.state, look()))
+        say_lines(format_diagnosis(each.source, each.diagnosis, each.state, look()))
     return 0
 
 

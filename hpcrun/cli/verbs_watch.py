@@ -251,8 +251,8 @@ def wait(
         poll_all,
         watch_key,
     )
-    from hpcrun.text import Look
-    from hpcrun.views import end_line, ended_json
+    from hpcrun.text import Display
+    from hpcrun.views import ended_json, format_end
 
     limit = None if timeout is None else seconds(timeout)
     where = context(cluster)
@@ -268,7 +268,7 @@ def wait(
                 status = with_cause(where, status)
                 over.append(status)
                 if not as_json:
-                    say(end_line(status, Look(colour=True)))
+                    say(format_end(status, Display(colour=True)))
             elif not as_json:
                 _show_progress(last.get(watch_key(status)), status)
             last[watch_key(status)] = status
@@ -295,13 +295,13 @@ def wait(
 
 def _show_progress(before: JobStatus | None, now: JobStatus) -> None:
     """Show people what goes on; in a pipe only that Slurm is silent, and that it is back."""
-    from hpcrun.text import Look
-    from hpcrun.views import state_line
+    from hpcrun.text import Display
+    from hpcrun.views import format_state
 
     was = before.state if before is not None else ""
     silence = "UNKNOWN" in (now.state, was) and now.state != was and before is not None
     if silence or is_terminal():
-        line = state_line(now, Look(colour=True))
+        line = format_state(now, Display(colour=True))
         note(line + ("; still waiting" if now.state == "UNKNOWN" else ""))
 
 
@@ -418,7 +418,7 @@ def fetch(
         sync_offline,
     )
     from hpcrun.monitor import require_single_run, resolve_run_or_sweep
-    from hpcrun.text import count_of, format_size
+    from hpcrun.text import format_count, format_size
 
     where = context(cluster)
     wandb = find_wandb(where) if wandb_sync else ""
@@ -431,11 +431,11 @@ def fetch(
     if found.fault:
         note(f"note: not all could be seen: {found.fault}")
     if found.links:
-        note(f"note: {count_of(len(found.links), 'link')} left out, as {found.links[0]}")
+        note(f"note: {format_count(len(found.links), 'link')} left out, as {found.links[0]}")
     if not as_json:
         if dry_run:
             table(["SIZE", "FILE"], [(format_size(file.size), file.name) for file in found.files])
-        say(f"{count_of(len(found.files), 'file')}, {format_size(size)}, to {target}")
+        say(f"{format_count(len(found.files), 'file')}, {format_size(size)}, to {target}")
     fetched = Fetched()
     if not dry_run:
         with where.bar("fetching", "MB") as show:

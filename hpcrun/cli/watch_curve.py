@@ -15,8 +15,8 @@ from hpcrun.cli.output import as_wide, can_draw, note, width_and_height
 from hpcrun.cli.show_curve import drawing
 from hpcrun.context import Context
 from hpcrun.curves import ParsedRun, Screen
-from hpcrun.text import Look, shorten
-from hpcrun.views import reason_text, verdict_lines
+from hpcrun.text import Display, truncate_start
+from hpcrun.views import describe_reason, format_verdict
 
 # The least seconds between two drawings, and how often what one takes, with the deriving of the
 # curves: a share of one CPU.
@@ -56,7 +56,7 @@ def watch_curve(
             raise
     for status in last.statuses:
         if status is not None and status.final:
-            note(verdict_lines(with_cause(context, status), Look(colour=True)))
+            note(format_verdict(with_cause(context, status), Display(colour=True)))
     if follower.has_pipe:
         return last.runs, last.ok
     if not follower.has_all():
@@ -85,9 +85,9 @@ def _picture(context: Context, followed: Followed, metric: str | None) -> list[s
         rows = drawing(context, found, metric=metric or None, size=size).splitlines()
     else:
         names = ", ".join(run.source for run in followed.runs)
-        rows = [shorten(f"{names}: no metrics yet", width - 1)]
+        rows = [truncate_start(f"{names}: no metrics yet", width - 1)]
     rows = [*rows, *[""] * (height - 1 - len(rows))][: height - 1]
-    bottom = shorten(_bottom(followed), width - 1)
+    bottom = truncate_start(_bottom(followed), width - 1)
     rows = [*rows, click.style(bottom, dim=True)] if height > 1 else rows
     return [as_wide(row) for row in rows]
 
@@ -95,7 +95,7 @@ def _picture(context: Context, followed: Followed, metric: str | None) -> list[s
 def _bottom(followed: Followed) -> str:
     states = [
         f"{status.label} {status.state}"
-        + (f" ({reason_text(status.verdict)})" if status.verdict.reason else "")
+        + (f" ({describe_reason(status.verdict)})" if status.verdict.reason else "")
         for status in followed.statuses
         if status is not None
     ]

@@ -17,7 +17,7 @@ from hpcrun.curves import Screen
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.monitor import MAX_QUERY_PAUSE_S, QUERY_PAUSE_S, Monitor, QueryPace, WatchedJobs
 from hpcrun.runs import JobStatus
-from hpcrun.text import clip
+from hpcrun.text import truncate
 
 # How often the runs' own files are read again, in seconds; and how long a slice of waiting is.
 _FILES_EVERY, _SLICE = 2.0, 0.1
@@ -96,4 +96,4 @@ def _picture(found: Found, left: float) -> list[str]:
     room = max(height - 2, 1)
     cut_off = [f"... {len(page) - room + 1} more lines"] if len(page) > room else []
     kept = page[: room - 1] if cut_off else page
-    return [clip(encodable(line), width - 1, look()) for line in [*kept, *cut_off, "", foot]]
+    return [truncate(encodable(line), width - 1, look()) for line in [*kept, *cut_off, "", foot]]

@@ -18,8 +18,8 @@ from hpcrun.cli.output import as_wide, emit_json, note, say, say_lines, width_an
 from hpcrun.context import Context
 from hpcrun.curves import Screen, end_by_signal
 from hpcrun.errors import InputError, OutOfReach
-from hpcrun.text import count_of, cut
-from hpcrun.views import top_blocks, top_json
+from hpcrun.text import cut_text, format_count
+from hpcrun.views import format_top, top_json
 
 # Seconds: between two looks, between two drawings of what is not new (clocks), and how long a
 # snapshot waits for the nodes.
@@ -47,10 +47,10 @@ def print_snapshot(
             name = context.cluster.name
             emit_json(top_json(jobs, cluster=name, at=time.time(), left_out=top.left_out))
             return 0
-        for block in top_blocks(jobs, structs.replace(window(), height=0)):
+        for block in format_top(jobs, structs.replace(window(), height=0)):
             say_lines(map(as_wide, block))
         if top.left_out:
-            say(f"and {count_of(top.left_out, 'more job')}: -n {len(jobs) + top.left_out}")
+            say(f"and {format_count(top.left_out, 'more job')}: -n {len(jobs) + top.left_out}")
         if not jobs:
             say(_NOTHING)
     return 0
@@ -62,7 +62,7 @@ def watch_top(context: Context, words: Sequence[str], *, count: int, usage: bool
     context = structs.replace(context, waiting=nullcontext)  # a word would stand in the picture
     with _watching(context, words, count=count, usage=usage) as top:
         with Screen(sys.stdout, keyboard) as screen:
-            screen.draw([cut("asking Slurm ...", width_and_height()[0] - 1)])
+            screen.draw([cut_text("asking Slurm ...", width_and_height()[0] - 1)])
             was_there, drawn = False, 0.0
             while True:
                 now = time.monotonic()
@@ -108,7 +108,7 @@ def _picture(context: Context, top: Top) -> list[str]:
     look = window()
     look, height = structs.replace(look, width=max(1, look.width - 1)), look.height
     jobs = top.jobs()
-    blocks = top_blocks(jobs, look)
+    blocks = format_top(jobs, look)
     rows: list[str] = []
     shown = 0
     for number, block in enumerate(blocks):
@@ -120,18 +120,18 @@ def _picture(context: Context, top: Top) -> list[str]:
         rows += block
         shown = number
     if not jobs and top.is_known:
-        rows = [cut(_NOTHING, look.width)]
+        rows = [cut_text(_NOTHING, look.width)]
     hidden = len(jobs) - shown + top.left_out
     bottom = _bottom(context, top, hidden)
     rows = [*rows, *[""] * (height - 1 - len(rows))][: max(0, height - 1)]
-    text = cut(bottom, look.width)
+    text = cut_text(bottom, look.width)
     return [*rows, click.style(text, dim=True) if look.colour else text]
 
 
 def _bottom(context: Context, top: Top, hidden: int) -> str:
     parts = [time.strftime("%H:%M:%S")]
     if hidden > 0:
-        parts.append(f"{count_of(hidden, 'more job')} not shown")
+        parts.append(f"{format_count(hidden, 'more job')} not shown")
     if top.out_of_reach:
         parts.append(f"Slurm is out of reach: {top.out_of_reach}")
     parts += ["q ends this, the jobs go on", f"cluster {context.cluster.name}"]

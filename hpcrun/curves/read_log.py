@@ -31,7 +31,7 @@ from hpcrun.curves.lines.read import BLOCK, LONGEST_LINE, RANGE, THOROUGH, Reade
 from hpcrun.curves.row import Frame, Mark
 from hpcrun.curves.store import Log, Store
 from hpcrun.errors import InputError
-from hpcrun.files import read_plain, replacing
+from hpcrun.files import read_plain, replace_atomically
 from hpcrun.patterns import time_limit
 from hpcrun.version import __version__
 
@@ -276,7 +276,7 @@ def _keep(kept: Path, key: int, read: LogFileReader, log: Log) -> None:
     known["forms"] = list(log.forms.values())
     with contextlib.suppress(OSError, ValueError, OverflowError):
         data = msgpack.encode(known, enc_hook=lambda column: (column.typecode, column.tobytes()))
-        with replacing(kept, 0o600) as out:
+        with replace_atomically(kept, 0o600) as out:
             out.write(crc32(data, key).to_bytes(4, "big") + data)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct, structs
 
-from hpcrun.files import open_plain, remark
+from hpcrun.files import add_notice, open_plain
 from hpcrun.ownership import other_owner
 from hpcrun.patterns import pattern_of
 from hpcrun.runs import RunFolder
@@ -110,7 +110,7 @@ def _is_unfit(entry: os.DirEntry[str] | Path) -> bool:
         return False
     if whose or os.path.lexists(entry):
         what = f"a link that belongs to {whose}" if whose else "not a plain file"
-        remark(f"{os.fspath(entry)}: {what}: it is passed over")
+        add_notice(f"{os.fspath(entry)}: {what}: it is passed over")
     return True
 
 

@@ -16,11 +16,11 @@ from hpcrun.runs import (
     LOST,
     JobStatus,
     NodeUse,
+    ResourceUsage,
     RunFolder,
-    Used,
-    keep_record,
-    read_if_there,
-    trained_share,
+    cache_record,
+    compute_trained_share,
+    read_optional_record,
 )
 from hpcrun.slurm import Account, client, known_hosts, parse_exit_code
 
@@ -54,7 +54,7 @@ def add_accounting(context: Context, status: JobStatus, *, always: bool = False)
     if not status.final or status.account is not None or not job_id or status.is_local:
         return status
     stamp = [job_id, str(status.attempts), status.state]
-    kept = read_if_there(run.account, CachedAccount) if run is not None else None
+    kept = read_optional_record(run.account, CachedAccount) if run is not None else None
     if kept is not None and kept.stamp == stamp:
         return structs.replace(status, account=kept.account)
     is_open = status.state in _BY_SLURM and status.history.cancelled is None
@@ -76,7 +76,7 @@ def add_accounting(context: Context, status: JobStatus, *, always: bool = False)
     if found is None:
         return status
     if run is not None and found.held_seconds is not None:
-        keep_record(run.account, CachedAccount(stamp=stamp, account=found))
+        cache_record(run.account, CachedAccount(stamp=stamp, account=found))
     return structs.replace(status, account=found)
 
 
@@ -89,10 +89,10 @@ def add_resource_usage(context: Context, status: JobStatus) -> JobStatus:
     if run is not None and status.gpus_per_node:
         from hpcrun.monitor.progress import most_memory  # here: reading lines loads much
 
-        looks = read_if_there(run.looks, GpuSamples) or looks
+        looks = read_optional_record(run.looks, GpuSamples) or looks
         logged = most_memory(run, status.plan.log_patterns if status.plan is not None else ())
     busy, held = account.cpu_seconds, account.held_seconds
-    used = Used(
+    used = ResourceUsage(
         memory_asked=account.memory_asked,
         memory_used=account.memory_used,
         cpus=account.cpus,
@@ -101,7 +101,7 @@ def add_resource_usage(context: Context, status: JobStatus) -> JobStatus:
         gpu_memory_total=looks.memory_total,
         gpu_share=None if looks.use is None else looks.use / 100,
         looks=looks.looks,
-        trained_share=trained_share(status),
+        trained_share=compute_trained_share(status),
     )
     return structs.replace(_add_step_note(status), used=used)
 
@@ -125,7 +125,7 @@ def record_gpu_usage(run: RunFolder, nodes: Sequence[NodeUse]) -> None:
     uses = [gpu.utilization for gpu in gpus if gpu.utilization is not None]
     if not gpus:
         return
-    old = read_if_there(run.looks, GpuSamples) or GpuSamples()
+    old = read_optional_record(run.looks, GpuSamples) or GpuSamples()
     use, count = old.use, old.looks + 1
     if uses:
         now = sum(uses) / len(uses)
@@ -138,4 +138,4 @@ def record_gpu_usage(run: RunFolder, nodes: Sequence[NodeUse]) -> None:
         memory=max(filter(None, memory), default=None),
         memory_total=max(filter(None, total), default=None),
     )
-    keep_record(run.looks, new)
+    cache_record(run.looks, new)

@@ -35,28 +35,28 @@ from hpcrun.runs import (
     ARRAY,
     LOST,
     RUN_ID,
+    CachedState,
+    CachedSweep,
     History,
     JobStatus,
-    Recorded,
     RunFolder,
-    Seen,
+    RunRecords,
     Submitted,
     Sweep,
     SweepFolder,
-    SweepSeen,
     Task,
     TaskEnd,
     Verdict,
-    array_of,
-    is_over,
-    keep_record,
-    own_record,
-    read_brief,
-    read_if_there,
+    cache_record,
+    derive_task_record,
+    detach_copied_record,
+    is_final_state,
+    parse_sweep_id,
+    read_history_summary,
+    read_mtime_ns,
+    read_optional_record,
     read_record,
-    record_of_task,
-    stamp_of,
-    sweep_id_of,
+    sweep_folder_name,
 )
 from hpcrun.slurm import UNKNOWN, is_final
 
@@ -120,7 +120,7 @@ def _read_rows(
     found: dict[Path, _RunRow | _SweepRow] = {}
     for folder in folders:
         with _collect_errors(broken, folder):
-            is_sweep = sweep_id_of(folder.name) is not None
+            is_sweep = parse_sweep_id(folder.name) is not None
             found[folder] = _SweepRow(context, folder) if is_sweep else _RunRow(context, folder)
     unread = [one for one in found.values() if isinstance(one, _RunRow) and one.kept is None]
     bring([run.run for run in unread])
@@ -182,7 +182,7 @@ def _select_names(names: Sequence[str], *, each_task: bool) -> list[str]:
     def has_row(name: str) -> bool:
         if name in sweeps:
             return not each_task
-        return each_task or array_of(name) not in sweeps
+        return each_task or sweep_folder_name(name) not in sweeps
 
     # There may be thousands: at first run ids are recognised by their form alone, and only the
     # names of sweeps and of their tasks have a point (a job's own name may have one, too).
@@ -214,13 +214,15 @@ class _RunRow:
     def __init__(self, context: Context, folder: Path) -> None:
         self.context = context
         self.run = RunFolder(folder)
-        self.seen = read_if_there(self.run.seen, Seen)
+        self.seen = read_optional_record(self.run.seen, CachedState)
         self.kept = find_cached_row(self.run, self.seen)
-        known = {name: getattr(self.kept, name) for name in Recorded.__struct_fields__ if self.kept}
+        known = {
+            name: getattr(self.kept, name) for name in RunRecords.__struct_fields__ if self.kept
+        }
         self.history = History(run_id=self.run.run_id, seen=self.seen, **known)
 
     def read(self) -> None:
-        self.history = read_brief(self.run, self.seen)
+        self.history = read_history_summary(self.run, self.seen)
 
     def collect_queries(self) -> tuple[list[tuple[RunFolder, History]], list[str]]:
         """What Slurm is asked about: what is not over, and what may have been requeued."""
@@ -260,7 +262,7 @@ class _RunRow:
 
 def _build_row(folder: Path, verdict: Verdict, **known: Any) -> JobStatus:
     """Make a row of what is known of a run or a sweep without a look at its records."""
-    sweep_id = sweep_id_of(folder.name)
+    sweep_id = parse_sweep_id(folder.name)
     return JobStatus(
         history=History(run_id=sweep_id or folder.name),
         run=None if sweep_id else RunFolder(folder),
@@ -292,15 +294,15 @@ class _SweepRow:
         """Read the sweep's own records. Raises OSError, HpcrunError."""
         self.context = context
         self.folder = SweepFolder(path)
-        self.seen = read_if_there(self.folder.seen, SweepSeen) or SweepSeen(ends={})
+        self.seen = read_optional_record(self.folder.seen, CachedSweep) or CachedSweep(ends={})
         submitted = read_record(self.folder.submitted, Submitted)
-        self.submitted = own_record(submitted, self.folder.sweep_id)
+        self.submitted = detach_copied_record(submitted, self.folder.sweep_id)
         record = read_record(self.folder.record, Sweep)
         self.name = record.name if record else self.folder.sweep_id
         self.tasks = record.tasks if record else 0
         # Slurm is asked later; what comes meanwhile is the next attempt's.
         tasks = (self.folder.run(i) for i in range(self.tasks) if str(i) not in self.seen.ends)
-        self.secrets = {run.path: at for run in tasks if (at := stamp_of(run.secrets))}
+        self.secrets = {run.path: at for run in tasks if (at := read_mtime_ns(run.secrets))}
         self.chained = self._find_chained()
         # What is known of the array itself, as of a run.
         self.history = History(run_id=self.folder.sweep_id, submitted=self.submitted)
@@ -316,16 +318,16 @@ class _SweepRow:
                 return found  # none ever does, and there may be a thousand
         for index in range(self.tasks):
             run = self.folder.run(index)
-            if str(index) in self.seen.ends or not stamp_of(run.attempts):
+            if str(index) in self.seen.ends or not read_mtime_ns(run.attempts):
                 continue
-            history = read_brief(run, None, self._part(index))
+            history = read_history_summary(run, None, self._part(index))
             if history.chained or find_successor_job(history):
                 found[index] = run, history
         return found
 
     def _part(self, index: int) -> tuple[Task, Submitted | None]:
         task = Task(sweep_id=self.folder.sweep_id, index=index, values={})
-        return task, self.submitted and record_of_task(self.submitted, index)
+        return task, self.submitted and derive_task_record(self.submitted, index)
 
     @property
     def is_settled(self) -> bool:
@@ -380,7 +382,7 @@ class _SweepRow:
             run, key = self.folder.run(index), str(index)
             known = self.seen.ends.get(key)
             is_live = index in shown and not is_final(shown[index])
-            stamp = 0 if is_live else stamp_of(run.attempts)
+            stamp = 0 if is_live else read_mtime_ns(run.attempts)
             end: TaskEnd | None = None
             if index in shown:
                 state = shown[index]
@@ -398,9 +400,9 @@ class _SweepRow:
         ended_at = None
         if self.tasks and len(ends) == self.tasks:
             ended_at = self.seen.ended_at or time.time()
-        seen = SweepSeen(ends=ends, ended_at=ended_at)
+        seen = CachedSweep(ends=ends, ended_at=ended_at)
         if seen != self.seen:
-            keep_record(self.folder.seen, seen)
+            cache_record(self.folder.seen, seen)
         return states, silence
 
     def _shown(self, answers: SlurmAnswers) -> dict[int, str]:
@@ -424,8 +426,8 @@ class _SweepRow:
         """Find out about a run that Slurm does not show: state, end, and why Slurm is silent."""
         if answers is None:
             return UNKNOWN, None, ""
-        seen = read_if_there(run.seen, Seen)
-        status = determine_status(answers, run, read_brief(run, seen, self._part(index)))
+        seen = read_optional_record(run.seen, CachedState)
+        status = determine_status(answers, run, read_history_summary(run, seen, self._part(index)))
         # A run that left no trace may yet show one, unless it never began.
         is_sure = status.state != LOST or not status.attempts
         if not status.final or status.out_of_reach or not is_sure:
@@ -438,7 +440,7 @@ def _summarize_states(states: Mapping[str, int]) -> Verdict:
     """One state for all runs of a sweep: the liveliest; of runs that are over the worst."""
     order = ("RUNNING", "COMPLETING", UNKNOWN, "PENDING")
     live = next((state for state in order if states.get(state)), None)
-    live = live or next((state for state in states if not is_over(state)), None)
+    live = live or next((state for state in states if not is_final_state(state)), None)
     if live is not None or not states:
         return Verdict(state=live or UNKNOWN)
     bad = [state for state in states if state != "COMPLETED"]

@@ -16,7 +16,7 @@ from hpcrun.context import Context
 from hpcrun.errors import OutOfReach
 from hpcrun.monitor.status import status_of, status_of_jobs
 from hpcrun.monitor.targets import fetch_records, unknown_job_error
-from hpcrun.runs import LOST, JobStatus, RunFolder, Verdict, expire_caches, read_history
+from hpcrun.runs import LOST, JobStatus, RunFolder, Verdict, expire_nfs_caches, read_history
 from hpcrun.slurm import UNKNOWN
 
 # While nothing happens Slurm is asked twice a minute at most (squeue(1), PERFORMANCE); a watcher
@@ -356,7 +356,7 @@ class WatchedRuns(WatchedJobs):
         if now < self._read_again.get(run, 0.0):
             return None
         self._read_again[run] = now + LATE_FILE_INTERVAL_S
-        expire_caches(run)
+        expire_nfs_caches(run)
         history = read_history(run)
         end = history.end
         if end is not None and status.exit_code is None:

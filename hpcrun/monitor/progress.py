@@ -12,16 +12,16 @@ from msgspec import structs
 
 from hpcrun.curves import FORMATS, LOSS, MEMORY_BYTES, NEEDLES, Format, Row, own_format, read_line
 from hpcrun.errors import HpcrunError
-from hpcrun.files import open_plain, read_plain, remark
-from hpcrun.ownership import whose
+from hpcrun.files import add_notice, open_plain, read_plain
+from hpcrun.ownership import foreign_owner
 from hpcrun.patterns import time_limit
-from hpcrun.runs import IDLE, Attempt, Progress, RunFolder, attempt_indices
+from hpcrun.runs import MAX_IDLE_ATTEMPTS, Attempt, Progress, RunFolder, attempt_indices
 
 # The last loss stands near the end of a log; where a program says much else, the look goes further
 # back, but not without end: a listing must not wait for one log.
 _TAILS = (1 << 14, 1 << 18)
 # So many attempts are looked at: a run ends after IDLE that gained nothing.
-_ATTEMPTS = IDLE + 1
+_ATTEMPTS = MAX_IDLE_ATTEMPTS + 1
 # Seconds of the CPU for such a look, where a job's own patterns are tried.
 _PATTERN_SECONDS = 2.0
 _LONGEST = 10_000  # bytes of a line that is read
@@ -147,7 +147,7 @@ def _formats(run: RunFolder, patterns: Sequence[str]) -> Iterator[Sequence[Forma
         with time_limit(_PATTERN_SECONDS, slow) if patterns else contextlib.nullcontext():
             yield formats
     except HpcrunError as error:
-        remark(error.message)
+        add_notice(error.message)
 
 
 def _candidates(run: RunFolder, newest: int) -> Iterator[tuple[int, Path]]:
@@ -157,7 +157,7 @@ def _candidates(run: RunFolder, newest: int) -> Iterator[tuple[int, Path]]:
     node's.
     """
     logs = run.logs / str(newest)
-    if any(folder.is_symlink() and whose(folder) for folder in (run.logs, logs)):
+    if any(folder.is_symlink() and foreign_owner(folder) for folder in (run.logs, logs)):
         return
     yield 0, logs / "rank-0.log"
     names: list[str] = []

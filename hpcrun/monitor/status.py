@@ -28,30 +28,30 @@ from hpcrun.monitor.targets import fetch_records, unknown_job_error
 from hpcrun.plan import Plan
 from hpcrun.runs import (
     LOST,
+    LOST_REPLY_WINDOW_S,
     NOT_SUBMITTED,
-    UNSETTLED,
-    Evidence,
+    CachedRow,
+    CachedState,
     History,
+    JobEvidence,
     JobStatus,
-    Listed,
     Progress,
-    Recorded,
     RunFolder,
-    Seen,
+    RunRecords,
     Submitted,
     Verdict,
     WhyWaiting,
-    cost_of,
-    decide,
-    elapsed_of,
-    keep_record,
-    node_count,
+    cache_record,
+    compute_cost,
+    compute_elapsed,
+    count_nodes,
+    decide_state,
     read_history,
+    read_mtime_ns,
     read_plan,
     read_record,
     read_warnings,
     remove_secret_files,
-    stamp_of,
 )
 from hpcrun.slurm import (
     UNKNOWN,
@@ -188,7 +188,7 @@ def query_slurm(
         about=about,
         gone=conf or "" if is_slurm_conf_missing(context, conf) else "",
         asked=frozenset(asked),
-        secrets={run.path: stamp for run, _ in runs if (stamp := stamp_of(run.secrets))},
+        secrets={run.path: stamp for run, _ in runs if (stamp := read_mtime_ns(run.secrets))},
     )
     if answers.gone or not job_ids:
         return answers
@@ -267,8 +267,8 @@ def determine_status(answers: SlurmAnswers, run: RunFolder, history: History) ->
         and row is None
         and _was_removed_from_array(job_id, history.tag, answers)
     )
-    verdict = decide(
-        Evidence(
+    verdict = decide_state(
+        JobEvidence(
             history=history,
             now=time.time(),
             in_reach=not silence,
@@ -285,7 +285,7 @@ def determine_status(answers: SlurmAnswers, run: RunFolder, history: History) ->
     if verdict.final and not silence and (account is None or is_final(account.state)):
         # A submission that takes long has the folder, and not yet a job.
         is_young = verdict.state == NOT_SUBMITTED and history.copy_of is None
-        remove_secrets(answers, run, least_age=UNSETTLED if is_young else 0.0)
+        remove_secrets(answers, run, least_age=LOST_REPLY_WINDOW_S if is_young else 0.0)
     return JobStatus(
         run=run,
         history=history,
@@ -304,7 +304,7 @@ def remove_secrets(answers: SlurmAnswers, run: RunFolder, *, least_age: float = 
     Those that came while Slurm was asked, or later, are the next attempt's.
     """
     stamp = answers.secrets.get(run.path)
-    if stamp and stamp == stamp_of(run.secrets) and time.time() - stamp / 1e9 >= least_age:
+    if stamp and stamp == read_mtime_ns(run.secrets) and time.time() - stamp / 1e9 >= least_age:
         remove_secret_files(run)
 
 
@@ -385,7 +385,7 @@ def add_details(status: JobStatus, level: Level) -> JobStatus:
         attempts = read_history(run).attempts  # when each began, too
     if gpus and attempts:
         ran = [*(attempt.seconds() for attempt in attempts[:-1]), elapsed]
-        had = [node_count(each) if is_range and each.begin else nodes or 1 for each in attempts]
+        had = [count_nodes(each) if is_range and each.begin else nodes or 1 for each in attempts]
         held = sum((s or 0.0) * count for s, count in zip(ran, had, strict=True))
     if level == "detail":
         status = _add_cost(_add_warnings(_add_disk_note(status), run), gpus or 0, elapsed)
@@ -407,17 +407,17 @@ def _read_known_cause(status: JobStatus, run: RunFolder) -> str:
     """Say why a run failed, if that was found before: a listing reads no logs for it."""
     if not status.final or status.ok or status.last is None or not run.why.exists():
         return ""
-    from hpcrun.views import sentence
+    from hpcrun.views import format_cause
     from hpcrun.why import Kept  # here: most listings need none of it
 
     kept = read_record(run.why, Kept)
     if kept is None or kept.stamp[1:3] != [status.state, str(status.last.index)]:
         return ""
     cause = kept.diagnosis.cause
-    return sentence(cause) if cause is not None and not cause.without_log else ""
+    return format_cause(cause) if cause is not None and not cause.without_log else ""
 
 
-def _read_progress(status: JobStatus, run: RunFolder, kept: Listed | None) -> Progress:
+def _read_progress(status: JobStatus, run: RunFolder, kept: CachedRow | None) -> Progress:
     """Find how far the log has come; of a run that is over a listing may have read it before."""
     if kept is not None:
         metric = None if kept.loss is None else "loss"
@@ -435,7 +435,7 @@ def _compute_elapsed(status: JobStatus) -> float | None:
     """Seconds of the last attempt: by its own record and, when it is over, by Slurm, too."""
     last = status.last
     own = last.seconds(time.time()) if last is not None and not status.final else None
-    return own if own is not None else elapsed_of(status.history, status.job)
+    return own if own is not None else compute_elapsed(status.history, status.job)
 
 
 def _add_cost(status: JobStatus, gpus_per_node: int, elapsed: float | None) -> JobStatus:
@@ -452,7 +452,7 @@ def _add_cost(status: JobStatus, gpus_per_node: int, elapsed: float | None) -> J
     return structs.replace(
         status,
         history=structs.replace(history, attempts=attempts),
-        cost=cost_of(attempts, gpus_per_node, now, spare, elapsed),
+        cost=compute_cost(attempts, gpus_per_node, now, spare, elapsed),
     )
 
 
@@ -502,7 +502,7 @@ def cache_final_state(status: JobStatus, *, with_row: bool = False) -> None:
     is_sure = verdict.source != "record" or is_whole
     if not verdict.final or not (by_slurm or (with_row and is_sure)):
         return
-    seen = Seen(
+    seen = CachedState(
         state=verdict.state,
         reason=verdict.reason,
         attempts=len(history.attempts),
@@ -514,17 +514,17 @@ def cache_final_state(status: JobStatus, *, with_row: bool = False) -> None:
     if old is not None and not with_row:
         old = structs.replace(old, kept=None)  # what a listing has kept stays
     if seen != old:
-        keep_record(run.seen, seen)
+        cache_record(run.seen, seen)
 
 
-def _build_cached_row(status: JobStatus, run: RunFolder) -> Listed:
+def _build_cached_row(status: JobStatus, run: RunFolder) -> CachedRow:
     ended_at = status.end.ended_at if status.end else None
     if ended_at is None and status.source == "squeue":
         ended_at = time.time()
-    return Listed(
-        **{name: getattr(status.history, name) for name in Recorded.__struct_fields__},
+    return CachedRow(
+        **{name: getattr(status.history, name) for name in RunRecords.__struct_fields__},
         run_id=run.run_id,
-        stamp=stamp_of(run.attempts),
+        stamp=read_mtime_ns(run.attempts),
         ended_at=ended_at,
         elapsed=status.elapsed,
         step=status.step,
@@ -533,10 +533,10 @@ def _build_cached_row(status: JobStatus, run: RunFolder) -> Listed:
     )
 
 
-def find_cached_row(run: RunFolder, seen: Seen | None) -> Listed | None:
+def find_cached_row(run: RunFolder, seen: CachedState | None) -> CachedRow | None:
     """Return what a listing keeps of a run; None where that is not of all its attempts."""
     kept = seen.kept if seen is not None else None
-    if kept is None or kept.run_id != run.run_id or kept.stamp != stamp_of(run.attempts):
+    if kept is None or kept.run_id != run.run_id or kept.stamp != read_mtime_ns(run.attempts):
         return None
     return kept
 
@@ -585,7 +585,9 @@ def status_of_jobs(
         found[job_id] = []
         for name in sorted(known, key=_task_order):
             row, account, history = live.get(name), over.get(name), History(run_id=name)
-            verdict = decide(Evidence(history=history, now=time.time(), queue=row, account=account))
+            verdict = decide_state(
+                JobEvidence(history=history, now=time.time(), queue=row, account=account)
+            )
             found[job_id].append(JobStatus.of_job(name, verdict, row or account))
     return found
 

@@ -18,9 +18,9 @@ from hpcrun.runs import (
     RunFolder,
     Submitted,
     SweepFolder,
-    created_at,
+    parse_creation_time,
+    parse_sweep_id,
     read_plan,
-    sweep_id_of,
     write_record,
 )
 
@@ -29,13 +29,13 @@ def record_recovered_job(context: Context, folder: Path, job_id: str) -> None:
     """Record the job of a submission that was cut short before it could, as Slurm or the job's own
     record shows it by the folder of a run or of a sweep's array. Others' folders stay as they are.
     """
-    sweep_id = sweep_id_of(folder.name)
+    sweep_id = parse_sweep_id(folder.name)
     plan = read_plan(RunFolder(folder) if sweep_id is None else SweepFolder(folder).run(0))
     with contextlib.suppress(OSError, HpcrunError, ValueError):
         if plan is not None and folder.stat().st_uid == os.getuid():
             plan = structs.replace(plan, run_id=sweep_id or plan.run_id)
             record = build_submitted_record(context, plan)
-            at = created_at(plan.run_id)
+            at = parse_creation_time(plan.run_id)
             cluster = plan.cluster
             record = structs.replace(record, job_id=job_id, submitted_at=at, cluster=cluster)
             write_record(folder / SUBMITTED, record)

@@ -17,8 +17,8 @@ from msgspec import Struct
 
 from hpcrun.context import Context, slurm_transport
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
-from hpcrun.files import read_plain, remark
-from hpcrun.ownership import is_own, whose
+from hpcrun.files import add_notice, read_plain
+from hpcrun.ownership import foreign_owner, is_own
 from hpcrun.runs import (
     ARRAY,
     RUN_ID,
@@ -28,16 +28,16 @@ from hpcrun.runs import (
     RunFolder,
     Submitted,
     SweepFolder,
-    array_of,
-    begun_as,
-    own_record,
+    detach_copied_record,
+    parse_sweep_id,
+    read_first_job_id,
     read_record,
     read_submitted,
     read_sweep,
     read_task,
     runs_of,
     sweep_folder,
-    sweep_id_of,
+    sweep_folder_name,
     write_file,
 )
 
@@ -185,7 +185,7 @@ def fetch_records(
         if follow:
             raise
         if by_word:
-            remark(f"{error.message}; what is known here is shown")
+            add_notice(f"{error.message}; what is known here is shown")
 
 
 def fetch_run_names(
@@ -322,7 +322,7 @@ def find_run_or_sweep(
         return _find_folder(Path(os.path.abspath(word)))  # noqa: PTH100
     if RUN_ID.fullmatch(word) and (runs_dir / word).is_dir():
         return _require_own(RunFolder(runs_dir / word))
-    sweep_id = sweep_id_of(word) or word
+    sweep_id = parse_sweep_id(word) or word
     if RUN_ID.fullmatch(sweep_id) and sweep_folder(runs_dir, sweep_id).path.is_dir():
         return _require_own(sweep_folder(runs_dir, sweep_id))
     lookup = lookup or RunIndex(runs_dir)
@@ -335,17 +335,17 @@ def find_run_or_sweep(
 
 def _find_folder(path: Path) -> RunFolder | SweepFolder | None:
     """Find a run or a sweep by its folder: it may be another user's, and then that is noted."""
-    sweep_id = sweep_id_of(path.name)
+    sweep_id = parse_sweep_id(path.name)
     if not RUN_ID.fullmatch(sweep_id or path.name) or not path.is_dir():
         return None
-    if who := whose(path):
-        remark(f"{path}: this run belongs to {who}")
+    if who := foreign_owner(path):
+        add_notice(f"{path}: this run belongs to {who}")
     return RunFolder(path) if sweep_id is None else SweepFolder(path)
 
 
 def _require_own(found: T) -> T:
     """Insist that a run or a sweep is the user's own. Raises InputError."""
-    if who := whose(found.path):
+    if who := foreign_owner(found.path):
         raise InputError(
             f"{found.path.name}: this run belongs to {who}",
             fix=f"name it by its folder: {found.path}",
@@ -414,12 +414,12 @@ class RunIndex:
         """Go through all ids and their folders; "" is that of a run without a job of its own."""
         with contextlib.suppress(OSError):
             index = self.runs_dir / INDEX
-            text = "" if whose(index) else read_plain(index).decode("utf-8", "replace")
+            text = "" if foreign_owner(index) else read_plain(index).decode("utf-8", "replace")
             lines = (line.partition("\t") for line in text.split("\n"))
             self._known = {name: job_id for name, tab, job_id in lines if tab}
-        arrays = {name for name in self.names if sweep_id_of(name)}
+        arrays = {name for name in self.names if parse_sweep_id(name)}
         for name in self.names:
-            is_own = RUN_ID.fullmatch(name) and array_of(name) not in arrays
+            is_own = RUN_ID.fullmatch(name) and sweep_folder_name(name) not in arrays
             if name not in arrays and not is_own:
                 continue
             job_id = self._known.get(name)
@@ -427,11 +427,11 @@ class RunIndex:
                 record = None
                 with contextlib.suppress(HpcrunError):
                     record = read_record(self.runs_dir / name / SUBMITTED, Submitted)
-                record = own_record(record, sweep_id_of(name) or name)
+                record = detach_copied_record(record, parse_sweep_id(name) or name)
                 if record is None:  # not yet, or sbatch's answer was lost: to be read again
                     self.unrecorded.add(name)
                     with contextlib.suppress(HpcrunError):
-                        if job_id := begun_as(self.runs_dir / name):
+                        if job_id := read_first_job_id(self.runs_dir / name):
                             yield job_id, name
                     continue
                 job_id = self._known[name] = record.job_id or ""
@@ -444,7 +444,7 @@ def _find_job(lookup: RunIndex, word: str) -> RunFolder | SweepFolder | None:
     name = lookup.folder_of_job(job_id)
     if name is None:
         return None
-    sweep_id = sweep_id_of(name)
+    sweep_id = parse_sweep_id(name)
     if sweep_id is None:
         return RunFolder(lookup.runs_dir / name) if not index else None
     sweep = sweep_folder(lookup.runs_dir, sweep_id)
@@ -464,7 +464,7 @@ def _find_by_part(lookup: RunIndex, word: str) -> RunFolder | SweepFolder | None
     def fits(id_: str) -> bool:
         return id_.startswith(word) or id_.endswith("-" + word)
 
-    sweeps = [id_ for id_ in map(sweep_id_of, lookup.names) if id_ is not None and fits(id_)]
+    sweeps = [id_ for id_ in map(parse_sweep_id, lookup.names) if id_ is not None and fits(id_)]
     runs = []
     for name in lookup.names:
         if fits(name) and RUN_ID.fullmatch(name):
@@ -510,7 +510,7 @@ def list_names(runs_dir: Path) -> list[str]:
     try:
         names = os.listdir(runs_dir)  # noqa: PTH208 - names alone are wanted
         if not is_own(runs_dir.stat()):
-            names = [name for name in names if not whose(runs_dir / name)]
+            names = [name for name in names if not foreign_owner(runs_dir / name)]
     except (FileNotFoundError, NotADirectoryError):
         return []
     return sorted(names, key=_sort_key, reverse=True)

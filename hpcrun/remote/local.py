@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from hpcrun.errors import HpcrunError, OutOfReach
-from hpcrun.ownership import why_not_own
+from hpcrun.ownership import describe_insecure_path
 from hpcrun.remote.transport import TRASH, Result
 
 # Login nodes allow few processes, and little memory.
@@ -129,7 +129,7 @@ class LocalTransport:
         if conf is None or conf == os.environ.get("SLURM_CONF"):
             return
         with contextlib.suppress(OSError):  # it is not there: Slurm's commands say so
-            if why := why_not_own(Path(conf)):
+            if why := describe_insecure_path(Path(conf)):
                 raise OutOfReach(
                     f"{conf} is not used: {why}", fix=f"if you trust it: export SLURM_CONF={conf}"
                 )
@@ -166,9 +166,9 @@ class LocalTransport:
         signal waits.
         """
         moved: list[tuple[Path, Path]] = []
-        from hpcrun.signals import signals_wait  # here: only who delivers needs it
+        from hpcrun.signals import defer_signals  # here: only who delivers needs it
 
-        with signals_wait():
+        with defer_signals():
             try:
                 for path in run_dirs:
                     aside = path.with_name(f"{TRASH}{os.urandom(8).hex()}")

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
-from hpcrun.files import LONGEST, replacing
+from hpcrun.files import MAX_FILE_BYTES, replace_atomically
 from hpcrun.remote import far
 from hpcrun.remote.transport import NO_SUCH_FILE
 
@@ -70,7 +70,7 @@ class Mirror:
         """
         script = far.begin(runs_dir, request=self._request(runs, names=names))
         numbers = f"tail={TAIL} most={GAP} whole={int(whole)} overlap={OVERLAP}"
-        numbers += f" largest={LONGEST} pause={pause}"
+        numbers += f" largest={MAX_FILE_BYTES} pause={pause}"
         return f"{script}{numbers}\n{far.REFRESH}"
 
     def is_whole(self, runs: Iterable[str]) -> bool:
@@ -157,7 +157,7 @@ class Mirror:
     def take_file(self, name: str, data: IO[bytes], mode: int, mtime: int) -> None:
         """Take a whole file."""
         path = self.place(name)
-        with replacing(path, mode & 0o700 or 0o600) as file:
+        with replace_atomically(path, mode & 0o700 or 0o600) as file:
             file.write(data.read())
         os.utime(path, (mtime, mtime))
 
@@ -199,7 +199,7 @@ class Mirror:
     def keep_index(self, run: str, logs: Mapping[str, tuple[int, int]]) -> None:
         """Remember a run's logs as they are there."""
         path = self.place(f"{run}/{_INDEX}")
-        with replacing(path, 0o600) as file:
+        with replace_atomically(path, 0o600) as file:
             file.write(json.dumps(logs).encode())
 
     # ---- what is sent
@@ -217,7 +217,7 @@ class Mirror:
         known.pop(tree, None)
         kept = dict([*known.items(), (tree, dict(files))][-_TREES:])
         top = Mirror(self.folder.parent)
-        with replacing(top.place(self._trees_file.name), 0o600) as file:
+        with replace_atomically(top.place(self._trees_file.name), 0o600) as file:
             file.write(json.dumps(kept).encode())
 
     @property
@@ -391,7 +391,7 @@ class Receiver:
                 raise self._bad(kind)
 
     def _files(self, size: int) -> Generator[int, bytes, None]:
-        if not 0 <= size <= 16 * LONGEST:
+        if not 0 <= size <= 16 * MAX_FILE_BYTES:
             raise self._bad(f"{size} bytes of records")
         with tempfile.SpooledTemporaryFile(1 << 22) as spool:
             left = size
@@ -408,7 +408,7 @@ class Receiver:
                     self._record(tar, member)
 
     def _record(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
-        is_file = member.isreg() and not member.issparse() and member.size <= LONGEST
+        is_file = member.isreg() and not member.issparse() and member.size <= MAX_FILE_BYTES
         if not is_file or not self._is_mine(member.name):
             return
         data = tar.extractfile(member)

@@ -34,7 +34,7 @@ from hpcrun.remote.mirror import (
     nearest,
 )
 from hpcrun.remote.transport import TRASH, Connect, Result, Show, no_bar
-from hpcrun.signals import signals_wait
+from hpcrun.signals import defer_signals
 
 # A broken trip is made again after these pauses, in seconds.
 PAUSES = (0.5, 2.0, 5.0)
@@ -356,7 +356,7 @@ class SshTransport:
         Ctrl-C ends it before all is sent the first time: then nothing is done there.
         """
         was_sent = False
-        with self.bar("sending", "MB") as show, signals_wait() as signals:
+        with self.bar("sending", "MB") as show, defer_signals() as signals:
             for pause in (*PAUSES, None):
                 try:
                     stop = () if was_sent else signals

@@ -15,9 +15,9 @@ from pathlib import Path
 import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from hpcrun.assets import build_archive, cache_dir, shipped
+from hpcrun.assets import build_archive, cache_dir, shipped_folder
 from hpcrun.errors import InputError
-from hpcrun.ownership import is_own, refuse_others
+from hpcrun.ownership import is_own, refuse_foreign_file
 
 
 def open_templates(
@@ -39,7 +39,7 @@ def open_templates(
             self, environment: jinja2.Environment, template: str
         ) -> tuple[str, str, Callable[[], bool]]:
             source, filename, uptodate = super().get_source(environment, template)
-            refuse_others(Path(filename), "a template writes what a job runs")
+            refuse_foreign_file(Path(filename), "a template writes what a job runs")
             top = os.path.realpath(project or "")
             if is_sent and not Path(os.path.realpath(filename)).is_relative_to(top):
                 raise InputError(
@@ -51,7 +51,7 @@ def open_templates(
             return whole, filename, uptodate
 
     own = None if project is None else project / "templates"
-    built_in = jinja2.FileSystemLoader(shipped("templates"))
+    built_in = jinja2.FileSystemLoader(shipped_folder("templates"))
     with_archive = jinja2.ChoiceLoader([jinja2.FunctionLoader(_load_archive), built_in])
     loaders: list[jinja2.BaseLoader] = [jinja2.PrefixLoader({"hpcrun": with_archive}), built_in]
     is_own = own is not None and own.is_dir()

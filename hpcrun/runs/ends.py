@@ -11,7 +11,7 @@ from msgspec import Struct
 from hpcrun.files import open_plain
 
 # The state that a verdict has for an end that Slurm shows as COMPLETED or FAILED.
-STATES: dict[str, str] = {
+END_STATES: dict[str, str] = {
     "preempted": "PREEMPTED",
     "time_limit": "TIMEOUT",
     "node_fail": "NODE_FAIL",
@@ -19,7 +19,7 @@ STATES: dict[str, str] = {
     "out_of_memory": "OUT_OF_MEMORY",
 }
 # What ended an attempt, for people; an end that is in none of these is told by its exit code.
-WORDS: dict[str, str] = {
+END_NAMES: dict[str, str] = {
     "preempted": "preemption",
     "time_limit": "the time limit",
     "node_fail": "a failed node",
@@ -31,10 +31,10 @@ WORDS: dict[str, str] = {
     "setup": "an error in its setup",
 }
 # Those that a run may go on after, as a job names them.
-ENDURED = ("preempted", "time_limit", "node_fail", "stalled")
+SURVIVABLE_ENDS = ("preempted", "time_limit", "node_fail", "stalled")
 # Attempts in a row that gain nothing before a run is given up (templates/survive.sh).
-IDLE = 3
-IDLE_NOTE = "three attempts in a row got no further: the next would not either"
+MAX_IDLE_ATTEMPTS = 3
+IDLE_ATTEMPTS_NOTE = "three attempts in a row got no further: the next would not either"
 
 # ---- what the job itself finds out
 

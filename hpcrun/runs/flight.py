@@ -18,16 +18,16 @@ from hpcrun.files import open_plain
 from hpcrun.runs.ends import Collective, Stall, Suspect
 
 # TORCH_FR_DUMP_TEMP_FILE in plan/environment.py, and the rank.
-_NAME = re.compile(r"flight-([0-9]{1,6})")
+_DUMP_NAME = re.compile(r"flight-([0-9]{1,6})")
 # Bytes of a dump, 2000 collectives with their stacks take a few MB; and of all that are read.
-_LONGEST, _MOST = 64 << 20, 1 << 30
-_STACK, _STACK_BYTES = re.compile(r"rank-[0-9]{1,6}\.txt"), 1 << 18
+_MAX_DUMP_BYTES, _MAX_TOTAL_BYTES = 64 << 20, 1 << 30
+_STACK_NAME, _STACK_BYTES = re.compile(r"rank-[0-9]{1,6}\.txt"), 1 << 18
 _HEAD = re.compile(r"rank ([0-9]{1,9}) node ([0-9]{1,9}) host (\S+) pid ")
 _PY_SPY = re.compile(r" {4}(\S+) \((.*):([0-9]+)\)")
 _FAULTHANDLER = re.compile(r'  File "(.*)", line ([0-9]+) in (.*)')
 _COLLECTIVE = re.compile(r"torch/distributed/distributed_c10d\.py$|deepspeed/comm/")
 # Places that explain a stall by themselves.
-_PLAIN = re.compile(r"asleep|stopped|waiting for a file")
+_SELF_EXPLAINING = re.compile(r"asleep|stopped|waiting for a file")
 
 
 class Call(Struct, frozen=True):
@@ -44,13 +44,15 @@ class Group(Struct):
     calls: dict[int, dict[int, Call]]
 
 
-def judged(stall: Stall, attempt: Path, logs: Path) -> Stall:
+def find_culprit(stall: Stall, attempt: Path, logs: Path) -> Stall:
     """Add to a stall who holds up the run, and in what the others wait.
 
     Where nothing shows it ``stall.ranks`` is the rank whose log stopped first.
     """
-    stacks = _stacks(tuple(_stamps(attempt / "stacks", _STACK, 0.0)))
-    ranks, why, collective = elsewhere({rank: place for rank, (_, _, place) in stacks.items()})
+    stacks = _read_stacks(tuple(_list_mtimes(attempt / "stacks", _STACK_NAME, 0.0)))
+    ranks, why, collective = find_outlier_ranks(
+        {rank: place for rank, (_, _, place) in stacks.items()}
+    )
     if not ranks:
         ranks, why = stall.ranks, "the first whose log stopped"
     suspect = None
@@ -59,31 +61,33 @@ def judged(stall: Stall, attempt: Path, logs: Path) -> Stall:
         suspect = Suspect(rank=ranks[0], node=node, host=host, why=why)
     found = Collective(name=collective) if collective else None
     stall = structs.replace(stall, ranks=ranks, suspect=suspect, collective=found)
-    return with_dumps(stall, logs)
+    return add_flight_dumps(stall, logs)
 
 
 @lru_cache(maxsize=8)
-def _stacks(stamps: tuple[tuple[str, int], ...]) -> dict[int, tuple[int, str, str]]:
+def _read_stacks(stamps: tuple[tuple[str, int], ...]) -> dict[int, tuple[int, str, str]]:
     """Read of each rank its node, its host and its place; once, until they are written again."""
     found = {}
     for name, _ in stamps:
         with contextlib.suppress(OSError), open_plain(Path(name)) as file:
             text = file.read(_STACK_BYTES).decode("utf-8", "replace")
             if head := _HEAD.match(text):
-                found[int(head[1])] = int(head[2]), head[3], place_in(text)
+                found[int(head[1])] = int(head[2]), head[3], parse_stack_place(text)
     return found
 
 
-def place_in(stack: str) -> str:
+def parse_stack_place(stack: str) -> str:
     r"""Say where the main thread is, by what stacks.sh wrote of a rank.
 
     ``in all_reduce`` for a wait for other ranks, else a line of its program, else what the kernel
     knows.
 
-    >>> place_in("rank 0 pid 7\nS futex\nby py-spy\n\nThread 7 (idle)\n    f (a.py:3)")
+    >>> parse_stack_place("rank 0 pid 7\nS futex\nby py-spy\n\nThread 7 (idle)\n    f (a.py:3)")
     'at f (a.py:3)'
-    >>> place_in("rank 0 pid 7\nS hrtimer_nanosleep\n"), place_in("rank 0 pid -\n\n")
-    ('asleep', 'ended')
+    >>> parse_stack_place("rank 0 pid 7\nS hrtimer_nanosleep\n")
+    'asleep'
+    >>> parse_stack_place("rank 0 pid -\n\n")
+    'ended'
     """
     first, _, rest = stack.partition("\n")
     waits = rest.partition("\n")[0]
@@ -108,10 +112,10 @@ def place_in(stack: str) -> str:
             waiting = waiting or "in backward"
         elif re.search(r"torch/cuda/[^:]*$", file) and function == "synchronize":
             waiting = waiting or "in synchronize"
-    return inside or waiting or at or _by_kernel(waits)
+    return inside or waiting or at or _describe_kernel_state(waits)
 
 
-def _by_kernel(waits: str) -> str:
+def _describe_kernel_state(waits: str) -> str:
     state, _, where = waits.partition(" ")
     if "nanosleep" in waits:
         return "asleep"
@@ -120,13 +124,13 @@ def _by_kernel(waits: str) -> str:
     return plain.get(state) or f"{kind} ({where})"
 
 
-def elsewhere(places: Mapping[int, str]) -> tuple[list[int], str, str | None]:
+def find_outlier_ranks(places: Mapping[int, str]) -> tuple[list[int], str, str | None]:
     """Find the ranks that are elsewhere than the rest, why, and the collective of the others.
 
     Those in no collective while others are in one; else those that are not where most are; else
     those whose place explains it.
 
-    >>> elsewhere({0: "in all_reduce", 1: "at load (data.py:7)", 2: "in all_reduce"})
+    >>> find_outlier_ranks({0: "in all_reduce", 1: "at load (data.py:7)", 2: "in all_reduce"})
     ([1], 'at load (data.py:7), 2 of 3 in all_reduce', 'all_reduce')
     """
     inside = [place for place in places.values() if place.startswith("in ")]
@@ -137,7 +141,7 @@ def elsewhere(places: Mapping[int, str]) -> tuple[list[int], str, str | None]:
     elif rest and 2 * count > len(places):
         odd = [rank for rank, place in places.items() if place != rest]
     else:
-        odd = [rank for rank, place in places.items() if _PLAIN.match(place)]
+        odd = [rank for rank, place in places.items() if _SELF_EXPLAINING.match(place)]
         rest = ""
     odd = sorted(odd) if len(odd) < len(places) else []
     why = places[odd[0]] if odd else ""
@@ -147,7 +151,7 @@ def elsewhere(places: Mapping[int, str]) -> tuple[list[int], str, str | None]:
     return odd, why, name
 
 
-def _stamps(folder: Path, name: re.Pattern[str], since: float) -> list[tuple[str, int]]:
+def _list_mtimes(folder: Path, name: re.Pattern[str], since: float) -> list[tuple[str, int]]:
     """List files with the times that they were written at, those since then."""
     found = []
     with contextlib.suppress(OSError):
@@ -157,10 +161,10 @@ def _stamps(folder: Path, name: re.Pattern[str], since: float) -> list[tuple[str
     return sorted(found)
 
 
-def with_dumps(stall: Stall, logs: Path) -> Stall:
+def add_flight_dumps(stall: Stall, logs: Path) -> Stall:
     """Add to a stall who is last in which collective, where the ranks have left dumps since."""
-    stamps = _stamps(logs, _NAME, stall.since)
-    found = _judged(tuple(stamps)) if stamps else None
+    stamps = _list_mtimes(logs, _DUMP_NAME, stall.since)
+    found = _judge_dumps(tuple(stamps)) if stamps else None
     if found is None:
         return stall
     ranks, collective, why = found
@@ -171,20 +175,20 @@ def with_dumps(stall: Stall, logs: Path) -> Stall:
 
 
 @lru_cache(maxsize=8)
-def _judged(stamps: tuple[tuple[str, int], ...]) -> tuple[list[int], Collective, str] | None:
+def _judge_dumps(stamps: tuple[tuple[str, int], ...]) -> tuple[list[int], Collective, str] | None:
     """Judge dumps once for each time that they were written."""
     dumps: dict[int, Any] = {}
-    left = _MOST
+    left = _MAX_TOTAL_BYTES
     for name, _ in stamps:
         with contextlib.suppress(OSError, ValueError), open_plain(Path(name)) as file:
-            data = file.read(min(_LONGEST, left) + 1)
-            if len(data) <= min(_LONGEST, left):
+            data = file.read(min(_MAX_DUMP_BYTES, left) + 1)
+            if len(data) <= min(_MAX_DUMP_BYTES, left):
                 left -= len(data)
                 dumps[int(name.rpartition("-")[2])] = read_dump(data)
-    return find_last(groups_of(dumps), dumps.keys())
+    return find_missing_ranks(group_collectives(dumps), dumps.keys())
 
 
-class _Plain(pickle.Unpickler):
+class _PlainUnpickler(pickle.Unpickler):
     """Reads containers, texts and numbers, of which a dump consists; no class, no function."""
 
     def find_class(self, module: str, name: str) -> Any:
@@ -214,12 +218,12 @@ def read_dump(data: bytes) -> Any:
     {'entries': []}
     """
     try:
-        return _Plain(io.BytesIO(data)).load()
+        return _PlainUnpickler(io.BytesIO(data)).load()
     except _DAMAGES as error:
         raise ValueError(str(error)) from error
 
 
-def groups_of(dumps: Mapping[int, Any]) -> list[Group]:
+def group_collectives(dumps: Mapping[int, Any]) -> list[Group]:
     """Sort the collectives of all ranks by their process groups; what is odd is passed over."""
     found: dict[str, Group] = {}
     for rank, dump in dumps.items():
@@ -246,7 +250,7 @@ def groups_of(dumps: Mapping[int, Any]) -> list[Group]:
     return list(found.values())
 
 
-def find_last(
+def find_missing_ranks(
     groups: Sequence[Group], dumped: Collection[int]
 ) -> tuple[list[int], Collective, str] | None:
     """Name the ranks that have not entered a collective in which others wait, it, and why.
@@ -255,7 +259,7 @@ def find_last(
     group is no cause. None: the dumps show none.
 
     >>> before, waits = {7: Call("all_reduce", True)}, {8: Call("all_reduce", False)}
-    >>> find_last([Group({0, 1, 2}, {0: waits, 1: before, 2: waits})], {0, 1, 2})[2]
+    >>> find_missing_ranks([Group({0, 1, 2}, {0: waits, 1: before, 2: waits})], {0, 1, 2})[2]
     'last in all_reduce #8, where 2 of 3 wait'
     """
     first = [

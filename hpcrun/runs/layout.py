@@ -59,20 +59,20 @@ def task_run_id(sweep_id: str, index: int | str) -> str:
     return f"{head}.{index}-{tail}"
 
 
-def array_of(run_id: str) -> str:
+def sweep_folder_name(run_id: str) -> str:
     """Name the folder of the sweep that a run would be of, by its id alone; "" for other names.
 
-    >>> array_of("20261120-081455-lr.3-7k3q"), array_of("20261120-081455-lr-7k3q")
+    >>> sweep_folder_name("20261120-081455-lr.3-7k3q"), sweep_folder_name("20261120-081455-lr-7k3q")
     ('20261120-081455-lr-7k3q.array', '')
     """
     match = TASK_ID.fullmatch(run_id)
     return f"{match[1]}{match[3]}{ARRAY}" if match else ""
 
 
-def created_at(run_id: str) -> float:
+def parse_creation_time(run_id: str) -> float:
     """Return when a run id was made, in seconds since the epoch. Raises ValueError for no date.
 
-    >>> created_at("20261120-081455-zero2-4gpu-7k3q")
+    >>> parse_creation_time("20261120-081455-zero2-4gpu-7k3q")
     1795162495.0
     """
     date = int(run_id[:4]), int(run_id[4:6]), int(run_id[6:8])
@@ -80,7 +80,7 @@ def created_at(run_id: str) -> float:
     return datetime(*date, *time, tzinfo=timezone.utc).timestamp()
 
 
-class Part:
+class RunPath:
     """A file or folder below the path of another, as a property of it."""
 
     def __init__(self, name: str) -> None:
@@ -96,32 +96,32 @@ class RunFolder(Struct, frozen=True):
     path: Path
 
     # submit; of a run of a sweep code/ and submitted.json lie in the sweep's folder
-    code = Part("code")
-    plan = Part("plan.json")
-    script = Part("job.sbatch")
-    task = Part("task.json")
-    submitted = Part(SUBMITTED)
-    secrets = Part(SECRETS)  # 0600
-    secret_marks = Part("secret_marks.json")  # 0600; no values: secrets/mask.py
+    code = RunPath("code")
+    plan = RunPath("plan.json")
+    script = RunPath("job.sbatch")
+    task = RunPath("task.json")
+    submitted = RunPath(SUBMITTED)
+    secrets = RunPath(SECRETS)  # 0600
+    secret_marks = RunPath("secret_marks.json")  # 0600; no values: secrets/mask.py
     # the job: attempts/N/{begin.json,beat,hostfile,failures/,end.json,stall.json,
     # stacks/} logs/N/{rank-R,node-K}.log logs/flight-R
-    attempts = Part("attempts")
-    logs = Part("logs")
+    attempts = RunPath("attempts")
+    logs = RunPath("logs")
     # Slurm
-    batch_log = Part("logs/batch.log")
+    batch_log = RunPath("logs/batch.log")
     # cancel
-    cancelled = Part("cancelled.json")
+    cancelled = RunPath("cancelled.json")
     # readers
-    seen = Part("cache/seen.json")
-    why = Part("cache/why.json")
-    account = Part("cache/account.json")
-    looks = Part("cache/looks.json")  # top
+    seen = RunPath("cache/seen.json")
+    why = RunPath("cache/why.json")
+    account = RunPath("cache/account.json")
+    looks = RunPath("cache/looks.json")  # top
     # submit, where the run is another machine's: digests of the records that were sent there
-    as_submitted = Part("cache/as-submitted.json")
-    submitted_from = Part("cache/submitted-from.json")
+    as_submitted = RunPath("cache/as-submitted.json")
+    submitted_from = RunPath("cache/submitted-from.json")
     # resubmit, and submit --after, in the earlier run: NEW_RUN.json for each that uses this one's
     # checkpoints; resubmit also writes resubmitted.json in the new one
-    successors = Part("successors")
+    successors = RunPath("successors")
 
     @property
     def run_id(self) -> str:
@@ -138,11 +138,11 @@ class SweepFolder(Struct, frozen=True):
     path: Path
 
     # submit
-    record = Part("sweep.json")
-    code = Part("code")
-    submitted = Part(SUBMITTED)
+    record = RunPath("sweep.json")
+    code = RunPath("code")
+    submitted = RunPath(SUBMITTED)
     # readers, of its end
-    seen = Part("cache/seen.json")
+    seen = RunPath("cache/seen.json")
 
     @property
     def sweep_id(self) -> str:
@@ -161,10 +161,10 @@ def sweep_folder(runs_dir: Path, sweep_id: str) -> SweepFolder:
     return SweepFolder(runs_dir / f"{sweep_id}{ARRAY}")
 
 
-def sweep_id_of(name: str) -> str | None:
+def parse_sweep_id(name: str) -> str | None:
     """Read the sweep's id off the name of its folder; None for any other name.
 
-    >>> sweep_id_of("20261120-081455-lr-7k3q.array"), sweep_id_of("20261120-081455-lr-7k3q")
+    >>> parse_sweep_id("20261120-081455-lr-7k3q.array"), parse_sweep_id("20261120-081455-lr-7k3q")
     ('20261120-081455-lr-7k3q', None)
     """
     sweep_id = name.removesuffix(ARRAY)
@@ -199,7 +199,7 @@ def create_run_folder(path: Path, *, is_array: bool = False) -> RunFolder:
     return folder
 
 
-def expire_caches(run: RunFolder) -> None:
+def expire_nfs_caches(run: RunFolder) -> None:
     """Have an NFS client ask for what the nodes wrote (acdirmax): modes are set as they are."""
     inner = (parent.glob("[0-9]*") for parent in (run.attempts, run.logs))
     for folder in chain((run.path, run.attempts, run.logs), chain.from_iterable(inner)):

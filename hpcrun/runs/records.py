@@ -17,7 +17,7 @@ from msgspec import Struct, convert, field, structs
 
 from hpcrun import files
 from hpcrun.errors import HpcrunError, InputError
-from hpcrun.ownership import is_own, other_owner, whose
+from hpcrun.ownership import foreign_owner, is_own, other_owner
 from hpcrun.plan import Plan
 from hpcrun.runs import layout
 from hpcrun.runs.ends import Stall
@@ -179,7 +179,7 @@ class Attempt(Struct, frozen=True, kw_only=True):
         return max(0.0, until - self.begin.begun_at)
 
 
-class Recorded(Struct, frozen=True, kw_only=True):
+class RunRecords(Struct, frozen=True, kw_only=True):
     """What a run's folder shows of it; of an attempt a listing reads the end or else the begin."""
 
     task: Task | None = None
@@ -188,7 +188,7 @@ class Recorded(Struct, frozen=True, kw_only=True):
     attempts: list[Attempt] = field(default_factory=list)
 
 
-class Listed(Recorded, frozen=True, kw_only=True):
+class CachedRow(RunRecords, frozen=True, kw_only=True):
     """What a listing has read of a run that is over: its records, and its log's last step and loss.
 
     ``run_id``: whose they are, which another folder may have a copy of; ``stamp``: its attempts'
@@ -205,7 +205,7 @@ class Listed(Recorded, frozen=True, kw_only=True):
     log: str | None
 
 
-class Seen(Struct, frozen=True, kw_only=True):
+class CachedState(Struct, frozen=True, kw_only=True):
     """A final state that Slurm reported for a run with this many attempts: Slurm forgets jobs.
 
     ``by_record``: it is from the run's own records, long after the end, and not from Slurm.
@@ -217,7 +217,7 @@ class Seen(Struct, frozen=True, kw_only=True):
     attempts: int
     by_record: bool = False
     elapsed: float | None = None
-    kept: Listed | None = None
+    kept: CachedRow | None = None
 
 
 class TaskEnd(Struct, frozen=True, kw_only=True):
@@ -231,7 +231,7 @@ class TaskEnd(Struct, frozen=True, kw_only=True):
     by_record: bool = False
 
 
-class SweepSeen(Struct, frozen=True, kw_only=True):
+class CachedSweep(Struct, frozen=True, kw_only=True):
     """The runs of a sweep that are over, by the numbers of their tasks.
 
     ``ended_at`` is when all were first seen to be over, in seconds since the epoch; None: not yet.
@@ -241,11 +241,11 @@ class SweepSeen(Struct, frozen=True, kw_only=True):
     ended_at: float | None = None
 
 
-class History(Recorded, frozen=True, kw_only=True):
+class History(RunRecords, frozen=True, kw_only=True):
     """All records of a run in its folder."""
 
     run_id: str
-    seen: Seen | None = None
+    seen: CachedState | None = None
     gone_on_as: str | None = None  # its successor, where Slurm has seen the last attempt's job end
 
     @property
@@ -317,7 +317,7 @@ class History(Recorded, frozen=True, kw_only=True):
         if self.submitted is not None:
             return self.submitted.submitted_at
         try:
-            return layout.created_at(self.run_id)
+            return layout.parse_creation_time(self.run_id)
         except ValueError:  # a folder that is only named like a run's
             return 0.0
 
@@ -328,10 +328,10 @@ class History(Recorded, frozen=True, kw_only=True):
 def write_file(path: Path, data: bytes, mode: int = 0o644) -> None:
     """Write a file whole or not at all. Raises HpcrunError naming the file."""
     try:
-        with files.replacing(path, mode) as file:
+        with files.replace_atomically(path, mode) as file:
             file.write(data)
     except OSError as error:
-        raise HpcrunError(f"{path}: {error.strerror}", fix=files.space_fix(error)) from error
+        raise HpcrunError(f"{path}: {error.strerror}", fix=files.full_disk_hint(error)) from error
 
 
 def write_record(path: Path, record: Any, mode: int = 0o644) -> None:
@@ -350,17 +350,17 @@ def read_record(path: Path, type_: type[T]) -> T | None:
         with files.open_plain(path) as file:
             data = files.read_bounded(file, path)
             if not is_own(os.fstat(file.fileno())):
-                hook = _without_slurm_conf
+                hook = _drop_slurm_conf
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except files.Unfit as error:
-        files.remark(f"{path}: {error.strerror}: it is passed over")
+    except files.UnsafeFile as error:
+        files.add_notice(f"{path}: {error.strerror}: it is passed over")
         return None
     except OSError as error:
         raise HpcrunError(f"{path}: {error.strerror}") from error
     record = decode_record(data, type_, hook)
     if record is None and data.strip(b"\0 \n"):
-        files.remark(f"{path}: damaged, or of another version of hpcrun: it is passed over")
+        files.add_notice(f"{path}: damaged, or of another version of hpcrun: it is passed over")
     return record
 
 
@@ -370,28 +370,30 @@ def decode_record(
     """Read a record's text; None for what is none."""
     try:
         # Not msgspec's decoder: texts that are not UTF-8 stand in a plan as lone surrogates.
-        return convert(json.loads(data, object_hook=hook, parse_int=_bounded), decodable(type_))
+        return convert(
+            json.loads(data, object_hook=hook, parse_int=_parse_bounded_int), decodable(type_)
+        )
     except (ValueError, RecursionError, OverflowError):
         return None
 
 
-def _bounded(digits: str) -> int:
+def _parse_bounded_int(digits: str) -> int:
     """Read a number; no record has one that a float cannot hold. Raises ValueError."""
     if len(digits) > 30:
         raise ValueError("too long a number")
     return int(digits)
 
 
-def _without_slurm_conf(values: dict[str, Any]) -> dict[str, Any]:
+def _drop_slurm_conf(values: dict[str, Any]) -> dict[str, Any]:
     return values | {"slurm_conf": None} if "slurm_conf" in values else values
 
 
-def read_if_there(path: Path, type_: type[T]) -> T | None:
+def read_optional_record(path: Path, type_: type[T]) -> T | None:
     """Read a record that most of thousands of runs do not have: those cost no opening of a file."""
     return read_record(path, type_) if path.exists() else None
 
 
-def holds_any(folder: Path) -> bool:
+def is_nonempty_folder(folder: Path) -> bool:
     """Return whether there is anything in a folder; False for one that cannot be read."""
     try:
         return any(folder.iterdir())
@@ -405,7 +407,7 @@ def has_checkpoints(plan: Plan, attempts: Sequence[Attempt], *, is_here: bool) -
     On another machine the folder cannot be opened: there the attempts' own records count.
     """
     if is_here:
-        return holds_any(Path(plan.checkpoint_dir))
+        return is_nonempty_folder(Path(plan.checkpoint_dir))
     return any(attempt.end is not None and attempt.end.checkpoint for attempt in attempts)
 
 
@@ -431,22 +433,24 @@ def read_history(folder: RunFolder) -> History:
         task=task,
         submitted=read_submitted(folder, task),
         cancelled=read_record(folder.cancelled, Cancelled),
-        seen=read_if_there(folder.seen, Seen),
+        seen=read_optional_record(folder.seen, CachedState),
         attempts=attempts,
     )
 
 
-def keep_record(path: Path, record: Struct) -> None:
+def cache_record(path: Path, record: Struct) -> None:
     """Keep what was found for later readers, but in no folder of somebody else's."""
-    if whose(path.parent.parent) or whose(path.parent):
+    if foreign_owner(path.parent.parent) or foreign_owner(path.parent):
         return
     with contextlib.suppress(OSError, HpcrunError):
         path.parent.mkdir(0o755, exist_ok=True)
         write_record(path, record)
 
 
-def read_brief(
-    folder: RunFolder, seen: Seen | None = None, part: tuple[Task, Submitted | None] | None = None
+def read_history_summary(
+    folder: RunFolder,
+    seen: CachedState | None = None,
+    part: tuple[Task, Submitted | None] | None = None,
 ) -> History:
     """Read what a listing of thousands of runs shows: of an attempt the end or else the begin.
 
@@ -455,7 +459,7 @@ def read_brief(
     """
     task = part[0] if part else read_task(folder)
     submitted = part[1] if part else read_submitted(folder, task)
-    at = stamp_of(folder.cancelled) / 1e9
+    at = read_mtime_ns(folder.cancelled) / 1e9
     return History(
         run_id=folder.run_id,
         task=task,
@@ -463,36 +467,41 @@ def read_brief(
         # By whom is not shown in a listing, so no file is opened.
         cancelled=Cancelled(cancelled_at=at, user="") if at else None,
         seen=seen,
-        attempts=[_brief_attempt(folder, index) for index in attempt_indices(folder)],
+        attempts=[_read_attempt_summary(folder, index) for index in attempt_indices(folder)],
     )
 
 
-def _brief_attempt(folder: RunFolder, index: int) -> Attempt:
+def _read_attempt_summary(folder: RunFolder, index: int) -> Attempt:
     where = folder.attempts / str(index)
-    end = read_if_there(where / "end.json", End)
+    end = read_optional_record(where / "end.json", End)
     if end is not None:
         return Attempt(index=index, end=end)
-    begin, beat = read_record(where / "begin.json", Begin), stamp_of(where / "beat") / 1e9 or None
+    begin, beat = (
+        read_record(where / "begin.json", Begin),
+        read_mtime_ns(where / "beat") / 1e9 or None,
+    )
     stall, ending = read_stall(folder, index), read_ending(where)
     return Attempt(index=index, begin=begin, beat=beat, stall=stall, ending=ending)
 
 
 def read_ending(attempt: Path) -> str | None:
     """Read why an attempt is about to end: Slurm preempts its job, or the time limit is near."""
-    return read_if_there(attempt / "stop", str) or read_if_there(attempt / "told-0", str)
+    return read_optional_record(attempt / "stop", str) or read_optional_record(
+        attempt / "told-0", str
+    )
 
 
 def read_stall(folder: RunFolder, index: int) -> Stall | None:
     """Read what an attempt that does not move on is at, and who holds it up."""
-    stall = read_if_there(folder.attempts / str(index) / "stall.json", Stall)
+    stall = read_optional_record(folder.attempts / str(index) / "stall.json", Stall)
     if stall is None:
         return None
     from hpcrun.runs import flight  # here: few runs stall
 
-    return flight.judged(stall, folder.attempts / str(index), folder.logs)
+    return flight.find_culprit(stall, folder.attempts / str(index), folder.logs)
 
 
-def stamp_of(path: Path) -> int:
+def read_mtime_ns(path: Path) -> int:
     """Return when a path was written, in ns by its file system's clock; 0: it is not there."""
     try:
         return os.stat(path).st_mtime_ns  # noqa: PTH116 - a thousand times in a row
@@ -510,22 +519,22 @@ def remove_secret_files(folder: RunFolder) -> None:
 
 def attempt_indices(folder: RunFolder) -> list[int]:
     """Return the numbers of a run's attempts."""
-    if not _is_folder(folder.attempts):
+    if not _is_trusted_folder(folder.attempts):
         return []
     try:
         names = [name for name in os.listdir(folder.attempts) if name.isdecimal()]  # noqa: PTH208
     except OSError:
         return []
-    return sorted(int(name) for name in names if _is_folder(folder.attempts / name))
+    return sorted(int(name) for name in names if _is_trusted_folder(folder.attempts / name))
 
 
-def _is_folder(path: Path) -> bool:
+def _is_trusted_folder(path: Path) -> bool:
     """Return whether there is a folder, and not behind a link of somebody else's."""
     try:
         info = os.lstat(path)
         if stat.S_ISLNK(info.st_mode):
             if who := other_owner(info):
-                files.remark(f"{path}: a link that belongs to {who}: it is passed over")
+                files.add_notice(f"{path}: a link that belongs to {who}: it is passed over")
                 return False
             info = os.stat(path)  # noqa: PTH116 - of thousands of runs
     except OSError:
@@ -533,9 +542,9 @@ def _is_folder(path: Path) -> bool:
     return stat.S_ISDIR(info.st_mode)
 
 
-def begun_as(path: Path) -> str:
+def read_first_job_id(path: Path) -> str:
     """Return the Slurm job that a run, or a sweep's first task, began as; "" where none did."""
-    sweep_id = layout.sweep_id_of(path.name)
+    sweep_id = layout.parse_sweep_id(path.name)
     run = RunFolder(path) if sweep_id is None else SweepFolder(path).run(0)
     begun = read_record(run.attempts / "0" / "begin.json", Begin)
     return begun.job_id.partition("_")[0] if begun is not None else ""
@@ -557,12 +566,12 @@ def read_task(folder: RunFolder) -> Task | None:
 def read_submitted(folder: RunFolder, task: Task | None) -> Submitted | None:
     """Read the run's own record, or its task's part of the record of its sweep's one sbatch."""
     if task is None:
-        return own_record(read_record(folder.submitted, Submitted), folder.run_id)
+        return detach_copied_record(read_record(folder.submitted, Submitted), folder.run_id)
     whole = read_record(layout.sweep_folder(folder.path.parent, task.sweep_id).submitted, Submitted)
-    return own_record(whole and record_of_task(whole, task.index), folder.run_id)
+    return detach_copied_record(whole and derive_task_record(whole, task.index), folder.run_id)
 
 
-def record_of_task(whole: Submitted, index: int) -> Submitted:
+def derive_task_record(whole: Submitted, index: int) -> Submitted:
     """Make a task's record out of the record of its sweep's one sbatch."""
     return structs.replace(
         whole,
@@ -571,7 +580,7 @@ def record_of_task(whole: Submitted, index: int) -> Submitted:
     )
 
 
-def own_record(record: Submitted | None, id_: str) -> Submitted | None:
+def detach_copied_record(record: Submitted | None, id_: str) -> Submitted | None:
     """Remove the job from a record that was copied with its folder: it works in the original."""
     if record is None or record.run_id in (None, id_):
         return record
@@ -593,7 +602,7 @@ def runs_of(found: RunFolder | SweepFolder) -> list[RunFolder]:
     return [found.run(index) for index in range(read_sweep(found).tasks)]
 
 
-def owner_run(checkpoint_dir: Path | None) -> RunFolder | None:
+def find_owner_run(checkpoint_dir: Path | None) -> RunFolder | None:
     """Return the run in whose folder checkpoints lie; None where they lie elsewhere."""
     for folder in checkpoint_dir.parents if checkpoint_dir is not None else ():
         if layout.RUN_ID.fullmatch(folder.name):
@@ -601,7 +610,7 @@ def owner_run(checkpoint_dir: Path | None) -> RunFolder | None:
     return None
 
 
-def successors_of(run: RunFolder, *, is_mirror: bool) -> list[Path]:
+def list_successors(run: RunFolder, *, is_mirror: bool) -> list[Path]:
     """List the folders of later runs that use this run's checkpoints, and that exist.
 
     ``is_mirror``: the records are another machine's, whose runs are only beside this one here.

@@ -18,9 +18,9 @@ from hpcrun.errors import HpcrunError, InputError
 # A bigger file is data, not code: on this machine it is linked to, not copied.
 LINK_ABOVE = 20 * 1024 * 1024
 # How often a file is copied that changes meanwhile.
-_COPIES = 3
+_MAX_COPY_TRIES = 3
 # How many earlier copies of the code may have the same large files.
-_EARLIER = 3
+_MAX_EARLIER_COPIES = 3
 # A project with more files than this is a data folder or a home: copying it would take minutes.
 MAX_FILES = 20_000
 MAX_BYTES = 500 * 1024 * 1024
@@ -81,9 +81,9 @@ def take_snapshot(
     out = []
     for number, name in enumerate(names):
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # deleted since then
-            out += [name] * _leads_out(project / name, project)
+            out += [name] * _is_external_link(project / name, project)
             size += _copy(project / name, code / name, project, is_sent=is_sent)
-            _share(code / name, [copy / name for copy in earlier])
+            _hard_link_duplicate(code / name, [copy / name for copy in earlier])
         show(number + 1, len(names))
         if len(names) > MAX_FILES or size > MAX_BYTES:
             raise InputError(
@@ -95,7 +95,7 @@ def take_snapshot(
     return out
 
 
-def close_to_others(code: Path) -> None:
+def remove_group_write(code: Path) -> None:
     """Let only the owner write to a copy: the modes were copied too."""
     for where, _, names in os.walk(code):
         for path in (Path(where), *(Path(where, name) for name in names)):
@@ -104,7 +104,7 @@ def close_to_others(code: Path) -> None:
                 path.chmod(S_IMODE(mode) & ~0o022)
 
 
-def _leads_out(path: Path, project: Path) -> bool:
+def _is_external_link(path: Path, project: Path) -> bool:
     """Return whether a path is a link to a place outside of the project."""
     # resolve() fails at a circle of links.
     is_link = path.is_symlink()
@@ -115,7 +115,7 @@ def _copy(source: Path, target: Path, project: Path, *, is_sent: bool) -> int:
     info = source.lstat()
     target.parent.mkdir(parents=True, exist_ok=True)
     if source.is_symlink():
-        link, inside = source.readlink(), not _leads_out(source, project)
+        link, inside = source.readlink(), not _is_external_link(source, project)
         if not (is_sent and inside and link.is_absolute() and source.is_file()):
             real = Path(os.path.realpath(source))
             target.symlink_to(link if inside and not link.is_absolute() else real)
@@ -126,7 +126,7 @@ def _copy(source: Path, target: Path, project: Path, *, is_sent: bool) -> int:
     if info.st_size > LINK_ABOVE and not is_sent:
         target.symlink_to(source)
         return 0
-    for _ in range(_COPIES):
+    for _ in range(_MAX_COPY_TRIES):
         shutil.copy2(source, target)
         now = source.stat()
         if (now.st_size, now.st_mtime_ns) == (info.st_size, info.st_mtime_ns):
@@ -138,10 +138,10 @@ def _copy(source: Path, target: Path, project: Path, *, is_sent: bool) -> int:
 def _earlier_copies(runs_dir: Path, code: Path) -> list[Path]:
     """List the copies of code of the last runs."""
     runs = sorted((path for path in runs_dir.glob("[0-9]*-*") if path.is_dir()), reverse=True)
-    return [run / "code" for run in runs if run != code.parent][:_EARLIER]
+    return [run / "code" for run in runs if run != code.parent][:_MAX_EARLIER_COPIES]
 
 
-def _share(path: Path, earlier: Sequence[Path]) -> None:
+def _hard_link_duplicate(path: Path, earlier: Sequence[Path]) -> None:
     """Keep a large file once if an earlier copy of it has the same content."""
     with contextlib.suppress(OSError):
         info = path.lstat()
@@ -162,7 +162,7 @@ def _project_files(project: Path) -> Iterator[str]:
     """List the project's files, by git if it is a checkout."""
     listed = _git_files(project)
     if listed is None:
-        yield from _walk(project)
+        yield from _walk_files(project)
         return
     folders = set()
     for name in listed:
@@ -218,7 +218,7 @@ def _is_fetched(folder: Path) -> bool:
     return False
 
 
-def _walk(project: Path) -> Iterator[str]:
+def _walk_files(project: Path) -> Iterator[str]:
     """List everything but caches and environments."""
     for where, folders, names in os.walk(str(project)):
         folder = Path(where)

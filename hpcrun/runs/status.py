@@ -116,20 +116,20 @@ class Cost(Struct, frozen=True, kw_only=True):
         return max(0.0, 1 - (self.replayed + self.stalled + self.restarting) / self.hours)
 
 
-def node_count(attempt: Attempt, spare: int = 0) -> int:
+def count_nodes(attempt: Attempt, spare: int = 0) -> int:
     """Count the nodes of an attempt: with a range of them each may have another number."""
     known = known_hosts(attempt.begin.nodes) if attempt.begin is not None else []
     return (len(known) or 1) + spare
 
 
-def _start_of(attempt: Attempt, seconds: float) -> float:
+def _compute_startup(attempt: Attempt, seconds: float) -> float:
     """How many of the ``seconds`` that an attempt ran went by before its first step was seen."""
     if attempt.moved is None or attempt.begin is None:
         return seconds
     return min(max(0.0, attempt.moved - attempt.begin.begun_at), seconds)
 
 
-def _stalled_for(attempt: Attempt) -> float:
+def _compute_stall(attempt: Attempt) -> float:
     """How many seconds an attempt has not moved on at its end, by the clock of its first node."""
     stall, end = attempt.stall, attempt.end
     # One that moved on and ended well before that was noticed has not.
@@ -139,7 +139,7 @@ def _stalled_for(attempt: Attempt) -> float:
     return max(stall.silent_seconds, until - stall.since)
 
 
-def _elapsed_by_slurm(history: History, job: SlurmJob | None = None) -> float | None:
+def _slurm_elapsed(history: History, job: SlurmJob | None = None) -> float | None:
     """The seconds that Slurm counts of the last attempt, with what came after the end of its
     record; None: not known, or they are not those of this attempt alone."""
     attempts, seen = history.attempts, history.seen
@@ -151,13 +151,13 @@ def _elapsed_by_slurm(history: History, job: SlurmJob | None = None) -> float | 
     return seen.elapsed if seen is not None and seen.attempts == len(attempts) else None
 
 
-def elapsed_of(history: History, job: SlurmJob | None = None) -> float | None:
+def compute_elapsed(history: History, job: SlurmJob | None = None) -> float | None:
     """The seconds of the last attempt of a run that is over; None: not known."""
     own = history.last.seconds() if history.last is not None else None
-    return max(filter(None, (own, _elapsed_by_slurm(history, job))), default=own)
+    return max(filter(None, (own, _slurm_elapsed(history, job))), default=own)
 
 
-def cost_of(
+def compute_cost(
     attempts: Sequence[Attempt],
     gpus_per_node: int,
     now: float | None,
@@ -181,13 +181,13 @@ def cost_of(
         is_last = attempt is attempts[-1]
         seconds = attempt.seconds(now if is_last else None) or 0.0
         seconds = elapsed if is_last and elapsed is not None else seconds
-        hours = node_count(attempt, spare) * (gpus_per_node or 1) / 3600
+        hours = count_nodes(attempt, spare) * (gpus_per_node or 1) / 3600
         held += seconds * hours
         first, last = attempt.first_step, attempt.last_step
-        starting = 0.0 if first is not None and not is_seen else _start_of(attempt, seconds)
+        starting = 0.0 if first is not None and not is_seen else _compute_startup(attempt, seconds)
         is_known = is_known and not (first is None and attempt.moved is not None)
         restarting += starting * hours if attempt is not attempts[0] else 0.0
-        still = min(_stalled_for(attempt), seconds - starting)
+        still = min(_compute_stall(attempt), seconds - starting)
         stalled += still * hours
         if first is None or last is None:
             continue
@@ -212,7 +212,7 @@ def cost_of(
     )
 
 
-class Used(Struct, frozen=True, kw_only=True):
+class ResourceUsage(Struct, frozen=True, kw_only=True):
     """What a job that is over has used; None: not known.
 
     Memory in bytes: the host's of all nodes together (``memory_used``: the peak that Slurm's
@@ -277,7 +277,7 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     # Of one that is over, where that was asked: why it failed, and what it used.
     diagnosis: Diagnosis | None = None
     account: Account | None = None
-    used: Used | None = None
+    used: ResourceUsage | None = None
     uses: list[NodeUse] = []
     why_no_use: str = ""
 
@@ -394,17 +394,17 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     @property
     def stall(self) -> Stall | None:
         """Since when the last attempt does not move on, and who holds it up; None: it does."""
-        return self.last.stall if self.last is not None and _stalled_for(self.last) else None
+        return self.last.stall if self.last is not None and _compute_stall(self.last) else None
 
     @property
     def stalled_for(self) -> float:
         """How many seconds it has not moved on, by the clock of its first node."""
-        return _stalled_for(self.last) if self.last is not None else 0.0
+        return _compute_stall(self.last) if self.last is not None else 0.0
 
     @property
     def elapsed_by_slurm(self) -> float | None:
         """The seconds that Slurm counts of the last attempt; None: not known."""
-        return _elapsed_by_slurm(self.history, self.job)
+        return _slurm_elapsed(self.history, self.job)
 
     @property
     def nodes(self) -> str:
@@ -459,7 +459,7 @@ class JobStatus(Struct, frozen=True, kw_only=True):
         return self.plan is not None and self.plan.launcher != "none"
 
 
-def trained_share(status: JobStatus) -> float | None:
+def compute_trained_share(status: JobStatus) -> float | None:
     """Return the share of a run's time that went into steps which lasted; None: not known.
 
     What came before each attempt's first step does not count, nor do steps that were done again,
@@ -473,7 +473,7 @@ def trained_share(status: JobStatus) -> float | None:
             seconds = status.elapsed
         is_known |= attempt.moved is not None
         total += seconds
-        lost += min(seconds, _start_of(attempt, seconds) + _stalled_for(attempt))
+        lost += min(seconds, _compute_startup(attempt, seconds) + _compute_stall(attempt))
     if status.cost is not None and status.cost.hours:
         lost += (status.cost.replayed or 0.0) / status.cost.hours * total
     return max(0.0, 1 - lost / total) if total and is_known else None

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
-from hpcrun.runs.ends import STATES, WORDS
+from hpcrun.runs.ends import END_NAMES, END_STATES
 from hpcrun.runs.records import History, Submitted
 from hpcrun.slurm import UNKNOWN, SlurmJob, is_final
 
 # The harness beats every 30 s; four missed beats, and clocks of nodes that differ a little.
-SILENT_AFTER = 150.0
+HEARTBEAT_TIMEOUT_S = 150.0
 # A reply that was lost: for so long the job may still turn up (in seconds).
-UNSETTLED = 600.0
+LOST_REPLY_WINDOW_S = 600.0
 # sacct calls a job live that squeue does not show, and it gives no sign of life: a "runaway job".
-RUNAWAY = 3600.0
+RUNAWAY_AFTER_S = 3600.0
 # sbatch has answered and squeue does not show the job yet: a moment, not a loss.
-GRACE = 30.0
+SUBMISSION_GRACE_S = 30.0
 # Slurm counts from the job's start in whole seconds, the job from its script's first act.
-_CLOCK = 2.0
+_CLOCK_SKEW_S = 2.0
 # Reasons of Slurm's to end a job that never ran; others of a cancelled job are why it waited.
-_ENDS = frozenset({"DependencyNeverSatisfied", "DeadLine"})
+_FINAL_REASONS = frozenset({"DependencyNeverSatisfied", "DeadLine"})
 # Slurm's reason where a script was killed, or could not be launched.
 NOT_LAUNCHED = "JobLaunchFailure"
 # Final states of hpcrun's own: the job died without a trace; Slurm never took it.
 LOST, NOT_SUBMITTED = "LOST", "NOT_SUBMITTED"
 
 
-class Evidence(Struct, frozen=True, kw_only=True):
+class JobEvidence(Struct, frozen=True, kw_only=True):
     """What is known of a job; ``in_reach`` False: Slurm gave no answer.
 
     ``missing_from_array``: Slurm shows the job's array, but not this task of it. ``limit``: the
@@ -62,12 +62,12 @@ class Verdict(Struct, frozen=True, kw_only=True):
         return self.state == "COMPLETED"
 
 
-def is_over(state: str) -> bool:
+def is_final_state(state: str) -> bool:
     """Return whether a state is final: one of Slurm's, or hpcrun's own."""
     return is_final(state) or state in (LOST, NOT_SUBMITTED)
 
 
-def decide(evidence: Evidence) -> Verdict:
+def decide_state(evidence: JobEvidence) -> Verdict:
     """Decide a job's state.
 
     Slurm's live queue goes first, then its accounting, then the run's own records: Slurm knows of
@@ -75,28 +75,28 @@ def decide(evidence: Evidence) -> Verdict:
     """
     last, queue, account = evidence.history.last, evidence.queue, evidence.account
     if evidence.history.copy_of is not None:
-        return _of_copy(evidence)
+        return _decide_copy(evidence)
     end = evidence.history.end
     if evidence.history.shares_job:
         if end is not None and end.stopped_by != "TERM":  # which comes to all runs of the job
-            return _by_record(evidence)
+            return _decide_by_record(evidence)
         if last is None and evidence.history.cancelled is not None:
             return Verdict(state="CANCELLED", final=True, reason="before it began")
     if queue is not None and queue.state != UNKNOWN:
-        return _by_slurm(evidence.history, "squeue", queue.state, _reason(queue))
+        return _decide_by_slurm(evidence.history, "squeue", queue.state, _clean_reason(queue))
     if account is not None and account.state != UNKNOWN:
         # Not in the queue although the accounting still calls it running: the accounting is late.
         if is_final(account.state):
-            return _by_slurm(evidence.history, "sacct", account.state)
+            return _decide_by_slurm(evidence.history, "sacct", account.state)
         if evidence.in_reach:
             if end is not None:
-                return _by_record(evidence, "sacct has not seen the end yet")
-            if evidence.now - evidence.history.last_sign < RUNAWAY:
+                return _decide_by_record(evidence, "sacct has not seen the end yet")
+            if evidence.now - evidence.history.last_sign < RUNAWAY_AFTER_S:
                 reason = f"sacct calls it {account.state}, squeue does not show it"
                 return Verdict(state=UNKNOWN, source="sacct", reason=reason)
     # Slurm keeps no record of a task that is cancelled while it waits.
     is_missing = evidence.missing_from_array and evidence.in_reach
-    is_new = evidence.now - evidence.history.last_sign <= GRACE
+    is_new = evidence.now - evidence.history.last_sign <= SUBMISSION_GRACE_S
     if is_missing and queue is None and last is None and not is_new:
         return Verdict(state="CANCELLED", final=True, source="sacct", reason="before it began")
     seen = evidence.history.seen
@@ -104,10 +104,10 @@ def decide(evidence: Evidence) -> Verdict:
         seen = None  # found out again; or older than the last attempt
     if queue is None and seen is not None:
         # Slurm's earlier answer: it forgets jobs, or does not answer now.
-        return _by_slurm(evidence.history, "seen", seen.state, seen.reason)
+        return _decide_by_slurm(evidence.history, "seen", seen.state, seen.reason)
     submitted = evidence.history.submitted
     if submitted is not None and submitted.job_id is None:
-        return _local(evidence, submitted)
+        return _decide_local(evidence, submitted)
     if queue is not None:
         reason = "Slurm names a state that hpcrun does not know"
         return Verdict(state=UNKNOWN, source="squeue", reason=reason)
@@ -118,10 +118,10 @@ def decide(evidence: Evidence) -> Verdict:
         elif last is not None and last.begin is not None:
             known = "its own record shows that it began"
         return Verdict(state=UNKNOWN, reason=f"Slurm does not answer; {known}")
-    return _by_record(evidence)
+    return _decide_by_record(evidence)
 
 
-def _of_copy(evidence: Evidence) -> Verdict:
+def _decide_copy(evidence: JobEvidence) -> Verdict:
     """Decide for a copy of a run's folder: it has no job, only an end that was copied with it."""
     history, end, seen = evidence.history, evidence.history.end, evidence.history.seen
     note = f"a copy of {history.copy_of}, whose job it was"
@@ -131,44 +131,44 @@ def _of_copy(evidence: Evidence) -> Verdict:
             state=seen.state, final=True, reason=seen.reason, exit_code=code, notes=[note]
         )
     if end is not None:
-        return _by_record(evidence, note)
+        return _decide_by_record(evidence, note)
     return Verdict(state=NOT_SUBMITTED, final=True, reason=note)
 
 
-def _by_record(evidence: Evidence, note: str = "") -> Verdict:
+def _decide_by_record(evidence: JobEvidence, note: str = "") -> Verdict:
     """Decide by the run's own records: Slurm has forgotten the job."""
     history, last, end = evidence.history, evidence.history.last, evidence.history.end
     notes = [note] if note else []
     if end is not None and end.next is not None and history.copy_of is None:
-        if evidence.now - end.ended_at < UNSETTLED:
+        if evidence.now - end.ended_at < LOST_REPLY_WINDOW_S:
             return Verdict(state=UNKNOWN, reason="its next attempt is about to be queued")
         notes.append("Slurm does not know of the attempt that was to follow")
     if end is not None:
         state = "COMPLETED" if end.exit_code == 0 else "FAILED"
-        if end.why in STATES:
-            state = STATES[end.why]
+        if end.why in END_STATES:
+            state = END_STATES[end.why]
         elif end.stopped_by is not None:
             state, limit = "CANCELLED", evidence.limit
             # Slurm sends TERM at the time limit, never before it.
-            is_out = limit is not None and end.ended_at - end.begun_at >= limit - _CLOCK
+            is_out = limit is not None and end.ended_at - end.begun_at >= limit - _CLOCK_SKEW_S
             if history.cancelled is None and end.stopped_by == "TERM" and is_out:
                 state = "TIMEOUT"
             elif history.cancelled is None:
                 notes.append(f"it was stopped by SIG{end.stopped_by}: cancelled, or out of time")
         return Verdict(state=state, final=True, exit_code=end.exit_code, notes=notes)
     quiet = evidence.now - evidence.history.last_sign
-    if last is not None and quiet < SILENT_AFTER:
+    if last is not None and quiet < HEARTBEAT_TIMEOUT_S:
         reason = f"Slurm does not show the job, which gave a sign of life {quiet:.0f} s ago"
         return Verdict(state=UNKNOWN, reason=reason)
     if history.cancelled is not None:
         return Verdict(state="CANCELLED", final=True, notes=notes)
     if history.submitted is None and last is None:
-        if quiet < UNSETTLED:
+        if quiet < LOST_REPLY_WINDOW_S:
             reason = "sbatch gave no answer; Slurm may still take the job"
             return Verdict(state=UNKNOWN, reason=reason)
         reason = "no Slurm job has this folder: sbatch never took it"
         return Verdict(state=NOT_SUBMITTED, final=True, reason=reason)
-    if last is None and quiet < GRACE:
+    if last is None and quiet < SUBMISSION_GRACE_S:
         return Verdict(state=UNKNOWN, reason="submitted a moment ago")
     if last is None:
         reason = "Slurm has forgotten the job, and it never began"
@@ -179,38 +179,38 @@ def _by_record(evidence: Evidence, note: str = "") -> Verdict:
     return Verdict(state=LOST, final=True, reason=reason, notes=notes)
 
 
-def _local(evidence: Evidence, submitted: Submitted) -> Verdict:
+def _decide_local(evidence: JobEvidence, submitted: Submitted) -> Verdict:
     """Decide for a run of ``hpcrun run``: there are only its records."""
     last = evidence.history.last
     if last is not None and last.end is not None:
-        return _by_record(evidence)
+        return _decide_by_record(evidence)
     quiet = evidence.now - max(submitted.submitted_at, last.beat or 0.0 if last else 0.0)
-    if quiet > SILENT_AFTER:
+    if quiet > HEARTBEAT_TIMEOUT_S:
         reason = f"no sign of life for {quiet:.0f} s and no end record"
         return Verdict(state=LOST, final=True, reason=reason)
     return Verdict(state="RUNNING")
 
 
-def _reason(queue: SlurmJob) -> str:
+def _clean_reason(queue: SlurmJob) -> str:
     """Return why a job waits, or why it ended; Slurm keeps a reason when it is over."""
-    waited = queue.state in ("COMPLETED", "CANCELLED") and queue.reason not in _ENDS
+    waited = queue.state in ("COMPLETED", "CANCELLED") and queue.reason not in _FINAL_REASONS
     return "" if waited or queue.reason in ("None", "NonZeroExitCode") else queue.reason
 
 
-def _was_to_go_on(state: str, reason: str) -> bool:
+def _is_of_next_attempt(state: str, reason: str) -> bool:
     """Whether a job's end shows that it came after that of its last attempt on record."""
     return state.startswith("CANCELLED") or (state, reason) == ("FAILED", NOT_LAUNCHED)
 
 
-def _by_slurm(history: History, source: str, state: str, reason: str = "") -> Verdict:
+def _decide_by_slurm(history: History, source: str, state: str, reason: str = "") -> Verdict:
     """Make the verdict of Slurm's answer, with notes on what the job's own record contradicts."""
     end, notes = history.end, []
     final = source == "seen" or is_final(state)
-    if final and end is not None and end.next is not None and _was_to_go_on(state, reason):
+    if final and end is not None and end.next is not None and _is_of_next_attempt(state, reason):
         end = None  # of an attempt before the job's
-    if final and end is not None and end.why in STATES and state in ("COMPLETED", "FAILED"):
+    if final and end is not None and end.why in END_STATES and state in ("COMPLETED", "FAILED"):
         # Slurm shows how the batch script ended, which was asked to end.
-        state = STATES[end.why]
+        state = END_STATES[end.why]
     elif state == "PREEMPTED" and end is not None and (end.why, end.exit_code) == ("done", 0):
         # From 24.05 to 25.11 it says so of the attempt after the one that was preempted, too.
         state = "COMPLETED"
@@ -222,7 +222,7 @@ def _by_slurm(history: History, source: str, state: str, reason: str = "") -> Ve
     code = end.exit_code if final and end is not None else None
     # Slurm calls a job RUNNING until the grace of its preemption is over.
     if state == "RUNNING" and end is None and history.last is not None and history.last.ending:
-        reason = f"about to end: {WORDS.get(history.last.ending, 'asked to')}"
+        reason = f"about to end: {END_NAMES.get(history.last.ending, 'asked to')}"
     return Verdict(
         state=state, final=final, source=source, reason=reason, exit_code=code, notes=notes
     )

@@ -2,13 +2,13 @@ from hpcrun.sandbox import lifecycle as lifecycle
 from hpcrun.sandbox.config import MAX_GPUS_PER_NODE as MAX_GPUS_PER_NODE
 from hpcrun.sandbox.config import MEMORY_MB as MEMORY_MB
 from hpcrun.sandbox.config import NodeKind as NodeKind
-from hpcrun.sandbox.config import Queue as Queue
-from hpcrun.sandbox.config import Shape as Shape
+from hpcrun.sandbox.config import SandboxPartition as SandboxPartition
+from hpcrun.sandbox.config import SandboxShape as SandboxShape
 from hpcrun.sandbox.config import cpus_per_node as cpus_per_node
 from hpcrun.sandbox.config import plain_shape as plain_shape
 from hpcrun.sandbox.directory import MAX_NODES as MAX_NODES
-from hpcrun.sandbox.directory import Layout as Layout
+from hpcrun.sandbox.directory import SandboxFiles as SandboxFiles
 from hpcrun.sandbox.directory import check_owned as check_owned
 from hpcrun.sandbox.directory import sandbox_dir as sandbox_dir
 from hpcrun.sandbox.processes import find_members as find_members
-from hpcrun.sandbox.processes import send as send
+from hpcrun.sandbox.processes import send_signal as send_signal

@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from hpcrun.errors import InputError
-from hpcrun.sandbox.directory import MAX_NODES, Layout
+from hpcrun.sandbox.directory import MAX_NODES, SandboxFiles
 
 PARTITION = "sandbox"
 MAX_GPUS_PER_NODE = 16
@@ -34,7 +34,7 @@ class NodeKind(Struct, frozen=True, kw_only=True):
     feature: str = ""
 
 
-class Queue(Struct, frozen=True, kw_only=True):
+class SandboxPartition(Struct, frozen=True, kw_only=True):
     """A partition's name and limits, as slurm.conf spells them."""
 
     name: str = PARTITION
@@ -42,7 +42,7 @@ class Queue(Struct, frozen=True, kw_only=True):
     is_default: bool = True
 
 
-class Shape(Struct, frozen=True, kw_only=True):
+class SandboxShape(Struct, frozen=True, kw_only=True):
     """All that is asked of a sandbox.
 
     ``profile``: YAML of its cluster profile, beyond where Slurm is. ``like``: the profile that it
@@ -51,7 +51,7 @@ class Shape(Struct, frozen=True, kw_only=True):
     """
 
     kinds: tuple[NodeKind, ...]
-    queues: tuple[Queue, ...] = (Queue(),)
+    queues: tuple[SandboxPartition, ...] = (SandboxPartition(),)
     profile: str = ""
     like: str = ""
     settings: tuple[str, ...] = ()
@@ -69,13 +69,13 @@ class Shape(Struct, frozen=True, kw_only=True):
         yield from zip(kinds, node_names(self.nodes), strict=True)
 
     def about(self) -> str:
-        return about(self.nodes, self.gpus_per_node, self.like)
+        return describe_size(self.nodes, self.gpus_per_node, self.like)
 
 
-def about(nodes: int, gpus_per_node: int, like: str) -> str:
+def describe_size(nodes: int, gpus_per_node: int, like: str) -> str:
     """Describe a shape in short.
 
-    >>> about(2, 4, ""), about(1, 0, ""), about(8, 4, "hpcrun.yaml")
+    >>> describe_size(2, 4, ""), describe_size(1, 0, ""), describe_size(8, 4, "hpcrun.yaml")
     ('2 nodes with 4 GPUs each', '1 node without GPUs', '8 nodes like hpcrun.yaml')
     """
     counted = f"{nodes} node{'s' * (nodes != 1)}"
@@ -87,7 +87,7 @@ def about(nodes: int, gpus_per_node: int, like: str) -> str:
     return f"{counted} with {gpus}{' each' * (nodes != 1)}"
 
 
-def plain_shape(nodes: int, gpus_per_node: int) -> Shape:
+def plain_shape(nodes: int, gpus_per_node: int) -> SandboxShape:
     """Return one partition of nodes that are all alike. Raises InputError when it is too large.
 
     >>> plain_shape(2, 4).nodes, plain_shape(2, 4).gpus_per_node
@@ -109,7 +109,9 @@ partitions:
 gpu_types:
   "*": {{}}
 """
-    return Shape(kinds=(NodeKind(nodes=nodes, cpus=cpus, gpus=gpus_per_node),), profile=profile)
+    return SandboxShape(
+        kinds=(NodeKind(nodes=nodes, cpus=cpus, gpus=gpus_per_node),), profile=profile
+    )
 
 
 def node_names(nodes: int) -> list[str]:
@@ -150,7 +152,13 @@ def first_job_id(unix_time: float, root: Path) -> int:
 
 
 def slurm_conf(
-    layout: Layout, *, hostname: str, user: str, shape: Shape, ports: Sequence[int], first_job: int
+    layout: SandboxFiles,
+    *,
+    hostname: str,
+    user: str,
+    shape: SandboxShape,
+    ports: Sequence[int],
+    first_job: int,
 ) -> str:
     """Write slurm.conf; ``ports`` are slurmctld's and then one for each node."""
     nodes: list[str] = []
@@ -221,17 +229,17 @@ def _node_line(kind: NodeKind, name: str, where: str) -> str:
     )
 
 
-def _queue_line(queue: Queue, nodes: Sequence[str]) -> str:
+def _queue_line(queue: SandboxPartition, nodes: Sequence[str]) -> str:
     default = " Default=YES" if queue.is_default else ""
     options = "".join(f" {option}" for option in queue.options)
     return f"PartitionName={queue.name} Nodes={','.join(nodes)}{default}{options} State=UP"
 
 
-def gres_conf(layout: Layout, shape: Shape) -> str:
+def gres_conf(layout: SandboxFiles, shape: SandboxShape) -> str:
     """Write gres.conf: device files that exist, for GPUs that do not.
 
     >>> kind = NodeKind(nodes=2, cpus=16, gpus=4, gpu_type="a100")
-    >>> print(gres_conf(Layout(Path("/tmp/s")), Shape(kinds=(kind,))), end="")
+    >>> print(gres_conf(SandboxFiles(Path("/tmp/s")), SandboxShape(kinds=(kind,))), end="")
     NodeName=node1 Name=gpu Type=a100 File=/tmp/s/gpu/gpu[0-3]
     NodeName=node2 Name=gpu Type=a100 File=/tmp/s/gpu/gpu[0-3]
     """
@@ -254,7 +262,7 @@ def cgroup_conf(version: tuple[int, int]) -> str:
     return "CgroupPlugin=disabled\n" if version >= (24, 11) else ""
 
 
-def cluster_profile(layout: Layout, shape: Shape) -> str:
+def cluster_profile(layout: SandboxFiles, shape: SandboxShape) -> str:
     """Write the cluster profile (YAML) that makes hpcrun use this sandbox."""
     about = f"Slurm on this machine: {shape.about()}, in name only"
     return f"""\

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hpcrun.assets import home_dir
 from hpcrun.errors import HpcrunError, InputError
-from hpcrun.ownership import is_own, why_not_own
+from hpcrun.ownership import describe_insecure_path, is_own
 
 MAX_NODES = 64
 # sun_path in <sys/un.h> holds 108 bytes, the final NUL included.
@@ -23,7 +23,7 @@ LONGEST_SOCKET = f"/spool/node{MAX_NODES}/node{MAX_NODES}_67043328.4294967294"
 MAX_DIRECTORY = MAX_SOCKET_PATH - len(LONGEST_SOCKET)
 
 
-class Layout:
+class SandboxFiles:
     """Where every file of the sandbox in ``root`` lies."""
 
     def __init__(self, root: Path) -> None:
@@ -62,14 +62,14 @@ def sandbox_dir(environ: Mapping[str, str], uid: int) -> Path:
     PosixPath('/tmp/mine')
     """
     if named := environ.get("HPCRUN_SANDBOX_DIR"):
-        directory = canonical(Path(named))
+        directory = resolve_parents(Path(named))
         check_directory(directory)
         return directory
-    places = list(_places(environ, uid))
+    places = list(_candidate_folders(environ, uid))
     return next((place for place in places if _is_sandbox(place)), places[0])
 
 
-def _places(environ: Mapping[str, str], uid: int) -> Iterator[Path]:
+def _candidate_folders(environ: Mapping[str, str], uid: int) -> Iterator[Path]:
     """Yield where a sandbox may lie: where nobody else can make it, and last in /tmp.
 
     The user's runtime folder belongs to one machine, as a sandbox does; a home may belong to many.
@@ -79,8 +79,8 @@ def _places(environ: Mapping[str, str], uid: int) -> Iterator[Path]:
     below_home = home / ".cache" / "hpcrun" / f"sandbox-{os.uname().nodename.partition('.')[0]}"
     for folder in (runtime and Path(runtime), Path(f"/run/user/{uid}"), home):
         with contextlib.suppress(OSError, InputError):
-            if folder and folder.stat().st_uid == uid and not why_not_own(folder):
-                place = canonical(below_home if folder == home else folder / "hpcrun-sandbox")
+            if folder and folder.stat().st_uid == uid and not describe_insecure_path(folder):
+                place = resolve_parents(below_home if folder == home else folder / "hpcrun-sandbox")
                 check_directory(place)  # a home may be deep
                 yield place
     yield Path(f"/tmp/hpcrun-sandbox-{uid}")
@@ -88,11 +88,11 @@ def _places(environ: Mapping[str, str], uid: int) -> Iterator[Path]:
 
 def _is_sandbox(place: Path) -> bool:
     with contextlib.suppress(OSError):
-        return is_own(place.lstat()) and Layout(place).shape.exists()
+        return is_own(place.lstat()) and SandboxFiles(place).shape.exists()
     return False
 
 
-def canonical(directory: Path) -> Path:
+def resolve_parents(directory: Path) -> Path:
     """Make absolute and resolve the folders above; ``directory`` itself may not be a link."""
     return directory.parent.resolve() / directory.name
 
@@ -131,12 +131,12 @@ def check_owned(directory: Path) -> bool:
         raise InputError(f"{directory} is not a directory", fix=fix)
     if found.st_uid != os.geteuid():
         raise InputError(f"{directory} belongs to uid {found.st_uid}, not to you", fix=fix)
-    if any(directory.iterdir()) and not Layout(directory).shape.exists():
+    if any(directory.iterdir()) and not SandboxFiles(directory).shape.exists():
         raise InputError(f"{directory} has files in it and is not a sandbox", fix=fix)
     return True
 
 
-def create(directory: Path) -> None:
+def create_folder(directory: Path) -> None:
     """Make the directory, closed to others; raise InputError when it cannot be made or used."""
     if check_owned(directory):
         directory.chmod(0o700)
@@ -152,7 +152,7 @@ def create(directory: Path) -> None:
                 fix="set HPCRUN_SANDBOX_DIR to a path you can write",
             ) from error
     with contextlib.suppress(FileNotFoundError):  # a `down` was quicker
-        if why := why_not_own(directory):
+        if why := describe_insecure_path(directory):
             with contextlib.suppress(OSError):
                 directory.rmdir()
             raise InputError(
@@ -162,7 +162,7 @@ def create(directory: Path) -> None:
 
 
 @contextmanager
-def locked(directory: Path) -> Iterator[None]:
+def lock_folder(directory: Path) -> Iterator[None]:
     """Hold ``directory`` against another up or down. Raises FileNotFoundError when it is gone."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
     while True:
@@ -176,9 +176,9 @@ def locked(directory: Path) -> Iterator[None]:
             os.close(handle)
 
 
-def empty(directory: Path) -> None:
+def remove_contents(directory: Path) -> None:
     """Remove what is in ``directory``, the record that marks a sandbox last. Raises HpcrunError."""
-    record = Layout(directory).shape
+    record = SandboxFiles(directory).shape
     try:
         for entry in directory.iterdir():
             if entry.is_dir() and not entry.is_symlink():

@@ -21,8 +21,8 @@ from msgspec import Struct
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.sandbox import config, keeper, processes
 from hpcrun.sandbox import directory as place
-from hpcrun.sandbox.config import Shape, about, node_names, plain_shape
-from hpcrun.sandbox.directory import Layout
+from hpcrun.sandbox.config import SandboxShape, describe_size, node_names, plain_shape
+from hpcrun.sandbox.directory import SandboxFiles
 from hpcrun.slurm import FINAL, SlurmJob, parse_squeue, parse_version, squeue_argv
 from hpcrun.structs import decodable
 
@@ -32,7 +32,7 @@ MORE_PATH = (
     "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin:/opt/slurm/sbin:/opt/slurm/bin"
 )
 # The only variables of the user's that daemons and commands get: no SLURM_*, SBATCH_*, SINFO_* ...
-KEPT = ("HOME", "LD_LIBRARY_PATH", "LOGNAME", "TZ", "USER")
+KEPT_VARIABLES = ("HOME", "LD_LIBRARY_PATH", "LOGNAME", "TZ", "USER")
 LOWEST_PORT = 10_000
 START_TIMEOUT = 120.0  # seconds, on a machine that does much else
 # Slurm kills what ignores SIGTERM after ten seconds (KillWait, config.py).
@@ -58,12 +58,12 @@ class SandboxStatus(Struct, frozen=True):
 
     @property
     def about(self) -> str:
-        return about(self.nodes, self.gpus_per_node, self.like)
+        return describe_size(self.nodes, self.gpus_per_node, self.like)
 
 
 def status(directory: Path) -> SandboxStatus | None:
     """Return the status of the sandbox in ``directory``, None without one. Raises InputError."""
-    layout = Layout(place.canonical(directory))
+    layout = SandboxFiles(place.resolve_parents(directory))
     if not place.check_owned(layout.root):
         return None
     shape = read_shape(layout.root)
@@ -91,7 +91,7 @@ def status(directory: Path) -> SandboxStatus | None:
 def up(
     directory: Path,
     *,
-    shape: Shape | None = None,
+    shape: SandboxShape | None = None,
     show: Callable[[int, int], None] = lambda done, total: None,
 ) -> SandboxStatus:
     """Bring up a sandbox and return when a job would start at once.
@@ -101,33 +101,33 @@ def up(
     shape is up or the directory is unusable, and HpcrunError: nothing is left then.
     """
     shape = shape or plain_shape(2, 4)
-    layout = Layout(place.canonical(directory))
+    layout = SandboxFiles(place.resolve_parents(directory))
     place.check_directory(layout.root)
     check_user(os.geteuid())
     environ = clean_environment(os.environ, layout)
     programs = find_programs(environ["PATH"])
     while True:
-        place.create(layout.root)
+        place.create_folder(layout.root)
         # A `down` that held the directory has removed it: make it again.
-        with contextlib.suppress(FileNotFoundError), place.locked(layout.root):
+        with contextlib.suppress(FileNotFoundError), place.lock_folder(layout.root):
             found = status(layout.root)
             if found and found.up:
                 _check_shape(found, shape)
                 return found
             refuse_from_inside(layout)
             try:
-                processes.end_all(layout.root, read_pid(layout, "keeper"))
-                place.empty(layout.root)
-                return build(layout, programs, environ, shape, show)
+                processes.kill_members(layout.root, read_pid(layout, "keeper"))
+                place.remove_contents(layout.root)
+                return start_sandbox(layout, programs, environ, shape, show)
             except OSError as error:
-                remove(layout)
+                remove_sandbox(layout)
                 raise HpcrunError(f"{error.filename or layout.root}: {error.strerror}") from error
             except BaseException:
-                remove(layout)
+                remove_sandbox(layout)
                 raise
 
 
-def _check_shape(found: SandboxStatus, asked: Shape) -> None:
+def _check_shape(found: SandboxStatus, asked: SandboxShape) -> None:
     if read_shape(Path(found.directory)) != asked:
         again = ", as that file is now" if found.about == asked.about() else ""
         raise InputError(
@@ -137,27 +137,27 @@ def _check_shape(found: SandboxStatus, asked: Shape) -> None:
         )
 
 
-def build(
-    layout: Layout,
+def start_sandbox(
+    layout: SandboxFiles,
     programs: dict[str, str],
     environ: dict[str, str],
-    shape: Shape,
+    shape: SandboxShape,
     show: Callable[[int, int], None],
 ) -> SandboxStatus:
     """Start everything in the empty directory and wait until every node is idle."""
     layout.shape.write_bytes(msgspec.json.encode(shape))
-    version = slurm_version(programs["slurmctld"], environ)
+    version = query_slurm_version(programs["slurmctld"], environ)
     port = write_files(layout, shape, version)
-    start(layout, programs, environ, shape.nodes, port, show)
+    start_daemons(layout, programs, environ, shape.nodes, port, show)
     names, deadline = node_names(shape.nodes), time.monotonic() + START_TIMEOUT
-    while late := unready(node_states(programs["sinfo"], environ), names):
+    while late := describe_unready_nodes(query_node_states(programs["sinfo"], environ), names):
         if (now := status(layout.root)) and now.dead:
-            raise HpcrunError(f"{now.dead[0]} died{log_tail(layout, now.dead[0])}")
+            raise HpcrunError(f"{now.dead[0]} died{read_log_tail(layout, now.dead[0])}")
         if time.monotonic() > deadline:
             first = late[0].split()[0]
             raise HpcrunError(
                 f"after {START_TIMEOUT:.0f} s these nodes are not ready: {', '.join(late)};"
-                f" {first}{log_tail(layout, first)}"
+                f" {first}{read_log_tail(layout, first)}"
             )
         time.sleep(0.02)
     layout.profile.write_text(config.cluster_profile(layout, shape), encoding="utf-8")
@@ -169,13 +169,13 @@ def build(
 
 def live_jobs(directory: Path) -> list[SlurmJob]:
     """Return the jobs that wait or run in the sandbox in ``directory``; none where it is not up."""
-    layout = Layout(place.canonical(directory))
+    layout = SandboxFiles(place.resolve_parents(directory))
     if not (now := status(layout.root)) or "slurmctld" in now.dead:
         return []
     environ = clean_environment(os.environ, layout)
     with contextlib.suppress(HpcrunError):  # Slurm's packages are gone, its daemons are not
         squeue = find_programs(environ["PATH"])["squeue"]
-        found = parse_squeue(ask([squeue, *squeue_argv()[1:]], environ))
+        found = parse_squeue(run_slurm_command([squeue, *squeue_argv()[1:]], environ))
         return [job for job in found if job.state not in FINAL | {"COMPLETING"}]
     return []
 
@@ -186,23 +186,23 @@ def down(directory: Path) -> bool:
     Jobs have a few seconds to write their last output. Raises InputError where it is no sandbox of
     this user's, or the caller is one of its jobs, and HpcrunError.
     """
-    layout = Layout(place.canonical(directory))
+    layout = SandboxFiles(place.resolve_parents(directory))
     existed = place.check_owned(layout.root)
     refuse_from_inside(layout)
     if not existed:
         left = bool(processes.find_members(layout.root))
-        processes.end_all(layout.root, None)
+        processes.kill_members(layout.root, None)
         return left
     try:
-        with place.locked(layout.root):
+        with place.lock_folder(layout.root):
             cancel_jobs(layout)
-            remove(layout)
+            remove_sandbox(layout)
     except FileNotFoundError:  # another `down` was quicker
         return False
     return True
 
 
-def cancel_jobs(layout: Layout) -> None:
+def cancel_jobs(layout: SandboxFiles) -> None:
     """Let Slurm end the running jobs, if it can and as far as it does within CANCEL_GRACE."""
 
     def no_step_left() -> bool:
@@ -216,18 +216,20 @@ def cancel_jobs(layout: Layout) -> None:
     with contextlib.suppress(HpcrunError):  # Slurm's packages are gone, its daemons are not
         # No answer of slurmctld is no error: the end comes anyway.
         scancel = find_programs(environ["PATH"])["scancel"]
-        ask([scancel, "--quiet", f"--user={os.geteuid()}"], environ, timeout=CANCEL_GRACE)
+        run_slurm_command(
+            [scancel, "--quiet", f"--user={os.geteuid()}"], environ, timeout=CANCEL_GRACE
+        )
         processes.wait_for(no_step_left, CANCEL_GRACE)
 
 
-def remove(layout: Layout) -> None:
+def remove_sandbox(layout: SandboxFiles) -> None:
     """Kill all processes and remove all files."""
-    processes.end_all(layout.root, read_pid(layout, "keeper"))
-    place.empty(layout.root)
+    processes.kill_members(layout.root, read_pid(layout, "keeper"))
+    place.remove_contents(layout.root)
     layout.root.rmdir()
 
 
-def refuse_from_inside(layout: Layout) -> None:
+def refuse_from_inside(layout: SandboxFiles) -> None:
     """Raise InputError when the caller would be among the processes that it ends."""
     if any(one.pid == os.getpid() for one in processes.find_members(layout.root)):
         raise InputError(
@@ -236,7 +238,7 @@ def refuse_from_inside(layout: Layout) -> None:
         )
 
 
-def read_pid(layout: Layout, daemon: str) -> int | None:
+def read_pid(layout: SandboxFiles, daemon: str) -> int | None:
     """Read the pid that a daemon wrote, whether it still lives or not."""
     try:
         return int(layout.pid(daemon).read_text())
@@ -244,22 +246,25 @@ def read_pid(layout: Layout, daemon: str) -> int | None:
         return None
 
 
-def read_shape(directory: Path) -> Shape | None:
+def read_shape(directory: Path) -> SandboxShape | None:
     """Read the shape that was asked for; None when it is not on record."""
     try:
-        return msgspec.json.decode(Layout(directory).shape.read_bytes(), type=decodable(Shape))
+        return msgspec.json.decode(
+            SandboxFiles(directory).shape.read_bytes(), type=decodable(SandboxShape)
+        )
     except (OSError, msgspec.DecodeError):
         return None
 
 
-def clean_environment(environ: Mapping[str, str], layout: Layout) -> dict[str, str]:
+def clean_environment(environ: Mapping[str, str], layout: SandboxFiles) -> dict[str, str]:
     """Return the environment for the sandbox's own calls of Slurm.
 
-    >>> made = clean_environment({"PATH": "/x", "SLURM_CONF": "/other"}, Layout(Path("/tmp/s")))
+    >>> files = SandboxFiles(Path("/tmp/s"))
+    >>> made = clean_environment({"PATH": "/x", "SLURM_CONF": "/other"}, files)
     >>> made["SLURM_CONF"], made["PATH"].startswith("/x:")
     ('/tmp/s/slurm.conf', True)
     """
-    kept = {name: environ[name] for name in KEPT if name in environ}
+    kept = {name: environ[name] for name in KEPT_VARIABLES if name in environ}
     path = ":".join(part for part in (environ.get("PATH", ""), MORE_PATH) if part)
     return {**kept, "LC_ALL": "C", "PATH": path, "SLURM_CONF": str(layout.slurm_conf)}
 
@@ -288,7 +293,7 @@ def check_user(uid: int) -> None:
         ) from None
 
 
-def ask(argv: Sequence[str], environ: Mapping[str, str], timeout: float = 10) -> str:
+def run_slurm_command(argv: Sequence[str], environ: Mapping[str, str], timeout: float = 10) -> str:
     """Return what a command of Slurm's prints; "" when it does not end in ``timeout`` seconds."""
     try:
         answer = subprocess.run(
@@ -305,16 +310,16 @@ def ask(argv: Sequence[str], environ: Mapping[str, str], timeout: float = 10) ->
     return answer.stdout.decode(errors="replace")
 
 
-def slurm_version(slurmctld: str, environ: Mapping[str, str]) -> tuple[int, int]:
+def query_slurm_version(slurmctld: str, environ: Mapping[str, str]) -> tuple[int, int]:
     """Ask slurmctld for its release. Raise HpcrunError where the answer has none."""
-    answer = ask([slurmctld, "-V"], environ)
+    answer = run_slurm_command([slurmctld, "-V"], environ)
     version = parse_version(answer)
     if version is None:
         raise HpcrunError(f"slurmctld -V answered {answer.strip()!r}: no Slurm version in it")
     return version
 
 
-def free_ports(count: int) -> list[int]:
+def find_free_ports(count: int) -> list[int]:
     """Find free TCP ports below the range that the kernel hands out. Raises HpcrunError."""
     try:
         text = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text()
@@ -336,9 +341,9 @@ def free_ports(count: int) -> list[int]:
     raise HpcrunError(f"no {count} free TCP ports from {LOWEST_PORT} to {ceiling - 1}")
 
 
-def write_files(layout: Layout, shape: Shape, version: tuple[int, int]) -> int:
+def write_files(layout: SandboxFiles, shape: SandboxShape, version: tuple[int, int]) -> int:
     """Write all files that the daemons read; return slurmctld's port."""
-    ports = free_ports(shape.nodes + 1)
+    ports = find_free_ports(shape.nodes + 1)
     for folder in layout.folders:
         folder.mkdir(mode=0o700)
     layout.munge_key.touch(mode=0o600)
@@ -362,7 +367,7 @@ def write_files(layout: Layout, shape: Shape, version: tuple[int, int]) -> int:
     return ports[0]
 
 
-def munged_argv(layout: Layout, program: str) -> list[str]:
+def munged_argv(layout: SandboxFiles, program: str) -> list[str]:
     """Write the command line of munged."""
     return [
         program,
@@ -375,8 +380,8 @@ def munged_argv(layout: Layout, program: str) -> list[str]:
     ]
 
 
-def start(
-    layout: Layout,
+def start_daemons(
+    layout: SandboxFiles,
     programs: Mapping[str, str],
     environ: Mapping[str, str],
     nodes: int,
@@ -424,19 +429,19 @@ def start(
     for name, code in report:
         if code != "0":
             what = "does not come up" if code == "-1" else f"ended with code {code}"
-            raise HpcrunError(f"{name} {what}{log_tail(layout, name)}")
+            raise HpcrunError(f"{name} {what}{read_log_tail(layout, name)}")
     if len(report) < len(commands):
         printed = stderr.decode(errors="replace").strip()
         raise HpcrunError(f"the sandbox's keeper ended early: {printed or 'it printed nothing'}")
 
 
-def node_states(sinfo: str, environ: Mapping[str, str]) -> dict[str, str]:
+def query_node_states(sinfo: str, environ: Mapping[str, str]) -> dict[str, str]:
     """Ask for the state of each node; empty when slurmctld does not answer."""
-    answer = ask([sinfo, "--noheader", "--Node", "--format=%N %T"], environ)
+    answer = run_slurm_command([sinfo, "--noheader", "--Node", "--format=%N %T"], environ)
     return dict(line.split(" ", 1) for line in answer.splitlines() if " " in line)
 
 
-def log_tail(layout: Layout, daemon: str) -> str:
+def read_log_tail(layout: SandboxFiles, daemon: str) -> str:
     """Return the last lines that a daemon printed or logged, to end an error message with."""
     printed: list[str] = []
     for file in (layout.output(daemon), layout.log(daemon)):
@@ -446,10 +451,10 @@ def log_tail(layout: Layout, daemon: str) -> str:
     return f"; its log ends:\n{tail}" if tail else "; it logged nothing"
 
 
-def unready(states: Mapping[str, str], nodes: Sequence[str]) -> list[str]:
+def describe_unready_nodes(states: Mapping[str, str], nodes: Sequence[str]) -> list[str]:
     """Return the nodes that are not idle, each with its state.
 
-    >>> unready({"node1": "idle", "node2": "down*"}, ["node1", "node2", "node3"])
+    >>> describe_unready_nodes({"node1": "idle", "node2": "down*"}, ["node1", "node2", "node3"])
     ['node2 (down*)', 'node3 (no answer)']
     """
     return [

@@ -17,7 +17,7 @@ MARK = "HPCRUN_SANDBOX"
 # Both write their title over their environment, so that no mark is left in it.
 TITLE_WRITERS = ("slurmstepd", "slurmscriptd")
 # seconds; what does not end in that time is stuck.
-_PATIENCE = 10.0
+_KILL_TIMEOUT_S = 10.0
 
 
 class Process(Struct, frozen=True):
@@ -84,12 +84,12 @@ def read_process(pid: int, root: Path) -> Process | None:
     return Process(pid, parent, start, name, ours and is_marked(environ, name, cwd, root))
 
 
-def members(processes: Iterable[Process]) -> list[Process]:
+def select_members(processes: Iterable[Process]) -> list[Process]:
     """Return the marked processes and all that descend from them.
 
     >>> parents = {4: 3, 2: 1, 3: 2, 9: 1}
     >>> everyone = [Process(pid, parents[pid], 0, "", marked=pid == 2) for pid in parents]
-    >>> [one.pid for one in members(everyone)]
+    >>> [one.pid for one in select_members(everyone)]
     [4, 2, 3]
     """
     everyone = list(processes)
@@ -105,10 +105,10 @@ def find_members(root: Path) -> list[Process]:
     """Return the living processes of the sandbox in ``root``."""
     pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
     found = (read_process(pid, root) for pid in pids)
-    return members(one for one in found if one)
+    return select_members(one for one in found if one)
 
 
-def send(process: Process, number: signal.Signals) -> None:
+def send_signal(process: Process, number: signal.Signals) -> None:
     """Signal this very process, never another one that has got its pid since."""
     try:
         handle = os.pidfd_open(process.pid)
@@ -140,13 +140,13 @@ def wait_for(condition: Callable[[], bool], timeout: float) -> bool:
     return True
 
 
-def end_all(root: Path, keeper: int | None) -> None:
+def kill_members(root: Path, keeper: int | None) -> None:
     """Kill every process of the sandbox in ``root``; ``keeper`` is its keeper's pid.
 
     All are stopped before any is killed, so that none forks on its way out. The keeper goes last:
     until then it adopts and reaps the others. Raises HpcrunError.
     """
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _KILL_TIMEOUT_S
 
     def others() -> list[Process]:
         return [one for one in find_members(root) if one.pid != keeper]
@@ -154,7 +154,7 @@ def end_all(root: Path, keeper: int | None) -> None:
     def killed() -> bool:
         rest = others()
         for one in rest:
-            send(one, signal.SIGKILL)
+            send_signal(one, signal.SIGKILL)
         return not rest
 
     def keeper_gone() -> bool:
@@ -166,12 +166,12 @@ def end_all(root: Path, keeper: int | None) -> None:
         if not fresh:
             break
         for one in fresh:
-            send(one, signal.SIGSTOP)
+            send_signal(one, signal.SIGSTOP)
         stopped |= {(one.pid, one.start) for one in fresh}
-    if wait_for(killed, _PATIENCE) and wait_for(keeper_gone, 1.0):
+    if wait_for(killed, _KILL_TIMEOUT_S) and wait_for(keeper_gone, 1.0):
         return
     for one in find_members(root):
-        send(one, signal.SIGKILL)
+        send_signal(one, signal.SIGKILL)
     if not wait_for(keeper_gone, 2.0):
         left = ", ".join(f"{one.pid} ({one.name})" for one in find_members(root))
         raise HpcrunError(

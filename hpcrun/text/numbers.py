@@ -57,10 +57,10 @@ def format_seconds(value: float) -> str:
     return f"{value:.2f} s" if value < 9.995 else f"{value:.1f} s"
 
 
-def duration(seconds: float | None) -> str:
+def format_clock(seconds: float | None) -> str:
     """Write a time as people do.
 
-    >>> duration(3725), duration(62), duration(None)
+    >>> format_clock(3725), format_clock(62), format_clock(None)
     ('1:02:05', '1:02', '-')
     """
     if seconds is None:
@@ -105,29 +105,29 @@ def format_size(value: int) -> str:
     return f"{-(-value // 1024)} KiB"
 
 
-def count_of(number: int, noun: str) -> str:
+def format_count(number: int, noun: str) -> str:
     """Print a number of things.
 
-    >>> count_of(1, "file"), count_of(12000, "line")
+    >>> format_count(1, "file"), format_count(12000, "line")
     ('1 file', '12,000 lines')
     """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def sweep_size(runs: int, limit: int) -> str:
+def format_sweep_size(runs: int, limit: int) -> str:
     """Print how many runs a sweep has, and how many of them may run at once.
 
-    >>> sweep_size(6, 4), sweep_size(2, 4)
+    >>> format_sweep_size(6, 4), format_sweep_size(2, 4)
     ('6 runs, at most 4 at a time', '2 runs')
     """
-    size = count_of(runs, "run")
+    size = format_count(runs, "run")
     return f"{size}, at most {limit} at a time" if limit < runs else size
 
 
-def number(value: float) -> float | str:
+def json_number(value: float) -> float | str:
     """Return a value that JSON can hold.
 
-    >>> number(2.5), number(float("nan")), number(float("-inf"))
+    >>> json_number(2.5), json_number(float("nan")), json_number(float("-inf"))
     (2.5, 'NaN', '-Infinity')
     """
     names = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}

@@ -18,25 +18,25 @@ _GAP = "  "
 _LEAST_BELOW, _LEAST_VALUE = 20, 30
 
 # The width of a pipe or a file: everything fits.
-ENDLESS = 1 << 30
+UNLIMITED = 1 << 30
 BOLD, DIM = "1", "2"
 _RESET = "\x1b[0m"
 
 
-class Look(Struct, frozen=True):
+class Display(Struct, frozen=True):
     """What a window can show, and how large it is, in characters; a pipe has no height."""
 
-    width: int = ENDLESS
-    height: int = ENDLESS
+    width: int = UNLIMITED
+    height: int = UNLIMITED
     colour: bool = False
     ascii_only: bool = False
 
     @property
     def is_window(self) -> bool:
-        return self.height < ENDLESS
+        return self.height < UNLIMITED
 
 
-_ANYWHERE = Look()
+_PIPE = Display()
 
 
 class Column(Struct, frozen=True):
@@ -65,11 +65,11 @@ class Table:
 
     >>> columns = [Column("JOB"), Column("STEP", right=True, goes=1), Column("", below=True)]
     >>> rows = [["12", "4000", "waits for GPUs"], ["13", "90", ""]]
-    >>> print("\\n".join(Table(columns, rows, Look()).lines()))
+    >>> print("\\n".join(Table(columns, rows, Display()).lines()))
     JOB  STEP
     12   4000  waits for GPUs
     13     90
-    >>> print("\\n".join(Table(columns, rows, Look(width=12)).lines()))
+    >>> print("\\n".join(Table(columns, rows, Display(width=12)).lines()))
     JOB  STEP
     12   4000
         waits for GPUs
@@ -80,12 +80,12 @@ class Table:
         self,
         columns: Sequence[Column],
         rows: Sequence[Sequence[str]],
-        look: Look,
+        display: Display,
         *,
         head: str = BOLD,
     ) -> None:
         """Choose the columns and their widths; ``head`` is the style of the titles."""
-        self._columns, self._rows, self._look, self._head = columns, rows, look, head
+        self._columns, self._rows, self._look, self._head = columns, rows, display, head
         # The width of each column by its place; those that are left out have none.
         self.widths: dict[int, int] = {}
         last = len(columns) - 1
@@ -93,11 +93,13 @@ class Table:
         for at, column in enumerate(columns):
             texts = [row[at] for row in rows]
             if column is not remark and (not column.optional or any(texts)):
-                wanted = (column.least or 0) if column.fills else widest([column.title, *texts])
+                wanted = (
+                    (column.least or 0) if column.fills else max_text_width([column.title, *texts])
+                )
                 self.widths[at] = wanted if column.most is None else min(wanted, column.most)
         self._make_fit()
         if remark is not None:
-            wanted = widest([remark.title, *(row[last] for row in rows)])
+            wanted = max_text_width([remark.title, *(row[last] for row in rows)])
             room = self._room() - len(_GAP)
             if wanted <= room or (remark.least is not None and room >= remark.least):
                 self.widths[last] = min(wanted, room)
@@ -132,23 +134,23 @@ class Table:
     def _block(self, texts: Sequence[str], style: str, below: str) -> list[str]:
         cells = []
         for at, width in self.widths.items():
-            text = clip(texts[at], width, self._look)
+            text = truncate(texts[at], width, self._look)
             cells.append(pad(text, width, right=self._columns[at].right))
-        line = clip(_GAP.join(cells).rstrip(), self._look.width, self._look)
+        line = truncate(_GAP.join(cells).rstrip(), self._look.width, self._look)
         rows = [paint(line, style, self._look)]
         last = len(self._columns) - 1
         if last not in self.widths and self._columns[last].below and texts[last]:
             width = max(self._look.width - 4, _LEAST_BELOW)
             wrapped = wrap(texts[last], width, whole_words=True)
             rows += [paint(f"    {part}", below, self._look) for part in wrapped]
-        return rows if self._look.colour else [plain(row) for row in rows]
+        return rows if self._look.colour else [strip_colours(row) for row in rows]
 
 
-def format_pairs(rows: Iterable[tuple[str, str]], look: Look) -> Iterator[str]:
+def format_pairs(rows: Iterable[tuple[str, str]], display: Display) -> Iterator[str]:
     """Lay out names and values in two columns; no value, no row; long ones take several lines.
 
     >>> rows = [("state", "FAILED"), ("note", "a " * 20 + "b")]
-    >>> print("\\n".join(format_pairs(rows, Look(width=44))))
+    >>> print("\\n".join(format_pairs(rows, Display(width=44))))
       state     FAILED
       note      a a a a a a a a a a a a a a a a
                 a a a a b
@@ -157,64 +159,68 @@ def format_pairs(rows: Iterable[tuple[str, str]], look: Look) -> Iterator[str]:
     for name, value in rows:
         if not value:
             continue
-        first, *more = wrap(value, max(look.width - margin, _LEAST_VALUE), whole_words=True)
-        yield f"  {dim(pad(name, margin - 3), look)} {first}"
+        first, *more = wrap(value, max(display.width - margin, _LEAST_VALUE), whole_words=True)
+        yield f"  {dim(pad(name, margin - 3), display)} {first}"
         yield from (f"{' ' * margin}{line}" for line in more)
 
 
-def remarked(header: Sequence[str], rows: Sequence[Sequence[str]], look: Look) -> list[str]:
+def format_table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], display: Display
+) -> list[str]:
     """Lay out a table of texts; its last column, of remarks, is cut to fit.
 
     Where there is next to no room for a remark, it stands below its row.
     """
     columns = [*map(Column, header[:-1]), Column(header[-1], least=_LEAST_BELOW, below=True)]
-    return Table(columns, rows, look).lines()
+    return Table(columns, rows, display).lines()
 
 
-def next_lines(*verbs: tuple[str, str], look: Look) -> list[str]:
+def format_next_steps(*verbs: tuple[str, str], display: Display) -> list[str]:
     """Lay out what to type next: verbs with their arguments, and why; nothing without any."""
-    width = widest(verb for verb, _ in verbs)
-    lines = [f"  hpcrun {verb:<{width}}  {dim(why, look)}".rstrip() for verb, why in verbs]
+    width = max_text_width(verb for verb, _ in verbs)
+    lines = [f"  hpcrun {verb:<{width}}  {dim(why, display)}".rstrip() for verb, why in verbs]
     return ["Next", *lines] if lines else []
 
 
-def paint(text: str, sgr: str, look: Look) -> str:
+def paint(text: str, sgr: str, display: Display) -> str:
     """Print a text with parameters of ECMA-48's SGR, where there are colours."""
-    return f"\x1b[{sgr}m{text}{_RESET}" if look.colour and sgr and text else text
+    return f"\x1b[{sgr}m{text}{_RESET}" if display.colour and sgr and text else text
 
 
-def dim(text: str, look: Look) -> str:
+def dim(text: str, display: Display) -> str:
     """Print a text faintly, where there are colours."""
-    return paint(text, DIM, look)
+    return paint(text, DIM, display)
 
 
-def plain(text: str) -> str:
+def strip_colours(text: str) -> str:
     r"""Take the colours off a text.
 
-    >>> plain("\x1b[1;31mFAILED\x1b[0m")
+    >>> strip_colours("\x1b[1;31mFAILED\x1b[0m")
     'FAILED'
     """
     return _SGR.sub("", text) if "\x1b" in text else text
 
 
-def printable(text: str, look: Look = _ANYWHERE) -> str:
+def replace_unprintable(text: str, display: Display = _PIPE) -> str:
     r"""Replace what could command a terminal, or what its encoding lacks, by question marks.
 
-    >>> printable("a\x1b[2J\u3042"), printable("\u3042", Look(ascii_only=True))
-    ('a?[2J\u3042', '?')
+    >>> replace_unprintable("a\x1b[2J\u3042")
+    'a?[2J\u3042'
+    >>> replace_unprintable("\u3042", Display(ascii_only=True))
+    '?'
     """
-    if look.ascii_only:
+    if display.ascii_only:
         text = text.encode("ascii", "replace").decode()
     return "".join(char if char.isprintable() else "?" for char in text)
 
 
-def cells(text: str) -> int:
+def text_width(text: str) -> int:
     r"""Count the columns that a text takes in a terminal.
 
-    >>> cells("abc"), cells("損失"), cells("e\u0301"), cells("\x1b[1mabc\x1b[0m")
-    (3, 4, 1, 3)
+    >>> [text_width(text) for text in ("abc", "損失", "e\u0301", "\x1b[1mabc\x1b[0m")]
+    [3, 4, 1, 3]
     """
-    text = plain(text)
+    text = strip_colours(text)
     if text.isascii():
         return len(text)
     return sum(
@@ -223,9 +229,9 @@ def cells(text: str) -> int:
     )
 
 
-def widest(texts: Iterable[str]) -> int:
+def max_text_width(texts: Iterable[str]) -> int:
     """Count the columns of the widest text, 0 without any."""
-    return max(map(cells, texts), default=0)
+    return max(map(text_width, texts), default=0)
 
 
 def pad(text: str, width: int, *, right: bool = False) -> str:
@@ -234,23 +240,23 @@ def pad(text: str, width: int, *, right: bool = False) -> str:
     >>> pad("損失", 6), pad("42", 4, right=True)
     ('損失  ', '  42')
     """
-    blanks = " " * (width - cells(text))
+    blanks = " " * (width - text_width(text))
     return blanks + text if right else text + blanks
 
 
-def cut(text: str, width: int) -> str:
+def cut_text(text: str, width: int) -> str:
     r"""Keep the start of a text that fits into ``width`` columns.
 
-    >>> cut("abcdef", 4), cut("損失", 3), cut("\x1b[1mabc\x1b[0mdef", 2)
+    >>> cut_text("abcdef", 4), cut_text("損失", 3), cut_text("\x1b[1mabc\x1b[0mdef", 2)
     ('abcd', '損', '\x1b[1mab\x1b[0m')
     """
-    if cells(text) <= width:
+    if text_width(text) <= width:
         return text
     if "\x1b" not in text:
-        return text[: _fitting(text, width)]
+        return text[: _count_fitting(text, width)]
     kept, style, colours = "", "", _SGR.findall(text)
     for part, colour in zip(_SGR.split(text), [*colours, ""], strict=True):
-        fitting = part[: _fitting(part, width - cells(kept))]
+        fitting = part[: _count_fitting(part, width - text_width(kept))]
         kept += fitting
         if fitting != part:
             break
@@ -258,31 +264,39 @@ def cut(text: str, width: int) -> str:
     return kept if style in ("", _RESET) else kept + _RESET
 
 
-def clip(text: str, width: int, look: Look) -> str:
+def truncate(text: str, width: int, display: Display) -> str:
     """Cut the end of a text that is too long, and mark it by an ellipsis.
 
-    >>> clip("abcdef", 4, Look()), clip("abcdef", 4, Look(ascii_only=True)), clip("ab", 2, Look())
-    ('abc…', 'ab..', 'ab')
+    >>> truncate("abcdef", 4, Display()), truncate("ab", 2, Display())
+    ('abc…', 'ab')
+    >>> truncate("abcdef", 4, Display(ascii_only=True))
+    'ab..'
     """
-    if cells(text) <= width:
+    if text_width(text) <= width:
         return text
-    mark = ".." if look.ascii_only else "…"
-    return cut(text, width - len(mark)) + mark if width > len(mark) else cut(text, max(0, width))
+    mark = ".." if display.ascii_only else "…"
+    return (
+        cut_text(text, width - len(mark)) + mark
+        if width > len(mark)
+        else cut_text(text, max(0, width))
+    )
 
 
-def shorten(text: str, width: int, look: Look = _ANYWHERE) -> str:
+def truncate_start(text: str, width: int, display: Display = _PIPE) -> str:
     """Make a name printable and cut it to ``width`` columns; the end, where names differ, stays.
 
-    >>> shorten("runs/20261120-zero2/logs/0.log", 12), shorten("abcdef", 4, Look(ascii_only=True))
-    ('…/logs/0.log', '..ef')
+    >>> truncate_start("runs/20261120-zero2/logs/0.log", 12)
+    '…/logs/0.log'
+    >>> truncate_start("abcdef", 4, Display(ascii_only=True))
+    '..ef'
     """
-    text = printable(text, look)
-    if cells(text) <= width:
+    text = replace_unprintable(text, display)
+    if text_width(text) <= width:
         return text
-    mark = ".." if look.ascii_only else "…"
+    mark = ".." if display.ascii_only else "…"
     if width <= len(mark):
         return mark[: max(0, width)]
-    while text and cells(text) > width - len(mark):
+    while text and text_width(text) > width - len(mark):
         text = text[1:]
     return mark + text
 
@@ -303,14 +317,14 @@ def wrap(text: str, width: int, indent: int = 0, *, whole_words: bool = False) -
     width = max(width, indent + 1, 1)
     rows, row, is_empty = [], "", True
     for word in text.split(" "):
-        if not is_empty and cells(row) + 1 + cells(word) <= width:
+        if not is_empty and text_width(row) + 1 + text_width(word) <= width:
             row += " " + word
             continue
         if not is_empty:
             rows.append(row)
             row = " " * indent
-        while not whole_words and cells(row) + cells(word) > width:
-            end = max(1, _fitting(word, width - cells(row)))
+        while not whole_words and text_width(row) + text_width(word) > width:
+            end = max(1, _count_fitting(word, width - text_width(row)))
             rows.append(row + word[:end])
             row, word = " " * indent, word[end:]
             if not word:
@@ -319,11 +333,11 @@ def wrap(text: str, width: int, indent: int = 0, *, whole_words: bool = False) -
     return [*rows, row]
 
 
-def _fitting(text: str, width: int) -> int:
+def _count_fitting(text: str, width: int) -> int:
     """Count the leading characters that fit."""
     taken = 0
     for number, char in enumerate(text):
-        taken += cells(char)
+        taken += text_width(char)
         if taken > width:
             return number
     return len(text)

@@ -7,11 +7,20 @@ from collections.abc import Callable, Sequence
 from itertools import zip_longest
 
 from hpcrun.plan import SurvivePlan
-from hpcrun.runs import ENDURED, WORDS, Attempt, Cost, End, Failure, JobStatus, Used
-from hpcrun.text import count_of, duration, format_size, printable
+from hpcrun.runs import (
+    END_NAMES,
+    SURVIVABLE_ENDS,
+    Attempt,
+    Cost,
+    End,
+    Failure,
+    JobStatus,
+    ResourceUsage,
+)
+from hpcrun.text import format_clock, format_count, format_size, replace_unprintable
 
 
-def attempt_rows(
+def format_attempt_rows(
     attempts: Sequence[Attempt],
     local_time: Callable[[float], str],
     elapsed: float | None = None,
@@ -24,13 +33,17 @@ def attempt_rows(
     rows: list[tuple[str, ...]] = []
     for attempt, after in zip_longest(attempts, attempts[1:]):
         begin, end, first = attempt.begin, attempt.end, attempt.first_step
-        then = f"does not go on: {printable(end.note)}" if end is not None and end.note else ""
+        then = (
+            f"does not go on: {replace_unprintable(end.note)}"
+            if end is not None and end.note
+            else ""
+        )
         is_next = end is not None and end.next is not None
         saved = end.checkpoint if end is not None and is_next else None
         if after is not None and after.resumed is not None:
             is_next, saved = True, after.resumed
         if is_next:
-            then = f"goes on from {_saved_text(saved)}"
+            then = f"goes on from {_checkpoint_name(saved)}"
             if saved and not resumes:
                 then = "starts over: nothing has the program resume"
             elif not saved and end is not None and end.stopped_by == "TERM":
@@ -39,22 +52,22 @@ def attempt_rows(
             str(attempt.index),
             local_time(begin.begun_at) if begin is not None else "",
             begin.nodes if begin is not None else "",
-            duration(
+            format_clock(
                 elapsed if end is not None and after is None and elapsed else attempt.seconds()
             ),
             "" if first is None else f"{first} to {attempt.last_step}",
-            "" if end is None else _ended_by(end),
+            "" if end is None else _describe_end(end),
             then,
         )
         rows.append(cells)
     return rows
 
 
-def attempt_texts(status: JobStatus, local_time: Callable[[float], str]) -> list[str]:
+def format_attempts(status: JobStatus, local_time: Callable[[float], str]) -> list[str]:
     """Say how each attempt went, as a line."""
     texts = []
     attempts = status.history.attempts
-    rows = attempt_rows(
+    rows = format_attempt_rows(
         attempts,
         local_time,
         status.elapsed,
@@ -78,15 +91,15 @@ def attempt_texts(status: JobStatus, local_time: Callable[[float], str]) -> list
     return texts
 
 
-def common_text(attempts: Sequence[Attempt]) -> str:
+def describe_common_facts(attempts: Sequence[Attempt]) -> str:
     """Say what was the same in attempts that ended; "" where nothing was."""
     facts = [
         (
-            _ended_by(attempt.end) if attempt.end is not None else "no end record",
+            _describe_end(attempt.end) if attempt.end is not None else "no end record",
             f"on {attempt.begin.nodes}" if attempt.begin is not None else "",
-            _first_text(attempt.end.first_failure) if attempt.end is not None else "",
+            _describe_first_failure(attempt.end.first_failure) if attempt.end is not None else "",
             _last_step_text(attempt),
-            "" if attempt.resumed is None else f"begun from {_saved_text(attempt.resumed)}",
+            "" if attempt.resumed is None else f"begun from {_checkpoint_name(attempt.resumed)}",
         )
         for attempt in attempts
     ]
@@ -99,23 +112,23 @@ def _last_step_text(attempt: Attempt) -> str:
     return "before the first step" if attempt.moved is None else "with no step in its log"
 
 
-def _first_text(failure: Failure | None) -> str:
+def _describe_first_failure(failure: Failure | None) -> str:
     if failure is None:
         return ""
     who = "a launcher" if failure.rank is None else f"rank {failure.rank}"
     return f"{who} on {failure.host} failed first"
 
 
-def _ended_by(end: End) -> str:
-    return WORDS.get(end.why or "") or f"exit code {end_text(end)}"
+def _describe_end(end: End) -> str:
+    return END_NAMES.get(end.why or "") or f"exit code {format_exit(end)}"
 
 
-def end_text(end: End) -> str:
+def format_exit(end: End) -> str:
     """Say how an attempt's process ended."""
     return str(end.exit_code) + (f", stopped by SIG{end.stopped_by}" if end.stopped_by else "")
 
 
-def cost_text(cost: Cost | None, *, has_gpus: bool) -> str:
+def format_cost(cost: Cost | None, *, has_gpus: bool) -> str:
     """Say what several attempts cost, and how much of it was lost."""
     if cost is None:
         return ""
@@ -123,58 +136,60 @@ def cost_text(cost: Cost | None, *, has_gpus: bool) -> str:
     if cost.replayed is None or cost.replayed_steps is None:
         parts.append("unknown for steps done again")
     else:
-        done = count_of(cost.replayed_steps, "step")
+        done = format_count(cost.replayed_steps, "step")
         parts.append(f"{cost.replayed:.2f} for {done} done again")
     if cost.stalled:
         parts.append(f"{cost.stalled:.2f} standing still")
     parts.append(f"{cost.restarting:.2f} to start again")
     if cost.goodput is not None:
         parts.append(f"goodput {100 * cost.goodput:.0f}%")
-    return f"{', '.join(parts)}; {duration(cost.waited)} between attempts"
+    return f"{', '.join(parts)}; {format_clock(cost.waited)} between attempts"
 
 
-def going_on(status: JobStatus) -> str:
+def describe_restarts(status: JobStatus) -> str:
     """Say after which ends the run goes on, or that it is about to."""
     if status.is_between:
-        return between_text(status)
+        return describe_next_attempt(status)
     survive = status.plan.survive if status.plan is not None else None
-    return survival_text(survive) if survive is not None else ""
+    return describe_survival(survive) if survive is not None else ""
 
 
-def between_text(status: JobStatus) -> str:
+def describe_next_attempt(status: JobStatus) -> str:
     """Say what a run that waits between two attempts goes on after, and from where."""
     end = status.end
     if not status.is_between or end is None:
         return ""
-    return f"after {WORDS.get(end.why or '', 'its end')}, from {_saved_text(end.checkpoint)}"
+    return (
+        f"after {END_NAMES.get(end.why or '', 'its end')}, from {_checkpoint_name(end.checkpoint)}"
+    )
 
 
-def _saved_text(checkpoint: str | None) -> str:
+def _checkpoint_name(checkpoint: str | None) -> str:
     name = posixpath.basename((checkpoint or "").rstrip("/"))
-    return printable(name or "the beginning")
+    return replace_unprintable(name or "the beginning")
 
 
-def survival_text(survive: SurvivePlan) -> str:
+def describe_survival(survive: SurvivePlan) -> str:
     """Say after which ends a run goes on, and after which not; "" where it never does.
 
-    >>> survival_text(SurvivePlan(when=["preempted", "time_limit"], max_attempts=20))
+    >>> describe_survival(SurvivePlan(when=["preempted", "time_limit"], max_attempts=20))
     'after preemption, the time limit, at most 20 attempts; not after a failed node, a standstill'
     """
     if not survive.when:
         return ""
-    yes = ", ".join(WORDS[why] for why in survive.when)
-    no = ", ".join(WORDS[why] for why in ENDURED if why not in survive.when)
-    text = f"after {yes}, at most {count_of(survive.max_attempts, 'attempt')}"
+    yes = ", ".join(END_NAMES[why] for why in survive.when)
+    no = ", ".join(END_NAMES[why] for why in SURVIVABLE_ENDS if why not in survive.when)
+    text = f"after {yes}, at most {format_count(survive.max_attempts, 'attempt')}"
     return f"{text}; not after {no}" if no else text
 
 
-def used_rows(used: Used | None, *, has_gpus: bool) -> list[tuple[str, str]]:
+def format_usage_rows(used: ResourceUsage | None, *, has_gpus: bool) -> list[tuple[str, str]]:
     """Say what is known of what a job that is over has used, for two columns.
 
-    >>> used = Used(memory_asked=8 << 30, memory_used=6 << 30, cpus=4, cpu_share=0.5)
-    >>> used_rows(used, has_gpus=False)
+    >>> used = ResourceUsage(memory_asked=8 << 30, memory_used=6 << 30, cpus=4, cpu_share=0.5)
+    >>> format_usage_rows(used, has_gpus=False)
     [('used', 'host memory 6.0 GiB of 8.0 GiB (75%), 50% of 4 CPUs'), ('gpu', ''), ('trained', '')]
-    >>> used_rows(Used(gpu_memory=40 << 30, trained_share=0.9), has_gpus=True)
+    >>> format_usage_rows(ResourceUsage(gpu_memory=40 << 30, trained_share=0.9), has_gpus=True)
     [('used', ''), ('gpu', 'memory up to 40.0 GiB'), ('trained', '90% of the time')]
     """
     if used is None:
@@ -187,13 +202,13 @@ def used_rows(used: Used | None, *, has_gpus: bool) -> list[tuple[str, str]]:
             memory += f" of {format_size(used.memory_asked)} ({share:.0%})"
         host.append(memory)
     if used.cpu_share is not None:
-        host.append(f"{used.cpu_share:.0%} of {count_of(used.cpus or 0, 'CPU')}")
+        host.append(f"{used.cpu_share:.0%} of {format_count(used.cpus or 0, 'CPU')}")
     if used.gpu_memory is not None:
         total = used.gpu_memory_total
         of_all = f" of {format_size(total)}" if total is not None else ""
         gpu.append(f"memory up to {format_size(used.gpu_memory)}{of_all}")
     if used.gpu_share is not None:
-        looks = count_of(used.looks, "look")
+        looks = format_count(used.looks, "look")
         gpu.append(f"use {used.gpu_share:.0%} in {looks} of hpcrun top")
     trained = f"{used.trained_share:.0%} of the time" if used.trained_share is not None else ""
     memory = ", ".join(gpu) if has_gpus else ""

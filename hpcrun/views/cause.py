@@ -4,54 +4,54 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hpcrun.text import BOLD, Look, dim, paint, printable
+from hpcrun.text import BOLD, Display, dim, paint, replace_unprintable
 
 if TYPE_CHECKING:
     from hpcrun.why import Cause, Diagnosis
 
 # A line of a log may be as long as a program likes.
-_LONGEST = 300
+_MAX_LINE_LENGTH = 300
 
 
-def cause_rows(diagnosis: Diagnosis | None) -> list[tuple[str, str]]:
+def format_cause_rows(diagnosis: Diagnosis | None) -> list[tuple[str, str]]:
     """Say why it failed, what shows it and what to do, for two columns."""
     cause = diagnosis.cause if diagnosis is not None else None
     if diagnosis is None or cause is None:
         return []
-    rows = [("cause", sentence(cause))]
+    rows = [("cause", format_cause(cause))]
     if cause.file is not None or not cause.text.isupper():  # a state stands above
-        rows.append(("line", _evidence(cause)))
-    return rows + [("fix", printable(fix)) for fix in diagnosis.fixes[:2]]
+        rows.append(("line", _format_evidence(cause)))
+    return rows + [("fix", replace_unprintable(fix)) for fix in diagnosis.fixes[:2]]
 
 
-def sentence(cause: Cause) -> str:
+def format_cause(cause: Cause) -> str:
     """Say it in one sentence, with whose failure it is.
 
     >>> from hpcrun.why.rule import Cause
-    >>> sentence(Cause(id="x", cls="oom_gpu", title="out of GPU memory", rank=3, host="n1"))
+    >>> format_cause(Cause(id="x", cls="oom_gpu", title="out of GPU memory", rank=3, host="n1"))
     'out of GPU memory (rank 3 on n1)'
     """
     whose = cause.whose
     is_named = not whose or whose in cause.title
-    return printable(cause.title + ("" if is_named else f" ({whose})"))
+    return replace_unprintable(cause.title + ("" if is_named else f" ({whose})"))
 
 
-def end_words(diagnosis: Diagnosis | None) -> str:
+def format_cause_suffix(diagnosis: Diagnosis | None) -> str:
     """Say it behind the state of a job that has ended; "" where nothing is known."""
     cause = diagnosis.cause if diagnosis is not None else None
     if cause is not None and cause.without_log:  # who, and with which code, stands there already
         return f", and {cause.without_log}"
-    return f": {printable(cause.title)}" if cause is not None else ""
+    return f": {replace_unprintable(cause.title)}" if cause is not None else ""
 
 
-def _evidence(cause: Cause) -> str:
+def _format_evidence(cause: Cause) -> str:
     if cause.file is None:
-        return printable(cause.text)
+        return replace_unprintable(cause.text)
     where = f"{cause.file}:{cause.line}" if cause.line else cause.file
-    return printable(f"{where}: {cause.text[:_LONGEST]}")
+    return replace_unprintable(f"{where}: {cause.text[:_MAX_LINE_LENGTH]}")
 
 
-def why_lines(source: str, diagnosis: Diagnosis, state: str, look: Look) -> list[str]:
+def format_diagnosis(source: str, diagnosis: Diagnosis, state: str, display: Display) -> list[str]:
     """Lay out why one job failed."""
     head = f"{source}: {state}" if state else source
     cause = diagnosis.cause
@@ -61,14 +61,17 @@ def why_lines(source: str, diagnosis: Diagnosis, state: str, look: Look) -> list
             text = "it failed, and neither its logs nor Slurm say why"
         elif state == "COMPLETED":
             text = "it ended well"
-        return [f"{printable(head)}: {text}"]
-    lines = [f"{printable(head)}: {paint(sentence(cause), BOLD, look)}"]
-    if (evidence := _evidence(cause)) not in ("", state):
+        return [f"{replace_unprintable(head)}: {text}"]
+    lines = [f"{replace_unprintable(head)}: {paint(format_cause(cause), BOLD, display)}"]
+    if (evidence := _format_evidence(cause)) not in ("", state):
         lines.append(f"  {evidence}")
-    lines += [f"  - {printable(fix)}" for fix in diagnosis.fixes]
+    lines += [f"  - {replace_unprintable(fix)}" for fix in diagnosis.fixes]
     if diagnosis.also:
-        lines.append(dim("  also:", look))
-        lines += [dim(f"    {sentence(each)}: {_evidence(each)}", look) for each in diagnosis.also]
+        lines.append(dim("  also:", display))
+        lines += [
+            dim(f"    {format_cause(each)}: {_format_evidence(each)}", display)
+            for each in diagnosis.also
+        ]
     return lines
 
 

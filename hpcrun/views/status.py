@@ -14,22 +14,22 @@ from hpcrun.slurm import explain, parse_exit_code, say_exit_code, say_limit
 from hpcrun.text import (
     BOLD,
     Column,
-    Look,
+    Display,
     Table,
-    count_of,
     dim,
-    duration,
+    format_clock,
+    format_count,
     format_duration,
+    format_next_steps,
     format_pairs,
-    next_lines,
-    number,
+    format_sweep_size,
+    format_table,
+    json_number,
     paint,
-    printable,
-    remarked,
-    sweep_size,
+    replace_unprintable,
 )
 from hpcrun.views import attempts
-from hpcrun.views.cause import cause_rows, diagnosis_json, end_words, sentence
+from hpcrun.views.cause import diagnosis_json, format_cause, format_cause_rows, format_cause_suffix
 
 # ---- lines on one job
 
@@ -44,12 +44,12 @@ def state_colour(state: str) -> str:
     return _COLOURS.get(state, RED)
 
 
-def reason_text(verdict: Verdict) -> str:
+def describe_reason(verdict: Verdict) -> str:
     """Say why a job has ended, in plain words; of one that has not, Slurm's reason."""
     return explain(verdict.reason).words if verdict.final else verdict.reason
 
 
-def stall_text(status: JobStatus) -> str:
+def describe_stall(status: JobStatus) -> str:
     """Say for how long a run has not moved on, and who seems to hold it up; "" for all others."""
     stall = status.stall
     if stall is None:
@@ -60,34 +60,36 @@ def stall_text(status: JobStatus) -> str:
     text = f"{step} for {format_duration(seconds).removesuffix(' 0 s')}"
     if stall.suspect is not None:
         host = f" on {stall.suspect.host}" if stall.suspect.host else ""
-        return printable(f"{text}: rank {stall.suspect.rank}{host} is {stall.suspect.why}")
+        return replace_unprintable(
+            f"{text}: rank {stall.suspect.rank}{host} is {stall.suspect.why}"
+        )
     return f"{text}: all ranks are in {stall.collective.name}" if stall.collective else text
 
 
-def values_text(values: Mapping[str, str]) -> str:
+def format_values(values: Mapping[str, str]) -> str:
     """Write what a run of a sweep has of its own, behind its state."""
     return f" [{label(values)}]" if values else ""
 
 
-def state_line(status: JobStatus, look: Look) -> str:
+def format_state(status: JobStatus, display: Display) -> str:
     """Say a state that is not the last, in one line."""
     reason = f" ({status.reason})" if status.reason else ""
-    return dim(f"{status.label}: {status.state}{reason}", look) + values_text(status.values)
+    return dim(f"{status.label}: {status.state}{reason}", display) + format_values(status.values)
 
 
-def end_line(status: JobStatus, look: Look) -> str:
+def format_end(status: JobStatus, display: Display) -> str:
     """Say how a job ended, in one line: state, exit code, who failed first; of which task."""
     colour = state_colour(status.state)
-    text = paint(f"{status.label}: {status.state}", f"{colour};{BOLD}", look)
+    text = paint(f"{status.label}: {status.state}", f"{colour};{BOLD}", display)
     if not status.ok:
-        text += _failure(status)
+        text += _describe_failure(status)
     is_explained = status.diagnosis is not None and status.diagnosis.cause is not None
     has_reason = status.verdict.reason and (status.state == LOST or not is_explained)
-    reason = f" ({reason_text(status.verdict)})" if has_reason else ""
-    return text + reason + end_words(status.diagnosis) + values_text(status.values)
+    reason = f" ({describe_reason(status.verdict)})" if has_reason else ""
+    return text + reason + format_cause_suffix(status.diagnosis) + format_values(status.values)
 
 
-def _failure(status: JobStatus) -> str:
+def _describe_failure(status: JobStatus) -> str:
     if status.run is None:
         # Slurm's code:signal, where no record has more.
         by_slurm = say_exit_code(status.job.exit_code) if status.job is not None else ""
@@ -104,9 +106,9 @@ def _failure(status: JobStatus) -> str:
     return text
 
 
-def verdict_lines(status: JobStatus, look: Look) -> str:
+def format_verdict(status: JobStatus, display: Display) -> str:
     """Say how a run ended, what sources disagree on, and what to type next."""
-    text = end_line(status, look)
+    text = format_end(status, display)
     if status.run is None:
         return text
     text += "".join(f"\n  note: {note}" for note in status.notes)
@@ -133,19 +135,22 @@ _LISTING = (
 )
 
 
-def listing_lines(rows: Sequence[JobStatus], older: int, look: Look) -> list[str]:
+def format_listing(rows: Sequence[JobStatus], older: int, display: Display) -> list[str]:
     """Lay out a line a run; what it waits for or how it failed stands behind or below it."""
     clusters = {row.cluster for row in rows}
     cells = [
-        [printable(row.cluster) if len(clusters) > 1 else "", *_cells(row, look)] for row in rows
+        [replace_unprintable(row.cluster) if len(clusters) > 1 else "", *_format_row(row, display)]
+        for row in rows
     ]
-    lines = Table(_LISTING, cells, look).lines()
+    lines = Table(_LISTING, cells, display).lines()
     if older:
-        lines.append(dim(f"{count_of(older, 'older run')}: hpcrun status --all, or -n N", look))
+        lines.append(
+            dim(f"{format_count(older, 'older run')}: hpcrun status --all, or -n N", display)
+        )
     return lines
 
 
-def _cells(row: JobStatus, look: Look) -> list[str]:
+def _format_row(row: JobStatus, display: Display) -> list[str]:
     gpus = f"x{row.gpus_per_node}" if row.gpus_per_node else ""
     nodes = f"{row.node_count}{gpus}" if row.node_count else ""
     state = row.state
@@ -154,41 +159,41 @@ def _cells(row: JobStatus, look: Look) -> list[str]:
     hours = row.gpu_hours
     return [
         row.id,
-        printable(row.name),
-        paint(state, state_colour(row.state), look),
-        duration(row.elapsed) if row.elapsed is not None else "",
-        duration(row.limit) if row.limit is not None and not row.final else "",
+        replace_unprintable(row.name),
+        paint(state, state_colour(row.state), display),
+        format_clock(row.elapsed) if row.elapsed is not None else "",
+        format_clock(row.limit) if row.limit is not None and not row.final else "",
         nodes,
         "" if row.step is None else str(row.step),
         "" if row.loss is None else f"{row.loss:.4g}",
         "" if hours is None else f"{hours:.2f}" if hours < 10 else f"{hours:,.0f}",
-        printable(_remark(row)),
+        replace_unprintable(_format_remark(row)),
     ]
 
 
-def _remark(row: JobStatus) -> str:
-    states = _counts_text(row.states or {})
+def _format_remark(row: JobStatus) -> str:
+    states = _format_counts(row.states or {})
     if row.states is not None and len(row.states) == 1:  # the state itself stands in its column
         (count,) = row.states.values()
         states = f"{count} run{'s' if count > 1 else ''}"
-    why = row.remark or reason_text(row.verdict) or ("" if row.final else stall_text(row))
-    between = f"goes on {attempts.between_text(row)}" if row.is_between else ""
+    why = row.remark or describe_reason(row.verdict) or ("" if row.final else describe_stall(row))
+    between = f"goes on {attempts.describe_next_attempt(row)}" if row.is_between else ""
     parts = [label(row.values), states, between, row.why.line() if row.why else why]
     return "; ".join([*filter(None, parts), *row.notes])
 
 
-def _counts_text(states: Mapping[str, int]) -> str:
+def _format_counts(states: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {state}" for state, count in Counter(states).most_common())
 
 
 # ---- one run
 
-_WARNINGS = 10  # of nodes, that are shown
+_MAX_WARNINGS = 10  # of nodes, that are shown
 
 
-def run_lines(
+def format_run(
     status: JobStatus,
-    look: Look,
+    display: Display,
     *,
     local_time: Callable[[float], str],
     has_checkpoints: bool,
@@ -202,10 +207,10 @@ def run_lines(
     plan, history, last, end = status.plan, status.history, status.last, status.end
     cluster = f" on {history.submitted.cluster}" if history.submitted else ""
     rows = [
-        ("state", _state_text(status, look)),
+        ("state", _format_state_source(status, display)),
         *_why_rows(status.why),
-        *cause_rows(status.diagnosis),
-        *_stall_rows(status, look),
+        *format_cause_rows(status.diagnosis),
+        *_stall_rows(status, display),
         ("run", status.run_id),
         ("job", f"{status.job_id}{cluster}" if status.job_id else ""),
         ("sweep", label(history.task.values) if history.task else ""),
@@ -214,38 +219,42 @@ def run_lines(
         how = plan.launcher if status.trains else "a command on each node"
         nodes = plan.node_range if plan.node_range and last is None else plan.nodes
         spare = plan.survive.spare_nodes
-        how += f", and {count_of(spare, 'spare node')}" if spare else ""
+        how += f", and {format_count(spare, 'spare node')}" if spare else ""
         rows.append(("shape", f"{nodes} × {plan.gpus_per_node} GPUs, {how}"))
         rows.append(("batch", f"{plan.effective_batch} effective" if plan.effective_batch else ""))
     at = "" if status.step is None else f"step {status.step}, "
     rows += [
         ("progress", "" if status.loss is None else f"{at}loss {status.loss:.6g}"),
-        ("time", _time_text(status, local_time)),
+        ("time", _format_time(status, local_time)),
         ("nodes", last.begin.nodes if last and last.begin else ""),
-        ("exit code", "" if not end or status.ended_between else attempts.end_text(end)),
+        ("exit code", "" if not end or status.ended_between else attempts.format_exit(end)),
         ("failed", status.failure),
-        ("goes on", "" if status.final else attempts.going_on(status)),
-        ("cost", attempts.cost_text(status.cost, has_gpus=bool(status.gpu_hours))),
-        *attempts.used_rows(status.used, has_gpus=bool(status.gpus_per_node)),
+        ("goes on", "" if status.final else attempts.describe_restarts(status)),
+        ("cost", attempts.format_cost(status.cost, has_gpus=bool(status.gpu_hours))),
+        *attempts.format_usage_rows(status.used, has_gpus=bool(status.gpus_per_node)),
     ]
     if status.attempts > 1 or (end is not None and end.next is not None):
-        rows += [("attempt", text) for text in attempts.attempt_texts(status, local_time)]
+        rows += [("attempt", text) for text in attempts.format_attempts(status, local_time)]
     if status.run is not None:
         log = str(status.progress.log or status.run.logs) if history.attempts else ""
         rows += [("there", there), ("folder", str(status.run.path)), ("log", log)]
     if plan is not None and status.trains and (has_checkpoints or there or not status.final):
         rows.append(("saves to", plan.checkpoint_dir or ""))
     warnings = last.warnings if last else []
-    more = [f"and {len(warnings) - _WARNINGS} more"] if len(warnings) > _WARNINGS else []
-    rows += [("warning", printable(text)) for text in [*warnings[:_WARNINGS], *more]]
+    more = [f"and {len(warnings) - _MAX_WARNINGS} more"] if len(warnings) > _MAX_WARNINGS else []
+    rows += [("warning", replace_unprintable(text)) for text in [*warnings[:_MAX_WARNINGS], *more]]
     rows += [("note", text) for text in status.notes]
-    name = paint(plan.name if plan else status.run_id, BOLD, look)
-    return [name, *format_pairs(rows, look), *_next_of_run(status, look, has_checkpoints)]
+    name = paint(plan.name if plan else status.run_id, BOLD, display)
+    return [
+        name,
+        *format_pairs(rows, display),
+        *_suggest_commands(status, display, has_checkpoints),
+    ]
 
 
-def _time_text(status: JobStatus, local_time: Callable[[float], str]) -> str:
+def _format_time(status: JobStatus, local_time: Callable[[float], str]) -> str:
     may = say_limit(status.job.limit) if status.job is not None else ""
-    ran = duration(status.elapsed)
+    ran = format_clock(status.elapsed)
     if status.elapsed is None:
         ran = "not known" if status.attempts else "0:00"
     hours = "" if status.gpu_hours is None else f"{status.gpu_hours:.2f} GPU hours"
@@ -253,26 +262,26 @@ def _time_text(status: JobStatus, local_time: Callable[[float], str]) -> str:
     return "; ".join(part for part in (f"{ran} {may}".strip(), ended, hours) if part)
 
 
-def _state_text(status: JobStatus, look: Look) -> str:
+def _format_state_source(status: JobStatus, display: Display) -> str:
     by = {"seen": "as Slurm reported earlier", "record": "by its own records"}
     source = by.get(status.source, f"by {status.source}")
-    reason = f" ({reason_text(status.verdict)})" if status.verdict.reason else ""
-    return f"{paint(status.state, state_colour(status.state), look)}{reason}, {source}"
+    reason = f" ({describe_reason(status.verdict)})" if status.verdict.reason else ""
+    return f"{paint(status.state, state_colour(status.state), display)}{reason}, {source}"
 
 
 def _why_rows(why: WhyWaiting | None) -> list[tuple[str, str]]:
     return [("why", why.line(with_fix=False)), ("fix", why.fix)] if why else []
 
 
-def _stall_rows(status: JobStatus, look: Look) -> list[tuple[str, str]]:
+def _stall_rows(status: JobStatus, display: Display) -> list[tuple[str, str]]:
     stall, run, last = status.stall, status.run, status.last
     if stall is None or run is None or last is None:
         return []
     stacks = run.attempts / str(last.index) / "stacks" if stall.stacks else ""
-    return [("stalled", paint(stall_text(status), RED, look)), ("stacks", str(stacks))]
+    return [("stalled", paint(describe_stall(status), RED, display)), ("stacks", str(stacks))]
 
 
-def _more_time(status: JobStatus) -> str:
+def _suggest_time_option(status: JobStatus) -> str:
     """Return the option that gives a job twice the time, where the limit has ended it."""
     if status.state != "TIMEOUT" or not status.limit:
         return ""
@@ -280,7 +289,7 @@ def _more_time(status: JobStatus) -> str:
     return f" --time {minutes // 60}:{minutes % 60:02}:{seconds:02}"
 
 
-def _next_of_run(status: JobStatus, look: Look, has_checkpoints: bool) -> list[str]:
+def _suggest_commands(status: JobStatus, display: Display, has_checkpoints: bool) -> list[str]:
     word = status.word
     verbs: list[tuple[str, str]] = []
     if not status.final:
@@ -294,69 +303,70 @@ def _next_of_run(status: JobStatus, look: Look, has_checkpoints: bool) -> list[s
         verbs += [(f"parse {word}", "its loss curve")] * status.trains
         if not status.ok and status.job_id:
             why = "again, on from its checkpoints" if has_checkpoints else "again"
-            more = _more_time(status)
+            more = _suggest_time_option(status)
             verbs.append((f"resubmit {word}{more}", f"{why}, with more time" if more else why))
-    return next_lines(*verbs, look=look)
+    return format_next_steps(*verbs, display=display)
 
 
 # ---- a sweep, and jobs that hpcrun did not submit
 
 
-def sweep_lines(sweep: Sweep, statuses: Sequence[JobStatus], look: Look) -> list[str]:
+def format_sweep(sweep: Sweep, statuses: Sequence[JobStatus], display: Display) -> list[str]:
     """Lay out a line for each run of a sweep."""
-    states = _counts_text(Counter(status.state for status in statuses))
-    head = f"{paint(sweep.name, BOLD, look)}: {sweep_size(sweep.tasks, sweep.limit)}: {states}"
+    states = _format_counts(Counter(status.state for status in statuses))
+    size = format_sweep_size(sweep.tasks, sweep.limit)
+    head = f"{paint(sweep.name, BOLD, display)}: {size}: {states}"
     keys = list(dict.fromkeys(key for status in statuses for key in status.values))
     rows = [
         [
             status.word,
             status.state,
-            duration(status.elapsed),
+            format_clock(status.elapsed),
             *(status.values.get(key, "-") for key in keys),
-            _end_of_run(status),
+            _describe_end(status),
         ]
         for status in statuses
     ]
-    return [head, *remarked(["JOBID", "STATE", "TIME", *column_names(keys), ""], rows, look)]
+    return [head, *format_table(["JOBID", "STATE", "TIME", *column_names(keys), ""], rows, display)]
 
 
-def _end_of_run(status: JobStatus) -> str:
+def _describe_end(status: JobStatus) -> str:
     if status.diagnosis is not None and status.diagnosis.cause is not None:
-        return sentence(status.diagnosis.cause)
+        return format_cause(status.diagnosis.cause)
     return explain(status.verdict.reason, status.job_id or "").words or status.failure
 
 
-def jobs_lines(job_id: str, statuses: Sequence[JobStatus], look: Look) -> list[str]:
+def format_jobs(job_id: str, statuses: Sequence[JobStatus], display: Display) -> list[str]:
     """Lay out what Slurm knows of a job that hpcrun did not submit, or of an array's tasks."""
     if len(statuses) == 1:
-        return _job_lines(statuses[0], look)
+        return _format_job(statuses[0], display)
     lines = [f"job {job_id}, not submitted by hpcrun: {len(statuses)} tasks or parts"]
     rows = []
     for status in statuses:
         job = status.job
-        remark = status.why.line() if status.why else reason_text(status.verdict)
+        remark = status.why.line() if status.why else describe_reason(status.verdict)
         elapsed, nodes = (job.elapsed, job.node_list) if job else ("", "")
         rows.append([status.job_id or "", status.state, elapsed, nodes or "-", remark])
-    lines += remarked(["JOBID", "STATE", "TIME", "NODES", ""], rows, look)
+    lines += format_table(["JOBID", "STATE", "TIME", "NODES", ""], rows, display)
     if "_" in (statuses[0].job_id or ""):
         step = (f"status {statuses[0].job_id}", "one of them in detail")
-        lines += next_lines(step, look=look)
+        lines += format_next_steps(step, display=display)
     return lines
 
 
-def _job_lines(status: JobStatus, look: Look) -> list[str]:
+def _format_job(status: JobStatus, display: Display) -> list[str]:
     job = status.job
-    rows = [("state", _state_text(status, look)), *_why_rows(status.why)]
+    rows = [("state", _format_state_source(status, display)), *_why_rows(status.why)]
     if job is not None:
         rows += [(key, getattr(job, key)) for key in ("user", "partition", "account", "qos")]
         gpus = "" if job.gpus is None else f", {job.gpus} GPU{'s' if job.gpus != 1 else ''}"
-        size = f"{_count(job.nodes, 'node')}, {_count(job.cpus, 'CPU')}{gpus}"
+        size = f"{_format_range(job.nodes, 'node')}, {_format_range(job.cpus, 'CPU')}{gpus}"
         rows.append(("asks for", size if job.nodes and job.cpus else ""))
         rows.append(("time", f"{job.elapsed} {say_limit(job.limit)}".strip()))
         rows.append(("nodes", job.node_list))
-        rows += attempts.used_rows(status.used, has_gpus=bool(job.gpus))
+        rows += attempts.format_usage_rows(status.used, has_gpus=bool(job.gpus))
     rows.append(("exit code", say_exit_code(_exit_code(status)).removeprefix("exit code ")))
-    rows += cause_rows(status.diagnosis)
+    rows += format_cause_rows(status.diagnosis)
     if job is not None:
         rows += [("folder", job.work_dir), ("script", job.command), ("output", job.stdout)]
         rows.append(("errors", job.stderr if job.stderr != job.stdout else ""))
@@ -364,15 +374,15 @@ def _job_lines(status: JobStatus, look: Look) -> list[str]:
     verbs = [(f"logs {status.job_id}", "its output")]
     if not status.final:
         verbs.append((f"cancel {status.job_id}", "end it"))
-    name = f" {paint(job.name, BOLD, look)}" if job else ""
+    name = f" {paint(job.name, BOLD, display)}" if job else ""
     return [
         f"job {status.job_id}{name}, not submitted by hpcrun",
-        *format_pairs(rows, look),
-        *next_lines(*verbs, look=look),
+        *format_pairs(rows, display),
+        *format_next_steps(*verbs, display=display),
     ]
 
 
-def _count(text: str, noun: str) -> str:
+def _format_range(text: str, noun: str) -> str:
     """Write a number, or the least and the most, as scontrol does, with its noun."""
     least, _, most = text.partition("-")
     text = least if least == most else text
@@ -415,7 +425,7 @@ def row_json(row: JobStatus) -> dict[str, Any]:
         "nodes": row.node_count,
         "gpus_per_node": row.gpus_per_node,
         "step": row.step,
-        "loss": None if row.loss is None else number(row.loss),
+        "loss": None if row.loss is None else json_number(row.loss),
         "gpu_hours": _rounded(row.gpu_hours),
         "values": row.values,
         "states": row.states,

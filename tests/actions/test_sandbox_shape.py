@@ -10,8 +10,8 @@ import yaml
 
 from hpcrun.actions.sandbox_shape import build_shape
 from hpcrun.errors import InputError
-from hpcrun.sandbox.config import NodeKind, Shape, cluster_profile, gres_conf, slurm_conf
-from hpcrun.sandbox.directory import Layout
+from hpcrun.sandbox.config import NodeKind, SandboxShape, cluster_profile, gres_conf, slurm_conf
+from hpcrun.sandbox.directory import SandboxFiles
 from hpcrun.spec.job import Cluster, GpuType, Partition, Setup
 
 LAB = Cluster(
@@ -55,7 +55,7 @@ def test_nodes_are_as_the_profile_describes_them() -> None:
 
 
 def test_the_texts_carry_types_features_and_limits() -> None:
-    layout, shape = Layout(Path("/tmp/s")), build_shape(LAB, "lab.yaml", 1)
+    layout, shape = SandboxFiles(Path("/tmp/s")), build_shape(LAB, "lab.yaml", 1)
     text = slurm_conf(
         layout, hostname="h", user="0", shape=shape, ports=[1, 2, 3, 4, 5], first_job=1
     )
@@ -78,7 +78,7 @@ def test_the_texts_carry_types_features_and_limits() -> None:
 
 
 def test_its_profile_asks_for_nodes_as_the_clusters_does() -> None:
-    text = cluster_profile(Layout(Path("/tmp/s")), build_shape(LAB, "lab.yaml"))
+    text = cluster_profile(SandboxFiles(Path("/tmp/s")), build_shape(LAB, "lab.yaml"))
     made = msgspec.convert(yaml.safe_load(text), Cluster)
     for key in ("partition", "account", "partitions", "gpu_types", "slurm", "rename"):
         assert getattr(made, key) == getattr(LAB, key), key
@@ -109,7 +109,7 @@ def test_what_cannot_be_rehearsed_is_refused(cluster: Cluster, nodes: int | None
 
 def test_a_shape_survives_its_record() -> None:
     shape = build_shape(LAB, "lab.yaml")
-    assert msgspec.json.decode(msgspec.json.encode(shape), type=Shape) == shape
+    assert msgspec.json.decode(msgspec.json.encode(shape), type=SandboxShape) == shape
 
 
 def test_nodes_have_the_features_that_every_job_asks_for() -> None:

@@ -11,7 +11,7 @@ from msgspec import structs
 from hpcrun.actions.there import here
 from hpcrun.context import Context, load_context
 from hpcrun.runs.layout import RunFolder
-from hpcrun.runs.records import owner_run, read_task, successors_of
+from hpcrun.runs.records import find_owner_run, list_successors, read_task
 
 RUN, LATER = "20261120-081455-train-7k3q", "20261120-081500-train-8x2z"
 
@@ -49,7 +49,7 @@ def test_a_path_of_a_run_is_in_the_mirror(far: Context) -> None:
 )
 def test_a_path_outside_the_runs_has_no_place_here(far: Context, path: str) -> None:
     assert here(far, Path(path)) is None
-    assert owner_run(here(far, Path(path))) is None
+    assert find_owner_run(here(far, Path(path))) is None
 
 
 @pytest.mark.parametrize("place", ["..", "/", "/tmp", "../..", f"/x/{LATER}/..", "/x/.hidden"])
@@ -57,8 +57,8 @@ def test_a_successor_is_a_run_beside_this_one(far: Context, place: str) -> None:
     run = RunFolder(far.runs_dir / RUN)
     run.successors.mkdir()
     (run.successors / "one.json").write_text(json.dumps({"run_dir": place}))
-    assert successors_of(run, is_mirror=True) == []
-    assert successors_of(run, is_mirror=False) == []
+    assert list_successors(run, is_mirror=True) == []
+    assert list_successors(run, is_mirror=False) == []
 
 
 def test_a_successor_of_a_mirror_is_not_looked_for_at_the_clusters_path(
@@ -68,10 +68,10 @@ def test_a_successor_of_a_mirror_is_not_looked_for_at_the_clusters_path(
     run.successors.mkdir()
     unrelated.mkdir(parents=True)
     (run.successors / "one.json").write_text(json.dumps({"run_dir": str(unrelated)}))
-    assert successors_of(run, is_mirror=True) == []
-    assert successors_of(run, is_mirror=False) == [unrelated]
+    assert list_successors(run, is_mirror=True) == []
+    assert list_successors(run, is_mirror=False) == [unrelated]
     (far.runs_dir / LATER).mkdir()
-    assert successors_of(run, is_mirror=True) == [far.runs_dir / LATER]
+    assert list_successors(run, is_mirror=True) == [far.runs_dir / LATER]
 
 
 @pytest.mark.parametrize("sweep_id", ["../../victim", "..", "/etc", "x/20261120-081455-lr-7k3q"])

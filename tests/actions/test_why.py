@@ -13,7 +13,7 @@ from hpcrun.context import load_context
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import Attempt, Begin, Cancelled, End, Failure, History
 from hpcrun.runs.status import JobStatus
-from hpcrun.runs.verdict import Evidence, decide
+from hpcrun.runs.verdict import JobEvidence, decide_state
 from hpcrun.slurm.accounts import Account
 from hpcrun.slurm.jobs import SlurmJob
 
@@ -77,7 +77,7 @@ def test_a_run_that_ended_before_its_next_attempt(
     status = JobStatus(
         run=run,
         history=history,
-        verdict=decide(Evidence(history=history, now=200.0, queue=job)),
+        verdict=decide_state(JobEvidence(history=history, now=200.0, queue=job)),
         job=job,
         job_id="7",
         account=Account(cancelled_by="1" if state == "CANCELLED" else "", user="you"),

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.cli.main import main
-from hpcrun.files import new_remarks
+from hpcrun.files import take_new_notices
 from hpcrun.remote import Connect
 from tests.curves.report.window import Window
 
@@ -180,7 +180,7 @@ class Caller:
 @contextlib.contextmanager
 def _standing_in(environ: dict[str, str], folder: Path, argv: list[str]) -> Iterator[None]:
     before = dict(os.environ), Path.cwd(), sys.argv
-    new_remarks()  # processes that use hpcrun as a library
+    take_new_notices()  # processes that use hpcrun as a library
     os.environ.clear()
     os.environ.update(environ)
     os.chdir(folder)

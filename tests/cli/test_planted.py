@@ -12,7 +12,7 @@ import pytest
 
 from hpcrun.cli.output import confirm, prompt
 from hpcrun.errors import InputError
-from hpcrun.files import whole_file
+from hpcrun.files import write_atomically
 from hpcrun.runs.records import write_file
 from tests.cli.calling import Caller
 from tests.cli.test_status import make_run
@@ -181,9 +181,12 @@ def test_writing_follows_no_links_of_other_users(tmp_path: Path) -> None:
     os.chown(link, STRANGER, STRANGER, follow_symlinks=False)
     # Earlier names of temporary files were predictable.
     (tmp_path / f".hpcrun-{os.getpid()}.part").symlink_to(victim)
-    with pytest.raises(InputError, match="a link that belongs to 12345"), whole_file(link) as file:
+    with (
+        pytest.raises(InputError, match="a link that belongs to 12345"),
+        write_atomically(link) as file,
+    ):
         file.write(b"x")
-    with whole_file(tmp_path / "b.csv") as file:
+    with write_atomically(tmp_path / "b.csv") as file:
         file.write(b"x")
     write_file(tmp_path / "record.json", b"x")
     assert victim.read_text() == "mine"

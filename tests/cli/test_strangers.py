@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.errors import InputError
-from hpcrun.ownership import is_own, why_not_own
+from hpcrun.ownership import describe_insecure_path, is_own
 from tests.cli.calling import Caller
 from tests.cli.test_status import make_run
 from tests.needs import require_command, require_root
@@ -76,9 +76,9 @@ def test_every_parent_folder_is_checked(
 ) -> None:
     change(home)
     file = home / "b" / "file"
-    assert why_not_own(file) == why.format(home=home)
+    assert describe_insecure_path(file) == why.format(home=home)
     monkeypatch.setenv("HPCRUN_TRUST", str(home.parent))
-    assert why_not_own(file) == ""
+    assert describe_insecure_path(file) == ""
 
 
 def test_private_group_of_the_user_is_trusted(home: Path) -> None:

@@ -16,8 +16,8 @@ from hpcrun.runs.records import History
 from hpcrun.runs.status import GpuUse, JobStatus, NodeUse, Progress
 from hpcrun.runs.verdict import Verdict
 from hpcrun.slurm.jobs import SlurmJob
-from hpcrun.text.table import Look, cells
-from hpcrun.views.top import top_blocks
+from hpcrun.text.table import Display, text_width
+from hpcrun.views.top import format_top
 from tests.cli.calling import Caller, replay
 from tests.json_schemas import check_json
 from tests.slurm_answers import show_job, squeue_row
@@ -236,22 +236,24 @@ def job(*, nodes: int = 1, state: str = "RUNNING", name: str = "zero2") -> JobSt
 @pytest.mark.parametrize("ascii_only", [True, False])
 def test_rows_fit_the_window(width: int, ascii_only: bool) -> None:
     jobs = [job(), job(nodes=3, name="損失" * 30), job(nodes=99), job(state="PENDING")]
-    rows = [row for block in top_blocks(jobs, Look(width, 24, False, ascii_only)) for row in block]
-    assert max(map(cells, rows)) <= width
+    rows = [
+        row for block in format_top(jobs, Display(width, 24, False, ascii_only)) for row in block
+    ]
+    assert max(map(text_width, rows)) <= width
     # Names are not changed.
     assert not ascii_only or all(row.replace("損", "").replace("失", "").isascii() for row in rows)
 
 
 def test_truncated_reason_is_marked() -> None:
-    for look, mark in ((Look(30, 24), "…"), (Look(30, 24, ascii_only=True), "..")):
-        row = top_blocks([job(state="PENDING")], look)[1][0]
-        assert cells(row) <= 30 and row.endswith(mark)
+    for look, mark in ((Display(30, 24), "…"), (Display(30, 24, ascii_only=True), "..")):
+        row = format_top([job(state="PENDING")], look)[1][0]
+        assert text_width(row) <= 30 and row.endswith(mark)
 
 
 def test_table_shows_jobs_and_nodes() -> None:
     jobs = [job(), job(nodes=99), job(state="PENDING")]
-    narrow = ["\n".join(block) for block in top_blocks(jobs, Look(79, 24))]
-    wide = ["\n".join(block) for block in top_blocks(jobs, Look(199, 24))]
+    narrow = ["\n".join(block) for block in format_top(jobs, Display(79, 24))]
+    wide = ["\n".join(block) for block in format_top(jobs, Display(199, 24))]
     for text in (narrow[1], wide[1]):
         assert "1:02:05/1d" in text
         assert "120000/1000000" in text
@@ -263,5 +265,5 @@ def test_table_shows_jobs_and_nodes() -> None:
     assert "99 nodes  GPU 97%, lowest 97% on" in wide[2]
     assert "your QOS" in wide[3]
     assert "\x1b[" not in "".join(wide)
-    coloured = "".join(row for block in top_blocks(jobs, Look(79, 24, True)) for row in block)
+    coloured = "".join(row for block in format_top(jobs, Display(79, 24, True)) for row in block)
     assert "\x1b[1m" in coloured

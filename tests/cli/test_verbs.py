@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.assets import shipped
+from hpcrun.assets import shipped_folder
 from hpcrun.render.files import FIXED
 from hpcrun.spec.load import load_job
 from tests.cli.calling import Caller
 from tests.json_schemas import check_json
 
-PRESETS = sorted(file.stem for file in shipped("jobs").glob("*.yaml"))
+PRESETS = sorted(file.stem for file in shipped_folder("jobs").glob("*.yaml"))
 COMMON = {"job.sbatch", "node.sh", "plan.json", "spec.yaml", *FIXED}
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.sandbox import config, lifecycle
-from hpcrun.sandbox.directory import Layout
+from hpcrun.sandbox.directory import SandboxFiles
 from tests.cluster import hosts
 from tests.cluster.hosts import Host, Network
 from tests.waiting import PATIENCE
@@ -83,9 +83,9 @@ class Rig:
     _hosts: dict[str, Host] = field(default_factory=dict, init=False)
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> SandboxFiles:
         """Where the files lie that a sandbox has too."""
-        return Layout(self.root)
+        return SandboxFiles(self.root)
 
     @property
     def conf(self) -> Path:
@@ -378,7 +378,7 @@ class Rig:
         )
         # ``like``: memory is counted.
         lifecycle.write_files(
-            self.layout, config.Shape(kinds=(node,), like="a rig"), self._version()
+            self.layout, config.SandboxShape(kinds=(node,), like="a rig"), self._version()
         )
         settings = {**self._settings(), **self.settings}
         if self.job_submit:
@@ -428,7 +428,7 @@ class Rig:
         }
 
     def _version(self) -> tuple[int, int]:
-        return lifecycle.slurm_version("slurmctld", os.environ)
+        return lifecycle.query_slurm_version("slurmctld", os.environ)
 
     def _wait(self, why_not_yet: Callable[[], str], what: str) -> None:
         deadline = time.monotonic() + PATIENCE
@@ -437,7 +437,7 @@ class Rig:
             if ended or time.monotonic() > deadline:
                 why = f"{ended[0].name} ended" if ended else f"{reason} after {PATIENCE:g} s"
                 tails = (
-                    f"{daemon.name}{lifecycle.log_tail(self.layout, daemon.name)}"
+                    f"{daemon.name}{lifecycle.read_log_tail(self.layout, daemon.name)}"
                     for daemon in ended or self.daemons.values()
                 )
                 raise RigError("\n".join([f"waited for {what}: {why}", *tails]))
@@ -451,7 +451,7 @@ class Rig:
         # By ``run``: on a rig of another release this machine's own sinfo has no answer.
         answer = self.run("sinfo", "--noheader", "--Node", "--format=%N %T").stdout
         states = dict(line.split(" ", 1) for line in answer.splitlines() if " " in line)
-        return ", ".join(lifecycle.unready(states, names))
+        return ", ".join(lifecycle.describe_unready_nodes(states, names))
 
 
 def why_not(accounting: bool = True) -> str | None:

@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 
 from hpcrun.actions.prepare import load_spec, prepare_job
-from hpcrun.assets import shipped
+from hpcrun.assets import shipped_folder
 from hpcrun.context import load_context
 from hpcrun.slurm.commands import parse_estimate
 from hpcrun.spec.job import Fabric
@@ -171,7 +171,7 @@ def test_a_network_that_is_not_there_is_reported_by_the_nodes_name(
 
 
 FACTORS = {
-    "preset": sorted(file.stem for file in shipped("jobs").glob("*.yaml")),
+    "preset": sorted(file.stem for file in shipped_folder("jobs").glob("*.yaml")),
     "launcher": ["torchrun", "deepspeed", "accelerate", "srun"],
     "fabric": list(get_args(Fabric)),
     "nodes": ["1", "2"],

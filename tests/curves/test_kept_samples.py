@@ -101,7 +101,7 @@ def test_much_that_is_kept_is_not_read_again(
     log: Path, feeds: Feeds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More than a record may have."""
-    monkeypatch.setattr(files, "LONGEST", 100)
+    monkeypatch.setattr(files, "MAX_FILE_BYTES", 100)
     kept = log.with_name("samples")
     expected = stored(log, kept)
     assert kept.stat().st_size > 100

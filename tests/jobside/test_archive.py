@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.assets import build_archive, shipped
+from hpcrun.assets import build_archive, shipped_folder
 from hpcrun.render.files import FIXED
 from tests.source import PACKAGE
 
@@ -75,13 +75,13 @@ def test_equal_modules_are_equal_bytes(archive: Path) -> None:
 
 
 def test_what_a_run_receives_is_small() -> None:
-    scripts = [(shipped("templates") / name).stat().st_size for name in FIXED]
+    scripts = [(shipped_folder("templates") / name).stat().st_size for name in FIXED]
     assert sum(scripts) + len(build_archive()) < 172_000
 
 
 def find_python(folder: Path, archive: Path, job_python: str) -> str:
     """Call find_python of jobside.sh in a PATH with no Python but those in a folder."""
-    call = f'. "{shipped("templates") / "jobside.sh"}" && find_python'
+    call = f'. "{shipped_folder("templates") / "jobside.sh"}" && find_python'
     environ = {"PATH": str(folder), "HPCRUN_RUN_DIR": str(archive.parent)}
     environ["HPCRUN_JOB_PYTHON"] = job_python
     return subprocess.run(

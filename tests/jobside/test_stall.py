@@ -12,7 +12,7 @@ from msgspec import convert
 
 from hpcrun.jobside.stall import StallWatch
 from hpcrun.runs.ends import Stall, Suspect
-from hpcrun.runs.flight import judged
+from hpcrun.runs.flight import find_culprit
 
 
 class Doer:
@@ -235,6 +235,6 @@ def test_the_log_that_stopped_first(run: Watched) -> None:
             run.write("rank-1.log", f"{step}\n")
     run.silence(900)
     assert len(run.stalls()) == 1
-    stall = judged(convert(run.record, Stall), run.folder / "attempts/0", run.folder / "logs")
+    stall = find_culprit(convert(run.record, Stall), run.folder / "attempts/0", run.folder / "logs")
     assert stall.ranks == [1]
     assert stall.suspect == Suspect(rank=1, why="the first whose log stopped")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hpcrun.assets import shipped
+from hpcrun.assets import shipped_folder
 from hpcrun.plan.deepspeed_keys import DEPRECATED, KEYS, REMOVED, Key, Section
 
 pytestmark = pytest.mark.slow
@@ -106,7 +106,7 @@ def real() -> dict[str, Any]:
 @functools.cache
 def asked() -> set[str]:
     done = subprocess.run(
-        [sys.executable, str(shipped("templates") / "deepspeed_probe.py")],
+        [sys.executable, str(shipped_folder("templates") / "deepspeed_probe.py")],
         input=json.dumps(ASKED),
         capture_output=True,
         text=True,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcrun.assets import shipped
+from hpcrun.assets import shipped_folder
 from hpcrun.plan.build import build_plan
 from hpcrun.plan.limits import find_limits
 from hpcrun.plan.profile import Facts, profile_text
@@ -303,7 +303,7 @@ def test_the_first_host_is_one_of_them(text: str) -> None:
 # partition for tries; two types of GPU in one node.
 
 SHAPES = json.loads((Path(__file__).parent / "shapes.json").read_text())
-PRESETS = {file.stem: file.read_text() for file in sorted(shipped("jobs").glob("*.yaml"))}
+PRESETS = {file.stem: file.read_text() for file in sorted(shipped_folder("jobs").glob("*.yaml"))}
 
 
 def profile_of(shape: dict[str, str]) -> Cluster:

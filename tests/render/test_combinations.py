@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 
-from hpcrun.assets import find_job, shipped
+from hpcrun.assets import find_job, shipped_folder
 from hpcrun.plan.build import build_plan
 from hpcrun.plan.sweep import build_runs
 from hpcrun.plan.types import Plan
@@ -21,7 +21,7 @@ from tests.needs import require_command
 from tests.pairs import pairs_of, pairwise
 from tests.plan.making import PLACE, cluster
 
-PRESETS = sorted(file.stem for file in shipped("jobs").glob("*.yaml"))
+PRESETS = sorted(file.stem for file in shipped_folder("jobs").glob("*.yaml"))
 LAUNCHERS = list(get_args(LauncherName))
 FABRICS = list(get_args(Fabric))
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from hpcrun.assets import build_archive, find_job, shipped
+from hpcrun.assets import build_archive, find_job, shipped_folder
 from hpcrun.plan.build import build_plan
 from hpcrun.plan.types import Plan
 from hpcrun.render.environment import open_templates
@@ -58,7 +58,7 @@ def test_rendered_files_match_the_golden_files(case: str, pytestconfig: pytest.C
     archive = wanted.pop(ARCHIVE).encode("utf-8", "surrogateescape")
     assert archive == build_archive()
     for name in FIXED:
-        assert wanted.pop(name) == (shipped("templates") / name).read_text()
+        assert wanted.pop(name) == (shipped_folder("templates") / name).read_text()
     folder = GOLDEN / case / "files"
     if pytestconfig.getoption("update_golden"):
         shutil.rmtree(folder, ignore_errors=True)
@@ -90,7 +90,7 @@ def test_golden_scripts_pass_shellcheck(tmp_path: Path) -> None:
                 path = tmp_path / f"{case}-{file.name}"
                 path.write_text(file.text)
                 files.append(str(path))
-    files += [str(shipped("templates") / name) for name in FIXED]
+    files += [str(shipped_folder("templates") / name) for name in FIXED]
     done = subprocess.run(["shellcheck", *files], capture_output=True, text=True, check=False)
     assert done.stdout == "" and done.returncode == 0
 

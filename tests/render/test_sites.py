@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.assets import shipped
+from hpcrun.assets import shipped_folder
 from hpcrun.plan.build import build_plan
 from hpcrun.render.environment import open_templates
 from hpcrun.render.files import render_files
@@ -19,8 +19,8 @@ from tests.needs import require_command
 from tests.plan.making import PLACE
 from tests.source import ROOT
 
-SITES = {file.stem: file for file in sorted(shipped("sites").glob("*.yaml"))}
-PRESETS = {file.stem: file for file in sorted(shipped("jobs").glob("*.yaml"))}
+SITES = {file.stem: file for file in sorted(shipped_folder("sites").glob("*.yaml"))}
+PRESETS = {file.stem: file for file in sorted(shipped_folder("jobs").glob("*.yaml"))}
 FOUR, EIGHT = "zero2-8gpu-2node", "zero3-16gpu-2node"
 
 # A copy of the wiki; the original could not be read.

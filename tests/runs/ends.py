@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Literal
 
-from hpcrun.runs.ends import IDLE, IDLE_NOTE
+from hpcrun.runs.ends import IDLE_ATTEMPTS_NOTE, MAX_IDLE_ATTEMPTS
 
 Why = Literal[
     "done", "preempted", "time_limit", "node_fail", "stalled",
@@ -85,8 +85,8 @@ def goes_on(
         return ""
     if attempt + 1 >= max_attempts:
         return f"it has had its {max_attempts} attempts (survive.max_attempts)"
-    if idle >= IDLE:
-        return IDLE_NOTE
+    if idle >= MAX_IDLE_ATTEMPTS:
+        return IDLE_ATTEMPTS_NOTE
     return "yes"
 
 

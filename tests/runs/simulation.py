@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from hpcrun.runs.ends import ENDURED, IDLE
+from hpcrun.runs.ends import MAX_IDLE_ATTEMPTS, SURVIVABLE_ENDS
 from tests.runs.ends import Why, goes_on, pause_before, why_ended
 
 HOUR = 3600.0
@@ -128,7 +128,7 @@ def simulate(world: World, seed: int, *, naive: bool = False) -> Outcome:
             idle += 1
         answer = goes_on(
             why,
-            ENDURED,
+            SURVIVABLE_ENDS,
             attempt=attempt,
             max_attempts=MAX_ATTEMPTS,
             idle=idle,
@@ -214,7 +214,7 @@ def circles(outcome: Outcome) -> bool:
     for has_gained in outcome.gains:
         count = 0 if has_gained else count + 1
         longest = max(longest, count)
-    return longest > IDLE or len(outcome.ends) > MAX_ATTEMPTS
+    return longest > MAX_IDLE_ATTEMPTS or len(outcome.ends) > MAX_ATTEMPTS
 
 
 def goodput(outcomes: Sequence[Outcome]) -> float:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from hpcrun.assets import shipped
-from hpcrun.runs.ends import STATES, WORDS
+from hpcrun.assets import shipped_folder
+from hpcrun.runs.ends import END_NAMES, END_STATES
 from tests.runs.ends import goes_on, pause_before, why_ended
 
 ALL = "preempted time_limit node_fail stalled"
@@ -92,7 +92,7 @@ def ask_bash(calls: Sequence[Sequence[object]], **env: str) -> list[str]:
         lines.append(f"printf '%s\\n' \"$({name} {' '.join(repr(str(word)) for word in words)})\"")
     done = subprocess.run(
         ["bash", "-c", "\n".join(lines)],
-        cwd=shipped("templates").parent,
+        cwd=shipped_folder("templates").parent,
         env={**os.environ, **env},
         capture_output=True,
         text=True,
@@ -206,8 +206,8 @@ def test_no_log_is_read_twice_or_for_nothing(tmp_path: Path) -> None:
 
 def test_every_end_has_its_words() -> None:
     told = {why for _, why in ENDS}
-    assert told - WORDS.keys() == {"done", "error"}
-    assert STATES.keys() < told
+    assert told - END_NAMES.keys() == {"done", "error"}
+    assert END_STATES.keys() < told
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hpcrun.runs.ends import Collective, Stall, Suspect
-from hpcrun.runs.flight import find_last, groups_of, read_dump, with_dumps
+from hpcrun.runs.flight import add_flight_dumps, find_missing_ranks, group_collectives, read_dump
 
 
 def dump(*calls: tuple[str, int, str], group: str = "0", ranks: str = "[0, 1, 2, 3]") -> Any:
@@ -40,7 +40,7 @@ WAITS = ("all_reduce", 4711, "started")
 
 
 def judged(dumps: dict[int, Any]) -> tuple[list[int], Collective, str] | None:
-    return find_last(groups_of(dumps), dumps.keys())
+    return find_missing_ranks(group_collectives(dumps), dumps.keys())
 
 
 def test_a_rank_that_never_entered() -> None:
@@ -133,21 +133,21 @@ def test_a_dump_can_do_no_harm(
 def test_a_stall_takes_over_what_dumps_since_then_show(tmp_path: Path) -> None:
     stacks = Suspect(rank=2, node=1, host="node2", why="at load (data.py:7), 3 of 4 in backward")
     stall = Stall(since=1000.0, silent_seconds=600, threshold=600, suspect=stacks)
-    assert with_dumps(stall, tmp_path / "gone") == stall
+    assert add_flight_dumps(stall, tmp_path / "gone") == stall
     for rank in range(4):
         file = tmp_path / f"flight-{rank}"
         file.write_bytes(pickle.dumps(dump(*DONE, *([WAITS] if rank != 2 else [])), protocol=2))
         os.utime(file, (900, 900))
-    assert with_dumps(stall, tmp_path) == stall  # of an attempt before
+    assert add_flight_dumps(stall, tmp_path) == stall  # of an attempt before
     for rank in range(4):
         os.utime(tmp_path / f"flight-{rank}", (2000 + rank, 2000 + rank))
-    found = with_dumps(stall, tmp_path)
+    found = add_flight_dumps(stall, tmp_path)
     assert found.collective == Collective(name="all_reduce", seq=4711)
     assert found.suspect == Suspect(
         rank=2, node=1, host="node2", why="last in all_reduce #4711, where 3 of 4 wait"
     )
     (tmp_path / "flight-2").write_bytes(pickle.dumps(Harm()))
-    found = with_dumps(stall, tmp_path)
+    found = add_flight_dumps(stall, tmp_path)
     assert found.suspect is not None
     assert found.suspect.why == "without a dump, 3 of 4 wait in all_reduce #4711"
 
@@ -177,7 +177,7 @@ def test_torchs_own_record_names_who_is_missing(tmp_path: Path) -> None:
     env = {**os.environ, "TORCH_FR_BUFFER_SIZE": "2000"}
     ranks = [subprocess.Popen([*argv, str(rank), *places], env=env) for rank in (0, 1)]
     assert [rank.wait(timeout=120) for rank in ranks] == [0, 0]
-    found = with_dumps(Stall(since=0.0, silent_seconds=600, threshold=600), tmp_path)
+    found = add_flight_dumps(Stall(since=0.0, silent_seconds=600, threshold=600), tmp_path)
     assert found.ranks == [0] and found.collective is not None
     assert found.suspect is not None and found.suspect.rank == 0
     assert found.suspect.why == f"last in broadcast #{found.collective.seq}, where 1 of 2 wait"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hpcrun.runs.ends import IDLE
+from hpcrun.runs.ends import MAX_IDLE_ATTEMPTS
 from tests.runs.simulation import MAX_ATTEMPTS, Outcome, circles, goodput, make_world, simulate
 
 RUNS = 3000
@@ -26,7 +26,7 @@ def test_what_can_finish_finishes_and_loses_less_than_a_naive_requeue() -> None:
     given_up = [each for each in found if not each.is_done]
     assert len(given_up) < RUNS / 200 < sum(not each.is_done for each in naive)
     for each in given_up:  # each by a rule
-        idle = each.gains[-IDLE:] == [False] * IDLE
+        idle = each.gains[-MAX_IDLE_ATTEMPTS:] == [False] * MAX_IDLE_ATTEMPTS
         assert idle or each.ends[-2:] == ["setup", "setup"], each
     assert goodput(found) > 0.94 > 0.8 > goodput(naive)
 

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from hpcrun.runs.records import Attempt, Begin, Cancelled, End, History, Submitted
-from hpcrun.runs.verdict import GRACE, LOST, SILENT_AFTER, Evidence, Verdict, decide
+from hpcrun.runs.verdict import (
+    HEARTBEAT_TIMEOUT_S,
+    LOST,
+    SUBMISSION_GRACE_S,
+    JobEvidence,
+    Verdict,
+    decide_state,
+)
 from hpcrun.slurm.jobs import SlurmJob
 from hpcrun.slurm.states import ACTIVE, FINAL, UNKNOWN, WAITING
 
@@ -95,7 +102,7 @@ def verdict(
         cancelled=Cancelled(cancelled_at=NOW, user="me") if cancelled else None,
         attempts=list(attempts),
     )
-    return decide(Evidence(history=history, now=NOW, **evidence))
+    return decide_state(JobEvidence(history=history, now=NOW, **evidence))
 
 
 def short(made: Verdict) -> tuple[str, bool, str, int | None]:
@@ -173,8 +180,8 @@ LOCAL: dict[str, Any] = {"job_id": None}
         ([BEGUN], {}, (LOST, True, "record", None)),
         ([FAILED, BEGUN], {}, (LOST, True, "record", None)),
         # squeue may not show a job that sbatch took a moment ago.
-        ([], {"ago": GRACE - 1}, (UNKNOWN, False, "record", None)),
-        ([], {"ago": GRACE + 1}, (LOST, True, "record", None)),
+        ([], {"ago": SUBMISSION_GRACE_S - 1}, (UNKNOWN, False, "record", None)),
+        ([], {"ago": SUBMISSION_GRACE_S + 1}, (LOST, True, "record", None)),
         # sbatch's reply was lost and no job has the folder.
         ([], {"submitted": False}, ("NOT_SUBMITTED", True, "record", None)),
         ([], {"submitted": False, "ago": 60.0}, (UNKNOWN, False, "record", None)),
@@ -197,15 +204,15 @@ LOCAL: dict[str, Any] = {"job_id": None}
         ([DONE], LOCAL, ("COMPLETED", True, "record", 0)),
         ([FAILED], {**LOCAL, **SILENT}, ("FAILED", True, "record", 3)),
         ([STOPPED], LOCAL, ("CANCELLED", True, "record", 143)),
-        ([], {**LOCAL, "ago": SILENT_AFTER - 1}, ("RUNNING", False, "record", None)),
-        ([], {**LOCAL, "ago": SILENT_AFTER + 1}, (LOST, True, "record", None)),
+        ([], {**LOCAL, "ago": HEARTBEAT_TIMEOUT_S - 1}, ("RUNNING", False, "record", None)),
+        ([], {**LOCAL, "ago": HEARTBEAT_TIMEOUT_S + 1}, (LOST, True, "record", None)),
         (
             [Attempt(index=0, begin=begin(), beat=NOW - 30)],
             LOCAL,
             ("RUNNING", False, "record", None),
         ),
         (
-            [Attempt(index=0, begin=begin(), beat=NOW - SILENT_AFTER - 1)],
+            [Attempt(index=0, begin=begin(), beat=NOW - HEARTBEAT_TIMEOUT_S - 1)],
             LOCAL,
             (LOST, True, "record", None),
         ),
@@ -341,7 +348,7 @@ def test_a_task_that_its_array_has_no_more(
 
 def test_a_job_of_another_program_is_not_asked_for_records() -> None:
     history = History(run_id="7")
-    made = decide(Evidence(history=history, now=NOW, queue=queue("FAILED")))
+    made = decide_state(JobEvidence(history=history, now=NOW, queue=queue("FAILED")))
     assert (made.state, made.notes) == ("FAILED", [])
 
 

@@ -16,13 +16,13 @@ import yaml
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.sandbox import config, directory, lifecycle, processes
 from hpcrun.sandbox.config import plain_shape
-from hpcrun.sandbox.directory import Layout, sandbox_dir
+from hpcrun.sandbox.directory import SandboxFiles, sandbox_dir
 from hpcrun.sandbox.lifecycle import down, status, up
 from hpcrun.spec.job import Cluster, Partition
 from tests.needs import require_root
 from tests.waiting import until
 
-LAYOUT = Layout(Path("/tmp/s"))
+LAYOUT = SandboxFiles(Path("/tmp/s"))
 
 
 @pytest.mark.parametrize("name", ["config", "directory", "lifecycle", "processes"])
@@ -130,13 +130,13 @@ def test_a_sandbox_lies_where_nobody_else_can_make_it(place: Path) -> None:
         assert sandbox_dir({"HOME": str(deep)}, uid) == Path(f"/tmp/hpcrun-sandbox-{uid}")
     # One that is there is found from every shell.
     runtime.chmod(0o700)
-    directory.create(open_)
-    directory.Layout(open_).shape.touch()
+    directory.create_folder(open_)
+    directory.SandboxFiles(open_).shape.touch()
     assert sandbox_dir(both, uid) == open_
     # Above it nobody else may write.
     home.chmod(0o777)
     with pytest.raises(InputError, match=f"others can write to {home}"):
-        directory.create(home / "mine")
+        directory.create_folder(home / "mine")
     assert not (home / "mine").exists()
 
 
@@ -195,7 +195,7 @@ def test_a_user_without_a_name_is_refused() -> None:
 
 
 def test_ports_are_free_and_different() -> None:
-    ports = lifecycle.free_ports(20)
+    ports = lifecycle.find_free_ports(20)
     assert len(set(ports)) == 20
     assert min(ports) >= lifecycle.LOWEST_PORT
 
@@ -221,7 +221,7 @@ def test_a_recycled_pid_is_not_killed() -> None:
         seen = processes.read_process(other.pid, Path("/tmp/s"))
         assert seen is not None
         older = msgspec.structs.replace(seen, start=seen.start - 1)
-        processes.send(older, signal.SIGKILL)
+        processes.send_signal(older, signal.SIGKILL)
         assert other.poll() is None
-        processes.send(seen, signal.SIGKILL)
+        processes.send_signal(seen, signal.SIGKILL)
         assert other.wait(5) == -signal.SIGKILL

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hpcrun.assets import shipped
+from hpcrun.assets import shipped_folder
 from hpcrun.spec.load import load_cluster
 from tests.cluster.test_survive import TRAIN
 from tests.json_schemas import check_json
@@ -120,12 +120,14 @@ def test_a_log_without_steps_is_not_compared(tmp_path: Path, clean_environ: dict
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("site", sorted(file.stem for file in shipped("sites").glob("*.yaml")))
+@pytest.mark.parametrize(
+    "site", sorted(file.stem for file in shipped_folder("sites").glob("*.yaml"))
+)
 def test_slurm_takes_the_presets_in_the_shape_of_every_site(
     place: Path, tmp_path: Path, site: str
 ) -> None:
     """With several nodes, an array and a container's job too, by the profiles that ship."""
-    profile = shipped("sites") / f"{site}.yaml"
+    profile = shipped_folder("sites") / f"{site}.yaml"
     env = {**os.environ, "HPCRUN_SANDBOX_DIR": str(place), "HOME": str(tmp_path)}
 
     def hpcrun(*argv: str) -> str:
@@ -141,7 +143,7 @@ def test_slurm_takes_the_presets_in_the_shape_of_every_site(
     test = ("submit", "--cluster", "sandbox", "--test-only")
     known = load_cluster(profile.read_text(), source=site)
     usual = known.partitions[known.partition or next(iter(known.partitions))]
-    for preset in sorted(shipped("jobs").glob("*.yaml")):
+    for preset in sorted(shipped_folder("jobs").glob("*.yaml")):
         several, shape = preset.stem.endswith("node"), []
         if preset.stem == "zero3-16gpu-2node" and usual.gpus_per_node == 4:
             shape = ["--gpus-per-node", "4", "--nodes", "4"]

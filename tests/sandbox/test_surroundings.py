@@ -202,7 +202,9 @@ def test_a_slurmctld_port_that_is_taken_is_quoted(
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-        monkeypatch.setattr(lifecycle, "free_ports", lambda count: [port, *range(11_000, 11_002)])
+        monkeypatch.setattr(
+            lifecycle, "find_free_ports", lambda count: [port, *range(11_000, 11_002)]
+        )
         # Its death is noticed, not waited out.
         monkeypatch.setattr(lifecycle, "START_TIMEOUT", 2 * PATIENCE)
         with pytest.raises(HpcrunError, match=r"(?s)slurmctld .*(already )?in use"):

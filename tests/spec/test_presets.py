@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.assets import shipped
+from hpcrun.assets import shipped_folder
 from hpcrun.spec.load import load_job
 from hpcrun.spec.schema import json_schema
 
-PRESETS = sorted(shipped("jobs").glob("*.yaml"))
+PRESETS = sorted(shipped_folder("jobs").glob("*.yaml"))
 
 
 ASKED_FOR = {
@@ -29,7 +29,7 @@ ASKED_FOR = {
 
 
 def _preset(name: str) -> tuple[str, str]:
-    path = shipped("jobs") / f"{name}.yaml"
+    path = shipped_folder("jobs") / f"{name}.yaml"
     return path.read_text(), path.name
 
 
@@ -60,4 +60,6 @@ def test_overrides_apply_to_any_preset(name: str) -> None:
 
 def test_schema_next_to_the_presets_is_current() -> None:
     """If this fails, run make docs."""
-    assert json.loads((shipped("jobs") / "job.schema.json").read_text()) == json_schema("job")
+    assert json.loads((shipped_folder("jobs") / "job.schema.json").read_text()) == json_schema(
+        "job"
+    )

@@ -18,7 +18,7 @@ from typing import Any
 
 from msgspec import structs
 
-from hpcrun.assets import shipped
+from hpcrun.assets import shipped_folder
 from hpcrun.plan.build import build_plan
 from hpcrun.plan.types import Plan
 from hpcrun.render.environment import open_templates
@@ -156,7 +156,7 @@ class Job:
 
 def in_harness(call: str, folder: Path | None = None, **env: str) -> str:
     """Call the harness' functions by bash, with stand-ins of ``folder`` first; what they print."""
-    text = (shipped("templates") / "harness.sh").read_text()
+    text = (shipped_folder("templates") / "harness.sh").read_text()
     functions, end, _ = text.partition("\nmode=$1\n")
     assert end, "the harness begins its work with mode=$1"
     path = f"{folder}:{os.environ['PATH']}" if folder else os.environ["PATH"]

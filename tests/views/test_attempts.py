@@ -11,17 +11,17 @@ from msgspec import structs
 from hpcrun.monitor.progress import steps_of
 from hpcrun.runs.ends import Stall
 from hpcrun.runs.layout import RunFolder
-from hpcrun.runs.records import Attempt, Begin, Cancelled, End, Failure, History, Seen
-from hpcrun.runs.status import JobStatus, cost_of, elapsed_of, trained_share
+from hpcrun.runs.records import Attempt, Begin, CachedState, Cancelled, End, Failure, History
+from hpcrun.runs.status import JobStatus, compute_cost, compute_elapsed, compute_trained_share
 from hpcrun.runs.verdict import Verdict
 from hpcrun.slurm.jobs import SlurmJob
-from hpcrun.text.table import Look
-from hpcrun.views.attempts import attempt_texts, common_text, cost_text
-from hpcrun.views.status import listing_lines, run_json, run_lines
-from hpcrun.views.top import top_blocks
+from hpcrun.text.table import Display
+from hpcrun.views.attempts import describe_common_facts, format_attempts, format_cost
+from hpcrun.views.status import format_listing, format_run, run_json
+from hpcrun.views.top import format_top
 from tests.json_schemas import check_json
 
-PLAIN = Look(width=200)
+PLAIN = Display(width=200)
 HOUR = 3600.0
 RUN = RunFolder(Path("/runs/20261120-081455-a-7k3q"))
 
@@ -62,7 +62,7 @@ SECOND = attempt(1, 2.5, 4.75, (81, 180), moved=2.75)
 
 
 def test_cost_includes_replayed_steps_restarts_and_waiting() -> None:
-    cost = cost_of([FIRST, SECOND], 8, None)
+    cost = compute_cost([FIRST, SECOND], 8, None)
     assert cost is not None
     assert (cost.hours, cost.replayed_steps) == (8 * 4.25, 20)
     assert cost.replayed == pytest.approx(8 * 2.0 * 20 / 100)
@@ -73,27 +73,29 @@ def test_cost_includes_replayed_steps_restarts_and_waiting() -> None:
 def test_cost_of_an_attempt_uses_its_number_of_nodes() -> None:
     assert SECOND.begin is not None
     more = structs.replace(SECOND, begin=structs.replace(SECOND.begin, nodes="n[1-3]"))
-    cost = cost_of([FIRST, more], 8, None)
+    cost = compute_cost([FIRST, more], 8, None)
     assert (cost.hours, cost.restarting) == (8 * (2.0 + 3 * 2.25), 8 * 3 * 0.25)
-    assert cost_of([FIRST, more], 8, None, spare=1).hours == cost.hours + 8 * 4.25
-    assert cost_of([FIRST, more], 0, None).hours == 2.0 + 3 * 2.25, "without GPUs, those of nodes"
+    assert compute_cost([FIRST, more], 8, None, spare=1).hours == cost.hours + 8 * 4.25
+    assert compute_cost([FIRST, more], 0, None).hours == 2.0 + 3 * 2.25, (
+        "without GPUs, those of nodes"
+    )
 
 
 def test_cost_includes_stalled_time() -> None:
     """The second attempt was stalled for 1.5 of the two hours after its startup."""
     stall = Stall(since=3.25 * HOUR, silent_seconds=60.0, threshold=60.0)
     hung = structs.replace(SECOND, stall=stall)
-    cost = cost_of([FIRST, hung], 1, None)
+    cost = compute_cost([FIRST, hung], 1, None)
     assert (cost.stalled, cost.replayed) == (1.5, 0.5 * 20 / 100)
     assert cost.goodput == pytest.approx(1 - (1.5 + 0.1 + 0.25) / 4.25)
-    assert "0.10 for 20 steps done again, 1.50 standing still, " in cost_text(cost, has_gpus=True)
+    assert "0.10 for 20 steps done again, 1.50 standing still, " in format_cost(cost, has_gpus=True)
     status = structs.replace(
         between(), cost=cost, history=History(run_id=RUN.run_id, attempts=[FIRST, hung])
     )
-    assert trained_share(status) == pytest.approx(cost.goodput)
+    assert compute_trained_share(status) == pytest.approx(cost.goodput)
     assert hung.end is not None
     well = structs.replace(hung, end=structs.replace(hung.end, exit_code=0))
-    assert cost_of([FIRST, well], 1, None).stalled == 0, "it moved on before it ended"
+    assert compute_cost([FIRST, well], 1, None).stalled == 0, "it moved on before it ended"
 
 
 def over(attempt: Attempt, job: SlurmJob | None = None, **known: Any) -> JobStatus:
@@ -101,8 +103,8 @@ def over(attempt: Attempt, job: SlurmJob | None = None, **known: Any) -> JobStat
     history = History(run_id=RUN.run_id, attempts=[FIRST, attempt], **known)
     verdict = Verdict(state="FAILED", source="squeue", final=True)
     status = JobStatus(verdict=verdict, history=history, run=RUN, job_id="7", job=job)
-    elapsed = elapsed_of(history, job)
-    cost = cost_of(history.attempts, 1, None, elapsed=elapsed)
+    elapsed = compute_elapsed(history, job)
+    cost = compute_cost(history.attempts, 1, None, elapsed=elapsed)
     return structs.replace(status, elapsed=elapsed, cost=cost)
 
 
@@ -110,41 +112,41 @@ def test_elapsed_time_includes_what_slurm_counts_after_the_last_heartbeat() -> N
     """The script was killed, or ranks ignored the signal that asked them to stop."""
     killed = structs.replace(SECOND, end=None, beat=3.0 * HOUR)
     job = SlurmJob(job_id="7", source="squeue", state="FAILED", elapsed="03:00:00")
-    seen = Seen(state="FAILED", reason="", attempts=2, elapsed=3 * HOUR)
+    seen = CachedState(state="FAILED", reason="", attempts=2, elapsed=3 * HOUR)
     for last in (killed, SECOND):
         for status in (over(last, job), over(last, seen=seen)):
             assert (status.elapsed, status.elapsed_by_slurm) == (3 * HOUR, 3 * HOUR)
             assert status.cost is not None and status.cost.hours == 5.0
-            assert trained_share(status) == pytest.approx(status.cost.goodput)
-    assert "ended after 3:00:00 by" in attempt_texts(over(SECOND, job), str)[1]
-    assert "last sign of life after 30:00" in attempt_texts(over(killed, job), str)[1]
+            assert compute_trained_share(status) == pytest.approx(status.cost.goodput)
+    assert "ended after 3:00:00 by" in format_attempts(over(SECOND, job), str)[1]
+    assert "last sign of life after 30:00" in format_attempts(over(killed, job), str)[1]
     # Slurm's time is ignored for an earlier attempt, several attempts in a job, or a pending job.
     assert over(SECOND, seen=structs.replace(seen, attempts=1)).elapsed == 2.25 * HOUR
     assert FIRST.end is not None
     again = structs.replace(FIRST, end=structs.replace(FIRST.end, next="relaunch"))
-    assert elapsed_of(History(run_id="a", attempts=[again, SECOND]), job) == 2.25 * HOUR
+    assert compute_elapsed(History(run_id="a", attempts=[again, SECOND]), job) == 2.25 * HOUR
     waits = structs.replace(job, state="PENDING")
-    assert elapsed_of(History(run_id="a", attempts=[FIRST, killed]), waits) == 0.5 * HOUR
+    assert compute_elapsed(History(run_id="a", attempts=[FIRST, killed]), waits) == 0.5 * HOUR
 
 
 def test_cost_of_pending_runs_and_of_attempts_without_steps() -> None:
     idle = attempt(1, 2.5, 3.0, None)
-    cost = cost_of([FIRST, idle], 1, 4 * HOUR)
+    cost = compute_cost([FIRST, idle], 1, 4 * HOUR)
     assert cost is not None
     assert (cost.restarting, cost.waited) == (0.5, 1.5 * HOUR), "it only started; and waits again"
     # It ended with its first steps, or the job cannot parse steps in logs of this format.
     late = attempt(1, 2.5, 3.0, (101, 102))
-    assert cost_of([FIRST, late], 1, None).restarting == 0.5
-    assert cost_of([structs.replace(FIRST, moved=None), late], 1, None).restarting == 0
+    assert compute_cost([FIRST, late], 1, None).restarting == 0.5
+    assert compute_cost([structs.replace(FIRST, moved=None), late], 1, None).restarting == 0
     # Without steps in the log, the number of replayed steps is unknown.
     blind = structs.replace(SECOND, first_step=None, last_step=None)
-    unknown = cost_of([FIRST, blind], 1, None)
+    unknown = compute_cost([FIRST, blind], 1, None)
     assert unknown is not None and (unknown.replayed_steps, unknown.goodput) == (None, None)
     # The same if no log numbers its steps, like that of the Trainer without a progress bar.
     unnumbered = [structs.replace(each, first_step=None, moved=None) for each in (FIRST, SECOND)]
-    cost = cost_of(unnumbered, 1, None)
+    cost = compute_cost(unnumbered, 1, None)
     assert cost is not None and cost.replayed_steps is None
-    assert "unknown for steps done again" in cost_text(cost, has_gpus=True)
+    assert "unknown for steps done again" in format_cost(cost, has_gpus=True)
 
 
 def between(state: str = "PENDING") -> JobStatus:
@@ -157,22 +159,22 @@ def between(state: str = "PENDING") -> JobStatus:
         job_id="7",
         name="a",
         gpu_hours=34.0,
-        cost=cost_of(attempts, 8, 5 * HOUR),
+        cost=compute_cost(attempts, 8, 5 * HOUR),
     )
 
 
 def test_run_between_attempts_shows_when_it_restarts() -> None:
-    lines = run_lines(between(), PLAIN, local_time=str, has_checkpoints=False)
+    lines = format_run(between(), PLAIN, local_time=str, has_checkpoints=False)
     text = " ".join(" ".join(lines).split())
     assert "goes on after preemption, from step-80.pt" in text
     cost = "34.00 GPU hours, 3.20 for 20 steps done again, 2.00 to start again, goodput 85%"
     assert f"{cost}; 45:00 between attempts" in text
     assert "steps 81 to 180" in text
     assert "goes on after preemption, from step-80.pt" in "\n".join(
-        listing_lines([between()], 0, PLAIN)
+        format_listing([between()], 0, PLAIN)
     )
     assert "\n  goes on after preemption, from step-80.pt" in "\n".join(
-        line for block in top_blocks([between()], PLAIN) for line in block
+        line for block in format_top([between()], PLAIN) for line in block
     )
     found = run_json(between())
     check_json("status", {"runs": [found]})
@@ -182,14 +184,14 @@ def test_run_between_attempts_shows_when_it_restarts() -> None:
 def test_run_cancelled_between_attempts_does_not_restart() -> None:
     over = Verdict(state="CANCELLED", source="sacct", final=True)
     status = structs.replace(between(), verdict=over)
-    first, second = attempt_texts(status, str)
+    first, second = format_attempts(status, str)
     assert first.endswith("goes on from step-80.pt") and second.endswith("by preemption")
     by = Cancelled(cancelled_at=5 * HOUR, user="me")
     for cancelled, ended in ((by, "; ended 18000.0"), (None, "")):
         status = structs.replace(
             status, history=structs.replace(status.history, cancelled=cancelled)
         )
-        lines = run_lines(status, PLAIN, local_time=str, has_checkpoints=False)
+        lines = format_run(status, PLAIN, local_time=str, has_checkpoints=False)
         assert f"  time      not known{ended}; 34.00 GPU hours" in lines
         assert not any("exit code" in line for line in lines)
 
@@ -205,7 +207,7 @@ def test_attempt_text_names_the_checkpoint_that_the_next_attempt_resumed() -> No
                 attempts=[first, structs.replace(SECOND, resumed="/runs/a/step-81.pt")],
             ),
         )
-        first_text, second_text = attempt_texts(status, str)
+        first_text, second_text = format_attempts(status, str)
         assert first_text.endswith("; goes on from step-81.pt")
         assert second_text.endswith("by preemption; goes on from step-80.pt")
 
@@ -218,7 +220,7 @@ def test_attempt_text_reports_an_interrupted_save() -> None:
     texts = []
     for attempts in ([asked], [asked, begun], [failed]):
         history = History(run_id=RUN.run_id, attempts=attempts)
-        texts.append(attempt_texts(structs.replace(between(), history=history), str)[0])
+        texts.append(format_attempts(structs.replace(between(), history=history), str)[0])
     cut_off = "goes on from the beginning: no checkpoint was whole when it was killed"
     assert texts[0].endswith(cut_off) and texts[1].endswith(cut_off)
     assert texts[2].endswith("goes on from the beginning")
@@ -226,20 +228,20 @@ def test_attempt_text_reports_an_interrupted_save() -> None:
 
 def test_common_text_names_what_failed_attempts_share() -> None:
     one, two = (attempt(index, index, index + 0.1, (1, 2)) for index in (0, 1))
-    assert common_text([one, two]) == "preemption, on n1, last at step 2"
+    assert describe_common_facts([one, two]) == "preemption, on n1, last at step 2"
     assert one.begin is not None and one.end is not None
     failure = Failure(rank=3, node=0, host="n1", exit_code=1, signal=None, at=1.0)
     end = structs.replace(one.end, why="error", exit_code=1, stopped_by=None, first_failure=failure)
     never = structs.replace(one, end=end, first_step=None, last_step=None, resumed="")
     elsewhere = structs.replace(never, begin=structs.replace(one.begin, nodes="n2"))
-    assert common_text([never, elsewhere]) == (
+    assert describe_common_facts([never, elsewhere]) == (
         "exit code 1, rank 3 on n1 failed first, before the first step, begun from the beginning"
     )
-    assert common_text([one, never]) == "on n1"
+    assert describe_common_facts([one, never]) == "on n1"
     # It has moved on, and no line of its log has a step.
     silent = structs.replace(never, moved=1.0)
-    assert "with no step in its log" in common_text([silent, silent])
-    assert common_text([one, elsewhere]) == ""
+    assert "with no step in its log" in describe_common_facts([silent, silent])
+    assert describe_common_facts([one, elsewhere]) == ""
 
 
 def test_steps_of_reads_first_and_last_step_of_a_log(tmp_path: Path) -> None:

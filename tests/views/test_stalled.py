@@ -12,9 +12,9 @@ from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import Attempt, Begin, End, History
 from hpcrun.runs.status import JobStatus
 from hpcrun.runs.verdict import Verdict
-from hpcrun.text.table import Look
-from hpcrun.views.status import listing_lines, run_json, run_lines, stall_text
-from hpcrun.views.top import top_blocks, top_json
+from hpcrun.text.table import Display
+from hpcrun.views.status import describe_stall, format_listing, format_run, run_json
+from hpcrun.views.top import format_top, top_json
 
 SUSPECT = Suspect(rank=5, node=1, host="node2", why="last in all_reduce #4711, where 7 of 8 wait")
 STALL = Stall(
@@ -28,7 +28,7 @@ STALL = Stall(
     stacks=["stacks/rank-0.txt"],
 )
 LINE = "no step for 14 min: rank 5 on node2 is last in all_reduce #4711, where 7 of 8 wait"
-PLAIN = Look(width=200)
+PLAIN = Display(width=200)
 
 
 def status(stall: Stall | None, exit_code: int | None = None) -> JobStatus:
@@ -71,22 +71,22 @@ def status(stall: Stall | None, exit_code: int | None = None) -> JobStatus:
     ],
 )
 def test_stall_text_is_one_sentence(stall: Stall | None, text: str) -> None:
-    assert stall_text(status(stall)) == text
+    assert describe_stall(status(stall)) == text
 
 
 def test_stall_is_shown_in_status_listing_top_and_json() -> None:
     shown = status(STALL)
-    lines = run_lines(shown, PLAIN, local_time=str, has_checkpoints=False)
+    lines = format_run(shown, PLAIN, local_time=str, has_checkpoints=False)
     assert any(line.split(None, 1) == ["stalled", LINE] for line in lines)
     assert any(
         line.split() == ["stacks", f"{shown.folder.path}/attempts/0/stacks"] for line in lines
     )
-    assert any(LINE in line for line in listing_lines([shown], 0, PLAIN))
-    assert [line for block in top_blocks([shown], PLAIN) for line in block].count(f"  {LINE}") == 1
+    assert any(LINE in line for line in format_listing([shown], 0, PLAIN))
+    assert [line for block in format_top([shown], PLAIN) for line in block].count(f"  {LINE}") == 1
     assert run_json(shown)["attempts"][0]["stall"]["suspect"]["rank"] == 5
     assert top_json([shown], cluster="c", at=0, left_out=0)["jobs"][0]["stall"]["ranks"] == [5]
 
 
 def test_ended_run_shows_its_stall_only_if_it_failed() -> None:
-    assert stall_text(status(STALL, 1)).startswith("no step for 15 min")
-    assert stall_text(status(STALL, 0)) == ""
+    assert describe_stall(status(STALL, 1)).startswith("no step for 15 min")
+    assert describe_stall(status(STALL, 0)) == ""

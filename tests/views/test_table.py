@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from hpcrun.text.table import Column, Look, Table, cells, clip, cut, format_pairs, plain, wrap
+from hpcrun.text.table import (
+    Column,
+    Display,
+    Table,
+    cut_text,
+    format_pairs,
+    strip_colours,
+    text_width,
+    truncate,
+    wrap,
+)
 
 LISTING = [
     Column("ID"),
@@ -21,7 +31,7 @@ ROWS = [
 
 
 def lines(width: int, *, colour: bool = False, ascii_only: bool = False) -> list[str]:
-    return Table(LISTING, ROWS, Look(width, 24, colour, ascii_only)).lines()
+    return Table(LISTING, ROWS, Display(width, 24, colour, ascii_only)).lines()
 
 
 def test_wide_window_shows_all_columns() -> None:
@@ -50,16 +60,16 @@ def test_narrow_window_moves_remarks_drops_columns_and_truncates_names() -> None
 @pytest.mark.parametrize("colour", [False, True])
 def test_colours_do_not_affect_widths(width: int, colour: bool) -> None:
     coloured = lines(width, colour=colour)
-    assert [plain(line) for line in coloured] == lines(width)
-    assert max(map(cells, coloured)) <= max(width, 34)
+    assert [strip_colours(line) for line in coloured] == lines(width)
+    assert max(map(text_width, coloured)) <= max(width, 34)
     assert all(line.count("\x1b[0m") * 2 == line.count("\x1b[") for line in coloured)
 
 
 def test_remark_is_truncated_if_it_fits_beside() -> None:
     columns = [Column("RUN"), Column("remarks", least=8, below=True)]
     table = [["12", "its folder is kept"]]
-    assert Table(columns, table, Look(15)).lines() == ["RUN  remarks", "12   its folde…"]
-    assert Table(columns, table, Look(12)).lines() == [
+    assert Table(columns, table, Display(15)).lines() == ["RUN  remarks", "12   its folde…"]
+    assert Table(columns, table, Display(12)).lines() == [
         "RUN",
         "    remarks",
         "12",
@@ -70,7 +80,7 @@ def test_remark_is_truncated_if_it_fits_beside() -> None:
 def test_filling_column_uses_the_remaining_width() -> None:
     columns = [Column("NAME", least=4), Column("CURVE", fills=True, least=6, most=8)]
     table = [["abcdefghij", ""]]
-    assert [Table(columns, table, Look(width)).widths for width in (40, 19, 14, 10)] == [
+    assert [Table(columns, table, Display(width)).widths for width in (40, 19, 14, 10)] == [
         {0: 10, 1: 8},
         {0: 10, 1: 7},
         {0: 6, 1: 6},
@@ -80,7 +90,7 @@ def test_filling_column_uses_the_remaining_width() -> None:
 
 def test_values_of_pairs_are_aligned() -> None:
     rows = [("state", "FAILED"), ("folder", "/a/path/that/is/longer/than/the/line x y")]
-    assert list(format_pairs(rows, Look(width=42))) == [
+    assert list(format_pairs(rows, Display(width=42))) == [
         "  state     FAILED",
         "  folder    /a/path/that/is/longer/than/the/line",
         "            x y",
@@ -88,6 +98,9 @@ def test_values_of_pairs_are_aligned() -> None:
 
 
 def test_truncated_text_ends_its_colours() -> None:
-    assert cut("\x1b[1;31mFAILED\x1b[0m by a signal", 4) == "\x1b[1;31mFAIL\x1b[0m"
-    assert clip("\x1b[1;31mFAILED\x1b[0m by a signal", 9, Look()) == "\x1b[1;31mFAILED\x1b[0m b…"
+    assert cut_text("\x1b[1;31mFAILED\x1b[0m by a signal", 4) == "\x1b[1;31mFAIL\x1b[0m"
+    assert (
+        truncate("\x1b[1;31mFAILED\x1b[0m by a signal", 9, Display())
+        == "\x1b[1;31mFAILED\x1b[0m b…"
+    )
     assert wrap("", 10) == [""]

@@ -17,7 +17,7 @@ import msgspec
 from hpcrun.actions.checks.places import answer_of
 from hpcrun.actions.program import content_of, find_program, parse_script
 from hpcrun.actions.there import ask, settle
-from hpcrun.assets import shipped
+from hpcrun.assets import shipped_folder
 from hpcrun.context import Context, expand_user_path, read_text
 from hpcrun.errors import HpcrunError, InputError, Problem, SpecError
 from hpcrun.plan import (
@@ -217,7 +217,7 @@ def _ask_there(
 
 
 def _probe() -> str:
-    return (shipped("templates") / "deepspeed_probe.py").read_text(encoding="utf-8")
+    return (shipped_folder("templates") / "deepspeed_probe.py").read_text(encoding="utf-8")
 
 
 def _kept_in(cache_dir: Path, *words: str) -> Path:

@@ -18,10 +18,10 @@ from msgspec import Struct, field, structs
 
 from hpcrun.actions.init import survey
 from hpcrun.actions.there import ENVIRONMENT, settle, there
-from hpcrun.assets import config_dir, shipped
+from hpcrun.assets import config_dir, shipped_folder
 from hpcrun.context import PROFILE, Context, build_context, find_project, load_context, read_text
 from hpcrun.errors import InputError, OutOfReach
-from hpcrun.files import whole_file
+from hpcrun.files import write_atomically
 from hpcrun.plan import (
     Answers,
     Change,
@@ -34,7 +34,7 @@ from hpcrun.plan import (
     profile_text,
 )
 from hpcrun.remote import Transport
-from hpcrun.signals import signals_wait
+from hpcrun.signals import defer_signals
 from hpcrun.spec import Cluster, flow, json_schema, load_cluster, put
 from hpcrun.text import format_size
 
@@ -190,7 +190,7 @@ def _at_host(
 
 def _like_text(like: str, target: Path) -> str:
     """Return the text of a profile that ships. Raises InputError where there is none, or one."""
-    known = {file.stem: file for file in shipped("sites").glob("*.yaml")}
+    known = {file.stem: file for file in shipped_folder("sites").glob("*.yaml")}
     if like not in known:
         listed_sites = ", ".join(sorted(known))
         close = difflib.get_close_matches(like, known, 1)
@@ -402,13 +402,13 @@ def write_files(files: Mapping[Path, str], found: Found) -> None:
                 f"{path}: a name in it is not UTF-8: {name!r}",
                 fix="rename that folder, or write the file by hand",
             ) from error
-    with signals_wait():
+    with defer_signals():
         for path, content in made.items():
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise InputError(f"{path.parent}: {error.strerror}") from error
-            with whole_file(path, follows=path in own) as file:
+            with write_atomically(path, follows=path in own) as file:
                 file.write(content)
 
 

@@ -21,17 +21,17 @@ from hpcrun.curves.report.windows import Difference
 from hpcrun.text import (
     DIM,
     Column,
-    Look,
+    Display,
     Table,
-    cells,
-    count_of,
     dim,
+    format_count,
     format_duration,
     format_rate,
     format_seconds,
     format_value,
-    printable,
-    shorten,
+    replace_unprintable,
+    text_width,
+    truncate_start,
     wrap,
 )
 
@@ -47,13 +47,13 @@ _DIFFERING = "settings that differ"
 def format_comparison(
     runs: Sequence[ParsedRun],
     compared: Comparison,
-    look: Look,
+    look: Display,
     *,
     by: Measure = "step",
     per_gpu: bool = False,
 ) -> str:
     """Return the whole report, without a line feed at its end; it fits ``look`` in width."""
-    names = brief([printable(run.source, look) for run in runs])
+    names = brief([replace_unprintable(run.source, look) for run in runs])
     short = distinct(names, _NAME, look)
     below: list[str] = []
     for part in (
@@ -86,7 +86,7 @@ def _plot(
     compared: Comparison,
     by: Measure,
     rows: int,
-    look: Look,
+    look: Display,
     *,
     per_gpu: bool,
 ) -> str:
@@ -117,7 +117,7 @@ def _learning(run: ParsedRun, compared: Comparison, number: int) -> Iterator[tup
     summary = run.curve.summary(compared.metric) if compared.metric else None
     if summary is not None:
         step = summary.last.step
-        yield "steps", f"{step:,}" if step is not None else count_of(summary.count, "point")
+        yield "steps", f"{step:,}" if step is not None else format_count(summary.count, "point")
         yield "last", format_value(summary.last.value)
         best = summary.min if compared.falls else summary.max
         heading = "lowest" if compared.falls else "highest"
@@ -169,11 +169,11 @@ def format_amount(value: float) -> str:
     return f"{value:,.0f}"
 
 
-def _wrapped(notes: Iterable[str], look: Look) -> list[str]:
-    return [row for note in notes for row in wrap(printable(note, look), look.width, 2)]
+def _wrapped(notes: Iterable[str], look: Display) -> list[str]:
+    return [row for note in notes for row in wrap(replace_unprintable(note, look), look.width, 2)]
 
 
-def _who_leads(compared: Comparison, equal: Equal, names: Sequence[str], look: Look) -> str:
+def _who_leads(compared: Comparison, equal: Equal, names: Sequence[str], look: Display) -> str:
     """Return which run is ahead at an equal place, by how much, and how much of it is noise."""
     best, others = ("lowest", "higher") if compared.falls else ("highest", "lower")
 
@@ -195,7 +195,7 @@ def _who_leads(compared: Comparison, equal: Equal, names: Sequence[str], look: L
     return f"{compared.metric} {_place(equal.by, equal.window.end)}: " + "; ".join(parts)
 
 
-def _gap(gap: Difference, look: Look) -> str:
+def _gap(gap: Difference, look: Display) -> str:
     """Print a difference and its error, both to the error's second digit."""
     size = abs(gap.value)
     if not gap.error:
@@ -251,37 +251,40 @@ def _scaling(scaling: Scaling, names: Sequence[str]) -> list[str]:
     return [text, *scaling.notes[1:]]
 
 
-def _settings(compared: Comparison, names: Sequence[str], look: Look) -> list[str]:
+def _settings(compared: Comparison, names: Sequence[str], look: Display) -> list[str]:
     """Return the settings that differ: a row for each, or one for each run if that is shorter."""
     if not compared.settings:
         return []
-    key_width = min(_KEY, look.width // 3, max(map(cells, compared.settings)))
+    key_width = min(_KEY, look.width // 3, max(map(text_width, compared.settings)))
     room = (look.width - key_width) // len(names) - 2
     if len(compared.settings) < len(names) or room < _LEAST_ROOM:
         facts = [
             {
-                shorten(key, _KEY, look): _value(values[number], look, _KEY)
+                truncate_start(key, _KEY, look): _value(values[number], look, _KEY)
                 for key, values in compared.settings.items()
             }
             for number in range(len(names))
         ]
         return [dim(_DIFFERING, look), *run_rows(names, facts, look)]
-    columns = [Column(shorten(_DIFFERING, key_width, look))]
+    columns = [Column(truncate_start(_DIFFERING, key_width, look))]
     for number, name in enumerate(distinct(names, room - 2, look)):
         columns.append(Column(f"{run_mark(number, look)} {dim(name, look)}"))
     rows = [
-        [dim(shorten(key, key_width, look), look), *(_value(each, look, room) for each in values)]
+        [
+            dim(truncate_start(key, key_width, look), look),
+            *(_value(each, look, room) for each in values),
+        ]
         for key, values in compared.settings.items()
     ]
     return Table(columns, rows, look, head=DIM).lines()
 
 
-def _value(value: str | None, look: Look, width: int) -> str:
+def _value(value: str | None, look: Display, width: int) -> str:
     """Print a setting: "-" for none, "set" for an option that takes no value."""
-    return "-" if value is None else shorten(value or "set", width, look)
+    return "-" if value is None else truncate_start(value or "set", width, look)
 
 
-def _remarks(runs: Sequence[ParsedRun], compared: Comparison, look: Look) -> list[str]:
+def _remarks(runs: Sequence[ParsedRun], compared: Comparison, look: Display) -> list[str]:
     notes = list(compared.notes)
     unknown = [run.source for run in runs if not run.facts]
     if unknown and len(unknown) < len(runs):

@@ -19,8 +19,8 @@ from msgspec import structs, to_builtins
 
 from hpcrun.curves.curve import Series, Summary
 from hpcrun.curves.report.parsed import ParsedRun, Sample, column_names, curve_rows
-from hpcrun.files import whole_file
-from hpcrun.text import number
+from hpcrun.files import write_atomically
+from hpcrun.text import json_number
 
 
 def runs_json(runs: Sequence[ParsedRun], *, full: bool = False) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def _metric(series: Series, full: bool) -> dict[str, Any]:
         times = [t if math.isfinite(t) else None for t in series.times or ()]
         found |= {
             "steps": list(series.steps),
-            "values": list(map(number, series.values)),
+            "values": list(map(json_number, series.values)),
             "times": None if series.times is None else times,
         }
     return found
@@ -71,7 +71,7 @@ def summary_json(summary: Summary | None) -> dict[str, Any]:
     found: dict[str, Any] = {"count": summary.count if summary else 0}
     for name in ("first", "last", "min", "max"):
         point = getattr(summary, name, None)
-        found[name] = point and {"step": point.step, "value": number(point.value)}
+        found[name] = point and {"step": point.step, "value": json_number(point.value)}
     return found
 
 
@@ -94,7 +94,7 @@ def _is_nested(value: Any) -> bool:
 
 def write_csv(runs: Sequence[ParsedRun], path: Path, *, full: bool = False) -> None:
     """Write a row per step, or with ``full`` a row per sample. Raises InputError."""
-    with whole_file(path) as file:
+    with write_atomically(path) as file:
         for text in csv_pieces(runs, full=full):
             file.write(text.encode("utf-8", "replace"))
 

@@ -27,8 +27,8 @@ from hpcrun.curves.report.parsed import ParsedRun
 from hpcrun.curves.report.thin import quantile, quantile_of
 from hpcrun.text import (
     LARGEST,
-    count_of,
     format_bytes,
+    format_count,
     format_duration,
     format_rate,
     format_seconds,
@@ -173,7 +173,7 @@ def _running(run: ParsedRun) -> Iterator[tuple[str, str, list[Fact]]]:
         most = format_bytes(memory.max.value)
         yield "peak memory", most, [("memory", most)]
     if left := steps_left(curve):
-        per_step, steps = seconds_per_step(curve), count_of(left, "step")
+        per_step, steps = seconds_per_step(curve), format_count(left, "step")
         time = format_duration(left * per_step) if per_step else ""
         yield "to go", ", ".join(filter(None, (steps, time))), [("to go", time or steps)]
     seconds = seconds_of(run)
@@ -181,13 +181,13 @@ def _running(run: ParsedRun) -> Iterator[tuple[str, str, list[Fact]]]:
         yield "time", format_duration(seconds), []
     if (hours := gpu_hours(run)) is not None:
         spent = format_value(hours)
-        gpus = count_of((run.gpus or 0) + run.spare_gpus, "GPU")
+        gpus = format_count((run.gpus or 0) + run.spare_gpus, "GPU")
         yield "GPU hours", f"{spent} ({gpus})", [("GPU hours", spent)]
     if curve.restarts:
         text, columns = f"{len(curve.restarts)}", [("restarts", f"{len(curve.restarts)}")]
         known = [each.replayed for each in curve.restarts if each.resumed_at is not None]
         if known:
-            text += f", {count_of(sum(known), 'step')} lost"
+            text += f", {format_count(sum(known), 'step')} lost"
             columns.append(("steps lost", f"{sum(known)}"))
         causes = dict.fromkeys(each.cause for each in curve.restarts if each.cause)
         text += f", after {', '.join(causes)}" if causes else ""
@@ -199,15 +199,15 @@ def steps_text(curve: Curve, series: Series) -> str:
     steps = [step for step in series.steps if step is not None]
     count = series.summary.count
     if not steps:
-        text = f"{count_of(count, 'point')}, no step numbers"
+        text = f"{format_count(count, 'point')}, no step numbers"
     elif any(b < a for a, b in pairwise(steps)):
-        text = f"{count_of(count, 'point')}, the counter starts again"
+        text = f"{format_count(count, 'point')}, the counter starts again"
     else:
         text = f"{steps[0]} to {steps[-1]}" if count > 1 else f"{steps[0]}"
         if curve.total_steps and curve.total_steps >= steps[-1]:
             text += f" of {curve.total_steps}"
         if count != steps[-1] - steps[0] + 1:
-            text += f", {count_of(count, 'point')}"
+            text += f", {format_count(count, 'point')}"
     epoch = curve.summary(EPOCH)
     return f"{text}, epoch {epoch.last.value:.4g}" if epoch else text
 
@@ -266,7 +266,7 @@ def trend_text(series: Series) -> str:
     first = -max(1, round(trend.points / len(values) * len(series.steps)))
     begun, ended = series.steps[first], series.steps[-1]
     passed = 0 if begun is None or ended is None else ended - begun
-    span = count_of(passed, "step") if passed > 0 else count_of(trend.points, "point")
+    span = format_count(passed, "step") if passed > 0 else format_count(trend.points, "point")
     if trend.is_level:
         return f"{format_value(trend.now)}, level over {span}"
     sign = "-" if trend.end < trend.begin else "+"
@@ -336,7 +336,7 @@ def columns_of(run: ParsedRun, main: str) -> dict[str, str]:
     if series is not None:
         summary = series.summary
         last = summary.last.step
-        row["steps"] = f"{last}" if last is not None else count_of(summary.count, "point")
+        row["steps"] = f"{last}" if last is not None else format_count(summary.count, "point")
         row["first"] = format_value(summary.first.value)
         row["last"] = format_value(summary.last.value)
         if trend := fit_trend(_evenly(series)):

@@ -35,8 +35,15 @@ from hpcrun.curves.report import facts
 from hpcrun.curves.report.axes import By, is_visibly_noisy, panel_scale, x_axis
 from hpcrun.curves.report.files import package_of
 from hpcrun.curves.report.parsed import ATTEMPT_COLUMNS, ParsedRun
-from hpcrun.files import whole_file
-from hpcrun.text import GIB, count_of, format_bytes, format_value, number, printable
+from hpcrun.files import write_atomically
+from hpcrun.text import (
+    GIB,
+    format_bytes,
+    format_count,
+    format_value,
+    json_number,
+    replace_unprintable,
+)
 
 _PARTS = Path(__file__).parent / "page"
 _TITLES = {
@@ -61,7 +68,7 @@ _AXES: tuple[By, ...] = ("step", "tokens", "time")
 
 def write_html(runs: Sequence[ParsedRun], path: Path) -> None:
     """Write the report. Raises InputError where it cannot, or plotly is missing."""
-    with whole_file(path) as file:
+    with write_atomically(path) as file:
         file.write(html_text(runs).encode("utf-8"))
 
 
@@ -78,7 +85,9 @@ def html_text(runs: Sequence[ParsedRun]) -> str:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=lambda value: value if hasattr(value, "__html__") else printable(str(value)),
+        finalize=lambda value: (
+            value if hasattr(value, "__html__") else replace_unprintable(str(value))
+        ),
     )
     page = environment.from_string((_PARTS / "page.html.j2").read_text("utf-8"))
     return page.render(
@@ -90,7 +99,7 @@ def html_text(runs: Sequence[ParsedRun]) -> str:
         has_curves=bool(data["panels"]),
         data=script_json(data),
         runs=runs,
-        count_of=count_of,
+        count_of=format_count,
         point_text=_point_text,
         restart_text=_restart_text,
         failures=[(run.source, run.failure) for run in runs if run.failure],
@@ -148,7 +157,9 @@ def _restart_text(run: ParsedRun, restart: Restart, *, short: bool = False) -> s
         text += "no training loss"
     if restart.lost_at is not None and not short:
         text += f", after step {restart.lost_at}"
-    return text + (f", {count_of(restart.replayed, 'step')} done again" if restart.replayed else "")
+    return text + (
+        f", {format_count(restart.replayed, 'step')} done again" if restart.replayed else ""
+    )
 
 
 def _tiles(runs: Sequence[ParsedRun]) -> list[tuple[str, str, str]]:
@@ -234,14 +245,14 @@ def _run(run: ParsedRun) -> dict[str, Any]:
         if place not in places:
             places.append(place)
             axes.append(_axis(run.curve, name))
-        values = [number(value / _factor(name)) for value in series.values]
+        values = [json_number(value / _factor(name)) for value in series.values]
         metrics[name] = {"axis": places.index(place), "values": values}
     restarts = [
         {"at": restart.resumed_at, "text": _restart_text(run, restart, short=True)}
         for restart in run.curve.restarts
         if restart.resumed_at is not None
     ]
-    name = printable(run.source)
+    name = replace_unprintable(run.source)
     return {"name": name, "axes": axes, "metrics": metrics, "restarts": restarts}
 
 
@@ -272,7 +283,7 @@ def _panels(runs: Sequence[ParsedRun]) -> list[dict[str, Any]]:
 
 
 def _panel(runs: Sequence[ParsedRun], names: list[str], *, shown: bool) -> dict[str, Any]:
-    title, unit = _TITLES.get(names[0], (printable(names[0]), ""))
+    title, unit = _TITLES.get(names[0], (replace_unprintable(names[0]), ""))
     scale, beyond = panel_scale(runs, names)
     ends = (scale.low, scale.high)
     # plotly.js shows a level line of 3e-5 between -1 and 1.
@@ -281,7 +292,7 @@ def _panel(runs: Sequence[ParsedRun], names: list[str], *, shown: bool) -> dict[
         "title": title if len(names) == 1 else "Loss",
         "unit": unit,
         "metrics": names,
-        "labels": [_TITLES.get(name, (printable(name), ""))[0] for name in names],
+        "labels": [_TITLES.get(name, (replace_unprintable(name), ""))[0] for name in names],
         "log": scale.is_log,
         "range": [end / _factor(names[0]) for end in ends] if beyond or is_level else None,
         "beyond": beyond,

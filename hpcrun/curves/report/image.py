@@ -36,8 +36,8 @@ from hpcrun.curves.report.facts import has_curve, main_metric, point_text
 from hpcrun.curves.report.files import checked_suffix, package_of
 from hpcrun.curves.report.parsed import ParsedRun
 from hpcrun.errors import InputError
-from hpcrun.files import whole_file
-from hpcrun.text import count_of, format_value, shorten
+from hpcrun.files import write_atomically
+from hpcrun.text import format_count, format_value, truncate_start
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -105,7 +105,7 @@ def write_image(runs: Sequence[ParsedRun], path: Path, *, by: By = "step") -> No
         from matplotlib.figure import Figure
     if not any(run.curve.metrics for run in runs):
         raise InputError(f"{path}: there is no metric to draw")
-    with matplotlib.rc_context(), warnings.catch_warnings(), whole_file(path) as file:
+    with matplotlib.rc_context(), warnings.catch_warnings(), write_atomically(path) as file:
         warnings.simplefilter("ignore")  # a name in a script that the font lacks
         matplotlib.rcdefaults()  # whatever the user's matplotlibrc says
         matplotlib.rcParams.update(_STYLE)
@@ -182,7 +182,7 @@ def _panel(
             if restart.resumed_at is not None:
                 axes.axvline(restart.resumed_at, color=colour, ls=(0, (4, 4)), lw=0.8, zorder=1.5)
     if beyond:
-        text = f"{count_of(beyond, 'value')} beyond this axis"
+        text = f"{format_count(beyond, 'value')} beyond this axis"
         axes.annotate(text, (0.995, 0.01), xycoords="axes fraction", ha="right", fontsize=7)
     return noisy
 
@@ -226,7 +226,7 @@ def _draw_line(
 
 
 def _head(axes: Axes, runs: Sequence[ParsedRun], name: str) -> None:
-    title = shorten(runs[0].source, 80) if len(runs) == 1 else f"{len(runs)} runs"
+    title = truncate_start(runs[0].source, 80) if len(runs) == 1 else f"{len(runs)} runs"
     axes.set_title(title, loc="left", fontsize=13, weight="bold", color="#222222", pad=22, **_PLAIN)
     axes.annotate(
         *(_outcome(runs, name), (0, 1), (0, 7)),
@@ -239,7 +239,7 @@ def _head(axes: Axes, runs: Sequence[ParsedRun], name: str) -> None:
 
 
 def _outcome(runs: Sequence[ParsedRun], name: str) -> str:
-    text = TITLES.get(name, shorten(name, 60))
+    text = TITLES.get(name, truncate_start(name, 60))
     summary = runs[0].curve.summary(name)
     if len(runs) > 1 or summary is None:
         return text
@@ -247,7 +247,7 @@ def _outcome(runs: Sequence[ParsedRun], name: str) -> str:
     if summary.min is not None:
         text += f", lowest {point_text(summary.min)}"
     if restarts := runs[0].curve.restarts:
-        text += f", {count_of(len(restarts), 'restart')}"
+        text += f", {format_count(len(restarts), 'restart')}"
     return text
 
 
@@ -257,10 +257,11 @@ def _entries(
     """List what the legend explains, as (text, look of a line)."""
     if len(runs) == 1:
         shown = [
-            (TITLES.get(name, shorten(name, 44)), 0, place) for place, name in enumerate(names)
+            (TITLES.get(name, truncate_start(name, 44)), 0, place)
+            for place, name in enumerate(names)
         ]
     else:
-        shown = [(shorten(run.source, 44), number, 0) for number, run in enumerate(runs)]
+        shown = [(truncate_start(run.source, 44), number, 0) for number, run in enumerate(runs)]
     entries = [(label, _look(runs, names, number, place)) for label, number, place in shown]
     grey: dict[str, Any] = {"color": _GREY}
     if len(runs) > 1 and len(names) > 1:

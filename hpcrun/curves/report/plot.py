@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct, structs
 
 from hpcrun.curves.report.axes import Axis, is_noisy, smooth, step_axis, tick_labels, value_axis
-from hpcrun.text import Look, cells, shorten
+from hpcrun.text import Display, text_width, truncate_start
 
 # Below this there is no room for a line between the axes; the caller gets no plot.
 SMALLEST_WIDTH = 24
@@ -67,7 +67,7 @@ def line_sgr(index: int) -> str:
     return _COLOURS[index % len(_COLOURS)]
 
 
-def line_mark(index: int, look: Look, several: bool) -> str:
+def line_mark(index: int, look: Display, several: bool) -> str:
     """Return what stands for a line in a legend or beside its name in a table."""
     if not several or (look.colour and not look.ascii_only):
         return "*" if look.ascii_only else "━"
@@ -75,7 +75,12 @@ def line_mark(index: int, look: Look, several: bool) -> str:
 
 
 def plot_lines(
-    lines: Sequence[Line], look: Look, *, title: str, x_label: str, verticals: Sequence[float] = ()
+    lines: Sequence[Line],
+    look: Display,
+    *,
+    title: str,
+    x_label: str,
+    verticals: Sequence[float] = (),
 ) -> str:
     """Draw lines into a window, with title and ticks; a legend tells points from the one curve.
 
@@ -105,7 +110,7 @@ def plot_lines(
     return "\n".join([*heading, *_framed(drawn, restarts, axes, rows, look)]) + "\n"
 
 
-def _prepare(lines: Sequence[Line], index: int, axes: tuple[Axis, Axis], look: Look) -> _Drawn:
+def _prepare(lines: Sequence[Line], index: int, axes: tuple[Axis, Axis], look: Display) -> _Drawn:
     line, several = lines[index], len(lines) > 1
     x, y = ([axis.place(v) for v in own] for axis, own in zip(axes, (line.x, line.y), strict=True))
     if len(x) > 16 * look.width:  # smoothing is slow, and nobody sees that many
@@ -150,7 +155,7 @@ def thin(x: Sequence[float], y: Sequence[float], columns: int) -> list[tuple[flo
 
 
 def _keys(
-    drawn: Sequence[_Drawn], restarts: bool, beyond: int, look: Look
+    drawn: Sequence[_Drawn], restarts: bool, beyond: int, look: Display
 ) -> list[tuple[Style, str]]:
     several, is_alone = len(drawn) > 1, _is_alone([each.line for each in drawn])
     keys: list[tuple[Style, str]] = []
@@ -171,15 +176,15 @@ def _keys(
     return keys
 
 
-def _heading(title: str, keys: Sequence[tuple[Style, str]], look: Look) -> list[str]:
+def _heading(title: str, keys: Sequence[tuple[Style, str]], look: Display) -> list[str]:
     """Return the title and the keys in as few rows as hold them all."""
-    title = shorten(title, look.width, look)
-    rows, room = [title], look.width - cells(title)
+    title = truncate_start(title, look.width, look)
+    rows, room = [title], look.width - text_width(title)
     for style, meaning in keys:
         mark = style.mark.translate(_ASCII) if look.ascii_only else style.mark
         gap = 1 if mark else 0
-        meaning = shorten(meaning, look.width - 3, look)
-        size = cells(mark) + gap + cells(meaning)
+        meaning = truncate_start(meaning, look.width - 3, look)
+        size = text_width(mark) + gap + text_width(meaning)
         shown = f"\x1b[{style.sgr}m{mark}\x1b[0m" if look.colour and style.sgr else mark
         text = shown + " " * gap + meaning
         if room < size + 3:
@@ -196,7 +201,7 @@ def _framed(
     restarts: Sequence[float],
     axes: tuple[Axis, Axis],
     rows: int,
-    look: Look,
+    look: Display,
 ) -> list[str]:
     """Draw the lines between a y axis on their left and an x axis below, in ``rows`` + 2 rows."""
     x_axis, y_axis = axes
@@ -228,7 +233,7 @@ def _framed(
     return [row.translate(_ASCII) for row in framed] if look.ascii_only else framed
 
 
-def _x_axis(axis: Axis, indent: int, width: int, look: Look) -> list[str]:
+def _x_axis(axis: Axis, indent: int, width: int, look: Display) -> list[str]:
     x_ticks = axis.ticks(max(2, width // 16), whole=True)
     rule, numbers = ["─"] * width, ""
     for tick, label in zip(x_ticks, tick_labels(x_ticks), strict=True):

@@ -19,7 +19,7 @@ from hpcrun.curves.names import LR
 from hpcrun.curves.report.axes import x_axis
 from hpcrun.curves.report.files import package_of
 from hpcrun.curves.report.parsed import ParsedRun
-from hpcrun.files import cannot_write, whole_file
+from hpcrun.files import write_atomically, write_error
 
 # A fixed name: writing the same run again replaces it, where two files would draw two curves.
 EVENT_FILE = "events.out.tfevents.0000000000.hpcrun"
@@ -35,8 +35,8 @@ def write_tensorboard(runs: Sequence[ParsedRun], folder: Path) -> None:
         try:
             (folder / name).mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise cannot_write(folder / name, error) from error
-        with whole_file(folder / name / EVENT_FILE) as file:
+            raise write_error(folder / name, error) from error
+        with write_atomically(folder / name / EVENT_FILE) as file:
             records = RecordWriter(file)
             records.write(Event(file_version="brain.Event:2").SerializeToString())
             for step, wall_time, values in _events(run.curve):

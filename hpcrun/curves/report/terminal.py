@@ -29,18 +29,18 @@ from hpcrun.curves.report.plot import Line, line_mark, line_sgr, plot_lines
 from hpcrun.text import (
     DIM,
     Column,
-    Look,
+    Display,
     Table,
-    clip,
-    count_of,
     dim,
+    format_count,
     format_value,
+    max_text_width,
     pad,
     paint,
-    printable,
-    shorten,
+    replace_unprintable,
     sparkline,
-    widest,
+    truncate,
+    truncate_start,
     wrap,
 )
 
@@ -80,7 +80,7 @@ _UNPACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ")
 
 def format_report(
     runs: Sequence[ParsedRun],
-    look: Look,
+    look: Display,
     *,
     metric: str | None = None,
     heads: Sequence[bytes] = (),
@@ -119,7 +119,7 @@ def format_report(
     return "\n".join(text.split("\n")[: look.height]) if crop else text
 
 
-def metric_plot(runs: Sequence[ParsedRun], name: str, look: Look) -> str:
+def metric_plot(runs: Sequence[ParsedRun], name: str, look: Display) -> str:
     """Return the curves of one metric in a plot that fits ``look``; "" for none, or no room.
 
     With the loss of a single run goes its evaluation loss, where the axis has room for it.
@@ -160,14 +160,16 @@ def _evaluation(run: ParsedRun, name: str, drawn: Line) -> list[Line]:
     return [Line(EVAL_LOSS, x, y, is_points=True)]
 
 
-def facts_table(runs: Sequence[ParsedRun], main: str, look: Look) -> list[str]:
+def facts_table(runs: Sequence[ParsedRun], main: str, look: Display) -> list[str]:
     """Return the rows of the table: of one run its facts, of several a row each."""
     if len(runs) > 1:
         return run_rows([run.source for run in runs], [columns_of(run, main) for run in runs], look)
     left, right = list(learning_facts(runs[0], main)), list(running_facts(runs[0]))
-    names = [widest(name for name, _ in facts) for facts in (left, right)]
+    names = [max_text_width(name for name, _ in facts) for facts in (left, right)]
     # Side by side, if need be with long facts at the left broken at their commas.
-    room = look.width - names[0] - 2 - _GAP - names[1] - 2 - widest(text for _, text in right)
+    room = (
+        look.width - names[0] - 2 - _GAP - names[1] - 2 - max_text_width(text for _, text in right)
+    )
     if right and room >= _LEAST_FACT:
         left = [
             row
@@ -180,18 +182,18 @@ def facts_table(runs: Sequence[ParsedRun], main: str, look: Look) -> list[str]:
     rows = []
     name_width = min(max(names), max(8, look.width // 3))
     for fact in [*left, *right]:
-        name = shorten(fact[0], name_width, look)
+        name = truncate_start(fact[0], name_width, look)
         first, *rest = wrap(f"{pad(name, name_width)}  {fact[1]}", look.width, name_width + 2)
         rows += [dim(first[:name_width], look) + first[name_width:], *rest]
     return rows
 
 
-def _dimmed(facts: Sequence[Fact], look: Look) -> list[Fact]:
-    width = widest(name for name, _ in facts)
-    return [(dim(pad(printable(name, look), width), look), text) for name, text in facts]
+def _dimmed(facts: Sequence[Fact], look: Display) -> list[Fact]:
+    width = max_text_width(name for name, _ in facts)
+    return [(dim(pad(replace_unprintable(name, look), width), look), text) for name, text in facts]
 
 
-def _also_logged(run: ParsedRun, main: str, look: Look, room: int | None) -> list[str]:
+def _also_logged(run: ParsedRun, main: str, look: Display, room: int | None) -> list[str]:
     """Return the further metrics: course and last value of each, side by side.
 
     ``room`` is how many rows there are; None: as many as they need.
@@ -200,19 +202,19 @@ def _also_logged(run: ParsedRun, main: str, look: Look, room: int | None) -> lis
     if not further or (room is not None and room < 1):
         return []
     if room is not None and room < 3:
-        text = f"also logged: {count_of(len(further), 'metric')} (--metric NAME draws one)"
-        return [dim(shorten(text, look.width, look), look)]
+        text = f"also logged: {format_count(len(further), 'metric')} (--metric NAME draws one)"
+        return [dim(truncate_start(text, look.width, look), look)]
     shown = []
-    name_width = min(24, max(widest(name for name, _ in further), 6))
+    name_width = min(24, max(max_text_width(name for name, _ in further), 6))
     for name, series in further:
-        name = pad(shorten(name, name_width, look), name_width)
+        name = pad(truncate_start(name, name_width, look), name_width)
         last = format_value(series.summary.last.value)
         if look.ascii_only:
             first = f"{format_value(series.summary.first.value)} > "
             shown.append(f"{name}    {first if series.summary.count > 1 else ''}{last}")
         else:
             shown.append(f"{name}  {sparkline(series.values, _SPARK):<{_SPARK}}  {last}")
-    size = widest(shown)
+    size = max_text_width(shown)
     across = max(1, (look.width + _GAP) // (size + _GAP))
     rows = -(-len(shown) // across)
     title = "also logged" + (": first > last" if look.ascii_only else "")
@@ -220,7 +222,7 @@ def _also_logged(run: ParsedRun, main: str, look: Look, room: int | None) -> lis
         rows = min(rows, max(1, room - 3))
     hidden = len(shown) - rows * across
     if hidden > 0:
-        title += f", and {count_of(hidden, 'more metric')} (--metric NAME draws one)"
+        title += f", and {format_count(hidden, 'more metric')} (--metric NAME draws one)"
     lines = [
         (" " * _GAP).join(pad(cell, size) for cell in shown[row : rows * across : rows]).rstrip()
         for row in range(rows)
@@ -228,12 +230,12 @@ def _also_logged(run: ParsedRun, main: str, look: Look, room: int | None) -> lis
     return [
         "",
         *(dim(row, look) for row in wrap(title, look.width)),
-        *(shorten(line, look.width, look) for line in lines),
+        *(truncate_start(line, look.width, look) for line in lines),
     ]
 
 
 def _remarks(
-    runs: Sequence[ParsedRun], heads: Sequence[bytes], look: Look
+    runs: Sequence[ParsedRun], heads: Sequence[bytes], look: Display
 ) -> tuple[list[str], list[str]]:
     warnings: list[str] = []
     notes: list[str] = []
@@ -251,11 +253,11 @@ def _remarks(
     return warnings, notes
 
 
-def remarks(label: str, texts: Iterable[str], look: Look) -> list[str]:
+def remarks(label: str, texts: Iterable[str], look: Display) -> list[str]:
     """Lay out remarks: the label of a warning in red, a note faint; one line each in a pipe."""
     rows: list[str] = []
     for text in texts:
-        line = label + printable(text, look).strip()
+        line = label + replace_unprintable(text, look).strip()
         first, *rest = wrap(line, look.width, 2) if look.is_window else [line]
         if label == "warning: ":
             rows += [paint("warning:", "1;31", look) + first.removeprefix("warning:"), *rest]
@@ -264,10 +266,10 @@ def remarks(label: str, texts: Iterable[str], look: Look) -> list[str]:
     return rows
 
 
-def run_rows(names: Sequence[str], facts: Sequence[Mapping[str, str]], look: Look) -> list[str]:
+def run_rows(names: Sequence[str], facts: Sequence[Mapping[str, str]], look: Display) -> list[str]:
     """Return a row for each run, as many tables below each other as the width asks for."""
     headings = list(dict.fromkeys(heading for each in facts for heading in each))
-    sizes = [widest([name, *(each.get(name, "-") for each in facts)]) for name in headings]
+    sizes = [max_text_width([name, *(each.get(name, "-") for each in facts)]) for name in headings]
     # In a very narrow window the names give way: a number that is cut off is another number.
     room = look.width - 4 - max(sizes, default=0)
     sources = [
@@ -279,7 +281,7 @@ def run_rows(names: Sequence[str], facts: Sequence[Mapping[str, str]], look: Loo
     rows: list[str] = []
     begin = 0
     while begin < len(headings):
-        used, end = widest(sources) + 2 + sizes[begin], begin + 1
+        used, end = max_text_width(sources) + 2 + sizes[begin], begin + 1
         while end < len(headings) and used + 2 + sizes[end] <= look.width:
             used, end = used + 2 + sizes[end], end + 1
         chosen, begin = headings[begin:end], end
@@ -292,26 +294,26 @@ def run_rows(names: Sequence[str], facts: Sequence[Mapping[str, str]], look: Loo
     return rows[1:]
 
 
-def run_mark(number: int, look: Look) -> str:
+def run_mark(number: int, look: Display) -> str:
     """Return what stands for a run beside its name in a table."""
     return paint(line_mark(number, look, several=True), line_sgr(number), look)
 
 
-def distinct(names: Sequence[str], width: int, look: Look) -> list[str]:
+def distinct(names: Sequence[str], width: int, look: Display) -> list[str]:
     """Cut names to a width: what all begin or end with goes first, part by part.
 
-    >>> distinct(["exp/run-a/train.log", "exp/run-b/train.log"], 12, Look(80, 24))
+    >>> distinct(["exp/run-a/train.log", "exp/run-b/train.log"], 12, Display(80, 24))
     ['run-a', 'run-b']
-    >>> distinct(["1_megatron-deepspeed.log", "2_megatron-deepspeed.log"], 12, Look(80, 24))
+    >>> distinct(["1_megatron-deepspeed.log", "2_megatron-deepspeed.log"], 12, Display(80, 24))
     ['1', '2']
     """
     for separator in ("(/)", r"([\W_]+)"):
-        if widest(names) > width and len(set(names)) > 1:
+        if max_text_width(names) > width and len(set(names)) > 1:
             names = _without_common(names, separator)
-    ends = [shorten(name, width, look) for name in names]
+    ends = [truncate_start(name, width, look) for name in names]
     if len(set(ends)) == len(set(names)):
         return ends
-    return [clip(name, width, look) for name in names]
+    return [truncate(name, width, look) for name in names]
 
 
 def _without_common(names: Sequence[str], separator: str) -> list[str]:
@@ -330,8 +332,8 @@ def nothing_found(run: ParsedRun, head: bytes | None = None) -> list[str]:
 
     ``head``: the first bytes of the file, None if they are not known.
     """
-    lines = f"{count_of(run.lines, 'line')}, " if run.lines else ""
-    read = f"{count_of(run.files, 'file')}, {lines}{count_of(run.bytes, 'byte')}"
+    lines = f"{format_count(run.lines, 'line')}, " if run.lines else ""
+    read = f"{format_count(run.files, 'file')}, {lines}{format_count(run.bytes, 'byte')}"
     if not run.files:
         return [f"{run.source}: no log yet"]
     why = reason(run, head)

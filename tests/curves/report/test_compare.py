@@ -16,7 +16,7 @@ from hpcrun.curves.curve import build_series
 from hpcrun.curves.report.compare import comparison_json, format_comparison
 from hpcrun.curves.report.comparison import compare_runs
 from hpcrun.curves.report.parsed import ParsedRun
-from hpcrun.text.table import ENDLESS, Look, cells
+from hpcrun.text.table import UNLIMITED, Display, text_width
 from tests.curves.report.compared import loss, run, timed
 from tests.curves.report.runs import built
 from tests.json_schemas import closed, load_schema
@@ -29,7 +29,7 @@ VALIDATOR = jsonschema.Draft202012Validator(closed(SCHEMA))
 
 
 def text_of(runs: Sequence[ParsedRun], width: int = 100, **more: Any) -> str:
-    look = Look(
+    look = Display(
         width, more.pop("height", 40), more.pop("colour", False), more.pop("ascii_only", False)
     )
     return format_comparison(runs, compare_runs(runs), look, **more)
@@ -104,7 +104,7 @@ def test_lines_fit_the_window(width: int, colour: bool) -> None:
     ]
     for some in (runs[:2], runs):
         for line in text_of(some, width, colour=colour).splitlines():
-            assert cells(re.sub(r"\x1b\[[\d;]*m", "", line)) <= width
+            assert text_width(re.sub(r"\x1b\[[\d;]*m", "", line)) <= width
 
 
 def test_output_is_ascii_on_ascii_terminals() -> None:
@@ -124,7 +124,7 @@ def test_names_and_settings_contain_no_control_sequences() -> None:
 
 def test_warnings_are_single_lines_in_a_pipe() -> None:
     runs = [run("a", loss(40, 2.0), warnings=("word " * 60,)), run("b", loss(40, 2.0))]
-    lines = text_of(runs, 60, height=ENDLESS).splitlines()
+    lines = text_of(runs, 60, height=UNLIMITED).splitlines()
     assert any(line.startswith("warning: a: word word") and len(line) > 290 for line in lines)
 
 

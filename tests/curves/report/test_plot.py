@@ -17,14 +17,14 @@ from hpcrun.curves.report.axes import log_ticks, smooth, ticks, value_axis
 from hpcrun.curves.report.facts import fit_trend
 from hpcrun.curves.report.plot import Line, plot_lines, thin
 from hpcrun.text.numbers import sparkline
-from hpcrun.text.table import Look
+from hpcrun.text.table import Display
 
 CURVES = st.lists(st.lists(st.floats(), max_size=60), min_size=1, max_size=4)
 
 
 def draw(lines: list[Line], **options: Any) -> str:
     given = {"width": 44, "height": 10, "colour": False, "ascii_only": True, **options}
-    look = Look(*(given.pop(name) for name in ("width", "height", "colour", "ascii_only")))
+    look = Display(*(given.pop(name) for name in ("width", "height", "colour", "ascii_only")))
     return plot_lines(lines, look, title="loss", x_label="step", **given)
 
 

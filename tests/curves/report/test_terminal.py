@@ -26,7 +26,7 @@ from hpcrun.curves.report.facts import main_metric, trend_text
 from hpcrun.curves.report.html import html_text
 from hpcrun.curves.report.parsed import ParsedRun
 from hpcrun.curves.report.terminal import format_report, metric_plot
-from hpcrun.text.table import Look, cells, shorten
+from hpcrun.text.table import Display, text_width, truncate_start
 from tests.curves.report import runs
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -56,7 +56,7 @@ ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
 def build(case: str) -> str:
     make, width, height, colour, ascii_only = CASES[case]
-    return format_report(make(), Look(width, height, colour, ascii_only))
+    return format_report(make(), Display(width, height, colour, ascii_only))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -75,7 +75,7 @@ def test_output_contains_no_unsupported_characters(case: str) -> None:
     assert colour == ("\x1b" in text) or case.startswith("nothing")
     assert not ascii_only or text.isascii()
     for line in ESCAPE.sub("", text).splitlines():
-        assert cells(line) <= width, line
+        assert text_width(line) <= width, line
         assert line == line.rstrip()
 
 
@@ -83,7 +83,7 @@ def test_output_contains_no_unsupported_characters(case: str) -> None:
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 30), (200, 50)])
 def test_report_of_one_run_fits_its_window(name: str, width: int, height: int) -> None:
     """Including the prompt below it, nothing scrolls out of the window."""
-    text = format_report(MAKERS[name](), Look(width, height))
+    text = format_report(MAKERS[name](), Display(width, height))
     assert len(text.splitlines()) < height
     assert "loss" in text or "reward" in text
 
@@ -97,7 +97,7 @@ def test_full_table_fits_an_80_by_24_window(width: int, further: int) -> None:
     metrics = {name: build_series(steps, falling) for name in names}
     metrics |= {f"metric number {n}": build_series(steps, falling) for n in range(further)}
     shown = runs.built("a.log", metrics, curve={"total_steps": 60})
-    text = format_report([shown], Look(width, 24))
+    text = format_report([shown], Display(width, 24))
     assert len(text.splitlines()) < 24
     assert "5 to 60 of 60, 12 points," in text
     assert ("also logged" in text) == bool(further)
@@ -124,10 +124,10 @@ def test_trend_of_a_thinned_log_ignores_its_extremes() -> None:
 @pytest.mark.parametrize(("width", "height"), [(80, 23), (39, 11), (24, 4), (20, 1), (200, 49)])
 def test_cropped_report_fits_and_shows_warnings(name: str, width: int, height: int) -> None:
     """As in the live view: not too many rows, and visible warnings."""
-    text = format_report(MAKERS[name](), Look(width, height), crop=True)
+    text = format_report(MAKERS[name](), Display(width, height), crop=True)
     assert (height > 1) <= len(text.splitlines()) <= height
     assert height < 11 or name != "running" or "loss spike at step 803" in " ".join(text.split())
-    whole = format_report(MAKERS[name](), Look(width, height))
+    whole = format_report(MAKERS[name](), Display(width, height))
     assert len(whole.splitlines()) > height or text == whole
 
 
@@ -193,14 +193,14 @@ def test_report_fits_any_window(width: int, height: int) -> None:
     # Each width and each height is tested with both.
     ascii_only = (width + height) % 2 == 1
     for parsed in shown():
-        plot = metric_plot(parsed, "loss", Look(width, height, ascii_only=ascii_only))
+        plot = metric_plot(parsed, "loss", Display(width, height, ascii_only=ascii_only))
         rows = plot.splitlines()
         assert len(rows) <= max(0, height)
-        assert all(cells(row) <= width for row in rows)
+        assert all(text_width(row) <= width for row in rows)
         assert not plot or plot.endswith("\n")
         assert not rows or (width >= 24 and height >= 6)
-        text = format_report(parsed, Look(width, height, False, ascii_only))
-        assert all(cells(row) <= max(width, 20) for row in text.splitlines())
+        text = format_report(parsed, Display(width, height, False, ascii_only))
+        assert all(text_width(row) <= max(width, 20) for row in text.splitlines())
         assert text
 
 
@@ -235,35 +235,35 @@ def test_rows_fit_the_window(
     curve = {"total_steps": 2**41, "notes": ("a note \x1b[2J of many words " * 4,)}
     run = runs.built("/a/long/path/" * 20 + "\x1b[31m損失.log", metrics, curve=curve, gpus=7)
     run = structs.replace(run, warnings=("w" * 250, "loss is nan at step 7"))
-    text = format_report([run] * times, Look(width, height, colour, ascii_only))
+    text = format_report([run] * times, Display(width, height, colour, ascii_only))
     plain = ESCAPE.sub("", text)
     assert "\x1b" not in plain
     assert not ascii_only or plain.isascii()
-    assert all(cells(row) <= width for row in plain.splitlines())
+    assert all(text_width(row) <= width for row in plain.splitlines())
 
 
 def test_pipe_gets_complete_lines() -> None:
     (run,) = runs.running()
     long = structs.replace(run, warnings=("word " * 100 + "end",))
-    text = format_report([long], Look(80))
+    text = format_report([long], Display(80))
     assert f"warning: {'word ' * 100}end" in text.splitlines()
     (rewarded,) = runs.rewards()
-    text = format_report([rewarded], Look(80))
+    text = format_report([rewarded], Display(80))
     assert "judge_13" in text and "more metric" not in text
 
 
 def test_names_contain_no_control_sequences() -> None:
     run = structs.replace(runs.without_steps()[0], source="a\x1b[2J\r\n.log")
     for parsed in ([run], [run, run]):
-        assert "\x1b" not in format_report(parsed, Look(80, 24))
-    assert shorten("\x1b[31m", 20) == "?[31m"
+        assert "\x1b" not in format_report(parsed, Display(80, 24))
+    assert truncate_start("\x1b[31m", 20) == "?[31m"
 
 
 # ---- content
 
 
 def reported(parsed: list[ParsedRun], **options: Any) -> str:
-    return format_report(parsed, Look(100, 40), **options)
+    return format_report(parsed, Display(100, 40), **options)
 
 
 def test_table_shows_the_main_values() -> None:
@@ -302,8 +302,8 @@ def test_lost_steps_are_shown_only_if_known() -> None:
 def test_narrow_window_truncates_names_but_not_numbers() -> None:
     series = {"loss": build_series([*range(100)], [2.345] * 99 + [1.072])}
     several = [runs.built(f"a-long-name-{name}.log", series) for name in ("one", "two")]
-    text = format_report(several, Look(20, 10))
-    assert max(map(cells, text.splitlines())) <= 20
+    text = format_report(several, Display(20, 10))
+    assert max(map(text_width, text.splitlines())) <= 20
     assert text.count("1.072 @99") == 2 and "2.345" in text
 
 
@@ -353,7 +353,7 @@ def test_metric_can_be_requested() -> None:
 def test_other_metrics_are_shown_if_they_fit() -> None:
     metrics = runs.rewards()[0].curve.metrics
     for height in (24, 30, 40, 50):
-        text = format_report(runs.rewards(), Look(80, height))
+        text = format_report(runs.rewards(), Display(80, height))
         rows = text.partition("also logged")[2]
         shown = len(re.findall(r"[▁-█]{8}", rows))
         found = re.search(r"and (\d+) more metrics \(--metric NAME draws one\)", rows)
@@ -364,9 +364,9 @@ def test_other_metrics_are_shown_if_they_fit() -> None:
 
 def test_single_values_are_listed() -> None:
     once = {name: build_series([3], [61.2]) for name in ("eval_accuracy", "train_runtime")}
-    text = format_report([runs.built("a.log", once)], Look(80, 24))
+    text = format_report([runs.built("a.log", once)], Display(80, 24))
     assert "┤" not in text and "eval_accuracy  61.20 at step 3" in text
-    text = format_report([runs.built("a.log", once)], Look(80, 24, ascii_only=True))
+    text = format_report([runs.built("a.log", once)], Display(80, 24, ascii_only=True))
     assert re.search(r"train_runtime +61\.20$", text, re.M)
 
 
@@ -409,7 +409,7 @@ def test_report_explains_why_no_metric_was_found(head: bytes, why: str) -> None:
 
 
 def test_report_without_metrics_shows_what_was_read() -> None:
-    text = format_report(runs.nothing(), Look(200, 24))
+    text = format_report(runs.nothing(), Display(200, 24))
     assert text.startswith("empty.log: no metrics in 1 file, 2 lines, 21 bytes")
     assert "step=3 loss=2.1" in text
     assert "no log yet" in reported([runs.built("20261120-081455-a-7k3q", {}, files=0)])

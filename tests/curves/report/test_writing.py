@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.errors import InputError
-from hpcrun.files import whole_file
+from hpcrun.files import write_atomically
 from tests.source import ROOT
 
 
@@ -20,7 +20,7 @@ def names(folder: Path) -> list[str]:
 
 
 def write(path: Path, data: bytes) -> None:
-    with whole_file(path) as file:
+    with write_atomically(path) as file:
         file.write(data)
 
 
@@ -43,7 +43,7 @@ def test_replaced_file_keeps_its_mode(tmp_path: Path) -> None:
 def test_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(b"before")
-    with pytest.raises(ZeroDivisionError), whole_file(path) as file:
+    with pytest.raises(ZeroDivisionError), write_atomically(path) as file:
         file.write(b"half")
         raise ZeroDivisionError
     assert path.read_bytes() == b"before" and names(tmp_path) == ["a.csv"]
@@ -51,7 +51,7 @@ def test_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
 
 def test_full_disk_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
-    with pytest.raises(InputError, match="quota") as caught, whole_file(path) as file:
+    with pytest.raises(InputError, match="quota") as caught, write_atomically(path) as file:
         file.write(b"half")
         raise OSError(28, "No space left on device")
     assert str(path) in caught.value.message and names(tmp_path) == []
@@ -77,7 +77,7 @@ def test_link_out_of_its_folder_is_refused(tmp_path: Path, target: str) -> None:
     with pytest.raises(InputError, match=r"loss\.csv: a link to .*, which is outside"):
         write(clone / "loss.csv", b"x")
     assert (tmp_path / "victim").read_bytes() == b"mine" and not (tmp_path / "new").exists()
-    with whole_file(clone / "loss.csv", follows=True) as file:
+    with write_atomically(clone / "loss.csv", follows=True) as file:
         file.write(b"new")
     assert (clone / "loss.csv").is_symlink() and (clone / "loss.csv").read_bytes() == b"new"
 
@@ -96,9 +96,9 @@ def test_pipe_can_be_written(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_stdout_can_be_written(tmp_path: Path) -> None:
     program = (
-        "from pathlib import Path; from hpcrun.files import whole_file\n"
+        "from pathlib import Path; from hpcrun.files import write_atomically\n"
         "print('before', flush=True)\n"
-        "with whole_file(Path('/dev/stdout')) as file: file.write(b'x,y\\n')\n"
+        "with write_atomically(Path('/dev/stdout')) as file: file.write(b'x,y\\n')\n"
     )
     argv = [sys.executable, "-c", program]
     piped = subprocess.run(argv, cwd=ROOT, stdout=subprocess.PIPE, check=True)
@@ -123,5 +123,5 @@ def test_unwritable_paths_are_reported(tmp_path: Path) -> None:
 def test_circular_links_are_refused(tmp_path: Path) -> None:
     circle = tmp_path / "loss.csv"
     circle.symlink_to(circle)
-    with pytest.raises(InputError, match="symbolic links"), whole_file(circle):
+    with pytest.raises(InputError, match="symbolic links"), write_atomically(circle):
         pass
