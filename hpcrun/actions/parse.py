@@ -16,8 +16,7 @@ from hpcrun.actions.logs import masker_of
 from hpcrun.context import Context
 from hpcrun.curves import (
     FORMATS,
-    LONG,
-    PATTERN_SECONDS,
+    PATTERN_LIMIT_CPU_S,
     Curve,
     Format,
     LogFileReader,
@@ -26,8 +25,8 @@ from hpcrun.curves import (
     Store,
     build_series,
     derive_curve,
+    find_line_start,
     find_warnings,
-    line_at,
     own_format,
     parse_stored,
     thin_series,
@@ -69,8 +68,6 @@ def parse_runs(
     own, runs = own_formats(patterns, "--pattern"), []
     sources = find_sources(context, arguments)
     sizes = {path: _size(path) for source in sources for _, path in _choices(source)[0]}
-    if max(sizes.values(), default=0) >= LONG:
-        context.transport().rest()  # beside its threads none of the processes starts that read
     read: dict[Path, int] = {}
     with context.bar("reading", "MB") as show:
 
@@ -236,7 +233,7 @@ class CurveLog:
             fix="repeat nothing that is repeated, as in (a+)+, and name what ends a .*",
         )
         while True:
-            with time_limit(PATTERN_SECONDS, error) if own else contextlib.nullcontext():
+            with time_limit(PATTERN_LIMIT_CPU_S, error) if own else contextlib.nullcontext():
                 found = next(pieces, None)
             if found is None:
                 return
@@ -266,9 +263,9 @@ class CurveLog:
             size, start = path.stat().st_size, 0
             if self._tail is not None and size > self._tail and path not in self._readers:
                 with path.open("rb") as file:
-                    start = line_at(file, size - self._tail)
+                    start = find_line_start(file, size - self._tail)
             if size and size > self._reader(path, start).bytes:
-                yield from self._readers[path].read_on()
+                yield from self._readers[path].read_new()
         except FileNotFoundError:
             return
         except OSError as error:

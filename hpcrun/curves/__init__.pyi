@@ -3,7 +3,7 @@ from hpcrun.curves.curve import build_series as build_series
 from hpcrun.curves.derive import derive_curve as derive_curve
 from hpcrun.curves.lines.formats import Format as Format
 from hpcrun.curves.lines.formats import own_format as own_format
-from hpcrun.curves.lines.formats.table import FORMATS as FORMATS
+from hpcrun.curves.lines.formats.known import FORMATS as FORMATS
 from hpcrun.curves.lines.line import NEEDLES as NEEDLES
 from hpcrun.curves.lines.line import read_line as read_line
 from hpcrun.curves.lines.prefixes import find_time as find_time
@@ -15,11 +15,10 @@ from hpcrun.curves.names import LR as LR
 from hpcrun.curves.names import MEMORY_BYTES as MEMORY_BYTES
 from hpcrun.curves.names import SAMPLES_PER_SECOND as SAMPLES_PER_SECOND
 from hpcrun.curves.names import TOKENS_PER_SECOND as TOKENS_PER_SECOND
-from hpcrun.curves.read_log import LONG as LONG
-from hpcrun.curves.read_log import PATTERN_SECONDS as PATTERN_SECONDS
+from hpcrun.curves.read_log import PATTERN_LIMIT_CPU_S as PATTERN_LIMIT_CPU_S
 from hpcrun.curves.read_log import LogFileReader as LogFileReader
 from hpcrun.curves.read_log import Pieces as Pieces
-from hpcrun.curves.read_log import line_at as line_at
+from hpcrun.curves.read_log import find_line_start as find_line_start
 from hpcrun.curves.report.compare import comparison_json as comparison_json
 from hpcrun.curves.report.compare import format_comparison as format_comparison
 from hpcrun.curves.report.comparison import compare_runs as compare_runs

@@ -17,7 +17,7 @@ from hpcrun.context import load_context
 from hpcrun.curves import read_log
 from hpcrun.curves.curve import Curve
 from hpcrun.curves.derive import derive_curve
-from hpcrun.curves.lines import read as reader
+from hpcrun.curves.lines import log_reader
 from hpcrun.curves.report.thin import thin_series
 from hpcrun.curves.store import Store
 from hpcrun.errors import InputError
@@ -77,14 +77,14 @@ def test_through_a_pipe() -> None:
 
 
 @pytest.mark.slow
-def test_by_ranges(tmp_path: Path) -> None:
+def test_a_long_log_is_read_alike_as_a_whole_and_as_it_grows(tmp_path: Path) -> None:
     path = tmp_path / "long.log"
     lines = (f"{'noise ' * 90}\nstep={n} loss={2 + 1 / (1 + n)} lr=0.1\n" for n in range(60_000))
     path.write_text("".join(lines))
-    assert path.stat().st_size > 4 * reader.RANGE
+    assert path.stat().st_size > 4 * log_reader.FULL_SEARCH_BYTES
     store = Store()
     store.begin(0)
-    for pieces in read_log.LogFileReader(path, processes=1):
+    for pieces in read_log.LogFileReader(path):
         store.add(pieces)
     growing = log_of(path)
     assert growing.look()
@@ -95,7 +95,7 @@ def test_a_file_that_grows_as_fast_as_it_is_read_is_read_to_its_present_end(tmp_
     path = tmp_path / "a.log"
     path.write_bytes(b"step=1 loss=2.5\n")
     reader = read_log.LogFileReader(path)
-    for looks, _ in enumerate(reader.read_on(), 1):
+    for looks, _ in enumerate(reader.read_new(), 1):
         with path.open("ab") as file:
             file.write(b"step=1 loss=2.5\n")
         assert looks == 1

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import structs
 
-from hpcrun.curves.lines.read import Reader
+from hpcrun.curves.lines.log_reader import LogReader
 from hpcrun.curves.report.health import find_warnings
 from hpcrun.curves.report.parsed import ParsedRun, parse_stored
 from hpcrun.curves.store import Store
@@ -25,7 +25,7 @@ def parse_chunks(
     store = Store()
     lines = size = 0
     for file, (attempt, chunks) in enumerate(logs):
-        reader, known = Reader(), list(chunks)
+        reader, known = LogReader(), list(chunks)
         store.begin(attempt, file)
         for pieces in reader.read(known):
             store.add(pieces)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.curves.lines.formats import Format, own_format
-from hpcrun.curves.lines.formats.table import FORMATS
+from hpcrun.curves.lines.formats.known import FORMATS
 from hpcrun.curves.lines.line import NEEDLES, read_line
 from hpcrun.curves.row import Row
 

@@ -11,7 +11,7 @@ import pytest
 
 from hpcrun.curves.lines.generic import read_generic
 from hpcrun.curves.lines.line import read_line
-from hpcrun.curves.lines.read import Reader
+from hpcrun.curves.lines.log_reader import LogReader
 from hpcrun.curves.report.parsed import Samples
 from hpcrun.curves.row import Row
 from hpcrun.curves.store import Store
@@ -284,7 +284,7 @@ def test_source_code_is_no_log() -> None:
     files = [*library.glob("*.py"), *library.glob("[a-e]*/*.py")]
     assert len(files) > 100
     for path in files:
-        reader = Reader()
+        reader = LogReader()
         pieces = [*reader.feed(path.read_bytes()), *reader.finish()]
         store = Store()
         store.begin(0)
@@ -330,7 +330,7 @@ EVIDENT = [
 
 def parsed(line: str, numbers: Sequence[float], name: str = "loss") -> list[float]:
     """Return the losses that are stored of a log of one line with these numbers."""
-    store, reader = Store(), Reader()
+    store, reader = Store(), LogReader()
     store.begin(0)
     for number in numbers:
         store.add(reader.feed((line.format(number) + "\n").encode()))
@@ -350,7 +350,7 @@ def test_a_learning_rate_may_stand_alone_beside_losses(line: str) -> None:
     both = f"epoch {{0}} loss 0.{{0}}5\n{line}"
 
     def rates(line: str, *rates: float) -> list[float]:
-        store, reader = Store(), Reader()
+        store, reader = Store(), LogReader()
         store.begin(0)
         for epoch, rate in enumerate(rates):
             text = line.replace("{0}", str(epoch)).replace("{}", str(rate))

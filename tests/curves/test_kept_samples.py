@@ -12,9 +12,9 @@ from hypothesis import strategies as some
 
 from hpcrun import files
 from hpcrun.curves import read_log
-from hpcrun.curves.lines import read as reader
+from hpcrun.curves.lines import log_reader
 from hpcrun.curves.lines.formats import own_format
-from hpcrun.curves.lines.formats.table import FORMATS
+from hpcrun.curves.lines.formats.known import FORMATS
 from hpcrun.curves.read_log import LogFileReader
 from hpcrun.curves.store import Store
 from tests.curves.test_read_log import mixed_log
@@ -29,13 +29,9 @@ def _small() -> Iterator[None]:
     """Make a log of some kilobytes a long one."""
     patch = pytest.MonkeyPatch()
     for module, name, size in (
-        (reader, "BLOCK", 1 << 8),
-        *(
-            (module, name, 1 << 10)
-            for module in (reader, read_log)
-            for name in ("RANGE", "THOROUGH")
-        ),
-        (read_log, "LONG", 1 << 12),
+        (log_reader, "BLOCK_BYTES", 1 << 8),
+        (log_reader, "FULL_SEARCH_BYTES", 1 << 10),
+        (read_log, "KEEP_SAMPLES_ABOVE_BYTES", 1 << 10),
     ):
         patch.setattr(module, name, size)
     yield
@@ -44,7 +40,7 @@ def _small() -> Iterator[None]:
 
 def stored(path: Path, kept: Path | None = None, **options: Any) -> tuple[str, int, int]:
     """All that reading a log gives, and how much of it was fed to the reader of lines."""
-    log, store = LogFileReader(path, kept=kept, **{"processes": 1, **options}), Store()
+    log, store = LogFileReader(path, kept=kept, **options), Store()
     store.begin(0)
     for pieces in log:
         store.add(pieces)
@@ -55,13 +51,13 @@ class Feeds:
     """Counts the bytes that are read line by line."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.bytes, feed = 0, reader.Reader.feed
+        self.bytes, feed = 0, log_reader.LogReader.feed
 
-        def counted(own: reader.Reader, data: bytes) -> object:
+        def counted(own: log_reader.LogReader, data: bytes) -> object:
             self.bytes += len(data)
             return feed(own, data)
 
-        monkeypatch.setattr(reader.Reader, "feed", counted)
+        monkeypatch.setattr(log_reader.LogReader, "feed", counted)
 
 
 @pytest.fixture

@@ -11,15 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcrun.curves.lines.formats.table import FORMATS
-from hpcrun.curves.lines.line import (
-    NEEDLES,
-    read_document,
-    read_head,
-    read_line,
-    read_mark,
-    records,
-)
+from hpcrun.curves.lines.document import read_document
+from hpcrun.curves.lines.formats.known import FORMATS
+from hpcrun.curves.lines.line import NEEDLES, read_line, read_mark, split_records
+from hpcrun.curves.lines.tables import read_head
 from hpcrun.curves.row import Mark, Row, Table
 from tests.curves.printed import PRINTED, PROSE, Printed
 
@@ -35,7 +30,7 @@ def row_of(line: str, table: Table | None = None) -> Row | None:
 
 @pytest.mark.parametrize("printed", PRINTED, ids=IDS)
 def test_line_is_read(printed: Printed) -> None:
-    row = row_of(records(printed.line.encode())[-1].decode())
+    row = row_of(split_records(printed.line.encode())[-1].decode())
     assert row is not None
     assert (row.step, row.epoch, row.split) == (printed.step, printed.epoch, printed.split)
     values = dict(row.values)
@@ -204,29 +199,29 @@ def _seconds(line: str, table: Table | None) -> float:
 @pytest.mark.parametrize("bar", ["5/9 [00:01<00:09,  1.5it/s]", "3it [1:02:03, 2.5s/it, loss=0.5]"])
 def test_a_dictionary_beside_a_bar_is_a_record_of_its_own(bar: str) -> None:
     logged, drawn = b"{'loss': 2.5}", f" 56%|##  | {bar}".encode()
-    assert records(drawn + logged) == [drawn, logged]
-    assert records(logged + drawn) == [logged, drawn]
-    assert records(b"[08:04:09]" + logged) == [b"[08:04:09]" + logged]
+    assert split_records(drawn + logged) == [drawn, logged]
+    assert split_records(logged + drawn) == [logged, drawn]
+    assert split_records(b"[08:04:09]" + logged) == [b"[08:04:09]" + logged]
 
 
 def test_the_end_of_an_epoch_behind_a_message_behind_a_bar() -> None:
     drawn = b"499/500 [======>.] - ETA: 0s - loss: 0.398Epoch 00004: val_acc improved, saving to m"
     ended = b"500/500 [========] - 51s 102ms/step - loss: 0.3986 - val_loss: 0.3770"
-    assert records(drawn + ended) == [drawn, ended]
-    assert records(ended) == [ended]
-    assert records(b"epoch: 1 [lr 0.1] " + ended) == [b"epoch: 1 [lr 0.1] " + ended]
+    assert split_records(drawn + ended) == [drawn, ended]
+    assert split_records(ended) == [ended]
+    assert split_records(b"epoch: 1 [lr 0.1] " + ended) == [b"epoch: 1 [lr 0.1] " + ended]
 
 
 def test_two_records_on_a_line() -> None:
     line = b"[rank1]: step 5/30 loss 3.5[rank0]: step 5/30 loss 7.5"
-    shown = [row_of(record.decode()) for record in records(line)]
+    shown = [row_of(record.decode()) for record in split_records(line)]
     assert [(row.rank, row.values) for row in shown if row] == [
         (1, (("loss", 3.5),)),
         (0, (("loss", 7.5),)),
     ]
     cut = b"[default1]:step 18 loss [default0]:step 16 loss 2.5"  # what torchrun's tee begins with
-    assert [row_of(record.decode()) is not None for record in records(cut)] == [False, True]
-    assert records(b"[rank0]: [rank0]: step=1 loss=2") == [b"[rank0]: [rank0]: step=1 loss=2"]
+    assert [row_of(record.decode()) is not None for record in split_records(cut)] == [False, True]
+    assert split_records(b"[rank0]: [rank0]: step=1 loss=2") == [b"[rank0]: [rank0]: step=1 loss=2"]
 
 
 @pytest.mark.parametrize(
@@ -509,5 +504,6 @@ def test_what_stands_behind_a_bar_was_printed_by_something_else(between: str) ->
         b"wandb: Tracking run with wandb version 0.21.1",
     ):
         whole = between.encode() + line
-        assert records(bar + whole) == [bar, whole]
-    assert records(bar + b"\x1b[A") == [bar + b"\x1b[A"] and records(bar + b"  ") == [bar + b"  "]
+        assert split_records(bar + whole) == [bar, whole]
+    assert split_records(bar + b"\x1b[A") == [bar + b"\x1b[A"]
+    assert split_records(bar + b"  ") == [bar + b"  "]

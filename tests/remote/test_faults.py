@@ -18,10 +18,9 @@ from typing import Any
 
 import pytest
 
-from hpcrun.actions import parse
 from hpcrun.curves import read_log
-from hpcrun.curves.lines.read import RANGE, Reader
-from hpcrun.remote.by_paramiko import ParamikoConnection
+from hpcrun.curves.lines.log_reader import LogReader
+from hpcrun.curves.read_log import KEEP_SAMPLES_ABOVE_BYTES
 from hpcrun.remote.ssh import zone_here
 from tests.needs import require_root
 from tests.remote.desk import MOUNT, Desk, begin_record
@@ -423,28 +422,15 @@ def test_a_damaged_mirror(desk: Desk, damage: Callable[[Path], None]) -> None:
     desk.submit()
 
 
-@pytest.mark.slow
-def test_a_long_log_is_read_without_a_connection(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else one process would read it, not several."""
-    resting: list[bool] = []
-    monkeypatch.setattr(ParamikoConnection, "rest", lambda _: resting.append(True))
-    desk.begin(desk.submit())
-    assert desk.hpcrun("parse", "1").code == 0 and not resting
-    monkeypatch.setattr(parse, "LONG", 5)
-    assert desk.hpcrun("parse", "1").code == 0 and resting == [True]
-
-
 def test_what_was_read_of_a_long_log_is_not_read_again(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is kept in the mirror, and goes with it; what there is of it there counts for nothing."""
-    monkeypatch.setattr(read_log, "RANGE", 8)
+    monkeypatch.setattr(read_log, "KEEP_SAMPLES_ABOVE_BYTES", 8)
     fed: list[bytes] = []
-    feed = Reader.feed
+    feed = LogReader.feed
 
-    def noted(own: Reader, data: bytes) -> Any:
+    def noted(own: LogReader, data: bytes) -> Any:
         fed.append(data)
         return feed(own, data)
 
@@ -454,7 +440,7 @@ def test_what_was_read_of_a_long_log_is_not_read_again(
         assert done.code == 0, done
         return [float(value) for value in done.json["runs"][0]["metrics"]["loss"]["values"]]
 
-    monkeypatch.setattr(Reader, "feed", noted)
+    monkeypatch.setattr(LogReader, "feed", noted)
 
     run = desk.submit()
     log = desk.begin(run)
@@ -479,7 +465,7 @@ def test_a_followed_log_that_is_rotated(desk: Desk) -> None:
     run = desk.submit()
     log = desk.begin(run)
     lines = "".join(f"{'noise ' * 90}\nstep {n} loss {2 + n % 7}\n" for n in range(17_000))
-    assert len(lines) > RANGE
+    assert len(lines) > KEEP_SAMPLES_ABOVE_BYTES
     log.write_text(lines)
     assert desk.hpcrun("parse", "1").code == 0
     assert [*desk.state.glob("*/runs/*/cache/samples-*")]

@@ -103,12 +103,12 @@ def csv_pieces(runs: Sequence[ParsedRun], *, full: bool = False) -> Iterator[str
     """Yield the CSV line by line, the header first.
 
     >>> from hpcrun.curves.report.parsed import parse_stored
-    >>> from hpcrun.curves.lines.read import Reader
+    >>> from hpcrun.curves.lines.log_reader import LogReader
     >>> from hpcrun.curves.store import Store
     >>> log = b"step=1 loss=2.5 lr=0.1\\nstep=2 loss=nan lr=0.1\\nstep=2 val_loss=2\\n"
     >>> store = Store()
     >>> store.begin(0)
-    >>> for pieces in Reader().read([log]):
+    >>> for pieces in LogReader().read([log]):
     ...     store.add(pieces)
     >>> print("".join(csv_pieces([parse_stored("a.log", store)])), end="")
     step,loss,eval_loss,lr

@@ -132,8 +132,8 @@ def parse_stored(
 
     ``build`` makes its series, and may thin them.
 
-    >>> from hpcrun.curves.lines.read import Reader
-    >>> store, reader = Store(), Reader()
+    >>> from hpcrun.curves.lines.log_reader import LogReader
+    >>> store, reader = Store(), LogReader()
     >>> store.begin(0)
     >>> store.add(reader.feed(b"step=1 loss=2.5\\nstep=2 loss=2.25\\n"))
     >>> parse_stored("a.log", store).points

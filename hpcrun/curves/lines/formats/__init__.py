@@ -53,7 +53,7 @@ class Format(Struct, frozen=True):
     verbatim: bool = False
     read: Callable[[re.Match[str], Line], Answer] | None = None
 
-    def answer(self, line: Line) -> Answer:
+    def read_stripped(self, line: Line) -> Answer:
         """Read a line without its prefixes; None if it is not in this form."""
         matched = self.pattern.match(line.text)
         if matched is None:

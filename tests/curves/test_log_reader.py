@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.make_log import dense_lines
-from hpcrun.curves.lines import read
-from hpcrun.curves.lines.learn import layout_of
-from hpcrun.curves.lines.line import NEEDLES, read_line, records
-from hpcrun.curves.lines.read import LONGEST_LINE, Reader, fold
+from hpcrun.curves.lines import log_reader
+from hpcrun.curves.lines.line import NEEDLES, read_line, split_records
+from hpcrun.curves.lines.line_pattern import layout_of
+from hpcrun.curves.lines.log_reader import LONGEST_LINE_BYTES, LogReader, fold_block
 from hpcrun.curves.row import Frame, Layout, Mark, Row
 
 NOISE = [
@@ -58,16 +58,16 @@ log = st.lists(st.tuples(line, st.sampled_from(ENDS)), max_size=30).map(
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The lines that the reader reads one by one."""
+def read_lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Lines that are read one by one, not by a pattern."""
     lines: list[str] = []
-    ask = Reader._ask
+    read_text = LogReader._read_text
 
-    def note(self: Reader, text: str) -> object:
+    def note(self: LogReader, text: str) -> object:
         lines.append(text)
-        return ask(self, text)
+        return read_text(self, text)
 
-    monkeypatch.setattr(Reader, "_ask", note)
+    monkeypatch.setattr(LogReader, "_read_text", note)
     return lines
 
 
@@ -90,7 +90,7 @@ def in_order(shown: list[Told]) -> list[Told]:
 
 
 def in_pieces(data: bytes, sizes: list[int]) -> list[Told]:
-    reader, pieces, start = Reader(), [], 0
+    reader, pieces, start = LogReader(), [], 0
     for size in sizes:
         pieces += reader.feed(data[start : start + size])
         start += size
@@ -107,7 +107,7 @@ def line_by_line(data: bytes) -> list[Told]:
     shown = []
     for found in re.finditer(rb"[^\n\r\0]+", data):
         start = found.start()
-        for record in records(found.group()):
+        for record in split_records(found.group()):
             read = read_line(record.decode("utf-8", "replace"))
             if read is not None and isinstance(row := read[1], Row):
                 layout = layout_of(read[0], row)
@@ -129,19 +129,19 @@ def test_pieces_do_not_matter(data: bytes, sizes: list[int]) -> None:
 def test_small_blocks_do_not_matter(data: bytes) -> None:
     whole = in_one(data)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(read, "BLOCK", 7)
+        patch.setattr(log_reader, "BLOCK_BYTES", 7)
         assert in_one(data) == whole
 
 
 @pytest.mark.slow
 @given(log)
-def test_shapes_change_nothing(data: bytes) -> None:
+def test_patterns_give_the_rows_that_read_line_gives(data: bytes) -> None:
     assert in_one(data) == line_by_line(data)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", sorted((Path(__file__).parent / "logs").glob("*.*")), ids=str)
-def test_shapes_change_nothing_in_a_real_log(path: Path) -> None:
+def test_patterns_give_the_rows_that_read_line_gives_in_a_real_log(path: Path) -> None:
     data = path.read_bytes()
     alone = line_by_line(data)
     in_tables = {row.offset for row in in_one(data) if row.layout.format.startswith("table")}
@@ -150,8 +150,8 @@ def test_shapes_change_nothing_in_a_real_log(path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_shapes_that_are_forgotten_take_no_rows_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read, "_MOST_SHAPES", 8)
+def test_no_rows_are_lost_when_patterns_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_reader, "_MAX_PATTERNS", 8)
     words = ["".join(chr(97 + int(digit)) for digit in str(n)) for n in range(60)]
     log = "".join(
         f"step={n} loss={n}.5\n" + f"the loss of {words[n // 9]} is large\n" * 2 for n in range(500)
@@ -220,7 +220,7 @@ PIECES = st.one_of(
 def test_fuzzed_bytes_end_in_an_answer_within_seconds(piece: bytes, times: int) -> None:
     """Any bytes again and again: read in linear time, and in memory that what they say explains."""
     log = (piece * times)[: 1 << 20]
-    reader = Reader()
+    reader = LogReader()
     tracemalloc.start()
     try:
         began = time.process_time()
@@ -238,7 +238,7 @@ def test_fuzzed_bytes_end_in_an_answer_within_seconds(piece: bytes, times: int) 
 
 class TestUnfinishedLine:
     def test_is_kept_until_the_rest_comes(self) -> None:
-        reader = Reader()
+        reader = LogReader()
         assert reader.feed(b"hello\nstep=10 loss=2.") == []
         (row,) = rows(reader.feed(b"25\n"))
         assert (row.offset, row.step, row.values) == (6, 10, ("2.25",))
@@ -254,7 +254,7 @@ class TestUnfinishedLine:
         for size in (1, 7, 1000):
             log = b"".join(lines) + b"epoch: 10, loss: 1.5000"
             pieces = [log[at : at + size] for at in range(0, len(log), size)]
-            told = rows([*chain.from_iterable(Reader().read(pieces))])
+            told = rows([*chain.from_iterable(LogReader().read(pieces))])
             assert [row.values for row in told][-1] == ("1.5",) and len(told) == 11
         assert len(in_one(log[:-1])) == len(in_one(log[: -len(b"1.5000")])) == 10
         assert len(in_one(b"".join(lines[:5]) + b"epoch: 10, loss: 1.5000")) == 5
@@ -265,7 +265,7 @@ class TestUnfinishedLine:
 
     def test_the_name_of_a_number_that_may_be_cut_is_none(self) -> None:
         line = b"31/31 [=====] - 3s 9ms/step - loss: 2.5 - val_loss: 2.25 - val_acc: 0.5"
-        (frame,) = chain.from_iterable(Reader().read([line]))
+        (frame,) = chain.from_iterable(LogReader().read([line]))
         assert isinstance(frame, Frame)
         assert frame.layout.names[1:] == ("loss", "eval_loss") and frame.layout.is_sure
 
@@ -276,13 +276,13 @@ class TestUnfinishedLine:
 
     def test_reading_goes_on_from_an_offset(self) -> None:
         data = b"step=1 loss=2.5\nstep=2 loss=2.25\n"
-        assert rows(Reader(offset=16).feed(data[16:])) == in_one(data)[1:]
+        assert rows(LogReader(offset=16).feed(data[16:])) == in_one(data)[1:]
 
 
 class TestLongLines:
     @pytest.mark.parametrize("piece", [1 << 10, 1 << 16, 1 << 22])
     def test_a_line_too_long_is_passed_over(self, piece: int) -> None:
-        long = b"step=1 loss=2 x=" + b"y" * LONGEST_LINE + b"\n"
+        long = b"step=1 loss=2 x=" + b"y" * LONGEST_LINE_BYTES + b"\n"
         data = b"step=0 loss=1\n" + long + b"step=2 loss=3\n" + long[:-1]
         found = in_pieces(data, [piece] * (len(data) // piece))
         assert [row.step for row in found] == [0, 2]
@@ -315,7 +315,7 @@ class TestLongLines:
         assert time.process_time() - started < 3
 
     def test_memory_is_bounded(self) -> None:
-        reader = Reader()
+        reader = LogReader()
         tracemalloc.start()
         try:
             for _ in range(64):
@@ -331,9 +331,8 @@ class TestRareForms:
 
     @pytest.fixture(autouse=True)
     def small_blocks(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(read, "BLOCK", 1 << 10)
-        monkeypatch.setattr(read, "RANGE", 1 << 13)
-        monkeypatch.setattr(read, "THOROUGH", 1 << 14)
+        monkeypatch.setattr(log_reader, "BLOCK_BYTES", 1 << 10)
+        monkeypatch.setattr(log_reader, "FULL_SEARCH_BYTES", 1 << 14)
 
     def test_a_loss_is_found_wherever_it_begins(self) -> None:
         data = b"x" * 99 + b"\n"
@@ -345,16 +344,6 @@ class TestRareForms:
         log = b"".join(b"epoch=%d accuracy=0.5\n%s\n" % (i, b"x" * 300) for i in range(500))
         assert len(in_one(log)) == 500
 
-    def test_what_was_found_before_does_not_decide_what_is_found_in_a_range(self) -> None:
-        block = b"epoch=%d accuracy=0.5\n" + b"x" * 60 + b"\n"
-        data = b"y" * 99 + b"\n" + b"z\n" * 12_000
-        data += b"".join(block % i for i in range(2000))
-        whole = in_one(data)
-        begin = data.index(b"\n", 5 * read.RANGE) + 1
-        again = Reader(begin)
-        later = rows(again.feed(data[begin:]) + again.finish())
-        assert later == [row for row in whole if row.offset >= begin]
-
     def test_a_form_that_begins_late_is_found_soon(self) -> None:
         metric = b"".join(b"epoch=%d accuracy=0.5\n%s\n" % (i, b"x" * 90) for i in range(2000))
         found = in_one(b"y" * 99 + b"\n" + b"z\n" * 12_000 + metric)
@@ -362,7 +351,7 @@ class TestRareForms:
 
 
 def test_needles_are_in_lower_case() -> None:
-    assert all(needle == fold(needle) for needle in NEEDLES)
+    assert all(needle == fold_block(needle) for needle in NEEDLES)
 
 
 class TestDrawnOver:
@@ -399,29 +388,22 @@ class TestDense:
         log = self.LOG[:30_000]
         assert in_pieces(log, [size] * (len(log) // size)) == in_one(log)
 
-    def test_ranges_do_not_matter(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_rows_do_not_depend_on_the_block_size(self, monkeypatch: pytest.MonkeyPatch) -> None:
         whole = in_one(self.LOG)
-        monkeypatch.setattr(read, "BLOCK", 1 << 10)
-        monkeypatch.setattr(read, "RANGE", 1 << 13)
-        monkeypatch.setattr(read, "THOROUGH", 1 << 14)
+        monkeypatch.setattr(log_reader, "BLOCK_BYTES", 1 << 10)
+        monkeypatch.setattr(log_reader, "FULL_SEARCH_BYTES", 1 << 14)
         assert in_one(self.LOG) == whole
-        thorough, begin = (self.LOG.index(b"\n", n * read.RANGE) + 1 for n in (2, 9))
-        later = Reader()
-        later.feed(self.LOG[:thorough])
-        later.move(begin)
-        found = rows(later.feed(self.LOG[begin:]) + later.finish())
-        assert found == [row for row in whole if row.offset >= begin]
 
     @pytest.mark.slow
-    def test_few_lines_are_read_one_by_one(self, asked: list[str]) -> None:
+    def test_few_lines_are_read_one_by_one(self, read_lines: list[str]) -> None:
         """What makes it fast: bars, dictionaries, Megatron's columns and others are learned."""
         in_one(self.LOG)
-        short = len(asked)
-        asked.clear()
+        short = len(read_lines)
+        read_lines.clear()
         in_one(self.LOG * 5)
-        assert len(asked) < short + 200
+        assert len(read_lines) < short + 200
 
-    def test_lines_of_many_numbers_are_not_read_again_and_again(self, asked: list[str]) -> None:
+    def test_lines_of_many_numbers_are_rarely_read_again(self, read_lines: list[str]) -> None:
         names = [f"actor/{chr(97 + n % 26) * (1 + n // 26)}/loss" for n in range(80)]
         small = [f"{name}:{n}.5e-05" for n, name in enumerate(names)]
         large = [f"{name}:{n}.25" for n, name in enumerate(names)]
@@ -429,8 +411,8 @@ class TestDense:
         for step in range(30):  # of ten shapes
             values = small[: step % 10] + large[step % 10 :]
             log += f"step:{step} - " + " - ".join(values) + "\n"
-        assert len(rows(Reader().feed(log.encode()))) == 30
-        assert len(asked) < 5 * 30
+        assert len(rows(LogReader().feed(log.encode()))) == 30
+        assert len(read_lines) < 5 * 30
 
 
 class TestTotals:
@@ -442,7 +424,7 @@ class TestTotals:
             for step in range(0, total, 50)
         )
         rows: dict[int | None, int] = {}
-        for piece in Reader().feed(log.encode()):
+        for piece in LogReader().feed(log.encode()):
             assert isinstance(piece, Frame)
             rows[piece.total] = rows.get(piece.total, 0) + len(piece)
         assert rows == {1562: 9 * 32, 782: 9 * 16}
@@ -471,7 +453,7 @@ class TestTimes:
     def test_time_stamps_are_seconds(self, stamp: str, seconds: float) -> None:
         lines = [f"{stamp % i} - INFO - step={i} loss=2.5\n".encode() for i in range(50)]
         times: list[float] = []
-        for piece in Reader().feed(b"".join(lines)):
+        for piece in LogReader().feed(b"".join(lines)):
             assert isinstance(piece, Frame) and piece.times is not None
             times += piece.times
         assert all(

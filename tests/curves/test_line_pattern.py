@@ -1,4 +1,4 @@
-"""A learned shape says of a line what the reader of lines says, or nothing."""
+"""A learned pattern says of a line what the reader of lines says, or nothing."""
 
 from __future__ import annotations
 
@@ -10,37 +10,43 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcrun.curves.lines.formats.table import FORMATS
-from hpcrun.curves.lines.learn import Shape, Slot, is_noise, layout_of, learn
+from hpcrun.curves.lines.formats.known import FORMATS
 from hpcrun.curves.lines.line import read_line
+from hpcrun.curves.lines.line_pattern import (
+    LinePattern,
+    NumberSlot,
+    is_noise,
+    layout_of,
+    learn_pattern,
+)
 from hpcrun.curves.row import Mark, Row, Table
 
 Answer = tuple[str, Row | Mark | Table] | None
 
 
-def agrees(shape: Shape, line: str) -> bool:
-    """Whether a shape fits a line and says of it what the reader of lines says."""
-    found = shape.pattern.fullmatch(line.encode())
+def agrees(pattern: LinePattern, line: str) -> bool:
+    """Whether a pattern fits a line and says of it what the reader of lines says."""
+    found = pattern.regex.fullmatch(line.encode())
     if found is None:
         return True
     shown = read_line(line)
     if shown is None or not isinstance(shown[1], Row):
         return False
-    row = shape.rows[None] if shape.key is None else None
-    same_layout = shape.key is not None or (
-        row is not None and layout_of(shape.format, row) == layout_of(shown[0], shown[1])
+    row = pattern.rows[None] if pattern.key is None else None
+    same_layout = pattern.key is not None or (
+        row is not None and layout_of(pattern.format, row) == layout_of(shown[0], shown[1])
     )
-    return same_layout and shape.explains(found.groups(), shown[1])
+    return same_layout and pattern.explains(found.groups(), shown[1])
 
 
 def by_shape(learned_from: str, line: str) -> Row | None:
-    """What a shape of one line says of another: the first's row with the other's numbers."""
+    """What a pattern of one line says of another: the first's row with the other's numbers."""
     first = learned_from.encode()
-    shape = learn(first, read_line)
-    assert shape is not None, learned_from
-    assert agrees(shape, line), (learned_from, line)
+    pattern = learn_pattern(first, read_line)
+    assert pattern is not None, learned_from
+    assert agrees(pattern, line), (learned_from, line)
     shown = read_line(line)
-    if shape.pattern.fullmatch(line.encode()) is None or shown is None:
+    if pattern.regex.fullmatch(line.encode()) is None or shown is None:
         return None
     return shown[1] if isinstance(shown[1], Row) else None
 
@@ -89,21 +95,21 @@ def test_lines_of_one_shape_are_read_alike(first: str, second: str) -> None:
 )
 def test_lines_of_another_shape_are_left_to_the_reader_of_lines(first: str, second: str) -> None:
     text = second.encode()
-    shape = learn(first.encode(), read_line)
-    assert shape is not None
-    assert shape.pattern.fullmatch(text) is None
+    pattern = learn_pattern(first.encode(), read_line)
+    assert pattern is not None
+    assert pattern.regex.fullmatch(text) is None
 
 
 def test_every_example_is_learned_or_refused_but_never_misread() -> None:
     learned = 0
     for form in FORMATS:
         line = form.example.encode()
-        shape = learn(line, read_line)
-        if shape is None:
+        pattern = learn_pattern(line, read_line)
+        if pattern is None:
             continue
         learned += 1
-        assert shape.pattern.fullmatch(line) is not None, form.name
-        assert agrees(shape, form.example), form.name
+        assert pattern.regex.fullmatch(line) is not None, form.name
+        assert agrees(pattern, form.example), form.name
     assert learned > len(FORMATS) // 2
 
 
@@ -125,7 +131,7 @@ PRINTED = st.from_regex(r"[-+]?[0-9]{1,40}(\.[0-9]{0,40})?([eE][-+]?[0-9]{1,2})?
 @pytest.mark.slow
 @given(st.lists(PRINTED, min_size=1))
 def test_numbers_are_what_float_makes_of_them(texts: list[str]) -> None:
-    found = Slot(0, 0).convert([text.encode() for text in texts])
+    found = NumberSlot(0, 0).convert([text.encode() for text in texts])
     assert [*map(float, found)] == [*map(float, texts)]
 
 
@@ -150,12 +156,12 @@ def test_any_line_of_pairs(
     shown = read_line(first)
     if shown is None or not isinstance(shown[1], Row):
         return
-    shape = learn(first.encode(), read_line)
-    if shape is None:
+    pattern = learn_pattern(first.encode(), read_line)
+    if pattern is None:
         return
-    assert agrees(shape, second), (first, second)
+    assert agrees(pattern, second), (first, second)
     for line in (first, second):
-        assert agrees(shape, line.replace(" ", "  ")), (first, line)
+        assert agrees(pattern, line.replace(" ", "  ")), (first, line)
 
 
 LINES = sorted(
@@ -170,23 +176,23 @@ LINES = sorted(
 
 @pytest.mark.slow
 def test_shapes_of_real_lines_bear_other_numbers_and_blanks() -> None:
-    """Mutate every twelfth line of the project's logs: a shape says the same, or nothing."""
+    """Mutate every twelfth line of the project's logs: a pattern says the same, or nothing."""
     rng, tried = random.Random(1), 0
     for line in LINES[::12]:
         shown = read_line(line)
         if shown is None or not isinstance(shown[1], Row):
             continue
-        shape = learn(line.encode(), read_line)
-        if shape is None:
+        pattern = learn_pattern(line.encode(), read_line)
+        if pattern is None:
             continue
         tried += 1
         places = [found.start() for found in re.finditer(" ", line)]
         for place in rng.sample(places, min(4, len(places))):
-            assert agrees(shape, f"{line[:place]} {line[place:]}"), line
+            assert agrees(pattern, f"{line[:place]} {line[place:]}"), line
         digits = [found.start() for found in re.finditer(r"\d", line)]
         for place in rng.sample(digits, min(4, len(digits))):
             if re.search("[:%]", line[max(0, place - 3) : place + 5]):
                 continue  # no program prints 1100 %, nor 1 h 234 min
             wider = f"{line[:place]}{rng.randrange(1, 10)}{line[place:]}"
-            assert agrees(shape, wider), wider
+            assert agrees(pattern, wider), wider
     assert tried > 75
