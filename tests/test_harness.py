@@ -121,7 +121,7 @@ def job(tmp_path: Path) -> Iterator[Job]:
     until(lambda: not made.processes(), "the end of its processes")
 
 
-def test_a_job_that_ends_well(job: Job) -> None:
+def test_successful_job_is_recorded(job: Job) -> None:
     before = time.time()
     code, out = job.go()
     assert code == 0
@@ -148,14 +148,16 @@ def test_a_job_that_ends_well(job: Job) -> None:
         ("false", 1, None),
     ],
 )
-def test_a_job_that_fails(job: Job, node: str, code: int, number: int | None) -> None:
+def test_failed_job_has_the_exit_code_of_its_rank(
+    job: Job, node: str, code: int, number: int | None
+) -> None:
     job.write(node)
     assert job.go()[0] == code
     assert (job.end.exit_code, job.end.signal, job.end.stopped_by) == (code, number, None)
     assert (job.failure.rank, job.failure.exit_code, job.failure.signal) == (None, code, number)
 
 
-def test_the_rank_that_failed_first_is_named(job: Job) -> None:
+def test_rank_that_failed_first_is_named(job: Job) -> None:
     # As a launcher does: it ends the others, and then itself with a code of its own.
     ranks = 'export LOCAL_RANK=$RANK WORLD_SIZE=2\nexec bash -- "$HPCRUN_RUN_DIR/harness.sh" rank'
     job.write(
@@ -168,7 +170,7 @@ def test_the_rank_that_failed_first_is_named(job: Job) -> None:
     assert (job.failure.node, job.end.exit_code) == (0, 5)
 
 
-def test_a_rank_that_failed_is_recorded_though_the_launcher_ends_it_meanwhile(job: Job) -> None:
+def test_failed_rank_is_recorded_although_the_launcher_terminates_it(job: Job) -> None:
     # torchrun sends TERM to its ranks as soon as one of them has failed. date is what the guard
     # calls, as its child, while it writes its record.
     folder = job.run.path / "bin"
@@ -194,7 +196,7 @@ def test_older_checkpoints_are_removed_as_the_attempt_ends(job: Job) -> None:
     assert "hpcrun: removed checkpoint step1; newer ones that are whole: 2\n" in out
 
 
-def test_a_rank_that_ends_well_leaves_no_record(job: Job) -> None:
+def test_successful_rank_leaves_no_failure_record(job: Job) -> None:
     job.write(f"export RANK=0 LOCAL_RANK=0 WORLD_SIZE=1\n{RANK} sh -c 'echo \"$@\"' - 'a b' ''")
     assert job.go()[0] == 0
     assert "a b \n" in job.log()
@@ -203,7 +205,7 @@ def test_a_rank_that_ends_well_leaves_no_record(job: Job) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seen", ["WORLD_SIZE=1", "WORLD_SIZE=", "OTHER=4"])
-def test_a_rank_in_another_world_stops(job: Job, seen: str) -> None:
+def test_rank_in_a_world_of_another_size_stops(job: Job, seen: str) -> None:
     job.write(f"export RANK=0 LOCAL_RANK=0 {seen}\n{RANK} echo trained", world=4)
     assert job.go()[0] == 1
     assert "trained" not in job.log()
@@ -213,7 +215,7 @@ def test_a_rank_in_another_world_stops(job: Job, seen: str) -> None:
 # ---- claiming
 
 
-def test_a_duplicate_ends_at_once_and_changes_nothing(job: Job) -> None:
+def test_duplicate_job_ends_immediately_and_changes_nothing(job: Job) -> None:
     assert job.go()[0] == 0
     before = {path: path.read_bytes() for path in job.run.path.rglob("*") if path.is_file()}
     code, out = job.go()
@@ -223,7 +225,7 @@ def test_a_duplicate_ends_at_once_and_changes_nothing(job: Job) -> None:
 
 
 @pytest.mark.slow
-def test_what_was_planned_for_the_number_of_nodes_takes_its_place(job: Job) -> None:
+def test_files_for_the_number_of_nodes_are_installed(job: Job) -> None:
     """Of a range; another attempt may have another number, and a duplicate takes nothing."""
     job.write("echo for none")
     for count in (1, 2):
@@ -242,7 +244,7 @@ def test_what_was_planned_for_the_number_of_nodes_takes_its_place(job: Job) -> N
 
 
 @pytest.mark.slow
-def test_what_cannot_be_read_for_the_number_of_nodes_replaces_nothing(job: Job) -> None:
+def test_unreadable_files_for_the_number_of_nodes_replace_nothing(job: Job) -> None:
     (job.run.path / "nodes-1" / "node.sh").mkdir(parents=True)
     code, out = job.go(SLURM_JOB_NUM_NODES="1")
     assert code == 1 and f"hpcrun: error: cannot read or write {job.run.path} on " in out
@@ -250,14 +252,14 @@ def test_what_cannot_be_read_for_the_number_of_nodes_replaces_nothing(job: Job) 
     assert (job.end.exit_code, job.log()) == (1, "")
 
 
-def test_of_many_at_once_one_runs(job: Job) -> None:
+def test_one_of_many_concurrent_jobs_runs(job: Job) -> None:
     started = [job.start() for _ in range(5)]
     codes = sorted(job.finish(process)[0] for process in started)
     assert codes == [0, 93, 93, 93, 93]
     assert job.log().count("trained") == 1
 
 
-def test_a_restart_is_an_attempt_of_its_own(job: Job) -> None:
+def test_restart_is_a_new_attempt(job: Job) -> None:
     job.write("echo this is $HPCRUN_ATTEMPT")
     assert job.go()[0] == 0
     assert job.go(SLURM_RESTART_COUNT="1")[0] == 0
@@ -277,7 +279,7 @@ def test_a_restart_is_an_attempt_of_its_own(job: Job) -> None:
         (20, {"end.json": '{"next": "requeue"}'}, None),
     ],
 )
-def test_slurm_starts_no_run_again_that_circles(
+def test_crash_loop_of_slurm_restarts_is_stopped(
     job: Job, most: int, left: dict[str, str], note: str | None
 ) -> None:
     """The nodes of three attempts died before their scripts could say whether the run goes on."""
@@ -315,7 +317,7 @@ def test_slurm_starts_no_run_again_that_circles(
         assert (job.end.begun_at, job.end.ended_at, job.end.exit_code) == (200.5, 250, 1)
 
 
-def test_a_run_folder_that_cannot_be_written(job: Job) -> None:
+def test_unwritable_run_folder_is_reported(job: Job) -> None:
     job.run.attempts.rmdir()
     code, out = job.go()
     assert code == 1
@@ -327,7 +329,7 @@ def test_a_run_folder_that_cannot_be_written(job: Job) -> None:
 
 
 @pytest.mark.parametrize("name", ["TERM", "INT", "HUP"])
-def test_a_request_to_stop_reaches_the_program_and_is_recorded(job: Job, name: str) -> None:
+def test_stop_signal_reaches_the_program_and_is_recorded(job: Job, name: str) -> None:
     job.write(
         "trap 'echo saving; exit 0' TERM\ntouch \"$HPCRUN_RUN_DIR/ready\"\n"
         "while :; do sleep 0.02; done"
@@ -343,7 +345,7 @@ def test_a_request_to_stop_reaches_the_program_and_is_recorded(job: Job, name: s
     assert job.end.first_failure is None
 
 
-def test_a_program_that_does_not_know_of_signals_is_ended(job: Job) -> None:
+def test_program_without_signal_handler_is_terminated(job: Job) -> None:
     job.write('touch "$HPCRUN_RUN_DIR/ready"; exec sleep 1000')
     process = job.start()
     job.wait_for("ready")
@@ -353,14 +355,14 @@ def test_a_program_that_does_not_know_of_signals_is_ended(job: Job) -> None:
 
 
 @pytest.mark.slow
-def test_term_as_the_end_is_recorded_takes_nothing_from_its_record(job: Job) -> None:
+def test_sigterm_during_the_end_record_does_not_damage_it(job: Job) -> None:
     with (job.run.path / "jobside.sh").open("a") as script:
         script.write('newest_checkpoint() { kill -TERM "$BASHPID"; echo saved; }\n')
     assert job.go()[0] == 0
     assert (job.end.why, job.end.checkpoint) == ("done", "saved")
 
 
-def test_term_to_all_processes_at_once_as_slurm_sends_it(job: Job) -> None:
+def test_sigterm_to_all_processes_is_handled(job: Job) -> None:
     job.write('touch "$HPCRUN_RUN_DIR/ready"; exec sleep 1000')
     process = job.start()
     job.wait_for("ready")
@@ -371,7 +373,7 @@ def test_term_to_all_processes_at_once_as_slurm_sends_it(job: Job) -> None:
 
 
 @pytest.mark.parametrize(("node", "task", "asked"), [(0, 0, "asked\n"), (0, 1, ""), (1, 0, "")])
-def test_one_task_asks_slurm_whether_the_job_is_preempted(
+def test_one_task_queries_slurm_for_a_preemption(
     job: Job, node: int, task: int, asked: str
 ) -> None:
     """Or each of a large job's nodes would ask slurmctld at once."""
@@ -420,7 +422,7 @@ LATE = {
 }
 
 
-def test_a_rank_that_ends_as_a_signal_comes_keeps_its_exit_code(job: Job) -> None:
+def test_rank_that_ends_during_a_signal_keeps_its_exit_code(job: Job) -> None:
     program = """'trap "exit 7" TERM; : >"$HPCRUN_RUN_DIR/ready"; while :; do sleep 0.02; done'"""
     job.write(f"echo $$ >pid; RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 {RANK} bash -c {program}")
     process = job.start(**LATE)
@@ -439,7 +441,7 @@ def before_mv(job: Job, line: str) -> str:
     return f"{mv.parent}:{os.environ['PATH']}"
 
 
-def test_a_job_that_ends_well_while_slurms_warning_is_handled_was_no_signals(job: Job) -> None:
+def test_successful_end_during_the_warning_signal_is_success(job: Job) -> None:
     path = before_mv(job, 'case $* in */stop) while kill -0 "$(<pid)"; do sleep 0.02; done; esac')
     job.write('echo $PPID >pid; touch ready; until [ -e "$HPCRUN_STOP_FILE" ]; do sleep 0.02; done')
     process = job.start(PATH=path)
@@ -449,7 +451,7 @@ def test_a_job_that_ends_well_while_slurms_warning_is_handled_was_no_signals(job
     assert (job.end.exit_code, job.end.signal, job.end.why) == (143, 15, "time_limit")
 
 
-def test_slurms_warning_may_come_before_the_body_begins(job: Job) -> None:
+def test_warning_signal_before_the_body_is_handled(job: Job) -> None:
     path = before_mv(job, "[[ $* != */begin.json ]] || kill -URG $PPID")
     job.write('until [ -e "$HPCRUN_STOP_FILE" ]; do sleep 0.02; done')
     # The first one comes before the script is the harness.
@@ -458,7 +460,7 @@ def test_slurms_warning_may_come_before_the_body_begins(job: Job) -> None:
     assert job.end.why == "time_limit"
 
 
-def test_a_host_whose_part_fails_at_once_has_failed(job: Job) -> None:
+def test_host_that_fails_immediately_has_failed(job: Job) -> None:
     for made in (job.run.attempts / "0/failures", job.run.logs / "0"):
         made.mkdir(parents=True)
     given = "HPCRUN_PROJECT_DIR=. HPCRUN_NODES=2 HPCRUN_RANKS_PER_NODE=1 HPCRUN_LAUNCHER=none"
@@ -476,7 +478,7 @@ def test_a_host_whose_part_fails_at_once_has_failed(job: Job) -> None:
 # ---- what the processes are given
 
 
-def test_the_environment_of_a_node(job: Job) -> None:
+def test_node_environment_is_complete(job: Job) -> None:
     job.write('env -0 >"$HPCRUN_RUN_DIR/env"')
     assert job.go(HOSTNAME="of-another-node", SLURMD_NODENAME="n1")[0] == 0
     pairs = (job.run.path / "env").read_text().split("\0")[:-1]
@@ -490,20 +492,20 @@ def test_the_environment_of_a_node(job: Job) -> None:
     assert job.last.begin is not None and job.last.begin.host == "n1"
 
 
-def test_what_the_user_says_of_interfaces_stays(job: Job) -> None:
+def test_interfaces_set_by_the_user_are_kept(job: Job) -> None:
     job.write('echo "interface $GLOO_SOCKET_IFNAME"')
     assert job.go(GLOO_SOCKET_IFNAME="eth7")[0] == 0
     assert "interface eth7\n" in job.log()
 
 
-def test_standard_input_comes_through(job: Job) -> None:
+def test_stdin_is_passed_to_the_program(job: Job) -> None:
     job.write("cat")
     assert job.go(stdin=b"typed\n")[0] == 0
     assert "typed\n" in job.log()
 
 
 @pytest.mark.slow
-def test_no_world_of_another_size_is_started(job: Job) -> None:
+def test_world_of_another_size_is_not_started(job: Job) -> None:
     job.write(nodes=2)
     code, out = job.go()
     assert code == 1
@@ -522,7 +524,7 @@ def test_no_world_of_another_size_is_started(job: Job) -> None:
         pytest.param("kill -9 $$", 137, marks=pytest.mark.slow),
     ],
 )
-def test_a_setup_that_ends_before_the_launch_is_no_success(job: Job, setup: str, code: int) -> None:
+def test_setup_that_exits_before_the_launch_is_not_success(job: Job, setup: str, code: int) -> None:
     job.write(setup=setup)
     found, out = job.go()
     assert found == job.end.exit_code == code
@@ -530,7 +532,7 @@ def test_a_setup_that_ends_before_the_launch_is_no_success(job: Job, setup: str,
 
 
 @pytest.mark.slow
-def test_a_setup_that_fails_with_set_e_is_recorded(job: Job) -> None:
+def test_setup_failure_with_set_e_is_recorded(job: Job) -> None:
     job.write(setup="set -eu\nfalse\necho never")
     code, out = job.go()
     assert (code, job.end.exit_code) == (1, 1)
@@ -548,7 +550,7 @@ def test_a_setup_that_fails_with_set_e_is_recorded(job: Job) -> None:
         ("exec sleep 1000", "#SBATCH --requeue", True, True),
     ],
 )
-def test_secrets_go_with_the_last_attempt(
+def test_secrets_are_removed_after_the_last_attempt(
     job: Job, node: str, directives: str, stopped: bool, kept: bool
 ) -> None:
     job.write(
@@ -566,7 +568,7 @@ def test_secrets_go_with_the_last_attempt(
     assert job.run.secrets.exists() == kept
 
 
-def test_an_unknown_mode_is_refused(job: Job) -> None:
+def test_unknown_mode_is_refused(job: Job) -> None:
     done = subprocess.run(
         ["bash", str(job.run.path / "harness.sh"), "dance"],
         env={"PATH": os.environ["PATH"], "HPCRUN_RUN_DIR": str(job.run.path)},
@@ -578,7 +580,7 @@ def test_an_unknown_mode_is_refused(job: Job) -> None:
 
 
 @pytest.mark.slow
-def test_the_environment_for_other_hosts_goes_though_its_writer_was_killed(job: Job) -> None:
+def test_environment_file_for_other_hosts_is_removed_after_a_kill(job: Job) -> None:
     written = job.run.attempts / "0" / "environment"
     job.write(setup=f"echo >{quote_bash(str(written))}; echo written; kill -KILL $$")
     code, out = job.go()
@@ -586,7 +588,7 @@ def test_the_environment_for_other_hosts_goes_though_its_writer_was_killed(job: 
     assert not written.exists()
 
 
-def test_a_rank_knows_where_to_go_on_from(job: Job) -> None:
+def test_rank_gets_the_newest_complete_checkpoint(job: Job) -> None:
     """The newest whole checkpoint; without Slurm nobody ends the job."""
     folder = job.run.path / "checkpoints"
     folder.mkdir()
@@ -601,7 +603,7 @@ def test_a_rank_knows_where_to_go_on_from(job: Job) -> None:
     assert (job.run.attempts / "0/resume").read_text() == f"{newest}\n"
 
 
-def test_without_a_python_a_run_starts_records_and_ends_but_does_not_continue(job: Job) -> None:
+def test_run_without_a_python_is_recorded_but_does_not_resume(job: Job) -> None:
     """As on nodes whose only Python is in a container or an environment module."""
     (job.run.path / ARCHIVE).write_bytes(b"no Python reads this")
     saved = job.run.path / "checkpoints" / "step_1"

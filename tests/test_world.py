@@ -51,14 +51,14 @@ def ask(command: str, **env: str) -> tuple[int, str]:
         ({"SLURM_GPUS_ON_NODE": "0", "HPCRUN_GPUS_PER_NODE": "0"}, ""),
     ],
 )
-def test_uneven_and_bound_gpus_are_refused(env: dict[str, str], message: str) -> None:
+def test_uneven_and_bound_gpus_are_refused_by_every_node(env: dict[str, str], message: str) -> None:
     env = {"HPCRUN_GPUS_PER_NODE": "4", "SLURM_JOB_ID": "1", **env}
     code, out = ask("check_allocation", **env)
     assert (code != 0) == bool(message)
     assert out.startswith(message) and bool(out) == bool(message)
 
 
-def test_without_slurm_a_cpu_job_does_not_care_what_is_visible() -> None:
+def test_cpu_job_without_slurm_ignores_visible_gpus() -> None:
     env = {"HPCRUN_GPUS_PER_NODE": "4", "CUDA_VISIBLE_DEVICES": "0"}
     assert ask("check_allocation", HPCRUN_DEVICE="cpu", **env)[0] == 0
     assert ask("check_allocation", HPCRUN_DEVICE="cuda", **env)[0] == 1
@@ -77,7 +77,7 @@ def test_without_slurm_a_cpu_job_does_not_care_what_is_visible() -> None:
         (None, "is missing: each node would train alone"),
     ],
 )
-def test_a_hostfile_that_is_not_the_jobs(tmp_path: Path, text: str | None, message: str) -> None:
+def test_hostfile_of_another_job_is_refused(tmp_path: Path, text: str | None, message: str) -> None:
     hostfile = tmp_path / "host file"
     if text is not None:
         hostfile.write_text(text)
@@ -91,7 +91,7 @@ def test_a_hostfile_that_is_not_the_jobs(tmp_path: Path, text: str | None, messa
 # ---- reaching rank 0
 
 
-def test_a_port_that_listens_and_one_that_refuses_are_both_there() -> None:
+def test_listening_and_refusing_ports_are_both_reachable() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
         assert ask(f"reach 127.0.0.1 {port}") == (0, "")
@@ -106,7 +106,7 @@ def test_a_port_that_listens_and_one_that_refuses_are_both_there() -> None:
         ("bash: connect: Connection timed out", "Connection timed out"),
     ],
 )
-def test_a_way_that_stays_barred_is_reported(says: str, reason: str) -> None:
+def test_unreachable_host_is_reported(says: str, reason: str) -> None:
     # The kernel's answers cannot be had from here; tests/cluster cuts a real link.
     command = f"sleep() {{ SECONDS=99; }}; timeout() {{ echo '{says}' >&2; return 1; }}; "
     code, out = ask(command + "reach 10.9.8.7 12345")
@@ -114,13 +114,13 @@ def test_a_way_that_stays_barred_is_reported(says: str, reason: str) -> None:
     assert out == f"cannot reach rank 0's node at 10.9.8.7, port 12345: {reason}"
 
 
-def test_no_answer_at_all_is_reported() -> None:
+def test_missing_response_is_reported() -> None:
     command = "sleep() { SECONDS=99; }; timeout() { return 124; }; reach 10.9.8.7 1"
     code, out = ask(command)
     assert (code, out) == (1, "cannot reach rank 0's node at 10.9.8.7, port 1: no answer")
 
 
-def test_a_way_that_opens_again_is_taken() -> None:
+def test_temporarily_unreachable_host_is_retried() -> None:
     command = (
         "tries=0; sleep() { tries=1; }; "
         'timeout() { [ $tries -eq 1 ] || { echo "connect: No route to host" >&2; return 1; }; }; '
@@ -128,7 +128,7 @@ def test_a_way_that_opens_again_is_taken() -> None:
     assert ask(command + "reach 10.9.8.7 1")[0] == 0
 
 
-def test_what_bash_cannot_do_is_no_reason_to_stop() -> None:
+def test_missing_bash_feature_does_not_stop_the_job() -> None:
     command = "timeout() { echo '/dev/tcp/x/1: No such file or directory' >&2; return 1; }; "
     assert ask(command + "reach x 1") == (0, "")
 
@@ -143,7 +143,7 @@ def rank(local_rank: int, *words: str) -> str:
     )
 
 
-def test_ranks_get_back_what_a_launcher_overwrote(job: Job) -> None:
+def test_variables_overwritten_by_a_launcher_are_restored(job: Job) -> None:
     tell = 'echo "${CUDA_VISIBLE_DEVICES-none} ${HIP_VISIBLE_DEVICES-none}"'
     words = f"bash -c '{tell} >\"$HPCRUN_RUN_DIR/told\"'"
     node = "export CUDA_VISIBLE_DEVICES=0,1 HIP_VISIBLE_DEVICES=0,1\n" + rank(0, words)
@@ -152,7 +152,7 @@ def test_ranks_get_back_what_a_launcher_overwrote(job: Job) -> None:
     assert (job.run.path / "told").read_text() == "5,7 none\n"
 
 
-def test_every_rank_knows_its_node_whatever_started_it(job: Job) -> None:
+def test_every_rank_knows_its_node_with_any_launcher(job: Job) -> None:
     tell = 'echo "$NODE_RANK $GROUP_RANK $LOCAL_WORLD_SIZE"'
     job.write(rank(1, f"bash -c '{tell} >\"$HPCRUN_RUN_DIR/told\"'"), world=2)
     assert job.go()[0] == 0
@@ -169,7 +169,7 @@ def test_every_rank_knows_its_node_whatever_started_it(job: Job) -> None:
         ("", "the launcher ended, but 0 of its 2 ranks ended well: was it killed?"),
     ],
 )
-def test_a_launcher_that_ends_without_its_ranks_is_no_success(
+def test_launcher_that_ends_without_its_ranks_is_not_success(
     job: Job, launcher: str, ranks: str, message: str
 ) -> None:
     job.write(f"{ranks}exit 0", setup=f"export HPCRUN_LAUNCHER={launcher}", world=2)
@@ -180,12 +180,12 @@ def test_a_launcher_that_ends_without_its_ranks_is_no_success(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["none", "srun"])
-def test_where_there_is_no_launcher_nothing_is_missing(job: Job, launcher: str) -> None:
+def test_command_without_launcher_needs_no_rank_records(job: Job, launcher: str) -> None:
     job.write("exit 0", setup=f"export HPCRUN_LAUNCHER={launcher}", world=2)
     assert job.go()[0] == 0
 
 
-def test_a_rank_that_fails_does_not_count_as_ended_well(job: Job) -> None:
+def test_failed_rank_does_not_count_as_success(job: Job) -> None:
     ranks = rank(0, "true") + rank(1, "false")
     job.write(f"{ranks}exit 0", setup="export HPCRUN_LAUNCHER=deepspeed", world=2)
     assert job.go()[0] == 1
@@ -193,7 +193,7 @@ def test_a_rank_that_fails_does_not_count_as_ended_well(job: Job) -> None:
 
 
 @pytest.mark.slow
-def test_ranks_may_save_although_their_launcher_is_gone(job: Job) -> None:
+def test_ranks_may_save_after_their_launcher_has_died(job: Job) -> None:
     """DeepSpeed's runner dies of TERM at once; its ranks go on, and nobody has asked them."""
     (job.run.path / "rank.sh").write_text(
         'save() { sleep 1; touch "$HPCRUN_RUN_DIR/saved"; exit 0; }\ntrap save TERM\n'
@@ -211,7 +211,7 @@ def test_ranks_may_save_although_their_launcher_is_gone(job: Job) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("job_id", "looks"), [({"SLURM_JOB_ID": "7"}, 400), ({}, 42)])
-def test_deepspeeds_ranks_have_the_whole_grace_to_save(
+def test_ranks_of_deepspeed_have_the_whole_grace_time_to_save(
     tmp_path: Path, job_id: dict[str, str], looks: int
 ) -> None:
     """Under Slurm, which kills them when it is over; on a hostfile's hosts twenty seconds."""

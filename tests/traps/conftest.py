@@ -1,4 +1,4 @@
-"""Makes jobs whose Slurm is a stand-in, and sees to it that nothing of them goes on running."""
+"""Creates jobs with a simulated Slurm, and ensures that none of their processes survives."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Maker = Callable[..., Job]
 
 @pytest.fixture
 def make_job(tmp_path: Path) -> Iterator[Maker]:
-    """Make a job in a folder of its own; all that it starts must end with it."""
+    """Create a job in a new folder; all its processes must end with it."""
     mark = uuid.uuid4().hex
     made: list[Job] = []
 

@@ -1,8 +1,8 @@
-"""A stand-in for ``python -m deepspeed.launcher.runner --no_ssh``: what DeepSpeed's own does.
+"""A stub of ``python -m deepspeed.launcher.runner --no_ssh`` with the behaviour of DeepSpeed.
 
-Read from deepspeed/launcher/runner.py and launch.py of 0.19.8: without a hostfile it warns and
-trains on this node alone; with one it numbers the visible GPUs from 0 again; only positive exit
-codes are passed on, so a launcher that was killed ends with 0. tests/cluster runs the real one.
+It follows deepspeed/launcher/runner.py and launch.py of 0.19.8: without a hostfile it warns and
+trains only on this node; with one it renumbers the visible GPUs from 0; it returns only positive
+exit codes, so that a killed launcher exits with 0. tests/cluster runs the real one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Applies a mutation to a copy of this repository and runs the tests that must notice it."""
+"""Apply a mutation to a copy of this repository, and run the tests that must detect it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COPIED = ("hpcrun", "templates", "jobs", "hostfiles", "tests", "setup.cfg", "pyp
 
 @dataclass(frozen=True)
 class Mutation:
-    """A guard against ``traps`` taken out of a file: ``old``, which is there once, becomes ``new``.
+    """Removal of a guard against ``traps``: ``old``, which occurs once in a file, becomes ``new``.
 
     Each of ``tests`` must then fail. ``cluster``: they need a real Slurm.
     """
@@ -38,7 +38,7 @@ def guard(
     *tests: str,
     cluster: bool = False,
 ) -> Mutation:
-    """Write a row of the table of guards.
+    """Create a row of the table of guards.
 
     >>> guard(7, "templates/harness.sh", "good", "bad", "tests/test_a.py::test_b").traps
     (7,)
@@ -48,7 +48,7 @@ def guard(
 
 
 def mutated(text: str, mutation: Mutation) -> str:
-    """Apply a mutation. Raises ValueError where its place is not there, or there twice.
+    """Apply a mutation. Raises ValueError if its text does not occur exactly once.
 
     >>> mutated("a\\nb\\n", Mutation((1,), "f", "b\\n", "c\\n", ()))
     'a\\nc\\n'
@@ -68,7 +68,7 @@ class Laboratory:
         self.copy.mkdir(parents=True)
         for name in COPIED:
             if (ROOT / name).is_dir():
-                # With what is compiled: it goes by a file's time, which a mutation changes.
+                # Include bytecode files, which are invalidated by the time of a mutated file.
                 shutil.copytree(ROOT / name, self.copy / name, symlinks=True)
             else:
                 shutil.copy2(ROOT / name, self.copy / name)
@@ -88,7 +88,7 @@ class Laboratory:
         self.worker.communicate()
 
     def run(self, tests: tuple[str, ...]) -> dict[str, Any]:
-        """Run tests in the copy as it is; pytest's exit code and the outcome of each test."""
+        """Run tests in the copy; return pytest's exit code and the outcome of each test."""
         wanted = {"folder": str(self.copy), "tests": tests, "log": str(self.log)}
         assert self.worker.stdin and self.worker.stdout
         self.worker.stdin.write(json.dumps(wanted) + "\n")
@@ -96,7 +96,7 @@ class Laboratory:
         return dict(json.loads(self.worker.stdout.readline()))
 
     def problem(self, mutation: Mutation | None, tests: tuple[str, ...]) -> str:
-        """Say what is wrong: a mutation that a test does not notice, a test that is not green."""
+        """Return problems: undetected mutations, and tests that fail without a mutation."""
         path, original = self.copy, ""
         if mutation:
             path = self.copy / mutation.file
@@ -128,7 +128,7 @@ def _outcomes_of(test: str, outcomes: dict[str, str]) -> list[str]:
 
 
 def _as_wanted(outcomes: list[str], wanted: str) -> bool:
-    """Of a test with several parameters one has to notice; without a mutation all must pass."""
+    """At least one parametrization must detect the mutation; without it all must pass."""
     if wanted == "failed":
         return "failed" in outcomes
     return bool(outcomes) and set(outcomes) == {"passed"}

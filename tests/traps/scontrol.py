@@ -1,6 +1,6 @@
-"""A stand-in for the two questions that a job asks scontrol: host names, and a node's address.
+"""A stub of scontrol for the two queries of a job: host names, and the address of a node.
 
-STAND_IN_ADDRESSES holds NAME=ADDRESS,...; like the real one, it is silent about unknown nodes.
+STAND_IN_ADDRESSES contains NAME=ADDRESS,...; unknown nodes have no output.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""A stand-in for srun on one machine: what srun(1) documents, as far as hpcrun relies on it.
+"""A stub of srun on one machine, with the documented behaviour that hpcrun relies on.
 
-It makes the mutation run quick. That the real srun behaves so is proven on a real Slurm: see
-tests/cluster.
+It makes the mutation tests fast. tests/cluster verifies this behaviour on a real Slurm.
 
 Each task gets SLURM_PROCID, SLURM_LOCALID, SLURM_NODEID, SLURMD_NODENAME and its node's GPUs. As
 srun of Slurm 22.05 does it: a step's tasks have one CPU unless --cpus-per-task or
@@ -21,7 +20,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
-KILL_WAIT = 10.0  # seconds, as on the tests' real cluster
+KILL_WAIT = 10.0  # seconds, as on the real test cluster
 # Option -> whether it takes a value.
 OPTIONS = {
     "nodes": True,
@@ -51,7 +50,7 @@ OPTIONS = {
 
 
 def read_options(argv: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Part srun's own options from the command.
+    """Separate srun's options from the command.
 
     >>> read_options(["--nodes=2", "--overlap", "bash", "--x"])
     ({'nodes': '2', 'overlap': ''}, ['bash', '--x'])
@@ -67,7 +66,7 @@ def read_options(argv: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
 
 def places(options: Mapping[str, str], environ: Mapping[str, str]) -> list[tuple[int, int]]:
-    """Node and place on it of each task; STAND_IN_TASKS: an allocation that is uneven.
+    """Return node and local id of each task; STAND_IN_TASKS describes an uneven allocation.
 
     >>> places({"nodes": "2", "ntasks": "4", "ntasks-per-node": "2"}, {})
     [(0, 0), (0, 1), (1, 0), (1, 1)]
@@ -84,7 +83,7 @@ def places(options: Mapping[str, str], environ: Mapping[str, str]) -> list[tuple
 def task_environment(
     options: Mapping[str, str], environ: Mapping[str, str], task: int, node: int, local: int
 ) -> dict[str, str]:
-    """What one task of the step has in its environment."""
+    """Return the environment of one task of the step."""
     hosts = environ["SLURM_JOB_NODELIST"].split(",")
     export = options.get("export") or environ.get("SLURM_EXPORT_ENV", "ALL")
     env = {
@@ -114,7 +113,7 @@ def task_environment(
 
 
 def main() -> int:
-    """Start the tasks, wait for them, and give the highest of their exit codes."""
+    """Start the tasks, wait for them, and return the highest exit code."""
     options, command = read_options(sys.argv[1:])
     if "STAND_IN_STEP" in os.environ and "overlap" not in options:
         sys.exit(

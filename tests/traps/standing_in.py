@@ -1,7 +1,7 @@
-"""A whole job without Slurm: the real plan, templates and harness, with stand-ins for srun & co.
+"""A complete job without Slurm: the real plan, templates and job script, with stubs of srun etc.
 
-Quick enough to be run for every mutation of a guard. What a stand-in claims of Slurm is proven on
-a real one by tests/cluster.
+It is fast enough to run for every mutation of a guard. tests/cluster verifies the stubs' behaviour
+on a real Slurm.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from tests.waiting import until
 
 HERE = Path(__file__).parent
 PROBE = Path(probe.__file__)
-# Ports follow from it, and other tests run beside this one.
+# Ports are derived from it, and other tests run in parallel.
 JOB_ID = os.getpid()
 HOSTS = {"n1": "127.0.0.2", "n2": "127.0.0.3"}
 
 
 class Job:
-    """A run folder, and the batch script in it as Slurm would start it on the first node.
+    """A run folder, and its batch script as started by Slurm on the first node.
 
     ``text`` is the job file without its program, which is ``script`` (the probe by default), and
     without a launcher, which is srun.
@@ -55,7 +55,7 @@ class Job:
         self.folder, self.mark = folder, mark
         self.bin = folder / "bin"
         self.bin.mkdir()
-        # Pipes in /dev/shm are named by it, and other tests run beside this one.
+        # Pipes in /dev/shm are named after it, and other tests run in parallel.
         run_id = f"20261120-081455-train-{uuid.uuid4().hex[:4]}"
         self.run_dir = folder / run_id
         place = structs.replace(
@@ -85,14 +85,14 @@ class Job:
         )
 
     def stand_in(self, name: str, body: str) -> None:
-        """Put a command before all others on the job's PATH."""
+        """Put a command first on the job's PATH."""
         (self.bin / name).write_text(f"#!/bin/bash\n{body}\n")
         (self.bin / name).chmod(0o755)
 
     def start(
         self, job_id: int = JOB_ID, restarts: int = 0, hosts: Mapping[str, str] = HOSTS, **env: str
     ) -> subprocess.Popen[bytes]:
-        """Start the batch script as slurmstepd does: its output by the script's directives."""
+        """Start the batch script like slurmstepd, with output according to its directives."""
         directives = dict(read_script((self.run_dir / "job.sbatch").read_bytes()))
         log = self.run_dir / str(directives["output"])
         names = list(hosts)[: self.plan.nodes]
@@ -105,7 +105,7 @@ class Job:
             "SLURMD_NODENAME": names[0],
             "STAND_IN_ADDRESSES": ",".join(f"{name}={hosts[name]}" for name in names),
             "STAND_IN_GPUS": str(self.plan.gpus_per_node),
-            "STAND_IN_MARK": self.mark,  # by which its processes are found
+            "STAND_IN_MARK": self.mark,  # identifies its processes
             **({"SLURM_RESTART_COUNT": str(restarts)} if restarts else {}),
             **env,
         }
@@ -121,11 +121,11 @@ class Job:
             )
 
     def go(self, **options: Any) -> int:
-        """Run the job to its end; its exit code."""
+        """Run the job to its end; return its exit code."""
         return self.finish(self.start(**options))
 
     def finish(self, process: subprocess.Popen[bytes]) -> int:
-        """Wait for the end; a job that hangs is killed with all that it started, and an error."""
+        """Wait for the end; a hanging job is killed with all its processes, which is an error."""
         try:
             return process.wait()
         except BaseException:
@@ -137,25 +137,25 @@ class Job:
         until(there, lambda: f"{what}\n{self.log()}")
 
     def log(self) -> str:
-        """All that the job, its nodes and its ranks wrote."""
+        """Return all output of the job, its nodes and its ranks."""
         return "\n".join(
             f"--- {path.name}\n{path.read_text(errors='replace')}"
             for path in sorted((self.run_dir / "logs").rglob("*.log"))
         )
 
     def shown(self, attempt: int = 0) -> list[dict[str, Any]]:
-        """What the probe reported, by rank."""
+        """Return the reports of the probe, by rank."""
         files = (self.run_dir / "probe").glob(f"{attempt}-rank-*.json")
         found = [json.loads(file.read_text()) for file in files]
         return sorted(found, key=lambda shown: shown["rank"])
 
     def record(self, name: str = "end.json", attempt: int = 0) -> Any:
-        """One of the attempt's records."""
+        """Return a record of the attempt."""
         return json.loads((self.run_dir / "attempts" / str(attempt) / name).read_text())
 
 
 def in_harness(call: str, folder: Path | None = None, **env: str) -> str:
-    """Call the harness' functions by bash, with stand-ins of ``folder`` first; what they print."""
+    """Call functions of the job script in bash, with stubs of ``folder``; return the output."""
     text = (shipped_folder("templates") / "harness.sh").read_text()
     functions, end, _ = text.partition("\nmode=$1\n")
     assert end, "the harness begins its work with mode=$1"

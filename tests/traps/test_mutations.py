@@ -1,9 +1,8 @@
-"""Each guard against a trap is taken out in turn, and the tests that watch it must go red.
+"""Each guard against a trap is removed in turn, and its tests must fail.
 
-A row of tests/traps/guards_of_*.py takes one guard out: ``old`` stands in the file once, and
-becomes ``new``. A row whose place is gone is an error, so the tables go along with the code.
-Without any mutation the same tests are green. Those on a real Slurm are slower: that they are green
-is shown where they stand.
+A row of tests/traps/guards_of_*.py removes one guard: ``old`` occurs once in the file, and becomes
+``new``. A row whose text no longer occurs is an error, which keeps the tables up to date. Without a
+mutation the same tests pass; those on a real Slurm are slow and run only in their own modules.
 """
 
 from __future__ import annotations
@@ -24,27 +23,27 @@ ON_SLURM = [one for one in MUTATIONS if one.cluster]
 
 
 def label(mutation: Mutation) -> str:
-    """Name a mutation by its traps and its place in the table."""
+    """Return the test id of a mutation: its traps and its position in the table."""
     same = [one for one in MUTATIONS if one.traps == mutation.traps]
     traps = "+".join(map(str, mutation.traps))
     return f"trap-{traps}" + (f"-{same.index(mutation) + 1}" if len(same) > 1 else "")
 
 
 def watchers_of(mutations: list[Mutation]) -> tuple[str, ...]:
-    """All tests that watch some guards, each once."""
+    """Return the tests of some guards, without duplicates."""
     return tuple(dict.fromkeys(test for one in mutations for test in one.tests))
 
 
 @pytest.fixture(scope="module")
 def laboratory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laboratory]:
-    """A copy of the repository in which tests are run."""
+    """A copy of the repository for running tests."""
     with Laboratory(tmp_path_factory.mktemp("laboratory")) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def laboratory_on_slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laboratory]:
-    """One whose tests find a real Slurm."""
+    """A copy whose tests use a real Slurm."""
     reason = why_not()
     require(not reason, f"a Slurm rig: {reason}")
     with Laboratory(tmp_path_factory.mktemp("slurm"), rig=True) as made:
@@ -52,12 +51,12 @@ def laboratory_on_slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[La
 
 
 @pytest.mark.slow
-@pytest.mark.thorough  # they are green in the suite, where they stand
-def test_without_a_mutation_all_is_green(laboratory: Laboratory) -> None:
+@pytest.mark.thorough  # the test suite runs them in their own modules
+def test_guard_tests_pass_without_a_mutation(laboratory: Laboratory) -> None:
     assert laboratory.problem(None, watchers_of(QUICK)) == ""
 
 
-# In CI every third: what they take out changes seldom.
+# CI runs every third, because the guards change rarely.
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "mutation",
@@ -66,7 +65,7 @@ def test_without_a_mutation_all_is_green(laboratory: Laboratory) -> None:
         for number, one in enumerate(QUICK)
     ],
 )
-def test_a_guard_that_is_missing_is_noticed(mutation: Mutation, laboratory: Laboratory) -> None:
+def test_missing_guard_fails_its_tests(mutation: Mutation, laboratory: Laboratory) -> None:
     assert laboratory.problem(mutation, mutation.tests) == ""
 
 
@@ -74,13 +73,13 @@ def test_a_guard_that_is_missing_is_noticed(mutation: Mutation, laboratory: Labo
 @pytest.mark.thorough
 @pytest.mark.cluster
 @pytest.mark.parametrize("mutation", ON_SLURM, ids=label)
-def test_a_guard_that_is_missing_is_noticed_on_slurm(
+def test_missing_guard_fails_its_tests_on_slurm(
     mutation: Mutation, laboratory_on_slurm: Laboratory
 ) -> None:
     assert laboratory_on_slurm.problem(mutation, mutation.tests) == ""
 
 
-def test_mutations_are_of_what_ships() -> None:
+def test_mutations_modify_shipped_files() -> None:
     gone = []
     for mutation in MUTATIONS:
         assert mutation.old != mutation.new

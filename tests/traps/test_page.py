@@ -1,4 +1,4 @@
-"""docs/traps.md names every trap, of tests that there are, and of guards that are taken out."""
+"""docs/traps.md lists every trap with existing tests and guards."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ ALL = [str(number) for number in range(1, 60)]
 
 
 def named_tests(text: str) -> list[str]:
-    """The tests that a row names, as pytest has them."""
+    """Return the pytest ids of the tests that a row names."""
     return [f"tests/{found}" for found in re.findall(r"`([\w/]+\.py::\w+)`", text)]
 
 
-def test_every_trap_is_there_in_order() -> None:
+def test_page_lists_every_trap_in_order() -> None:
     assert list(ROWS) == ALL
 
 
-def test_every_test_that_is_named_exists() -> None:
+def test_every_named_test_exists() -> None:
     functions: dict[str, set[str]] = {}
     for test in (test for text in ROWS.values() for test in named_tests(text)):
         file, _, function = test.partition("::")
@@ -37,14 +37,14 @@ def test_every_test_that_is_named_exists() -> None:
         assert function in functions[file], test
 
 
-def test_each_row_has_a_guard_that_is_taken_out_or_cannot_arise() -> None:
+def test_every_trap_has_a_guard_or_cannot_arise() -> None:
     guarded = {str(trap) for mutation in MUTATIONS for trap in mutation.traps}
     cannot = {number for number, text in ROWS.items() if "Cannot arise" in text}
     assert guarded | cannot == set(ALL)
     assert not guarded & cannot
 
 
-def test_the_test_that_goes_red_is_named_in_its_row() -> None:
+def test_failing_tests_of_a_guard_are_named_on_the_page() -> None:
     missing = [
         f"trap {trap}: {test}"
         for mutation in MUTATIONS

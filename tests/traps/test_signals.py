@@ -1,4 +1,4 @@
-"""Traps of signals, exit codes, requeues and buffers (35 to 46, 55), with stand-ins for Slurm."""
+"""Traps of signals, exit codes, requeues and buffers (35 to 46, 55), with stubs of Slurm."""
 
 from __future__ import annotations
 
@@ -31,23 +31,21 @@ time.sleep(60)
 
 @pytest.fixture
 def saves(tmp_path: Path) -> Path:
-    """A program that takes a second to save when it is asked to stop."""
+    """A program that needs a second to save after a stop signal."""
     script = tmp_path / "saves.py"
     script.write_text(SAVES)
     return script
 
 
 def ready(job: Job) -> list[int]:
-    """Wait until both ranks run; their processes."""
+    """Wait until both ranks run; return their processes."""
     files = [job.folder / f"ready-{rank}" for rank in (0, 1)]
     job.until(lambda: all(file.exists() and file.read_text() for file in files), "both ranks")
     return [int(file.read_text()) for file in files]
 
 
-def test_a_rank_may_finish_what_it_began_when_slurm_stops_the_job(
-    make_job: Maker, saves: Path
-) -> None:
-    """Slurm sends TERM to every process of the job, the batch script and all wrappers included."""
+def test_ranks_have_time_to_save_when_slurm_stops_the_job(make_job: Maker, saves: Path) -> None:
+    """Slurm sends SIGTERM to every process of the job, including the batch script and wrappers."""
     job = make_job("resources: {nodes: 2, gpus_per_node: 1}", script=saves)
     batch = job.start()
     for rank in ready(job):
@@ -59,8 +57,8 @@ def test_a_rank_may_finish_what_it_began_when_slurm_stops_the_job(
     assert (end["exit_code"], end["stopped_by"], end["first_failure"]) == (143, "TERM", None)
 
 
-def test_a_preemption_is_on_record_while_the_ranks_save(make_job: Maker, saves: Path) -> None:
-    """Slurm calls such a job RUNNING until its grace is over."""
+def test_preemption_is_recorded_while_the_ranks_save(make_job: Maker, saves: Path) -> None:
+    """Slurm shows such a job as RUNNING until its grace time is over."""
     job = make_job("resources: {nodes: 2, gpus_per_node: 1}", script=saves)
     (job.bin / "scontrol").rename(job.bin / "real-scontrol")
     shown = "JobId=7 JobState=RUNNING PreemptTime=2026-11-20T08:14:55 Restarts=0"
@@ -75,8 +73,8 @@ def test_a_preemption_is_on_record_while_the_ranks_save(make_job: Maker, saves: 
     job.finish(batch)
 
 
-def test_a_request_to_stop_arrives_while_the_job_runs(make_job: Maker, saves: Path) -> None:
-    """Bash runs a trap when the command in the foreground has ended: hours later."""
+def test_stop_signal_is_handled_while_the_job_runs(make_job: Maker, saves: Path) -> None:
+    """Bash runs a trap only after the foreground command has ended, which may take hours."""
     job = make_job("resources: {nodes: 2, gpus_per_node: 1}", script=saves)
     batch = job.start()
     ranks = ready(job)
@@ -103,7 +101,7 @@ for step in (1, 2, 3):
 """
 
 
-def test_checkpoints_are_looked_after_while_the_ranks_run(make_job: Maker, tmp_path: Path) -> None:
+def test_checkpoints_are_checked_while_the_ranks_run(make_job: Maker, tmp_path: Path) -> None:
     """What waits for the end of its input must have one: a list that ends with & has none."""
     script = tmp_path / "train.py"
     script.write_text("import os; os.chdir(os.environ['HPCRUN_CHECKPOINT_DIR'])\n" + CHECKPOINTS)
@@ -114,41 +112,41 @@ def test_checkpoints_are_looked_after_while_the_ranks_run(make_job: Maker, tmp_p
     assert re.search(r"has \S+B free: the next checkpoint may need 8\.0TB", job.log())
 
 
-def test_a_signal_that_nothing_passes_on_is_refused() -> None:
-    """--signal=USR1@600 ends what does not know the signal: torchrun, among others."""
+def test_signal_option_of_sbatch_is_refused() -> None:
+    """--signal=USR1@600 kills programs that do not handle it, such as torchrun."""
     with pytest.raises(SpecError, match=r"slurm\.signal: survive: {save_before_end"):
         parse_job("script: a.py\nslurm: {signal: 'B:USR1@600'}")
 
 
-def test_the_first_failure_is_the_exit_code_whatever_the_step_says(make_job: Maker) -> None:
+def test_exit_code_is_that_of_the_first_failure(make_job: Maker) -> None:
     job = make_job(f"command: [sh, -c, '{_FAILS}']\nresources: {{nodes: 2, gpus_per_node: 1}}")
     job.stand_in("srun", f"{_srun(job)}\nexit 0")
     assert job.go() == 5, job.log()
     assert job.record()["exit_code"] == 5
 
 
-def test_setup_may_use_variables_that_are_not_set(make_job: Maker) -> None:
-    """conda's and modules' own scripts do, so bash must not be told to stop there."""
+def test_setup_may_use_unset_variables(make_job: Maker) -> None:
+    """The scripts of conda and modules do this, so setup must run without set -u."""
     job = make_job("setup: {commands: ['export FOUND=x$NOT_SET_ANYWHERE']}")
     assert job.go() == 0, job.log()
     assert job.shown()[0]["environ"]["FOUND"] == "x"
 
 
-def test_setup_that_fails_ends_the_job(make_job: Maker) -> None:
+def test_failing_setup_ends_the_job(make_job: Maker) -> None:
     job = make_job("setup: {commands: ['export FOUND=1', 'false']}")
     assert job.go() == 1
     assert job.shown() == []
 
 
-def test_the_first_start_has_no_restart_count(make_job: Maker) -> None:
-    """Slurm sets SLURM_RESTART_COUNT from the second start on."""
+def test_first_start_has_restart_count_zero(make_job: Maker) -> None:
+    """Slurm sets SLURM_RESTART_COUNT only from the second start on."""
     job = make_job()
     assert (job.go(), job.go(restarts=3)) == (0, 0)
     assert [job.shown(0)[0]["attempt"], job.shown(1)[0]["attempt"]] == [0, 1]
 
 
-def test_nobody_asks_for_a_requeue(make_job: Maker, tmp_path: Path) -> None:
-    """A job that fails is not started again unasked: the next start would fail the same way."""
+def test_failed_job_is_not_requeued(make_job: Maker, tmp_path: Path) -> None:
+    """A failed job is not restarted by default, because it would fail in the same way."""
     script = tmp_path / "typo.py"
     script.write_text("import sys\nsys.exit(1)\n")
     job = make_job(script=script)
@@ -163,7 +161,7 @@ def test_nobody_asks_for_a_requeue(make_job: Maker, tmp_path: Path) -> None:
     assert "no-requeue" in dict(job.plan.directives)
 
 
-def test_a_line_shows_when_it_is_printed(make_job: Maker, tmp_path: Path) -> None:
+def test_output_is_unbuffered(make_job: Maker, tmp_path: Path) -> None:
     script = tmp_path / "slow.py"
     script.write_text(
         "import os, time\nprint('step 1')\n"
@@ -179,8 +177,8 @@ def test_a_line_shows_when_it_is_printed(make_job: Maker, tmp_path: Path) -> Non
         assert job.finish(batch) == 0
 
 
-def test_ranks_do_not_tear_each_others_lines(make_job: Maker, tmp_path: Path) -> None:
-    """Python writes a line in pieces; ranks that share a file write into each other's."""
+def test_lines_of_ranks_are_not_mixed(make_job: Maker, tmp_path: Path) -> None:
+    """Python writes a line in pieces, which would be mixed if ranks shared a file."""
     script = tmp_path / "chatty.py"
     script.write_text("for step in range(300):\n    print(step, 'of', 'this', 'rank')\n")
     job = make_job("resources: {gpus_per_node: 4}", script=script)

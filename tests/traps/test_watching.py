@@ -1,4 +1,4 @@
-"""Traps of watching a job (47 to 55): what is asked, how often, and what the answers mean."""
+"""Traps of watching a job (47 to 55): queries, their frequency, and their interpretation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hpcrun.slurm.states import is_final, parse_state
 GOES_ON = (
     *("PENDING", "RUNNING", "SUSPENDED", "STOPPED", "CONFIGURING", "COMPLETING", "REQUEUED"),
     *("REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT", "SIGNALING", "STAGE_OUT"),
-    # The cluster that took a federation's job says so while another one runs it.
+    # Shown by the cluster that accepted a federated job while another one runs it.
     *("RESIZING", "REVOKED"),
 )
 IS_OVER = (
@@ -23,13 +23,13 @@ IS_OVER = (
 
 
 @pytest.mark.parametrize("state", [*GOES_ON, *IS_OVER])
-def test_every_state_of_slurm_is_known_for_what_it_is(state: str) -> None:
+def test_every_state_of_slurm_is_known(state: str) -> None:
     assert parse_state(state) == state
     assert is_final(state) == (state in IS_OVER)
 
 
-def test_a_state_of_a_progress_bar_is_a_line(tmp_path: Path) -> None:
-    """tqdm ends its lines with a carriage return: to wait for a newline is to wait for the end."""
+def test_progress_bar_update_is_a_line(tmp_path: Path) -> None:
+    """tqdm ends its lines with a carriage return, so waiting for a newline would take too long."""
     file = LogFile(tmp_path / "log")
     file.path.write_bytes(b"epoch 1: 10%\repoch 1: 20%\repoch 1: 3")
     tail = Tail()

@@ -1,6 +1,6 @@
-"""Runs named tests in a mutated copy of this repository, each time in a fork of one warm process.
+"""Run tests in a mutated copy of this repository, each time in a fork of a warm process.
 
-A program: reads requests as lines of JSON from its standard input and answers each with a line.
+This program reads requests as lines of JSON from its standard input, and answers each with a line.
 With ``--rig`` it starts a real Slurm that all requests share.
 """
 
@@ -19,28 +19,28 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# What takes long to import and is not what mutations change.
+# Modules that take long to import and are not mutated.
 WARM = ("click", "hypothesis", "jinja2", "msgspec", "pytest", "yaml")
-LIMIT = 550.0  # seconds: a test that hangs has limits of its own, these are for a busy machine
+LIMIT = 550.0  # seconds; tests have their own limits, these are for a busy machine
 PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 
 
 class Recorder:
-    """A pytest plugin: the outcome of each test, and the rig in place of one of the test's own."""
+    """A pytest plugin that records the outcome of each test, and provides the shared rig."""
 
     def __init__(self, rig: object) -> None:
         self.rig = rig
         self.outcomes: dict[str, str] = {}
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        """Keep the outcome of the test itself; of its surroundings only what is bad."""
+        """Record the outcome of the test itself, and of setup and teardown only failures."""
         if report.when == "call" or (report.outcome != "passed"):
             bad = "error" if report.when != "call" and report.outcome == "failed" else ""
             if self.outcomes.get(report.nodeid) != "failed":
                 self.outcomes[report.nodeid] = bad or report.outcome
 
     def pytest_fixture_setup(self, fixturedef: Any, request: Any) -> object:
-        """Give the worker's rig, which is up already."""
+        """Return the worker's running rig."""
         if fixturedef.argname not in ("rig", "bare_rig") or self.rig is None:
             return None
         fixturedef.cached_result = (self.rig, fixturedef.cache_key(request), None)
@@ -48,7 +48,7 @@ class Recorder:
 
 
 def run_tests(folder: str, tests: list[str], log: str, rig: object) -> dict[str, Any]:
-    """Run some tests of a copy in this process; give pytest's exit code and all outcomes."""
+    """Run some tests of a copy in this process; return pytest's exit code and all outcomes."""
     import pytest
 
     with Path(log).open("wb") as out:
@@ -69,11 +69,11 @@ def run_tests(folder: str, tests: list[str], log: str, rig: object) -> dict[str,
 
 
 def in_a_fork(task: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Do a task in a child; end the child after a time, and all that it left running."""
+    """Run a task in a child process; kill it after a timeout, and all its descendants."""
     with tempfile.TemporaryFile("w+") as answer:
         keeper = os.fork()
         if keeper == 0:
-            # Orphans become this process's children, so that it finds them.
+            # Orphans become children of this process, so that it finds them.
             ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
             child = os.fork()
             if child == 0:
@@ -97,7 +97,7 @@ def in_a_fork(task: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def end_children() -> None:
-    """End all descendants of this process: those of a killed child come here in turn."""
+    """Kill all descendants of this process, including those of killed children."""
     children = Path(f"/proc/self/task/{os.getpid()}/children")
     while pids := children.read_text().split():
         for pid in map(int, pids):
