@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from hpcrun.actions.logs import JobLogs, Lines
 from hpcrun.logs import LogFile, part_of, read_at
 from hpcrun.runs import Failure, read_history
+from hpcrun.why import find_tracebacks, parse_line
 
 # An error stands at the end of a log. In bytes; of hundreds of ranks less is read.
 _END = 1 << 20
@@ -16,13 +17,6 @@ _MANY = 64
 _LINES = 40
 _LAST_WORDS = 20
 _TRACEBACK = b"Traceback (most recent call last)"
-# What connects the tracebacks of a chain.
-_CHAINED = (
-    b"The above exception was the direct cause of the following exception:",
-    b"During handling of the above exception, another exception occurred:",
-)
-# What launchers put before each line: torch's excepthook, srun --label, torchrun --tee.
-_LABEL = re.compile(rb"(?:\[(?:rank|default)?\d+\]:? ?|\s{0,8}\d+: )?")
 # The launcher's own traceback, torchrun's or accelerate's, says no more than that a process failed.
 # And the lines around it.
 _LAUNCHERS = re.compile(
@@ -172,34 +166,38 @@ def without_launchers(lines: bytes) -> bytes:
 
 
 def last_traceback(text: bytes) -> bytes:
-    r"""Return the last traceback with the exception and its causes; b"" if there is none.
+    r"""Return the last exception chain with its tracebacks and message; b"" if there is none.
 
-    A launcher's is passed over for the one before.
+    Tracebacks of launchers count only if there is no other one.
 
     >>> last_traceback(b"x\nTraceback (most recent call last):\n  File\nValueError: no\n\nstep 1\n")
     b'Traceback (most recent call last):\n  File\nValueError: no\n'
     """
-    at = text.rfind(_TRACEBACK)
-    if at < 0:
-        return b""
-    first = at
-    while (before := text.rfind(_TRACEBACK, 0, first)) >= 0:
-        if not any(link in text[before:first] for link in _CHAINED):
-            break
-        first = before
-    first = text.rfind(b"\n", 0, first) + 1
-    lines = text[at:].split(b"\n")
-    count, is_message = 1, 0
-    for line in lines[1:]:
-        bare = line[_LABEL.match(line).end() :]  # type: ignore[union-attr]
-        if is_message and (not bare.strip() or is_message > _MESSAGE_LINES):
-            break
-        if is_message or (bare.strip() and bare[:1] not in (b" ", b"\t")):
-            is_message += 1
-        count += 1
-    end = at + len(b"\n".join(lines[:count]))
-    trace = text[first:end].rstrip(b"\r\n") + b"\n"
-    return (is_launchers(trace) and last_traceback(text[:first])) or trace
+    lines = text.split(b"\n")
+    found = find_tracebacks([line.decode("utf-8", "replace") for line in lines])
+    launchers = b""
+    for last in reversed(found):
+        begin = min(each.begin for each in found if each.chain == last.chain)
+        end = last.line
+        if not last.is_cut:  # the message may have further lines
+            end += _count_message_lines(lines[last.line :])
+        trace = b"\n".join(lines[begin - 1 : end]).rstrip(b"\r\n") + b"\n"
+        if not is_launchers(trace):
+            return trace
+        launchers = launchers or trace
+    return launchers
+
+
+def _count_message_lines(lines: Sequence[bytes]) -> int:
+    """Count the further lines of an exception's message.
+
+    It ends at an empty line, at another traceback, or where a launcher reports the failure.
+    """
+    for number, line in enumerate(lines[:_MESSAGE_LINES]):
+        text = parse_line(line.decode("utf-8", "replace")).text
+        if not text.strip() or _TRACEBACK in line or _LAUNCHERS_LINE.search(line):
+            return number
+    return min(len(lines), _MESSAGE_LINES)
 
 
 def error_lines(text: bytes, limit: int) -> bytes:

@@ -45,7 +45,17 @@ from hpcrun.slurm import Account, client, parse_exit_code
 from hpcrun.text import format_bytes, format_duration, replace_unprintable
 from hpcrun.version import __version__
 from hpcrun.views import describe_common_facts, format_cause
-from hpcrun.why import Cause, Diagnosis, Evidence, Found, Job, Kept, Reader, Records, diagnose
+from hpcrun.why import (
+    CachedDiagnosis,
+    Cause,
+    Diagnosis,
+    EndRecords,
+    FailureEvidence,
+    JobSettings,
+    LogFindings,
+    LogReader,
+    diagnose,
+)
 
 # Bytes that are read at once, and of each log where only the ends are looked at.
 _BLOCK, END = 1 << 20, 1 << 18
@@ -89,7 +99,7 @@ def explain_jobs(context: Context, words: Sequence[str]) -> list[Answer]:
             for event in log.events:
                 event.rank = rank if event.rank is None else event.rank
         known = [rank for rank in ranks if rank is not None]
-        diagnosis = diagnose(Evidence(logs=found, ranks=known))
+        diagnosis = diagnose(FailureEvidence(logs=found, ranks=known))
         source = " ".join(str(path) for path in logs)
         answers.append(Answer(source=source, diagnosis=_masked(context, diagnosis, ())))
     rest = [word for word in words if Path(word) not in logs]
@@ -174,8 +184,8 @@ def _by_output(
     """Judge by the files of a job's output, or by their last ``end`` bytes, and Slurm's record."""
     status = add_accounting(context, status)
     found = [_read(file, end) for file in files if file.is_file()]
-    recorded = _records_of(status, context) if status.final else Records()
-    evidence = Evidence(logs=found, records=recorded, job=_job_of(status, context))
+    recorded = _records_of(status, context) if status.final else EndRecords()
+    evidence = FailureEvidence(logs=found, records=recorded, job=_job_of(status, context))
     return _masked(context, diagnose(evidence), ())
 
 
@@ -238,27 +248,33 @@ def cause_of(context: Context, status: JobStatus, *, whole: bool = False) -> Dia
         return Diagnosis()
     status = add_accounting(context, status)
     if last is None:
-        evidence = Evidence(records=_records_of(status, context), job=_job_of(status, context))
+        evidence = FailureEvidence(
+            records=_records_of(status, context), job=_job_of(status, context)
+        )
         # Slurm itself cancelled what waited for another job: its reason says more.
         is_told = not status.final or status.reason == "DependencyNeverSatisfied"
         return Diagnosis() if is_told else diagnose(evidence)
-    recorded = _records_of(status, context) if status.final or status.end is not None else Records()
+    recorded = (
+        _records_of(status, context) if status.final or status.end is not None else EndRecords()
+    )
     # What the logs tell is of an attempt before the end.
     files = [] if status.ended_between else _chosen(run, status)
     # Slurm's answer may change, and rules of another version may know more.
     stamp = [__version__, status.state, str(last.index), str(status.account is not None)]
     stamp += [str(_size(file)) for file in files]
-    kept = None if whole else read_optional_record(run.why, Kept)
+    kept = None if whole else read_optional_record(run.why, CachedDiagnosis)
     if kept is not None and kept.stamp == stamp:
         return kept.diagnosis
     found = [_of_run(file, run, status, whole=whole) for file in files]
     ranks = [file.rank for file in files if file.rank is not None]
-    evidence = Evidence(logs=found, ranks=ranks, records=recorded, job=_job_of(status, context))
+    evidence = FailureEvidence(
+        logs=found, ranks=ranks, records=recorded, job=_job_of(status, context)
+    )
     diagnosis = _masked(context, diagnose(evidence), [run])
     if status.final and not foreign_owner(run.path):
         with contextlib.suppress(OSError, HpcrunError):
             run.why.parent.mkdir(0o755, exist_ok=True)
-            write_record(run.why, Kept(stamp=stamp, diagnosis=diagnosis))
+            write_record(run.why, CachedDiagnosis(stamp=stamp, diagnosis=diagnosis))
     return diagnosis
 
 
@@ -295,7 +311,7 @@ def _failed_ranks(run: RunFolder, attempt: int) -> list[int]:
     return [int(rank) for rank in ranks if rank.isdecimal()]
 
 
-def _records_of(status: JobStatus, context: Context) -> Records:
+def _records_of(status: JobStatus, context: Context) -> EndRecords:
     """Gather what Slurm and the job recorded of its end."""
     end, stall = status.end, status.stall
     failure = end.first_failure if end is not None and not status.ended_between else None
@@ -338,7 +354,7 @@ def _records_of(status: JobStatus, context: Context) -> Records:
         same := describe_common_facts(status.history.attempts[-MAX_IDLE_ATTEMPTS:])
     ):
         gave_up += f" (the same in all of them: {same})"
-    return Records(
+    return EndRecords(
         state=state,
         when=when,
         cancelled_by=by,
@@ -383,12 +399,12 @@ def _user(context: Context, uid: str) -> str:
     return f"the user with uid {uid}"
 
 
-def _job_of(status: JobStatus, context: Context) -> Job:
+def _job_of(status: JobStatus, context: Context) -> JobSettings:
     """Gather the job's own numbers, for its fixes."""
     plan: Plan | None = status.plan or (read_plan(status.run) if status.run else None)
     word = status.job_id or status.run_id
     if plan is None:
-        return Job(word=word)
+        return JobSettings(name=word)
     asked = dict(plan.directives)
     memory, limit = None, status.limit
     with contextlib.suppress(ValueError):
@@ -398,10 +414,10 @@ def _job_of(status: JobStatus, context: Context) -> Job:
         memory = account.memory_asked // max(1, nodes) >> 20  # what the site gives
     with contextlib.suppress(ValueError):
         limit = limit or parse_seconds(asked.get("time") or "") or None
-    return Job(
-        word=word,
+    return JobSettings(
+        name=word,
         is_run=True,
-        has_saved=plan.resumes
+        has_checkpoints=plan.resumes
         and has_checkpoints(plan, status.history.attempts, is_here=context.cluster.host is None),
         micro_batch=plan.micro_batch_per_gpu if plan.effective_batch else None,
         accumulation=plan.gradient_accumulation_steps if plan.effective_batch else None,
@@ -414,7 +430,7 @@ def _job_of(status: JobStatus, context: Context) -> Job:
 # ---- reading
 
 
-def _of_run(file: LogFile, run: RunFolder, status: JobStatus, *, whole: bool) -> Found:
+def _of_run(file: LogFile, run: RunFolder, status: JobStatus, *, whole: bool) -> LogFindings:
     """Read a run's log; what its lines do not say of rank and host the file's name does."""
     last = status.last.index if status.last is not None else 0
     found = _read(file.path, None if whole else END, attempt=last if file.attempt is None else None)
@@ -438,20 +454,20 @@ def _hosts(run: RunFolder, attempt: int) -> list[str]:
     return [line.split()[0] for line in text.splitlines() if line.strip()]
 
 
-def _read(path: Path, end: int | None = None, *, attempt: int | None = None) -> Found:
+def _read(path: Path, end: int | None = None, *, attempt: int | None = None) -> LogFindings:
     """Read a log, or its last ``end`` bytes; of a batch script's log what is of an attempt.
 
     Raises InputError for what cannot be read.
     """
     try:
         if path == _STDIN:
-            return _read_on(Reader("-", 0), sys.stdin.buffer)
+            return _read_on(LogReader("-", 0), sys.stdin.buffer)
         with open_plain(path) as file:
             size, line = os.fstat(file.fileno()).st_size, 1
             if file.read(2) == b"\x1f\x8b":
                 file.seek(0)
                 with gzip.GzipFile(fileobj=file) as inside:
-                    return _read_on(Reader(str(path), 0), inside)
+                    return _read_on(LogReader(str(path), 0), inside)
             first = 0 if end is None else max(0, size - end)
             if attempt is not None and size <= _COUNTED:
                 file.seek(0)
@@ -460,20 +476,20 @@ def _read(path: Path, end: int | None = None, *, attempt: int | None = None) -> 
             if first:
                 line = _number_at(path, first) if size <= _COUNTED else _UNKNOWN
             file.seek(first)
-            return _read_on(Reader(str(path), size, first_line=line, offset=first), file)
+            return _read_on(LogReader(str(path), size, first_line=line, offset=first), file)
     except EOFError as error:
         raise InputError(f"{path}: the compressed file is cut off") from error
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from error
 
 
-def _read_on(reader: Reader, file: IO[bytes] | gzip.GzipFile) -> Found:
+def _read_on(reader: LogReader, file: IO[bytes] | gzip.GzipFile) -> LogFindings:
     """Give a reader what is left of a log, in blocks of whole lines. Raises OSError."""
     while block := file.read(_BLOCK):
         if not block.endswith(b"\n"):
             block += file.readline(_BLOCK)  # a longer line is cut
         reader.read(block)
-    found = reader.found()
+    found = reader.finish()
     for event in found.events:
         event.line = max(0, event.line)
     return found

@@ -408,9 +408,9 @@ def _read_known_cause(status: JobStatus, run: RunFolder) -> str:
     if not status.final or status.ok or status.last is None or not run.why.exists():
         return ""
     from hpcrun.views import format_cause
-    from hpcrun.why import Kept  # here: most listings need none of it
+    from hpcrun.why import CachedDiagnosis  # here: most listings need none of it
 
-    kept = read_record(run.why, Kept)
+    kept = read_record(run.why, CachedDiagnosis)
     if kept is None or kept.stamp[1:3] != [status.state, str(status.last.index)]:
         return ""
     cause = kept.diagnosis.cause

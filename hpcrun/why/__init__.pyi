@@ -1,9 +1,11 @@
-from hpcrun.why.judge import Evidence as Evidence
-from hpcrun.why.judge import Job as Job
-from hpcrun.why.judge import Records as Records
+from hpcrun.why.ends import EndRecords as EndRecords
+from hpcrun.why.fixes import JobSettings as JobSettings
+from hpcrun.why.judge import FailureEvidence as FailureEvidence
 from hpcrun.why.judge import diagnose as diagnose
-from hpcrun.why.reading import Found as Found
-from hpcrun.why.reading import Reader as Reader
+from hpcrun.why.lines import parse_line as parse_line
+from hpcrun.why.reading import LogFindings as LogFindings
+from hpcrun.why.reading import LogReader as LogReader
+from hpcrun.why.rule import CachedDiagnosis as CachedDiagnosis
 from hpcrun.why.rule import Cause as Cause
 from hpcrun.why.rule import Diagnosis as Diagnosis
-from hpcrun.why.rule import Kept as Kept
+from hpcrun.why.tracebacks import find_tracebacks as find_tracebacks

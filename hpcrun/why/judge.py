@@ -1,4 +1,4 @@
-"""Evidence -> diagnosis: which of all that went wrong came first and explains the rest."""
+"""Decide which of the failures in a job's logs and records came first and explains the others."""
 
 from __future__ import annotations
 
@@ -7,233 +7,261 @@ from collections.abc import Collection, Iterator, Sequence
 
 from msgspec import Struct, structs
 
-from hpcrun.why.reading import MOVED_ON, Event, Found
-from hpcrun.why.rule import ERROR, ROOT, SYMPTOM, WEAK, Cause, Class, Diagnosis, Rule
+from hpcrun.why import ends, fixes
+from hpcrun.why.ends import EndRecords
+from hpcrun.why.fixes import JobSettings
+from hpcrun.why.reading import MOVED_ON, LogEvent, LogFindings
+from hpcrun.why.rule import ERROR, ROOT, SYMPTOM, WEAK, Cause, Diagnosis
 from hpcrun.why.rules import BY_ID, SECTIONS
 
-# Further causes that are named.
-_ALSO = 5
-# Lines between the end of a process and what is of another launch; those after which the end that
-# Slurm gave a job has nothing to do with it; those that torchrun writes on processes that failed.
-_APART, _FAR, _REPORT = 20, 100, 12
-# Symptoms that the end of a run that ended well has, too.
-_OF_OTHERS = ("nccl_remote_exit", "nccl_id_store")
-# Lines of progress, and of any kind, that only another program writes after one has ended.
-_AGAIN, _EPILOG, _LONG = 5, 30, 1000
-# What a shell complains about, and goes on; what shows that a process has ended.
+_MAX_OTHER_CAUSES = 5
+# The number of messages after the end of a process that only another program writes: before its
+# next failure, and after the last one.
+_MESSAGES_OF_LAUNCH, _MESSAGES_OF_OTHER = 20, 30
+# Messages between the report of a launcher and a process that ends by another launch; torchrun's
+# report itself has as many lines.
+_MESSAGES_AFTER_REPORT, _REPORT_LINES = 100, 12
+# Lines of progress that show that a program is alive: one that raised an exception, one that ended.
+_STEPS_OF_CAUGHT, _STEPS_OF_OTHER = 3, 5
+# After this number of lines of any kind nothing was ended by what stands before them.
+_MANY_LINES = 1000
+# Symptoms that occur at the end of successful runs, too.
+_BENIGN_SYMPTOMS = ("nccl_remote_exit", "nccl_id_store")
+# Complaints of a shell, which continues after them; lines that show that a process has ended.
 _SHELL = ("lmod", "no_command", "shell_no_file")
 _FATAL = (
     "killed", "oom_guess", "srun_oom", "crash", "bus_exit", "abort", "srun_exit", "srun_killed",
     "srun_crash", "torchrun_child", "torchrun_exit", "mpi_abort", "cancelled", "time_limit",
 )  # fmt: skip
-# What ends its process for certain, whatever other ranks print afterwards.
+# Lines after which the process has certainly ended, whatever other ranks print afterwards.
 _CERTAIN = ("enospc", "slurm_oom", "xid", "nccl_watchdog", "nan_raised", "device_assert")
-# Seconds by which one failure may come before another that explains it; of a year of 31-day months.
-_LATE, _YEAR = 60, 372 * 86400
-# So many lines at most lie between a crash and the time limit that the other ranks then run into.
-_SOON = 60
+# Classes of ends that Slurm or a person decided. A program that had crashed before merely waited.
+_DECIDED = ("time_limit", "cancelled", "preempted")
+# Failures of a stage that misses the output of an earlier one.
+_MISSING_INPUT = (
+    "no_checkpoint", "no_file", "hf_not_model", "broken_checkpoint", "no_script", "no_weights",
+)  # fmt: skip
+_MISSING_TEXT = re.compile(
+    r"(?i)(?:checkpoint|ckpt|weights?|model|\.pth?\b|\.bin\b|\.safetensors\b|file|director(?:y|ies))"
+    r".{0,80}(?:not found|not exist|missing|no such|could not be found|cannot find|can't find)"
+    r"|(?:not found|no such|missing|cannot find|can't find|no) .{0,40}(?:checkpoint|ckpt|weights)"
+    r"|EOFError: Ran out of input"
+)
+_CHECKPOINT = re.compile(r"(?i)checkpoint|ckpt|weights|model|\.pth?\b|\.bin\b|\.safetensors\b")
+# Exceptions that may be raised because a connection failed.
+_CLIENT = re.compile(
+    r"(?i)\b(?:client|request|response|session|http|url|connect\w*|socket|download|upload|hub|remote"
+    r"|server|closed)\b"
+)
+# Seconds by which a failure in one log must precede one in another log to explain it; a year of
+# months of 31 days.
+_CLOCK_TOLERANCE_S, _YEAR_S = 60, 372 * 86400
 
 
-class Job(Struct, frozen=True, kw_only=True):
-    """What a job's fixes need: its word on the command line and its own numbers; None: not known.
+class FailureEvidence(Struct, frozen=True, kw_only=True):
+    """All that is known of the end of a job.
 
-    ``memory_mib``: of each node. ``limit``: seconds. ``is_run``: hpcrun submitted it.
-    ``has_saved``: there is something where its checkpoints would be.
+    Attributes:
+        logs: In the order of their importance.
+        ranks: The ranks that have a log of their own.
     """
 
-    word: str = "JOB"
-    is_run: bool = False
-    has_saved: bool = False
-    micro_batch: int | None = None
-    accumulation: int | None = None
-    memory_mib: int | None = None
-    limit: float | None = None
-    exclude: str = ""
-
-
-class Records(Struct, frozen=True, kw_only=True):
-    """What Slurm and the job itself recorded of its end; "" and None: nothing.
-
-    ``state`` is Slurm's, ``why`` a word of runs.ends. ``node_reason``: why ``node_out`` is out.
-    ``cancelled_by``: who ended it, ``when``: after what time, ``memory``: how much of the host's it
-    used, where that was nearly all; as people write them. ``slurm_code``: its ``code:signal``.
-    ``output``: where its output was to go, ``has_begun``: its script began. ``is_over``: it will
-    not start again. ``killed``: what was killed, or could not be launched. ``unfit``: what a check
-    found wrong with ``host``. ``stalled``: whom the others waited for, and where. ``gave_up``: why
-    a run that goes on after such ends did not.
-    """
-
-    state: str = ""
-    why: str = ""
-    exit_code: int | None = None
-    signal: int | None = None
-    rank: int | None = None
-    host: str | None = None
-    unfit: str = ""
-    stalled: str = ""
-    gave_up: str = ""
-    node_reason: str = ""
-    node_out: str = ""
-    cancelled_by: str = ""
-    when: str = ""
-    memory: str = ""
-    slurm_code: str = ""
-    output: str = ""
-    has_begun: bool = True
-    is_over: bool = False
-    killed: str = ""
-
-    @property
-    def ended_well(self) -> bool:
-        """Whether it is known to have ended well."""
-        return self.state == "COMPLETED" or (not self.state and self.why == "done")
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether it is known to have failed."""
-        return bool(self.state or self.why) and not self.ended_well
-
-
-class Evidence(Struct, frozen=True, kw_only=True):
-    """All that is known of a job's end; ``logs`` in the order in which they count.
-
-    ``ranks`` are those that have a log of their own among them.
-    """
-
-    logs: Sequence[Found] = ()
+    logs: Sequence[LogFindings] = ()
     ranks: Collection[int] = ()
-    records: Records = Records()
-    job: Job = Job()
+    records: EndRecords = EndRecords()
+    job: JobSettings = JobSettings()
 
 
-def diagnose(evidence: Evidence) -> Diagnosis:
+_LocatedEvent = tuple[int, LogEvent]  # the index of the log, and the event
+
+
+def diagnose(evidence: FailureEvidence) -> Diagnosis:
     """Decide why a job failed."""
     records = evidence.records
     if records.ended_well:
         return Diagnosis()
-    last, earlier = _episodes(evidence)
+    launches = [_split_launches(log) for log in evidence.logs]
+    last, earlier = _current_events(evidence, launches)
     clock = _Clock(last)
-    ranked = sorted(last, key=lambda item: _order(item, evidence, last, clock))
-    cause = _of_records(records, [event for _, event in ranked])
-    if cause is None and ranked and _is_telling(ranked[0][1], records):
+    ranked = sorted(last, key=lambda item: _rank_event(item, evidence, last, clock))
+    cause: Cause | None = _cause_by_records(evidence, ranked, last)
+    consequences: list[Cause] = []
+    if cause is None and ranked and _is_conclusive(ranked[0][1], records):
         index, event = ranked[0]
-        cause = _with_absent(_cause(event, records), last, evidence.ranks)
-        cause = _with_whose(cause, event, evidence.logs[index])
+        log = evidence.logs[index]
+        cause = _name_absent_ranks(_make_cause(event, records), last, evidence.ranks)
+        cause = _locate(_explain_assertion(cause, last), event, log)
+        cause = _find_lost_connection(cause, event, log)
+        cause, consequences = _find_first_stage(cause, event, log, launches[index], records)
+        if records.has_failed and log.is_relaunched:
+            title = f"the last start logged no error; the one before failed: {cause.title}"
+            cause = structs.replace(cause, title=title)
     if cause is None and records.has_failed:
-        cause = _silent(records, has_logs=bool(evidence.logs))
+        cause = ends.cause_of_silent_end(records, has_logs=bool(evidence.logs))
     if cause is None:
         return Diagnosis(verdict="ask" if records.has_failed else None)
+    return _complete(cause, consequences, ranked, earlier, evidence)
+
+
+def _complete(
+    cause: Cause,
+    consequences: Sequence[Cause],
+    ranked: Sequence[_LocatedEvent],
+    earlier: Sequence[LogEvent],
+    evidence: FailureEvidence,
+) -> Diagnosis:
+    """Add the other causes and the fixes."""
+    records, rule = evidence.records, BY_ID.get(cause.id)
     if records.gave_up:
         cause = structs.replace(cause, title=f"{cause.title}; {records.gave_up}")
     named = {cause.id: cause}
+    for other in consequences:
+        named.setdefault(other.id, other)
     for event in [*(event for _, event in ranked if event.kind >= WEAK), *earlier]:
-        named.setdefault(event.rule.id, _cause(event, records))
-    rule = BY_ID.get(cause.id)
-    verdict = "exclude_node" if cause.id in _UNFIT else rule.advice if rule is not None else "ask"
-    job = evidence.job
-    fixes = rule.fixes if rule is not None else _FIXES.get(cause.id, ())
+        named.setdefault(event.rule.id, _make_cause(event, records))
+    if (trouble := _connection_trouble(cause, evidence)) is not None:
+        named.setdefault(trouble.id, trouble)
+    verdict = "exclude_node" if cause.id in ends.UNFIT_NODE else rule.advice if rule else "ask"
+    found = rule.fixes if rule is not None else ends.RECORD_FIXES.get(cause.id, ())
     if cause.id == "cancelled" and records.cancelled_by:
-        fixes = ("{again}",)
+        found = ("{again}",)
     if cause.id == "requeued" and records.is_over:
         cause = structs.replace(cause, title=f"{cause.title}, and did not start again")
-        fixes = ("{again}",)
-    if records.gave_up:  # it has asked to go on
-        fixes = tuple(fix for fix in fixes if not fix.startswith("`survive:"))
-    if not job.is_run:  # its user has no keys of hpcrun's
-        fixes = tuple(fix for fix in fixes if not fix.startswith(_OF_RUNS))
-    if job.word == Job().word:  # of logs alone, for which hpcrun's verbs have no job
-        fixes = tuple(fix for fix in fixes if job.word not in fix)
+        found = ("{again}",)
+    if records.gave_up:  # the job asks for restarts already
+        found = tuple(fix for fix in found if not fix.startswith("`survive:"))
+    missing = re.search(r"No module named '?([\w.]+)", cause.text or cause.title)
+    if rule is not None and missing and (hint := fixes.similar_module(missing[1])):
+        found = (hint, *found)
     return Diagnosis(
         verdict=verdict,
         cause=cause,
-        also=list(named.values())[1 : _ALSO + 1],
-        fixes=list(dict.fromkeys(fill_in(fix, job, cause.host, cause.rank) for fix in fixes)),
+        also=list(named.values())[1 : _MAX_OTHER_CAUSES + 1],
+        fixes=fixes.fixes_for(found, cause, evidence.job),
     )
 
 
-# ---- what counts of the logs
+# ---- the events that count
 
 
-def _episodes(evidence: Evidence) -> tuple[list[tuple[int, Event]], list[Event]]:
-    """Give the events after the last progress of each log, and what earlier failures left."""
-    last: list[tuple[int, Event]] = []
-    earlier: list[Event] = []
-    for index, found in enumerate(evidence.logs):
-        events = _without_chains(found.events)
-        at = _last_launch(events, is_parallel=found.is_parallel)
-        has_failed = evidence.records.has_failed and found.moved_on < MOVED_ON
-        if events[at:] and not has_failed and _is_got_over(found, events[at:]):
-            at = len(events)
-        last += [(index, event) for event in events[at:]]
-        ended = (event for event in events[:at] if event.in_traceback or event.ends)
+def _current_events(
+    evidence: FailureEvidence, launches: Sequence[list[list[LogEvent]]]
+) -> tuple[list[_LocatedEvent], list[LogEvent]]:
+    """List the events of the last launch in each log, and those that ended earlier launches."""
+    last: list[_LocatedEvent] = []
+    earlier: list[LogEvent] = []
+    for index, (log, split) in enumerate(zip(evidence.logs, launches, strict=True)):
+        events, before = split[-1], [event for launch in split[:-1] for event in launch]
+        has_failed = evidence.records.has_failed and log.progress < MOVED_ON
+        if events and not has_failed and _has_recovered(log, events):
+            events, before = [], [*before, *events]
+        last += [(index, event) for event in events]
+        ended = (event for event in before if event.in_traceback or event.ends)
         earlier += [event for event in ended if event.kind >= (WEAK if event.ends else ERROR)]
     return last, earlier[::-1]
 
 
-def _is_got_over(found: Found, events: Sequence[Event]) -> bool:
-    """Return whether what comes after these events shows that nothing ended by them, or that what
-    ended was followed by another launch that did well."""
-    ran = _SHELL if found.has_warned or found.is_done else ()
-    if not found.is_parallel and found.lines > _LONG:
+def _has_recovered(log: LogFindings, events: Sequence[LogEvent]) -> bool:
+    """Return True if the text after these events shows that they ended nothing, or that a
+    successful launch followed.
+    """
+    progress = log.progress + MOVED_ON * log.is_relaunched
+    harmless = _SHELL if log.has_python_warning or log.is_script_done else ()
+    if not log.is_parallel and log.lines > _MANY_LINES:
         return True
-    if found.moved_on >= MOVED_ON or all(e.is_taken_back or e.rule.id in ran for e in events):
+    if progress >= MOVED_ON or all(e.is_withdrawn or e.rule.id in harmless for e in events):
         return True
-    # What ends no program: its threads and connections may complain at its exit.
+    # Threads and connections of a finished program may complain at its exit.
     is_less = all(e.kind <= SYMPTOM or e.kind < e.rule.kind for e in events)
-    if is_less and events[0].after_all:
+    if is_less and events[0].after_finish:
         return True
     is_fatal = any(event.rule.id in _FATAL for event in events)
     if any(event.ends for event in events):
-        # A program that has ended writes nothing; the ranks beside it may, and the site's epilog.
-        begins_again = found.moved_on >= (2 if found.is_well else _AGAIN)
-        begins_again |= found.has_warned and not is_fatal
-        is_over = not found.is_parallel or any(e.rule.id == "torchrun_child" for e in events)
-        return (begins_again or found.plain > _EPILOG) and is_over
+        # A program that has ended writes nothing; other ranks and the site's epilog may.
+        begins_again = progress >= (2 if log.is_finished else _STEPS_OF_OTHER)
+        begins_again |= log.has_python_warning and not is_fatal
+        is_over = not log.is_parallel or any(e.rule.id == "torchrun_child" for e in events)
+        return (begins_again or log.messages > _MESSAGES_OF_OTHER) and is_over
     if is_fatal:
-        return False  # what a batch script says after a crash is no sign of success
-    if found.is_well or any(event.rule.id in _CERTAIN for event in events):
-        return found.is_well
-    if not found.is_parallel:
-        # What a program or shell only prints ends nothing where it visibly goes on.
-        least = _REPORT if found.moved_on else _APART
-        if found.moved_on > 2 or found.plain > least:
+        return False  # the messages of a batch script after a crash are no sign of success
+    if log.is_finished or any(event.rule.id in _CERTAIN for event in events):
+        return log.is_finished
+    if not log.is_parallel:
+        # A program or a shell that only printed the error continued after it.
+        least = _REPORT_LINES if progress else _MESSAGES_OF_LAUNCH
+        if progress > 2 or log.messages > least:
             return True
-    goes_on = found.moved_on > 1 or found.plain > _EPILOG
-    return is_less and goes_on and any(e.kind < e.rule.kind for e in events)
+    continues = progress > 1 or log.messages > _MESSAGES_OF_OTHER
+    return is_less and continues and any(e.kind < e.rule.kind for e in events)
 
 
-def _last_launch(events: Sequence[Event], *, is_parallel: bool) -> int:
-    """Find where the events of the last launch begin, by what ended the one before."""
-    first, has_ended, has_raised, reported = 0, False, False, None
-    for at, event in enumerate(events):
+def _split_launches(log: LogFindings) -> list[list[LogEvent]]:
+    """Split the events of a log by launches of the program; the last list may be empty."""
+    launches: list[list[LogEvent]] = [[]]
+    has_ended = has_raised = False
+    report: LogEvent | None = None
+    for event in _merge_chains(log.events):
+        previous = launches[-1][-1] if launches[-1] else None
         is_new = event.progress >= MOVED_ON
-        is_again = event.rule.cls == "cancelled" and event.progress >= _AGAIN
-        if not is_parallel and (event.kind >= WEAK or is_again):
-            at_once = event.ends and event.rule.id not in _FATAL  # ranks are killed together
-            is_new |= has_ended and (at_once or event.progress >= _AGAIN)
-            is_new |= has_raised and event.begin - events[at - 1].line > _APART
-        is_late = event.rule.id == "terminated"
-        is_end = (event.in_traceback or event.ends) and event.kind >= ERROR
-        if reported is not None and (is_end or is_late):
-            is_new |= event.begin - reported.line > (_FAR if is_late else _REPORT)
-        if is_new:
-            first, has_ended, has_raised, reported = at, False, False, None
+        if previous is not None and not is_new:
+            is_new = _begins_launch(
+                event, previous, log, has_ended=has_ended, has_raised=has_raised, report=report
+            )
+        if is_new and previous is not None:
+            launches.append([])
+            has_ended, has_raised, report = False, False, None
+        launches[-1].append(event)
         has_ended |= event.ends
         has_raised |= event.ends or event.in_traceback
-        reported = event if event.rule.id == "torchrun_child" and event.in_traceback else reported
-    return first
+        report = event if event.rule.id == "torchrun_child" and event.in_traceback else report
+    return launches
 
 
-def _without_chains(events: Sequence[Event]) -> list[Event]:
-    """Leave one event of each chain of tracebacks: the one that a rule knows, else that somebody
-    ended the program, else the last."""
-    best: dict[int, Event] = {}
+def _begins_launch(
+    event: LogEvent,
+    previous: LogEvent,
+    log: LogFindings,
+    *,
+    has_ended: bool,
+    has_raised: bool,
+    report: LogEvent | None,
+) -> bool:
+    """Return True if what precedes an event shows that it belongs to another launch."""
+    if _stage_at(log, event.begin) != _stage_at(log, previous.line):
+        return True
+    is_decided = event.rule.cls in _DECIDED
+    is_again = event.rule.cls == "cancelled" and event.progress >= _STEPS_OF_OTHER
+    is_new = False
+    if not log.is_parallel and (event.kind >= WEAK or is_again):
+        # Ranks are killed together, so another end by a signal is no other launch.
+        at_once = event.ends and event.rule.id not in _FATAL
+        is_new |= has_ended and (at_once or event.progress >= _STEPS_OF_OTHER)
+        if is_decided:
+            # A crashed program may wait long, and write much, until it is cancelled.
+            is_new |= has_raised and event.progress >= _STEPS_OF_CAUGHT
+        else:
+            is_new |= has_raised and event.messages > _MESSAGES_OF_LAUNCH
+    elif not log.is_parallel and is_decided:
+        is_new |= has_raised and event.progress >= _STEPS_OF_CAUGHT
+    if report is not None:
+        if event.rule.id == "terminated":
+            is_new |= event.messages > _MESSAGES_AFTER_REPORT
+        elif (event.in_traceback or event.ends) and event.kind >= ERROR:
+            is_new |= event.begin - report.line > _REPORT_LINES
+    return is_new
+
+
+def _merge_chains(events: Sequence[LogEvent]) -> list[LogEvent]:
+    """Keep one event of each chain of tracebacks: one with a rule, else that of a person who
+    ended the program, else the last one.
+    """
+    best: dict[int, LogEvent] = {}
     weights: dict[int, float] = {}
     for event in events:
         weight = ERROR + 0.5 if event.rule.cls == "cancelled" else event.kind
         if weights.get(event.chain, 0) < ROOT and weight >= weights.get(event.chain, 0):
             best[event.chain], weights[event.chain] = event, weight
-    kept: list[Event] = []
+    kept: list[LogEvent] = []
     progress = 0
     for event in events:
         progress = max(progress, event.progress)
@@ -243,81 +271,134 @@ def _without_chains(events: Sequence[Event]) -> list[Event]:
     return kept
 
 
-class _Clock:
-    """When events of several logs happened, by the times in their lines.
+# ---- which event is the cause
 
-    Without a time, or where times do not compare, it was at the beginning: the order of the files
-    and lines decides.
+
+class _Clock:
+    """Times of the events of several logs.
+
+    Events without a time, and all events if the times cannot be compared, are as early as the first
+    one: the order of files and lines decides.
     """
 
-    def __init__(self, last: Sequence[tuple[int, Event]]) -> None:
-        known = [event.at for _, event in last if event.at is not None]
-        compare = len({index for index, _ in last}) > 1 and len({zone for zone, _ in known}) == 1
-        times = [time for _, time in known] if compare else []
+    def __init__(self, events: Sequence[_LocatedEvent]) -> None:
+        known = [event.at for _, event in events if event.at is not None]
+        is_comparable = len({index for index, _ in events}) > 1
+        is_comparable &= len({has_zone for has_zone, _ in known}) == 1
+        times = [time for _, time in known] if is_comparable else []
         self._first, self._last = min(times, default=0.0), max(times, default=0.0)
-        self._compare = compare
-        self._began: dict[int, float] = {}
-        for index, event in last:
+        self._is_comparable = is_comparable
+        self._first_errors: dict[int, float] = {}
+        for index, event in events:
             if event.kind >= ERROR and event.at is not None:
-                time = self.time(event)
-                self._began[index] = min(time, self._began.get(index, time))
+                time = self.time_of(event)
+                self._first_errors[index] = min(time, self._first_errors.get(index, time))
 
-    def time(self, event: Event) -> float:
-        """Return when it happened, in seconds."""
-        if event.at is None or not self._compare:
+    def time_of(self, event: LogEvent) -> float:
+        """Return the time of an event in seconds."""
+        if event.at is None or not self._is_comparable:
             return self._first
         time = event.at[1]
-        if self._last - self._first > _YEAR / 2:  # around New Year
-            time += _YEAR * (time < self._first + _YEAR / 2)
+        if self._last - self._first > _YEAR_S / 2:  # around New Year
+            time += _YEAR_S * (time < self._first + _YEAR_S / 2)
         return time
 
-    def is_late(self, index: int, event: Event) -> bool:
-        """Return whether another log tells of a failure long before."""
-        others = [time for other, time in self._began.items() if other != index]
-        return event.kind >= ERROR and self.time(event) > min(others, default=1e18) + _LATE
+    def is_late(self, index: int, event: LogEvent) -> bool:
+        """Return True if another log shows a failure long before."""
+        others = [time for other, time in self._first_errors.items() if other != index]
+        return (
+            event.kind >= ERROR
+            and self.time_of(event) > min(others, default=1e18) + _CLOCK_TOLERANCE_S
+        )
 
 
-def _order(
-    item: tuple[int, Event], evidence: Evidence, last: Sequence[tuple[int, Event]], clock: _Clock
+def _rank_event(
+    item: _LocatedEvent,
+    evidence: FailureEvidence,
+    last: Sequence[_LocatedEvent],
+    clock: _Clock,
 ) -> tuple[bool, bool, bool, int, bool, float, int, int]:
-    """The least one is the cause: what is one first; then the rank that failed first; then what
-    did not come long after another log's failure; then the kind; of equal ones that of the rank
-    that torchrun saw first; then times, files and lines."""
+    """Return the sort key of an event; the smallest one is the cause.
+
+    The criteria in their order: an error rather than a symptom; the rank that is recorded as the
+    first failure; no failure long before in another log; the kind; the rank that torchrun reports
+    as the first failure; the time; the order of files and lines.
+    """
     index, event = item
     is_first = evidence.records.rank is not None and event.rank == evidence.records.rank
-    seen = evidence.logs[index].first
+    seen = evidence.logs[index].first_failure
     is_seen = seen is not None and event.rank == seen[0]
     kind = event.kind
+    before = [e for i, e in last if i == index and e.line < event.line]
     if event.rule.id == "ctrl_c" and event.in_traceback:
         # What a process complains about after it was interrupted is no cause.
-        before = [e for i, e in last if i == index and e.line < event.line]
         kind = ROOT if all(e.kind < WEAK for e in before) else kind
+    if event.rule.cls in _DECIDED and _crash_before(event, index, evidence, last) is not None:
+        kind = min(kind, SYMPTOM)
     kinds = -2 * kind + (event.rule.id in _SHELL)  # of two weak signs not the shell's
     is_late = clock.is_late(index, event)
-    time = clock.time(event)
+    time = clock.time_of(event)
     return kind < ERROR, not is_first, is_late, kinds, not is_seen, time, index, event.line
 
 
-def _is_telling(event: Event, records: Records) -> bool:
-    """Return whether a job failed by a line alone: a connection that closes may be one's end. Where
-    a rank is known to have failed, no weak sign in a log of no rank is, nor a launcher's report."""
+def _crash_before(
+    end: LogEvent | None,
+    index: int | None,
+    evidence: FailureEvidence,
+    events: Sequence[_LocatedEvent],
+) -> LogEvent | None:
+    """Find the first crash after which a job only waited until Slurm or a person ended it.
+
+    Args:
+        end: The line that shows the end, in the log ``index``; None if no log shows it.
+        index: The log whose crashes count; None for all logs.
+        evidence: All that is known.
+        events: The events of the last launch, in any order.
+    """
+    for log, event in sorted(events, key=lambda item: (item[0], item[1].line)):
+        is_other_log = index is not None and log != index
+        if is_other_log or event.rule.cls in _DECIDED or event.is_withdrawn:
+            continue
+        is_fatal = event.rule.id in (*_FATAL, *_CERTAIN) and event.kind >= WEAK
+        if event.kind < ERROR and not is_fatal:
+            continue
+        until = (
+            end.line if end is not None and (index is not None or end.file == event.file) else None
+        )
+        if until is not None and event.line >= until:
+            continue
+        later = [e for i, e in events if i == log and event.line < e.line <= (until or 1 << 60)]
+        steps = sum(e.steps for e in later) + (evidence.logs[log].progress if until is None else 0)
+        has_ended = event.ends or is_fatal
+        is_alive = steps >= (_STEPS_OF_OTHER if has_ended else _STEPS_OF_CAUGHT)
+        if not is_alive or (has_ended and evidence.logs[log].is_parallel):
+            return event
+    return None
+
+
+def _is_conclusive(event: LogEvent, records: EndRecords) -> bool:
+    """Return True if the event alone shows that the job failed.
+
+    A lost connection may be that of another program. If a rank is known to have failed, neither a
+    weak sign without a rank nor the report of a launcher explains it.
+    """
     is_less = event.kind <= WEAK and event.rank is None
     is_less |= event.rule.id in ("torchrun_child", "torchrun_exit")
     is_known = records.host is not None and event.rule.id == "srun_exit"
     if is_known or (records.rank is not None and is_less):
         return False
-    is_end = event.ends or event.rule.id not in _OF_OTHERS
+    is_end = event.ends or event.rule.id not in _BENIGN_SYMPTOMS
     return event.kind > SYMPTOM or records.has_failed or is_end
 
 
-def _cause(event: Event, records: Records) -> Cause:
+def _make_cause(event: LogEvent, records: EndRecords) -> Cause:
     host = event.host
     if host is None and event.rank is not None and event.rank == records.rank:
         host = records.host
     return Cause(
         id=event.rule.id,
         cls=event.rule.cls,
-        title=_title(event.rule.title, event.values),
+        title=_fill_title(event.rule.title, event.values),
         file=event.file,
         line=event.line,
         text=event.text,
@@ -326,45 +407,12 @@ def _cause(event: Event, records: Records) -> Cause:
     )
 
 
-def _with_absent(
-    cause: Cause, events: Sequence[tuple[int, Event]], ranks: Collection[int]
-) -> Cause:
-    """Name the few ranks that the others have waited for: those that report no timeout."""
-    waited = {event.rank for _, event in events if event.rule.id == cause.id}
-    absent = sorted(set(ranks) - waited)
-    if cause.id != "nccl_watchdog" or not absent or len(absent) > len(waited):
-        return cause
-    named = ", ".join(map(str, absent))
-    whose = f"rank{'s' if len(absent) > 1 else ''} {named}"
-    title = f"a collective timed out: the other ranks have waited for {whose}"
-    return structs.replace(cause, title=title)
+def _fill_title(title: str, values: dict[str, str]) -> str:
+    """Insert the groups of a pattern into the sentence of a rule; missing ones are left out.
 
-
-def _with_whose(cause: Cause, event: Event, log: Found) -> Cause:
-    """Name rank and host by torchrun's report, where the line itself names no other ones, or by the
-    only ones that the log names."""
-    is_end = event.in_traceback or event.rule.id in _FATAL
-    if log.first is not None and is_end and cause.rank in (None, log.first[0]):
-        return structs.replace(cause, rank=log.first[0], host=cause.host or log.first[1])
-    ranks = {each.rank for each in log.events if each.text == event.text} - {None}
-    if cause.rank is None and len(ranks) == 1:  # written twice, by Python and by torch
-        cause = structs.replace(cause, rank=ranks.pop())
-    named = {(each.rank, each.host) for each in log.events if each.host}
-    if cause.host is None and cause.rank is None and len(named) == 1:
-        rank, host = named.pop()
-        if rank is not None or not log.is_parallel:
-            return structs.replace(cause, rank=rank, host=host)
-    return cause
-
-
-def _title(title: str, values: dict[str, str]) -> str:
-    """Fill a rule's sentence in; what the line does not say is left out.
-
-    A pattern may have a name in several places: {path} is also path2.
-
-    >>> _title("no {path}", {"path2": "x"})
+    >>> _fill_title("no {path}", {"path2": "x"})
     'no x'
-    >>> _title("no module {name}", {"name": "x"}), _title("refused: {why}", {})
+    >>> _fill_title("no module {name}", {"name": "x"}), _fill_title("refused: {why}", {})
     ('no module x', 'refused')
     """
 
@@ -376,225 +424,233 @@ def _title(title: str, values: dict[str, str]) -> str:
     return re.sub(r"\s{2,}", " ", text).strip().rstrip(":").strip()
 
 
-# ---- what the records say
-
-# How the ends that Slurm or the harness record are called here, and the rule that has their fixes.
-_ENDS: dict[str, str] = {
-    "time_limit": "time_limit", "TIMEOUT": "time_limit", "DEADLINE": "time_limit",
-    "preempted": "preempted", "PREEMPTED": "preempted", "requeued": "requeued",
-    "REQUEUED": "requeued", "node_fail": "node_fail", "NODE_FAIL": "node_fail",
-    "BOOT_FAIL": "node_fail", "cancelled": "cancelled", "CANCELLED": "cancelled",
-    "out_of_memory": "slurm_oom", "OUT_OF_MEMORY": "slurm_oom",
-}  # fmt: skip
-_UNFIT = ("unfit", "not_begun")
-# How fixes begin that are of no use for a job that hpcrun did not submit.
-_OF_RUNS = ("`--set", "`setup:", "`resources.", "`survive:", "`hpcrun submit", "`local_dir:")
-# Exit codes that a shell gives a meaning (bash(1), EXIT STATUS).
-_CODES = {126: "a file could not be executed", 127: "a command was not found"}
-_FIXES: dict[str, tuple[str, ...]] = {
-    "unfit": ("{without_node}", "tell the site; `--set preflight=false` if the check is wrong"),
-    "stalled": ("`hpcrun logs {of_rank}JOB`: its last lines; its stack, where `status` names one",),
-    "silent": ("`hpcrun logs JOB`: its last lines",),
-    "no_logs": ("{again}",),
-    "script_killed": ("{again}",),
-    "forgotten": ("`hpcrun why FILE`, with the file of its output",),
-    "no_output": ("make the folder before the job is submitted, where its nodes see it",),
-    "not_begun": ("{without_node}", "report the node to the site's support"),
-}
+# ---- what the other events add to the cause
 
 
-def _of_records(records: Records, events: Sequence[Event]) -> Cause | None:
-    """Make the cause that the records alone decide; None: the logs do."""
-    if records.unfit:
-        title = f"{records.host} is not fit for the job: {records.unfit}"
-        return Cause(id="unfit", cls="node_fail", title=title, host=records.host)
-    if records.why in ("stalled", "stopped"):
-        if events and events[0].kind >= ERROR:
-            return None
-        if records.why == "stopped":
-            title = "its ranks were asked to end by a signal, as Ctrl-C and scancel --signal send"
-            return Cause(id="step_cancelled", cls="cancelled", title=title)
-        title = f"the run stood still{': ' + records.stalled if records.stalled else ''}"
-        return Cause(id="stalled", cls="other", title=title, rank=records.rank, host=records.host)
-    if records.slurm_code == "0:53":  # what slurmstepd leaves where it cannot open a job's files
-        title = f"Slurm could not open the file of the job's output on the node: {records.output}"
-        title = title.removesuffix(": ")
-        return Cause(id="no_output", cls="missing_file", title=title, text="exit code 0:53")
-    if not records.has_begun and records.node_reason:
-        title = f"the job was never begun: {records.node_reason}"
-        host = records.node_out or None
-        return Cause(id="not_begun", cls="node_fail", title=title, text=records.state, host=host)
-    if records.killed and not any(e.kind >= ERROR and e.rule.id != "requeued" for e in events):
-        return Cause(id="script_killed", cls="other", title=records.killed, text=records.state)
-    rule_id = _ENDS.get(records.why) or _ENDS.get(records.state)
-    if rule_id is None:
-        return None
-    rule = BY_ID[rule_id]
-    # That a process was asked to end shows less than the record does.
-    weak = ("torchrun_sigterm", "step_cancelled")
-    likely = [event for event in events if event.rule.id not in weak]
-    shown = [event for event in likely if event.rule.cls == rule.cls]
-    if rule.cls == "time_limit" and (crash := _crash_before(events, shown)) is not None:
-        return _cause(crash, records)
-    # A person may cancel what was about to start again.
-    again = ("preempted", "requeued") if records.cancelled_by else ("requeued",)
-    roots = [event for event in events if event.kind == ROOT and event.rule.id not in again]
-    if rule.cls == "cancelled" and any(event.rule.cls != rule.cls for event in roots):
-        # A rank that died of something else may have ended the job so.
-        first = min(roots, key=lambda event: event.line)
-        if first.rule.cls != "time_limit":
-            return _cause(first, records)
-    if shown:
-        found = _cause(shown[0], records)
-        if rule.cls == "oom_host" and found.rank is None and records.rank is not None:
-            found = structs.replace(found, rank=records.rank, host=found.host or records.host)
-        is_by_slurm = found.id == rule_id and rule.cls != "oom_host"
-        return structs.replace(found, title=_of_slurm(rule, records)) if is_by_slurm else found
-    is_whose = rule.cls in ("oom_host", "node_fail")
-    return Cause(
-        id=rule_id,
-        cls=rule.cls,
-        title=_of_slurm(rule, records),
-        text=records.state or records.why,
-        rank=records.rank if is_whose else None,
-        host=records.host if is_whose else None,
+def _name_absent_ranks(
+    cause: Cause, events: Sequence[_LocatedEvent], ranks: Collection[int]
+) -> Cause:
+    """Name the ranks that the others waited for: those that report no timeout, if they are few."""
+    waiting = {event.rank for _, event in events if event.rule.id == cause.id}
+    absent = sorted(set(ranks) - waiting)
+    if cause.id != "nccl_watchdog" or not absent or len(absent) > len(waiting):
+        return cause
+    named = ", ".join(map(str, absent))
+    whose = f"rank{'s' if len(absent) > 1 else ''} {named}"
+    title = f"a collective timed out: the other ranks have waited for {whose}"
+    return structs.replace(cause, title=title)
+
+
+def _explain_assertion(cause: Cause, events: Sequence[_LocatedEvent]) -> Cause:
+    """Use the text of the assertion on the GPU; Python's exception does not contain it."""
+    if cause.id != "device_assert":
+        return cause
+    for _, event in events:
+        if event.rule.id.startswith("assert_"):
+            title = _fill_title(event.rule.title, event.values)
+            return structs.replace(cause, id=event.rule.id, title=title)
+    return cause
+
+
+def _locate(cause: Cause, event: LogEvent, log: LogFindings) -> Cause:
+    """Add rank and host: those that torchrun reports, or the only ones that the log names."""
+    ranks_are_known = any(e.rank is not None and not e.is_task for e in log.events)
+    is_launched = log.first_failure is not None or any(
+        e.rule.id in ("torchrun_child", "torchrun_exit") for e in log.events
     )
+    if event.is_task and (ranks_are_known or is_launched):
+        cause = structs.replace(cause, rank=None)  # the number of a node
+    is_end = event.in_traceback or event.rule.id in _FATAL
+    first = log.first_failure
+    if first is not None and is_end and cause.rank in (None, first[0]):
+        return structs.replace(cause, rank=first[0], host=cause.host or first[1])
+    if cause.rank is None:
+        # The same exception, printed by Python and by torch.
+        ranks = {e.rank for e in log.events if e.text == event.text and not e.is_task} - {None}
+        if len(ranks) == 1:
+            cause = structs.replace(cause, rank=ranks.pop())
+    if cause.host is None and cause.rank is not None:
+        hosts = {e.host for e in log.events if e.rank == cause.rank and e.host and not e.is_task}
+        if len(hosts) == 1:
+            cause = structs.replace(cause, host=hosts.pop())
+    named = {(e.rank, e.host) for e in log.events if e.host}
+    if cause.host is None and cause.rank is None and len(named) == 1:
+        rank, host = named.pop()
+        if rank is not None or not log.is_parallel:
+            return structs.replace(cause, rank=rank, host=host)
+    return cause
 
 
-def _of_slurm(rule: Rule, records: Records) -> str:
-    """Say how Slurm ended a job: by whom, why its node is out, and how long the job had run."""
-    title = rule.title
-    if rule.id == "cancelled" and records.cancelled_by:
-        title = f"cancelled by {records.cancelled_by}"
-    if rule.cls == "node_fail" and records.node_reason:
-        title += f": {records.node_reason}"
-    return title + (f", {records.when}" if records.when else "")
+def _find_lost_connection(cause: Cause, event: LogEvent, log: LogFindings) -> Cause:
+    """Attribute an exception of a client to the connection errors directly before it."""
+    if cause.id != "code_error" or not _CLIENT.search(cause.text):
+        return cause
+    errors = _connection_errors_before(event, log)
+    if not errors:
+        return cause
+    title = f"network failure ({_shorten(errors[-1].text)}), then: {_shorten(cause.text)}"
+    return structs.replace(cause, id="lost_connection", cls="auth_network", title=title)
 
 
-def _crash_before(events: Sequence[Event], shown: Sequence[Event]) -> Event | None:
-    """Find the crash of one rank for which the others waited until the time limit."""
-    end = min((event.line for event in shown), default=None)
-    for event in events:
-        is_crash = event.kind >= ERROR and event.rule.cls not in ("time_limit", "cancelled")
-        if is_crash and (end is None or 0 <= end - event.line <= _SOON):
-            return event
+def _connection_errors_before(event: LogEvent, log: LogFindings) -> list[LogEvent]:
+    """List the connection errors after which the program made no progress before an event."""
+    previous = max((e.line for e in log.events if e.line < event.line), default=0)
+    return [
+        each
+        for each in log.connection_errors
+        if previous < each.line < event.line and event.steps - each.progress < _STEPS_OF_CAUGHT
+    ]
+
+
+def _connection_trouble(cause: Cause, evidence: FailureEvidence) -> Cause | None:
+    """Return the connection errors before an exception without a rule, as another cause."""
+    if cause.id != "code_error":
+        return None
+    for log in evidence.logs:
+        for event in log.events:
+            if event.file == cause.file and event.line == cause.line:
+                errors = _connection_errors_before(event, log)
+                return _cause_of_trouble(errors[-1]) if errors else None
     return None
 
 
-def _silent(records: Records, *, has_logs: bool) -> Cause:
-    """Say how a process ended that left no word on why."""
-    whose = f"rank {records.rank}" if records.rank is not None else "the job"
-    whose += f" on {records.host}" if records.host else ""
-    of_script = records.slurm_code.removeprefix("0:")  # the signal that ended it; else an exit code
-    cls: Class = "other"
-    if records.signal == 9:
-        rule = BY_ID["oom_guess"]
-        return Cause(
-            id=rule.id, cls=rule.cls, title=rule.title, text=f"{whose} ended by signal 9",
-            rank=records.rank, host=records.host,
-        )  # fmt: skip
-    if records.signal in (4, 7, 8, 11):
-        cls = "shm" if records.signal == 7 else "code_error"
-        how = f"crashed with signal {records.signal}"
-    elif signal := records.signal or (int(of_script) if of_script.isdigit() else 0):
-        how = f"was ended by signal {signal}"
-    else:
-        how = f"ended with exit code {records.exit_code}" if records.exit_code else "failed"
-        code = records.exit_code or 0
-        meaning = f"as after signal {code - 128}" if 128 < code < 160 else _CODES.get(code, "")
-        how += f" ({meaning})" if meaning else ""
-    if not has_logs and not records.output:  # all that is left is the accounting
-        how += f" {records.when}" if records.when else ""
-        how += f", {records.memory}" if records.memory else ""
-    cause = Cause(
-        id="silent" if has_logs else "no_logs" if records.output else "forgotten",
-        cls=cls,
-        title=f"{whose} {how}",
-        rank=records.rank,
-        host=records.host,
+def _cause_of_trouble(event: LogEvent) -> Cause:
+    return Cause(
+        id="lost_connection",
+        cls="auth_network",
+        title=f"network failure: {_shorten(event.text)}",
+        file=event.file,
+        line=event.line,
+        text=event.text,
+        rank=event.rank,
+        host=event.host,
     )
-    return structs.replace(cause, title=f"{cause.title}, and {cause.without_log}")
 
 
-# ---- fixes
+def _shorten(text: str) -> str:
+    return text if len(text) <= 120 else f"{text[:117]}..."
 
 
-def fill_in(fix: str, job: Job, host: str | None, rank: int | None = None) -> str:
-    """Put the job's own numbers into a fix.
+# ---- stages of a script
 
-    >>> job = Job(word="4711", is_run=True, micro_batch=4, accumulation=2)
-    >>> fill_in("{smaller_batch}", job, None).partition("  #")[0].split(" --set ")[1:]
-    ['batch.micro_batch_per_gpu=2', 'batch.gradient_accumulation_steps=4']
-    >>> fill_in("{without_node}", job, "n3")
-    'hpcrun resubmit 4711 --set slurm.exclude=n3'
+
+def _stage_at(log: LogFindings, line: int) -> int:
+    """Return the number of the stage that a line belongs to; 0: there is none."""
+    return next((stage.number for stage in reversed(log.stages) if stage.line <= line), 0)
+
+
+def _find_first_stage(
+    cause: Cause,
+    event: LogEvent,
+    log: LogFindings,
+    launches: Sequence[Sequence[LogEvent]],
+    records: EndRecords,
+) -> tuple[Cause, list[Cause]]:
+    """Find the stage whose failure left the later ones without their input.
+
+    Returns:
+        The cause, and the failures of the later stages.
     """
-    text = re.sub(r"^\{(\w+)\}", lambda found: _command(found[1], job, host) or found[0], fix)
-    text = text.replace("{of_rank}", "" if rank is None else f"--rank {rank} ")
-    if job.is_run:  # there is a run to take the options
-        text = text.replace("`hpcrun submit JOB", "`hpcrun resubmit JOB")
-    # What can be typed ends at a #, as for a shell.
-    text = re.sub(r"^`(hpcrun [^`]+)`[:;,]? *(?=\S)", r"\1  # ", text)
-    return re.sub(r"\bJOB\b", job.word, text.replace("`", ""))
+    later = [event]
+    root = event
+    for launch in reversed(launches[:-1]):
+        first = _first_failure_of(launch)
+        begins = later[-1]
+        is_consequence = _misses_input(begins) and begins.steps < _STEPS_OF_OTHER
+        is_same = first is not None and first.text == begins.text
+        if first is None or not is_consequence or is_same:
+            break
+        root = first
+        later.append(first)
+    later = later[:-1]
+    if not later:
+        return cause, []
+    found = _locate(_explain_assertion(_make_cause(root, records), []), root, log)
+    is_checkpoint = any(_CHECKPOINT.search(each.text) for each in later)
+    missing = "no checkpoint" if is_checkpoint else "no input"
+    stages = {stage.number: stage for stage in log.stages}
+    numbers = sorted({_stage_at(log, each.begin) for each in later})
+    own = _stage_at(log, root.begin)
+    if own and all(numbers) and own not in numbers:
+        name = f"stage {own}" + (f", {stages[own].name}," if stages[own].name else "")
+        others = "stage " if len(numbers) == 1 else "stages "
+        others += " and ".join(filter(None, [", ".join(map(str, numbers[:-1])), str(numbers[-1])]))
+        title = f"{name} failed: {found.title}; {others} then found {missing}"
+    else:
+        others = "the next stage" if len(later) == 1 else f"the next {len(later)} stages"
+        title = f"{found.title}; {others} then found {missing}"
+    return structs.replace(found, title=title), [_make_cause(each, records) for each in later[::-1]]
 
 
-def _command(name: str, job: Job, host: str | None) -> str:
-    again = f"hpcrun resubmit {job.word}"
-    if not job.is_run:
-        return _PLAIN.get(name, "")
-    if name == "again":
-        return again
-    if name == "without_node":
-        nodes = ",".join(filter(None, [job.exclude, host]))
-        return f"{again} --set slurm.exclude={nodes or 'NODE'}"
-    if name == "more_time":
-        minutes, seconds = divmod(round(2 * (job.limit or 43200)), 60)
-        time = f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
-        return f"{again} --time {time}" + "  # on from the checkpoints" * job.has_saved
-    if name == "more_memory":
-        if not job.memory_mib:
-            return "more `resources.memory_per_node`".replace("`", "")
-        return f"{again} --set resources.memory_per_node={2 * job.memory_mib}M"
-    if name == "smaller_batch":
-        if not job.micro_batch or not job.accumulation:
-            return _PLAIN[name]
-        if job.micro_batch == 1:
-            return "the micro batch is 1 already: fewer tokens a sample"
-        factor = next(n for n in range(2, job.micro_batch + 1) if job.micro_batch % n == 0)
-        micro, steps = job.micro_batch // factor, job.accumulation * factor
-        return (
-            f"{again} --set batch.micro_batch_per_gpu={micro} "
-            f"--set batch.gradient_accumulation_steps={steps}  # same effective batch"
-        )
-    return ""
+def _first_failure_of(launch: Sequence[LogEvent]) -> LogEvent | None:
+    """Return the event that explains the end of an earlier launch."""
+    ended = [e for e in launch if e.ends or e.in_traceback or e.rule.id in (*_FATAL, *_CERTAIN)]
+    return min(ended, key=lambda e: (-e.kind, e.line), default=None)
 
 
-# For jobs that hpcrun did not submit.
-_PLAIN = {
-    "again": "submit it again",
-    "without_node": "submit it again with --exclude=NODE",
-    "more_time": "submit it again with more --time",
-    "more_memory": "submit it again with more --mem",
-    "smaller_batch": "a smaller batch for each GPU, and more gradient accumulation instead",
-}
+def _misses_input(event: LogEvent) -> bool:
+    return event.rule.id in _MISSING_INPUT or (
+        event.rule.id == "code_error" and _MISSING_TEXT.search(event.text) is not None
+    )
+
+
+# ---- what the records say
+
+
+def _cause_by_records(
+    evidence: FailureEvidence,
+    ranked: Sequence[_LocatedEvent],
+    last: Sequence[_LocatedEvent],
+) -> Cause | None:
+    """Return the cause that the records decide; None if the logs do."""
+    records, events = evidence.records, [event for _, event in ranked]
+    if records.why in ("stalled", "stopped") and not records.unfit:
+        return None if events and events[0].kind >= ERROR else ends.cause_of_stall(records)
+    has_root = any(e.kind >= ERROR and e.rule.id != "requeued" for e in events)
+    if (cause := ends.cause_without_log(records, has_root=has_root)) is not None:
+        return cause
+    rule = records.rule
+    if rule is None:
+        return None
+    # That a process was asked to terminate shows less than the record does.
+    likely = [e for e in events if e.rule.id not in ("torchrun_sigterm", "step_cancelled")]
+    shown = [event for event in likely if event.rule.cls == rule.cls]
+    if rule.cls == "time_limit":
+        end = min(shown, key=lambda event: event.line, default=None)
+        if (crash := _crash_before(end, None, evidence, last)) is not None:
+            return _make_cause(crash, records)
+    # A person may cancel what is about to restart.
+    restarted = ("preempted", "requeued") if records.cancelled_by else ("requeued",)
+    if rule.cls == "cancelled":
+        crash = _crash_before(shown[0] if shown else None, None, evidence, last)
+        roots = [event for event in events if event.kind == ROOT and event.rule.id not in restarted]
+        roots = [event for event in roots if event.rule.cls != "cancelled"]
+        # A rank that died of something else may have ended the job so.
+        first = min(roots, key=lambda event: event.line, default=None)
+        if first is not None and first.rule.cls != "time_limit":
+            return _make_cause(first, records)
+        if crash is not None and crash.kind >= ERROR and crash.rule.id not in restarted:
+            return _make_cause(crash, records)
+    if shown:
+        found = _make_cause(shown[0], records)
+        if rule.cls == "oom_host" and found.rank is None and records.rank is not None:
+            found = structs.replace(found, rank=records.rank, host=found.host or records.host)
+        is_by_slurm = found.id == rule.id and rule.cls != "oom_host"
+        title = ends.title_of_end(rule, records)
+        return structs.replace(found, title=title) if is_by_slurm else found
+    return ends.cause_of_end(rule, records)
+
+
+# ---- documentation
 
 
 def faq_rows(section: str) -> Iterator[tuple[list[str], str, str]]:
-    """Give the rows of a section of docs/faq.md: messages and states, meaning, what to do."""
+    """Yield the rows of a section of docs/faq.md: messages and states, meaning, what to do."""
     for rule in SECTIONS[section]:
-        states = [state for state, id_ in _ENDS.items() if id_ == rule.id and state.isupper()]
+        states = [state for state, id_ in ends.END_RULES.items() if id_ == rule.id]
+        states = [state for state in states if state.isupper()]
         if not rule.message:
             continue
-        fixes = [_GENERIC.get(fix, fix) for fix in rule.fixes]
+        generic = [fixes.GENERIC.get(fix, fix) for fix in rule.fixes]
         title = re.sub(r"\{\w+\}", "...", rule.title).removesuffix(": ...")
-        yield [*states, *rule.message.split(" / ")], title, "; ".join(fixes)
-
-
-# In docs/faq.md, where there is no job.
-_GENERIC = {
-    "{again}": "`hpcrun resubmit JOB`",
-    "{without_node}": "`hpcrun resubmit JOB --set slurm.exclude=NODE`",
-    "{more_time}": "`hpcrun resubmit JOB --time 24:00:00`: goes on from the checkpoints",
-    "{more_memory}": "`hpcrun resubmit JOB --set resources.memory_per_node=200G`",
-    "{smaller_batch}": "`hpcrun resubmit JOB --set batch.micro_batch_per_gpu=1`, and "
-    "`gradient_accumulation_steps` up for the same effective batch",
-}
+        yield [*states, *rule.message.split(" / ")], title, "; ".join(generic)

@@ -1,4 +1,4 @@
-"""What a rule is: a kind of line in a log, what it means, what to do; and what comes of rules."""
+"""The types of failure rules, causes and diagnoses."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ from typing import Literal
 
 from msgspec import Struct
 
-Class = Literal[
+FailureClass = Literal[
     "oom_gpu", "oom_host", "time_limit", "preempted", "node_fail", "nccl", "rendezvous", "import",
     "missing_file", "code_error", "disk", "shm", "driver", "auth_network", "port", "cancelled",
     "numerics", "other",
 ]  # fmt: skip
-# What to do: change something (the same job fails again), start it again, start it again without
-# the node, or look into it.
-Verdict = Literal["fix", "requeue", "exclude_node", "ask"]
+# What to do: fix the job (it would fail again), submit it again, submit it again without the node,
+# or investigate.
+Recommendation = Literal["fix", "requeue", "exclude_node", "ask"]
 
-# How much a line explains. A ROOT names the cause; an ERROR is an exception that no rule knows
-# better; a WEAK one is the cause where nothing better is there (a timeout, a cancel); a SYMPTOM
-# says that something failed; a HINT says nothing: a warning, or what was taken back.
+# How much a line explains. ROOT names the cause; ERROR is an exception without a better rule; WEAK
+# is the cause if there is no better one (a timeout, a cancel); SYMPTOM reports that something
+# failed; HINT explains nothing (a warning).
 ROOT, ERROR, WEAK, SYMPTOM, HINT = 4, 3, 2, 1, 0
 
-# Of the classes whose verdict is not to change something.
-_VERDICTS: dict[str, Verdict] = {
+# The recommendations of classes other than "fix".
+_VERDICTS: dict[str, Recommendation] = {
     "time_limit": "requeue", "preempted": "requeue", "node_fail": "exclude_node", "nccl": "ask",
     "rendezvous": "ask", "port": "requeue", "cancelled": "ask", "other": "ask",
 }  # fmt: skip
 
 
 class Rule(Struct, frozen=True, kw_only=True):
-    """A kind of line.
+    """A kind of line that tells why a program failed.
 
     Attributes:
         patterns: Regular expressions, of which one must match in the line. They are tried on lines
@@ -37,6 +37,7 @@ class Rule(Struct, frozen=True, kw_only=True):
             groups can be used in ``title`` as {name}. A name may occur once only in all patterns:
             append a digit for the next one (path, path2).
         title: One sentence for the user.
+        frames: If given, one of the innermost frames of the traceback must match.
         fixes: What to do, the most likely fix first.
         message: What a person would search the FAQ for, alternatives separated by " / ". Rules
             without a message are not listed in the FAQ.
@@ -46,13 +47,14 @@ class Rule(Struct, frozen=True, kw_only=True):
     """
 
     id: str
-    cls: Class
+    cls: FailureClass
     kind: int = ROOT
     title: str
     patterns: tuple[str, ...]
     needles: tuple[str, ...]
+    frames: str = ""
     fixes: tuple[str, ...] = ()
-    verdict: Verdict | None = None
+    verdict: Recommendation | None = None
     message: str = ""
     example: str
     unlike: str
@@ -64,20 +66,25 @@ class Rule(Struct, frozen=True, kw_only=True):
         return "|".join(self.patterns)
 
     @property
-    def advice(self) -> Verdict:
-        """The rule's own verdict, or that of its class."""
+    def advice(self) -> Recommendation:
+        """The recommendation of the rule, or that of its class."""
         return self.verdict or _VERDICTS.get(self.cls, "fix")
 
 
 class Cause(Struct, frozen=True, kw_only=True):
-    """Why a job failed. ``title`` is the sentence; ``file``, ``line`` and ``text`` what shows it.
+    """Why a job failed.
 
-    ``rank`` and ``host`` are None where they are not known, ``file`` and ``line`` where it is a
-    record that shows it.
+    Attributes:
+        title: One sentence for the user.
+        file: The log that shows the cause, None for Slurm's or the job's own records.
+        line: Its number in the log, from 1.
+        text: The line, or the record.
+        rank: The rank that failed, if known.
+        host: The host of that rank, if known.
     """
 
     id: str
-    cls: Class
+    cls: FailureClass
     title: str
     file: str | None = None
     line: int | None = None
@@ -87,7 +94,7 @@ class Cause(Struct, frozen=True, kw_only=True):
 
     @property
     def whose(self) -> str:
-        """Whose failure it is.
+        """Rank and host of the failed process, as far as known.
 
         >>> Cause(id="x", cls="other", title="", rank=3, host="n1").whose
         'rank 3 on n1'
@@ -97,11 +104,11 @@ class Cause(Struct, frozen=True, kw_only=True):
 
     @property
     def without_log(self) -> str:
-        """Why it is no more than the records say; "" where a log says more, or a rule."""
+        """Why the cause is based on records alone; "" if a log or a rule explains it."""
         words = {
             "silent": "its log does not say why",
-            "no_logs": "its log is not there",
-            "forgotten": "Slurm no longer says where its output is",
+            "no_logs": "its log is missing",
+            "forgotten": "Slurm no longer knows its output file",
         }
         return words.get(self.id, "")
 
@@ -109,19 +116,20 @@ class Cause(Struct, frozen=True, kw_only=True):
 class Diagnosis(Struct, frozen=True, kw_only=True):
     """Why a job failed, what else went wrong, and what to do.
 
-    Without a failure all is empty; ``verdict`` "ask" and no cause: it failed, and nothing says why.
+    All fields are empty if no failure was found. A ``verdict`` without a cause: the job failed, but
+    neither logs nor records explain it.
     """
 
-    verdict: Verdict | None = None
+    verdict: Recommendation | None = None
     cause: Cause | None = None
     also: list[Cause] = []
     fixes: list[str] = []
 
 
-class Kept(Struct, frozen=True, kw_only=True):
-    """The answer that is kept of a run that is over.
+class CachedDiagnosis(Struct, frozen=True, kw_only=True):
+    """The diagnosis of a finished run, as stored in its directory.
 
-    ``stamp``: of which version, state, attempt and logs it is.
+    ``stamp``: version, state, attempt and sizes of the logs that it was made from.
     """
 
     stamp: list[str]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 
 from hpcrun.why.memory import GPUS, MEMORY
@@ -11,8 +11,8 @@ from hpcrun.why.network import NETWORK, SLURM
 from hpcrun.why.programs import DEEPSPEED, FILES
 from hpcrun.why.rule import ERROR, Rule
 
-# By the sections of docs/faq.md. Of two rules that match a line the one of the greater kind counts,
-# then the one that stands first.
+# By the sections of docs/faq.md. If several rules match a line, the one of the greatest kind
+# counts; among these the first one.
 SECTIONS: dict[str, list[Rule]] = {
     "The job ended, by Slurm": SLURM,
     "Training failed: GPUs and memory": [*MEMORY, *GPUS],
@@ -21,7 +21,7 @@ SECTIONS: dict[str, list[Rule]] = {
     "Training failed: files and environment": FILES,
 }
 RULES = [rule for rules in SECTIONS.values() for rule in rules]
-# An exception that no rule knows better; its name and message are all there is to say.
+# Any exception for which there is no rule.
 CODE_ERROR = Rule(
     id="code_error",
     cls="code_error",
@@ -35,13 +35,12 @@ CODE_ERROR = Rule(
     source="CPython",
 )
 BY_ID = {rule.id: rule for rule in (*RULES, CODE_ERROR)}
-_RULES_OF: dict[str, list[int]] = {}  # by their needles
+_RULES_OF: dict[str, list[int]] = {}  # by needle
 for _at, _rule in enumerate(RULES):
     for _needle in _rule.needles:
         _RULES_OF.setdefault(_needle, []).append(_at)
-# Only lines that have one of these words are looked at closer: few words, which the lines of a
-# program that does well seldom have. None has a digit. A rule whose example has none of them adds
-# its needles.
+# Only lines that contain one of these words are examined. The words are few, rare in the logs of
+# healthy programs, and without digits. A rule whose example contains none of them adds its needles.
 _WORDS = """
 abort|atal|annot|an't|already in|Aborted|ABRT|busy or|CANCEL|ChildF|clients joined|closing|couldn't
 crashed|Duplicate|died|dumped|does not |enied|efused|ead-only|exceeded|exitcode
@@ -62,8 +61,8 @@ EnvironmentN|EnvironmentL|loss scale|no kernel|NoKernel|CUBLAS_|CUDNN_
 """
 
 
-def pattern_of(rules: Iterable[Rule]) -> re.Pattern[bytes]:
-    """Compile a search for any of the words: fast, as those of one letter stand together."""
+def compile_words(rules: Iterable[Rule]) -> re.Pattern[bytes]:
+    """Compile a search for all words, grouped by their first letters for speed."""
     words = _WORDS.strip().replace("\n", "|").split("|")
     for rule in rules:
         if not any(word in rule.example for word in words):
@@ -75,21 +74,25 @@ def pattern_of(rules: Iterable[Rule]) -> re.Pattern[bytes]:
     return re.compile("|".join(parts).encode())
 
 
-WORDS = pattern_of(RULES)
-# Before the last bytes of a long log only these are looked for, one by one, which is fast; where
-# there is a traceback, what may stand before it, too.
+WORDS = compile_words(RULES)
+# Before the end of a long log only these words are searched, one by one, which is fast; in blocks
+# with a traceback also BEFORE, which may announce it.
 TRACEBACK, BEFORE = b"Traceback (most", b"xception"
 FAR_WORDS = (TRACEBACK, b"rror", b"NCCL WARN", b"CANCELLED AT")
 
 
 @cache
 def compiled(rule_id: str) -> re.Pattern[str]:
-    """Compile the pattern of a rule: most are never needed."""
+    """Compile the pattern of a rule on first use: most are never needed."""
     return re.compile(BY_ID[rule_id].pattern)
 
 
-def match(line: str) -> tuple[Rule, re.Match[str]] | None:
+def match(line: str, frames: Sequence[str] = ()) -> tuple[Rule, re.Match[str]] | None:
     """Find the rule that says most about a line.
+
+    Args:
+        line: The line without prefixes; of a traceback, the exception.
+        frames: The innermost frames of the traceback.
 
     >>> rule, found = match("srun: error: node07: task 3: Out Of Memory")
     >>> rule.id, found["host"], found["rank"]
@@ -98,7 +101,10 @@ def match(line: str) -> tuple[Rule, re.Match[str]] | None:
     best: tuple[Rule, re.Match[str]] | None = None
     likely = {at for needle, rules in _RULES_OF.items() if needle in line for at in rules}
     for rule in (RULES[at] for at in sorted(likely)):
-        if best is None or rule.kind > best[0].kind:
-            found = compiled(rule.id).search(line)
-            best = best if found is None else (rule, found)
+        if best is not None and rule.kind <= best[0].kind:
+            continue
+        if rule.frames and not any(re.search(rule.frames, frame) for frame in frames):
+            continue
+        found = compiled(rule.id).search(line)
+        best = best if found is None else (rule, found)
     return best

@@ -42,7 +42,7 @@ def test_wait_any_ends_with_the_first_job(hpcrun: Caller, tools: Path) -> None:
     done = hpcrun("wait", "9", "--any")
     assert (done.code, done.out) == (
         1,
-        "job 9: FAILED, and Slurm no longer says where its output is\n",
+        "job 9: FAILED, and Slurm no longer knows its output file\n",
     ), done
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from hpcrun.why.judge import Evidence, Job, Records, diagnose
-from hpcrun.why.reading import Found, Reader
+from hpcrun.why.ends import EndRecords
+from hpcrun.why.fixes import JobSettings
+from hpcrun.why.judge import FailureEvidence, diagnose
+from hpcrun.why.reading import LogFindings, LogReader
 from hpcrun.why.rule import Diagnosis
 
 OOM = (
@@ -32,10 +34,10 @@ CHILD = (
 LINES = STEPS.count("\n")
 
 
-def read(text: str, name: str = "x.log", block: int = 1 << 20) -> Found:
+def read(text: str, name: str = "x.log", block: int = 1 << 20) -> LogFindings:
     """Read a log's text in blocks of whole lines."""
     data = text.encode()
-    reader = Reader(name, len(data))
+    reader = LogReader(name, len(data))
     rest = b""
     for at in range(0, len(data), block):
         piece = rest + data[at : at + block]
@@ -44,16 +46,20 @@ def read(text: str, name: str = "x.log", block: int = 1 << 20) -> Found:
         rest = piece[cut:]
     if rest:
         reader.read(rest)
-    return reader.found()
+    return reader.finish()
 
 
-def judge(*texts: str, records: Records | None = None, job: Job | None = None) -> Diagnosis:
+def judge(
+    *texts: str, records: EndRecords | None = None, job: JobSettings | None = None
+) -> Diagnosis:
     """Say why a job with these logs failed."""
     logs = [read(text, f"{index}.log") for index, text in enumerate(texts)]
-    return diagnose(Evidence(logs=logs, records=records or Records(), job=job or Job()))
+    return diagnose(
+        FailureEvidence(logs=logs, records=records or EndRecords(), job=job or JobSettings())
+    )
 
 
-def told(*texts: str, records: Records | None = None) -> tuple[str, str, int | None, int | None]:
+def told(*texts: str, records: EndRecords | None = None) -> tuple[str, str, int | None, int | None]:
     """Give id, class, line and rank of what is found."""
     cause = judge(*texts, records=records).cause
     return (cause.id, cause.cls, cause.line, cause.rank) if cause else ("", "", None, None)

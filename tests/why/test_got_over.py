@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from hpcrun.why.judge import Records
+from hpcrun.why.ends import EndRecords
 from hpcrun.why.rules import BY_ID
 from tests.why.logs import CHILD, OOM, STEPS, judge, told, traceback
 
@@ -276,7 +276,7 @@ def test_what_the_next_line_takes_back_is_no_cause(after: str) -> None:
     error = "FileNotFoundError: [Errno 2] No such file or directory: '/data/x'\n"
     assert told(f"start\n{error}{after}the results are in out/\n")[0] == ""
     assert told(f"start\n{error}the results are in out/\n")[0] == "no_file"
-    failed = Records(state="FAILED", exit_code=1)
+    failed = EndRecords(state="FAILED", exit_code=1)
     assert told(f"start\n{error}{after}", records=failed)[0] == "no_file"
 
 

@@ -7,7 +7,9 @@ import json
 import pytest
 from msgspec import structs
 
-from hpcrun.why.judge import Evidence, Job, Records, diagnose
+from hpcrun.why.ends import EndRecords
+from hpcrun.why.fixes import JobSettings
+from hpcrun.why.judge import FailureEvidence, diagnose
 from tests.why.logs import CHILD, LINES, OOM, STEPS, judge, read, told, traceback
 
 # ---- forms of lines
@@ -87,43 +89,43 @@ def test_launchers_are_symptoms() -> None:
 
 def test_what_is_on_record_goes_before_a_launchers_report() -> None:
     log = "failed (exitcode: 255) local_rank: 0 (pid: 31620) of binary: bash"
-    failed = Records(state="FAILED", exit_code=255, rank=0, host="n1")
+    failed = EndRecords(state="FAILED", exit_code=255, rank=0, host="n1")
     found = judge(log, records=failed).cause
     assert found is not None
     assert found.title == "rank 0 on n1 ended with exit code 255, and its log does not say why"
     # Of a bare command no rank is known, but where it failed.
     log = "srun: error: n1: task 0: Exited with exit code 3"
-    found = judge(log, records=Records(state="FAILED", exit_code=3, host="n1")).cause
+    found = judge(log, records=EndRecords(state="FAILED", exit_code=3, host="n1")).cause
     assert found is not None
     assert found.title == "the job on n1 ended with exit code 3, and its log does not say why"
 
 
 def test_slurms_record_says_who_and_why() -> None:
-    by = Records(state="CANCELLED", cancelled_by="its user, ada", when="after 27 s")
-    out = Records(state="NODE_FAIL", node_reason="DIMM 3 is broken")
-    held = Records(state="CANCELLED", has_begun=False, node_reason="Prolog error", node_out="n3")
-    shut = Records(state="FAILED", slurm_code="0:53", output="/no/such/x.out")
+    by = EndRecords(state="CANCELLED", cancelled_by="its user, ada", when="after 27 s")
+    out = EndRecords(state="NODE_FAIL", node_reason="DIMM 3 is broken")
+    held = EndRecords(state="CANCELLED", has_begun=False, node_reason="Prolog error", node_out="n3")
+    shut = EndRecords(state="FAILED", slurm_code="0:53", output="/no/such/x.out")
     causes = [judge("", records=one).cause for one in (by, out, held, shut)]
     assert [cause.title if cause else "" for cause in causes] == [
         "cancelled by its user, ada, after 27 s",
         "a node died: DIMM 3 is broken",
-        "the job was never begun: Prolog error",
-        "Slurm could not open the file of the job's output on the node: /no/such/x.out",
+        "the job never started: Prolog error",
+        "Slurm could not open the job's output file on the node: /no/such/x.out",
     ]
 
 
 def test_of_a_job_whose_output_slurm_has_forgotten_it_is_said_what_the_accounting_has() -> None:
     most = "with 7.9 GiB used of the 8.0 GiB of memory that it had asked for"
-    record = Records(state="FAILED", exit_code=137, when="after 3 min", memory=most)
-    found = diagnose(Evidence(records=record, job=Job(word="4711")))
+    record = EndRecords(state="FAILED", exit_code=137, when="after 3 min", memory=most)
+    found = diagnose(FailureEvidence(records=record, job=JobSettings(name="4711")))
     assert found.cause is not None
     assert found.cause.title == (
         "the job ended with exit code 137 (as after signal 9) after 3 min, with 7.9 GiB used of the"
-        " 8.0 GiB of memory that it had asked for, and Slurm no longer says where its output is"
+        " 8.0 GiB of memory that it had asked for, and Slurm no longer knows its output file"
     )
-    assert found.fixes == ["hpcrun why FILE  # with the file of its output"]
-    known = diagnose(Evidence(records=structs.replace(record, output="/x/4711.out")))
-    assert known.cause is not None and known.cause.title.endswith("and its log is not there")
+    assert found.fixes == ["hpcrun why FILE  # with its output file"]
+    known = diagnose(FailureEvidence(records=structs.replace(record, output="/x/4711.out")))
+    assert known.cause is not None and known.cause.title.endswith("and its log is missing")
 
 
 def test_a_watchdog_is_a_symptom_of_a_crash() -> None:
@@ -138,16 +140,16 @@ def test_a_watchdog_is_a_symptom_of_a_crash() -> None:
 def test_the_rank_that_the_others_waited_for() -> None:
     line = "[Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=24)\n"
     logs = [read("".join(f"[rank{rank}]: {line.format(rank)}" for rank in (1, 2, 3)))]
-    cause = diagnose(Evidence(logs=logs, ranks=range(4))).cause
+    cause = diagnose(FailureEvidence(logs=logs, ranks=range(4))).cause
     assert cause is not None and cause.title.endswith("have waited for rank 0")
-    cause = diagnose(Evidence(logs=logs, ranks=range(1, 4))).cause
+    cause = diagnose(FailureEvidence(logs=logs, ranks=range(1, 4))).cause
     assert cause is not None and "waited for" not in cause.title
 
 
 def test_the_rank_that_failed_first_counts() -> None:
     text = traceback("ValueError: a", "[rank0]: ") + traceback("ValueError: b", "[rank2]: ")
     assert told(text)[3] == 0
-    failed = Records(state="FAILED", why="error", rank=2, host="n2")
+    failed = EndRecords(state="FAILED", why="error", rank=2, host="n2")
     cause = judge(text, records=failed).cause
     assert cause is not None and (cause.rank, cause.host, cause.line) == (2, "n2", 8)
 
@@ -340,7 +342,7 @@ def test_a_watchdog_names_the_rank_that_was_waited_for() -> None:
     line += "collective operation timeout: WorkNCCL(SeqNum=24) ran for 1800083 milliseconds\n"
     texts = ["2026-11-20 10:00:00 packing data\n", *(line.format(rank) for rank in (3, 2, 1))]
     logs = [read(text, f"{at}.log") for at, text in enumerate(texts)]
-    cause = diagnose(Evidence(logs=logs, ranks=range(4))).cause
+    cause = diagnose(FailureEvidence(logs=logs, ranks=range(4))).cause
     assert cause is not None and cause.title.endswith("have waited for rank 0")
     assert (cause.rank, cause.file) == (1, "3.log")
     # A rank that lost its workers before is what the others waited for.
@@ -352,45 +354,47 @@ def test_a_watchdog_names_the_rank_that_was_waited_for() -> None:
 
 
 def test_a_run_that_ended_well_has_no_cause() -> None:
-    found = judge(traceback(OOM), records=Records(state="COMPLETED", exit_code=0))
+    found = judge(traceback(OOM), records=EndRecords(state="COMPLETED", exit_code=0))
     assert (found.verdict, found.cause, found.also, found.fixes) == (None, None, [], [])
 
 
 @pytest.mark.parametrize(
     ("records", "wanted"),
     [
-        (Records(state="TIMEOUT"), "time_limit"),
-        (Records(state="FAILED", why="time_limit"), "time_limit"),
-        (Records(state="PREEMPTED", why="preempted"), "preempted"),
-        (Records(state="NODE_FAIL"), "node_fail"),
-        (Records(state="CANCELLED", why="cancelled"), "cancelled"),
-        (Records(state="OUT_OF_MEMORY", rank=1, host="n1"), "oom_host"),
-        (Records(state="FAILED", unfit="2 of 8 GPUs", host="n1"), "node_fail"),
-        (Records(state="FAILED", why="stalled", stalled="rank 2 is in load"), "other"),
-        (Records(state="FAILED", exit_code=137, signal=9, rank=1, host="n1"), "oom_host"),
-        (Records(state="FAILED", exit_code=3, rank=1, host="n1"), "other"),
+        (EndRecords(state="TIMEOUT"), "time_limit"),
+        (EndRecords(state="FAILED", why="time_limit"), "time_limit"),
+        (EndRecords(state="PREEMPTED", why="preempted"), "preempted"),
+        (EndRecords(state="NODE_FAIL"), "node_fail"),
+        (EndRecords(state="CANCELLED", why="cancelled"), "cancelled"),
+        (EndRecords(state="OUT_OF_MEMORY", rank=1, host="n1"), "oom_host"),
+        (EndRecords(state="FAILED", unfit="2 of 8 GPUs", host="n1"), "node_fail"),
+        (EndRecords(state="FAILED", why="stalled", stalled="rank 2 is in load"), "other"),
+        (EndRecords(state="FAILED", exit_code=137, signal=9, rank=1, host="n1"), "oom_host"),
+        (EndRecords(state="FAILED", exit_code=3, rank=1, host="n1"), "other"),
     ],
 )
-def test_records_without_a_word_in_the_log(records: Records, wanted: str) -> None:
+def test_records_without_a_word_in_the_log(records: EndRecords, wanted: str) -> None:
     cause = judge(STEPS, records=records).cause
     assert cause is not None and cause.cls == wanted
     assert cause.title
 
 
 def test_a_run_that_gave_up_says_why() -> None:
-    cause = judge(STEPS, records=Records(state="TIMEOUT", gave_up="it saved nothing new")).cause
+    cause = judge(STEPS, records=EndRecords(state="TIMEOUT", gave_up="it saved nothing new")).cause
     assert cause is not None and cause.title.endswith("; it saved nothing new")
     for gave_up in ("", "it has had its 2 attempts"):
-        records = Records(state="PREEMPTED", gave_up=gave_up)
-        fixes = diagnose(Evidence(records=records, job=Job(word="7", is_run=True))).fixes
+        records = EndRecords(state="PREEMPTED", gave_up=gave_up)
+        fixes = diagnose(
+            FailureEvidence(records=records, job=JobSettings(name="7", is_run=True))
+        ).fixes
         assert any("survive" in fix for fix in fixes) is not bool(gave_up), fixes
 
 
 def test_who_cancelled_is_told_though_a_launcher_was_asked_to_end() -> None:
     log = STEPS + traceback("torch.elastic.SignalException: Process 42 got signal: 15", at="run")
-    asked = judge(log, records=Records(state="FAILED", exit_code=1)).cause
+    asked = judge(log, records=EndRecords(state="FAILED", exit_code=1)).cause
     assert asked is not None and asked.title == "a process was asked to terminate"
-    records = Records(state="CANCELLED", cancelled_by="its user, me", exit_code=1)
+    records = EndRecords(state="CANCELLED", cancelled_by="its user, me", exit_code=1)
     cause = judge(log, records=records).cause
     assert cause is not None and cause.title == "cancelled by its user, me"
 
@@ -400,8 +404,8 @@ REQUEUE = "slurmstepd: error: *** JOB 1 ON n1 CANCELLED AT 2026-11-20T08:00:03 D
 
 def test_what_is_over_does_not_start_again() -> None:
     assert judge(REQUEUE).fixes == ["nothing to do: it starts again"]
-    for records in (Records(state="FAILED", is_over=True), Records(is_over=True)):
-        found = judge(REQUEUE, records=records, job=Job(word="7", is_run=True))
+    for records in (EndRecords(state="FAILED", is_over=True), EndRecords(is_over=True)):
+        found = judge(REQUEUE, records=records, job=JobSettings(name="7", is_run=True))
         assert found.cause is not None and found.cause.title.endswith("did not start again")
         assert found.fixes == ["hpcrun resubmit 7"]
 
@@ -409,14 +413,14 @@ def test_what_is_over_does_not_start_again() -> None:
 def test_who_cancelled_is_told_though_the_job_was_about_to_start_again() -> None:
     step = "slurmstepd: error: *** STEP 1.0 ON n1 CANCELLED AT 2026-11-20T08:00:03 ***\n"
     preempted = REQUEUE.replace("JOB REQUEUE", "PREEMPTION")
-    records = Records(state="CANCELLED", cancelled_by="me", when="after 17 s", is_over=True)
+    records = EndRecords(state="CANCELLED", cancelled_by="me", when="after 17 s", is_over=True)
     for log in (REQUEUE, STEPS + step, preempted):
         cause = judge(log, records=records).cause
         assert cause is not None and cause.title == "cancelled by me, after 17 s", log
 
 
 def test_a_script_that_was_killed() -> None:
-    killed = Records(state="FAILED", killed="the job's script was killed")
+    killed = EndRecords(state="FAILED", killed="the job's script was killed")
     step = (
         "slurmstepd: error: *** STEP 1.0 ON n1 FAILED (non-zero exit code or other failure mode)\n"
     )
@@ -428,7 +432,7 @@ def test_a_script_that_was_killed() -> None:
 
 def test_a_crash_before_the_time_limit() -> None:
     end = "slurmstepd: error: *** JOB 1 ON n1 CANCELLED AT 2026-11-20T08:00:03 DUE TO TIME LIMIT\n"
-    timeout = Records(state="TIMEOUT")
+    timeout = EndRecords(state="TIMEOUT")
     assert told(STEPS + end, records=timeout)[:3] == ("time_limit", "time_limit", LINES + 1)
     assert told(STEPS + traceback("KeyError: 1") + end, records=timeout)[0] == "code_error"
     assert told(traceback("KeyError: 1") + STEPS + end, records=timeout)[0] == "time_limit"
@@ -437,9 +441,9 @@ def test_a_crash_before_the_time_limit() -> None:
 def test_a_signal_that_a_person_sent_to_the_ranks_alone() -> None:
     """By ``scancel --signal=TERM`` Slurm's state is FAILED; a failure in the log counts first."""
     said = "slurmstepd: error: *** STEP 4711.0 ON n1 CANCELLED AT 2026-11-20T08:00:03 ***\n"
-    stopped = Records(state="FAILED", why="stopped", exit_code=143)
+    stopped = EndRecords(state="FAILED", why="stopped", exit_code=143)
     cause = judge(said, records=stopped).cause
-    assert cause is not None and "asked to end by a signal" in cause.title
+    assert cause is not None and "stopped by a signal" in cause.title
     assert told(STEPS + traceback("KeyError: 1") + said, records=stopped)[0] == "code_error"
 
 
@@ -447,18 +451,22 @@ def test_a_signal_that_a_person_sent_to_the_ranks_alone() -> None:
 
 
 def test_fixes_have_the_jobs_own_numbers() -> None:
-    job = Job(word="4711", is_run=True, micro_batch=4, accumulation=2, memory_mib=1000, limit=3600)
+    job = JobSettings(
+        name="4711", is_run=True, micro_batch=4, accumulation=2, memory_mib=1000, limit=3600
+    )
     fixes = judge(traceback(OOM), job=job).fixes
     assert fixes[0].startswith(
         "hpcrun resubmit 4711 --set batch.micro_batch_per_gpu=2 "
         "--set batch.gradient_accumulation_steps=4"
     )
-    memory = judge(records=Records(state="OUT_OF_MEMORY"), job=job).fixes[0]
+    memory = judge(records=EndRecords(state="OUT_OF_MEMORY"), job=job).fixes[0]
     assert memory == "hpcrun resubmit 4711 --set resources.memory_per_node=2000M"
-    time = judge(records=Records(state="TIMEOUT"), job=job).fixes[0]
+    time = judge(records=EndRecords(state="TIMEOUT"), job=job).fixes[0]
     assert time == "hpcrun resubmit 4711 --time 2:00:00"
-    saved = judge(records=Records(state="TIMEOUT"), job=structs.replace(job, has_saved=True))
-    assert saved.fixes[0] == f"{time}  # on from the checkpoints"
+    saved = judge(
+        records=EndRecords(state="TIMEOUT"), job=structs.replace(job, has_checkpoints=True)
+    )
+    assert saved.fixes[0] == f"{time}  # resumes from the checkpoints"
     # A log alone is no job that verbs could name.
     assert not any("JOB" in fix for fix in judge(traceback("ValueError: no")).fixes)
 

@@ -7,10 +7,11 @@ from collections import Counter
 import pytest
 from msgspec import structs
 
-from hpcrun.why.judge import Job, Records
-from hpcrun.why.reading import clean
+from hpcrun.why.ends import EndRecords
+from hpcrun.why.fixes import JobSettings
+from hpcrun.why.lines import parse_line
 from hpcrun.why.rule import Rule
-from hpcrun.why.rules import BY_ID, CODE_ERROR, RULES, WORDS, compiled, match, pattern_of
+from hpcrun.why.rules import BY_ID, CODE_ERROR, RULES, WORDS, compile_words, compiled, match
 from tests.why.logs import judge, read
 
 EACH = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
@@ -18,13 +19,13 @@ EACH = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
 
 @EACH
 def test_the_example_matches(rule: Rule) -> None:
-    found = match(clean(rule.example)[0])
+    found = match(parse_line(rule.example).text)
     assert found is not None and found[0] is rule
 
 
 @EACH
 def test_the_look_alike_does_not(rule: Rule) -> None:
-    assert not compiled(rule.id).search(clean(rule.unlike)[0])
+    assert not compiled(rule.id).search(parse_line(rule.unlike).text)
 
 
 @EACH
@@ -38,7 +39,7 @@ def test_the_words_of_a_new_rule_are_looked_for() -> None:
     """Adding a rule touches one file; numbers are taken out of lines before they are looked at."""
     new = structs.replace(RULES[0], needles=("zzyzx 7",), example="zzyzx 7 went away")
     assert not WORDS.search(b"zzyzx  went away")
-    assert pattern_of([*RULES, new]).search(b"zzyzx  went away")
+    assert compile_words([*RULES, new]).search(b"zzyzx  went away")
 
 
 @EACH
@@ -67,7 +68,9 @@ def test_a_rule_is_whole(rule: Rule) -> None:
     ],
 )  # fmt: skip
 def test_the_advice_is_right_for_each_line_that_a_rule_takes(line: str, says: str) -> None:
-    diagnosis = judge(line, job=Job(word="7", is_run=True), records=Records(state="FAILED"))
+    diagnosis = judge(
+        line, job=JobSettings(name="7", is_run=True), records=EndRecords(state="FAILED")
+    )
     assert diagnosis.cause is not None
     said = [diagnosis.cause.title, *diagnosis.fixes]
     assert any(says in each for each in said)
