@@ -426,6 +426,36 @@ def trusted_slurm_conf(context: Context, conf: str | None) -> str | None:
     return None if _may_be_of_project(conf, context.environ, context.project) else conf
 
 
+def refuse_other_clusters(profile: Cluster, environ: Mapping[str, str]) -> None:
+    """Raise InputError if the environment sends Slurm's commands to another cluster, as -M does.
+
+    hpcrun drops such variables: it would ask, and submit to, the cluster of the slurm.conf. A
+    profile with a slurm_conf has named its cluster.
+    """
+    for name in ("SLURM_CLUSTERS", "SBATCH_CLUSTERS"):
+        wanted = environ.get(name)
+        if wanted and profile.slurm_conf is None and wanted != _cluster_of_conf(profile, environ):
+            raise InputError(
+                f"{name} is set to {wanted}: hpcrun asks the cluster of a slurm.conf, without -M",
+                fix=f"unset {name}; for {wanted} write a profile whose slurm_conf: names the "
+                "slurm.conf of that cluster, or one with host: its login node",
+            )
+
+
+_CONFS = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/slurm/conf/slurm.conf")
+
+
+def _cluster_of_conf(profile: Cluster, environ: Mapping[str, str]) -> str:
+    """Read the cluster's name in the slurm.conf of this machine; "" where that is not known."""
+    named = environ.get("SLURM_CONF")
+    for conf in () if profile.host is not None else (named,) if named else _CONFS:
+        with contextlib.suppress(OSError):
+            text = files.read_plain(conf).decode("utf-8", "replace")
+            found = re.search(r"(?mi)^[ \t]*ClusterName[ \t]*=[ \t]*([^\s#]+)", text)
+            return found[1] if found else ""
+    return ""
+
+
 def is_slurm_conf_missing(context: Context, conf: str | None) -> bool:
     """Return whether a slurm.conf is not on this machine any more, where Slurm is asked from it."""
     return conf is not None and context.cluster.host is None and not Path(conf).exists()
@@ -434,9 +464,12 @@ def is_slurm_conf_missing(context: Context, conf: str | None) -> bool:
 def slurm_transport(context: Context, slurm_conf: str | None = None) -> Transport:
     """Reach the context's Slurm, or the one whose slurm.conf is named.
 
-    Raises InputError where the profile's is not there: Slurm would look for it for a minute.
+    Raises InputError where the profile's is not there: Slurm would look for it for a minute. And
+    where the environment names another cluster than Slurm's own commands would ask.
     """
     conf = context.cluster.slurm_conf
+    if slurm_conf is None and context.cluster.host is None:
+        refuse_other_clusters(context.cluster, context.environ)
     if slurm_conf is None and conf and is_slurm_conf_missing(context, conf):
         raise InputError(
             f"{context.cluster_source}: slurm_conf: {conf}: no such file",

@@ -22,7 +22,7 @@ from hpcrun.actions.checks.submission import Checks, look_at_paths
 from hpcrun.actions.interpreter import Interpreter, find_interpreter, seen
 from hpcrun.actions.there import settle, there
 from hpcrun.assets import find_job
-from hpcrun.context import Context, is_in_mirror, read_text
+from hpcrun.context import Context, is_in_mirror, read_text, refuse_other_clusters
 from hpcrun.errors import InputError, Problem, SpecError
 from hpcrun.plan import (
     Dependency,
@@ -224,6 +224,8 @@ def prepare_spec(
         for _ in look_at_paths(context, [*(spec.command or []), *spec.args, *extra_args]):
             pass  # the next trip brings it
         found = settle(context, partial(find_interpreter, context, spec))
+    if (checks or Checks()).in_queue:
+        refuse_other_clusters(context.cluster, context.environ)
     far = there(context)
     run_dir = far.runs_dir / run_id
     # There is no project there but the run's copy of it.

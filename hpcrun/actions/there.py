@@ -17,7 +17,7 @@ from typing import TypeVar, cast
 from msgspec import Struct
 
 from hpcrun.assets import home_dir
-from hpcrun.context import Context, expand_user_path
+from hpcrun.context import Context, expand_user_path, refuse_other_clusters
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.monitor import free_space
 from hpcrun.ownership import is_writable_by_others
@@ -126,6 +126,7 @@ def there(context: Context) -> There:
     if ENVIRONMENT not in context.asked:
         _answer(context, [ENVIRONMENT, *_unanswered(context)])
     environ = cast(Mapping[str, str], context.asked[ENVIRONMENT])
+    refuse_other_clusters(context.cluster, environ)
     home, source, profile = Path(home_dir(environ)), context.cluster_source, context.cluster
     return There(
         environ,

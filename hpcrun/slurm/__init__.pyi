@@ -2,6 +2,7 @@ from hpcrun.slurm import client as client
 from hpcrun.slurm.accounts import Account as Account
 from hpcrun.slurm.client import TIMEOUT as TIMEOUT
 from hpcrun.slurm.client import check_answered as check_answered
+from hpcrun.slurm.cluster import SHOW_CLUSTERS as SHOW_CLUSTERS
 from hpcrun.slurm.cluster import SHOW_CONFIG as SHOW_CONFIG
 from hpcrun.slurm.cluster import SHOW_PARTITIONS as SHOW_PARTITIONS
 from hpcrun.slurm.cluster import SHOW_QOS as SHOW_QOS

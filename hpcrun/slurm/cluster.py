@@ -22,6 +22,7 @@ SINFO = ("sinfo", "--noheader", "--all", "--exact", "--format=%R|%D|%c|%m|%T|%N|
 _AWAY = ("down", "drain", "fail", "error", "future", "perfctrs", "inval")
 _SACCTMGR = ("sacctmgr", "--noheader", "--parsable2", "--readonly", "show")
 # All QOS and their limits.
+SHOW_CLUSTERS = (*_SACCTMGR, "cluster", "format=Cluster")
 SHOW_QOS = (*_SACCTMGR, "qos", "format=Name,Flags,MaxWall,MaxTRESPerJob,MaxTRESPerUser,GrpTRES")
 _ASSOCIATION = (
     "Cluster,Account,Partition,DefaultAccount,QOS,DefaultQOS,MaxWall,MaxTRESPerJob,GrpTRES"

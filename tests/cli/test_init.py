@@ -604,3 +604,27 @@ def test_names_in_draft_comments_do_not_break_lines(bare: Caller, slurm: Slurm, 
     assert "commands" not in job.get("setup", {})
     assert "setup: {commands" in (bare.project / "jobs/train.yaml").read_text()  # a comment
     assert profile(bare).get("python") != "/evil"
+
+
+def test_the_name_of_another_cluster_of_the_accounting_is_refused(
+    bare: Caller, slurm: Slurm
+) -> None:
+    """As at sites where -M reaches several: Slurm's commands without it ask this one."""
+    slurm.answer("config", CONFIG.replace("accounting_storage/none", "accounting_storage/slurmdbd"))
+    slurm.answer("sacctmgr", "hot\nhpda\n")
+    done = bare("init", "--cluster", "hpda", "--yes")
+    assert done.code == 2 and "Slurm's commands here ask hot" in done.err, done
+    assert not (bare.project / "hpcrun.yaml").exists()
+    slurm.answer("sacctmgr", "", code=1)
+    assert bare("init", "--cluster", "my-own-name", "--yes").code == 0
+
+
+def test_the_slurm_conf_of_the_shell_is_kept(bare: Caller, slurm: Slurm) -> None:
+    conf = bare.project.parent / "site" / "slurm.conf"
+    conf.parent.mkdir()
+    conf.touch()
+    bare.environ["SLURM_CONF"] = str(conf)
+    assert bare("init", "--yes").code == 0
+    assert profile(bare)["slurm_conf"] == str(conf)
+    del bare.environ["SLURM_CONF"]
+    assert checked(bare("init", "--json"))["action"] == "unchanged"

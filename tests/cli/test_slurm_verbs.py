@@ -353,3 +353,42 @@ def test_job_does_not_inherit_variables_of_another_job(hpcrun: Caller, tools: Pa
     for run in hpcrun.runs.iterdir():
         text = (run / "seen").read_text()
         assert ("SBATCH_ACCOUNT=" in text) == ("--account" not in (run / "job.sbatch").read_text())
+
+
+@pytest.mark.parametrize("name", ["SLURM_CLUSTERS", "SBATCH_CLUSTERS"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "submit job.yaml",
+        "submit job.yaml --dry-run",
+        "status 7",
+        "cancel 7",
+        "top",
+        "init --yes",
+        "logs 7",
+    ],
+)
+def test_another_cluster_in_the_environment_is_an_error(
+    hpcrun: Caller, tools: Path, name: str, words: str
+) -> None:
+    """Slurm's own commands would ask that one, and hpcrun would not."""
+    commands = ("sbatch", "squeue", "scontrol", "scancel", "sinfo", "sacct")
+    asked = [replay(tools, command, (0, "7\n", "")) for command in commands]
+    hpcrun.environ[name] = "hpda"
+    done = hpcrun(*words.split())
+    assert done.code == 2 and f"{name} is set to hpda" in done.err and f"unset {name}" in done.err
+    assert not any(map(calls, asked))
+
+
+def test_the_own_cluster_in_the_environment_is_none(hpcrun: Caller, tools: Path) -> None:
+    conf = hpcrun.write("slurm.conf", "# ClusterName=no\nclustername = mine # the name\n")
+    replay(tools, "squeue", (0, "", ""))
+    hpcrun.environ |= {"SLURM_CLUSTERS": "mine", "SLURM_CONF": str(conf)}
+    assert hpcrun("top", "--json").code == 0
+    hpcrun.environ["SLURM_CLUSTERS"] = "mine,hpda"
+    assert "set to mine,hpda" in hpcrun("top", "--json").err
+    # A profile that names its Slurm is asked for by itself.
+    with (hpcrun.project / "hpcrun.yaml").open("a") as profile:
+        profile.write(f"slurm_conf: {conf}\n")
+    hpcrun.environ["HPCRUN_TRUST"] = str(hpcrun.project)
+    assert hpcrun("top", "--json").code == 0

@@ -86,7 +86,7 @@ class Checks:
     def __init__(self, *, strict: bool = True, in_queue: bool = True) -> None:
         """Unless ``strict`` problems are notes. ``in_queue``: Slurm is to choose the nodes."""
         self.is_strict = strict
-        self._in_queue = in_queue
+        self.in_queue = in_queue
         self._avoided: Callable[[Plan], Plan] | None = None
         self._programs: dict[tuple[object, ...], Program] = {}
         # What each Python lacks of the modules that are asked for, or why it was not asked.
@@ -122,7 +122,7 @@ class Checks:
         findings = self._graded(findings, "")
         if plan is not None and not findings.problems:
             plan = _without_unknown(context, spec, plan, program, extra_args, given)
-            if self._in_queue:
+            if self.in_queue:
                 self._avoided = self._avoided or avoided(context)
                 plan = self._avoided(plan)
         return plan, findings

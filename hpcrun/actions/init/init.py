@@ -137,6 +137,8 @@ def look(
     old = load_cluster(text, source=str(profile)) if text else None
     if old is not None:
         _check_same_host(old, str(profile), host)
+    if name and answers is not None and answers.config.has_accounting:
+        _check_own_cluster(name, answers.config.cluster, context)
     base = context.cluster
     if old is not None and answers is not None and _is_carried(old, answers.config.cluster):
         old, base = None, base if answers.config.cluster == SANDBOX else Cluster()
@@ -154,6 +156,25 @@ def look(
         answers=answers,
     )
     return found if answers is None else _compared(found, answers)
+
+
+def _check_own_cluster(name: str, own: str, context: Context) -> None:
+    """Raise InputError if the name is that of another cluster of the same accounting."""
+    if name == own:
+        return
+    others = settle(context, partial(survey.list_clusters, context))
+    if name in others:
+        raise InputError(
+            f"--cluster {name}: Slurm's commands here ask {own}, which is another cluster",
+            fix=f"call it on a login node of {name}, or with SLURM_CONF set to its slurm.conf",
+        )
+
+
+def _own_conf(found: Found) -> str | None:
+    """Return the slurm.conf of this shell: without it another Slurm would be asked later."""
+    conf = found.environ.get("SLURM_CONF")
+    is_here = found.base.host is None and found.site is not None
+    return conf if is_here and conf and conf.startswith("/") else None
 
 
 def _check_same_host(cluster: Cluster, source: str, host: str | None) -> None:
@@ -536,7 +557,7 @@ def new_profile(found: Found, answers: dict[str, str]) -> str:
         "login_shell": base.login_shell or None,
         "slurm_path": base.slurm_path,
         "accelerator": accelerator if accelerator != "cuda" else None,
-        "slurm_conf": base.slurm_conf,
+        "slurm_conf": base.slurm_conf or _own_conf(found),
         "runs_dir": f"{top}/runs",
         "cache_dir": f"{top}/cache",
         "local_dir": tmp if tmp not in ("", "/tmp") and tmp.startswith("/") else None,

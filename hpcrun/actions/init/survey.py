@@ -21,6 +21,7 @@ from hpcrun.errors import OutOfReach
 from hpcrun.plan import Answers, first_host
 from hpcrun.remote import Result
 from hpcrun.slurm import (
+    SHOW_CLUSTERS,
     SHOW_CONFIG,
     SHOW_PARTITIONS,
     SHOW_QOS,
@@ -221,6 +222,13 @@ def _slurm(context: Context, user: str) -> Answers:
         associations=associations,
         qos=qos,
     )
+
+
+def list_clusters(context: Context) -> list[str]:
+    """List the clusters of the accounting; none where that does not answer. For settle()."""
+    with contextlib.suppress(OutOfReach):
+        return (_answer(context, SHOW_CLUSTERS) or "").split()
+    return []
 
 
 def _kinds(nodes: Sequence[NodeRow]) -> list[list[str]]:
