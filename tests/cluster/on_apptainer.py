@@ -43,7 +43,7 @@ def build_image(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "srun"])
-def test_apptainer(site: Site, tmp_path: Path, launcher: str) -> None:
+def test_ranks_run_in_the_apptainer_image(site: Site, tmp_path: Path, launcher: str) -> None:
     """The ranks are in the image, their variables are the job's, their folders are there."""
     write_data(site)
     image = build_image(site.project)

@@ -48,7 +48,7 @@ def run(site: Site, program: str) -> str:
     return out
 
 
-def test_the_document(site: Site) -> None:
+def test_program_of_the_api_document_runs(site: Site) -> None:
     """docs/api.md from its first line to its last, as one program."""
     (site.project / "train.py").write_text(TRAIN)
     for text in blocks("yaml"):
@@ -76,7 +76,7 @@ def job(script, **more):
 """
 
 
-def test_threads_processes_a_loop_and_an_end(site: Site) -> None:
+def test_runs_work_in_threads_processes_and_event_loops(site: Site) -> None:
     """Submitted by threads inside an event loop, pickled to a process, awaited by two at once."""
     program = (
         PLAIN
@@ -106,7 +106,7 @@ asyncio.run(main())
     assert run(site, program) == ""
 
 
-def test_ctrl_c_ends_the_waiting_alone(site: Site) -> None:
+def test_ctrl_c_ends_only_the_waiting(site: Site) -> None:
     program = (
         PLAIN
         + """
@@ -133,7 +133,7 @@ run.wait()
     run(site, f"import hpcrun\n{ended}\nassert hpcrun.find({run_id!r}).cancel() is False")
 
 
-def test_another_folder_and_two_clusters(site: Site, bare_site: Site) -> None:
+def test_runs_of_two_clusters_are_awaited_together(site: Site, bare_site: Site) -> None:
     """One program, elsewhere, with runs of two clusters that it awaits together."""
     (bare_site.project / "sub").mkdir()
     (bare_site.project / "sub" / "j.yaml").write_text(
@@ -155,7 +155,7 @@ assert hpcrun.find(far.id, cwd=there) == far
     run(site, program)
 
 
-def test_what_verbs_print_is_as_their_schemas_say(site: Site) -> None:
+def test_json_of_all_commands_conforms_to_the_schemas(site: Site) -> None:
     """One job and one sweep, through every verb that reads them."""
     job = "command: [bash, -c, 'echo step=1 loss=2.5']\nresources: {gpus_per_node: 0}\n"
     (site.project / "j.yaml").write_text(job)

@@ -26,7 +26,7 @@ def limited(site: Site) -> Site:
     return type(site)(site.rig, site.project, profile).prepare()
 
 
-def test_what_the_checks_refuse_slurm_would_never_start(limited: Site) -> None:
+def test_jobs_refused_by_checks_would_never_start(limited: Site) -> None:
     facts = next(iter(limited.profile["partitions"].values()))
     (limited.project / "job.yaml").write_text("command: [hostname]\n")
     asked = {
@@ -74,7 +74,9 @@ main()
 @pytest.mark.parametrize(
     ("folder", "word"), [("os.getcwd()", "edited"), ("os.environ['HPCRUN_CODE_DIR']", "submitted")]
 )
-def test_code_that_is_edited_while_the_job_waits(site: Site, folder: str, word: str) -> None:
+def test_code_edited_while_the_job_is_pending_is_not_used(
+    site: Site, folder: str, word: str
+) -> None:
     (site.project / "conf").mkdir()
     (site.project / "conf/config.yaml").write_text("{lr: 1, bs: 1}\n")
     (site.project / "conf/other.yaml").write_text("{lr: 1, bs: 1, mine: 1}\n")

@@ -11,7 +11,7 @@ from tests.cluster.test_training import finish, train
 
 
 @pytest.mark.timeout(1800)
-def test_the_same_training_on_one_rank_and_on_two(site: Site) -> None:
+def test_compare_of_one_and_two_ranks_shows_equal_curves(site: Site) -> None:
     """At the same global batch the curves are the same, and differ in what was asked for alone."""
     runs = [train(site, "ddp-4gpu", 1, ranks, launcher="srun") for ranks in (1, 2)]
     for run in runs:

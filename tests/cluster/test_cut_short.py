@@ -33,7 +33,7 @@ SWEEP = JOB.replace("'9'", "'{n}'") + "sweep: {n: [8, 9]}\n"
         ("full", JOB, ["status", "--json"]),
     ],
 )
-def test_a_job_whose_submission_was_cut_short_is_a_run_all_the_same(
+def test_job_of_an_interrupted_submission_is_recorded_later(
     site: Site, tmp_path: Path, end: str, job: str, first: list[str]
 ) -> None:
     """Held, so that no record of its own can tell; whatever verb names it first."""
@@ -62,7 +62,7 @@ def test_a_job_whose_submission_was_cut_short_is_a_run_all_the_same(
     assert again.returncode == 0 and f"again: job {job_id}" in again.stderr, again
 
 
-def test_a_cancelled_job_is_told_though_its_folder_is_read_only(site: Site) -> None:
+def test_cancellation_is_reported_although_the_folder_is_read_only(site: Site) -> None:
     """The runs' own file system is writable for the job, and read-only for hpcrun."""
     require(os.getuid() == 0, "root, to mount a folder read-only")
     (site.project / "held.yaml").write_text(JOB)

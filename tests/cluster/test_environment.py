@@ -90,7 +90,7 @@ def write_data(site: Site) -> None:
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "srun"])
-def test_nodes_prepare_themselves(site: Site, launcher: str) -> None:
+def test_every_node_copies_data_and_runs_node_commands(site: Site, launcher: str) -> None:
     """Copies and commands once a node, on every node; what they export reaches all its ranks."""
     write_data(site)
     once = site.project / "once"
@@ -163,7 +163,7 @@ os.kill(os.getpid(), 9)
 
 
 @pytest.mark.parametrize("end", ["cancel", "killed"])
-def test_nothing_stays_on_the_nodes(site: Site, end: str) -> None:
+def test_cancelled_and_killed_jobs_leave_nothing_on_the_nodes(site: Site, end: str) -> None:
     """A job that is cancelled, and one whose step Slurm kills, leave nothing on any node."""
     write_data(site)
     stage = {"data set": "data"}
@@ -181,7 +181,7 @@ def test_nothing_stays_on_the_nodes(site: Site, end: str) -> None:
     assert not list((run.folder / "attempts/0/local").glob("*[0-9]"))
 
 
-def test_a_torchrun_of_the_users_own_leaves_nothing(site: Site) -> None:
+def test_users_own_torchrun_leaves_nothing(site: Site) -> None:
     """It keeps a folder of logs, which it makes in /tmp where nobody names another place."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--no_python"]
     show = "ls -d $PET_LOG_DIR/*_* /tmp/torchelastic_* || true"
@@ -199,7 +199,7 @@ def test_a_torchrun_of_the_users_own_leaves_nothing(site: Site) -> None:
         ("exit 0", "the setup ended before the training was started"),
     ],
 )
-def test_a_node_command_that_fails_names_the_node(site: Site, command: str, message: str) -> None:
+def test_failing_node_command_names_the_node(site: Site, command: str, message: str) -> None:
     last = site.rig.node_names[-1]
     write_job(
         site,
@@ -225,7 +225,7 @@ print("shared", path, flush=True)
 """
 
 
-def test_deepspeeds_buffers_leave_the_memory_of_the_nodes(site: Site) -> None:
+def test_shared_memory_of_deepspeed_is_removed(site: Site) -> None:
     write_job(site, {}, SHARE_MEMORY)
     run = run_job(site)
     _, _, path = (run.folder / "logs/0/rank-0.log").read_text().partition("shared ")
@@ -234,7 +234,7 @@ def test_deepspeeds_buffers_leave_the_memory_of_the_nodes(site: Site) -> None:
     assert Path(path.strip()).name not in str(left)
 
 
-def test_a_full_disk_is_named(site: Site) -> None:
+def test_full_local_disk_ends_the_job(site: Site) -> None:
     """A copy that does not fit ends the job; it is never trained on."""
     last = site.rig.node_names[-1]
     disk = Path("/tmp/disk")
@@ -263,7 +263,9 @@ def test_a_full_disk_is_named(site: Site) -> None:
 
 
 @pytest.mark.parametrize("export", [None, "NONE"])
-def test_clean_environment(site: Site, export: str | None) -> None:
+def test_clean_environment_contains_only_variables_of_the_job(
+    site: Site, export: str | None
+) -> None:
     """The shell's variables stay out, the job's own arrive; so also under --export=NONE."""
     values = {"commas": "a,b=c,", "Lower_case": 'it\'s "x"\n$HOME', "EMPTY": ""}
     job: dict[str, Any] = {"environment": "clean", "env": values, "secrets": ["TOKEN"]}
@@ -293,7 +295,7 @@ TCL = Path("/usr/share/modules/init/bash")
 
 
 @pytest.mark.parametrize("environment", ["inherit", "clean"])
-def test_modules(site: Site, environment: str) -> None:
+def test_modules_are_loaded_and_missing_ones_are_reported(site: Site, environment: str) -> None:
     """Loaded in a batch shell that no login shell has prepared; one that is missing is named."""
     require(LMOD.exists() or TCL.exists(), "Lmod or Environment Modules")
     folder = site.project / "modulefiles"
@@ -320,7 +322,7 @@ def test_modules(site: Site, environment: str) -> None:
     assert not list(run.folder.glob("told-*"))
 
 
-def test_an_environment_is_made_on_each_nodes_own_disk(site: Site) -> None:
+def test_venv_is_created_on_each_local_disk(site: Site) -> None:
     """As Alliance Canada has it: a module of a named folder, and SLURM_TMPDIR on the nodes."""
     require(LMOD.exists(), "Lmod")
     python, own = sysconfig.get_path("purelib"), "lib/python3*/site-packages"
@@ -364,7 +366,7 @@ def test_an_environment_is_made_on_each_nodes_own_disk(site: Site) -> None:
 UV = shutil.which("uv", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
 
 
-def test_uv(site: Site) -> None:
+def test_uv_environment_is_created_from_the_lock_file(site: Site) -> None:
     """The project's .venv is made on the node, as uv.lock says, and trains."""
     require(UV, "uv")
     (site.project / "pyproject.toml").write_text(
@@ -384,7 +386,7 @@ def test_uv(site: Site) -> None:
     assert f"\n{site.project}/.venv\n" in run.log()
 
 
-def test_the_login_nodes_limits_stay_there(site: Site) -> None:
+def test_limits_of_the_login_node_are_not_propagated(site: Site) -> None:
     """Slurm would bring them along (PropagateResourceLimits): RDMA needs more locked memory."""
     limits = """
 import json, os, pathlib, resource

@@ -62,7 +62,7 @@ WAYS = [("exception", 1, None), ("exit7", 7, None), ("kill", 137, 9)]
         ("torchrun", *WAYS[2]),
     ],
 )
-def test_rank_fails(
+def test_failing_rank_is_recorded_with_its_host(
     site: Site, launcher: str, how: str, exit_code: int, killed_by: int | None
 ) -> None:
     run = submit(site, how, launcher)
@@ -81,7 +81,7 @@ def test_rank_fails(
     assert f"rank 2 on {site.rig.node_names[1]} failed first" in done.stderr
 
 
-def test_all_ranks_end_well(site: Site) -> None:
+def test_successful_ranks_complete_the_job(site: Site) -> None:
     run = submit(site, "finish")
     done = site.follow(run)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -93,7 +93,7 @@ def test_all_ranks_end_well(site: Site) -> None:
     assert site.status(run)["state"] == "COMPLETED"
 
 
-def test_batch_shell_is_killed(site: Site) -> None:
+def test_killed_batch_script_is_recorded(site: Site) -> None:
     run = submit(site, "sleep")
     wait_until_ready(site)
     begin = run.record("begin.json")
@@ -106,7 +106,7 @@ def test_batch_shell_is_killed(site: Site) -> None:
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "srun"])
-def test_cancel(site: Site, launcher: str) -> None:
+def test_cancelled_job_is_recorded(site: Site, launcher: str) -> None:
     run = submit(site, "sleep", launcher)
     wait_until_ready(site)
     assert site.hpcrun("cancel", run.job_id).returncode == 0
@@ -120,7 +120,7 @@ def test_cancel(site: Site, launcher: str) -> None:
     assert "over already" in again.stdout
 
 
-def test_host_dies(site: Site) -> None:
+def test_dead_host_is_node_fail(site: Site) -> None:
     run = submit(site, "sleep")
     wait_until_ready(site)
     batch_host = run.record("begin.json")["host"]
@@ -135,7 +135,7 @@ def test_host_dies(site: Site) -> None:
         site.rig.revive_node(batch_host)
 
 
-def test_duplicate_of_the_job_ends_at_once(site: Site) -> None:
+def test_duplicate_job_ends_immediately(site: Site) -> None:
     run = submit(site, "sleep")
     wait_until_ready(site)
     second = site.rig.run(
@@ -148,7 +148,7 @@ def test_duplicate_of_the_job_ends_at_once(site: Site) -> None:
     site.follow(run)
 
 
-def test_setup_that_fails_or_ends_early(site: Site) -> None:
+def test_failing_or_exiting_setup_fails_the_job(site: Site) -> None:
     for command, expected in (("false", 1), ("exit 5", 5), ("exit 0", 1)):
         (site.project / "early.yaml").write_text(
             f"command: [touch, ran]\nsetup: {{commands: ['{command}']}}\n"
@@ -160,7 +160,7 @@ def test_setup_that_fails_or_ends_early(site: Site) -> None:
         assert site.status(run)["state"] == "FAILED"
 
 
-def test_no_world_of_ones(site: Site) -> None:
+def test_launcher_that_starts_separate_worlds_is_stopped(site: Site) -> None:
     """A launcher that starts every process alone is stopped, not trained with."""
     (site.project / "alone.py").write_text("print('training')")
     job = site.project / "templates"
@@ -177,7 +177,7 @@ def test_no_world_of_ones(site: Site) -> None:
     assert "\ntraining" not in run.log()
 
 
-def test_rank_that_is_killed_from_outside(site: Site) -> None:
+def test_externally_killed_rank_is_recorded(site: Site) -> None:
     run = submit(site, "sleep")
     wait_until_ready(site)
     name = site.rig.node_names[1]

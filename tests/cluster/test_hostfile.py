@@ -21,7 +21,9 @@ HOSTFILE = [sys.executable, "-m", "hpcrun", "hostfile"]
         (["--ntasks=5"], [4, 1]),
     ],
 )
-def test_of_an_allocation(site: Site, options: list[str], slots: list[int]) -> None:
+def test_hostfile_of_an_allocation_matches_slurm(
+    site: Site, options: list[str], slots: list[int]
+) -> None:
     """Called inside, and as Slurm itself tells the job: SLURM_TASKS_PER_NODE, CUDA devices."""
     done = subprocess.run(
         [
@@ -44,7 +46,7 @@ def test_of_an_allocation(site: Site, options: list[str], slots: list[int]) -> N
         assert tasks == (f"{slots[0]}(x2)" if slots[0] == slots[1] else "{},{}".format(*slots))
 
 
-def test_of_jobs_that_wait_and_that_are_unknown(site: Site) -> None:
+def test_hostfile_of_pending_and_unknown_jobs_is_refused(site: Site) -> None:
     waiting = site.submit("--nodes", "2", "--set", "slurm.begin=now+1hour", "--", "true")
     done = site.hpcrun("hostfile", waiting.job_id)
     assert (done.returncode, done.stdout) == (2, "")
@@ -54,7 +56,7 @@ def test_of_jobs_that_wait_and_that_are_unknown(site: Site) -> None:
     assert done.returncode == 2 and "99999: Slurm knows no such job" in done.stderr
 
 
-def test_of_a_run_that_has_ended(site: Site) -> None:
+def test_hostfile_of_an_ended_run_is_written(site: Site) -> None:
     run = site.submit("--nodes", "2", "--gpus-per-node", "3", "--", "true")
     assert site.follow(run).returncode == 0
     done = site.hpcrun("hostfile", run.run_id)

@@ -149,7 +149,7 @@ PROGRAMS: dict[str, dict[str, object]] = {
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_the_worst_values(rig: Rig, folder: Path, program: str) -> None:
+def test_worst_values_reach_the_program_unchanged(rig: Rig, folder: Path, program: str) -> None:
     longest = "é'" * 341 + "$"
     assert len(longest.encode()) == 1024
     run = check_arrival(
@@ -185,7 +185,7 @@ def test_the_worst_values(rig: Rig, folder: Path, program: str) -> None:
     project=folders,
     runs=runs_folders,
 )
-def test_any_value(
+def test_any_value_reaches_the_program_unchanged(
     rig: Rig,
     folder: Path,
     program: str,
@@ -209,7 +209,7 @@ def test_any_value(
     )
 
 
-def test_bare_command(site: Site) -> None:
+def test_bare_command_gets_its_arguments_unchanged(site: Site) -> None:
     """Without a job file: braces, bytes and all; a known placeholder alone is filled."""
     (site.project / "dump.py").write_text(DUMP)
     given = [*map(os.fsencode, WORST), *NOT_UTF8, b"{nodes}", b"{'nodes': {nodes}}"]
@@ -221,11 +221,11 @@ def test_bare_command(site: Site) -> None:
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r"])
-def test_newline_in_the_folder_of_the_runs(rig: Rig, folder: Path, newline: str) -> None:
+def test_runs_folder_with_a_newline_works(rig: Rig, folder: Path, newline: str) -> None:
     check_arrival(rig, folder, PROGRAMS["srun"], args=[], after=[], env=[], runs=f"a{newline}b")
 
 
-def test_folders_whose_names_are_not_utf8(rig: Rig, folder: Path) -> None:
+def test_folders_with_names_other_than_utf8_work(rig: Rig, folder: Path) -> None:
     site = Site(rig, folder / os.fsdecode(b"caf\xe9 \xff"), {"runs_dir": "runs"}).prepare()
     (site.project / "dump.py").write_text(DUMP)
     (site.project / "job.yaml").write_text("script: dump.py\nlauncher: srun\n")
@@ -250,7 +250,7 @@ def test_folders_whose_names_are_not_utf8(rig: Rig, folder: Path) -> None:
         ("name", os.fsdecode(b"\xff")),
     ],
 )
-def test_refused_name(site: Site, field: str, name: str) -> None:
+def test_unsupported_names_are_refused(site: Site, field: str, name: str) -> None:
     done = site.hpcrun("submit", f"--name={name}", "--", "true")
     assert (done.returncode, done.stdout) == (2, "")
     assert f"{field}: " in done.stderr
@@ -266,7 +266,7 @@ def test_refused_name(site: Site, field: str, name: str) -> None:
         ("args[0]", {"args": ["{nodse}"]}),
     ],
 )
-def test_refused_value(site: Site, field: str, job: dict[str, object]) -> None:
+def test_unsupported_values_are_refused(site: Site, field: str, job: dict[str, object]) -> None:
     (site.project / "job.yaml").write_text(yaml.safe_dump({"command": ["true"], **job}))
     done = site.hpcrun("submit", "./job.yaml")
     assert (done.returncode, done.stdout) == (2, "")
@@ -275,7 +275,7 @@ def test_refused_value(site: Site, field: str, job: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("runs_dir", ["a\0b", "50%\nof", "x" * 300])
-def test_refused_folder_of_the_runs(rig: Rig, folder: Path, runs_dir: str) -> None:
+def test_unsupported_runs_folder_is_refused(rig: Rig, folder: Path, runs_dir: str) -> None:
     """Slurm reads a % in the output's folder, unless an option says the whole path: one line."""
     site = Site(rig, folder / "refusing", {"runs_dir": runs_dir}).prepare()
     done = site.hpcrun("submit", "--", "true")
@@ -308,7 +308,7 @@ def files_with(mark: str, *folders: Path) -> list[str]:
     return found
 
 
-def test_secret(site: Site) -> None:
+def test_secret_reaches_the_job_and_is_stored_nowhere_else(site: Site) -> None:
     rig = site.rig
     (site.project / "hold.py").write_text(HOLD)
     (site.project / "job.yaml").write_text(
@@ -343,7 +343,7 @@ def test_secret(site: Site) -> None:
     assert files_with(MARK, run.folder, *kept) == []
 
 
-def test_missing_secret(site: Site) -> None:
+def test_missing_secret_is_refused(site: Site) -> None:
     (site.project / "job.yaml").write_text("command: ['true']\nsecrets: [A_SECRET]\n")
     done = site.hpcrun("submit", "./job.yaml")
     assert done.returncode == 2

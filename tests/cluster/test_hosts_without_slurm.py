@@ -66,7 +66,7 @@ def left(rig: Rig) -> list[str]:
 @pytest.mark.parametrize(
     "launcher", [pytest.param("torchrun", marks=pytest.mark.thorough), "deepspeed"]
 )
-def test_trains(site: Site, hosts: Lab, launcher: str) -> None:
+def test_hostfile_run_trains_on_all_hosts(site: Site, hosts: Lab, launcher: str) -> None:
     shutil.copytree(WORKLOADS, site.project, dirs_exist_ok=True)
     # DeepSpeed would read these, and stop at the empty line.
     home = Path(site.environ()["HOME"])
@@ -134,7 +134,7 @@ def until_all_wait(site: Site) -> Submitted:
 @pytest.mark.parametrize(
     "launcher", ["torchrun", pytest.param("deepspeed", marks=pytest.mark.thorough)]
 )
-def test_a_rank_that_fails_ends_the_other_hosts(site: Site, hosts: Lab, launcher: str) -> None:
+def test_failing_rank_ends_the_other_hosts(site: Site, hosts: Lab, launcher: str) -> None:
     process = start(site, hosts, launcher, fails="3")
     out, _ = process.communicate()
     run = last_run(site)
@@ -164,7 +164,7 @@ def test_ctrl_c_ends_all_hosts(site: Site, hosts: Lab, launcher: str) -> None:
     assert not environment.exists()
 
 
-def test_hosts_end_with_the_process_that_drives_them(site: Site, hosts: Lab) -> None:
+def test_hosts_end_if_hpcrun_is_killed(site: Site, hosts: Lab) -> None:
     """Nobody is there to clean up: kill -9 here; each host notices, and ends what is deaf too."""
     process = start(site, hosts, "torchrun")
     run = until_all_wait(site)
@@ -186,7 +186,7 @@ def test_hosts_end_with_the_process_that_drives_them(site: Site, hosts: Lab) -> 
     assert process.returncode == 1
 
 
-def test_a_host_that_falls_silent_is_named_and_ends_its_part(site: Site, hosts: Lab) -> None:
+def test_silent_host_is_named_and_ends_its_ranks(site: Site, hosts: Lab) -> None:
     """Its connections freeze, as when a cable is cut: neither side notices."""
     process = start(site, hosts, "deepspeed")
     until_all_wait(site)
@@ -213,7 +213,7 @@ def refused(site: Site, hosts: Lab, hostfile: Path | str, *more: str) -> tuple[i
     return done.returncode, done.stdout + done.stderr
 
 
-def test_wrong_hostfiles_train_nothing(site: Site, hosts: Lab) -> None:
+def test_invalid_hostfiles_are_refused(site: Site, hosts: Lab) -> None:
     one, two = site.rig.node_names
     uneven = hosts.folder / "uneven"
     uneven.write_text(f"{one} slots=4\n{two} slots=2\n")
@@ -230,7 +230,7 @@ def test_wrong_hostfiles_train_nothing(site: Site, hosts: Lab) -> None:
     assert not list((site.rig.shared / "runs").glob("2*"))
 
 
-def test_hosts_that_do_not_answer_are_all_named(site: Site, hosts: Lab) -> None:
+def test_all_unreachable_hosts_are_named(site: Site, hosts: Lab) -> None:
     one, two = site.rig.node_names
     text = hosts.known_hosts.read_text()
     hosts.known_hosts.write_text("".join(x for x in text.splitlines(True) if one not in x))
@@ -242,7 +242,7 @@ def test_hosts_that_do_not_answer_are_all_named(site: Site, hosts: Lab) -> None:
     assert f"host {two} " not in out
 
 
-def test_a_host_that_does_not_see_the_run_folder_is_named(rig: Rig, hosts: Lab) -> None:
+def test_host_without_the_run_folder_is_named(rig: Rig, hosts: Lab) -> None:
     # /tmp is each host's own.
     with tempfile.TemporaryDirectory(dir="/tmp") as runs:
         site = Site(rig, rig.shared / "unseen", {"runs_dir": runs}).prepare()

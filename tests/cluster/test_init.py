@@ -36,7 +36,7 @@ def profile(site: Site) -> Any:
     return yaml.safe_load((site.project / "hpcrun.yaml").read_text())
 
 
-def test_the_profile_is_what_slurm_says_and_its_job_is_taken(site: Site) -> None:
+def test_profile_matches_slurm_and_its_job_is_accepted(site: Site) -> None:
     fresh(site)
     answer = init(site, "train.py")
     assert answer["cluster"] == site.rig.network.link and answer["job"]["framework"] == "torch"
@@ -51,7 +51,7 @@ def test_the_profile_is_what_slurm_says_and_its_job_is_taken(site: Site) -> None
     assert tested.returncode == 0, tested.stderr
 
 
-def test_what_changes_on_the_cluster_is_seen_and_undone(site: Site) -> None:
+def test_changes_of_the_cluster_are_detected(site: Site) -> None:
     fresh(site)
     init(site)
     try:
@@ -70,7 +70,7 @@ def test_what_changes_on_the_cluster_is_seen_and_undone(site: Site) -> None:
     assert keys == {"partitions.high.max_time": "changed", "partitions.high.max_nodes": "gone"}
 
 
-def test_limits_of_qos_and_accounts_are_read(site: Site) -> None:
+def test_qos_and_account_limits_are_read(site: Site) -> None:
     """What sacctmgr really prints for limits that are set."""
     rig, cluster = site.rig, site.rig.network.link
     limits = ("MaxWall=1-00:00:00", "MaxTRESPerUser=gres/gpu=4", "Flags=DenyOnLimit")
@@ -96,7 +96,7 @@ def test_limits_of_qos_and_accounts_are_read(site: Site) -> None:
         rig.run("sacctmgr", "-i", "delete", "qos", "gold")
 
 
-def test_without_accounting(bare_site: Site) -> None:
+def test_init_works_without_accounting(bare_site: Site) -> None:
     fresh(bare_site)
     answer = init(bare_site, "train.py")
     assert "account" not in answer["defaults"] and "account" not in profile(bare_site)

@@ -111,7 +111,7 @@ def shown(run: Submitted) -> list[dict[str, Any]]:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("nodes", [pytest.param(1, marks=pytest.mark.thorough), 2])
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_trains_the_same_with_every_framework(
+def test_every_framework_trains_the_same_curve(
     site: Site, expected: list[float], launcher: str, nodes: int
 ) -> None:
     shutil.copytree(WORKLOADS, site.project, dirs_exist_ok=True)
@@ -156,7 +156,7 @@ task.leave()
 """
 
 
-def test_deepspeed_by_the_scripts_own_words_is_trained_or_refused(site: Site) -> None:
+def test_deepspeed_enabled_by_the_script_trains_or_is_refused(site: Site) -> None:
     shutil.copytree(WORKLOADS, site.project, dirs_exist_ok=True)
     (site.project / "own.py").write_text(OWN_WORDS)
     (site.project / "ds.json").write_text(

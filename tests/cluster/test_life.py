@@ -55,7 +55,7 @@ env: {A_WORD: "of the job"}
 """
 
 
-def test_a_requeue_is_no_end_and_a_shell_has_the_jobs_environment(site: Site) -> None:
+def test_requeue_is_not_an_end_and_shell_has_the_job_environment(site: Site) -> None:
     (site.project / "again.yaml").write_text(AGAIN)
     run = site.submit("./again.yaml")
     # A job that hpcrun did not submit, which waits for ever.
@@ -123,7 +123,7 @@ sweep: {code: [0, 3, 4]}
 """
 
 
-def test_what_failed_is_resubmitted_and_goes_on_and_is_kept_for_that(site: Site) -> None:
+def test_failed_run_is_resubmitted_from_its_checkpoints_and_kept(site: Site) -> None:
     (site.project / "train.py").write_text(SCRIPT.replace("VERSION", "old"))
     (site.project / "job.yaml").write_text(JOB)
     done = site.hpcrun("submit", "./job.yaml", "--wait", "--json")
@@ -161,7 +161,7 @@ def test_what_failed_is_resubmitted_and_goes_on_and_is_kept_for_that(site: Site)
     assert os.listdir(site.rig.shared / "runs") == []  # noqa: PTH208
 
 
-def test_verbs_at_the_same_time_do_each_other_no_harm(site: Site) -> None:
+def test_concurrent_commands_do_not_interfere(site: Site) -> None:
     running = site.submit("--gpus-per-node", "0", "--", "sleep", "600")
     over = site.submit("--gpus-per-node", "0", "--", "true")
     assert site.hpcrun("wait", over.job_id).returncode == 0

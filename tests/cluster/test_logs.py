@@ -20,7 +20,7 @@ def sbatch(site: Site, script: str, *options: str) -> str:
     return done.stdout.strip()
 
 
-def test_a_job_by_hand_is_followed_to_its_exit_code(site: Site) -> None:
+def test_other_job_is_followed_to_its_exit_code(site: Site) -> None:
     body = f"echo out; echo oops >&2; echo MY_API_KEY={DRAWN}; sleep 1; exit 5"
     job = sbatch(site, body, "--output=%x-%j.out", "--error=%N.err")
     done = site.hpcrun("logs", "-f", job)
@@ -31,7 +31,7 @@ def test_a_job_by_hand_is_followed_to_its_exit_code(site: Site) -> None:
     assert again.stdout == "[stderr]: oops\n"
 
 
-def test_an_array_by_hand_is_followed_task_by_task(site: Site) -> None:
+def test_other_array_is_followed_task_by_task(site: Site) -> None:
     job = sbatch(site, "echo task $SLURM_ARRAY_TASK_ID", "--array=0-2")
     done = site.hpcrun("logs", "-f", job)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -39,7 +39,7 @@ def test_an_array_by_hand_is_followed_task_by_task(site: Site) -> None:
     assert site.hpcrun("logs", f"{job}_1").stdout == "task 1\n"
 
 
-def test_a_runs_secret_is_hidden_also_after_its_end(site: Site) -> None:
+def test_secret_is_masked_after_the_end_of_the_run(site: Site) -> None:
     (site.project / "tell.yaml").write_text(
         'command: [bash, -c, "echo it is $MY_WORD"]\nsecrets: [MY_WORD]\n'
         "resources: {gpus_per_node: 0}\n"

@@ -67,7 +67,7 @@ def node_log(run: Submitted, node: int) -> str:
     return (run.folder / f"logs/0/node-{node}.log").read_text()
 
 
-def test_a_full_disk_ends_the_attempt_and_names_the_node(prepared: Site) -> None:
+def test_full_disk_ends_the_attempt_and_names_the_node(prepared: Site) -> None:
     site, (first, bad) = prepared, prepared.rig.node_names
     on_node(site, bad, "mount -o remount,size=8m /tmp/disk")
     run = site.submit("two.yaml")
@@ -108,7 +108,7 @@ def test_a_full_disk_ends_the_attempt_and_names_the_node(prepared: Site) -> None
     assert bad not in json.dumps(again) and first not in json.dumps(again)
 
 
-def test_what_is_odd_is_said_and_ends_nothing(prepared: Site) -> None:
+def test_warnings_do_not_end_the_attempt(prepared: Site) -> None:
     site, bad = prepared, prepared.rig.node_names[1]
     wrapper, date = site.project / "date", site.project / "real-date"
     shifted = f"#!/bin/sh\nexec {date} -d '5 seconds WAY' \"$@\"\n"
@@ -145,7 +145,7 @@ def test_what_is_odd_is_said_and_ends_nothing(prepared: Site) -> None:
     assert "warning" not in node_log(run, 0) and not (run.folder / "attempts/0/bad").exists()
 
 
-def test_preflight_false_looks_at_nothing(prepared: Site) -> None:
+def test_preflight_false_disables_the_checks(prepared: Site) -> None:
     site, bad = prepared, prepared.rig.node_names[1]
     on_node(site, bad, "mount -o remount,size=8m /tmp/disk")
     run = site.submit("two.yaml", "--set", "preflight=false")
@@ -171,7 +171,7 @@ def three(fresh_root: Path) -> Iterator[Site]:
     rig.stop()
 
 
-def test_a_node_with_a_slow_network_is_found(three: Site) -> None:
+def test_node_with_a_slow_network_is_found(three: Site) -> None:
     site, bad = three, three.rig.node_names[2]
     run = site.submit("full.yaml", "--nodes", "3")
     ended(site, run)

@@ -53,7 +53,7 @@ def latin1(value: str) -> str:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("nodes", [pytest.param(1, marks=pytest.mark.thorough), 2])
-def test_each_rank_is_given_its_place(bare_site: Site, nodes: int) -> None:
+def test_every_rank_gets_rank_node_and_gpus(bare_site: Site, nodes: int) -> None:
     """One job for each launcher, side by side on the same nodes."""
     runs = {}
     for launcher in LAUNCHERS:
@@ -104,9 +104,7 @@ def check_places(site: Site, run: Submitted, launcher: str, nodes: int) -> int:
 
 @pytest.mark.parametrize("launcher", ["torchrun", "srun"])
 @pytest.mark.parametrize("gpus", [1, 2])
-def test_each_rank_has_the_cpus_that_the_job_asked_for(
-    bound_site: Site, launcher: str, gpus: int
-) -> None:
+def test_every_rank_has_the_requested_cpus(bound_site: Site, launcher: str, gpus: int) -> None:
     """Its data loaders live on them; srun of Slurm 22.05 to 23.02 would bind it to one."""
     rig = bound_site.rig
     require(rig.cpus >= 2, "two CPUs")
@@ -128,7 +126,7 @@ def test_each_rank_has_the_cpus_that_the_job_asked_for(
 
 
 @pytest.mark.parametrize("launcher", [pytest.param("torchrun", marks=pytest.mark.thorough), "srun"])
-def test_bound_ranks_have_cores_of_their_own(bound_site: Site, launcher: str) -> None:
+def test_pinned_ranks_have_separate_cores(bound_site: Site, launcher: str) -> None:
     """The node's GPUs have no place here: its cores are shared out among the ranks."""
     require(bound_site.rig.cpus >= 2, "two CPUs")
     job = write_job(bound_site, f"near-{launcher}", launcher=launcher, binding="auto")

@@ -77,7 +77,7 @@ def goes_on_after(site: Site, run: Submitted, why: str) -> None:
 @pytest.mark.thorough  # without Slurm: tests/workloads/test_recipes.py
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_recipe_goes_on_after_preemption(site: Site, tmp_path: Path, framework: str) -> None:
+def test_recipe_resumes_after_preemption(site: Site, tmp_path: Path, framework: str) -> None:
     with preempting(site, "GraceTime=20 PreemptMode=REQUEUE"):
         run = submit(site, framework, {"when": ["preempted"]}, "30", "0.7")
         until(functools.partial(has_begun, run), f"steps of {framework}")

@@ -263,7 +263,7 @@ pwd
     ],
     indirect=["laptop"],
 )
-def test_the_road(laptop: Laptop, way: str) -> None:
+def test_run_is_submitted_followed_and_parsed_over_ssh(laptop: Laptop, way: str) -> None:
     """Submitted, seen, waited for, read, parsed; whatever is on the way, and prints there."""
     config = laptop.folder / "home" / ".ssh" / "config"
     if way == "jump":
@@ -303,7 +303,7 @@ def test_the_road(laptop: Laptop, way: str) -> None:
 
 
 @pytest.mark.thorough
-def test_a_range_of_nodes(laptop: Laptop) -> None:
+def test_range_of_nodes_works_over_ssh(laptop: Laptop) -> None:
     """What each number of nodes needs goes along; what it was given is seen from here."""
     laptop.write(
         "say.sh", "echo $HPCRUN_NODES of 1-2 accumulate $HPCRUN_GRADIENT_ACCUMULATION_STEPS"
@@ -324,7 +324,7 @@ def test_a_range_of_nodes(laptop: Laptop) -> None:
     assert "2 × 1 GPUs" in laptop.does("status", again["job_id"])
 
 
-def test_what_lies_here_may_be_deleted(laptop: Laptop) -> None:
+def test_deleted_mirror_is_fetched_again(laptop: Laptop) -> None:
     """It is fetched again: names, records, logs."""
     laptop.write("say.sh", SAY)
     laptop.write("job.yaml", SLEEPER)
@@ -343,7 +343,7 @@ def test_what_lies_here_may_be_deleted(laptop: Laptop) -> None:
     assert laptop.json("status")["runs"] == []
 
 
-def test_a_running_job(laptop: Laptop) -> None:
+def test_running_job_is_followed_cancelled_and_requeued(laptop: Laptop) -> None:
     """Followed, cancelled, requeued; each line of it once."""
     laptop.write("say.sh", SAY)
     laptop.write("job.yaml", SLEEPER + "env: {WAIT: '300'}\n")
@@ -386,7 +386,7 @@ def test_a_running_job(laptop: Laptop) -> None:
     assert [path.name for path in laptop.far_runs.glob("2*")] == [again["run_id"]]
 
 
-def test_a_sweep_after_a_run(laptop: Laptop) -> None:
+def test_sweep_after_a_run_works_over_ssh(laptop: Laptop) -> None:
     laptop.write("say.sh", SAY)
     laptop.write("job.yaml", SLEEPER)
     laptop.write("sweep.yaml", SLEEPER + "sweep: {a: [1, 2]}\nenv: {A: '{a}'}\n")
@@ -433,7 +433,7 @@ def link(laptop: Laptop) -> Iterator[Link]:
         laptop.rig.run("scancel", "--me")
 
 
-def test_a_cut_link_makes_no_second_job(laptop: Laptop, link: Link) -> None:
+def test_cut_link_causes_no_second_job(laptop: Laptop, link: Link) -> None:
     laptop.does("submit", "job.yaml")  # it uploads the project, the next ones need not
     link.start()
     laptop.does("submit", "job.yaml")
@@ -443,7 +443,7 @@ def test_a_cut_link_makes_no_second_job(laptop: Laptop, link: Link) -> None:
         _cut(laptop, link, int(whole * part))
 
 
-def test_a_follower_outlives_its_connection(laptop: Laptop, link: Link) -> None:
+def test_follower_survives_a_cut_connection(laptop: Laptop, link: Link) -> None:
     """Each line once, though the link was cut between them."""
     laptop.write("job.yaml", SLEEPER)
     goes_on = 'until [ -e "$HPCRUN_RUN_DIR/go" ]; do sleep 0.1; done'
@@ -470,14 +470,14 @@ def test_a_follower_outlives_its_connection(laptop: Laptop, link: Link) -> None:
 
 
 @pytest.mark.thorough
-def test_a_link_cut_at_each_message(laptop: Laptop, link: Link) -> None:
+def test_link_cut_at_any_message_causes_no_second_job(laptop: Laptop, link: Link) -> None:
     link.start()
     laptop.does("submit", "job.yaml")
     for at in range(1, link.count + 1):
         _cut(laptop, link, at)
 
 
-def test_the_lines_of_the_readme(laptop: Laptop) -> None:
+def test_commands_of_the_readme_work(laptop: Laptop) -> None:
     text = (ROOT / "README.md").read_text().partition("## From your laptop\n")[2]
     text = text.partition("\n## ")[0]
     shown = yaml.safe_load(text.partition("```yaml\n")[2].partition("```")[0])
@@ -501,7 +501,7 @@ def test_the_lines_of_the_readme(laptop: Laptop) -> None:
     assert list(laptop.project.glob("2*/checkpoints/model.pt"))
 
 
-def test_wrong_paths_of_the_cluster_are_found_before_submission(laptop: Laptop) -> None:
+def test_invalid_remote_paths_are_found_before_submission(laptop: Laptop) -> None:
     laptop.write("jobs/train.yaml", "script: train.py\nsetup: {venv: ~/no-such}\n")
     laptop.write("train.py", "")
     done = laptop.hpcrun("submit", "train", "--gpus-per-node", "0")
@@ -512,7 +512,7 @@ def test_wrong_paths_of_the_cluster_are_found_before_submission(laptop: Laptop) 
     assert "step 3 loss 0.3" in laptop.does("run", "job.yaml")  # here
 
 
-def test_a_laptop_that_is_no_linux(laptop: Laptop) -> None:
+def test_laptop_without_linux_features_works(laptop: Laptop) -> None:
     """It makes a profile, submits, follows, reads, brings and cleans up."""
     laptop.be_no_linux()
     subprocess.run(["git", "init", "-q", str(laptop.project)], check=True)

@@ -53,7 +53,7 @@ def started(laptop: Laptop, *args: str) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def test_outputs_come_back(laptop: Laptop) -> None:
+def test_outputs_are_fetched_despite_a_cut_link(laptop: Laptop) -> None:
     """Checkpoints and plots; where the link breaks on the way it goes on, and all is whole."""
     laptop.write("write.sh", WRITES)
     laptop.write("job.yaml", SLEEPER.replace("say.sh", "write.sh"))
@@ -80,7 +80,7 @@ def test_outputs_come_back(laptop: Laptop) -> None:
 
 
 @pytest.mark.parametrize("laptop", ["narrow"], indirect=True)
-def test_a_login_node_that_forbids_transfers(laptop: Laptop) -> None:
+def test_transfer_host_is_used_for_code_and_outputs(laptop: Laptop) -> None:
     """Code goes to the host of transfers, and outputs come from there; sbatch is the login's."""
     keys = laptop.rig.shared / "laptop-keys"
     config = (keys / "config").read_text().replace("Port 2222", "Port 2223")
@@ -128,7 +128,7 @@ def test_a_login_node_that_forbids_transfers(laptop: Laptop) -> None:
         pytest.param("openssh", "127.0.0.1", marks=pytest.mark.thorough),
     ],
 )
-def test_a_port_of_a_node(laptop: Laptop, way: str, bind: str) -> None:
+def test_port_of_a_node_is_forwarded(laptop: Laptop, way: str, bind: str) -> None:
     """Also of what listens on the node's loopback alone, as a notebook does: byte by byte.
 
     The laptop is no Linux.
@@ -161,7 +161,7 @@ def test_a_port_of_a_node(laptop: Laptop, way: str, bind: str) -> None:
         laptop.does("connect", "--close")
 
 
-def test_a_port_on_the_login_node(site: Site) -> None:
+def test_open_on_the_login_node_explains_the_forwarding(site: Site) -> None:
     """It says how a laptop comes there; what listens on the node's loopback alone is refused."""
     serve = f"{sys.executable} -m http.server"
     (site.project / "serve.sh").write_text(
@@ -188,7 +188,7 @@ def test_a_port_on_the_login_node(site: Site) -> None:
     ["", *(pytest.param(shell, marks=pytest.mark.thorough) for shell in ("fish", "tcsh"))],
     indirect=True,
 )
-def test_each_verb(laptop: Laptop) -> None:
+def test_every_command_works_over_ssh(laptop: Laptop) -> None:
     """What reads a run, and what acts on it, over ssh; the login there may be another shell's.
 
     The laptop is no Linux.
@@ -220,7 +220,7 @@ def test_each_verb(laptop: Laptop) -> None:
     laptop.does("cancel", laptop.json("resubmit", job)["job_id"])
 
 
-def test_bad_nodes_are_kept_there(laptop: Laptop) -> None:
+def test_bad_nodes_are_recorded_on_the_cluster(laptop: Laptop) -> None:
     """As the login node does it: listed, left out, taken back."""
     laptop.write("say.sh", "true\n")
     laptop.write("job.yaml", SLEEPER + "slurm: {hold: true}\n")
@@ -245,7 +245,7 @@ def test_bad_nodes_are_kept_there(laptop: Laptop) -> None:
     assert "no node is left out" in laptop.does("nodes")
 
 
-def test_the_folders_there_are_checked(laptop: Laptop) -> None:
+def test_remote_folders_are_checked(laptop: Laptop) -> None:
     """Before anything is sent, by the far host's own words."""
     laptop.write("say.sh", "true\n")
     laptop.write("job.yaml", SLEEPER)
@@ -271,7 +271,7 @@ esac
 """
 
 
-def test_data_and_the_deepspeed_json_are_checked_there(laptop: Laptop) -> None:
+def test_remote_data_and_deepspeed_json_are_checked(laptop: Laptop) -> None:
     """In the trips that ask for the interpreter and the folders; what DeepSpeed says is kept."""
     profile = laptop.project / "hpcrun.yaml"
     profile.write_text(profile.read_text().replace(sys.executable, "~/bin/python"))
@@ -329,7 +329,7 @@ print("parameters", sum(one.numel() for one in whole.values()))
 
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
-def test_a_training_on_two_hosts(laptop: Laptop) -> None:
+def test_training_on_two_remote_hosts_is_fetched(laptop: Laptop) -> None:
     """ZeRO-2: submitted, followed, parsed, and its checkpoint brought: a part of each host."""
     profile = laptop.project / "hpcrun.yaml"
     known = yaml.safe_load(profile.read_text())

@@ -64,7 +64,7 @@ def allocated(rig: Rig, run: Submitted) -> dict[str, str]:
     return dict(word.split("=", 1) for word in words if "=" in word)
 
 
-def test_the_expected_start(site: Site) -> None:
+def test_only_shows_the_expected_start(site: Site) -> None:
     """Slurm says when; nothing stays behind; a refusal is exit code 3."""
     done = site.hpcrun("submit", "zero2-8gpu-2node", "--test-only")
     assert done.returncode == 0, done.stderr
@@ -81,7 +81,7 @@ def test_the_expected_start(site: Site) -> None:
     assert not (site.rig.shared / "runs").exists()
 
 
-def test_whole_nodes(site_with: MakeSite) -> None:
+def test_exclusive_job_gets_whole_nodes(site_with: MakeSite) -> None:
     """All CPUs and all memory of a node, asked for; a share of them otherwise."""
     site = site_with()
     share = ended(site, "--gpus-per-node", "1")
@@ -96,7 +96,9 @@ def test_whole_nodes(site_with: MakeSite) -> None:
     assert shown(run)["SLURM_CPUS_PER_TASK"] == str(site.rig.cpus)
 
 
-def test_whole_nodes_that_the_profile_does_not_know(rig: Rig, site_with: MakeSite) -> None:
+def test_exclusive_job_gets_whole_nodes_unknown_to_the_profile(
+    rig: Rig, site_with: MakeSite
+) -> None:
     """No number of CPUs is asked for, and the step has all of them."""
     site = site_with(partitions={})
     words = ["--gpus-per-node", "1", "--set", "launcher=srun"]
@@ -107,7 +109,9 @@ def test_whole_nodes_that_the_profile_does_not_know(rig: Rig, site_with: MakeSit
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "srun"])
-def test_a_site_with_options_of_its_own(rig: Rig, site_with: MakeSite, launcher: str) -> None:
+def test_renamed_options_request_the_same_resources(
+    rig: Rig, site_with: MakeSite, launcher: str
+) -> None:
     """The same job, written in other options, gets the same resources: nothing seems renamed."""
     rename = {
         "gres": "gpus-per-node",
@@ -126,7 +130,7 @@ def test_a_site_with_options_of_its_own(rig: Rig, site_with: MakeSite, launcher:
         assert shown(run, rank)["OMP_NUM_THREADS"] == "2"
 
 
-def test_a_site_that_forbids_tasks_and_cpus(rig: Rig, site_with: MakeSite) -> None:
+def test_dropped_options_do_not_affect_the_ranks(rig: Rig, site_with: MakeSite) -> None:
     """Dropped lines leave no trace in the step, and the ranks start all the same."""
     drop = {"ntasks-per-node": False, "mem": False}
     site = site_with(slurm=drop)
@@ -137,9 +141,7 @@ def test_a_site_that_forbids_tasks_and_cpus(rig: Rig, site_with: MakeSite) -> No
     assert shown(run, 3)["SLURM_CPUS_PER_TASK"] == "2"
 
 
-def test_the_network_is_found_on_the_first_node_and_debug_says_more(
-    rig: Rig, site_with: MakeSite
-) -> None:
+def test_network_is_detected_and_debug_is_verbose(rig: Rig, site_with: MakeSite) -> None:
     """The rig's hosts have Ethernet only; NCCL is set to that, on every node, and so is --debug."""
     types = {"partitions": {"debug": {"gpus_per_node": 4, "cpus_per_node": 8}}}
     site = site_with(accelerator="cuda", **types)
@@ -156,9 +158,7 @@ def test_the_network_is_found_on_the_first_node_and_debug_says_more(
     assert "fabric" not in (run.folder / "spec.yaml").read_text()
 
 
-def test_a_network_that_is_not_there_is_reported_by_the_nodes_name(
-    rig: Rig, site_with: MakeSite
-) -> None:
+def test_missing_network_names_the_node(rig: Rig, site_with: MakeSite) -> None:
     """A job for InfiniBand on nodes without it ends at once, and says on which."""
     site = site_with(accelerator="cuda", fabric="infiniband")
     (site.project / "tell.yaml").write_text("script: tell.py\nsnapshot: false\n")
@@ -196,7 +196,7 @@ PROFILES: dict[str, dict[str, object]] = {
 }
 
 
-def test_a_pairwise_selection_passes_the_real_sbatch(rig: Rig, site_with: MakeSite) -> None:
+def test_pairwise_selection_is_accepted_by_sbatch(rig: Rig, site_with: MakeSite) -> None:
     """Every two values of all that shapes a submission meet in one that Slurm would take."""
     refused = []
     for row in pairwise(FACTORS):

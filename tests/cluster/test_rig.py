@@ -14,7 +14,7 @@ from tests.cluster.rig import Rig, RigError
 from tests.waiting import until
 
 
-def test_each_node_has_a_name_an_address_and_a_tmp_of_its_own(rig: Rig) -> None:
+def test_every_node_has_its_own_name_address_and_tmp(rig: Rig) -> None:
     first, second = rig.node_names
     rig.on_node(first, ["touch", "/tmp/mine", "/dev/shm/mine"])
     for name in rig.node_names:

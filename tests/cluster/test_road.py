@@ -51,7 +51,7 @@ def open_gate(site: Site) -> None:
     (site.rig.shared / f"{site.project.name}-go").touch()
 
 
-def test_code_as_it_was_at_submission(site: Site, gate: Submitted) -> None:
+def test_job_uses_the_code_of_its_submission(site: Site, gate: Submitted) -> None:
     """Edits made while jobs wait reach only those that run in place; all work in the project."""
     project = site.project
     outside = project.with_name(project.name + "-outside")
@@ -100,7 +100,7 @@ def test_code_as_it_was_at_submission(site: Site, gate: Submitted) -> None:
     assert (project / "out.txt").read_text() == "of now\n"
 
 
-def test_module_in_workers(site: Site) -> None:
+def test_module_is_importable_in_worker_processes(site: Site) -> None:
     """A module of the run's copy is found again by the processes that it starts."""
     (site.project / "pkg").mkdir()
     (site.project / "pkg" / "__init__.py").touch()
@@ -119,7 +119,7 @@ def test_module_in_workers(site: Site) -> None:
     assert "\n42\n" in run.log()
 
 
-def test_what_git_ignores_is_no_code(site: Site) -> None:
+def test_files_ignored_by_git_are_not_copied(site: Site) -> None:
     """A script that is not in the copy is reported before submission."""
     subprocess.run(["git", "init", "-q", site.project], check=True)
     (site.project / ".gitignore").write_text("made/\n")
@@ -132,7 +132,7 @@ def test_what_git_ignores_is_no_code(site: Site) -> None:
     assert list((site.rig.shared / "runs").glob("*")) == []
 
 
-def test_submodules_are_code(site: Site) -> None:
+def test_submodules_are_copied(site: Site) -> None:
     """A git checkout inside the project goes with it, with what it does not ignore itself."""
     inner = site.project / "lib"
     inner.mkdir()
@@ -156,7 +156,7 @@ def test_submodules_are_code(site: Site) -> None:
     assert copied - {"__pycache__"} == {".gitignore", "road_lib.py"}
 
 
-def test_template_of_the_project(site: Site) -> None:
+def test_project_template_is_used(site: Site) -> None:
     (site.project / "templates").mkdir()
     (site.project / "templates" / "job.sbatch.j2").write_text(
         '{% extends "hpcrun/job.sbatch.j2" %}\n'
@@ -188,7 +188,7 @@ def run_in(site: Site, allocation: list[str]) -> tuple[subprocess.CompletedProce
 
 
 @pytest.mark.parametrize("allocation", [["--gres=gpu:2"], ["--gres=gpu:2", "--ntasks-per-node=4"]])
-def test_run_in_an_allocation(site: Site, allocation: list[str]) -> None:
+def test_run_uses_its_allocation(site: Site, allocation: list[str]) -> None:
     """hpcrun run inside salloc: both its nodes, all four ranks, nothing submitted.
 
     Be the allocation's CPUs fewer than the ranks, or its tasks others than the job's.
@@ -208,7 +208,7 @@ def test_run_in_an_allocation(site: Site, allocation: list[str]) -> None:
     assert site.status(run)["state"] == "COMPLETED"
 
 
-def test_uneven_allocation(site: Site) -> None:
+def test_uneven_allocation_is_refused(site: Site) -> None:
     """srun puts three ranks on the node with more CPUs, whatever is asked: no silent training."""
     write_program(site.project / "pkg" / "train.py", 1)
     (site.project / "job.yaml").write_text("script: pkg/train.py\nlauncher: srun\n")
@@ -230,7 +230,7 @@ GLOO_SOCKET_IFNAME=nosuch0 NCCL_SOCKET_IFNAME=nosuch0 CUDA_VISIBLE_DEVICES=7
 """
 
 
-def test_nothing_leaks_from_an_enclosing_job(site: Site) -> None:
+def test_job_inherits_nothing_from_an_enclosing_job(site: Site) -> None:
     """hpcrun submit called inside a job, or under a launcher: their settings stay behind."""
     write_program(site.project / "pkg" / "train.py", 1)
     (site.project / "job.yaml").write_text("script: pkg/train.py\nlauncher: srun\n")

@@ -10,7 +10,7 @@ from tests.cluster.test_logs import sbatch
 COMMAND = 'command: [bash, -c, "echo step 3 loss 2.5; exit 7"]\nresources: {gpus_per_node: 0}\n'
 
 
-def test_the_listing_a_run_and_jobs_by_hand(site: Site) -> None:
+def test_status_shows_listing_runs_and_other_jobs(site: Site) -> None:
     (site.project / "fails.yaml").write_text(COMMAND)
     run = site.submit("fails.yaml")
     by_hand = sbatch(site, "exit 3")

@@ -123,7 +123,7 @@ def preempt(site: Site) -> None:
         pytest.param("GraceTime=30 PreemptMode=CANCEL", marks=pytest.mark.thorough),
     ],
 )
-def test_a_preempted_run_goes_on(site: Site, mode: str) -> None:
+def test_preempted_run_restarts(site: Site, mode: str) -> None:
     with preempting(site, mode):
         run = submit(site, "when: [preempted]", nodes=2, steps=100)
         until(lambda: len(steps_of(run, 0)) >= 6, "some steps")
@@ -152,7 +152,7 @@ def test_a_preempted_run_goes_on(site: Site, mode: str) -> None:
     assert "attempt 0 was ended by preemption" in site.hpcrun("logs", run.run_id).stdout
 
 
-def test_what_was_preempted_and_does_not_go_on_is_not_completed(site: Site) -> None:
+def test_preempted_run_without_restart_is_not_completed(site: Site) -> None:
     """The program saves within the grace and ends with 0, and has not done what it should."""
     with preempting(site, "GraceTime=30 PreemptMode=REQUEUE"):
         run = submit(site, "when: []", nodes=2, steps=100)
@@ -163,7 +163,7 @@ def test_what_was_preempted_and_does_not_go_on_is_not_completed(site: Site) -> N
     assert site.status(run)["state"] == "PREEMPTED"
 
 
-def test_a_run_goes_on_after_its_time_limit(site: Site) -> None:
+def test_run_restarts_after_its_time_limit(site: Site) -> None:
     """Some start with a minute less than they need; two of them are asked to save before it.
 
     One is still setting up when Slurm's warning comes. Another is not to go on: then the limit is
@@ -201,7 +201,7 @@ def test_a_run_goes_on_after_its_time_limit(site: Site) -> None:
     assert site.status(over)["state"] == "TIMEOUT"
 
 
-def test_a_person_may_requeue_a_run_that_survives(site: Site) -> None:
+def test_surviving_run_can_be_requeued_manually(site: Site) -> None:
     """While it runs, and after it has ended: a run's own end is not the last word then."""
     run = submit(site, "when: [preempted]", "--set", "env.STEP='3'", steps=40)
     until(lambda: steps_of(run, 0), "a step")

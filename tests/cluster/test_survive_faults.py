@@ -85,7 +85,7 @@ def excluded(site: Site, run: Submitted) -> set[str]:
     return {*site.rig.run("scontrol", "show", "hostnames", named).stdout.split()}
 
 
-def test_a_run_goes_on_without_the_node_that_failed(wide_site: Site) -> None:
+def test_run_restarts_without_the_failed_node(wide_site: Site) -> None:
     """Each of four runs loses one of its two nodes in its own way; a fifth loses none.
 
     A sixth loses its only one, where Slurm may not start it again: another job has waited for that,
@@ -143,7 +143,7 @@ def test_a_run_goes_on_without_the_node_that_failed(wide_site: Site) -> None:
     [(60, "dies"), (12, "dies"), (60, "is back at once")],
     ids=["node dies", "first rank is done before Slurm knows", "node is back at once"],
 )
-def test_a_run_goes_on_on_its_spare_node(wide_site: Site, steps: int, how: str) -> None:
+def test_run_continues_on_its_spare_node(wide_site: Site, steps: int, how: str) -> None:
     """In the same job, without a wait: the node of its second rank dies."""
     site, rig = wide_site, wide_site.rig
     run = submit_whole(site, f"{NODE}, spare_nodes: 1", steps=steps)
@@ -171,7 +171,7 @@ def test_a_run_goes_on_on_its_spare_node(wide_site: Site, steps: int, how: str) 
 
 
 @pytest.mark.thorough
-def test_a_run_with_a_spare_node_outlives_its_first_node(wide_site: Site) -> None:
+def test_run_with_a_spare_node_survives_its_first_node(wide_site: Site) -> None:
     """Slurm keeps the job (--no-kill), and nobody is left to start its ranks: a guard sees it.
 
     The node of the first guard has died before: another one stands.
@@ -228,7 +228,7 @@ BREAKS = """
 
 
 @pytest.mark.thorough
-def test_a_gpu_that_breaks_costs_its_node(wide_site: Site) -> None:
+def test_node_with_a_broken_gpu_is_replaced(wide_site: Site) -> None:
     """By the driver, on a spare node of the same job; by CUDA's words, as the job starts again."""
     site = wide_site
     site.profile["accelerator"] = "cuda"
@@ -257,7 +257,7 @@ def test_a_gpu_that_breaks_costs_its_node(wide_site: Site) -> None:
         assert kept not in [each["node"] for each in listed]
 
 
-def test_what_would_fail_again_is_not_repeated(wide_site: Site) -> None:
+def test_permanent_failures_are_not_repeated(wide_site: Site) -> None:
     """The program's error, its own verdict, lack of memory, a full disk: no second attempt."""
     site, node = wide_site, wide_site.rig.node_names[0]
     full = site.rig.shared / "full"
@@ -300,7 +300,7 @@ def small_memory(fresh_root: Path) -> Iterator[Site]:
                 Path(folder).rmdir()
 
 
-def test_a_rank_that_the_kernel_kills_for_its_memory(small_memory: Site) -> None:
+def test_rank_killed_for_memory_is_out_of_memory(small_memory: Site) -> None:
     site, kill = small_memory, "os.kill(os.getpid(), signal.SIGKILL)"
     faults = FAULTS.replace(kill, 'b"x" * (1 << 30)')
     train = TRAIN.replace("    if asked:", faults + "    if asked:", 1)
@@ -319,7 +319,7 @@ def test_a_rank_that_the_kernel_kills_for_its_memory(small_memory: Site) -> None
     assert found["fixes"][0] == again
 
 
-def test_what_a_next_attempt_needs_is_there(wide_site: Site) -> None:
+def test_next_attempt_has_checkpoint_and_secrets(wide_site: Site) -> None:
     """A whole checkpoint behind a damaged one; a secret; for each task of a sweep its own."""
     site = wide_site
     run = submit_faulty(site, "damaged", *NEEDS, env=SECRET)
@@ -335,7 +335,7 @@ def test_what_a_next_attempt_needs_is_there(wide_site: Site) -> None:
     assert not (run.folder / "secrets.env").exists()
 
 
-def test_a_run_that_gains_nothing_ends(wide_site: Site) -> None:
+def test_run_without_progress_ends(wide_site: Site) -> None:
     """It crashes before its first checkpoint, each time; the next attempt waits for minutes."""
     site = wide_site
     train = TRAIN.replace("    if asked:", FAULTS.replace("== 6", "== 2") + "    if asked:", 1)
@@ -359,7 +359,7 @@ def test_a_run_that_gains_nothing_ends(wide_site: Site) -> None:
     assert len(site.status(run)["attempts"]) == 3
 
 
-def test_where_slurm_starts_no_job_again_another_one_goes_on(wide_site: Site) -> None:
+def test_run_continues_as_another_job_if_requeueing_is_forbidden(wide_site: Site) -> None:
     """The site forbids it. It is the same run; what waits for its success waits for the other."""
     site = wide_site
     with preempting(site, "GraceTime=30 PreemptMode=CANCEL"):
@@ -380,7 +380,7 @@ def test_where_slurm_starts_no_job_again_another_one_goes_on(wide_site: Site) ->
 
 
 @pytest.mark.thorough
-def test_what_waits_for_a_sweep_waits_for_the_jobs_that_its_tasks_go_on_as(wide_site: Site) -> None:
+def test_dependency_on_a_sweep_follows_its_successor_jobs(wide_site: Site) -> None:
     """Both tasks go on as other jobs in the same moment."""
     site = wide_site
     train = TRAIN.replace("    if asked:", FAULTS + "    if asked:", 1)
@@ -427,7 +427,7 @@ def dependency_of(site: Site, run: Submitted) -> str:
     return site.rig.run("squeue", "-h", "-j", run.job_id, "-o", "%E").stdout.strip()
 
 
-def test_the_job_that_waits_to_go_on_goes_with_the_run(wide_site: Site) -> None:
+def test_successor_job_ends_with_the_run(wide_site: Site) -> None:
     """Where Slurm may not start it again. One ends well; a person cancels one by Slurm's command,
     and one by hpcrun; of one the script is killed: the job that waits looks, and does not run."""
     site, rig = wide_site, wide_site.rig
@@ -466,7 +466,7 @@ def successor_of(run: Submitted) -> str:
         return ""
 
 
-def test_a_run_that_is_cancelled_between_its_attempts_is_over(wide_site: Site) -> None:
+def test_run_cancelled_between_attempts_has_ended(wide_site: Site) -> None:
     site = wide_site
     partition = ("scontrol", "update", "PartitionName=debug")
     run = submit_faulty(site, "stall", "--set", "env.STEP='3'")
@@ -486,7 +486,7 @@ def test_a_run_that_is_cancelled_between_its_attempts_is_over(wide_site: Site) -
 
 
 @pytest.mark.thorough
-def test_a_run_is_preempted_as_it_handles_its_time_limit(wide_site: Site) -> None:
+def test_preemption_during_the_time_limit_signal_is_survived(wide_site: Site) -> None:
     site = wide_site
     with preempting(site, "GraceTime=0 PreemptMode=REQUEUE"):
         when = "when: [preempted, time_limit], save_before_end: 30s"
@@ -502,7 +502,7 @@ def test_a_run_is_preempted_as_it_handles_its_time_limit(wide_site: Site) -> Non
 
 
 @pytest.mark.thorough
-def test_each_task_of_a_sweep_goes_on_by_itself(wide_site: Site) -> None:
+def test_every_task_of_a_sweep_restarts_separately(wide_site: Site) -> None:
     """Of two tasks on nodes of their own one loses its node, and the other goes its way."""
     site = wide_site
     (site.project / "train.py").write_text(TRAIN)
@@ -535,7 +535,7 @@ def queue(site: Site, run: Submitted, field: str) -> str:
 
 
 @pytest.mark.thorough
-def test_slurms_daemons_are_restarted_in_the_midst(fresh_root: Path) -> None:
+def test_restart_of_slurms_daemons_loses_no_attempt(fresh_root: Path) -> None:
     """Of a preemption, as the program saves, and of a dead node: no attempt is lost, none is run
     twice."""
     rig = Rig(fresh_root, nodes=4, pause=10)

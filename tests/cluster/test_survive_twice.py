@@ -68,7 +68,7 @@ def insist_on_steps(run: Submitted, last: int) -> None:
 
 
 @pytest.mark.thorough
-def test_all_of_the_grace_is_the_ranks(wide_site: Site) -> None:
+def test_ranks_have_the_whole_grace_time(wide_site: Site) -> None:
     """They need 50 s of 90 to save, longer than KillWait and the launchers' own patience."""
     site, nodes = wide_site, wide_site.rig.node_names[:8]
 
@@ -114,7 +114,7 @@ def test_all_of_the_grace_is_the_ranks(wide_site: Site) -> None:
 
 
 @pytest.mark.thorough
-def test_a_run_that_is_suspended_for_another_has_one_attempt(fresh_root: Path) -> None:
+def test_suspended_run_has_one_attempt(fresh_root: Path) -> None:
     """PreemptMode=SUSPEND: its ranks stand still, for longer than a standstill may last."""
     settings = {"PreemptMode": "SUSPEND,GANG", "SchedulerTimeSlice": "5"}
     rig = Rig(fresh_root, accounting=False, settings=settings)
@@ -141,7 +141,7 @@ def test_a_run_that_is_suspended_for_another_has_one_attempt(fresh_root: Path) -
 
 
 @pytest.mark.thorough
-def test_a_run_goes_on_after_a_node_has_booted_anew(wide_site: Site) -> None:
+def test_run_restarts_after_a_node_has_rebooted(wide_site: Site) -> None:
     """One loses the node of its batch script for a moment, which takes Slurm two minutes to see."""
     site, rig = wide_site, wide_site.rig
     slow = ("--set", "env.STEP='3'")
@@ -161,7 +161,7 @@ def test_a_run_goes_on_after_a_node_has_booted_anew(wide_site: Site) -> None:
 
 
 @pytest.mark.thorough
-def test_a_run_that_its_nodes_die_under_each_time_ends(wide_site: Site) -> None:
+def test_run_whose_nodes_always_die_ends(wide_site: Site) -> None:
     """Before its first checkpoint, and with its script: Slurm starts the job again by itself."""
     site, rig = wide_site, wide_site.rig
     still = ("--set", "env.STEP='999'", "--set", "env.AGAIN='999'")
@@ -181,7 +181,7 @@ def test_a_run_that_its_nodes_die_under_each_time_ends(wide_site: Site) -> None:
 
 
 @pytest.mark.thorough
-def test_two_faults_at_once(wide_site: Site) -> None:
+def test_two_simultaneous_faults_are_survived(wide_site: Site) -> None:
     """Nodes die together, in a preemption's grace, and while Slurm's daemons are down."""
     site, rig = wide_site, wide_site.rig
     when = "when: [preempted, node_fail, stalled]"
@@ -234,7 +234,7 @@ FAULT = """
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("moment", ["as they fail", "as they end"])
-def test_slurms_daemons_are_restarted_in_the_midst_of_each_fault(
+def test_restart_of_slurms_daemons_during_each_fault_is_survived(
     wide_site: Site, moment: str
 ) -> None:
     """Before Slurm and hpcrun see the faults, and as the first attempts have just ended."""
@@ -281,7 +281,7 @@ def test_slurms_daemons_are_restarted_in_the_midst_of_each_fault(
             insist_on_steps(run, 130)
             ends = [attempt["end"] and attempt["end"]["why"] for attempt in shown["attempts"]]
             assert ends.pop() == "done", name
-            # See test_two_faults_at_once.
+            # See test_two_simultaneous_faults_are_survived.
             fault = [end for end in ends if end != "setup"]
             expected = {"limit": "time_limit", "plain limit": "time_limit", "chain": "time_limit"}
             if name in expected:
@@ -310,7 +310,7 @@ def start_daemons(rig: Rig) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
-def test_the_same_fault_thirty_times(fresh_root: Path) -> None:
+def test_thirty_equal_faults_are_survived(fresh_root: Path) -> None:
     rig = Rig(fresh_root, nodes=1, accounting=False, pause=5)
     rig.start()
     try:
@@ -347,7 +347,7 @@ def test_the_same_fault_thirty_times(fresh_root: Path) -> None:
         rig.stop()
 
 
-def test_a_run_that_its_user_ends_does_not_come_back(wide_site: Site) -> None:
+def test_run_ended_by_its_user_does_not_restart(wide_site: Site) -> None:
     """By scancel, which hpcrun does not see: between attempts, in a grace, and in a chain."""
     site = wide_site
     how = ("requeued", "grace", "old", "new", "hpcrun")
@@ -395,7 +395,7 @@ def next_of(run: Submitted) -> Any:
 
 
 @pytest.mark.thorough
-def test_tasks_of_a_sweep_are_preempted_and_reach_their_limit(wide_site: Site) -> None:
+def test_sweep_tasks_survive_preemption_and_time_limit(wide_site: Site) -> None:
     """Two of each, where Slurm starts jobs again and where another job goes on."""
     site = wide_site
     (site.project / "train.py").write_text(TRAIN)

@@ -54,7 +54,7 @@ def most_at_once(runs: list[dict[str, Any]]) -> int:
 
 
 @pytest.mark.thorough  # in CI its worlds are those of test_worlds.py
-def test_every_run_of_an_array_of_two_node_jobs_trains(site: Site) -> None:
+def test_every_run_of_a_two_node_array_trains(site: Site) -> None:
     done = site.hpcrun(
         *("submit", "sweep-lr", "--wait", "--json", "--nodes", "2", "--time", "10"),
         *("--set", "sweep={lr: [1e-4, 1e-3, 1e-2], seed: [1]}", "--set", "sweep_limit=2"),
@@ -121,7 +121,7 @@ slurm: {requeue: true}
 """
 
 
-def test_each_run_has_a_fate_of_its_own(site: Site) -> None:
+def test_every_run_has_its_own_state(site: Site) -> None:
     (site.project / "fates.yaml").write_text(FATES)
     job_id, folder, runs = submit(site, "./fates.yaml", A_SECRET="of all")
 
@@ -179,7 +179,7 @@ def test_each_run_has_a_fate_of_its_own(site: Site) -> None:
     assert refused.returncode == 2 and f"run {job_id}_0 is FAILED" in refused.stderr
 
 
-def test_ctrl_c_while_a_sweep_is_written_leaves_nothing(site: Site) -> None:
+def test_ctrl_c_while_writing_a_sweep_leaves_nothing(site: Site) -> None:
     (site.project / "many.yaml").write_text(
         "command: [echo, '{a}{b}']\nresources: {gpus_per_node: 0}\n"
         f"sweep: {{a: {list(range(10))}, b: {list(range(20))}}}\n"
@@ -216,7 +216,7 @@ def test_ctrl_c_while_a_sweep_is_written_leaves_nothing(site: Site) -> None:
             assert site.rig.run("squeue", "-h", "-t", "PD,R").stdout == ""
 
 
-def test_a_lost_answer_of_sbatch_is_settled_for_the_whole_array(site: Site) -> None:
+def test_lost_reply_is_resolved_for_the_whole_array(site: Site) -> None:
     sbatch = site.project / "bin" / "sbatch"
     sbatch.parent.mkdir()
     sbatch.write_text(
@@ -248,7 +248,7 @@ sweep_limit: 8
 
 
 @pytest.mark.thorough
-def test_runs_that_share_a_job_end_each_by_itself(bare_site: Site) -> None:
+def test_runs_that_share_a_job_end_independently(bare_site: Site) -> None:
     """One fails, one is cancelled alone, and the others are none the worse for it."""
     (bare_site.project / "shared.yaml").write_text(SHARED)
     done = bare_site.hpcrun("submit", "--json", "./shared.yaml")

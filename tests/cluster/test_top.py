@@ -66,7 +66,7 @@ def top_on_terminal(site: Site, *words: str) -> Iterator[tuple[subprocess.Popen[
         os.close(theirs)
 
 
-def test_one_look(site: Site) -> None:
+def test_top_shows_curve_nodes_and_pending_reason(site: Site) -> None:
     """Curve and nodes of an array's task that hpcrun did not submit; one that waits says why."""
     strange = site.rig.shared / "strange.out"
     wrap = f"{TRAIN}; true"
@@ -90,7 +90,9 @@ def test_one_look(site: Site) -> None:
     slurm(site.rig, "scancel", array, waits.strip())
 
 
-def test_its_step_ends_with_it_and_the_job_does_not_notice(site: Site, training: Submitted) -> None:
+def test_usage_step_ends_with_top_without_affecting_the_job(
+    site: Site, training: Submitted
+) -> None:
     snapshot = site.hpcrun("top", "--json", training.job_id)
     assert snapshot.returncode == 0, snapshot.stderr
     (job,) = json.loads(snapshot.stdout)["jobs"]

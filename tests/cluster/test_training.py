@@ -83,7 +83,7 @@ def insist_on_all_ranks(site: Site, run: Submitted, ranks: int, nodes: int) -> N
     ("preset", "nodes"),
     [("ddp-4gpu", 1), ("ddp-4gpu", 2), ("zero2-4gpu", 2), ("zero3-4gpu", 2)],
 )
-def test_trains_like_one_process(
+def test_presets_train_like_one_process(
     site: Site, alone: dict[int, float], preset: str, nodes: int
 ) -> None:
     run = train(site, preset, nodes, 2)
@@ -97,7 +97,7 @@ def test_trains_like_one_process(
 
 @pytest.mark.timeout(1800)
 @pytest.mark.thorough
-def test_a_range_of_nodes_trains_alike_on_each_number_of_them(wide_site: Site) -> None:
+def test_range_of_nodes_trains_the_same_curve_on_any_number(wide_site: Site) -> None:
     """On three nodes, and on two where one is drained: one effective batch, one curve."""
     rig, curves = wide_site.rig, []
     third, others = rig.node_names[2], ",".join(rig.node_names[3:])
@@ -144,7 +144,9 @@ def test_resume_continues_the_curve(site: Site, alone: dict[int, float]) -> None
     assert Path(extensions(), "deepspeed_shm_comm").is_dir(), "another folder"
 
 
-def test_names_that_do_not_resolve(unresolved_site: Site, alone: dict[int, float]) -> None:
+def test_training_works_without_name_resolution(
+    unresolved_site: Site, alone: dict[int, float]
+) -> None:
     """Node names are in no hosts file: rank 0's address comes from Slurm's NodeAddr."""
     run = train(unresolved_site, "ddp-4gpu", 2, 1, launcher="srun")
     finish(unresolved_site, run)

@@ -102,7 +102,7 @@ def any_site(request: pytest.FixtureRequest) -> Site:
     return site
 
 
-def test_states_while_slurm_remembers_and_after(any_site: Site) -> None:
+def test_states_are_correct_while_slurm_knows_the_job_and_after(any_site: Site) -> None:
     site = any_site
     whole_node = ["--nodes", "1", "--gpus-per-node", "4"]
     both_nodes = ["--nodes", "2", "--gpus-per-node", "4"]
@@ -184,7 +184,7 @@ def test_states_while_slurm_remembers_and_after(any_site: Site) -> None:
     assert not (site.project / "never").exists()
 
 
-def test_job_of_someone_else(site: Site) -> None:
+def test_job_not_submitted_by_hpcrun_is_shown(site: Site) -> None:
     """A job that hpcrun did not submit: its state and its output by its Slurm id."""
     gate = site.project / "go"
     script = f"echo hello; until [ -e '{gate}' ]; do sleep 0.1; done; exit 2"
@@ -209,7 +209,7 @@ def test_job_of_someone_else(site: Site) -> None:
     assert "999999" in unknown.stderr
 
 
-def test_requeued_job(site: Site, calls: Calls) -> None:
+def test_requeued_job_is_followed_to_its_end(site: Site, calls: Calls) -> None:
     (site.project / "train.py").write_text(
         "import json, os, time\n"
         "assert os.environ['A_SECRET'] == 'of both'\n"
@@ -260,7 +260,7 @@ def test_requeued_job(site: Site, calls: Calls) -> None:
 # ---- slurmctld is away -------------------------------------------------------------------------
 
 
-def test_controller_away(site: Site) -> None:
+def test_ends_during_a_controller_outage_are_known(site: Site) -> None:
     """Jobs end while slurmctld is away for longer than it would remember them."""
     bad = site.submit("--", *hold(site, "go", exit_code=5))
     # Its step runs: where slurmctld goes away before that, the launch is what waits.
@@ -336,7 +336,7 @@ def end_slurmstepd(site: Site) -> None:
 # ---- Submitting --------------------------------------------------------------------------------
 
 
-def test_lost_reply(site: Site, calls: Calls) -> None:
+def test_lost_reply_is_resolved_by_the_run_folder(site: Site, calls: Calls) -> None:
     """sbatch's answer is lost after Slurm took the job: it is found, not submitted again."""
     lost = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
     calls.wrap("sbatch", f'{shutil.which("sbatch")} "$@" >/dev/null; echo "{lost}" >&2; exit 1')
@@ -349,7 +349,7 @@ def test_lost_reply(site: Site, calls: Calls) -> None:
     assert site.status(run)["state"] == "COMPLETED"
 
 
-def test_reply_and_job_lost(site: Site, calls: Calls) -> None:
+def test_lost_reply_without_a_job_is_resolved_later(site: Site, calls: Calls) -> None:
     """Nothing is known of the job: the folder stays, and the next status settles it."""
     lost = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
     calls.wrap("sbatch", f'echo "{lost}" >&2; exit 1')
@@ -363,7 +363,7 @@ def test_reply_and_job_lost(site: Site, calls: Calls) -> None:
     assert shown["job_id"] is None
 
 
-def test_refusal(site: Site) -> None:
+def test_refusal_leaves_no_run(site: Site) -> None:
     for options, fix in (
         ("--partition=nosuch", "name a partition of this cluster"),
         ("--set=resources.memory_per_node=900T", "memory_per_node"),
@@ -378,7 +378,7 @@ def test_refusal(site: Site) -> None:
 # ---- What it costs -----------------------------------------------------------------------------
 
 
-def test_questions_to_slurm(site: Site, calls: Calls) -> None:
+def test_number_of_slurm_queries_is_bounded(site: Site, calls: Calls) -> None:
     long = site.hpcrun("submit", "--json", "--", *hold(site, "go"), env=calls.env)
     assert long.returncode == 0, long.stderr
     run_id = json.loads(long.stdout)["run_id"]

@@ -36,7 +36,7 @@ _PASSING = re.compile(r"^job # (PENDING|CONFIGURING|RUNNING|COMPLETING)$|^traine
 
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
-def test_the_tutorial(tmp_path: Path) -> None:
+def test_tutorial_commands_print_what_it_shows(tmp_path: Path) -> None:
     require(shutil.which("slurmctld", path="/usr/sbin:/usr/bin"), "slurmctld")
     # A sandbox's sockets need a short path.
     place = Path("/tmp") / f"hpt{os.getpid()}"

@@ -180,7 +180,7 @@ def swept(users: tuple[User, User]) -> Iterator[None]:
     subprocess.run(["rm", "-rf", *left], check=False)
 
 
-def test_a_slurm_of_theirs_loads_no_code(users: tuple[User, User]) -> None:
+def test_slurm_conf_of_another_user_loads_no_code(users: tuple[User, User]) -> None:
     """It lies where a sandbox was that a run of the user's own names."""
     news, games = users
     job_id, run = news.submits(HELD)
@@ -207,7 +207,7 @@ def test_a_slurm_of_theirs_loads_no_code(users: tuple[User, User]) -> None:
     assert why in said.stdout + said.stderr, said
 
 
-def test_a_profile_and_templates_of_theirs_are_refused(users: tuple[User, User]) -> None:
+def test_profile_and_templates_of_another_user_are_refused(users: tuple[User, User]) -> None:
     news, games = users
     project = news.runs.parent / "project"
     template = project / "templates" / "job.sbatch.j2"
@@ -223,7 +223,7 @@ def test_a_profile_and_templates_of_theirs_are_refused(users: tuple[User, User])
         shutil.chown(project / "hpcrun.yaml", "news")
 
 
-def test_a_run_of_theirs_with_my_job_id_is_not_mine(users: tuple[User, User]) -> None:
+def test_run_of_another_user_with_the_same_job_id_is_ignored(users: tuple[User, User]) -> None:
     news, games = users
     job_id, run = news.submits(HELD.replace("slurm: {hold: true}\n", ""))
     planted = games.plants(run / "submitted.json", {"run_id": STRANGERS, "name": "theirs"})
@@ -251,7 +251,7 @@ def test_a_run_of_theirs_with_my_job_id_is_not_mine(users: tuple[User, User]) ->
     assert not (planted / "cancelled.json").exists()
 
 
-def test_links_of_theirs_lead_no_writing_to_my_files(users: tuple[User, User]) -> None:
+def test_links_of_another_user_do_not_redirect_writing(users: tuple[User, User]) -> None:
     news, games = users
     mine = news.writes(news.home / "mine", "mine")
     log = news.writes(news.home / "a.log", LOG)
@@ -274,7 +274,7 @@ def test_links_of_theirs_lead_no_writing_to_my_files(users: tuple[User, User]) -
     assert mine.read_text() == "mine"
 
 
-def test_words_of_theirs_command_no_terminal(users: tuple[User, User]) -> None:
+def test_text_of_another_user_contains_no_control_sequences(users: tuple[User, User]) -> None:
     news, games = users
     evil = "\x1b]0;owned\x07\x1b[2J\u202e"
     _, run = news.submits(HELD)
@@ -289,7 +289,7 @@ def test_words_of_theirs_command_no_terminal(users: tuple[User, User]) -> None:
         assert not any(part in done.stdout for part in ("\x1b]", "\x1b[2J", "\x07", "\u202e")), done
 
 
-def test_a_project_of_theirs_that_i_trust_starts_nothing_dry(users: tuple[User, User]) -> None:
+def test_dry_run_of_a_trusted_project_starts_nothing(users: tuple[User, User]) -> None:
     news, games = users
     project, marker = news.runs.parent / "project", news.runs.parent / "ran"
     script = games.writes(project / "monitor", f"#!/bin/sh\ntouch {marker}\n")
@@ -337,7 +337,7 @@ print("tried", len(list(run.rglob("*"))))
 """
 
 
-def test_nothing_of_a_job_that_waits_can_be_changed(users: tuple[User, User]) -> None:
+def test_files_of_a_pending_job_cannot_be_changed_by_others(users: tuple[User, User]) -> None:
     news, games = users
     news.does("git init -q . && echo .cache >.gitignore", cwd=news.home)
     news.writes(news.home / "train.py", "print(1)\n")
@@ -347,7 +347,7 @@ def test_nothing_of_a_job_that_waits_can_be_changed(users: tuple[User, User]) ->
     assert (run / "code" / "train.py").is_file()
 
 
-def test_secrets_go_with_a_job_that_never_ran_or_was_killed(users: tuple[User, User]) -> None:
+def test_secrets_of_killed_and_never_started_jobs_are_removed(users: tuple[User, User]) -> None:
     news, games = users
     job_id, run = news.submits(HELD + "secrets: [A_WORD]\n", SECRET)
     secrets = run / "secrets.env"
@@ -368,7 +368,7 @@ def test_secrets_go_with_a_job_that_never_ran_or_was_killed(users: tuple[User, U
     until(lambda: not secrets.exists(), "the end of the run, which hpcrun does not see")
 
 
-def test_a_secret_of_two_lines_is_shown_by_nothing(users: tuple[User, User]) -> None:
+def test_multi_line_secret_is_never_shown(users: tuple[User, User]) -> None:
     """Nor does a file of the running job have it, but secrets.env and the log of what it prints."""
     news, games = users
     script = "echo step=1 loss=2.5; echo $A_WORD; echo note: $A_WORD; sleep 60"

@@ -77,7 +77,7 @@ def finish(site: Site, run: Submitted) -> None:
 
 
 @pytest.mark.parametrize("how", ["all_reduce", pytest.param("sleep", marks=pytest.mark.thorough)])
-def test_a_rank_that_hangs_is_named_with_stacks(site: Site, how: str) -> None:
+def test_hanging_rank_is_named_with_stacks(site: Site, how: str) -> None:
     run = submit(site, how)
     until(lambda: "step 9/" in run.log(), "the ninth step")
     stall = until(lambda: stall_of(site, run), "the stall")
@@ -104,7 +104,7 @@ def test_a_rank_that_hangs_is_named_with_stacks(site: Site, how: str) -> None:
     finish(site, run)
 
 
-def test_a_run_that_hangs_begins_again_where_the_job_asks_for_it(site: Site) -> None:
+def test_stalled_run_restarts_if_requested(site: Site) -> None:
     run = submit(site, "once", when="stalled")
     site.wait_for(run, "attempts/0/end.json")
     assert run.record("end.json")["why"] == "stalled", run.log()
@@ -122,7 +122,7 @@ def test_a_run_that_hangs_begins_again_where_the_job_asks_for_it(site: Site) -> 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("how", ["evaluate", "compile"])
-def test_a_healthy_run_raises_no_alarm(site: Site, how: str) -> None:
+def test_healthy_run_is_not_reported_as_stalled(site: Site, how: str) -> None:
     # An evaluation takes 14 s, more than ten usual pauses; compiling 25 s, before the first step.
     run = submit(site, how, LIMIT if how == "compile" else 2 * LIMIT)
     done = site.follow(run)
@@ -131,7 +131,7 @@ def test_a_healthy_run_raises_no_alarm(site: Site, how: str) -> None:
 
 
 @pytest.mark.thorough
-def test_a_suspended_job_raises_no_alarm(site: Site) -> None:
+def test_suspended_job_is_not_reported_as_stalled(site: Site) -> None:
     run = submit(site, "suspend")
     until(lambda: "step 9/" in run.log(), "the ninth step")
     assert site.rig.run("scontrol", "suspend", run.job_id).returncode == 0
@@ -160,7 +160,7 @@ def wakeups(folder: Path) -> dict[int, int]:
 
 
 @pytest.mark.thorough
-def test_beside_a_training_nothing_polls_more_than_once_in_5_s(site: Site) -> None:
+def test_nothing_polls_more_than_once_in_5_s(site: Site) -> None:
     run = submit(site, "suspend", 600, when="preempted, time_limit, node_fail, stalled")
     log = run.folder / "logs/0/rank-0.log"
     until(lambda: log.exists() and "step 3/" in log.read_text(), "step 3")

@@ -97,7 +97,7 @@ def insist(site: Site, run: Submitted, wanted: str) -> None:
     assert (cause.get("class"), cause.get("rank"), cause.get("host")) == (wanted, 1, host), cause
 
 
-def test_status_names_what_failed(site: Site) -> None:
+def test_status_names_cause_rank_and_host(site: Site) -> None:
     wanted = {
         "code": "code_error",
         "module": "import",
@@ -144,7 +144,7 @@ def test_status_names_what_failed(site: Site) -> None:
     assert (plan["micro_batch_per_gpu"], plan["gradient_accumulation_steps"]) == (2, 2)
 
 
-def test_a_sweep_has_the_sentence_of_each_run(site: Site) -> None:
+def test_status_of_a_sweep_explains_every_run(site: Site) -> None:
     (site.project / "rank.py").write_text(SCRIPT)
     (site.project / "two.yaml").write_text(
         f"{JOB}sweep: {{how: [code, module]}}\nargs: ['{{how}}', x]\n"
@@ -157,7 +157,7 @@ def test_a_sweep_has_the_sentence_of_each_run(site: Site) -> None:
         assert "no_such_module" in text
 
 
-def test_what_slurms_record_says_of_jobs_by_hand(site: Site) -> None:
+def test_why_explains_other_jobs_from_slurms_records(site: Site) -> None:
     """No file for output, a failed step in the midst, a cancel, a signal, a bad interpreter."""
     scripts = {
         "output": ["echo hi", "--output=/no/such/folder/x.out"],
@@ -191,7 +191,7 @@ def test_what_slurms_record_says_of_jobs_by_hand(site: Site) -> None:
     until(lambda: "by its user" in site.hpcrun("why", jobs["cancel"]).stdout, "the accounting")
 
 
-def test_what_an_ended_run_used(site: Site) -> None:
+def test_status_shows_the_resource_use_of_an_ended_run(site: Site) -> None:
     failed = submit(site, "code")
     assert site.hpcrun("wait", failed.run_id).returncode == 1
 
@@ -209,7 +209,7 @@ def test_what_an_ended_run_used(site: Site) -> None:
     )
 
 
-def test_a_job_by_hand_and_one_that_ended_well(site: Site) -> None:
+def test_why_explains_a_failed_job_and_no_successful_one(site: Site) -> None:
     job = sbatch(site, "echo step 1; no_such_program --x; exit 127", "--error=%j.err")
     well = sbatch(site, "echo 'OSError: [Errno 28] No space left on device'")
     site.hpcrun("wait", job, well)
@@ -221,7 +221,7 @@ def test_a_job_by_hand_and_one_that_ended_well(site: Site) -> None:
 
 
 @pytest.mark.thorough
-def test_a_full_disk(site: Site) -> None:
+def test_full_disk_is_the_cause(site: Site) -> None:
     node, full = site.rig.node_names[0], str(site.rig.shared / "full")
     (site.rig.shared / "full").mkdir(exist_ok=True)
     mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "small", full]
@@ -234,7 +234,7 @@ def test_a_full_disk(site: Site) -> None:
 
 
 @pytest.mark.thorough
-def test_a_full_shm(site: Site) -> None:
+def test_full_shared_memory_is_the_cause(site: Site) -> None:
     node = site.rig.node_names[0]
     mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "small", "/dev/shm"]
     assert site.rig.on_node(node, mount).returncode == 0
@@ -250,12 +250,12 @@ def test_a_full_shm(site: Site) -> None:
     ("how", "wanted"),
     [("interface", "nccl"), ("rendezvous", "rendezvous"), ("nan", "numerics")],
 )
-def test_what_torch_itself_reports(site: Site, how: str, wanted: str) -> None:
+def test_errors_reported_by_torch_are_causes(site: Site, how: str, wanted: str) -> None:
     insist(site, submit(site, how), wanted)
 
 
 @pytest.mark.thorough
-def test_the_time_limit(site: Site) -> None:
+def test_time_limit_is_the_cause(site: Site) -> None:
     run = submit(site, "sleep", "--time", "1")
     assert site.hpcrun("wait", run.run_id).returncode == 1
     assert cause_of(site, run)["class"] == "time_limit"
@@ -264,7 +264,7 @@ def test_the_time_limit(site: Site) -> None:
 
 
 @pytest.mark.thorough
-def test_a_preemption(site: Site) -> None:
+def test_preemption_is_the_cause(site: Site) -> None:
     with preempting(site, "GraceTime=0 PreemptMode=CANCEL"):
         run = submit(site, "sleep")
         site.wait_for(run, "attempts/0/launched")
@@ -274,7 +274,7 @@ def test_a_preemption(site: Site) -> None:
 
 
 @pytest.mark.thorough
-def test_a_dead_node(site: Site) -> None:
+def test_dead_node_is_the_cause(site: Site) -> None:
     run = submit(site, "sleep")
     site.wait_for(run, "attempts/0/launched")
     host = run.record("begin.json")["host"]
@@ -289,7 +289,7 @@ def test_a_dead_node(site: Site) -> None:
 
 
 @pytest.mark.thorough
-def test_a_run_that_stands_still(site: Site) -> None:
+def test_stalled_run_is_explained(site: Site) -> None:
     own = ("--set", "survive.when=[stalled]", "--set", "survive.stalled_after=30s")
     run = submit(site, "sleep", *own, "--set", "survive.max_attempts=1")
     assert site.hpcrun("wait", run.run_id).returncode == 1

@@ -48,7 +48,7 @@ def insist(site: Site, run: Submitted) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.thorough
-def test_jobs_side_by_side_ten_times_in_a_row(bare_site: Site) -> None:
+def test_concurrent_jobs_on_the_same_nodes_do_not_mix(bare_site: Site) -> None:
     """Two jobs of one file on the same two nodes, at the same moment, again and again."""
     job = write_job(bare_site, "pair", launcher="srun")
     ports = []
@@ -67,7 +67,7 @@ def test_jobs_side_by_side_ten_times_in_a_row(bare_site: Site) -> None:
     assert len(set(ports)) == len(ports) == 2 * ROUNDS
 
 
-def test_trainings_side_by_side(bare_site: Site) -> None:
+def test_concurrent_trainings_on_the_same_nodes_do_not_mix(bare_site: Site) -> None:
     """The same with torchrun's own store and a gathering over gloo."""
     job = write_job(bare_site, "gloo", launcher="torchrun")
     pair = [bare_site.submit(job, *TWO_BY_ONE, "--", "--world", "gloo") for _ in range(2)]
@@ -77,7 +77,7 @@ def test_trainings_side_by_side(bare_site: Site) -> None:
 
 
 @pytest.mark.slow
-def test_a_requeued_job_meets_none_of_its_former_self(bare_site: Site) -> None:
+def test_requeued_job_does_not_mix_with_its_previous_attempt(bare_site: Site) -> None:
     """The second attempt has another port, and none of the first one's ranks is in its world."""
     rig = bare_site.rig
     job = write_job(bare_site, "again", launcher="srun", slurm={"requeue": True})
@@ -106,7 +106,7 @@ def wait_for_ranks(run: Submitted, attempt: int) -> None:
     until(lambda: len(shown_by(run, attempt)) == 2, f"both ranks of attempt {attempt}")
 
 
-def test_a_range_of_nodes_takes_those_that_there_are(bare_site: Site) -> None:
+def test_range_of_nodes_uses_the_available_ones(bare_site: Site) -> None:
     """One while the other is drained, both as the job begins again; the batch stays the same.
 
     Of what the first attempt has saved, as the times of the files say, the newest alone stays.
@@ -159,7 +159,7 @@ def test_a_range_of_nodes_takes_those_that_there_are(bare_site: Site) -> None:
         rig.run("scontrol", "update", f"node={second}", "state=resume")
 
 
-def test_an_array_of_jobs_of_two_nodes(bare_site: Site) -> None:
+def test_tasks_of_a_two_node_array_do_not_mix(bare_site: Site) -> None:
     """The tasks of a sweep run side by side on the same nodes, each a world of its own."""
     job = write_job(
         bare_site,
@@ -182,7 +182,7 @@ def test_an_array_of_jobs_of_two_nodes(bare_site: Site) -> None:
     assert len(ports) == ROUNDS
 
 
-def test_ranks_may_save_when_slurm_stops_the_job(bare_site: Site) -> None:
+def test_ranks_have_time_to_save_when_slurm_stops_the_job(bare_site: Site) -> None:
     """Slurm's TERM reaches the ranks, and nothing on the way makes a KILL of it."""
     (bare_site.project / "saves.py").write_text(
         "import os, pathlib, signal, sys, time\n"
@@ -229,7 +229,7 @@ def barred(rig: Rig, how: str) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("how", ["refused", "silent"])
-def test_a_node_that_cannot_reach_rank_0(bare_site: Site, how: str) -> None:
+def test_node_that_cannot_reach_rank_0_is_named(bare_site: Site, how: str) -> None:
     """Launchers wait ten minutes or more for it, and then do not say for whom."""
     rig = bare_site.rig
     first, second = rig.node_names
@@ -252,7 +252,7 @@ def test_a_node_that_cannot_reach_rank_0(bare_site: Site, how: str) -> None:
             assert shown_by(run) == [], "nobody trained"
 
 
-def test_a_second_interface_that_leads_nowhere(bare_site: Site) -> None:
+def test_interface_without_route_is_not_used(bare_site: Site) -> None:
     """It comes first in the list of interfaces, and its address is that of the node's own name."""
     rig = bare_site.rig
     dead = {name: f"10.255.{n}.1" for n, name in enumerate(rig.node_names)}
@@ -300,7 +300,7 @@ def _on(rig: Rig, name: str, argv: Sequence[str]) -> subprocess.CompletedProcess
     return done
 
 
-def test_a_hostfile_that_is_missing(bare_site: Site) -> None:
+def test_missing_hostfile_ends_the_job(bare_site: Site) -> None:
     """DeepSpeed's launcher would train on each node alone, with a warning in the log."""
     job = write_job(bare_site, "gone", launcher="deepspeed", framework="torch")
     template = bare_site.project / "templates"
@@ -320,7 +320,7 @@ def test_a_hostfile_that_is_missing(bare_site: Site) -> None:
 
 
 @pytest.mark.slow
-def test_slurmctld_is_away_as_jobs_are_launched(bare_site: Site) -> None:
+def test_launch_waits_for_slurmctld(bare_site: Site) -> None:
     """srun gives it up after some 14 seconds, and would end a job that has waited for hours."""
     go = bare_site.project / "go"
     setup = {"commands": [f"until [ -e '{go}' ]; do sleep 0.1; done"]}
@@ -344,7 +344,7 @@ def test_slurmctld_is_away_as_jobs_are_launched(bare_site: Site) -> None:
 
 
 @pytest.mark.thorough
-def test_a_node_whose_link_is_cut(bare_site: Site) -> None:
+def test_node_with_a_cut_link_ends_the_job(bare_site: Site) -> None:
     """Between the allocation and the launch: Slurm cannot start the step there, and says so."""
     rig = bare_site.rig
     second = rig.node_names[1]
@@ -372,7 +372,7 @@ def test_a_node_whose_link_is_cut(bare_site: Site) -> None:
     rig.wait_idle()
 
 
-def test_what_leaves_its_session_ends_with_the_job(bare_site: Site) -> None:
+def test_processes_that_leave_their_session_end_with_the_job(bare_site: Site) -> None:
     """Also where Slurm follows a process only by its parents (proctrack/linuxproc, as here)."""
     script = "setsid sleep 4711 & until pgrep -fx 'sleep 4711'; do sleep 0.1; done"
     run = bare_site.submit("--gpus-per-node", "0", "--nodes", "2", "--", "bash", "-c", script)

@@ -254,7 +254,7 @@ GUARDS = [
         HARNESS,
         "        export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-$interface}\n",
         "        :\n",
-        "tests/cluster/test_worlds.py::test_a_second_interface_that_leads_nowhere",
+        "tests/cluster/test_worlds.py::test_interface_without_route_is_not_used",
         cluster=True,
     ),
     # ---- Hostfiles, DeepSpeed's launcher
@@ -305,7 +305,7 @@ GUARDS = [
         "templates/hosts.sh",
         '        export -p >"$attempt_dir/environment"\n',
         '        : >"$attempt_dir/environment"\n',
-        "tests/cluster/test_hosts_without_slurm.py::test_trains[torchrun]",
+        "tests/cluster/test_hosts_without_slurm.py::test_hostfile_run_trains_on_all_hosts[torchrun]",
         cluster=True,
     ),
     guard(
@@ -313,7 +313,7 @@ GUARDS = [
         "templates/hosts.sh",
         "export DS_ENV_FILE=/dev/null ",
         "export ",
-        "tests/cluster/test_hosts_without_slurm.py::test_trains[deepspeed]",
+        "tests/cluster/test_hosts_without_slurm.py::test_hostfile_run_trains_on_all_hosts[deepspeed]",
         cluster=True,
     ),
     guard(
