@@ -63,12 +63,14 @@ class CommandState(Struct, kw_only=True):
         synced: Folders of runs, and of all runs, whose records were just copied from the cluster's
             host, so that the next reader need not fetch them again.
         accounts_queried: How many finished jobs Slurm's accounting was asked about.
+        user_name: The user's name on the cluster's host; None before it was queried.
         secrets: Values of secrets that were read from a run's folder. They stay masked after the
             job has removed its own copy.
     """
 
     synced: set[Path] = field(default_factory=set)
     accounts_queried: int = 0
+    user_name: str | None = None
     secrets: dict[Path, list[bytes]] = field(default_factory=dict)
 
 
@@ -79,8 +81,7 @@ class Context(Struct, frozen=True, kw_only=True):
     code, an earlier run's, and not the project's own of today. ``deadline`` (by time.monotonic):
     who asks Slurm waits no longer. Each of Slurm's commands runs inside ``waiting``, which may say
     so to a user who waits; ``bar`` shows how far long work is. ``connect`` makes the transport to
-    the cluster, for transport() alone. ``asked``: what the cluster's host has answered about its
-    variables and files (``there.py``).
+    the cluster, for transport() alone.
     """
 
     environ: dict[str, str]
@@ -98,7 +99,6 @@ class Context(Struct, frozen=True, kw_only=True):
     bar: Callable[[str, str], AbstractContextManager[Show]] = no_bar
     connect: Connect = LocalTransport
     session: CommandState = field(default_factory=CommandState)
-    asked: dict[tuple[str, ...], object] = field(default_factory=dict)
 
     def transport(self, slurm_conf: str | None = None) -> Transport:
         """Reach the cluster, and its Slurm or the one whose slurm.conf is named."""

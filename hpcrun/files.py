@@ -169,3 +169,17 @@ def write_error(path: Path, error: OSError) -> InputError:
     if error.errno == errno.EISDIR:
         fix = "name a file in it"
     return InputError(f"{path}: {error.strerror or error}", fix=fix)
+
+
+def free_space(folder: Path) -> tuple[int | None, int | None]:
+    """Return the bytes and files that a folder's file system has left; None: it does not say.
+
+    With project quotas it is often the quota's rest.
+    """
+    try:
+        info = os.statvfs(folder)
+    except OSError:
+        return None, None
+    # Some network file systems report nothing, which is no sign of a full disk.
+    space = info.f_bavail * info.f_frsize if info.f_blocks else None
+    return space, info.f_favail if info.f_files else None

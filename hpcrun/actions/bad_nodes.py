@@ -3,18 +3,17 @@
 # Annotations are not postponed: msgspec would evaluate the text of each, at every call of hpcrun.
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct, structs
 
-from hpcrun.actions.there import own_files, settle, want
+from hpcrun.actions.cluster_host import files_in_cache
 from hpcrun.context import Context, slurm_transport
 from hpcrun.errors import HpcrunError, InputError
-from hpcrun.ownership import is_own
 from hpcrun.plan import Plan
-from hpcrun.runs import decode_record, read_record
+from hpcrun.remote import Answers, ReadOwnFiles
+from hpcrun.runs import decode_record
 from hpcrun.text import format_duration
 
 if TYPE_CHECKING:
@@ -40,13 +39,24 @@ class BadNode(Struct, frozen=True, kw_only=True):
         return self.at + KEPT
 
 
-def list_bad_nodes(context: Context) -> list[BadNode]:
-    """List the cluster's nodes that are left out now, the newest first; others' records are not
-    believed."""
+def bad_nodes_query(context: Context) -> ReadOwnFiles:
+    """Return the query for the records of bad nodes; other users' records are ignored."""
+    return files_in_cache(context, _NAME)
+
+
+def list_bad_nodes(context: Context, answers: Answers | None = None) -> list[BadNode]:
+    """List the nodes that are excluded now, the newest record first.
+
+    Args:
+        answers: Holds the answer to bad_nodes_query(); without it the host is queried.
+    """
+    query = bad_nodes_query(context)
+    answers = answers or context.transport().run_queries([query])
     now = time.time()
+    records = [(name, decode_record(text, BadNode)) for name, text in answers[query].items()]
     found = [
         record
-        for name, record in _records(context)
+        for name, record in records
         if record is not None
         and record.node == name
         and abs(now - record.at) <= KEPT
@@ -62,7 +72,8 @@ def clear(context: Context, nodes: Collection[str]) -> list[str]:
     if context.cluster.host is not None and gone:
         from hpcrun.remote import folder_word  # here: most clusters are here
 
-        script = f"cd -- {folder_word(_folder_there(context))} && rm -f -- {' '.join(gone)}"
+        folder = folder_word(f"{context.cluster.cache_dir}/{_NAME}")
+        script = f"cd -- {folder} && rm -f -- {' '.join(gone)}"
         done = context.transport().run(["bash", "-s"], stdin=script)
         if done.exit_code != 0:
             raise HpcrunError(f"{context.cluster.host}: {done.stderr.strip()}")
@@ -72,13 +83,13 @@ def clear(context: Context, nodes: Collection[str]) -> list[str]:
     return gone
 
 
-def avoided(context: Context) -> Callable[[Plan], Plan]:
-    """Find which nodes a submission leaves out, and return what leaves them out of a plan.
+def exclude_bad_nodes(context: Context, answers: Answers) -> Callable[[Plan], Plan]:
+    """Find the bad nodes of a cluster, and return the function that excludes them from a plan.
 
     Slurm is asked only where there are any; without its answer none is left out, since it refuses a
     job that names a node which it does not know.
     """
-    nodes, now = list_bad_nodes(context), time.time()
+    nodes, now = list_bad_nodes(context, answers), time.time()
     rows: list[NodeRow] = []
     partition = context.environ.get("SBATCH_PARTITION")
     if nodes and not context.hosts:
@@ -138,24 +149,3 @@ def leave_out(
     ]
     given["exclude"] = ",".join([*filter(None, [given.get("exclude")]), *gone])
     return structs.replace(plan, directives=list(given.items()), notes=[*plan.notes, *notes])
-
-
-def want_bad_nodes(context: Context) -> None:
-    """Name what list_bad_nodes() asks a far host, so that an earlier trip brings it."""
-    want(context, [("own", _folder_there(context))])
-
-
-def _folder_there(context: Context) -> str:
-    return f"{context.cluster.cache_dir}/{_NAME}"
-
-
-def _records(context: Context) -> Iterator[tuple[str, BadNode | None]]:
-    if context.cluster.host is not None:
-        found = settle(context, partial(own_files, context, _folder_there(context)))
-        for name, text in found.items():
-            yield name, decode_record(text, BadNode)
-        return
-    with contextlib.suppress(OSError):  # mostly there is no such folder
-        for path in (context.cache_dir / _NAME).iterdir():
-            if not path.name.startswith(".") and is_own(path.lstat()):
-                yield path.name, read_record(path, BadNode)

@@ -26,12 +26,10 @@ from typing import IO
 
 from msgspec import Struct, field
 
-from hpcrun.actions.there import there
 from hpcrun.context import Context
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
-from hpcrun.files import full_disk_hint, write_error
-from hpcrun.monitor import free_space
-from hpcrun.remote import quote
+from hpcrun.files import free_space, full_disk_hint, write_error
+from hpcrun.remote import folder_word, quote
 from hpcrun.runs import RESULTS_MARK, SECRETS, RunFolder, read_plan
 from hpcrun.text import format_size
 
@@ -567,7 +565,6 @@ def bring_code(context: Context, folder: Path) -> None:
 
     It is not here if the run was submitted from another machine. Raises InputError, OutOfReach.
     """
-    place = there(context).runs_dir / folder.name
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".hpcrun-", dir=folder) as aside:
         with tempfile.TemporaryFile(dir=aside) as spool:
@@ -580,7 +577,8 @@ def bring_code(context: Context, folder: Path) -> None:
                         fix="--code now takes today's code",
                     )
 
-            script = f"folder={quote(str(place))}\n{_CODE}"
+            place = f"{folder_word(context.cluster.runs_dir)}/{quote(folder.name)}"
+            script = f"folder={place}\n{_CODE}"
             answer = context.transport().bring(script, take)
             if answer.exit_code != 0:
                 raise InputError(

@@ -12,18 +12,21 @@ import time
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
-from hpcrun.actions.checks.places import answer_of
-from hpcrun.actions.there import ask, look, path_there, there
+from hpcrun.actions.cluster_host import ClusterHost, Login
 from hpcrun.assets import home_dir
 from hpcrun.context import Context
 from hpcrun.errors import HpcrunError, InputError, SpecError
 from hpcrun.plan import check_setup, choose_setup, is_image_file
+from hpcrun.remote import Answers, PathProbe, Query, ReadFile, RunCommand, explain_no_answer
 from hpcrun.runs import write_file
 from hpcrun.spec import JobSpec
 
+# conda lists here the environments that it has made.
+_CONDA_REGISTER = ReadFile("~/.conda/environments.txt", expands=True)
 # Where conda's installers put it by default: below the home and below /opt.
 _CONDA_NAMES = ("miniforge3", "mambaforge", "miniconda3", "anaconda3", "conda", "micromamba")
 
@@ -43,8 +46,44 @@ class Interpreter(Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
-def find_interpreter(context: Context, spec: JobSpec) -> Interpreter:
-    """Decide which Python trains. Raises InputError; SpecError for two environments at once."""
+def setup_queries(context: Context, spec: JobSpec) -> list[Query[Any]]:
+    """List what interpreter_queries() needs to know."""
+    _, setup = choose_setup(spec, context.cluster, context.cluster_source)
+    return [_CONDA_REGISTER] if setup.conda and not _is_path(setup.conda) else []
+
+
+def interpreter_queries(context: Context, spec: JobSpec, host: ClusterHost) -> list[PathProbe]:
+    """List what find_interpreter() needs to know; that reports paths which cannot be resolved."""
+    where, setup = choose_setup(spec, context.cluster, context.cluster_source)
+    paths: list[str] = []
+
+    def add(text: str, inner: str = "") -> None:
+        with contextlib.suppress(InputError):
+            paths.append(f"{_resolve(host.login, text, where)}{inner}")
+
+    if setup.container is not None:
+        if is_image_file(setup.container.image):
+            add(setup.container.image)
+        return [PathProbe(path) for path in paths]
+    if setup.venv and not is_of_nodes(context, setup.venv):
+        add(setup.venv, "/bin/python")
+    if setup.conda and _is_path(setup.conda):
+        add(setup.conda)
+        add(setup.conda, "/bin/python")
+    elif setup.conda:
+        folders = _conda_folders(host, setup.conda)
+        paths += [str(folder / "bin" / "python") for folder in folders]
+    if setup.python and "/" in setup.python:
+        add(setup.python)
+    return [PathProbe(path) for path in paths]
+
+
+def find_interpreter(context: Context, spec: JobSpec, host: ClusterHost) -> Interpreter:
+    """Decide which Python trains; ``host`` has answered interpreter_queries().
+
+    Raises InputError; SpecError for two environments at once.
+    """
+    login, answers = host.login, host.answers
     where, setup = choose_setup(spec, context.cluster, context.cluster_source)
     problems = check_setup(where, setup)
     if problems:
@@ -52,8 +91,8 @@ def find_interpreter(context: Context, spec: JobSpec) -> Interpreter:
     if setup.container is not None:
         image, key = setup.container.image, f"{where}container.image"
         # A file must be there, unless it lies where only the nodes look.
-        if is_image_file(image) and not seen(context, image, key):
-            raise InputError(f"{key}: {path_there(context, image, key)}: no such image")
+        if is_image_file(image) and not may_exist(host, image, key):
+            raise InputError(f"{key}: {login.resolve(image, key)}: no such image")
         python = setup.python or ("" if spec.command is not None else "python3")
         return Interpreter(python=python, inside=True)
     venv = conda = None
@@ -72,22 +111,22 @@ def find_interpreter(context: Context, spec: JobSpec) -> Interpreter:
     elif setup.venv and is_of_nodes(context, setup.venv):
         return Interpreter(python=python or "python", node_venv=setup.venv)
     elif setup.venv:
-        venv = str(path_there(context, setup.venv, f"{where}venv")).rstrip("/")
-        found = _interpreter(
-            context, f"{venv}/bin/python", f"{where}venv", f"python3 -m venv {shlex.quote(venv)}"
+        venv = _resolve(login, setup.venv, f"{where}venv")
+        found = _check_interpreter(
+            answers, f"{venv}/bin/python", f"{where}venv", f"python3 -m venv {shlex.quote(venv)}"
         )
         python = python or found
     elif setup.conda:
-        conda = find_conda(context, setup.conda, f"{where}conda")
+        conda = find_conda(host, setup.conda, f"{where}conda")
         inside = (
-            _interpreter(context, f"{conda}/bin/python", f"{where}conda")
+            _check_interpreter(answers, f"{conda}/bin/python", f"{where}conda")
             if "/" in conda
             else "python"
         )
         python = python or inside
     if setup.python and "/" in setup.python:
-        path = str(path_there(context, setup.python, f"{where}python"))
-        python = _interpreter(context, path, f"{where}python")
+        path = _resolve(login, setup.python, f"{where}python")
+        python = _check_interpreter(answers, path, f"{where}python")
     if python or spec.command is not None:
         return Interpreter(python=python, venv=venv, conda=conda)
     is_here = context.cluster.host is None
@@ -111,25 +150,39 @@ def is_of_nodes(context: Context, text: str) -> bool:
     return variable is not None and not context.environ.get(variable[1])
 
 
-def _interpreter(context: Context, path: str, where: str, fix: str = "") -> str:
-    found = look(context, path)
-    if "f" not in found:
+def _resolve(login: Login, text: str, where: str) -> str:
+    return str(login.resolve(text, where)).rstrip("/") or "/"
+
+
+def _check_interpreter(answers: Answers, path: str, where: str, fix: str = "") -> str:
+    state = answers[PathProbe(path)]
+    if not state.is_file:
         raise InputError(f"{where}: {path}: no such interpreter", fix=fix)
-    if "x" not in found:
+    if not state.is_executable:
         raise InputError(f"{where}: {path}: cannot be executed", fix=f"chmod +x {path}")
     return path
 
 
-def seen(context: Context, text: str, where: str) -> bool:
-    """Return whether a path exists where jobs run, as far as it can be seen from there.
+def existence_queries(host: ClusterHost, texts: Sequence[str], where: str) -> list[PathProbe]:
+    """List what may_exist() needs to know of paths."""
+    probes: list[PathProbe] = []
+    for text in texts:
+        with contextlib.suppress(InputError):
+            probes.append(PathProbe(_resolve(host.login, text, where)))
+    return probes
 
-    One that only the nodes know is given the benefit of the doubt.
+
+def may_exist(host: ClusterHost, text: str, where: str) -> bool:
+    """Return False for a path that certainly does not exist where jobs run.
+
+    A path that only compute nodes know may exist: one with a variable of jobs, or on a file system
+    that is not mounted on the host.
     """
     try:
-        found = look(context, path_there(context, text, where))
+        state = host.answers[PathProbe(_resolve(host.login, text, where))]
     except InputError:
         return True
-    return "e" in found or "?" in found
+    return state.exists or not state.is_known
 
 
 # ---- what it has -------------------------------------------------------------------------------
@@ -140,51 +193,70 @@ from importlib.util import find_spec
 sys.path[:0] = sys.argv[1].split(":")
 print(*["-", *(name for name in sys.argv[2:] if find_spec(name) is None)])
 """
-_PATIENCE = 20  # seconds; a cold network file system
-_DAY = 86400.0
+_IMPORT_TIMEOUT_S = 20.0  # a cold network file system
+_DAY_S = 86400.0
 
 
-def missing_modules(
+class ModuleCheck(Struct, frozen=True, kw_only=True):
+    """A check which of some modules a Python lacks; ``kept`` records that it had all of them.
+
+    ``path`` is the job's PYTHONPATH.
+    """
+
+    python: str
+    names: list[str]
+    path: str
+    query: RunCommand
+    kept: Path
+    key: bytes
+
+
+def plan_module_check(
     context: Context, found: Interpreter, names: Sequence[str], path: str
-) -> tuple[list[str], str]:
-    """Ask a Python which of some modules it lacks, without importing any; a note if it cannot be.
+) -> ModuleCheck | None:
+    """Return the check of a Python for modules; None if there is nothing to check, or it is known.
 
-    That it has them all is kept, until something is installed; of one on a cluster's host for a
-    day. To be called by settle().
+    That a Python has all modules is kept until something is installed; of a Python on another
+    machine, where that cannot be seen, for a day. ``path`` is the job's PYTHONPATH.
     """
     python, is_here = found.python, context.cluster.host is None
     if not names or found.inside or "/" not in python:
-        return [], ""
-    environ = {**context.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+        return None
     places, state = [path], list[str]()
     if is_here:
         is_ours = python == sys.executable and all(map(importlib.util.find_spec, names))
         if is_ours or not Path(python).is_file():
-            return [], ""
+            return None
         # Modules may be the project's own, which is not in PYTHONPATH: sitecustomize would be run.
         places = [str(context.project / place) for place in ("", *path.split(":"))]
-        state = [*_installed(Path(python)), environ.get("PYTHONPATH", "")]
+        state = [*_installed(Path(python)), context.environ.get("PYTHONPATH", "")]
     words = (":".join(places), *names)
     key = os.fsencode("\0".join((python, *state, *words)))
     kept = context.cache_dir / "python-modules" / f"{zlib.crc32(key):08x}"
     with contextlib.suppress(OSError):
-        is_fresh = is_here or time.time() - kept.stat().st_mtime < _DAY
+        is_fresh = is_here or time.time() - kept.stat().st_mtime < _DAY_S
         if is_fresh and kept.read_bytes() == key:
-            return [], ""
-    argv = [python, "-c", _MISSING, *words]
-    if is_here:
-        code, answer, fault = answer_of(argv, environ, _PATIENCE)
-    else:
-        (result,) = ask(context, [("run", *argv)])
-        code, answer, fault = result.exit_code, result.stdout, ""
-    dash, *missing = answer.split() or [""]
-    if code != 0 or dash != "-":
-        where, reason = " here" if is_here else "", fault or f"it ended with code {code}"
-        return [], f"{python} could not be asked{where} whether it has {', '.join(names)}: {reason}"
+            return None
+    query = RunCommand(
+        (python, "-c", _MISSING, *words),
+        timeout=_IMPORT_TIMEOUT_S,
+        env=(("LC_ALL", "C"), ("PYTHONDONTWRITEBYTECODE", "1")),
+    )
+    return ModuleCheck(python=python, names=[*names], path=path, query=query, kept=kept, key=key)
+
+
+def missing_modules(check: ModuleCheck, answers: Answers) -> tuple[list[str], str]:
+    """Return the modules that a Python lacks, and a note if it did not tell."""
+    result = answers[check.query]
+    dash, *missing = result.stdout.split() or [""]
+    if result.exit_code != 0 or dash != "-":
+        reason = explain_no_answer(result) or f"it ended with code {result.exit_code}"
+        names = ", ".join(check.names)
+        return [], f"{check.python} could not be asked whether it has {names}: {reason}"
     if not missing:
-        with contextlib.suppress(OSError, HpcrunError):  # a cache that cannot be written is none
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            write_file(kept, key)
+        with contextlib.suppress(OSError, HpcrunError):  # the cache may be read-only
+            check.kept.parent.mkdir(parents=True, exist_ok=True)
+            write_file(check.kept, check.key)
     return missing, ""
 
 
@@ -215,27 +287,29 @@ def _installed(python: Path) -> Iterator[str]:
 # ---- conda -------------------------------------------------------------------------------------
 
 
-def find_conda(context: Context, name: str, where: str) -> str:
-    """Find a conda environment's folder by its name or path; the name, if it is not seen here.
+def _is_path(conda: str) -> bool:
+    return "/" in conda or conda.startswith(("~", "$"))
+
+
+def find_conda(host: ClusterHost, name: str, where: str) -> str:
+    """Find a conda environment's folder by its name or path; the name, if the host has no such one.
 
     conda itself takes a second, and may be a module of the nodes. Raises InputError.
     """
-    if "/" in name or name.startswith(("~", "$")):
-        path = path_there(context, name, where)
-        if "d" not in look(context, path):
+    if _is_path(name):
+        path = _resolve(host.login, name, where)
+        if not host.answers[PathProbe(path)].is_folder:
             raise InputError(f"{where}: {path}: no such environment", fix="conda env list")
-        return str(path)
-    folders = list(dict.fromkeys(_conda_folders(context, name)))
-    found = [look(context, folder / "bin" / "python") for folder in folders]
-    return next(
-        (str(folder) for folder, is_seen in zip(folders, found, strict=True) if "e" in is_seen),
-        name,
-    )
+        return path
+    for folder in _conda_folders(host, name):
+        if host.answers[PathProbe(str(folder / "bin" / "python"))].exists:
+            return str(folder)
+    return name
 
 
-def _conda_folders(context: Context, name: str) -> Iterator[Path]:
-    """Where an environment of that name may lie, conda's own order first."""
-    environ = there(context).environ
+def _conda_folders(host: ClusterHost, name: str) -> Iterator[Path]:
+    """Yield where an environment of that name may be, in conda's own order."""
+    environ = host.login.environ
     home = Path(home_dir(environ))
     if environ.get("CONDA_DEFAULT_ENV") == name and environ.get("CONDA_PREFIX"):
         yield Path(environ["CONDA_PREFIX"])
@@ -249,9 +323,6 @@ def _conda_folders(context: Context, name: str) -> Iterator[Path]:
     yield from (Path(folder) / name for folder in listed.split(":") if folder)
     yield from (base / "envs" / name for base in bases)
     yield home / ".conda" / "envs" / name
-    # conda writes down each environment that it makes.
-    register = home / ".conda" / "environments.txt"
-    if context.cluster.host is None and register.is_file():
-        for line in register.read_text(errors="replace").splitlines():
-            if Path(line).name == name:
-                yield Path(line)
+    for line in host.answers[_CONDA_REGISTER].splitlines():
+        if Path(line).name == name:
+            yield Path(line)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hpcrun.actions.there import there
+from hpcrun.actions.cluster_host import find_user_name
 from hpcrun.context import Context, slurm_transport
 from hpcrun.errors import HpcrunError, InputError, OutOfReach, SchedulerRefused
 from hpcrun.monitor import (
@@ -123,8 +123,8 @@ def _not_mine(context: Context, status: JobStatus, fix: str) -> InputError | Non
     owner = status.job.user if status.job else ""
     me = {name_of_user(os.getuid())}
     if owner and status.run is None and context.cluster.host is not None:
-        login = there(context).environ  # the user may have another name on the cluster
-        me = {login.get("USER") or login.get("LOGNAME") or owner}
+        # The user may have another name on the cluster.
+        me = {find_user_name(context) or owner}
     if status.run is not None:
         try:
             owner = name_of_user(status.run.path.stat().st_uid)

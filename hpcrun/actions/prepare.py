@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,12 +15,18 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 import msgspec
 
-from hpcrun.actions.bad_nodes import want_bad_nodes
 from hpcrun.actions.checks.deepspeed import inspect_accelerate, inspect_deepspeed
-from hpcrun.actions.checks.places import want_places
-from hpcrun.actions.checks.submission import Checks, look_at_paths
-from hpcrun.actions.interpreter import Interpreter, find_interpreter, seen
-from hpcrun.actions.there import settle, there
+from hpcrun.actions.checks.places import file_system_queries
+from hpcrun.actions.checks.submission import Checks, first_queries
+from hpcrun.actions.cluster_host import ClusterHost, open_host
+from hpcrun.actions.interpreter import (
+    Interpreter,
+    existence_queries,
+    find_interpreter,
+    interpreter_queries,
+    may_exist,
+    setup_queries,
+)
 from hpcrun.assets import find_job
 from hpcrun.context import Context, is_in_mirror, read_text, refuse_other_clusters
 from hpcrun.errors import InputError, Problem, SpecError
@@ -35,6 +41,7 @@ from hpcrun.plan import (
     placeholder_names,
     stage_of,
 )
+from hpcrun.remote import Query
 from hpcrun.render import RenderedFile, open_templates, quote_comment, render_array, render_files
 from hpcrun.runs import Sweep, Task, make_run_id, sweep_folder, task_run_id
 from hpcrun.spec import (
@@ -56,14 +63,15 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     """A run, or a sweep with its runs, that could be submitted. Nothing happened yet.
 
     What was asked, decided and written. Of a sweep ``plan`` and ``files`` are the array's own;
-    each of its ``runs`` has ``values``, its own by the sweep's names. ``is_strict``: what
-    checks find is refused.
+    each of its ``runs`` has ``values``, its own by the sweep's names. ``environ`` is that of a
+    login, which the job inherits. ``is_strict``: what checks find is refused.
     """
 
     spec: JobSpec
     plan: Plan
     files: list[RenderedFile]
     runs_dir: Path
+    environ: Mapping[str, str]
     runs: list[Prepared] = []
     values: dict[str, str] = {}
     is_strict: bool = True
@@ -183,6 +191,7 @@ def prepare_spec(
     context: Context,
     spec: JobSpec,
     *,
+    host: ClusterHost | None = None,
     extra_args: Sequence[str] = (),
     after: Dependency | None = None,
     origin: Origin | None = None,
@@ -196,8 +205,8 @@ def prepare_spec(
 ) -> Prepared:
     """Plan and render a run, with a new run id unless one is given; nothing is changed.
 
-    ``origin`` is where the job stands, for messages. Runs of a sweep have a copy of the code in
-    common, ``shared_code``, the ``templates`` and the ``checks``; these say too
+    ``origin`` is where the job stands, for messages. Runs of a sweep have the ``host`` in common, a
+    copy of the code, ``shared_code``, the ``templates`` and the ``checks``; these say too
     whether problems that the user may know better about are errors. ``node_range`` is the job's,
     where this is for one number of it. Raises InputError, or SpecError with all that is wrong.
     """
@@ -210,24 +219,23 @@ def prepare_spec(
     if run_id is None:
         run_id = new_run_id(spec)
     if isinstance(spec.resources.nodes, str):
+        host = query_host(context, spec, extra_args, host)
         how: dict[str, Any] = {
-            "extra_args": extra_args, "after": after, "origin": origin, "run_id": run_id,
-            "shared_code": shared_code, "templates": templates, "checks": checks or Checks(),
-            "checkpoint_dir": checkpoint_dir, "runs_per_job": runs_per_job,
+            "host": host, "extra_args": extra_args, "after": after, "origin": origin,
+            "run_id": run_id, "shared_code": shared_code, "templates": templates,
+            "checks": checks or Checks(), "checkpoint_dir": checkpoint_dir,
+            "runs_per_job": runs_per_job,
         }  # fmt: skip
         return _for_each_count(partial(prepare_spec, context, **how), spec, origin)
     errors: list[InputError] = []
     found, plan, given = Interpreter(python=""), None, Given()
-    with _kept(errors):
-        want_bad_nodes(context)
-        want_places(context)
-        for _ in look_at_paths(context, [*(spec.command or []), *spec.args, *extra_args]):
-            pass  # the next trip brings it
-        found = settle(context, partial(find_interpreter, context, spec))
     if (checks or Checks()).in_queue:
         refuse_other_clusters(context.cluster, context.environ)
-    far = there(context)
-    run_dir = far.runs_dir / run_id
+    host = query_host(context, spec, extra_args, host)
+    with _kept(errors):
+        found = find_interpreter(context, spec, host)
+    login = host.login
+    run_dir = login.runs_dir / run_id
     # There is no project there but the run's copy of it.
     project = context.project if context.cluster.host is None else shared_code or run_dir / "code"
     place = Place(
@@ -235,7 +243,7 @@ def prepare_spec(
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", now),
         run_dir=str(run_dir),
         project_dir=str(project),
-        cache_dir=str(far.cache_dir),
+        cache_dir=str(login.cache_dir),
         python=found.python,
         venv=found.venv,
         node_venv=found.node_venv,
@@ -244,7 +252,7 @@ def prepare_spec(
         hosts=context.hosts,
         debug=context.debug,
         checkpoint_dir=checkpoint_dir,
-        inherited=far.environ,
+        inherited=login.environ,
         runs_per_job=runs_per_job,
         node_range=node_range,
     )
@@ -264,14 +272,14 @@ def prepare_spec(
         plan = build_plan(
             job, context.cluster, place, extra_args=extra_args, after=after, deepspeed_given=given
         )
-        settle(context, partial(_check_setup, context, plan.setup))
+        _check_setup(host, plan.setup)
         if context.cluster.host is not None:
             ignored = [] if spec.snapshot else ["snapshot: false: the code is copied all the same"]
             plan = msgspec.structs.replace(
                 plan, snapshot=not plan.reference_trainer, notes=[*plan.notes, *ignored]
             )
     checks = checks or Checks()
-    plan, findings = checks.look(in_code, job, found, plan, extra_args, given.elsewhere)
+    plan, findings = checks.check_job(in_code, host, job, found, plan, extra_args, given.elsewhere)
     if context.code is not None:
         # What git ignores is in no copy of the code: arguments that name such files are right.
         findings.notes.clear()
@@ -293,8 +301,33 @@ def prepare_spec(
         plan=plan,
         files=files,
         runs_dir=context.runs_dir,
+        environ=login.environ,
         is_strict=checks.is_strict,
     )
+
+
+def query_host(
+    context: Context,
+    spec: JobSpec,
+    extra_args: Sequence[str],
+    host: ClusterHost | None = None,
+    also: Iterable[Query[Any]] = (),
+) -> ClusterHost:
+    """Query all that a plan and its checks need to know of the host, and ``also`` other things.
+
+    Two trips at most; none for what ``host`` has answered already.
+    """
+    words = [*(spec.command or []), *spec.args, *extra_args]
+    queries = [*first_queries(context, words), *setup_queries(context, spec), *also]
+    if host is None:
+        host = open_host(context, queries)
+    else:
+        host.run_queries(queries)
+    # The login's variables are known now, of which paths are made, and the file systems.
+    nodes = 1 if isinstance(spec.resources.nodes, str) else spec.resources.nodes
+    again = [*interpreter_queries(context, spec, host), *file_system_queries(context, host, nodes)]
+    host.run_queries(again)
+    return host
 
 
 def _for_each_count(
@@ -460,12 +493,14 @@ def _check_templates(context: Context, files: Sequence[RenderedFile]) -> None:
             )
 
 
-def _check_setup(context: Context, setup: SetupPlan) -> None:
+def _check_setup(host: ClusterHost, setup: SetupPlan) -> None:
     """Refuse sources to copy that do not exist, and commands that bash cannot read."""
+    sources = [source for source, _ in setup.stage]
+    host.run_queries(existence_queries(host, sources, "stage"))
     problems = [
         Problem(f"stage.{source}", "no such file or folder")
-        for source, _ in setup.stage
-        if not seen(context, source, "stage")
+        for source in sources
+        if not may_exist(host, source, "stage")
     ]
     for key, lines in (("commands", setup.commands), ("node_commands", setup.node_commands)):
         fault = _syntax_fault("\n".join(lines)) if lines else ""
@@ -506,6 +541,7 @@ def prepare_job(
     context: Context,
     spec: JobSpec,
     *,
+    host: ClusterHost | None = None,
     extra_args: Sequence[str] = (),
     after: Dependency | None = None,
     origin: Origin | None = None,
@@ -519,20 +555,26 @@ def prepare_job(
     """
     if not spec.sweep and made is None:
         return prepare_spec(
-            context, spec, extra_args=extra_args, after=after, origin=origin, checks=checks
+            *(context, spec),
+            host=host,
+            extra_args=extra_args,
+            after=after,
+            origin=origin,
+            checks=checks,
         )
     from hpcrun.plan import build_array, build_runs, check_placeholders  # here, as above
 
     origin = origin or Origin(spec.name or "job")
     sweep_id = new_run_id(spec)
-    code = sweep_folder(there(context).runs_dir, sweep_id).code
+    host = query_host(context, spec, extra_args, host)
+    code = sweep_folder(host.login.runs_dir, sweep_id).code
     templates = project_templates(context)
     checks = checks or Checks()
     runs: list[Prepared] = []
     errors: dict[str, InputError] = {}
     try:
         made = build_runs(spec, extra_args) if made is None else made
-        array = checks.look_at_array(context, -(-len(made) // spec.sweep_per_node))
+        array = checks.check_array(context, -(-len(made) // spec.sweep_per_node))
         if array.problems:
             raise SpecError(array.problems, fix=array.fix)
         for one in made:
@@ -540,6 +582,7 @@ def prepare_job(
                 run = prepare_spec(
                     context,
                     one.spec,
+                    host=host,
                     extra_args=one.extra_args,
                     after=after,
                     origin=origin,
@@ -576,6 +619,7 @@ def prepare_job(
         files=files,
         runs=runs,
         runs_dir=context.runs_dir,
+        environ=host.login.environ,
         is_strict=checks.is_strict,
     )
 

@@ -13,21 +13,23 @@ from typing import Any, Literal
 from msgspec import Struct, structs
 
 from hpcrun.actions.checks.submission import Checks
+from hpcrun.actions.cluster_host import ClusterHost, find_local_path
 from hpcrun.actions.fetch import bring_code
 from hpcrun.actions.prepare import (
     Prepared,
     prepare_job,
     prepare_spec,
+    query_host,
     read_spec,
     read_spec_of_cluster,
     record_file,
 )
 from hpcrun.actions.submit import Submission, check_as_submitted, linked, named_after, submit_job
-from hpcrun.actions.there import here, look, settle
 from hpcrun.context import Context, is_in_mirror, load_context, read_text
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.monitor import copied_run_error, status_of
 from hpcrun.plan import Dependency, Plan, SweepRun, after_checkpoint_dir, resume_fix
+from hpcrun.remote import PathProbe
 from hpcrun.runs import (
     JobStatus,
     Resubmitted,
@@ -110,9 +112,11 @@ def prepare_again(
         where = structs.replace(where, code=copy)
     elif code == "then":
         notes.append("the code is today's: the earlier run ran it in place")
-    folders = [None if fresh else _checkpoints(context, status) for status in statuses]
-    after = _after(where, plan)
     spec = _spec_of(where, found, overrides)
+    probes = [PathProbe(str(Path(_plan_of(status).checkpoint_dir))) for status in statuses]
+    host = query_host(where, spec, extra_args, also=probes)
+    folders = [None if fresh else _checkpoints(context, host, status) for status in statuses]
+    after = _after(where, plan)
     origin = Origin(str(found.path / "spec.yaml"), tuple(overrides))
     make: partial[Prepared] = partial(prepare_spec, checkpoint_dir=folders[0])
     if isinstance(found, SweepFolder):
@@ -129,7 +133,7 @@ def prepare_again(
             for index, (status, folder) in enumerate(zip(statuses, folders, strict=True))
         ]
         make = partial(prepare_job, made=tasks)
-    how: dict[str, Any] = {"extra_args": extra_args, "after": after, "origin": origin}
+    how: dict[str, Any] = {"host": host, "extra_args": extra_args, "after": after, "origin": origin}
     made = make(where, spec, **how, checks=checks)
     if any(folders) and not any(run.plan.resumes for run in made.each()):
         # It would begin at step 0 in the earlier run's folder, and write over its checkpoints.
@@ -137,7 +141,7 @@ def prepare_again(
         folders = [None] * len(folders)
         make = partial(make, **_afresh(make))
         made = make(where, spec, **how, checks=checks)
-    _check_own_folder(context, made, statuses, folders)
+    _check_own_folder(context, host, made, statuses, folders)
     for run, status, folder in zip(made.each(), statuses, folders, strict=True):
         record = Resubmitted(
             run_id=status.run_id,
@@ -147,7 +151,7 @@ def prepare_again(
             checkpoint_dir=folder,
         )
         run.files.append(record_file("resubmitted.json", record))
-    _check_began_from(where, after, [run.plan for run in made.each()])
+    _check_began_from(host, after, [run.plan for run in made.each()])
     texts = [*made.spec.args, *set_variables(made.spec.env).values(), *(made.spec.command or [])]
     if any(folders) and any("{run_dir}" in text for text in texts):
         notes.append("{run_dir} is a new folder for the new run; {checkpoint_dir} stays")
@@ -179,6 +183,7 @@ def _no_resume(made: Prepared, folders: Sequence[str | None], earlier: Sequence[
 
 def _check_own_folder(
     context: Context,
+    host: ClusterHost,
     made: Prepared,
     earlier: Sequence[JobStatus],
     folders: Sequence[str | None],
@@ -186,7 +191,7 @@ def _check_own_folder(
     """Refuse a run that would write over checkpoints without resuming from them."""
     for run, status, folder in zip(made.each(), earlier, folders, strict=True):
         before, now = _plan_of(status).checkpoint_dir, run.plan.checkpoint_dir
-        if folder is None and before == now and _checkpoints(context, status) is not None:
+        if folder is None and before == now and _checkpoints(context, host, status) is not None:
             raise InputError(
                 f"{now}: the run would write over the checkpoints of {status.run_id}, and not "
                 "resume from them: checkpoint.dir is the same absolute path",
@@ -332,18 +337,18 @@ def _spec_of(context: Context, found: RunFolder | SweepFolder, overrides: Sequen
     return read_spec(context, read_text(file), str(file), overrides)
 
 
-def _checkpoints(context: Context, status: JobStatus) -> str | None:
+def _checkpoints(context: Context, host: ClusterHost, status: JobStatus) -> str | None:
     """Return the folder to resume from; None where there is nothing. Raises InputError."""
     folder = Path(_plan_of(status).checkpoint_dir)
-    found = settle(context, partial(look, context, folder))
-    if "n" not in found:
+    state = host.answers[PathProbe(str(folder))]
+    if not state.is_filled:
         return None
-    if not {"w", "x"} <= {*found}:
+    if not (state.is_writable and state.is_executable):
         raise InputError(
             f"{folder}: you may not write there, and the new run would",
             fix="--fresh to start without checkpoints",
         )
-    owner = find_owner_run(here(context, folder))
+    owner = find_owner_run(find_local_path(context, folder))
     is_mirror = context.cluster.host is not None
     users = [] if owner is None else list_successors(owner, is_mirror=is_mirror)
     later = [RunFolder(path) for path in users]
@@ -361,7 +366,7 @@ def _after(context: Context, plan: Plan) -> Dependency | None:
     folder = after_checkpoint_dir(plan.environment)
     if folder is None:
         return None
-    owner = find_owner_run(here(context, Path(folder)))
+    owner = find_owner_run(find_local_path(context, Path(folder)))
     job_id = None
     for before in status_of(context, [owner] if owner is not None and owner.path.is_dir() else []):
         submitted, verdict = before.history.submitted, before.verdict
@@ -372,13 +377,14 @@ def _after(context: Context, plan: Plan) -> Dependency | None:
     return Dependency(job_id, folder)
 
 
-def _check_began_from(context: Context, after: Dependency | None, plans: Sequence[Plan]) -> None:
+def _check_began_from(host: ClusterHost, after: Dependency | None, plans: Sequence[Plan]) -> None:
     """Insist on checkpoints that the job names, unless they are to come. Raises InputError."""
     folder = next(filter(None, map(named_after, plans)), None)
     is_coming = after is not None and after.job_id is not None
     if folder is None or is_coming:
         return
-    if "d" not in settle(context, partial(look, context, folder)):
+    probe = PathProbe(folder)
+    if not host.run_queries([probe])[probe].is_folder:
         raise InputError(
             f"{folder}: the checkpoints that the run begins from (--after) are not there",
             fix="hpcrun submit it with --after and a run that has some",

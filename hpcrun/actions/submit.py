@@ -15,14 +15,14 @@ from stat import S_IMODE
 from msgspec import Struct, structs
 
 from hpcrun.actions.checks.checkpoints import refuse_writers
+from hpcrun.actions.cluster_host import find_local_path
 from hpcrun.actions.prepare import Prepared
-from hpcrun.actions.there import here, there
 from hpcrun.context import Context, is_in_mirror, job_environment, slurm_transport
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.files import add_notice
 from hpcrun.monitor import build_submitted_record
 from hpcrun.plan import AFTER_VARIABLE, Plan, after_checkpoint_dir
-from hpcrun.render import RenderedFile, quote_bash
+from hpcrun.render import quote_bash
 from hpcrun.runs import (
     SECRETS,
     SUBMITTED,
@@ -77,7 +77,7 @@ def write(context: Context, made: Prepared, written: list[Path]) -> None:
             write_record(run.as_submitted, _digests(run))
             write_record(run.submitted_from, str(context.project))
         if not one.is_sweep:
-            _check_copied(context, one, code)
+            _check_copied(context, one, code, f"{made.folder}/code")
             write_secrets(context, one.plan, run)
 
 
@@ -168,11 +168,13 @@ def write_secrets(context: Context, plan: Plan, run: RunFolder) -> list[Path]:
     return [run.secrets, run.secret_marks]
 
 
-def _check_copied(context: Context, prepared: Prepared, code: Path) -> None:
-    """Insist that the very script that is to run is in the copy: git may ignore it."""
+def _check_copied(context: Context, prepared: Prepared, code: Path, copy: str) -> None:
+    """Insist that the very script that is to run is in the copy: git may ignore it.
+
+    ``code`` is the copy's folder, and ``copy`` the same as the job will know it.
+    """
     script = prepared.spec.script
     path = prepared.plan.program[1] if script is not None else ""
-    copy = there(context).runs_dir / code.relative_to(context.runs_dir)
     is_far = context.cluster.host is not None
     own = code / path.removeprefix(f"{copy}/")
     if not path.startswith(f"{copy}/"):
@@ -212,7 +214,7 @@ def submit_job(context: Context, made: Prepared) -> Submission:
         write(context, made, written)
         if made.is_strict:
             refuse_writers(context, [run.plan for run in runs])
-        return run_sbatch(context, made.plan, written)
+        return run_sbatch(context, made, written)
 
 
 @contextlib.contextmanager
@@ -232,7 +234,11 @@ def linked(
     notes: list[tuple[Path, Prepared]] = []
     try:
         for run, folder in zip(runs, checkpoint_dirs, strict=True):
-            owner = find_owner_run(here(context, Path(folder))) if folder is not None else None
+            owner = (
+                find_owner_run(find_local_path(context, Path(folder)))
+                if folder is not None
+                else None
+            )
             if owner is not None:
                 with contextlib.suppress(FileExistsError):
                     owner.successors.mkdir()
@@ -261,7 +267,7 @@ def _check_alone(context: Context, note: Path) -> None:
         record = read_record(other, Successor) if other != note else None
         if record is None or record.reads or abs(other.stat().st_mtime - ours) > _AT_ONCE:
             continue
-        path = here(context, Path(record.run_dir))
+        path = find_local_path(context, Path(record.run_dir))
         run = RunFolder(path) if path is not None and path.is_dir() else None
         if run is None or not status_of(context, [run])[0].verdict.final:
             raise InputError(
@@ -298,13 +304,13 @@ def whole_or_nothing(context: Context) -> Iterator[list[Path]]:
         raise
 
 
-def run_sbatch(context: Context, plan: Plan, written: list[Path]) -> Submission:
+def run_sbatch(context: Context, made: Prepared, written: list[Path]) -> Submission:
     """Submit what was written, and record Slurm's answer in its folder.
 
     ``written`` are that folder and those of a sweep's runs; it is emptied where Slurm has the job,
     or may have it. Ctrl-C waits until that is known. Raises as submit_job().
     """
-    env = _sbatch_environment(context, plan)
+    env, plan = _sbatch_environment(context, made), made.plan
     transport = slurm_transport(context)
     record = build_submitted_record(context, plan)
     job_id, notes = "", []
@@ -339,13 +345,13 @@ def run_sbatch(context: Context, plan: Plan, written: list[Path]) -> Submission:
     return Submission(job_id, notes)
 
 
-def expected_start(context: Context, plan: Plan, files: Sequence[RenderedFile]) -> Estimate:
+def expected_start(context: Context, made: Prepared) -> Estimate:
     """Ask Slurm when the job would start, in this machine's local time.
 
     Raises SchedulerRefused, OutOfReach.
     """
-    script = next(file.text for file in files if file.name == SCRIPT)
-    env, transport = _sbatch_environment(context, plan), slurm_transport(context)
+    script = next(file.text for file in made.files if file.name == SCRIPT)
+    env, transport = _sbatch_environment(context, made), slurm_transport(context)
     estimate = client.expected_start(transport, script, env)
     if context.cluster.host is None:
         return estimate
@@ -357,8 +363,8 @@ def expected_start(context: Context, plan: Plan, files: Sequence[RenderedFile]) 
     return estimate
 
 
-def _sbatch_environment(context: Context, plan: Plan) -> dict[str, str]:
-    environ = there(context).environ
+def _sbatch_environment(context: Context, made: Prepared) -> dict[str, str]:
+    plan, environ = made.plan, made.environ
     env = job_environment(context, plan.environment_kind, environ)
     directives = dict(plan.directives)
     for option in ("account", "partition", "qos", "constraint", "reservation"):

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from msgspec import structs
 
+from hpcrun.actions.cluster_host import find_user_name
 from hpcrun.actions.parse import CurveLog
-from hpcrun.actions.there import there
 from hpcrun.actions.usage import UsageStep, close_all
 from hpcrun.context import Context, is_slurm_conf_missing, job_environment, slurm_transport
 from hpcrun.curves import (
@@ -102,7 +102,7 @@ class Top(WatchedJobs):
         self._env["PATH"] = context.environ.get("PATH") or self._env["PATH"]
         self._me = {str(os.getuid()), context.environ.get("USER", ""), name_of_user(os.getuid())}
         if context.cluster.host is not None:
-            self._me = {there(context).environ.get("USER", "")}
+            self._me = {find_user_name(context)}
         self.out_of_reach = ""
         self._answered_at: float | None = None
         self._has_news = False

@@ -76,7 +76,7 @@ def submit(
     if test_only:
         from hpcrun.actions import expected_start  # here: a dry run needs none
 
-        show_estimate(made.plan, expected_start(where, made.plan, made.files), as_json=as_json)
+        show_estimate(made.plan, expected_start(where, made), as_json=as_json)
         return 0
     return submit_and_watch(where, made, follow=follow, wait=wait, as_json=as_json)
 

@@ -1,5 +1,4 @@
 from hpcrun.monitor.disk import describe_full_disk as describe_full_disk
-from hpcrun.monitor.disk import free_space as free_space
 from hpcrun.monitor.ended import add_accounting as add_accounting
 from hpcrun.monitor.ended import add_resource_usage as add_resource_usage
 from hpcrun.monitor.ended import record_gpu_usage as record_gpu_usage

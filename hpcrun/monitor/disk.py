@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
+
+from hpcrun.files import free_space
 
 # Some file systems are full a little before their last byte.
 ALMOST_FULL_BYTES = 10**6
-
-
-def free_space(folder: Path) -> tuple[int | None, int | None]:
-    """Return the bytes and files that a folder's file system has left; None: it does not say.
-
-    With project quotas it is often the quota's rest.
-    """
-    try:
-        info = os.statvfs(folder)
-    except OSError:
-        return None, None
-    # Some network file systems report nothing, which is no sign of a full disk.
-    space = info.f_bavail * info.f_frsize if info.f_blocks else None
-    return space, info.f_favail if info.f_files else None
 
 
 def describe_full_disk(folder: Path) -> str:

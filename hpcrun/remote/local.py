@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
 from hpcrun.errors import HpcrunError, OutOfReach
 from hpcrun.ownership import describe_insecure_path
-from hpcrun.remote.transport import TRASH, Result
+from hpcrun.remote.transport import TRASH, Answers, Query, Result
 
 # Login nodes allow few processes, and little memory.
 _NOT_STARTED = {
@@ -66,19 +68,12 @@ class LocalTransport:
                 raise OutOfReach(f"{argv[0]} was not asked: the time was up", maybe_done=True)
         try:
             with self.waiting():
-                done = subprocess.run(
-                    list(argv),
+                return _run_bounded(
+                    argv,
                     cwd=cwd,
-                    env=dict(env) if env is not None else self.env,
-                    stdin=subprocess.DEVNULL if stdin is None else None,
-                    input=stdin,
-                    capture_output=True,
+                    env=self.env if env is None else env,
                     timeout=timeout,
-                    encoding="utf-8",
-                    errors="surrogateescape",
-                    check=False,
-                    # Ctrl-C on the terminal is for us to handle, not for a half-done Slurm command.
-                    start_new_session=True,
+                    stdin=stdin,
                 )
         except FileNotFoundError as error:
             if cwd is not None and error.filename == cwd:
@@ -97,7 +92,10 @@ class LocalTransport:
                 f"{argv[0]} cannot be started here: {error.strerror}",
                 fix=_NOT_STARTED.get(error.errno or 0, ""),
             ) from error
-        return Result(list(argv), done.returncode, done.stdout, done.stderr)
+
+    def run_queries(self, queries: Iterable[Query[Any]]) -> Answers:
+        """Answer queries one by one; see Transport."""
+        return Answers({query: query.answer_here(self) for query in queries})
 
     def process(
         self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, terminal: bool = False
@@ -182,6 +180,45 @@ class LocalTransport:
                 raise
         for _, aside in moved:
             _empty(aside)
+
+
+def _run_bounded(
+    argv: Sequence[str],
+    *,
+    cwd: str | None,
+    env: Mapping[str, str],
+    timeout: float,
+    stdin: str | None,
+) -> Result:
+    """Run a command; after ``timeout`` seconds, or Ctrl-C, terminate it and all that it started.
+
+    Raises OSError, TimeoutExpired.
+    """
+    process = subprocess.Popen(
+        list(argv),
+        cwd=cwd,
+        env=dict(env),
+        stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        errors="surrogateescape",
+        # Ctrl-C on the terminal is for hpcrun to handle, not for a half-done Slurm command.
+        start_new_session=True,
+    )
+    try:
+        stdout, stderr = process.communicate(stdin, timeout=timeout)
+    finally:
+        if process.poll() is None:
+            with contextlib.suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)
+            for stream in filter(None, (process.stdin, process.stdout, process.stderr)):
+                with contextlib.suppress(OSError):
+                    stream.close()
+            # A process that hangs in a dead file system cannot end: do not wait for it.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=0.2)
+    return Result(list(argv), process.returncode, stdout, stderr)
 
 
 def _empty(trash: Path) -> None:

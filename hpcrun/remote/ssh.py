@@ -33,7 +33,8 @@ from hpcrun.remote.mirror import (
     code_files,
     nearest,
 )
-from hpcrun.remote.transport import TRASH, Connect, Result, Show, no_bar
+from hpcrun.remote.queries import in_order, parse_answers, query_script
+from hpcrun.remote.transport import TRASH, Answers, Connect, Query, Result, Show, no_bar
 from hpcrun.signals import defer_signals
 
 # A broken trip is made again after these pauses, in seconds.
@@ -105,6 +106,23 @@ class SshTransport:
         data = (stdin or "").encode("utf-8", "surrogateescape")
         reply = self._trip(argv[0], script, stdin=data, timeout=timeout)
         return self._result(argv, reply.exit_code, reply.stdout, reply.stderr)
+
+    def run_queries(self, queries: Iterable[Query[Any]]) -> Answers:
+        """Answer queries by one script; see Transport."""
+        asked, mark = in_order(queries), os.urandom(16).hex()
+        if not asked:
+            return Answers({})
+        script = query_script(asked, mark)
+        try:
+            result = self.run(["bash", "-s"], stdin=script)
+        except OutOfReach as lost:
+            if not lost.maybe_done:
+                raise
+            result = self.run(["bash", "-s"], stdin=script)  # twice is harmless
+        try:
+            return parse_answers(asked, mark, result.stdout)
+        except OutOfReach as error:
+            raise OutOfReach(f"{self.connection.host}: {error.message}") from error
 
     def _environment(self, env: Mapping[str, str] | None) -> str:
         if env is not None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from msgspec import Struct
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 # Folders with this prefix, in the folder of the runs, are being removed.
 TRASH = ".trash-"
@@ -33,6 +36,41 @@ class Result(Struct, frozen=True):
     exit_code: int
     stdout: str
     stderr: str
+
+
+class Query(Struct, Generic[T_co], frozen=True):
+    """A query about the cluster's host, whose answer is a ``T_co``; asking it twice is harmless."""
+
+    def bash(self) -> str:
+        """Return the bash command that answers it there; see queries.query_script()."""
+        raise NotImplementedError
+
+    def parse(self, result: Result) -> T_co:
+        """Parse the output of that command. Raises OutOfReach."""
+        raise NotImplementedError
+
+    def answer_here(self, transport: Any) -> T_co:
+        """Answer it on this machine; ``transport`` is the LocalTransport."""
+        raise NotImplementedError
+
+
+class Answers:
+    """The answers to some queries, by query. A query that was not asked is a KeyError."""
+
+    def __init__(self, found: Mapping[Query[Any], Any]) -> None:
+        self._found = found
+
+    def __getitem__(self, query: Query[T]) -> T:
+        return cast(T, self._found[query])
+
+    def __contains__(self, query: Query[Any]) -> bool:
+        return query in self._found
+
+    def __iter__(self) -> Iterator[Query[Any]]:
+        return iter(self._found)
+
+    def __or__(self, other: Answers) -> Answers:
+        return Answers({**self._found, **other._found})
 
 
 class Transport(Protocol):
@@ -62,6 +100,9 @@ class Transport(Protocol):
 
         Raises OutOfReach when it does not end in ``timeout`` seconds or is not there at all.
         """
+
+    def run_queries(self, queries: Iterable[Query[Any]]) -> Answers:
+        """Answer queries about the cluster's host, all in one trip. Raises OutOfReach."""
 
     def process(
         self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, terminal: bool = False

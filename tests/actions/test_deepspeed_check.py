@@ -11,10 +11,13 @@ from pathlib import Path
 import pytest
 
 from hpcrun.actions.checks import deepspeed as deepspeed_check
-from hpcrun.actions.checks.deepspeed import ask_deepspeed, inspect_deepspeed
+from hpcrun.actions.checks.deepspeed import inspect_deepspeed, query_deepspeed
 from hpcrun.actions.prepare import load_spec, prepare_spec
 from hpcrun.context import Context, load_context
 from hpcrun.errors import InputError, SpecError
+from hpcrun.remote.local import LocalTransport
+
+HERE = LocalTransport(os.environ)
 
 
 @pytest.fixture
@@ -91,20 +94,20 @@ def test_an_interpreter_that_cannot_be_asked_is_a_note(
 ) -> None:
     monkeypatch.setattr(deepspeed_check, "PATIENCE", 0.5)
     python = interpreter(tmp_path, text)
-    answer, note = ask_deepspeed(python, {}, tmp_path / "cache", os.environ)
+    answer, note = query_deepspeed(HERE, python, {}, tmp_path / "cache")
     assert answer is None
     assert note == f"{python} could not be asked about the DeepSpeed JSON: {expected}"
     assert not (tmp_path / "cache").exists()
 
 
 def test_an_interpreter_that_is_not_there_is_a_note(tmp_path: Path) -> None:
-    answer, note = ask_deepspeed(f"{tmp_path}/python", {}, tmp_path, os.environ)
+    answer, note = query_deepspeed(HERE, f"{tmp_path}/python", {}, tmp_path)
     assert answer is None and note.endswith("No such file or directory")
 
 
 def test_an_interpreter_without_deepspeed_leaves_it_to_the_table(tmp_path: Path) -> None:
     python = interpreter(tmp_path, "echo none")
-    assert ask_deepspeed(python, {}, tmp_path / "cache", os.environ) == (None, "")
+    assert query_deepspeed(HERE, python, {}, tmp_path / "cache") == (None, "")
     assert starts(tmp_path) == 1
 
 
@@ -121,7 +124,7 @@ def test_an_answer_is_remembered(tmp_path: Path) -> None:
 
     def ask(config: dict[str, object]) -> int:
         before = starts(tmp_path)
-        answer, note = ask_deepspeed(python, config, cache, os.environ)
+        answer, note = query_deepspeed(HERE, python, config, cache)
         assert note == "" and answer is not None
         assert (answer.version, answer.problems) == ("9.9", [("a.b", "no")])
         return starts(tmp_path) - before
@@ -139,7 +142,7 @@ def test_an_answer_is_remembered(tmp_path: Path) -> None:
 def test_a_cache_that_cannot_be_written_is_none(tmp_path: Path) -> None:
     python = interpreter(tmp_path, SAYS.replace("cat VERSION", "echo 9.9"))
     (tmp_path / "cache").write_text("a file")
-    answer, _ = ask_deepspeed(python, {}, tmp_path / "cache", os.environ)
+    answer, _ = query_deepspeed(HERE, python, {}, tmp_path / "cache")
     assert answer is not None and answer.version == "9.9"
 
 

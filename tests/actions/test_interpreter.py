@@ -10,8 +10,13 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from hpcrun.actions.interpreter import Interpreter, find_interpreter, missing_modules
-from hpcrun.actions.prepare import prepare_spec
+from hpcrun.actions.interpreter import (
+    Interpreter,
+    find_interpreter,
+    missing_modules,
+    plan_module_check,
+)
+from hpcrun.actions.prepare import prepare_spec, query_host
 from hpcrun.context import Context, load_context
 from hpcrun.errors import InputError, SpecError
 from hpcrun.spec.job import Cluster, Container, JobSpec, Setup
@@ -37,7 +42,8 @@ def found(
 ) -> Interpreter:
     """Find the interpreter of a job with this setup."""
     spec = JobSpec(setup=setup, **more)  # type: ignore[arg-type]
-    return find_interpreter(structs.replace(context, cluster=profile or Cluster()), spec)
+    where = structs.replace(context, cluster=profile or Cluster())
+    return find_interpreter(where, spec, query_host(where, spec, ()))
 
 
 BOTH = Setup(python="setup/python", venv="setup-venv")
@@ -213,5 +219,9 @@ def test_a_python_may_lie_below_a_name_that_is_not_utf8(context: Context) -> Non
     (folder / "python").write_text("#!/bin/sh\necho -\n")
     answer = found(context, Setup(python=str(folder / "python")))
     for _ in range(2):  # the second time it is known
-        assert missing_modules(context, answer, ["torch"], "") == ([], "")
+        check = plan_module_check(context, answer, ["torch"], "")
+        if check is not None:
+            answers = context.transport().run_queries([check.query])
+            assert missing_modules(check, answers) == ([], "")
+    assert check is None
     assert len(list((context.cache_dir / "python-modules").iterdir())) == 1

@@ -12,15 +12,18 @@ from hpcrun.actions.checks import places
 from hpcrun.actions.checks.places import (
     Left,
     Mount,
-    answer_of,
     check_places,
+    file_system_queries,
     mount_of,
     parse_mounts,
     parse_quota,
+    place_queries,
     quota_argv,
 )
+from hpcrun.actions.cluster_host import open_host
 from hpcrun.context import Context, load_context
 from hpcrun.monitor.disk import describe_full_disk
+from hpcrun.remote.queries import ReadFile, RunCommand
 
 MOUNTS = parse_mounts(
     "/dev/sda / ext4 rw,relatime 0 0\n"
@@ -114,27 +117,10 @@ def test_which_command_knows_the_quota(path: str, argv: list[str] | None) -> Non
     assert quota_argv(mount(path), 1001) == argv
 
 
-# ---- questions
-
-
 def script(path: Path, text: str) -> Path:
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
     return path
-
-
-def test_an_answer_that_does_not_come_has_a_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(places, "PATIENCE", 0.2)
-    hangs = script(tmp_path / "hangs", "sleep 600 & sleep 600")
-    assert answer_of([str(hangs)], dict(os.environ)) == (1, "", "no answer within 0.2 s")
-    missing = (1, "", "No such file or directory")
-    assert answer_of(["no-such-command"], dict(os.environ)) == missing
-    not_a_program = tmp_path / "text"
-    not_a_program.write_text("x")
-    not_a_program.chmod(0o755)
-    assert answer_of([str(not_a_program)], dict(os.environ)) == (1, "", "Exec format error")
 
 
 # ---- folders
@@ -150,7 +136,9 @@ def context(tmp_path: Path, clean_environ: dict[str, str]) -> Context:
 
 
 def look(context: Context, nodes: int = 1) -> tuple[list[str], list[str]]:
-    found = check_places(context, nodes)
+    host = open_host(context, place_queries(context))
+    host.run_queries(file_system_queries(context, host, nodes))
+    found = check_places(context, host, nodes)
     return [str(problem) for problem in found.problems], found.notes
 
 
@@ -259,8 +247,8 @@ def test_the_quota_is_asked_for_on_a_network_file_system(
     folder = context.project.parent / "bin"
     folder.mkdir()
     script(folder / "quota", answer)
-    network = [Mount("nas:/x", "/", "nfs4")]
-    monkeypatch.setattr(places, "read_mounts", lambda _: network)
+    (folder / "mounts").write_text("nas:/x / nfs4 rw 0 0\n")
+    monkeypatch.setattr(places, "MOUNTS", ReadFile(str(folder / "mounts")))
     environ = {**context.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
     problems, notes = look(structs.replace(context, environ=environ))
     assert [problem in text for text in problems] == [True] * bool(problem)
@@ -287,9 +275,11 @@ def test_a_disk_of_this_machines_own_is_reported_where_other_nodes_must_see_it(
     exports: bool,
     message: bool,
 ) -> None:
-    monkeypatch.setattr(places, "read_mounts", lambda _: [Mount("x", "/", kind)])
+    mounts = context.project / "mounts"
+    mounts.write_text(f"x / {kind} rw 0 0\n")
+    monkeypatch.setattr(places, "MOUNTS", ReadFile(str(mounts)))
     monkeypatch.setattr(places, "_OWN_FOLDERS", ())
-    monkeypatch.setattr(places, "_exports", lambda _: exports)
+    monkeypatch.setattr(places, "EXPORTS", RunCommand(("true" if exports else "false",)))
     _, notes = look(context, nodes)
     shown = f"runs_dir {context.runs_dir}: on this machine's own disk ({kind})"
     assert [note.startswith(shown) for note in notes] == [True] * message

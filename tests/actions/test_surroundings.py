@@ -8,11 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from hpcrun.actions.cluster_host import open_host
 from hpcrun.actions.init.job import find_script, read_named_script
-from hpcrun.actions.init.survey import DEVICES, fabric_guess, scratch_folders, survey
-from hpcrun.actions.there import ask
+from hpcrun.actions.init.survey import (
+    DEVICES,
+    fabric_guess,
+    first_queries,
+    scratch_folders,
+    survey,
+)
 from hpcrun.context import load_context
 from hpcrun.errors import InputError
+from hpcrun.remote.queries import RunCommand
 
 
 def test_scratch_folders(tmp_path: Path) -> None:
@@ -25,7 +32,8 @@ def test_scratch_folders(tmp_path: Path) -> None:
         "PSCRATCH": str(tmp_path / "scratch"),  # the same again
         "GLOBALSCRATCH": "relative",
     }
-    found = scratch_folders(load_context(environ, tmp_path))
+    host = open_host(load_context(environ, tmp_path), first_queries(has_slurm=False))
+    found = scratch_folders(host)
     assert [folder.text for folder in found] == ["$SCRATCH", "~"]
     assert all(folder.free > 0 for folder in found)
 
@@ -49,8 +57,8 @@ def test_fabrics(tmp_path: Path, files: dict[str, str], fabric: str | None) -> N
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).write_text(text)
     here = load_context({"PATH": os.environ["PATH"]}, tmp_path)
-    (answer,) = ask(here, [("run", "bash", "-c", DEVICES, "bash", str(tmp_path))])
-    guess = fabric_guess(answer.stdout)
+    query = RunCommand(("bash", "-c", DEVICES, "bash", str(tmp_path)))
+    guess = fabric_guess(here.transport().run_queries([query])[query].stdout)
     assert (guess and guess[0]) == fabric
 
 
@@ -72,7 +80,8 @@ def test_pythons_with_torch_come_first(tmp_path: Path) -> None:
         "VIRTUAL_ENV": str(tmp_path / "broken"),
         "PATH": "/usr/bin:/bin",
     }
-    seen = survey(load_context(environ, project), project, has_slurm=False)
+    host = open_host(load_context(environ, project), first_queries(has_slurm=False))
+    seen = survey(host, project, has_slurm=False)
     found = [one for one in seen.pythons if one.path.startswith(str(tmp_path))]
     assert [(one.key, one.value, one.has_torch) for one in found] == [
         ("conda", "mine", True),

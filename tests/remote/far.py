@@ -6,9 +6,10 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from hpcrun.errors import OutOfReach
-from hpcrun.remote import Result
+from hpcrun.remote import Answers, Query, Result
 from hpcrun.remote.local import LocalTransport
 
 Answer = Callable[[Sequence[str], str], tuple[int, str, str]]
@@ -44,6 +45,10 @@ class FarTransport:
         """Answer as the cluster's Slurm does."""
         self.trips.append(argv[0])
         return self._answer(argv, cwd or "/")
+
+    def run_queries(self, queries: Iterable[Query[Any]]) -> Answers:
+        """Answer on this machine: both sides are here."""
+        return LocalTransport(os.environ).run_queries(queries)
 
     def process(
         self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, terminal: bool = False

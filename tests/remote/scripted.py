@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from hpcrun.remote import Result
+from hpcrun.remote import Answers, Query, Result
 
 Answer = Callable[[Sequence[str]], Result]
 
@@ -25,6 +26,7 @@ class ScriptedTransport:
         answers: Mapping[str, tuple[int, str, str] | Answer | Exception],
     ) -> None:
         self.answers = dict(answers)
+        self.env: dict[str, str] = {}
         self.asked: list[list[str]] = []
         self.refreshed: list[list[Path]] = []
         self.removed: list[list[Path]] = []
@@ -52,6 +54,10 @@ class ScriptedTransport:
         if callable(answer):
             return answer(argv)
         return Result(list(argv), *answer)
+
+    def run_queries(self, queries: Iterable[Query[Any]]) -> Answers:
+        """Answer commands by the script, and other queries on this machine."""
+        return Answers({query: query.answer_here(self) for query in queries})
 
     def process(
         self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, terminal: bool = False

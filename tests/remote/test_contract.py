@@ -25,6 +25,7 @@ from hpcrun.remote.clients import open_connection
 from hpcrun.remote.connection import Reply, SshSettings
 from hpcrun.remote.local import LocalTransport
 from hpcrun.remote.mirror import TAIL, Mirror, Receiver
+from hpcrun.remote.queries import ReadFile
 from hpcrun.remote.ssh import SshTransport, zone_here
 from tests.cli.calling import Caller
 from tests.remote.desk import Desk
@@ -537,7 +538,7 @@ def test_a_quota_there_comes_with_the_second_trip(
     (tools / "quota").chmod(0o755)
     at = str(home).replace(" ", r"\040")
     (home / "mounts").write_text(f"nas:/home {at} nfs4 rw 0 0\n")
-    monkeypatch.setattr(places, "MOUNTS", ("read", str(home / "mounts")))
+    monkeypatch.setattr(places, "MOUNTS", ReadFile(str(home / "mounts")))
     options = [f'SetEnv "HOME={home}" "PATH={tools}:/usr/bin:/bin"']
     with servers(tmp_path / "ssh", mycluster=options) as laptop:
         hpcrun = Caller(tmp_path, clean_environ)

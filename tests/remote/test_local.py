@@ -68,7 +68,7 @@ def test_a_machine_that_starts_no_more_processes(
     def refused(*args: object, **options: object) -> NoReturn:
         raise OSError(number, "not now")
 
-    monkeypatch.setattr(subprocess, "run", refused)
+    monkeypatch.setattr(subprocess, "Popen", refused)
     with pytest.raises(OutOfReach, match=r"^squeue cannot be started here: not now") as caught:
         LocalTransport(ENV).run(["squeue", "--me"])
     assert fix in caught.value.fix and not caught.value.maybe_done

@@ -8,15 +8,12 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from hpcrun.actions.checks.places import answer_of
 from hpcrun.actions.program import content_of, find_program, parse_script
-from hpcrun.actions.there import ask, settle
 from hpcrun.assets import shipped_folder
 from hpcrun.context import Context, expand_user_path, read_text
 from hpcrun.errors import HpcrunError, InputError, Problem, SpecError
@@ -30,13 +27,14 @@ from hpcrun.plan import (
     decide_framework,
     given_precision,
 )
+from hpcrun.remote import RunCommand, Transport, explain_no_answer
 from hpcrun.runs import write_file
 from hpcrun.spec import Accelerate, JobSpec, Node, convert, parse_document, parse_hjson
 from hpcrun.structs import decodable
 
 # seconds; importing torch and deepspeed from a cold network file system takes a minute.
-PATIENCE = 90
-VERSION_PATIENCE = 20
+PATIENCE = 90.0
+VERSION_PATIENCE = 20.0
 _DAY = 86400.0
 
 _VERSION = """
@@ -114,10 +112,8 @@ def _inspect_section(context: Context, spec: JobSpec, python: str, given: Given)
         nvme_path="/tmp",
     )
     config = compose_deepspeed_config(section, training, file=file)
-    if context.cluster.host is None:
-        answer, note = ask_deepspeed(python, config, context.cache_dir, context.environ)
-    else:
-        answer, note = settle(context, partial(_ask_there, context, python, config))
+    host, cache_dir = context.cluster.host, context.cache_dir
+    answer, note = query_deepspeed(context.transport(), python, config, cache_dir, host=host)
     return msgspec.structs.replace(given, answer=answer, note=note)
 
 
@@ -158,62 +154,55 @@ def _own_file(context: Context, where: str, name: str, kind: str) -> str:
     return read_text(path)
 
 
-def ask_deepspeed(
-    python: str, config: Mapping[str, Any], cache_dir: Path, environ: Mapping[str, str]
+def query_deepspeed(
+    transport: Transport,
+    python: str,
+    config: Mapping[str, Any],
+    cache_dir: Path,
+    *,
+    host: str | None = None,
 ) -> tuple[Answer | None, str]:
-    """Ask an interpreter's DeepSpeed about a configuration, or use its cached answer.
+    """Query an interpreter's DeepSpeed about a configuration, or use its cached answer.
 
-    No answer where it has no DeepSpeed; with a note, where it cannot be asked.
+    An answer is valid for one version of DeepSpeed; that of another ``host``, to which each query
+    is a trip, for a day.
+
+    Returns:
+        The answer, None if the interpreter has no DeepSpeed; and a note if it did not answer.
     """
     cannot = f"{python} could not be asked about the DeepSpeed JSON: "
-    code, version, fault = answer_of([python, "-c", _VERSION], environ, VERSION_PATIENCE)
-    version = version.strip()
-    if fault or code != 0 or not version:
-        return None, cannot + (fault or f"it ended with code {code} and printed nothing")
+    probe, text = _probe(), json.dumps(config, sort_keys=True)
+    env = (("LC_ALL", "C"),)
+    about_version = RunCommand((python, "-c", _VERSION), timeout=VERSION_PATIENCE, env=env)
+    about_config = RunCommand((python, "-c", probe), timeout=PATIENCE, stdin=text, env=env)
+    if host is not None:
+        kept = _kept_in(cache_dir, python, host, probe, text)
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            if time.time() - kept.stat().st_mtime < _DAY:
+                return _decode(kept.read_bytes()), ""
+        answers = transport.run_queries([about_version, about_config])
+    else:
+        answers = transport.run_queries([about_version])
+    result = answers[about_version]
+    version = result.stdout.strip()
+    if result.exit_code != 0 or not version:
+        code = f"it ended with code {result.exit_code} and printed nothing"
+        return None, cannot + (explain_no_answer(result) or code)
     if version == "none":
         return None, ""
-    probe, text = _probe(), json.dumps(config, sort_keys=True)
-    kept = _kept_in(cache_dir, python, version, probe, text)
-    with contextlib.suppress(OSError, msgspec.DecodeError):
-        return _decode(kept.read_bytes()), ""
-    code, output, fault = answer_of([python, "-c", probe], environ, PATIENCE, text)
-    if not fault:
-        try:
-            answer = _decode(output)
-        except msgspec.DecodeError:
-            fault = f"it ended with code {code} while it loaded DeepSpeed {version}"
-    if fault:
-        return None, cannot + fault
-    _keep(kept, output)
-    return answer, ""
-
-
-def _ask_there(
-    context: Context, python: str, config: Mapping[str, Any]
-) -> tuple[Answer | None, str]:
-    """Ask as ask_deepspeed() does, at the cluster's host; an answer is kept for a day."""
-    probe, text = _probe(), json.dumps(config, sort_keys=True)
-    kept = _kept_in(context.cache_dir, python, str(context.cluster.host), probe, text)
-    with contextlib.suppress(OSError, msgspec.DecodeError):
-        if time.time() - kept.stat().st_mtime < _DAY:
+    if host is None:
+        kept = _kept_in(cache_dir, python, version, probe, text)
+        with contextlib.suppress(OSError, msgspec.DecodeError):
             return _decode(kept.read_bytes()), ""
-    script = 'exec "$1" -c "$2" <<<"$3"'
-    version, answer = ask(
-        context,
-        [
-            ("run", python, "-c", _VERSION),
-            ("run", "bash", "-c", script, "bash", python, probe, text),
-        ],
-    )
-    if version.exit_code == 0 and version.stdout.strip() == "none":
-        return None, ""
+        answers = transport.run_queries([about_config])
+    result = answers[about_config]
     try:
-        found = _decode(answer.stdout)
+        answer = _decode(result.stdout)
     except msgspec.DecodeError:
-        end = f"it ended with code {answer.exit_code}"
-        return None, f"{python} could not be asked about the DeepSpeed JSON: {end}"
-    _keep(kept, answer.stdout)
-    return found, ""
+        code = f"it ended with code {result.exit_code} while it loaded DeepSpeed {version}"
+        return None, cannot + (explain_no_answer(result) or code)
+    _keep(kept, result.stdout)
+    return answer, ""
 
 
 def _probe() -> str:
@@ -228,7 +217,8 @@ def _kept_in(cache_dir: Path, *words: str) -> Path:
 
 
 def _decode(text: str | bytes) -> Answer:
-    return msgspec.json.decode(text, type=decodable(Answer))
+    data = text.encode("utf-8", "replace") if isinstance(text, str) else text
+    return msgspec.json.decode(data, type=decodable(Answer))
 
 
 def _keep(kept: Path, text: str) -> None:

@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import signal
-import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
-from hpcrun.actions.there import Spot, Unanswered, ask, own_places, there, want
+from hpcrun.actions.cluster_host import ClusterHost, FolderKey, probe_of_folder
 from hpcrun.context import Context
 from hpcrun.plan import Findings
+from hpcrun.remote import Answers, FolderState, Query, ReadFile, RunCommand, UserId
 
 # Below these a note: a run's own files are few, its checkpoints are not.
 LITTLE_SPACE = 10**9  # bytes
 FEW_FILES = 1000
-# seconds; a quota server that is slow is not waited for.
-PATIENCE = 2.0
+# A quota server that is slow must not delay a submission.
+QUOTA_TIMEOUT_S = 2.0
 # Each machine has its own of these.
 _OWN_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm", "/run")
 # Where the commands of IBM Storage Scale are.
-_GPFS = ":/usr/lpp/mmfs/bin"
-MOUNTS = ("read", "/proc/self/mounts")
-_USER = ("run", "id", "-u")
+_WITH_GPFS_PATH = 'PATH=$PATH:/usr/lpp/mmfs/bin exec "$@"'
+MOUNTS = ReadFile("/proc/self/mounts")
 _EXPORTED = "cat /etc/exports /etc/exports.d/*.exports 2>/dev/null; [ -e /proc/fs/nfsd/exports ]"
-_EXPORTS = (("run", "bash", "-c", _EXPORTED),)
+EXPORTS = RunCommand(("bash", "-c", _EXPORTED))
 # /proc/mounts writes blanks in paths as octal numbers (proc(5)).
 _OCTAL = re.compile(r"\\([0-7]{3})")
 LOCAL_TYPES = frozenset(
@@ -37,40 +34,6 @@ LOCAL_TYPES = frozenset(
     | {"bcachefs", "jfs", "reiserfs", "ntfs", "ntfs3"}
 )
 MEMORY_TYPES = frozenset({"tmpfs", "ramfs"})
-
-
-def answer_of(
-    argv: Sequence[str], environ: Mapping[str, str], patience: float | None = None, text: str = ""
-) -> tuple[int, str, str]:
-    """Run a command in /, away from the project: its exit code, its output, why there is none."""
-    patience = patience or PATIENCE
-    try:
-        process = subprocess.Popen(
-            argv,
-            env={**environ, "LC_ALL": "C"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            cwd="/",
-        )
-    except (OSError, ValueError) as error:
-        return 1, "", (isinstance(error, OSError) and error.strerror) or str(error)
-    try:
-        out, _ = process.communicate(text.encode(), timeout=patience)
-        return process.returncode, out.decode("utf-8", "replace"), ""
-    except subprocess.TimeoutExpired:
-        return 1, "", f"no answer within {patience:g} s"
-    finally:
-        if process.poll() is None:  # Ctrl-C may have come, too: what it started ends with it
-            with contextlib.suppress(OSError):
-                os.killpg(process.pid, signal.SIGKILL)
-            for stream in filter(None, (process.stdin, process.stdout)):
-                with contextlib.suppress(OSError):
-                    stream.close()
-            # What hangs in a dead file system cannot end: it is not waited for long.
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=0.2)
 
 
 # ---- file systems -------------------------------------------------------------------------------
@@ -83,12 +46,6 @@ class Mount(Struct, frozen=True):
     folder: str
     type: str
     options: str = ""
-
-
-def read_mounts(context: Context) -> list[Mount]:
-    """List the file systems where Slurm is asked; none where /proc does not show them."""
-    (answer,) = ask(context, [MOUNTS])
-    return parse_mounts(answer.stdout)
 
 
 def parse_mounts(text: str) -> list[Mount]:
@@ -205,78 +162,97 @@ def _rest(words: Sequence[str]) -> int | None:
 
 
 class Place(Struct, frozen=True):
-    """A folder of the profile's, ``key``, and what is there."""
+    """A folder of the profile, its ``key``, and its state on the cluster's host."""
 
-    key: str
+    key: FolderKey
     path: Path
-    spot: Spot
+    state: FolderState
 
 
-def want_places(context: Context) -> None:
-    """Name what check_places() asks a far host, so that the first trip brings most of it."""
-    want(context, [MOUNTS, _USER, *_EXPORTS])
-    with contextlib.suppress(Unanswered):
-        own_places(context)
-    if context.cluster.host is not None:
-        there(context)
-        with contextlib.suppress(Unanswered):  # now it is known whose quota to ask for
-            check_places(context, 1)
+KEYS: tuple[FolderKey, ...] = ("runs_dir", "cache_dir")
 
 
-def check_places(context: Context, nodes: int) -> Findings:
-    """Check the folders of runs and caches, which ``nodes`` must see. To be called by settle()."""
+def place_queries(context: Context) -> list[Query[Any]]:
+    """List what check_places() needs to know of any cluster."""
+    return [MOUNTS, UserId(), *(probe_of_folder(context, key) for key in KEYS)]
+
+
+def file_system_queries(context: Context, host: ClusterHost, nodes: int) -> list[Query[Any]]:
+    """List what check_places() needs to know of the file systems that place_queries() found."""
+    mounts = parse_mounts(host.answers[MOUNTS])
+    states = [host.answers[probe_of_folder(context, key)] for key in KEYS]
+    queries: list[Query[Any]] = []
+    for state in states:
+        query = _quota_query(mount_of(state.real, mounts), host.answers)
+        queries += [query] if query is not None else []
+    return queries + ([EXPORTS] if _must_be_shared(context, nodes) else [])
+
+
+def check_places(context: Context, host: ClusterHost, nodes: int) -> Findings:
+    """Check the folders of runs and caches, which all ``nodes`` of a job must see.
+
+    ``host`` has answered place_queries() and file_system_queries().
+    """
     found = Findings()
-    mounts = read_mounts(context)
+    answers, login = host.answers, host.login
+    mounts = parse_mounts(answers[MOUNTS])
+    paths = {"runs_dir": login.runs_dir, "cache_dir": login.cache_dir}
     places: list[Place] = []
-    for key, (path, spot) in own_places(context).items():
-        if spot.fault:
-            found.refuse(key, f"{spot.at}: {spot.fault}")
+    for key in KEYS:
+        state = answers[probe_of_folder(context, key)]
+        if state.fault:
+            found.refuse(key, f"{state.at}: {state.fault}")
         else:
-            places.append(Place(key, path, spot))
-    refused = [place for place in places if place.spot.refusal]
+            places.append(Place(key, paths[key], state))
+    refused = [place for place in places if place.state.refusal]
     for place in refused:
-        reason = f"cannot be written to: {place.spot.refusal}"
+        reason = f"cannot be written to: {place.state.refusal}"
         _refuse(found, place, reason, "name a folder that you can write to")
     for place in places:
-        first = next(each for each in places if each.spot.device == place.spot.device)
+        first = next(each for each in places if each.state.device == place.state.device)
         if place is not first or place in refused:
             continue
-        _measure(found, place, Left(place.spot.bytes, place.spot.files), "")
-        left = _quota(context, mount_of(place.spot.real, mounts))
+        _measure(found, place, Left(place.state.bytes, place.state.files), "")
+        left = _quota(mount_of(place.state.real, mounts), answers)
         if left is not None:
             _measure(found, place, left, " of your quota")
     found.notes += [
         f"runs_dir {place.path}: others can write to it, and could put another run in the place of "
         f"one that waits, which your job would start: chmod +t {place.path}"
         for place in places
-        if place.key == "runs_dir" and place.spot.at == place.path and place.spot.is_open
+        if place.key == "runs_dir" and place.state.at == place.path and place.state.is_open
     ]
-    if nodes > 1 and context.cluster.name != "sandbox":
-        found.notes += islice(_own_disks(context, places, mounts, nodes), 1)
+    if _must_be_shared(context, nodes):
+        found.notes += islice(_unshared(context, places, mounts, answers, nodes), 1)
     for problem in found.problems:
         problem.source = context.cluster_source  # the keys are the profile's, not the job's
     return found
 
 
-def _quota(context: Context, mount: Mount | None) -> Left | None:
-    """Ask for the user's quota on a file system; None where there is none, or nobody knows it."""
-    far = context.cluster.host is not None
-    number = ask(context, [_USER])[0].stdout.strip() if far else ""
-    user = int(number) if re.fullmatch("[0-9]{1,20}", number) else -1 if far else os.getuid()
-    argv = quota_argv(mount, user) if mount is not None else None
-    if mount is None or argv is None:
+def _must_be_shared(context: Context, nodes: int) -> bool:
+    return nodes > 1 and context.cluster.name != "sandbox"
+
+
+def _quota_query(mount: Mount | None, answers: Answers) -> RunCommand | None:
+    """Return the query for the user's quota on a file system; None where there can be none."""
+    user = answers[UserId()]
+    argv = quota_argv(mount, -1 if user is None else user) if mount is not None else None
+    if argv is None:
         return None
-    if far:
-        patient = f'PATH=$PATH{_GPFS} LC_ALL=C exec timeout {PATIENCE:g} "$@"'
-        (answer,) = ask(context, [("run", "bash", "-c", patient, "bash", *argv)])
-        return parse_quota(mount, user, answer.stdout)
-    search = context.environ.get("PATH", "") + _GPFS
-    _, text, _ = answer_of(argv, {**context.environ, "PATH": search})
-    return parse_quota(mount, user, text)
+    argv = ["bash", "-c", _WITH_GPFS_PATH, "bash", *argv]
+    return RunCommand(tuple(argv), timeout=QUOTA_TIMEOUT_S, env=(("LC_ALL", "C"),))
+
+
+def _quota(mount: Mount | None, answers: Answers) -> Left | None:
+    """Return what the user's quota on a file system leaves; None if there is no known quota."""
+    query, user = _quota_query(mount, answers), answers[UserId()]
+    if mount is None or query is None:
+        return None
+    return parse_quota(mount, -1 if user is None else user, answers[query].stdout)
 
 
 def _refuse(found: Findings, place: Place, reason: str, fix: str) -> None:
-    at = place.spot.at
+    at = place.state.at
     where = "" if at == place.path else f" (for {place.path})"
     message = f"{at}: {reason}{where}; {fix}"
     if place.key == "runs_dir":
@@ -297,17 +273,21 @@ def _measure(found: Findings, place: Place, left: Left, whose: str) -> None:
             found.notes.append(f"{place.key} {place.path}: {some} are left{whose}")
 
 
-def _own_disks(
-    context: Context, places: Sequence[Place], mounts: Sequence[Mount], nodes: int
+def _unshared(
+    context: Context,
+    places: Sequence[Place],
+    mounts: Sequence[Mount],
+    answers: Answers,
+    nodes: int,
 ) -> Iterator[str]:
     """Note folders that other machines will hardly see."""
     for place in places:
-        real = place.spot.real
+        real = place.state.real
         mount = mount_of(real, mounts)
         kind = mount.type if mount is not None else ""
         own = any(real == folder or real.startswith(f"{folder}/") for folder in _OWN_FOLDERS)
         shared = bool(kind) and kind not in LOCAL_TYPES | MEMORY_TYPES
-        if not shared and (own or kind in MEMORY_TYPES or not _exports(context)):
+        if not shared and (own or kind in MEMORY_TYPES or not _exports_disks(answers)):
             where = context.cluster.host or "this machine"
             yield (
                 f"{place.key} {place.path}: on {where}'s own disk ({kind or 'local'}), as it "
@@ -319,8 +299,8 @@ def _size(number: int) -> str:
     return f"{number // 10**6} MB" if number >= 10**6 else f"{number // 1000} KB"
 
 
-def _exports(context: Context) -> bool:
-    """Return whether the machine exports its disks, as a small cluster's head node does."""
-    (answer,) = ask(context, _EXPORTS)
+def _exports_disks(answers: Answers) -> bool:
+    """Return whether the host exports its disks, as a small cluster's head node does."""
+    answer = answers[EXPORTS]
     lines = [line.strip() for line in answer.stdout.splitlines()]
     return answer.exit_code == 0 or any(line and not line.startswith("#") for line in lines)

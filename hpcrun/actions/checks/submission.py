@@ -8,19 +8,26 @@ import itertools
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 from msgspec import structs
 
-from hpcrun.actions.bad_nodes import avoided
+from hpcrun.actions.bad_nodes import bad_nodes_query, exclude_bad_nodes
 from hpcrun.actions.checks.checkpoints import (
     explain_writer,
     find_writer,
     shared_folders,
 )
-from hpcrun.actions.checks.places import PATIENCE, answer_of, check_places
-from hpcrun.actions.interpreter import Interpreter, editable_folders, missing_modules
+from hpcrun.actions.checks.places import check_places, file_system_queries, place_queries
+from hpcrun.actions.cluster_host import ClusterHost
+from hpcrun.actions.interpreter import (
+    Interpreter,
+    ModuleCheck,
+    editable_folders,
+    missing_modules,
+    plan_module_check,
+)
 from hpcrun.actions.program import (
     Program,
     command_program,
@@ -28,9 +35,8 @@ from hpcrun.actions.program import (
     find_program,
     read_program,
 )
-from hpcrun.actions.there import ask, look, look_here, settle
-from hpcrun.context import Context, slurm_transport
-from hpcrun.errors import HpcrunError
+from hpcrun.context import Context
+from hpcrun.errors import OutOfReach
 from hpcrun.plan import (
     FILLS_OPEN_VALUES,
     BatchSizes,
@@ -56,11 +62,14 @@ from hpcrun.plan import (
     trained_values,
     unlisted_partitions,
 )
+from hpcrun.remote import Answers, LocalTransport, PathProbe, Query, RunCommand
 from hpcrun.runs import RunFolder, git_command
+from hpcrun.slurm import SINFO, parse_sinfo
 from hpcrun.spec import JobSpec, set_variables
 
 # What to do where the user knows better.
 OVERRIDE = "--no-check submits the job anyway"
+_GIT_TIMEOUT_S = 2.0
 _OUTDATED = "where the cluster has changed: hpcrun init"
 # Options whose value is read, by a part of their name; and those whose value is written.
 # A "file" or "path" alone may be either.
@@ -73,6 +82,7 @@ _WRITTEN = re.compile(
     re.I,
 )
 _BRING = "bring it to the cluster, and name its path there"
+_SHOW_PARTITIONS = RunCommand(tuple(SINFO), timeout=10.0)
 # In no name of a file that is to be looked for.
 _ODD = re.compile(r"[\s{}$*?:,\[\]<>|]")
 _CONFIG = re.compile(r"conf|cfg|deepspeed|recipe|hparam", re.I)
@@ -87,17 +97,16 @@ class Checks:
         """Unless ``strict`` problems are notes. ``in_queue``: Slurm is to choose the nodes."""
         self.is_strict = strict
         self.in_queue = in_queue
-        self._avoided: Callable[[Plan], Plan] | None = None
+        self._exclude_bad_nodes: Callable[[Plan], Plan] | None = None
         self._programs: dict[tuple[object, ...], Program] = {}
-        # What each Python lacks of the modules that are asked for, or why it was not asked.
-        self._missing: dict[tuple[str, ...], tuple[list[str], str]] = {}
         self._saving: list[tuple[RunFolder, str]] | None = None
         # What each run gives its program; of one with a range of nodes the last number's.
         self._given: dict[str, tuple[Program, list[str]]] = {}
 
-    def look(
+    def check_job(
         self,
         context: Context,
+        host: ClusterHost,
         spec: JobSpec,
         found: Interpreter,
         plan: Plan | None,
@@ -106,13 +115,39 @@ class Checks:
     ) -> tuple[Plan | None, Findings]:
         """Check the program, the partition's limits and the folders; nothing is changed.
 
-        ``plan`` is None where the job could not be planned; it comes back with the arguments in
-        the order that the program takes, without what does not reach the program, and without nodes
-        that are known to be bad. ``extra_args`` are the command line's; ``deepspeed_elsewhere``:
-        what else than the job's section asks for DeepSpeed.
+        Args:
+            host: Has answered first_queries().
+            plan: None where the job could not be planned.
+            extra_args: The command line's.
+            deepspeed_elsewhere: What else than the job's section asks for DeepSpeed.
+
+        Returns:
+            The plan with the arguments in the order that the program takes, without what does not
+            reach the program, and without nodes that are known to be bad; and what was found.
         """
-        what = (context, spec, found, plan, extra_args, deepspeed_elsewhere)
-        plan, program, given, findings = settle(context, partial(self._find, *what))
+        program, given = self._program(context, spec, found, plan)
+        queries: list[Query[Any]] = []
+        check = None
+        if plan is not None:
+            plan, given = _in_order(plan, program, given)
+            check = _module_check(context, spec, found, plan)
+            queries += [check.query] if check is not None else []
+            queries += [_SHOW_PARTITIONS] if _unlisted(context, plan) else []
+        nodes = plan.nodes if plan is not None else 1
+        if not self._given:  # the runs of a sweep have the same folders
+            queries += file_system_queries(context, host, nodes)
+        answers = host.run_queries(queries)
+        findings = Findings(list(program.problems), list(program.notes))
+        if plan is not None:
+            self._check_plan(
+                *(context, answers, spec, found, plan, program, given, extra_args),
+                check=check,
+                deepspeed_elsewhere=deepspeed_elsewhere,
+                findings=findings,
+            )
+        findings.fix += OVERRIDE if findings.problems else ""  # not that nothing can be written
+        if not self._given:
+            findings.add(check_places(context, host, nodes))
         self._given[plan.run_id if plan is not None else ""] = (program, given)
         if plan is not None and plan.shares_checkpoint_dir:
             self._saving = shared_folders(context) if self._saving is None else self._saving
@@ -123,58 +158,55 @@ class Checks:
         if plan is not None and not findings.problems:
             plan = _without_unknown(context, spec, plan, program, extra_args, given)
             if self.in_queue:
-                self._avoided = self._avoided or avoided(context)
-                plan = self._avoided(plan)
+                exclude = self._exclude_bad_nodes or exclude_bad_nodes(context, answers)
+                self._exclude_bad_nodes = exclude
+                plan = exclude(plan)
         return plan, findings
 
-    def _find(
+    def _check_plan(
         self,
         context: Context,
+        answers: Answers,
         spec: JobSpec,
         found: Interpreter,
-        plan: Plan | None,
+        plan: Plan,
+        program: Program,
+        given: list[str],
         extra_args: Sequence[str],
+        *,
+        check: ModuleCheck | None,
         deepspeed_elsewhere: str,
-    ) -> tuple[Plan | None, Program, list[str], Findings]:
-        """Do what look() does up to the verdict. To be called by settle()."""
-        program, given = self._program(context, spec, found, plan)
-        findings = Findings(list(program.problems), list(program.notes))
-        if plan is not None:
-            plan, given = _in_order(plan, program, given)
-            # First: what it asks of the cluster's host comes with the next answers.
-            about_args = _argument_notes(context, spec, plan, program, extra_args, given)
-            self._check_words(spec, program, given, findings)
-            self._check_python(context, spec, found, plan, findings)
-            if spec.snapshot and spec.command is None and not plan.reference_trainer:
-                is_seen = not found.inside and context.cluster.host is None
-                editable = [] if not is_seen else editable_folders(found, context.project)
-                commands = plan.setup.commands
-                env = set_variables(spec.env)
-                findings.notes += path_notes(env, commands, editable)
-            _check_partitions(context, spec, plan, findings)
-            findings.notes += about_args
-            if program.script is not None and spec.command is None:
-                typed = [*spec.args, *extra_args]
-                check_own_deepspeed(spec, program.script, typed, findings)
-            if context.cluster.name == "sandbox":
-                findings.notes += node_name_notes(_texts(context, plan, program))
-            if plan.accelerator == "cpu":
-                from hpcrun.plan import check_on_cpus  # here: most jobs have GPUs
+        findings: Findings,
+    ) -> None:
+        """Check what only a planned job has; add to ``findings``."""
+        self._check_words(spec, program, given, findings)
+        if check is not None:
+            _check_python(spec, plan, check, answers, findings)
+        if spec.snapshot and spec.command is None and not plan.reference_trainer:
+            is_seen = not found.inside and context.cluster.host is None
+            editable = [] if not is_seen else editable_folders(found, context.project)
+            commands = plan.setup.commands
+            env = set_variables(spec.env)
+            findings.notes += path_notes(env, commands, editable)
+        _check_partitions(context, answers, spec, plan, findings)
+        findings.notes += _argument_notes(context, answers, spec, plan, program, extra_args, given)
+        if program.script is not None and spec.command is None:
+            typed = [*spec.args, *extra_args]
+            check_own_deepspeed(spec, program.script, typed, findings)
+        if context.cluster.name == "sandbox":
+            findings.notes += node_name_notes(_texts(context, plan, program))
+        if plan.accelerator == "cpu":
+            from hpcrun.plan import check_on_cpus  # here: most jobs have GPUs
 
-                found_here = check_on_cpus(
-                    spec,
-                    program.script.facts if program.script else ScriptFacts(),
-                    given if spec.command is None else plan.program,
-                    elsewhere=deepspeed_elsewhere,
-                    precision=_known_precision(spec, plan),
-                    world_size=plan.world_size,
-                )
-                findings.add(found_here)
-        findings.fix += OVERRIDE if findings.problems else ""  # not that nothing can be written
-        # The runs of a sweep have the same folders.
-        if not self._given:
-            findings.add(check_places(context, plan.nodes if plan else 1))
-        return plan, program, given, findings
+            found_here = check_on_cpus(
+                spec,
+                program.script.facts if program.script else ScriptFacts(),
+                given if spec.command is None else plan.program,
+                elsewhere=deepspeed_elsewhere,
+                precision=_known_precision(spec, plan),
+                world_size=plan.world_size,
+            )
+            findings.add(found_here)
 
     def _check_words(
         self, spec: JobSpec, program: Program, given: Sequence[str], findings: Findings
@@ -193,30 +225,7 @@ class Checks:
             findings.refuse("args" if spec.command is None else "command", fault)
         findings.notes[:0] = [f"args: {doubt}" for doubt in doubts]
 
-    def _check_python(
-        self, context: Context, spec: JobSpec, found: Interpreter, plan: Plan, findings: Findings
-    ) -> None:
-        """Ask the Python that trains for what the launcher and the framework need."""
-        names = needed_modules(spec, plan.launcher)
-        path = set_variables(context.cluster.env | spec.env).get("PYTHONPATH", "")
-        key = (found.python, path, *names)
-        if key not in self._missing:
-            self._missing[key] = missing_modules(context, found, names, path)
-        missing, note = self._missing[key]
-        if note:
-            findings.notes.append(note)
-        if not missing:
-            return
-        what = f"{found.python} has no {' and no '.join(missing)}"
-        setup = plan.setup
-        if setup.modules or setup.uv or _makes_files(plan) or "$" in path:
-            findings.notes.append(f"{what} here: the job's setup must bring it")
-            return
-        which = f"framework {spec.framework}" if spec.framework else f"launcher {plan.launcher}"
-        fix = f"{found.python} -m pip install {' '.join(missing)}"
-        findings.refuse("", f"{what}, which {which} needs; {fix}")
-
-    def look_at_array(self, context: Context, runs: int) -> Findings:
+    def check_array(self, context: Context, runs: int) -> Findings:
         """Check that Slurm takes arrays of this many runs."""
         problems = array_problems(runs, context.cluster, context.cluster_source)
         return self._graded(Findings(problems, [], f"{_OUTDATED}; " if problems else ""))
@@ -258,6 +267,39 @@ class Checks:
             return findings
         ignored = [f"--no-check: {problem}" for problem in findings.problems]
         return Findings(notes=[*ignored, *findings.notes])
+
+
+def first_queries(context: Context, args: Sequence[str]) -> list[Query[Any]]:
+    """List what the checks need to know of any job, and of one with these arguments."""
+    paths = [path for _, value in _read_paths(args) for path in (value, str(Path(value).parent))]
+    probes = [PathProbe(path) for path in paths]
+    return [bad_nodes_query(context), *place_queries(context), *probes]
+
+
+def _module_check(
+    context: Context, spec: JobSpec, found: Interpreter, plan: Plan
+) -> ModuleCheck | None:
+    """Return the check of the Python that trains for what the launcher and the framework need."""
+    path = set_variables(context.cluster.env | spec.env).get("PYTHONPATH", "")
+    return plan_module_check(context, found, needed_modules(spec, plan.launcher), path)
+
+
+def _check_python(
+    spec: JobSpec, plan: Plan, check: ModuleCheck, answers: Answers, findings: Findings
+) -> None:
+    missing, note = missing_modules(check, answers)
+    if note:
+        findings.notes.append(note)
+    if not missing:
+        return
+    what = f"{check.python} has no {' and no '.join(missing)}"
+    setup, path = plan.setup, check.path
+    if setup.modules or setup.uv or _makes_files(plan) or "$" in path:
+        findings.notes.append(f"{what} here: the job's setup must bring it")
+        return
+    which = f"framework {spec.framework}" if spec.framework else f"launcher {plan.launcher}"
+    fix = f"{check.python} -m pip install {' '.join(missing)}"
+    findings.refuse("", f"{what}, which {which} needs; {fix}")
 
 
 def _given(
@@ -319,14 +361,20 @@ def _sizes_of(plan: Plan) -> BatchSizes:
     )
 
 
-def _check_partitions(context: Context, spec: JobSpec, plan: Plan, findings: Findings) -> None:
+def _unlisted(context: Context, plan: Plan) -> dict[str, str]:
+    return unlisted_partitions(plan, context.cluster, context.cluster_source)
+
+
+def _check_partitions(
+    context: Context, answers: Answers, spec: JobSpec, plan: Plan, findings: Findings
+) -> None:
     """Refuse more than a partition gives, and a partition that neither profile nor Slurm knows."""
     source, usual = context.cluster_source, context.environ.get("SBATCH_PARTITION")
     limits = find_limits(spec, plan, context.cluster, source, default=usual)
     findings.problems += limits
     findings.fix = f"{_OUTDATED}; " if limits and context.cluster.read_on else ""
-    unlisted = unlisted_partitions(plan, context.cluster, source)
-    known = _partitions(context) if unlisted else set()
+    unlisted = _unlisted(context, plan)
+    known = _known_partitions(answers) if unlisted else set()
     for name, listed in unlisted.items():
         if known and name not in known:
             findings.refuse("resources.partition", f"{name}: no such partition; {listed}")
@@ -352,6 +400,7 @@ def _makes_files(plan: Plan) -> bool:
 
 def _argument_notes(
     context: Context,
+    answers: Answers,
     spec: JobSpec,
     plan: Plan,
     program: Program,
@@ -378,7 +427,7 @@ def _argument_notes(
     inside = setup.container is not None or context.cluster.setup.container is not None
     if not inside and not _makes_files(plan):
         notes += _missing_files(context.project, given)
-        notes += _missing_paths(context, words)
+        notes += _missing_paths(context, answers, words)
     return notes + secret_notes(
         set_variables(spec.env),
         [*typed, *(spec.command or [])],
@@ -397,17 +446,9 @@ def _in_order(plan: Plan, program: Program, given: list[str]) -> tuple[Plan, lis
     return structs.replace(plan, program=[*start, *ordered]), ordered
 
 
-def _partitions(context: Context) -> set[str]:
-    """Ask Slurm for its partitions; none where it does not answer."""
-    from hpcrun.slurm import SINFO, parse_sinfo  # here: few jobs come to it
-
-    with contextlib.suppress(HpcrunError):
-        if context.cluster.host is not None:
-            (answer,) = ask(context, [("run", *SINFO)])
-        else:
-            answer = slurm_transport(context).run(SINFO, timeout=PATIENCE)
-        return {row.partition for row in parse_sinfo(answer.stdout)}
-    return set()
+def _known_partitions(answers: Answers) -> set[str]:
+    """Return Slurm's partitions; empty where Slurm did not answer."""
+    return {row.partition for row in parse_sinfo(answers[_SHOW_PARTITIONS].stdout)}
 
 
 def _live_notes(
@@ -488,27 +529,35 @@ def _values(args: Sequence[str]) -> Iterator[tuple[str, str]]:
         option = ""
 
 
-def look_at_paths(context: Context, args: Sequence[str]) -> Iterator[tuple[str, str, str, str]]:
-    """Look at the whole paths that options read, as they are typed: what is there, and above."""
+def _read_paths(args: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield options that read an absolute path, and the path as it is typed."""
     for option, value in _values(args):
         is_read = _READ.search(option) and not _WRITTEN.search(option)
         if is_read and value.startswith("/") and not _ODD.search(value):
-            yield option, value, look(context, value), look(context, Path(value).parent)
+            yield option, value
 
 
-def _missing_paths(context: Context, args: Sequence[str]) -> list[str]:
-    """Note options that read a whole path, where there is nothing. To be called by settle()."""
+def _missing_paths(context: Context, answers: Answers, args: Sequence[str]) -> list[str]:
+    """Note options that read an absolute path which does not exist."""
     notes, host = [], context.cluster.host
-    for option, value, found, above in look_at_paths(context, args):
-        # What has no such end may be what several names begin with.
-        if "e" in found or ("e" in above and not _ENDS.search(value)):
+    for option, value in _read_paths(args):
+        state, above = answers[PathProbe(value)], answers[PathProbe(str(Path(value).parent))]
+        # A path without such an ending may be a prefix of several names.
+        if state.exists or (above.exists and not _ENDS.search(value)):
             continue
-        if host is not None and "e" in look_here(Path(value)):
+        if host is not None and _exists_here(Path(value)):
             notes.append(f"args: {option} {value}: a path of this machine; {host} has no such one")
-        elif "?" not in found:
+        elif state.is_known:
             who = f"{host} has no" if host is not None else "no"
             notes.append(f"args: {option} {value}: {who} such file or folder")
     return notes
+
+
+def _exists_here(path: Path) -> bool:
+    """Return whether a path exists on this machine, as far as the user may see it."""
+    with contextlib.suppress(OSError):  # a folder above it cannot be searched
+        return path.exists()
+    return False
 
 
 def _left_here(context: Context, args: Sequence[str]) -> list[str]:
@@ -520,7 +569,7 @@ def _left_here(context: Context, args: Sequence[str]) -> list[str]:
         and not value.startswith(("/", "~", "-"))
         and not _ODD.search(value)
         and not _WRITTEN.search(option or value)
-        and "e" in look_here(context.project / value)
+        and _exists_here(context.project / value)
         and _is_ignored(context.project, context.project / value, context.environ)
     ]
 
@@ -540,5 +589,8 @@ def _is_ignored(project: Path, path: Path, environ: Mapping[str, str]) -> bool:
         return False
     # A folder that is tracked may hold nothing else than what is ignored.
     argv = git_command(path.parent, "ls-files", "-co", "--exclude-standard", "--", path.name)
-    code, listed, _ = answer_of(argv, environ)
-    return code == 0 and not listed
+    try:
+        result = LocalTransport(environ).run(argv, cwd="/", timeout=_GIT_TIMEOUT_S)
+    except OutOfReach:
+        return False
+    return result.exit_code == 0 and not result.stdout

@@ -10,14 +10,13 @@ import re
 import shutil
 import time
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field, structs
 
+from hpcrun.actions.cluster_host import ClusterHost, Login, open_host
 from hpcrun.actions.init import survey
-from hpcrun.actions.there import ENVIRONMENT, settle, there
 from hpcrun.assets import config_dir, shipped_folder
 from hpcrun.context import PROFILE, Context, build_context, find_project, load_context, read_text
 from hpcrun.errors import InputError, OutOfReach
@@ -113,17 +112,19 @@ def look(
         text = _like_text(like, target)
     elif target == project / PROFILE:
         _check_same_cluster(target, name or environ.get("HPCRUN_CLUSTER"), clusters)
+    known: Mapping[str, str] | None = None
     if host is None or (target is not None and target.exists()):
         context = _context(environ, cwd, project, name, prompts)
         _check_same_host(context.cluster, context.cluster_source, host)
     else:
-        context = _at_host(environ, cwd, project, Cluster(name=name or host, host=host), prompts)
+        cluster = Cluster(name=name or host, host=host)
+        context, known = _at_host(environ, cwd, project, cluster, prompts)
     far = context.cluster.host is not None
     has_slurm = far or shutil.which("scontrol", path=environ.get("PATH")) is not None
-    seen = settle(
-        context, partial(survey.survey, context, None if far else project, has_slurm=has_slurm)
-    )
-    answers = seen.answers
+    first = survey.first_queries(has_slurm=has_slurm) if known is None else []
+    login_host = open_host(context, first, known)
+    seen = survey.survey(login_host, None if far else project, has_slurm=has_slurm)
+    login, answers = login_host.login, seen.answers
     called = name or (answers.config.cluster if answers else "") or context.cluster.name
     of_user = clusters / (re.sub(r"[^\w.-]", "-", called) + ".yaml")
     if name is None and target is not None and not target.exists():
@@ -132,18 +133,18 @@ def look(
     profile = target or of_user
     before = _exact(profile)
     if like is not None:
-        text = _begun(text, name, context)
+        text = _begun(text, name, context, login)
     text = text or before
     old = load_cluster(text, source=str(profile)) if text else None
     if old is not None:
         _check_same_host(old, str(profile), host)
     if name and answers is not None and answers.config.has_accounting:
-        _check_own_cluster(name, answers.config.cluster, context)
+        _check_own_cluster(name, answers.config.cluster, login_host)
     base = context.cluster
     if old is not None and answers is not None and _is_carried(old, answers.config.cluster):
         old, base = None, base if answers.config.cluster == SANDBOX else Cluster()
     found = Found(
-        environ=dict(there(context).environ),
+        environ=dict(login.environ),
         project=project,
         profile=profile,
         for_user=profile.parent == clusters,
@@ -158,12 +159,11 @@ def look(
     return found if answers is None else _compared(found, answers)
 
 
-def _check_own_cluster(name: str, own: str, context: Context) -> None:
+def _check_own_cluster(name: str, own: str, host: ClusterHost) -> None:
     """Raise InputError if the name is that of another cluster of the same accounting."""
     if name == own:
         return
-    others = settle(context, partial(survey.list_clusters, context))
-    if name in others:
+    if name in survey.list_clusters(host):
         raise InputError(
             f"--cluster {name}: Slurm's commands here ask {own}, which is another cluster",
             fix=f"call it on a login node of {name}, or with SLURM_CONF set to its slurm.conf",
@@ -190,8 +190,11 @@ def _check_same_host(cluster: Cluster, source: str, host: str | None) -> None:
 
 def _at_host(
     environ: Mapping[str, str], cwd: Path, project: Path, cluster: Cluster, prompts: Prompts | None
-) -> Context:
-    """Log in at a host without a profile, and find its Slurm. Raises OutOfReach."""
+) -> tuple[Context, Mapping[str, str]]:
+    """Log in at a host without a profile, and find its Slurm; return the login's environment, too.
+
+    Raises OutOfReach.
+    """
     # Its folder of runs is not known yet: nothing is mirrored.
     context = build_context(environ, cwd, project, cluster, f"--host {cluster.host}", prompts)
     login, keys = survey.find_slurm(context)
@@ -201,12 +204,8 @@ def _at_host(
     def connect_so(env: Mapping[str, str], **options: Any) -> Transport:
         return connect({**exported, **env}, **options)
 
-    return structs.replace(
-        context,
-        cluster=structs.replace(cluster, **keys),
-        connect=connect_so,
-        asked={ENVIRONMENT: login},
-    )
+    cluster = structs.replace(cluster, **keys)
+    return structs.replace(context, cluster=cluster, connect=connect_so), login
 
 
 def _like_text(like: str, target: Path) -> str:
@@ -222,9 +221,9 @@ def _like_text(like: str, target: Path) -> str:
     return known[like].read_text()
 
 
-def _begun(text: str, name: str | None, context: Context) -> str:
+def _begun(text: str, name: str | None, context: Context, login: Login) -> str:
     """Fit a profile that ships to a user: name, host, and folders whose variables are not set."""
-    environ, cluster = there(context).environ, context.cluster
+    environ, cluster = login.environ, context.cluster
     for key, value, variable in re.findall(r"(?m)^((?:runs|cache)_dir): (\S*\$(\w+)\S*).*$", text):
         if not environ.get(variable):
             look = f"~/hpcrun/{key[:-4]} # LOOK: {value}, but {variable} is not set there"

@@ -14,19 +14,27 @@ from typing import Any, TypeVar
 from msgspec import Struct, structs
 
 from hpcrun.actions.checks import places
-from hpcrun.actions.there import Spot, ask, parse_environ, spots, there, want
+from hpcrun.actions.cluster_host import ClusterHost
 from hpcrun.assets import home_dir
-from hpcrun.context import Context, slurm_transport
+from hpcrun.context import Context
 from hpcrun.errors import OutOfReach
 from hpcrun.plan import Answers, first_host
-from hpcrun.remote import Result
+from hpcrun.remote import Answers as HostAnswers
+from hpcrun.remote import (
+    FolderProbe,
+    FolderState,
+    Query,
+    Result,
+    RunCommand,
+    explain_no_answer,
+    parse_environ,
+)
 from hpcrun.slurm import (
     SHOW_CLUSTERS,
     SHOW_CONFIG,
     SHOW_PARTITIONS,
     SHOW_QOS,
     SINFO,
-    TIMEOUT,
     NodeRow,
     SlurmConfig,
     associations_argv,
@@ -77,6 +85,12 @@ for port in "$1"/sys/class/infiniband/*/ports/*/link_layer; do
   [ -e "$port" ] && printf '%s %s\n' "$port" "$(cat "$port")"
 done
 """
+_IDENTITY = RunCommand(("bash", "-c", _WHO))
+_DEVICES = RunCommand(("bash", "-c", DEVICES, "bash", ""))
+_CONFIG = RunCommand(tuple(SHOW_CONFIG))
+_PARTITIONS = RunCommand(tuple(SHOW_PARTITIONS))
+_NODES = RunCommand(tuple(SINFO))
+_QOS = RunCommand(tuple(SHOW_QOS))
 # What a login shell's profile sets, and a plain command over ssh may lack.
 _OF_LOGINS = (*_SCRATCH_VARIABLES, "SLURM_CONF")
 # Where Slurm's commands are if no PATH says so: installers' defaults, and Bright's.
@@ -161,73 +175,99 @@ def find_slurm(context: Context) -> tuple[Mapping[str, str], dict[str, Any]]:
     )
 
 
-def survey(context: Context, project: Path | None, *, has_slurm: bool) -> Survey:
-    """Ask Slurm for everything that a profile has, and the machine for the rest.
+def first_queries(*, has_slurm: bool) -> list[Query[Any]]:
+    """List what survey() needs to know of any host."""
+    slurm = [_CONFIG, _PARTITIONS, _NODES] if has_slurm else []
+    return [_IDENTITY, _DEVICES, places.MOUNTS, *slurm]
 
-    ``project``: its environments are Pythons, too. To be called by settle(). Raises OutOfReach
-    where slurmctld does not answer, or the answer is not Slurm's.
+
+def survey(host: ClusterHost, project: Path | None, *, has_slurm: bool) -> Survey:
+    """Query Slurm for everything that a profile has, and the machine for the rest.
+
+    ``project``: its environments are Pythons, too. Raises OutOfReach where slurmctld does not
+    answer, or the answer is not Slurm's.
     """
-    who, devices = ("run", "bash", "-c", _WHO), ("run", "bash", "-c", DEVICES, "bash", "")
-    found = list(_candidates(project, there(context).environ))
-    probes = [("run", str(path), "-c", _HAS_TORCH) for _, _, path in found]
-    slurm = [("run", *argv) for argv in (SHOW_CONFIG, SHOW_PARTITIONS, SINFO)]
-    want(context, [who, devices, *probes, places.MOUNTS, *(slurm if has_slurm else ())])
-    folders = scratch_folders(context)
-    name, number, host, *groups = ask(context, [who])[0].stdout.splitlines() or ["", "", ""]
-    answers = None
-    if has_slurm:
-        answers = _slurm(context, name or number)
-        answers = structs.replace(answers, groups=sorted(groups), is_root=number == "0")
+    environ = host.login.environ
+    candidates = list(_candidates(project, environ))
+    probes = [RunCommand((str(path), "-c", _HAS_TORCH)) for _, _, path in candidates]
+    folders = _scratch_probes(environ)
+    queries: list[Query[Any]] = [*probes, *folders.values()]
+    first = first_queries(has_slurm=has_slurm)
+    if any(query not in host.answers for query in first):
+        host.run_queries([*first, *queries])
+    identity = host.answers[_IDENTITY].stdout.splitlines()
+    name, number, host_name, *groups = identity or ["", "", ""]
+    slurm = _SlurmQueries(host.answers, name or number) if has_slurm else None
+    answers = host.run_queries([*queries, *(slurm.queries if slurm is not None else [])])
+    found = None
+    if slurm is not None:
+        found = slurm.parse(answers)
+        found = structs.replace(found, groups=sorted(groups), is_root=number == "0")
     return Survey(
-        answers=answers,
-        folders=folders,
-        pythons=_pythons(found, ask(context, probes)),
-        fabric=fabric_guess(ask(context, [devices])[0].stdout),
-        host=host,
+        answers=found,
+        folders=_usable_folders(folders, answers),
+        pythons=_pythons(candidates, [answers[probe] for probe in probes]),
+        fabric=fabric_guess(answers[_DEVICES].stdout),
+        host=host_name,
     )
 
 
 # ---- Slurm -------------------------------------------------------------------------------------
 
 
-def _slurm(context: Context, user: str) -> Answers:
-    config = _config(context)
-    partitions = _rows(context, SHOW_PARTITIONS, parse_partitions)
-    nodes = _rows(context, SINFO, parse_sinfo)
-    hosts = _kinds(nodes)
-    names = [alike[0] for alike in hosts][:_MOST_KINDS]
-    about_nodes = [show_nodes_argv(names)] if names else []
-    who = [associations_argv(user, config.cluster), SHOW_QOS]
-    want(context, [("run", *argv) for argv in (*about_nodes, *(who * config.has_accounting))])
-    limits = {}
-    if names:
-        # What holds for one node of a kind holds for all of them; without an answer nothing does.
-        text = _answer(context, about_nodes[0])
-        one = {limits.name: limits for limits in parse_nodes(text or "")}
-        limits = {host: one[alike[0]] for alike in hosts for host in alike if alike[0] in one}
-    associations, qos = None, None
-    # slurmdbd may not answer: limits are then not known.
-    with contextlib.suppress(OutOfReach):
-        listed, levels = (
-            [_answer(context, argv) for argv in who] if config.has_accounting else (None, None)
+class _SlurmQueries:
+    """What Slurm has answered to first_queries(), and the queries that follow from it."""
+
+    def __init__(self, answers: HostAnswers, user: str) -> None:
+        self.config = _parse_slurm_config(answers)
+        self.partitions = _rows(answers, _PARTITIONS, parse_partitions)
+        self.nodes = _rows(answers, _NODES, parse_sinfo)
+        # What holds for one node of a kind holds for all of them.
+        self.kinds = _kinds(self.nodes)
+        names = [alike[0] for alike in self.kinds][:_MOST_KINDS]
+        self.limits = RunCommand(tuple(show_nodes_argv(names))) if names else None
+        self.associations = None
+        if self.config.has_accounting:
+            self.associations = RunCommand(tuple(associations_argv(user, self.config.cluster)))
+
+    @property
+    def queries(self) -> list[Query[Any]]:
+        """List the queries."""
+        about_user = [self.associations, _QOS] if self.associations is not None else []
+        return [*([self.limits] if self.limits is not None else []), *about_user]
+
+    def parse(self, answers: HostAnswers) -> Answers:
+        """Parse all that Slurm has answered."""
+        limits = {}
+        if self.limits is not None:
+            text = _answer(answers, self.limits)
+            one = {limits.name: limits for limits in parse_nodes(text or "")}
+            known = [alike for alike in self.kinds if alike[0] in one]
+            limits = {host: one[alike[0]] for alike in known for host in alike}
+        associations, qos = None, None
+        # slurmdbd may not answer: limits are then not known.
+        with contextlib.suppress(OutOfReach):
+            rows, levels = None, None
+            if self.associations is not None:
+                rows, levels = _answer(answers, self.associations), _answer(answers, _QOS)
+            if rows is not None:
+                associations = parse_associations(rows, self.config.cluster)
+            qos = None if levels is None else parse_qos(levels)
+        return Answers(
+            config=self.config,
+            nodes=self.nodes,
+            partitions=self.partitions,
+            limits=limits,
+            associations=associations,
+            qos=qos,
         )
-        if listed is not None:
-            associations = parse_associations(listed, config.cluster)
-        qos = None if levels is None else parse_qos(levels)
-    return Answers(
-        config=config,
-        nodes=nodes,
-        partitions=partitions,
-        limits=limits,
-        associations=associations,
-        qos=qos,
-    )
 
 
-def list_clusters(context: Context) -> list[str]:
-    """List the clusters of the accounting; none where that does not answer. For settle()."""
+def list_clusters(host: ClusterHost) -> list[str]:
+    """List the clusters of the accounting; none where that does not answer."""
+    query = RunCommand(tuple(SHOW_CLUSTERS))
     with contextlib.suppress(OutOfReach):
-        return (_answer(context, SHOW_CLUSTERS) or "").split()
+        return (_answer(host.run_queries([query]), query) or "").split()
     return []
 
 
@@ -241,9 +281,9 @@ def _kinds(nodes: Sequence[NodeRow]) -> list[list[str]]:
     return list(kinds.values())
 
 
-def _config(context: Context) -> SlurmConfig:
+def _parse_slurm_config(answers: HostAnswers) -> SlurmConfig:
     try:
-        text = _needed(context, SHOW_CONFIG)
+        text = _required(answers, _CONFIG)
     except OutOfReach as error:
         if says(error.message, "no configuration"):
             raise OutOfReach(
@@ -258,36 +298,34 @@ def _config(context: Context) -> SlurmConfig:
     return config
 
 
-def _rows(context: Context, argv: Sequence[str], parse: Callable[[str], list[T]]) -> list[T]:
-    text = _needed(context, argv)
+def _rows(answers: HostAnswers, query: RunCommand, parse: Callable[[str], list[T]]) -> list[T]:
+    text = _required(answers, query)
     rows = parse(text)
     # "No partitions in the system" is an answer too.
     if not rows and text.strip() and not text.startswith("No partition"):
-        raise _odd(argv, text)
+        raise _odd(query.argv, text)
     return rows
 
 
-def _needed(context: Context, argv: Sequence[str]) -> str:
-    text = _answer(context, argv)
+def _required(answers: HostAnswers, query: RunCommand) -> str:
+    text = _answer(answers, query)
     if text is None:
         raise OutOfReach(
-            f"{' '.join(argv)}: Slurm does not answer", fix="does the command work in your shell?"
+            f"{' '.join(query.argv)}: Slurm does not answer",
+            fix="does the command work in your shell?",
         )
     return text
 
 
-def _answer(context: Context, argv: Sequence[str]) -> str | None:
+def _answer(answers: HostAnswers, query: RunCommand) -> str | None:
     """Return a command's answer; None where Slurm refuses it. Raises OutOfReach."""
-    if context.cluster.host is None:
-        result = slurm_transport(context).run(argv, timeout=TIMEOUT)
-    else:
-        (result,) = ask(context, [("run", *argv)])
-        if result.exit_code in (124, 127) and not result.stdout:
-            why = "gave no answer in time" if result.exit_code == 124 else "command not found"
-            raise OutOfReach(
-                f"{context.cluster.host}: {argv[0]}: {why}",
-                fix="slurm_path: in the profile names the folder of Slurm's commands",
-            )
+    result = answers[query]
+    if why := explain_no_answer(result):
+        raise OutOfReach(
+            f"{query.argv[0]}: {why}",
+            fix="slurm_path: in the profile of a cluster with host: names the folder of Slurm's "
+            "commands",
+        )
     check_answered(result)
     return _clean(result.stdout) if result.exit_code == 0 else None
 
@@ -308,38 +346,47 @@ def _odd(argv: Sequence[str], text: str) -> OutOfReach:
 # ---- folders -----------------------------------------------------------------------------------
 
 
-def scratch_folders(context: Context) -> list[Folder]:
-    """Find writable places for runs, best first: scratch that nodes share, home, the rest."""
-    environ = there(context).environ
+def _scratch_probes(environ: Mapping[str, str]) -> dict[str, FolderProbe]:
+    """Return queries for places where runs may go, by their text in a profile."""
     user = environ.get("USER", "")
     texts = [f"${name}" for name in _SCRATCH_VARIABLES if environ.get(name, "").startswith("/")]
     texts += [place for place in _SCRATCH_PLACES if user or "$USER" not in place]
-    named = {
-        text: Path(
-            home_dir(environ)
-            if text == "~"
-            else text.replace("$USER", user)
-            if text.startswith("/")
-            else environ[text[1:]]
-        )
+    paths = {
+        text: home_dir(environ)
+        if text == "~"
+        else text.replace("$USER", user)
+        if text.startswith("/")
+        else environ[text[1:]]
         for text in (*texts, "~")
     }
-    seen = spots(context, list(named.values()), probe=False)
-    mounts = places.read_mounts(context)
+    return {text: FolderProbe(str(Path(path)), writes=False) for text, path in paths.items()}
+
+
+def scratch_folders(host: ClusterHost) -> list[Folder]:
+    """Find writable places for runs, best first; ``host`` has answered first_queries()."""
+    probes = _scratch_probes(host.login.environ)
+    return _usable_folders(probes, host.run_queries(probes.values()))
+
+
+def _usable_folders(probes: Mapping[str, FolderProbe], answers: HostAnswers) -> list[Folder]:
+    """Return the writable places, best first: scratch that nodes share, home, the rest."""
+    mounts = places.parse_mounts(answers[places.MOUNTS])
     found: dict[str, Folder] = {}
-    for (text, path), spot in zip(named.items(), seen, strict=True):
-        if spot.at == path and not spot.fault and not spot.refusal:
-            found.setdefault(spot.real, _folder(text, spot, mounts))
+    for text, probe in probes.items():
+        state = answers[probe]
+        if state.at == Path(probe.path) and not state.fault and not state.refusal:
+            found.setdefault(state.real, _folder(text, state, mounts))
     # sorted() keeps the order of those that are alike: variables first, home last.
     return sorted(found.values(), key=lambda one: {True: 0, None: 1, False: 2}[one.shared])
 
 
-def _folder(text: str, spot: Spot, mounts: Sequence[places.Mount]) -> Folder:
-    mount = places.mount_of(spot.real, mounts)
+def _folder(text: str, state: FolderState, mounts: Sequence[places.Mount]) -> Folder:
+    mount = places.mount_of(state.real, mounts)
     kind = mount.type if mount is not None else ""
     is_local = kind in places.LOCAL_TYPES | places.MEMORY_TYPES
     shared = True if _SHARED.fullmatch(kind) else False if is_local else None
-    return Folder(text=text, path=spot.real, file_system=kind, shared=shared, free=spot.bytes or 0)
+    free = state.bytes or 0
+    return Folder(text=text, path=state.real, file_system=kind, shared=shared, free=free)
 
 
 # ---- fabric ------------------------------------------------------------------------------------

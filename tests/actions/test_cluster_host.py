@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from hpcrun.actions.there import here
+from hpcrun.actions.cluster_host import find_local_path
 from hpcrun.context import Context, load_context
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import find_owner_run, list_successors, read_task
@@ -30,9 +30,10 @@ def far(tmp_path: Path, clean_environ: dict[str, str]) -> Context:
 
 def test_a_path_of_a_run_is_in_the_mirror(far: Context) -> None:
     run = far.runs_dir / RUN
-    assert here(far, Path(f"/scratch/runs/{RUN}/checkpoints")) == run / "checkpoints"
-    assert here(far, Path(f"/scratch/runs/{RUN}")) == run
-    assert here(structs.replace(far, cluster=structs.replace(far.cluster, host=None)), run) == run
+    assert find_local_path(far, Path(f"/scratch/runs/{RUN}/checkpoints")) == run / "checkpoints"
+    assert find_local_path(far, Path(f"/scratch/runs/{RUN}")) == run
+    here = structs.replace(far, cluster=structs.replace(far.cluster, host=None))
+    assert find_local_path(here, run) == run
 
 
 @pytest.mark.parametrize(
@@ -48,8 +49,8 @@ def test_a_path_of_a_run_is_in_the_mirror(far: Context) -> None:
     ],
 )
 def test_a_path_outside_the_runs_has_no_place_here(far: Context, path: str) -> None:
-    assert here(far, Path(path)) is None
-    assert find_owner_run(here(far, Path(path))) is None
+    assert find_local_path(far, Path(path)) is None
+    assert find_owner_run(find_local_path(far, Path(path))) is None
 
 
 @pytest.mark.parametrize("place", ["..", "/", "/tmp", "../..", f"/x/{LATER}/..", "/x/.hidden"])
