@@ -153,7 +153,7 @@ SCRUBBED = (
 KEPT = ("HOME", "PATH", "SSH_AUTH_SOCK", "CUDA_HOME", "HF_HOME", "RANKING", "MY_RANK", "SLURMX")
 
 
-def test_a_job_inherits_no_other_job(tmp_path: Path, clean_environ: Environ) -> None:
+def test_job_inherits_no_variables_of_another_job(tmp_path: Path, clean_environ: Environ) -> None:
     environ = clean_environ | dict.fromkeys((*SCRUBBED, *KEPT), "x")
     kept = job_environment(load_context(environ, tmp_path))
     assert not kept.keys() & set(SCRUBBED)

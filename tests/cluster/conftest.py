@@ -1,4 +1,4 @@
-"""Fixtures of the cluster tests: rigs that live for the session, and a look behind each test."""
+"""Fixtures of the cluster tests: rigs for the session, and checks for leftovers of each test."""
 
 from __future__ import annotations
 
@@ -39,25 +39,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def rig() -> Iterator[Rig]:
-    """Two nodes of four GPUs, with accounting."""
+    """Two nodes with four GPUs each, with accounting."""
     yield from _running(accounting=True)
 
 
 @pytest.fixture(scope="session")
 def bare_rig() -> Iterator[Rig]:
-    """Two nodes of four GPUs on a cluster without accounting: sacct answers with exit code 1."""
+    """Two nodes with four GPUs each, without accounting: sacct exits with code 1."""
     yield from _running(accounting=False)
 
 
 @pytest.fixture(scope="session")
 def unresolved_rig() -> Iterator[Rig]:
-    """Two nodes whose names no hosts file and no DNS knows, with accounting."""
+    """Two nodes whose names cannot be resolved, with accounting."""
     yield from _running(accounting=True, resolve_names=False)
 
 
 @pytest.fixture(scope="session")
 def bound_rig() -> Iterator[Rig]:
-    """One node of two GPUs that has this machine's own CPUs, to which Slurm binds each task."""
+    """One node with two GPUs and the real CPUs of this machine, to which Slurm binds each task."""
     cpus = min(4, len(os.sched_getaffinity(0)))
     bound = {"TaskPlugin": "task/affinity"}
     yield from _running(accounting=False, nodes=1, gpus_per_node=2, cpus=cpus, settings=bound)
@@ -65,9 +65,9 @@ def bound_rig() -> Iterator[Rig]:
 
 @pytest.fixture(scope="session")
 def wide_rig() -> Iterator[Rig]:
-    """Twelve nodes with accounting, where a job that begins again waits for seconds.
+    """Twelve nodes with accounting, where a requeued job waits only for seconds.
 
-    Those that are named forbidden never begin again: the site sees to that.
+    The site forbids requeueing for jobs with "forbidden" in their names.
     """
     yield from _running(accounting=True, nodes=12, pause=10, job_submit=FORBIDS)
 
@@ -87,7 +87,7 @@ def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def fresh_root() -> Iterator[Path]:
-    """A folder for a rig of the test's own; it does not exist yet, and lies outside /tmp."""
+    """A path for a separate rig, which does not exist yet and is outside of /tmp."""
     _require_rig(accounting=False)
     with tempfile.TemporaryDirectory(prefix="hpcrun-rig-", dir="/var/tmp") as folder:
         yield Path(folder) / "rig"
@@ -95,7 +95,7 @@ def fresh_root() -> Iterator[Path]:
 
 def _running(*, accounting: bool, **options: Any) -> Iterator[Rig]:
     _require_rig(accounting)
-    # Not below /tmp, which each node has for itself.
+    # Not below /tmp, which is private to each node.
     with tempfile.TemporaryDirectory(prefix="hpcrun-rig-", dir="/var/tmp") as folder:
         one = Rig(Path(folder) / "rig", accounting=accounting, **options)
         one.start()
@@ -119,7 +119,7 @@ def _wait_until_clean(rig: Rig) -> list[str]:
 
 @pytest.fixture
 def site(rig: Rig, request: pytest.FixtureRequest) -> Iterator[Site]:
-    """A new project on the rig; its runs are taken away after the test."""
+    """A new project on the rig, whose runs are removed after the test."""
     yield from _site(rig, request.node.name)
 
 
@@ -144,13 +144,13 @@ def bound_site(bound_rig: Rig, request: pytest.FixtureRequest) -> Iterator[Site]
 @pytest.fixture
 def wide_site(wide_rig: Rig, request: pytest.FixtureRequest) -> Iterator[Site]:
     """A new project on the rig of twelve nodes."""
-    own = {"cache_dir": str(wide_rig.shared / "cache")}  # no node is bad since another test
+    own = {"cache_dir": str(wide_rig.shared / "cache")}  # no bad nodes from another test
     yield from _site(wide_rig, request.node.name, own)
 
 
 def _site(rig: Rig, name: str, profile: dict[str, Any] | None = None) -> Iterator[Site]:
     folder = rig.shared / "".join(char if char.isalnum() else "-" for char in name)
     yield Site(rig, folder, profile or {}).prepare()
-    _wait_until_clean(rig)  # a job that is ending reads in its run what to remove from its nodes
+    _wait_until_clean(rig)  # an ending job reads from its run folder what to remove from its nodes
     shutil.rmtree(folder, ignore_errors=True)
     shutil.rmtree(rig.shared / "runs", ignore_errors=True)

@@ -1,10 +1,10 @@
-"""Hosts on one machine: each with its own network, name, processes, /tmp, /dev/shm and /etc/hosts.
+"""Simulated hosts, each with its own network, name, processes, /tmp, /dev/shm and /etc/hosts.
 
-A host lives as long as its init process: the kernel ends every other process of the PID
-namespace with it, and takes the links and mounts away. The bridge lives in a network namespace of
-its own, the switch, so the machine itself sees one interface only: the uplink of the login host.
-All inits die with the thread that started them (PR_SET_PDEATHSIG): a killed test run leaves files,
-nothing else.
+A host exists as long as its init process: the kernel kills every other process of the PID namespace
+with it, and removes the links and mounts. The bridge is in a separate network namespace, the
+switch, so that the machine itself sees only one interface: the uplink of the login host. All inits
+die with the thread that started them (PR_SET_PDEATHSIG), so that a killed test run leaves only
+files.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hpcrun.sandbox.processes import wait_for
 
 COMMANDS = ("ip", "nsenter", "unshare", "setpriv", "mount", "hostname", "env", "sleep")
 
-# A checkout or an interpreter below /tmp is software that every host has, as on a file server.
+# A checkout or an interpreter below /tmp is shared by all hosts, as on a file server.
 SOFTWARE = [Path(__file__).parents[2], Path(sys.prefix), Path(sys.base_prefix)]
 
 # The argument list of a process and everything below it, as the shell of the init sets it up.
@@ -54,12 +54,12 @@ exec env --ignore-signal=CHLD sleep infinity >/dev/null 2>&1
 
 
 class HostError(RuntimeError):
-    """A host or a link could not be made."""
+    """A host or a link could not be created."""
 
 
 @dataclass
 class Host:
-    """One host: ``init`` is the PID of its first process, as the machine sees it; 0: it is down."""
+    """A host: ``init`` is the PID of its first process as seen by the machine, 0 if it is down."""
 
     name: str
     address: str
@@ -73,7 +73,7 @@ class Host:
         return [*enter, "--", "env", "-C", cwd, *command]
 
     def processes(self) -> list[tuple[int, str]]:
-        """List (PID as the machine sees it, command line) of all processes but the init."""
+        """List (PID as seen by the machine, command line) of all processes except the init."""
         if not self.init:
             return []
         return [p for p in _processes_in(_namespace(self.init, "pid")) if p[0] != self.init]
@@ -94,7 +94,7 @@ class Network:
         return f"{self.prefix}.1"
 
     def start(self) -> None:
-        """Make the switch and take a free /24 for it."""
+        """Create the switch with a free /24 network."""
         unshare = ["unshare", "--net", "sleep", "infinity"]
         self.switch = _spawn([*_DIE_WITH_PARENT, *unshare])
         if not wait_for(lambda: _left_namespace(self._switch_pid, "net"), 5):
@@ -103,7 +103,7 @@ class Network:
         for _ in range(64):
             x, y = 64 + secrets.randbelow(192), secrets.randbelow(256)
             link, prefix = f"rig{x:02x}{y:02x}", f"10.{x}.{y}"
-            # The interface's name is the claim: two rigs at once cannot both make it.
+            # The interface's name reserves the network: concurrent rigs cannot both create it.
             if not _is_routed(f"{prefix}.0/24") and _makes_uplink(link, self._switch_pid):
                 self.link, self.prefix = link, prefix
                 break
@@ -113,12 +113,12 @@ class Network:
         self._on_switch("link set uplink master br0 up")
 
     def stop(self) -> None:
-        """End every host, with all its processes, and the switch."""
+        """Kill all hosts with all their processes, and the switch."""
         for host in self.hosts.values():
             self.kill(host)
         self.hosts.clear()
         if self.link:
-            # Namespaces are taken down in the background: delete what the machine sees now.
+            # The kernel removes namespaces in the background, so delete the visible interfaces now.
             subprocess.run(["ip", "link", "delete", self.link], capture_output=True, check=False)
             self.link = ""
         if self.switch:
@@ -145,8 +145,7 @@ class Network:
         children = Path(f"/proc/{host.keeper.pid}/task/{host.keeper.pid}/children")
         host.init = int(children.read_text().split()[0])
         self.hosts[host.name] = host
-        # A card's address belongs to the machine: started again it has the same, or its neighbours
-        # would for seconds send to the old one.
+        # Keep the MAC address after a restart, or neighbours would send to the old one for seconds.
         card = ":".join(["02", "00", *(f"{int(part):02x}" for part in host.address.split("."))])
         self._on_switch(
             f"link add {host.name} type veth peer name eth0 address {card} netns {host.init}\n"
@@ -155,15 +154,15 @@ class Network:
         _ip(f"addr add {host.address}/24 dev eth0\nlink set eth0 up", netns_of=host.init)
 
     def kill(self, host: Host) -> None:
-        """Take power from a host: the link first, so that no peer hears a farewell.
+        """Simulate a power failure: cut the link first, so that peers receive no closing packets.
 
-        Left alone, the link could outlive the processes by minutes: their half-closed TCP
-        connections hold the network namespace.
+        Otherwise the link could survive the processes by minutes, because their half-closed TCP
+        connections keep the network namespace alive.
         """
         if not host.keeper:
             return
         if host.init:
-            # Either may be gone already, if someone else has ended this host.
+            # Either may already be gone, if the host was killed otherwise.
             with contextlib.suppress(HostError):
                 self._on_switch(f"link delete {host.name}")
             with contextlib.suppress(ProcessLookupError):
@@ -175,7 +174,7 @@ class Network:
         host.keeper, host.init = None, 0
 
     def set_link(self, host: Host, *, up: bool) -> None:
-        """Plug or pull the host's network cable at the switch."""
+        """Connect or disconnect the host's network cable at the switch."""
         self._on_switch(f"link set {host.name} {'up' if up else 'down'}")
 
     @property
@@ -188,7 +187,7 @@ class Network:
 
 
 def why_not() -> str | None:
-    """Say why hosts cannot be made here, or None."""
+    """Return the reason why hosts cannot be created here, or None."""
     if os.geteuid() != 0:
         return "hosts in namespaces of their own need root"
     tried = subprocess.run(
@@ -203,7 +202,7 @@ _DIE_WITH_PARENT = ["setpriv", "--pdeathsig", "KILL"]
 
 
 def _spawn(argv: list[str]) -> subprocess.Popen[str]:
-    # A session of its own: Ctrl-C reaches the test run, which then ends the hosts in order.
+    # A separate session, so that Ctrl-C reaches only the test run, which then stops the hosts.
     pipe = subprocess.PIPE
     return subprocess.Popen(
         argv,
@@ -218,7 +217,7 @@ def _spawn(argv: list[str]) -> subprocess.Popen[str]:
 def _namespace(pid: int | str, kind: str) -> str:
     try:
         return str(Path(f"/proc/{pid}/ns/{kind}").readlink())
-    except OSError:  # it ended, or belongs to a supervisor that even root cannot look into
+    except OSError:  # it has ended, or belongs to a supervisor that even root cannot inspect
         return ""
 
 

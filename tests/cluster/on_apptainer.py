@@ -1,6 +1,6 @@
-"""Ranks in a real container: `make test-containers`, where apptainer or singularity is installed.
+"""Ranks in a real container: `make test-containers`, if apptainer or singularity is installed.
 
-No Debian has it, so this is no part of CI, which renders and checks the same scripts
+Debian has no package of it, so CI only renders and checks the same scripts
 (tests/render/test_golden.py, cases apptainer and pyxis-2node).
 """
 
@@ -20,9 +20,9 @@ APPTAINER = shutil.which("apptainer") or shutil.which("singularity")
 
 
 def build_image(folder: Path) -> Path:
-    """Build an image that has nothing but variables of its own: the tests mount the system's /usr.
+    """Build an image that contains only variables; the tests mount the system's /usr.
 
-    Its OMP_NUM_THREADS and HF_HOME would win over the shell's.
+    Its OMP_NUM_THREADS and HF_HOME would override those of the shell.
     """
     root = folder / "root"
     for name in ("usr", "etc", "proc", "sys", "dev", "tmp", "var/tmp", "root"):
@@ -44,7 +44,7 @@ def build_image(folder: Path) -> Path:
 
 @pytest.mark.parametrize("launcher", ["torchrun", "srun"])
 def test_ranks_run_in_the_apptainer_image(site: Site, tmp_path: Path, launcher: str) -> None:
-    """The ranks are in the image, their variables are the job's, their folders are there."""
+    """The ranks run in the image, with the variables and folders of the job."""
     write_data(site)
     image = build_image(site.project)
     image.rename(site.project / "images.sif")

@@ -1,7 +1,7 @@
-"""Reports what a rank sees of its world; with --world it also proves that the world is one.
+"""Report the environment of a rank; with --world, also verify that all ranks form one world.
 
-A user's program for the tests, which imports nothing but the standard library (torch for gloo).
-It writes $HPCRUN_RUN_DIR/probe/ATTEMPT-rank-R.json.
+This test program imports only the standard library (and torch for gloo). It writes
+$HPCRUN_RUN_DIR/probe/ATTEMPT-rank-R.json.
 
     probe.py [--world sockets|gloo] [--wait-for FILE] [--hold SECONDS] [--until FILE] [WORDS ...]
 
@@ -24,7 +24,7 @@ CONNECT_SECONDS = 300.0
 
 
 def text(value: str) -> str:
-    """Give any bytes as Latin-1 text, so that none is lost in JSON."""
+    """Return any bytes as Latin-1 text, so that JSON preserves them."""
     return os.fsencode(value).decode("latin-1")
 
 
@@ -34,7 +34,7 @@ def number(*names: str) -> int | None:
 
 
 def look(words: list[str]) -> dict[str, Any]:
-    """Collect what this process sees."""
+    """Return the environment of this process."""
     status = Path("/proc/self/status").read_text()
     allowed = next(line for line in status.splitlines() if line.startswith("Cpus_allowed_list"))
     environ = os.environ
@@ -61,7 +61,7 @@ def look(words: list[str]) -> dict[str, Any]:
 
 
 def gather_by_sockets(me: dict[str, Any]) -> list[dict[str, Any]]:
-    """Report to rank 0, and get from it what all have reported."""
+    """Report to rank 0, and receive the reports of all ranks."""
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     world_size = int(os.environ["WORLD_SIZE"])
     if me["rank"] != 0:
@@ -124,7 +124,7 @@ def wait_for(path: str) -> None:
 
 
 def main() -> None:
-    """Look, report, and meet the others where that is asked for."""
+    """Report, and meet the other ranks if requested."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--world", choices=["sockets", "gloo"])
     parser.add_argument("--wait-for", metavar="FILE")

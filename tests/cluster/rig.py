@@ -1,4 +1,4 @@
-"""A real Slurm on real hosts of its own, on this one machine, for the cluster tests of hpcrun.
+"""A real Slurm on simulated hosts on this machine, for the cluster tests of hpcrun.
 
 It is configured as hpcrun's sandbox is, but for what _settings names; and it has accounting, where
 that is asked for. The machine itself is the login host: with ``rig.env`` in the environment,
@@ -39,7 +39,7 @@ PartitionName=high Nodes=ALL PriorityTier=10 MaxTime=1-00:00:00 State=UP
 
 
 class RigError(RuntimeError):
-    """The rig did not come up, or not back; the message has the tail of the log in question."""
+    """The rig did not start or recover; the message contains the tail of the relevant log."""
 
 
 @dataclass
@@ -84,7 +84,7 @@ class Rig:
 
     @property
     def layout(self) -> SandboxFiles:
-        """Where the files lie that a sandbox has too."""
+        """Paths of the files that a sandbox has, too."""
         return SandboxFiles(self.root)
 
     @property
@@ -94,12 +94,12 @@ class Rig:
 
     @property
     def env(self) -> dict[str, str]:
-        """What the environment needs for Slurm's commands to find this rig."""
+        """Environment variables with which Slurm's commands find this rig."""
         return {"SLURM_CONF": str(self.conf)}
 
     @property
     def shared(self) -> Path:
-        """A folder with the same path and content on every host."""
+        """A folder shared by all hosts, with the same path."""
         return self.root / "shared"
 
     @property
@@ -113,7 +113,7 @@ class Rig:
         return {name: self._hosts[name].address for name in self.node_names}
 
     def start(self) -> None:
-        """Bring the cluster up and wait until every node is idle.
+        """Start the cluster and wait until every node is idle.
 
         Raises RigError, with the tail of a log, and leaves nothing behind but ``root``.
         """
@@ -126,13 +126,13 @@ class Rig:
             raise
 
     def stop(self) -> None:
-        """End all hosts with all their processes, and remove ``root``."""
+        """Kill all hosts with all their processes, and remove ``root``."""
         self._power_off()
         if self.root.exists():
             shutil.rmtree(self.root)
 
     def argv_on(self, name: str, argv: Sequence[str], cwd: str = "/") -> list[str]:
-        """Wrap a command so that, started here, it runs on a node (or the head)."""
+        """Wrap a command so that it runs on a node (or the head)."""
         return self._hosts[name].argv(argv, cwd)
 
     def on_node(
@@ -163,15 +163,15 @@ class Rig:
         return [p for p in self._hosts[name].processes() if p[1] not in own]
 
     def cut(self, name: str) -> None:
-        """Pull a node's (or the head's) network cable; its processes go on."""
+        """Disconnect a node (or the head) from the network; its processes continue."""
         self.network.set_link(self._hosts[name], up=False)
 
     def join(self, name: str) -> None:
-        """Plug the cable in again."""
+        """Reconnect the node."""
         self.network.set_link(self._hosts[name], up=True)
 
     def kill_node(self, name: str) -> None:
-        """Take a node's power: no process of it is left, nobody is informed."""
+        """Simulate a power failure of a node: all its processes die silently."""
         host = self._hosts[name]
         self.network.kill(host)
         self.daemons.pop(name).enter.wait()
@@ -182,7 +182,7 @@ class Rig:
         self._wait(lambda: self._not_idle(name), f"node {name} to be idle")
 
     def reboot_nodes(self, *names: str) -> None:
-        """Take nodes' power for as long as a fast machine boots; then they say that they have."""
+        """Simulate a reboot of nodes, which are down for as long as a fast machine boots."""
         for name in names:
             self.kill_node(name)
         time.sleep(20)
@@ -190,7 +190,7 @@ class Rig:
             self._power_on(name, "-b")
 
     def stop_slurmd(self, name: str) -> None:
-        """End a node's slurmd alone: its jobs live on, and Slurm hears nothing of them."""
+        """Stop only the slurmd of a node: its jobs continue, unknown to Slurm."""
         self._end(name, signal.SIGKILL)
 
     def start_slurmd(self, name: str) -> None:
@@ -199,11 +199,11 @@ class Rig:
         self._wait(lambda: self._not_idle(name), f"node {name} to be idle")
 
     def stop_controller(self) -> None:
-        """End slurmctld in order: it saves its state first."""
+        """Stop slurmctld, which saves its state first."""
         self._end("slurmctld", signal.SIGTERM)
 
     def stop_accounting(self) -> None:
-        """End slurmdbd in order."""
+        """Stop slurmdbd."""
         self._end("slurmdbd", signal.SIGTERM)
 
     def start_accounting(self) -> None:
@@ -221,7 +221,7 @@ class Rig:
         self._wait(lambda: self._not_idle(*self.node_names), "all nodes to be idle")
 
     def leftovers(self) -> list[str]:
-        """List, in words, what is not as right after ``start``: processes, jobs, folders, nodes."""
+        """Describe differences from the state after ``start``: processes, jobs, folders, nodes."""
         found = [
             f"{name}: process {pid}: {command}"
             for name in self.node_names
@@ -233,12 +233,12 @@ class Rig:
         return [*found, not_idle] if not_idle else found
 
     def folders(self, name: str, place: str = "/tmp") -> list[str]:
-        """List what jobs have in hpcrun's place on a node's disk."""
+        """List the contents of hpcrun's folder on a node's disk."""
         listed = self.on_node(name, ["find", place, "-maxdepth", "1", "-name", "hpcrun-*"])
         return listed.stdout.splitlines()
 
     def clear(self) -> None:
-        """Bring the rig back to where ``start`` left it, whatever a test did to it."""
+        """Restore the state after ``start``."""
         if "slurmctld" not in self.daemons:
             self.start_controller()
         if self.accounting and "slurmdbd" not in self.daemons:
@@ -455,7 +455,7 @@ class Rig:
 
 
 def why_not(accounting: bool = True) -> str | None:
-    """Say why a rig cannot run on this machine, or None."""
+    """Return the reason why a rig cannot run on this machine, or None."""
     needed = [*hosts.COMMANDS, *_CLIENTS, *_DAEMONS, *(_ACCOUNTING if accounting else ())]
     missing = [command for command in needed if not shutil.which(command)]
     return f"not installed: {', '.join(missing)}" if missing else hosts.why_not()

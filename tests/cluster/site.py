@@ -1,4 +1,4 @@
-"""hpcrun as its user has it: the command line on the login host of a rig."""
+"""The command line of hpcrun on the login host of a rig."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.waiting import until
 
 @dataclass(frozen=True)
 class Submitted:
-    """A run that was submitted, and its folder."""
+    """A submitted run and its folder."""
 
     run_id: str
     job_id: str
@@ -31,7 +31,7 @@ class Submitted:
         return json.loads((self.folder / "attempts" / "0" / name).read_text())
 
     def log(self) -> str:
-        """All output, for messages of failed assertions."""
+        """Return all output, for messages of failed assertions."""
         return "\n".join(
             f"--- {path.relative_to(self.folder)}\n{path.read_text(errors='replace')}"
             for path in sorted((self.folder / "logs").rglob("*.log"))
@@ -65,7 +65,7 @@ class Site:
         return self
 
     def environ(self) -> dict[str, str]:
-        """An environment with nothing of this machine's own Slurm or hpcrun settings."""
+        """Return an environment without settings of this machine for Slurm or hpcrun."""
         kept = {"PATH", "PYTHONPATH", "LANG", "LC_ALL", "USER", "LOGNAME", "TERM"}
         env = {name: value for name, value in os.environ.items() if name in kept}
         return {**env, "HOME": str(self.rig.shared / "home"), "HPCRUN_SANDBOX_DIR": "/nonexistent"}
@@ -73,7 +73,7 @@ class Site:
     def hpcrun(
         self, *args: str | bytes, env: dict[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Call hpcrun in the project."""
+        """Run hpcrun in the project."""
         return subprocess.run(
             [sys.executable, "-m", "hpcrun", *args],
             cwd=self.project,
@@ -85,14 +85,14 @@ class Site:
         )
 
     def submit(self, *args: str | bytes, env: dict[str, str] | None = None) -> Submitted:
-        """Submit and insist that Slurm takes it; options go before ``--``."""
+        """Submit, and assert that Slurm accepts the job; options precede ``--``."""
         done = self.hpcrun("submit", "--json", *args, env=env)
         assert done.returncode == 0, done.stderr
         answer = json.loads(done.stdout)
         return Submitted(answer["run_id"], answer["job_id"], Path(answer["run_dir"]))
 
     def status(self, run: Submitted) -> dict[str, Any]:
-        """Ask for a run's status; exit code 4 (out of reach) is an answer too."""
+        """Return the status of a run; exit code 4 (out of reach) is allowed."""
         done = self.hpcrun("status", "--json", run.run_id)
         assert done.returncode in (0, 4), done.stderr
         answer: dict[str, Any] = json.loads(done.stdout)["runs"][0]
@@ -103,14 +103,14 @@ class Site:
         return self.hpcrun("logs", "-f", run.run_id)
 
     def wait_for(self, run: Submitted, name: str) -> None:
-        """Wait until a file of the run is there."""
+        """Wait until a file of the run exists."""
         until((run.folder / name).exists, lambda: f"{name}\n{run.log()}")
 
     def start_again(self, job_id: str) -> None:
-        """Let a requeued job begin at once; Slurm would leave it for two minutes.
+        """Start a requeued job immediately, without Slurm's delay of two minutes.
 
-        Not in the second in which its first attempt went: slurmd takes the new attempt's
-        credential for the revoked one, which is as old in seconds, and the job FAILED.
+        This must not happen in the second in which the first attempt ended: slurmd would mistake
+        the new credential for the revoked one with the same time, and the job would fail.
         """
 
         def state() -> str:

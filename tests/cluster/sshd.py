@@ -1,4 +1,4 @@
-"""sshd on a rig's nodes, and an ssh that knows them: for hosts without Slurm."""
+"""sshd on the nodes of a rig, and an ssh configuration for them, to test hosts without Slurm."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/sbin") or "/u
 
 @dataclass(frozen=True)
 class Lab:
-    """The rig's nodes as hosts that ssh reaches; ``known_hosts`` has their keys."""
+    """The nodes of a rig as SSH hosts; ``known_hosts`` contains their keys."""
 
     rig: Rig
     folder: Path
@@ -32,11 +32,11 @@ class Lab:
 
     @property
     def env(self) -> dict[str, str]:
-        """What makes ``ssh`` (pdsh's too) use the lab's configuration, as a user's own would be."""
+        """Environment variables that make ``ssh`` (also that of pdsh) use this configuration."""
         return {"PATH": f"{self.folder}/bin:{os.environ['PATH']}"}
 
     def hostfile(self, slots: int, *names: str) -> Path:
-        """Write a hostfile of these nodes, in this order; of all where none is named."""
+        """Write a hostfile of the given nodes in this order, by default of all."""
         path = self.folder / "hostfile"
         lines = [f"{name} slots={slots}\n" for name in names or self.rig.node_names]
         path.write_text("".join(lines))
@@ -45,7 +45,7 @@ class Lab:
 
 @contextlib.contextmanager
 def lab(rig: Rig) -> Iterator[Lab]:
-    """Start sshd on every node; when the block is left it is gone."""
+    """Run sshd on every node during a ``with`` block."""
     made = Lab(rig, rig.shared / "ssh")
     shutil.rmtree(made.folder, ignore_errors=True)
     (made.folder / "bin").mkdir(parents=True)
@@ -61,7 +61,7 @@ def lab(rig: Rig) -> Iterator[Lab]:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    # sshd gives a session none of its own variables but these.
+                    # sshd passes only these of its variables to a session.
                     env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
                     start_new_session=True,
                 )
@@ -93,7 +93,7 @@ def _write_keys(lab: Lab) -> None:
         f"HostKey {folder}/host_key\nAuthorizedKeysFile {folder}/user_key.pub\n"
         "PermitRootLogin yes\nStrictModes no\nUsePAM no\nPidFile none\nMaxStartups 100\n"
     )
-    # The names are ssh's alone: this machine cannot resolve them.
+    # Only ssh knows the names: this machine cannot resolve them.
     (folder / "config").write_text(
         "".join(f"Host {n}\n  HostName {a}\n" for n, a in lab.rig.addresses.items())
         + f"Host *\n  IdentityFile {folder}/user_key\n  IdentitiesOnly yes\n"

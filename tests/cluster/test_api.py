@@ -1,4 +1,4 @@
-"""hpcrun from Python on the real Slurm: the document's own program, waits, threads, JSON."""
+"""The Python API on a real Slurm: the program of docs/api.md, waits, threads, JSON."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def blocks(language: str) -> list[str]:
 
 
 def start(site: Site, program: str, **options: object) -> subprocess.Popen[str]:
-    """A program of a user's, in the project, for which every warning is an error."""
+    """Start a user's program in the project, with warnings as errors."""
     (site.project / "program.py").write_text(program)
     return subprocess.Popen(
         [sys.executable, "-W", "error", "program.py"],
@@ -49,7 +49,7 @@ def run(site: Site, program: str) -> str:
 
 
 def test_program_of_the_api_document_runs(site: Site) -> None:
-    """docs/api.md from its first line to its last, as one program."""
+    """All code of docs/api.md, as one program."""
     (site.project / "train.py").write_text(TRAIN)
     for text in blocks("yaml"):
         name = text.split("\n", 1)[0].removeprefix("# ")
@@ -77,7 +77,7 @@ def job(script, **more):
 
 
 def test_runs_work_in_threads_processes_and_event_loops(site: Site) -> None:
-    """Submitted by threads inside an event loop, pickled to a process, awaited by two at once."""
+    """Submitted by threads in an event loop, pickled to a process, awaited twice concurrently."""
     program = (
         PLAIN
         + """
@@ -134,7 +134,7 @@ run.wait()
 
 
 def test_runs_of_two_clusters_are_awaited_together(site: Site, bare_site: Site) -> None:
-    """One program, elsewhere, with runs of two clusters that it awaits together."""
+    """One program in another folder awaits runs of two clusters together."""
     (bare_site.project / "sub").mkdir()
     (bare_site.project / "sub" / "j.yaml").write_text(
         "command: [pwd]\nresources: {gpus_per_node: 0}\n"
@@ -156,7 +156,7 @@ assert hpcrun.find(far.id, cwd=there) == far
 
 
 def test_json_of_all_commands_conforms_to_the_schemas(site: Site) -> None:
-    """One job and one sweep, through every verb that reads them."""
+    """One job and one sweep, with every command that reads them."""
     job = "command: [bash, -c, 'echo step=1 loss=2.5']\nresources: {gpus_per_node: 0}\n"
     (site.project / "j.yaml").write_text(job)
     (site.project / "s.yaml").write_text(job + "sweep: {env.X: [1, 2]}\n")

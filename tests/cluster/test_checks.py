@@ -1,4 +1,4 @@
-"""What the checks before a submission refuse a real Slurm refuses or never starts, and no more."""
+"""Jobs refused by checks are those that a real Slurm refuses or never starts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.waiting import until
 
 @pytest.fixture
 def limited(site: Site) -> Site:
-    """A project whose profile knows what the rig's Slurm says of its partition."""
+    """A project whose profile contains the limits of the rig's partition."""
     text = site.rig.run("sinfo", "-h", "-o", "%P|%D|%c|%m|%G").stdout.splitlines()[0]
     name, nodes, cpus, memory, gres = text.split("|")
     facts = {
@@ -50,13 +50,13 @@ def test_jobs_refused_by_checks_would_never_start(limited: Site) -> None:
         if slurms.returncode != 0:
             assert slurms.returncode == 3 and "Slurm refused the job: " in slurms.stderr
             continue
-        # It may take the job, never to start it (slurm.conf, EnforcePartLimits=NO).
+        # Slurm may accept the job but never start it (slurm.conf, EnforcePartLimits=NO).
         shown = json.loads(slurms.stdout)
         assert any(note.startswith(f"--no-check: resources.{key}: ") for note in shown["notes"])
         never_starts(limited, shown["job_id"])
         limited.rig.run("scancel", shown["job_id"])
     left = [path for path in runs.glob("*") if path not in before]
-    assert len(left) <= 1  # of the job that Slurm took
+    assert len(left) <= 1  # of the job that Slurm accepted
 
 
 HYDRA = """
@@ -86,7 +86,7 @@ def test_code_edited_while_the_job_is_pending_is_not_used(
         "script: train.py\nlauncher: srun\nargs: [bs=4]\nresources: {gpus_per_node: 1}\n"
         "slurm: {hold: true}\n"
     )
-    # Hydra takes options before its overrides or behind them, and never between.
+    # Hydra accepts options before or after its overrides, but not between them.
     words = ["--", "--config-name=other", "lr=2"]
     done = site.hpcrun("submit", "job.yaml", "--json", *words)
     assert done.returncode == 0, done.stderr
@@ -101,7 +101,7 @@ def test_code_edited_while_the_job_is_pending_is_not_used(
 
 
 def never_starts(site: Site, job_id: str) -> None:
-    """See Slurm give the reason for which a job can never start."""
+    """Wait until Slurm shows a reason why a job can never start."""
 
     def reason() -> str:
         return site.rig.run("squeue", "-h", "-j", job_id, "-o", "%T %r").stdout.strip()

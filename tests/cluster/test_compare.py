@@ -1,4 +1,4 @@
-"""Runs that were really trained, beside each other: what hpcrun knows of them is what was done."""
+"""hpcrun compare with real trainings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.cluster.test_training import finish, train
 
 @pytest.mark.timeout(1800)
 def test_compare_of_one_and_two_ranks_shows_equal_curves(site: Site) -> None:
-    """At the same global batch the curves are the same, and differ in what was asked for alone."""
+    """With the same global batch size the curves are equal, and only the settings differ."""
     runs = [train(site, "ddp-4gpu", 1, ranks, launcher="srun") for ranks in (1, 2)]
     for run in runs:
         finish(site, run)
@@ -21,7 +21,7 @@ def test_compare_of_one_and_two_ranks_shows_equal_curves(site: Site) -> None:
     reported = json.loads(done.stdout)
     assert [run["source"] for run in reported["runs"]] == [run.run_id for run in runs]
     assert [(run["gpus"], run["batch"]) for run in reported["runs"]] == [(1, 8), (2, 8)]
-    # The rig's GPUs are played by CPUs.
+    # CPUs simulate the rig's GPUs.
     assert (reported["scaling"]["counted"], reported["scaling"]["kind"]) == ("ranks", "strong")
     assert all(run["efficiency"] for run in reported["runs"])
     assert all(1 < run["seconds"] < 300 for run in reported["runs"])

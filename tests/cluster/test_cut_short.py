@@ -1,4 +1,4 @@
-"""Records that cannot be written: what Slurm was asked for is told all the same, and found."""
+"""Records that cannot be written: the state in Slurm is reported and found nevertheless."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from tests.cluster.site import Site
 from tests.needs import require
 
-# Between the two stands this: sbatch, and then the end of what called it, or of all disks for it.
+# A wrapper of sbatch that afterwards kills its caller, or makes its disks unwritable.
 SBATCH = """#!/usr/bin/env bash
 PATH=${PATH#*:}
 sbatch "$@" | tee "%s"
@@ -36,7 +36,7 @@ SWEEP = JOB.replace("'9'", "'{n}'") + "sweep: {n: [8, 9]}\n"
 def test_job_of_an_interrupted_submission_is_recorded_later(
     site: Site, tmp_path: Path, end: str, job: str, first: list[str]
 ) -> None:
-    """Held, so that no record of its own can tell; whatever verb names it first."""
+    """The job is held, so that it writes no records; any command may name it first."""
     (tmp_path / "sbatch").write_text(SBATCH % (tmp_path / "answer", ENDS[end]))
     (tmp_path / "sbatch").chmod(0o755)
     path = f"{tmp_path}:{site.environ()['PATH']}"
@@ -63,7 +63,7 @@ def test_job_of_an_interrupted_submission_is_recorded_later(
 
 
 def test_cancellation_is_reported_although_the_folder_is_read_only(site: Site) -> None:
-    """The runs' own file system is writable for the job, and read-only for hpcrun."""
+    """The file system of the runs is writable for the job, and read-only for hpcrun."""
     require(os.getuid() == 0, "root, to mount a folder read-only")
     (site.project / "held.yaml").write_text(JOB)
     run = site.submit("held.yaml")

@@ -43,7 +43,7 @@ def test_every_pair_that_a_profile_may_rename_has_its_conversion() -> None:
         ),
     ],
 )
-def test_a_site_that_wants_other_options(rename: str, wanted: dict[str, str]) -> None:
+def test_renamed_and_dropped_options_of_a_site(rename: str, wanted: dict[str, str]) -> None:
     typed = JOB.replace("}", ", gpu_type: a100}")
     types = f"{FACTS}gpu_types: {{a100: {{gres: a100, constraint: ib}}}}\n"
     made = directives(typed, f"{types}rename: {{{rename}}}")
@@ -183,7 +183,7 @@ def test_what_the_other_option_cannot_say(text: str, rename: str, message: str) 
     assert not {old, new} & directives(text, profile).keys()
 
 
-def test_the_step_has_the_cpus_however_the_job_gets_them() -> None:
+def test_step_gets_its_cpus_with_any_cpu_option() -> None:
     def step(text: str, profile: str = FACTS) -> list[str]:
         return [word for word in srun_argv(plan(text, profile)) if word.startswith("--cpus")]
 

@@ -71,7 +71,7 @@ def shown(env: str, profile: str = "fabric: ethernet", text: str = TWO_NODES) ->
         ),
     ],
 )
-def test_what_does_not_do_what_it_is_set_for_is_named(env: str, message: str) -> None:
+def test_ineffective_variables_are_reported(env: str, message: str) -> None:
     notes = shown(env)
     assert len(notes) == 1 and notes[0].startswith(message), notes
 

@@ -210,7 +210,7 @@ def test_output_is_handed_over_as_it_comes(far: Connection, tmp_path: Path) -> N
     assert len(got) > 1
 
 
-def test_an_unknown_host_key_is_refused(laptop: Laptop, far: Connection) -> None:
+def test_unknown_host_key_is_refused(laptop: Laptop, far: Connection) -> None:
     (laptop.ssh / "known_hosts").write_text("")
     with pytest.raises(OutOfReach, match="SHA256:") as caught:
         far.run("true")
@@ -440,7 +440,7 @@ def test_a_forwarded_port_ends_in_silence_where_the_connection_is_gone() -> None
 
 
 @pytest.mark.slow
-def test_a_changed_and_a_revoked_host_key(laptop: Laptop) -> None:
+def test_changed_and_revoked_host_keys_are_refused(laptop: Laptop) -> None:
     server = laptop.servers[0]
     name = f"[127.0.0.1]:{server.port}"
     other = (laptop.ssh / "id.pub").read_text()
@@ -506,7 +506,7 @@ def test_a_certificate_of_the_host_is_left_to_ssh(
 
 
 @pytest.mark.slow
-def test_a_hardware_key_is_left_to_ssh(laptop: Laptop) -> None:
+def test_hardware_key_is_left_to_ssh(laptop: Laptop) -> None:
     """Which goes on to the next key where the token is not there."""
     (laptop.ssh / "token").touch(0o600)
     (laptop.ssh / "token.pub").write_text("sk-ssh-ed25519@openssh.com AAAA me\n")

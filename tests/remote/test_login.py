@@ -366,7 +366,7 @@ def test_a_link_that_is_cut_anywhere(laptop: Laptop, tmp_path: Path, way: Any) -
     assert {(False, False), (True, True)} <= verdicts
 
 
-def test_a_silent_link_is_given_up(laptop: Laptop) -> None:
+def test_silent_connection_is_aborted(laptop: Laptop) -> None:
     cutter = Cutter(laptop.servers[0].port)
     frozen, over = threading.Event(), threading.Event()
     plain = cutter._copy

@@ -300,7 +300,7 @@ ROWS = st.one_of(st.none(), st.sampled_from(sorted(WAITING | ACTIVE | FINAL | {U
     cancelled=st.booleans(),
     ago=st.sampled_from([0.0, 60.0, 9999.0]),
 )
-def test_what_holds_for_all_evidence(
+def test_invariants_hold_for_all_evidence(
     attempts: list[Attempt],
     shown: str | None,
     accounted: str | None,

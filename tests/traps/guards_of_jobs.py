@@ -81,7 +81,7 @@ GUARDS = [
         "hpcrun/plan/directives.py",
         "        name = cluster.rename.get(option, option)\n",
         "        name = option\n",
-        "tests/plan/test_directives.py::test_a_site_that_wants_other_options",
+        "tests/plan/test_directives.py::test_renamed_and_dropped_options_of_a_site",
     ),
     guard(
         8,
@@ -95,14 +95,14 @@ GUARDS = [
         "hpcrun/context.py",
         "name.startswith(_SCRUB_PREFIXES) or name in scrub",
         "name in scrub",
-        "tests/test_context.py::test_a_job_inherits_no_other_job",
+        "tests/test_context.py::test_job_inherits_no_variables_of_another_job",
     ),
     guard(
         9,
         "hpcrun/context.py",
         "name.startswith(_SCRUB_PREFIXES) or name in scrub",
         "name.startswith(_SCRUB_PREFIXES)",
-        "tests/test_context.py::test_a_job_inherits_no_other_job",
+        "tests/test_context.py::test_job_inherits_no_variables_of_another_job",
     ),
     # ---- The step
     guard(
@@ -328,6 +328,6 @@ GUARDS = [
         "hpcrun/plan/variables.py",
         '"NCCL_(ASYNC_ERROR_HANDLING|',
         '"NCCL_(',
-        "tests/plan/test_variables.py::test_what_does_not_do_what_it_is_set_for_is_named",
+        "tests/plan/test_variables.py::test_ineffective_variables_are_reported",
     ),
 ]

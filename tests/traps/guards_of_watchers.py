@@ -147,7 +147,7 @@ GUARDS = [
         "    if not evidence.in_reach:\n",
         "    if False:\n",
         f"{VERDICT}::test_decide",
-        f"{VERDICT}::test_what_holds_for_all_evidence",
+        f"{VERDICT}::test_invariants_hold_for_all_evidence",
     ),
     guard(
         50,
