@@ -457,7 +457,7 @@ def _prepared(
     check: bool,
 ) -> Prepared:
     """Plan and render a run or a sweep. Raises InputError, or SpecError with all that is wrong."""
-    from hpcrun.actions import Checks, dependency_on, prepare_job
+    from hpcrun.actions import Checks, build_dependency, prepare_job
     from hpcrun.spec import SOURCE, Origin, yaml_of
 
     words = [one.id if isinstance(one, (Run, Sweep)) else one for one in _each(after)]
@@ -472,7 +472,7 @@ def _prepared(
             context,
             spec,
             extra_args=_arguments(args),
-            after=dependency_on(context, words),
+            after=build_dependency(context, words),
             origin=Origin(name, tuple(overrides)),
             checks=Checks(strict=check),
         )
@@ -526,9 +526,9 @@ def _dry(made: Prepared) -> DryRun:
 def _cancel(
     context: Context, *, runs: Sequence[RunFolder] = (), sweeps: Sequence[SweepFolder] = ()
 ) -> bool:
-    from hpcrun.actions import cancel_all
+    from hpcrun.actions import cancel_jobs
 
-    outcomes = cancel_all(context, Targets(runs=[*runs], sweeps=[*sweeps], jobs=[]))
+    outcomes = cancel_jobs(context, Targets(runs=[*runs], sweeps=[*sweeps], jobs=[]))
     for each in outcomes:
         if each.error is not None:
             raise each.error

@@ -140,7 +140,7 @@ def test_ctrl_c_while_an_error_is_shown_is_no_traceback(
 ) -> None:
     program = (
         "import os, signal, hpcrun.cli.main, hpcrun.cli.start as start\n"
-        "hpcrun.cli.main.show_failure = lambda *_: os.kill(os.getpid(), signal.SIGINT)\n"
+        "hpcrun.cli.main.print_failure = lambda *_: os.kill(os.getpid(), signal.SIGINT)\n"
         "start.main()\n"
     )
     done = subprocess.run(

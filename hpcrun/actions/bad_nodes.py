@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _NAME = "bad-nodes"
 # How long a node is left out, in seconds: by then its site has seen to it, or a run finds it again.
-KEPT = 86400.0
+EXCLUSION_S = 86400.0
 
 
 class BadNode(Struct, frozen=True, kw_only=True):
@@ -36,7 +36,7 @@ class BadNode(Struct, frozen=True, kw_only=True):
     @property
     def until(self) -> float:
         """Return when other runs may have the node again."""
-        return self.at + KEPT
+        return self.at + EXCLUSION_S
 
 
 def bad_nodes_query(context: Context) -> ReadOwnFiles:
@@ -59,13 +59,13 @@ def list_bad_nodes(context: Context, answers: Answers | None = None) -> list[Bad
         for name, record in records
         if record is not None
         and record.node == name
-        and abs(now - record.at) <= KEPT
+        and abs(now - record.at) <= EXCLUSION_S
         and record.cluster in (None, context.cluster.name)
     ]
     return sorted(found, key=lambda record: (-record.at, record.node))
 
 
-def clear(context: Context, nodes: Collection[str]) -> list[str]:
+def clear_bad_nodes(context: Context, nodes: Collection[str]) -> list[str]:
     """Take nodes back, all if none is named; return their names. Raises OSError, HpcrunError."""
     known = [record.node for record in list_bad_nodes(context)]
     gone = [name for name in known if not nodes or name in nodes]
@@ -107,10 +107,10 @@ def exclude_bad_nodes(context: Context, answers: Answers) -> Callable[[Plan], Pl
         for one in nodes
         if rows
     }
-    return lambda plan: leave_out(plan, why, rows, partition) if why else plan
+    return lambda plan: add_exclusions(plan, why, rows, partition) if why else plan
 
 
-def leave_out(
+def add_exclusions(
     plan: Plan, bad: Mapping[str, str], rows: "Sequence[NodeRow]", default: str | None
 ) -> Plan:
     """Leave bad nodes out of a job: they are added to --exclude, with a note on each.

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from msgspec import Struct, structs
 
-from hpcrun.actions.job_actions import is_alive_here
+from hpcrun.actions.job_actions import is_process_alive
 from hpcrun.context import Context, is_slurm_conf_missing, slurm_transport
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.monitor import fetch_run_names, list_names, status_of
@@ -45,10 +45,10 @@ from hpcrun.slurm import client, is_final
 _AT_ONCE = 500
 _NO_RUN = "it has a run's name but none of a run's files: hpcrun did not make it"
 # Of a clean that was killed; one that is at work still is younger (in seconds).
-_TRASH_AGE = 600.0
+_MIN_TRASH_AGE_S = 600.0
 
 
-class Unit(Struct, kw_only=True):
+class CleanupItem(Struct, kw_only=True):
     """What goes as a whole: a run, or a sweep with all its runs.
 
     ``ended_at`` is in seconds since the epoch; ``states`` counts its runs by state. ``kept`` says
@@ -71,7 +71,7 @@ class Unit(Struct, kw_only=True):
         return any((run.path / "checkpoints").is_dir() for run in self.runs)
 
 
-class _Past(Struct, frozen=True):
+class _PastRun(Struct, frozen=True):
     """How a run ended, as far as that is known: an empty ``state`` means that it is not over."""
 
     state: str
@@ -80,21 +80,21 @@ class _Past(Struct, frozen=True):
     is_silent: bool = False
 
 
-def find_old(
+def find_cleanup_items(
     context: Context,
     *,
     older_than: float,
     keep: int = 0,
     failed: bool = False,
     named: Sequence[RunFolder | SweepFolder] = (),
-) -> list[Unit]:
+) -> list[CleanupItem]:
     """Find runs that ended ``older_than`` seconds ago, newest first, those that stay among them.
 
     ``named``: only these, whatever their age. ``keep`` spares the newest. ``failed``: only those of
     which nothing ended well. Slurm's silence spares all that a job may revive.
     """
     fetch_run_names(context)
-    units = list(_units(context.runs_dir))
+    units = list(_list_items(context.runs_dir))
     if named:
         wanted = {one.path for one in named}
         units = [unit for unit in units if wanted & set(unit.paths)]
@@ -108,11 +108,11 @@ def find_old(
         units = [unit for unit in units if unit.kept or unit.ended_at <= limit]
     if failed:
         units = [unit for unit in units if unit.kept or "COMPLETED" not in unit.states]
-    _keep_used(units, is_mirror=context.cluster.host is not None)
+    _keep_runs_in_use(units, is_mirror=context.cluster.host is not None)
     return units
 
 
-def _units(runs_dir: Path) -> Iterator[Unit]:
+def _list_items(runs_dir: Path) -> Iterator[CleanupItem]:
     """List one's own runs and sweeps, newest first."""
     names = list_names(runs_dir)
     tasks = {name: list[str]() for name in names if parse_sweep_id(name)}
@@ -137,7 +137,7 @@ def _units(runs_dir: Path) -> Iterator[Unit]:
             # Of a folder that is empty there is nothing to lose.
             names_in = [set(os.listdir(path)) for path in paths]  # noqa: PTH208 - names alone
             is_ours = all(not names or names & OWN_FILES for names in names_in)
-            yield Unit(
+            yield CleanupItem(
                 name=name,
                 paths=paths,
                 runs=folders,
@@ -147,13 +147,13 @@ def _units(runs_dir: Path) -> Iterator[Unit]:
             )
 
 
-def _find_ends(context: Context, units: Sequence[Unit]) -> None:
+def _find_ends(context: Context, units: Sequence[CleanupItem]) -> None:
     runs = [run for unit in units for run in unit.runs]
-    past: dict[Path, _Past] = {}
+    past: dict[Path, _PastRun] = {}
     asked: list[RunFolder] = []
     live = LiveJobs(context)
     for run in runs:
-        seen = _remembered(run)
+        seen = _read_cached_end(run)
         if seen is None:
             asked.append(run)
         else:
@@ -161,7 +161,7 @@ def _find_ends(context: Context, units: Sequence[Unit]) -> None:
             past[run.path] = structs.replace(seen, kept=kept, is_silent=is_silent)
     for start in range(0, len(asked), _AT_ONCE):
         for status in status_of(context, asked[start : start + _AT_ONCE]):
-            past[status.folder.path] = _past_of(status)
+            past[status.folder.path] = _summarize_end(status)
     for unit in units:
         ends = [past[run.path] for run in unit.runs]
         unit.states = dict(Counter(end.state for end in ends))
@@ -170,7 +170,7 @@ def _find_ends(context: Context, units: Sequence[Unit]) -> None:
         unit.is_silent = any(end.is_silent for end in ends)
 
 
-def _remembered(run: RunFolder) -> _Past | None:
+def _read_cached_end(run: RunFolder) -> _PastRun | None:
     """A final state that was seen; None where there is none of the last attempt."""
     seen, attempts = read_optional_record(run.seen, CachedState), attempt_indices(run)
     if seen is None or seen.attempts != len(attempts) or not is_final_state(seen.state):
@@ -180,37 +180,37 @@ def _remembered(run: RunFolder) -> _Past | None:
     last = run.attempts / str(max(attempts, default=0))
     for path in (last / "end.json", last / "beat", last / "begin.json", run.seen):
         ended_at = ended_at or read_mtime_ns(path) / 1e9
-    return _Past(seen.state, ended_at or 0.0)
+    return _PastRun(seen.state, ended_at or 0.0)
 
 
-def _past_of(status: JobStatus) -> _Past:
+def _summarize_end(status: JobStatus) -> _PastRun:
     begin = status.last.begin if status.last else None
     ended_at = status.end.ended_at if status.end else status.history.last_sign
     kept = ""
     if not status.final:
         kept = f"it is {status.state}"
-    elif begin is not None and status.end is None and is_alive_here(status.folder, begin):
+    elif begin is not None and status.end is None and is_process_alive(status.folder, begin):
         kept = f"process {begin.pid} of it is still there"
-    return _Past(status.state, ended_at, kept, bool(status.out_of_reach) and not status.final)
+    return _PastRun(status.state, ended_at, kept, bool(status.out_of_reach) and not status.final)
 
 
-def _keep_used(units: Sequence[Unit], *, is_mirror: bool) -> None:
+def _keep_runs_in_use(units: Sequence[CleanupItem], *, is_mirror: bool) -> None:
     """Keep runs whose checkpoints a later run uses that stays itself; units come newest first."""
     going = {path for unit in units if not unit.kept for path in unit.paths}
     for unit in units:
-        user = None if unit.kept else _user_of(unit, going, is_mirror=is_mirror)
+        user = None if unit.kept else _find_user(unit, going, is_mirror=is_mirror)
         if user is not None:
             unit.kept = f"{user.name} uses its checkpoints"
             going.difference_update(unit.paths)
 
 
-def _user_of(unit: Unit, going: set[Path], *, is_mirror: bool) -> Path | None:
+def _find_user(unit: CleanupItem, going: set[Path], *, is_mirror: bool) -> Path | None:
     """A later run that uses a unit's checkpoints and stays."""
     users = (path for run in unit.runs for path in list_successors(run, is_mirror=is_mirror))
     return next((path for path in users if path not in going), None)
 
 
-def measure(unit: Unit, deadline: float) -> None:
+def measure_size(unit: CleanupItem, deadline: float) -> None:
     """Set a unit's size, links not followed; it stays None past ``deadline`` (time.monotonic)."""
     total, folders = 0, [str(path) for path in unit.paths]
     while folders:
@@ -225,7 +225,9 @@ def measure(unit: Unit, deadline: float) -> None:
     unit.size = total
 
 
-def remove(context: Context, units: Sequence[Unit]) -> Iterator[tuple[Unit, HpcrunError | None]]:
+def remove_items(
+    context: Context, units: Sequence[CleanupItem]
+) -> Iterator[tuple[CleanupItem, HpcrunError | None]]:
     """Remove units, newest first, and give each one when it is gone, with what went wrong.
 
     Each is moved out of sight at once and then removed: an end in between leaves no half run. What
@@ -236,7 +238,7 @@ def remove(context: Context, units: Sequence[Unit]) -> Iterator[tuple[Unit, Hpcr
     live = LiveJobs(context)
     for unit in units:
         reason = next((why for why, _ in map(live.reason, unit.runs) if why), "")
-        user = _user_of(unit, going, is_mirror=context.cluster.host is not None)
+        user = _find_user(unit, going, is_mirror=context.cluster.host is not None)
         error = None
         if reason:
             error = HpcrunError(f"{unit.name}: it stays: {reason}")
@@ -255,7 +257,7 @@ def remove(context: Context, units: Sequence[Unit]) -> Iterator[tuple[Unit, Hpcr
 
 
 def _remove_leftovers(transport: Transport, runs_dir: Path) -> None:
-    limit = time.time() - _TRASH_AGE
+    limit = time.time() - _MIN_TRASH_AGE_S
     with contextlib.suppress(OSError):
         for entry in list(os.scandir(runs_dir)):
             if not re.fullmatch(re.escape(TRASH) + "[0-9a-f]{16}", entry.name):
@@ -266,7 +268,7 @@ def _remove_leftovers(transport: Transport, runs_dir: Path) -> None:
                 transport.remove([Path(entry.path)])
 
 
-def check_named(named: Sequence[RunFolder]) -> None:
+def refuse_sweep_members(named: Sequence[RunFolder]) -> None:
     """Refuse single runs of a sweep: it goes as a whole. Raises InputError."""
     for run in named:
         if (task := read_task(run)) is not None:

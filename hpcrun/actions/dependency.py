@@ -16,7 +16,7 @@ from hpcrun.slurm import array_id
 _COMMA = re.compile(r",(?![^\[]*\])")
 
 
-def dependency_on(context: Context, words: Sequence[str]) -> Dependency | None:
+def build_dependency(context: Context, words: Sequence[str]) -> Dependency | None:
     """Find out what a job waits for that comes after these runs; None without any.
 
     A word may name several, with commas between them. Raises InputError.

@@ -55,11 +55,11 @@ def find_hosts(
     if not word:
         raise InputError("no hosts are named", fix="name some, as in node[01-04,07]")
     is_job = _JOB.fullmatch(word) or RUN_ID.fullmatch(word)
-    mode = None if is_job else _mode(context.cwd / word)
+    mode = None if is_job else _read_mode(context.cwd / word)
     if mode is not None and S_ISDIR(mode):
         raise InputError(f"{word}: a folder", fix="name a hostfile in it")
     if is_job:
-        found = _of_job(context, word)
+        found = _find_job_hosts(context, word)
     elif mode is not None:
         found = FoundHosts(word, parse_hostfile(read_text(context.cwd / word), word, form))
     elif _LIKE_A_FILE.fullmatch(word):
@@ -70,7 +70,7 @@ def find_hosts(
     return structs.replace(found, hosts=hosts)
 
 
-def _mode(path: Path) -> int | None:
+def _read_mode(path: Path) -> int | None:
     """Return the file's mode; None without a file, as for a node list longer than a file name."""
     try:
         return path.stat().st_mode
@@ -80,7 +80,7 @@ def _mode(path: Path) -> int | None:
         return None
 
 
-def _of_job(context: Context, word: str) -> FoundHosts:
+def _find_job_hosts(context: Context, word: str) -> FoundHosts:
     """Ask Slurm for a job's nodes, by its id or a run's."""
     job_id, conf = word, None
     is_name = "/" in word or RUN_ID.fullmatch(word) or word.isdigit()
@@ -126,7 +126,7 @@ def _of_job(context: Context, word: str) -> FoundHosts:
 
 def write_hostfile(context: Context, name: str, text: str) -> None:
     """Write a hostfile whole or not at all. Raises InputError."""
-    mode = _mode(context.cwd / name)
+    mode = _read_mode(context.cwd / name)
     if mode is not None and S_ISDIR(mode):
         raise InputError(f"{name}: a folder", fix=f"-o {Path(name) / 'hostfile'}")
     with write_atomically(context.cwd / name) as file:

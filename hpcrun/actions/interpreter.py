@@ -65,13 +65,13 @@ def interpreter_queries(context: Context, spec: JobSpec, host: ClusterHost) -> l
         if is_image_file(setup.container.image):
             add(setup.container.image)
         return [PathProbe(path) for path in paths]
-    if setup.venv and not is_of_nodes(context, setup.venv):
+    if setup.venv and not is_node_path(context, setup.venv):
         add(setup.venv, "/bin/python")
     if setup.conda and _is_path(setup.conda):
         add(setup.conda)
         add(setup.conda, "/bin/python")
     elif setup.conda:
-        folders = _conda_folders(host, setup.conda)
+        folders = _list_conda_folders(host, setup.conda)
         paths += [str(folder / "bin" / "python") for folder in folders]
     if setup.python and "/" in setup.python:
         add(setup.python)
@@ -108,7 +108,7 @@ def find_interpreter(context: Context, spec: JobSpec, host: ClusterHost) -> Inte
         if not lock.is_file():
             raise InputError(f"{where}uv: {lock}: no such file", fix="uv lock")
         python = python or f"{venv}/bin/python"  # made on the node, perhaps for the first time
-    elif setup.venv and is_of_nodes(context, setup.venv):
+    elif setup.venv and is_node_path(context, setup.venv):
         return Interpreter(python=python or "python", node_venv=setup.venv)
     elif setup.venv:
         venv = _resolve(login, setup.venv, f"{where}venv")
@@ -144,7 +144,7 @@ def find_interpreter(context: Context, spec: JobSpec, host: ClusterHost) -> Inte
     return Interpreter(python=sys.executable, note=note if modules else "")
 
 
-def is_of_nodes(context: Context, text: str) -> bool:
+def is_node_path(context: Context, text: str) -> bool:
     """Return whether a path begins in a variable that only jobs have, as $SLURM_TMPDIR."""
     variable = re.match(r"\$\{?((?:SLURM|PBS)_\w+|TMPDIR|JOBSCRATCH|LOCAL_SCRATCH)\b", text)
     return variable is not None and not context.environ.get(variable[1])
@@ -229,7 +229,7 @@ def plan_module_check(
             return None
         # Modules may be the project's own, which is not in PYTHONPATH: sitecustomize would be run.
         places = [str(context.project / place) for place in ("", *path.split(":"))]
-        state = [*_installed(Path(python)), context.environ.get("PYTHONPATH", "")]
+        state = [*_list_install_times(Path(python)), context.environ.get("PYTHONPATH", "")]
     words = (":".join(places), *names)
     key = os.fsencode("\0".join((python, *state, *words)))
     kept = context.cache_dir / "python-modules" / f"{zlib.crc32(key):08x}"
@@ -245,7 +245,7 @@ def plan_module_check(
     return ModuleCheck(python=python, names=[*names], path=path, query=query, kept=kept, key=key)
 
 
-def missing_modules(check: ModuleCheck, answers: Answers) -> tuple[list[str], str]:
+def find_missing_modules(check: ModuleCheck, answers: Answers) -> tuple[list[str], str]:
     """Return the modules that a Python lacks, and a note if it did not tell."""
     result = answers[check.query]
     dash, *missing = result.stdout.split() or [""]
@@ -260,7 +260,7 @@ def missing_modules(check: ModuleCheck, answers: Answers) -> tuple[list[str], st
     return missing, ""
 
 
-def editable_folders(found: Interpreter, project: Path) -> list[str]:
+def list_editable_folders(found: Interpreter, project: Path) -> list[str]:
     """List folders below a project that an editable install has put on a Python's path."""
     folders = []
     for file in _site_packages(found.python):
@@ -277,7 +277,7 @@ def _site_packages(python: str) -> list[Path]:
     return sorted(found) if "/" in python else []
 
 
-def _installed(python: Path) -> Iterator[str]:
+def _list_install_times(python: Path) -> Iterator[str]:
     """Yield when an interpreter, and what is installed for it, was last changed."""
     for path in (python, python.parent.parent / "pyvenv.cfg", *_site_packages(str(python))):
         with contextlib.suppress(OSError):
@@ -301,13 +301,13 @@ def find_conda(host: ClusterHost, name: str, where: str) -> str:
         if not host.answers[PathProbe(path)].is_folder:
             raise InputError(f"{where}: {path}: no such environment", fix="conda env list")
         return path
-    for folder in _conda_folders(host, name):
+    for folder in _list_conda_folders(host, name):
         if host.answers[PathProbe(str(folder / "bin" / "python"))].exists:
             return str(folder)
     return name
 
 
-def _conda_folders(host: ClusterHost, name: str) -> Iterator[Path]:
+def _list_conda_folders(host: ClusterHost, name: str) -> Iterator[Path]:
     """Yield where an environment of that name may be, in conda's own order."""
     environ = host.login.environ
     home = Path(home_dir(environ))

@@ -66,7 +66,7 @@ class Outcome(Struct, kw_only=True):
         return self.status.run.run_id if self.status.run is not None else None
 
 
-def _act_on(
+def _apply_to_jobs(
     context: Context,
     targets: Targets,
     look: Callable[[Outcome], None],
@@ -81,7 +81,7 @@ def _act_on(
     at most, sets what became of them, and is not interrupted by Ctrl-C, which then says what is
     ``done``. Raises OutOfReach where nothing at all could be done.
     """
-    jobs = _find_all(context, targets)
+    jobs = _find_statuses(context, targets)
     wanted: dict[str | None, list[Outcome]] = {}
     for job in jobs:
         if job.error is None:
@@ -104,7 +104,7 @@ def _act_on(
     return jobs
 
 
-def _find_all(context: Context, targets: Targets) -> list[Outcome]:
+def _find_statuses(context: Context, targets: Targets) -> list[Outcome]:
     """Ask about all that is named; those that nobody knows come last. Raises OutOfReach."""
     runs = targets.all_runs()
     statuses = status_of(context, runs) if runs else []
@@ -118,7 +118,7 @@ def _find_all(context: Context, targets: Targets) -> list[Outcome]:
     return known + unknown
 
 
-def _not_mine(context: Context, status: JobStatus, fix: str) -> InputError | None:
+def _refuse_foreign_job(context: Context, status: JobStatus, fix: str) -> InputError | None:
     """Say whose job it is, if not the caller's; the word OWNER in ``fix`` becomes the name."""
     owner = status.job.user if status.job else ""
     me = {name_of_user(os.getuid())}
@@ -138,7 +138,7 @@ def _not_mine(context: Context, status: JobStatus, fix: str) -> InputError | Non
 # ---- cancelling ----------------------------------------------------------------------------------
 
 
-def cancel_all(context: Context, targets: Targets, *, pending: bool = False) -> list[Outcome]:
+def cancel_jobs(context: Context, targets: Targets, *, pending: bool = False) -> list[Outcome]:
     """Ask for the end of all that is named, with as few calls of Slurm as there are clusters."""
 
     def look(job: Outcome) -> None:
@@ -146,7 +146,7 @@ def cancel_all(context: Context, targets: Targets, *, pending: bool = False) -> 
         job.error = copied_run_error(status.history, "cancel")
         job.over = job.error is None and status.final
         if not job.over:
-            job.error = job.error or _not_mine(context, status, "ask OWNER to cancel it")
+            job.error = job.error or _refuse_foreign_job(context, status, "ask OWNER to cancel it")
         if job.over or job.error is not None:
             return
         if pending and status.out_of_reach:
@@ -182,25 +182,25 @@ def cancel_all(context: Context, targets: Targets, *, pending: bool = False) -> 
         states: dict[str | None, str] = {}
         if pending and asked and error is None:
             with contextlib.suppress(OutOfReach):
-                known = _find_all(context, targets)
+                known = _find_statuses(context, targets)
                 states = {job.status.job_id: job.status.state for job in known}
         for job in jobs:
             state = states.get(job.status.job_id)
             if job.status.is_local:
-                _record(job, _end_here(job.status))
+                _record_cancel(job, _terminate_local_run(job.status))
             elif state in ACTIVE | {"CONFIGURING"}:
                 job.left = f"it is {state}, not PENDING"
             else:
-                _record(job, error)
+                _record_cancel(job, error)
         runs = [job.status.run for job in asked if job.done]
         if records := [run.cancelled for run in runs if run is not None]:
             with contextlib.suppress(OutOfReach):
                 transport.send(records)
 
-    return _act_on(context, targets, look, cancel, done="cancelled", at_once=sys.maxsize)
+    return _apply_to_jobs(context, targets, look, cancel, done="cancelled", at_once=sys.maxsize)
 
 
-def _record(job: Outcome, error: HpcrunError | None) -> None:
+def _record_cancel(job: Outcome, error: HpcrunError | None) -> None:
     """Record what is being cancelled; where the disk is full the job ends all the same."""
     job.done, job.error = error is None, error
     if job.done and job.status.run is not None:
@@ -211,7 +211,7 @@ def _record(job: Outcome, error: HpcrunError | None) -> None:
             job.unrecorded = failure.message
 
 
-def _end_here(status: JobStatus) -> InputError | None:
+def _terminate_local_run(status: JobStatus) -> InputError | None:
     """End a run of ``hpcrun run``: its harness, which ends the rest. Say why it cannot be."""
     run, last, submitted = status.run, status.last, status.history.submitted
     assert run is not None
@@ -221,7 +221,7 @@ def _end_here(status: JobStatus) -> InputError | None:
         return InputError(f"{run.run_id}: it runs on {where}", fix=f"hpcrun cancel there: {where}")
     if begun is None:
         return InputError(f"{run.run_id}: it has not begun yet", fix="try again in a moment")
-    if not is_alive_here(run, begun):
+    if not is_process_alive(run, begun):
         return InputError(f"{run.run_id}: its process {begun.pid} is gone")
     try:
         os.kill(begun.pid, signal.SIGTERM)
@@ -231,7 +231,7 @@ def _end_here(status: JobStatus) -> InputError | None:
     return None
 
 
-def is_alive_here(run: RunFolder, begun: Begin) -> bool:
+def is_process_alive(run: RunFolder, begun: Begin) -> bool:
     """Return whether a run's harness is a process of this machine; process ids are reused."""
     try:
         line = os.fsdecode(Path(f"/proc/{begun.pid}/cmdline").read_bytes())
@@ -244,7 +244,7 @@ def is_alive_here(run: RunFolder, begun: Begin) -> bool:
 # ---- starting again ------------------------------------------------------------------------------
 
 
-def requeue_all(
+def requeue_jobs(
     context: Context, targets: Targets, *, failed: bool = False, hold: bool = False
 ) -> list[Outcome]:
     """Have Slurm start again all that is named: what runs, and what is over while Slurm knows it.
@@ -257,14 +257,14 @@ def requeue_all(
 
     def look(job: Outcome) -> None:
         in_sweep = job.run_id in inside
-        job.left = _left_alone(context, job.status, failed=failed, hold=hold, in_sweep=in_sweep)
-        job.error = None if job.left else _obstacle(context, job.status)
+        job.left = _explain_skip(context, job.status, failed=failed, hold=hold, in_sweep=in_sweep)
+        job.error = None if job.left else _find_obstacle(context, job.status)
 
-    act = partial(_start_again, context, hold=hold)
-    return _act_on(context, targets, look, act, done="started again", at_once=_AT_ONCE)
+    act = partial(_requeue_batch, context, hold=hold)
+    return _apply_to_jobs(context, targets, look, act, done="started again", at_once=_AT_ONCE)
 
 
-def _left_alone(
+def _explain_skip(
     context: Context, known: JobStatus, *, failed: bool, hold: bool, in_sweep: bool
 ) -> str:
     """Say why nothing is to be done about a job; "" where something is."""
@@ -274,7 +274,7 @@ def _left_alone(
         return f"it is {verdict.state}"
     if in_sweep and not failed and verdict.final:
         return f"it is {verdict.state}"
-    if verdict.state not in WAITING or _not_mine(context, known, ""):
+    if verdict.state not in WAITING or _refuse_foreign_job(context, known, ""):
         return ""
     why = explain(verdict.reason, known.job_id or "")
     if " held" in why.words:
@@ -282,11 +282,11 @@ def _left_alone(
     return "" if hold else "it waits already"
 
 
-def _obstacle(context: Context, known: JobStatus) -> HpcrunError | None:
+def _find_obstacle(context: Context, known: JobStatus) -> HpcrunError | None:
     """Say what keeps a job from being started again; None: it goes to Slurm."""
     name, verdict = known.label, known.verdict
-    again = _again(known)
-    error = _not_mine(context, known, again)
+    again = _suggest_resubmit(known)
+    error = _refuse_foreign_job(context, known, again)
     if error is not None:
         return error
     if known.run is not None:
@@ -326,18 +326,18 @@ def _obstacle(context: Context, known: JobStatus) -> HpcrunError | None:
             check_secrets(context, plan)
         except InputError as missing:
             if stays_over:  # secrets would not help
-                return _over_for_good(known.job_id, again)
+                return _not_requeuable_error(known.job_id, again)
             return InputError(f"{name}: {missing.message}", fix="export them and try again")
     return None
 
 
-def _again(known: JobStatus) -> str:
+def _suggest_resubmit(known: JobStatus) -> str:
     if known.run is None:
         return ""
     return f"hpcrun resubmit {known.job_id or known.run_id} makes a new run of it"
 
 
-def _start_again(
+def _requeue_batch(
     context: Context, conf: str | None, jobs: Sequence[Outcome], *, hold: bool
 ) -> None:
     """Have one Slurm start jobs again, whose secrets are there before it is asked."""
@@ -348,13 +348,13 @@ def _start_again(
     for job in jobs:
         job_id = job.status.job_id or ""
         try:
-            written += _give_secrets(context, job.status) + _ask_for_more(job.status)
-            again[job_id] = _again(job.status)
+            written += _restore_secrets(context, job.status) + _mark_for_next_attempt(job.status)
+            again[job_id] = _suggest_resubmit(job.status)
         except HpcrunError as failure:
             errors[job_id] = failure
     try:
         transport.send(written)
-        errors |= _ask(transport, again, hold=hold) if again else {}
+        errors |= _requeue_in_slurm(transport, again, hold=hold) if again else {}
     except OutOfReach as silence:
         errors |= dict.fromkeys(again, silence)
     gone: list[Path] = []
@@ -380,12 +380,12 @@ def _start_again(
         # Who asked Slurm just before that may have taken them away.
         if run is not None and error is None and not run.secrets.exists():
             with contextlib.suppress(HpcrunError):
-                gone += _give_secrets(context, job.status)
+                gone += _restore_secrets(context, job.status)
     with contextlib.suppress(OutOfReach):
         transport.send(gone)
 
 
-def _ask_for_more(known: JobStatus) -> list[Path]:
+def _mark_for_next_attempt(known: JobStatus) -> list[Path]:
     """Tell the next attempt of a run that was over that it shall not take the end for the last."""
     if known.run is None or known.end is None or known.end.next is not None:
         return []
@@ -394,7 +394,7 @@ def _ask_for_more(known: JobStatus) -> list[Path]:
     return [again]
 
 
-def _give_secrets(context: Context, known: JobStatus) -> list[Path]:
+def _restore_secrets(context: Context, known: JobStatus) -> list[Path]:
     """Write the secrets of a run that is over; return the files, if any. Raises InputError."""
     if known.run is None or known.plan is None or not (known.final and known.plan.secrets):
         return []
@@ -403,27 +403,31 @@ def _give_secrets(context: Context, known: JobStatus) -> list[Path]:
     return write_secrets(context, known.plan, known.run)
 
 
-def _ask(transport: Transport, again: dict[str, str], *, hold: bool) -> dict[str, HpcrunError]:
+def _requeue_in_slurm(
+    transport: Transport, again: dict[str, str], *, hold: bool
+) -> dict[str, HpcrunError]:
     """Have Slurm start jobs again; return what keeps it from some of them. Raises OutOfReach."""
     refused = client.requeue(transport, list(again), hold=hold)
     forbidden = [job_id for job_id, message in refused.items() if says(message, "requeue disabled")]
     errors: dict[str, HpcrunError] = {}
     if forbidden:
         try:
-            answers = _allow_once(transport, forbidden, hold=hold)
+            answers = _requeue_forbidden(transport, forbidden, hold=hold)
             refused |= {job_id: answers.get(job_id, "") for job_id in forbidden}
         except OutOfReach as silence:
             errors = dict.fromkeys(forbidden, silence)
     for job_id, message in refused.items():
         if says(message, "finished"):
-            errors.setdefault(job_id, _over_for_good(job_id, again[job_id]))
+            errors.setdefault(job_id, _not_requeuable_error(job_id, again[job_id]))
         elif message:
             text = f"scontrol requeue {job_id}: {message}"
             errors.setdefault(job_id, SchedulerRefused(text, fix=again[job_id]))
     return errors
 
 
-def _allow_once(transport: Transport, job_ids: Sequence[str], *, hold: bool) -> dict[str, str]:
+def _requeue_forbidden(
+    transport: Transport, job_ids: Sequence[str], *, hold: bool
+) -> dict[str, str]:
     """Lift --no-requeue, start again, and put it back, whatever happens: nobody asked for restarts
     unasked. Returns refusals by id; raises OutOfReach."""
     try:
@@ -435,7 +439,7 @@ def _allow_once(transport: Transport, job_ids: Sequence[str], *, hold: bool) -> 
             client.let_requeue(transport, job_ids, may=False)
 
 
-def _over_for_good(job_id: str, again: str) -> SchedulerRefused:
+def _not_requeuable_error(job_id: str, again: str) -> SchedulerRefused:
     return SchedulerRefused(
         f"job {job_id} is over, and was submitted with --no-requeue, hpcrun's default; "
         "a job may have slurm: {requeue: true}",

@@ -167,11 +167,11 @@ class CurveLog:
         parsed, run = self._parsed(full=full), self.source.run
         if run is None:
             return parsed
-        from hpcrun.actions.run_facts import run_facts, with_attempts  # here: YAML takes 20 ms
+        from hpcrun.actions.run_facts import add_attempts, read_run_facts  # here: YAML takes 20 ms
         from hpcrun.actions.why import failure_of
 
-        facts, gpus, seconds = run_facts(run)
-        parsed, failure = with_attempts(parsed, run), failure_of(self._context, run)
+        facts, gpus, seconds = read_run_facts(run)
+        parsed, failure = add_attempts(parsed, run), failure_of(self._context, run)
         return structs.replace(parsed, facts=facts, gpus=gpus, seconds=seconds, failure=failure)
 
     def _parsed(self, *, full: bool = False) -> ParsedRun:

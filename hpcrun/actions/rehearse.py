@@ -20,7 +20,7 @@ from hpcrun.actions.checks.submission import Checks
 from hpcrun.actions.logs import masker_of
 from hpcrun.actions.parse import parse_runs
 from hpcrun.actions.prepare import prepare_spec
-from hpcrun.actions.sandbox_shape import build_shape
+from hpcrun.actions.sandbox_shape import build_cluster_shape
 from hpcrun.actions.submit import submit_job
 from hpcrun.context import Context, load_context
 from hpcrun.curves import EVAL_LOSS, GRAD_NORM, LOSS, LR, Curve
@@ -45,19 +45,21 @@ Fault = Literal["preempt", "limit", "node"]
 FAULTS: tuple[Fault, ...] = get_args(Fault)
 # What a job's survive.when calls each.
 CAUSES: dict[Fault, EndCause] = {"preempt": "preempted", "limit": "time_limit", "node": "node_fail"}
-GRACE = 10  # seconds between a preemption and its end
-_LIMIT = 20  # seconds between the warning of the time limit and its end
-_SPREAD = 4.0  # a fault comes within so many seconds after the first checkpoint
-_LATER = 40.0  # the undisturbed run goes on so long after it, to be ahead of all others
-_PATIENCE = 150.0  # for a run to come back
+PREEMPTION_GRACE_S = 10  # seconds between a preemption and its end
+_LIMIT_WARNING_S = 20  # seconds between the warning of the time limit and its end
+_MAX_FAULT_DELAY_S = 4.0  # a fault comes within so many seconds after the first checkpoint
+_UNDISTURBED_EXTRA_S = (
+    40.0  # the undisturbed run goes on so long after it, to be ahead of all others
+)
+_RESTART_TIMEOUT_S = 150.0  # for a run to come back
 _STEPS_AFTER, _SECONDS_AFTER = 5, 20.0  # that are enough to compare
-_TINY = 1e-6
-_COMPARED = (LOSS, EVAL_LOSS, LR, GRAD_NORM)
+_RELATIVE_TOLERANCE = 1e-6
+_COMPARED_METRICS = (LOSS, EVAL_LOSS, LR, GRAD_NORM)
 # The partition whose jobs preempt those of all others.
-_URGENT = "urgent"
+_URGENT_PARTITION = "urgent"
 
 
-class Difference(Struct, frozen=True):
+class CurveDifference(Struct, frozen=True):
     """The first value that is not the undisturbed run's; None: nan, or infinite."""
 
     step: int
@@ -88,7 +90,7 @@ class Trial(Struct, kw_only=True):
     same: bool | None = None
     compared: int = 0
     spread: float | None = None
-    difference: Difference | None = None
+    difference: CurveDifference | None = None
     why: str = ""
     fix: str = ""
     cause: EndCause | None = None
@@ -96,7 +98,7 @@ class Trial(Struct, kw_only=True):
     tried: bool = False
 
 
-class Asked(NamedTuple):
+class RehearsalRequest(NamedTuple):
     """What is to be rehearsed; ``within``: seconds for the first checkpoint to appear."""
 
     spec: JobSpec
@@ -108,7 +110,7 @@ class Asked(NamedTuple):
 
 
 def rehearse_job(
-    context: Context, asked: Asked, *, keep: bool, say: Callable[[str], None]
+    context: Context, asked: RehearsalRequest, *, keep: bool, say: Callable[[str], None]
 ) -> list[Trial]:
     """Run the job undisturbed and once with each fault; the undisturbed run is the first.
 
@@ -120,7 +122,7 @@ def rehearse_job(
     # Ranks share this machine's cores: as many runs at a time as there is room for, but two.
     room = max(2, len(os.sched_getaffinity(0)) // (nodes * ranks))
     at_once = max(1, min(len(asked.faults) + 1, room, MAX_NODES // nodes - 1))
-    shape = _shape(context.cluster, context.cluster_source, nodes * at_once + 1, ranks)
+    shape = _build_shape(context.cluster, context.cluster_source, nodes * at_once + 1, ranks)
     context.cache_dir.mkdir(parents=True, exist_ok=True)
     runs_dir = Path(tempfile.mkdtemp(prefix="rehearsal-", dir=context.cache_dir))
     place = Path(tempfile.mkdtemp(prefix="hpr", dir="/tmp")) / "s"
@@ -134,8 +136,8 @@ def rehearse_job(
                 python = None
             profile = structs.replace(inside.cluster, python=python, local_dir=str(place.parent))
             inside = structs.replace(inside, runs_dir=runs_dir, cluster=profile)
-            stage = _Stage(inside, asked, place)
-            return stage.play(at_once, say)
+            stage = _Rehearsal(inside, asked, place)
+            return stage.run_trials(at_once, say)
     finally:
         lifecycle.down(place)
         shutil.rmtree(place.parent, ignore_errors=True)
@@ -143,27 +145,27 @@ def rehearse_job(
             shutil.rmtree(runs_dir, ignore_errors=True)
 
 
-def _shape(cluster: Cluster, source: str, nodes: int, gpus: int) -> SandboxShape:
+def _build_shape(cluster: Cluster, source: str, nodes: int, gpus: int) -> SandboxShape:
     """Shape the sandbox like the cluster, and add a partition that preempts all others."""
     plain = not cluster.partitions
-    shape = plain_shape(nodes, gpus) if plain else build_shape(cluster, source, nodes)
-    lower = ("PriorityTier=1", "PreemptMode=REQUEUE", f"GraceTime={GRACE}")
+    shape = plain_shape(nodes, gpus) if plain else build_cluster_shape(cluster, source, nodes)
+    lower = ("PriorityTier=1", "PreemptMode=REQUEUE", f"GraceTime={PREEMPTION_GRACE_S}")
     alone = "OverSubscribe=EXCLUSIVE"  # a fault hits one run only
     queues = [
         structs.replace(queue, options=tuple(dict.fromkeys([*queue.options, alone, *lower])))
         for queue in shape.queues
     ]
     urgent = SandboxPartition(
-        name=_URGENT, options=("PriorityTier=9", "PreemptMode=OFF"), is_default=False
+        name=_URGENT_PARTITION, options=("PriorityTier=9", "PreemptMode=OFF"), is_default=False
     )
     settings = ("PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE")
     return structs.replace(shape, queues=(*queues, urgent), settings=settings)
 
 
-class _Stage:
+class _Rehearsal:
     """The sandbox, and the job as it is run there."""
 
-    def __init__(self, context: Context, asked: Asked, place: Path) -> None:
+    def __init__(self, context: Context, asked: RehearsalRequest, place: Path) -> None:
         self._context, self._asked, self._layout = context, asked, SandboxFiles(place)
         self._environ = lifecycle.clean_environment(os.environ, self._layout)
         spec = asked.spec
@@ -179,7 +181,7 @@ class _Stage:
         self._curves: dict[str, Curve] = {}
         self._is_last = False  # nobody but the undisturbed run is left
 
-    def play(self, at_once: int, say: Callable[[str], None]) -> list[Trial]:
+    def run_trials(self, at_once: int, say: Callable[[str], None]) -> list[Trial]:
         """Run all trials, some at a time; judge those with a fault by the one without."""
         faults = (None, *self._asked.faults)
         waiting = list(enumerate(self._trial(fault, say) for fault in faults))
@@ -202,7 +204,7 @@ class _Stage:
         first = trials[0]
         for trial in trials[1:]:
             if trial.ok:
-                compare(trial, self._curves[trial.run_dir], self._curves[first.run_dir])
+                compare_curves(trial, self._curves[trial.run_dir], self._curves[first.run_dir])
         return trials
 
     # ---- one run -------------------------------------------------------------------------------
@@ -220,10 +222,10 @@ class _Stage:
         trial.asked_for = cause is None or cause in self._asked.spec.survive.when
         asked_at = time.monotonic()
         while not (run.attempts / "0" / "launched").exists() and not self._status(run).final:
-            if not run.attempts.exists() and time.monotonic() - asked_at > _PATIENCE:
+            if not run.attempts.exists() and time.monotonic() - asked_at > _RESTART_TIMEOUT_S:
                 reason = self._status(run).reason or "Slurm gives no reason"
                 trial.why = f"it did not start: {reason}"
-                self._end(job)
+                self._cancel(job)
                 yield trial
                 return
             yield trial
@@ -231,7 +233,7 @@ class _Stage:
         while not (found := self._newest(made.plan)):
             status = self._status(run)
             if status.final or time.monotonic() - begun > self._asked.within:
-                self._end(job)
+                self._cancel(job)
                 self._explain_no_checkpoint(trial, status)
                 yield trial
                 return
@@ -239,7 +241,9 @@ class _Stage:
         saved_after = time.monotonic() - begun
         if fault is None:
             say(f"first checkpoint after {saved_after:.0f} s: {Path(found).name}")
-            while time.monotonic() - begun < saved_after + _LATER and not self._is_last:
+            while (
+                time.monotonic() - begun < saved_after + _UNDISTURBED_EXTRA_S and not self._is_last
+            ):
                 if (status := self._status(run)).final:
                     trial.ok = status.ok
                     trial.why = "" if status.ok else self._last_words(run, status)
@@ -249,10 +253,10 @@ class _Stage:
                 trial.ok = True
             trial.checkpoint = Path(found).name
         else:
-            comes_at = time.monotonic() + random.uniform(0, _SPREAD)
+            comes_at = time.monotonic() + random.uniform(0, _MAX_FAULT_DELAY_S)
             while time.monotonic() < comes_at:
                 yield trial
-            nodes = self._ask("squeue", "-h", "-j", job, "-o", "%N")
+            nodes = self._run_slurm_command("squeue", "-h", "-j", job, "-o", "%N")
             begin = read_history(run).attempts[-1].begin
             if nodes and fault == "node" and begin is not None:
                 nodes = begin.nodes  # spare ones are idle
@@ -260,12 +264,12 @@ class _Stage:
             if nodes:
                 say(f"{fault}: now, on {nodes}")
                 trial.tried = True
-                self._do(fault, job, nodes)
+                self._cause_fault(fault, job, nodes)
             yield from self._until_back(run, made.plan, trial, hit)
         trial.seconds = round(time.monotonic() - begun, 1)
         curve = self._curve(run)
-        trial.steps = _last_step(curve)
-        self._end(job)
+        trial.steps = _find_last_step(curve)
+        self._cancel(job)
         yield trial
 
     def _until_back(self, run: RunFolder, plan: Plan, trial: Trial, hit: float) -> Iterator[Trial]:
@@ -287,11 +291,11 @@ class _Stage:
                 if resumed <= first and (again[0].lost_at or 0) > first:
                     self._explain_from_start(trial)
                     return
-                enough = (_last_step(curve) or 0) >= (trial.lost_at or 0) + _STEPS_AFTER
+                enough = (_find_last_step(curve) or 0) >= (trial.lost_at or 0) + _STEPS_AFTER
                 if enough or time.monotonic() - back > _SECONDS_AFTER:
                     return
             began_from = self._began_from(run)
-            if _last_step(curve) is None and began_from:
+            if _find_last_step(curve) is None and began_from:
                 newest = Path(self._newest(plan)).name
                 if newest != began_from or (status.final and status.ok):
                     trial.ok, trial.checkpoint = True, began_from
@@ -310,9 +314,11 @@ class _Stage:
                 else:
                     trial.why = self._last_words(run, status)
                 return
-            if time.monotonic() - hit > _PATIENCE:
+            if time.monotonic() - hit > _RESTART_TIMEOUT_S:
                 trial.ok = False
-                trial.why = f"it did not come back within {_PATIENCE:.0f} s ({status.state})"
+                trial.why = (
+                    f"it did not come back within {_RESTART_TIMEOUT_S:.0f} s ({status.state})"
+                )
                 return
 
     # ---- why a run did not come back -----------------------------------------------------------
@@ -363,21 +369,25 @@ class _Stage:
 
     # ---- the faults ----------------------------------------------------------------------------
 
-    def _do(self, fault: Fault, job: str, nodes: str) -> None:
-        names = self._ask("scontrol", "show", "hostnames", nodes).split()
+    def _cause_fault(self, fault: Fault, job: str, nodes: str) -> None:
+        names = self._run_slurm_command("scontrol", "show", "hostnames", nodes).split()
         if fault == "preempt":
-            self._ask(
-                "sbatch", f"-p{_URGENT}", f"-w{nodes}", f"-N{len(names)}", "--exclusive", "-t1",
-                "-D/", "-o/dev/null", "--wrap=sleep 1",
+            self._run_slurm_command(
+                "sbatch", f"-p{_URGENT_PARTITION}", f"-w{nodes}", f"-N{len(names)}", "--exclusive",
+                "-t1", "-D/", "-o/dev/null", "--wrap=sleep 1",
             )  # fmt: skip
         elif fault == "limit":
             # As Slurm does it: its own look at the limits comes twice a minute only.
-            self._ask("scontrol", "update", f"JobId={job}", f"EndTime=now+{_LIMIT}")
-            self._ask("scancel", "--batch", "--signal=URG", job)
+            self._run_slurm_command(
+                "scontrol", "update", f"JobId={job}", f"EndTime=now+{_LIMIT_WARNING_S}"
+            )
+            self._run_slurm_command("scancel", "--batch", "--signal=URG", job)
         else:
             name = random.choice(names)
             self._kill_node(name)
-            self._ask("scontrol", "update", f"NodeName={name}", "State=DOWN", "Reason=rehearsal")
+            self._run_slurm_command(
+                "scontrol", "update", f"NodeName={name}", "State=DOWN", "Reason=rehearsal"
+            )
 
     def _kill_node(self, name: str) -> None:
         """End all processes of a node at once, as a power cut does."""
@@ -385,7 +395,7 @@ class _Stage:
         daemon = lifecycle.read_pid(self._layout, name)
         for number in (SIGSTOP, SIGKILL):
             everyone = find_members(self._layout.root)
-            own = [one for one in everyone if mark in _environ_of(one.pid)]
+            own = [one for one in everyone if mark in _read_environ(one.pid)]
             steps = {one.parent for one in own}
             own += [one for one in everyone if one.pid in steps and one.name == "slurmstepd"]
             for one in [one for one in everyone if one.pid == daemon] + own:
@@ -393,11 +403,11 @@ class _Stage:
 
     # ---- what is asked -------------------------------------------------------------------------
 
-    def _ask(self, *argv: str) -> str:
+    def _run_slurm_command(self, *argv: str) -> str:
         return lifecycle.run_slurm_command(argv, self._environ).strip()
 
-    def _end(self, job: str) -> None:
-        self._ask("scancel", "--quiet", job)
+    def _cancel(self, job: str) -> None:
+        self._run_slurm_command("scancel", "--quiet", job)
 
     def _status(self, run: RunFolder) -> JobStatus:
         return status_of(self._context, [run])[0]
@@ -417,25 +427,25 @@ class _Stage:
         return None
 
 
-def _environ_of(pid: int) -> list[bytes]:
+def _read_environ(pid: int) -> list[bytes]:
     with suppress(OSError):
         return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     return []
 
 
-def _last_step(curve: Curve) -> int | None:
+def _find_last_step(curve: Curve) -> int | None:
     steps = [step for step in curve.steps(LOSS) if step is not None]
     return steps[-1] if steps else None
 
 
-def compare(trial: Trial, curve: Curve, undisturbed: Curve) -> None:
+def compare_curves(trial: Trial, curve: Curve, undisturbed: Curve) -> None:
     """Judge a run that came back by its values: the losses, lr and grad_norm of each step.
 
     Steps before the fault tell whether the script does the same twice at all.
     """
     worst, compared = 0.0, 0
-    first: Difference | None = None
-    for name in _COMPARED:
+    first: CurveDifference | None = None
+    for name in _COMPARED_METRICS:
         known = dict(zip(undisturbed.steps(name), undisturbed.values(name), strict=True))
         for step, value in zip(curve.steps(name), curve.values(name), strict=True):
             if step is None or (expected := known.get(step)) is None:
@@ -445,8 +455,8 @@ def compare(trial: Trial, curve: Curve, undisturbed: Curve) -> None:
                 continue
             gap = abs(value - expected) / max(abs(value), abs(expected))
             worst = max(worst, math.inf if math.isnan(gap) else gap)
-            if not gap <= _TINY and (first is None or step < first.step):
-                first = Difference(
+            if not gap <= _RELATIVE_TOLERANCE and (first is None or step < first.step):
+                first = CurveDifference(
                     step, name, *(v if math.isfinite(v) else None for v in (value, expected))
                 )
     trial.compared = compared

@@ -24,7 +24,13 @@ from hpcrun.actions.prepare import (
     read_spec_of_cluster,
     record_file,
 )
-from hpcrun.actions.submit import Submission, check_as_submitted, linked, named_after, submit_job
+from hpcrun.actions.submit import (
+    Submission,
+    find_predecessor_folder,
+    link_checkpoints,
+    submit_job,
+    verify_submitted_records,
+)
 from hpcrun.context import Context, is_in_mirror, load_context, read_text
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.monitor import copied_run_error, status_of
@@ -201,7 +207,7 @@ def _check_own_folder(
 
 def submit_again(again: Again) -> Submission:
     """Submit it, and note that in the folder whose checkpoints it uses; raises as submit_job()."""
-    with linked(again.context, again.prepared.each(), again.checkpoint_dirs):
+    with link_checkpoints(again.context, again.prepared.each(), again.checkpoint_dirs):
         return submit_job(again.context, again.prepared)
 
 
@@ -332,7 +338,7 @@ def _cluster_of(context: Context, project: Path, name: str, status: JobStatus) -
 
 def _spec_of(context: Context, found: RunFolder | SweepFolder, overrides: Sequence[str]) -> JobSpec:
     file = found.path / "spec.yaml"
-    if not check_as_submitted(context, found.path):
+    if not verify_submitted_records(context, found.path):
         return read_spec_of_cluster(context, file, overrides)
     return read_spec(context, read_text(file), str(file), overrides)
 
@@ -379,7 +385,7 @@ def _after(context: Context, plan: Plan) -> Dependency | None:
 
 def _check_began_from(host: ClusterHost, after: Dependency | None, plans: Sequence[Plan]) -> None:
     """Insist on checkpoints that the job names, unless they are to come. Raises InputError."""
-    folder = next(filter(None, map(named_after, plans)), None)
+    folder = next(filter(None, map(find_predecessor_folder, plans)), None)
     is_coming = after is not None and after.job_id is not None
     if folder is None or is_coming:
         return

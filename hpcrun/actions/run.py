@@ -16,7 +16,7 @@ from pathlib import Path
 from msgspec import Struct, structs
 
 from hpcrun.actions.prepare import Prepared
-from hpcrun.actions.submit import write
+from hpcrun.actions.submit import write_run
 from hpcrun.context import Context, job_environment, read_text
 from hpcrun.errors import InputError, Problem, SpecError
 from hpcrun.monitor import build_submitted_record
@@ -29,7 +29,7 @@ from hpcrun.spec import GpuType, JobSpec, Resources, Setup
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 # seconds; the batch script has them to end its processes and to write its record.
-_GRACE = 25.0
+_TERMINATE_TIMEOUT_S = 25.0
 # DeepSpeed gives its arguments to pdsh, and pdsh to a shell on each host.
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 
@@ -37,7 +37,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 # ---- where --------------------------------------------------------------------------------------
 
 
-def on_this_machine(context: Context) -> Context:
+def adapt_to_this_machine(context: Context) -> Context:
     """Return the context for a run on this machine: outside an allocation, its GPUs or CPUs."""
     if in_allocation(context):
         return context
@@ -61,7 +61,7 @@ def on_this_machine(context: Context) -> Context:
     return structs.replace(context, cluster=cluster)
 
 
-def share_cpus(context: Context, spec: JobSpec) -> JobSpec:
+def assign_cpus(context: Context, spec: JobSpec) -> JobSpec:
     """Give each rank its share of the CPUs that are here, unless the job says how many.
 
     In an allocation the step takes what that has: srun gets no number.
@@ -83,7 +83,7 @@ def in_allocation(context: Context) -> bool:
     return "SLURM_JOB_ID" in context.environ
 
 
-class Pool(Struct, frozen=True):
+class HostPool(Struct, frozen=True):
     """Hosts as ssh knows them, each with the same number of GPUs."""
 
     source: str
@@ -91,7 +91,7 @@ class Pool(Struct, frozen=True):
     gpus_per_host: int
 
 
-def load_pool(context: Context, name: str) -> Pool:
+def load_host_pool(context: Context, name: str) -> HostPool:
     """Read a hostfile whose hosts all have the same slots. Raises InputError, SpecError."""
     path = context.cwd / name
     if not path.is_file():
@@ -112,10 +112,10 @@ def load_pool(context: Context, name: str) -> Pool:
         problems.append(Problem("", message, name))
     if problems:
         raise SpecError(problems)
-    return Pool(name, [host.name for host in hosts], counts.pop())
+    return HostPool(name, [host.name for host in hosts], counts.pop())
 
 
-def on_pool(context: Context, pool: Pool) -> Context:
+def adapt_to_pool(context: Context, pool: HostPool) -> Context:
     """Return the context for a run on these hosts, without what the profile says of Slurm."""
     if in_allocation(context):
         raise InputError(
@@ -128,7 +128,7 @@ def on_pool(context: Context, pool: Pool) -> Context:
     return structs.replace(context, cluster=cluster, hosts=pool.hosts)
 
 
-def take_shape(pool: Pool, spec: JobSpec) -> JobSpec:
+def fit_to_pool(pool: HostPool, spec: JobSpec) -> JobSpec:
     """Give a job without a shape the pool's. Raises InputError for one that has another.
 
     A job without GPUs, as a bare command is, has one process on each host.
@@ -156,7 +156,7 @@ def take_shape(pool: Pool, spec: JobSpec) -> JobSpec:
     )
 
 
-def check_place(context: Context, plan: Plan) -> None:
+def check_can_run_here(context: Context, plan: Plan) -> None:
     """Refuse what cannot run in this place. Raises InputError."""
     launcher, other = LAUNCHERS[plan.launcher], f"--set launcher={DEFAULT}"
     if context.hosts and launcher.needs_slurm:
@@ -199,29 +199,29 @@ def check_place(context: Context, plan: Plan) -> None:
 
 
 @contextlib.contextmanager
-def running(
+def run_in_foreground(
     context: Context, prepared: Prepared
 ) -> Iterator[tuple[RunFolder, subprocess.Popen[bytes]]]:
     """Run a batch script here; nothing of it outlives the block. Raises InputError."""
-    check_place(context, prepared.plan)
+    check_can_run_here(context, prepared.plan)
     written: list[Path] = []
     try:
-        write(context, prepared, written)
+        write_run(context, prepared, written)
         run = RunFolder(prepared.path)
         # Whatever outlives its parent becomes our child, so that stop_all() finds it.
         libc = ctypes.CDLL(None, use_errno=True)
         libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        process = _start(context, prepared, run)
+        process = _start_batch_script(context, prepared, run)
     except BaseException:
         for folder in written:
-            end_children()
+            kill_descendants()
             shutil.rmtree(folder, ignore_errors=True)
         raise
     try:
         write_record(run.submitted, build_submitted_record(context, prepared.plan))
         yield run, process
     finally:
-        stop_all(process)
+        terminate_run(process)
         remove_secret_files(run)  # where the harness was killed, or kept them for a requeue
         # Its own folder on this machine's disk stays where its harness was killed.
         if (run.attempts / "0" / "local" / "0").exists():
@@ -234,7 +234,9 @@ def running(
             )
 
 
-def _start(context: Context, prepared: Prepared, run: RunFolder) -> subprocess.Popen[bytes]:
+def _start_batch_script(
+    context: Context, prepared: Prepared, run: RunFolder
+) -> subprocess.Popen[bytes]:
     env = job_environment(context, prepared.plan.environment_kind)
     for name in prepared.plan.secrets:
         env.pop(name, None)
@@ -256,7 +258,7 @@ def _start(context: Context, prepared: Prepared, run: RunFolder) -> subprocess.P
         )
 
 
-def stop_all(process: subprocess.Popen[bytes]) -> None:
+def terminate_run(process: subprocess.Popen[bytes]) -> None:
     """End the batch script, gently until the next Ctrl-C, and whatever it left behind."""
     hurry: list[int] = []
     with contextlib.suppress(ValueError):  # not the main thread
@@ -265,13 +267,13 @@ def stop_all(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(signal.SIGTERM)
-        deadline = time.monotonic() + _GRACE
+        deadline = time.monotonic() + _TERMINATE_TIMEOUT_S
         while process.poll() is None and not hurry and time.monotonic() < deadline:
             time.sleep(0.05)
-    end_children()
+    kill_descendants()
 
 
-def end_children() -> None:
+def kill_descendants() -> None:
     """Kill every process that descends from this one, sessions of their own included."""
     for _ in range(50):
         pids = _descendants(os.getpid())

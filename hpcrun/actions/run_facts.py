@@ -34,9 +34,9 @@ from hpcrun.spec import Node, parse_document
 from hpcrun.views import format_attempt_rows, format_cost
 
 # Keys that do not matter for how a run trains: names, and what another key has too.
-_LEFT_OUT = ("name", "description", "sweep", "sweep_limit", "secrets", "log_patterns")
+_IGNORED_KEYS = ("name", "description", "sweep", "sweep_limit", "secrets", "log_patterns")
 # What was decided, and what it is called in the plan; where it reaches the program.
-_DECIDED = {
+_PLAN_FIELDS = {
     "hpcrun": "hpcrun_version",
     "resources.nodes": "nodes",
     "resources.gpus_per_node": "gpus_per_node",
@@ -44,7 +44,7 @@ _DECIDED = {
     **{name: name for name in ("cluster", "accelerator", "python", "launcher", "framework")},
     **{name: name for name in ("precision", "world_size", "effective_batch")},
 }
-_FACTORS = {
+_BATCH_FIELDS = {
     "batch.micro_batch_per_gpu": "micro_batch_per_gpu",
     "batch.gradient_accumulation_steps": "gradient_accumulation_steps",
 }
@@ -55,10 +55,10 @@ _DERIVED = re.compile(
 )
 # --lr, --lr=1, -v; and Hydra's optimizer.lr=1, +trainer.steps=9.
 _OPTION = re.compile(r"(--?[A-Za-z][^=\s]*|\+{0,2}[A-Za-z_][\w.@/-]*(?==))(?:=(.*))?", re.DOTALL)
-_NAMED = 4  # files that differ
+_MAX_NAMED_FILES = 4  # files that differ
 
 
-def run_facts(run: RunFolder) -> tuple[dict[str, str], int | None, float | None]:
+def read_run_facts(run: RunFolder) -> tuple[dict[str, str], int | None, float | None]:
     """Return a run's settings by their keys, how many GPUs it has, and how many seconds it ran.
 
     Settings are the job's own as it was asked, options of its program as "args.--lr", and, where it
@@ -66,10 +66,10 @@ def run_facts(run: RunFolder) -> tuple[dict[str, str], int | None, float | None]
     program. Of an attempt without an end the last sign of life counts.
     """
     plan, history = read_plan(run), read_history(run)
-    facts = _asked(run.path / "spec.yaml")
+    facts = _flatten_job(run.path / "spec.yaml")
     gpus = None
     if plan is not None:
-        facts |= _decided(plan)
+        facts |= _flatten_plan(plan)
         if plan.accelerator != "cpu":
             gpus = plan.nodes * plan.gpus_per_node or None
     if history.task is not None:
@@ -80,7 +80,7 @@ def run_facts(run: RunFolder) -> tuple[dict[str, str], int | None, float | None]
     return shown, gpus, sum(ran) if ran else None
 
 
-def with_attempts(parsed: ParsedRun, run: RunFolder) -> ParsedRun:
+def add_attempts(parsed: ParsedRun, run: RunFolder) -> ParsedRun:
     """Add what the records show: the GPUs of spare nodes; of several attempts what ended each, and
     what they have cost."""
     history, plan = read_history(run), read_plan(run)
@@ -113,7 +113,7 @@ def _local_time(at: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
 
 
-def code_digests(run: RunFolder) -> dict[str, str]:
+def digest_code(run: RunFolder) -> dict[str, str]:
     """Digest each file of a run's copy of the code, a link as its target's name; none: in place."""
     task = read_task(run)
     code = run.code if task is None else sweep_folder(run.path.parent, task.sweep_id).code
@@ -128,11 +128,13 @@ def code_digests(run: RunFolder) -> dict[str, str]:
     return digests
 
 
-def with_code(runs_dir: Path, runs: Sequence[ParsedRun]) -> tuple[list[ParsedRun], list[str]]:
+def add_code_digests(
+    runs_dir: Path, runs: Sequence[ParsedRun]
+) -> tuple[list[ParsedRun], list[str]]:
     """Add a digest of their code to the settings of runs where it differs; say in which files."""
     from hpcrun.curves import differing  # here: one run needs none
 
-    digests = [code_digests(RunFolder(runs_dir / run.source)) if run.facts else {} for run in runs]
+    digests = [digest_code(RunFolder(runs_dir / run.source)) if run.facts else {} for run in runs]
     names = [*differing(digests)]
     if not names:
         return list(runs), []
@@ -141,11 +143,11 @@ def with_code(runs_dir: Path, runs: Sequence[ParsedRun]) -> tuple[list[ParsedRun
         structs.replace(run, facts=run.facts | {"code": code[:8]}) if each else run
         for run, each, code in zip(runs, digests, codes, strict=True)
     ]
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return digested, [f"the code differs in {', '.join(names[:_NAMED])}{more}"]
+    more = f" and {len(names) - _MAX_NAMED_FILES} more" if len(names) > _MAX_NAMED_FILES else ""
+    return digested, [f"the code differs in {', '.join(names[:_MAX_NAMED_FILES])}{more}"]
 
 
-def _asked(path: Path) -> dict[str, str]:
+def _flatten_job(path: Path) -> dict[str, str]:
     """Flatten the job as it was asked; nothing where its file is gone or damaged."""
     try:
         tree = parse_document(read_plain(path).decode("utf-8"), str(path), [])
@@ -154,34 +156,36 @@ def _asked(path: Path) -> dict[str, str]:
     return {
         key: value
         for name, node in tree.entries.items()
-        if name not in _LEFT_OUT
-        for key, value in _flat(name, node)
+        if name not in _IGNORED_KEYS
+        for key, value in _flatten(name, node)
     }
 
 
-def _flat(key: str, value: Any) -> Iterator[tuple[str, str]]:
+def _flatten(key: str, value: Any) -> Iterator[tuple[str, str]]:
     """Flatten a tree of YAML's or JSON's to texts by dotted keys; of lists the maps are left out.
 
-    >>> dict(_flat("", {"a": {"b": True}, "c": [1, None, 0.1]}))
+    >>> dict(_flatten("", {"a": {"b": True}, "c": [1, None, 0.1]}))
     {'a.b': 'true', 'c': '1 null 0.1'}
     """
     value = value.value if isinstance(value, Node) else value
     if isinstance(value, dict):
         for name, inner in value.items():
-            yield from _flat(f"{key}.{name}" if key else name, inner)
+            yield from _flatten(f"{key}.{name}" if key else name, inner)
     elif isinstance(value, list):
-        items = [text for item in value for name, text in _flat("", item) if not name]
-        yield from _options(key, items) if key in ("args", "command") else [(key, " ".join(items))]
+        items = [text for item in value for name, text in _flatten("", item) if not name]
+        yield from (
+            _split_options(key, items) if key in ("args", "command") else [(key, " ".join(items))]
+        )
     else:
         yield key, value if isinstance(value, str) else json.dumps(value)
 
 
-def _options(key: str, arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _split_options(key: str, arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Split the arguments of a command line: each option with what follows it.
 
-    >>> list(_options("args", ["fit", "--lr", "1e-4", "--x=1", "-v", "--n", "-1"]))
+    >>> list(_split_options("args", ["fit", "--lr", "1e-4", "--x=1", "-v", "--n", "-1"]))
     [('args', 'fit'), ('args.--lr', '1e-4'), ('args.--x', '1'), ('args.-v', ''), ('args.--n', '-1')]
-    >>> list(_options("args", ["--env", "optim.wd=0"]))
+    >>> list(_split_options("args", ["--env", "optim.wd=0"]))
     [('args.--env', ''), ('args.optim.wd', '0')]
     """
     found: dict[str, list[str]] = {}
@@ -194,8 +198,8 @@ def _options(key: str, arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
         yield at, " ".join(values)
 
 
-def _decided(plan: Plan) -> dict[str, str]:
-    names = _DECIDED | (_FACTORS if plan.effective_batch is not None else {})
+def _flatten_plan(plan: Plan) -> dict[str, str]:
+    names = _PLAN_FIELDS | (_BATCH_FIELDS if plan.effective_batch is not None else {})
     found = {key: getattr(plan, name) for key, name in names.items()}
     facts = {key: str(value) for key, value in found.items() if value is not None}
     if partition := dict(plan.directives).get("partition"):
@@ -203,7 +207,7 @@ def _decided(plan: Plan) -> dict[str, str]:
     if plan.reference_trainer:
         facts["script"] = "the reference trainer"
     if plan.deepspeed_config is not None:
-        config = dict(_flat("", plan.deepspeed_config))
+        config = dict(_flatten("", plan.deepspeed_config))
         facts["deepspeed.zero_stage"] = config.get("zero_optimization.stage", "0")
         for part in ("optimizer", "param"):
             device = config.get(f"zero_optimization.offload_{part}.device", "none")

@@ -33,7 +33,7 @@ _NODES = 4
 _WORD = re.compile(r"[A-Za-z0-9._@+-]+")
 
 
-def build_shape(cluster: Cluster, source: str, nodes: int | None = None) -> SandboxShape:
+def build_cluster_shape(cluster: Cluster, source: str, nodes: int | None = None) -> SandboxShape:
     """Return a sandbox's shape: for each partition of the profile, nodes as it describes them.
 
     Where a partition has GPUs of several types, it gets nodes of each. ``nodes``: how many of each
@@ -47,7 +47,7 @@ def build_shape(cluster: Cluster, source: str, nodes: int | None = None) -> Sand
     kinds = [
         kind
         for name, partition in cluster.partitions.items()
-        for kind in _kinds(name, partition, cluster, nodes)
+        for kind in _list_node_kinds(name, partition, cluster, nodes)
     ]
     named = ((kind.partition, kind.gpu_type, *kind.feature.split(",")) for kind in kinds)
     names = {name for words in named for name in words}
@@ -68,13 +68,13 @@ def build_shape(cluster: Cluster, source: str, nodes: int | None = None) -> Sand
     plain: dict[str, Any] = msgspec.to_builtins(cluster)
     kept = {key: plain[key] for key in _KEPT if plain[key]}
     for part in ("partitions", "gpu_types"):
-        kept[part] = {name: _set_keys(each) for name, each in plain[part].items()}
+        kept[part] = {name: _drop_defaults(each) for name, each in plain[part].items()}
     default = cluster.partition or next(iter(cluster.partitions))
     return SandboxShape(
         kinds=tuple(kinds),
         queues=tuple(
             SandboxPartition(
-                name=name, options=tuple(_limits(partition)), is_default=name == default
+                name=name, options=tuple(_list_limits(partition)), is_default=name == default
             )
             for name, partition in cluster.partitions.items()
         ),
@@ -83,7 +83,7 @@ def build_shape(cluster: Cluster, source: str, nodes: int | None = None) -> Sand
     )
 
 
-def _kinds(
+def _list_node_kinds(
     name: str, partition: Partition, cluster: Cluster, nodes: int | None
 ) -> Iterator[NodeKind]:
     """Yield a partition's kinds of nodes: one for each type of GPU that it has.
@@ -106,14 +106,14 @@ def _kinds(
             partition=name,
             nodes=nodes or min(partition.nodes or _NODES, _NODES),
             cpus=cpus,
-            memory_mb=_memory(partition, gpus),
+            memory_mb=_find_memory_mb(partition, gpus),
             gpus=count,
             gpu_type=spelled.gres or "",
             feature=",".join(dict.fromkeys([*filter(None, [spelled.constraint]), *asked])),
         )
 
 
-def _memory(partition: Partition, gpus: int) -> int:
+def _find_memory_mb(partition: Partition, gpus: int) -> int:
     if partition.memory_per_node is not None:
         return parse_memory_mb(partition.memory_per_node)
     if partition.memory_per_gpu is not None and gpus:
@@ -121,7 +121,7 @@ def _memory(partition: Partition, gpus: int) -> int:
     return MEMORY_MB
 
 
-def _limits(partition: Partition) -> Iterator[str]:
+def _list_limits(partition: Partition) -> Iterator[str]:
     yield f"MaxTime={partition.max_time or 'UNLIMITED'}"
     for name in ("default_time", "min_nodes", "max_nodes"):
         if (value := getattr(partition, name)) is not None:
@@ -130,7 +130,7 @@ def _limits(partition: Partition) -> Iterator[str]:
         yield "OverSubscribe=EXCLUSIVE"
 
 
-def _set_keys(each: dict[str, Any]) -> dict[str, Any]:
+def _drop_defaults(each: dict[str, Any]) -> dict[str, Any]:
     """Leave out keys that are not set, or have their default; 0 GPUs are a setting."""
     kept = each.items()
     return {key: value for key, value in kept if value not in (None, {}) and value is not False}

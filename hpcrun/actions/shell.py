@@ -27,7 +27,7 @@ from hpcrun.slurm import (
 )
 
 
-class Shell(Struct, frozen=True, kw_only=True):
+class ShellCommand(Struct, frozen=True, kw_only=True):
     """What is to be started: srun's arguments and environment; ``notes`` are to be shown before."""
 
     argv: list[str]
@@ -37,7 +37,7 @@ class Shell(Struct, frozen=True, kw_only=True):
 
 def prepare_shell(
     context: Context, targets: Targets, command: Sequence[str], *, node: str | None = None
-) -> Shell:
+) -> ShellCommand:
     """Find the job and its node, and make the command: a shell if none. Raises as find_node()."""
     status, job, host = find_node(context, targets, node)
     folder, notes = "", list[str]()
@@ -54,7 +54,7 @@ def prepare_shell(
     argv = shell_argv(job.number, host, inside, terminal=not command, version=version)
     transport = slurm_transport(context, status.slurm_conf)
     argv, env = transport.process(argv, terminal=not command)
-    return Shell(argv=argv, env=env, notes=notes)
+    return ShellCommand(argv=argv, env=env, notes=notes)
 
 
 def find_node(
@@ -72,11 +72,11 @@ def find_node(
             f"{targets.jobs[0]}: an array of {len(statuses)} tasks",
             fix=f"name one, as {statuses[0].job_id}",
         )
-    job = _running(statuses[0])
-    return statuses[0], job, _choose(job, node)
+    job = _require_running(statuses[0])
+    return statuses[0], job, _choose_node(job, node)
 
 
-def _running(status: JobStatus) -> SlurmJob:
+def _require_running(status: JobStatus) -> SlurmJob:
     submitted, name = status.history.submitted, status.label
     if submitted is not None and status.is_local and not status.final:
         raise InputError(f"{name} is no Slurm job", fix=f"it runs on {submitted.host}: go there")
@@ -93,7 +93,7 @@ def _running(status: JobStatus) -> SlurmJob:
     return job
 
 
-def _choose(job: SlurmJob, node: str | None) -> str:
+def _choose_node(job: SlurmJob, node: str | None) -> str:
     nodes = expand(job.node_list) if job.node_list else []
     if not nodes:
         raise InputError(f"job {job.job_id}: Slurm shows no nodes of it yet", fix="try again")
@@ -109,7 +109,7 @@ def _choose(job: SlurmJob, node: str | None) -> str:
     )
 
 
-def become(shell: Shell) -> None:
+def exec_shell(shell: ShellCommand) -> None:
     """Become srun: the terminal, its signals and the exit code are its own. Raises HpcrunError."""
     sys.stdout.flush()
     sys.stderr.flush()
@@ -133,7 +133,7 @@ exec 3<>/dev/tcp/127.0.0.1/$1 4<&0 || exit
 """
 
 
-class Port(Struct, frozen=True):
+class ForwardedPort(Struct, frozen=True):
     """A port of a node, by the address at which Slurm has it, and where it is found here."""
 
     address: str
@@ -143,7 +143,7 @@ class Port(Struct, frozen=True):
     is_relayed: bool = False  # it listens on the node's loopback alone
 
 
-def open_port(context: Context, job: SlurmJob, host: str, port: int) -> Port:
+def open_port(context: Context, job: SlurmJob, host: str, port: int) -> ForwardedPort:
     """Bring a port of a job's node within reach; see Transport.reach. Raises OutOfReach.
 
     The node's name may be Slurm's alone, which no other program can resolve. What listens on the
@@ -165,12 +165,14 @@ def open_port(context: Context, job: SlurmJob, host: str, port: int) -> Port:
             argv = ["bash", "-c", _RELAY, "bash", str(port)]
             argv = shell_argv(job.number, host, argv, terminal=False, version=version)
             argv.insert(1, "--unbuffered")  # else a line waits for its end
-            return Port(address, port, transport.reach(address, port, argv), True, is_relayed=True)
-    return Port(address, port, transport.reach(address, port), is_answered)
+            return ForwardedPort(
+                address, port, transport.reach(address, port, argv), True, is_relayed=True
+            )
+    return ForwardedPort(address, port, transport.reach(address, port), is_answered)
 
 
-def hold_port(
-    context: Context, status: JobStatus, port: Port, tell: Callable[[str], None]
+def keep_port_open(
+    context: Context, status: JobStatus, port: ForwardedPort, tell: Callable[[str], None]
 ) -> JobStatus:
     """Keep a port within reach until its job is over; return how the job ended.
 

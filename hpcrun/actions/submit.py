@@ -51,7 +51,7 @@ _OF_THIS_LOGIN = (
 _AT_ONCE = 120.0
 
 
-def write(context: Context, made: Prepared, written: list[Path]) -> None:
+def write_run(context: Context, made: Prepared, written: list[Path]) -> None:
     """Make the folder of a run, or of an array and of its runs, with everything that the job gets.
 
     The folders are added to ``written``. Raises InputError.
@@ -74,7 +74,7 @@ def write(context: Context, made: Prepared, written: list[Path]) -> None:
             write_file(run.path / file.name, file.text.encode("utf-8", "surrogateescape"))
         if context.cluster.host is not None:
             run.as_submitted.parent.mkdir(0o755, exist_ok=True)
-            write_record(run.as_submitted, _digests(run))
+            write_record(run.as_submitted, _digest_records(run))
             write_record(run.submitted_from, str(context.project))
         if not one.is_sweep:
             _check_copied(context, one, code, f"{made.folder}/code")
@@ -85,13 +85,13 @@ def write(context: Context, made: Prepared, written: list[Path]) -> None:
 _RECORDS = ("spec.yaml", "plan.json", "task.json", "sweep.json")
 
 
-def _digests(run: RunFolder) -> dict[str, str]:
+def _digest_records(run: RunFolder) -> dict[str, str]:
     """Return the digests of a run's records."""
     files = [run.path / name for name in _RECORDS if (run.path / name).is_file()]
     return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
-def check_as_submitted(context: Context, path: Path) -> bool:
+def verify_submitted_records(context: Context, path: Path) -> bool:
     """Return False for a run on another machine that was not submitted from here.
 
     The records of such a machine are brought from there each time. Raises InputError where they are
@@ -103,7 +103,7 @@ def check_as_submitted(context: Context, path: Path) -> bool:
     known = read_record(run.as_submitted, dict[str, str])
     if known is None:
         return False
-    now = _digests(run)
+    now = _digest_records(run)
     if changed := [name for name in {**known, **now} if known.get(name) != now.get(name)]:
         raise InputError(
             f"{path.name}: {', '.join(changed)} on the cluster is not as it was submitted here",
@@ -209,16 +209,18 @@ def submit_job(context: Context, made: Prepared) -> Submission:
     """
     slurm_transport(context)  # raises before anything is written
     runs = made.each()
-    notes = linked(context, runs, [named_after(run.plan) for run in runs], reads=True)
-    with notes, whole_or_nothing(context) as written:
-        write(context, made, written)
+    notes = link_checkpoints(
+        context, runs, [find_predecessor_folder(run.plan) for run in runs], reads=True
+    )
+    with notes, remove_on_failure(context) as written:
+        write_run(context, made, written)
         if made.is_strict:
             refuse_writers(context, [run.plan for run in runs])
         return run_sbatch(context, made, written)
 
 
 @contextlib.contextmanager
-def linked(
+def link_checkpoints(
     context: Context,
     runs: Sequence[Prepared],
     checkpoint_dirs: Sequence[str | None],
@@ -247,7 +249,7 @@ def linked(
                 write_record(note, Successor(run_dir=run.plan.run_dir, reads=reads))
                 context.transport().send([note])
                 if not reads:
-                    _check_alone(context, note)
+                    _refuse_concurrent_resume(context, note)
         yield
     except BaseException:
         for note, run in notes:
@@ -258,7 +260,7 @@ def linked(
         raise
 
 
-def _check_alone(context: Context, note: Path) -> None:
+def _refuse_concurrent_resume(context: Context, note: Path) -> None:
     """Look for the notes of others that are as new as ours, by the file server's clock."""
     from hpcrun.monitor import status_of  # here: few jobs resume from another
 
@@ -277,7 +279,7 @@ def _check_alone(context: Context, note: Path) -> None:
             )
 
 
-def named_after(plan: Plan) -> str | None:
+def find_predecessor_folder(plan: Plan) -> str | None:
     """Return the checkpoint folder of the run before, where the job itself names it."""
     folder = after_checkpoint_dir(plan.environment)
     if folder is None:
@@ -290,7 +292,7 @@ def named_after(plan: Plan) -> str | None:
 
 
 @contextlib.contextmanager
-def whole_or_nothing(context: Context) -> Iterator[list[Path]]:
+def remove_on_failure(context: Context) -> Iterator[list[Path]]:
     """Take away what the block has added to the list, if it does not end well."""
     written: list[Path] = []
     try:
@@ -345,7 +347,7 @@ def run_sbatch(context: Context, made: Prepared, written: list[Path]) -> Submiss
     return Submission(job_id, notes)
 
 
-def expected_start(context: Context, made: Prepared) -> Estimate:
+def estimate_start(context: Context, made: Prepared) -> Estimate:
     """Ask Slurm when the job would start, in this machine's local time.
 
     Raises SchedulerRefused, OutOfReach.

@@ -62,17 +62,17 @@ from hpcrun.runs import (
 from hpcrun.slurm import SlurmJob, array_id, client, is_final
 
 # How many jobs have a usage step: each costs an srun process here, and this is a login node.
-MOST_STEPS = 8
+MAX_USAGE_STEPS = 8
 # Jobs whose output Slurm is asked for at once.
-MOST_OUTPUTS = 100
+MAX_OUTPUT_QUERIES = 100
 # Seconds between two looks at a run's records.
 _RECORDS_EVERY = 2.0
 # Seconds between two looks at its GPUs that are kept.
 _KEEP_EVERY = 30.0
 # Bytes of a log that are read at first, from its end.
-TAIL = 2 << 20
+TAIL_BYTES = 2 << 20
 # How many of the last values are drawn.
-RECENT = 200
+MAX_RECENT_VALUES = 200
 # The last values of a rate: one alone may be that of a checkpoint.
 _RATES = 5
 # Seconds over which a rate is observed where the log has none; and the fewest.
@@ -93,7 +93,7 @@ class Top(WatchedJobs):
         self, context: Context, words: Sequence[str] = (), *, count: int = 20, usage: bool = True
     ) -> None:
         """Watch all of the user's jobs, or those that words name. Raises InputError, OutOfReach."""
-        self._job_ids, context = _named(context, words)
+        self._job_ids, context = _find_job_ids(context, words)
         self._context = context
         self._count = count
         self._usage = usage
@@ -113,7 +113,7 @@ class Top(WatchedJobs):
         self._outputs: dict[str, dict[str, Path]] = {}
         self.next_check = 0.0
         self._monitor = Monitor(context, [self])
-        self._shown: dict[str, _Shown] = {}
+        self._shown: dict[str, _TopJob] = {}
 
     @property
     def is_known(self) -> bool:
@@ -135,7 +135,7 @@ class Top(WatchedJobs):
         if news:
             self._sort(statuses)
         for shown in self._shown.values():
-            if shown.step is not None and shown.step.look(now):
+            if shown.step is not None and shown.step.poll(now):
                 news = True
                 shown.keep(now)
         due = min(self._shown.values(), key=lambda each: each.next_check, default=None)
@@ -211,7 +211,7 @@ class Top(WatchedJobs):
             if job.state == "RUNNING"
             and not (RUN_ID.fullmatch(job.folder) or parse_sweep_id(job.folder))
             and job.job_id not in self._outputs
-        ][:MOST_OUTPUTS]
+        ][:MAX_OUTPUT_QUERIES]
         if unknown:
             found = {job.job_id: job.outputs for job in client.show_each(transport, unknown)}
             for job_id in unknown:
@@ -219,7 +219,7 @@ class Top(WatchedJobs):
                 with suppress(OutOfReach):  # the queue's answer counts
                     places, _ = transport.copy_outputs(paths, whole=False)
                     self._outputs[job_id] = dict(zip(paths, places, strict=True))
-        statuses = [_status(self._context, job) for job in live]
+        statuses = [_build_status(self._context, job) for job in live]
         if trip is not None:
             trip.join()
         fetch_records(self._context, [status.run for status in statuses])
@@ -228,11 +228,11 @@ class Top(WatchedJobs):
     def _sort(self, statuses: Sequence[JobStatus]) -> None:
         before, self._shown = self._shown, {}
         steps = 0
-        for status in sorted(statuses, key=_order)[: self._count]:
+        for status in sorted(statuses, key=_sort_key)[: self._count]:
             job = _job_of(status)
             shown = before.get(job.job_id)
             if shown is None or _job_of(shown.known).number != job.number:
-                shown = _Shown(status)
+                shown = _TopJob(status)
             else:
                 del before[job.job_id]
             shown.known = status
@@ -243,11 +243,11 @@ class Top(WatchedJobs):
                 self._add_step(shown, job, steps)
         close_all([each.step for each in before.values() if each.step is not None])
 
-    def _add_step(self, shown: _Shown, job: SlurmJob, order: int) -> None:
+    def _add_step(self, shown: _TopJob, job: SlurmJob, order: int) -> None:
         if shown.step is not None:
             return
-        if order > MOST_STEPS:
-            shown.why_no_use = f"use is shown of {MOST_STEPS} jobs at once: name the job"
+        if order > MAX_USAGE_STEPS:
+            shown.why_no_use = f"use is shown of {MAX_USAGE_STEPS} jobs at once: name the job"
         elif job.user not in self._me:
             shown.why_no_use = f"the job is {job.user}'s"
         elif job.nodes.isdigit():
@@ -260,7 +260,7 @@ def _is_alive(thread: threading.Thread | None) -> bool:
     return thread is not None and thread.is_alive()
 
 
-def _run_of(context: Context, job: SlurmJob) -> RunFolder | None:
+def _find_run(context: Context, job: SlurmJob) -> RunFolder | None:
     """Return the run whose job this is: one of the runs here, else in whatever folder it works."""
     is_here = context.cluster.host is None
     for path in (context.runs_dir / job.folder, *([Path(job.work_dir)] if is_here else ())):
@@ -272,8 +272,8 @@ def _run_of(context: Context, job: SlurmJob) -> RunFolder | None:
     return None
 
 
-def _status(context: Context, job: SlurmJob) -> JobStatus:
-    run = _run_of(context, job)
+def _build_status(context: Context, job: SlurmJob) -> JobStatus:
+    run = _find_run(context, job)
     task = read_task(run) if run is not None else None
     return JobStatus(
         verdict=Verdict(state=job.state, source=job.source, reason=job.reason),
@@ -288,7 +288,7 @@ def _status(context: Context, job: SlurmJob) -> JobStatus:
     )
 
 
-class _Shown:
+class _TopJob:
     """One job, its log, however long, and its usage step."""
 
     def __init__(self, known: JobStatus) -> None:
@@ -310,7 +310,7 @@ class _Shown:
             files = tuple(outputs)
             with suppress(InputError):  # a run's own pattern that this hpcrun cannot read
                 source = Source(self.known.job_id or "", files, self.known.run)
-                self._log = CurveLog(context, source, tail=TAIL)
+                self._log = CurveLog(context, source, tail=TAIL_BYTES)
             self._has_log = True
             self.next_check = 0.0
 
@@ -380,8 +380,8 @@ class _Shown:
             total_steps=curve.total_steps,
             metric=metric,
             value=last.value if last is not None else None,
-            recent=curve.values(metric)[-RECENT:] if metric else [],
-            steps=curve.steps(metric)[-RECENT:] if metric else [],
+            recent=curve.values(metric)[-MAX_RECENT_VALUES:] if metric else [],
+            steps=curve.steps(metric)[-MAX_RECENT_VALUES:] if metric else [],
             rate=rate,
             unit=unit,
             seconds_left=None if left is None or pace is None else left * pace,
@@ -407,7 +407,7 @@ def _job_of(status: JobStatus) -> SlurmJob:
     return status.job
 
 
-def _named(context: Context, words: Sequence[str]) -> tuple[list[str], Context]:
+def _find_job_ids(context: Context, words: Sequence[str]) -> tuple[list[str], Context]:
     """Find the Slurm ids that words mean, and the context with the Slurm whose they are."""
     default = find_slurm_conf(context, History(run_id=""))
     confs: dict[str, str | None] = {}
@@ -444,7 +444,7 @@ def _named(context: Context, words: Sequence[str]) -> tuple[list[str], Context]:
     return list(confs), context
 
 
-def _order(status: JobStatus) -> tuple[bool, int]:
+def _sort_key(status: JobStatus) -> tuple[bool, int]:
     number = _job_of(status).number
     at = int(number) if number.isdigit() else 0
     return status.state == "PENDING", at if status.state == "PENDING" else -at

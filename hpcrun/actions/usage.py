@@ -17,18 +17,18 @@ from hpcrun.slurm import beside_argv
 # Of the step, and at the begin of each line that it prints.
 STEP_NAME = "hpcrun-top"
 # Seconds between two looks at a node; the second comes soon, since use is a difference.
-EVERY, SOON = 5.0, 1.0
+SAMPLE_INTERVAL_S, SECOND_SAMPLE_DELAY_S = 5.0, 1.0
 # A step that fails is begun again after these pauses, in seconds, and then given up.
-_AGAIN = (15.0, 60.0)
+_RETRY_PAUSES_S = (15.0, 60.0)
 _PIECE = 1 << 16
 # The end of a step's input ends it; one that does not notice is asked by signals, seconds apart.
-_PATIENCE = (2.0, 1.0)
+_TERMINATE_TIMEOUTS_S = (2.0, 1.0)
 _MIB = 1 << 20
 _PARTS = re.compile(r"([0-9]+)")
 # What a step may say without a line's end, bytes; more is nothing of ours.
-_LONGEST = 1 << 16
-_MOST_NODES = 10_000
-_MOST_GPUS = 64
+_MAX_LINE_BYTES = 1 << 16
+_MAX_NODES = 10_000
+_MAX_GPUS = 64
 # /proc/stat counts in ticks of 1/100 s (USER_HZ on every Linux that Slurm runs on).
 _TICKS = 100
 
@@ -73,7 +73,7 @@ class UsageStep:
         """Whether the step has ended at least once without a word from a node."""
         return self.is_over or self._failures > 0
 
-    def look(self, now: float) -> bool:
+    def poll(self, now: float) -> bool:
         """Do what is due at a time of the monotonic clock; return whether there is news."""
         if self.is_over:
             return False
@@ -85,7 +85,7 @@ class UsageStep:
         if self._process.poll() is not None:
             self._failed(self._process.returncode, now)
         elif now >= self._next:
-            self._ask(now)
+            self._request_sample(now)
         return news
 
     def close(self) -> None:
@@ -94,7 +94,9 @@ class UsageStep:
         process, self._process = self._process, None
         if process is None:
             return
-        for patience, end in zip(_PATIENCE, (process.terminate, process.kill), strict=True):
+        for patience, end in zip(
+            _TERMINATE_TIMEOUTS_S, (process.terminate, process.kill), strict=True
+        ):
             deadline = time.monotonic() + patience
             while process.poll() is None and time.monotonic() < deadline:
                 # Its last lines would fill the pipe, and it would never end.
@@ -136,13 +138,13 @@ class UsageStep:
             os.set_blocking(stream.fileno(), False)
         self._process, self._lines, self._errors = process, UsageLines(), b""
         self._asked = 0
-        self._ask(now)
+        self._request_sample(now)
 
-    def _ask(self, now: float) -> None:
+    def _request_sample(self, now: float) -> None:
         with contextlib.suppress(OSError):  # full or closed: then the step is ending
             os.write(self._pipes[0].fileno(), b"\n")
         self._asked += 1
-        self._next = now + (SOON if self._asked == 1 else EVERY)
+        self._next = now + (SECOND_SAMPLE_DELAY_S if self._asked == 1 else SAMPLE_INTERVAL_S)
 
     def _read(self) -> bool:
         _, stdout, stderr = self._pipes
@@ -160,9 +162,9 @@ class UsageStep:
         else:
             self._failures += 1
             self.trouble = _last_line(self._errors) or f"srun ended with code {code}"
-        self.is_over = self._failures > len(_AGAIN)
+        self.is_over = self._failures > len(_RETRY_PAUSES_S)
         if not self.is_over:
-            self._next = now + _AGAIN[max(0, self._failures - 1)]
+            self._next = now + _RETRY_PAUSES_S[max(0, self._failures - 1)]
 
 
 def close_all(steps: list[UsageStep]) -> None:
@@ -211,21 +213,21 @@ class UsageLines:
 
     def uses(self) -> list[NodeUse]:
         """What is known now, node by node in Slurm's order: node2 before node10."""
-        return [self._uses[node] for node in sorted(self._uses, key=_place)]
+        return [self._uses[node] for node in sorted(self._uses, key=_sort_key)]
 
     def feed(self, text: str) -> None:
         *lines, self._rest = (self._rest + text).split("\n")
-        if len(self._rest) > _LONGEST:
+        if len(self._rest) > _MAX_LINE_BYTES:
             self._rest = ""
         for line in lines:
             mark, _, rest = line.partition(" ")
             node, _, rest = rest.partition(" ")
             word, _, value = rest.partition(" ")
             if mark == STEP_NAME and word:
-                self._take(node, word, value)
+                self._parse_line(node, word, value)
 
-    def _take(self, node: str, word: str, value: str) -> None:
-        if word == "begin" and len(self._begun) < _MOST_NODES:
+    def _parse_line(self, node: str, word: str, value: str) -> None:
+        if word == "begin" and len(self._begun) < _MAX_NODES:
             self._begun[node] = {}
         reported = self._begun.get(node)
         if reported is None:
@@ -233,12 +235,12 @@ class UsageLines:
         if word == "end":
             self._uses[node] = self._use(node, reported)
             del self._begun[node]
-        elif len(values := reported.setdefault(word, [])) < _MOST_GPUS:
+        elif len(values := reported.setdefault(word, [])) < _MAX_GPUS:
             values.append(value)
 
     def _use(self, node: str, reported: dict[str, list[str]]) -> NodeUse:
-        cpus, busy, cpu_of = _cpu(reported)
-        clock = _number(_first(reported, "begin"))
+        cpus, busy, cpu_of = _parse_cpu(reported)
+        clock = _parse_number(_first_value(reported, "begin"))
         before, now = self._before.get(node), None
         if clock is not None and busy is not None:
             now = self._before[node] = (clock, busy)
@@ -247,7 +249,7 @@ class UsageLines:
             share = max(0.0, (now[1] - before[1]) / (now[0] - before[0]))
             if cpu_of == "node" and cpus:  # ticks and the clock are not read at one moment
                 share = min(share, float(cpus))
-        memory = _first(reported, "memory").split(" ")
+        memory = _first_value(reported, "memory").split(" ")
         is_told = len(memory) == 3 and memory[0] in ("job", "node")
         memory_of: Scope = "job" if memory[0] == "job" else "node"
         return NodeUse(
@@ -255,78 +257,81 @@ class UsageLines:
             cpus=cpus,
             cpus_busy=None if share is None else round(share, 2),
             cpu_of=cpu_of,
-            memory_used=_whole(memory[1]) if is_told else None,
-            memory_total=_whole(memory[2]) if is_told else None,
+            memory_used=_parse_int(memory[1]) if is_told else None,
+            memory_total=_parse_int(memory[2]) if is_told else None,
             memory_of=memory_of if is_told else None,
-            gpus=_gpus(reported),
+            gpus=_parse_gpus(reported),
         )
 
 
-def _place(node: str) -> list[tuple[int, str]]:
+def _sort_key(node: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in _PARTS.split(node)]
 
 
-def _cpu(reported: dict[str, list[str]]) -> tuple[int | None, float | None, Scope | None]:
+def _parse_cpu(reported: dict[str, list[str]]) -> tuple[int | None, float | None, Scope | None]:
     """How many CPUs there are, for how many seconds they have worked, and for whom."""
-    own = _first(reported, "cpu").split(" ")
-    if len(own) == 3 and (busy := _number(own[1])) is not None:
-        return _whole(own[2]) or None, busy / 1e9, "job"
-    count, *fields = _first(reported, "stat").split() or [""]
-    ticks = [_number(word) for word in fields]
+    own = _first_value(reported, "cpu").split(" ")
+    if len(own) == 3 and (busy := _parse_number(own[1])) is not None:
+        return _parse_int(own[2]) or None, busy / 1e9, "job"
+    count, *fields = _first_value(reported, "stat").split() or [""]
+    ticks = [_parse_number(word) for word in fields]
     if len(ticks) < 4 or None in ticks:
         return None, None, None
     # user nice system idle iowait irq softirq steal; guest times are in user already (proc(5)).
     known = [tick or 0.0 for tick in ticks[:8]]
-    return _whole(count), (sum(known) - sum(known[3:5])) / _TICKS, "node"
+    return _parse_int(count), (sum(known) - sum(known[3:5])) / _TICKS, "node"
 
 
-def _gpus(reported: dict[str, list[str]]) -> tuple[GpuUse, ...]:
+def _parse_gpus(reported: dict[str, list[str]]) -> tuple[GpuUse, ...]:
     """The job's GPUs, by the numbers that Slurm gave it where more are to be seen."""
     found = []
     for line in reported.get("gpu", ()):
         fields = [field.strip() for field in line.split(",")]
-        index = _whole(fields[0])
+        index = _parse_int(fields[0])
         if len(fields) == 7 and index is not None:
-            found.append((fields[1], _nvidia(index, fields)))
+            found.append((fields[1], _parse_nvidia(index, fields)))
     for line in reported.get("amd", ()):
         fields = line.split(" ")
-        index = _whole(fields[0])
+        index = _parse_int(fields[0])
         if len(fields) == 4 and index is not None:
-            used, total = _whole(fields[2]), _whole(fields[3])
+            used, total = _parse_int(fields[2]), _parse_int(fields[3])
             gpu = GpuUse(
-                index=index, utilization=_number(fields[1]), memory_used=used, memory_total=total
+                index=index,
+                utilization=_parse_number(fields[1]),
+                memory_used=used,
+                memory_total=total,
             )
             found.append(("", gpu))
-    visible = [word for word in _first(reported, "visible").split(",") if word]
+    visible = [word for word in _first_value(reported, "visible").split(",") if word]
     # CUDA takes the begin of a UUID for it (CUDA_VISIBLE_DEVICES=GPU-8932f937).
     begins = tuple(word for word in visible if word.startswith("GPU-"))
     own = [gpu for uuid, gpu in found if str(gpu.index) in visible or uuid.startswith(begins)]
     return tuple(own or [gpu for _, gpu in found])
 
 
-def _nvidia(index: int, fields: Sequence[str]) -> GpuUse:
+def _parse_nvidia(index: int, fields: Sequence[str]) -> GpuUse:
     """Read a line of nvidia-smi; what a GPU does not report is in brackets, as [N/A]."""
-    used, total = (_number(field) for field in fields[3:5])
+    used, total = (_parse_number(field) for field in fields[3:5])
     return GpuUse(
         index=index,
-        utilization=_number(fields[2]),
+        utilization=_parse_number(fields[2]),
         memory_used=None if used is None else int(used * _MIB),
         memory_total=None if total is None else int(total * _MIB),
-        power_watts=_number(fields[5]),
-        temperature_celsius=_number(fields[6]),
+        power_watts=_parse_number(fields[5]),
+        temperature_celsius=_parse_number(fields[6]),
     )
 
 
-def _first(reported: dict[str, list[str]], word: str) -> str:
+def _first_value(reported: dict[str, list[str]], word: str) -> str:
     return reported.get(word, [""])[0]
 
 
-def _number(text: str) -> float | None:
+def _parse_number(text: str) -> float | None:
     """Read a count or a measure; None for anything else."""
     digits = text.replace(".", "", 1)
     return float(text) if digits.isascii() and digits.isdigit() and len(text) < 25 else None
 
 
-def _whole(text: str) -> int | None:
-    number = _number(text)
+def _parse_int(text: str) -> int | None:
+    number = _parse_number(text)
     return None if number is None else int(number)

@@ -230,9 +230,14 @@ _MOST = 200
 _STAMP = 16
 
 
-def values(kinds: Sequence[str], current: str) -> list[CompletionItem]:
+def complete_values(kinds: Sequence[str], current: str) -> list[CompletionItem]:
     """Collect what could stand in a place that takes these kinds of values."""
-    named = {"jobs": jobs, "runs": runs, "clusters": clusters, "keys": keys}
+    named = {
+        "jobs": complete_jobs,
+        "runs": complete_runs,
+        "clusters": complete_clusters,
+        "keys": complete_keys,
+    }
     items = [
         CompletionItem(value, help=meaning)
         for kind in kinds
@@ -245,7 +250,7 @@ def values(kinds: Sequence[str], current: str) -> list[CompletionItem]:
     return [*items, _FILES] if takes_files else items
 
 
-def runs(current: str) -> list[tuple[str, str]]:
+def complete_runs(current: str) -> list[tuple[str, str]]:
     """Runs, newest first: by Slurm id, and by the end of the run's id, which is easy to type."""
     from hpcrun.context import load_context
     from hpcrun.monitor import list_names
@@ -258,13 +263,13 @@ def runs(current: str) -> list[tuple[str, str]]:
             record = _read(runs_dir / name / "submitted.json")
             found = re.search(rb'"job_id": ?"([0-9_]+)"', record)
             if found and found[1].startswith(current.encode()):
-                items.append((found[1].decode(), _what(runs_dir / name)))
+                items.append((found[1].decode(), _describe_run(runs_dir / name)))
     # The whole id once its date is being typed; else what follows the date.
     by_date = bool(re.match(r"\d{5}", current))
     if not items or by_date:
         for name in islice(_newest(names, current), _MOST):
             value = name.removesuffix(ARRAY)
-            what = _what(runs_dir / name) if len(items) < _OPENED else ""
+            what = _describe_run(runs_dir / name) if len(items) < _OPENED else ""
             items.append((value if by_date else value[_STAMP:], what))
     return items
 
@@ -282,15 +287,15 @@ def _newest(names: Sequence[str], current: str) -> Iterator[str]:
             yield name
 
 
-def _what(folder: Path) -> str:
+def _describe_run(folder: Path) -> str:
     run_id = folder.name.removesuffix(ARRAY)
     when = f"{run_id[4:6]}-{run_id[6:8]} {run_id[9:11]}:{run_id[11:13]} UTC"
     name = run_id[_STAMP:].rpartition("-")[0]
-    state = "sweep" if run_id != folder.name else _state(folder)
+    state = "sweep" if run_id != folder.name else _read_state(folder)
     return ", ".join(text for text in (name, state, when) if text)
 
 
-def _state(folder: Path) -> str:
+def _read_state(folder: Path) -> str:
     seen = re.search(rb'"state": ?"([A-Z_]+)"', _read(folder / "cache" / "seen.json"))
     if seen:
         return seen[1].decode().lower()
@@ -314,34 +319,34 @@ def _read(path: Path) -> bytes:
         return b""
 
 
-def jobs(_: str) -> Iterable[tuple[str, str]]:
+def complete_jobs(_: str) -> Iterable[tuple[str, str]]:
     """Jobs that can be submitted by their names."""
     from hpcrun.context import find_project
 
     for name, (whose, path) in sorted(list_jobs(find_project(Path.cwd()), os.environ).items()):
-        yield name, _line_of(path, "description") or whose
+        yield name, _read_key(path, "description") or whose
 
 
-def clusters(_: str) -> Iterable[tuple[str, str]]:
+def complete_clusters(_: str) -> Iterable[tuple[str, str]]:
     """The user's profiles by name, the project's own, and the sandbox."""
     from hpcrun.context import PROFILE, find_project
 
     profiles = sorted((config_dir(os.environ) / "clusters").glob("*.yaml"))
     found = {path.stem: "yours" for path in profiles}
-    own = _line_of(find_project(Path.cwd()) / PROFILE, "name")
+    own = _read_key(find_project(Path.cwd()) / PROFILE, "name")
     if own:
         found[own] = "this project's"
     found.setdefault("sandbox", "a Slurm on this machine")
     return found.items()
 
 
-def _line_of(path: Path, key: str) -> str:
+def _read_key(path: Path, key: str) -> str:
     """The value of a top key, where it stands in one plain line, as it nearly always does."""
     found = re.search(rf"^{key}: *([^\n#|>&*!]+)".encode(), _read(path), re.MULTILINE)
     return found[1].decode("utf-8", "replace").strip().strip("\"'") if found else ""
 
 
-def keys(current: str) -> list[tuple[str, str]]:
+def complete_keys(current: str) -> list[tuple[str, str]]:
     """Keys of a job for --set, each with its =, or the values that one can have."""
     import json
 

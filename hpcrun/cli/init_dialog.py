@@ -14,29 +14,29 @@ import click
 from msgspec import structs
 
 from hpcrun.actions import (
-    Found,
+    InitState,
     JobFile,
     Question,
-    check_untouched,
-    draft,
+    build_profile,
+    check_unchanged,
+    draft_job_file,
     find_questions,
     find_script,
-    look,
-    new_profile,
     read_named_script,
     schema_files,
+    survey_cluster,
     write_files,
 )
 from hpcrun.cli.output import (
-    Patience,
-    Terminal,
+    SlownessNote,
+    TerminalPrompts,
     confirm,
     emit_json,
     is_terminal,
-    note,
+    print_line,
+    print_note,
+    print_table,
     prompt,
-    say,
-    table,
     width_and_height,
 )
 from hpcrun.context import find_project
@@ -59,18 +59,18 @@ def run_init(
     """Ask Slurm, then the user, and write; return the exit code. Raises InputError, OutOfReach."""
     if script is not None:
         read_named_script(find_project(Path.cwd()), script)  # before Slurm is asked, and the user
-    with Patience().waiting():
-        found = look(
+    with SlownessNote().waiting():
+        found = survey_cluster(
             os.environ,
             Path.cwd(),
             name=cluster,
             for_user=for_user,
             host=host,
             like=like,
-            prompts=Terminal(),
+            prompts=TerminalPrompts(),
         )
     if like is not None:
-        note(
+        print_note(
             f"begun like {like}, which is by that site's documentation and was never run there: "
             "look at account, folders and every line with LOOK"
         )
@@ -84,7 +84,7 @@ class _Dialog:
     ``is_quiet``: take all defaults; ``taken`` keeps those that nobody was asked about.
     """
 
-    def __init__(self, found: Found, *, is_quiet: bool, as_json: bool) -> None:
+    def __init__(self, found: InitState, *, is_quiet: bool, as_json: bool) -> None:
         self.found, self.as_json = found, as_json
         has_terminal = all(
             bool(stream and not stream.closed and stream.isatty())
@@ -120,7 +120,7 @@ class _Dialog:
             emit_json({**self.answer, "action": "checked"})
         else:
             for warning in found.warnings:
-                note(f"{_near(found.profile)}: {warning}")
+                print_note(f"{_relative_name(found.profile)}: {warning}")
             _show_changes(found)
         return 1 if found.changed or found.warnings else 0
 
@@ -137,22 +137,22 @@ class _Dialog:
         if job:
             files[job.path] = job.text
         if profile is not None:
-            check_untouched(found)
+            check_unchanged(found)
             files[found.profile] = profile  # the last one: where it stands, all the rest does
         write_files(files, found)
         answer["written"] = [str(path) for path in files]
         if self.as_json:
             emit_json(answer)
         else:
-            _show_end(answer, found)
+            _show_result(answer, found)
         return 0 if found.site is not None or answer["written"] or answer["job"] else 4
 
     def _profile(self) -> str | None:
         """Return the profile's new text; None leaves it as it is."""
         found = self.found
         if found.site is None:
-            note("no Slurm here: scontrol is not on the PATH")
-            note("  to try hpcrun without a cluster: hpcrun run JOB, or hpcrun sandbox up")
+            print_note("no Slurm here: scontrol is not on the PATH")
+            print_note("  to try hpcrun without a cluster: hpcrun run JOB, or hpcrun sandbox up")
             text = "Write a profile for this machine alone, for hpcrun run?"
             if found.text and not found.before:  # begun like another
                 self.answer["action"] = "created"
@@ -160,23 +160,23 @@ class _Dialog:
             if found.old is not None or not self.confirm("profile", text, default=False):
                 return None
         if found.old is None:
-            carried = f"{_near(found.profile)} is of a sandbox that is not here"
+            carried = f"{_relative_name(found.profile)} is of a sandbox that is not here"
             question = f"{carried}. Write a new one for {found.name}?"
             if found.text and not self.confirm("replace", question, default=False):
                 raise InputError(carried, fix="move it away, and call hpcrun init again")
             self.answer["action"] = "created"
             questions = find_questions(found) if found.site else ()
             answers = {one.key: self.choose(one) for one in questions}
-            return new_profile(found, answers)
+            return build_profile(found, answers)
         self.answer["action"] = "updated" if found.changed else "unchanged"
         if not self.as_json:
-            say()
+            print_line()
             _show_changes(found)
         assert found.facts is not None  # Slurm was asked
         updated = update(found.text, str(found.profile), found.old, found.facts)
         if updated == found.before:
             return None
-        question = f"Bring {_near(found.profile)} up to date?"
+        question = f"Bring {_relative_name(found.profile)} up to date?"
         if found.changed and not self.confirm("update", question, default=True):
             self.answer["action"] = "kept"
             return None if found.before else found.text
@@ -195,17 +195,17 @@ class _Dialog:
                 self.taken["script"] = script
         if script is None:
             return None
-        job = draft(found, cluster, script)
+        job = draft_job_file(found, cluster, script)
         self.notes += job.draft.notes
         if job.draft.required:
             required = ", ".join(job.draft.required)
             self.notes.append(f"{job.draft.script} stops without {required}: add them to args")
         written = True
         if job.path.exists():
-            question = f"{_near(job.path)} exists already. Overwrite it?"
+            question = f"{_relative_name(job.path)} exists already. Overwrite it?"
             written = self.confirm("overwrite", question, default=False)
             if not written:
-                self.notes.append(f"{_near(job.path)} exists already, and stays as it is")
+                self.notes.append(f"{_relative_name(job.path)} exists already, and stays as it is")
         self.answer["job"] = {
             "name": job.path.stem,
             "file": str(job.path),
@@ -226,18 +226,18 @@ class _Dialog:
             self.taken[one.key] = one.default
             return one.default
         if one.details:
-            note(f"\n{one.text}:")
+            print_note(f"\n{one.text}:")
         else:
-            note("\n" + fill(f"{one.text}: {', '.join(one.answers)}", width_and_height()[0]))
+            print_note("\n" + fill(f"{one.text}: {', '.join(one.answers)}", width_and_height()[0]))
         for number, detail in enumerate(one.details, 1):
-            note(f"  {number:>2}  {detail}")
+            print_note(f"  {number:>2}  {detail}")
         while True:
             typed = prompt("  which", one.default)
             if typed in one.answers:
                 return typed
             if one.details and typed.isdecimal() and 1 <= int(typed) <= len(one.answers):
                 return one.answers[int(typed) - 1]
-            note(f"  {typed}: none of these")
+            print_note(f"  {typed}: none of these")
 
     def confirm(self, key: str, text: str, *, default: bool) -> bool:
         if self.is_quiet:
@@ -252,25 +252,27 @@ class _Dialog:
 _GPUS_WIDTH = 24
 
 
-def _show_site(found: Found) -> None:
+def _show_site(found: InitState) -> None:
     site, answers = found.site, found.answers
     if site is None or answers is None:
         return
     version = f", Slurm {answers.config.version}" if answers.config.version else ""
-    say(f"cluster {found.name}{version}")
+    print_line(f"cluster {found.name}{version}")
     if site.partitions:
         rows = [
-            _row(name, partition, name == site.partition, site.notes.get(name, []))
+            _format_partition(name, partition, name == site.partition, site.notes.get(name, []))
             for name, partition in site.partitions.items()
         ]
-        table(["partition", "nodes", "gpus", "cpus", "memory", "limit", "remarks"], rows)
+        print_table(["partition", "nodes", "gpus", "cpus", "memory", "limit", "remarks"], rows)
     else:
-        say("no partition that you can use")
+        print_line("no partition that you can use")
     for name, why in sorted(site.left_out.items()):
-        say(f"left out: {name}: {why}")
+        print_line(f"left out: {name}: {why}")
 
 
-def _row(name: str, partition: Partition, is_default: bool, notes: Sequence[str]) -> list[str]:
+def _format_partition(
+    name: str, partition: Partition, is_default: bool, notes: Sequence[str]
+) -> list[str]:
     kinds = [f"{count}x{kind}" for kind, count in partition.gpu_types.items()]
     shown = " ".join(kinds) if len(" ".join(kinds)) <= _GPUS_WIDTH else f"{len(kinds)} types"
     remarks = ["default"] if is_default else []
@@ -294,9 +296,10 @@ def _row(name: str, partition: Partition, is_default: bool, notes: Sequence[str]
     ]
 
 
-def _show_changes(found: Found) -> None:
+def _show_changes(found: InitState) -> None:
+    what = "changed" if found.changed else "nothing changed"
     since = f" since {found.old.read_on}" if found.old and found.old.read_on else ""
-    say(f"{_near(found.profile)}: {'changed' if found.changed else 'nothing changed'}{since}")
+    print_line(f"{_relative_name(found.profile)}: {what}{since}")
     for change in found.changed:
         sign, colour, *texts = {
             "added": ("+", "green", change.after),
@@ -310,35 +313,37 @@ def _show_changes(found: Found) -> None:
             subsequent_indent="      ",
             break_on_hyphens=False,
         )
-        say(click.style(line, fg=colour))
+        print_line(click.style(line, fg=colour))
 
 
-def _near(path: Path) -> str:
+def _relative_name(path: Path) -> str:
     """Return a file's name as seen from here, where that is shorter."""
     relative = os.path.relpath(path)
     return relative if not relative.startswith("../..") else str(path)
 
 
-def _show_end(answer: dict[str, Any], found: Found) -> None:
+def _show_result(answer: dict[str, Any], found: InitState) -> None:
     if answer["defaults"]:
         defaults = ", ".join(f"{key}: {value}" for key, value in answer["defaults"].items())
-        note(f"taken without asking: {defaults}")
+        print_note(f"taken without asking: {defaults}")
     for text in answer["notes"]:
-        note(f"note: {text}")
+        print_note(f"note: {text}")
     ours = (".schema.json", ".gitignore")  # for editors, and to keep those out of git
-    written = [_near(Path(path)) for path in answer["written"] if not path.endswith(ours)]
+    written = [_relative_name(Path(path)) for path in answer["written"] if not path.endswith(ours)]
     if written:
-        say(f"\nwrote {' and '.join(written)}")
+        print_line(f"\nwrote {' and '.join(written)}")
     if answer["action"] == "created" and "LOOK" in found.profile.read_text(errors="replace"):
-        say("  lines marked LOOK are guesses: check them")
+        print_line("  lines marked LOOK are guesses: check them")
     job = answer["job"]
     if job is not None:
         name = quote(job["name"])
-        say(f"  hpcrun submit {name} --dry-run     read everything that would be submitted")
+        print_line(f"  hpcrun submit {name} --dry-run     read everything that would be submitted")
         if found.site is not None:
-            say(f"  hpcrun submit {name} --test-only   ask Slurm when it would start")
+            print_line(f"  hpcrun submit {name} --test-only   ask Slurm when it would start")
         else:
-            say(f"  hpcrun run {name}     run it here")
+            print_line(f"  hpcrun run {name}     run it here")
     elif answer["action"] == "created" and found.site is not None:
-        say("  hpcrun init SCRIPT     a job file for your training script")
-        say("  hpcrun submit single-gpu --dry-run     a built-in job; hpcrun jobs lists them")
+        print_line("  hpcrun init SCRIPT     a job file for your training script")
+        print_line(
+            "  hpcrun submit single-gpu --dry-run     a built-in job; hpcrun jobs lists them"
+        )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcrun.cli.output import let_go, note, say_remarks, show_failure
+from hpcrun.cli.output import discard_output, print_failure, print_note, print_notices
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.version import __version__
 
@@ -106,7 +106,7 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:  # before click makes exit code 1 of it
-            let_go()
+            discard_output()
             return 141
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -137,29 +137,29 @@ def main(connect: Connect | None = None) -> None:
     except (click.Abort, KeyboardInterrupt) as error:
         pressed = error.__cause__ if isinstance(error, click.Abort) else error
         if isinstance(pressed, KeyboardInterrupt) and pressed.args:
-            note(str(pressed))  # what goes on all the same
+            print_note(str(pressed))  # what goes on all the same
         code = 130
     except (click.ClickException, HpcrunError) as error:
         code = _fail(error)
     except BrokenPipeError:
-        let_go()
+        discard_output()
         code = 141
     except OSError as error:
-        code = _fail(_of_system(error))
+        code = _fail(_describe_os_error(error))
         try:
             sys.stdout.flush()
         except OSError:
-            let_go()  # what cannot be written now could not at exit either
-    say_remarks()
+            discard_output()  # what cannot be written now could not at exit either
+    print_notices()
     sys.exit(code if isinstance(code, int) else 0)
 
 
 def _fail(error: click.ClickException | HpcrunError) -> int:
-    show_failure(error, sys.argv[1:])
+    print_failure(error, sys.argv[1:])
     return error.exit_code
 
 
-def _of_system(error: OSError) -> HpcrunError:
+def _describe_os_error(error: OSError) -> HpcrunError:
     """Describe an error of the system that nobody expected: the disk is full, the folder gone."""
     from hpcrun.files import full_disk_hint
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from hpcrun.cli.output import Patience, Terminal, bar
+from hpcrun.cli.output import SlownessNote, TerminalPrompts, progress_bar
 from hpcrun.errors import InputError, SpecError
 
 if TYPE_CHECKING:
@@ -44,9 +44,9 @@ class Value(click.types.StringParamType):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        from hpcrun.cli.completion import values
+        from hpcrun.cli.completion import complete_values
 
-        return values(self.kinds, incomplete)
+        return complete_values(self.kinds, incomplete)
 
 
 CLUSTER = Value("name", "clusters")
@@ -61,7 +61,7 @@ cluster_option = click.option("--cluster", type=CLUSTER, help="The cluster profi
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-def context(cluster: str | None, *, debug: bool = False, job: str | None = None) -> Context:
+def make_context(cluster: str | None, *, debug: bool = False, job: str | None = None) -> Context:
     """Find project and cluster from where hpcrun is called; what main() was given connects.
 
     ``job`` may be a job file of another project, which then is the project.
@@ -73,13 +73,13 @@ def context(cluster: str | None, *, debug: bool = False, job: str | None = None)
     file = None
     if job is not None and job.endswith((".yaml", ".yml")) and Path(job).is_file():
         file = Path(job).resolve()
-    found = load_context(os.environ, Path.cwd(), cluster, Terminal(), job_file=file)
+    found = load_context(os.environ, Path.cwd(), cluster, TerminalPrompts(), job_file=file)
     connect = click.get_current_context().obj or found.connect
-    waiting = Patience(found.cluster.host or "Slurm").waiting
-    return structs.replace(found, debug=debug, waiting=waiting, bar=bar, connect=connect)
+    waiting = SlownessNote(found.cluster.host or "Slurm").waiting
+    return structs.replace(found, debug=debug, waiting=waiting, bar=progress_bar, connect=connect)
 
 
-def every_context(cluster: str | None) -> tuple[list[Context], list[InputError]]:
+def make_all_contexts(cluster: str | None) -> tuple[list[Context], list[InputError]]:
     """Find the clusters of all profiles, where none is named; nobody is asked for a password.
 
     What is wrong with a profile is returned, unless there is no other.
@@ -89,13 +89,13 @@ def every_context(cluster: str | None) -> tuple[list[Context], list[InputError]]
     from hpcrun.context import load_all_contexts
 
     if cluster or os.environ.get("HPCRUN_CLUSTER"):
-        return [context(cluster)], []
+        return [make_context(cluster)], []
     found, faults = load_all_contexts(os.environ, Path.cwd())
     if not found and faults:
         raise faults[0]
     if len(found) + len(faults) < 2:
-        return [context(cluster)], []
-    return [structs.replace(each, bar=bar) for each in found], faults
+        return [make_context(cluster)], []
+    return [structs.replace(each, bar=progress_bar) for each in found], faults
 
 
 class ArgsAfterDashes(click.Command):
@@ -169,7 +169,7 @@ class JobCommand(ArgsAfterDashes):
         return ""
 
 
-def _count(text: str) -> int | str:
+def _parse_count(text: str) -> int | str:
     return int(text) if text.isdecimal() else text
 
 
@@ -182,7 +182,11 @@ def job_options(command: F) -> F:
         click.option("-t", "--time", help="The time limit, e.g. 90, 24:00:00, 2-12."),
         click.option("--gpus-per-node", type=click.IntRange(0), help="GPUs on each node."),
         click.option(
-            "-N", "--nodes", metavar="N", type=_count, help="Number of nodes, or a range, e.g. 2-4."
+            "-N",
+            "--nodes",
+            metavar="N",
+            type=_parse_count,
+            help="Number of nodes, or a range, e.g. 2-4.",
         ),
         click.option(
             "--set",
@@ -202,7 +206,7 @@ def job_options(command: F) -> F:
     return command
 
 
-def asked_job(
+def load_requested_job(
     context: Context, job: str | None, options: dict[str, Any]
 ) -> tuple[JobSpec, list[str], Origin]:
     """Load the named job, or the bare command after ``--``.
@@ -213,7 +217,7 @@ def asked_job(
     from hpcrun.assets import find_job
     from hpcrun.spec import Origin
 
-    overrides = asked_overrides(options)
+    overrides = collect_overrides(options)
     extra_args = options["extra_args"] or []
     if job is not None:
         spec = load_spec(context, job, overrides)
@@ -225,7 +229,7 @@ def asked_job(
     return spec, extra_args, Origin(spec.name or "command", tuple(overrides))
 
 
-def asked_overrides(options: dict[str, Any]) -> list[str]:
+def collect_overrides(options: dict[str, Any]) -> list[str]:
     """Return what job_options() change in a job, as --set has it."""
     from hpcrun.spec import yaml_of
 
@@ -236,10 +240,10 @@ def asked_overrides(options: dict[str, Any]) -> list[str]:
     return overrides
 
 
-def seconds(text: str) -> float:
+def parse_duration(text: str) -> float:
     """Read a time as timeout(1) has it: 90, 90s, 15m, 2.5h, 1d, 1h30m. Raises InputError.
 
-    >>> seconds("90"), seconds("1h30m"), seconds("0.5m")
+    >>> parse_duration("90"), parse_duration("1h30m"), parse_duration("0.5m")
     (90.0, 5400.0, 30.0)
     """
     parts = re.findall(r"([0-9]+(?:\.[0-9]+)?)([smhdw]?)", text)
@@ -262,7 +266,7 @@ def parse_when(text: str, now: float) -> float:
 
     word = text.strip()
     if re.fullmatch(r"([0-9]+(\.[0-9]+)?[smhdw])+", word.lower()):
-        return now - seconds(word.lower())
+        return now - parse_duration(word.lower())
     if re.fullmatch(r"[0-9]{1,2}:[0-9]{2}(:[0-9]{2})?", word):
         word = f"{datetime.fromtimestamp(now):%Y-%m-%d}T{word:0>5}"
     try:

@@ -26,12 +26,12 @@ _CONTROLS = re.compile(
 )
 
 
-def clean(text: str) -> str:
+def escape_controls(text: str) -> str:
     r"""Write out what would command the terminal: all text that is printed goes through here.
 
     Names of jobs, paths, comments and records are other people's words.
 
-    >>> clean("\x1b[1mbold\x1b[0m \x1b]0;title\x07\r\x1b[2J")
+    >>> escape_controls("\x1b[1mbold\x1b[0m \x1b]0;title\x07\r\x1b[2J")
     '\x1b[1mbold\x1b[0m \\x1b]0;title\\x07\\r\\x1b[2J'
     """
     if text.isprintable():
@@ -45,29 +45,29 @@ def clean(text: str) -> str:
     return shown if shown.rfind("\x1b[") == shown.rfind("\x1b[0m") else f"{shown}\x1b[0m"
 
 
-def say_remarks() -> None:
+def print_notices() -> None:
     """Print the new notes on files to standard error, unless a progress bar is shown."""
-    _take_bars_away()
+    _erase_bars()
     files = sys.modules.get("hpcrun.files")
     for text in files.take_new_notices() if files is not None else ():
         _to_stderr(f"note: {text}")
 
 
-def say(text: str = "") -> None:
+def print_line(text: str = "") -> None:
     """Print a line of the answer."""
-    say_remarks()
+    print_notices()
     click.echo(encodable(text), color=None if wants_colour() else False)
 
 
-def say_lines(lines: Iterable[str]) -> None:
+def print_lines(lines: Iterable[str]) -> None:
     """Print lines of the answer. A line end within one, of a job's name, is written out."""
     for line in lines:
-        say(line.replace("\n", r"\n"))
+        print_line(line.replace("\n", r"\n"))
 
 
-def note(text: str) -> None:
+def print_note(text: str) -> None:
     """Print a line that is not part of the answer, to standard error, if anybody can get it."""
-    say_remarks()
+    print_notices()
     _to_stderr(text)
 
 
@@ -75,7 +75,7 @@ def _to_stderr(text: str) -> None:
     try:
         click.echo(encodable(text), err=True, color=None if wants_colour() else False)
     except OSError:
-        let_go(2)
+        discard_output(2)
 
 
 def confirm(text: str, *, default: bool = False) -> bool:
@@ -89,7 +89,7 @@ def prompt(text: str, default: str) -> str:
     return str(click.prompt(text, default=default, show_default=False, err=True)).strip()
 
 
-class Terminal:
+class TerminalPrompts:
     """Asks for what a login needs, on the terminal itself: streams may lead elsewhere."""
 
     def __init__(self, *, is_verbose: bool = False) -> None:
@@ -99,7 +99,7 @@ class Terminal:
         """Ask for a password, a passphrase or a code. Raises OutOfReach without a terminal."""
         import getpass
 
-        say_remarks()
+        print_notices()
         question = encodable(question)
         try:
             with open("/dev/tty", "r+b", buffering=0) as terminal:  # noqa: PTH123
@@ -116,12 +116,12 @@ class Terminal:
 
     def tell(self, text: str) -> None:
         if self.is_verbose:
-            note(text)
+            print_note(text)
 
 
 def emit_json(value: Any) -> None:
     """Print a value as JSON, indented."""
-    say_remarks()
+    print_notices()
     import json
 
     click.echo(json.dumps(value, indent=2, ensure_ascii=True))
@@ -129,18 +129,18 @@ def emit_json(value: Any) -> None:
 
 def emit_bytes(data: bytes) -> None:
     """Pass bytes of a log on as they are."""
-    say_remarks()
+    print_notices()
     sys.stdout.flush()
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
 
 
-def let_go(number: int = 1) -> None:
+def discard_output(number: int = 1) -> None:
     """Lead output that nobody takes (`hpcrun logs | head`) to nowhere; else Python complains."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), number)
 
 
-def show_failure(error: click.ClickException | HpcrunError, argv: Sequence[str]) -> None:
+def print_failure(error: click.ClickException | HpcrunError, argv: Sequence[str]) -> None:
     """Print an error for a person, or as one JSON object: the last line of standard error."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     ours, code = error, error.exit_code
@@ -150,24 +150,24 @@ def show_failure(error: click.ClickException | HpcrunError, argv: Sequence[str])
     if _wants_json(argv):
         import json
 
-        note(json.dumps({"error": _error_json(ours, code)}))
+        print_note(json.dumps({"error": _error_json(ours, code)}))
     # A group without a verb: from 8.2 on click raises its help, before it printed it.
     elif type(error).__name__ == "NoArgsIsHelpError":
-        note(ours.message)
+        print_note(ours.message)
     else:
         if context is not None:
-            note(context.get_usage())
-        show_error(ours)
+            print_note(context.get_usage())
+        print_error(ours)
 
 
-def show_error(error: HpcrunError) -> None:
+def print_error(error: HpcrunError) -> None:
     """Print an error: what, where, the fix."""
     for problem in error.problems if isinstance(error, SpecError) else [error.message]:
-        message("error", str(problem), fg="red")
+        print_message("error", str(problem), fg="red")
     if error.fix:
-        message("  fix", error.fix, fg="green")
+        print_message("  fix", error.fix, fg="green")
     for text in error.notes if isinstance(error, SpecError) else ():
-        message("note", text, dim=True)
+        print_message("note", text, dim=True)
 
 
 def _wants_json(argv: Sequence[str]) -> bool:
@@ -191,43 +191,43 @@ def _error_json(error: HpcrunError, exit_code: int) -> dict[str, Any]:
     }
 
 
-def message(kind: str, text: str, **style: Any) -> None:
+def print_message(kind: str, text: str, **style: Any) -> None:
     """Print a message of some kind to standard error; on a terminal its lines fit."""
-    lines, room = [f"{kind}: {text}"], columns() - 8
+    lines, room = [f"{kind}: {text}"], terminal_width() - 8
     if len(lines[0]) > room and sys.stderr.isatty():
         from hpcrun.text import wrap
 
         lines = wrap(lines[0], max(room, 30), whole_words=True)
     first, *more = lines
     indent = kind[: len(kind) - len(kind.lstrip())]
-    note(f"{indent}{click.style(kind.strip(), **style)}{first[len(kind) :]}")
+    print_note(f"{indent}{click.style(kind.strip(), **style)}{first[len(kind) :]}")
     for line in more:
-        note(f"  {line}")
+        print_note(f"  {line}")
 
 
-def pairs(rows: Iterable[tuple[str, str]]) -> None:
+def print_pairs(rows: Iterable[tuple[str, str]]) -> None:
     """Print names and values in two columns; on a terminal long values take several lines."""
     from hpcrun.text import format_pairs
 
-    say_lines(format_pairs(rows, look()))
+    print_lines(format_pairs(rows, output_display()))
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table as wide as its texts; on a terminal its last column, of remarks, fits."""
     from hpcrun.text import format_table
 
-    say_lines(format_table(header, rows, look()))
+    print_lines(format_table(header, rows, output_display()))
 
 
-def look() -> Display:
+def output_display() -> Display:
     """Return what the output can show, and how wide it is; a pipe has no end."""
     from hpcrun.text import UNLIMITED, Display
 
-    width = columns() if is_terminal() else UNLIMITED
+    width = terminal_width() if is_terminal() else UNLIMITED
     return Display(width, UNLIMITED, has_colour(), not has_unicode())
 
 
-def window() -> Display:
+def drawing_display() -> Display:
     """Return what the output can show, with a width for drawings where it is a pipe, too."""
     from hpcrun.text import UNLIMITED, Display
 
@@ -236,7 +236,7 @@ def window() -> Display:
     return Display(width, height, has_colour(), not has_unicode())
 
 
-def columns(default: int = 80) -> int:
+def terminal_width(default: int = 80) -> int:
     """Return the terminal's width: $COLUMNS, or that of the terminal of any stream, as of a pager.
 
     shutil.get_terminal_size() would import three libraries of compression first.
@@ -255,7 +255,7 @@ def width_and_height() -> tuple[int, int]:
     """Return the size to draw in, in characters."""
     import shutil
 
-    return columns(100), shutil.get_terminal_size((100, 30)).lines
+    return terminal_width(100), shutil.get_terminal_size((100, 30)).lines
 
 
 def is_terminal() -> bool:
@@ -291,16 +291,16 @@ def has_unicode() -> bool:
 
 def encodable(text: str) -> str:
     """Escape what the terminal's encoding lacks, and what would command it."""
-    encoding, text = _encoding(), clean(text)
+    encoding, text = _encoding(), escape_controls(text)
     if not has_unicode():
         text = text.replace("…", "...").replace("×", "x")
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
-def as_wide(text: str) -> str:
+def replace_unencodable(text: str) -> str:
     """Replace what the output's encoding lacks by a question mark: for rows of a fixed width."""
     encoding = _encoding()
-    return clean(text).encode(encoding, "replace").decode(encoding)
+    return escape_controls(text).encode(encoding, "replace").decode(encoding)
 
 
 def _encoding() -> str:
@@ -308,10 +308,10 @@ def _encoding() -> str:
 
 
 # A Slurm that takes longer than this to answer is mentioned, in seconds.
-SLOW = 3.0
+SLOW_ANSWER_S = 3.0
 
 
-class Patience:
+class SlownessNote:
     """Reports that Slurm is slow to answer, or its host; once, however many answers are late."""
 
     def __init__(self, who: str = "Slurm") -> None:
@@ -322,7 +322,7 @@ class Patience:
     def waiting(self) -> Iterator[None]:
         import threading
 
-        timer = threading.Timer(SLOW, self._report)
+        timer = threading.Timer(SLOW_ANSWER_S, self._report)
         timer.daemon = True
         try:
             timer.start()
@@ -337,15 +337,15 @@ class Patience:
     def _report(self) -> None:
         if not self._is_reported:
             self._is_reported = True
-            note(f"{self._who} is slow to answer; still waiting ...")
+            print_note(f"{self._who} is slow to answer; still waiting ...")
 
 
 # Work that takes longer than this is shown, in seconds; and how often.
-LONG_WORK, REDRAW = 1.0, 0.1
+LONG_WORK_S, REDRAW_INTERVAL_S = 1.0, 0.1
 
 
 @contextlib.contextmanager
-def bar(label: str, unit: str) -> Iterator[Callable[[float, float], None]]:
+def progress_bar(label: str, unit: str) -> Iterator[Callable[[float, float], None]]:
     """Show how far long work has come, where standard error is a terminal; leave no trace.
 
     Yields what is called with how much is done, and of how much, in ``unit``.
@@ -358,7 +358,9 @@ def bar(label: str, unit: str) -> Iterator[Callable[[float, float], None]]:
     def show(done: float, total: float) -> None:
         nonlocal drawn_at, shown
         now = time.time()
-        is_due = now - began >= LONG_WORK and (now - drawn_at >= REDRAW or done >= total)
+        is_due = now - began >= LONG_WORK_S and (
+            now - drawn_at >= REDRAW_INTERVAL_S or done >= total
+        )
         if not (is_shown and is_due and total) or done == shown:
             return
         drawn_at, shown = now, done
@@ -370,26 +372,26 @@ def bar(label: str, unit: str) -> Iterator[Callable[[float, float], None]]:
         text = f"{int(100 * done / total):3}%  {left}{done:.0f} {unit}, "
         text += f"{rate:.{0 if rate >= 10 else 1}f} {unit}/s"
         # A line that is too long for the window could not be taken away.
-        width = min(24, columns() - len(f"{label}  []  {text}") - 1)
+        width = min(24, terminal_width() - len(f"{label}  []  {text}") - 1)
         if width >= 0:
             _bars.append(label)
             line = f"{label}  [{'#' * int(width * done / total):-<{width}}]  {text}"
             try:
-                sys.stderr.write(f"\r\x1b[?25l{line:<{columns() - 1}}")
+                sys.stderr.write(f"\r\x1b[?25l{line:<{terminal_width() - 1}}")
                 sys.stderr.flush()
             except OSError:  # the terminal is gone, the work goes on
-                let_go(2)
+                discard_output(2)
 
     try:
         yield show
     finally:
-        _take_bars_away()
+        _erase_bars()
 
 
 _bars: list[str] = []  # that stand on the terminal
 
 
-def _take_bars_away() -> None:
+def _erase_bars() -> None:
     """Make the line of a bar empty again, and the cursor seen, before other text."""
     if _bars:
         _bars.clear()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from hpcrun.cli.output import note, window
+from hpcrun.cli.output import drawing_display, print_note
 from hpcrun.context import Context
 from hpcrun.curves import ParsedRun
 from hpcrun.errors import InputError
@@ -16,7 +16,7 @@ from hpcrun.plan import label
 from hpcrun.runs import RunFolder, read_task
 
 
-def drawing(
+def draw_report(
     context: Context,
     runs: Sequence[ParsedRun],
     *,
@@ -29,19 +29,19 @@ def drawing(
     """
     from hpcrun.curves import format_report
 
-    look = window()
+    look = drawing_display()
     if size is not None:
         look = structs.replace(look, width=size[0], height=size[1])
     return format_report(
-        labelled(context, runs),
+        label_sweep_runs(context, runs),
         look,
-        metric=known_metric(runs, metric),
-        heads=[b"" if run.curve.metrics else _head(context.cwd / run.source) for run in runs],
+        metric=match_metric(runs, metric),
+        heads=[b"" if run.curve.metrics else _read_head(context.cwd / run.source) for run in runs],
         crop=size is not None,
     )
 
 
-def labelled(context: Context, runs: Sequence[ParsedRun]) -> list[ParsedRun]:
+def label_sweep_runs(context: Context, runs: Sequence[ParsedRun]) -> list[ParsedRun]:
     """Name the runs of a sweep by their values."""
     tasks = [read_task(RunFolder(context.runs_dir / run.source)) for run in runs]
     return [
@@ -50,7 +50,7 @@ def labelled(context: Context, runs: Sequence[ParsedRun]) -> list[ParsedRun]:
     ]
 
 
-def known_metric(runs: Sequence[ParsedRun], name: str | None) -> str | None:
+def match_metric(runs: Sequence[ParsedRun], name: str | None) -> str | None:
     """Find a metric by the name that the user typed, in whatever case. Raises InputError."""
     known = list(dict.fromkeys(each for run in runs for each in run.curve.metrics))
     if name is None or name in known or not known:
@@ -65,7 +65,7 @@ def known_metric(runs: Sequence[ParsedRun], name: str | None) -> str | None:
     raise InputError(f"--metric {name}: not in the log", fix=f"there is {named}")
 
 
-def write(
+def write_report_files(
     context: Context,
     runs: Sequence[ParsedRun],
     files: Mapping[str, str | None],
@@ -79,15 +79,15 @@ def write(
     """
     from hpcrun.curves import write_files
 
-    found = [run for run in labelled(context, runs) if run.curve.metrics]
+    found = [run for run in label_sweep_runs(context, runs) if run.curve.metrics]
     if not found and any(files.values()):
-        note("no metrics: nothing is written")
+        print_note("no metrics: nothing is written")
         return
     for written in write_files(context.cwd, found, files, full=full, by=by):
-        note(f"wrote {written}")
+        print_note(f"wrote {written}")
 
 
-def _head(path: Path) -> bytes:
+def _read_head(path: Path) -> bytes:
     """Read the first bytes of a log in which nothing was found; "" of what is no plain file."""
     from hpcrun.curves import HEAD
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from hpcrun.actions import JobLogs, Lines, masker_of
-from hpcrun.cli.output import emit_bytes, encodable, has_colour, is_terminal, note
+from hpcrun.cli.output import emit_bytes, encodable, has_colour, is_terminal, print_note
 from hpcrun.context import Context
 from hpcrun.logs import LogFile, for_terminal
 from hpcrun.runs import RunFolder, SweepFolder, runs_of
@@ -24,8 +24,8 @@ if TYPE_CHECKING:  # who reads once needs no state
     from hpcrun.runs import JobStatus
 
 # On a terminal nobody reads more: what stands before is named, and how to see it.
-MUCH = 4 << 20
-FEW_LINES = 2000
+MAX_TERMINAL_BYTES = 4 << 20
+MAX_TERMINAL_LINES = 2000
 
 _RESET = b"\x1b[0m"
 # Of a progress bar each state is a line, where lines are counted one by one.
@@ -56,7 +56,7 @@ class LogPrinter:
 
     def show(self, event: Lines) -> None:
         if event.heading:
-            self.pause()
+            self.end_open_line()
             if not self._as_json:
                 whose = f"task {event.file.task}: " if event.file.task else ""
                 emit_bytes(encodable(f"==> {whose}{event.heading} <==\n").encode())
@@ -80,7 +80,7 @@ class LogPrinter:
         if self._masker is not None and self._is_terminal:
             data = for_terminal(data, colours=self._colours)
         if data:
-            emit_bytes(prefixed(data, event.file))
+            emit_bytes(add_prefix(data, event.file))
             self._end = data[-1:]
 
     def show_all(self, events: Iterable[Lines]) -> bool:
@@ -91,10 +91,10 @@ class LogPrinter:
                 has_any = True
                 self.show(event)
         finally:
-            self.pause()
+            self.end_open_line()
         return has_any
 
-    def pause(self) -> None:
+    def end_open_line(self) -> None:
         """Other text follows: what a line left open, or a bar, ends here, and so do colours."""
         self._end_line(ends=b"\n")
 
@@ -112,7 +112,7 @@ class LogPrinter:
                 yield found.group()
 
 
-def prefixed(data: bytes, file: LogFile) -> bytes:
+def add_prefix(data: bytes, file: LogFile) -> bytes:
     """Put a file's prefix before each line, and before each state of a progress bar."""
     if not file.prefix:
         return data
@@ -144,7 +144,7 @@ def show_logs(
     if extracts and not logs.runs:
         files = logs.files()
     if is_cut and is_terminal() and not extracts:
-        _cut(logs)
+        _limit_to_tail(logs)
     if not extracts:
         logs.begin()
     if follow:
@@ -156,13 +156,13 @@ def show_logs(
             _show_errors(logs, printer, logs.chosen() or files)
         return code
     if not files:
-        note(_nothing(logs))
+        print_note(_describe_no_output(logs))
     if query.err:
         _note_full_disk(logs)
     if not extracts:
         printer.show_all(logs.read())
     elif not _show_errors(logs, printer, files) and files:
-        note("no error in these logs")
+        print_note("no error in these logs")
     return 0
 
 
@@ -176,25 +176,25 @@ def _note_full_disk(logs: JobLogs) -> None:
     from hpcrun.monitor import describe_full_disk  # here: for --err alone
 
     if logs.runs and (text := describe_full_disk(logs.runs[0].path)):
-        note(text)
+        print_note(text)
 
 
-def _cut(logs: JobLogs) -> None:
+def _limit_to_tail(logs: JobLogs) -> None:
     """Begin near the end where there is more than anybody reads on a terminal."""
     query = logs.query
     sizes = [file.path.stat().st_size for file in logs.chosen() if file.path.exists()]
-    if sum(sizes) <= MUCH or query.pattern is not None or query.since is not None:
+    if sum(sizes) <= MAX_TERMINAL_BYTES or query.pattern is not None or query.since is not None:
         return
-    lines = max(10, FEW_LINES // len(sizes))
+    lines = max(10, MAX_TERMINAL_LINES // len(sizes))
     each = " of each file" if len(sizes) > 1 else ""
-    note(
+    print_note(
         f"{format_size(sum(sizes))}: the last {lines} lines{each}; "
         "all of it: -n all, or hpcrun logs | less -R"
     )
     logs.query = structs.replace(query, lines=lines)
 
 
-def _nothing(logs: JobLogs) -> str:
+def _describe_no_output(logs: JobLogs) -> str:
     if logs.runs:
         if len(logs.runs) == 1:
             return _explain_silence(logs.context, logs.runs[0])
@@ -253,18 +253,18 @@ def watch_logs(
         for event in logs.follow(with_lines=with_lines):
             if isinstance(event, str):
                 if not quiet:
-                    note(dim(event, _LOOK))
+                    print_note(dim(event, _LOOK))
             elif isinstance(event, Lines):
                 printer.show(event)
             elif not quiet:
-                printer.pause()
-                note(_state(logs.context, event))
+                printer.end_open_line()
+                print_note(_format_status(logs.context, event))
     except KeyboardInterrupt:
         if again:
-            note(f"\nno longer following; {again}")
+            print_note(f"\nno longer following; {again}")
         raise
     finally:
-        printer.pause()
+        printer.end_open_line()
     return _exit_code(logs.monitor.statuses)
 
 
@@ -276,14 +276,14 @@ def wait_for_sweep(context: Context, sweep: SweepFolder, *, quiet: bool) -> int:
     try:
         for status in poll_all([monitor]):
             if not quiet:
-                note(_state(context, status))
+                print_note(_format_status(context, status))
     except KeyboardInterrupt:
-        note(f"\nno longer waiting; the runs go on: hpcrun status {sweep.sweep_id}")
+        print_note(f"\nno longer waiting; the runs go on: hpcrun status {sweep.sweep_id}")
         raise
     return _exit_code(monitor.statuses)
 
 
-def _state(context: Context, status: JobStatus) -> str:
+def _format_status(context: Context, status: JobStatus) -> str:
     from hpcrun.actions import with_cause
     from hpcrun.views import format_state, format_verdict
 

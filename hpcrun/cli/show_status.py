@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct, field, structs
 
-from hpcrun.cli.output import emit_json, look, note, say_lines
+from hpcrun.cli.output import emit_json, output_display, print_lines, print_note
 from hpcrun.context import Context
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.monitor import (
@@ -44,12 +44,12 @@ from hpcrun.views import (
 
 # How long clusters that are asked side by side may take, and how much longer than those that have
 # answered, in seconds: a login alone may take five.
-_PATIENCE, _LATER = 20.0, 5.0
+_CLUSTER_TIMEOUT_S, _SLOW_CLUSTER_WAIT_S = 20.0, 5.0
 # Failed runs of a sweep that are looked into.
-_CAUSES = 64
+_MAX_CAUSES = 64
 
 
-class Query(Struct, frozen=True):
+class StatusQuery(Struct, frozen=True):
     """What is asked for: a word, else the ``count`` newest runs (None: all)."""
 
     word: str | None
@@ -69,7 +69,7 @@ class QueryCache(Struct, kw_only=True):
         self.target = self.job = None
 
 
-class Found(Struct, frozen=True, kw_only=True):
+class StatusResult(Struct, frozen=True, kw_only=True):
     """What was found: the rows of a listing, one run, the runs of a sweep, or other jobs.
 
     ``silence``: why Slurm did not answer where it was needed; ``is_partial``: so that rows may be
@@ -126,14 +126,16 @@ class Found(Struct, frozen=True, kw_only=True):
         )
 
 
-def find_out(context: Context, query: Query, cache: QueryCache | None = None) -> Found:
+def query_status(
+    context: Context, query: StatusQuery, cache: QueryCache | None = None
+) -> StatusResult:
     """Find out about what a query asks for. Raises InputError, OutOfReach.
 
     Answers in ``cache`` are not queried again.
     """
     cache = QueryCache() if cache is None else cache
     context = structs.replace(context, deadline=time.monotonic() + TIMEOUT)
-    found = _find(context, query, cache)
+    found = _query_status(context, query, cache)
     silent = (status.out_of_reach for status in found.statuses if status.out_of_reach)
     silence = found.silence or next(silent, "")
     statuses = found.statuses
@@ -146,7 +148,7 @@ def find_out(context: Context, query: Query, cache: QueryCache | None = None) ->
     return structs.replace(found, statuses=statuses, silence=silence, host=host)
 
 
-def _find(context: Context, query: Query, cache: QueryCache) -> Found:
+def _query_status(context: Context, query: StatusQuery, cache: QueryCache) -> StatusResult:
     if query.word is None:
         from hpcrun.monitor import list_rows
 
@@ -154,7 +156,7 @@ def _find(context: Context, query: Query, cache: QueryCache) -> Found:
         rows, older, silence = list_rows(
             context, query.count, each_task=query.each_task, cache=cache.slurm
         )
-        return Found(
+        return StatusResult(
             kind="listing",
             statuses=rows,
             older=older,
@@ -168,15 +170,15 @@ def _find(context: Context, query: Query, cache: QueryCache) -> Found:
     if isinstance(target, str):
         if cache.job is None:
             cache.job = status_of_job(context, target, in_detail=True)
-        return Found(kind="job", statuses=_with_end(context, cache.job))
+        return StatusResult(kind="job", statuses=_add_end_details(context, cache.job))
     sweep = read_sweep(target) if isinstance(target, SweepFolder) else None
     level: Level = "detail" if sweep is None else "row"
     statuses = status_of(context, runs_of(target), cache.slurm, level=level)
-    statuses = _with_end(context, statuses, in_sweep=sweep is not None)
-    return Found(kind="run", statuses=statuses, sweep=sweep)
+    statuses = _add_end_details(context, statuses, in_sweep=sweep is not None)
+    return StatusResult(kind="run", statuses=statuses, sweep=sweep)
 
 
-def _with_end(
+def _add_end_details(
     context: Context, statuses: list[JobStatus], *, in_sweep: bool = False
 ) -> list[JobStatus]:
     failed = [at for at, status in enumerate(statuses) if status.final and not status.ok]
@@ -188,38 +190,38 @@ def _with_end(
     if failed and (is_one or in_sweep):
         from hpcrun.actions import with_cause  # here: the rules take a moment
 
-        causes = {at: with_cause(context, statuses[at]) for at in failed[:_CAUSES]}
+        causes = {at: with_cause(context, statuses[at]) for at in failed[:_MAX_CAUSES]}
         statuses = [causes.get(at, status) for at, status in enumerate(statuses)]
     return statuses
 
 
-def find_everywhere(
-    contexts: Sequence[Context], query: Query, faults: Sequence[InputError] = ()
-) -> Found:
+def query_all_clusters(
+    contexts: Sequence[Context], query: StatusQuery, faults: Sequence[InputError] = ()
+) -> StatusResult:
     """Find the runs of several clusters, asked side by side; one that is slow is not waited for.
 
     ``faults``: what is wrong with the profiles of others.
     """
     from queue import Empty, SimpleQueue
 
-    found: dict[int, Found | str] = {}
-    answers: SimpleQueue[tuple[int, Found | str]] = SimpleQueue()
+    found: dict[int, StatusResult | str] = {}
+    answers: SimpleQueue[tuple[int, StatusResult | str]] = SimpleQueue()
 
     def ask(number: int) -> None:
         try:
-            answers.put((number, find_out(contexts[number], query)))
+            answers.put((number, query_status(contexts[number], query)))
         except HpcrunError as error:
             answers.put((number, error.message))
 
     for number in range(len(contexts)):
         threading.Thread(target=ask, args=(number,), daemon=True).start()
-    until = last = time.monotonic() + _PATIENCE
+    until = last = time.monotonic() + _CLUSTER_TIMEOUT_S
     with contextlib.suppress(Empty):
         while len(found) < len(contexts):
             number, answer = answers.get(timeout=max(0.0, until - time.monotonic()))
             found[number] = answer
-            if isinstance(answer, Found):
-                until = min(last, time.monotonic() + _LATER)
+            if isinstance(answer, StatusResult):
+                until = min(last, time.monotonic() + _SLOW_CLUSTER_WAIT_S)
     rows: list[JobStatus] = []
     silent = [fault.message.replace("\n", "; ") for fault in faults]
     for number, context in enumerate(contexts):
@@ -230,7 +232,7 @@ def find_everywhere(
         rows += [] if isinstance(one, str) else one.statuses
     # Run ids begin with the time of submission.
     rows.sort(key=lambda row: row.run_id, reverse=True)
-    return Found(
+    return StatusResult(
         kind="listing",
         statuses=rows,
         silence="; ".join(silent),
@@ -244,23 +246,23 @@ def _local_time(seconds: float) -> str:
 
 
 def show_status(
-    contexts: Sequence[Context], query: Query, faults: Sequence[InputError], *, as_json: bool
+    contexts: Sequence[Context], query: StatusQuery, faults: Sequence[InputError], *, as_json: bool
 ) -> int:
     """Print what a query asks for; return the exit code. Raises InputError, OutOfReach."""
     with contexts[0].waiting():
         if len(contexts) + len(faults) == 1:
-            found = find_out(contexts[0], query)
+            found = query_status(contexts[0], query)
         else:
-            found = find_everywhere(contexts, query, faults)
-    return print_found(found, as_json=as_json)
+            found = query_all_clusters(contexts, query, faults)
+    return print_status(found, as_json=as_json)
 
 
-def print_found(found: Found, *, as_json: bool = False) -> int:
+def print_status(found: StatusResult, *, as_json: bool = False) -> int:
     """Print what was found; return the exit code."""
     if as_json:
         emit_json(found.json())
     else:
-        say_lines(found.lines(look()))
+        print_lines(found.lines(output_display()))
     if found.silence:
-        note(f"Slurm is out of reach: {found.silence}")
+        print_note(f"Slurm is out of reach: {found.silence}")
     return found.exit_code

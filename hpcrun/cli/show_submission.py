@@ -10,7 +10,16 @@ import click
 from msgspec import structs
 
 from hpcrun.actions import Prepared
-from hpcrun.cli.output import emit_json, look, message, note, pairs, say, say_lines, table
+from hpcrun.cli.output import (
+    emit_json,
+    output_display,
+    print_line,
+    print_lines,
+    print_message,
+    print_note,
+    print_pairs,
+    print_table,
+)
 from hpcrun.context import Context
 from hpcrun.errors import InputError
 from hpcrun.plan import Plan, column_names, parse_seconds
@@ -23,7 +32,7 @@ if TYPE_CHECKING:
     from hpcrun.slurm import Estimate
 
 
-def describe(made: Prepared, *, by_slurm: bool = True) -> list[tuple[str, str]]:
+def describe_run(made: Prepared, *, by_slurm: bool = True) -> list[tuple[str, str]]:
     """Describe a run, or what is true of all runs of a sweep, in a few lines."""
     plan = made.plan
     rows = [("note", text) for text in plan.notes]
@@ -84,7 +93,7 @@ def _memory(text: str) -> str:
     return f"{size}{unit}"
 
 
-def _survival(plan: Plan) -> str:
+def _describe_survival(plan: Plan) -> str:
     """Say what a run will survive."""
     if plan.survive.when:
         from hpcrun.views import describe_survival  # here: a dry run does not say it
@@ -142,8 +151,8 @@ def show_submission(made: Prepared, job_id: str) -> None:
     head = f"Submitted {click.style(plan.name, bold=True)} to {plan.cluster} as job {job_id}"
     if made.is_sweep:
         head += f": {format_sweep_size(len(made.runs), made.spec.sweep_limit)}"
-    say(head)
-    pairs([*describe(made), ("goes on", _survival(plan))])
+    print_line(head)
+    print_pairs([*describe_run(made), ("goes on", _describe_survival(plan))])
     verbs = [
         (f"logs -f {job_id}", "follow its output"),
         (f"status {job_id}", "its state"),
@@ -151,7 +160,7 @@ def show_submission(made: Prepared, job_id: str) -> None:
         (f"cancel {job_id}", "end it"),
     ]
     if made.is_sweep:
-        _show_values(made)
+        _print_values(made)
         one = f"{job_id}_0" if plan.runs_per_job == 1 else made.runs[0].plan.run_id
         verbs = [
             (f"status {job_id}", "the state of all its runs"),
@@ -159,10 +168,10 @@ def show_submission(made: Prepared, job_id: str) -> None:
             (f"parse {job_id}", "a loss curve for each"),
             (f"cancel {job_id}", f"end it; {one} for one run"),
         ]
-    say_lines(format_next_steps(*verbs, display=look()))
+    print_lines(format_next_steps(*verbs, display=output_display()))
 
 
-def _show_values(sweep: Prepared) -> None:
+def _print_values(sweep: Prepared) -> None:
     batches = [str(run.plan.effective_batch) for run in sweep.runs]
     if not _has_several_batches(sweep):
         batches = []
@@ -171,7 +180,7 @@ def _show_values(sweep: Prepared) -> None:
         [str(index), *run.values.values(), *batches[index : index + 1], ""]
         for index, run in enumerate(sweep.runs)
     ]
-    table([*header, ""], rows)
+    print_table([*header, ""], rows)
 
 
 def submit_and_watch(
@@ -212,7 +221,7 @@ def submit_and_watch(
                 show_origin(again)
             show_submission(made, job_id)
     except OSError:  # the answer cannot be printed
-        note(f"submitted: job {job_id}")
+        print_note(f"submitted: job {job_id}")
         raise
     if not (follow or wait):
         return 0
@@ -234,9 +243,9 @@ def show_origin(again: Again) -> None:
     if len(kept) < 2:
         checkpoints = f"resumes from {kept[0]}" if kept else "starts without checkpoints"
     code = "the code as it was" if again.context.code is not None else "today's code"
-    note(click.style(f"again: {name}, {code}; {checkpoints}", dim=True))
+    print_note(click.style(f"again: {name}, {code}; {checkpoints}", dim=True))
     for text in again.notes:
-        note(click.style(f"note: {text}", dim=True))
+        print_note(click.style(f"note: {text}", dim=True))
 
 
 def again_json(again: Again, job_id: str) -> dict[str, Any]:
@@ -273,13 +282,15 @@ def show_estimate(plan: Plan, estimate: Estimate, *, as_json: bool) -> None:
         answer = {"name": plan.name, "cluster": plan.cluster, **structs.asdict(estimate)}
         emit_json({**answer, "notes": plan.notes})
         return
-    say(f"{click.style(plan.name, bold=True)} is not submitted; {plan.cluster} would take it")
+    print_line(
+        f"{click.style(plan.name, bold=True)} is not submitted; {plan.cluster} would take it"
+    )
     nodes = f"{estimate.nodes or '?'}, {format_count(estimate.processors, 'processor')}"
-    rows = [("start", _start(estimate)), ("nodes", nodes), ("partition", estimate.partition)]
-    pairs([*(("note", text) for text in plan.notes), *rows])
+    rows = [("start", _format_start(estimate)), ("nodes", nodes), ("partition", estimate.partition)]
+    print_pairs([*(("note", text) for text in plan.notes), *rows])
 
 
-def _start(estimate: Estimate) -> str:
+def _format_start(estimate: Estimate) -> str:
     from datetime import datetime  # here: it is for estimates alone
 
     from hpcrun.monitor import NOT_EXPECTED, is_expected, parse_time
@@ -292,36 +303,36 @@ def _start(estimate: Estimate) -> str:
 def show_files(made: Prepared, *, as_json: bool) -> None:
     """Print what a submission would write; of a sweep its script and the first run's files."""
     if as_json:
-        answer: dict[str, Any] = {**_texts(made.files), "notes": made.plan.notes}
+        answer: dict[str, Any] = {**_files_by_name(made.files), "notes": made.plan.notes}
         if made.is_sweep:
             answer["runs"] = [
-                {"values": run.values, "files": _texts(run.files)} for run in made.runs
+                {"values": run.values, "files": _files_by_name(run.files)} for run in made.runs
             ]
         emit_json(answer)
         return
     for text in made.plan.notes:
-        message("note", text, dim=True)
-    say(click.style("==> summary <==", bold=True))
-    pairs([row for row in describe(made) if row[0] != "note"])
-    say()
+        print_message("note", text, dim=True)
+    print_line(click.style("==> summary <==", bold=True))
+    print_pairs([row for row in describe_run(made) if row[0] != "note"])
+    print_line()
     if not made.is_sweep:
-        _say_files(made.files)
+        _print_files(made.files)
         return
-    _say_files([file for file in made.files if file.name == "job.sbatch"])
+    _print_files([file for file in made.files if file.name == "job.sbatch"])
     size = format_sweep_size(len(made.runs), made.spec.sweep_limit)
-    say(click.style(f"==> {size} <==", bold=True))
-    _show_values(made)
-    say()
-    say(click.style("==> the files of the first run <==", bold=True))
-    _say_files([file for file in made.runs[0].files if file.name != "task.json"])
+    print_line(click.style(f"==> {size} <==", bold=True))
+    _print_values(made)
+    print_line()
+    print_line(click.style("==> the files of the first run <==", bold=True))
+    _print_files([file for file in made.runs[0].files if file.name != "task.json"])
 
 
-def _texts(files: Sequence[RenderedFile]) -> dict[str, str]:
+def _files_by_name(files: Sequence[RenderedFile]) -> dict[str, str]:
     return {file.name: file.text for file in files if not file.is_binary}
 
 
-def _say_files(files: Sequence[RenderedFile]) -> None:
+def _print_files(files: Sequence[RenderedFile]) -> None:
     for file in files:
         if file.name not in (*FIXED, "plan.json") and not file.is_binary and "/" not in file.name:
-            say(click.style(f"==> {file.name} <==", bold=True))
-            say(file.text)
+            print_line(click.style(f"==> {file.name} <==", bold=True))
+            print_line(file.text)

@@ -13,7 +13,7 @@ def main() -> None:
     is_usual = _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler  # nohup: ignored
     if is_usual:
         _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # nothing is done yet that must be undone
-    _open_closed()
+    _reopen_closed_streams()
     from hpcrun.cli.main import main as run
 
     try:
@@ -27,7 +27,7 @@ def main() -> None:
             _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # nor is anything at Python's own end
 
 
-def _open_closed() -> None:
+def _reopen_closed_streams() -> None:
     """Open /dev/null where the caller has closed a stream (>&-): else the next file has its number,
     and commands that are started write into that."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):

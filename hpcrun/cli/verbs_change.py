@@ -13,18 +13,18 @@ import click
 from hpcrun.cli.options import (
     RUN,
     JobCommand,
-    asked_overrides,
     cluster_option,
-    context,
+    collect_overrides,
     job_options,
     json_option,
-    seconds,
+    make_context,
+    parse_duration,
 )
-from hpcrun.cli.output import confirm, emit_json, note, say, show_error, table
+from hpcrun.cli.output import confirm, emit_json, print_error, print_line, print_note, print_table
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 
 if TYPE_CHECKING:
-    from hpcrun.actions import Again, Outcome, Unit
+    from hpcrun.actions import Again, CleanupItem, Outcome
     from hpcrun.runs import SweepFolder
 
 
@@ -39,15 +39,15 @@ def cancel(jobs: Sequence[str], pending: bool, cluster: str | None, as_json: boo
     JOB is a Slurm job id, a run id or a sweep's id; 7_3 and 7_[3-5,9] are tasks of array 7. There
     is no default: even the newest run must be named. Jobs that are already over are left alone.
     """
-    from hpcrun.actions import cancel_all
+    from hpcrun.actions import cancel_jobs
     from hpcrun.monitor import find_targets
 
-    where = context(cluster)
+    where = make_context(cluster)
     targets = find_targets(where, jobs)
-    outcomes = cancel_all(where, targets, pending=pending)
+    outcomes = cancel_jobs(where, targets, pending=pending)
     if not as_json:
         _show_cancelled(outcomes, targets.sweeps)
-    return _end_with(outcomes, done="cancelled", as_json=as_json)
+    return _report_outcomes(outcomes, done="cancelled", as_json=as_json)
 
 
 @click.command("requeue")
@@ -65,26 +65,26 @@ def requeue(
     tasks, or with --failed the failed ones. A running job is stopped first. For jobs that Slurm
     has forgotten use hpcrun resubmit.
     """
-    from hpcrun.actions import requeue_all
+    from hpcrun.actions import requeue_jobs
     from hpcrun.monitor import find_targets
 
-    where = context(cluster)
-    outcomes = requeue_all(where, find_targets(where, jobs), failed=failed, hold=hold)
+    where = make_context(cluster)
+    outcomes = requeue_jobs(where, find_targets(where, jobs), failed=failed, hold=hold)
     for one in [] if as_json else outcomes:
         name, state = one.status.label, one.status.state
         if one.done and hold:
-            say(f"{name} was {state} and is held: scontrol release {one.status.job_id}")
+            print_line(f"{name} was {state} and is held: scontrol release {one.status.job_id}")
         elif one.done:
-            say(f"{name} was {state} and starts again")
+            print_line(f"{name} was {state} and starts again")
         elif one.left:
-            say(f"{name} is left alone: {one.left}")
+            print_line(f"{name} is left alone: {one.left}")
     if any(one.done for one in outcomes) and not (hold or as_json):
-        say(
+        print_line(
             click.style(
                 "Slurm waits two minutes first, unless the site has set another time", dim=True
             )
         )
-    return _end_with(outcomes, done="requeued", as_json=as_json)
+    return _report_outcomes(outcomes, done="requeued", as_json=as_json)
 
 
 def _show_cancelled(outcomes: Sequence[Outcome], sweeps: Sequence[SweepFolder]) -> None:
@@ -93,18 +93,20 @@ def _show_cancelled(outcomes: Sequence[Outcome], sweeps: Sequence[SweepFolder]) 
     rest = list(outcomes)
     for sweep in sweeps:
         inside = {run.run_id for run in runs_of(sweep)}
-        say(f"{sweep.sweep_id}: {_of_sweep([one for one in rest if one.run_id in inside])}")
+        print_line(
+            f"{sweep.sweep_id}: {_summarize_sweep([one for one in rest if one.run_id in inside])}"
+        )
         rest = [one for one in rest if one.run_id not in inside]
     for one in rest:
         if one.done:
-            say(f"{one.status.label} was {one.status.state} and is being cancelled")
+            print_line(f"{one.status.label} was {one.status.state} and is being cancelled")
         elif one.over:
-            say(f"{one.status.label} is over already: {one.status.state}")
+            print_line(f"{one.status.label} is over already: {one.status.state}")
         elif one.left:
-            say(f"{one.status.label} is left alone: {one.left}")
+            print_line(f"{one.status.label} is left alone: {one.left}")
 
 
-def _of_sweep(runs: Sequence[Outcome]) -> str:
+def _summarize_sweep(runs: Sequence[Outcome]) -> str:
     gone = [one for one in runs if one.done]
     if not gone and all(one.over for one in runs):
         return f"all {len(runs)} runs are over already"
@@ -114,16 +116,16 @@ def _of_sweep(runs: Sequence[Outcome]) -> str:
     return f"{start} cancelled: {states}"
 
 
-def _end_with(outcomes: Sequence[Outcome], *, done: str, as_json: bool) -> int:
+def _report_outcomes(outcomes: Sequence[Outcome], *, done: str, as_json: bool) -> int:
     """Print all as JSON, or the errors and what could not be recorded; return the exit code."""
     errors = {str(one.error): one.error for one in outcomes if one.error is not None}
     if as_json:
         emit_json({"runs": [_outcome_json(one, done) for one in outcomes]})
     else:
         for text in dict.fromkeys(one.unrecorded for one in outcomes if one.unrecorded):
-            note(f"note: {done} all the same, without a record of it: {text}")
+            print_note(f"note: {done} all the same, without a record of it: {text}")
         for error in errors.values():
-            show_error(error)
+            print_error(error)
     codes = [error.exit_code for error in errors.values()]
     # Silence says least, so it goes first.
     return OutOfReach.exit_code if OutOfReach.exit_code in codes else max(codes, default=0)
@@ -178,14 +180,14 @@ def resubmit(
     from hpcrun.cli.show_submission import show_files, show_origin, submit_and_watch
     from hpcrun.monitor import resolve_run_or_sweep
 
-    where = context(cluster, debug=options["debug"])
+    where = make_context(cluster, debug=options["debug"])
     found = resolve_run_or_sweep(where, job)
 
     def plan_again(code: Literal["then", "now"]) -> Again:
         return prepare_again(
             where,
             found,
-            overrides=asked_overrides(options),
+            overrides=collect_overrides(options),
             extra_args=options["extra_args"] or (),
             code=code,
             fresh=fresh,
@@ -244,23 +246,23 @@ def clean(
     Only your own runs that are certainly over are removed, and a sweep only as a whole. A run whose
     checkpoints a later run uses is kept. A named JOB is removed whatever its age. Asks first.
     """
-    from hpcrun.actions import check_named, find_old, measure, remove
+    from hpcrun.actions import find_cleanup_items, measure_size, refuse_sweep_members, remove_items
     from hpcrun.monitor import find_targets
 
-    age = seconds(older_than)
+    age = parse_duration(older_than)
     asks = not (yes or dry_run)
     if asks and (as_json or not sys.stdin.isatty()):
         raise InputError(
             "clean asks before it removes anything, and here it cannot ask",
             fix="-y removes without asking; --dry-run lists what would go",
         )
-    where = context(cluster)
+    where = make_context(cluster)
     named = find_targets(where, jobs) if jobs else None
     if named is not None:
         if named.jobs:
             raise InputError(f"{named.jobs[0]}: no such run", fix="hpcrun status lists the runs")
-        check_named(named.runs)
-    units = find_old(
+        refuse_sweep_members(named.runs)
+    units = find_cleanup_items(
         where,
         older_than=age,
         keep=keep,
@@ -271,30 +273,30 @@ def clean(
     if dry_run or not as_json:
         deadline = time.monotonic() + _PATIENCE
         for unit in going:
-            measure(unit, deadline)
+            measure_size(unit, deadline)
     if not as_json:
-        _list(units, going, all_of_them=dry_run)
-    gone: list[tuple[Unit, HpcrunError | None]] = []
+        _print_items(units, going, all_of_them=dry_run)
+    gone: list[tuple[CleanupItem, HpcrunError | None]] = []
     if going and asks and not confirm("Remove them for good?"):
-        say("nothing is removed")
+        print_line("nothing is removed")
         return 0
     if going and not dry_run:
         try:
             with where.bar("removing", "runs") as show:
-                for one in remove(where, going):
+                for one in remove_items(where, going):
                     gone.append(one)
                     show(len(gone), len(going))
         finally:
             if not as_json:
                 done = sum(error is None for _, error in gone)
-                say(f"{done} of {len(going)} removed")
+                print_line(f"{done} of {len(going)} removed")
             if len(gone) < len(going):
-                note("no run is half removed; hpcrun clean continues where it was stopped")
+                print_note("no run is half removed; hpcrun clean continues where it was stopped")
     errors = [error for _, error in gone if error is not None]
     if as_json:
         emit_json(_clean_json(units, gone, dry_run=dry_run))
     for error in errors:
-        show_error(error)
+        print_error(error)
     if errors:
         return 1
     if any(unit.is_silent for unit in units):
@@ -302,7 +304,9 @@ def clean(
     return 1 if named is not None and len(going) < len(units) else 0
 
 
-def _list(units: Sequence[Unit], going: Sequence[Unit], *, all_of_them: bool) -> None:
+def _print_items(
+    units: Sequence[CleanupItem], going: Sequence[CleanupItem], *, all_of_them: bool
+) -> None:
     from hpcrun.text import format_size
 
     shown = list(going if all_of_them else going[:_SHOWN])
@@ -310,41 +314,41 @@ def _list(units: Sequence[Unit], going: Sequence[Unit], *, all_of_them: bool) ->
         rows = [
             (
                 unit.name,
-                _states(unit),
-                _age(time.time() - unit.ended_at),
+                _format_states(unit),
+                _format_age(time.time() - unit.ended_at),
                 "-" if unit.size is None else format_size(unit.size),
                 "checkpoints" if unit.has_checkpoints else "",
             )
             for unit in shown
         ]
-        table(["RUN", "STATE", "ENDED", "SIZE", ""], rows)
+        print_table(["RUN", "STATE", "ENDED", "SIZE", ""], rows)
         if len(going) > len(shown):
-            say(f"... and {len(going) - len(shown)} more; --dry-run lists all")
+            print_line(f"... and {len(going) - len(shown)} more; --dry-run lists all")
         sizes = [unit.size for unit in going if unit.size is not None]
         least = "at least " if len(sizes) < len(going) else ""
         runs = sum(max(1, len(unit.runs)) for unit in going)
-        say(f"{runs} run{'s' if runs != 1 else ''}, {least}{format_size(sum(sizes))}")
+        print_line(f"{runs} run{'s' if runs != 1 else ''}, {least}{format_size(sum(sizes))}")
     else:
-        say("nothing to remove")
+        print_line("nothing to remove")
     kept = [unit for unit in units if unit.kept]
     for unit in kept[:3]:
-        note(click.style(f"stays: {unit.name}: {unit.kept}", dim=True))
+        print_note(click.style(f"stays: {unit.name}: {unit.kept}", dim=True))
     if len(kept) > 3:
         why = Counter("a later run needs it" if "uses" in u.kept else u.kept for u in kept[3:])
         reasons = ", ".join(f"{number} ({reason})" for reason, number in why.most_common(3))
-        note(click.style(f"stay too: {reasons}", dim=True))
+        print_note(click.style(f"stay too: {reasons}", dim=True))
 
 
-def _states(unit: Unit) -> str:
+def _format_states(unit: CleanupItem) -> str:
     if not unit.is_sweep:
         return next(iter(unit.states), "-")
     return ", ".join(f"{number} {state}" for state, number in unit.states.items()) or "no runs"
 
 
-def _age(age: float) -> str:
+def _format_age(age: float) -> str:
     """Say how long ago something was.
 
-    >>> _age(30), _age(7300), _age(86400 * 45)
+    >>> _format_age(30), _format_age(7300), _format_age(86400 * 45)
     ('30 s ago', '2 h ago', '45 d ago')
     """
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
@@ -354,7 +358,10 @@ def _age(age: float) -> str:
 
 
 def _clean_json(
-    units: Sequence[Unit], gone: Sequence[tuple[Unit, HpcrunError | None]], *, dry_run: bool
+    units: Sequence[CleanupItem],
+    gone: Sequence[tuple[CleanupItem, HpcrunError | None]],
+    *,
+    dry_run: bool,
 ) -> dict[str, Any]:
     errors = {unit.name: error.message for unit, error in gone if error is not None}
     removed = {unit.name for unit, error in gone if error is None}

@@ -11,8 +11,15 @@ from typing import Any, Literal
 
 import click
 
-from hpcrun.cli.options import CLUSTER, FILE, RUN_OR_FILE, cluster_option, context, json_option
-from hpcrun.cli.output import Terminal, bar, confirm, emit_json, note, say
+from hpcrun.cli.options import CLUSTER, FILE, RUN_OR_FILE, cluster_option, json_option, make_context
+from hpcrun.cli.output import (
+    TerminalPrompts,
+    confirm,
+    emit_json,
+    print_line,
+    print_note,
+    progress_bar,
+)
 from hpcrun.errors import InputError
 
 
@@ -52,14 +59,14 @@ def connect(cluster: str | None, closes: bool, verbose: bool) -> None:
     """
     from hpcrun.actions import connect_to, disconnect_from
 
-    where = context(cluster)
+    where = make_context(cluster)
     if closes:
-        say("disconnected" if disconnect_from(where) else "there was no connection")
+        print_line("disconnected" if disconnect_from(where) else "there was no connection")
         return
-    kept, version = connect_to(where, Terminal(is_verbose=verbose))
-    say(f"connected to {where.cluster.host}: {version}")
+    kept, version = connect_to(where, TerminalPrompts(is_verbose=verbose))
+    print_line(f"connected to {where.cluster.host}: {version}")
     if not kept:
-        note(f"it is not kept; it would be with `ssh: openssh` in {where.cluster_source}")
+        print_note(f"it is not kept; it would be with `ssh: openssh` in {where.cluster_source}")
 
 
 @click.group("sandbox")
@@ -90,22 +97,24 @@ def up(nodes: int | None, gpus_per_node: int | None, like: str | None) -> int:
     elif gpus_per_node is not None:
         raise InputError("--gpus-per-node: the profile of --like sets it", fix="leave one out")
     else:
-        from hpcrun.actions import build_shape
+        from hpcrun.actions import build_cluster_shape
         from hpcrun.context import load_named_profile
 
         cluster = load_named_profile(os.environ, Path.cwd(), like)
-        shape = build_shape(cluster, like, nodes)
+        shape = build_cluster_shape(cluster, like, nodes)
     before = lifecycle.status(directory)
-    with bar("starting", "daemons") as show:
+    with progress_bar("starting", "daemons") as show:
         status = lifecycle.up(directory, shape=shape, show=show)
     taken = f"up in {time.monotonic() - begin:.1f} s"
-    say(f"sandbox: {shape.about()}, {'up already' if before is not None and before.up else taken}")
+    print_line(
+        f"sandbox: {shape.about()}, {'up already' if before is not None and before.up else taken}"
+    )
     if like is None:
-        say("  hpcrun submit zero2-4gpu --follow     train something in it")
+        print_line("  hpcrun submit zero2-4gpu --follow     train something in it")
     else:
-        say("  hpcrun submit JOB --cluster sandbox     train in it, on CPUs")
-    say(f"  export SLURM_CONF={status.slurm_conf}     for Slurm's own commands")
-    say("  hpcrun sandbox down                   remove it")
+        print_line("  hpcrun submit JOB --cluster sandbox     train in it, on CPUs")
+    print_line(f"  export SLURM_CONF={status.slurm_conf}     for Slurm's own commands")
+    print_line("  hpcrun sandbox down                   remove it")
     return 0
 
 
@@ -129,10 +138,10 @@ def down(yes: bool) -> int:
                 fix="hpcrun sandbox down -y ends them too",
             )
         if not confirm(f"This ends its jobs: {listed}. Go on?"):
-            say("sandbox: left as it is")
+            print_line("sandbox: left as it is")
             return 0
     found = lifecycle.down(directory)
-    say("sandbox: gone" if found else "sandbox: there was none")
+    print_line("sandbox: gone" if found else "sandbox: there was none")
     return 0
 
 
@@ -148,12 +157,12 @@ def status(as_json: bool) -> int:
     if as_json:
         emit_json({"sandbox": msgspec.to_builtins(found) if found else None})
     elif found is None:
-        say("sandbox: not up")
+        print_line("sandbox: not up")
     elif found.up:
-        say(f"sandbox: up, {found.about}")
-        say(f"  {found.directory}")
+        print_line(f"sandbox: up, {found.about}")
+        print_line(f"  {found.directory}")
     else:
-        say(f"sandbox: not running: {', '.join(found.dead)}; hpcrun sandbox up repairs it")
+        print_line(f"sandbox: not running: {', '.join(found.dead)}; hpcrun sandbox up repairs it")
     return 0 if found is not None and found.up else 4
 
 
@@ -189,11 +198,11 @@ def hostfile(
     from hpcrun.render import format_hostfile
     from hpcrun.slurm import compress
 
-    where = context(cluster)
+    where = make_context(cluster)
     pool = find_hosts(where, hosts, source, slots)
     text = format_hostfile(pool.hosts, form)
     if pool.note:
-        note(pool.note)
+        print_note(pool.note)
     if output is not None:
         write_hostfile(where, output, text)
     if as_json:
@@ -207,7 +216,7 @@ def hostfile(
             }
         )
     elif output is None:
-        say(text.rstrip("\n"))
+        print_line(text.rstrip("\n"))
     return 0
 
 
@@ -249,9 +258,9 @@ def completion(shell: str, install: bool, name: str) -> int:
         raise InputError(f"--command {name}: not the name of a command", fix="as in: --command hr")
     script = SHELLS[shell](prog_name=name).source()
     if not install:
-        say(script.rstrip("\n"))
+        print_line(script.rstrip("\n"))
         return 0
     for path, is_changed in install_script(shell, name, script):
-        note(f"{'wrote' if is_changed else 'as it was'}: {path}")
-    note(f"it works in each {shell} that starts from now on")
+        print_note(f"{'wrote' if is_changed else 'as it was'}: {path}")
+    print_note(f"it works in each {shell} that starts from now on")
     return 0

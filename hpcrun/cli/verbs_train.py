@@ -16,13 +16,20 @@ from hpcrun.cli.options import (
     JOB_OR_RUN,
     RUN,
     JobCommand,
-    asked_job,
     cluster_option,
-    context,
     job_options,
     json_option,
+    load_requested_job,
+    make_context,
 )
-from hpcrun.cli.output import emit_json, let_go, note, pairs, say, table
+from hpcrun.cli.output import (
+    discard_output,
+    emit_json,
+    print_line,
+    print_note,
+    print_pairs,
+    print_table,
+)
 from hpcrun.errors import InputError
 
 if TYPE_CHECKING:
@@ -60,12 +67,12 @@ def submit(
     JOB is a name that `hpcrun jobs` lists, or a job file. Arguments after -- go to the script;
     without JOB they are the command to run: hpcrun submit -- hostname.
     """
-    from hpcrun.actions import Checks, dependency_on, prepare_job
+    from hpcrun.actions import Checks, build_dependency, prepare_job
     from hpcrun.cli.show_submission import show_estimate, show_files, submit_and_watch
 
-    where = context(cluster, debug=options["debug"], job=job)
-    spec, extra_args, origin = asked_job(where, job, options)
-    first = dependency_on(where, after)
+    where = make_context(cluster, debug=options["debug"], job=job)
+    spec, extra_args, origin = load_requested_job(where, job, options)
+    first = build_dependency(where, after)
     checks = Checks(strict=not options["no_check"])
     made = prepare_job(
         where, spec, extra_args=extra_args, after=first, origin=origin, checks=checks
@@ -74,9 +81,9 @@ def submit(
         show_files(made, as_json=as_json)
         return 0
     if test_only:
-        from hpcrun.actions import expected_start  # here: a dry run needs none
+        from hpcrun.actions import estimate_start  # here: a dry run needs none
 
-        show_estimate(made.plan, expected_start(where, made), as_json=as_json)
+        show_estimate(made.plan, estimate_start(where, made), as_json=as_json)
         return 0
     return submit_and_watch(where, made, follow=follow, wait=wait, as_json=as_json)
 
@@ -94,54 +101,54 @@ def run(job: str | None, hostfile: str | None, cluster: str | None, **options: A
     """
     from hpcrun.actions import (
         Checks,
-        load_pool,
-        on_pool,
-        on_this_machine,
+        adapt_to_pool,
+        adapt_to_this_machine,
+        assign_cpus,
+        fit_to_pool,
+        load_host_pool,
         prepare_spec,
-        running,
-        share_cpus,
-        take_shape,
+        run_in_foreground,
     )
     from hpcrun.cli.show_logs import watch_run
-    from hpcrun.cli.show_submission import describe
+    from hpcrun.cli.show_submission import describe_run
     from hpcrun.signals import interrupt_on_signals
 
     pool = None
-    where = context(cluster, debug=options["debug"], job=job)
+    where = make_context(cluster, debug=options["debug"], job=job)
     if hostfile is not None:
-        pool = load_pool(where, hostfile)
-        where = on_pool(where, pool)
+        pool = load_host_pool(where, hostfile)
+        where = adapt_to_pool(where, pool)
     else:
-        where = on_this_machine(where)
-    spec, extra_args, origin = asked_job(where, job, options)
-    spec = take_shape(pool, spec) if pool is not None else share_cpus(where, spec)
+        where = adapt_to_this_machine(where)
+    spec, extra_args, origin = load_requested_job(where, job, options)
+    spec = fit_to_pool(pool, spec) if pool is not None else assign_cpus(where, spec)
     checks = Checks(strict=not options["no_check"], in_queue=False)
     prepared = prepare_spec(where, spec, extra_args=extra_args, origin=origin, checks=checks)
 
-    with interrupt_on_signals(), running(where, prepared) as (run, process):
+    with interrupt_on_signals(), run_in_foreground(where, prepared) as (run, process):
         place = "here" if pool is None else f"on {pool.source}"
         try:
             try:
-                say(f"Running {prepared.plan.name} {place}")
-                pairs(describe(prepared, by_slurm=False))
+                print_line(f"Running {prepared.plan.name} {place}")
+                print_pairs(describe_run(prepared, by_slurm=False))
                 return watch_run(where, run, logs=True, process=process)
             except OSError as error:  # of what is shown: that ends no training
                 again = f"the run goes on: hpcrun logs -f {run.run_id}"
-                note(f"{error.strerror}: no more is shown; {again}")
-                let_go()
+                print_note(f"{error.strerror}: no more is shown; {again}")
+                discard_output()
                 return watch_run(where, run, logs=False, quiet=True, process=process)
         except KeyboardInterrupt:
-            note("stopping the run")
+            print_note("stopping the run")
             raise
 
 
-def what_happened(trial: Trial) -> str:
+def describe_trial(trial: Trial) -> str:
     """Say in a line what came of a run of a rehearsal.
 
     >>> from hpcrun.actions.rehearse import Trial
-    >>> what_happened(Trial(fault="node", run_dir="", ok=True, resumed_at=9, replayed=2))
+    >>> describe_trial(Trial(fault="node", run_dir="", ok=True, resumed_at=9, replayed=2))
     'a dead node: came back from its start, at step 9, 2 steps done again'
-    >>> [what_happened(Trial(fault="limit", run_dir="", tried=each)) for each in (False, True)]
+    >>> [describe_trial(Trial(fault="limit", run_dir="", tried=each)) for each in (False, True)]
     ['time limit: was not tried', 'time limit: did not come back']
     """
     from hpcrun.text import format_count
@@ -210,11 +217,11 @@ def rehearse(
     """
     import msgspec
 
-    from hpcrun.actions import FAULTS, Asked, rehearse_job
-    from hpcrun.cli.options import seconds
+    from hpcrun.actions import FAULTS, RehearsalRequest, rehearse_job
+    from hpcrun.cli.options import parse_duration
 
-    where = context(cluster, debug=options["debug"], job=job)
-    spec, extra_args, origin = asked_job(where, job, options)
+    where = make_context(cluster, debug=options["debug"], job=job)
+    spec, extra_args, origin = load_requested_job(where, job, options)
     resources = spec.resources
     small = msgspec.structs.replace(
         resources,
@@ -223,23 +230,25 @@ def rehearse(
     )
     spec = msgspec.structs.replace(spec, resources=small)
     faults = [each for each in FAULTS if fault in (each, "all")]
-    asked = Asked(spec, extra_args, origin, faults, seconds(within), not options["no_check"])
-    note(f"rehearsing on {small.nodes} x {small.gpus_per_node} GPUs, in name only")
-    trials = rehearse_job(where, asked, keep=keep, say=note)
+    asked = RehearsalRequest(
+        spec, extra_args, origin, faults, parse_duration(within), not options["no_check"]
+    )
+    print_note(f"rehearsing on {small.nodes} x {small.gpus_per_node} GPUs, in name only")
+    trials = rehearse_job(where, asked, keep=keep, say=print_note)
     if as_json:
         emit_json({"trials": msgspec.to_builtins(trials)})
     else:
         for trial in trials:
-            say(what_happened(trial))
+            print_line(describe_trial(trial))
             if trial.why:
-                say(f"  {trial.why}")
+                print_line(f"  {trial.why}")
             if trial.fix:
-                say(f"  fix: {trial.fix}")
+                print_line(f"  fix: {trial.fix}")
         if missing := [trial.cause for trial in trials if trial.cause and not trial.asked_for]:
             when = ", ".join([*spec.survive.when, *missing])
-            note(f"the job itself does not ask for all of it: survive: {{when: [{when}]}}")
+            print_note(f"the job itself does not ask for all of it: survive: {{when: [{when}]}}")
         if keep:
-            say(f"the runs: {Path(trials[0].run_dir).parent}")
+            print_line(f"the runs: {Path(trials[0].run_dir).parent}")
     return 0 if all(trial.ok for trial in trials) else 1
 
 
@@ -259,7 +268,7 @@ def jobs(as_json: bool) -> int:
     if as_json:
         emit_json({"jobs": jobs})
         return 0
-    table(
+    print_table(
         ["JOB", "FROM", "WHAT"],
         [(str(j["name"]), str(j["from"]), str(j["error"] or j["description"])) for j in jobs],
     )
@@ -290,7 +299,7 @@ def show(what: str | None, name: str | None, cluster: str | None, as_json: bool)
             "--file prints the file as it is, which is not JSON",
             fix=f"hpcrun show RUN --file {name} without --json",
         )
-    where = context(cluster, job=what)
+    where = make_context(cluster, job=what)
     if what is not None and (
         what in list_jobs(where.project, where.environ) or what.endswith((".yaml", ".yml"))
     ):
@@ -298,9 +307,9 @@ def show(what: str | None, name: str | None, cluster: str | None, as_json: bool)
             raise InputError(f"{what} is a job and has no files yet", fix="submit --dry-run")
         spec = load_spec(where, what)
         if as_json:
-            emit_json({"job": _finite(msgspec.to_builtins(spec))})
+            emit_json({"job": _replace_nonfinite(msgspec.to_builtins(spec))})
         else:
-            say(dump_job(spec).rstrip("\n"))
+            print_line(dump_job(spec).rstrip("\n"))
         return 0
     run = resolve_run_or_sweep(where, what)
     # The values of secrets; of a submission that was killed; of an attempt on hosts of a hostfile.
@@ -316,7 +325,7 @@ def show(what: str | None, name: str | None, cluster: str | None, as_json: bool)
         text = read_text(run.path / name)
         if isinstance(run, RunFolder) and (run.path / name).is_relative_to(run.logs):
             text = masker_of(where, [run]).text(text)
-        say(text.rstrip("\n"))
+        print_line(text.rstrip("\n"))
         return 0
     spec_text = read_text(run.path / "spec.yaml")
     if as_json:
@@ -330,20 +339,20 @@ def show(what: str | None, name: str | None, cluster: str | None, as_json: bool)
             }
         )
         return 0
-    say(f"# {run.path.name}, in {run.path}")
-    say(spec_text.rstrip("\n"))
-    say("# files: hpcrun show RUN --file NAME")
+    print_line(f"# {run.path.name}, in {run.path}")
+    print_line(spec_text.rstrip("\n"))
+    print_line("# files: hpcrun show RUN --file NAME")
     for file in files:
-        say(f"#   {file}")
+        print_line(f"#   {file}")
     return 0
 
 
-def _finite(value: Any) -> Any:
+def _replace_nonfinite(value: Any) -> Any:
     """JSON has no nan and no infinities: they become texts, as in the JSON of parse."""
     from hpcrun.text import json_number
 
     if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
+        return {key: _replace_nonfinite(each) for key, each in value.items()}
     if isinstance(value, list):
-        return [_finite(each) for each in value]
+        return [_replace_nonfinite(each) for each in value]
     return json_number(value) if isinstance(value, float) else value

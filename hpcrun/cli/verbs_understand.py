@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcrun.cli.options import DIR, FILE, RUN_OR_FILE, cluster_option, context, json_option
-from hpcrun.cli.output import emit_json, say, window
+from hpcrun.cli.options import DIR, FILE, RUN_OR_FILE, cluster_option, json_option, make_context
+from hpcrun.cli.output import drawing_display, emit_json, print_line
 from hpcrun.errors import InputError
 
 # malloc.h of glibc; what it does by itself grows with what is freed.
@@ -39,16 +39,16 @@ def why(jobs: tuple[str, ...], cluster: str | None, as_json: bool) -> int:
     The exit code is 0 also where a cause is found.
     """
     from hpcrun.actions import explain_jobs
-    from hpcrun.cli.output import look, say_lines
+    from hpcrun.cli.output import output_display, print_lines
     from hpcrun.views import diagnosis_json, format_diagnosis
 
-    answers = explain_jobs(context(cluster), jobs)
+    answers = explain_jobs(make_context(cluster), jobs)
     if as_json:
         runs = [{"source": each.source, **diagnosis_json(each.diagnosis)} for each in answers]
         emit_json({"runs": runs})
         return 0
     for each in answers:
-        say_lines(format_diagnosis(each.source, each.diagnosis, each.state, look()))
+        print_lines(format_diagnosis(each.source, each.diagnosis, each.state, output_display()))
     return 0
 
 
@@ -100,13 +100,13 @@ def parse(
     """
     from hpcrun.curves import check_files
 
-    where = context(cluster)
+    where = make_context(cluster)
     check_files(where.cwd, logs, files)
     if where.cluster.host is not None:
-        _bring(where, logs)
-    from hpcrun.cli.show_curve import drawing, write
+        _fetch_while_importing(where, logs)
+    from hpcrun.cli.show_curve import draw_report, write_report_files
 
-    _free_at_once()
+    _return_freed_memory()
     if follow:
         from hpcrun.cli.watch_curve import watch_curve
 
@@ -121,14 +121,14 @@ def parse(
     if as_json:
         from hpcrun.curves import json_text
 
-        say(json_text(runs, full=full).rstrip("\n"))
+        print_line(json_text(runs, full=full).rstrip("\n"))
     else:
-        say(drawing(where, runs, metric=metric))
-    write(where, runs, files, full=full)
+        print_line(draw_report(where, runs, metric=metric))
+    write_report_files(where, runs, files, full=full)
     return 0 if ok and any(run.curve.metrics for run in runs) else 1
 
 
-def _bring(where: Context, words: Sequence[str]) -> None:
+def _fetch_while_importing(where: Context, words: Sequence[str]) -> None:
     """Have the cluster's host answer while what reads and draws curves is imported."""
     from hpcrun.monitor import fetch_records, find_run_or_sweep
 
@@ -146,7 +146,7 @@ def _bring(where: Context, words: Sequence[str]) -> None:
     loader.join()
 
 
-def _free_at_once() -> None:
+def _return_freed_memory() -> None:
     """Have large columns go back to the system as they are freed, not stay as holes in the heap."""
     import ctypes
 
@@ -196,8 +196,8 @@ def compare(
     """
     from msgspec import structs
 
-    from hpcrun.actions import parse_runs, with_code
-    from hpcrun.cli.show_curve import known_metric, labelled, write
+    from hpcrun.actions import add_code_digests, parse_runs
+    from hpcrun.cli.show_curve import label_sweep_runs, match_metric, write_report_files
     from hpcrun.curves import check_files, compare_runs, comparison_json, format_comparison
 
     if not logs:
@@ -206,19 +206,19 @@ def compare(
         )
     if target is not None and not math.isfinite(target):
         raise InputError(f"--target {target}: not a finite number", fix="as in --target 2.5")
-    where = context(cluster)
+    where = make_context(cluster)
     check_files(where.cwd, logs, files)
-    runs = _with_gpus(parse_runs(where, logs), gpus)
+    runs = _set_gpus(parse_runs(where, logs), gpus)
     if len(runs) < 2:
         raise InputError(
             f"{' '.join(logs)}: one run; two or more can be compared",
             fix=f"name another one, or hpcrun parse {' '.join(logs)}",
         )
-    runs, notes = with_code(where.runs_dir, runs)
-    named = labelled(where, runs)
+    runs, notes = add_code_digests(where.runs_dir, runs)
+    named = label_sweep_runs(where, runs)
     compared = compare_runs(
         runs if as_json else named,
-        metric=known_metric(runs, metric),
+        metric=match_metric(runs, metric),
         target=target,
         per_gpu=per_gpu,
     )
@@ -226,12 +226,12 @@ def compare(
     if as_json:
         emit_json(comparison_json(runs, compared))
     else:
-        say(format_comparison(named, compared, window(), by=by, per_gpu=per_gpu))
-    write(where, runs, files, by="step" if by == "samples" else by)
+        print_line(format_comparison(named, compared, drawing_display(), by=by, per_gpu=per_gpu))
+    write_report_files(where, runs, files, by="step" if by == "samples" else by)
     return 0 if any(run.curve.metrics for run in runs) else 1
 
 
-def _with_gpus(runs: Sequence[ParsedRun], gpus: str | None) -> list[ParsedRun]:
+def _set_gpus(runs: Sequence[ParsedRun], gpus: str | None) -> list[ParsedRun]:
     from msgspec import structs
 
     if gpus is None:

@@ -16,13 +16,13 @@ from hpcrun.cli.options import (
     RUN,
     ArgsAfterDashes,
     cluster_option,
-    context,
-    every_context,
     json_option,
+    make_all_contexts,
+    make_context,
+    parse_duration,
     parse_when,
-    seconds,
 )
-from hpcrun.cli.output import can_draw, emit_json, is_terminal, note, say, table
+from hpcrun.cli.output import can_draw, emit_json, is_terminal, print_line, print_note, print_table
 from hpcrun.errors import InputError
 
 # For this many last lines, or fewer, only the end of a log is fetched.
@@ -59,18 +59,18 @@ def status(
 
     The exit code is 4 if the state depends on Slurm and Slurm does not answer.
     """
-    from hpcrun.cli.show_status import Query, show_status
+    from hpcrun.cli.show_status import StatusQuery, show_status
 
-    query = Query(job, None if everything else count, everything)
+    query = StatusQuery(job, None if everything else count, everything)
     if not is_watched:
         is_each = everything and job is None
-        where, faults = every_context(cluster) if is_each else ([context(cluster)], [])
+        where, faults = make_all_contexts(cluster) if is_each else ([make_context(cluster)], [])
         return show_status(where, query, faults, as_json=as_json)
     if as_json:
         raise InputError("--watch shows a picture, --json a state", fix="give one of them")
     from hpcrun.cli.watch_status import watch_status
 
-    return watch_status(context(cluster), query)
+    return watch_status(make_context(cluster), query)
 
 
 @click.command("logs")
@@ -139,7 +139,7 @@ def logs(
         pattern=_parse_pattern(grep),
         since=None if since is None else parse_when(since, time.time()),
     )
-    where = context(cluster)
+    where = make_context(cluster)
     count = _END if lines is None and is_terminal() else query.lines
     is_short = count is not None and count <= _END
     asks_more = err or query.pattern or query.since is not None or query.attempt is not None
@@ -217,7 +217,7 @@ def top(
     """
     from hpcrun.cli.watch_top import print_snapshot, watch_top
 
-    where = context(cluster)
+    where = make_context(cluster)
     if as_json or not can_draw():
         return print_snapshot(where, jobs, count=count, usage=not no_usage, as_json=as_json)
     return watch_top(where, jobs, count=count, usage=not no_usage)
@@ -254,8 +254,8 @@ def wait(
     from hpcrun.text import Display
     from hpcrun.views import ended_json, format_end
 
-    limit = None if timeout is None else seconds(timeout)
-    where = context(cluster)
+    limit = None if timeout is None else parse_duration(timeout)
+    where = make_context(cluster)
     targets = find_targets(where, jobs)
     deadline = None if limit is None else time.monotonic() + limit
     watched = [WatchedRuns(targets.all_runs()), WatchedSlurmJobs(targets.jobs)]
@@ -268,14 +268,14 @@ def wait(
                 status = with_cause(where, status)
                 over.append(status)
                 if not as_json:
-                    say(format_end(status, Display(colour=True)))
+                    print_line(format_end(status, Display(colour=True)))
             elif not as_json:
                 _show_progress(last.get(watch_key(status)), status)
             last[watch_key(status)] = status
             if first and over:
                 break
     except KeyboardInterrupt:
-        note("\nno longer waiting; the jobs go on")
+        print_note("\nno longer waiting; the jobs go on")
         raise
     # Tasks that waited shared a row, and have their own since they began.
     there = {watch_key(status) for status in monitor.statuses}
@@ -287,7 +287,7 @@ def wait(
         emit_json({"runs": [ended_json(one) for one in last.values()], "timed_out": timed_out})
     elif timed_out:
         names = ", ".join(one.label for one in left[:3]) + (", ..." if len(left) > 3 else "")
-        note(f"time is up; not over yet: {names}")
+        print_note(f"time is up; not over yet: {names}")
     if timed_out:
         return 4 if silent else TIMED_OUT
     return 0 if all(status.ok for status in over) else 1
@@ -302,7 +302,7 @@ def _show_progress(before: JobStatus | None, now: JobStatus) -> None:
     silence = "UNKNOWN" in (now.state, was) and now.state != was and before is not None
     if silence or is_terminal():
         line = format_state(now, Display(colour=True))
-        note(line + ("; still waiting" if now.state == "UNKNOWN" else ""))
+        print_note(line + ("; still waiting" if now.state == "UNKNOWN" else ""))
 
 
 @click.command("shell", cls=ArgsAfterDashes)
@@ -318,7 +318,7 @@ def shell(
     run instead, and its exit code returned: hpcrun shell 7 -- nvidia-smi. The default JOB is the
     newest run.
     """
-    from hpcrun.actions import become, prepare_shell
+    from hpcrun.actions import exec_shell, prepare_shell
     from hpcrun.monitor import find_targets
 
     if extra_args == []:
@@ -328,13 +328,13 @@ def shell(
         raise InputError(
             "a shell needs a terminal", fix="give a command: hpcrun shell JOB -- nvidia-smi"
         )
-    where = context(cluster)
+    where = make_context(cluster)
     shell = prepare_shell(
         where, find_targets(where, [job] if job else []), extra_args or [], node=node
     )
     for text in shell.notes:
-        note(click.style(f"note: {text}", dim=True))
-    become(shell)
+        print_note(click.style(f"note: {text}", dim=True))
+    exec_shell(shell)
     return 1  # not reached
 
 
@@ -350,10 +350,10 @@ def open(job: str, port: int, node: str | None, cluster: str | None) -> int:
     the node's own URL, what to type on your laptop to reach it, and ends: there what listens must
     do so on all addresses (tensorboard --bind_all, jupyter lab --ip 0.0.0.0).
     """
-    from hpcrun.actions import find_node, hold_port, open_port
+    from hpcrun.actions import find_node, keep_port_open, open_port
     from hpcrun.monitor import find_targets
 
-    where = context(cluster)
+    where = make_context(cluster)
     status, shown, host = find_node(where, find_targets(where, [job]), node)
     opened = open_port(where, shown, host, port)
     at, number = opened.here
@@ -361,25 +361,25 @@ def open(job: str, port: int, node: str | None, cluster: str | None) -> int:
         must = "must do so on all addresses: tensorboard --bind_all, jupyter lab --ip 0.0.0.0"
         if where.cluster.host is not None:
             must = "on 127.0.0.1 alone must be there before hpcrun open is"
-        note(f"note: nothing answers on port {port} of {host} yet; what listens there {must}")
+        print_note(f"note: nothing answers on port {port} of {host} yet; what listens there {must}")
     if opened.is_relayed and where.cluster.host is None:
         raise InputError(
             f"port {port} of {host} answers on that node alone",
             fix="start what listens there for all addresses (tensorboard --bind_all, jupyter lab "
             "--ip 0.0.0.0), or call hpcrun open on your laptop, with host: in the profile",
         )
-    say(f"http://{at}:{number}/")
+    print_line(f"http://{at}:{number}/")
     if where.cluster.host is None:
         import getpass
         import socket
 
         login = f"{getpass.getuser()}@{socket.getfqdn()}"
-        note(f"from your laptop: ssh -N -L {port}:{at}:{port} {login}")
-        note(f"and there open http://127.0.0.1:{port}/")
+        print_note(f"from your laptop: ssh -N -L {port}:{at}:{port} {login}")
+        print_note(f"and there open http://127.0.0.1:{port}/")
         return 0
-    note(f"that is port {port} of {host}, until {status.label} is over or Ctrl-C")
-    ended = hold_port(where, status, opened, note)
-    note(f"{ended.label} is {ended.state}")
+    print_note(f"that is port {port} of {host}, until {status.label} is over or Ctrl-C")
+    ended = keep_port_open(where, status, opened, print_note)
+    print_note(f"{ended.label} is {ended.state}")
     return 0
 
 
@@ -420,7 +420,7 @@ def fetch(
     from hpcrun.monitor import require_single_run, resolve_run_or_sweep
     from hpcrun.text import format_count, format_size
 
-    where = context(cluster)
+    where = make_context(cluster)
     wandb = find_wandb(where) if wandb_sync else ""
     run = require_single_run(resolve_run_or_sweep(where, job), job)
     if wandb_sync and not globs:
@@ -429,17 +429,19 @@ def fetch(
     target = where.cwd / (to or run.run_id)
     size = sum(file.size for file in found.files)
     if found.fault:
-        note(f"note: not all could be seen: {found.fault}")
+        print_note(f"note: not all could be seen: {found.fault}")
     if found.links:
-        note(f"note: {format_count(len(found.links), 'link')} left out, as {found.links[0]}")
+        print_note(f"note: {format_count(len(found.links), 'link')} left out, as {found.links[0]}")
     if not as_json:
         if dry_run:
-            table(["SIZE", "FILE"], [(format_size(file.size), file.name) for file in found.files])
-        say(f"{format_count(len(found.files), 'file')}, {format_size(size)}, to {target}")
+            print_table(
+                ["SIZE", "FILE"], [(format_size(file.size), file.name) for file in found.files]
+            )
+        print_line(f"{format_count(len(found.files), 'file')}, {format_size(size)}, to {target}")
     fetched = Fetched()
     if not dry_run:
         with where.bar("fetching", "MB") as show:
-            fetched = fetch_files(where, found.files, target, show, note)
+            fetched = fetch_files(where, found.files, target, show, print_note)
     refused = []
     if wandb_sync and not dry_run:
         refused = sync_offline(where, wandb, target, found.files)
@@ -457,11 +459,11 @@ def fetch(
         emit_json({"run_id": run.run_id, "to": str(target), "dry_run": dry_run, "files": rows})
     elif not dry_run:
         had = f", {len(fetched.had)} were here already" if fetched.had else ""
-        say(f"{len(fetched.done)} brought{had}")
+        print_line(f"{len(fetched.done)} brought{had}")
     for name, why in fetched.failed.items():
-        note(f"not brought: {name}: {why}")
+        print_note(f"not brought: {name}: {why}")
     for name in refused:
-        note(f"wandb did not take {name}")
+        print_note(f"wandb did not take {name}")
     return 1 if fetched.failed or refused else 0
 
 
@@ -478,11 +480,11 @@ def nodes(nodes: tuple[str, ...], clear: bool, cluster: str | None, as_json: boo
     Your jobs leave such a node out for a day, unless too few nodes would be left, or the job names
     it (slurm: {nodelist: ...}). What is checked: docs/jobs.md, Bad nodes.
     """
-    from hpcrun.actions import clear as take_back
+    from hpcrun.actions import clear_bad_nodes as take_back
     from hpcrun.actions import list_bad_nodes
     from hpcrun.text import format_duration
 
-    where, now = context(cluster), time.time()
+    where, now = make_context(cluster), time.time()
     found = [one for one in list_bad_nodes(where) if not nodes or one.node in nodes]
     missing = [name for name in nodes if name not in {one.node for one in found}]
     if missing:
@@ -494,11 +496,11 @@ def nodes(nodes: tuple[str, ...], clear: bool, cluster: str | None, as_json: boo
         emit_json({"nodes": [] if clear else rows, "cleared": cleared})
     elif clear:
         for name in cleared:
-            say(f"{name} may be used again")
+            print_line(f"{name} may be used again")
         if not cleared:
-            say("no node was left out")
+            print_line("no node was left out")
     elif not found:
-        say("no node is left out")
+        print_line("no node is left out")
     else:
         lines = [
             (
@@ -510,5 +512,5 @@ def nodes(nodes: tuple[str, ...], clear: bool, cluster: str | None, as_json: boo
             )
             for one in found
         ]
-        table(["NODE", "FOUND", "STAYS OUT FOR", "BY RUN", "WHY"], lines)
+        print_table(["NODE", "FOUND", "STAYS OUT FOR", "BY RUN", "WHY"], lines)
     return 0

@@ -11,8 +11,8 @@ import click
 from msgspec import structs
 
 from hpcrun.actions import CurveFollower, Followed, parse_runs, with_cause
-from hpcrun.cli.output import as_wide, can_draw, note, width_and_height
-from hpcrun.cli.show_curve import drawing
+from hpcrun.cli.output import can_draw, print_note, replace_unencodable, width_and_height
+from hpcrun.cli.show_curve import draw_report
 from hpcrun.context import Context
 from hpcrun.curves import ParsedRun, Screen
 from hpcrun.text import Display, truncate_start
@@ -52,11 +52,11 @@ def watch_curve(
         last = follower.now()
         followed = " and ".join(status.label for status in last.statuses if status is not None)
         if followed:
-            note(f"no longer following {followed}, which goes on")
+            print_note(f"no longer following {followed}, which goes on")
             raise
     for status in last.statuses:
         if status is not None and status.final:
-            note(format_verdict(with_cause(context, status), Display(colour=True)))
+            print_note(format_verdict(with_cause(context, status), Display(colour=True)))
     if follower.has_pipe:
         return last.runs, last.ok
     if not follower.has_all():
@@ -73,26 +73,26 @@ def _draw_on(context: Context, follower: CurveFollower, metric: str | None) -> N
         screen.draw(["reading ..."])
         while not follower.wait(every, lambda: screen.is_stale):
             begun = time.monotonic()
-            screen.draw(_picture(context, follower.now(), metric))
+            screen.draw(_draw_page(context, follower.now(), metric))
             every = max(_EVERY, _SHARE * (time.monotonic() - begun))
 
 
-def _picture(context: Context, followed: Followed, metric: str | None) -> list[str]:
+def _draw_page(context: Context, followed: Followed, metric: str | None) -> list[str]:
     width, height = width_and_height()
     found = [run for run in followed.runs if run.curve.metrics]
     if found:
         size = width - 1, height - 1
-        rows = drawing(context, found, metric=metric or None, size=size).splitlines()
+        rows = draw_report(context, found, metric=metric or None, size=size).splitlines()
     else:
         names = ", ".join(run.source for run in followed.runs)
         rows = [truncate_start(f"{names}: no metrics yet", width - 1)]
     rows = [*rows, *[""] * (height - 1 - len(rows))][: height - 1]
-    bottom = truncate_start(_bottom(followed), width - 1)
+    bottom = truncate_start(_format_footer(followed), width - 1)
     rows = [*rows, click.style(bottom, dim=True)] if height > 1 else rows
-    return [as_wide(row) for row in rows]
+    return [replace_unencodable(row) for row in rows]
 
 
-def _bottom(followed: Followed) -> str:
+def _format_footer(followed: Followed) -> str:
     states = [
         f"{status.label} {status.state}"
         + (f" ({describe_reason(status.verdict)})" if status.verdict.reason else "")

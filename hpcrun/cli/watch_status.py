@@ -10,8 +10,8 @@ from contextlib import nullcontext
 
 from msgspec import structs
 
-from hpcrun.cli.output import can_draw, encodable, look, width_and_height
-from hpcrun.cli.show_status import Found, Query, QueryCache, find_out, print_found
+from hpcrun.cli.output import can_draw, encodable, output_display, width_and_height
+from hpcrun.cli.show_status import QueryCache, StatusQuery, StatusResult, print_status, query_status
 from hpcrun.context import Context
 from hpcrun.curves import Screen
 from hpcrun.errors import InputError, OutOfReach
@@ -23,12 +23,12 @@ from hpcrun.text import truncate
 _FILES_EVERY, _SLICE = 2.0, 0.1
 
 
-class _Asked(WatchedJobs):
+class _WatchedQuery(WatchedJobs):
     """What a query asks for, looked up again each time: later other runs may be the newest."""
 
-    def __init__(self, query: Query) -> None:
+    def __init__(self, query: StatusQuery) -> None:
         self.is_open = query.word is None
-        self.found = Found(kind="listing", statuses=[])
+        self.found = StatusResult(kind="listing", statuses=[])
         self._query = query
         self._cache = QueryCache()
 
@@ -55,14 +55,14 @@ class _Asked(WatchedJobs):
 
     def _find(self, context: Context, pace: QueryPace) -> Sequence[JobStatus]:
         before = self.found.states
-        self.found = find_out(context, self._query, self._cache)
+        self.found = query_status(context, self._query, self._cache)
         self.next_check = time.monotonic() + _FILES_EVERY
         if self.found.states != before:
             pace.request_query(time.monotonic(), apart=QUERY_PAUSE_S)
         return self.found.statuses
 
 
-def watch_status(context: Context, query: Query) -> int:
+def watch_status(context: Context, query: StatusQuery) -> int:
     """Draw until Ctrl-C, or until the job that is named is over; then print it once more.
 
     Raises InputError where the output is no terminal.
@@ -73,27 +73,30 @@ def watch_status(context: Context, query: Query) -> int:
             fix="hpcrun wait waits for runs; a loop may call hpcrun status twice a minute",
         )
     keyboard = sys.stdin.fileno() if sys.stdin.isatty() else None
-    asked = _Asked(query)
+    asked = _WatchedQuery(query)
     monitor = Monitor(context, [asked], calmest=MAX_QUERY_PAUSE_S)
     snapshot = monitor.poll()  # errors before the picture
     # A word on the waiting would stand in it.
     monitor.context = structs.replace(context, waiting=nullcontext)
     with Screen(sys.stdout, keyboard) as screen:
         while not snapshot.is_over:
-            screen.draw(_picture(asked.found, monitor.seconds_until_query))
+            screen.draw(_draw_page(asked.found, monitor.seconds_until_query))
             until = time.monotonic() + _FILES_EVERY
             while time.monotonic() < until and not screen.is_stale:
                 time.sleep(_SLICE)
             snapshot = monitor.poll()
-    return print_found(asked.found)
+    return print_status(asked.found)
 
 
-def _picture(found: Found, left: float) -> list[str]:
+def _draw_page(found: StatusResult, left: float) -> list[str]:
     width, height = width_and_height()
-    page = found.lines(look())
+    page = found.lines(output_display())
     foot = f"Slurm is asked again in {left:.0f} s; Ctrl-C ends this"
     foot = f"no answer: {foot}" if found.silence else foot
     room = max(height - 2, 1)
     cut_off = [f"... {len(page) - room + 1} more lines"] if len(page) > room else []
     kept = page[: room - 1] if cut_off else page
-    return [truncate(encodable(line), width - 1, look()) for line in [*kept, *cut_off, "", foot]]
+    return [
+        truncate(encodable(line), width - 1, output_display())
+        for line in [*kept, *cut_off, "", foot]
+    ]

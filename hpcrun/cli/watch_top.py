@@ -14,7 +14,15 @@ import click
 from msgspec import structs
 
 from hpcrun.actions import Top
-from hpcrun.cli.output import as_wide, emit_json, note, say, say_lines, width_and_height, window
+from hpcrun.cli.output import (
+    drawing_display,
+    emit_json,
+    print_line,
+    print_lines,
+    print_note,
+    replace_unencodable,
+    width_and_height,
+)
 from hpcrun.context import Context
 from hpcrun.curves import Screen, end_by_signal
 from hpcrun.errors import InputError, OutOfReach
@@ -25,7 +33,7 @@ from hpcrun.views import format_top, top_json
 # snapshot waits for the nodes.
 _LOOK, _DRAW = 0.1, 1.0
 _PATIENCE = 8.0
-_NOTHING = "none of your jobs runs or waits; hpcrun status lists past runs"
+_NO_JOBS = "none of your jobs runs or waits; hpcrun status lists past runs"
 
 
 def print_snapshot(
@@ -42,17 +50,19 @@ def print_snapshot(
             if not top.poll():
                 time.sleep(_LOOK / 2)
         jobs = top.jobs()
-        _insist(words, is_empty=not jobs)
+        _require_jobs(words, is_empty=not jobs)
         if as_json:
             name = context.cluster.name
             emit_json(top_json(jobs, cluster=name, at=time.time(), left_out=top.left_out))
             return 0
-        for block in format_top(jobs, structs.replace(window(), height=0)):
-            say_lines(map(as_wide, block))
+        for block in format_top(jobs, structs.replace(drawing_display(), height=0)):
+            print_lines(map(replace_unencodable, block))
         if top.left_out:
-            say(f"and {format_count(top.left_out, 'more job')}: -n {len(jobs) + top.left_out}")
+            print_line(
+                f"and {format_count(top.left_out, 'more job')}: -n {len(jobs) + top.left_out}"
+            )
         if not jobs:
-            say(_NOTHING)
+            print_line(_NO_JOBS)
     return 0
 
 
@@ -69,7 +79,7 @@ def watch_top(context: Context, words: Sequence[str], *, count: int, usage: bool
                 news = top.poll()
                 is_due = news or screen.is_stale or now - drawn >= _DRAW
                 if is_due and (top.is_known or top.out_of_reach):
-                    screen.draw([as_wide(row) for row in _picture(context, top)])
+                    screen.draw([replace_unencodable(row) for row in _draw_page(context, top)])
                     drawn = now
                 is_empty = top.is_known and not top.jobs()
                 if words and is_empty:
@@ -77,9 +87,9 @@ def watch_top(context: Context, words: Sequence[str], *, count: int, usage: bool
                 was_there |= top.is_known
                 if _is_quit(keyboard):
                     return 0
-        _insist(words, is_empty=not was_there)
-        note(f"{', '.join(words)}: neither running nor waiting any more")
-        note(f"  hpcrun status {words[0]}")
+        _require_jobs(words, is_empty=not was_there)
+        print_note(f"{', '.join(words)}: neither running nor waiting any more")
+        print_note(f"  hpcrun status {words[0]}")
     return 0
 
 
@@ -97,15 +107,15 @@ def _watching(context: Context, words: Sequence[str], *, count: int, usage: bool
             signal.signal(number, handler)
 
 
-def _insist(words: Sequence[str], *, is_empty: bool) -> None:
+def _require_jobs(words: Sequence[str], *, is_empty: bool) -> None:
     if words and is_empty:
         raise InputError(
             f"{', '.join(words)}: neither running nor waiting", fix=f"hpcrun status {words[0]}"
         )
 
 
-def _picture(context: Context, top: Top) -> list[str]:
-    look = window()
+def _draw_page(context: Context, top: Top) -> list[str]:
+    look = drawing_display()
     look, height = structs.replace(look, width=max(1, look.width - 1)), look.height
     jobs = top.jobs()
     blocks = format_top(jobs, look)
@@ -120,15 +130,15 @@ def _picture(context: Context, top: Top) -> list[str]:
         rows += block
         shown = number
     if not jobs and top.is_known:
-        rows = [cut_text(_NOTHING, look.width)]
+        rows = [cut_text(_NO_JOBS, look.width)]
     hidden = len(jobs) - shown + top.left_out
-    bottom = _bottom(context, top, hidden)
+    bottom = _format_footer(context, top, hidden)
     rows = [*rows, *[""] * (height - 1 - len(rows))][: max(0, height - 1)]
     text = cut_text(bottom, look.width)
     return [*rows, click.style(text, dim=True) if look.colour else text]
 
 
-def _bottom(context: Context, top: Top, hidden: int) -> str:
+def _format_footer(context: Context, top: Top, hidden: int) -> str:
     parts = [time.strftime("%H:%M:%S")]
     if hidden > 0:
         parts.append(f"{format_count(hidden, 'more job')} not shown")

@@ -210,7 +210,7 @@ class Monitor:
         once. Raises what their questions raise.
         """
         for each in self._watched:
-            self._take(each, each.check_files(self.context, self._pace))
+            self._update_known(each, each.check_files(self.context, self._pace))
         if self._pace.is_due(time.monotonic()) and not last and not self._is_known_over():
             self.query()
         changed = []
@@ -230,11 +230,11 @@ class Monitor:
         is_short = limit is not None and limit - time.monotonic() < MIN_QUERY_TIMEOUT_S
         context = structs.replace(self.context, deadline=limit)
         for each in self._watched:
-            self._take(each, each.query(context, self._pace), is_short=is_short)
+            self._update_known(each, each.query(context, self._pace), is_short=is_short)
         self._pace.record_query(time.monotonic())
         self._is_asked = True
 
-    def _take(
+    def _update_known(
         self, owner: WatchedJobs, found: Sequence[JobStatus] | None, *, is_short: bool = False
     ) -> None:
         if found is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcrun.actions.bad_nodes import leave_out
+from hpcrun.actions.bad_nodes import add_exclusions
 from hpcrun.slurm.cluster import parse_sinfo
 from tests.plan.making import plan
 
@@ -39,7 +39,7 @@ BAD = {"n2": "no GPU", "n9": "of another cluster", "c1": "a full disk"}
 )
 def test_leave_out(job: str, default: str | None, excluded: str | None, note: str) -> None:
     before = plan(f"script: a.py\n{job}")
-    after = leave_out(before, BAD, ROWS, default)
+    after = add_exclusions(before, BAD, ROWS, default)
     assert dict(after.directives).get("exclude") == excluded
     new = after.notes[len(before.notes) :]
     assert new[0].startswith(note) if note else new == []
@@ -47,4 +47,4 @@ def test_leave_out(job: str, default: str | None, excluded: str | None, note: st
 
 def test_where_slurm_shows_nothing_none_is_left_out() -> None:
     before = plan("script: a.py")
-    assert leave_out(before, BAD, [], None) == before
+    assert add_exclusions(before, BAD, [], None) == before

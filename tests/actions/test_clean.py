@@ -33,9 +33,9 @@ def write(context: Context, name: str) -> Path:
     return folder
 
 
-def unit(*paths: Path) -> clean.Unit:
+def unit(*paths: Path) -> clean.CleanupItem:
     runs = [RunFolder(path) for path in paths]
-    return clean.Unit(name=paths[0].name, paths=list(paths), runs=runs, is_sweep=False)
+    return clean.CleanupItem(name=paths[0].name, paths=list(paths), runs=runs, is_sweep=False)
 
 
 def left(context: Context) -> list[str]:
@@ -52,17 +52,17 @@ def test_an_end_in_between_leaves_no_half_run(
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(shutil, "rmtree", interrupted)
-        list(clean.remove(context, [unit(one), unit(two)]))
+        list(clean.remove_items(context, [unit(one), unit(two)]))
     trash = [name for name in left(context) if name != two.name]
     assert len(trash) == 1 and trash[0].startswith(".trash-") and (two / "file").exists()
 
     # Another clean may be at work: what it has set aside is young.
-    list(clean.remove(context, []))
+    list(clean.remove_items(context, []))
     assert trash[0] in left(context)
     old = time.time() - 3600
     os.utime(context.runs_dir / trash[0], (old, old))
     (context.runs_dir / ".trash-of-mine").mkdir()
-    list(clean.remove(context, []))
+    list(clean.remove_items(context, []))
     assert left(context) == [".trash-of-mine", two.name]
 
 
@@ -81,12 +81,12 @@ def test_a_sweep_of_which_a_part_cannot_go_stays_whole(
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "rename", refuse)
-        ((_, error),) = clean.remove(context, [unit(*paths)])
+        ((_, error),) = clean.remove_items(context, [unit(*paths)])
     assert isinstance(error, HpcrunError) and str(error) == f"{tasks[2]}: Permission denied"
     assert left(context) == before
     # Another clean has taken one of them already: that is no error.
     shutil.rmtree(tasks[0])
-    ((_, error),) = clean.remove(context, [unit(*paths)])
+    ((_, error),) = clean.remove_items(context, [unit(*paths)])
     assert error is None and left(context) == []
 
 
@@ -106,10 +106,10 @@ def test_a_user_that_could_not_go_keeps_what_it_uses(
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "rename", refuse)
-        done = list(clean.remove(context, [unit(user), unit(used)]))
+        done = list(clean.remove_items(context, [unit(user), unit(used)]))
     assert [error is not None for _, error in done] == [True, True]
     assert left(context) == [used.name, user.name]
-    done = list(clean.remove(context, [unit(user), unit(used)]))
+    done = list(clean.remove_items(context, [unit(user), unit(used)]))
     assert [error for _, error in done] == [None, None] and left(context) == []
 
 
@@ -119,7 +119,7 @@ def test_a_size_is_what_lies_there_links_not_followed(context: Context, tmp_path
     big.write_bytes(b"x" * (1 << 20))
     (folder / "link").symlink_to(big)
     one = unit(folder)
-    clean.measure(one, time.monotonic() - 1)
+    clean.measure_size(one, time.monotonic() - 1)
     assert one.size is None
-    clean.measure(one, time.monotonic() + 60)
+    clean.measure_size(one, time.monotonic() + 60)
     assert one.size is not None and 0 < one.size < 1 << 19

@@ -13,7 +13,7 @@ from msgspec import structs
 from hpcrun.actions.interpreter import (
     Interpreter,
     find_interpreter,
-    missing_modules,
+    find_missing_modules,
     plan_module_check,
 )
 from hpcrun.actions.prepare import prepare_spec, query_host
@@ -222,6 +222,6 @@ def test_a_python_may_lie_below_a_name_that_is_not_utf8(context: Context) -> Non
         check = plan_module_check(context, answer, ["torch"], "")
         if check is not None:
             answers = context.transport().run_queries([check.query])
-            assert missing_modules(check, answers) == ([], "")
+            assert find_missing_modules(check, answers) == ([], "")
     assert check is None
     assert len(list((context.cache_dir / "python-modules").iterdir())) == 1

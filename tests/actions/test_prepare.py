@@ -18,8 +18,8 @@ from hpcrun.actions.prepare import (
     prepare_job,
     prepare_spec,
 )
-from hpcrun.actions.run import on_this_machine, share_cpus
-from hpcrun.actions.submit import write
+from hpcrun.actions.run import adapt_to_this_machine, assign_cpus
+from hpcrun.actions.submit import write_run
 from hpcrun.context import Context, load_context
 from hpcrun.errors import InputError, SpecError
 from hpcrun.runs.layout import RUN_ID
@@ -195,7 +195,7 @@ def test_nobody_else_can_write_what_the_job_takes_for_its_nodes(context: Context
     made = prepared(context, RANGE)
     umask = os.umask(0o002)
     try:
-        write(context, made, [])
+        write_run(context, made, [])
     finally:
         os.umask(umask)
     modes = {
@@ -256,7 +256,7 @@ def test_here_there_is_no_partition_and_no_other_gpu(context: Context) -> None:
         "partition: gpu\npartitions: {gpu: {gpus_per_node: 2}}\ngpu_types: {a: {gres: x}}\n"
         "env: {A: b}\naccelerator: cuda"
     )
-    local = on_this_machine(structs.replace(context, cluster=site))
+    local = adapt_to_this_machine(structs.replace(context, cluster=site))
     plan = prepare_spec(
         local, job("command: [a]\nresources: {gpus_per_node: 4, gpu_type: h100}")
     ).plan
@@ -264,14 +264,14 @@ def test_here_there_is_no_partition_and_no_other_gpu(context: Context) -> None:
     inside = structs.replace(
         context, cluster=site, environ={**context.environ, "SLURM_JOB_ID": "7"}
     )
-    assert on_this_machine(inside) == inside
+    assert adapt_to_this_machine(inside) == inside
 
 
 def test_ranks_share_this_machines_cpus(context: Context) -> None:
-    spec = share_cpus(context, job("command: [a]\nresources: {gpus_per_node: 1000}"))
+    spec = assign_cpus(context, job("command: [a]\nresources: {gpus_per_node: 1000}"))
     assert spec.resources.cpus_per_gpu == 1
     expected = job("command: [a]\nresources: {cpus_per_gpu: 3}")
-    assert share_cpus(context, expected) == expected
+    assert assign_cpus(context, expected) == expected
 
 
 # ---- bash commands of the setup

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from hpcrun.actions.rehearse import Trial, compare
-from hpcrun.cli.verbs_train import what_happened
+from hpcrun.actions.rehearse import Trial, compare_curves
+from hpcrun.cli.verbs_train import describe_trial
 from hpcrun.curves.curve import Curve, build_series
 
 
@@ -23,7 +23,7 @@ def curve(losses: Sequence[float], lr: Sequence[float] = ()) -> Curve:
 def judged(mine: Curve, other: Curve, resumed_at: int = 4) -> Trial:
     trial = Trial(fault="preempt", run_dir="", ok=True, resumed_at=resumed_at, replayed=1)
     trial.checkpoint = "step-3"
-    compare(trial, mine, other)
+    compare_curves(trial, mine, other)
     return trial
 
 
@@ -43,14 +43,14 @@ LOSSES = [3.0, 2.5, 2.2, 2.0, 1.9, 1.85]
 def test_a_curve_is_compared(losses: list[float], ok: bool, same: bool | None, words: str) -> None:
     trial = judged(curve(losses), curve(LOSSES))
     assert (trial.ok, trial.same) == (ok, same)
-    assert words in what_happened(trial)
+    assert words in describe_trial(trial)
 
 
 def test_a_schedule_that_was_not_loaded_shows() -> None:
     rates = [5.0, 4.0, 3.0, 2.0, 1.0]
     trial = judged(curve(LOSSES[:5], [5.0, 4.0, 3.0, 5.0, 4.0]), curve(LOSSES, rates))
     assert not trial.ok
-    assert "lr 5 at step 4, undisturbed 2" in what_happened(trial)
+    assert "lr 5 at step 4, undisturbed 2" in describe_trial(trial)
 
 
 def test_what_has_no_step_in_common_is_not_compared() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from hpcrun.actions.prepare import prepare_job, prepare_spec
-from hpcrun.actions.run_facts import code_digests, run_facts, with_attempts, with_code
-from hpcrun.actions.submit import write
+from hpcrun.actions.run_facts import add_attempts, add_code_digests, digest_code, read_run_facts
+from hpcrun.actions.submit import write_run
 from hpcrun.context import Context, load_context
 from hpcrun.curves.report.html import html_text
 from hpcrun.runs.layout import RunFolder
@@ -33,7 +33,7 @@ def context(tmp_path: Path, clean_environ: dict[str, str]) -> Context:
 
 def written(context: Context, text: str) -> RunFolder:
     made = prepare_spec(context, job(text))
-    write(context, made, [])
+    write_run(context, made, [])
     return RunFolder(made.path)
 
 
@@ -50,7 +50,7 @@ deepspeed: {zero_stage: 3, offload: {optimizer: cpu}, config: {steps_per_print: 
 
 
 def test_settings_are_the_jobs_own_and_what_was_decided(context: Context) -> None:
-    facts, gpus, seconds = run_facts(written(context, DEEPSPEED))
+    facts, gpus, seconds = read_run_facts(written(context, DEEPSPEED))
     assert (gpus, seconds) == (8, None)
     expected = {
         "script": "train.py",
@@ -77,21 +77,21 @@ def test_settings_are_the_jobs_own_and_what_was_decided(context: Context) -> Non
 
 
 def test_what_names_a_run_is_no_setting(context: Context) -> None:
-    first, second = (run_facts(written(context, DEEPSPEED))[0] for _ in range(2))
+    first, second = (read_run_facts(written(context, DEEPSPEED))[0] for _ in range(2))
     assert first == second
     assert not {"name", "description", "run_id"} & set(first)
 
 
 def test_a_batch_that_the_job_leaves_to_its_program_is_not_known(context: Context) -> None:
-    facts, gpus, _ = run_facts(written(context, "script: train.py\nframework: torch\n"))
+    facts, gpus, _ = read_run_facts(written(context, "script: train.py\nframework: torch\n"))
     assert gpus == 1 and not [key for key in facts if "batch" in key]
-    facts, _, _ = run_facts(written(context, "command: [python, a.py]\nbatch: {}\n"))
+    facts, _, _ = read_run_facts(written(context, "command: [python, a.py]\nbatch: {}\n"))
     assert "effective_batch" not in facts and facts["command"] == "python a.py"
 
 
 def test_without_gpus_none_are_counted(context: Context) -> None:
     text = "script: train.py\nresources: {nodes: 2, gpus_per_node: 0}\n"
-    facts, gpus, _ = run_facts(written(context, text))
+    facts, gpus, _ = read_run_facts(written(context, text))
     assert gpus is None and facts["world_size"] == "2"
 
 
@@ -107,7 +107,7 @@ def test_a_sweeps_runs_differ_by_their_values(context: Context) -> None:
         run.path.mkdir(parents=True)
         for file in each.files:
             (run.path / file.name).write_text(file.text, errors="surrogateescape")
-        shown.append(run_facts(run)[0])
+        shown.append(read_run_facts(run)[0])
     differing = {key for key in shown[0] if shown[0][key] != shown[1].get(key)}
     assert differing == {"sweep.lr", "args.--lr"}
     assert (shown[1]["sweep.lr"], shown[1]["effective_batch"]) == ("3e-4", "2")
@@ -125,18 +125,18 @@ def test_a_sweeps_runs_differ_by_their_values(context: Context) -> None:
     ],
 )
 def test_secrets_in_a_job_file_are_not_shown(context: Context, text: str) -> None:
-    assert "sesame" not in str(run_facts(written(context, f"script: train.py\n{text}\n")))
+    assert "sesame" not in str(read_run_facts(written(context, f"script: train.py\n{text}\n")))
 
 
 def test_every_kind_of_secret_is_left_out(context: Context) -> None:
     values = {f"A{index}": token for index, (_, token, _) in enumerate(TOKENS)} | dict(VARIABLES)
-    shown = str(run_facts(written(context, f"script: train.py\nenv: {json.dumps(values)}\n")))
+    shown = str(read_run_facts(written(context, f"script: train.py\nenv: {json.dumps(values)}\n")))
     assert [value for value in values.values() if value in shown] == []
 
 
 def test_what_only_sounds_like_a_secret_is_shown(context: Context) -> None:
     words = "[--pad_token, <pad>, --sort-key, len, --max-tokens, 7, tokenizer=gpt2, data.key=text]"
-    facts, _, _ = run_facts(written(context, f"script: train.py\nargs: {words}\n"))
+    facts, _, _ = read_run_facts(written(context, f"script: train.py\nargs: {words}\n"))
     assert {key: value for key, value in facts.items() if key.startswith("args")} == {
         "args.--pad_token": "<pad>",
         "args.--sort-key": "len",
@@ -160,7 +160,7 @@ def test_seconds_are_those_of_all_attempts(context: Context) -> None:
     write_record(run.attempts / "1" / "begin.json", begin | {"begun_at": 5000.0})
     (run.attempts / "1" / "beat").write_text("5060\n")
     write_record(run.attempts / "2" / "begin.json", begin | {"begun_at": 7000.0})
-    assert run_facts(run)[2] == 360.5
+    assert read_run_facts(run)[2] == 360.5
 
 
 @pytest.mark.slow
@@ -182,7 +182,7 @@ def test_attempts_are_as_status_has_them(context: Context) -> None:
         )
         log = "".join(f'{{"step": {step}, "loss": 2.0}}\n' for step in steps)
         (run.logs / str(index) / "rank-0.log").write_text(log)
-    found = with_attempts(runs.restarted(), run)
+    found = add_attempts(runs.restarted(), run)
     assert [(row[0], *row[2:]) for row in found.attempts] == [
         ("0", "n1", "1:00:00", "1 to 10", "preemption", "goes on from step-5"),
         ("1", "n1", "1:00:00", "6 to 20", "exit code 0", ""),
@@ -201,10 +201,10 @@ def test_a_folder_without_its_records_shows_nothing(context: Context) -> None:
     run = written(context, "script: train.py")
     (run.path / "plan.json").write_text("{")
     (run.path / "spec.yaml").write_text("script: [\n")
-    assert run_facts(run) == ({}, None, None)
+    assert read_run_facts(run) == ({}, None, None)
     (run.path / "plan.json").unlink()
     (run.path / "spec.yaml").unlink()
-    assert run_facts(run) == ({}, None, None)
+    assert read_run_facts(run) == ({}, None, None)
 
 
 def test_settings_of_an_older_form_are_shown_all_the_same(context: Context) -> None:
@@ -213,7 +213,7 @@ def test_settings_of_an_older_form_are_shown_all_the_same(context: Context) -> N
     plan = json.loads(run.plan.read_text())
     del plan["world_size"]
     run.plan.write_text(json.dumps(plan))
-    facts, gpus, _ = run_facts(run)
+    facts, gpus, _ = read_run_facts(run)
     assert facts == {"script": "old.py", "no_such_key.a": "1 2", "no_such_key.b": "null"}
     assert gpus is None
 
@@ -224,13 +224,13 @@ def test_code_is_distinguished_by_its_files(context: Context) -> None:
     (context.project / "train.py").write_text("print('changed')\n")
     (context.project / "more.py").write_text("")
     second = written(context, "script: train.py")
-    one, other = code_digests(first), code_digests(second)
-    assert one == code_digests(again)
+    one, other = digest_code(first), digest_code(second)
+    assert one == digest_code(again)
     assert {name for name in one | other if one.get(name) != other.get(name)} == {
         "train.py",
         "more.py",
     }
-    assert code_digests(written(context, "script: train.py\nsnapshot: false")) == {}
+    assert digest_code(written(context, "script: train.py\nsnapshot: false")) == {}
 
 
 def test_which_files_of_the_code_differ_is_shown(context: Context) -> None:
@@ -240,9 +240,9 @@ def test_which_files_of_the_code_differ_is_shown(context: Context) -> None:
     folders.append(written(context, "script: train.py"))
     runs = [built(run.run_id, {}, facts={"script": "train.py"}) for run in folders]
     plain = built("plain.log", {})
-    shown, message = with_code(context.runs_dir, [*runs, plain])
+    shown, message = add_code_digests(context.runs_dir, [*runs, plain])
     codes = [run.facts.get("code") for run in shown]
     assert codes[0] == codes[1] != codes[2] and codes[3] is None
     assert message == ["the code differs in part0.py, part1.py, part2.py, part3.py and 2 more"]
-    same, message = with_code(context.runs_dir, [*runs[:2], plain])
+    same, message = add_code_digests(context.runs_dir, [*runs[:2], plain])
     assert same == [*runs[:2], plain] and message == []

@@ -7,16 +7,22 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from hpcrun.actions.run import Pool, check_place, load_pool, on_pool, take_shape
+from hpcrun.actions.run import (
+    HostPool,
+    adapt_to_pool,
+    check_can_run_here,
+    fit_to_pool,
+    load_host_pool,
+)
 from hpcrun.context import load_context
 from hpcrun.errors import InputError
 from hpcrun.spec.job import Batch
 from tests.plan.making import job, plan
 
 
-def pool(folder: Path, text: str) -> Pool:
+def pool(folder: Path, text: str) -> HostPool:
     (folder / "pool").write_text(text)
-    return load_pool(load_context({"HOME": str(folder)}, folder), "pool")
+    return load_host_pool(load_context({"HOME": str(folder)}, folder), "pool")
 
 
 @pytest.mark.parametrize(
@@ -28,7 +34,7 @@ def pool(folder: Path, text: str) -> Pool:
     ],
 )
 def test_any_form_of_hostfile(tmp_path: Path, text: str) -> None:
-    assert pool(tmp_path, text) == Pool("pool", ["lab1", "lab2"], 4)
+    assert pool(tmp_path, text) == HostPool("pool", ["lab1", "lab2"], 4)
 
 
 @pytest.mark.parametrize(
@@ -48,26 +54,26 @@ def test_what_makes_no_pool(tmp_path: Path, text: str, words: str) -> None:
 
 def test_a_hostfile_that_is_missing_is_no_local_training(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--hostfile nowhere: no such file"):
-        load_pool(load_context({"HOME": str(tmp_path)}, tmp_path), "nowhere")
+        load_host_pool(load_context({"HOME": str(tmp_path)}, tmp_path), "nowhere")
 
 
 def test_a_job_without_a_shape_takes_the_pools() -> None:
-    lab = Pool("lab", ["a", "b"], 4)
+    lab = HostPool("lab", ["a", "b"], 4)
     for text in ("script: a.py", "script: a.py\nresources: {nodes: 2, gpus_per_node: 4}"):
-        resources = take_shape(lab, job(text)).resources
+        resources = fit_to_pool(lab, job(text)).resources
         assert (resources.nodes, resources.gpus_per_node) == (2, 4)
 
 
 def test_a_job_without_gpus_has_a_process_on_each_host() -> None:
     for text in ("command: [hostname]\nresources: {gpus_per_node: 0}",
                  "command: [hostname]\nresources: {nodes: 2, gpus_per_node: 0}"):  # fmt: skip
-        resources = take_shape(Pool("lab", ["a", "b"], 4), job(text)).resources
+        resources = fit_to_pool(HostPool("lab", ["a", "b"], 4), job(text)).resources
         assert (resources.nodes, resources.gpus_per_node) == (2, 0)
 
 
 def test_another_shape_is_a_contradiction() -> None:
     with pytest.raises(InputError) as caught:
-        take_shape(Pool("lab", ["a", "b"], 4), job("script: a.py\nresources: {nodes: 3}"))
+        fit_to_pool(HostPool("lab", ["a", "b"], 4), job("script: a.py\nresources: {nodes: 3}"))
     assert "3 node(s) with 1 GPU(s) each, and lab has 2 with 4" in caught.value.message
     assert caught.value.fix.startswith("--nodes 2 --gpus-per-node 4")
 
@@ -75,39 +81,39 @@ def test_another_shape_is_a_contradiction() -> None:
 def test_of_a_range_the_pool_is_one_number_with_the_same_batch() -> None:
     text = "script: a.py\nresources: {nodes: 2-4, gpus_per_node: 4}"
     # The program's own batch is on any number of hosts what it is.
-    assert take_shape(Pool("lab", ["a", "b"], 4), job(text)).batch == Batch()
+    assert fit_to_pool(HostPool("lab", ["a", "b"], 4), job(text)).batch == Batch()
     one, text = text, f"{text}\nbatch: {{gradient_accumulation_steps: 1}}"
-    two = take_shape(Pool("lab", ["a", "b"], 4), job(text))
+    two = fit_to_pool(HostPool("lab", ["a", "b"], 4), job(text))
     assert (two.resources.nodes, two.batch.gradient_accumulation_steps) == (2, 2)
-    three = Pool("lab", ["a", "b", "c"], 4)
+    three = HostPool("lab", ["a", "b", "c"], 4)
     with pytest.raises(InputError) as caught:
-        take_shape(three, job(text))
+        fit_to_pool(three, job(text))
     assert "2-4: on the 3 of lab no whole number" in caught.value.message
     assert caught.value.fix.startswith("--set batch.gradient_accumulation_steps=3, ")
-    of_three = take_shape(three, job(f"{one}\nbatch: {{gradient_accumulation_steps: 3}}"))
+    of_three = fit_to_pool(three, job(f"{one}\nbatch: {{gradient_accumulation_steps: 3}}"))
     assert of_three.batch.gradient_accumulation_steps == 4
 
 
 def test_in_an_allocation_the_hosts_are_slurms(tmp_path: Path) -> None:
     context = load_context({"HOME": str(tmp_path), "SLURM_JOB_ID": "7"}, tmp_path)
     with pytest.raises(InputError, match="this is a Slurm allocation"):
-        on_pool(context, Pool("lab", ["a"], 1))
+        adapt_to_pool(context, HostPool("lab", ["a"], 1))
 
 
 def test_what_cannot_be_driven_by_ssh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     context = load_context({"HOME": str(tmp_path)}, tmp_path)
-    where = on_pool(context, Pool("lab", ["a", "b"], 1))
+    where = adapt_to_pool(context, HostPool("lab", ["a", "b"], 1))
     made = plan("script: a.py\nresources: {nodes: 2}")
     with pytest.raises(InputError, match="launcher: srun: there is no Slurm"):
-        check_place(where, structs.replace(made, launcher="srun"))
+        check_can_run_here(where, structs.replace(made, launcher="srun"))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(InputError, match="there is no ssh here"):
-        check_place(where, made)
+        check_can_run_here(where, made)
     for name in ("ssh", "pdsh"):
         (tmp_path / name).write_text("#!/bin/sh\n")
         (tmp_path / name).chmod(0o755)
-    check_place(where, made)
+    check_can_run_here(where, made)
     by_pdsh = structs.replace(made, launcher="pdsh")
-    check_place(where, by_pdsh)
+    check_can_run_here(where, by_pdsh)
     with pytest.raises(InputError, match="passes this folder's name to shells unquoted"):
-        check_place(where, structs.replace(by_pdsh, run_dir="/scratch/my runs/x"))
+        check_can_run_here(where, structs.replace(by_pdsh, run_dir="/scratch/my runs/x"))

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import yaml
 
-from hpcrun.actions.sandbox_shape import build_shape
+from hpcrun.actions.sandbox_shape import build_cluster_shape
 from hpcrun.errors import InputError
 from hpcrun.sandbox.config import NodeKind, SandboxShape, cluster_profile, gres_conf, slurm_conf
 from hpcrun.sandbox.directory import SandboxFiles
@@ -40,7 +40,7 @@ LAB = Cluster(
 
 
 def test_nodes_are_as_the_profile_describes_them() -> None:
-    shape = build_shape(LAB, "lab.yaml")
+    shape = build_cluster_shape(LAB, "lab.yaml")
     big = NodeKind(partition="big", nodes=1, cpus=96, memory_mb=819200, gpus=8)
     assert list(shape.kinds) == [
         NodeKind(
@@ -51,11 +51,11 @@ def test_nodes_are_as_the_profile_describes_them() -> None:
         NodeKind(partition="cpu", nodes=4, cpus=128),
     ]
     assert shape.about() == "10 nodes like lab.yaml"
-    assert [kind.nodes for kind in build_shape(LAB, "lab.yaml", 2).kinds] == [2, 2, 2, 2]
+    assert [kind.nodes for kind in build_cluster_shape(LAB, "lab.yaml", 2).kinds] == [2, 2, 2, 2]
 
 
 def test_the_texts_carry_types_features_and_limits() -> None:
-    layout, shape = SandboxFiles(Path("/tmp/s")), build_shape(LAB, "lab.yaml", 1)
+    layout, shape = SandboxFiles(Path("/tmp/s")), build_cluster_shape(LAB, "lab.yaml", 1)
     text = slurm_conf(
         layout, hostname="h", user="0", shape=shape, ports=[1, 2, 3, 4, 5], first_job=1
     )
@@ -78,7 +78,7 @@ def test_the_texts_carry_types_features_and_limits() -> None:
 
 
 def test_its_profile_asks_for_nodes_as_the_clusters_does() -> None:
-    text = cluster_profile(SandboxFiles(Path("/tmp/s")), build_shape(LAB, "lab.yaml"))
+    text = cluster_profile(SandboxFiles(Path("/tmp/s")), build_cluster_shape(LAB, "lab.yaml"))
     made = msgspec.convert(yaml.safe_load(text), Cluster)
     for key in ("partition", "account", "partitions", "gpu_types", "slurm", "rename"):
         assert getattr(made, key) == getattr(LAB, key), key
@@ -89,7 +89,7 @@ def test_its_profile_asks_for_nodes_as_the_clusters_does() -> None:
 def test_a_partition_may_say_its_types_itself() -> None:
     partition = Partition(gpus_per_node=4, gpu_types={"a100": 4, "v100": 2})
     types = {"a100": GpuType(gres="a100")}
-    kinds = build_shape(Cluster(partitions={"gpu": partition}, gpu_types=types), "p").kinds
+    kinds = build_cluster_shape(Cluster(partitions={"gpu": partition}, gpu_types=types), "p").kinds
     assert [(kind.gpu_type, kind.gpus) for kind in kinds] == [("a100", 4), ("v100", 2)]
 
 
@@ -104,11 +104,11 @@ def test_a_partition_may_say_its_types_itself() -> None:
 )
 def test_what_cannot_be_rehearsed_is_refused(cluster: Cluster, nodes: int | None, why: str) -> None:
     with pytest.raises(InputError, match=why):
-        build_shape(cluster, "lab.yaml", nodes)
+        build_cluster_shape(cluster, "lab.yaml", nodes)
 
 
 def test_a_shape_survives_its_record() -> None:
-    shape = build_shape(LAB, "lab.yaml")
+    shape = build_cluster_shape(LAB, "lab.yaml")
     assert msgspec.json.decode(msgspec.json.encode(shape), type=SandboxShape) == shape
 
 
@@ -117,7 +117,7 @@ def test_nodes_have_the_features_that_every_job_asks_for() -> None:
     types = {"a": GpuType(), "b": GpuType(constraint="hbm80g")}
     all_of_them = {"gpu": Partition(gpus_per_node=4)}
     site = Cluster(partitions=all_of_them, gpu_types=types, slurm={"constraint": "gpu&rome"})
-    assert [kind.feature for kind in build_shape(site, "p").kinds] == [
+    assert [kind.feature for kind in build_cluster_shape(site, "p").kinds] == [
         "gpu,rome",
         "hbm80g,gpu,rome",
     ]

@@ -12,10 +12,10 @@ from hpcrun.actions.cluster_host import open_host
 from hpcrun.actions.init.job import find_script, read_named_script
 from hpcrun.actions.init.survey import (
     DEVICES,
-    fabric_guess,
+    find_scratch_folders,
     first_queries,
-    scratch_folders,
-    survey,
+    guess_fabric,
+    survey_site,
 )
 from hpcrun.context import load_context
 from hpcrun.errors import InputError
@@ -33,7 +33,7 @@ def test_scratch_folders(tmp_path: Path) -> None:
         "GLOBALSCRATCH": "relative",
     }
     host = open_host(load_context(environ, tmp_path), first_queries(has_slurm=False))
-    found = scratch_folders(host)
+    found = find_scratch_folders(host)
     assert [folder.text for folder in found] == ["$SCRATCH", "~"]
     assert all(folder.free > 0 for folder in found)
 
@@ -58,7 +58,7 @@ def test_fabrics(tmp_path: Path, files: dict[str, str], fabric: str | None) -> N
         (tmp_path / name).write_text(text)
     here = load_context({"PATH": os.environ["PATH"]}, tmp_path)
     query = RunCommand(("bash", "-c", DEVICES, "bash", str(tmp_path)))
-    guess = fabric_guess(here.transport().run_queries([query])[query].stdout)
+    guess = guess_fabric(here.transport().run_queries([query])[query].stdout)
     assert (guess and guess[0]) == fabric
 
 
@@ -81,7 +81,7 @@ def test_pythons_with_torch_come_first(tmp_path: Path) -> None:
         "PATH": "/usr/bin:/bin",
     }
     host = open_host(load_context(environ, project), first_queries(has_slurm=False))
-    seen = survey(host, project, has_slurm=False)
+    seen = survey_site(host, project, has_slurm=False)
     found = [one for one in seen.pythons if one.path.startswith(str(tmp_path))]
     assert [(one.key, one.value, one.has_torch) for one in found] == [
         ("conda", "mine", True),

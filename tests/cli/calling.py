@@ -35,7 +35,7 @@ _PATIENT = """
 import os
 os.dup2(os.open("printed", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
 import hpcrun.cli.output
-hpcrun.cli.output.LONG_WORK = hpcrun.cli.output.REDRAW = 0.0
+hpcrun.cli.output.LONG_WORK_S = hpcrun.cli.output.REDRAW_INTERVAL_S = 0.0
 from hpcrun.cli.main import main
 main()
 """

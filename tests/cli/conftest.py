@@ -15,5 +15,5 @@ def hpcrun(
     tmp_path: Path, clean_environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> Caller:
     """Remove Slurm from the PATH, and disable the notice about a slow Slurm."""
-    monkeypatch.setattr(output, "SLOW", 600.0)
+    monkeypatch.setattr(output, "SLOW_ANSWER_S", 600.0)
     return Caller(tmp_path, clean_environ)

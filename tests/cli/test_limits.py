@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.cli.output import Patience
+from hpcrun.cli.output import SlownessNote
 from tests.source import ROOT
 
 LIMITS = 'ulimit -v 1000000; exec "$@"'  # kB
@@ -66,6 +66,6 @@ def test_waiting_works_if_no_thread_can_be_started(
 
     monkeypatch.setattr(threading.Thread, "start", refused)
     done = []
-    with Patience().waiting():
+    with SlownessNote().waiting():
         done.append(1)
     assert done

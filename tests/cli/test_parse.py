@@ -264,9 +264,9 @@ class TestBar:
         log, packed = tmp_path / "a.log", tmp_path / "a.log.gz"
         log.write_bytes(trainer_log(1, 200) * 10)
         packed.write_bytes(gzip.compress(log.read_bytes()))
-        monkeypatch.setattr(output, "LONG_WORK", 0.0)
+        monkeypatch.setattr(output, "LONG_WORK_S", 0.0)
         monkeypatch.setattr(sys, "stderr", stderr := Terminal())
-        where = structs.replace(load_context({}, tmp_path), bar=output.bar)
+        where = structs.replace(load_context({}, tmp_path), bar=output.progress_bar)
         parse_runs(where, [str(log), str(packed)])
         drawn = stderr.getvalue()
         assert drawn.count("100%") == 1 and " MB/s" in drawn
@@ -277,17 +277,17 @@ class TestBar:
     def test_a_bar_fits_the_window_and_gives_way_to_words(
         self, width: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(output, "LONG_WORK", 0.0)
-        monkeypatch.setattr(output, "REDRAW", 0.0)
+        monkeypatch.setattr(output, "LONG_WORK_S", 0.0)
+        monkeypatch.setattr(output, "REDRAW_INTERVAL_S", 0.0)
         monkeypatch.setenv("COLUMNS", str(width))
         monkeypatch.setattr(sys, "stderr", stderr := Terminal())
-        with output.bar("copying", "files") as show:
+        with output.progress_bar("copying", "files") as show:
             for done in range(0, 20_000, 500):
                 now = time.time() + 0.3
                 monkeypatch.setattr(time, "time", lambda now=now: now)
                 show(done, 20_000)
             before = stderr.getvalue()
-            output.note("Slurm is slow")
+            output.print_note("Slurm is slow")
         drawings = re.split(r"\r\x1b\[\?25l", before)[1:]
         assert bool(drawings) == (width > 30)
         assert all(len(each) < width for each in drawings)
@@ -314,12 +314,12 @@ class TestBar:
         def work(as_json: bool = False) -> None:
             call = click.Context(click.Command("submit"))
             call.params["as_json"] = as_json
-            with call, output.bar("copying", "files") as show:
+            with call, output.progress_bar("copying", "files") as show:
                 show(1, 2)
 
         monkeypatch.setattr(sys, "stderr", stderr := Terminal())
         work()
-        monkeypatch.setattr(output, "LONG_WORK", 0.0)
+        monkeypatch.setattr(output, "LONG_WORK_S", 0.0)
         work(as_json=True)
         monkeypatch.setenv("TERM", "dumb")
         work()

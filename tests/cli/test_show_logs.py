@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.actions.logs import Lines
-from hpcrun.cli.show_logs import LogPrinter, prefixed
+from hpcrun.cli.show_logs import LogPrinter, add_prefix
 from hpcrun.logs.files import LogFile
 
 ZERO, ONE = LogFile(Path("/0"), 0, rank=0), LogFile(Path("/1"), 0, rank=1)
@@ -34,7 +34,7 @@ def test_other_output_does_not_join_an_open_line(
     printer, found = LogPrinter(None), b""
     for event in events:
         if event is None:
-            printer.pause()
+            printer.end_open_line()
         else:
             printer.show(event)
         found += capsysbinary.readouterr().out + (b"|" if event is None else b"")
@@ -44,6 +44,6 @@ def test_other_output_does_not_join_an_open_line(
 def test_rank_prefix_of_torch_is_not_duplicated() -> None:
     file = LogFile(Path("x"), 0, node=0, rank=1)
     data = b"[rank1]: Traceback\nplain\n"
-    assert prefixed(data, file) == b"[rank1]: Traceback\n[rank1]: plain\n"
+    assert add_prefix(data, file) == b"[rank1]: Traceback\n[rank1]: plain\n"
     first = LogFile(Path("x"), 0, node=0, rank=0)
-    assert prefixed(b"[rank0]: Traceback\n", first) == b"[rank0]: Traceback\n"
+    assert add_prefix(b"[rank0]: Traceback\n", first) == b"[rank0]: Traceback\n"

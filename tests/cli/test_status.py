@@ -380,7 +380,7 @@ def test_malformed_limits_are_ignored(several: Caller, tools: Path) -> None:
 def test_slow_slurm_is_reported(
     several: Caller, tools: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(output, "SLOW", 0.1)
+    monkeypatch.setattr(output, "SLOW_ANSWER_S", 0.1)
     text = (tools / "squeue").read_text()
     (tools / "squeue").write_text(text.replace("case", "sleep 0.6\ncase", 1))
     for argv in (["status", "15"], ["wait", "15", "--timeout", "0"], ["cancel", "--pending", "15"]):
@@ -443,8 +443,8 @@ def test_all_clusters_are_listed_in_one_table(
     # If one cluster cannot be reached, runs may be missing.
     assert hpcrun("status", "--cluster", "away").code == 4
     # A cluster that accepts the connection but does not respond is not waited for.
-    monkeypatch.setattr(show_status, "_PATIENCE", 600)
-    monkeypatch.setattr(show_status, "_LATER", 0.2)
+    monkeypatch.setattr(show_status, "_CLUSTER_TIMEOUT_S", 600)
+    monkeypatch.setattr(show_status, "_SLOW_CLUSTER_WAIT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         (ssh / "config").write_text(f"Host away\n  HostName 127.0.0.1\n  Port {port}\n")

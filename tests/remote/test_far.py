@@ -12,8 +12,8 @@ from msgspec import structs
 
 from hpcrun import api
 from hpcrun.actions.top import Top
-from hpcrun.cli.show_status import Query
-from hpcrun.cli.watch_status import _Asked
+from hpcrun.cli.show_status import StatusQuery
+from hpcrun.cli.watch_status import _WatchedQuery
 from hpcrun.context import Context, load_context
 from hpcrun.errors import OutOfReach
 from hpcrun.monitor.poll import Monitor, WatchedRuns
@@ -384,7 +384,7 @@ def test_a_watched_status_shows_what_a_run_writes_between_its_questions(
     cluster.begin()
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    monitor = Monitor(context_of(hpcrun, far), [_Asked(Query(word))])
+    monitor = Monitor(context_of(hpcrun, far), [_WatchedQuery(StatusQuery(word))])
     far.trips.clear()
     assert monitor.poll().statuses[0].progress.step == 1
     cluster.write("step 2 loss 2.0\n")

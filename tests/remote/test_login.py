@@ -248,7 +248,7 @@ def test_questions_on_a_terminal_are_not_shown(laptop: Laptop) -> None:
     let_in(laptop, key)
     only(laptop, f"  IdentityFile {key}\n")
     program = (
-        "from hpcrun.cli.output import Terminal\n"
+        "from hpcrun.cli.output import TerminalPrompts\n"
         "from hpcrun.remote.connection import SshSettings\n"
         "from hpcrun.remote.clients import open_connection\n"
         "far = open_connection(SshSettings(host='far'), Terminal(is_verbose=True))\n"

@@ -24,8 +24,8 @@ from hpcrun.actions.cluster_host import ClusterHost
 from hpcrun.actions.interpreter import (
     Interpreter,
     ModuleCheck,
-    editable_folders,
-    missing_modules,
+    find_missing_modules,
+    list_editable_folders,
     plan_module_check,
 )
 from hpcrun.actions.program import (
@@ -184,7 +184,7 @@ class Checks:
             _check_python(spec, plan, check, answers, findings)
         if spec.snapshot and spec.command is None and not plan.reference_trainer:
             is_seen = not found.inside and context.cluster.host is None
-            editable = [] if not is_seen else editable_folders(found, context.project)
+            editable = [] if not is_seen else list_editable_folders(found, context.project)
             commands = plan.setup.commands
             env = set_variables(spec.env)
             findings.notes += path_notes(env, commands, editable)
@@ -287,7 +287,7 @@ def _module_check(
 def _check_python(
     spec: JobSpec, plan: Plan, check: ModuleCheck, answers: Answers, findings: Findings
 ) -> None:
-    missing, note = missing_modules(check, answers)
+    missing, note = find_missing_modules(check, answers)
     if note:
         findings.notes.append(note)
     if not missing:

@@ -45,7 +45,7 @@ SANDBOX = "sandbox"  # the name of its profile, and of its Slurm
 _HUBS = "LOOK: false where compute nodes reach no hub; it sets the hubs' offline switches"
 
 
-class Found(Struct, frozen=True, kw_only=True):
+class InitState(Struct, frozen=True, kw_only=True):
     """What init found.
 
     ``profile`` is the file to write or to update, ``before`` what it holds; ``old`` and ``text``
@@ -84,7 +84,7 @@ class Question(Struct, frozen=True):
     details: list[str] = field(default_factory=list)
 
 
-def look(
+def survey_cluster(
     environ: Mapping[str, str],
     cwd: Path,
     *,
@@ -93,7 +93,7 @@ def look(
     host: str | None = None,
     like: str | None = None,
     prompts: Prompts | None = None,
-) -> Found:
+) -> InitState:
     """Find the profile and ask Slurm, here or on a ``host`` of ssh's. Nothing is changed.
 
     ``like``: begin a profile as a copy of one that ships. ``prompts``: what asks for a password.
@@ -105,25 +105,25 @@ def look(
     has_profile = "/" not in chosen and (clusters / f"{chosen}.yaml").is_file()
     if not name and not like and has_profile and not (project / PROFILE).is_file():
         name = chosen
-    target = _target(project, clusters, name or like, for_user)
+    target = _find_profile(project, clusters, name or like, for_user)
     text = ""
     if like is not None:
         assert target is not None
-        text = _like_text(like, target)
+        text = _read_site_profile(like, target)
     elif target == project / PROFILE:
         _check_same_cluster(target, name or environ.get("HPCRUN_CLUSTER"), clusters)
     known: Mapping[str, str] | None = None
     if host is None or (target is not None and target.exists()):
-        context = _context(environ, cwd, project, name, prompts)
+        context = _find_context(environ, cwd, project, name, prompts)
         _check_same_host(context.cluster, context.cluster_source, host)
     else:
         cluster = Cluster(name=name or host, host=host)
-        context, known = _at_host(environ, cwd, project, cluster, prompts)
+        context, known = _connect_to_host(environ, cwd, project, cluster, prompts)
     far = context.cluster.host is not None
     has_slurm = far or shutil.which("scontrol", path=environ.get("PATH")) is not None
     first = survey.first_queries(has_slurm=has_slurm) if known is None else []
     login_host = open_host(context, first, known)
-    seen = survey.survey(login_host, None if far else project, has_slurm=has_slurm)
+    seen = survey.survey_site(login_host, None if far else project, has_slurm=has_slurm)
     login, answers = login_host.login, seen.answers
     called = name or (answers.config.cluster if answers else "") or context.cluster.name
     of_user = clusters / (re.sub(r"[^\w.-]", "-", called) + ".yaml")
@@ -131,9 +131,9 @@ def look(
         # The user's only profile, and of this cluster: every verb takes it here.
         target = None if list(clusters.glob("*.yaml")) == [of_user] else target
     profile = target or of_user
-    before = _exact(profile)
+    before = _read_exact(profile)
     if like is not None:
-        text = _begun(text, name, context, login)
+        text = _adapt_site_profile(text, name, context, login)
     text = text or before
     old = load_cluster(text, source=str(profile)) if text else None
     if old is not None:
@@ -141,9 +141,9 @@ def look(
     if name and answers is not None and answers.config.has_accounting:
         _check_own_cluster(name, answers.config.cluster, login_host)
     base = context.cluster
-    if old is not None and answers is not None and _is_carried(old, answers.config.cluster):
+    if old is not None and answers is not None and _is_foreign_sandbox(old, answers.config.cluster):
         old, base = None, base if answers.config.cluster == SANDBOX else Cluster()
-    found = Found(
+    found = InitState(
         environ=dict(login.environ),
         project=project,
         profile=profile,
@@ -156,7 +156,7 @@ def look(
         text=text,
         answers=answers,
     )
-    return found if answers is None else _compared(found, answers)
+    return found if answers is None else _compare_with_cluster(found, answers)
 
 
 def _check_own_cluster(name: str, own: str, host: ClusterHost) -> None:
@@ -170,7 +170,7 @@ def _check_own_cluster(name: str, own: str, host: ClusterHost) -> None:
         )
 
 
-def _own_conf(found: Found) -> str | None:
+def _own_conf(found: InitState) -> str | None:
     """Return the slurm.conf of this shell: without it another Slurm would be asked later."""
     conf = found.environ.get("SLURM_CONF")
     is_here = found.base.host is None and found.site is not None
@@ -188,7 +188,7 @@ def _check_same_host(cluster: Cluster, source: str, host: str | None) -> None:
         )
 
 
-def _at_host(
+def _connect_to_host(
     environ: Mapping[str, str], cwd: Path, project: Path, cluster: Cluster, prompts: Prompts | None
 ) -> tuple[Context, Mapping[str, str]]:
     """Log in at a host without a profile, and find its Slurm; return the login's environment, too.
@@ -208,7 +208,7 @@ def _at_host(
     return structs.replace(context, cluster=cluster, connect=connect_so), login
 
 
-def _like_text(like: str, target: Path) -> str:
+def _read_site_profile(like: str, target: Path) -> str:
     """Return the text of a profile that ships. Raises InputError where there is none, or one."""
     known = {file.stem: file for file in shipped_folder("sites").glob("*.yaml")}
     if like not in known:
@@ -221,7 +221,7 @@ def _like_text(like: str, target: Path) -> str:
     return known[like].read_text()
 
 
-def _begun(text: str, name: str | None, context: Context, login: Login) -> str:
+def _adapt_site_profile(text: str, name: str | None, context: Context, login: Login) -> str:
     """Fit a profile that ships to a user: name, host, and folders whose variables are not set."""
     environ, cluster = login.environ, context.cluster
     for key, value, variable in re.findall(r"(?m)^((?:runs|cache)_dir): (\S*\$(\w+)\S*).*$", text):
@@ -241,7 +241,7 @@ def _begun(text: str, name: str | None, context: Context, login: Login) -> str:
     return text
 
 
-def _exact(profile: Path) -> str:
+def _read_exact(profile: Path) -> str:
     """Read a profile, if there is one, with its own line ends, to be written again with them."""
     if not profile.exists():
         return ""
@@ -250,16 +250,16 @@ def _exact(profile: Path) -> str:
         return file.read()
 
 
-def check_untouched(found: Found) -> None:
+def check_unchanged(found: InitState) -> None:
     """Raise InputError where the profile was changed since it was read."""
-    if _exact(found.profile) != found.before:
+    if _read_exact(found.profile) != found.before:
         raise InputError(
             f"{found.profile}: it was changed while hpcrun init asked",
             fix="nothing was written; run it again",
         )
 
 
-def _context(
+def _find_context(
     environ: Mapping[str, str],
     cwd: Path,
     project: Path,
@@ -277,7 +277,7 @@ def _context(
     if known or (project / PROFILE).is_file():
         bare = {**environ, "HPCRUN_CLUSTER": ""}
         context = load_context(bare, cwd, wanted if known else None, prompts)
-        is_here = not _is_carried(context.cluster)
+        is_here = not _is_foreign_sandbox(context.cluster)
         if is_here and (wanted is None or known or context.cluster.name == wanted):
             return context
     bare = {key: value for key, value in environ.items() if key != "HPCRUN_CLUSTER"}
@@ -297,13 +297,13 @@ def _context(
     return plain
 
 
-def _is_carried(cluster: Cluster, here: str = SANDBOX) -> bool:
+def _is_foreign_sandbox(cluster: Cluster, here: str = SANDBOX) -> bool:
     """Return whether a profile is of a sandbox, and not of the Slurm ``here``."""
     is_gone = cluster.slurm_conf is not None and not Path(cluster.slurm_conf).exists()
     return cluster.name == SANDBOX and (is_gone or here != SANDBOX)
 
 
-def _target(project: Path, folder: Path, name: str | None, for_user: bool) -> Path | None:
+def _find_profile(project: Path, folder: Path, name: str | None, for_user: bool) -> Path | None:
     """Return the profile's file; None: the user's, and its name is the cluster's."""
     if name is not None and "/" in name:
         raise InputError(f"--cluster {name}: a name, not a path")
@@ -326,7 +326,7 @@ def _check_same_cluster(profile: Path, name: str | None, clusters: Path) -> None
         raise InputError(f"{profile}: the project's profile is of another cluster, {of}", fix=fix)
 
 
-def _compared(found: Found, answers: Answers) -> Found:
+def _compare_with_cluster(found: InitState, answers: Answers) -> InitState:
     old = found.old
     site = build_site(
         answers, old.gpu_types if old else None, keep=list(old.partitions) if old else ()
@@ -352,13 +352,13 @@ def _compared(found: Found, answers: Answers) -> Found:
         site=site,
         facts=facts,
         changed=changes(old, facts) if old else [],
-        warnings=_lost(old, site, answers) if old else [],
+        warnings=_find_removed(old, site, answers) if old else [],
         is_one_machine=bool(answers.limits)
         and all(one.address in here for one in answers.limits.values()),
     )
 
 
-def _lost(old: Cluster, site: Site, answers: Answers) -> list[str]:
+def _find_removed(old: Cluster, site: Site, answers: Answers) -> list[str]:
     """Warn of what the profile names and the cluster no longer has."""
     warnings = []
     if old.partition is not None and answers.partitions:
@@ -380,13 +380,13 @@ def _lost(old: Cluster, site: Site, answers: Answers) -> list[str]:
 # ---- files -------------------------------------------------------------------------------------
 
 
-def schema_files(found: Found, *, job: bool) -> dict[Path, str]:
+def schema_files(found: InitState, *, job: bool) -> dict[Path, str]:
     """Return the JSON Schemas for editors that are missing or not this hpcrun's."""
     files: dict[Path, str] = {}
     folder = found.profile.parent if found.for_user else found.project / SCHEMAS
-    wanted = {folder / "cluster.schema.json": _as_text(json_schema("cluster"))}
+    wanted = {folder / "cluster.schema.json": _encode_schema(json_schema("cluster"))}
     if job:
-        wanted[found.project / SCHEMAS / "job.schema.json"] = _as_text(json_schema("job"))
+        wanted[found.project / SCHEMAS / "job.schema.json"] = _encode_schema(json_schema("job"))
     if any(path.parent.name == SCHEMAS for path in wanted):
         wanted[found.project / SCHEMAS / ".gitignore"] = "*\n"  # init can write them again
     for path, text in wanted.items():
@@ -397,11 +397,11 @@ def schema_files(found: Found, *, job: bool) -> dict[Path, str]:
     return files
 
 
-def _as_text(schema: Mapping[str, Any]) -> str:
+def _encode_schema(schema: Mapping[str, Any]) -> str:
     return json.dumps(schema, indent=1) + "\n"
 
 
-def write_files(files: Mapping[Path, str], found: Found) -> None:
+def write_files(files: Mapping[Path, str], found: InitState) -> None:
     """Write files, each whole or not at all, folders as needed; Ctrl-C waits until all are.
 
     Raises InputError for a place that cannot be written, where that shows before the first file.
@@ -467,7 +467,7 @@ def _check_inside(path: Path, project: Path) -> None:
 # ---- choices -----------------------------------------------------------------------------------
 
 
-def find_questions(found: Found) -> list[Question]:
+def find_questions(found: InitState) -> list[Question]:
     """List what only the user knows."""
     folders, site = found.seen.folders, found.site
     questions: list[Question] = []
@@ -485,14 +485,14 @@ def find_questions(found: Found) -> list[Question]:
             text = f"GPUs on a node of {', '.join(site.named_gpus)} (Slurm counts none)"
             ask("gpus", text, "1", ["0", "1", "2", "3", "4", "8"])
     texts = [folder.text for folder in folders]
-    details = [f"{folder.text}  {folder_word(folder, found)}" for folder in folders]
+    details = [f"{folder.text}  {describe_folder(folder, found)}" for folder in folders]
     ask("folder", "Folder for runs and caches", next(iter(texts), None), texts, *details)
     if site is not None and not found.is_one_machine:
         questions.append(Question("internet", "Do compute nodes reach the internet", "yes"))
     return questions
 
 
-def folder_word(folder: survey.Folder, found: Found) -> str:
+def describe_folder(folder: survey.Folder, found: InitState) -> str:
     """Describe a folder for runs."""
     free = f"{folder.file_system or 'unknown file system'}, {format_size(folder.free)} free"
     if folder.shared is False and not found.is_one_machine:
@@ -502,7 +502,7 @@ def folder_word(folder: survey.Folder, found: Found) -> str:
     return free
 
 
-def new_profile(found: Found, answers: dict[str, str]) -> str:
+def build_profile(found: InitState, answers: dict[str, str]) -> str:
     """Write a new profile with the answers, where a question had one, and defaults."""
     site, guess, base = found.site, found.seen.fabric, found.base
     comments = {"internet": _HUBS, "fabric": "as the nodes show"}
@@ -515,7 +515,7 @@ def new_profile(found: Found, answers: dict[str, str]) -> str:
     top = "~/hpcrun"
     if folder is not None:
         top = "~/hpcrun" if folder.text == "~" else f"{folder.text}/hpcrun"
-        comments["runs_dir"] = folder_word(folder, found)
+        comments["runs_dir"] = describe_folder(folder, found)
     partition = answers.get("partition") or (site.partition if site else None)
     facts = found.facts
     slurm: dict[str, Any] = {}
@@ -541,7 +541,7 @@ def new_profile(found: Found, answers: dict[str, str]) -> str:
         comments["account"] = f"yours: {listed(site.accounts)}"
     if site is not None and len(site.partitions) > 1:
         comments["partition"] = "of jobs that name none"
-    python, setup = _python(found, comments)
+    python, setup = _choose_python(found, comments)
     tmp = found.answers.config.tmp if found.answers else ""
     types: dict[str, bool] = {}  # of that partition, and whether each is a whole GPU
     if facts is not None and partition in facts.partitions:
@@ -573,7 +573,7 @@ def new_profile(found: Found, answers: dict[str, str]) -> str:
     return profile_text(chosen, comments, facts, site, schema)
 
 
-def _python(found: Found, comments: dict[str, str]) -> tuple[str | None, dict[str, str]]:
+def _choose_python(found: InitState, comments: dict[str, str]) -> tuple[str | None, dict[str, str]]:
     """Return the Python that trains as the profile names it: itself, or an environment."""
     best = next(iter(found.seen.pythons), None)
     if best is None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from hpcrun.actions.init.init import SCHEMAS, Found
+from hpcrun.actions.init.init import SCHEMAS, InitState
 from hpcrun.actions.program import Reading, content_of, modules_of, parse_script
 from hpcrun.context import read_text
 from hpcrun.errors import InputError
@@ -40,7 +40,7 @@ def find_script(project: Path) -> str | None:
             files += sorted(folder.glob("*.py"))
     ours = (path for path in files if path.is_file() and path.name.isprintable())
     for path in islice(ours, _MOST_FILES):
-        facts = _read(path).facts
+        facts = _read_script(path).facts
         if facts is not None and is_training(facts) and facts.is_program:
             found.append(path)
     for name in _USUAL_NAMES:
@@ -49,13 +49,13 @@ def find_script(project: Path) -> str | None:
     return str(found[0].relative_to(project)) if len(found) == 1 else None
 
 
-def _read(path: Path) -> Reading:
+def _read_script(path: Path) -> Reading:
     """Read a file; nothing of what is too long to be read in a moment."""
     data = content_of(path)
     return Reading() if data is None else parse_script(data, sys.version_info[:2])
 
 
-def draft(found: Found, cluster: Cluster, script: str) -> JobFile:
+def draft_job_file(found: InitState, cluster: Cluster, script: str) -> JobFile:
     """Draft the job file of a script, for a profile as it will be written.
 
     ``script`` is a path from the current folder or from the project. Raises InputError for what is
@@ -69,11 +69,11 @@ def draft(found: Found, cluster: Cluster, script: str) -> JobFile:
         return list(modules[file].imports) if file in modules else []
 
     for file in modules_of(found.project, path, facts.imports, imports_of):
-        read = _read(file).facts
+        read = _read_script(file).facts
         if read is not None:
             modules[file] = read
     made = draft_job(name, facts, list(modules.values()))
-    resources, setup = _resources(found, cluster)
+    resources, setup = _choose_resources(found, cluster)
     text = job_text(made, resources, setup, f"../{SCHEMAS}/job.schema.json", path.stem)
     file = found.project / "jobs" / f"{path.stem}.yaml"
     # It loads, as it must; it extends nothing.
@@ -90,7 +90,7 @@ def read_named_script(project: Path, script: str) -> tuple[Path, ScriptFacts]:
         )
     path = _script_path(project, script)
     name = path.relative_to(project).as_posix()
-    reading = _read(path)
+    reading = _read_script(path)
     if reading.facts is not None:
         return path, reading.facts
     read_text(path)  # raises for bytes that are no text
@@ -135,11 +135,11 @@ def _script_path(project: Path, script: str) -> Path:
 # ---- what it asks for --------------------------------------------------------------------------
 
 
-def _resources(found: Found, cluster: Cluster) -> tuple[dict[str, Any], dict[str, str]]:
+def _choose_resources(found: InitState, cluster: Cluster) -> tuple[dict[str, Any], dict[str, str]]:
     """Return resources and setup: one node's GPUs for an hour, or as much as there is."""
     name = cluster.partition or (next(iter(cluster.partitions)) if cluster.partitions else None)
     facts = cluster.partitions.get(name or "", Partition())
-    gpus, gpu_type = _gpus(facts)
+    gpus, gpu_type = _choose_gpus(facts)
     # The project's environment, where the profile does not name the Python that trains.
     own, best = cluster.setup, next(iter(found.seen.pythons), None)
     named = own.venv or own.conda or own.python or own.container or own.uv or cluster.python
@@ -154,7 +154,7 @@ def _resources(found: Found, cluster: Cluster) -> tuple[dict[str, Any], dict[str
     return {key: value for key, value in asked.items() if value is not None}, setup
 
 
-def _gpus(facts: Partition) -> tuple[int, str | None]:
+def _choose_gpus(facts: Partition) -> tuple[int, str | None]:
     """Return all GPUs of a node, of one kind: slices of GPUs do not train together."""
     count = facts.gpus_per_node
     if count is None:

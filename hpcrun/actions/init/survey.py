@@ -181,14 +181,14 @@ def first_queries(*, has_slurm: bool) -> list[Query[Any]]:
     return [_IDENTITY, _DEVICES, places.MOUNTS, *slurm]
 
 
-def survey(host: ClusterHost, project: Path | None, *, has_slurm: bool) -> Survey:
+def survey_site(host: ClusterHost, project: Path | None, *, has_slurm: bool) -> Survey:
     """Query Slurm for everything that a profile has, and the machine for the rest.
 
     ``project``: its environments are Pythons, too. Raises OutOfReach where slurmctld does not
     answer, or the answer is not Slurm's.
     """
     environ = host.login.environ
-    candidates = list(_candidates(project, environ))
+    candidates = list(_list_pythons(project, environ))
     probes = [RunCommand((str(path), "-c", _HAS_TORCH)) for _, _, path in candidates]
     folders = _scratch_probes(environ)
     queries: list[Query[Any]] = [*probes, *folders.values()]
@@ -206,8 +206,8 @@ def survey(host: ClusterHost, project: Path | None, *, has_slurm: bool) -> Surve
     return Survey(
         answers=found,
         folders=_usable_folders(folders, answers),
-        pythons=_pythons(candidates, [answers[probe] for probe in probes]),
-        fabric=fabric_guess(answers[_DEVICES].stdout),
+        pythons=_rank_pythons(candidates, [answers[probe] for probe in probes]),
+        fabric=guess_fabric(answers[_DEVICES].stdout),
         host=host_name,
     )
 
@@ -223,7 +223,7 @@ class _SlurmQueries:
         self.partitions = _rows(answers, _PARTITIONS, parse_partitions)
         self.nodes = _rows(answers, _NODES, parse_sinfo)
         # What holds for one node of a kind holds for all of them.
-        self.kinds = _kinds(self.nodes)
+        self.kinds = _group_alike(self.nodes)
         names = [alike[0] for alike in self.kinds][:_MOST_KINDS]
         self.limits = RunCommand(tuple(show_nodes_argv(names))) if names else None
         self.associations = None
@@ -271,7 +271,7 @@ def list_clusters(host: ClusterHost) -> list[str]:
     return []
 
 
-def _kinds(nodes: Sequence[NodeRow]) -> list[list[str]]:
+def _group_alike(nodes: Sequence[NodeRow]) -> list[list[str]]:
     """Return the first hosts of the rows of nodes, those of a kind together."""
     kinds: dict[tuple[int, int, str], list[str]] = {}
     for row in nodes:
@@ -362,7 +362,7 @@ def _scratch_probes(environ: Mapping[str, str]) -> dict[str, FolderProbe]:
     return {text: FolderProbe(str(Path(path)), writes=False) for text, path in paths.items()}
 
 
-def scratch_folders(host: ClusterHost) -> list[Folder]:
+def find_scratch_folders(host: ClusterHost) -> list[Folder]:
     """Find writable places for runs, best first; ``host`` has answered first_queries()."""
     probes = _scratch_probes(host.login.environ)
     return _usable_folders(probes, host.run_queries(probes.values()))
@@ -375,12 +375,12 @@ def _usable_folders(probes: Mapping[str, FolderProbe], answers: HostAnswers) -> 
     for text, probe in probes.items():
         state = answers[probe]
         if state.at == Path(probe.path) and not state.fault and not state.refusal:
-            found.setdefault(state.real, _folder(text, state, mounts))
+            found.setdefault(state.real, _build_folder(text, state, mounts))
     # sorted() keeps the order of those that are alike: variables first, home last.
     return sorted(found.values(), key=lambda one: {True: 0, None: 1, False: 2}[one.shared])
 
 
-def _folder(text: str, state: FolderState, mounts: Sequence[places.Mount]) -> Folder:
+def _build_folder(text: str, state: FolderState, mounts: Sequence[places.Mount]) -> Folder:
     mount = places.mount_of(state.real, mounts)
     kind = mount.type if mount is not None else ""
     is_local = kind in places.LOCAL_TYPES | places.MEMORY_TYPES
@@ -392,10 +392,10 @@ def _folder(text: str, state: FolderState, mounts: Sequence[places.Mount]) -> Fo
 # ---- fabric ------------------------------------------------------------------------------------
 
 
-def fabric_guess(devices: str) -> tuple[Fabric, str] | None:
+def guess_fabric(devices: str) -> tuple[Fabric, str] | None:
     """Guess the fabric by a machine's devices: the fabric and its sign; None: no sign.
 
-    >>> fabric_guess("/sys/class/infiniband/mlx5_0/ports/1/link_layer Ethernet")
+    >>> guess_fabric("/sys/class/infiniband/mlx5_0/ports/1/link_layer Ethernet")
     ('roce', 'mlx5_0')
     """
     found = re.findall(r"(?m)/sys/class/(net|cxi|cxi_user|infiniband)/([^/\n]+)$", devices)
@@ -414,7 +414,7 @@ def fabric_guess(devices: str) -> tuple[Fabric, str] | None:
 # ---- Python ------------------------------------------------------------------------------------
 
 
-def _pythons(
+def _rank_pythons(
     candidates: Sequence[tuple[str, str, Path]], answers: Sequence[Result]
 ) -> list[Python]:
     """Return the Pythons that could train: those with torch first, the project's own first."""
@@ -427,7 +427,7 @@ def _pythons(
     return sorted(found.values(), key=lambda python: not python.has_torch)
 
 
-def _candidates(
+def _list_pythons(
     project: Path | None, environ: Mapping[str, str]
 ) -> Iterator[tuple[str, str, Path]]:
     """Yield what could train: key and value of the setup, and the Python; without ``project``
