@@ -414,6 +414,7 @@ def _job_of(status: JobStatus, context: Context) -> JobSettings:
         memory = account.memory_asked // max(1, nodes) >> 20  # what the site gives
     with contextlib.suppress(ValueError):
         limit = limit or parse_seconds(asked.get("time") or "") or None
+    zero = (plan.deepspeed_config or {}).get("zero_optimization") or {}
     return JobSettings(
         name=word,
         is_run=True,
@@ -421,10 +422,22 @@ def _job_of(status: JobStatus, context: Context) -> JobSettings:
         and has_checkpoints(plan, status.history.attempts, is_here=context.cluster.host is None),
         micro_batch=plan.micro_batch_per_gpu if plan.effective_batch else None,
         accumulation=plan.gradient_accumulation_steps if plan.effective_batch else None,
+        accepts_accumulation=_accepts_accumulation(plan),
+        framework=plan.framework,
+        zero_stage=zero.get("stage", 0) if plan.deepspeed_config else None,
+        offload=[kind for kind in ("optimizer", "param") if zero.get(f"offload_{kind}")],
+        arguments=plan.program,
         memory_mib=memory,
         limit=limit,
         exclude=asked.get("exclude") or "",
     )
+
+
+def _accepts_accumulation(plan: Plan) -> bool:
+    """Return True if the number of accumulation steps of the job reaches the program."""
+    if plan.deepspeed_config or plan.reference_trainer or plan.framework == "accelerate":
+        return True
+    return any("accumulat" in argument for argument in plan.program)
 
 
 # ---- reading

@@ -34,18 +34,21 @@ _FATAL = (
     "srun_crash", "torchrun_child", "torchrun_exit", "mpi_abort", "cancelled", "time_limit",
 )  # fmt: skip
 # Lines after which the process has certainly ended, whatever other ranks print afterwards.
-_CERTAIN = ("enospc", "slurm_oom", "xid", "nccl_watchdog", "nan_raised", "device_assert")
+_CERTAIN = (
+    "enospc", "slurm_oom", "xid", "nccl_watchdog", "nan_raised", "device_assert", "assert_index",
+    "assert_probability", "assert_multinomial",
+)  # fmt: skip
 # Classes of ends that Slurm or a person decided. A program that had crashed before merely waited.
 _DECIDED = ("time_limit", "cancelled", "preempted")
 # Failures of a stage that misses the output of an earlier one.
 _MISSING_INPUT = (
-    "no_checkpoint", "no_file", "hf_not_model", "broken_checkpoint", "no_script", "no_weights",
+    "no_checkpoint", "no_file", "hf_not_model", "broken_checkpoint", "no_script",
 )  # fmt: skip
 _MISSING_TEXT = re.compile(
     r"(?i)(?:checkpoint|ckpt|weights?|model|\.pth?\b|\.bin\b|\.safetensors\b|file|director(?:y|ies))"
     r".{0,80}(?:not found|not exist|missing|no such|could not be found|cannot find|can't find)"
     r"|(?:not found|no such|missing|cannot find|can't find|no) .{0,40}(?:checkpoint|ckpt|weights)"
-    r"|EOFError: Ran out of input"
+    r"|EOFError: Ran out of input|no file named|not appear to have a file"
 )
 _CHECKPOINT = re.compile(r"(?i)checkpoint|ckpt|weights|model|\.pth?\b|\.bin\b|\.safetensors\b")
 # Exceptions that may be raised because a connection failed.
@@ -53,6 +56,11 @@ _CLIENT = re.compile(
     r"(?i)\b(?:client|request|response|session|http|url|connect\w*|socket|download|upload|hub|remote"
     r"|server|closed)\b"
 )
+# Rules for lines that say more than the exception that ended the program.
+_DETAILS: dict[str, tuple[str, ...]] = {
+    "device_assert": ("assert_index", "assert_probability", "assert_multinomial"),
+    "size_mismatch": ("state_dict_prefix",),
+}
 # Seconds by which a failure in one log must precede one in another log to explain it; a year of
 # months of 31 days.
 _CLOCK_TOLERANCE_S, _YEAR_S = 60, 372 * 86400
@@ -90,8 +98,8 @@ def diagnose(evidence: FailureEvidence) -> Diagnosis:
         index, event = ranked[0]
         log = evidence.logs[index]
         cause = _name_absent_ranks(_make_cause(event, records), last, evidence.ranks)
-        cause = _locate(_explain_assertion(cause, last), event, log)
-        cause = _find_lost_connection(cause, event, log)
+        cause = _locate(_use_details(cause, [each for _, each in last]), event, log)
+        cause = _find_lost_connection(cause, event)
         cause, consequences = _find_first_stage(cause, event, log, launches[index], records)
         if records.has_failed and log.is_relaunched:
             title = f"the last start logged no error; the one before failed: {cause.title}"
@@ -119,8 +127,9 @@ def _complete(
         named.setdefault(other.id, other)
     for event in [*(event for _, event in ranked if event.kind >= WEAK), *earlier]:
         named.setdefault(event.rule.id, _make_cause(event, records))
-    if (trouble := _connection_trouble(cause, evidence)) is not None:
-        named.setdefault(trouble.id, trouble)
+    errors = [e.connection_error for _, e in ranked if (e.file, e.line) == (cause.file, cause.line)]
+    if errors and errors[0] is not None:
+        named.setdefault("lost_connection", _cause_of_connection_error(errors[0]))
     verdict = "exclude_node" if cause.id in ends.UNFIT_NODE else rule.advice if rule else "ask"
     found = rule.fixes if rule is not None else ends.RECORD_FIXES.get(cause.id, ())
     if cause.id == "cancelled" and records.cancelled_by:
@@ -262,11 +271,13 @@ def _merge_chains(events: Sequence[LogEvent]) -> list[LogEvent]:
         if weights.get(event.chain, 0) < ROOT and weight >= weights.get(event.chain, 0):
             best[event.chain], weights[event.chain] = event, weight
     kept: list[LogEvent] = []
-    progress = 0
+    progress, errors = 0, dict[int, LogEvent | None]()
     for event in events:
         progress = max(progress, event.progress)
+        errors[event.chain] = errors.get(event.chain) or event.connection_error
         if not event.chain or best[event.chain] is event:
             event.progress, progress = progress, 0
+            event.connection_error = errors[event.chain] if event.chain else None
             kept.append(event)
     return kept
 
@@ -441,12 +452,11 @@ def _name_absent_ranks(
     return structs.replace(cause, title=title)
 
 
-def _explain_assertion(cause: Cause, events: Sequence[_LocatedEvent]) -> Cause:
-    """Use the text of the assertion on the GPU; Python's exception does not contain it."""
-    if cause.id != "device_assert":
-        return cause
-    for _, event in events:
-        if event.rule.id.startswith("assert_"):
+def _use_details(cause: Cause, events: Sequence[LogEvent]) -> Cause:
+    """Use a line that says more than the exception: the assertion on the GPU, the key names."""
+    details = _DETAILS.get(cause.id, ())
+    for event in events:
+        if event.rule.id in details:
             title = _fill_title(event.rule.title, event.values)
             return structs.replace(cause, id=event.rule.id, title=title)
     return cause
@@ -481,40 +491,16 @@ def _locate(cause: Cause, event: LogEvent, log: LogFindings) -> Cause:
     return cause
 
 
-def _find_lost_connection(cause: Cause, event: LogEvent, log: LogFindings) -> Cause:
-    """Attribute an exception of a client to the connection errors directly before it."""
-    if cause.id != "code_error" or not _CLIENT.search(cause.text):
+def _find_lost_connection(cause: Cause, event: LogEvent) -> Cause:
+    """Attribute an exception of a client to the connection error directly before it."""
+    error = event.connection_error
+    if cause.id != "code_error" or error is None or not _CLIENT.search(cause.text):
         return cause
-    errors = _connection_errors_before(event, log)
-    if not errors:
-        return cause
-    title = f"network failure ({_shorten(errors[-1].text)}), then: {_shorten(cause.text)}"
+    title = f"network failure ({_shorten(error.text)}), then: {_shorten(cause.text)}"
     return structs.replace(cause, id="lost_connection", cls="auth_network", title=title)
 
 
-def _connection_errors_before(event: LogEvent, log: LogFindings) -> list[LogEvent]:
-    """List the connection errors after which the program made no progress before an event."""
-    previous = max((e.line for e in log.events if e.line < event.line), default=0)
-    return [
-        each
-        for each in log.connection_errors
-        if previous < each.line < event.line and event.steps - each.progress < _STEPS_OF_CAUGHT
-    ]
-
-
-def _connection_trouble(cause: Cause, evidence: FailureEvidence) -> Cause | None:
-    """Return the connection errors before an exception without a rule, as another cause."""
-    if cause.id != "code_error":
-        return None
-    for log in evidence.logs:
-        for event in log.events:
-            if event.file == cause.file and event.line == cause.line:
-                errors = _connection_errors_before(event, log)
-                return _cause_of_trouble(errors[-1]) if errors else None
-    return None
-
-
-def _cause_of_trouble(event: LogEvent) -> Cause:
+def _cause_of_connection_error(event: LogEvent) -> Cause:
     return Cause(
         id="lost_connection",
         cls="auth_network",
@@ -551,21 +537,16 @@ def _find_first_stage(
     Returns:
         The cause, and the failures of the later stages.
     """
-    later = [event]
-    root = event
+    failures = [event]
     for launch in reversed(launches[:-1]):
-        first = _first_failure_of(launch)
-        begins = later[-1]
-        is_consequence = _misses_input(begins) and begins.steps < _STEPS_OF_OTHER
-        is_same = first is not None and first.text == begins.text
-        if first is None or not is_consequence or is_same:
+        first, begins = _first_failure_of(launch), failures[-1]
+        if first is None or not _misses_input(begins) or begins.steps >= _STEPS_OF_OTHER:
             break
-        root = first
-        later.append(first)
-    later = later[:-1]
-    if not later:
+        failures.append(first)
+    *later, root = failures
+    if root.text == event.text:  # each start failed in the same way
         return cause, []
-    found = _locate(_explain_assertion(_make_cause(root, records), []), root, log)
+    found = _locate(_use_details(_make_cause(root, records), log.events), root, log)
     is_checkpoint = any(_CHECKPOINT.search(each.text) for each in later)
     missing = "no checkpoint" if is_checkpoint else "no input"
     stages = {stage.number: stage for stage in log.stages}

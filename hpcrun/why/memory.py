@@ -53,8 +53,7 @@ MEMORY = [
         needles=("Tried to allocate",),
         fixes=(
             "{smaller_batch}",
-            "enable activation checkpointing in the model",
-            "increase `deepspeed.zero_stage`, then add `offload`",
+            "{less_memory}",
             (
                 'if much memory is "reserved but unallocated": `env: '
                 "{PYTORCH_CUDA_ALLOC_CONF: expandable_segments:True}`"
@@ -90,7 +89,10 @@ MEMORY = [
             r"cupy\S*\.OutOfMemoryError",
             r"\bC(?:UDA|uda)\w*: allocation failed",
             "^RuntimeError: CUDA out of memory",
-            r"NCCL WARN .*Failed to CUDA (?:calloc|host alloc|malloc|calloc async) (\d+) bytes",
+            (
+                r"(?:NCCL WARN .*|^)Failed to CUDA "
+                r"(?:calloc|host alloc|malloc|calloc async) (\d+) bytes"
+            ),
         ),
         needles=(
             "ut of memory",
@@ -281,6 +283,31 @@ MEMORY = [
         ),
         unlike="except MemoryError:  # retried",
         source="torch c10/core/impl/alloc_cpu.cpp",
+    ),
+    Rule(
+        id="semaphore",
+        cls="shm",
+        title="/dev/shm is full: a semaphore for processes could not be created",
+        patterns=(r"[Nn]o space left on device",),
+        needles=("o space left on device",),
+        frames=r"SemLock|synchronize\.py|shared_memory\.py|_posixshmem",
+        fixes=(
+            "reduce the number of data loader workers",
+            "remove leftover files from /dev/shm, or use another node",
+        ),
+        example=(
+            "Traceback (most recent call last):\n"
+            '  File "/usr/lib/python3.11/multiprocessing/synchronize.py", line 57, in __init__\n'
+            "    sl = self._semlock = _multiprocessing.SemLock(\n"
+            "OSError: [Errno 28] No space left on device"
+        ),
+        unlike=(
+            "Traceback (most recent call last):\n"
+            '  File "/home/u/train.py", line 57, in save\n'
+            "    torch.save(state, path)\n"
+            "OSError: [Errno 28] No space left on device"
+        ),
+        source="CPython Modules/_multiprocessing/semaphore.c",
     ),
     Rule(
         id="dl_bus_error",
@@ -477,8 +504,6 @@ GPUS = [
             r"torch\.cuda\.is_available\(\) is False",
             "error from cudaGetDeviceCount",
             "forward compatibility was attempted",
-            "[Yy]our setup doesn't support bf16/gpu",
-            "only supports Ampere GPUs",
             "cannot find any torch accelerator",
         ),
         needles=(
@@ -495,8 +520,6 @@ GPUS = [
             "is_available() is False",
             "cudaGetDeviceCount",
             "forward compatibility",
-            "support bf16/gpu",
-            "only supports Ampere",
             "any torch accelerator",
         ),
         fixes=(
@@ -507,6 +530,26 @@ GPUS = [
         example="RuntimeError: No CUDA GPUs are available",
         unlike="Error-free: 8 CUDA GPUs are available",
         source="torch/cuda/__init__.py",
+    ),
+    Rule(
+        id="gpu_too_old",
+        cls="driver",
+        title="the GPU model does not support an operation: {why}",
+        patterns=(
+            r"(?P<why>FlashAttention[\w-]* only supports (?:\w+ )*GPUs[^.]*)",
+            r"(?P<why2>only supports Ampere GPUs[^.]*)",
+            r"(?P<why3>[Yy]our setup doesn't support bf16/gpu)",
+        ),
+        needles=("only supports", "support bf16/gpu"),
+        fixes=(
+            "request a newer GPU: `resources.gpu_type` (Ampere or later)",
+            'or use another attention implementation, as `attn_implementation="sdpa"`',
+            "or `precision: fp16`",
+        ),
+        message="FlashAttention only supports Ampere GPUs or newer",
+        example="RuntimeError: FlashAttention only supports Ampere GPUs or newer.",
+        unlike="INFO FlashAttention is used; errors: 0",
+        source="https://github.com/Dao-AILab/flash-attention",
     ),
     Rule(
         id="invalid_ordinal",
@@ -643,14 +686,87 @@ GPUS = [
         source="https://github.com/huggingface/pytorch-image-models/issues/1033",
     ),
     Rule(
+        id="assert_probability",
+        cls="code_error",
+        title="a loss on the GPU got a value outside 0 to 1 ({assertion}), often NaN",
+        patterns=(
+            (
+                r"\.cu:\d+: .*Assertion `(?P<assertion>[^`']*input_val (?:>=|<=) (?:zero|one)"
+                r"[^`']*)['`] failed"
+            ),
+        ),
+        needles=("Assertion `",),
+        fixes=(
+            "check the inputs of the loss for NaN; binary cross entropy needs a sigmoid before it",
+            "`binary_cross_entropy_with_logits` needs no sigmoid",
+        ),
+        message="Assertion `input_val >= zero && input_val <= one` failed",
+        example=(
+            "../aten/src/ATen/native/cuda/Loss.cu:92: operator(): block: [0,0,0], thread: "
+            "[2,0,0] Assertion `input_val >= zero && input_val <= one` failed."
+        ),
+        unlike="Loss.cu:92: Assertion `t >= 0 && t < n_classes` failed.",
+        source="torch aten/src/ATen/native/cuda/Loss.cu",
+    ),
+    Rule(
+        id="assert_multinomial",
+        cls="numerics",
+        title="sampling on the GPU got probabilities that are negative, NaN or infinite",
+        patterns=(
+            (
+                r"\.cu:\d+: .*Assertion `.*(?:cumdist|probability tensor|isfinite|isnan|isinf)"
+                r".*failed"
+            ),
+        ),
+        needles=("Assertion `",),
+        fixes=(
+            "check the logits for NaN before sampling",
+            "reduce the learning rate; add warm-up or gradient clipping",
+        ),
+        example=(
+            "../aten/src/ATen/native/cuda/TensorCompare.cu:110: _assert_async_cuda_kernel: block: "
+            "[0,0,0], thread: [0,0,0] Assertion `probability tensor contains either `inf`, `nan` "
+            "or element < 0` failed."
+        ),
+        unlike="ScatterGatherKernel.cu:144: Assertion `idx_dim >= 0` failed.",
+        source="torch aten/src/ATen/native/cuda/MultinomialKernel.cu",
+    ),
+    Rule(
+        id="assert_index",
+        cls="code_error",
+        title="an index is out of range on the GPU ({assertion})",
+        patterns=(
+            (
+                r"\.cu:\d+: .*Assertion `(?P<assertion>[^`']*(?:index out of bounds|[sS]rcIndex|"
+                r"dstIndex|\bidx_dim\b|n_classes|num_classes|index (?:>=|<)|cur_target"
+                r")[^`']*)['`] failed"
+            ),
+        ),
+        needles=("Assertion `",),
+        fixes=(
+            "compare the largest token id or label with the model's vocabulary or classes",
+            "`--set env.CUDA_LAUNCH_BLOCKING=1` shows the line",
+        ),
+        message="Assertion `srcIndex < srcSelectDimSize` failed",
+        example=(
+            "../aten/src/ATen/native/cuda/Indexing.cu:1290: indexSelectLargeIndex: block: "
+            "[38,0,0], thread: [0,0,0] Assertion `srcIndex < srcSelectDimSize` failed."
+        ),
+        unlike="Loss.cu:92: Assertion `input_val >= zero && input_val <= one` failed.",
+        source="torch aten/src/ATen/native/cuda/Indexing.cu",
+    ),
+    Rule(
         id="device_assert",
         cls="code_error",
-        title="an index is out of range on the GPU, often a token id beyond the vocabulary",
-        patterns=("device-side assert triggered", r"\.cu:\d+: .*Assertion `.*failed"),
+        title="an assertion on the GPU failed: {assertion}",
+        patterns=(
+            r"device-side assert triggered",
+            r"\.cu:\d+: .*Assertion `(?P<assertion>.*?)[`']? failed",
+        ),
         needles=("device-side assert", "Assertion `"),
         fixes=(
             "`--set env.CUDA_LAUNCH_BLOCKING=1` shows the line",
-            "compare the largest token id or label with the model's size",
+            "often a token id or label beyond the model's vocabulary or classes",
         ),
         message="device-side assert triggered",
         example="RuntimeError: CUDA error: device-side assert triggered",

@@ -610,6 +610,31 @@ NETWORK = [
         source="deepspeed launcher/runner.py:491",
     ),
     Rule(
+        id="ssh_host",
+        cls="rendezvous",
+        verdict="fix",
+        title="SSH could not resolve the host name {name}",
+        patterns=(
+            (
+                r"ssh: Could not resolve hostname (?!(?:\w+\.)*(?:github|gitlab|bitbucket|hf|"
+                r"huggingface)\.)(?P<name>\S+?):"
+            ),
+            r"cannot be reached (?:by|over|via) (?:ssh|SSH)",
+        ),
+        needles=("Could not resolve hostname", "cannot be reached"),
+        fixes=(
+            (
+                "use a host name or address that this machine can resolve, or an entry in "
+                "`~/.ssh/config`"
+            ),
+            "for the ranks of a job: `launcher: torchrun`, which needs no SSH",
+        ),
+        message="ssh: Could not resolve hostname",
+        example="ssh: Could not resolve hostname node07: Name or service not known",
+        unlike="ssh: Could not resolve hostname github.com: Temporary failure in name resolution",
+        source="OpenSSH ssh.c",
+    ),
+    Rule(
         id="torchrun_child",
         cls="other",
         kind=SYMPTOM,

@@ -216,6 +216,28 @@ DEEPSPEED = [
         source="torch/nn/modules/module.py",
     ),
     Rule(
+        id="state_dict_prefix",
+        cls="code_error",
+        title="the keys of the checkpoint and the model differ by the prefix {prefix}",
+        patterns=(
+            r"(?:Missing|Unexpected) key\(s\) in state_dict: \"(?P<prefix>module\.|_orig_mod\.)",
+        ),
+        needles=("key(s) in state_dict",),
+        fixes=(
+            (
+                "DDP and DataParallel add `module.`, torch.compile adds `_orig_mod.`: save and "
+                "load the inner model, `model.module` or `model._orig_mod`"
+            ),
+            "or `torch.nn.modules.utils.consume_prefix_in_state_dict_if_present(state, 'module.')`",
+        ),
+        message='Unexpected key(s) in state_dict: "module.',
+        example=(
+            '        Unexpected key(s) in state_dict: "module.conv1.weight", "module.conv1.bias".'
+        ),
+        unlike='        Unexpected key(s) in state_dict: "conv1.weight".',
+        source="torch/nn/modules/module.py",
+    ),
+    Rule(
         id="ds_world_change",
         cls="code_error",
         title="the checkpoint was saved by {was} ranks, but there are {now}",
@@ -347,11 +369,16 @@ FILES = [
         title=(
             "a disk is full: /tmp or /dev/shm of the node, or the file system of the checkpoints"
         ),
-        patterns=("[Nn]o space left on device", "No usable temporary directory found"),
+        patterns=(
+            "[Nn]o space left on device",
+            "No usable temporary directory found",
+            "[Nn]ot enough (?:free )?disk space",
+        ),
         needles=(
             "o space left on device",
             "No usable temporary directory",
-            "not enough disk space",
+            "ot enough disk space",
+            "ot enough free disk",
             "disk is full",
         ),
         fixes=("`local_dir:` in `hpcrun.yaml`", "keep fewer checkpoints"),
@@ -531,6 +558,22 @@ FILES = [
         source="transformers utils/hub.py:621",
     ),
     Rule(
+        id="lost_connection",
+        cls="auth_network",
+        kind=ERROR,
+        title="a network connection failed",
+        patterns=("Cannot send a request, as the client has been closed",),
+        needles=("Cannot send a request",),
+        fixes=(
+            "submit it again if the network was down only briefly",
+            "download it on the login node into a shared `HF_HOME`",
+        ),
+        message="Cannot send a request, as the client has been closed",
+        example="RuntimeError: Cannot send a request, as the client has been closed.",
+        unlike="RuntimeError: Cannot send a signal to a client",
+        source="https://www.python-httpx.org",
+    ),
+    Rule(
         id="wandb_login",
         cls="auth_network",
         title="W&B has no API key in the job, or the node has no internet access",
@@ -693,6 +736,7 @@ FILES = [
                 "file or directory"
             ),
             r"line \d+: (?P<name2>\S+): not found",
+            r"\bexec: (?P<name5>\S+): (?:not found|cannot execute)",
             "CondaError: Run 'conda init'",
             "EnvironmentNameNotFound",
             "EnvironmentLocationNotFound",
@@ -753,22 +797,49 @@ FILES = [
                 "^ValueError: (?P<why3>Some specified arguments are not used by the "
                 "HfArgumentParser.*)"
             ),
+            # fire; then typer and tyro, which draw boxes.
+            r"^(?:ERROR: )?(?P<why4>Could not consume arg.*|The function received no value.*)",
+            (
+                r"^[│|] +(?P<why5>(?:No such (?:option|command)"
+                r"|Missing (?:argument|option|parameter|required)|Invalid value for"
+                r"|Got unexpected extra argument|Unrecognized (?:or misplaced )?(?:option|argument)"
+                r"|The following (?:argument|option)s? (?:is|are) required|Error parsing ).*?)"
+                r" *[│|]?$"
+            ),
         ),
-        needles=("error: ", "No such option", "Got unexpected extra argument", "rror: "),
+        needles=(
+            "error: ",
+            "rror: ",
+            "No such option",
+            "No such command",
+            "Got unexpected extra argument",
+            "consume arg",
+            "received no value",
+            "Missing argument",
+            "Missing option",
+            "Missing parameter",
+            "Missing required",
+            "Invalid value for",
+            "Unrecognized ",
+            "required",
+            "Error parsing ",
+        ),
         fixes=("fix `args:` in the job",),
         message="error: unrecognized arguments",
         example="train.py: error: unrecognized arguments: --lrr 0.1",
         unlike="step 3: error: 0.12",
-        source="CPython argparse; click",
+        source="CPython argparse; click, typer, fire, tyro",
     ),
     Rule(
         id="hydra",
         cls="code_error",
-        title="the script's configuration is missing, has no such key, or lacks a value",
+        title="the script's configuration is missing, has no such key, or lacks a value: {name}",
         patterns=(
             "^Could not override '(?P<name>[^']+)'",
             "^Cannot find primary config '(?P<config>[^']+)'",
-            "Error merging override",
+            "Error (?:merging|parsing) override",
+            "^In '[^']+': Could not find '(?P<name2>[^']+)'",
+            "^You must specify '(?P<name3>[^']+)'",
             (
                 r"^(?:\S+\.)?(?:ConfigAttributeError|ConfigKeyError|MissingMandatoryValue"
                 "|MissingConfigException|InterpolationKeyError|ConfigCompositionException"
@@ -781,6 +852,9 @@ FILES = [
             "Could not override",
             "Cannot find primary config",
             "Error merging",
+            "Error parsing override",
+            "Could not find '",
+            "You must specify '",
             "is not in struct",
             "ConfigAttributeError",
             "ConfigKeyError",
@@ -1009,7 +1083,7 @@ FILES = [
                 r"^(?:(?:\{\x08)?Error (?=in .+ :|in rule \w+:$|using \w)"
                 r"|Exception in thread \"main\"|forrtl: severe \(\d+\):|panic:"
                 r"|thread '[^']*' (?=panicked at)|\S*lua(?:jit)?:|\s*what\(\):|make: \*\*\*"
-                r"|(?:ERROR: )?(?=Could not consume)|(?:FATAL )?Flags parsing error:)\s*"
+                r"|(?:FATAL )?Flags parsing error:)\s*"
                 r"(?P<why>\S.*)"
             ),
             r"(?P<why2>[^\s:]+: unbound variable)$",
@@ -1027,14 +1101,11 @@ FILES = [
             "rror using ",
             "Exception in thread",
             "make: ***",
-            "consume arg",
             "Flags parsing",
         ),
         example="thread 'main' panicked at src/main.rs:3:5:",
         unlike="no thread panicked: 3 were stopped",
-        source=(
-            "R, MATLAB, Snakemake, Java, Fortran, Go, Rust, Lua, C++, make, bash, glog, fire, absl"
-        ),
+        source=("R, MATLAB, Snakemake, Java, Fortran, Go, Rust, Lua, C++, make, bash, glog, absl"),
     ),
     Rule(
         id="hpcrun_error",

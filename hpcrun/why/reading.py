@@ -131,6 +131,8 @@ _WARNING_LINE = re.compile(
 _LEVEL_COLUMN = 110
 # Programs often retry, or work without a network or a library.
 _OPTIONAL = ("auth_network", "import")
+# Lines of progress after which a program is alive.
+_STEPS_OF_ALIVE = 3
 # Connection errors that a program retried; the exception that ends it may not name them.
 _CONNECTION_TROUBLE = re.compile(
     r"(?i)connection (?:reset|aborted|refused|error|timed out|broken)|connect ?timeout"
@@ -166,6 +168,8 @@ class LogEvent(Struct, kw_only=True):
         is_withdrawn: The next lines say that the program works without what failed.
         at: The time of the line, or of the last line before it that has one.
         values: The groups of the pattern.
+        connection_error: The last connection error before the exception, if the program made no
+            progress after it.
     """
 
     rule: Rule
@@ -188,6 +192,7 @@ class LogEvent(Struct, kw_only=True):
     is_withdrawn: bool = False
     at: tuple[bool, float] | None = None
     values: dict[str, str] = {}
+    connection_error: LogEvent | None = None
 
 
 class Stage(Struct, frozen=True):
@@ -209,7 +214,6 @@ class LogFindings(Struct, kw_only=True):
         has_python_warning: Python warned after the last event.
         is_parallel: Several processes write into the log.
         first_failure: The rank and host that torchrun last reported as the first failure.
-        connection_errors: Retried connection errors, the last ones of the log.
         stages: The headings of stages.
     """
 
@@ -223,7 +227,6 @@ class LogFindings(Struct, kw_only=True):
     has_python_warning: bool = False
     is_parallel: bool = False
     first_failure: tuple[int, str] | None = None
-    connection_errors: list[LogEvent] = []
     stages: list[Stage] = []
 
 
@@ -251,7 +254,7 @@ class LogReader:
         self._first_failure: tuple[int, str] | None = None
         self._banner = b"\0"
         self._repeats: dict[str, int] = {}
-        self._connection_errors: list[LogEvent] = []
+        self._connection_error: LogEvent | None = None
         self._stages: list[Stage] = []
 
     def read(self, block: bytes) -> None:
@@ -320,7 +323,6 @@ class LogReader:
             is_script_done=_SCRIPT_DONE.search(self._since) is not None,
             is_parallel=self._is_parallel,
             first_failure=self._first_failure,
-            connection_errors=self._connection_errors,
             stages=self._stages,
         )
 
@@ -399,8 +401,9 @@ class LogReader:
             self._text = text
             is_read, ended = self._tracebacks.read(line, self._line)
             if ended is not None:
+                trouble = self._find_connection_error(before)
                 self._read_between(before)
-                self._add_exception(ended, line)
+                self._add_exception(ended, line, trouble)
             is_read = is_read or self._begin_traceback(line, text, before)
             is_read = is_read or self._match_rules(line, text, before)
             is_irrelevant = is_irrelevant and not is_read
@@ -468,14 +471,27 @@ class LogReader:
             text=text[:_MAX_LINE],
             rank=line.rank,
             host=line.host,
-            progress=self._progress,
         )
-        self._connection_errors = [*self._connection_errors[-7:], event]
+        self._connection_error = event
         return False
+
+    def _find_connection_error(self, before: bytes) -> LogEvent | None:
+        """Return the last connection error in the text before an exception.
+
+        An error after which the program made progress does not count.
+        """
+        error, self._connection_error = self._connection_error, None
+        if error is None:
+            return None
+        _, found, after = before[-2 * _BETWEEN_BYTES :].rpartition(error.text.encode())
+        progress = sum(1 for _ in islice(_PROGRESS.finditer(after), _STEPS_OF_ALIVE))
+        return error if found and progress < _STEPS_OF_ALIVE else None
 
     # ---- events
 
-    def _add_exception(self, found: Traceback, line: Line) -> None:
+    def _add_exception(
+        self, found: Traceback, line: Line, connection_error: LogEvent | None = None
+    ) -> None:
         text = found.text or (found.frames[-1] if found.frames else HEADER)
         rule, kind, values = CODE_ERROR, ERROR, compiled(CODE_ERROR.id).search(text)
         matched = None if found.is_cut else match(text, found.frames)
@@ -492,7 +508,7 @@ class LogReader:
         if found.is_import_of_library:
             cap = HINT  # the library caught it
         cap = ROOT if is_logged and found.is_outermost else cap
-        self._add(rule, values, min(kind, cap), found.line, text, line, found)
+        self._add(rule, values, min(kind, cap), found.line, text, line, found, connection_error)
 
     def _add(
         self,
@@ -503,6 +519,7 @@ class LogReader:
         text: str,
         line: Line,
         found: Traceback | None = None,
+        connection_error: LogEvent | None = None,
     ) -> None:
         groups = {key: value for key, value in match.groupdict().items() if value} if match else {}
         # Names of groups that occur several times in a pattern end with a digit.
@@ -523,6 +540,7 @@ class LogReader:
             ends=bool(found.is_outermost) if found is not None else rule.id in _ENDING,
             is_withdrawn=found is None and _WITHDRAWN.search(text.encode()) is not None,
             values=values,
+            connection_error=connection_error,
         )
         if kind == HINT:
             return

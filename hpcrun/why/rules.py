@@ -57,7 +57,10 @@ usable temp
 GPUs are av|NVIDIA driver|properly conf|Lexer|not in struct|got stuck|aught sig|ot completion
 no interface|no socket interface|misaligned|oom|OUT_OF|OutOf|insufficient|triggered|not supported
 recv from|reset by peer|ocket closed|TASK FAIL|bad_alloc|cache blocks|No available mem|KV cache
-EnvironmentN|EnvironmentL|loss scale|no kernel|NoKernel|CUBLAS_|CUDNN_
+Missing arg|Missing option|Missing param|Missing req|nrecognized|Invalid value for|received no
+are required|is required|isk space|to CUDA|nexpected key|Missing key|annot send|must specify
+onnection aborted|onnection reset|onnection broken|emote end closed|ax retries|isconnected
+annot be reached|EnvironmentN|EnvironmentL|loss scale|no kernel|NoKernel|CUBLAS_|CUDNN_
 """
 
 

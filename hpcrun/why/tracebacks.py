@@ -16,7 +16,7 @@ _CHAIN_LINKS = (
     "The above exception was the direct cause",
 )
 # torch raises the exception of a worker again in the main process, with the original one behind it.
-_RERAISED = re.compile(r"\bCaught \w+ in .{1,80}$")
+_RERAISED = re.compile(r"\bCaught [\w.]+ in .{1,80}$")
 _ORIGINAL = "Original Traceback"
 # How the lines of a traceback begin; Ray puts the exception itself behind the last one of these.
 _FRAME_STARTS = (*" \t│|>╭╰└├+╮╯─", "...", "ray.exceptions.RayTaskError(")

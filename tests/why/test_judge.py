@@ -467,7 +467,10 @@ def test_fixes_have_the_jobs_own_numbers() -> None:
         records=EndRecords(state="TIMEOUT"), job=structs.replace(job, has_checkpoints=True)
     )
     assert saved.fixes[0] == f"{time}  # resumes from the checkpoints"
-    # A log alone is no job that verbs could name.
+    assert "--set batch.gradient_accumulation_steps" in fixes[0]
+    alone = judge(traceback(OOM), job=structs.replace(job, accepts_accumulation=False)).fixes[0]
+    assert "accumulation_steps" not in alone and alone.endswith("does not accumulate gradients")
+    # A log alone is no job that commands could name.
     assert not any("JOB" in fix for fix in judge(traceback("ValueError: no")).fixes)
 
 
@@ -492,3 +495,39 @@ def test_fixes_have_the_jobs_own_numbers() -> None:
 )
 def test_programs_that_are_not_written_in_python(text: str, cls: str) -> None:
     assert told(STEPS + text)[1] == cls
+
+
+def test_ways_to_use_less_gpu_memory_are_commands_in_the_order_of_their_cost() -> None:
+    job = JobSettings(name="7", is_run=True, framework="deepspeed", zero_stage=2)
+    again = "hpcrun resubmit 7 --set deepspeed."
+
+    def commands(job: JobSettings) -> list[str]:
+        fixes = judge(traceback(OOM), job=job).fixes
+        return [fix.partition("  #")[0] for fix in fixes if "deepspeed." in fix]
+
+    assert commands(job) == [f"{again}zero_stage=3", f"{again}offload.optimizer=cpu"]
+    offloaded = structs.replace(job, zero_stage=3, offload=["optimizer"])
+    assert commands(offloaded) == [f"{again}offload.param=cpu"]
+    assert commands(structs.replace(offloaded, offload=["optimizer", "param"])) == []
+    assert commands(structs.replace(job, zero_stage=None)) == []
+    trainer = structs.replace(job, framework="transformers")
+    checkpointing = "hpcrun resubmit 7 -- --gradient_checkpointing true"
+    assert any(fix.startswith(checkpointing) for fix in judge(traceback(OOM), job=trainer).fixes)
+    trainer = structs.replace(trainer, arguments=["--gradient_checkpointing", "true"])
+    assert not any("checkpointing" in fix for fix in judge(traceback(OOM), job=trainer).fixes)
+
+
+@pytest.mark.parametrize(
+    ("module", "hint"),
+    [
+        ("nunpy", "did you mean numpy?"),
+        ("transformer", "did you mean transformers?"),
+        ("sklearn", "the package is called scikit-learn"),
+        ("numpy", None),
+        ("my_project", None),
+    ],
+)
+def test_a_missing_module_suggests_the_nearest_name(module: str, hint: str | None) -> None:
+    found = judge(traceback(f"ModuleNotFoundError: No module named '{module}'"))
+    assert found.cause is not None and found.cause.title == f"No module named {module}"
+    assert (found.fixes[0] if hint else None) == hint
