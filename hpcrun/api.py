@@ -426,7 +426,7 @@ def _context(cluster: str | None, cwd: str | os.PathLike[str] | None) -> Context
     try:
         folder = Path(cwd or "").absolute()
     except FileNotFoundError as error:
-        raise InputError("the current folder is gone", fix="cwd=...") from error
+        raise InputError("the current directory no longer exists", fix="cwd=...") from error
     if not folder.is_dir():
         raise InputError(f"cwd: {folder}: no such folder")
     return load_context(os.environ, folder, cluster)

@@ -226,7 +226,7 @@ def _find_cluster(
         raise InputError(f"--cluster {name}: a name, not a path", fix=fix)
     if name == "sandbox":
         if (sandbox := _sandbox_profile(environ)) is None:
-            raise InputError("the sandbox is not up", fix="hpcrun sandbox up")
+            raise InputError("the sandbox is not running", fix="hpcrun sandbox up")
         return _load_profile(sandbox)
     if name is not None and (clusters / f"{name}.yaml").is_file():
         return _load_profile(clusters / f"{name}.yaml", name)

@@ -447,7 +447,7 @@ def test_successful_end_during_the_warning_signal_is_success(job: Job) -> None:
     process = job.start(PATH=path)
     job.wait_for("ready")
     process.send_signal(signal.SIGURG)
-    assert job.finish(process)[0] == 143, "asked to end, it ended well"
+    assert job.finish(process)[0] == 143, "asked to end, completed successfully"
     assert (job.end.exit_code, job.end.signal, job.end.why) == (143, 15, "time_limit")
 
 

@@ -259,7 +259,7 @@ def train(config: DictConfig, ds_config: dict[str, Any], facts: dict[str, Any]) 
         done, part, best = saved["epoch"], saved.get("steps_of_next", 0), saved["best"]
     log = Log(engine, config, steps_per_epoch)
     how = f"ZeRO-{facts['zero_stage']}, {facts['precision']} on {engine.device.type}"
-    begin = f"goes on from {resume}, after epoch {done}" if resume else "begins anew"
+    begin = f"resumes from {resume}, after epoch {done}" if resume else "begins anew"
     log.say(f"{parameters(engine):,} parameters, {facts['world_size']} ranks, {how}; {begin}")
 
     shape = {key: config.model[key] for key in ("views", "frames", "image_size")}

@@ -243,7 +243,7 @@ def main() -> None:
     own = last_checkpoint(Path(args.output_dir))
     (begin,) = broadcast_object_list([own or args.resume_from_checkpoint])
     if begin:
-        tell(args, f"goes on from {begin}")
+        tell(args, f"resumes from {begin}")
     trainer.train(resume_from_checkpoint=begin)
 
 

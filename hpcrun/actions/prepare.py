@@ -160,7 +160,7 @@ def _resolve(
 
 def _elsewhere(context: Context) -> Path | None:
     """Where relative paths start, if not where this process is: else they stay as typed."""
-    with contextlib.suppress(FileNotFoundError):  # the current folder is gone
+    with contextlib.suppress(FileNotFoundError):  # the current directory no longer exists
         if context.cwd == Path.cwd():
             return None
     return context.cwd

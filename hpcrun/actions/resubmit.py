@@ -112,7 +112,7 @@ def prepare_again(
         changed = _changed_files(where.project, copy) if plan.snapshot else []
         if changed:
             notes.append(
-                f"{_listed(changed)} changed since: the run takes the code as it was; --code now "
+                f"{_listed(changed)} changed since: the run takes the original code; --code now "
                 "takes today's"
             )
         where = structs.replace(where, code=copy)

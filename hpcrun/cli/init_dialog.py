@@ -71,8 +71,8 @@ def run_init(
         )
     if like is not None:
         print_note(
-            f"begun like {like}, which is by that site's documentation and was never run there: "
-            "look at account, folders and every line with LOOK"
+            f"started from the profile of {like}, which follows that site's documentation and "
+            "was never tested there: check the account, the directories and every line marked CHECK"
         )
     dialog = _Dialog(found, is_quiet=yes, as_json=as_json)
     return dialog.check() if check else dialog.write(script)
@@ -332,8 +332,8 @@ def _show_result(answer: dict[str, Any], found: InitState) -> None:
     written = [_relative_name(Path(path)) for path in answer["written"] if not path.endswith(ours)]
     if written:
         print_line(f"\nwrote {' and '.join(written)}")
-    if answer["action"] == "created" and "LOOK" in found.profile.read_text(errors="replace"):
-        print_line("  lines marked LOOK are guesses: check them")
+    if answer["action"] == "created" and "CHECK" in found.profile.read_text(errors="replace"):
+        print_line("  lines marked CHECK are guesses")
     job = answer["job"]
     if job is not None:
         name = quote(job["name"])

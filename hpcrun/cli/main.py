@@ -23,7 +23,7 @@ SECTIONS = {
     "Train": {
         "submit": "Submit a job to Slurm.",
         "run": "Run a job here, in the foreground, without Slurm or inside an salloc.",
-        "rehearse": "Try in a sandbox whether a job survives preemption, limit and node.",
+        "rehearse": "Test in a sandbox whether a job survives preemption and node failure.",
         "jobs": "List the jobs that can be submitted.",
         "show": "Show a job, or a run's job and files.",
     },
@@ -33,25 +33,25 @@ SECTIONS = {
         "top": "Watch your jobs: step, loss, speed, GPU and CPU use.",
         "wait": "Wait until runs are over.",
         "shell": "Open a shell on a node of a running job.",
-        "open": "Bring a port of a job's node to this machine: TensorBoard, a notebook.",
-        "fetch": "Bring a run's checkpoints, or other files that it wrote.",
-        "nodes": "List nodes that failed a check, which jobs leave out.",
+        "open": "Forward a port from a job's node: TensorBoard, a notebook.",
+        "fetch": "Copy a run's checkpoints, or other files that it wrote, to this machine.",
+        "nodes": "List nodes excluded after a failed check.",
     },
     "Understand": {
-        "why": "Say why a job failed, and what to do about it.",
+        "why": "Explain why a job failed, and what to do about it.",
         "parse": "Draw the loss curve of a run or of any log file.",
         "compare": "Compare runs or logs: curves, speed-up, settings.",
     },
     "Change": {
         "cancel": "Cancel runs, sweeps or jobs.",
         "requeue": "Start a job again, under its own id.",
-        "resubmit": "Submit a run again, as a new run.",
+        "resubmit": "Submit a run again as a new run.",
         "clean": "Remove old runs.",
     },
     "Set up": {
-        "init": "Write hpcrun.yaml and a job file, by asking the cluster and you.",
-        "connect": "Open the connection to a cluster behind ssh, and keep it.",
-        "sandbox": "Run a real Slurm on this machine, to try things out.",
+        "init": "Write hpcrun.yaml and a job file by querying the cluster and you.",
+        "connect": "Open and keep the connection to a cluster behind SSH.",
+        "sandbox": "Run a real Slurm on this machine for testing.",
         "hostfile": "Write a hostfile, from a node list, a job or another hostfile.",
         "schema": "Print the JSON Schema of job or cluster files.",
         "completion": "Print the completion script for bash, zsh or fish.",
@@ -166,7 +166,9 @@ def _describe_os_error(error: OSError) -> HpcrunError:
     try:
         os.getcwd()  # noqa: PTH109 - of a Path nothing else is wanted
     except FileNotFoundError:
-        return HpcrunError("the current folder is gone", fix="cd to one that exists")
+        return HpcrunError(
+            "the current directory no longer exists", fix="cd to an existing directory"
+        )
     # Of a copy both are named: the second may be the one whose disk is full.
     where = " to ".join(str(name) for name in (error.filename, error.filename2) if name)
     problem = str(error.strerror or error)

@@ -137,7 +137,7 @@ class JobCommand(ArgsAfterDashes):
         options = ctx.params
         if options.get("follow") and options["as_json"]:
             raise InputError(
-                "--follow shows the log as it is, which is not JSON",
+                "--follow prints the raw log, which is not JSON",
                 fix=f"hpcrun {self.name} --json, then hpcrun logs -f --json JOB",
             )
         try:
@@ -199,7 +199,7 @@ def job_options(command: F) -> F:
         click.option(
             "--no-check",
             is_flag=True,
-            help="Go on even if checks of script, Python, limits or folders fail.",
+            help="Submit even if checks fail.",
         ),
     ):
         command = option(command)

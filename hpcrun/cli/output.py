@@ -108,8 +108,8 @@ class TerminalPrompts:
                     return terminal.readline().decode(errors="replace").rstrip("\r\n")
         except OSError:
             raise OutOfReach(
-                f"{question}: no terminal to ask on",
-                fix="a key in an agent (ssh-add) needs none, nor has what hpcrun connect keeps",
+                f"{question}: cannot prompt: no terminal",
+                fix="use a key in an agent (ssh-add), or a connection opened by hpcrun connect",
                 is_final=True,
             ) from None
         return getpass.getpass(f"{question}: ")

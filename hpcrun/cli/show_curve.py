@@ -81,7 +81,7 @@ def write_report_files(
 
     found = [run for run in label_sweep_runs(context, runs) if run.curve.metrics]
     if not found and any(files.values()):
-        print_note("no metrics: nothing is written")
+        print_note("no metrics: nothing written")
         return
     for written in write_files(context.cwd, found, files, full=full, by=by):
         print_note(f"wrote {written}")

@@ -162,7 +162,7 @@ def show_logs(
     if not extracts:
         printer.show_all(logs.read())
     elif not _show_errors(logs, printer, files) and files:
-        print_note("no error in these logs")
+        print_note("no errors in these logs")
     return 0
 
 
@@ -231,14 +231,14 @@ def watch_run(
     quiet: bool = False,
     process: subprocess.Popen[bytes] | None = None,
 ) -> int:
-    """Follow a run to its end; return 0 if it ended well and 1 if not.
+    """Follow a run to its end; return 0 if completed successfully and 1 if not.
 
     Ctrl-C never ends the run; but a ``process`` of our own is the caller's to end.
     """
     alive = None if process is None else lambda: process.poll() is None
     found = JobLogs(context, [run], alive=alive)
     printer = LogPrinter(masker_of(context, [run]))
-    again = f"the run goes on: hpcrun logs -f {run.run_id}" if process is None else ""
+    again = f"the run continues: hpcrun logs -f {run.run_id}" if process is None else ""
     return watch_logs(found, printer, with_lines=logs, quiet=quiet, again=again)
 
 
@@ -261,7 +261,7 @@ def watch_logs(
                 print_note(_format_status(logs.context, event))
     except KeyboardInterrupt:
         if again:
-            print_note(f"\nno longer following; {again}")
+            print_note(f"\nstopped following; {again}")
         raise
     finally:
         printer.end_open_line()
@@ -278,7 +278,7 @@ def wait_for_sweep(context: Context, sweep: SweepFolder, *, quiet: bool) -> int:
             if not quiet:
                 print_note(_format_status(context, status))
     except KeyboardInterrupt:
-        print_note(f"\nno longer waiting; the runs go on: hpcrun status {sweep.sweep_id}")
+        print_note(f"\nstopped waiting; the runs continue: hpcrun status {sweep.sweep_id}")
         raise
     return _exit_code(monitor.statuses)
 

@@ -264,5 +264,5 @@ def print_status(found: StatusResult, *, as_json: bool = False) -> int:
     else:
         print_lines(found.lines(output_display()))
     if found.silence:
-        print_note(f"Slurm is out of reach: {found.silence}")
+        print_note(f"Slurm cannot be reached: {found.silence}")
     return found.exit_code

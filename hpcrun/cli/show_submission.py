@@ -38,7 +38,7 @@ def describe_run(made: Prepared, *, by_slurm: bool = True) -> list[tuple[str, st
     rows = [("note", text) for text in plan.notes]
     rows.append(("sweep" if made.is_sweep else "run", plan.run_id))
     rows.append(("what", plan.description))
-    what = "one process a node" if plan.launcher == "none" else plan.launcher
+    what = "one process per node" if plan.launcher == "none" else plan.launcher
     if plan.launcher != "none" and plan.precision:
         what += f", {plan.precision}"
     nodes = f"{plan.node_range} nodes" if plan.node_range else format_count(plan.nodes, "node")
@@ -99,7 +99,7 @@ def _describe_survival(plan: Plan) -> str:
         from hpcrun.views import describe_survival  # here: a dry run does not say it
 
         return describe_survival(plan.survive)
-    return "not by itself after preemption, the time limit or a failed node: survive: {when: [...]}"
+    return "never (set survive.when to change this)"
 
 
 def _has_several_batches(sweep: Prepared) -> bool:
@@ -152,12 +152,12 @@ def show_submission(made: Prepared, job_id: str) -> None:
     if made.is_sweep:
         head += f": {format_sweep_size(len(made.runs), made.spec.sweep_limit)}"
     print_line(head)
-    print_pairs([*describe_run(made), ("goes on", _describe_survival(plan))])
+    print_pairs([*describe_run(made), ("restarts", _describe_survival(plan))])
     verbs = [
         (f"logs -f {job_id}", "follow its output"),
         (f"status {job_id}", "its state"),
         (f"parse {job_id}", "the loss curve"),
-        (f"cancel {job_id}", "end it"),
+        (f"cancel {job_id}", "cancel it"),
     ]
     if made.is_sweep:
         _print_values(made)
@@ -166,7 +166,7 @@ def show_submission(made: Prepared, job_id: str) -> None:
             (f"status {job_id}", "the state of all its runs"),
             (f"logs -f {one}", "follow the output of one"),
             (f"parse {job_id}", "a loss curve for each"),
-            (f"cancel {job_id}", f"end it; {one} for one run"),
+            (f"cancel {job_id}", f"cancel it; {one} for one run"),
         ]
     print_lines(format_next_steps(*verbs, display=output_display()))
 
@@ -241,8 +241,8 @@ def show_origin(again: Again) -> None:
     kept = [folder for folder in again.checkpoint_dirs if folder is not None]
     checkpoints = f"{len(kept)} resume from their checkpoints"
     if len(kept) < 2:
-        checkpoints = f"resumes from {kept[0]}" if kept else "starts without checkpoints"
-    code = "the code as it was" if again.context.code is not None else "today's code"
+        checkpoints = f"resumes from {kept[0]}" if kept else "starts from scratch"
+    code = "the original code" if again.context.code is not None else "today's code"
     print_note(click.style(f"again: {name}, {code}; {checkpoints}", dim=True))
     for text in again.notes:
         print_note(click.style(f"note: {text}", dim=True))

@@ -52,7 +52,7 @@ def cancel(jobs: Sequence[str], pending: bool, cluster: str | None, as_json: boo
 
 @click.command("requeue")
 @click.argument("jobs", metavar="JOB...", nargs=-1, required=True, type=RUN)
-@click.option("--failed", is_flag=True, help="Only jobs that are over and did not succeed.")
+@click.option("--failed", is_flag=True, help="Only jobs that ended without success.")
 @click.option("--hold", is_flag=True, help="Hold it until scontrol release JOB.")
 @cluster_option
 @json_option
@@ -77,11 +77,12 @@ def requeue(
         elif one.done:
             print_line(f"{name} was {state} and starts again")
         elif one.left:
-            print_line(f"{name} is left alone: {one.left}")
+            print_line(f"{name} is unchanged: {one.left}")
     if any(one.done for one in outcomes) and not (hold or as_json):
         print_line(
             click.style(
-                "Slurm waits two minutes first, unless the site has set another time", dim=True
+                "Slurm waits two minutes first, unless the site has configured another delay",
+                dim=True,
             )
         )
     return _report_outcomes(outcomes, done="requeued", as_json=as_json)
@@ -101,15 +102,15 @@ def _show_cancelled(outcomes: Sequence[Outcome], sweeps: Sequence[SweepFolder]) 
         if one.done:
             print_line(f"{one.status.label} was {one.status.state} and is being cancelled")
         elif one.over:
-            print_line(f"{one.status.label} is over already: {one.status.state}")
+            print_line(f"{one.status.label} has already ended: {one.status.state}")
         elif one.left:
-            print_line(f"{one.status.label} is left alone: {one.left}")
+            print_line(f"{one.status.label} is unchanged: {one.left}")
 
 
 def _summarize_sweep(runs: Sequence[Outcome]) -> str:
     gone = [one for one in runs if one.done]
     if not gone and all(one.over for one in runs):
-        return f"all {len(runs)} runs are over already"
+        return f"all {len(runs)} runs have already ended"
     number = Counter(one.status.state for one in gone or runs)
     states = ", ".join(f"{count} {state}" for state, count in number.most_common())
     start = f"{len(gone)} of {len(runs)} runs are being" if gone else "no run is"
@@ -143,8 +144,8 @@ def _outcome_json(one: Outcome, done: str) -> dict[str, object]:
 
 @click.command("resubmit", cls=JobCommand)
 @click.argument("job", required=False, type=RUN)
-@click.option("--failed", is_flag=True, help="Only runs that are over and did not succeed.")
-@click.option("--fresh", is_flag=True, help="Start from scratch, with a new checkpoint folder.")
+@click.option("--failed", is_flag=True, help="Only runs that ended without success.")
+@click.option("--fresh", is_flag=True, help="Start from scratch with a new checkpoint directory.")
 @click.option(
     "--code",
     type=click.Choice(["then", "now"]),
@@ -200,7 +201,7 @@ def resubmit(
     can_ask = sys.stdin.isatty() and sys.stderr.isatty() and not (as_json or dry_run)
     if again.changed and code is None and can_ask:
         names = ", ".join(again.changed[:3])
-        text = f"The code has changed since ({names}): run today's code?"
+        text = f"The code has changed since ({names}): run the current code?"
         if confirm(text, default=False):
             again = plan_again("now")
     made = again.prepared
@@ -253,8 +254,8 @@ def clean(
     asks = not (yes or dry_run)
     if asks and (as_json or not sys.stdin.isatty()):
         raise InputError(
-            "clean asks before it removes anything, and here it cannot ask",
-            fix="-y removes without asking; --dry-run lists what would go",
+            "clean asks before it removes anything, and there is no terminal",
+            fix="-y removes without asking; --dry-run lists what would be removed",
         )
     where = make_context(cluster)
     named = find_targets(where, jobs) if jobs else None
@@ -278,7 +279,7 @@ def clean(
         _print_items(units, going, all_of_them=dry_run)
     gone: list[tuple[CleanupItem, HpcrunError | None]] = []
     if going and asks and not confirm("Remove them for good?"):
-        print_line("nothing is removed")
+        print_line("nothing removed")
         return 0
     if going and not dry_run:
         try:
@@ -291,7 +292,7 @@ def clean(
                 done = sum(error is None for _, error in gone)
                 print_line(f"{done} of {len(going)} removed")
             if len(gone) < len(going):
-                print_note("no run is half removed; hpcrun clean continues where it was stopped")
+                print_note("no run is partially removed; run hpcrun clean again to continue")
     errors = [error for _, error in gone if error is not None]
     if as_json:
         emit_json(_clean_json(units, gone, dry_run=dry_run))
@@ -336,7 +337,7 @@ def _print_items(
     if len(kept) > 3:
         why = Counter("a later run needs it" if "uses" in u.kept else u.kept for u in kept[3:])
         reasons = ", ".join(f"{number} ({reason})" for reason, number in why.most_common(3))
-        print_note(click.style(f"stay too: {reasons}", dim=True))
+        print_note(click.style(f"also kept: {reasons}", dim=True))
 
 
 def _format_states(unit: CleanupItem) -> str:

@@ -27,8 +27,8 @@ from hpcrun.errors import InputError
 @click.argument("script", required=False)
 @click.option("--cluster", type=CLUSTER, help="The cluster's name (default: Slurm's ClusterName).")
 @click.option("--user", "for_user", is_flag=True, help="Write ~/.config/hpcrun/clusters/NAME.yaml.")
-@click.option("--host", help="Ask the cluster at this host, as your ssh calls it.")
-@click.option("--like", metavar="SITE", help="Start from a profile that ships, as in lumi-g.")
+@click.option("--host", help="Query the cluster at this SSH host.")
+@click.option("--like", metavar="SITE", help="Start from a built-in profile, such as lumi-g.")
 @click.option("--check", is_flag=True, help="Show what changed, and stop; exit code 1 if so.")
 @click.option("--yes", is_flag=True, help="Do not ask; take the defaults.")
 @json_option
@@ -49,8 +49,8 @@ def init(script: str | None, cluster: str | None, **options: Any) -> int:
 
 @click.command("connect")
 @click.argument("cluster", required=False, type=CLUSTER)
-@click.option("--close", "closes", is_flag=True, help="End the connection that is kept.")
-@click.option("--verbose", is_flag=True, help="Show the hosts on the way, and what logs in there.")
+@click.option("--close", "closes", is_flag=True, help="Close the kept connection.")
+@click.option("--verbose", is_flag=True, help="Show the hosts on the way and the login method.")
 def connect(cluster: str | None, closes: bool, verbose: bool) -> None:
     """Open the connection to CLUSTER, which is behind ssh, and keep it.
 
@@ -66,7 +66,7 @@ def connect(cluster: str | None, closes: bool, verbose: bool) -> None:
     kept, version = connect_to(where, TerminalPrompts(is_verbose=verbose))
     print_line(f"connected to {where.cluster.host}: {version}")
     if not kept:
-        print_note(f"it is not kept; it would be with `ssh: openssh` in {where.cluster_source}")
+        print_note(f"it is not kept; `ssh: openssh` keeps it, in {where.cluster_source}")
 
 
 @click.group("sandbox")
@@ -106,9 +106,8 @@ def up(nodes: int | None, gpus_per_node: int | None, like: str | None) -> int:
     with progress_bar("starting", "daemons") as show:
         status = lifecycle.up(directory, shape=shape, show=show)
     taken = f"up in {time.monotonic() - begin:.1f} s"
-    print_line(
-        f"sandbox: {shape.about()}, {'up already' if before is not None and before.up else taken}"
-    )
+    is_old = before is not None and before.up
+    print_line(f"sandbox: {shape.about()}, {'already running' if is_old else taken}")
     if like is None:
         print_line("  hpcrun submit zero2-4gpu --follow     train something in it")
     else:
@@ -119,7 +118,7 @@ def up(nodes: int | None, gpus_per_node: int | None, like: str | None) -> int:
 
 
 @sandbox.command("down")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask, though jobs wait or run in it.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask, even if jobs are pending or running.")
 def down(yes: bool) -> int:
     """Stop it, and remove all its processes and files. Runs are kept.
 
@@ -134,14 +133,14 @@ def down(yes: bool) -> int:
         listed += f" and {len(jobs) - 5} more" if len(jobs) > 5 else ""
         if not sys.stdin or not sys.stdin.isatty():
             raise InputError(
-                f"jobs of the sandbox would end with it: {listed}",
+                f"the sandbox has jobs, which would end: {listed}",
                 fix="hpcrun sandbox down -y ends them too",
             )
         if not confirm(f"This ends its jobs: {listed}. Go on?"):
-            print_line("sandbox: left as it is")
+            print_line("sandbox: unchanged")
             return 0
     found = lifecycle.down(directory)
-    print_line("sandbox: gone" if found else "sandbox: there was none")
+    print_line("sandbox: gone" if found else "sandbox: none was running")
     return 0
 
 
@@ -157,7 +156,7 @@ def status(as_json: bool) -> int:
     if as_json:
         emit_json({"sandbox": msgspec.to_builtins(found) if found else None})
     elif found is None:
-        print_line("sandbox: not up")
+        print_line("sandbox: not running")
     elif found.up:
         print_line(f"sandbox: up, {found.about}")
         print_line(f"  {found.directory}")

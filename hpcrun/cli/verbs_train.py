@@ -90,7 +90,7 @@ def submit(
 
 @click.command("run", cls=JobCommand)
 @click.argument("job", required=False, type=JOB)
-@click.option("--hostfile", type=FILE, help="Run on these hosts, by ssh, without Slurm.")
+@click.option("--hostfile", type=FILE, help="Run on these hosts over SSH, without Slurm.")
 @job_options
 @cluster_option
 def run(job: str | None, hostfile: str | None, cluster: str | None, **options: Any) -> int:
@@ -133,7 +133,7 @@ def run(job: str | None, hostfile: str | None, cluster: str | None, **options: A
                 print_pairs(describe_run(prepared, by_slurm=False))
                 return watch_run(where, run, logs=True, process=process)
             except OSError as error:  # of what is shown: that ends no training
-                again = f"the run goes on: hpcrun logs -f {run.run_id}"
+                again = f"the run continues: hpcrun logs -f {run.run_id}"
                 print_note(f"{error.strerror}: no more is shown; {again}")
                 discard_output()
                 return watch_run(where, run, logs=False, quiet=True, process=process)
@@ -190,9 +190,9 @@ def describe_trial(trial: Trial) -> str:
     help="Which fault: a preemption, the time limit, a node's death (all).",
 )
 @click.option(
-    "--within", metavar="TIME", default="90s", help="Wait so long for a first checkpoint (90s)."
+    "--within", metavar="TIME", default="90s", help="How long to wait for a first checkpoint (90s)."
 )
-@click.option("--keep", is_flag=True, help="Keep the folders of the runs.")
+@click.option("--keep", is_flag=True, help="Keep the run directories.")
 @job_options
 @cluster_option
 @json_option
@@ -296,7 +296,7 @@ def show(what: str | None, name: str | None, cluster: str | None, as_json: bool)
 
     if name is not None and as_json:
         raise InputError(
-            "--file prints the file as it is, which is not JSON",
+            "--file prints the raw file, which is not JSON",
             fix=f"hpcrun show RUN --file {name} without --json",
         )
     where = make_context(cluster, job=what)

@@ -70,7 +70,7 @@ def why(jobs: tuple[str, ...], cluster: str | None, as_json: bool) -> int:
     type=click.IntRange(min=1),
     default=1,
     metavar="N",
-    help="Keep every Nth line of a kind, for logs too long for the memory.",
+    help="Keep every Nth line of a kind, for logs too large for memory.",
 )
 @cluster_option
 def parse(
@@ -165,7 +165,10 @@ def _return_freed_memory() -> None:
 )
 @click.option("--metric", metavar="NAME", help="Compare this metric instead of the loss.")
 @click.option(
-    "--target", type=float, metavar="VALUE", help="The loss to reach (default: one that all reach)."
+    "--target",
+    type=float,
+    metavar="VALUE",
+    help="The loss to reach (default: one that all runs reach).",
 )
 @click.option(
     "--gpus", metavar="N,N,...", help="The number of GPUs of each run, for plain log files."
@@ -202,7 +205,7 @@ def compare(
 
     if not logs:
         raise InputError(
-            "compare what?", fix="name two or more log files, runs or jobs, or a sweep"
+            "nothing to compare", fix="name two or more log files, runs or jobs, or a sweep"
         )
     if target is not None and not math.isfinite(target):
         raise InputError(f"--target {target}: not a finite number", fix="as in --target 2.5")

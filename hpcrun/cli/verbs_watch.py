@@ -67,7 +67,7 @@ def status(
         where, faults = make_all_contexts(cluster) if is_each else ([make_context(cluster)], [])
         return show_status(where, query, faults, as_json=as_json)
     if as_json:
-        raise InputError("--watch shows a picture, --json a state", fix="give one of them")
+        raise InputError("--watch and --json exclude each other", fix="use one of them")
     from hpcrun.cli.watch_status import watch_status
 
     return watch_status(make_context(cluster), query)
@@ -134,7 +134,7 @@ def logs(
         ),
         err=err,
         lines=_parse_number(
-            lines, "all", None, "--lines {}: no number of lines", "-n 50, or -n all"
+            lines, "all", None, "--lines {}: not a number of lines", "-n 50, or -n all"
         ),
         pattern=_parse_pattern(grep),
         since=None if since is None else parse_when(since, time.time()),
@@ -229,7 +229,7 @@ TIMED_OUT = 124
 
 @click.command("wait")
 @click.argument("jobs", metavar="[JOB...]", nargs=-1, type=RUN)
-@click.option("--any", "first", is_flag=True, help="Only until the first one is over.")
+@click.option("--any", "first", is_flag=True, help="Stop when the first one ends.")
 @click.option("--timeout", metavar="T", help="Give up after T: seconds, or e.g. 15m, 2h, 1h30m.")
 @cluster_option
 @json_option
@@ -275,7 +275,7 @@ def wait(
             if first and over:
                 break
     except KeyboardInterrupt:
-        print_note("\nno longer waiting; the jobs go on")
+        print_note("\nstopped waiting; the jobs continue")
         raise
     # Tasks that waited shared a row, and have their own since they began.
     there = {watch_key(status) for status in monitor.statuses}
@@ -287,7 +287,7 @@ def wait(
         emit_json({"runs": [ended_json(one) for one in last.values()], "timed_out": timed_out})
     elif timed_out:
         names = ", ".join(one.label for one in left[:3]) + (", ..." if len(left) > 3 else "")
-        print_note(f"time is up; not over yet: {names}")
+        print_note(f"timed out; still running: {names}")
     if timed_out:
         return 4 if silent else TIMED_OUT
     return 0 if all(status.ok for status in over) else 1
@@ -322,7 +322,7 @@ def shell(
     from hpcrun.monitor import find_targets
 
     if extra_args == []:
-        raise click.UsageError("no command after --")
+        raise click.UsageError("no command follows --")
     has_terminal = sys.stdin.isatty() and is_terminal()
     if extra_args is None and not has_terminal:
         raise InputError(
@@ -386,9 +386,9 @@ def open(job: str, port: int, node: str | None, cluster: str | None) -> int:
 @click.command("fetch")
 @click.argument("job", required=False, type=RUN)
 @click.argument("globs", nargs=-1, metavar="[GLOB]...")
-@click.option("--to", type=DIR, help="The folder to bring them to (default: named like the run).")
-@click.option("--wandb-sync", is_flag=True, help="Let wandb upload the run's offline folders.")
-@click.option("--dry-run", is_flag=True, help="List what would be brought, and stop.")
+@click.option("--to", type=DIR, help="The target directory (default: the run id).")
+@click.option("--wandb-sync", is_flag=True, help="Upload the run's offline directories with wandb.")
+@click.option("--dry-run", is_flag=True, help="List what would be copied, and stop.")
 @cluster_option
 @json_option
 def fetch(
@@ -461,7 +461,7 @@ def fetch(
         had = f", {len(fetched.had)} were here already" if fetched.had else ""
         print_line(f"{len(fetched.done)} brought{had}")
     for name, why in fetched.failed.items():
-        print_note(f"not brought: {name}: {why}")
+        print_note(f"not copied: {name}: {why}")
     for name in refused:
         print_note(f"wandb did not take {name}")
     return 1 if fetched.failed or refused else 0
@@ -469,9 +469,7 @@ def fetch(
 
 @click.command("nodes")
 @click.argument("nodes", metavar="[NODE...]", nargs=-1)
-@click.option(
-    "--clear", is_flag=True, help="Let jobs have these nodes again; all if none is named."
-)
+@click.option("--clear", is_flag=True, help="Stop excluding these nodes; all if none is named.")
 @cluster_option
 @json_option
 def nodes(nodes: tuple[str, ...], clear: bool, cluster: str | None, as_json: bool) -> int:
@@ -488,7 +486,7 @@ def nodes(nodes: tuple[str, ...], clear: bool, cluster: str | None, as_json: boo
     found = [one for one in list_bad_nodes(where) if not nodes or one.node in nodes]
     missing = [name for name in nodes if name not in {one.node for one in found}]
     if missing:
-        raise InputError(f"{missing[0]}: no such node is left out", fix="hpcrun nodes lists them")
+        raise InputError(f"{missing[0]}: not an excluded node", fix="hpcrun nodes lists them")
     cleared = take_back(where, [one.node for one in found]) if clear and found else []
     if as_json:
         keys = ("node", "why", "at", "until", "run_id")
@@ -498,9 +496,9 @@ def nodes(nodes: tuple[str, ...], clear: bool, cluster: str | None, as_json: boo
         for name in cleared:
             print_line(f"{name} may be used again")
         if not cleared:
-            print_line("no node was left out")
+            print_line("no node was excluded")
     elif not found:
-        print_line("no node is left out")
+        print_line("no nodes excluded")
     else:
         lines = [
             (

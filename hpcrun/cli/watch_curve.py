@@ -52,7 +52,7 @@ def watch_curve(
         last = follower.now()
         followed = " and ".join(status.label for status in last.statuses if status is not None)
         if followed:
-            print_note(f"no longer following {followed}, which goes on")
+            print_note(f"stopped following {followed}, which continues")
             raise
     for status in last.statuses:
         if status is not None and status.final:

@@ -69,7 +69,7 @@ def watch_status(context: Context, query: StatusQuery) -> int:
     """
     if not can_draw():
         raise InputError(
-            "--watch draws on a terminal",
+            "--watch needs a terminal",
             fix="hpcrun wait waits for runs; a loop may call hpcrun status twice a minute",
         )
     keyboard = sys.stdin.fileno() if sys.stdin.isatty() else None
@@ -91,7 +91,7 @@ def watch_status(context: Context, query: StatusQuery) -> int:
 def _draw_page(found: StatusResult, left: float) -> list[str]:
     width, height = width_and_height()
     page = found.lines(output_display())
-    foot = f"Slurm is asked again in {left:.0f} s; Ctrl-C ends this"
+    foot = f"next refresh in {left:.0f} s; Ctrl-C quits"
     foot = f"no answer: {foot}" if found.silence else foot
     room = max(height - 2, 1)
     cut_off = [f"... {len(page) - room + 1} more lines"] if len(page) > room else []

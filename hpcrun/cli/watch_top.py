@@ -33,7 +33,7 @@ from hpcrun.views import format_top, top_json
 # snapshot waits for the nodes.
 _LOOK, _DRAW = 0.1, 1.0
 _PATIENCE = 8.0
-_NO_JOBS = "none of your jobs runs or waits; hpcrun status lists past runs"
+_NO_JOBS = "you have no running or pending jobs; hpcrun status lists past runs"
 
 
 def print_snapshot(
@@ -88,7 +88,7 @@ def watch_top(context: Context, words: Sequence[str], *, count: int, usage: bool
                 if _is_quit(keyboard):
                     return 0
         _require_jobs(words, is_empty=not was_there)
-        print_note(f"{', '.join(words)}: neither running nor waiting any more")
+        print_note(f"{', '.join(words)}: no longer running or pending")
         print_note(f"  hpcrun status {words[0]}")
     return 0
 
@@ -110,7 +110,7 @@ def _watching(context: Context, words: Sequence[str], *, count: int, usage: bool
 def _require_jobs(words: Sequence[str], *, is_empty: bool) -> None:
     if words and is_empty:
         raise InputError(
-            f"{', '.join(words)}: neither running nor waiting", fix=f"hpcrun status {words[0]}"
+            f"{', '.join(words)}: neither running nor pending", fix=f"hpcrun status {words[0]}"
         )
 
 
@@ -143,8 +143,8 @@ def _format_footer(context: Context, top: Top, hidden: int) -> str:
     if hidden > 0:
         parts.append(f"{format_count(hidden, 'more job')} not shown")
     if top.out_of_reach:
-        parts.append(f"Slurm is out of reach: {top.out_of_reach}")
-    parts += ["q ends this, the jobs go on", f"cluster {context.cluster.name}"]
+        parts.append(f"Slurm cannot be reached: {top.out_of_reach}")
+    parts += ["q quits; the jobs continue", f"cluster {context.cluster.name}"]
     return " - ".join(parts)
 
 

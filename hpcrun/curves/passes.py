@@ -6,7 +6,7 @@ A log's training counter mostly rises. Where it falls:
 - a mark says that the job was requeued or resumed: from this step on the run is done *again*;
 - by no more than two logged steps: *jitter* (ranks that print across each other, a line printed
   late): the value goes to its step;
-- further, to a step after its beginning: the run was resumed and goes on from there, *if* the
+- further, to a step after its beginning: the run was resumed and resumes from there, *if* the
   counter then climbs again as it did before (``_ENOUGH`` steps, or up to where it was). Another
   single line of an earlier step (a closing summary, the best checkpoint) is no resumption, nor are
   processes that print across each other with a distance;
@@ -258,7 +258,7 @@ def _beginnings(steps: Ints) -> Ints:
     """Find the rows at which runs begin, where the counter falls nowhere but to its first place.
 
     That is decided by the rows up to there and the next ones. Where most runs have two rows of that
-    step it is printed twice; where the counter goes on from the highest after it, it is a summary.
+    step it is printed twice; where the counter resumes from the highest after it, it is a summary.
     """
     first, end = steps[0], len(steps)
     higher = steps[steps > first]

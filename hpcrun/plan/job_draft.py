@@ -210,7 +210,7 @@ def _batch_args(
 ) -> tuple[list[tuple[str, str]], dict[str, int]]:
     """Return the options for batch sizes, and the script's own values for them.
 
-    An option without a number as its default is left alone: any value would be one that nobody
+    An option without a number as its default is unchanged: any value would be one that nobody
     chose. So is one that may count one GPU's samples or those of all.
     """
     defaults = dict(_TRAINER_DEFAULTS) if facts.parser == "transformers" else {}

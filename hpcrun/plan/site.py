@@ -111,7 +111,7 @@ def build_site(
     counts = any(kind.count for nodes in kinds.values() for kind in nodes)
     named_gpus = [name for name in rows if not counts and _says_gpus(name)]
     for name in named_gpus:
-        notes[name].append("LOOK: its name says GPUs, and Slurm counts none: set gpus_per_node")
+        notes[name].append("CHECK: its name says GPUs, and Slurm counts none: set gpus_per_node")
     listed = answers.associations or []
     accounts = list(dict.fromkeys(one.account for one in listed))
     charged = [one.default_account for one in listed if one.default_account in accounts]

@@ -443,7 +443,7 @@ class Receiver:
                 piece = yield min(left, 1 << 16)
                 if piece[: len(known)] != known[: len(piece)]:
                     del index[inner]
-                    raise Damaged(f"{name} goes on from other bytes than those here")
+                    raise Damaged(f"{name} resumes from other bytes than those here")
                 os.write(handle, piece)
                 known = known[len(piece) :]
                 left -= len(piece)

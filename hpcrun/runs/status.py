@@ -328,7 +328,7 @@ class JobStatus(Struct, frozen=True, kw_only=True):
 
     @property
     def ok(self) -> bool:
-        """Whether it ended well: it is final, and the exit code was 0."""
+        """Whether completed successfully: it is final, and the exit code was 0."""
         return self.verdict.ok
 
     @property

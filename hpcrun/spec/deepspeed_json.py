@@ -56,7 +56,7 @@ class _Pairs(list[tuple[str, Any]]):
 
 
 class _Reader:
-    """Finds each key's line by a search that goes on from the key before it."""
+    """Finds each key's line by a search that resumes from the key before it."""
 
     def __init__(self, text: str, source: str) -> None:
         self.text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")

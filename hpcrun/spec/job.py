@@ -426,7 +426,7 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ] = True
     survive: Survive = field(default_factory=Survive)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
-    snapshot: Annotated[bool, about("run a copy of the code as it was at submission")] = True
+    snapshot: Annotated[bool, about("run a copy of the original code at submission")] = True
 
     def with_nodes(self, nodes: int) -> "JobSpec":
         """Return the job on one number of its range; the effective batch is that of the most nodes.

@@ -34,7 +34,7 @@ def format_attempt_rows(
     for attempt, after in zip_longest(attempts, attempts[1:]):
         begin, end, first = attempt.begin, attempt.end, attempt.first_step
         then = (
-            f"does not go on: {replace_unprintable(end.note)}"
+            f"does not restart: {replace_unprintable(end.note)}"
             if end is not None and end.note
             else ""
         )
@@ -43,11 +43,11 @@ def format_attempt_rows(
         if after is not None and after.resumed is not None:
             is_next, saved = True, after.resumed
         if is_next:
-            then = f"goes on from {_checkpoint_name(saved)}"
+            then = f"resumes from {_checkpoint_name(saved)}"
             if saved and not resumes:
-                then = "starts over: nothing has the program resume"
+                then = "starts from scratch: nothing makes the program resume"
             elif not saved and end is not None and end.stopped_by == "TERM":
-                then += ": no checkpoint was whole when it was killed"
+                then += ": no complete checkpoint existed when it was killed"
         cells = (
             str(attempt.index),
             local_time(begin.begun_at) if begin is not None else "",
@@ -81,11 +81,11 @@ def format_attempts(status: JobStatus, local_time: Callable[[float], str]) -> li
             how = f": {how}" if how.startswith("exit code") else f" by {how}"
             how = f"ended after {ran}{how}"
         elif attempt is status.last and not status.final:
-            how = "is on its way" if began else "has not begun"
+            how = "is running" if began else "has not started"
         else:
             how = "left no end record: its node died or it was killed"
             if attempt.beat is not None and began:
-                how += f", last sign of life after {ran}"
+                how += f", last heartbeat after {ran}"
         parts = [number, f"{began} on {nodes}" if began else "", f"steps {steps}" if steps else ""]
         texts.append("  ".join(filter(None, [*parts, "; ".join(filter(None, [how, then]))])))
     return texts

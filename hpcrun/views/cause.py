@@ -56,11 +56,11 @@ def format_diagnosis(source: str, diagnosis: Diagnosis, state: str, display: Dis
     head = f"{source}: {state}" if state else source
     cause = diagnosis.cause
     if cause is None:
-        text = "no failure is to be seen"
+        text = "no failure found"
         if diagnosis.verdict is not None:
-            text = "it failed, and neither its logs nor Slurm say why"
+            text = "it failed, and neither its logs nor Slurm explain why"
         elif state == "COMPLETED":
-            text = "it ended well"
+            text = "completed successfully"
         return [f"{replace_unprintable(head)}: {text}"]
     lines = [f"{replace_unprintable(head)}: {paint(format_cause(cause), BOLD, display)}"]
     if (evidence := _format_evidence(cause)) not in ("", state):

@@ -177,7 +177,7 @@ def _format_remark(row: JobStatus) -> str:
         (count,) = row.states.values()
         states = f"{count} run{'s' if count > 1 else ''}"
     why = row.remark or describe_reason(row.verdict) or ("" if row.final else describe_stall(row))
-    between = f"goes on {attempts.describe_next_attempt(row)}" if row.is_between else ""
+    between = f"restarts {attempts.describe_next_attempt(row)}" if row.is_between else ""
     parts = [label(row.values), states, between, row.why.line() if row.why else why]
     return "; ".join([*filter(None, parts), *row.notes])
 
@@ -229,7 +229,7 @@ def format_run(
         ("nodes", last.begin.nodes if last and last.begin else ""),
         ("exit code", "" if not end or status.ended_between else attempts.format_exit(end)),
         ("failed", status.failure),
-        ("goes on", "" if status.final else attempts.describe_restarts(status)),
+        ("restarts", "" if status.final else attempts.describe_restarts(status)),
         ("cost", attempts.format_cost(status.cost, has_gpus=bool(status.gpu_hours))),
         *attempts.format_usage_rows(status.used, has_gpus=bool(status.gpus_per_node)),
     ]
@@ -263,7 +263,7 @@ def _format_time(status: JobStatus, local_time: Callable[[float], str]) -> str:
 
 
 def _format_state_source(status: JobStatus, display: Display) -> str:
-    by = {"seen": "as Slurm reported earlier", "record": "by its own records"}
+    by = {"seen": "as Slurm reported earlier", "record": "from its own records"}
     source = by.get(status.source, f"by {status.source}")
     reason = f" ({describe_reason(status.verdict)})" if status.verdict.reason else ""
     return f"{paint(status.state, state_colour(status.state), display)}{reason}, {source}"
@@ -296,13 +296,13 @@ def _suggest_commands(status: JobStatus, display: Display, has_checkpoints: bool
         if status.attempts:
             verbs.append((f"logs -f {word}", "follow its output"))
             verbs += [(f"parse -f {word}", "its loss curve")] * status.trains
-        verbs.append((f"cancel {word}", "end it"))
+        verbs.append((f"cancel {word}", "cancel it"))
     elif status.attempts:
         failed = (f"logs --err {word}", "what went wrong")
         verbs.append((f"logs {word}", "its output") if status.ok else failed)
         verbs += [(f"parse {word}", "its loss curve")] * status.trains
         if not status.ok and status.job_id:
-            why = "again, on from its checkpoints" if has_checkpoints else "again"
+            why = "run again, resuming from its checkpoints" if has_checkpoints else "again"
             more = _suggest_time_option(status)
             verbs.append((f"resubmit {word}{more}", f"{why}, with more time" if more else why))
     return format_next_steps(*verbs, display=display)
@@ -373,7 +373,7 @@ def _format_job(status: JobStatus, display: Display) -> list[str]:
     rows += [("note", text) for text in status.notes]
     verbs = [(f"logs {status.job_id}", "its output")]
     if not status.final:
-        verbs.append((f"cancel {status.job_id}", "end it"))
+        verbs.append((f"cancel {status.job_id}", "cancel it"))
     name = f" {paint(job.name, BOLD, display)}" if job else ""
     return [
         f"job {status.job_id}{name}, not submitted by hpcrun",

@@ -165,7 +165,7 @@ def _format_time(job: JobStatus) -> str:
     if job.state == "PENDING":
         return "pending"
     if job.end is not None:
-        return "goes on" if job.is_between else f"ended, code {job.end.exit_code}"
+        return "restarts" if job.is_between else f"ended, code {job.end.exit_code}"
     text = format_clock(job.elapsed)
     if job.limit is not None:
         text += f"/{_format_limit(job.limit)}"
@@ -196,7 +196,7 @@ def _format_speed(job: JobStatus) -> str:
 def _describe_attempt(job: JobStatus) -> str:
     """Say which attempt it is, where it is not the first, and what ended the one before."""
     if job.is_between:
-        return f"goes on {describe_next_attempt(job)}"
+        return f"restarts {describe_next_attempt(job)}"
     if job.attempts < 2:
         return ""
     before, last = job.history.attempts[-2:]
@@ -213,7 +213,12 @@ def _describe_wait(job: JobStatus) -> str:
 
 def _format_usage(job: JobStatus, display: Display) -> list[str]:
     if job.why_no_use and not job.uses:
-        return [dim(truncate(f"  no use shown: {job.why_no_use}", display.width, display), display)]
+        return [
+            dim(
+                truncate(f"  no utilization shown: {job.why_no_use}", display.width, display),
+                display,
+            )
+        ]
     if len(job.uses) > _MAX_NODE_ROWS:
         return [_summarize_nodes(job.uses, display)]
     width = min(max_text_width(use.node for use in job.uses), 16)

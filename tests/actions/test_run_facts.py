@@ -184,7 +184,7 @@ def test_attempts_are_as_status_has_them(context: Context) -> None:
         (run.logs / str(index) / "rank-0.log").write_text(log)
     found = add_attempts(runs.restarted(), run)
     assert [(row[0], *row[2:]) for row in found.attempts] == [
-        ("0", "n1", "1:00:00", "1 to 10", "preemption", "goes on from step-5"),
+        ("0", "n1", "1:00:00", "1 to 10", "preemption", "resumes from step-5"),
         ("1", "n1", "1:00:00", "6 to 20", "exit code 0", ""),
     ]
     assert found.cost == (

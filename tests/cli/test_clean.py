@@ -51,7 +51,7 @@ def test_clean_removes_only_runs_that_have_certainly_ended(hpcrun: Caller, tools
     (locked / "file").touch()
     locked.chmod(0o500)
 
-    assert "here it cannot ask" in hpcrun("clean").err
+    assert "there is no terminal" in hpcrun("clean").err
     assert "x: no time" in hpcrun("clean", "--older-than", "x").err
     done = hpcrun("clean", "--older-than", "0s", "--dry-run", "--json")
     check_json("clean", done.json)

@@ -68,7 +68,7 @@ def test_gpus_of_plain_logs_come_from_the_option(logs: Caller) -> None:
 @pytest.mark.parametrize(
     ("words", "message", "fix"),
     [
-        ([], "compare what?", "two or more"),
+        ([], "nothing to compare", "two or more"),
         (["a.log"], "a.log: one run; two or more can be compared", "hpcrun parse a.log"),
         (["a.log", "b.log", "--gpus", "1"], "--gpus 1: 1 numbers for 2 runs", "a.log, b.log"),
         (["a.log", "b.log", "--gpus", "1,x"], "--gpus 1,x: not whole numbers", "1,2,4,8"),

@@ -70,7 +70,7 @@ def test_call_without_a_command_shows_the_help(hpcrun: Caller, argv: list[str]) 
             ["status", "--cluster", "./hpcrun.yaml"],
             ["--cluster ./hpcrun.yaml: a name, not a path", "clusters/NAME.yaml"],
         ),
-        (["submit", "good.yaml", "--cluster", "sandbox"], ["the sandbox is not up"]),
+        (["submit", "good.yaml", "--cluster", "sandbox"], ["the sandbox is not running"]),
         (["submit", ""], ["an empty name: no job is called so"]),
         (["submit", "good.yaml", "--after", ""], ["--after: no run is named"]),
         (["submit", "good.yaml", "--after", "nothing"], ["nothing: no such run"]),
@@ -128,7 +128,9 @@ def test_deleted_current_folder_is_reported(hpcrun: Caller) -> None:
         check=False,
     )
     assert done.returncode == 1
-    assert done.stderr.startswith("error: the current folder is gone\n  fix: cd to one")
+    assert done.stderr.startswith(
+        "error: the current directory no longer exists\n  fix: cd to an existing directory"
+    )
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ def test_ctrl_c_stops_following_but_not_the_run(followed: Followed) -> None:
     followed.hear(b"job 7: RUNNING")
     assert followed.process is not None
     followed.process.send_signal(signal.SIGINT)
-    followed.hear(b"no longer following; the run goes on: hpcrun logs -f")
+    followed.hear(b"stopped following; the run continues: hpcrun logs -f")
     assert followed.code() == 130
     assert not followed.scancel.exists() and not (followed.run / "cancelled.json").exists()
 

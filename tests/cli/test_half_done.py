@@ -135,7 +135,7 @@ def test_job_started_before_scancel_is_not_reported_as_cancelled(
     script(tools, "scancel", f'cp "{after}" "{before}"')
     (tools / "cp").symlink_to("/bin/cp")
     done = hpcrun("cancel", "--pending", "7", "8")
-    assert done.code == 0 and "job 7 is left alone: it is RUNNING, not PENDING" in done.out
+    assert done.code == 0 and "job 7 is unchanged: it is RUNNING, not PENDING" in done.out
     assert "job 8 was PENDING and is being cancelled" in done.out
     assert not (one / "cancelled.json").exists() and (two / "cancelled.json").exists()
 

@@ -477,7 +477,7 @@ def test_site_without_gres_is_asked_for_gpus_per_partition(bare: Caller, slurm: 
     assert "accelerator" not in made and made["partition"] == "gpu-a100"
     assert made["partitions"]["gpu-a100"]["gpus_per_node"] == 1
     assert made["slurm"] == {"gres": False, "hint": "nomultithread"}
-    assert "LOOK: its name says GPUs" in (bare.project / "hpcrun.yaml").read_text()
+    assert "CHECK: its name says GPUs" in (bare.project / "hpcrun.yaml").read_text()
 
 
 def test_default_gpu_type_is_a_whole_gpu_if_there_are_slices(bare: Caller, slurm: Slurm) -> None:
@@ -501,7 +501,7 @@ def test_default_gpu_type_is_a_whole_gpu_if_there_are_slices(bare: Caller, slurm
 
 def test_profile_starts_from_a_bundled_one(bare: Caller) -> None:
     done = bare("init", "--like", "lumi-g", "--yes")
-    assert "was never run" in done.err
+    assert "was never tested" in done.err
     made = profile(bare)
     assert (made["name"], made["accelerator"], made["fabric"]) == ("lumi-g", "rocm", "slingshot")
     assert made["runs_dir"] == "~/hpcrun/runs"  # USER is not set here

@@ -67,7 +67,7 @@ def test_cancel_pending_keeps_running_jobs(hpcrun: Caller, tools: Path) -> None:
     replay(tools, "squeue", (0, row(one, "7", "RUNNING") + row(two, "8", "PENDING"), ""))
     ended = replay(tools, "scancel", (0, "", ""))
     done = hpcrun("cancel", "--pending", "7", "8")
-    assert done.code == 0 and "job 7 is left alone: it is RUNNING, not PENDING" in done.out
+    assert done.code == 0 and "job 7 is unchanged: it is RUNNING, not PENDING" in done.out
     # Slurm itself does not cancel a job that has started meanwhile.
     assert [line.partition("|")[2] for line in calls(ended)] == ["--state=PENDING 8"]
 
@@ -192,7 +192,7 @@ def test_requeue_allows_requeueing_temporarily(hpcrun: Caller, tools: Path) -> N
 @pytest.mark.parametrize(
     ("state", "answer", "code", "message"),
     [
-        ("PENDING", (0, "", ""), 0, "is left alone: it waits already"),
+        ("PENDING", (0, "", ""), 0, "is unchanged: it waits already"),
         ("FAILED", (1, "", "Job has already finished for job 7\n"), 3, "hpcrun resubmit 7"),
         ("RUNNING", (1, "", "Access/permission denied for job 7\n"), 3, "permission denied"),
         ("RUNNING", captured("scancel", "no-controller"), 4, "Slurm does not answer"),
@@ -345,7 +345,7 @@ def test_resubmit_reports_code_that_has_changed_since(hpcrun: Caller, tools: Pat
     for name in ("model.py", "conf.yaml", "notes.txt"):
         hpcrun.write(name, "2\n")
     dry = hpcrun("resubmit", "7", "--dry-run")
-    assert "conf.yaml, model.py have changed since: the run takes the code as it was" in dry.err
+    assert "conf.yaml, model.py have changed since: the run takes the original code" in dry.err
     assert "--code now" in dry.err
     assert "changed since" not in hpcrun("resubmit", "7", "--dry-run", "--code", "now").err
 
@@ -493,7 +493,7 @@ def test_status_does_not_offer_missing_checkpoints(hpcrun: Caller, tools: Path) 
     (run / "checkpoints").mkdir()
     assert hpcrun("status", "7").out.endswith("  hpcrun resubmit 7    again\n")
     (run / "checkpoints" / "step1").touch()
-    assert hpcrun("status", "7").out.endswith("again, on from its checkpoints\n")
+    assert hpcrun("status", "7").out.endswith("run again, resuming from its checkpoints\n")
 
 
 @pytest.mark.slow

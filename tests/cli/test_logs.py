@@ -168,7 +168,7 @@ def test_grep_works_in_a_locale_other_than_utf8(run: Run) -> None:
 
 def test_err_reports_logs_without_errors(run: Run) -> None:
     done = run.hpcrun("logs", "--err")
-    assert (done.code, done.out, done.err) == (0, "", "no error in these logs\n")
+    assert (done.code, done.out, done.err) == (0, "", "no errors in these logs\n")
 
 
 @pytest.mark.slow
@@ -294,7 +294,7 @@ def test_secrets_are_masked_except_with_raw(run: Run) -> None:
         (("--node", "n9"), "--node n9: no such node of the run; there are n1, n2"),
         (("--attempt", "4"), "--attempt 4: no log of it; there are logs of attempt 0 alone"),
         (("--attempt", "x"), "--attempt x: no attempt"),
-        (("-n", "many"), "--lines many: no number of lines"),
+        (("-n", "many"), "--lines many: not a number of lines"),
         (("--since", "noon"), "--since noon: no time"),
     ],
 )

@@ -34,7 +34,7 @@ def record(folder: Path, node: str, age: float = 60, **changed: object) -> Path:
 
 
 def test_bad_nodes_are_listed_for_a_day_and_can_be_cleared(hpcrun: Caller, folder: Path) -> None:
-    assert hpcrun("nodes").out == "no node is left out\n"
+    assert hpcrun("nodes").out == "no nodes excluded\n"
     record(folder, "n1", age=7300, why="it\x1b[2J hangs")
     record(folder, "n2", age=30)
     record(folder, "n3", age=86401)
@@ -52,7 +52,7 @@ def test_bad_nodes_are_listed_for_a_day_and_can_be_cleared(hpcrun: Caller, folde
     check_json("nodes", done)
     assert done == {"nodes": [], "cleared": ["n1"]}
     assert hpcrun("nodes", "--clear").out == "n2 may be used again\n"
-    assert hpcrun("nodes", "--clear").out == "no node was left out\n"
+    assert hpcrun("nodes", "--clear").out == "no node was excluded\n"
     assert sorted(path.name for path in folder.iterdir()) == ["n3", "n4"]
 
 

@@ -428,7 +428,7 @@ def test_all_clusters_are_listed_in_one_table(
     (clusters / "away.yaml").write_text("name: away\nhost: away\nruns_dir: ~/runs\n")
     done = hpcrun("status", "--all")
     assert done.code == 4
-    assert "Slurm is out of reach: away: " in done.err
+    assert "Slurm cannot be reached: away: " in done.err
     assert [line.split()[:2] for line in done.out.splitlines()] == [
         ["CLUSTER", "ID"],
         ["second", "9"],

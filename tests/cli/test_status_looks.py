@@ -91,7 +91,7 @@ def test_pager_gets_the_width_of_its_terminal(several: Caller) -> None:
 
 def test_watch_needs_a_terminal(several: Caller) -> None:
     done = several("status", "--watch")
-    assert done.code == 2 and "--watch draws on a terminal" in done.err
+    assert done.code == 2 and "--watch needs a terminal" in done.err
     assert several("status", "--watch", "--json").code == 2
 
 

@@ -123,9 +123,12 @@ def test_top_works_without_a_job_step(hpcrun: Caller, tools: Path) -> None:
     done = hpcrun("top")
     assert done.code == 0, done
     assert "9    a name  1:02:0" in done.out
-    assert "no use shown: Unable to create step for job 9: Access/permission denied" in done.out
+    assert (
+        "no utilization shown: Unable to create step for job 9: Access/permission denied"
+        in done.out
+    )
     (tools / "srun").unlink()
-    assert "no use shown: srun: command not found" in hpcrun("top").out
+    assert "no utilization shown: srun: command not found" in hpcrun("top").out
     without = hpcrun("top", "--no-usage")
     assert without.code == 0
     assert "n1" not in without.out
@@ -155,10 +158,10 @@ def test_top_without_response_of_slurm_is_reported(
 
 def test_top_reports_missing_jobs(hpcrun: Caller, tools: Path) -> None:
     replay(tools, "squeue", (0, "", ""))
-    assert "none of your jobs runs" in hpcrun("top").out
+    assert "you have no running or pending jobs" in hpcrun("top").out
     done = hpcrun("top", "12")
     assert done.code == 2
-    assert "12: neither running nor waiting" in done.err
+    assert "12: neither running nor pending" in done.err
     assert hpcrun("top", "no-such-run").code == 2
 
 

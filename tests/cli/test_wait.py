@@ -25,7 +25,7 @@ def test_wait_timeout_reports_whether_slurm_responded(hpcrun: Caller, tools: Pat
     (run,) = submitted(hpcrun, tools, "7")
     replay(tools, "squeue", (0, row(run, "7", "PENDING", "Resources"), ""))
     done = hpcrun("wait", "--timeout", "0")
-    assert (done.code, done.out) == (124, "") and "not over yet: job 7" in done.err
+    assert (done.code, done.out) == (124, "") and "still running: job 7" in done.err
     replay(tools, "squeue", captured("squeue", "no-controller"))
     done = hpcrun("wait", "7", "--timeout", "0", "--json")
     check_json("wait", done.json)
@@ -110,7 +110,7 @@ def test_ctrl_c_ends_only_the_waiting(hpcrun: Caller, tools: Path) -> None:
     until(lambda: calls(asked), "its question to Slurm")
     process.send_signal(signal.SIGINT)
     _, err = process.communicate()
-    assert process.returncode == 130 and b"the jobs go on" in err
+    assert process.returncode == 130 and b"the jobs continue" in err
 
 
 def hang(tools: Path, *commands: str) -> Path:

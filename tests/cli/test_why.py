@@ -130,7 +130,7 @@ def test_diagnosis_of_a_run_is_cached(hpcrun: Caller) -> None:
     # If Slurm corrects the state, it is diagnosed again.
     answers(hpcrun.tools, "squeue", rest=queued(run, "15", "COMPLETED"))
     assert SENTENCE not in hpcrun("status", "15").out
-    assert hpcrun("why", "15").out == "15: COMPLETED: it ended well\n"
+    assert hpcrun("why", "15").out == "15: COMPLETED: completed successfully\n"
 
 
 @pytest.mark.slow

@@ -146,7 +146,7 @@ def test_failed_run_is_resubmitted_from_its_checkpoints_and_kept(site: Site) -> 
     assert "new begins at 0" in site.hpcrun("logs", one["job_id"]).stdout
     assert "TimeLimit=00:05:00" in shown(site, one["job_id"])
 
-    # What a later run goes on from stays as long as that one does.
+    # What a later run resumes from stays as long as that one does.
     reported = answer(site, "clean", "-y", first["sweep_id"], code=1)["runs"]
     assert "uses its checkpoints" in reported[0]["reason"] and not reported[0]["removed"]
     left = answer(site, "clean", "--dry-run", "--older-than", "0s")["runs"]

@@ -242,7 +242,7 @@ def test_bad_nodes_are_recorded_on_the_cluster(laptop: Laptop) -> None:
     assert [path.name for path in folder.iterdir()] == ["node1"]
     with laptop.at_most(2):
         assert "node2" not in laptop.does("submit", "job.yaml", "--dry-run")
-    assert "no node is left out" in laptop.does("nodes")
+    assert "no nodes excluded" in laptop.does("nodes")
 
 
 def test_remote_folders_are_checked(laptop: Laptop) -> None:

@@ -134,7 +134,7 @@ def test_preempted_run_restarts(site: Site, mode: str) -> None:
         until(lambda: site.status(run)["state"] == "PENDING", "the queue")
         waits = " ".join(site.hpcrun("status", run.run_id).stdout.split())
         whole = end["checkpoint"].rpartition("/")[2].strip()
-        assert f"goes on after preemption, from {whole}" in waits
+        assert f"restarts after preemption, from {whole}" in waits
         site.start_again(run.job_id)
         shown = insist_on_the_whole_curve(site, run, 100)
     last, saved = steps_of(run, 0)[-1], step_in(end["checkpoint"])
@@ -143,7 +143,7 @@ def test_preempted_run_restarts(site: Site, mode: str) -> None:
     assert steps_of(run, 1)[0] == saved + 1, "and no more was done twice than was not saved"
     assert len(shown["attempts"]) == 2
     text = " ".join(site.hpcrun("status", run.run_id).stdout.split())
-    assert f"by preemption; goes on from step-{saved}.pt" in text
+    assert f"by preemption; resumes from step-{saved}.pt" in text
     assert f"steps 1 to {last} " in text and f"steps {saved + 1} to 100 " in text
     assert shown["cost"]["replayed_steps"] == last - saved
     assert shown["cost"]["goodput"] > 0

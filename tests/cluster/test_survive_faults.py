@@ -277,7 +277,7 @@ def test_permanent_failures_are_not_repeated(wide_site: Site) -> None:
             assert step_in(end["checkpoint"]) == 4, "no whole one is lost"
         assert "No space left on device" in runs["disk"].log()
         kept = site.rig.on_node(node, ["ls", str(full)]).stdout.split()
-        assert "step-4.pt" in kept, "nothing is removed for the sake of what is not whole"
+        assert "step-4.pt" in kept, "nothing removed for the sake of what is not whole"
     finally:
         site.rig.on_node(node, ["umount", str(full)])
 

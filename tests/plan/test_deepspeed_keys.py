@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 # Fields of the classes, what runtime/config.py asks a JSON for, and what it calls removed; in a
 # process of its own, since deepspeed changes the one that imports it.
-LOOK = r"""
+CHECK = r"""
 import json, os, sys, typing
 out = os.dup(1); os.dup2(2, 1)
 import deepspeed.runtime.config as config
@@ -97,7 +97,9 @@ READ_ELSEWHERE = {"sequence_parallel_size", "data_parallel_size", "msamp", "infe
 
 @functools.cache
 def real() -> dict[str, Any]:
-    done = subprocess.run([sys.executable, "-c", LOOK], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", CHECK], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, Any] = json.loads(done.stdout)
     return found

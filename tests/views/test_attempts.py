@@ -119,7 +119,7 @@ def test_elapsed_time_includes_what_slurm_counts_after_the_last_heartbeat() -> N
             assert status.cost is not None and status.cost.hours == 5.0
             assert compute_trained_share(status) == pytest.approx(status.cost.goodput)
     assert "ended after 3:00:00 by" in format_attempts(over(SECOND, job), str)[1]
-    assert "last sign of life after 30:00" in format_attempts(over(killed, job), str)[1]
+    assert "last heartbeat after 30:00" in format_attempts(over(killed, job), str)[1]
     # Slurm's time is ignored for an earlier attempt, several attempts in a job, or a pending job.
     assert over(SECOND, seen=structs.replace(seen, attempts=1)).elapsed == 2.25 * HOUR
     assert FIRST.end is not None
@@ -166,14 +166,14 @@ def between(state: str = "PENDING") -> JobStatus:
 def test_run_between_attempts_shows_when_it_restarts() -> None:
     lines = format_run(between(), PLAIN, local_time=str, has_checkpoints=False)
     text = " ".join(" ".join(lines).split())
-    assert "goes on after preemption, from step-80.pt" in text
+    assert "restarts after preemption, from step-80.pt" in text
     cost = "34.00 GPU hours, 3.20 for 20 steps done again, 2.00 to start again, goodput 85%"
     assert f"{cost}; 45:00 between attempts" in text
     assert "steps 81 to 180" in text
-    assert "goes on after preemption, from step-80.pt" in "\n".join(
+    assert "restarts after preemption, from step-80.pt" in "\n".join(
         format_listing([between()], 0, PLAIN)
     )
-    assert "\n  goes on after preemption, from step-80.pt" in "\n".join(
+    assert "\n  restarts after preemption, from step-80.pt" in "\n".join(
         line for block in format_top([between()], PLAIN) for line in block
     )
     found = run_json(between())
@@ -185,7 +185,7 @@ def test_run_cancelled_between_attempts_does_not_restart() -> None:
     over = Verdict(state="CANCELLED", source="sacct", final=True)
     status = structs.replace(between(), verdict=over)
     first, second = format_attempts(status, str)
-    assert first.endswith("goes on from step-80.pt") and second.endswith("by preemption")
+    assert first.endswith("resumes from step-80.pt") and second.endswith("by preemption")
     by = Cancelled(cancelled_at=5 * HOUR, user="me")
     for cancelled, ended in ((by, "; ended 18000.0"), (None, "")):
         status = structs.replace(
@@ -208,8 +208,8 @@ def test_attempt_text_names_the_checkpoint_that_the_next_attempt_resumed() -> No
             ),
         )
         first_text, second_text = format_attempts(status, str)
-        assert first_text.endswith("; goes on from step-81.pt")
-        assert second_text.endswith("by preemption; goes on from step-80.pt")
+        assert first_text.endswith("; resumes from step-81.pt")
+        assert second_text.endswith("by preemption; resumes from step-80.pt")
 
 
 def test_attempt_text_reports_an_interrupted_save() -> None:
@@ -221,9 +221,9 @@ def test_attempt_text_reports_an_interrupted_save() -> None:
     for attempts in ([asked], [asked, begun], [failed]):
         history = History(run_id=RUN.run_id, attempts=attempts)
         texts.append(format_attempts(structs.replace(between(), history=history), str)[0])
-    cut_off = "goes on from the beginning: no checkpoint was whole when it was killed"
+    cut_off = "resumes from the beginning: no complete checkpoint existed when it was killed"
     assert texts[0].endswith(cut_off) and texts[1].endswith(cut_off)
-    assert texts[2].endswith("goes on from the beginning")
+    assert texts[2].endswith("resumes from the beginning")
 
 
 def test_common_text_names_what_failed_attempts_share() -> None:

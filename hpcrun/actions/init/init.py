@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 SCHEMAS = ".hpcrun"
 SANDBOX = "sandbox"  # the name of its profile, and of its Slurm
-_HUBS = "LOOK: false where compute nodes reach no hub; it sets the hubs' offline switches"
+_HUBS = "CHECK: false where compute nodes reach no hub; it sets the hubs' offline switches"
 
 
 class InitState(Struct, frozen=True, kw_only=True):
@@ -226,7 +226,7 @@ def _adapt_site_profile(text: str, name: str | None, context: Context, login: Lo
     environ, cluster = login.environ, context.cluster
     for key, value, variable in re.findall(r"(?m)^((?:runs|cache)_dir): (\S*\$(\w+)\S*).*$", text):
         if not environ.get(variable):
-            look = f"~/hpcrun/{key[:-4]} # LOOK: {value}, but {variable} is not set there"
+            look = f"~/hpcrun/{key[:-4]} # CHECK: {value}, but {variable} is not set there"
             text = re.sub(rf"(?m)^{key}: .*$", f"{key}: {look}", text)
     if name:
         text = re.sub("(?m)^name: .*$", f"name: {flow(name)}", text)
@@ -496,9 +496,9 @@ def describe_folder(folder: survey.Folder, found: InitState) -> str:
     """Describe a folder for runs."""
     free = f"{folder.file_system or 'unknown file system'}, {format_size(folder.free)} free"
     if folder.shared is False and not found.is_one_machine:
-        return f"{free}; LOOK: on this machine's own disk, which other nodes may not see"
+        return f"{free}; CHECK: on this machine's own disk, which other nodes may not see"
     if folder.shared is None and not found.is_one_machine:
-        return f"{free}; LOOK: do all nodes see it?"
+        return f"{free}; CHECK: do all nodes see it?"
     return free
 
 
@@ -578,7 +578,7 @@ def _choose_python(found: InitState, comments: dict[str, str]) -> tuple[str | No
     best = next(iter(found.seen.pythons), None)
     if best is None:
         return None, {}
-    lacks = "" if best.has_torch else "LOOK: it has no torch yet; where is the one that trains?"
+    lacks = "" if best.has_torch else "CHECK: it has no torch yet; where is the one that trains?"
     if best.key == "python":
         if lacks:
             comments["python"] = lacks

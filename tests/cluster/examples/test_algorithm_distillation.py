@@ -16,7 +16,7 @@ from tests.workloads.trainer import as_by_srun, run_forked
 
 pytestmark = pytest.mark.timeout(1800)
 
-# One process: whole trainings by three seeds; then short ones, the third of which goes on from the
+# One process: whole trainings by three seeds; then short ones, the third of which resumes from the
 # checkpoint in the middle of the first.
 ALONE = """
 import shutil, sys

@@ -60,7 +60,7 @@ def test_two_nodes_train_with_everything_in_host_memory(small: tuple[Project, Pa
 
 @pytest.mark.thorough
 def test_weights_and_recordings_of_ones_own(example: Project) -> None:
-    """One process goes on from saved weights, with a saved dataset, under another attention."""
+    """One process resumes from saved weights, with a saved dataset, under another attention."""
     shown = example.python(
         """
 import sys
