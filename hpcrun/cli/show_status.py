@@ -21,6 +21,7 @@ from hpcrun.monitor import (
     status_of,
     status_of_job,
 )
+from hpcrun.ownership import foreign_owner
 from hpcrun.runs import (
     JobStatus,
     RunFolder,
@@ -45,8 +46,8 @@ from hpcrun.views import (
 # How long clusters that are asked side by side may take, and how much longer than those that have
 # answered, in seconds: a login alone may take five.
 _CLUSTER_TIMEOUT_S, _SLOW_CLUSTER_WAIT_S = 20.0, 5.0
-# Failed runs of a sweep that are looked into.
-_MAX_CAUSES = 64
+# Failed runs of a sweep, and of a listing, whose logs are examined at once.
+_MAX_CAUSES, _MAX_CAUSES_OF_LISTING = 64, 8
 
 
 class StatusQuery(Struct, frozen=True):
@@ -158,7 +159,7 @@ def _query_status(context: Context, query: StatusQuery, cache: QueryCache) -> St
         )
         return StatusResult(
             kind="listing",
-            statuses=rows,
+            statuses=_add_new_causes(context, rows),
             older=older,
             nothing=nothing,
             silence=silence,
@@ -193,6 +194,34 @@ def _add_end_details(
         causes = {at: with_cause(context, statuses[at]) for at in failed[:_MAX_CAUSES]}
         statuses = [causes.get(at, status) for at, status in enumerate(statuses)]
     return statuses
+
+
+def _add_new_causes(context: Context, rows: list[JobStatus]) -> list[JobStatus]:
+    """Add the causes of runs that failed since the last listing.
+
+    Each is found once: the diagnosis is stored in the run's directory, where listings find it.
+    Logs on a remote cluster are not read for a listing.
+    """
+    if context.cluster.host is not None:
+        return rows
+    new = [
+        at
+        for at, row in enumerate(rows)
+        if row.final and not row.ok and row.run is not None and row.last is not None
+        if not row.remark and not row.run.why.exists() and not foreign_owner(row.run.path)
+    ]
+    if not new:
+        return rows
+    from hpcrun.actions import with_cause  # here: the rules take a moment
+    from hpcrun.views import format_cause
+
+    rows = list(rows)
+    for at in new[:_MAX_CAUSES_OF_LISTING]:
+        diagnosis = with_cause(context, rows[at]).diagnosis
+        cause = diagnosis.cause if diagnosis is not None else None
+        if cause is not None and not cause.without_log:
+            rows[at] = structs.replace(rows[at], remark=format_cause(cause))
+    return rows
 
 
 def query_all_clusters(

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from hpcrun.why import Cause, Diagnosis
 
 # A line of a log may be as long as a program likes.
+_MAX_ALSO_LENGTH = 150
 _MAX_LINE_LENGTH = 300
 
 
@@ -69,10 +70,19 @@ def format_diagnosis(source: str, diagnosis: Diagnosis, state: str, display: Dis
     if diagnosis.also:
         lines.append(dim("  also:", display))
         lines += [
-            dim(f"    {format_cause(each)}: {_format_evidence(each)}", display)
+            dim(f"    {shorten(f'{format_cause(each)}: {_format_evidence(each)}')}", display)
             for each in diagnosis.also
         ]
     return lines
+
+
+def shorten(text: str) -> str:
+    """Cut a text to one line.
+
+    >>> shorten("a" * 200)[-4:], len(shorten("a" * 200)), shorten("short")
+    ('a...', 150, 'short')
+    """
+    return text if len(text) <= _MAX_ALSO_LENGTH else f"{text[: _MAX_ALSO_LENGTH - 3]}..."
 
 
 def diagnosis_json(diagnosis: Diagnosis | None) -> dict[str, Any]:

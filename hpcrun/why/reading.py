@@ -143,9 +143,12 @@ _CONNECTION_TROUBLE = re.compile(
 # Rules whose lines end a process without a traceback; and those of launchers of several processes.
 _ENDING = ("argparse", "local_rank_arg", "hydra", "syntax", "no_script", "killed")
 _LAUNCHERS = ("torchrun_child", "torchrun_exit", "mpi_abort", "ray_actor", "nccl_remote_exit")
-# Headings of a script's stages: "=== Stage 2/3: finetune ===".
+# Headings of a script's stages: "=== Stage 2/3: finetune ===". A log with more of them than
+# _MAX_STAGES has no stages.
+_STAGE_WORDS = (b"tage ", b"tage_", b"TAGE ", b"hase ", b"HASE ")
+_MAX_STAGES = 50
 _STAGE = re.compile(
-    rb"(?m)^(?:[^\w\n]|\d|(?:INFO|starting|start|running|begin|beginning) ){0,60}"
+    rb"^(?:[^\w\n]|\d|(?:INFO|starting|start|running|begin|beginning) ){0,60}"
     rb"(?:[Ss]tage|STAGE|[Pp]hase|PHASE)[ _]?(?P<number>\d{1,2})(?: ?(?:/|of) ?\d{1,2})?"
     rb"(?:[\])]?(?:[:.,-]| -)? *(?P<name>[A-Za-z][\w .-]{0,40}?))?[^\w\n]*$"
 )
@@ -263,7 +266,7 @@ class LogReader:
             self._banner = _find_banner(block)
         is_near = self._offset + len(block) > self._size - NEAR_BYTES
         is_last = self._offset + len(block) > self._size - NEAR_BYTES // 4
-        if is_near and any(word in block for word in (b"tage", b"TAGE", b"hase", b"HASE")):
+        if is_near:
             self._find_stages(block)
         starts = self._lines_with_words(block) if is_near else _lines_with_far_words(block)
         at = counted = seen = index = examined = 0
@@ -323,7 +326,7 @@ class LogReader:
             is_script_done=_SCRIPT_DONE.search(self._since) is not None,
             is_parallel=self._is_parallel,
             first_failure=self._first_failure,
-            stages=self._stages,
+            stages=self._stages if len(self._stages) <= _MAX_STAGES else [],
         )
 
     # ---- blocks
@@ -347,10 +350,19 @@ class LogReader:
             self._forms[form] = has_word
 
     def _find_stages(self, block: bytes) -> None:
-        for found in _STAGE.finditer(block):
-            name = (found["name"] or b"").decode("utf-8", "replace").strip(" .-")
-            line = self._line + block.count(b"\n", 0, found.start("number"))
-            self._stages.append(Stage(line, int(found["number"]), name))
+        for word in _STAGE_WORDS:
+            at = block.find(word)
+            while at >= 0:
+                begin, end = block.rfind(b"\n", 0, at) + 1, block.find(b"\n", at)
+                end = end if end >= 0 else len(block)
+                is_heading = block[at + len(word) : at + len(word) + 1].isdigit()
+                found = _STAGE.match(block[begin:end][:_MAX_LINE]) if is_heading else None
+                if found is not None and len(self._stages) <= _MAX_STAGES:
+                    name = (found["name"] or b"").decode("utf-8", "replace").strip(" .-")
+                    line = self._line + block.count(b"\n", 0, begin)
+                    self._stages.append(Stage(line, int(found["number"]), name))
+                at = block.find(word, end)
+        self._stages.sort(key=lambda stage: stage.line)
 
     def _close_tracebacks(self) -> None:
         for each in self._tracebacks.close():

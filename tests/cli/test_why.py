@@ -148,3 +148,13 @@ def test_html_and_report_show_the_diagnosis(hpcrun: Caller, tmp_path: Path) -> N
     done = hpcrun("parse", "7k3q", "--html", str(tmp_path / "x.html"))
     assert f"failed: {SENTENCE}" in done.out
     assert "Why it failed" in (tmp_path / "x.html").read_text()
+
+
+def test_a_listing_shows_the_cause_of_a_run_that_failed_just_now(hpcrun: Caller) -> None:
+    log = STEPS + traceback(OOM)
+    run = make_run(hpcrun, "20261120-081455-train-7k3q", "15", ended=NOW, exit_code=1, log=log)
+    answers(hpcrun.tools, "squeue", rest=queued(run, "15", "FAILED"))
+    assert not run.why.exists()
+    assert f"{SENTENCE} (rank 0" in hpcrun("status").out
+    assert run.why.exists(), "its logs are read once"
+    assert f"{SENTENCE} (rank 0" in hpcrun("status").out
