@@ -389,7 +389,8 @@ class Rig:
             with self.layout.cgroup_conf.open("a") as file:
                 file.write(f"CgroupPlugin=cgroup/v1\nCgroupMountpoint=/sys/fs/cgroup\n{limits}")
         lines = self.conf.read_text().splitlines(keepends=True)
-        ours = {*settings, "PartitionName"}
+        # The nodes are hosts of their own, which reach each other.
+        ours = {*settings, "PartitionName", "CommunicationParameters"}
         text = "".join(line for line in lines if line.partition("=")[0] not in ours)
         for name, address in self.addresses.items():
             on_one_machine = rf"NodeName={name} NodeHostname=\S+ NodeAddr=\S+ Port=\d+"
