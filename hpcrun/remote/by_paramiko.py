@@ -310,15 +310,7 @@ class _Session:
     def __init__(self, link: paramiko.Transport, command: str) -> None:
         self.link = link
         self.channel = link.open_session(timeout=30)
-        # exec_command() without waiting for its answer: that would be one more trip. A refusal
-        # closes the channel.
-        message = paramiko.Message()
-        message.add_byte(paramiko.common.cMSG_CHANNEL_REQUEST)
-        message.add_int(self.channel.remote_chanid)
-        message.add_string("exec")
-        message.add_boolean(True)
-        message.add_string(command)
-        link._send_user_message(message)
+        self.channel.exec_command(command)
 
     def send(self, data: bytes) -> None:
         """Write to its stdin."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 
 from hpcrun.errors import InputError
 from hpcrun.patterns import SSH_HOST
@@ -25,17 +24,6 @@ def open_connection(settings: SshSettings, ask: Prompts) -> Connection:
         from hpcrun.remote.by_openssh import OpensshConnection
 
         return OpensshConnection(settings, ask)
-    _leave_out_invoke()
     from hpcrun.remote.by_paramiko import ParamikoConnection
 
     return ParamikoConnection(settings, ask)
-
-
-def _leave_out_invoke() -> None:
-    """Import paramiko without invoke, which takes a third of the time and is for Match exec."""
-    if "paramiko" not in sys.modules and "invoke" not in sys.modules:
-        sys.modules["invoke"] = None  # type: ignore[assignment]
-        try:
-            import paramiko  # noqa: F401
-        finally:
-            del sys.modules["invoke"]

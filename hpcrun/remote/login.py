@@ -1,4 +1,4 @@
-"""The user's way into a host: ssh's methods of authentication (RFC 4252)."""
+"""Authentication of the user at a host by the methods of ssh (RFC 4252)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import contextlib
 import copy
 import itertools
 import os
-import socket
+import queue
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,55 +19,37 @@ import paramiko
 from hpcrun.errors import OutOfReach
 from hpcrun.remote.ssh_config import Hop, NeedsSsh, is_hardware_key
 
-# A person looks for a phone; servers allow two minutes, as a rule.
-_TYPING = 300.0
-_PATIENCE = 30.0  # for all else, in seconds
-_PASSPHRASES = 3  # tries, as ssh gives
+# A person looks for a phone; servers usually allow two minutes.
+_TYPING_TIMEOUT_S = 300.0
+_SERVER_TIMEOUT_S = 30.0
+_MAX_PASSPHRASES = 3  # as ssh
+# Questions of a server, their answers, and what ended the authentication.
+_Prompts = list[tuple[str, bool]]
 
 
-class _OneTrip(paramiko.auth_handler.AuthHandler):  # type: ignore[misc]
-    """Asks for the service once, and tries a method without waiting for its answer.
+class _AgentKey(paramiko.AgentKey):  # type: ignore[misc]
+    """A key of an agent that may decline to sign, as one that the user has to confirm does.
 
-    The server's questions wait for outcome(): in paramiko's own thread no Ctrl-C would come.
+    paramiko signs in the thread of the connection, which an exception would end. A void signature
+    is refused by the server, and ``fault`` tells why.
     """
 
-    def __init__(self, link: paramiko.Transport, is_first: bool) -> None:
-        super().__init__(link)
-        self.is_first = is_first
-        self.questions: list[paramiko.Message] = []
-        self.allowed: list[str] = []
+    fault = ""
 
-    def _request_auth(self) -> None:
-        if self.is_first:
-            super()._request_auth()
-        accepted = paramiko.Message()
-        accepted.add_string("ssh-userauth")
-        accepted.rewind()
-        super()._parse_service_accept(accepted)
-
-    def _parse_service_accept(self, message: paramiko.Message) -> None:
-        """Do nothing at the answer: the method was tried."""
-
-    def _parse_userauth_failure(self, message: paramiko.Message) -> None:
-        self.allowed = message.get_list()
-        message.rewind()
-        super()._parse_userauth_failure(message)
-
-    def _parse_userauth_info_request(self, message: paramiko.Message) -> None:
-        self.questions.append(message)
-
-    def outcome(self, answered: threading.Event) -> list[str]:
-        """Wait for the server; return what it wants besides ([]: nothing). Answers questions."""
-        until = time.monotonic() + (_TYPING if self.interactive_handler else _PATIENCE)
-        while not answered.wait(0.05) and self.transport.is_active() and time.monotonic() < until:
-            if self.questions:
-                super()._parse_userauth_info_request(self.questions.pop(0))
-        self.transport.auth_timeout = 0  # it was waited
-        return list(self.wait_for_response(answered))
+    def sign_ssh_data(self, data: bytes, algorithm: str | None = None) -> Any:
+        """Sign; see PKey."""
+        try:
+            return super().sign_ssh_data(data, algorithm)
+        except paramiko.SSHException as error:
+            self.fault = str(error)
+            void = paramiko.Message()
+            void.add_string(algorithm or self.get_name())
+            void.add_string(bytes(64))
+            return void.asbytes()
 
 
 class Login:
-    """One user's way into one host: ssh's methods, in its order, each once."""
+    """Authentication of one user at one host: the methods of ssh, in its order, each once."""
 
     def __init__(
         self,
@@ -82,20 +64,22 @@ class Login:
         self.ask = ask
         self.tell = tell
         self.keys = keys
-        self.agent = paramiko.agent.AgentSSH()
-        self.agents: list[Any] | None = None  # its keys
+        self.agent: Any = None
+        self.agent_keys: list[Any] | None = None  # None before the agent was queried
         self.locked: list[Path] = []  # files that need a passphrase
         self.missing: list[Path] = []
         self.tried: list[str] = []  # for the message
         self.offered: set[bytes] = set()
-        self.allowed: list[str] = []  # methods, as the server's last refusal has them
+        self.allowed: list[str] = []  # methods, as the server has named them last
 
     def log_in(self) -> None:
-        """Prove who the user is. Raises OutOfReach that is final, NeedsSsh."""
+        """Authenticate the user. Raises OutOfReach that is final, NeedsSsh."""
+        self.link.auth_timeout = _SERVER_TIMEOUT_S
         try:
             self._log_in()
         finally:
-            self.agent._close()
+            if self.agent is not None:
+                self.agent.close()
 
     def _log_in(self) -> None:
         hop = self.hop
@@ -120,33 +104,76 @@ class Login:
     def _begin(self) -> list[str]:
         """Offer the user's key where there is just one, else nothing: any answer names methods.
 
-        Servers count what they refuse, but for a first "none".
+        Servers count what they refuse, except for "none" as the first method. They name the methods
+        that they allow only where one is not among these.
         """
         keys: list[tuple[str, Any]] = []
         if "publickey" in self.hop.methods:
             with contextlib.suppress(NeedsSsh):  # perhaps it is not needed
                 keys = list(self._ready_keys())
-        try:
-            if len(keys) == 1 and not self.locked:
+        if len(keys) == 1 and not self.locked:
+            try:
                 more = self._by_keys(keys)
-                if more is not None:
-                    return more
-            if not self.allowed:
-                return self._offer("none")
-        except paramiko.BadAuthenticationType:
-            self.offered.clear()  # another factor may have to come first
+            except paramiko.BadAuthenticationType:
+                self.offered.clear()  # another factor may have to come first
+                return self.allowed
+            if more is not None:
+                return more
+        with contextlib.suppress(paramiko.BadAuthenticationType):
+            return self._offer(self.link.auth_none)
         return self.allowed
 
-    def _offer(self, method: str, *proof: Any) -> list[str]:
-        """Try one of paramiko's methods; return as outcome() does."""
-        is_first = self.link.auth_handler is None
-        self.link.auth_handler = handler = _OneTrip(self.link, is_first)
-        answered = threading.Event()
-        getattr(handler, f"auth_{method}")(self.hop.user, *proof, answered)
+    def _offer(self, method: Callable[..., Any], *proof: Any) -> list[str]:
+        """Try a method of paramiko's Transport; return the methods that the server wants besides.
+
+        Raises AuthenticationException, SSHException, EOFError, OSError.
+        """
         try:
-            return handler.outcome(answered)
+            self.allowed = list(method(self.hop.user, *proof))
+            return self.allowed
+        except paramiko.BadAuthenticationType as error:
+            self.allowed = list(error.allowed_types)
+            raise
+
+    def _offer_password(self, password: str) -> list[str]:
+        return self._offer(partial(self.link.auth_password, fallback=False), password)
+
+    def _offer_answers(self, answer: Callable[[str, str, _Prompts], list[str]]) -> list[str]:
+        """Try keyboard-interactive; ``answer`` is called in this thread.
+
+        paramiko calls a handler in a thread of its own, where no Ctrl-C arrives. So the
+        authentication runs in a second thread, and the questions come here.
+        """
+        questions: queue.SimpleQueue[tuple[str, str, _Prompts] | None] = queue.SimpleQueue()
+        answers: queue.SimpleQueue[list[str] | None] = queue.SimpleQueue()
+        outcome: list[list[str] | BaseException] = []
+
+        def handle(title: str, text: str, prompts: _Prompts) -> list[str]:
+            questions.put((title, text, prompts))
+            given = answers.get()
+            if given is None:
+                raise paramiko.SSHException("the questions were not answered")
+            return given
+
+        def authenticate() -> None:
+            try:
+                outcome.append(self._offer(self.link.auth_interactive, handle))
+            except BaseException as error:
+                outcome.append(error)
+            questions.put(None)
+
+        self.link.auth_timeout = _TYPING_TIMEOUT_S
+        threading.Thread(target=authenticate, daemon=True).start()
+        try:
+            while (asked := questions.get()) is not None:
+                answers.put(answer(*asked))
         finally:
-            self.allowed = handler.allowed
+            answers.put(None)
+            self.link.auth_timeout = _SERVER_TIMEOUT_S
+        (found,) = outcome
+        if isinstance(found, BaseException):
+            raise found
+        return found
 
     def _broken(self, error: BaseException) -> OutOfReach:
         did = "; ".join(dict.fromkeys(self.tried))
@@ -198,15 +225,17 @@ class Login:
                 continue
             self.offered.add(blob)
             try:
-                more = self._offer("publickey", key)
+                more = self._offer(self.link.auth_publickey, key)
             except paramiko.BadAuthenticationType:
                 raise
             except paramiko.SSHException as error:
                 if not self.link.is_active():
                     raise
-                was_sent = isinstance(error, paramiko.AuthenticationException)
-                self.tried.append(f"{label} was refused" if was_sent else f"{label}: {error}")
-                self.tell(f"{self.hop.name}: {label}: {error}")
+                fault = getattr(key, "fault", "")
+                was_sent = isinstance(error, paramiko.AuthenticationException) and not fault
+                why = fault or error
+                self.tried.append(f"{label} was refused" if was_sent else f"{label}: {why}")
+                self.tell(f"{self.hop.name}: {label}: {why}")
                 continue
             self.tell(f"{self.hop.name}: {label} was taken")
             return more
@@ -218,11 +247,11 @@ class Login:
         Files that are encrypted are left over, since they cost the user a question.
         """
         public = {_public_blob(path): path for path in self.hop.identity_files}
-        if self.agents is None:
-            self.agents = self._agent_keys()
-        agents = self.agents
-        named = [key for key in agents if key.asbytes() in public]
-        others = [] if self.hop.identities_only else [key for key in agents if key not in named]
+        if self.agent_keys is None:
+            self.agent_keys = self._query_agent()
+        known = self.agent_keys
+        named = [key for key in known if key.asbytes() in public]
+        others = [] if self.hop.identities_only else [key for key in known if key not in named]
         for key in (*named, *others):
             if key.get_name().startswith("sk-"):
                 raise NeedsSsh(f"{self.hop.name}: a hardware key in the agent")
@@ -254,17 +283,15 @@ class Login:
         if self.missing and len(self.missing) == len(self.hop.identity_files) < 5:
             self.tried.append(f"{self.missing[0]}: no such key file")
 
-    def _agent_keys(self) -> list[Any]:
-        """Ask the agent for its keys; none where it does not answer."""
+    def _query_agent(self) -> list[Any]:
+        """Return the keys of the agent; none where it does not answer."""
         if self.hop.agent is None:
             return []
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            sock.connect(self.hop.agent)
-            self.agent._connect(sock)
-        except (OSError, paramiko.SSHException):
-            sock.close()
-        return list(self.agent.get_keys())
+        with contextlib.suppress(paramiko.SSHException), _agent_socket(self.hop.agent):
+            self.agent = paramiko.Agent()
+            keys = self.agent.get_keys()
+            return [_AgentKey(self.agent, key.blob, key.comment) for key in keys]
+        return []
 
     def _with_certificates(self, path: Path, key: Any) -> Iterator[tuple[str, Any]]:
         self.keys[path] = key
@@ -286,7 +313,7 @@ class Login:
 
     def _unlock(self, path: Path) -> Any:
         """Ask for a passphrase; None where nobody answers rightly."""
-        for _ in range(_PASSPHRASES):
+        for _ in range(_MAX_PASSPHRASES):
             if self.hop.batch:
                 break
             try:
@@ -304,7 +331,7 @@ class Login:
     def _by_password(self) -> tuple[bool, list[str] | None]:
         answer = self.ask(f"{self.hop.who}: password")
         try:
-            return True, self._offer("password", answer)
+            return True, self._offer_password(answer)
         except paramiko.AuthenticationException:
             self.tried.append("the password was refused")
             return True, None
@@ -313,7 +340,7 @@ class Login:
         """Answer the server's questions. The first value: something was asked."""
         was_asked, heading = False, ""
 
-        def answer(title: str, text: str, prompts: list[tuple[str, bool]]) -> list[str]:
+        def answer(title: str, text: str, prompts: _Prompts) -> list[str]:
             nonlocal was_asked, heading
             heading = "\n".join(part.strip() for part in (heading, title, text) if part.strip())
             answers = []
@@ -325,10 +352,24 @@ class Login:
             return answers
 
         try:
-            return True, self._offer("interactive", answer)
+            return True, self._offer_answers(answer)
         except paramiko.AuthenticationException:
             self.tried.append("the answer was refused" if was_asked else "no question came")
             return was_asked, None
+
+
+@contextlib.contextmanager
+def _agent_socket(path: str) -> Iterator[None]:
+    """Let paramiko find an agent, which it looks for by SSH_AUTH_SOCK alone."""
+    before = os.environ.get("SSH_AUTH_SOCK")
+    os.environ["SSH_AUTH_SOCK"] = path
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["SSH_AUTH_SOCK"]
+        else:
+            os.environ["SSH_AUTH_SOCK"] = before
 
 
 def _public_blob(path: Path) -> bytes:
