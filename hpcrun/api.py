@@ -156,10 +156,10 @@ class Run:
 
     def metrics(self, *, patterns: str | Sequence[str] = ()) -> ParsedRun:
         """Read the logs' metrics so far, all attempts as one curve: see parse()."""
-        from hpcrun.actions import CurveLog, own_formats
+        from hpcrun.actions import CurveLog, build_own_formats
         from hpcrun.monitor import Source
 
-        own = own_formats([patterns] if isinstance(patterns, str) else patterns, "patterns")
+        own = build_own_formats([patterns] if isinstance(patterns, str) else patterns, "patterns")
         fetch_records(self._context, [self._folder], whole=True)
         log = CurveLog(self._context, Source(self.id, run=self._folder), own)
         log.read()

@@ -41,7 +41,7 @@ from hpcrun.actions.logs import LogQuery as LogQuery
 from hpcrun.actions.logs import logs_of as logs_of
 from hpcrun.actions.logs import masker_of as masker_of
 from hpcrun.actions.parse import CurveLog as CurveLog
-from hpcrun.actions.parse import own_formats as own_formats
+from hpcrun.actions.parse import build_own_formats as build_own_formats
 from hpcrun.actions.parse import parse_runs as parse_runs
 from hpcrun.actions.prepare import Prepared as Prepared
 from hpcrun.actions.prepare import command_spec as command_spec

@@ -1,6 +1,6 @@
-"""Follows runs and logs as curves: reads on as they grow, to the runs' end.
+"""Follow runs and logs as curves while they grow, until the runs are over.
 
-Never changes or cancels anything.
+Nothing is changed or cancelled.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import partial
 
 from msgspec import Struct
 
-from hpcrun.actions.parse import CurveLog, own_formats
+from hpcrun.actions.parse import CurveLog, build_own_formats
 from hpcrun.context import Context
 from hpcrun.curves import ParsedRun
 from hpcrun.errors import InputError, OutOfReach
@@ -27,28 +27,28 @@ from hpcrun.monitor import (
 )
 from hpcrun.runs import JobStatus
 
-# How often the files are looked at, in seconds: often after news, seldom in silence.
-FILES_EVERY = (0.1, 1.0)
-# So often it is looked whether the caller wants to draw for another reason.
-_SLICE = 0.1
+# Pause between reads of the files: short after news, growing to the longer one in silence.
+READ_INTERVAL_RANGE_S = (0.1, 1.0)
+# ``wake`` is called this often.
+_WAKE_INTERVAL_S = 0.1
 
 
 class Followed(Struct, frozen=True):
-    """What is known now. ``statuses`` are the jobs', None for a log file that nobody runs."""
+    """The runs as read so far, and the states of their jobs; None for a log without a job."""
 
     runs: list[ParsedRun]
     statuses: list[JobStatus | None]
 
     @property
     def ok(self) -> bool:
-        """Whether no job ended badly."""
+        """True unless a job failed."""
         return all(each is None or each.ok for each in self.statuses)
 
 
 class CurveFollower:
-    """Follows what the words name, as ``hpcrun parse`` reads them; several at a time.
+    """Follows several runs and logs, named as for ``hpcrun parse``.
 
-    A run is over when Slurm or its own record says so, a pipe at its end, a log file never.
+    A run is over when Slurm or its own record says so; a pipe at its end; a log file never.
     """
 
     def __init__(
@@ -59,33 +59,37 @@ class CurveFollower:
         patterns: Sequence[str] = (),
         every: int = 1,
     ) -> None:
-        """Find the logs, as ``parse`` does. Raises InputError when there is no such thing."""
+        """Find the logs, as ``parse`` does. Raises InputError if a word names none."""
         self._context = context
-        self._log = partial(CurveLog, context, own=own_formats(patterns, "--pattern"), every=every)
+        self._log = partial(
+            CurveLog, context, own=build_own_formats(patterns, "--pattern"), every=every
+        )
         sources = find_sources(context, words, is_awaited=True)
         self.has_pipe = any(STDIN in source.files for source in sources)
         self._logs = [self._log(source) for source in sources]
         runs = [each.run for each in sources if each.run is not None]
-        # What Slurm has forgotten is a log file like any other.
+        # A job that Slurm has forgotten is treated like a log file.
         self._jobs = WatchedSlurmJobs(
             [each.job for each in sources if each.job is not None], strict=False
         )
         self._monitor = Monitor(context, [WatchedRuns(runs), self._jobs])
         self._has_news = True
-        self._pause = FILES_EVERY[0]
+        self._pause = READ_INTERVAL_RANGE_S[0]
         self._next_trip = 0.0
 
     def wait(self, every: float | None, wake: Callable[[], bool] = lambda: False) -> bool:
-        """Wait until there is something new, for ``every`` seconds at least; return if it is over.
+        """Wait until there is news; return True if everything is over.
 
-        None waits for the end, and reads nothing unless there is a pipe, which cannot be read
-        again. ``wake`` may cut the waiting short.
+        Args:
+            every: wait at least this many seconds. None waits for the end and reads nothing before,
+                unless there is a pipe, which cannot be read again.
+            wake: ends the wait when it returns True.
         """
         begun = time.monotonic()
         logs = self._logs if every is not None or self.has_pipe else []
         while True:
             self._bring()
-            grew = sum(log.look() for log in logs)
+            grew = sum(log.read_new() for log in logs)
             changed = bool(self._monitor.poll().changed)
             if changed:
                 self._find_outputs()
@@ -95,16 +99,20 @@ class CurveFollower:
             if is_over:
                 self._bring(is_last=True)
                 for log in logs:
-                    log.look()
+                    log.read_new()
                     log.finish()
             if is_over or wake() or (waited and self._has_news):
                 self._has_news = False
                 return is_over
-            self._pause = FILES_EVERY[0] if grew else min(self._pause * 1.3, FILES_EVERY[1])
+            self._pause = (
+                READ_INTERVAL_RANGE_S[0]
+                if grew
+                else min(self._pause * 1.3, READ_INTERVAL_RANGE_S[1])
+            )
             left = self._pause
             while left > 0 and not wake():
-                time.sleep(min(_SLICE, left))
-                left -= _SLICE
+                time.sleep(min(_WAKE_INTERVAL_S, left))
+                left -= _WAKE_INTERVAL_S
 
     def _bring(self, *, is_last: bool = False) -> None:
         """Bring the output of jobs from a cluster that is another machine, if it is time."""
@@ -117,16 +125,16 @@ class CurveFollower:
             took = time.monotonic() - begun
             self._next_trip = begun + took + max(TRIP_EVERY, TRIP_PAUSE * took)
 
-    def now(self) -> Followed:
-        """Return what is known now, without a look."""
+    def snapshot(self) -> Followed:
+        """Return what was read so far, without reading more."""
         return Followed([log.run() for log in self._logs], self._statuses())
 
     def has_all(self) -> bool:
-        """Return whether there is something to read of each; a job's output may never come."""
+        """Return True if every log exists; the output of a job may never appear."""
         return not any(log.is_missing() for log in self._logs)
 
     def _find_outputs(self) -> None:
-        """Ask again for output that was not there: %N in its name is known when the job runs."""
+        """Look for missing output again: %N in its name is known only once the job runs."""
         for index, log in enumerate(self._logs):
             if log.source.job is not None and log.is_missing():
                 with suppress(InputError):
@@ -140,7 +148,7 @@ class CurveFollower:
         return all(log.is_over or (status is not None and are_over) for log, status in known)
 
     def _statuses(self) -> list[JobStatus | None]:
-        """What is known of each log's job; of an array one of its tasks, if any is not over."""
+        """Return the state of each log's job; for an array, that of an unfinished task if any."""
         of_runs = {each.run: [each] for each in self._monitor.statuses if each.run is not None}
         known = (
             of_runs.get(log.source.run, [])

@@ -1,4 +1,4 @@
-"""Reads the metrics of log files, runs, sweeps and Slurm jobs, as `hpcrun parse` names them."""
+"""Read the metrics of log files, runs, sweeps and Slurm jobs for `hpcrun parse`."""
 
 from __future__ import annotations
 
@@ -37,16 +37,17 @@ from hpcrun.monitor import STDIN, Source, find_sources
 from hpcrun.patterns import time_limit
 from hpcrun.runs import read_plan
 
-_CHUNK = 1 << 20
-# A pipe is read for so long at most, before its curve may be drawn.
-_PIPE_SECONDS = 0.5
-# While no rank has logged a loss, the ranks are compared again when the logs are longer by this.
-_LONGER = 1.2
-# Where only the ends of logs are read, at most this many are read at once.
-_FEW = 16
+_PIPE_CHUNK_BYTES = 1 << 20
+# A pipe is read for this long at most before its curve is drawn.
+_PIPE_READ_S = 0.5
+# While no rank has logged a loss, the ranks are compared again when the logs have grown by this
+# factor.
+_RECHECK_GROWTH = 1.2
+# If only the ends of logs are read, at most this many files are read.
+_MAX_TAILED_FILES = 16
 
 
-# Called with a file and how many of its bytes were read.
+# Called with a file and the number of its bytes that were read.
 OnProgress = Callable[[Path, int], None]
 _PiecesOf = Callable[[Path], Iterator[Pieces]]
 
@@ -59,15 +60,19 @@ def parse_runs(
     full: bool = False,
     every: int = 1,
 ) -> list[ParsedRun]:
-    """Read what the arguments name (``find_sources``), a run for each; without: the newest run.
+    """Read the runs and logs that the arguments name; without arguments, the newest run.
 
-    ``patterns`` are line formats of the user's own, tried before the known ones. ``full`` keeps
-    every point and every sample; else a long metric is thinned. ``every``: keep only every
-    Nth row of a form. Raises InputError.
+    Args:
+        arguments: words for ``find_sources``.
+        patterns: line formats of the user, tried before the known ones.
+        full: keep every point and every sample; otherwise long metrics are thinned.
+        every: keep only every N-th row of each layout.
+
+    Raises InputError.
     """
-    own, runs = own_formats(patterns, "--pattern"), []
+    own, runs = build_own_formats(patterns, "--pattern"), []
     sources = find_sources(context, arguments)
-    sizes = {path: _size(path) for source in sources for _, path in _choices(source)[0]}
+    sizes = {path: _size(path) for source in sources for _, path in _file_choices(source)[0]}
     read: dict[Path, int] = {}
     with context.bar("reading", "MB") as show:
 
@@ -84,12 +89,12 @@ def parse_runs(
 
 
 class CurveLog:
-    """The logs of one curve, and how far they were read: to their ends, or as they grow.
+    """The logs of one curve, which may grow while they are read.
 
-    Of a run's ranks the first prints the loss nearly always, the last in Megatron's family; else
-    the files of all are read. ``is_over``: nothing can follow (the end of a pipe). A file that
-    became shorter, or is another, is read from its start again, and with it the whole curve. What
-    an attempt writes after the next one has begun is left out, while it grows.
+    Nearly always the first rank of a run prints the loss, with Megatron and its relatives the last
+    one; otherwise the files of all ranks are read. A file that became shorter or was replaced is
+    read again from its start, and with it the whole curve. While logs grow, output of an attempt is
+    ignored once the next attempt has begun. ``is_over``: nothing can follow (the end of a pipe).
     """
 
     def __init__(
@@ -101,73 +106,75 @@ class CurveLog:
         tail: int | None = None,
         every: int = 1,
     ) -> None:
-        """Begin at the start of the logs, or ``tail`` bytes before their ends; nothing is read yet.
+        """Set what to read.
 
-        With ``tail`` it leaves out what needs many files, so that a look at a run stays cheap.
-        ``every``: keep only every Nth row of a form.
+        Args:
+            own: line formats of the user.
+            tail: read only this many bytes at the end of each log, and no large number of files.
+            every: keep only every N-th row of each layout.
         """
         self.source = source
         self.is_over = False
         self._context, self._tail, self._every = context, tail, every
         if source.run is not None:
             plan = read_plan(source.run)
-            own = (*own, *own_formats(plan.log_patterns if plan else (), "log_patterns"))
+            own = (*own, *build_own_formats(plan.log_patterns if plan else (), "log_patterns"))
         self._formats = (*own, *FORMATS) if own else FORMATS
-        # Which of _choices() is read, and at what size that was decided or asked last.
-        self._choice, self._asked_at = 0, 0.0
+        # Index of the files of _file_choices() that are read, and the size at the last check.
+        self._choice, self._checked_size = 0, 0.0
         self._is_decided = source.run is None
-        # Now: what it has to hide is gone at the run's end.
+        # Load the secrets now: their file is removed at the end of the run.
         self._masked = masker_of(context, [] if source.run is None else [source.run]).text
-        self._begin()
+        self._start_over()
 
-    def _begin(self) -> None:
-        self._store = Store(every=self._every, hides=self._hides)
+    def _start_over(self) -> None:
+        self._store = Store(every=self._every, is_hidden=self._is_hidden)
         self._attempt = 0
         self._readers: dict[Path, LogFileReader] = {}
-        # Which file comes first is not which is written first: the first one counts.
+        # Files are numbered in the order of their names, not in the order of their first bytes.
         self._numbers = {path: number for number, path in enumerate(self.source.files)}
         self._known: ParsedRun | None = None
 
-    def _hides(self, name: str) -> bool:
-        """Whether a metric has a secret's name, or is one: a log may have a number behind it."""
+    def _is_hidden(self, name: str) -> bool:
+        """Return True if the name of a metric contains a secret."""
         return self._masked(f"{name}=1") != f"{name}=1"
 
     def read(self, progress: OnProgress | None = None) -> None:
-        """Read all of the logs, to the choice of files that has the loss."""
+        """Read the logs from start to end, choosing the files that have the loss."""
         self._read(lambda path: iter(self._reader(path)), progress)
 
-    def look(self) -> bool:
-        """Read what is new; return whether there was anything."""
+    def read_new(self) -> bool:
+        """Read what was appended; return True if there was anything."""
         before = self._size
-        is_another = any(map(self._is_another, self._readers))
-        if is_another:
-            self._begin()
-        self._read(self._new)
-        return is_another or self._size != before
+        was_replaced = any(map(self._was_replaced, self._readers))
+        if was_replaced:
+            self._start_over()
+        self._read(self._read_new)
+        return was_replaced or self._size != before
 
     def finish(self) -> None:
-        """Take a last line that has no end yet: nothing follows any more."""
+        """Read last lines without a line end; call it when nothing can follow."""
         for attempt, path in self._files():
             if path != STDIN and path in self._readers and attempt >= self._attempt:
                 self._add(attempt, path, self._readers[path].reader.finish())
 
     def is_missing(self) -> bool:
-        """Return whether none of its files is there: a job's, that waits or never began."""
+        """Return True if none of the files exists, as before a Slurm job starts."""
         return self.source.run is None and not any(path.exists() for path in self.source.files)
 
     def curve(self) -> Curve:
-        """Return the curve as it is known so far."""
+        """Derive the curve from what was read so far."""
         return derive_curve(self._store, thin_series)
 
     def run(self, *, full: bool = False) -> ParsedRun:
-        """Return the run as it is known so far; ``full``: with all points, and the samples.
+        """Return the run with everything read so far, and with its records.
 
-        Beside the log it has what is known of the run.
+        ``full``: with all points, and the samples.
         """
         parsed, run = self._parsed(full=full), self.source.run
         if run is None:
             return parsed
-        from hpcrun.actions.run_facts import add_attempts, read_run_facts  # here: YAML takes 20 ms
+        from hpcrun.actions.run_facts import add_attempts, read_run_facts  # YAML takes 20 ms
         from hpcrun.actions.why import failure_of
 
         facts, gpus, seconds = read_run_facts(run)
@@ -197,40 +204,40 @@ class CurveLog:
         return sum(reader.bytes for reader in self._readers.values())
 
     def _files(self) -> list[tuple[int, Path]]:
-        return _choices(self.source)[self._choice]
+        return _file_choices(self.source)[self._choice]
 
     def _read(self, pieces_of: _PiecesOf, progress: OnProgress | None = None) -> None:
-        """Read on, to the choice of files that has the loss, the last one if none has it yet."""
+        """Read, and try other files until a loss is found; without one, use the last choice."""
         self._read_files(pieces_of, progress)
-        if self._is_decided or self._size < self._asked_at * _LONGER:
+        if self._is_decided or self._size < self._checked_size * _RECHECK_GROWTH:
             return
-        for choice, files in enumerate(_choices(self.source)):
-            if self._tail is not None and len(files) > _FEW:
+        for choice, files in enumerate(_file_choices(self.source)):
+            if self._tail is not None and len(files) > _MAX_TAILED_FILES:
                 continue
             if choice != self._choice:
                 self._choice = choice
-                self._begin()
+                self._start_over()
                 self._read_files(pieces_of, progress)
             self._is_decided = self._parsed().points > 0
             if self._is_decided:
                 break
-        self._asked_at = self._size
+        self._checked_size = self._size
 
     def _read_files(self, pieces_of: _PiecesOf, progress: OnProgress | None) -> None:
         for attempt, path in self._files():
             if attempt < self._attempt:
                 continue
-            for pieces in self._limited(path, pieces_of(path)):
+            for pieces in self._limit_time(path, pieces_of(path)):
                 self._add(attempt, path, pieces)
                 if progress is not None:
                     progress(path, self._readers[path].position)
 
-    def _limited(self, path: Path, pieces: Iterator[Pieces]) -> Iterator[Pieces]:
-        """Give each piece, unless a user's own pattern takes far too long for one."""
+    def _limit_time(self, path: Path, pieces: Iterator[Pieces]) -> Iterator[Pieces]:
+        """Yield each piece; raise InputError if a user's pattern takes too long for one."""
         own = ", ".join(form.pattern.pattern for form in self._formats if not form.needle)
         error = InputError(
-            f"{path}: the pattern {own} takes for ever",
-            fix="repeat nothing that is repeated, as in (a+)+, and name what ends a .*",
+            f"{path}: the pattern {own} took more than {PATTERN_LIMIT_CPU_S:g} s of CPU time",
+            fix="avoid nested repetitions such as (a+)+, and end .* with a literal",
         )
         while True:
             with time_limit(PATTERN_LIMIT_CPU_S, error) if own else contextlib.nullcontext():
@@ -254,8 +261,8 @@ class CurveLog:
             )
         return self._readers[path]
 
-    def _new(self, path: Path) -> Iterator[Pieces]:
-        """Read on in a file to its present end."""
+    def _read_new(self, path: Path) -> Iterator[Pieces]:
+        """Yield what was appended to a file, up to its present end."""
         if path == STDIN:
             yield from self._read_pipe()
             return
@@ -272,17 +279,17 @@ class CurveLog:
             raise InputError(f"{path}: {error.strerror}") from error
 
     def _read_pipe(self) -> Iterator[Pieces]:
-        """Read what stands in the pipe; not without end, where it is filled as fast."""
+        """Yield what is in the pipe, for a limited time, because it may be refilled as fast."""
         reader = self._reader(STDIN)
-        until = time.monotonic() + _PIPE_SECONDS
+        until = time.monotonic() + _PIPE_READ_S
         while not self.is_over and select.select([0], [], [], 0)[0] and time.monotonic() < until:
-            data = os.read(0, _CHUNK)
+            data = os.read(0, _PIPE_CHUNK_BYTES)
             self.is_over = not data
             reader.bytes += len(data)
             yield reader.reader.feed(data) if data else reader.reader.finish()
 
-    def _is_another(self, path: Path) -> bool:
-        """Whether a file is shorter than what was read of it, or another one in its place."""
+    def _was_replaced(self, path: Path) -> bool:
+        """Return True if a file is shorter than what was read of it, or was replaced."""
         reader = self._readers[path]
         try:
             now = None if path == STDIN else path.stat()
@@ -291,21 +298,21 @@ class CurveLog:
         return now is not None and (now.st_size < reader.bytes or now.st_ino != reader.inode)
 
 
-def own_formats(patterns: Iterable[str], where: str) -> tuple[Format, ...]:
-    """Make line formats of a user's own patterns. Raises InputError for one that is no pattern."""
+def build_own_formats(patterns: Iterable[str], where: str) -> tuple[Format, ...]:
+    """Build line formats from a user's patterns. Raises InputError for an invalid one."""
     made = []
     for pattern in patterns:
         try:
-            re.compile(pattern)  # first: what is no pattern has no names either
+            re.compile(pattern)  # first, for its error message
             made.append(own_format(where.lstrip("-"), pattern))
         except (re.error, ValueError, RecursionError, OverflowError) as error:
-            fix = r"give its values names, as in 'it (?P<step>\d+) L (?P<loss>\S+)'"
+            fix = r"name the groups, as in 'it (?P<step>\d+) L (?P<loss>\S+)'"
             raise InputError(f"{where} {pattern}: {error}", fix=fix) from error
     return tuple(made)
 
 
-def _choices(source: Source) -> list[list[tuple[int, Path]]]:
-    """Return the files to read, with their attempts, in the order in which to try them."""
+def _file_choices(source: Source) -> list[list[tuple[int, Path]]]:
+    """Return choices of files to read, with their attempts, in the order to try them."""
     if source.run is None:
         return [[(0, path) for path in source.files]]
     ranks = [file for file in log_files(source.run) if file.attempt is not None]
@@ -317,7 +324,7 @@ def _choices(source: Source) -> list[list[tuple[int, Path]]]:
 
 
 def _size(path: Path) -> int:
-    """Return how long a file is; 0 of a pipe, and of what is not there."""
+    """Return the size of a file; 0 for a pipe or a missing file."""
     with contextlib.suppress(OSError):
         return path.stat().st_size if path.is_file() else 0
     return 0

@@ -318,7 +318,7 @@ class _TopJob:
         """Read on in the log and the records; return whether there is news."""
         news = False
         try:
-            if self._log is not None and self._log.look():
+            if self._log is not None and self._log.read_new():
                 self._progress, news = self._now(self._log.curve(), now), True
         except InputError:  # one that cannot be read
             self._log, self._progress, news = None, Progress(), True

@@ -47,9 +47,9 @@ def watch_curve(
             _draw_on(context, follower, metric)
         else:
             follower.wait(None)
-        last = follower.now()
+        last = follower.snapshot()
     except KeyboardInterrupt:
-        last = follower.now()
+        last = follower.snapshot()
         followed = " and ".join(status.label for status in last.statuses if status is not None)
         if followed:
             print_note(f"stopped following {followed}, which continues")
@@ -61,7 +61,7 @@ def watch_curve(
         return last.runs, last.ok
     if not follower.has_all():
         follower.wait(0.0)
-        return follower.now().runs, last.ok
+        return follower.snapshot().runs, last.ok
     # Once more from the start: what came late from the nodes has its place now.
     return parse_runs(context, words, patterns=patterns, full=full, every=every), last.ok
 
@@ -73,7 +73,7 @@ def _draw_on(context: Context, follower: CurveFollower, metric: str | None) -> N
         screen.draw(["reading ..."])
         while not follower.wait(every, lambda: screen.is_stale):
             begun = time.monotonic()
-            screen.draw(_draw_page(context, follower.now(), metric))
+            screen.draw(_draw_page(context, follower.snapshot(), metric))
             every = max(_EVERY, _SHARE * (time.monotonic() - begun))
 
 

@@ -130,10 +130,10 @@ class Curve(Struct, frozen=True):
         return self.metrics[name].summary if name in self.metrics else None
 
 
-def rises(steps: Sequence[int | None] | NDArray[Any]) -> bool:
+def is_increasing(steps: Sequence[int | None] | NDArray[Any]) -> bool:
     """Return whether all steps are known and each is higher than the one before it.
 
-    >>> rises([1, 2, 5]), rises([1, 1]), rises([None, 1])
+    >>> is_increasing([1, 2, 5]), is_increasing([1, 1]), is_increasing([None, 1])
     (True, False, False)
     """
     return bool((np.diff(np.array(steps, dtype=float), prepend=-np.inf) > 0).all())

@@ -1,29 +1,26 @@
-"""Derive: the curve of a run, of all that its logs say.
+"""Derive the curve of a run from everything that its logs contain.
 
-What the logs say is stored (``store``); the curve is a view of it. What is decided, in this order:
+The logs are stored as columns (``store``); the curve is a view of them. Decisions, in this order:
 
-1. *Which steps rows belong to*: those on their line (``own_steps``); else those of the rows around
-   them, of which the lines with steps count or the drawings of the training bar, or those that
-   follow from their epochs (``steps``).
-2. *Passes and restarts* (``passes``): the losses that show the progress best guide through the log.
-   Where their counter falls, another epoch or run begins, or the run does steps again. A later
-   attempt, or a resumption, replaces what it does again: what was logged at its first step and
-   after is gone, as the weights that it belonged to are.
-3. *How the rows without steps are placed*: before, after, by epoch, in their order (``steps``).
-   Where some rows of a metric have a step, those without are left out (a closing summary), unless
-   a few have one and many have none.
-4. *Whose values count.* Of several files or ranks the first file, and the lowest rank in it,
-   unless another has more than twice as many points. What a bar shows beside its counter counts
-   only if no lines do, or if it has more than twice as many points (a bar drawn at each step, and a
-   line at the end of the epoch) and these are no means so far of what the lines name.
-5. *One value per step*: the last one in the log. Where the counter counts within the epoch and the
-   log has one training loss for each epoch, the epoch is the step.
-6. *What people should know*: restarts, how many steps there will be, and notes.
+1. *The steps of rows*: those on their lines (``own_steps``); otherwise those of neighbouring lines
+   or of the training's progress bar, or steps that follow from epochs (``steps``).
+2. *Epochs and restarts* (``passes``): the rows that show the progress best are followed through the
+   log. Where their step falls, another epoch or run begins, or the run was resumed. A later attempt
+   or a resumption replaces what it repeats: points at and after its first step are dropped, because
+   the weights that they belonged to are lost.
+3. *Rows without steps*: before, after, by epoch, or by their order (``steps``). If some rows of a
+   metric have a step, those without are dropped (a closing summary), unless few have one.
+4. *Which log and rank*: the first file and the lowest rank in it, unless another has more than
+   twice as many points. Values on progress bars count only if no lines have the metric, or the bar
+   has more than twice as many points and they are no running means of the lines' values.
+5. *One value for each step*: the last one in the log. If the counter restarts with each epoch and
+   there is one training loss for each epoch, the epoch is the step.
+6. *What users should know*: restarts, the total number of steps, and notes.
 """
 
 from __future__ import annotations
 
-from collections import Counter as Tally
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain, groupby, pairwise
@@ -36,52 +33,54 @@ from msgspec.structs import replace
 from hpcrun.curves.curve import Curve, Restart, Series, build_series
 from hpcrun.curves.names import EPOCH, LOSS, LOSSES, like_a_loss
 from hpcrun.curves.own_steps import (
-    DRAWN,
-    LEVEL_OF_LOSS,
-    OWN,
-    PLACED,
+    FROM_BAR,
+    FROM_NEIGHBOUR,
+    OWN_STEP,
+    PRIORITY_PLACED_LOSS,
     Rows,
-    filled,
-    join,
+    fill_missing,
+    join_columns,
     join_epochs,
     join_steps,
 )
 from hpcrun.curves.passes import (
-    Counted,
-    Counter,
+    CountedSteps,
+    CounterTurn,
     Floats,
     Ints,
-    Turn,
-    changes,
-    follow,
-    starts_with_each_epoch,
+    StepCounter,
+    find_changes,
+    follow_counter,
+    restarts_each_epoch,
 )
-from hpcrun.curves.steps import BY_EPOCH, IN_ORDER, Steps, choose_way, find_steps
-from hpcrun.curves.store import Store, called_loss
+from hpcrun.curves.steps import BY_EPOCH, IN_ORDER, LogSteps, choose_placement, find_steps
+from hpcrun.curves.store import Store, choose_stand_in_loss
 
-# A fall of an epoch is looked at in such parts, as a counter of steps.
-_PARTS = 10_000
-_MOST_EPOCHS = 1e9
-# Losses that a note names.
-_NAMED = 6
-# Trainings are of one kind if the lengths of their epochs differ by no more.
-_ALIKE = 1.5
-# So few losses with a step, and such a share of all, do not decide what the others mean.
-_FEW, _SHARE = 10, 0.1
-# So many lines show that a bar's means lead to them, to the digits that it prints.
-_FEWEST, _PRINTED = 3, 2e-3
-# The number of a pass, and a step.
-_Place = tuple[int, int]
-# The points of all metrics that the same rows have, as a _Column has them.
+# Fractional epochs are followed like a counter, in ten-thousandths.
+_EPOCH_PARTS = 10_000
+_MAX_EPOCHS = 1e9
+# Other losses that a note suggests for --metric.
+_MAX_SUGGESTED_LOSSES = 5
+# Epochs whose lengths differ by less than this factor belong to the same training.
+_SAME_TRAINING_LENGTH_RATIO = 1.5
+# Rows with steps are ignored if they are fewer than 10 and a tenth of those without.
+_FEW_ROWS, _SMALL_SHARE = 10, 0.1
+# A bar shows running means if it ends, at three lines or more, at their values as printed.
+_MIN_MEANS, _PRINTED_TOLERANCE = 3, 2e-3
+# The index of a pass (a run and its epoch), and a step.
+_PassAndStep = tuple[int, int]
+# The fields of MetricPoints that all metrics of the same rows share.
 _Points = tuple[list[Rows], Ints, Ints, Floats, list[int]]
-_ANOTHER = "taken as another run in the same file, not as a requeue"
-_NEXT_EPOCH = "taken as the next epoch, or another run in the same file, not as a requeue"
-_UNKNOWN = "at which steps is not known, their order counts"
-_DONE_AGAIN = "the run was resumed, and its lines show no steps: what was repeated is drawn twice"
+_OTHER_RUN = "read as another run in the same file, not as a requeue"
+_NEXT_EPOCH = "read as the next epoch, or another run in the same file, not as a requeue"
+_UNKNOWN = "their steps are unknown, so they are plotted in order"
+_REPEATED = "the run was resumed, and its lines have no steps: repeated parts are plotted twice"
 
 
 def derive_curve(store: Store, build: Callable[..., Series] = build_series) -> Curve:
-    """Derive the curve; ``build`` makes a series of steps, values and times, and may thin it.
+    """Derive the curve.
+
+    ``build`` makes a series of steps, values and times, and may thin it.
 
     >>> from hpcrun.curves.row import Frame, Layout
     >>> def losses(steps, values):
@@ -97,48 +96,55 @@ def derive_curve(store: Store, build: Callable[..., Series] = build_series) -> C
     >>> derive_curve(store).restarts
     (Restart(attempt=1, lost_at=3, resumed_at=2, replayed=2, cause=''),)
     """
-    logs, stand_in = called_loss(store.proven())
-    view = _View([find_steps(log) for log in logs])
-    training, losses = view.training, view.find(LOSS)
+    logs, stand_in = choose_stand_in_loss(store.proven_logs())
+    chooser = MetricChooser([find_steps(log) for log in logs])
+    training, losses = chooser.training, chooser.find(LOSS)
     metrics = {}
-    for name in view.names():
-        # One after the other: the columns of all at once would take far more than what is stored.
-        column = losses if name == LOSS else view.find(name)
+    for name in chooser.names():
+        # One metric at a time: the columns of all would take far more memory than what is stored.
+        column = losses if name == LOSS else chooser.find(name)
         if column is not None:
-            by_epoch = view.is_one_an_epoch(losses) and view.is_one_an_epoch(column)
-            metrics[name] = build(*column.places(by_epoch=by_epoch))
-    counted = [axis for axis in (view.by_step, view.by_epoch) if axis.level]
-    axis = losses.axis if losses is not None else [*counted, view.in_order][0]
+            by_epoch = all(map(chooser.is_logged_once_per_epoch, (losses, column)))
+            metrics[name] = build(*column.series_columns(by_epoch=by_epoch))
+    counted = [axis for axis in (chooser.by_step, chooser.by_epoch) if axis.priority]
+    axis = losses.axis if losses is not None else [*counted, chooser.in_order][0]
     total = None
-    if axis is view.by_step and not view.within_epoch:
+    if axis is chooser.by_step and not chooser.within_epoch:
         total = axis.total
-        if total is None and training is not None and not any(x.through_epochs for x in view.logs):
+        if (
+            total is None
+            and training is not None
+            and not any(x.through_epochs for x in chooser.logs)
+        ):
             total = training.total
-    is_late = axis is view.by_step and any(log.is_late for log in view.logs)
-    is_unknown = axis is view.in_order and training is not None
+    is_buffered = axis is chooser.by_step and any(log.is_buffered for log in chooser.logs)
+    is_unknown = axis is chooser.in_order and training is not None
     notes = [*axis.notes(losses)]
-    if is_late or is_unknown:
+    if is_buffered or is_unknown:
         notes.append(
-            "losses are bunched between updates of the progress bar, as where a program buffers "
-            "its output: " + ("their steps follow from their epochs" if is_late else _UNKNOWN)
+            "the losses come in groups between updates of the progress bar, as if the program "
+            "buffered its output: "
+            + ("their steps are computed from their epochs" if is_buffered else _UNKNOWN)
         )
     others = [name for name in metrics if like_a_loss(name) and metrics[name].summary.count > 1]
     others = [name for name in others if name not in (LOSS, stand_in)]
-    draws = f"--metric draws another ({', '.join(others[: _NAMED - 1])})" if others else ""
+    suggestion = (
+        f"--metric plots another ({', '.join(others[:_MAX_SUGGESTED_LOSSES])})" if others else ""
+    )
     if stand_in:
-        notes.append(f"nothing is called loss: {stand_in} is taken" + (draws and f"; {draws}"))
+        notes.append(f"no metric named loss: using {stand_in}" + (suggestion and f"; {suggestion}"))
     return Curve(metrics, tuple(axis.restarts()), total, (*notes, *store.notes()))
 
 
-class _Column(NamedTuple):
-    """The points of one metric: one per step, in the order of the run.
+class MetricPoints(NamedTuple):
+    """The points of one metric: one for each step, in the order of the run.
 
-    On which axis and side they were found; ``which`` of the values that rows have, one form behind
-    the other, they are. ``times``: nan where unknown; ``epochs`` are those of the passes.
+    ``axis`` and ``source`` say how their steps were found. ``which`` are the indices of the points
+    among the values of all ``rows``. ``times``: nan where unknown. ``epochs``: those of the passes.
     """
 
-    axis: _Axis
-    side: str
+    axis: StepAxis
+    source: str
     values: Floats
     rows: Sequence[Rows]
     which: Ints
@@ -146,115 +152,128 @@ class _Column(NamedTuple):
     times: Floats
     epochs: list[int]
 
-    def places(self, *, by_epoch: bool) -> tuple[Ints, Floats, Floats | None]:
-        """Return steps, values and times; ``by_epoch``: for steps the epochs of their passes."""
+    def series_columns(self, *, by_epoch: bool) -> tuple[Ints, Floats, Floats | None]:
+        """Return steps, values and times; with ``by_epoch``, epochs instead of steps."""
         numbers = np.full(len(self.values), None) if self.axis.in_order else self.steps
-        few = 2 * np.isnan(self.times).sum() >= len(self.times)  # lines have one
+        lacks_times = 2 * np.isnan(self.times).sum() >= len(self.times)
         steps = np.asarray(self.epochs) if by_epoch else numbers
-        return steps, self.values, None if few else self.times
+        return steps, self.values, None if lacks_times else self.times
 
     @property
-    def in_log(self) -> tuple[Ints, Floats]:
-        """Where the points stand in the log, in its order, and their values."""
-        offsets = join(each.offsets for each in self.rows)[self.which]
+    def offsets_and_values(self) -> tuple[Ints, Floats]:
+        """The offsets of the points in the log, sorted, and their values."""
+        offsets = join_columns(each.offsets for each in self.rows)[self.which]
         order = np.argsort(offsets, kind="stable")
         return offsets[order], self.values[order]
 
     @property
     def work(self) -> float:
-        """Sum of the values, were they alike at all steps up to the last: seconds of a bar."""
+        """The mean value times the number of steps: of step_seconds, the duration of a bar."""
         return float(self.steps[-1] * self.values.mean())
 
 
-class _Track(Struct, eq=False):
-    """A log on one axis: the rows that show the progress, and where their counter turns.
+class LogCounter(Struct, eq=False):
+    """The progress that one log shows on one axis.
 
-    ``counter``: what it has shown at its end; ``begins``: the run and the epoch at its beginning.
+    ``counted``: the rows that show the progress. ``turns``: where their counter falls.
+    ``counter``: its state at the end of the log. ``begins``: run and epoch at the start of the log.
     """
 
-    log: Steps
+    log: LogSteps
     rows: list[Rows]
-    counted: Counted | None
-    of_name: dict[str, list[Rows]] = {}
-    counter: Counter = field(default_factory=Counter)
+    counted: CountedSteps | None
+    rows_by_name: dict[str, list[Rows]] = {}
+    counter: StepCounter = field(default_factory=StepCounter)
     begins: tuple[int, int] = (0, 0)
-    turns: list[Turn] = []
+    turns: list[CounterTurn] = []
 
     def __post_init__(self) -> None:
         for each in self.rows:
             for name in dict.fromkeys(each.names):
-                self.of_name.setdefault(name, []).append(each)
+                self.rows_by_name.setdefault(name, []).append(each)
 
-    def by_rank(self, name: str, side: str | None) -> list[list[Rows]]:
-        """Part the rows of a metric and side by the ranks that print them, lowest first."""
+    def by_rank(self, name: str, source: str | None) -> list[list[Rows]]:
+        """Return the rows of a metric and source for each rank, the lowest first."""
         of_rank: dict[int, list[Rows]] = {}
-        for each in self.of_name.get(name, ()):
-            if side in (None, each.side):
+        for each in self.rows_by_name.get(name, ()):
+            if source in (None, each.source):
                 of_rank.setdefault(-1 if each.rank is None else each.rank, []).append(each)
         return [of_rank[rank] for rank in sorted(of_rank)]
 
 
-class _Axis:
-    """One way to place the rows of a run: by step, by epoch, or by their order alone (loose)."""
+class StepAxis:
+    """One way to order the rows of a run.
 
-    def __init__(self, kind: str, logs: Sequence[Steps]) -> None:
-        self.kind, self.in_order = kind, kind == "loose"
-        # The rows and points of the metric before: many metrics stand on the same rows.
+    ``kind`` is the field of LogSteps that has the rows: ``by_step``, ``by_epoch``, or
+    ``without_steps``, whose order alone counts.
+    """
+
+    def __init__(self, kind: str, logs: Sequence[LogSteps]) -> None:
+        self.kind, self.in_order = kind, kind == "without_steps"
+        # The rows and points of the previous metric: many metrics have the same rows.
         self._rows: list[Rows] = []
         self._points: _Points | None = None
-        # Which rows show the progress, and the log of each attempt that counts it best.
+        # Which rows show the progress, and the main log of each attempt: the first that has them.
         rows = chain.from_iterable(getattr(log, kind) for log in logs)
-        self.level = 0 if self.in_order else max((each.level for each in rows), default=0)
+        self.priority = 0 if self.in_order else max((each.priority for each in rows), default=0)
         self.attempts = [
-            [_Track(log, rows := getattr(log, kind), self._count(rows)) for log in each]
+            [LogCounter(log, rows := getattr(log, kind), self._count(rows)) for log in each]
             for _, each in groupby(logs, key=lambda log: log.log.attempt)
         ]
-        leads = [next((track for track in each if track.counted), None) for each in self.attempts]
-        self.leads = [lead or each[0] for lead, each in zip(leads, self.attempts, strict=True)]
-        self.counted = [lead.counted for lead in self.leads if lead.counted]
-        self.within_epochs = starts_with_each_epoch(self.counted)
-        self.counter = Counter()
+        main_counters = [
+            next((log_counter for log_counter in each if log_counter.counted), None)
+            for each in self.attempts
+        ]
+        self.main_counters = [
+            main or each[0] for main, each in zip(main_counters, self.attempts, strict=True)
+        ]
+        self.counted = [main.counted for main in self.main_counters if main.counted]
+        self.within_epochs = restarts_each_epoch(self.counted)
+        self.counter = StepCounter()
         for number, attempt in enumerate(self.attempts):
             highest = self.counter.highest
-            for track in attempt:
-                track.begins = (self.counter.run, highest.epoch if highest else 0)
-                track.counter = replace(self.counter, ends={**self.counter.ends})
-                if track.counted is None:
+            for log_counter in attempt:
+                log_counter.begins = (self.counter.run, highest.epoch if highest else 0)
+                log_counter.counter = replace(self.counter, ends={**self.counter.ends})
+                if log_counter.counted is None:
                     continue
                 marks = [-1] if number else []
                 if not self.in_order:
-                    marks += [each.offset for each in track.log.log.marks if each.restart]
+                    marks += [each.offset for each in log_counter.log.log.marks if each.restart]
                 within = self.within_epochs
-                track.turns = follow(track.counted, marks, track.counter, within_epochs=within)
-            self.counter = self.leads[number].counter
-        # The runs and their epochs, numbered: a step stands in each at most once.
-        tracks = [*chain.from_iterable(self.attempts)]
-        begun = {(turn.run, turn.at.epoch) for track in tracks for turn in track.turns}
-        begun.update(track.begins for track in tracks)
+                log_counter.turns = follow_counter(
+                    log_counter.counted, marks, log_counter.counter, within_epochs=within
+                )
+            self.counter = self.main_counters[number].counter
+        # The passes, numbered: each run and epoch. A step occurs in each at most once.
+        counters = [*chain.from_iterable(self.attempts)]
+        begun = {
+            (turn.run, turn.at.epoch) for log_counter in counters for turn in log_counter.turns
+        }
+        begun.update(log_counter.begins for log_counter in counters)
         self.passes = {each: number for number, each in enumerate(sorted(begun))}
-        # Of each attempt the first place that later ones do again.
-        self.cuts: list[_Place] = [(len(begun), 0)]
-        for lead in reversed(self.leads[1:]):
-            self.cuts.insert(0, self._cuts(lead.turns, self.cuts[0])[0])
-        # Other trainings in the same file: their lengths, how many losses they have, their runs.
+        # The first position of each attempt that later attempts repeat.
+        self.cuts: list[_PassAndStep] = [(len(begun), 0)]
+        for main in reversed(self.main_counters[1:]):
+            self.cuts.insert(0, self._cuts(main.turns, self.cuts[0])[0])
+        # Other trainings in the same file: their lengths, their numbers of losses, their runs.
         self.length, self.others, self.left_out = self._find_trainings()
 
-    def _count(self, rows: Sequence[Rows]) -> Counted | None:
-        """Join the rows that show the progress, of the first who prints them.
+    def _count(self, rows: Sequence[Rows]) -> CountedSteps | None:
+        """Join the rows that show the progress, printed by the first rank that has them.
 
-        In order these are the epochs of the training losses, taken for the steps of a counter: the
-        dictionaries of the HF Trainer say how far the epoch is, and no step. Where that falls the
-        job was resumed, or another run begins; which points were done again is not known, so all
-        are kept in their order.
+        Without steps, the fractional epochs of the training losses are used as a counter: the HF
+        Trainer prints how far the epoch is, but no step. Where that falls, the job was resumed, or
+        another run begins. Which points were repeated is unknown, so all are kept in order.
         """
         if self.in_order:
             rows = [each for each in rows if each.has_losses and EPOCH in each.names]
             _, epochs = join_epochs([replace(each, epochs=each.column(EPOCH)) for each in rows])
-            epochs = epochs[(epochs >= 0) & (epochs < _MOST_EPOCHS)]
-            parts = np.rint(epochs * _PARTS).astype(np.int64)
-            return Counted(parts, parts) if parts.size else None
-        rows = [each for each in rows if each.level == self.level and each.steps is not None]
-        if not self.level:  # nothing of the training: evaluations show the runs
+            epochs = epochs[(epochs >= 0) & (epochs < _MAX_EPOCHS)]
+            parts = np.rint(epochs * _EPOCH_PARTS).astype(np.int64)
+            return CountedSteps(parts, parts) if parts.size else None
+        rows = [each for each in rows if each.priority == self.priority and each.steps is not None]
+        if not self.priority:  # no rows of the training: evaluations separate the runs
             rows = [each for each in rows if LOSSES.intersection(each.names)]
         if not rows:
             return None
@@ -264,40 +283,50 @@ class _Axis:
                 each
                 for each in rows
                 if each.rank == first.rank
-                and (each.level >= LEVEL_OF_LOSS or each.names == first.names)
+                and (each.priority >= PRIORITY_PLACED_LOSS or each.names == first.names)
             ]
         )
 
     def rows_of(self, name: str) -> list[Rows]:
-        """Return all rows that have a metric."""
-        tracks = chain.from_iterable(self.attempts)
-        return [rows for track in tracks for rows in track.of_name.get(name, ())]
+        """Return all rows that have a metric, of every log."""
+        counters = chain.from_iterable(self.attempts)
+        return [rows for log_counter in counters for rows in log_counter.rows_by_name.get(name, ())]
 
     def _find_trainings(self) -> tuple[int, list[tuple[int, int]], set[int]]:
-        """Find the longest of several trainings in one file, by the lengths of their epochs."""
+        """Find the main training, if one file has several with epochs of different lengths.
+
+        Returns its epoch length, the (epoch length, number of losses) of the others, and the runs
+        of the others.
+        """
         length_of: dict[int, int] = {}
-        rows: Tally[int] = Tally()
-        for lead in self.leads:
-            counted = lead.counted
-            if counted is None or counted.lengths is None or not lead.log.through_epochs:
+        rows: Counter[int] = Counter()
+        for main in self.main_counters:
+            counted = main.counted
+            if counted is None or counted.lengths is None or not main.log.through_epochs:
                 continue
-            starts = np.searchsorted(counted.offsets, [turn.offset for turn in lead.turns])
+            starts = np.searchsorted(counted.offsets, [turn.offset for turn in main.turns])
             bounds = [0, *starts.tolist(), len(counted.offsets)]
-            runs = [lead.begins[0], *(turn.run for turn in lead.turns)]
+            runs = [main.begins[0], *(turn.run for turn in main.turns)]
             for run, (start, end) in zip(runs, pairwise(bounds), strict=True):
                 if start < end:
                     length_of[run] = max(0, int(counted.lengths[end - 1]))
                     rows[length_of[run]] += end - start
         (length, _), *others = rows.most_common() or [(0, 0)]
-        others = [each for each in others if not length / _ALIKE <= each[0] <= length * _ALIKE]
+        others = [
+            each
+            for each in others
+            if not length / _SAME_TRAINING_LENGTH_RATIO
+            <= each[0]
+            <= length * _SAME_TRAINING_LENGTH_RATIO
+        ]
         return length, others, {run for run, each in length_of.items() if each in dict(others)}
 
     @property
     def total(self) -> int | None:
-        """How many steps there will be, as the rows that count them say."""
-        epochs = join(each.epochs for each in self.counted if each.epochs is not None)
+        """The total number of steps, as the rows that show the progress name it."""
+        epochs = join_columns(each.epochs for each in self.counted if each.epochs is not None)
         epochs = epochs[np.isfinite(epochs)]
-        # Beside whole epochs it may be that of each, until the counter is seen to count on.
+        # With whole epochs it may be the length of an epoch, until the counter exceeds one.
         is_whole = epochs.size > 0 and epochs[-1] % 1 == 0
         if is_whole and (self.within_epochs or (np.floor(epochs) == epochs[-1]).all()):
             return None
@@ -305,33 +334,36 @@ class _Axis:
         return next((total for total in totals if total is not None), None)
 
     def restarts(self) -> list[Restart]:
-        """Return all restarts, those between attempts included."""
+        """Return all restarts, including those between attempts."""
         found = []
         reached: int | None = None
-        for number, lead in enumerate(self.leads):
-            index, counted = lead.log.log.attempt, lead.counted
-            again = [turn for turn in lead.turns if turn.is_again]
+        for number, main in enumerate(self.main_counters):
+            index, counted = main.log.log.attempt, main.counted
+            again = [turn for turn in main.turns if turn.is_resumption]
             for turn in again:
                 lost_at = turn.reached.step if turn.reached else None
                 found.append(Restart(index, lost_at, turn.at.step, turn.replayed or 0))
             if number and not again:
                 at = int(counted.steps[0]) if counted else None
                 found.append(Restart(index, reached, at, 0))
-            reached = lead.counter.highest.step if lead.counter.highest else None
+            reached = main.counter.highest.step if main.counter.highest else None
         return [Restart(each.attempt, None, None, 0) for each in found] if self.in_order else found
 
-    def notes(self, losses: _Column | None) -> Iterator[str]:
-        """Yield what was decided where the counter fell, who prints it, and what is not shown."""
+    def notes(self, losses: MetricPoints | None) -> Iterator[str]:
+        """Yield notes on falls of the counter, on several processes, and on what is not shown."""
         falls: dict[tuple[str, str], list[str]] = {}
-        leads = [(lead, lead.counted) for lead in self.leads if lead.counted]
-        for turn, counted in ((turn, counted) for lead, counted in leads for turn in lead.turns):
+        main_counters = [(main, main.counted) for main in self.main_counters if main.counted]
+        for turn, counted in (
+            (turn, counted) for main, counted in main_counters for turn in main.turns
+        ):
             if turn.reached is not None and self.in_order:
-                meaning = _DONE_AGAIN if turn.is_again else _ANOTHER
-                where = f"{turn.reached.step / _PARTS:g} to {turn.at.step / _PARTS:g}"
+                meaning = _REPEATED if turn.is_resumption else _OTHER_RUN
+                reached, resumed = (each.step / _EPOCH_PARTS for each in (turn.reached, turn.at))
+                where = f"{reached:g} to {resumed:g}"
                 falls.setdefault(("the epoch falls from", meaning), []).append(where)
-            elif turn.reached is not None and not turn.is_again:
-                meaning = _NEXT_EPOCH if turn.reached.step == counted.total else _ANOTHER
-                what = "the step counter begins again after"
+            elif turn.reached is not None and not turn.is_resumption:
+                meaning = _NEXT_EPOCH if turn.reached.step == counted.total else _OTHER_RUN
+                what = "the step counter restarts after"
                 falls.setdefault((what, meaning), []).append(f"step {turn.reached.step}")
         for (what, meaning), places in falls.items():
             others = sum(place != places[0] for place in places)
@@ -339,72 +371,90 @@ class _Axis:
             yield f"{what} {places[0]}{more}: {meaning}"
         for length, count in self.others:
             yield (
-                f"a training of another length ({length} steps, or to an epoch, not {self.length}) "
-                f"is in the same file: its {count} losses are left out"
+                f"the file also has a training with {length} steps in all or per epoch instead of "
+                f"{self.length}: its {count} losses are ignored"
             )
-        processes = max((round(self._processes(lead.rows)) for lead, _ in leads), default=1)
-        rows = sum(len(counted.steps) for _, counted in leads)
-        behind = sum(lead.counter.behind for lead, _ in leads)
+        processes = max((round(self._processes(main.rows)) for main, _ in main_counters), default=1)
+        rows = sum(len(counted.steps) for _, counted in main_counters)
+        behind = sum(main.counter.behind for main, _ in main_counters)
         shown = 0 if losses is None else len(losses.values)
         if processes > 1:
             yield (
-                f"each step is in the log {processes} times, with different values and "
-                "no rank: several processes print it; the last value of each step counts"
+                f"each step appears {processes} times with different values and no rank, as if "
+                "several processes printed it: the last value of each step is used"
             )
-        elif losses is not None and behind > _SHARE * rows and shown < (1 - _SHARE) * rows:
+        elif (
+            losses is not None
+            and behind > _SMALL_SHARE * rows
+            and shown < (1 - _SMALL_SHARE) * rows
+        ):
             yield (
-                f"{shown:,} of {rows:,} losses are shown: the counter falls {behind:,} times "
-                "to steps that it had passed, and the last value of each step counts"
+                f"{shown:,} of {rows:,} losses are shown: the step counter returns {behind:,} "
+                "times to earlier steps, and the last value of each step is used"
             )
-        count = sum(len(x) for lead, _ in leads for x in lead.log.loose if x.has_losses)
-        if losses is not None and self.kind == "by_step" and losses.side == OWN and count > rows:
-            yield f"{count:,} losses that have no step are not shown"
+        count = sum(
+            len(x) for main, _ in main_counters for x in main.log.without_steps if x.has_losses
+        )
+        if (
+            losses is not None
+            and self.kind == "by_step"
+            and losses.source == OWN_STEP
+            and count > rows
+        ):
+            yield f"{count:,} losses without a step are not shown"
 
     def _processes(self, rows: Sequence[Rows]) -> float:
-        """Return how many processes print the same steps, as far as the rows that count show.
+        """Return how many processes print the same steps: rows per distinct step.
 
-        What is drawn again all through an epoch, whose number is the step, is one process's.
+        Rows that are printed repeatedly within an epoch, with the epoch as the step, are those of
+        one process.
         """
         count = repeats = 0
         for each in rows:
-            steps, is_own = each.steps, each.side == OWN and each.rank is None
-            if steps is None or not is_own or each.level != self.level:
+            steps, is_own = each.steps, each.source == OWN_STEP and each.rank is None
+            if steps is None or not is_own or each.priority != self.priority:
                 continue
             is_epoch = each.epochs is not None and np.array_equal(steps, each.epochs)
             if each.names and not is_epoch:
                 values = each.column(LOSS) if LOSS in each.names else each.columns[0]
                 count += len(each)
-                again = ~changes(steps) & changes(values)
-                again &= True if each.epochs is None else ~changes(each.epochs)
+                again = ~find_changes(steps) & find_changes(values)
+                again &= True if each.epochs is None else ~find_changes(each.epochs)
                 repeats += int(again.sum())
         return count / (count - repeats) if count else 1
 
-    def column(self, name: str, side: str = OWN) -> _Column | None:
-        """Return the points of a metric that found their steps in one way, None without any."""
-        any_side = None if self.in_order else side
+    def points(self, name: str, source: str = OWN_STEP) -> MetricPoints | None:
+        """Return the points of a metric whose steps come from one source, or None."""
+        any_source = None if self.in_order else source
         candidates = [
-            [(track, rows) for track in attempt for rows in track.by_rank(name, any_side)]
+            [
+                (log_counter, rows)
+                for log_counter in attempt
+                for rows in log_counter.by_rank(name, any_source)
+            ]
             for attempt in self.attempts
         ]
         rows = [each for _, known in chain.from_iterable(candidates) for each in known]
         if rows != self._rows:
-            self._rows, self._points = rows, self._place(candidates)
+            self._rows, self._points = rows, self._choose_points(candidates)
         if self._points is None:
             return None
         rows, which, *_ = self._points
-        values = join(each.column(name) for each in rows)[which]
-        return _Column(self, side, values, *self._points)
+        values = join_columns(each.column(name) for each in rows)[which]
+        return MetricPoints(self, source, values, *self._points)
 
-    def _place(self, candidates: Sequence[Sequence[tuple[_Track, list[Rows]]]]) -> _Points | None:
-        """Choose for each attempt the log and rank that counts, and of each step the last point.
+    def _choose_points(
+        self, candidates: Sequence[Sequence[tuple[LogCounter, list[Rows]]]]
+    ) -> _Points | None:
+        """Choose a log and a rank for each attempt, and the last point of each step.
 
-        The first log counts, and the lowest rank in it, unless another has more than twice as many
+        It is the first log, and the lowest rank in it, unless another has more than twice as many
         points: the first may print a single line of its own.
         """
         rows: list[Rows] = []
         chosen = []
         for attempt, cut in zip(candidates, self.cuts, strict=True):
-            places = [self._places(*each, cut) for each in attempt]
+            places = [self._select_points(*each, cut) for each in attempt]
             most = max((len(numbers) for numbers, *_ in places), default=0)
             for (_, known), (numbers, passes, steps) in zip(attempt, places, strict=True):
                 if 2 * len(numbers) >= most:
@@ -415,89 +465,94 @@ class _Axis:
                     break
         if not chosen:
             return None
-        numbers, passes, steps = map(join, zip(*chosen, strict=True))
+        numbers, passes, steps = map(join_columns, zip(*chosen, strict=True))
         if self.in_order:
-            steps = np.arange(len(numbers))  # each point counts
-        last = _last_of_each(passes, steps)
+            steps = np.arange(len(numbers))  # every point is kept
+        last = _select_last_of_steps(passes, steps)
         others = [number for (run, _), number in self.passes.items() if run in self.left_out]
         is_shown = ~np.isin(passes[last], others)
         if is_shown.any():
             last = last[is_shown]
         numbers = numbers[last]
-        times = join(filled(each.times, len(each)) for each in rows)[numbers]
+        times = join_columns(fill_missing(each.times, len(each)) for each in rows)[numbers]
         begun, passes = [*self.passes], passes[last]
-        epochs = [begun[number][1] for number in passes[changes(passes)]]
+        epochs = [begun[number][1] for number in passes[find_changes(passes)]]
         return (rows, numbers, steps[last], times, epochs) if numbers.size else None
 
-    def _places(self, track: _Track, rows: Sequence[Rows], cut: _Place) -> tuple[Ints, Ints, Ints]:
-        """Return which points of rows count, and the number of the pass and the step of each.
+    def _select_points(
+        self, log_counter: LogCounter, rows: Sequence[Rows], cut: _PassAndStep
+    ) -> tuple[Ints, Ints, Ints]:
+        """Return the indices of the points that count, with the pass and the step of each.
 
-        What is done again later is left out. ``cut``: from which place on later attempts do so.
+        Points that are repeated later are dropped; later attempts repeat those from ``cut`` on.
         """
-        offsets = join(each.offsets for each in rows)
+        offsets = join_columns(each.offsets for each in rows)
         order = np.argsort(offsets, kind="stable")
         if self.in_order:
-            return order, np.full(len(order), self.passes[track.begins]), order
-        steps = join(each.steps for each in rows if each.steps is not None)[order]
-        turns = np.searchsorted([turn.offset for turn in track.turns], offsets[order], "right")
-        begins = [track.begins, *((turn.run, turn.at.epoch) for turn in track.turns)]
+            return order, np.full(len(order), self.passes[log_counter.begins]), order
+        steps = join_columns(each.steps for each in rows if each.steps is not None)[order]
+        turns = np.searchsorted(
+            [turn.offset for turn in log_counter.turns], offsets[order], "right"
+        )
+        begins = [log_counter.begins, *((turn.run, turn.at.epoch) for turn in log_counter.turns)]
         passes = np.array([self.passes[each] for each in begins], np.int32)[turns]
-        cuts = self._cuts(track.turns, cut)
+        cuts = self._cuts(log_counter.turns, cut)
         if cuts[0] < (len(self.passes), 0):
             last, end = np.array(cuts)[turns].T
             is_kept = (passes < last) | ((passes == last) & (steps < end))
             order, passes, steps = order[is_kept], passes[is_kept], steps[is_kept]
-        del offsets, turns  # of a long log each column counts
-        last = _last_of_each(passes, steps)
+        del offsets, turns  # columns of a long log are large
+        last = _select_last_of_steps(passes, steps)
         return order[last], passes[last], steps[last]
 
-    def _cuts(self, turns: Sequence[Turn], cut: _Place) -> list[_Place]:
-        """Return from which place on the run is done again later: at first, after each turn."""
+    def _cuts(self, turns: Sequence[CounterTurn], cut: _PassAndStep) -> list[_PassAndStep]:
+        """Return where later repetitions of the run begin, at its start and after each turn."""
         cuts = [cut]
         for turn in reversed(turns):
             place = (self.passes[turn.run, turn.at.epoch], turn.at.step)
-            cuts.append(min(cuts[-1], place) if turn.is_again else cuts[-1])
+            cuts.append(min(cuts[-1], place) if turn.is_resumption else cuts[-1])
         return cuts[::-1]
 
 
-def _last_of_each(passes: Ints, steps: Ints) -> Ints:
-    """Return which points are the last ones of their step in a pass, in the order of these."""
+def _select_last_of_steps(passes: Ints, steps: Ints) -> Ints:
+    """Return the indices of the last point of each pass and step, in their order."""
     if (passes == passes[:1]).all() and (steps[1:] >= steps[:-1]).all():
         return np.flatnonzero(np.append(steps[1:] != steps[:-1], True)[: len(steps)])
     order = np.lexsort((steps, passes))
-    differs = changes(passes[order])[1:] | changes(steps[order])[1:]
+    differs = find_changes(passes[order])[1:] | find_changes(steps[order])[1:]
     return np.append(order[:-1][differs], order[-1:])
 
 
-def _are_means_of(drawn: _Column, lines: _Column) -> bool:
-    """Whether a bar shows the mean so far of what lines then name: it ends there, and settles.
+def _are_running_means(drawn: MetricPoints, lines: MetricPoints) -> bool:
+    """Return True if a bar shows running means, whose final values are then printed on lines.
 
-    The mean of an epoch moves less and less; the loss of each batch does not.
+    A running mean ends at the value of the line, and it changes less and less within an epoch; the
+    loss of each batch does not.
     """
-    offsets, means = lines.in_log
-    places, values = drawn.in_log
+    offsets, means = lines.offsets_and_values
+    places, values = drawn.offsets_and_values
     ends = np.searchsorted(places, offsets)
-    if len(means) < _FEWEST or not ends.all():
+    if len(means) < _MIN_MEANS or not ends.all():
         return False
     if len({*join_epochs(drawn.rows)[1].tolist()}) > len(means):
-        return False  # each drawing is of an epoch
-    meets = np.isclose(values[ends - 1], means, rtol=_PRINTED, equal_nan=True)
+        return False  # the bar itself counts epochs
+    meets = np.isclose(values[ends - 1], means, rtol=_PRINTED_TOLERANCE, equal_nan=True)
     parts = [np.abs(np.diff(part)) for part in np.split(values, ends)[:-1]]
     early = sum(float(part[: len(part) // 2].sum()) for part in parts)
     late = sum(float(part[len(part) // 2 :].sum()) for part in parts)
-    return bool(meets.mean() > 1 - _SHARE and 2 * late < early)
+    return bool(meets.mean() > 1 - _SMALL_SHARE and 2 * late < early)
 
 
-class _View:
-    """Chooses for each metric which of its columns to show."""
+class MetricChooser:
+    """Chooses for each metric the points to show."""
 
-    def __init__(self, logs: Sequence[Steps]) -> None:
+    def __init__(self, logs: Sequence[LogSteps]) -> None:
         self.logs = logs
         self.by_step, self.by_epoch, self.in_order = (
-            _Axis(kind, logs) for kind in ("by_step", "by_epoch", "loose")
+            StepAxis(kind, logs) for kind in ("by_step", "by_epoch", "without_steps")
         )
         self.training = next((log.training for log in reversed(logs) if log.training), None)
-        # A bar that is called an epoch begins again with each.
+        # A bar called "Epoch" restarts with each epoch.
         is_through = any(log.through_epochs for log in logs)
         description = self.training.description if self.training and not is_through else ""
         self.within_epoch = self.by_step.within_epochs or "epoch" in description.lower()
@@ -505,58 +560,62 @@ class _View:
     def names(self) -> list[str]:
         """List the metrics."""
         axes = (self.by_step, self.by_epoch, self.in_order)
-        tracks = (track for axis in axes for attempt in axis.attempts for track in attempt)
-        return [*dict.fromkeys(name for track in tracks for name in track.of_name)]
+        counters = (
+            log_counter for axis in axes for attempt in axis.attempts for log_counter in attempt
+        )
+        return [
+            *dict.fromkeys(name for log_counter in counters for name in log_counter.rows_by_name)
+        ]
 
-    def find(self, name: str) -> _Column | None:
-        """Find the column of a metric: of its lines, else of what a bar shows."""
-        sides = [*dict.fromkeys(each.side for each in self.by_step.rows_of(name))]
+    def find(self, name: str) -> MetricPoints | None:
+        """Find the points of a metric: those of its lines, otherwise those of a bar."""
+        sides = [*dict.fromkeys(each.source for each in self.by_step.rows_of(name))]
         lines = self._of_lines(name, sides)
-        drawn = self.by_step.column(name, DRAWN) if DRAWN in sides else None
+        drawn = self.by_step.points(name, FROM_BAR) if FROM_BAR in sides else None
         if lines is not None and (
             drawn is None
             or 2 * len(lines.values) >= len(drawn.values)
-            or _are_means_of(drawn, lines)
+            or _are_running_means(drawn, lines)
         ):
             return lines
         if drawn is not None:
             return drawn
-        # The bar of the training counts, or that of most work.
-        training = self.training.side if self.training else None
-        bars = [self.by_step.column(name, side) for side in sides if side.startswith("bar ")]
+        # The bar of the training, otherwise the bar that took longest.
+        training = self.training.source if self.training else None
+        bars = [self.by_step.points(name, source) for source in sides if source.startswith("bar ")]
         found = [column for column in bars if column is not None]
-        return max(found, key=lambda bar: (bar.side == training, bar.work), default=None)
+        return max(found, key=lambda bar: (bar.source == training, bar.work), default=None)
 
-    def _of_lines(self, name: str, sides: Sequence[str]) -> _Column | None:
-        loose = self.in_order.rows_of(name)
-        own = self.by_step.column(name) if OWN in sides else None
+    def _of_lines(self, name: str, sides: Sequence[str]) -> MetricPoints | None:
+        without_steps = self.in_order.rows_of(name)
+        own = self.by_step.points(name) if OWN_STEP in sides else None
         at_epochs = self.by_epoch.rows_of(name)
         if own is not None:
-            least = min(_FEW, _SHARE * sum(map(len, loose)))
-            if len(own.values) >= max(least, sum(each.places for each in at_epochs) / 2):
+            least = min(_FEW_ROWS, _SMALL_SHARE * sum(map(len, without_steps)))
+            if len(own.values) >= max(least, sum(each.distinct_steps for each in at_epochs) / 2):
                 return own
-        if not loose:
+        if not without_steps:
             return own
-        placed = [each for each in self.by_step.rows_of(name) if each.side == PLACED]
-        way = choose_way(loose, placed, at_epochs, counts_all=not self.within_epoch)
+        placed = [each for each in self.by_step.rows_of(name) if each.source == FROM_NEIGHBOUR]
+        way = choose_placement(without_steps, placed, at_epochs, counts_all=not self.within_epoch)
         if way == BY_EPOCH and name != LOSS and self._has_losses_in_order:
             way = IN_ORDER
         found = None
         if way in sides:
-            found = self.by_step.column(name, way)
-            if found is not None and 2 * len(found.values) < sum(map(len, loose)):
-                found = None  # the bar beside them counts something that begins again and again
+            found = self.by_step.points(name, way)
+            if found is not None and 2 * len(found.values) < sum(map(len, without_steps)):
+                found = None  # the bar beside them counts something that restarts repeatedly
         elif way == BY_EPOCH:
-            found = self.by_epoch.column(name)
-        return found or self.in_order.column(name)
+            found = self.by_epoch.points(name)
+        return found or self.in_order.points(name)
 
     @cached_property
     def _has_losses_in_order(self) -> bool:
         losses = self.find(LOSS)
         return losses is not None and losses.axis is self.in_order
 
-    def is_one_an_epoch(self, column: _Column | None) -> bool:
-        """Whether the step of its one point in each epoch shows nothing."""
+    def is_logged_once_per_epoch(self, column: MetricPoints | None) -> bool:
+        """Return True if the metric is logged once per epoch: its step then says nothing."""
         if column is None or not self.within_epoch or column.axis is not self.by_step:
             return False
         return len(column.values) == len(column.epochs) > 1

@@ -1,12 +1,13 @@
-"""Own steps: what the forms of a log say, and the steps that their lines name.
+"""Build the rows of a log from its stored columns, with the steps that their lines name.
 
-- Programs that print steps in thousands show by the first ones how far apart they are.
-- A line may name the epoch, the step within it and its length: its step is that through all epochs.
-  The epoch may stand on the heading above, the length on the line that closes the epoch.
-- Of an evaluation that prints its batches the last row counts, its mean over all of them.
-- What several lines say counts once: of print and logging, of processes, of a table at the end.
-- A line that closes an epoch may name its mean loss. Where the batches have named theirs it is none
-  of the curve; nor is the mean over all steps that closes a training, beside how long it ran.
+- Programs that print steps in thousands (``1K``) show by their first steps how far apart they are.
+- A line may name the epoch, the step within it and the length of the epoch; these give its step
+  through all epochs. The epoch may be on the heading above, the length on the line that closes the
+  epoch.
+- If an evaluation prints its batches, the last row counts: it has the mean of all batches.
+- Values that several lines repeat count once: print and logging, processes, a final table.
+- A line that closes an epoch may have its mean loss. It is dropped if the batches have theirs; so
+  is the mean of all steps that closes a training, beside its runtime.
 """
 
 from __future__ import annotations
@@ -22,35 +23,43 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from hpcrun.curves.curve import rises
+from hpcrun.curves.curve import is_increasing
 from hpcrun.curves.names import EPOCH, EVAL_LOSS, LOSS, LOSSES, LR, STEP_SECONDS, name_in
-from hpcrun.curves.passes import Bools, Counted, Floats, Ints, changes, starts_with_each_epoch
-from hpcrun.curves.store import Form, Log
+from hpcrun.curves.passes import (
+    Bools,
+    CountedSteps,
+    Floats,
+    Ints,
+    find_changes,
+    restarts_each_epoch,
+)
+from hpcrun.curves.store import StoredLog, StoredRows
 
-# How rows have found their steps: they have their own, stand beside a row that counts, or are drawn
-# on a bar.
-OWN, PLACED, DRAWN = "", "placed", "drawn"
-# How well rows show the training's progress: any of the training, losses by the steps of other
-# rows, losses drawn on a bar, losses with steps of their own.
-LEVEL_OF_TRAINING, LEVEL_OF_LOSS, LEVEL_OF_DRAWN_LOSS, LEVEL_OF_OWN_LOSS = 1, 2, 3, 4
+# Where the steps of rows come from: their own lines, neighbouring rows, or a progress bar.
+OWN_STEP, FROM_NEIGHBOUR, FROM_BAR = "", "placed", "drawn"
+# How well rows show the progress of the training: any of its rows, losses with the steps of other
+# rows, losses on a bar, losses with steps of their own. 0: not rows of the training.
+PRIORITY_TRAINING, PRIORITY_PLACED_LOSS, PRIORITY_DRAWN_LOSS, PRIORITY_OWN_LOSS = 1, 2, 3, 4
 _TRAIN = "train"
 _THOUSAND = 1000
-# What names more is no epoch; a step beyond this is none.
-_MOST_EPOCHS = 1e6
-_LARGEST = 1 << 62
-# No processes print more rows at one step. Fewer do not show that their steps rise and fall.
-_STUCK, _FEWEST = 64, 8
-# Two values are the same if they differ by less than this share.
-_CLOSE = 1e-3
-# Two forms say the same if so many of their rows do. A form is compared with the longest ones.
-_MOST, _COMPARED = 0.9, 16
-# Rows are printed by several, if so many of them come equally often.
-_TWICE = 0.8
-# There are at least this many losses of batches to each mean of an epoch.
-_BATCHES = 2
-# An evaluation has no more batches than the training, or hardly.
-_ALIKE = 1.1
-# What bars count that are not the training's, by the words of their descriptions.
+# Larger numbers are no epochs, and no steps.
+_MAX_EPOCHS = 1e6
+_MAX_STEP = 1 << 62
+# More rows at one step are not those of several processes: the number is no step.
+_MAX_ROWS_AT_ONE_STEP = 64
+# Fewer rows do not show whether their steps rise and fall alternately.
+_MIN_ALTERNATING_ROWS = 8
+# Relative difference up to which two printed values are equal.
+_EQUAL_TOLERANCE = 1e-3
+# Rows repeat others if this share of them does. They are compared with the longest columns only.
+_MIN_REPEATED_SHARE, _MAX_COMPARED = 0.9, 16
+# Rows are duplicates if this share of them is printed equally often.
+_MIN_DUPLICATED_SHARE = 0.8
+# Losses of batches are at least this many times as numerous as means of epochs.
+_MIN_BATCHES_PER_MEAN = 2
+# An evaluation has hardly more batches than the training.
+_MAX_EVALUATION_RATIO = 1.1
+# Descriptions of progress bars that do not belong to the training loop.
 _OTHER_WORK = re.compile(
     r"load|read|map|filter|token|pack|truncat|fetch|shard|cach|scan|generat|sav|writ|split|sampl"
     r"|eval|valid|test|predict|infer|add|appl|extract|prepar|process|pull|push|format|convert",
@@ -58,35 +67,40 @@ _OTHER_WORK = re.compile(
 )
 
 
-class Bar(NamedTuple):
-    """A progress bar: its description without numbers, and how far it will go."""
+class ProgressBar(NamedTuple):
+    """A progress bar: its description without numbers, and its total."""
 
     description: str
     total: int | None
 
     @property
     def may_train(self) -> bool:
-        """Whether its description leaves open that it counts the training.
+        """True unless its description names other work than training.
 
-        >>> Bar("", 500).may_train, Bar("Loading checkpoint shards", 2).may_train
+        >>> ProgressBar("", 500).may_train, ProgressBar("Loading checkpoint shards", 2).may_train
         (True, False)
         """
         return not _OTHER_WORK.search(self.description)
 
     @property
-    def side(self) -> str:
-        """The side of what it shows of its own."""
+    def source(self) -> str:
+        """The source of the steps of metrics that only this bar shows."""
         return f"bar {self.description} {self.total}"
 
 
 class Rows(Struct, eq=False):
-    """Rows of one form, in the order of the log: columns of one length.
+    """Rows of one layout, in the order of the log, as columns of one length.
 
-    ``steps``, ``epochs`` and ``times``: None where the rows have none; nan is an epoch or a time
-    that one of them lacks. ``side`` is how they found their steps; ``level`` how well these show
-    the training's progress, 0 not at all. ``total``: how many steps there will be, if known;
-    ``length``: how many an epoch has. ``is_mean``: their losses say that they are means.
-    ``places``: how many different places rows without own steps were given.
+    Attributes:
+        names: metrics, one for each of ``columns``.
+        offsets: bytes at which the lines begin.
+        steps, epochs, times: None if no row has one; nan where a row lacks an epoch or a time.
+        source: where the steps come from.
+        priority: how well the rows show the progress of the training, 0 if not at all.
+        total: total number of steps, if known.
+        is_mean: the lines call their losses means.
+        length: number of steps of an epoch, if known.
+        distinct_steps: how many distinct steps were assigned to rows that had none.
     """
 
     names: tuple[str, ...]
@@ -95,14 +109,14 @@ class Rows(Struct, eq=False):
     steps: Ints | None
     epochs: Floats | None
     times: Floats | None
-    side: str
-    level: int
+    source: str
+    priority: int
     rank: int | None
-    bar: Bar | None
+    bar: ProgressBar | None
     total: int | None
     is_mean: bool = False
     length: int | None = None
-    places: int = 0
+    distinct_steps: int = 0
 
     def __len__(self) -> int:
         """Count the rows."""
@@ -110,25 +124,25 @@ class Rows(Struct, eq=False):
 
     @property
     def has_losses(self) -> bool:
-        """Whether they are losses of the training."""
-        return self.level > 0 and LOSS in self.names
+        """True for losses of the training."""
+        return self.priority > 0 and LOSS in self.names
 
     @property
     def has_own_steps(self) -> bool:
-        """Whether they are lines of the training with steps of their own."""
-        return self.level > 0 and self.steps is not None and self.bar is None
+        """True for lines of the training with steps of their own."""
+        return self.priority > 0 and self.steps is not None and self.bar is None
 
     @property
     def highest(self) -> int:
-        """The highest step, 0 without any."""
+        """The highest step, or 0."""
         return 0 if self.steps is None else int(self.steps.max())
 
     def column(self, name: str) -> Floats:
         """Return the values of a metric."""
         return self.columns[self.names.index(name)]
 
-    def only(self, which: NDArray[Any]) -> Rows:
-        """Return some of the rows, by their numbers or as a mask says."""
+    def select(self, which: NDArray[Any]) -> Rows:
+        """Return some of the rows, by indices or a mask."""
         return replace(
             self,
             columns=[column[which] for column in self.columns],
@@ -138,77 +152,78 @@ class Rows(Struct, eq=False):
             times=None if self.times is None else self.times[which],
         )
 
-    def of(self, names: Sequence[str]) -> Rows:
-        """Return the rows with some of their columns."""
+    def select_columns(self, names: Sequence[str]) -> Rows:
+        """Return the rows with only these metrics."""
         return replace(self, names=tuple(names), columns=[self.column(name) for name in names])
 
 
-def read_rows(log: Log) -> list[Rows]:
-    """Return the rows of a log: of the training, with the steps through all epochs; and others."""
+def read_rows(log: StoredLog) -> list[Rows]:
+    """Build all rows of a log; steps of the training count through all epochs where possible."""
     marks = [each for each in log.marks if each.epoch is not None]
     if len(marks) == 1 and (marks[0].epoch or 0.0) > 1:
         marks = []  # "epoch = 100" is a setting
     headings = np.array([each.offset for each in marks], dtype=np.int64)
     epochs = np.array([each.epoch for each in marks], dtype=np.float64)
-    rows = [_rows_of(form, headings, epochs) for form in log.forms.values()]
-    rows = _evaluations_in_turn(_without_redrawn(log, rows, headings))
+    rows = [_build_rows(form, headings, epochs) for form in log.forms.values()]
+    rows = _separate_alternating_evaluations(_drop_redrawn_bars(log, rows, headings))
     splits = [each.split for each in marks]
-    if 0 < 2 * sum(map(bool, splits)) <= len(splits):  # the training has headings, too
-        rows = [part for each in rows for part in _by_split(each, headings, splits)]
-    rows = _without_means(_without_repeats(_without_batches(rows, headings)))
-    return _through_epochs(rows)
+    if 0 < 2 * sum(map(bool, splits)) <= len(splits):  # the training has headings too
+        rows = [part for each in rows for part in _split_by_heading(each, headings, splits)]
+    rows = _drop_epoch_means(_drop_repeated_losses(_keep_evaluation_means(rows, headings)))
+    return _count_through_epochs(rows)
 
 
-def _rows_of(form: Form, headings: Ints, epochs_of: Floats) -> Rows:
-    """Return the rows of a form; the epochs may stand on the headings above them."""
+def _build_rows(form: StoredRows, headings: Ints, epochs_of: Floats) -> Rows:
+    """Build the rows of one layout; their epochs may come from the headings above them."""
     layout, names, columns = form.layout, form.layout.names, [*map(np.asarray, form.columns)]
-    bar = None if layout.bar is None else Bar(layout.bar, form.total)
-    level, side = LEVEL_OF_TRAINING, OWN
+    bar = None if layout.bar is None else ProgressBar(layout.bar, form.total)
+    priority, source = PRIORITY_TRAINING, OWN_STEP
     if layout.split != _TRAIN:
-        level = 0
+        priority = 0
     elif LOSS in names:
-        level, side = (LEVEL_OF_DRAWN_LOSS, DRAWN) if bar else (LEVEL_OF_OWN_LOSS, OWN)
+        priority, source = (PRIORITY_DRAWN_LOSS, FROM_BAR) if bar else (PRIORITY_OWN_LOSS, OWN_STEP)
     offsets = np.asarray(form.offsets)
     steps, epochs, times = (
         None if column is None else np.asarray(column)
         for column in (form.steps, form.epochs, form.times)
     )
     if epochs is None:
-        epochs = epochs_above(
-            offsets, headings, epochs_of, 1 if level and form.steps is None else 0
+        epochs = epochs_from_headings(
+            offsets, headings, epochs_of, 1 if priority and form.steps is None else 0
         )
-    elif level and bar is None and EPOCH not in names:
+    elif priority and bar is None and EPOCH not in names:
         names, columns = (*names, EPOCH), [*columns, epochs]
     if steps is not None and layout.is_rounded:
-        steps = unrounded(steps)
-    may_end = bar and side == DRAWN and epochs is None and len(offsets) > 2
-    if may_end and steps is not None and int(steps.min()) == form.total:  # only its ends are drawn
-        bar, steps, level, side = None, None, LEVEL_OF_OWN_LOSS, OWN
-    places = (offsets, steps, epochs, times)
+        steps = restore_rounded_steps(steps)
+    may_end = bar and source == FROM_BAR and epochs is None and len(offsets) > 2
+    if (
+        may_end and steps is not None and int(steps.min()) == form.total
+    ):  # only drawn when it is full
+        bar, steps, priority, source = None, None, PRIORITY_OWN_LOSS, OWN_STEP
+    positions = (offsets, steps, epochs, times)
     own = layout.rank, bar, form.total, layout.is_mean
-    return _without_twins(Rows(names, columns, *places, side, level, *own))
+    return _drop_duplicates(Rows(names, columns, *positions, source, priority, *own))
 
 
-def _without_redrawn(log: Log, rows: Sequence[Rows], headings: Ints) -> list[Rows]:
-    """Leave out the drawings of Keras's bar before the last one of each epoch.
-
-    Each shows the mean of the epoch so far.
-    """
+def _drop_redrawn_bars(log: StoredLog, rows: Sequence[Rows], headings: Ints) -> list[Rows]:
+    """Keep the last drawing of Keras's bar in each epoch; the others show running means."""
     drawn = [
         np.asarray(form.offsets) for form in log.forms.values() if form.layout.format == "keras"
     ]
-    offsets = np.sort(join(drawn))
+    offsets = np.sort(join_columns(drawn))
     above = np.searchsorted(headings, offsets, "right")
     redrawn = offsets[:-1][above[1:] == above[:-1]]
-    kept = [each.only(~np.isin(each.offsets, redrawn)) for each in rows] if headings.size else rows
+    kept = (
+        [each.select(~np.isin(each.offsets, redrawn)) for each in rows] if headings.size else rows
+    )
     return [each for each in kept if len(each)]
 
 
-def _evaluations_in_turn(rows: Sequence[Rows]) -> list[Rows]:
-    """Take for an evaluation's what stands in the training's form and takes turns with it.
+def _separate_alternating_evaluations(rows: Sequence[Rows]) -> list[Rows]:
+    """Treat rows as an evaluation's if they have the training's form and alternate with it.
 
-    It counts to another end, no further one, and to its end each time, as no bar of epochs around
-    one of batches does; what it shows there is the mean. The training begins.
+    The training comes first. The other rows have another total, hardly higher, and reach it each
+    time, unlike a bar of epochs around one of batches; their last values are means.
     """
     found = [*rows]
     counted = [each for each in rows if each.has_losses and each.total and each.steps is not None]
@@ -217,14 +232,14 @@ def _evaluations_in_turn(rows: Sequence[Rows]) -> list[Rows]:
         kinds.setdefault((x.bar.description if x.bar else None, x.rank, x.names), []).append(x)
     for kind, same in kinds.items():
         totals = [*dict.fromkeys(each.total for each in same)]
-        if len(totals) != 2 or (totals[1] or 0) > _ALIKE * (totals[0] or 0):
+        if len(totals) != 2 or (totals[1] or 0) > _MAX_EVALUATION_RATIO * (totals[0] or 0):
             continue
         others = [each for each in same if each.total == totals[1]]
-        known = [{*_epochs_of([x for x in same if x.total == end]).tolist()} for end in totals]
+        known = [{*_known_epochs([x for x in same if x.total == end]).tolist()} for end in totals]
         if len(known[0] ^ known[1]) > 1 or not (known[0] or kind[0] is not None):
-            continue  # each epoch is trained and evaluated
+            continue  # every epoch must be trained and evaluated
         drawn = join_steps(others)
-        trained = np.sort(join(each.offsets for each in same if each.total == totals[0]))
+        trained = np.sort(join_columns(each.offsets for each in same if each.total == totals[0]))
         turns = np.searchsorted(trained, drawn.offsets)
         is_end = np.append(turns[1:] != turns[:-1], True)
         ends = drawn.steps[is_end]
@@ -232,46 +247,48 @@ def _evaluations_in_turn(rows: Sequence[Rows]) -> list[Rows]:
             continue
         found = [each for each in found if each not in others]
         for each in others:
-            shown = each.only(np.isin(each.offsets, drawn.offsets[is_end]))
-            shown = shown.of([name for name in each.names if name != STEP_SECONDS])
+            shown = each.select(np.isin(each.offsets, drawn.offsets[is_end]))
+            shown = shown.select_columns([name for name in each.names if name != STEP_SECONDS])
             names = tuple(name_in("eval", name) for name in shown.names)
-            found.append(replace(shown, names=names, level=0, steps=None, bar=None, side=OWN))
+            found.append(
+                replace(shown, names=names, priority=0, steps=None, bar=None, source=OWN_STEP)
+            )
     return [each for each in found if len(each)]
 
 
-def _without_twins(rows: Rows) -> Rows:
-    """Leave out what is printed twice, by print and by logging, or by each of several processes."""
+def _drop_duplicates(rows: Rows) -> Rows:
+    """Drop rows printed repeatedly: by print and logging, or by each of several processes."""
     epochs = rows.epochs
     if rows.steps is not None or epochs is None or (np.floor(epochs) != epochs).any():
         return rows
-    first = np.flatnonzero(np.any([changes(each) for each in (*rows.columns, epochs)], axis=0))
+    first = np.flatnonzero(np.any([find_changes(each) for each in (*rows.columns, epochs)], axis=0))
     counts = np.diff(np.append(first, len(rows)))
     often = (counts > 1) & (counts == counts[0])
-    return rows.only(first) if often.mean() >= _TWICE else rows
+    return rows.select(first) if often.mean() >= _MIN_DUPLICATED_SHARE else rows
 
 
-def _by_split(rows: Rows, headings: Ints, splits: Sequence[str]) -> list[Rows]:
-    """Part rows without steps into those of the training and those below "Eval epoch: 3"."""
-    if not rows.level or rows.bar is not None or rows.steps is not None:
+def _split_by_heading(rows: Rows, headings: Ints, splits: Sequence[str]) -> list[Rows]:
+    """Separate rows without steps below headings such as "Eval epoch: 3" from the training's."""
+    if not rows.priority or rows.bar is not None or rows.steps is not None:
         return [rows]
     above = np.array(["", *splits])[np.searchsorted(headings, rows.offsets, "right")]
     parts = []
     for split in dict.fromkeys(above.tolist()):
-        part = rows.only(above == split)
+        part = rows.select(above == split)
         names = tuple(name_in(split, name) for name in rows.names)
-        parts.append(replace(part, names=names, level=0) if split else part)
+        parts.append(replace(part, names=names, priority=0) if split else part)
     return parts
 
 
-def unrounded(printed: Ints) -> Ints | None:
-    """Return the steps that were rounded to thousands, as the stride of the first ones shows.
+def restore_rounded_steps(printed: Ints) -> Ints | None:
+    """Return exact steps for those printed in thousands, from the distance of the first ones.
 
-    Those below a thousand are exact. Where they fall the run was resumed, at the first step that
-    leads to what was printed. None where the stride does not lead to it.
+    Steps below a thousand are exact. Where steps fall, the run was resumed, at the first step that
+    is consistent with what was printed. None if the distance does not explain the printed steps.
 
-    >>> unrounded(np.array([400, 800, 1000, 2000, 2000, 1000, 2000])).tolist()
+    >>> restore_rounded_steps(np.array([400, 800, 1000, 2000, 2000, 1000, 2000])).tolist()
     [400, 800, 1200, 1600, 2000, 1200, 1600]
-    >>> unrounded(np.array([400, 800, 3000])), unrounded(np.array([1000]))
+    >>> restore_rounded_steps(np.array([400, 800, 3000])), restore_rounded_steps(np.array([1000]))
     (None, None)
     """
     exact = [*takewhile(_THOUSAND.__gt__, printed.tolist())]
@@ -280,11 +297,11 @@ def unrounded(printed: Ints) -> Ints | None:
     stride = (exact[-1] - exact[-2] if len(exact) > 1 else exact[0]) or 1
     steps = []
     for part in np.split(printed, np.flatnonzero(printed[1:] < printed[:-1]) + 1):
-        # Where the run may have begun, as each of its steps shows.
+        # The range of first steps that is consistent with every printed step.
         counted = np.arange(len(part)) * stride
         unit = np.select([part >= _THOUSAND**2, part >= _THOUSAND], [_THOUSAND**2, _THOUSAND], 0)
         low = max(0, int((np.maximum(part - unit // 2, unit) - counted).max()))
-        high = min(_LARGEST, int((part + unit // 2 - counted).min()))
+        high = min(_MAX_STEP, int((part + unit // 2 - counted).min()))
         first = low if low == high else low + (exact[0] - low) % stride
         if not low <= first <= high:
             return None
@@ -292,10 +309,12 @@ def unrounded(printed: Ints) -> Ints | None:
     return np.concatenate(steps)
 
 
-def epochs_above(offsets: Ints, headings: Ints, epochs: Floats, least: int) -> Floats | None:
-    """Return the epoch of the last heading above each row; None below none.
+def epochs_from_headings(
+    offsets: Ints, headings: Ints, epochs: Floats, least: int
+) -> Floats | None:
+    """Return the epoch of the last heading above each row; None if there is none.
 
-    Above all it is the one before, if that is not below the ``least`` there is.
+    Rows above the first heading belong to the epoch before it, unless that is below ``least``.
     """
     if not headings.size or offsets[-1] < headings[0]:
         return None
@@ -304,13 +323,13 @@ def epochs_above(offsets: Ints, headings: Ints, epochs: Floats, least: int) -> F
     return found
 
 
-def _without_batches(rows: Sequence[Rows], headings: Ints) -> list[Rows]:
-    """Keep the last row of an evaluation that counts its batches: it shows the mean of all.
+def _keep_evaluation_means(rows: Sequence[Rows], headings: Ints) -> list[Rows]:
+    """Keep the last row of each evaluation that prints its batches: it has the mean of all.
 
-    Nothing is kept of what a line without a counter then names.
+    Metrics that a line without a counter then repeats are dropped.
     """
-    trained = np.sort(join([headings, *(each.offsets for each in rows if each.level)]))
-    evaluations = [each for each in rows if not each.level and each.bar is None]
+    trained = np.sort(join_columns([headings, *(each.offsets for each in rows if each.priority)]))
+    evaluations = [each for each in rows if not each.priority and each.bar is None]
     closing = [each for each in evaluations if not each.total and each.steps is None]
     closed = {name for each in closing for name in each.names}
     found = []
@@ -318,25 +337,27 @@ def _without_batches(rows: Sequence[Rows], headings: Ints) -> list[Rows]:
         if each.total and each in evaluations:
             gaps = np.searchsorted(trained, each.offsets)
             is_last = np.append(gaps[1:] != gaps[:-1], True)
-            if _starts_behind(each, is_last):
-                each = each.only(is_last).of([name for name in each.names if name not in closed])
+            if _restarts_after(each, is_last):
+                each = each.select(is_last).select_columns(
+                    [name for name in each.names if name not in closed]
+                )
                 each.steps = None
         found.append(each)
     return found
 
 
-def _starts_behind(rows: Rows, is_last: Bools) -> bool:
-    """Whether the steps start again behind the last row of each evaluation, and nowhere else."""
+def _restarts_after(rows: Rows, is_last: Bools) -> bool:
+    """Return True if the steps restart after the last row of each evaluation, and only there."""
     if rows.steps is None:
         return True
     falls = rows.steps[1:] < rows.steps[:-1]
     return bool(falls.any() and (falls == is_last[:-1]).all())
 
 
-def _without_repeats(rows: Sequence[Rows]) -> list[Rows]:
-    """Leave out losses that another line names, too, beside the step or epoch that they lack.
+def _drop_repeated_losses(rows: Sequence[Rows]) -> list[Rows]:
+    """Drop losses that other lines have too, with a step or epoch that these rows lack.
 
-    And those that an earlier line named in the same order: a table behind the training.
+    The same for losses that earlier lines have in the same order, such as a final table.
     """
     compared = {*LOSSES, EPOCH}
     longest: dict[object, list[Rows]] = {}
@@ -344,39 +365,43 @@ def _without_repeats(rows: Sequence[Rows]) -> list[Rows]:
     for each in sorted(lines, key=len, reverse=True):
         for name in compared.intersection(each.names):
             others = longest.setdefault((name, each.rank), [])
-            others += [each] if len(others) < _COMPARED else []
+            others += [each] if len(others) < _MAX_COMPARED else []
     found = {}
     for each in lines:
         repeated = {
             name
             for name in compared.intersection(each.names)
-            if any(_repeats(each, other, name) for other in longest[name, each.rank])
+            if any(_is_repetition(each, other, name) for other in longest[name, each.rank])
         }
         kept = [name for name in each.names if name not in repeated]
         if repeated:
-            found[each] = replace(each.of(kept), level=min(each.level, LEVEL_OF_TRAINING))
+            found[each] = replace(
+                each.select_columns(kept), priority=min(each.priority, PRIORITY_TRAINING)
+            )
     return [found.get(each, each) for each in rows]
 
 
-def _repeats(rows: Rows, other: Rows, name: str) -> bool:
-    """Whether nearly all rows have the values of others that count more."""
+def _is_repetition(rows: Rows, other: Rows, name: str) -> bool:
+    """Return True if nearly all rows repeat the values of others that are better placed."""
     values, known = rows.column(name), other.column(name)
     less, more = ((x.steps is not None, x.epochs is not None) for x in (rows, other))
     if rows.steps is None and more > less:
-        # The row of the other before them, or behind.
+        # The other's row before or after each row.
         beside = np.append(math.nan, np.append(known, math.nan))
         behind = np.searchsorted(other.offsets, rows.offsets)
-        near = np.isclose([beside[behind], beside[behind + 1]], values, rtol=_CLOSE).any(axis=0)
-    elif rows.steps is None and more == less and len(values) == len(known) > _BATCHES:
-        near = np.isclose(values, known, rtol=_CLOSE) & (other.offsets < rows.offsets)
+        near = np.isclose([beside[behind], beside[behind + 1]], values, rtol=_EQUAL_TOLERANCE).any(
+            axis=0
+        )
+    elif rows.steps is None and more == less and len(values) == len(known) > _MIN_BATCHES_PER_MEAN:
+        near = np.isclose(values, known, rtol=_EQUAL_TOLERANCE) & (other.offsets < rows.offsets)
     else:
         return False
-    return bool(near.mean() >= _MOST)
+    return bool(near.mean() >= _MIN_REPEATED_SHARE)
 
 
-def _without_means(rows: Sequence[Rows]) -> list[Rows]:
-    """Leave out the mean losses of epochs where batches name theirs, and count by their lengths."""
-    none = [each for each in rows if _counts_nothing(each)]
+def _drop_epoch_means(rows: Sequence[Rows]) -> list[Rows]:
+    """Drop mean losses of epochs if batches have losses; use the epoch lengths on such lines."""
+    none = [each for each in rows if _is_no_counter(each)]
     named = [each for each in none if each.epochs is not None]
     if len({each.highest for each in named}) == 1 and len(named) < len(rows):
         own = [x for x in rows if x.has_own_steps and x.epochs is not None and not x.total]
@@ -389,107 +414,127 @@ def _without_means(rows: Sequence[Rows]) -> list[Rows]:
     rows = [replace(each, steps=None) if each in none else each for each in rows]
     own = [each for each in rows if each.has_losses and each.has_own_steps]
     most = max(own, key=len, default=None)
-    fewer = [each for each in own if most and _stands_behind(each, most)]
+    fewer = [each for each in own if most and _is_mean_of(each, most)]
     rows = [
-        each.of([n for n in each.names if n != LOSS]) if each in fewer else each for each in rows
+        each.select_columns([n for n in each.names if n != LOSS]) if each in fewer else each
+        for each in rows
     ]
     lost = [each for each in rows if each.has_losses and each.bar is None]
     means = [each for each in lost if each.is_mean or EVAL_LOSS in each.names]
     batches = [each for each in lost if each not in means]
     count, of_means = sum(map(len, batches)), sum(map(len, means))
     has_steps = any(each.steps is not None for each in lost)
-    if not means or has_steps or count < _BATCHES * of_means:
+    if not means or has_steps or count < _MIN_BATCHES_PER_MEAN * of_means:
         return rows
-    shown, closed = _epochs_of(batches), _epochs_of(means)
+    shown, closed = _known_epochs(batches), _known_epochs(means)
     if shown.size and not np.isin(closed, shown).all():
-        return rows  # a table may have both losses in some rows: those are of epochs of their own
+        return rows  # rows of a table that have both losses belong to other epochs
     return [
-        each.of([name for name in each.names if name != LOSS]) if each in means else each
+        each.select_columns([name for name in each.names if name != LOSS])
+        if each in means
+        else each
         for each in rows
     ]
 
 
-def _stands_behind(rows: Rows, most: Rows) -> bool:
-    """Whether nearly all rows are means up to one of many more: at its step, or of its epoch."""
-    if most.steps is None or rows.rank != most.rank or _BATCHES * len(rows) > len(most):
+def _is_mean_of(rows: Rows, most: Rows) -> bool:
+    """Return True if nearly all rows are means of many more rows, up to their step or epoch."""
+    if (
+        most.steps is None
+        or rows.rank != most.rank
+        or _MIN_BATCHES_PER_MEAN * len(rows) > len(most)
+    ):
         return False
     before = np.searchsorted(most.offsets, rows.offsets) - 1
     is_mean = most.steps[before] == rows.steps
-    if rows.epochs is not None and most.epochs is not None and len(rows) > _BATCHES:
+    if rows.epochs is not None and most.epochs is not None and len(rows) > _MIN_BATCHES_PER_MEAN:
         ends = np.append(most.epochs, math.inf)
         is_end = (most.epochs[before] == rows.epochs) & (ends[before + 1] != rows.epochs)
-        is_mean |= is_end if changes(rows.epochs).all() else False
-    return bool(((before >= 0) & is_mean).mean() >= _MOST)
+        is_mean |= is_end if find_changes(rows.epochs).all() else False
+    return bool(((before >= 0) & is_mean).mean() >= _MIN_REPEATED_SHARE)
 
 
-def _epochs_of(rows: Sequence[Rows]) -> Floats:
-    """Return all epochs that rows name."""
+def _known_epochs(rows: Sequence[Rows]) -> Floats:
+    """Return all known epochs of rows."""
     epochs = join_epochs(rows)[1]
     return epochs[np.isfinite(epochs)]
 
 
-def _counts_nothing(rows: Rows) -> bool:
-    """Whether the steps are all one ("Epoch: 5, Steps: 540"), or rise and fall by turns."""
+def _is_no_counter(rows: Rows) -> bool:
+    """Whether the steps are all one ("Epoch: 5, LogSteps: 540"), or rise and fall by turns."""
     steps, epochs = rows.steps, rows.epochs
     if steps is None or not rows.has_own_steps or rows.total:
         return False
     if (steps != steps[0]).any():
         falls = (steps[:-1] - steps[1:])[steps[1:] < steps[:-1]]
-        if epochs is not None or not _FEWEST < len(steps) <= 4 * len(falls):
+        if epochs is not None or not _MIN_ALTERNATING_ROWS < len(steps) <= 4 * len(falls):
             return False
-        gaps = np.sort(np.diff(np.sort(steps)))  # even ones are of rows in another order
-        uneven = 2 * (gaps > 0).sum() + 2 > len(steps) and changes(gaps).sum() > 2
+        gaps = np.sort(np.diff(np.sort(steps)))  # regular ones: the rows are merely out of order
+        uneven = 2 * (gaps > 0).sum() + 2 > len(steps) and find_changes(gaps).sum() > 2
         return bool(uneven and 4 * falls.mean() >= steps.max() - steps.min())
-    return len(steps) > _STUCK if epochs is None else len(steps) > 1 and bool(changes(epochs).all())
+    return (
+        len(steps) > _MAX_ROWS_AT_ONE_STEP
+        if epochs is None
+        else len(steps) > 1 and bool(find_changes(epochs).all())
+    )
 
 
-def _through_epochs(rows: Sequence[Rows]) -> list[Rows]:
-    """Count steps through all epochs where lines name the epoch, the step in it, and its length.
+def _count_through_epochs(rows: Sequence[Rows]) -> list[Rows]:
+    """Count steps through all epochs where lines have the epoch, its step, and its length.
 
-    So do lines of the training, those of evaluations among them, and each of its bars.
+    This is done for lines of the training, evaluations between them, and each bar of the training.
     """
-    named = [x for x in rows if x.steps is not None and x.epochs is not None and not _counts_on(x)]
+    named = [
+        x
+        for x in rows
+        if x.steps is not None and x.epochs is not None and not _rises_through_epochs(x)
+    ]
     trained = [each for each in named if each.has_own_steps or (each.has_losses and each.bar)]
     ends = {each.total for each in trained if each.total}
     named = [x for x in named if x in trained or (x.bar is None and x.total in ends)]
     through: dict[Rows, Rows] = {}
     for bar in dict.fromkeys(each.bar for each in named):
         own = [each for each in named if each.bar == bar]
-        through |= zip(own, _counted_through(own), strict=True)
+        through |= zip(own, _add_epoch_lengths(own), strict=True)
     found = [through.get(each, each) for each in rows]
     return [each for each in found if len(each)]
 
 
-def _counts_on(rows: Rows) -> bool:
-    """Whether the steps rise through the epochs: "Epoch 3 | step 700/9000"."""
+def _rises_through_epochs(rows: Rows) -> bool:
+    """Return True if the steps already rise through all epochs: "Epoch 3 | step 700/9000"."""
     several = rows.epochs is not None and (rows.epochs != rows.epochs[0]).any()
-    return bool(several and len(rows) > _BATCHES and rows.steps is not None and rises(rows.steps))
+    return bool(
+        several
+        and len(rows) > _MIN_BATCHES_PER_MEAN
+        and rows.steps is not None
+        and is_increasing(rows.steps)
+    )
 
 
-def _counted_through(own: Sequence[Rows]) -> Sequence[Rows]:
-    """Count the steps of rows through all epochs, where they start again as the epoch grows.
+def _add_epoch_lengths(own: Sequence[Rows]) -> Sequence[Rows]:
+    """Return rows with step = epoch * length + step, if their steps restart with each epoch.
 
-    That is epoch x length + step. Epochs count from 0 or from 1, as the first one shows.
+    Epochs count from 0 or from 1, as the first one shows.
     """
     lengths = [each for each in own if each.total and each.highest <= each.total]
     if not lengths:
         return own
     usual = max(lengths, key=len).total or 0
     longest = max(each.total or 0 for each in lengths)
-    most = np.abs(_epochs_of(own)).max(initial=0)
+    most = np.abs(_known_epochs(own)).max(initial=0)
     counted = join_steps([each for each in lengths if each.total == usual])
-    epochs = _epochs_of(lengths)
-    is_one_an_epoch = bool((epochs[1:] != epochs[:-1]).all())
+    epochs = _known_epochs(lengths)
+    is_logged_once_per_epoch = bool((epochs[1:] != epochs[:-1]).all())
     if (
-        most > _MOST_EPOCHS
-        or most * longest > _LARGEST
-        or is_one_an_epoch
+        most > _MAX_EPOCHS
+        or most * longest > _MAX_STEP
+        or is_logged_once_per_epoch
         or (epochs % 1).any()
         or not (counted.steps[1:] < counted.steps[:-1]).any()
-        or not starts_with_each_epoch([counted])
+        or not restarts_each_epoch([counted])
     ):
         return own
-    base = 0 if float(_epochs_of(own).min()) < 1 else 1
+    base = 0 if float(_known_epochs(own).min()) < 1 else 1
     found = []
     for each in own:
         length = (each.total or 0) if each in lengths else usual
@@ -498,24 +543,24 @@ def _counted_through(own: Sequence[Rows]) -> Sequence[Rows]:
             found.append(each)
             continue
         if (steps == 0).any() and (steps == length).any() and each.bar is None:
-            length += 1  # both ends are printed
-        epochs = filled(each.epochs, len(each))
+            length += 1  # steps 0 and length are both printed
+        epochs = fill_missing(each.epochs, len(each))
         done = np.where(np.isfinite(epochs), np.trunc(epochs) - base, 0).astype(np.int64)
         through = replace(each, steps=done * length + steps, total=None, length=length)
-        # A bar shows at 0 what it did at the end of the epoch before.
-        found.append(through.only((steps > 0) | (done == 0)) if each.bar else through)
+        # At step 0, a bar repeats the end of the epoch before.
+        found.append(through.select((steps > 0) | (done == 0)) if each.bar else through)
     return found
 
 
-def without_summary(rows: Rows) -> Rows:
-    """Leave out what is no measurement at a step.
+def drop_summary(rows: Rows) -> Rows:
+    """Drop values that were not measured at a step.
 
-    That is the mean loss that closes a training, beside how long it ran, and how long the steps of
-    a bar take that is not the training's. With a learning rate beside it the loss is that of a
-    step: a Trainer that counts tokens shows how long it has run at each.
+    These are the mean loss that closes a training, beside its runtime, and the step times of bars
+    without steps. With a learning rate, the loss belongs to a step: a Trainer that counts tokens
+    logs its runtime at each step.
     """
     sums_up = any(name.endswith("runtime") for name in rows.names) and LR not in rows.names
-    return rows.of(
+    return rows.select_columns(
         [
             name
             for name in rows.names
@@ -525,39 +570,42 @@ def without_summary(rows: Rows) -> Rows:
     )
 
 
-def join(columns: Iterable[NDArray[Any]]) -> NDArray[Any]:
-    """Join columns one behind the other; there may be none. One column stays itself."""
+def join_columns(columns: Iterable[NDArray[Any]]) -> NDArray[Any]:
+    """Concatenate columns; without any, return an empty one. A single column is not copied."""
     first, *others = [*columns] or [np.empty(0, np.int64)]
     return np.concatenate([first, *others]) if others else first
 
 
-def filled(column: Floats | None, count: int) -> Floats:
-    """Return a column; nan where rows have none."""
+def fill_missing(column: Floats | None, count: int) -> Floats:
+    """Return a column, or one of nan if there is none."""
     return np.full(count, math.nan) if column is None else column
 
 
 def join_epochs(rows: Sequence[Rows]) -> tuple[Ints, Floats]:
-    """Join the epochs of rows in the order of the log; return where they stand, and the epochs."""
+    """Join the epochs of rows in the order of the log; return their offsets and the epochs."""
     known = [(each.offsets, each.epochs) for each in rows if each.epochs is not None]
-    offsets, epochs = join(each for each, _ in known), join(each for _, each in known)
+    offsets, epochs = (
+        join_columns(each for each, _ in known),
+        join_columns(each for _, each in known),
+    )
     order = np.argsort(offsets, kind="stable")
     return offsets[order], epochs[order]
 
 
-def join_steps(rows: Sequence[Rows]) -> Counted:
+def join_steps(rows: Sequence[Rows]) -> CountedSteps:
     """Join the steps of rows in the order of the log."""
-    offsets = join(each.offsets for each in rows)
+    offsets = join_columns(each.offsets for each in rows)
     order = np.argsort(offsets, kind="stable")
-    steps = join(each.steps for each in rows if each.steps is not None)[order]
+    steps = join_columns(each.steps for each in rows if each.steps is not None)[order]
     epochs = lengths = None
     if any(each.epochs is not None for each in rows):
-        epochs = join(filled(each.epochs, len(each)) for each in rows)[order]
+        epochs = join_columns(fill_missing(each.epochs, len(each)) for each in rows)[order]
     ends = [each.length or each.total for each in rows]
     if len({*ends}) > 1:
         numbers = [-1 if end is None else end for end in ends]
         lengths = np.repeat(numbers, [*map(len, rows)])[order]
-        if changes(lengths).sum() != len({*ends}):
+        if find_changes(lengths).sum() != len({*ends}):
             lengths = None
     total = max((each.total for each in rows if each.total is not None), default=None)
     is_bar = any(each.bar is not None for each in rows)
-    return Counted(offsets[order], steps, epochs, total, lengths, is_bar)
+    return CountedSteps(offsets[order], steps, epochs, total, lengths, is_bar)

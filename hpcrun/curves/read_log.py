@@ -23,7 +23,7 @@ from hpcrun.curves.lines.formats import Format
 from hpcrun.curves.lines.formats.known import FORMATS
 from hpcrun.curves.lines.log_reader import BLOCK_BYTES, LONGEST_LINE_BYTES, LogReader
 from hpcrun.curves.row import Frame, Mark
-from hpcrun.curves.store import Log, Store
+from hpcrun.curves.store import Store, StoredLog
 from hpcrun.errors import InputError
 from hpcrun.files import read_plain, replace_atomically
 from hpcrun.version import __version__
@@ -183,7 +183,7 @@ def _load_samples(kept: Path, key: int) -> _KeptSamples | None:
     return None
 
 
-def _save_samples(kept: Path, key: int, read: LogFileReader, log: Log) -> None:
+def _save_samples(kept: Path, key: int, read: LogFileReader, log: StoredLog) -> None:
     """Save samples, unless the disk is full."""
     known = {"bytes": read.bytes, "lines": read.lines, "marks": log.marks}
     known["forms"] = list(log.forms.values())

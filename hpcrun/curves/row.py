@@ -32,7 +32,7 @@ class Row(Struct, frozen=True, gc=False):
     to the lines around it that have none. ``is_rounded``: the form of the line prints its step with
     a letter for thousands once there are that many (``1K``). ``is_mean``: the line calls its
     training loss a mean. ``is_sure``: the line alone shows that it is a measurement; others are one
-    if they recur with other values (``Store.proven``).
+    if they recur with other values (``Store.proven_logs``).
     """
 
     step: int | None = None

@@ -1,26 +1,23 @@
-"""Steps: which steps the rows of a log belong to.
+"""Assign steps to the rows of a log that have none on their lines.
 
-Many lines say what was measured but not at which step: the dictionaries of the HF Trainer, between
-the drawings of a progress bar; ``validation loss: 2.9`` between the lines of the steps. The rows
-that *count* are those of the training with steps of their own, or the drawings of the training bar:
-those that distinguish more of the losses without a step.
+Many lines say what was measured but not at which step: the dictionaries of the HF Trainer between
+the updates of a progress bar, or ``validation loss: 2.9`` between lines that have steps. The
+*counting rows* are the training's lines with steps of their own, or the drawings of its progress
+bar, whichever separates more of the losses without a step.
 
-Many bars may be drawn: of loading, of tokenizing, of each evaluation. A bar on which a training
-loss stands is the training's. Else the *training bar* is the one that moves along with the rows of
-the training: of the bars drawn between two such rows the one that is drawn between most of them,
-of two such the one that counts on.
+A log may contain many bars: loading, tokenizing, each evaluation. A bar that shows a training loss
+belongs to the training. Otherwise the *training bar* is the one that is drawn between most rows of
+the training; of two such bars, the one whose counter keeps rising.
 
-A row without a step is placed
+A row without a step gets one
 
-- by what it says of its place, where that leads to whole steps near those that are counted
-  (``Scale``): the share of the epoch that it prints. So are rows that come in lumps, as a process
-  prints that buffers its output;
-- BEFORE: at the last step that was counted before it, above the first one at the log's beginning;
-- AFTER: at the next one, where each stands above the line with its step, or where that lies at
-  regular steps: an evaluation every 250 steps that stands between 249 and 250 belongs to 250;
-- by epoch: if there is one for each whole epoch, printed or marked, where no counter counts through
-  all epochs;
-- by its order alone, where they print none.
+- from the fractional epoch on it, if epochs lead to whole steps near the counting rows
+  (``EpochScale``). That also works where a program buffers its output and prints losses in groups;
+- *before*: the last counted step above it; at the top of the log, the step before the first;
+- *after*: the next counted step, if each row stands above the line with its step, or if those steps
+  are regular: an evaluation every 250 steps, printed between 249 and 250, belongs to 250;
+- by epoch, if there is one row for each whole epoch and no counter continues through all epochs;
+- by order alone otherwise.
 """
 
 from __future__ import annotations
@@ -35,65 +32,76 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcrun.curves.curve import rises
+from hpcrun.curves.curve import is_increasing
 from hpcrun.curves.names import LOSS
 from hpcrun.curves.own_steps import (
-    DRAWN,
-    LEVEL_OF_LOSS,
-    OWN,
-    PLACED,
-    Bar,
+    FROM_BAR,
+    FROM_NEIGHBOUR,
+    OWN_STEP,
+    PRIORITY_PLACED_LOSS,
+    ProgressBar,
     Rows,
-    join,
+    drop_summary,
+    join_columns,
     join_epochs,
     join_steps,
     read_rows,
-    without_summary,
 )
-from hpcrun.curves.passes import Bools, Counted, Floats, Ints, changes, starts_with_each_epoch
-from hpcrun.curves.store import Log
+from hpcrun.curves.passes import (
+    Bools,
+    CountedSteps,
+    Floats,
+    Ints,
+    find_changes,
+    restarts_each_epoch,
+)
+from hpcrun.curves.store import StoredLog
 
-# How a metric without steps is placed, if not beside rows that count.
+# How a metric without steps is placed, if not by its neighbours.
 BY_EPOCH, IN_ORDER = "epoch", "order"
 # This share of a metric's rows must have steps of their own for these to be believed.
-_ENOUGH = 0.9
-# Steps of each form that are looked at for how regular they are.
-_LOOKED_AT = 4096
+_MIN_SHARE = 0.9
+# LogSteps of each form that are looked at for how regular they are.
+_EXAMINED_ROWS = 4096
 # An epoch beyond this is none.
-_LARGEST = 1 << 53
+_MAX_EPOCH = 1 << 53
 _EVALUATED = ("eval", "val", "test")
-# A bar takes over from one that stands still only if it has this share of its votes.
-_TAKES_OVER = 0.1
-# Fewer rows show no scale. A bar may be drawn this many steps late. Epochs that are rounded to more
-# than this part of a step do not show which it is.
-_FEWEST = 4
-_DRAWN_LATE = 2
-_EXACT = 0.25
-_WHOLE = 0.01
-# Beyond this a bar counts bytes or tokens, and the distances to be tried are without end.
-_MOST_STEPS = 10_000_000
+# A second training bar needs this share of the rows that the first one separates.
+_MIN_SHARE_OF_SECOND_BAR = 0.1
+# Fewer losses do not show how steps follow from epochs.
+_MIN_LOSSES_FOR_SCALE = 4
+# A bar may be drawn this many steps late.
+_BAR_DELAY_STEPS = 2
+# Printed epochs identify a step if they are rounded to less than this part of a step.
+_EXACT_STEP_ERROR = 0.25
+_WHOLE_STEP_ERROR = 0.01
+# A bar with a higher total counts bytes or tokens, and there would be too many distances to try.
+_MAX_TOTAL_STEPS = 10_000_000
 
 
-class Steps(Struct, eq=False):
-    """The rows of a log with all the steps that they may have.
+class LogSteps(Struct, eq=False):
+    """The rows of a log with all steps that could be assigned.
 
-    ``by_step``: rows with steps, those without one either BEFORE or AFTER. ``by_epoch``: those that
-    have no step but a whole epoch, as their step; ``loose``: the ones without a step, bars aside.
-    ``training`` is the bar that counts the training. ``is_late``:
-    the losses came in lumps, and their steps follow from their epochs.
+    Attributes:
+        by_step: rows with steps, their own or assigned ones.
+        by_epoch: rows that have no step but a whole epoch, which is used as their step.
+        without_steps: rows of lines without steps; their order counts.
+        training: the progress bar of the training.
+        through_epochs: the steps count through all epochs.
+        is_buffered: the losses come in groups, and their steps are computed from their epochs.
     """
 
-    log: Log
+    log: StoredLog
     by_step: list[Rows]
     by_epoch: list[Rows]
-    loose: list[Rows]
-    training: Bar | None
+    without_steps: list[Rows]
+    training: ProgressBar | None
     through_epochs: bool
-    is_late: bool
+    is_buffered: bool
 
 
-def find_steps(log: Log) -> Steps:
-    """Find the steps of the rows of a log.
+def find_steps(log: StoredLog) -> LogSteps:
+    """Assign steps to the rows of a log.
 
     >>> from hpcrun.curves.row import Frame, Layout
     >>> from hpcrun.curves.store import Store
@@ -104,39 +112,42 @@ def find_steps(log: Log) -> Steps:
     >>> store.begin(0)
     >>> store.add([bar, losses])
     >>> steps = find_steps(store.logs[0])
-    >>> [(rows.side, rows.steps.tolist()) for rows in steps.by_step if rows.names]
+    >>> [(rows.source, rows.steps.tolist()) for rows in steps.by_step if rows.names]
     [('placed', [1, 2])]
     """
     rows = read_rows(log)
     own = [each for each in rows if each.steps is not None and each.bar is None]
-    loose = [
-        without_summary(each)
+    without_steps = [
+        drop_summary(each)
         for each in rows
-        if each.steps is None or (each.bar is not None and not each.level)
+        if each.steps is None or (each.bar is not None and not each.priority)
     ]
-    lines = [each for each in loose if each.names and each.bar is None]
-    drawn = [each for each in loose if each.names and each.bar is not None]
-    bars = [x for x in rows if x.steps is not None and x.bar is not None and x.level]
-    shown = [each for each in (*own, *loose) if each.has_losses]
-    shown = shown or [each for each in loose if not each.level]
-    found = training_bars(bars, np.sort(join(each.offsets for each in shown)))
+    lines = [each for each in without_steps if each.names and each.bar is None]
+    drawn = [each for each in without_steps if each.names and each.bar is not None]
+    bars = [x for x in rows if x.steps is not None and x.bar is not None and x.priority]
+    shown = [each for each in (*own, *without_steps) if each.has_losses]
+    shown = shown or [each for each in without_steps if not each.priority]
+    found = find_training_bars(bars, np.sort(join_columns(each.offsets for each in shown)))
     training = found[-1][0] if found else None
     counting = {bar for bar, _ in found}
-    by_step = [*own, *_fresh([each for each in bars if each.has_losses and each.bar in counting])]
+    by_step = [
+        *own,
+        *_drop_stale_values([each for each in bars if each.has_losses and each.bar in counting]),
+    ]
     for each in bars:
         if each.has_losses and each.bar in counting:
             continue
         if each.names and each.bar and (each.has_losses or each.bar.may_train):
-            by_step.append(replace(each, side=each.bar.side, level=0))
+            by_step.append(replace(each, source=each.bar.source, priority=0))
     is_through = any(each.length for each in (*own, *bars))
     scale, losses = None, [each for each in lines if each.has_losses]
-    by_lines, by_bars = [x for x in own if x.level], [x for x in bars if x.bar in counting]
-    known = (Counts(join_steps(each)) for each in (by_lines, by_bars) if each)
-    counts = max(known, key=lambda each: each.apart(losses), default=None)
+    by_lines, by_bars = [x for x in own if x.priority], [x for x in bars if x.bar in counting]
+    known = (CountingRows(join_steps(each)) for each in (by_lines, by_bars) if each)
+    counts = max(known, key=lambda each: each.count_separated(losses), default=None)
     if counts is None:
-        # Lines that name no epoch stand beside those of the training that do; but one more behind
-        # the last of these, of what they name, is the result.
-        named = [at for each in lines if each.level for at in _at_epochs(each)]
+        # Lines without an epoch belong to the neighbouring lines of the training that have one. A
+        # single line after the last of these, with the same metrics, is the final result.
+        named = [at for each in lines if each.priority for at in _place_at_epochs(each)]
         names = {name for at in named for name in at.names}
         end = max((at.offsets[-1] for at in named), default=0)
         unnamed = [
@@ -145,8 +156,8 @@ def find_steps(log: Log) -> Steps:
             if each.epochs is None
             and not (len(each) == 1 and each.offsets[0] > end and names.intersection(each.names))
         ]
-        for kind in _kinds(unnamed) if named else ():
-            placed = Counts(join_steps(named)).choose(kind, through_epochs=False)
+        for kind in _group_by_metric(unnamed) if named else ():
+            placed = CountingRows(join_steps(named)).choose_neighbours(kind, through_epochs=False)
             for each, at in zip(kind, placed, strict=True):
                 each.epochs, each.offsets = np.asarray(at.steps, float), at.offsets
     else:
@@ -154,39 +165,39 @@ def find_steps(log: Log) -> Steps:
         others = []
         for each in lines:
             if scale is not None and (steps := scale.steps_of(each)) is not None:
-                each = counts.place(each, counts.before(each.offsets))
-                by_step.append(replace(each, steps=steps, places=len(steps)))
+                each = counts.assign_steps(each, counts.before(each.offsets))
+                by_step.append(replace(each, steps=steps, distinct_steps=len(steps)))
             else:
                 others.append(each)
-        for kind in _kinds(others):
-            by_step += counts.choose(kind, through_epochs=is_through)
+        for kind in _group_by_metric(others):
+            by_step += counts.choose_neighbours(kind, through_epochs=is_through)
         for each in drawn:
-            each = each.only(each.offsets >= counts.offsets[0])
+            each = each.select(each.offsets >= counts.offsets[0])
             if len(each):
-                each = counts.place(each, counts.before(each.offsets))
-                by_step.append(replace(each, side=DRAWN, level=0))
-    return Steps(
+                each = counts.assign_steps(each, counts.before(each.offsets))
+                by_step.append(replace(each, source=FROM_BAR, priority=0))
+    return LogSteps(
         log,
         by_step,
-        [*chain.from_iterable(map(_at_epochs, lines))],
+        [*chain.from_iterable(map(_place_at_epochs, lines))],
         lines,
         training,
         is_through,
-        scale is not None and scale.in_lumps,
+        scale is not None and scale.in_groups,
     )
 
 
-def _kinds(lines: Iterable[Rows]) -> list[list[Rows]]:
-    """Part lines by what they measure first, and by who prints them."""
+def _group_by_metric(lines: Iterable[Rows]) -> list[list[Rows]]:
+    """Group lines by their first metric and their rank."""
     kinds: dict[object, list[Rows]] = {}
     for each in lines:
         kinds.setdefault((each.names[0], each.rank), []).append(each)
     return [*kinds.values()]
 
 
-def _drawings(bars: Iterable[Rows]) -> list[tuple[Bar, Counted]]:
-    """Join the drawings of each bar that may be the training's; the last one comes last."""
-    of_bar: dict[Bar, list[Rows]] = {}
+def _join_drawings(bars: Iterable[Rows]) -> list[tuple[ProgressBar, CountedSteps]]:
+    """Join the drawings of each bar that may belong to the training, in the order of their ends."""
+    of_bar: dict[ProgressBar, list[Rows]] = {}
     for rows in bars:
         if rows.bar is not None and (rows.has_losses or rows.bar.may_train):
             of_bar.setdefault(rows.bar, []).append(rows)
@@ -194,46 +205,48 @@ def _drawings(bars: Iterable[Rows]) -> list[tuple[Bar, Counted]]:
     return sorted(drawn, key=lambda each: each[1].offsets[-1])
 
 
-def training_bars(bars: Sequence[Rows], trained: Ints) -> list[tuple[Bar, Counted]]:
-    """Find the bars of the training; the one that counts last comes last.
+def find_training_bars(
+    bars: Sequence[Rows], trained: Ints
+) -> list[tuple[ProgressBar, CountedSteps]]:
+    """Find the bars of the training, in the order of the log.
 
-    ``trained``: the bytes at which rows of the training begin. A second training in the same log
-    may have a bar of its own.
+    ``trained``: offsets of the rows of the training. A second training in the same log may have a
+    bar of its own.
     """
     showing = {each.bar for each in bars if each.has_losses}
-    drawn = _drawings(each for each in bars if not showing or each.bar in showing)
+    drawn = _join_drawings(each for each in bars if not showing or each.bar in showing)
     votes = []
     for number, (_, counted) in enumerate(drawn):
         offsets = counted.offsets
-        # The gaps between rows of the training in which it is drawn.
+        # The gaps between rows of the training in which the bar is drawn.
         gaps = np.searchsorted(trained, offsets)
         gaps = gaps[gaps < len(trained)]
-        count = max(changes(gaps[gaps > 0]).sum(), min(1, len(gaps)))
+        count = max(find_changes(gaps[gaps > 0]).sum(), min(1, len(gaps)))
         counts_on = bool((counted.steps[1:] >= counted.steps[:-1]).all())
         count = len(offsets) if showing else count
         votes.append((count, counts_on, number, offsets[0], offsets[-1]))
     found: list[tuple[int, bool, int, int, int]] = []
     for vote in sorted(votes, reverse=True):
         count, *_, first, last = vote
-        least = max(1, _TAKES_OVER * max(votes)[0]) if found and not showing else 0
+        least = max(1, _MIN_SHARE_OF_SECOND_BAR * max(votes)[0]) if found and not showing else 0
         if count > least and all(last < other[3] or other[4] < first for other in found):
             found.append(vote)
     return [drawn[number] for number in sorted(vote[2] for vote in found)]
 
 
-def _fresh(drawn: Sequence[Rows]) -> list[Rows]:
+def _drop_stale_values(drawn: Sequence[Rows]) -> list[Rows]:
     """Leave out what a bar of the training still shows from before.
 
-    That is all that it shows at 0 with the loss of the epoch before. What then changes once an
+    That is all that it shows at 0 with the loss of the epoch before. What then find_changes once an
     epoch counts at the end of each; other results of an evaluation count where they change.
     """
     if not drawn:
         return []
-    is_new, order = _changes(drawn, LOSS)
+    is_new, order = _find_changes(drawn, LOSS)
     kept = np.empty(len(order), np.bool_)
     kept[order] = is_new
     parts = np.split(kept, np.cumsum([*map(len, drawn)])[:-1])
-    drawn = [rows.only((rows.steps != 0) | new) for rows, new in zip(drawn, parts, strict=True)]
+    drawn = [rows.select((rows.steps != 0) | new) for rows, new in zip(drawn, parts, strict=True)]
     drawn = [rows for rows in drawn if len(rows)]
     counted = join_steps(drawn)
     is_next = counted.steps[1:] < counted.steps[:-1]
@@ -242,11 +255,11 @@ def _fresh(drawn: Sequence[Rows]) -> list[Rows]:
     begins = counted.offsets[1:][is_next]
     found, left = [], set()
     for name in dict.fromkeys(name for rows in drawn for name in rows.names):
-        showing = [rows.of([name]) for rows in drawn if name in rows.names]
-        is_new, order = _changes(showing, name)
-        offsets = join(rows.offsets for rows in showing)[order]
+        showing = [rows.select_columns([name]) for rows in drawn if name in rows.names]
+        is_new, order = _find_changes(showing, name)
+        offsets = join_columns(rows.offsets for rows in showing)[order]
         epochs = np.searchsorted(begins, offsets, "right")
-        is_end = changes(epochs[::-1])[::-1].copy()
+        is_end = find_changes(epochs[::-1])[::-1].copy()
         count, new = int(is_end.sum()), int(is_new.sum())
         if 4 * count <= len(order) and 1 < count <= 2 * new <= 3 * count:
             is_end[-1] = is_new[epochs == epochs[-1]].any()  # it may be cut off
@@ -256,67 +269,70 @@ def _fresh(drawn: Sequence[Rows]) -> list[Rows]:
             left.add(name)
             continue
         for rows in showing:
-            rows.level = rows.level if name == LOSS else 0
-            found.append(rows.only(np.isin(rows.offsets, offsets[is_end])))
-    found += [rows.of([name for name in rows.names if name in left]) for rows in drawn]
+            rows.priority = rows.priority if name == LOSS else 0
+            found.append(rows.select(np.isin(rows.offsets, offsets[is_end])))
+    found += [rows.select_columns([name for name in rows.names if name in left]) for rows in drawn]
     return [rows for rows in found if len(rows) and rows.names]
 
 
-def _changes(drawn: Sequence[Rows], name: str) -> tuple[Bools, Ints]:
-    """Find where a metric is another than in the drawing before, in the order of the log."""
-    order = np.argsort(join(rows.offsets for rows in drawn), kind="stable")
-    return changes(join(rows.column(name) for rows in drawn)[order]), order
+def _find_changes(drawn: Sequence[Rows], name: str) -> tuple[Bools, Ints]:
+    """Return where a metric differs from the drawing before, and the order of the drawings."""
+    order = np.argsort(join_columns(rows.offsets for rows in drawn), kind="stable")
+    return find_changes(join_columns(rows.column(name) for rows in drawn)[order]), order
 
 
-def _at_epochs(rows: Rows) -> list[Rows]:
-    """Return the rows with their epochs as steps, if all that have any have whole ones."""
+def _place_at_epochs(rows: Rows) -> list[Rows]:
+    """Return the rows with their epochs as steps, if all known epochs are whole."""
     if rows.epochs is None:
         return []
     epochs = rows.epochs[~np.isnan(rows.epochs)]
-    if not epochs.size or not (np.abs(epochs) <= _LARGEST).all() or (epochs % 1).any():
+    if not epochs.size or not (np.abs(epochs) <= _MAX_EPOCH).all() or (epochs % 1).any():
         return []
     if len(epochs) < len(rows):
-        rows = rows.only(~np.isnan(rows.epochs))
+        rows = rows.select(~np.isnan(rows.epochs))
     steps = epochs.astype(np.int64)
-    return [replace(rows, steps=steps, side=OWN, places=int(changes(steps).sum()))]
+    return [
+        replace(rows, steps=steps, source=OWN_STEP, distinct_steps=int(find_changes(steps).sum()))
+    ]
 
 
-class Counts:
-    """The lines whose steps count, and the neighbours of other rows among them.
+class CountingRows:
+    """The counting rows of a log, to find the neighbours of other rows among them.
 
-    Behind the last one stands another with its step. Evaluations above the first one stand at the
-    number -1, as far before it as the next one is after it, but not below zero.
+    The steps have two more elements: the last step again, for rows after the last one; and at
+    index -1 the step of evaluations above the first one, as far before it as the second is after
+    it, but not below zero.
     """
 
-    def __init__(self, counted: Counted) -> None:
+    def __init__(self, counted: CountedSteps) -> None:
         self.offsets, self.epochs = counted.offsets, counted.epochs
         first, second = counted.steps[0], counted.steps[:2][-1]
         begin = max(0, 2 * first - second) if second > first else first
         steps = np.append(counted.steps, [counted.steps[-1], begin])
-        # Many rows are given steps: in half the memory where that holds them.
+        # 32 bits, if they suffice, halve the memory of the many rows that get these steps.
         self.steps = steps.astype(np.int32) if steps.max() < 1 << 31 else steps
-        # As long as the step is the same it is one place; of a later lap it is another.
-        places = np.cumsum(np.append(changes(counted.steps), True), dtype=np.int32)
+        # Consecutive rows with the same step count as one; the same step in a later epoch does not.
+        places = np.cumsum(np.append(find_changes(counted.steps), True), dtype=np.int32)
         self._places = np.append(places, np.int32(0))
 
     def above(self, offsets: Ints) -> Ints:
-        """Return how many lines stand above each place in the log, which is the one after it."""
+        """Return the number of counting rows above each offset: the index of the next one."""
         return np.searchsorted(self.offsets, offsets, "right")
 
     def before(self, offsets: Ints, first: int = 0) -> Ints:
-        """Return which line stands before each place in the log, at least the ``first``."""
+        """Return the index of the counting row before each offset, at least ``first``."""
         return np.maximum(self.above(offsets) - 1, first)
 
-    def apart(self, losses: Sequence[Rows]) -> int:
-        """Return how many losses stand between different lines."""
-        return sum(int(changes(self.above(each.offsets)).sum()) for each in losses)
+    def count_separated(self, losses: Sequence[Rows]) -> int:
+        """Return how many losses are separated by counting rows."""
+        return sum(int(find_changes(self.above(each.offsets)).sum()) for each in losses)
 
-    def different(self, lines: Ints) -> Ints:
-        """Return the steps of the different places at which some lines stand."""
-        return self.steps[lines[changes(self._places[lines])]]
+    def distinct_steps(self, lines: Ints) -> Ints:
+        """Return the distinct steps of some counting rows."""
+        return self.steps[lines[find_changes(self._places[lines])]]
 
-    def place(self, rows: Rows, lines: Ints) -> Rows:
-        """Give rows the steps of lines, BEFORE or AFTER; and epochs, those of the lines before."""
+    def assign_steps(self, rows: Rows, lines: Ints) -> Rows:
+        """Give rows the steps of counting rows, and the epochs of those before them."""
         offsets, epochs = np.append(self.offsets, [0, 0])[lines], rows.epochs
         if epochs is None and self.epochs is not None:
             epochs = self.epochs[self.before(rows.offsets)]
@@ -326,39 +342,42 @@ class Counts:
             offsets=np.maximum(rows.offsets, offsets) if is_later else rows.offsets,
             steps=self.steps[lines],
             epochs=epochs,
-            side=PLACED,
-            level=LEVEL_OF_LOSS if rows.has_losses else 0,
-            places=len(self.different(lines)),
+            source=FROM_NEIGHBOUR,
+            priority=PRIORITY_PLACED_LOSS if rows.has_losses else 0,
+            distinct_steps=len(self.distinct_steps(lines)),
         )
 
-    def choose(self, rows: Sequence[Rows], *, through_epochs: bool) -> list[Rows]:
-        """Choose for rows of one kind the steps before them or after them."""
-        before = [self.before(each.offsets, 0 if each.level else -1) for each in rows]
+    def choose_neighbours(self, rows: Sequence[Rows], *, through_epochs: bool) -> list[Rows]:
+        """Give rows of one metric the steps before them, or those after them."""
+        before = [self.before(each.offsets, 0 if each.priority else -1) for each in rows]
         after = [self.above(each.offsets) for each in rows]
-        first, second = (join(map(self.different, lines)) for lines in (before, after))
-        enough = _ENOUGH * sum(map(len, rows))
-        # Each stands above the line with its step, the first and the last one too.
+        first, second = (join_columns(map(self.distinct_steps, lines)) for lines in (before, after))
+        enough = _MIN_SHARE * sum(map(len, rows))
+        # Each row, including the first and the last, stands above the line with its step.
         stand_above = (
             len(second) >= enough
             and min(each.offsets[0] for each in rows) <= self.offsets[0]
             and max(each.offsets[-1] for each in rows) <= self.offsets[-1]
-            and _ENOUGH <= sum(map(len, rows)) / self._places[:-2].max() <= 1 / _ENOUGH
+            and _MIN_SHARE <= sum(map(len, rows)) / self._places[:-2].max() <= 1 / _MIN_SHARE
         )
         lines = before
         if stand_above or len(first) < enough <= len(second):
             lines = after
-        # What stands between two epochs is of the one that ends.
+        # Rows between two epochs belong to the one that ends.
         elif len(second) >= enough and not through_epochs and max(first) > first[0]:
-            lines = after if _regularity(second) > _regularity(first) + 0.25 else before
-        return [*map(self.place, rows, lines)]
+            lines = (
+                after if _share_of_multiples(second) > _share_of_multiples(first) + 0.25 else before
+            )
+        return [*map(self.assign_steps, rows, lines)]
 
 
-class Scale(NamedTuple):
-    """How the steps of rows follow from the share of the epoch that they print.
+class EpochScale(NamedTuple):
+    """How steps follow from fractional epochs.
 
-    ``per_epoch``: the steps of an epoch; the steps are multiples of ``distance``, at most
-    ``total``. ``first``: the step of the first loss, where epochs are printed too coarsely and the
-    others follow from their number; they stand at ``losses`` in the log.
+    ``per_epoch``: number of steps of an epoch. Steps are multiples of ``distance``, at most
+    ``total``. ``first``: the step of the first loss if epochs are printed too coarsely; the steps
+    of the others then follow from their order, and ``losses`` are their offsets. ``in_groups``: the
+    losses are printed in groups, long after their steps.
     """
 
     per_epoch: float
@@ -366,27 +385,27 @@ class Scale(NamedTuple):
     total: int
     first: int | None
     losses: Ints
-    in_lumps: bool
+    in_groups: bool
 
     def steps_of(self, rows: Rows) -> Ints | None:
-        """Return the steps of rows, None where they do not show them."""
+        """Return the steps of rows; None if their epochs do not show them."""
         if self.first is not None and rows.has_losses:
             return self.first + self.distance * np.searchsorted(self.losses, rows.offsets)
         if rows.epochs is None:
             return None
         most = float(np.abs(rows.epochs).max()) * self.per_epoch
-        if not most < _LARGEST:  # nan is none
+        if not most < _MAX_EPOCH:  # also for nan
             return None
-        # An evaluation at the end of an epoch is at no multiple.
+        # The end of an epoch, where evaluations are, need not be a multiple of the distance.
         ends = (rows.epochs % 1 == 0) & (not rows.has_losses)
         return np.where(ends, self._replace(distance=1).at(rows.epochs), self.at(rows.epochs))
 
     def at(self, epochs: Floats) -> Ints:
         """Return the steps of epochs.
 
-        >>> Scale(705.0, 1, 2115, None, np.arange(0), False).at(np.array([0.14])).tolist()
+        >>> EpochScale(705.0, 1, 2115, None, np.arange(0), False).at(np.array([0.14])).tolist()
         [99]
-        >>> scale = Scale(705.0, 10, 2115, None, np.arange(0), True)
+        >>> scale = EpochScale(705.0, 10, 2115, None, np.arange(0), True)
         >>> scale.at(np.array([0.001, 0.14, 3.0])).tolist()
         [10, 100, 2115]
         """
@@ -397,69 +416,73 @@ class Scale(NamedTuple):
         return steps
 
 
-def find_scale(lines: Sequence[Rows], counts: Counts, total: int | None) -> Scale | None:
-    """Find how steps follow from the epochs of the losses; None if they do not.
+def find_scale(lines: Sequence[Rows], counts: CountingRows, total: int | None) -> EpochScale | None:
+    """Find how steps follow from the epochs of the losses; return None if they do not.
 
-    A program whose output is buffered prints its dictionaries in lumps, long after their steps,
-    while the bar is drawn at once. Each says how far the epoch is, the bar how many steps there are
-    in all: so a step is epoch x total / epochs. How many epochs there are is not named; no row may
-    lie ahead of the bar, so that few numbers are possible. Other rows lie beside their steps.
+    A program whose output is buffered prints its dictionaries in groups, long after their steps,
+    while the bar is drawn at once. Each dictionary has a fractional epoch, and the bar the total
+    number of steps, so step = epoch * total / epochs. The number of epochs is not printed, but no
+    row can be ahead of the bar, which leaves few candidates. Without buffering, rows are near their
+    steps.
     """
     losses = [each for each in lines if each.has_losses]
     losses = losses or [each for each in lines if each.epochs is not None]
-    offsets = np.sort(join(each.offsets for each in losses))
-    if len(offsets) < _FEWEST or (total or 0) > _MOST_STEPS:
+    offsets = np.sort(join_columns(each.offsets for each in losses))
+    if len(offsets) < _MIN_LOSSES_FOR_SCALE or (total or 0) > _MAX_TOTAL_STEPS:
         return None
     moves = [
-        sum(len(counts.different(lines_of(each.offsets))) for each in losses)
+        sum(len(counts.distinct_steps(lines_of(each.offsets))) for each in losses)
         for lines_of in (counts.before, counts.above)
     ]
-    in_lumps = max(moves) < _ENOUGH * len(offsets)
+    in_groups = max(moves) < _MIN_SHARE * len(offsets)
     _, epochs = join_epochs(losses)
-    if len(epochs) < len(offsets) or not (np.abs(epochs) < _LARGEST).all() or epochs[-1] <= 0:
+    if len(epochs) < len(offsets) or not (np.abs(epochs) < _MAX_EPOCH).all() or epochs[-1] <= 0:
         return None
     before, after = counts.steps[counts.before(offsets)], counts.steps[counts.above(offsets)]
-    shown = epochs[:_LOOKED_AT].tolist()
-    # As decimals or as digits in all, which the HF Trainer prints since version 5.
+    shown = epochs[:_EXAMINED_ROWS].tolist()
+    # Epochs are rounded to decimals or, since version 5 of the HF Trainer, to significant digits.
     most = math.floor(math.log10(max(shown)))
     decimals = next((n for n in (2, 3, 4, 6) if all(round(x, n) == x for x in shown)), 15)
     digits = next((n for n in (3, 4, 6) if all(float(f"{x:.{n}g}") == x for x in shown)), 15)
     coarse, coarser = 0.5 * 10.0**-decimals, 0.5 * 10.0 ** (most + 1 - digits)
-    if in_lumps:
+    if in_groups:
         if total is None or not (epochs % 1).any():
             return None
         ahead = (epochs - coarse) / np.maximum(after, 1)
-        lengths = [total / max(1, math.ceil(total * ahead.max() - _WHOLE))]
-    elif changes(np.sort(before)).sum() < _ENOUGH * len(before):
+        lengths = [total / max(1, math.ceil(total * ahead.max() - _WHOLE_STEP_ERROR))]
+    elif find_changes(np.sort(before)).sum() < _MIN_SHARE * len(before):
         return None
     else:
         last = before[-1].item()
-        ends = {*range(last, last + _DRAWN_LATE + 1), after[-1].item()} - {0}
+        ends = {*range(last, last + _BAR_DELAY_STEPS + 1), after[-1].item()} - {0}
         lengths = [end / epochs[-1].item() for end in sorted(ends)]
     for length, error in product(lengths, (coarse, coarser)):
-        scale = Scale(length, 1, total or _LARGEST, None, offsets, in_lumps)
-        if found := _fit(scale, epochs, error, before, after):
+        scale = EpochScale(length, 1, total or _MAX_EPOCH, None, offsets, in_groups)
+        if found := _fit_distance(scale, epochs, error, before, after):
             return found
     return None
 
 
-def _fit(scale: Scale, epochs: Floats, coarse: float, before: Ints, after: Ints) -> Scale | None:
-    """Find the distance of losses at which steps follow from their epochs.
+def _fit_distance(
+    scale: EpochScale, epochs: Floats, coarse: float, before: Ints, after: Ints
+) -> EpochScale | None:
+    """Find the distance in steps between losses that explains their epochs; None if none does.
 
-    ``coarse``: how far the printed epochs are rounded.
+    ``coarse``: rounding error of the printed epochs.
 
     >>> epochs, none = np.array([0.01, 0.03, 0.04, 0.06, 0.07, 0.09]), np.arange(0)
-    >>> _fit(Scale(705.0, 1, 2115, None, none, True), epochs, 0.005, none, none).distance
+    >>> scale = EpochScale(705.0, 1, 2115, None, none, True)
+    >>> _fit_distance(scale, epochs, 0.005, none, none).distance
     10
     """
     length = scale.per_epoch
-    if float(np.abs(epochs).max()) * length > _LARGEST:
+    if float(np.abs(epochs).max()) * length > _MAX_EPOCH:
         return None
     error, gaps = coarse * length, len(epochs) - 1
     span, spread = length * (epochs[-1] - epochs[0]) / gaps, 2 * error / gaps
-    is_exact, fitting = error <= _EXACT, []
+    is_exact, fitting = error <= _EXACT_STEP_ERROR, []
     whole = range(max(1, math.floor(span - spread)), math.ceil(span + spread) + 1)
-    for distance in [1] if is_exact else whole if scale.in_lumps else ():
+    for distance in [1] if is_exact else whole if scale.in_groups else ():
         found = scale._replace(distance=distance)
         steps = found.at(epochs)
         if 2 * error >= distance:
@@ -468,45 +491,54 @@ def _fit(scale: Scale, epochs: Floats, coarse: float, before: Ints, after: Ints)
             found = found._replace(first=first)
             steps = first + distance * counted
         strays = np.abs(steps - epochs * length)
-        fits = rises(steps) if scale.in_lumps else _lie_beside(steps, before, after)
-        if strays.max() <= error + (_WHOLE if is_exact else 1) and fits:
+        fits = is_increasing(steps) if scale.in_groups else _are_near(steps, before, after)
+        if strays.max() <= error + (_WHOLE_STEP_ERROR if is_exact else 1) and fits:
             fitting.append((strays.sum(), distance, found))
     return min(fitting)[-1] if fitting else None
 
 
-def _lie_beside(steps: Ints, before: Ints, after: Ints) -> bool:
-    """Whether nearly all steps are those before them or after them, or between."""
-    early, late = steps + _DRAWN_LATE < before, steps - _DRAWN_LATE > after
-    return bool(early.sum() + late.sum() <= (1 - _ENOUGH) * len(steps))
+def _are_near(steps: Ints, before: Ints, after: Ints) -> bool:
+    """Return True if nearly all steps lie between the counted steps before and after them."""
+    early, late = steps + _BAR_DELAY_STEPS < before, steps - _BAR_DELAY_STEPS > after
+    return bool(early.sum() + late.sum() <= (1 - _MIN_SHARE) * len(steps))
 
 
-def choose_way(
-    loose: Sequence[Rows], placed: Sequence[Rows], at_epochs: Sequence[Rows], *, counts_all: bool
+def choose_placement(
+    without_steps: Sequence[Rows],
+    placed: Sequence[Rows],
+    at_epochs: Sequence[Rows],
+    *,
+    counts_all: bool,
 ) -> str:
-    """Choose how to place a metric's loose rows: PLACED, BY_EPOCH or IN_ORDER.
+    """Choose how to place the rows of a metric: FROM_NEIGHBOUR, BY_EPOCH or IN_ORDER.
 
-    ``placed`` and ``at_epochs``: the rows that found steps beside others, and those at whole
-    epochs. ``counts_all``: the counter of steps does not start again within the run.
+    Args:
+        without_steps: the rows to place.
+        placed: those that have steps of their neighbours.
+        at_epochs: those that have whole epochs.
+        counts_all: the step counter does not restart within the run.
     """
-    count = sum(map(len, loose))
-    enough = max(1, _ENOUGH * count - (count >= _FEWEST))
-    fit, fit_epochs = (sum(each.places for each in rows) >= enough for rows in (placed, at_epochs))
+    count = sum(map(len, without_steps))
+    enough = max(1, _MIN_SHARE * count - (count >= _MIN_LOSSES_FOR_SCALE))
+    fit, fit_epochs = (
+        sum(each.distinct_steps for each in rows) >= enough for rows in (placed, at_epochs)
+    )
     if fit_epochs:
         counted = [join_steps([each]) for each in placed]
-        if not (fit and counts_all and not starts_with_each_epoch(counted)):
+        if not (fit and counts_all and not restarts_each_epoch(counted)):
             return BY_EPOCH
-    return PLACED if fit else IN_ORDER
+    return FROM_NEIGHBOUR if fit else IN_ORDER
 
 
-def _regularity(counted: Ints) -> float:
-    """Return the share of steps that are multiples of their usual distance.
+def _share_of_multiples(counted: Ints) -> float:
+    """Return the share of steps that are multiples of their most frequent distance.
 
-    All are if it is the same step each time: the last one of each epoch.
+    It is 1 if all steps are equal, such as the last one of each epoch.
 
-    >>> [_regularity(np.array(steps)) for steps in ([250, 500, 750], [249, 499, 749], [390, 390])]
+    >>> [_share_of_multiples(np.array(steps)) for steps in ([250, 500], [249, 499], [390, 390])]
     [1.0, 0.0, 1.0]
     """
-    steps: list[int] = counted[:_LOOKED_AT].tolist()
+    steps: list[int] = counted[:_EXAMINED_ROWS].tolist()
     gaps = Counter(high - low for low, high in pairwise(steps) if high > low)
     if not gaps:
         return float(len({*steps}) == 1)

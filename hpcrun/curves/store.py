@@ -1,8 +1,8 @@
-"""Store: what the logs of a run say, as plain columns; nothing is decided here.
+"""Store the rows of a run's logs as plain columns, without any decision.
 
-The rows of a log are kept by their form (``Form``): all rows of one layout are columns of one
-length, eight bytes a number. What stands between the rows (an epoch begins, the job resumes) is
-kept beside them by its place in the log. ``hpcrun.curves.derive`` makes the curve of it.
+The rows of a log are stored by layout (``StoredRows``): all rows of a layout are columns of one
+length, eight bytes a number. Marks between rows (an epoch begins, the job resumes) are stored with
+their offsets. ``hpcrun.curves.derive`` derives the curve.
 """
 
 from __future__ import annotations
@@ -27,40 +27,40 @@ from hpcrun.curves.names import (
 )
 from hpcrun.curves.row import Frame, Layout, Mark
 
-# Deriving a curve takes about as much again.
-MOST_BYTES = 1 << 30
-# Of more metrics only those that matter most are kept: a log whose lines name a metric of their own
-# each must not fill the memory.
-MOST_METRICS = 10_000
-_MOST_FORMS = 50_000
-_BYTES_OF_A_FORM = 1000
-_MOST_MARKS = 100_000
-# Trainings have their totals; where each line has another ("5/5", "6/6") it is none of them.
-_MOST_TOTALS = 100
-_ENOUGH_ROWS = 3
+# Deriving a curve needs about as much memory again.
+MAX_BYTES = 1 << 30
+# Beyond this many metrics, only the most important are kept: a log that names another metric on
+# each line must not fill the memory.
+MAX_METRICS = 10_000
+_MAX_LAYOUTS = 50_000
+_BYTES_PER_LAYOUT = 1000
+_MAX_MARKS = 100_000
+# A total that differs on each line ("5/5", "6/6") is no total of a training.
+_MAX_TOTALS = 100
+_MIN_RECURRING_ROWS = 3
 
 
-class Form(Frame, eq=False):
+class StoredRows(Frame, eq=False):
     """The rows of one layout in one log.
 
-    ``rows`` counts those that the log has. Every ``every``-th is kept, ``asked`` by the user; where
-    memory asks for fewer, the last one too.
+    ``rows`` is their number in the log. Every ``every``-th row is kept; the user requested every
+    ``requested_every``-th. If memory is short and fewer are kept, the last row is kept too.
     """
 
     rows: int = 0
     every: int = 1
-    asked: int = 1
+    requested_every: int = 1
 
     @property
     def bytes(self) -> int:
-        """How much memory it takes."""
-        return _BYTES_OF_A_FORM + 8 * len(self) * len(self.arrays())
+        """Memory in bytes, approximately."""
+        return _BYTES_PER_LAYOUT + 8 * len(self) * len(self.arrays())
 
     def grow(self, frame: Frame) -> None:
-        """Keep what follows."""
+        """Append the rows that follow in the log."""
         kept, first = -(-self.rows // self.every), -self.rows % self.every
         self.rows += len(frame)
-        keeps_last = self.every > self.asked and (self.rows - 1) % self.every > 0
+        keeps_last = self.every > self.requested_every and (self.rows - 1) % self.every > 0
         for column, more in zip(self.arrays(), frame.arrays(), strict=True):
             del column[kept:]
             column.extend(more if self.every == 1 else more[first :: self.every])
@@ -68,7 +68,7 @@ class Form(Frame, eq=False):
                 column.append(more[-1])
 
     def halve(self) -> None:
-        """Keep every second row, and the last one."""
+        """Drop every second row, but not the last one."""
         kept = -(-self.rows // self.every)
         self.every *= 2
         for column in self.arrays():
@@ -76,17 +76,17 @@ class Form(Frame, eq=False):
             column[:] = column[:kept:2] + last
 
 
-class Log(Struct, eq=False):
-    """One log file of an attempt: its forms in the order of their first rows, and its marks."""
+class StoredLog(Struct, eq=False):
+    """One log file of an attempt: its rows in the order of their first lines, and its marks."""
 
     attempt: int
     file: int
-    forms: dict[object, Form] = {}
+    forms: dict[object, StoredRows] = {}
     marks: list[Mark] = []
 
 
 class Store:
-    """Keeps the rows of a run's logs.
+    """The rows of a run's logs.
 
     >>> layout = Layout("json", "train", None, None, ("loss", "lr"))
     >>> store = Store()
@@ -101,90 +101,95 @@ class Store:
         self,
         *,
         every: int = 1,
-        most_bytes: int = MOST_BYTES,
-        hides: Callable[[str], bool] = lambda name: False,
+        max_bytes: int = MAX_BYTES,
+        is_hidden: Callable[[str], bool] = lambda name: False,
     ) -> None:
-        """Keep every ``every``-th row of a form, and fewer once there are ``most_bytes``.
+        """Create an empty store.
 
-        ``hides``: which names are left out.
+        Args:
+            every: keep every N-th row of each layout.
+            max_bytes: keep fewer rows than that once the store is larger.
+            is_hidden: names of metrics that are dropped.
         """
-        self._leaves_out_metrics = False
-        self.logs: list[Log] = []
-        self._logs: dict[tuple[int, int], Log] = {}
-        self._log: Log | None = None
+        self._dropped_metrics = False
+        self.logs: list[StoredLog] = []
+        self._log_of_file: dict[tuple[int, int], StoredLog] = {}
+        self._log: StoredLog | None = None
         self._names: set[str] = set()
         self._totals: dict[object, set[int]] = {}
-        self._every, self._bytes, self._most_bytes = every, 0, most_bytes
-        self._hides = hides
+        self._every, self._bytes, self._max_bytes = every, 0, max_bytes
+        self._is_hidden = is_hidden
 
     def begin(self, attempt: int, file: int = 0) -> None:
-        """Go on with a log file, or begin it; a further attempt is a requeue."""
-        log = self._logs.get((attempt, file))
+        """Select the log file whose rows are added next. A higher attempt is a requeue."""
+        log = self._log_of_file.get((attempt, file))
         if log is None:
-            log = self._logs[attempt, file] = Log(attempt, file)
+            log = self._log_of_file[attempt, file] = StoredLog(attempt, file)
             self.logs.append(log)
             self.logs.sort(key=lambda log: (log.attempt, log.file))
         self._log = log
 
     def add(self, pieces: Sequence[Frame | Mark]) -> None:
-        """Keep what stands next in the log."""
+        """Add the next rows and marks of the log."""
         if self._log is None:
-            raise ValueError("begin() says first which log this is")
+            raise ValueError("call begin() first to select the log")
         marks = self._log.marks
         for piece in pieces:
             if isinstance(piece, Mark):
                 last = replace(marks[-1], offset=piece.offset) if marks else None
                 is_new = piece.restart or piece != last
-                marks += [piece] if is_new and len(marks) < _MOST_MARKS else []
+                marks += [piece] if is_new and len(marks) < _MAX_MARKS else []
             elif piece.offsets:
-                self._put(self._log, piece)
-        while self._bytes > self._most_bytes and self._halve():
+                self._add_frame(self._log, piece)
+        while self._bytes > self._max_bytes and self._halve():
             pass
 
     def notes(self) -> Iterator[str]:
-        """Yield what people should know of what is not kept."""
-        if self._leaves_out_metrics:
+        """Yield notes on rows and metrics that are not kept."""
+        if self._dropped_metrics:
             yield (
-                f"{MOST_METRICS:,} metrics and more: of those that came later only the losses, the "
-                "gradient norm, rates and memory are kept"
+                f"more than {MAX_METRICS:,} metrics: of the later ones, only losses, gradient "
+                "norm, rates and memory are kept"
             )
         forms = (form for log in self.logs for form in log.forms.values())
-        every = max((form.every for form in forms if form.every > form.asked), default=1)
+        every = max((form.every for form in forms if form.every > form.requested_every), default=1)
         if every > 1:
             yield (
-                "the log is too long to keep all of it in memory: of its rows every "
-                f"{every}th of a form counts"
+                "the log is too long to keep in memory: only every "
+                f"{every}th row of each layout is used"
             )
 
     def formats(self) -> tuple[str, ...]:
-        """Return the forms in which rows were found, most frequent first."""
+        """Return the names of the formats of all rows, the most frequent first."""
         counts: dict[str, int] = {}
-        for log in self.proven():
+        for log in self.proven_logs():
             for form in log.forms.values():
                 counts[form.layout.format] = counts.get(form.layout.format, 0) + form.rows
         return tuple(sorted(counts, key=lambda name: -counts[name]))
 
-    def proven(self) -> list[Log]:
-        """Return the logs without the forms of lines that turned out to be no measurements.
+    def proven_logs(self) -> list[StoredLog]:
+        """Return the logs without lines that turned out to be no measurements.
 
-        What a line alone does not show, the log does: prose and settings do not repeat themselves
-        with the same names and other numbers. Of a form that is not sure there must be three rows,
-        with losses that differ and are no mere counts; and it is asked only for what surer lines,
-        bars aside, do not have: for losses of which it has more than twice as many. A last line
-        that was cut off has the first of their names.
+        A single line may not show whether it measures something, but the log does: prose and
+        settings do not recur with the same names and other numbers. A layout that is not sure needs
+        three rows, with losses that differ and are not all integers, and more than twice as many of
+        these losses as sure lines have, not counting bars. A last line that was cut off has only
+        the first of their names.
         """
         sure: dict[str, int] = {}
-        unsure: dict[Layout, list[Form]] = {}
+        unsure: dict[Layout, list[StoredRows]] = {}
         for form in (form for log in self.logs for form in log.forms.values()):
             if not form.layout.is_sure:
                 unsure.setdefault(form.layout, []).append(form)
             elif form.layout.bar is None:
                 for name in form.layout.names:
                     sure[name] = sure.get(name, 0) + form.rows
-        proven = {layout.names for layout, forms in unsure.items() if _recurs(forms, sure)}
+        proven_names = {
+            layout.names for layout, forms in unsure.items() if _is_recurring(forms, sure)
+        }
         lengths = {len(each.names) for each in unsure if each.names}
-        proven |= {names[:end] for names in proven for end in lengths}
-        unproven = {layout for layout in unsure if layout.names not in proven}
+        proven_names |= {names[:end] for names in proven_names for end in lengths}
+        unproven = {layout for layout in unsure if layout.names not in proven_names}
         if not unproven:
             return self.logs
         return [
@@ -192,28 +197,28 @@ class Store:
             for log in self.logs
         ]
 
-    def _put(self, log: Log, frame: Frame) -> None:
+    def _add_frame(self, log: StoredLog, frame: Frame) -> None:
         layout = frame.layout
         if layout.bar is None and frame.total is not None and frame.epochs is None:
             without = replace(frame, total=None)
             totals = self._totals.setdefault((log.attempt, log.file, without.kind), set())
-            if len(totals) < _MOST_TOTALS:
+            if len(totals) < _MAX_TOTALS:
                 totals.add(frame.total)
             elif frame.total not in totals:
                 frame = without
         form = log.forms.get(frame.kind)
-        if form is None and layout.is_rounded:  # those before it had less than a thousand steps
+        if form is None and layout.is_rounded:  # earlier steps were below a thousand
             exact = replace(frame, layout=replace(layout, is_rounded=False)).kind
             if form := log.forms.pop(exact, None):
                 form.layout = replace(form.layout, is_rounded=True)
                 log.forms[frame.kind] = form
         if form is None:
-            names = self._known(layout.names)
-            if names is None or len(log.forms) >= _MOST_FORMS:
+            names = self._select_names(layout.names)
+            if names is None or len(log.forms) >= _MAX_LAYOUTS:
                 return
-            # The drawings of a bar give the rows between them their steps: those are kept.
-            every = 1 if _counts(layout) else self._every
-            form = log.forms[frame.kind] = Form(
+            # Rows between the drawings of a bar get their steps from it, so all are kept.
+            every = 1 if _is_progress_bar(layout) else self._every
+            form = log.forms[frame.kind] = StoredRows(
                 replace(layout, names=names),
                 array("q"),
                 None if frame.steps is None else array("q"),
@@ -222,7 +227,7 @@ class Store:
                 tuple(array("d") for _ in names),
                 frame.total,
                 every=every,
-                asked=every,
+                requested_every=every,
             )
         if form.layout.names != layout.names:
             known = dict(zip(layout.names, frame.columns, strict=True))
@@ -231,12 +236,12 @@ class Store:
         form.grow(frame)
         self._bytes += form.bytes
 
-    def _known(self, names: tuple[str, ...]) -> tuple[str, ...] | None:
-        """Return which metrics of a new form are kept; None if none of them is."""
-        names = tuple(name for name in names if not self._hides(name))
-        if len(self._names) + len(names) > MOST_METRICS:
+    def _select_names(self, names: tuple[str, ...]) -> tuple[str, ...] | None:
+        """Return which metrics of a new layout are kept; None if none are."""
+        names = tuple(name for name in names if not self._is_hidden(name))
+        if len(self._names) + len(names) > MAX_METRICS:
             kept = tuple(name for name in names if name in self._names or name in MEASURED)
-            self._leaves_out_metrics |= len(kept) < len(names)
+            self._dropped_metrics |= len(kept) < len(names)
             if names and not kept:
                 return None
             names = kept
@@ -244,12 +249,12 @@ class Store:
         return names
 
     def _halve(self) -> bool:
-        """Keep every second of the rows that are kept; return whether that takes less.
+        """Drop every second row; return whether that saved memory.
 
-        The drawings of bars stay as long as other rows take more than they do.
+        Drawings of bars are kept as long as they need less memory than the other rows.
         """
         forms = [form for log in self.logs for form in log.forms.values()]
-        others = [form for form in forms if not _counts(form.layout)]
+        others = [form for form in forms if not _is_progress_bar(form.layout)]
         takes = sum(form.bytes for form in others)
         for form in others if 2 * takes > self._bytes else forms:
             form.halve()
@@ -257,17 +262,17 @@ class Store:
         return self._bytes < before
 
 
-def _counts(layout: Layout) -> bool:
-    """Whether rows are drawings of a bar that shows how far the training is, and no loss."""
+def _is_progress_bar(layout: Layout) -> bool:
+    """Return True for drawings of a progress bar without a loss."""
     return layout.bar is not None and LOSS not in layout.names
 
 
-def called_loss(logs: list[Log]) -> tuple[list[Log], str]:
-    """Call that the loss which stands for it in logs that call nothing so, or is their only one.
+def choose_stand_in_loss(logs: list[StoredLog]) -> tuple[list[StoredLog], str]:
+    """Rename the metric that stands in for the loss, in logs without a metric of that name.
 
-    So is an evaluation's only one. Of several, none of which stands for it, the first is the loss
-    under its own name, too, as is the evaluation's. Returns its own name beside the logs, "" where
-    nothing is renamed.
+    That is a metric whose name is known to stand in for it, or the only loss. Of several losses,
+    the first one is copied to ``loss``. The same for the loss of an evaluation. Returns the logs
+    and the original name, or "" if nothing was renamed.
     """
     forms = [form for log in logs for form in log.forms.values()]
     rows: dict[str, int] = {}
@@ -275,12 +280,12 @@ def called_loss(logs: list[Log]) -> tuple[list[Log], str]:
         rows |= {name: rows.get(name, 0) + form.rows for name in form.layout.names}
     lost = (rows[n] for n in rows if like_a_loss(n) or rank_for_loss(n) is not None)
     most = max(lost, default=0)
-    # A last line may name once what the others call otherwise.
+    # Ignore names that occur rarely, such as a different name on the last line.
     ranks = ((rank_for_loss(name), name) for name in rows if 10 * rows[name] > most)
     ranked = sorted((rank, name) for rank, name in ranks if rank is not None)
     splits = {name: split_of(name) or "train" for name in rows if like_a_loss(name)}
     only = {split: [n for n in splits if splits[n] == split] for split in ("train", "eval", "test")}
-    # nanoGPT estimates both losses; where its script prints no other, the training's counts.
+    # nanoGPT estimates both losses; without another training loss, its estimate is used.
     if any(TRAIN_LOSS in form.layout.names and form.rows > 1 for form in forms):
         only["train"] = [TRAIN_LOSS]
     chosen = ranked[0][1] if ranked else next(iter(only["train"]), "")
@@ -293,10 +298,10 @@ def called_loss(logs: list[Log]) -> tuple[list[Log], str]:
             if len(only[split]) == 1:
                 called.setdefault(only[split][0], name)
             elif is_first:
-                own = chosen.rpartition("/")[2]  # of the same kind
+                own = chosen.rpartition("/")[2]  # the evaluation loss of the same kind is preferred
                 copied[min(only[split], key=lambda n: not n.endswith(own))] = name
 
-    def renamed(form: Form) -> Form:
+    def renamed(form: StoredRows) -> StoredRows:
         known = tuple(called.get(name, name) for name in form.layout.names)
         split = "train" if chosen == TRAIN_LOSS in form.layout.names else form.layout.split
         columns = form.columns
@@ -312,15 +317,15 @@ def called_loss(logs: list[Log]) -> tuple[list[Log], str]:
     return logs, "" if chosen == TRAIN_LOSS else chosen
 
 
-def _recurs(forms: Sequence[Form], sure: dict[str, int]) -> bool:
-    """Whether rows of one layout are measurements, by their number and their losses.
+def _is_recurring(forms: Sequence[StoredRows], sure: dict[str, int]) -> bool:
+    """Return True if the rows of a layout are measurements, by their number and their losses.
 
-    ``sure``: how many rows that are have each metric.
+    ``sure``: number of sure rows that have each metric.
     """
     rows = sum(form.rows for form in forms)
-    if rows < _ENOUGH_ROWS:
+    if rows < _MIN_RECURRING_ROWS:
         return False
-    if not forms[0].layout.names:  # headings, "iter = 20": they count on
+    if not forms[0].layout.names:  # headings such as "iter = 20" must rise
         steps = [step for form in forms for step in form.steps or ()]
         return steps == sorted({*steps})
     for index, name in enumerate(forms[0].layout.names):

@@ -53,11 +53,11 @@ def test_as_it_grows(name: str, tmp_path: Path) -> None:
     for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True):
         with path.open("ab") as file:
             file.write(data[start:end])
-        log.look()
+        log.read_new()
         if chance.random() < 0.5:
             log.run()
     assert log.run().curve == expected
-    assert not log.look()
+    assert not log.read_new()
 
 
 @pytest.mark.slow
@@ -87,7 +87,7 @@ def test_a_long_log_is_read_alike_as_a_whole_and_as_it_grows(tmp_path: Path) -> 
     for pieces in read_log.LogFileReader(path):
         store.add(pieces)
     growing = log_of(path)
-    assert growing.look()
+    assert growing.read_new()
     assert growing.run().curve == whole(path) == derive_curve(store, thin_series)
 
 
@@ -106,9 +106,9 @@ def test_a_file_that_became_shorter_is_read_from_its_start(tmp_path: Path) -> No
     path = tmp_path / "a.log"
     path.write_text("".join(f"step={n} loss=2.5\n" for n in range(20)))
     log = log_of(path)
-    log.look()
+    log.read_new()
     path.write_text("step=1 loss=3.5\n")
-    assert log.look()
+    assert log.read_new()
     assert log.run().curve.values("loss") == [3.5]
 
 
@@ -116,12 +116,12 @@ def test_a_longer_file_in_its_place_is_read_from_its_start(tmp_path: Path) -> No
     path = tmp_path / "a.log"
     path.write_text("step=1 loss=2.5\n")
     log = log_of(path)
-    log.look()
+    log.read_new()
     path.rename(tmp_path / "a.log.1")
     path.write_text("step=1 loss=3.5\nstep=2 loss=3.25\n")
-    assert log.look()
+    assert log.read_new()
     assert log.run().curve.values("loss") == [3.5, 3.25]
-    assert not log.look()
+    assert not log.read_new()
 
 
 def test_the_other_files_of_the_curve_are_read_again_with_it(tmp_path: Path) -> None:
@@ -129,21 +129,21 @@ def test_the_other_files_of_the_curve_are_read_again_with_it(tmp_path: Path) -> 
     out.write_text("".join(f"step={n} loss=2.5\n" for n in range(20)))
     err.write_text("".join(f"step={n} eval_loss=3.0\n" for n in range(20)))
     log = log_of(out, err)
-    log.look()
+    log.read_new()
     err.write_text("step=1 eval_loss=2.75\n")
-    assert log.look()
+    assert log.read_new()
     curve = log.run().curve
     assert curve.values("eval_loss") == [2.75] and curve.values("loss") == [2.5] * 20
-    assert not log.look()
+    assert not log.read_new()
 
 
 def test_the_first_file_counts_also_where_the_second_is_written_first(tmp_path: Path) -> None:
     out, err = tmp_path / "a.out", tmp_path / "a.err"
     log = log_of(out, err)
     err.write_text("".join(f"step={n} loss=9.0\n" for n in range(20)))
-    log.look()
+    log.read_new()
     out.write_text("".join(f"step={n} loss=2.5\n" for n in range(20)))
-    log.look()
+    log.read_new()
     assert log.run().curve.values("loss") == [2.5] * 20
 
 
@@ -151,7 +151,7 @@ def test_what_is_compressed_does_not_grow(tmp_path: Path) -> None:
     path = tmp_path / "a.gz"
     path.write_bytes(b"\x1f\x8b" + bytes(20))
     with pytest.raises(InputError, match="compressed"):
-        log_of(path).look()
+        log_of(path).read_new()
 
 
 @pytest.mark.slow
@@ -173,7 +173,7 @@ def test_a_pipe_that_is_filled_without_end_can_be_drawn() -> None:
         log = log_of(STDIN)
         for _ in range(2):
             assert select.select([0], [], [], 60)[0]
-            assert log.look() and not log.is_over
+            assert log.read_new() and not log.is_over
     finally:
         endless.kill()
         endless.wait()

@@ -166,10 +166,10 @@ def test_special_files_as_logs_and_jobs_are_reported_and_ignored(hpcrun: Caller)
 def test_pattern_with_catastrophic_backtracking_is_aborted(
     hpcrun: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpcrun.actions.parse.PATTERN_SECONDS", 0.5)
+    monkeypatch.setattr("hpcrun.actions.parse.PATTERN_LIMIT_CPU_S", 0.5)
     hpcrun.write("a.log", f"step=1 loss=2 {'a' * 40}b\n")
     done = hpcrun("parse", "a.log", "--pattern", "(a+)+(?P<loss>c)")
-    assert done.code == 2 and "takes for ever" in done.err
+    assert done.code == 2 and "took more than 0.5 s of CPU time" in done.err
 
 
 def test_writing_follows_no_links_of_other_users(tmp_path: Path) -> None:

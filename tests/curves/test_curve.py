@@ -15,7 +15,7 @@ from hpcrun.curves.curve import Curve, Restart
 from hpcrun.curves.derive import derive_curve
 from hpcrun.curves.report.thin import quantile
 from hpcrun.curves.row import Mark
-from hpcrun.curves.store import MOST_METRICS, Store
+from hpcrun.curves.store import MAX_METRICS, Store
 from tests.curves.rows import Line, at, both, build, pieces_of
 
 
@@ -119,22 +119,20 @@ class TestOneLog:
         assert curve.steps("loss") == [*range(4)] * 3
         assert (curve.restarts, curve.notes) == ((), ())
 
-    def test_a_counter_that_starts_again_without_an_epoch_is_another_run(self) -> None:
+    def test_a_counter_that_restarts_without_an_epoch_is_another_run(self) -> None:
         curve = build(losses(range(4)) + losses(range(4), 10.0))
         assert curve.values("loss") == [0, 1, 2, 3, 10, 11, 12, 13]
         assert curve.restarts == ()
         assert curve.notes == (
-            "the step counter begins again after step 3: "
-            "taken as another run in the same file, not as a requeue",
+            "the step counter restarts after step 3: "
+            "read as another run in the same file, not as a requeue",
         )
 
     def test_trainings_that_were_cut_short_are_shown_too(self) -> None:
         curve = build([line for n in (5, 2, 1, 4) for line in losses(range(1, n + 1), 10.0 * n)])
         assert curve.steps("loss") == [1, 2, 3, 4, 5, 1, 2, 1, 1, 2, 3, 4]
         assert curve.restarts == ()
-        assert ["begins again after step 5 and at 2 other" in note for note in curve.notes] == [
-            True
-        ]
+        assert ["restarts after step 5 and at 2 other" in note for note in curve.notes] == [True]
 
     def test_points_that_are_not_shown_are_counted(self) -> None:
         curve = build(losses([*range(10, 110, 10), 60, 50, 40, 30]))
@@ -151,11 +149,11 @@ class TestOneLog:
         curve = build([line for length in lengths for line in losses(range(1, 1 + length))])
         assert curve.summary("loss").count == sum(lengths)  # type: ignore[union-attr]
         (note,) = curve.notes
-        assert "begins again after step 8 and at 2 other places: taken as another run" in note
+        assert "restarts after step 8 and at 2 other places: read as another run" in note
 
     @pytest.mark.parametrize(
         ("back_to", "restarts", "text"),
-        [(30, 1, "falls from 0.5 to 0.3: the run was resumed"), (1, 0, "to 0.01: taken as ano")],
+        [(30, 1, "falls from 0.5 to 0.3: the run was resumed"), (1, 0, "to 0.01: read as anot")],
     )
     def test_epochs_that_fall_where_there_are_no_steps(
         self, back_to: int, restarts: int, text: str
@@ -193,7 +191,7 @@ class TestOneLog:
         curve = build(lines)
         assert curve.steps("loss") == [*range(0, 500, 20)]
         assert curve.restarts == ()
-        assert [note[:31] for note in curve.notes] == ["each step is in the log 4 times"]
+        assert [note[:25] for note in curve.notes] == ["each step appears 4 times"]
 
     def test_processes_that_drift_are_no_restarts(self) -> None:
         drifts = (0, 100, 160)
@@ -207,8 +205,8 @@ class TestOneLog:
             for step in range(120)
         ]
         curve = build([*lines, *losses(range(120, 130))])
-        assert len(curve.metrics) == MOST_METRICS + 1 and len(curve.steps("loss")) == 10
-        assert ["10,000 metrics and more" in note for note in curve.notes] == [True]
+        assert len(curve.metrics) == MAX_METRICS + 1 and len(curve.steps("loss")) == 10
+        assert ["more than 10,000 metrics" in note for note in curve.notes] == [True]
 
     def test_a_closing_summary_without_a_step_is_left_out(self) -> None:
         assert both(build([at(0, 1, 3.0), at(0, None, 9.0)]), "loss") == ([1], [3.0])
@@ -231,7 +229,7 @@ class TestOneLog:
         lines = [line for n in range(20) for line in (at(0, n, 1.0), *[at(0, None, 2.0)] * 3)]
         curve = build(lines)
         assert curve.steps("loss") == [*range(20)]
-        assert curve.notes == ("60 losses that have no step are not shown",)
+        assert curve.notes == ("60 losses without a step are not shown",)
 
     def test_times_are_those_of_the_rows(self) -> None:
         curve = build([at(0, 1, 3.0, time=100.0), at(0, 2, 2.0, time=101.5)])
@@ -308,10 +306,10 @@ class TestRanksAndFiles:
             Store().add([])
 
 
-def test_where_no_loss_is_the_loss_a_note_names_the_one_that_is_taken() -> None:
+def test_a_note_names_the_metric_that_stands_in_for_the_loss() -> None:
     values = (("loss_disc", 3.0), ("loss_fm", 2.0), ("grad_norm", 1.0))
     (note,) = build([Line(values, step=step) for step in range(5)]).notes
-    assert "loss_disc is taken" in note and "(loss_fm)" in note
+    assert "using loss_disc" in note and "(loss_fm)" in note
     with_loss = (("loss", 3.0), *values)
     assert build([Line(with_loss, step=step) for step in range(5)]).notes == ()
 

@@ -289,7 +289,7 @@ def test_source_code_is_no_log() -> None:
         store = Store()
         store.begin(0)
         store.add(pieces)
-        assert all(not log.forms and not log.marks for log in store.proven()), path
+        assert all(not log.forms and not log.marks for log in store.proven_logs()), path
 
 
 # What a person takes for a measurement if it stands there again and again: {} is the number.
@@ -438,7 +438,7 @@ def test_the_loss_may_go_by_another_name() -> None:
     log = "".join(line.format(n, name, n) for n in range(5) for name in names)
     curve = parse_chunks("x", [(0, [log.encode()])]).curve
     assert (curve.steps("loss"), curve.values("loss")) == ([*range(5)], [n + 0.5 for n in range(5)])
-    assert curve.notes == ("nothing is called loss: Cross entropy is taken",)
+    assert curve.notes == ("no metric named loss: using Cross entropy",)
     called = parse_chunks("x", [(0, [log.encode(), b"Step 5: loss = 1.5\n"])]).curve
     assert (called.values("loss"), len(called.values("Cross entropy"))) == ([1.5], 5)
 
@@ -473,11 +473,11 @@ def test_the_only_loss_is_the_loss_by_whatever_name(name: str) -> None:
     text = "".join(f"epoch {n}/9, {name}: {5 - n / 4}, acc: 0.5\n" for n in range(1, 10))
     curve = parse_chunks("x", [(0, [text.encode()])]).curve
     assert curve.values("loss") == [5 - n / 4 for n in range(1, 10)]
-    assert curve.notes == (f"nothing is called loss: {name} is taken",)
+    assert curve.notes == (f"no metric named loss: using {name}",)
     two = text.replace("acc", "align loss")
     curve = parse_chunks("x", [(0, [two.encode()])]).curve
     assert curve.values("loss") == curve.values(name) == [5 - n / 4 for n in range(1, 10)]
-    assert curve.notes[0].endswith("is taken; --metric draws another (align loss)")
+    assert curve.notes[0].endswith("; --metric plots another (align loss)")
 
 
 def test_losses_of_two_networks_count_without_a_word_of_where_they_stand() -> None:
@@ -508,8 +508,8 @@ def test_of_several_losses_one_is_that_of_the_whole() -> None:
     text = "".join(line.format(n, n + 0.5) for n in range(1, 10))
     curve = parse_chunks("x", [(0, [text.encode()])]).curve
     assert curve.values("loss") == [n + 0.5 for n in range(1, 10)]
-    draws = "--metric draws another (edge_loss)"
-    assert curve.notes == (f"nothing is called loss: predict_loss is taken; {draws}",)
+    suggestion = "--metric plots another (edge_loss)"
+    assert curve.notes == (f"no metric named loss: using predict_loss; {suggestion}",)
 
 
 def test_a_second_loss_of_an_evaluation_is_no_loss_of_the_training() -> None:

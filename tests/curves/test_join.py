@@ -94,7 +94,7 @@ class TestBars:
             lines += [at(0, None, float(number)) for number in range(10)]
         curve = build(lines)
         assert both(curve, "loss") == ([None] * 30, [float(n) for n in range(10)] * 3)
-        assert [note[:22] for note in curve.notes] == ["losses are bunched bet"]
+        assert [note[:25] for note in curve.notes] == ["the losses come in groups"]
 
     @pytest.mark.parametrize("digits", [2, 4])
     def test_or_those_that_follow_from_the_epochs_that_they_print(self, digits: int) -> None:

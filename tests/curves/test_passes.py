@@ -9,8 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcrun.curves.curve import rises
-from hpcrun.curves.passes import At, Counted, Counter, Turn, follow, starts_with_each_epoch
+from hpcrun.curves.curve import is_increasing
+from hpcrun.curves.passes import (
+    CountedSteps,
+    CounterTurn,
+    Position,
+    StepCounter,
+    follow_counter,
+    restarts_each_epoch,
+)
 
 _UP = [*range(0, 1000, 10)]
 
@@ -21,20 +28,20 @@ def course(
     *,
     total: int | None = None,
     marks: Iterable[int] = (),
-) -> list[Turn]:
+) -> list[CounterTurn]:
     """Follow a counter; each row is at the byte that is its number."""
-    counted = Counted(
+    counted = CountedSteps(
         np.arange(len(steps)),
         np.array(steps, dtype=np.int64),
         np.array(epochs) if epochs else None,
         total,
         is_bar=total is not None,
     )
-    within = starts_with_each_epoch([counted])
-    return follow(counted, [*marks], Counter(), within_epochs=within)
+    within = restarts_each_epoch([counted])
+    return follow_counter(counted, [*marks], StepCounter(), within_epochs=within)
 
 
-def resumed(turns: Iterable[Turn]) -> list[Turn]:
+def resumed(turns: Iterable[CounterTurn]) -> list[CounterTurn]:
     """Return where steps are done again."""
     return [turn for turn in turns if turn.replayed is not None]
 
@@ -47,7 +54,7 @@ def in_epochs(*epochs: tuple[int, Iterable[int]]) -> tuple[list[int], list[float
 
 def test_a_resumption_needs_five_steps() -> None:
     (turn,) = resumed(course([*_UP, 500, 510, 520, 530, 540, 3, 3]))
-    assert (turn.reached, turn.at) == (At(0, 990), At(0, 500))
+    assert (turn.reached, turn.at) == (Position(0, 990), Position(0, 500))
     assert course([*_UP, 500, 510, 520, 530, 3, 3]) == []
 
 
@@ -58,7 +65,7 @@ def test_or_all_the_way_up() -> None:
 
 def test_where_the_log_ends_three_steps_are_enough() -> None:
     (turn,) = course([*_UP, 500, 510, 520])
-    assert (turn.reached, turn.at) == (At(0, 990), At(0, 500))
+    assert (turn.reached, turn.at) == (Position(0, 990), Position(0, 500))
     assert turn.replayed == 491
 
 
@@ -70,7 +77,7 @@ def test_fewer_or_uneven_steps_are_none(steps: list[int]) -> None:
 
 def test_a_bar_that_was_full_begins_again_at_once() -> None:
     steps = [*range(1, 11), 1]
-    assert course(steps, total=10) == [Turn(10, 1, At(0, 1), reached=At(0, 10))]
+    assert course(steps, total=10) == [CounterTurn(10, 1, Position(0, 1), reached=Position(0, 10))]
     assert course(steps, total=20) == []
 
 
@@ -102,7 +109,7 @@ def test_runs_however_short_begin_at_the_first_step_of_the_first_epoch() -> None
 
 def test_a_counter_of_another_distance_is_another_run() -> None:
     (turn,) = course([*range(200), *range(10, 110, 10)])
-    assert (turn.run, turn.at, turn.replayed) == (1, At(0, 10), None)
+    assert (turn.run, turn.at, turn.replayed) == (1, Position(0, 10), None)
 
 
 def test_what_falls_for_ever_means_nothing() -> None:
@@ -139,7 +146,7 @@ def test_an_epoch_that_grows_while_the_steps_go_on_is_no_pass() -> None:
 
 @given(st.lists(st.integers(0, 60), min_size=1), st.lists(st.integers(0, 60)))
 def test_what_comes_later_moves_no_bound_that_was_sure(steps: list[int], more: list[int]) -> None:
-    """What a fall means is known after 64 rows: before them nothing changes."""
+    """What a fall means is known after 64 rows: before them nothing find_changes."""
     settled = course(steps + [61 + n for n in range(70)])
     longer = course(steps + [61 + n for n in range(70)] + more)
     assert longer[: len(settled)] == settled
@@ -147,7 +154,7 @@ def test_what_comes_later_moves_no_bound_that_was_sure(steps: list[int], more: l
 
 @given(st.lists(st.integers(0, 9)))
 def test_rises(steps: list[int]) -> None:
-    assert rises(np.array(steps)) == (sorted(set(steps)) == steps)
+    assert is_increasing(np.array(steps)) == (sorted(set(steps)) == steps)
 
 
 @pytest.mark.parametrize("epoch", [10**15, 10**300])

@@ -13,7 +13,7 @@ import pytest
 
 from hpcrun.curves import store
 from hpcrun.curves.curve import Curve
-from hpcrun.curves.own_steps import OWN, Rows, join_steps, unrounded
+from hpcrun.curves.own_steps import OWN_STEP, Rows, join_steps, restore_rounded_steps
 from hpcrun.curves.row import Mark
 from tests.curves.parsing import parse_chunks
 from tests.curves.rows import Line, at, both, build
@@ -218,7 +218,7 @@ def test_rounded_steps_after_a_resumption(resumed_at: int) -> None:
         return step if step < 1000 else round(step / 1000 + 1e-9) * 1000
 
     steps = [*range(200, 5001, 200), *range(resumed_at, 6001, 200)]
-    exact = unrounded(np.array([*map(printed, steps)]))
+    exact = restore_rounded_steps(np.array([*map(printed, steps)]))
     found = [] if exact is None else exact.tolist()
     assert found[:25] == steps[:25]
     assert [*map(printed, found)] == [*map(printed, steps)]
@@ -229,7 +229,7 @@ def test_forms_are_merged_in_the_order_of_the_log_however_long_they_are() -> Non
     random.seed(0)
     whose = random.choices(range(3), weights=(80, 15, 5), k=300_000)
     rows = [
-        Rows((), (), places, places, None, None, OWN, 1, None, None, None)
+        Rows((), (), places, places, None, None, OWN_STEP, 1, None, None, None)
         for places in (np.flatnonzero(np.array(whose) == each) for each in range(3))
     ]
     counted = join_steps(rows)

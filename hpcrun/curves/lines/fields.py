@@ -15,7 +15,7 @@ if they say that something was measured:
   code or configuration (indented, ends in a comma, a spaced ``=``).
 
 A loss among unknown names, and one on a line that is no items from end to end, is a row that is not
-sure: it counts if such lines recur (``Store.proven``). Settings never are one.
+sure: it counts if such lines recur (``Store.proven_logs``). Settings never are one.
 """
 
 from __future__ import annotations

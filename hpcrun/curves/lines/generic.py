@@ -11,9 +11,9 @@ Items are
 A line of items alone shows by itself that it is a measurement, if it says where it stands or has no
 unknown name (``fields.build_row``). What is *loose* on a line makes it unsure: words that belong to
 no item (``in static KGE``), numbers that belong to none, and unknown names without a sign. Such a
-line counts if others like it stand in the log, with other values (``Store.proven``). A word that
-people use for what was measured elsewhere (``best``, ``saved``, ``expected``) ends the reading.
-Behind a place and a loss such a remark is left out, ``| best 0.5 @ 3``.
+line counts if others like it stand in the log, with other values (``Store.proven_logs``). A word
+that people use for what was measured elsewhere (``best``, ``saved``, ``expected``) ends the
+reading. Behind a place and a loss such a remark is left out, ``| best 0.5 @ 3``.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from hpcrun.curves.curve import Curve, Floats, rises
+from hpcrun.curves.curve import Curve, Floats, is_increasing
 from hpcrun.curves.names import (
     EPOCH,
     EVAL_LOSS,
@@ -173,7 +173,7 @@ def last_losses(curve: Curve) -> Losses | None:
         if away > max(0.2 * abs(ended), 0.3 * abs(begun - ended)):
             first = index
     steps, begins = steps[first:], np.append(True, begins)[first:]
-    places = steps if rises(steps) else np.arange(len(steps), dtype=float)
+    places = steps if is_increasing(steps) else np.arange(len(steps), dtype=float)
     return Losses(steps, places, values[first:], begins, lr[first:])
 
 
@@ -413,7 +413,7 @@ def _allowed(curve: Curve, steps: Floats, index: int) -> float:
         if len(series.steps) <= most / 3 or name.startswith("eval_"):
             known = curve.arrays(name)[0]
             known = known[~np.isnan(known)]
-            if rises(known) and ((before - 1 <= known) & (known <= after + 1)).any():
+            if is_increasing(known) and ((before - 1 <= known) & (known <= after + 1)).any():
                 return math.inf
     epochs = np.floor(_beside(curve, EPOCH, steps))
     if epochs[index] > epochs[index - 1]:
@@ -494,7 +494,7 @@ def _beside(curve: Curve, name: str, steps: Floats) -> Floats:
     known, values, _ = curve.arrays(name)
     if np.array_equal(known, steps, equal_nan=True):
         return values
-    if not rises(known):
+    if not is_increasing(known):
         return np.full(len(steps), np.nan)
     places = np.where(np.isnan(steps), 0, np.searchsorted(known, steps, side="right"))
     return np.append(np.nan, values)[places]

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from hpcrun.curves.curve import Curve, Series, build_series, rises
+from hpcrun.curves.curve import Curve, Series, build_series, is_increasing
 from hpcrun.curves.derive import derive_curve
 from hpcrun.curves.names import EPOCH, EVAL_LOSS, GRAD_NORM, LOSS, LR
 from hpcrun.curves.store import Store
@@ -50,7 +50,7 @@ class Samples:
 
     def __init__(self, store: Store) -> None:
         """Show what is stored."""
-        self._logs = store.proven()
+        self._logs = store.proven_logs()
 
     def __len__(self) -> int:
         """Count the samples."""
@@ -204,7 +204,7 @@ def curve_rows(curve: Curve) -> Iterator[Row]:
     by_step: dict[Any, Row] = {}
     blocks: dict[object, list[Row]] = {}
     for name, series in curve.metrics.items():
-        if rises(series.steps):
+        if is_increasing(series.steps):
             rows = [by_step.setdefault(step, {"step": step}) for step in series.steps]
         else:
             places = (tuple(series.steps), tuple(series.times or ()))

@@ -16,7 +16,7 @@ from itertools import pairwise
 import numpy as np
 from msgspec import Struct
 
-from hpcrun.curves.curve import Series, rises
+from hpcrun.curves.curve import Series, is_increasing
 
 FEWEST = 5
 _SHARE = 0.1
@@ -77,7 +77,7 @@ def even_points(series: Series) -> tuple[list[float], list[float]] | None:
     if not series.thinned:
         return indices, series.values
     at = np.array(series.sample_steps, dtype=float)
-    if not series.sample or np.isnan(at).any() or not rises(series.steps):
+    if not series.sample or np.isnan(at).any() or not is_increasing(series.steps):
         return None
     places = np.interp(at, np.array(series.steps), indices).tolist()
     return [*places, indices[-1]], [*series.sample, series.values[-1]]

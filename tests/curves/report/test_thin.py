@@ -196,7 +196,7 @@ class TestMemory:
         assert most < 100 * rows
 
     def test_beyond_the_bound_every_kth_row_is_kept_and_a_note_says_so(self) -> None:
-        store = Store(most_bytes=150_000)
+        store = Store(max_bytes=150_000)
         store.begin(0)
         for piece in range(10):
             values = [float(piece * 1000 + number) for number in range(1000)]
@@ -209,7 +209,7 @@ class TestMemory:
     @pytest.mark.slow
     @given(st.lists(st.integers(1, 40), min_size=1, max_size=12))
     def test_the_last_row_is_kept(self, pieces: list[int]) -> None:
-        store, first = Store(most_bytes=1500), 0
+        store, first = Store(max_bytes=1500), 0
         store.begin(0)
         for count in pieces:
             store.add([frame([*map(float, range(first, first + count))], "loss", first=first)])
@@ -219,7 +219,7 @@ class TestMemory:
             assert form.bytes <= 1500
 
     def test_drawings_that_give_steps_are_kept_where_other_rows_take_the_memory(self) -> None:
-        store = Store(most_bytes=60_000)
+        store = Store(max_bytes=60_000)
         store.begin(0)
         places = array("q", [0, *(3 * n + k for n in range(1, 501) for k in (0, 2))])
         drawn = array("q", [0, *(n for n in range(1, 501) for _ in (0, 2))])
@@ -241,7 +241,7 @@ class TestMemory:
 
     def test_rows_that_come_one_by_one_count_too(self) -> None:
         layout = Layout("json", "train", None, None, ("loss", "lr"))
-        store = Store(most_bytes=10_000)
+        store = Store(max_bytes=10_000)
         store.begin(0)
         for n in range(5000):
             columns = array("d", [1.0]), array("d", [0.1])
