@@ -104,11 +104,8 @@ class CurveFollower:
             if is_over or wake() or (waited and self._has_news):
                 self._has_news = False
                 return is_over
-            self._pause = (
-                READ_INTERVAL_RANGE_S[0]
-                if grew
-                else min(self._pause * 1.3, READ_INTERVAL_RANGE_S[1])
-            )
+            shortest, longest = READ_INTERVAL_RANGE_S
+            self._pause = shortest if grew else min(self._pause * 1.3, longest)
             left = self._pause
             while left > 0 and not wake():
                 time.sleep(min(_WAKE_INTERVAL_S, left))

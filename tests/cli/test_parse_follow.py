@@ -277,7 +277,7 @@ def test_output_file_named_after_its_node_is_found(
     replay(tools, "squeue", (0, row(tmp_path, "9", "RUNNING"), ""))
     for points in (0, 200):
         follower.wait(0.0)
-        assert follower.now().runs[0].points == points
+        assert follower.snapshot().runs[0].points == points
 
 
 def test_unterminated_last_line_counts_after_the_job_has_ended(
@@ -291,7 +291,7 @@ def test_unterminated_last_line_counts_after_the_job_has_ended(
     follower = CurveFollower(load_context(hpcrun.environ, hpcrun.project), ["9"])
     while not follower.wait(0.0):
         pass
-    assert follower.now().runs[0].curve.steps("loss") == [1, 2, 3]
+    assert follower.snapshot().runs[0].curve.steps("loss") == [1, 2, 3]
 
 
 def test_many_short_runs_cause_few_queries(

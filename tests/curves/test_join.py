@@ -110,7 +110,7 @@ class TestBars:
         curve = build(lines)
         assert both(curve, "loss") == ([*range(5, 105, 5)], [*range(95, -5, -5)])
         assert both(curve, "eval_loss") == ([20, 40, 60, 80, 100], [0.2, 0.4, 0.6, 0.8, 1.0])
-        assert ["follow from their epochs" in note for note in curve.notes] == [True]
+        assert ["computed from their epochs" in note for note in curve.notes] == [True]
 
     @pytest.mark.parametrize("epoch", (math.nan, math.inf))
     def test_but_not_from_epochs_that_are_none(self, epoch: float) -> None:
@@ -317,8 +317,8 @@ class TestTwoCounters:
             ]
         curve = build(lines)
         assert both(curve, "loss") == ([*range(0, 400, 10)], [5.0] * 40)
-        (note,) = [note for note in curve.notes if "another length" in note]
-        assert "(40 steps, or to an epoch, not 100)" in note and "its 6 losses" in note
+        (note,) = [note for note in curve.notes if "also has a training" in note]
+        assert "40 steps in all or per epoch instead of 100: its 6 losses" in note
         assert curve.restarts == ()
 
     def test_one_of_nearly_the_same_length_is_shown(self) -> None:

@@ -166,7 +166,7 @@ def test_trainings_with_epochs_of_other_lengths_below_headings() -> None:
 def test_a_total_that_each_line_has_another_of_parts_no_trainings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(store, "_MOST_FORMS", 150)
+    monkeypatch.setattr(store, "_MAX_LAYOUTS", 150)
     assert curve_of(f"step {n}/{n} loss {loss_at(n)}" for n in range(400)).steps("loss") == [
         *range(400)
     ]

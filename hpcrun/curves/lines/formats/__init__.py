@@ -97,7 +97,7 @@ def own_format(name: str, pattern: str) -> Format:
     Raises ``re.error`` for a pattern that is none, ``ValueError`` for one without a named group.
 
     >>> mine = own_format("mine", "i=(?P<step>[0-9]+) l=(?P<loss>[0-9.]+)")
-    >>> mine.answer(Line("at i=3 l=2.5")).values
+    >>> mine.read_stripped(Line("at i=3 l=2.5")).values
     (('loss', 2.5),)
     """
     if not _GROUP.search(pattern):
@@ -109,7 +109,8 @@ def own_format(name: str, pattern: str) -> Format:
 def form(name: str, needle: str, pattern: str, example: str, **options: Any) -> Format:
     """Make an entry of the table; in its pattern ⟨N⟩ is a number.
 
-    >>> form("mine", "loss ", "loss (?P<loss>⟨N⟩)", "", sure=True).answer(Line("loss 2")).values
+    >>> mine = form("mine", "loss ", "loss (?P<loss>⟨N⟩)", "", sure=True)
+    >>> mine.read_stripped(Line("loss 2")).values
     (('loss', 2.0),)
     """
     pattern = pattern.replace("⟨N⟩", f"(?:{NUMBER})")
