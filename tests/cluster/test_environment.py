@@ -1,6 +1,6 @@
-"""What a job finds on its nodes: modules, environments, copies, commands, its own folder.
+"""The environment of a job on its nodes: modules, environments, copies, commands, local folder.
 
-The nodes of the rig have a /tmp each; hpcrun's folder on a node's own disk is below it.
+Every node of the rig has its own /tmp, which contains hpcrun's folder on the local disk.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.cluster.site import Site, Submitted
 from tests.needs import require
 from tests.waiting import until
 
-# Each rank reports where it runs, what it was given, and what lies in its node's own folder.
+# Each rank reports its host, its environment, and the contents of its node's local folder.
 TELL = """
 import json, os, pathlib, socket, sys
 here = os.environ["HPCRUN_LOCAL_DIR"]
@@ -46,7 +46,7 @@ os.rename(f"{run}/told-{rank}.part", f"{run}/told-{rank}")
 
 
 def write_job(site: Site, job: dict[str, Any], program: str = TELL) -> None:
-    """Write job.yaml and its program; one task without GPUs unless the job says another."""
+    """Write job.yaml and its program; by default one task without GPUs."""
     (site.project / "tell.py").write_text(program)
     base: dict[str, Any] = {"script": "tell.py", "launcher": "srun"}
     resources = {"gpus_per_node": 0, **job.pop("resources", {})}
@@ -64,13 +64,13 @@ def run_job(
 
 
 def shown(run: Submitted, rank: int = 0) -> dict[str, Any]:
-    """What a rank reported."""
+    """Return the report of a rank."""
     answer: dict[str, Any] = json.loads((run.folder / f"told-{rank}").read_text())
     return answer
 
 
 def left_on_nodes(site: Site, folder: str = "/tmp") -> dict[str, list[str]]:
-    """What lies in hpcrun's place on each node's disk, where anything does."""
+    """Return the contents of hpcrun's folder on the disk of each node that has any."""
     found = {}
     for name in site.rig.node_names:
         if there := site.rig.folders(name, folder):
@@ -79,7 +79,7 @@ def left_on_nodes(site: Site, folder: str = "/tmp") -> dict[str, list[str]]:
 
 
 def write_data(site: Site) -> None:
-    """Data of every kind: a file, a folder with a link inside it and a read-only folder."""
+    """Create a file, a folder with an internal link, and a read-only folder."""
     folder = site.project / "data set"
     (folder / "locked").mkdir(parents=True)
     (folder / "a.txt").write_text("a\n")
@@ -91,7 +91,7 @@ def write_data(site: Site) -> None:
 
 @pytest.mark.parametrize("launcher", ["torchrun", "srun"])
 def test_every_node_copies_data_and_runs_node_commands(site: Site, launcher: str) -> None:
-    """Copies and commands once a node, on every node; what they export reaches all its ranks."""
+    """Copies and commands run once per node; exported variables reach all its ranks."""
     write_data(site)
     once = site.project / "once"
     counts = site.project / "counts"
@@ -110,7 +110,7 @@ def test_every_node_copies_data_and_runs_node_commands(site: Site, launcher: str
                 "commands": [f"echo once >>{once}", "export BATCH='from the batch'"],
                 "node_commands": [
                     f"echo x >>{counts}/$(uname -n)",
-                    # What others could read, and what on this disk has the secret.
+                    # Files readable by others, and files on this disk that contain the secret.
                     f"{{ {other_user} ls $HPCRUN_LOCAL_DIR; "
                     f"grep -rs $TOKEN $HPCRUN_LOCAL_DIR; }} >>{site.project}/leaks || true",
                     'export SEEN="$(uname -n)\'s\n two lines" CACHE_SEEN=$CACHE',
@@ -164,7 +164,7 @@ os.kill(os.getpid(), 9)
 
 @pytest.mark.parametrize("end", ["cancel", "killed"])
 def test_cancelled_and_killed_jobs_leave_nothing_on_the_nodes(site: Site, end: str) -> None:
-    """A job that is cancelled, and one whose step Slurm kills, leave nothing on any node."""
+    """A cancelled job, and one whose step Slurm kills, leave nothing on any node."""
     write_data(site)
     stage = {"data set": "data"}
     write_job(site, {"resources": {"nodes": 2, "gpus_per_node": 2}, "stage": stage}, HOLD)
@@ -182,7 +182,7 @@ def test_cancelled_and_killed_jobs_leave_nothing_on_the_nodes(site: Site, end: s
 
 
 def test_users_own_torchrun_leaves_nothing(site: Site) -> None:
-    """It keeps a folder of logs, which it makes in /tmp where nobody names another place."""
+    """torchrun creates a folder of logs in /tmp, unless another folder is set."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--no_python"]
     show = "ls -d $PET_LOG_DIR/*_* /tmp/torchelastic_* || true"
     run = site.submit("--gpus-per-node", "0", "--", *torchrun, "bash", "-c", show)
@@ -215,7 +215,7 @@ def test_failing_node_command_names_the_node(site: Site, command: str, message: 
     assert left_on_nodes(site) == {}
 
 
-# As DeepSpeed's ranks on CPUs do: csrc/cpu/comm/shm.cpp.
+# Like DeepSpeed's ranks on CPUs: csrc/cpu/comm/shm.cpp.
 SHARE_MEMORY = """
 import os
 name = "deepspeed_allreduce_buffer_{}_{MASTER_ADDR}_{MASTER_PORT}_{RANK}"
@@ -235,7 +235,7 @@ def test_shared_memory_of_deepspeed_is_removed(site: Site) -> None:
 
 
 def test_full_local_disk_ends_the_job(site: Site) -> None:
-    """A copy that does not fit ends the job; it is never trained on."""
+    """A copy that does not fit ends the job before training."""
     last = site.rig.node_names[-1]
     disk = Path("/tmp/disk")
     for name in site.rig.node_names:
@@ -253,7 +253,7 @@ def test_full_local_disk_ends_the_job(site: Site) -> None:
     assert f"(free on {disk}: " in run.log()
     assert left_on_nodes(site, str(disk)) == {}
     assert site.rig.on_node(last, ["umount", str(disk)]).returncode == 0
-    # A place that a node does not have, and a name that is not set there.
+    # A folder that does not exist on a node, and an unset variable.
     for text, message in (
         ("/no/such", "local_dir: /no/such: no such folder"),
         ("$NOWHERE/x", "NOWHERE: not set on this node"),
@@ -266,7 +266,7 @@ def test_full_local_disk_ends_the_job(site: Site) -> None:
 def test_clean_environment_contains_only_variables_of_the_job(
     site: Site, export: str | None
 ) -> None:
-    """The shell's variables stay out, the job's own arrive; so also under --export=NONE."""
+    """Variables of the shell are not passed, those of the job are; also with --export=NONE."""
     values = {"commas": "a,b=c,", "Lower_case": 'it\'s "x"\n$HOME', "EMPTY": ""}
     job: dict[str, Any] = {"environment": "clean", "env": values, "secrets": ["TOKEN"]}
     job["resources"] = {"nodes": 2}
@@ -296,7 +296,7 @@ TCL = Path("/usr/share/modules/init/bash")
 
 @pytest.mark.parametrize("environment", ["inherit", "clean"])
 def test_modules_are_loaded_and_missing_ones_are_reported(site: Site, environment: str) -> None:
-    """Loaded in a batch shell that no login shell has prepared; one that is missing is named."""
+    """Modules are loaded in a batch shell without login profile; a missing one is named."""
     require(LMOD.exists() or TCL.exists(), "Lmod or Environment Modules")
     folder = site.project / "modulefiles"
     (folder / "tool").mkdir(parents=True)
@@ -305,7 +305,7 @@ def test_modules_are_loaded_and_missing_ones_are_reported(site: Site, environmen
             f"#%Module1.0\nsetenv TOOL_VERSION {version}\nprepend-path PATH /tool/{version}\n"
         )
     use = {"MODULEPATH": str(folder)}
-    # Without the shell's MODULEPATH the site's own is there; the profile adds to it.
+    # Without the shell's MODULEPATH, the site's own is used; the profile adds to it.
     profile = {"setup": {"commands": [f"module use {folder}", "module load tool/1.0"]}}
     if environment == "clean":
         site = Site(site.rig, site.project, profile).prepare()
@@ -323,7 +323,7 @@ def test_modules_are_loaded_and_missing_ones_are_reported(site: Site, environmen
 
 
 def test_venv_is_created_on_each_local_disk(site: Site) -> None:
-    """As Alliance Canada has it: a module of a named folder, and SLURM_TMPDIR on the nodes."""
+    """As on Alliance Canada: a module from a given folder, and SLURM_TMPDIR on the nodes."""
     require(LMOD.exists(), "Lmod")
     python, own = sysconfig.get_path("purelib"), "lib/python3*/site-packages"
     (site.project / "modulefiles" / "python").mkdir(parents=True)
@@ -367,7 +367,7 @@ UV = shutil.which("uv", path=f"{Path(sys.executable).parent}:{os.environ['PATH']
 
 
 def test_uv_environment_is_created_from_the_lock_file(site: Site) -> None:
-    """The project's .venv is made on the node, as uv.lock says, and trains."""
+    """The project's .venv is created on the node according to uv.lock, and used for training."""
     require(UV, "uv")
     (site.project / "pyproject.toml").write_text(
         '[project]\nname = "p"\nversion = "1"\nrequires-python = ">=3.10"\n'
@@ -387,7 +387,7 @@ def test_uv_environment_is_created_from_the_lock_file(site: Site) -> None:
 
 
 def test_limits_of_the_login_node_are_not_propagated(site: Site) -> None:
-    """Slurm would bring them along (PropagateResourceLimits): RDMA needs more locked memory."""
+    """Slurm would propagate them (PropagateResourceLimits), but RDMA needs more locked memory."""
     limits = """
 import json, os, pathlib, resource
 told = {n: resource.getrlimit(getattr(resource, "RLIMIT_" + n)) for n in ("NOFILE", "CORE")}

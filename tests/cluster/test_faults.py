@@ -1,6 +1,6 @@
-"""Every way in which a run can end badly: the state, the record and the exit code are right.
+"""State, record and exit code are correct for every kind of failure.
 
-Two nodes with two ranks each. The ranks are plain Python, so that each case takes seconds.
+The tests use two nodes with two ranks each. The ranks are plain Python, so each case takes seconds.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 from tests.cluster.site import Site, Submitted
 from tests.waiting import until
 
-# Rank 2, the first of the second node, does what it is asked; the others would sleep for minutes.
+# Rank 2, the first of the second node, fails as requested; the others would sleep for minutes.
 SCRIPT = """
 import os, signal, sys, time
 how, ready = sys.argv[1:]
@@ -161,7 +161,7 @@ def test_failing_or_exiting_setup_fails_the_job(site: Site) -> None:
 
 
 def test_launcher_that_starts_separate_worlds_is_stopped(site: Site) -> None:
-    """A launcher that starts every process alone is stopped, not trained with."""
+    """A launcher that starts every process as a separate world is stopped."""
     (site.project / "alone.py").write_text("print('training')")
     job = site.project / "templates"
     job.mkdir()

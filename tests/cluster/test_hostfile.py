@@ -1,4 +1,4 @@
-"""hpcrun hostfile of real jobs: what Slurm gave them, node by node."""
+"""hpcrun hostfile of real jobs: their resources on each node."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HOSTFILE = [sys.executable, "-m", "hpcrun", "hostfile"]
 def test_hostfile_of_an_allocation_matches_slurm(
     site: Site, options: list[str], slots: list[int]
 ) -> None:
-    """Called inside, and as Slurm itself tells the job: SLURM_TASKS_PER_NODE, CUDA devices."""
+    """It agrees with SLURM_TASKS_PER_NODE and CUDA devices inside the job."""
     done = subprocess.run(
         [
             *("salloc", "--quiet", "--nodes=2", "--time=1", *options, "bash", "-ec"),
@@ -42,7 +42,7 @@ def test_hostfile_of_an_allocation_matches_slurm(
     *lines, tasks = done.stdout.splitlines()
     names = site.rig.node_names
     assert lines == [f"{name} slots={n}" for name, n in zip(names, slots, strict=True)]
-    if "--gres=gpu:2" not in options:  # there, too, tasks follow the GPUs
+    if "--gres=gpu:2" not in options:  # there, too, the number of tasks follows that of the GPUs
         assert tasks == (f"{slots[0]}(x2)" if slots[0] == slots[1] else "{},{}".format(*slots))
 
 

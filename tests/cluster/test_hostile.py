@@ -1,7 +1,7 @@
-"""Hostile values arrive in the job exactly as they were given; what cannot arrive is refused.
+"""Hostile values reach the job unchanged; unsupported ones are refused.
 
-Whatever bash, sbatch, srun, torchrun, YAML or hpcrun's own placeholders could take for theirs:
-quotes, blanks, ``$()``, backslashes, line ends, bytes that are not UTF-8 ...
+These are values with special characters of bash, sbatch, srun, torchrun, YAML or hpcrun's
+placeholders: quotes, blanks, ``$()``, backslashes, line ends, bytes that are not UTF-8 ...
 """
 
 from __future__ import annotations
@@ -79,13 +79,13 @@ runs_folders = folders.filter(
 
 
 def latin1(value: str | bytes) -> str:
-    """The text that DUMP prints for a value."""
+    """Return the text that DUMP prints for a value."""
     return (value if isinstance(value, bytes) else os.fsencode(value)).decode("latin-1")
 
 
 @pytest.fixture(scope="module")
 def folder(rig: Rig) -> Iterator[Path]:
-    """A folder for projects and runs with odd names."""
+    """A folder for projects and runs with unusual names."""
     path = rig.shared / "odd"
     path.mkdir()
     yield path
@@ -104,16 +104,16 @@ def check_arrival(
     project: str = "project",
     runs: str = "runs",
 ) -> Submitted:
-    """Submit a job with these values and insist that each arrives."""
+    """Submit a job with values, and assert that each reaches the program."""
     case = folder / str(len(list(folder.iterdir())))
-    # A profile's folders may hold $VARIABLES, so a dollar is written twice.
+    # Folders in a profile may contain $VARIABLES, so dollars are doubled.
     runs_dir = str(case / f"runs {runs}").replace("$", "$$")
     site = Site(rig, case / f"project {project}", {"runs_dir": runs_dir}).prepare()
     (site.project / "dump.py").write_text(DUMP)
     job = {
         **program,
         "resources": {"gpus_per_node": 1},
-        # In a job file {name} is a placeholder, and two braces are one.
+        # In a job file {name} is a placeholder, so braces are doubled.
         "args": ["{checkpoint_dir}", *(re.sub(r"[{}]", r"\g<0>\g<0>", arg) for arg in args)],
         "env": {f"ODD_{i}": re.sub(r"[{}]", r"\g<0>\g<0>", v) for i, v in enumerate(env)},
     }
@@ -163,7 +163,7 @@ def test_worst_values_reach_the_program_unchanged(rig: Rig, folder: Path, progra
         project='it\'s a "project" #1; $(exit 3) `x` \\ %j * é 😀\n\t-x',
         runs='it\'s "runs" #1; $(exit 3) $$ ${local_rank} `x` \\ %j %% * é 😀\t-x',
     )
-    # The record of what was asked is a job file again, with the words after -- in it.
+    # The recorded job is a job file that includes the arguments after --.
     spec = yaml.safe_load((run.folder / "spec.yaml").read_text())
     assert len(spec["args"]) == 1 + len(WORST) * 2 + len(NOT_UTF8)
 
@@ -174,7 +174,7 @@ def test_worst_values_reach_the_program_unchanged(rig: Rig, folder: Path, progra
     derandomize=True,
     database=None,
     suppress_health_check=list(HealthCheck),
-    phases=[Phase.generate],  # each example is a Slurm job: none for shrinking
+    phases=[Phase.generate],  # each example is a Slurm job, so there is no shrinking
 )
 @given(
     program=st.sampled_from(["srun", "command"]),
@@ -210,7 +210,7 @@ def test_any_value_reaches_the_program_unchanged(
 
 
 def test_bare_command_gets_its_arguments_unchanged(site: Site) -> None:
-    """Without a job file: braces, bytes and all; a known placeholder alone is filled."""
+    """Without a job file, braces and any bytes are kept; only known placeholders are replaced."""
     (site.project / "dump.py").write_text(DUMP)
     given = [*map(os.fsencode, WORST), *NOT_UTF8, b"{nodes}", b"{'nodes': {nodes}}"]
     run = site.submit("--", sys.executable, "dump.py", *given)
@@ -236,7 +236,7 @@ def test_folders_with_names_other_than_utf8_work(rig: Rig, folder: Path) -> None
     assert site.status(run)["state"] == "COMPLETED"
 
 
-# ---- What cannot arrive ------------------------------------------------------------------------
+# ---- Unsupported values ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ def test_unsupported_values_are_refused(site: Site, field: str, job: dict[str, o
 
 @pytest.mark.parametrize("runs_dir", ["a\0b", "50%\nof", "x" * 300])
 def test_unsupported_runs_folder_is_refused(rig: Rig, folder: Path, runs_dir: str) -> None:
-    """Slurm reads a % in the output's folder, unless an option says the whole path: one line."""
+    """Slurm interprets a % in the folder of the output."""
     site = Site(rig, folder / "refusing", {"runs_dir": runs_dir}).prepare()
     done = site.hpcrun("submit", "--", "true")
     assert (done.returncode, done.stdout) == (2, "")
@@ -300,7 +300,7 @@ while not os.path.exists("go"):
 
 
 def files_with(mark: str, *folders: Path) -> list[str]:
-    """Name the files below some folders that hold a text."""
+    """Return the files below some folders that contain a text."""
     found = []
     for path in (path for folder in folders for path in folder.rglob("*")):
         if path.is_file() and mark.encode() in path.read_bytes():
@@ -321,7 +321,7 @@ def test_secret_reaches_the_job_and_is_stored_nowhere_else(site: Site) -> None:
     file = run.folder / "secrets.env"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert files_with(MARK, run.folder) == [str(file)]
-    # Neither slurmctld nor slurmd has seen it: not in the script, not in the job's environment.
+    # Neither slurmctld nor slurmd knows it: it is not in the script or the job's environment.
     kept = [rig.root / "state", *(rig.root / "spool" / name for name in rig.node_names)]
     assert files_with(run.run_id, *kept), "Slurm keeps scripts and environments in these folders"
     assert files_with(MARK, *kept) == []

@@ -1,4 +1,4 @@
-"""`hpcrun run --hostfile` on hosts that only ssh reaches: it trains, and nothing outlives it."""
+"""`hpcrun run --hostfile` over SSH: training, failures, and no leftover processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.waiting import until
 
 # ssh gives up a silent host after 15 s (ServerAliveInterval), the host its driver after 30 s
 # without a line; the rest is the machine's.
-SOON_SECONDS = 28.0  # before a host gives up by itself
+SOON_SECONDS = 28.0  # before a host aborts by itself
 
 WAITING = """
 import os, sys, time
@@ -53,7 +53,7 @@ def last_run(site: Site) -> Submitted:
 
 
 def left(rig: Rig) -> list[str]:
-    """What still runs on the nodes but sshd itself."""
+    """Return the processes on the nodes except sshd."""
     return [
         command
         for name in rig.node_names
@@ -68,7 +68,7 @@ def left(rig: Rig) -> list[str]:
 )
 def test_hostfile_run_trains_on_all_hosts(site: Site, hosts: Lab, launcher: str) -> None:
     shutil.copytree(WORKLOADS, site.project, dirs_exist_ok=True)
-    # DeepSpeed would read these, and stop at the empty line.
+    # DeepSpeed would read this file, and fail at the empty line.
     home = Path(site.environ()["HOME"])
     home.mkdir(exist_ok=True)
     for folder in (site.project, home):
@@ -106,7 +106,7 @@ def test_hostfile_run_trains_on_all_hosts(site: Site, hosts: Lab, launcher: str)
 
 
 def start(site: Site, hosts: Lab, launcher: str, fails: str = "") -> subprocess.Popen[str]:
-    """Start ranks that wait for minutes; the one in ``fails`` ends with 7 at once."""
+    """Start ranks that wait for minutes; the one in ``fails`` exits with 7 immediately."""
     (site.project / "wait.py").write_text(WAITING)
     job = write_job(site, launcher, script="wait.py", env={"FAILS": fails})
     argv = [sys.executable, "-m", "hpcrun", "run", "--hostfile", str(hosts.hostfile(2)), job]
@@ -165,7 +165,7 @@ def test_ctrl_c_ends_all_hosts(site: Site, hosts: Lab, launcher: str) -> None:
 
 
 def test_hosts_end_if_hpcrun_is_killed(site: Site, hosts: Lab) -> None:
-    """Nobody is there to clean up: kill -9 here; each host notices, and ends what is deaf too."""
+    """After kill -9, each host detects the loss and kills even ranks that ignore signals."""
     process = start(site, hosts, "torchrun")
     run = until_all_wait(site)
     driver = [
@@ -187,7 +187,7 @@ def test_hosts_end_if_hpcrun_is_killed(site: Site, hosts: Lab) -> None:
 
 
 def test_silent_host_is_named_and_ends_its_ranks(site: Site, hosts: Lab) -> None:
-    """Its connections freeze, as when a cable is cut: neither side notices."""
+    """Its connections freeze as after a cut cable, without notice to either side."""
     process = start(site, hosts, "deepspeed")
     until_all_wait(site)
     lost = site.rig.node_names[1]
@@ -201,7 +201,7 @@ def test_silent_host_is_named_and_ends_its_ranks(site: Site, hosts: Lab) -> None
     until(lambda: not left(site.rig), "the silent host to be empty")
 
 
-# ---- what is refused, and what is found at once
+# ---- refusals and immediate errors
 
 
 def refused(site: Site, hosts: Lab, hostfile: Path | str, *more: str) -> tuple[int, str]:
@@ -243,7 +243,7 @@ def test_all_unreachable_hosts_are_named(site: Site, hosts: Lab) -> None:
 
 
 def test_host_without_the_run_folder_is_named(rig: Rig, hosts: Lab) -> None:
-    # /tmp is each host's own.
+    # /tmp is private to each host.
     with tempfile.TemporaryDirectory(dir="/tmp") as runs:
         site = Site(rig, rig.shared / "unseen", {"runs_dir": runs}).prepare()
         code, out = refused(site, hosts, hosts.hostfile(2))

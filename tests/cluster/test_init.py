@@ -1,4 +1,4 @@
-"""hpcrun init against real Slurms: with accounting and without, as the cluster changes."""
+"""hpcrun init on real Slurms with and without accounting, and on a changing cluster."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_profile_matches_slurm_and_its_job_is_accepted(site: Site) -> None:
     assert (debug["nodes"], debug["gpus_per_node"], debug["cpus_per_node"]) == (2, 4, 8)
     assert debug["memory_per_node"] == "16000M" and debug["max_time"] == "7-00:00:00"
     assert made["partitions"]["high"]["max_time"] == "1-00:00:00"
-    # Both of root's accounts are known; the first that sacctmgr made is its default.
+    # Both accounts of root are known; the first one created is the default.
     assert made["account"] in ("root", "research") and answer["defaults"]["account"]
     tested = site.hpcrun("submit", "train", "--test-only", env=site.rig.env)
     assert tested.returncode == 0, tested.stderr
@@ -71,7 +71,7 @@ def test_changes_of_the_cluster_are_detected(site: Site) -> None:
 
 
 def test_qos_and_account_limits_are_read(site: Site) -> None:
-    """What sacctmgr really prints for limits that are set."""
+    """This reads the real output of sacctmgr for limits."""
     rig, cluster = site.rig, site.rig.network.link
     limits = ("MaxWall=1-00:00:00", "MaxTRESPerUser=gres/gpu=4", "Flags=DenyOnLimit")
     try:

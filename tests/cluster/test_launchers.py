@@ -1,7 +1,7 @@
-"""Every launcher with every framework, on one node and on two: all train one and the same curve.
+"""Every launcher with every framework, on one node and on two, trains the same curve.
 
-The task (workloads/task.py) takes the whole data set in each optimizer step, by plain gradient
-descent: the result does not depend on how it is shared out, but on every mistake in sharing.
+The task (workloads/task.py) uses the whole data set in each step of plain gradient descent: the
+result does not depend on the distribution of the data, but shows every mistake in it.
 In CI each framework trains once, under one launcher on two nodes (CHOSEN); HPCRUN_TEST_ALL=1 (make
 test-all) trains all of them under all, with DeepSpeed and without, on one node and on two.
 """
@@ -29,14 +29,14 @@ ALL = os.environ.get("HPCRUN_TEST_ALL") == "1"
 
 
 class Framework(NamedTuple):
-    """A framework's job, and what its ranks report of themselves."""
+    """The job of a framework, and the reports of its ranks."""
 
     name: str
     zero_stage: int | None
     shown: dict[str, Any]
 
 
-# Lightning's DeepSpeedStrategy refuses CPUs (strategies/deepspeed.py): it is not here.
+# Lightning's DeepSpeedStrategy refuses CPUs (strategies/deepspeed.py), so it is not tested.
 FRAMEWORKS = [
     Framework("torch", None, {}),
     Framework("deepspeed", 2, {"steps": STEPS, "batch": SAMPLES, "stage": 2}),
@@ -63,7 +63,7 @@ def test_every_launcher_trains() -> None:
 
 @pytest.fixture(scope="module")
 def expected() -> list[float]:
-    """The losses of one process without any framework."""
+    """Return the losses of one process without any framework."""
     argv = [sys.executable, str(WORKLOADS / "task.py")]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
     losses: list[float] = json.loads(done.stdout)
@@ -100,7 +100,7 @@ def submit(site: Site, launcher: str, framework: Framework, nodes: int) -> Submi
 
 
 def shown(run: Submitted) -> list[dict[str, Any]]:
-    """What each rank reported of itself, in the order of the ranks."""
+    """Return the reports of all ranks, in order."""
     found = []
     for log in sorted((run.folder / "logs" / "0").glob("rank-*.log")):
         lines = [line for line in log.read_text().splitlines() if line.startswith("told ")]
@@ -130,7 +130,7 @@ def test_every_framework_trains_the_same_curve(
             assert rank["world"] == 2, what
             assert rank["final"] == pytest.approx(expected[-1], rel=1e-5), what
             assert {key: rank[key] for key in framework.shown} == framework.shown, what
-        # What hpcrun shows is what was trained.
+        # hpcrun shows the precision and batch size of the training.
         samples = sum(rank["samples"] for rank in ranks)
         assert samples == plan["effective_batch"] * STEPS == SAMPLES * STEPS, what
         if plan["nodes"] == 2:

@@ -1,4 +1,4 @@
-"""The verbs of a run's life on a real Slurm: wait, requeue, shell, cancel, resubmit, clean."""
+"""wait, requeue, shell, cancel, resubmit and clean on a real Slurm."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.waiting import until
 
 
 def answer(site: Site, verb: str, *args: str, code: int = 0) -> Any:
-    """What a verb says with --json, held to its schema."""
+    """Return the JSON of a command, validated by its schema."""
     done = site.hpcrun(verb, "--json", *args)
     assert done.returncode == code, done.stdout + done.stderr
     reported = json.loads(done.stdout)
@@ -27,7 +27,7 @@ def answer(site: Site, verb: str, *args: str, code: int = 0) -> Any:
 
 @contextlib.contextmanager
 def started(site: Site, *args: str) -> Iterator[subprocess.Popen[str]]:
-    """An hpcrun that goes on beside the test."""
+    """An hpcrun process that runs in parallel with the test."""
     process = subprocess.Popen(
         [sys.executable, "-m", "hpcrun", *args],
         cwd=site.project,
@@ -58,7 +58,7 @@ env: {A_WORD: "of the job"}
 def test_requeue_is_not_an_end_and_shell_has_the_job_environment(site: Site) -> None:
     (site.project / "again.yaml").write_text(AGAIN)
     run = site.submit("./again.yaml")
-    # A job that hpcrun did not submit, which waits for ever.
+    # A job that hpcrun did not submit, which remains pending.
     external = site.rig.run("sbatch", "--parsable", "--hold", "--wrap", "true").stdout.strip()
     until(lambda: len(list((run.folder / "logs/0").glob("node-*.log"))) == 2, "both nodes")
 
@@ -82,7 +82,7 @@ def test_requeue_is_not_an_end_and_shell_has_the_job_environment(site: Site) -> 
         (reported,) = answer(site, "requeue", run.job_id)["runs"]
         assert reported["requeued"] and reported["state_before"] == "RUNNING"
         until(lambda: " JobState=PENDING " in shown(site, run.job_id), "the job to wait again")
-        # Restarts that nobody asked for stay forbidden.
+        # Unrequested restarts remain forbidden.
         assert " Requeue=0 Restarts=1 " in shown(site, run.job_id)
         (reported,) = answer(site, "requeue", run.job_id)["runs"]
         assert not reported["requeued"] and reported["reason"] == "it waits already"
@@ -95,7 +95,7 @@ def test_requeue_is_not_an_end_and_shell_has_the_job_environment(site: Site) -> 
     assert attempts == [143, 0]
 
     done = site.hpcrun("requeue", run.job_id)
-    # 2: this machine was so busy that Slurm has forgotten the job.
+    # 2: on a busy machine Slurm may no longer know the job.
     assert done.returncode in (2, 3) and f"hpcrun resubmit {run.job_id}" in done.stderr, done.stderr
     reported = answer(site, "cancel", external, run.job_id)["runs"]
     assert [(one["job_id"], one["cancelled"]) for one in reported] == [
@@ -146,7 +146,7 @@ def test_failed_run_is_resubmitted_from_its_checkpoints_and_kept(site: Site) -> 
     assert "new begins at 0" in site.hpcrun("logs", one["job_id"]).stdout
     assert "TimeLimit=00:05:00" in shown(site, one["job_id"])
 
-    # What a later run resumes from stays as long as that one does.
+    # Checkpoints from which a later run resumes are kept as long as that run.
     reported = answer(site, "clean", "-y", first["sweep_id"], code=1)["runs"]
     assert "uses its checkpoints" in reported[0]["reason"] and not reported[0]["removed"]
     left = answer(site, "clean", "--dry-run", "--older-than", "0s")["runs"]
@@ -182,9 +182,9 @@ def test_concurrent_commands_do_not_interfere(site: Site) -> None:
     assert "Traceback" not in message, message
     assert codes[0] == 1 and f"job {running.job_id}: CANCELLED" in ends[0][1], message
     assert codes[1:3] == [0, 0], message
-    # Whoever came before the clean knew the run that was over.
+    # Commands that ran before the clean found the ended run.
     assert codes[4] == 0 and codes[3] in (0, 2) and codes[5] in (0, 2), message
-    # No half run, and nothing of one that was live.
+    # No partially deleted run, and no deleted file of a live run.
     names = {path.name for path in Path(running.folder.parent).iterdir()}
     assert names <= {running.run_id}, message
     if names:

@@ -1,4 +1,4 @@
-"""hpcrun logs on a real Slurm: jobs of any making, requeued ones, arrays, secrets to the end."""
+"""hpcrun logs on a real Slurm: other jobs, arrays, and secrets after the end of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes that are not fit for a job: found before its ranks start, and left out afterwards."""
+"""Bad nodes are detected before the ranks start, and excluded afterwards."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.waiting import until
 
 JOB = "script: train.py\nlauncher: srun\nresources: {nodes: 2, gpus_per_node: 2, time: '5'}\n"
 
-# A clock is compared beside the ranks, and no longer than they run.
+# Clocks are compared in parallel with the ranks, and only while they run.
 SLOW = """import glob, os, time
 warnings = os.environ["HPCRUN_RUN_DIR"] + "/attempts/0/warnings/*"
 for _ in range(600):
@@ -30,7 +30,7 @@ print("trained")
 
 @pytest.fixture
 def prepared(site: Site) -> Iterator[Site]:
-    """The site with a local disk and a cache of its own, and a program that says that it ran."""
+    """A site with its own local disk and cache, and a program that reports its start."""
     site.profile["local_dir"] = "/tmp/disk"
     site.profile["cache_dir"] = str(site.project / "cache")
     site.prepare()
@@ -49,13 +49,13 @@ def on_node(site: Site, name: str, script: str) -> None:
 
 
 def ended(site: Site, run: Submitted) -> str:
-    """Wait for a run's end; give what the batch script's log has."""
+    """Wait for the end of a run; return the log of the batch script."""
     until(lambda: (run.folder / "attempts/0/end.json").exists(), "the end")
     return (run.folder / "logs/batch.log").read_text()
 
 
 def checked(site: Site, *argv: str) -> Any:
-    """What a verb answers, which is as its schema says."""
+    """Return the JSON of a command, validated by its schema."""
     done = site.hpcrun(*argv)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
@@ -74,7 +74,7 @@ def test_full_disk_ends_the_attempt_and_names_the_node(prepared: Site) -> None:
     ended(site, run)
     why = "local_dir: /tmp/disk has 8 MB free"
     assert f"hpcrun: error: {bad}: {why}" in node_log(run, 1)
-    # No rank of that node has begun; others' may have, and wait for a world that never comes.
+    # No rank of that node has started; those of others may have, and wait for the world.
     assert {path.name for path in (run.folder / "logs/0").glob("rank-*")} <= {
         "rank-0.log",
         "rank-1.log",
@@ -90,7 +90,7 @@ def test_full_disk_ends_the_attempt_and_names_the_node(prepared: Site) -> None:
     assert (record["node"], record["why"], record["run_id"]) == (bad, why, run.run_id)
     assert record["cluster"] == "rig"
 
-    # Other runs leave it out, where enough nodes are left.
+    # Other runs exclude it if enough nodes remain.
     [listed] = checked(site, "nodes", "--json")["nodes"]
     assert (listed["node"], listed["why"], listed["run_id"]) == (bad, why, run.run_id)
     done = site.hpcrun("submit", "--json", "two.yaml", "--nodes", "1", "--set", "slurm.hold=true")
@@ -159,7 +159,7 @@ def test_preflight_false_disables_the_checks(prepared: Site) -> None:
 
 @pytest.fixture
 def three(fresh_root: Path) -> Iterator[Site]:
-    """Three nodes: with two nobody knows whose network is slow."""
+    """Three nodes, because with two the slow one cannot be determined."""
     rig = Rig(fresh_root, nodes=3, accounting=False)
     rig.start()
     site = Site(rig, rig.shared / "project")
@@ -189,7 +189,7 @@ def test_node_with_a_slow_network_is_found(three: Site) -> None:
     why = (run.folder / "attempts/0/bad" / bad).read_text()
     assert re.fullmatch(r"its network reaches 0\.[0-9]+ of the speed of the others: .* GB/s\n", why)
     assert f"hpcrun: warning: {bad} is bad: {why}" in node_log(run, 0)
-    # All nodes have measured before any rank begins.
+    # All nodes have been measured before any rank starts.
     assert not list((run.folder / "logs/0").glob("rank-*"))
     assert run.record("end.json")["first_failure"]["host"] == bad
     assert [one["node"] for one in checked(site, "nodes", "--json")["nodes"]] == [bad]

@@ -1,6 +1,6 @@
-"""Every launcher hands each rank what it needs: shown by a probe that runs as the user's program.
+"""Every launcher provides what ranks need, verified by a probe as the user's program.
 
-On hosts of their own with a real Slurm; one node and two, two ranks each.
+The tests use a real Slurm on simulated hosts, with one node and two, and two ranks each.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ WORDS = ["--name=a b", "it's", '"', "$(exit 3)", "{}", "a\nb", "*", "", "größe
 
 
 def shown_by(run: Submitted, attempt: int = 0) -> list[dict[str, Any]]:
-    """What each rank of an attempt reported, by rank."""
+    """Return the reports of an attempt, by rank."""
     files = (run.folder / "probe").glob(f"{attempt}-rank-*.json")
     return sorted((json.loads(file.read_text()) for file in files), key=lambda shown: shown["rank"])
 
 
 def write_job(site: Site, name: str, **job: Any) -> str:
-    """Write a job that runs the probe; what to submit."""
+    """Write a job that runs the probe; return the arguments of submit."""
     shutil.copy2(Path(probe.__file__), site.project / "probe.py")
     text = {"script": "probe.py", "resources": {"gpus_per_node": RANKS_PER_NODE}, **job}
     (site.project / f"{name}.yaml").write_text(yaml.safe_dump(text, allow_unicode=True))
@@ -47,17 +47,17 @@ def write_job(site: Site, name: str, **job: Any) -> str:
 
 
 def latin1(value: str) -> str:
-    """The text that the probe prints for a value."""
+    """Return the text that the probe prints for a value."""
     return os.fsencode(value).decode("latin-1")
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("nodes", [pytest.param(1, marks=pytest.mark.thorough), 2])
 def test_every_rank_gets_rank_node_and_gpus(bare_site: Site, nodes: int) -> None:
-    """One job for each launcher, side by side on the same nodes."""
+    """One job for each launcher, concurrently on the same nodes."""
     runs = {}
     for launcher in LAUNCHERS:
-        # A bare framework: the launcher alone is looked at.
+        # Plain torch, because only the launcher is tested.
         job = write_job(bare_site, launcher, launcher=launcher, framework="torch", env=ENV)
         options = ["--nodes", str(nodes), "--set", "resources.cpus_per_gpu=1", "--time", "10"]
         shell = {"FROM_THE_SHELL": "a, b", "RANK": "77", "MASTER_PORT": "77"}
@@ -71,13 +71,13 @@ def test_every_rank_gets_rank_node_and_gpus(bare_site: Site, nodes: int) -> None
 
 
 def check_places(site: Site, run: Submitted, launcher: str, nodes: int) -> int:
-    """Check what every rank of a run reported; the port that they met at."""
+    """Check the reports of all ranks of a run; return the port of the rendezvous."""
     names = site.rig.node_names[:nodes]
     ranks = shown_by(run)
     assert [shown["rank"] for shown in ranks] == list(range(nodes * RANKS_PER_NODE)), launcher
     ((address, port),) = {tuple(shown["master"]) for shown in ranks}
     if nodes == 1:
-        # Any of the nodes: several jobs of one node share them.
+        # Any of the nodes, which several one-node jobs share.
         names = [ranks[0]["host"]]
     assert address == (site.rig.addresses[names[0]] if nodes > 1 else "127.0.0.1"), launcher
     assert 12000 <= port < 30000
@@ -89,7 +89,7 @@ def check_places(site: Site, run: Submitted, launcher: str, nodes: int) -> int:
         assert shown["node_rank"] == rank // RANKS_PER_NODE, launcher
         assert environ["GROUP_RANK"] == environ["NODE_RANK"] == str(shown["node_rank"]), launcher
         assert shown["host"] == names[shown["node_rank"]], launcher
-        # All GPUs of the job on each node, as Slurm numbers them: one alone reaches no other.
+        # All GPUs of the job on each node, with Slurm's numbers.
         assert shown["gpus"] in ("0,1", "2,3"), launcher
         assert shown["threads"] == "1", "the profile's OMP_NUM_THREADS"
         assert shown["gloo_interface"] == ("eth0" if nodes > 1 else "lo"), launcher
@@ -105,7 +105,7 @@ def check_places(site: Site, run: Submitted, launcher: str, nodes: int) -> int:
 @pytest.mark.parametrize("launcher", ["torchrun", "srun"])
 @pytest.mark.parametrize("gpus", [1, 2])
 def test_every_rank_has_the_requested_cpus(bound_site: Site, launcher: str, gpus: int) -> None:
-    """Its data loaders live on them; srun of Slurm 22.05 to 23.02 would bind it to one."""
+    """Its data loaders need them; srun of Slurm 22.05 to 23.02 would bind it to one CPU."""
     rig = bound_site.rig
     require(rig.cpus >= 2, "two CPUs")
     cpus_per_gpu = rig.cpus // gpus
@@ -121,13 +121,13 @@ def test_every_rank_has_the_requested_cpus(bound_site: Site, launcher: str, gpus
         assert [len(cpus) for cpus in bound] == [cpus_per_gpu] * gpus
         assert len(set.union(*bound)) == gpus * cpus_per_gpu, "each rank has CPUs of its own"
     else:
-        # The launcher's ranks share its node's CPUs.
+        # The ranks of a launcher share the CPUs of its node.
         assert [len(cpus) for cpus in bound] == [gpus * cpus_per_gpu] * gpus
 
 
 @pytest.mark.parametrize("launcher", [pytest.param("torchrun", marks=pytest.mark.thorough), "srun"])
 def test_pinned_ranks_have_separate_cores(bound_site: Site, launcher: str) -> None:
-    """The node's GPUs have no place here: its cores are shared out among the ranks."""
+    """The simulated GPUs have no locality, so the cores are divided among the ranks."""
     require(bound_site.rig.cpus >= 2, "two CPUs")
     job = write_job(bound_site, f"near-{launcher}", launcher=launcher, binding="auto")
     asked = ["resources={gpus_per_node: 2, cpus_per_gpu: 1, time: 10, exclusive: true}"]

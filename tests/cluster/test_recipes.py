@@ -1,4 +1,4 @@
-"""The recipes of docs/survive.md on a real Slurm: stopped, each gives the whole curve."""
+"""The recipes of docs/survive.md on a real Slurm: interrupted runs have the complete curve."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LAUNCHERS = {"deepspeed": "deepspeed", "accelerate": "accelerate", "lightning": 
 
 
 def submit(site: Site, framework: str, survive: dict[str, Any], limit: str, step: str) -> Submitted:
-    """Submit a recipe on two nodes, a rank on each; a step takes so many seconds at least."""
+    """Submit a recipe on two nodes with a rank each, and a minimum time per step."""
     shutil.copytree(SCRIPTS, site.project, dirs_exist_ok=True)
     job: dict[str, Any] = {
         "script": f"survive_{framework}.py",
@@ -43,19 +43,19 @@ def submit(site: Site, framework: str, survive: dict[str, Any], limit: str, step
 
 
 def parts_of(run: Submitted) -> list[Part]:
-    """What each attempt's rank 0 printed."""
+    """Return the output of rank 0 of each attempt."""
     logs = sorted((run.folder / "logs").glob("*/rank-0.log"))
     return [read(log.read_text()) for log in logs]
 
 
 def has_begun(run: Submitted) -> bool:
-    """Whether its first attempt has made some steps."""
+    """Return whether the first attempt has made some steps."""
     parts = parts_of(run)
     return bool(parts) and len(parts[0].curve) > 2
 
 
 def insist_on_the_whole_curve(site: Site, run: Submitted, whole: Part) -> None:
-    """Wait for its end; each step was done once, to the same bits."""
+    """Wait for the end; every step was made once, with bit-identical results."""
     done = site.hpcrun("wait", run.run_id)
     assert done.returncode == 0, done.stdout + done.stderr + run.log()
     parts = parts_of(run)
@@ -67,7 +67,7 @@ def insist_on_the_whole_curve(site: Site, run: Submitted, whole: Part) -> None:
 
 
 def goes_on_after(site: Site, run: Submitted, why: str) -> None:
-    """Wait for the end of the first attempt, and let the next begin."""
+    """Wait for the end of the first attempt, and start the next one."""
     site.wait_for(run, "attempts/0/end.json")
     end = run.record("end.json")
     assert (end["why"], end["next"]) == (why, "requeue"), json.dumps(end) + run.log()
@@ -89,10 +89,10 @@ def test_recipe_resumes_after_preemption(site: Site, tmp_path: Path, framework: 
 @pytest.mark.thorough
 @pytest.mark.timeout(1800)
 def test_all_recipes_save_before_the_time_limit(site: Site, tmp_path: Path) -> None:
-    # First: no attempt is long enough for DeepSpeed to compile its operators.
+    # First, because no attempt is long enough for DeepSpeed to compile its operators.
     whole = {each: train(each, tmp_path / each) for each in FRAMEWORKS}
     survive = {"when": ["time_limit"], "save_before_end": "40s"}
-    # Slurm may ask up to a minute early: the second attempt ends before it does.
+    # Slurm may signal up to a minute early; the second attempt ends before that.
     runs = {each: submit(site, each, survive, "5", "9") for each in FRAMEWORKS}
     for run in runs.values():
         goes_on_after(site, run, "time_limit")

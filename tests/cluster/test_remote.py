@@ -1,4 +1,4 @@
-"""The main road from a laptop: a cluster at the other end of ssh, whose paths do not exist here."""
+"""hpcrun on a laptop with a cluster behind SSH, whose paths do not exist on the laptop."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Done = subprocess.CompletedProcess[str]
 FAR_HOME = "home of me"
 
 
-# What Linux has, and a Mac has not.
+# Features of Linux that a Mac lacks.
 LACKS = """\
 import fcntl, os, select, signal, socket, time
 names = {
@@ -49,7 +49,7 @@ for module in names:
 
 @dataclass
 class Laptop:
-    """A project and a home below /tmp, which the cluster's hosts have for themselves."""
+    """A project and a home below /tmp, which is private to each host of the cluster."""
 
     folder: Path
     rig: Rig
@@ -78,7 +78,7 @@ class Laptop:
         return {**env, "HOME": home, "HPCRUN_SANDBOX_DIR": "/nonexistent"}
 
     def argv(self, *args: str) -> list[str]:
-        # Where hpcrun runs there is nothing of the cluster.
+        # The laptop has no commands or files of the cluster.
         hide = '/bin/mount -t tmpfs none "$1" && shift && exec "$@"'
         if not self.is_linux:
             hide = f"/bin/mount -t tmpfs none /proc && {hide}"
@@ -103,7 +103,7 @@ class Laptop:
         return done.stdout
 
     def be_no_linux(self) -> None:
-        """Lack /proc, locks, Linux's own calls, and all programs but git, bash, env and ssh."""
+        """Remove /proc, locks, Linux-specific calls, and programs except git, bash, env and ssh."""
         home = self.folder / "home"
         for name in ("git", "bash"):
             (home / "bin" / name).symlink_to(str(shutil.which(name)))
@@ -123,7 +123,7 @@ class Laptop:
         return json.loads(self.does(*args, "--json", code=code))
 
     def through(self, link: Link) -> None:
-        """Go through a link to the cluster from now on."""
+        """Connect to the cluster through a link from now on."""
         ssh = self.folder / "home" / ".ssh"
         text, port = (ssh / "config").read_text(), link.port
         text = re.sub(r"HostName .*", "HostName 127.0.0.1", text)
@@ -133,7 +133,7 @@ class Laptop:
 
     @contextmanager
     def at_most(self, trips: int) -> Iterator[None]:
-        """Insist on few trips of a command: each is a session, and one is opened ahead."""
+        """Assert that a command needs few round trips (sessions, one of which is opened ahead)."""
         log = self.rig.shared / "laptop-keys" / "log"
         before = log.read_text().count("Starting session: ")
         yield
@@ -141,7 +141,7 @@ class Laptop:
         assert 0 < made <= trips + 1, made
 
     def jobs(self) -> list[str]:
-        """The folders of all jobs in squeue."""
+        """Return the folders of all jobs in squeue."""
         return self.rig.run("squeue", "-h", "-o", "%Z").stdout.splitlines()
 
     def write(self, name: str, text: str) -> Path:
@@ -151,19 +151,19 @@ class Laptop:
         return path
 
 
-# A login shell that is another, and prints what nobody asked for.
+# A different login shell, which prints a banner.
 CHATTY = """\
 Banner {banner}
 ForceCommand echo Welcome; echo "quota: 3 of 4 GB" >&2; exec {shell} -c "$SSH_ORIGINAL_COMMAND"
 """
-# A login node that passes on little, either way, and has no sftp.
+# A login node that restricts forwarding, and has no sftp.
 NARROW = """\
 ForceCommand f() { stdbuf -o0 head -c $1; }; f 99999 | eval "$SSH_ORIGINAL_COMMAND" | f 1000000
 """
 
 
 def _start(rig: Rig, folder: Path, shell: str) -> subprocess.Popen[bytes]:
-    """Start sshd on the head, whose sessions have a home of their own."""
+    """Start sshd on the head, with a separate home for its sessions."""
     keys = rig.shared / "laptop-keys"
     keys.mkdir(exist_ok=True)
     ssh = folder / "home" / ".ssh"
@@ -198,7 +198,7 @@ def _start(rig: Rig, folder: Path, shell: str) -> subprocess.Popen[bytes]:
         f"Host mycluster\n  HostName {address}\n  Port 2222\n  User root\n"
         f"  IdentityFile {ssh}/id_ed25519\n  UserKnownHostsFile {ssh}/known_hosts\n"
     )
-    # ssh takes the home from the system's list of users, and not from $HOME.
+    # ssh reads the home from the user database instead of $HOME.
     wrapper = folder / "home" / "bin" / "ssh"
     wrapper.parent.mkdir()
     wrapper.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {ssh}/config "$@"\n')
@@ -219,7 +219,7 @@ def _start(rig: Rig, folder: Path, shell: str) -> subprocess.Popen[bytes]:
 
 @pytest.fixture
 def laptop(rig: Rig, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Laptop]:
-    """A laptop; the parameter may name the login shell at the other end, or ``narrow``."""
+    """A laptop; the parameter may name the remote login shell, or ``narrow``."""
     require(Path(SSHD).exists(), "sshd")
     process = _start(rig, tmp_path, getattr(request, "param", ""))
     made = Laptop(tmp_path, rig, process)
@@ -264,7 +264,7 @@ pwd
     indirect=["laptop"],
 )
 def test_run_is_submitted_followed_and_parsed_over_ssh(laptop: Laptop, way: str) -> None:
-    """Submitted, seen, waited for, read, parsed; whatever is on the way, and prints there."""
+    """submit, status, wait, logs and parse work with any login shell and banner."""
     config = laptop.folder / "home" / ".ssh" / "config"
     if way == "jump":
         gate = config.read_text().replace("mycluster", "gate")
@@ -304,7 +304,7 @@ def test_run_is_submitted_followed_and_parsed_over_ssh(laptop: Laptop, way: str)
 
 @pytest.mark.thorough
 def test_range_of_nodes_works_over_ssh(laptop: Laptop) -> None:
-    """What each number of nodes needs goes along; what it was given is seen from here."""
+    """Files for each number of nodes are uploaded, and the allocated number is shown."""
     laptop.write(
         "say.sh", "echo $HPCRUN_NODES of 1-2 accumulate $HPCRUN_GRADIENT_ACCUMULATION_STEPS"
     )
@@ -325,7 +325,7 @@ def test_range_of_nodes_works_over_ssh(laptop: Laptop) -> None:
 
 
 def test_deleted_mirror_is_fetched_again(laptop: Laptop) -> None:
-    """It is fetched again: names, records, logs."""
+    """Names, records and logs are fetched again."""
     laptop.write("say.sh", SAY)
     laptop.write("job.yaml", SLEEPER)
     made = laptop.json("submit", "job.yaml")
@@ -344,7 +344,7 @@ def test_deleted_mirror_is_fetched_again(laptop: Laptop) -> None:
 
 
 def test_running_job_is_followed_cancelled_and_requeued(laptop: Laptop) -> None:
-    """Followed, cancelled, requeued; each line of it once."""
+    """Every line is shown exactly once."""
     laptop.write("say.sh", SAY)
     laptop.write("job.yaml", SLEEPER + "env: {WAIT: '300'}\n")
     made = laptop.json("submit", "job.yaml")
@@ -363,7 +363,7 @@ def test_running_job_is_followed_cancelled_and_requeued(laptop: Laptop) -> None:
     while seen[-1] != "step 3 loss 0.3\n":
         seen.append(follow.stdout.readline())
         assert seen[-1], follow.communicate()
-    # The batch script has a log of its own, whose lines come between these.
+    # Lines of the batch script's log are interleaved.
     steps = [line for line in seen if line.startswith("step")]
     assert steps == [f"step {step} loss 0.{step}\n" for step in (1, 2, 3)]
     assert laptop.json("status", job)["runs"][0]["state"] == "RUNNING"
@@ -403,9 +403,9 @@ HELD = "command: [bash, say.sh]\nresources: {gpus_per_node: 0}\nslurm: {hold: tr
 
 
 def _cut(laptop: Laptop, link: Link, at: int) -> None:
-    """Submit while the link is cut at its message `at`, or a few earlier where it has fewer.
+    """Submit while the link is cut at message `at`, or a few earlier if there are fewer.
 
-    Their number varies: how much a message carries is TCP's choice.
+    Their number varies, because TCP determines the size of messages.
     """
     before = set(laptop.jobs())
     link.start(at)
@@ -414,7 +414,7 @@ def _cut(laptop: Laptop, link: Link, at: int) -> None:
     if done.returncode == 0:
         assert new == [json.loads(done.stdout)["run_dir"]], (at, done)
         assert (Path(new[0]) / "submitted.json").is_file(), (at, done)
-    else:  # it broke before anybody was let in
+    else:  # it was cut before the login
         assert (done.returncode, new) == (4, []), (at, done)
     if not link.is_cut:
         _cut(laptop, link, link.count - 3)
@@ -434,7 +434,7 @@ def link(laptop: Laptop) -> Iterator[Link]:
 
 
 def test_cut_link_causes_no_second_job(laptop: Laptop, link: Link) -> None:
-    laptop.does("submit", "job.yaml")  # it uploads the project, the next ones need not
+    laptop.does("submit", "job.yaml")  # it uploads the project, which later submissions need not do
     link.start()
     laptop.does("submit", "job.yaml")
     whole = link.count
@@ -444,7 +444,7 @@ def test_cut_link_causes_no_second_job(laptop: Laptop, link: Link) -> None:
 
 
 def test_follower_survives_a_cut_connection(laptop: Laptop, link: Link) -> None:
-    """Each line once, though the link was cut between them."""
+    """Every line is shown once, although the link is cut in between."""
     laptop.write("job.yaml", SLEEPER)
     goes_on = 'until [ -e "$HPCRUN_RUN_DIR/go" ]; do sleep 0.1; done'
     laptop.write("say.sh", f"echo first line; {goes_on}; echo last line\n")
@@ -513,7 +513,7 @@ def test_invalid_remote_paths_are_found_before_submission(laptop: Laptop) -> Non
 
 
 def test_laptop_without_linux_features_works(laptop: Laptop) -> None:
-    """It makes a profile, submits, follows, reads, brings and cleans up."""
+    """init, submit, logs, parse, fetch and clean work without them."""
     laptop.be_no_linux()
     subprocess.run(["git", "init", "-q", str(laptop.project)], check=True)
     assert "partitions.high" in laptop.does("init", "--host", "mycluster", "--check", code=1)

@@ -1,4 +1,4 @@
-"""What a run has written and serves comes to the laptop; and each verb goes the way there."""
+"""Outputs and ports of remote runs on the laptop, and every command over SSH."""
 
 # ruff: noqa: F811 - a fixture is imported, and is what the tests have as an argument
 
@@ -54,7 +54,7 @@ def started(laptop: Laptop, *args: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_outputs_are_fetched_despite_a_cut_link(laptop: Laptop) -> None:
-    """Checkpoints and plots; where the link breaks on the way it goes on, and all is whole."""
+    """Checkpoints and plots are complete, even if the link is cut during the transfer."""
     laptop.write("write.sh", WRITES)
     laptop.write("job.yaml", SLEEPER.replace("say.sh", "write.sh"))
     job = laptop.json("submit", "job.yaml")
@@ -81,7 +81,7 @@ def test_outputs_are_fetched_despite_a_cut_link(laptop: Laptop) -> None:
 
 @pytest.mark.parametrize("laptop", ["narrow"], indirect=True)
 def test_transfer_host_is_used_for_code_and_outputs(laptop: Laptop) -> None:
-    """Code goes to the host of transfers, and outputs come from there; sbatch is the login's."""
+    """Code and outputs are transferred through transfer_host; sbatch runs on the login node."""
     keys = laptop.rig.shared / "laptop-keys"
     config = (keys / "config").read_text().replace("Port 2222", "Port 2223")
     (keys / "dtn").write_text(re.sub("ForceCommand.*\n", "", config))
@@ -129,7 +129,7 @@ def test_transfer_host_is_used_for_code_and_outputs(laptop: Laptop) -> None:
     ],
 )
 def test_port_of_a_node_is_forwarded(laptop: Laptop, way: str, bind: str) -> None:
-    """Also of what listens on the node's loopback alone, as a notebook does: byte by byte.
+    """Servers that listen only on the node's loopback, such as a notebook, work as well.
 
     The laptop is no Linux.
     """
@@ -162,7 +162,7 @@ def test_port_of_a_node_is_forwarded(laptop: Laptop, way: str, bind: str) -> Non
 
 
 def test_open_on_the_login_node_explains_the_forwarding(site: Site) -> None:
-    """It says how a laptop comes there; what listens on the node's loopback alone is refused."""
+    """It prints the command for the laptop; servers on the node's loopback are refused."""
     serve = f"{sys.executable} -m http.server"
     (site.project / "serve.sh").write_text(
         f"cd /tmp; {serve} 7434 --bind 127.0.0.1 & {serve} 7435 & wait\n"
@@ -189,7 +189,7 @@ def test_open_on_the_login_node_explains_the_forwarding(site: Site) -> None:
     indirect=True,
 )
 def test_every_command_works_over_ssh(laptop: Laptop) -> None:
-    """What reads a run, and what acts on it, over ssh; the login there may be another shell's.
+    """Commands that read or change a run work over SSH, with different login shells.
 
     The laptop is no Linux.
     """
@@ -221,7 +221,7 @@ def test_every_command_works_over_ssh(laptop: Laptop) -> None:
 
 
 def test_bad_nodes_are_recorded_on_the_cluster(laptop: Laptop) -> None:
-    """As the login node does it: listed, left out, taken back."""
+    """As on the login node, they are listed, excluded and cleared."""
     laptop.write("say.sh", "true\n")
     laptop.write("job.yaml", SLEEPER + "slurm: {hold: true}\n")
     folder = laptop.far_runs.parent / "cache" / "bad-nodes"
@@ -246,7 +246,7 @@ def test_bad_nodes_are_recorded_on_the_cluster(laptop: Laptop) -> None:
 
 
 def test_remote_folders_are_checked(laptop: Laptop) -> None:
-    """Before anything is sent, by the far host's own words."""
+    """They are checked before the upload."""
     laptop.write("say.sh", "true\n")
     laptop.write("job.yaml", SLEEPER)
     profile = laptop.project / "hpcrun.yaml"
@@ -259,7 +259,7 @@ def test_remote_folders_are_checked(laptop: Laptop) -> None:
     assert done.returncode == 2 and "/proc: cannot be written to" in done.stderr, done
 
 
-# Python there: it is asked for the modules, for DeepSpeed's version, and what that one thinks.
+# A remote Python, which is queried for modules, DeepSpeed's version, and validation.
 ANSWERS = """\
 #!/bin/bash
 echo "${2:0:40}" >>"$HOME/asked"
@@ -272,7 +272,7 @@ esac
 
 
 def test_remote_data_and_deepspeed_json_are_checked(laptop: Laptop) -> None:
-    """In the trips that ask for the interpreter and the folders; what DeepSpeed says is kept."""
+    """This needs no additional round trips, and DeepSpeed's result is cached."""
     profile = laptop.project / "hpcrun.yaml"
     profile.write_text(profile.read_text().replace(sys.executable, "~/bin/python"))
     home = laptop.far_runs.parent
@@ -330,7 +330,7 @@ print("parameters", sum(one.numel() for one in whole.values()))
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_training_on_two_remote_hosts_is_fetched(laptop: Laptop) -> None:
-    """ZeRO-2: submitted, followed, parsed, and its checkpoint brought: a part of each host."""
+    """A ZeRO-2 checkpoint with parts from both hosts is fetched."""
     profile = laptop.project / "hpcrun.yaml"
     known = yaml.safe_load(profile.read_text())
     known |= {"cache_dir": str(CACHE), "env": {"OMP_NUM_THREADS": "1"}}

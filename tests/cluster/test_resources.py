@@ -1,4 +1,4 @@
-"""What is asked of a real Slurm: whole nodes, a site's own options, the start, networks."""
+"""Requests to a real Slurm: whole nodes, renamed options, expected start, networks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.cluster.rig import Rig
 from tests.cluster.site import Site, Submitted
 from tests.pairs import pairwise
 
-# What a task of the step was given; python is the rig's own.
+# Reports the resources of a task; python is that of the rig.
 TELL = """
 import json, os
 names = ("SLURM_CPUS_PER_TASK", "SLURM_STEP_NUM_TASKS", "SLURM_CPUS_ON_NODE", "OMP_NUM_THREADS",
@@ -34,7 +34,7 @@ MakeSite = Callable[..., Site]
 
 @pytest.fixture
 def site_with(rig: Rig, site: Site) -> MakeSite:
-    """Make the test's project one whose profile says more."""
+    """Add settings to the profile of the project."""
 
     def make(**profile: object) -> Site:
         return type(site)(rig, site.project, {**site.profile, "env": {}, **profile}).prepare()
@@ -43,13 +43,13 @@ def site_with(rig: Rig, site: Site) -> MakeSite:
 
 
 def shown(run: Submitted, rank: int = 0) -> dict[str, str]:
-    """What a rank reported."""
+    """Return the report of a rank."""
     answer: dict[str, str] = json.loads((run.folder / f"told-{rank}.json").read_text())
     return answer
 
 
 def ended(site: Site, *args: str) -> Submitted:
-    """Submit the telling program, and see it end well."""
+    """Submit the reporting program, and assert that it succeeds."""
     (site.project / "tell.py").write_text(TELL)
     (site.project / "tell.yaml").write_text("script: tell.py\n")
     run = site.submit("tell.yaml", *args)
@@ -59,13 +59,13 @@ def ended(site: Site, *args: str) -> Submitted:
 
 
 def allocated(rig: Rig, run: Submitted) -> dict[str, str]:
-    """What Slurm says that the job has."""
+    """Return the resources of the job according to Slurm."""
     words = rig.run("scontrol", "show", "job", "-o", run.job_id).stdout.split()
     return dict(word.split("=", 1) for word in words if "=" in word)
 
 
 def test_only_shows_the_expected_start(site: Site) -> None:
-    """Slurm says when; nothing stays behind; a refusal is exit code 3."""
+    """Nothing is left behind, and a refusal has exit code 3."""
     done = site.hpcrun("submit", "zero2-8gpu-2node", "--test-only")
     assert done.returncode == 0, done.stderr
     assert "zero2-8gpu-2node is not submitted; rig would take it" in done.stdout
@@ -82,7 +82,7 @@ def test_only_shows_the_expected_start(site: Site) -> None:
 
 
 def test_exclusive_job_gets_whole_nodes(site_with: MakeSite) -> None:
-    """All CPUs and all memory of a node, asked for; a share of them otherwise."""
+    """The job gets all CPUs and memory of a node if requested, otherwise a share."""
     site = site_with()
     share = ended(site, "--gpus-per-node", "1")
     assert shown(share)["SLURM_CPUS_PER_TASK"] == shown(share)["OMP_NUM_THREADS"] == "2"
@@ -91,7 +91,7 @@ def test_exclusive_job_gets_whole_nodes(site_with: MakeSite) -> None:
     has = allocated(site.rig, run)
     assert has["OverSubscribe"] == "NO" and has["MinMemoryNode"] == "0"
     assert has["NumCPUs"] == str(site.rig.cpus)
-    # Two ranks share eight CPUs; each sees the GPUs of the node.
+    # Two ranks share eight CPUs, and each sees all GPUs of the node.
     assert shown(run, 1)["OMP_NUM_THREADS"] == "4"
     assert shown(run)["SLURM_CPUS_PER_TASK"] == str(site.rig.cpus)
 
@@ -99,7 +99,7 @@ def test_exclusive_job_gets_whole_nodes(site_with: MakeSite) -> None:
 def test_exclusive_job_gets_whole_nodes_unknown_to_the_profile(
     rig: Rig, site_with: MakeSite
 ) -> None:
-    """No number of CPUs is asked for, and the step has all of them."""
+    """No number of CPUs is requested, and the step gets all of them."""
     site = site_with(partitions={})
     words = ["--gpus-per-node", "1", "--set", "launcher=srun"]
     run = ended(site, *words, "--set", "resources.exclusive=true")
@@ -112,7 +112,7 @@ def test_exclusive_job_gets_whole_nodes_unknown_to_the_profile(
 def test_renamed_options_request_the_same_resources(
     rig: Rig, site_with: MakeSite, launcher: str
 ) -> None:
-    """The same job, written in other options, gets the same resources: nothing seems renamed."""
+    """The same job with renamed options gets the same resources."""
     rename = {
         "gres": "gpus-per-node",
         "mem": "mem-per-gpu",
@@ -131,7 +131,7 @@ def test_renamed_options_request_the_same_resources(
 
 
 def test_dropped_options_do_not_affect_the_ranks(rig: Rig, site_with: MakeSite) -> None:
-    """Dropped lines leave no trace in the step, and the ranks start all the same."""
+    """Dropped directives are absent from the step, too, and the ranks start."""
     drop = {"ntasks-per-node": False, "mem": False}
     site = site_with(slurm=drop)
     words = ["--nodes", "2", "--gpus-per-node", "2", "--set", "launcher=srun"]
@@ -142,7 +142,7 @@ def test_dropped_options_do_not_affect_the_ranks(rig: Rig, site_with: MakeSite) 
 
 
 def test_network_is_detected_and_debug_is_verbose(rig: Rig, site_with: MakeSite) -> None:
-    """The rig's hosts have Ethernet only; NCCL is set to that, on every node, and so is --debug."""
+    """The rig's hosts have only Ethernet, for which NCCL is configured on every node."""
     types = {"partitions": {"debug": {"gpus_per_node": 4, "cpus_per_node": 8}}}
     site = site_with(accelerator="cuda", **types)
     run = ended(site, "--nodes", "2", "--gpus-per-node", "1", "--debug")
@@ -154,12 +154,12 @@ def test_network_is_detected_and_debug_is_verbose(rig: Rig, site_with: MakeSite)
         assert received["NCCL_DEBUG_FILE"] == f"{run.folder}/logs/nccl-%h-%p.log"
         assert received["TORCH_CPP_LOG_LEVEL"] == "INFO"
     assert "debug" not in (run.folder / "spec.yaml").read_text().lower()
-    # What nobody decided stays undecided for the next run.
+    # An automatic choice is not recorded for the next run.
     assert "fabric" not in (run.folder / "spec.yaml").read_text()
 
 
 def test_missing_network_names_the_node(rig: Rig, site_with: MakeSite) -> None:
-    """A job for InfiniBand on nodes without it ends at once, and says on which."""
+    """A job for InfiniBand on nodes without it ends immediately with the node's name."""
     site = site_with(accelerator="cuda", fabric="infiniband")
     (site.project / "tell.yaml").write_text("script: tell.py\nsnapshot: false\n")
     (site.project / "tell.py").write_text(TELL)
@@ -197,7 +197,7 @@ PROFILES: dict[str, dict[str, object]] = {
 
 
 def test_pairwise_selection_is_accepted_by_sbatch(rig: Rig, site_with: MakeSite) -> None:
-    """Every two values of all that shapes a submission meet in one that Slurm would take."""
+    """Every pair of values of all options occurs in a submission that Slurm accepts."""
     refused = []
     for row in pairwise(FACTORS):
         site = site_with(accelerator=row["accelerator"], **PROFILES[row["site"]])

@@ -1,4 +1,4 @@
-"""The rig is what it claims to be: hosts of their own, a real Slurm, nothing left afterwards."""
+"""The rig itself: separate hosts, a real Slurm, and no leftovers."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def _names_seen_by_srun(rig: Rig) -> set[str]:
 
 
 def _traces(root: Path) -> list[str]:
-    """List processes that name the folder and mounts below it."""
+    """List processes whose command lines contain the folder, and mounts below it."""
     found = [line for line in Path("/proc/mounts").read_text().splitlines() if str(root) in line]
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():

@@ -1,4 +1,4 @@
-"""From the project to the job: which code runs, where, with which templates and environment."""
+"""Code, working directory, templates and environment of a job."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ open(f"{os.environ['HPCRUN_RUN_DIR']}/told-{rank}.json", "w").write(json.dumps(t
 
 
 def write_program(path: Path, version: int) -> None:
-    """A program that reports how it runs, and which version of it and of the project's library."""
+    """Write a program that reports its environment, its version and that of the library."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"import road_library\nVERSION = {version}, road_library.VERSION\n{TELL}")
     (path.parent / "__init__.py").touch()
@@ -30,14 +30,14 @@ def write_program(path: Path, version: int) -> None:
 
 
 def shown(run: Submitted, rank: int = 0) -> dict[str, object]:
-    """What the program reported."""
+    """Return the report of the program."""
     answer: dict[str, object] = json.loads((run.folder / f"told-{rank}.json").read_text())
     return answer
 
 
 @pytest.fixture
 def gate(site: Site) -> Iterator[Submitted]:
-    """A running job that the test's other jobs wait for; it ends when the file ``go`` is there."""
+    """A running job on which other jobs depend; it ends when the file ``go`` is created."""
     path = site.rig.shared / f"{site.project.name}-go"
     command = f"until [ -e '{path}' ]; do sleep 0.1; done"
     run = site.submit("--name", str(path), "--", "bash", "-c", command)
@@ -52,7 +52,7 @@ def open_gate(site: Site) -> None:
 
 
 def test_job_uses_the_code_of_its_submission(site: Site, gate: Submitted) -> None:
-    """Edits made while jobs wait reach only those that run in place; all work in the project."""
+    """Edits while jobs are pending affect only those that run in place."""
     project = site.project
     outside = project.with_name(project.name + "-outside")
     write_program(project / "pkg" / "train.py", 1)
@@ -82,7 +82,7 @@ def test_job_uses_the_code_of_its_submission(site: Site, gate: Submitted) -> Non
         done = site.follow(run)
         assert done.returncode == 0, done.stdout + done.stderr
     versions = {name: shown(run)["version"] for name, run in runs.items() if name != "command"}
-    # The program's own version, and that of the project's library that it imports.
+    # The version of the program, and that of the project's library.
     assert versions == {
         **{name: [1, 1] for name in ("script", "absolute", "module")},
         **{name: [2, 2] for name in ("in-place", "module-in-place")},
@@ -101,7 +101,7 @@ def test_job_uses_the_code_of_its_submission(site: Site, gate: Submitted) -> Non
 
 
 def test_module_is_importable_in_worker_processes(site: Site) -> None:
-    """A module of the run's copy is found again by the processes that it starts."""
+    """Worker processes import modules from the run's copy."""
     (site.project / "pkg").mkdir()
     (site.project / "pkg" / "__init__.py").touch()
     (site.project / "pkg" / "work.py").write_text(
@@ -120,7 +120,7 @@ def test_module_is_importable_in_worker_processes(site: Site) -> None:
 
 
 def test_files_ignored_by_git_are_not_copied(site: Site) -> None:
-    """A script that is not in the copy is reported before submission."""
+    """A script that is not part of the copy is refused before submission."""
     subprocess.run(["git", "init", "-q", site.project], check=True)
     (site.project / ".gitignore").write_text("made/\n")
     write_program(site.project / "made" / "train.py", 1)
@@ -133,7 +133,7 @@ def test_files_ignored_by_git_are_not_copied(site: Site) -> None:
 
 
 def test_submodules_are_copied(site: Site) -> None:
-    """A git checkout inside the project goes with it, with what it does not ignore itself."""
+    """A git checkout inside the project is copied, except for files that it ignores."""
     inner = site.project / "lib"
     inner.mkdir()
     (inner / ".gitignore").write_text("data\n")
@@ -170,7 +170,7 @@ def test_project_template_is_used(site: Site) -> None:
 
 
 def run_in(site: Site, allocation: list[str]) -> tuple[subprocess.CompletedProcess[str], Submitted]:
-    """Call hpcrun run inside an salloc of two nodes."""
+    """Run hpcrun run inside an salloc of two nodes."""
     done = subprocess.run(
         [
             *("salloc", "--nodes=2", *allocation, sys.executable, "-m", "hpcrun", "run"),
@@ -189,9 +189,9 @@ def run_in(site: Site, allocation: list[str]) -> tuple[subprocess.CompletedProce
 
 @pytest.mark.parametrize("allocation", [["--gres=gpu:2"], ["--gres=gpu:2", "--ntasks-per-node=4"]])
 def test_run_uses_its_allocation(site: Site, allocation: list[str]) -> None:
-    """hpcrun run inside salloc: both its nodes, all four ranks, nothing submitted.
+    """hpcrun run inside salloc uses both nodes with all four ranks, and submits nothing.
 
-    Be the allocation's CPUs fewer than the ranks, or its tasks others than the job's.
+    This holds if the allocation has fewer CPUs than ranks, or other tasks than the job.
     """
     write_program(site.project / "pkg" / "train.py", 1)
     (site.project / "job.yaml").write_text("script: pkg/train.py\nlauncher: srun\n")
@@ -209,7 +209,7 @@ def test_run_uses_its_allocation(site: Site, allocation: list[str]) -> None:
 
 
 def test_uneven_allocation_is_refused(site: Site) -> None:
-    """srun puts three ranks on the node with more CPUs, whatever is asked: no silent training."""
+    """srun would start three ranks on the node with more CPUs."""
     write_program(site.project / "pkg" / "train.py", 1)
     (site.project / "job.yaml").write_text("script: pkg/train.py\nlauncher: srun\n")
     done, run = run_in(site, ["--gres=gpu:2", "--ntasks=6"])
@@ -231,7 +231,7 @@ GLOO_SOCKET_IFNAME=nosuch0 NCCL_SOCKET_IFNAME=nosuch0 CUDA_VISIBLE_DEVICES=7
 
 
 def test_job_inherits_nothing_from_an_enclosing_job(site: Site) -> None:
-    """hpcrun submit called inside a job, or under a launcher: their settings stay behind."""
+    """Variables of a surrounding job or launcher are not passed on."""
     write_program(site.project / "pkg" / "train.py", 1)
     (site.project / "job.yaml").write_text("script: pkg/train.py\nlauncher: srun\n")
     around = dict(word.split("=") for word in AROUND.split()) | {"MINE": "stays"}

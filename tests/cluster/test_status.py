@@ -1,4 +1,4 @@
-"""hpcrun status on a real Slurm with accounting: the listing, a run, and jobs of any making."""
+"""hpcrun status on a real Slurm with accounting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that go on by themselves, on a real Slurm."""
+"""Automatic restarts on a real Slurm."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 from tests.cluster.site import Site, Submitted
 from tests.waiting import until
 
-# Counts to TOTAL, two steps a second, and more in later attempts, which nobody ends; it saves every
-# fourth. Asked to end, it saves and ends well.
+# Counts to TOTAL at two steps per second, faster in later attempts, which are not interrupted. It
+# saves every fourth step, and when asked to stop it saves and exits with 0.
 SLOWLY = ("--set", "env.AGAIN='0.5'")  # a later attempt is ended, too
 TRAIN = """
 import json, os, pathlib, signal, sys, time, zipfile
@@ -63,7 +63,7 @@ def submit(
     train: str = TRAIN,
     env: dict[str, str] | None = None,
 ) -> Submitted:
-    """Submit the job above; ``survive`` is its section."""
+    """Submit the job above with a section ``survive``."""
     (site.project / "train.py").write_text(train)
     values = {"SURVIVE": survive, "NODES": nodes, "LIMIT": limit, "STEPS": steps}
     text = JOB
@@ -74,19 +74,19 @@ def submit(
 
 
 def steps_of(run: Submitted, attempt: int) -> list[int]:
-    """The steps that an attempt's log has."""
+    """Return the steps in the log of an attempt."""
     log = run.folder / f"logs/{attempt}/rank-0.log"
     lines = log.read_text().splitlines() if log.exists() else []
     return [json.loads(line)["step"] for line in lines if line.startswith("{")]
 
 
 def step_in(checkpoint: str) -> int:
-    """The step in a checkpoint's name."""
+    """Return the step in the name of a checkpoint."""
     return int(checkpoint.strip().rpartition("-")[2].removesuffix(".pt"))
 
 
 def insist_on_the_whole_curve(site: Site, run: Submitted, steps: int) -> dict[str, Any]:
-    """Wait for the run's end: every step is in its curve, as if it had never been stopped."""
+    """Wait for the end, and assert that the curve contains every step."""
     done = site.hpcrun("wait", run.run_id)
     assert done.returncode == 0, done.stdout + done.stderr + run.log()
     parsed = site.hpcrun("parse", "--json", "--full", run.run_id)
@@ -101,7 +101,7 @@ def insist_on_the_whole_curve(site: Site, run: Submitted, steps: int) -> dict[st
 
 @contextlib.contextmanager
 def preempting(site: Site, mode: str) -> Iterator[None]:
-    """How the partition of lower priority is preempted, for a while."""
+    """Change the preemption of the low-priority partition temporarily."""
     update = ["scontrol", "update", "PartitionName=debug"]
     assert site.rig.run(*update, *mode.split()).returncode == 0
     yield
@@ -109,7 +109,7 @@ def preempting(site: Site, mode: str) -> Iterator[None]:
 
 
 def preempt(site: Site) -> None:
-    """Take all nodes for a moment."""
+    """Occupy all nodes briefly."""
     argv = ["sbatch", "-phigh", "-N2", "--exclusive", "-t1", "-o/dev/null", "--wrap", "sleep 1"]
     assert site.rig.run(*argv).returncode == 0
 
@@ -138,7 +138,7 @@ def test_preempted_run_restarts(site: Site, mode: str) -> None:
         site.start_again(run.job_id)
         shown = insist_on_the_whole_curve(site, run, 100)
     last, saved = steps_of(run, 0)[-1], step_in(end["checkpoint"])
-    # Without a grace srun, which gets TERM too, may have its step killed before the ranks save.
+    # Without a grace time, srun also gets SIGTERM, and may kill the step before the ranks save.
     assert saved == last or (saved < last and "GraceTime=0" in mode), "saved as it was asked"
     assert steps_of(run, 1)[0] == saved + 1, "and no more was done twice than was not saved"
     assert len(shown["attempts"]) == 2
@@ -153,7 +153,7 @@ def test_preempted_run_restarts(site: Site, mode: str) -> None:
 
 
 def test_preempted_run_without_restart_is_not_completed(site: Site) -> None:
-    """The program saves within the grace and ends with 0, and has not done what it should."""
+    """The program saves within the grace time and exits with 0, but is not finished."""
     with preempting(site, "GraceTime=30 PreemptMode=REQUEUE"):
         run = submit(site, "when: []", nodes=2, steps=100)
         until(lambda: len(steps_of(run, 0)) >= 3, "some steps")
@@ -164,22 +164,22 @@ def test_preempted_run_without_restart_is_not_completed(site: Site) -> None:
 
 
 def test_run_restarts_after_its_time_limit(site: Site) -> None:
-    """Some start with a minute less than they need; two of them are asked to save before it.
+    """Some runs have a minute less than they need; two of them are signalled before the limit.
 
-    One is still setting up when Slurm's warning comes. Another is not to go on: then the limit is
-    its end.
+    One is still in its setup when Slurm's signal arrives. Another has no `survive`, so that the
+    limit ends it.
     """
     saves = "when: [time_limit], save_before_end: 30s"
     asked = submit(site, saves, *SLOWLY, limit="1", steps=150)
     late = submit(site, saves, "--set", "setup.commands=[sleep 31]", limit="1", steps=150)
     plain = submit(site, "when: [time_limit]", *SLOWLY, limit="1", steps=150)
-    over = submit(site, "when: []", limit="1", steps=400)  # Slurm looks twice a minute
+    over = submit(site, "when: []", limit="1", steps=400)  # Slurm checks twice a minute
     for run in (asked, plain):
         site.wait_for(run, "attempts/0/end.json")
         end = run.record("end.json")
         assert (end["why"], end["next"]) == ("time_limit", "requeue"), run.log()
         last, saved = steps_of(run, 0)[-1], step_in(end["checkpoint"])
-        # The other one's ranks are left KillWait, and may save once more.
+        # The ranks of the other one have KillWait, and may save once more.
         assert saved == last if run is asked else saved <= last, (saved, last, run.log())
         assert run is plain or "asked 1 True\n" in run.log(), "once, and the file is there"
         site.start_again(run.job_id)
@@ -187,11 +187,11 @@ def test_run_restarts_after_its_time_limit(site: Site) -> None:
     assert late.record("end.json")["next"] == "requeue", late.log()
     assert steps_of(late, 0)[-1] == step_in(late.record("end.json")["checkpoint"]), late.log()
     assert "asked 1 True\n" in late.log(), late.log()
-    assert site.hpcrun("cancel", late.run_id).returncode == 0  # it would go on for minutes
+    assert site.hpcrun("cancel", late.run_id).returncode == 0  # it would run for minutes
     for run in (asked, plain):
         site.wait_for(run, "logs/1/rank-0.log")
         until(functools.partial(steps_of, run, 1), "the next attempt")
-        # The one that was not asked may save as Slurm ends its first attempt.
+        # The run without signal may save when Slurm ends its first attempt.
         begun = step_in((run.folder / "attempts/1/resume").read_text())
         assert steps_of(run, 1)[0] == begun + 1 <= steps_of(run, 0)[-1] + 1
         assert site.hpcrun("cancel", run.run_id).returncode == 0
@@ -202,7 +202,7 @@ def test_run_restarts_after_its_time_limit(site: Site) -> None:
 
 
 def test_surviving_run_can_be_requeued_manually(site: Site) -> None:
-    """While it runs, and after it has ended: a run's own end is not the last word then."""
+    """This works while it runs and after it has ended."""
     run = submit(site, "when: [preempted]", "--set", "env.STEP='3'", steps=40)
     until(lambda: steps_of(run, 0), "a step")
     assert site.hpcrun("requeue", run.run_id).returncode == 0
@@ -214,7 +214,7 @@ def test_surviving_run_can_be_requeued_manually(site: Site) -> None:
     )
     site.start_again(run.job_id)
     assert site.hpcrun("wait", run.run_id).returncode == 0
-    # At once: this Slurm forgets a job ten seconds after its end.
+    # Immediately, because this Slurm forgets a job ten seconds after its end.
     assert site.hpcrun("requeue", run.run_id).returncode == 0
     site.start_again(run.job_id)
     site.wait_for(run, "attempts/2/end.json")

@@ -1,4 +1,4 @@
-"""hpcrun top on a real Slurm: what it shows; however it ends, its step is gone when it is."""
+"""hpcrun top on a real Slurm: its output, and the end of its job step."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def slurm(rig: Rig, *argv: str) -> str:
 
 
 def steps(rig: Rig) -> list[str]:
-    """The usage steps there are, by the jobs' own numbers."""
+    """Return the usage steps by job number."""
     listed = slurm(rig, "squeue", "--noheader", "--steps", "--format=%i|%j").split()
     return [line.split(".")[0] for line in listed if line.endswith("|hpcrun-top")]
 
 
 @pytest.fixture
 def training(site: Site) -> Iterator[Submitted]:
-    """A job on both nodes that has all their GPUs in a step of its own, as training does."""
+    """A job on both nodes that uses all their GPUs in a step, like a training."""
     run = site.submit(
         *("--nodes", "2", "--gpus-per-node", "4", "--time", "20"), "--", "bash", "-c", TRAIN
     )
@@ -45,7 +45,7 @@ def training(site: Site) -> Iterator[Submitted]:
 
 @contextlib.contextmanager
 def top_on_terminal(site: Site, *words: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """top on a terminal, and the descriptor of the user's side."""
+    """Start top on a terminal; return it with the controlling descriptor."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "hpcrun", "top", *words],
@@ -67,7 +67,7 @@ def top_on_terminal(site: Site, *words: str) -> Iterator[tuple[subprocess.Popen[
 
 
 def test_top_shows_curve_nodes_and_pending_reason(site: Site) -> None:
-    """Curve and nodes of an array's task that hpcrun did not submit; one that waits says why."""
+    """This includes an array task not submitted by hpcrun."""
     strange = site.rig.shared / "strange.out"
     wrap = f"{TRAIN}; true"
     options = ["--parsable", "--overcommit", "--time=20", "--nodes=1"]
@@ -119,7 +119,7 @@ def test_usage_step_ends_with_top_without_affecting_the_job(
     assert site.status(training)["state"] == "RUNNING"
     slurm(site.rig, "scancel", training.job_id)
     until(lambda: site.status(training)["final"], "the end")
-    # A step's worst exit code is the job's DerivedExitCode: no usage step has added to it.
+    # DerivedExitCode is the worst exit code of all steps; usage steps did not affect it.
     reported = slurm(
         *(site.rig, "sacct", "-nPj", training.job_id, "--format=JobName,State,ExitCode")
     ).splitlines()

@@ -1,7 +1,7 @@
 """Real trainings on real hosts: ZeRO-2, ZeRO-3 and DDP on one node and on two.
 
-The global batch is 8 everywhere, in fp32, so every loss curve must equal that of one process. In CI
-ZeRO-3 and DDP train with a rank on each of two nodes; with two ranks each: make test-all.
+The global batch size is always 8, in fp32, so every loss curve must equal that of one process. In
+CI ZeRO-3 and DDP train with one rank on each of two nodes; make test-all uses two ranks each.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ TOLERANCE = 1e-4
 def train(
     site: Site, preset: str, nodes: int, ranks_per_node: int, *args: str, launcher: str = ""
 ) -> Submitted:
-    """Submit one of the presets in another shape, at a global batch of 8.
+    """Submit a preset with another shape and a global batch size of 8.
 
-    ``launcher``: another than the preset's; srun spares an import of torch on each node.
+    ``launcher`` replaces that of the preset; srun avoids an import of torch on each node.
     """
     micro = 8 // (nodes * ranks_per_node)
     other = ("--set", f"launcher={launcher}") if launcher else ()
@@ -39,7 +39,7 @@ def train(
 
 
 def losses(site: Site, run: Submitted) -> dict[int, float]:
-    """The training loss by step, as `hpcrun parse` reads it."""
+    """Return the training loss by step, as read by `hpcrun parse`."""
     done = site.hpcrun("parse", "--json", "--full", run.run_id)
     assert done.returncode == 0, done.stderr + run.log()
     loss = json.loads(done.stdout)["runs"][0]["metrics"]["loss"]
@@ -47,20 +47,20 @@ def losses(site: Site, run: Submitted) -> dict[int, float]:
 
 
 def hashes(run: Submitted) -> list[str]:
-    """The parameters' hash that each rank printed."""
+    """Return the hash of the parameters printed by each rank."""
     lines = [line for line in run.log().splitlines() if line.startswith('{"parameter_hash"')]
     return [json.loads(line)["parameter_hash"] for line in lines]
 
 
 def finish(site: Site, run: Submitted) -> None:
-    """Insist that a run ends well."""
+    """Assert that a run succeeds."""
     done = site.follow(run)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
 
 
 @pytest.fixture(scope="module")
 def alone(rig: Rig) -> dict[int, float]:
-    """The curve of one process."""
+    """Return the curve of one process."""
     site = Site(rig, rig.shared / "alone").prepare()
     run = train(site, "ddp-4gpu", 1, 1, launcher="srun")
     finish(site, run)
@@ -68,7 +68,7 @@ def alone(rig: Rig) -> dict[int, float]:
 
 
 def insist_on_all_ranks(site: Site, run: Submitted, ranks: int, nodes: int) -> None:
-    """Insist that the ranks hold the same parameters, and that both nodes took part."""
+    """Assert that all ranks have the same parameters, and that both nodes participated."""
     found = hashes(run)
     assert len(found) == ranks, run.log()
     assert len(set(found)) == 1, "all ranks hold the same parameters"
@@ -98,7 +98,7 @@ def test_presets_train_like_one_process(
 @pytest.mark.timeout(1800)
 @pytest.mark.thorough
 def test_range_of_nodes_trains_the_same_curve_on_any_number(wide_site: Site) -> None:
-    """On three nodes, and on two where one is drained: one effective batch, one curve."""
+    """Three nodes, and two with one drained, have the same effective batch and curve."""
     rig, curves = wide_site.rig, []
     third, others = rig.node_names[2], ",".join(rig.node_names[3:])
     options = ["--nodes", "2-3", "--gpus-per-node", "1", "--time", "10", "--set", "precision=fp32"]
@@ -133,7 +133,7 @@ def test_resume_continues_the_curve(site: Site, alone: dict[int, float]) -> None
     finish(site, rest)
     resumed = losses(site, rest)
     assert list(resumed) == list(range(11, STEPS + 1)), "it goes on behind the checkpoint"
-    # The same numbers as the run that was killed had behind its checkpoint, and then those of any.
+    # The steps after the checkpoint equal those of the killed run, the others those of any run.
     killed = {step: loss for step, loss in losses(site, half).items() if step > 10}
     assert list(killed) == [11, 12, 13, 14]
     assert {step: resumed[step] for step in killed} == pytest.approx(killed, rel=1e-6)
@@ -147,7 +147,7 @@ def test_resume_continues_the_curve(site: Site, alone: dict[int, float]) -> None
 def test_training_works_without_name_resolution(
     unresolved_site: Site, alone: dict[int, float]
 ) -> None:
-    """Node names are in no hosts file: rank 0's address comes from Slurm's NodeAddr."""
+    """Node names cannot be resolved: the address of rank 0 comes from Slurm's NodeAddr."""
     run = train(unresolved_site, "ddp-4gpu", 2, 1, launcher="srun")
     finish(unresolved_site, run)
     rig = unresolved_site.rig

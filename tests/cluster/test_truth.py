@@ -1,6 +1,6 @@
-"""What hpcrun says of a run is true at each moment, and costs the cluster few questions.
+"""Reported states are correct at any time, and need few queries.
 
-With accounting and without; while Slurm remembers a job and after; while slurmctld is away.
+The tests cover accounting and its absence, forgotten jobs, and outages of slurmctld.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ COMMANDS = ("sbatch", "squeue", "sacct", "scontrol", "scancel", "sinfo")
 
 
 def hold(site: Site, gate: str, exit_code: int = 0) -> list[str]:
-    """Words of a command that waits for a file of the project."""
+    """Return a command that waits for a file in the project."""
     path = site.project / gate
     return ["bash", "-c", f"until [ -e '{path}' ]; do sleep 0.1; done; exit {exit_code}"]
 
 
 def forgotten(site: Site, *job_ids: str) -> bool:
-    """Tell whether squeue has forgotten jobs: MinJobAge and the next purge have passed."""
+    """Return whether squeue has forgotten jobs, after MinJobAge and the next purge."""
     rows = site.rig.run("squeue", "-h", "--states=all", "-o", "%i").stdout.split()
     return not set(job_ids) & set(rows)
 
@@ -41,7 +41,7 @@ def forgotten(site: Site, *job_ids: str) -> bool:
 def following(
     site: Site, *argv: str, env: dict[str, str] | None = None
 ) -> Iterator[subprocess.Popen[str]]:
-    """Run an hpcrun that waits for something, while the test goes on."""
+    """Run an hpcrun in parallel with the test."""
     process = subprocess.Popen(
         [sys.executable, "-m", "hpcrun", *argv],
         cwd=site.project,
@@ -65,7 +65,7 @@ def calls(site: Site) -> Calls:
 
 
 class Calls:
-    """A folder for PATH with Slurm's commands that note each call before they do their work."""
+    """A folder for PATH with wrappers of Slurm's commands that record each call."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -75,7 +75,7 @@ class Calls:
             self.wrap(name, f'exec {shutil.which(name)} "$@"')
 
     def wrap(self, name: str, body: str) -> None:
-        """Have a command do something else."""
+        """Replace a command."""
         script = self.folder / name
         script.write_text(f"#!/bin/sh\necho {name} >>'{self.log}'\n{body}\n")
         script.chmod(0o755)
@@ -85,7 +85,7 @@ class Calls:
         return {"PATH": f"{self.folder}:{os.environ['PATH']}"}
 
     def take(self) -> list[str]:
-        """The calls since the last time, by name."""
+        """Return the calls since the last query, by name."""
         made = sorted(self.log.read_text().split()) if self.log.exists() else []
         self.log.unlink(missing_ok=True)
         return made
@@ -149,7 +149,7 @@ def test_states_are_correct_while_slurm_knows_the_job_and_after(any_site: Site) 
     unseen = [well_unseen, failed_unseen, scancelled]
     ids = [plain.stdout.strip(), *(run.job_id for run in seen + unseen)]
     until(lambda: forgotten(site, *ids), "squeue to forget")
-    # A job that Slurm does not show is UNKNOWN for a while after its submission, then LOST.
+    # A job that Slurm does not show is UNKNOWN for some time after its submission, then LOST.
     until(lambda: state(scancelled)[1], "a final state")
     listed = json.loads(site.hpcrun("status", "--json").stdout)["runs"]
     shown = {run["run_id"]: (run["state"], run["exit_code"], run["source"]) for run in listed}
@@ -161,7 +161,7 @@ def test_states_are_correct_while_slurm_knows_the_job_and_after(any_site: Site) 
         assert json.loads(external.stdout)["runs"][0]["state"] == "COMPLETED"
     else:
         assert external.returncode == 2
-    # On a busy machine squeue has forgotten it before it was asked for it.
+    # On a busy machine squeue may have forgotten it before the query.
     assert site.rig.accounting or shown[waiting.run_id][2] in (by_seen, by_unseen)
     shown[waiting.run_id] = (*shown[waiting.run_id][:2], by_seen)
     assert [shown[run.run_id] for run in seen] == [
@@ -185,7 +185,7 @@ def test_states_are_correct_while_slurm_knows_the_job_and_after(any_site: Site) 
 
 
 def test_job_not_submitted_by_hpcrun_is_shown(site: Site) -> None:
-    """A job that hpcrun did not submit: its state and its output by its Slurm id."""
+    """State and output of the job are found by its Slurm id."""
     gate = site.project / "go"
     script = f"echo hello; until [ -e '{gate}' ]; do sleep 0.1; done; exit 2"
     log = site.project / "of its own.log"
@@ -234,7 +234,7 @@ def test_requeued_job_is_followed_to_its_end(site: Site, calls: Calls) -> None:
         calls.take()
         time.sleep(5)
         assert process.poll() is None
-        # The end of an attempt is a reason to ask, for a while; a wait in the queue is none.
+        # The end of an attempt causes queries for some time; a pending job does not.
         assert len(calls.take()) <= 6
         site.start_again(run.job_id)
         out, err = process.communicate()
@@ -257,13 +257,13 @@ def test_requeued_job_is_followed_to_its_end(site: Site, calls: Calls) -> None:
     assert not (run.folder / "secrets.env").exists()
 
 
-# ---- slurmctld is away -------------------------------------------------------------------------
+# ---- outages of slurmctld ----------------------------------------------------------------------
 
 
 def test_ends_during_a_controller_outage_are_known(site: Site) -> None:
-    """Jobs end while slurmctld is away for longer than it would remember them."""
+    """Jobs end during an outage that is longer than slurmctld remembers jobs."""
     bad = site.submit("--", *hold(site, "go", exit_code=5))
-    # Its step runs: where slurmctld goes away before that, the launch is what waits.
+    # Its step is running; before that, an outage would delay the launch.
     site.wait_for(bad, "logs/0/node-0.log")
     wait = ["submit", "--wait", "--json", "--", *hold(site, "go")]
     with following(site, "logs", "-f", bad.run_id) as logs, following(site, *wait) as good:
@@ -316,7 +316,7 @@ def test_ends_during_a_controller_outage_are_known(site: Site) -> None:
 
 
 def end_slurmstepd(site: Site) -> None:
-    """Spare the minute that slurmstepd sleeps before it tells slurmctld again of a step's end."""
+    """Skip the minute that slurmstepd waits before it reports the end of a step again."""
     rig, names = site.rig, ",".join(site.rig.node_names)
 
     def completing() -> bool:
@@ -337,7 +337,7 @@ def end_slurmstepd(site: Site) -> None:
 
 
 def test_lost_reply_is_resolved_by_the_run_folder(site: Site, calls: Calls) -> None:
-    """sbatch's answer is lost after Slurm took the job: it is found, not submitted again."""
+    """The job is found, not submitted again, if sbatch's reply is lost."""
     lost = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
     calls.wrap("sbatch", f'{shutil.which("sbatch")} "$@" >/dev/null; echo "{lost}" >&2; exit 1')
     run = site.submit("--", *hold(site, "go"), env=calls.env)
@@ -350,7 +350,7 @@ def test_lost_reply_is_resolved_by_the_run_folder(site: Site, calls: Calls) -> N
 
 
 def test_lost_reply_without_a_job_is_resolved_later(site: Site, calls: Calls) -> None:
-    """Nothing is known of the job: the folder stays, and the next status settles it."""
+    """The folder is kept, and the next status resolves the state."""
     lost = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
     calls.wrap("sbatch", f'echo "{lost}" >&2; exit 1')
     done = site.hpcrun("submit", "--", "true", env=calls.env)
@@ -375,7 +375,7 @@ def test_refusal_leaves_no_run(site: Site) -> None:
         assert list((site.rig.shared / "runs").iterdir()) == []
 
 
-# ---- What it costs -----------------------------------------------------------------------------
+# ---- Number of queries -------------------------------------------------------------------------
 
 
 def test_number_of_slurm_queries_is_bounded(site: Site, calls: Calls) -> None:
@@ -384,7 +384,7 @@ def test_number_of_slurm_queries_is_bounded(site: Site, calls: Calls) -> None:
     run_id = json.loads(long.stdout)["run_id"]
     folder = site.rig.shared / "runs" / run_id
     until(lambda: (folder / "attempts/0/hostfile").exists(), "the long job")
-    # The job's own scontrol and squeue are on this PATH too.
+    # The scontrol and squeue of the job itself are on this PATH, too.
     assert [call for call in calls.take() if call not in ("scontrol", "squeue")] == ["sbatch"]
     with following(site, "logs", "-f", run_id, env=calls.env) as process:
         begun = time.monotonic()

@@ -1,4 +1,4 @@
-"""The tutorial, typed along: every command, its exit code and what it prints, in a sandbox."""
+"""The tutorial: every command with its exit code and output, in a sandbox."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from tests.source import ROOT
 from tests.torch_extensions import CACHE
 from tests.tutorial import FILE, Step, skeleton, steps
 
-# How a job is numbered, in the document and here.
+# Job ids, in the document and in the test.
 _SUBMITTED = re.compile(r"^Submitted \S+ to \S+ as job (\d+)", re.MULTILINE)
-# Curves, tables of numbers that depend on the machine, and what the document leaves out.
+# Curves, machine-dependent numbers, and omitted output.
 _DRAWN = re.compile(r"[│┤└─⠀-⣿━]|^\.\.\.$|^[*o+] ")
 
 
 def reported(lines: list[str]) -> set[str]:
-    """What of an output does not depend on time, ids and the machine's speed."""
+    """Return the lines of an output, without times, ids and other varying parts."""
     kept = {skeleton(line) for line in lines if line.strip() and not _DRAWN.search(line)}
     return {line for line in kept if re.search(r"[a-z]{3}", line)}
 
 
-# States that are seen or not, as the machine is quick or slow.
-# And a run of seconds may be over before the harness has noticed its first step.
+# States that may be missed, depending on the speed of the machine. A short run may also end before
+# the job script has noticed its first step.
 _PASSING = re.compile(r"^job # (PENDING|CONFIGURING|RUNNING|COMPLETING)$|^trained # of the time$")
 
 
@@ -38,7 +38,7 @@ _PASSING = re.compile(r"^job # (PENDING|CONFIGURING|RUNNING|COMPLETING)$|^traine
 @pytest.mark.timeout(2400)
 def test_tutorial_commands_print_what_it_shows(tmp_path: Path) -> None:
     require(shutil.which("slurmctld", path="/usr/sbin:/usr/bin"), "slurmctld")
-    # A sandbox's sockets need a short path.
+    # The sockets of a sandbox need a short path.
     place = Path("/tmp") / f"hpt{os.getpid()}"
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "hpcrun").write_text(f'#!/bin/sh\nexec {sys.executable} -m hpcrun "$@"\n')
@@ -71,7 +71,7 @@ def test_tutorial_commands_print_what_it_shows(tmp_path: Path) -> None:
 
 
 def run(step: Step, folder: Path, env: dict[str, str], ids: dict[str, str]) -> None:
-    """Run a command with the ids of today; hold what it prints against the document."""
+    """Run a command with the current job ids, and compare its output with the document."""
     command = re.sub(r"\b\d{5,}\b", lambda match: ids.get(match[0], match[0]), step.command)
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-c", command], cwd=folder, env=env, text=True,

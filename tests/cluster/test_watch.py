@@ -1,4 +1,4 @@
-"""A run that hangs is noticed, and who holds it up is named; a healthy one is left alone."""
+"""Stalled runs are detected with the responsible rank; healthy ones are not reported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.cluster.site import Site, Submitted
 from tests.waiting import until
 
 LIMIT = 10
-# Rank 2 is the first on the second node. All of them print what trainers print.
+# Rank 2 is the first on the second node. All ranks print like a training.
 SCRIPT = """
 import os, sys, time
 how = sys.argv[1]
@@ -54,7 +54,7 @@ say("done")
 
 
 def submit(site: Site, how: str, seconds: int = LIMIT, *, when: str = "") -> Submitted:
-    """Submit four ranks on two nodes, with a limit that a test has the time for."""
+    """Submit four ranks on two nodes, with a short limit for stalls."""
     (site.project / "train.py").write_text(SCRIPT)
     (site.project / "watched.yaml").write_text(
         "script: train.py\nlauncher: torchrun\n"
@@ -109,7 +109,7 @@ def test_stalled_run_restarts_if_requested(site: Site) -> None:
     site.wait_for(run, "attempts/0/end.json")
     assert run.record("end.json")["why"] == "stalled", run.log()
     assert stall_of(site, run)["suspect"]["rank"] == 2
-    # It was short and saved nothing: another job goes on, after a pause.
+    # It was short and saved nothing, so another job continues after a pause.
     until(lambda: str(run.record("end.json")["next"]).isdecimal(), "the job that goes on")
     site.start_again(run.record("end.json")["next"])
     done = site.follow(run)
@@ -123,7 +123,7 @@ def test_stalled_run_restarts_if_requested(site: Site) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("how", ["evaluate", "compile"])
 def test_healthy_run_is_not_reported_as_stalled(site: Site, how: str) -> None:
-    # An evaluation takes 14 s, more than ten usual pauses; compiling 25 s, before the first step.
+    # An evaluation takes 14 s, more than ten usual intervals; compiling takes 25 s at first.
     run = submit(site, how, LIMIT if how == "compile" else 2 * LIMIT)
     done = site.follow(run)
     assert done.returncode == 0, run.log()
@@ -154,7 +154,7 @@ def wakeups(folder: Path) -> dict[int, int]:
                 status = (process / "status").read_text()
                 count = status.split("\nvoluntary_ctxt_switches:")[1].split()[0]
                 found[int(process.name)] = int(count)
-        except OSError:  # it has ended
+        except OSError:  # the process has ended
             continue
     return found
 
@@ -170,8 +170,8 @@ def test_nothing_polls_more_than_once_in_5_s(site: Site) -> None:
     woken = {
         pid: count - before[pid] for pid, count in wakeups(run.folder).items() if pid in before
     }
-    # The batch script, its watch, one on each node, the ranks' own. A round of the watch waits
-    # for two or three commands and a sleep.
+    # The batch script, its watcher, one on each node, and those of the ranks. A round of the
+    # watcher waits for two or three commands and a sleep.
     assert len(woken) >= 8
     assert max(woken.values()) <= 40 / 5 * 3, woken
     finish(site, run)

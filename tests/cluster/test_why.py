@@ -1,4 +1,4 @@
-"""Jobs that fail for real: status names class, rank and host as soon as they are over."""
+"""Real failures: status shows cause, rank and host as soon as the job has ended."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.cluster.test_survive import preempt, preempting
 from tests.json_schemas import check_json
 from tests.waiting import until
 
-# Rank 1 does what it is asked, the others wait for it.
+# Rank 1 fails as requested, the others wait for it.
 SCRIPT = """
 import os, resource, signal, socket, sys, time
 how, rank, batch = sys.argv[1], int(os.environ["RANK"]), sys.argv[2]
@@ -80,7 +80,7 @@ def submit(site: Site, how: str, *options: str, script: str = SCRIPT) -> Submitt
 
 
 def cause_of(site: Site, run: Submitted) -> dict[str, Any]:
-    """Ask for the cause as soon as the run's record of its end is there."""
+    """Return the cause as soon as the end record of the run exists."""
     site.wait_for(run, "attempts/0/end.json")
     shown = until(lambda: _over(site, run), "the end")
     return dict(shown["diagnosis"]["cause"] or {})
@@ -92,7 +92,7 @@ def _over(site: Site, run: Submitted) -> dict[str, Any] | None:
 
 
 def insist(site: Site, run: Submitted, wanted: str) -> None:
-    """Insist on the class, the rank and the host of a failure."""
+    """Assert class, rank and host of a failure."""
     cause, host = cause_of(site, run), run.record("begin.json")["host"]
     assert (cause.get("class"), cause.get("rank"), cause.get("host")) == (wanted, 1, host), cause
 
@@ -112,7 +112,7 @@ def test_status_names_cause_rank_and_host(site: Site) -> None:
     runs = {how: submit(site, how) for how in wanted}
     for how, run in runs.items():
         insist(site, run, wanted[how])
-    # The same sentence everywhere, and the line that shows it.
+    # All commands show the same sentence, and the line of the log.
     run = runs["code"]
     answer = json.loads(site.hpcrun("why", "--json", run.job_id).stdout)
     check_json("why", answer)
@@ -129,7 +129,7 @@ def test_status_names_cause_rank_and_host(site: Site) -> None:
     killed = site.status(runs["killed"])["diagnosis"]["cause"]
     assert killed["text"] == f"hpcrun: rank 1 on {killed['host']}: Signal 9 (SIGKILL)"
     assert "setpriv" not in runs["killed"].log(), "bash shows no source of the harness"
-    # What is printed to be typed can be typed.
+    # The suggested commands work.
     for how, each in runs.items():
         for fix in site.status(each)["diagnosis"]["fixes"]:
             words = shlex.split(fix, comments=True) if fix.startswith("hpcrun ") else []
@@ -158,7 +158,7 @@ def test_status_of_a_sweep_explains_every_run(site: Site) -> None:
 
 
 def test_why_explains_other_jobs_from_slurms_records(site: Site) -> None:
-    """No file for output, a failed step in the midst, a cancel, a signal, a bad interpreter."""
+    """Missing output file, failed step, cancellation, signal, invalid interpreter."""
     scripts = {
         "output": ["echo hi", "--output=/no/such/folder/x.out"],
         "step": ["srun /bin/true; srun /bin/bash -c 'exit 3'; srun /bin/true"],
@@ -170,7 +170,7 @@ def test_why_explains_other_jobs_from_slurms_records(site: Site) -> None:
     }
     jobs, shown, waited = {}, {}, {}
     for how, script in scripts.items():
-        # One by one: seconds after the end Slurm forgets where the output went.
+        # One after the other, because Slurm forgets the output file seconds after the end.
         jobs[how] = sbatch(site, *script)
         if how == "cancel":
             site.rig.run("scancel", jobs[how])
@@ -184,10 +184,10 @@ def test_why_explains_other_jobs_from_slurms_records(site: Site) -> None:
     assert causes["execve"]["title"].startswith("the program /no/such/program could not be started")
     assert "nosuchpython" in causes["env"]["title"]
     assert "exit code 137 (as after signal 9)" in causes["code"]["title"]
-    # The same in wait, and nothing about hpcrun's own keys.
+    # The same in wait, without keys of hpcrun.
     assert causes["execve"]["title"] in waited["execve"]
     assert not any("setup:" in fix for fix in shown["execve"]["diagnosis"]["fixes"])
-    # The accounting, which comes seconds later, has who did it.
+    # The accounting, which is delayed by seconds, shows the user who cancelled it.
     until(lambda: "by its user" in site.hpcrun("why", jobs["cancel"]).stdout, "the accounting")
 
 

@@ -1,7 +1,7 @@
-"""One job, one world: whatever runs beside it, started before it, or is cut off from it.
+"""Worlds of different jobs and attempts never mix, even with network failures.
 
-The probe stands for a training. By ``--world`` each of its ranks hears from all others which run
-and which attempt they belong to, so a mixed world shows, and so does a port that is taken.
+The probe replaces a training. With ``--world`` each rank learns the run and attempt of all others,
+which reveals mixed worlds and ports in use.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from tests.jobside.test_checkpoints import write
 from tests.waiting import until
 
 ROUNDS = 10
-NAMED_WITHIN = 300.0  # seconds in which a cut link is reported; launchers wait for ten minutes
+NAMED_WITHIN = 300.0  # seconds after which a cut link is reported; launchers wait for ten minutes
 TWO_BY_ONE = ["--nodes", "2", "--gpus-per-node", "1", "--set", "resources.cpus_per_gpu=1"]
 
 
 def check_world(run: Submitted, ranks: int, attempt: int = 0) -> int:
-    """Insist that all ranks of an attempt met, and nobody else; the port that they met at."""
+    """Assert that exactly the ranks of an attempt met; return the port of the rendezvous."""
     found = shown_by(run, attempt)
     assert [shown["rank"] for shown in found] == list(range(ranks)), run.log()
     for shown in found:
@@ -40,7 +40,7 @@ def check_world(run: Submitted, ranks: int, attempt: int = 0) -> int:
 
 
 def insist(site: Site, run: Submitted) -> None:
-    """A run must end well."""
+    """Assert that a run succeeds."""
     done = site.follow(run)
     assert done.returncode == 0, done.stdout + done.stderr + run.log()
 
@@ -49,7 +49,7 @@ def insist(site: Site, run: Submitted) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.thorough
 def test_concurrent_jobs_on_the_same_nodes_do_not_mix(bare_site: Site) -> None:
-    """Two jobs of one file on the same two nodes, at the same moment, again and again."""
+    """Two equal jobs start on the same two nodes at the same time, repeatedly."""
     job = write_job(bare_site, "pair", launcher="srun")
     ports = []
     for number in range(ROUNDS):
@@ -68,7 +68,7 @@ def test_concurrent_jobs_on_the_same_nodes_do_not_mix(bare_site: Site) -> None:
 
 
 def test_concurrent_trainings_on_the_same_nodes_do_not_mix(bare_site: Site) -> None:
-    """The same with torchrun's own store and a gathering over gloo."""
+    """The same with torchrun's store and a gather over gloo."""
     job = write_job(bare_site, "gloo", launcher="torchrun")
     pair = [bare_site.submit(job, *TWO_BY_ONE, "--", "--world", "gloo") for _ in range(2)]
     for run in pair:
@@ -78,7 +78,7 @@ def test_concurrent_trainings_on_the_same_nodes_do_not_mix(bare_site: Site) -> N
 
 @pytest.mark.slow
 def test_requeued_job_does_not_mix_with_its_previous_attempt(bare_site: Site) -> None:
-    """The second attempt has another port, and none of the first one's ranks is in its world."""
+    """The second attempt has another port, and no rank of the first one in its world."""
     rig = bare_site.rig
     job = write_job(bare_site, "again", launcher="srun", slurm={"requeue": True})
     runs = [
@@ -102,14 +102,14 @@ def test_requeued_job_does_not_mix_with_its_previous_attempt(bare_site: Site) ->
 
 
 def wait_for_ranks(run: Submitted, attempt: int) -> None:
-    """Wait until both ranks of an attempt have reported what they see."""
+    """Wait until both ranks of an attempt have reported."""
     until(lambda: len(shown_by(run, attempt)) == 2, f"both ranks of attempt {attempt}")
 
 
 def test_range_of_nodes_uses_the_available_ones(bare_site: Site) -> None:
-    """One while the other is drained, both as the job begins again; the batch stays the same.
+    """One node while the other is drained, both after a requeue, with the same effective batch.
 
-    Of what the first attempt has saved, as the times of the files say, the newest alone stays.
+    Of the checkpoints of the first attempt, only the newest is kept.
     """
     rig, go = bare_site.rig, bare_site.project / "go"
     second = rig.node_names[1]
@@ -160,7 +160,7 @@ def test_range_of_nodes_uses_the_available_ones(bare_site: Site) -> None:
 
 
 def test_tasks_of_a_two_node_array_do_not_mix(bare_site: Site) -> None:
-    """The tasks of a sweep run side by side on the same nodes, each a world of its own."""
+    """The tasks of a sweep run concurrently on the same nodes, each with its own world."""
     job = write_job(
         bare_site,
         "sweep",
@@ -183,7 +183,7 @@ def test_tasks_of_a_two_node_array_do_not_mix(bare_site: Site) -> None:
 
 
 def test_ranks_have_time_to_save_when_slurm_stops_the_job(bare_site: Site) -> None:
-    """Slurm's TERM reaches the ranks, and nothing on the way makes a KILL of it."""
+    """Slurm's SIGTERM reaches the ranks, and is not turned into SIGKILL."""
     (bare_site.project / "saves.py").write_text(
         "import os, pathlib, signal, sys, time\n"
         "def save(number, frame):\n"
@@ -203,14 +203,14 @@ def test_ranks_have_time_to_save_when_slurm_stops_the_job(bare_site: Site) -> No
     assert run.record("end.json")["stopped_by"] == "TERM"
 
 
-# ---- Nodes that do not reach each other --------------------------------------------------------
+# ---- Nodes that cannot reach each other --------------------------------------------------------
 
 
 @contextmanager
 def barred(rig: Rig, how: str) -> Iterator[None]:
-    """Bar the second node's way to the ports of rank 0's node, and to no other: Slurm goes on.
+    """Block the ports of rank 0's node for the second node, without affecting Slurm.
 
-    ``refused``: an error at once, as a router or a firewall gives it; ``silent``: no answer.
+    ``refused``: an immediate error, as from a router or a firewall; ``silent``: no response.
     """
     first, second = rig.node_names
     ports = ["ipproto", "tcp"]
@@ -230,7 +230,7 @@ def barred(rig: Rig, how: str) -> Iterator[None]:
 
 @pytest.mark.parametrize("how", ["refused", "silent"])
 def test_node_that_cannot_reach_rank_0_is_named(bare_site: Site, how: str) -> None:
-    """Launchers wait ten minutes or more for it, and then do not say for whom."""
+    """Launchers would wait for at least ten minutes, and not name the node."""
     rig = bare_site.rig
     first, second = rig.node_names
     with barred(rig, how):
@@ -253,7 +253,7 @@ def test_node_that_cannot_reach_rank_0_is_named(bare_site: Site, how: str) -> No
 
 
 def test_interface_without_route_is_not_used(bare_site: Site) -> None:
-    """It comes first in the list of interfaces, and its address is that of the node's own name."""
+    """It is the first interface, and its address is that of the node's own name."""
     rig = bare_site.rig
     dead = {name: f"10.255.{n}.1" for n, name in enumerate(rig.node_names)}
     with second_interfaces(rig, dead):
@@ -275,7 +275,7 @@ def test_interface_without_route_is_not_used(bare_site: Site) -> None:
 
 @contextmanager
 def second_interfaces(rig: Rig, addresses: dict[str, str]) -> Iterator[None]:
-    """Give nodes an interface to nowhere, and its address to each node's own name."""
+    """Add an interface without route to the nodes, with the address of their own names."""
     before = {}
     for name, address in addresses.items():
         hosts = rig.root / "hosts" / name / "hosts"
@@ -301,7 +301,7 @@ def _on(rig: Rig, name: str, argv: Sequence[str]) -> subprocess.CompletedProcess
 
 
 def test_missing_hostfile_ends_the_job(bare_site: Site) -> None:
-    """DeepSpeed's launcher would train on each node alone, with a warning in the log."""
+    """DeepSpeed's launcher would train separately on each node, with only a warning."""
     job = write_job(bare_site, "gone", launcher="deepspeed", framework="torch")
     template = bare_site.project / "templates"
     template.mkdir()
@@ -321,7 +321,7 @@ def test_missing_hostfile_ends_the_job(bare_site: Site) -> None:
 
 @pytest.mark.slow
 def test_launch_waits_for_slurmctld(bare_site: Site) -> None:
-    """srun gives it up after some 14 seconds, and would end a job that has waited for hours."""
+    """srun gives up after about 14 seconds, and would end a job that was pending for hours."""
     go = bare_site.project / "go"
     setup = {"commands": [f"until [ -e '{go}' ]; do sleep 0.1; done"]}
     job = write_job(bare_site, "away", launcher="srun", framework="torch", setup=setup)
@@ -345,7 +345,7 @@ def test_launch_waits_for_slurmctld(bare_site: Site) -> None:
 
 @pytest.mark.thorough
 def test_node_with_a_cut_link_ends_the_job(bare_site: Site) -> None:
-    """Between the allocation and the launch: Slurm cannot start the step there, and says so."""
+    """The link is cut between allocation and launch, so Slurm cannot start the step."""
     rig = bare_site.rig
     second = rig.node_names[1]
     go = bare_site.project / "go"
@@ -357,7 +357,7 @@ def test_node_with_a_cut_link_ends_the_job(bare_site: Site) -> None:
     try:
         began = time.time()
         go.touch()
-        # The job's end is recorded long before Slurm has given up the node.
+        # The end of the job is recorded long before Slurm marks the node as down.
         done = bare_site.follow(run)
     finally:
         rig.join(second)
@@ -365,7 +365,7 @@ def test_node_with_a_cut_link_ends_the_job(bare_site: Site) -> None:
     assert run.record("end.json")["ended_at"] - began < NAMED_WITHIN, run.log()
     log = (run.folder / "logs/batch.log").read_text()
     assert second in log.partition("rank 0 is on")[2]
-    # What the first node left behind is cleaned up without asking the second once more.
+    # Leftovers of the first node are cleaned up without contacting the second one again.
     assert log.count("Application launch failed") == 1, log
     assert not list((run.folder / "attempts/0/local").glob("*[0-9]")), run.log()
     assert shown_by(run) == [], "nobody trained"
@@ -373,7 +373,7 @@ def test_node_with_a_cut_link_ends_the_job(bare_site: Site) -> None:
 
 
 def test_processes_that_leave_their_session_end_with_the_job(bare_site: Site) -> None:
-    """Also where Slurm follows a process only by its parents (proctrack/linuxproc, as here)."""
+    """This holds even with proctrack/linuxproc, which tracks processes only by their parents."""
     script = "setsid sleep 4711 & until pgrep -fx 'sleep 4711'; do sleep 0.1; done"
     run = bare_site.submit("--gpus-per-node", "0", "--nodes", "2", "--", "bash", "-c", script)
     insist(bare_site, run)
