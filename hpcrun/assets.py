@@ -123,12 +123,22 @@ def build_archive() -> bytes:
 
     Equal modules are equal bytes. Its ``__init__`` is empty: that of hpcrun imports all of them.
     """
-    import zipfile  # here: most verbs pack nothing
-
     package = "hpcrun/jobside"
     texts = {f"{package}/{p.name}": p.read_bytes() for p in (_PACKAGE / "jobside").glob("*.py")}
     texts |= {"hpcrun/__init__.py": b"", f"{package}/__init__.py": b""}
     texts["__main__.py"] = b"from hpcrun.jobside.__main__ import main\n\nmain()\n"
+    return _pack(texts)
+
+
+@functools.cache
+def build_hook() -> bytes:
+    """Pack what Python loads as it starts a rank; a folder on the path would get bytecode files."""
+    return _pack({"sitecustomize.py": (_PACKAGE / "jobside" / "rank_hook.py").read_bytes()})
+
+
+def _pack(texts: Mapping[str, bytes]) -> bytes:
+    import zipfile  # here: most verbs pack nothing
+
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in sorted(texts):

@@ -13,6 +13,7 @@ from hpcrun.plan.deepspeed import stage_of as stage_of
 from hpcrun.plan.directives import check_carried as check_carried
 from hpcrun.plan.directives import parse_memory_mb as parse_memory_mb
 from hpcrun.plan.environment import AFTER_VARIABLE as AFTER_VARIABLE
+from hpcrun.plan.environment import HOOK as HOOK
 from hpcrun.plan.environment import after_checkpoint_dir as after_checkpoint_dir
 from hpcrun.plan.environment import placeholder_names as placeholder_names
 from hpcrun.plan.findings import Findings as Findings
@@ -26,6 +27,7 @@ from hpcrun.plan.job_draft import job_text as job_text
 from hpcrun.plan.launchers import DEFAULT as DEFAULT
 from hpcrun.plan.launchers import LAUNCHERS as LAUNCHERS
 from hpcrun.plan.launchers import decide_framework as decide_framework
+from hpcrun.plan.launchers import launch_argv as launch_argv
 from hpcrun.plan.launchers import needed_modules as needed_modules
 from hpcrun.plan.limits import array_problems as array_problems
 from hpcrun.plan.limits import find_limits as find_limits
@@ -55,6 +57,7 @@ from hpcrun.plan.script_notes import path_notes as path_notes
 from hpcrun.plan.script_notes import scope_notes as scope_notes
 from hpcrun.plan.script_notes import secret_notes as secret_notes
 from hpcrun.plan.script_notes import shared_folder_notes as shared_folder_notes
+from hpcrun.plan.script_notes import slurm_rank_notes as slurm_rank_notes
 from hpcrun.plan.script_notes import trained_values as trained_values
 from hpcrun.plan.script_words import check_words as check_words
 from hpcrun.plan.script_words import in_order as in_order

@@ -16,6 +16,8 @@ from hpcrun.plan.types import Block, Section
 from hpcrun.plan.variables import check_variables, inherited_notes
 from hpcrun.spec import Cluster, Env, JobSpec, set_variables
 
+# An archive of the run, with what compares training and job (hpcrun.jobside.rank_hook).
+HOOK = "hook.pyz"
 AFTER_VARIABLE = "HPCRUN_AFTER_CHECKPOINT_DIR"
 
 
@@ -174,6 +176,9 @@ def _process_section(job: Job) -> Section:
     prepend = {"PATH": folder} if folder else {}
     if job.program != "command":
         prepend["PYTHONPATH"] = job.code_dir
+        if job.spec.preflight is not False:
+            # After the project's folder, whose own sitecustomize.py comes first.
+            prepend["PYTHONPATH"] += f":{job.place.run_dir}/{HOOK}"
     return Section(
         block="environment",
         title="Processes",

@@ -103,6 +103,8 @@ def draft_job(script: str, facts: ScriptFacts, others: Sequence[ScriptFacts] = (
                 f"{script} takes {options['local_rank']}, which torchrun does not pass: "
                 "let it read the variable LOCAL_RANK instead"
             )
+    if _slurm_ranks([facts, *others]):
+        launcher = "srun"
     carries = framework in ("deepspeed", "transformers") and "deepspeed_config" in takes
     open_parser = any(one.parser in OPEN_PARSERS for one in (facts, *others))
     has_size = bool(takes & {"micro_batch_per_gpu", "effective_batch"}) or "batch" in str(notes)
@@ -188,6 +190,14 @@ def _args(
         if fits:
             found.append((_spelling(_most_exact(fits)), placeholder))
     return found
+
+
+def _slurm_ranks(scripts: Sequence[ScriptFacts]) -> bool:
+    """Return whether any of the modules takes its rank or its world from Slurm.
+
+    torchrun's ranks all see Slurm's task of their node there, and would train apart.
+    """
+    return any({"SLURM_PROCID", "SLURM_NTASKS"} & {*one.slurm} for one in scripts)
 
 
 def _names_checkpoint(option: Option) -> bool:

@@ -10,7 +10,7 @@ from hpcrun.plan.deepspeed import merge
 from hpcrun.plan.findings import Findings
 from hpcrun.plan.job import Job
 from hpcrun.plan.setup import choose_setup
-from hpcrun.plan.types import Launcher, Section
+from hpcrun.plan.types import Launcher, Plan, Section
 from hpcrun.spec import Cluster, FrameworkName, JobSpec, set_variables, settle_framework
 
 # Options of launchers, with "_" for "-": those that hpcrun sets, and others, by which a misspelt
@@ -152,6 +152,25 @@ def build_step(
     _check_bound(job, merged)
     _check_binding(job, merged)
     return list(merged.items())
+
+
+def launch_argv(plan: Plan) -> list[str]:
+    """Build the command that starts the tasks of a job: srun with all its options.
+
+    A launcher has one task per node, srun itself one per rank. On the hosts of a hostfile there is
+    no srun: the harness gets the method to reach the hosts, and their names.
+
+    The number of tasks is given twice, because an salloc with another number would otherwise win
+    (SLURM_NTASKS).
+    """
+    launcher = LAUNCHERS[plan.launcher]
+    if plan.hosts:
+        return [launcher.remote, plan.python or "python3", *plan.hosts]
+    argv = ["srun", f"--nodes={plan.nodes}", f"--ntasks={plan.nodes * plan.tasks_per_node}"]
+    argv.append(f"--ntasks-per-node={plan.tasks_per_node}")
+    return argv + [
+        f"--{option}" if value is None else f"--{option}={value}" for option, value in plan.step
+    ]
 
 
 def build_launcher_args(job: Job) -> list[str]:

@@ -58,6 +58,8 @@ _TRAINERS = ("Trainer", "Accelerator", "LightningCLI", "Fabric")
 _WATCHED = frozenset({"deepspeed", "deepspeed_plugin", "hf_ds_config", "ddp_backend", "use_cpu"})
 # Calls that read a file whose first word is its name.
 _LOADERS = frozenset({"open", "load", "read_text", "run_path", "spec_from_file_location", "Path"})
+# As in get_config("./config/model.yaml"), of a helper of the project's.
+_READING = re.compile(r"conf|cfg|load|read|from_(?:yaml|json|toml|file)", re.IGNORECASE)
 _OF_PATHS = ("abspath", "realpath", "normpath", "dirname", "join", "str", "fspath", "Path")
 _HERE = re.compile(
     r"\((?:str\()?('\.?'|os\.getcwd\(\)|os\.path\.abspath\('\.'\)|Path\.cwd\(\))\)+$"
@@ -300,7 +302,9 @@ def _live(nodes: Nodes) -> Iterator[tuple[int, str]]:
             is_last = name == "append" and _HERE.search(text)
             if not is_last and any(map(_starts_here, call.args[-1:])):
                 yield call.lineno, text
-        elif name in _LOADERS and _CODE.fullmatch(text_of(next(iter(call.args), None))):
+        elif (name in _LOADERS or _READING.search(name)) and _CODE.fullmatch(
+            text_of(next(iter(call.args), None))
+        ):
             yield call.lineno, text_of(call.args[0])
     for node in nodes.of(ast.Assign):
         if _is_search_path(node.targets[0]) and _starts_here(node.value):

@@ -13,7 +13,7 @@ from hpcrun.plan.batch import BatchSizes
 from hpcrun.plan.batch_options import Scope, batch_scope, options_for_all
 from hpcrun.plan.deepspeed import BATCH_KEYS, FILLS_OPEN_VALUES, value_at
 from hpcrun.plan.findings import Findings
-from hpcrun.plan.launchers import ON_ACCELERATE, decide_framework
+from hpcrun.plan.launchers import LAUNCHERS, ON_ACCELERATE, decide_framework
 from hpcrun.plan.script_facts import (
     BATCH_KEYWORDS,
     OPEN_PARSERS,
@@ -238,6 +238,23 @@ def deepspeed_notes(
         f"deepspeed: no argument passes hpcrun's JSON on to {script.name}, so neither its "
         f"settings nor the effective batch {effective} are what it trains with, as far as can be "
         f"seen; {fix}"
+    ]
+
+
+def slurm_rank_notes(script: Script, launcher: str, ranks_per_node: int) -> list[str]:
+    """Note a script that takes its rank from Slurm under a launcher that starts several a node.
+
+    >>> script = Script("a.py", ScriptFacts(), slurm=frozenset({"SLURM_PROCID"}))
+    >>> len(slurm_rank_notes(script, "torchrun", 4)), slurm_rank_notes(script, "srun", 4)
+    (1, [])
+    """
+    named = sorted(script.slurm & {"SLURM_PROCID", "SLURM_NTASKS"})
+    if not named or ranks_per_node < 2 or LAUNCHERS[launcher].task != "launcher":
+        return []
+    return [
+        f"launcher: {launcher}, but {script.name}, or a module that it imports, reads {named[0]}, "
+        f"which is the same in all {ranks_per_node} ranks of a node: if it takes its rank from "
+        "there, the ranks would train apart; launcher: srun"
     ]
 
 

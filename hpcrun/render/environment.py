@@ -15,7 +15,7 @@ from pathlib import Path
 import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from hpcrun.assets import build_archive, cache_dir, shipped_folder
+from hpcrun.assets import build_archive, build_hook, cache_dir, shipped_folder
 from hpcrun.errors import InputError
 from hpcrun.ownership import is_own, refuse_foreign_file
 
@@ -72,8 +72,9 @@ def open_templates(
 
 
 def _load_archive(name: str) -> str | None:
-    """Return jobside.pyz as a text that has its bytes (surrogateescape)."""
-    return build_archive().decode("utf-8", "surrogateescape") if name == "jobside.pyz" else None
+    """Return an archive as a text that has its bytes (surrogateescape)."""
+    build = {"jobside.pyz": build_archive, "hook.pyz": build_hook}.get(name)
+    return build().decode("utf-8", "surrogateescape") if build is not None else None
 
 
 def _bytecode_cache(environ: Mapping[str, str]) -> jinja2.BytecodeCache | None:

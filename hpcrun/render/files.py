@@ -11,7 +11,7 @@ import jinja2.meta
 import msgspec
 
 from hpcrun.errors import InputError
-from hpcrun.plan import LAUNCHERS, RUNTIMES, Plan, check_carried, uses_modules
+from hpcrun.plan import HOOK, LAUNCHERS, RUNTIMES, Plan, check_carried, launch_argv, uses_modules
 from hpcrun.render.quoting import FILTERS, quote_bash, quote_expanded, quote_word
 
 # Files that are the same in every run.
@@ -32,7 +32,7 @@ class RenderedFile(msgspec.Struct, frozen=True):
     @property
     def is_binary(self) -> bool:
         """Whether it is nothing that people read."""
-        return self.name == ARCHIVE
+        return self.name in (ARCHIVE, HOOK)
 
 
 def render_files(plan: Plan, templates: jinja2.Environment) -> list[RenderedFile]:
@@ -51,6 +51,8 @@ def render_files(plan: Plan, templates: jinja2.Environment) -> list[RenderedFile
     if container is not None and (name := RUNTIMES[container.runtime].file):
         files.append(RenderedFile(name, _render(templates, name, values)))
     files += [RenderedFile(name, _shipped_text(templates, name)) for name in (*FIXED, ARCHIVE)]
+    if plan.preflight:
+        files.append(RenderedFile(HOOK, _shipped_text(templates, HOOK)))
     if plan.preflight == "full":
         files.append(RenderedFile("preflight.py", _shipped_text(templates, "preflight.py")))
     if plan.deepspeed_config is not None:
@@ -95,32 +97,12 @@ def _template_values(plan: Plan) -> dict[str, object]:
     return {
         "plan": plan,
         "launcher": LAUNCHERS[plan.launcher],
-        "srun": srun_argv(plan),
+        "srun": launch_argv(plan),
         "runtime": RUNTIMES[plan.setup.container.runtime] if plan.setup.container else None,
         "container": container_options(plan),
         "kept": _kept_variables(plan),
         "program_lines": program_lines(plan.program) + resume_lines(plan.survive.resume),
     }
-
-
-def srun_argv(plan: Plan) -> list[str]:
-    """Build the step: a task a node for a launcher, a task a rank for srun itself.
-
-    On the hosts of a hostfile there is no srun: the harness gets the way to the hosts, and them.
-
-    The number of tasks is given twice, or an salloc with another one would win (SLURM_NTASKS).
-    A rank that fails ends all others at once. A world whose first rank has ended well is ended ten
-    minutes later, the time-out of NCCL's collectives: rank 0 may still be saving, and a site's own
-    WaitTime may be shorter.
-    """
-    launcher = LAUNCHERS[plan.launcher]
-    if plan.hosts:
-        return [launcher.remote, plan.python or "python3", *plan.hosts]
-    argv = ["srun", f"--nodes={plan.nodes}", f"--ntasks={plan.nodes * plan.tasks_per_node}"]
-    argv.append(f"--ntasks-per-node={plan.tasks_per_node}")
-    return argv + [
-        f"--{option}" if value is None else f"--{option}={value}" for option, value in plan.step
-    ]
 
 
 def container_options(plan: Plan) -> list[str]:

@@ -523,3 +523,46 @@ def test_presets_have_no_notes(hpcrun: Caller) -> None:
         assert [
             note for note in own if note.startswith(("args", "batch", "deepspeed", "env"))
         ] == []
+
+
+COPY = "not from the run's copy"
+
+
+@pytest.mark.parametrize(
+    ("script", "text", "place"),
+    [
+        ("", "args: [configs/a.yaml]", "args: configs/a.yaml: read as it is"),
+        ("", "args: [train, ./configs/a.yaml, --lr, 1]", "args: ./configs/a.yaml: read as it is"),
+        ("", "args: [--config, configs/a.yaml]", "args: --config configs/a.yaml: read as it is"),
+        ("", "args: [--config=configs/a.yaml]", "args: --config configs/a.yaml: read as it is"),
+        (
+            "p.add_argument('--config', default='configs/a.yaml')\n",
+            "args: []",
+            "the default of --config: configs/a.yaml: read as it is",
+        ),
+        (
+            "p.add_argument('config', nargs='?', default='configs/a.yaml')\n",
+            "args: []",
+            "the default of config: configs/a.yaml: read as it is",
+        ),
+        ("get_config('./configs/a.yaml')\n", "", "train.py:3: ./configs/a.yaml is read as it is"),
+        ("OmegaConf.load('configs/a.yaml')\n", "", "train.py:3: configs/a.yaml is read as it is"),
+        ("", "args: ['{code_dir}/configs/a.yaml']", ""),
+        ("", "args: [configs/none.toml]", ""),
+        (
+            "p.add_argument('--config', default='configs/a.yaml')\n",
+            "args: [--config, '{code_dir}/configs/a.yaml']",
+            "",
+        ),
+        ("save('configs/a.yaml')\n", "", ""),
+    ],
+)
+def test_a_configuration_that_is_not_read_from_the_copy_is_reported(
+    hpcrun: Caller, script: str, text: str, place: str
+) -> None:
+    hpcrun.write("configs/a.yaml", "lr: 1\n")
+    start = "import argparse\np = argparse.ArgumentParser()\n"
+    hpcrun.write("train.py", f"{start}{script}args, rest = p.parse_known_args()\n")
+    found = [note for note in notes(hpcrun, f"{GOOD}{text}") if COPY in note]
+    assert len(found) == (place != ""), found
+    assert place == "" or found[0].startswith(place)

@@ -207,8 +207,11 @@ def test_search_paths() -> None:
     def prepended(text: str) -> dict[str, str]:
         return {k: v for section in plan(text).environment for k, v in section.prepend.items()}
 
-    assert prepended("script: a.py") == {"PATH": "/opt/env/bin", "PYTHONPATH": CODE}
-    assert prepended("script: a.py\nsnapshot: false")["PYTHONPATH"] == PLACE.project_dir
+    hook = f"{PLACE.run_dir}/hook.pyz"
+    assert prepended("script: a.py") == {"PATH": "/opt/env/bin", "PYTHONPATH": f"{CODE}:{hook}"}
+    in_place = prepended("script: a.py\nsnapshot: false")["PYTHONPATH"]
+    assert in_place == f"{PLACE.project_dir}:{hook}"
+    assert prepended("script: a.py\npreflight: false")["PYTHONPATH"] == CODE
     assert "PYTHONPATH" not in prepended("command: [a]")
 
 

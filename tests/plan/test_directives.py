@@ -7,8 +7,8 @@ import pytest
 from hpcrun.errors import SpecError
 from hpcrun.plan.build import build_plan
 from hpcrun.plan.directives import CONVERSIONS
+from hpcrun.plan.launchers import launch_argv
 from hpcrun.plan.types import Dependency
-from hpcrun.render.files import srun_argv
 from hpcrun.spec.rules import RENAMES
 from tests.plan.making import PLACE, cluster, job, plan
 
@@ -185,7 +185,7 @@ def test_what_the_other_option_cannot_say(text: str, rename: str, message: str) 
 
 def test_step_gets_its_cpus_with_any_cpu_option() -> None:
     def step(text: str, profile: str = FACTS) -> list[str]:
-        return [word for word in srun_argv(plan(text, profile)) if word.startswith("--cpus")]
+        return [word for word in launch_argv(plan(text, profile)) if word.startswith("--cpus")]
 
     assert step(JOB) == ["--cpus-per-task=32"]
     assert step(f"{JOB}launcher: srun") == ["--cpus-per-task=8"]
@@ -203,7 +203,7 @@ def test_a_site_that_forbids_tasks_gives_all_cpus_to_the_one_that_slurm_makes() 
     assert dict(made.directives)["cpus-per-task"] == "32"
     assert "ntasks-per-node" not in dict(made.directives)
     # The step still starts a rank for each GPU, with its share.
-    assert {"--ntasks-per-node=4", "--cpus-per-task=8"} <= set(srun_argv(made))
+    assert {"--ntasks-per-node=4", "--cpus-per-task=8"} <= set(launch_argv(made))
 
 
 @pytest.mark.parametrize("option", ["mem", "mem-per-cpu", "mem-per-gpu"])
@@ -217,7 +217,7 @@ def test_whole_nodes_have_more_gpus_than_the_job_asks_for() -> None:
     made = plan(text, f"{FACTS}rename: {{cpus-per-task: cpus-per-gpu}}")
     # All CPUs come with --exclusive; so many for each of all GPUs would be more than there are.
     assert not {"cpus-per-gpu", "cpus-per-task"} & dict(made.directives).keys()
-    assert "--cpus-per-task=64" in srun_argv(made)
+    assert "--cpus-per-task=64" in launch_argv(made)
 
 
 def test_whole_nodes_say_so() -> None:

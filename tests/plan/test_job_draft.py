@@ -303,3 +303,18 @@ def test_trainer_and_lightning_resume_or_it_is_reported() -> None:
     assert not drafted(f"{lightning}t.fit(m, ckpt_path=path)").notes[1:]
     cli = "from lightning.pytorch.cli import LightningCLI\nLightningCLI(M)"
     assert drafted(cli).resume == "--ckpt_path {resume}"
+
+
+@pytest.mark.parametrize(
+    ("text", "other", "launcher"),
+    [
+        ("rank = int(os.environ['SLURM_PROCID'])", "", "srun"),
+        ("import distributed", "import torch\nw = os.environ.get('SLURM_NTASKS')", "srun"),
+        ("job = os.environ.get('SLURM_JOB_ID')", "", None),
+        ("rank = os.environ['RANK']", "", None),
+    ],
+)
+def test_a_script_that_takes_its_ranks_from_slurm_is_started_by_srun(
+    text: str, other: str, launcher: str | None
+) -> None:
+    assert drafted(f"import os, torch\n{text}\n", f"import os\n{other}").launcher == launcher

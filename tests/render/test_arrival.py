@@ -17,10 +17,11 @@ from msgspec import structs
 from hpcrun.errors import InputError
 from hpcrun.plan.build import build_plan
 from hpcrun.plan.job import LOCAL_DIR
+from hpcrun.plan.launchers import launch_argv
 from hpcrun.plan.setup import literal
 from hpcrun.plan.types import Plan
 from hpcrun.render.environment import open_templates
-from hpcrun.render.files import render_files, srun_argv
+from hpcrun.render.files import render_files
 from tests.plan.making import PLACE, cluster, job, plan, variables
 from tests.render.test_golden import GOLDEN
 
@@ -104,7 +105,7 @@ def hostile(tmp_path: Path) -> Plan:
 
 def test_batch_script_sets_the_environment_and_starts_srun(hostile: Plan) -> None:
     words, env = shown(written(hostile) / "job.sbatch", "body")
-    assert words == ["launch", *srun_argv(hostile)]
+    assert words == ["launch", *launch_argv(hostile)]
     assert env["HPCRUN_RUN_DIR"] == hostile.run_dir
     assert env["PWD"] == hostile.project_dir
     wanted = variables(hostile)
@@ -113,7 +114,7 @@ def test_batch_script_sets_the_environment_and_starts_srun(hostile: Plan) -> Non
     del wanted["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"], wanted["TRITON_CACHE_DIR"]
     assert {name: env.get(name) for name in wanted} == wanted
     assert env["PATH"].split(":")[0] == str(Path(hostile.python).parent)
-    assert env["PYTHONPATH"] == f"{hostile.run_dir}/code"
+    assert env["PYTHONPATH"] == f"{hostile.run_dir}/code:{hostile.run_dir}/hook.pyz"
     assert [path.name for path in Path(hostile.project_dir).iterdir()] == ["it's"]
     assert not list(Path(hostile.run_dir).glob("oops"))
 
@@ -135,7 +136,8 @@ def test_node_script_expands_values_known_only_on_the_node(hostile: Plan) -> Non
 
 def test_search_paths_are_prepended(hostile: Plan) -> None:
     _, env = shown(written(hostile) / "job.sbatch", "body", PYTHONPATH="/mine:/theirs")
-    assert env["PYTHONPATH"] == f"{hostile.run_dir}/code:/mine:/theirs"
+    own = f"{hostile.run_dir}/code:{hostile.run_dir}/hook.pyz"
+    assert env["PYTHONPATH"] == f"{own}:/mine:/theirs"
 
 
 def test_batch_script_without_body_starts_the_harness(hostile: Plan) -> None:
@@ -227,14 +229,14 @@ def test_setup_commands_run_in_order_and_stop_at_a_failure(tmp_path: Path) -> No
 
 def test_srun_argv_depends_on_the_launcher() -> None:
     torchrun = plan("script: a.py\nresources: {nodes: 2, gpus_per_node: 4}")
-    assert srun_argv(torchrun) == [
+    assert launch_argv(torchrun) == [
         *("srun", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--cpus-per-task=16"),
         *("--kill-on-bad-exit=1", "--mpi=none", "--wait=600"),
     ]
     ranks = plan("script: a.py\nlauncher: srun\nresources: {nodes: 2, gpus_per_node: 4}")
-    assert {"--ntasks=8", "--ntasks-per-node=4", "--cpus-per-task=4"} <= set(srun_argv(ranks))
+    assert {"--ntasks=8", "--ntasks-per-node=4", "--cpus-per-task=4"} <= set(launch_argv(ranks))
     # It is not a failure if a bare command ends early on one node.
-    assert "--wait=600" not in srun_argv(plan("command: [a]"))
+    assert "--wait=600" not in launch_argv(plan("command: [a]"))
 
 
 @pytest.mark.parametrize(

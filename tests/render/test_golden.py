@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from hpcrun.assets import build_archive, find_job, shipped_folder
+from hpcrun.assets import build_archive, build_hook, find_job, shipped_folder
 from hpcrun.plan.build import build_plan
+from hpcrun.plan.environment import HOOK
 from hpcrun.plan.types import Plan
 from hpcrun.render.environment import open_templates
 from hpcrun.render.files import ARCHIVE, FIXED, RenderedFile, render_files
@@ -59,6 +60,7 @@ def test_rendered_files_match_the_golden_files(case: str, pytestconfig: pytest.C
     assert archive == build_archive()
     for name in FIXED:
         assert wanted.pop(name) == (shipped_folder("templates") / name).read_text()
+    assert wanted.pop(HOOK).encode("utf-8", "surrogateescape") == build_hook()
     folder = GOLDEN / case / "files"
     if pytestconfig.getoption("update_golden"):
         shutil.rmtree(folder, ignore_errors=True)

@@ -59,6 +59,7 @@ from hpcrun.plan import (
     scope_notes,
     secret_notes,
     shared_folder_notes,
+    slurm_rank_notes,
     trained_values,
     unlisted_partitions,
 )
@@ -418,6 +419,7 @@ def _argument_notes(
         notes += deepspeed_notes(spec, script, typed, sizes.effective)
         notes += batch_notes(spec, sizes, script, typed, given, plan.deepspeed_config)
         notes += scope_notes(script, typed)
+        notes += slurm_rank_notes(script, plan.launcher, plan.ranks_per_node)
         notes += difference_notes(spec, sizes, script, typed, given, plan.deepspeed_config)
     if script is not None or spec.command is not None:
         notes += resume_notes(spec, script, typed, plan.survive.when)
@@ -459,13 +461,14 @@ def _live_notes(
     is_far = context.cluster.host is not None
     if not is_far:  # there is nothing but the copy on a far host
         named = [text for _, text in script.facts.live if not text.startswith("sys.path")]
-        named += [value for _, value in _config_files(given)]
+        files = list(_config_files(given, script.facts))
+        named += [value for _, value in files]
         there = [name for name in dict.fromkeys(named) if (project / name).is_file()]
         notes += live_notes(script, there)
         notes += [
-            f"args: {option} {value}: read as it is when the job runs, not from the run's copy of "
-            f"the code; {{code_dir}}/{value} is in the copy"
-            for option, value in _config_files(given)
+            f"{where}{value}: read as it is when the job runs, not from the run's copy of the "
+            f"code; {{code_dir}}/{os.path.normpath(value)} is in the copy"
+            for where, value in files
             if value in there
         ]
     if program.path is None:
@@ -485,11 +488,22 @@ def _live_notes(
     return notes
 
 
-def _config_files(args: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield options that are given a configuration in the project, by its path from there."""
-    for option, value in (*itertools.pairwise(args), *(arg.partition("=")[::2] for arg in args)):
-        if option.startswith("-") and _CONFIG.search(option) and _CONFIG_FILE.fullmatch(value):
-            yield option, value
+def _config_files(args: Sequence[str], facts: ScriptFacts) -> Iterator[tuple[str, str]]:
+    """Yield paths in the project that may be configurations, each with where it is named.
+
+    That is an option for one, an argument without an option, or the script's own default for an
+    argument that is not given.
+    """
+    given: set[str] = set()
+    for option, value in _values(args):
+        given.add(option)
+        if (not option or _CONFIG.search(option)) and _CONFIG_FILE.fullmatch(value):
+            yield _where(option), value
+    given |= {arg.partition("=")[0] for arg in args}
+    for one in (*facts.options, *facts.positionals):
+        is_config = any(map(_CONFIG.search, one.names)) and _CONFIG_FILE.fullmatch(one.default)
+        if is_config and not given & {*one.names}:
+            yield f"the default of {one.names[-1]}: ", one.default
 
 
 def _missing_files(project: Path, args: Sequence[str]) -> Iterator[str]:

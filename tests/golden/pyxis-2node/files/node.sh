@@ -12,7 +12,7 @@ fi
 local_folder /raid/"${USER:?not set on this node}" 1 # HPCRUN_LOCAL_DIR; the harness removes it
 restore # the job's variables, over the image's
 export PATH=/opt/env/bin"${PATH:+:$PATH}"
-export PYTHONPATH=/scratch/runs/20261120-081455-train-7k3q/code"${PYTHONPATH:+:$PYTHONPATH}"
+export PYTHONPATH=/scratch/runs/20261120-081455-train-7k3q/code:/scratch/runs/20261120-081455-train-7k3q/hook.pyz"${PYTHONPATH:+:$PYTHONPATH}"
 export TORCH_EXTENSIONS_DIR=/scratch/cache/torch_extensions/c692eed5/"$HPCRUN_ARCHITECTURE"
 [ -n "${TRITON_CACHE_DIR-}" ] || export TRITON_CACHE_DIR=/scratch/cache/triton/"$HPCRUN_ARCHITECTURE"
 export TORCH_NCCL_DEBUG_INFO_PIPE_FILE="$HPCRUN_LOCAL_DIR"/flight-

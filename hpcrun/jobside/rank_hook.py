@@ -1,0 +1,212 @@
+"""What Python loads as it starts a rank: it compares what trains with what the job says.
+
+Python finds this module as ``sitecustomize`` in an archive on its path (``hook.pyz``), which no
+bytecode is written beside. It is enabled in the process of a rank
+alone, and not in those that the rank starts. Standard library only; Python 3.6 and later.
+"""
+
+import functools
+import importlib.machinery
+import importlib.util
+import json
+import os
+import sys
+from typing import Any, Dict, List, Tuple
+
+# Their ranks find one another by other means than torch.distributed.
+OTHER_MEANS = ("horovod", "mpi4py", "ray", "jax", "tensorflow")
+APART = (
+    "hpcrun: {found}, and the job has {world} ranks: each would train by itself, and write over "
+    "the others' checkpoints. A script that takes its ranks from Slurm needs launcher: srun. If "
+    "the ranks are to train apart: preflight: false"
+)
+
+
+def world_size() -> int:
+    """Return the number of the job's ranks."""
+    return int(os.environ.get("HPCRUN_WORLD_SIZE", "1"))
+
+
+# ---- torch.distributed, torch.optim, Lightning ---------------------------------------------------
+
+
+def check_process_group(module: Any) -> None:
+    """Have a process group of another size than the job's be an error."""
+    original = module.init_process_group
+
+    @functools.wraps(original)
+    def init_process_group(*args: Any, **kwargs: Any) -> Any:
+        made = original(*args, **kwargs)
+        size = module.get_world_size()
+        if size != world_size():
+            found = "this process group has {} rank{}".format(size, "" if size == 1 else "s")
+            raise RuntimeError(APART.format(found=found, world=world_size()))
+        return made
+
+    module.init_process_group = init_process_group
+
+
+def check_first_step(module: Any) -> None:
+    """Have the first step of an optimizer be an error in a rank without a process group."""
+    register = getattr(module, "register_optimizer_step_pre_hook", None)  # since torch 2.0
+    if register is None or world_size() == 1:
+        return
+
+    def before_step(*_: Any) -> None:
+        handle.remove()
+        distributed = sys.modules.get("torch.distributed")
+        joined = distributed is not None and distributed.is_initialized()
+        if not joined and not any(name in sys.modules for name in OTHER_MEANS):
+            raise RuntimeError(
+                APART.format(found="this rank trains without a process group", world=world_size())
+            )
+
+    handle = register(before_step)
+
+
+def check_lightning(module: Any) -> None:
+    """Have a Trainer of another size than the job be an error."""
+    original = module.Trainer.__init__
+
+    @functools.wraps(original)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        size = self.world_size
+        if size != world_size():
+            found = "Lightning's Trainer has {} rank{}".format(size, "" if size == 1 else "s")
+            hint = " Trainer(num_nodes=..., devices=...) takes {nodes} and {ranks_per_node}."
+            raise RuntimeError(APART.format(found=found, world=world_size()) + hint)
+
+    module.Trainer.__init__ = __init__
+
+
+# ---- DeepSpeed -----------------------------------------------------------------------------------
+
+
+def check_engine(module: Any) -> None:
+    """Compare the configuration of an engine that trains with the job's."""
+    original = module.DeepSpeedEngine.__init__
+
+    @functools.wraps(original)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        config = kwargs.get("config_class")
+        trains = kwargs.get("optimizer") is not None or getattr(config, "optimizer_name", None)
+        if config is not None and trains:
+            report(differences(config, job_config()))
+        original(self, *args, **kwargs)
+
+    module.DeepSpeedEngine.__init__ = __init__
+
+
+def job_config() -> Dict[str, Any]:
+    """Read the job's DeepSpeed JSON; nothing where there is none."""
+    try:
+        with open(os.environ["HPCRUN_DEEPSPEED_CONFIG"], encoding="utf-8") as file:
+            config = json.load(file)
+            return config if isinstance(config, dict) else {}
+    except (KeyError, OSError, ValueError):
+        return {}
+
+
+def differences(config: Any, job: Dict[str, Any]) -> List[Tuple[str, Any, Any]]:
+    """List what a DeepSpeedConfig has otherwise than the job's JSON: name, its value, the job's."""
+    zero = getattr(config, "zero_config", None)
+    found = {
+        name: getattr(config, name, None)
+        for name in (
+            "train_batch_size",
+            "train_micro_batch_size_per_gpu",
+            "gradient_accumulation_steps",
+        )
+    }
+    wanted = {name: job.get(name) for name in found}
+    section = job.get("zero_optimization") or {}
+    stage = getattr(zero, "stage", None)
+    found["ZeRO stage"] = None if stage is None else int(stage)
+    wanted["ZeRO stage"] = section.get("stage")
+    for part in ("offload_optimizer", "offload_param"):
+        if zero is not None and hasattr(zero, part):
+            device = getattr(getattr(zero, part), "device", None)
+            found[part] = str(getattr(device, "value", device) or "none")
+            wanted[part] = (section.get(part) or {}).get("device", "none")
+    for name, attribute in (("bf16", "bfloat16_config"), ("fp16", "float16_config")):
+        enabled = getattr(getattr(config, attribute, None), "enabled", None)
+        found[name] = enabled
+        wanted[name] = (job.get(name) or {}).get("enabled", False if job else None)
+    return [
+        (name, found[name], value)
+        for name, value in wanted.items()
+        if value not in (None, "auto") and found[name] not in (None, "auto", value)
+    ]
+
+
+def report(found: List[Tuple[str, Any, Any]]) -> None:
+    """Stop where the framework was to take the job's configuration; else warn."""
+    if not found:
+        return
+    listed = ", ".join("{} {} (job: {})".format(*each) for each in found)
+    text = (
+        f"hpcrun: the script trains with another DeepSpeed configuration than the job's: {listed}. "
+        "Take the script's own out, or the job's deepspeed section"
+    )
+    if "ACCELERATE_DEEPSPEED_CONFIG_FILE" in os.environ:
+        raise RuntimeError(text)
+    if os.environ.get("RANK") == "0":
+        print("warning: " + text, file=sys.stderr, flush=True)
+
+
+# ---- when modules are imported -------------------------------------------------------------------
+
+CHECKS = {
+    "torch.distributed.distributed_c10d": check_process_group,
+    "torch.optim.optimizer": check_first_step,
+    "lightning.pytorch.trainer.trainer": check_lightning,
+    "pytorch_lightning.trainer.trainer": check_lightning,
+    "deepspeed.runtime.engine": check_engine,
+}
+
+
+class Finder:
+    """Runs a check right after a module was imported."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """Find a module that is checked, once, by the other finders."""
+        check = CHECKS.pop(name, None)
+        if check is None:
+            return None
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        original = spec.loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            original(module)
+            try:
+                check(module)
+            except (AttributeError, TypeError) as error:  # a version that is otherwise
+                print(f"hpcrun: {name} is not checked: {error}", file=sys.stderr)
+
+        setattr(spec.loader, "exec_module", exec_module)  # noqa: B010 - of this loader alone
+        return spec
+
+
+def load_next() -> None:
+    """Load the sitecustomize that this one stands before on the path."""
+    here = os.path.realpath(__file__).rpartition("/")[0]
+    path = [entry for entry in sys.path if os.path.realpath(entry or ".") != here]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", path)
+    if spec is not None and spec.loader is not None:
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+
+
+def enable() -> None:
+    """Watch imports in the process of a rank; those that it starts find the mark."""
+    if "RANK" in os.environ and "HPCRUN_RANK_HOOK" not in os.environ:
+        os.environ["HPCRUN_RANK_HOOK"] = str(os.getpid())
+        sys.meta_path.insert(0, Finder())
+
+
+if __name__ == "sitecustomize":
+    enable()
+    load_next()
