@@ -152,7 +152,7 @@ def report(found: List[Tuple[str, Any, Any]]) -> None:
     if "ACCELERATE_DEEPSPEED_CONFIG_FILE" in os.environ:
         raise RuntimeError(text)
     if os.environ.get("RANK") == "0":
-        print("warning: " + text, file=sys.stderr, flush=True)
+        sys.stderr.write("warning: " + text + "\n")
 
 
 # ---- when modules are imported -------------------------------------------------------------------
@@ -184,7 +184,7 @@ class Finder:
             try:
                 check(module)
             except (AttributeError, TypeError) as error:  # a version that is otherwise
-                print(f"hpcrun: {name} is not checked: {error}", file=sys.stderr)
+                sys.stderr.write(f"hpcrun: {name} is not checked: {error}\n")
 
         setattr(spec.loader, "exec_module", exec_module)  # noqa: B010 - of this loader alone
         return spec
