@@ -57,19 +57,12 @@ next_attempt() {
 # is_wanted ATTEMPT BEFORE JOB END: whether JOB is to go on with the run after ATTEMPT of job BEFORE,
 # which has left the record END; none where its node died.
 is_wanted() {
-    local state why
+    local state
     [ ! -e "$HPCRUN_RUN_DIR/cancelled.json" ] || return 1
     [[ ! $4 =~ \"next\":\ \"([0-9]+)\" ]] || { [ "${BASH_REMATCH[1]}" = "$3" ] && return; } || return 1
     state=$(slurm_field JobState "$(timeout 20 scontrol --oneliner show job "$2" 2>/dev/null)") ||
         state=$(timeout 60 sacct --noheader --allocations --parsable2 --jobs="$2" --format=State 2>/dev/null)
-    why=$(why_ended "${state:-NODE_FAIL}" '' '' '' 1 ranks)
-    [ "$(goes_on_after "$1" "$why")" = yes ]
-}
-
-# goes_on_after ATTEMPT WHY: what whether_it_goes_on says of an attempt whose script is gone.
-goes_on_after() {
-    HPCRUN_ATTEMPT=$1 whether_it_goes_on "$2" \
-        "$(newest_checkpoint "${HPCRUN_CHECKPOINT_DIR-}" "${HPCRUN_WORLD_SIZE-1}" 2>/dev/null)"
+    [ "$(HPCRUN_ATTEMPT=$1 jobside continuation "${state:-NODE_FAIL}")" = yes ]
 }
 
 # circles ATTEMPT BEGIN JOB: whether the run is to end after ATTEMPT of this JOB, whose node died before its
@@ -79,7 +72,8 @@ circles() {
     local folder=$HPCRUN_RUN_DIR/attempts/$1 note
     [[ $2 == *"\"job_id\": \"$3\""* && ! -e $folder/again ]] || return 1
     ! grep -qs '"next"' -- "$folder/end.json" || return 1
-    note=$(goes_on_after "$1" "${HPCRUN_SURVIVE%% *}")
+    note=$(HPCRUN_ATTEMPT=$1 jobside continuation "${HPCRUN_SURVIVE%% *}") ||
+        note="no Python 3.6 or newer answers on $host: the run does not continue by itself"
     [ "$note" != yes ] && write_record "$folder/end.json" "${2%\}}, \"exit_code\": 1, \"signal\": null,\
  \"stopped_by\": null, \"first_failure\": null, \"ended_at\": $(cat -- "$folder/beat" || now),\
  \"why\": \"node_fail\", \"next\": null, \"note\": $(json_text "$note")}"

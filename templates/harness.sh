@@ -178,7 +178,7 @@ launch() {
     . "$HPCRUN_RUN_DIR/jobside.sh" && . "$HPCRUN_RUN_DIR/survive.sh"
     HPCRUN_RESUME=$(newest_checkpoint "${HPCRUN_CHECKPOINT_DIR-}" "$HPCRUN_WORLD_SIZE")
     write_record "$attempt_dir/resume" "$HPCRUN_RESUME"
-    write_record "$attempt_dir/mark" "$(mark_of "$HPCRUN_RESUME")"
+    write_record "$attempt_dir/mark" "$([ -z "$HPCRUN_RESUME" ] || jobside mark_of "$HPCRUN_RESUME")"
     [ -n "$HPCRUN_JOBSIDE_PYTHON" ] ||
         say "no Python 3.6 or newer answers here: checkpoints are neither found nor pruned," \
             "and the run does not continue by itself"

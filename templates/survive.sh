@@ -1,8 +1,8 @@
 # The end of an attempt: why, its record, and whether the run goes on. harness.sh sources this in
 # the batch script.
 #
-# HPCRUN_SURVIVE names the ends after which the run goes on; without it none does. Both tables,
-# why_ended and goes_on, are also in tests/runs/ends.py, and one test asks both.
+# HPCRUN_SURVIVE names the ends after which the run continues; without it none does. What is decided
+# by the evidence that is found here is Python: hpcrun/jobside/ends.py.
 # shellcheck shell=bash disable=SC1091,SC2154 # attempt_dir, stopped and overdue are the harness's
 
 # ---- The record of the end --------------------------------------------------------------------
@@ -12,7 +12,7 @@
 # matters, whatever the launcher returned.
 finish() {
     local attempt=$1 job=$2 begun=$3 code=$4 first='' signal=null stopped_by=null tries=0
-    local why newest end note next='' pid heir
+    local why newest end note pause next='' pid heir decided=() facts=()
     # Slurm's TERM comes to all processes: it would end those whose answers are waited for here.
     trap '' TERM INT HUP URG USR2
     end_what_is_left
@@ -47,15 +47,23 @@ finish() {
     fi
     end="{\"attempt\": $attempt, \"job_id\": \"$job\", \"begun_at\": $begun,\
  \"stopped_by\": $stopped_by, \"first_failure\": ${first:-null}"
-    why=$(why_it_ended "$code" "$first" "$end")
+    mapfile -t decided < <(
+        mapfile -t facts < <(find_evidence "$code" "$first" "$end")
+        jobside end "$code" "${facts[@]}" $(($(printf '%(%s)T' -1) - ${begun%.*}))
+    )
+    why=${decided[0]-} newest=${decided[1]-} note=${decided[2]-} pause=${decided[3]-0}
+    if [ -z "$why" ]; then
+        # Then hpcrun judges by the rest of the record.
+        [ "$code" -ne 0 ] || why='done'
+        [ -z "${HPCRUN_SURVIVE-}" ] || [ "$code" -eq 0 ] ||
+            note="no Python 3.6 or newer answers on $host: the run does not continue by itself"
+    fi
     # A program that was asked to end, saved and ended well has not done what it was started for.
     [ "$code" -ne 0 ] || [ "$why" = "done" ] || code=143 signal=15
-    newest=$(newest_checkpoint "${HPCRUN_CHECKPOINT_DIR-}" "${HPCRUN_WORLD_SIZE-1}" 2>/dev/null)
     end+=", \"exit_code\": $code, \"signal\": $signal, \"ended_at\": $(now),\
- \"why\": \"$why\", \"checkpoint\": $(json_text "$newest")"
+ \"why\": $(json_text "$why"), \"checkpoint\": $(json_text "$newest")"
     rm -f -- "$attempt_dir/environment" # the same values, where hosts.sh was killed
     . "$HPCRUN_RUN_DIR/local.sh"
-    note=$(whether_it_goes_on "$why" "$newest")
     if [ "$note" = yes ] && [ -z "$stopped$overdue" ] && spare_is_left "$why"; then
         next='"relaunch"'
         say "attempt $attempt ended ($why), and the run goes on on other nodes of the job"
@@ -64,7 +72,7 @@ finish() {
         write_record "$attempt_dir/end.json" "$end, \"next\": \"requeue\"}"
         say "attempt $attempt ended ($why), and the run goes on"
         clean_nodes "$host" "$stopped$overdue" # ranks that still run need their folders
-        next=$(go_on "$newest" "${begun%.*}") ||
+        next=$(go_on "$pause") ||
             note='Slurm would not start it again: see logs/batch.log'
     fi
     [ -z "$next" ] || note=''
@@ -113,33 +121,6 @@ first_failure() {
 }
 
 # ---- Why it ended ------------------------------------------------------------------------------
-
-# why_ended STATE PREEMPTED TOLD MARK CODE PHASE: print why the attempt ended. STATE is the job's by
-# Slurm, PREEMPTED 1 where Slurm has begun to preempt it, TOLD 1 where the processes were asked to
-# end (`limit`: since the time limit is near), MARK what the run itself found out (stalled; node: a
-# node of it is bad or gone; memory: a process was killed for the host's memory), CODE the exit code,
-# PHASE how far it came (setup, ranks).
-why_ended() {
-    case $1 in
-    CANCELLED*) echo cancelled && return ;;
-    TIMEOUT* | DEADLINE*) echo time_limit && return ;;
-    PREEMPTED*) echo preempted && return ;;
-    NODE_FAIL* | BOOT_FAIL*) echo node_fail && return ;;
-    OUT_OF_MEMORY*) echo out_of_memory && return ;;
-    REQUEUED*) echo requeued && return ;;
-    esac
-    case $2-$3-$4-$5-$6 in
-    *-*-stalled-*-*) echo stalled ;;
-    1-?*-*-*-* | 1-*-*-143-*) echo preempted ;;
-    *-limit-*-*-*) echo time_limit ;;
-    *-*-node-*-*) echo node_fail ;;
-    *-1-*-*-*) echo stopped ;;
-    *-*-*-0-*) echo 'done' ;;
-    *-*-memory-*-*) echo out_of_memory ;;
-    *-*-*-*-setup) echo setup ;;
-    *) echo error ;;
-    esac
-}
 
 # slurm_field NAME RECORD: print a field of what `scontrol --oneliner show job` printed.
 slurm_field() {
@@ -279,113 +260,12 @@ note_silent_nodes() (
     wait
 )
 
-# ---- Whether it goes on ------------------------------------------------------------------------
-
-# goes_on WHY WHEN ATTEMPT MAX IDLE ONCE: print `yes`, or why not; nothing after an end that the job
-# does not want to survive. WHEN is HPCRUN_SURVIVE, ATTEMPT counts from 0, IDLE is how many attempts
-# in a row, this one included, saved nothing that is newer than what was there; ONCE 1 where the
-# attempt before has failed in its setup, too.
-goes_on() {
-    [ "$1" != requeued ] || { echo yes && return; } # somebody has asked for it
-    case " $2 " in
-    *" $1 "*) ;;
-    # What is out of order around the program may be better at the second try; the program is not.
-    *[a-z]*) [ "$1-$6" = setup-0 ] || return 0 ;;
-    *) return 0 ;;
-    esac
-    if [ $(($3 + 1)) -ge "$4" ]; then
-        echo "it has had its $4 attempts (survive.max_attempts)"
-    elif [ "$5" -ge 3 ]; then
-        echo "three attempts in a row got no further: the next would not either"
-    else
-        echo yes
-    fi
-}
-
-# pause_before IDLE SECONDS: print how long to wait before the next attempt: not at all after one
-# that lasted, then 1, 2, 4 ... minutes after ones that ended within two minutes and saved nothing.
-pause_before() {
-    if [ "$1" -eq 0 ] || [ "$2" -ge 120 ]; then
-        echo 0
-    else
-        echo $((60 << ($1 - 1)))
-    fi
-}
-
-# mark_of CHECKPOINT: print what shows whether it is still the same: some programs write over one.
-mark_of() {
-    [ -z "$1" ] || printf '%s %s\n' "$1" \
-        "$(find "$1" -type f -printf '%T@\n' 2>/dev/null | sort -n | tail -n 1)"
-}
-
-# idle_attempts NEWEST: print how many attempts in a row, up to this one, have gained nothing; three at most.
-idle_attempts() {
-    local count=0 attempt=$HPCRUN_ATTEMPT mark
-    mark=$(mark_of "$1")
-    while [ $count -lt 3 ] && [ -e "$HPCRUN_RUN_DIR/attempts/$attempt/begin.json" ]; do
-        ! has_gained "$attempt" "$mark" || break
-        count=$((count + 1))
-        attempt=$((attempt - 1))
-    done
-    echo "$count"
-}
-
-# has_gained ATTEMPT MARK: whether what is saved now, MARK, is more than ATTEMPT began from; or the next one
-# began at a later step. A checkpoint that is written over is more, unless the log shows that ATTEMPT began
-# again where the one before it did, and came no further than all before. Where no checkpoint was ever seen,
-# and the job says nothing of any, the program may save elsewhere: then one that lasted counts in this way.
-has_gained() {
-    local before first came next step best=-1 folder=$HPCRUN_RUN_DIR/attempts/$1 saved
-    saved=$(cat -- "$folder/mark" 2>/dev/null) || return 1 # it ended before its launch
-    [ "${saved% *}" = "${2% *}" ] || return 0
-    read -r first came < <(steps_of "$1")
-    if [ "$1" -lt "$HPCRUN_ATTEMPT" ]; then
-        read -r next step < <(steps_of $(($1 + 1)))
-        [ -z "$next" ] || [ "$next" -le "${first:-$next}" ] || return 0
-    fi
-    if [ "$saved" = "$2" ]; then
-        [ -z "$2${HPCRUN_RESUMES-}" ] && [ "$(lasted "$folder")" -ge 120 ] || return 1
-    fi
-    for ((before = 0; before < $1; before++)); do
-        read -r next step < <(steps_of $before)
-        [ "${step:--1}" -le "$best" ] || best=$step
-    done
-    # NEXT is where the one before this began.
-    [ "${came:-$((best + 1))}" -gt "$best" ] || [ "$first" -gt "${next:--1}" ]
-}
-
-# steps_of ATTEMPT: print the first and the last step that its log shows, which is read once. Nothing where it
-# names none, or a number that stays (a setting), or falls (a counter that begins again with each epoch).
-steps_of() {
-    local rank steps='' file=$HPCRUN_RUN_DIR/attempts/$1/steps
-    local -x LC_ALL=C
-    local number="(^|[^a-z])(step|iteration|iter)[\"']?[]:=#([:blank:][]*[0-9]{1,15}"
-    [ ! -e "$file" ] || { cat -- "$file" && return; }
-    for rank in 0 $((${HPCRUN_WORLD_SIZE:-1} - 1)); do # the first one's log, or the last one's, has it
-        [ -n "$steps" ] || steps=$(tail -c 4194304 -- "$HPCRUN_RUN_DIR/logs/$1/rank-$rank.log" 2>/dev/null |
-            grep -aoiE "$number" | grep -o '[0-9]*$')
-    done
-    if [ -n "$steps" ] && sort -nc <<<"$steps" 2>/dev/null; then
-        steps="$((10#${steps%%$'\n'*})) $((10#${steps##*$'\n'}))"
-    else
-        steps=''
-    fi
-    [ "${steps% *}" != "${steps#* }" ] || steps=''
-    # First the file: who reads this output may ask again before it is written.
-    printf '%s\n' "$steps" >"$file" || rm -f -- "$file"
-    printf '%s\n' "$steps"
-}
-
-# lasted FOLDER: print for how many seconds an attempt has been running, or ran.
-lasted() {
-    local last=$1/beat
-    [ ! -e "$1/end.json" ] || last=$1/end.json
-    echo $(($(stat -c %Y -- "$last" 2>/dev/null || date +%s) - $(stat -c %Y -- "$1/begin.json")))
-}
-
-# why_it_ended CODE FIRST BEGIN: why this attempt did; FIRST is the record of its first failure, or
-# empty, BEGIN the begin of its end record.
-why_it_ended() {
+# find_evidence CODE FIRST BEGIN: print, a line each, what tells why this attempt ended: the job's state
+# by Slurm; 1 where Slurm has begun to preempt it; 1 where the processes were asked to end (`limit`: since
+# the time limit is near); what the run itself found out (stalled; node: a node of it is bad or gone;
+# memory: a process was killed for the host's memory); how far it came (setup, ranks). FIRST is the record
+# of its first failure, or empty, BEGIN the begin of its end record.
+find_evidence() {
     local shown='' state='' preempted='' told='' mark='' phase=ranks logs asked
     asked=("$attempt_dir"/told-*)
     # Where all went well Slurm need not be asked.
@@ -409,50 +289,20 @@ why_it_ended() {
     fi
     logs=("$HPCRUN_RUN_DIR/logs/$HPCRUN_ATTEMPT"/rank-*.log)
     [ -e "${logs[0]}" ] || [ -e "$attempt_dir/began" ] || phase=setup
-    why_ended "$state" "$preempted" "$told" "$mark" "$1" "$phase"
-}
-
-# whether_it_goes_on WHY NEWEST: print what goes_on says of this attempt; NEWEST is the newest whole
-# checkpoint.
-whether_it_goes_on() {
-    local once=0 idle=0
-    [ -n "${SLURM_JOB_ID-}" ] || return 0
-    ! grep -qs '"why": "setup"' -- "$HPCRUN_RUN_DIR/attempts/$((HPCRUN_ATTEMPT - 1))/end.json" || once=1
-    [[ " ${HPCRUN_SURVIVE-} " != *" $1 "* ]] || idle=$(idle_attempts "$2")
-    if [[ " ${HPCRUN_SURVIVE-} " == *" $1 "* ]] && began_over; then
-        return 0 # which has printed why
-    fi
-    goes_on "$1" "${HPCRUN_SURVIVE-}" "$HPCRUN_ATTEMPT" "${HPCRUN_MAX_ATTEMPTS:-1}" \
-        "$idle" $once
-}
-
-# began_over: whether this attempt began again at the first step, though there was a checkpoint, in a job
-# of which nothing has the program resume, as far as submit could see. Prints that: every further
-# attempt would do the same, and write over what is saved.
-began_over() {
-    local resume step first last
-    [ -n "${HPCRUN_NEVER_RESUMES-}" ] && [ "$HPCRUN_ATTEMPT" -gt 0 ] || return 1
-    resume=$(cat -- "$HPCRUN_RUN_DIR/attempts/$HPCRUN_ATTEMPT/resume" 2>/dev/null)
-    [ -n "$resume" ] || return 1
-    read -r first last < <(steps_of 0)
-    read -r step last < <(steps_of "$HPCRUN_ATTEMPT")
-    [ -n "$step" ] && [ -n "$first" ] && [ "$step" -le "$first" ] || return 1
-    printf '%s %s\n' "attempt $HPCRUN_ATTEMPT began at step $step again, although there was the checkpoint" \
-        "${resume##*/}: nothing has the program resume; set checkpoint.resume, as in \"--resume {resume}\""
+    printf '%s\n' "$state" "$preempted" "$told" "$mark" "$phase"
 }
 
 # ---- How it goes on ----------------------------------------------------------------------------
 
-# go_on NEWEST BEGUN: have the next attempt begin, which starts from the checkpoint NEWEST; BEGUN is
-# when this one began. Prints how, as JSON: "requeue", or the number of another job.
+# go_on PAUSE: have the next attempt begin, after so many seconds. Prints how, as JSON: "requeue", or the
+# number of another job.
 go_on() {
-    local pause nodes shown excluded heir
+    local pause=$1 nodes shown excluded heir
     shown=$(show_job)
     if [ "$(slurm_state "$shown")" = CANCELLED ] || [ -e "$HPCRUN_RUN_DIR/cancelled.json" ]; then
         say "the job was cancelled meanwhile" >&2
         return 1
     fi
-    pause=$(pause_before "$(idle_attempts "$1")" $(($(printf '%(%s)T' -1) - $2)))
     nodes=$({ lost_nodes; [ -z "${HPCRUN_ALLOCATED-}" ] || bad_nodes; } | sort -u | paste -sd,)
     excluded=$(slurm_field ExcNodeList "$shown")
     [ -z "$nodes" ] || [ "${excluded:-(null)}" = '(null)' ] || nodes=$excluded,$nodes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 import uuid
 import zipfile
@@ -300,6 +301,7 @@ def test_crash_loop_of_slurm_restarts_is_stopped(
     )
     env = {"HPCRUN_SURVIVE": "preempted node_fail", "HPCRUN_MAX_ATTEMPTS": str(most)}
     env |= {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "3", "PATH": os.environ["PATH"]}
+    env |= {"HPCRUN_JOBSIDE_PYTHON": sys.executable}
     done = subprocess.run(
         ["bash", "-uc", program],
         cwd=job.run.path,
@@ -357,7 +359,7 @@ def test_program_without_signal_handler_is_terminated(job: Job) -> None:
 @pytest.mark.slow
 def test_sigterm_during_the_end_record_does_not_damage_it(job: Job) -> None:
     with (job.run.path / "jobside.sh").open("a") as script:
-        script.write('newest_checkpoint() { kill -TERM "$BASHPID"; echo saved; }\n')
+        script.write('jobside() { kill -TERM "$BASHPID"; printf "done\\nsaved\\n\\n0\\n"; }\n')
     assert job.go()[0] == 0
     assert (job.end.why, job.end.checkpoint) == ("done", "saved")
 

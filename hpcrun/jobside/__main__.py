@@ -65,6 +65,40 @@ def mark_of(words: List[str]) -> None:
     _say(mark(words[0]))
 
 
+def end(words: List[str]) -> None:
+    """CODE STATE PREEMPTED TOLD MARK PHASE SECONDS: print what is decided as an attempt ends.
+
+    A line each: why it ended, its newest complete checkpoint, whether the run continues ("yes", why
+    not, or nothing), and after how many seconds.
+    """
+    from hpcrun.jobside import ends
+    from hpcrun.jobside.checkpoints import newest_checkpoint as find_newest
+
+    code, state, preempted, told, mark, phase, seconds = words
+    why = ends.classify_end(
+        state, preempted=bool(preempted), told=told, mark=mark, exit_code=int(code), phase=phase
+    )
+    newest = _newest(find_newest)
+    decision = ends.decide(os.environ, why, newest, float(seconds))
+    for each in (why, newest, decision.note, decision.pause):
+        _say(str(each))
+
+
+def continuation(words: List[str]) -> None:
+    """STATE-OR-WHY: print whether the run continues after an attempt whose script is gone."""
+    from hpcrun.jobside import ends
+    from hpcrun.jobside.checkpoints import newest_checkpoint as find_newest
+
+    why = ends.classify_end(words[0], exit_code=1) if words[0][:1].isupper() else words[0]
+    _say(ends.decide(os.environ, why, _newest(find_newest), 0.0).note)
+
+
+def _newest(find: Callable[[str, int, str], str]) -> str:
+    world = int(os.environ.get("HPCRUN_WORLD_SIZE") or 1)
+    marker = os.environ.get("HPCRUN_CHECKPOINT_MARKER", "")
+    return find(os.environ.get("HPCRUN_CHECKPOINT_DIR", ""), world, marker)
+
+
 def watch(words: List[str]) -> None:
     """Look after the attempt until the input ends."""
     from hpcrun.jobside.watcher import watch as run
@@ -76,7 +110,7 @@ COMMANDS: Dict[str, Callable[[List[str]], None]] = {
     each.__name__: each
     for each in (
         *(answer, newest_checkpoint, judge_checkpoints, prune_checkpoints, save_room, mark_of),
-        watch,
+        *(end, continuation, watch),
     )
 }
 

@@ -80,8 +80,8 @@ def split_line(line: str) -> Template:
     return Template(text.strip(), tuple(numbers))
 
 
-def read_step(line: str) -> Optional[int]:
-    """Read the step that a line shows.
+def read_step(line: str, *, with_bars: bool = True) -> Optional[int]:
+    """Read the step that a line shows, in words or, ``with_bars``, as a bar's count.
 
     >>> [read_step(x) for x in ("step: 1,950", "'global_step': 40", " 4%| | 40/1000 [00:12", "ok")]
     [1950, 40, 40, None]
@@ -99,8 +99,23 @@ def read_step(line: str) -> Optional[int]:
                 best = (rank, int(value))
     if best is not None:
         return best[1]
-    bar = _BAR.search(_TIMES.sub(" ", lower)) if "[" in lower or "%" in lower else None
-    return int(bar.group(1).replace(",", "").replace("_", "")) if bar else None
+    bar = read_bar(line) if with_bars else None
+    return bar[0] if bar else None
+
+
+def read_bar(line: str) -> Optional[Tuple[int, int]]:
+    """Read the count and the total that a bar shows.
+
+    >>> read_bar(" 4%|4         | 40/1000 [00:12<04:48,  3.3it/s]")
+    (40, 1000)
+    """
+    if "[" not in line and "%" not in line:
+        return None
+    bar = _BAR.search(_TIMES.sub(" ", _ESCAPES.sub("", line.lower())))
+    if bar is None:
+        return None
+    count, total = (int(text.replace(",", "").replace("_", "")) for text in bar.groups())
+    return count, total
 
 
 class Progress:

@@ -9,6 +9,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from hpcrun.files import open_plain
+from hpcrun.jobside import IDLE_ATTEMPTS_NOTE as IDLE_ATTEMPTS_NOTE
+from hpcrun.jobside import MAX_IDLE_ATTEMPTS as MAX_IDLE_ATTEMPTS
 
 # The state that a verdict has for an end that Slurm shows as COMPLETED or FAILED.
 END_STATES: dict[str, str] = {
@@ -32,9 +34,6 @@ END_NAMES: dict[str, str] = {
 }
 # Those that a run may go on after, as a job names them.
 SURVIVABLE_ENDS = ("preempted", "time_limit", "node_fail", "stalled")
-# Attempts in a row that gain nothing before a run is given up (templates/survive.sh).
-MAX_IDLE_ATTEMPTS = 3
-IDLE_ATTEMPTS_NOTE = "three attempts in a row got no further: the next would not either"
 
 # ---- what the job itself finds out
 

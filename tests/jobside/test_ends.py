@@ -1,4 +1,4 @@
-"""Why an attempt ended and whether its run goes on: one table, in Python and in the job's bash."""
+"""Why an attempt ended and whether its run continues; and what the job's bash does about it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from hpcrun.assets import shipped_folder
+from hpcrun.jobside.checkpoints import mark_of
+from hpcrun.jobside.ends import Attempts, classify_end, decide, decide_continuation, pause_before
 from hpcrun.runs.ends import END_NAMES, END_STATES
-from tests.runs.ends import goes_on, pause_before, why_ended
 
 ALL = "preempted time_limit node_fail stalled"
 
@@ -105,25 +106,21 @@ def ask_bash(calls: Sequence[Sequence[object]], **env: str) -> list[str]:
 @pytest.mark.parametrize(("evidence", "why"), ENDS)
 def test_why_an_attempt_ended(evidence: tuple[Any, ...], why: str) -> None:
     state, preempted, told, mark, code, phase = evidence
-    words = [state, "1" * preempted, told.replace("asked", "1"), mark, code, phase]
-    assert ask_bash([("why_ended", *words)]) == [why]
     more = {"preempted": preempted, "told": told, "mark": mark, "phase": phase}
-    assert why_ended(state, **more, exit_code=code) == why
+    assert classify_end(state, **more, exit_code=code) == why
 
 
 @pytest.mark.parametrize(("asked", "answer"), DECISIONS)
 def test_whether_a_run_goes_on(asked: tuple[Any, ...], answer: str) -> None:
-    assert ask_bash([("goes_on", *asked[:5], int(asked[5]))]) == [answer]
     why, when, attempt, most, idle, before = asked
     more = {"attempt": attempt, "max_attempts": most, "idle": idle, "failed_in_setup": before}
-    assert goes_on(why, when.split(), **more) == answer
+    assert decide_continuation(why, when.split(), **more) == answer
 
 
-def test_the_job_pauses_as_long() -> None:
-    cases = [(idle, seconds) for idle in range(4) for seconds in (0, 119, 120, 4000)]
-    assert ask_bash([("pause_before", *case) for case in cases]) == [
-        str(pause_before(*case)) for case in cases
-    ]
+def test_the_job_pauses_before_the_next_attempt() -> None:
+    """Longer after each attempt that ended within two minutes and gained nothing."""
+    assert [pause_before(idle, 119) for idle in range(4)] == [0, 60, 120, 240]
+    assert [pause_before(idle, 120) for idle in range(4)] == [0, 0, 0, 0]
 
 
 # Of each attempt: what it began from ("": nothing), and its log; what is there now; whether the job
@@ -166,7 +163,7 @@ def test_attempts_that_gain_nothing(tmp_path: Path, attempts: tuple[Any, ...], c
     stamp = ""
     if newest:
         Path(newest).write_text("weights")
-        [stamp] = ask_bash([("mark_of", newest)])
+        stamp = mark_of(newest)
     for number, (name, log) in enumerate(zip(begun_from, logs, strict=True)):
         folder, output = tmp_path / f"attempts/{number}", tmp_path / f"logs/{number}"
         folder.mkdir(parents=True)
@@ -179,7 +176,7 @@ def test_attempts_that_gain_nothing(tmp_path: Path, attempts: tuple[Any, ...], c
         os.utime(folder / "end.json", (1_700_000_000 + lasted, 1_700_000_000 + lasted))
         (output / "rank-0.log").write_text(log.replace(" | ", "\n") + "\nTraceback\n")
     env = {"HPCRUN_RUN_DIR": str(tmp_path), "HPCRUN_ATTEMPT": "2", "HPCRUN_RESUMES": "1" * resumes}
-    assert ask_bash([("idle_attempts", newest)], **env) == [str(count)]
+    assert Attempts(env).count_idle(mark_of(newest)) == count
 
 
 def test_no_log_is_read_twice_or_for_nothing(tmp_path: Path) -> None:
@@ -192,16 +189,14 @@ def test_no_log_is_read_twice_or_for_nothing(tmp_path: Path) -> None:
         (tmp_path / f"logs/{number}/rank-0.log").write_text("step 1\nstep 7\n")
     env = {"HPCRUN_RUN_DIR": str(tmp_path), "HPCRUN_ATTEMPT": "8", "SLURM_JOB_ID": "7"}
     env |= {"HPCRUN_RESUMES": "1", "HPCRUN_MAX_ATTEMPTS": "20", "HPCRUN_SURVIVE": "preempted"}
-    asked = ("whether_it_goes_on", "error", "")
-    assert ask_bash([asked], **env) == [""]
+    assert decide(env, "error", "", 900) == ("", 0)
     assert list(tmp_path.glob("attempts/*/steps")) == []
-    asked = ("whether_it_goes_on", "preempted", "")
-    assert ask_bash([asked], **env) == [STOPS]
+    assert decide(env, "preempted", "", 900) == (STOPS, 0)
     read = sorted(path.parent.name for path in tmp_path.glob("attempts/*/steps"))
     assert read == ["6", "7", "8"]
     for path in tmp_path.glob("logs/*/rank-0.log"):
         path.write_text("step 9\nstep 99\n")
-    assert ask_bash([("steps_of", 6), ("steps_of", 5)], **env) == ["1 7", "9 99"]
+    assert [Attempts(env).steps(number) for number in (6, 5)] == [(1, 7), (9, 99)]
 
 
 def test_every_end_has_its_words() -> None:
@@ -269,11 +264,11 @@ def test_a_run_that_begins_again_beside_a_checkpoint_stops_after_one_attempt(
     env = {"HPCRUN_RUN_DIR": str(tmp_path), "HPCRUN_ATTEMPT": str(attempt), "SLURM_JOB_ID": "7"}
     env |= {"HPCRUN_RESUMES": "1", "HPCRUN_MAX_ATTEMPTS": "20", "HPCRUN_SURVIVE": "preempted"}
     env |= {"HPCRUN_NEVER_RESUMES": "1"} if never else {}
-    (answer,) = ask_bash([("whether_it_goes_on", "preempted", "")], **env)
+    answer = decide(env, "preempted", "", 900).note
     assert (answer != "yes") == stops
     if stops:
         assert answer.startswith(
             "attempt 1 began at step 1 again, although there was the checkpoint"
         )
         assert 'checkpoint.resume, as in "--resume {resume}"' in answer
-    assert ask_bash([("whether_it_goes_on", "error", "")], **env) == [""]
+    assert decide(env, "error", "", 900).note == ""

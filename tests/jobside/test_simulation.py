@@ -1,4 +1,4 @@
-"""Thousands of runs on a cluster that fails at random: see tests.runs.simulation."""
+"""Thousands of runs on a cluster that fails at random: see tests.jobside.simulation."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from hpcrun.runs.ends import MAX_IDLE_ATTEMPTS
-from tests.runs.simulation import MAX_ATTEMPTS, Outcome, circles, goodput, make_world, simulate
+from hpcrun.jobside.ends import MAX_IDLE_ATTEMPTS
+from tests.jobside.simulation import MAX_ATTEMPTS, Outcome, circles, goodput, make_world, simulate
 
 RUNS = 3000
 

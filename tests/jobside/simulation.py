@@ -1,11 +1,11 @@
 """A cluster that fails at random, to see what becomes of runs: pure, and the same for each seed.
 
-    python -m tests.runs.simulation
+    python -m tests.jobside.simulation
 
 Each run has a number of hours to train. It is preempted, reaches its time limit, loses nodes,
 stands still, fails in its setup; checkpoints are damaged; some programs have an error at a step.
-Its attempts end and go on by the rules of tests.runs.ends, or as those of a naive job that is
-requeued after whatever ended it, from the newest file that looks like a checkpoint.
+Its attempts end and continue by the rules that ship (hpcrun.jobside.ends), or as those of a naive
+job that is requeued after whatever ended it, from the newest file that looks like a checkpoint.
 """
 
 from __future__ import annotations
@@ -16,8 +16,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from hpcrun.runs.ends import MAX_IDLE_ATTEMPTS, SURVIVABLE_ENDS
-from tests.runs.ends import Why, goes_on, pause_before, why_ended
+from hpcrun.jobside.ends import (
+    MAX_IDLE_ATTEMPTS,
+    Attempts,
+    Steps,
+    classify_end,
+    decide_continuation,
+    pause_before,
+)
+from hpcrun.runs.ends import SURVIVABLE_ENDS
 
 HOUR = 3600.0
 MAX_ATTEMPTS = 20
@@ -48,6 +55,7 @@ class World:
     damaged: float = 0.02
     bug: float | None = None
     is_memory: bool = False
+    logs_steps: bool = True
 
 
 @dataclass
@@ -60,9 +68,49 @@ class Outcome:
     is_done: bool = False
     held: float = 0.0
     useful: float = 0.0
-    ends: list[Why | str] = field(default_factory=list)
+    ends: list[str] = field(default_factory=list)
     gains: list[bool] = field(default_factory=list)
     note: str = ""
+
+
+STEP_S = 10.0  # of work in each step
+
+
+def mark_at(work: float) -> str:
+    """Return the mark of the checkpoint that has so much work."""
+    return f"/checkpoints/step-{work:.0f} {work}" if work else ""
+
+
+class History(Attempts):
+    """The attempts of a simulated run, whose files are made up: Attempts decides by them."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__({"HPCRUN_RUN_DIR": "", "HPCRUN_RESUMES": "1"})
+        self.world_of_run = world
+        self.marks: list[str | None] = []
+        self.shown: list[Steps | None] = []
+        self.seconds: list[float] = []
+
+    def add(self, begin: float, reached: float, seconds: float, event: Event) -> None:
+        """Note an attempt: what it began from, the steps in its log, and how long it lasted."""
+        self.current = len(self.marks)
+        self.marks.append(None if event == "setup" else mark_at(begin))
+        first, last = int(begin // STEP_S) + 1, int(reached // STEP_S)
+        shows = self.world_of_run.logs_steps and event != "setup" and last > first
+        self.shown.append(Steps(first, last) if shows else None)
+        self.seconds.append(seconds)
+
+    def mark(self, attempt: int) -> str | None:
+        return self.marks[attempt]
+
+    def steps(self, attempt: int) -> Steps | None:
+        return self.shown[attempt]
+
+    def lasted(self, attempt: int) -> float:
+        return self.seconds[attempt]
+
+    def has_begun(self, attempt: int) -> bool:
+        return attempt >= 0
 
 
 def make_world(rng: random.Random, *, has_bug: bool = False) -> World:
@@ -80,6 +128,7 @@ def make_world(rng: random.Random, *, has_bug: bool = False) -> World:
         stall=rng.choice([0, 0.01, 0.05]),
         bug=rng.uniform(0, work) if has_bug else None,
         is_memory=has_bug and rng.random() < 0.5,
+        logs_steps=rng.random() < 0.7,
     )
 
 
@@ -89,6 +138,7 @@ def simulate(world: World, seed: int, *, naive: bool = False) -> Outcome:
     found = Outcome()
     checkpoints: list[tuple[float, bool]] = []  # the work in each, and whether it is whole
     begun_from: list[float] = []
+    history = History(world)
     is_bad_node = failed_in_setup = False
     while True:
         whole = [work for work, is_whole in checkpoints if is_whole]
@@ -106,6 +156,7 @@ def simulate(world: World, seed: int, *, naive: bool = False) -> Outcome:
             checkpoints.append((at, rng.random() >= world.damaged))
         newest = max((at for at, is_whole in checkpoints if is_whole), default=0.0)
         begun_from.append(begin)
+        history.add(begin, reached, seconds, event)
         found.gains.append(newest != begin or event == "done")
         attempt = len(begun_from) - 1
         if event == "done":
@@ -120,13 +171,9 @@ def simulate(world: World, seed: int, *, naive: bool = False) -> Outcome:
                 found.note = "nobody has stopped it"
                 return found
             continue
-        why = why_ended(**_evidence(event, has_saved=bool(saved) and saved[-1] == work))
-        idle = 0
-        for came_from in reversed(begun_from):
-            if came_from != newest:
-                break
-            idle += 1
-        answer = goes_on(
+        why = classify_end(**_evidence(event, has_saved=bool(saved) and saved[-1] == work))
+        idle = history.count_idle(mark_at(newest))
+        answer = decide_continuation(
             why,
             SURVIVABLE_ENDS,
             attempt=attempt,

@@ -1,0 +1,301 @@
+"""Why an attempt ended, and whether and when its run continues."""
+
+import json
+import os
+import re
+from typing import Collection, Dict, List, Mapping, NamedTuple, Optional
+
+from hpcrun.jobside.checkpoints import mark_of
+from hpcrun.jobside.progress import read_bar, read_step
+from hpcrun.jobside.records import read_line, write_record
+
+# Slurm's own state decides, whatever the records say.
+_BY_STATE = {
+    "CANCELLED": "cancelled",
+    "TIMEOUT": "time_limit",
+    "DEADLINE": "time_limit",
+    "PREEMPTED": "preempted",
+    "NODE_FAIL": "node_fail",
+    "BOOT_FAIL": "node_fail",
+    "OUT_OF_MEMORY": "out_of_memory",
+    "REQUEUED": "requeued",
+}
+# Attempts in a row that gain nothing before a run is given up.
+MAX_IDLE_ATTEMPTS = 3
+IDLE_ATTEMPTS_NOTE = "three attempts in a row got no further: the next would not either"
+# The first pause before another attempt, after one that ended sooner than QUICK_S.
+PAUSE_S, QUICK_S = 60, 120
+# Of the logs of ranks, the ends in which steps are searched.
+_HEAD_BYTES, _TAIL_BYTES = 1 << 20, 4 << 20
+
+
+def classify_end(
+    state: str,
+    *,
+    preempted: bool = False,
+    told: str = "",
+    mark: str = "",
+    exit_code: int,
+    phase: str = "ranks",
+) -> str:
+    """Tell why an attempt ended.
+
+    Args:
+        state: The job's state by Slurm at that moment.
+        preempted: Slurm has begun to preempt it.
+        told: The processes were asked to end; ``limit`` since the time limit is near.
+        mark: What the run itself found: ``stalled``; ``node``, a node of it is bad or gone;
+            ``memory``, a process was killed for the host's memory.
+        phase: How far it came, ``setup`` or ``ranks``.
+    """
+    for name, why in _BY_STATE.items():
+        if state.startswith(name):
+            return why
+    if mark == "stalled":
+        return "stalled"
+    if preempted and (told or exit_code == 143):
+        return "preempted"
+    if told == "limit":
+        return "time_limit"
+    if mark == "node":
+        return "node_fail"
+    if told:
+        return "stopped"
+    if exit_code == 0:
+        return "done"
+    if mark == "memory":
+        return "out_of_memory"
+    return "setup" if phase == "setup" else "error"
+
+
+def decide_continuation(
+    why: str,
+    when: Collection[str],
+    *,
+    attempt: int,
+    max_attempts: int,
+    idle: int,
+    failed_in_setup: bool = False,
+) -> str:
+    """Return "yes", or why a run does not continue after an end that it wants to survive, else "".
+
+    ``attempt`` counts from 0; ``idle`` attempts in a row, this one included, gained nothing. A
+    setup that failed is tried once more: what is out of order around the program may have changed.
+    """
+    if why == "requeued":  # somebody has asked for it
+        return "yes"
+    if why not in when and not (when and why == "setup" and not failed_in_setup):
+        return ""
+    if attempt + 1 >= max_attempts:
+        return "it has had its {} attempts (survive.max_attempts)".format(max_attempts)
+    if idle >= MAX_IDLE_ATTEMPTS:
+        return IDLE_ATTEMPTS_NOTE
+    return "yes"
+
+
+def pause_before(idle: int, seconds: float) -> int:
+    """Return the seconds to wait before the next attempt, after one that lasted ``seconds``.
+
+    >>> pause_before(0, 30), pause_before(1, 30), pause_before(3, 30), pause_before(3, 600)
+    (0, 60, 240, 0)
+    """
+    return PAUSE_S << (idle - 1) if idle and seconds < QUICK_S else 0
+
+
+# ---- What attempts have gained -------------------------------------------------------------------
+
+
+class Steps(NamedTuple):
+    """The first and the last step that the log of an attempt shows."""
+
+    first: int
+    last: int
+
+
+def steps_in(*parts: str) -> Optional[Steps]:
+    """Read the first and the last step of a log, of which these are parts.
+
+    None where it names none, or a number that stays (a setting), or falls (a counter that begins
+    again with each epoch). Where no line names a step, a bar does: that of the highest total.
+
+    >>> steps_in("step 1\\nstep 1,950"), steps_in("step 9\\nstep 5"), steps_in("max_steps=5")
+    (Steps(first=1, last=1950), None, None)
+    """
+    steps: List[int] = []
+    bars: Dict[int, List[int]] = {}
+    for line in re.split("[\r\n]+", "\n".join(parts)):
+        step = read_step(line[-2000:], with_bars=False)
+        if step is not None:
+            steps.append(step)
+        elif not steps:
+            bar = read_bar(line[-2000:])
+            if bar is not None:
+                bars.setdefault(bar[1], []).append(bar[0])
+    if not steps and bars:
+        steps = bars[max(bars)]
+    if not steps or sorted(steps) != steps or steps[0] == steps[-1]:
+        return None
+    return Steps(steps[0], steps[-1])
+
+
+class Attempts:
+    """The attempts of a run, by the files that they have left."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self.run = environ["HPCRUN_RUN_DIR"]
+        self.current = int(environ.get("HPCRUN_ATTEMPT") or 0)
+        self.world = int(environ.get("HPCRUN_WORLD_SIZE") or 1)
+        self.resumes = bool(environ.get("HPCRUN_RESUMES"))
+
+    def path(self, attempt: int, name: str) -> str:
+        return os.path.join(self.run, "attempts", str(attempt), name)
+
+    def steps(self, attempt: int) -> Optional[Steps]:
+        """Return the steps that the log of an attempt shows; each log is read once."""
+        kept = self.path(attempt, "steps")
+        try:
+            with open(kept) as file:
+                words = file.read().split()
+            return Steps(int(words[0]), int(words[1])) if words else None
+        except (OSError, ValueError, IndexError):
+            pass
+        found = None
+        for rank in (0, self.world - 1):  # the first one's log, or the last one's, has it
+            name = "rank-{}.log".format(rank)
+            found = found or self._read_steps(os.path.join(self.run, "logs", str(attempt), name))
+        try:
+            write_record(kept, "{} {}".format(found.first, found.last) if found else "")
+        except OSError:
+            pass
+        return found
+
+    def _read_steps(self, path: str) -> Optional[Steps]:
+        try:
+            with open(path, "rb") as file:
+                head = file.read(_HEAD_BYTES)
+                size = os.fstat(file.fileno()).st_size
+                file.seek(max(len(head), size - _TAIL_BYTES))
+                tail = file.read(_TAIL_BYTES)
+        except OSError:
+            return None
+        joint = "" if len(head) + len(tail) >= size else "\n"
+        return steps_in(head.decode("utf-8", "replace") + joint + tail.decode("utf-8", "replace"))
+
+    def mark(self, attempt: int) -> Optional[str]:
+        """Return what marks the checkpoint that an attempt began from; None before its launch."""
+        path = self.path(attempt, "mark")
+        return read_line(path) if os.path.exists(path) else None
+
+    def has_begun(self, attempt: int) -> bool:
+        return attempt >= 0 and os.path.exists(self.path(attempt, "begin.json"))
+
+    def lasted(self, attempt: int) -> float:
+        """Return for how many seconds an attempt ran, or has been running."""
+        begun = os.stat(self.path(attempt, "begin.json")).st_mtime
+        for name in ("end.json", "beat"):
+            try:
+                return os.stat(self.path(attempt, name)).st_mtime - begun
+            except OSError:
+                continue
+        return 0.0
+
+    def has_gained(self, attempt: int, mark: str) -> bool:
+        """Tell whether an attempt has gained something, where ``mark`` is what is saved now.
+
+        It has where that is more than it began from, or the next attempt began at a later step. A
+        checkpoint that is written over is more, unless the log shows that the attempt began again
+        where the one before it did, and came no further than all before. Where no checkpoint was
+        ever seen, and the job says nothing of any, the program may save elsewhere: then one that
+        lasted counts in this way.
+        """
+        saved = self.mark(attempt)
+        if saved is None:
+            return False  # it ended before its launch
+        if _without_time(saved) != _without_time(mark):
+            return True
+        steps = self.steps(attempt)
+        if attempt < self.current:
+            later = self.steps(attempt + 1)
+            if steps and later and later.first > steps.first:
+                return True
+        if saved == mark and (mark or self.resumes or self.lasted(attempt) < QUICK_S):
+            return False
+        before = [self.steps(number) for number in range(attempt)]
+        best = max([-1, *(each.last for each in before if each)])
+        if steps is None or steps.last > best:
+            return True
+        previous = before[-1].first if before and before[-1] else -1
+        return steps.first > previous
+
+    def count_idle(self, mark: str) -> int:
+        """Count the attempts in a row, up to this one, that gained nothing; up to the maximum.
+
+        ``mark`` is what is saved now (mark_of).
+        """
+        count = 0
+        while count < MAX_IDLE_ATTEMPTS and self.has_begun(self.current - count):
+            if self.has_gained(self.current - count, mark):
+                break
+            count += 1
+        return count
+
+    def failed_in_setup(self, attempt: int) -> bool:
+        try:
+            with open(self.path(attempt, "end.json")) as file:
+                return bool(json.load(file).get("why") == "setup")
+        except (OSError, ValueError, AttributeError):
+            return False
+
+    def began_over(self) -> str:
+        """Tell why no further attempt helps where this one began at the first step again.
+
+        There was a checkpoint, but nothing has the program resume, as far as submit could see. Each
+        further attempt would do the same, and write over what is saved.
+        """
+        resume = read_line(self.path(self.current, "resume"))
+        if not resume or self.current == 0:
+            return ""
+        first, steps = self.steps(0), self.steps(self.current)
+        if not first or not steps or steps.first > first.first:
+            return ""
+        return (
+            "attempt {} began at step {} again, although there was the checkpoint {}: nothing has"
+            ' the program resume; set checkpoint.resume, as in "--resume {{resume}}"'
+        ).format(self.current, steps.first, os.path.basename(resume))
+
+
+def _without_time(mark: str) -> str:
+    return mark.rpartition(" ")[0] if " " in mark else mark
+
+
+class Decision(NamedTuple):
+    """Whether a run continues ("yes", why not, or ""), and after how many seconds."""
+
+    note: str
+    pause: int
+
+
+def decide(environ: Mapping[str, str], why: str, newest: str, seconds: float) -> Decision:
+    """Decide whether a run continues after this attempt, which lasted so many seconds."""
+    if not environ.get("SLURM_JOB_ID"):
+        return Decision("", 0)
+    attempts = Attempts(environ)
+    when = environ.get("HPCRUN_SURVIVE", "").split()
+    idle = 0
+    if why in when:
+        if environ.get("HPCRUN_NEVER_RESUMES"):
+            note = attempts.began_over()
+            if note:
+                return Decision(note, 0)
+        idle = attempts.count_idle(mark_of(newest))
+    note = decide_continuation(
+        why,
+        when,
+        attempt=attempts.current,
+        max_attempts=int(environ.get("HPCRUN_MAX_ATTEMPTS") or 1),
+        idle=idle,
+        failed_in_setup=attempts.failed_in_setup(attempts.current - 1),
+    )
+    if note == "yes" and why not in when:
+        idle = attempts.count_idle(mark_of(newest))
+    return Decision(note, pause_before(idle, seconds))
