@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hpcrun.errors import CommandFailed, OutOfReach, SchedulerRefused
+from hpcrun.files import add_notice
 from hpcrun.remote import Result, Transport
 from hpcrun.slurm import accounts, commands, jobs
 from hpcrun.slurm.accounts import Account
@@ -123,7 +124,13 @@ def queue(
     result = _run(transport, jobs.squeue_argv(job_ids))
     if result.exit_code != 0 and not says(result.stderr, "unknown job"):
         raise OutOfReach(f"squeue failed: {_last_line(result.stderr)}")
-    if jobs.is_squeue_garbled(result.stdout):
+    stdout, banner = jobs.without_banner(result.stdout)
+    # A banner alone may be an answer of something else.
+    if banner and not stdout and "JOBID" not in _run(transport, jobs.SQUEUE_HEADED).stdout.split():
+        stdout, banner = result.stdout, ""
+    if banner:
+        add_notice(f"squeue prints more than jobs, which is ignored: {banner[:60]!a}")
+    if jobs.is_squeue_garbled(stdout):
         excerpt = ascii(" ".join(result.stdout[:200].split())[:60])
         raise OutOfReach(
             f"squeue answered with something other than a list of jobs: {excerpt}", fix=_WRAPPER
@@ -131,7 +138,7 @@ def queue(
     is_empty = strict and result.exit_code == 0 and not result.stdout
     if is_empty and not _run(transport, jobs.SQUEUE_HEADED).stdout.strip():
         raise OutOfReach("squeue prints nothing, not even its column names", fix=_WRAPPER)
-    return jobs.parse_squeue(result.stdout)
+    return jobs.parse_squeue(stdout)
 
 
 def accounting(transport: Transport, job_ids: Sequence[str]) -> list[SlurmJob] | None:

@@ -298,6 +298,30 @@ def is_squeue_garbled(stdout: str) -> bool:
     return rest != [""] or not all(map(_is_job, rows))
 
 
+# A message of Slurm's or of a wrapper after which rows may be missing.
+_FAILURE = re.compile(r"(?i)error|fail|unable|cannot|timed? ?out|refused|denied|<[a-z]")
+
+
+def without_banner(stdout: str) -> tuple[str, str]:
+    r"""Remove lines that a site's wrapper prints before or after the rows; return them, too.
+
+    Whole lines without a field are such, unless they report a failure.
+
+    >>> without_banner("Welcome!\n7\x1fRUNNING\x1e\nbye\n")
+    ('7\x1fRUNNING\x1e\n', 'Welcome! bye')
+    >>> without_banner("squeue: error: x\n7\x1fRUNNING\x1e\n")[1]
+    ''
+    """
+    first = stdout.find(_FIELD)
+    begin = stdout.rfind("\n", 0, first) + 1 if first >= 0 else len(stdout)
+    end = max(stdout.rfind(_ROW) + 1, begin)
+    before, after = stdout[:begin], stdout[end:]
+    banner = " ".join(f"{before} {after}".split())
+    if not banner or _FIELD in after or _FAILURE.search(banner):
+        return stdout, ""
+    return stdout[begin:end] + "\n" * (end > begin), banner
+
+
 def _squeue_rows(stdout: str) -> list[list[str]]:
     *rows, rest = stdout.split(_ROW)
     return [*(row.lstrip("\n").split(_FIELD) for row in rows), rest.strip().split(_FIELD)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.cli.calling import Caller, replay
 from tests.cli.test_life import others, submitted
 from tests.cli.test_life import tools as tools
 from tests.cli.test_slurm_verbs import account_row, calls, captured, row
+from tests.cli.test_status import make_run, queued
 from tests.json_schemas import check_json
 from tests.waiting import until
 
@@ -144,3 +146,43 @@ def test_missing_response_of_sacct_does_not_mean_unknown_job(
     hang(tools, "sacct", "scontrol")
     done = hpcrun("status", "9")
     assert done.code == 4 and "sacct gave no answer" in done.err, done
+
+
+BANNERS = {
+    "before": "echo 'Welcome to the cluster!'; cat rows",
+    "after": "cat rows; echo '* maintenance on Monday *'",
+    "both": "echo; echo 'Welcome!'; cat rows; echo bye; echo",
+}
+
+
+@pytest.mark.parametrize("where", BANNERS)
+@pytest.mark.parametrize("state", ["COMPLETED", ""])
+def test_lines_of_a_sites_wrapper_around_the_queue_are_ignored(
+    hpcrun: Caller, where: str, state: str
+) -> None:
+    """And named; a job that the queue no longer has is over by its own record."""
+    run = make_run(hpcrun, "20261120-081455-train-7k3q", "15", ended=time.time(), log="step 1\n")
+    rows = hpcrun.tools / "rows"
+    rows.write_text(queued(run, "15", state) if state else "")
+    script = BANNERS[where].replace("rows", f'"{rows}"')
+    head = "[[ $* == *--noheader* ]] || { echo Welcome; echo JOBID; exit; }"
+    (hpcrun.tools / "squeue").write_text(f"#!/bin/bash\n{head}\n{script}\n")
+    (hpcrun.tools / "squeue").chmod(0o755)
+    begun = time.monotonic()
+    done = hpcrun.process("wait", "15", "--timeout", "60")
+    assert done.code == 0 and time.monotonic() - begun < 30, done
+    assert "squeue prints more than jobs" in done.err, done
+    assert ("Monday" if where == "after" else "Welcome") in done.err
+
+
+@pytest.mark.parametrize(
+    "text", ["slurm_load_jobs error: Unable to contact slurm controller", "<html>", "no idea"]
+)
+def test_what_may_be_no_list_of_jobs_is_none(hpcrun: Caller, text: str) -> None:
+    run = make_run(hpcrun, "20261120-081455-train-7k3q", "15", log="step 1\n")
+    rows = hpcrun.tools / "rows"
+    rows.write_text(queued(run, "15", "RUNNING") if text.startswith("slurm") else "")
+    (hpcrun.tools / "squeue").write_text(f'#!/bin/bash\necho "{text}"\ncat "{rows}"\n')
+    (hpcrun.tools / "squeue").chmod(0o755)
+    done = hpcrun.process("status", "15")
+    assert "UNKNOWN" in done.out and "other than a list of jobs" in done.out + done.err, done
