@@ -134,10 +134,22 @@ def test_unreadable_queue_is_not_an_empty_queue(case: str) -> None:
         client.queue(transport)
 
 
-def test_text_of_a_wrapper_before_the_first_job_is_an_error() -> None:
-    answer = (0, "Welcome to the cluster!\n" + row("7", RUN_DIR), "")
-    with pytest.raises(OutOfReach, match="other than a list of jobs: 'Welcome"):
-        client.queue(ScriptedTransport({"squeue": answer}), ["7"])
+def test_failure_before_the_first_job_is_an_error() -> None:
+    for text in (
+        "squeue: error: a cluster is missing!",
+        "Unable to reach the controller",
+        "<html>",
+    ):
+        answer = (0, f"{text}\n" + row("7", RUN_DIR), "")
+        with pytest.raises(OutOfReach, match="other than a list of jobs"):
+            client.queue(ScriptedTransport({"squeue": answer}), ["7"])
+
+
+def test_banner_of_a_wrapper_is_ignored() -> None:
+    jobs = row("7", RUN_DIR) + row("8", RUN_DIR)
+    for answer in (f"Welcome to the cluster!\n{jobs}", f"{jobs}Welcome!\n", f"\nHi\n\n{jobs}\nBye"):
+        found = client.queue(ScriptedTransport({"squeue": (0, answer, "")}), ["7", "8"])
+        assert [job.job_id for job in found] == ["7", "8"]
 
 
 def test_strict_queue_verifies_an_empty_answer() -> None:
