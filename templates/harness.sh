@@ -179,9 +179,9 @@ launch() {
     HPCRUN_RESUME=$(newest_checkpoint "${HPCRUN_CHECKPOINT_DIR-}" "$HPCRUN_WORLD_SIZE")
     write_record "$attempt_dir/resume" "$HPCRUN_RESUME"
     write_record "$attempt_dir/mark" "$([ -z "$HPCRUN_RESUME" ] || jobside mark_of "$HPCRUN_RESUME")"
-    [ -n "$HPCRUN_JOBSIDE_PYTHON" ] ||
-        say "no Python 3.6 or newer answers here: checkpoints are neither found nor pruned," \
-            "and the run does not continue by itself"
+    [ -n "$HPCRUN_JOBSIDE_PYTHON" ] || { [ -z "${HPCRUN_SURVIVE-}" ] && [ ! -d "${HPCRUN_CHECKPOINT_DIR-}" ]; } ||
+        say "no Python 3.6 or newer answers here: checkpoints are neither found nor pruned, stalls are" \
+            "not noticed, and the run does not continue by itself"
     if [ -n "$HPCRUN_RESUME" ]; then
         say "there is a checkpoint to go on from: $HPCRUN_RESUME"
     elif [ "$HPCRUN_ATTEMPT" -gt 0 ] && [ -n "${HPCRUN_CHECKPOINT_DIR-}" ] &&
