@@ -173,7 +173,7 @@ def test_watch_survives_missing_responses(several: Caller, tools: Path) -> None:
     (picture,) = watching.pictures(1)
     assert "no answer" not in picture
     replay(tools, "squeue", (1, "", "slurm_load_jobs error: Unable to contact slurm controller"))
-    while "no answer: Slurm is asked again in" not in picture:
+    while "no answer: next refresh in" not in picture:
         (picture,) = watching.pictures(1)
     assert "PENDING" in picture
     answers(tools, "squeue", rest=row.replace("PENDING", "RUNNING"))
