@@ -18,7 +18,7 @@ from hpcrun.curves import (
     FORMATS,
     PATTERN_LIMIT_CPU_S,
     Curve,
-    Format,
+    LineFormat,
     LogFileReader,
     ParsedRun,
     Pieces,
@@ -101,7 +101,7 @@ class CurveLog:
         self,
         context: Context,
         source: Source,
-        own: Sequence[Format] = (),
+        own: Sequence[LineFormat] = (),
         *,
         tail: int | None = None,
         every: int = 1,
@@ -298,7 +298,7 @@ class CurveLog:
         return now is not None and (now.st_size < reader.bytes or now.st_ino != reader.inode)
 
 
-def build_own_formats(patterns: Iterable[str], where: str) -> tuple[Format, ...]:
+def build_own_formats(patterns: Iterable[str], where: str) -> tuple[LineFormat, ...]:
     """Build line formats from a user's patterns. Raises InputError for an invalid one."""
     made = []
     for pattern in patterns:

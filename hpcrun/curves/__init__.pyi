@@ -1,7 +1,7 @@
 from hpcrun.curves.curve import Curve as Curve
 from hpcrun.curves.curve import build_series as build_series
 from hpcrun.curves.derive import derive_curve as derive_curve
-from hpcrun.curves.lines.formats import Format as Format
+from hpcrun.curves.lines.formats import LineFormat as LineFormat
 from hpcrun.curves.lines.formats import own_format as own_format
 from hpcrun.curves.lines.formats.known import FORMATS as FORMATS
 from hpcrun.curves.lines.line import NEEDLES as NEEDLES

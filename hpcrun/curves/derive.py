@@ -82,9 +82,9 @@ def derive_curve(store: Store, build: Callable[..., Series] = build_series) -> C
 
     ``build`` makes a series of steps, values and times, and may thin it.
 
-    >>> from hpcrun.curves.row import Frame, Layout
+    >>> from hpcrun.curves.row import Frame, RowLayout
     >>> def losses(steps, values):
-    ...     layout = Layout("json", "train", None, None, ("loss",))
+    ...     layout = RowLayout("json", "train", None, None, ("loss",))
     ...     return [Frame(layout, [*range(len(steps))], steps, None, None, (values,))]
     >>> store = Store()
     >>> store.begin(0)

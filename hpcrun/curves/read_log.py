@@ -19,7 +19,7 @@ from zlib import crc32
 
 from msgspec import MsgspecError, Struct, msgpack
 
-from hpcrun.curves.lines.formats import Format
+from hpcrun.curves.lines.formats import LineFormat
 from hpcrun.curves.lines.formats.known import FORMATS
 from hpcrun.curves.lines.log_reader import BLOCK_BYTES, LONGEST_LINE_BYTES, LogReader
 from hpcrun.curves.row import Frame, Mark
@@ -65,7 +65,7 @@ class LogFileReader:
         self,
         path: Path,
         *,
-        formats: Sequence[Format] = FORMATS,
+        formats: Sequence[LineFormat] = FORMATS,
         offset: int = 0,
         kept: Path | None = None,
     ) -> None:
@@ -165,7 +165,7 @@ class _KeptSamples(Struct):
     marks: list[Mark]
 
 
-def _key_of(status: os.stat_result, formats: Sequence[Format]) -> int:
+def _key_of(status: os.stat_result, formats: Sequence[LineFormat]) -> int:
     """Return a checksum that changes with the log, its formats and hpcrun's own code."""
     sources = sorted(Path(__file__).parent.rglob("*.py"))
     code = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in sources]

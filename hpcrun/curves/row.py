@@ -1,8 +1,8 @@
-"""Row: what one line of a log says, read by itself; Frame: many rows of one kind, as columns.
+"""What one line of a log contains, and many rows as columns.
 
-The reader of lines (``hpcrun.curves.lines``) gives a Row for a line that measures something, a
-Mark for one that only says where the run stands, a Table for the head of a table, whose rows follow
-without names. The Reader gathers rows in Frames: the same samples at a fraction of the time.
+``read_line`` returns a Row for a line that measures something, a Mark for a line that only shows
+the position of the run, and a TableHead for a line with the names of the rows below it. LogReader
+collects rows in Frames, which need a fraction of the time and memory.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ else:  # Python 3.11 has no array[int]
 
 
 class Row(Struct, frozen=True, gc=False):
-    """What one line measured.
+    """The measurements on one line.
 
-    ``step`` and ``epoch`` are what the line itself says, or None; ``total`` is how many steps the
-    run will have, where the line shows it (the 100 of ``12/100``). ``split`` is "train", "eval" or
-    "test"; ``rank`` the rank that printed the line, where it says so. ``values`` are (name, value)
-    pairs, each name canonical where ``names`` knows it, else as the log has it.
-
-    ``bar`` is the description of a progress bar that stands on the line ("" for a bar without
-    one), None if there is no bar. A bar without values of its own is a row too: it gives its step
-    to the lines around it that have none. ``is_rounded``: the form of the line prints its step with
-    a letter for thousands once there are that many (``1K``). ``is_mean``: the line calls its
-    training loss a mean. ``is_sure``: the line alone shows that it is a measurement; others are one
-    if they recur with other values (``Store.proven_logs``).
+    Attributes:
+        step, epoch: as printed on the line, or None.
+        split: "train", "eval" or "test".
+        rank: the rank that printed the line, if the line shows it.
+        values: pairs of name and value. Names are canonical if ``names`` knows them.
+        total: total number of steps, if printed: the 100 of ``12/100``.
+        bar: description of the progress bar on the line ("" if it has none), or None. A bar without
+            values is a row, too: lines without a step get its step.
+        is_rounded: this format prints steps beyond a thousand in thousands (``1K``).
+        is_mean: the line calls its training loss a mean.
+        is_sure: the line alone shows that it is a measurement. Other lines are measurements only if
+            they recur with other values (``Store.proven_logs``).
     """
 
     step: int | None = None
@@ -48,12 +49,13 @@ class Row(Struct, frozen=True, gc=False):
 
 
 class Mark(Struct, frozen=True, gc=False):
-    """A line that measures nothing but says where the run stands.
+    """A line without measurements that shows the position of the run.
 
-    ``epoch``: an epoch begins ("Epoch 3/20": 3), or its evaluation or test, as ``split`` says
-    ("Eval epoch: 3"). ``restart``: the job was requeued here, or a
-    program says that it resumes; ``step`` is then the step it resumes at, where the line shows it.
-    ``offset``: the byte at which its line begins in the log.
+    Attributes:
+        epoch: an epoch begins ("Epoch 3/20"), or its evaluation or test, as ``split`` says.
+        restart: the job was requeued here, or the program says that it resumes.
+        step: the step it resumes at, if printed.
+        offset: byte at which the line begins.
     """
 
     epoch: float | None = None
@@ -63,11 +65,11 @@ class Mark(Struct, frozen=True, gc=False):
     offset: int = 0
 
 
-class Table(Struct, frozen=True, gc=False):
-    """The head of a table: ``kind`` is the form that its rows are in, ``columns`` their names.
+class TableHead(Struct, frozen=True, gc=False):
+    """The head of a table.
 
-    ``text`` is the line, where the place of a cell may tell its column. Of a head over two lines
-    the upper one is a table without columns.
+    ``kind`` says how cells are separated. ``text`` is the line itself if cells may be recognized by
+    their positions. The upper line of a head with two lines has no columns.
     """
 
     kind: str
@@ -75,8 +77,8 @@ class Table(Struct, frozen=True, gc=False):
     text: str = ""
 
 
-class Layout(Struct, frozen=True, gc=False):
-    """What rows must share to stand in one frame. ``names`` are the columns' metrics."""
+class RowLayout(Struct, frozen=True, gc=False):
+    """What all rows of a frame share. ``names`` are the metrics of the columns."""
 
     format: str
     split: str
@@ -91,14 +93,16 @@ class Layout(Struct, frozen=True, gc=False):
 class Frame(Struct, gc=False):
     """Rows of one layout in the order of the log, as columns of one length.
 
-    ``offsets``: the byte at which each line begins. ``steps`` and ``epochs``: None where the lines
-    have none. ``times``: seconds since 1970 by the lines' own time stamps (UTC assumed; since the
-    year 1 where they lack the date), None without. ``columns``: one for each of ``layout.names``.
-    ``total``: the one that all rows name, of steps or of those of an epoch. Integers are of type
-    "q", the others "d".
+    Attributes:
+        offsets: bytes at which the lines begin.
+        steps, epochs: None if the lines have none.
+        times: seconds since 1970 by the time stamps of the lines, None without. UTC is assumed;
+            without a date, they are seconds since midnight.
+        columns: values, one column for each of ``layout.names``.
+        total: total number of steps on all of the lines, of the run or of an epoch.
     """
 
-    layout: Layout
+    layout: RowLayout
     offsets: Ints
     steps: Ints | None
     epochs: Floats | None
@@ -112,9 +116,9 @@ class Frame(Struct, gc=False):
 
     @property
     def kind(self) -> object:
-        """What frames that may be joined have in common."""
+        """Key of the frames that can be joined."""
         has = (self.steps is not None, self.epochs is not None, self.times is not None)
-        # Bars are distinguished by their totals, trainings by how long they, or their epochs, are.
+        # Progress bars and trainings are distinguished by their totals.
         return self.layout, has, self.total
 
     def arrays(self) -> list[array[Any]]:

@@ -103,10 +103,10 @@ class LogSteps(Struct, eq=False):
 def find_steps(log: StoredLog) -> LogSteps:
     """Assign steps to the rows of a log.
 
-    >>> from hpcrun.curves.row import Frame, Layout
+    >>> from hpcrun.curves.row import Frame, RowLayout
     >>> from hpcrun.curves.store import Store
-    >>> bar = Frame(Layout("tqdm", "train", None, "", ()), [0, 20], [1, 2], None, None, (), 9)
-    >>> layout = Layout("dict", "train", None, None, ("loss",))
+    >>> bar = Frame(RowLayout("tqdm", "train", None, "", ()), [0, 20], [1, 2], None, None, (), 9)
+    >>> layout = RowLayout("dict", "train", None, None, ("loss",))
     >>> losses = Frame(layout, [10, 30], None, None, None, ([3.0, 2.5],))
     >>> store = Store()
     >>> store.begin(0)

@@ -25,7 +25,7 @@ from hpcrun.curves.names import (
     rank_for_loss,
     split_of,
 )
-from hpcrun.curves.row import Frame, Layout, Mark
+from hpcrun.curves.row import Frame, Mark, RowLayout
 
 # Deriving a curve needs about as much memory again.
 MAX_BYTES = 1 << 30
@@ -88,7 +88,7 @@ class StoredLog(Struct, eq=False):
 class Store:
     """The rows of a run's logs.
 
-    >>> layout = Layout("json", "train", None, None, ("loss", "lr"))
+    >>> layout = RowLayout("json", "train", None, None, ("loss", "lr"))
     >>> store = Store()
     >>> store.begin(0)
     >>> store.add([Frame(layout, [0, 40], [1, 2], None, None, ([2.5, 2.0], [0.1, 0.2]))])
@@ -177,7 +177,7 @@ class Store:
         the first of their names.
         """
         sure: dict[str, int] = {}
-        unsure: dict[Layout, list[StoredRows]] = {}
+        unsure: dict[RowLayout, list[StoredRows]] = {}
         for form in (form for log in self.logs for form in log.forms.values()):
             if not form.layout.is_sure:
                 unsure.setdefault(form.layout, []).append(form)
@@ -262,7 +262,7 @@ class Store:
         return self._bytes < before
 
 
-def _is_progress_bar(layout: Layout) -> bool:
+def _is_progress_bar(layout: RowLayout) -> bool:
     """Return True for drawings of a progress bar without a loss."""
     return layout.bar is not None and LOSS not in layout.names
 

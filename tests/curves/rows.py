@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 from hpcrun.curves.curve import Curve, Series, build_series
 from hpcrun.curves.derive import derive_curve
 from hpcrun.curves.report.thin import thin_series
-from hpcrun.curves.row import Frame, Layout, Mark
+from hpcrun.curves.row import Frame, Mark, RowLayout
 from hpcrun.curves.store import Store
 
 
@@ -50,7 +50,7 @@ def pieces_of(lines: Sequence[Line], first: int = 0) -> list[Frame | Mark]:
             done.append(structs.replace(line.mark, offset=10 * index))
             continue
         names = tuple(name for name, _ in line.values)
-        layout = Layout(line.form, line.split, line.rank, line.bar, names)
+        layout = RowLayout(line.form, line.split, line.rank, line.bar, names)
         has = (line.step is None, line.epoch is None, line.time is None, line.total)
         frame = open_frames.get((layout, has))
         if frame is None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.curves.lines.formats import Format, own_format
+from hpcrun.curves.lines.formats import LineFormat, own_format
 from hpcrun.curves.lines.formats.known import FORMATS
 from hpcrun.curves.lines.line import NEEDLES, read_line
 from hpcrun.curves.row import Row
@@ -39,7 +39,7 @@ PREFIXES = (
 
 
 @pytest.mark.parametrize("form", FORMATS, ids=IDS)
-def test_example_is_read(form: Format) -> None:
+def test_example_is_read(form: LineFormat) -> None:
     for prefix in PREFIXES:
         name, row = read_line(prefix + form.example) or ("", None)
         assert name == form.name, prefix
@@ -54,13 +54,13 @@ def test_look_alike_yields_nothing(look_alike: str) -> None:
 
 
 @pytest.mark.parametrize(("form", "look_alike"), PAIRS, ids=IDS)
-def test_look_alike_is_near(form: Format, look_alike: str) -> None:
+def test_look_alike_is_near(form: LineFormat, look_alike: str) -> None:
     """A look-alike that lacks the needle shows nothing."""
     assert form.needle in form.example and form.needle in look_alike
 
 
 @pytest.mark.parametrize("form", FORMATS, ids=IDS)
-def test_example_holds_what_logs_are_searched_for(form: Format) -> None:
+def test_example_holds_what_logs_are_searched_for(form: LineFormat) -> None:
     folded = form.example.lower().encode()
     assert any(needle in folded for needle in NEEDLES)
 

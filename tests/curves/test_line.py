@@ -15,13 +15,13 @@ from hpcrun.curves.lines.document import read_document
 from hpcrun.curves.lines.formats.known import FORMATS
 from hpcrun.curves.lines.line import NEEDLES, read_line, read_mark, split_records
 from hpcrun.curves.lines.tables import read_head
-from hpcrun.curves.row import Mark, Row, Table
+from hpcrun.curves.row import Mark, Row, TableHead
 from tests.curves.printed import PRINTED, PROSE, Printed
 
 IDS = [printed.line[:60] for printed in PRINTED]
 
 
-def row_of(line: str, table: Table | None = None) -> Row | None:
+def row_of(line: str, table: TableHead | None = None) -> Row | None:
     """Return the row of a line that is one by itself, whatever else the log holds."""
     shown = read_line(line, table)
     row = shown[1] if shown is not None and isinstance(shown[1], Row) else None
@@ -185,12 +185,12 @@ HOSTILE = [
 @pytest.mark.parametrize("line", HOSTILE, ids=[line[:24] for line in HOSTILE])
 def test_hostile_lines_take_no_longer_than_their_length(line: str) -> None:
     """64 KiB in a moment, whatever is in them; by the square it would be a minute."""
-    yolo = Table("columns", ("Epoch", "gpu_mem", "box", "total"))
+    yolo = TableHead("columns", ("Epoch", "gpu_mem", "box", "total"))
     for table in (None, yolo):
         assert min(_seconds(line, table) for _ in range(3)) < 1
 
 
-def _seconds(line: str, table: Table | None) -> float:
+def _seconds(line: str, table: TableHead | None) -> float:
     begin = time.process_time()
     read_line(line, table)
     return time.process_time() - begin
@@ -379,7 +379,7 @@ def test_the_heading_of_a_step_is_a_row_without_values(line: str, step: int | No
 )
 def test_tables(head: str, row: str, values: dict[str, float]) -> None:
     shown = read_line(head)
-    assert shown is not None and isinstance(shown[1], Table)
+    assert shown is not None and isinstance(shown[1], TableHead)
     read = row_of(row, shown[1])
     assert read is not None and dict(read.values) == pytest.approx(values, nan_ok=True)
     assert row_of("some other line", shown[1]) is None
@@ -389,7 +389,7 @@ def test_tables(head: str, row: str, values: dict[str, float]) -> None:
 def test_an_index_without_a_name_counts_where_no_column_does() -> None:
     for head, step in ((",loss,val_loss", 7), (",epoch,loss", None)):
         shown = read_line(head)
-        assert shown is not None and isinstance(shown[1], Table)
+        assert shown is not None and isinstance(shown[1], TableHead)
         row = row_of("7,2.5,2.75", shown[1])
         assert row is not None and row.step == step
 
@@ -397,7 +397,7 @@ def test_an_index_without_a_name_counts_where_no_column_does() -> None:
 def test_a_cell_may_count_as_i_of_n() -> None:
     prefix = "2026-11-20 08:04:09 [INFO]: "
     shown = read_line(f"{prefix}   Epoch       Batch       box      conf     total  nTargets")
-    assert shown is not None and isinstance(shown[1], Table)
+    assert shown is not None and isinstance(shown[1], TableHead)
     for step in (0, 40):
         row = row_of(
             f"{prefix}    2/29{step:>8}/165     0.172      1.99       149      81.4", shown[1]
@@ -409,7 +409,7 @@ def test_a_cell_may_count_as_i_of_n() -> None:
 
 def test_a_row_may_have_an_empty_cell_too_many() -> None:
     shown = read_line("EPOCH\tTIME\tLEARNING_RATE\tTRAIN_LOSS\tDEV_LOSS\tDEV_F1")
-    assert shown is not None and isinstance(shown[1], Table)
+    assert shown is not None and isinstance(shown[1], TableHead)
     row = row_of("3\t17:54:34\t0.1000\t14.25\t\t_\t0.5", shown[1])
     assert row is not None and row.epoch == 3
     assert dict(row.values) == {"lr": 0.1, "loss": 14.25, "DEV_F1": 0.5}

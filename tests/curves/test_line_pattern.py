@@ -19,9 +19,9 @@ from hpcrun.curves.lines.line_pattern import (
     layout_of,
     learn_pattern,
 )
-from hpcrun.curves.row import Mark, Row, Table
+from hpcrun.curves.row import Mark, Row, TableHead
 
-Answer = tuple[str, Row | Mark | Table] | None
+Answer = tuple[str, Row | Mark | TableHead] | None
 
 
 def agrees(pattern: LinePattern, line: str) -> bool:

@@ -20,7 +20,7 @@ from hpcrun.curves.lines import log_reader
 from hpcrun.curves.lines.line import NEEDLES, read_line, split_records
 from hpcrun.curves.lines.line_pattern import layout_of
 from hpcrun.curves.lines.log_reader import LONGEST_LINE_BYTES, LogReader, fold_block
-from hpcrun.curves.row import Frame, Layout, Mark, Row
+from hpcrun.curves.row import Frame, Mark, Row, RowLayout
 
 NOISE = [
     b"",
@@ -43,7 +43,7 @@ class Told(NamedTuple):
     """One row of a frame."""
 
     offset: int
-    layout: Layout
+    layout: RowLayout
     step: int | None
     values: tuple[str, ...]
 

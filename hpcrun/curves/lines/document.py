@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
 
-from hpcrun.curves.lines.fields import Found, build_row, fields_of, is_place, read_json
+from hpcrun.curves.lines.fields import LineFields, build_row, fields_of, is_place, read_json
 from hpcrun.curves.names import EPOCH_RANK, SPLITS, fold, like_a_loss
 from hpcrun.curves.row import Row
 from hpcrun.patterns import pattern_of
@@ -55,7 +55,7 @@ def _read_object(values: Mapping[str, object], split: str) -> Row | None:
     # the Trainer logs the runtime at each step, too.
     summary = "train_runtime" in values and "loss" not in values
     split = split or SPLITS.get(str(values.get("name", "")).lower(), "")
-    found = Found(fields_of(values), split=split, has_dict=True)
+    found = LineFields(fields_of(values), split=split, has_dict=True)
     return build_row(found, sure=summary, verbatim=values if summary else ())
 
 

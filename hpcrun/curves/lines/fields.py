@@ -56,14 +56,14 @@ from hpcrun.curves.names import (
 from hpcrun.curves.row import Row
 from hpcrun.patterns import pattern_of
 
-# A counter beyond this is no counter; it is also what every JSON reader holds exactly.
+# Larger numbers are no counters. Every JSON reader represents numbers up to this one exactly.
 LARGEST_COUNT = 2**53
 
 
 class Field(Struct, frozen=True, gc=False):
-    """One key of a line with its value: a number (``unit`` as printed) or a word.
+    """A key of a line and its value: a number, with its unit as printed, or a word.
 
-    ``of`` is what stands behind a slash ("12/100"); ``split`` what stands before it ("Val -").
+    ``of`` is the number after a slash ("12/100"), ``split`` the split named before ("Val -").
     """
 
     key: str
@@ -73,41 +73,45 @@ class Field(Struct, frozen=True, gc=False):
     split: str = ""
 
 
-class Found(Struct):
-    """What was found on a line.
+class LineFields(Struct):
+    """The keys and values found on a line.
 
-    ``counters`` are (count, total) pairs without a key, ``[10/90]``: the last one counts steps, one
-    before it epochs. ``split`` is the line's heading, ``bar`` the description of a progress bar.
-    ``loose`` counts what belongs to no item (``generic``). ``has_dict``: there is a JSON object or
-    a Python dict; ``is_code``: the line may be one of code or settings.
+    Attributes:
+        counters: pairs of count and total without a key, ``[10/90]``. The last one counts
+            steps, the one before it epochs.
+        split: the split that the whole line belongs to.
+        bar: description of the progress bar on the line, if any.
+        stray_items: number of words and numbers that belong to no item (``generic``).
+        has_dict: the line contains a JSON object or a Python dict.
+        is_code: the line may be source code or a setting.
     """
 
     fields: list[Field]
     counters: list[tuple[int, int | None]] = []
     split: str = ""
     bar: str | None = None
-    loose: int = 0
+    stray_items: int = 0
     has_dict: bool = False
     is_code: bool = False
 
 
-# Bounded repeats: a line that nearly fits costs no more than one that does.
+# Bounded repetitions keep the time linear for lines that nearly match.
 NUMBER = (
     r"[+-]?0{0,9}(?:[nN]a[nN]|NAN|[iI]nf(?:inity)?|INF)(?![\w])"
     r"|[+-]?(?:\d{1,3}(?:,\d{3}){1,6}(?!,?\d)(?:\.\d{1,40})?|\d{1,40}(?:\.\d{1,40}|\.(?![\w.]))?"
     r"|\.\d{1,40})(?:[eE][+-]?\d{1,4})?"
 )
-# As Python prints a number of a library: tensor(2.5, device='cuda:0'), np.float64(2.5).
+# Numbers of libraries as Python prints them: tensor(2.5, device='cuda:0'), np.float64(2.5).
 WRAPPED = (
     r"(?:tensor|array|Array|DeviceArray|(?:np|numpy|torch|jnp|mx)\.\w{1,16})"
     rf"\([ ]?\[?(?P<wrapped>{NUMBER})\]?[^()]{{0,80}}(?:\([^()]{{0,80}}\)[^()]{{0,40}})?\)"
 )
-# Keys of a nested dict whose content is the row's own.
+# Keys of nested dicts whose content belongs to the line.
 _OPENED = words(
     "metrics logs log values scalars stats data results metric train_metrics fields payload extra"
 )
 
-# Where an object names what its "value" is.
+# Keys under which an object names its "value".
 _NAMES = ("metric", "name", "tag")
 
 # What Python prints otherwise than JSON; of a list and of what wraps a number that counts.
@@ -126,7 +130,7 @@ _BRACES = pattern_of(r"\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}")
 
 
 def finite(text: str) -> float:
-    """Return the number a literal spells; a literal beyond what a float holds is an error.
+    """Parse a number; raise ValueError if it exceeds a float.
 
     >>> finite("1.63e+6"), finite("00nan")  # as {:05.3f} pads it
     (1630000.0, nan)
@@ -154,7 +158,7 @@ def read_json(text: str, start: int = 0) -> tuple[dict[str, object], int] | None
 
 
 def read_dict(text: str, start: int = 0) -> tuple[list[Field], int] | None:
-    """Read a JSON object or a Python dict that begins at ``start``; None if it is none, or cut.
+    """Read a JSON object or Python dict that begins at ``start``; None if invalid or cut off.
 
     >>> read_dict("{'loss': '2.5', 'lr': [1e-4, 1e-4], 'n': None} tail")
     ([Field(key='loss', value=2.5, unit='', of=None, split=''), \
@@ -176,7 +180,7 @@ def _in_json(found: re.Match[str]) -> str:
 
 
 def fields_of(values: Mapping[str, object], split: str = "") -> list[Field]:
-    """Return the numbers and words of a decoded object; what else it holds is left out.
+    """Return the numbers and words of a decoded object; other values are ignored.
 
     >>> [field.key for field in fields_of({"a": 1.0, "b": "2.5", "c": None, "d": {"e": 1.0}})]
     ['a', 'b']
@@ -227,7 +231,7 @@ _WHOLE_NUMBER = pattern_of(NUMBER)
 
 
 def number_or_word(text: str) -> float | str:
-    """Return the number that a string spells, or the string.
+    """Return a string as a number if possible, otherwise the string.
 
     >>> number_or_word("1.5e3"), number_or_word("mse"), number_or_word("1_0")
     (1500.0, 'mse', '1_0')
@@ -239,7 +243,7 @@ def number_or_word(text: str) -> float | str:
 
 
 def to_count(value: float | str) -> int | None:
-    """Return a step number, None if the value is none.
+    """Return a value as a step number, or None if it is none.
 
     >>> to_count(12.0), to_count(1630000.0), to_count(0.5), to_count(-1.0), to_count("x")
     (12, 1630000, None, None, None)
@@ -249,16 +253,18 @@ def to_count(value: float | str) -> int | None:
     return int(value)
 
 
-def build_row(found: Found, *, sure: bool = False, verbatim: Collection[str] = ()) -> Row | None:
-    """Build the row that one line says, None if its fields are no measurement.
+def build_row(
+    found: LineFields, *, sure: bool = False, verbatim: Collection[str] = ()
+) -> Row | None:
+    """Build the row of a line; return None if its fields are no measurement.
 
     ``sure``: the form of the line alone shows that it is one. ``verbatim``: the keys that stay as
     they are, whatever they name.
 
-    >>> row = build_row(Found([Field("step", 3.0, of=10.0), Field("loss", 2.5)]))
+    >>> row = build_row(LineFields([Field("step", 3.0, of=10.0), Field("loss", 2.5)]))
     >>> row.step, row.total, row.split, row.values
     (3, 10, 'train', (('loss', 2.5),))
-    >>> build_row(Found([Field("step", 30.0), Field("lr", 0.1)]))  # a scheduler's
+    >>> build_row(LineFields([Field("step", 30.0), Field("lr", 0.1)]))  # a scheduler's
     """
     place = _find_place(found)
     if place is None:
@@ -321,12 +327,12 @@ _BATCH = ("batch", "batches", "batch_idx", "batch_id")
 
 
 def _is_step(field: Field) -> bool:
-    """Whether a field counts steps: "step: 10ms" is how long one takes."""
+    """Return True if a field counts steps; "step: 10ms" is a duration."""
     is_time = bool(field.unit) and metric_of(field.key, field.unit) is not None
     return fold(field.key) in STEP_RANK and not is_time
 
 
-def _find_place(found: Found) -> Row | None:
+def _find_place(found: LineFields) -> Row | None:
     """Find where a line stands: a row without values; None if a step is named but is none.
 
     What only a better counter stands beside is no place: "step: 10 .. iter: 0.3", its seconds.
@@ -424,14 +430,14 @@ _OWN_LR = pattern_of(
 )
 
 
-def _judge(found: Found, place: Row, values: dict[str, float]) -> bool | None:
+def _judge(found: LineFields, place: Row, values: dict[str, float]) -> bool | None:
     """Say whether the values are a measurement: yes, if such lines recur (False), or no (None)."""
     if found.bar is not None:
         return True
     names = values.keys()
     lost = not LOSSES.isdisjoint(names)
     settings = not _SETTINGS.isdisjoint(fold(field.key) for field in found.fields)
-    if not (values or found.loose or found.has_dict):
+    if not (values or found.stray_items or found.has_dict):
         # "Epoch: 2, global_step=25600" is the heading of a step.
         only_places = len(found.fields) > 1 and all(is_place(f.key) for f in found.fields)
         return True if only_places else None
@@ -443,16 +449,16 @@ def _judge(found: Found, place: Row, values: dict[str, float]) -> bool | None:
         shown = any(map(like_a_score, scores)) or (names == {LR} and place.total is not None)
         if (settings and place.step is None) or not (lost or shown or MEASURED & names):
             return None
-        return True if not found.loose else False if lost else None
-    if values and all(map(like_a_loss, names)) and not found.loose:
+        return True if not found.stray_items else False if lost else None
+    if values and all(map(like_a_loss, names)) and not found.stray_items:
         lost = True  # "Generator loss: 2.5, Discriminator loss: 1.5"
     if names == {LR} and not settings:
         return False  # "Current learning rate: 5e-4"
-    if not lost or (found.loose and LOSS in values):
+    if not lost or (found.stray_items and LOSS in values):
         return None  # "Pretrained model - loss: 2.5"
     worded = any(isinstance(field.value, str) for field in found.fields)
     known = all(is_known(field.key, field.unit) for field in found.fields)
-    if known and not (found.is_code or found.loose):
+    if known and not (found.is_code or found.stray_items):
         return True
     return None if worded or settings else False
 

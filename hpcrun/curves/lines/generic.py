@@ -1,4 +1,4 @@
-"""The generic reader: a line that is made of items.
+"""Read any line that consists of names and values.
 
 Items are
 
@@ -8,12 +8,12 @@ Items are
 - a dict, ``{'loss': 2.5}``; brackets around items; separators;
 - words that name the split, and those that join items to a sentence (``finished``, ``in``).
 
-A line of items alone shows by itself that it is a measurement, if it says where it stands or has no
-unknown name (``fields.build_row``). What is *loose* on a line makes it unsure: words that belong to
-no item (``in static KGE``), numbers that belong to none, and unknown names without a sign. Such a
-line counts if others like it stand in the log, with other values (``Store.proven_logs``). A word
-that people use for what was measured elsewhere (``best``, ``saved``, ``expected``) ends the
-reading. Behind a place and a loss such a remark is left out, ``| best 0.5 @ 3``.
+A line that consists of items only is a measurement if it has a step or an epoch, or no unknown name
+(``fields.build_row``). *Stray items* make it unsure: words and numbers that belong to no item (``in
+static KGE``), and unknown names without a sign. An unsure line counts if similar lines with other
+values are in the log (``Store.proven_logs``). A word for values that were measured elsewhere
+(``best``, ``saved``, ``expected``) ends the line. After a step and a loss, such a remark is
+ignored: ``| best 0.5 @ 3``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hpcrun.curves.lines.fields import (
     NUMBER,
     WRAPPED,
     Field,
-    Found,
+    LineFields,
     build_row,
     finite,
     is_known,
@@ -161,7 +161,7 @@ _PLACE = (
 )
 _SIDES = "|".join(SPLITS)
 # What is first put as a name and its value.
-_PLAINER = {
+_REWRITE_RULES = {
     # A number of a library: tensor(2.5, device='cuda:0').
     rf"(?<![\w.]){WRAPPED}": r"\g<wrapped>",
     # "Batch [0-20]".
@@ -262,7 +262,9 @@ _PLAINER = {
     rf"(?![\d.])( ?/ ?\d{{1,15}})?[)\]]? {{0,4}}(?:[:=,]{{1,6}}|is|was)? {{0,4}}"
     rf"(?={NUMBER})": r"\2\5 \3\4\6, \1: ",
 }
-_PLAIN = [(pattern_of(pattern, re.IGNORECASE), plain) for pattern, plain in _PLAINER.items()]
+_REWRITES = [
+    (pattern_of(pattern, re.IGNORECASE), plain) for pattern, plain in _REWRITE_RULES.items()
+]
 _UNITS = ("unit", "unit2", "unit3", "unit4")
 # Keys whose word may be a split's: stage=train, msg="training".
 _OF_SPLITS = SPLIT_SPELLINGS | words("msg message event")
@@ -271,11 +273,11 @@ _CELL, _REMARK = pattern_of(r"[|\t]| - "), pattern_of(r"[,;*<>←→✓✔★|\t
 _LAST_WORD = pattern_of(r"(?:new )?(?:best|saved|improved)\W{0,9}\Z", re.IGNORECASE)
 _CELL_END = pattern_of(r"[ ]{0,40}(?:[|\t,(]|\Z)")
 
-_MOST_FIELDS = 2000
-_MOST_LOOSE = 8
+_MAX_FIELDS = 2000
+_MAX_STRAY_ITEMS = 8
 
 
-class _Items(Found):
+class _Items(LineFields):
     """What was found on a line so far; ``group``: from this field on they are parts of a loss."""
 
     group: int | None = None
@@ -325,8 +327,8 @@ class _Items(Found):
         if word in SPLITS:
             self.split = SPLITS[word]
         elif word not in _FILLERS:
-            self.loose += 1
-        return self.loose <= _MOST_LOOSE and not _ELSEWHERE.match(word)
+            self.stray_items += 1
+        return self.stray_items <= _MAX_STRAY_ITEMS and not _ELSEWHERE.match(word)
 
 
 def read_generic(text: str, split: str = "") -> Row | None:
@@ -342,7 +344,7 @@ def read_generic(text: str, split: str = "") -> Row | None:
     >>> read_generic("    loss = 0.0").is_sure
     False
     """
-    found = _take_apart(text)
+    found = _split_items(text)
     if found is None or (found.is_code and " # " in text):
         return None
     # Names of several words are none in code or settings, however far indented; nor do pairs stand
@@ -350,7 +352,7 @@ def read_generic(text: str, split: str = "") -> Row | None:
     worded = len(found.fields) > 1 or all(" " in field.key for field in found.fields)
     found.is_code |= text[:1] == "-" or text.endswith((",", ";"))
     found.is_code |= text[:1] in " \t" and not worded
-    _hold_side(found.fields)
+    _apply_leading_split(found.fields)
     # What holds for all of them holds for the line.
     held = all(field.split == found.split for field in found.fields)
     found.split = split or (found.split if held else "")
@@ -359,7 +361,7 @@ def read_generic(text: str, split: str = "") -> Row | None:
     return build_row(found)
 
 
-def _hold_side(fields: list[Field]) -> None:
+def _apply_leading_split(fields: list[Field]) -> None:
     """Let the side hold that the first score names: "test acc: 76.8%, loss: 0.68".
 
     That is, for all behind it, if none of these names a side.
@@ -371,16 +373,16 @@ def _hold_side(fields: list[Field]) -> None:
         fields[behind:] = [replace(field, split=side) for field in fields[behind:]]
 
 
-def scan(text: str) -> Found | None:
+def scan(text: str) -> LineFields | None:
     """Take a line apart that is items from end to end; None if something on it is none."""
-    found = _take_apart(text)
-    return None if found is None or found.loose else found
+    found = _split_items(text)
+    return None if found is None or found.stray_items else found
 
 
-def _take_apart(text: str) -> _Items | None:
+def _split_items(text: str) -> _Items | None:
     if _NO_LOG.match(text) or not _A_NUMBER.search(text):
         return None
-    for pattern, plain in _PLAIN:
+    for pattern, plain in _REWRITES:
         text = pattern.sub(plain, text)
     found, place = _Items([]), 0
     # Where a remark may have begun, and how much stood before it.
@@ -388,7 +390,7 @@ def _take_apart(text: str) -> _Items | None:
     while place < len(text):
         if separated := _SEPARATOR.match(text, place):
             if found.says_enough:
-                here = place, len(found.fields), found.loose
+                here = place, len(found.fields), found.stray_items
                 remark = here if _REMARK.search(text, place, separated.end() + 1) else remark
                 cell = here if _CELL.search(text, place, separated.end()) else cell
             place = separated.end()
@@ -397,16 +399,16 @@ def _take_apart(text: str) -> _Items | None:
         if moved is None:
             numbered = remark is not None and any(map(str.isdigit, text[remark[0] :]))
             if found.says_enough and _LAST_WORD.match(text, place):
-                cell = cell or (place, len(found.fields), found.loose)
+                cell = cell or (place, len(found.fields), found.stray_items)
             if cut := (cell or remark) if numbered else (remark or cell):
                 del found.fields[cut[1] :]
-                found.loose = cut[2] + (numbered and not cell)
+                found.stray_items = cut[2] + (numbered and not cell)
                 break
             free = _FREE.match(text, place) or _ODD.match(text, place)
             if free is None or not found.take_word(free.group()):
                 return None
             moved = free.end()
-        if len(found.fields) > _MOST_FIELDS:
+        if len(found.fields) > _MAX_FIELDS:
             return None
         place = moved
         while aside := _ASIDE.match(text, place):
@@ -475,12 +477,12 @@ def _read_pair(text: str, pair: re.Match[str], found: _Items) -> bool:
         if last and last.name == LOSS and (last.split or is_decimal) and not unit:
             return found.add("loss", number, split=split)  # loss train: 2.5, val: 2.6
         if number.isdigit() and not (pair["sign"] or found.fields or unit):
-            found.split, found.loose = split, found.loose + 1
+            found.split, found.stray_items = split, found.stray_items + 1
             return found.add("epoch", number)  # Train 7, loss: 2.5
-    before, key = _part(pair["key"], _ARTICLES if pair["sign"] else _JOINTS)
+    before, key = _split_key(pair["key"], _ARTICLES if pair["sign"] else _JOINTS)
     if not key or (number is None and pair["sign"] is None and pair["clock"] is None):
         return False
-    is_loss, loose = name_of(key) in LOSSES, 0
+    is_loss, stray_items = name_of(key) in LOSSES, 0
     word = pair["word"] or (pair["quoted"] or "").strip("'\"")
     missing = word.lower() in _NOTHING
     if number is None:
@@ -497,7 +499,7 @@ def _read_pair(text: str, pair: re.Match[str], found: _Items) -> bool:
         if not (is_known(key, unit) or _is_evident(text, pair, key, found)):
             if not found.is_placed and number.isdigit():
                 return False  # "Layer 3"
-            loose = 1
+            stray_items = 1
     if not all(map(found.take_word, before)):
         return False
     if number is None:
@@ -506,15 +508,15 @@ def _read_pair(text: str, pair: re.Match[str], found: _Items) -> bool:
         return True
     found.is_code |= (is_loss and key.isupper()) or (pair["sign"] or "")[:2] == " ="
     if is_place(key) and (of or pair["listed"]):
-        loose -= len(before)  # "Stage1 Step [3/20]", "data epoch: [0]"
-    found.loose = max(0, found.loose + loose)
+        stray_items -= len(before)  # "Stage1 Step [3/20]", "data epoch: [0]"
+    found.stray_items = max(0, found.stray_items + stray_items)
     return found.add(key, number, unit, of)
 
 
-def _part(key: str, joints: frozenset[str]) -> tuple[list[str], str]:
+def _split_key(key: str, joints: frozenset[str]) -> tuple[list[str], str]:
     """Part a name from the words before it: those up to the last joint, and before a place.
 
-    >>> _part("the result with Adam is test acc", _JOINTS), _part("Train Epoch", _JOINTS)
+    >>> _split_key("the result with Adam is test acc", _JOINTS), _split_key("Train Epoch", _JOINTS)
     ((['result', 'with', 'Adam', 'is'], 'test acc'), (['Train'], 'Epoch'))
     """
     parts = key.split()

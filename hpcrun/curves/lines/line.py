@@ -21,13 +21,13 @@ from itertools import pairwise
 from msgspec import structs
 
 from hpcrun.curves.lines.fields import read_json
-from hpcrun.curves.lines.formats import Format, find_bar, read_bar
+from hpcrun.curves.lines.formats import LineFormat, find_bar, read_bar
 from hpcrun.curves.lines.formats.known import FORMATS
 from hpcrun.curves.lines.generic import read_generic
-from hpcrun.curves.lines.prefixes import Line, strip_prefixes
+from hpcrun.curves.lines.prefixes import StrippedLine, strip_prefixes
 from hpcrun.curves.lines.tables import read_head, read_table_row
 from hpcrun.curves.names import SPLITS, in_english
-from hpcrun.curves.row import Mark, Row, Table
+from hpcrun.curves.row import Mark, Row, TableHead
 from hpcrun.patterns import pattern_of
 
 # Without an open table, only lines that contain one of these, in lower case, can be read.
@@ -52,11 +52,11 @@ COMMON_NEEDLES = frozenset({b"loss", b"step", b"iter", b"epoch", b"it/s", b"s/it
 _MESSAGE_KEYS = ("message", "msg", "log", "event", "text", "textPayload")
 
 # The name of a line's format, and what the line contains.
-Reading = tuple[str, Row | Mark | Table]
+Reading = tuple[str, Row | Mark | TableHead]
 
 
 def read_line(
-    text: str, table: Table | None = None, formats: Sequence[Format] = FORMATS
+    text: str, table: TableHead | None = None, formats: Sequence[LineFormat] = FORMATS
 ) -> Reading | None:
     """Read one record of a line; return None if it measures nothing and marks nothing.
 
@@ -103,7 +103,9 @@ def split_records(line: bytes) -> list[bytes]:
     return [line[start:end] for start, end in pairwise(borders) if start < end]
 
 
-def _read_stripped(line: Line, table: Table | None, formats: Sequence[Format]) -> Reading | None:
+def _read_stripped(
+    line: StrippedLine, table: TableHead | None, formats: Sequence[LineFormat]
+) -> Reading | None:
     text = line.text
     for form in formats if text else ():
         if form.needle in text and (found := form.read_stripped(line)) is not None:

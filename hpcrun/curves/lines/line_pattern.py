@@ -33,11 +33,11 @@ from msgspec import Struct, structs
 
 from hpcrun.curves.lines.prefixes import find_time, read_time
 from hpcrun.curves.names import decode
-from hpcrun.curves.row import Frame, Layout, Mark, Row, Table
+from hpcrun.curves.row import Frame, Mark, Row, RowLayout, TableHead
 
 # What a number of a line means: where the line stands in the run, or the value of that index.
 Role = Literal["step", "epoch", "total"] | int
-ReadLine = Callable[[str], tuple[str, Row | Mark | Table] | None]
+ReadLine = Callable[[str], tuple[str, Row | Mark | TableHead] | None]
 Span = tuple[int, int]
 
 # No step has more digits, and int() of fifteen digits is fast.
@@ -177,10 +177,10 @@ def _read_stamp(stamp: bytes) -> float | None:
     return read_time(text + "00" if text.endswith(":") else text)
 
 
-def layout_of(form: str, row: Row) -> Layout:
+def layout_of(form: str, row: Row) -> RowLayout:
     """Return what a row shares with the other rows of its frame."""
     names = tuple(name for name, _ in row.values)
-    return Layout(
+    return RowLayout(
         form, row.split, row.rank, row.bar, names, row.is_rounded, row.is_mean, row.is_sure
     )
 

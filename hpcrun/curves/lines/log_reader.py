@@ -35,7 +35,7 @@ from itertools import chain
 from msgspec import structs
 
 from hpcrun.curves.lines.document import LARGEST_DOCUMENT_BYTES, may_be_document, read_document
-from hpcrun.curves.lines.formats import Format
+from hpcrun.curves.lines.formats import LineFormat
 from hpcrun.curves.lines.formats.known import FORMATS
 from hpcrun.curves.lines.line import (
     ALWAYS_SEARCHED,
@@ -47,7 +47,7 @@ from hpcrun.curves.lines.line import (
 from hpcrun.curves.lines.line_pattern import LinePattern, build_frame, is_noise, learn_pattern
 from hpcrun.curves.lines.prefixes import read_time
 from hpcrun.curves.names import decode
-from hpcrun.curves.row import Frame, Mark, Row, Table
+from hpcrun.curves.row import Frame, Mark, Row, TableHead
 
 LONGEST_LINE_BYTES = 1 << 16
 BLOCK_BYTES = 1 << 18
@@ -96,16 +96,16 @@ class LogReader:
     [(16, 2.25)]
     """
 
-    def __init__(self, offset: int = 0, formats: Sequence[Format] = FORMATS) -> None:
+    def __init__(self, offset: int = 0, formats: Sequence[LineFormat] = FORMATS) -> None:
         """Start at byte ``offset`` of the file, where a line must begin."""
         self.offset = offset
         self.lines_read = 0
         self.has_rows = False
-        self.table: Table | None = None
+        self.table: TableHead | None = None
         self._formats = formats
         self._lines_since_table_row = 0
         # The upper line of a table head that may have two, and the offset right below it.
-        self._upper_head, self._below_upper_head = Table("head", ()), -1
+        self._upper_head, self._below_upper_head = TableHead("head", ()), -1
         # The line that has no end yet; of a line that is too long, only its last bytes.
         self._incomplete_line = b""
         # Text before the incomplete line, to find out whether that line is cut off.
@@ -315,10 +315,10 @@ class LogReader:
                 self._patterns.setdefault(key, []).append(learned)
         return None
 
-    def _read_text(self, text: str) -> tuple[str, Row | Mark | Table] | None:
+    def _read_text(self, text: str) -> tuple[str, Row | Mark | TableHead] | None:
         return read_line(text, self.table, self._formats)
 
-    def _read_record(self, line: bytes, offset: int) -> Row | Mark | Table | None:
+    def _read_record(self, line: bytes, offset: int) -> Row | Mark | TableHead | None:
         """Read a line by itself and store what it measures."""
         text = decode(line)
         upper_head = self._upper_head if offset <= self._below_upper_head else None
@@ -350,7 +350,7 @@ class LogReader:
         if self.table is not None and self._lines_since_table_row >= _TABLE_ENDS_AFTER_LINES:
             self._switch_table(None)
 
-    def _switch_table(self, table: Table | None) -> None:
+    def _switch_table(self, table: TableHead | None) -> None:
         """Begin a table, or end the open one."""
         self._forget_patterns()
         self.table, self._lines_since_table_row = table, 0

@@ -1,4 +1,4 @@
-"""What launchers and loggers put in front of a message: taken off, with the rank and the time.
+"""Remove what launchers and loggers print before a message, and read ranks and times.
 
 No prefix is a measurement, and nothing that could be one is a prefix: a bracket that holds a
 counter (``[10/90]``, ``[Epoch 3]``) stays where it is.
@@ -90,7 +90,7 @@ _RANK = pattern_of(
     r"[ _:=#]{0,2}(\d{1,6})",
     re.IGNORECASE | re.ASCII,
 )
-# What a bracket holds that is a place in the run.
+# Brackets that contain a step or an epoch.
 _PLACE = pattern_of(
     r"\b(?:epochs?|ep|steps?|iter[a-z]{0,7}|batch|it|update)[ _-]{0,8}[:=#]?[ ]{0,8}\d"
     r"|\d[ ]{0,8}/[ ]{0,8}\d|^[\d\s,%]+$|^\d+ \| [\d.]+$|\d%\) \d",
@@ -103,15 +103,15 @@ _DATED = pattern_of(r"\d{1,4}[-/]\d{1,2}[-/]\d{1,4}|\d:\d\d:\d\d")
 _SUFFIX = pattern_of(
     r"(?:[ ]+[\w./-]{1,100}|[ ]+\([\w./: -]{1,100})\.(?:py|cc):\d{1,6}\)?$", re.ASCII
 )
-_MOST_PREFIXES = 14
+_MAX_PREFIXES = 14
 
 
-class Line(Struct, frozen=True, gc=False):
-    """A line without its prefixes, and what these name.
+class StrippedLine(Struct, frozen=True, gc=False):
+    """A line without its prefixes, and what these contain.
 
-    ``rank`` comes from a prefix that can be nothing else (``[rank3]:``); ``label`` from a bare
-    number (``3:``, as srun --label prints), which could also be a count of the program's own.
-    ``tag`` is the last bracket in front that names a split (``[valid]``), in lower case.
+    ``rank`` comes from an unambiguous prefix (``[rank3]:``), ``label`` from a bare number (``3:``,
+    by srun --label), which may also be a count of the program. ``tag`` is the last bracket before
+    the message that names a split (``[valid]``), in lower case.
     """
 
     text: str
@@ -121,7 +121,7 @@ class Line(Struct, frozen=True, gc=False):
 
 
 def strip_escapes(text: str) -> str:
-    """Take off escape sequences and backspaces; and a byte order mark, as Windows begins a file.
+    """Remove escape sequences, backspaces, and the byte order mark of files from Windows.
 
     >>> strip_escapes("\\ufeff\\x1b[31mstep: 1\\x1b[0m\\x08")
     'step: 1'
@@ -132,22 +132,22 @@ def strip_escapes(text: str) -> str:
     return text.replace("\x08", "") if "\x08" in text else text
 
 
-def strip_prefixes(text: str) -> Line:
-    """Take off escape sequences and what launchers and loggers print around a message.
+def strip_prefixes(text: str) -> StrippedLine:
+    """Remove escape sequences, and what launchers and loggers print around a message.
 
-    At most one blank goes with each prefix, so that an indented message stays indented, as code and
-    settings are; behind a time it is a logger's.
+    At most one blank is removed with each prefix, so that indented messages (code, settings) stay
+    indented. After a time stamp, all blanks are removed.
 
     >>> strip_prefixes("[rank3]: [2026-11-20 08:04:09,098] [INFO] [train.py:7:log] step=1")
-    Line(text='step=1', rank=3, label=None, tag='')
+    StrippedLine(text='step=1', rank=3, label=None, tag='')
     >>> strip_prefixes("2: 2026-11-20 08:04:09 - trainer - INFO - step=1 - loss=2").text
     'step=1 - loss=2'
     >>> strip_prefixes("[1,5]<stdout>:INFO:root:[Epoch 0][Batch 99] loss=2")
-    Line(text='[Epoch 0][Batch 99] loss=2', rank=5, label=None, tag='')
+    StrippedLine(text='[Epoch 0][Batch 99] loss=2', rank=5, label=None, tag='')
     """
     text = strip_escapes(text)
     start, rank, label, tag, stamped = 0, None, None, "", False
-    for _ in range(_MOST_PREFIXES):
+    for _ in range(_MAX_PREFIXES):
         found = _PREFIX.match(text, start)
         if found is None or (found["between"] and not start):
             break
@@ -181,7 +181,7 @@ def strip_prefixes(text: str) -> Line:
         suffix := _SUFFIX.search(text, max(0, len(text) - 120))
     ):
         text = text[: suffix.start()].rstrip()
-    return Line(text, rank, label, tag)
+    return StrippedLine(text, rank, label, tag)
 
 
 _STAMP = pattern_of(
@@ -198,18 +198,18 @@ _TIME_OF_DAY = pattern_of(
     r"(?=[\s\]),|:]|$)",
     re.ASCII,
 )
-_LOOK_FOR_TIME = 200
+_TIME_SEARCH_CHARACTERS = 200
 _DIGITS = pattern_of(r"\d+", re.ASCII)
 _MONTH_NAMED = pattern_of(_MONTH)
 
 
 def find_time(text: str) -> tuple[int, int] | None:
-    """Return begin and end of a line's time stamp, None if it has none.
+    """Return the span of the time stamp of a line, or None.
 
     >>> find_time("[2026-11-20 08:04:09,098] [INFO] step 3"), find_time("eta: 08:04:09")
     ((1, 24), None)
     """
-    if found := _STAMP.search(text, 0, _LOOK_FOR_TIME):
+    if found := _STAMP.search(text, 0, _TIME_SEARCH_CHARACTERS):
         return found.span()
     if found := _TIME_OF_DAY.match(text):
         return found.span("clock")
@@ -221,17 +221,17 @@ _LEAP_YEAR = 1972  # for stamps that lack the year
 
 
 def read_time(text: str) -> float | None:
-    """Return the time of the first stamp in a text, None if there is none or it is no date.
+    """Return the time of the first stamp in a text; None if there is none, or it is invalid.
 
-    Seconds since 1970 in UTC, which is assumed where the stamp names no zone. Where it lacks the
-    year, seconds since the begin of a leap year; where it lacks the date, since midnight.
+    The result is in seconds since 1970; UTC is assumed if the stamp has no zone. Without a year, it
+    is in seconds since the start of a leap year; without a date, since midnight.
 
     >>> read_time("2026-11-20 08:04:09,098"), read_time("2026-11-20T08:04:09+01:00")
     (1795161849.098, 1795158249.0)
     >>> read_time("01/02 00:00:01"), read_time("[08:04:09]"), read_time("2026-13-20 08:04:09")
     (86401.0, 29049.0, None)
     """
-    found = _STAMP.search(text, 0, _LOOK_FOR_TIME)
+    found = _STAMP.search(text, 0, _TIME_SEARCH_CHARACTERS)
     if found is None:
         alone = _TIME_OF_DAY.match(text)
         return None if alone is None else _seconds(alone["clock"])
@@ -246,9 +246,9 @@ def read_time(text: str) -> float | None:
 
 
 def _days(text: str, year_behind: str | None) -> int | None:
-    """Return the days since 1970 of a date, or since the begin of a leap year; None for no date.
+    """Return the days of a date since 1970, or since the start of a leap year; None if invalid.
 
-    Of two numbers the month is the first unless it cannot be.
+    Of month and day, the month is assumed to come first, unless that is impossible.
 
     >>> _days("2026-11-20", None), _days("20/11/26", None), _days("Jan  2", None)
     (20777, 20777, 1)

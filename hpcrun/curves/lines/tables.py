@@ -17,7 +17,7 @@ from msgspec import structs
 from hpcrun.curves.lines.fields import (
     WRAPPED,
     Field,
-    Found,
+    LineFields,
     build_row,
     fields_of,
     is_known,
@@ -38,7 +38,7 @@ from hpcrun.curves.names import (
     rank_for_loss,
     split_of,
 )
-from hpcrun.curves.row import Row, Table
+from hpcrun.curves.row import Row, TableHead
 from hpcrun.patterns import pattern_of
 
 _MAX_COLUMNS = 400
@@ -75,7 +75,7 @@ _LIST = pattern_of(r"\[([\d.e+, -]{0,2000})\]")
 _YOLO_MEMORY_COLUMN, _MEMORY_CELL = "gpu_mem", pattern_of(r"(\d[\d.]{0,9})([GMK]?)B?")
 
 
-def read_head(text: str, above: Table | None = None) -> Table | None:
+def read_head(text: str, above: TableHead | None = None) -> TableHead | None:
     """Read the head of a table, or one of its two lines.
 
     ``above`` is the upper line, if the line before was one; an upper line has no columns.
@@ -106,15 +106,15 @@ def read_head(text: str, above: Table | None = None) -> Table | None:
         if kind == "csv":  # of several runs in one file, the first one
             cells = [cell if cell not in cells[:at] else "" for at, cell in enumerate(cells)]
         if 2 <= len(cells) <= _MAX_COLUMNS and _is_head(cells, kind):
-            return Table(kind, tuple(cells), line if kind in _WIDE_KINDS else "")
+            return TableHead(kind, tuple(cells), line if kind in _WIDE_KINDS else "")
     if above is not None and not above.columns:
         kind = "columns" if any(map(_BLANKS.search, _split_cells(text, marked))) else marked
         cells = [*_join_head_lines(above.text, line, kind)]
         if len(cells) <= _MAX_COLUMNS and _is_head(cells, "pipes"):
-            return Table(kind, tuple(cells))
+            return TableHead(kind, tuple(cells))
     words = [*filter(None, (part.strip(" -*") for part in text.split("|")))]
     is_upper = marked == "pipes" and ":" not in text and all(map(_NAME.fullmatch, words))
-    return Table("head", (), line) if is_upper and words[1:] else None
+    return TableHead("head", (), line) if is_upper and words[1:] else None
 
 
 def _join_head_lines(upper: str, line: str, kind: str) -> Iterator[str]:
@@ -175,7 +175,7 @@ def _is_head(cells: list[str], kind: str) -> bool:
     return placed and any(scored) and len(set(folded)) == len(folded)
 
 
-def read_table_row(text: str, table: Table) -> Row | None:
+def read_table_row(text: str, table: TableHead) -> Row | None:
     """Read a row of a table; return None if the line does not fit its head.
 
     >>> table = read_head("epoch,train_loss,val_loss,note")
@@ -237,7 +237,7 @@ def read_table_row(text: str, table: Table) -> Row | None:
         fields.append(structs.replace(fields[0], key="step"))
     keys = [field.key for field in fields]
     sure = any(like_a_loss(n) or rank_for_loss(n) is not None or name_of(n) == LR for n in keys)
-    return build_row(Found(fields), sure=has_bar or sure, verbatim=_duplicate_columns(columns))
+    return build_row(LineFields(fields), sure=has_bar or sure, verbatim=_duplicate_columns(columns))
 
 
 def _split_cells_by_position(head: str, text: str) -> list[str]:

@@ -36,10 +36,10 @@ class Sample(Struct, frozen=True, array_like=True, gc=False):
 class Samples:
     """The samples of a run, line by line as each log has them.
 
-    >>> from hpcrun.curves.row import Frame, Layout
+    >>> from hpcrun.curves.row import Frame, RowLayout
     >>> store = Store()
     >>> store.begin(0)
-    >>> layout = Layout("json", "train", None, None, ("loss", "lr"))
+    >>> layout = RowLayout("json", "train", None, None, ("loss", "lr"))
     >>> store.add([Frame(layout, [0, 40], [1, 2], None, None, ([2.5, 2.0], [0.1, 0.2]))])
     >>> samples = Samples(store)
     >>> len(samples), [sample.value for sample in samples]

@@ -1,17 +1,15 @@
-"""Format: one form of a line that the generic reader would miss, or misread.
+"""Formats of lines that the generic reader would miss or misread, and progress bars.
 
-An entry is a pattern with what its parts mean, beside an example; tests/curves/look_alikes.txt has
-a line near it that must yield nothing. Named groups of the pattern are fields of the line:
-``step``, ``total``, ``epoch`` and ``rank`` say where it stands, ``rounded`` is a step that is
-printed in few digits, ``split`` is of what the line is; ``number`` is the metric that ``key``
-names, every other group is a metric of that name. They are read as pairs of a line of the generic
-reader, with the group ``rest`` behind them. A job's own pattern (``own_format``) is an entry like
-any other.
+A format is a pattern with an example; tests/curves/look_alikes.txt has a similar line that must
+yield nothing. The named groups of the pattern are fields of the line: ``step``, ``total``,
+``epoch``, ``rank`` and ``split``; ``rounded`` is a step printed with few digits; ``number`` is the
+value of the metric that ``key`` names; any other group is a metric of that name. The generic reader
+reads them as names and values, followed by the group ``rest``. A user's own pattern
+(``own_format``) is a format like any other.
 
-A progress bar (tqdm/std.py, ``format_meter``) shows by itself what it is, ``12/100 [00:10<01:20,
-1.10it/s, loss=0.5]``: so text behind it (a warning that another process printed into the line)
-does no harm. The rate is the duration of a step; whether
-the bar is one of training at all is for those to say who see more than a line.
+A progress bar (tqdm/std.py, ``format_meter``) is unmistakable, ``12/100 [00:10<01:20, 1.10it/s,
+loss=0.5]``, so text after it (a warning of another process) does no harm. Its rate is stored as the
+duration of a step. Whether the bar belongs to the training is decided later, from the whole log.
 """
 
 from __future__ import annotations
@@ -22,25 +20,30 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from hpcrun.curves.lines.fields import NUMBER, Field, Found, build_row, finite
+from hpcrun.curves.lines.fields import NUMBER, Field, LineFields, build_row, finite
 from hpcrun.curves.lines.generic import scan
-from hpcrun.curves.lines.prefixes import Line
+from hpcrun.curves.lines.prefixes import StrippedLine
 from hpcrun.curves.names import EPOCH_RANK, SPLITS, STEP_RANK, fold
-from hpcrun.curves.row import Mark, Row, Table
+from hpcrun.curves.row import Mark, Row, TableHead
 from hpcrun.patterns import pattern_of
 
-Answer = Row | Mark | Table | None
+Answer = Row | Mark | TableHead | None
 
 
-class Format(Struct, frozen=True):
-    """One form of a line.
+class LineFormat(Struct, frozen=True):
+    """A known format of lines.
 
-    ``needle``: a part of every line in this form, as printed. ``pattern`` is matched from the begin
-    of the line without its prefixes, as far as it goes. ``names`` gives keys, folded, another name,
-    with a unit for numbers that have none; an empty one drops the key. ``split``: what the line is
-    of, where the pattern alone shows it. ``sure``: the pattern alone shows that something was
-    measured. ``verbatim``: its metrics keep the names that the line gives them, as a summary is no
-    point of a curve. ``read`` replaces all this by a function of the match and the line.
+    Attributes:
+        name: shown to users.
+        needle: text that every line of the format contains.
+        pattern: matched at the start of the line without its prefixes.
+        example: a line of the format.
+        names: folded key -> other name, with a unit for numbers that have none. An empty name drops
+            the key.
+        split: the split of the lines, if the pattern alone shows it.
+        sure: the pattern alone shows that the line is a measurement.
+        verbatim: metrics keep the names on the line, because a summary is no point of a curve.
+        read: a function of the match and the line that replaces all this.
     """
 
     name: str
@@ -51,10 +54,10 @@ class Format(Struct, frozen=True):
     split: str = ""
     sure: bool = False
     verbatim: bool = False
-    read: Callable[[re.Match[str], Line], Answer] | None = None
+    read: Callable[[re.Match[str], StrippedLine], Answer] | None = None
 
-    def read_stripped(self, line: Line) -> Answer:
-        """Read a line without its prefixes; None if it is not in this form."""
+    def read_stripped(self, line: StrippedLine) -> Answer:
+        """Read a line without its prefixes; return None if it has another format."""
         matched = self.pattern.match(line.text)
         if matched is None:
             return None
@@ -91,30 +94,30 @@ _SPLITS = {**SPLITS, "avg": "eval"}
 _GROUP = pattern_of(r"\(\?P<\w+>")
 
 
-def own_format(name: str, pattern: str) -> Format:
-    """Make an entry of a pattern that a user wrote; it is searched for anywhere in a line.
+def own_format(name: str, pattern: str) -> LineFormat:
+    """Build a format from a user's pattern, which may match anywhere in a line.
 
-    Raises ``re.error`` for a pattern that is none, ``ValueError`` for one without a named group.
+    Raises ``re.error`` for an invalid pattern, ``ValueError`` for one without a named group.
 
     >>> mine = own_format("mine", "i=(?P<step>[0-9]+) l=(?P<loss>[0-9.]+)")
-    >>> mine.read_stripped(Line("at i=3 l=2.5")).values
+    >>> mine.read_stripped(StrippedLine("at i=3 l=2.5")).values
     (('loss', 2.5),)
     """
     if not _GROUP.search(pattern):
         raise ValueError("the pattern has no named group, such as (?P<loss>[0-9.]+)")
     whole = re.compile(rf".*?(?:{pattern})", re.DOTALL)
-    return Format(name, "", whole, sure=True)
+    return LineFormat(name, "", whole, sure=True)
 
 
-def form(name: str, needle: str, pattern: str, example: str, **options: Any) -> Format:
-    """Make an entry of the table; in its pattern ⟨N⟩ is a number.
+def form(name: str, needle: str, pattern: str, example: str, **options: Any) -> LineFormat:
+    """Build a known format; ⟨N⟩ in its pattern is a number.
 
     >>> mine = form("mine", "loss ", "loss (?P<loss>⟨N⟩)", "", sure=True)
-    >>> mine.read_stripped(Line("loss 2")).values
+    >>> mine.read_stripped(StrippedLine("loss 2")).values
     (('loss', 2.0),)
     """
     pattern = pattern.replace("⟨N⟩", f"(?:{NUMBER})")
-    return Format(name, needle, pattern_of(pattern), example, **options)
+    return LineFormat(name, needle, pattern_of(pattern), example, **options)
 
 
 # The progress bars of tqdm; with unit_scale they count in three digits, "1.00/171", "1.71k/17.1k".
@@ -144,7 +147,7 @@ _THOUSANDS = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9}
 
 
 def find_bar(text: str) -> re.Match[str] | None:
-    """Find the numbers of the progress bar on a line."""
+    """Find the counter of the progress bar on a line."""
     meter = _METER.search(text) if "[" in text else None
     if meter is None or (meter["unit"] is None and text[: meter.start()].rstrip()[-1:] != "|"):
         return None
@@ -152,9 +155,9 @@ def find_bar(text: str) -> re.Match[str] | None:
 
 
 def read_bar(meter: re.Match[str]) -> Row | None:
-    """Read a line with a progress bar: its place, and what it says of it.
+    """Read a line with a progress bar: its step and the values on it.
 
-    Numbers of the description are no part of ``bar``, which names the bar: they change.
+    Numbers in the description change, so they are no part of ``Row.bar``.
 
     >>> row = read_bar(find_bar("Epoch 3:  12%|# | 12/100 [00:10<01:20, 2.0it/s, loss=0.5]"))
     >>> row.step, row.total, row.epoch, row.values, row.bar
@@ -169,7 +172,7 @@ def read_bar(meter: re.Match[str]) -> Row | None:
     postfix = _POSTFIX.match(text, meter.end()) if meter["more"] else None
     if postfix and (whole := scan(postfix[1])):
         fields += whole.fields
-    elif postfix:  # parts that are no pairs are passed over
+    elif postfix:  # parts that are no pairs are ignored
         parts = (scan(part) for part in postfix[1].split(", ")[:200])
         fields += [field for part in parts if part for field in part.fields]
     counts_steps = meter["unit"] in ("it/s", "s/it", None)
@@ -186,11 +189,11 @@ def read_bar(meter: re.Match[str]) -> Row | None:
         fields.append(Field("step", count, of=total))
     title = " ".join(_BAR_NUMBERS.sub("", description.split(",", 1)[0]).split())
     title = title[:_LONGEST_TITLE].strip(" :-|[]()=")
-    return build_row(Found(fields, split=split, bar=title))
+    return build_row(LineFields(fields, split=split, bar=title))
 
 
 def _scaled(text: str | None) -> float | None:
-    """Return the number that a counter shows, if it is one: "1.71k".
+    """Return the number of a counter such as "1.71k", or None.
 
     >>> _scaled("1.71k"), _scaled("2K"), _scaled("1.01e+03"), _scaled("?")
     (1710.0, 2000.0, 1010.0, None)
@@ -205,7 +208,7 @@ def _scaled(text: str | None) -> float | None:
 
 
 def _read_description(text: str) -> tuple[str, list[Field]]:
-    """Read a bar's description: its split, and what it measures."""
+    """Read the description of a bar: its split and its fields."""
     tune = _TORCHTUNE.match(text)
     found = scan(f"epoch {tune[1]}, step {tune[2]}, {text[tune.end() :]}" if tune else text)
     if found is None:

@@ -7,24 +7,24 @@ from __future__ import annotations
 
 import re
 
-from hpcrun.curves.lines.fields import Field, Found, build_row, fields_of, finite, read_json
-from hpcrun.curves.lines.formats import Format, form
-from hpcrun.curves.lines.prefixes import Line
+from hpcrun.curves.lines.fields import Field, LineFields, build_row, fields_of, finite, read_json
+from hpcrun.curves.lines.formats import LineFormat, form
+from hpcrun.curves.lines.prefixes import StrippedLine
 from hpcrun.curves.names import LOSS_SCALE, words
 from hpcrun.curves.row import Row
 
 
-def _read_round(found: re.Match[str], line: Line) -> Row | None:
+def _read_round(found: re.Match[str], line: StrippedLine) -> Row | None:
     """Read what a round of boosting scored on each set of data, named as the line names it."""
     pairs = [cell.rpartition(":") for cell in found["cells"].strip().split("\t")]
     scores = {
         key.strip(): finite(number.split("+")[0].replace(",", "")) for key, _, number in pairs
     }
     fields = [Field("step", float(found["step"])), *map(Field, scores, scores.values())]
-    return build_row(Found(fields), sure=True, verbatim=scores)
+    return build_row(LineFields(fields), sure=True, verbatim=scores)
 
 
-def _read_mllog(found: re.Match[str], line: Line) -> Row | None:
+def _read_mllog(found: re.Match[str], line: StrippedLine) -> Row | None:
     """Read an event of MLPerf's log; only what was measured counts, not the settings it lists."""
     read = read_json(line.text, found.start("json"))
     key, value, metadata = (read[0].get(name) if read else None for name in _MLLOG)
@@ -38,7 +38,7 @@ def _read_mllog(found: re.Match[str], line: Line) -> Row | None:
     values: dict[str, object] = value | places
     named = {_MLLOG_NAMES.get(name, name): each for name, each in values.items()}
     split = "eval" if key.startswith("eval") else ""
-    return build_row(Found(fields_of(named), split=split), sure=True)
+    return build_row(LineFields(fields_of(named), split=split), sure=True)
 
 
 _MLLOG = ("key", "value", "metadata")
@@ -56,7 +56,7 @@ _MLLOG_NAMES = {
 # First DeepSpeed (deepspeed/runtime/engine.py, utils/timer.py, runtime/utils.py);
 # mixed precision's factor as DeepSpeed, apex, fairseq and MXNet print it; Megatron-LM
 # (megatron/training/training.py); nanoGPT, llm.c, llama2.c, build-nanogpt (train.py, train_gpt2).
-FORMATS: tuple[Format, ...] = (
+FORMATS: tuple[LineFormat, ...] = (
     form(
         "deepspeed",
         "skipped=",
