@@ -458,7 +458,7 @@ def _prepared(
 ) -> Prepared:
     """Plan and render a run or a sweep. Raises InputError, or SpecError with all that is wrong."""
     from hpcrun.actions import Checks, build_dependency, prepare_job
-    from hpcrun.spec import SOURCE, Origin, yaml_of
+    from hpcrun.spec import SOURCE, Origin, dump_value
 
     words = [one.id if isinstance(one, (Run, Sweep)) else one for one in _each(after)]
     try:
@@ -466,7 +466,7 @@ def _prepared(
             if not isinstance(path, str) or ("=" in path and '"' not in path):
                 raise InputError(f"{_SET}: {path!r}: expected a key, as in resources.nodes")
         asked = (changes or {}).items()
-        overrides = [f"{path}={yaml_of(value, _SET, path)}" for path, value in asked]
+        overrides = [f"{path}={dump_value(value, _SET, path)}" for path, value in asked]
         spec, name = _spec(context, job, overrides)
         return prepare_job(
             context,
@@ -489,10 +489,10 @@ def _prepared(
 
 def _spec(context: Context, job: object, overrides: Sequence[str]) -> tuple[JobSpec, str]:
     from hpcrun.actions import load_spec, read_spec
-    from hpcrun.spec import yaml_of
+    from hpcrun.spec import dump_value
 
     if isinstance(job, Mapping):
-        spec = read_spec(context, yaml_of(job, _DICT), _DICT, overrides)
+        spec = read_spec(context, dump_value(job, _DICT), _DICT, overrides)
         return (spec if spec.name else structs.replace(spec, name="job")), _DICT
     if isinstance(job, (str, os.PathLike)):
         name = os.fsdecode(job)

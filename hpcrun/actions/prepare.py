@@ -31,13 +31,13 @@ from hpcrun.assets import find_job
 from hpcrun.context import Context, is_in_mirror, read_text, refuse_other_clusters
 from hpcrun.errors import InputError, Problem, SpecError
 from hpcrun.plan import (
+    DeepSpeedInput,
     Dependency,
-    Given,
     Place,
     Plan,
     SetupPlan,
     build_plan,
-    double_braces,
+    escape_placeholders,
     placeholder_names,
     stage_of,
 )
@@ -228,7 +228,7 @@ def prepare_spec(
         }  # fmt: skip
         return _for_each_count(partial(prepare_spec, context, **how), spec, origin)
     errors: list[InputError] = []
-    found, plan, given = Interpreter(python=""), None, Given()
+    found, plan, given = Interpreter(python=""), None, DeepSpeedInput()
     if (checks or Checks()).in_queue:
         refuse_other_clusters(context.cluster, context.environ)
     host = query_host(context, spec, extra_args, host)
@@ -270,7 +270,7 @@ def prepare_spec(
         given = inspect_deepspeed(having(job.deepspeed), job, python, extra_args)
     with _kept(errors):
         plan = build_plan(
-            job, context.cluster, place, extra_args=extra_args, after=after, deepspeed_given=given
+            job, context.cluster, place, extra_args=extra_args, after=after, deepspeed_input=given
         )
         _check_setup(host, plan.setup)
         if context.cluster.host is not None:
@@ -528,7 +528,7 @@ def with_args(spec: JobSpec, known: Collection[str], extra_args: Sequence[str]) 
     ``known`` are the placeholders. Bytes that are not UTF-8 have no place in YAML.
     """
     text = [word.encode("utf-8", "replace").decode() for word in extra_args]
-    typed = [double_braces(word, known) for word in text]
+    typed = [escape_placeholders(word, known) for word in text]
     if spec.command == []:
         return msgspec.structs.replace(spec, command=typed)
     return msgspec.structs.replace(spec, args=[*spec.args, *typed])

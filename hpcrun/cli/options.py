@@ -231,12 +231,12 @@ def load_requested_job(
 
 def collect_overrides(options: dict[str, Any]) -> list[str]:
     """Return what job_options() change in a job, as --set has it."""
-    from hpcrun.spec import yaml_of
+    from hpcrun.spec import dump_value
 
     overrides = list(options["overrides"])
     for option, key in _KEYS.items():
         if options[option] is not None:
-            overrides.append(f"{key}={yaml_of(options[option], '--set', key)}")
+            overrides.append(f"{key}={dump_value(options[option], '--set', key)}")
     return overrides
 
 

@@ -1,11 +1,11 @@
-from hpcrun.plan.accelerate_file import take_accelerate_file as take_accelerate_file
+from hpcrun.plan.accelerate_file import merge_accelerate_file as merge_accelerate_file
 from hpcrun.plan.batch import BatchSizes as BatchSizes
 from hpcrun.plan.build import build_plan as build_plan
 from hpcrun.plan.deepspeed import BATCH_KEYS as BATCH_KEYS
 from hpcrun.plan.deepspeed import CPU_ADAM as CPU_ADAM
 from hpcrun.plan.deepspeed import FILLS_OPEN_VALUES as FILLS_OPEN_VALUES
-from hpcrun.plan.deepspeed import Answer as Answer
-from hpcrun.plan.deepspeed import Given as Given
+from hpcrun.plan.deepspeed import DeepSpeedInput as DeepSpeedInput
+from hpcrun.plan.deepspeed import DeepSpeedProbe as DeepSpeedProbe
 from hpcrun.plan.deepspeed import Training as Training
 from hpcrun.plan.deepspeed import compose_deepspeed_config as compose_deepspeed_config
 from hpcrun.plan.deepspeed import given_precision as given_precision
@@ -19,7 +19,7 @@ from hpcrun.plan.environment import placeholder_names as placeholder_names
 from hpcrun.plan.findings import Findings as Findings
 from hpcrun.plan.gpus import is_mig as is_mig
 from hpcrun.plan.job import NODE_REFERENCE as NODE_REFERENCE
-from hpcrun.plan.job import double_braces as double_braces
+from hpcrun.plan.job import escape_placeholders as escape_placeholders
 from hpcrun.plan.job_draft import Draft as Draft
 from hpcrun.plan.job_draft import draft_job as draft_job
 from hpcrun.plan.job_draft import is_training as is_training
@@ -32,9 +32,9 @@ from hpcrun.plan.launchers import needed_modules as needed_modules
 from hpcrun.plan.limits import array_problems as array_problems
 from hpcrun.plan.limits import find_limits as find_limits
 from hpcrun.plan.limits import unlisted_partitions as unlisted_partitions
-from hpcrun.plan.on_cpus import asked_by_file as asked_by_file
-from hpcrun.plan.on_cpus import asked_by_words as asked_by_words
 from hpcrun.plan.on_cpus import check_on_cpus as check_on_cpus
+from hpcrun.plan.on_cpus import configures_deepspeed as configures_deepspeed
+from hpcrun.plan.on_cpus import find_deepspeed_argument as find_deepspeed_argument
 from hpcrun.plan.profile import Change as Change
 from hpcrun.plan.profile import Facts as Facts
 from hpcrun.plan.profile import changes as changes
@@ -60,7 +60,7 @@ from hpcrun.plan.script_notes import shared_folder_notes as shared_folder_notes
 from hpcrun.plan.script_notes import slurm_rank_notes as slurm_rank_notes
 from hpcrun.plan.script_notes import trained_values as trained_values
 from hpcrun.plan.script_words import check_words as check_words
-from hpcrun.plan.script_words import in_order as in_order
+from hpcrun.plan.script_words import order_hydra_words as order_hydra_words
 from hpcrun.plan.setup import RUNTIMES as RUNTIMES
 from hpcrun.plan.setup import check_setup as check_setup
 from hpcrun.plan.setup import choose_setup as choose_setup

@@ -20,7 +20,7 @@ _PRECISIONS = {"no": "fp32", "fp16": "fp16", "bf16": "bf16"}
 _STEPS = "gradient_accumulation_steps"
 
 
-def take_accelerate_file(
+def merge_accelerate_file(
     spec: JobSpec, keys: Mapping[str, Any], lines: Mapping[str, int | None]
 ) -> tuple[JobSpec, Findings]:
     """Move what a file says to the job's own fields; the rest goes below ``accelerate.config``.
@@ -29,7 +29,7 @@ def take_accelerate_file(
     that gives another one is refused; so is any other contradiction, and an unknown key.
 
     >>> spec = JobSpec(accelerate=Accelerate(config_file="a.yaml"))
-    >>> taken, _ = take_accelerate_file(spec, {"mixed_precision": "fp16", "num_machines": 1}, {})
+    >>> taken, _ = merge_accelerate_file(spec, {"mixed_precision": "fp16", "num_machines": 1}, {})
     >>> taken.precision, taken.accelerate.config
     ('fp16', {})
     """

@@ -14,11 +14,11 @@ from hpcrun.plan.batch import decide_batch
 from hpcrun.plan.directives import build_directives, build_topology
 from hpcrun.plan.findings import Findings
 from hpcrun.plan.gpus import decide_precision, with_gpu_type
-from hpcrun.plan.job import LOCAL_DIR, RESUME, Job, fill_known
+from hpcrun.plan.job import LOCAL_DIR, RESUME, Job, fill_known_placeholders
 from hpcrun.plan.setup import build_setup
 from hpcrun.plan.survive import build_survive
 from hpcrun.plan.types import Dependency, Place, Plan
-from hpcrun.spec import Batch, Cluster, JobSpec, settle_framework
+from hpcrun.spec import Batch, Cluster, JobSpec, infer_framework
 from hpcrun.version import __version__
 
 REFERENCE_TRAINER = "train_gpt.py"
@@ -36,7 +36,7 @@ def build_plan(
     *,
     extra_args: Sequence[str] = (),
     after: Dependency | None = None,
-    deepspeed_given: deepspeed.Given | None = None,
+    deepspeed_input: deepspeed.DeepSpeedInput | None = None,
 ) -> Plan:
     """Decide everything about a run.
 
@@ -44,14 +44,14 @@ def build_plan(
         extra_args: Arguments after ``--`` on the command line, passed on as typed except that known
             placeholders are filled.
         after: The jobs that the run waits for.
-        deepspeed_given: What is known of the user's own DeepSpeed JSON.
+        deepspeed_input: What is known of the user's own DeepSpeed JSON.
 
     Raises:
         SpecError: With all problems of the job.
         InputError: If the cluster cannot provide what the job requests.
     """
-    given = deepspeed_given or deepspeed.Given()
-    job = _decide(with_gpu_type(settle_framework(spec), cluster), cluster, place, given)
+    given = deepspeed_input or deepspeed.DeepSpeedInput()
+    job = _decide(with_gpu_type(infer_framework(spec), cluster), cluster, place, given)
     spec, topology, launcher, found = job.spec, job.topology, job.launcher, job.found
     tasks_per_node = topology.ranks_per_node if launcher.task == "rank" else 1
     if after is not None and after.checkpoint_dir is not None:
@@ -59,7 +59,7 @@ def build_plan(
     deepspeed_config = _deepspeed_config(job, given)
     accelerate_config = _accelerate_config(job)
     program = _program(job)
-    program += [fill_known(word, job.values) for word in extra_args]
+    program += [fill_known_placeholders(word, job.values) for word in extra_args]
     sections = environment.build_environment(job)
     setup = build_setup(job)
     sections = environment.node_sections(sections, inside=setup.container is not None)
@@ -121,7 +121,7 @@ def build_plan(
     )
 
 
-def _decide(spec: JobSpec, cluster: Cluster, place: Place, given: deepspeed.Given) -> Job:
+def _decide(spec: JobSpec, cluster: Cluster, place: Place, given: deepspeed.DeepSpeedInput) -> Job:
     """Decide the values that all parts of the plan depend on."""
     found = Findings()
     launchers.check_launcher(spec, found)
@@ -209,7 +209,7 @@ def _program_kind(spec: JobSpec) -> Literal["script", "module", "command", "refe
     return "command" if spec.command is not None else "reference"
 
 
-def _deepspeed_config(job: Job, given: deepspeed.Given) -> dict[str, Any] | None:
+def _deepspeed_config(job: Job, given: deepspeed.DeepSpeedInput) -> dict[str, Any] | None:
     """Build the DeepSpeed JSON, and check it if it contains the user's own keys."""
     section = job.spec.deepspeed
     if section is None:
@@ -241,7 +241,7 @@ def _deepspeed_config(job: Job, given: deepspeed.Given) -> dict[str, Any] | None
         check_deepspeed_config(config, job, training, given)
     job.found.notes += deepspeed.optimizer_notes(config, training)
     job.values["zero_stage"] = str(deepspeed.stage_of(config))
-    if environment.names_node(config):
+    if environment.uses_node_folder(config):
         job.values["deepspeed_config"] = f"{LOCAL_DIR}/deepspeed.json"
     return config
 
@@ -265,7 +265,7 @@ def _accelerate_config(job: Job) -> dict[str, Any] | None:
         return None
     job.values["accelerate_config"] = f"{job.place.run_dir}/accelerate.yaml"
     config = launchers.build_accelerate_config(job)
-    if environment.names_node(config):
+    if environment.uses_node_folder(config):
         job.values["accelerate_config"] = f"{LOCAL_DIR}/accelerate.yaml"
     return config
 

@@ -20,7 +20,7 @@ FILLS_OPEN_VALUES = ("accelerate", "transformers", "lightning")
 CPU_ADAM = "DeepSpeedCPUAdam"
 
 
-class Answer(Struct, frozen=True, kw_only=True):
+class DeepSpeedProbe(Struct, frozen=True, kw_only=True):
     """The response of the DeepSpeed that will train: dotted keys that it ``read``, and problems."""
 
     version: str
@@ -28,7 +28,7 @@ class Answer(Struct, frozen=True, kw_only=True):
     problems: list[tuple[str, str]] = []
 
 
-class Given(Struct, frozen=True, kw_only=True):
+class DeepSpeedInput(Struct, frozen=True, kw_only=True):
     """The user's own JSON, and the response of DeepSpeed to it.
 
     Attributes:
@@ -38,7 +38,7 @@ class Given(Struct, frozen=True, kw_only=True):
     """
 
     file: Document | None = None
-    answer: Answer | None = None
+    answer: DeepSpeedProbe | None = None
     note: str = ""
     own_optimizer: bool = False
     elsewhere: str = ""

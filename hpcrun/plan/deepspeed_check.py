@@ -15,7 +15,7 @@ from typing import Any
 from hpcrun.errors import Problem
 from hpcrun.plan.deepspeed import (
     BATCH_KEYS,
-    Given,
+    DeepSpeedInput,
     Training,
     is_on,
     precision_of,
@@ -34,7 +34,7 @@ _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 def check_deepspeed_config(
-    config: Mapping[str, Any], job: Job, training: Training, given: Given
+    config: Mapping[str, Any], job: Job, training: Training, given: DeepSpeedInput
 ) -> None:
     """Check a configuration: errors are problems, keys without effect are notes."""
     check = _Check(config, job, training, given)
@@ -93,7 +93,7 @@ class _Check:
     """
 
     def __init__(
-        self, config: Mapping[str, Any], job: Job, training: Training, given: Given
+        self, config: Mapping[str, Any], job: Job, training: Training, given: DeepSpeedInput
     ) -> None:
         self.config, self.training, self.found = config, training, job.found
         self.guesses = 100
@@ -145,7 +145,7 @@ class _Check:
             elif key in DEPRECATED:
                 self.note(key, f"is deprecated; write {DEPRECATED[key]}")
             elif key not in REMOVED and expected is None and by_table and key not in read:
-                meant = _what_was_meant(key) if self.guesses > 0 else ""
+                meant = _suggest_key(key) if self.guesses > 0 else ""
                 self.guesses -= 1
                 if meant or self.answer is not None:
                     wrong.append(f"DeepSpeed has no such key{meant or own}")
@@ -236,7 +236,7 @@ def _params(params: Mapping[str, Any], start: str) -> Iterator[tuple[str, Any, K
                 yield f"{start}.{name}", item, Key("number")
 
 
-def _what_was_meant(key: str) -> str:
+def _suggest_key(key: str) -> str:
     """Return a suggestion for an unknown key, as the end of a message, or ""."""
     *above, name = key.split(".")
     section: Any = KEYS

@@ -238,10 +238,10 @@ def _hub_section(cluster: Cluster) -> Section | None:
     )
 
 
-def names_node(config: object) -> bool:
+def uses_node_folder(config: object) -> bool:
     """Return whether a configuration names a node's own folder, so that each node needs its own.
 
-    >>> names_node({"offload": [{"path": "${HPCRUN_LOCAL_DIR}/swap"}]})
+    >>> uses_node_folder({"offload": [{"path": "${HPCRUN_LOCAL_DIR}/swap"}]})
     True
     """
     return LOCAL_DIR in str(config)

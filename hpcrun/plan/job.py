@@ -103,19 +103,19 @@ def fill(text: str, values: Mapping[str, str], path: str, found: Findings) -> st
     return _TOKEN.sub(one, text)
 
 
-def fill_known(text: str, values: Mapping[str, str]) -> str:
+def fill_known_placeholders(text: str, values: Mapping[str, str]) -> str:
     """Fill the known ``{name}`` in a word from the command line and leave all else as typed.
 
-    >>> fill_known('{"batch": {micro_batch_per_gpu}}', {"micro_batch_per_gpu": "4"})
+    >>> fill_known_placeholders('{"batch": {micro_batch_per_gpu}}', {"micro_batch_per_gpu": "4"})
     '{"batch": 4}'
     """
     return _NAME.sub(lambda match: values.get(match[1], match[0]), text)
 
 
-def double_braces(text: str, keep: Collection[str]) -> str:
-    """Escape an argument of the command line so that fill() gives what fill_known() gives.
+def escape_placeholders(text: str, keep: Collection[str]) -> str:
+    """Escape an argument so that fill() gives what fill_known_placeholders() gives.
 
-    >>> double_braces('{"nodes": {nodes}}', {"nodes"})
+    >>> escape_placeholders('{"nodes": {nodes}}', {"nodes"})
     '{{"nodes": {nodes}}}'
     """
 

@@ -11,7 +11,7 @@ from hpcrun.plan.findings import Findings
 from hpcrun.plan.job import Job
 from hpcrun.plan.setup import choose_setup
 from hpcrun.plan.types import Launcher, Plan, Section
-from hpcrun.spec import Cluster, FrameworkName, JobSpec, set_variables, settle_framework
+from hpcrun.spec import Cluster, FrameworkName, JobSpec, infer_framework, set_variables
 
 # Options of launchers, with "_" for "-": those that hpcrun sets, and others, by which a misspelt
 # option is recognized. From torch 2.13, DeepSpeed 0.19 and Accelerate 1.15; later versions may have
@@ -247,7 +247,7 @@ def decide_framework(spec: JobSpec) -> FrameworkName:
     >>> decide_framework(JobSpec(launcher="accelerate")), decide_framework(JobSpec())
     ('accelerate', 'torch')
     """
-    return settle_framework(spec).framework or "torch"
+    return infer_framework(spec).framework or "torch"
 
 
 def framework_section(job: Job) -> Section | None:

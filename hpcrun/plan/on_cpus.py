@@ -14,12 +14,12 @@ from hpcrun.spec import JobSpec, parse_document
 _NOTHING = ("", "none", "null", "false")
 
 
-def asked_by_words(words: Sequence[str]) -> str:
+def find_deepspeed_argument(words: Sequence[str]) -> str:
     """Return the arguments that request DeepSpeed from the Trainer or accelerate; "" for none.
 
-    >>> asked_by_words(["--lr", "1e-4", "--deepspeed", "ds.json"])
+    >>> find_deepspeed_argument(["--lr", "1e-4", "--deepspeed", "ds.json"])
     '--deepspeed ds.json'
-    >>> asked_by_words(["--deepspeed", "--lr", "1"])  # the switch of scripts that call DeepSpeed
+    >>> find_deepspeed_argument(["--deepspeed", "--lr", "1"])  # a switch of the script's
     ''
     """
     for word, following in zip_longest(words, words[1:], fillvalue="--"):
@@ -33,11 +33,13 @@ def asked_by_words(words: Sequence[str]) -> str:
     return ""
 
 
-def asked_by_file(text: str) -> bool:
+def configures_deepspeed(text: str) -> bool:
     """Return True if a file of arguments, or Accelerate's YAML, requests DeepSpeed.
 
-    >>> asked_by_file("deepspeed: null"), asked_by_file('{"distributed_type": "DEEPSPEED"}')
-    (False, True)
+    >>> configures_deepspeed("deepspeed: null")
+    False
+    >>> configures_deepspeed('{"distributed_type": "DEEPSPEED"}')
+    True
     """
     try:
         keys = parse_document(text, "", []).entries

@@ -90,6 +90,7 @@ def resume_notes(
 ) -> list[str]:
     """Warn of a run that is to begin again after some ends, and would begin at step 0 each time.
 
+    >>> from hpcrun.plan.script_facts import ScriptFacts
     >>> spec, script = JobSpec(script="train.py"), Script("train.py", ScriptFacts())
     >>> len(resume_notes(spec, script, [], ["preempted"])), resume_notes(spec, script, [], [])
     (1, [])

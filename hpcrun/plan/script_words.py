@@ -76,11 +76,11 @@ def check_words(
     return list(dict.fromkeys(sure)), list(dict.fromkeys(maybe))
 
 
-def in_order(facts: ScriptFacts, args: Sequence[str]) -> list[str]:
+def order_hydra_words(facts: ScriptFacts, args: Sequence[str]) -> list[str]:
     """Put Hydra's options before its overrides: it takes none between them.
 
     >>> hydra = ScriptFacts(parser="hydra", options=[Option(["--config-name"])])
-    >>> in_order(hydra, ["bs=4", "--config-name", "mine", "lr=1"])
+    >>> order_hydra_words(hydra, ["bs=4", "--config-name", "mine", "lr=1"])
     ['--config-name', 'mine', 'bs=4', 'lr=1']
     """
     if facts.parser != "hydra" or not facts.options:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from msgspec import Struct, structs
 
 from hpcrun.errors import InputError, Problem, SpecError
-from hpcrun.plan.job import fill_known
+from hpcrun.plan.job import fill_known_placeholders
 from hpcrun.plan.types import Plan
 from hpcrun.slurm import quote_pattern
 from hpcrun.spec import SOURCE, Env, JobSpec, Node, dump_job, flow, load_job, plain_value
@@ -78,7 +78,7 @@ def build_runs(spec: JobSpec, extra_args: Sequence[str] = ()) -> list[SweepRun]:
         names = {key: value for key, value in values.items() if not _is_job_key(key)}
         filled = _change_texts(known[keys], _filler(names))
         filled = structs.replace(filled, name=f"{spec.name or 'job'}.{index}")
-        args = [fill_known(arg, names) for arg in extra_args]
+        args = [fill_known_placeholders(arg, names) for arg in extra_args]
         runs.append(SweepRun(index=index, values=values, spec=filled, extra_args=args))
     if problems:
         raise SpecError(list({str(problem): problem for problem in problems}.values()))

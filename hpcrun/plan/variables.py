@@ -168,7 +168,7 @@ def check_variables(
             if listed >= gpus and value == ",".join(map(str, range(listed))):
                 continue
         if rule is None:
-            meant = misspelt(name)
+            meant = suggest_variable(name)
             if meant:
                 found.notes.append(f"{path}.{name}: {NOTHING}; did you mean {meant}?")
             continue
@@ -205,11 +205,12 @@ def find_rule(name: str, value: str, fabric: str) -> Rule | None:
     return None
 
 
-def misspelt(name: str) -> str | None:
+def suggest_variable(name: str) -> str | None:
     """Return the name that was meant, if nothing reads this one and it is nearly another.
 
-    >>> misspelt("NCCL_MIN_CHANNELS"), misspelt("NCCL_DEBUG"), misspelt("NCCL_OF_A_PLUGIN")
-    ('NCCL_MIN_NCHANNELS', None, None)
+    >>> names = ("NCCL_MIN_CHANNELS", "NCCL_DEBUG", "NCCL_OF_A_PLUGIN")
+    >>> [suggest_variable(name) for name in names]
+    ['NCCL_MIN_NCHANNELS', None, None]
     """
     if name in KNOWN_NAMES or not _SPELLED.fullmatch(name):
         return None

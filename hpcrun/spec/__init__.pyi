@@ -6,9 +6,9 @@ from hpcrun.spec.dump import comment_line as comment_line
 from hpcrun.spec.dump import comment_out as comment_out
 from hpcrun.spec.dump import drop as drop
 from hpcrun.spec.dump import dump_job as dump_job
+from hpcrun.spec.dump import dump_value as dump_value
 from hpcrun.spec.dump import flow as flow
 from hpcrun.spec.dump import put as put
-from hpcrun.spec.dump import yaml_of as yaml_of
 from hpcrun.spec.job import Accelerate as Accelerate
 from hpcrun.spec.job import Batch as Batch
 from hpcrun.spec.job import Cluster as Cluster
@@ -32,7 +32,7 @@ from hpcrun.spec.load import Origin as Origin
 from hpcrun.spec.load import command_job as command_job
 from hpcrun.spec.load import load_cluster as load_cluster
 from hpcrun.spec.load import load_job as load_job
-from hpcrun.spec.rules import settle_framework as settle_framework
+from hpcrun.spec.rules import infer_framework as infer_framework
 from hpcrun.spec.schema import json_schema as json_schema
 from hpcrun.spec.yaml12 import Node as Node
 from hpcrun.spec.yaml12 import parse_document as parse_document

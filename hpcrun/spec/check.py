@@ -121,11 +121,11 @@ def unknown_key(root: mi.StructType, section: mi.StructType, key: str) -> str:
     return f"unknown key; expected one of {', '.join(legal)}"
 
 
-def not_keys(of: mi.StructType, node: Node) -> str:
+def explain_missing_map(of: mi.StructType, node: Node) -> str:
     """Write that keys are wanted, and the one that a single word is probably meant for.
 
     >>> from hpcrun.spec.job import Container
-    >>> not_keys(shape(Container), Node("a.sif", "f", plain=True))
+    >>> explain_missing_map(shape(Container), Node("a.sif", "f", plain=True))
     'expected keys, as in {image: a.sif}; got a.sif'
     """
     needed = [field.encode_name for field in of.fields if field.required]
@@ -134,7 +134,7 @@ def not_keys(of: mi.StructType, node: Node) -> str:
     return f"expected {_LOOKS_LIKE[mi.StructType]}; got {shown(node)}"
 
 
-def no_keys(of: mi.Type, path: str) -> str:
+def explain_scalar_path(of: mi.Type, path: str) -> str:
     """Write what a path is that goes on as if it had keys."""
     if isinstance(of, mi.ListType):
         return f"{path} is a list, given as a whole, as in {path}=[a, b]"
@@ -205,7 +205,7 @@ class _Conversion:
 
     def struct(self, of: mi.StructType, node: Node, path: str) -> Any:
         if not isinstance(node.value, dict):
-            return self.refuse(node, path, not_keys(of, node))
+            return self.refuse(node, path, explain_missing_map(of, node))
         fields = {field.encode_name: field for field in of.fields}
         given: dict[str, Any] = {}
         for key, inner in node.entries.items():

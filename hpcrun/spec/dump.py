@@ -104,10 +104,10 @@ def comment_line(text: str) -> str:
     return "# " + "".join(char if char.isprintable() else "?" for char in text)
 
 
-def yaml_of(value: object, source: str, path: str = "") -> str:
+def dump_value(value: object, source: str, path: str = "") -> str:
     r"""Write a program's own value on one line, as it stands in a job. Raises SpecError for others.
 
-    >>> print(yaml_of({"a": [1, 2.5, True, None], "b c": "yes\t"}, "job"))
+    >>> print(dump_value({"a": [1, 2.5, True, None], "b c": "yes\t"}, "job"))
     {"a": [1, 2.5, true, null], "b c": "yes\t"}
     """
     return flow(_plain(value, source, path, 0), quoted=True)

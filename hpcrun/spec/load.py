@@ -11,7 +11,15 @@ from msgspec import Struct, structs
 
 from hpcrun.errors import InputError, Problem, SpecError
 from hpcrun.spec import rules
-from hpcrun.spec.check import child_type, convert, no_keys, shape, shown, unknown_key, unwrap
+from hpcrun.spec.check import (
+    child_type,
+    convert,
+    explain_scalar_path,
+    shape,
+    shown,
+    unknown_key,
+    unwrap,
+)
 from hpcrun.spec.job import Cluster, JobSpec
 from hpcrun.spec.yaml12 import (
     MAX_DEPTH,
@@ -44,7 +52,7 @@ def load_job(text: str, *, source: str, resolve: Resolve, overrides: Sequence[st
     'x'
     """
     problems: list[Problem] = []
-    return _build_job(_chain(text, source, resolve, problems), source, overrides, problems)
+    return _build_job(_read_layers(text, source, resolve, problems), source, overrides, problems)
 
 
 def command_job(overrides: Sequence[str] = ()) -> JobSpec:
@@ -63,11 +71,11 @@ def _build_job(
     tree = Node({}, source, 1)
     for layer in reversed(layers):
         rules.check_one_program(layer, problems)
-        tree = _put_job_on(tree, layer)
+        tree = _merge_job(tree, layer)
     layer = _build_layer(overrides, tree, problems)
     rules.check_one_program(layer, problems)
-    tree = _put_job_on(tree, layer)
-    spec = rules.settle_framework(convert(JobSpec, tree, problems))
+    tree = _merge_job(tree, layer)
+    spec = rules.infer_framework(convert(JobSpec, tree, problems))
     rules.check_names(tree, problems, job=True)
     rules.check_log_patterns(tree, problems)
     rules.check_nodes(spec, tree, problems)
@@ -95,7 +103,7 @@ def load_cluster(text: str, *, source: str) -> Cluster:
     return cluster
 
 
-def _put_on(base: Node, over: Node, *, keep_nulls: bool = False, in_env: bool = False) -> Node:
+def _merge_layer(base: Node, over: Node, *, keep_nulls: bool = False, in_env: bool = False) -> Node:
     """Lay one tree over another: maps merge, a null removes, everything else replaces.
 
     A null over nothing stays, as all do with ``keep_nulls``; the types decide what it means. In
@@ -108,24 +116,24 @@ def _put_on(base: Node, over: Node, *, keep_nulls: bool = False, in_env: bool = 
         if below is not None and is_null(above) and not (keep_nulls or unsets):
             del entries[key]
         elif below is not None and isinstance(below.value, dict) and isinstance(above.value, dict):
-            entries[key] = _put_on(below, above, keep_nulls=keep_nulls, in_env=key == "env")
+            entries[key] = _merge_layer(below, above, keep_nulls=keep_nulls, in_env=key == "env")
         else:
             entries[key] = above
     return structs.replace(over, value=entries)
 
 
-def _put_job_on(base: Node, over: Node) -> Node:
+def _merge_job(base: Node, over: Node) -> Node:
     """Lay one job over another: its program displaces the program below, and its arguments.
 
     ``{args}`` in its own ``args`` stands for those below, once: a chain of files cannot multiply
     them.
     """
-    named = rules.named_programs(over)
-    taken = [key for key in rules.named_programs(base) if key in over.entries]
+    named = rules.list_programs(over)
+    taken = [key for key in rules.list_programs(base) if key in over.entries]
     if named or taken:
         gone = {*rules.PROGRAMS, "args"}
         base = structs.replace(base, value={k: v for k, v in base.entries.items() if k not in gone})
-    merged = _put_on(base, over)
+    merged = _merge_layer(base, over)
     above, below = over.entries.get("args"), base.entries.get("args")
     if above is None or below is None or not isinstance(below.value, list):
         return merged
@@ -137,7 +145,7 @@ def _put_job_on(base: Node, over: Node) -> Node:
     return structs.replace(merged, value=entries)
 
 
-def _chain(text: str, source: str, resolve: Resolve, problems: list[Problem]) -> list[Node]:
+def _read_layers(text: str, source: str, resolve: Resolve, problems: list[Problem]) -> list[Node]:
     """Read the file and those that it extends, nearest first, as far as they can be read."""
     layers: list[Node] = []
     sources = [source]
@@ -201,7 +209,7 @@ def _build_layer(overrides: Sequence[str], below: Node, problems: list[Problem])
             continue
         keys = [segment.strip('"') for segment in re.findall(_SEGMENT, match.group(1))]
         path = reduce(join, keys, "")
-        wrong = _wrong_path(keys) or _scalar_between(keys, (layer, below))
+        wrong = _explain_wrong_path(keys) or _explain_scalar_between(keys, (layer, below))
         if wrong:
             problems.append(layer.problem(path, wrong))
             continue
@@ -216,7 +224,7 @@ def _build_layer(overrides: Sequence[str], below: Node, problems: list[Problem])
             continue
         for key in reversed(keys):
             value = Node({key: value}, SOURCE)
-        layer = _put_on(layer, value, keep_nulls=True)
+        layer = _merge_layer(layer, value, keep_nulls=True)
     return layer
 
 
@@ -224,7 +232,7 @@ def _cut(text: str) -> str:
     return text if len(text) <= 60 and text.isprintable() else f"{text[:60]!a}..."
 
 
-def _wrong_path(keys: Sequence[str]) -> str | None:
+def _explain_wrong_path(keys: Sequence[str]) -> str | None:
     if keys[0] == "extends":
         return "only a file can extend a job; --set gives values"
     root = shape(JobSpec)
@@ -236,12 +244,12 @@ def _wrong_path(keys: Sequence[str]) -> str | None:
         if child is None:
             if isinstance(above, mi.StructType):
                 return unknown_key(root, above, key)
-            return no_keys(above, path)
+            return explain_scalar_path(above, path)
         of, path = child, join(path, key)
     return None
 
 
-def _scalar_between(keys: Sequence[str], trees: Sequence[Node]) -> str | None:
+def _explain_scalar_between(keys: Sequence[str], trees: Sequence[Node]) -> str | None:
     """Refuse to turn a value into a map behind the user's back."""
     for node in trees:
         for depth, key in enumerate(keys[:-1], 1):

@@ -130,14 +130,14 @@ RENAMES = {
 }
 
 
-def named_programs(layer: Node) -> list[str]:
+def list_programs(layer: Node) -> list[str]:
     """List which of script, module and command a layer gives, in its own order."""
     return [key for key, node in layer.entries.items() if key in PROGRAMS and not is_null(node)]
 
 
 def check_one_program(layer: Node, problems: list[Problem]) -> None:
     """Refuse a layer that names two programs; layers themselves displace each other."""
-    named = named_programs(layer)
+    named = list_programs(layer)
     for key in named[1:]:
         message = f"{named[0]} is given too; a job has one of {', '.join(PROGRAMS)}"
         problems.append(layer.entries[key].problem(key, message))
@@ -222,10 +222,10 @@ def check_log_patterns(tree: Node, problems: list[Problem]) -> None:
         problems.append(item.problem(join("log_patterns", index), message))
 
 
-def settle_framework(spec: JobSpec) -> JobSpec:
+def infer_framework(spec: JobSpec) -> JobSpec:
     """Give framework deepspeed its section, and a launcher or section its framework.
 
-    >>> settle_framework(JobSpec(framework="deepspeed")).deepspeed == DeepSpeed()
+    >>> infer_framework(JobSpec(framework="deepspeed")).deepspeed == DeepSpeed()
     True
     """
     if spec.framework == "deepspeed" and spec.deepspeed is None:

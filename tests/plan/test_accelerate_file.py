@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from hpcrun.errors import SpecError
-from hpcrun.plan.accelerate_file import take_accelerate_file
+from hpcrun.plan.accelerate_file import merge_accelerate_file
 from hpcrun.plan.build import build_plan
 from hpcrun.spec.job import Accelerate, JobSpec
-from hpcrun.spec.rules import settle_framework
+from hpcrun.spec.rules import infer_framework
 from tests.plan.making import PLACE, cluster, job
 
 JOB = "script: a.py\naccelerate: {config_file: acc.yaml}\nresources: {nodes: 2, gpus_per_node: 4}\n"
@@ -48,7 +48,7 @@ WRITTEN: dict[str, Any] = {
 
 def taken(keys: dict[str, Any], text: str = JOB) -> tuple[JobSpec, list[str]]:
     lines = {key: number for number, key in enumerate(keys, start=1)}
-    spec, found = take_accelerate_file(job(text), keys, lines)
+    spec, found = merge_accelerate_file(job(text), keys, lines)
     return spec, [str(problem) for problem in found.problems]
 
 
@@ -66,7 +66,7 @@ def test_what_accelerate_config_writes_becomes_the_jobs() -> None:
     rest = ("compute_environment", "debug", "downcast_bf16", "main_training_function", "use_cpu")
     expected = {key: WRITTEN[key] for key in rest} | {"deepspeed_config": {"zero3_init_flag": True}}
     assert spec.accelerate.config == expected
-    assert settle_framework(spec).framework == "accelerate"
+    assert infer_framework(spec).framework == "accelerate"
 
 
 def test_a_json_that_it_names_is_the_jobs() -> None:
@@ -132,7 +132,7 @@ def test_a_value_of_another_type_in_the_deepspeed_section_is_reported(
 ) -> None:
     spec = JobSpec(accelerate=Accelerate(config_file="a.yaml"))
     keys = {"distributed_type": "DEEPSPEED", "deepspeed_config": {key: value}}
-    _, found = take_accelerate_file(spec, keys, {"deepspeed_config": 7})
+    _, found = merge_accelerate_file(spec, keys, {"deepspeed_config": 7})
     (problem,) = found.problems
     assert str(problem) == f"a.yaml:7: deepspeed_config.{key}: {expected}"
 
@@ -141,6 +141,6 @@ def test_numbers_in_quotes_count_as_accelerate_reads_them() -> None:
     spec = JobSpec(accelerate=Accelerate(config_file="a.yaml"))
     own = {"zero_stage": "3", "gradient_accumulation_steps": "4", "offload_param_device": "none"}
     keys = {"distributed_type": "DEEPSPEED", "deepspeed_config": own}
-    taken, found = take_accelerate_file(spec, keys, {})
+    taken, found = merge_accelerate_file(spec, keys, {})
     assert found.problems == [] and taken.deepspeed is not None
     assert (taken.deepspeed.zero_stage, taken.batch.gradient_accumulation_steps) == (3, 4)

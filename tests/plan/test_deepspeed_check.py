@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from hpcrun.errors import SpecError
-from hpcrun.plan.deepspeed import BATCH_KEYS, Answer, Given
+from hpcrun.plan.deepspeed import BATCH_KEYS, DeepSpeedInput, DeepSpeedProbe
 from hpcrun.spec.deepspeed_json import parse_hjson
 from tests.plan.making import job, plan
 
 
 def refused(job: str, **given: Any) -> list[str]:
     with pytest.raises(SpecError) as caught:
-        plan(job, deepspeed_given=Given(**given))
+        plan(job, deepspeed_input=DeepSpeedInput(**given))
     return [str(problem) for problem in caught.value.problems]
 
 
@@ -391,7 +391,7 @@ def test_a_newer_deepspeed_may_know_a_key_that_is_like_no_other(key: str) -> Non
     (note,) = notes(config)
     assert note.startswith(f"deepspeed.config.{key}: DeepSpeed 0.19.8 has no such key, a newer one")
     # Where it is known which DeepSpeed trains, that one decides.
-    answer = Answer(version="0.19.8", read=["train_batch_size"])
+    answer = DeepSpeedProbe(version="0.19.8", read=["train_batch_size"])
     assert in_config("qwxz: 1", answer=answer) == [
         f"deepspeed.config.qwxz: {NO_KEY}; a key of your own starts with _"
     ]

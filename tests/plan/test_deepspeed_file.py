@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpcrun.errors import SpecError
-from hpcrun.plan.deepspeed import Answer, Given
+from hpcrun.plan.deepspeed import DeepSpeedInput, DeepSpeedProbe
 from hpcrun.plan.types import Plan
 from hpcrun.spec.deepspeed_json import parse_hjson
 from tests.plan.making import plan
@@ -16,7 +16,7 @@ def from_file(text: str, rest: str = "") -> Plan:
     """Plan a job whose deepspeed.config_file holds this text."""
     file = parse_hjson(text, "ds.json")
     job = f"script: a.py\ndeepspeed: {{config_file: ds.json}}\n{rest}"
-    return plan(job, deepspeed_given=Given(file=file))
+    return plan(job, deepspeed_input=DeepSpeedInput(file=file))
 
 
 FILE = """{ // buckets for our machine
@@ -44,7 +44,7 @@ def test_a_file_is_taken_as_it_is_but_for_what_it_leaves_open() -> None:
 def test_config_merges_over_the_file() -> None:
     file = parse_hjson(FILE, "ds.json")
     job = "script: a.py\ndeepspeed: {config_file: ds.json, config: {gradient_clipping: 0.5}}"
-    made = plan(job, deepspeed_given=Given(file=file))
+    made = plan(job, deepspeed_input=DeepSpeedInput(file=file))
     assert made.deepspeed_config is not None
     assert made.deepspeed_config["gradient_clipping"] == 0.5
 
@@ -144,7 +144,7 @@ def test_an_auto_stage_that_nobody_knows() -> None:
     assert found[0].startswith('ds.json:1: zero_optimization.stage: "auto" is not filled')
     made = plan(
         "script: a.py\ndeepspeed: {config_file: ds.json, zero_stage: 1}",
-        deepspeed_given=Given(file=parse_hjson(text, "ds.json")),
+        deepspeed_input=DeepSpeedInput(file=parse_hjson(text, "ds.json")),
     )
     assert made.deepspeed_config is not None
     assert made.deepspeed_config["zero_optimization"]["stage"] == 1
@@ -160,10 +160,11 @@ READ = ["zero_optimization", "brand_new", "aio", "aio.brand_new", "bf16", "amp"]
 
 
 def test_the_deepspeed_that_trains_knows_which_keys_there_are() -> None:
-    answer = Answer(version="9.9", read=READ)
+    answer = DeepSpeedProbe(version="9.9", read=READ)
     text = "brand_new: 1, aio: {brand_new: 2}, amp: {}, zero_optimization: {brand_new: 3}"
     made = plan(
-        f"script: a.py\ndeepspeed: {{config: {{{text}}}}}", deepspeed_given=Given(answer=answer)
+        f"script: a.py\ndeepspeed: {{config: {{{text}}}}}",
+        deepspeed_input=DeepSpeedInput(answer=answer),
     )
     assert made.deepspeed_config is not None
     # What neither it nor the table knows is a typo all the same.
@@ -174,7 +175,7 @@ def test_the_deepspeed_that_trains_knows_which_keys_there_are() -> None:
 
 
 def test_what_the_deepspeed_that_trains_refuses() -> None:
-    answer = Answer(
+    answer = DeepSpeedProbe(
         version="9.9",
         read=READ,
         problems=[

@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from hpcrun.plan.on_cpus import asked_by_file, asked_by_words, check_on_cpus
+from hpcrun.plan.on_cpus import check_on_cpus, configures_deepspeed, find_deepspeed_argument
 from hpcrun.plan.script_facts import read_script
 from tests.plan.making import job
 
@@ -16,7 +16,12 @@ TRAINER = "from transformers import Trainer, TrainingArguments\nTrainer(model)\n
 def found(text: str, script: str = "", *words: str, **known: object) -> tuple[list[str], list[str]]:
     """The problems and the notes of four ranks in fp32, unless ``known`` says otherwise."""
     spec, facts = job(f"script: a.py\n{text}"), read_script(ast.parse(script))
-    given = {"elsewhere": asked_by_words(words), "precision": "fp32", "world_size": 4, **known}
+    given = {
+        "elsewhere": find_deepspeed_argument(words),
+        "precision": "fp32",
+        "world_size": 4,
+        **known,
+    }
     all_found = check_on_cpus(spec, facts, words, **given)  # type: ignore[arg-type]
     return [str(problem) for problem in all_found.problems], all_found.notes
 
@@ -35,7 +40,7 @@ def found(text: str, script: str = "", *words: str, **known: object) -> tuple[li
     ],
 )
 def test_words_that_ask_for_deepspeed(words: list[str], asked: str) -> None:
-    assert asked_by_words(words) == asked
+    assert find_deepspeed_argument(words) == asked
 
 
 @pytest.mark.parametrize(
@@ -50,7 +55,7 @@ def test_words_that_ask_for_deepspeed(words: list[str], asked: str) -> None:
     ],
 )
 def test_files_that_ask_for_deepspeed(text: str, asked: bool) -> None:
-    assert asked_by_file(text) == asked
+    assert configures_deepspeed(text) == asked
 
 
 @pytest.mark.parametrize(

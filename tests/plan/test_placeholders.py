@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hpcrun.errors import SpecError
 from hpcrun.plan.findings import Findings
-from hpcrun.plan.job import fill, fill_known
+from hpcrun.plan.job import fill, fill_known_placeholders
 from hpcrun.plan.types import Dependency
 from tests.plan.making import plan, variables
 
@@ -70,7 +70,7 @@ def test_doubled_braces_give_any_text_back(text: str) -> None:
     ],
 )
 def test_words_of_the_command_line_stay_as_typed(text: str, filled: str) -> None:
-    assert fill_known(text, VALUES) == filled
+    assert fill_known_placeholders(text, VALUES) == filled
 
 
 def test_all_mistakes_of_a_job_at_once() -> None:

@@ -13,7 +13,7 @@ from hpcrun.errors import SpecError
 from hpcrun.plan.build import build_plan
 from hpcrun.plan.environment import FABRICS, debug_section
 from hpcrun.plan.types import Plan
-from hpcrun.plan.variables import KNOWN_NAMES, RULES, find_rule, misspelt
+from hpcrun.plan.variables import KNOWN_NAMES, RULES, find_rule, suggest_variable
 from tests.plan.making import PLACE, cluster, job, plan, variables
 
 TWO_NODES = "script: a.py\nresources: {nodes: 2}\n"
@@ -185,7 +185,7 @@ def everything_that_is_set() -> set[str]:
 def test_hpcrun_follows_its_own_advice() -> None:
     for name in everything_that_is_set():
         assert find_rule(name, "1", "auto") is None, name
-        assert misspelt(name) is None, name
+        assert suggest_variable(name) is None, name
     mine = {name for rows in FABRICS.values() for name, _, _ in rows}
     mine |= {name for name in debug_section("/r", "cuda").variables if "NCCL" in name}
     assert mine - {"MPICH_GPU_SUPPORT_ENABLED"} <= KNOWN_NAMES
@@ -194,7 +194,7 @@ def test_hpcrun_follows_its_own_advice() -> None:
 def test_every_rule_has_its_source_and_a_case() -> None:
     text = inspect.getsource(sys.modules[find_rule.__module__])
     assert len(re.findall(r"    # .+\n    Rule\(", text)) == len(RULES)
-    assert not [name for name in KNOWN_NAMES if misspelt(name)]
+    assert not [name for name in KNOWN_NAMES if suggest_variable(name)]
 
 
 # ---- --debug

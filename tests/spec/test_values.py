@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcrun.errors import SpecError
-from hpcrun.spec.dump import yaml_of
+from hpcrun.spec.dump import dump_value
 from tests.spec.reading import problems, read
 from tests.spec.test_dump import HOSTILE
 
@@ -32,7 +32,7 @@ VALUES = st.recursive(
 def config(value: object) -> Any:
     """Return a value after a round trip through a free-form field."""
     job = {"framework": "deepspeed", "deepspeed": {"config": {"mine": value}}}
-    spec = read(yaml_of(job, "job"))
+    spec = read(dump_value(job, "job"))
     assert spec.deepspeed is not None
     return spec.deepspeed.config["mine"]
 
@@ -47,9 +47,9 @@ def test_any_value_is_preserved(value: object) -> None:
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_texts_remain_texts(text: str) -> None:
-    spec = read(yaml_of({"args": [text], "env": {"A": text}, "script": "a.py"}, "job"))
+    spec = read(dump_value({"args": [text], "env": {"A": text}, "script": "a.py"}, "job"))
     assert (spec.args, spec.env) == ([text], {"A": text})
-    assert read("script: a.py", f"args={yaml_of([text], 'set')}").args == [text]
+    assert read("script: a.py", f"args={dump_value([text], 'set')}").args == [text]
 
 
 @Integral.register
@@ -82,7 +82,7 @@ def test_similar_types_are_converted() -> None:
 )
 def test_unsupported_values_are_refused(value: object, message: str) -> None:
     with pytest.raises(SpecError) as caught:
-        yaml_of(value, "job")
+        dump_value(value, "job")
     assert str(caught.value).startswith(message)
 
 
@@ -90,8 +90,8 @@ def test_circular_value_is_refused() -> None:
     circle: dict[str, object] = {}
     circle["a"] = circle
     with pytest.raises(SpecError, match="nested deeper"):
-        yaml_of(circle, "job")
+        dump_value(circle, "job")
 
 
 def test_nul_character_is_refused() -> None:
-    assert problems(yaml_of({"name": "a\0b"}, "job"))
+    assert problems(dump_value({"name": "a\0b"}, "job"))

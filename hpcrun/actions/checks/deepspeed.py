@@ -20,8 +20,8 @@ from hpcrun.errors import HpcrunError, InputError, Problem, SpecError
 from hpcrun.plan import (
     BATCH_KEYS,
     CPU_ADAM,
-    Answer,
-    Given,
+    DeepSpeedInput,
+    DeepSpeedProbe,
     Training,
     compose_deepspeed_config,
     decide_framework,
@@ -48,7 +48,7 @@ except importlib.metadata.PackageNotFoundError:
 
 def inspect_deepspeed(
     context: Context, spec: JobSpec, python: str, extra_args: Sequence[str] = ()
-) -> Given:
+) -> DeepSpeedInput:
     """Read the user's own JSON and ask the DeepSpeed that will train about it.
 
     ``python`` is the interpreter that trains; one that cannot be asked is a note. Raises
@@ -56,10 +56,10 @@ def inspect_deepspeed(
     """
     on_cpus = context.cluster.accelerator == "cpu" or not spec.resources.gpus_per_node
     if spec.deepspeed is None and not on_cpus:
-        return Given()
+        return DeepSpeedInput()
     script = find_program(context, spec, inside=False).path
     code = (content_of(script) if script is not None else None) or b""
-    given = Given(own_optimizer=CPU_ADAM.encode() in code)
+    given = DeepSpeedInput(own_optimizer=CPU_ADAM.encode() in code)
     if on_cpus:
         words = [*(spec.command or []), *spec.args, *extra_args]
         elsewhere = _asked_elsewhere(context, words, script, code)
@@ -71,9 +71,12 @@ def _asked_elsewhere(
     context: Context, words: Sequence[str], script: Path | None, code: bytes
 ) -> str:
     """Find what asks for DeepSpeed beside the job's section: words, their files, the script."""
-    from hpcrun.plan import asked_by_file, asked_by_words  # here: most jobs have GPUs
+    from hpcrun.plan import (  # here: most jobs have GPUs
+        configures_deepspeed,
+        find_deepspeed_argument,
+    )
 
-    if asked := asked_by_words(words):
+    if asked := find_deepspeed_argument(words):
         return asked
     for name in [word.rpartition("=")[2] for word in words]:
         data = None
@@ -83,10 +86,10 @@ def _asked_elsewhere(
             continue
         text = data.decode("utf-8", "replace")
         if name.endswith(".sh"):
-            if asked := asked_by_words(text.split()):
+            if asked := find_deepspeed_argument(text.split()):
                 return f"{name}: {asked}"
             continue
-        if asked_by_file(text):
+        if configures_deepspeed(text):
             return f"{name}: deepspeed"
     if script is None or b"deepspeed" not in code.lower():
         return ""
@@ -95,7 +98,9 @@ def _asked_elsewhere(
     return f"{script.name}: {own[0]}=" if own else ""
 
 
-def _inspect_section(context: Context, spec: JobSpec, python: str, given: Given) -> Given:
+def _inspect_section(
+    context: Context, spec: JobSpec, python: str, given: DeepSpeedInput
+) -> DeepSpeedInput:
     section, file = spec.deepspeed, None
     if section is None or not (section.config_file or section.config):
         return given
@@ -122,14 +127,14 @@ def inspect_accelerate(context: Context, spec: JobSpec) -> JobSpec:
     name = spec.accelerate.config_file if spec.accelerate is not None else None
     if name is None:
         return spec
-    from hpcrun.plan import take_accelerate_file  # here: few jobs have one
+    from hpcrun.plan import merge_accelerate_file  # here: few jobs have one
 
     problems: list[Problem] = []
     text = _own_file(context, "accelerate.config_file", name, "YAML")
     root = parse_document(text, name, problems)
     keys = convert(Accelerate, Node({"config": root}, name), problems).config
     lines = {key: node.line for key, node in root.entries.items()}
-    spec, found = take_accelerate_file(spec, keys, lines)
+    spec, found = merge_accelerate_file(spec, keys, lines)
     if problems or found.problems:
         raise SpecError([*problems, *found.problems])
     return spec
@@ -161,7 +166,7 @@ def query_deepspeed(
     cache_dir: Path,
     *,
     host: str | None = None,
-) -> tuple[Answer | None, str]:
+) -> tuple[DeepSpeedProbe | None, str]:
     """Query an interpreter's DeepSpeed about a configuration, or use its cached answer.
 
     An answer is valid for one version of DeepSpeed; that of another ``host``, to which each query
@@ -216,9 +221,9 @@ def _kept_in(cache_dir: Path, *words: str) -> Path:
     return cache_dir / "deepspeed-answers" / f"{key}.json"
 
 
-def _decode(text: str | bytes) -> Answer:
+def _decode(text: str | bytes) -> DeepSpeedProbe:
     data = text.encode("utf-8", "replace") if isinstance(text, str) else text
-    return msgspec.json.decode(data, type=decodable(Answer))
+    return msgspec.json.decode(data, type=decodable(DeepSpeedProbe))
 
 
 def _keep(kept: Path, text: str) -> None:

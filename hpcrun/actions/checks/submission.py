@@ -441,9 +441,9 @@ def _argument_notes(
 def _in_order(plan: Plan, program: Program, given: list[str]) -> tuple[Plan, list[str]]:
     if program.script is None or not given:
         return plan, given
-    from hpcrun.plan import in_order  # here: argparse takes long to load
+    from hpcrun.plan import order_hydra_words  # here: argparse takes long to load
 
-    ordered = in_order(program.script.facts, given)
+    ordered = order_hydra_words(program.script.facts, given)
     start = plan.program[: -len(given)]
     return structs.replace(plan, program=[*start, *ordered]), ordered
 
