@@ -33,7 +33,7 @@ from hpcrun.runs import (
     read_task,
     runs_of,
 )
-from hpcrun.slurm import array_id
+from hpcrun.slurm import array_job_id
 
 # What else is needed is imported where it is: a program that reads a log submits nothing.
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ class Sweep(Sequence[Run]):
     def job_id(self) -> str | None:
         """The array's id in Slurm; None while unknown."""
         first = self._runs[0].job_id if self._runs else None
-        return array_id(first) if first else None
+        return array_job_id(first) if first else None
 
     def status(self) -> list[Status]:
         """Ask for the state of all runs at once: see Run.status()."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from docs.make_reference import faq
-from hpcrun.slurm.reasons import explain, refusal_fix
+from hpcrun.slurm.reasons import explain_reason, refusal_fix
 from tests.source import ROOT, modules, tree
 
 FAQ = (ROOT / "docs" / "faq.md").read_text(encoding="utf-8")
@@ -101,7 +101,7 @@ def test_failures_are_in_the_words_of_why() -> None:
 
 @pytest.mark.parametrize("row", rows("The job waits"), ids=lambda row: row[0])
 def test_reasons_are_in_the_words_of_status(row: list[str]) -> None:
-    why = explain(row[0].strip("`"), "JOB")
+    why = explain_reason(row[0].strip("`"), "JOB")
     assert why.words != row[0].strip("`")
     assert row[1:] == [why.words, why.fix]
 

@@ -98,9 +98,9 @@ def exclude_bad_nodes(context: Context, answers: Answers) -> Callable[[Plan], Pl
 
         with contextlib.suppress(HpcrunError):
             transport = slurm_transport(context)
-            rows = parse_sinfo(client.ask(transport, SINFO) or "")
+            rows = parse_sinfo(client.run_query(transport, SINFO) or "")
             if partition is None:
-                shown = parse_partitions(client.ask(transport, SHOW_PARTITIONS) or "")
+                shown = parse_partitions(client.run_query(transport, SHOW_PARTITIONS) or "")
                 partition = next((one.name for one in shown if one.is_default), None)
     why = {
         one.node: f"{one.why} ({one.run_id}, {format_duration(max(0, now - one.at))} ago)"
@@ -118,19 +118,22 @@ def add_exclusions(
     ``bad`` says why, by node; ``default`` is the partition of a job that names none. Nodes that the
     job itself names stay, and all do where too few would be left for it.
     """
-    from hpcrun.slurm import expand  # here, as above
+    from hpcrun.slurm import expand_hosts  # here, as above
 
     given = dict(plan.directives)
     partitions = (given.get("partition") or default or "").split(",")
     here = [row for row in rows if row.partition in partitions or partitions == [""]]
     try:
-        there = {name for row in here for name in expand(row.node_list)}
-        own, named = expand(given.get("exclude") or ""), expand(given.get("nodelist") or "")
+        there = {name for row in here for name in expand_hosts(row.node_list)}
+        own, named = (
+            expand_hosts(given.get("exclude") or ""),
+            expand_hosts(given.get("nodelist") or ""),
+        )
         fit = {
             name
             for row in here
             if not row.is_away and (not plan.gpus_per_node or "gpu" in row.gres)
-            for name in expand(row.node_list)
+            for name in expand_hosts(row.node_list)
         }
     except InputError:  # a file of names, say
         return plan

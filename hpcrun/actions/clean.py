@@ -311,7 +311,7 @@ class LiveJobs:
 
     def _query_states(self, conf: str | None) -> dict[str, str] | str:
         try:
-            rows = client.queue(slurm_transport(self._context, conf), strict=True)
+            rows = client.query_queue(slurm_transport(self._context, conf), strict=True)
         except OutOfReach as silence:
             return silence.message
         return {row.folder: row.state for row in rows if not is_final(row.state)}

@@ -10,7 +10,7 @@ from hpcrun.errors import InputError
 from hpcrun.monitor import find_successor_job, find_targets_by_word, status_of, status_of_job
 from hpcrun.plan import Dependency
 from hpcrun.runs import runs_of
-from hpcrun.slurm import array_id
+from hpcrun.slurm import array_job_id
 
 # Not one between the brackets of an array's tasks, as in 7_[1,3].
 _COMMA = re.compile(r",(?![^\[]*\])")
@@ -70,7 +70,7 @@ def _dependency_on_one(context: Context, word: str) -> Dependency:
     # afterok of an array waits for all its tasks, of a heterogeneous job for its leader. To Slurm
     # a task that goes on as another job has not ended well.
     if len(statuses) > 1 and not any(status.history.chained for status in statuses):
-        job_ids = [array_id(job_ids[0])]
+        job_ids = [array_job_id(job_ids[0])]
     after = ":".join(job_ids)
     # Slurm's or: where the run's node dies nobody is left to name the job that goes on.
     if len(statuses) == 1 and (successor := find_successor_job(statuses[0].history)):

@@ -20,7 +20,7 @@ from hpcrun.monitor import (
 )
 from hpcrun.render import Form, Host, parse_hostfile
 from hpcrun.runs import RUN_ID, read_history
-from hpcrun.slurm import client, expand, is_final
+from hpcrun.slurm import client, expand_hosts, is_final
 
 _JOB = re.compile(r"[0-9]+(_[0-9]+)?(\+[0-9]+)?")
 # A missing file is not taken for a host.
@@ -65,7 +65,7 @@ def find_hosts(
     elif _LIKE_A_FILE.fullmatch(word):
         raise InputError(f"{word}: no such file", fix="name a hostfile, a job, or a node list")
     else:
-        found = FoundHosts(word, [Host(name) for name in expand(word)])
+        found = FoundHosts(word, [Host(name) for name in expand_hosts(word)])
     hosts = [Host(host.name, host.slots if slots is None else slots) for host in found.hosts]
     return structs.replace(found, hosts=hosts)
 
@@ -100,7 +100,7 @@ def _find_job_hosts(context: Context, word: str) -> FoundHosts:
     elif RUN_ID.fullmatch(word):
         raise unknown_run_error(context, word)
     transport = slurm_transport(context, conf)
-    jobs = client.show_jobs(transport, job_id) or client.accounting(transport, [job_id])
+    jobs = client.show_jobs(transport, job_id) or client.query_accounting(transport, [job_id])
     if not jobs:
         raise InputError(
             f"{job_id}: Slurm knows no such job",

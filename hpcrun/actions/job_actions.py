@@ -39,7 +39,15 @@ from hpcrun.runs import (
     write_record,
 )
 from hpcrun.signals import defer_signals
-from hpcrun.slurm import ACTIVE, UNKNOWN, WAITING, array_id, client, explain, says
+from hpcrun.slurm import (
+    ACTIVE,
+    UNKNOWN,
+    WAITING,
+    array_job_id,
+    client,
+    explain_reason,
+    matches_answer,
+)
 
 # Jobs in one requeue; Slurm answers for each of them by itself.
 _AT_ONCE = 100
@@ -166,7 +174,7 @@ def cancel_jobs(context: Context, targets: Targets, *, pending: bool = False) ->
         if asked:
             # Arrays that go as a whole by their own ids: Slurm takes one word for 1000 tasks.
             words = [
-                array_id(job.word) if job.run_id in whole else job.word
+                array_job_id(job.word) if job.run_id in whole else job.word
                 for job in asked
                 # One of several in a job ends by itself: its harness sees the record below.
                 if job.run_id in whole or not job.status.history.shares_job
@@ -175,7 +183,7 @@ def cancel_jobs(context: Context, targets: Targets, *, pending: bool = False) ->
             try:
                 transport = slurm_transport(context, conf)
                 if words:
-                    client.cancel_all(transport, list(dict.fromkeys(words)), pending=pending)
+                    client.cancel_jobs(transport, list(dict.fromkeys(words)), pending=pending)
             except HpcrunError as failure:
                 error = failure
         # Those that began before scancel came: it spared them.
@@ -276,7 +284,7 @@ def _explain_skip(
         return f"it is {verdict.state}"
     if verdict.state not in WAITING or _refuse_foreign_job(context, known, ""):
         return ""
-    why = explain(verdict.reason, known.job_id or "")
+    why = explain_reason(verdict.reason, known.job_id or "")
     if " held" in why.words:
         return f"it waits already, and {why.words}: {why.fix}"
     return "" if hold else "it waits already"
@@ -407,8 +415,10 @@ def _requeue_in_slurm(
     transport: Transport, again: dict[str, str], *, hold: bool
 ) -> dict[str, HpcrunError]:
     """Have Slurm start jobs again; return what keeps it from some of them. Raises OutOfReach."""
-    refused = client.requeue(transport, list(again), hold=hold)
-    forbidden = [job_id for job_id, message in refused.items() if says(message, "requeue disabled")]
+    refused = client.requeue_jobs(transport, list(again), hold=hold)
+    forbidden = [
+        job_id for job_id, message in refused.items() if matches_answer(message, "requeue disabled")
+    ]
     errors: dict[str, HpcrunError] = {}
     if forbidden:
         try:
@@ -417,7 +427,7 @@ def _requeue_in_slurm(
         except OutOfReach as silence:
             errors = dict.fromkeys(forbidden, silence)
     for job_id, message in refused.items():
-        if says(message, "finished"):
+        if matches_answer(message, "finished"):
             errors.setdefault(job_id, _not_requeuable_error(job_id, again[job_id]))
         elif message:
             text = f"scontrol requeue {job_id}: {message}"
@@ -431,12 +441,12 @@ def _requeue_forbidden(
     """Lift --no-requeue, start again, and put it back, whatever happens: nobody asked for restarts
     unasked. Returns refusals by id; raises OutOfReach."""
     try:
-        answers = client.let_requeue(transport, job_ids, may=True)
+        answers = client.set_requeue(transport, job_ids, may=True)
         allowed = [job_id for job_id in job_ids if job_id not in answers]
-        return answers | (client.requeue(transport, allowed, hold=hold) if allowed else {})
+        return answers | (client.requeue_jobs(transport, allowed, hold=hold) if allowed else {})
     finally:
         with contextlib.suppress(OutOfReach):
-            client.let_requeue(transport, job_ids, may=False)
+            client.set_requeue(transport, job_ids, may=False)
 
 
 def _not_requeuable_error(job_id: str, again: str) -> SchedulerRefused:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from hpcrun.actions.logs import JobLogs, Lines
-from hpcrun.logs import LogFile, part_of, read_at
+from hpcrun.logs import LogFile, find_attempt, read_at
 from hpcrun.runs import Failure, read_history
 from hpcrun.why import find_tracebacks, parse_line
 
@@ -93,7 +93,7 @@ def _of_one(
             continue
         text = _end(file, _END)
         if file.attempt is None:
-            start, end = part_of(text, last)
+            start, end = find_attempt(text, last)
             text = text[start : end if is_bounded else None]
         found, is_less = (
             (text, False) if file.is_err else _of_launcher(text, is_known=bool(reported))

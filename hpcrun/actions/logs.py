@@ -18,7 +18,14 @@ from msgspec import Struct, structs
 from hpcrun.context import Context
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.files import UnsafeFile, open_plain, read_plain
-from hpcrun.logs import LogFile, Tail, end_in, log_files, part_of, start_of_last
+from hpcrun.logs import (
+    LogFile,
+    Tail,
+    find_attempt,
+    find_last_lines,
+    find_next_attempt,
+    list_log_files,
+)
 from hpcrun.monitor import find_target
 from hpcrun.remote import NO_SUCH_FILE
 from hpcrun.runs import (
@@ -163,7 +170,7 @@ class JobLogs:
         found = []
         for run in self.runs:
             task = str(getattr(read_task(run), "index", "")) if len(self.runs) > 1 else ""
-            for file in log_files(run):
+            for file in list_log_files(run):
                 node = file.node if file.rank is None else file.rank // self._ranks_on_node(run)
                 found.append(structs.replace(file, node=node, job_id=run.run_id, task=task))
         return found
@@ -268,7 +275,7 @@ class JobLogs:
                 if query.since is not None:
                     start = max(start, start_since(file.path, query.since))
                 if query.lines is not None:
-                    start = max(start, start_of_last(file.path, query.lines, keep, end=end))
+                    start = max(start, find_last_lines(file.path, query.lines, keep, end=end))
             except FileNotFoundError:
                 continue
             if end is not None:
@@ -381,7 +388,7 @@ class JobLogs:
         wanted = self.query.attempt
         if file.attempt is not None or wanted is None or wanted < 0:
             return None
-        return end_in(lines, wanted)
+        return find_next_attempt(lines, wanted)
 
     def _attempt_text(self, file: LogFile) -> str:
         """Say which attempt a file belongs to, where that runs and why the last one ended."""
@@ -423,7 +430,7 @@ def _part_of_file(path: Path, attempt: int) -> tuple[int, int]:
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
             memoryview(mapped) as text,
         ):
-            return part_of(text, attempt)
+            return find_attempt(text, attempt)
 
 
 # ---- where a time begins in a log, by the stamps of its lines, else by the file's own time
@@ -581,6 +588,6 @@ def _ranges(numbers: Sequence[int]) -> str:
     >>> _ranges([0, 1, 2, 5])
     '0-2,5'
     """
-    from hpcrun.slurm import compress  # here: only messages of errors need it
+    from hpcrun.slurm import compress_hosts  # here: only messages of errors need it
 
-    return compress([str(number) for number in numbers]).strip("[]")
+    return compress_hosts([str(number) for number in numbers]).strip("[]")

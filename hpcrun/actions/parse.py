@@ -32,7 +32,7 @@ from hpcrun.curves import (
     thin_series,
 )
 from hpcrun.errors import InputError
-from hpcrun.logs import log_files
+from hpcrun.logs import list_log_files
 from hpcrun.monitor import STDIN, Source, find_sources
 from hpcrun.patterns import time_limit
 from hpcrun.runs import read_plan
@@ -315,7 +315,7 @@ def _file_choices(source: Source) -> list[list[tuple[int, Path]]]:
     """Return choices of files to read, with their attempts, in the order to try them."""
     if source.run is None:
         return [[(0, path) for path in source.files]]
-    ranks = [file for file in log_files(source.run) if file.attempt is not None]
+    ranks = [file for file in list_log_files(source.run) if file.attempt is not None]
     last = max((file.rank or 0 for file in ranks), default=0)
     return [
         [(file.attempt or 0, file.path) for file in ranks if not chosen or file.rank in chosen]

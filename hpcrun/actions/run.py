@@ -24,7 +24,7 @@ from hpcrun.plan import DEFAULT, LAUNCHERS, RUNTIMES, Plan
 from hpcrun.remote import LocalTransport
 from hpcrun.render import parse_hostfile
 from hpcrun.runs import RunFolder, remove_secret_files, write_record
-from hpcrun.slurm import expand_counts
+from hpcrun.slurm import expand_node_counts
 from hpcrun.spec import GpuType, JobSpec, Resources, Setup
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
@@ -69,7 +69,7 @@ def assign_cpus(context: Context, spec: JobSpec) -> JobSpec:
     resources = spec.resources
     if in_allocation(context):
         spec = structs.replace(spec, slurm={**spec.slurm, "cpus-per-task": False})
-        cpus = min(expand_counts(context.environ.get("SLURM_JOB_CPUS_PER_NODE", "1")))
+        cpus = min(expand_node_counts(context.environ.get("SLURM_JOB_CPUS_PER_NODE", "1")))
     else:
         cpus = len(os.sched_getaffinity(0))
     if resources.cpus_per_gpu is not None:
@@ -243,7 +243,7 @@ def _start_batch_script(
     if in_allocation(context):
         env |= {k: value for k, value in context.environ.items() if k.startswith("SLURM")}
         # An allocation has one CPU a node unless salloc asked for more.
-        cpus = min(expand_counts(env.get("SLURM_JOB_CPUS_PER_NODE", "1")))
+        cpus = min(expand_node_counts(env.get("SLURM_JOB_CPUS_PER_NODE", "1")))
         if prepared.plan.tasks_per_node > cpus:
             env["SLURM_OVERCOMMIT"] = "1"
     with run.batch_log.open("ab") as log:

@@ -29,7 +29,7 @@ from hpcrun.runs import (
     read_task,
     sweep_folder,
 )
-from hpcrun.secrets import begins_token, has_secret, is_secret_name
+from hpcrun.secrets import begins_token, contains_secret, is_secret_name
 from hpcrun.spec import Node, parse_document
 from hpcrun.views import format_attempt_rows, format_cost
 
@@ -225,4 +225,6 @@ def _is_secret(key: str, value: str) -> bool:
     """
     name = key.rpartition(".")[2]
     separator = " " if name.startswith("-") else "="
-    return is_secret_name(name) or begins_token(value) or has_secret(f"{name}{separator}{value}")
+    return (
+        is_secret_name(name) or begins_token(value) or contains_secret(f"{name}{separator}{value}")
+    )

@@ -19,7 +19,7 @@ from hpcrun.slurm import (
     ACTIVE,
     SlurmJob,
     client,
-    expand,
+    expand_hosts,
     parse_nodes,
     shares_gpus,
     shell_argv,
@@ -46,7 +46,7 @@ def prepare_shell(
         container = status.plan.setup.container
         if container is not None:
             notes.append(f"outside of the job's container {container.image}")
-    version = client.version(slurm_transport(context, status.slurm_conf))
+    version = client.query_version(slurm_transport(context, status.slurm_conf))
     if not shares_gpus(version):
         notes.append("before Slurm 22.05 a second step cannot use the job's GPUs")
     script = (shipped_folder("templates") / "shell.sh").read_text(encoding="utf-8")
@@ -94,7 +94,7 @@ def _require_running(status: JobStatus) -> SlurmJob:
 
 
 def _choose_node(job: SlurmJob, node: str | None) -> str:
-    nodes = expand(job.node_list) if job.node_list else []
+    nodes = expand_hosts(job.node_list) if job.node_list else []
     if not nodes:
         raise InputError(f"job {job.job_id}: Slurm shows no nodes of it yet", fix="try again")
     if node is None:
@@ -151,12 +151,12 @@ def open_port(context: Context, job: SlurmJob, host: str, port: int) -> Forwarde
     nothing, since others could use it there.
     """
     transport = slurm_transport(context)
-    shown = parse_nodes(client.ask(transport, show_nodes_argv([host])) or "")
+    shown = parse_nodes(client.run_query(transport, show_nodes_argv([host])) or "")
     address = (shown[0].address if shown else "") or host
     argv = ["bash", "-c", _LISTENS, "bash", address, str(port)]
     is_answered = transport.run(argv).exit_code == 0
     if not is_answered:
-        version = client.version(transport)
+        version = client.query_version(transport)
         argv = ["bash", "-c", _LISTENS, "bash", "127.0.0.1", str(port)]
         argv = shell_argv(job.number, host, argv, terminal=False, version=version)
         with contextlib.suppress(OutOfReach):

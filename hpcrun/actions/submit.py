@@ -319,7 +319,7 @@ def run_sbatch(context: Context, made: Prepared, written: list[Path]) -> Submiss
     try:
         with defer_signals():
             try:
-                job_id = client.submit(transport, written, env)
+                job_id = client.submit_script(transport, written, env)
             except OutOfReach as error:
                 if not error.maybe_done:
                     raise
@@ -354,7 +354,7 @@ def estimate_start(context: Context, made: Prepared) -> Estimate:
     """
     script = next(file.text for file in made.files if file.name == SCRIPT)
     env, transport = _sbatch_environment(context, made), slurm_transport(context)
-    estimate = client.expected_start(transport, script, env)
+    estimate = client.query_expected_start(transport, script, env)
     if context.cluster.host is None:
         return estimate
     # sbatch does not get this machine's zone: the slurm.begin of a job is in the cluster's time.

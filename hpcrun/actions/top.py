@@ -59,7 +59,7 @@ from hpcrun.runs import (
     read_task,
     sweep_folder,
 )
-from hpcrun.slurm import SlurmJob, array_id, client, is_final
+from hpcrun.slurm import SlurmJob, array_job_id, client, is_final
 
 # How many jobs have a usage step: each costs an srun process here, and this is a login node.
 MAX_USAGE_STEPS = 8
@@ -121,7 +121,7 @@ class Top(WatchedJobs):
 
     @cached_property
     def _version(self) -> tuple[int, int] | None:
-        return client.version(slurm_transport(self._context))
+        return client.query_version(slurm_transport(self._context))
 
     @property
     def left_out(self) -> int:
@@ -200,7 +200,7 @@ class Top(WatchedJobs):
         What runs have written is fetched when the last ``trip`` is over.
         """
         try:
-            jobs = client.queue(transport, self._job_ids)
+            jobs = client.query_queue(transport, self._job_ids)
         except HpcrunError as error:
             self._answer = error
             return
@@ -213,7 +213,7 @@ class Top(WatchedJobs):
             and job.job_id not in self._outputs
         ][:MAX_OUTPUT_QUERIES]
         if unknown:
-            found = {job.job_id: job.outputs for job in client.show_each(transport, unknown)}
+            found = {job.job_id: job.outputs for job in client.show_each_job(transport, unknown)}
             for job_id in unknown:
                 paths = found.get(job_id, [])
                 with suppress(OutOfReach):  # the queue's answer counts
@@ -427,7 +427,7 @@ def _find_job_ids(context: Context, words: Sequence[str]) -> tuple[list[str], Co
                 fix=f"hpcrun logs -f {word}",
             )
         is_sweep = isinstance(found, SweepFolder)
-        job_id = array_id(history.job_id) if is_sweep else history.job_id
+        job_id = array_job_id(history.job_id) if is_sweep else history.job_id
         confs[job_id] = find_slurm_conf(context, history) or default
     if len(set(confs.values())) > 1:
         raise InputError(

@@ -12,7 +12,7 @@ from typing import IO
 
 from hpcrun.assets import shipped_folder
 from hpcrun.runs import GpuUse, NodeUse, Scope
-from hpcrun.slurm import beside_argv
+from hpcrun.slurm import overlap_argv
 
 # Of the step, and at the begin of each line that it prints.
 STEP_NAME = "hpcrun-top"
@@ -55,7 +55,7 @@ class UsageStep:
         self.trouble = ""
         self.is_over = False
         script = (shipped_folder("templates") / "usage.sh").read_text(encoding="utf-8")
-        argv = beside_argv(number, nodes, STEP_NAME, ["bash", "-c", script], version)
+        argv = overlap_argv(number, nodes, STEP_NAME, ["bash", "-c", script], version)
         self._argv, self._env = process(argv)
         self._process: subprocess.Popen[bytes] | None = None
         self._pipes: tuple[IO[bytes], ...] = ()  # to it, and its stdout and stderr

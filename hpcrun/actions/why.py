@@ -20,7 +20,7 @@ from hpcrun.actions.logs import masker_of
 from hpcrun.context import Context, slurm_transport
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.files import open_plain
-from hpcrun.logs import LogFile, log_files, part_of
+from hpcrun.logs import LogFile, find_attempt, list_log_files
 from hpcrun.monitor import add_accounting, find_targets_by_word, unknown_run_error
 from hpcrun.ownership import foreign_owner, name_of_user
 from hpcrun.plan import Plan, parse_memory_mb, parse_seconds
@@ -41,7 +41,7 @@ from hpcrun.runs import (
     runs_of,
     write_record,
 )
-from hpcrun.slurm import Account, client, parse_exit_code
+from hpcrun.slurm import JobAccounting, client, parse_exit_code
 from hpcrun.text import format_bytes, format_duration, replace_unprintable
 from hpcrun.version import __version__
 from hpcrun.views import describe_common_facts, format_cause
@@ -288,7 +288,7 @@ def _size(file: LogFile) -> int:
 def _chosen(run: RunFolder, status: JobStatus) -> list[LogFile]:
     """Choose the logs of the last attempt that matter: first those of what failed first."""
     last = status.last.index if status.last is not None else 0
-    files = [file for file in log_files(run) if file.attempt in (last, None)]
+    files = [file for file in list_log_files(run) if file.attempt in (last, None)]
     failed = _failed_ranks(run, last)
     first = status.end.first_failure if status.end is not None else None
     order = {rank: at for at, rank in enumerate(failed)}
@@ -377,12 +377,12 @@ def _records_of(status: JobStatus, context: Context) -> EndRecords:
     )
 
 
-def _nearly_full(account: Account | None) -> str:
+def _nearly_full(account: JobAccounting | None) -> str:
     """Say of a job that used nearly all of the host's memory how much; "" of all others.
 
-    >>> _nearly_full(Account(memory_asked=8 << 30, memory_used=79 << 27))
+    >>> _nearly_full(JobAccounting(memory_asked=8 << 30, memory_used=79 << 27))
     'with 9.88 GiB used of the 8.00 GiB of memory that it had asked for'
-    >>> _nearly_full(Account(memory_asked=8 << 30, memory_used=1 << 30))
+    >>> _nearly_full(JobAccounting(memory_asked=8 << 30, memory_used=1 << 30))
     ''
     """
     asked, used = (account.memory_asked, account.memory_used) if account else (None, None)
@@ -485,7 +485,7 @@ def _read(path: Path, end: int | None = None, *, attempt: int | None = None) -> 
             if attempt is not None and size <= _COUNTED:
                 file.seek(0)
                 # To its end: what Slurm writes there belongs to the attempt, too.
-                first = max(first, part_of(file.read(), attempt)[0])
+                first = max(first, find_attempt(file.read(), attempt)[0])
             if first:
                 line = _number_at(path, first) if size <= _COUNTED else _UNKNOWN
             file.seek(first)

@@ -13,7 +13,7 @@ from msgspec import structs
 from hpcrun.actions import JobLogs, Lines, masker_of
 from hpcrun.cli.output import emit_bytes, encodable, has_colour, is_terminal, print_note
 from hpcrun.context import Context
-from hpcrun.logs import LogFile, for_terminal
+from hpcrun.logs import LogFile, sanitize_for_terminal
 from hpcrun.runs import RunFolder, SweepFolder, runs_of
 from hpcrun.secrets import FileMasker, Masker
 from hpcrun.text import Display, dim, format_size
@@ -78,7 +78,7 @@ class LogPrinter:
             self._end_line(ends=b"\n\r")
         self._last = path
         if self._masker is not None and self._is_terminal:
-            data = for_terminal(data, colours=self._colours)
+            data = sanitize_for_terminal(data, colours=self._colours)
         if data:
             emit_bytes(add_prefix(data, event.file))
             self._end = data[-1:]

@@ -31,7 +31,7 @@ from hpcrun.runs import (
     read_sweep,
     runs_of,
 )
-from hpcrun.slurm import TIMEOUT, array_id
+from hpcrun.slurm import TIMEOUT, array_job_id
 from hpcrun.text import Display
 from hpcrun.views import (
     format_jobs,
@@ -111,7 +111,7 @@ class StatusResult(Struct, frozen=True, kw_only=True):
         if self.kind == "listing":
             return format_listing(self.statuses, self.older, look)
         if self.kind == "job":
-            return format_jobs(array_id(self.statuses[0].job_id or ""), self.statuses, look)
+            return format_jobs(array_job_id(self.statuses[0].job_id or ""), self.statuses, look)
         if self.sweep is not None:
             return format_sweep(self.sweep, self.statuses, look)
         (status,) = self.statuses

@@ -195,7 +195,7 @@ def hostfile(
     """
     from hpcrun.actions import find_hosts, write_hostfile
     from hpcrun.render import format_hostfile
-    from hpcrun.slurm import compress
+    from hpcrun.slurm import compress_hosts
 
     where = make_context(cluster)
     pool = find_hosts(where, hosts, source, slots)
@@ -209,7 +209,7 @@ def hostfile(
         emit_json(
             {
                 "source": pool.source,
-                "node_list": compress([host.name for host in pool.hosts]),
+                "node_list": compress_hosts([host.name for host in pool.hosts]),
                 "hosts": [{"host": host.name, "slots": host.slots} for host in pool.hosts],
                 "slots": sum(counts) if len(counts) == len(pool.hosts) else None,
             }

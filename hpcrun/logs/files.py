@@ -79,7 +79,7 @@ class LogFile(Struct, frozen=True):
         return prefix + line.removeprefix(f"[rank{self.rank}]: ".encode()) if prefix else line
 
 
-def log_files(run: RunFolder) -> list[LogFile]:
+def list_log_files(run: RunFolder) -> list[LogFile]:
     """List a run's logs: attempt by attempt the ranks, then the nodes; last the batch script's."""
     found = []
     names = _names(run.logs)
@@ -114,12 +114,12 @@ def _is_unfit(entry: os.DirEntry[str] | Path) -> bool:
     return True
 
 
-def part_of(text: bytes | memoryview, attempt: int) -> tuple[int, int]:
+def find_attempt(text: bytes | memoryview, attempt: int) -> tuple[int, int]:
     """Return the offsets at which an attempt begins and ends in a log; -1 is the last attempt.
 
     A log without any begin is all of it; an attempt after the last one begins at the log's end.
 
-    >>> part_of(b"hpcrun: attempt 0 begins on n1\\nhpcrun: attempt 1 begins on n1\\n", 0)
+    >>> find_attempt(b"hpcrun: attempt 0 begins on n1\\nhpcrun: attempt 1 begins on n1\\n", 0)
     (0, 31)
     """
     begins = dict(_begins(text))
@@ -132,7 +132,7 @@ def part_of(text: bytes | memoryview, attempt: int) -> tuple[int, int]:
     return begins.get(attempt, 0 if later else end), end
 
 
-def end_in(data: bytes, attempt: int) -> int | None:
+def find_next_attempt(data: bytes, attempt: int) -> int | None:
     """Return the offset in new lines at which a later attempt begins; None if none does."""
     return next((at for number, at in _begins(data) if number > attempt), None)
 
@@ -155,7 +155,7 @@ def read_at(path: str | Path, offset: int, limit: int) -> bytes:
         return file.read(limit)
 
 
-def start_of_last(
+def find_last_lines(
     path: Path, count: int, keep: Callable[[bytes], bool] | None = None, *, end: int | None = None
 ) -> int:
     """Return the offset (bytes) at which the last ``count`` lines begin; 0 if there are fewer.
@@ -294,12 +294,12 @@ _SEQUENCE = pattern_of(
 _PASSES = pattern_of(rb"\x1b\[[0-9;:]*[mK]")
 
 
-def for_terminal(data: bytes, *, colours: bool = True) -> bytes:
+def sanitize_for_terminal(data: bytes, *, colours: bool = True) -> bytes:
     r"""Remove the commands to a terminal; what is not UTF-8 becomes the replacement character.
 
-    >>> for_terminal(b"\x1b]0;title\x07a\x1b[31mb\x1b[2J\x1bc 10%\r20%\n")
+    >>> sanitize_for_terminal(b"\x1b]0;title\x07a\x1b[31mb\x1b[2J\x1bc 10%\r20%\n")
     b'a\x1b[31mb 10%\r20%\n'
-    >>> for_terminal(b"\x1b[31mb\x9b", colours=False).decode()
+    >>> sanitize_for_terminal(b"\x1b[31mb\x9b", colours=False).decode()
     'b�'
     """
     try:

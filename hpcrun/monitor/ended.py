@@ -22,7 +22,7 @@ from hpcrun.runs import (
     compute_trained_share,
     read_optional_record,
 )
-from hpcrun.slurm import Account, client, known_hosts, parse_exit_code
+from hpcrun.slurm import JobAccounting, client, expand_known_hosts, parse_exit_code
 
 # Finished jobs whose accounting one command queries, one by one.
 _MAX_ACCOUNTS = 8
@@ -36,7 +36,7 @@ class CachedAccount(Struct, frozen=True, kw_only=True):
     """What is kept of the end of a run's job, by its id and the number of attempts."""
 
     stamp: list[str]
-    account: Account
+    account: JobAccounting
 
 
 class GpuSamples(Struct, frozen=True, kw_only=True):
@@ -66,12 +66,12 @@ def add_accounting(context: Context, status: JobStatus, *, always: bool = False)
     found = None
     with contextlib.suppress(HpcrunError):
         transport = slurm_transport(context, status.slurm_conf)
-        found = client.account(transport, job_id)
+        found = client.query_job_accounting(transport, job_id)
         has_node = status.state in ("NODE_FAIL", "BOOT_FAIL") or not (status.attempts or status.ok)
         had = (status.job.node_list if status.job is not None else "") or status.nodes
-        for node in known_hosts(had)[:_MAX_NODES] if has_node else ():
-            if reason := client.reason_of(transport, node):
-                found = structs.replace(found or Account(), node=node, node_reason=reason)
+        for node in expand_known_hosts(had)[:_MAX_NODES] if has_node else ():
+            if reason := client.query_node_reason(transport, node):
+                found = structs.replace(found or JobAccounting(), node=node, node_reason=reason)
                 break
     if found is None:
         return status
@@ -84,7 +84,7 @@ def add_resource_usage(context: Context, status: JobStatus) -> JobStatus:
     """Add what a job that is over has used, as far as Slurm, its log and ``top`` show it."""
     if not status.final or not (status.attempts or status.run is None):
         return status
-    account, run = status.account or Account(), status.run
+    account, run = status.account or JobAccounting(), status.run
     looks, logged = GpuSamples(), None
     if run is not None and status.gpus_per_node:
         from hpcrun.monitor.progress import most_memory  # here: reading lines loads much

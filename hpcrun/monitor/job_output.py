@@ -17,7 +17,14 @@ from hpcrun.logs import LogFile
 from hpcrun.monitor.poll import QueryPace, WatchedSlurmJobs
 from hpcrun.monitor.status import status_of_jobs
 from hpcrun.runs import JobStatus, Verdict
-from hpcrun.slurm import SlurmJob, client, is_final, known_hosts, parse_exit_code, task_numbers
+from hpcrun.slurm import (
+    SlurmJob,
+    client,
+    expand_known_hosts,
+    is_final,
+    parse_exit_code,
+    parse_task_numbers,
+)
 
 # The job may have ended where it has been silent for longer than ever before, and for SILENT_AFTER
 # seconds at least, or after lines that a job ends with. Then it is asked about SOON seconds after
@@ -172,7 +179,7 @@ def _expand_pending_tasks(job: SlurmJob) -> list[SlurmJob]:
             stdout=job.stdout.replace(_NO_TASK, str(number)),
             stderr=job.stderr.replace(_NO_TASK, str(number)),
         )
-        for number in task_numbers(job.task.strip("[]"), MAX_PENDING_TASKS) or ()
+        for number in parse_task_numbers(job.task.strip("[]"), MAX_PENDING_TASKS) or ()
         if _NO_TASK in job.stdout
     ]
 
@@ -186,7 +193,7 @@ def _expand_filename(path: str, nodes: str, *, is_here: bool = True) -> str:
         return path
     path = re.sub(r"%([0-9]*)[nt]", lambda found: "0".zfill(int(found[1] or 0)), path)
     path = re.sub(r"%[0-9]*s", "batch", path)
-    host = next(iter(known_hosts(nodes)), "%N")
+    host = next(iter(expand_known_hosts(nodes)), "%N")
     likely = Path(re.sub(r"%[0-9]*N", host, path))
     if not is_here or likely.exists():
         return str(likely)

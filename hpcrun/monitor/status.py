@@ -57,12 +57,12 @@ from hpcrun.slurm import (
     UNKNOWN,
     WAITING,
     SlurmJob,
-    array_id,
+    array_job_id,
     client,
     is_final,
-    is_part,
-    is_possible,
-    split_id,
+    is_task_id,
+    is_valid_job_id,
+    split_job_id,
 )
 
 # Slurm's accounting may be late; the records of a run decide for good only after this (in seconds).
@@ -200,7 +200,7 @@ def query_slurm(
         history.end is None and history.seen is None and not history.is_local for _, history in runs
     )
     try:
-        found = client.queue(transport, asked if by_ids else (), strict=is_strict)
+        found = client.query_queue(transport, asked if by_ids else (), strict=is_strict)
     except OutOfReach as error:
         # A Slurm that lets squeue wait for so long would let sacct wait as well.
         answers.silence, found = error.message, []
@@ -218,7 +218,9 @@ def query_slurm(
     for start in range(0, len(missing), _MAX_JOBS_PER_QUERY):
         answer = None
         with contextlib.suppress(OutOfReach):
-            answer = client.accounting(transport, missing[start : start + _MAX_JOBS_PER_QUERY])
+            answer = client.query_accounting(
+                transport, missing[start : start + _MAX_JOBS_PER_QUERY]
+            )
         if answer is None:
             break
         answers.accounts |= {row.job_id: row for row in answer}
@@ -233,13 +235,13 @@ def _record_recovered_job(
 
     folder = run.path.with_name(history.tag) if history.task is not None else run.path
     known = (row.array for row in rows.get(folder.name, {}).values() if row.is_taken)
-    if job_id := next(known, array_id(history.job_id or "")):
+    if job_id := next(known, array_job_id(history.job_id or "")):
         record_recovered_job(context, folder, job_id)
 
 
 def _collapse_arrays(job_ids: Sequence[str | None]) -> list[str]:
     """Ask for arrays and not for their tasks: shorter, and sacct knows no task that waits."""
-    return list(dict.fromkeys(array_id(job_id) for job_id in job_ids if job_id))
+    return list(dict.fromkeys(array_job_id(job_id) for job_id in job_ids if job_id))
 
 
 # ---- judging
@@ -278,7 +280,7 @@ def determine_status(answers: SlurmAnswers, run: RunFolder, history: History) ->
             missing_from_array=missing_from_array,
         )
     )
-    if verdict.state == LOST and job_id and array_id(job_id) not in answers.asked:
+    if verdict.state == LOST and job_id and array_job_id(job_id) not in answers.asked:
         # It is younger than the answers.
         verdict = Verdict(state=UNKNOWN, reason="submitted a moment ago")
     # Where Slurm has seen no end yet, the next attempt may be about to come.
@@ -329,7 +331,7 @@ def _was_removed_from_array(job_id: str | None, tag: str, answers: SlurmAnswers)
     In the queue a row without a task, as 7, is what was left of the array when the last tasks that
     waited were cancelled.
     """
-    array = array_id(job_id or "")
+    array = array_job_id(job_id or "")
     left = answers.rows.get(tag, {}).get(array)
     return (left is not None and is_final(left.state)) or any(
         row.array == array and _check_same_run(row, tag) is not None
@@ -553,26 +555,26 @@ def status_of_jobs(
     over so long that the accounting alone knows them. Raises OutOfReach.
     """
     # A number that no job can have would be an error for the whole question.
-    asked = [job_id for job_id in job_ids if is_possible(job_id)]
+    asked = [job_id for job_id in job_ids if is_valid_job_id(job_id)]
     if not asked:
         return {job_id: [] for job_id in job_ids}
     transport = slurm_transport(context)
-    rows = client.queue(transport, asked, strict=True)
+    rows = client.query_queue(transport, asked, strict=True)
     queued = _group_by_job(rows, asked)
     # A task by its own number, as $SLURM_JOB_ID has it: the rows have the task's other name.
     odd = len(rows) > sum(map(len, queued.values()))
     for job_id in [job_id for job_id in asked if odd and not queued[job_id]]:
-        some = rows if len(asked) == 1 else client.queue(transport, [job_id])
-        queued[job_id] = {row.job_id: row for row in some if is_part(row.job_id)}
+        some = rows if len(asked) == 1 else client.query_queue(transport, [job_id])
+        queued[job_id] = {row.job_id: row for row in some if is_task_id(row.job_id)}
     missing = [
         job_id
         for job_id in asked
         if not queued[job_id]
-        or (ended and not is_part(job_id) and any(map(is_part, queued[job_id])))
+        or (ended and not is_task_id(job_id) and any(map(is_task_id, queued[job_id])))
     ]
     accounts = None
     try:
-        accounts = client.accounting(transport, missing)
+        accounts = client.query_accounting(transport, missing)
     except OutOfReach:
         if any(not queued[job_id] for job_id in missing):
             raise
@@ -650,5 +652,5 @@ def _group_by_job(
 
 
 def _task_order(job_id: str) -> tuple[int, str]:
-    _, task = split_id(job_id)
+    _, task = split_job_id(job_id)
     return (int(task), "") if task.isdigit() else (-1, job_id)

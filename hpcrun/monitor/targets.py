@@ -114,10 +114,10 @@ def find_targets(context: Context, words: Sequence[str]) -> Targets:
     for word in words:
         target = named.get(word)
         if (match := lists.get(word)) is not None:
-            from hpcrun.slurm import task_numbers  # here: few words name tasks
+            from hpcrun.slurm import parse_task_numbers  # here: few words name tasks
 
             array = match[1] or match[3]
-            tasks = task_numbers(match[2] or match[4], _MAX_TASKS + 1)
+            tasks = parse_task_numbers(match[2] or match[4], _MAX_TASKS + 1)
             if tasks is None:
                 raise InputError(f"{word}: no list of tasks", fix="write it as 7_[3-5,9]")
             if len(tasks) > _MAX_TASKS:
@@ -250,25 +250,25 @@ def _find_in_slurm(context: Context, job_ids: Sequence[str], lookup: RunIndex) -
         return {}
     from hpcrun.monitor.submitted import record_recovered_job
     from hpcrun.slurm import (
-        array_id,
+        array_job_id,
         client,  # here, as what it needs: most words name runs
-        is_possible,
+        is_valid_job_id,
     )
 
     plain = [job_id for job_id in job_ids if job_id.isdigit() or lost]
-    asked = [array_id(job_id) for job_id in plain if is_possible(job_id)]
+    asked = [array_job_id(job_id) for job_id in plain if is_valid_job_id(job_id)]
     names: dict[str, str] = {}
     with contextlib.suppress(OutOfReach):
         transport = slurm_transport(context)
-        jobs = client.queue(transport, asked) if asked else []
+        jobs = client.query_queue(transport, asked) if asked else []
         # squeue forgets what is over.
         gone = set(asked) - {job.array for job in jobs} - {job.number for job in jobs}
-        jobs += (client.accounting(transport, sorted(gone)) or []) if lost and gone else []
+        jobs += (client.query_accounting(transport, sorted(gone)) or []) if lost and gone else []
         for job in jobs:
             if job.folder in lost and job.is_taken:
                 record_recovered_job(context, context.runs_dir / job.folder, job.array)
                 lookup.add_job(job.array, job.folder)
-                names |= {word: word for word in job_ids if array_id(word) == job.array}
+                names |= {word: word for word in job_ids if array_job_id(word) == job.array}
             # What waits of an array has the array's own number.
             is_task = job.array != job.number and job.folder.endswith(ARRAY)
             if is_task and (context.runs_dir / job.folder).is_dir():

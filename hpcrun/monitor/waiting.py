@@ -16,11 +16,11 @@ from hpcrun.remote import Transport
 from hpcrun.runs import JobStatus, RunFolder, WhyWaiting, attempt_indices
 from hpcrun.slurm import (
     WAITING,
-    Numbers,
+    LimitUsage,
     SlurmJob,
     client,
-    explain,
-    find_numbers,
+    explain_reason,
+    find_limit_usage,
     parse_limit,
     show_limits_argv,
 )
@@ -60,7 +60,9 @@ def add_wait_reasons(
 def describe_stage(status: JobStatus, run: RunFolder) -> str:
     """Say what a run does before its program prints, by Slurm's state and the attempt's records."""
     if status.state in WAITING:
-        why = f": {explain(status.reason, status.job_id or '').words}" if status.reason else ""
+        why = (
+            f": {explain_reason(status.reason, status.job_id or '').words}" if status.reason else ""
+        )
         return f"its turn in the queue{why}"
     newest = max(attempt_indices(run), default=None)
     if newest is None:
@@ -91,9 +93,9 @@ def _find_wait_reasons(
 
 
 def _explain_wait(
-    job: SlurmJob, numbers: Numbers | None, ahead: int | None, *, own: bool
+    job: SlurmJob, numbers: LimitUsage | None, ahead: int | None, *, own: bool
 ) -> WhyWaiting:
-    why = explain(job.reason, job.job_id, numbers, own=own)
+    why = explain_reason(job.reason, job.job_id, numbers, own=own)
     text = why.words
     if job.reason == "Dependency":
         text = describe_dependency(job.dependency) or text
@@ -138,7 +140,7 @@ def describe_dependency(text: str) -> str:
 
 def _find_numbers(
     transport: Transport, job: SlurmJob, texts: dict[tuple[str, ...], str]
-) -> Numbers | None:
+) -> LimitUsage | None:
     """Ask for the limit that a job waits for, each once, and not for many; ``texts`` are known."""
     limit = parse_limit(job.reason)
     argv = tuple(show_limits_argv(limit, job.qos, job.account)) if limit is not None else ()
@@ -147,8 +149,8 @@ def _find_numbers(
     if argv not in texts:
         texts[argv] = ""
         with contextlib.suppress(OutOfReach):
-            texts[argv] = client.ask(transport, argv) or ""
-    return find_numbers(texts[argv], limit, user=job.user, uid=job.uid, account=job.account)
+            texts[argv] = client.run_query(transport, argv) or ""
+    return find_limit_usage(texts[argv], limit, user=job.user, uid=job.uid, account=job.account)
 
 
 def _count_ahead(transport: Transport, job: SlurmJob) -> int | None:
@@ -158,7 +160,7 @@ def _count_ahead(transport: Transport, job: SlurmJob) -> int | None:
         return None
     others: list[SlurmJob] = []
     with contextlib.suppress(OutOfReach):
-        others = client.pending(transport, partition=job.partition)
+        others = client.query_pending(transport, partition=job.partition)
     priorities = [int(other.priority) for other in others if other.priority.isdigit()]
     is_seen = any(other.array == job.array for other in others)
     return sum(each > int(job.priority) for each in priorities) if is_seen else None

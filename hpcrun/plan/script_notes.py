@@ -21,7 +21,7 @@ from hpcrun.plan.script_facts import (
     ScriptFacts,
 )
 from hpcrun.plan.script_parsers import Option
-from hpcrun.secrets import has_secret
+from hpcrun.secrets import contains_secret
 from hpcrun.spec import JobSpec, set_variables
 
 _MICRO = "micro_batch_per_gpu"
@@ -550,7 +550,7 @@ def looks_secret(name: str, value: str) -> bool:
     """
     # Of a sentence, as in WANDB_NOTES, the first word is no value of the name.
     is_sentence = re.search(r"\s", value) is not None
-    return has_secret(value if is_sentence else f"{name}={value}")
+    return contains_secret(value if is_sentence else f"{name}={value}")
 
 
 def secret_notes(
@@ -567,12 +567,12 @@ def secret_notes(
         pairs = [(m[1], m[2] or m[3] or m[4] or "") for m in _SETS.finditer(line)]
         names = [name for name, value in pairs if looks_secret(name, value)]
         notes += [_note("setup.commands", name) for name in names]
-        if not names and has_secret(line):
+        if not names and contains_secret(line):
             notes.append(
                 f"setup.commands: one looks like it has a secret, and {_IN_FILES}: let it read a "
                 "variable that secrets: names"
             )
-    if has_secret(" ".join(args)):
+    if contains_secret(" ".join(args)):
         notes.append(
             "args: one looks like a secret; all users of the node can read it in the list of "
             "processes, and it is written to the run's files: let the script read a variable that "

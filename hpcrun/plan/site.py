@@ -16,7 +16,7 @@ from hpcrun.slurm import (
     PartitionRow,
     Qos,
     SlurmConfig,
-    node_gpus,
+    count_node_gpus,
     parse_version,
 )
 from hpcrun.spec import GpuType, Partition
@@ -154,7 +154,7 @@ def _kinds(row: PartitionRow, answers: Answers) -> list[_Kind]:
             memory = min(memory, row.max_memory_per_node)
         if row.max_memory_per_cpu:
             memory = min(memory, row.max_memory_per_cpu * cpus)
-        gpus = node_gpus(node.gres)
+        gpus = count_node_gpus(node.gres)
         threads = limits.threads if limits else 1
         kind = _Kind(node.nodes, gpus, cpus, threads, memory, sorted(node.features))
         for index, other in enumerate(found):

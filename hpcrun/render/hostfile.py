@@ -18,7 +18,7 @@ from typing import Literal
 from msgspec import Struct, structs
 
 from hpcrun.errors import InputError, Problem, SpecError
-from hpcrun.slurm import check_host, compress, expand
+from hpcrun.slurm import check_host, compress_hosts, expand_hosts
 
 Form = Literal["deepspeed", "openmpi", "mpich", "plain", "slurm"]
 
@@ -81,7 +81,7 @@ def _parse_line(line: str, number: int) -> list[_Line]:
     if not line:
         return []
     if re.search(r"[\[\],]", line):
-        return [_Line(number, Host(name), "slurm") for name in expand(line)]
+        return [_Line(number, Host(name), "slurm") for name in expand_hosts(line)]
     first, *words = re.sub(r"\s*=\s*", "=", line).split()
     name, colon, count = first.partition(":")
     if "@" in name:
@@ -170,7 +170,7 @@ def format_hostfile(hosts: Sequence[Host], form: Form) -> str:
     if twice:
         raise InputError(f"{twice[0]}: the host is named twice", fix="name each host once")
     if form == "slurm":
-        return compress([host.name for host in hosts]) + "\n"
+        return compress_hosts([host.name for host in hosts]) + "\n"
     return "".join(_format_line(host, form) + "\n" for host in hosts)
 
 

@@ -14,7 +14,7 @@ from hpcrun.runs.ends import Stall
 from hpcrun.runs.layout import RunFolder, SweepFolder
 from hpcrun.runs.records import Attempt, End, History
 from hpcrun.runs.verdict import Verdict
-from hpcrun.slurm import WAITING, Account, SlurmJob, known_hosts
+from hpcrun.slurm import WAITING, JobAccounting, SlurmJob, expand_known_hosts
 
 if TYPE_CHECKING:
     from hpcrun.why import Diagnosis
@@ -118,7 +118,7 @@ class Cost(Struct, frozen=True, kw_only=True):
 
 def count_nodes(attempt: Attempt, spare: int = 0) -> int:
     """Count the nodes of an attempt: with a range of them each may have another number."""
-    known = known_hosts(attempt.begin.nodes) if attempt.begin is not None else []
+    known = expand_known_hosts(attempt.begin.nodes) if attempt.begin is not None else []
     return (len(known) or 1) + spare
 
 
@@ -276,7 +276,7 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     why: WhyWaiting | None = None
     # Of one that is over, where that was asked: why it failed, and what it used.
     diagnosis: Diagnosis | None = None
-    account: Account | None = None
+    account: JobAccounting | None = None
     used: ResourceUsage | None = None
     uses: list[NodeUse] = []
     why_no_use: str = ""

@@ -103,13 +103,13 @@ def looks_random(value: bytes, *, shortest_hex: int = 32) -> bool:
     return len(value) >= 16 and changes * 3 >= len(value)
 
 
-def private_keys_in(text: bytes) -> Iterator[tuple[int, int]]:
+def find_private_keys(text: bytes) -> Iterator[tuple[int, int]]:
     r"""Give begin and end of what stands between BEGIN and END; one of them may be missing.
 
     >>> body = b"MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj"
-    >>> list(private_keys_in(b"-----BEGIN PRIVATE KEY-----\n" + body + b"\nxyz=\nnext\n"))
+    >>> list(find_private_keys(b"-----BEGIN PRIVATE KEY-----\n" + body + b"\nxyz=\nnext\n"))
     [(28, 97)]
-    >>> list(private_keys_in(b"x y\n" + body + b"\nxyz=\n-----END RSA PRIVATE KEY-----\n"))
+    >>> list(find_private_keys(b"x y\n" + body + b"\nxyz=\n-----END RSA PRIVATE KEY-----\n"))
     [(4, 73)]
     """
     for begin in _BEGIN.finditer(text):
@@ -126,12 +126,12 @@ def private_keys_in(text: bytes) -> Iterator[tuple[int, int]]:
         last = end.end()
 
 
-def open_private_key(text: bytes) -> bytes:
+def find_open_private_key(text: bytes) -> bytes:
     r"""Return the text from the BEGIN of a key whose END is still to come; b"" for none.
 
-    >>> open_private_key(b"x\n-----BEGIN PRIVATE KEY-----\n")
+    >>> find_open_private_key(b"x\n-----BEGIN PRIVATE KEY-----\n")
     b'-----BEGIN PRIVATE KEY-----\n'
-    >>> open_private_key(b"-----BEGIN PRIVATE KEY-----\nstep 1\n")
+    >>> find_open_private_key(b"-----BEGIN PRIVATE KEY-----\nstep 1\n")
     b''
     """
     low = text.rfind(b"-----BEGIN ", max(0, len(text) - _LONGEST))
@@ -306,14 +306,14 @@ def _is_secret_name(name: bytes) -> bool:
     return _UNMISTAKABLE.fullmatch(word.lower()) is not None
 
 
-def value_after(text: bytes, root: bytes, at: int, known: int = 0) -> tuple[int, int] | None:
+def find_secret_after(text: bytes, root: bytes, at: int, known: int = 0) -> tuple[int, int] | None:
     """Return begin and end of the secret after the word of ROOTS that stands at ``at``, or None.
 
     ``known``: where the last secret before ends; one inside it may be returned in part.
 
-    >>> value_after(b"MY_API_KEY=abc123", b"key", 7)
+    >>> find_secret_after(b"MY_API_KEY=abc123", b"key", 7)
     (11, 17)
-    >>> [value_after(b"eos_token=</s> HF_TOKEN=None", b"token", at) for at in (4, 18)]
+    >>> [find_secret_after(b"eos_token=</s> HF_TOKEN=None", b"token", at) for at in (4, 18)]
     [None, None]
     """
     limit = at + _JUDGED
@@ -382,7 +382,7 @@ def _is_prose(value: bytes) -> bool:
     return len(value) < 24 and re.search(rb"[0-9]", value) is None
 
 
-def pattern_after(names: Sequence[str]) -> re.Pattern[bytes] | None:
+def compile_names(names: Sequence[str]) -> re.Pattern[bytes] | None:
     """Make the pattern of values after these very names; None for no names."""
     words = [re.escape(name.encode("utf-8", "surrogateescape")) for name in names if name]
     if not words:

@@ -103,7 +103,7 @@ class Masker:
 
         A value of several lines is hidden line by line, for so it may come.
         """
-        self._names = kinds.pattern_after(names)
+        self._names = kinds.compile_names(names)
         self._needles = tuple(name.encode("utf-8", "surrogateescape") for name in names if name)
         lines = {line.strip() for value in values for line in value.splitlines()}
         self._values = sorted({v for v in lines if len(v) >= SHORTEST_VALUE}, key=len)[::-1]
@@ -149,7 +149,7 @@ class Masker:
         for mark, table in self._marks:
             yield from _marked_in(text, mark, table)
         if b"PRIVATE KEY" in text:
-            yield from kinds.private_keys_in(text)
+            yield from kinds.find_private_keys(text)
         # A block ends where a line does, or with context on both sides.
         at = 0
         while at < len(text):
@@ -185,16 +185,17 @@ class FileMasker:
         data = data.replace(b"\0", b"") if b"\0" in data else data
         before, self._before = self._before, b""
         if before or b"-----BEGIN " in data:
-            self._before = kinds.open_private_key(before + data)
+            self._before = kinds.find_open_private_key(before + data)
         if not self._before and not data.endswith((b"\n", b"\r")):
             self._before = data[-CONTEXT:]
         return self._masker.mask(data, before)
 
 
-def has_secret(text: str) -> bool:
+def contains_secret(text: str) -> bool:
     """Return whether something in a text looks like a secret: what a mask would hide in a log.
 
-    >>> has_secret("export WANDB_API_KEY=abcd1234"), has_secret("export HF_TOKEN=$HF_TOKEN")
+    >>> contains_secret("export WANDB_API_KEY=abcd1234"), contains_secret(
+    ...     "export HF_TOKEN=$HF_TOKEN")
     (True, False)
     """
     return Masker().text(text) != text
@@ -252,7 +253,7 @@ def _values_after_names(block: bytes) -> Iterator[tuple[int, int]]:
     for root in _roots_in(low):
         at, known = low.find(root), 0
         while at >= 0:
-            span = kinds.value_after(block, root, at, known)
+            span = kinds.find_secret_after(block, root, at, known)
             if span is not None:
                 known = max(known, span[1])
                 yield span

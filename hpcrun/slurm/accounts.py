@@ -17,7 +17,7 @@ _FIELDS = (
 _UNITS = {unit: 1024**power for power, unit in enumerate(("", "K", "M", "G", "T", "P"))}
 
 
-class Account(Struct, frozen=True, kw_only=True):
+class JobAccounting(Struct, frozen=True, kw_only=True):
     """What the accounting has of a job; "" and None: nothing.
 
     ``cancelled_by`` is a uid, and ``user`` its name where that is the job's own user.
@@ -39,18 +39,18 @@ class Account(Struct, frozen=True, kw_only=True):
     memory_used: int | None = None
 
 
-def account_argv(job_id: str) -> list[str]:
+def accounting_argv(job_id: str) -> list[str]:
     """Ask for a job that is over and for its steps, which alone have their memory."""
     argv = ["sacct", "--noheader", "--parsable2", f"--delimiter={_FIELD}"]
     return [*argv, f"--format={','.join(_FIELDS)}", f"--jobs={job_id}"]
 
 
-def parse_account(stdout: str, job_id: str) -> Account | None:
+def parse_accounting(stdout: str, job_id: str) -> JobAccounting | None:
     r"""Read the answer to ``account_argv``; None: the job is not there, or not over there yet.
 
     >>> text = ("7|CANCELLED by 1000|1000|me|3:0|00:19.5|40|2|1|1000M|cpu=2,mem=1000M,node=1|||\n"
     ...         "7.0|COMPLETED||||00:19.5|40|2|1|||2|310000K|cpu=00:00:19,mem=620M\n")
-    >>> found = parse_account(text.replace("|", "\x1f"), "7")
+    >>> found = parse_accounting(text.replace("|", "\x1f"), "7")
     >>> found.cancelled_by, found.user, found.step_code, found.cpu_seconds, found.held_seconds
     ('1000', 'me', 3, 19.5, 40.0)
     >>> found.memory_asked >> 20, found.memory_used >> 20
@@ -65,7 +65,7 @@ def parse_account(stdout: str, job_id: str) -> Account | None:
     job = own[-1]
     by = re.search(r"CANCELLED by ([0-9]{1,10})", job["State"])
     code = job["DerivedExitCode"].partition(":")[0]
-    return Account(
+    return JobAccounting(
         cancelled_by=by[1] if by else "",
         user=job["User"] if by and by[1] == job["UID"] else "",
         step_code=int(code) if code.isdigit() else None,
@@ -130,12 +130,13 @@ def show_node_argv(node: str) -> list[str]:
     return ["scontrol", "--oneliner", "show", "node", node]
 
 
-def parse_reason(stdout: str) -> str:
+def parse_node_reason(stdout: str) -> str:
     """Read why a node is out of use; "" where it is not.
 
-    >>> parse_reason("NodeName=n1 State=DOWN Reason=DIMM 3 is broken [root@2026-11-20T13:51:15]")
+    >>> parse_node_reason(
+    ...     "NodeName=n1 State=DOWN Reason=DIMM 3 is broken [root@2026-11-20T13:51:15]")
     'DIMM 3 is broken'
-    >>> parse_reason("NodeName=n1 State=IDLE OS=Linux")
+    >>> parse_node_reason("NodeName=n1 State=IDLE OS=Linux")
     ''
     """
     found = re.search(r" Reason=(.*?)(?: \[[^\s\]]+@[^\s\]]+\]| Comment=|\s*$)", stdout)

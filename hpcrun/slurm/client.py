@@ -14,10 +14,10 @@ from hpcrun.errors import CommandFailed, OutOfReach, SchedulerRefused
 from hpcrun.files import add_notice
 from hpcrun.remote import Result, Transport
 from hpcrun.slurm import accounts, commands, jobs
-from hpcrun.slurm.accounts import Account
+from hpcrun.slurm.accounts import JobAccounting
 from hpcrun.slurm.commands import Estimate
 from hpcrun.slurm.jobs import SlurmJob
-from hpcrun.slurm.reasons import refusal_fix, says
+from hpcrun.slurm.reasons import matches_answer, refusal_fix
 
 # A reply may take long on a busy cluster (MessageTimeout is 10 s, and clients retry).
 TIMEOUT = 60.0
@@ -43,11 +43,11 @@ def _run(transport: Transport, argv: Sequence[str], *, changes: bool = False) ->
 
 def check_answered(result: Result, *, changes: bool = False) -> None:
     """Raise OutOfReach where a command of Slurm's says that Slurm did not answer it."""
-    if result.exit_code != 0 and says(result.stderr, "silence"):
+    if result.exit_code != 0 and matches_answer(result.stderr, "silence"):
         raise OutOfReach(
             f"{result.argv[0]}: Slurm does not answer: {_last_line(result.stderr)}",
             fix="nothing is known until it does; running jobs go on without it: try again later",
-            maybe_done=changes and not says(result.stderr, "never sent"),
+            maybe_done=changes and not matches_answer(result.stderr, "never sent"),
         )
 
 
@@ -62,7 +62,7 @@ def _plain(stderr: str) -> str:
     return "\n".join(x.removeprefix("sbatch: ").removeprefix("error: ") for x in lines).strip()
 
 
-def submit(transport: Transport, run_dirs: Sequence[Path], env: Mapping[str, str]) -> str:
+def submit_script(transport: Transport, run_dirs: Sequence[Path], env: Mapping[str, str]) -> str:
     """Submit the ``job.sbatch`` in the first of some finished folders and return the job id.
 
     A lost reply is settled by looking for the job whose WorkDir is the run folder.
@@ -77,17 +77,17 @@ def submit(transport: Transport, run_dirs: Sequence[Path], env: Mapping[str, str
         if result.exit_code == 0:
             answer = f"sbatch printed no job id: {result.stdout.strip()!r}"
             raise OutOfReach(answer, maybe_done=True)
-        if says(result.stderr, "silence"):
+        if matches_answer(result.stderr, "silence"):
             raise OutOfReach(
                 f"sbatch: Slurm does not answer: {message}",
                 fix=_NO_CLUSTER,
-                maybe_done=not says(result.stderr, "never sent"),
+                maybe_done=not matches_answer(result.stderr, "never sent"),
             )
     except OutOfReach as silence:
         # The WorkDir of its job ends in the run id, which is unique; the way to it may go through
         # other links. That there is none proves nothing: the request may still be on its way.
         with contextlib.suppress(OutOfReach):
-            for job in queue(transport) if silence.maybe_done else ():
+            for job in query_queue(transport) if silence.maybe_done else ():
                 if job.is_taken and job.folder == run_dirs[0].name:
                     return job.array  # not one of its tasks
         raise
@@ -97,7 +97,7 @@ def submit(transport: Transport, run_dirs: Sequence[Path], env: Mapping[str, str
     )
 
 
-def expected_start(transport: Transport, script: str, env: Mapping[str, str]) -> Estimate:
+def query_expected_start(transport: Transport, script: str, env: Mapping[str, str]) -> Estimate:
     """Ask when a job would start, if it were submitted now. Nothing stays behind.
 
     Raises SchedulerRefused, OutOfReach.
@@ -107,12 +107,12 @@ def expected_start(transport: Transport, script: str, env: Mapping[str, str]) ->
     if result.exit_code == 0 and estimate is not None:
         return estimate
     message = _plain(result.stderr) or f"sbatch ended with code {result.exit_code}"
-    if says(result.stderr, "silence"):
+    if matches_answer(result.stderr, "silence"):
         raise OutOfReach(f"sbatch: Slurm does not answer: {message}", fix=_NO_CLUSTER)
     raise SchedulerRefused(f"Slurm would refuse the job: {message}", fix=refusal_fix(result.stderr))
 
 
-def queue(
+def query_queue(
     transport: Transport, job_ids: Sequence[str] = (), *, strict: bool = False
 ) -> list[SlurmJob]:
     """Ask squeue once, for my jobs or for some; jobs that Slurm has forgotten are missing.
@@ -122,7 +122,7 @@ def queue(
     answer.
     """
     result = _run(transport, jobs.squeue_argv(job_ids))
-    if result.exit_code != 0 and not says(result.stderr, "unknown job"):
+    if result.exit_code != 0 and not matches_answer(result.stderr, "unknown job"):
         raise OutOfReach(f"squeue failed: {_last_line(result.stderr)}")
     stdout, banner = jobs.without_banner(result.stdout)
     # A banner alone may be an answer of something else.
@@ -141,7 +141,7 @@ def queue(
     return jobs.parse_squeue(stdout)
 
 
-def accounting(transport: Transport, job_ids: Sequence[str]) -> list[SlurmJob] | None:
+def query_accounting(transport: Transport, job_ids: Sequence[str]) -> list[SlurmJob] | None:
     """Ask sacct once; None where there is no accounting. Raises OutOfReach."""
     if not job_ids:
         return []
@@ -156,22 +156,22 @@ def accounting(transport: Transport, job_ids: Sequence[str]) -> list[SlurmJob] |
     return jobs.parse_sacct(result.stdout)
 
 
-def account(transport: Transport, job_id: str) -> Account | None:
+def query_job_accounting(transport: Transport, job_id: str) -> JobAccounting | None:
     """Ask sacct what it has of a job that is over; None where it has nothing, or not yet.
 
     Raises OutOfReach.
     """
-    result = transport.run(accounts.account_argv(job_id), timeout=TIMEOUT)
+    result = transport.run(accounts.accounting_argv(job_id), timeout=TIMEOUT)
     found = result.exit_code == 0
-    return accounts.parse_account(result.stdout, job_id) if found else None
+    return accounts.parse_accounting(result.stdout, job_id) if found else None
 
 
-def reason_of(transport: Transport, node: str) -> str:
+def query_node_reason(transport: Transport, node: str) -> str:
     """Ask why a node is out of use; "" where it is not. Raises OutOfReach."""
-    return accounts.parse_reason(ask(transport, accounts.show_node_argv(node)) or "")
+    return accounts.parse_node_reason(run_query(transport, accounts.show_node_argv(node)) or "")
 
 
-def cancel_all(transport: Transport, job_ids: Sequence[str], *, pending: bool = False) -> None:
+def cancel_jobs(transport: Transport, job_ids: Sequence[str], *, pending: bool = False) -> None:
     """Cancel jobs, tasks or arrays; those that are over already are no error.
 
     ``pending``: only what has not begun. Raises SchedulerRefused (another user's job), OutOfReach.
@@ -183,17 +183,19 @@ def cancel_all(transport: Transport, job_ids: Sequence[str], *, pending: bool = 
             commands.scancel_argv(*job_ids[start : start + 500], pending=pending),
             changes=True,
         )
-        is_over = says(result.stderr, "unknown job") or says(result.stderr, "over")
-        if says(result.stderr, "denied"):
+        is_over = matches_answer(result.stderr, "unknown job") or matches_answer(
+            result.stderr, "over"
+        )
+        if matches_answer(result.stderr, "denied"):
             raise SchedulerRefused(f"scancel: {_last_line(result.stderr)}")
         if result.exit_code != 0 and not is_over:
             raise CommandFailed(result.argv, result.exit_code, result.stdout, result.stderr)
 
 
-def version(transport: Transport) -> tuple[int, int] | None:
+def query_version(transport: Transport) -> tuple[int, int] | None:
     """Ask which Slurm is installed, as (22, 5); None where srun, a program here, does not say."""
     with contextlib.suppress(OutOfReach):
-        return commands.parse_version(ask(transport, commands.VERSION) or "")
+        return commands.parse_version(run_query(transport, commands.VERSION) or "")
     return None
 
 
@@ -205,12 +207,12 @@ def show_jobs(transport: Transport, job_id: str) -> list[SlurmJob]:
     result = _run(transport, jobs.show_job_argv(job_id))
     if result.exit_code == 0:
         return jobs.parse_show_job(result.stdout)
-    if not says(result.stderr, "unknown job"):
+    if not matches_answer(result.stderr, "unknown job"):
         raise OutOfReach(f"scontrol failed: {_last_line(result.stderr)}")
     return []
 
 
-def show_each(transport: Transport, job_ids: Sequence[str]) -> list[SlurmJob]:
+def show_each_job(transport: Transport, job_ids: Sequence[str]) -> list[SlurmJob]:
     """Ask slurmctld for many jobs by one command; what it does not know, or its silence, is none.
 
     Slurm takes no list of ids here; but it takes one question a line.
@@ -222,19 +224,21 @@ def show_each(transport: Transport, job_ids: Sequence[str]) -> list[SlurmJob]:
         return []
 
 
-def pending(transport: Transport, partition: str) -> list[SlurmJob]:
+def query_pending(transport: Transport, partition: str) -> list[SlurmJob]:
     """Ask squeue for all jobs that wait in a partition. Raises OutOfReach."""
-    return jobs.parse_squeue(ask(transport, jobs.squeue_argv(partition=partition)) or "")
+    return jobs.parse_squeue(run_query(transport, jobs.squeue_argv(partition=partition)) or "")
 
 
-def requeue(transport: Transport, job_ids: Sequence[str], *, hold: bool = False) -> dict[str, str]:
+def requeue_jobs(
+    transport: Transport, job_ids: Sequence[str], *, hold: bool = False
+) -> dict[str, str]:
     """Requeue jobs; return Slurm's message for each that it refuses, by id. Raises OutOfReach."""
     return _each(transport, commands.requeue_argv(job_ids, hold=hold), job_ids)
 
 
-def let_requeue(transport: Transport, job_ids: Sequence[str], *, may: bool) -> dict[str, str]:
+def set_requeue(transport: Transport, job_ids: Sequence[str], *, may: bool) -> dict[str, str]:
     """Allow or forbid that jobs are requeued; return refusals by id. Raises OutOfReach."""
-    return _each(transport, commands.may_requeue_argv(job_ids, may=may), job_ids)
+    return _each(transport, commands.set_requeue_argv(job_ids, may=may), job_ids)
 
 
 def _each(transport: Transport, argv: Sequence[str], job_ids: Sequence[str]) -> dict[str, str]:
@@ -246,7 +250,7 @@ def _each(transport: Transport, argv: Sequence[str], job_ids: Sequence[str]) -> 
     return refused
 
 
-def ask(transport: Transport, argv: Sequence[str]) -> str | None:
+def run_query(transport: Transport, argv: Sequence[str]) -> str | None:
     """Return the answer to any other question; None where Slurm refuses it. Raises OutOfReach."""
     result = _run(transport, argv)
     return result.stdout if result.exit_code == 0 else None

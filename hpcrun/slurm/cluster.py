@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from hpcrun.slurm.jobs import tres_gpus
+from hpcrun.slurm.jobs import parse_gpu_limits
 
 _UNLIMITED = frozenset({"UNLIMITED", "INFINITE", "NONE", "N/A", "(null)", "", "NO_VAL"})
 # slurmctld's configuration; and all partitions, hidden ones and those of other groups too.
@@ -316,7 +316,7 @@ def parse_qos(stdout: str) -> list[Qos]:
 
 def _least_gpus(limits: Sequence[str]) -> int | None:
     """Return the least number of GPUs, of any type, that one of these limits allows."""
-    return min((gpus[""] for gpus in map(tres_gpus, limits) if "" in gpus), default=None)
+    return min((gpus[""] for gpus in map(parse_gpu_limits, limits) if "" in gpus), default=None)
 
 
 def _text(value: str) -> str:

@@ -103,7 +103,7 @@ def requeue_argv(job_ids: Sequence[str], *, hold: bool = False) -> list[str]:
     return ["scontrol", "requeuehold" if hold else "requeue", ",".join(job_ids)]
 
 
-def may_requeue_argv(job_ids: Sequence[str], *, may: bool) -> list[str]:
+def set_requeue_argv(job_ids: Sequence[str], *, may: bool) -> list[str]:
     """Let Slurm requeue jobs, or forbid it, as sbatch's --requeue and --no-requeue do."""
     return ["scontrol", "update", f"JobId={','.join(job_ids)}", f"Requeue={int(may)}"]
 
@@ -156,7 +156,7 @@ def shell_argv(
     return [*argv, *(["--pty"] if terminal else []), *command]
 
 
-def beside_argv(
+def overlap_argv(
     job_id: str, nodes: int, name: str, command: Sequence[str], version: Version | None
 ) -> list[str]:
     """Run a command once on each node of a running job, beside its steps.

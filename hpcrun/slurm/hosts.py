@@ -28,7 +28,7 @@ _NUMBERED = pattern_of(rf"(.*?)([0-9]{{1,{_DIGITS}}})?", re.DOTALL)
 _COUNT = pattern_of(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?")
 
 
-def expand(text: str) -> list[str]:
+def expand_hosts(text: str) -> list[str]:
     """Return the hosts of a node list, in Slurm's order, duplicates included.
 
     Padding is kept and is that of a range's first number. Of several bracket groups the last runs
@@ -37,11 +37,11 @@ def expand(text: str) -> list[str]:
     before 23.02 guessed there), for names that no host can have, and for more than HOST_LIMIT
     hosts.
 
-    >>> expand("node[01-03,07],login")
+    >>> expand_hosts("node[01-03,07],login")
     ['node01', 'node02', 'node03', 'node07', 'login']
-    >>> expand("r[1-2]n[098-100]-ib")
+    >>> expand_hosts("r[1-2]n[098-100]-ib")
     ['r1n098-ib', 'r1n099-ib', 'r1n100-ib', 'r2n098-ib', 'r2n099-ib', 'r2n100-ib']
-    >>> expand("[8-11]"), expand("")
+    >>> expand_hosts("[8-11]"), expand_hosts("")
     (['8', '9', '10', '11'], [])
     """
     hosts: list[str] = []
@@ -113,13 +113,13 @@ def check_host(name: str, token: str = "") -> None:
         raise InputError(f"{where}: longer than a host name's {_NAME_LIMIT} characters")
 
 
-def compress(hosts: Sequence[str]) -> str:
+def compress_hosts(hosts: Sequence[str]) -> str:
     """Write hosts as Slurm does: neighbours that differ in their last number share a bracket.
 
     The order is kept, so that expanding gives the same list; every Slurm version reads it, since
     nothing follows a bracket.
 
-    >>> compress(["n08", "n09", "n10", "n12", "login", "n1", "n02"])
+    >>> compress_hosts(["n08", "n09", "n10", "n12", "login", "n1", "n02"])
     'n[08-10,12],login,n[1,02]'
     """
     groups: list[tuple[str, list[tuple[int, int, int]]]] = []
@@ -153,10 +153,10 @@ def _write_ranges(ranges: Sequence[tuple[int, int, int]]) -> str:
     return words[0] if is_one else f"[{','.join(words)}]" if words else ""
 
 
-def expand_counts(text: str) -> list[int]:
+def expand_node_counts(text: str) -> list[int]:
     """Return one number a node from SLURM_JOB_CPUS_PER_NODE and its like. Raises InputError.
 
-    >>> expand_counts("72(x2),36")
+    >>> expand_node_counts("72(x2),36")
     [72, 72, 36]
     """
     counts: list[int] = []

@@ -92,7 +92,7 @@ class SlurmJob(Struct, frozen=True, kw_only=True):
 
     @property
     def array(self) -> str:
-        return array_id(self.job_id)
+        return array_job_id(self.job_id)
 
     @property
     def task(self) -> str:
@@ -112,9 +112,9 @@ class SlurmJob(Struct, frozen=True, kw_only=True):
     @property
     def hosts(self) -> tuple[str, ...]:
         """The job's nodes, in Slurm's order; none while it waits."""
-        from hpcrun.slurm.hosts import expand  # here: who submits asks for no nodes
+        from hpcrun.slurm.hosts import expand_hosts  # here: who submits asks for no nodes
 
-        return tuple(expand(self.node_list)) if self.node_list else ()
+        return tuple(expand_hosts(self.node_list)) if self.node_list else ()
 
     @property
     def elapsed_seconds(self) -> float | None:
@@ -132,38 +132,39 @@ class SlurmJob(Struct, frozen=True, kw_only=True):
         return list(dict.fromkeys(path for path in (self.stdout, self.stderr) if path))
 
 
-def is_part(job_id: str) -> bool:
+def is_task_id(job_id: str) -> bool:
     """Return whether an id is that of an array's task or of a part of a job.
 
-    >>> is_part("7_3"), is_part("6+1"), is_part("7")
+    >>> is_task_id("7_3"), is_task_id("6+1"), is_task_id("7")
     (True, True, False)
     """
     return "_" in job_id or "+" in job_id
 
 
-def array_id(job_id: str) -> str:
+def array_job_id(job_id: str) -> str:
     """Return an id without its task or part.
 
-    >>> array_id("7_3"), array_id("7_[4-9%2]"), array_id("6+1"), array_id("7")
+    >>> array_job_id("7_3"), array_job_id("7_[4-9%2]"), array_job_id("6+1"), array_job_id("7")
     ('7', '7', '6', '7')
     """
-    return split_id(job_id)[0]
+    return split_job_id(job_id)[0]
 
 
-def split_id(job_id: str) -> tuple[str, str]:
+def split_job_id(job_id: str) -> tuple[str, str]:
     """Return the id of a job or an array, and that of its task or part.
 
-    >>> split_id("7_3"), split_id("6+1"), split_id("7")
+    >>> split_job_id("7_3"), split_job_id("6+1"), split_job_id("7")
     (('7', '3'), ('6', '1'), ('7', ''))
     """
     number, _, task = job_id.replace("+", "_").partition("_")
     return number, task
 
 
-def task_numbers(text: str, most: int) -> list[int] | None:
+def parse_task_numbers(text: str, most: int) -> list[int] | None:
     """Read the tasks of an array, the first ``most`` of them; None for what is no list of some.
 
-    >>> task_numbers("3-5,9", 99), task_numbers("0-100:5%4", 2), task_numbers("5-3", 99)
+    >>> parse_task_numbers("3-5,9", 99), parse_task_numbers("0-100:5%4", 2), parse_task_numbers(
+    ...     "5-3", 99)
     ([3, 4, 5, 9], [0, 5], None)
     """
     found: list[int] = []
@@ -176,29 +177,29 @@ def task_numbers(text: str, most: int) -> list[int] | None:
     return list(dict.fromkeys(found))
 
 
-def is_possible(job_id: str) -> bool:
+def is_valid_job_id(job_id: str) -> bool:
     """Return whether Slurm can have such an id: 32 bits, and an array's tasks have a limit too.
 
-    >>> [is_possible(word) for word in ("4711_3", "4711+1", "553038940000")]
+    >>> [is_valid_job_id(word) for word in ("4711_3", "4711+1", "553038940000")]
     [True, True, False]
     """
-    number, task = split_id(job_id)
+    number, task = split_job_id(job_id)
     return 0 < int(number) < 0xFFFFFFFE and int(task or 0) < 0xFFFFFFFE
 
 
 # ---- Generic resources as nodes list them: ``gpu:a100:4(S:0-1),shard:8`` -----------------------
 
 
-def node_gpus(gres: str) -> dict[str, int]:
+def count_node_gpus(gres: str) -> dict[str, int]:
     """Count the GPUs of a node by type; "" is the type of those that have none.
 
     Sockets, indices and ``no_consume`` say nothing of the number. Shares of GPUs (shard, mps) are
     no GPUs: who asks for gres gpu does not get them. What cannot be read counts for nothing.
 
-    >>> node_gpus("gpu:a100:4(S:0-1)"), node_gpus("gpu:4(S:0,2),shard:8"), node_gpus("(null)")
-    ({'a100': 4}, {'': 4}, {})
-    >>> node_gpus("gpu:a100:2,gpu:1g.5gb:7"), node_gpus("gpu:v100:no_consume:2"), node_gpus("gpu")
-    ({'a100': 2, '1g.5gb': 7}, {'v100': 2}, {'': 1})
+    >>> [count_node_gpus(gres) for gres in ("gpu:a100:4(S:0-1)", "gpu:4(S:0,2),shard:8", "(null)")]
+    [{'a100': 4}, {'': 4}, {}]
+    >>> [count_node_gpus(gres) for gres in ("gpu:a100:2,gpu:1g.5gb:7", "gpu:v100:no_consume:2")]
+    [{'a100': 2, '1g.5gb': 7}, {'v100': 2}]
     """
     found: dict[str, int] = {}
     for name, kind, count in _parse_gres(gres):
@@ -229,25 +230,27 @@ def count_gpus(gres: str) -> int:
     >>> count_gpus("(null)"), count_gpus("gres:gpu:h100:8"), count_gpus("gpu")
     (0, 8, 1)
     """
-    return sum(node_gpus(gres).values())
+    return sum(count_node_gpus(gres).values())
 
 
-def gpus_of(tres: str) -> int | None:
+def count_tres_gpus(tres: str) -> int | None:
     """Count the GPUs in a list of trackable resources; None: it does not list them.
 
     Types stand beside their sum.
 
-    >>> gpus_of("cpu=8,node=2,gres/gpu=4,gres/gpu:a100=4"), gpus_of("gres/gpu:a100=2"), gpus_of("")
+    >>> count_tres_gpus("cpu=8,node=2,gres/gpu=4,gres/gpu:a100=4"), count_tres_gpus(
+    ...     "gres/gpu:a100=2"), count_tres_gpus("")
     (4, 2, None)
     """
-    found = tres_gpus(tres)
+    found = parse_gpu_limits(tres)
     return found.get("", sum(found.values())) if found else None
 
 
-def tres_gpus(text: str) -> dict[str, int]:
+def parse_gpu_limits(text: str) -> dict[str, int]:
     """Read the limits on GPUs from a list of trackable resources; "" is any type.
 
-    >>> tres_gpus("cpu=512,gres/gpu=16,gres/gpu:a100=8"), tres_gpus(""), tres_gpus("cpu=1")
+    >>> parse_gpu_limits("cpu=512,gres/gpu=16,gres/gpu:a100=8"), parse_gpu_limits(
+    ...     ""), parse_gpu_limits("cpu=1")
     ({'': 16, 'a100': 8}, {}, {})
     """
     pairs = re.findall(r"(?:^|,)\s*gres/gpu(?::([^=,]+))?=([0-9]{1,9})(?=,|\s*$)", text)
@@ -343,7 +346,7 @@ def _job(columns: Mapping[str, str], fields: Sequence[str], *, source: str) -> S
     values["state"] = parse_state(values["state"])
     if tres := values.pop("tres", ""):
         # The accounting has the sum of a job's GPUs: of many nodes it leaves each one's open.
-        values["gpus"] = gpus = gpus_of(tres)
+        values["gpus"] = gpus = count_tres_gpus(tres)
         values["slots"] = (gpus,) if gpus and values["nodes"] == "1" else ()
     return SlurmJob(source=source, **values)
 
@@ -477,12 +480,12 @@ def _shown_id(values: defaultdict[str, str]) -> str:
 
 def _allocated(values: defaultdict[str, str]) -> int | None:
     # AllocTRES since 23.02, beside a ReqTRES that may say another number; before it was TRES.
-    return gpus_of(values.get("AllocTRES", values["TRES"]))
+    return count_tres_gpus(values.get("AllocTRES", values["TRES"]))
 
 
 def _shown_gpus(values: defaultdict[str, str]) -> int | None:
     found = _allocated(values)
-    found = gpus_of(values["ReqTRES"]) if found is None else found
+    found = count_tres_gpus(values["ReqTRES"]) if found is None else found
     if found is not None:
         return found
     # Without accounting of GPUs (AccountingStorageTRES) only what was asked for is shown.
@@ -493,14 +496,14 @@ def _shown_gpus(values: defaultdict[str, str]) -> int | None:
 
 def _slots(lines: Sequence[str], values: defaultdict[str, str]) -> tuple[int, ...]:
     """Count the GPUs of each host, else its tasks."""
-    hosts = known_hosts(values["NodeList"])
+    hosts = expand_known_hosts(values["NodeList"])
     cpus, gpus = dict.fromkeys(hosts, 0), dict.fromkeys(hosts, 0)
     for line in lines:
         found = re.match(r"Nodes=(\S+) CPU_IDs=(\S*) Mem=\S* GRES=(\S*)", line)
         names, ids, gres = found.groups() if found else ("", "", "")
         ranges = re.findall(r"(\d+)(?:-(\d+))?", ids)  # 0-3,8
         count = sum(int(last or first) - int(first) + 1 for first, last in ranges)
-        for host in known_hosts(names):
+        for host in expand_known_hosts(names):
             cpus[host] = cpus.get(host, 0) + count
             gpus[host] = gpus.get(host, 0) + count_gpus(gres)
     if any(gpus.values()):
@@ -513,12 +516,12 @@ def _slots(lines: Sequence[str], values: defaultdict[str, str]) -> tuple[int, ..
     return _tasks(values, [cpus[host] for host in hosts])
 
 
-def known_hosts(node_list: str) -> list[str]:
+def expand_known_hosts(node_list: str) -> list[str]:
     """Return the hosts of a node list, as SlurmJob.hosts does; none where that is no list."""
-    from hpcrun.slurm.hosts import expand  # here, as above
+    from hpcrun.slurm.hosts import expand_hosts  # here, as above
 
     try:
-        return expand(node_list)
+        return expand_hosts(node_list)
     except InputError:  # names that no host can have
         return []
 

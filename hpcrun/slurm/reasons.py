@@ -16,14 +16,14 @@ from msgspec import Struct
 from hpcrun.patterns import pattern_of
 
 
-class Why(Struct, frozen=True):
+class ReasonExplanation(Struct, frozen=True):
     """A reason as a sentence; ``fix`` is what its user can do, "" where waiting is all."""
 
     words: str
     fix: str = ""
 
 
-class Limit(Struct, frozen=True):
+class ReachedLimit(Struct, frozen=True):
     """What a reason such as QOSMaxGRESPerUser says: whose limit, on what, counted how.
 
     ``whose``: "qos" or "assoc". ``amount`` is Group (of all its users), Max or Min; ``resource``
@@ -38,7 +38,7 @@ class Limit(Struct, frozen=True):
     minutes: str = ""
 
 
-class Numbers(Struct, frozen=True):
+class LimitUsage(Struct, frozen=True):
     """How much a limit allows and how much of it is used, in ``unit``."""
 
     allowed: str
@@ -51,108 +51,124 @@ _ADMIN = "ask the site's support: scontrol show job {job} has what they need"
 _LARGER = "cancel it and submit it with more, or under another QOS: it will not start as it is"
 _SMALLER = "cancel it and submit it with less: it will not start as it is"
 
-_REASONS: dict[str, Why] = {
-    "Priority": Why("other jobs go first"),
-    "Resources": Why("waits for nodes to become free"),
-    "Dependency": Why("waits for another job"),
-    "DependencyNeverSatisfied": Why(
+_REASONS: dict[str, ReasonExplanation] = {
+    "Priority": ReasonExplanation("other jobs go first"),
+    "Resources": ReasonExplanation("waits for nodes to become free"),
+    "Dependency": ReasonExplanation("waits for another job"),
+    "DependencyNeverSatisfied": ReasonExplanation(
         "the job that it waits for did not end as it should: it will never start",
         "hpcrun cancel {job}, and submit it without --after",
     ),
-    "BeginTime": Why("is not to start before its begin time"),
-    "JobHeldUser": Why("is held by its user", _HELD_FIX),
-    "JobHeldAdmin": Why("is held by the site's administrators", _ADMIN),
-    "JobHoldMaxRequeue": Why(
+    "BeginTime": ReasonExplanation("is not to start before its begin time"),
+    "JobHeldUser": ReasonExplanation("is held by its user", _HELD_FIX),
+    "JobHeldAdmin": ReasonExplanation("is held by the site's administrators", _ADMIN),
+    "JobHoldMaxRequeue": ReasonExplanation(
         "is held: it was requeued as often as the site allows", f"see its logs, then {_HELD_FIX}"
     ),
-    "job requeued in held state": Why("is held since it was requeued", _HELD_FIX),
-    "job requeued in special exit state": Why(
+    "job requeued in held state": ReasonExplanation("is held since it was requeued", _HELD_FIX),
+    "job requeued in special exit state": ReasonExplanation(
         "is held: the site requeued it for how it ended", f"see its logs, then {_HELD_FIX}"
     ),
-    "launch failed requeued held": Why("is held: its node could not launch it", _HELD_FIX),
-    "launch failure limit exceeded requeued held": Why(
+    "launch failed requeued held": ReasonExplanation(
+        "is held: its node could not launch it", _HELD_FIX
+    ),
+    "launch failure limit exceeded requeued held": ReasonExplanation(
         "is held: its nodes could not launch it, as often as the site allows", _HELD_FIX
     ),
-    "user env retrieval failed requeued held": Why(
+    "user env retrieval failed requeued held": ReasonExplanation(
         "is held: its node could not load your login's environment", _HELD_FIX
     ),
-    "JobArrayTaskLimit": Why(
+    "JobArrayTaskLimit": ReasonExplanation(
         "waits for other runs of its sweep: its limit of running tasks is reached"
     ),
-    "None": Why("has just come: Slurm has not looked at it yet"),
-    "Prolog": Why("its nodes are being prepared"),
-    "Cleaning": Why("its last attempt is still being cleaned up"),
-    "Licenses": Why("waits for a licence that others use"),
-    "Reservation": Why("waits for its reservation to begin or to have room"),
-    "ReservationDeleted": Why(
+    "None": ReasonExplanation("has just come: Slurm has not looked at it yet"),
+    "Prolog": ReasonExplanation("its nodes are being prepared"),
+    "Cleaning": ReasonExplanation("its last attempt is still being cleaned up"),
+    "Licenses": ReasonExplanation("waits for a licence that others use"),
+    "Reservation": ReasonExplanation("waits for its reservation to begin or to have room"),
+    "ReservationDeleted": ReasonExplanation(
         "its reservation was deleted", "hpcrun cancel {job}, and submit it without the reservation"
     ),
-    "ReservationInvalid": Why(
+    "ReservationInvalid": ReasonExplanation(
         "its reservation cannot be used", "scontrol show reservation lists those that can"
     ),
-    "ReqNodeNotAvail": Why("a node that it needs is down, drained or reserved"),
-    "NodeDown": Why("a node that it needs is down"),
-    "PartitionDown": Why("its partition takes jobs but starts none now"),
-    "PartitionInactive": Why("its partition is inactive: it starts no jobs"),
-    "PartitionNodeLimit": Why(
+    "ReqNodeNotAvail": ReasonExplanation("a node that it needs is down, drained or reserved"),
+    "NodeDown": ReasonExplanation("a node that it needs is down"),
+    "PartitionDown": ReasonExplanation("its partition takes jobs but starts none now"),
+    "PartitionInactive": ReasonExplanation("its partition is inactive: it starts no jobs"),
+    "PartitionNodeLimit": ReasonExplanation(
         "asks for more nodes than its partition gives, or they are down", _SMALLER
     ),
-    "PartitionTimeLimit": Why("asks for more time than its partition gives", _SMALLER),
-    "PartitionConfig": Why("asks for what its partition does not have or allow", _SMALLER),
-    "FrontEndDown": Why("no front-end node is up"),
-    "SchedDefer": Why("asked to start at once, which the scheduler put off"),
-    "BadConstraints": Why("no node has what it asks for", _SMALLER),
-    "Constraints": Why("no node has what it asks for", _SMALLER),
-    "AccountNotAllowed": Why(
+    "PartitionTimeLimit": ReasonExplanation(
+        "asks for more time than its partition gives", _SMALLER
+    ),
+    "PartitionConfig": ReasonExplanation(
+        "asks for what its partition does not have or allow", _SMALLER
+    ),
+    "FrontEndDown": ReasonExplanation("no front-end node is up"),
+    "SchedDefer": ReasonExplanation("asked to start at once, which the scheduler put off"),
+    "BadConstraints": ReasonExplanation("no node has what it asks for", _SMALLER),
+    "Constraints": ReasonExplanation("no node has what it asks for", _SMALLER),
+    "AccountNotAllowed": ReasonExplanation(
         "its account may not use the partition", "name another: --account or --partition"
     ),
-    "InvalidAccount": Why("its account is not valid (any more)", "name another: --account"),
-    "QOSNotAllowed": Why(
+    "InvalidAccount": ReasonExplanation(
+        "its account is not valid (any more)", "name another: --account"
+    ),
+    "QOSNotAllowed": ReasonExplanation(
         "its QOS may not be used here", "name another: slurm: {{qos: NAME}} in the job"
     ),
-    "InvalidQOS": Why("its QOS is not valid (any more)", "name another: slurm: {{qos: NAME}}"),
-    "QOSUsageThreshold": Why("your share of the cluster is used up: below the QOS's threshold"),
-    "QOSJobLimit": Why("your QOS is at its limit of jobs"),
-    "QOSResourceLimit": Why("your QOS is at one of its limits"),
-    "QOSTimeLimit": Why("asks for more time than your QOS allows", _SMALLER),
-    "AssociationJobLimit": Why("your account is at its limit of jobs"),
-    "AssociationResourceLimit": Why("your account is at one of its limits"),
-    "AssociationTimeLimit": Why("your account has used up its time, or the job asks for too much"),
-    "AccountingPolicy": Why("a limit of your account or QOS is reached"),
-    "MaxMemPerLimit": Why("asks for more memory per CPU or node than allowed", _SMALLER),
-    "BurstBufferResources": Why("waits for space in the burst buffer"),
-    "BurstBufferStageIn": Why("its data is being staged in"),
-    "BurstBufferOperation": Why("an operation on its burst buffer failed", _ADMIN),
-    "PowerNotAvail": Why("waits for power"),
-    "PowerReserved": Why("waits for power that is reserved"),
-    "MaxPoweredUpNodes": Why("as many nodes are powered up as the site allows"),
-    "MpiPortsBusy": Why("waits for ports for MPI"),
-    "FedJobLock": Why("another cluster of the federation decides about it"),
+    "InvalidQOS": ReasonExplanation(
+        "its QOS is not valid (any more)", "name another: slurm: {{qos: NAME}}"
+    ),
+    "QOSUsageThreshold": ReasonExplanation(
+        "your share of the cluster is used up: below the QOS's threshold"
+    ),
+    "QOSJobLimit": ReasonExplanation("your QOS is at its limit of jobs"),
+    "QOSResourceLimit": ReasonExplanation("your QOS is at one of its limits"),
+    "QOSTimeLimit": ReasonExplanation("asks for more time than your QOS allows", _SMALLER),
+    "AssociationJobLimit": ReasonExplanation("your account is at its limit of jobs"),
+    "AssociationResourceLimit": ReasonExplanation("your account is at one of its limits"),
+    "AssociationTimeLimit": ReasonExplanation(
+        "your account has used up its time, or the job asks for too much"
+    ),
+    "AccountingPolicy": ReasonExplanation("a limit of your account or QOS is reached"),
+    "MaxMemPerLimit": ReasonExplanation(
+        "asks for more memory per CPU or node than allowed", _SMALLER
+    ),
+    "BurstBufferResources": ReasonExplanation("waits for space in the burst buffer"),
+    "BurstBufferStageIn": ReasonExplanation("its data is being staged in"),
+    "BurstBufferOperation": ReasonExplanation("an operation on its burst buffer failed", _ADMIN),
+    "PowerNotAvail": ReasonExplanation("waits for power"),
+    "PowerReserved": ReasonExplanation("waits for power that is reserved"),
+    "MaxPoweredUpNodes": ReasonExplanation("as many nodes are powered up as the site allows"),
+    "MpiPortsBusy": ReasonExplanation("waits for ports for MPI"),
+    "FedJobLock": ReasonExplanation("another cluster of the federation decides about it"),
     # Of jobs that have ended.
-    "SystemFailure": Why("Slurm itself failed", _ADMIN),
-    "JobLaunchFailure": Why(
+    "SystemFailure": ReasonExplanation("Slurm itself failed", _ADMIN),
+    "JobLaunchFailure": ReasonExplanation(
         "its script was killed, or could not be launched: its folder or script there, or the node"
     ),
-    "NonZeroExitCode": Why("ended with an exit code other than 0"),
-    "RaisedSignal": Why("ended by a signal"),
-    "TimeLimit": Why("ran until its time limit"),
-    "InactiveLimit": Why("was inactive for too long"),
-    "DeadLine": Why("could not end before its deadline"),
-    "OutOfMemory": Why("used more memory than it had asked for"),
-    "InvaildReason": Why("Slurm gives no valid reason"),
+    "NonZeroExitCode": ReasonExplanation("ended with an exit code other than 0"),
+    "RaisedSignal": ReasonExplanation("ended by a signal"),
+    "TimeLimit": ReasonExplanation("ran until its time limit"),
+    "InactiveLimit": ReasonExplanation("was inactive for too long"),
+    "DeadLine": ReasonExplanation("could not end before its deadline"),
+    "OutOfMemory": ReasonExplanation("used more memory than it had asked for"),
+    "InvaildReason": ReasonExplanation("Slurm gives no valid reason"),
 }
 
 # The same of jobs that hpcrun did not submit: their users have no options or keys of its.
-_OF_OTHERS: dict[str, Why] = {
-    "DependencyNeverSatisfied": Why(
+_OF_OTHERS: dict[str, ReasonExplanation] = {
+    "DependencyNeverSatisfied": ReasonExplanation(
         "the job that it waits for did not end as it should: it will never start",
         "hpcrun cancel {job}, and submit it without this dependency",
     ),
-    "JobArrayTaskLimit": Why(
+    "JobArrayTaskLimit": ReasonExplanation(
         "waits for other tasks of its array: its limit of running tasks is reached"
     ),
-    "QOSNotAllowed": Why("its QOS may not be used here", "name another: --qos"),
-    "InvalidQOS": Why("its QOS is not valid (any more)", "name another: --qos"),
+    "QOSNotAllowed": ReasonExplanation("its QOS may not be used here", "name another: --qos"),
+    "InvalidQOS": ReasonExplanation("its QOS is not valid (any more)", "name another: --qos"),
 }
 
 # In plain words: many of it, and it times minutes; then its trackable resource, or how those of
@@ -202,18 +218,18 @@ _PLAIN = {
 }  # fmt: skip
 
 
-def parse_limit(reason: str) -> Limit | None:
+def parse_limit(reason: str) -> ReachedLimit | None:
     """Read the limit that a reason names; None for a reason of another kind.
 
     >>> parse_limit("QOSMaxGRESPerUser")
-    Limit(whose='qos', amount='Max', resource='GRES', per='User', minutes='')
+    ReachedLimit(whose='qos', amount='Max', resource='GRES', per='User', minutes='')
     >>> parse_limit("AssocGrpCPURunMinutesLimit").minutes, parse_limit("Priority")
     ('RunMinutes', None)
     """
     found = _LIMIT.fullmatch(reason)
     if found is None or reason in _REASONS:
         return None
-    return Limit(
+    return ReachedLimit(
         # MaxGRESPerAccount and its like are limits of a QOS.
         whose="assoc" if found["whose"] == "Assoc" else "qos",
         amount=found["amount"],
@@ -223,23 +239,23 @@ def parse_limit(reason: str) -> Limit | None:
     )
 
 
-def explain(
-    reason: str, job_id: str = "", numbers: Numbers | None = None, *, own: bool = True
-) -> Why:
+def explain_reason(
+    reason: str, job_id: str = "", numbers: LimitUsage | None = None, *, own: bool = True
+) -> ReasonExplanation:
     """Explain why a job waits; a reason that is in no list is shown as it is.
 
     ``numbers`` are those of the limit that the reason names, where they are known; ``own``: hpcrun
     has submitted the job.
 
-    >>> explain("QOSMaxGRESPerUser", numbers=Numbers("8", "8", "GPUs")).words
+    >>> explain_reason("QOSMaxGRESPerUser", numbers=LimitUsage("8", "8", "GPUs")).words
     'your QOS allows 8 GPUs at once; 8 are in use'
-    >>> explain("JobHeldUser", "7").fix
+    >>> explain_reason("JobHeldUser", "7").fix
     'scontrol release 7'
-    >>> explain("ReqNodeNotAvail, UnavailableNodes:n1").words
+    >>> explain_reason("ReqNodeNotAvail, UnavailableNodes:n1").words
     'a node that it needs is down, drained or reserved (UnavailableNodes:n1)'
-    >>> explain("JobArrayTaskLimit", own=False).words
+    >>> explain_reason("JobArrayTaskLimit", own=False).words
     'waits for other tasks of its array: its limit of running tasks is reached'
-    >>> explain("SomethingNew").words
+    >>> explain_reason("SomethingNew").words
     'SomethingNew'
     """
     # squeue adds a remark to some, and older ones write it with underscores.
@@ -249,12 +265,12 @@ def explain(
     known = _REASONS.get(name) if own else _OF_OTHERS.get(name, _REASONS.get(name))
     limit = parse_limit(reason)
     if known is None:
-        known = _of_limit(limit, numbers) if limit is not None else Why(reason)
+        known = _of_limit(limit, numbers) if limit is not None else ReasonExplanation(reason)
     more = "" if not remark or remark.endswith(":") else f" ({remark})"  # "UnavailableNodes:"
-    return Why(known.words + more, known.fix.format(job=job_id or "JOBID"))
+    return ReasonExplanation(known.words + more, known.fix.format(job=job_id or "JOBID"))
 
 
-def _of_limit(limit: Limit, numbers: Numbers | None) -> Why:
+def _of_limit(limit: ReachedLimit, numbers: LimitUsage | None) -> ReasonExplanation:
     owner = "your QOS" if limit.whose == "qos" else "your account"
     many, minutes, _ = _RESOURCES[limit.resource]
     noun = numbers.unit if numbers else many
@@ -263,43 +279,53 @@ def _of_limit(limit: Limit, numbers: Numbers | None) -> Why:
     used = f": {numbers.used} of {numbers.allowed} are used" if numbers else ""
     most = f": at most {numbers.allowed}" if numbers else ""
     if limit.amount == "Min":
-        return Why(f"{owner} accepts only jobs that ask for more {noun}", _LARGER)
+        return ReasonExplanation(f"{owner} accepts only jobs that ask for more {noun}", _LARGER)
     if limit.resource in ("Wall", "WallDuration"):
         if limit.amount == "Grp":
-            return Why(f"{owner} has used up its run time{used}")
-        return Why(f"asks for more time than {owner} allows a job{most}", _SMALLER)
+            return ReasonExplanation(f"{owner} has used up its run time{used}")
+        return ReasonExplanation(f"asks for more time than {owner} allows a job{most}", _SMALLER)
     if limit.per in ("Job", "Node"):
         what, each = (minutes, "job") if limit.minutes else (noun, limit.per.lower())
-        return Why(f"asks for more {what} than {owner} allows a {each}{most}", _SMALLER)
+        return ReasonExplanation(
+            f"asks for more {what} than {owner} allows a {each}{most}", _SMALLER
+        )
     if limit.minutes == "Minutes":
-        return Why(f"{owner} has used up the {minutes} that it allows{together}{used}")
+        return ReasonExplanation(
+            f"{owner} has used up the {minutes} that it allows{together}{used}"
+        )
     if limit.minutes:
-        return Why(f"running jobs hold all {minutes} that {owner} allows{together}{used}")
+        return ReasonExplanation(
+            f"running jobs hold all {minutes} that {owner} allows{together}{used}"
+        )
     if numbers and noun.endswith(" jobs"):
         noun = noun[:-1] if numbers.allowed == "1" else noun
         there = "there is 1" if numbers.used == "1" else f"there are {numbers.used}"
-        return Why(f"{owner} allows {numbers.allowed} {noun}{together}; {there}")
+        return ReasonExplanation(f"{owner} allows {numbers.allowed} {noun}{together}; {there}")
     if numbers:
         verb = "is" if noun == "memory" or numbers.used == "1" else "are"
         allowed = f"{numbers.allowed} {noun}"
-        return Why(f"{owner} allows {allowed} at once{together}; {numbers.used} {verb} in use")
-    return Why(f"{_WHO[limit.whose, group]} limit of {noun}")
+        return ReasonExplanation(
+            f"{owner} allows {allowed} at once{together}; {numbers.used} {verb} in use"
+        )
+    return ReasonExplanation(f"{_WHO[limit.whose, group]} limit of {noun}")
 
 
-def show_limits_argv(limit: Limit, qos: str, account: str) -> list[str]:
+def show_limits_argv(limit: ReachedLimit, qos: str, account: str) -> list[str]:
     """Ask for the limits of a job's QOS, or of its account and those above it."""
     if limit.whose == "qos":
         return ["scontrol", "show", "assoc_mgr", "flags=qos", f"qos={qos}"]
     return ["scontrol", "show", "assoc_mgr", "flags=assoc", f"accounts={account}"]
 
 
-def find_numbers(text: str, limit: Limit, *, user: str, uid: str, account: str) -> Numbers | None:
+def find_limit_usage(
+    text: str, limit: ReachedLimit, *, user: str, uid: str, account: str
+) -> LimitUsage | None:
     """Find what a limit allows and how much is used; None where the text does not say.
 
     >>> text = "QOS=q(1)\\n  User Limits\\n    me(7)\\n      MaxTRESPU=cpu=N(1),gres/gpu=8(6)\\n"
-    >>> limit = Limit("qos", "Max", "GRES", per="User")
-    >>> find_numbers(text, limit, user="me", uid="7", account="a")
-    Numbers(allowed='8', used='6', unit='GPUs')
+    >>> limit = ReachedLimit("qos", "Max", "GRES", per="User")
+    >>> find_limit_usage(text, limit, user="me", uid="7", account="a")
+    LimitUsage(allowed='8', used='6', unit='GPUs')
     """
     key = _key(limit)
     for section in _sections(text, limit, user, uid, account) if key else []:
@@ -310,7 +336,7 @@ def find_numbers(text: str, limit: Limit, *, user: str, uid: str, account: str) 
     return None
 
 
-def _key(limit: Limit) -> str | None:
+def _key(limit: ReachedLimit) -> str | None:
     group = "Grp" if limit.amount == "Grp" else limit.per
     plain = _PLAIN.get((group, limit.resource))
     if plain is not None or not _RESOURCES[limit.resource][2]:
@@ -326,7 +352,7 @@ def _key(limit: Limit) -> str | None:
     return f"MaxTRES{middle}{ends[limit.per]}" if limit.per in ends else None
 
 
-def _sections(text: str, limit: Limit, user: str, uid: str, account: str) -> list[str]:
+def _sections(text: str, limit: ReachedLimit, user: str, uid: str, account: str) -> list[str]:
     """Return the parts of the answer about this user or account."""
     if limit.whose == "assoc":
         records = re.split(r"(?m)^(?=ClusterName=)", text)
@@ -343,10 +369,10 @@ def _sections(text: str, limit: Limit, user: str, uid: str, account: str) -> lis
     return [match[1]] if match else []
 
 
-def _reached(values: str, limit: Limit) -> Numbers | None:
+def _reached(values: str, limit: ReachedLimit) -> LimitUsage | None:
     """Return the numbers of the resource that is nearest to its limit."""
     many, _, wanted = _RESOURCES[limit.resource]
-    best: tuple[float, Numbers] | None = None
+    best: tuple[float, LimitUsage] | None = None
     for part in values.split(","):
         name, _, value = part.rpartition("=")
         match = re.fullmatch(r"(\d+)(?:\.\d+)?(?:\((\d+)(?:\.\d+)?\))?", value)
@@ -358,7 +384,7 @@ def _reached(values: str, limit: Limit) -> Numbers | None:
         kind, _, model = name.partition("/")[2].partition(":")
         unit = f"{model} GPUs".lstrip() if kind == "gpu" else name.partition("/")[2] or many
         if best is None or share > best[0]:
-            best = share, Numbers(_amount(name, allowed), _amount(name, used), unit)
+            best = share, LimitUsage(_amount(name, allowed), _amount(name, used), unit)
     return best[1] if best else None
 
 
@@ -460,23 +486,27 @@ _FIXES = [
 ]
 
 
-def says(stderr: str, answer: Answer) -> bool:
+def matches_answer(stderr: str, answer: Answer) -> bool:
     """Return whether a command of Slurm's was answered so.
 
-    >>> says("sbatch: error: Batch job submission failed: Socket timed out on send/recv", "silence")
+    >>> matches_answer(
+    ...     "sbatch: error: Batch job submission failed: Socket timed out on send/recv", "silence")
     True
-    >>> says("Unable to contact slurm controller (connect failure)", "never sent")
+    >>> matches_answer("Unable to contact slurm controller (connect failure)", "never sent")
     True
-    >>> says("sinfo: fatal: Could not establish a configuration source", "no configuration")
+    >>> matches_answer(
+    ...     "sinfo: fatal: Could not establish a configuration source", "no configuration")
     True
-    >>> says("Kill job error on job id 7: Job/step already completing or completed", "over")
+    >>> matches_answer(
+    ...     "Kill job error on job id 7: Job/step already completing or completed", "over")
     True
-    >>> says("Job has already finished for job 7", "finished")
+    >>> matches_answer("Job has already finished for job 7", "finished")
     True
-    >>> says("Requested operation is presently disabled for job 7", "requeue disabled")
+    >>> matches_answer("Requested operation is presently disabled for job 7", "requeue disabled")
     True
     >>> error = "scancel: error: Kill job error on job id 7: Access/permission denied"
-    >>> says(error, "denied"), says(error, "unknown job"), says(error, "silence")
+    >>> matches_answer(error, "denied"), matches_answer(error, "unknown job"), matches_answer(
+    ...     error, "silence")
     (True, False, False)
     """
     return _ANSWERS[answer].search(stderr) is not None
@@ -492,5 +522,5 @@ def refusal_fix(stderr: str) -> str:
     """
     for word in re.findall(r"\b(?:QOS|Assoc|Max|Grp)\w+", stderr):
         if parse_limit(word) is not None:
-            return f"{explain(word).words}; {_LIMITS}"
+            return f"{explain_reason(word).words}; {_LIMITS}"
     return next((fix for text, fix in _FIXES if re.search(text, stderr, re.IGNORECASE)), "")

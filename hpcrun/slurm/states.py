@@ -48,10 +48,11 @@ def parse_exit_code(text: str) -> int | None:
     return int(code) or (128 + int(signal) if signal.isdigit() and int(signal) else 0)
 
 
-def say_exit_code(text: str) -> str:
+def format_exit_code(text: str) -> str:
     """Describe Slurm's ``code:signal``; "" where there is none.
 
-    >>> say_exit_code("3:0"), say_exit_code("0:9"), say_exit_code("0:0"), say_exit_code("")
+    >>> format_exit_code("3:0"), format_exit_code("0:9"), format_exit_code(
+    ...     "0:0"), format_exit_code("")
     ('exit code 3', 'signal 9', 'exit code 0', '')
     """
     code, _, signal = text.partition(":")
@@ -91,10 +92,10 @@ def is_unlimited(limit: str) -> bool:
     return limit in _NO_LIMIT
 
 
-def say_limit(limit: str) -> str:
+def format_limit(limit: str) -> str:
     """Describe a job's time limit, after the time it has run; "" where it is not known.
 
-    >>> say_limit("1:00:00"), say_limit("UNLIMITED"), say_limit("")
+    >>> format_limit("1:00:00"), format_limit("UNLIMITED"), format_limit("")
     ('of 1:00:00', 'without a limit', '')
     """
     if is_unlimited(limit):

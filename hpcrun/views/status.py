@@ -10,7 +10,7 @@ import msgspec
 
 from hpcrun.plan import column_names, label
 from hpcrun.runs import LOST, JobStatus, Sweep, Verdict, WhyWaiting
-from hpcrun.slurm import explain, parse_exit_code, say_exit_code, say_limit
+from hpcrun.slurm import explain_reason, format_exit_code, format_limit, parse_exit_code
 from hpcrun.text import (
     BOLD,
     Column,
@@ -46,7 +46,7 @@ def state_colour(state: str) -> str:
 
 def describe_reason(verdict: Verdict) -> str:
     """Say why a job has ended, in plain words; of one that has not, Slurm's reason."""
-    return explain(verdict.reason).words if verdict.final else verdict.reason
+    return explain_reason(verdict.reason).words if verdict.final else verdict.reason
 
 
 def describe_stall(status: JobStatus) -> str:
@@ -92,7 +92,7 @@ def format_end(status: JobStatus, display: Display) -> str:
 def _describe_failure(status: JobStatus) -> str:
     if status.run is None:
         # Slurm's code:signal, where no record has more.
-        by_slurm = say_exit_code(status.job.exit_code) if status.job is not None else ""
+        by_slurm = format_exit_code(status.job.exit_code) if status.job is not None else ""
         text = f"exit code {status.exit_code}" if status.exit_code else by_slurm
         return f", {text}" if text not in ("", "exit code 0") else ""
     if status.end is None or status.ended_between:
@@ -253,7 +253,7 @@ def format_run(
 
 
 def _format_time(status: JobStatus, local_time: Callable[[float], str]) -> str:
-    may = say_limit(status.job.limit) if status.job is not None else ""
+    may = format_limit(status.job.limit) if status.job is not None else ""
     ran = format_clock(status.elapsed)
     if status.elapsed is None:
         ran = "not known" if status.attempts else "0:00"
@@ -333,7 +333,7 @@ def format_sweep(sweep: Sweep, statuses: Sequence[JobStatus], display: Display) 
 def _describe_end(status: JobStatus) -> str:
     if status.diagnosis is not None and status.diagnosis.cause is not None:
         return format_cause(status.diagnosis.cause)
-    return explain(status.verdict.reason, status.job_id or "").words or status.failure
+    return explain_reason(status.verdict.reason, status.job_id or "").words or status.failure
 
 
 def format_jobs(job_id: str, statuses: Sequence[JobStatus], display: Display) -> list[str]:
@@ -362,10 +362,10 @@ def _format_job(status: JobStatus, display: Display) -> list[str]:
         gpus = "" if job.gpus is None else f", {job.gpus} GPU{'s' if job.gpus != 1 else ''}"
         size = f"{_format_range(job.nodes, 'node')}, {_format_range(job.cpus, 'CPU')}{gpus}"
         rows.append(("asks for", size if job.nodes and job.cpus else ""))
-        rows.append(("time", f"{job.elapsed} {say_limit(job.limit)}".strip()))
+        rows.append(("time", f"{job.elapsed} {format_limit(job.limit)}".strip()))
         rows.append(("nodes", job.node_list))
         rows += attempts.format_usage_rows(status.used, has_gpus=bool(job.gpus))
-    rows.append(("exit code", say_exit_code(_exit_code(status)).removeprefix("exit code ")))
+    rows.append(("exit code", format_exit_code(_exit_code(status)).removeprefix("exit code ")))
     rows += format_cause_rows(status.diagnosis)
     if job is not None:
         rows += [("folder", job.work_dir), ("script", job.command), ("output", job.stdout)]

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import to_builtins
 
 from hpcrun.runs import END_NAMES, GpuUse, JobStatus, NodeUse
-from hpcrun.slurm import explain
+from hpcrun.slurm import explain_reason
 from hpcrun.text import (
     GIB,
     Column,
@@ -208,7 +208,7 @@ def _describe_wait(job: JobStatus) -> str:
     reason = job.job.reason if job.job else ""
     if job.state != "PENDING" or reason in ("", "None"):
         return ""
-    return explain(reason, job.job_id or "", own=job.run is not None).words
+    return explain_reason(reason, job.job_id or "", own=job.run is not None).words
 
 
 def _format_usage(job: JobStatus, display: Display) -> list[str]:

@@ -14,7 +14,7 @@ from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import Attempt, Begin, Cancelled, End, Failure, History
 from hpcrun.runs.status import JobStatus
 from hpcrun.runs.verdict import JobEvidence, decide_state
-from hpcrun.slurm.accounts import Account
+from hpcrun.slurm.accounts import JobAccounting
 from hpcrun.slurm.jobs import SlurmJob
 
 LOG = """
@@ -80,7 +80,7 @@ def test_a_run_that_ended_before_its_next_attempt(
         verdict=decide_state(JobEvidence(history=history, now=200.0, queue=job)),
         job=job,
         job_id="7",
-        account=Account(cancelled_by="1" if state == "CANCELLED" else "", user="you"),
+        account=JobAccounting(cancelled_by="1" if state == "CANCELLED" else "", user="you"),
         elapsed=60.0,
     )
     found = cause_of(load_context(clean_environ, tmp_path), status)

@@ -158,13 +158,13 @@ def test_ctrl_c_after_the_submission_names_the_job(
 ) -> None:
     hpcrun.write("one.yaml", "command: [hostname]\nresources: {gpus_per_node: 0}\n")
     replay(tools, "sbatch", (0, "17\n", ""))
-    real = client.submit
+    real = client.submit_script
 
     def pressed(*args: Any) -> str:
         signal.raise_signal(signal.SIGINT)  # delayed while Slurm is queried
         return real(*args)
 
-    monkeypatch.setattr(client, "submit", pressed)
+    monkeypatch.setattr(client, "submit_script", pressed)
     done = hpcrun("submit", job)
     assert done.code == 130 and done.out == "", done
     assert "Slurm had taken the job already: 17; hpcrun cancel 17 ends it" in done.err

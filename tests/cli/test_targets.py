@@ -32,7 +32,7 @@ def asked(hpcrun: Caller, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         questions.append(job_ids)
         return [task]
 
-    monkeypatch.setattr(client, "queue", queue)
+    monkeypatch.setattr(client, "query_queue", queue)
     return questions
 
 

@@ -89,7 +89,7 @@ def test_wait_finds_ended_tasks_after_a_missing_first_response(
 ) -> None:
     replay(tools, "squeue", (0, others("7_1", "COMPLETED") + others("7_2", "COMPLETED"), ""))
     replay(tools, "sacct", (0, "", ""))
-    queue, asked = client.queue, []
+    queue, asked = client.query_queue, []
 
     def silent_once(*args: Any, **options: Any) -> list[SlurmJob]:
         asked.append(args)
@@ -97,7 +97,7 @@ def test_wait_finds_ended_tasks_after_a_missing_first_response(
             raise OutOfReach("squeue: no")
         return queue(*args, **options)
 
-    monkeypatch.setattr(client, "queue", silent_once)
+    monkeypatch.setattr(client, "query_queue", silent_once)
     monkeypatch.setattr(monitor, "QUERY_PAUSE_S", 0.01)
     done = hpcrun("wait", "7", "--json", "--timeout", "600")
     assert (done.code, done.json["timed_out"]) == (0, False), done

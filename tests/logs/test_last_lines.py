@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.logs import files
-from hpcrun.logs.files import read_at, start_of_last
+from hpcrun.logs.files import find_last_lines, read_at
 
 
 @pytest.mark.parametrize("blocks", [(1, 1), (3, 7), (1 << 16, 1 << 22)])
@@ -20,7 +20,7 @@ def test_last_lines_returns_the_requested_number(
     path.write_bytes(text)
     lines = text.splitlines(keepends=True)
     for count in range(len(lines) + 2):
-        start = start_of_last(path, count)
+        start = find_last_lines(path, count)
         assert text[start:] == b"".join(lines[max(0, len(lines) - count) :]), count
 
 
@@ -31,7 +31,7 @@ def test_last_lines_counts_only_wanted_lines(
     monkeypatch.setattr(files, "_BLOCKS", blocks)
     path = tmp_path / "log"
     path.write_bytes(b"x1\ny\nx2\ny\nx3\ny\n")
-    start = start_of_last(path, 2, lambda line: line.startswith(b"x"))
+    start = find_last_lines(path, 2, lambda line: line.startswith(b"x"))
     assert path.read_bytes()[start:] == b"x2\ny\nx3\ny\n"
 
 
@@ -49,5 +49,5 @@ def test_last_lines_does_not_read_a_sparse_file_of_two_gigabytes(
         return read_at(path, offset, limit)
 
     monkeypatch.setattr(files, "read_at", counted)
-    assert start_of_last(path, 2) == (2 << 30) + 1
+    assert find_last_lines(path, 2) == (2 << 30) + 1
     assert 0 < sum(limits) <= 1 << 16

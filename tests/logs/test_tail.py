@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcrun.logs import files as module
-from hpcrun.logs.files import LogFile, Tail, log_files
+from hpcrun.logs.files import LogFile, Tail, list_log_files
 from hpcrun.runs.layout import create_run_folder
 
 
@@ -148,7 +148,7 @@ def test_log_files_lists_ranks_then_nodes_then_the_batch_script(
     tmp_path: Path,
 ) -> None:
     run = create_run_folder(tmp_path / "r")
-    assert log_files(run) == []
+    assert list_log_files(run) == []
     names = "0/node-0 0/node-10 0/node-2 10/node-0 2/rank-0 0/rank-11 0/rank-0 0/rank-2"
     for name in (f"{name}.log" for name in names.split()):
         (run.logs / name).parent.mkdir(exist_ok=True)
@@ -156,7 +156,7 @@ def test_log_files_lists_ranks_then_nodes_then_the_batch_script(
     for name in ("0/notes.txt", "x.log", "0/node-.log"):
         (run.logs / name).touch()
     run.batch_log.touch()
-    files = log_files(run)
+    files = list_log_files(run)
     assert [str(file.path.relative_to(run.logs)) for file in files] == [
         "0/rank-0.log",
         "0/rank-2.log",

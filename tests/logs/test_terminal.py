@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcrun.logs.files import for_terminal
+from hpcrun.logs.files import sanitize_for_terminal
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from hpcrun.logs.files import for_terminal
     ],
 )
 def test_safe_text_and_colours_pass_unchanged(data: bytes, shown: bytes) -> None:
-    assert for_terminal(data) == shown
+    assert sanitize_for_terminal(data) == shown
 
 
 @pytest.mark.slow
@@ -31,6 +31,6 @@ def test_safe_text_and_colours_pass_unchanged(data: bytes, shown: bytes) -> None
     st.lists(st.sampled_from([b"\x1b", b"[", b"]", b"0", b";", b"m", b"J", b"\x07", b"a", b"\n"]))
 )
 def test_only_colour_sequences_remain(pieces: list[bytes]) -> None:
-    shown = for_terminal(b"".join(pieces), colours=False)
+    shown = sanitize_for_terminal(b"".join(pieces), colours=False)
     assert b"\x1b" not in shown and b"\x07" not in shown
     assert shown.count(b"\n") == b"".join(pieces).count(b"\n")

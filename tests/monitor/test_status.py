@@ -33,7 +33,7 @@ def test_a_sweep_of_thousands_is_judged_in_one_pass(
         SlurmJob(job_id=f"7_{index}", source="squeue", state="RUNNING", work_dir=str(sweep.path))
         for index in range(TASKS)
     ]
-    monkeypatch.setattr(client, "queue", lambda *_, **__: rows)
+    monkeypatch.setattr(client, "query_queue", lambda *_, **__: rows)
     begun = time.process_time()
     answers = query_slurm(load_context(clean_environ, tmp_path), None, runs)
     states = {determine_status(answers, run, history).state for run, history in runs}

@@ -28,7 +28,7 @@ from hpcrun.slurm.cluster import (
     parse_partitions,
     parse_sinfo,
 )
-from hpcrun.slurm.hosts import expand
+from hpcrun.slurm.hosts import expand_hosts
 from hpcrun.spec.job import Cluster, GpuType
 from hpcrun.spec.load import load_cluster, load_job
 from tests.plan.making import PLACE, job
@@ -291,7 +291,7 @@ def test_accounts() -> None:
 )
 def test_the_first_host_is_one_of_them(text: str) -> None:
     try:
-        hosts = expand(text)
+        hosts = expand_hosts(text)
     except ValueError:
         return
     assert first_host(text) in hosts

@@ -18,7 +18,7 @@ from hpcrun.slurm.commands import SBATCH, parse_estimate, parse_sbatch, scancel_
 from hpcrun.slurm.jobs import (
     SlurmJob,
     count_gpus,
-    is_part,
+    is_task_id,
     parse_sacct,
     parse_show_job,
     parse_squeue,
@@ -26,7 +26,7 @@ from hpcrun.slurm.jobs import (
     show_job_argv,
     squeue_argv,
 )
-from hpcrun.slurm.reasons import refusal_fix, says
+from hpcrun.slurm.reasons import matches_answer, refusal_fix
 from hpcrun.slurm.states import UNKNOWN
 from tests.versions.book import PARSERS, as_json
 
@@ -110,17 +110,17 @@ def test_failures_are_classified_by_their_messages(version: str) -> None:
     for file in files_of(version):
         command, case, stderr = file.parent.name, file.stem, json.loads(file.read_text())["stderr"]
         silent = ("no-controller", "no-munge", "no-slurm-conf", "no-database")
-        assert says(stderr, "silence") == (case in silent), ids(file)
+        assert matches_answer(stderr, "silence") == (case in silent), ids(file)
         unknown = case == "unknown" and command in ("squeue", "scontrol")
         # Slurm reports a word that is not a number in the same way as an unknown job.
         word = case == "not-a-number" and command in ("squeue", "scancel")
-        assert says(stderr, "unknown job") == (unknown or word), ids(file)
+        assert matches_answer(stderr, "unknown job") == (unknown or word), ids(file)
 
 
 @every_version
 @pytest.mark.parametrize("case", ["no-controller", "no-munge"])
 def test_unsent_submission_is_distinguished_from_a_lost_reply(version: str, case: str) -> None:
-    assert says(load(version, "sbatch", case)["stderr"], "never sent")
+    assert matches_answer(load(version, "sbatch", case)["stderr"], "never sent")
 
 
 @every_version
@@ -278,9 +278,9 @@ def test_components_of_a_heterogeneous_job_are_parsed(version: str) -> None:
         assert len(jobs) == 2 and len({job.number for job in jobs}) == 2
         whole = jobs[0].array
         assert sorted(job.job_id for job in jobs) == [f"{whole}+0", f"{whole}+1"]
-        assert {is_part(job.job_id) for job in jobs} == {True} and {job.task for job in jobs} == {
-            ""
-        }
+        assert {is_task_id(job.job_id) for job in jobs} == {True} and {
+            job.task for job in jobs
+        } == {""}
 
 
 @every_version

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hpcrun.slurm.commands import parse_sbatch
 from hpcrun.slurm.jobs import parse_sacct, parse_show_job, parse_squeue
-from hpcrun.slurm.reasons import refusal_fix, says
+from hpcrun.slurm.reasons import matches_answer, refusal_fix
 from hpcrun.slurm.states import ACTIVE, FINAL, UNKNOWN, WAITING, is_final, parse_state
 from tests.slurm_answers import sacct_row, squeue_row
 
@@ -106,7 +106,7 @@ def test_output_files_are_parsed(text: str, paths: list[str]) -> None:
     ],
 )
 def test_missing_responses_are_recognized(text: str) -> None:
-    assert says(text, "silence")
+    assert matches_answer(text, "silence")
 
 
 @pytest.mark.parametrize(
@@ -126,5 +126,5 @@ def test_missing_responses_are_recognized(text: str) -> None:
 )
 def test_refusals_have_fixes(text: str, fix: str) -> None:
     stderr = f"sbatch: error: Batch job submission failed: {text}\n"
-    assert not says(stderr, "silence")
+    assert not matches_answer(stderr, "silence")
     assert fix in refusal_fix(stderr) and bool(refusal_fix(stderr)) == bool(fix)

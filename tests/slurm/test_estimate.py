@@ -20,7 +20,7 @@ def ask(file: Path) -> Estimate:
     """Return a transport with the captured replies."""
     text = json.loads(file.read_text())
     answer = (text["exit_code"], text["stdout"], text["stderr"])
-    return client.expected_start(ScriptedTransport({"sbatch": answer}), "#!/bin/bash\n", {})
+    return client.query_expected_start(ScriptedTransport({"sbatch": answer}), "#!/bin/bash\n", {})
 
 
 def name(file: Path) -> str:
@@ -52,7 +52,7 @@ def test_estimates_cover_all_releases() -> None:
 def test_missing_response_is_not_a_refusal() -> None:
     text = "sbatch: error: Unable to contact slurm controller (connect failure)"
     with pytest.raises(OutOfReach):
-        client.expected_start(ScriptedTransport({"sbatch": (1, "", text)}), "", {})
+        client.query_expected_start(ScriptedTransport({"sbatch": (1, "", text)}), "", {})
 
 
 def test_estimate_is_parsed_after_plugin_output_and_in_the_old_format() -> None:

@@ -14,7 +14,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from hpcrun.errors import InputError
-from hpcrun.slurm.hosts import HOST_LIMIT, compress, expand, expand_counts
+from hpcrun.slurm.hosts import HOST_LIMIT, compress_hosts, expand_hosts, expand_node_counts
 from tests.needs import require_command
 
 Ask = Callable[[str, Sequence[str]], list[str]]
@@ -65,7 +65,7 @@ def scontrol(tmp_path_factory: pytest.TempPathFactory) -> Ask:
     ],
 )
 def test_expand_returns_all_hosts(text: str, hosts: str, scontrol: Ask) -> None:
-    assert expand(text) == hosts.split()
+    assert expand_hosts(text) == hosts.split()
     if hosts:
         assert scontrol("hostnames", [text]) == [hosts.replace(" ", ",")]
 
@@ -80,7 +80,7 @@ def test_expand_returns_all_hosts(text: str, hosts: str, scontrol: Ask) -> None:
 )
 def test_expand_accepts_a_suffix_after_the_last_bracket(text: str, hosts: str) -> None:
     """Slurm accepts these since 23.11; older releases refuse them."""
-    assert expand(text) == hosts.split()
+    assert expand_hosts(text) == hosts.split()
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_expand_accepts_a_suffix_after_the_last_bracket(text: str, hosts: str) -
 )
 def test_expand_refuses_what_slurm_refuses(text: str, message: str, scontrol: Ask) -> None:
     with pytest.raises(InputError) as caught:
-        expand(text)
+        expand_hosts(text)
     assert message in str(caught.value)
     assert "Invalid hostlist:" in scontrol("hostnames", [text])[0]
 
@@ -128,7 +128,7 @@ def test_expand_refuses_what_slurm_refuses(text: str, message: str, scontrol: As
 )
 def test_expand_refuses_invalid_and_ambiguous_names(text: str, message: str) -> None:
     with pytest.raises(InputError) as caught:
-        expand(text)
+        expand_hosts(text)
     assert message in str(caught.value)
     assert len(str(caught.value)) < 250
 
@@ -181,7 +181,7 @@ def differing(asked: Sequence[Any], ours: Sequence[str], slurms: Sequence[str]) 
 @few
 @given(expressions=many(expression))
 def test_expand_agrees_with_scontrol(scontrol: Ask, expressions: list[str]) -> None:
-    ours = [",".join(expand(text)) for text in expressions]
+    ours = [",".join(expand_hosts(text)) for text in expressions]
     assert differing(expressions, ours, scontrol("hostnames", expressions)) == []
 
 
@@ -189,9 +189,9 @@ def test_expand_agrees_with_scontrol(scontrol: Ask, expressions: list[str]) -> N
 @few
 @given(lists=many(hosts))
 def test_compress_agrees_with_scontrol(scontrol: Ask, lists: list[list[str]]) -> None:
-    ours = [compress(names) for names in lists]
+    ours = [compress_hosts(names) for names in lists]
     written = [",".join(names) for names in lists]
-    assert [expand(text) for text in ours] == lists
+    assert [expand_hosts(text) for text in ours] == lists
     assert differing(ours, written, scontrol("hostnames", ours)) == []
     assert differing(written, ours, scontrol("hostlist", written)) == []
 
@@ -199,10 +199,10 @@ def test_compress_agrees_with_scontrol(scontrol: Ask, lists: list[list[str]]) ->
 @given(st.text(alphabet="n0189[]-, x", max_size=30))
 def test_expand_accepts_or_refuses_any_text(text: str) -> None:
     try:
-        found = expand(text)
+        found = expand_hosts(text)
     except InputError:
         return
-    assert expand(compress(found)) == found
+    assert expand_hosts(compress_hosts(found)) == found
 
 
 @pytest.mark.parametrize(
@@ -218,21 +218,21 @@ def test_expand_accepts_or_refuses_any_text(text: str) -> None:
     ],
 )
 def test_compress_returns_ranges(hosts: str, text: str, scontrol: Ask) -> None:
-    assert compress(hosts.split()) == text
+    assert compress_hosts(hosts.split()) == text
     assert scontrol("hostlist", [",".join(hosts.split())]) == [text]
 
 
 def test_compress_splits_ranges_beyond_the_limit() -> None:
     names = [f"n{i}" for i in range(HOST_LIMIT + 1)]
-    assert compress(names) == "n[0-65535,65536]"
-    assert compress([]) == ""
+    assert compress_hosts(names) == "n[0-65535,65536]"
+    assert compress_hosts([]) == ""
 
 
 def test_ten_thousand_hosts_are_expanded_and_compressed_quickly() -> None:
     took = []
     for _ in range(3):
         start = time.process_time()
-        found = expand("r[1-10]n[0001-1000]")
+        found = expand_hosts("r[1-10]n[0001-1000]")
         took.append(time.process_time() - start)
         assert len(found) == 10_000
     assert min(took) < 1  # seconds of CPU; 0.03 when idle
@@ -243,10 +243,10 @@ def test_ten_thousand_hosts_are_expanded_and_compressed_quickly() -> None:
     [("1", [1]), ("72(x2),36", [72, 72, 36]), ("8(x4)", [8] * 4), ("0,2", [0, 2])],
 )
 def test_expand_counts_accepts_slurms_notation(text: str, counts: list[int]) -> None:
-    assert expand_counts(text) == counts
+    assert expand_node_counts(text) == counts
 
 
 @pytest.mark.parametrize("text", ["", "x", "72(x2", "72x2", "-1", "1,,2", "1(x0)", "1(x999999999)"])
 def test_expand_counts_refuses_other_text(text: str) -> None:
     with pytest.raises(InputError, match="not a list of counts"):
-        expand_counts(text)
+        expand_node_counts(text)

@@ -8,10 +8,10 @@ from itertools import product
 import pytest
 
 from hpcrun.slurm.reasons import (
-    Limit,
-    Numbers,
-    explain,
-    find_numbers,
+    LimitUsage,
+    ReachedLimit,
+    explain_reason,
+    find_limit_usage,
     parse_limit,
     show_limits_argv,
 )
@@ -69,8 +69,8 @@ CODES = _NAMES.split()
 
 
 def test_every_reason_is_explained() -> None:
-    for code, numbers in product(CODES, (None, Numbers("8", "6", "GPUs"))):
-        why = explain(code, "7", numbers)
+    for code, numbers in product(CODES, (None, LimitUsage("8", "6", "GPUs"))):
+        why = explain_reason(code, "7", numbers)
         text = f"{why.words} {why.fix}"
         assert " " in why.words and code not in why.words.split(), code
         # No raw name of a limit, no unfilled placeholder, and no repeated word.
@@ -78,10 +78,10 @@ def test_every_reason_is_explained() -> None:
 
 
 def test_reasons_that_need_an_action_have_a_fix() -> None:
-    assert explain("JobHeldUser", "7").fix == "scontrol release 7"
-    assert "--after" in explain("DependencyNeverSatisfied", "7").fix
-    assert "will not start" in explain("QOSMaxGRESPerJob").fix
-    assert explain("Priority").fix == explain("QOSGrpGRES").fix == ""
+    assert explain_reason("JobHeldUser", "7").fix == "scontrol release 7"
+    assert "--after" in explain_reason("DependencyNeverSatisfied", "7").fix
+    assert "will not start" in explain_reason("QOSMaxGRESPerJob").fix
+    assert explain_reason("Priority").fix == explain_reason("QOSGrpGRES").fix == ""
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_reasons_that_need_an_action_have_a_fix() -> None:
     ],
 )
 def test_remarks_and_unknown_reasons_are_shown_verbatim(reason: str, words: str) -> None:
-    assert explain(reason).words.endswith(words)
+    assert explain_reason(reason).words.endswith(words)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_remarks_and_unknown_reasons_are_shown_verbatim(reason: str, words: str)
 )
 def test_reasons_in_sentences_are_explained(sentence: str) -> None:
     for reason in (sentence, sentence.replace(" ", "_")):
-        why = explain(reason, "7")
+        why = explain_reason(reason, "7")
         assert why.words.startswith("is held") and "scontrol release 7" in why.fix
 
 
@@ -148,22 +148,22 @@ QOS=normal(1)
 @pytest.mark.parametrize(
     ("reason", "numbers"),
     [
-        ("QOSMaxGRESPerUser", Numbers("4", "4", "GPUs")),
-        ("QOSMaxMemoryPerUser", Numbers("4 GiB", "2 GiB", "memory")),
-        ("QOSMaxJobsPerUserLimit", Numbers("1", "1", "running jobs")),
-        ("QOSGrpGRES", Numbers("8", "4", "GPUs")),
-        ("QOSGrpGRESMinutes", Numbers("1,000", "990", "GPUs")),
-        ("QOSMaxCpuPerJobLimit", Numbers("2", "0", "CPUs")),
-        ("MaxGRESPerAccount", Numbers("16", "4", "GPUs")),
+        ("QOSMaxGRESPerUser", LimitUsage("4", "4", "GPUs")),
+        ("QOSMaxMemoryPerUser", LimitUsage("4 GiB", "2 GiB", "memory")),
+        ("QOSMaxJobsPerUserLimit", LimitUsage("1", "1", "running jobs")),
+        ("QOSGrpGRES", LimitUsage("8", "4", "GPUs")),
+        ("QOSGrpGRESMinutes", LimitUsage("1,000", "990", "GPUs")),
+        ("QOSMaxCpuPerJobLimit", LimitUsage("2", "0", "CPUs")),
+        ("MaxGRESPerAccount", LimitUsage("16", "4", "GPUs")),
         ("QOSMaxCpuPerUserLimit", None),
         ("QOSMaxEnergyPerUser", None),
         ("QOSGrpUnknown", None),
     ],
 )
-def test_numbers_of_a_limit_are_shown(reason: str, numbers: Numbers | None) -> None:
+def test_numbers_of_a_limit_are_shown(reason: str, numbers: LimitUsage | None) -> None:
     limit = parse_limit(reason)
     assert limit is not None
-    assert find_numbers(QOS, limit, user="root", uid="0", account="root") == numbers
+    assert find_limit_usage(QOS, limit, user="root", uid="0", account="root") == numbers
 
 
 @pytest.mark.parametrize("text", ["", "x" * 1000, "\0\1\2", "QOS=\nUser Limits\n", "Grp=,=(\n"])
@@ -171,10 +171,10 @@ def test_malformed_limits_have_no_numbers(text: str) -> None:
     for code in CODES:
         limit = parse_limit(code)
         if limit is not None:
-            assert find_numbers(text, limit, user="(", uid="", account="[") is None
+            assert find_limit_usage(text, limit, user="(", uid="", account="[") is None
 
 
 def test_requested_resources_are_described() -> None:
     limit = parse_limit("AssocGrpGRES")
-    assert limit == Limit("assoc", "Grp", "GRES")
+    assert limit == ReachedLimit("assoc", "Grp", "GRES")
     assert show_limits_argv(limit, "q", "a")[-2:] == ["flags=assoc", "accounts=a"]

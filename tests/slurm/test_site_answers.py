@@ -18,7 +18,7 @@ from hpcrun.slurm.cluster import (
     parse_qos,
     parse_sinfo,
 )
-from hpcrun.slurm.jobs import node_gpus, tres_gpus
+from hpcrun.slurm.jobs import count_node_gpus, parse_gpu_limits
 
 CAPTURED = Path(__file__).parent.parent / "captured"
 every_version = pytest.mark.parametrize(
@@ -75,13 +75,13 @@ def test_nodes_are_parsed_for_every_version(version: str) -> None:
     ],
 )
 def test_gpus_are_parsed_from_all_notations(gres: str, gpus: dict[str, int]) -> None:
-    assert node_gpus(gres) == gpus
+    assert count_node_gpus(gres) == gpus
 
 
 def test_gpu_limits_are_parsed() -> None:
-    assert tres_gpus("cpu=1,gres/gpu=0,mem=1G") == {"": 0}
-    assert tres_gpus("gres/gpu:a100=4") == {"a100": 4}
-    assert tres_gpus("gres/gpumem=80G,xgres/gpu=1") == {}
+    assert parse_gpu_limits("cpu=1,gres/gpu=0,mem=1G") == {"": 0}
+    assert parse_gpu_limits("gres/gpu:a100=4") == {"a100": 4}
+    assert parse_gpu_limits("gres/gpumem=80G,xgres/gpu=1") == {}
 
 
 def test_partition_rules_are_parsed() -> None:
@@ -156,5 +156,5 @@ def test_malformed_answers_do_not_crash_the_parsers(text: str) -> None:
     parse_sinfo(text)
     parse_associations(text)
     parse_qos(text)
-    assert all(count > 0 for count in node_gpus(text).values())
-    tres_gpus(text)
+    assert all(count > 0 for count in count_node_gpus(text).values())
+    parse_gpu_limits(text)

@@ -130,8 +130,8 @@ GUARDS = [
     guard(
         47,
         "hpcrun/monitor/status.py",
-        "client.queue(transport, asked if by_ids else (), strict=is_strict)\n",
-        "[row for one in asked for row in client.queue(transport, [one])]\n",
+        "client.query_queue(transport, asked if by_ids else (), strict=is_strict)\n",
+        "[row for one in asked for row in client.query_queue(transport, [one])]\n",
         "tests/cli/test_slurm_verbs.py::test_many_runs_need_one_query",
     ),
     guard(

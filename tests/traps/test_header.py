@@ -18,7 +18,7 @@ def test_job_id_is_read_only_from_stdout() -> None:
     """sbatch and sites print messages to stderr."""
     shown = "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying.\n12\n"
     transport = ScriptedTransport({"sbatch": (0, "45;cluster\n", shown)})
-    assert client.submit(transport, [Path("/runs/r")], {}) == "45"
+    assert client.submit_script(transport, [Path("/runs/r")], {}) == "45"
 
 
 def test_logs_folder_exists_before_the_job(make_job: Maker) -> None:

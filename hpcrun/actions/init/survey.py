@@ -39,13 +39,13 @@ from hpcrun.slurm import (
     SlurmConfig,
     associations_argv,
     check_answered,
+    matches_answer,
     parse_associations,
     parse_config,
     parse_nodes,
     parse_partitions,
     parse_qos,
     parse_sinfo,
-    says,
     show_nodes_argv,
 )
 from hpcrun.spec import Fabric
@@ -285,7 +285,7 @@ def _parse_slurm_config(answers: HostAnswers) -> SlurmConfig:
     try:
         text = _required(answers, _CONFIG)
     except OutOfReach as error:
-        if says(error.message, "no configuration"):
+        if matches_answer(error.message, "no configuration"):
             raise OutOfReach(
                 f"Slurm's commands are here, and know no cluster: {error.message}",
                 fix="call it on a login node, or set SLURM_CONF; without a cluster: "
