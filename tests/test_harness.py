@@ -20,6 +20,7 @@ from hpcrun.render.quoting import quote_bash
 from hpcrun.runs.ends import IDLE_ATTEMPTS_NOTE
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import Attempt, End, Failure, read_history
+from tests.jobside.test_archive import pythons
 from tests.waiting import until
 
 RANK = 'exec bash -- "$HPCRUN_RUN_DIR/harness.sh" rank'
@@ -615,3 +616,22 @@ def test_run_without_a_python_is_recorded_but_does_not_resume(job: Job) -> None:
     assert code == 0 and "no Python 3.6 or newer answers here" in out
     assert (job.end.exit_code, job.end.why, job.end.checkpoint) == (0, "done", None)
     assert "trained" in job.log()
+
+
+@pytest.mark.parametrize("python", pythons(), ids=lambda path: path.rpartition("/")[2])
+def test_job_with_an_old_python_prunes_checkpoints_and_records_its_end(
+    job: Job, python: str
+) -> None:
+    saved = job.run.path / "checkpoints"
+    (job.run.path / "spec.yaml").touch()
+    script = 'for n in 1 2 3; do sleep 0.3; mkdir -p "$HPCRUN_CHECKPOINT_DIR/step_$n"'
+    job.write(f'{script}; echo weights >"$HPCRUN_CHECKPOINT_DIR/step_$n/model.bin"; done; sleep 1')
+    code, out = job.go(
+        HPCRUN_CHECKPOINT_DIR=str(saved),
+        HPCRUN_CHECKPOINT_KEEP="1",
+        HPCRUN_CHECKPOINTS_EVERY="0.2",
+        HPCRUN_JOB_PYTHON=python,
+    )
+    assert code == 0 and "error" not in out, out
+    assert "removed checkpoint step_1" in out
+    assert (job.end.why, job.end.checkpoint) == ("done", str(saved / "step_3"))
