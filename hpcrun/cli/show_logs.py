@@ -149,7 +149,7 @@ def show_logs(
         logs.begin()
     if follow:
         kind = "run" if logs.runs else "job"
-        again = f"the {kind} goes on: hpcrun logs -f {job or ''}".rstrip()
+        again = f"the {kind} continues: hpcrun logs -f {job or ''}".rstrip()
         code = watch_logs(logs, printer, with_lines=not extracts, again=again)
         if extracts:
             _note_full_disk(logs)

@@ -66,7 +66,7 @@ def test_run_starts_a_bare_command(hpcrun: Caller) -> None:
     (wrong,) = (line for line in lines if line["line"] == "wrong")
     assert (wrong["attempt"], wrong["node"], wrong["rank"]) == (0, 0, None)
     over = hpcrun("cancel", run.name)
-    assert over.code == 0 and "is over already: COMPLETED" in over.out
+    assert over.code == 0 and "has already ended: COMPLETED" in over.out
     (reported,) = hpcrun("cancel", run.name, "--json").json["runs"]
     assert reported["cancelled"] is False
     files = hpcrun("show", "--json").json["files"]

@@ -72,8 +72,8 @@ def test_submit_submits_the_job_and_prints_next_commands(hpcrun: Caller, tools: 
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        (["survive.when=[preempted]"], "goes on after preemption, at most 20 attempts; not after"),
-        (["resources.time=30"], "goes on not by itself after preemption, the time limit or"),
+        (["survive.when=[preempted]"], "restarts after preemption, at most 20 attempts; not after"),
+        (["resources.time=30"], "restarts never (set survive.when to change this)"),
     ],
 )
 def test_submit_shows_what_a_run_survives(
@@ -183,7 +183,7 @@ def test_status_shows_known_states_while_slurm_is_silent(
     code, (shown,) = state(hpcrun)
     assert (code, shown["state"], shown["final"]) == (4, "UNKNOWN", False)
     done = hpcrun("status")
-    assert done.code == 4 and "Slurm is out of reach" in done.err
+    assert done.code == 4 and "Slurm cannot be reached" in done.err
     # Final states remain known.
     (run,) = hpcrun.runs.iterdir()
     replay(tools, "sacct", (0, account_row(run, "7", "FAILED"), ""))
@@ -209,7 +209,7 @@ def test_cancel_cancels_runs(hpcrun: Caller, tools: Path) -> None:
     assert [line.partition("|")[2] for line in calls(asked)] == ["7"]
     assert (run / "cancelled.json").exists()
     replay(tools, "squeue", (0, row(run, "7", "CANCELLED"), ""))
-    assert "is over already: CANCELLED" in hpcrun("cancel", "7").out
+    assert "has already ended: CANCELLED" in hpcrun("cancel", "7").out
     assert len(calls(asked)) == 1
 
 
@@ -222,7 +222,7 @@ def test_ids_in_the_notation_of_squeue_are_accepted(hpcrun: Caller, tools: Path)
     rows = row(Path("/w"), "7_3", "COMPLETED") + row(Path("/w"), "7_4", "COMPLETED")
     replay(tools, "squeue", (0, rows, ""))
     reported = hpcrun("cancel", "7_[3-4%2]")
-    assert reported.out.count("is over already") == 2, reported
+    assert reported.out.count("has already ended") == 2, reported
 
 
 @pytest.mark.slow

@@ -289,7 +289,7 @@ def test_ends_during_a_controller_outage_are_known(site: Site) -> None:
         site.wait_for(bad, "attempts/0/end.json")
         done = site.hpcrun("status", "--json", bad.run_id)
         assert done.returncode == 4
-        assert "Slurm is out of reach" in done.stderr
+        assert "Slurm cannot be reached" in done.stderr
         shown = json.loads(done.stdout)["runs"][0]
         assert (shown["state"], shown["final"]) == ("UNKNOWN", False)
         assert "ended with exit code 5" in shown["reason"]
