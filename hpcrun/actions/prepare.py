@@ -262,9 +262,9 @@ def prepare_spec(
         is_copied = name is not None and (in_code.project / name).is_file()
         return in_code if is_copied else context
 
-    job = spec
+    job, of_file = spec, list[str]()
     with _kept(errors):
-        job = inspect_accelerate(having(spec.accelerate), spec)
+        job, of_file = inspect_accelerate(having(spec.accelerate), spec)
     with _kept(errors):
         python = "" if found.inside else found.python
         given = inspect_deepspeed(having(job.deepspeed), job, python, extra_args)
@@ -287,7 +287,7 @@ def prepare_spec(
         errors.append(SpecError(findings.problems, fix=findings.fix, notes=findings.notes))
     if errors or plan is None:
         raise all_at_once(errors, origin)
-    notes = [*plan.notes, *([found.note] if found.note else []), *findings.notes]
+    notes = [*plan.notes, *of_file, *([found.note] if found.note else []), *findings.notes]
     plan = msgspec.structs.replace(plan, notes=list(dict.fromkeys(notes)))
     files = render_files(plan, templates or project_templates(context))
     _check_templates(context, files)

@@ -25,8 +25,8 @@ def merge_accelerate_file(
 ) -> tuple[JobSpec, Findings]:
     """Move what a file says to the job's own fields; the rest goes below ``accelerate.config``.
 
-    ``lines`` are those of the keys, for messages. The number of processes is the job's, and a file
-    that gives another one is refused; so is any other contradiction, and an unknown key.
+    ``lines`` are those of the keys, for messages. What the job decides, as the number of processes,
+    is not taken from the file: another value there is a note. An unknown key is refused.
 
     >>> spec = JobSpec(accelerate=Accelerate(config_file="a.yaml"))
     >>> taken, _ = merge_accelerate_file(spec, {"mixed_precision": "fp16", "num_machines": 1}, {})
@@ -37,18 +37,19 @@ def merge_accelerate_file(
     found, source = Findings(), section.config_file or ""
     rest = {key: value for key, value in keys.items() if key not in _OF_A_MACHINE}
 
-    def agree(key: str, given: object, wanted: object, fix: str) -> None:
+    def note_other(key: str, given: object, wanted: object, decides: str) -> None:
         if given is not None and given != wanted:
-            message = f"{given} contradicts the job's {wanted}: {fix}"
-            found.problems.append(Problem(key, message, source, lines.get(key)))
+            found.notes.append(
+                f"{source}: {key}: {given} is not used: the job has {wanted}, by {decides}"
+            )
 
     for key in keys:
         if message := unknown_key(key):
             found.problems.append(Problem(key, message, source, lines.get(key)))
     nodes, gpus = spec.resources.most_nodes, spec.resources.gpus_per_node
-    fix = "leave it out of the file; resources.nodes and gpus_per_node give it"
-    agree("num_machines", rest.pop("num_machines", None), nodes, fix)
-    agree("num_processes", rest.pop("num_processes", None), nodes * max(1, gpus), fix)
+    note_other("num_machines", rest.pop("num_machines", None), nodes, "resources.nodes")
+    processes, decides = nodes * max(1, gpus), "resources.nodes and gpus_per_node"
+    note_other("num_processes", rest.pop("num_processes", None), processes, decides)
     kind = rest.get("distributed_type")
     if kind == "NO" and nodes * gpus <= 1:
         del rest["distributed_type"]  # the value in a file for one GPU
@@ -69,15 +70,22 @@ def merge_accelerate_file(
                 spec, batch=structs.replace(spec.batch, gradient_accumulation_steps=steps)
             )
         wanted = spec.batch.gradient_accumulation_steps or steps
-        agree(f"deepspeed_config.{_STEPS}", steps, wanted, f"batch.{_STEPS} gives it")
+        note_other(f"deepspeed_config.{_STEPS}", steps, wanted, f"batch.{_STEPS}")
+        given = dict(own)
+        section_of_file = _take_deepspeed(own)
         if spec.deepspeed is None:
-            spec = structs.replace(spec, deepspeed=_take_deepspeed(own))
+            spec = structs.replace(spec, deepspeed=section_of_file)
+        elif dropped := [key for key in given if key not in own]:
+            names = ", ".join(dropped)
+            found.notes.append(
+                f"{source}: deepspeed_config: {names}: not used: the job has a deepspeed section"
+            )
         rest |= {"deepspeed_config": own} if own else {}
     precision = rest.get("mixed_precision")
     if precision in _PRECISIONS:
         del rest["mixed_precision"]
         spec = structs.replace(spec, precision=spec.precision or _PRECISIONS[precision])
-        agree("mixed_precision", _PRECISIONS[precision], spec.precision, "precision gives it")
+        note_other("mixed_precision", _PRECISIONS[precision], spec.precision, "precision")
     config = merge(rest, section.config)
     return structs.replace(spec, accelerate=structs.replace(section, config=config)), found
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from hpcrun.errors import SpecError
 from hpcrun.plan.accelerate_file import merge_accelerate_file
 from hpcrun.plan.build import build_plan
 from hpcrun.spec.job import Accelerate, JobSpec
@@ -92,29 +91,54 @@ def test_a_file_for_one_gpu_fits_a_job_with_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "more", "problem"),
+    ("keys", "more", "note"),
     [
-        ({"debug": 1, "num_processes": 4}, "", "acc.yaml:2: num_processes: 4 contradicts"),
-        ({"num_machines": 1}, "", "acc.yaml:1: num_machines: 1 contradicts the job's 2"),
-        ({"mixed_precision": "fp16"}, "precision: bf16", "fp16 contradicts the job's bf16"),
-        ({"num_proceses": 8}, "", "acc.yaml:1: num_proceses: no such key of Accelerate; did you"),
+        (
+            {"debug": 1, "num_processes": 4},
+            "",
+            "num_processes: 4 is not used: the job has 8, by resources.nodes and gpus_per_node",
+        ),
+        ({"num_machines": 1}, "", "num_machines: 1 is not used: the job has 2, by resources.nodes"),
+        (
+            {"mixed_precision": "fp16"},
+            "precision: bf16",
+            "mixed_precision: fp16 is not used: the job has bf16, by precision",
+        ),
         (
             {"distributed_type": "DEEPSPEED", "deepspeed_config": {_STEPS: 2}},
             "batch: {gradient_accumulation_steps: 4}",
-            "deepspeed_config.gradient_accumulation_steps: 2 contradicts the job's 4",
+            "gradient_accumulation_steps: 2 is not used: the job has 4, by batch.",
+        ),
+        (
+            {
+                "distributed_type": "DEEPSPEED",
+                "deepspeed_config": {"zero_stage": 3, "offload_param_device": "cpu"},
+            },
+            "deepspeed: {zero_stage: 2}",
+            "deepspeed_config: zero_stage, offload_param_device: not used: the job has a deepspeed",
         ),
     ],
-)  # fmt: skip
-def test_what_contradicts_the_job_is_refused(keys: dict[str, Any], more: str, problem: str) -> None:
-    _, problems = taken(keys, JOB + more)
-    assert len(problems) == 1 and problem in problems[0], problems
+)
+def test_values_of_the_file_that_the_job_decides_are_dropped_with_a_note(
+    keys: dict[str, Any], more: str, note: str
+) -> None:
+    """As projects ship such files: num_machines: 1, num_processes: 8."""
+    lines = {key: number for number, key in enumerate(keys, 1)}
+    spec, found = merge_accelerate_file(job(JOB + more), keys, lines)
+    assert found.problems == [] and len(found.notes) == 1
+    assert found.notes[0].startswith("acc.yaml: ") and note in found.notes[0]
+    plan = build_plan(spec, cluster(), PLACE)
+    assert plan.world_size == 8 and plan.accelerate_config is not None
+    if "deepspeed" in more:
+        assert plan.deepspeed_config is not None
+        assert plan.deepspeed_config["zero_optimization"]["stage"] == 2
+        assert "offload_param" not in plan.deepspeed_config["zero_optimization"]
 
 
-def test_beside_a_section_of_the_jobs_the_file_says_nothing_of_deepspeed() -> None:
-    keys = {"distributed_type": "DEEPSPEED", "deepspeed_config": {"zero_stage": 3}}
-    spec, _ = taken(keys, JOB + "deepspeed: {zero_stage: 2}")
-    with pytest.raises(SpecError, match=r"zero_stage.*set deepspeed.zero_stage instead"):
-        build_plan(spec, cluster(), PLACE)
+def test_an_unknown_key_of_the_file_is_refused() -> None:
+    _, problems = taken({"num_proceses": 8}, JOB)
+    (problem,) = problems
+    assert "acc.yaml:1: num_proceses: no such key of Accelerate; did you" in problem
 
 
 @pytest.mark.parametrize(

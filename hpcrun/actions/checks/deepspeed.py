@@ -122,11 +122,14 @@ def _inspect_section(
     return msgspec.structs.replace(given, answer=answer, note=note)
 
 
-def inspect_accelerate(context: Context, spec: JobSpec) -> JobSpec:
-    """Return a job with what the user's YAML of ``accelerate launch`` says. Raises InputError."""
+def inspect_accelerate(context: Context, spec: JobSpec) -> tuple[JobSpec, list[str]]:
+    """Return a job with what the user's YAML of ``accelerate launch`` says, and notes on the file.
+
+    Raises InputError.
+    """
     name = spec.accelerate.config_file if spec.accelerate is not None else None
     if name is None:
-        return spec
+        return spec, []
     from hpcrun.plan import merge_accelerate_file  # here: few jobs have one
 
     problems: list[Problem] = []
@@ -137,7 +140,7 @@ def inspect_accelerate(context: Context, spec: JobSpec) -> JobSpec:
     spec, found = merge_accelerate_file(spec, keys, lines)
     if problems or found.problems:
         raise SpecError([*problems, *found.problems])
-    return spec
+    return spec, found.notes
 
 
 def _own_file(context: Context, where: str, name: str, kind: str) -> str:
