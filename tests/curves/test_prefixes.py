@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import calendar
-from datetime import datetime
+from datetime import datetime, timezone
 
 import pytest
 from hypothesis import given
@@ -199,3 +199,23 @@ def test_days_as_the_library_counts_them(moment: datetime) -> None:
 def test_any_text_has_at_most_a_time(text: str) -> None:
     read_time(text)
     strip_prefixes(text)
+
+
+@pytest.mark.parametrize(
+    ("stamp", "date"),
+    [
+        ("11.10.2025 08:04:09", datetime(2025, 10, 11, 8, 4, 9, tzinfo=timezone.utc)),
+        ("[01.02.24 00:00:01]", datetime(2024, 2, 1, 0, 0, 1, tzinfo=timezone.utc)),
+        ("31.12.2025, 23:59:59", datetime(2025, 12, 31, 23, 59, 59, tzinfo=timezone.utc)),
+        ("10.13.2025 08:04:09", datetime(2025, 10, 13, 8, 4, 9, tzinfo=timezone.utc)),
+        ("2025.11.10 08:04:09", datetime(2025, 11, 10, 8, 4, 9, tzinfo=timezone.utc)),
+    ],
+)
+def test_dotted_dates_are_read_day_first(stamp: str, date: datetime) -> None:
+    assert read_time(f"{stamp} step=3 loss=2.5") == date.timestamp()
+
+
+def test_a_run_with_dotted_dates_lasts_as_long_as_its_stamps_say() -> None:
+    stamps = [f"{day:02d}.12.2025 12:00:00" for day in range(9, 16)]
+    times = [read_time(f"{stamp} - INFO - step=3 loss=2.5") for stamp in stamps]
+    assert times[0] is not None and times[-1] == times[0] + 6 * 86400

@@ -201,6 +201,7 @@ _TIME_OF_DAY = pattern_of(
 _TIME_SEARCH_CHARACTERS = 200
 _DIGITS = pattern_of(r"\d+", re.ASCII)
 _MONTH_NAMED = pattern_of(_MONTH)
+_DOTTED_DATE = pattern_of(r"\d\d\.\d\d\.(?:\d{4}|\d\d)(?!\d)", re.ASCII)
 
 
 def find_time(text: str) -> tuple[int, int] | None:
@@ -248,10 +249,13 @@ def read_time(text: str) -> float | None:
 def _days(text: str, year_behind: str | None) -> int | None:
     """Return the days of a date since 1970, or since the start of a leap year; None if invalid.
 
-    Of month and day, the month is assumed to come first, unless that is impossible.
+    With dots, the day comes before the month. Otherwise the month is assumed to come first, unless
+    that is impossible.
 
     >>> _days("2026-11-20", None), _days("20/11/26", None), _days("Jan  2", None)
     (20777, 20777, 1)
+    >>> _days("11.10.2025", None) == _days("2025-10-11", None)
+    True
     """
     parts = _DIGITS.findall(text)
     if len(parts) == 1:  # 20261120, 1120
@@ -263,7 +267,9 @@ def _days(text: str, year_behind: str | None) -> int | None:
     if named := _MONTH_NAMED.search(text):
         numbers.insert(0, _MONTHS.index(named[0][:3].lower()) + 1)
     month, day, *rest = numbers
-    if month > 12 and year is None:
+    # Dotted dates are written day first everywhere; where that is impossible, the month is first.
+    is_day_first = _DOTTED_DATE.match(text) is not None and day <= 12
+    if year is None and (month > 12 or is_day_first):
         month, day = day, month
     if rest:
         year = rest[0] + (2000 if rest[0] < 100 else 0)
