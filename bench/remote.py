@@ -45,9 +45,9 @@ LOG_IN = """\
 import sys
 from hpcrun.remote.clients import open_connection
 from hpcrun.remote.connection import SshSettings
-from hpcrun.remote.ssh import NOBODY
-connection = open_connection(SshSettings(host="cluster"), NOBODY)
-connection.forward("localhost", 1)
+from hpcrun.remote.ssh import NO_PROMPTS
+connection = open_connection(SshSettings(host="cluster"), NO_PROMPTS)
+connection.forward_port("localhost", 1)
 connection.close()
 """
 WRITER = """\

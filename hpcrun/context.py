@@ -17,7 +17,7 @@ from hpcrun import files
 from hpcrun.assets import config_dir, home_dir, state_dir
 from hpcrun.errors import InputError
 from hpcrun.ownership import is_trusted, refuse_foreign_file
-from hpcrun.remote import Connect, LocalTransport, Show, Transport, no_bar
+from hpcrun.remote import Connect, LocalTransport, ShowProgress, Transport, no_progress_bar
 from hpcrun.spec import Cluster, EnvironmentKind
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Context(Struct, frozen=True, kw_only=True):
     code: Path | None = None
     deadline: float | None = None
     waiting: Callable[[], AbstractContextManager[None]] = nullcontext
-    bar: Callable[[str, str], AbstractContextManager[Show]] = no_bar
+    bar: Callable[[str, str], AbstractContextManager[ShowProgress]] = no_progress_bar
     connect: Connect = LocalTransport
     session: CommandState = field(default_factory=CommandState)
 
@@ -198,13 +198,13 @@ def build_context(
     else:
         from zlib import crc32  # here, as what follows: only with a host
 
-        from hpcrun.remote import far_connect
+        from hpcrun.remote import build_ssh_connect
 
         # Two profiles of one name, as of two projects, may have runs in different places there.
         name = f"{profile.name}@{profile.host}-{crc32(profile.runs_dir.encode()):08x}"
         name = re.sub(r"[^A-Za-z0-9._@-]", "-", name).strip(".")
         runs_dir, cache_dir = (state_dir(environ) / name / part for part in ("runs", "cache"))
-        connect = far_connect(profile, runs_dir, ask)
+        connect = build_ssh_connect(profile, runs_dir, ask)
     return Context(
         environ=dict(environ),
         cwd=cwd,

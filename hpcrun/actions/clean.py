@@ -246,7 +246,7 @@ def remove_items(
             error = HpcrunError(f"{unit.name}: {user.name} uses its checkpoints: it stays")
         else:
             try:
-                transport.remove(unit.paths)
+                transport.remove_directories(unit.paths)
             except OSError as failure:
                 where = failure.filename or unit.name
                 error = HpcrunError(f"{where}: {failure.strerror or failure}")
@@ -265,7 +265,7 @@ def _remove_leftovers(transport: Transport, runs_dir: Path) -> None:
             info = entry.stat(follow_symlinks=False)
             is_own = info.st_uid == os.getuid() and stat.S_ISDIR(info.st_mode)
             if is_own and info.st_mtime < limit:
-                transport.remove([Path(entry.path)])
+                transport.remove_directories([Path(entry.path)])
 
 
 def refuse_sweep_members(named: Sequence[RunFolder]) -> None:

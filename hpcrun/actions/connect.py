@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hpcrun.context import Context, slurm_environment
 from hpcrun.errors import InputError, OutOfReach
-from hpcrun.remote import Prompts, SshSettings, open_connection, quote, settings_of
+from hpcrun.remote import Prompts, SshSettings, open_connection, quote, read_ssh_settings
 
 
 def connect_to(context: Context, ask: Prompts) -> tuple[bool, str]:
@@ -29,9 +29,9 @@ def connect_to(context: Context, ask: Prompts) -> tuple[bool, str]:
 
 def disconnect_from(context: Context) -> bool:
     """End the connection that is kept; return whether there was one."""
-    from hpcrun.remote import NOBODY, OpensshConnection
+    from hpcrun.remote import NO_PROMPTS, OpensshConnection
 
-    return OpensshConnection(_settings(context), NOBODY).disconnect()
+    return OpensshConnection(_settings(context), NO_PROMPTS).disconnect()
 
 
 def _settings(context: Context) -> SshSettings:
@@ -40,4 +40,4 @@ def _settings(context: Context) -> SshSettings:
             f"{context.cluster_source}: the cluster is here: it has no host",
             fix="hpcrun connect NAME, where the profile NAME has host:",
         )
-    return settings_of(context.cluster)
+    return read_ssh_settings(context.cluster)

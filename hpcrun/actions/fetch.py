@@ -29,7 +29,7 @@ from msgspec import Struct, field
 from hpcrun.context import Context
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.files import free_space, full_disk_hint, write_error
-from hpcrun.remote import folder_word, quote
+from hpcrun.remote import quote, quote_profile_path
 from hpcrun.runs import RESULTS_MARK, SECRETS, RunFolder, read_plan
 from hpcrun.text import format_size
 
@@ -191,7 +191,7 @@ def _listed(context: Context, roots: Sequence[tuple[Path, str]]) -> Found:
             raise HpcrunError("there are too many files to list", fix="pack them there, with tar")
 
     script = f"roots=({' '.join(quote(str(root)) for root, _ in roots)})\n{_LIST}"
-    answer = context.transport().bring(script, take)
+    answer = context.transport().run_script(script, take)
     each = iter(os.fsdecode(bytes(data)).split("\0"))
     found = Found([], [], answer.stderr.strip().splitlines()[-1] if answer.stderr.strip() else "")
     for root, prefix in roots:
@@ -272,7 +272,7 @@ def fetch_files(
         except _Changed:
             continue
         try:
-            context.transport().bring(taker.script(), taker.take)
+            context.transport().run_script(taker.script(), taker.take)
             if taker.at < len(batch):
                 raise OutOfReach(f"{batch[0].path}: the answer ended too early", maybe_done=True)
         except _Changed:
@@ -325,7 +325,7 @@ def _bring_small(
                 raise OutOfReach(f"{files[0].path}: the answer is too long")
 
         script = f"paths=({' '.join(quote(file.path) for file in files)})\n{_STREAM}"
-        context.transport().bring(script, take)
+        context.transport().run_script(script, take)
         end = spool.seek(0, os.SEEK_END)
         spool.seek(max(0, end - _DIGITS))
         digits = spool.read().decode("ascii", "replace")
@@ -577,9 +577,9 @@ def bring_code(context: Context, folder: Path) -> None:
                         fix="--code now takes today's code",
                     )
 
-            place = f"{folder_word(context.cluster.runs_dir)}/{quote(folder.name)}"
+            place = f"{quote_profile_path(context.cluster.runs_dir)}/{quote(folder.name)}"
             script = f"folder={place}\n{_CODE}"
-            answer = context.transport().bring(script, take)
+            answer = context.transport().run_script(script, take)
             if answer.exit_code != 0:
                 raise InputError(
                     f"{place}/code: the run's copy of the code cannot be read: "

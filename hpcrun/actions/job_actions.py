@@ -203,7 +203,7 @@ def cancel_jobs(context: Context, targets: Targets, *, pending: bool = False) ->
         runs = [job.status.run for job in asked if job.done]
         if records := [run.cancelled for run in runs if run is not None]:
             with contextlib.suppress(OutOfReach):
-                transport.send(records)
+                transport.upload_files(records)
 
     return _apply_to_jobs(context, targets, look, cancel, done="cancelled", at_once=sys.maxsize)
 
@@ -361,7 +361,7 @@ def _requeue_batch(
         except HpcrunError as failure:
             errors[job_id] = failure
     try:
-        transport.send(written)
+        transport.upload_files(written)
         errors |= _requeue_in_slurm(transport, again, hold=hold) if again else {}
     except OutOfReach as silence:
         errors |= dict.fromkeys(again, silence)
@@ -390,7 +390,7 @@ def _requeue_batch(
             with contextlib.suppress(HpcrunError):
                 gone += _restore_secrets(context, job.status)
     with contextlib.suppress(OutOfReach):
-        transport.send(gone)
+        transport.upload_files(gone)
 
 
 def _mark_for_next_attempt(known: JobStatus) -> list[Path]:

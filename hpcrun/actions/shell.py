@@ -53,7 +53,7 @@ def prepare_shell(
     inside = ["bash", "-c", script, "hpcrun", folder, *command]
     argv = shell_argv(job.number, host, inside, terminal=not command, version=version)
     transport = slurm_transport(context, status.slurm_conf)
-    argv, env = transport.process(argv, terminal=not command)
+    argv, env = transport.wrap_command(argv, terminal=not command)
     return ShellCommand(argv=argv, env=env, notes=notes)
 
 
@@ -166,9 +166,9 @@ def open_port(context: Context, job: SlurmJob, host: str, port: int) -> Forwarde
             argv = shell_argv(job.number, host, argv, terminal=False, version=version)
             argv.insert(1, "--unbuffered")  # else a line waits for its end
             return ForwardedPort(
-                address, port, transport.reach(address, port, argv), True, is_relayed=True
+                address, port, transport.forward_port(address, port, argv), True, is_relayed=True
             )
-    return ForwardedPort(address, port, transport.reach(address, port), is_answered)
+    return ForwardedPort(address, port, transport.forward_port(address, port), is_answered)
 
 
 def keep_port_open(
@@ -184,7 +184,7 @@ def keep_port_open(
             time.sleep(_BEAT)
             try:
                 if not port.is_relayed:
-                    transport.reach(port.address, port.port)
+                    transport.forward_port(port.address, port.port)
             except OutOfReach as lost:
                 if lost.is_final:
                     raise

@@ -247,7 +247,7 @@ def link_checkpoints(
                 note = owner.successors / f"{run.plan.run_id}.json"
                 notes.append((note, run))
                 write_record(note, Successor(run_dir=run.plan.run_dir, reads=reads))
-                context.transport().send([note])
+                context.transport().upload_files([note])
                 if not reads:
                     _refuse_concurrent_resume(context, note)
         yield
@@ -256,7 +256,7 @@ def link_checkpoints(
             if not run.path.is_dir():  # it is there where Slurm has the job, or may have it
                 note.unlink(missing_ok=True)
                 with contextlib.suppress(HpcrunError):
-                    context.transport().send([note])
+                    context.transport().upload_files([note])
         raise
 
 
@@ -300,7 +300,7 @@ def remove_on_failure(context: Context) -> Iterator[list[Path]]:
     except BaseException:
         if written:
             with contextlib.suppress(OSError, HpcrunError):
-                context.transport().remove(written)
+                context.transport().remove_directories(written)
         for path in written:  # where the cluster is out of reach what lies here goes all the same
             shutil.rmtree(path, ignore_errors=True)
         raise
@@ -335,7 +335,7 @@ def run_sbatch(context: Context, made: Prepared, written: list[Path]) -> Submiss
                 if context.cluster.host is not None:
                     for path in folders:
                         (path / SECRETS).unlink(missing_ok=True)  # they are there now
-                    transport.send([folder / SUBMITTED])
+                    transport.upload_files([folder / SUBMITTED])
             except HpcrunError as error:
                 notes.append(f"{error.message}; hpcrun finds the job by its folder")
     except KeyboardInterrupt as pressed:

@@ -252,8 +252,8 @@ class Top(WatchedJobs):
             shown.why_no_use = f"the job is {job.user}'s"
         elif job.nodes.isdigit():
             shown.why_no_use = ""
-            process = partial(slurm_transport(self._context).process, env=self._env)
-            shown.step = UsageStep(job.number, int(job.nodes), process, self._version)
+            wrap = partial(slurm_transport(self._context).wrap_command, env=self._env)
+            shown.step = UsageStep(job.number, int(job.nodes), wrap, self._version)
 
 
 def _is_alive(thread: threading.Thread | None) -> bool:

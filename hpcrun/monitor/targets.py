@@ -180,7 +180,7 @@ def fetch_records(
                     context.session.synced.discard(run.path)
 
     try:
-        context.transport().refresh(stale(), whole=whole, follow=follow)
+        context.transport().fetch_changes(stale(), whole=whole, follow=follow)
     except OutOfReach as error:
         if follow:
             raise
@@ -205,7 +205,7 @@ def fetch_run_names(
             if begin is not None:
                 transport.open()
                 begin()
-            transport.refresh(folders)
+            transport.fetch_changes(folders)
         except OutOfReach as error:
             return f"{error.message}{f' ({error.fix})' if error.fix else ''}"
     return ""

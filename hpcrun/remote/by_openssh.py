@@ -18,15 +18,15 @@ from typing import IO
 
 from hpcrun.errors import OutOfReach
 from hpcrun.remote.connection import (
-    NoSession,
     Prompts,
     Reply,
+    SessionLimitError,
     SshSettings,
-    converse,
-    exec_line,
-    in_turn,
-    lead,
-    listen_here,
+    bridge_session,
+    listen_on_loopback,
+    login_command,
+    retry_until_session,
+    run_in_session,
 )
 from hpcrun.remote.ssh_config import ask_ssh, find_ssh
 
@@ -85,14 +85,14 @@ class OpensshConnection:
 
         def talk() -> Reply:
             session = self._session()
-            return converse(
+            return run_in_session(
                 session, self.settings, script, stdin=stdin, timeout=timeout, on_output=on_output
             )
 
         try:
             # What an iterator has given is gone.
-            return in_turn(self, talk) if isinstance(stdin, bytes) else talk()
-        except NoSession:
+            return retry_until_session(self, talk) if isinstance(stdin, bytes) else talk()
+        except SessionLimitError:
             raise
         except OutOfReach:
             self._is_open = False  # look whether the master is there
@@ -102,20 +102,20 @@ class OpensshConnection:
         self.open()
         # Without its master a client would connect by itself, and ask again: it must fail.
         only = ("-o", "ControlMaster=no", "-o", "ProxyCommand=false", "-o", "BatchMode=yes")
-        return _Session(self._argv(*only, *_STRICT, "--", self.host, exec_line(self.settings)))
+        return _Session(self._argv(*only, *_STRICT, "--", self.host, login_command(self.settings)))
 
-    def lead(self, script: str, here: socket.socket) -> None:
+    def bridge_socket(self, script: str, here: socket.socket) -> None:
         """Let a script be the other side of a socket; see Connection."""
-        lead(self._session(), self.settings, script, here)
+        bridge_session(self._session(), self.settings, script, here)
 
-    def forward(self, host: str, port: int) -> int:
+    def forward_port(self, host: str, port: int) -> int:
         """Lead a port of this machine to one that the far side reaches."""
         if not self._has_master():
             self._is_open = False
             self._forwards.clear()
         self.open()
         if (host, port) not in self._forwards:
-            with listen_here(self._ports.get((host, port), port)) as one:
+            with listen_on_loopback(self._ports.get((host, port), port)) as one:
                 free = self._ports[host, port] = int(one.getsockname()[1])
             where = f"127.0.0.1:{free}:[{host}]:{port}"
             done = _call(self._argv("-O", "forward", "-L", where, "--", self.host))
@@ -137,9 +137,6 @@ class OpensshConnection:
         return (
             self._has_master() and not _call(self._argv("-O", "exit", "--", self.host)).returncode
         )
-
-    def rest(self) -> None:
-        """Do nothing: the master is another process, and has no threads here."""
 
     def open(self) -> None:
         """Open the connection where there is none: ssh asks what is to be asked."""

@@ -8,7 +8,6 @@ import queue
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,16 +17,16 @@ import paramiko
 from hpcrun.errors import OutOfReach
 from hpcrun.remote.connection import (
     Connection,
-    NoSession,
     Prompts,
     Reply,
+    SessionLimitError,
     SshSettings,
-    both_ways,
-    converse,
-    exec_line,
-    in_turn,
-    lead,
-    listen_here,
+    bridge_session,
+    listen_on_loopback,
+    login_command,
+    relay_sockets,
+    retry_until_session,
+    run_in_session,
 )
 from hpcrun.remote.host_keys import check_host_key
 from hpcrun.remote.login import Login
@@ -72,14 +71,6 @@ class ParamikoConnection:
         if not isinstance(link, paramiko.Transport):
             link.open()
 
-    def rest(self) -> None:
-        """End it for now; see Connection."""
-        if self._instead is None and not self._was_asked:
-            self.close()
-            until = time.monotonic() + 0.2  # its threads end by themselves
-            while threading.active_count() > 1 and time.monotonic() < until:
-                time.sleep(0.002)
-
     def run(
         self,
         script: str,
@@ -95,20 +86,20 @@ class ParamikoConnection:
 
         def talk() -> Reply:
             session = self._session(link)
-            return converse(
+            return run_in_session(
                 session, self.settings, script, stdin=stdin, timeout=timeout, on_output=on_output
             )
 
-        return in_turn(self, talk)
+        return retry_until_session(self, talk)
 
     def _session(self, link: paramiko.Transport) -> _Session:
-        line = exec_line(self.settings)
+        line = login_command(self.settings)
         with self._lock:
             spare, self._spare = self._spare, None
         try:
             session = (spare.take(link) if spare else None) or _Session(link, line)
         except paramiko.ChannelException as error:
-            raise NoSession(self.host) from error
+            raise SessionLimitError(self.host) from error
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise OutOfReach(f"{self.host}: the connection broke: {error}") from error
         with self._lock:
@@ -116,25 +107,25 @@ class ParamikoConnection:
                 self._spare = _Spare(link, line)
         return session
 
-    def forward(self, host: str, port: int) -> int:
+    def forward_port(self, host: str, port: int) -> int:
         """Lead a port of this machine to one that the far side reaches."""
         link = self._link()
         if not isinstance(link, paramiko.Transport):
-            return link.forward(host, port)
+            return link.forward_port(host, port)
         if (host, port) not in self._listeners:
-            listener = listen_here(self._ports.get((host, port), port))
+            listener = listen_on_loopback(self._ports.get((host, port), port))
             self._listeners[host, port] = listener
             self._ports[host, port] = int(listener.getsockname()[1])
             threading.Thread(target=_serve, args=(listener, link, host, port), daemon=True).start()
         return self._ports[host, port]
 
-    def lead(self, script: str, here: socket.socket) -> None:
+    def bridge_socket(self, script: str, here: socket.socket) -> None:
         """Let a script be the other side of a socket; see Connection."""
         link = self._link()
         if isinstance(link, paramiko.Transport):
-            lead(self._session(link), self.settings, script, here)
+            bridge_session(self._session(link), self.settings, script, here)
         else:
-            link.lead(script, here)
+            link.bridge_socket(script, here)
 
     def close(self) -> None:
         """End the connection."""
@@ -301,7 +292,7 @@ def _serve(listener: socket.socket, link: paramiko.Transport, host: str, port: i
         except (paramiko.SSHException, OSError, EOFError):
             here.close()
             continue
-        threading.Thread(target=both_ways, args=(here, there), daemon=True).start()
+        threading.Thread(target=relay_sockets, args=(here, there), daemon=True).start()
 
 
 class _Session:

@@ -99,9 +99,6 @@ class Connection(Protocol):
     def open(self) -> None:
         """Open it where it is not, and have the user answer what that needs. Raises OutOfReach."""
 
-    def rest(self) -> None:
-        """End it and its threads where the next script opens it without a question to the user."""
-
     def run(
         self,
         script: str,
@@ -120,14 +117,14 @@ class Connection(Protocol):
         An error of the iterable that is stdin passes through.
         """
 
-    def forward(self, host: str, port: int) -> int:
+    def forward_port(self, host: str, port: int) -> int:
         """Lead a port of this machine, which is returned, to one that the far side reaches.
 
         It has the same number, where that is free. Called again it looks whether the way is open,
         and opens it at the same port where it broke.
         """
 
-    def lead(self, script: str, here: socket.socket) -> None:
+    def bridge_socket(self, script: str, here: socket.socket) -> None:
         """Let a script's stdin and stdout be the other side of a socket; it ends with either.
 
         Raises OutOfReach.
@@ -137,7 +134,7 @@ class Connection(Protocol):
         """End what runs on the connection, and the connection."""
 
 
-class NoSession(OutOfReach):
+class SessionLimitError(OutOfReach):
     """The server allows no session beside those that are open."""
 
     def __init__(self, host: str) -> None:
@@ -169,12 +166,12 @@ class Session(Protocol):
         """Let go of it."""
 
 
-def exec_line(settings: SshSettings) -> str:
+def login_command(settings: SshSettings) -> str:
     """Return the command that the far side's login shell is given."""
     return _EXEC_LOGIN if settings.login_shell else _EXEC
 
 
-def listen_here(port: int) -> socket.socket:
+def listen_on_loopback(port: int) -> socket.socket:
     """Listen on a port of this machine's loopback; on another where it is taken."""
     try:
         return socket.create_server(("127.0.0.1", port))
@@ -182,20 +179,20 @@ def listen_here(port: int) -> socket.socket:
         return socket.create_server(("127.0.0.1", 0))
 
 
-def in_turn(connection: Connection, talk: Callable[[], Reply]) -> Reply:
+def retry_until_session(connection: Connection, talk: Callable[[], Reply]) -> Reply:
     """Run what needs a session of its own; where there may be none yet, when another is over."""
     until = time.monotonic() + _TURN
     while True:
         try:
             return talk()
-        except NoSession:
+        except SessionLimitError:
             connection.is_full = True
             if time.monotonic() > until:
                 raise
         time.sleep(0.05)
 
 
-def converse(
+def run_in_session(
     session: Session,
     settings: SshSettings,
     script: str,
@@ -204,7 +201,7 @@ def converse(
     timeout: float = 60,
     on_output: Callable[[bytes], None] | None = None,
 ) -> Reply:
-    """Run a script in a session that was just started with exec_line(); see Connection.run."""
+    """Run a script in a session that was just started with login_command(); see Connection.run."""
     if "\0" in script:
         raise ValueError("a script cannot have a NUL")
     mark, head = _head(settings, _WATCHED_FRAME if on_output else _FRAME, script)
@@ -214,14 +211,14 @@ def converse(
 
 
 def _head(settings: SshSettings, frame: str, script: str) -> tuple[bytes, bytes]:
-    """Make a mark, and the texts that exec_line() reads."""
+    """Make a mark, and the texts that login_command() reads."""
     mark = os.urandom(16).hex()
     path = f"PATH={shlex.quote(settings.slurm_path)}:$PATH; " if settings.slurm_path else ""
     texts = _GUARD + frame.format(path=path, mark=mark), script
     return mark.encode(), b"".join(t.encode("utf-8", "surrogateescape") + b"\0" for t in texts)
 
 
-def both_ways(here: socket.socket, there: Any) -> None:
+def relay_sockets(here: socket.socket, there: Any) -> None:
     """Lead a socket to another until both have ended; ``there`` has a socket's methods."""
     # Of a connection that is gone no channel can be closed.
     with here, contextlib.suppress(OSError, EOFError), contextlib.closing(there):
@@ -239,8 +236,10 @@ def _copy(source: Any, sink: Any) -> None:
         sink.shutdown(socket.SHUT_WR)
 
 
-def lead(session: Session, settings: SshSettings, script: str, here: socket.socket) -> None:
-    """Do what Connection.lead says in a session that was just started with exec_line()."""
+def bridge_session(
+    session: Session, settings: SshSettings, script: str, here: socket.socket
+) -> None:
+    """Connect a session that was just started to a socket; see Connection.bridge_socket."""
     mark, head = _head(settings, _OPEN_FRAME, script)
 
     def write() -> None:
@@ -372,7 +371,7 @@ class _Talk:
     def _broken(self, stdout: _Marked, stderr: _Marked) -> OutOfReach:
         code = self.session.exit_code()
         if not stdout.is_begun and b"Session open refused by peer" in stderr.chatter:  # as ssh says
-            return NoSession(self.host)
+            return SessionLimitError(self.host)
         if code is None:
             return self._error("the connection broke")
         if stdout.is_begun:

@@ -30,11 +30,11 @@ def quote(word: str) -> str:
     return "'" + word.replace("'", "'\\''") + "'"
 
 
-def folder_word(text: str) -> str:
-    """Write a path of a profile for the far side's bash: its home, and its variables, are meant.
+def quote_profile_path(text: str) -> str:
+    """Quote a path of a profile for bash on the host, which fills in its home and its variables.
 
-    >>> folder_word("~/my runs"), folder_word("$SCRATCH/runs"), folder_word("runs")
-    ('"$HOME"\\'/my runs\\'', '"${SCRATCH:?is not set there}"\\'/runs\\'', '"$HOME"/\\'runs\\'')
+    >>> [quote_profile_path(path) for path in ("~/my runs", "$SCRATCH/runs", "runs")]
+    ['"$HOME"\\'/my runs\\'', '"${SCRATCH:?is not set there}"\\'/runs\\'', '"$HOME"/\\'runs\\'']
     """
     if text == "~" or text.startswith("~/"):
         text = "$HOME" + text[1:]
@@ -55,7 +55,7 @@ def folder_word(text: str) -> str:
 def begin(runs_dir: str, **arrays: Sequence[str]) -> str:
     """Set the folder of the runs, and arrays of words; a login's settings of our tools go."""
     lines = ["unset -f cd; unset -v IFS CDPATH TAR_OPTIONS POSIXLY_CORRECT"]
-    lines += [f"RUNS={folder_word(runs_dir)}"]
+    lines += [f"RUNS={quote_profile_path(runs_dir)}"]
     lines += [f"{name}=({' '.join(map(quote, words))})" for name, words in arrays.items()]
     return "\n".join(lines) + "\n"
 

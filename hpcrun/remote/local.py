@@ -47,9 +47,6 @@ class LocalTransport:
     def open(self) -> None:
         """Do nothing: the cluster is here."""
 
-    def rest(self) -> None:
-        """Do nothing: nothing is open."""
-
     def run(
         self,
         argv: Sequence[str],
@@ -97,13 +94,13 @@ class LocalTransport:
         """Answer queries one by one; see Transport."""
         return Answers({query: query.answer_here(self) for query in queries})
 
-    def process(
+    def wrap_command(
         self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, terminal: bool = False
     ) -> tuple[list[str], dict[str, str]]:
         """Return the command itself; see Transport."""
         return list(argv), dict(self.env if env is None else env)
 
-    def bring(self, script: str, take: Callable[[bytes], None]) -> Result:
+    def run_script(self, script: str, on_output: Callable[[bytes], None]) -> Result:
         """Run a script; see Transport."""
         import tempfile  # here: few calls bring anything
 
@@ -114,11 +111,11 @@ class LocalTransport:
             with subprocess.Popen(argv, stdin=text, stdout=pipe, stderr=stderr) as process:
                 assert process.stdout is not None
                 while data := os.read(process.stdout.fileno(), 1 << 16):
-                    take(data)
+                    on_output(data)
             stderr.seek(0)
             return Result(argv, process.returncode, "", os.fsdecode(stderr.read(1 << 16)))
 
-    def reach(self, host: str, port: int, by: Sequence[str] = ()) -> tuple[str, int]:
+    def forward_port(self, host: str, port: int, helper: Sequence[str] = ()) -> tuple[str, int]:
         """Return the port itself; see Transport."""
         return host, port
 
@@ -132,7 +129,7 @@ class LocalTransport:
                     f"{conf} is not used: {why}", fix=f"if you trust it: export SLURM_CONF={conf}"
                 )
 
-    def refresh(
+    def fetch_changes(
         self, run_dirs: Iterable[Path], *, whole: bool = False, follow: bool = False
     ) -> None:
         """Do nothing: the folders are the cluster's own."""
@@ -143,7 +140,7 @@ class LocalTransport:
         """Return the files themselves; see Transport."""
         return [Path(path) for path in paths], {}
 
-    def deliver(
+    def submit_directories(
         self,
         run_dirs: Sequence[Path],
         argv: Sequence[str],
@@ -154,10 +151,10 @@ class LocalTransport:
         """Run a command in the first of some folders, which lie on the cluster already."""
         return self.run(argv, cwd=str(run_dirs[0]), env=env, timeout=timeout)
 
-    def send(self, paths: Sequence[Path]) -> None:
+    def upload_files(self, paths: Sequence[Path]) -> None:
         """Do nothing: the files are the cluster's own."""
 
-    def remove(self, run_dirs: Sequence[Path]) -> None:
+    def remove_directories(self, run_dirs: Sequence[Path]) -> None:
         """Move folders out of sight at once, then remove them; see Transport.
 
         No folder is made for them: a full disk, or a quota of files, may have no room for one. A
@@ -179,7 +176,7 @@ class LocalTransport:
                     aside.rename(path)
                 raise
         for _, aside in moved:
-            _empty(aside)
+            _remove_tree(aside)
 
 
 def _run_bounded(
@@ -221,7 +218,7 @@ def _run_bounded(
     return Result(list(argv), process.returncode, stdout, stderr)
 
 
-def _empty(trash: Path) -> None:
+def _remove_tree(trash: Path) -> None:
     """Remove a folder for good; folders without write permission too. Links are not followed."""
     import shutil  # here: it imports three libraries of compression, and most calls remove nothing
 

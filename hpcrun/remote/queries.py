@@ -20,7 +20,7 @@ from msgspec import Struct, structs
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.files import free_space
 from hpcrun.ownership import is_own, is_writable_by_others
-from hpcrun.remote.far import folder_word, quote
+from hpcrun.remote.far import quote, quote_profile_path
 from hpcrun.remote.local import LocalTransport
 from hpcrun.remote.transport import Answers, Query, Result
 
@@ -268,7 +268,7 @@ def parse_environ(text: str) -> dict[str, str]:
 
 
 def _word(path: str, *, expands: bool) -> str:
-    return folder_word(path) if expands else quote(path)
+    return quote_profile_path(path) if expands else quote(path)
 
 
 def _expand(path: str, env: Mapping[str, str]) -> str:

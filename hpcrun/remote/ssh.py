@@ -21,7 +21,7 @@ from msgspec import structs
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.remote import far
 from hpcrun.remote.clients import open_connection
-from hpcrun.remote.connection import Connection, Prompts, Reply, SshSettings, listen_here
+from hpcrun.remote.connection import Connection, Prompts, Reply, SshSettings, listen_on_loopback
 from hpcrun.remote.feed import MOST_RUNS, Feed
 from hpcrun.remote.mirror import (
     Damaged,
@@ -34,7 +34,15 @@ from hpcrun.remote.mirror import (
     nearest,
 )
 from hpcrun.remote.queries import in_order, parse_answers, query_script
-from hpcrun.remote.transport import TRASH, Answers, Connect, Query, Result, Show, no_bar
+from hpcrun.remote.transport import (
+    TRASH,
+    Answers,
+    Connect,
+    Query,
+    Result,
+    ShowProgress,
+    no_progress_bar,
+)
 from hpcrun.signals import defer_signals
 
 # A broken trip is made again after these pauses, in seconds.
@@ -65,7 +73,7 @@ class SshTransport:
         feed: Feed | None = None,
         deadline: float | None = None,
         waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
-        bar: Callable[[str, str], AbstractContextManager[Show]] = no_bar,
+        bar: Callable[[str, str], AbstractContextManager[ShowProgress]] = no_progress_bar,
     ) -> None:
         self.env = dict(env)
         self.connection = connection
@@ -85,11 +93,6 @@ class SshTransport:
         with self.waiting():
             self.connection.open()
 
-    def rest(self) -> None:
-        """Let the connection go; see Transport."""
-        self.feed.stop()
-        self.connection.rest()
-
     def run(
         self,
         argv: Sequence[str],
@@ -101,10 +104,10 @@ class SshTransport:
     ) -> Result:
         """Run a command to its end; see Transport."""
         is_slurm = env is None and argv[0] != "bash"  # what jobs meet there is asked by a script
-        zone = f"export TZ={far.quote(zone_here())}\n" if is_slurm else ""  # of its answer
+        zone = f"export TZ={far.quote(local_timezone())}\n" if is_slurm else ""  # of its answer
         script = self._environment(env) + zone + far.command(argv, cwd)
         data = (stdin or "").encode("utf-8", "surrogateescape")
-        reply = self._trip(argv[0], script, stdin=data, timeout=timeout)
+        reply = self._run_in_time(argv[0], script, stdin=data, timeout=timeout)
         return self._result(argv, reply.exit_code, reply.stdout, reply.stderr)
 
     def run_queries(self, queries: Iterable[Query[Any]]) -> Answers:
@@ -137,9 +140,14 @@ class SshTransport:
                 fix="is that a login node of the cluster? slurm_path: in the profile names the "
                 "folder of Slurm's commands, login_shell: true reads the login's own profile",
             )
-        return Result(list(argv), code, stdout.decode("utf-8", "surrogateescape"), _plain(stderr))
+        return Result(
+            list(argv),
+            code,
+            stdout.decode("utf-8", "surrogateescape"),
+            _remove_control_characters(stderr),
+        )
 
-    def _trip(
+    def _run_in_time(
         self,
         what: str,
         script: str,
@@ -166,7 +174,7 @@ class SshTransport:
             # Nothing was done: an old connection may have broken. A new one is tried.
             return over.run(script, timeout=timeout, **options)
 
-    def process(
+    def wrap_command(
         self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, terminal: bool = False
     ) -> tuple[list[str], dict[str, str]]:
         """Return the system's ssh, which connects by itself; see Transport."""
@@ -180,35 +188,37 @@ class SshTransport:
         options = ["-t"] if terminal else ["-T"]
         return ["ssh", *options, "--", self.connection.host, word], dict(os.environ)
 
-    def reach(self, host: str, port: int, by: Sequence[str] = ()) -> tuple[str, int]:
-        """Lead a port of this machine there; see Transport."""
-        if not by:
-            return "127.0.0.1", self.connection.forward(host, port)
-        listener = listen_here(port)
-        script = self._environment(None) + far.command(by, None)
+    def forward_port(self, host: str, port: int, helper: Sequence[str] = ()) -> tuple[str, int]:
+        """Forward a port; see Transport."""
+        if not helper:
+            return "127.0.0.1", self.connection.forward_port(host, port)
+        listener = listen_on_loopback(port)
+        script = self._environment(None) + far.command(helper, None)
 
-        def lead(here: socket.socket) -> None:
+        def bridge(here: socket.socket) -> None:
             with contextlib.suppress(OutOfReach), here:  # the next one may have more luck
-                self.connection.lead(script, here)
+                self.connection.bridge_socket(script, here)
 
         def serve() -> None:
             while True:
-                threading.Thread(target=lead, args=listener.accept()[:1], daemon=True).start()
+                threading.Thread(target=bridge, args=listener.accept()[:1], daemon=True).start()
 
         threading.Thread(target=serve, daemon=True).start()
         return "127.0.0.1", int(listener.getsockname()[1])
 
-    # ---- what comes
+    # ---- downloads
 
-    def bring(self, script: str, take: Callable[[bytes], None]) -> Result:
+    def run_script(self, script: str, on_output: Callable[[bytes], None]) -> Result:
         """Run a script on the host of transfers; see Transport."""
-        reply = self._trip("bring", script, timeout=60, over=self.transfers, on_output=take)
-        return self._result(["bring"], reply.exit_code, b"", reply.stderr)
+        reply = self._run_in_time(
+            "fetch", script, timeout=60, over=self.transfers, on_output=on_output
+        )
+        return self._result(["fetch"], reply.exit_code, b"", reply.stderr)
 
-    def refresh(
+    def fetch_changes(
         self, run_dirs: Iterable[Path], *, whole: bool = False, follow: bool = False
     ) -> None:
-        """Bring what is new; see Transport."""
+        """Fetch changes; see Transport."""
         own = [path for path in run_dirs if path.is_relative_to(self.mirror.folder)]
         runs = [path.name for path in own if path != self.mirror.folder]
         names = len(runs) < len(own)
@@ -222,18 +232,18 @@ class SshTransport:
         elif not names and self.feed.settle(runs, timeout=60):
             return
         try:
-            self._bring(runs, names=names, whole=whole)
+            self._fetch(runs, names=names, whole=whole)
         except Damaged:
-            self._bring(runs, names=names, whole=whole)
+            self._fetch(runs, names=names, whole=whole)
         except OSError as error:
             raise self.mirror.not_written(error) from error
 
-    def _bring(self, runs: Sequence[str], *, names: bool, whole: bool) -> None:
+    def _fetch(self, runs: Sequence[str], *, names: bool, whole: bool) -> None:
         script = self.mirror.script(self.runs_dir, runs, names=names, whole=whole)
         host = self.connection.host
         receiver = Receiver(self.mirror, runs, names=names, whole=whole, host=host)
         try:
-            self._trip("refresh", script, timeout=60, on_output=receiver.take)
+            self._run_in_time("refresh", script, timeout=60, on_output=receiver.take)
             if not receiver.rounds:
                 raise OutOfReach(f"{self.connection.host}: the answer ended too early")
         finally:
@@ -243,7 +253,7 @@ class SshTransport:
     def copy_outputs(
         self, paths: Sequence[str], *, whole: bool = True
     ) -> tuple[list[Path], dict[str, str]]:
-        """Bring what is new of files; see Transport."""
+        """Copy files; see Transport."""
         outputs = Outputs(self.mirror.folder.parent / "outputs")
         places = [outputs.place(path) for path in paths]
         if not paths:
@@ -252,7 +262,7 @@ class SshTransport:
             receiver = outputs.receiver(self.connection.host, whole=whole)
             script = outputs.script(paths, whole=whole)
             try:
-                reply = self._trip("copy", script, timeout=60, on_output=receiver.take)
+                reply = self._run_in_time("copy", script, timeout=60, on_output=receiver.take)
                 if not receiver.rounds:
                     raise OutOfReach(f"{self.connection.host}: the answer ended too early")
                 return places, outputs.settle(paths, reply.stderr)
@@ -265,9 +275,9 @@ class SshTransport:
                 receiver.close()
         raise AssertionError
 
-    # ---- what goes
+    # ---- uploads
 
-    def deliver(
+    def submit_directories(
         self,
         run_dirs: Sequence[Path],
         argv: Sequence[str],
@@ -283,9 +293,9 @@ class SshTransport:
         tree, files = code_files(code) if code.is_dir() else ("", {})
         known = self.mirror.trees()
         base = tree if tree in known else nearest(files, known)
-        answer = self._deliver(run_dirs, argv, env, timeout, tree=tree, files=files, base=base)
+        answer = self._submit(run_dirs, argv, env, timeout, tree=tree, files=files, base=base)
         if answer is None:  # the copy that the changes are to is not there any more
-            answer = self._deliver(run_dirs, argv, env, timeout, tree=tree, files=files, base="")
+            answer = self._submit(run_dirs, argv, env, timeout, tree=tree, files=files, base="")
         if answer is None and self.transfers is not self.connection:
             raise InputError(
                 f"{self.transfers.host} and {self.connection.host} have no {self.runs_dir} in "
@@ -298,7 +308,7 @@ class SshTransport:
             self.mirror.keep_tree(tree, files)
         return answer
 
-    def _deliver(
+    def _submit(
         self,
         run_dirs: Sequence[Path],
         argv: Sequence[str],
@@ -324,9 +334,9 @@ class SshTransport:
                 before = self.mirror.trees().get(base, {})
                 self._add_code(stream, run_dirs[0] / "code", files, before)
             if brings:
-                self._bring_along(script, env, stream, run_dirs[0].name)
+                self._upload_to_transfer_host(script, env, stream, run_dirs[0].name)
             pieces = None if brings else stream
-            reply = self._again(argv[0], script + far.DELIVER, pieces, max(timeout, _LONG))
+            reply = self._retry(argv[0], script + far.DELIVER, pieces, max(timeout, _LONG))
         if reply.exit_code == far.NO_CODE:
             return None
         head, _, out = reply.stdout.partition(b"\n")
@@ -338,17 +348,19 @@ class SshTransport:
                 f"{self.connection.host}: the run is there, and not what {argv[0]} answered",
                 maybe_done=True,
             )
-        raise self._failed(reply, run_dirs[0].name)
+        raise self._write_error(reply, run_dirs[0].name)
 
-    def _bring_along(self, script: str, env: Mapping[str, str], stream: Stream, name: str) -> None:
+    def _upload_to_transfer_host(
+        self, script: str, env: Mapping[str, str], stream: Stream, name: str
+    ) -> None:
         """Send a stream to the host of transfers, where nothing else is done."""
         # That host may not have the variables that the profile names.
         named = {"HOME", *re.findall(r"\$\{?(\w+)", self.runs_dir)} & env.keys()
         known = "".join(f"export {name}={far.quote(env[name])}\n" for name in sorted(named))
         to = script.partition("run_sbatch() {")[0]
-        reply = self._again("transfer", known + to + far.BRING, stream, _LONG, self.transfers)
+        reply = self._retry("transfer", known + to + far.BRING, stream, _LONG, self.transfers)
         if reply.exit_code != 0:
-            raise self._failed(reply, name, self.transfers.host)
+            raise self._write_error(reply, name, self.transfers.host)
 
     def _add_code(
         self, stream: Stream, code: Path, files: Mapping[str, str], before: Mapping[str, str]
@@ -361,7 +373,7 @@ class SshTransport:
         gone = "".join(f"{name}\0" for name in before if before[name] != files.get(name))
         stream.add_bytes("gone", os.fsencode(gone))
 
-    def _again(
+    def _retry(
         self,
         what: str,
         script: str,
@@ -378,8 +390,8 @@ class SshTransport:
             for pause in (*PAUSES, None):
                 try:
                     stop = () if was_sent else signals
-                    stdin = _shown(stream, show, stop) if stream is not None else b""
-                    return self._trip(what, script, stdin=stdin, timeout=timeout, over=over)
+                    stdin = _report_progress(stream, show, stop) if stream is not None else b""
+                    return self._run_in_time(what, script, stdin=stdin, timeout=timeout, over=over)
                 except OutOfReach as error:
                     was_sent = was_sent or error.maybe_done
                     if not was_sent:
@@ -389,7 +401,7 @@ class SshTransport:
                     time.sleep(pause)
         raise AssertionError
 
-    def send(self, paths: Sequence[Path]) -> None:
+    def upload_files(self, paths: Sequence[Path]) -> None:
         """Make files the same there as here; see Transport."""
         if not paths:
             return
@@ -405,22 +417,22 @@ class SshTransport:
                     gone.append(name)
             script = far.begin(self.runs_dir, names=there, gone=gone)
             script += f"incoming={far.INCOMING}{os.urandom(8).hex()}\n{far.SEND}"
-            reply = self._again("send", script, stream, _LONG)
+            reply = self._retry("send", script, stream, _LONG)
         if reply.exit_code != 0:
-            raise self._failed(reply, paths[0].name)
+            raise self._write_error(reply, paths[0].name)
 
-    def remove(self, run_dirs: Sequence[Path]) -> None:
+    def remove_directories(self, run_dirs: Sequence[Path]) -> None:
         """Remove folders there, then here; see Transport."""
         names = [path.name for path in run_dirs]
         trash = [f"{TRASH}{os.urandom(8).hex()}" for _ in names]
         script = far.begin(self.runs_dir, names=names, trash=trash) + far.REMOVE
-        reply = self._trip("remove", script, timeout=_LONG)
+        reply = self._run_in_time("remove", script, timeout=_LONG)
         if reply.exit_code != 0:
-            raise OSError(reply.exit_code, _last(reply.stderr), names[0])
+            raise OSError(reply.exit_code, _last_line(reply.stderr), names[0])
         for path in run_dirs:
             shutil.rmtree(path, ignore_errors=True)
 
-    def _failed(self, reply: Reply, name: str, host: str | None = None) -> HpcrunError:
+    def _write_error(self, reply: Reply, name: str, host: str | None = None) -> HpcrunError:
         where = f"{host or self.connection.host}: {self.runs_dir}"
         is_short = re.search("unexpected end of file|Unexpected EOF", reply.stderr)  # gzip's, tar's
         if reply.exit_code == far.CUT_SHORT or is_short:
@@ -430,7 +442,9 @@ class SshTransport:
             )
         why = re.search(r"No space left on device|Disk quota exceeded", reply.stderr)
         # Else the first line: tar adds that it ended badly.
-        said = why[0] if why else _plain(reply.stderr).strip().partition("\n")[0]
+        said = (
+            why[0] if why else _remove_control_characters(reply.stderr).strip().partition("\n")[0]
+        )
         return HpcrunError(
             f"{where}: {name} cannot be written: {said or 'no message'}",
             fix="make room there, or set runs_dir in the profile to a folder that you can write "
@@ -438,7 +452,7 @@ class SshTransport:
         )
 
 
-def _shown(stream: Stream, show: Show, signals: Sequence[int]) -> Iterator[bytes]:
+def _report_progress(stream: Stream, show: ShowProgress, signals: Sequence[int]) -> Iterator[bytes]:
     """Give a stream's pieces, and show how many of its bytes are sent; after Ctrl-C no more."""
     total, sent = stream.end(), 0
     for piece in stream.pieces():
@@ -449,7 +463,7 @@ def _shown(stream: Stream, show: Show, signals: Sequence[int]) -> Iterator[bytes
         show(sent / 1e6, total / 1e6)
 
 
-def zone_here() -> str:
+def local_timezone() -> str:
     """Return this machine's offset from UTC as TZ has it anywhere: POSIX counts it westward.
 
     Slurm's commands write local times, which are to be those of who reads them.
@@ -458,17 +472,17 @@ def zone_here() -> str:
     return f"<{offset}>{'-' if offset[0] == '+' else '+'}{offset[1:3]}:{offset[3:]}"
 
 
-def _plain(text: str) -> str:
+def _remove_control_characters(text: str) -> str:
     """Take what would steer a terminal out of a far program's words."""
     return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "?", text)
 
 
-def _last(stderr: str) -> str:
-    lines = [line for line in _plain(stderr).splitlines() if line.strip()]
+def _last_line(stderr: str) -> str:
+    lines = [line for line in _remove_control_characters(stderr).splitlines() if line.strip()]
     return lines[-1] if lines else "no message"
 
 
-class _Nobody:
+class _NoPrompts:
     """Answers no question: there is nobody to ask."""
 
     def secret(self, question: str, *, echo: bool = False) -> str:
@@ -478,22 +492,22 @@ class _Nobody:
         pass
 
 
-NOBODY = _Nobody()
+NO_PROMPTS = _NoPrompts()
 
 
-def settings_of(profile: Any) -> SshSettings:
+def read_ssh_settings(profile: Any) -> SshSettings:
     """Return what a profile says of the way to its host."""
     return SshSettings(**{key: getattr(profile, key) for key in SshSettings.__struct_fields__})
 
 
-def far_connect(profile: Any, mirror: Path, ask: Prompts | None = None) -> Connect:
+def build_ssh_connect(profile: Any, mirror: Path, ask: Prompts | None = None) -> Connect:
     """Return what makes transports to a profile's host, by one connection for all of them."""
-    settings = settings_of(profile)
-    connection = open_connection(settings, ask or NOBODY)
+    settings = read_ssh_settings(profile)
+    connection = open_connection(settings, ask or NO_PROMPTS)
     transfers = connection
     if settings.transfer_host:
         own = structs.replace(settings, host=settings.transfer_host)
-        transfers = open_connection(own, ask or NOBODY)
+        transfers = open_connection(own, ask or NO_PROMPTS)
     feed = Feed(connection, Mirror(mirror), profile.runs_dir)
 
     def connect(env: Mapping[str, str], **options: Any) -> SshTransport:

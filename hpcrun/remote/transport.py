@@ -12,20 +12,20 @@ from msgspec import Struct
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-# Folders with this prefix, in the folder of the runs, are being removed.
+# Prefix of folders that are being removed, in the folder of the runs.
 TRASH = ".trash-"
 
 
-# Called with how much of long work is done, and of how much.
-Show = Callable[[float, float], None]
+# Called with the amount of work that is done, and with the total.
+ShowProgress = Callable[[float, float], None]
 
 
 # Why a file of the cluster is not copied, if it may still be written.
 NO_SUCH_FILE = "no such file"
 
 
-def no_bar(label: str, unit: str) -> AbstractContextManager[Show]:
-    """Show nothing of long work, which is called ``label`` and counted in ``unit``."""
+def no_progress_bar(label: str, unit: str) -> AbstractContextManager[ShowProgress]:
+    """Show no progress."""
     return nullcontext(lambda done, total: None)
 
 
@@ -74,16 +74,10 @@ class Answers:
 
 
 class Transport(Protocol):
-    """Runs commands on the cluster and keeps run folders the same here and there."""
+    """Runs commands on the cluster, and keeps the folders of runs the same on both machines."""
 
     def open(self) -> None:
-        """Connect, so that a user answers before several threads ask. Raises OutOfReach."""
-
-    def rest(self) -> None:
-        """Let the connection and its threads go until the next question.
-
-        Not where a user would be asked again.
-        """
+        """Connect, and let the user answer the questions of a login. Raises OutOfReach."""
 
     def run(
         self,
@@ -94,63 +88,90 @@ class Transport(Protocol):
         timeout: float = 60,
         stdin: str | None = None,
     ) -> Result:
-        """Run a command to its end; ``env`` replaces the transport's own environment.
+        """Run a command to its end.
 
-        ``stdin`` is what the command can read; None: nothing.
+        Args:
+            env: Replaces the transport's own environment.
+            stdin: The command's input; None for none.
 
-        Raises OutOfReach when it does not end in ``timeout`` seconds or is not there at all.
+        Raises:
+            OutOfReach: The command does not exist, or does not end within ``timeout`` seconds.
         """
 
     def run_queries(self, queries: Iterable[Query[Any]]) -> Answers:
         """Answer queries about the cluster's host, all in one trip. Raises OutOfReach."""
 
-    def process(
+    def wrap_command(
         self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, terminal: bool = False
     ) -> tuple[list[str], dict[str, str]]:
-        """Return a command of this machine, and its environment, that is one of the cluster's.
+        """Return a local command, and its environment, that runs a command on the cluster.
 
-        It has that one's streams, with ``terminal`` its terminal, and its exit code. ``env`` counts
-        where the cluster is here.
+        The local command has the streams and the exit code of the other one.
+
+        Args:
+            env: Replaces the environment where the cluster is this machine.
+            terminal: Give the command a terminal.
         """
 
-    def bring(self, script: str, take: Callable[[bytes], None]) -> Result:
-        """Run a script of bash's where files are read; ``take`` gets its output, as it comes.
+    def run_script(self, script: str, on_output: Callable[[bytes], None]) -> Result:
+        """Run a bash script on the host of transfers, and pass on its output piece by piece.
 
-        The Result has none. Raises OutOfReach, and what ``take`` raises.
+        Returns:
+            The exit code and stderr.
+
+        Raises:
+            OutOfReach: The host does not answer; also what ``on_output`` raises.
         """
 
-    def reach(self, host: str, port: int, by: Sequence[str] = ()) -> tuple[str, int]:
-        """Return where a port is found on this machine that the cluster's host reaches.
+    def forward_port(self, host: str, port: int, helper: Sequence[str] = ()) -> tuple[str, int]:
+        """Return a local address that leads to a port which the cluster's host can reach.
 
-        It stays until the process ends or the connection breaks: then another call opens it again,
-        at the same place. What the host does not reach a command of its own does: ``by``, whose
-        stdin and stdout are one connection to the port. Raises OutOfReach.
+        The address is valid until the process ends. After a broken connection another call opens it
+        again at the same port.
+
+        Args:
+            helper: A command whose stdin and stdout are one connection to the port, for a port that
+                the host cannot reach by itself.
+
+        Raises:
+            OutOfReach: The host does not answer.
         """
 
-    def refresh(
+    def fetch_changes(
         self, run_dirs: Iterable[Path], *, whole: bool = False, follow: bool = False
     ) -> None:
-        """Bring what is new of some runs' folders: records, and logs as far as they have grown.
+        """Copy new records and appended log lines of runs into the mirror.
 
-        Of a long log that is new here the end may be all that comes, unless it is to be ``whole``.
-        The folder of the runs itself stands for their names. No trip where there are none; what
-        lies elsewhere than the runs is left alone. Where the cluster is here the folders are not
-        even listed. Who is to ``follow`` the runs does not wait: what is new comes by itself from
-        now on, as long as this is called again and again. Raises OutOfReach; of runs that are
-        followed once after each time that they were out of reach.
+        Without runs there is no round trip. Folders outside the mirror are ignored; where the
+        cluster is this machine, nothing is done.
+
+        Args:
+            run_dirs: Folders of runs in the mirror; the mirror itself stands for the names of all
+                runs.
+            whole: Fetch logs from their beginning; else only the end of a log that is long and new.
+            follow: Do not wait: changes arrive by themselves while this is called again and again.
+
+        Raises:
+            OutOfReach: The host does not answer; of followed runs once for each interruption.
         """
 
     def copy_outputs(
         self, paths: Sequence[str], *, whole: bool = True
     ) -> tuple[list[Path], dict[str, str]]:
-        """Return where files of the cluster are read on this machine, as they are there now.
+        """Copy files of the cluster to this machine.
 
-        Where the cluster is another machine, they are copies, which are not there for files that
-        cannot be read; the second value says why, by their paths. Of a long file that is new here
-        the end may be all that comes, unless it is to be ``whole``. Raises OutOfReach.
+        Args:
+            whole: Copy long files from their beginning; else their end.
+
+        Returns:
+            The path of each copy, the file itself where the cluster is this machine; and why a file
+            could not be read, by its path.
+
+        Raises:
+            OutOfReach: The host does not answer.
         """
 
-    def deliver(
+    def submit_directories(
         self,
         run_dirs: Sequence[Path],
         argv: Sequence[str],
@@ -158,27 +179,33 @@ class Transport(Protocol):
         env: Mapping[str, str],
         timeout: float = 60,
     ) -> Result:
-        """Send finished folders to the cluster, then run a command in the first of them.
+        """Upload the folders of runs, then run a command in the first, exactly once.
 
-        The command runs once, whatever breaks meanwhile. Where it fails the folders stay there:
-        remove() takes them away. Raises OutOfReach, as run().
+        Where the command fails the folders remain; remove_directories() removes them.
+
+        Raises:
+            OutOfReach: As run().
         """
 
-    def send(self, paths: Sequence[Path]) -> None:
-        """Make files of delivered folders the same there as here: the copy of one, or gone.
+    def upload_files(self, paths: Sequence[Path]) -> None:
+        """Make files of uploaded folders the same on the cluster: copy them, or remove them there.
 
-        Raises OutOfReach.
+        Raises:
+            OutOfReach: The host does not answer.
         """
 
-    def remove(self, run_dirs: Sequence[Path]) -> None:
-        """Remove folders for good, here and on the cluster: all of them or none.
+    def remove_directories(self, run_dirs: Sequence[Path]) -> None:
+        """Remove the folders of runs, on this machine and on the cluster: all of them or none.
 
-        An end in between leaves no half run. Folders that are gone already are no error. Raises
-        OSError, OutOfReach.
+        An interruption leaves no half run. Folders that do not exist are ignored.
+
+        Raises:
+            OSError: A folder cannot be removed.
+            OutOfReach: The host does not answer.
         """
 
 
-# Makes the transport to a cluster of the environment of its commands. ``deadline`` (by
-# time.monotonic): every command is cut off then, whatever its own limit. ``waiting``: each runs
-# inside it. A Context has one, so that a test can set its own.
+# Builds the transport to a cluster for the environment of its commands. Options: ``deadline``, by
+# time.monotonic(), at which every command is terminated; ``waiting``, a context manager in which
+# each command runs.
 Connect = Callable[..., Transport]

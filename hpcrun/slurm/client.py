@@ -70,7 +70,7 @@ def submit_script(transport: Transport, run_dirs: Sequence[Path], env: Mapping[s
     took the job.
     """
     try:
-        result = transport.deliver(run_dirs, commands.SBATCH, env=env, timeout=TIMEOUT)
+        result = transport.submit_directories(run_dirs, commands.SBATCH, env=env, timeout=TIMEOUT)
         job_id, message = commands.parse_sbatch(result.stdout), _plain(result.stderr)
         if result.exit_code == 0 and job_id is not None:
             return job_id

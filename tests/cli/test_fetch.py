@@ -53,8 +53,8 @@ class Between(LocalTransport):
     def __init__(self, env: Mapping[str, str], **options: Any) -> None:
         super().__init__(env, **options)
 
-    def bring(self, script: str, take: Callable[[bytes], None]) -> Result:
-        return super().bring(script, lambda data: take(type(self).change(data)))
+    def run_script(self, script: str, take: Callable[[bytes], None]) -> Result:
+        return super().run_script(script, lambda data: take(type(self).change(data)))
 
 
 @pytest.mark.slow
@@ -381,9 +381,9 @@ def test_many_small_files_come_by_streams(
     trips: list[str] = []
 
     class Counting(LocalTransport):
-        def bring(self, script: str, take: Callable[[bytes], None]) -> Result:
+        def run_script(self, script: str, take: Callable[[bytes], None]) -> Result:
             trips.append(script)
-            return super().bring(script, take)
+            return super().run_script(script, take)
 
     hpcrun.connect = Counting
     done = hpcrun("fetch", "--to", "here")
@@ -410,14 +410,14 @@ def test_a_stream_that_is_not_whole_leaves_no_wrong_file(
     state = {"streams": 0}
 
     class Faulty(LocalTransport):
-        def bring(self, script: str, take: Callable[[bytes], None]) -> Result:
+        def run_script(self, script: str, take: Callable[[bytes], None]) -> Result:
             if "tar --format" not in script or "hard-dereference" not in script:
-                return super().bring(script, take)
+                return super().run_script(script, take)
             state["streams"] += 1
             if how == "no tar":
                 script = script.replace("tar --format", "no-such-tar --format")
             data = bytearray()
-            result = super().bring(script, data.extend)
+            result = super().run_script(script, data.extend)
             if how == "changed":
                 (folder / "7").write_bytes(b"changed since")
             take(bytes(data[: len(data) // 2] if how == "cut" else data))

@@ -30,9 +30,6 @@ class FarTransport:
     def open(self) -> None:
         """Do nothing: both sides are here."""
 
-    def rest(self) -> None:
-        """Do nothing: nothing is open."""
-
     def run(
         self,
         argv: Sequence[str],
@@ -50,22 +47,22 @@ class FarTransport:
         """Answer on this machine: both sides are here."""
         return LocalTransport(os.environ).run_queries(queries)
 
-    def process(
+    def wrap_command(
         self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, terminal: bool = False
     ) -> tuple[list[str], dict[str, str]]:
         """Return the command itself."""
         return list(argv), dict(env or {})
 
-    def bring(self, script: str, take: Callable[[bytes], None]) -> Result:
+    def run_script(self, script: str, take: Callable[[bytes], None]) -> Result:
         """Run the script: both sides are here."""
         self.trips.append("bring")
-        return LocalTransport(os.environ).bring(script, take)
+        return LocalTransport(os.environ).run_script(script, take)
 
-    def reach(self, host: str, port: int, by: Sequence[str] = ()) -> tuple[str, int]:
+    def forward_port(self, host: str, port: int, by: Sequence[str] = ()) -> tuple[str, int]:
         """Return the port itself."""
         return host, port
 
-    def refresh(
+    def fetch_changes(
         self, run_dirs: Iterable[Path], *, whole: bool = False, follow: bool = False
     ) -> None:
         """Copy what the jobs have written."""
@@ -83,7 +80,7 @@ class FarTransport:
         """Return the files themselves."""
         return [Path(path) for path in paths], {}
 
-    def deliver(
+    def submit_directories(
         self,
         run_dirs: Sequence[Path],
         argv: Sequence[str],
@@ -100,7 +97,7 @@ class FarTransport:
             self._remove(run_dirs)
         return done
 
-    def send(self, paths: Sequence[Path]) -> None:
+    def upload_files(self, paths: Sequence[Path]) -> None:
         """Copy files to the cluster, or remove them there."""
         if paths:
             self.trips.append("send")
@@ -110,7 +107,7 @@ class FarTransport:
             else:
                 self._far(path).unlink(missing_ok=True)
 
-    def remove(self, run_dirs: Sequence[Path]) -> None:
+    def remove_directories(self, run_dirs: Sequence[Path]) -> None:
         """Remove the folders on both sides."""
         self.trips.append("remove")
         self._remove(run_dirs)

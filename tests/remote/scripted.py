@@ -34,9 +34,6 @@ class ScriptedTransport:
     def open(self) -> None:
         """Do nothing: both sides are here."""
 
-    def rest(self) -> None:
-        """Do nothing: nothing is open."""
-
     def run(
         self,
         argv: Sequence[str],
@@ -59,21 +56,21 @@ class ScriptedTransport:
         """Answer commands by the script, and other queries on this machine."""
         return Answers({query: query.answer_here(self) for query in queries})
 
-    def process(
+    def wrap_command(
         self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, terminal: bool = False
     ) -> tuple[list[str], dict[str, str]]:
         """Return the command itself."""
         return list(argv), dict(env or {})
 
-    def bring(self, script: str, take: Callable[[bytes], None]) -> Result:
+    def run_script(self, script: str, take: Callable[[bytes], None]) -> Result:
         """Give the scripted answer, which nothing has."""
         return self.run(["bring"])
 
-    def reach(self, host: str, port: int, by: Sequence[str] = ()) -> tuple[str, int]:
+    def forward_port(self, host: str, port: int, by: Sequence[str] = ()) -> tuple[str, int]:
         """Return the port itself."""
         return host, port
 
-    def refresh(
+    def fetch_changes(
         self, run_dirs: Iterable[Path], *, whole: bool = False, follow: bool = False
     ) -> None:
         """Remember of which folders what is new was asked for."""
@@ -85,7 +82,7 @@ class ScriptedTransport:
         """Return the files themselves."""
         return [Path(path) for path in paths], {}
 
-    def deliver(
+    def submit_directories(
         self,
         run_dirs: Sequence[Path],
         argv: Sequence[str],
@@ -96,9 +93,9 @@ class ScriptedTransport:
         """Give the scripted answer, as to a command in the first folder."""
         return self.run(argv, cwd=str(run_dirs[0]), env=env, timeout=timeout)
 
-    def send(self, paths: Sequence[Path]) -> None:
+    def upload_files(self, paths: Sequence[Path]) -> None:
         """Do nothing: there is one side."""
 
-    def remove(self, run_dirs: Sequence[Path]) -> None:
+    def remove_directories(self, run_dirs: Sequence[Path]) -> None:
         """Remember which folders were to be removed."""
         self.removed.append(list(run_dirs))

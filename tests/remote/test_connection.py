@@ -405,7 +405,7 @@ def test_hosts_that_are_not_there(laptop: Laptop) -> None:
 
 def test_a_port_is_forwarded(far: Connection) -> None:
     with socket.create_server(("127.0.0.1", 0)) as web:
-        port = far.forward("127.0.0.1", web.getsockname()[1])
+        port = far.forward_port("127.0.0.1", web.getsockname()[1])
         with socket.create_connection(("127.0.0.1", port)) as browser:
             there, _ = web.accept()
             browser.sendall(b"GET /")
@@ -432,7 +432,7 @@ def test_a_forwarded_port_ends_in_silence_where_the_connection_is_gone() -> None
     here, browser = socket.socketpair()
     with browser:
         browser.shutdown(socket.SHUT_WR)
-        connection.both_ways(here, Gone())
+        connection.relay_sockets(here, Gone())
         assert browser.recv(99) == b""
 
 
@@ -516,15 +516,3 @@ def test_hardware_key_is_left_to_ssh(laptop: Laptop) -> None:
     assert far.run("exit 9").exit_code == 9
     far.close()
     assert "by the system's ssh: a hardware key" in user.told[0]
-
-
-@pytest.mark.slow
-def test_a_connection_that_rests(laptop: Laptop) -> None:
-    """Its threads end, beside which no process is started; the next script opens it again."""
-    before = {*threading.enumerate()}
-    far = connect(laptop)
-    far.run("true")
-    assert {*threading.enumerate()} > before
-    far.rest()
-    until(lambda: {*threading.enumerate()} <= before, "the end of its threads")
-    assert far.run("exit 3").exit_code == 3

@@ -19,14 +19,14 @@ import pytest
 
 from hpcrun.actions.checks import places
 from hpcrun.errors import InputError, OutOfReach
-from hpcrun.remote import Show, Transport, far, mirror
+from hpcrun.remote import ShowProgress, Transport, far, mirror
 from hpcrun.remote.by_paramiko import ParamikoConnection
 from hpcrun.remote.clients import open_connection
 from hpcrun.remote.connection import Reply, SshSettings
 from hpcrun.remote.local import LocalTransport
 from hpcrun.remote.mirror import TAIL, Mirror, Receiver
 from hpcrun.remote.queries import ReadFile
-from hpcrun.remote.ssh import SshTransport, zone_here
+from hpcrun.remote.ssh import SshTransport, local_timezone
 from tests.cli.calling import Caller
 from tests.remote.desk import Desk
 from tests.remote.sshd import Laptop, servers
@@ -59,7 +59,7 @@ class Side:
 
     def deliver(self, *runs: Path, code: int = 0) -> tuple[int, str, str]:
         env = {"PATH": os.environ["PATH"], "LOG": str(self.far.parent / "log"), "CODE": str(code)}
-        done = self.transport.deliver(runs, SBATCH, env=env)
+        done = self.transport.submit_directories(runs, SBATCH, env=env)
         return done.exit_code, done.stdout, done.stderr
 
     def there(self, name: str, text: str | bytes) -> Path:
@@ -137,7 +137,7 @@ def test_a_command(side: Side, tmp_path: Path) -> None:
 
 def test_filters_of_a_login_change_no_answer_of_slurms(ssh: Side) -> None:
     there = ssh.transport.run(["env"]).stdout
-    assert "SQUEUE_STATES" not in there and f"TZ={zone_here()}\n" in there
+    assert "SQUEUE_STATES" not in there and f"TZ={local_timezone()}\n" in there
     assert "TZ=" not in ssh.transport.run(["env"], env={"PATH": os.environ["PATH"]}).stdout
     assert "TZ=" not in ssh.transport.run(["bash", "-c", "env"]).stdout  # jobs have it of there
 
@@ -167,7 +167,7 @@ def test_what_a_killed_submission_left_goes(ssh: Side) -> None:
 def test_a_refused_folder_is_removed(side: Side) -> None:
     run = side.new()
     assert side.deliver(run, code=5)[0] == 5
-    side.transport.remove([run, side.runs / OTHER])
+    side.transport.remove_directories([run, side.runs / OTHER])
     assert not run.exists() and not (side.far / RUN).exists()
     assert [path.name for path in side.far.glob(".trash*")] == []
 
@@ -176,7 +176,7 @@ def test_what_is_new_comes(side: Side) -> None:
     side.deliver(side.new())
     side.there("attempts/0/begin.json", "{}")
     log = side.there("logs/0/rank-0.log", "one\n")
-    refresh = side.transport.refresh
+    refresh = side.transport.fetch_changes
     refresh([side.runs / RUN, side.runs.parent / "elsewhere"])
     assert (
         side.runs / RUN / "attempts/0/begin.json"
@@ -206,7 +206,7 @@ def test_files_are_sent(side: Side) -> None:
     (run / "successors").mkdir()
     (run / "successors" / "a.json").write_text("1")
     names = ("cancelled.json", "secrets.env", "successors/a.json")
-    side.transport.send([run / name for name in names])
+    side.transport.upload_files([run / name for name in names])
     there = side.far / RUN
     assert [(there / name).exists() for name in names] == [True, False, True]
 
@@ -220,7 +220,7 @@ def test_the_end_of_a_long_log(ssh: Side) -> None:
     os.truncate(log, 2 << 30)
     with log.open("a") as file:
         file.write("last\n")
-    ssh.transport.refresh([ssh.runs / RUN])
+    ssh.transport.fetch_changes([ssh.runs / RUN])
     here = ssh.runs / RUN / "logs/0/rank-0.log"
     assert here.stat().st_size == log.stat().st_size
     assert here.stat().st_blocks * 512 <= 2 * TAIL  # the rest is a hole
@@ -230,7 +230,7 @@ def test_the_end_of_a_long_log(ssh: Side) -> None:
     os.truncate(log, 3 << 20)
     with log.open("a") as file:
         file.write("end\n")
-    ssh.transport.refresh([ssh.runs / RUN], whole=True)
+    ssh.transport.fetch_changes([ssh.runs / RUN], whole=True)
     assert here.read_bytes() == log.read_bytes()
 
 
@@ -239,13 +239,13 @@ def test_a_hole_is_filled_when_all_is_wanted(ssh: Side) -> None:
     ssh.deliver(ssh.new())
     text = b"".join(b"step %d\n" % step for step in range(200_000))
     log = ssh.there("logs/0/rank-0.log", text)
-    ssh.transport.refresh([ssh.runs / RUN])
+    ssh.transport.fetch_changes([ssh.runs / RUN])
     assert ssh.log() != text and ssh.log()[-TAIL:] == text[-TAIL:]
-    ssh.transport.refresh([ssh.runs / RUN], whole=True)
+    ssh.transport.fetch_changes([ssh.runs / RUN], whole=True)
     assert ssh.log() == text
     with log.open("ab") as file:
         file.write(text)
-    ssh.transport.refresh([ssh.runs / RUN])  # what was whole stays so
+    ssh.transport.fetch_changes([ssh.runs / RUN])  # what was whole stays so
     assert ssh.log() == 2 * text
 
 
@@ -278,7 +278,7 @@ def test_names_are_brought(ssh: Side) -> None:
     (ssh.far / RUN / "submitted.json").write_text("{}")
     (ssh.far / OTHER).symlink_to("/")
     shutil.rmtree(ssh.runs)
-    ssh.transport.refresh([ssh.runs])
+    ssh.transport.fetch_changes([ssh.runs])
     assert [path.name for path in ssh.runs.iterdir()] == [RUN]
     assert (ssh.runs / RUN / "submitted.json").read_text() == "{}"
 
@@ -322,7 +322,7 @@ def test_what_is_sent_is_shown(ssh: Side) -> None:
     run, shown = ssh.new(), list[tuple[float, float]]()
     (run / "code" / "weights").write_bytes(os.urandom(300_000))
 
-    def bar(label: str, unit: str) -> AbstractContextManager[Show]:
+    def bar(label: str, unit: str) -> AbstractContextManager[ShowProgress]:
         return nullcontext(lambda done, total: shown.append((done, total)))
 
     assert isinstance(ssh.transport, SshTransport)
@@ -458,7 +458,7 @@ def test_the_far_side_may_lack_gzip(ssh: Side, monkeypatch: pytest.MonkeyPatch) 
     ssh.deliver(ssh.new())
     ssh.there("logs/0/rank-0.log", "one\n")
     monkeypatch.setattr(far, "REFRESH", far.REFRESH.replace("type -P gzip", "type -P no-gzip"))
-    ssh.transport.refresh([ssh.runs / RUN])
+    ssh.transport.fetch_changes([ssh.runs / RUN])
     assert ssh.log() == b"one\n"
 
 
@@ -515,13 +515,13 @@ def test_copies_of_code_go_with_the_last_run(ssh: Side) -> None:
     for run in runs:
         ssh.deliver(run)
     (tree,) = (ssh.far / far.CODE).iterdir()
-    ssh.transport.remove(runs[:1])
+    ssh.transport.remove_directories(runs[:1])
     assert tree.is_dir()
-    ssh.transport.remove(runs[1:])
+    ssh.transport.remove_directories(runs[1:])
     assert tree.is_dir()  # it is new: the next submission may need it
     ssh.deliver(ssh.new())
     os.utime(tree, (0, 0))
-    ssh.transport.remove([ssh.runs / RUN])
+    ssh.transport.remove_directories([ssh.runs / RUN])
     assert list(ssh.far.iterdir()) == []
     ssh.deliver(ssh.new())
     assert (ssh.far / RUN / "code" / "train.py").is_file()

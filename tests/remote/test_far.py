@@ -132,7 +132,7 @@ def test_what_cannot_be_removed_there_is_removed_here(
     def away(*_: object) -> None:
         raise OutOfReach("no route to the cluster")
 
-    monkeypatch.setattr(far, "remove", away)
+    monkeypatch.setattr(far, "remove_directories", away)
     cluster.refusal = "sbatch: error: invalid partition specified: nowhere\n"
     done = hpcrun("submit", "job.yaml")
     assert done.code == 3 and "nowhere" in done.err, done
@@ -343,14 +343,14 @@ def test_a_watcher_fetches_what_a_run_writes_between_its_questions(
     """As often as the runs are looked at, but a slow way is not taken all the time."""
     run, now = submitted(hpcrun), 1000.0
     cluster.begin()
-    refresh = far.refresh
+    refresh = far.fetch_changes
 
     def take_a_trip(run_dirs: Sequence[Path], **options: bool) -> None:
         nonlocal now
         now += trip
         refresh(run_dirs, **options)
 
-    monkeypatch.setattr(far, "refresh", take_a_trip)
+    monkeypatch.setattr(far, "fetch_changes", take_a_trip)
     monkeypatch.setattr(time, "monotonic", lambda: now)
     monitor = Monitor(context_of(hpcrun, far), [WatchedRuns([RunFolder(run)])])
     monitor.poll()
@@ -401,7 +401,7 @@ def test_a_watcher_outlives_a_cluster_that_is_out_of_reach(
     def away(*_: object, **options: object) -> None:
         raise OutOfReach("no route to the cluster")
 
-    monkeypatch.setattr(far, "refresh", away)
+    monkeypatch.setattr(far, "fetch_changes", away)
     monkeypatch.setattr(far, "run", away)
     monitor = Monitor(context_of(hpcrun, far), [WatchedRuns([RunFolder(run)])])
     (status,) = monitor.poll().statuses

@@ -21,7 +21,7 @@ import pytest
 from hpcrun.curves import read_log
 from hpcrun.curves.lines.log_reader import LogReader
 from hpcrun.curves.read_log import KEEP_SAMPLES_ABOVE_BYTES
-from hpcrun.remote.ssh import zone_here
+from hpcrun.remote.ssh import local_timezone
 from tests.needs import require_root
 from tests.remote.desk import MOUNT, Desk, begin_record
 from tests.slurm_answers import squeue_row
@@ -293,7 +293,7 @@ def test_times_that_slurm_answers_are_those_of_here(
     monkeypatch.setenv("TZ", zone)
     time.tzset()
     try:
-        there = {"TZ": zone_here(), "PATH": os.environ["PATH"]}
+        there = {"TZ": local_timezone(), "PATH": os.environ["PATH"]}
         done = subprocess.run(["date", "+%z"], env=there, check=True, capture_output=True)
         assert done.stdout.decode().strip() == offset
     finally:

@@ -18,7 +18,7 @@ from hpcrun.logs.files import LogFile, Tail
 from hpcrun.remote import feed, mirror
 from hpcrun.remote.clients import open_connection
 from hpcrun.remote.connection import SshSettings
-from hpcrun.remote.ssh import NOBODY, SshTransport
+from hpcrun.remote.ssh import NO_PROMPTS, SshTransport
 from tests.remote.link import Link
 from tests.remote.sshd import Laptop, servers
 from tests.waiting import until
@@ -63,7 +63,7 @@ class Side:
         return self.here().endswith(text)
 
     def follow(self) -> None:
-        self.transport.refresh([self.runs / RUN], follow=True)
+        self.transport.fetch_changes([self.runs / RUN], follow=True)
 
     def comes(self, is_there: Callable[[], bool]) -> None:
         """Follow until something is there."""
@@ -80,7 +80,7 @@ class Side:
 
     def another(self) -> SshTransport:
         """Another hpcrun, with the same mirror."""
-        connection = open_connection(SshSettings(host="link"), NOBODY)
+        connection = open_connection(SshSettings(host="link"), NO_PROMPTS)
         self.laptop.connections.append(connection)
         return SshTransport({}, connection=connection, mirror=self.runs, runs_dir="~/runs")
 
@@ -98,7 +98,7 @@ def side(site: Laptop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     far = site.home.parent / "far home" / "runs"
     runs = tmp_path / "runs"
     runs.mkdir()
-    connection = open_connection(SshSettings(host="link"), NOBODY)
+    connection = open_connection(SshSettings(host="link"), NO_PROMPTS)
     transport = SshTransport({}, connection=connection, mirror=runs, runs_dir="~/runs")
     try:
         yield Side(transport, link, far, runs, site)
@@ -229,7 +229,7 @@ def test_two_hpcruns_have_one_mirror(side: Side) -> None:
 
     def bring() -> None:
         while not over.is_set():
-            other.refresh([side.runs / RUN])
+            other.fetch_changes([side.runs / RUN])
 
     side.write("", "plan.json")
     thread = threading.Thread(target=bring)
@@ -256,10 +256,10 @@ def test_who_asks_while_it_follows_has_all(side: Side) -> None:
     side.follow()
     for number in range(3):
         side.write(f"{number}\n")
-        side.transport.refresh([side.runs / RUN])
+        side.transport.fetch_changes([side.runs / RUN])
         assert side.here().endswith(b"%d\n" % number)
     shutil.rmtree(side.runs / RUN)
-    side.transport.refresh([side.runs / RUN], whole=True)
+    side.transport.fetch_changes([side.runs / RUN], whole=True)
     assert side.here() == b"one\n0\n1\n2\n"
 
 
@@ -306,12 +306,12 @@ def test_a_hole_is_no_log_where_the_link_breaks_while_it_is_filled(
     text = os.urandom(6 << 20).hex().encode()
     side.write(text)
     other = side.another()
-    other.refresh([side.runs / RUN])
+    other.fetch_changes([side.runs / RUN])
     assert 0 < len(side.here().lstrip(b"\0")) <= mirror.TAIL
     side.link.start(80)  # of at least 96 messages, with what a login has
     with pytest.raises(OutOfReach):
-        side.transport.refresh([side.runs / RUN], whole=True)
+        side.transport.fetch_changes([side.runs / RUN], whole=True)
     assert side.link.is_cut
     assert side.here() != text
-    side.another().refresh([side.runs / RUN], whole=True)
+    side.another().fetch_changes([side.runs / RUN], whole=True)
     assert side.here() == text

@@ -35,7 +35,7 @@ def test_folders_are_removed_from_a_disk_that_has_no_room(
         raise OSError(errno.EDQUOT, "Disk quota exceeded", str(self))
 
     monkeypatch.setattr(Path, "mkdir", full)
-    LocalTransport(ENV).remove(runs)
+    LocalTransport(ENV).remove_directories(runs)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -91,16 +91,18 @@ def test_folders_lie_where_the_cluster_is(tmp_path: Path) -> None:
     for folder in (first, second):
         folder.mkdir()
     script = 'echo "$PWD $NAME"'
-    done = transport.deliver([first, second], ["sh", "-c", script], env={**ENV, "NAME": "other"})
+    done = transport.submit_directories(
+        [first, second], ["sh", "-c", script], env={**ENV, "NAME": "other"}
+    )
     assert done.stdout == f"{first} other\n"
     unlisted = iter([first, second])
-    transport.refresh(unlisted)
+    transport.fetch_changes(unlisted)
     assert [*unlisted] == [first, second]
     (first / "locked").mkdir()
     (first / "locked" / "file").touch()
     (first / "locked").chmod(0o500)
     (second / "link").symlink_to(ENV["PATH"])
-    transport.remove([first, second, tmp_path / "gone before"])
+    transport.remove_directories([first, second, tmp_path / "gone before"])
     assert list(tmp_path.iterdir()) == []
 
 

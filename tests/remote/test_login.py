@@ -252,7 +252,7 @@ def test_questions_on_a_terminal_are_not_shown(laptop: Laptop) -> None:
         "from hpcrun.cli.output import TerminalPrompts\n"
         "from hpcrun.remote.connection import SshSettings\n"
         "from hpcrun.remote.clients import open_connection\n"
-        "far = open_connection(SshSettings(host='far'), Terminal(is_verbose=True))\n"
+        "far = open_connection(SshSettings(host='far'), TerminalPrompts(is_verbose=True))\n"
         "print(far.run('echo in; exit 5'))\n"
     )
     # Without a terminal nobody is asked.
@@ -411,7 +411,7 @@ def test_one_master_for_all_commands(laptop: Laptop) -> None:
     assert laptop.servers[0].log.count("Accepted publickey") == 1
     assert (laptop.runtime / "hpcrun").stat().st_mode & 0o777 == 0o700
     with socket.create_server(("127.0.0.1", 0)) as web:
-        port = far.forward("127.0.0.1", web.getsockname()[1])
+        port = far.forward_port("127.0.0.1", web.getsockname()[1])
         with socket.create_connection(("127.0.0.1", port)) as browser:
             there, _ = web.accept()
             browser.sendall(b"GET /")

@@ -12,7 +12,7 @@ import pytest
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.remote import ssh
 from hpcrun.remote.connection import Reply
-from hpcrun.remote.ssh import far_connect
+from hpcrun.remote.ssh import build_ssh_connect
 from hpcrun.spec.job import Cluster
 from tests.remote.sshd import servers
 
@@ -25,9 +25,9 @@ def test_files_come_from_the_host_of_transfers(
         for name, value in laptop.env.items():
             monkeypatch.setenv(name, value)
         profile = Cluster(host="login", transfer_host="dtn", runs_dir="~/runs")
-        transport = far_connect(profile, tmp_path / "mirror")({})
+        transport = build_ssh_connect(profile, tmp_path / "mirror")({})
         got: list[bytes] = []
-        assert transport.bring("echo $WHO; exit 3", got.append).exit_code == 3
+        assert transport.run_script("echo $WHO; exit 3", got.append).exit_code == 3
         assert b"".join(got) == b"dtn\n"
         assert transport.run(["printenv", "WHO"]).stdout == "login\n"
         for one in (transport.connection, transport.transfers):  # type: ignore[attr-defined]
@@ -61,12 +61,12 @@ def test_code_goes_by_the_host_of_transfers(
                 (run / "code").mkdir(parents=True)
                 (run / "code" / "train.py").write_text(code)
             profile = Cluster(host="login", transfer_host="dtn", runs_dir=runs_dir)
-            transport = far_connect(profile, here)({})
+            transport = build_ssh_connect(profile, here)({})
             if lost:
-                transport._trip = partial(lose, transport._trip)  # type: ignore[attr-defined]
+                transport._run_in_time = partial(lose, transport._run_in_time)  # type: ignore[attr-defined]
             argv = ["bash", "-c", 'echo sbatch >>"$LOG"; pwd']
             try:
-                return transport.deliver([run], argv, env=env).stdout
+                return transport.submit_directories([run], argv, env=env).stdout
             finally:
                 for one in (transport.connection, transport.transfers):  # type: ignore[attr-defined]
                     one.close()
