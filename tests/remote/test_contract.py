@@ -495,12 +495,12 @@ def test_each_verb_costs_few_trips(
         assert done.code == 0 or "no log" in done.err, done
         counts[words] = len(asked)
     assert counts == {
-        # One asks for the environment and looks at the folders; where a Python trains, a second
-        # looks for it, for the user's quota and for data.
+        # One queries the environment and the folders; where a Python trains, a second looks for it
+        # and for the user's quota.
         "submit job.yaml": 3,
         "submit job.yaml --dry-run": 1,
         "status": 4,  # a squeue that shows nothing is asked twice
-        "logs 7": 1,
+        "logs 7": 4,  # there is no output yet: Slurm is asked why
     }
     # Slurm's folder is on the PATH of a job with a clean environment, too.
     hpcrun.write("clean.yaml", "extends: ./job.yaml\nenvironment: clean\n")
