@@ -73,5 +73,5 @@ from hpcrun.actions.shell import prepare_shell as prepare_shell
 from hpcrun.actions.submit import estimate_start as estimate_start
 from hpcrun.actions.submit import submit_job as submit_job
 from hpcrun.actions.top import Top as Top
+from hpcrun.actions.why import add_cause as add_cause
 from hpcrun.actions.why import explain_jobs as explain_jobs
-from hpcrun.actions.why import with_cause as with_cause

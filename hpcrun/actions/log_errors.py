@@ -1,4 +1,4 @@
-"""What `hpcrun logs --err` shows: of each run the process that failed, and who else complained."""
+"""Errors for `hpcrun logs --err`: of each run the rank that failed first, then the others."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from hpcrun.logs import LogFile, find_attempt, read_at
 from hpcrun.runs import Failure, read_history
 from hpcrun.why import find_tracebacks, parse_line
 
-# An error stands at the end of a log. In bytes; of hundreds of ranks less is read.
-_END = 1 << 20
-_END_OF_MANY = 1 << 17
-_MANY = 64
-_LINES = 40
-_LAST_WORDS = 20
+# Errors are read from the last bytes of a log; from fewer if there are hundreds of ranks.
+_END_BYTES = 1 << 20
+_END_BYTES_OF_MANY = 1 << 17
+_MANY_RANKS = 64
+_MAX_ERROR_LINES = 40
+_LAST_LINES = 20
 _TRACEBACK = b"Traceback (most recent call last)"
-# The launcher's own traceback, torchrun's or accelerate's, says no more than that a process failed.
-# And the lines around it.
-_LAUNCHERS = re.compile(
+# The tracebacks of launchers (torchrun, accelerate), and the lines around them, only report that a
+# process failed.
+_LAUNCHER = re.compile(
     rb"ChildFailedError|SignalException|accelerate[/.]commands[/.]launch|deepspeed[/.]launcher"
 )
-_LAUNCHERS_LINE = re.compile(
+_LAUNCHER_LINE = re.compile(
     rb"torch[/.]distributed[/.](?:elastic|run|launcher)|deepspeed[/.]launcher|launch\.py:\d+"
     rb"|accelerate[/.]commands[/.]launch|ChildFailedError|subprocess\.CalledProcessError"
     rb"|\b(?:exitcode|error_file|traceback) *: |first observed failure|NO_OTHER_FAILURES"
     rb"|^\W*Failures:|\S+ FAILED\s*$"
 )
-# After the exception's own line its message may go on for a while.
-_MESSAGE_LINES = 20
-_ERROR = re.compile(
+# Further lines of an exception's message.
+_MAX_MESSAGE_LINES = 20
+_ERROR_WORDS = re.compile(
     rb"\berror\b|error:|\bfatal\b|\bkilled\b|\baborted\b|\bcancelled\b|out of memory|oom|exception"
     rb"|segmentation fault|bus error|no space left|disk quota|slurmstepd:|srun:|core dumped"
     rb"|received SIG|time limit|terminat(?:ed|ing)|permission denied|command not found"
@@ -42,9 +42,9 @@ _ERROR = re.compile(
 def read_errors(
     logs: JobLogs, files: Sequence[LogFile], attempt: int | None = None
 ) -> Iterator[Lines]:
-    """Yield what went wrong, each piece with a heading of whose it is; nothing where nothing did.
+    """Yield the errors of the last attempt, each with a heading that names its source.
 
-    It is the last attempt's; ``attempt``: that of the files, so nothing of a later one counts.
+    ``attempt``: the attempt that the files belong to; errors of later ones are ignored.
     """
     by_job: dict[str | None, list[LogFile]] = {}
     for file in files:
@@ -57,32 +57,34 @@ def read_errors(
             own = [file for file in own if file.attempt in (last, None)]
             ends = [each.end for each in read_history(run).attempts if each.index == last]
             failure = ends[0].first_failure if ends and ends[0] is not None else None
-        yield from _of_one(own, failure, last, is_bounded=is_bounded)
+        yield from _read_job_errors(own, failure, last, is_bounded=is_bounded)
 
 
-def _of_one(
+def _read_job_errors(
     files: Sequence[LogFile], failure: Failure | None, last: int, *, is_bounded: bool
 ) -> Iterator[Lines]:
-    """Yield what one job's files show; of the batch script's log what belongs to the ``last``
-    attempt, and unless that is bounded what came after it."""
+    """Yield the errors in the files of one job.
+
+    Of the batch script's log only the ``last`` attempt counts; its end too, unless ``is_bounded``.
+    """
     ranks = [file for file in files if file.rank is not None]
     first = failure.rank if failure is not None else None
     ranks.sort(key=lambda file: file.rank != first)
-    size = _END if len(ranks) <= _MANY else _END_OF_MANY
+    size = _END_BYTES if len(ranks) <= _MANY_RANKS else _END_BYTES_OF_MANY
     reported: dict[bytes, str] = {}
     for file in ranks:
-        text = _end(file, size)
-        found = last_traceback(text)
+        text = _read_end(file, size)
+        found = find_last_traceback(text)
         words = f"rank {file.rank}"
         if file.rank == first:
             words += " failed first"
             if not found:
-                found, words = last_lines(text, _LAST_WORDS), f"{words}; its last lines"
+                found, words = get_last_lines(text, _LAST_LINES), f"{words}; its last lines"
         key = found.rstrip().rpartition(b"\n")[2]
         if not found:
             continue
         if key in reported:
-            # Ranks that fail alike say the same; one of them is enough.
+            # Ranks that fail alike print the same; one of them is shown.
             yield Lines(file, heading=f"rank {file.rank} ended like {reported[key]}")
             continue
         reported[key] = f"rank {file.rank}"
@@ -91,12 +93,12 @@ def _of_one(
     for file in files:
         if file.rank is not None:
             continue
-        text = _end(file, _END)
+        text = _read_end(file, _END_BYTES)
         if file.attempt is None:
             start, end = find_attempt(text, last)
             text = text[start : end if is_bounded else None]
         found, is_less = (
-            (text, False) if file.is_err else _of_launcher(text, is_known=bool(reported))
+            (text, False) if file.is_err else _read_launcher_errors(text, is_known=bool(reported))
         )
         if is_less:
             silent.append(file)
@@ -108,24 +110,28 @@ def _of_one(
                 whose = str(file.path)
             yield Lines(file, found, whose)
     if silent:
-        yield Lines(silent[0], heading=_only_that(silent))
+        yield Lines(silent[0], heading=_format_launcher_note(silent))
 
 
-def _of_launcher(text: bytes, *, is_known: bool) -> tuple[bytes, bool]:
-    """What a launcher's or a batch script's log says; and whether words on a failure are left out.
+def _read_launcher_errors(text: bytes, *, is_known: bool) -> tuple[bytes, bool]:
+    """Return the errors in the log of a launcher or a batch script.
 
-    They are where the process's own error is shown already (``is_known``), or is in the same log.
+    The launcher's report of a failed process is dropped if the error of the process itself is known
+    (``is_known``) or in the same log.
+
+    Returns:
+        The lines, and whether some were dropped.
     """
-    trace, lines = last_traceback(text), error_lines(text, _LINES)
-    is_noise = bool(trace) and is_launchers(trace)
+    trace, lines = find_last_traceback(text), find_error_lines(text, _MAX_ERROR_LINES)
+    is_noise = bool(trace) and is_from_launcher(trace)
     if is_noise and not is_known:
         return trace + lines, False
-    less = without_launchers(lines)
+    less = drop_launcher_lines(lines)
     return (b"" if is_noise else trace) + less, is_noise or less != lines
 
 
-def _only_that(files: Sequence[LogFile]) -> str:
-    """Say that launchers report what is known already."""
+def _format_launcher_note(files: Sequence[LogFile]) -> str:
+    """Note that launchers also report the failure."""
     nodes = [str(file.node) for file in files if file.node is not None]
     if not nodes:
         return f"the launcher also reports that a process failed: {files[0].path}"
@@ -138,7 +144,7 @@ def _only_that(files: Sequence[LogFile]) -> str:
     return f"the {kind} that a process failed: hpcrun logs --node {nodes[0]}"
 
 
-def _end(file: LogFile, size: int) -> bytes:
+def _read_end(file: LogFile, size: int) -> bytes:
     try:
         first = max(0, file.path.stat().st_size - size)
         text = read_at(file.path, first, size)
@@ -147,30 +153,31 @@ def _end(file: LogFile, size: int) -> bytes:
     return text if not first else text[text.find(b"\n") + 1 :]
 
 
-# ---- what went wrong, in the text of a log
+# ---- errors in the text of a log
 
 
-def is_launchers(trace: bytes) -> bool:
-    """Return whether a traceback is a launcher's, of a process that failed."""
-    return _LAUNCHERS.search(trace) is not None
+def is_from_launcher(trace: bytes) -> bool:
+    """Return True if a traceback is that of a launcher that reports a failed process."""
+    return _LAUNCHER.search(trace) is not None
 
 
-def without_launchers(lines: bytes) -> bytes:
-    r"""Leave out the lines in which a launcher reports a process that failed.
+def drop_launcher_lines(lines: bytes) -> bytes:
+    r"""Drop the lines in which a launcher reports a failed process.
 
-    >>> without_launchers(b"E torch/distributed/elastic/api.py] failed (exitcode: 1)\nsrun: no\n")
+    >>> drop_launcher_lines(b"E torch/distributed/elastic/api.py] failed (exitcode: 1)\nsrun: no\n")
     b'srun: no\n'
     """
-    kept = [line for line in lines.split(b"\n") if not _LAUNCHERS_LINE.search(line)]
+    kept = [line for line in lines.split(b"\n") if not _LAUNCHER_LINE.search(line)]
     return b"\n".join(kept)
 
 
-def last_traceback(text: bytes) -> bytes:
+def find_last_traceback(text: bytes) -> bytes:
     r"""Return the last exception chain with its tracebacks and message; b"" if there is none.
 
     Tracebacks of launchers count only if there is no other one.
 
-    >>> last_traceback(b"x\nTraceback (most recent call last):\n  File\nValueError: no\n\nstep 1\n")
+    >>> text = b"x\nTraceback (most recent call last):\n  File\nValueError: no\n\nstep 1\n"
+    >>> find_last_traceback(text)
     b'Traceback (most recent call last):\n  File\nValueError: no\n'
     """
     lines = text.split(b"\n")
@@ -182,7 +189,7 @@ def last_traceback(text: bytes) -> bytes:
         if not last.is_cut:  # the message may have further lines
             end += _count_message_lines(lines[last.line :])
         trace = b"\n".join(lines[begin - 1 : end]).rstrip(b"\r\n") + b"\n"
-        if not is_launchers(trace):
+        if not is_from_launcher(trace):
             return trace
         launchers = launchers or trace
     return launchers
@@ -193,27 +200,27 @@ def _count_message_lines(lines: Sequence[bytes]) -> int:
 
     It ends at an empty line, at another traceback, or where a launcher reports the failure.
     """
-    for number, line in enumerate(lines[:_MESSAGE_LINES]):
+    for number, line in enumerate(lines[:_MAX_MESSAGE_LINES]):
         text = parse_line(line.decode("utf-8", "replace")).text
-        if not text.strip() or _TRACEBACK in line or _LAUNCHERS_LINE.search(line):
+        if not text.strip() or _TRACEBACK in line or _LAUNCHER_LINE.search(line):
             return number
-    return min(len(lines), _MESSAGE_LINES)
+    return min(len(lines), _MAX_MESSAGE_LINES)
 
 
-def error_lines(text: bytes, limit: int) -> bytes:
-    r"""Return the last lines that name an error, at most ``limit`` of them.
+def find_error_lines(text: bytes, limit: int) -> bytes:
+    r"""Return the last ``limit`` lines that name an error.
 
-    >>> error_lines(b"step 1\nslurmstepd: error: no\nstep 2\n", 9)
+    >>> find_error_lines(b"step 1\nslurmstepd: error: no\nstep 2\n", 9)
     b'slurmstepd: error: no\n'
     """
-    found = [line for line in text.split(b"\n") if _ERROR.search(line)][-limit:]
+    found = [line for line in text.split(b"\n") if _ERROR_WORDS.search(line)][-limit:]
     return b"".join(line.rstrip(b"\r") + b"\n" for line in found)
 
 
-def last_lines(text: bytes, count: int) -> bytes:
+def get_last_lines(text: bytes, count: int) -> bytes:
     r"""Return the last lines of a text.
 
-    >>> last_lines(b"a\nb\nc\n", 2)
+    >>> get_last_lines(b"a\nb\nc\n", 2)
     b'b\nc\n'
     """
     lines = text.rstrip(b"\n").split(b"\n")[-count:]

@@ -175,10 +175,10 @@ class CurveLog:
         if run is None:
             return parsed
         from hpcrun.actions.run_facts import add_attempts, read_run_facts  # YAML takes 20 ms
-        from hpcrun.actions.why import failure_of
+        from hpcrun.actions.why import describe_failure
 
         facts, gpus, seconds = read_run_facts(run)
-        parsed, failure = add_attempts(parsed, run), failure_of(self._context, run)
+        parsed, failure = add_attempts(parsed, run), describe_failure(self._context, run)
         return structs.replace(parsed, facts=facts, gpus=gpus, seconds=seconds, failure=failure)
 
     def _parsed(self, *, full: bool = False) -> ParsedRun:

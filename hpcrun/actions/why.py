@@ -1,6 +1,6 @@
-"""Why jobs failed: finds their logs and records, and has them judged.
+"""Explain why jobs failed, from their logs and records.
 
-Of a run that is over the answer is kept. Never changes or cancels anything.
+The diagnosis of a finished run is stored in its directory. Nothing is changed or cancelled.
 """
 
 from __future__ import annotations
@@ -57,21 +57,35 @@ from hpcrun.why import (
     diagnose,
 )
 
-# Bytes that are read at once, and of each log where only the ends are looked at.
-_BLOCK, END = 1 << 20, 1 << 18
-# Shorter logs have the numbers of their lines counted, whatever is read of them.
-_COUNTED, _UNKNOWN = 32 << 20, -(1 << 60)
+# Bytes that are read at once, and the last bytes of each log that `status` examines.
+_BLOCK_BYTES, END_BYTES = 1 << 20, 1 << 18
+# In shorter logs the lines before the examined part are counted, for line numbers.
+_COUNTED_BYTES, _UNKNOWN_LINE = 32 << 20, -(1 << 60)
 _STDIN = Path("-")
-# Logs of ranks and of nodes that are looked at, those that failed first.
-_RANKS, _NODES = 24, 8
-# The share of the memory it had asked for that a job may have died of.
-_NEARLY = 0.95
-# Files of a folder that are no logs.
-_NO_LOGS = {".py", ".yaml", ".yml", ".json", ".pt", ".bin", ".safetensors", ".png", ".sh", ".md"}
+# The number of logs of ranks and of nodes that are examined; the ranks that failed first precede.
+_MAX_RANK_LOGS, _MAX_NODE_LOGS = 24, 8
+# From this share of the requested memory on, memory may be the cause of a failure.
+_NEARLY_ALL = 0.95
+# Files with these suffixes are no logs.
+_OTHER_SUFFIXES = {
+    ".py",
+    ".yaml",
+    ".yml",
+    ".json",
+    ".pt",
+    ".bin",
+    ".safetensors",
+    ".png",
+    ".sh",
+    ".md",
+}
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """Why one job failed; ``source`` is what was asked about, ``state`` the job's, "" of a log."""
+    """The diagnosis of one job.
+
+    ``source``: the job or the logs that the user named; ``state``: the job's, "" for a log.
+    """
 
     source: str
     diagnosis: Diagnosis
@@ -83,34 +97,34 @@ class Answer(Struct, frozen=True, kw_only=True):
 
 
 def explain_jobs(context: Context, words: Sequence[str]) -> list[Answer]:
-    """Say why what the words name failed: runs, jobs, or the logs of one job.
+    """Explain why runs, jobs, or the job that wrote some logs failed.
 
-    Without words it is the newest run. Raises InputError, OutOfReach.
+    Without words the newest run is explained. Raises InputError, OutOfReach.
     """
-    logs = [Path(word) for word in words if _is_log(context, word)]
+    logs = [Path(word) for word in words if _is_log_path(context, word)]
     answers = []
     if logs:
-        files = [file for path in logs for file in _files_of(context, path)]
+        files = [file for path in logs for file in _list_logs(context, path)]
         if not files:
             raise InputError(f"{logs[0]}: no log in this folder", fix="name the log files")
-        found = [_read(file) for file in files]
-        ranks = [_rank_of(file) for file in files]
+        found = [_read_log(file) for file in files]
+        ranks = [_parse_rank(file) for file in files]
         for log, rank in zip(found, ranks, strict=True):
             for event in log.events:
                 event.rank = rank if event.rank is None else event.rank
         known = [rank for rank in ranks if rank is not None]
         diagnosis = diagnose(FailureEvidence(logs=found, ranks=known))
         source = " ".join(str(path) for path in logs)
-        answers.append(Answer(source=source, diagnosis=_masked(context, diagnosis, ())))
+        answers.append(Answer(source=source, diagnosis=_mask_secrets(context, diagnosis, ())))
     rest = [word for word in words if Path(word) not in logs]
     for word in rest:
-        answers += _of_word(context, word)
+        answers += _explain_target(context, word)
     if not words:
-        answers += _of_word(context, None)
+        answers += _explain_target(context, None)
     return answers
 
 
-def _is_log(context: Context, word: str) -> bool:
+def _is_log_path(context: Context, word: str) -> bool:
     path = context.cwd / word
     if word == "-":
         return True
@@ -119,20 +133,22 @@ def _is_log(context: Context, word: str) -> bool:
     return path.exists() and not path.is_dir()
 
 
-def _files_of(context: Context, name: Path) -> list[Path]:
-    """List the logs of a folder, standard errors first; a file is its own, - is standard input."""
+def _list_logs(context: Context, name: Path) -> list[Path]:
+    """List the logs in a directory, those of stderr first; - is standard input."""
     path = context.cwd / name
     if not path.is_dir():
         return [path if name != _STDIN else name]
     files = [each for each in sorted(path.rglob("*")) if each.is_file()]
-    files = [each for each in files if each.suffix.lower() not in _NO_LOGS and each.stat().st_size]
+    files = [
+        each for each in files if each.suffix.lower() not in _OTHER_SUFFIXES and each.stat().st_size
+    ]
     return sorted(files, key=lambda each: "err" not in each.suffix)
 
 
-def _rank_of(path: Path) -> int | None:
-    """Read a rank off a log's name, as hpcrun, torchrun and srun give them.
+def _parse_rank(path: Path) -> int | None:
+    """Parse the rank in the name of a log, as hpcrun, torchrun and srun write it.
 
-    >>> [_rank_of(Path(name)) for name in ("rank-3.log", "attempt_0/3/stderr.log", "4711.out")]
+    >>> [_parse_rank(Path(name)) for name in ("rank-3.log", "attempt_0/3/stderr.log", "4711.out")]
     [3, 3, None]
     """
     found = re.search(r"(?i)rank[-_.]?(\d{1,6})(?!\d)", path.name)
@@ -141,26 +157,26 @@ def _rank_of(path: Path) -> int | None:
     return int(found[1]) if found is not None else None
 
 
-def _of_word(context: Context, word: str | None) -> Iterator[Answer]:
+def _explain_target(context: Context, word: str | None) -> Iterator[Answer]:
     from hpcrun.monitor import status_of
 
     target = find_targets_by_word(context, [word], whole=True)[word]
     if target is None:
         raise unknown_run_error(context, word, or_file=True)
     if isinstance(target, str):
-        yield from _of_job(context, target)
+        yield from _explain_slurm_job(context, target)
         return
     for status in status_of(context, runs_of(target), level="detail"):
         yield Answer(
             source=status.job_id or status.run_id,
-            diagnosis=cause_of(context, status, whole=True),
+            diagnosis=find_cause(context, status, whole=True),
             state=status.state,
             final=status.final,
         )
 
 
-def _of_job(context: Context, job_id: str) -> Iterator[Answer]:
-    """Say why a job failed that hpcrun did not submit, by its output."""
+def _explain_slurm_job(context: Context, job_id: str) -> Iterator[Answer]:
+    """Explain why a job that hpcrun did not submit failed, from its output files."""
     from hpcrun.actions.logs import LogQuery, logs_of
 
     logs = logs_of(context, job_id, LogQuery())
@@ -172,47 +188,47 @@ def _of_job(context: Context, job_id: str) -> Iterator[Answer]:
         own.sort(key=lambda file: not file.is_err)
         yield Answer(
             source=status.job_id or job_id,
-            diagnosis=_by_output(context, status, [file.path for file in own]),
+            diagnosis=_diagnose_output(context, status, [file.path for file in own]),
             state=status.state,
             final=status.final,
         )
 
 
-def _by_output(
+def _diagnose_output(
     context: Context, status: JobStatus, files: Sequence[Path], end: int | None = None
 ) -> Diagnosis:
-    """Judge by the files of a job's output, or by their last ``end`` bytes, and Slurm's record."""
+    """Diagnose a job from its output files, or their last ``end`` bytes, and Slurm's record."""
     status = add_accounting(context, status)
-    found = [_read(file, end) for file in files if file.is_file()]
-    recorded = _records_of(status, context) if status.final else EndRecords()
-    evidence = FailureEvidence(logs=found, records=recorded, job=_job_of(status, context))
-    return _masked(context, diagnose(evidence), ())
+    found = [_read_log(file, end) for file in files if file.is_file()]
+    recorded = _collect_records(status, context) if status.final else EndRecords()
+    evidence = FailureEvidence(logs=found, records=recorded, job=_collect_settings(status, context))
+    return _mask_secrets(context, diagnose(evidence), ())
 
 
 # ---- a run
 
 
-def with_cause(context: Context, status: JobStatus) -> JobStatus:
-    """Add to what is over why it failed, by the ends of its logs; to all others nothing.
+def add_cause(context: Context, status: JobStatus) -> JobStatus:
+    """Add the diagnosis to a failed job, from the ends of its logs; return other jobs unchanged.
 
-    Of a job that hpcrun did not submit Slurm knows the logs for some minutes after its end.
+    Slurm knows the logs of other programs' jobs only for some minutes after their end.
     """
     if not status.final or status.ok:
         return status
-    with contextlib.suppress(OSError, HpcrunError):  # what cannot be read says nothing
+    with contextlib.suppress(OSError, HpcrunError):  # unreadable logs do not fail a status query
         if status.run is None:
-            status = _with_outputs(context, status)
+            status = _add_output_paths(context, status)
             named = [*reversed(status.job.outputs)] if status.job else []
             files, _ = context.transport().copy_outputs(named, whole=False)
-            found = _by_output(context, status, files, END)
+            found = _diagnose_output(context, status, files, END_BYTES)
             says = found.cause is not None and (found.cause.id != "silent" or bool(files))
             return structs.replace(status, diagnosis=found) if says else status
-        return structs.replace(status, diagnosis=cause_of(context, status))
+        return structs.replace(status, diagnosis=find_cause(context, status))
     return status
 
 
-def _with_outputs(context: Context, status: JobStatus) -> JobStatus:
-    """Ask where the output of a job went that hpcrun did not submit; scontrol alone knows."""
+def _add_output_paths(context: Context, status: JobStatus) -> JobStatus:
+    """Add the output files of a job that hpcrun did not submit; only scontrol knows them."""
     job = status.job
     if job is None or job.outputs or status.out_of_reach:
         return status
@@ -225,8 +241,8 @@ def _with_outputs(context: Context, status: JobStatus) -> JobStatus:
     return status
 
 
-def failure_of(context: Context, run: RunFolder) -> str:
-    """Say in a sentence why a run failed, without asking Slurm; "" where it did not."""
+def describe_failure(context: Context, run: RunFolder) -> str:
+    """Describe in one sentence why a run failed, without a query to Slurm; "" if it did not."""
     history = read_history(run)
     end, seen = history.end, history.seen
     if end is None or end.exit_code == 0 or end.next is not None:
@@ -234,14 +250,14 @@ def failure_of(context: Context, run: RunFolder) -> str:
     state = seen.state if seen is not None else END_STATES.get(end.why or "", "FAILED")
     verdict = Verdict(state=state, final=True, exit_code=end.exit_code)
     status = JobStatus(run=run, history=history, verdict=verdict, job_id=history.job_id)
-    diagnosis = with_cause(context, structs.replace(status, plan=read_plan(run))).diagnosis
+    diagnosis = add_cause(context, structs.replace(status, plan=read_plan(run))).diagnosis
     return format_cause(diagnosis.cause) if diagnosis is not None and diagnosis.cause else ""
 
 
-def cause_of(context: Context, status: JobStatus, *, whole: bool = False) -> Diagnosis:
-    """Say why a run failed; with ``whole`` by its logs from their beginnings, else by their ends.
+def find_cause(context: Context, status: JobStatus, *, whole: bool = False) -> Diagnosis:
+    """Diagnose a run from its logs; unless ``whole``, only from their ends.
 
-    What is found of a run that is over is kept, and found again only if its logs have grown.
+    The diagnosis of a finished run is stored, and made again only if its logs have grown.
     """
     run, last = status.run, status.last
     if run is None or status.ok:
@@ -249,28 +265,30 @@ def cause_of(context: Context, status: JobStatus, *, whole: bool = False) -> Dia
     status = add_accounting(context, status)
     if last is None:
         evidence = FailureEvidence(
-            records=_records_of(status, context), job=_job_of(status, context)
+            records=_collect_records(status, context), job=_collect_settings(status, context)
         )
-        # Slurm itself cancelled what waited for another job: its reason says more.
+        # Slurm itself cancelled a job that waited for another one: its reason says more.
         is_told = not status.final or status.reason == "DependencyNeverSatisfied"
         return Diagnosis() if is_told else diagnose(evidence)
     recorded = (
-        _records_of(status, context) if status.final or status.end is not None else EndRecords()
+        _collect_records(status, context)
+        if status.final or status.end is not None
+        else EndRecords()
     )
-    # What the logs tell is of an attempt before the end.
-    files = [] if status.ended_between else _chosen(run, status)
-    # Slurm's answer may change, and rules of another version may know more.
+    # The logs are those of an attempt before the end.
+    files = [] if status.ended_between else _choose_logs(run, status)
+    # Slurm's answer may change, and another version has other rules.
     stamp = [__version__, status.state, str(last.index), str(status.account is not None)]
-    stamp += [str(_size(file)) for file in files]
+    stamp += [str(_file_size(file)) for file in files]
     kept = None if whole else read_optional_record(run.why, CachedDiagnosis)
     if kept is not None and kept.stamp == stamp:
         return kept.diagnosis
-    found = [_of_run(file, run, status, whole=whole) for file in files]
+    found = [_read_run_log(file, run, status, whole=whole) for file in files]
     ranks = [file.rank for file in files if file.rank is not None]
     evidence = FailureEvidence(
-        logs=found, ranks=ranks, records=recorded, job=_job_of(status, context)
+        logs=found, ranks=ranks, records=recorded, job=_collect_settings(status, context)
     )
-    diagnosis = _masked(context, diagnose(evidence), [run])
+    diagnosis = _mask_secrets(context, diagnose(evidence), [run])
     if status.final and not foreign_owner(run.path):
         with contextlib.suppress(OSError, HpcrunError):
             run.why.parent.mkdir(0o755, exist_ok=True)
@@ -278,18 +296,18 @@ def cause_of(context: Context, status: JobStatus, *, whole: bool = False) -> Dia
     return diagnosis
 
 
-def _size(file: LogFile) -> int:
+def _file_size(file: LogFile) -> int:
     try:
         return file.path.stat().st_size
     except OSError:
         return -1
 
 
-def _chosen(run: RunFolder, status: JobStatus) -> list[LogFile]:
-    """Choose the logs of the last attempt that matter: first those of what failed first."""
+def _choose_logs(run: RunFolder, status: JobStatus) -> list[LogFile]:
+    """Choose the logs of the last attempt to examine, those of the first failure first."""
     last = status.last.index if status.last is not None else 0
     files = [file for file in list_log_files(run) if file.attempt in (last, None)]
-    failed = _failed_ranks(run, last)
+    failed = _list_failed_ranks(run, last)
     first = status.end.first_failure if status.end is not None else None
     order = {rank: at for at, rank in enumerate(failed)}
     if first is not None and first.rank is not None:
@@ -299,11 +317,11 @@ def _chosen(run: RunFolder, status: JobStatus) -> list[LogFile]:
     nodes = [file for file in files if file.node is not None]
     nodes.sort(key=lambda file: (first is None or file.node != first.node, file.node or 0))
     batch = [file for file in files if file.attempt is None]
-    return [*ranks[:_RANKS], *nodes[:_NODES], *batch]
+    return [*ranks[:_MAX_RANK_LOGS], *nodes[:_MAX_NODE_LOGS], *batch]
 
 
-def _failed_ranks(run: RunFolder, attempt: int) -> list[int]:
-    """List the ranks that failed, in the order in which they did: failures/TIME-rank-R.json."""
+def _list_failed_ranks(run: RunFolder, attempt: int) -> list[int]:
+    """List the failed ranks in the order of their failures: failures/TIME-rank-R.json."""
     names: list[str] = []
     with contextlib.suppress(OSError):
         names = sorted(os.listdir(run.attempts / str(attempt) / "failures"))  # noqa: PTH208
@@ -311,8 +329,8 @@ def _failed_ranks(run: RunFolder, attempt: int) -> list[int]:
     return [int(rank) for rank in ranks if rank.isdecimal()]
 
 
-def _records_of(status: JobStatus, context: Context) -> EndRecords:
-    """Gather what Slurm and the job recorded of its end."""
+def _collect_records(status: JobStatus, context: Context) -> EndRecords:
+    """Collect what Slurm and the job recorded of its end."""
     end, stall = status.end, status.stall
     failure = end.first_failure if end is not None and not status.ended_between else None
     rank = failure.rank if failure is not None else None
@@ -336,7 +354,11 @@ def _records_of(status: JobStatus, context: Context) -> EndRecords:
         why = "cancelled"  # while it waited for its next attempt, or one of several runs in a job
     by = cancelled.user if cancelled is not None else ""
     if account is not None and account.cancelled_by and not by:
-        by = f"its user, {account.user}" if account.user else _user(context, account.cancelled_by)
+        by = (
+            f"its user, {account.user}"
+            if account.user
+            else _describe_user(context, account.cancelled_by)
+        )
     output = job.stdout if job is not None and job.stdout else ""
     when = killed = ""
     if status.elapsed and status.attempts:
@@ -358,7 +380,7 @@ def _records_of(status: JobStatus, context: Context) -> EndRecords:
         state=state,
         when=when,
         cancelled_by=by,
-        memory=_nearly_full(account),
+        memory=_describe_memory(account),
         node_reason=account.node_reason if account is not None else "",
         node_out=account.node if account is not None else "",
         slurm_code=job.exit_code if job is not None else "",
@@ -377,30 +399,30 @@ def _records_of(status: JobStatus, context: Context) -> EndRecords:
     )
 
 
-def _nearly_full(account: JobAccounting | None) -> str:
-    """Say of a job that used nearly all of the host's memory how much; "" of all others.
+def _describe_memory(account: JobAccounting | None) -> str:
+    """Describe the memory use of a job that used nearly all of it; "" for other jobs.
 
-    >>> _nearly_full(JobAccounting(memory_asked=8 << 30, memory_used=79 << 27))
-    'with 9.88 GiB used of the 8.00 GiB of memory that it had asked for'
-    >>> _nearly_full(JobAccounting(memory_asked=8 << 30, memory_used=1 << 30))
+    >>> _describe_memory(JobAccounting(memory_asked=8 << 30, memory_used=79 << 27))
+    'with 9.88 GiB used of the 8.00 GiB of host memory requested'
+    >>> _describe_memory(JobAccounting(memory_asked=8 << 30, memory_used=1 << 30))
     ''
     """
     asked, used = (account.memory_asked, account.memory_used) if account else (None, None)
-    if not asked or not used or used < _NEARLY * asked:
+    if not asked or not used or used < _NEARLY_ALL * asked:
         return ""
     sizes = f"{format_bytes(used)} used of the {format_bytes(asked)}"
-    return f"with {sizes} of memory that it had asked for"
+    return f"with {sizes} of host memory requested"
 
 
-def _user(context: Context, uid: str) -> str:
-    """Name a user of the cluster; of one elsewhere the number alone is known."""
+def _describe_user(context: Context, uid: str) -> str:
+    """Name a user of this cluster; for a remote cluster only the uid is known."""
     if context.cluster.host is None and (name := name_of_user(int(uid))) != uid:
         return f"{name} (uid {uid})"
     return f"the user with uid {uid}"
 
 
-def _job_of(status: JobStatus, context: Context) -> JobSettings:
-    """Gather the job's own numbers, for its fixes."""
+def _collect_settings(status: JobStatus, context: Context) -> JobSettings:
+    """Collect the settings of the job that its fixes use."""
     plan: Plan | None = status.plan or (read_plan(status.run) if status.run else None)
     word = status.job_id or status.run_id
     if plan is None:
@@ -411,7 +433,7 @@ def _job_of(status: JobStatus, context: Context) -> JobSettings:
         memory = parse_memory_mb(asked.get("mem") or "0") or None
     account, nodes = status.account, plan.nodes
     if memory is None and account is not None and account.memory_asked:
-        memory = account.memory_asked // max(1, nodes) >> 20  # what the site gives
+        memory = account.memory_asked // max(1, nodes) >> 20  # the site's default
     with contextlib.suppress(ValueError):
         limit = limit or parse_seconds(asked.get("time") or "") or None
     zero = (plan.deepspeed_config or {}).get("zero_optimization") or {}
@@ -443,12 +465,14 @@ def _accepts_accumulation(plan: Plan) -> bool:
 # ---- reading
 
 
-def _of_run(file: LogFile, run: RunFolder, status: JobStatus, *, whole: bool) -> LogFindings:
-    """Read a run's log; what its lines do not say of rank and host the file's name does."""
+def _read_run_log(file: LogFile, run: RunFolder, status: JobStatus, *, whole: bool) -> LogFindings:
+    """Read a log of a run; its name gives rank and host to lines that do not state them."""
     last = status.last.index if status.last is not None else 0
-    found = _read(file.path, None if whole else END, attempt=last if file.attempt is None else None)
+    found = _read_log(
+        file.path, None if whole else END_BYTES, attempt=last if file.attempt is None else None
+    )
     plan = status.plan
-    hosts = _hosts(run, last)
+    hosts = _read_hosts(run, last)
     for event in found.events:
         if event.rank is None and file.rank is not None:
             event.rank = file.rank
@@ -460,47 +484,47 @@ def _of_run(file: LogFile, run: RunFolder, status: JobStatus, *, whole: bool) ->
     return found
 
 
-def _hosts(run: RunFolder, attempt: int) -> list[str]:
+def _read_hosts(run: RunFolder, attempt: int) -> list[str]:
     text = ""
     with contextlib.suppress(OSError):
         text = (run.attempts / str(attempt) / "hostfile").read_text("utf-8", "replace")
     return [line.split()[0] for line in text.splitlines() if line.strip()]
 
 
-def _read(path: Path, end: int | None = None, *, attempt: int | None = None) -> LogFindings:
-    """Read a log, or its last ``end`` bytes; of a batch script's log what is of an attempt.
+def _read_log(path: Path, end: int | None = None, *, attempt: int | None = None) -> LogFindings:
+    """Read a log, or its last ``end`` bytes; of a batch script's log the part of one attempt.
 
-    Raises InputError for what cannot be read.
+    Raises InputError if the log cannot be read.
     """
     try:
         if path == _STDIN:
-            return _read_on(LogReader("-", 0), sys.stdin.buffer)
+            return _read_blocks(LogReader("-", 0), sys.stdin.buffer)
         with open_plain(path) as file:
             size, line = os.fstat(file.fileno()).st_size, 1
             if file.read(2) == b"\x1f\x8b":
                 file.seek(0)
                 with gzip.GzipFile(fileobj=file) as inside:
-                    return _read_on(LogReader(str(path), 0), inside)
+                    return _read_blocks(LogReader(str(path), 0), inside)
             first = 0 if end is None else max(0, size - end)
-            if attempt is not None and size <= _COUNTED:
+            if attempt is not None and size <= _COUNTED_BYTES:
                 file.seek(0)
-                # To its end: what Slurm writes there belongs to the attempt, too.
+                # To the end: Slurm's own lines there belong to the attempt, too.
                 first = max(first, find_attempt(file.read(), attempt)[0])
             if first:
-                line = _number_at(path, first) if size <= _COUNTED else _UNKNOWN
+                line = _line_number_at(path, first) if size <= _COUNTED_BYTES else _UNKNOWN_LINE
             file.seek(first)
-            return _read_on(LogReader(str(path), size, first_line=line, offset=first), file)
+            return _read_blocks(LogReader(str(path), size, first_line=line, offset=first), file)
     except EOFError as error:
         raise InputError(f"{path}: the compressed file is cut off") from error
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from error
 
 
-def _read_on(reader: LogReader, file: IO[bytes] | gzip.GzipFile) -> LogFindings:
-    """Give a reader what is left of a log, in blocks of whole lines. Raises OSError."""
-    while block := file.read(_BLOCK):
+def _read_blocks(reader: LogReader, file: IO[bytes] | gzip.GzipFile) -> LogFindings:
+    """Read the rest of a log in blocks of whole lines. Raises OSError."""
+    while block := file.read(_BLOCK_BYTES):
         if not block.endswith(b"\n"):
-            block += file.readline(_BLOCK)  # a longer line is cut
+            block += file.readline(_BLOCK_BYTES)  # a longer line is cut
         reader.read(block)
     found = reader.finish()
     for event in found.events:
@@ -508,18 +532,18 @@ def _read_on(reader: LogReader, file: IO[bytes] | gzip.GzipFile) -> LogFindings:
     return found
 
 
-def _number_at(path: Path, offset: int) -> int:
-    """Return the number of the line that holds an offset."""
+def _line_number_at(path: Path, offset: int) -> int:
+    """Return the number of the line that contains an offset."""
     number, left = 1, offset
     with open_plain(path) as file:
-        while left > 0 and (block := file.read(min(_BLOCK, left))):
+        while left > 0 and (block := file.read(min(_BLOCK_BYTES, left))):
             number += block.count(b"\n")
             left -= len(block)
     return number
 
 
-def _masked(context: Context, diagnosis: Diagnosis, runs: Sequence[RunFolder]) -> Diagnosis:
-    """Hide secrets in what is shown of logs."""
+def _mask_secrets(context: Context, diagnosis: Diagnosis, runs: Sequence[RunFolder]) -> Diagnosis:
+    """Mask secrets in the quoted lines of logs."""
     masker = masker_of(context, runs)
 
     def hide(text: str) -> str:

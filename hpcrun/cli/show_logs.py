@@ -284,12 +284,12 @@ def wait_for_sweep(context: Context, sweep: SweepFolder, *, quiet: bool) -> int:
 
 
 def _format_status(context: Context, status: JobStatus) -> str:
-    from hpcrun.actions import with_cause
+    from hpcrun.actions import add_cause
     from hpcrun.views import format_state, format_verdict
 
     if not status.final:
         return format_state(status, _LOOK)
-    return format_verdict(with_cause(context, status), _LOOK)
+    return format_verdict(add_cause(context, status), _LOOK)
 
 
 def _exit_code(statuses: Sequence[JobStatus]) -> int:

@@ -189,9 +189,9 @@ def _add_end_details(
 
         statuses = [add_resource_usage(context, add_accounting(context, statuses[0], always=True))]
     if failed and (is_one or in_sweep):
-        from hpcrun.actions import with_cause  # here: the rules take a moment
+        from hpcrun.actions import add_cause  # here: the rules take a moment
 
-        causes = {at: with_cause(context, statuses[at]) for at in failed[:_MAX_CAUSES]}
+        causes = {at: add_cause(context, statuses[at]) for at in failed[:_MAX_CAUSES]}
         statuses = [causes.get(at, status) for at, status in enumerate(statuses)]
     return statuses
 
@@ -212,12 +212,12 @@ def _add_new_causes(context: Context, rows: list[JobStatus]) -> list[JobStatus]:
     ]
     if not new:
         return rows
-    from hpcrun.actions import with_cause  # here: the rules take a moment
+    from hpcrun.actions import add_cause  # here: the rules take a moment
     from hpcrun.views import format_cause
 
     rows = list(rows)
     for at in new[:_MAX_CAUSES_OF_LISTING]:
-        diagnosis = with_cause(context, rows[at]).diagnosis
+        diagnosis = add_cause(context, rows[at]).diagnosis
         cause = diagnosis.cause if diagnosis is not None else None
         if cause is not None and not cause.without_log:
             rows[at] = structs.replace(rows[at], remark=format_cause(cause))

@@ -242,7 +242,7 @@ def wait(
     the timeout, and 4 if Slurm did not answer at the timeout. A requeued job is not over. Ctrl-C
     stops waiting, not the job.
     """
-    from hpcrun.actions import with_cause
+    from hpcrun.actions import add_cause
     from hpcrun.monitor import (
         Monitor,
         WatchedRuns,
@@ -265,7 +265,7 @@ def wait(
     try:
         for status in poll_all([monitor], deadline=deadline):
             if status.final:
-                status = with_cause(where, status)
+                status = add_cause(where, status)
                 over.append(status)
                 if not as_json:
                     print_line(format_end(status, Display(colour=True)))

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 import click
 from msgspec import structs
 
-from hpcrun.actions import CurveFollower, Followed, parse_runs, with_cause
+from hpcrun.actions import CurveFollower, Followed, add_cause, parse_runs
 from hpcrun.cli.output import can_draw, print_note, replace_unencodable, width_and_height
 from hpcrun.cli.show_curve import draw_report
 from hpcrun.context import Context
@@ -56,7 +56,7 @@ def watch_curve(
             raise
     for status in last.statuses:
         if status is not None and status.final:
-            print_note(format_verdict(with_cause(context, status), Display(colour=True)))
+            print_note(format_verdict(add_cause(context, status), Display(colour=True)))
     if follower.has_pipe:
         return last.runs, last.ok
     if not follower.has_all():

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from hpcrun.actions.why import cause_of
+from hpcrun.actions.why import find_cause
 from hpcrun.context import load_context
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import Attempt, Begin, Cancelled, End, Failure, History
@@ -83,7 +83,7 @@ def test_a_run_that_ended_before_its_next_attempt(
         account=JobAccounting(cancelled_by="1" if state == "CANCELLED" else "", user="you"),
         elapsed=60.0,
     )
-    found = cause_of(load_context(clean_environ, tmp_path), status)
+    found = find_cause(load_context(clean_environ, tmp_path), status)
     assert found.cause is not None and found.cause.title == title
     assert "GPUs" not in status.reason, "of an attempt before"
     assert found.fixes == ["submit it again"], "never: it starts again"
