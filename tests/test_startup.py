@@ -131,8 +131,8 @@ def test_nothing_is_imported_before_ctrl_c_is_no_traceback(clean_environ: dict[s
         text=True,
         check=True,
     )
-    found = set(done.stdout.split()) - {"__future__"}
-    assert found == {"gc", "hpcrun", "hpcrun.version", "hpcrun.cli", "hpcrun.cli.start"}
+    found = {name for name in done.stdout.split() if name.startswith("hpcrun")}
+    assert found == {"hpcrun", "hpcrun.version", "hpcrun.cli", "hpcrun.cli.start"}
 
 
 def test_ctrl_c_while_an_error_is_shown_is_no_traceback(

@@ -1,38 +1,43 @@
-"""Where the command line begins: Ctrl-C is no traceback, while it is imported or after its end."""
+"""The entry point of the command line, which ends on Ctrl-C without a traceback at any moment."""
 
-# Not signal, which takes longer to import than all that comes before it.
-import _signal  # type: ignore[import-not-found]
-import gc
 import os
+import signal
 import sys
 
 
 def main() -> None:
-    """Import the command line, which takes seconds on a cold network file system, and run it."""
-    gc.set_threshold(50_000)  # what is imported stays: to look through it again and again is slow
-    is_usual = _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler  # nohup: ignored
-    if is_usual:
-        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # nothing is done yet that must be undone
+    """Import the command line, which takes seconds on a cold network file system, and run it.
+
+    During the imports and after the end, Ctrl-C terminates the process silently: there is nothing
+    to clean up.
+    """
+    # nohup ignores SIGINT, which must stay so.
+    is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if is_default:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     _reopen_closed_streams()
-    from hpcrun.cli.main import main as run
+    from hpcrun.cli.main import main as run  # the imports that Ctrl-C may interrupt
 
     try:
-        if is_usual:
-            _signal.signal(_signal.SIGINT, _signal.default_int_handler)
+        if is_default:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         run()
-    except KeyboardInterrupt:  # while the error is shown
+    except KeyboardInterrupt:  # while an error is printed
         sys.exit(130)
     finally:
-        if is_usual:
-            _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # nor is anything at Python's own end
+        if is_default:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _reopen_closed_streams() -> None:
-    """Open /dev/null where the caller has closed a stream (>&-): else the next file has its number,
-    and commands that are started write into that."""
+    """Open /dev/null for each standard stream that the caller has closed (`>&-`).
+
+    Otherwise the next file that is opened gets the number of the stream, and commands that hpcrun
+    starts write to that file.
+    """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
-            null = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            null = os.open(os.devnull, os.O_RDWR)  # the lowest free number
             os.set_inheritable(null, True)
             if null != number:
                 os.dup2(null, number)
