@@ -31,7 +31,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from hpcrun.curves.curve import Curve, Restart, Series, build_series
-from hpcrun.curves.names import EPOCH, LOSS, LOSSES, like_a_loss
+from hpcrun.curves.names import EPOCH, LOSS, LOSSES, is_loss_name
 from hpcrun.curves.own_steps import (
     FROM_BAR,
     FROM_NEIGHBOUR,
@@ -126,7 +126,7 @@ def derive_curve(store: Store, build: Callable[..., Series] = build_series) -> C
             "buffered its output: "
             + ("their steps are computed from their epochs" if is_buffered else _UNKNOWN)
         )
-    others = [name for name in metrics if like_a_loss(name) and metrics[name].summary.count > 1]
+    others = [name for name in metrics if is_loss_name(name) and metrics[name].summary.count > 1]
     others = [name for name in others if name not in (LOSS, stand_in)]
     suggestion = (
         f"--metric plots another ({', '.join(others[:_MAX_SUGGESTED_LOSSES])})" if others else ""

@@ -225,10 +225,10 @@ _SCORES = words(
 
 
 @lru_cache(maxsize=8192)
-def like_a_loss(name: str) -> bool:
+def is_loss_name(name: str) -> bool:
     """Say whether a name is that of some loss.
 
-    >>> like_a_loss("actor/pg_loss"), like_a_loss("loss_scale"), like_a_loss("l_pix")
+    >>> is_loss_name("actor/pg_loss"), is_loss_name("loss_scale"), is_loss_name("l_pix")
     (True, False, True)
     """
     parts = fold(name).split("_")
@@ -238,10 +238,10 @@ def like_a_loss(name: str) -> bool:
 
 
 @lru_cache(maxsize=8192)
-def like_a_score(name: str) -> bool:
+def is_score_name(name: str) -> bool:
     """Say whether a name is that of something that only a model under training or test has.
 
-    >>> like_a_score("val/acc"), like_a_score("rewards/mean"), like_a_score("batch_size")
+    >>> is_score_name("val/acc"), is_score_name("rewards/mean"), is_score_name("batch_size")
     (True, True, False)
     """
     folded = fold(name)
@@ -405,10 +405,10 @@ def spelling_of(key: str) -> Spelling | None:
     return None if known and known.inverse and "/" not in key and "per" not in key else known
 
 
-def rank_for_loss(name: str) -> int | None:
+def stand_in_rank(name: str) -> int | None:
     """Return how well a metric stands for a loss that is not there, the lowest best; None: not.
 
-    >>> rank_for_loss("Cross entropy") < rank_for_loss("Generator Loss"), rank_for_loss("accuracy")
+    >>> stand_in_rank("Cross entropy") < stand_in_rank("Generator Loss"), stand_in_rank("accuracy")
     (True, None)
     """
     known = _look_up(fold(name), _STAND_INS)

@@ -21,9 +21,9 @@ from hpcrun.curves.names import (
     MEASURED,
     TEST_LOSS,
     TRAIN_LOSS,
-    like_a_loss,
-    rank_for_loss,
+    is_loss_name,
     split_of,
+    stand_in_rank,
 )
 from hpcrun.curves.row import Frame, Mark, RowLayout
 
@@ -278,12 +278,12 @@ def choose_stand_in_loss(logs: list[StoredLog]) -> tuple[list[StoredLog], str]:
     rows: dict[str, int] = {}
     for form in forms:
         rows |= {name: rows.get(name, 0) + form.rows for name in form.layout.names}
-    lost = (rows[n] for n in rows if like_a_loss(n) or rank_for_loss(n) is not None)
+    lost = (rows[n] for n in rows if is_loss_name(n) or stand_in_rank(n) is not None)
     most = max(lost, default=0)
     # Ignore names that occur rarely, such as a different name on the last line.
-    ranks = ((rank_for_loss(name), name) for name in rows if 10 * rows[name] > most)
+    ranks = ((stand_in_rank(name), name) for name in rows if 10 * rows[name] > most)
     ranked = sorted((rank, name) for rank, name in ranks if rank is not None)
-    splits = {name: split_of(name) or "train" for name in rows if like_a_loss(name)}
+    splits = {name: split_of(name) or "train" for name in rows if is_loss_name(name)}
     only = {split: [n for n in splits if splits[n] == split] for split in ("train", "eval", "test")}
     # nanoGPT estimates both losses; without another training loss, its estimate is used.
     if any(TRAIN_LOSS in form.layout.names and form.rows > 1 for form in forms):
@@ -329,7 +329,7 @@ def _is_recurring(forms: Sequence[StoredRows], sure: dict[str, int]) -> bool:
         steps = [step for form in forms for step in form.steps or ()]
         return steps == sorted({*steps})
     for index, name in enumerate(forms[0].layout.names):
-        if (like_a_loss(name) or (name == LR and sure)) and rows > 2 * sure.get(name, 0):
+        if (is_loss_name(name) or (name == LR and sure)) and rows > 2 * sure.get(name, 0):
             columns = [form.columns[index] for form in forms]
             differ = any(value != columns[0][0] for value in chain(*columns))
             if differ and not all(value.is_integer() for value in chain(*columns)):

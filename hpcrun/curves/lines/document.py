@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
 
-from hpcrun.curves.lines.fields import LineFields, build_row, fields_of, is_place, read_json
-from hpcrun.curves.names import EPOCH_RANK, SPLITS, fold, like_a_loss
+from hpcrun.curves.lines.fields import LineFields, build_row, fields_of, is_position_key, read_json
+from hpcrun.curves.names import EPOCH_RANK, SPLITS, fold, is_loss_name
 from hpcrun.curves.row import Row
 from hpcrun.patterns import pattern_of
 
@@ -84,14 +84,14 @@ def _split_columns(document: dict[str, object], name: str) -> Iterator[dict[str,
     the key of the document says.
     """
     columns = {key: numbers for key, value in document.items() if (numbers := _numbers_of(value))}
-    lost = next(filter(like_a_loss, columns), None)
+    lost = next(filter(is_loss_name, columns), None)
     if lost is None:
         return
     length = len(columns[lost])
     if "x" in columns:
         columns["epoch" if fold(name) in EPOCH_RANK else "step"] = columns.pop("x")
     columns = {key: column for key, column in columns.items() if len(column) == length}
-    if not any(map(is_place, columns)):
+    if not any(map(is_position_key, columns)):
         columns["epoch"] = [*map(float, range(1, length + 1))]
     for row in zip(*columns.values(), strict=True):
         yield dict(zip(columns, row, strict=True))

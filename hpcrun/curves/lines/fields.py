@@ -45,8 +45,8 @@ from hpcrun.curves.names import (
     TEST_LOSS,
     TOTAL_SPELLINGS,
     fold,
-    like_a_loss,
-    like_a_score,
+    is_loss_name,
+    is_score_name,
     metric_of,
     name_in,
     name_of,
@@ -203,7 +203,7 @@ def fields_of(values: Mapping[str, object], split: str = "") -> list[Field]:
             else:
                 fields.append(Field(key, number_or_word(word), split=split))
         elif isinstance(value, dict):
-            if key.lower() == "losses" or like_a_loss(key):
+            if key.lower() == "losses" or is_loss_name(key):
                 fields += named_losses(key, fields_of(value, split))
             elif not split and (key.lower() in SPLITS or key.lower() in _OPENED):
                 fields += fields_of(value, SPLITS.get(key.lower(), ""))
@@ -220,7 +220,7 @@ def named_losses(key: str, fields: list[Field]) -> list[Field]:
         key = key[:-2]
     return [
         field
-        if isinstance(field.value, str) or like_a_loss(field.key) or is_known(field.key)
+        if isinstance(field.value, str) or is_loss_name(field.key) or is_known(field.key)
         else structs.replace(field, key=f"{key}/{field.key}")
         for field in fields
     ]
@@ -302,7 +302,7 @@ def _with_total(fields: list[Field], is_placed: bool) -> list[Field]:
     >>> [field.key for field in _with_total([Field("train MSE", 1.5), Field("val MSE", 2.5)], True)]
     ['train_loss', 'eval_loss']
     """
-    lost = [field.key for field in fields if like_a_loss(field.key)]
+    lost = [field.key for field in fields if is_loss_name(field.key)]
     if any(name_of(key) in LOSSES for key in lost):
         return fields
     # "Total: 2.5 | PDE: 1.25 | IC: 0.5", but not "data 0.1 forward 0.2 total 0.5".
@@ -396,11 +396,11 @@ def _name_values(fields: list[Field], split: str, verbatim: Collection[str]) -> 
     named: list[tuple[str, int, str, float]] = []
     for field in fields:
         value, key, known = field.value, fold(field.key), metric_of(field.key, field.unit)
-        if isinstance(value, str) or key in _NO_VALUES or (not field.unit and is_place(key)):
+        if isinstance(value, str) or key in _NO_VALUES or (not field.unit and is_position_key(key)):
             continue
         if field.key in verbatim:
             named.append((field.key, 0, field.key, value))
-        elif field.of is not None and like_a_score(field.key):
+        elif field.of is not None and is_score_name(field.key):
             continue  # 9840/10000
         elif known is None:
             if not field.unit or (field.unit == "%" and not name_of(field.key)):
@@ -439,18 +439,18 @@ def _judge(found: LineFields, place: Row, values: dict[str, float]) -> bool | No
     settings = not _SETTINGS.isdisjoint(fold(field.key) for field in found.fields)
     if not (values or found.stray_items or found.has_dict):
         # "Epoch: 2, global_step=25600" is the heading of a step.
-        only_places = len(found.fields) > 1 and all(is_place(f.key) for f in found.fields)
+        only_places = len(found.fields) > 1 and all(is_position_key(f.key) for f in found.fields)
         return True if only_places else None
     if place.epoch is not None or found.counters or any(map(_is_step, found.fields)):
-        lost = lost or any(map(like_a_loss, names))
+        lost = lost or any(map(is_loss_name, names))
         # "Epoch: [1][20/100] lr: 0.001" is the heading of its step.
         # An error that is a whole number is one of a program's.
         scores = [name for name in names if values[name] % 1 or "error" not in name.lower()]
-        shown = any(map(like_a_score, scores)) or (names == {LR} and place.total is not None)
+        shown = any(map(is_score_name, scores)) or (names == {LR} and place.total is not None)
         if (settings and place.step is None) or not (lost or shown or MEASURED & names):
             return None
         return True if not found.stray_items else False if lost else None
-    if values and all(map(like_a_loss, names)) and not found.stray_items:
+    if values and all(map(is_loss_name, names)) and not found.stray_items:
         lost = True  # "Generator loss: 2.5, Discriminator loss: 1.5"
     if names == {LR} and not settings:
         return False  # "Current learning rate: 5e-4"
@@ -471,7 +471,7 @@ _SETTINGS = words(
 )
 
 
-def is_place(key: str) -> bool:
+def is_position_key(key: str) -> bool:
     """Whether a key is a step or an epoch."""
     return fold(key) in STEP_RANK or fold(key) in EPOCH_RANK
 
@@ -487,7 +487,7 @@ def is_known(key: str, unit: str = "") -> bool:
         folded in _NAMED
         or (folded.endswith("_time") and folded.count("_") < 3)
         or any(metric_of(key, each) is not None for each in (unit, "ms", "GB"))
-        or (like_a_score(key) and folded.count("_") < 4)
+        or (is_score_name(key) and folded.count("_") < 4)
     )
 
 

@@ -30,7 +30,7 @@ from hpcrun.curves.lines.fields import (
     build_row,
     finite,
     is_known,
-    is_place,
+    is_position_key,
     named_losses,
     read_dict,
 )
@@ -42,7 +42,7 @@ from hpcrun.curves.names import (
     SPLITS,
     STEP_RANK,
     fold,
-    like_a_loss,
+    is_loss_name,
     metric_of,
     name_of,
     split_of,
@@ -286,7 +286,7 @@ class _Items(LineFields):
     @property
     def is_placed(self) -> bool:
         """Whether the line began with a step or an epoch."""
-        return bool(self.counters) or (bool(self.fields) and is_place(self.fields[0].key))
+        return bool(self.counters) or (bool(self.fields) and is_position_key(self.fields[0].key))
 
     @property
     def says_enough(self) -> bool:
@@ -309,7 +309,7 @@ class _Items(LineFields):
             if next(same, value) != value:
                 return False  # "step1 .., step2 ..": of two things
         self.fields.append(Field(key, value, unit, total, split or self.split))
-        self.has_loss = self.has_loss or like_a_loss(key)
+        self.has_loss = self.has_loss or is_loss_name(key)
         return True
 
     def take_dict(self, text: str, place: int, key: str = "") -> int | None:
@@ -366,7 +366,7 @@ def _apply_leading_split(fields: list[Field]) -> None:
 
     That is, for all behind it, if none of these names a side.
     """
-    behind = 1 + next((n for n, field in enumerate(fields) if not is_place(field.key)), 0)
+    behind = 1 + next((n for n, field in enumerate(fields) if not is_position_key(field.key)), 0)
     side = SPLITS.get(fold(fields[behind - 1].key).partition("_")[0]) if fields else ""
     named = (split_of(field.key) or field.split for field in fields[behind:])
     if side in ("eval", "test") and not any(named):
@@ -507,7 +507,7 @@ def _read_pair(text: str, pair: re.Match[str], found: _Items) -> bool:
             found.fields.append(Field(key, word, split=found.split))
         return True
     found.is_code |= (is_loss and key.isupper()) or (pair["sign"] or "")[:2] == " ="
-    if is_place(key) and (of or pair["listed"]):
+    if is_position_key(key) and (of or pair["listed"]):
         stray_items -= len(before)  # "Stage1 Step [3/20]", "data epoch: [0]"
     found.stray_items = max(0, found.stray_items + stray_items)
     return found.add(key, number, unit, of)
@@ -526,7 +526,7 @@ def _split_key(key: str, joints: frozenset[str]) -> tuple[list[str], str]:
         is_split = not at and parts[0].lower() in SPLITS
         if (
             parts[at][0] != "("
-            and is_place(" ".join(parts[at:]))
+            and is_position_key(" ".join(parts[at:]))
             and not (is_split or (at and parts[-1][-1] == "s"))
         ):
             return parts[:at], " ".join(parts[at:])

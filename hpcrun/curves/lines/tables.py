@@ -21,7 +21,7 @@ from hpcrun.curves.lines.fields import (
     build_row,
     fields_of,
     is_known,
-    is_place,
+    is_position_key,
     number_or_word,
 )
 from hpcrun.curves.names import (
@@ -32,11 +32,11 @@ from hpcrun.curves.names import (
     SPLITS,
     STEP_RANK,
     fold,
-    like_a_loss,
-    like_a_score,
+    is_loss_name,
+    is_score_name,
     name_of,
-    rank_for_loss,
     split_of,
+    stand_in_rank,
 )
 from hpcrun.curves.row import Row, TableHead
 from hpcrun.patterns import pattern_of
@@ -101,7 +101,7 @@ def read_head(text: str, above: TableHead | None = None) -> TableHead | None:
         if cells[:2] == ["E", "#"]:  # spacy/training/loggers.py (console_logger)
             cells[:2] = ["epoch", "step"]
         counts = _COUNTING_COLUMN.fullmatch(fold(cells[0])) if cells else None
-        if counts and not any(map(is_place, cells)):
+        if counts and not any(map(is_position_key, cells)):
             cells[0] = counts[1] or "step"
         if kind == "csv":  # of several runs in one file, the first one
             cells = [cell if cell not in cells[:at] else "" for at, cell in enumerate(cells)]
@@ -123,7 +123,7 @@ def _join_head_lines(upper: str, line: str, kind: str) -> Iterator[str]:
         middle, name = (cell.start() + cell.end()) // 2, cell[0].partition("(")[0].strip()
         end = upper.find("|", middle)
         above = upper[upper.rfind("|", 0, middle) + 1 : None if end < 0 else end].strip(" -*")
-        yield name if is_place(name) else f"{above} {name}".strip()
+        yield name if is_position_key(name) else f"{above} {name}".strip()
 
 
 def _split_cells(text: str, kind: str) -> list[str]:
@@ -150,18 +150,18 @@ def _is_head(cells: list[str], kind: str) -> bool:
         return False
     folded = [fold(cell) for cell in cells]
     known = [
-        is_known(cell) or cell in _TIME_COLUMNS or rank_for_loss(cell) is not None
+        is_known(cell) or cell in _TIME_COLUMNS or stand_in_rank(cell) is not None
         for cell in folded
     ]
     # Among unknown names, a "cost" may be anything.
-    lost = [like_a_loss(cell) or (all(known) and name_of(cell) in LOSSES) for cell in cells]
-    scores = (like_a_score(c) or (all(known) and rank_for_loss(c) is not None) for c in cells)
+    lost = [is_loss_name(cell) or (all(known) and name_of(cell) in LOSSES) for cell in cells]
+    scores = (is_score_name(c) or (all(known) and stand_in_rank(c) is not None) for c in cells)
     scored = [*map(or_, lost, scores)]
     placed = any(cell in STEP_RANK or cell in EPOCH_RANK for cell in folded)
     if kind in (*_WIDE_KINDS, "words"):  # words of prose are separated by blanks, too
         wide = kind in _WIDE_KINDS and len(cells) > 3
         # After a step and an epoch, any other columns belong to a training.
-        single = wide and is_place(cells[0])
+        single = wide and is_position_key(cells[0])
         if single and (folded[1] in STEP_RANK or folded[1] == _YOLO_MEMORY_COLUMN):
             return True
         odd = [cell for cell in cells if not (is_known(cell) or {"_", "/"} & set(cell))]
@@ -221,9 +221,9 @@ def read_table_row(text: str, table: TableHead) -> Row | None:
     fields: list[Field] = []
     for column, cell in zip(columns, cells, strict=True):
         if cell[:1] == "Σ":
-            cell = cell[1:] if like_a_loss(column) else ""
+            cell = cell[1:] if is_loss_name(column) else ""
         worded = cell[:1].isdigit() and isinstance(number_or_word(cell), str)
-        if len(cell) > _MAX_CELL_CHARACTERS or (worded and like_a_loss(column)):
+        if len(cell) > _MAX_CELL_CHARACTERS or (worded and is_loss_name(column)):
             return None
         if column == "total" and "loss" not in columns and table.kind not in _SEPARATORS:
             column = "loss"
@@ -236,7 +236,7 @@ def read_table_row(text: str, table: TableHead) -> Row | None:
     if has_bar and fields:  # rows of one epoch are redrawn: the epoch is the step
         fields.append(structs.replace(fields[0], key="step"))
     keys = [field.key for field in fields]
-    sure = any(like_a_loss(n) or rank_for_loss(n) is not None or name_of(n) == LR for n in keys)
+    sure = any(is_loss_name(n) or stand_in_rank(n) is not None or name_of(n) == LR for n in keys)
     return build_row(LineFields(fields), sure=has_bar or sure, verbatim=_duplicate_columns(columns))
 
 

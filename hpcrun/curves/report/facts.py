@@ -21,7 +21,7 @@ from hpcrun.curves.names import (
     SAMPLES_PER_SECOND,
     STEP_SECONDS,
     TOKENS_PER_SECOND,
-    like_a_loss,
+    is_loss_name,
 )
 from hpcrun.curves.report.parsed import ParsedRun
 from hpcrun.curves.report.thin import quantile, quantile_of
@@ -64,7 +64,7 @@ def main_metric(runs: Sequence[ParsedRun]) -> str | None:
 
 def _telling(name: str) -> tuple[bool, int]:
     lower, rank = name.lower(), len(_TELLING)
-    if like_a_loss(name):
+    if is_loss_name(name):
         rank = -1
     elif "scale" not in lower:  # loss_scale is fp16's
         ranks = (n for n, parts in enumerate(_TELLING) if any(part in lower for part in parts))
