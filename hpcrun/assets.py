@@ -137,7 +137,7 @@ def build_hook() -> bytes:
 
 
 def _pack(texts: Mapping[str, bytes]) -> bytes:
-    import zipfile  # here: most verbs pack nothing
+    import zipfile  # deferred: only submission packs files
 
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from stat import S_IWOTH
+from string import Template
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 from msgspec import Struct, field, structs
 
@@ -18,6 +20,7 @@ from hpcrun.assets import config_dir, home_dir, state_dir
 from hpcrun.errors import InputError
 from hpcrun.ownership import is_trusted, refuse_foreign_file
 from hpcrun.remote import Connect, LocalTransport, ShowProgress, Transport, no_progress_bar
+from hpcrun.sandbox import check_owned, sandbox_dir
 from hpcrun.spec import Cluster, EnvironmentKind
 
 if TYPE_CHECKING:
@@ -196,8 +199,7 @@ def build_context(
             for key in ("runs_dir", "cache_dir")
         )
     else:
-        from zlib import crc32  # here, as what follows: only with a host
-
+        # Deferred: only a remote cluster needs the SSH transport.
         from hpcrun.remote import build_ssh_connect
 
         # Two profiles of one name, as of two projects, may have runs in different places there.
@@ -300,8 +302,6 @@ def load_named_profile(environ: Mapping[str, str], cwd: Path, word: str) -> Clus
 
 def _sandbox_profile(environ: Mapping[str, str]) -> Path | None:
     """The profile of the user's own sandbox, if there is one; nobody else's folder counts."""
-    from hpcrun.sandbox import check_owned, sandbox_dir  # here: few ask for it
-
     try:
         folder = sandbox_dir(environ, os.getuid())
         profile = folder / "cluster.yaml"
@@ -312,7 +312,7 @@ def _sandbox_profile(environ: Mapping[str, str]) -> Path | None:
 
 def _load_profile(path: Path, name: str = Cluster().name) -> tuple[Cluster, str]:
     """Load a profile; one that does not name the cluster is the user's of this ``name``."""
-    from hpcrun.spec import load_cluster  # here: many calls read no profile
+    from hpcrun.spec import load_cluster  # deferred: many calls read no YAML
 
     profile = load_cluster(read_text(path), source=str(path))
     return structs.replace(profile, name=name) if profile.name == "default" else profile, str(path)
@@ -340,8 +340,6 @@ def expand_user_path(text: str, environ: Mapping[str, str], project: Path, where
     """Fill ``~`` and ``$NAME`` in a path, which starts at the project. Raises InputError."""
     expanded = text
     if "$" in text:
-        from string import Template
-
         try:
             expanded = Template(text).substitute(environ)
         except KeyError as error:
@@ -377,7 +375,7 @@ def job_environment(
             for name, value in environ.items()
             if name in _CLEAN_NAMES or name.startswith("LC_")
         }
-        import shutil  # here, as string above: it takes long to import, and most calls need none
+        import shutil  # deferred: it imports the compression libraries
 
         # The system's folders, and Slurm's own where it lies elsewhere, as in /opt/slurm/bin.
         is_here = context.cluster.host is None

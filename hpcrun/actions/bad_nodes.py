@@ -70,7 +70,7 @@ def clear_bad_nodes(context: Context, nodes: Collection[str]) -> list[str]:
     known = [record.node for record in list_bad_nodes(context)]
     gone = [name for name in known if not nodes or name in nodes]
     if context.cluster.host is not None and gone:
-        from hpcrun.remote import quote_profile_path  # here: most clusters are here
+        from hpcrun.remote import quote_profile_path  # deferred: only a remote cluster needs it
 
         folder = quote_profile_path(f"{context.cluster.cache_dir}/{_NAME}")
         script = f"cd -- {folder} && rm -f -- {' '.join(gone)}"

@@ -328,7 +328,7 @@ def _find_obstacle(context: Context, known: JobStatus) -> HpcrunError | None:
             fix=f"hpcrun cancel {known.job_id}, then hpcrun resubmit {known.job_id}",
         )
     if verdict.final:
-        from hpcrun.actions.submit import check_secrets  # here: few jobs have secrets
+        from hpcrun.actions.submit import check_secrets  # deferred: submit imports the planner
 
         try:
             check_secrets(context, plan)
@@ -406,7 +406,7 @@ def _restore_secrets(context: Context, known: JobStatus) -> list[Path]:
     """Write the secrets of a run that is over; return the files, if any. Raises InputError."""
     if known.run is None or known.plan is None or not (known.final and known.plan.secrets):
         return []
-    from hpcrun.actions.submit import write_secrets  # here, as above
+    from hpcrun.actions.submit import write_secrets  # deferred: submit imports the planner
 
     return write_secrets(context, known.plan, known.run)
 

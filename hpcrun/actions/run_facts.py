@@ -132,7 +132,7 @@ def add_code_digests(
     runs_dir: Path, runs: Sequence[ParsedRun]
 ) -> tuple[list[ParsedRun], list[str]]:
     """Add a digest of their code to the settings of runs where it differs; say in which files."""
-    from hpcrun.curves import differing  # here: one run needs none
+    from hpcrun.curves import differing  # deferred: the comparison report takes long to import
 
     digests = [digest_code(RunFolder(runs_dir / run.source)) if run.facts else {} for run in runs]
     names = [*differing(digests)]

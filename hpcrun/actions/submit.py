@@ -20,7 +20,7 @@ from hpcrun.actions.prepare import Prepared
 from hpcrun.context import Context, is_in_mirror, job_environment, slurm_transport
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.files import add_notice
-from hpcrun.monitor import build_submitted_record
+from hpcrun.monitor import build_submitted_record, status_of
 from hpcrun.plan import AFTER_VARIABLE, Plan, after_checkpoint_dir
 from hpcrun.render import quote_bash
 from hpcrun.runs import (
@@ -36,6 +36,7 @@ from hpcrun.runs import (
     write_file,
     write_record,
 )
+from hpcrun.secrets import mark_secrets
 from hpcrun.signals import defer_signals
 from hpcrun.slurm import SCRIPT, Estimate, client
 
@@ -160,8 +161,6 @@ def write_secrets(context: Context, plan: Plan, run: RunFolder) -> list[Path]:
         return []
     lines = [f"export {name}={quote_bash(context.environ[name])}\n" for name in plan.secrets]
     write_file(run.secrets, "".join(lines).encode("utf-8", "surrogateescape"), mode=0o600)
-    from hpcrun.secrets import mark_secrets  # here: few jobs have any
-
     values = {name: os.fsencode(context.environ[name]) for name in plan.secrets}
     if marks := mark_secrets(values, os.urandom(16)):
         write_record(run.secret_marks, marks, mode=0o600)
@@ -262,8 +261,6 @@ def link_checkpoints(
 
 def _refuse_concurrent_resume(context: Context, note: Path) -> None:
     """Look for the notes of others that are as new as ours, by the file server's clock."""
-    from hpcrun.monitor import status_of  # here: few jobs resume from another
-
     ours = note.stat().st_mtime
     for other in note.parent.glob("*.json"):
         record = read_record(other, Successor) if other != note else None

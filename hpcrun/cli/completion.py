@@ -191,7 +191,7 @@ def install_script(shell: str, name: str, script: str) -> list[tuple[Path, bool]
 
 
 def _write(path: Path, text: str) -> bool:
-    from hpcrun.runs import write_file  # here: a word that is typed needs none
+    from hpcrun.runs import write_file  # deferred: only --install writes
 
     data = text.encode("utf-8", "surrogateescape")
     try:

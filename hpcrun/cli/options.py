@@ -262,7 +262,7 @@ def parse_when(text: str, now: float) -> float:
     >>> parse_when("1h30m", 10000.0)
     4600.0
     """
-    from datetime import datetime  # here: few ask for it
+    from datetime import datetime  # deferred: only --since needs it
 
     word = text.strip()
     if re.fullmatch(r"([0-9]+(\.[0-9]+)?[smhdw])+", word.lower()):

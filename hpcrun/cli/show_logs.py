@@ -167,13 +167,13 @@ def show_logs(
 
 
 def _show_errors(logs: JobLogs, printer: LogPrinter, files: list[LogFile]) -> bool:
-    from hpcrun.actions import read_errors  # here: for --err alone
+    from hpcrun.actions import read_errors  # deferred: only --err needs it
 
     return printer.show_all(read_errors(logs, files, logs.query.attempt))
 
 
 def _note_full_disk(logs: JobLogs) -> None:
-    from hpcrun.monitor import describe_full_disk  # here: for --err alone
+    from hpcrun.monitor import describe_full_disk  # deferred: only --err needs it
 
     if logs.runs and (text := describe_full_disk(logs.runs[0].path)):
         print_note(text)

@@ -189,7 +189,7 @@ def _add_end_details(
 
         statuses = [add_resource_usage(context, add_accounting(context, statuses[0], always=True))]
     if failed and (is_one or in_sweep):
-        from hpcrun.actions import add_cause  # here: the rules take a moment
+        from hpcrun.actions import add_cause  # deferred: the rules take long to import
 
         causes = {at: add_cause(context, statuses[at]) for at in failed[:_MAX_CAUSES]}
         statuses = [causes.get(at, status) for at, status in enumerate(statuses)]
@@ -212,7 +212,7 @@ def _add_new_causes(context: Context, rows: list[JobStatus]) -> list[JobStatus]:
     ]
     if not new:
         return rows
-    from hpcrun.actions import add_cause  # here: the rules take a moment
+    from hpcrun.actions import add_cause  # deferred: the rules take long to import
     from hpcrun.views import format_cause
 
     rows = list(rows)

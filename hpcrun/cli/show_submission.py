@@ -96,7 +96,7 @@ def _memory(text: str) -> str:
 def _describe_survival(plan: Plan) -> str:
     """Say what a run will survive."""
     if plan.survive.when:
-        from hpcrun.views import describe_survival  # here: a dry run does not say it
+        from hpcrun.views import describe_survival  # deferred: --dry-run does not print it
 
         return describe_survival(plan.survive)
     return "never (set survive.when to change this)"
@@ -202,7 +202,7 @@ def submit_and_watch(
             "--follow: a sweep has a log for each run", fix="--wait, or hpcrun logs -f of one run"
         )
     if again is None:
-        from hpcrun.actions import submit_job  # here: a dry run needs none
+        from hpcrun.actions import submit_job  # deferred: --dry-run does not submit
 
         submission = submit_job(context, made)
         plan = structs.replace(made.plan, notes=[*made.plan.notes, *submission.notes])
@@ -225,7 +225,10 @@ def submit_and_watch(
         raise
     if not (follow or wait):
         return 0
-    from hpcrun.cli.show_logs import wait_for_sweep, watch_run  # here: a submission needs none
+    from hpcrun.cli.show_logs import (  # deferred: only --follow and --wait need it
+        wait_for_sweep,
+        watch_run,
+    )
 
     if made.is_sweep:
         return wait_for_sweep(context, SweepFolder(made.path), quiet=as_json)
@@ -291,7 +294,7 @@ def show_estimate(plan: Plan, estimate: Estimate, *, as_json: bool) -> None:
 
 
 def _format_start(estimate: Estimate) -> str:
-    from datetime import datetime  # here: it is for estimates alone
+    from datetime import datetime  # deferred: only estimates need it
 
     from hpcrun.monitor import NOT_EXPECTED, is_expected, parse_time
 

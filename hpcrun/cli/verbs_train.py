@@ -81,7 +81,7 @@ def submit(
         show_files(made, as_json=as_json)
         return 0
     if test_only:
-        from hpcrun.actions import estimate_start  # here: a dry run needs none
+        from hpcrun.actions import estimate_start  # deferred: --dry-run does not submit
 
         show_estimate(made.plan, estimate_start(where, made), as_json=as_json)
         return 0

@@ -134,7 +134,7 @@ def _fetch_while_importing(where: Context, words: Sequence[str]) -> None:
 
     def load() -> None:
         with contextlib.suppress(Exception):  # whoever needs it says so
-            for name in ("controller.curves.parse", "controller.causes", "report.terminal"):
+            for name in ("actions.parse", "curves.report.terminal"):
                 import_module(f"hpcrun.{name}")
 
     loader = threading.Thread(target=load, daemon=True)

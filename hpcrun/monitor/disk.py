@@ -1,4 +1,4 @@
-"""How much room a file system has left."""
+"""Measures free disk space."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ALMOST_FULL_BYTES = 10**6
 
 
 def describe_full_disk(folder: Path) -> str:
-    """Report a folder whose file system is full; "" where it is not, or nobody knows."""
+    """Describe a full file system; "" if it is not full, or unknown."""
     space, files = free_space(folder)
     what = ""
     if files == 0:

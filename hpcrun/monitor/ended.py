@@ -1,6 +1,6 @@
-"""What is known of a job after its end: who cancelled it, why its node is out, what it used.
+"""Details of finished jobs: who cancelled them, why a node failed, which resources they used.
 
-Slurm is asked once, and what it answers about a run is kept.
+Slurm is queried once per run, and its answer is cached.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from hpcrun.slurm import JobAccounting, client, expand_known_hosts, parse_exit_c
 _MAX_ACCOUNTS = 8
 # Nodes of a job that are queried for the reason why they are down or drained.
 _MAX_NODES = 4
-# Ends of Slurm's own making, about which it knows more.
+# End states caused by Slurm, for which its accounting has details.
 _BY_SLURM = frozenset({"CANCELLED", "NODE_FAIL", "BOOT_FAIL"})
 
 
 class CachedAccount(Struct, frozen=True, kw_only=True):
-    """What is kept of the end of a run's job, by its id and the number of attempts."""
+    """Cached accounting of a run's job; ``stamp`` is its job id, attempts and state."""
 
     stamp: list[str]
     account: JobAccounting
 
 
 class GpuSamples(Struct, frozen=True, kw_only=True):
-    """What ``top`` has seen of a run's GPUs: how often, their mean use, and the most memory."""
+    """Samples that ``top`` took of a run's GPUs: count, mean utilization, and peak memory."""
 
     looks: int = 0
     use: float | None = None
@@ -49,7 +49,7 @@ class GpuSamples(Struct, frozen=True, kw_only=True):
 
 
 def add_accounting(context: Context, status: JobStatus, *, always: bool = False) -> JobStatus:
-    """Add what Slurm keeps of a job that is over, where it may explain the end, or ``always``."""
+    """Add Slurm's accounting of a finished job if it may explain the end, or ``always``."""
     run, job_id = status.run, status.job_id
     if not status.final or status.account is not None or not job_id or status.is_local:
         return status
@@ -81,13 +81,15 @@ def add_accounting(context: Context, status: JobStatus, *, always: bool = False)
 
 
 def add_resource_usage(context: Context, status: JobStatus) -> JobStatus:
-    """Add what a job that is over has used, as far as Slurm, its log and ``top`` show it."""
+    """Add the resources that a finished job used, from Slurm, its log and ``top``."""
     if not status.final or not (status.attempts or status.run is None):
         return status
     account, run = status.account or JobAccounting(), status.run
     looks, logged = GpuSamples(), None
     if run is not None and status.gpus_per_node:
-        from hpcrun.monitor.progress import most_memory  # here: reading lines loads much
+        from hpcrun.monitor.progress import (
+            most_memory,  # deferred: the log reader takes long to import
+        )
 
         looks = read_optional_record(run.looks, GpuSamples) or looks
         logged = most_memory(run, status.plan.log_patterns if status.plan is not None else ())
@@ -107,7 +109,7 @@ def add_resource_usage(context: Context, status: JobStatus) -> JobStatus:
 
 
 def _add_step_note(status: JobStatus) -> JobStatus:
-    """Note that a step failed of a script of the user's own that ended well all the same."""
+    """Add a note if a step of the user's own script failed but the script returned 0."""
     job, account, verdict = status.job, status.account, status.verdict
     code = parse_exit_code(job.step_code) if job is not None else None
     code = code or (account.step_code if account is not None else None)
@@ -120,7 +122,7 @@ def _add_step_note(status: JobStatus) -> JobStatus:
 
 
 def record_gpu_usage(run: RunFolder, nodes: Sequence[NodeUse]) -> None:
-    """Keep what ``top`` sees of a run's GPUs; of somebody else's run nothing."""
+    """Record a sample of a run's GPUs, unless the run belongs to another user."""
     gpus = [gpu for use in nodes for gpu in use.gpus]
     uses = [gpu.utilization for gpu in gpus if gpu.utilization is not None]
     if not gpus:

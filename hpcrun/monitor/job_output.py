@@ -1,4 +1,4 @@
-"""The output of a job that hpcrun did not submit: in which files it is, and when it ends."""
+"""Finds the output files of a job that hpcrun did not submit, and detects when it ends."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ from hpcrun.slurm import (
     parse_task_numbers,
 )
 
-# The job may have ended where it has been silent for longer than ever before, and for SILENT_AFTER
-# seconds at least, or after lines that a job ends with. Then it is asked about SOON seconds after
-# the last question at the earliest.
+# The job may have ended if it printed its last lines, or if it has been silent for SILENT_FACTOR
+# times its longest silence and for MIN_SILENCE_S. It is then queried, at the earliest
+# MIN_QUERY_GAP_S after the last query.
 MIN_SILENCE_S, SILENT_FACTOR = 3.0, 3.0
 MIN_QUERY_GAP_S = 5.0
 _LAST_LINES = (b"slurmstepd: error: ***", b"srun: Job step aborted", b"Terminated")
-# How late the last lines may come from the nodes, in seconds.
+# How late the last lines may arrive from the nodes, in seconds.
 MAX_LINE_DELAY_S = 0.5
 # Output on another machine is brought so often, in seconds, and the pause is this many times as
 # long as bringing it took.
 TRIP_EVERY, TRIP_PAUSE = 0.5, 4
 # Where no file is: a path of another machine is not looked for on this one.
 _NOWHERE = Path("/dev/null")
-# How many waiting tasks of an array have their files looked for; in names of files Slurm writes
-# NO_VAL where the number of the task is going to be.
+# How many pending tasks of an array have their files looked up. In file names Slurm writes NO_VAL
+# in place of the task number.
 MAX_PENDING_TASKS = 64
 _NO_TASK = "4294967294"
 
 
 class JobOutput(WatchedSlurmJobs):
-    """One job, or the tasks of an array, whose output is read: its silence may be its end.
+    """One job, or the tasks of an array, whose output is read; silence may mean that it ended.
 
-    scontrol alone shows where the output goes, and the state beside it.
+    Only scontrol shows the output files; it shows the state, too.
     """
 
     def __init__(self, job_id: str) -> None:
@@ -64,7 +64,7 @@ class JobOutput(WatchedSlurmJobs):
         self._may_be_over = False
 
     def files(self) -> list[LogFile]:
-        """List where the output goes, whether something is there yet or not."""
+        """List the output files, whether they exist yet or not."""
         found: dict[str, LogFile] = {}
         jobs = [each for job in self.jobs for each in _expand_pending_tasks(job)]
         jobs.sort(key=lambda job: int(job.task) if job.task.isdigit() else -1)
@@ -85,7 +85,7 @@ class JobOutput(WatchedSlurmJobs):
         return list(found.values())
 
     def record_output(self, data: bytes | None) -> None:
-        """Take notice of new lines; None: a file was begun again."""
+        """Record new lines; None: a file was truncated."""
         now = time.monotonic()
         self._longest_silence = max(self._longest_silence, now - self._written_at)
         self._written_at = now
@@ -155,7 +155,7 @@ class JobOutput(WatchedSlurmJobs):
 
 
 def _build_status(job: SlurmJob) -> JobStatus:
-    """The status of a job by scontrol's answer alone."""
+    """Build the status of a job from scontrol's answer."""
     final = is_final(job.state)
     reason = "" if job.reason in ("None", "NonZeroExitCode") else job.reason.split(" ")[0]
     verdict = Verdict(
@@ -169,7 +169,7 @@ def _build_status(job: SlurmJob) -> JobStatus:
 
 
 def _expand_pending_tasks(job: SlurmJob) -> list[SlurmJob]:
-    """Of what waits of an array, the tasks that begin next: their files may come at any time."""
+    """Expand the pending tasks of an array that may start next."""
     if not job.task.startswith("["):
         return [job]
     return [
@@ -197,7 +197,7 @@ def _expand_filename(path: str, nodes: str, *, is_here: bool = True) -> str:
     likely = Path(re.sub(r"%[0-9]*N", host, path))
     if not is_here or likely.exists():
         return str(likely)
-    # A node may have another name than its host.
+    # NodeName and host name may differ.
     pattern = re.sub(r"%[0-9]*N", "*", glob.escape(Path(path).name))
     found = list(likely.parent.glob(pattern)) if likely.parent.is_dir() else []
     return str(found[0] if len(found) == 1 else likely)

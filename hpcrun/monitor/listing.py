@@ -1,4 +1,4 @@
-"""The rows of a listing: the newest runs, with few files opened and one question to Slurm."""
+"""Builds the rows of a listing, with few file accesses and one query to Slurm."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ from hpcrun.runs import (
 )
 from hpcrun.slurm import UNKNOWN, is_final
 
-# A job that ended so long ago is not requeued any more: squeue has forgotten it (MinJobAge).
+# A job that ended this long ago cannot be requeued: squeue has forgotten it (MinJobAge).
 REQUEUE_WINDOW_S = 86400.0
 
 
 def list_rows(
     context: Context, count: int | None, *, each_task: bool = False, cache: SlurmCache
 ) -> tuple[list[JobStatus], int, str]:
-    """Find out about the newest runs: ``count`` of them, None for all; a sweep counts as one.
+    """Determine the states of the ``count`` newest runs, None for all; a sweep counts as one.
 
     ``each_task`` gives the runs of sweeps rows of their own. A Slurm whose answer ``cache`` has is
     not queried again; its silence is no error. Returns the rows, newest first, how many runs are
@@ -89,9 +89,9 @@ def list_rows(
 
 
 def _fetch_and_prefetch(context: Context, folders: Sequence[Path], cache: SlurmCache) -> str:
-    """Bring the names of all runs, and what is new of live ones; return why that is not so.
+    """Fetch the names of all runs and the new records of live ones; return why that failed, or "".
 
-    Slurm is asked meanwhile about what is known of them here: that saves trips.
+    Slurm is queried in parallel about the runs known locally, which saves a round trip.
     """
     live: list[RunFolder] = []
     known = _read_rows(context, folders, {}, live.extend)
@@ -116,7 +116,7 @@ def _read_rows(
     broken: dict[Path, str],
     bring: Callable[[list[RunFolder]], object],
 ) -> dict[Path, _RunRow | _SweepRow]:
-    """Read what is known of runs and sweeps; ``bring`` is called with the runs that may be live."""
+    """Read the cached rows of runs and sweeps; ``bring`` fetches the runs that may be live."""
     found: dict[Path, _RunRow | _SweepRow] = {}
     for folder in folders:
         with _collect_errors(broken, folder):
@@ -133,7 +133,7 @@ def _read_rows(
 def _collect_queries(
     context: Context, rows: Mapping[Path, _RunRow | _SweepRow]
 ) -> dict[str | None, tuple[list[tuple[RunFolder, History]], list[str]]]:
-    """Collect what each Slurm is to be asked, by its slurm.conf."""
+    """Collect the queries for each Slurm, by its slurm.conf."""
     found: dict[str | None, tuple[list[tuple[RunFolder, History]], list[str]]] = {}
     for one in rows.values():
         judged, job_ids = one.collect_queries()
@@ -145,7 +145,7 @@ def _collect_queries(
 
 
 def _find_rows(context: Context, folders: Sequence[Path], cache: SlurmCache) -> list[JobStatus]:
-    """Ask each Slurm once about all runs and sweeps; one that cannot be read hides no other."""
+    """Query each Slurm once about all runs and sweeps; an unreadable run does not hide others."""
     broken: dict[Path, str] = {}
 
     def bring(live: list[RunFolder]) -> None:
@@ -176,7 +176,7 @@ def _collect_errors(broken: dict[Path, str], folder: Path) -> Iterator[None]:
 
 
 def _select_names(names: Sequence[str], *, each_task: bool) -> list[str]:
-    """The folders that get rows: of sweeps either the array's or those of its runs."""
+    """Select the folders that get rows: for sweeps either the array's or those of its runs."""
     sweeps = {name for name in names if "." in name and name.endswith(ARRAY)}
 
     def has_row(name: str) -> bool:
@@ -184,13 +184,13 @@ def _select_names(names: Sequence[str], *, each_task: bool) -> list[str]:
             return not each_task
         return each_task or sweep_folder_name(name) not in sweeps
 
-    # There may be thousands: at first run ids are recognised by their form alone, and only the
-    # names of sweeps and of their tasks have a point (a job's own name may have one, too).
+    # There may be thousands: run ids are first recognised by their form alone. Only the names of
+    # sweeps and their tasks contain a dot, apart from job names that contain one.
     return [name for name in names if name[:8].isdigit() and ("." not in name or has_row(name))]
 
 
 def _add_short_ids(rows: Sequence[JobStatus]) -> list[JobStatus]:
-    """The newest run of a Slurm id goes by it; others by the end of their run id."""
+    """Add the shortest unambiguous name: the Slurm id for its newest run, else a run id's end."""
     taken: set[str] = set()
     tails = Counter(row.run_id.rpartition("-")[2] for row in rows)
     named = []
@@ -199,7 +199,7 @@ def _add_short_ids(rows: Sequence[JobStatus]) -> list[JobStatus]:
         if word is not None:
             taken.add(word)
         tail = row.run_id.rpartition("-")[2]
-        # Digits alone would be a Slurm id.
+        # A tail of digits only would be read as a Slurm id.
         is_clear = tails[tail] == 1 and not tail.isdigit() and row.sweep is None
         named.append(structs.replace(row, short_id=word or (tail if is_clear else row.run_id)))
     return named
@@ -209,7 +209,7 @@ def _add_short_ids(rows: Sequence[JobStatus]) -> list[JobStatus]:
 
 
 class _RunRow:
-    """One run: its records, or what a listing has kept of them, and Slurm's answer."""
+    """The row of one run, from its records or the cache, and Slurm's answer."""
 
     def __init__(self, context: Context, folder: Path) -> None:
         self.context = context
@@ -225,31 +225,31 @@ class _RunRow:
         self.history = read_history_summary(self.run, self.seen)
 
     def collect_queries(self) -> tuple[list[tuple[RunFolder, History]], list[str]]:
-        """What Slurm is asked about: what is not over, and what may have been requeued."""
+        """Return the unfinished runs to query, and the job ids that may have been requeued."""
         kept, job_id = self.kept, self.history.job_id
         age = time.time() - (kept.ended_at or 0.0 if kept is not None else 0.0)
         by_record = self.seen is not None and self.seen.by_record
-        # Slurm may yet know more of a run's end than its own records do.
+        # Slurm may still know more about the end than the run's own records.
         if kept is None or (by_record and job_id is not None and age <= ACCOUNTING_DELAY_S):
             return [(self.run, self.history)], []
         return [], [job_id] if job_id is not None and age < REQUEUE_WINDOW_S else []
 
     def row(self, answers: SlurmAnswers | None, *, is_news: bool) -> JobStatus:
-        """Make the row, which is remembered when the run is over. Raises OSError, HpcrunError."""
+        """Build the row, and cache it if the run has ended. Raises OSError, HpcrunError."""
         if self.kept is not None and not self._has_changed(answers):
             return add_details(determine_status(SlurmAnswers(), self.run, self.history), "row")
         if self.kept is not None:
             if is_news:
                 fetch_records(self.context, [self.run])
             self.read()
-        assert answers is not None  # it was asked for
+        assert answers is not None  # collect_queries() included the run
         status = add_details(determine_status(answers, self.run, self.history), "row")
         if is_news:
             cache_final_state(status, with_row=True)
         return status
 
     def _has_changed(self, answers: SlurmAnswers | None) -> bool:
-        """Whether Slurm has started it again, or knows an end by now that was the records' own."""
+        """Return True if Slurm restarted the run, or now knows its end, too."""
         if answers is None or self.seen is None:
             return False
         job_id = self.history.job_id or ""
@@ -261,7 +261,7 @@ class _RunRow:
 
 
 def _build_row(folder: Path, verdict: Verdict, **known: Any) -> JobStatus:
-    """Make a row of what is known of a run or a sweep without a look at its records."""
+    """Build a row without reading the records of the run or sweep."""
     sweep_id = parse_sweep_id(folder.name)
     return JobStatus(
         history=History(run_id=sweep_id or folder.name),
@@ -273,7 +273,7 @@ def _build_row(folder: Path, verdict: Verdict, **known: Any) -> JobStatus:
 
 
 def _build_broken_row(folder: Path, why: str) -> JobStatus:
-    # Nothing can be found out by asking again soon.
+    # Final, because another query would not help.
     verdict = Verdict(state=UNKNOWN, final=True, reason=f"unreadable: {why}")
     name = folder.name[16:].removesuffix(ARRAY).rpartition("-")[0]
     return _build_row(
@@ -285,9 +285,9 @@ def _build_broken_row(folder: Path, why: str) -> JobStatus:
 
 
 class _SweepRow:
-    """The runs of a sweep: Slurm shows their states, or they are remembered as over.
+    """The row of a sweep, from Slurm's answer and the cached ends of its runs.
 
-    Only what nobody knows is looked at in the runs' own folders.
+    Only runs that neither covers are read from their own folders.
     """
 
     def __init__(self, context: Context, path: Path) -> None:
@@ -300,22 +300,22 @@ class _SweepRow:
         record = read_record(self.folder.record, Sweep)
         self.name = record.name if record else self.folder.sweep_id
         self.tasks = record.tasks if record else 0
-        # Slurm is asked later; what comes meanwhile is the next attempt's.
+        # Secrets that appear after this belong to the next attempt.
         tasks = (self.folder.run(i) for i in range(self.tasks) if str(i) not in self.seen.ends)
         self.secrets = {run.path: at for run in tasks if (at := read_mtime_ns(run.secrets))}
         self.chained = self._find_chained()
-        # What is known of the array itself, as of a run.
+        # The history of the array itself, in the form of a run's.
         self.history = History(run_id=self.folder.sweep_id, submitted=self.submitted)
 
     def _find_chained(self) -> dict[int, tuple[RunFolder, History]]:
-        """The runs that go on as jobs of their own, which Slurm is to be asked about, too."""
+        """Find runs that continue as jobs of their own, which need a query of their own."""
         found: dict[int, tuple[RunFolder, History]] = {}
         script = self.folder.run(0).script
         if self.submitted is None or len(self.seen.ends) == self.tasks:
             return found
         with contextlib.suppress(OSError):
             if b"export HPCRUN_SURVIVE=" not in read_plain(script):
-                return found  # none ever does, and there may be a thousand
+                return found  # without survive: none does, and there may be thousands of runs
         for index in range(self.tasks):
             run = self.folder.run(index)
             if str(index) in self.seen.ends or not read_mtime_ns(run.attempts):
@@ -331,22 +331,22 @@ class _SweepRow:
 
     @property
     def is_settled(self) -> bool:
-        """All runs have been over for so long that nothing can change any more."""
+        """Whether all runs ended so long ago that none can be requeued."""
         ended_at = self.seen.ended_at
         return ended_at is not None and time.time() - ended_at > REQUEUE_WINDOW_S
 
     def collect_queries(self) -> tuple[list[tuple[RunFolder, History]], list[str]]:
-        """What Slurm is asked about: the array, as a run, or what may have been requeued."""
+        """Return the array, as a run, to query, or the job ids that may have been requeued."""
         job_id = self.history.job_id
         by_record = any(end.by_record for end in self.seen.ends.values())
         if self.is_settled:
             return [], []
         if self.seen.ended_at is not None and not by_record and job_id is not None:
-            return [], [job_id]  # squeue shows what a requeue would change
+            return [], [job_id]  # squeue shows a requeued array
         return [(RunFolder(self.folder.path), self.history), *self.chained.values()], []
 
     def row(self, answers: SlurmAnswers | None, *, is_news: bool) -> JobStatus:
-        """Make the row, by what Slurm answered (None: not asked). Raises OSError, HpcrunError."""
+        """Build the row; ``answers`` None: not queried. Raises OSError, HpcrunError."""
         submitted, silence = self.submitted, ""
         if self.is_settled:
             states = Counter(end.state for end in self.seen.ends.values())
@@ -368,7 +368,7 @@ class _SweepRow:
     def _find_states(
         self, answers: SlurmAnswers | None, *, is_news: bool
     ) -> tuple[Counter[str], str]:
-        """Count the runs by state, and keep ends; also why Slurm was silent where needed."""
+        """Count the runs by state and cache ends; also return why Slurm did not answer, or ""."""
         shown = self._shown(answers) if answers else {}
         unknown = {index for index in range(self.tasks) if index not in shown}
         unknown -= {int(index) for index in self.seen.ends}
@@ -406,16 +406,16 @@ class _SweepRow:
         return states, silence
 
     def _shown(self, answers: SlurmAnswers) -> dict[int, str]:
-        """The states that Slurm shows, by the numbers of the tasks; squeue's go first."""
+        """Return the states that Slurm shows by task number; squeue overrides sacct."""
         tag, array = self.folder.path.name, self.history.job_id
         if self.history.shares_job:
-            return {}  # a job of several runs shows the state of none
+            return {}  # the state of a shared job is not that of its runs
         over = [job for job in answers.accounts.values() if is_final(job.state)]
         live = [job for job in answers.rows.get(tag, {}).values() if job.state != UNKNOWN]
         return {
             int(job.task): job.state
             for job in (*over, *live)
-            # A cluster may have given the id to another array, too; or it is not known.
+            # The id may be unknown, or a cluster may have reused it for another array.
             if (job.folder or tag) == tag and job.task.isdigit() and array in (job.array, None)
             if int(job.task) not in self.chained
         }
@@ -423,12 +423,12 @@ class _SweepRow:
     def _look_at(
         self, run: RunFolder, index: int, stamp: int, answers: SlurmAnswers | None
     ) -> tuple[str, TaskEnd | None, str]:
-        """Find out about a run that Slurm does not show: state, end, and why Slurm is silent."""
+        """Determine state, end and Slurm's silence for a run that Slurm does not show."""
         if answers is None:
             return UNKNOWN, None, ""
         seen = read_optional_record(run.seen, CachedState)
         status = determine_status(answers, run, read_history_summary(run, seen, self._part(index)))
-        # A run that left no trace may yet show one, unless it never began.
+        # Records of a LOST run may still arrive, unless it never began.
         is_sure = status.state != LOST or not status.attempts
         if not status.final or status.out_of_reach or not is_sure:
             return status.state, None, status.out_of_reach
@@ -437,7 +437,7 @@ class _SweepRow:
 
 
 def _summarize_states(states: Mapping[str, int]) -> Verdict:
-    """One state for all runs of a sweep: the liveliest; of runs that are over the worst."""
+    """Summarize the runs of a sweep: the most active state, else the most common failure."""
     order = ("RUNNING", "COMPLETING", UNKNOWN, "PENDING")
     live = next((state for state in order if states.get(state)), None)
     live = live or next((state for state in states if not is_final_state(state)), None)

@@ -1,4 +1,4 @@
-"""The states of jobs that somebody watches, and the one policy of asking Slurm for them."""
+"""Watches the states of jobs; the single polling policy towards Slurm."""
 
 from __future__ import annotations
 
@@ -19,31 +19,30 @@ from hpcrun.monitor.targets import fetch_records, unknown_job_error
 from hpcrun.runs import LOST, JobStatus, RunFolder, Verdict, expire_nfs_caches, read_history
 from hpcrun.slurm import UNKNOWN
 
-# While nothing happens Slurm is asked twice a minute at most (squeue(1), PERFORMANCE); a watcher
-# for whom a late answer does no harm has the pauses grow, by SLOWER each, to CALMEST. In seconds.
+# Without news Slurm is queried at most twice a minute (squeue(1), PERFORMANCE). A watcher that can
+# tolerate late answers lets the pause grow by PAUSE_GROWTH each time, up to MAX_QUERY_PAUSE_S.
 QUERY_PAUSE_S, MAX_QUERY_PAUSE_S, PAUSE_GROWTH = 30.0, 120.0, 1.5
-# In a sweep of short runs each end is news: the first FREE questions in WINDOW seconds are asked as
-# soon as there is a reason, further ones APART seconds from each other. That is 4 a minute.
+# In a sweep of short runs each end is news. The first MAX_QUERY_BURST queries within BURST_WINDOW_S
+# are sent at once, further ones MIN_QUERY_GAP_S apart, which is four a minute.
 MAX_QUERY_BURST, BURST_WINDOW_S = 8, 120.0
 MIN_QUERY_GAP_S = 15.0
-# After the end of a run Slurm is asked in quick succession: it has cleaned up after most jobs in a
-# second, and a site's epilog takes longer. Other jobs have no files that would show their end, so
-# the pauses after a change are longer. In seconds.
+# After the end of a run Slurm is queried in quick succession: it cleans up most jobs within a
+# second, while a site's epilog takes longer. Jobs of other tools have no files that show their end,
+# so the pauses after a change are longer.
 PAUSES_AFTER_END_S = (0.3, 0.7, 1.5, 3.0, 6.0, 12.0)
 PAUSES_AFTER_CHANGE_S = (2.0, 4.0, 8.0, 15.0)
-# How often the folders of the runs are looked at, in seconds; and no more runs a second, each is a
-# request to the file server.
+# Interval between checks of the run folders, and how many may be checked per second: each check is
+# a request to the file server.
 FILE_CHECK_INTERVAL_S = 0.5
 MAX_RUNS_PER_SECOND = 100
-# What runs have written on a cluster that is another machine comes by itself; of many runs it is
-# fetched as often as they are looked at, but such trips take a share of the time: the pause is
-# TRIP_PAUSE times as long as the trip.
+# A remote cluster streams the records of a few runs. For many runs they are fetched at each check,
+# followed by a pause of FETCH_PAUSE_FACTOR times the duration of the fetch.
 FETCH_PAUSE_FACTOR = 20
-# Slurm may call a run over before its last files arrive from the nodes; a job that was killed
-# outright has none, so the wait is short. In seconds.
+# Slurm may report the end of a run before its last files arrive from the nodes. A killed job has no
+# such files, so the wait is short.
 MAX_FILE_DELAY_S, LATE_FILE_INTERVAL_S = 5.0, 0.2
-# A question that a caller's deadline cuts off after fewer seconds says nothing about Slurm: then
-# what was known before holds.
+# A query that a caller's deadline cuts off earlier than this says nothing about Slurm; the previous
+# state is kept.
 MIN_QUERY_TIMEOUT_S = 5.0
 _FORGOTTEN = Verdict(
     state=LOST,
@@ -55,13 +54,13 @@ _KILLED = Verdict(state=LOST, final=True, source="record", reason="its batch scr
 
 
 class QueryPace:
-    """The time of the next question; times are those of time.monotonic(), passed in."""
+    """Schedules queries. Times are those of time.monotonic(), passed in by the caller."""
 
     def __init__(self, calmest: float = QUERY_PAUSE_S) -> None:
-        """The first question is due at once; the pauses grow to ``calmest`` without news."""
+        """Make the first query due at once; pauses grow to ``calmest`` seconds without news."""
         self.next = 0.0
         self.next_fetch = 0.0
-        self.fetch_error = ""  # why what runs write does not come, while that is so
+        self.fetch_error = ""  # why records cannot be fetched, "" if they can
         self._calm, self._calmest = QUERY_PAUSE_S, calmest
         self._pauses: Iterator[float] = iter(())
         self._asked: deque[float] = deque(maxlen=MAX_QUERY_BURST)
@@ -70,9 +69,9 @@ class QueryPace:
         return now >= self.next
 
     def request_query(self, now: float, *, then: Sequence[float] = (), apart: float = 0.0) -> None:
-        """Ask at once, as far as the bounds allow, and ``then`` again after these pauses.
+        """Query as soon as the limits allow, and again after each pause of ``then``.
 
-        News that are worth less keep ``apart`` seconds from the last question.
+        Less important news wait until ``apart`` seconds after the last query.
         """
         self._calm = QUERY_PAUSE_S
         if then:
@@ -84,7 +83,7 @@ class QueryPace:
         self._pauses = iter(pauses)
 
     def record_query(self, now: float) -> None:
-        """Take note of a question, and set the time of the next one."""
+        """Record a query, and schedule the next one."""
         self._asked.append(now)
         pause = next(self._pauses, self._calm * random.uniform(1.0, 1.2))
         self._calm = min(self._calm * PAUSE_GROWTH, self._calmest)
@@ -95,7 +94,7 @@ class QueryPace:
         return self._asked[-1] if self._asked else 0.0
 
     def refresh(self, context: Context, runs: Sequence[RunFolder]) -> None:
-        """Bring what runs have written, if it is time. Raises OutOfReach where that is final."""
+        """Fetch the records of runs if that is due. Raises OutOfReach if retrying is useless."""
         begun = time.monotonic()
         if begun >= self.next_fetch:
             try:
@@ -115,9 +114,9 @@ class QueryPace:
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):
-    """What is known at one moment: all statuses, and those that are not as they were reported last.
+    """All statuses at one moment, and those that changed since they were last reported.
 
-    ``is_over``: all have ended, and every end was reported.
+    ``is_over``: all jobs have ended, and every end was reported.
     """
 
     statuses: list[JobStatus]
@@ -126,32 +125,32 @@ class Snapshot(Struct, frozen=True, kw_only=True):
 
 
 class WatchedJobs(ABC):
-    """Some jobs that are watched: how Slurm is asked, and what shows that it is worth it."""
+    """A group of watched jobs: how to query Slurm, and which files show when to do so."""
 
-    # More jobs may come when all that are known are over.
+    # More jobs may appear after all known ones have ended.
     is_open = False
-    # When look() has something to look at, by time.monotonic().
+    # When check_files() is due, by time.monotonic().
     next_check = math.inf
 
     @abstractmethod
     def query(self, context: Context, pace: QueryPace) -> Sequence[JobStatus] | None:
-        """Ask Slurm; return all jobs, those too that were over before. None: nothing is new."""
+        """Query Slurm; return all jobs including finished ones, or None if nothing is new."""
 
     def check_files(self, context: Context, pace: QueryPace) -> Sequence[JobStatus] | None:
-        """Look at what is here, without a question to Slurm; return as ask() does."""
+        """Check files without querying Slurm; return as query() does."""
         return None
 
     def finish(self, status: JobStatus, since: float) -> JobStatus | None:
-        """Complete the status of a job that has been over ``since`` then; None: more is to come."""
+        """Complete the status of a job that ended at ``since``; None if files may still arrive."""
         return status
 
 
 class Monitor:
-    """Watches jobs: what changed, what is over, when Slurm is asked again.
+    """Watches jobs and reports changes.
 
-    Slurm is not asked before the first poll(). ``deadline`` (by time.monotonic) cuts questions off:
-    a Slurm that hangs keeps nobody longer, but the first question lasts FAIR seconds where it must.
-    Without news the pauses grow to ``calmest`` seconds.
+    Slurm is not queried before the first poll(). ``deadline`` (by time.monotonic) also limits each
+    query, except that the first one gets at least MIN_QUERY_TIMEOUT_S. Without news the pauses grow
+    to ``calmest`` seconds.
     """
 
     def __init__(
@@ -170,7 +169,7 @@ class Monitor:
             None if deadline is None else max(deadline, time.monotonic() + MIN_QUERY_TIMEOUT_S)
         )
         self._is_asked = False
-        # All by the names of the jobs.
+        # Keys are those of watch_key().
         self._known: dict[str, JobStatus] = {}
         self._owner: dict[str, WatchedJobs] = {}
         self._over_since: dict[str, float] = {}
@@ -182,32 +181,32 @@ class Monitor:
 
     @property
     def is_over(self) -> bool:
-        """Whether all is over, and every end was reported."""
+        """Whether all jobs have ended and every end was reported."""
         return self._is_known_over() and all(map(self._is_reported, self._known))
 
     @property
     def fetch_error(self) -> str:
-        """Why what runs write does not come, while that is so."""
+        """Why records of runs cannot be fetched, "" if they can."""
         return self._pace.fetch_error
 
     @property
     def seconds_until_query(self) -> float:
-        """In how many seconds Slurm is asked again, if there is no news."""
+        """Seconds until the next query if there is no news."""
         return max(0.0, self._pace.next - time.monotonic())
 
     @property
     def pause(self) -> float:
-        """For how many seconds nothing is to be looked at."""
+        """Seconds until poll() has anything to do."""
         if any(not self._is_reported(name) for name in self._over_since if name in self._known):
             return LATE_FILE_INTERVAL_S
         due = min([self._pace.next, *(each.next_check for each in self._watched)])
         return max(0.01, due - time.monotonic())
 
     def poll(self, *, last: bool = False) -> Snapshot:
-        """Look at the files, ask Slurm if it is time, and report what has changed.
+        """Check files, query Slurm if that is due, and report changes.
 
-        An end is reported once, when what the nodes write of it is there, or late; with ``last`` at
-        once. Raises what their questions raise.
+        An end is reported once, when its records have arrived or are overdue; with ``last`` at
+        once. Raises what the queries raise.
         """
         for each in self._watched:
             self._update_known(each, each.check_files(self.context, self._pace))
@@ -225,7 +224,7 @@ class Monitor:
         return Snapshot(statuses=self.statuses, changed=changed, is_over=self.is_over)
 
     def query(self) -> None:
-        """Ask Slurm now, whether it is time or not; report nothing. Raises as poll() does."""
+        """Query Slurm now, even if it is not due, and report nothing. Raises as poll() does."""
         limit = self._deadline if self._known else self._first_deadline
         is_short = limit is not None and limit - time.monotonic() < MIN_QUERY_TIMEOUT_S
         context = structs.replace(self.context, deadline=limit)
@@ -262,7 +261,7 @@ class Monitor:
 
 
 def watch_key(status: JobStatus) -> str:
-    """Return the name by which a watched job is known: its run's folder, else its id."""
+    """Return the key of a watched job: its run's folder, else its job id."""
     return str(status.run.path) if status.run is not None else status.run_id
 
 
@@ -288,11 +287,11 @@ def poll_all(
         sleep(pause if left is None else min(pause, left))
 
 
-# ---- runs: their own files show when a question is worth it
+# ---- runs: their own files show when to query Slurm
 
 
 class WatchedRuns(WatchedJobs):
-    """Runs of hpcrun's. ``alive`` returns of a run of this machine whether its script is there."""
+    """Runs of hpcrun. ``alive`` tells whether the script of a run on this machine still runs."""
 
     def __init__(
         self, runs: Sequence[RunFolder], *, alive: Callable[[], bool] | None = None
@@ -306,8 +305,8 @@ class WatchedRuns(WatchedJobs):
         self._settled: set[RunFolder] = set()
 
     def query(self, context: Context, pace: QueryPace) -> list[JobStatus]:
-        """Ask about those that are not over; Slurm's silence is UNKNOWN."""
-        # A script that is gone now has left its record of the end, or never will.
+        """Query unfinished runs; they are UNKNOWN if Slurm does not answer."""
+        # A script that has exited has written its end record, or never will.
         is_gone = self._alive is not None and not self._alive()
         is_first = not self._known
         was_unknown = any(status.state == UNKNOWN for status in self._known.values())
@@ -324,15 +323,15 @@ class WatchedRuns(WatchedJobs):
             states = {status.state for status in statuses if not status.final}
             is_back = was_unknown and UNKNOWN not in states
             if is_back or (is_first and states - {"PENDING", "RUNNING"}):
-                # Slurm has to learn what it has missed; or this is the end.
+                # Slurm is catching up after an outage, or the run is ending.
                 pace.use_pauses(PAUSES_AFTER_END_S)
         return [self._known[run] for run in self.runs]
 
     def check_files(self, context: Context, pace: QueryPace) -> None:
-        """Look whether an attempt has begun or ended, in what is here or can be fetched."""
+        """Check whether an attempt has begun or ended, in local or fetched records."""
         now = time.monotonic()
         if self._alive is not None and not self._alive():
-            pace.next = min(pace.next, now)  # without Slurm a question costs nothing
+            pace.next = min(pace.next, now)  # a local run needs no query to Slurm
         if now < self.next_check:
             return
         begun = ended = False
@@ -346,7 +345,7 @@ class WatchedRuns(WatchedJobs):
                 begun = begun or before is not None
                 ended = ended or signs[1] or (before is not None and signs[2])
         if begun or ended:
-            # That one of many runs has begun is no news whose answer somebody waits for.
+            # The begin of one of many runs is not urgent.
             apart = 0.0 if ended else min(MIN_QUERY_GAP_S, len(live) / 10)
             pace.request_query(now, then=PAUSES_AFTER_END_S if ended else (), apart=apart)
         self.next_check = now + max(FILE_CHECK_INTERVAL_S, len(live) / MAX_RUNS_PER_SECOND)
@@ -374,7 +373,7 @@ class WatchedRuns(WatchedJobs):
 
 
 def _read_progress_marks(run: RunFolder) -> tuple[int, bool, bool]:
-    """How many attempts a run's folder shows, whether the last one has ended, and is cancelled."""
+    """Return the number of attempts, whether the last one ended, and whether it was cancelled."""
     try:
         names = [entry.name for entry in os.scandir(run.attempts)]
     except OSError:
@@ -384,24 +383,24 @@ def _read_progress_marks(run: RunFolder) -> tuple[int, bool, bool]:
     return len(attempts), os.access(end, os.F_OK), os.access(run.cancelled, os.F_OK)
 
 
-# ---- jobs that hpcrun did not submit: Slurm alone knows them
+# ---- jobs that hpcrun did not submit: only Slurm knows them
 
 
 class WatchedSlurmJobs(WatchedJobs):
-    """Other jobs by their ids, of an array named as a whole all tasks.
+    """Other jobs by their ids, including all tasks of an array.
 
-    What Slurm shows no more keeps its end, or is lost. ask() raises InputError for a job that Slurm
-    does not know at first; not ``strict``: that one is left out.
+    A job that Slurm no longer shows keeps its final state, or is LOST. The first query() raises
+    InputError for a job unknown to Slurm, or drops the job if not ``strict``.
     """
 
     def __init__(self, job_ids: Sequence[str], *, strict: bool = True) -> None:
-        # By the ids that name them.
+        # Keys are the ids that the caller passed.
         self.known: dict[str, list[JobStatus]] = {job_id: [] for job_id in job_ids}
         self._strict = strict
         self._is_first = True
 
     def query(self, context: Context, pace: QueryPace) -> list[JobStatus]:
-        """Ask about those that are not over; Slurm's silence is UNKNOWN."""
+        """Query unfinished jobs; they are UNKNOWN if Slurm does not answer."""
         live = [
             job_id
             for job_id, known in self.known.items()
@@ -421,7 +420,7 @@ class WatchedSlurmJobs(WatchedJobs):
         ):
             answer = status_of_jobs(context, job_ids, ended=True)
         for job_id in job_ids:
-            # Until Slurm's first answer there is but the word that names the job.
+            # Before the first answer only the job's id is known.
             known, found = [] if self._is_first else self.known[job_id], answer[job_id]
             if not known and not found:
                 if self._strict:
@@ -440,7 +439,7 @@ class WatchedSlurmJobs(WatchedJobs):
         self._is_first = False
 
     def _answer(self, context: Context, job_ids: Sequence[str]) -> dict[str, list[JobStatus]]:
-        """Ask Slurm; of a job that it does not know an empty list. Raises OutOfReach."""
+        """Query Slurm; an unknown job has an empty list. Raises OutOfReach."""
         return status_of_jobs(context, job_ids, ended=self._is_first)
 
     def _note_silence(self, silence: OutOfReach, job_ids: Sequence[str]) -> None:
@@ -454,7 +453,7 @@ class WatchedSlurmJobs(WatchedJobs):
 
 
 def _find_missing(known: Sequence[JobStatus], found: Sequence[JobStatus]) -> list[JobStatus]:
-    """What was live a while ago and is shown no more; of an array not the row of what waits."""
+    """Return live jobs that Slurm no longer shows, without an array's row of pending tasks."""
     names = {status.job_id for status in found}
     live = [each for each in known if not each.final and each.job_id not in names]
     return [each for each in live if "[" not in (each.job_id or "") or not found]

@@ -1,4 +1,4 @@
-"""What words name whose curve is asked for: log files, runs, and the output of Slurm's jobs."""
+"""Finds the logs to plot that words name: log files, runs, and the output of Slurm jobs."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def find_sources(
 
 
 def _find_file_source(context: Context, name: str) -> Source | None:
-    """The source of a log file or a pipe; None: the name may be a run's or a job's."""
+    """Return the source of a log file or pipe; None if the name may be that of a run or job."""
     if name == "-":
         return Source("standard input", (STDIN,))
     path = context.cwd / name
@@ -84,7 +84,7 @@ def _find_run_sources(
     if name is None and target is None:
         raise InputError(describe_no_runs(context), fix="hpcrun parse FILE")
     if isinstance(target, str):
-        from hpcrun.slurm import client  # here: a log file needs no Slurm
+        from hpcrun.slurm import client  # deferred: a log file needs no Slurm
 
         jobs = client.show_jobs(slurm_transport(context), target)
         named = jobs[0].outputs if jobs else []
@@ -110,7 +110,7 @@ def _find_run_sources(
 
 
 def _join_streams(sources: Sequence[Source]) -> list[Source]:
-    """Make one source of a job's two streams, where both are named."""
+    """Join the sources of a job's stdout and stderr if both are named."""
     joined: list[Source] = []
     waiting: dict[tuple[Path | None, bool], int] = {}
     for source in sources:
@@ -127,7 +127,7 @@ def _join_streams(sources: Sequence[Source]) -> list[Source]:
 
 
 def _classify_stream(source: Source) -> tuple[Path | None, bool]:
-    """Return what the two streams of a job have in common, and whether this is its errors'."""
+    """Return the common part of a job's two stream names, and whether this is its stderr."""
     if len(source.files) == 1 and source.files[0] != STDIN:
         path = source.files[0]
         named = [*_STREAM.finditer(path.name)] or [*re.finditer(r"(?i)\.log$", path.name)]

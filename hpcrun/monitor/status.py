@@ -1,7 +1,8 @@
-"""The states of jobs: one squeue and at most one sacct for any number of them, then a verdict.
+"""Determines the states of jobs with one squeue and at most one sacct for any number of jobs.
 
-Of runs ``ask`` puts the question, ``judge`` decides by the answer and a run's records, ``complete``
-adds what a run's other files show, ``remember`` keeps an end that Slurm will forget.
+For runs, ``query_slurm`` runs the commands, ``determine_status`` combines their output with a run's
+records, ``add_details`` reads the run's other files, and ``cache_final_state`` stores a final state
+that Slurm will forget.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from hpcrun.context import (
     trusted_slurm_conf,
 )
 from hpcrun.errors import OutOfReach
+from hpcrun.monitor.disk import describe_full_disk
+from hpcrun.monitor.submitted import record_recovered_job
 from hpcrun.monitor.targets import fetch_records, unknown_job_error
 from hpcrun.plan import Plan
 from hpcrun.runs import (
@@ -65,23 +68,27 @@ from hpcrun.slurm import (
     split_job_id,
 )
 
-# Slurm's accounting may be late; the records of a run decide for good only after this (in seconds).
+# Slurm's accounting may lag; a run's own records are final only this many seconds after its end.
 ACCOUNTING_DELAY_S = 3600.0
-# Jobs that one command is asked about.
+# Job ids in one command: its argument list has a size limit.
 _MAX_JOBS_PER_QUERY = 1000
 
-# How much is found out about a run: its state, by Slurm and the records alone; also what a row of a
-# listing shows, its log's last step and loss among it; also whether its disk is full.
+# How much to read about a run: its state, from Slurm and the records alone; also the columns of a
+# listing, such as the last step and loss of its log; also details such as a full disk.
 Level = Literal["state", "row", "detail"]
 
 
 class SlurmAnswers(Struct, kw_only=True):
-    """What one Slurm answered about some runs. ``silence`` is why squeue gave no answer, else "".
+    """The answers of one Slurm about some runs.
 
-    ``rows`` are squeue's by the last part of their WorkDir and by job id, ``accounts`` sacct's by
-    job id. ``about``: the runs; ``asked``: the jobs and arrays that it was asked about.
-    ``secrets``: when those of the runs were written (mtime_ns) that lay there before Slurm was
-    asked. ``gone``: the slurm.conf, where that is not on this machine any more.
+    Attributes:
+        silence: Why squeue gave no answer, else "".
+        rows: Jobs that squeue printed, by the last part of their WorkDir and by job id.
+        accounts: Jobs that sacct printed, by job id.
+        about: The runs that the query was about.
+        asked: The ids of jobs and arrays that were queried.
+        secrets: The mtime_ns of each run's secrets file that existed before the query.
+        gone: The slurm.conf, if it is no longer on this machine.
     """
 
     gone: str = ""
@@ -125,7 +132,7 @@ def status_of(
     *,
     level: Level = "state",
 ) -> list[JobStatus]:
-    """Find out the state of some runs, with their plans; silence of Slurm is no error.
+    """Determine the states of some runs, with their plans. An unreachable Slurm is no error.
 
     A Slurm whose answer ``cache`` has is not queried again.
     """
@@ -141,7 +148,7 @@ def status_of(
             fetch_records(context, [run for run, _ in group])
             cache.answers[conf] = query_slurm(context, conf, group)
         for run, _ in group:
-            # Read again: the job may have ended while Slurm was asked.
+            # Read the records again: the job may have ended during the query.
             status = determine_status(cache.answers[conf], run, read_history(run))
             if is_news:
                 cache_final_state(status)
@@ -150,20 +157,20 @@ def status_of(
 
 
 def find_slurm_conf(context: Context, history: History) -> str | None:
-    """Return the slurm.conf by which a run was submitted: it names the Slurm to ask."""
+    """Return the slurm.conf that a run was submitted with, which selects the Slurm to query."""
     if history.submitted is not None:
         return trusted_slurm_conf(context, history.submitted.slurm_conf)
     return current_slurm_conf(context)
 
 
 def find_successor_job(history: History) -> str | None:
-    """Return the job that goes on where that of the last attempt ends without a record."""
+    """Return the job that takes over if the last attempt's job ends without a record."""
     known = history.known
     begin = known.begin if known is not None and known.end is None else None
     return begin.successor if begin is not None and history.copy_of is None else None
 
 
-# ---- asking
+# ---- querying
 
 
 def query_slurm(
@@ -173,9 +180,13 @@ def query_slurm(
     also: Sequence[str] = (),
     ahead: SlurmAnswers | None = None,
 ) -> SlurmAnswers:
-    """Ask one Slurm about the runs that were submitted to it: squeue once, and sacct about what
-    squeue does not show. ``also`` are other job ids that squeue alone is asked about. Answers that
-    came ``ahead`` do where they are about all of them."""
+    """Query one Slurm about the runs that were submitted to it.
+
+    Args:
+        runs: Queried with one squeue, and with sacct if squeue does not show them.
+        also: Other job ids, queried with squeue only.
+        ahead: Answers that were prefetched; used if they cover all runs and jobs.
+    """
     transport = slurm_transport(context, conf)
     # Runs of this machine alone need no Slurm.
     job_ids = [history.job_id for _, history in runs if not history.is_local] + [*also]
@@ -192,8 +203,8 @@ def query_slurm(
     )
     if answers.gone or not job_ids:
         return answers
-    # By job ids, which finds colleagues' jobs too, or, where one is not known (a lost reply of
-    # sbatch), all of the user's jobs. A command line has its bounds (128 KiB for a word).
+    # Job ids also find colleagues' jobs. If one is unknown because sbatch's reply was lost, all
+    # jobs of the user are listed. A command-line argument is limited to 128 KiB.
     by_ids = None not in job_ids and len(asked) <= _MAX_JOBS_PER_QUERY
     # A run whose end no other record has is lost if Slurm does not know it.
     is_strict = any(
@@ -202,11 +213,11 @@ def query_slurm(
     try:
         found = client.query_queue(transport, asked if by_ids else (), strict=is_strict)
     except OutOfReach as error:
-        # A Slurm that lets squeue wait for so long would let sacct wait as well.
+        # If squeue timed out, sacct would time out too.
         answers.silence, found = error.message, []
         if error.maybe_done:
             return answers
-    # There are thousands, and each run looks for its own.
+    # Indexed, because there may be thousands of rows and each run looks up its own.
     for row in found:
         answers.rows.setdefault(row.folder, {})[row.job_id] = row
     for run, history in runs:
@@ -230,9 +241,7 @@ def query_slurm(
 def _record_recovered_job(
     context: Context, run: RunFolder, history: History, rows: Mapping[str, Mapping[str, SlurmJob]]
 ) -> None:
-    """Record the job of a run, or of its sweep, whose submission was cut short before it could."""
-    from hpcrun.monitor.submitted import record_recovered_job  # here: few are
-
+    """Record the job id of a run, or of its sweep, whose submission was interrupted before that."""
     folder = run.path.with_name(history.tag) if history.task is not None else run.path
     known = (row.array for row in rows.get(folder.name, {}).values() if row.is_taken)
     if job_id := next(known, array_job_id(history.job_id or "")):
@@ -240,26 +249,26 @@ def _record_recovered_job(
 
 
 def _collapse_arrays(job_ids: Sequence[str | None]) -> list[str]:
-    """Ask for arrays and not for their tasks: shorter, and sacct knows no task that waits."""
+    """Replace tasks by their arrays: a shorter list, and sacct does not know pending tasks."""
     return list(dict.fromkeys(array_job_id(job_id) for job_id in job_ids if job_id))
 
 
-# ---- judging
+# ---- determining states
 
 
 def determine_status(answers: SlurmAnswers, run: RunFolder, history: History) -> JobStatus:
-    """Decide a run's state by what Slurm answered and its own records; its plan is not read."""
+    """Determine a run's state from Slurm's answers and its own records, without its plan."""
     row = _find_row(history, answers.rows)
     heir = answers.rows.get(run.run_id, {}).get(find_successor_job(history) or "")
     is_over = row is None or is_final(row.state)
     if heir is not None and not is_final(heir.state) and is_over and not history.cancelled:
-        # Its node died, and took all records with it.
+        # The node failed before it could write a record.
         history = structs.replace(history, gone_on_as=heir.job_id)
         row = heir
     job_id = history.job_id or (row.job_id if row else None)
     account = _check_same_run(answers.accounts.get(job_id or ""), history.tag)
     silence = "" if history.is_local else answers.silence
-    # From this machine, as to a sandbox that is gone? socket.gethostname() takes long to import.
+    # A run submitted here may belong to a removed sandbox. os.uname() avoids importing socket.
     is_ours = history.submitted is not None and history.submitted.host == os.uname().nodename
     if answers.gone and not history.is_local and not is_ours:
         silence = f"{answers.gone}, by which the job was submitted, is not on this machine"
@@ -281,11 +290,11 @@ def determine_status(answers: SlurmAnswers, run: RunFolder, history: History) ->
         )
     )
     if verdict.state == LOST and job_id and array_job_id(job_id) not in answers.asked:
-        # It is younger than the answers.
+        # The job was submitted after the query.
         verdict = Verdict(state=UNKNOWN, reason="submitted a moment ago")
-    # Where Slurm has seen no end yet, the next attempt may be about to come.
+    # Until Slurm reports the end, another attempt may follow.
     if verdict.final and not silence and (account is None or is_final(account.state)):
-        # A submission that takes long has the folder, and not yet a job.
+        # A submission in progress has the folder but no job yet.
         is_young = verdict.state == NOT_SUBMITTED and history.copy_of is None
         remove_secrets(answers, run, least_age=LOST_REPLY_WINDOW_S if is_young else 0.0)
     return JobStatus(
@@ -301,9 +310,10 @@ def determine_status(answers: SlurmAnswers, run: RunFolder, history: History) ->
 
 
 def remove_secrets(answers: SlurmAnswers, run: RunFolder, *, least_age: float = 0.0) -> None:
-    """Remove the secrets of a run that is over, where the job could not; ``least_age`` in seconds.
+    """Remove the secrets of a finished run whose job could not remove them itself.
 
-    Those that came while Slurm was asked, or later, are the next attempt's.
+    Secrets written during or after the query belong to the next attempt and are kept, as are those
+    younger than ``least_age`` seconds.
     """
     stamp = answers.secrets.get(run.path)
     if stamp and stamp == read_mtime_ns(run.secrets) and time.time() - stamp / 1e9 >= least_age:
@@ -311,7 +321,7 @@ def remove_secrets(answers: SlurmAnswers, run: RunFolder, *, least_age: float = 
 
 
 def _find_row(history: History, rows: Mapping[str, Mapping[str, SlurmJob]]) -> SlurmJob | None:
-    """Find the run's row, by its WorkDir: a cluster that counts again gives ids out twice."""
+    """Find the run's row by its WorkDir: a cluster may reuse job ids."""
     task, submitted = history.task, history.submitted
     own = rows.get(history.tag, {})
     if submitted is not None:
@@ -321,15 +331,15 @@ def _find_row(history: History, rows: Mapping[str, Mapping[str, SlurmJob]]) -> S
 
 
 def _check_same_run(job: SlurmJob | None, tag: str) -> SlurmJob | None:
-    """A cluster that counts from 1 again may have given the number to another job: then None."""
+    """Return the job if its WorkDir is the run's, else None: a cluster may reuse job ids."""
     return job if job is not None and (job.folder or tag) == tag else None
 
 
 def _was_removed_from_array(job_id: str | None, tag: str, answers: SlurmAnswers) -> bool:
-    """Return whether Slurm shows the array of a task, but not the task itself.
+    """Return True if Slurm shows the array of a task, but not the task itself.
 
-    In the queue a row without a task, as 7, is what was left of the array when the last tasks that
-    waited were cancelled.
+    A row of squeue without a task number, such as 7, is what remains of an array after its last
+    pending tasks were cancelled.
     """
     array = array_job_id(job_id or "")
     left = answers.rows.get(tag, {}).get(array)
@@ -340,7 +350,7 @@ def _was_removed_from_array(job_id: str | None, tag: str, answers: SlurmAnswers)
 
 
 def _read_time_limit(run: RunFolder, history: History) -> float | None:
-    """Return how many seconds the job may run, where that may explain its end; else None."""
+    """Return the time limit in seconds if it may explain the job's end, else None."""
     is_open = history.end is not None and history.end.stopped_by and history.cancelled is None
     if not is_open or history.is_local:
         return None
@@ -348,7 +358,7 @@ def _read_time_limit(run: RunFolder, history: History) -> float | None:
     limit = dict(plan.directives).get("time") if plan is not None else None
     if not limit:
         return None
-    from hpcrun.plan import parse_seconds  # here: it is seldom needed
+    from hpcrun.plan import parse_seconds  # deferred: the parser of sbatch options is seldom needed
 
     try:
         return parse_seconds(limit) or None  # 0 is no limit (sbatch.1, --time)
@@ -356,18 +366,17 @@ def _read_time_limit(run: RunFolder, history: History) -> float | None:
         return None
 
 
-# ---- completing
+# ---- details
 
 
 def add_details(status: JobStatus, level: Level) -> JobStatus:
-    """Add to the status of a run what its level asks for; the log's end is read, and the plan if
-    it must be."""
+    """Add the details that ``level`` requires, from the end of the log and, if needed, the plan."""
     run, submitted = status.run, status.history.submitted
     if level == "state" or run is None:
         return status
     failed, failure = status, status.end.first_failure if status.end else None
     if failure is not None and failure.rank is None and status.plan is None:
-        # Only the plan knows a launcher from a bare command.
+        # Only the plan distinguishes a launcher from a bare command.
         failed = structs.replace(status, plan=read_plan(run))
     if submitted is not None and submitted.nodes is not None:
         shape: Submitted | Plan | None = submitted
@@ -406,11 +415,11 @@ def add_details(status: JobStatus, level: Level) -> JobStatus:
 
 
 def _read_known_cause(status: JobStatus, run: RunFolder) -> str:
-    """Say why a run failed, if that was found before: a listing reads no logs for it."""
+    """Return why a run failed if that is cached: a listing does not read logs to find out."""
     if not status.final or status.ok or status.last is None or not run.why.exists():
         return ""
     from hpcrun.views import format_cause
-    from hpcrun.why import CachedDiagnosis  # here: most listings need none of it
+    from hpcrun.why import CachedDiagnosis  # deferred: the rules take long to import
 
     kept = read_record(run.why, CachedDiagnosis)
     if kept is None or kept.stamp[1:3] != [status.state, str(status.last.index)]:
@@ -420,32 +429,32 @@ def _read_known_cause(status: JobStatus, run: RunFolder) -> str:
 
 
 def _read_progress(status: JobStatus, run: RunFolder, kept: CachedRow | None) -> Progress:
-    """Find how far the log has come; of a run that is over a listing may have read it before."""
+    """Read the last step and loss from the log, or from the cache of a finished run."""
     if kept is not None:
         metric = None if kept.loss is None else "loss"
         log = Path(kept.log) if kept.log else None
         return Progress(step=kept.step, value=kept.loss, metric=metric, log=log)
     if not status.history.attempts:
         return Progress()
-    from hpcrun.monitor.progress import last_point  # here: the reader of lines takes a moment
+    from hpcrun.monitor.progress import last_point  # deferred: the log reader takes long to import
 
     source = status.plan or status.history.submitted
     return last_point(run, source.log_patterns if source else ())
 
 
 def _compute_elapsed(status: JobStatus) -> float | None:
-    """Seconds of the last attempt: by its own record and, when it is over, by Slurm, too."""
+    """Return the seconds of the last attempt, from its record and, once it ended, from Slurm."""
     last = status.last
     own = last.seconds(time.time()) if last is not None and not status.final else None
     return own if own is not None else compute_elapsed(status.history, status.job)
 
 
 def _add_cost(status: JobStatus, gpus_per_node: int, elapsed: float | None) -> JobStatus:
-    """Add what several attempts cost, and which steps each has done, by both ends of its log."""
+    """Add the cost of several attempts, and the first and last step of each from its log."""
     run, history = status.run, status.history
     if run is None or len(history.attempts) < 2:
         return status
-    from hpcrun.monitor.progress import with_steps  # here: the reader of lines takes a moment
+    from hpcrun.monitor.progress import with_steps  # deferred: the log reader takes long to import
 
     plan = status.plan
     attempts = with_steps(run, history.attempts, plan.log_patterns if plan is not None else ())
@@ -459,7 +468,7 @@ def _add_cost(status: JobStatus, gpus_per_node: int, elapsed: float | None) -> J
 
 
 def _add_warnings(status: JobStatus, run: RunFolder) -> JobStatus:
-    """Add what the checks of the nodes found odd before each attempt."""
+    """Add the warnings of the node checks before each attempt."""
     attempts = [
         structs.replace(each, warnings=read_warnings(run.attempts / str(each.index)))
         for each in status.history.attempts
@@ -468,35 +477,33 @@ def _add_warnings(status: JobStatus, run: RunFolder) -> JobStatus:
 
 
 def _add_disk_note(status: JobStatus) -> JobStatus:
-    """Note a full disk: a run that cannot write its output cannot report it itself."""
+    """Add a note about a full disk, which a run without room for its output cannot report."""
     verdict = status.verdict
     if verdict.ok or verdict.state in WAITING:
         return status
-    from hpcrun.monitor.disk import describe_full_disk  # here: most runs end well
-
     text = describe_full_disk(status.folder.path)
     notes = [*verdict.notes, *([text] if text else [])]
     return structs.replace(status, verdict=structs.replace(verdict, notes=notes))
 
 
-# ---- what is kept of a run that is over
+# ---- cache of final states
 
 
 def cache_final_state(status: JobStatus, *, with_row: bool = False) -> None:
-    """Keep a final state that Slurm will forget; ``with_row``: with the row of a listing, too.
+    """Cache a final state that Slurm will forget; ``with_row``: also the columns of a listing.
 
-    What a requeue has made untrue is forgotten; a run of somebody else's stays as it is.
+    A cached state that a requeue invalidated is removed. Runs of other users are not changed.
     """
     run, history, verdict = status.run, status.history, status.verdict
-    if run is None or history.copy_of is not None:  # what it shows is another's
+    if run is None or history.copy_of is not None:  # the records are those of the original run
         return
     if verdict.source == "squeue" and not verdict.final and history.seen is not None:
         with contextlib.suppress(OSError):
             run.seen.unlink(missing_ok=True)
     by_slurm = verdict.source in ("squeue", "sacct")
-    # A job that was only now found by its folder has no record here yet.
+    # A job that was just found by its folder has no record yet.
     with_row = with_row and not status.out_of_reach and history.submitted is not None
-    # Where a run's own record of its end leaves something open, the accounting may yet have it.
+    # If the run's own end record is incomplete, the accounting may still add to it.
     end = status.end
     is_whole = end is not None and (
         not status.notes or time.time() - end.ended_at > ACCOUNTING_DELAY_S
@@ -514,7 +521,7 @@ def cache_final_state(status: JobStatus, *, with_row: bool = False) -> None:
     )
     old = history.seen
     if old is not None and not with_row:
-        old = structs.replace(old, kept=None)  # what a listing has kept stays
+        old = structs.replace(old, kept=None)  # do not drop the cached columns
     if seen != old:
         cache_record(run.seen, seen)
 
@@ -536,7 +543,7 @@ def _build_cached_row(status: JobStatus, run: RunFolder) -> CachedRow:
 
 
 def find_cached_row(run: RunFolder, seen: CachedState | None) -> CachedRow | None:
-    """Return what a listing keeps of a run; None where that is not of all its attempts."""
+    """Return the cached columns of a run; None if it has had an attempt since."""
     kept = seen.kept if seen is not None else None
     if kept is None or kept.run_id != run.run_id or kept.stamp != read_mtime_ns(run.attempts):
         return None
@@ -549,19 +556,19 @@ def find_cached_row(run: RunFolder, seen: CachedState | None) -> CachedRow | Non
 def status_of_jobs(
     context: Context, job_ids: Sequence[str], *, ended: bool = False
 ) -> dict[str, list[JobStatus]]:
-    """Ask once about jobs that hpcrun did not submit; of an array named as a whole all tasks.
+    """Query jobs that hpcrun did not submit, including all tasks of an array.
 
-    What Slurm does not know has an empty list. ``ended``: those tasks of a live array too that are
-    over so long that the accounting alone knows them. Raises OutOfReach.
+    A job unknown to Slurm has an empty list. ``ended``: also list tasks of a live array that only
+    the accounting still knows. Raises OutOfReach.
     """
-    # A number that no job can have would be an error for the whole question.
+    # squeue rejects the whole list if one number is out of range.
     asked = [job_id for job_id in job_ids if is_valid_job_id(job_id)]
     if not asked:
         return {job_id: [] for job_id in job_ids}
     transport = slurm_transport(context)
     rows = client.query_queue(transport, asked, strict=True)
     queued = _group_by_job(rows, asked)
-    # A task by its own number, as $SLURM_JOB_ID has it: the rows have the task's other name.
+    # A task may be named by its own $SLURM_JOB_ID, but rows have ARRAY_TASK ids.
     odd = len(rows) > sum(map(len, queued.values()))
     for job_id in [job_id for job_id in asked if odd and not queued[job_id]]:
         some = rows if len(asked) == 1 else client.query_queue(transport, [job_id])
@@ -582,7 +589,7 @@ def status_of_jobs(
     found: dict[str, list[JobStatus]] = {}
     for job_id in job_ids:
         live, over = queued.get(job_id, {}), accounted.get(job_id, {})
-        # The tasks that wait share a row of the accounting, and have their own in the queue.
+        # Pending tasks share one row of sacct, but have rows of their own in squeue.
         known = {*live, *(name for name in over if not live or "[" not in name)}
         found[job_id] = []
         for name in sorted(known, key=_task_order):
@@ -595,7 +602,7 @@ def status_of_jobs(
 
 
 def start_thread(work: Callable[..., None], *args: object) -> threading.Thread | None:
-    """Begin on a thread; None: it is done, for as many threads run as are allowed here."""
+    """Run ``work`` on a thread. Where no more threads are allowed, run it now and return None."""
     thread = threading.Thread(target=work, args=args, daemon=True)
     try:
         thread.start()
@@ -606,10 +613,10 @@ def start_thread(work: Callable[..., None], *args: object) -> threading.Thread |
 
 
 def status_of_job(context: Context, job_id: str, *, in_detail: bool = False) -> list[JobStatus]:
-    """Ask Slurm about a job that hpcrun did not submit, or about all tasks of an array.
+    """Query a job that hpcrun did not submit, or all tasks of an array.
 
-    ``in_detail``: with what scontrol alone knows, which is asked beside the others: on a busy
-    cluster each answer takes long. Raises InputError for an unknown job, OutOfReach.
+    ``in_detail``: add what only scontrol shows. It runs in parallel, because a busy cluster answers
+    slowly. Raises InputError for an unknown job, OutOfReach.
     """
     shown: list[SlurmJob] = []
     transport = slurm_transport(context)
@@ -630,7 +637,7 @@ def status_of_job(context: Context, job_id: str, *, in_detail: bool = False) -> 
 
 
 def _merge_details(status: JobStatus, details: SlurmJob | None) -> JobStatus:
-    """Add what scontrol alone knows to what squeue or sacct answered."""
+    """Fill fields that squeue and sacct left empty from scontrol."""
     job = status.job
     if details is None or job is None:
         return status
@@ -642,7 +649,7 @@ def _merge_details(status: JobStatus, details: SlurmJob | None) -> JobStatus:
 def _group_by_job(
     rows: Sequence[SlurmJob], job_ids: Sequence[str]
 ) -> dict[str, dict[str, SlurmJob]]:
-    """Sort rows by the jobs that were asked about, of each its tasks and parts by their ids."""
+    """Group rows by the jobs that were queried, with their tasks and parts by id."""
     found: dict[str, dict[str, SlurmJob]] = {job_id: {} for job_id in job_ids}
     for row in rows:
         for job_id in {row.job_id, row.array}:

@@ -1,4 +1,4 @@
-"""The record of a submission: job, user, host, and the part of its plan that listings show."""
+"""Builds the record of a submission: job, user, host, and what listings show of its plan."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ from hpcrun.runs import (
 
 
 def record_recovered_job(context: Context, folder: Path, job_id: str) -> None:
-    """Record the job of a submission that was cut short before it could, as Slurm or the job's own
-    record shows it by the folder of a run or of a sweep's array. Others' folders stay as they are.
+    """Record the job id of a submission that was interrupted before that.
+
+    The id was found by the folder of a run or of a sweep's array. Folders of other users are not
+    changed.
     """
     sweep_id = parse_sweep_id(folder.name)
     plan = read_plan(RunFolder(folder) if sweep_id is None else SweepFolder(folder).run(0))
@@ -42,7 +44,7 @@ def record_recovered_job(context: Context, folder: Path, job_id: str) -> None:
 
 
 def build_submitted_record(context: Context, plan: Plan) -> Submitted:
-    """Say who takes the run, when and from where, and what a listing shows of its plan."""
+    """Build the record of a submission, without its job id."""
     return Submitted(
         job_id=None,
         run_id=plan.run_id,

@@ -1,6 +1,6 @@
-"""What words name: runs and sweeps, by an id or a part of it, and other jobs of Slurm's.
+"""Finds the runs, sweeps and Slurm jobs that words on the command line name.
 
-A word that names runs brings what their jobs have written, so that no reader has to ask for it.
+Records of the named runs are fetched from a remote cluster, so that readers find them locally.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ from hpcrun.runs import (
 
 # Characters of a run id's date and time.
 _STAMP_LENGTH = 15
-# A record is written once and its id never changes, so what was read need not be read again.
+# Cached job ids: the record of a submission is written once, so it need not be read again.
 INDEX = ".job-ids"
-# Fewer runs are read in a moment: no file for them.
+# The index is written only if at least this many records were new.
 _MIN_INDEXED_RUNS = 64
 # Tasks that one word may name; MaxArraySize is at most 4,000,001 (slurm.conf(5)).
 _MAX_TASKS = 100_000
-# For a job that no run was submitted as: the attempts' records of this many newest runs are read.
+# An unknown job id is searched in the attempt records of this many newest runs.
 _MAX_RUNS_READ = 1000
-# As squeue shows what waits, 7_[3-5,9%2], with the number that may run at once; or as 7_3-5.
+# Pending tasks as squeue prints them, 7_[3-5,9%2], with the concurrency limit; or 7_3-5.
 _TASKS = re.compile(r"([0-9]+)_\[([0-9,-]+)(?:%[0-9]+)?\]|([0-9]+)_([0-9]+(?:[,-][0-9,-]*))")
 
 # A run, a whole sweep, or the id of a job that hpcrun did not submit.
@@ -60,7 +60,7 @@ T = TypeVar("T", RunFolder, SweepFolder)
 
 
 class Targets(Struct, frozen=True, kw_only=True):
-    """All that was named, each once: single runs, whole sweeps, and ids of other Slurm jobs."""
+    """Everything that was named, without duplicates: runs, whole sweeps, ids of other jobs."""
 
     runs: list[RunFolder]
     sweeps: list[SweepFolder]
@@ -72,10 +72,10 @@ class Targets(Struct, frozen=True, kw_only=True):
 
 
 def find_target(context: Context, word: str | None, *, whole: bool = False) -> Target:
-    """Find what a word names, as ``find`` does, or else another job of Slurm's.
+    """Find the run, sweep or Slurm job that a word names.
 
-    A number that Slurm gave to a task of a run means that run; no word means the newest run, or its
-    whole sweep. Raises InputError where there is nothing of this name.
+    The number of an array task means the task's run. No word means the newest run, or its whole
+    sweep. Raises InputError if nothing has this name.
     """
     found = find_targets_by_word(context, [word], whole=whole)[word]
     if found is None:
@@ -86,8 +86,10 @@ def find_target(context: Context, word: str | None, *, whole: bool = False) -> T
 def find_targets_by_word(
     context: Context, words: Sequence[str | None], *, whole: bool = False
 ) -> dict[str | None, Target | None]:
-    """Find what each word names, None for nothing, as ``find_target`` does. One trip brings all
-    that they name, and ``whole`` logs where their ends are not enough."""
+    """Map each word to its target as ``find_target`` does, or to None if it names nothing.
+
+    Records of all targets are fetched in one trip; with ``whole``, entire logs instead of the ends.
+    """
     plain = {word: strip_task_range(word) if word is not None else None for word in words}
     found = _find_targets_by_word(context, list(plain.values()), RunIndex(context.runs_dir))
     fetch_records(context, found.values(), by_word=True, whole=whole)
@@ -95,7 +97,7 @@ def find_targets_by_word(
 
 
 def resolve_run_or_sweep(context: Context, word: str | None) -> RunFolder | SweepFolder:
-    """Find the run or the sweep that a word names; none means the newest. Raises InputError."""
+    """Find the run or sweep that a word names; None means the newest. Raises InputError."""
     found = find_target(context, word)
     if isinstance(found, str):
         raise unknown_run_error(context, word)
@@ -103,9 +105,9 @@ def resolve_run_or_sweep(context: Context, word: str | None) -> RunFolder | Swee
 
 
 def find_targets(context: Context, words: Sequence[str]) -> Targets:
-    """Find what words name, each as ``find_target`` does, and tasks as scancel does: 7_[3-5,9].
+    """Find the targets of words, including lists of tasks as scancel accepts them: 7_[3-5,9].
 
-    Raises InputError for a word that names nothing; nothing has been done then.
+    Raises InputError for a word that names nothing.
     """
     lookup = RunIndex(context.runs_dir)
     lists = {word: match for word in words if (match := _TASKS.fullmatch(word))}
@@ -114,7 +116,9 @@ def find_targets(context: Context, words: Sequence[str]) -> Targets:
     for word in words:
         target = named.get(word)
         if (match := lists.get(word)) is not None:
-            from hpcrun.slurm import parse_task_numbers  # here: few words name tasks
+            from hpcrun.slurm import (
+                parse_task_numbers,  # deferred: `hpcrun logs RUN` needs no module of slurm
+            )
 
             array = match[1] or match[3]
             tasks = parse_task_numbers(match[2] or match[4], _MAX_TASKS + 1)
@@ -160,11 +164,14 @@ def fetch_records(
     whole: bool = False,
     follow: bool = False,
 ) -> None:
-    """Bring what the jobs of runs have written, in one trip, where the cluster is another machine.
+    """Fetch the records of runs from a remote cluster in one trip.
 
-    What is found ``by_word`` is not brought again when its status is asked for first. Raises
-    OutOfReach to who is to ``follow`` them; else Slurm is silent too, and that is reported, or
-    noted where it may not be asked.
+    Args:
+        found: The runs and sweeps; other targets are ignored.
+        by_word: Mark the runs as synced, so that the next status query does not fetch them again,
+            and print a notice instead of failing if the cluster is out of reach.
+        whole: Fetch entire logs.
+        follow: Keep fetching what is appended. Raises OutOfReach.
     """
 
     def stale() -> Iterator[Path]:
@@ -191,11 +198,14 @@ def fetch_records(
 def fetch_run_names(
     context: Context, runs: Sequence[RunFolder] = (), begin: Callable[[], object] | None = None
 ) -> str:
-    """Bring the names of all runs from a cluster that is another machine, once a command.
+    """Fetch the names of all runs from a remote cluster, once per command.
 
-    In the same trip comes what is new of some ``runs``; ``begin`` is called first, when the user
-    has logged in: it may begin on what is to be asked meanwhile. Returns why they did not come,
-    else "": then those that are known here are shown.
+    Args:
+        runs: Their new records are fetched in the same trip.
+        begin: Called after the login, to start queries that run in parallel.
+
+    Returns:
+        Why the names could not be fetched, else "". The names known locally remain usable.
     """
     if context.cluster.host is not None and context.runs_dir not in context.session.synced:
         folders = {context.runs_dir, *(run.path for run in runs)}
@@ -214,7 +224,7 @@ def fetch_run_names(
 def _find_targets_by_word(
     context: Context, words: Sequence[str | None], lookup: RunIndex
 ) -> dict[str | None, Target | None]:
-    """Find words with one walk through the runs and at most one question to Slurm."""
+    """Map words to targets with one walk through the runs and at most one query to Slurm."""
     found: dict[str | None, Target | None] = {}
     silence = ""
     if context.cluster.host is not None:
@@ -223,11 +233,11 @@ def _find_targets_by_word(
             for word in words
         }
         if None in known or None in known.values():
-            silence = fetch_run_names(context)  # some may be new
+            silence = fetch_run_names(context)  # the word may name a new run
     found |= {word: find_run_or_sweep(context.runs_dir, word, lookup) for word in words}
     unknown = [word for word, one in found.items() if one is None and word and is_job_id(word)]
     if silence and len(unknown) < list(found.values()).count(None):
-        raise OutOfReach(silence)  # what is not known here may be there
+        raise OutOfReach(silence)  # the run may exist on the cluster
     names = _find_successor_jobs(context.runs_dir, unknown, lookup)
     names |= _find_in_slurm(context, [word for word in unknown if word not in names], lookup)
     for word in unknown:
@@ -239,11 +249,12 @@ def _find_targets_by_word(
 
 
 def _find_in_slurm(context: Context, job_ids: Sequence[str], lookup: RunIndex) -> dict[str, str]:
-    """Find jobs of runs by their WorkDir: of tasks by the numbers that Slurm gave them, and of runs
-    whose submission was cut short before it was recorded, which it is now.
+    """Find runs by the WorkDir of Slurm jobs.
 
-    Maps each to its id, for a task as 7_3; others are left out. Asks Slurm once, and only where
-    there are such runs, or sweeps; never raises.
+    Covers array tasks that are named by their own job number, and runs whose submission was
+    interrupted before its job id was recorded; the id is recorded now. Returns the id by which each
+    job is known, such as 7_3 for a task. Slurm is queried once, and only if there are such runs or
+    sweeps. Never raises.
     """
     lost = lookup.unrecorded
     if not job_ids or not (lost or any(name.endswith(ARRAY) for name in lookup.names)):
@@ -251,7 +262,7 @@ def _find_in_slurm(context: Context, job_ids: Sequence[str], lookup: RunIndex) -
     from hpcrun.monitor.submitted import record_recovered_job
     from hpcrun.slurm import (
         array_job_id,
-        client,  # here, as what it needs: most words name runs
+        client,  # deferred: see above
         is_valid_job_id,
     )
 
@@ -261,7 +272,7 @@ def _find_in_slurm(context: Context, job_ids: Sequence[str], lookup: RunIndex) -
     with contextlib.suppress(OutOfReach):
         transport = slurm_transport(context)
         jobs = client.query_queue(transport, asked) if asked else []
-        # squeue forgets what is over.
+        # squeue no longer shows finished jobs.
         gone = set(asked) - {job.array for job in jobs} - {job.number for job in jobs}
         jobs += (client.query_accounting(transport, sorted(gone)) or []) if lost and gone else []
         for job in jobs:
@@ -269,7 +280,7 @@ def _find_in_slurm(context: Context, job_ids: Sequence[str], lookup: RunIndex) -
                 record_recovered_job(context, context.runs_dir / job.folder, job.array)
                 lookup.add_job(job.array, job.folder)
                 names |= {word: word for word in job_ids if array_job_id(word) == job.array}
-            # What waits of an array has the array's own number.
+            # The pending tasks of an array have the array's own number.
             is_task = job.array != job.number and job.folder.endswith(ARRAY)
             if is_task and (context.runs_dir / job.folder).is_dir():
                 names |= {job.number: job.job_id} if job.number in job_ids else {}
@@ -279,7 +290,7 @@ def _find_in_slurm(context: Context, job_ids: Sequence[str], lookup: RunIndex) -
 def _find_successor_jobs(
     runs_dir: Path, job_ids: Sequence[str], lookup: RunIndex
 ) -> dict[str, str]:
-    """Map jobs as which runs went on, or are to, to these runs, by their attempts' records."""
+    """Map jobs that continue a run to that run, by the records of its attempts."""
     if not job_ids:
         return {}
     found: dict[str, str] = {}
@@ -301,13 +312,12 @@ def _find_successor_jobs(
 def find_run_or_sweep(
     runs_dir: Path, word: str | None, lookup: RunIndex | None = None
 ) -> RunFolder | SweepFolder | None:
-    """Find a run or a sweep: by its id or the unique start or end of it, by Slurm id, or the
-    newest (None); or, also another user's, by the path of its folder.
+    """Find a run or a sweep by a word, in local records only.
 
-    123 is the whole array, 123_4 one run of it. A Slurm id that two runs had (a cluster may count
-    from 1 again) means the newer one. Pass one ``lookup`` to find many words. Raises InputError for
-    a word that fits several runs, and for an empty one. Names are all that is looked at: what the
-    jobs have written is as it was brought last.
+    A word is a run id or its unique start or end, a Slurm id, or the path of a folder, which may
+    belong to another user. None means the newest. 123 is a whole array, 123_4 one run of it. If two
+    runs had the same Slurm id, the newer one is meant. Pass one ``lookup`` to find many words.
+    Raises InputError for an empty or ambiguous word.
     """
     if word is None:
         newest = next(list_runs(runs_dir), None)
@@ -328,13 +338,13 @@ def find_run_or_sweep(
     lookup = lookup or RunIndex(runs_dir)
     if is_job_id(word):
         found = _find_job(lookup, word)
-        if found is not None or len(word) < 8:  # a longer one may be the date of a run id
+        if found is not None or len(word) < 8:  # a longer number may be the date of a run id
             return found
     return _find_by_part(lookup, word)
 
 
 def _find_folder(path: Path) -> RunFolder | SweepFolder | None:
-    """Find a run or a sweep by its folder: it may be another user's, and then that is noted."""
+    """Find a run or a sweep by its folder, with a notice if it belongs to another user."""
     sweep_id = parse_sweep_id(path.name)
     if not RUN_ID.fullmatch(sweep_id or path.name) or not path.is_dir():
         return None
@@ -344,7 +354,7 @@ def _find_folder(path: Path) -> RunFolder | SweepFolder | None:
 
 
 def _require_own(found: T) -> T:
-    """Insist that a run or a sweep is the user's own. Raises InputError."""
+    """Refuse a run or sweep of another user. Raises InputError."""
     if who := foreign_owner(found.path):
         raise InputError(
             f"{found.path.name}: this run belongs to {who}",
@@ -354,7 +364,7 @@ def _require_own(found: T) -> T:
 
 
 def strip_task_range(word: str) -> str:
-    """Return the array's id for what squeue prints for its waiting tasks; all else as it is.
+    """Return the array's id for squeue's notation of pending tasks, else the word unchanged.
 
     >>> strip_task_range("7_[0-5%2]"), strip_task_range("7_3"), strip_task_range("7k3q")
     ('7', '7_3', '7k3q')
@@ -373,10 +383,10 @@ def is_job_id(word: str) -> bool:
 
 
 class RunIndex:
-    """The names in a runs folder, and the Slurm jobs submitted from there; each is read once.
+    """The names in a runs folder and the Slurm jobs submitted from there, each read once.
 
-    A cluster may count from 1 again, or two may share the folder: then the newest job is meant. A
-    copy of a folder has no job of its own.
+    A job id that several runs had, because a cluster reused it or two clusters share the folder,
+    means the newest run. A copied folder has no job of its own.
     """
 
     def __init__(self, runs_dir: Path) -> None:
@@ -385,7 +395,7 @@ class RunIndex:
         self._known: dict[str, str] = {}
         self._news = 0
         self._walk = self._job_folders()
-        # Folders without a record of their job, as far as the walk has come.
+        # Folders without a record of their job, among those walked so far.
         self.unrecorded: set[str] = set()
 
     @cached_property
@@ -393,7 +403,7 @@ class RunIndex:
         return list_names(self.runs_dir)
 
     def folder_of_job(self, job_id: str) -> str | None:
-        """Return the name of the folder that a job was submitted from; None: no run has this id."""
+        """Return the name of the folder of a job's run, or None if no run has this id."""
         while job_id not in self._found:
             found = next(self._walk, None)
             if found is None:
@@ -411,7 +421,7 @@ class RunIndex:
         self._found[job_id] = name
 
     def _job_folders(self) -> Iterator[tuple[str, str]]:
-        """Go through all ids and their folders; "" is that of a run without a job of its own."""
+        """Yield job ids and folders; the id is "" for a run without a job of its own."""
         with contextlib.suppress(OSError):
             index = self.runs_dir / INDEX
             text = "" if foreign_owner(index) else read_plain(index).decode("utf-8", "replace")
@@ -428,7 +438,7 @@ class RunIndex:
                 with contextlib.suppress(HpcrunError):
                     record = read_record(self.runs_dir / name / SUBMITTED, Submitted)
                 record = detach_copied_record(record, parse_sweep_id(name) or name)
-                if record is None:  # not yet, or sbatch's answer was lost: to be read again
+                if record is None:  # in progress, or sbatch's reply was lost: read it again later
                     self.unrecorded.add(name)
                     with contextlib.suppress(HpcrunError):
                         if job_id := read_first_job_id(self.runs_dir / name):
@@ -470,7 +480,7 @@ def _find_by_part(lookup: RunIndex, word: str) -> RunFolder | SweepFolder | None
         if fits(name) and RUN_ID.fullmatch(name):
             run = RunFolder(lookup.runs_dir / name)
             task = read_task(run)
-            # A word that fits a sweep fits its runs too, and means the sweep.
+            # A word that matches a sweep also matches its runs, and means the sweep.
             if task is None or task.sweep_id not in sweeps:
                 runs.append(run)
     found = sorted([*sweeps, *(run.run_id for run in runs)], key=_sort_key, reverse=True)
@@ -485,7 +495,7 @@ def _find_by_part(lookup: RunIndex, word: str) -> RunFolder | SweepFolder | None
 
 
 def require_single_run(found: RunFolder | SweepFolder, word: str | None) -> RunFolder:
-    """Return a run that was found by a word. Raises InputError if it is a whole sweep."""
+    """Return the run that a word named. Raises InputError if it is a whole sweep."""
     if isinstance(found, RunFolder):
         return found
     first = found.run(0)
@@ -499,7 +509,7 @@ def require_single_run(found: RunFolder | SweepFolder, word: str | None) -> RunF
 
 
 def list_runs(runs_dir: Path) -> Iterator[RunFolder]:
-    """List the runs, newest first; those of one sweep in the order of its tasks."""
+    """List the runs, newest first, and the runs of a sweep in the order of its tasks."""
     for name in list_names(runs_dir):
         if RUN_ID.fullmatch(name):
             yield RunFolder(runs_dir / name)
@@ -517,9 +527,9 @@ def list_names(runs_dir: Path) -> list[str]:
 
 
 def _sort_key(name: str) -> tuple[str, str, int]:
-    """Return the sort key of a run's name: the newest is the greatest; of a sweep the first task.
+    """Return the sort key of a run's name; newer runs and earlier tasks of a sweep are greater.
 
-    The last four characters of an id continue its stamp, which ends at the second.
+    The last four characters of an id refine its time stamp, which has a resolution of a second.
     """
     # Most names have no point, and there may be thousands of them.
     task = TASK_ID.fullmatch(name) if "." in name else None
@@ -530,17 +540,17 @@ def _sort_key(name: str) -> tuple[str, str, int]:
     )
 
 
-# ---- words that name nothing ---------------------------------------------------------------------
+# ---- errors for unknown words --------------------------------------------------------------------
 
 
 def _runs_dir(context: Context) -> str:
-    """Name the folder of the runs as its user knows it."""
+    """Return the path of the runs folder, with the host of a remote cluster."""
     host = context.cluster.host
     return f"{host}:{context.cluster.runs_dir}" if host is not None else str(context.runs_dir)
 
 
 def describe_no_runs(context: Context) -> str:
-    """Write that there are no runs yet, or that their folder is missing: it may not be mounted."""
+    """Return the message that there are no runs, or that their folder does not exist."""
     runs_dir = context.runs_dir
     if context.cluster.host is not None:
         return f"no runs yet in {_runs_dir(context)}"
@@ -553,7 +563,7 @@ def describe_no_runs(context: Context) -> str:
 
 
 def unknown_run_error(context: Context, word: str | None, *, or_file: bool = False) -> InputError:
-    """Report a word that names no run (``or_file``: nor a log); None: there are no runs at all."""
+    """Return the error for a word that names no run, or for None if there are no runs."""
     if word is None:
         message = describe_no_runs(context)
         return InputError(message, fix="hpcrun submit JOB; hpcrun jobs lists them")
@@ -564,7 +574,7 @@ def unknown_run_error(context: Context, word: str | None, *, or_file: bool = Fal
 
 
 def unknown_job_error(job_id: str) -> InputError:
-    """Report a job that neither hpcrun nor Slurm knows."""
+    """Return the error for a job unknown to hpcrun and Slurm."""
     return InputError(
         f"{job_id}: neither a run of hpcrun nor a job that Slurm knows",
         fix="hpcrun status lists the runs; squeue --me your jobs",
@@ -572,7 +582,7 @@ def unknown_job_error(job_id: str) -> InputError:
 
 
 def copied_run_error(history: History, verb: str) -> InputError | None:
-    """Report a folder that is a copy, whose job is the original's; None for all others."""
+    """Return the error for a copied run folder, whose job belongs to the original; else None."""
     if history.copy_of is None:
         return None
     return InputError(

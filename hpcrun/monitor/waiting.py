@@ -1,4 +1,4 @@
-"""Why jobs wait, with the numbers of the limit and the expected start."""
+"""Explains why jobs are pending, with limits and the expected start."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hpcrun.slurm import (
     show_limits_argv,
 )
 
-# Limits that are asked about for one listing; the other jobs are explained without numbers.
+# Limits that one listing queries; further jobs are explained without numbers.
 _MAX_LIMIT_QUERIES = 3
 NOT_EXPECTED = "no start is foreseen"
 
@@ -37,9 +37,9 @@ def add_wait_reasons(
     *,
     count_ahead: bool = False,
 ) -> list[JobStatus]:
-    """Add to the jobs that wait why they do. Never raises: what Slurm does not show is left out.
+    """Add to pending jobs why they are pending. Never raises: missing answers are omitted.
 
-    One scontrol is asked for each of a few limits; with ``count_ahead`` also the queue of the
+    One scontrol runs for each of a few limits; with ``count_ahead`` also one squeue for the
     partition. An answer in ``cache`` is not queried again.
     """
     cache = SlurmCache() if cache is None else cache
@@ -58,7 +58,7 @@ def add_wait_reasons(
 
 
 def describe_stage(status: JobStatus, run: RunFolder) -> str:
-    """Say what a run does before its program prints, by Slurm's state and the attempt's records."""
+    """Return what a run without output is waiting for, by Slurm's state and its records."""
     if status.state in WAITING:
         why = (
             f": {explain_reason(status.reason, status.job_id or '').words}" if status.reason else ""
@@ -112,7 +112,7 @@ def _explain_wait(
 
 
 def describe_dependency(text: str) -> str:
-    """Say which jobs are waited for, as squeue's %E has it; "" where it says nothing known.
+    """Describe the dependencies in squeue's %E; "" if none is known.
 
     >>> describe_dependency("afterok:12(unfulfilled),afterany:7_*(unfulfilled)")
     'waits for job 12 to succeed and job 7 to end'
@@ -141,7 +141,7 @@ def describe_dependency(text: str) -> str:
 def _find_numbers(
     transport: Transport, job: SlurmJob, texts: dict[tuple[str, ...], str]
 ) -> LimitUsage | None:
-    """Ask for the limit that a job waits for, each once, and not for many; ``texts`` are known."""
+    """Query the limit that a job is waiting for; ``texts`` caches the answers."""
     limit = parse_limit(job.reason)
     argv = tuple(show_limits_argv(limit, job.qos, job.account)) if limit is not None else ()
     if limit is None or (argv not in texts and len(texts) >= _MAX_LIMIT_QUERIES):
@@ -154,7 +154,7 @@ def _find_numbers(
 
 
 def _count_ahead(transport: Transport, job: SlurmJob) -> int | None:
-    """Count the jobs of the partition that wait with a higher priority; None: not known."""
+    """Count the partition's pending jobs with a higher priority; None if unknown."""
     in_line = job.reason in ("Priority", "Resources")
     if not in_line or not job.priority.isdigit() or not job.partition:
         return None
@@ -167,7 +167,7 @@ def _count_ahead(transport: Transport, job: SlurmJob) -> int | None:
 
 
 def parse_time(text: str) -> datetime | None:
-    """Read a time as squeue and sacct write it, in the local time of who asks; else None.
+    """Parse a local time as squeue and sacct print it; None for any other text.
 
     >>> parse_time("2026-11-20T13:51:15"), parse_time("N/A")
     (datetime.datetime(2026, 11, 20, 13, 51, 15), None)
@@ -179,12 +179,12 @@ def parse_time(text: str) -> datetime | None:
 
 
 def is_expected(start: datetime, now: datetime) -> bool:
-    """Return whether an expected start means anything: Slurm gives one decades away for "never"."""
+    """Return False for a start decades away, which is how Slurm reports "never"."""
     return start - now < timedelta(days=366)
 
 
 def format_start(start: datetime, now: datetime) -> str:
-    """Say when a job is expected to start.
+    """Format when a job is expected to start.
 
     >>> now = datetime(2026, 11, 20, 13, 0)
     >>> format_start(datetime(2026, 11, 20, 18, 5), now), format_start(datetime(2282, 1, 31), now)
@@ -196,7 +196,7 @@ def format_start(start: datetime, now: datetime) -> str:
 
 
 def format_time(then: datetime, now: datetime) -> str:
-    """Write a time shortly, as seen from now.
+    """Format a time briefly, relative to now.
 
     >>> now = datetime(2026, 11, 20, 13, 0)
     >>> format_time(datetime(2026, 11, 20, 18, 5), now)

@@ -496,7 +496,7 @@ def read_stall(folder: RunFolder, index: int) -> Stall | None:
     stall = read_optional_record(folder.attempts / str(index) / "stall.json", Stall)
     if stall is None:
         return None
-    from hpcrun.runs import flight  # here: few runs stall
+    from hpcrun.runs import flight  # deferred: it imports pickle, and few runs stall
 
     return flight.find_culprit(stall, folder.attempts / str(index), folder.logs)
 

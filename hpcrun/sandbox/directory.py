@@ -182,7 +182,7 @@ def remove_contents(directory: Path) -> None:
     try:
         for entry in directory.iterdir():
             if entry.is_dir() and not entry.is_symlink():
-                import shutil  # here: it takes long to import
+                import shutil  # deferred: it imports the compression libraries
 
                 shutil.rmtree(entry)
             elif entry != record:
