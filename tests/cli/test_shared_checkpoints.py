@@ -11,7 +11,11 @@ import pytest
 from tests.cli.calling import Caller, Done, replay
 from tests.cli.test_slurm_verbs import row
 
-JOB = "command: [hostname]\nresources: {{gpus_per_node: 0}}\ncheckpoint: {{dir: {folder}}}\n"
+# It can resume: else a new run would not be given the folder of an earlier one at all.
+JOB = (
+    "command: [echo, '{{checkpoint_dir}}']\nresources: {{gpus_per_node: 0}}\n"
+    "checkpoint: {{dir: {folder}}}\n"
+)
 
 
 class Queue:
