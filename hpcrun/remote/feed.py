@@ -35,7 +35,7 @@ class Feed:
         self._is_up = False
         self._fault: HpcrunError | None = None
 
-    def follow(self, runs: Iterable[str]) -> None:
+    def follow_runs(self, runs: Iterable[str]) -> None:
         """Bring what is new of runs from now on, as long as this is called again and again.
 
         Raises why it does not come, at least once for each time that the link broke; what is final
@@ -53,10 +53,10 @@ class Feed:
         if fault is not None:
             raise fault
 
-    def settle(self, runs: Iterable[str], timeout: float) -> bool:
-        """Wait until all is here that was there when this began; return whether that is so.
+    def wait_for_changes(self, runs: Iterable[str], timeout: float) -> bool:
+        """Wait until the mirror has all that the runs had when the call began.
 
-        It is not where the runs are not followed. Raises OutOfReach.
+        Returns False for runs that are not followed. Raises OutOfReach.
         """
         with self._change:
             if self._thread is None or not self._followed.keys() >= set(runs):

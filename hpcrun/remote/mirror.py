@@ -254,7 +254,7 @@ class Outputs:
         """Return what takes the answer."""
         return Receiver(self.mirror, [_OUTPUTS], host=host, whole=whole)
 
-    def settle(self, paths: Sequence[str], stderr: str) -> dict[str, str]:
+    def remove_unreadable(self, paths: Sequence[str], stderr: str) -> dict[str, str]:
         """Remove the copies of files that cannot be read, and old ones; return why, by path."""
         why = {"gone": NO_SUCH_FILE, "closed": "permission denied on the cluster"}
         found = re.findall(r"(?m)^(gone|closed) ([0-9]{1,6})$", stderr)

@@ -225,11 +225,11 @@ class SshTransport:
         if not own:
             return
         if follow and not names and len(runs) <= MOST_RUNS and not self.connection.is_full:
-            self.feed.follow(runs)
+            self.feed.follow_runs(runs)
             return
         if whole:
             self.feed.stop()
-        elif not names and self.feed.settle(runs, timeout=60):
+        elif not names and self.feed.wait_for_changes(runs, timeout=60):
             return
         try:
             self._fetch(runs, names=names, whole=whole)
@@ -265,7 +265,7 @@ class SshTransport:
                 reply = self._run_in_time("copy", script, timeout=60, on_output=receiver.take)
                 if not receiver.rounds:
                     raise OutOfReach(f"{self.connection.host}: the answer ended too early")
-                return places, outputs.settle(paths, reply.stderr)
+                return places, outputs.remove_unreadable(paths, reply.stderr)
             except Damaged:
                 if is_last:
                     raise

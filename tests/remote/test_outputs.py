@@ -185,4 +185,4 @@ def test_an_output_that_may_not_be_read_is_named(tmp_path: Path) -> None:
         done = subprocess.run(argv, input=script, capture_output=True, text=True, check=True)
     assert "secret" not in done.stdout
     faults = {out: "permission denied on the cluster", none: "no such file"}
-    assert outputs.settle([out, none], done.stderr) == faults
+    assert outputs.remove_unreadable([out, none], done.stderr) == faults
