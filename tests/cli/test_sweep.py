@@ -459,7 +459,7 @@ def test_runs_that_share_a_job_have_their_own_state(hpcrun: Caller, tools: Path)
     )
     replay(tools, "squeue", (0, queue_row(folder, "17_0", "TIMEOUT"), ""))
     shown = hpcrun("status", "17").out
-    assert "TIMEOUT" in shown and "time limit" in shown and "asked to end" not in shown, shown
+    assert "TIMEOUT" in shown and "time limit" in shown and "asked to terminate" not in shown, shown
 
 
 @pytest.mark.parametrize(
