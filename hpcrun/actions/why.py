@@ -19,7 +19,7 @@ from msgspec import Struct, structs
 from hpcrun.actions.logs import masker_of
 from hpcrun.context import Context, slurm_transport
 from hpcrun.errors import HpcrunError, InputError
-from hpcrun.files import open_plain
+from hpcrun.files import open_plain, read_plain
 from hpcrun.logs import LogFile, find_attempt, list_log_files
 from hpcrun.monitor import add_accounting, find_targets_by_word, unknown_run_error
 from hpcrun.ownership import foreign_owner, name_of_user
@@ -456,10 +456,18 @@ def _collect_settings(status: JobStatus, context: Context) -> JobSettings:
 
 
 def _accepts_accumulation(plan: Plan) -> bool:
-    """Return True if the number of accumulation steps of the job reaches the program."""
+    """Return False if the number of accumulation steps certainly does not reach the program."""
     if plan.deepspeed_config or plan.reference_trainer or plan.framework == "accelerate":
         return True
-    return any("accumulat" in argument for argument in plan.program)
+    if any("accumul" in argument for argument in plan.program):
+        return True
+    script = next((Path(each) for each in plan.program if each.endswith(".py")), None)
+    if script is None:
+        return True
+    try:
+        return b"accumul" in read_plain(script).lower()
+    except (OSError, HpcrunError):  # on a remote cluster, or deleted
+        return True
 
 
 # ---- reading

@@ -184,7 +184,7 @@ def _smaller_batch(job: JobSettings) -> str:
     micro = job.micro_batch // factor
     command = f"hpcrun resubmit {job.name} --set batch.micro_batch_per_gpu={micro}"
     if not job.accepts_accumulation:
-        return f"{command}  # smaller effective batch: the script does not accumulate gradients"
+        return f"{command}  # smaller effective batch: no gradient accumulation in the script"
     steps = job.accumulation * factor
     return f"{command} --set batch.gradient_accumulation_steps={steps}  # same effective batch"
 

@@ -469,7 +469,9 @@ def test_fixes_have_the_jobs_own_numbers() -> None:
     assert saved.fixes[0] == f"{time}  # resumes from the checkpoints"
     assert "--set batch.gradient_accumulation_steps" in fixes[0]
     alone = judge(traceback(OOM), job=structs.replace(job, accepts_accumulation=False)).fixes[0]
-    assert "accumulation_steps" not in alone and alone.endswith("does not accumulate gradients")
+    assert "accumulation_steps" not in alone and alone.endswith(
+        "no gradient accumulation in the script"
+    )
     # A log alone is no job that commands could name.
     assert not any("JOB" in fix for fix in judge(traceback("ValueError: no")).fixes)
 
