@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from hpcrun.assets import build_archive, shipped_folder
+from hpcrun.jobside.records import IDLE_ATTEMPTS_NOTE
 from hpcrun.render.files import ARCHIVE, FIXED
 from hpcrun.render.quoting import quote_bash
-from hpcrun.runs.ends import IDLE_ATTEMPTS_NOTE
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import Attempt, End, Failure, read_history
 from tests.jobside.test_archive import pythons

@@ -20,15 +20,14 @@ from hpcrun.actions.logs import masker_of
 from hpcrun.context import Context, slurm_transport
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.files import open_plain, read_plain
+from hpcrun.jobside import IDLE_ATTEMPTS_NOTE, MAX_IDLE_ATTEMPTS
 from hpcrun.logs import LogFile, find_attempt, list_log_files
 from hpcrun.monitor import add_accounting, find_targets_by_word, unknown_run_error
 from hpcrun.ownership import foreign_owner, name_of_user
 from hpcrun.plan import Plan, parse_memory_mb, parse_seconds
 from hpcrun.runs import (
     END_STATES,
-    IDLE_ATTEMPTS_NOTE,
     LOST,
-    MAX_IDLE_ATTEMPTS,
     NOT_LAUNCHED,
     SURVIVABLE_ENDS,
     JobStatus,

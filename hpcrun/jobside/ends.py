@@ -7,7 +7,12 @@ from typing import Collection, Dict, List, Mapping, NamedTuple, Optional
 
 from hpcrun.jobside.checkpoints import mark_of
 from hpcrun.jobside.progress import read_bar, read_step
-from hpcrun.jobside.records import read_line, write_record
+from hpcrun.jobside.records import (
+    IDLE_ATTEMPTS_NOTE,
+    MAX_IDLE_ATTEMPTS,
+    read_line,
+    write_record,
+)
 
 # Slurm's own state decides, whatever the records say.
 _BY_STATE = {
@@ -21,8 +26,6 @@ _BY_STATE = {
     "REQUEUED": "requeued",
 }
 # Attempts in a row that gain nothing before a run is given up.
-MAX_IDLE_ATTEMPTS = 3
-IDLE_ATTEMPTS_NOTE = "three attempts in a row got no further: the next would not either"
 # The first pause before another attempt, after one that ended sooner than QUICK_S.
 PAUSE_S, QUICK_S = 60, 120
 # Of the logs of ranks, the ends in which steps are searched.

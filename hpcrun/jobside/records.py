@@ -2,6 +2,10 @@
 
 import os
 
+# A run stops after this many attempts in a row without progress, with this note in its end record.
+MAX_IDLE_ATTEMPTS = 3
+IDLE_ATTEMPTS_NOTE = "three attempts in a row got no further: the next would not either"
+
 
 def write_record(path: str, text: str) -> None:
     """Write a file as a whole or not at all; whatever the job's umask, nobody else may write it."""

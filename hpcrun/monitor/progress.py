@@ -22,9 +22,10 @@ from hpcrun.curves import (
 )
 from hpcrun.errors import HpcrunError
 from hpcrun.files import add_notice, open_plain, read_plain
+from hpcrun.jobside import MAX_IDLE_ATTEMPTS
 from hpcrun.ownership import foreign_owner
 from hpcrun.patterns import time_limit
-from hpcrun.runs import MAX_IDLE_ATTEMPTS, Attempt, Progress, RunFolder, attempt_indices
+from hpcrun.runs import Attempt, Progress, RunFolder, attempt_indices
 
 # Bytes at the end of a log in which the last loss is searched for, first the smaller number. The
 # search is bounded because a listing must not wait for one log.

@@ -1,7 +1,5 @@
 from hpcrun.runs.ends import END_NAMES as END_NAMES
 from hpcrun.runs.ends import END_STATES as END_STATES
-from hpcrun.runs.ends import IDLE_ATTEMPTS_NOTE as IDLE_ATTEMPTS_NOTE
-from hpcrun.runs.ends import MAX_IDLE_ATTEMPTS as MAX_IDLE_ATTEMPTS
 from hpcrun.runs.ends import SURVIVABLE_ENDS as SURVIVABLE_ENDS
 from hpcrun.runs.ends import read_warnings as read_warnings
 from hpcrun.runs.layout import ARRAY as ARRAY

@@ -9,8 +9,6 @@ from pathlib import Path
 from msgspec import Struct
 
 from hpcrun.files import open_plain
-from hpcrun.jobside import IDLE_ATTEMPTS_NOTE as IDLE_ATTEMPTS_NOTE
-from hpcrun.jobside import MAX_IDLE_ATTEMPTS as MAX_IDLE_ATTEMPTS
 
 # The state that a verdict has for an end that Slurm shows as COMPLETED or FAILED.
 END_STATES: dict[str, str] = {

@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from hpcrun.jobside.ends import (
-    MAX_IDLE_ATTEMPTS,
     Attempts,
     Steps,
     classify_end,
     decide_continuation,
     pause_before,
 )
+from hpcrun.jobside.records import MAX_IDLE_ATTEMPTS
 from hpcrun.runs.ends import SURVIVABLE_ENDS
 
 HOUR = 3600.0

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hpcrun.jobside.ends import MAX_IDLE_ATTEMPTS
+from hpcrun.jobside.records import MAX_IDLE_ATTEMPTS
 from tests.jobside.simulation import MAX_ATTEMPTS, Outcome, circles, goodput, make_world, simulate
 
 RUNS = 3000
