@@ -241,7 +241,11 @@ _SLURM_RANKS = re.compile(rb"\bSLURM_(?:PROCID|NTASKS|LOCALID)\b")
 def _with_modules(context: Context, path: Path, script: Script) -> Script:
     """Add to a script what the modules of the project that it imports name."""
     facts = script.facts
-    variables, loads, slurm = set(facts.variables), set(facts.loads), set(facts.slurm)
+    variables, loads, slurm = (
+        set(facts.variables),
+        set(facts.checkpoint_loads),
+        set(facts.slurm_rank_variables),
+    )
     texts: dict[Path, bytes] = {}
 
     def imports_of(file: Path) -> Iterator[str]:
@@ -255,8 +259,8 @@ def _with_modules(context: Context, path: Path, script: Script) -> Script:
     return msgspec.structs.replace(
         script,
         variables=frozenset(variables),
-        loads=frozenset(loads),
-        slurm=frozenset(slurm),
+        checkpoint_loads=frozenset(loads),
+        slurm_rank_variables=frozenset(slurm),
     )
 
 

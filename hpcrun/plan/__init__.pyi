@@ -44,6 +44,8 @@ from hpcrun.plan.profile import update as update
 from hpcrun.plan.resume import resume_fix as resume_fix
 from hpcrun.plan.resume import resume_notes as resume_notes
 from hpcrun.plan.resume import resumes as resumes
+from hpcrun.plan.script_arguments import check_arguments as check_arguments
+from hpcrun.plan.script_arguments import order_hydra_arguments as order_hydra_arguments
 from hpcrun.plan.script_facts import ScriptFacts as ScriptFacts
 from hpcrun.plan.script_facts import read_script as read_script
 from hpcrun.plan.script_notes import Script as Script
@@ -51,7 +53,6 @@ from hpcrun.plan.script_notes import batch_notes as batch_notes
 from hpcrun.plan.script_notes import check_own_deepspeed as check_own_deepspeed
 from hpcrun.plan.script_notes import deepspeed_notes as deepspeed_notes
 from hpcrun.plan.script_notes import difference_notes as difference_notes
-from hpcrun.plan.script_notes import live_notes as live_notes
 from hpcrun.plan.script_notes import node_name_notes as node_name_notes
 from hpcrun.plan.script_notes import path_notes as path_notes
 from hpcrun.plan.script_notes import scope_notes as scope_notes
@@ -59,8 +60,7 @@ from hpcrun.plan.script_notes import secret_notes as secret_notes
 from hpcrun.plan.script_notes import shared_folder_notes as shared_folder_notes
 from hpcrun.plan.script_notes import slurm_rank_notes as slurm_rank_notes
 from hpcrun.plan.script_notes import trained_values as trained_values
-from hpcrun.plan.script_words import check_words as check_words
-from hpcrun.plan.script_words import order_hydra_words as order_hydra_words
+from hpcrun.plan.script_notes import uncopied_read_notes as uncopied_read_notes
 from hpcrun.plan.setup import RUNTIMES as RUNTIMES
 from hpcrun.plan.setup import check_setup as check_setup
 from hpcrun.plan.setup import choose_setup as choose_setup

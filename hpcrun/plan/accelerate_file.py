@@ -14,8 +14,14 @@ from hpcrun.plan.launchers import unknown_key
 from hpcrun.spec import Accelerate, DeepSpeed, JobSpec, Offload
 
 # They describe the machine on which the file was made, not the allocation.
-_OF_A_MACHINE = ("machine_rank", "main_process_ip", "main_process_port", "gpu_ids", "rdzv_backend",
-                 "same_network")  # fmt: skip
+_OF_A_MACHINE = (
+    "machine_rank",
+    "main_process_ip",
+    "main_process_port",
+    "gpu_ids",
+    "rdzv_backend",
+    "same_network",
+)
 _PRECISIONS = {"no": "fp32", "fp16": "fp16", "bf16": "bf16"}
 _STEPS = "gradient_accumulation_steps"
 

@@ -48,8 +48,8 @@ def batch_scope(option: Option, scripts: Sequence[ScriptFacts]) -> Scope:
             hints.add("all")
         if any(map(of_gpu.search, texts)):
             hints.add("gpu")
-    divided = {name.lower() for one in scripts for name in one.divided}
-    loaded = {name.lower() for one in scripts for name in one.loaded}
+    divided = {name.lower() for one in scripts for name in one.divided_names}
+    loaded = {name.lower() for one in scripts for name in one.loader_batch_names}
     if divided & set(names):
         hints.add("all")
     elif loaded & set(names):

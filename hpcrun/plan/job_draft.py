@@ -27,19 +27,19 @@ _OPTIONS: Sequence[tuple[str, str]] = (
         r"(checkpoint|ckpt|save|output|out)_?(dir|path|folder)?|default_root_dir|save_?checkpoint_?dir",
     ),
     ("activation_checkpointing", r"activation_checkpointing"),
-)  # fmt: skip
+)
 # Names of a batch size; batch_scope() decides whose samples it counts.
 _BATCH = re.compile(
     r"(global|total|effective|overall|micro|local|device|train|training)?(_?(global|total|micro|train))*"
     r"_?batch(_?size)?(_?(per_?(gpu|device)|total|global))?"
     r"|per_?(device|gpu)_(train_)?batch(_?size)?|bs|bsz|b"
-)  # fmt: skip
+)
 # Options that name the checkpoint to resume from, the plainest first; and switches that have the
 # script look for one itself.
 _RESUME = re.compile(
     r"resume_?from_?checkpoint|resume_?(from|path|ckpt|checkpoint)?|(load|restore)_?(checkpoint|ckpt|from)"
     r"|ckpt_?path|from_?checkpoint|auto_?resume|continue_?from|(checkpoint|ckpt)(_?path)?"
-)  # fmt: skip
+)
 _SIZES = ("micro_batch_per_gpu", "gradient_accumulation_steps", "effective_batch")
 _LIGHTNING = {"lightning", "pytorch_lightning"}
 _TRAINING = {"torch", "deepspeed", "accelerate", "transformers", *_LIGHTNING}
@@ -166,7 +166,7 @@ def _args(
     script: str, facts: ScriptFacts, framework: str, notes: list[str]
 ) -> list[tuple[str, str]]:
     """Return the options other than the batch size, each with the placeholder that fills it."""
-    if facts.parser == "transformers" and not facts.plain:
+    if facts.parser == "transformers" and not facts.is_complete:
         return [("--output_dir", "checkpoint_dir")]
     found: list[tuple[str, str]] = []
     for placeholder, pattern in _OPTIONS:
@@ -197,7 +197,7 @@ def _slurm_ranks(scripts: Sequence[ScriptFacts]) -> bool:
 
     torchrun's ranks all see Slurm's task of their node there, and would train apart.
     """
-    return any({"SLURM_PROCID", "SLURM_NTASKS"} & {*one.slurm} for one in scripts)
+    return any({"SLURM_PROCID", "SLURM_NTASKS"} & {*one.slurm_rank_variables} for one in scripts)
 
 
 def _names_checkpoint(option: Option) -> bool:
@@ -279,8 +279,8 @@ def _resume(
     notes: list[str],
 ) -> str:
     """Return the words by which the script learns from which checkpoint to resume."""
-    loads = {name for one in scripts for name in one.loads}
-    is_trainers = facts.parser == "transformers" and not facts.plain
+    loads = {name for one in scripts for name in one.checkpoint_loads}
+    is_trainers = facts.parser == "transformers" and not facts.is_complete
     if is_trainers and loads & {"resume_from_checkpoint", "get_last_checkpoint"}:
         return "--resume_from_checkpoint {resume}"
     if "LightningCLI" in str(facts.trainers):

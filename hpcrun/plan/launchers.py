@@ -311,15 +311,44 @@ def switch_notes(spec: JobSpec, extra_args: Sequence[str]) -> list[str]:
 
 # The keys of Accelerate's ClusterConfig (commands/config/config_args.py), 1.0 to 1.15: any other
 # key makes the launch fail with "unknown keys".
-KNOWN_KEYS = frozenset({
-    "command_file", "commands", "compute_environment", "debug", "deepspeed_config",
-    "distributed_type", "downcast_bf16", "dynamo_backend", "dynamo_config",
-    "enable_cpu_affinity", "fp16", "fp8_config", "fsdp_config", "gpu_ids", "ipex_config",
-    "machine_rank", "main_process_ip", "main_process_port", "main_training_function",
-    "megatron_lm_config", "mixed_precision", "mpirun_config", "num_machines", "num_processes",
-    "parallelism_config", "rdzv_backend", "same_network", "tpu_env", "tpu_name",
-    "tpu_use_cluster", "tpu_use_sudo", "tpu_vm", "tpu_zone", "use_cpu",
-})  # fmt: skip
+KNOWN_KEYS = frozenset(
+    {
+        "command_file",
+        "commands",
+        "compute_environment",
+        "debug",
+        "deepspeed_config",
+        "distributed_type",
+        "downcast_bf16",
+        "dynamo_backend",
+        "dynamo_config",
+        "enable_cpu_affinity",
+        "fp16",
+        "fp8_config",
+        "fsdp_config",
+        "gpu_ids",
+        "ipex_config",
+        "machine_rank",
+        "main_process_ip",
+        "main_process_port",
+        "main_training_function",
+        "megatron_lm_config",
+        "mixed_precision",
+        "mpirun_config",
+        "num_machines",
+        "num_processes",
+        "parallelism_config",
+        "rdzv_backend",
+        "same_network",
+        "tpu_env",
+        "tpu_name",
+        "tpu_use_cluster",
+        "tpu_use_sudo",
+        "tpu_vm",
+        "tpu_zone",
+        "use_cpu",
+    }
+)
 
 # The job or the allocation decides these; another value would contradict them.
 DECIDED = {
@@ -349,8 +378,19 @@ IN_THE_JSON = {
 
 # Types with which `accelerate launch` starts one process per rank (commands/launch.py,
 # launch_command); with NO and MULTI_CPU it starts one per node.
-STARTS_ALL = ("DEEPSPEED", "FSDP", "MEGATRON_LM", "MULTI_GPU", "MULTI_HPU", "MULTI_MLU",
-              "MULTI_MUSA", "MULTI_NEURON", "MULTI_NPU", "MULTI_SDAA", "MULTI_XPU")  # fmt: skip
+STARTS_ALL = (
+    "DEEPSPEED",
+    "FSDP",
+    "MEGATRON_LM",
+    "MULTI_GPU",
+    "MULTI_HPU",
+    "MULTI_MLU",
+    "MULTI_MUSA",
+    "MULTI_NEURON",
+    "MULTI_NPU",
+    "MULTI_SDAA",
+    "MULTI_XPU",
+)
 
 
 def build_accelerate_config(job: Job) -> dict[str, Any]:

@@ -79,7 +79,7 @@ def check_on_cpus(
     trainer = framework == "transformers" or (makes and framework != "accelerate")
     with_deepspeed = spec.deepspeed is not None or elsewhere != ""
     names = {word.partition("=")[0].replace("-", "_") for word in words if word.startswith("--")}
-    names |= {f"__{name}" for name in facts.gives}
+    names |= {f"__{name}" for name in facts.own_settings}
     if precision == "fp16" and with_deepspeed:
         message = "fp16: DeepSpeed refuses it on a CPU (one without fp16 units); set bf16, or fp32"
         found.refuse("precision", f"{message}, where the job has no GPUs")

@@ -55,8 +55,8 @@ def resumes(
     if not (gets_folder or script.reads("checkpoint_dir")):
         return False
     if decide_framework(spec) in ("transformers", "lightning"):
-        return bool(script.loads & _OF_TRAININGS)
-    return bool(script.loads)
+        return bool(script.checkpoint_loads & _OF_TRAININGS)
+    return bool(script.checkpoint_loads)
 
 
 def _asks_to_resume(word: str, after: str) -> bool:
@@ -97,7 +97,7 @@ def resume_notes(
     """
     if not when or resumes(spec, script, typed):
         return []
-    if script is not None and script.loads & _OF_TRAININGS:
+    if script is not None and script.checkpoint_loads & _OF_TRAININGS:
         return []  # from a folder of its own
     name = script.name if script is not None else "the program"
     return [

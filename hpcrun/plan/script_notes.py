@@ -49,8 +49,8 @@ class Script(Struct, frozen=True):
     name: str
     facts: ScriptFacts
     variables: frozenset[str] = frozenset()
-    loads: frozenset[str] = frozenset()
-    slurm: frozenset[str] = frozenset()
+    checkpoint_loads: frozenset[str] = frozenset()
+    slurm_rank_variables: frozenset[str] = frozenset()
 
     def reads(self, *keys: str) -> bool:
         """Return whether it may read the variable of one of these values: "HPCRUN_" is of all."""
@@ -244,11 +244,11 @@ def deepspeed_notes(
 def slurm_rank_notes(script: Script, launcher: str, ranks_per_node: int) -> list[str]:
     """Note a script that takes its rank from Slurm under a launcher that starts several a node.
 
-    >>> script = Script("a.py", ScriptFacts(), slurm=frozenset({"SLURM_PROCID"}))
+    >>> script = Script("a.py", ScriptFacts(), slurm_rank_variables=frozenset({"SLURM_PROCID"}))
     >>> len(slurm_rank_notes(script, "torchrun", 4)), slurm_rank_notes(script, "srun", 4)
     (1, [])
     """
-    named = sorted(script.slurm & {"SLURM_PROCID", "SLURM_NTASKS"})
+    named = sorted(script.slurm_rank_variables & {"SLURM_PROCID", "SLURM_NTASKS"})
     if not named or ranks_per_node < 2 or LAUNCHERS[launcher].task != "launcher":
         return []
     return [
@@ -272,7 +272,7 @@ def check_own_deepspeed(
     if script.reads("deepspeed_config") or _names(spec, typed, ("deepspeed_config",)):
         return
     keyword = "deepspeed" if framework == "transformers" else "hf_ds_config"
-    own = [value for name, value in script.facts.configs if name == keyword]
+    own = [value for name, value in script.facts.deepspeed_configs if name == keyword]
     where = f"{script.name} passes {keyword}="
     if framework == "transformers":
         words = [value for name, value in _pairs(typed) if name == "--deepspeed"]
@@ -400,13 +400,13 @@ def _option_for(pattern: re.Pattern[str], options: Sequence[Option]) -> str | No
     return min((name for name in names if _is_for(pattern, name)), key=len, default=None)
 
 
-def live_notes(script: Script, copied: Collection[str]) -> list[str]:
+def uncopied_read_notes(script: Script, copied: Collection[str]) -> list[str]:
     """Note lines by which a script takes code of the folder that it is started in, not the copy's.
 
     ``copied`` are paths, of those that it names, which are in the copy.
     """
     notes = []
-    for line, text in script.facts.live:
+    for line, text in script.facts.uncopied_reads:
         if text.startswith("sys.path"):
             notes.append(
                 f"{script.name}:{line}: {text} imports the project's files as they are when the "

@@ -1,4 +1,4 @@
-"""What reads a script's command line, and what it takes, as far as the script's tree shows."""
+"""Static models of a script's command-line parser, built from the script's syntax tree."""
 
 from __future__ import annotations
 
@@ -9,49 +9,50 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-# ---- a script as a tree: its nodes by their types, what they stand in, and what they say
+# ---- Syntax trees ------------------------------------------------------------------------------
 
 T = TypeVar("T", bound=ast.AST)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-# A name, and the function in which it means one thing; None: the module.
+# A name with the function that defines its scope; None is the module.
 Scoped = tuple[ast.AST | None, str]
-# What stands in one of these is not always done.
-_PERHAPS = (
+# Code inside one of these nodes may be skipped.
+_CONDITIONAL = (
     *(ast.If, ast.Try, ast.For, ast.While, ast.IfExp, ast.BoolOp, ast.Lambda, ast.Match),
     getattr(ast, "TryStar", ast.Try),
 )
 
 
-class Nodes:
-    """The nodes of a tree by their types, and what each stands in: one walk serves all."""
+class NodeIndex:
+    """An index of a syntax tree's nodes by type and by parent, built in one walk."""
 
     def __init__(self, tree: ast.Module) -> None:
         self._by_type: dict[type[ast.AST], list[Any]] = {}
-        self._above: dict[ast.AST, ast.AST] = {}
+        self._parents: dict[ast.AST, ast.AST] = {}
         found: list[ast.AST] = [tree]
         for node in found:
             self._by_type.setdefault(type(node), []).append(node)
             inside = list(ast.iter_child_nodes(node))
-            self._above |= dict.fromkeys(inside, node)
+            self._parents |= dict.fromkeys(inside, node)
             found += inside
-        self._left = self._first_ways_out()
+        self._first_exits = self._find_first_exits()
 
-    def of(self, kind: type[T]) -> list[T]:
+    def of_type(self, kind: type[T]) -> list[T]:
+        """Return all nodes of a type."""
         return self._by_type.get(kind, [])
 
-    def around(self, node: ast.AST) -> Iterator[ast.AST]:
-        """Yield what a node stands in, the innermost first."""
-        while node in self._above:
-            node = self._above[node]
+    def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
+        """Yield the nodes that contain a node, innermost first."""
+        while node in self._parents:
+            node = self._parents[node]
             yield node
 
-    def function_around(self, node: ast.AST) -> Function | None:
-        """Return the innermost function around a node; None: the module itself."""
-        return next((each for each in self.around(node) if isinstance(each, Function)), None)
+    def enclosing_function(self, node: ast.AST) -> Function | None:
+        """Return the innermost function that contains a node; None for module level."""
+        return next((each for each in self.ancestors(node) if isinstance(each, Function)), None)
 
-    def name_given(self, value: ast.expr) -> str:
-        """Return the plain name that a value is assigned to; "" for any other use of it."""
-        above = self._above[value]
+    def assigned_name(self, value: ast.expr) -> str:
+        """Return the variable that a value is assigned to; "" for any other use."""
+        above = self._parents[value]
         targets: list[ast.expr] = []
         if isinstance(above, ast.Assign) and above.value is value:
             targets = above.targets
@@ -59,83 +60,86 @@ class Nodes:
             targets = [above.target]
         return targets[0].id if len(targets) == 1 and isinstance(targets[0], ast.Name) else ""
 
-    def scoped(self, name: str, where: ast.AST) -> Scoped:
-        """Return a name as it is in the function around a node, or in the module."""
-        return self.function_around(where), name
+    def scoped_name(self, name: str, where: ast.AST) -> Scoped:
+        """Return a name in the scope of a node."""
+        return self.enclosing_function(where), name
 
-    def is_one_of(self, names: Collection[Scoped], node: ast.expr) -> bool:
-        """Return whether an expression is one of some names, where it means the same."""
-        scopes = (None, *self.around(node))
+    def refers_to_any(self, names: Collection[Scoped], node: ast.expr) -> bool:
+        """Return True if an expression is one of some names in the scope that defines it."""
+        scopes = (None, *self.ancestors(node))
         return isinstance(node, ast.Name) and any((scope, node.id) in names for scope in scopes)
 
-    def _first_ways_out(self) -> dict[ast.AST | None, int]:
-        """Return the line in which each function, or the module, may first be left as a success."""
-        ways: list[ast.stmt | ast.expr] = [*self.of(ast.Return)]
-        for call in self.of(ast.Call):
+    def _find_first_exits(self) -> dict[ast.AST | None, int]:
+        """Return the first line of each scope at which it may return or exit successfully."""
+        ways: list[ast.stmt | ast.expr] = [*self.of_type(ast.Return)]
+        for call in self.of_type(ast.Call):
             code = call.args[0] if call.args else ast.Constant(0)
-            if called(call) in ("exit", "_exit") and constant(code) == 0:
+            if callee_name(call) in ("exit", "_exit") and constant_value(code) == 0:
                 ways.append(call)
         first: dict[ast.AST | None, int] = {}
         for way in sorted(ways, key=lambda way: -way.lineno):
-            if not any(map(_asks_words, self.around(way))):
-                first[self.function_around(way)] = way.end_lineno or way.lineno
+            if not any(map(_tests_first_argument, self.ancestors(way))):
+                first[self.enclosing_function(way)] = way.end_lineno or way.lineno
         return first
 
-    def is_made(self, call: ast.expr, seen: Collection[str] = ()) -> bool:
-        """Return whether a call is made whenever the script is run, as far as can be seen.
+    def always_runs(self, call: ast.expr, seen: Collection[str] = ()) -> bool:
+        """Return True if every run of the script executes a call, as far as static analysis tells.
 
-        What depends on whether the first word is a file counts as made.
+        A branch that depends on the first argument being a file name counts as executed.
         """
-        if self._left.get(self.function_around(call), call.lineno) < call.lineno:
+        if self._first_exits.get(self.enclosing_function(call), call.lineno) < call.lineno:
             return False
-        for node in self.around(call):
-            if isinstance(node, _PERHAPS) and not (is_main_guard(node) or _asks_words(node)):
+        for node in self.ancestors(call):
+            if isinstance(node, _CONDITIONAL) and not (
+                is_main_guard(node) or _tests_first_argument(node)
+            ):
                 return False
             if isinstance(node, ast.With) and "suppress(" in ast.unparse(node.items[0]):
                 return False
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                above = self._above[node]
+                above = self._parents[node]
                 is_init = node.name == "__init__" and isinstance(above, ast.ClassDef)
                 name = above.name if is_init and isinstance(above, ast.ClassDef) else node.name
-                calls = [each for each in self.of(ast.Call) if called(each) == name]
+                calls = [each for each in self.of_type(ast.Call) if callee_name(each) == name]
                 more = (*seen, name)
-                return name not in seen and any(self.is_made(each, more) for each in calls)
+                return name not in seen and any(self.always_runs(each, more) for each in calls)
         return True
 
-    def is_called(self, function: ast.expr) -> bool:
-        above = self._above[function]
+    def is_callee(self, function: ast.expr) -> bool:
+        """Return True if an expression is called."""
+        above = self._parents[function]
         return isinstance(above, ast.Call) and above.func is function
 
 
-def _asks_words(node: ast.AST) -> bool:
-    """Return whether a node asks for a first word that is no option, as ``sys.argv[1]``."""
+def _tests_first_argument(node: ast.AST) -> bool:
+    """Return True if a node tests whether ``sys.argv[1]`` is a positional argument."""
     test = ast.unparse(node.test) if isinstance(node, ast.If) else ""
     return "argv" in test and "'-" not in test
 
 
-def called(call: ast.Call) -> str:
-    """Name what is called, by its last part: ``argparse.ArgumentParser`` is ArgumentParser."""
+def callee_name(call: ast.Call) -> str:
+    """Return the last part of a callee's name: ArgumentParser of ``argparse.ArgumentParser``."""
     function = call.func
     if isinstance(function, ast.Attribute):
         return function.attr
     return function.id if isinstance(function, ast.Name) else ""
 
 
-def constant(node: ast.expr | None) -> Any:
-    """Return the value of a constant; None for all else."""
+def constant_value(node: ast.expr | None) -> Any:
+    """Return the value of a constant; None for any other expression."""
     return node.value if isinstance(node, ast.Constant) else None
 
 
-def text_of(node: ast.expr | None) -> str:
-    """Return the text that an expression is, also as Path("..."); "" for all else."""
-    if isinstance(node, ast.Call) and called(node) == "Path" and len(node.args) == 1:
+def string_value(node: ast.expr | None) -> str:
+    """Return the value of a string literal or of Path("..."); "" for any other expression."""
+    if isinstance(node, ast.Call) and callee_name(node) == "Path" and len(node.args) == 1:
         node = node.args[0]
-    value = constant(node)
+    value = constant_value(node)
     return value if isinstance(value, str) else ""
 
 
 def help_text(node: ast.expr | None) -> str:
-    """Return the text of a help, of which only parts may be written out."""
+    """Return the literal parts of a help text."""
     if node is None:
         return ""
     parts = [each.value for each in ast.walk(node) if isinstance(each, ast.Constant)]
@@ -143,36 +147,52 @@ def help_text(node: ast.expr | None) -> str:
 
 
 def is_main_guard(node: ast.AST) -> bool:
-    """Return whether a node is ``if __name__ == "__main__":``."""
+    """Return True for ``if __name__ == "__main__":``."""
     return isinstance(node, ast.If) and "__main__" in ast.unparse(node.test)
 
 
-# ---- what reads its command line
+# ---- Parsers -----------------------------------------------------------------------------------
 
-# What reads a command line decides how far its options can be known.
+# The parser library determines how much of a script's options static analysis can find.
 ARGPARSE = "argparse"
-DATACLASSES = {"HfArgumentParser": "transformers", "TrlParser": "transformers"}
+DATACLASS_PARSERS = {"HfArgumentParser": "transformers", "TrlParser": "transformers"}
 _HYDRA_SWITCHES = (
-    ["--help", "-h"], ["--hydra-help"], ["--version"], ["--resolve"], ["--run", "-r"],
-    ["--multirun", "-m"], ["--shell-completion", "-sc"],
-)  # fmt: skip
+    ["--help", "-h"],
+    ["--hydra-help"],
+    ["--version"],
+    ["--resolve"],
+    ["--run", "-r"],
+    ["--multirun", "-m"],
+    ["--shell-completion", "-sc"],
+)
 _HYDRA_OPTIONS = (
-    ["--package", "-p"], ["--config-path", "-cp"], ["--config-name", "-cn"],
-    ["--config-dir", "-cd"], ["--experimental-rerun"],
-)  # fmt: skip
+    ["--package", "-p"],
+    ["--config-path", "-cp"],
+    ["--config-name", "-cn"],
+    ["--config-dir", "-cd"],
+    ["--experimental-rerun"],
+)
 _HYDRA_INFO = ["all", "config", "defaults", "defaults-tree", "plugins", "searchpath"]
 _PARSE_DATACLASSES = ("parse_args_into_dataclasses", "parse_args_and_config")
-# argparse.REMAINDER and PARSER: an argument takes the rest of the command line.
-_REST = ("...", "A...")
-_READS = ("parse_args", "parse_known_args")
-_SWITCHES = ("store_true", "store_false", "store_const", "append_const", "count", "version", "help")
-# Keywords of ArgumentParser that leave its options as add_argument() defines them.
-_PLAIN_KEYWORDS = frozenset(
+# argparse.REMAINDER and argparse.PARSER: the argument consumes the rest of the command line.
+_REMAINDER = ("...", "A...")
+_PARSE_CALLS = ("parse_args", "parse_known_args")
+_SWITCH_ACTIONS = (
+    "store_true",
+    "store_false",
+    "store_const",
+    "append_const",
+    "count",
+    "version",
+    "help",
+)
+# Keywords of ArgumentParser that do not change how its options are parsed.
+_NEUTRAL_KEYWORDS = frozenset(
     {"prog", "description", "epilog", "formatter_class", "usage", "add_help", "argument_default"}
     | {"suggest_on_error", "color"}
 )
-# Methods of a parser and of its groups that change nothing in what it takes.
-_HARMLESS = frozenset(
+# Methods of a parser and of its groups that do not change its options beyond add_argument().
+_NEUTRAL_METHODS = frozenset(
     {"add_argument", "add_argument_group", "add_mutually_exclusive_group", "error"}
     | {"parse_args", "parse_known_args"}
     | {"set_defaults", "get_default", "print_help", "print_usage", "format_help", "exit"}
@@ -181,13 +201,17 @@ _HARMLESS = frozenset(
 
 
 class Option(Struct, frozen=True):
-    """An option of a script, or an argument without a dash: its spellings.
+    """An option or a positional argument of a script.
 
-    ``required``: argparse stops without it. ``default`` is a text, ``number`` a whole number that
-    the script gives as default; "" and None where it is anything else, or not known. ``choices``
-    are those written out in the script; [] where one is not. ``type`` is str, int or float, "?"
-    where it is not known what the script makes of a value. ``nargs`` is argparse's; 0: a switch.
-    ``help`` is the text that describes it to users.
+    Attributes:
+        names: All spellings.
+        required: True if argparse fails without it.
+        default: The default if it is a string; else "".
+        number: The default if it is an integer; else None.
+        choices: The legal values; [] unless all are literals.
+        type: str, int or float; "?" if the conversion is unknown.
+        nargs: As in argparse; 0 for a switch.
+        help: The help text.
     """
 
     names: list[str]
@@ -200,208 +224,222 @@ class Option(Struct, frozen=True):
     help: str = ""
 
 
-class Parser:
-    """What a parser takes; see ScriptFacts."""
+class ParserModel:
+    """The options of a parser; ScriptFacts describes the attributes."""
 
     def __init__(self) -> None:
         self.options: list[Option] = []
         self.positionals: list[Option] = []
-        self.abbreviates = self.certain = self.plain = True
+        self.abbreviates = self.is_certain = self.is_complete = True
 
 
-class _Argparse(Parser):
-    """The options that a script gives argparse; ``plain``: these are all."""
+class _ArgparseModel(ParserModel):
+    """The options that a script defines with argparse."""
 
-    def __init__(self, nodes: Nodes) -> None:
+    def __init__(self, nodes: NodeIndex) -> None:
         super().__init__()
-        calls = nodes.of(ast.Call)
+        calls = nodes.of_type(ast.Call)
         self._nodes = nodes
-        made = [call for call in calls if called(call) == "ArgumentParser"]
-        self._expect(len(made) == 1 and _is_argparses(nodes, made[0].func))
-        self._expect(not _hydra_mains(nodes))  # which reads the command line too
-        self._expect(not any(called(call) == "exec" for call in calls))  # of text with more options
+        made = [call for call in calls if callee_name(call) == "ArgumentParser"]
+        self._require(len(made) == 1 and _is_argparse_class(nodes, made[0].func))
+        self._require(not _find_hydra_mains(nodes))  # Hydra reads the command line too
+        self._require(
+            not any(callee_name(call) == "exec" for call in calls)
+        )  # the text may define more options
         for keyword in (keyword for call in made for keyword in call.keywords):
             if keyword.arg == "allow_abbrev" and isinstance(keyword.value, ast.Constant):
                 self.abbreviates = bool(keyword.value.value)
             else:
-                self._expect(keyword.arg in _PLAIN_KEYWORDS)
+                self._require(keyword.arg in _NEUTRAL_KEYWORDS)
         self._aliases = {
-            nodes.scoped(nodes.name_given(value), value)
-            for value in nodes.of(ast.Attribute)
-            if value.attr == "add_argument" and nodes.name_given(value)
+            nodes.scoped_name(nodes.assigned_name(value), value)
+            for value in nodes.of_type(ast.Attribute)
+            if value.attr == "add_argument" and nodes.assigned_name(value)
         }
-        handed_on = _handed_on(nodes)
+        argv_names = _find_argv_parameters(nodes)
         for call in calls:
-            name = called(call)
-            if name == "add_argument" or nodes.is_one_of(self._aliases, call.func):
+            name = callee_name(call)
+            if name == "add_argument" or nodes.refers_to_any(self._aliases, call.func):
                 self._read_option(call)
             elif name == "add_config_arguments":
                 self.options += [
                     Option(["--deepscale", "--deepspeed"], nargs=0),
                     Option(["--deepscale_config", "--deepspeed_config"]),
                 ]
-            elif name in _READS:
-                is_known = [_is_command_line(a) or nodes.is_one_of(handed_on, a) for a in call.args]
-                self._expect(not call.keywords and all(is_known))
-                self.plain = self.plain and name == "parse_args"
-        # What it refuses may be caught, and it may never be asked.
-        self._expect(any(called(call) in _READS and nodes.is_made(call) for call in calls))
+            elif name in _PARSE_CALLS:
+                is_known = [
+                    _is_command_line(a) or nodes.refers_to_any(argv_names, a) for a in call.args
+                ]
+                self._require(not call.keywords and all(is_known))
+                self.is_complete = self.is_complete and name == "parse_args"
+        # The call may be conditional, and its SystemExit may be caught.
+        self._require(
+            any(callee_name(call) in _PARSE_CALLS and nodes.always_runs(call) for call in calls)
+        )
         names = [name for option in self.options for name in option.names]
-        self._expect(len(set(names)) == len(names))  # else which of the two counts?
-        self._follow_names(made)
+        self._require(len(set(names)) == len(names))  # of two equal names, either may win
+        self._check_uses(made)
 
-    def _expect(self, certain: bool) -> None:
-        self.certain = self.certain and certain
-        self.plain = self.plain and certain
+    def _require(self, condition: bool) -> None:
+        """Mark the model as uncertain and incomplete unless a condition holds."""
+        self.is_certain = self.is_certain and condition
+        self.is_complete = self.is_complete and condition
 
     def _read_option(self, call: ast.Call) -> None:
-        # Who keeps what it returns may change it: action.choices = list(MODELS).
-        self._expect(isinstance(next(self._nodes.around(call)), ast.Expr))
+        """Add the option that an add_argument() call defines."""
+        # A script that keeps the returned action may change it: action.choices = list(MODELS).
+        self._require(isinstance(next(self._nodes.ancestors(call)), ast.Expr))
         names = [arg.value for arg in call.args if isinstance(arg, ast.Constant)]
         known = [name for name in names if isinstance(name, str)]
         keywords = {keyword.arg: keyword.value for keyword in call.keywords}
-        self._expect(len(known) == len(call.args) and None not in keywords)
-        # What is not written out may be argparse.REMAINDER.
+        self._require(len(known) == len(call.args) and None not in keywords)
+        # An expression that is not a literal may be argparse.REMAINDER.
         given = keywords.get("nargs")
-        nargs = constant(given)
-        self._expect(isinstance(given, ast.Constant | None) and nargs not in _REST)
+        nargs = constant_value(given)
+        self._require(isinstance(given, ast.Constant | None) and nargs not in _REMAINDER)
         flags = [name for name in known if name.startswith("-")]
         default, action = keywords.get("default"), keywords.get("action")
-        number, doing = constant(default), constant(action)
+        number, doing = constant_value(default), constant_value(action)
         if action is not None and ast.unparse(action).endswith("BooleanOptionalAction"):
             flags += [f"--no-{name[2:]}" for name in known if name.startswith("--")]
             nargs = 0
-        elif doing in _SWITCHES:
+        elif doing in _SWITCH_ACTIONS:
             nargs = 0
-        else:  # an action of the script's own may take any number of values
-            self._expect(action is None or doing in ("store", "append", "extend"))
+        else:  # a custom action may consume any number of values
+            self._require(action is None or doing in ("store", "append", "extend"))
         is_needed = bool(known) and not flags and nargs not in ("?", "*", 0)
-        required = constant(keywords.get("required")) is True or is_needed
+        required = constant_value(keywords.get("required")) is True or is_needed
         option = Option(
             names=flags or known,
-            required=required and self._nodes.is_made(call) and not self._is_late(call),
-            default=text_of(default),
+            required=required
+            and self._nodes.always_runs(call)
+            and not self._is_added_after_parsing(call),
+            default=string_value(default),
             number=number if type(number) is int else None,
-            choices=_choices(keywords.get("choices")),
-            type=_type(keywords.get("type")),
+            choices=_literal_choices(keywords.get("choices")),
+            type=_type_name(keywords.get("type")),
             nargs=nargs,
             help=help_text(keywords.get("help")),
         )
         if flags:
             self.options.append(option)
         elif known:
-            self._expect(self._nodes.is_made(call) and not self._is_late(call))
+            self._require(self._nodes.always_runs(call) and not self._is_added_after_parsing(call))
             self.positionals.append(option)
 
-    def _is_late(self, call: ast.Call) -> bool:
-        """Return whether the command line was read before, where this option is added."""
-        here = self._nodes.function_around(call)
-        reads = (each for each in self._nodes.of(ast.Call) if called(each) in _READS)
-        lines = [each.lineno for each in reads if self._nodes.function_around(each) is here]
+    def _is_added_after_parsing(self, call: ast.Call) -> bool:
+        """Return True if the command line is parsed before this option is added."""
+        here = self._nodes.enclosing_function(call)
+        reads = (
+            each for each in self._nodes.of_type(ast.Call) if callee_name(each) in _PARSE_CALLS
+        )
+        lines = [each.lineno for each in reads if self._nodes.enclosing_function(each) is here]
         return bool(lines) and max(lines) < call.lineno
 
-    def _follow_names(self, made: list[ast.Call]) -> None:
-        """Expect that nothing else happens to a parser, or to the arguments that it reads."""
+    def _check_uses(self, made: list[ast.Call]) -> None:
+        """Require that nothing else modifies the parser or the arguments that it parses."""
         nodes = self._nodes
-        owners, makers = _owners(nodes, made)
-        # As in `args = make_parser(); args = args.parse_args()`: from there it is no parser.
+        owners, makers = _find_parser_names(nodes, made)
+        # In `args = make_parser(); args = args.parse_args()` the name stops being the parser.
         ends = {
-            nodes.scoped(nodes.name_given(call), call): call.lineno
-            for call in nodes.of(ast.Call)
-            if called(call) in _READS
+            nodes.scoped_name(nodes.assigned_name(call), call): call.lineno
+            for call in nodes.of_type(ast.Call)
+            if callee_name(call) in _PARSE_CALLS
         }
-        for attribute in nodes.of(ast.Attribute):
-            self._expect(attribute.attr not in ("add_subparsers", "required"))
+        for attribute in nodes.of_type(ast.Attribute):
+            self._require(attribute.attr not in ("add_subparsers", "required"))
             is_set = isinstance(attribute.ctx, ast.Store)
-            self._expect(not (is_set and attribute.attr in ("error", "exit", *_READS)))
+            self._require(not (is_set and attribute.attr in ("error", "exit", *_PARSE_CALLS)))
             if attribute.attr == "add_argument":
-                self._expect(nodes.is_called(attribute) or bool(nodes.name_given(attribute)))
+                self._require(nodes.is_callee(attribute) or bool(nodes.assigned_name(attribute)))
             elif attribute.attr == "argv":
-                calls = (node for node in nodes.around(attribute) if isinstance(node, ast.Call))
-                self._expect(any(called(call) in _READS for call in calls))
-        for start in nodes.of(ast.ImportFrom):
-            self._expect("argv" not in [alias.name for alias in start.names])
+                calls = (node for node in nodes.ancestors(attribute) if isinstance(node, ast.Call))
+                self._require(any(callee_name(call) in _PARSE_CALLS for call in calls))
+        for start in nodes.of_type(ast.ImportFrom):
+            self._require("argv" not in [alias.name for alias in start.names])
         # As in mock.patch.object(sys, "argv", [...]).
-        self._expect("argv" not in map(constant, nodes.of(ast.Constant)))
-        for name in nodes.of(ast.Name):
-            if name.lineno > ends.get(nodes.scoped(name.id, name), name.lineno):
+        self._require("argv" not in map(constant_value, nodes.of_type(ast.Constant)))
+        for name in nodes.of_type(ast.Name):
+            if name.lineno > ends.get(nodes.scoped_name(name.id, name), name.lineno):
                 continue
-            if isinstance(name.ctx, ast.Load) and nodes.is_one_of(owners, name):
-                above = next(nodes.around(name))
-                adds = isinstance(above, ast.Call) and called(above) == "add_config_arguments"
-                self._expect(_is_harmless(above) or adds or isinstance(above, ast.Return))
-            elif isinstance(name.ctx, ast.Load) and nodes.is_one_of(self._aliases, name):
-                self._expect(nodes.is_called(name))
-        for call in nodes.of(ast.Call):
-            if call in made or called(call) in makers:
-                above = next(nodes.around(call))
-                self._expect(_is_harmless(above) or bool(nodes.name_given(call)))
+            if isinstance(name.ctx, ast.Load) and nodes.refers_to_any(owners, name):
+                above = next(nodes.ancestors(name))
+                adds = isinstance(above, ast.Call) and callee_name(above) == "add_config_arguments"
+                self._require(_is_neutral_use(above) or adds or isinstance(above, ast.Return))
+            elif isinstance(name.ctx, ast.Load) and nodes.refers_to_any(self._aliases, name):
+                self._require(nodes.is_callee(name))
+        for call in nodes.of_type(ast.Call):
+            if call in made or callee_name(call) in makers:
+                above = next(nodes.ancestors(call))
+                self._require(_is_neutral_use(above) or bool(nodes.assigned_name(call)))
 
 
-def _is_argparses(nodes: Nodes, function: ast.expr) -> bool:
-    """Return whether a parser's class is argparse's own, and not one that is called like it."""
+def _is_argparse_class(nodes: NodeIndex, function: ast.expr) -> bool:
+    """Return True if a parser's class is argparse's, not another class of the same name."""
     if isinstance(function, ast.Attribute):
-        names = [alias for plain in nodes.of(ast.Import) for alias in plain.names]
+        names = [alias for plain in nodes.of_type(ast.Import) for alias in plain.names]
         name = ast.unparse(function.value)
         return {each.name for each in names if name in (each.asname, each.name)} == {ARGPARSE}
-    classes = [node.name for node in nodes.of(ast.ClassDef)]
+    classes = [node.name for node in nodes.of_type(ast.ClassDef)]
     sources = [
         node.module
-        for node in nodes.of(ast.ImportFrom)
+        for node in nodes.of_type(ast.ImportFrom)
         if "ArgumentParser" in [alias.asname or alias.name for alias in node.names]
     ]
     return sources == [ARGPARSE] and "ArgumentParser" not in classes
 
 
-def _type(node: ast.expr | None) -> str:
-    """Return str, int or float; "?" for a function that may take any text."""
+def _type_name(node: ast.expr | None) -> str:
+    """Return str, int or float; "?" for any other conversion."""
     name = "str" if node is None else ast.unparse(node)
     return name if name in ("str", "int", "float") else "?"
 
 
-def _choices(node: ast.expr | None) -> list[str]:
-    """Return choices that are all written out; [] for others."""
+def _literal_choices(node: ast.expr | None) -> list[str]:
+    """Return the choices if all of them are literals; else []."""
     listed = node.elts if isinstance(node, (ast.List, ast.Tuple, ast.Set)) else []
     known = [str(item.value) for item in listed if isinstance(item, ast.Constant)]
     return known if len(known) == len(listed) else []
 
 
-def _owners(nodes: Nodes, made: list[ast.Call]) -> tuple[set[Scoped], set[str]]:
-    """Find names of the parser and of its groups, and of the functions that return them."""
+def _find_parser_names(nodes: NodeIndex, made: list[ast.Call]) -> tuple[set[Scoped], set[str]]:
+    """Find the variables of the parser and its groups, and the functions that return them."""
     groups = ("add_argument_group", "add_mutually_exclusive_group")
     owners: set[Scoped] = set()
     makers: set[str] = set()
-    for _ in range(2):  # a function that returns it, and the name that its caller gives it
-        for call in nodes.of(ast.Call):
-            name = nodes.name_given(call)
-            if name and (call in made or called(call) in groups or called(call) in makers):
-                owners.add(nodes.scoped(name, call))
-        for node in nodes.of(ast.Return):
-            maker = nodes.function_around(node)
-            if node.value and maker and nodes.is_one_of(owners, node.value):
+    for _ in range(2):  # the function that returns the parser, then the variable of its caller
+        for call in nodes.of_type(ast.Call):
+            name = nodes.assigned_name(call)
+            if name and (
+                call in made or callee_name(call) in groups or callee_name(call) in makers
+            ):
+                owners.add(nodes.scoped_name(name, call))
+        for node in nodes.of_type(ast.Return):
+            maker = nodes.enclosing_function(node)
+            if node.value and maker and nodes.refers_to_any(owners, node.value):
                 makers.add(maker.name)
     return owners, makers
 
 
-def _handed_on(nodes: Nodes) -> set[Scoped]:
-    """Find names that are the command line, as argv of ``def main(argv=None)`` in ``main()``."""
+def _find_argv_parameters(nodes: NodeIndex) -> set[Scoped]:
+    """Find parameters that always receive the command line, such as argv in ``main(argv=None)``."""
     takers = {
         function.name: function.args.args[0]
-        for function in nodes.of(ast.FunctionDef)
+        for function in nodes.of_type(ast.FunctionDef)
         if len(function.args.args) == 1
         and [ast.unparse(default) for default in function.args.defaults] == ["None"]
     }
     while True:
-        names = {nodes.scoped(parameter.arg, parameter) for parameter in takers.values()}
+        names = {nodes.scoped_name(parameter.arg, parameter) for parameter in takers.values()}
         wrong = {
-            called(call)
-            for call in nodes.of(ast.Call)
+            callee_name(call)
+            for call in nodes.of_type(ast.Call)
             for word in (*call.args, *(keyword.value for keyword in call.keywords))
-            if not (_is_command_line(word) or nodes.is_one_of(names, word))
+            if not (_is_command_line(word) or nodes.refers_to_any(names, word))
         }
-        for name in nodes.of(ast.Name):
-            function = nodes.function_around(name)
-            if isinstance(name.ctx, ast.Store) and function and nodes.is_one_of(names, name):
+        for name in nodes.of_type(ast.Name):
+            function = nodes.enclosing_function(name)
+            if isinstance(name.ctx, ast.Store) and function and nodes.refers_to_any(names, name):
                 wrong.add(function.name)
         if not wrong & takers.keys():
             return names
@@ -409,57 +447,60 @@ def _handed_on(nodes: Nodes) -> set[Scoped]:
 
 
 def _is_command_line(node: ast.expr) -> bool:
-    """Return whether parse_args() is given what it takes anyway: None, or sys.argv[1:]."""
+    """Return True for None and sys.argv[1:], which parse_args() treats alike."""
     return ast.unparse(node) in ("None", "sys.argv[1:]")
 
 
-def _is_harmless(above: ast.AST) -> bool:
-    return isinstance(above, ast.Attribute) and above.attr in _HARMLESS
+def _is_neutral_use(above: ast.AST) -> bool:
+    """Return True if the parent of a parser's name is a method in _NEUTRAL_METHODS."""
+    return isinstance(above, ast.Attribute) and above.attr in _NEUTRAL_METHODS
 
 
-class _Dataclasses(Parser):
-    """The options that transformers' HfArgumentParser makes of the dataclasses of a script.
+class _DataclassesModel(ParserModel):
+    """The options that transformers' HfArgumentParser derives from a script's dataclasses.
 
-    One of another module has options that are not seen (TrainingArguments, for one): then what is
-    seen is certain, and not all. A lone word may name a file with all of them.
+    A dataclass of another module, such as TrainingArguments, makes the model incomplete. A single
+    argument may name a file with all values.
     """
 
-    def __init__(self, nodes: Nodes) -> None:
+    def __init__(self, nodes: NodeIndex) -> None:
         super().__init__()
-        calls = nodes.of(ast.Call)
+        calls = nodes.of_type(ast.Call)
         self._classes = {
             node.name: node
-            for node in nodes.of(ast.ClassDef)
+            for node in nodes.of_type(ast.ClassDef)
             for each in node.decorator_list[:1]
             if ast.unparse(each).partition("(")[0].endswith("dataclass")
-            if len(node.decorator_list) == 1  # another one may add fields
+            if len(node.decorator_list) == 1  # another decorator may add fields
         }
-        made = [call for call in calls if called(call) in DATACLASSES]
-        reads = [call for call in calls if called(call) in _PARSE_DATACLASSES]
-        self.certain = len(made) == 1 and len(made[0].args) == 1 and not made[0].keywords
-        self.certain = self.certain and not _changes_words(nodes)
-        self.certain = self.certain and any(
-            not call.args and not call.keywords and nodes.is_made(call) for call in reads
+        made = [call for call in calls if callee_name(call) in DATACLASS_PARSERS]
+        reads = [call for call in calls if callee_name(call) in _PARSE_DATACLASSES]
+        self.is_certain = len(made) == 1 and len(made[0].args) == 1 and not made[0].keywords
+        self.is_certain = self.is_certain and not _modifies_argv(nodes)
+        self.is_certain = self.is_certain and any(
+            not call.args and not call.keywords and nodes.always_runs(call) for call in reads
         )
-        self.plain = self.certain and len(reads) == 1
-        self.plain = self.plain and not any(called(call) == "add_argument" for call in calls)
+        self.is_complete = self.is_certain and len(reads) == 1
+        self.is_complete = self.is_complete and not any(
+            callee_name(call) == "add_argument" for call in calls
+        )
         for call in made:
             listed = call.args[0] if call.args else None
             items = listed.elts if isinstance(listed, (ast.Tuple, ast.List)) else [listed]
             for item in items:
                 self._read_class(item.id if isinstance(item, ast.Name) else "")
         names = [name for option in self.options for name in option.names]
-        self.certain = self.certain and len(set(names)) == len(names)
-        self.plain = self.plain and self.certain
-        # What every TrainingArguments has.
-        if not self.plain:
+        self.is_certain = self.is_certain and len(set(names)) == len(names)
+        self.is_complete = self.is_complete and self.is_certain
+        # Every TrainingArguments has these options.
+        if not self.is_complete:
             self.options.append(Option(["--per_device_train_batch_size"], type="?"))
             self.options.append(Option(["--gradient_accumulation_steps"], type="?"))
 
     def _read_class(self, name: str) -> None:
         node = self._classes.get(name)
         if node is None:
-            self.plain = False
+            self.is_complete = False
             return
         for base in node.bases:
             self._read_class(ast.unparse(base))
@@ -472,30 +513,36 @@ class _Dataclasses(Parser):
         required = value is None
         if isinstance(value, ast.Call):
             given = {keyword.arg: keyword.value for keyword in value.keywords}
-            required = called(value) == "field" and not given.keys() & {"default_factory", None}
+            required = callee_name(value) == "field" and not given.keys() & {
+                "default_factory",
+                None,
+            }
             required = required and "default" not in given and not value.args
-        if constant(given.get("init")) is False or "ClassVar" in ast.unparse(annotation):
+        if constant_value(given.get("init")) is False or "ClassVar" in ast.unparse(annotation):
             return
         listed = annotation.slice if isinstance(annotation, ast.Subscript) else None
-        choices = _choices(listed) if "Literal[" in ast.unparse(annotation) else []
-        text = re.sub(r"[\s'\"]|\bNone\||\|None\b|^(?:typing\.)?Optional\[(?=.*\]$)", "",
-                      ast.unparse(annotation)).rstrip("]")  # fmt: skip
+        choices = _literal_choices(listed) if "Literal[" in ast.unparse(annotation) else []
+        text = re.sub(
+            r"[\s'\"]|\bNone\||\|None\b|^(?:typing\.)?Optional\[(?=.*\]$)",
+            "",
+            ast.unparse(annotation),
+        ).rstrip("]")
         default = given.get("default", value if not given else None)
-        number = constant(default)
+        number = constant_value(default)
         metadata = given.get("metadata")
         notes = ast.unparse(metadata) if metadata is not None else ""
         has_aliases = "aliases" in notes or "aliases" in given
-        self.plain = self.plain and not has_aliases
+        self.is_complete = self.is_complete and not has_aliases
         names = [f"--{name}", *([f"--{name.replace('_', '-')}"] if "_" in name else [])]
         text = "str" if choices else text
         is_known = text in ("str", "int", "float") and "choices" not in notes
-        if text == "bool":  # with a default of True there is a --no_x, too
+        if text == "bool":  # with the default True there is also --no_x
             names += [f"--no_{name}", f"--no-{name.replace('_', '-')}"]
         self.options.append(
             Option(
                 names=list(dict.fromkeys(names)),
                 required=required and text != "bool" and not has_aliases,
-                default=text_of(default),
+                default=string_value(default),
                 number=number if type(number) is int else None,
                 choices=choices,
                 type=text if is_known else "?",
@@ -505,10 +552,10 @@ class _Dataclasses(Parser):
         )
 
 
-def _changes_words(nodes: Nodes) -> bool:
-    """Return whether sys.argv is more than looked at."""
-    words = [each for each in nodes.of(ast.Attribute) if each.attr == "argv"]
-    above = [next(nodes.around(each)) for each in words]
+def _modifies_argv(nodes: NodeIndex) -> bool:
+    """Return True if the script may modify sys.argv."""
+    words = [each for each in nodes.of_type(ast.Attribute) if each.attr == "argv"]
+    above = [next(nodes.ancestors(each)) for each in words]
     return (
         any(not isinstance(each.ctx, ast.Load) for each in words)
         or any(isinstance(each, (ast.Attribute, ast.Assign)) for each in above)
@@ -516,19 +563,21 @@ def _changes_words(nodes: Nodes) -> bool:
     )
 
 
-class _Hydra(Parser):
-    """What Hydra's own argparse takes (hydra/_internal/utils.py, get_args_parser, 1.1 to 1.3)."""
+class _HydraModel(ParserModel):
+    """The options of Hydra's parser (hydra/_internal/utils.py, get_args_parser, 1.1 to 1.3)."""
 
-    def __init__(self, nodes: Nodes) -> None:
+    def __init__(self, nodes: NodeIndex) -> None:
         super().__init__()
-        mains = _hydra_mains(nodes)
-        calls = nodes.of(ast.Call)
-        self.certain = self.plain = (
-            any(called(call) in mains and nodes.is_made(call) for call in calls)
-            and not any(each.attr == "argv" for each in nodes.of(ast.Attribute))
-            and not any(called(call) in ("ArgumentParser", *DATACLASSES) for call in calls)
+        mains = _find_hydra_mains(nodes)
+        calls = nodes.of_type(ast.Call)
+        self.is_certain = self.is_complete = (
+            any(callee_name(call) in mains and nodes.always_runs(call) for call in calls)
+            and not any(each.attr == "argv" for each in nodes.of_type(ast.Attribute))
+            and not any(
+                callee_name(call) in ("ArgumentParser", *DATACLASS_PARSERS) for call in calls
+            )
         )
-        if not mains:  # it only builds objects by Hydra, say; what reads its words is not known
+        if not mains:  # a script may use Hydra only to build objects; its parser is unknown then
             return
         self.positionals = [Option(["overrides"], nargs="*")]
         self.options = [
@@ -539,15 +588,15 @@ class _Hydra(Parser):
         ]
 
 
-def _hydra_mains(nodes: Nodes) -> list[str]:
-    """Name the functions that Hydra calls with what it read."""
-    functions = nodes.of(ast.FunctionDef)
+def _find_hydra_mains(nodes: NodeIndex) -> list[str]:
+    """Return the names of the functions decorated with @hydra.main()."""
+    functions = nodes.of_type(ast.FunctionDef)
     texts = [(one.name, ast.unparse(each)) for one in functions for each in one.decorator_list]
     return [name for name, text in texts if text.startswith("hydra.main(")]
 
 
-READERS: Mapping[str, Callable[[Nodes], Parser]] = {
-    ARGPARSE: _Argparse,
-    "transformers": _Dataclasses,
-    "hydra": _Hydra,
+PARSER_MODELS: Mapping[str, Callable[[NodeIndex], ParserModel]] = {
+    ARGPARSE: _ArgparseModel,
+    "transformers": _DataclassesModel,
+    "hydra": _HydraModel,
 }

@@ -167,8 +167,13 @@ def resume_lines(words: list[str]) -> list[str]:
 
 # What an expression in a template may end in, as in Python.
 _OF_EXPRESSIONS = (
-    ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError
-)  # fmt: skip
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 
 
 def _render(templates: jinja2.Environment, name: str, values: Mapping[str, Any]) -> str:

@@ -59,7 +59,7 @@ def test_files_that_ask_for_deepspeed(text: str, asked: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "gives"),
+    ("script", "own"),
     [
         ("TrainingArguments(deepspeed='ds.json')", ["deepspeed"]),
         ("TrainingArguments(deepspeed=args.deepspeed, ddp_backend=None)", []),
@@ -69,8 +69,8 @@ def test_files_that_ask_for_deepspeed(text: str, asked: bool) -> None:
         ("p.add_argument('--deepspeed')", []),
     ],
 )
-def test_what_a_script_gives_itself(script: str, gives: list[str]) -> None:
-    assert read_script(ast.parse(script)).gives == gives
+def test_own_settings_of_a_script_are_found(script: str, own: list[str]) -> None:
+    assert read_script(ast.parse(script)).own_settings == own
 
 
 def test_many_ranks_of_the_trainer_with_deepspeed_of_its_own_are_refused() -> None:

@@ -14,7 +14,7 @@ from tests.plan.making import job
 
 def script(text: str) -> Script:
     facts = read_script(ast.parse(text))
-    return Script("a.py", facts, frozenset(facts.variables), frozenset(facts.loads))
+    return Script("a.py", facts, frozenset(facts.variables), frozenset(facts.checkpoint_loads))
 
 
 @pytest.mark.parametrize(

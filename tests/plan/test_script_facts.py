@@ -8,6 +8,7 @@ import pytest
 
 from hpcrun.plan.batch import decide_batch
 from hpcrun.plan.findings import Findings
+from hpcrun.plan.script_arguments import check_arguments
 from hpcrun.plan.script_facts import ScriptFacts, read_script
 from hpcrun.plan.script_notes import (
     Script,
@@ -20,7 +21,6 @@ from hpcrun.plan.script_notes import (
     secret_notes,
     trained_values,
 )
-from hpcrun.plan.script_words import check_words
 from tests.plan.making import job
 
 HEAD = "import argparse, sys, os\np = argparse.ArgumentParser(description='x')\n"
@@ -33,7 +33,7 @@ def facts(text: str) -> ScriptFacts:
 
 def faults(script: Script, words: list[str]) -> list[str]:
     """What certainly ends the script."""
-    return check_words(script.name, script.facts, words)[0]
+    return check_arguments(script.name, script.facts, words)[0]
 
 
 def options(text: str) -> set[str]:
@@ -88,7 +88,7 @@ NOT_PLAIN = [
 
 @pytest.mark.parametrize("text", PLAIN)
 def test_plain_parsers_are_known_whole(text: str) -> None:
-    assert facts(f"{HEAD}{text}\n{TAIL}").plain
+    assert facts(f"{HEAD}{text}\n{TAIL}").is_complete
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_what_is_added_after_the_words_were_read_is_not_required(option: str) ->
 @pytest.mark.parametrize("text", NOT_PLAIN)
 def test_of_other_parsers_nothing_is_reported(text: str) -> None:
     found = facts(f"{HEAD}{text}\n{TAIL}")
-    assert not found.plain
+    assert not found.is_complete
     assert faults(Script("a.py", found), ["--nonsense"]) == []
 
 
@@ -157,7 +157,7 @@ def test_of_other_parsers_nothing_is_reported(text: str) -> None:
     ],
 )
 def test_what_is_not_all_in_sight_is_not_plain(text: str) -> None:
-    assert not facts(text).plain
+    assert not facts(text).is_complete
 
 
 def test_a_function_may_make_the_parser() -> None:
@@ -166,8 +166,8 @@ def test_a_function_may_make_the_parser() -> None:
         "    p.add_argument('--lr')\n    return p\nparser = make()\n"
         "parser.add_argument('--wd')\nparser.parse_args(sys.argv[1:])\n"
     )
-    assert facts(text).plain and options(text) == {"--lr", "--wd"}
-    assert not facts(text + "more(parser)").plain
+    assert facts(text).is_complete and options(text) == {"--lr", "--wd"}
+    assert not facts(text + "more(parser)").is_complete
 
 
 def test_switches_that_argparse_makes_two_of() -> None:
@@ -193,7 +193,7 @@ def test_switches_that_argparse_makes_two_of() -> None:
 )
 def test_other_readers_of_command_lines(text: str, parser: str, names: list[str]) -> None:
     found = facts(text)
-    assert (found.parser, found.plain) == (parser, False)
+    assert (found.parser, found.is_complete) == (parser, False)
     assert set(names) <= options(text)
 
 
@@ -289,11 +289,11 @@ def test_values_that_argparse_may_take(option: str, words: str) -> None:
 def test_of_a_parser_that_may_take_more_a_misspelling_is_doubted() -> None:
     text = f"{HEAD}p.add_argument('--batch_size', type=int, required=True)\np.parse_known_args()"
     read = facts(text)
-    assert (read.certain, read.plain) == (True, False)
+    assert (read.is_certain, read.is_complete) == (True, False)
     doubt = ["--batchsize: did you mean --batch_size, of a.py?"]
-    assert check_words("a.py", read, ["--batchsize", "4"]) == ([], doubt)
-    assert check_words("a.py", read, ["--other", "4"])[0] == ["a.py stops without --batch_size"]
-    assert check_words("a.py", read, ["--batch_size", "4", "--other", "4"]) == ([], [])
+    assert check_arguments("a.py", read, ["--batchsize", "4"]) == ([], doubt)
+    assert check_arguments("a.py", read, ["--other", "4"])[0] == ["a.py stops without --batch_size"]
+    assert check_arguments("a.py", read, ["--batch_size", "4", "--other", "4"]) == ([], [])
 
 
 # ---- what is not taken from the copy of the code
@@ -314,7 +314,7 @@ def test_of_a_parser_that_may_take_more_a_misspelling_is_doubted() -> None:
     ],
 )
 def test_what_reaches_for_the_working_folder(text: str) -> None:
-    assert len(facts(f"def main():\n    {text}").live) == 1
+    assert len(facts(f"def main():\n    {text}").uncopied_reads) == 1
 
 
 @pytest.mark.parametrize(
@@ -333,7 +333,7 @@ def test_what_reaches_for_the_working_folder(text: str) -> None:
     ],
 )
 def test_what_leads_elsewhere(text: str) -> None:
-    assert facts(text).live == []
+    assert facts(text).uncopied_reads == []
 
 
 @pytest.mark.parametrize(
@@ -346,7 +346,7 @@ def test_what_leads_elsewhere(text: str) -> None:
     ],
 )
 def test_what_is_found_beside_the_script(text: str, path: str) -> None:
-    assert path in facts(text).beside
+    assert path in facts(text).sibling_paths
 
 
 def test_beginnings_may_be_refused() -> None:
@@ -354,7 +354,7 @@ def test_beginnings_may_be_refused() -> None:
         "import argparse\np = argparse.ArgumentParser(allow_abbrev=False)\n"
         f"p.add_argument('--batch_size')\n{TAIL}"
     )
-    assert strict.plain and len(faults(Script("a.py", strict), ["--batch"])) == 1
+    assert strict.is_complete and len(faults(Script("a.py", strict), ["--batch"])) == 1
 
 
 def test_what_argparse_stops_without() -> None:

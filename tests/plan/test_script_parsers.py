@@ -6,8 +6,8 @@ import importlib
 
 import pytest
 
+from hpcrun.plan.script_arguments import order_hydra_arguments
 from hpcrun.plan.script_notes import Script
-from hpcrun.plan.script_words import order_hydra_words
 from tests.plan.test_script_facts import SCRIPT, facts, faults
 
 # ---- dataclasses
@@ -105,7 +105,7 @@ HYDRA = "import hydra\n@hydra.main(config_name='c')\ndef main(cfg): ...\nmain()"
 )  # fmt: skip
 def test_hydras_grammar(words: str, fault: str) -> None:
     read = Script("a.py", facts(HYDRA))
-    ordered = order_hydra_words(read.facts, words.split())
+    ordered = order_hydra_arguments(read.facts, words.split())
     assert faults(read, ordered)[:1] == [fault] * bool(fault)
 
 
@@ -122,7 +122,7 @@ def test_hydras_options_are_those_of_hydra() -> None:
 
 def test_hydra_takes_no_option_between_overrides() -> None:
     words = ["bs=4", "--config-name=mine", "--info", "config", "-cn", "x", "lr=1", "-m"]
-    assert order_hydra_words(facts(HYDRA), words) == [*words[1:6], "-m", "bs=4", "lr=1"]
-    assert order_hydra_words(SCRIPT, words) == words
+    assert order_hydra_arguments(facts(HYDRA), words) == [*words[1:6], "-m", "bs=4", "lr=1"]
+    assert order_hydra_arguments(SCRIPT, words) == words
     # One that only imports it reads its words in its own way.
-    assert not facts("import hydra\nhydra.initialize()").certain
+    assert not facts("import hydra\nhydra.initialize()").is_certain

@@ -94,7 +94,7 @@ def _asked_elsewhere(
     if script is None or b"deepspeed" not in code.lower():
         return ""
     facts = parse_script(code, sys.version_info[:2]).facts
-    own = [name for name in facts.gives if "deepspeed" in name] if facts else []
+    own = [name for name in facts.own_settings if "deepspeed" in name] if facts else []
     return f"{script.name}: {own[0]}=" if own else ""
 
 

@@ -50,7 +50,6 @@ from hpcrun.plan import (
     deepspeed_notes,
     difference_notes,
     find_limits,
-    live_notes,
     needed_modules,
     node_name_notes,
     path_notes,
@@ -61,6 +60,7 @@ from hpcrun.plan import (
     shared_folder_notes,
     slurm_rank_notes,
     trained_values,
+    uncopied_read_notes,
     unlisted_partitions,
 )
 from hpcrun.remote import Answers, LocalTransport, PathProbe, Query, RunCommand
@@ -219,9 +219,9 @@ class Checks:
         # HfArgumentParser reads train.args, beside train.py, before the command line.
         if script.facts.parser == "transformers" and path.with_suffix(".args").exists():
             return
-        from hpcrun.plan import check_words  # here: argparse takes long to load
+        from hpcrun.plan import check_arguments  # here: argparse takes long to load
 
-        faults, doubts = check_words(script.name, script.facts, given)
+        faults, doubts = check_arguments(script.name, script.facts, given)
         for fault in faults:
             findings.refuse("args" if spec.command is None else "command", fault)
         findings.notes[:0] = [f"args: {doubt}" for doubt in doubts]
@@ -441,9 +441,9 @@ def _argument_notes(
 def _in_order(plan: Plan, program: Program, given: list[str]) -> tuple[Plan, list[str]]:
     if program.script is None or not given:
         return plan, given
-    from hpcrun.plan import order_hydra_words  # here: argparse takes long to load
+    from hpcrun.plan import order_hydra_arguments  # here: argparse takes long to load
 
-    ordered = order_hydra_words(program.script.facts, given)
+    ordered = order_hydra_arguments(program.script.facts, given)
     start = plan.program[: -len(given)]
     return structs.replace(plan, program=[*start, *ordered]), ordered
 
@@ -460,11 +460,11 @@ def _live_notes(
     project, notes = context.project, list[str]()
     is_far = context.cluster.host is not None
     if not is_far:  # there is nothing but the copy on a far host
-        named = [text for _, text in script.facts.live if not text.startswith("sys.path")]
+        named = [text for _, text in script.facts.uncopied_reads if not text.startswith("sys.path")]
         files = list(_config_files(given, script.facts))
         named += [value for _, value in files]
         there = [name for name in dict.fromkeys(named) if (project / name).is_file()]
-        notes += live_notes(script, there)
+        notes += uncopied_read_notes(script, there)
         notes += [
             f"{where}{value}: read as it is when the job runs, not from the run's copy of the "
             f"code; {{code_dir}}/{os.path.normpath(value)} is in the copy"
@@ -473,7 +473,7 @@ def _live_notes(
         ]
     if program.path is None:
         return notes
-    beside = [os.path.normpath(program.path.parent / place) for place in script.facts.beside]
+    beside = [os.path.normpath(program.path.parent / place) for place in script.facts.sibling_paths]
     for place in dict.fromkeys(beside):
         path = Path(place)
         inside = path.is_relative_to(project) and not _WRITTEN.search(path.name)

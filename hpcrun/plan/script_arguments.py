@@ -13,22 +13,22 @@ from hpcrun.plan.script_parsers import Option
 
 # How alike a word and an option are before the one is taken for the other's misspelling; and
 # before that is reported where not all options are known.
-_ALIKE = 0.7
-_VERY_ALIKE = 0.85
+_SIMILARITY = 0.7
+_SIMILARITY_IF_INCOMPLETE = 0.85
 _HELP = ("-h", "--help")
 _TYPES = {"int": int, "float": float}
 
 
-class _Stop(Exception):
+class _ParserError(Exception):
     """What the script would stop with."""
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise _Stop(message)
+        raise _ParserError(message)
 
 
-def check_words(
+def check_arguments(
     script: str, facts: ScriptFacts, args: Sequence[str]
 ) -> tuple[list[str], list[str]]:
     """Find what certainly ends a script when it reads these words, and what only may.
@@ -36,10 +36,10 @@ def check_words(
     ``script`` is its name, for messages.
 
     >>> option = Option(["--epochs"], type="int")
-    >>> facts = ScriptFacts(parser="argparse", certain=True, plain=True, options=[option])
-    >>> check_words("a.py", facts, ["--epochs", "3"])
+    >>> facts = ScriptFacts(parser="argparse", is_certain=True, is_complete=True, options=[option])
+    >>> check_arguments("a.py", facts, ["--epochs", "3"])
     ([], [])
-    >>> check_words("a.py", facts, ["--epochs", "3.5"])[0]
+    >>> check_arguments("a.py", facts, ["--epochs", "3.5"])[0]
     ["--epochs: invalid int value: '3.5'"]
     """
     known = [name for option in facts.options for name in option.names] + list(_HELP)
@@ -54,33 +54,40 @@ def check_words(
         name = word.partition("=")[0]
         if not re.match(r"--?[A-Za-z_]", name) or " " in word:
             continue  # a value: argparse takes -1 and "-x y" for values too
-        found = _meant(name, known, facts.abbreviates)
+        found = _match_options(name, known, facts.abbreviates)
         given |= found
         if not found:
-            unknown.append((name, _closest(name, known, _ALIKE if facts.plain else _VERY_ALIKE)))
+            unknown.append(
+                (
+                    name,
+                    _find_closest(
+                        name, known, _SIMILARITY if facts.is_complete else _SIMILARITY_IF_INCOMPLETE
+                    ),
+                )
+            )
     sure: list[str] = []
-    if facts.plain and not of_file:
+    if facts.is_complete and not of_file:
         for name, close in unknown:
             if facts.parser == "hydra" and close is None:
                 close = f"{name.lstrip('-')}=VALUE"
             hint = f"; did you mean {close}?" if close else ""
             sure.append(f"{name}: {script} knows no such argument{hint}")
     maybe = []
-    if facts.parser in ("argparse", "transformers", "click") and not facts.plain:
+    if facts.parser in ("argparse", "transformers", "click") and not facts.is_complete:
         maybe = [f"{name}: did you mean {close}, of {script}?" for name, close in unknown if close]
-    if facts.certain and not of_file and not given & set(_HELP):
+    if facts.is_certain and not of_file and not given & set(_HELP):
         missing = [o.names[-1] for o in facts.options if o.required and not given & set(o.names)]
         if missing and not sure and not maybe:
             sure.append(f"{script} stops without {' and '.join(missing)}")
-        sure += [] if unknown else list(_refused(script, facts, args))
+        sure += [] if unknown else list(_run_argparse(script, facts, args))
     return list(dict.fromkeys(sure)), list(dict.fromkeys(maybe))
 
 
-def order_hydra_words(facts: ScriptFacts, args: Sequence[str]) -> list[str]:
+def order_hydra_arguments(facts: ScriptFacts, args: Sequence[str]) -> list[str]:
     """Put Hydra's options before its overrides: it takes none between them.
 
     >>> hydra = ScriptFacts(parser="hydra", options=[Option(["--config-name"])])
-    >>> order_hydra_words(hydra, ["bs=4", "--config-name", "mine", "lr=1"])
+    >>> order_hydra_arguments(hydra, ["bs=4", "--config-name", "mine", "lr=1"])
     ['--config-name', 'mine', 'bs=4', 'lr=1']
     """
     if facts.parser != "hydra" or not facts.options:
@@ -95,7 +102,7 @@ def order_hydra_words(facts: ScriptFacts, args: Sequence[str]) -> list[str]:
             overrides.append(word)
             continue
         options.append(word)
-        meant = _meant(word, takes, True) if word.startswith("--") else {word}
+        meant = _match_options(word, takes, True) if word.startswith("--") else {word}
         option = takes.get(min(meant)) if meant else None
         is_optional = option is not None and option.nargs == "?"
         if option is None or option.nargs == 0 or not waiting:
@@ -105,20 +112,20 @@ def order_hydra_words(facts: ScriptFacts, args: Sequence[str]) -> list[str]:
     return options + overrides
 
 
-def _refused(script: str, facts: ScriptFacts, args: Sequence[str]) -> Iterator[str]:
+def _run_argparse(script: str, facts: ScriptFacts, args: Sequence[str]) -> Iterator[str]:
     """Let argparse read the words; yield its message, if it has one."""
     # Of a parser that is not seen whole a beginning may be another option.
-    abbreviates = facts.abbreviates and facts.plain
+    abbreviates = facts.abbreviates and facts.is_complete
     parser = _Parser(add_help=False, allow_abbrev=abbreviates, conflict_handler="resolve")
     parser.add_argument(*_HELP, action="store_true")
     try:
         for option in (*facts.options, *facts.positionals):
-            _add(parser, option)
+            _add_option(parser, option)
         # -1e-4 is a value since Python 3.14.
         read, rest = parser.parse_known_args([re.sub(r"^-[0-9.]+[eE].*", "-1", x) for x in args])
     except (TypeError, ValueError):  # no option that argparse would make
         return
-    except _Stop as stop:
+    except _ParserError as stop:
         message = str(stop)
         match = re.fullmatch(r"argument (\S+): (.*)", message, re.DOTALL)
         needs = message.removeprefix("the following arguments are required: ")
@@ -132,7 +139,7 @@ def _refused(script: str, facts: ScriptFacts, args: Sequence[str]) -> Iterator[s
         elif needs != message:
             yield f"{script} stops without {needs.replace(', ', ' and ').upper()}"
         return
-    if facts.plain and rest:
+    if facts.is_complete and rest:
         yield f"{' '.join(rest)}: {script} takes no such words"
     if facts.parser == "hydra":
         for word in read.overrides:
@@ -140,7 +147,7 @@ def _refused(script: str, facts: ScriptFacts, args: Sequence[str]) -> Iterator[s
                 yield f"{word!r}: Hydra takes KEY=VALUE, +KEY=VALUE and ~KEY"
 
 
-def _add(parser: argparse.ArgumentParser, option: Option) -> None:
+def _add_option(parser: argparse.ArgumentParser, option: Option) -> None:
     is_flag = option.names[0].startswith("-")
     if option.nargs == 0 and is_flag:
         parser.add_argument(*option.names, action="store_true", dest="_")
@@ -152,7 +159,7 @@ def _add(parser: argparse.ArgumentParser, option: Option) -> None:
     parser.add_argument(*option.names, nargs=option.nargs, type=kind, choices=choices, **more)
 
 
-def _meant(name: str, known: Collection[str], abbreviates: bool) -> set[str]:
+def _match_options(name: str, known: Collection[str], abbreviates: bool) -> set[str]:
     """Return the options that a word may mean; argparse takes prefixes, and -n4 for -n 4."""
     if name in known:
         return {name}
@@ -161,7 +168,7 @@ def _meant(name: str, known: Collection[str], abbreviates: bool) -> set[str]:
     return {option for option in known if option[:2] == name[:2] or option.startswith(f"-{name}")}
 
 
-def _closest(name: str, known: Collection[str], alike: float) -> str | None:
+def _find_closest(name: str, known: Collection[str], alike: float) -> str | None:
     """Return the option that was meant; - and _ do not count."""
 
     def bare(text: str) -> str:
