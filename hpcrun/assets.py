@@ -1,4 +1,4 @@
-"""Finds jobs and templates: the project's own, then the user's, then those that hpcrun ships."""
+"""Locate jobs and templates: the project's own, then the user's, then those shipped with hpcrun."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from hpcrun.files import add_notice
 from hpcrun.ownership import name_of_user, refuse_foreign_file
 
 _PACKAGE = Path(__file__).parent
-# How a script's name ends -> what runs it.
+# Interpreters by the suffix of a script.
 _SCRIPTS = {".py": "python", ".sh": "bash", ".bash": "bash", ".sbatch": "bash", ".slurm": "bash"}
 
 
 def shipped_folder(kind: str) -> Path:
-    """Find ``jobs`` or ``templates``: inside an installed package, beside it in a checkout."""
+    """Return the shipped ``jobs`` or ``templates``, of an installation or a checkout."""
     inside = _PACKAGE / kind
     return inside if inside.is_dir() else _PACKAGE.parent / kind
 
 
 def home_dir(environ: Mapping[str, str]) -> str:
-    """Find the user's home: HOME, else what the system knows of the user (cron sets no HOME)."""
+    """Return the user's home: HOME, or the account's home directory (cron sets no HOME)."""
     if environ.get("HOME"):
         return environ["HOME"]
     try:
@@ -35,7 +35,7 @@ def home_dir(environ: Mapping[str, str]) -> str:
 
 
 def user_name(environ: Mapping[str, str]) -> str:
-    """Find the user's name as getpass.getuser() does; the number of one that has none."""
+    """Return the user's name like getpass.getuser(), or the uid if it has no name."""
     for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         if environ.get(name):
             return environ[name]
@@ -43,25 +43,25 @@ def user_name(environ: Mapping[str, str]) -> str:
 
 
 def config_dir(environ: Mapping[str, str]) -> Path:
-    """Find the user's own folder, ``~/.config/hpcrun`` unless XDG_CONFIG_HOME says another."""
+    """Return the user's configuration directory: ``~/.config/hpcrun``, or in XDG_CONFIG_HOME."""
     base = environ.get("XDG_CONFIG_HOME") or str(Path(home_dir(environ)) / ".config")
     return Path(base) / "hpcrun"
 
 
 def cache_dir(environ: Mapping[str, str]) -> Path:
-    """Find the user's cache folder, ``~/.cache/hpcrun`` unless XDG_CACHE_HOME says another."""
+    """Return the user's cache directory: ``~/.cache/hpcrun``, or in XDG_CACHE_HOME."""
     base = environ.get("XDG_CACHE_HOME") or str(Path(home_dir(environ)) / ".cache")
     return Path(base) / "hpcrun"
 
 
 def state_dir(environ: Mapping[str, str]) -> Path:
-    """Find the user's state folder: ``~/.local/state/hpcrun``, or in XDG_STATE_HOME."""
+    """Return the user's state directory: ``~/.local/state/hpcrun``, or in XDG_STATE_HOME."""
     base = environ.get("XDG_STATE_HOME") or str(Path(home_dir(environ)) / ".local" / "state")
     return Path(base) / "hpcrun"
 
 
 def list_jobs(project: Path, environ: Mapping[str, str]) -> dict[str, tuple[str, Path]]:
-    """Find all jobs: name -> (whose, file); the first folder that has one wins."""
+    """Map the names of all jobs to their origin and file; the first directory with a name wins."""
     jobs: dict[str, tuple[str, Path]] = {}
     for whose, folder in (
         ("project", project / "jobs"),
@@ -78,7 +78,11 @@ def list_jobs(project: Path, environ: Mapping[str, str]) -> dict[str, tuple[str,
 
 
 def find_job(name: str, project: Path, environ: Mapping[str, str], cwd: Path | None = None) -> Path:
-    """Find a job by its name, or a file by its path, from ``cwd``. Raises InputError."""
+    """Find a job by its name, or by a path relative to ``cwd``.
+
+    Raises:
+        InputError: There is no such job.
+    """
     if not name.strip():
         raise InputError(
             "an empty name: no job is called so", fix="hpcrun jobs lists what there is"
@@ -107,7 +111,7 @@ def find_job(name: str, project: Path, environ: Mapping[str, str], cwd: Path | N
 
 
 def _suggest_script_commands(path: Path, name: str) -> str:
-    """What to type with a script, which somebody takes for a job."""
+    """Return the commands that run a script, for a user who passed it as a job."""
     import shlex
 
     word, program = shlex.quote(name), _SCRIPTS[path.suffix]
@@ -119,9 +123,10 @@ def _suggest_script_commands(path: Path, name: str) -> str:
 
 @functools.cache
 def build_archive() -> bytes:
-    """Pack the modules of hpcrun.jobside as a program that ``python3 -I -S`` runs.
+    """Pack the modules of hpcrun.jobside into an archive that ``python3 -I -S`` runs.
 
-    Equal modules are equal bytes. Its ``__init__`` is empty: that of hpcrun imports all of them.
+    The bytes are reproducible. Its ``hpcrun/__init__.py`` is empty because that of the package
+    imports modules that the archive does not contain.
     """
     package = "hpcrun/jobside"
     texts = {f"{package}/{p.name}": p.read_bytes() for p in (_PACKAGE / "jobside").glob("*.py")}
@@ -132,7 +137,7 @@ def build_archive() -> bytes:
 
 @functools.cache
 def build_hook() -> bytes:
-    """Pack what Python loads as it starts a rank; a folder on the path would get bytecode files."""
+    """Pack the sitecustomize module of ranks; in a directory, Python would write bytecode files."""
     return _pack({"sitecustomize.py": (_PACKAGE / "jobside" / "rank_hook.py").read_bytes()})
 
 

@@ -1,4 +1,4 @@
-"""Where hpcrun is called: the project, the cluster, the folder of the runs."""
+"""The context of a command: its project, its cluster and the directory of its runs."""
 
 from __future__ import annotations
 
@@ -28,30 +28,32 @@ if TYPE_CHECKING:
 
 PROFILE = "hpcrun.yaml"
 
-# What a job must not inherit from a job, or from a launcher, that hpcrun is called in: options
-# for another submission, and another world's ranks. Whole names where users have variables alike.
+# Variables of a surrounding job or launcher that a new job must not inherit: options for another
+# submission, and the ranks of another process group. Complete names are listed where users may have
+# variables with the same prefix.
 _SCRUB_PREFIXES = (
     "SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "SALLOC_", "HPCRUN_", "TORCHELASTIC_", "PMI_",
     "PMIX_", "OMPI_",
 )  # fmt: skip
-# The user's choices.
+# Variables that the user sets to configure hpcrun.
 _KEEP_NAMES = frozenset({"HPCRUN_CLUSTER", "HPCRUN_SANDBOX_DIR", "HPCRUN_TRUST"})
 _SLURM_VARIABLES = ("SLURM_CONF", "SLURM_JWT")
 _SCRUB_NAMES = frozenset(
     {"RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE"}
     | {"LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 )
-# What would change the questions and orders of hpcrun itself: SQUEUE_PARTITION hides jobs, and
-# SCANCEL_INTERACTIVE cancels none. A job keeps them: they are its user's.
+# These variables would change hpcrun's own Slurm commands: SQUEUE_PARTITION hides jobs, and
+# SCANCEL_INTERACTIVE makes scancel prompt. Jobs keep them because they belong to the user.
 _SLURM_OPTION_PREFIXES = ("SQUEUE_", "SINFO_", "SACCT_", "SCANCEL_", "SCONTROL_")
-# By the sign of a job around: what Slurm set in it, and what hpcrun's harness did.
+# Variables to remove, keyed by the variable that shows that hpcrun runs inside a job: those set by
+# Slurm, and those set by hpcrun's harness.
 _SCRUB_INSIDE = {
     "SLURM_JOB_ID": {"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"},
     "HPCRUN_RUN_DIR": {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"},
 }
 
-# What a job keeps of the user's shell where it wants a clean environment: who and where the user
-# is, the language, and where the site has its module system (not what is loaded).
+# The variables of the user's shell that a job with a clean environment keeps: the user's identity
+# and home, the locale, and the location of the site's module system (but not the loaded modules).
 _CLEAN_NAMES = frozenset(
     {"HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "KRB5CCNAME"}
     | {"MODULESHOME", "LMOD_PKG", "LMOD_CMD"}
@@ -60,14 +62,14 @@ _SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/s
 
 
 class CommandState(Struct, kw_only=True):
-    """State that changes while one command runs; its context and the copies of it share one.
+    """State that changes while one command runs, shared by a context and its copies.
 
     Attributes:
-        synced: Folders of runs, and of all runs, whose records were just copied from the cluster's
-            host, so that the next reader need not fetch them again.
-        accounts_queried: How many finished jobs Slurm's accounting was asked about.
+        synced: Run directories, and directories of all runs, whose records were just copied from
+            the cluster's host, so that the next reader need not fetch them again.
+        accounts_queried: The number of finished jobs for which Slurm's accounting was queried.
         user_name: The user's name on the cluster's host; None before it was queried.
-        secrets: Values of secrets that were read from a run's folder. They stay masked after the
+        secrets: Values of secrets that were read from a run's directory. They stay masked after the
             job has removed its own copy.
     """
 
@@ -78,13 +80,15 @@ class CommandState(Struct, kw_only=True):
 
 
 class Context(Struct, frozen=True, kw_only=True):
-    """What every verb needs to know; made once by the command line.
+    """The settings of a command that every action needs, created once by the command line.
 
-    ``debug``: a run that is started gets diagnosis switches. ``code``: it gets this copy of the
-    code, an earlier run's, and not the project's own of today. ``deadline`` (by time.monotonic):
-    who asks Slurm waits no longer. Each of Slurm's commands runs inside ``waiting``, which may say
-    so to a user who waits; ``bar`` shows how far long work is. ``connect`` makes the transport to
-    the cluster, for transport() alone.
+    Attributes:
+        debug: Enable diagnostics in a new run.
+        code: A copy of the code of an earlier run to use instead of the project's current code.
+        deadline: The time.monotonic() value after which Slurm queries stop waiting.
+        waiting: A context manager around each Slurm command, which may tell a waiting user so.
+        bar: Report the progress of long operations.
+        connect: Create the transport to the cluster; called only by transport().
     """
 
     environ: dict[str, str]
@@ -94,7 +98,8 @@ class Context(Struct, frozen=True, kw_only=True):
     cluster_source: str
     runs_dir: Path
     cache_dir: Path
-    hosts: list[str] = field(default_factory=list)  # of a hostfile; none: Slurm's, or this one
+    # from a hostfile; empty: Slurm allocates, or this machine
+    hosts: list[str] = field(default_factory=list)
     debug: bool = False
     code: Path | None = None
     deadline: float | None = None
@@ -104,16 +109,17 @@ class Context(Struct, frozen=True, kw_only=True):
     session: CommandState = field(default_factory=CommandState)
 
     def transport(self, slurm_conf: str | None = None) -> Transport:
-        """Reach the cluster, and its Slurm or the one whose slurm.conf is named."""
+        """Return the transport to the cluster, for its own or another slurm.conf."""
         env = slurm_environment(self, slurm_conf)
         more = {} if self.cluster.host is None else {"bar": self.bar}
         return self.connect(env, deadline=self.deadline, waiting=self.waiting, **more)
 
 
 def find_project(cwd: Path) -> Path:
-    """Return the nearest folder upwards that has an hpcrun.yaml; else the current one.
+    """Return the nearest directory at or above ``cwd`` with an hpcrun.yaml, or else ``cwd``.
 
-    Above the current folder another user's does not count where anybody may put one, as in /tmp.
+    Above ``cwd``, an hpcrun.yaml of another user is ignored in directories that anyone can write
+    to, such as /tmp.
     """
     for folder in (cwd, *cwd.parents):
         with contextlib.suppress(OSError):
@@ -132,9 +138,9 @@ def _refuse_others(project: Path) -> None:
 
 
 def project_of_job(job: Path) -> Path | None:
-    """Return the project that a job file belongs to: the one around it, else around its jobs/.
+    """Return the project that contains a job file, or that contains its jobs/ directory.
 
-    None for a file of no project.
+    Return None if the file belongs to no project.
     """
     folder = job.parent
     project = find_project(folder)
@@ -151,9 +157,12 @@ def load_context(
     *,
     job_file: Path | None = None,
 ) -> Context:
-    """Find the project and the cluster; ``ask`` is what a login at its host may need.
+    """Find the project and the cluster.
 
-    A ``job_file`` names the project; where that has no profile, the one around ``cwd`` counts.
+    Args:
+        ask: Answers the prompts of a login to the cluster's host.
+        job_file: Determines the project. If that project has no profile, the project around ``cwd``
+            provides it.
     """
     around = find_project(cwd)
     project = (project_of_job(job_file) if job_file is not None else None) or around
@@ -166,9 +175,10 @@ def load_context(
 def load_all_contexts(
     environ: Mapping[str, str], cwd: Path
 ) -> tuple[list[Context], list[InputError]]:
-    """Find the project's own cluster, and those of all profiles of the user's.
+    """Return the contexts of the project's own cluster and of all profiles of the user.
 
-    Each place of runs comes once. What is wrong with a profile is returned: it hides no other.
+    Each directory of runs appears once. Errors in profiles are returned, so that one invalid
+    profile does not hide the others.
     """
     names = [file.stem for file in sorted((config_dir(environ) / "clusters").glob("*.yaml"))]
     found: dict[Path, Context] = {}
@@ -191,7 +201,7 @@ def build_context(
     source: str,
     ask: Prompts | None,
 ) -> Context:
-    """Make the context of a cluster; one at the other end of ssh has a mirror of its runs here."""
+    """Create the context of a cluster; a cluster behind ssh has a local mirror of its runs."""
     connect: Connect = LocalTransport
     if profile.host is None:
         runs_dir, cache_dir = (
@@ -199,10 +209,11 @@ def build_context(
             for key in ("runs_dir", "cache_dir")
         )
     else:
-        # Deferred: only a remote cluster needs the SSH transport.
+        # The import is deferred because only a remote cluster needs the SSH transport.
         from hpcrun.remote import build_ssh_connect
 
-        # Two profiles of one name, as of two projects, may have runs in different places there.
+        # Two profiles with the same name, such as those of two projects, may store runs in
+        # different directories of the host.
         name = f"{profile.name}@{profile.host}-{crc32(profile.runs_dir.encode()):08x}"
         name = re.sub(r"[^A-Za-z0-9._@-]", "-", name).strip(".")
         runs_dir, cache_dir = (state_dir(environ) / name / part for part in ("runs", "cache"))
@@ -258,10 +269,13 @@ def _find_cluster(
 
 
 def _check_slurm_conf(profile: Cluster, environ: Mapping[str, str], project: Path) -> None:
-    """Refuse a slurm.conf that came with the project. Raises InputError.
+    """Refuse a slurm.conf that came with the project.
 
-    Slurm's commands load the libraries that it names, and whoever clones a repository owns its
-    files.
+    Slurm's commands load the libraries that slurm.conf names, and the author of a cloned repository
+    controls its files.
+
+    Raises:
+        InputError: The slurm.conf may have come with the project.
     """
     conf = profile.slurm_conf
     if profile.host is None and conf and _may_be_of_project(conf, environ, project):
@@ -274,13 +288,13 @@ def _check_slurm_conf(profile: Cluster, environ: Mapping[str, str], project: Pat
 
 
 def _may_be_of_project(conf: str, environ: Mapping[str, str], project: Path) -> bool:
-    """Return whether a slurm.conf may have come with the project, which the user does not trust.
+    """Return True if a slurm.conf may have come with a project that the user does not trust.
 
-    A project is all of its repository. One that contains the user's home is the user's own.
+    A project is its whole repository. A project that contains the user's home is the user's own.
     """
     if is_trusted(project):
         return False
-    # /proc has links to the current folder of each process.
+    # /proc contains links to the current directory of each process.
     if not conf.startswith("/") or os.path.normpath(conf).lstrip("/").startswith(("proc/", "dev/")):
         return True
     repository = next((top for top in (project, *project.parents) if (top / ".git").exists()), None)
@@ -293,7 +307,12 @@ def _may_be_of_project(conf: str, environ: Mapping[str, str], project: Path) -> 
 
 
 def load_named_profile(environ: Mapping[str, str], cwd: Path, word: str) -> Cluster:
-    """Load a profile by its file, or its name among the user's. Raises InputError, SpecError."""
+    """Load a profile by its path, or by its name among the user's profiles.
+
+    Raises:
+        InputError: There is no such profile.
+        SpecError: The profile is invalid.
+    """
     own = config_dir(environ) / "clusters" / f"{word}.yaml"
     file = cwd / word
     is_name = not file.is_file() and "/" not in word and own.is_file()
@@ -301,7 +320,7 @@ def load_named_profile(environ: Mapping[str, str], cwd: Path, word: str) -> Clus
 
 
 def _sandbox_profile(environ: Mapping[str, str]) -> Path | None:
-    """The profile of the user's own sandbox, if there is one; nobody else's folder counts."""
+    """Return the profile of the user's own sandbox, or None; other users' sandboxes are ignored."""
     try:
         folder = sandbox_dir(environ, os.getuid())
         profile = folder / "cluster.yaml"
@@ -311,22 +330,26 @@ def _sandbox_profile(environ: Mapping[str, str]) -> Path | None:
 
 
 def _load_profile(path: Path, name: str = Cluster().name) -> tuple[Cluster, str]:
-    """Load a profile; one that does not name the cluster is the user's of this ``name``."""
-    from hpcrun.spec import load_cluster  # deferred: many calls read no YAML
+    """Load a profile; ``name`` is used if the profile does not name its cluster."""
+    from hpcrun.spec import load_cluster  # deferred: many commands read no YAML
 
     profile = load_cluster(read_text(path), source=str(path))
     return structs.replace(profile, name=name) if profile.name == "default" else profile, str(path)
 
 
 def is_in_mirror(path: Path, environ: Mapping[str, str]) -> bool:
-    """Return whether a path is in a copy of the records of another machine."""
+    """Return True if a path is in the local mirror of another machine's records."""
     return path.resolve().is_relative_to(state_dir(environ).resolve())
 
 
 def read_text(path: Path) -> str:
-    """Read a file that the user wrote. Raises InputError naming it."""
+    """Read a text file written by the user.
+
+    Raises:
+        InputError: The file cannot be read.
+    """
     try:
-        # /dev/stdin, /dev/fd/3: what the user's own shell has opened.
+        # The user's own shell has opened /dev/stdin and /dev/fd/3.
         is_stream = path.is_relative_to("/dev")
         data = path.read_bytes() if is_stream else files.read_plain(path)
         return data.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
@@ -337,7 +360,11 @@ def read_text(path: Path) -> str:
 
 
 def expand_user_path(text: str, environ: Mapping[str, str], project: Path, where: str) -> Path:
-    """Fill ``~`` and ``$NAME`` in a path, which starts at the project. Raises InputError."""
+    """Expand ``~`` and ``$NAME`` in a path that is relative to the project.
+
+    Raises:
+        InputError: A variable is not set; the message names ``where``.
+    """
     expanded = text
     if "$" in text:
         try:
@@ -357,14 +384,18 @@ def expand_user_path(text: str, environ: Mapping[str, str], project: Path, where
 def job_environment(
     context: Context, kind: EnvironmentKind = "inherit", environ: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """The environment for Slurm's commands, which a job inherits; ``environ``: a login's there.
+    """Return the environment for Slurm's commands, which a job inherits.
 
-    ``inherit``: the user's, without what belongs to another job. ``clean``: what a login gives
-    everybody, so that a job does not depend on the shell that it is submitted from. sbatch's own
-    --export=NONE does not do: Slurm's versions differ in what it drops and in what srun makes of
-    it, and some load the user's login shell by su.
+    ``inherit`` returns the user's environment without the variables of another job. ``clean``
+    returns what every login shell sets, so that a job does not depend on the shell that submits it.
+    sbatch --export=NONE is not used: Slurm versions differ in what it drops and in how srun treats
+    it, and some start the user's login shell through su.
+
+    Args:
+        environ: The environment of a login on the cluster's host; by default the context's.
     """
-    # Which Slurm, and the user's token where a site has no munge (auth/jwt).
+    # These variables select the Slurm installation, and hold the user's token at sites without
+    # munge (auth/jwt).
     environ = context.environ if environ is None else environ
     named = {name: environ[name] for name in _SLURM_VARIABLES if environ.get(name)}
     if context.cluster.slurm_conf:
@@ -377,7 +408,8 @@ def job_environment(
         }
         import shutil  # deferred: it imports the compression libraries
 
-        # The system's folders, and Slurm's own where it lies elsewhere, as in /opt/slurm/bin.
+        # The path covers the system directories, and Slurm's own where it is installed elsewhere,
+        # such as in /opt/slurm/bin.
         is_here = context.cluster.host is None
         sbatch = shutil.which("sbatch", path=environ.get("PATH")) if is_here else None
         folders = (*_SYSTEM_PATH, str(Path(sbatch).parent)) if sbatch else _SYSTEM_PATH
@@ -393,14 +425,15 @@ def job_environment(
 
 
 def current_slurm_conf(context: Context) -> str | None:
-    """The slurm.conf of the context's Slurm; None: the system's."""
+    """Return the slurm.conf of the context's Slurm, or None for the system's default."""
     return slurm_environment(context).get("SLURM_CONF")
 
 
 def slurm_environment(context: Context, slurm_conf: str | None = None) -> dict[str, str]:
-    """Return the environment of Slurm's commands; elsewhere, what it has besides its own.
+    """Return the environment of Slurm's commands; for a remote cluster, only the additions to it.
 
-    ``slurm_conf``: the one that a record of a run names.
+    Args:
+        slurm_conf: The slurm.conf named in a run's record.
     """
     slurm_conf = trusted_slurm_conf(context, slurm_conf)
     if context.cluster.host is not None:
@@ -416,7 +449,7 @@ def slurm_environment(context: Context, slurm_conf: str | None = None) -> dict[s
 
 
 def trusted_slurm_conf(context: Context, conf: str | None) -> str | None:
-    """Return the slurm.conf that a record names; None for one that came with the project."""
+    """Return the slurm.conf named in a record, or None if it came with the project."""
     if conf is None or context.cluster.host is not None or conf == context.cluster.slurm_conf:
         return conf
     if conf == context.environ.get("SLURM_CONF"):
@@ -425,10 +458,10 @@ def trusted_slurm_conf(context: Context, conf: str | None) -> str | None:
 
 
 def refuse_other_clusters(profile: Cluster, environ: Mapping[str, str]) -> None:
-    """Raise InputError if the environment sends Slurm's commands to another cluster, as -M does.
+    """Raise InputError if the environment selects another cluster for Slurm, as -M does.
 
-    hpcrun drops such variables: it would ask, and submit to, the cluster of the slurm.conf. A
-    profile with a slurm_conf has named its cluster.
+    hpcrun drops such variables, so it would query, and submit to, the cluster of the default
+    slurm.conf. A profile with ``slurm_conf`` already names its cluster.
     """
     for name in ("SLURM_CLUSTERS", "SBATCH_CLUSTERS"):
         wanted = environ.get(name)
@@ -444,7 +477,7 @@ _CONFS = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/slurm/con
 
 
 def _cluster_of_conf(profile: Cluster, environ: Mapping[str, str]) -> str:
-    """Read the cluster's name in the slurm.conf of this machine; "" where that is not known."""
+    """Read ClusterName from this machine's slurm.conf; return "" if it is unknown."""
     named = environ.get("SLURM_CONF")
     for conf in () if profile.host is not None else (named,) if named else _CONFS:
         with contextlib.suppress(OSError):
@@ -455,15 +488,16 @@ def _cluster_of_conf(profile: Cluster, environ: Mapping[str, str]) -> str:
 
 
 def is_slurm_conf_missing(context: Context, conf: str | None) -> bool:
-    """Return whether a slurm.conf is not on this machine any more, where Slurm is asked from it."""
+    """Return True if a slurm.conf that local Slurm commands need no longer exists."""
     return conf is not None and context.cluster.host is None and not Path(conf).exists()
 
 
 def slurm_transport(context: Context, slurm_conf: str | None = None) -> Transport:
-    """Reach the context's Slurm, or the one whose slurm.conf is named.
+    """Return the transport to the context's Slurm, or to the one of another slurm.conf.
 
-    Raises InputError where the profile's is not there: Slurm would look for it for a minute. And
-    where the environment names another cluster than Slurm's own commands would ask.
+    Raises:
+        InputError: The profile's slurm.conf is missing, for which Slurm would search for a minute;
+            or the environment names another cluster than Slurm's own commands would query.
     """
     conf = context.cluster.slurm_conf
     if slurm_conf is None and context.cluster.host is None:

@@ -1,14 +1,14 @@
-"""Every error that hpcrun raises on purpose, on one page.
+"""All exceptions that hpcrun raises on purpose.
 
-    HpcrunError                   exit 1   something failed; the base of all
-      InputError                  exit 2   what the user gave is wrong: a file, an option, a value
-        SpecError                 exit 2   a job or cluster file, with all its problems at once
-      SchedulerRefused            exit 3   Slurm answered, and the answer is no
-      OutOfReach                  exit 4   Slurm, a host or a file system does not answer
-      CommandFailed               exit 1   a command that hpcrun ran ended badly
-      WaitTimeout                 exit 124 runs are not over yet, after as long as was to be waited
+HpcrunError                   exit 1   an operation failed; the base of all
+    InputError                  exit 2   invalid user input: a file, an option, a value
+        SpecError                 exit 2   an invalid job or cluster file, with all its problems
+    SchedulerRefused            exit 3   Slurm rejected a request
+    OutOfReach                  exit 4   Slurm, a host or a file system does not respond
+    CommandFailed               exit 1   a command started by hpcrun failed
+    WaitTimeout                 exit 124 runs did not end before the timeout
 
-A message says what is wrong and where; ``fix`` says what to type or change.
+A message states what is wrong and where; ``fix`` states what to type or change.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 
 class HpcrunError(Exception):
-    """Base of all errors that are shown to the user as one clear message."""
+    """Base class of all errors that are shown to the user as a message without a traceback."""
 
     exit_code = 1
 
@@ -31,7 +31,7 @@ class HpcrunError(Exception):
         return f"{self.message}\n  fix: {self.fix}" if self.fix else self.message
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Survive the way between processes, whatever a subclass is made of."""
+        """Support pickling between processes, whatever arguments a subclass takes."""
         return _again, (type(self), self.args, self.__dict__)
 
 
@@ -42,13 +42,13 @@ def _again(kind: type[HpcrunError], args: tuple[Any, ...], state: dict[str, Any]
 
 
 class InputError(HpcrunError, ValueError):
-    """The user's input is wrong; nothing was done."""
+    """The user's input is invalid; nothing was changed."""
 
     exit_code = 2
 
 
 class Problem:
-    """One thing wrong in a spec: the path of a key, what is wrong, and where it stands.
+    """One problem in a spec: the path of the key, the error, and the position in the file.
 
     >>> str(Problem("resources.gpus", "unknown key", "jobs/x.yaml", 3))
     'jobs/x.yaml:3: resources.gpus: unknown key'
@@ -68,9 +68,11 @@ class Problem:
 
 
 class SpecError(InputError):
-    """A job or cluster file has problems; ``problems`` holds all of them.
+    """A job or cluster file is invalid; all its problems are reported at once.
 
-    ``notes`` is what else the user should know, which alone would not have been an error.
+    Attributes:
+        problems: All problems that were found.
+        notes: Remarks for the user that would not be errors by themselves.
     """
 
     def __init__(
@@ -82,16 +84,18 @@ class SpecError(InputError):
 
 
 class SchedulerRefused(HpcrunError):
-    """Slurm refused."""
+    """Slurm rejected a request."""
 
     exit_code = 3
 
 
 class OutOfReach(HpcrunError):
-    """Slurm (or a host, or a file system) gave no answer; nothing is known, nothing was lost.
+    """Slurm, a host or a file system did not respond, so the state is unknown.
 
-    ``maybe_done``: the request may have arrived all the same. ``is_final``: asking again by itself
-    is no help and may lock the user out, as after a refused login.
+    Attributes:
+        maybe_done: The request may nevertheless have been executed.
+        is_final: An automatic retry would not help and may lock the user out, as after a failed
+            login.
     """
 
     exit_code = 4
@@ -105,7 +109,7 @@ class OutOfReach(HpcrunError):
 
 
 class CommandFailed(HpcrunError):
-    """A command ended with a code other than 0; carries what it printed."""
+    """A command failed; its output is included."""
 
     def __init__(self, argv: Sequence[str], exit_code: int, stdout: str, stderr: str) -> None:
         tail = "\n".join((stderr.strip() or stdout.strip()).splitlines()[-10:])
@@ -117,6 +121,6 @@ class CommandFailed(HpcrunError):
 
 
 class WaitTimeout(HpcrunError, TimeoutError):
-    """The time to wait is up; the runs go on."""
+    """The timeout expired; the runs continue."""
 
     exit_code = 124

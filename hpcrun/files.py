@@ -1,8 +1,8 @@
-"""Files of folders that others may write to: opened with care, and written whole.
+"""Safe reading and atomic writing of files in directories that other users may write to.
 
-Under the name of a record or a log may stand anything: a FIFO, a device, a link of somebody else's,
-a file without end. Only plain files of a bounded size are read, and none is waited for. A file is
-written beside its place, under a name that nobody can foresee, and takes its place by rename.
+The path of a record or a log may lead to anything: a FIFO, a device, another user's link, an
+endless file. Only regular files of a bounded size are read, without blocking. A file is written
+under an unpredictable name in the same directory and renamed when it is complete.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from typing import BinaryIO
 from hpcrun.errors import InputError
 from hpcrun.ownership import other_owner
 
-# Bytes: more than the largest record of the largest sweep.
+# The limit exceeds the largest record of the largest sweep.
 MAX_FILE_BYTES = 64 << 20
 
-# What the user should know of files that were left out, and of whose they are; once each. The
-# command line prints it before its next line, and at its end.
+# Notices about ignored files and their owners, each shown once. The command line prints new ones
+# before its next line and when it exits.
 notices: dict[str, bool] = {}
 
 
 class UnsafeFile(OSError):
-    """No plain file, or one that no hpcrun wrote; it counts as not there."""
+    """The file is not a regular file or not written by hpcrun, and is treated as missing."""
 
 
 def add_notice(text: str) -> None:
-    """Note once what the user should know of a file."""
+    """Add a notice about a file for the user; a repeated notice is shown once."""
     notices.setdefault(text, False)
 
 
 def take_new_notices() -> list[str]:
-    """Return the remarks that were not returned before."""
+    """Return the notices that were not returned before."""
     new = [text for text, is_said in notices.items() if not is_said]
     notices.update(dict.fromkeys(new, True))
     return new
@@ -46,10 +46,14 @@ def take_new_notices() -> list[str]:
 
 
 def open_plain(path: str | Path) -> BinaryIO:
-    """Open a plain file to read; what it is else is not waited for.
+    """Open a regular file for reading without blocking on other kinds of files.
 
-    A link is followed where it is the user's own. Raises OSError, and of it Unfit for what is no
-    plain file, or a link of somebody else's.
+    Links of the user's own are followed.
+
+    Raises:
+        OSError: The file cannot be opened.
+        UnsafeFile: The path leads to something other than a regular file, or through another user's
+            link.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:
@@ -72,18 +76,27 @@ def open_plain(path: str | Path) -> BinaryIO:
 
 
 def read_plain(path: str | Path, longest: int | None = None) -> bytes:
-    """Read a plain file. Raises OSError, and of it Unfit also for one that is too long."""
+    """Read a regular file.
+
+    Raises:
+        OSError: The file cannot be read.
+        UnsafeFile: It is not a regular file, or exceeds ``longest`` bytes.
+    """
     with open_plain(path) as file:
         return read_bounded(file, path, longest)
 
 
 def read_bounded(file: BinaryIO, path: str | Path, longest: int | None = None) -> bytes:
-    """Read an open file to its end. Raises Unfit for one of more bytes than ``longest``."""
+    """Read an open file to its end.
+
+    Raises:
+        UnsafeFile: The file exceeds ``longest`` bytes.
+    """
     longest = MAX_FILE_BYTES if longest is None else longest
     size = os.fstat(file.fileno()).st_size
-    # Not longest + 1: as much memory would be taken for the smallest file.
+    # A read of longest + 1 bytes would allocate that much memory for the smallest file.
     data = file.read(size + 1) if size <= longest else b""
-    while size < len(data) <= longest and (more := file.read(1 << 16)):  # it has grown
+    while size < len(data) <= longest and (more := file.read(1 << 16)):  # the file has grown
         data += more
     if size > longest or len(data) > longest:
         raise UnsafeFile(errno.EFBIG, f"larger than {longest >> 20} MB", str(path))
@@ -95,11 +108,12 @@ def read_bounded(file: BinaryIO, path: str | Path, longest: int | None = None) -
 
 @contextmanager
 def replace_atomically(target: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
-    """Give a file to write to, which takes the place of ``target`` when all is written.
+    """Yield a file that replaces ``target`` once it is completely written.
 
-    What stood there before is untouched else, and nothing is left beside it. Raises OSError.
+    On failure, ``target`` is unchanged and no temporary file remains. Raises OSError.
     """
-    # Not named after the target: TensorBoard would read it as soon as it is there.
+    # The name is not derived from the target's: TensorBoard would read the file as soon as it
+    # exists.
     part = target.with_name(f".hpcrun-{os.urandom(8).hex()}.part")
     handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
@@ -107,21 +121,26 @@ def replace_atomically(target: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
             yield file
         part.replace(target)
     except BaseException:
-        with suppress(OSError):  # read-only, say: what failed first is what is wrong
+        with suppress(OSError):  # e.g. read-only: report the first error instead
             part.unlink(missing_ok=True)
         raise
 
 
 @contextmanager
 def write_atomically(path: Path, *, follows: bool = False) -> Iterator[BinaryIO]:
-    """Give a file to write to, which takes its place under ``path`` when all is written.
+    """Yield a file that is renamed to ``path`` once it is completely written.
 
-    An existing file is replaced, its mode kept. A link of the user's own is followed if it leads to
-    a file in its own folder or below: every link of a repository that was cloned is the user's own.
-    ``follows``: wherever it leads, as in the user's configuration. What is no plain file (a pipe,
-    /dev/stdout) is written to directly; whose reader has gone raises BrokenPipeError, as printing
-    does. Raises InputError naming the place where it cannot be written; what stood there before is
-    then untouched, and nothing is left beside it.
+    An existing file is replaced and its mode kept. A link of the user's own is followed if it leads
+    into its own directory or below, because every link in a cloned repository is the user's own.
+    Anything other than a regular file (a pipe, /dev/stdout) is written to directly; if its reader
+    has exited, BrokenPipeError is raised, as by print. On failure, an existing file is unchanged
+    and no temporary file remains.
+
+    Args:
+        follows: Follow links to any place, as for the user's configuration.
+
+    Raises:
+        InputError: The file cannot be written.
     """
     try:
         if path.exists() and (path.is_relative_to("/dev") or not (path.is_file() or path.is_dir())):
@@ -135,7 +154,7 @@ def write_atomically(path: Path, *, follows: bool = False) -> Iterator[BinaryIO]
                     f"{target}: a link that belongs to {whose}", fix="name another file"
                 )
             with suppress(FileNotFoundError):
-                target.stat()  # raises OSError for a circle of links
+                target.stat()  # raises OSError for a cycle of links
             target = Path(os.path.abspath(target.parent / target.readlink()))  # noqa: PTH100
         folder = os.path.realpath(path.parent)
         if not (follows or Path(os.path.realpath(target)).is_relative_to(folder)):
@@ -156,13 +175,13 @@ def write_atomically(path: Path, *, follows: bool = False) -> Iterator[BinaryIO]
 
 
 def full_disk_hint(error: OSError) -> str:
-    """Return a question about the disk for an error that a full one causes; "" for others."""
+    """Return a hint about free disk space if a full disk causes this error, else ""."""
     is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     return "is the file system full, or your quota?" if is_full else ""
 
 
 def write_error(path: Path, error: OSError) -> InputError:
-    """Return the error for a file that cannot be written: why, and what to do."""
+    """Return the error for a file that cannot be written, with the reason and a fix."""
     if error.errno == errno.ENOENT:
         return InputError(f"{path}: no such folder", fix=f"mkdir -p {path.parent}")
     fix = full_disk_hint(error) or "name a place where you may write"
@@ -172,14 +191,14 @@ def write_error(path: Path, error: OSError) -> InputError:
 
 
 def free_space(folder: Path) -> tuple[int | None, int | None]:
-    """Return the bytes and files that a folder's file system has left; None: it does not say.
+    """Return the free bytes and inodes of a directory's file system; None if not reported.
 
-    With project quotas it is often the quota's rest.
+    With project quotas, this is often the remainder of the quota.
     """
     try:
         info = os.statvfs(folder)
     except OSError:
         return None, None
-    # Some network file systems report nothing, which is no sign of a full disk.
+    # Some network file systems report zero blocks, which does not mean that the disk is full.
     space = info.f_bavail * info.f_frsize if info.f_blocks else None
     return space, info.f_favail if info.f_files else None

@@ -1,7 +1,7 @@
-"""Whose a file is: what is believed, or run, only where it is the user's own or root's.
+"""File ownership checks: only files of the user or of root are trusted or executed.
 
-Root's count, and those of the account ``slurm``, which starts everybody's jobs. What else the user
-believes stands in the environment: HPCRUN_TRUST has folders, separated by colons.
+Files of the account ``slurm``, which starts every user's jobs, are trusted like those of root.
+HPCRUN_TRUST lists further trusted directories, separated by colons.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hpcrun.errors import InputError
 
 @lru_cache
 def name_of_user(uid: int) -> str:
-    """Find a user's name as Slurm knows it; the number where nobody has a name for it."""
+    """Return a user's name as Slurm knows it, or the uid if it has no name."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -27,18 +27,17 @@ def name_of_user(uid: int) -> str:
 
 
 def is_own(info: os.stat_result) -> bool:
-    """Return whether a file or folder, as (f)stat shows it, is the user's own or root's, and
-    nobody else can write to it."""
+    """Return True if only the user or root owns and can write to a file, given its (f)stat."""
     return not other_owner(info) and not _allows_others_to_write(info)
 
 
 def describe_insecure_path(path: Path) -> str:
-    """Say who else than the user and root can change what a path leads to; "" if nobody can.
+    """Name the other users who can change the target of a path; return "" if nobody can.
 
-    Each folder on the way counts, and each link. In a sticky folder, such as /tmp, others cannot
-    take the place of what is the user's. Raises OSError for a path that leads nowhere.
+    Every directory and link along the path is checked. In a sticky directory, such as /tmp, other
+    users cannot replace the user's files. Raises OSError if the target does not exist.
     """
-    path.stat()  # no circle of links
+    path.stat()  # fails for a cycle of links
     if is_trusted(path):
         return ""
     path = path.absolute()
@@ -55,7 +54,7 @@ def describe_insecure_path(path: Path) -> str:
 
 
 def is_writable_by_others(folder: Path) -> bool:
-    """Return whether others, not trusted, can replace what is in a folder. Raises OSError."""
+    """Return True if untrusted users can replace the contents of a directory. Raises OSError."""
     info = folder.stat()
     return (
         not is_trusted(folder) and _allows_others_to_write(info) and not info.st_mode & stat.S_ISVTX
@@ -63,9 +62,15 @@ def is_writable_by_others(folder: Path) -> bool:
 
 
 def refuse_foreign_file(path: Path, what: str) -> None:
-    """Refuse a file of a project, or a link to one, that is another user's.
+    """Refuse a file of a project, or a link to one, that belongs to another user.
 
-    ``what`` it does, for the message. Raises InputError; nothing where there is no file.
+    A missing file is accepted.
+
+    Args:
+        what: What the file does, for the message.
+
+    Raises:
+        InputError: The file belongs to another user.
     """
     if who := foreign_owner(path):
         raise InputError(
@@ -75,7 +80,7 @@ def refuse_foreign_file(path: Path, what: str) -> None:
 
 
 def foreign_owner(path: Path) -> str:
-    """Name the other user whom a path, or a link there, belongs to; "" where that is trusted."""
+    """Return the untrusted owner of a path or of a link along it, or "" if there is none."""
     with contextlib.suppress(OSError):
         who = other_owner(path.lstat()) or other_owner(path.stat())
         return who if who and not is_trusted(path) else ""
@@ -83,7 +88,7 @@ def foreign_owner(path: Path) -> str:
 
 
 def is_trusted(path: Path) -> bool:
-    """Return whether a path is in a folder that the user trusts (HPCRUN_TRUST)."""
+    """Return True if a path is in a directory that the user trusts (HPCRUN_TRUST)."""
     folders = [Path(name) for name in os.environ.get("HPCRUN_TRUST", "").split(":") if name]
     return any(path.resolve().is_relative_to(folder.resolve()) for folder in folders)
 
@@ -96,9 +101,10 @@ def other_owner(info: os.stat_result) -> str:
 
 
 def _allows_others_to_write(info: os.stat_result) -> bool:
-    """Whether the mode lets others write: a group counts, but for root's and the owner's own.
+    """Return True if the mode grants write access to others or to a shared group.
 
-    Many systems give each user a group of the same name, and let it write what the user makes.
+    Many systems give each user a group of the same name with write access to new files. Root's
+    group is trusted too.
     """
     if info.st_mode & stat.S_IWOTH:
         return True

@@ -1,7 +1,7 @@
-"""Regular expressions compiled when they are first used; a limit for a search that takes for ever.
+"""Regular expressions compiled on first use, and a CPU time limit for pathological searches.
 
-There are a hundred for the lines of logs alone, of which one log needs a few: to compile them all
-takes half as long as a listing of runs may take.
+The log parsers alone define about a hundred patterns, of which one log needs only a few. Compiling
+all of them takes half as long as listing the runs.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from typing import Any, AnyStr, cast
 
 # A host as in `ssh HOST`: [ssh://][USER@]HOST[:PORT]. As in OpenSSH (valid_hostname and valid_ruser
-# in ssh.c) neither part begins with a dash or has characters of a shell: ProxyCommand and Match
-# exec pass them to one.
+# in ssh.c), neither part may begin with a dash or contain shell metacharacters, because
+# ProxyCommand and Match exec pass them to a shell.
 _OF_SHELLS = r"\s\x00-\x1f\x7f'`\"$;&<>|(){}"
 SSH_HOST = (
     rf"^(ssh://)?([^-@{_OF_SHELLS}]([^@{_OF_SHELLS}]*[^@\\{_OF_SHELLS}])?@)?"
@@ -23,13 +23,13 @@ SSH_HOST = (
 
 
 class _Pattern:
-    """Stands for a pattern; what is used of it once becomes its own."""
+    """A proxy for a pattern that is compiled on first use and caches its methods."""
 
     def __init__(self, text: str | bytes, flags: int) -> None:
         self._text, self._flags = text, flags
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # what copies and pickles asks for is no pattern's
+        if name.startswith("__"):  # copy and pickle probe for special methods
             raise AttributeError(name)
         found = getattr(re.compile(self._text, self._flags), name)
         setattr(self, name, found)
@@ -37,7 +37,7 @@ class _Pattern:
 
 
 def pattern_of(text: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
-    """Make a pattern; what is wrong with it shows when it is first used.
+    """Create a lazily compiled pattern; an invalid pattern raises an error on first use.
 
     >>> pattern_of("[0-9]+").search("step 7")[0]
     '7'
@@ -47,10 +47,10 @@ def pattern_of(text: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
 
 @contextlib.contextmanager
 def time_limit(seconds: float, error: Exception) -> Iterator[None]:
-    """Raise ``error`` where the block has computed for so long, in seconds of the CPU.
+    """Raise ``error`` if the block uses more than ``seconds`` of CPU time.
 
-    It ends a search for a pattern that would take years. Only the main thread gets signals: in
-    others the block has all the time that it takes.
+    This stops a pathological pattern search. Only the main thread receives signals; in other
+    threads there is no limit.
     """
 
     def stop(number: int, frame: object) -> None:

@@ -1,4 +1,4 @@
-"""Signals that wait until what must not be cut in two is done, or end a thing as Ctrl-C does."""
+"""Signal handling: defer signals around operations that must complete, or treat them as Ctrl-C."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def defer_signals() -> Iterator[list[int]]:
-    """Hold Ctrl-C and a dropped line back until Slurm's answer is recorded; give what has come.
+    """Defer SIGINT, SIGTERM and SIGHUP until the end of the block; yield the received signals.
 
-    Else a job could run that nobody knows.
+    Use it where Slurm's response must be recorded: an interrupted submission could leave a running
+    job without a record.
     """
     caught: list[int] = []
     before = {}
     try:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is None:
-                continue  # not Python's, in a program that embeds it: it could not be put back
+                # The embedding program installed this handler from C, so Python could not restore
+                # it.
+                continue
             before[number] = signal.signal(number, lambda number, frame: caught.append(number))
-    except ValueError:  # not the main thread, which alone gets signals
+    except ValueError:  # Only the main thread can set signal handlers.
         yield caught
         return
     try:
@@ -34,7 +37,7 @@ def defer_signals() -> Iterator[list[int]]:
 
 @contextlib.contextmanager
 def interrupt_on_signals() -> Iterator[None]:
-    """Let TERM and HUP end this as Ctrl-C does, with what is to be tidied up; nohup's HUP stays."""
+    """Handle SIGTERM and SIGHUP like Ctrl-C, with cleanup; nohup's ignored SIGHUP stays ignored."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
