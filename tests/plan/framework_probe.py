@@ -1,4 +1,4 @@
-"""Let a framework fill a DeepSpeed JSON as it does in training, and print what DeepSpeed gets.
+"""Apply a framework's own changes to a DeepSpeed JSON, and print the result.
 
 Run as a program of its own: python framework_probe.py FRAMEWORK < cases.json. A case is a JSON
 (``config``), what the script says (``script``) and the data loader's batch (``loader_batch``).
@@ -16,11 +16,11 @@ Case = dict[str, Any]
 
 
 class Taken(Exception):
-    """DeepSpeed would start now, with this configuration."""
+    """Stop DeepSpeed at the point where it receives its configuration."""
 
 
 def transformers(case: Case) -> dict[str, Any]:
-    """Fill as the Trainer does when the arguments are made and when training starts."""
+    """Fill in the config as the Trainer does, on creation of its arguments and at the start."""
     from transformers import GPT2Config, TrainingArguments
 
     arguments = TrainingArguments(
@@ -35,7 +35,7 @@ def transformers(case: Case) -> dict[str, Any]:
 
 
 def accelerate(case: Case) -> dict[str, Any]:
-    """Fill as Accelerator.prepare does."""
+    """Fill in the config as Accelerator.prepare does."""
     import torch
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState
@@ -61,7 +61,7 @@ def accelerate(case: Case) -> dict[str, Any]:
 
 
 def lightning(case: Case) -> dict[str, Any]:
-    """Fill as DeepSpeedStrategy does before it starts DeepSpeed."""
+    """Fill in the config as DeepSpeedStrategy does before it starts DeepSpeed."""
     import lightning.pytorch as pl
     from lightning.pytorch.plugins.precision import DeepSpeedPrecision
     from lightning.pytorch.strategies import DeepSpeedStrategy
@@ -81,7 +81,7 @@ def lightning(case: Case) -> dict[str, Any]:
 
 
 def loader(case: Case) -> Any:
-    """Make the script's data loader."""
+    """Create the script's data loader."""
     import torch
 
     rows = torch.utils.data.TensorDataset(torch.zeros(64, 4))
@@ -89,7 +89,7 @@ def loader(case: Case) -> Any:
 
 
 def main() -> None:
-    """Print, for each case, what is trained, what is still "auto", or the error."""
+    """Print, for each case, the trained values, the keys still "auto", or the error."""
     os.environ |= {
         "DS_ACCELERATOR": "cpu",
         "RANK": "0",

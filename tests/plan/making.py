@@ -1,4 +1,4 @@
-"""Jobs, clusters and plans for the tests of the plan and of what is rendered from it."""
+"""Jobs, clusters and plans for the tests of planning and rendering."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PLACE = Place(
 
 
 def job(text: str) -> JobSpec:
-    """Read a job that extends nothing."""
+    """Parse a job that extends no other file."""
 
     def resolve(name: str) -> tuple[str, str]:
         raise InputError(f"{name}: no such job")
@@ -30,7 +30,7 @@ def job(text: str) -> JobSpec:
 
 
 def cluster(text: str = "") -> Cluster:
-    """Read a cluster profile."""
+    """Parse a cluster profile."""
     return load_cluster(text, source="hpcrun.yaml")
 
 
@@ -40,7 +40,7 @@ def plan(text: str, profile: str = "", *, words: list[str] | None = None, **more
 
 
 def variables(made: Plan, network: str = "") -> dict[str, str]:
-    """All variables as bash leaves them: a later section wins.
+    """Return all variables with the values bash ends up with: a later section wins.
 
     ``network`` is what the first node shows where the plan leaves the fabric to it.
     """

@@ -1,4 +1,4 @@
-"""The YAML of accelerate launch: what Accelerate itself makes of it, and what is refused."""
+"""The generated YAML of accelerate launch: accepted by Accelerate, and its refused keys."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def refusals(over: str, rest: str = "") -> list[str]:
     return [str(problem) for problem in caught.value.problems]
 
 
-def test_without_deepspeed() -> None:
+def test_accelerate_yaml_without_deepspeed_is_multi_gpu() -> None:
     assert config("precision: fp16") == {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": "MULTI_GPU",
@@ -38,7 +38,7 @@ def test_without_deepspeed() -> None:
     assert config("precision: fp32")["mixed_precision"] == "no"
 
 
-def test_with_deepspeed_nothing_of_the_json_stands_in_it() -> None:
+def test_accelerate_yaml_repeats_no_values_of_deepspeed_json() -> None:
     made = config("deepspeed: {zero_stage: 3, offload: {optimizer: cpu}}")
     assert made["distributed_type"] == "DEEPSPEED"
     assert made["deepspeed_config"] == {
@@ -48,7 +48,7 @@ def test_with_deepspeed_nothing_of_the_json_stands_in_it() -> None:
     assert "mixed_precision" not in made
 
 
-def test_the_users_keys_merge_last() -> None:
+def test_accelerate_keys_of_the_job_override_generated_keys() -> None:
     made = config(
         "accelerate: {config: {distributed_type: FSDP, fsdp_config: {fsdp_version: 2}, "
         "mixed_precision: fp8, num_machines: 2}}"
@@ -94,12 +94,14 @@ def test_the_users_keys_merge_last() -> None:
         ("{deepspeed_config: 3}", "deepspeed: {}", "not a map"),
     ],
 )
-def test_what_contradicts_the_job_is_refused(over: str, rest: str, message: str) -> None:
+def test_accelerate_keys_that_contradict_the_job_are_refused(
+    over: str, rest: str, message: str
+) -> None:
     found = refusals(over, rest)
     assert len(found) == 1 and "accelerate.config." in found[0] and message in found[0], found
 
 
-def test_all_problems_at_once() -> None:
+def test_all_problems_of_accelerate_config_are_reported_together() -> None:
     assert len(refusals("{gpu_ids: '0', num_machines: 3, mixed_precison: bf16}")) == 3
 
 
@@ -107,18 +109,18 @@ def test_all_problems_at_once() -> None:
 
 
 @pytest.mark.slow
-def test_the_keys_are_accelerates() -> None:
+def test_known_keys_match_those_of_accelerate() -> None:
     from accelerate.commands.config.config_args import ClusterConfig
 
     here = set(ClusterConfig.__dataclass_fields__)
     assert here <= KNOWN_KEYS
-    # Of older versions: read and turned into others, or gone.
+    # Keys of older versions, which Accelerate converts or has removed.
     assert KNOWN_KEYS - here == {"dynamo_backend", "fp16", "ipex_config"}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("text", ["", "deepspeed: {zero_stage: 3}", "precision: fp32"])
-def test_accelerate_reads_what_is_written(tmp_path: Path, text: str) -> None:
+def test_accelerate_launch_accepts_the_generated_yaml(tmp_path: Path, text: str) -> None:
     from accelerate.commands import launch
 
     path = tmp_path / "accelerate.yaml"

@@ -1,4 +1,4 @@
-"""A team's own YAML of accelerate launch: taken into the job, or refused with its line."""
+"""A user's own YAML of accelerate launch: merged into the job, or refused with a line number."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def taken(keys: dict[str, Any], text: str = JOB) -> tuple[JobSpec, list[str]]:
     return spec, [str(problem) for problem in found.problems]
 
 
-def test_what_accelerate_config_writes_becomes_the_jobs() -> None:
+def test_yaml_of_accelerate_config_sets_the_jobs_keys() -> None:
     spec, problems = taken(WRITTEN)
     section = spec.deepspeed
     assert not problems and section is not None and spec.accelerate is not None
@@ -68,21 +68,21 @@ def test_what_accelerate_config_writes_becomes_the_jobs() -> None:
     assert infer_framework(spec).framework == "accelerate"
 
 
-def test_a_json_that_it_names_is_the_jobs() -> None:
+def test_deepspeed_json_named_by_accelerate_yaml_is_used() -> None:
     own = {"deepspeed_config_file": "ds.json", "zero3_init_flag": False}
     spec, problems = taken({"distributed_type": "DEEPSPEED", "deepspeed_config": own})
     assert not problems and spec.deepspeed is not None
     assert spec.deepspeed.config_file == "ds.json" and spec.deepspeed.zero_stage is None
 
 
-def test_the_jobs_own_keys_win() -> None:
+def test_job_keys_override_accelerate_file() -> None:
     text = JOB.replace("acc.yaml}", "acc.yaml, config: {debug: true}}")
     spec, _ = taken({"debug": False, "distributed_type": "FSDP"}, text)
     assert spec.accelerate is not None
     assert spec.accelerate.config == {"debug": True, "distributed_type": "FSDP"}
 
 
-def test_a_file_for_one_gpu_fits_a_job_with_one() -> None:
+def test_accelerate_file_for_one_gpu_is_accepted_for_one_gpu() -> None:
     one = "script: train.py\nresources: {gpus_per_node: 1}\naccelerate: {config_file: acc.yaml}\n"
     for text, config in ((one, {}), (JOB, {"distributed_type": "NO"})):
         spec, problems = taken({"distributed_type": "NO"}, text)
@@ -119,10 +119,10 @@ def test_a_file_for_one_gpu_fits_a_job_with_one() -> None:
         ),
     ],
 )
-def test_values_of_the_file_that_the_job_decides_are_dropped_with_a_note(
+def test_accelerate_file_values_decided_by_the_job_are_dropped_with_a_note(
     keys: dict[str, Any], more: str, note: str
 ) -> None:
-    """As projects ship such files: num_machines: 1, num_processes: 8."""
+    """Projects ship such files, for example with num_machines: 1 and num_processes: 8."""
     lines = {key: number for number, key in enumerate(keys, 1)}
     spec, found = merge_accelerate_file(job(JOB + more), keys, lines)
     assert found.problems == [] and len(found.notes) == 1
@@ -135,7 +135,7 @@ def test_values_of_the_file_that_the_job_decides_are_dropped_with_a_note(
         assert "offload_param" not in plan.deepspeed_config["zero_optimization"]
 
 
-def test_an_unknown_key_of_the_file_is_refused() -> None:
+def test_unknown_key_of_accelerate_file_is_refused() -> None:
     _, problems = taken({"num_proceses": 8}, JOB)
     (problem,) = problems
     assert "acc.yaml:1: num_proceses: no such key of Accelerate; did you" in problem
@@ -151,7 +151,7 @@ def test_an_unknown_key_of_the_file_is_refused() -> None:
         ("deepspeed_config_file", 3, "3: expected a path"),
     ],
 )
-def test_a_value_of_another_type_in_the_deepspeed_section_is_reported(
+def test_wrong_type_in_deepspeed_section_of_accelerate_file_is_reported(
     key: str, value: object, expected: str
 ) -> None:
     spec = JobSpec(accelerate=Accelerate(config_file="a.yaml"))
@@ -161,7 +161,7 @@ def test_a_value_of_another_type_in_the_deepspeed_section_is_reported(
     assert str(problem) == f"a.yaml:7: deepspeed_config.{key}: {expected}"
 
 
-def test_numbers_in_quotes_count_as_accelerate_reads_them() -> None:
+def test_quoted_numbers_are_parsed_as_accelerate_does() -> None:
     spec = JobSpec(accelerate=Accelerate(config_file="a.yaml"))
     own = {"zero_stage": "3", "gradient_accumulation_steps": "4", "offload_param_device": "none"}
     keys = {"distributed_type": "DEEPSPEED", "deepspeed_config": own}

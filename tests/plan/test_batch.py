@@ -1,4 +1,4 @@
-"""batch: what a job sets, what follows from it, and what does not go together."""
+"""batch: derived sizes and refused combinations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EIGHT = "script: a.py\nresources: {nodes: 2, gpus_per_node: 4}\n"
         ("{effective: 64, micro_batch_per_gpu: 4, gradient_accumulation_steps: 2}", 4, 2, 64),
     ],
 )
-def test_what_the_job_leaves_open_follows(
+def test_missing_batch_sizes_are_derived(
     batch: str, micro: int, steps: int, effective: int
 ) -> None:
     made = plan(f"{EIGHT}batch: {batch}")
@@ -45,14 +45,14 @@ def test_what_the_job_leaves_open_follows(
         ),
     ],
 )
-def test_an_effective_batch_that_does_not_divide_is_refused(batch: str, message: str) -> None:
+def test_indivisible_effective_batch_is_refused(batch: str, message: str) -> None:
     with pytest.raises(SpecError) as caught:
         plan(f"{EIGHT}batch: {batch}")
     assert f"batch.effective: {message}" in str(caught.value)
 
 
 @pytest.mark.parametrize(("gpus", "steps"), [(1, 16), (2, 8), (4, 4), (16, 1)])
-def test_the_effective_batch_is_kept_on_any_number_of_gpus(gpus: int, steps: int) -> None:
+def test_effective_batch_is_independent_of_gpu_count(gpus: int, steps: int) -> None:
     made = plan(
         f"script: a.py\nresources: {{gpus_per_node: {gpus}}}\n"
         "batch: {effective: 64, micro_batch_per_gpu: 4}"
@@ -60,11 +60,11 @@ def test_the_effective_batch_is_kept_on_any_number_of_gpus(gpus: int, steps: int
     assert (made.gradient_accumulation_steps, made.effective_batch) == (steps, 64)
 
 
-def test_a_range_of_nodes_keeps_the_effective_batch() -> None:
+def test_node_range_keeps_the_effective_batch() -> None:
     spec = job("script: a.py\nresources: {nodes: 2-4}\nbatch: {effective: 12}")
     assert [spec.with_nodes(nodes).batch.effective for nodes in (2, 3, 4)] == [12, 12, 12]
 
 
-def test_a_job_without_a_batch_sets_none_on_a_range_of_nodes() -> None:
+def test_job_without_batch_sets_no_accumulation_for_node_range() -> None:
     spec = job("script: a.py\nresources: {nodes: 2-4}")
     assert not spec.with_nodes(2).batch.sets_accumulation

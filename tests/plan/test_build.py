@@ -31,7 +31,7 @@ CODE = f"{PLACE.run_dir}/code"
         ("snapshot: false", [PLACE.python, f"{CODE}/train_gpt.py"]),
     ],
 )
-def test_program(text: str, program: list[str]) -> None:
+def test_program_of_the_plan_is_the_full_command(text: str, program: list[str]) -> None:
     assert plan(text).program == program
 
 
@@ -44,7 +44,7 @@ def test_program(text: str, program: list[str]) -> None:
         ("command: [a]\nlauncher: srun", "srun", "4", "4"),
     ],
 )
-def test_one_task_a_node_unless_srun_makes_the_ranks(
+def test_tasks_per_node_is_one_unless_srun_starts_the_ranks(
     text: str, launcher: str, tasks: str, cpus: str
 ) -> None:
     made = plan(f"{text}\nresources: {{nodes: 2, gpus_per_node: 4}}")
@@ -59,7 +59,9 @@ def test_one_task_a_node_unless_srun_makes_the_ranks(
     ("nodes", "gpus", "micro", "accumulation", "effective"),
     [(1, 1, 1, 1, 1), (1, 4, 2, 3, 24), (2, 4, 4, 1, 32), (2, 0, 5, 2, 20)],
 )
-def test_batch(nodes: int, gpus: int, micro: int, accumulation: int, effective: int) -> None:
+def test_effective_batch_is_the_product_of_its_factors(
+    nodes: int, gpus: int, micro: int, accumulation: int, effective: int
+) -> None:
     made = plan(
         f"script: a.py\nresources: {{nodes: {nodes}, gpus_per_node: {gpus}}}\n"
         f"batch: {{micro_batch_per_gpu: {micro}, gradient_accumulation_steps: {accumulation}}}"
@@ -71,7 +73,7 @@ def test_batch(nodes: int, gpus: int, micro: int, accumulation: int, effective: 
 # ---- directives
 
 
-def test_the_order_of_the_directives() -> None:
+def test_directives_have_a_fixed_order() -> None:
     made = plan(
         "name: x\nscript: a.py\nresources: {time: '1:00', partition: p, account: a, gpu_type: t, "
         "memory_per_node: 1G}\nslurm: {qos: high}",
@@ -99,7 +101,7 @@ def test_the_order_of_the_directives() -> None:
     ]
 
 
-def test_slurm_options_the_jobs_win_over_the_profiles() -> None:
+def test_slurm_options_of_the_job_override_the_profile() -> None:
     made = plan(
         "script: a.py\nslurm: {mail-type: END, mem: '5G', exclusive: true, gres: false}",
         "slurm: {mail-type: ALL, reservation: maint}",
@@ -123,7 +125,7 @@ def test_slurm_options_the_jobs_win_over_the_profiles() -> None:
         ("slurm: {no-requeue: false}", "", set(), {"requeue", "no-requeue"}),
     ],
 )
-def test_requeue_is_the_users_to_allow(
+def test_requeue_is_allowed_only_on_request(
     job: str, profile: str, there: set[str], gone: set[str]
 ) -> None:
     directives = dict(plan(f"script: a.py\n{job}", profile).directives)
@@ -134,7 +136,7 @@ def test_requeue_is_the_users_to_allow(
     ("option", "words"), [("job-name", "name: "), ("comment", "slurm.comment: ")]
 )
 @pytest.mark.parametrize("char", ["\n", "\r", "\0", "\x1e", "\x1f"])
-def test_what_slurm_cannot_carry_is_refused(option: str, words: str, char: str) -> None:
+def test_control_characters_in_directives_are_refused(option: str, words: str, char: str) -> None:
     good = plan("script: a.py")
     bad: Plan = msgspec.structs.replace(good, directives=[(option, f"a{char}b")])
     check_carried(good)
@@ -143,7 +145,7 @@ def test_what_slurm_cannot_carry_is_refused(option: str, words: str, char: str) 
     assert caught.value.message.startswith(words)
 
 
-def test_a_name_that_is_too_long_is_refused() -> None:
+def test_too_long_job_name_is_refused() -> None:
     plan_of = plan(f"script: a.py\nname: {'é' * (MAX_NAME // 2)}")
     check_carried(plan_of)
     with pytest.raises(InputError, match=f"name: {MAX_NAME + 2} bytes long"):
@@ -157,7 +159,7 @@ def test_a_name_that_is_too_long_is_refused() -> None:
         ("/scratch/100%j/r", r"/scratch/100\%j/r/logs/batch.log"),
     ],
 )
-def test_a_folder_that_slurm_would_take_for_a_pattern(run_dir: str, output: str) -> None:
+def test_run_folder_is_escaped_against_slurm_filename_patterns(run_dir: str, output: str) -> None:
     place = msgspec.structs.replace(PLACE, run_dir=run_dir)
     made = build_plan(job("script: a.py"), cluster(), place)
     assert dict(made.directives)["output"] == output
@@ -166,7 +168,7 @@ def test_a_folder_that_slurm_would_take_for_a_pattern(run_dir: str, output: str)
 # ---- environment
 
 
-def test_the_users_sections_are_the_last_and_win() -> None:
+def test_user_variables_come_last_and_override_others() -> None:
     made = plan(
         "script: a.py\nresources: {nodes: 2}\nnccl: {env: {NCCL_DEBUG: INFO, BOTH: nccl}}\n"
         "env: {OMP_NUM_THREADS: '2', BOTH: job, CLUSTER: job}",
@@ -176,7 +178,7 @@ def test_the_users_sections_are_the_last_and_win() -> None:
         *("run", "environment", "nccl", "environment", "environment", "nccl", "job_environment"),
         "node",
     ]
-    # Each variable is set once, so the order in which the template lays blocks out is no matter.
+    # Each variable is set once, so the order of the template's blocks does not matter.
     pairs = [pair for section in made.environment for pair in section.variables.items()]
     final = dict(pairs)
     assert len(pairs) == len(final)
@@ -186,7 +188,7 @@ def test_the_users_sections_are_the_last_and_win() -> None:
     assert (final["CLUSTER"], final["PROFILE"]) == ("job", "profile")
 
 
-def test_a_cluster_of_cpus() -> None:
+def test_cpu_cluster_selects_cpu_backends() -> None:
     made = plan("script: a.py\nresources: {gpus_per_node: 4}", "accelerator: cpu")
     env = variables(made)
     assert (env["DS_ACCELERATOR"], env["LOCAL_SIZE"]) == ("cpu", "4")
@@ -197,13 +199,13 @@ def test_a_cluster_of_cpus() -> None:
     assert "DS_ACCELERATOR" not in env
 
 
-def test_nodes_without_internet() -> None:
+def test_nodes_without_internet_set_offline_variables() -> None:
     offline = {"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "WANDB_MODE"}
     assert offline <= variables(plan("script: a.py", "internet: false")).keys()
     assert not offline & variables(plan("script: a.py")).keys()
 
 
-def test_search_paths() -> None:
+def test_search_paths_prepend_interpreter_and_hook() -> None:
     def prepended(text: str) -> dict[str, str]:
         return {k: v for section in plan(text).environment for k, v in section.prepend.items()}
 
@@ -215,7 +217,7 @@ def test_search_paths() -> None:
     assert "PYTHONPATH" not in prepended("command: [a]")
 
 
-def test_operators_are_kept_by_interpreter() -> None:
+def test_torch_extensions_are_cached_per_interpreter() -> None:
     def folder(python: str) -> str:
         place = msgspec.structs.replace(PLACE, python=python)
         made = build_plan(job("script: a.py"), cluster(), place)
@@ -227,7 +229,7 @@ def test_operators_are_kept_by_interpreter() -> None:
     assert folder("/a\udcff/python") != folder("/a/python")
 
 
-def test_setup_is_the_clusters_then_the_jobs() -> None:
+def test_setup_of_the_cluster_precedes_setup_of_the_job() -> None:
     made = plan(
         "script: a.py\nsetup: {modules: [b], commands: [two]}",
         "setup: {modules: [a], commands: [one]}",

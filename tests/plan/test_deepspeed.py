@@ -1,4 +1,4 @@
-"""The DeepSpeed configuration: batch sizes, stages, offload, and the user's word last."""
+"""The generated DeepSpeed configuration: batch sizes, stages, offload and user overrides."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def config(section: str, rest: str = "") -> dict[str, Any]:
     return made.deepspeed_config
 
 
-def test_no_section_no_file() -> None:
+def test_job_without_deepspeed_section_has_no_deepspeed_json() -> None:
     assert plan("script: a.py").deepspeed_config is None
     assert plan("script: a.py").framework == "torch"
     made = plan("script: a.py\nframework: deepspeed")
@@ -54,13 +54,13 @@ def test_no_section_no_file() -> None:
         ),
     ],
 )
-def test_stages(stage: int, zero: dict[str, Any]) -> None:
+def test_zero_stage_selects_its_zero_optimization_section(stage: int, zero: dict[str, Any]) -> None:
     made = config(f"zero_stage: {stage}")
     assert made["zero_optimization"] == zero
     assert made["log_level"] == "info" and made["steps_per_print"] == 10
 
 
-def test_the_trainer_of_transformers_fills_what_it_knows() -> None:
+def test_keys_filled_by_transformers_trainer_are_auto() -> None:
     made = config("zero_stage: 3", "framework: transformers")
     assert made["gradient_clipping"] == "auto"
     zero = made["zero_optimization"]
@@ -76,10 +76,10 @@ def test_the_trainer_of_transformers_fills_what_it_knows() -> None:
 
 @pytest.mark.parametrize("framework", ["deepspeed", "lightning"])
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
-def test_nothing_is_left_open_where_nobody_fills_it(framework: str, stage: int) -> None:
+def test_frameworks_without_auto_get_concrete_values(framework: str, stage: int) -> None:
     made = config(f"zero_stage: {stage}", f"framework: {framework}\n{BATCH}")
     assert "auto" not in str(made)
-    # Lightning stops at the accumulation, and takes the micro batch from the data loader.
+    # Lightning rejects the accumulation key and reads the micro batch from the data loader.
     assert ("gradient_accumulation_steps" in made) == (framework != "lightning")
     assert made["train_batch_size"] == 6
 
@@ -99,35 +99,35 @@ AUTO = dict.fromkeys(BATCH_KEYS, "auto")
         ("batch: {gradient_accumulation_steps: 2}", {**AUTO, "gradient_accumulation_steps": 2}),
     ],
 )
-def test_only_batch_sizes_of_the_job_are_in_the_json(
+def test_deepspeed_json_has_only_batch_sizes_set_by_the_job(
     framework: str, rest: str, batch: dict[str, Any]
 ) -> None:
     made = config("", f"framework: {framework}\n{rest}")
     assert {key: made[key] for key in BATCH_KEYS} == batch
-    # Nor does hpcrun choose at what gradients are clipped.
+    # hpcrun does not choose the norm for gradient clipping either.
     assert made["gradient_clipping"] == "auto"
 
 
 @pytest.mark.parametrize("framework", ["accelerate", "transformers"])
-def test_only_a_precision_of_the_job_is_in_the_json(framework: str) -> None:
+def test_deepspeed_json_has_only_a_precision_set_by_the_job(framework: str) -> None:
     made = config("", f"framework: {framework}")
     assert made["bf16"] == made["fp16"] == {"enabled": "auto"}
     made = config("", f"framework: {framework}\nprecision: fp32")
     assert made["bf16"] == made["fp16"] == {"enabled": False}
 
 
-def test_lightning_chooses_what_the_job_does_not() -> None:
+def test_lightning_json_omits_keys_the_job_does_not_set() -> None:
     made = config("", "framework: lightning")
     assert not made.keys() & {*BATCH_KEYS, "bf16", "fp16", "gradient_clipping"}
     made = config("", f"framework: lightning\nprecision: bf16\n{BATCH}")
     assert (made["bf16"]["enabled"], made["train_batch_size"]) == (True, 6)
 
 
-def test_deepspeed_clips_gradients_as_it_does_without_hpcrun() -> None:
+def test_deepspeed_json_sets_no_gradient_clipping() -> None:
     assert "gradient_clipping" not in config("")
 
 
-def test_offload() -> None:
+def test_offload_to_cpu_uses_pinned_memory() -> None:
     pinned = {"device": "cpu", "pin_memory": True}
     zero = config("zero_stage: 2, offload: {optimizer: cpu}")["zero_optimization"]
     assert zero["offload_optimizer"] == pinned and "offload_param" not in zero
@@ -135,7 +135,7 @@ def test_offload() -> None:
     assert zero["offload_optimizer"] == zero["offload_param"] == pinned
 
 
-def test_offload_to_the_nodes_own_disk() -> None:
+def test_nvme_offload_uses_local_dir_of_the_node() -> None:
     zero = config("zero_stage: 3, offload: {optimizer: nvme, param: nvme}")["zero_optimization"]
     assert zero["offload_optimizer"]["device"] == zero["offload_param"]["device"] == "nvme"
     assert "HPCRUN_LOCAL_DIR" in zero["offload_optimizer"]["nvme_path"]
@@ -145,13 +145,13 @@ def test_offload_to_the_nodes_own_disk() -> None:
     assert "offload_optimizer" not in zero
 
 
-def test_offload_to_disk_needs_stage_3() -> None:
+def test_nvme_offload_without_stage_3_is_refused() -> None:
     for section in ("optimizer: nvme", "param: nvme"):
         with pytest.raises(SpecError, match="needs zero_stage 3; it is 2"):
             plan(f"script: a.py\ndeepspeed: {{offload: {{{section}}}}}")
 
 
-def test_offload_shows_which_optimizer_the_script_needs() -> None:
+def test_optimizer_offload_notes_the_required_optimizer() -> None:
     shown = "DeepSpeedCPUAdam"
     section = "deepspeed: {offload: {optimizer: cpu}}"
     assert any(shown in note for note in plan(f"script: a.py\n{section}").notes)
@@ -171,7 +171,7 @@ def test_offload_shows_which_optimizer_the_script_needs() -> None:
         assert not any(shown in note for note in plan(text).notes), text
 
 
-def test_ranks_that_share_a_model_share_its_samples() -> None:
+def test_tensor_parallel_ranks_count_once_in_the_batch() -> None:
     text = (
         "script: a.py\nresources: {gpus_per_node: 8}\nbatch: {micro_batch_per_gpu: 3}\n"
         "deepspeed: {config: {tensor_parallel: {autotp_size: %d}}}"
@@ -183,7 +183,7 @@ def test_ranks_that_share_a_model_share_its_samples() -> None:
         plan(text % 3)
 
 
-def test_batch_sizes_fit_together() -> None:
+def test_deepspeed_batch_sizes_are_consistent() -> None:
     made = config(
         "zero_stage: 2",
         "resources: {nodes: 2, gpus_per_node: 4}\n"
@@ -197,13 +197,13 @@ def test_batch_sizes_fit_together() -> None:
 @pytest.mark.parametrize(
     ("precision", "keys"), [("bf16", {"bf16"}), ("fp16", {"fp16"}), ("fp32", set())]
 )
-def test_precision(precision: str, keys: set[str]) -> None:
+def test_precision_selects_deepspeed_precision_section(precision: str, keys: set[str]) -> None:
     made = config("zero_stage: 2", f"precision: {precision}")
     assert made.keys() & {"bf16", "fp16"} == keys
     assert all(made[key] == {"enabled": True} for key in keys)
 
 
-def test_the_users_config_merges_last() -> None:
+def test_deepspeed_config_overrides_generated_keys() -> None:
     made = config(
         "zero_stage: 2, config: {gradient_clipping: 0.5, steps_per_print: 10, "
         "zero_optimization: {overlap_comm: false, contiguous_gradients: null}}"
@@ -222,7 +222,7 @@ MAPS = st.dictionaries(
 
 @pytest.mark.slow
 @given(MAPS, MAPS)
-def test_merge_is_last_word_wins(base: dict[str, Any], over: dict[str, Any]) -> None:
+def test_merge_prefers_the_later_value(base: dict[str, Any], over: dict[str, Any]) -> None:
     merged = merge(base, over)
     assert merged.keys() == base.keys() | over.keys()
     assert merge(merged, over) == merged
@@ -235,7 +235,7 @@ def test_merge_is_last_word_wins(base: dict[str, Any], over: dict[str, Any]) -> 
 
 @pytest.mark.slow
 @given(MAPS)
-def test_merge_changes_neither_side(base: dict[str, Any]) -> None:
+def test_merge_does_not_mutate_its_arguments(base: dict[str, Any]) -> None:
     before = repr(base)
     merge(base, {"a": {"b": None}, "b": 1})
     assert repr(base) == before

@@ -1,4 +1,4 @@
-"""A user's own DeepSpeed JSON: every guard, one by one, and all at once."""
+"""Checks of a user's own DeepSpeed JSON, one by one and together."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NEEDS_INT = "is text; a whole number is needed"
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
-        # Unknown: DeepSpeed ignores the first two and stops at the others, after the queue.
+        # Unknown: DeepSpeed ignores the first two and fails on the others, after the queue wait.
         ("gradient_cliping: 0.5", f"gradient_cliping: {NO_KEY}; did you mean gradient_clipping?"),
         ("stage: 2", f"stage: {NO_KEY}; did you mean zero_optimization.stage?"),
         (
@@ -51,7 +51,7 @@ NEEDS_INT = "is text; a whole number is needed"
             "bf16: {loss_scale: 0}",
             f"bf16.loss_scale: {NO_KEY}; did you mean fp16.loss_scale?",
         ),
-        # Of another type.
+        # Values of a wrong type.
         (
             "zero_optimization: {reduce_bucket_size: '5e7'}",
             f'zero_optimization.reduce_bucket_size: "5e7" {NEEDS_INT}',
@@ -104,7 +104,7 @@ NEEDS_INT = "is text; a whole number is needed"
             "zero_optimization.offload_optimizer.cpuadam_cores_perc: 1.5 is too big; 1 or less",
         ),
         ("log_level: verbose", 'log_level: "verbose" is none of debug, info, warning'),
-        # Gone, even where it is switched off.
+        # Removed keys, refused even if disabled.
         ("elasticity: {enabled: false}", "elasticity: DeepSpeed has removed this and stops at it"),
         (
             "amp: {enabled: false}",
@@ -115,7 +115,7 @@ NEEDS_INT = "is text; a whole number is needed"
             "zero_optimization: {mics_shard_size: 8}",
             "zero_optimization.mics_shard_size: DeepSpeed has removed this",
         ),
-        # Nobody fills it.
+        # The framework does not replace this "auto".
         (
             "gradient_clipping: auto",
             'gradient_clipping: "auto" is not filled with framework deepspeed: DeepSpeed '
@@ -130,10 +130,10 @@ NEEDS_INT = "is text; a whole number is needed"
             "optimizer: {type: Adam, params: {lr: auto}}",
             'optimizer.params.lr: "auto" is not filled',
         ),
-        # Against what the job says.
+        # Contradictions to the job file.
         ("bf16: null", "bf16.enabled: trains in fp32, and the job's precision is bf16"),
         ("bf16: {enabled: false}", "bf16.enabled: trains in fp32, and the job's precision is bf16"),
-        # Against one another.
+        # Contradictions between two keys.
         (
             "bf16: {enabled: true}, fp16: {enabled: true}",
             "fp16.enabled: bf16 is enabled too; one of the two",
@@ -187,7 +187,7 @@ NEEDS_INT = "is text; a whole number is needed"
         ),
     ],
 )
-def test_one_thing_wrong(config: str, expected: str) -> None:
+def test_each_invalid_deepspeed_key_is_reported(config: str, expected: str) -> None:
     found = in_config(config)
     assert len(found) == 1, found
     assert found[0].startswith(f"deepspeed.config.{expected}")
@@ -231,7 +231,9 @@ def test_one_thing_wrong(config: str, expected: str) -> None:
         ),
     ],
 )
-def test_what_a_stage_cannot_do(stage: int, config: str, expected: str) -> None:
+def test_keys_unsupported_by_the_zero_stage_are_refused(
+    stage: int, config: str, expected: str
+) -> None:
     found = refused(f"script: a.py\ndeepspeed: {{zero_stage: {stage}, config: {{{config}}}}}")
     assert len(found) == 1, found
     assert found[0].startswith(f"deepspeed.config.{expected}")
@@ -258,7 +260,7 @@ def test_what_a_stage_cannot_do(stage: int, config: str, expected: str) -> None:
         "zero_optimization: {offload_optimizer: {device: cpu, pin_memory: false}}",
     ],
 )
-def test_nothing_wrong(config: str) -> None:
+def test_valid_deepspeed_config_has_no_problems(config: str) -> None:
     made = plan(f"script: a.py\ndeepspeed: {{config: {{{config}}}}}")
     assert made.deepspeed_config is not None
     trio = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
@@ -288,18 +290,18 @@ def test_nothing_wrong(config: str) -> None:
         ("steps_per_print: 5", "framework: accelerate", "steps_per_print: Accelerate switches"),
     ],
 )
-def test_what_does_nothing_is_noted(config: str, rest: str, expected: str) -> None:
+def test_ineffective_deepspeed_keys_have_a_note(config: str, rest: str, expected: str) -> None:
     found = notes(config, rest)
     assert len(found) == 1, found
     assert found[0].startswith(f"deepspeed.config.{expected}")
 
 
-def test_nothing_is_noted_where_it_is_read() -> None:
+def test_effective_deepspeed_keys_have_no_note() -> None:
     assert notes("activation_checkpointing: {partition_activations: true}") == []
     assert notes("steps_per_print: 5", "framework: lightning") == []
 
 
-def test_who_fills_auto() -> None:
+def test_auto_is_accepted_only_where_the_framework_fills_it() -> None:
     everywhere = (
         "gradient_clipping: auto, optimizer: {type: AdamW, params: {lr: auto, betas: auto}}"
     )
@@ -314,7 +316,7 @@ def test_who_fills_auto() -> None:
     assert len(in_config(everywhere, "framework: lightning")) == 3
 
 
-def test_lightning_refuses_the_accumulation() -> None:
+def test_accumulation_in_deepspeed_config_is_refused_for_lightning() -> None:
     found = in_config("gradient_accumulation_steps: 1", "framework: lightning")
     assert len(found) == 1
     assert "accumulate_grad_batches" in found[0]
@@ -336,7 +338,7 @@ def test_lightning_refuses_the_accumulation() -> None:
         ),
     ],
 )
-def test_a_batch_that_contradicts_the_jobs_is_refused(config: str, expected: str) -> None:
+def test_deepspeed_batch_that_contradicts_the_job_is_refused(config: str, expected: str) -> None:
     (found,) = in_config(config, BATCH)
     assert found.startswith(f"deepspeed.config.{expected}")
 
@@ -350,7 +352,7 @@ def test_a_batch_that_contradicts_the_jobs_is_refused(config: str, expected: str
         ("gradient_accumulation_steps: 3", (12, 1, 3)),
     ],
 )
-def test_a_job_without_a_batch_has_that_of_its_json(
+def test_job_without_batch_uses_batch_of_deepspeed_json(
     config: str, batch: tuple[int, int, int]
 ) -> None:
     made = plan(
@@ -362,14 +364,14 @@ def test_a_job_without_a_batch_has_that_of_its_json(
     assert tuple(made.deepspeed_config[key] for key in BATCH_KEYS) == batch
 
 
-def test_a_batch_of_the_json_must_go_with_the_ranks() -> None:
+def test_deepspeed_batch_indivisible_by_ranks_is_refused() -> None:
     text = "script: a.py\nresources: {gpus_per_node: 4}\ndeepspeed: {config: {train_batch_size: 6}}"
     assert refused(text) == [
         "deepspeed.config.train_batch_size: 6 is no multiple of 4 ranks; 4 or 8 is"
     ]
 
 
-def test_all_problems_at_once() -> None:
+def test_all_problems_of_deepspeed_config_are_reported_together() -> None:
     found = in_config(
         "zero_optimisation: {stage: 3}, amp: {enabled: false}, train_batch_size: 7, "
         "zero_optimization: {reduce_bucket_size: '5e7', offload_param: {device: cpu}}",
@@ -379,18 +381,18 @@ def test_all_problems_at_once() -> None:
 
 
 @pytest.mark.slow
-def test_of_thousands_of_unknown_keys_the_first_have_a_guess() -> None:
+def test_suggestions_are_limited_for_thousands_of_unknown_keys() -> None:
     keys = ", ".join(f"zero_optimization_{index}: 1" for index in range(3000))
     assert sum("did you mean zero_optimization?" in text for text in in_config(keys)) == 100
 
 
 @pytest.mark.parametrize("key", ["qwxz", "aio.thread_count"])
-def test_a_newer_deepspeed_may_know_a_key_that_is_like_no_other(key: str) -> None:
+def test_unknown_key_unlike_any_other_has_a_note_instead_of_an_error(key: str) -> None:
     above, _, name = key.rpartition(".")
     config = f"{above}: {{{name}: 1}}" if above else f"{name}: 1"
     (note,) = notes(config)
     assert note.startswith(f"deepspeed.config.{key}: DeepSpeed 0.19.8 has no such key, a newer one")
-    # Where it is known which DeepSpeed trains, that one decides.
+    # If the job's DeepSpeed version is known, its own list of keys decides.
     answer = DeepSpeedProbe(version="0.19.8", read=["train_batch_size"])
     assert in_config("qwxz: 1", answer=answer) == [
         f"deepspeed.config.qwxz: {NO_KEY}; a key of your own starts with _"

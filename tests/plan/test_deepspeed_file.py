@@ -1,4 +1,4 @@
-"""A DeepSpeed JSON of the user's own: as it is, against the job, and before DeepSpeed itself."""
+"""A user's own DeepSpeed JSON: merged, checked against the job and by DeepSpeed itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.plan.test_deepspeed_check import BATCH, NEEDS_INT, NO_KEY, in_config,
 
 
 def from_file(text: str, rest: str = "") -> Plan:
-    """Plan a job whose deepspeed.config_file holds this text."""
+    """Plan a job with this text as its deepspeed.config_file."""
     file = parse_hjson(text, "ds.json")
     job = f"script: a.py\ndeepspeed: {{config_file: ds.json}}\n{rest}"
     return plan(job, deepspeed_input=DeepSpeedInput(file=file))
@@ -29,7 +29,7 @@ FILE = """{ // buckets for our machine
 }"""
 
 
-def test_a_file_is_taken_as_it_is_but_for_what_it_leaves_open() -> None:
+def test_deepspeed_file_is_completed_but_otherwise_unchanged() -> None:
     made = from_file(FILE, "batch: {micro_batch_per_gpu: 2}\nresources: {gpus_per_node: 4}")
     assert made.deepspeed_config == {
         "train_batch_size": 8,
@@ -41,7 +41,7 @@ def test_a_file_is_taken_as_it_is_but_for_what_it_leaves_open() -> None:
     }
 
 
-def test_config_merges_over_the_file() -> None:
+def test_deepspeed_config_overrides_deepspeed_file() -> None:
     file = parse_hjson(FILE, "ds.json")
     job = "script: a.py\ndeepspeed: {config_file: ds.json, config: {gradient_clipping: 0.5}}"
     made = plan(job, deepspeed_input=DeepSpeedInput(file=file))
@@ -49,12 +49,12 @@ def test_config_merges_over_the_file() -> None:
     assert made.deepspeed_config["gradient_clipping"] == 0.5
 
 
-def test_lightning_gets_no_accumulation_from_hpcrun() -> None:
+def test_deepspeed_file_for_lightning_gets_no_accumulation() -> None:
     made = from_file('{"bf16": {"enabled": true}}', "framework: lightning")
     assert made.deepspeed_config == {"bf16": {"enabled": True}}
 
 
-def test_problems_of_a_file_have_its_lines() -> None:
+def test_problems_of_deepspeed_file_have_line_numbers() -> None:
     text = FILE.replace("5e7", '"5e7"').replace('"auto",\n', '3,\n  "stage": 1,\n', 1)
     with pytest.raises(SpecError) as caught:
         from_file(text, BATCH)
@@ -69,7 +69,7 @@ def test_problems_of_a_file_have_its_lines() -> None:
 @pytest.mark.parametrize(
     ("text", "section", "rest", "expected"),
     [
-        # Without a word on the number format DeepSpeed trains in fp32.
+        # Without a precision section DeepSpeed trains in fp32.
         (
             "{}",
             "",
@@ -103,7 +103,9 @@ def test_problems_of_a_file_have_its_lines() -> None:
         ('{"bf16": null}', "", "precision: fp32", "ds.json:1: bf16: null; keys are needed here"),
     ],
 )
-def test_a_file_that_contradicts_the_job(text: str, section: str, rest: str, expected: str) -> None:
+def test_deepspeed_file_that_contradicts_the_job_is_refused(
+    text: str, section: str, rest: str, expected: str
+) -> None:
     file = parse_hjson(text, "ds.json")
     job = f"script: a.py\ndeepspeed: {{config_file: ds.json{section}}}\n{rest}"
     found = refused(job, file=file)
@@ -121,11 +123,11 @@ def test_a_file_that_contradicts_the_job(text: str, section: str, rest: str, exp
         ("{}", "fp32"),
     ],
 )
-def test_the_files_number_format_is_the_jobs(text: str, precision: str) -> None:
+def test_precision_of_deepspeed_file_sets_the_jobs_precision(text: str, precision: str) -> None:
     assert from_file(text).precision == precision
 
 
-def test_a_format_in_config_is_the_jobs() -> None:
+def test_precision_in_deepspeed_config_sets_the_jobs_precision() -> None:
     made = plan("script: a.py\ndeepspeed: {config: {fp16: {enabled: true, hysteresis: 4}}}")
     assert made.precision == "fp16"
     assert made.deepspeed_config is not None
@@ -136,7 +138,7 @@ def test_a_format_in_config_is_the_jobs() -> None:
     ]
 
 
-def test_an_auto_stage_that_nobody_knows() -> None:
+def test_auto_stage_without_a_framework_value_is_refused() -> None:
     text = '{"bf16": {"enabled": true}, "zero_optimization": {"stage": "auto"}}'
     found = refused(
         "script: a.py\ndeepspeed: {config_file: ds.json}", file=parse_hjson(text, "ds.json")
@@ -150,7 +152,7 @@ def test_an_auto_stage_that_nobody_knows() -> None:
     assert made.deepspeed_config["zero_optimization"]["stage"] == 1
 
 
-def test_the_files_stage_is_the_stage() -> None:
+def test_stage_of_deepspeed_file_sets_zero_stage_variable() -> None:
     made = from_file('{"bf16": {"enabled": true}, "zero_optimization": {"stage": 3}}')
     section = next(s for s in made.environment if "HPCRUN_ZERO_STAGE" in s.variables)
     assert section.variables["HPCRUN_ZERO_STAGE"] == "3"
@@ -159,7 +161,7 @@ def test_the_files_stage_is_the_stage() -> None:
 READ = ["zero_optimization", "brand_new", "aio", "aio.brand_new", "bf16", "amp"]
 
 
-def test_the_deepspeed_that_trains_knows_which_keys_there_are() -> None:
+def test_keys_are_checked_against_the_jobs_deepspeed_version() -> None:
     answer = DeepSpeedProbe(version="9.9", read=READ)
     text = "brand_new: 1, aio: {brand_new: 2}, amp: {}, zero_optimization: {brand_new: 3}"
     made = plan(
@@ -167,14 +169,14 @@ def test_the_deepspeed_that_trains_knows_which_keys_there_are() -> None:
         deepspeed_input=DeepSpeedInput(answer=answer),
     )
     assert made.deepspeed_config is not None
-    # What neither it nor the table knows is a typo all the same.
+    # A key unknown to both DeepSpeed and the table is still a typo.
     assert in_config("brand_nwe: 1", answer=answer) == [
         f"deepspeed.config.brand_nwe: {NO_KEY}; a key of your own starts with _"
     ]
     assert len(in_config("aio: {thread_count: 1}", answer=answer)) == 1
 
 
-def test_what_the_deepspeed_that_trains_refuses() -> None:
+def test_problems_found_by_the_jobs_deepspeed_are_reported() -> None:
     answer = DeepSpeedProbe(
         version="9.9",
         read=READ,
@@ -188,7 +190,7 @@ def test_what_the_deepspeed_that_trains_refuses() -> None:
         "zero_optimization: {brand_new: 3, reduce_bucket_size: '5e7'}, fp16: {hysteresis: 1}",
         answer=answer,
     ) == [
-        # Told once, in hpcrun's words, where both know it.
+        # Reported once, with hpcrun's message, if both find the problem.
         f'deepspeed.config.zero_optimization.reduce_bucket_size: "5e7" {NEEDS_INT}',
         "deepspeed.config.zero_optimization.brand_new: DeepSpeed 9.9 refuses it: "
         "Extra inputs are not permitted",

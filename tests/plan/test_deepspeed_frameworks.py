@@ -1,4 +1,4 @@
-"""The generated JSON in the hands of the real frameworks: what they fill, check and refuse."""
+"""The generated JSON in the real frameworks: filled keys, checks and refusals."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def generated(framework: str, stage: int, precision: str = "bf16") -> dict[str, 
 
 
 def ask(framework: str, folder: Path, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Show the cases to a framework, in a process of its own."""
+    """Run the cases through a framework in a separate process."""
     full = [{"folder": str(folder), "loader_batch": 2, "script": {}, **case} for case in cases]
     done = subprocess.run(
         [sys.executable, str(PROBE), framework, str(free_port())],
@@ -42,7 +42,7 @@ def ask(framework: str, folder: Path, cases: list[dict[str, Any]]) -> list[dict[
         text=True,
         check=False,
         cwd=folder,
-        # The ninja that jobs have: one of another version builds all again.
+        # Use the ninja of the jobs, because another version rebuilds every operator.
         env={
             **os.environ,
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -67,7 +67,7 @@ def trained(
 
 
 def every_auto(framework: str) -> dict[str, Any]:
-    """Make a JSON with "auto" in all places that the framework fills."""
+    """Create a JSON with "auto" for every key that the framework fills."""
     config: dict[str, Any] = {
         "train_batch_size": 8,
         "train_micro_batch_size_per_gpu": 2,
@@ -87,7 +87,7 @@ def every_auto(framework: str) -> dict[str, Any]:
     return config
 
 
-def test_transformers(tmp_path: Path) -> None:
+def test_transformers_fills_auto_and_rejects_mismatches(tmp_path: Path) -> None:
     script = {
         "bf16": True,
         "per_device_train_batch_size": 2,
@@ -114,7 +114,7 @@ def test_transformers(tmp_path: Path) -> None:
     )
     assert two["trains"] == trained(2, 0.7)
     assert three["trains"] == trained(3, 0.7)
-    # A script that trains something else than hpcrun shows is stopped.
+    # A script whose values differ from those hpcrun shows is stopped.
     assert "per_device_train_batch_size=3" in other["error"]
     assert "bf16.enabled=True" in narrow["error"]
     assert "bf16.enabled=False" in wide["error"]
@@ -125,7 +125,7 @@ def test_transformers(tmp_path: Path) -> None:
 SCRIPT_OF_ACCELERATE = {"gradient_accumulation_steps": 4, "mixed_precision": "bf16"}
 
 
-def test_accelerate(tmp_path: Path) -> None:
+def test_accelerate_fills_auto_and_reports_other_keys(tmp_path: Path) -> None:
     unfilled = every_auto("accelerate")
     unfilled["optimizer"]["params"]["betas"] = "auto"
     two, three, other, filled, left = ask(
@@ -143,14 +143,14 @@ def test_accelerate(tmp_path: Path) -> None:
         ],
     )
     assert two["trains"] == trained(2, 1.0)
-    # The job's accumulation, though the script's Accelerator says none.
+    # The job's accumulation applies, although the script's Accelerator sets none.
     assert three["trains"] == trained(3, 1.0, bf16=False, fp16=True)
     assert "when `bf16` is set in the DeepSpeed config file" in other["error"]
     assert filled == {"left": None, "trains": trained(3, 1.0)}
     assert "`optimizer.params.betas` not found in kwargs" in left["error"]
 
 
-def test_lightning(tmp_path: Path) -> None:
+def test_lightning_trains_with_the_generated_json(tmp_path: Path) -> None:
     script = {
         "precision": "bf16-mixed",
         "accumulate_grad_batches": 4,
@@ -189,7 +189,7 @@ def of_the_job(framework: str, rest: str) -> dict[str, Any]:
     return made.deepspeed_config
 
 
-def test_what_the_job_does_not_set_is_what_the_trainers_arguments_say(tmp_path: Path) -> None:
+def test_trainer_arguments_decide_values_the_job_does_not_set(tmp_path: Path) -> None:
     script = {"per_device_train_batch_size": 3, "gradient_accumulation_steps": 5}
     cases = [
         {"config": of_the_job("transformers", ""), "script": script},
@@ -204,7 +204,7 @@ def test_what_the_job_does_not_set_is_what_the_trainers_arguments_say(tmp_path: 
     assert "bf16.enabled=True" in wide["error"]
 
 
-def test_what_the_job_does_not_set_is_what_the_accelerator_says(tmp_path: Path) -> None:
+def test_accelerator_decides_values_the_job_does_not_set(tmp_path: Path) -> None:
     config = of_the_job("accelerate", "")
     plain, set_by_script = ask(
         "accelerate",
@@ -218,7 +218,7 @@ def test_what_the_job_does_not_set_is_what_the_accelerator_says(tmp_path: Path) 
     assert set_by_script["trains"] == {**trained(2, 1.0), "batch": [12, 3, 4]}
 
 
-def test_what_the_job_does_not_set_is_what_lightnings_trainer_says(tmp_path: Path) -> None:
+def test_lightning_trainer_decides_values_the_job_does_not_set(tmp_path: Path) -> None:
     script = {"precision": "16-mixed", "accumulate_grad_batches": 4, "gradient_clip_val": 0.7}
     (made,) = ask(
         "lightning", tmp_path, [{"config": of_the_job("lightning", ""), "script": script}]

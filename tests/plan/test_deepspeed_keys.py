@@ -1,4 +1,4 @@
-"""The table of DeepSpeed's keys against DeepSpeed itself: no key more, no key less."""
+"""The table of DeepSpeed's keys matches DeepSpeed itself."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ os.write(out, json.dumps({"classes": classes, "removed": removed}).encode())
 os._exit(0)
 """
 
-# What is asked for by name, by a JSON that has each section that is read so.
+# Keys requested by name, for a JSON that contains every section read this way.
 ASKED = {
     "activation_checkpointing": {},
     "flops_profiler": {},
@@ -91,7 +91,7 @@ ASKED = {
     "data_efficiency": {},
 }
 
-# Read elsewhere than in runtime/config.py: deepspeed/__init__.py, accelerate, transformers.
+# Keys read outside runtime/config.py: deepspeed/__init__.py, accelerate, transformers.
 READ_ELSEWHERE = {"sequence_parallel_size", "data_parallel_size", "msamp", "inference"}
 
 
@@ -126,7 +126,7 @@ def section_at(path: str) -> Section:
     return typing.cast("Section", section)
 
 
-def test_top_level() -> None:
+def test_top_level_keys_match_deepspeed() -> None:
     top = {key for key in asked() if "." not in key} - set(REMOVED)
     assert set(KEYS) == top | READ_ELSEWHERE
 
@@ -148,14 +148,14 @@ def test_top_level() -> None:
         "data_efficiency",
     ],
 )
-def test_sections_that_are_asked_by_name(section: str) -> None:
+def test_keys_of_sections_without_a_class_match_deepspeed(section: str) -> None:
     start = f"{section}."
     names = {key.removeprefix(start) for key in asked() if key.startswith(start)}
     names = {name for name in names if "." not in name}
     assert set(section_at(section)) == names
 
 
-def test_what_is_removed_and_deprecated() -> None:
+def test_removed_and_deprecated_keys_match_deepspeed() -> None:
     assert set(REMOVED) == set(real()["removed"])
     old = {
         f"zero_optimization.{name}"
@@ -193,7 +193,7 @@ def compare(table: Section, fields: dict[str, Any], path: str) -> None:
         assert expected.null == null, where
         bounds = about["bounds"]
         if isinstance(kind, list):
-            # max_stage is another name of 3.
+            # max_stage is an alias of 3.
             assert set(expected.choices) == set(kind), where
         elif expected.auto:
             assert kind in ("str", "int"), where
@@ -225,5 +225,5 @@ def compare(table: Section, fields: dict[str, Any], path: str) -> None:
         "hybrid_engine",
     ],
 )
-def test_sections_that_are_classes(section: str) -> None:
+def test_keys_of_sections_with_a_class_match_deepspeed(section: str) -> None:
     compare(section_at(section), real()["classes"][section], section)

@@ -1,4 +1,4 @@
-"""What sbatch is asked for: whole nodes, the site's own words, what stands in each other's way."""
+"""The sbatch directives of a plan: whole nodes, renamed options, conflicting options."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def directives(
     return dict(build_plan(job(text), cluster(profile), PLACE, after=first).directives)
 
 
-def test_every_pair_that_a_profile_may_rename_has_its_conversion() -> None:
+def test_every_rename_pair_has_a_conversion() -> None:
     assert {(old, new) for old, known in RENAMES.items() for new in known} == CONVERSIONS.keys()
 
 
@@ -43,14 +43,14 @@ def test_every_pair_that_a_profile_may_rename_has_its_conversion() -> None:
         ),
     ],
 )
-def test_renamed_and_dropped_options_of_a_site(rename: str, wanted: dict[str, str]) -> None:
+def test_renamed_options_keep_their_values(rename: str, wanted: dict[str, str]) -> None:
     typed = JOB.replace("}", ", gpu_type: a100}")
     types = f"{FACTS}gpu_types: {{a100: {{gres: a100, constraint: ib}}}}\n"
     made = directives(typed, f"{types}rename: {{{rename}}}")
     old = [pair.split(":")[0] for pair in rename.split(", ")]
     assert not made.keys() & set(old)
     assert wanted.items() <= made.items()
-    # Each one has its other name, none is lost, but for what 20.11 does not take beside it.
+    # Each option appears under its new name; only those that 20.11 cannot combine are missing.
     usual = directives(typed, types)
     lost = usual.keys() - made.keys() - set(old)
     assert lost == ({"ntasks-per-node"} if "cpus-per-gpu" in made else set())
@@ -71,15 +71,15 @@ BY_FEATURE = f"{FACTS}gpu_types: {{h80: {{constraint: hbm80g}}}}\n"
         ("", "slurm: {constraint: false}", None),
     ],
 )
-def test_the_constraint_of_the_gpu_type_counts_beside_another(
+def test_constraint_of_gpu_type_is_joined_with_other_constraints(
     profile: str, text: str, wanted: str | None
 ) -> None:
-    """A profile's own constraint took the type's place, and the job got any GPU."""
+    """Regression: a constraint of the profile replaced that of the type, so the job got any GPU."""
     typed = JOB.replace("}", ", gpu_type: h80}")
     assert directives(f"{typed}{text}", f"{BY_FEATURE}{profile}").get("constraint") == wanted
 
 
-def test_a_constraint_that_cannot_be_joined_is_refused() -> None:
+def test_unjoinable_constraint_is_refused() -> None:
     typed = JOB.replace("}", ", gpu_type: h80}")
     with pytest.raises(SpecError, match=r"slurm\.constraint: .*cannot be joined with hbm80g"):
         directives(f"{typed}slurm: {{constraint: '[rack1|rack2]'}}", BY_FEATURE)
@@ -116,8 +116,10 @@ EITHER = (
         ),
     ],
 )
-def test_any_of_several_gpu_types(types: str, more: str, wanted: dict[str, str]) -> None:
-    """By features all nodes have the same one; by partitions the shares hold on each of them."""
+def test_several_gpu_types_become_one_request(
+    types: str, more: str, wanted: dict[str, str]
+) -> None:
+    """With features all nodes have the same type; with partitions the shares fit each type."""
     either = JOB.replace("}", ", gpu_type: [a, b]}")
     made = directives(either, f"{EITHER}  {{{types}}}\n{more}")
     assert {key: made.get(key) for key in wanted} == wanted
@@ -135,13 +137,13 @@ def test_any_of_several_gpu_types(types: str, more: str, wanted: dict[str, str])
         ("a: {constraint: x}", "b: cluster default has a; name one of these"),
     ],
 )
-def test_several_gpu_types_that_slurm_cannot_be_asked_for(types: str, message: str) -> None:
+def test_gpu_types_that_slurm_cannot_combine_are_refused(types: str, message: str) -> None:
     either = JOB.replace("}", ", gpu_type: [a, b]}")
     with pytest.raises(SpecError, match=rf"resources\.gpu_type: .*{message}"):
         directives(either, f"{EITHER}  {{{types}}}\n")
 
 
-def test_untyped_gpus_are_renamed_too() -> None:
+def test_rename_applies_to_untyped_gpus() -> None:
     assert directives(JOB, "rename: {gres: gpus-per-node}")["gpus-per-node"] == "4"
     assert directives(JOB, "rename: {gres: gpus}")["gpus"] == "8"
 
@@ -172,12 +174,12 @@ def test_untyped_gpus_are_renamed_too() -> None:
         ),
     ],
 )
-def test_what_the_other_option_cannot_say(text: str, rename: str, message: str) -> None:
+def test_rename_that_loses_information_is_refused(text: str, rename: str, message: str) -> None:
     facts = FACTS.replace("}}", ", exclusive: true}}") if text == JOB else FACTS
     with pytest.raises(SpecError) as caught:
         plan(text, f"{facts}rename: {{{rename}}}")
     assert f"cluster default: {message}" in str(caught.value)
-    # What the message advises works.
+    # The advice in the message works.
     old, _, new = rename.partition(": ")
     profile = f"{FACTS}rename: {{{rename}}}\nslurm: {{{old}: false}}"
     assert not {old, new} & directives(text, profile).keys()
@@ -193,16 +195,16 @@ def test_step_gets_its_cpus_with_any_cpu_option() -> None:
     # 23.11 and later refuse both in one step; the batch job's SLURM_CPUS_PER_GPU reaches it.
     assert step(JOB, f"{FACTS}rename: {{cpus-per-task: cpus-per-gpu}}") == []
     assert step("script: a.py\nresources: {exclusive: true}", "") == []
-    # TACC: CPUs come with the GPUs or the node, and sbatch must not be asked for them.
+    # At TACC the CPUs follow from the GPUs or the node, and sbatch refuses options for them.
     assert step(JOB, f"{FACTS}slurm: {{cpus-per-task: false}}") == ["--cpus-per-task=32"]
 
 
-def test_a_site_that_forbids_tasks_gives_all_cpus_to_the_one_that_slurm_makes() -> None:
+def test_job_without_ntasks_gives_all_cpus_to_its_single_task() -> None:
     text = f"{JOB}launcher: srun\nslurm: {{ntasks-per-node: false}}"
     made = plan(text, FACTS)
     assert dict(made.directives)["cpus-per-task"] == "32"
     assert "ntasks-per-node" not in dict(made.directives)
-    # The step still starts a rank for each GPU, with its share.
+    # The step still starts one rank per GPU, each with its share of the CPUs.
     assert {"--ntasks-per-node=4", "--cpus-per-task=8"} <= set(launch_argv(made))
 
 
@@ -212,7 +214,7 @@ def test_memory_is_specified_once(option: str) -> None:
     assert {name: value for name, value in made.items() if name.startswith("mem")} == {option: "7G"}
 
 
-def test_whole_nodes_have_more_gpus_than_the_job_asks_for() -> None:
+def test_exclusive_nodes_drop_cpus_per_gpu() -> None:
     text = "script: a.py\nresources: {gpus_per_node: 2, exclusive: true}"
     made = plan(text, f"{FACTS}rename: {{cpus-per-task: cpus-per-gpu}}")
     # All CPUs come with --exclusive; so many for each of all GPUs would be more than there are.
@@ -220,17 +222,17 @@ def test_whole_nodes_have_more_gpus_than_the_job_asks_for() -> None:
     assert "--cpus-per-task=64" in launch_argv(made)
 
 
-def test_whole_nodes_say_so() -> None:
+def test_whole_nodes_request_exclusive_and_all_memory() -> None:
     made = directives("script: a.py\nresources: {gpus_per_node: 2, exclusive: true}")
     assert (made["exclusive"], made["mem"], made["cpus-per-task"]) == (None, "0", "64")
     made = directives("script: a.py\nresources: {exclusive: true}\nslurm: {exclusive: false}")
     assert "exclusive" not in made
-    # A partition that gives whole nodes needs no word.
+    # A partition that allocates whole nodes needs no option.
     whole = directives(JOB, FACTS.replace("}}", ", exclusive: true}}"))
     assert "exclusive" not in whole and (whole["mem"], whole["cpus-per-task"]) == ("0", "64")
 
 
-def test_a_job_waits_for_both_others() -> None:
+def test_dependencies_of_after_and_slurm_options_are_joined() -> None:
     text = f"{JOB}slurm: {{dependency: 'afterany:5'}}"
     assert directives(text)["dependency"] == "afterany:5"
     assert directives(text, after="17")["dependency"] == "afterok:17,afterany:5"
@@ -250,8 +252,8 @@ gpu_types:
 """
 
 
-def test_a_gpu_type_brings_its_account_qos_cpus_and_modules() -> None:
-    """IDRIS charges each type to an account of its own, and gives its nodes a module tree."""
+def test_gpu_type_sets_account_qos_cpus_and_modules() -> None:
+    """IDRIS has one account and one module tree per GPU type."""
     text = (
         "script: a.py\nresources: {gpus_per_node: 4, gpu_type: a100}\nsetup: {modules: [torch]}\n"
     )
@@ -280,7 +282,7 @@ def test_a_gpu_type_brings_its_account_qos_cpus_and_modules() -> None:
         ("slurm: {gres: false}", {"gres": "nvme:100,tmpfs:50G"}),
     ],
 )
-def test_other_resources_stand_beside_the_gpus(profile: str, wanted: dict[str, str]) -> None:
+def test_other_gres_are_requested_together_with_gpus(profile: str, wanted: dict[str, str]) -> None:
     text = "script: a.py\nresources: {gpus_per_node: 4, gres: {nvme: 100, tmpfs: 50G}}"
     made = dict(plan(text, profile).directives)
     assert {key: made[key] for key in made if key in ("gres", "gpus-per-node")} == wanted

@@ -1,4 +1,4 @@
-"""What GPUs can do, in the spellings of many sites, and the precision that follows."""
+"""GPU capabilities by the model names of many sites, and the precision derived from them."""
 
 from __future__ import annotations
 
@@ -30,11 +30,13 @@ UNKNOWN = "gpu fast big titan rtx6000 rtx_6000 x100 node nvlink tpu"
 @pytest.mark.parametrize(
     ("names", "answer"), [(WITHOUT, False), (WITH, True), (UNKNOWN, None)], ids=["no", "yes", "?"]
 )
-def test_names_of_many_sites(names: str, answer: bool | None) -> None:
+def test_bf16_support_is_derived_from_site_specific_gpu_names(
+    names: str, answer: bool | None
+) -> None:
     assert {name: has_bf16(name) for name in names.split()} == dict.fromkeys(names.split(), answer)
 
 
-def test_slices_are_distinguished_from_memory_sizes() -> None:
+def test_mig_slices_are_distinguished_from_memory_sizes() -> None:
     slices = "1g.5gb a100_3g.20gb nvidia_a100_1g.5gb 1g.10gb+me h100_2g.24gb mig a100-mig 4g.40gb"
     slices += " a100_1g5gb 1c.3g.20gb MIG-1g.5gb"
     assert [name for name in slices.split() if not is_mig(name)] == []
@@ -71,7 +73,7 @@ gpu_types:
         ("v100", "accelerator: cpu", "bf16"),
     ],
 )
-def test_precision_is_what_the_gpu_can_do(
+def test_default_precision_follows_from_the_gpu_type(
     gpu_type: str | None, profile: str, precision: str
 ) -> None:
     asked = f"resources: {{gpu_type: {gpu_type}}}\n" if gpu_type else ""
@@ -83,7 +85,7 @@ def test_precision_is_what_the_gpu_can_do(
     assert own.precision == "fp32"
 
 
-def test_a_deepspeed_json_of_the_users_says_it_too() -> None:
+def test_precision_of_deepspeed_config_is_checked_against_the_gpu() -> None:
     made = plan("script: a.py\ndeepspeed: {config: {fp16: {enabled: true}}}")
     assert made.precision == "fp16" == variables(made)["HPCRUN_PRECISION"]
     with pytest.raises(SpecError, match="bf16, and v100 has no bf16 units"):
@@ -93,7 +95,7 @@ def test_a_deepspeed_json_of_the_users_says_it_too() -> None:
         )
 
 
-def test_bf16_is_refused_where_the_gpu_has_none() -> None:
+def test_bf16_is_refused_on_gpus_without_bf16_units() -> None:
     text = "script: a.py\nprecision: bf16\nresources: {gpu_type: v100}"
     with pytest.raises(SpecError) as caught:
         plan(text)
@@ -112,7 +114,7 @@ def test_bf16_is_refused_where_the_gpu_has_none() -> None:
         ("script: a.py\nargs: ['{precision}']", "", True),
         ("script: a.py\nenv: {DTYPE: '{precision}'}", "", True),
         ("{}", "", True),
-        # Nothing reads what hpcrun decided: the script has its own mind.
+        # The script does not read hpcrun's decision and chooses its own precision.
         ("script: a.py", "", False),
         ("command: [nvidia-smi]", "", False),
         ("script: a.py\nprecision: fp16", "", False),
@@ -121,13 +123,13 @@ def test_bf16_is_refused_where_the_gpu_has_none() -> None:
         ("script: a.py\nprecision: bf16", "accelerator: cpu", False),
     ],
 )
-def test_gpus_that_nobody_knows_are_looked_at_on_the_node(
+def test_unknown_gpus_are_checked_for_bf16_on_the_node(
     text: str, profile: str, checked: bool
 ) -> None:
     assert ("HPCRUN_NEEDS_BF16" in variables(plan(text, profile))) is checked
 
 
-def test_what_torch_runs_no_more_is_noted() -> None:
+def test_gpus_dropped_by_torch_have_a_note() -> None:
     def notes(gpu_type: str) -> list[str]:
         made = plan(f"script: a.py\nresources: {{gpu_type: {gpu_type}}}")
         return [note for note in made.notes if "cu126" in note]
@@ -136,7 +138,7 @@ def test_what_torch_runs_no_more_is_noted() -> None:
     assert notes("t4") == notes("a100") == []
 
 
-def test_the_profiles_type_is_that_of_jobs_that_name_none() -> None:
+def test_default_gpu_type_of_the_profile_applies_to_jobs_without_one() -> None:
     profile = (
         "gpu_type: h100\n"
         "partitions: {p: {gpus_per_node: 4, cpus_per_node: 48, memory_per_node: 400G}}\n"

@@ -1,4 +1,4 @@
-"""The first job file of a script: framework, launcher, the arguments that carry hpcrun's values."""
+"""The job file drafted from a script: framework, launcher and arguments for hpcrun's values."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def options(*names: str, start: str = "import torch\n") -> Draft:
         ("x = 1", "torch"),
     ],
 )
-def test_framework(text: str, framework: str) -> None:
+def test_framework_is_detected_from_imports(text: str, framework: str) -> None:
     assert drafted(text).framework == framework
 
 
-def test_framework_of_the_projects_own_modules() -> None:
+def test_framework_is_detected_in_imported_project_modules() -> None:
     assert drafted("from mine import main\nmain()", "import deepspeed").framework == "deepspeed"
 
 
@@ -70,7 +70,7 @@ def test_framework_of_the_projects_own_modules() -> None:
         ("'--batch', default=64, help='Total batch size'", "effective_batch"),
     ],
 )
-def test_options_that_carry_a_value(option: str, placeholder: str) -> None:
+def test_options_for_known_values_get_placeholders(option: str, placeholder: str) -> None:
     (pair,) = options(option).args
     name = option.split(", default")[0].split(", choices")[0].split("'")[-2]
     assert pair == (name, placeholder)
@@ -81,11 +81,11 @@ def test_options_that_carry_a_value(option: str, placeholder: str) -> None:
     [
         "'--eval-batch-size'",
         "'--num_batches'",
-        # A value that the job passed would be one that nobody chose.
+        # A value passed by the job would be one that the user did not choose.
         "'--batch_size', type=int",
         "'--precision', choices=['fp32', 'fp16', 'bf16']",
         "'--mixed_precision', choices=('no', 'fp16', 'bf16'), default='no'",
-        # Of one GPU or of all?
+        # The name does not show whether the batch is per GPU or global.
         "'--train_batch_size', default=8",
         "'--micro_batch_size', default=8, help='total over all GPUs'",
         "'--epochs'",
@@ -95,11 +95,11 @@ def test_options_that_carry_a_value(option: str, placeholder: str) -> None:
         "'--logdir'",
     ],
 )
-def test_options_that_are_something_else(option: str) -> None:
+def test_unrelated_options_get_no_placeholder(option: str) -> None:
     assert options(option).args == []
 
 
-def test_a_module_that_imports_a_framework_need_not_train_with_it() -> None:
+def test_framework_import_in_helper_module_without_use_is_ignored() -> None:
     helpers = "try:\n    import lightning\nexcept ImportError:\n    pass\n"
     assert drafted("import torch, helpers", helpers).framework == "torch"
     assert drafted("import torch, fit", "import lightning\nlightning.Trainer()").framework == (
@@ -107,12 +107,12 @@ def test_a_module_that_imports_a_framework_need_not_train_with_it() -> None:
     )
 
 
-def test_the_option_that_says_the_most() -> None:
+def test_most_specific_batch_option_is_used() -> None:
     found = options("'--batch-size', default=4", "'--micro-batch-size', default=2").args
     assert found == [("--micro-batch-size", "micro_batch_per_gpu")]
 
 
-def test_a_script_that_takes_no_batch_is_reported() -> None:
+def test_script_without_batch_option_has_a_note() -> None:
     assert any("HPCRUN_MICRO_BATCH_PER_GPU" in note for note in options("'--lr'").notes)
     assert not options("'--batch', default=4").notes
     (note,) = options("'--batch', default=SIZE").notes
@@ -122,12 +122,12 @@ def test_a_script_that_takes_no_batch_is_reported() -> None:
 
 
 @pytest.mark.parametrize("parser", ["fire", "hydra", "absl.flags", "click", "typer", "tyro"])
-def test_options_that_cannot_all_be_seen_may_take_a_batch(parser: str) -> None:
+def test_script_with_unknown_options_has_no_batch_note(parser: str) -> None:
     assert drafted(f"import torch, {parser}").notes == []
     assert drafted("import torch, mine", f"import {parser}").notes == []
 
 
-def test_deepspeed() -> None:
+def test_deepspeed_script_gets_its_config_argument() -> None:
     start = "import deepspeed\n"
     added = "'--deepspeed_config'"
     found = options(added, start=start)
@@ -140,14 +140,14 @@ def test_deepspeed() -> None:
     assert any("LOCAL_RANK" in note for note in options("'--local_rank'", "'--batch'").notes)
 
 
-def test_hugging_face() -> None:
+def test_transformers_script_gets_trainer_arguments() -> None:
     found = drafted(
         "from transformers import HfArgumentParser, Trainer, TrainingArguments\n"
         "p = HfArgumentParser(TrainingArguments)\nTrainer()\n"
     )
     assert found.framework == "transformers"
     assert ("--per_device_train_batch_size", "micro_batch_per_gpu") in found.args
-    # Its own defaults.
+    # The script's own defaults.
     assert found.batch == {"micro_batch_per_gpu": 8, "gradient_accumulation_steps": 1}
     own = drafted(
         "from transformers import HfArgumentParser\n@dataclass\nclass A:\n"
@@ -158,12 +158,12 @@ def test_hugging_face() -> None:
     assert own.batch == {"micro_batch_per_gpu": 24}
 
 
-def test_what_only_the_user_knows() -> None:
+def test_required_arguments_are_left_to_the_user() -> None:
     found = options("'--data', required=True", "'corpus'", "'extra', nargs='?'", "'--batch'")
     assert found.required == ["--data", "CORPUS"]
 
 
-def test_the_batch_is_the_scripts_own() -> None:
+def test_draft_keeps_batch_defaults_of_the_script() -> None:
     found = options("'-b', '--batch-size', type=int, default=8", "'--grad_accum', default=4")
     spec = read(job_text(found, {}, {}, "../x.json"))
     assert spec.batch.micro_batch_per_gpu == 8 and spec.batch.gradient_accumulation_steps == 4
@@ -190,7 +190,7 @@ def test_the_batch_is_the_scripts_own() -> None:
         ),
     ],
 )
-def test_the_text_loads(draft: Draft) -> None:
+def test_drafted_job_file_loads(draft: Draft) -> None:
     resources = {"gpus_per_node": 8, "gpu_type": "a100_3g.20gb", "time": "30"}
     spec = read(job_text(draft, resources, {"venv": "my env"}, "../x.json"))
     assert (spec.script, spec.framework, spec.launcher) == (
@@ -203,7 +203,7 @@ def test_the_text_loads(draft: Draft) -> None:
     assert spec.setup.venv == "my env" and (spec.deepspeed is None) == (draft.framework == "torch")
 
 
-def test_what_is_training() -> None:
+def test_training_scripts_are_recognized_by_imports() -> None:
     assert is_training(read_script(ast.parse("import torch.nn as nn")))
     assert not is_training(read_script(ast.parse("import numpy, setuptools")))
 
@@ -231,19 +231,19 @@ DIVIDES = "args.batch_size = int(args.batch_size / args.world_size)\n"
         ("'--batch-size', help='total batch size'", "DataLoader(d, batch_size=a.batch_size)", None),
     ],
 )  # fmt: skip
-def test_name_help_and_use_decide_whose_samples_a_batch_counts(
+def test_batch_scope_follows_from_option_name_help_and_use(
     option: str, use: str, placeholder: str | None
 ) -> None:
     found = drafted(f"import torch\n{PARSER}p.add_argument({option}, default=512)\n{use}\n")
     assert [filled for _, filled in found.args] == ([placeholder] if placeholder else [])
 
 
-def test_the_batch_of_all_gpus_stays_the_scripts() -> None:
+def test_draft_keeps_global_batch_of_the_script() -> None:
     found = options("'--global-batch-size', default=512")
     for resources in ({"gpus_per_node": 8}, {"nodes": 2, "gpus_per_node": 4}):
         spec = read(job_text(found, resources, {}, "../x.json"))
         assert spec.batch == Batch(effective=512)
-    # OpenRLHF's three options: what they leave open follows.
+    # OpenRLHF's three options; the missing sizes are derived.
     both = options(
         "'--train_batch_size', default=128, help='Global training batch size'",
         "'--micro_train_batch_size', default=4, help='batch size per GPU'",
@@ -263,7 +263,7 @@ def test_the_batch_of_all_gpus_stays_the_scripts() -> None:
         ("from accelerate import Accelerator\nAccelerator(mixed_precision=args.p)", None),
     ],
 )
-def test_the_precision_is_the_scripts_own(text: str, precision: str | None) -> None:
+def test_draft_keeps_precision_of_the_script(text: str, precision: str | None) -> None:
     spec = read(job_text(drafted(text), {}, {}, "../x.json"))
     assert spec.precision == precision
 
@@ -286,14 +286,14 @@ HF += "p = HfArgumentParser(TrainingArguments)\n"
         ("p.add_argument('--checkpoint-dir')", ""),
     ],
 )  # fmt: skip
-def test_an_option_to_resume_is_used(text: str, resume: str) -> None:
+def test_resume_option_of_the_script_is_used(text: str, resume: str) -> None:
     found = drafted(f"import torch\n{PARSER}{text}\n")
     assert found.resume == resume
     spec = read(job_text(found, {}, {}, "../x.json"))
     assert spec.checkpoint.resume == resume
 
 
-def test_trainer_and_lightning_resume_or_it_is_reported() -> None:
+def test_trainer_and_lightning_without_resume_have_a_note() -> None:
     passed = "trainer.train(resume_from_checkpoint=training_args.resume_from_checkpoint)"
     assert drafted(f"{HF}{passed}").resume == "--resume_from_checkpoint {resume}"
     never = drafted(f"{HF}Trainer(m).train()")
@@ -314,7 +314,7 @@ def test_trainer_and_lightning_resume_or_it_is_reported() -> None:
         ("rank = os.environ['RANK']", "", None),
     ],
 )
-def test_a_script_that_takes_its_ranks_from_slurm_is_started_by_srun(
+def test_script_that_reads_slurm_ranks_is_started_by_srun(
     text: str, other: str, launcher: str | None
 ) -> None:
     assert drafted(f"import os, torch\n{text}\n", f"import os\n{other}").launcher == launcher

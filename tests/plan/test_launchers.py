@@ -1,4 +1,4 @@
-"""Who starts the ranks, for each framework, and what the framework is given."""
+"""The launcher of each framework, and the variables and options it receives."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from hpcrun.spec.job import LauncherName
 from tests.plan.making import PLACE, cluster, job, plan, variables
 
 
-def test_the_table_agrees_with_the_names_and_the_templates() -> None:
+def test_launcher_table_matches_names_and_templates() -> None:
     assert {*get_args(LauncherName), "pdsh", "none"} == LAUNCHERS.keys()
     templates = Path(__file__).parents[2] / "templates"
     node = (templates / "node.sh.j2").read_text()
     for name in (name for name, one in LAUNCHERS.items() if one.task == "launcher"):
         assert f'if plan.launcher == "{name}" %}}' in node
-    # The harness counts the ranks of those that are launchers on each node.
+    # The harness counts the ranks of launchers that run on each node.
     harness = (templates / "harness.sh").read_text()
     others = [name for name, one in LAUNCHERS.items() if one.task != "launcher"]
     assert f"'' | {' | '.join(others)}) return 0" in harness
@@ -45,7 +45,7 @@ def test_the_table_agrees_with_the_names_and_the_templates() -> None:
         ("script: a.py\nframework: transformers", "torchrun", "transformers"),
         ("script: a.py\nframework: lightning", "torchrun", "lightning"),
         ("script: a.py\nlauncher: accelerate", "accelerate", "accelerate"),
-        # Whoever launches by accelerate has an Accelerator, with DeepSpeed or without.
+        # A script started by accelerate launch has an Accelerator, with or without DeepSpeed.
         ("script: a.py\nlauncher: accelerate\ndeepspeed: {}", "accelerate", "accelerate"),
         ("script: a.py\ndeepspeed: {}", "torchrun", "deepspeed"),
         ("script: a.py\nframework: accelerate\nlauncher: srun", "srun", "accelerate"),
@@ -53,7 +53,9 @@ def test_the_table_agrees_with_the_names_and_the_templates() -> None:
         ("command: [train]\nlauncher: deepspeed", "deepspeed", "torch"),
     ],
 )
-def test_defaults(text: str, launcher: str, framework: str) -> None:
+def test_default_launcher_and_framework_follow_from_the_job(
+    text: str, launcher: str, framework: str
+) -> None:
     spec = job(text)
     assert (decide_launcher(spec).name, decide_framework(spec)) == (launcher, framework)
     made = plan(text)
@@ -71,7 +73,7 @@ def test_defaults(text: str, launcher: str, framework: str) -> None:
         ("command: [make]\nframework: accelerate", "framework: accelerate, but the command is"),
     ],
 )
-def test_what_cannot_work_is_refused(text: str, message: str) -> None:
+def test_unsupported_launcher_combinations_are_refused(text: str, message: str) -> None:
     with pytest.raises(SpecError) as caught:
         plan(text)
     assert message in str(caught.value)
@@ -79,13 +81,15 @@ def test_what_cannot_work_is_refused(text: str, message: str) -> None:
 
 @pytest.mark.parametrize("launcher", ["torchrun", "deepspeed", "accelerate", "srun"])
 @pytest.mark.parametrize("framework", ["accelerate", "transformers"])
-def test_accelerate_is_given_the_same_under_every_launcher(framework: str, launcher: str) -> None:
+def test_accelerate_variables_are_the_same_under_every_launcher(
+    framework: str, launcher: str
+) -> None:
     text = f"script: a.py\nframework: {framework}\nlauncher: {launcher}\nprecision: fp16\n"
     text += "batch: {gradient_accumulation_steps: 3}\n"
     env = variables(plan(text))
     assert env["ACCELERATE_MIXED_PRECISION"] == "fp16"
     assert "ACCELERATE_USE_DEEPSPEED" not in env
-    # The Trainer takes it as an argument, and it would be counted twice.
+    # The Trainer has an argument for it; a variable would apply the accumulation twice.
     steps = env.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS")
     assert steps == ("3" if framework == "accelerate" else None)
     env = variables(plan(text + "deepspeed: {zero_stage: 1}"))
@@ -108,7 +112,7 @@ def test_accelerate_is_given_the_same_under_every_launcher(framework: str, launc
         ("batch: {effective: 8}", {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS"}),
     ],
 )
-def test_accelerate_is_told_only_what_the_job_sets(
+def test_accelerate_variables_contain_only_values_of_the_job(
     framework: str, launcher: str, rest: str, exported: set[str]
 ) -> None:
     made = plan(f"script: a.py\nframework: {framework}\nlauncher: {launcher}\n{rest}")
@@ -122,7 +126,7 @@ def test_accelerate_is_told_only_what_the_job_sets(
 
 
 @pytest.mark.parametrize("framework", ["torch", "deepspeed", "lightning"])
-def test_others_are_given_nothing_of_accelerate(framework: str) -> None:
+def test_other_frameworks_get_no_accelerate_variables(framework: str) -> None:
     env = variables(plan(f"script: a.py\nframework: {framework}"))
     assert not [name for name in env if name.startswith("ACCELERATE_")]
 
@@ -131,7 +135,7 @@ def test_others_are_given_nothing_of_accelerate(framework: str) -> None:
     ("launcher", "shown"),
     [("torchrun", False), ("accelerate", False), ("deepspeed", True), ("srun", True)],
 )
-def test_lightning_believes_the_ranks_of_any_launcher(launcher: str, shown: bool) -> None:
+def test_lightning_gets_torchelastic_run_id_where_needed(launcher: str, shown: bool) -> None:
     env = variables(plan(f"script: a.py\nframework: lightning\nlauncher: {launcher}"))
     assert env.get("TORCHELASTIC_RUN_ID") == (PLACE.run_id if shown else None)
 
@@ -145,13 +149,13 @@ def test_lightning_believes_the_ranks_of_any_launcher(launcher: str, shown: bool
         ("framework: deepspeed", False),
     ],
 )
-def test_on_cpus_deepspeed_is_not_left_out(text: str, shown: bool) -> None:
+def test_accelerate_on_cpus_keeps_deepspeed(text: str, shown: bool) -> None:
     env = variables(plan(f"script: a.py\nprecision: fp32\n{text}", "accelerator: cpu"))
     assert ("ACCELERATE_USE_CPU" in env) == shown
     assert env["DS_ACCELERATOR"] == "cpu"
 
 
-def test_hosts_of_a_hostfile() -> None:
+def test_hostfile_hosts_are_started_with_and_without_pdsh() -> None:
     from msgspec import structs
 
     place = structs.replace(PLACE, hosts=["lab1", "lab2"])
@@ -161,7 +165,7 @@ def test_hosts_of_a_hostfile() -> None:
         assert (made.launcher, made.tasks_per_node, made.hosts) == (starter, tasks, place.hosts)
 
 
-def test_a_switch_that_nothing_passes_on_is_reported() -> None:
+def test_unpassed_activation_checkpointing_has_a_note() -> None:
     on = "script: a.py\nactivation_checkpointing: true\n"
     passed = ["args: ['{activation_checkpointing}']", "env: {A: 'x{activation_checkpointing}'}"]
     assert any("activation_checkpointing: no arg" in note for note in plan(on).notes)
@@ -177,7 +181,7 @@ def step(text: str, profile: str = "") -> dict[str, str | None]:
     return dict(plan(f"script: a.py\nresources: {{gpus_per_node: 4}}\n{text}", profile).step)
 
 
-def test_options_of_srun_come_last_and_those_of_the_job_win() -> None:
+def test_srun_options_of_the_job_override_the_profile() -> None:
     first = {"kill-on-bad-exit": "1"}
     assert step("") == {"cpus-per-task": "16", **first, "mpi": "none", "wait": "600"}
     ranks = {"cpus-per-task": "4", **first, "distribution": "block", "wait": "600"}
@@ -195,8 +199,8 @@ def test_options_of_srun_come_last_and_those_of_the_job_win() -> None:
     assert "srun --nodes=1 " in script and "'--environment=./my env.toml'" in script
 
 
-def test_a_rank_that_sees_one_gpu_takes_that() -> None:
-    """OLCF's example for Frontier: srun starts the ranks, each with the GPU next to its cores."""
+def test_rank_with_one_visible_gpu_uses_device_zero() -> None:
+    """OLCF's example for Frontier: srun starts the ranks, each with the GPU nearest its cores."""
     bound = "srun: {gpus-per-task: 1, gpu-bind: closest}"
     made = plan(f"script: a.py\nlauncher: srun\nresources: {{gpus_per_node: 8}}\n{bound}")
     assert variables(made)["HPCRUN_GPUS_PER_TASK"] == "1"
@@ -216,7 +220,7 @@ def test_a_rank_that_sees_one_gpu_takes_that() -> None:
         ("srun: {gpu-bind: 'single:1'}", "srun.gpu-bind: single:1: ranks that see"),
     ],
 )
-def test_gpus_are_bound_one_to_a_rank_or_not_at_all(text: str, message: str) -> None:
+def test_gpu_binding_other_than_one_per_rank_is_refused(text: str, message: str) -> None:
     with pytest.raises(SpecError) as caught:
         step(text)
     assert message in str(caught.value)
@@ -235,7 +239,7 @@ def node_script(text: str, profile: str = "") -> str:
     return next(file.text for file in files if file.name == "node.sh")
 
 
-def test_options_of_a_launcher_go_before_the_program() -> None:
+def test_launcher_args_precede_the_program() -> None:
     made = node_script("launcher_args: [--max-restarts=2, --role, '{run_id} x']")
     assert "--max-restarts=2 --role '20261120-081455-train-7k3q x' --no_python bash" in made
     made = node_script("launcher: deepspeed\nlauncher_args: [--enable_each_rank_log=x]")
@@ -255,14 +259,14 @@ def test_options_of_a_launcher_go_before_the_program() -> None:
         ("srun", "--unbuffered", "launcher srun reads none; srun: {OPTION: VALUE} has options"),
     ],
 )
-def test_options_of_a_launcher_are_checked(launcher: str, word: str, message: str) -> None:
+def test_invalid_launcher_args_are_refused(launcher: str, word: str, message: str) -> None:
     with pytest.raises(SpecError) as caught:
         node_script(f"launcher: {launcher}\nlauncher_args: ['{word}']")
     assert message in str(caught.value)
 
 
 @pytest.mark.slow
-def test_the_launchers_have_the_options_that_we_know() -> None:
+def test_known_launcher_options_exist_in_the_real_launchers() -> None:
     modules = {
         "torchrun": "torch.distributed.run",
         "deepspeed": "deepspeed.launcher.runner",
@@ -276,8 +280,8 @@ def test_the_launchers_have_the_options_that_we_know() -> None:
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "deepspeed", "accelerate", "srun"])
-def test_ranks_are_bound_alike_whatever_starts_them(launcher: str) -> None:
-    """By the harness, around each rank: torch, DeepSpeed and Accelerate have three other ways."""
+def test_cpu_binding_is_the_same_under_every_launcher(launcher: str) -> None:
+    """The harness binds each rank: torch, DeepSpeed and Accelerate have different options."""
     text = f"binding: auto\nlauncher: {launcher}\nresources: {{gpus_per_node: 4}}\nscript: a.py"
     node = "partitions: {g: {gpus_per_node: 4}}\npartition: g"
     made = plan(text, node)
@@ -295,7 +299,7 @@ def test_ranks_are_bound_alike_whatever_starts_them(launcher: str) -> None:
         ("launcher: srun\nsrun: {cpu-bind: 'verbose,cores'}", "cpu-bind: verbose,cores): leave"),
     ],
 )
-def test_a_binding_that_nothing_would_do_is_refused(text: str, message: str) -> None:
+def test_binding_without_effect_is_refused(text: str, message: str) -> None:
     script = "" if "command" in text else "script: a.py\n"
     with pytest.raises(SpecError) as caught:
         plan(f"{script}{text}\nbinding: auto\nresources: {{gpus_per_node: 4}}")

@@ -1,4 +1,4 @@
-"""What no node of a partition has, by the profile's dated facts."""
+"""Requests that no node of a partition can satisfy, by the dated facts of the profile."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ partitions:
 def limits(
     text: str, profile: str = FACTS, *, default: str | None = None, words: str = ""
 ) -> list[str]:
-    """What is found for a job with these resources, without the file's name and the date."""
+    """Return the findings for these resources without the file name and the date."""
     spec = f"script: a.py\nresources: {{{text}}}\n{words}"
     made = plan(spec, profile)
     found = find_limits(job(spec), made, cluster(profile), "hpcrun.yaml", default=default)
@@ -106,11 +106,13 @@ def limits(
         ),
     ],
 )
-def test_what_no_node_has_is_reported_with_file_key_and_date(resources: str, message: str) -> None:
+def test_request_beyond_any_node_is_reported_with_file_key_and_date(
+    resources: str, message: str
+) -> None:
     assert limits(resources) == [message]
 
 
-def test_all_that_cannot_be_is_reported_at_once() -> None:
+def test_all_exceeded_limits_are_reported_together() -> None:
     found = limits("gpus_per_node: 9, nodes: 11, memory_per_node: 2T, time: UNLIMITED")
     fields = [text.partition(":")[0].removeprefix("resources.") for text in found]
     assert fields == ["gpus_per_node", "gpus_per_node", "nodes", "memory_per_node", "time"]
@@ -119,7 +121,7 @@ def test_all_that_cannot_be_is_reported_at_once() -> None:
 
 
 @pytest.mark.parametrize("time", ["2-00", "48:00:00", "2880", "2-0:0:0"])
-def test_as_much_as_there_is_may_be_asked_for(time: str) -> None:
+def test_request_of_exactly_the_limits_is_accepted(time: str) -> None:
     whole = f"gpus_per_node: 8, nodes: 3, cpus_per_gpu: 16, memory_per_node: 1T, time: '{time}'"
     assert limits(whole) == []
 
@@ -133,17 +135,17 @@ def test_as_much_as_there_is_may_be_asked_for(time: str) -> None:
         "gpus_per_node: 64, partition: 'gpu,open'",
     ],
 )
-def test_what_is_not_known_is_no_limit(resources: str) -> None:
+def test_unknown_facts_impose_no_limit(resources: str) -> None:
     profile = "" if "nodes: 99" in resources else FACTS
     assert limits(resources, profile) == []
 
 
-def test_no_time_limit_is_the_longest_time() -> None:
+def test_unlimited_time_is_longer_than_any_limit() -> None:
     assert len(limits("time: '0'")) == 1
     assert limits("partition: long, gpus_per_node: 4, time: 7-0") == []
 
 
-def test_a_job_that_may_be_shortened_need_not_fit() -> None:
+def test_time_min_is_checked_instead_of_time() -> None:
     assert limits("time: 3-00", words="slurm: {time-min: 1-00}") == []
     assert "slurm.time-min: 3-00: " in limits("time: 4-00", words="slurm: {time-min: 3-00}")[0]
 
@@ -155,12 +157,12 @@ def test_a_job_that_may_be_shortened_need_not_fit() -> None:
         ("mem-per-cpu: 9G", "slurm.mem-per-cpu: 9G for each of 128: "),
     ],
 )
-def test_memory_that_an_option_of_slurms_asks_for(slurm: str, message: str) -> None:
+def test_memory_requested_by_slurm_options_is_checked(slurm: str, message: str) -> None:
     found = limits("gpus_per_node: 8", words=f"slurm: {{{slurm}}}")
     assert len(found) == 1 and found[0].startswith(message)
 
 
-def test_of_several_partitions_one_that_fits_is_enough() -> None:
+def test_one_fitting_partition_of_several_is_enough() -> None:
     assert limits("partition: 'gpu,long', gpus_per_node: 8") == []
     assert limits("partition: 'gpu,long', gpus_per_node: 4, time: 5-00") == []
     [message] = limits("partition: 'gpu,long', gpus_per_node: 9, time: 8-00")
@@ -171,7 +173,7 @@ def test_of_several_partitions_one_that_fits_is_enough() -> None:
     )
 
 
-def test_a_job_that_names_no_partition_may_land_in_any() -> None:
+def test_job_without_partition_is_checked_against_all_partitions() -> None:
     profile = FACTS.replace("partition: gpu\n", "").replace("  open: {}\n", "")
     assert limits("gpus_per_node: 8", profile) == []
     [message] = limits("gpus_per_node: 99", profile)
@@ -182,13 +184,13 @@ def test_a_job_that_names_no_partition_may_land_in_any() -> None:
     assert dropped == []  # it lands in the cluster's default, which nobody knows
 
 
-def test_the_partition_of_a_gpu_type_is_the_one_that_counts() -> None:
+def test_partition_of_the_gpu_type_sets_the_limits() -> None:
     profile = FACTS + "gpu_types: {old: {partition: long}}\n"
     [message] = limits("gpus_per_node: 8, gpu_type: old", profile)
     assert message.startswith("resources.gpus_per_node: 8: partition long has 4 GPUs a node")
 
 
-def test_a_partition_that_slurm_did_not_list() -> None:
+def test_unlisted_partition_is_reported() -> None:
     text = "script: a.py\nresources: {partition: 'gpuu,gpu'}"
     assert unlisted_partitions(plan(text, FACTS), cluster(FACTS), "hpcrun.yaml") == {
         "gpuu": "not among those of hpcrun.yaml (read on 2026-11-01): cpu, gpu, long, open; "
@@ -199,7 +201,7 @@ def test_a_partition_that_slurm_did_not_list() -> None:
     assert unlisted_partitions(plan("script: a.py", FACTS), cluster(FACTS), "x") == {}
 
 
-def test_a_sweep_fits_into_an_array() -> None:
+def test_sweep_larger_than_max_array_size_is_refused() -> None:
     profile = cluster("max_array_size: 1001\nread_on: 2026-11-01")
     assert array_problems(1001, profile, "hpcrun.yaml") == []
     [message] = array_problems(2003, profile, "hpcrun.yaml")
@@ -209,8 +211,8 @@ def test_a_sweep_fits_into_an_array() -> None:
     )
 
 
-def test_a_partition_that_has_the_gpu_type_is_named() -> None:
-    """As init writes it where GPUs are known by features: the type alone names no partition."""
+def test_partition_with_the_gpu_type_is_suggested() -> None:
+    """init writes such a profile for GPUs known by features: the type has no partition."""
     profile = """\
 read_on: 2026-11-25
 partition: gpu

@@ -1,4 +1,4 @@
-"""What NCCL is given on each network, and what it is never given."""
+"""The NCCL variables set for each network, and those never set."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TWO_NODES = "script: a.py\nresources: {nodes: 2, gpus_per_node: 4}\n"
 
 
 def shown(env: dict[str, str]) -> dict[str, str]:
-    """What is there for the network; the flight recorder is there on every one."""
+    """Return the network-specific variables; the flight recorder is set on every network."""
     recorder = {"TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"}
     found = {k: v for k, v in env.items() if re.match("NCCL|FI_|TORCH_NCCL", k)}
     return {k: v for k, v in found.items() if k not in recorder or not found.get("NCCL_DEBUG")}
@@ -47,23 +47,21 @@ def shown(env: dict[str, str]) -> dict[str, str]:
         ),
     ],
 )
-def test_a_network_is_forced_where_nccl_would_fall_back_to_tcp(
-    fabric: str, wanted: dict[str, str]
-) -> None:
+def test_network_is_forced_to_prevent_fallback_to_tcp(fabric: str, wanted: dict[str, str]) -> None:
     wanted = {"NCCL_DEBUG": "WARN", **wanted}
     assert shown(variables(plan(TWO_NODES, f"fabric: {fabric}"))) == wanted
     assert shown(variables(plan(f"{TWO_NODES}nccl: {{fabric: {fabric}}}"))) == wanted
-    # Left open, the node decides, and then it is the same.
+    # Without a fabric in the job, the node detects it, with the same result.
     assert shown(variables(plan(TWO_NODES), network=fabric)) == wanted
 
 
-def test_one_node_needs_nothing_whatever_the_network() -> None:
+def test_single_node_sets_no_network_variables() -> None:
     made = plan("script: a.py\nresources: {gpus_per_node: 8}", "fabric: infiniband")
     assert made.fabric == "single-node"
     assert shown(variables(made)) == {"NCCL_DEBUG": "WARN"}
 
 
-def test_cpus_and_jobs_without_gpus_have_no_nccl() -> None:
+def test_jobs_without_gpus_set_no_nccl_variables() -> None:
     assert not shown(variables(plan(TWO_NODES, "accelerator: cpu"), network="infiniband"))
     made = plan("script: a.py\nresources: {nodes: 2, gpus_per_node: 0}")
     env = variables(made, network="infiniband")
@@ -73,11 +71,11 @@ def test_cpus_and_jobs_without_gpus_have_no_nccl() -> None:
     )
 
 
-def test_a_network_that_no_rule_knows_is_left_to_nccl() -> None:
+def test_unknown_network_is_left_to_nccl() -> None:
     assert shown(variables(plan(TWO_NODES), network="omni-path")) == {"NCCL_DEBUG": "WARN"}
 
 
-def test_the_machine_that_hpcrun_is_called_on_says_nothing_of_a_hostfiles_hosts() -> None:
+def test_hostfile_job_ignores_the_network_of_the_local_machine() -> None:
     place = msgspec.structs.replace(PLACE, hosts=["a", "b"])
     made = build_plan(job(TWO_NODES), cluster(), place)
     assert not [section for section in made.environment if section.fabrics]
@@ -87,7 +85,7 @@ def test_the_machine_that_hpcrun_is_called_on_says_nothing_of_a_hostfiles_hosts(
     assert shown(variables(forced))["NCCL_NET"] == "IB"
 
 
-def test_the_jobs_own_settings_win_in_every_alternative() -> None:
+def test_nccl_settings_of_the_job_win_for_every_network() -> None:
     text = f"{TWO_NODES}nccl: {{env: {{NCCL_NET: gIB}}}}\nenv: {{FI_CXI_DEFAULT_CQ_SIZE: '7'}}"
     for network in FABRICS:
         env = variables(plan(text), network)
@@ -95,18 +93,18 @@ def test_the_jobs_own_settings_win_in_every_alternative() -> None:
     assert variables(plan(TWO_NODES, "env: {NCCL_NET: gIB}"), "roce")["NCCL_NET"] == "gIB"
 
 
-def test_no_debugging_switch_and_no_address_index_is_ever_set() -> None:
+def test_debug_switches_and_gid_index_are_never_set() -> None:
     never = r"NCCL_(P2P|IB|SHM)_DISABLE|NCCL_(ALGO|PROTO|BUFFSIZE|NTHREADS)|NCCL_IB_GID_INDEX"
     never += r"|NCCL_M(IN|AX)_\w+|FI_EFA_\w+|FI_PROVIDER|RDMAV_FORK_SAFE"
     names = {name for rows in FABRICS.values() for name, _, _ in rows}
     assert not [name for name in names if re.fullmatch(never, name)]
-    # Vendor advice, and of Slingshot's alone.
+    # Variables that the vendor recommends on Slingshot only.
     assert [
         key for key, rows in FABRICS.items() if "NCCL_NET_GDR_LEVEL" in dict(r[:2] for r in rows)
     ] == ["slingshot"]
 
 
-def test_gpu_aware_mpi_is_off_beside_nccl_on_slingshot_whatever_the_site_sets() -> None:
+def test_gpu_aware_mpi_is_disabled_on_slingshot() -> None:
     files = render_files(plan(TWO_NODES, "fabric: slingshot"), open_templates(None))
     script = next(file.text for file in files if file.name == "job.sbatch")
     assert "\nexport MPICH_GPU_SUPPORT_ENABLED=0 # GPU-aware MPI" in script
@@ -115,7 +113,7 @@ def test_gpu_aware_mpi_is_off_beside_nccl_on_slingshot_whatever_the_site_sets() 
 
 
 @pytest.mark.parametrize("fabric", [*FABRICS, "auto"])
-def test_each_line_says_why_and_a_modules_value_stays(fabric: str) -> None:
+def test_nccl_exports_explain_themselves_and_keep_module_values(fabric: str) -> None:
     files = render_files(plan(TWO_NODES, f"fabric: {fabric}"), open_templates(None))
     script = next(file.text for file in files if file.name == "job.sbatch")
     lines = re.findall(r"^ *export ((?:NCCL|FI)_\w+)=(.*)$", script, re.MULTILINE)
@@ -123,6 +121,6 @@ def test_each_line_says_why_and_a_modules_value_stays(fabric: str) -> None:
     for name, rest in lines:
         assert re.search(r" # \w", rest), name
         assert rest.startswith(f'"${{{name}:-')
-    # What stands between quotes there is bash's: only plain characters.
+    # The values are quoted for bash, so they contain only plain characters.
     values = {value for rows in FABRICS.values() for _, value, _ in rows}
     assert all(re.fullmatch(r"[A-Za-z0-9 ]+", value) for value in values)

@@ -1,4 +1,4 @@
-"""Frameworks on CPUs: what was asked for is trained, or refused before the job waits."""
+"""Frameworks on CPUs: the request is trained as given, or refused before the job waits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TRAINER = "from transformers import Trainer, TrainingArguments\nTrainer(model)\n
 
 
 def found(text: str, script: str = "", *words: str, **known: object) -> tuple[list[str], list[str]]:
-    """The problems and the notes of four ranks in fp32, unless ``known`` says otherwise."""
+    """Return problems and notes for four ranks in fp32, unless ``known`` overrides them."""
     spec, facts = job(f"script: a.py\n{text}"), read_script(ast.parse(script))
     given = {
         "elsewhere": find_deepspeed_argument(words),
@@ -39,7 +39,7 @@ def found(text: str, script: str = "", *words: str, **known: object) -> tuple[li
         (["--deepspeed_config", "ds.json"], ""),
     ],
 )
-def test_words_that_ask_for_deepspeed(words: list[str], asked: str) -> None:
+def test_deepspeed_arguments_are_found_on_the_command_line(words: list[str], asked: str) -> None:
     assert find_deepspeed_argument(words) == asked
 
 
@@ -54,7 +54,7 @@ def test_words_that_ask_for_deepspeed(words: list[str], asked: str) -> None:
         ("no: [yaml", False),
     ],
 )
-def test_files_that_ask_for_deepspeed(text: str, asked: bool) -> None:
+def test_accelerate_configs_with_deepspeed_are_recognized(text: str, asked: bool) -> None:
     assert configures_deepspeed(text) == asked
 
 
@@ -73,7 +73,7 @@ def test_own_settings_of_a_script_are_found(script: str, own: list[str]) -> None
     assert read_script(ast.parse(script)).own_settings == own
 
 
-def test_many_ranks_of_the_trainer_with_deepspeed_of_its_own_are_refused() -> None:
+def test_trainer_with_own_deepspeed_on_several_cpu_ranks_is_refused() -> None:
     words = ("--deepspeed", "ds.json")
     for text, script in (("framework: transformers", ""), ("", TRAINER)):
         problems, _ = found(text, script, *words)
@@ -81,13 +81,13 @@ def test_many_ranks_of_the_trainer_with_deepspeed_of_its_own_are_refused() -> No
         (problem,), _ = found(text, script, *words, precision="bf16")
         assert "instead and precision: fp32, and give --ddp_backend gloo" in problem
         assert found(text, script, *words, world_size=1) == ([], [])
-    # Scripts that call DeepSpeed themselves, with a model of transformers.
+    # Scripts that call DeepSpeed themselves, with a transformers model.
     assert found("", "", *words) == found("", "import transformers", *words) == ([], [])
     (problem,), _ = found("framework: transformers\ndeepspeed: {}", "", *words)
     assert "the job's deepspeed section reaches it without" in problem
 
 
-def test_deepspeed_is_not_left_out_by_use_cpu() -> None:
+def test_use_cpu_with_deepspeed_is_refused() -> None:
     for text, words in (("deepspeed: {}", ["--ddp_backend", "gloo"]), ("", ["--deepspeed", "d"])):
         text = f"framework: transformers\n{text}"
         problems, _ = found(text, "", *words, "--use_cpu", world_size=1)
@@ -95,7 +95,7 @@ def test_deepspeed_is_not_left_out_by_use_cpu() -> None:
     assert found("framework: transformers", "", "--use_cpu") == ([], [])
 
 
-def test_the_note_on_the_trainers_ranks_goes_when_its_advice_was_followed() -> None:
+def test_note_on_trainer_ranks_disappears_with_ddp_backend() -> None:
     text, gloo = "framework: transformers\ndeepspeed: {}", ("--ddp_backend", "gloo")
     assert any("ddp_backend" in note for note in found(text)[1])
     assert any("ddp_backend" in note for note in found(text, "", *gloo, precision="bf16")[1])
@@ -114,13 +114,13 @@ def test_the_note_on_the_trainers_ranks_goes_when_its_advice_was_followed() -> N
         ("import os\nAccelerator(backend=os.environ['HPCRUN_BACKEND'])", False),
     ],
 )
-def test_a_script_that_chooses_no_backend_is_reported(script: str, shown: bool) -> None:
+def test_script_without_a_backend_has_a_note(script: str, shown: bool) -> None:
     text = "framework: accelerate\n"
     assert len(found(f"{text}deepspeed: {{}}", script)[1]) == shown
     assert found(text, script) == found(f"{text}deepspeed: {{}}", script, world_size=1) == ([], [])
 
 
-def test_fp16_is_refused_or_said() -> None:
+def test_fp16_on_cpus_is_refused_or_noted() -> None:
     (problem,), _ = found("deepspeed: {}", precision="fp16")
     assert problem.startswith("precision: fp16: DeepSpeed refuses it on a CPU")
     problems, (note,) = found("framework: accelerate", precision="fp16")
@@ -128,7 +128,7 @@ def test_fp16_is_refused_or_said() -> None:
     assert found("", precision="fp16") == ([], [])
 
 
-def test_fp16_in_the_arguments_is_fp32_on_cpus() -> None:
+def test_fp16_argument_on_cpus_has_a_note() -> None:
     text = "framework: transformers"
     note = "args: --fp16: without GPUs Accelerate trains in fp32, and does not say so"
     for words in (["--fp16"], ["--fp16", "--lr", "1"], ["--fp16=true"], ["--fp16", "True"]):

@@ -1,4 +1,4 @@
-"""Placeholders: known ones are filled, a typo never reaches the script."""
+"""Placeholders: known ones are filled, and a typo is refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ VALUES = {"run_dir": "/r", "precision": "bf16", "odd": "{precision}"}
         ("{odd}", "{precision}"),  # what was filled in is not filled again
     ],
 )
-def test_fill(text: str, filled: str) -> None:
+def test_known_placeholders_are_filled(text: str, filled: str) -> None:
     found = Findings()
     assert fill(text, VALUES, "args[0]", found) == filled
     assert found.problems == []
@@ -45,14 +45,14 @@ def test_fill(text: str, filled: str) -> None:
         ("{}", "a lone { in '{}'; write {{ for a brace"),
     ],
 )
-def test_a_mistake_is_reported(text: str, message: str) -> None:
+def test_invalid_placeholder_is_reported(text: str, message: str) -> None:
     found = Findings()
     fill(text, VALUES, "args[0]", found)
     assert str(found.problems[0]) == f"args[0]: {message}"
 
 
 @given(st.text())
-def test_doubled_braces_give_any_text_back(text: str) -> None:
+def test_doubled_braces_escape_any_text(text: str) -> None:
     found = Findings()
     escaped = text.replace("{", "{{").replace("}", "}}")
     assert fill(escaped, VALUES, "x", found) == text
@@ -69,11 +69,11 @@ def test_doubled_braces_give_any_text_back(text: str) -> None:
         ("a { b", "a { b"),
     ],
 )
-def test_words_of_the_command_line_stay_as_typed(text: str, filled: str) -> None:
+def test_unknown_placeholders_of_command_line_arguments_are_kept(text: str, filled: str) -> None:
     assert fill_known_placeholders(text, VALUES) == filled
 
 
-def test_all_mistakes_of_a_job_at_once() -> None:
+def test_all_invalid_placeholders_are_reported_together() -> None:
     with pytest.raises(SpecError) as caught:
         plan(
             "name: mine\nscript: a.py\nargs: ['{nope_nope}', ok, '{']\nenv: {A: '{presicion}'}\n"
@@ -85,7 +85,7 @@ def test_all_mistakes_of_a_job_at_once() -> None:
     ]
 
 
-def test_values_reach_arguments_environment_and_words_after_the_dashes() -> None:
+def test_placeholders_are_filled_in_args_env_and_extra_args() -> None:
     made = plan(
         "script: a.py\nresources: {nodes: 2, gpus_per_node: 4}\n"
         "batch: {micro_batch_per_gpu: 3, gradient_accumulation_steps: 5}\nprecision: fp16\n"
@@ -98,7 +98,7 @@ def test_values_reach_arguments_environment_and_words_after_the_dashes() -> None
     assert "HPCRUN_DEEPSPEED_CONFIG" not in variables(made)
 
 
-def test_deepspeeds_placeholders_are_there_with_deepspeed_alone() -> None:
+def test_deepspeed_placeholders_require_deepspeed() -> None:
     made = plan("script: a.py\ndeepspeed: {zero_stage: 1}\nargs: ['{deepspeed_config}']")
     assert made.program[-1] == f"{made.run_dir}/deepspeed.json"
     assert variables(made)["HPCRUN_ZERO_STAGE"] == "1"
@@ -106,7 +106,7 @@ def test_deepspeeds_placeholders_are_there_with_deepspeed_alone() -> None:
         plan("script: a.py\nargs: ['{deepspeed_config}']")
 
 
-def test_the_run_before_gives_its_checkpoints_to_those_that_ask() -> None:
+def test_after_checkpoint_dir_is_filled_from_the_dependency() -> None:
     text = "script: a.py\nargs: [--from, '{after_checkpoint_dir}']"
     made = plan(text, after=Dependency("7", "/runs/one/checkpoints"))
     assert made.program[2:] == ["--from", "/runs/one/checkpoints"]
@@ -116,7 +116,7 @@ def test_the_run_before_gives_its_checkpoints_to_those_that_ask() -> None:
             plan(text, after=after)
 
 
-def test_a_text_of_braces_is_refused_in_few_words() -> None:
+def test_text_of_many_braces_has_a_short_error() -> None:
     def size(count: int) -> int:
         fill("{x" * count, {}, "command[0]", found := Findings())
         return sum(len(str(problem)) for problem in found.problems)

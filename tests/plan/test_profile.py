@@ -1,4 +1,4 @@
-"""A profile is brought up to date: what changed is reported, the user's own words stay."""
+"""Updates of a cluster profile: changes are reported, and the user's own text is kept."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def updated(text: str, now: Facts) -> str:
     return update(text, "p", load_cluster(text, source="p"), now)
 
 
-def test_nothing_changed_but_the_date() -> None:
+def test_unchanged_facts_update_only_the_date() -> None:
     assert shown(TEXT, facts()) == []
     assert updated(TEXT, facts()) == TEXT.replace("2026-01-01", "2026-11-21")
 
 
-def test_a_limit_was_lowered() -> None:
+def test_lowered_limit_is_updated() -> None:
     lower = Partition(nodes=20, gpus_per_node=4, cpus_per_node=64, max_time="1-00:00:00")
     now = facts(partitions={"gpu": lower, "old": OLD})
     assert shown(TEXT, now) == [
@@ -71,7 +71,7 @@ def test_a_limit_was_lowered() -> None:
     assert load_cluster(made, source="p").partitions["gpu"] == lower
 
 
-def test_partitions_come_and_go() -> None:
+def test_new_partitions_are_added_and_old_ones_removed() -> None:
     new = Partition(nodes=4, gpus_per_node=8, gpu_types={"h100": 8}, cpus_per_node=96)
     types = {"h100": GpuType(gres="h100"), "a100": GpuType(gres="a100")}
     now = facts(partitions={"gpu": GPU, "new": new}, gpu_types=types)
@@ -86,17 +86,17 @@ def test_partitions_come_and_go() -> None:
     assert load_cluster(made, source="p").partitions == {"gpu": GPU, "new": new} | {
         "gpu": Partition(**{**_fields(GPU), "max_time": "48:00:00"})
     }
-    # It is stable: the same facts change nothing more.
+    # A second update with the same facts changes nothing.
     assert shown(made, now) == [] and updated(made, now) == made
 
 
-def test_without_accounting_the_limit_on_gpus_stays() -> None:
+def test_gpu_limit_is_kept_without_accounting() -> None:
     text = TEXT.replace("    nodes: 20\n", "    nodes: 20\n    max_gpus: 8\n")
     assert shown(text, facts(sure=False)) == []
     assert shown(text, facts()) == [("gone", "partitions.gpu.max_gpus")]
 
 
-def test_a_profile_without_partitions_gets_them() -> None:
+def test_profile_without_partitions_gets_partitions() -> None:
     made = updated("name: hot\n# end", facts(values={"slurm_version": "24.11.5"}))
     read = load_cluster(made, source="p")
     assert read.partitions == {"gpu": GPU, "old": OLD} and read.slurm_version == "24.11.5"
@@ -104,13 +104,13 @@ def test_a_profile_without_partitions_gets_them() -> None:
     assert "\n  gpu:\n    nodes: 20\n    gpus_per_node: 4\n" in made
 
 
-def test_no_gpus_is_a_fact_too() -> None:
+def test_partition_without_gpus_is_updated_to_zero() -> None:
     now = facts(partitions={"gpu": Partition(nodes=20, gpus_per_node=0), "old": OLD})
     assert ("changed", "partitions.gpu.gpus_per_node") in shown(TEXT, now)
     assert load_cluster(updated(TEXT, now), source="p").partitions["gpu"].gpus_per_node == 0
 
 
-def test_types_under_other_names_and_wildcards_are_left_alone() -> None:
+def test_renamed_gpu_types_and_wildcards_are_kept() -> None:
     types = {"a100-80gb": GpuType(gres="a100")}
     assert shown(TEXT, facts(gpu_types=types)) == []
     text = TEXT.replace("{a100: {gres: a100}}", '{"*": {}}')
@@ -124,7 +124,7 @@ def test_types_under_other_names_and_wildcards_are_left_alone() -> None:
         "  gpu: &one {nodes: 20}\n  old:\n    nodes: 3\n    <<: *one\n",
     ],
 )
-def test_what_cannot_be_edited_is_refused_whole(partitions: str) -> None:
+def test_uneditable_profile_is_refused_unchanged(partitions: str) -> None:
     text = f"name: hot\npartitions:\n{partitions}"
     try:
         cluster = load_cluster(text, source="p")
@@ -134,7 +134,7 @@ def test_what_cannot_be_edited_is_refused_whole(partitions: str) -> None:
         update(text, "p", cluster, facts())
 
 
-def test_all_partitions_gone() -> None:
+def test_update_without_any_partition_is_refused() -> None:
     now = facts(partitions={})
     assert {what for what, _ in shown(TEXT, now)} == {"gone"}
     with pytest.raises(InputError, match="cannot be updated"):
@@ -145,7 +145,7 @@ def _fields(partition: Partition) -> dict[str, Any]:
     return {name: getattr(partition, name) for name in Partition.__struct_fields__}
 
 
-def test_gpus_that_slurm_does_not_count_stay_as_the_user_counted_them() -> None:
+def test_gpu_count_of_the_user_is_kept_without_gres() -> None:
     text = "partitions: {gpu-a100: {nodes: 2, gpus_per_node: 3}}\nslurm: {gres: false}"
     now = facts(partitions={"gpu-a100": Partition(nodes=2, gpus_per_node=0)})
     assert shown(text, now) == []
@@ -166,7 +166,7 @@ RENAMED = [
 
 
 @pytest.mark.parametrize("text", RENAMED, ids=lambda text: text.splitlines()[0][:40])
-def test_partitions_under_other_names_replace_all_known_ones(text: str) -> None:
+def test_entirely_new_partitions_replace_all_known_ones(text: str) -> None:
     other = {"elsewhere": Partition(nodes=2, gpus_per_node=4, cpus_per_node=16)}
     edited = load_cluster(updated(text, facts(partitions=other)), source="p")
     assert edited.partitions == other

@@ -1,4 +1,4 @@
-"""Whether a program resumes when it is started again: arguments, variables, what it loads."""
+"""Detection of whether a restarted program resumes: arguments, variables and load calls."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def script(text: str) -> Script:
         ["--dir={resume}"],
     ],
 )
-def test_arguments_that_have_a_program_resume(words: list[str]) -> None:
+def test_resume_arguments_are_recognized(words: list[str]) -> None:
     assert resumes(job("script: a.py"), script(""), words)
 
 
@@ -48,7 +48,7 @@ def test_arguments_that_have_a_program_resume(words: list[str]) -> None:
         ["trainer.resume=null"],
     ],
 )
-def test_arguments_that_do_not(words: list[str]) -> None:
+def test_other_arguments_are_not_resume_arguments(words: list[str]) -> None:
     assert not resumes(job("script: a.py"), script("torch.save(x, y)"), words)
 
 
@@ -67,7 +67,7 @@ def test_arguments_that_do_not(words: list[str]) -> None:
         ("lightning", "trainer.fit(model)", False),
     ],
 )
-def test_a_script_that_gets_its_folder_must_load_from_it(
+def test_script_with_checkpoint_dir_resumes_only_if_it_loads(
     framework: str, text: str, expected: bool
 ) -> None:
     spec = job(f"script: a.py\nframework: {framework}")
@@ -75,11 +75,11 @@ def test_a_script_that_gets_its_folder_must_load_from_it(
     assert resumes(spec, script(text), words) == expected
     assert resumes(spec, script(f"{text}\nos.environ['HPCRUN_CHECKPOINT_DIR']"), []) == expected
     assert not resumes(spec, script(text), [])
-    # Of a script that cannot be read the placeholder is all that is known.
+    # For an unreadable script the placeholder is the only evidence.
     assert resumes(spec, None, words) and not resumes(spec, None, [])
 
 
-def test_surviving_without_a_way_to_resume_is_reported() -> None:
+def test_survive_without_resume_has_a_note() -> None:
     spec = job("script: a.py\nframework: transformers\nsurvive: {when: [preempted]}")
     (note,) = resume_notes(spec, script("Trainer(m).train()"), [], spec.survive.when)
     assert "each attempt would begin at step 0" in note and "resume_from_checkpoint=" in note
@@ -87,7 +87,7 @@ def test_surviving_without_a_way_to_resume_is_reported() -> None:
     assert resume_notes(spec, own, [], spec.survive.when) == []
 
 
-def test_the_scripts_own_option_is_suggested() -> None:
+def test_resume_option_of_the_script_is_suggested() -> None:
     text = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--restore-from')\n"
     fix = resume_fix(job("script: a.py"), script(text))
     assert fix == 'checkpoint: {resume: "--restore-from {resume}"}'

@@ -1,4 +1,4 @@
-"""What a script's text shows of its command line, and what is made of it for a job."""
+"""Facts read from a script's text about its command line, and the job checks based on them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def facts(text: str) -> ScriptFacts:
 
 
 def faults(script: Script, words: list[str]) -> list[str]:
-    """What certainly ends the script."""
+    """Return the findings that certainly end the script."""
     return check_arguments(script.name, script.facts, words)[0]
 
 
@@ -87,7 +87,7 @@ NOT_PLAIN = [
 
 
 @pytest.mark.parametrize("text", PLAIN)
-def test_plain_parsers_are_known_whole(text: str) -> None:
+def test_plain_parsers_are_recognized(text: str) -> None:
     assert facts(f"{HEAD}{text}\n{TAIL}").is_complete
 
 
@@ -101,21 +101,21 @@ def test_plain_parsers_are_known_whole(text: str) -> None:
         ("try:\n    import wandb\n    {}\nexcept ImportError:\n    pass", []),
     ],
 )
-def test_an_option_that_is_not_always_there_is_not_required(text: str, message: list[str]) -> None:
+def test_conditionally_added_option_is_not_required(text: str, message: list[str]) -> None:
     option = "p.add_argument('--data', required=True)"
     script = Script("a.py", facts(HEAD + text.format(option) + "\n" + TAIL))
     assert faults(script, []) == message
 
 
 @pytest.mark.parametrize("option", ["'--data', required=True", "'data'"])
-def test_what_is_added_after_the_words_were_read_is_not_required(option: str) -> None:
+def test_option_added_after_parsing_is_not_required(option: str) -> None:
     late = f"{HEAD}{TAIL}p.add_argument({option})\n"
     assert faults(Script("a.py", facts(late)), []) == []
     assert len(faults(Script("a.py", facts(late + TAIL)), [])) == 1  # they are read again
 
 
 @pytest.mark.parametrize("text", NOT_PLAIN)
-def test_of_other_parsers_nothing_is_reported(text: str) -> None:
+def test_unknown_parsers_have_no_findings(text: str) -> None:
     found = facts(f"{HEAD}{text}\n{TAIL}")
     assert not found.is_complete
     assert faults(Script("a.py", found), ["--nonsense"]) == []
@@ -129,7 +129,7 @@ def test_of_other_parsers_nothing_is_reported(text: str) -> None:
         "import argparse\np = argparse.ArgumentParser(conflict_handler='resolve')\np.parse_args()",
         "import argparse\np = argparse.ArgumentParser()\np.parse_args(words)",
         "import argparse\np = argparse.ArgumentParser()",
-        # It may never be asked, or what it refuses be caught.
+        # The parser may never run, or its error may be caught.
         "import argparse\np = argparse.ArgumentParser()\n"
         "try:\n    p.parse_args()\nexcept SystemExit:\n    pass",
         "import argparse\np = argparse.ArgumentParser()\n"
@@ -139,7 +139,7 @@ def test_of_other_parsers_nothing_is_reported(text: str) -> None:
         "import argparse\nif done:\n    sys.exit()\np = argparse.ArgumentParser()\np.parse_args()",
         "import argparse\np = argparse.ArgumentParser()\ndef main():\n    p.parse_args()",
         "import argparse\np = argparse.ArgumentParser()\nif x:\n    p.parse_args()",
-        # Other classes of that name.
+        # Unrelated classes of the same name.
         "try:\n    import configargparse as argparse\nexcept ImportError:\n    import argparse\n"
         "p = argparse.ArgumentParser()\np.parse_args()",
         "import argparse\nfrom configargparse import ArgumentParser\np = ArgumentParser()\n"
@@ -156,11 +156,11 @@ def test_of_other_parsers_nothing_is_reported(text: str) -> None:
         "print(1)",
     ],
 )
-def test_what_is_not_all_in_sight_is_not_plain(text: str) -> None:
+def test_partly_visible_parsers_are_not_plain(text: str) -> None:
     assert not facts(text).is_complete
 
 
-def test_a_function_may_make_the_parser() -> None:
+def test_parser_created_by_a_function_is_read() -> None:
     text = (
         "from argparse import ArgumentParser\ndef make():\n    p = ArgumentParser()\n"
         "    p.add_argument('--lr')\n    return p\nparser = make()\n"
@@ -170,7 +170,7 @@ def test_a_function_may_make_the_parser() -> None:
     assert not facts(text + "more(parser)").is_complete
 
 
-def test_switches_that_argparse_makes_two_of() -> None:
+def test_boolean_optional_action_adds_the_negative_option() -> None:
     text = f"{HEAD}p.add_argument('--amp', action=argparse.BooleanOptionalAction)\n{TAIL}"
     assert options(text) == {"--amp", "--no-amp"}
     added = f"{HEAD}import deepspeed\ndeepspeed.add_config_arguments(p)\n{TAIL}"
@@ -191,13 +191,15 @@ def test_switches_that_argparse_makes_two_of() -> None:
         ("import os", "", []),
     ],
 )
-def test_other_readers_of_command_lines(text: str, parser: str, names: list[str]) -> None:
+def test_options_of_other_command_line_libraries_are_read(
+    text: str, parser: str, names: list[str]
+) -> None:
     found = facts(text)
     assert (found.parser, found.is_complete) == (parser, False)
     assert set(names) <= options(text)
 
 
-def test_variables_and_modules() -> None:
+def test_hpcrun_variables_and_imported_modules_are_read() -> None:
     text = (
         "import os, a.b\nfrom .c import d\nfrom e import *\nfrom . import f\n"
         "x = os.environ['HPCRUN_MICRO_BATCH_PER_GPU']\ny = f'{os.getenv(\"HPCRUN_RUN_DIR\")}/x'"
@@ -225,7 +227,7 @@ SCRIPT = facts(
         "data/x -1 -1e-4 -.5 - -- --what",
     ],
 )
-def test_arguments_that_argparse_takes(words: str) -> None:
+def test_arguments_accepted_by_argparse_have_no_findings(words: str) -> None:
     assert faults(Script("a.py", SCRIPT), [*words.split(), "-x y"]) == []
 
 
@@ -239,7 +241,7 @@ def test_arguments_that_argparse_takes(words: str) -> None:
         ("-x", "-x: a.py knows no such argument"),
     ],
 )
-def test_arguments_that_argparse_refuses(words: str, hint: str) -> None:
+def test_arguments_refused_by_argparse_are_reported(words: str, hint: str) -> None:
     assert faults(Script("a.py", SCRIPT), words.split()) == [hint]
 
 
@@ -260,7 +262,7 @@ def test_arguments_that_argparse_refuses(words: str, hint: str) -> None:
         ("'--a', type=int", "more", "more: a.py takes no such words"),
     ],
 )
-def test_values_that_argparse_refuses(option: str, words: str, fault: str) -> None:
+def test_values_refused_by_argparse_are_reported(option: str, words: str, fault: str) -> None:
     read = Script("a.py", facts(f"{HEAD}p.add_argument({option})\n{TAIL}"))
     assert faults(read, words.split()) == [fault]
 
@@ -281,12 +283,12 @@ def test_values_that_argparse_refuses(option: str, words: str, fault: str) -> No
         ("'--x', action=Own", "--x"),
     ],
 )
-def test_values_that_argparse_may_take(option: str, words: str) -> None:
+def test_values_possibly_accepted_by_argparse_have_no_findings(option: str, words: str) -> None:
     read = Script("a.py", facts(f"{HEAD}p.add_argument({option})\n{TAIL}"))
     assert faults(read, words.split()) == []
 
 
-def test_of_a_parser_that_may_take_more_a_misspelling_is_doubted() -> None:
+def test_misspelling_is_doubtful_with_parse_known_args() -> None:
     text = f"{HEAD}p.add_argument('--batch_size', type=int, required=True)\np.parse_known_args()"
     read = facts(text)
     assert (read.is_certain, read.is_complete) == (True, False)
@@ -296,7 +298,7 @@ def test_of_a_parser_that_may_take_more_a_misspelling_is_doubted() -> None:
     assert check_arguments("a.py", read, ["--batch_size", "4", "--other", "4"]) == ([], [])
 
 
-# ---- what is not taken from the copy of the code
+# ---- accesses outside the copy of the code
 
 
 @pytest.mark.parametrize(
@@ -313,7 +315,7 @@ def test_of_a_parser_that_may_take_more_a_misspelling_is_doubted() -> None:
         "OmegaConf.load('conf/a.yaml')",
     ],
 )
-def test_what_reaches_for_the_working_folder(text: str) -> None:
+def test_uses_of_the_working_folder_are_found(text: str) -> None:
     assert len(facts(f"def main():\n    {text}").uncopied_reads) == 1
 
 
@@ -332,7 +334,7 @@ def test_what_reaches_for_the_working_folder(text: str) -> None:
         "shown.insert(0, '.')",
     ],
 )
-def test_what_leads_elsewhere(text: str) -> None:
+def test_uses_of_other_folders_are_ignored(text: str) -> None:
     assert facts(text).uncopied_reads == []
 
 
@@ -345,11 +347,11 @@ def test_what_leads_elsewhere(text: str) -> None:
         ("d = os.path.dirname(os.path.abspath(__file__))\nopen(d + '/x')", "x"),
     ],
 )
-def test_what_is_found_beside_the_script(text: str, path: str) -> None:
+def test_files_next_to_the_script_are_found(text: str, path: str) -> None:
     assert path in facts(text).sibling_paths
 
 
-def test_beginnings_may_be_refused() -> None:
+def test_abbreviations_are_reported_with_allow_abbrev_false() -> None:
     strict = facts(
         "import argparse\np = argparse.ArgumentParser(allow_abbrev=False)\n"
         f"p.add_argument('--batch_size')\n{TAIL}"
@@ -357,7 +359,7 @@ def test_beginnings_may_be_refused() -> None:
     assert strict.is_complete and len(faults(Script("a.py", strict), ["--batch"])) == 1
 
 
-def test_what_argparse_stops_without() -> None:
+def test_missing_required_options_are_reported() -> None:
     needs = facts(f"{HEAD}p.add_argument('--data', required=True)\n{TAIL}")
     assert faults(Script("a.py", needs), []) == ["a.py stops without --data"]
     assert faults(Script("a.py", needs), ["--data=x"]) == []
@@ -391,11 +393,11 @@ def notes(text: str, script: ScriptFacts = SCRIPT, *, reads: bool = False) -> li
         BATCH + "framework: deepspeed\nargs: ['{deepspeed_config}']",
     ],
 )
-def test_a_batch_that_reaches_the_script_is_no_news(text: str) -> None:
+def test_batch_that_reaches_the_script_has_no_note(text: str) -> None:
     assert notes(text) == []
 
 
-def test_a_batch_that_does_not_reach_the_script_is_reported() -> None:
+def test_batch_that_does_not_reach_the_script_has_a_note() -> None:
     [note] = notes(BATCH + "args: [--epochs, 3]")
     assert note.startswith(
         "batch.micro_batch_per_gpu and batch.gradient_accumulation_steps: no argument passes it on "
@@ -409,7 +411,7 @@ def test_a_batch_that_does_not_reach_the_script_is_reported() -> None:
     assert notes(BATCH, reads=True) == []
 
 
-def test_a_batch_that_the_script_itself_says() -> None:
+def test_batch_hard_coded_in_the_script_is_compared_with_the_job() -> None:
     called = "T(per_device_train_batch_size={}, gradient_accumulation_steps=2, x=True)"
     assert notes(BATCH, facts(called.format(4))) == []
     assert notes(BATCH, facts(called.format(4) + "; L(val, batch_size=64)")) == []
@@ -418,15 +420,15 @@ def test_a_batch_that_the_script_itself_says() -> None:
     assert "which sets per_device_train_batch_size=8, not 4, and reads no HPCRUN_* " in note
 
 
-def test_deepspeeds_json_that_does_not_reach_the_script_is_reported() -> None:
+def test_deepspeed_json_that_does_not_reach_the_script_has_a_note() -> None:
     [note] = notes("framework: deepspeed\nargs: [--deepspeed_config, mine.json]")
     assert note.startswith("deepspeed: no argument passes hpcrun's JSON on to a.py, ")
     assert notes("framework: deepspeed", reads=True) == []
     assert notes("framework: accelerate\ndeepspeed: {}") == []
 
 
-def test_what_reaches_the_program() -> None:
-    """What is shown of a job is what its program trains with, or nothing."""
+def test_shown_values_are_those_that_reach_the_program() -> None:
+    """A job shows the values its program trains with, or none."""
 
     def reached(text: str, script: str | None = "", *reads: str, program: str = "script") -> str:
         spec = job(f"{program}: {'[a.sh]' if program == 'command' else 'a.py'}\n{text}")
@@ -448,7 +450,7 @@ def test_what_reaches_the_program() -> None:
         reached("env: {B: '{effective_batch}', P: '{precision}'}", None, program="command") == both
     )
     assert reached("framework: torch", None, program="command") == ""
-    # Accelerate has the precision and the steps from the environment, and its own batch.
+    # Accelerate reads precision and accumulation from the environment, but not the batch.
     assert reached("framework: accelerate", "L(batch_size=8)") == ""
     text = "framework: accelerate\nprecision: bf16\n"
     assert reached(text, "L(batch_size=8)") == "precision"
@@ -459,7 +461,7 @@ def test_what_reaches_the_program() -> None:
     assert reached("framework: transformers\ndeepspeed: {}") == ""
     text = "framework: transformers\ndeepspeed: {}\nprecision: bf16\nbatch: {effective: 8}"
     assert reached(text) == both
-    # A loader of the script's own is not DeepSpeed's.
+    # A data loader created by the script is not DeepSpeed's.
     json = "framework: deepspeed\nargs: [--c, '{deepspeed_config}', --batch_size, 8]"
     assert reached(json) == "precision"
     assert reached(json + "\nbatch: {micro_batch_per_gpu: 8}") == both
@@ -469,7 +471,7 @@ def test_what_reaches_the_program() -> None:
 @pytest.mark.parametrize(
     ("text", "script", "expected"),
     [
-        # What the script itself sets is shown where the job sets nothing.
+        # Values set by the script are shown unless the job sets them.
         (
             "framework: accelerate",
             "Accelerator(mixed_precision='fp16', gradient_accumulation_steps=4)\nL(batch_size=8)",
@@ -482,9 +484,9 @@ def test_what_reaches_the_program() -> None:
             ("bf16", 2, 1),
         ),
         ("framework: lightning", "Trainer(precision='16-mixed')", ("fp16", None, 1)),
-        # One of two numbers may be an evaluation's.
+        # One of the two numbers may belong to the evaluation.
         ("", "L(batch_size=8); L(batch_size=16)", (None, None, 1)),
-        # The job's count where they replace the script's.
+        # The job's values apply if they replace those of the script.
         (
             "framework: accelerate\nbatch: {gradient_accumulation_steps: 2}",
             "Accelerator(gradient_accumulation_steps=4)",
@@ -492,7 +494,7 @@ def test_what_reaches_the_program() -> None:
         ),
     ],
 )
-def test_what_a_run_is_said_to_train_is_what_the_script_sets(
+def test_trained_values_include_those_set_by_the_script(
     text: str, script: str, expected: tuple[str | None, int | None, int | None]
 ) -> None:
     spec = job(f"script: a.py\n{text}")
@@ -526,7 +528,7 @@ def test_what_a_run_is_said_to_train_is_what_the_script_sets(
         ("framework: accelerate\nprecision: bf16", "Accelerator(mixed_precision=x)", ""),
     ],
 )
-def test_a_difference_between_job_and_script_is_reported(text: str, script: str, note: str) -> None:
+def test_difference_between_job_and_script_has_a_note(text: str, script: str, note: str) -> None:
     spec = job(f"script: a.py\n{text}")
     sizes = decide_batch(spec.batch, 1, Findings())
     found = difference_notes(spec, sizes, Script("a.py", facts(script)), [], [])
@@ -550,7 +552,7 @@ GLOBAL = f"{HEAD}p.add_argument('--train_batch_size', type=int, default=64, help
         (f"{HEAD}p.add_argument('--batch')\n", ["--batch", "{micro_batch_per_gpu}"], None),
     ],
 )
-def test_a_batch_of_all_gpus_in_place_of_ones_is_reported(
+def test_per_gpu_batch_for_a_global_option_has_a_note(
     script: str, words: list[str], wanted: str | None
 ) -> None:
     found = scope_notes(Script("a.py", facts(script + TAIL)), words)
@@ -559,7 +561,7 @@ def test_a_batch_of_all_gpus_in_place_of_ones_is_reported(
         assert found[0].endswith(f'"{wanted}"]')
 
 
-def test_a_batch_of_all_gpus_is_not_shown_as_ones() -> None:
+def test_global_batch_is_not_shown_as_per_gpu_batch() -> None:
     spec = job("script: a.py\nresources: {gpus_per_node: 4}")
     sizes = decide_batch(spec.batch, 4, Findings())
     for words in ([], ["--train_batch_size", "512"]):
@@ -584,7 +586,7 @@ def test_a_batch_of_all_gpus_is_not_shown_as_ones() -> None:
         ("deepspeed", "T(deepspeed='ds.json')", [], None),
     ],
 )
-def test_a_deepspeed_configuration_of_the_scripts_own_is_refused(
+def test_deepspeed_config_inside_the_script_is_refused(
     framework: str, text: str, words: list[str], replaced: str | None
 ) -> None:
     spec = job(f"script: a.py\nframework: {framework}\ndeepspeed: {{zero_stage: 3}}")
@@ -598,13 +600,13 @@ def test_a_deepspeed_configuration_of_the_scripts_own_is_refused(
         assert (
             messages[0].startswith("deepspeed: ") and f"{replaced} replaces the job" in messages[0]
         )
-    # A job without a section leaves DeepSpeed to the script.
+    # A job without a deepspeed section leaves DeepSpeed to the script.
     alone = Findings()
     check_own_deepspeed(job("script: a.py"), Script("a.py", read), words, alone)
     assert alone == Findings()
 
 
-def test_a_configuration_that_cannot_be_read_is_reported() -> None:
+def test_unreadable_deepspeed_config_of_the_script_has_a_note() -> None:
     spec = job("script: a.py\nframework: transformers\ndeepspeed: {zero_stage: 3}")
     found = Findings()
     script = Script("a.py", facts("TrainingArguments(deepspeed=choose())"))
@@ -628,7 +630,7 @@ KEY = "0123456789abcdef0123456789abcdef01234567"
         ({}, ["--token", "hf_" + KEY], [], "args"),
     ],
 )
-def test_secrets_are_reported_and_never_shown(
+def test_secrets_have_a_note_without_their_value(
     env: dict[str, str], words: list[str], commands: list[str], message: str
 ) -> None:
     [note] = secret_notes(env, words, commands, {})
@@ -648,16 +650,16 @@ def test_secrets_are_reported_and_never_shown(
         ("MODEL", "risk-assessment-of-a-long-name"),
     ],
 )
-def test_what_is_no_secret_is_not_reported(name: str, value: str) -> None:
+def test_harmless_values_have_no_secret_note(name: str, value: str) -> None:
     assert secret_notes({name: value}, [value], [f"export {name}={value}"], {name: value}) == []
 
 
-def test_the_profiles_secrets_are_reported_too() -> None:
+def test_secrets_of_the_profile_have_a_note() -> None:
     [note] = secret_notes({}, [], [], {"HF_TOKEN": "hf_" + KEY})
     assert note.startswith("the profile's env.HF_TOKEN: ")
 
 
-def test_an_alias_of_add_argument_adds_options() -> None:
+def test_alias_of_add_argument_adds_options() -> None:
     found = facts(f"{HEAD}add = p.add_argument\nadd('--lr', required=True)\n{TAIL}")
     assert [(option.names, option.required) for option in found.options] == [(["--lr"], True)]
     assert faults(Script("a.py", found), ["--lr", "1", "--nonsense"]) != []

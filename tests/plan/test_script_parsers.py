@@ -1,4 +1,4 @@
-"""What transformers' and Hydra's parsers take, read off a script."""
+"""Command lines of transformers' and Hydra's parsers, derived from a script."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ main()
         ("--model-name x --names a b --tied false --no_tied --rank=3 --output_dir /x", ""),
     ],
 )
-def test_dataclasses_of_the_script(words: str, fault: str) -> None:
+def test_dataclass_fields_of_the_script_are_its_options(words: str, fault: str) -> None:
     read = Script("a.py", facts(DATACLASSES.replace("BASE", "TrainingArguments")))
     assert faults(read, words.split()) == [fault] * bool(fault)
     alone = Script("a.py", facts(DATACLASSES.replace("(BASE)", "")))
@@ -65,13 +65,13 @@ def test_dataclasses_of_the_script(words: str, fault: str) -> None:
         "argv = sys.argv",
     ],
 )
-def test_dataclasses_with_more_than_their_fields(change: str) -> None:
+def test_dataclasses_with_dynamic_fields_have_no_findings(change: str) -> None:
     text = DATACLASSES.replace("(BASE)", "")
     text = text.replace("    if len", f"    {change}\n    if len")
     assert faults(Script("a.py", facts(text)), ["--nonsense", "1", "--model_name", "x"]) == []
 
 
-def test_dataclasses_that_may_not_be_asked() -> None:
+def test_dataclasses_that_may_not_be_parsed_have_no_findings() -> None:
     text = DATACLASSES.replace("(BASE)", "")
     beginnings = ("mine.yaml", "--extra", "2")  # of a file that the script itself looks for
     assert faults(Script("a.py", facts(text)), [*beginnings]) == []
@@ -103,13 +103,13 @@ HYDRA = "import hydra\n@hydra.main(config_name='c')\ndef main(cfg): ...\nmain()"
         ("--cfg=x", "--cfg: invalid choice: 'x' (choose from 'job', 'hydra', 'all')"),
     ],
 )  # fmt: skip
-def test_hydras_grammar(words: str, fault: str) -> None:
+def test_hydra_overrides_are_checked_by_its_grammar(words: str, fault: str) -> None:
     read = Script("a.py", facts(HYDRA))
     ordered = order_hydra_arguments(read.facts, words.split())
     assert faults(read, ordered)[:1] == [fault] * bool(fault)
 
 
-def test_hydras_options_are_those_of_hydra() -> None:
+def test_known_hydra_options_match_hydra() -> None:
     utils = importlib.import_module("hydra._internal.utils")
     hydras = {
         name: (action.nargs, list(action.choices or []))
@@ -120,9 +120,9 @@ def test_hydras_options_are_those_of_hydra() -> None:
     assert hydras == {name: (one.nargs, one.choices) for one in ours for name in one.names}
 
 
-def test_hydra_takes_no_option_between_overrides() -> None:
+def test_hydra_options_are_moved_before_overrides() -> None:
     words = ["bs=4", "--config-name=mine", "--info", "config", "-cn", "x", "lr=1", "-m"]
     assert order_hydra_arguments(facts(HYDRA), words) == [*words[1:6], "-m", "bs=4", "lr=1"]
     assert order_hydra_arguments(SCRIPT, words) == words
-    # One that only imports it reads its words in its own way.
+    # A script that only imports Hydra parses its arguments itself.
     assert not facts("import hydra\nhydra.initialize()").is_certain

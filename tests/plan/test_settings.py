@@ -1,4 +1,4 @@
-"""docs/settings.md: every variable and key that a plan sets, and that the user's own value wins."""
+"""docs/settings.md lists every variable and key of a plan, and user values override them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def section(title: str) -> str:
 
 
 def names(title: str) -> set[str]:
-    """Read the names in the first column of a section's table."""
+    """Return the names in the first column of a section's table."""
     rows = re.findall(r"^\| (`.*?) \|", section(title), re.MULTILINE)
     return {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
 
@@ -78,7 +78,7 @@ def text_of(made: Plan, file: str) -> str:
 
 
 @pytest.mark.parametrize("name", [*EXPORTED, *sorted(BY_THE_HARNESS)])
-def test_a_variables_own_value_wins_and_null_removes_it(name: str) -> None:
+def test_user_value_overrides_a_variable_and_null_removes_it(name: str) -> None:
     key = "nccl" if name.startswith("NCCL_") else "env"
     own = f"nccl: {{env: {{{name}: mine}}}}" if key == "nccl" else f"env: {{{name}: mine}}"
     for text, profile in itertools.product(JOBS, ("", "fabric: slingshot", "accelerator: cpu")):
@@ -88,11 +88,11 @@ def test_a_variables_own_value_wins_and_null_removes_it(name: str) -> None:
         made = plan(f"{text}\n{own.replace('mine', 'null')}", profile)
         assert made.unset == [name]
         assert not [one for one in made.environment if name in {*one.variables, *one.prepend}]
-        # Whoever has set it: the launcher, a module, the shell.
+        # Unset, no matter whether the launcher, a module or the shell set it.
         assert f"env -u {name} " in text_of(made, "node.sh")
 
 
-def test_a_variable_of_the_profile_is_unset_and_set_again() -> None:
+def test_job_overrides_null_variables_of_the_profile() -> None:
     profile = "env: {A: null, B: null, C: 1}"
     made = plan("script: a.py\nenv: {B: 2, C: null}", profile)
     assert made.unset == ["A", "C"]
@@ -114,7 +114,7 @@ def keys(config: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
 
 @pytest.mark.parametrize("framework", ["deepspeed", "accelerate", "transformers", "lightning"])
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
-def test_page_lists_every_key_of_deepspeeds_json(framework: str, stage: int) -> None:
+def test_page_lists_every_key_of_deepspeed_json(framework: str, stage: int) -> None:
     text = f"script: a.py\nframework: {framework}\ndeepspeed: {{zero_stage: {stage}}}"
     config = plan(text).deepspeed_config
     assert config is not None
@@ -129,7 +129,7 @@ def test_page_lists_every_key_of_deepspeeds_json(framework: str, stage: int) -> 
 
 
 @pytest.mark.parametrize("rest", ["", "deepspeed: {}", "precision: fp16"])
-def test_page_lists_every_key_of_accelerates_yaml(rest: str) -> None:
+def test_page_lists_every_key_of_accelerate_yaml(rest: str) -> None:
     config = plan(f"script: a.py\nlauncher: accelerate\n{rest}").accelerate_config
     assert config is not None
     assert config.keys() <= names("Accelerate's YAML")

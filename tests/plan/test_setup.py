@@ -1,4 +1,4 @@
-"""Which environment trains, what is copied where, and what only the nodes can say."""
+"""The environment of the training, staged copies, and values known only on the nodes."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ CONTAINER = Setup(container=Container(image="a.sif"))
         (Setup(uv=True), Setup(), None, "setup.", Setup(uv=True)),
     ],
 )
-def test_who_names_python_first_decides(
+def test_job_setup_takes_precedence_over_cluster_setup(
     job: Setup, site: Setup, python: str | None, where: str, chosen: Setup
 ) -> None:
     found = choose_setup(JobSpec(setup=job), Cluster(setup=site, python=python), "p")
     assert found == (where, chosen)
 
 
-def test_commands_and_modules_are_the_clusters_then_the_jobs() -> None:
+def test_cluster_commands_and_modules_precede_those_of_the_job() -> None:
     made = plan(
         "script: a.py\nsetup: {modules: [b], commands: [two], node_commands: [four], conda: c}",
         "setup: {modules: [a], commands: [one], node_commands: [three], venv: v}",
@@ -48,7 +48,7 @@ def test_commands_and_modules_are_the_clusters_then_the_jobs() -> None:
 
 
 def refused(job: str, profile: str = "") -> list[str]:
-    """The problems of a job that cannot be planned."""
+    """Return the problems of an invalid job."""
     with pytest.raises(SpecError) as caught:
         plan(f"script: a.py\n{job}", profile)
     return [str(problem) for problem in caught.value.problems]
@@ -57,7 +57,7 @@ def refused(job: str, profile: str = "") -> list[str]:
 # ---- copies
 
 
-def test_where_copies_come_from_and_lie() -> None:
+def test_stage_resolves_sources_and_targets() -> None:
     made = plan(
         "script: a.py\nstage: {data/../x y: a, /abs: b/c, '~/d': '{local_dir}/e', $S/f: g, "
         "'{run_dir}/h': 'i{{'}"
@@ -87,29 +87,29 @@ def test_where_copies_come_from_and_lie() -> None:
         ("{'${{A:-b}}': x}", "stage.${{A:-b}}: ${A:-b}: $NAME and"),
     ],
 )
-def test_copies_that_cannot_be(stage: str, text: str) -> None:
+def test_invalid_stage_entries_are_refused(stage: str, text: str) -> None:
     assert any(problem.startswith(text) for problem in refused(f"stage: {stage}")), refused(
         f"stage: {stage}"
     )
 
 
-def test_a_folder_of_the_nodes_is_no_command() -> None:
+def test_commands_in_local_dir_are_refused() -> None:
     assert refused("", "local_dir: /tmp/`id`$(id)") == [
         "cluster default: local_dir: /tmp/`id`$(id): $NAME and ${NAME} are filled on the node, "
         "and $$ is a dollar"
     ]
 
 
-# ---- what the node alone knows
+# ---- values known only on the node
 
 
 def node_section(made: Plan) -> Section:
-    """What node.sh exports."""
+    """Return the exports of node.sh."""
     (section,) = [section for section in made.environment if section.block == "node"]
     return section
 
 
-def test_values_with_the_nodes_folder_are_the_nodes() -> None:
+def test_values_with_local_dir_are_expanded_on_the_node() -> None:
     made = plan(
         "script: a.py\nargs: ['{local_dir}/x', '${HPCRUN_LOCAL_DIR}', '${HOME}']".replace(
             "'${HOME}'", "'${{HOME}}'"
@@ -125,14 +125,14 @@ def test_values_with_the_nodes_folder_are_the_nodes() -> None:
     assert "HPCRUN_LOCAL_DIR" not in variables(made), "unknown before the node is"
 
 
-def test_search_paths_are_the_nodes_only_in_a_container() -> None:
+def test_search_paths_are_set_on_the_node_only_in_containers() -> None:
     sections = [Section(block="environment", title="t", prepend={"PATH": "/p"})]
     assert node_sections(sections, inside=False) == sections
     (inside,) = node_sections(sections, inside=True)
     assert (inside.block, inside.prepend) == ("node", {"PATH": "/p"})
 
 
-def test_a_configuration_with_the_nodes_folder_is_the_nodes() -> None:
+def test_deepspeed_json_with_local_dir_is_written_on_the_node() -> None:
     nvme = "script: a.py\ndeepspeed: {zero_stage: 3, offload: {optimizer: nvme}}\n"
     made = plan(f"{nvme}args: ['{{deepspeed_config}}']")
     assert made.setup.own_files == ["deepspeed.json"]
@@ -145,7 +145,7 @@ def test_a_configuration_with_the_nodes_folder_is_the_nodes() -> None:
 # ---- containers
 
 
-def test_a_container_sees_the_runs_folders() -> None:
+def test_container_mounts_the_folders_of_the_run() -> None:
     made = plan(
         "script: a.py\nsetup: {container: {image: a.sif, mounts: [b, '$W:/w:ro', '~/c']}}",
         "local_dir: $TMPDIR",
@@ -167,8 +167,8 @@ def test_a_container_sees_the_runs_folders() -> None:
     assert (pyxis.runtime, pyxis.mounts[-1]) == ("pyxis", "$TMPDIR:$TMPDIR")
 
 
-def test_pyxis_options_are_srun_s_and_never_sbatch_s() -> None:
-    """Many sites' sbatch does not know them; the plugin adds them to srun."""
+def test_pyxis_options_are_passed_only_to_srun() -> None:
+    """The sbatch of many sites rejects these options; the plugin adds them to srun."""
     made = plan(
         "script: a.py\nsetup: {container: {image: a.sqsh, options: [--container-remap-root]}}"
     )
@@ -211,7 +211,9 @@ def test_pyxis_options_are_srun_s_and_never_sbatch_s() -> None:
         ("{image: mine.toml}", "", [f"--environment={PLACE.run_dir}/container.toml"], "mine"),
     ],
 )
-def test_a_runtimes_options(container: str, profile: str, wanted: list[str], absent: str) -> None:
+def test_container_options_match_the_runtime(
+    container: str, profile: str, wanted: list[str], absent: str
+) -> None:
     made = plan(f"script: a.py\nsetup: {{container: {container}}}", profile)
     words = container_options(made)
     assert [word for word in words if word in wanted] == wanted
@@ -225,7 +227,7 @@ def test_a_runtimes_options(container: str, profile: str, wanted: list[str], abs
         ("nvcr.io#nvidia/t:1", 'image = "nvcr.io#nvidia/t:1"'),
     ],
 )
-def test_the_container_engine_reads_a_file_of_the_run(image: str, line: str) -> None:
+def test_container_engine_gets_a_toml_file_in_the_run(image: str, line: str) -> None:
     text = (
         f"script: a.py\nsetup: {{container: {{image: '{image}', runtime: ce, mounts: ['$W/a']}}}}"
     )
@@ -250,12 +252,12 @@ def test_the_container_engine_reads_a_file_of_the_run(image: str, line: str) -> 
         ("{image: $(id).sif}", "setup.container.image: $(id).sif: $NAME"),
     ],
 )
-def test_containers_that_cannot_be(container: str, text: str) -> None:
+def test_invalid_containers_are_refused(container: str, text: str) -> None:
     problems = refused(f"setup: {{container: {container}}}")
     assert any(problem.startswith(text) for problem in problems), problems
 
 
-def test_an_environment_of_the_nodes_comes_after_what_makes_it() -> None:
+def test_node_environment_is_activated_after_node_commands() -> None:
     place = structs.replace(PLACE, python="python", node_venv="$SLURM_TMPDIR/env")
     text = "script: a.py\nsetup: {node_commands: ['make-env \"$SLURM_TMPDIR\"']}"
     files = render_files(build_plan(job(text), cluster(), place), open_templates(None))
@@ -265,7 +267,7 @@ def test_an_environment_of_the_nodes_comes_after_what_makes_it() -> None:
         build_plan(job("script: a.py"), cluster(), place)
 
 
-def test_folders_of_modules_come_before_modules() -> None:
+def test_module_paths_precede_modules() -> None:
     text = "script: a.py\nsetup: {module_paths: [~/m], modules: [b]}"
     made = plan(text, "setup: {module_paths: [/appl/modules], modules: [a]}")
     files = render_files(made, open_templates(None))

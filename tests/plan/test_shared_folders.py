@@ -1,4 +1,4 @@
-"""A sweep has a note on folders that its runs would share, and of none that they may not share."""
+"""A sweep has a note on output folders that its runs would share."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def with_words(*words: str) -> list[list[str]]:
                 ("--out", "{run_dir}/out"),
             )
         ),
-        # No default, and one folder for all.
+        # No default, and the same folder for all runs.
         (
             "p.add_argument('-o', '--output_dir')",
             with_words("-o", "/scratch/me/x"),
@@ -63,7 +63,7 @@ def with_words(*words: str) -> list[list[str]]:
         ),
     ],
 )
-def test_one_folder_for_all_runs_is_reported(
+def test_one_output_folder_for_all_runs_has_a_note(
     options: str, given: list[list[str]], name: str, folder: str, own: str
 ) -> None:
     (message,) = notes(options, given)
@@ -80,11 +80,11 @@ DIR = "p.add_argument('--checkpoint-dir', default='checkpoints')"
 @pytest.mark.parametrize(
     ("options", "given"),
     [
-        # Each has its own.
+        # Each run has its own folder.
         (DIR, [[*LR[0], "--checkpoint-dir", "/r/a"], [*LR[1], "--checkpoint-dir", "/r/b"]]),
         (DIR, [[*LR[0], "--checkpoint-dir=/r/a"], [*LR[1], "--checkpoint-dir=/r/b"]]),
         (DIR, LR[:1]),
-        # Not a folder that is written, or none at all.
+        # A folder that is not written to, or no folder.
         (DIR, with_words("--checkpoint-dir", "$HPCRUN_LOCAL_DIR/x")),
         (DIR, with_words("--checkpoint-dir", "")),
         ("p.add_argument('--checkpoint-dir')", LR),
@@ -94,19 +94,19 @@ DIR = "p.add_argument('--checkpoint-dir', default='checkpoints')"
         ("p.add_argument('--resume-ckpt-dir', default='old')", LR),
         ("p.add_argument('--load-checkpoint-path', default='old')", LR),
         ("p.add_argument('--data-dir', default='data')", LR),
-        # The runs may differ below it.
+        # The runs may use different folders below it.
         (
             f"{DIR}\np.add_argument('--run-name')",
             [[*LR[0], "--run-name", "a"], [*LR[1], "--run-name", "b"]],
         ),
-        # The script may find its folder itself.
+        # The script may determine its folder itself.
         (f"{DIR}\nos.environ['HPCRUN_CHECKPOINT_DIR']", LR),
     ],
 )
-def test_what_may_be_well_is_not_reported(options: str, given: list[list[str]]) -> None:
+def test_possibly_separate_folders_have_no_note(options: str, given: list[list[str]]) -> None:
     assert notes(options, given) == []
 
 
-def test_a_variable_that_a_module_reads_may_be_the_folder() -> None:
+def test_variable_read_by_a_module_may_set_the_folder() -> None:
     assert notes(DIR, LR, reads=True) == []
     assert len(notes(f"{DIR}\nos.environ['HPCRUN_PRECISION']", LR)) == 1

@@ -1,4 +1,4 @@
-"""What Slurm's answers come to: partitions, GPU types, access, limits, the usual partition."""
+"""Profiles derived from Slurm's replies: partitions, GPU types, access, limits."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def site(rows: list[NodeRow], *partitions: PartitionRow, **message: Any) -> Site
     return build_site(Answers(nodes=rows, partitions=listed, **answers), known, keep)
 
 
-def test_nodes_that_are_alike() -> None:
+def test_identical_nodes_set_the_partition_facts() -> None:
     row = PartitionRow(name="gpu", max_time="2-00:00:00", max_nodes=1, default_time="01:00:00")
     made = site([nodes("gpu", "gpu:a100:4(S:0-1)")], row).partitions["gpu"]
     assert (made.nodes, made.gpus_per_node, made.cpus_per_node) == (2, 4, 64)
@@ -63,7 +63,7 @@ def test_nodes_that_are_alike() -> None:
     assert (made.max_time, made.default_time, made.max_nodes) == ("2-00:00:00", "01:00:00", 1)
 
 
-def test_nodes_that_differ_have_the_shares_that_are_sure() -> None:
+def test_mixed_nodes_use_the_smallest_share_per_gpu() -> None:
     rows = [
         nodes("gpu", "gpu:a100:4", cpus=64, memory=512000),
         nodes("gpu", "gpu:v100:8", cpus=64, memory=256000),
@@ -71,18 +71,18 @@ def test_nodes_that_differ_have_the_shares_that_are_sure() -> None:
     ]
     made = site(rows).partitions["gpu"]
     assert (made.gpus_per_node, made.cpus_per_node, made.memory_per_node) == (8, 192, "750G")
-    # 8 CPUs and 32000 MB for each GPU of the V100 nodes; those without GPUs do not count.
+    # 8 CPUs and 32000 MB per GPU of the V100 nodes; nodes without GPUs are ignored.
     assert (made.cpus_per_gpu, made.memory_per_gpu) == (8, "32000M")
     assert made.gpu_types == {"a100": 4, "v100": 8}
     assert any("differ" in note for note in site(rows).notes["gpu"])
 
 
-def test_partition_without_gpus_says_so() -> None:
+def test_partition_without_gpus_has_a_gpu_count_of_zero() -> None:
     made = site([nodes("cpu", "(null)")]).partitions["cpu"]
     assert made.gpus_per_node == 0 and made.gpu_types == {} and made.max_gpus is None
 
 
-def test_what_slurm_keeps_back_is_not_promised() -> None:
+def test_cpus_and_memory_reserved_by_slurm_are_excluded() -> None:
     limits = {"gpu1": NodeLimits(name="gpu1", cpus=60, memory=500000)}
     row = PartitionRow(name="gpu", max_cpus_per_node=48)
     made = site([nodes("gpu", "gpu:4")], row, limits=limits).partitions["gpu"]
@@ -96,7 +96,7 @@ def test_what_slurm_keeps_back_is_not_promised() -> None:
             [nodes("g", "gpu:nvidia_a100-sxm4-80gb:4")],
             {"a100": GpuType(gres="nvidia_a100-sxm4-80gb")},
         ),
-        # Two that are short the same keep the site's own names.
+        # Two types with the same short name keep the site's names.
         (
             [nodes("g", "gpu:a100-40gb:4"), nodes("h", "gpu:a100-80gb:4")],
             {"a100-40gb": GpuType(gres="a100-40gb"), "a100-80gb": GpuType(gres="a100-80gb")},
@@ -110,7 +110,7 @@ def test_what_slurm_keeps_back_is_not_promised() -> None:
             ],
             {"v100": GpuType(constraint="v100"), "v100-32g": GpuType(constraint="v100-32g")},
         ),
-        # Which of the two the nodes have is not to be seen.
+        # It is unknown which of the two types the nodes have.
         ([nodes("g", "gpu:4", features=["v100", "a100"])], {}),
         ([nodes("gpu-h100", "gpu:8")], {"h100": GpuType(partition="gpu-h100")}),
         ([nodes("g", "gpu:8", features=["skylake"])], {}),
@@ -118,7 +118,9 @@ def test_what_slurm_keeps_back_is_not_promised() -> None:
         ([nodes("g", "gpu:fast:2")], {"fast": GpuType(gres="fast")}),
     ],
 )
-def test_how_a_site_spells_its_gpus(rows: list[NodeRow], types: dict[str, GpuType]) -> None:
+def test_gpu_types_are_read_from_gres_and_features(
+    rows: list[NodeRow], types: dict[str, GpuType]
+) -> None:
     made = site(rows)
     assert made.gpu_types == types
     counted = {name for message in made.partitions.values() for name in message.gpu_types}
@@ -137,10 +139,10 @@ def test_how_a_site_spells_its_gpus(rows: list[NodeRow], types: dict[str, GpuTyp
         max_size=4,
     )
 )
-def test_a_type_that_init_writes_is_one_that_a_job_can_name(
+def test_gpu_types_written_by_init_are_accepted_in_jobs(
     rows: list[tuple[str, str, list[str]]],
 ) -> None:
-    """It wrote v100 and v100-32g, and its own partitions then had no v100-32g."""
+    """Regression: init wrote v100 and v100-32g, but its partitions had no v100-32g."""
     made = site([nodes(name, gres, features=features) for name, gres, features in rows])
     profile = Cluster(read_on="2026-11-23", partitions=made.partitions, gpu_types=made.gpu_types)
     for kind in made.gpu_types:
@@ -153,8 +155,8 @@ def test_a_type_that_init_writes_is_one_that_a_job_can_name(
 TACC = [nodes("normal", cpus=128), nodes("gpu-a100", cpus=128), nodes("gpu-a100-dev", cpus=128)]
 
 
-def test_gpus_that_only_a_partitions_name_says_are_asked_about() -> None:
-    """TACC's Slurm counts no GPUs: its partitions are named after them."""
+def test_partitions_with_gpus_only_in_their_name_have_a_note() -> None:
+    """The Slurm of TACC counts no GPUs, but the names of its partitions contain them."""
     made = site(TACC, PartitionRow(name="normal", is_default=True))
     assert made.partition == "gpu-a100" and made.named_gpus == ["gpu-a100", "gpu-a100-dev"]
     assert "set gpus_per_node" in made.notes["gpu-a100"][0] and "normal" not in made.notes
@@ -162,7 +164,7 @@ def test_gpus_that_only_a_partitions_name_says_are_asked_about() -> None:
     assert (counted.partition, counted.named_gpus) == ("h100", [])
 
 
-def test_cores_and_the_threads_that_slurm_counts_as_cpus() -> None:
+def test_threads_per_core_are_read_from_node_limits() -> None:
     limits = {"gpu1": NodeLimits(name="gpu1", cpus=112, memory=512000, threads=2)}
     made = site([nodes("gpu", "gpu:8", cpus=128)], limits=limits).partitions["gpu"]
     assert (made.cpus_per_node, made.threads_per_core) == (112, 2)
@@ -170,7 +172,7 @@ def test_cores_and_the_threads_that_slurm_counts_as_cpus() -> None:
     assert other.partitions["gpu"].threads_per_core is None
 
 
-def test_types_keep_the_profiles_names() -> None:
+def test_gpu_types_keep_their_names_in_the_profile() -> None:
     known = {"big": GpuType(gres="nvidia_a100-sxm4-80gb"), "old": GpuType(gres="k80")}
     made = site([nodes("g", "gpu:nvidia_a100-sxm4-80gb:4")], known=known)
     assert made.gpu_types == {"big": GpuType(gres="nvidia_a100-sxm4-80gb")}
@@ -193,18 +195,18 @@ def test_types_keep_the_profiles_names() -> None:
         ({"needs_reservation": True}, ""),
     ],
 )
-def test_partitions_that_the_user_cannot_use(message: dict[str, Any], why: str) -> None:
+def test_inaccessible_partitions_are_excluded(message: dict[str, Any], why: str) -> None:
     mine = [Association(cluster="hot", account="ml", qos=["normal"])]
     asked: dict[str, Any] = {"config": ENFORCED, "associations": mine, "groups": ["users"]}
     row = PartitionRow(name="gpu", **message)
     made = site([nodes("gpu", "gpu:4")], row, **asked)
     assert list(made.partitions) == ([] if why else ["gpu"])
     assert why in made.left_out.get("gpu", "")
-    # The user's own choice stays.
+    # The user's own choice is kept.
     assert "gpu" in site([nodes("gpu", "gpu:4")], row, **asked, keep=["gpu"]).partitions
 
 
-def test_what_is_not_sure_is_not_left_out() -> None:
+def test_possibly_accessible_partitions_are_included() -> None:
     row = PartitionRow(name="gpu", allow_accounts=["bio"])
     rows = [nodes("gpu", "gpu:4")]
     mine = [Association(cluster="hot", account="ml")]
@@ -215,7 +217,7 @@ def test_what_is_not_sure_is_not_left_out() -> None:
     assert "gpu" not in site(rows, row, associations=mine, config=ENFORCED).partitions
 
 
-def test_limits_of_qos_and_account() -> None:
+def test_loosest_limits_of_qos_and_account_apply() -> None:
     mine = [
         Association(cluster="c", account="a", qos=["normal", "long"], max_gpus=2),
         Association(cluster="c", account="b", qos=["normal"], max_gpus=3),
@@ -233,7 +235,7 @@ def test_limits_of_qos_and_account() -> None:
         found = site([nodes("gpu", "gpu:4")], partition, **{**asked, **message}).partitions["gpu"]
         return found.max_time, found.max_gpus
 
-    # The loosest that some choice gives: QOS long, whose 5 days the partition cuts to 2.
+    # The loosest limit of any choice: QOS long, whose 5 days the partition limits to 2.
     assert made(row) == ("2-00:00:00", 16)
     assert made(row, associations=mine[1:]) == ("12:00:00", 3)
     with_qos = PartitionRow(name="gpu", max_time="2-00:00:00", qos="part")
@@ -243,12 +245,12 @@ def test_limits_of_qos_and_account() -> None:
     none = [Association(cluster="c", account="a", qos=["normal"], max_gpus=0)]
     closed = site([nodes("gpu", "gpu:a100:4")], row, **{**asked, "associations": none})
     assert closed.partitions["gpu"].gpus_per_node == 0 and "none of its" in closed.notes["gpu"][0]
-    # What is not enforced, or not known, is no limit.
+    # Limits that are unenforced or unknown do not apply.
     assert made(row, config=SlurmConfig(version="22.05.8")) == ("2-00:00:00", None)
     assert made(row, associations=None) == ("2-00:00:00", None)
 
 
-def test_the_usual_partition() -> None:
+def test_default_partition_prefers_gpus_and_many_nodes() -> None:
     rows = [
         nodes("cpu", "", nodes=100),
         nodes("debug", "gpu:4", nodes=50),
@@ -264,7 +266,7 @@ def test_the_usual_partition() -> None:
     assert site(rows, default, down).partition == "gpu"
     assert site(rows, PartitionRow(name="mixed", is_default=True)).partition == "mixed"
     assert site(rows[:1]).partition == "cpu"
-    # What a site gives by default is often for tries, and a slice of a GPU trains little.
+    # Default partitions are often meant for short tests, and MIG slices for small models.
     short = PartitionRow(name="interactive", is_default=True)
     assert site([*rows, nodes("interactive", "gpu:4")], short, down).partition == "gpu"
     slices = nodes("slices", "gpu:a100_1g.5gb:14,gpu:a100_3g.20gb:4", nodes=50)
@@ -273,7 +275,7 @@ def test_the_usual_partition() -> None:
     assert site([]).partition is None
 
 
-def test_accounts() -> None:
+def test_accounts_and_default_account_are_read() -> None:
     mine = [
         Association(cluster="c", account="a", default_account="b"),
         Association(cluster="c", account="b", default_account="b"),
@@ -289,7 +291,7 @@ def test_accounts() -> None:
         r"[a-z]{1,3}(\[[0-9]{1,2}(-[0-9]{1,2})?(,[0-9]{1,2})?\])?(,x[1-3])?", fullmatch=True
     )
 )
-def test_the_first_host_is_one_of_them(text: str) -> None:
+def test_first_host_is_one_of_the_expanded_hosts(text: str) -> None:
     try:
         hosts = expand_hosts(text)
     except ValueError:
@@ -307,7 +309,7 @@ PRESETS = {file.stem: file.read_text() for file in sorted(shipped_folder("jobs")
 
 
 def profile_of(shape: dict[str, str]) -> Cluster:
-    """The profile that init writes, as it is read again."""
+    """Return the profile that init writes, parsed again."""
     answers = Answers(
         config=parse_config(shape["config"]),
         nodes=parse_sinfo(shape["sinfo"]),
@@ -327,8 +329,8 @@ def resolve(name: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_presets_and_gpu_types_of_clusters_unlike_one_another(name: str) -> None:
-    """A preset is refused only where its partition has less, and one that has it is named."""
+def test_presets_fit_or_name_a_fitting_partition_on_different_clusters(name: str) -> None:
+    """Presets are refused only if the partition is too small, and a sufficient one is suggested."""
     profile = profile_of(SHAPES[name])
     for preset, text in PRESETS.items():
         spec = load_job(text, source=preset, resolve=resolve)
@@ -355,7 +357,7 @@ def test_presets_and_gpu_types_of_clusters_unlike_one_another(name: str) -> None
         assert not find_limits(spec, build_plan(spec, profile, PLACE), profile, "hpcrun.yaml")
 
 
-def test_what_init_makes_of_them() -> None:
+def test_init_selects_partitions_of_different_clusters() -> None:
     made = {name: profile_of(shape) for name, shape in SHAPES.items()}
     usual = {name: one.partition for name, one in made.items()}
     assert usual == {
@@ -367,7 +369,7 @@ def test_what_init_makes_of_them() -> None:
         "cores": "p.gpu+long",
     }
     v100 = made["features"].partitions["gpu"]
-    # 40 cores of two threads, of which two cores are the system's.
+    # 40 cores with two threads each, two of the cores reserved for the system.
     assert (v100.cpus_per_node, v100.threads_per_core) == (76, 2)
     power9 = made["mixed"].partitions["debug"]
     assert (power9.cpus_per_node, power9.threads_per_core) == (128, 4)

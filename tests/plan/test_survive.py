@@ -1,4 +1,4 @@
-"""What a job says about going on, as sbatch's options and the program's words."""
+"""survive and checkpoint as sbatch options and program arguments."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ JOB = "script: a.py\n"
 
 
 def options(made: Plan) -> dict[str, str | None]:
-    """The sbatch options that are about going on."""
+    """Return the sbatch options that control restarts."""
     return {k: v for k, v in made.directives if k in ("requeue", "no-requeue", "signal")}
 
 
-def test_a_job_that_does_not_ask_never_starts_again() -> None:
+def test_job_without_survive_is_never_requeued() -> None:
     made = making.plan(JOB)
     assert options(made) == {"no-requeue": None}
     assert (made.survive.when, made.survive.max_attempts, made.survive.warned) == ([], 1, None)
 
 
-def test_what_it_goes_on_after() -> None:
+def test_survive_when_lists_the_causes_of_a_restart() -> None:
     made = making.plan(JOB + "survive: {when: [preempted, node_fail, preempted]}")
     assert options(made) == {"requeue": None}
     assert made.survive.when == ["preempted", "node_fail"]
@@ -42,7 +42,7 @@ def test_what_it_goes_on_after() -> None:
         ("save_before_end: 90s", "B:URG@90", True),
     ],
 )
-def test_the_warning_before_the_limit(survive: str, signal: str, saves: bool) -> None:
+def test_save_before_end_sets_the_signal_option(survive: str, signal: str, saves: bool) -> None:
     made = making.plan(f"{JOB}survive: {{{survive}}}")
     assert options(made)["signal"] == signal
     name = signal[2:].partition("@")[0]
@@ -50,11 +50,11 @@ def test_the_warning_before_the_limit(survive: str, signal: str, saves: bool) ->
         "a shell that has only begun lives"
     )
     assert made.survive.saves is saves
-    # Slurm itself starts a job again after a preemption and a node's failure alone.
+    # Slurm itself requeues a job only after a preemption or a node failure.
     assert "no-requeue" in options(made)
 
 
-def test_ranks_are_not_asked_to_save_as_they_start() -> None:
+def test_save_before_end_longer_than_the_limit_is_refused() -> None:
     asks = 'resources: {time: "5"}\nsurvive: {when: [time_limit], save_before_end: %s}'
     assert options(making.plan(JOB + asks % "4m"))["signal"] == "B:URG@240"
     match = r"survive\.save_before_end: 300s, and the time limit is 5 \(resources\.time\)"
@@ -69,7 +69,7 @@ def test_ranks_are_not_asked_to_save_as_they_start() -> None:
 @pytest.mark.parametrize(
     ("before", "trains"), [("4m", "0 to 60 s"), ("200s", "40 to 100 s"), ("3m", "")]
 )
-def test_an_attempt_that_trains_next_to_nothing_is_told(before: str, trains: str) -> None:
+def test_attempt_with_little_training_time_has_a_note(before: str, trains: str) -> None:
     asks = f'resources: {{time: "5"}}\nsurvive: {{when: [time_limit], save_before_end: {before}}}'
     notes = [note for note in making.plan(JOB + asks).notes if "save_before_end" in note]
     assert [f"an attempt trains for {trains}" in note for note in notes] == [True] * bool(trains)
@@ -86,21 +86,21 @@ def test_an_attempt_that_trains_next_to_nothing_is_told(before: str, trains: str
         ("a/../../b", "leads out of the run's folder"),
     ],
 )
-def test_a_folder_that_is_another_one_than_meant(folder: str, message: str) -> None:
+def test_ambiguous_checkpoint_dir_is_refused(folder: str, message: str) -> None:
     with pytest.raises(
         SpecError, match=f"checkpoint.dir: .*{message}(.*: write (the|an) absolute|$)"
     ):
         making.plan(f"{JOB}checkpoint: {{dir: {folder}}}")
 
 
-def test_a_misspelt_placeholder_is_one_mistake() -> None:
+def test_misspelled_resume_placeholder_is_reported_once() -> None:
     with pytest.raises(SpecError) as caught:
         making.plan(JOB + 'checkpoint: {resume: "--resume {resum}"}')
     assert "did you mean {resume}" in str(caught.value)
     assert "is missing" not in str(caught.value)
 
 
-def test_how_long_it_may_stand_still() -> None:
+def test_stalled_after_sets_the_limit_in_the_batch_script() -> None:
     def line(text: str) -> list[str]:
         files = {
             one.name: one.text for one in render_files(making.plan(text), open_templates(None))
@@ -112,24 +112,24 @@ def test_how_long_it_may_stand_still() -> None:
     for wrong in ("0s", "9999999999h"):
         with pytest.raises(SpecError, match=f"stalled_after: .*{wrong}"):
             making.plan(JOB + f"survive: {{stalled_after: {wrong}}}")
-    # Above the line at which the script becomes the harness, which looks at the logs.
+    # Above the line that starts the harness, which watches the logs.
     found = line(JOB + "survive: {stalled_after: 30m}")
     assert found == ["export HPCRUN_STALLED_AFTER=1800 # seconds without a step"]
 
 
-def test_slurms_own_requeue_is_what_slurm_does_by_itself() -> None:
+def test_requeue_option_restarts_after_preemption_and_node_failure() -> None:
     made = making.plan(JOB + "slurm: {requeue: true}")
     assert options(made) == {"requeue": None}
     assert made.survive.when == ["preempted", "node_fail"]
     assert making.plan(JOB, "slurm: {requeue: true}").survive.when == ["preempted", "node_fail"]
 
 
-def test_both_at_once_is_refused() -> None:
+def test_survive_with_no_requeue_is_refused() -> None:
     with pytest.raises(SpecError, match=r"no-requeue: survive\.when has preempted: take one"):
         making.plan(JOB + "survive: {when: [preempted]}\nslurm: {no-requeue: true}")
 
 
-def test_where_it_saves_and_how_it_resumes() -> None:
+def test_checkpoint_dir_and_resume_arguments_are_planned() -> None:
     made = making.plan(JOB + 'checkpoint: {resume: "--resume {resume}"}')
     assert made.survive.resume == ["--resume", "${HPCRUN_RESUME}"]
     assert made.checkpoint_dir == f"{made.run_dir}/checkpoints"
@@ -146,19 +146,19 @@ def test_where_it_saves_and_how_it_resumes() -> None:
         ("--from {resum} {resume}", "did you mean {resume}"),
     ],
 )
-def test_words_that_cannot_be(resume: str, message: str) -> None:
+def test_invalid_resume_arguments_are_refused(resume: str, message: str) -> None:
     with pytest.raises(SpecError, match=message):
         making.plan(f'{JOB}checkpoint: {{resume: "{resume}"}}')
 
 
 @pytest.mark.parametrize("words", [["--resume"], ["--auto-resume", "-c"]])
-def test_a_switch_has_the_program_find_its_checkpoint(words: list[str]) -> None:
+def test_resume_switch_without_placeholder_is_accepted(words: list[str]) -> None:
     made = making.plan(f'{JOB}checkpoint: {{resume: "{" ".join(words)}"}}')
     assert made.survive.resume == words
 
 
 @pytest.mark.parametrize("survive", ["", "survive: {when: [preempted]}\n"])
-def test_which_checkpoints_stay_is_known_to_every_run(survive: str) -> None:
+def test_checkpoint_retention_is_written_to_every_batch_script(survive: str) -> None:
     made = making.plan(f"{JOB}{survive}checkpoint: {{keep: 3, marker: it's whole}}")
     script = next(
         file.text for file in render_files(made, open_templates(None)) if file.name == "job.sbatch"
@@ -172,12 +172,12 @@ def test_which_checkpoints_stay_is_known_to_every_run(survive: str) -> None:
 @pytest.mark.parametrize(
     "wrong", ["keep: 0", "marker: a/b", "marker: ''", "marker: ..", "marker: '*.pt'"]
 )
-def test_what_is_no_number_or_no_name(wrong: str) -> None:
+def test_invalid_keep_and_marker_are_refused(wrong: str) -> None:
     with pytest.raises(SpecError, match=r"checkpoint\.(keep|marker)"):
         making.plan(f"{JOB}checkpoint: {{{wrong}}}")
 
 
-def test_spare_nodes_are_asked_for_and_paid_for() -> None:
+def test_spare_nodes_are_requested_and_counted() -> None:
     survive = (
         "survive: {when: [node_fail], spare_nodes: 1}\nresources: {nodes: 2, gpus_per_node: 1}"
     )

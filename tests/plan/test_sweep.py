@@ -1,4 +1,4 @@
-"""A sweep's combinations as jobs of their own, and the one array that they share."""
+"""Combinations of a sweep as separate jobs, and the array that they share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SWEEP_ID = "20261120-081455-train-7k3q"
 
 
 def plans(spec: JobSpec, runs_dir: str = "/runs", **changes: Any) -> list[Plan]:
-    """The plans of all runs, as a sweep's folder has them."""
+    """Return the plans of all runs, as stored in the folder of a sweep."""
     return [
         build_plan(
             run.spec,
@@ -42,7 +42,7 @@ def problems(text: str, *words: str) -> list[str]:
     return [str(problem).removeprefix(": ") for problem in caught.value.problems]
 
 
-def test_all_combinations_in_the_order_of_the_keys() -> None:
+def test_sweep_builds_all_combinations_in_key_order() -> None:
     spec = job("name: t\nargs: ['{b}', '{a}']\nsweep: {a: [1, 2], b: [x, y, z]}")
     runs = build_runs(spec)
     assert [run.spec.args for run in runs] == [
@@ -56,12 +56,12 @@ def test_all_combinations_in_the_order_of_the_keys() -> None:
     assert "sweep" not in dump_job(runs[0].spec)
 
 
-def test_values_stay_as_they_were_written() -> None:
+def test_sweep_values_keep_their_spelling() -> None:
     (run,) = build_runs(job("args: ['{lr}']\nsweep: {lr: [1e-4]}"))
     assert run.spec.args == ["1e-4"]
 
 
-def test_every_place_that_has_placeholders_is_filled_and_no_other_name() -> None:
+def test_sweep_fills_its_placeholders_everywhere_and_no_others() -> None:
     spec = job(
         "command: [run, '{x}']\nargs: ['{{x}}', '{run_dir}/{x}']\n"
         "env: {A: '{x}'}\nstage: {'/data/{x}': '{x}'}\n"
@@ -77,7 +77,7 @@ def test_every_place_that_has_placeholders_is_filled_and_no_other_name() -> None
     assert run.extra_args == ["7", "{other}"]
 
 
-def test_keys_of_the_job_are_set_with_their_types() -> None:
+def test_swept_job_keys_keep_their_types() -> None:
     spec = job(
         "framework: deepspeed\nsweep:\n  deepspeed.zero_stage: [2, 3]\n  precision: [fp32]\n"
         "  activation_checkpointing: [true]\n"
@@ -91,14 +91,14 @@ def test_keys_of_the_job_are_set_with_their_types() -> None:
     assert one.spec.env == {"A_B": "a: b"}
 
 
-def test_a_bare_command_is_swept_too() -> None:
+def test_sweep_fills_extra_arguments() -> None:
     spec = structs.replace(job("sweep: {precision: [fp32], x: [a]}"), command=[])
     (run,) = build_runs(spec, ["echo", "{x}"])
     assert run.spec.command == [] and run.extra_args == ["echo", "a"]
     assert run.spec.precision == "fp32"
 
 
-def test_a_combination_is_checked_as_a_job_file_is() -> None:
+def test_each_sweep_combination_is_validated() -> None:
     text = "framework: deepspeed\ndeepspeed: {offload: {param: cpu}, zero_stage: 3}\n"
     found = problems(f"{text}sweep: {{deepspeed.zero_stage: [2, 3, 9], nothing.there: [1]}}")
     assert "deepspeed.offload.param: needs zero_stage 3; it is 2" in found
@@ -120,18 +120,18 @@ def test_a_combination_is_checked_as_a_job_file_is() -> None:
         ("sweep_limit", "cannot change itself"),
     ],
 )
-def test_what_cannot_be_swept(key: str, expected: str) -> None:
+def test_unsweepable_keys_are_refused(key: str, expected: str) -> None:
     (problem,) = problems(f"args: ['{{{{lr}}}}']\nsweep: {{{key}: [1, 2]}}")
     assert problem.startswith(f"sweep.{key}: ") and expected in problem
 
 
-def test_too_many_runs_are_refused_before_any_is_made() -> None:
+def test_too_many_sweep_runs_are_refused() -> None:
     values = list(range(101))
     (problem,) = problems(f"args: ['{{a}}{{b}}']\nsweep: {{a: {values}, b: {values}}}")
     assert problem == f"sweep: 10201 combinations; a sweep has at most {MAX_RUNS} runs"
 
 
-def test_a_name_of_hpcruns_own_is_refused() -> None:
+def test_sweep_over_builtin_placeholder_is_refused() -> None:
     spec = job(
         "args: ['{nodes}', '{lr}', '{precision}']\nsweep: {nodes: [1], lr: [1], precision: [fp32]}"
     )
@@ -142,7 +142,7 @@ def test_a_name_of_hpcruns_own_is_refused() -> None:
 # ---- the array
 
 
-def test_the_array_asks_once_for_all() -> None:
+def test_sweep_array_requests_resources_once() -> None:
     spec = job("name: train\nargs: ['{a}']\nsweep: {a: [1, 2, 3]}\nsweep_limit: 2")
     made = plans(spec)
     array = build_array(made, spec, SWEEP_ID)
@@ -158,7 +158,7 @@ def test_the_array_asks_once_for_all() -> None:
     assert made[1].program[1] == f"/runs/{SWEEP_ID}.array/code/train_gpt.py"
 
 
-def test_runs_that_would_go_on_from_each_others_checkpoints_are_refused() -> None:
+def test_sweep_runs_with_shared_checkpoint_dir_are_refused() -> None:
     text = "args: ['{lr}', '{seed}']\nsweep: {lr: [1, 2], seed: [3, 4]}\ncheckpoint: {dir: DIR}"
     with pytest.raises(InputError) as caught:
         build_array(
@@ -172,12 +172,12 @@ def test_runs_that_would_go_on_from_each_others_checkpoints_are_refused() -> Non
         build_array(made, job(text.replace("DIR", fixed)), SWEEP_ID)
 
 
-def test_a_limit_that_limits_nothing_is_left_out() -> None:
+def test_ineffective_sweep_limit_is_omitted() -> None:
     spec = job("args: ['{a}']\nsweep: {a: [1, 2, 3]}\nsweep_limit: 3")
     assert dict(build_array(plans(spec), spec, SWEEP_ID).directives)["array"] == "0-2"
 
 
-def test_a_folder_that_slurms_patterns_would_change_is_spelled_out() -> None:
+def test_array_output_escapes_slurm_filename_patterns() -> None:
     spec = job("args: ['{a}']\nsweep: {a: [1]}")
     array = build_array(plans(spec, "/50%a"), spec, SWEEP_ID)
     assert dict(array.directives)["output"] == (
@@ -185,7 +185,7 @@ def test_a_folder_that_slurms_patterns_would_change_is_spelled_out() -> None:
     )
 
 
-def test_runs_that_would_ask_slurm_for_different_things_are_refused() -> None:
+def test_sweep_runs_with_different_resources_are_refused() -> None:
     spec = job(
         "name: t\nscript: a.py\nresources: {gpus_per_node: 4}\nsweep: {launcher: [torchrun, srun]}"
     )

@@ -1,4 +1,4 @@
-"""Time limits: Slurm's grammar, times with units, and limits that are probably a mistake."""
+"""Time limits: Slurm's grammar, times with units, and likely mistakes."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def limit(text: str, rest: str = "") -> str | None:
         ("UNLIMITED", "UNLIMITED"),
     ],
 )
-def test_a_limit_reaches_slurm_in_its_grammar(text: str, expected: str) -> None:
+def test_time_limit_is_converted_to_slurm_format(text: str, expected: str) -> None:
     assert limit(text) == expected
 
 
 @pytest.mark.parametrize("text", ["2hours", "12h1d", "h", "1.5h", "2 h", "-1h", "1h30"])
-def test_what_is_no_time_is_refused(text: str) -> None:
+def test_invalid_time_is_refused(text: str) -> None:
     with pytest.raises(SpecError, match="as in 30m, 2h, 1d12h"):
         limit(f"'{text}'")
 
 
-def test_every_time_of_job_and_profile_takes_units() -> None:
+def test_every_time_of_job_and_profile_accepts_units() -> None:
     made = plan(
         "script: a.py\nresources: {time: 2h, partition: gpu}\nslurm: {time-min: 1h30m}\n"
         "survive: {when: [stalled], save_before_end: 1m30s, stalled_after: 1h30m}",
@@ -62,9 +62,7 @@ def test_every_time_of_job_and_profile_takes_units() -> None:
         ("10", 2, None),
     ],
 )
-def test_a_limit_that_is_probably_a_mistake_is_reported(
-    text: str, nodes: int, note: str | None
-) -> None:
+def test_likely_mistaken_time_limit_has_a_note(text: str, nodes: int, note: str | None) -> None:
     made = plan(f"script: a.py\nresources: {{time: '{text}', nodes: {nodes}}}")
     found = [one for one in made.notes if one.startswith("resources.time: ")]
     assert len(found) == (note is not None)

@@ -1,4 +1,4 @@
-"""How a job lies on nodes: shares of CPUs and memory, GPU types, what cannot be."""
+"""The layout of a job on nodes: shares of CPUs and memory, GPU types, refused requests."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def topology(
         ("4096KB", 4),
     ],
 )
-def test_memory_text(text: str, mb: int) -> None:
+def test_memory_text_is_parsed_to_megabytes(text: str, mb: int) -> None:
     assert parse_memory_mb(text) == mb
 
 
@@ -49,7 +49,7 @@ def test_memory_text(text: str, mb: int) -> None:
     ("gpus", "cpus_per_task", "memory"),
     [(1, 16, "131072M"), (4, 16, "524288M"), (8, 16, "1048576M")],
 )
-def test_cpus_and_memory_are_the_gpus_share_of_the_node(
+def test_cpus_and_memory_are_proportional_to_gpus(
     gpus: int, cpus_per_task: int, memory: str
 ) -> None:
     notes: list[str] = []
@@ -60,18 +60,18 @@ def test_cpus_and_memory_are_the_gpus_share_of_the_node(
     assert notes == []
 
 
-def test_an_uneven_share_is_rounded_down() -> None:
+def test_uneven_share_is_rounded_down() -> None:
     profile = "partitions: {a: {gpus_per_node: 3, cpus_per_node: 64, memory_per_node: 100}}"
     made = topology("gpus_per_node: 2", profile)
     assert (made.cpus_per_rank, made.memory) == (21, "66M")
 
 
-def test_what_the_job_says_goes_before_the_share() -> None:
+def test_cpus_and_memory_of_the_job_override_the_share() -> None:
     made = topology("gpus_per_node: 2, cpus_per_gpu: 3, memory_per_node: 7G")
     assert (made.cpus_per_rank, made.memory) == (3, "7G")
 
 
-def test_nodes_that_the_profile_does_not_know() -> None:
+def test_unknown_nodes_use_default_cpus_with_a_note() -> None:
     notes: list[str] = []
     made = topology("gpus_per_node: 2", "", notes=notes)
     assert made.cpus_per_rank == DEFAULT_CPUS_PER_GPU
@@ -79,7 +79,7 @@ def test_nodes_that_the_profile_does_not_know() -> None:
     assert len(notes) == 1 and "does not know its nodes" in notes[0]
 
 
-def test_a_job_without_gpus_has_one_rank_a_node_and_no_gres() -> None:
+def test_job_without_gpus_has_one_rank_per_node_and_no_gres() -> None:
     made = topology("gpus_per_node: 0, nodes: 3")
     assert (made.nodes, made.ranks_per_node, made.gres, made.memory) == (3, 1, None, None)
 
@@ -102,14 +102,14 @@ def _refusal(resources: str, profile: str) -> SpecError:
         ("gpus_per_node: 2", f"{NODES}slurm: {{exclusive: user}}", 16, "262144M", False),
     ],
 )
-def test_whole_nodes_are_taken_whole(
+def test_exclusive_jobs_get_all_cpus_and_memory(
     resources: str, profile: str, cpus: int, memory: str, message: bool
 ) -> None:
     made = topology(resources, profile)
     assert (made.cpus_per_rank, made.memory, made.exclusive) == (cpus, memory, message)
 
 
-def test_whole_nodes_that_nobody_knows_are_not_asked_for_a_number_of_cpus() -> None:
+def test_unknown_exclusive_nodes_request_no_cpu_count() -> None:
     notes: list[str] = []
     made = topology("gpus_per_node: 2, exclusive: true", "", notes=notes)
     assert (made.asks_cpus, made.memory, made.cpus_per_rank) == (False, "0", DEFAULT_CPUS_PER_GPU)
@@ -126,18 +126,18 @@ def test_whole_nodes_that_nobody_knows_are_not_asked_for_a_number_of_cpus() -> N
         ("gpus_per_node: 2, gpu_type: small", "gpu_types: {small: {gres: x, mig: true}}"),
     ],
 )
-def test_slices_of_gpus_hold_one_rank(resources: str, profile: str) -> None:
+def test_mig_slices_allow_only_one_rank(resources: str, profile: str) -> None:
     assert "NCCL cannot join MIG slices" in str(_refusal(resources, profile))
     one = resources.replace("gpus_per_node: 2", "gpus_per_node: 1").replace("nodes: 2, ", "")
     assert topology(one, profile).gres is not None
 
 
-def test_the_profiles_word_on_slices_wins() -> None:
+def test_mig_setting_of_the_profile_overrides_detection() -> None:
     made = topology("gpus_per_node: 2, gpu_type: 1g.5gb", "gpu_types: {1g.5gb: {mig: false}}")
     assert made.ranks_per_node == 2
 
 
-def test_a_type_that_is_known_by_its_partition_needs_that_partition() -> None:
+def test_gpu_type_with_a_partition_selects_that_partition() -> None:
     profile = "gpu_types: {h100: {partition: hopper}}"
     assert topology("gpu_type: h100", profile).partition == "hopper"
     assert topology("gpu_type: h100, partition: hopper", profile).partition == "hopper"
@@ -145,7 +145,7 @@ def test_a_type_that_is_known_by_its_partition_needs_that_partition() -> None:
     assert "h100: it is chosen by its partition, hopper; leave partition out" in message
 
 
-def test_facts_of_another_partition_do_not_count() -> None:
+def test_facts_of_other_partitions_are_ignored() -> None:
     two = NODES + "partition: gpu\n"
     two = two.replace("}}", "}, big: {gpus_per_node: 16}}")
     assert topology("gpus_per_node: 16, partition: big", two).gres == "gpu:16"
@@ -169,12 +169,14 @@ gpu_types:
         ("gpus_per_node: 4, gpu_type: a100, partition: x", "gpu:a100-sxm:4", None, "x"),
     ],
 )
-def test_gpu_types(resources: str, gres: str, constraint: str | None, partition: str) -> None:
+def test_gpu_type_sets_gres_constraint_and_partition(
+    resources: str, gres: str, constraint: str | None, partition: str
+) -> None:
     made = topology(resources, TYPES)
     assert (made.gres, made.constraint, made.partition) == (gres, constraint, partition)
 
 
-def test_an_unlisted_gpu_type() -> None:
+def test_unlisted_gpu_type_is_refused_unless_the_profile_allows_any() -> None:
     with pytest.raises(SpecError, match="gpu_type: v100: cluster default has a100, h100"):
         topology("gpu_type: v100", TYPES)
     assert topology("gpu_type: v100", "").gres == "gpu:v100:1"
@@ -184,7 +186,7 @@ def test_an_unlisted_gpu_type() -> None:
     assert topology("gpu_type: h100", any_other).constraint == "hopper"
 
 
-def test_the_account_is_the_jobs_else_the_profiles() -> None:
+def test_account_of_the_job_overrides_the_profile() -> None:
     assert topology("", "account: lab").account == "lab"
     assert topology("account: other", "account: lab").account == "other"
 
@@ -205,8 +207,8 @@ LUMI = (
         ("slurm: {hint: multithread}", 14),
     ],
 )
-def test_cpus_are_cores_where_a_job_takes_one_thread_of_each(given: str, cpus: int) -> None:
-    """LUMI-G's documents give each of 8 ranks 7 of the 56 cores that Slurm leaves to jobs."""
+def test_cpus_count_cores_with_one_thread_per_core(given: str, cpus: int) -> None:
+    """LUMI-G documents 7 cores for each of 8 ranks, of the 56 cores available to jobs."""
     assert topology("gpus_per_node: 8", LUMI + given).cpus_per_rank == cpus
     text = f"script: a.py\nresources: {{gpus_per_node: 8, cpus_per_gpu: 14}}\n{given}"
     spec, profile = job(text), cluster(LUMI)
@@ -225,9 +227,7 @@ def test_cpus_are_cores_where_a_job_takes_one_thread_of_each(given: str, cpus: i
         ("gpus_per_node: 0", "exclusive: true", ""),
     ],
 )
-def test_gpus_that_are_paid_for_and_not_used_are_counted(
-    resources: str, node: str, wanted: str
-) -> None:
+def test_allocated_but_idle_gpus_have_a_note(resources: str, node: str, wanted: str) -> None:
     notes: list[str] = []
     facts = f"partition: g\npartitions: {{g: {{gpus_per_node: 4, {node or 'nodes: 9'}}}}}"
     topology(resources, facts, notes=notes)

@@ -1,4 +1,4 @@
-"""Variables of the user's own: what is noted of which, and that hpcrun itself sets none of them."""
+"""Notes on the user's own variables; hpcrun itself sets none of the noted ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TWO_NODES = "script: a.py\nresources: {nodes: 2}\n"
 
 
 def shown(env: str, profile: str = "fabric: ethernet", text: str = TWO_NODES) -> list[str]:
-    """What is reported of the job's env, notes of other kinds left out."""
+    """Return the notes on the job's env, without notes of other kinds."""
     return [note for note in plan(f"{text}env: {{{env}}}", profile).notes if "env." in note]
 
 
@@ -71,7 +71,7 @@ def shown(env: str, profile: str = "fabric: ethernet", text: str = TWO_NODES) ->
         ),
     ],
 )
-def test_ineffective_variables_are_reported(env: str, message: str) -> None:
+def test_ineffective_variables_have_a_note(env: str, message: str) -> None:
     notes = shown(env)
     assert len(notes) == 1 and notes[0].startswith(message), notes
 
@@ -99,7 +99,7 @@ def test_ineffective_variables_are_reported(env: str, message: str) -> None:
         "nccl_timeout: 1",
     ],
 )
-def test_what_is_right_or_unknown_is_left_alone(env: str) -> None:
+def test_valid_or_unknown_variables_have_no_note(env: str) -> None:
     assert shown(env) == []
 
 
@@ -110,14 +110,14 @@ def refusal(text: str, profile: str = "") -> str:
 
 
 @pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"])
-def test_gpus_are_slurms_to_give(name: str) -> None:
+def test_visible_devices_in_env_are_refused(name: str) -> None:
     message = f"env.{name}: Slurm gives the job its GPUs"
     assert message in refusal(f"script: a.py\nenv: {{{name}: '0,1'}}")
     assert f"cluster default: {message}" in refusal("script: a.py", f"env: {{{name}: 0}}")
 
 
-def test_all_gpus_of_a_whole_node_may_be_named() -> None:
-    """JSC's course has it in every job: nobody else has GPUs on these nodes."""
+def test_visible_devices_of_a_whole_node_are_accepted() -> None:
+    """JSC's course sets it in every job, which is harmless on unshared nodes."""
     text = "script: a.py\nresources: {gpus_per_node: 4}\nenv: {CUDA_VISIBLE_DEVICES: '0,1,2,3'}\n"
     node = "partitions: {booster: {gpus_per_node: 4}}\npartition: booster"
     assert variables(plan(text, node))["CUDA_VISIBLE_DEVICES"] == "0,1,2,3"
@@ -131,24 +131,26 @@ def test_all_gpus_of_a_whole_node_may_be_named() -> None:
     ("fabric", "refused"),
     [("infiniband", True), ("roce", True), ("auto", True), ("ethernet", False), ("efa", False)],
 )
-def test_a_network_cannot_be_used_and_switched_off(fabric: str, refused: bool) -> None:
+def test_disabled_infiniband_contradicting_the_fabric_is_refused(
+    fabric: str, refused: bool
+) -> None:
     text = f"{TWO_NODES}nccl: {{fabric: {fabric}, env: {{NCCL_IB_DISABLE: 1}}}}"
     if refused:
         assert "nccl.env.NCCL_IB_DISABLE: on InfiniBand or RoCE NCCL would find no" in refusal(text)
     else:
         assert any("nccl.env.NCCL_IB_DISABLE: " in note for note in plan(text).notes)
-    # One node uses no network: it is but a switch that was left.
+    # A single node uses no network, so the leftover switch is harmless.
     one = text.replace("nodes: 2", "nodes: 1")
     assert any("nccl.env.NCCL_IB_DISABLE: a switch" in note for note in plan(one).notes)
 
 
-def test_loopback_leads_nowhere_but_on_one_node() -> None:
+def test_loopback_interface_is_refused_for_several_nodes() -> None:
     text = f"{TWO_NODES}env: {{NCCL_SOCKET_IFNAME: lo, GLOO_SOCKET_IFNAME: lo}}"
     assert refusal(text).count("the loopback interface leads to no other node") == 2
     assert plan(text.replace("nodes: 2", "nodes: 1")).nodes == 1
 
 
-def test_all_that_is_wrong_is_reported_at_once() -> None:
+def test_all_problems_of_variables_are_reported_together() -> None:
     text = "script: a.py\nresources: {gpus_per_node: 2, gpu_type: 1g.5gb}\n"
     text += "env: {CUDA_VISIBLE_DEVICES: 0, X: '{nope}'}\nprecision: bf16"
     with pytest.raises(SpecError) as caught:
@@ -163,7 +165,7 @@ def inheriting(environ: dict[str, str], text: str = TWO_NODES, profile: str = ""
     return [note for note in notes if "of your shell" in note]
 
 
-def test_what_the_shell_brings_along_is_reported() -> None:
+def test_variables_inherited_from_the_shell_have_a_note() -> None:
     environ = {"NCCL_P2P_DISABLE": "1", "NCCL_NET": "Socket", "CUDA_VISIBLE_DEVICES": "0", "A": "b"}
     message = inheriting(environ)
     assert len(message) == 2
@@ -182,7 +184,7 @@ def everything_that_is_set() -> set[str]:
     return {name for one in made for network in FABRICS for name in variables(one, network)}
 
 
-def test_hpcrun_follows_its_own_advice() -> None:
+def test_hpcrun_sets_no_variables_it_warns_about() -> None:
     for name in everything_that_is_set():
         assert find_rule(name, "1", "auto") is None, name
         assert suggest_variable(name) is None, name
@@ -191,7 +193,7 @@ def test_hpcrun_follows_its_own_advice() -> None:
     assert mine - {"MPICH_GPU_SUPPORT_ENABLED"} <= KNOWN_NAMES
 
 
-def test_every_rule_has_its_source_and_a_case() -> None:
+def test_every_variable_rule_has_a_source() -> None:
     text = inspect.getsource(sys.modules[find_rule.__module__])
     assert len(re.findall(r"    # .+\n    Rule\(", text)) == len(RULES)
     assert not [name for name in KNOWN_NAMES if suggest_variable(name)]
@@ -205,7 +207,7 @@ def debugging(text: str, profile: str = "", run_dir: str = PLACE.run_dir) -> Pla
     return build_plan(job(text), cluster(profile), place)
 
 
-def test_debug_wins_over_the_job_and_has_a_section_that_says_so() -> None:
+def test_debug_overrides_the_job_in_its_own_section() -> None:
     text = f"{TWO_NODES}nccl: {{env: {{NCCL_DEBUG: ERROR}}}}\nenv: {{TORCH_CPP_LOG_LEVEL: WARNING}}"
     made = debugging(text)
     env = variables(made, "ethernet")
@@ -219,13 +221,13 @@ def test_debug_wins_over_the_job_and_has_a_section_that_says_so() -> None:
     assert (usual["NCCL_DEBUG"], usual["TORCH_CPP_LOG_LEVEL"]) == ("ERROR", "WARNING")
 
 
-def test_a_folder_with_a_percent_sign_is_no_pattern_of_nccls() -> None:
+def test_percent_signs_in_nccl_debug_file_are_escaped() -> None:
     env = variables(debugging("script: a.py", run_dir="/r/50%h"))
     assert env["NCCL_DEBUG_FILE"] == "/r/50%%h/logs/nccl-%h-%p.log"
     assert env["TORCH_NCCL_DEBUG_INFO_TEMP_FILE"] == "/r/50%h/logs/flight-"
 
 
-def test_debug_on_cpus_says_nothing_of_nccl() -> None:
+def test_debug_on_cpus_sets_no_nccl_variables() -> None:
     env = variables(debugging("script: a.py", "accelerator: cpu"))
     assert env["TORCH_DISTRIBUTED_DEBUG"] == "DETAIL"
     assert not [name for name in env if "NCCL" in name]
