@@ -1,4 +1,4 @@
-"""A user's YAML of ``accelerate launch``, whose settings become those of the job."""
+"""Merge a user's ``accelerate launch`` YAML into the job."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hpcrun.plan.findings import Findings
 from hpcrun.plan.launchers import unknown_key
 from hpcrun.spec import Accelerate, DeepSpeed, JobSpec, Offload
 
-# They describe the machine on which the file was made, not the allocation.
-_OF_A_MACHINE = (
+# These keys describe the machine on which the file was written, not the allocation.
+_MACHINE_KEYS = (
     "machine_rank",
     "main_process_ip",
     "main_process_port",
@@ -29,10 +29,14 @@ _STEPS = "gradient_accumulation_steps"
 def merge_accelerate_file(
     spec: JobSpec, keys: Mapping[str, Any], lines: Mapping[str, int | None]
 ) -> tuple[JobSpec, Findings]:
-    """Move what a file says to the job's own fields; the rest goes below ``accelerate.config``.
+    """Move the settings of a file to the job's fields, and the rest to ``accelerate.config``.
 
-    ``lines`` are those of the keys, for messages. What the job decides, as the number of processes,
-    is not taken from the file: another value there is a note. An unknown key is refused.
+    Settings that the job decides, such as the number of processes, are ignored; a different value
+    in the file is a note. Unknown keys are refused.
+
+    Args:
+        keys: The contents of the file.
+        lines: The line of each key, for messages.
 
     >>> spec = JobSpec(accelerate=Accelerate(config_file="a.yaml"))
     >>> taken, _ = merge_accelerate_file(spec, {"mixed_precision": "fp16", "num_machines": 1}, {})
@@ -41,7 +45,7 @@ def merge_accelerate_file(
     """
     section = spec.accelerate or Accelerate()
     found, source = Findings(), section.config_file or ""
-    rest = {key: value for key, value in keys.items() if key not in _OF_A_MACHINE}
+    rest = {key: value for key, value in keys.items() if key not in _MACHINE_KEYS}
 
     def note_other(key: str, given: object, wanted: object, decides: str) -> None:
         if given is not None and given != wanted:
@@ -78,7 +82,7 @@ def merge_accelerate_file(
         wanted = spec.batch.gradient_accumulation_steps or steps
         note_other(f"deepspeed_config.{_STEPS}", steps, wanted, f"batch.{_STEPS}")
         given = dict(own)
-        section_of_file = _take_deepspeed(own)
+        section_of_file = _extract_deepspeed(own)
         if spec.deepspeed is None:
             spec = structs.replace(spec, deepspeed=section_of_file)
         elif dropped := [key for key in given if key not in own]:
@@ -97,9 +101,10 @@ def merge_accelerate_file(
 
 
 def _read_value(key: str, value: Any) -> tuple[str, Any]:
-    """Return what a key of ``deepspeed_config`` needs, "" where it has that, and its value.
+    """Parse a value of ``deepspeed_config``, where Accelerate also accepts quoted numbers.
 
-    Accelerate takes numbers and switches in quotes, too.
+    Returns:
+        The expected kind of value, "" if the value is valid; and the parsed value.
 
     >>> _read_value("zero_stage", "3"), _read_value("zero_stage", "three")
     (('', 3), ('0, 1, 2 or 3', 'three'))
@@ -123,8 +128,8 @@ def _read_value(key: str, value: Any) -> tuple[str, Any]:
     return "", value
 
 
-def _take_deepspeed(own: dict[str, Any]) -> DeepSpeed:
-    """Move the keys of ``deepspeed_config`` that the job's section has out of ``own``."""
+def _extract_deepspeed(own: dict[str, Any]) -> DeepSpeed:
+    """Move the keys that the job's section has from ``own`` to a new section."""
     for key in ("deepspeed_multinode_launcher", "deepspeed_hostfile"):
         own.pop(key, None)  # hpcrun starts the nodes
     offload: dict[str, Any] = {}

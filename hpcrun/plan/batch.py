@@ -21,8 +21,9 @@ def decide_batch(
 ) -> BatchSizes:
     """Complete the batch sizes of a job; refuse an effective batch that is not divisible.
 
-    ``replicas`` is how many copies of the model train on samples of their own; ``where`` is the key
-    that gives the effective batch, for messages.
+    Args:
+        replicas: The number of copies of the model that train on different samples.
+        where: The key of the effective batch, for messages.
 
     >>> decide_batch(Batch(effective=64, micro_batch_per_gpu=4), 8, Findings())
     BatchSizes(micro_batch_per_gpu=4, gradient_accumulation_steps=2, effective=64)

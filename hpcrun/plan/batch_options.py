@@ -1,4 +1,4 @@
-"""Whether a script's option for a batch size means one GPU's samples or those of all GPUs."""
+"""Decide whether a script's option for a batch size counts the samples of one GPU or of all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hpcrun.plan.script_parsers import Option
 
 Scope = Literal["gpu", "all", "unclear"]
 
-# "[^a-z]" and not "\b", since an underscore is part of a word to a regular expression.
+# Lookarounds instead of "\b", because an underscore is a word character in regular expressions.
 _ALL_NAME = re.compile(r"(?<![a-z])(global|total|effective|overall|full)(?![a-z])")
 _GPU_NAME = re.compile(r"(?<![a-z])(micro|per|device|local|each)(?![a-z])")
 _UNIT = r"(?:gpus?|devices?|ranks?|process(?:es)?|workers?|replicas?|cards?|cores?)"
@@ -25,10 +25,13 @@ _GPU_HELP = re.compile(
 
 
 def batch_scope(option: Option, scripts: Sequence[ScriptFacts]) -> Scope:
-    """Decide what an option for a batch size counts, by its name, its help and its use.
+    """Decide by its name, help and use whether a batch option counts one GPU's samples or all.
 
-    ``scripts`` are the script and the modules of its project. A size that is not divided by the
-    number of ranks is that of each of them; hints that contradict one another leave it unclear.
+    A size that is not divided by the number of ranks is that of each rank. Contradicting hints make
+    the result "unclear".
+
+    Args:
+        scripts: The facts about the script and the modules of its project.
 
     >>> batch_scope(Option(["--batch"], help="Total batch size"), [])
     'all'
@@ -56,7 +59,7 @@ def batch_scope(option: Option, scripts: Sequence[ScriptFacts]) -> Scope:
         hints.add("gpu")
     if len(hints) == 1:
         return hints.pop()
-    # DeepSpeed calls the batch of all GPUs train_batch_size, and others that of one.
+    # train_batch_size is the batch of all GPUs in DeepSpeed and that of one GPU elsewhere.
     is_ambiguous = any(name.startswith("train_batch") for name in names)
     return "unclear" if hints or is_ambiguous else "gpu"
 

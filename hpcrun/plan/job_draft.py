@@ -1,4 +1,4 @@
-"""A first job file for a script, by what the script's text shows."""
+"""Draft a job file for a script from the facts that static analysis finds."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hpcrun.plan.script_facts import OPEN_PARSERS, RESUME_KEYWORDS, ScriptFacts
 from hpcrun.plan.script_parsers import Option
 from hpcrun.spec import comment_line, flow
 
-# What a script's option takes, by its name: the placeholder, and the pattern of the names.
-_OPTIONS: Sequence[tuple[str, str]] = (
+# Placeholders, each with the pattern of the option names that take its value.
+_OPTION_PATTERNS: Sequence[tuple[str, str]] = (
     ("deepspeed_config", r"deepspeed_?config(_?file)?|ds_?config(_?file)?"),
     (
         "gradient_accumulation_steps",
@@ -28,34 +28,36 @@ _OPTIONS: Sequence[tuple[str, str]] = (
     ),
     ("activation_checkpointing", r"activation_checkpointing"),
 )
-# Names of a batch size; batch_scope() decides whose samples it counts.
-_BATCH = re.compile(
+# Names of options for a batch size; batch_scope() decides whether one GPU's or all samples count.
+_BATCH_OPTION = re.compile(
     r"(global|total|effective|overall|micro|local|device|train|training)?(_?(global|total|micro|train))*"
     r"_?batch(_?size)?(_?(per_?(gpu|device)|total|global))?"
     r"|per_?(device|gpu)_(train_)?batch(_?size)?|bs|bsz|b"
 )
-# Options that name the checkpoint to resume from, the plainest first; and switches that have the
-# script look for one itself.
-_RESUME = re.compile(
+# Options that name the checkpoint to resume from, and switches that make the script search for one.
+_RESUME_OPTION = re.compile(
     r"resume_?from_?checkpoint|resume_?(from|path|ckpt|checkpoint)?|(load|restore)_?(checkpoint|ckpt|from)"
     r"|ckpt_?path|from_?checkpoint|auto_?resume|continue_?from|(checkpoint|ckpt)(_?path)?"
 )
-_SIZES = ("micro_batch_per_gpu", "gradient_accumulation_steps", "effective_batch")
+_BATCH_KEYS = ("micro_batch_per_gpu", "gradient_accumulation_steps", "effective_batch")
 _LIGHTNING = {"lightning", "pytorch_lightning"}
-_TRAINING = {"torch", "deepspeed", "accelerate", "transformers", *_LIGHTNING}
-# Names that look like a batch and are another one's.
-_NOT_TRAINING = re.compile(r"eval|val|test|num|log|gen|pred")
-# What transformers' TrainingArguments have by themselves.
+_TRAINING_LIBRARIES = {"torch", "deepspeed", "accelerate", "transformers", *_LIGHTNING}
+# Options that contain a batch size but do not configure training.
+_EVALUATION_OPTION = re.compile(r"eval|val|test|num|log|gen|pred")
+# Defaults of transformers' TrainingArguments.
 _TRAINER_DEFAULTS = {"--per_device_train_batch_size": 8, "--gradient_accumulation_steps": 1}
 
 
 class Draft(Struct, frozen=True, kw_only=True):
-    """What a job for the script would be; ``notes`` are for the user to read.
+    """A draft of a job for a script.
 
-    ``args`` are pairs of the script's option and the placeholder that fills it; ``batch`` and
-    ``precision`` are the script's own values, so that the job trains what the script does without
-    it; ``resume`` is checkpoint.resume. ``required`` are arguments that the script stops without
-    and that only the user knows.
+    Attributes:
+        args: Options of the script, each with the placeholder that fills it.
+        batch: The script's own batch sizes, so that the job does not change the training.
+        precision: The script's own number format, for the same reason.
+        resume: The value of checkpoint.resume.
+        required: Arguments that the script requires and only the user knows.
+        notes: Notes for the user.
     """
 
     script: str
@@ -70,12 +72,12 @@ class Draft(Struct, frozen=True, kw_only=True):
 
 
 def is_training(facts: ScriptFacts) -> bool:
-    """Return whether a file imports what people train with."""
-    return bool(_modules(facts.imports) & _TRAINING)
+    """Return True if a file imports a training library."""
+    return bool(_top_level_modules(facts.imports) & _TRAINING_LIBRARIES)
 
 
 def draft_job(script: str, facts: ScriptFacts, others: Sequence[ScriptFacts] = ()) -> Draft:
-    """Draft a job. ``others``: modules of the project that the script imports.
+    """Draft a job; ``others`` are the modules of the project that the script imports.
 
     >>> from hpcrun.plan.script_facts import read_script
     >>> import ast
@@ -85,16 +87,16 @@ def draft_job(script: str, facts: ScriptFacts, others: Sequence[ScriptFacts] = (
     >>> draft.framework, draft.args
     ('deepspeed', [('--deepspeed_config', 'deepspeed_config'), ('--batch', 'micro_batch_per_gpu')])
     """
-    modules = _modules([name for one in (facts, *others) for name in one.imports])
-    framework = _framework(modules, facts, others)
+    modules = _top_level_modules([name for one in (facts, *others) for name in one.imports])
+    framework = _infer_framework(modules, facts, others)
     notes: list[str] = []
-    args = _args(script, facts, framework, notes)
-    sized, batch = _batch_args(script, facts, [facts, *others], notes)
-    order = ("deepspeed_config", *_SIZES)
+    args = _find_args(script, facts, framework, notes)
+    sized, batch = _find_batch_args(script, facts, [facts, *others], notes)
+    order = ("deepspeed_config", *_BATCH_KEYS)
     args = sorted([*sized, *args], key=lambda pair: order.index(pair[1]) if pair[1] in order else 9)
     takes = {placeholder for _, placeholder in args}
     launcher = None
-    options = {_plain(name): name for option in facts.options for name in option.names}
+    options = {_normalize_name(name): name for option in facts.options for name in option.names}
     if "local_rank" in options and not facts.names_local_rank:
         if framework == "deepspeed":
             launcher = "deepspeed"
@@ -103,7 +105,7 @@ def draft_job(script: str, facts: ScriptFacts, others: Sequence[ScriptFacts] = (
                 f"{script} takes {options['local_rank']}, which torchrun does not pass: "
                 "let it read the variable LOCAL_RANK instead"
             )
-    if _slurm_ranks([facts, *others]):
+    if _reads_slurm_rank([facts, *others]):
         launcher = "srun"
     carries = framework in ("deepspeed", "transformers") and "deepspeed_config" in takes
     open_parser = any(one.parser in OPEN_PARSERS for one in (facts, *others))
@@ -119,7 +121,7 @@ def draft_job(script: str, facts: ScriptFacts, others: Sequence[ScriptFacts] = (
             'HPCRUN_DEEPSPEED_CONFIG names, or add its argument to args with "{deepspeed_config}", '
             "so that the batch and the ZeRO stage are the job's"
         )
-    resume = _resume(script, facts, [facts, *others], framework, notes)
+    resume = _find_resume_arguments(script, facts, [facts, *others], framework, notes)
     passed = {option for option, _ in args}
     required = [
         option.names[-1]
@@ -132,21 +134,21 @@ def draft_job(script: str, facts: ScriptFacts, others: Sequence[ScriptFacts] = (
         launcher=launcher,
         args=args,
         batch=batch,
-        precision=_precision(facts, args, framework),
+        precision=_find_precision(facts, args, framework),
         resume=resume,
         required=[*required, *(one.names[0].upper() for one in facts.positionals if one.required)],
         notes=notes,
     )
 
 
-def _modules(imports: Sequence[str]) -> set[str]:
+def _top_level_modules(imports: Sequence[str]) -> set[str]:
     return {name.partition(".")[0] for name in imports}
 
 
-def _framework(modules: set[str], facts: ScriptFacts, others: Sequence[ScriptFacts]) -> str:
-    """Return what the script trains with, the outermost first; an import alone does not count."""
+def _infer_framework(modules: set[str], facts: ScriptFacts, others: Sequence[ScriptFacts]) -> str:
+    """Return the outermost framework that the script uses; a mere import does not count."""
     training = [facts, *(one for one in others if one.trainers)]
-    if any(_modules(one.imports) & _LIGHTNING for one in training):
+    if any(_top_level_modules(one.imports) & _LIGHTNING for one in training):
         return "lightning"
     if "Accelerator" in facts.trainers:
         return "accelerate"
@@ -158,64 +160,67 @@ def _framework(modules: set[str], facts: ScriptFacts, others: Sequence[ScriptFac
     return "accelerate" if "accelerate" in modules else "torch"
 
 
-def _plain(name: str) -> str:
+def _normalize_name(name: str) -> str:
     return name.lstrip("-").replace("-", "_").lower()
 
 
-def _args(
+def _find_args(
     script: str, facts: ScriptFacts, framework: str, notes: list[str]
 ) -> list[tuple[str, str]]:
-    """Return the options other than the batch size, each with the placeholder that fills it."""
+    """Return the options except batch sizes, each with the placeholder that fills it."""
     if facts.parser == "transformers" and not facts.is_complete:
         return [("--output_dir", "checkpoint_dir")]
     found: list[tuple[str, str]] = []
-    for placeholder, pattern in _OPTIONS:
+    for placeholder, pattern in _OPTION_PATTERNS:
         if placeholder == "deepspeed_config" and framework == "torch":
             continue
         fits = [
             option
             for option in facts.options
             for name in option.names
-            if re.fullmatch(pattern, _plain(name)) and not _NOT_TRAINING.search(_plain(name))
+            if re.fullmatch(pattern, _normalize_name(name))
+            and not _EVALUATION_OPTION.search(_normalize_name(name))
         ]
         if placeholder == "precision":
-            # Others take bfloat16, or 16-mixed; and of one without a default that is known the
-            # job would choose another.
+            # Other options use spellings such as bfloat16 or 16-mixed. If the default is unknown,
+            # the job might change the precision.
             formats = {"bf16", "fp16", "fp32"}
             fits = [one for one in fits if formats <= set(one.choices) and one.default in formats]
         if placeholder == "gradient_accumulation_steps":
-            continue  # see _batch_args()
+            continue  # see _find_batch_args()
         if placeholder == "checkpoint_dir":
             fits = [one for one in fits if not _names_checkpoint(one)]
         if fits:
-            found.append((_spelling(_most_exact(fits)), placeholder))
+            found.append((_preferred_spelling(_choose_most_specific(fits)), placeholder))
     return found
 
 
-def _slurm_ranks(scripts: Sequence[ScriptFacts]) -> bool:
-    """Return whether any of the modules takes its rank or its world from Slurm.
+def _reads_slurm_rank(scripts: Sequence[ScriptFacts]) -> bool:
+    """Return True if any module reads its rank or world size from Slurm.
 
-    torchrun's ranks all see Slurm's task of their node there, and would train apart.
+    All ranks that torchrun starts on a node see the same Slurm task and would train separately.
     """
     return any({"SLURM_PROCID", "SLURM_NTASKS"} & {*one.slurm_rank_variables} for one in scripts)
 
 
 def _names_checkpoint(option: Option) -> bool:
-    """Return whether an option such as --ckpt names a checkpoint to load, and no folder."""
-    is_path = any(re.fullmatch(r"(checkpoint|ckpt)(_?path)?", _plain(x)) for x in option.names)
+    """Return True if an option such as --ckpt names a checkpoint to load, not an output folder."""
+    is_path = any(
+        re.fullmatch(r"(checkpoint|ckpt)(_?path)?", _normalize_name(x)) for x in option.names
+    )
     return is_path and not option.default and not re.search(r"save|writ|output", option.help, re.I)
 
 
-def _most_exact(options: Sequence[Option]) -> Option:
-    """Choose the most exact option: --micro-batch-size before --batch-size."""
+def _choose_most_specific(options: Sequence[Option]) -> Option:
+    """Choose the most specific option: --micro-batch-size before --batch-size."""
     return max(options, key=lambda option: ("micro" in option.names[-1], len(option.names[-1])))
 
 
-def _spelling(option: Option) -> str:
+def _preferred_spelling(option: Option) -> str:
     return ([name for name in option.names if name.startswith("--")] or option.names)[-1]
 
 
-def _batch_args(
+def _find_batch_args(
     script: str, facts: ScriptFacts, scripts: Sequence[ScriptFacts], notes: list[str]
 ) -> tuple[list[tuple[str, str]], dict[str, int]]:
     """Return the options for batch sizes, and the script's own values for them.
@@ -229,26 +234,27 @@ def _batch_args(
             defaults |= dict.fromkeys(option.names, option.number)
     by_placeholder: dict[str, list[Option]] = {}
     for option in facts.options:
-        names = [_plain(name) for name in option.names]
-        if any(map(_NOT_TRAINING.search, names)):
+        names = [_normalize_name(name) for name in option.names]
+        if any(map(_EVALUATION_OPTION.search, names)):
             continue
-        if any(re.fullmatch(dict(_OPTIONS)[_SIZES[1]], name) for name in names):
-            by_placeholder.setdefault(_SIZES[1], []).append(option)
-        elif any(map(_BATCH.fullmatch, names)):
+        if any(re.fullmatch(dict(_OPTION_PATTERNS)[_BATCH_KEYS[1]], name) for name in names):
+            by_placeholder.setdefault(_BATCH_KEYS[1], []).append(option)
+        elif any(map(_BATCH_OPTION.fullmatch, names)):
             scope = batch_scope(option, scripts)
             if scope == "unclear":
                 notes.append(
-                    f"{script} takes {_spelling(option)}, which may be the batch of one GPU or of "
-                    'all: add it to args, with "{micro_batch_per_gpu}" or "{effective_batch}"'
+                    f"{script} takes {_preferred_spelling(option)}, which may be the batch of one "
+                    'GPU or of all: add it to args, with "{micro_batch_per_gpu}" or '
+                    '"{effective_batch}"'
                 )
             else:
-                placeholder = _SIZES[0] if scope == "gpu" else _SIZES[2]
+                placeholder = _BATCH_KEYS[0] if scope == "gpu" else _BATCH_KEYS[2]
                 by_placeholder.setdefault(placeholder, []).append(option)
     found, batch = [], {}
-    for placeholder in _SIZES:
+    for placeholder in _BATCH_KEYS:
         if not (options := by_placeholder.get(placeholder)):
             continue
-        name = _spelling(_most_exact(options))
+        name = _preferred_spelling(_choose_most_specific(options))
         number = defaults.get(name)
         if number is None:
             notes.append(
@@ -261,8 +267,10 @@ def _batch_args(
     return found, batch
 
 
-def _precision(facts: ScriptFacts, args: Sequence[tuple[str, str]], framework: str) -> str | None:
-    """Return the number format that the script trains in by itself; None where it is not known."""
+def _find_precision(
+    facts: ScriptFacts, args: Sequence[tuple[str, str]], framework: str
+) -> str | None:
+    """Return the script's own number format; None if it is unknown."""
     for option, placeholder in args:
         if placeholder == "precision":
             return next(one.default for one in facts.options if option in one.names)
@@ -271,14 +279,14 @@ def _precision(facts: ScriptFacts, args: Sequence[tuple[str, str]], framework: s
     return (formats.pop() or None) if is_known else None
 
 
-def _resume(
+def _find_resume_arguments(
     script: str,
     facts: ScriptFacts,
     scripts: Sequence[ScriptFacts],
     framework: str,
     notes: list[str],
 ) -> str:
-    """Return the words by which the script learns from which checkpoint to resume."""
+    """Return the arguments that make the script resume from a checkpoint."""
     loads = {name for one in scripts for name in one.checkpoint_loads}
     is_trainers = facts.parser == "transformers" and not facts.is_complete
     if is_trainers and loads & {"resume_from_checkpoint", "get_last_checkpoint"}:
@@ -288,13 +296,17 @@ def _resume(
     fits = [
         option
         for option in facts.options
-        if any(_RESUME.fullmatch(_plain(name)) for name in option.names)
+        if any(_RESUME_OPTION.fullmatch(_normalize_name(name)) for name in option.names)
         if _names_checkpoint(option) or not re.fullmatch(r"-*(checkpoint|ckpt).*", option.names[-1])
     ]
     if fits:
-        # The one that says it: --resume before --ckpt.
+        # Prefer an explicit name: --resume before --ckpt.
         best = min(fits, key=lambda one: ("resume" not in one.names[-1], len(one.names[-1])))
-        return _spelling(best) if best.nargs == 0 else f"{_spelling(best)} {{resume}}"
+        return (
+            _preferred_spelling(best)
+            if best.nargs == 0
+            else f"{_preferred_spelling(best)} {{resume}}"
+        )
     call = {"transformers": "trainer.train(resume_from_checkpoint=", "lightning": "fit(ckpt_path="}
     if framework in call and not loads & RESUME_KEYWORDS:
         notes.append(
@@ -305,22 +317,22 @@ def _resume(
     return ""
 
 
-# ---- text --------------------------------------------------------------------------------------
+# ---- The job file ------------------------------------------------------------------------------
 
 
-def _batch_of(draft: Draft, resources: Mapping[str, Any]) -> dict[str, int]:
-    """Return the job's batch: the script's values, without what follows from the others."""
-    # DeepSpeed's JSON has no other source for them.
-    usual = dict.fromkeys(_SIZES[:2], 1) if draft.framework == "deepspeed" else {}
+def _draft_batch(draft: Draft, resources: Mapping[str, Any]) -> dict[str, int]:
+    """Return the job's batch: the script's values, without values that the others imply."""
+    # DeepSpeed's JSON needs both values, and only the job provides them.
+    usual = dict.fromkeys(_BATCH_KEYS[:2], 1) if draft.framework == "deepspeed" else {}
     batch = usual | {
-        ("effective" if k == _SIZES[2] else k): size for k, size in draft.batch.items()
+        ("effective" if k == _BATCH_KEYS[2] else k): size for k, size in draft.batch.items()
     }
     if "effective" not in batch:
         return batch
     ranks = int(resources.get("nodes", 1)) * max(1, int(resources.get("gpus_per_node", 1)))
-    micro, steps = batch.get(_SIZES[0]), batch.get(_SIZES[1])
+    micro, steps = batch.get(_BATCH_KEYS[0]), batch.get(_BATCH_KEYS[1])
     if micro and steps and micro * steps * ranks != batch["effective"]:
-        del batch[_SIZES[1]]
+        del batch[_BATCH_KEYS[1]]
     return batch
 
 
@@ -331,7 +343,7 @@ def job_text(
     schema: str,
     name: str = "NAME",
 ) -> str:
-    """Write the job file. ``schema`` is the path of the JSON Schema, from the file's folder."""
+    """Write the job file; ``schema`` is the path of the JSON Schema relative to it."""
     lines = [
         f"# yaml-language-server: $schema={schema}",
         comment_line(f"A first draft by `hpcrun init`; check it: hpcrun submit {name} --dry-run"),
@@ -352,7 +364,7 @@ def job_text(
     lines.append(f"resources: {flow(resources)}")
     if draft.precision:
         lines.append(f"precision: {draft.precision}")
-    if batch := _batch_of(draft, resources):
+    if batch := _draft_batch(draft, resources):
         lines += [
             "# Effective batch = micro_batch_per_gpu x gradient_accumulation_steps x all GPUs.",
             f"batch: {flow(batch)}",

@@ -1,4 +1,4 @@
-"""Whether a program resumes from a checkpoint when it is started again."""
+"""Decide whether a program resumes from a checkpoint when it is started again."""
 
 from __future__ import annotations
 
@@ -10,27 +10,30 @@ from hpcrun.plan.script_facts import RESUME_KEYWORDS
 from hpcrun.plan.script_notes import Script
 from hpcrun.spec import JobSpec, set_variables
 
-# Arguments that have a program resume, of argparse and of Hydra.
-_ARGUMENT = re.compile(
+# Arguments that make a program resume, in the style of argparse or Hydra.
+_RESUME_ARGUMENT = re.compile(
     r"[-+]{0,2}([\w.]*[._])?((auto|should)[-_])?(resume([-_]\w+)*|(load|restore|continue)[-_]\w*"
     r"|from[-_]checkpoint|ckpt[-_]path)",
     re.IGNORECASE,
 )
 _VARIABLES = ("HPCRUN_RESUME", "HPCRUN_CHECKPOINT_DIR", "HPCRUN_AFTER_CHECKPOINT_DIR")
-_OFF = ("false", "no", "none", "null", "0", "")
-# What loads the state of a whole training: the Trainer's and Lightning's weights are loaded by
-# other calls, too.
-_OF_TRAININGS = RESUME_KEYWORDS | {"get_last_checkpoint", "load_checkpoint", "load_state"}
+_DISABLED = ("false", "no", "none", "null", "0", "")
+# Calls and keywords that load the whole training state. Other calls load weights only.
+_STATE_LOADS = RESUME_KEYWORDS | {"get_last_checkpoint", "load_checkpoint", "load_state"}
 
 
 def resumes(
     spec: JobSpec, script: Script | None, typed: Sequence[str], shell: Sequence[str] = ()
 ) -> bool:
-    """Return whether anything has the program resume from the checkpoints of an earlier start.
+    """Return True if the program, started again, seems to resume from its checkpoints.
 
-    A placeholder or an argument does, or a script that reads where its checkpoints are and loads
-    them. ``script`` is None where it cannot be read; ``typed`` are the arguments of job and command
-    line, placeholders and all; ``shell`` are the texts of shell scripts that the command names.
+    A placeholder or an argument makes it resume, or code that reads the checkpoint directory and
+    loads from it.
+
+    Args:
+        script: None if it cannot be read.
+        typed: The arguments of job and command line, with placeholders.
+        shell: The texts of shell scripts that the command names.
 
     >>> resumes(JobSpec(script="a.py", args=["--resume", "auto"]), None, ["--resume", "auto"])
     True
@@ -47,7 +50,7 @@ def resumes(
         return True
     if script is not None and script.variables & {"HPCRUN_RESUME", "HPCRUN_"}:
         return True
-    if any(map(_asks_to_resume, texts, [*texts[1:], ""])):
+    if any(map(_requests_resume, texts, [*texts[1:], ""])):
         return True
     gets_folder = any("{checkpoint_dir}" in text for text in texts)
     if script is None:
@@ -55,29 +58,29 @@ def resumes(
     if not (gets_folder or script.reads("checkpoint_dir")):
         return False
     if decide_framework(spec) in ("transformers", "lightning"):
-        return bool(script.checkpoint_loads & _OF_TRAININGS)
+        return bool(script.checkpoint_loads & _STATE_LOADS)
     return bool(script.checkpoint_loads)
 
 
-def _asks_to_resume(word: str, after: str) -> bool:
-    """Return whether an argument, with the word after it, has a program resume."""
+def _requests_resume(word: str, after: str) -> bool:
+    """Return True if an argument, with the argument after it, makes a program resume."""
     name, equals, value = word.partition("=")
     if not (equals or name.startswith("-")):
         return False
     if not equals:
         value = "true" if after.startswith("-") or not after else after
-    return bool(_ARGUMENT.fullmatch(name)) and value.lower() not in _OFF
+    return bool(_RESUME_ARGUMENT.fullmatch(name)) and value.lower() not in _DISABLED
 
 
 def resume_fix(spec: JobSpec, script: Script | None) -> str:
-    """Suggest how to have the program resume.
+    """Suggest a change that makes the program resume.
 
     >>> resume_fix(JobSpec(script="a.py", framework="transformers"), None)
     'trainer.train(resume_from_checkpoint=os.environ.get("HPCRUN_RESUME") or None)'
     """
     calls = {"transformers": "trainer.train(resume_from_checkpoint=", "lightning": "fit(ckpt_path="}
     options = [name for option in script.facts.options for name in option.names] if script else []
-    option = next((name for name in options if _ARGUMENT.fullmatch(name)), None)
+    option = next((name for name in options if _RESUME_ARGUMENT.fullmatch(name)), None)
     if option is not None:
         return f'checkpoint: {{resume: "{option} {{resume}}"}}'
     if (call := calls.get(decide_framework(spec))) is not None:
@@ -88,7 +91,7 @@ def resume_fix(spec: JobSpec, script: Script | None) -> str:
 def resume_notes(
     spec: JobSpec, script: Script | None, typed: Sequence[str], when: Sequence[str]
 ) -> list[str]:
-    """Warn of a run that is to begin again after some ends, and would begin at step 0 each time.
+    """Warn about a run that restarts automatically but begins at step 0 each time.
 
     >>> from hpcrun.plan.script_facts import ScriptFacts
     >>> spec, script = JobSpec(script="train.py"), Script("train.py", ScriptFacts())
@@ -97,8 +100,8 @@ def resume_notes(
     """
     if not when or resumes(spec, script, typed):
         return []
-    if script is not None and script.checkpoint_loads & _OF_TRAININGS:
-        return []  # from a folder of its own
+    if script is not None and script.checkpoint_loads & _STATE_LOADS:
+        return []  # it resumes from a folder that only the script knows
     name = script.name if script is not None else "the program"
     return [
         f"survive.when: as far as can be seen, nothing has {name} resume from its checkpoints: "

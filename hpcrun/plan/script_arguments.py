@@ -1,4 +1,4 @@
-"""What a script's parser makes of its words: argparse is asked, with the script's options."""
+"""Check a script's arguments with argparse and the options that static analysis found."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 from hpcrun.plan.script_facts import ScriptFacts
 from hpcrun.plan.script_parsers import Option
 
-# How alike a word and an option are before the one is taken for the other's misspelling; and
-# before that is reported where not all options are known.
+# The similarity from which an argument counts as a misspelled option; it is higher if some options
+# of the script are unknown.
 _SIMILARITY = 0.7
 _SIMILARITY_IF_INCOMPLETE = 0.85
 _HELP = ("-h", "--help")
@@ -20,7 +20,7 @@ _TYPES = {"int": int, "float": float}
 
 
 class _ParserError(Exception):
-    """What the script would stop with."""
+    """The error with which the script would exit."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -31,9 +31,13 @@ class _Parser(argparse.ArgumentParser):
 def check_arguments(
     script: str, facts: ScriptFacts, args: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """Find what certainly ends a script when it reads these words, and what only may.
+    """Find arguments that a script's parser rejects.
 
-    ``script`` is its name, for messages.
+    Args:
+        script: The script's name for messages.
+
+    Returns:
+        The certain errors and the probable ones.
 
     >>> option = Option(["--epochs"], type="int")
     >>> facts = ScriptFacts(parser="argparse", is_certain=True, is_complete=True, options=[option])
@@ -43,7 +47,7 @@ def check_arguments(
     ["--epochs: invalid int value: '3.5'"]
     """
     known = [name for option in facts.options for name in option.names] + list(_HELP)
-    # A first word that is no option may be a file with the values.
+    # A positional first argument may be a file with the values.
     is_file = bool(args) and (len(args) == 1 or not args[0].startswith("-"))
     of_file = facts.parser == "transformers" and (is_file or "--config" in args)
     unknown: list[tuple[str, str | None]] = []
@@ -53,7 +57,7 @@ def check_arguments(
             break
         name = word.partition("=")[0]
         if not re.match(r"--?[A-Za-z_]", name) or " " in word:
-            continue  # a value: argparse takes -1 and "-x y" for values too
+            continue  # argparse also parses -1 and "-x y" as values
         found = _match_options(name, known, facts.abbreviates)
         given |= found
         if not found:
@@ -84,7 +88,7 @@ def check_arguments(
 
 
 def order_hydra_arguments(facts: ScriptFacts, args: Sequence[str]) -> list[str]:
-    """Put Hydra's options before its overrides: it takes none between them.
+    """Move Hydra's options before its overrides, because Hydra rejects any other order.
 
     >>> hydra = ScriptFacts(parser="hydra", options=[Option(["--config-name"])])
     >>> order_hydra_arguments(hydra, ["bs=4", "--config-name", "mine", "lr=1"])
@@ -113,8 +117,8 @@ def order_hydra_arguments(facts: ScriptFacts, args: Sequence[str]) -> list[str]:
 
 
 def _run_argparse(script: str, facts: ScriptFacts, args: Sequence[str]) -> Iterator[str]:
-    """Let argparse read the words; yield its message, if it has one."""
-    # Of a parser that is not seen whole a beginning may be another option.
+    """Parse the arguments with argparse and yield its error, if any."""
+    # A prefix may belong to an unknown option unless all options are known.
     abbreviates = facts.abbreviates and facts.is_complete
     parser = _Parser(add_help=False, allow_abbrev=abbreviates, conflict_handler="resolve")
     parser.add_argument(*_HELP, action="store_true")
@@ -123,7 +127,7 @@ def _run_argparse(script: str, facts: ScriptFacts, args: Sequence[str]) -> Itera
             _add_option(parser, option)
         # -1e-4 is a value since Python 3.14.
         read, rest = parser.parse_known_args([re.sub(r"^-[0-9.]+[eE].*", "-1", x) for x in args])
-    except (TypeError, ValueError):  # no option that argparse would make
+    except (TypeError, ValueError):  # not an option that argparse could define
         return
     except _ParserError as stop:
         message = str(stop)
@@ -153,14 +157,14 @@ def _add_option(parser: argparse.ArgumentParser, option: Option) -> None:
         parser.add_argument(*option.names, action="store_true", dest="_")
         return
     kind = _TYPES.get(option.type, str)
-    # What a function of the script's own makes of a word is not known.
+    # The result of a custom conversion function is unknown.
     choices = None if option.type == "?" or not option.choices else list(map(kind, option.choices))
     more: dict[str, Any] = {"dest": "_"} if is_flag else {}
     parser.add_argument(*option.names, nargs=option.nargs, type=kind, choices=choices, **more)
 
 
 def _match_options(name: str, known: Collection[str], abbreviates: bool) -> set[str]:
-    """Return the options that a word may mean; argparse takes prefixes, and -n4 for -n 4."""
+    """Return the options that an argument may be: argparse accepts prefixes, and -n4 for -n 4."""
     if name in known:
         return {name}
     if name.startswith("--"):
@@ -169,7 +173,7 @@ def _match_options(name: str, known: Collection[str], abbreviates: bool) -> set[
 
 
 def _find_closest(name: str, known: Collection[str], alike: float) -> str | None:
-    """Return the option that was meant; - and _ do not count."""
+    """Return the most similar option, ignoring - and _; None if no option is similar."""
 
     def bare(text: str) -> str:
         return re.sub("[-_]", "", text).lower()

@@ -1,4 +1,4 @@
-"""What a job passes to its script, compared with what the script takes; and secrets in both."""
+"""Compare a job with its script: values that do not reach it, shared folders, exposed secrets."""
 
 from __future__ import annotations
 
@@ -27,23 +27,27 @@ from hpcrun.spec import JobSpec, set_variables
 _MICRO = "micro_batch_per_gpu"
 _STEPS = "gradient_accumulation_steps"
 _PRECISION = "precision"
-# Of both: keywords of a script's own calls, and how options for them are called.
-_BATCH = {
+# For each factor: keyword arguments of calls, and the pattern of option names.
+_BATCH_PATTERNS = {
     _MICRO: (BATCH_KEYWORDS, re.compile(r"batch|^-+bs$|^-+bsz$", re.IGNORECASE)),
     _STEPS: (STEPS_KEYWORDS, re.compile(r"accum", re.IGNORECASE)),
 }
 _OTHER_BATCH = ("eval", "valid", "test", "val_", "global", "total", "num_")
 _OWN_PRECISION = re.compile(r"precision|^-+(?:bf16|fp16|amp)\b", re.IGNORECASE)
 _PYTHONPATH = re.compile(r"\bPYTHONPATH=(\S*)")
-# An entry of a search path that starts at the working folder, which is the project.
+# An entry of a search path that starts at the working folder, the project.
 _IN_PROJECT = re.compile(r"(?![/~${]|\.\.).|\$PWD|\$\{PWD\}|\$\(pwd\)|\{project_dir\}")
 
 
 class Script(Struct, frozen=True):
-    """A script as read, and what it or a module of its project names.
+    """A script and the modules of its project that it imports.
 
-    ``variables`` are those of HPCRUN_*, ``loads`` the calls and keywords that load a checkpoint,
-    ``slurm`` Slurm's variables for the rank and the world.
+    Attributes:
+        name: The script's name for messages.
+        facts: Facts about the script alone.
+        variables: HPCRUN_* variables that the script or a module names.
+        checkpoint_loads: Calls and keywords in any of them that load a checkpoint.
+        slurm_rank_variables: Slurm's variables for rank and world size that any of them names.
     """
 
     name: str
@@ -53,14 +57,16 @@ class Script(Struct, frozen=True):
     slurm_rank_variables: frozenset[str] = frozenset()
 
     def reads(self, *keys: str) -> bool:
-        """Return whether it may read the variable of one of these values: "HPCRUN_" is of all."""
+        """Return True if the script may read HPCRUN_KEY of a key; "HPCRUN_" alone matches all."""
         return not self.variables.isdisjoint(["HPCRUN_", *(f"HPCRUN_{k.upper()}" for k in keys)])
 
 
-class Trained(Struct, frozen=True, kw_only=True):
-    """What a program trains with as far as can be seen; None where it cannot.
+class TrainedValues(Struct, frozen=True, kw_only=True):
+    """Values with which a program trains; None for unknown values.
 
-    ``is_precision_set``: the job's precision reaches it; else ``precision`` is the script's own.
+    Attributes:
+        is_precision_set: True if the job's precision reaches the program.
+        precision: The script's own number format, used if the job's does not reach it.
     """
 
     is_precision_set: bool
@@ -76,25 +82,25 @@ def trained_values(
     typed: Sequence[str],
     given: Sequence[str],
     config: Mapping[str, Any] | None,
-) -> Trained:
-    """Return what the program trains with: the job's values that reach it, else its own.
+) -> TrainedValues:
+    """Return the job's values that reach the program, and the program's own values otherwise.
 
     The arguments are those of reached_values().
     """
     reached = reached_values(spec, sizes, script, typed, given, config)
     facts = script.facts if script is not None else ScriptFacts()
-    pairs = _pairs(given)
-    planned = _sizes(sizes)
+    pairs = _pair_arguments(given)
+    planned = _batch_factors(sizes)
     found: dict[str, int | None] = {}
     for key in (_MICRO, _STEPS):
-        own = set(_written(key, facts, pairs))
+        own = set(_find_batch_numbers(key, facts, pairs))
         is_sole = len(own) == 1 and script is not None and script.facts.parser not in OPEN_PARSERS
         found[key] = planned[key] if key in reached else own.pop() if is_sole else None
     formats = {value for _, value in facts.precisions}
     is_sole = len(formats) == 1 and not any(_OWN_PRECISION.search(name) for name, _ in pairs)
     if "effective_batch" in reached:
         found = dict(planned)
-    return Trained(
+    return TrainedValues(
         is_precision_set=_PRECISION in reached,
         precision=(formats.pop() or None) if is_sole else None,
         micro_batch_per_gpu=found[_MICRO],
@@ -112,10 +118,15 @@ def reached_values(
 ) -> set[str]:
     """Return which of precision, effective_batch and its two factors reach the program.
 
-    By a placeholder or a variable, by the framework or its DeepSpeed JSON, or since the same number
-    is written out; as far as can be seen. What the program sets itself is not the job's.
-    ``script`` is None where it cannot be read; ``typed`` are the arguments of job and command line,
-    placeholders and all, ``given`` those that the program gets. ``config`` is DeepSpeed's JSON.
+    A value reaches the program by a placeholder, an environment variable, the framework, the
+    DeepSpeed JSON, or by being the same number as in the script. Static analysis may miss other
+    ways.
+
+    Args:
+        script: None if it cannot be read.
+        typed: The arguments of job and command line, with placeholders.
+        given: The arguments with placeholders filled.
+        config: The DeepSpeed JSON.
     """
     keys = {_PRECISION, _MICRO, _STEPS, "effective_batch"}
     if not (spec.script or spec.module) and spec.command is None:
@@ -123,42 +134,42 @@ def reached_values(
     passed = {
         key
         for key in keys
-        if _names(spec, typed, (key,)) or (script is not None and script.reads(key))
+        if _has_placeholder(spec, typed, (key,)) or (script is not None and script.reads(key))
     }
     facts = script.facts if script is not None else ScriptFacts()
     framework = decide_framework(spec)
     has_json = spec.deepspeed is not None and _passes_json(spec, script, typed)
-    pairs = _pairs(given)
+    pairs = _pair_arguments(given)
     own = [*facts.precisions, *(name for name, _ in pairs if _OWN_PRECISION.search(name))]
-    chosen, in_json = _chosen(spec), _set_by_json(spec, config)
+    chosen, in_json = _set_by_job(spec), _set_by_json(spec, config)
     by_variable = framework in ON_ACCELERATE and _PRECISION in chosen and not own
     if by_variable or (has_json and _PRECISION in in_json):
         passed.add(_PRECISION)
-    for key, value in _sizes(sizes).items():
-        written = _written(key, facts, pairs)
-        # The Trainer stops where its arguments say another batch than the JSON.
+    for key, value in _batch_factors(sizes).items():
+        written = _find_batch_numbers(key, facts, pairs)
+        # The Trainer fails if its arguments and the JSON disagree about the batch.
         is_set = has_json and key in in_json and (framework == "transformers" or not written)
-        # Accelerator() takes the steps from ACCELERATE_GRADIENT_ACCUMULATION_STEPS.
+        # Accelerator() reads ACCELERATE_GRADIENT_ACCUMULATION_STEPS.
         is_set = is_set or (key == _STEPS and key in chosen and framework == "accelerate")
-        # No accumulation is what a script does that says nothing of it.
+        # A script that does not mention accumulation does not accumulate.
         is_set = is_set or (key == _STEPS and value == 1 and script is not None and not written)
         if (value in written and key in chosen) or is_set:
             passed.add(key)
     return passed | ({"effective_batch"} if {_MICRO, _STEPS} <= passed else set())
 
 
-def _pairs(given: Sequence[str]) -> list[tuple[str, str]]:
-    """Return arguments with what follows each, and those of the form NAME=VALUE split."""
+def _pair_arguments(given: Sequence[str]) -> list[tuple[str, str]]:
+    """Pair each argument with the next one, and split arguments of the form NAME=VALUE."""
     split = (word.partition("=") for word in given)
     return [*itertools.pairwise(given), *((name, value) for name, _, value in split)]
 
 
-def _sizes(sizes: BatchSizes) -> dict[str, int]:
+def _batch_factors(sizes: BatchSizes) -> dict[str, int]:
     return {_MICRO: sizes.micro_batch_per_gpu, _STEPS: sizes.gradient_accumulation_steps}
 
 
-def _chosen(spec: JobSpec) -> set[str]:
-    """Return which of precision and the factors of the batch the job itself sets."""
+def _set_by_job(spec: JobSpec) -> set[str]:
+    """Return which of precision and the batch factors the job sets."""
     chosen = {
         _PRECISION: spec.precision is not None,
         _MICRO: spec.batch.sets_micro_batch,
@@ -168,10 +179,10 @@ def _chosen(spec: JobSpec) -> set[str]:
 
 
 def _set_by_json(spec: JobSpec, config: Mapping[str, Any] | None) -> set[str]:
-    """Return which of them DeepSpeed's JSON sets, and does not leave to the framework."""
+    """Return which of these values DeepSpeed's JSON sets without leaving them to the framework."""
     if decide_framework(spec) not in FILLS_OPEN_VALUES:
         return {_PRECISION, _MICRO, _STEPS}
-    found = _chosen(spec)
+    found = _set_by_job(spec)
     if config is None:
         return found
     by_name = dict(zip(BATCH_KEYS, ("effective_batch", _MICRO, _STEPS), strict=True))
@@ -182,20 +193,23 @@ def _set_by_json(spec: JobSpec, config: Mapping[str, Any] | None) -> set[str]:
     return found
 
 
-def _written(key: str, facts: ScriptFacts, pairs: Sequence[tuple[str, str]]) -> list[int]:
-    """List the numbers for a batch that stand in arguments or else in the script."""
-    keywords, pattern = _BATCH[key]
+def _find_batch_numbers(
+    key: str, facts: ScriptFacts, pairs: Sequence[tuple[str, str]]
+) -> list[int]:
+    """List the numbers that arguments, option defaults and calls set for a batch factor."""
+    keywords, pattern = _BATCH_PATTERNS[key]
     of_all = options_for_all(facts.options, [facts])
     given = {
         name: int(text)
         for name, text in pairs
-        if text.isdecimal() and _is_for(pattern, name) and name not in of_all
+        if text.isdecimal() and _matches_setting(pattern, name) and name not in of_all
     }
     defaults = [
         option.number
         for option in facts.options
         if option.number is not None and not given.keys() & set(option.names)
-        if any(_is_for(pattern, name) for name in option.names) and not of_all & set(option.names)
+        if any(_matches_setting(pattern, name) for name in option.names)
+        and not of_all & set(option.names)
     ]
     return [
         *given.values(),
@@ -204,15 +218,17 @@ def _written(key: str, facts: ScriptFacts, pairs: Sequence[tuple[str, str]]) -> 
     ]
 
 
-def _is_for(pattern: re.Pattern[str], name: str, others: Sequence[str] = _OTHER_BATCH) -> bool:
+def _matches_setting(
+    pattern: re.Pattern[str], name: str, others: Sequence[str] = _OTHER_BATCH
+) -> bool:
     return bool(pattern.search(name)) and not any(word in name for word in others)
 
 
 def _passes_json(spec: JobSpec, script: Script | None, typed: Sequence[str]) -> bool:
-    """Return whether DeepSpeed's JSON reaches the program; a framework finds it by a variable."""
+    """Return True if the DeepSpeed JSON reaches the program; frameworks find it by a variable."""
     return (
         decide_framework(spec) in ON_ACCELERATE
-        or _names(spec, typed, ("deepspeed_config",))
+        or _has_placeholder(spec, typed, ("deepspeed_config",))
         or (script is not None and script.reads("deepspeed_config"))
     )
 
@@ -220,9 +236,9 @@ def _passes_json(spec: JobSpec, script: Script | None, typed: Sequence[str]) -> 
 def deepspeed_notes(
     spec: JobSpec, script: Script, typed: Sequence[str], effective: int
 ) -> list[str]:
-    """Note when no way can be seen by which hpcrun's DeepSpeed JSON reaches the script.
+    """Note that the DeepSpeed JSON does not seem to reach the script.
 
-    ``typed`` are the arguments of job and command line, placeholders and all.
+    ``typed`` are the arguments of job and command line, with placeholders.
     """
     is_read = _passes_json(spec, script, typed)
     framework = decide_framework(spec)
@@ -242,7 +258,7 @@ def deepspeed_notes(
 
 
 def slurm_rank_notes(script: Script, launcher: str, ranks_per_node: int) -> list[str]:
-    """Note a script that takes its rank from Slurm under a launcher that starts several a node.
+    """Note that a script reads its rank from Slurm although a launcher starts the node's ranks.
 
     >>> script = Script("a.py", ScriptFacts(), slurm_rank_variables=frozenset({"SLURM_PROCID"}))
     >>> len(slurm_rank_notes(script, "torchrun", 4)), slurm_rank_notes(script, "srun", 4)
@@ -261,21 +277,21 @@ def slurm_rank_notes(script: Script, launcher: str, ranks_per_node: int) -> list
 def check_own_deepspeed(
     spec: JobSpec, script: Script, typed: Sequence[str], found: Findings
 ) -> None:
-    """Refuse a DeepSpeed configuration of the script's own that replaces the job's section.
+    """Refuse a DeepSpeed configuration in the script that replaces the job's section.
 
-    The Trainer and Accelerate take the job's from the environment only where the script names none.
-    One that cannot be read here is a note.
+    The Trainer and Accelerate read the job's configuration from the environment only if the script
+    passes none. A configuration that static analysis cannot read is a note.
     """
     framework = decide_framework(spec)
     if spec.deepspeed is None or framework not in ON_ACCELERATE:
         return
-    if script.reads("deepspeed_config") or _names(spec, typed, ("deepspeed_config",)):
+    if script.reads("deepspeed_config") or _has_placeholder(spec, typed, ("deepspeed_config",)):
         return
     keyword = "deepspeed" if framework == "transformers" else "hf_ds_config"
     own = [value for name, value in script.facts.deepspeed_configs if name == keyword]
     where = f"{script.name} passes {keyword}="
     if framework == "transformers":
-        words = [value for name, value in _pairs(typed) if name == "--deepspeed"]
+        words = [value for name, value in _pair_arguments(typed) if name == "--deepspeed"]
         own, where = (words, "args: --deepspeed ") if words else (own, where)
     known = next(filter(None, own), "")
     if known:
@@ -301,18 +317,18 @@ def difference_notes(
     given: Sequence[str],
     config: Mapping[str, Any] | None = None,
 ) -> list[str]:
-    """Note where the job and its script set the same thing to different values, and which counts.
+    """Note conflicting values in job and script, and which value is effective.
 
     The arguments are those of reached_values().
     """
     notes = []
-    framework, chosen = decide_framework(spec), _chosen(spec)
+    framework, chosen = decide_framework(spec), _set_by_job(spec)
     reached = reached_values(spec, sizes, script, typed, given, config)
     own = {value for _, value in script.facts.precisions if value}
     if _PRECISION in chosen and len(own) == 1 and own != {spec.precision}:
         name = next(name for name, value in script.facts.precisions if value)
         counts = "the script's counts"
-        if _names(spec, typed, ("precision",)) or script.reads("precision"):
+        if _has_placeholder(spec, typed, ("precision",)) or script.reads("precision"):
             counts = "an argument or HPCRUN_PRECISION gives it the job's, too: only one can count"
         notes.append(
             f"precision: {spec.precision}, but {script.name} sets {name} for {own.pop()}: {counts}"
@@ -328,15 +344,17 @@ def difference_notes(
 
 
 def scope_notes(script: Script, typed: Sequence[str]) -> list[str]:
-    """Note a placeholder for the batch of one GPU in an option for that of all, or the reverse.
+    """Note a placeholder for one GPU's batch in an option for all GPUs, or the reverse.
 
-    ``typed`` are the arguments with their placeholders.
+    ``typed`` are the arguments with placeholders.
     """
     meant: Mapping[Scope, str] = {"gpu": _MICRO, "all": "effective_batch"}
     notes = []
-    for name, value in _pairs(typed):
+    for name, value in _pair_arguments(typed):
         option = next((one for one in script.facts.options if name in one.names), None)
-        if option is None or not _is_for(_BATCH[_MICRO][1], name, others=("eval", "valid", "val_")):
+        if option is None or not _matches_setting(
+            _BATCH_PATTERNS[_MICRO][1], name, others=("eval", "valid", "val_")
+        ):
             continue
         scope = batch_scope(option, [script.facts])
         wrong = {f"{{{word}}}" for of, word in meant.items() if of != scope}
@@ -357,22 +375,22 @@ def batch_notes(
     given: Sequence[str],
     config: Mapping[str, Any] | None = None,
 ) -> list[str]:
-    """Note when the batch that the job sets does not reach the script, as far as can be seen.
+    """Note that the job's batch does not seem to reach the script.
 
     The arguments are those of reached_values().
     """
     reached = reached_values(spec, sizes, script, typed, given, config)
-    chosen = _chosen(spec)
+    chosen = _set_by_job(spec)
     if spec.deepspeed is not None or "effective_batch" in reached:
         return []
     facts = script.facts
-    lost: dict[str, str | None] = {}  # with the script's own option for it
+    lost: dict[str, str | None] = {}  # the script's option for each value that does not reach it
     others = ""
-    for key, value in _sizes(sizes).items():
-        keywords, pattern = _BATCH[key]
-        is_one = value == 1 and not _written(key, facts, _pairs(given))
+    for key, value in _batch_factors(sizes).items():
+        keywords, pattern = _BATCH_PATTERNS[key]
+        is_one = value == 1 and not _find_batch_numbers(key, facts, _pair_arguments(given))
         if key in chosen and key not in reached and not is_one:
-            lost[key] = _option_for(pattern, facts.options)
+            lost[key] = _find_option(pattern, facts.options)
             written = [(name, number) for name, number in facts.numbers if name in keywords]
             others += "".join(f"sets {name}={n}, not {value}, and " for name, n in written)
     if not lost:
@@ -389,21 +407,21 @@ def batch_notes(
     ]
 
 
-def _names(spec: JobSpec, typed: Sequence[str], placeholders: Collection[str]) -> bool:
+def _has_placeholder(spec: JobSpec, typed: Sequence[str], placeholders: Collection[str]) -> bool:
     texts = [*typed, *set_variables(spec.env).values()]
     return any(f"{{{name}}}" in text for text in texts for name in placeholders)
 
 
-def _option_for(pattern: re.Pattern[str], options: Sequence[Option]) -> str | None:
-    """Return the script's own option for the value; the plainest name first."""
+def _find_option(pattern: re.Pattern[str], options: Sequence[Option]) -> str | None:
+    """Return the script's option for a value, preferring the shortest name."""
     names = [option.names[-1] for option in options if option.names]
-    return min((name for name in names if _is_for(pattern, name)), key=len, default=None)
+    return min((name for name in names if _matches_setting(pattern, name)), key=len, default=None)
 
 
 def uncopied_read_notes(script: Script, copied: Collection[str]) -> list[str]:
-    """Note lines by which a script takes code of the folder that it is started in, not the copy's.
+    """Note lines that read code from the working folder instead of the run's copy.
 
-    ``copied`` are paths, of those that it names, which are in the copy.
+    ``copied`` are the paths in the script that the copy contains.
     """
     notes = []
     for line, text in script.facts.uncopied_reads:
@@ -424,7 +442,7 @@ def uncopied_read_notes(script: Script, copied: Collection[str]) -> list[str]:
 def path_notes(
     env: Mapping[str, str], commands: Sequence[str], editable: Sequence[str]
 ) -> list[str]:
-    """Note search paths, ``editable`` installs too, that lead into the project and not the copy.
+    """Note search paths and ``editable`` installs that import the project instead of its copy.
 
     >>> print(path_notes({"PYTHONPATH": "src:/opt/lib"}, [], [])[0][:56])
     env.PYTHONPATH: src: imports the project's files as they
@@ -448,28 +466,30 @@ def path_notes(
     return notes
 
 
-# ---- folders that the runs of a sweep would share ----------------------------------------------
+# ---- Folders that the runs of a sweep share ----------------------------------------------------
 
 
-# Options that name a folder which a script writes to, by what their authors call them.
-_WRITTEN = re.compile(
+# Common names of options for output folders.
+_OUTPUT_OPTION = re.compile(
     r"-+(?:\w+[-_])?(?P<kind>checkpoints?|ckpts?|save|output|out|results?)[-_]?"
     r"(?:dir|path|folder|directory|root)|-+(?:output|out|save)",
     re.IGNORECASE,
 )
-_CHECKPOINTS = re.compile(r"checkpoint|ckpt", re.IGNORECASE)
-# A folder that is read: another run's, on purpose.
-_READ = re.compile(r"resume|load|init|pretrain|from|restore|teacher|base|read|source|cache", re.I)
-# An option that may separate the runs below a folder that they share.
-_NAMES = re.compile(r"name|id$|tag|suffix|prefix|exp|run|title|version|group", re.IGNORECASE)
-# No folder, or not a shared one: a number, a variable's value, nothing.
+_CHECKPOINT_OPTION = re.compile(r"checkpoint|ckpt", re.IGNORECASE)
+# Options for input folders, which may deliberately belong to another run.
+_INPUT_OPTION = re.compile(
+    r"resume|load|init|pretrain|from|restore|teacher|base|read|source|cache", re.I
+)
+# Options that may give each run its own subfolder.
+_NAME_OPTION = re.compile(r"name|id$|tag|suffix|prefix|exp|run|title|version|group", re.IGNORECASE)
+# Values that name no shared folder: numbers, variables, nothing.
 _NO_FOLDER = re.compile(r"[-+0-9.e]*|.*\$.*|none|null|true|false|/dev/.*", re.IGNORECASE)
 
 
 def shared_folder_notes(script: Script, given: Sequence[Sequence[str]]) -> list[str]:
-    """Note an option for checkpoints or output that has one value in all runs of a sweep.
+    """Note an output folder that all runs of a sweep share.
 
-    ``given`` are the arguments of each run. Runs with names of their own need no note.
+    ``given`` are the arguments of each run. Runs with a name option of their own need no note.
 
     >>> option = Option(["--checkpoint-dir"], default="checkpoints")
     >>> facts = ScriptFacts(options=[option])
@@ -478,9 +498,9 @@ def shared_folder_notes(script: Script, given: Sequence[Sequence[str]]) -> list[
     1
     """
     options = [option for option in script.facts.options if option.names]
-    values = [{_value(args, option) for args in given} for option in options]
+    values = [{_find_value(args, option) for args in given} for option in options]
     are_named = any(
-        len(found) > 1 and any(map(_NAMES.search, option.names))
+        len(found) > 1 and any(map(_NAME_OPTION.search, option.names))
         for option, found in zip(options, values, strict=True)
     )
     if len(given) < 2 or are_named or script.reads("checkpoint_dir", "run_dir"):
@@ -488,11 +508,11 @@ def shared_folder_notes(script: Script, given: Sequence[Sequence[str]]) -> list[
     notes = []
     for option, (value, *others) in zip(options, values, strict=True):
         name = option.names[-1]
-        if not _WRITTEN.fullmatch(name) or _READ.search(name):
+        if not _OUTPUT_OPTION.fullmatch(name) or _INPUT_OPTION.search(name):
             continue
         if others or _NO_FOLDER.fullmatch(value):
             continue
-        of_checkpoints = _CHECKPOINTS.search(name) is not None
+        of_checkpoints = _CHECKPOINT_OPTION.search(name) is not None
         own = "{checkpoint_dir}" if of_checkpoints else "{run_dir}/out"
         harm = "resume from each other's" if of_checkpoints else "write over each other's"
         notes.append(
@@ -502,7 +522,8 @@ def shared_folder_notes(script: Script, given: Sequence[Sequence[str]]) -> list[
     return notes
 
 
-def _value(args: Sequence[str], option: Option) -> str:
+def _find_value(args: Sequence[str], option: Option) -> str:
+    """Return the last value of an option in the arguments, or its default."""
     found = option.default
     for place, word in enumerate(args):
         name, equals, text = word.partition("=")
@@ -511,13 +532,15 @@ def _value(args: Sequence[str], option: Option) -> str:
     return found
 
 
-# ---- names of a sandbox's nodes
+# ---- Node names in a sandbox -------------------------------------------------------------------
 
-_ASKS_NAMES = re.compile(r"^(?!.*(?:MASTER_ADDR:?-|setdefault)).*scontrol\W+show\W+hostname", re.M)
+_HOSTNAME_QUERY = re.compile(
+    r"^(?!.*(?:MASTER_ADDR:?-|setdefault)).*scontrol\W+show\W+hostname", re.M
+)
 
 
 def node_name_notes(texts: Mapping[str, str]) -> list[str]:
-    """Note where rank 0's address would be the name of a sandbox's node; ``texts`` by their names.
+    """Note texts, given by name, that use a sandbox node's name as rank 0's address.
 
     >>> [len(node_name_notes({"run.sh": f"MASTER_ADDR={text}"})) for text in (
     ...     '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)',
@@ -529,26 +552,26 @@ def node_name_notes(texts: Mapping[str, str]) -> list[str]:
         "gives; hpcrun sets MASTER_ADDR and MASTER_PORT, and MASTER_ADDR=${MASTER_ADDR:-$(scontrol "
         "...)} works here and on a cluster"
         for name, text in texts.items()
-        if _ASKS_NAMES.search(text) and not re.search(r"hostname\s+(-[iI]|--(all-)?ip)", text)
+        if _HOSTNAME_QUERY.search(text) and not re.search(r"hostname\s+(-[iI]|--(all-)?ip)", text)
     ]
 
 
-# ---- values that look like secrets: they would stand in the run's files -------------------------
+# ---- Values that look like secrets and would be written to the run's files ----------------------
 
-# What a setup command sets.
-_SETS = re.compile(r"\b([A-Z][A-Z0-9_]*)=(?:\"([^\"]*)\"|'([^']*)'|(\S*))")
+# Variable assignments in a setup command.
+_ASSIGNMENT = re.compile(r"\b([A-Z][A-Z0-9_]*)=(?:\"([^\"]*)\"|'([^']*)'|(\S*))")
 _IN_FILES = "is written to the run's files as it is"
 
 
 def looks_secret(name: str, value: str) -> bool:
-    """Return whether a variable's value is a secret, by its name and its form.
+    """Return True if a variable's name and value look like a secret.
 
     >>> looks_secret("WANDB_API_KEY", "0123456789abcdef0123456789abcdef01234567")
     True
     >>> looks_secret("TOKENIZERS_PARALLELISM", "false"), looks_secret("HF_TOKEN", "/run/token")
     (False, False)
     """
-    # Of a sentence, as in WANDB_NOTES, the first word is no value of the name.
+    # The first word of a sentence, as in WANDB_NOTES, is not the whole value.
     is_sentence = re.search(r"\s", value) is not None
     return contains_secret(value if is_sentence else f"{name}={value}")
 
@@ -556,17 +579,21 @@ def looks_secret(name: str, value: str) -> bool:
 def secret_notes(
     env: Mapping[str, str], args: Sequence[str], commands: Sequence[str], profile: Mapping[str, str]
 ) -> list[str]:
-    """Note secrets, never their values, in a job's env, arguments and commands, or the profile."""
-    notes = [_note(f"env.{name}", name) for name, value in env.items() if looks_secret(name, value)]
+    """Note the names, never the values, of secrets in a job's settings or in the profile."""
+    notes = [
+        _format_secret_note(f"env.{name}", name)
+        for name, value in env.items()
+        if looks_secret(name, value)
+    ]
     notes += [
-        _note(f"the profile's env.{name}", name)
+        _format_secret_note(f"the profile's env.{name}", name)
         for name, value in profile.items()
         if name not in env and looks_secret(name, value)
     ]
     for line in commands:
-        pairs = [(m[1], m[2] or m[3] or m[4] or "") for m in _SETS.finditer(line)]
+        pairs = [(m[1], m[2] or m[3] or m[4] or "") for m in _ASSIGNMENT.finditer(line)]
         names = [name for name, value in pairs if looks_secret(name, value)]
-        notes += [_note("setup.commands", name) for name in names]
+        notes += [_format_secret_note("setup.commands", name) for name in names]
         if not names and contains_secret(line):
             notes.append(
                 f"setup.commands: one looks like it has a secret, and {_IN_FILES}: let it read a "
@@ -581,7 +608,7 @@ def secret_notes(
     return notes
 
 
-def _note(where: str, name: str) -> str:
+def _format_secret_note(where: str, name: str) -> str:
     return (
         f"{where}: looks like a secret, and {_IN_FILES}; "
         f"secrets: [{name}] takes it from your shell instead, unrecorded"
