@@ -1,4 +1,4 @@
-"""A Connection by the system's ssh: one master, kept by ControlPersist, and a client a script."""
+"""Connection through the system's ssh: one ControlPersist master, and one client per script."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from hpcrun.remote.connection import (
 )
 from hpcrun.remote.ssh_config import ask_ssh, find_ssh
 
-# How long an unused master stays: a working day where the profile wants it kept, else until the
-# end of a command whose hpcrun was killed.
+# How long an unused master persists: a working day if the profile keeps connections; else long
+# enough for the running command, also if hpcrun was killed.
 _KEPT, _LEFT = "8h", "60"
-# A path of a Unix socket has 104 bytes on a Mac, and ssh appends 17 while it makes one.
+# macOS limits the path of a Unix socket to 104 bytes, and ssh appends 17 while it creates one.
 _LONGEST = 80
-# What ssh has no limit for unless its configuration says one.
+# Limits that ssh does not set unless its configuration does.
 _USUAL = {"ServerAliveInterval": 15, "ConnectTimeout": 30}
 _STRICT = (
     *("-o", "StrictHostKeyChecking=yes", "-o", "ClearAllForwardings=yes"),
@@ -44,7 +44,7 @@ _STRICT = (
 
 
 class OpensshConnection:
-    """A connection to one host; see Connection. ``keeps``: it stays when this object is closed."""
+    """A connection to one host; see Connection. ``keeps``: close() leaves the master running."""
 
     def __init__(self, settings: SshSettings, ask: Prompts, *, keeps: bool = True) -> None:
         self.settings = settings
@@ -53,14 +53,14 @@ class OpensshConnection:
         self._ask = ask
         self._control: Path | None = None
         self._is_open = False
-        self._forwards: set[tuple[str, int]] = set()  # ports there that the master leads here
-        self._ports: dict[tuple[str, int], int] = {}  # where they are found here
+        self._forwards: set[tuple[str, int]] = set()  # remote addresses that the master forwards
+        self._ports: dict[tuple[str, int], int] = {}  # local port of each forwarded address
         self._refusal: OutOfReach | None = None
         self._lock = threading.Lock()  # several threads run scripts
 
     @property
     def is_full(self) -> bool:
-        """Whether a session was refused; noted for every hpcrun that has the same master."""
+        """Whether a session was refused; shared by all hpcrun processes with the same master."""
         return self._note().exists()
 
     @is_full.setter
@@ -90,26 +90,27 @@ class OpensshConnection:
             )
 
         try:
-            # What an iterator has given is gone.
+            # The items of a consumed iterator cannot be sent again.
             return retry_until_session(self, talk) if isinstance(stdin, bytes) else talk()
         except SessionLimitError:
             raise
         except OutOfReach:
-            self._is_open = False  # look whether the master is there
+            self._is_open = False  # check for the master again
             raise
 
     def _session(self) -> _Session:
         self.open()
-        # Without its master a client would connect by itself, and ask again: it must fail.
+        # Without its master a client would connect by itself, and prompt again; make it fail
+        # instead.
         only = ("-o", "ControlMaster=no", "-o", "ProxyCommand=false", "-o", "BatchMode=yes")
         return _Session(self._argv(*only, *_STRICT, "--", self.host, login_command(self.settings)))
 
     def bridge_socket(self, script: str, here: socket.socket) -> None:
-        """Let a script be the other side of a socket; see Connection."""
+        """Connect a script's stdin and stdout to a socket; see Connection."""
         bridge_session(self._session(), self.settings, script, here)
 
     def forward_port(self, host: str, port: int) -> int:
-        """Lead a port of this machine to one that the far side reaches."""
+        """Forward a local port to an address that the cluster's host can reach; see Connection."""
         if not self._has_master():
             self._is_open = False
             self._forwards.clear()
@@ -122,24 +123,24 @@ class OpensshConnection:
             if done.returncode:
                 raise OutOfReach(f"{self.host}: {where} cannot be forwarded: {_last(done.stderr)}")
             self._forwards.add((host, port))
-            # The master stays; what it leads here must not.
+            # The master persists, so its forwarding must be cancelled.
             atexit.register(_call, self._argv("-O", "cancel", "-L", where, "--", self.host))
         return self._ports[host, port]
 
     def close(self) -> None:
-        """End the connection, unless it is to be kept."""
+        """Terminate the connection, unless it is to be kept."""
         if not self.keeps:
             self.disconnect()
 
     def disconnect(self) -> bool:
-        """End the connection; return whether there was one."""
+        """Terminate the connection; return True if there was one."""
         self._is_open = self.is_full = False
         return (
             self._has_master() and not _call(self._argv("-O", "exit", "--", self.host)).returncode
         )
 
     def open(self) -> None:
-        """Open the connection where there is none: ssh asks what is to be asked."""
+        """Open the connection if it is not open; ssh prompts on the terminal."""
         with self._lock:
             self._open()
 
@@ -149,7 +150,7 @@ class OpensshConnection:
             return
         if self._refusal is not None:
             raise self._refusal
-        self.is_full = False  # it was a master's that is gone
+        self.is_full = False  # the note belonged to a master that no longer exists
         _remove_dead(self._socket())
         options = ask_ssh(self.host)
         alive: list[str] = []
@@ -159,7 +160,7 @@ class OpensshConnection:
         stays = f"ControlPersist={_KEPT if self.keeps else _LEFT}"
         argv = self._argv("-M", "-N", "-f", "-o", stays, *alive, *_STRICT, "--", self.host)
         with tempfile.TemporaryFile() as stderr:
-            # In this terminal's foreground, since it asks there.
+            # Runs in the terminal's foreground, since ssh prompts there.
             code = subprocess.call(
                 argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr
             )
@@ -174,7 +175,7 @@ class OpensshConnection:
         self._is_open = True
 
     def _has_master(self) -> bool:
-        """Whether a master listens; ssh -O check says the same, 20 ms later."""
+        """Return True if a master listens; 20 ms faster than `ssh -O check`."""
         with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):
             probe.connect(str(self._socket()))
             return True
@@ -197,7 +198,7 @@ class OpensshConnection:
         return self._control
 
     def _error(self, said: str, options: dict[str, list[str]]) -> OutOfReach:
-        """Make of ssh's words an error that says what to do."""
+        """Convert ssh's error output to an error with a fix."""
         host = self.host
         if "HOST IDENTIFICATION HAS CHANGED" in said:
             found = re.search(r"SHA256:\S+?(?=\.?\s)", said)
@@ -229,7 +230,7 @@ class OpensshConnection:
         )
 
     def _fingerprint(self) -> str:
-        """Ask the server for its host key; it is not logged in to."""
+        """Query the server's host key without authenticating."""
         no_login = ("-v", "-o", "BatchMode=yes", "-o", "PreferredAuthentications=none")
         argv = self._argv(*no_login, "-o", "ControlMaster=no", *_STRICT, "--", self.host, "true")
         done = _call(argv)
@@ -238,7 +239,7 @@ class OpensshConnection:
 
 
 def _remove_dead(control: Path) -> None:
-    """Remove the socket of a master that was killed: a new one would do without a socket."""
+    """Remove the socket of a killed master: a new master would start without a socket."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as one:
         try:
             one.connect(str(control))
@@ -251,7 +252,7 @@ def _has_proxy(options: dict[str, list[str]]) -> bool:
 
 
 def runtime_folder() -> Path:
-    """Make the folder of the masters' sockets, which is the user's alone. Raises OutOfReach."""
+    """Create the folder of the masters' sockets, accessible only by the user. Raises OutOfReach."""
     given = os.environ.get("XDG_RUNTIME_DIR", "")
     folder = Path(given, "hpcrun") if given else Path(f"/tmp/hpcrun-ssh-{os.getuid()}")
     if len(os.fsencode(folder)) > _LONGEST - 20:
@@ -268,7 +269,7 @@ def runtime_folder() -> Path:
 
 
 def _call(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Run a command of ssh's that asks nothing."""
+    """Run an ssh command that needs no input."""
     try:
         return subprocess.run(
             argv,
@@ -290,7 +291,7 @@ def _last(text: str) -> str:
 
 
 class _Session:
-    """A client of the master, with one command; see Session."""
+    """A client of the master that runs one command; see Session."""
 
     def __init__(self, argv: Sequence[str]) -> None:
         pipe = subprocess.PIPE
@@ -326,14 +327,14 @@ class _Session:
         return _take(self.stderr)
 
     def exit_code(self) -> int | None:
-        """Return how it ended; ssh says 255 where the connection did."""
+        """Return the exit code; None after a broken connection, for which ssh returns 255."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             code = self.process.wait(5)
             return None if code == 255 or code < 0 else code
         return None
 
     def close(self) -> None:
-        """Let go of it: the master ends its session."""
+        """Kill the client: the master then ends its session."""
         self.process.kill()
         self.process.wait()
         with contextlib.suppress(OSError):
@@ -341,7 +342,7 @@ class _Session:
 
 
 def _take(stream: IO[bytes]) -> bytes:
-    """Read some; the end closes the stream, in the thread that reads it."""
+    """Read a piece; at the end close the stream, in the thread that reads it."""
     data = stream.read(1 << 16)
     if not data:
         stream.close()

@@ -1,4 +1,4 @@
-"""A Connection by paramiko, over the hosts on the way."""
+"""Connection through paramiko, via jump hosts."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ from hpcrun.remote.host_keys import check_host_key
 from hpcrun.remote.login import Login
 from hpcrun.remote.ssh_config import Hop, NeedsSsh, find_ssh, hops_to
 
-# Its messages are for those who look into paramiko; else Python prints the worst.
+# Hide paramiko's log messages unless logging is configured: else Python prints warnings to stderr.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 
 class ParamikoConnection:
-    """A connection to one host; see Connection. What paramiko cannot do the system's ssh does."""
+    """A connection to one host; see Connection. Falls back to the system's ssh."""
 
     def __init__(self, settings: SshSettings, ask: Prompts) -> None:
         self.settings = settings
         self.host = settings.host
         self._is_full = False
         self._ask = ask
-        self._links: list[paramiko.Transport] = []  # the last one leads to the host
+        self._links: list[paramiko.Transport] = []  # one per hop; the last one leads to the host
         self._proxy: subprocess.Popen[bytes] | None = None
-        self._listeners: dict[tuple[str, int], socket.socket] = {}  # of ports there
-        self._ports: dict[tuple[str, int], int] = {}  # where they are found here
+        self._listeners: dict[tuple[str, int], socket.socket] = {}  # by remote address
+        self._ports: dict[tuple[str, int], int] = {}  # local port of each forwarded address
         self._closed = threading.Event()
-        self._keys: dict[Path, Any] = {}  # that were decrypted
+        self._keys: dict[Path, Any] = {}  # decrypted private keys
         self._was_asked = self._was_open = False
         self._refusal: OutOfReach | None = None
         self._instead: Connection | None = None
@@ -58,7 +58,7 @@ class ParamikoConnection:
 
     @property
     def is_full(self) -> bool:
-        """Whether a session beside another one was refused."""
+        """Whether a second session was refused."""
         return self._is_full if self._instead is None else self._instead.is_full
 
     @is_full.setter
@@ -108,7 +108,7 @@ class ParamikoConnection:
         return session
 
     def forward_port(self, host: str, port: int) -> int:
-        """Lead a port of this machine to one that the far side reaches."""
+        """Forward a local port to an address that the cluster's host can reach; see Connection."""
         link = self._link()
         if not isinstance(link, paramiko.Transport):
             return link.forward_port(host, port)
@@ -120,7 +120,7 @@ class ParamikoConnection:
         return self._ports[host, port]
 
     def bridge_socket(self, script: str, here: socket.socket) -> None:
-        """Let a script be the other side of a socket; see Connection."""
+        """Connect a script's stdin and stdout to a socket; see Connection."""
         link = self._link()
         if isinstance(link, paramiko.Transport):
             bridge_session(self._session(link), self.settings, script, here)
@@ -128,18 +128,21 @@ class ParamikoConnection:
             link.bridge_socket(script, here)
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._closed.set()
         if self._instead is not None:
             self._instead.close()
         for listener in self._listeners.values():
-            listener.shutdown(socket.SHUT_RDWR)  # ends accept, which close alone does not
+            # shutdown() interrupts accept(), which close() does not
+            listener.shutdown(socket.SHUT_RDWR)
             listener.close()
         for link in reversed(self._links):
             with contextlib.suppress(OSError, EOFError):
-                link.sock.shutdown(socket.SHUT_RDWR)  # else its thread ends 0.1 s later
+                # without it the thread of the link ends 0.1 s later
+                link.sock.shutdown(socket.SHUT_RDWR)
             link.close()
-            if link.is_alive():  # it closes its channel of the link before, which must be there
+            # Wait: the thread closes its channel in the previous link, which must still be open.
+            if link.is_alive():
                 link.join(5)
         if self._proxy is not None:
             self._proxy.kill()
@@ -147,9 +150,9 @@ class ParamikoConnection:
         self._links, self._listeners, self._proxy = [], {}, None
 
     def _link(self) -> paramiko.Transport | Connection:
-        """Return the open connection, or the system's ssh's; open it where there is none.
+        """Return the open connection, or the fallback to the system's ssh; connect if necessary.
 
-        What was refused is not tried again.
+        A refused authentication is not repeated.
         """
         with self._lock:
             return self._link_alone()
@@ -199,7 +202,7 @@ class ParamikoConnection:
         threading.Thread(target=_watch, args=(link, hop, self._closed), daemon=True).start()
 
     def _question(self, question: str, *, echo: bool = False) -> str:
-        """Ask the user; of a connection that broke nothing is asked again."""
+        """Prompt the user, except when a connection that needed a prompt is reopened."""
         if self._was_open and self._was_asked:
             raise OutOfReach(
                 f"{self.host}: the connection broke, and a new one needs an answer from you",
@@ -210,7 +213,7 @@ class ParamikoConnection:
         return self._ask.secret(question, echo=echo)
 
     def _reach(self, hop: Hop) -> Any:
-        """Return what the next connection is spoken over: a socket, or a channel of the last."""
+        """Return a socket, or a channel of the previous hop, for the next connection."""
         if self._links:
             try:
                 where = (hop.hostname, hop.port)
@@ -226,7 +229,7 @@ class ParamikoConnection:
         if hop.proxy_command:
             here, there = socket.socketpair()
             with there:
-                # Ctrl-C on the terminal is for hpcrun to handle.
+                # hpcrun handles Ctrl-C; the proxy must ignore it.
                 argv = ["/bin/sh", "-c", f"trap '' INT; exec {hop.proxy_command}"]
                 self._proxy = subprocess.Popen(argv, stdin=there.fileno(), stdout=there.fileno())
             return here
@@ -236,7 +239,7 @@ class ParamikoConnection:
 def _connect(hop: Hop) -> socket.socket:
     families = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
     family = families.get(hop.address_family, socket.AF_UNSPEC)
-    # As bytes it is taken as it is: no table of Unicode is imported for it.
+    # A name in bytes avoids the import of Python's IDNA tables.
     name = hop.hostname.encode() if hop.hostname.isascii() else hop.hostname
     try:
         found = socket.getaddrinfo(name, hop.port, family, socket.SOCK_STREAM)
@@ -255,7 +258,7 @@ def _connect(hop: Hop) -> socket.socket:
             made.close()
             last = error
             continue
-        # A script and its stdin are small pieces, which must not wait for each other.
+        # A script and its stdin are small packets, which Nagle's algorithm would delay.
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return made
     is_slow = isinstance(last, TimeoutError)
@@ -267,7 +270,7 @@ def _connect(hop: Hop) -> socket.socket:
 
 
 def _watch(link: paramiko.Transport, hop: Hop, closed: threading.Event) -> None:
-    """Keep a connection alive, and close one that no longer answers: else a read would wait."""
+    """Send keepalives, and close a connection that does not answer: a read would block forever."""
     while not closed.wait(hop.alive_interval) and link.is_active():
         answered = threading.Event()
 
@@ -296,7 +299,7 @@ def _serve(listener: socket.socket, link: paramiko.Transport, host: str, port: i
 
 
 class _Session:
-    """A command of a paramiko connection; see Session."""
+    """A command on a paramiko connection; see Session."""
 
     def __init__(self, link: paramiko.Transport, command: str) -> None:
         self.link = link
@@ -320,19 +323,19 @@ class _Session:
         return bytes(self.channel.recv_stderr(1 << 16))
 
     def exit_code(self) -> int | None:
-        """Return how it ended."""
+        """Return the exit code; None if the connection broke first."""
         self.channel.status_event.wait(5)
         code = int(self.channel.exit_status)
         return None if code == -1 and not self.link.is_active() else code
 
     def close(self) -> None:
-        """Let go of it."""
-        with contextlib.suppress(OSError, EOFError, paramiko.SSHException):  # it broke
+        """Close the channel."""
+        with contextlib.suppress(OSError, EOFError, paramiko.SSHException):  # the connection broke
             self.channel.close()
 
 
 class _Spare:
-    """The session of the next script, opened while another one runs: that saves a round trip."""
+    """A session for the next script, opened in advance to save a round trip."""
 
     def __init__(self, link: paramiko.Transport, command: str) -> None:
         self.link, self.command = link, command
@@ -341,12 +344,12 @@ class _Spare:
 
     def _open(self) -> None:
         made = None
-        with contextlib.suppress(Exception):  # sshd's MaxSessions; the link broke
+        with contextlib.suppress(Exception):  # sshd's MaxSessions, or a broken connection
             made = _Session(self.link, self.command)
         self.made.put(made)
 
     def take(self, link: paramiko.Transport) -> _Session | None:
-        """Return the session, where it is one of this link and still there."""
+        """Return the session if it belongs to this link and is still open."""
         made = self.made.get() if link is self.link else None
         has_ended = made is None or made.channel.closed or made.channel.eof_received
         return None if has_ended else made

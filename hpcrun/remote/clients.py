@@ -1,4 +1,4 @@
-"""The connection that a cluster profile describes: paramiko's, or the ssh program's."""
+"""Choice of the connection for a cluster profile: paramiko or the ssh program."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from hpcrun.remote.connection import Connection, Prompts, SshSettings
 
 
 def open_connection(settings: SshSettings, ask: Prompts) -> Connection:
-    """Return the connection that a profile describes; nothing is opened yet.
+    """Return the connection that a profile describes, without opening it.
 
-    Raises InputError for a host's name that OpenSSH would refuse.
+    Raises:
+        InputError: OpenSSH would reject the name of the host.
     """
     if not re.search(SSH_HOST, settings.host):
         raise InputError(

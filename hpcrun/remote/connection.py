@@ -1,8 +1,8 @@
-"""One ssh connection to a cluster: what runs on it, and what its answers are worth.
+"""The protocol for running scripts over one ssh connection.
 
-A script travels on the stdin of ``bash``, between two marks that nobody can guess: what login
-shells, banners and profiles print around them does not count. paramiko makes the connection
-(by_paramiko.py), or the system's ssh (by_openssh.py).
+A script is sent to the stdin of ``bash``, and its output is enclosed in two random marks: output of
+login shells, banners and profiles outside the marks is ignored. by_paramiko.py or by_openssh.py
+makes the connection.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from msgspec import Struct
 
 from hpcrun.errors import OutOfReach
 
-# What a script may print: to stdout where it is collected, to stderr, and what comes before it.
+# Limits in bytes: collected stdout, stderr, and output before the first mark.
 MOST_OUTPUT, MOST_STDERR, MOST_CHATTER = 256 << 20, 1 << 20, 1 << 20
 _PIECE = 1 << 15
-# For how long it is waited until a session is over beside which there may be no other, in seconds.
+# How long to wait for another session to end, where the server allows only one, in seconds.
 _TURN = 30.0
 
-# The only words that the user's login shell reads: the same in sh, csh, tcsh, fish and zsh. They
-# read two texts from stdin, each up to a NUL: the frame and the script. bash reads a pipe byte by
-# byte, so that the rest is left to the script.
+# The only words that the user's login shell parses; they mean the same in sh, csh, tcsh, fish and
+# zsh. They read two texts from stdin, each terminated by a NUL: the frame and the script. bash
+# reads a pipe byte by byte, so the rest of stdin is left for the script.
 _READ = '\'IFS= read -r -d "" frame; IFS= read -r -d "" script; eval "$frame"\' hpcrun'
 _EXEC = f"exec bash --norc -c {_READ}"
 _EXEC_LOGIN = f"exec bash --norc -l -c {_READ}"
-# Where a profile has started another shell, it is that one's stdin which has the frame: no script.
-# What a profile sets for a person (set -u) is not for scripts.
+# If a profile started another shell, that shell consumed the texts and the script is empty. Undo
+# options that a profile sets for interactive use (set -u).
 _GUARD = "[[ $script ]] || exit; set +efu; "
-# The script is a process of its own: exit, exec and set -e end that one. With a watched stdin
-# (there is nothing to read in it) the script ends when the connection does.
+# The script runs in a subshell, so that exit, exec and set -e end only that. In the watched frame
+# stdin carries no data, and its end terminates the script when the connection closes.
 _FRAME = """\
 {path}printf '%s<' {mark}; printf '%s<' {mark} >&2
 ( eval "$script" ); code=$?
 printf '%s>' {mark} >&2; printf '%s>%d.' {mark} $code
 """
-# Whose stdin and stdout are another's.
+# For a script whose stdin and stdout are connected to a socket.
 _OPEN_FRAME = """\
 {path}printf '%s<' {mark}; eval "$script"
 """
@@ -59,7 +59,7 @@ printf '%s>' {mark} >&4; printf '%s>%d.' {mark} $code
 
 
 class SshSettings(Struct, frozen=True, kw_only=True):
-    """What a cluster's profile says of the way there; see Cluster for the keys."""
+    """The settings in a cluster profile for its ssh connection; see Cluster for the keys."""
 
     host: str
     ssh: Literal["paramiko", "openssh"] = "paramiko"
@@ -69,7 +69,7 @@ class SshSettings(Struct, frozen=True, kw_only=True):
 
 
 class Reply(Struct, frozen=True):
-    """A script that ended."""
+    """The result of a script that ended."""
 
     exit_code: int
     stdout: bytes
@@ -77,27 +77,27 @@ class Reply(Struct, frozen=True):
 
 
 class Prompts(Protocol):
-    """What asks the user, on the terminal."""
+    """Prompts for the user, on the terminal."""
 
     def secret(self, question: str, *, echo: bool = False) -> str:
-        """Ask for a password or a code; raises OutOfReach where there is nobody to ask."""
+        """Prompt for a password or a code. Raises OutOfReach if there is no terminal."""
 
     def tell(self, text: str) -> None:
-        """Say what a user wants to know who looks for a mistake (--verbose)."""
+        """Print a diagnostic message (--verbose)."""
 
 
 class Connection(Protocol):
-    """A connection to one host, opened at the first use and kept; again after it broke.
+    """A connection to one host, opened at its first use and reopened after it broke.
 
-    What a person must answer is asked once: a broken connection of that kind is not opened again.
-    Nor is one that was refused. An OutOfReach with ``is_final`` says so.
+    It prompts the user once: it is not reopened if that would prompt again, or after a refused
+    authentication; both raise an OutOfReach with ``is_final``.
     """
 
     host: str
-    is_full: bool  # the server has refused a session beside another one (sshd's MaxSessions)
+    is_full: bool  # the server refused a second session (sshd's MaxSessions)
 
     def open(self) -> None:
-        """Open it where it is not, and have the user answer what that needs. Raises OutOfReach."""
+        """Connect if necessary, and prompt the user for what that needs. Raises OutOfReach."""
 
     def run(
         self,
@@ -107,35 +107,39 @@ class Connection(Protocol):
         timeout: float = 60,
         on_output: Callable[[bytes], None] | None = None,
     ) -> Reply:
-        """Run a script of bash's to its end; where it needs it, when another one has ended.
+        """Run a bash script to its end; if the server allows one session only, wait for it.
 
-        ``timeout``: the longest time in which no byte goes either way. With ``on_output`` stdout is
-        handed over as it comes, without a limit, and what still runs ends with the connection;
-        stdin must be empty then.
+        Args:
+            timeout: The longest time without data in either direction, in seconds.
+            on_output: Called with stdout as it arrives, without a size limit. The script then ends
+                with the connection, and stdin must be empty.
 
-        Raises OutOfReach; ``maybe_done`` where the whole script was sent, whatever was of stdin.
-        An error of the iterable that is stdin passes through.
+        Raises:
+            OutOfReach: The connection failed. ``maybe_done`` is True if the whole script was sent,
+                however much of stdin followed.
+            Exception: Also any error of the iterable ``stdin``.
         """
 
     def forward_port(self, host: str, port: int) -> int:
-        """Lead a port of this machine, which is returned, to one that the far side reaches.
+        """Forward a local port to an address that the cluster's host can reach; return the port.
 
-        It has the same number, where that is free. Called again it looks whether the way is open,
-        and opens it at the same port where it broke.
+        The local port has the same number if that is free. Another call checks the forwarding, and
+        restores it at the same local port after a failure.
         """
 
     def bridge_socket(self, script: str, here: socket.socket) -> None:
-        """Let a script's stdin and stdout be the other side of a socket; it ends with either.
+        """Connect a script's stdin and stdout to a socket, until either side closes.
 
-        Raises OutOfReach.
+        Raises:
+            OutOfReach: The connection failed.
         """
 
     def close(self) -> None:
-        """End what runs on the connection, and the connection."""
+        """Terminate the running scripts, and close the connection."""
 
 
 class SessionLimitError(OutOfReach):
-    """The server allows no session beside those that are open."""
+    """The server allows no further session beside the open ones."""
 
     def __init__(self, host: str) -> None:
         super().__init__(
@@ -145,34 +149,34 @@ class SessionLimitError(OutOfReach):
 
 
 class Session(Protocol):
-    """A command on the far side with its three streams; read and written by several threads."""
+    """A remote command with its three streams; several threads read and write it."""
 
     def send(self, data: bytes) -> None:
-        """Write to its stdin, all of it."""
+        """Write all of the data to stdin."""
 
     def end_input(self) -> None:
-        """Close its stdin."""
+        """Close stdin."""
 
     def read(self) -> bytes:
-        """Read stdout; nothing at its end."""
+        """Read from stdout; return b"" at its end."""
 
     def read_stderr(self) -> bytes:
-        """Read stderr; nothing at its end."""
+        """Read from stderr; return b"" at its end."""
 
     def exit_code(self) -> int | None:
-        """Return how it ended; None where the connection broke first."""
+        """Return the exit code; None if the connection broke first."""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the session."""
 
 
 def login_command(settings: SshSettings) -> str:
-    """Return the command that the far side's login shell is given."""
+    """Return the command line for the remote login shell."""
     return _EXEC_LOGIN if settings.login_shell else _EXEC
 
 
 def listen_on_loopback(port: int) -> socket.socket:
-    """Listen on a port of this machine's loopback; on another where it is taken."""
+    """Listen on a loopback port; on any free port if it is in use."""
     try:
         return socket.create_server(("127.0.0.1", port))
     except OSError:
@@ -180,7 +184,7 @@ def listen_on_loopback(port: int) -> socket.socket:
 
 
 def retry_until_session(connection: Connection, talk: Callable[[], Reply]) -> Reply:
-    """Run what needs a session of its own; where there may be none yet, when another is over."""
+    """Call ``talk``, which opens a session; while the server refuses one, retry."""
     until = time.monotonic() + _TURN
     while True:
         try:
@@ -201,7 +205,7 @@ def run_in_session(
     timeout: float = 60,
     on_output: Callable[[bytes], None] | None = None,
 ) -> Reply:
-    """Run a script in a session that was just started with login_command(); see Connection.run."""
+    """Run a script in a new session of login_command(); see Connection.run."""
     if "\0" in script:
         raise ValueError("a script cannot have a NUL")
     mark, head = _head(settings, _WATCHED_FRAME if on_output else _FRAME, script)
@@ -211,7 +215,7 @@ def run_in_session(
 
 
 def _head(settings: SshSettings, frame: str, script: str) -> tuple[bytes, bytes]:
-    """Make a mark, and the texts that login_command() reads."""
+    """Return a random mark, and the texts that login_command() reads."""
     mark = os.urandom(16).hex()
     path = f"PATH={shlex.quote(settings.slurm_path)}:$PATH; " if settings.slurm_path else ""
     texts = _GUARD + frame.format(path=path, mark=mark), script
@@ -219,8 +223,8 @@ def _head(settings: SshSettings, frame: str, script: str) -> tuple[bytes, bytes]
 
 
 def relay_sockets(here: socket.socket, there: Any) -> None:
-    """Lead a socket to another until both have ended; ``there`` has a socket's methods."""
-    # Of a connection that is gone no channel can be closed.
+    """Copy data between two sockets until both are closed; ``there`` has a socket's methods."""
+    # close() fails on a channel of a broken connection.
     with here, contextlib.suppress(OSError, EOFError), contextlib.closing(there):
         back = threading.Thread(target=_copy, args=(there, here), daemon=True)
         back.start()
@@ -239,11 +243,11 @@ def _copy(source: Any, sink: Any) -> None:
 def bridge_session(
     session: Session, settings: SshSettings, script: str, here: socket.socket
 ) -> None:
-    """Connect a session that was just started to a socket; see Connection.bridge_socket."""
+    """Connect a new session to a socket; see Connection.bridge_socket."""
     mark, head = _head(settings, _OPEN_FRAME, script)
 
     def write() -> None:
-        with contextlib.suppress(Exception):  # one side is gone, which the other shows
+        with contextlib.suppress(Exception):  # the read loop detects a side that is closed
             session.send(head)
             while data := here.recv(_PIECE):
                 session.send(data)
@@ -269,15 +273,16 @@ def bridge_session(
 
 
 class _Talk:
-    """One script's exchange: a thread writes, one reads each stream, the caller's judges."""
+    """The exchange for one script: one thread writes, one reads each stream, listen() evaluates."""
 
     def __init__(self, session: Session, host: str, mark: bytes) -> None:
         self.session = session
         self.host = host
         self.mark = mark
-        self.is_sent = False  # the whole script
+        self.is_sent = False  # the whole script was sent
         self.is_stopped = False
-        # (stream, bytes), or (stream, None) at its end; an error of the stdin that was given.
+        # Items are (stream, bytes), (stream, None) at the stream's end, or an error of the given
+        # stdin.
         self.events: queue.Queue[tuple[str, bytes | BaseException | None]] = queue.Queue(64)
 
     def start(self, head: bytes, stdin: Iterable[bytes] | bytes, *, keeps_open: bool) -> None:
@@ -299,13 +304,14 @@ class _Talk:
         try:
             while data := read():
                 self._put(stream, data)
-        except Exception:  # the connection broke: what that means the judge knows
+        except Exception:  # the connection broke, which listen() reports
             pass
         self._put(stream, None)
 
     def _write(self, head: bytes, pieces: Iterator[bytes], keeps_open: bool) -> None:
         try:
-            # The last byte, which lets the script begin, is sent alone: that it was sent is known.
+            # The last byte starts the script. It is sent separately, so that is_sent is known
+            # before.
             self.session.send(head[:-1])
             self.is_sent = True
             self.session.send(head[-1:])
@@ -323,7 +329,7 @@ class _Talk:
                         self.session.end_input()
                     return
                 self.session.send(piece)
-            except Exception:  # the script has ended without reading it all, or the connection
+            except Exception:  # the script ended without reading its stdin, or the connection broke
                 return
             self._put("sent", b"")
 
@@ -370,7 +376,8 @@ class _Talk:
 
     def _broken(self, stdout: _Marked, stderr: _Marked) -> OutOfReach:
         code = self.session.exit_code()
-        if not stdout.is_begun and b"Session open refused by peer" in stderr.chatter:  # as ssh says
+        # the wording of ssh
+        if not stdout.is_begun and b"Session open refused by peer" in stderr.chatter:
             return SessionLimitError(self.host)
         if code is None:
             return self._error("the connection broke")
@@ -393,7 +400,7 @@ def _pieces(stdin: Iterable[bytes] | bytes) -> Iterator[bytes]:
 
 
 class _Marked:
-    """Finds what lies between the two marks of a stream, piece by piece.
+    """Extracts the text between the two marks of a stream, piece by piece.
 
     >>> marked = _Marked(b"M", 9)
     >>> [marked.take(piece) for piece in (b"hello M", b"<ab", b"c", b"dM", b">", b"1", b"2.x")]
@@ -405,14 +412,14 @@ class _Marked:
     def __init__(self, mark: bytes, most: int | None, *, drops: bool = False) -> None:
         self.begin, self.end = mark + b"<", mark + b">"
         self.most, self.drops = most, drops
-        self.held = b""  # what may be the start of a mark
+        self.held = b""  # possible beginning of a mark
         self.chatter = b""
         self.count = 0
         self.exit_code: int | None = None
         self.is_begun = self.is_over = self.is_ended = self.is_too_much = False
 
     def take(self, data: bytes) -> bytes:
-        """Return what of a piece counts."""
+        """Return the part of a piece that lies between the marks."""
         if self.is_over:
             return b""
         data = self.held + data
@@ -436,7 +443,7 @@ class _Marked:
         return got
 
     def _finish(self, after: bytes, found: bytes) -> None:
-        if self.drops:  # stderr has no code
+        if self.drops:  # stderr carries no exit code
             self.is_over = True
             return
         code, dot, _ = after.partition(b".")
@@ -448,7 +455,7 @@ class _Marked:
 
 
 def _overlap(data: bytes, mark: bytes) -> int:
-    """Return how many of the last bytes may be the start of a mark.
+    """Return the length of the suffix of ``data`` that may be the beginning of a mark.
 
     >>> [_overlap(data, b"mark>") for data in (b"", b"x", b"xma", b"mark", b"xmarx")]
     [0, 0, 2, 4, 0]

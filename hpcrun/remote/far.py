@@ -1,6 +1,7 @@
-"""What runs on the far side: bash, coreutils, tar, gzip and Slurm's commands, and nothing else.
+"""Bash scripts that run on the cluster; they need bash, coreutils, tar, gzip and Slurm's commands.
 
-Each text is one trip. It begins with ``RUNS``, the folder of the runs, set by ``begin()``.
+Each script takes one round trip. It starts with the text of begin(), which sets ``RUNS``, the
+folder of the runs.
 """
 
 from __future__ import annotations
@@ -8,21 +9,22 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-# Beside the runs there: what arrives, until it is whole; and copies of code by their content.
+# In the folder of the runs: prefix of uploads that are incomplete, and the folder of the copies of
+# code, which are named by a hash of their content.
 INCOMING, CODE = ".incoming-", ".code"
-# In the folder that sbatch ran in: what it answered, for a client that did not hear it.
+# In the folder where sbatch ran: its output and exit code, for a client that lost the connection.
 ANSWER = ".sbatch-answer"
-# Last in a stream of files: what lacks it was cut short.
+# Last member of a stream of files: a stream without it was truncated.
 WHOLE = ".whole"
-# Copies of code that are kept there.
+# Number of copies of code that are kept on the cluster.
 _TREES = 12
-# Exit codes of DELIVER and SEND: the copy of the code, or what BRING has unpacked, is not there;
-# the stream was cut short.
+# Exit codes of DELIVER and SEND: the copy of the code, or the folder that BRING unpacked, does not
+# exist; the stream was truncated.
 NO_CODE, CUT_SHORT = 75, 74
 
 
 def quote(word: str) -> str:
-    """Quote a word for bash, whatever is in it.
+    """Quote a word for bash, whatever characters it contains.
 
     >>> quote("it's")
     "'it'\\\\''s'"
@@ -31,7 +33,7 @@ def quote(word: str) -> str:
 
 
 def quote_profile_path(text: str) -> str:
-    """Quote a path of a profile for bash on the host, which fills in its home and its variables.
+    """Quote a path of a profile; bash on the host expands the home folder and variables.
 
     >>> [quote_profile_path(path) for path in ("~/my runs", "$SCRATCH/runs", "runs")]
     ['"$HOME"\\'/my runs\\'', '"${SCRATCH:?is not set there}"\\'/runs\\'', '"$HOME"/\\'runs\\'']
@@ -53,14 +55,14 @@ def quote_profile_path(text: str) -> str:
 
 
 def begin(runs_dir: str, **arrays: Sequence[str]) -> str:
-    """Set the folder of the runs, and arrays of words; a login's settings of our tools go."""
+    """Set the folder of the runs and arrays of words; reset settings of the login's tools."""
     lines = ["unset -f cd; unset -v IFS CDPATH TAR_OPTIONS POSIXLY_CORRECT"]
     lines += [f"RUNS={quote_profile_path(runs_dir)}"]
     lines += [f"{name}=({' '.join(map(quote, words))})" for name, words in arrays.items()]
     return "\n".join(lines) + "\n"
 
 
-# What a login sets there would change the answers of Slurm's commands (controller/context.py).
+# Variables that a login sets would change the output of Slurm's commands (see hpcrun/context.py).
 UNFILTERED = """\
 unset -v "${!SQUEUE_@}" "${!SINFO_@}" "${!SACCT_@}" "${!SCANCEL_@}" "${!SCONTROL_@}" \
     SLURM_CLUSTERS SLURM_TIME_FORMAT
@@ -68,7 +70,7 @@ unset -v "${!SQUEUE_@}" "${!SINFO_@}" "${!SACCT_@}" "${!SCANCEL_@}" "${!SCONTROL
 
 
 def environment(env: Mapping[str, str]) -> str:
-    """Set the environment to this one; by the script, so that no list of processes shows it."""
+    """Replace the environment. The script does it, so that no process list shows the values."""
     functions = {name[10:-2] for name in env if name.startswith("BASH_FUNC_")}
     plain = {name: value for name, value in env.items() if re.fullmatch(r"[A-Za-z_]\w*", name)}
     keep = " ".join(sorted(plain))
@@ -86,7 +88,7 @@ done 2>/dev/null
 
 
 def command(argv: Sequence[str], cwd: str | None) -> str:
-    """Run a command in a folder. 127: there is none of this name."""
+    """Run a command in a folder. Exit code 127 means that the command does not exist."""
     cd = f"builtin cd -- {quote(cwd)} || exit 126\n" if cwd is not None else ""
     word = quote(argv[0])
     return f"""\
@@ -96,7 +98,7 @@ exec {" ".join(map(quote, argv))}
 
 
 def order(argv: Sequence[str], env: Mapping[str, str]) -> str:
-    """Run a command of the login's PATH in this environment, whose own PATH may lack it."""
+    """Run a command found on the login's PATH in an environment whose own PATH may lack it."""
     word = quote(argv[0])
     return f"""\
 found=$(type -P -- {word})
@@ -105,16 +107,17 @@ found=$(type -P -- {word})
 {command(argv, None)}"""
 
 
-# The request: for each run asked for a line "R NAME", for each file that is known "K NAME/FILE WHAT
-# IS KNOWN": of a log inode, first and last byte, of another file size and time. "N" asks for the
-# names of all runs, and for the first records of those that no "H NAME" lists. ``pause``: after so
-# many seconds it is looked again, until the connection ends.
+# The request has one line per item. "R NAME" is a requested run. "K NAME/FILE STATE" is a file that
+# the client has: for a log STATE is its inode, first and last byte, for other files size and mtime.
+# "N" requests the names of all runs, and the first records of those that no "H NAME" lists.
+# ``pause`` is the interval in seconds at which the files are polled until the connection ends;
+# empty: once.
 #
-# The answer to each look, compressed where that is worth a process (its first byte says so), is
-# lines and bytes: "D NAME" a run that is there, "G NAME" one that was asked for and is not,
-# "F SIZE" and as many bytes of a tar, "L NAME/FILE INODE FROM TO SECONDS" and the log's bytes, "B"
-# instead of "L" where the file begins anew here; "." ends it. Records are looked at before logs:
-# whoever sees that a job has ended sees all that it wrote.
+# The answer to each poll is compressed if that is worth a process (its first byte tells). It has
+# lines and bytes: "D NAME" is an existing run, "G NAME" a requested run that does not exist, "F
+# SIZE" is followed by SIZE bytes of a tar, "L NAME/FILE INODE FROM TO SECONDS" by bytes of a log;
+# "B" replaces "L" if the client's copy restarts at FROM. "." ends the answer. Records are read
+# before logs, so that a client that sees the end of a job also sees its whole output.
 REFRESH = r"""
 cd -- "$RUNS" 2>/dev/null || { printf '=.\n'; exit 0; }
 LC_ALL=C; shopt -s nullglob
@@ -212,9 +215,9 @@ for ((;;)); do
 done
 """
 
-# The request: for each of ``paths``, a file of any job's, its name here and what is known of it, as
-# for REFRESH; the answer is the one of REFRESH for logs. Which files cannot be read is said on
-# stderr: "gone NUMBER" or "closed NUMBER", by their places in ``paths``.
+# The request: for each of ``paths``, an output file of any job, its name in the mirror and its
+# known state, as for REFRESH. The answer has the format of REFRESH for logs. Unreadable files are
+# reported on stderr as "gone NUMBER" or "closed NUMBER", by their index in ``paths``.
 COPY = r"""
 LC_ALL=C
 logs=() amount=0
@@ -255,8 +258,8 @@ else
 fi
 """
 
-# A stream of files is unpacked under a name of its own and takes its place by a rename; so the same
-# folder, sent twice, is there once, and whose rename succeeds is who runs sbatch.
+# A stream of files is unpacked under a unique name and renamed into place. So a folder that is sent
+# twice exists once, and only the script whose rename succeeded runs sbatch.
 _INSIDE = r"""
 own_umask=$(umask)  # the job's
 umask go-w
@@ -274,7 +277,8 @@ mkdir -- "$part" && tar -C "$part" --no-same-owner -xzpf - || {{
 """
 _UNPACK = _INSIDE + _TAR
 
-# The host of transfers unpacks what DELIVER takes on another host that has the same RUNS.
+# Runs on the transfer host, and unpacks the files that DELIVER then uses on another host, which has
+# the same RUNS.
 BRING = (
     _UNPACK
     + r"""
@@ -282,8 +286,8 @@ mv -T -- "$part" "$PWD/$incoming" 2>/dev/null || [[ -d $incoming ]] || exit 73
 """
 )
 
-# ``names``: the folders, the first is where sbatch runs. ``tree``: the copy of its code, or "";
-# ``base``: the copy that the stream has the changes to, or "". ``brought``: BRING has unpacked it.
+# ``names``: the folders; sbatch runs in the first. ``tree``: the copy of its code, or "". ``base``:
+# the copy that the stream's changes apply to, or "". ``brought``: BRING has unpacked the stream.
 DELIVER = (
     rf"""
 left={INCOMING} answer={ANSWER} store={CODE} no_code={NO_CODE} most={_TREES}

@@ -1,4 +1,4 @@
-"""What runs write comes by itself, by one script that goes on until nobody follows them."""
+"""Continuous updates of the mirror, by a script that runs on the cluster."""
 
 from __future__ import annotations
 
@@ -11,35 +11,37 @@ from hpcrun.errors import HpcrunError, OutOfReach
 from hpcrun.remote.connection import Connection
 from hpcrun.remote.mirror import Damaged, Mirror, Receiver
 
-# How often it is looked there, in seconds; of many runs less often, each look reads their folders.
+# Interval of polls on the cluster. Many runs are polled less often, since each poll reads their
+# folders.
 _EVERY, _RUNS_A_SECOND = 0.25, 50
-# More runs are not followed: they are asked for in trips.
+# Above this number of runs, single requests are used instead.
 MOST_RUNS = 100
-# A link in which nothing moves for so long is broken; a look's answer comes even without news.
+# A connection without data for this many seconds is broken: every poll sends an answer.
 _SILENCE = 20.0
-# The pauses before a new connection, in seconds, each twice the last.
+# Backoff before a new connection, in seconds: doubles from the first value to the last.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
-# Whom nobody has followed for so long is followed no more, in seconds.
+# A run is no longer followed this many seconds after the last call for it.
 _FORGOTTEN = 60.0
 
 
 class Feed:
-    """Keeps runs in the mirror as they are there. All that is written there is here soon."""
+    """Keeps runs in the mirror up to date with the cluster."""
 
     def __init__(self, connection: Connection, mirror: Mirror, runs_dir: str) -> None:
         self.connection, self.mirror, self.runs_dir = connection, mirror, runs_dir
-        self._followed: dict[str, float] = {}  # the runs, and when that was asked for last
+        self._followed: dict[str, float] = {}  # runs, and the time of the last call for each
         self._change = threading.Condition()
         self._thread: threading.Thread | None = None
-        self._looks = 0  # that were answered
+        self._looks = 0  # number of answered polls
         self._is_up = False
         self._fault: HpcrunError | None = None
 
     def follow_runs(self, runs: Iterable[str]) -> None:
-        """Bring what is new of runs from now on, as long as this is called again and again.
+        """Keep runs up to date from now on; call this again at least once a minute.
 
-        Raises why it does not come, at least once for each time that the link broke; what is final
-        each time.
+        Raises:
+            OutOfReach: No updates arrive; raised at least once for each interruption, and on every
+                call if the error is final.
         """
         with self._change:
             self._followed |= dict.fromkeys(runs, time.monotonic())
@@ -54,14 +56,18 @@ class Feed:
             raise fault
 
     def wait_for_changes(self, runs: Iterable[str], timeout: float) -> bool:
-        """Wait until the mirror has all that the runs had when the call began.
+        """Wait until the mirror has everything that the runs had when the call began.
 
-        Returns False for runs that are not followed. Raises OutOfReach.
+        Returns:
+            False for runs that are not followed.
+
+        Raises:
+            OutOfReach: No updates arrive.
         """
         with self._change:
             if self._thread is None or not self._followed.keys() >= set(runs):
                 return False
-            # The next answer may be to a look that began before this did.
+            # The next answer may belong to a poll that started before this call.
             wanted, until = self._looks + 2, time.monotonic() + timeout
             while self._looks < wanted:
                 if self._fault is not None and not self._is_up:
@@ -73,7 +79,7 @@ class Feed:
             return True
 
     def stop(self) -> None:
-        """Follow no run any more; what comes is written when this returns."""
+        """Stop following runs; return once received data is written."""
         with self._change:
             self._followed.clear()
             while self._thread is not None and self._change.wait(_SILENCE):
@@ -112,7 +118,7 @@ class Feed:
                 time.sleep(pause * random.uniform(0.8, 1.2))
 
     def _listen(self, runs: frozenset[str]) -> None:
-        """Take the answers. Raises _Over where that is not what is wanted now, and why it ended."""
+        """Process answers. Raises _Over if other runs are wanted now, or why the script ended."""
         pause = max(_EVERY, len(runs) / _RUNS_A_SECOND)
         whole = self.mirror.is_whole(runs)
         script = self.mirror.script(self.runs_dir, runs, whole=whole, pause=f"{pause:.2f}")
@@ -141,7 +147,7 @@ class Feed:
 
 
 class _Over(Exception):
-    """Other runs are followed now, or none; or another script needs the one session."""
+    """Other runs are followed now, or none; or another script needs the only session."""
 
 
 def _may_heal(fault: HpcrunError) -> bool:

@@ -1,4 +1,4 @@
-"""Whether a host is the one that is known: its key, and the known_hosts files (sshd(8))."""
+"""Verification of a host's key against the known_hosts files (sshd(8))."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ from hpcrun.remote.ssh_config import Hop, NeedsSsh
 
 
 def check_host_key(link: paramiko.Transport, hop: Hop) -> None:
-    """Greet the server, which shows that it has a host key, and compare that with those known.
+    """Start the ssh handshake, and compare the server's host key with the known ones.
 
-    Raises OutOfReach, NeedsSsh.
+    Raises:
+        OutOfReach: The handshake failed, or the key is unknown, changed or revoked.
+        NeedsSsh: Only the system's ssh can verify the key.
     """
     lines = list(_known_keys(hop))
     known = {line.kind for line in lines if not line.marker}
     options = link.get_security_options()
-    # Of a server's keys the one that is known is asked for.
+    # Prefer the key type that is known, if the server has several keys.
     options.key_types = sorted(options.key_types, key=lambda name: _kind_of(name) not in known)
     try:
         link.start_client(timeout=hop.connect_timeout)
-        key = link.get_remote_server_key()  # an error where the time was up
+        key = link.get_remote_server_key()  # raises an error after a timeout
     except paramiko.ssh_exception.IncompatiblePeer as error:
         raise NeedsSsh(f"{hop.name}: {error}") from error
     except (paramiko.SSHException, OSError, EOFError) as error:
@@ -70,15 +72,15 @@ def check_host_key(link: paramiko.Transport, hop: Hop) -> None:
 
 
 def _kind_of(algorithm: str) -> str:
-    """Return the type of key that an algorithm's signatures are of."""
+    """Return the key type of a signature algorithm."""
     return "ssh-rsa" if algorithm.startswith("rsa-sha2-") else algorithm
 
 
 class _Known(Struct, frozen=True):
-    """A line of a known_hosts file that is about a host.
+    """An entry of a known_hosts file that matches a host.
 
-    As ssh does, hpcrun takes for a port of its own also a key that is known of the host alone;
-    ``is_exact`` is False of those: one that differs is no changed key.
+    As ssh does, hpcrun accepts for a nonstandard port a key that is known for the host alone. Such
+    an entry has ``is_exact`` False, and a key that differs from it is not a changed key.
     """
 
     marker: str
@@ -94,7 +96,7 @@ class _Known(Struct, frozen=True):
 
 
 def _known_keys(hop: Hop) -> Iterator[_Known]:
-    """Yield the keys that the known_hosts files have for a host."""
+    """Yield the entries of the known_hosts files for a host."""
     for path in hop.known_hosts:
         try:
             text = path.read_text(errors="replace")
@@ -113,7 +115,7 @@ def _known_keys(hop: Hop) -> Iterator[_Known]:
 
 
 def _is_about(names: str, name: str) -> bool:
-    """Return whether the first word of a line in known_hosts means a host (sshd(8)).
+    """Return True if the first field of a known_hosts line matches a host (sshd(8)).
 
     >>> line = "*.example.org,!old.example.org,[10.0.0.7]:2222"
     >>> [_is_about(line, name) for name in ("a.example.org", "old.example.org", "[10.0.0.7]:2222")]

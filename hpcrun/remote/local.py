@@ -1,4 +1,4 @@
-"""The cluster is here: commands are processes of this machine."""
+"""Transport for a cluster on this machine: commands are local processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hpcrun.errors import HpcrunError, OutOfReach
 from hpcrun.ownership import describe_insecure_path
 from hpcrun.remote.transport import TRASH, Answers, Query, Result
 
-# Login nodes allow few processes, and little memory.
+# Login nodes limit the processes and the memory of each user.
 _NOT_STARTED = {
     errno.EAGAIN: "as many processes of yours run as are allowed here: end some (ulimit -u)",
     errno.ENOMEM: "as much memory of yours is in use as is allowed here (ulimit -v)",
@@ -26,11 +26,12 @@ _NOT_STARTED = {
 
 
 class LocalTransport:
-    """Runs commands here, with one environment.
+    """Runs commands on this machine, with one environment.
 
-    At ``deadline`` (by time.monotonic) every command is cut off, whatever its own limit. Each runs
-    inside ``waiting``. None runs with a slurm.conf that others can change, since Slurm's commands
-    load the libraries that it names; but the one of hpcrun's own environment is the user's choice.
+    Every command is terminated at ``deadline`` (in time.monotonic() seconds) even if its own
+    timeout is longer, and runs inside the context manager ``waiting``. Slurm's commands load the
+    libraries that slurm.conf names, so no command runs with a slurm.conf that other users can
+    change, unless it is the one in hpcrun's own environment, which is the user's choice.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class LocalTransport:
         self.waiting = waiting
 
     def open(self) -> None:
-        """Do nothing: the cluster is here."""
+        """Do nothing: the cluster is this machine."""
 
     def run(
         self,
@@ -61,7 +62,7 @@ class LocalTransport:
         if self.deadline is not None:
             timeout = min(timeout, self.deadline - time.monotonic())
             if timeout <= 0:
-                # As if it had been asked: no other question would be answered either.
+                # Treated as a command that ran: no other command would be answered either.
                 raise OutOfReach(f"{argv[0]} was not asked: the time was up", maybe_done=True)
         try:
             with self.waiting():
@@ -102,7 +103,7 @@ class LocalTransport:
 
     def run_script(self, script: str, on_output: Callable[[bytes], None]) -> Result:
         """Run a script; see Transport."""
-        import tempfile  # here: few calls bring anything
+        import tempfile  # local import: few commands download files
 
         with tempfile.TemporaryFile() as text, tempfile.TemporaryFile() as stderr:
             text.write(os.fsencode(script))
@@ -123,7 +124,7 @@ class LocalTransport:
         conf = self.env.get("SLURM_CONF")
         if conf is None or conf == os.environ.get("SLURM_CONF"):
             return
-        with contextlib.suppress(OSError):  # it is not there: Slurm's commands say so
+        with contextlib.suppress(OSError):  # a missing file is reported by Slurm's commands
             if why := describe_insecure_path(Path(conf)):
                 raise OutOfReach(
                     f"{conf} is not used: {why}", fix=f"if you trust it: export SLURM_CONF={conf}"
@@ -148,27 +149,28 @@ class LocalTransport:
         env: Mapping[str, str],
         timeout: float = 60,
     ) -> Result:
-        """Run a command in the first of some folders, which lie on the cluster already."""
+        """Run a command in the first of some folders, which are already on the cluster."""
         return self.run(argv, cwd=str(run_dirs[0]), env=env, timeout=timeout)
 
     def upload_files(self, paths: Sequence[Path]) -> None:
         """Do nothing: the files are the cluster's own."""
 
     def remove_directories(self, run_dirs: Sequence[Path]) -> None:
-        """Move folders out of sight at once, then remove them; see Transport.
+        """Rename folders out of the way at once, then remove them; see Transport.
 
-        No folder is made for them: a full disk, or a quota of files, may have no room for one. A
-        signal waits.
+        No trash folder is created for them, since a full disk or a file quota may not allow one.
+        Signals are deferred.
         """
         moved: list[tuple[Path, Path]] = []
-        from hpcrun.signals import defer_signals  # here: only who delivers needs it
+        from hpcrun.signals import defer_signals  # local import: only changing commands need it
 
         with defer_signals():
             try:
                 for path in run_dirs:
                     aside = path.with_name(f"{TRASH}{os.urandom(8).hex()}")
                     with contextlib.suppress(FileNotFoundError):
-                        os.utime(path)  # what is young is left to who sets it aside
+                        # a recent mtime protects the folder from cleanup by another process
+                        os.utime(path)
                         path.rename(aside)
                         moved.append((path, aside))
             except OSError:
@@ -187,9 +189,11 @@ def _run_bounded(
     timeout: float,
     stdin: str | None,
 ) -> Result:
-    """Run a command; after ``timeout`` seconds, or Ctrl-C, terminate it and all that it started.
+    """Run a command; after ``timeout`` seconds, or Ctrl-C, kill its whole process group.
 
-    Raises OSError, TimeoutExpired.
+    Raises:
+        OSError: It cannot be started.
+        TimeoutExpired: It did not end in time.
     """
     process = subprocess.Popen(
         list(argv),
@@ -200,7 +204,7 @@ def _run_bounded(
         stderr=subprocess.PIPE,
         encoding="utf-8",
         errors="surrogateescape",
-        # Ctrl-C on the terminal is for hpcrun to handle, not for a half-done Slurm command.
+        # hpcrun handles Ctrl-C; it must not interrupt a Slurm command halfway.
         start_new_session=True,
     )
     try:
@@ -212,15 +216,16 @@ def _run_bounded(
             for stream in filter(None, (process.stdin, process.stdout, process.stderr)):
                 with contextlib.suppress(OSError):
                     stream.close()
-            # A process that hangs in a dead file system cannot end: do not wait for it.
+            # A process blocked by a dead file system cannot be killed: do not wait for it.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=0.2)
     return Result(list(argv), process.returncode, stdout, stderr)
 
 
 def _remove_tree(trash: Path) -> None:
-    """Remove a folder for good; folders without write permission too. Links are not followed."""
-    import shutil  # here: it imports three libraries of compression, and most calls remove nothing
+    """Delete a folder, also without write permission. Symbolic links are not followed."""
+    # local import: shutil loads three compression libraries, and few commands remove files
+    import shutil
 
     shutil.rmtree(trash, ignore_errors=True)
     if not trash.exists():

@@ -19,19 +19,19 @@ import paramiko
 from hpcrun.errors import OutOfReach
 from hpcrun.remote.ssh_config import Hop, NeedsSsh, is_hardware_key
 
-# A person looks for a phone; servers usually allow two minutes.
+# Users may have to find their phone; servers usually allow two minutes.
 _TYPING_TIMEOUT_S = 300.0
 _SERVER_TIMEOUT_S = 30.0
-_MAX_PASSPHRASES = 3  # as ssh
-# Questions of a server, their answers, and what ended the authentication.
+_MAX_PASSPHRASES = 3  # as in ssh
+# The prompts of a keyboard-interactive request: text, and whether the answer is echoed.
 _Prompts = list[tuple[str, bool]]
 
 
 class _AgentKey(paramiko.AgentKey):  # type: ignore[misc]
-    """A key of an agent that may decline to sign, as one that the user has to confirm does.
+    """A key of an agent that may refuse to sign, for example because the user must confirm it.
 
-    paramiko signs in the thread of the connection, which an exception would end. A void signature
-    is refused by the server, and ``fault`` tells why.
+    paramiko signs in the thread of the connection, and an exception would terminate that. So an
+    invalid signature is returned, which the server rejects, and ``fault`` has the reason.
     """
 
     fault = ""
@@ -49,7 +49,7 @@ class _AgentKey(paramiko.AgentKey):  # type: ignore[misc]
 
 
 class Login:
-    """Authentication of one user at one host: the methods of ssh, in its order, each once."""
+    """Authentication of one user at one host: tries the methods in the order of ssh, each once."""
 
     def __init__(
         self,
@@ -68,12 +68,12 @@ class Login:
         self.agent_keys: list[Any] | None = None  # None before the agent was queried
         self.locked: list[Path] = []  # files that need a passphrase
         self.missing: list[Path] = []
-        self.tried: list[str] = []  # for the message
+        self.tried: list[str] = []  # attempts, for the error message
         self.offered: set[bytes] = set()
-        self.allowed: list[str] = []  # methods, as the server has named them last
+        self.allowed: list[str] = []  # methods in the server's last response
 
     def log_in(self) -> None:
-        """Authenticate the user. Raises OutOfReach that is final, NeedsSsh."""
+        """Authenticate the user. Raises a final OutOfReach, or NeedsSsh."""
         self.link.auth_timeout = _SERVER_TIMEOUT_S
         try:
             self._log_in()
@@ -87,7 +87,7 @@ class Login:
             allowed = self._begin()
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise self._broken(error) from error
-        for _ in range(5):  # factors that a server may want
+        for _ in range(5):  # the most factors that a server may require
             if self.link.is_authenticated():
                 return
             more = self._one_factor(allowed)
@@ -102,20 +102,20 @@ class Login:
         )
 
     def _begin(self) -> list[str]:
-        """Offer the user's key where there is just one, else nothing: any answer names methods.
+        """Offer the user's key if it is the only one, else "none"; return the server's methods.
 
-        Servers count what they refuse, except for "none" as the first method. They name the methods
-        that they allow only where one is not among these.
+        Servers count rejected attempts, except for "none" as the first method. They list the
+        allowed methods only in the response to a method that is not allowed.
         """
         keys: list[tuple[str, Any]] = []
         if "publickey" in self.hop.methods:
-            with contextlib.suppress(NeedsSsh):  # perhaps it is not needed
+            with contextlib.suppress(NeedsSsh):  # the key may not be necessary
                 keys = list(self._ready_keys())
         if len(keys) == 1 and not self.locked:
             try:
                 more = self._by_keys(keys)
             except paramiko.BadAuthenticationType:
-                self.offered.clear()  # another factor may have to come first
+                self.offered.clear()  # another factor may be required first
                 return self.allowed
             if more is not None:
                 return more
@@ -124,9 +124,10 @@ class Login:
         return self.allowed
 
     def _offer(self, method: Callable[..., Any], *proof: Any) -> list[str]:
-        """Try a method of paramiko's Transport; return the methods that the server wants besides.
+        """Try a method of paramiko's Transport; return the methods that the server still requires.
 
-        Raises AuthenticationException, SSHException, EOFError, OSError.
+        Raises:
+            AuthenticationException, SSHException, EOFError, OSError: The method failed.
         """
         try:
             self.allowed = list(method(self.hop.user, *proof))
@@ -139,10 +140,10 @@ class Login:
         return self._offer(partial(self.link.auth_password, fallback=False), password)
 
     def _offer_answers(self, answer: Callable[[str, str, _Prompts], list[str]]) -> list[str]:
-        """Try keyboard-interactive; ``answer`` is called in this thread.
+        """Try keyboard-interactive; ``answer`` is called in the calling thread.
 
-        paramiko calls a handler in a thread of its own, where no Ctrl-C arrives. So the
-        authentication runs in a second thread, and the questions come here.
+        paramiko calls a handler in a thread of its own, which Ctrl-C does not interrupt. So the
+        authentication runs in a second thread, which passes the questions to this one.
         """
         questions: queue.SimpleQueue[tuple[str, str, _Prompts] | None] = queue.SimpleQueue()
         answers: queue.SimpleQueue[list[str] | None] = queue.SimpleQueue()
@@ -187,7 +188,7 @@ class Login:
         )
 
     def _one_factor(self, allowed: list[str]) -> list[str] | None:
-        """Prove one thing; return what the server wants besides, or None where nothing did."""
+        """Pass one authentication factor; return the methods still required, or None on failure."""
         methods = [method for method in self.hop.methods if method in allowed]
         try:
             if "publickey" in methods:
@@ -208,7 +209,7 @@ class Login:
         return None
 
     def _leave_to_ssh(self, methods: list[str]) -> None:
-        """Let the system's ssh show a Kerberos ticket, or this host's own key."""
+        """Raise NeedsSsh for Kerberos tickets and host-based authentication, which ssh can use."""
         can_ask = {"keyboard-interactive", "password"} & set(methods) and not self.hop.batch
         ticket = os.environ.get("KRB5CCNAME") or Path(f"/tmp/krb5cc_{os.getuid()}").exists()
         if "gssapi-with-mic" in methods and (ticket or not can_ask):
@@ -216,7 +217,8 @@ class Login:
         if "hostbased" in methods and not can_ask:
             raise NeedsSsh(f"{self.hop.name}: hostbased authentication")
 
-    # Each of the following returns what the server wants besides ([]: nothing); None: refused.
+    # Each of the following methods returns what the server still requires ([]: nothing), or None if
+    # it was rejected.
 
     def _by_keys(self, keys: Iterable[tuple[str, Any]]) -> list[str] | None:
         for label, key in keys:
@@ -242,9 +244,9 @@ class Login:
         return None
 
     def _ready_keys(self) -> Iterator[tuple[str, Any]]:
-        """Yield keys as ssh tries them: the agent's that are named, its others, then the files.
+        """Yield keys in the order of ssh: named keys of the agent, its other keys, then key files.
 
-        Files that are encrypted are left over, since they cost the user a question.
+        Encrypted files are omitted, since they need a prompt.
         """
         public = {_public_blob(path): path for path in self.hop.identity_files}
         if self.agent_keys is None:
@@ -276,7 +278,7 @@ class Login:
                 yield from self._with_certificates(path, key)
 
     def _locked_keys(self) -> Iterator[tuple[str, Any]]:
-        """Yield the others. Each costs the user a question."""
+        """Yield the encrypted key files, which need a prompt each."""
         for path in self.locked:
             if (key := self._unlock(path)) is not None:
                 yield from self._with_certificates(path, key)
@@ -284,7 +286,7 @@ class Login:
             self.tried.append(f"{self.missing[0]}: no such key file")
 
     def _query_agent(self) -> list[Any]:
-        """Return the keys of the agent; none where it does not answer."""
+        """Return the keys of the agent; an empty list if it does not respond."""
         if self.hop.agent is None:
             return []
         with contextlib.suppress(paramiko.SSHException), _agent_socket(self.hop.agent):
@@ -305,14 +307,14 @@ class Login:
             else:
                 if its_key.asbytes() == key.asbytes():
                     yield f"{certificate}", signed
-        if key.public_blob is not None:  # paramiko has read a certificate beside it
+        if key.public_blob is not None:  # paramiko loaded a certificate next to the key
             yield f"{path}", key
         plain = copy.copy(key)
         plain.public_blob = None
         yield f"{path}", plain
 
     def _unlock(self, path: Path) -> Any:
-        """Ask for a passphrase; None where nobody answers rightly."""
+        """Prompt for a passphrase; return None without a correct one."""
         for _ in range(_MAX_PASSPHRASES):
             if self.hop.batch:
                 break
@@ -337,7 +339,7 @@ class Login:
             return True, None
 
     def _by_answers(self) -> tuple[bool, list[str] | None]:
-        """Answer the server's questions. The first value: something was asked."""
+        """Answer the server's questions; the first value is True if there were any."""
         was_asked, heading = False, ""
 
         def answer(title: str, text: str, prompts: _Prompts) -> list[str]:
@@ -360,7 +362,7 @@ class Login:
 
 @contextlib.contextmanager
 def _agent_socket(path: str) -> Iterator[None]:
-    """Let paramiko find an agent, which it looks for by SSH_AUTH_SOCK alone."""
+    """Make paramiko use an agent socket; it only supports SSH_AUTH_SOCK."""
     before = os.environ.get("SSH_AUTH_SOCK")
     os.environ["SSH_AUTH_SOCK"] = path
     try:
@@ -373,7 +375,7 @@ def _agent_socket(path: str) -> Iterator[None]:
 
 
 def _public_blob(path: Path) -> bytes:
-    """Return the public half of a key file, as far as it lies there in the open."""
+    """Return the public key of a key file, as far as it is readable without a passphrase."""
     for name in (path, path.with_name(f"{path.name}.pub")):
         with contextlib.suppress(OSError, ValueError, IndexError, UnicodeDecodeError):
             words = name.read_text().split()

@@ -1,7 +1,8 @@
-"""The local mirror of a far folder of runs: what is known of it, what comes, what is sent.
+"""The local mirror of the cluster's folder of runs: its state, received changes and uploads.
 
-What comes is hostile input: plain files of bounded sizes, in the runs that were asked for. Only the
-end of a log may be here: then the file has a hole before it, so that offsets mean the same.
+Received data is untrusted: only plain files of bounded size, in runs that were requested, are
+accepted. The mirror may hold only the end of a log; the file then starts with a hole, so that
+offsets are the same on both machines.
 """
 
 from __future__ import annotations
@@ -27,33 +28,33 @@ from hpcrun.files import MAX_FILE_BYTES, replace_atomically
 from hpcrun.remote import far
 from hpcrun.remote.transport import NO_SUCH_FILE
 
-# A log's last bytes that a view has, where it needs no more.
+# How much of the end of a log is fetched where the whole log is not needed.
 TAIL = 1 << 19
-# What a log has grown by since it was looked at comes, up to so many bytes; else its end.
+# Growth of a log since the last fetch up to which all new bytes are fetched; else only its end.
 GAP = 1 << 24
-# So many bytes of a log that are here come again with what is new.
+# This many known bytes of a log are sent again before the new ones, to detect a replaced file.
 OVERLAP = 64
-# Code that is sent, in bytes: more is data.
+# Limit for uploaded code; a larger project probably contains data.
 MOST_CODE = 200 * 10**6
 _NAME = re.compile(r"(?!\.)[A-Za-z0-9._+-]{1,120}")
-_RECORD = re.compile(r"(?!\.).+\.(json|yaml|sh|sbatch)")  # in a run's folder itself
+_RECORD = re.compile(r"(?!\.).+\.(json|yaml|sh|sbatch)")  # in the run's folder itself
 _RUN = re.compile(r"\d{8}-\d{6}-[A-Za-z0-9._+-]{1,80}")
-_TREES = 5  # of how many copies of code there this side remembers the files
-# The folder of copies of other jobs' outputs, and how long each is kept after it was written last.
+_TREES = 5  # number of copies of code on the cluster whose file lists are remembered here
+# The folder of copies of other jobs' outputs, and how long a copy is kept after its last change.
 _OUTPUTS, _OUTPUTS_KEPT_S = "files", 7 * 86400
-# What a run has that was sent, and after how many seconds none is being sent any more.
+# A record that every submitted run has, and the age after which an upload cannot be in progress.
 _SUBMITTED, _SENT_AFTER_S = "submitted.json", 86400.0
-# In the cache folder of a run: its logs as they were there.
+# In the cache folder of a run: inode and first mirrored byte of each of its logs.
 _INDEX = "cache/logs-there.json"
 
 
 class Mirror:
-    """A folder of runs here that follows one there."""
+    """A local folder of runs that follows the one on the cluster."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    # ---- asking for what is new
+    # ---- requests
 
     def script(
         self,
@@ -64,9 +65,12 @@ class Mirror:
         whole: bool = False,
         pause: str = "",
     ) -> str:
-        """Write what asks there for what is new of runs, and for the ``names`` of all.
+        """Return the script that fetches the changes of runs.
 
-        With a ``pause`` it is asked again and again.
+        Args:
+            names: Also fetch the names of all runs.
+            whole: Fetch logs from their beginning.
+            pause: Repeat the request at this interval in seconds; "" sends one answer.
         """
         script = far.begin(runs_dir, request=self._request(runs, names=names))
         numbers = f"tail={TAIL} most={GAP} whole={int(whole)} overlap={OVERLAP}"
@@ -74,7 +78,7 @@ class Mirror:
         return f"{script}{numbers}\n{far.REFRESH}"
 
     def is_whole(self, runs: Iterable[str]) -> bool:
-        """Return whether no log of runs lacks its begin here."""
+        """Return True if the mirror has every log of these runs from its beginning."""
         return not any(start for run in runs for _, start in self.index(run).values())
 
     def _request(self, runs: Iterable[str], *, names: bool) -> list[str]:
@@ -92,7 +96,7 @@ class Mirror:
         return lines
 
     def _there(self) -> list[str]:
-        """Name the runs that are here; one that is none, or is damaged, goes: it comes again."""
+        """List the runs in the mirror; remove corrupt ones, so that they are fetched again."""
         found: list[str] = []
         with contextlib.suppress(OSError), os.scandir(self.folder) as places:
             for one in places:
@@ -118,22 +122,22 @@ class Mirror:
                         yield str(inner / name), info.st_size, int(info.st_mtime)
 
     def index(self, run: str) -> dict[str, tuple[int, int]]:
-        """Return a run's logs as they were there: inode, and the first byte that is here."""
+        """Return inode on the cluster and first mirrored byte of each log of a run."""
         with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
             text = (self.folder / run / _INDEX).read_text()
             return {str(k): (int(i), int(start)) for k, (i, start) in json.loads(text).items()}
         return {}
 
-    # ---- taking what comes
+    # ---- received data
 
     def keep_names(self, listed: set[str]) -> None:
-        """Make the folders of runs that are there; those that are there no more go."""
+        """Create the folders of the listed runs, and remove those of runs that no longer exist."""
         self.remove_gone(name for name in self._there() if name not in listed)
         for name in listed:
             (self.folder / name).mkdir(0o700, parents=True, exist_ok=True)
 
     def remove_gone(self, names: Iterable[str]) -> None:
-        """Remove runs that are not there any more; one that is being sent is not there yet."""
+        """Remove runs that no longer exist on the cluster; keep runs that are being uploaded."""
         for name in names:
             folder = self.folder / name
             was_there = (folder / _INDEX).is_file() or (folder / _SUBMITTED).is_file()
@@ -142,7 +146,7 @@ class Mirror:
                     shutil.rmtree(folder, ignore_errors=True)
 
     def place(self, name: str) -> Path:
-        """Make way for a file of a run: no link leads out of the mirror, nothing is in the way."""
+        """Return the path for a file of a run; remove links and wrong file types on the way."""
         path = self.folder
         for part in name.split("/")[:-1]:
             path = path / part
@@ -155,7 +159,7 @@ class Mirror:
         return path
 
     def take_file(self, name: str, data: IO[bytes], mode: int, mtime: int) -> None:
-        """Take a whole file."""
+        """Replace a file by received content."""
         path = self.place(name)
         with replace_atomically(path, mode & 0o700 or 0o600) as file:
             file.write(data.read())
@@ -164,10 +168,14 @@ class Mirror:
     def open_log(
         self, name: str, inode: int, start: int, index: dict[str, tuple[int, int]], *, new: bool
     ) -> int:
-        """Open a log that is written from an offset on. Raises Damaged.
+        """Open a log for writing from an offset.
 
-        A ``new`` one takes the place of an old, unless another hpcrun has just put it there:
-        who reads it would read it again.
+        Args:
+            new: Replace the old file, unless another hpcrun process has just replaced it: its
+                readers would read the content twice.
+
+        Raises:
+            Damaged: The log in the mirror has changed.
         """
         path, (run, _, inner) = self.place(name), name.partition("/")
         if new and index.get(inner, (0, 0))[0] != inode:
@@ -178,7 +186,7 @@ class Mirror:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         handle = os.open(path, flags, 0o600)
         if new:
-            os.ftruncate(handle, start)  # what lay before is a hole
+            os.ftruncate(handle, start)  # The bytes before the start are a hole.
             index[inner] = (inode, start)
             self.keep_index(run, index)
         elif inner not in index or os.fstat(handle).st_size < start:
@@ -188,7 +196,7 @@ class Mirror:
         return handle
 
     def not_written(self, error: OSError) -> HpcrunError:
-        """Say that what came cannot be kept."""
+        """Return the error for received data that cannot be written to disk."""
         where = error.filename or self.folder
         return HpcrunError(
             f"{where}: {error.strerror or error}: what the cluster's runs write is kept there",
@@ -197,22 +205,22 @@ class Mirror:
         )
 
     def keep_index(self, run: str, logs: Mapping[str, tuple[int, int]]) -> None:
-        """Remember a run's logs as they are there."""
+        """Save inode and first mirrored byte of a run's logs."""
         path = self.place(f"{run}/{_INDEX}")
         with replace_atomically(path, 0o600) as file:
             file.write(json.dumps(logs).encode())
 
-    # ---- what is sent
+    # ---- uploads
 
     def trees(self) -> dict[str, dict[str, str]]:
-        """Return the copies of code that were sent: the files of each by its name there."""
+        """Return the copies of code that were uploaded, each with its files, by the copy's name."""
         with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
             known = json.loads(self._trees_file.read_text()).items()
             return {str(tree): {str(k): str(v) for k, v in files.items()} for tree, files in known}
         return {}
 
     def keep_tree(self, tree: str, files: Mapping[str, str]) -> None:
-        """Remember a copy of code that is there."""
+        """Save the file list of a copy of code that exists on the cluster."""
         known = self.trees()
         known.pop(tree, None)
         kept = dict([*known.items(), (tree, dict(files))][-_TREES:])
@@ -226,18 +234,18 @@ class Mirror:
 
 
 class Outputs:
-    """Copies of output files of jobs that hpcrun did not submit, by their paths there."""
+    """Copies of output files of jobs that hpcrun did not submit, by their paths on the cluster."""
 
     def __init__(self, folder: Path) -> None:
-        """``folder`` is beside the mirror of the runs."""
+        """Set the folder of the copies, which is next to the mirror of the runs."""
         self.mirror = Mirror(folder)
 
     def place(self, path: str) -> Path:
-        """Return where the copy of a file is."""
+        """Return the path of the copy of a file."""
         return self.mirror.folder / _OUTPUTS / self._name(path)
 
     def script(self, paths: Sequence[str], *, whole: bool) -> str:
-        """Write what asks there for what is new of files."""
+        """Return the script that fetches the changes of files."""
         index, known = self.mirror.index(_OUTPUTS), []
         for path in paths:
             inode, start = index.get(self._name(path), (0, 0))
@@ -251,11 +259,11 @@ class Outputs:
         return far.begin("/", paths=paths, names=names, known=known) + numbers + far.COPY
 
     def receiver(self, host: str, *, whole: bool) -> Receiver:
-        """Return what takes the answer."""
+        """Return the receiver of the answer."""
         return Receiver(self.mirror, [_OUTPUTS], host=host, whole=whole)
 
     def remove_unreadable(self, paths: Sequence[str], stderr: str) -> dict[str, str]:
-        """Remove the copies of files that cannot be read, and old ones; return why, by path."""
+        """Remove copies of unreadable files and old copies; return the reasons by path."""
         why = {"gone": NO_SUCH_FILE, "closed": "permission denied on the cluster"}
         found = re.findall(r"(?m)^(gone|closed) ([0-9]{1,6})$", stderr)
         faults = {paths[int(i)]: why[word] for word, i in found if int(i) < len(paths)}
@@ -281,11 +289,11 @@ def _has_folder_for_record(run: str) -> bool:
 
 
 class Damaged(OutOfReach):
-    """What came does not go on from what lies here any more: it is to be asked for again."""
+    """Received data does not continue the local copy: the request must be repeated."""
 
 
 class Receiver:
-    """Takes answers to a request, piece by piece; ``rounds`` are those that came whole."""
+    """Receives answers piece by piece; ``rounds`` counts the complete ones."""
 
     def __init__(
         self,
@@ -297,18 +305,18 @@ class Receiver:
         whole: bool = False,
     ) -> None:
         self.mirror, self.host, self.runs, self.names = mirror, host, set(runs), names
-        self.most = 1 << 62 if whole else GAP + OVERLAP  # bytes of a log
+        self.most = 1 << 62 if whole else GAP + OVERLAP  # limit for the bytes of one log
         self.listed: set[str] = set()
-        self.gone: set[str] = set()  # runs that were asked for, and are not there
+        self.gone: set[str] = set()  # requested runs that do not exist
         self.rounds = 0
-        self._inflate: Any = None  # of an answer that is compressed
+        self._inflate: Any = None  # decompressor of a compressed answer
         self._held = bytearray()
         self._indexes = {run: mirror.index(run) for run in self.runs}
         self._parser: Generator[int, bytes, None] | None = None
         self._wants = -1
 
     def take(self, data: bytes) -> None:
-        """Take a piece. Raises OutOfReach for what no such answer has."""
+        """Process a piece of an answer. Raises OutOfReach for a malformed one."""
         try:
             while data:
                 if self._parser is None:
@@ -317,7 +325,7 @@ class Receiver:
                     self._inflate = zlib.decompressobj(31) if data[:1] == b"Z" else None
                     self._parser = self._parse()
                     self._wants, data = next(self._parser), data[1:]
-                # What unfolds is bounded, too.
+                # Decompress in small pieces, so that the decompressed size is bounded, too.
                 piece, data = data[: 1 << 14], data[1 << 14 :]
                 if self._inflate is not None:
                     plain = self._inflate.decompress(piece)
@@ -336,7 +344,7 @@ class Receiver:
             raise self._bad(str(error)) from error
 
     def _feed(self, data: bytes) -> bool:
-        """Let the parser have what it wants; return whether the answer is over."""
+        """Pass received data to the parser; return True at the end of the answer."""
         assert self._parser is not None
         self._held += data
         while self._wants:
@@ -357,7 +365,7 @@ class Receiver:
         return True
 
     def close(self) -> None:
-        """Let go of a log that has not come whole, and remember what came."""
+        """Close an incomplete log, and save the state of the received files."""
         if self._parser is not None:
             self._parser.close()
         for run, logs in self._indexes.items():
@@ -370,7 +378,11 @@ class Receiver:
         return OutOfReach(f"{self.host}: an answer that makes no sense: {ascii(what)[:80]}")
 
     def _parse(self) -> Generator[int, bytes, None]:
-        """Say how many bytes are wanted, -1 for a line, 0: it is over; fewer of them may come."""
+        """Parse an answer.
+
+        Yields the number of bytes wanted next, -1 for a line, 0 at the end; it may be sent fewer
+        bytes.
+        """
         while True:
             kind, _, rest = (yield -1).decode("ascii").partition(" ")
             if kind == ".":
@@ -414,7 +426,7 @@ class Receiver:
         data = tar.extractfile(member)
         if data is not None:
             content = data.read()
-            if len(content) == member.size:  # else it has not come whole
+            if len(content) == member.size:  # else the file is truncated
                 mtime = int(member.mtime)
                 self.mirror.take_file(member.name, io.BytesIO(content), member.mode, mtime)
 
@@ -435,7 +447,7 @@ class Receiver:
         index = self._indexes[run]
         handle = self.mirror.open_log(name, inode, start, index, new=new)
         try:
-            # The last bytes that are here come again: if they differ, it is another file's.
+            # The last known bytes are sent again: if they differ, the file was replaced.
             is_hole = start < index[inner][1]
             known = b"" if new or is_hole else os.pread(handle, OVERLAP, start)
             left = end - start
@@ -447,7 +459,7 @@ class Receiver:
                 os.write(handle, piece)
                 known = known[len(piece) :]
                 left -= len(piece)
-            if is_hole:  # it is filled now
+            if is_hole:  # The hole is filled now.
                 index[inner] = (inode, start)
         finally:
             os.close(handle)
@@ -455,11 +467,11 @@ class Receiver:
                 os.utime(self.mirror.folder / name, (seconds, seconds))
 
 
-# ---- sending -----------------------------------------------------------------------------------
+# ---- uploads -----------------------------------------------------------------------------------
 
 
 def code_files(code: Path) -> tuple[str, dict[str, str]]:
-    """Name a copy of code by its content, with its files: mode and hash of each, or its target."""
+    """Return a copy of code's content hash, and each file's mode and hash, or link target."""
     files: dict[str, str] = {}
     for where, folders, names in os.walk(code):
         links = [name for name in folders if Path(where, name).is_symlink()]
@@ -478,7 +490,7 @@ def code_files(code: Path) -> tuple[str, dict[str, str]]:
 
 
 def nearest(files: Mapping[str, str], trees: Mapping[str, Mapping[str, str]]) -> str:
-    """Name the copy there that has most of some files; "" where none has any."""
+    """Return the known copy that shares most files with ``files``; "" if none shares any."""
     own = set(files.items())
     shared = {tree: len(own & set(known.items())) for tree, known in trees.items()}
     best = max(shared, key=lambda tree: shared[tree], default="")
@@ -486,7 +498,7 @@ def nearest(files: Mapping[str, str], trees: Mapping[str, Mapping[str, str]]) ->
 
 
 def check_size(code: Path, files: Iterable[str]) -> None:
-    """Refuse to send more than code. Raises InputError naming the largest files."""
+    """Refuse to upload too much. Raises InputError, which names the largest files."""
     sizes = {name: (code / name).stat().st_size for name in files}
     total = sum(sizes.values())
     if total > MOST_CODE:
@@ -500,7 +512,7 @@ def check_size(code: Path, files: Iterable[str]) -> None:
 
 
 class Stream:
-    """Files on their way: a compressed tar, which is known to be whole by its last member."""
+    """Files to upload, as a compressed tar; its last member proves that it is complete."""
 
     def __init__(self) -> None:
         self._is_whole = False
@@ -521,13 +533,13 @@ class Stream:
         self.file.close()
 
     def add(self, path: Path, name: str) -> None:
-        """Add a file, a link, or a folder with all that is in it."""
+        """Add a file, a link, or a folder with its whole content."""
         info = self._tar.gettarinfo(str(path), name)
         info.uid = info.gid = 0
         info.uname = info.gname = ""
         if info.isreg():
             with path.open("rb") as file:
-                # Several names of one file, which tar would take for links.
+                # Store hard links as independent files: tar would record a link to the first name.
                 info.type, info.linkname = tarfile.REGTYPE, ""
                 info.size = os.fstat(file.fileno()).st_size
                 self._tar.addfile(info, file)
@@ -538,19 +550,19 @@ class Stream:
                 self.add(inner, f"{name}/{inner.name}")
 
     def add_bytes(self, name: str, data: bytes) -> None:
-        """Add a file with this content."""
+        """Add a file with the given content."""
         info = tarfile.TarInfo(name)
         info.size = len(data)
         self._tar.addfile(info, io.BytesIO(data))
 
     def add_folder(self, name: str) -> None:
-        """Add a folder with nothing in it yet."""
+        """Add an empty folder."""
         info = tarfile.TarInfo(name)
         info.type, info.mode = tarfile.DIRTYPE, 0o755
         self._tar.addfile(info)
 
     def end(self) -> int:
-        """End the stream; return how long it is, in bytes."""
+        """Complete the stream; return its length in bytes."""
         if not self._is_whole:
             self.add_bytes(far.WHOLE, b"")
             self._tar.close()
@@ -558,7 +570,7 @@ class Stream:
         return self.file.seek(0, os.SEEK_END)
 
     def pieces(self) -> Iterator[bytes]:
-        """Give the whole stream, in pieces; as often as it is asked for."""
+        """Yield the whole stream in pieces, from its beginning at each call."""
         self.end()
         self.file.seek(0)
         while piece := self.file.read(1 << 16):

@@ -1,4 +1,4 @@
-"""The cluster is at the other end of a connection: each verb is a script there, one trip."""
+"""Transport to a cluster over ssh; each operation is one script and one round trip."""
 
 from __future__ import annotations
 
@@ -45,20 +45,23 @@ from hpcrun.remote.transport import (
 )
 from hpcrun.signals import defer_signals
 
-# A broken trip is made again after these pauses, in seconds.
+# Delays before a broken round trip is repeated, in seconds.
 PAUSES = (0.5, 2.0, 5.0)
-# The longest silence in which files are sent, unpacked or removed, in seconds.
+# Timeout without data while files are sent, unpacked or removed, in seconds.
 _LONG = 600.0
-# What fails as soon as that may be tried again at once, in seconds.
+# A failure within this many seconds is retried once at once.
 _SOON = 3.0
 
 
 class SshTransport:
-    """Runs commands and keeps run folders by one connection; the folders here are a mirror.
+    """Runs commands and stores run folders over one connection; the local folders are a mirror.
 
-    ``runs_dir`` is the folder there, as the profile writes it. ``env`` is what the commands have
-    besides the login's own environment. ``deadline`` and ``waiting`` as for LocalTransport; ``bar``
-    shows how much is sent.
+    Args:
+        env: Variables that are added to the login's environment.
+        runs_dir: The folder of the runs on the cluster, as the profile writes it.
+        deadline: As for LocalTransport.
+        waiting: As for LocalTransport.
+        bar: Shows the progress of uploads.
     """
 
     def __init__(
@@ -103,8 +106,10 @@ class SshTransport:
         stdin: str | None = None,
     ) -> Result:
         """Run a command to its end; see Transport."""
-        is_slurm = env is None and argv[0] != "bash"  # what jobs meet there is asked by a script
-        zone = f"export TZ={far.quote(local_timezone())}\n" if is_slurm else ""  # of its answer
+        # run_queries() asks by a script for the environment that jobs get there
+        is_slurm = env is None and argv[0] != "bash"
+        # time zone of the command's output
+        zone = f"export TZ={far.quote(local_timezone())}\n" if is_slurm else ""
         script = self._environment(env) + zone + far.command(argv, cwd)
         data = (stdin or "").encode("utf-8", "surrogateescape")
         reply = self._run_in_time(argv[0], script, stdin=data, timeout=timeout)
@@ -121,7 +126,7 @@ class SshTransport:
         except OutOfReach as lost:
             if not lost.maybe_done:
                 raise
-            result = self.run(["bash", "-s"], stdin=script)  # twice is harmless
+            result = self.run(["bash", "-s"], stdin=script)  # queries are idempotent
         try:
             return parse_answers(asked, mark, result.stdout)
         except OutOfReach as error:
@@ -165,23 +170,23 @@ class SshTransport:
         with self.waiting():
             try:
                 return over.run(script, timeout=timeout, **options)
-            except Damaged:  # the question was wrong, too
+            except Damaged:  # the request itself was wrong, too
                 raise
             except OutOfReach as error:
                 is_late = time.monotonic() - begun > _SOON
                 if error.maybe_done or error.is_final or is_late:
                     raise
-            # Nothing was done: an old connection may have broken. A new one is tried.
+            # Nothing ran: an old connection may have broken, so connect again.
             return over.run(script, timeout=timeout, **options)
 
     def wrap_command(
         self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, terminal: bool = False
     ) -> tuple[list[str], dict[str, str]]:
-        """Return the system's ssh, which connects by itself; see Transport."""
+        """Return a call of the system's ssh, which connects by itself; see Transport."""
         script = self._environment(None) + far.command(argv, None)
         if self.settings.slurm_path:
             script = f"PATH={far.quote(self.settings.slurm_path)}:$PATH\n{script}"
-        # A word that all login shells read alike, also csh and fish.
+        # One word that all login shells parse alike, csh and fish included.
         text = base64.b64encode(script.encode("utf-8", "surrogateescape")).decode()
         login = "-l " if self.settings.login_shell else ""
         word = f"exec bash --norc {login}-c 'eval \"`echo {text}|base64 -d`\"'"
@@ -196,7 +201,7 @@ class SshTransport:
         script = self._environment(None) + far.command(helper, None)
 
         def bridge(here: socket.socket) -> None:
-            with contextlib.suppress(OutOfReach), here:  # the next one may have more luck
+            with contextlib.suppress(OutOfReach), here:  # the next connection may succeed
                 self.connection.bridge_socket(script, here)
 
         def serve() -> None:
@@ -209,7 +214,7 @@ class SshTransport:
     # ---- downloads
 
     def run_script(self, script: str, on_output: Callable[[bytes], None]) -> Result:
-        """Run a script on the host of transfers; see Transport."""
+        """Run a script on the transfer host; see Transport."""
         reply = self._run_in_time(
             "fetch", script, timeout=60, over=self.transfers, on_output=on_output
         )
@@ -285,16 +290,16 @@ class SshTransport:
         env: Mapping[str, str],
         timeout: float = 60,
     ) -> Result:
-        """Send folders and run a command in the first, once, however often the link breaks.
+        """Send folders and run a command in the first, exactly once despite broken connections.
 
-        The copy of the code is sent as what has changed since an earlier one.
+        Of the copy of the code only changes relative to an earlier copy are sent.
         """
         code = run_dirs[0] / "code"
         tree, files = code_files(code) if code.is_dir() else ("", {})
         known = self.mirror.trees()
         base = tree if tree in known else nearest(files, known)
         answer = self._submit(run_dirs, argv, env, timeout, tree=tree, files=files, base=base)
-        if answer is None:  # the copy that the changes are to is not there any more
+        if answer is None:  # the copy that the changes apply to was removed there
             answer = self._submit(run_dirs, argv, env, timeout, tree=tree, files=files, base="")
         if answer is None and self.transfers is not self.connection:
             raise InputError(
@@ -353,8 +358,8 @@ class SshTransport:
     def _upload_to_transfer_host(
         self, script: str, env: Mapping[str, str], stream: Stream, name: str
     ) -> None:
-        """Send a stream to the host of transfers, where nothing else is done."""
-        # That host may not have the variables that the profile names.
+        """Unpack a stream on the transfer host, where nothing else runs."""
+        # The transfer host may lack the variables in the profile's paths.
         named = {"HOME", *re.findall(r"\$\{?(\w+)", self.runs_dir)} & env.keys()
         known = "".join(f"export {name}={far.quote(env[name])}\n" for name in sorted(named))
         to = script.partition("run_sbatch() {")[0]
@@ -365,7 +370,7 @@ class SshTransport:
     def _add_code(
         self, stream: Stream, code: Path, files: Mapping[str, str], before: Mapping[str, str]
     ) -> None:
-        """Add what a copy of code has that one there has not, and the names of what is gone."""
+        """Add the files changed since a copy of code on the cluster, and the removed names."""
         changed = [name for name, what in files.items() if before.get(name) != what]
         check_size(code, [name for name in changed if not files[name].startswith("->")])
         for name in changed:
@@ -381,9 +386,9 @@ class SshTransport:
         timeout: float,
         over: Connection | None = None,
     ) -> Reply:
-        """Make a trip that may be made twice, until an answer comes or the pauses are used up.
+        """Run an idempotent script, and retry it until it answers or the delays are used up.
 
-        Ctrl-C ends it before all is sent the first time: then nothing is done there.
+        Ctrl-C aborts it only before the whole script was sent for the first time: later it may run.
         """
         was_sent = False
         with self.bar("sending", "MB") as show, defer_signals() as signals:
@@ -402,7 +407,7 @@ class SshTransport:
         raise AssertionError
 
     def upload_files(self, paths: Sequence[Path]) -> None:
-        """Make files the same there as here; see Transport."""
+        """Copy files to the cluster, and remove there what is missing here; see Transport."""
         if not paths:
             return
         there: list[str] = []
@@ -422,7 +427,7 @@ class SshTransport:
             raise self._write_error(reply, paths[0].name)
 
     def remove_directories(self, run_dirs: Sequence[Path]) -> None:
-        """Remove folders there, then here; see Transport."""
+        """Remove folders on the cluster, then in the mirror; see Transport."""
         names = [path.name for path in run_dirs]
         trash = [f"{TRASH}{os.urandom(8).hex()}" for _ in names]
         script = far.begin(self.runs_dir, names=names, trash=trash) + far.REMOVE
@@ -434,14 +439,15 @@ class SshTransport:
 
     def _write_error(self, reply: Reply, name: str, host: str | None = None) -> HpcrunError:
         where = f"{host or self.connection.host}: {self.runs_dir}"
-        is_short = re.search("unexpected end of file|Unexpected EOF", reply.stderr)  # gzip's, tar's
+        # messages of gzip and tar
+        is_short = re.search("unexpected end of file|Unexpected EOF", reply.stderr)
         if reply.exit_code == far.CUT_SHORT or is_short:
             return OutOfReach(
                 f"{where}: {name} did not arrive whole",
                 fix="does that host forbid transfers? transfer_host: names one that does not",
             )
         why = re.search(r"No space left on device|Disk quota exceeded", reply.stderr)
-        # Else the first line: tar adds that it ended badly.
+        # Otherwise the first line: tar's last line only reports a failure.
         said = (
             why[0] if why else _remove_control_characters(reply.stderr).strip().partition("\n")[0]
         )
@@ -453,7 +459,7 @@ class SshTransport:
 
 
 def _report_progress(stream: Stream, show: ShowProgress, signals: Sequence[int]) -> Iterator[bytes]:
-    """Give a stream's pieces, and show how many of its bytes are sent; after Ctrl-C no more."""
+    """Yield a stream's pieces, and show how much of it is sent; abort after Ctrl-C."""
     total, sent = stream.end(), 0
     for piece in stream.pieces():
         if SIGINT in signals:
@@ -464,16 +470,16 @@ def _report_progress(stream: Stream, show: ShowProgress, signals: Sequence[int])
 
 
 def local_timezone() -> str:
-    """Return this machine's offset from UTC as TZ has it anywhere: POSIX counts it westward.
+    """Return this machine's UTC offset in the syntax of TZ, where POSIX counts westward.
 
-    Slurm's commands write local times, which are to be those of who reads them.
+    Slurm's commands print local times; they should be those of the reader.
     """
     offset = time.strftime("%z")
     return f"<{offset}>{'-' if offset[0] == '+' else '+'}{offset[1:3]}:{offset[3:]}"
 
 
 def _remove_control_characters(text: str) -> str:
-    """Take what would steer a terminal out of a far program's words."""
+    """Replace control characters, which could steer a terminal, in a remote program's output."""
     return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "?", text)
 
 
@@ -483,7 +489,7 @@ def _last_line(stderr: str) -> str:
 
 
 class _NoPrompts:
-    """Answers no question: there is nobody to ask."""
+    """Fails on every prompt: there is no terminal."""
 
     def secret(self, question: str, *, echo: bool = False) -> str:
         raise OutOfReach(f"{question} nobody is here to answer")
@@ -496,12 +502,12 @@ NO_PROMPTS = _NoPrompts()
 
 
 def read_ssh_settings(profile: Any) -> SshSettings:
-    """Return what a profile says of the way to its host."""
+    """Return the ssh settings of a profile."""
     return SshSettings(**{key: getattr(profile, key) for key in SshSettings.__struct_fields__})
 
 
 def build_ssh_connect(profile: Any, mirror: Path, ask: Prompts | None = None) -> Connect:
-    """Return what makes transports to a profile's host, by one connection for all of them."""
+    """Return a factory of transports to a profile's host, which share one connection."""
     settings = read_ssh_settings(profile)
     connection = open_connection(settings, ask or NO_PROMPTS)
     transfers = connection

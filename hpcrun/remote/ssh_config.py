@@ -1,6 +1,7 @@
-"""What the user's ssh configuration says of a host, and of the hosts on the way to it.
+"""The user's ssh configuration for a host, and for the jump hosts on the way.
 
-`ssh -G` answers where an ssh client is installed; else paramiko reads the files, as far as it can.
+`ssh -G` resolves it where an ssh client is installed; otherwise paramiko parses the files, which
+covers a subset.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ _SWITCHES = {
     "gssapi-with-mic": "gssapiauthentication",
     "hostbased": "hostbasedauthentication",
 }
-# What ssh looks for where the configuration names no key.
+# Key files that ssh tries if the configuration names none.
 _USUAL_KEYS = ("id_rsa", "id_ecdsa", "id_ecdsa_sk", "id_ed25519", "id_ed25519_sk")
 
 
 class NeedsSsh(Exception):
-    """The system's ssh can do what a connection needs, and paramiko cannot."""
+    """The connection needs a feature of the system's ssh that paramiko lacks."""
 
 
 class Hop(Struct, frozen=True, kw_only=True):
-    """A host on the way, as ssh would reach it."""
+    """A host on the way to the cluster, with its ssh settings."""
 
-    name: str  # what the user calls it
+    name: str  # as the user writes it
     hostname: str
     port: int
     user: str
@@ -49,33 +50,34 @@ class Hop(Struct, frozen=True, kw_only=True):
     identity_files: tuple[Path, ...] = ()
     certificate_files: tuple[Path, ...] = ()
     identities_only: bool = False
-    agent: str | None = None  # its socket
+    agent: str | None = None  # path of its socket
     known_hosts: tuple[Path, ...] = ()
-    methods: tuple[str, ...] = ()  # of authentication, in the order in which ssh tries them
-    batch: bool = False  # ask nothing
+    methods: tuple[str, ...] = ()  # authentication methods, in the order in which ssh tries them
+    batch: bool = False  # never prompt
     proxy_command: str | None = None
     address_family: str = "any"
     connect_timeout: float = 30
     alive_interval: int = 15
     alive_count: int = 4
-    needs_ssh: str = ""  # what paramiko cannot do
+    needs_ssh: str = ""  # a feature that paramiko lacks, or ""
 
     @property
     def who(self) -> str:
-        """What a question or a message calls it."""
+        """Return the user and host for prompts and messages."""
         where = self.hostname if self.port == 22 else f"{self.hostname}:{self.port}"
         return f"{self.user}@{where}"
 
 
 def find_ssh() -> str | None:
-    """Return the system's ssh client, if there is one."""
+    """Return the path of the system's ssh client, or None."""
     return shutil.which("ssh")
 
 
 def hops_to(host: str) -> list[Hop]:
-    """Resolve a host: the hosts on the way, first to last, which is the host itself.
+    """Resolve a host to the hosts on the way, in order; the last one is the host itself.
 
-    Raises OutOfReach.
+    Raises:
+        OutOfReach: The configuration cannot be used.
     """
     hops: list[Hop] = []
     _resolve(host, None, hops, 0)
@@ -83,7 +85,7 @@ def hops_to(host: str) -> list[Hop]:
 
 
 def _resolve(host: str, jumps: str | None, hops: list[Hop], depth: int) -> None:
-    """Append a host after those on the way to it; ``jumps`` displace what its own settings say."""
+    """Append a host after its jump hosts; ``jumps`` replaces its own ProxyJump."""
     if depth >= MOST_HOPS:
         raise OutOfReach(
             f"{host}: more than {MOST_HOPS} jump hosts, or they lead in a circle",
@@ -93,14 +95,15 @@ def _resolve(host: str, jumps: str | None, hops: list[Hop], depth: int) -> None:
     jumps = jumps or _value(options, "proxyjump")
     if jumps and jumps.lower() != "none":
         before, _, last = jumps.rpartition(",")
-        # As ssh does: the last of them is reached through those before, or as it says itself.
+        # As in ssh, the last jump host is reached through the ones before it, or by its own
+        # settings.
         _resolve(_address(last.strip()), before.strip() or None, hops, depth + 1)
         options.pop("proxycommand", None)
     hops.append(_hop(host, options))
 
 
 def _address(jump: str) -> str:
-    """Return a jump host as ssh takes a host: a port stands in an address alone.
+    """Return a jump host as a host argument of ssh, where only a URL can contain a port.
 
     >>> [_address(jump) for jump in ("gate", "me@gate:2222", "[::1]:22", "ssh://gate:2222")]
     ['gate', 'ssh://me@gate:2222', 'ssh://[::1]:22', 'ssh://gate:2222']
@@ -110,7 +113,7 @@ def _address(jump: str) -> str:
 
 
 def ask_ssh(host: str) -> dict[str, list[str]]:
-    """Ask `ssh -G` for the options of a host, by their names in small letters."""
+    """Query `ssh -G` for the options of a host, by their lower-case names."""
     try:
         done = subprocess.run(
             [find_ssh() or "ssh", "-G", "--", host],
@@ -141,7 +144,7 @@ def ask_ssh(host: str) -> dict[str, list[str]]:
 
 
 def _read_files(host: str) -> dict[str, list[str]]:
-    """Read ~/.ssh/config and the system's, without an ssh client."""
+    """Parse ~/.ssh/config and the system's file without an ssh client."""
     import paramiko
 
     user, _, name = host.removeprefix("ssh://").rpartition("@")
@@ -173,7 +176,7 @@ def _read_files(host: str) -> dict[str, list[str]]:
 
 
 def _lines(path: Path, depth: int) -> Iterator[str]:
-    """Read a configuration with what it includes."""
+    """Yield the lines of a configuration file, with the files it includes."""
     try:
         text = path.read_text(errors="surrogateescape")
     except FileNotFoundError:
@@ -259,7 +262,7 @@ def _hop(host: str, options: Mapping[str, list[str]]) -> Hop:
 
 
 def _needs_ssh(options: Mapping[str, list[str]], files: tuple[Path, ...]) -> str:
-    """Return what of the settings paramiko cannot do; nothing: it can do all."""
+    """Return the name of a required feature that paramiko lacks; "" if there is none."""
     for key in ("knownhostscommand", "pkcs11provider"):
         if _value(options, key, "none").lower() != "none":
             return key
@@ -272,7 +275,7 @@ def _needs_ssh(options: Mapping[str, list[str]], files: tuple[Path, ...]) -> str
 
 
 def is_hardware_key(path: Path) -> bool:
-    """Return whether a key lies on a token (sk-ssh-ed25519, sk-ecdsa)."""
+    """Return True if a key is stored on a hardware token (sk-ssh-ed25519, sk-ecdsa)."""
     try:
         return path.exists() and path.with_name(f"{path.name}.pub").read_text().startswith("sk-")
     except (OSError, UnicodeDecodeError):
@@ -290,7 +293,7 @@ def _agent(fill: _Tokens, value: str) -> str | None:
 
 
 class _Tokens:
-    """Fills the tokens of ssh_config(5): %h, %p, ${NAME} ..."""
+    """Expands the tokens of ssh_config(5): %h, %p, ${NAME} ..."""
 
     def __init__(
         self, host: str, hostname: str, port: int, user: str, alias: str, jump: str
