@@ -179,8 +179,14 @@ def job_options(command: F) -> F:
         click.option("-J", "--name", help="The run's name."),
         click.option("-A", "--account", help="The account to charge."),
         click.option("-p", "--partition", help="The partition."),
-        click.option("-t", "--time", help="The time limit, e.g. 90, 24:00:00, 2-12."),
-        click.option("--gpus-per-node", type=click.IntRange(0), help="GPUs on each node."),
+        click.option(
+            "-t",
+            "--time",
+            help="The time limit, e.g. 90 (minutes), 2h, 24:00:00, 2-12 (days-hours).",
+        ),
+        click.option(
+            "--gpus-per-node", type=click.IntRange(0), help="Number of GPUs on each node."
+        ),
         click.option(
             "-N",
             "--nodes",
@@ -199,7 +205,7 @@ def job_options(command: F) -> F:
         click.option(
             "--no-check",
             is_flag=True,
-            help="Submit even if checks fail.",
+            help="Proceed even if checks fail.",
         ),
     ):
         command = option(command)

@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 @click.command("cancel")
 @click.argument("jobs", metavar="JOB...", nargs=-1, required=True, type=RUN)
-@click.option("--pending", is_flag=True, help="Only jobs that have not started yet.")
+@click.option("--pending", is_flag=True, help="Cancel only jobs that have not started yet.")
 @cluster_option
 @json_option
 def cancel(jobs: Sequence[str], pending: bool, cluster: str | None, as_json: bool) -> int:
     """Cancel runs, whole sweeps, or any of your Slurm jobs.
 
-    JOB is a Slurm job id, a run id or a sweep's id; 7_3 and 7_[3-5,9] are tasks of array 7. There
-    is no default: even the newest run must be named. Jobs that are already over are left alone.
+    JOB is a Slurm job id, a run id or a sweep's id; 7_3 and 7_[3-5,9] are tasks of array 7. JOB has
+    no default. Jobs that have already ended are not changed.
     """
     from hpcrun.actions import cancel_jobs
     from hpcrun.monitor import find_targets
@@ -52,18 +52,18 @@ def cancel(jobs: Sequence[str], pending: bool, cluster: str | None, as_json: boo
 
 @click.command("requeue")
 @click.argument("jobs", metavar="JOB...", nargs=-1, required=True, type=RUN)
-@click.option("--failed", is_flag=True, help="Only jobs that ended without success.")
-@click.option("--hold", is_flag=True, help="Hold it until scontrol release JOB.")
+@click.option("--failed", is_flag=True, help="Requeue only jobs that did not succeed.")
+@click.option("--hold", is_flag=True, help="Hold the job until scontrol release JOB.")
 @cluster_option
 @json_option
 def requeue(
     jobs: Sequence[str], failed: bool, hold: bool, cluster: str | None, as_json: bool
 ) -> int:
-    """Start jobs again under their own ids: the next attempt of the same run.
+    """Restart jobs under their own ids, as the next attempt of the same run.
 
-    JOB is a run that runs, or that is over but still in Slurm's memory; of a sweep the running
-    tasks, or with --failed the failed ones. A running job is stopped first. For jobs that Slurm
-    has forgotten use hpcrun resubmit.
+    JOB is a running job, which is stopped first, or a job that has ended but is still known to
+    Slurm. For a sweep, the running tasks are requeued, or with --failed the failed tasks. For a job
+    that Slurm no longer knows, use hpcrun resubmit.
     """
     from hpcrun.actions import requeue_jobs
     from hpcrun.monitor import find_targets
@@ -144,13 +144,13 @@ def _outcome_json(one: Outcome, done: str) -> dict[str, object]:
 
 @click.command("resubmit", cls=JobCommand)
 @click.argument("job", required=False, type=RUN)
-@click.option("--failed", is_flag=True, help="Only runs that ended without success.")
-@click.option("--fresh", is_flag=True, help="Start from scratch with a new checkpoint directory.")
+@click.option("--failed", is_flag=True, help="Resubmit only runs that did not succeed.")
+@click.option("--fresh", is_flag=True, help="Start at step 0 with a new checkpoint directory.")
 @click.option(
     "--code",
     type=click.Choice(["then", "now"]),
-    help="The earlier run's copy of the code (then, the default), or the project's code of today "
-    "(now).",
+    help="The code to run: the earlier run's copy (then, the default), or the project's current "
+    "code (now).",
 )
 @job_options
 @click.option("--dry-run", is_flag=True, help="Print what would be submitted, and stop.")
@@ -170,12 +170,11 @@ def resubmit(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Submit a run again: a new run of the same job, which resumes from its checkpoints.
+    """Submit a new run of the same job, which resumes from the earlier run's checkpoints.
 
     JOB is a Slurm job id, a run id or a sweep's id; the default is the newest run. The new run has
-    the same job (with the changes of --set and the other options), code, project and
-    {checkpoint_dir}, so a script that can resume does. Arguments after -- are appended to the
-    script's.
+    the same job, code, project and {checkpoint_dir}, so a script that can resume does; --set and
+    the other options change the job. Arguments after -- are appended to those of the script.
     """
     from hpcrun.actions import Checks, prepare_again
     from hpcrun.cli.show_submission import show_files, show_origin, submit_and_watch
@@ -224,12 +223,14 @@ _PATIENCE = 3.0
     "--older-than",
     default="30d",
     metavar="T",
-    help="Runs that ended at least this long ago: 30d (default), 12h.",
+    help="Delete runs that ended at least this long ago, e.g. 12h (default: 30d).",
 )
-@click.option("--keep", type=click.IntRange(0), default=0, help="Keep the newest N, however old.")
-@click.option("--failed", is_flag=True, help="Only runs that did not succeed.")
-@click.option("--dry-run", is_flag=True, help="List what would be removed, and stop.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "--keep", type=click.IntRange(0), default=0, help="Keep the newest N runs, regardless of age."
+)
+@click.option("--failed", is_flag=True, help="Delete only runs that did not succeed.")
+@click.option("--dry-run", is_flag=True, help="List the runs that would be deleted, and stop.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @cluster_option
 @json_option
 def clean(
@@ -242,10 +243,11 @@ def clean(
     cluster: str | None,
     as_json: bool,
 ) -> int:
-    """Remove the folders of old runs, including their logs and checkpoints.
+    """Delete the folders of old runs, including their logs and checkpoints.
 
-    Only your own runs that are certainly over are removed, and a sweep only as a whole. A run whose
-    checkpoints a later run uses is kept. A named JOB is removed whatever its age. Asks first.
+    Only your own runs that have certainly ended are deleted, and a sweep only as a whole. A run
+    whose checkpoints a later run uses is kept. A run given as JOB is deleted regardless of its age.
+    The command asks for confirmation.
     """
     from hpcrun.actions import find_cleanup_items, measure_size, refuse_sweep_members, remove_items
     from hpcrun.monitor import find_targets

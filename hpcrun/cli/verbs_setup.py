@@ -29,18 +29,20 @@ from hpcrun.errors import InputError
 @click.option("--user", "for_user", is_flag=True, help="Write ~/.config/hpcrun/clusters/NAME.yaml.")
 @click.option("--host", help="Query the cluster at this SSH host.")
 @click.option("--like", metavar="SITE", help="Start from a built-in profile, such as lumi-g.")
-@click.option("--check", is_flag=True, help="Show what changed, and stop; exit code 1 if so.")
-@click.option("--yes", is_flag=True, help="Do not ask; take the defaults.")
+@click.option(
+    "--check", is_flag=True, help="Show what has changed, and stop; exit code 1 if anything has."
+)
+@click.option("--yes", is_flag=True, help="Do not ask; use the defaults.")
 @json_option
 def init(script: str | None, cluster: str | None, **options: Any) -> int:
-    """Ask the cluster, then you, and write hpcrun.yaml and a job file for SCRIPT.
+    """Write hpcrun.yaml, and a job file for SCRIPT.
 
-    Partitions, GPUs, limits and your accounts are read from Slurm; you are asked only for the rest.
-    Called again it shows what has changed on the cluster since and updates the profile; your own
-    keys and comments stay. An existing file is not overwritten without asking.
+    Partitions, GPUs, limits and your accounts are read from Slurm; the command asks you only for
+    the rest. If it is run again, it shows what has changed on the cluster, and updates the profile;
+    your own keys and comments are kept. An existing file is overwritten only after confirmation.
 
-    With --host the cluster is at the other end of ssh: it is asked by one connection, and the
-    profile is written here.
+    With --host the cluster is queried over SSH, on one connection, and the profile is written on
+    this machine.
     """
     from hpcrun.cli.init_dialog import run_init
 
@@ -49,13 +51,14 @@ def init(script: str | None, cluster: str | None, **options: Any) -> int:
 
 @click.command("connect")
 @click.argument("cluster", required=False, type=CLUSTER)
-@click.option("--close", "closes", is_flag=True, help="Close the kept connection.")
-@click.option("--verbose", is_flag=True, help="Show the hosts on the way and the login method.")
+@click.option("--close", "closes", is_flag=True, help="Close the connection that was kept open.")
+@click.option("--verbose", is_flag=True, help="Show the jump hosts and the login method.")
 def connect(cluster: str | None, closes: bool, verbose: bool) -> None:
-    """Open the connection to CLUSTER, which is behind ssh, and keep it.
+    """Test the SSH connection to CLUSTER, or keep it open.
 
-    It is kept where the profile has `ssh: openssh`: for eight hours after its last use the verbs
-    ask for no password or code. Else it is tried: whether the host lets you in, and has Slurm.
+    The command logs in to the cluster's host and checks that Slurm is available there. If the
+    profile has `ssh: openssh`, the connection stays open for eight hours after its last use, and
+    other commands do not ask for a password or code in that time.
     """
     from hpcrun.actions import connect_to, disconnect_from
 
@@ -71,24 +74,26 @@ def connect(cluster: str | None, closes: bool, verbose: bool) -> None:
 
 @click.group("sandbox")
 def sandbox() -> None:
-    """A real Slurm on this machine, to try things out; jobs in it train on CPUs.
+    """Run a real Slurm on this machine for testing; its jobs train on CPUs.
 
-    While it is up hpcrun submits to it, unless the project has an hpcrun.yaml (then use
-    --cluster sandbox).
+    While the sandbox is running, hpcrun submits to it, unless the project has an hpcrun.yaml; in
+    that case pass --cluster sandbox.
     """
 
 
 @sandbox.command("up")
-@click.option("--nodes", type=click.IntRange(1, 64), help="Number of nodes (2).")
-@click.option("--gpus-per-node", type=click.IntRange(0, 16), help="GPUs on each node (4).")
+@click.option("--nodes", type=click.IntRange(1, 64), help="Number of nodes (default: 2).")
+@click.option(
+    "--gpus-per-node", type=click.IntRange(0, 16), help="Number of GPUs on each node (default: 4)."
+)
 @click.option(
     "--like",
     metavar="PROFILE",
-    help="Imitate a cluster: the partitions, GPU types and limits of an hpcrun.yaml or of a "
-    "named profile of yours; --nodes then counts nodes of each kind (4 at most).",
+    help="Use the partitions, GPU types and limits of an hpcrun.yaml or of one of your profiles; "
+    "--nodes is then the number of nodes of each kind (at most 4).",
 )
 def up(nodes: int | None, gpus_per_node: int | None, like: str | None) -> int:
-    """Start it."""
+    """Start the sandbox."""
     from hpcrun.sandbox import lifecycle, plain_shape, sandbox_dir
 
     begin, directory = time.monotonic(), sandbox_dir(os.environ, os.getuid())
@@ -120,9 +125,9 @@ def up(nodes: int | None, gpus_per_node: int | None, like: str | None) -> int:
 @sandbox.command("down")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask, even if jobs are pending or running.")
 def down(yes: bool) -> int:
-    """Stop it, and remove all its processes and files. Runs are kept.
+    """Stop the sandbox, and remove its processes and files. Runs are kept.
 
-    Asks first where that ends jobs.
+    The command asks for confirmation if jobs are pending or running.
     """
     from hpcrun.sandbox import lifecycle, sandbox_dir
 
@@ -147,7 +152,7 @@ def down(yes: bool) -> int:
 @sandbox.command("status")
 @json_option
 def status(as_json: bool) -> int:
-    """Show whether it is up; the exit code is 4 if it is not."""
+    """Show whether the sandbox is running; the exit code is 4 if it is not."""
     import msgspec
 
     from hpcrun.sandbox import lifecycle, sandbox_dir
@@ -170,9 +175,11 @@ _FORMS = click.Choice(["deepspeed", "openmpi", "mpich", "plain", "slurm"])
 
 @click.command("hostfile")
 @click.argument("hosts", required=False, type=RUN_OR_FILE)
-@click.option("--slots", type=click.IntRange(1), help="GPUs, or processes, on each host.")
-@click.option("--to", "form", type=_FORMS, default="deepspeed", help="Format to write (deepspeed).")
-@click.option("--from", "source", type=_FORMS, help="Format of the file (default: detected).")
+@click.option("--slots", type=click.IntRange(1), help="Number of GPUs, or processes, on each host.")
+@click.option(
+    "--to", "form", type=_FORMS, default="deepspeed", help="Format to write (default: deepspeed)."
+)
+@click.option("--from", "source", type=_FORMS, help="Format of an input file (default: detected).")
 @click.option("-o", "output", type=FILE, help="Write to this file (atomically).")
 @cluster_option
 @json_option
@@ -185,13 +192,13 @@ def hostfile(
     cluster: str | None,
     as_json: bool,
 ) -> int:
-    """Write a hostfile, from a node list, a job or another hostfile.
+    """Write a hostfile from a node list, a job or another hostfile.
 
-    For launchers that read their hosts from a file: deepspeed, mpirun, hpcrun run --hostfile.
-    hpcrun's own jobs under Slurm do not need it: each attempt writes one.
+    Hostfiles are read by deepspeed, mpirun and hpcrun run --hostfile. Jobs that hpcrun submits to
+    Slurm do not need this command, because each attempt writes its own hostfile.
 
     HOSTS is a node list such as node[01-04,07], a Slurm job id, a run id or a file; inside a job it
-    may be left out. "slurm" is the node list, "mpich" Intel MPI's form too.
+    can be omitted. The format "slurm" is a node list; "mpich" is also the format of Intel MPI.
     """
     from hpcrun.actions import find_hosts, write_hostfile
     from hpcrun.render import format_hostfile
@@ -222,9 +229,9 @@ def hostfile(
 @click.command("schema")
 @click.argument("kind", type=click.Choice(["job", "cluster"]), default="job")
 def schema(kind: Literal["job", "cluster"]) -> int:
-    """Print the JSON Schema of job files (or cluster files), for editors.
+    """Print the JSON Schema of job files or cluster profiles, for editors.
 
-    In a job file the line `# yaml-language-server: $schema=FILE` makes editors complete it.
+    With the line `# yaml-language-server: $schema=FILE` in a job file, editors complete its keys.
     """
     from hpcrun.spec import json_schema
 
@@ -234,7 +241,9 @@ def schema(kind: Literal["job", "cluster"]) -> int:
 
 @click.command("completion")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@click.option("--install", is_flag=True, help="Install it where the shell loads it at startup.")
+@click.option(
+    "--install", is_flag=True, help="Install the script where the shell loads it at startup."
+)
 @click.option(
     "--command",
     "name",
@@ -243,13 +252,15 @@ def schema(kind: Literal["job", "cluster"]) -> int:
     help="The alias that you type for hpcrun, if you have one.",
 )
 def completion(shell: str, install: bool, name: str) -> int:
-    """Print the shell script that completes verbs, options, jobs, runs and job ids.
+    """Print the shell script that completes commands, options, jobs, runs and job ids.
 
-    For this shell:  eval "$(hpcrun completion bash)"; zsh alike; fish:  hpcrun completion fish |
-    source. For all new shells: --install. The script calls the hpcrun that printed it, whatever the
-    PATH has; print it again after hpcrun was moved.
+    To enable completion in the current bash or zsh: eval "$(hpcrun completion bash)" (or zsh); in
+    fish: hpcrun completion fish | source. To enable it in all new shells, pass --install. The
+    script calls the hpcrun that printed it, regardless of the PATH; print it again if hpcrun is
+    moved.
 
-    Where you call it as python -m hpcrun: alias hr='python -m hpcrun', and --command hr.
+    If you run python -m hpcrun, define an alias (alias hr='python -m hpcrun') and pass --command
+    hr.
     """
     from hpcrun.cli.completion import SHELLS, install_script
 

@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     "--after",
     type=RUN,
     multiple=True,
-    help="Start only after this run or job has succeeded. Repeatable; or a list with commas.",
+    help="Start only after this run or job has succeeded. Repeatable; accepts a list, e.g. 7,8.",
 )
 @click.option("--dry-run", is_flag=True, help="Print what would be submitted, and stop.")
-@click.option("--test-only", is_flag=True, help="Ask Slurm when it would start, and stop.")
+@click.option("--test-only", is_flag=True, help="Ask Slurm when the job would start, and stop.")
 @click.option("--follow", is_flag=True, help="Show the output until the job ends.")
 @click.option("--wait", is_flag=True, help="Wait until the job ends; exit code 1 if it failed.")
 @cluster_option
@@ -64,8 +64,8 @@ def submit(
 ) -> int:
     """Submit a job to Slurm.
 
-    JOB is a name that `hpcrun jobs` lists, or a job file. Arguments after -- go to the script;
-    without JOB they are the command to run: hpcrun submit -- hostname.
+    JOB is a name that `hpcrun jobs` lists, or a job file. Arguments after -- are passed to the
+    script. Without JOB they are the command to run: hpcrun submit -- hostname.
     """
     from hpcrun.actions import Checks, build_dependency, prepare_job
     from hpcrun.cli.show_submission import show_estimate, show_files, submit_and_watch
@@ -94,10 +94,10 @@ def submit(
 @job_options
 @cluster_option
 def run(job: str | None, hostfile: str | None, cluster: str | None, **options: Any) -> int:
-    """Run a job here, in the foreground.
+    """Run a job in the foreground.
 
-    Without Slurm the job runs on this machine, or on the hosts of a hostfile; inside an salloc it
-    uses the allocation. Ctrl-C ends it on all hosts.
+    The job runs on the nodes of the surrounding salloc, if there is one; otherwise on this machine,
+    or on the hosts of a hostfile. Ctrl-C ends the job on all hosts.
     """
     from hpcrun.actions import (
         Checks,
@@ -187,10 +187,13 @@ def describe_trial(trial: Trial) -> str:
     "--fault",
     type=click.Choice(["preempt", "limit", "node", "all"]),
     default="all",
-    help="Which fault: a preemption, the time limit, a node's death (all).",
+    help="The interruption to test: preemption, time limit or node failure (default: all).",
 )
 @click.option(
-    "--within", metavar="TIME", default="90s", help="How long to wait for a first checkpoint (90s)."
+    "--within",
+    metavar="TIME",
+    default="90s",
+    help="How long to wait for the first checkpoint (default: 90s).",
 )
 @click.option("--keep", is_flag=True, help="Keep the run directories.")
 @job_options
@@ -205,15 +208,16 @@ def rehearse(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Try whether a job comes back from faults, with the same curve; on CPUs, on this machine.
+    """Test whether a job recovers from interruptions with an identical loss curve.
 
-    In a sandbox of its own, shaped like your cluster, the job is run undisturbed, and once for each
-    fault: preempted, stopped by its time limit, one of its nodes killed, each soon after its first
-    checkpoint. The losses are then compared step by step. The exit code is 1 unless it came back
-    from all, with the same curve.
+    The job runs on the CPUs of this machine, in a separate sandbox with the shape of your cluster:
+    once without interruption, and once each with a preemption, the time limit and a node failure
+    soon after the first checkpoint. The losses are then compared step by step. The exit code is 0
+    if the job recovered from every interruption with an identical curve, and 1 otherwise.
 
-    It runs on two nodes with two GPUs each at most, in name only; --nodes and --gpus-per-node say
-    otherwise. Arguments after -- go to the script: make the model small and have it save often.
+    The sandbox job has at most two nodes with two simulated GPUs each, unless --nodes or
+    --gpus-per-node is given. Arguments after -- are passed to the script: make the model small, and
+    save checkpoints often.
     """
     import msgspec
 
@@ -255,7 +259,7 @@ def rehearse(
 @click.command("jobs")
 @json_option
 def jobs(as_json: bool) -> int:
-    """List the jobs that can be submitted: the project's, the user's, the built-in ones."""
+    """List the jobs that can be submitted: those of the project, yours, and the presets."""
     from hpcrun.actions import describe_job
     from hpcrun.assets import list_jobs
     from hpcrun.context import find_project

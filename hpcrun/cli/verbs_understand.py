@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 @cluster_option
 @json_option
 def why(jobs: tuple[str, ...], cluster: str | None, as_json: bool) -> int:
-    """Say why a job failed: in one sentence, with the line that shows it and what to do.
+    """Explain in one sentence why a job failed, with the line that shows it and a fix.
 
     JOB is a run id, a sweep or any Slurm job id; the default is the newest run. LOGS are log files
-    of any framework, "-" for stdin, or a folder: all that are named are the logs of one job.
+    of any framework, "-" for stdin, or a folder. All LOGS are treated as logs of one job.
 
-    What came first and explains the rest is the cause. Of several launches in one log the last one
-    counts. A job that ended well has no cause, whatever its log warns of.
+    The cause is the first failure that explains the others. If a log contains several launches, the
+    last one is explained. Warnings in the log of a job that succeeded are not reported as a cause.
 
-    The exit code is 0 also where a cause is found.
+    The exit code is 0 even if a cause is found.
     """
     from hpcrun.actions import explain_jobs
     from hpcrun.cli.output import output_display, print_lines
@@ -54,23 +54,29 @@ def why(jobs: tuple[str, ...], cluster: str | None, as_json: bool) -> int:
 
 @click.command("parse")
 @click.argument("logs", nargs=-1, type=RUN_OR_FILE)
-@click.option("-f", "--follow", is_flag=True, help="Redraw as logs grow.")
-@click.option("--metric", metavar="NAME", help="Draw this metric instead of the loss.")
+@click.option("-f", "--follow", is_flag=True, help="Redraw the report as the logs grow.")
+@click.option("--metric", metavar="NAME", help="Plot this metric instead of the loss.")
 @click.option(
-    "--pattern", "patterns", metavar="REGEX", multiple=True, help="Regex for a line format."
+    "--pattern",
+    "patterns",
+    metavar="REGEX",
+    multiple=True,
+    help="Regex with named groups for a custom line format.",
 )
 @click.option("--plot", type=FILE, help="Write the curves to FILE.png, .svg or .pdf.")
 @click.option("--html", type=FILE, help="Write a self-contained HTML report (2 MB, for plotly.js).")
 @click.option("--csv", type=FILE, help="Write the points as CSV.")
 @click.option("--tensorboard", type=DIR, help="Write TensorBoard event files.")
 @json_option
-@click.option("--full", is_flag=True, help="With --json every point; with --csv every sample.")
+@click.option(
+    "--full", is_flag=True, help="Include every point with --json, every sample with --csv."
+)
 @click.option(
     "--every",
     type=click.IntRange(min=1),
     default=1,
     metavar="N",
-    help="Keep every Nth line of a kind, for logs too large for memory.",
+    help="Keep only every Nth line of each kind, for logs too large for memory.",
 )
 @cluster_option
 def parse(
@@ -84,17 +90,17 @@ def parse(
     cluster: str | None,
     **files: str | None,
 ) -> int:
-    """Draw the loss curve, and summarize the training.
+    """Plot the loss curve, and summarize the training.
 
     LOGS are log files of any framework, "-" for stdin, run ids, Slurm job ids or sweeps, with one
     curve for each run; the default is the newest run. A job's stdout and stderr files (7.out 7.err)
     count as one log.
 
-    A --pattern names its groups, as in 'it (?P<step>\\d+) L (?P<loss>\\S+)'; in a job file the key
-    for it is log_patterns.
+    The groups of a --pattern are the names of the metrics: 'it (?P<step>\\d+) L (?P<loss>\\S+)'.
+    The corresponding key of a job file is log_patterns.
 
-    With -f the report is redrawn as the logs grow, until their runs are over, or for a plain log
-    file until Ctrl-C. If stdout is not a terminal, only the last report is printed.
+    With -f the report is redrawn as the logs grow, until the runs have ended; for a plain log file
+    until Ctrl-C. If stdout is not a terminal, only the last report is printed.
 
     The exit code is 1 if no metric is found, and with -f also if a run failed.
     """
@@ -168,7 +174,7 @@ def _return_freed_memory() -> None:
     "--target",
     type=float,
     metavar="VALUE",
-    help="The loss to reach (default: one that all runs reach).",
+    help="The loss to reach (default: a loss that all runs reach).",
 )
 @click.option(
     "--gpus", metavar="N,N,...", help="The number of GPUs of each run, for plain log files."
@@ -189,13 +195,15 @@ def compare(
     cluster: str | None,
     **files: str | None,
 ) -> int:
-    """Compare runs: which learns faster, which runs faster, which settings differ.
+    """Compare the loss, speed and settings of runs.
 
     LOGS are log files, run ids, Slurm job ids or sweeps (all their runs): at least two runs.
 
     Differences are shown with their noise, so that chance is not mistaken for progress. Speed-up
     and efficiency are relative to the run on the fewest GPUs. A plain log file does not record its
-    GPUs: give them by --gpus 1,2,4,8. The exit code is 1 if no metric is found.
+    number of GPUs: specify it with --gpus 1,2,4,8, one number for each run.
+
+    The exit code is 1 if no metric is found.
     """
     from msgspec import structs
 

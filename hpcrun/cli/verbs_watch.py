@@ -34,8 +34,10 @@ if TYPE_CHECKING:
 
 @click.command("status")
 @click.argument("job", required=False, type=RUN)
-@click.option("-n", "count", type=click.IntRange(1), default=20, help="Number of runs (20).")
-@click.option("--all", "everything", is_flag=True, help="All runs, on all your clusters.")
+@click.option(
+    "-n", "count", type=click.IntRange(1), default=20, help="Number of runs (default: 20)."
+)
+@click.option("--all", "everything", is_flag=True, help="Show all runs, on all your clusters.")
 @click.option("-w", "--watch", "is_watched", is_flag=True, help="Refresh as the state changes.")
 @cluster_option
 @json_option
@@ -50,14 +52,16 @@ def status(
     """Show the state of the newest runs, of one run in detail, or of all runs of a sweep.
 
     JOB is a Slurm job id such as 123 or 123_4 (also of a job that hpcrun did not submit), a run id,
-    its last four characters, or a sweep's id. In the list a sweep is one line; with --all each of
-    its runs is. --all asks the clusters of all your profiles side by side; one that needs a
-    password, or has no answer 5 s after the others, is named and left out. --cluster names one.
+    its last four characters, or a sweep's id. Without JOB, a sweep is one row of the list; with
+    --all, each run of a sweep has its own row.
 
-    --watch runs until Ctrl-C, or until the given JOB is over. It queries Slurm at most twice a
-    minute, reads the runs' own files more often, and needs a terminal.
+    --all queries the clusters of all your profiles in parallel. A cluster that needs a password, or
+    has not responded 5 s after the others, is reported and omitted. --cluster selects one cluster.
 
-    The exit code is 4 if the state depends on Slurm and Slurm does not answer.
+    --watch requires a terminal, and ends at Ctrl-C, or when the given JOB has ended. Slurm is
+    queried at most twice a minute; the files of the runs are read more often.
+
+    The exit code is 4 if the state depends on Slurm and Slurm does not respond.
     """
     from hpcrun.cli.show_status import StatusQuery, show_status
 
@@ -76,15 +80,23 @@ def status(
 @click.command("logs")
 @click.argument("job", required=False, type=RUN)
 @click.option("-f", "--follow", is_flag=True, help="Follow the output until the job ends.")
-@click.option("--rank", "ranks", multiple=True, metavar="R", help="Only these ranks, e.g. 0,3-5.")
 @click.option(
-    "--node", "nodes", multiple=True, metavar="N", help="Only this node, by number or name."
+    "--rank", "ranks", multiple=True, metavar="R", help="Show only these ranks, e.g. 0,3-5."
 )
-@click.option("--err", is_flag=True, help="Only what explains a failure; see above.")
-@click.option("--attempt", metavar="K", help="Only this attempt: 0, 1, ..., or last.")
-@click.option("-n", "--lines", metavar="N", help="The last N lines of each file, or all.")
-@click.option("--grep", metavar="RE", help="Only lines that match this Python regex.")
-@click.option("--since", metavar="WHEN", help="Only lines since: 10m, 2h, 08:00, 2026-11-20T08:00.")
+@click.option(
+    "--node", "nodes", multiple=True, metavar="N", help="Show only this node, by number or name."
+)
+@click.option(
+    "--err", is_flag=True, help="Show only why the job failed: tracebacks and error lines."
+)
+@click.option("--attempt", metavar="K", help="Show only this attempt: 0, 1, ..., or last.")
+@click.option("-n", "--lines", metavar="N", help="Show the last N lines of each file, or all.")
+@click.option("--grep", metavar="RE", help="Show only lines that match this Python regex.")
+@click.option(
+    "--since",
+    metavar="WHEN",
+    help="Show only lines since this time, e.g. 10m, 2h, 08:00, 2026-11-20T08:00.",
+)
 @click.option("--raw", is_flag=True, help="Do not mask secrets or remove control characters.")
 @cluster_option
 @json_option
@@ -102,26 +114,28 @@ def logs(
     cluster: str | None,
     as_json: bool,
 ) -> int:
-    """Show a job's output: rank by rank, then the launchers' and the batch script's.
+    """Show the output of a job: that of each rank, of the launchers and of the batch script.
 
     JOB is a run id, a sweep, or any Slurm job id such as 123 or 123_4; the default is the newest
-    run. Lines of ranks other than 0 begin with [rankN]:, those of other nodes' launchers with
-    nodeN:, those of a sweep's or array's tasks with [taskN]:.
+    run. Lines of ranks other than 0 begin with [rankN]:, those of a launcher with nodeN:, those of
+    the tasks of a sweep or an array with [taskN]:.
 
-    With -f the exit code is 0 if the job succeeded and 1 if it did not. Ctrl-C stops following, not
-    the job. On a terminal only the last lines of a long log are shown; -n all shows all of it, and
-    so does a pipe: hpcrun logs | less -R.
+    With -f the exit code is 0 if the job succeeded and 1 if it did not. Ctrl-C stops
+    following, but never stops the job. A terminal shows only the last lines of a long log; to see
+    the whole log, pass -n all or use a pipe: hpcrun logs | less -R.
 
     --err shows why a job failed: the last traceback of the rank that failed first, then those of
-    the others, and the error lines of the launcher, the batch script and Slurm. (The ranks of a run
-    write stdout and stderr to one file.) Of other jobs it shows stderr, if that is a separate file.
+    the other ranks, then the error lines of the launcher, the batch script and Slurm. For a job
+    that hpcrun did not submit, --err shows stderr, if that is a separate file.
 
-    --since compares the time stamps of the lines (local time unless they name a zone); a log whose
-    last lines have none is shown whole if it was written to since then.
+    --since compares the time stamps of the lines, in local time unless they include a time zone. A
+    log whose last lines have no time stamps is shown completely if it was modified since then.
 
-    Secrets are shown as ***: the values of the job's secrets, well-known kinds of tokens (Hugging
-    Face, GitHub, OpenAI, AWS ...), values of names that end in _KEY, _TOKEN, _SECRET or _PASSWORD,
-    and passwords in URLs. With --json each line is a JSON object.
+    Secrets are shown as ***: the values of the job's secrets, tokens with a well-known format
+    (Hugging Face, GitHub, OpenAI, AWS ...), values that follow a name ending in key, token, secret,
+    password, auth or credentials, passwords in URLs, and private keys.
+
+    With --json each line is a JSON object.
     """
     from hpcrun.actions import LogQuery, logs_of, masker_of
     from hpcrun.cli.show_logs import LogPrinter, show_logs
@@ -199,7 +213,9 @@ def _parse_pattern(text: str | None) -> re.Pattern[str] | None:
 
 @click.command("top")
 @click.argument("jobs", nargs=-1, metavar="[JOB]...", type=RUN)
-@click.option("-n", "count", type=click.IntRange(1), default=20, help="Number of jobs (20).")
+@click.option(
+    "-n", "count", type=click.IntRange(1), default=20, help="Number of jobs (default: 20)."
+)
 @click.option("--no-usage", is_flag=True, help="Do not measure GPU and CPU use.")
 @cluster_option
 @json_option
@@ -210,10 +226,10 @@ def top(
 
     JOB is a Slurm job id, a run id or a sweep's id; the default is all your running and pending
     jobs, including those that hpcrun did not submit. q or Ctrl-C quits. With --json, or if stdout
-    is not a terminal, it prints one snapshot.
+    is not a terminal, one snapshot is printed.
 
-    GPU and CPU use is measured by a job step (srun --overlap) that takes no resources, ends with
-    this command, and shows in sacct as hpcrun-top.
+    GPU and CPU use is measured by a job step (srun --overlap) that reserves no resources and
+    ends with this command. sacct lists the step as hpcrun-top.
     """
     from hpcrun.cli.watch_top import print_snapshot, watch_top
 
@@ -229,18 +245,20 @@ TIMED_OUT = 124
 
 @click.command("wait")
 @click.argument("jobs", metavar="[JOB...]", nargs=-1, type=RUN)
-@click.option("--any", "first", is_flag=True, help="Stop when the first one ends.")
-@click.option("--timeout", metavar="T", help="Give up after T: seconds, or e.g. 15m, 2h, 1h30m.")
+@click.option("--any", "first", is_flag=True, help="Stop when the first job has ended.")
+@click.option(
+    "--timeout", metavar="T", help="Stop waiting after T: seconds, or e.g. 15m, 2h, 1h30m."
+)
 @cluster_option
 @json_option
 def wait(
     jobs: Sequence[str], first: bool, timeout: str | None, cluster: str | None, as_json: bool
 ) -> int:
-    """Wait until runs, sweeps or other Slurm jobs are over.
+    """Wait until runs, sweeps or other Slurm jobs have ended.
 
-    The default JOB is the newest run. The exit code is 0 if all succeeded, 1 if one failed, 124 at
-    the timeout, and 4 if Slurm did not answer at the timeout. A requeued job is not over. Ctrl-C
-    stops waiting, not the job.
+    The default JOB is the newest run. The exit code is 0 if all jobs succeeded, 1 if one failed,
+    124 if the timeout was reached, and 4 if Slurm did not respond when it was reached. A requeued
+    job has not ended. Ctrl-C stops waiting, but never stops the job.
     """
     from hpcrun.actions import add_cause
     from hpcrun.monitor import (
@@ -312,11 +330,11 @@ def _show_progress(before: JobStatus | None, now: JobStatus) -> None:
 def shell(
     job: str | None, node: str | None, cluster: str | None, extra_args: list[str] | None
 ) -> int:
-    """Open a shell on a node of a running job, beside its own processes.
+    """Open a shell on a node of a running job.
 
-    It has the job's environment: modules, Python, GPUs, working directory. A command after -- is
-    run instead, and its exit code returned: hpcrun shell 7 -- nvidia-smi. The default JOB is the
-    newest run.
+    The shell has the environment of the job: modules, Python, GPUs and working directory. A command
+    after -- is run instead of a shell, and its exit code is returned: hpcrun shell 7 -- nvidia-smi.
+    The default JOB is the newest run.
     """
     from hpcrun.actions import exec_shell, prepare_shell
     from hpcrun.monitor import find_targets
@@ -344,11 +362,13 @@ def shell(
 @click.option("--node", metavar="N", help="The node, by name or number (default: the first).")
 @cluster_option
 def open(job: str, port: int, node: str | None, cluster: str | None) -> int:
-    """Bring a port of a running job's node to this machine: TensorBoard, a notebook, a dashboard.
+    """Forward a port from a node of a running job to this machine: TensorBoard, a notebook.
 
-    Prints the URL to open, and holds it until the job is over or Ctrl-C. On a login node it prints
-    the node's own URL, what to type on your laptop to reach it, and ends: there what listens must
-    do so on all addresses (tensorboard --bind_all, jupyter lab --ip 0.0.0.0).
+    The command prints the URL to open, and forwards the port until the job ends or until Ctrl-C.
+
+    On a login node, the command prints the URL of the node and the ssh command to run on your
+    laptop, and ends. The server on the node must then listen on all addresses (tensorboard
+    --bind_all, jupyter lab --ip 0.0.0.0).
     """
     from hpcrun.actions import find_node, keep_port_open, open_port
     from hpcrun.monitor import find_targets
@@ -386,7 +406,7 @@ def open(job: str, port: int, node: str | None, cluster: str | None) -> int:
 @click.command("fetch")
 @click.argument("job", required=False, type=RUN)
 @click.argument("globs", nargs=-1, metavar="[GLOB]...")
-@click.option("--to", type=DIR, help="The target directory (default: the run id).")
+@click.option("--to", type=DIR, help="Target directory (default: named like the run).")
 @click.option("--wandb-sync", is_flag=True, help="Upload the run's offline directories with wandb.")
 @click.option("--dry-run", is_flag=True, help="List what would be copied, and stop.")
 @cluster_option
@@ -400,14 +420,14 @@ def fetch(
     cluster: str | None,
     as_json: bool,
 ) -> int:
-    """Bring a run's checkpoints to this machine, or the files that a GLOB names.
+    """Copy a run's checkpoints, or the files that match a GLOB, to this machine.
 
-    JOB is a Slurm job id or a run id; the default is the newest run. A GLOB starts at the run's
-    folder, at its checkpoints, or where the job worked in that folder: 'global_step100',
-    'out/*.png', '**/events.out.tfevents.*'; a folder is all that is in it. Quote it.
+    JOB is a Slurm job id or a run id; the default is the newest run. A GLOB is relative
+    to the run's folder, its checkpoints or its working directory: 'global_step100', 'out/*.png',
+    '**/events.out.tfevents.*'. A folder stands for all files in it. Quote the GLOB.
 
-    Files that are here already are not brought again, and one of which a part came goes on from
-    there. The exit code is 1 where some file could not be read, or is still being written.
+    Files that exist locally are not copied again, and interrupted transfers are resumed. The exit
+    code is 1 if a file could not be read or is still being written.
     """
     from hpcrun.actions import (
         OFFLINE,
@@ -469,14 +489,14 @@ def fetch(
 
 @click.command("nodes")
 @click.argument("nodes", metavar="[NODE...]", nargs=-1)
-@click.option("--clear", is_flag=True, help="Stop excluding these nodes; all if none is named.")
+@click.option("--clear", is_flag=True, help="Stop excluding these nodes; without NODE, all nodes.")
 @cluster_option
 @json_option
 def nodes(nodes: tuple[str, ...], clear: bool, cluster: str | None, as_json: bool) -> int:
-    """List the nodes that failed a check of one of your runs.
+    """List the nodes that failed a check when one of your runs started.
 
-    Your jobs leave such a node out for a day, unless too few nodes would be left, or the job names
-    it (slurm: {nodelist: ...}). What is checked: docs/jobs.md, Bad nodes.
+    Your jobs exclude such a node for a day, unless too few nodes would remain, or the job requests
+    the node (slurm: {nodelist: ...}). List of checks: docs/jobs.md, Bad nodes.
     """
     from hpcrun.actions import clear_bad_nodes as take_back
     from hpcrun.actions import list_bad_nodes

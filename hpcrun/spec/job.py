@@ -111,30 +111,32 @@ class Resources(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     nodes: Annotated[
         Positive | NodeRange,
-        about("number of nodes; or a range, as in 2-4: Slurm gives what it can as the job starts"),
+        about("number of nodes; or a range, as in 2-4, of which Slurm allocates as many as it can"),
     ] = 1
-    gpus_per_node: Annotated[NotNegative, about("GPUs on each node; 0: none")] = 1
+    gpus_per_node: Annotated[NotNegative, about("number of GPUs on each node; 0: none")] = 1
     gpu_type: Annotated[
         Line | Annotated[list[Line], Meta(min_length=1)] | None,
-        about("a GPU type of the cluster profile, as in a100, or any of several, as in [a40, l40]"),
+        about(
+            "GPU type of the cluster profile, as in a100; or several to accept, as in [a40, l40]"
+        ),
     ] = None
     time: Annotated[
         Time | None, about("time limit, as in 30m, 2h, 1d12h; or minutes, h:m:s or days-hours")
     ] = None
-    partition: Annotated[Line | None, about("partition; else the profile's")] = None
-    account: Annotated[Line | None, about("account; else the profile's")] = None
+    partition: Annotated[Line | None, about("partition; default: the profile's")] = None
+    account: Annotated[Line | None, about("account to charge; default: the profile's")] = None
     gres: Annotated[
         dict[GresName, Line],
-        about("generic resources beside the GPUs, on each node, as in nvme: 100 or tmpfs: 50G"),
+        about("generic resources on each node besides GPUs, as in nvme: 100 or tmpfs: 50G"),
     ] = {}
     cpus_per_gpu: Annotated[
-        Positive | None, about("CPU cores for each GPU; else the GPU's share of a node")
+        Positive | None, about("CPU cores for each GPU; default: the GPU's share of a node")
     ] = None
     memory_per_node: Annotated[
-        Memory | None, about("memory on each node, as in 200G; else the GPUs' share of the node")
+        Memory | None, about("memory on each node, as in 200G; default: the GPUs' share")
     ] = None
     exclusive: Annotated[
-        bool, about("whole nodes: all their CPUs and memory, and no other jobs on them")
+        bool, about("request whole nodes: all CPUs and memory, and no other jobs on them")
     ] = False
 
     @property
@@ -163,15 +165,15 @@ class Batch(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     micro_batch_per_gpu: Annotated[
         Positive | None,
-        about("samples for each GPU in one forward pass; else from effective, else 1"),
+        about("samples per GPU in one forward pass; default: derived from effective, otherwise 1"),
     ] = None
     gradient_accumulation_steps: Annotated[
         Positive | None,
-        about("forward passes for one optimizer step; else from effective, else 1"),
+        about("forward passes per optimizer step; default: derived from effective, otherwise 1"),
     ] = None
     effective: Annotated[
         Positive | None,
-        about("samples for one optimizer step on all GPUs, however many there are"),
+        about("samples per optimizer step on all GPUs together, whatever their number"),
     ] = None
 
     @property
@@ -186,84 +188,89 @@ class Batch(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Offload(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What ZeRO keeps in host memory, or on the node's own disk."""
+    """Which states ZeRO keeps in host memory, or on the node's local disk."""
 
     optimizer: Annotated[
         Literal["none", "cpu", "nvme"],
-        about("optimizer states; needs zero_stage 1 or more, nvme needs 3"),
+        about("optimizer states; requires zero_stage 1 or more, nvme requires 3"),
     ] = "none"
-    param: Annotated[Literal["none", "cpu", "nvme"], about("parameters; needs zero_stage 3")] = (
+    param: Annotated[Literal["none", "cpu", "nvme"], about("parameters; requires zero_stage 3")] = (
         "none"
     )
     nvme_path: Annotated[
-        Filled | None, about("folder on the node's disk for nvme; else {local_dir}")
+        Filled | None, about("folder on the node's local disk for nvme; default: {local_dir}")
     ] = None
 
 
 class DeepSpeed(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How DeepSpeed shards; ``config`` merges last into the JSON and wins."""
+    """How DeepSpeed shards; ``config`` is merged last into the JSON, with precedence."""
 
     zero_stage: Annotated[
         Annotated[int, Meta(ge=0, le=3)] | None,
         about(
-            "what is sharded: 1 optimizer states, 2 gradients too, 3 parameters too; "
-            "else from config_file, else 2"
+            "what is sharded: 1 optimizer states, 2 also gradients, 3 also parameters; "
+            "default: that of config_file, otherwise 2"
         ),
     ] = None
     offload: Offload = field(default_factory=Offload)
-    config_file: Annotated[Filled | None, about("your own DeepSpeed JSON, used as it is")] = None
+    config_file: Annotated[Filled | None, about("your own DeepSpeed JSON, used unchanged")] = None
     config: Annotated[
-        dict[str, Any], about("keys of DeepSpeed's own JSON; merged last, they win")
+        dict[str, Any], about("keys of DeepSpeed's JSON, merged last, with precedence")
     ] = {}
 
 
 class Accelerate(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The configuration of ``accelerate launch``; ``config`` merges last into the YAML and wins."""
+    """The YAML of ``accelerate launch``; ``config`` is merged last, with precedence."""
 
     config_file: Annotated[
-        Filled | None, about("your own YAML of accelerate launch; the number of GPUs is the job's")
+        Filled | None, about("your own YAML of accelerate launch; the job sets the number of GPUs")
     ] = None
     config: Annotated[
-        dict[str, Any], about("keys of Accelerate's own YAML; merged last, they win")
+        dict[str, Any], about("keys of Accelerate's YAML, merged last, with precedence")
     ] = {}
 
 
 class Nccl(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The network between the nodes; ``env`` wins over what hpcrun sets."""
+    """The network between the nodes; ``env`` takes precedence over hpcrun's settings."""
 
     fabric: Annotated[
-        Fabric, about("the network; auto: from the profile, else detected on the nodes")
+        Fabric, about("the network; auto: that of the profile, otherwise detected on the nodes")
     ] = "auto"
-    env: Annotated[Env, about("NCCL variables that win over hpcrun's; null unsets one")] = {}
+    env: Annotated[
+        Env, about("NCCL variables that take precedence over hpcrun's; null removes one")
+    ] = {}
 
 
 class Container(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The image that the ranks run in."""
 
-    image: Annotated[Line, about("a file or a registry reference, as the runtime takes it")]
-    runtime: Annotated[ContainerRuntime | None, about("what runs it; else the profile's")] = None
-    mounts: Annotated[list[Line], about("further folders to mount, as SRC or SRC:DST")] = []
-    options: Annotated[list[Line], about("further options of the runtime")] = []
+    image: Annotated[Line, about("a file or registry reference that the runtime accepts")]
+    runtime: Annotated[
+        ContainerRuntime | None, about("the container runtime; default: the profile's")
+    ] = None
+    mounts: Annotated[list[Line], about("additional folders to mount, as SRC or SRC:DST")] = []
+    options: Annotated[list[Line], about("additional options of the runtime")] = []
 
 
 class Setup(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What happens before training starts, and which Python trains."""
+    """The environment of the training: commands before it starts, and its Python."""
 
     module_paths: Annotated[
-        list[Filled], about("folders of further modules (module use), before any is loaded")
+        list[Filled],
+        about("additional module folders (module use), added before modules are loaded"),
     ] = []
     modules: Annotated[list[str], about("environment modules to load, as in cuda/12.4")] = []
     venv: Annotated[
         str | None,
         about(
-            "folder of a virtual environment; one in a variable that only nodes have, as in "
-            "$SLURM_TMPDIR/env, is made by node_commands"
+            "folder of a virtual environment; node_commands must create it if the path contains a "
+            "variable that is set only on nodes, as in $SLURM_TMPDIR/env"
         ),
     ] = None
     conda: Annotated[Line | None, about("name or folder of a conda environment")] = None
     uv: Annotated[bool, about("sync the project's .venv with uv.lock (uv sync --frozen)")] = False
     container: Container | None = None
-    python: Annotated[str | None, about("the interpreter that trains")] = None
+    python: Annotated[str | None, about("the Python that runs the training")] = None
     commands: Annotated[
         list[str], about("bash commands before training, run once, on the first node")
     ] = []
@@ -276,55 +283,55 @@ EndCause = Literal["preempted", "time_limit", "node_fail", "stalled"]
 
 
 class Survive(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a run goes on after, by itself; each start is an attempt of the same run."""
+    """When a run is restarted automatically; each start is an attempt of the same run."""
 
     when: Annotated[
-        list[EndCause], about("the ends that it goes on after; none: it never does")
+        list[EndCause], about("the events after which the run is restarted; default: never")
     ] = []
     max_attempts: Annotated[Positive, about("maximum number of attempts")] = 20
     save_before_end: Annotated[
-        Duration | None, about("how long before the time limit the ranks get the signal, as in 5m")
+        Duration | None, about("how long before the time limit the ranks are signalled, as in 5m")
     ] = None
     signal: Annotated[
-        Literal["TERM", "USR1"], about("the signal that asks every rank to save and end")
+        Literal["TERM", "USR1"], about("the signal that requests every rank to save and exit")
     ] = "TERM"
     stalled_after: Annotated[
         Duration | None,
-        about("how long without a step it has stalled; by default ten usual pauses, at least 10m"),
+        about("time without a step after which a run is stalled; default: derived from its log"),
     ] = None
     spare_nodes: Annotated[
         NotNegative,
         about(
-            "nodes beside those of resources that stay idle until one of them fails: the ranks are "
-            "started again at once, in the same job"
+            "additional nodes that stay idle until another node fails: the ranks are then "
+            "restarted at once, in the same job"
         ),
     ] = 0
 
 
 class Checkpoint(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where your script saves, and how it learns where to go on."""
+    """Where your script saves checkpoints, and how it resumes."""
 
     dir: Annotated[
         Filled | None,
-        about("the folder, below the run's own unless absolute; {checkpoint_dir} is its path"),
+        about("folder of checkpoints, absolute or relative to the run's; path: {checkpoint_dir}"),
     ] = None
     resume: Annotated[
         str,
         about(
-            "words for your script where there is a whole checkpoint: {resume} is the newest one, "
-            'as in "--resume {resume}"'
+            "arguments for your script if there is a complete checkpoint; {resume} is the path of "
+            'the newest one, as in "--resume {resume}"'
         ),
     ] = ""
     keep: Annotated[
         Positive | None,
-        about("how many whole ones stay, the newest and the best among them; null: all"),
+        about("how many complete checkpoints to keep, including newest and best; null: all"),
     ] = None
     marker: Annotated[
         Annotated[
             str, Meta(pattern=r"^(?!\.{1,2}$)[^/*?\[]+$", description="one file's name, no pattern")
         ]
         | None,
-        about("a file that your script writes into a checkpoint's folder as the last one"),
+        about("name of the file that your script writes last into each checkpoint folder"),
     ] = None
 
 
@@ -332,54 +339,56 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A training job. Exactly one of script, module and command; none: the reference trainer."""
 
     description: Annotated[str, about("one sentence for listings")] = ""
-    name: Annotated[Line | None, about("the job's name; else the file's")] = None
-    script: Annotated[Filled | None, about("the Python script to train with")] = None
+    name: Annotated[Line | None, about("name of the job; default: that of the file")] = None
+    script: Annotated[Filled | None, about("the Python script that trains")] = None
     module: Annotated[Filled | None, about("a Python module to run instead of a script")] = None
     command: Annotated[
         Annotated[list[str], Meta(min_length=1)] | None,
-        about("a command and its arguments, instead of a script; it brings its launcher"),
+        about("a command and its arguments, instead of a script; it starts its own launcher"),
     ] = None
     args: Annotated[
         list[str],
         about(
-            "arguments of the program; {placeholders} are filled, and {args} stands "
-            "for those of the job that this one extends"
+            "arguments of the program; {placeholders} are filled in, and {args} inserts "
+            "those of the job named by extends"
         ),
     ] = []
-    launcher: Annotated[LauncherName | None, about("what starts the ranks")] = None
+    launcher: Annotated[LauncherName | None, about("the program that starts the ranks")] = None
     launcher_args: Annotated[
-        list[str], about("further options of the launcher, as in --numa-binding=node")
+        list[str], about("additional options of the launcher, as in --numa-binding=node")
     ] = []
     binding: Annotated[
         Literal["auto", "none"],
-        about("auto: each rank runs on the cores next to its GPU, whatever starts it"),
+        about("auto: each rank runs on the cores next to its GPU, with any launcher"),
     ] = "none"
     framework: Annotated[
         FrameworkName | None,
-        about("what your script trains with; it fills the auto of DeepSpeed's JSON"),
+        about('the library that your script trains with; it fills in "auto" in DeepSpeed\'s JSON'),
     ] = None
     resources: Resources = field(default_factory=Resources)
     precision: Annotated[
         Literal["bf16", "fp16", "fp32"] | None,
-        about("number format; else bf16, or fp16 where the GPUs have no bf16 units"),
+        about(
+            "number format; default: the script's; with framework deepspeed what the GPU supports"
+        ),
     ] = None
     batch: Batch = field(default_factory=Batch)
     activation_checkpointing: Annotated[
-        bool, about("your script reads it: {activation_checkpointing}")
+        bool, about("passed to your script as {activation_checkpointing}")
     ] = False
     deepspeed: DeepSpeed | None = None
     accelerate: Accelerate | None = None
     nccl: Nccl = field(default_factory=Nccl)
     env: Annotated[
-        Env, about("variables of every rank; {placeholders} are filled, and null unsets one")
+        Env, about("variables of every rank; {placeholders} are filled in, and null removes one")
     ] = {}
     secrets: Annotated[
         list[Variable],
-        about("names of variables whose values are passed from your shell, unrecorded"),
+        about("names of variables to pass from your shell without recording their values"),
     ] = []
     environment: Annotated[
         EnvironmentKind | None,
-        about("whether jobs inherit your shell's variables; else from the profile"),
+        about("whether the job inherits your shell's variables; default: the profile's"),
     ] = None
     setup: Setup = field(default_factory=Setup)
     stage: Annotated[
@@ -397,36 +406,36 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Positive, about("maximum number of runs of a sweep at the same time")
     ] = 4
     sweep_per_node: Annotated[
-        Positive, about("runs of a sweep on one node, in one job; each has its GPUs and its end")
+        Positive, about("runs of a sweep that share a job on one node, each with its own GPUs")
     ] = 1
     log_patterns: Annotated[
         list[Filled],
         about(
-            "regular expressions of your log's metric lines, where hpcrun parse does "
-            "not know them, as in 'it (?P<step>[0-9]+) .* L (?P<loss>[0-9.]+)'"
+            "regular expressions for metric lines that hpcrun parse does not recognize, "
+            "as in 'it (?P<step>[0-9]+) .* L (?P<loss>[0-9.]+)'"
         ),
     ] = []
     slurm: Annotated[
         SbatchOptions,
-        about("any other sbatch option, as in qos: high; false drops one of hpcrun's"),
+        about("any other sbatch option, as in qos: high; false removes one that hpcrun sets"),
     ] = {}
     srun: Annotated[
         SbatchOptions,
         about(
             "options of the srun that starts the ranks, as in cpu-bind: cores; "
-            "false drops one of hpcrun's"
+            "false removes one that hpcrun sets"
         ),
     ] = {}
     preflight: Annotated[
         bool | Literal["full"],
         about(
-            "check every node before its ranks start; full: measure its GPUs and the network, "
-            "too, in half a minute"
+            "check every node before its ranks start; full: also measure its GPUs and the "
+            "network, which takes about half a minute"
         ),
     ] = True
     survive: Survive = field(default_factory=Survive)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
-    snapshot: Annotated[bool, about("run a copy of the original code at submission")] = True
+    snapshot: Annotated[bool, about("copy the code at submission, and run the copy")] = True
 
     def with_nodes(self, nodes: int) -> "JobSpec":
         """Return the job on one number of its range; the effective batch is that of the most nodes.
@@ -470,17 +479,18 @@ class Partition(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     nodes: Annotated[Positive | None, about("number of nodes")] = None
     gpus_per_node: Annotated[
-        NotNegative | None, about("GPUs of a node, of all types; 0: it has none")
+        NotNegative | None, about("number of GPUs of a node, of all types; 0: none")
     ] = None
     gpu_types: Annotated[
         dict[Line, Positive],
-        about("GPUs of each type on one node, as in a100: 4, by the types' names here"),
+        about("number of GPUs of each type on a node, as in a100: 4; names as in gpu_types"),
     ] = {}
     cpus_per_node: Annotated[
-        Positive | None, about("CPUs of a node as Slurm counts them: cores, or hardware threads")
+        Positive | None,
+        about("number of CPUs of a node as counted by Slurm: cores or hardware threads"),
     ] = None
     threads_per_core: Annotated[
-        Positive | None, about("how many of these CPUs one core is, if not 1")
+        Positive | None, about("number of these CPUs per core, if not 1")
     ] = None
     memory_per_node: Annotated[
         Memory | None, about("memory of a node, as in 200G; a bare number is MB")
@@ -491,15 +501,17 @@ class Partition(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     memory_per_gpu: Annotated[
         Memory | None, about("memory for each GPU, if not memory_per_node / gpus_per_node")
     ] = None
-    max_time: Annotated[Time | None, about("longest job: minutes, h:m:s or days-hours")] = None
+    max_time: Annotated[Time | None, about("longest time limit: minutes, h:m:s or days-hours")] = (
+        None
+    )
     default_time: Annotated[Time | None, about("default time limit of a job")] = None
-    min_nodes: Annotated[Positive | None, about("fewest nodes of a job")] = None
-    max_nodes: Annotated[Positive | None, about("most nodes of a job")] = None
+    min_nodes: Annotated[Positive | None, about("minimum number of nodes of a job")] = None
+    max_nodes: Annotated[Positive | None, about("maximum number of nodes of a job")] = None
     max_gpus: Annotated[
-        Positive | None, about("most GPUs that you can have at once, by QOS and account")
+        Positive | None, about("maximum number of GPUs in use at once, by QOS and account")
     ] = None
     exclusive: Annotated[
-        bool, about("the partition gives whole nodes only (OverSubscribe=EXCLUSIVE)")
+        bool, about("the partition allocates only whole nodes (OverSubscribe=EXCLUSIVE)")
     ] = False
 
 
@@ -509,16 +521,19 @@ class GpuType(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     gres: Annotated[Line | None, about("type in --gres=gpu:TYPE:COUNT")] = None
     constraint: Annotated[Line | None, about("node feature for --constraint")] = None
     partition: Annotated[Line | None, about("partition that has this type")] = None
-    account: Annotated[Line | None, about("account to charge for it, if it has its own")] = None
-    qos: Annotated[Line | None, about("QOS of its jobs")] = None
-    cpus_per_gpu: Annotated[Positive | None, about("CPUs for each of these GPUs")] = None
+    account: Annotated[Line | None, about("account to charge for this type, if it has its own")] = (
+        None
+    )
+    qos: Annotated[Line | None, about("QOS for jobs with this type")] = None
+    cpus_per_gpu: Annotated[Positive | None, about("number of CPUs for each of these GPUs")] = None
     memory_per_gpu: Annotated[Memory | None, about("memory for each of these GPUs")] = None
-    modules: Annotated[list[str], about("environment modules to load before the job's")] = []
+    modules: Annotated[list[str], about("environment modules to load before those of the job")] = []
     bf16: Annotated[
-        bool | None, about("whether it has bf16 units; else known by the type's name")
+        bool | None, about("whether the GPU supports bf16; default: derived from the type's name")
     ] = None
     mig: Annotated[
-        bool | None, about("a slice of a GPU; else known by the gres type, as in 1g.5gb")
+        bool | None,
+        about("whether this is a slice of a GPU; default: derived from gres, as in 1g.5gb"),
     ] = None
 
 
@@ -534,60 +549,67 @@ class Cluster(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         None
     )
     max_array_size: Annotated[
-        Positive | None, about("Slurm's MaxArraySize: a sweep has fewer runs than that")
+        Positive | None, about("Slurm's MaxArraySize; a sweep must have fewer runs")
     ] = None
     accelerator: Annotated[
         Literal["cuda", "rocm", "cpu"],
-        about("what trains: NVIDIA's GPUs, AMD's, or cpu: nodes without GPUs"),
+        about("NVIDIA GPUs (cuda), AMD GPUs (rocm), or nodes without GPUs (cpu)"),
     ] = "cuda"
     slurm_conf: Annotated[
-        str | None, about("absolute path of the slurm.conf to use, if not the system's")
+        str | None, about("absolute path of the slurm.conf to use; default: the system's")
     ] = None
     host: Annotated[
-        SshHost | None, about("the login node, as your ssh calls it; none: the cluster is here")
+        SshHost | None,
+        about("the login node, as in `ssh HOST`; without it, Slurm runs on this machine"),
     ] = None
     ssh: Annotated[
         Literal["paramiko", "openssh"],
-        about("what connects to host; openssh: the ssh of this machine, which keeps a connection"),
+        about(
+            "SSH client for host; openssh: the ssh of this machine, which keeps a connection open"
+        ),
     ] = "paramiko"
     transfer_host: Annotated[
-        SshHost | None, about("what files go through, if not host, as your ssh calls it")
+        SshHost | None, about("host for file transfers, as in `ssh HOST`; default: host")
     ] = None
     slurm_path: Annotated[
-        Line | None, about("folders of Slurm's commands on host, if not on PATH there; : between")
+        Line | None,
+        about("folders of Slurm's commands on host if not on its PATH, separated by colons"),
     ] = None
     login_shell: Annotated[
-        bool, about("run the profile of a login shell on host first, as it sets PATH")
+        bool, about("read the login profile on host first, because it sets PATH")
     ] = False
-    runs_dir: Annotated[
-        str, about("folder of the runs; every node must see it at the same path")
-    ] = "~/hpcrun/runs"
-    cache_dir: Annotated[str, about("folder of compiled operators and caches")] = "~/hpcrun/cache"
+    runs_dir: Annotated[str, about("folder of the runs, at the same path on every node")] = (
+        "~/hpcrun/runs"
+    )
+    cache_dir: Annotated[str, about("folder for compiled operators and caches")] = "~/hpcrun/cache"
     local_dir: Annotated[
-        Filled, about("the nodes' local disk, as in /local or $TMPDIR; {local_dir} is in it")
+        Filled,
+        about("folder on the nodes' local disk, as in /local or $TMPDIR; contains {local_dir}"),
     ] = "/tmp"
     partition: Annotated[Line | None, about("default partition of jobs")] = None
     account: Annotated[Line | None, about("default account of jobs")] = None
     gpu_type: Annotated[
-        Line | None, about("GPU type of jobs that name none, where any would be a slice, say")
+        Line | None, about("default GPU type of jobs, for example to avoid slices")
     ] = None
     partitions: Annotated[dict[str, Partition], about("the cluster's partitions, by name")] = {}
-    gpu_types: Annotated[dict[str, GpuType], about("GPU types, by the name that jobs use")] = {}
+    gpu_types: Annotated[dict[str, GpuType], about("GPU types, by the names that jobs use")] = {}
     fabric: Annotated[
         Fabric, about("the network between the nodes; auto: detected on the nodes")
     ] = "auto"
-    internet: Annotated[bool, about("whether compute nodes reach the internet")] = True
-    python: Annotated[str | None, about("the interpreter that trains, if the job names none")] = (
-        None
-    )
+    internet: Annotated[bool, about("whether compute nodes can reach the internet")] = True
+    python: Annotated[
+        str | None, about("the Python that runs the training, unless the job sets one")
+    ] = None
     environment: Annotated[
         EnvironmentKind, about("whether jobs inherit the variables of the submitting shell")
     ] = "inherit"
-    container_runtime: Annotated[ContainerRuntime | None, about("what runs containers here")] = None
+    container_runtime: Annotated[
+        ContainerRuntime | None, about("default container runtime of jobs")
+    ] = None
     setup: Setup = field(default_factory=Setup)
-    env: Annotated[Env, about("variables of every job; null unsets one")] = {}
+    env: Annotated[Env, about("variables of every job; null removes one")] = {}
     slurm: Annotated[
-        SbatchOptions, about("sbatch options of every job, as in qos: high; false drops hpcrun's")
+        SbatchOptions, about("sbatch options of every job, as in qos: high; false removes hpcrun's")
     ] = {}
     srun: Annotated[
         SbatchOptions,
@@ -597,5 +619,5 @@ class Cluster(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ] = {}
     rename: Annotated[
         dict[SbatchOption, SbatchOption],
-        about("options that have another name here, as in gres: gpus-per-node"),
+        about("sbatch options that have another name here, as in gres: gpus-per-node"),
     ] = {}

@@ -35,7 +35,9 @@ def json_schema(kind: Literal["job", "cluster"]) -> Schema:
     _keep_names(properties)
     if kind == "job":
         extends = _text(mi.StrType(pattern=r"[^\s]"))
-        extends["description"] = "the job under this one, by name or path; this one's values win"
+        extends["description"] = (
+            "the job that this one builds on, by name or path; this job's keys take precedence"
+        )
         body["properties"] = {"extends": _or_null(extends), **properties}
         body["allOf"] = [
             *({"not": _has({a: _GIVEN, b: _GIVEN})} for a, b in combinations(rules.PROGRAMS, 2)),

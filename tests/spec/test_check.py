@@ -99,8 +99,8 @@ ALL_KEYS = ", ".join(JobSpec.__struct_fields__)
          "got 2-4"),
         ("setup: {container: a.sif}", "1: setup.container: expected keys, as in {image: a.sif}; "
          "got a.sif"),
-        ("setup: {container: {}}", "1: setup.container.image: is missing: a file or a registry "
-         "reference, as the runtime takes it"),
+        ("setup: {container: {}}", "1: setup.container.image: is missing: a file or registry "
+         "reference that the runtime accepts"),
         ("slurm: {qos: null}", "1: slurm.qos: expected one line of text, not empty, got null; "
          'write "null" for that text'),
         ('slurm: {qos: "a\\nb"}', '1: slurm.qos: expected one line of text, not empty; '
