@@ -1,13 +1,14 @@
-"""How a curve is drawn: over what, which range of it, on which scale, with which ticks; smoothed.
+"""Choose the axes, ranges, scales and ticks of a plot, and smooth its curves.
 
-An axis is logarithmic where every value is positive, and the highest is at least ``DECADES`` times
-one that only a hundredth of the values are below. A linear axis passes over outliers: if the whole
-range is ``CROWDED`` times that of the middle 96% of at least 50 values, it shows this middle.
+An axis is logarithmic if all values are positive and the maximum is at least ``DECADES`` times the
+first percentile. A linear axis ignores outliers: if the full range exceeds ``CROWDED`` times the
+range of the middle 96% of at least 50 values, the axis shows only that middle range.
 
-A smoothed value is that of the straight line fitted by least squares to the points around it
-(Savitzky and Golay, Analytical Chemistry 36, 1964; order 1): unlike a moving average it does not
-lag behind a curve that falls, nor at its end. Training falls fastest at its start, so the window
-grows with the distance from there: half of it, up to a twentieth of the points, 1,000 at most.
+Smoothing fits a straight line by least squares to the points around each value (Savitzky and
+Golay, Analytical Chemistry 36, 1964; order 1). Unlike a moving average, the fit lags neither
+behind a falling curve nor at its end. A training loss falls fastest at its start, so the window
+grows with the distance from the start: half of that distance, limited to a twentieth of the points
+and to 1,000 points.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ By = Literal["step", "tokens", "time", "order"]
 
 DECADES = 100.0
 CROWDED = 20.0
-# The width of a larger range may be no number, nor the logarithm of a smaller value.
+# Beyond these limits the width of a range can overflow, and the logarithm of a value can fail.
 _LARGEST, _SMALLEST = 1e290, 1e-300
 _SMALLEST_WINDOW, _LARGEST_WINDOW = 3, 1000
-# A panel of a picture with fewer points shows all it has.
+# Image panels with fewer points than this are drawn without smoothing.
 FEWEST = 60
 
-# Metrics that count the tokens seen so far, as loggers spell them (HF Trainer, TRL, torchtune,
-# Megatron, OLMo, lit-gpt ...); compared in lower case, by what follows the last slash.
+# Names that loggers give to the cumulative token count (HF Trainer, TRL, torchtune, Megatron, OLMo,
+# lit-gpt ...). The part of a metric name after the last slash is compared in lower case.
 TOKEN_COUNTERS = words(
     "tokens num_tokens total_tokens n_tokens ntokens tokens_seen num_input_tokens_seen "
     "num_tokens_seen n_tokens_seen ntokens_seen consumed_tokens consumed_train_tokens "
@@ -44,20 +45,28 @@ TOKEN_COUNTERS = words(
     "cumulative_tokens"
 )
 
-# Clocks of several ranks in one log differ by less; a larger fall is a clock that was set back, or
-# days whose date the log does not print.
+# The clocks of several ranks in one log differ by less than this. A larger decrease means that a
+# clock was set back, or that the log prints times without dates and passed midnight.
 _CLOCKS_DIFFER_SECONDS = 1.0
 
 
 class Axis(Struct, frozen=True):
-    """The range of an axis, ``low`` < ``high``; both positive where it is logarithmic."""
+    """The range and scale of an axis.
+
+    Attributes:
+        low: Lower limit, less than ``high``; positive on a logarithmic axis.
+        high: Upper limit.
+        is_log: Whether the axis is logarithmic.
+    """
 
     low: float
     high: float
     is_log: bool = False
 
     def place(self, value: float) -> float:
-        """Return where a value stands, from 0 to 1; nan if it is not finite.
+        """Return the position of a value on the axis, from 0 to 1; nan if it is not finite.
+
+        Values outside the range are clamped to its nearest limit.
 
         >>> Axis(2.0, 4.0).place(3.0), Axis(1.0, 100.0, True).place(10.0), Axis(0.0, 1.0).place(9.0)
         (0.5, 0.5, 1.0)
@@ -74,14 +83,14 @@ class Axis(Struct, frozen=True):
         return self.low <= value <= self.high
 
     def ticks(self, most: int, *, whole: bool = False) -> list[float]:
-        """Return at most ``most`` round numbers within, evenly spread on this scale."""
+        """Return at most ``most`` round numbers within the range, evenly spaced on its scale."""
         if self.is_log:
             return log_ticks(self.low, self.high, most)
         return ticks(self.low, self.high, most, whole=whole)
 
 
 def value_axis(values: Sequence[float]) -> Axis:
-    """Choose the axis for some values, of which at least one is finite."""
+    """Choose the axis for values of which at least one is finite."""
     ordered = np.sort([value for value in values if math.isfinite(value)])
     places = np.rint(np.array([0, 0.01, 0.02, 0.98, 1]) * (len(ordered) - 1)).astype(int)
     low, least, inner_low, inner_high, high = np.clip(ordered[places], -_LARGEST, _LARGEST).tolist()
@@ -95,13 +104,13 @@ def value_axis(values: Sequence[float]) -> Axis:
 
 
 def step_axis(steps: Sequence[float]) -> Axis:
-    """Choose the axis for steps: all of them, without a margin."""
+    """Choose a linear axis that covers all steps exactly, without a margin."""
     low, high = np.clip([min(steps), max(steps)], -_LARGEST, _LARGEST).tolist()
     return Axis(*_widen(low, high, 0.0))
 
 
 def _widen(low: float, high: float, share: float) -> tuple[float, float]:
-    """Return a range with a margin that is never empty."""
+    """Extend a range by a share of its width on both sides; the result is never empty."""
     margin = (high - low) * share
     if high - low <= max(1e-9 * max(abs(low), abs(high)), 1e-300):
         margin = abs(high) * 0.05 if abs(high) > 1e-290 else 1.0
@@ -109,7 +118,7 @@ def _widen(low: float, high: float, share: float) -> tuple[float, float]:
 
 
 def ticks(low: float, high: float, most: int, *, whole: bool = False) -> list[float]:
-    """Return at most ``most`` round numbers, evenly spread, within ``low`` and ``high``.
+    """Return at most ``most`` evenly spaced round numbers between ``low`` and ``high``.
 
     >>> ticks(0.93, 4.1, 5), ticks(1, 200, 4, whole=True), ticks(1, 3, 9, whole=True)
     ([1.0, 2.0, 3.0, 4.0], [50.0, 100.0, 150.0, 200.0], [1.0, 2.0, 3.0])
@@ -127,7 +136,7 @@ def ticks(low: float, high: float, most: int, *, whole: bool = False) -> list[fl
 
 
 def log_ticks(low: float, high: float, most: int) -> list[float]:
-    """Return at most ``most`` ticks of a logarithmic axis: decades, or also parts of them.
+    """Return at most ``most`` ticks of a logarithmic axis: powers of ten, and steps between them.
 
     >>> log_ticks(0.5, 20, 9), log_ticks(0.5, 200, 3), log_ticks(1e-9, 1e9, 4)
     ([0.5, 1.0, 2.0, 5.0, 10.0, 20.0], [1.0, 10.0, 100.0], [1e-05, 1.0, 100000.0])
@@ -147,7 +156,7 @@ def log_ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def tick_labels(at: Sequence[float], *, is_log: bool = False) -> list[str]:
-    """Print ticks with as many decimals as they need to differ.
+    """Format ticks with the fewest decimals that keep them distinct.
 
     >>> tick_labels([0.0, 0.5, 1.0]), tick_labels([2e-05, 4e-05]), tick_labels([500.0, 10000.0])
     (['0.0', '0.5', '1.0'], ['2e-05', '4e-05'], ['500', '10000'])
@@ -164,16 +173,24 @@ def tick_labels(at: Sequence[float], *, is_log: bool = False) -> list[str]:
 
 
 def x_axis(curve: Curve, name: str, by: By = "step") -> list[float] | None:
-    """Return where each point of a metric stands on an axis; None where the log lacks it.
+    """Return the x coordinate of each point of a metric.
 
-    The list is as long as the metric's values and never falls.
+    Args:
+        curve: The metrics of a run.
+        name: The metric.
+        by: The quantity on the axis.
 
-    - "step": the step. None where the log has no steps, or where its counter starts again.
-    - "tokens": tokens seen since the training began, from a counter in the log, else from
-      tokens_per_second and step_seconds: tokens of a GPU where the log gives the rate per GPU.
-    - "time": seconds since the log's first time stamp; without time stamps, the sum of
-      step_seconds since the log's first step, which leaves out evaluations and checkpoints.
-    - "order": 1, 2, 3 ...; spread evenly over a series that was thinned.
+            - "step": the training step.
+            - "tokens": tokens processed since the start of training, from a counter in the log, or
+              from tokens_per_second and step_seconds. If the log gives the rate per GPU, the
+              result counts the tokens of one GPU.
+            - "time": seconds since the first timestamp of the log. Without timestamps, the sum of
+              step_seconds since the first logged step, which excludes evaluations and checkpoints.
+            - "order": 1, 2, 3 ...; evenly spaced over a thinned series.
+
+    Returns:
+        A non-decreasing list as long as the metric's values, or None if the log lacks the
+        quantity. Steps are unavailable if the log has none or if its step counter restarts.
     """
     series = curve.metrics.get(name)
     if series is None or not series.values:
@@ -186,7 +203,7 @@ def x_axis(curve: Curve, name: str, by: By = "step") -> list[float] | None:
             found = _rising_steps(series)
         else:
             found = _tokens(curve, series) if by == "tokens" else _seconds(curve, series)
-    # Of steps that take forever the sum is no place.
+    # An infinite step time makes the cumulative sum infinite, which has no position on an axis.
     return None if found is None or not np.isfinite(found).all() else list(found.tolist())
 
 
@@ -200,7 +217,10 @@ def shared_axis(curves: Sequence[Curve], name: str, by: By = "step") -> By:
 
 
 def time_unit(longest: float) -> tuple[float, str]:
-    """Choose the unit for a time axis as long as this: its size in seconds, and its name.
+    """Choose the unit of a time axis that spans ``longest`` seconds.
+
+    Returns:
+        The size of the unit in seconds, and its name.
 
     >>> time_unit(7200.0), time_unit(20_000.0)
     ((60.0, 'minutes'), (3600.0, 'hours'))
@@ -210,12 +230,12 @@ def time_unit(longest: float) -> tuple[float, str]:
 
 
 def _rising_steps(series: Series) -> Floats | None:
-    steps = np.array(series.steps, float)  # one that is not known is nan
+    steps = np.array(series.steps, float)  # an unknown step (None) becomes nan
     return steps if (np.diff(steps, prepend=-np.inf) >= 0).all() else None
 
 
 def is_token_counter(name: str) -> bool:
-    """Return whether a metric counts the tokens seen so far."""
+    """Return True if a metric is a cumulative token count, judged by its name."""
     return name.lower().rpartition("/")[2] in TOKEN_COUNTERS
 
 
@@ -248,14 +268,18 @@ def _seconds(curve: Curve, series: Series) -> Floats | None:
 
 
 def _summed(series: Series, per_step: Floats, even: Floats) -> Floats | None:
-    """Sum what each step took; a value stands for the steps since the one before it.
+    """Accumulate a per-step quantity; a value applies to all steps since the previous point.
 
-    The lows and highs of a thinned series would distort it: each step takes the mean of ``even``.
+    Args:
+        series: The metric that provides the steps.
+        per_step: The quantity of one step at each point of ``series``.
+        even: The quantity at evenly spaced points of a thinned series. Its mean is used for every
+            step, because the extremes that thinning keeps would bias the sum.
     """
     steps = _rising_steps(series)
     if steps is None or not ((per_step >= 0) & (per_step < np.inf)).all():
         return None
-    # The first value stands for as many steps as the second, but for none before the first step.
+    # The first value covers as many steps as the second, but none before the first step.
     first = min(steps[1] - steps[0] if len(steps) > 1 else 1.0, steps[0]) or 1.0
     if series.thinned:
         return even.mean() * (steps - steps[0] + first) if len(even) else None
@@ -263,7 +287,7 @@ def _summed(series: Series, per_step: Floats, even: Floats) -> Floats | None:
 
 
 def _carried(counter: Series, counted: Floats | None, series: Series) -> Floats | None:
-    """Read a counter at the steps of another series, in a straight line between its own."""
+    """Interpolate a counter linearly at the steps of another series."""
     if counted is None or counter.steps == series.steps:
         return counted
     at, wanted = _rising_steps(counter), _rising_steps(series)
@@ -277,9 +301,10 @@ def _carried(counter: Series, counted: Floats | None, series: Series) -> Floats 
 
 
 def panel_scale(runs: Sequence[ParsedRun], names: Sequence[str]) -> tuple[Axis, int]:
-    """Choose one axis for metrics of some runs, and count the values that lie beyond it.
+    """Choose a common axis for metrics of several runs, and count the values outside its range.
 
-    It is linear for learning rates: a schedule that ends near zero is read by its shape.
+    Learning rates always get a linear axis, because a logarithmic one would distort the shape of a
+    schedule that ends near zero.
     """
     values = [value for run in runs for name in names for value in run.curve.values(name)]
     finite = [value for value in values if math.isfinite(value)]
@@ -291,7 +316,7 @@ def panel_scale(runs: Sequence[ParsedRun], names: Sequence[str]) -> tuple[Axis, 
 
 
 def smooth(x: Sequence[float], y: Sequence[float]) -> list[float]:
-    """Smooth a curve over its growing ``x``; values that are not finite stay as they are."""
+    """Smooth a curve over its increasing ``x``; non-finite values are returned unchanged."""
     smoothed = np.array(y, float)
     known = np.flatnonzero(np.isfinite(smoothed))
     count = len(known)
@@ -305,16 +330,17 @@ def smooth(x: Sequence[float], y: Sequence[float]) -> list[float]:
     borders = np.column_stack([begin, begin + size]).ravel()
 
     def each_window(function: np.ufunc, values: Any) -> Any:
-        # Each is summed on its own: a wild value leaves no trace in windows without it.
+        # Each window is summed separately, because the rounding error that an extreme value causes
+        # in a cumulative sum would affect windows that do not contain the value.
         return function.reduceat(np.append(values, 0.0), borders)[::2]
 
-    with np.errstate(all="ignore"):  # products of the largest values are no numbers
+    with np.errstate(all="ignore"):  # products of the largest values overflow
         mean_x, mean_y, mean_xx, mean_xy = (
             each_window(np.add, values) / size for values in (xs, ys, xs * xs, xs * ys)
         )
         spread = mean_xx - mean_x * mean_x
         slope = (mean_xy - mean_x * mean_y) / spread
-        slope[spread <= 1e-12 * mean_xx] = 0.0  # the points stand at one place: their mean
+        slope[spread <= 1e-12 * mean_xx] = 0.0  # all x are equal: use the mean
         line = mean_y + slope * (xs - mean_x)
     low, high = each_window(np.minimum, ys), each_window(np.maximum, ys)
     smoothed[known] = np.fmin(high, np.fmax(low, line))
@@ -324,15 +350,20 @@ def smooth(x: Sequence[float], y: Sequence[float]) -> list[float]:
 def is_noisy(
     y: Sequence[float], smoothed: Sequence[float], *, fewest: int = 20, noise: float = 0.015
 ) -> bool:
-    """Return whether values between 0 and 1 (of a drawing's height) scatter visibly.
+    """Return True if values scatter visibly around their smoothed curve.
 
-    ``noise`` is that of a terminal, whose rows are coarse.
+    Args:
+        y: Values as fractions (0 to 1) of the plot height.
+        smoothed: The smoothed values, in the same unit.
+        fewest: Minimum number of finite points.
+        noise: Smallest visible root mean square deviation. The default suits the coarse rows of a
+            terminal.
     """
     squares = [(a - b) ** 2 for a, b in zip(y, smoothed, strict=True) if math.isfinite(a)]
     return len(squares) >= fewest and math.sqrt(sum(squares) / len(squares)) > noise
 
 
 def is_visibly_noisy(x: Sequence[float], values: Sequence[float], axis: Axis) -> bool:
-    """Return whether at least 60 values scatter about their trend by a 250th of the axis."""
+    """Return True if at least 60 values scatter around their trend by 0.4% of the axis."""
     places = [[axis.place(value) for value in each] for each in (values, smooth(x, values))]
     return is_noisy(*places, fewest=FEWEST, noise=0.004)

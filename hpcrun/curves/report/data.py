@@ -1,7 +1,7 @@
-"""The values of runs for programs: JSON, and CSV for pandas, spreadsheets and awk.
+"""Export runs as JSON, and as CSV for pandas, spreadsheets and awk.
 
-docs/parse.md describes both, docs/json/parse.schema.json is the JSON Schema. The CSV's fields are
-quoted by RFC 4180 where they must be; lines end in a line feed.
+docs/parse.md describes both formats, and docs/json/parse.schema.json is the JSON Schema. CSV fields
+are quoted according to RFC 4180 where necessary; lines end in a line feed.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from hpcrun.text import json_number
 
 
 def runs_json(runs: Sequence[ParsedRun], *, full: bool = False) -> dict[str, Any]:
-    """Return the report as plain dicts, lists, strings and numbers; ``full`` adds the columns."""
+    """Return the report as JSON-compatible objects; ``full`` adds the columns of all values."""
     return {"runs": [_run(run, full) for run in runs]}
 
 
 def json_text(runs: Sequence[ParsedRun], *, full: bool = False) -> str:
-    """Return the report as JSON text of ASCII alone, with a line feed at its end."""
+    """Return the report as ASCII-only JSON text that ends in a line feed."""
     return _encode(runs_json(runs, full=full)) + "\n"
 
 
@@ -56,7 +56,7 @@ def _run(run: ParsedRun, full: bool) -> dict[str, Any]:
 def _metric(series: Series, full: bool) -> dict[str, Any]:
     found = summary_json(series.summary)
     if full:
-        # A line without a time among lines that have one is null.
+        # Lines without a timestamp become null if other lines have one.
         times = [t if math.isfinite(t) else None for t in series.times or ()]
         found |= {
             "steps": list(series.steps),
@@ -67,7 +67,7 @@ def _metric(series: Series, full: bool) -> dict[str, Any]:
 
 
 def summary_json(summary: Summary | None) -> dict[str, Any]:
-    """Return how many points a metric has, and the most useful one; nothing where there is none."""
+    """Return the number of points of a metric and its first, last, minimum and maximum points."""
     found: dict[str, Any] = {"count": summary.count if summary else 0}
     for name in ("first", "last", "min", "max"):
         point = getattr(summary, name, None)
@@ -76,7 +76,7 @@ def summary_json(summary: Summary | None) -> dict[str, Any]:
 
 
 def _encode(value: Any, indent: str = "") -> str:
-    """Encode a value; what holds dicts or lists, or many keys, takes several lines."""
+    """Encode a value as JSON; nested containers and dicts of many keys span several lines."""
     inner = indent + "  "
     if isinstance(value, dict) and (len(value) > 4 or any(map(_is_nested, value.values()))):
         parts = [f"{json.dumps(key)}: {_encode(each, inner)}" for key, each in value.items()]
@@ -93,14 +93,18 @@ def _is_nested(value: Any) -> bool:
 
 
 def write_csv(runs: Sequence[ParsedRun], path: Path, *, full: bool = False) -> None:
-    """Write a row per step, or with ``full`` a row per sample. Raises InputError."""
+    """Write a CSV row per step, or per sample with ``full``.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
     with write_atomically(path) as file:
         for text in csv_pieces(runs, full=full):
             file.write(text.encode("utf-8", "replace"))
 
 
 def csv_pieces(runs: Sequence[ParsedRun], *, full: bool = False) -> Iterator[str]:
-    """Yield the CSV line by line, the header first.
+    """Yield the CSV line by line, starting with the header.
 
     >>> from hpcrun.curves.report.parsed import parse_stored
     >>> from hpcrun.curves.lines.log_reader import LogReader
@@ -132,11 +136,11 @@ def csv_pieces(runs: Sequence[ParsedRun], *, full: bool = False) -> Iterator[str
             yield buffer.getvalue()
             buffer.seek(0)
             buffer.truncate()
-    yield buffer.getvalue()  # the header, if there are no rows
+    yield buffer.getvalue()  # the header, if the table has no rows
 
 
 def _cell(text: str) -> str:
-    r"""Return a text for a cell: no formula of a spreadsheet's, and nothing for a terminal.
+    r"""Escape text that a spreadsheet would run as a formula, and terminal control characters.
 
     >>> _cell("=1+cmd|'/C calc'!A0"), _cell("loss\x1b[2J\x07"), _cell("-1.5"), _cell("@SUM(1)")
     ("'=1+cmd|'/C calc'!A0", 'loss\\x1b[2J\\x07', '-1.5', "'@SUM(1)")

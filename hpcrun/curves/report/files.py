@@ -1,4 +1,4 @@
-"""Files that reports are written to: one table of the formats."""
+"""Write reports to files; a single table defines the supported formats."""
 
 from __future__ import annotations
 
@@ -19,10 +19,14 @@ if TYPE_CHECKING:
 
 
 class Format(Struct, frozen=True):
-    """A format of files: ``writer`` is a module here and its function, which takes runs and path.
+    """A file format.
 
-    ``package``: what must be installed for it. ``suffixes``: one of them ends the file's name.
-    ``options``: what else the writer can be asked for.
+    Attributes:
+        writer: Module of this package and name of its function, which accepts runs and a path.
+        package: Optional dependency that the writer requires; "" for none.
+        suffixes: Permitted file name suffixes; empty to permit all.
+        is_folder: Whether the output is a folder instead of a file.
+        options: Names of the keyword arguments that the writer accepts.
     """
 
     writer: tuple[str, str]
@@ -43,7 +47,11 @@ FORMATS = {
 
 
 def check_files(cwd: Path, logs: Sequence[str], files: Mapping[str, str | None]) -> None:
-    """Check the files to write before anything is read: -f may last for days. Raises InputError."""
+    """Validate the output files before any log is read, since following a log may take days.
+
+    Raises:
+        InputError: A file cannot be written, or its format's package is not installed.
+    """
     read = [path for log in logs if (path := cwd / log).is_file()]
     taken: dict[str, str] = {}
     for name, form in FORMATS.items():
@@ -70,7 +78,11 @@ def check_files(cwd: Path, logs: Sequence[str], files: Mapping[str, str | None])
 
 
 def checked_suffix(path: Path, name: str) -> str:
-    """Return the suffix of a file of a format. Raises InputError for another one."""
+    """Return the suffix of an output file.
+
+    Raises:
+        InputError: The format does not permit the suffix.
+    """
     suffix, known = path.suffix.lower(), FORMATS[name].suffixes
     if suffix not in known:
         raise InputError(
@@ -83,7 +95,17 @@ def checked_suffix(path: Path, name: str) -> str:
 def write_files(
     cwd: Path, runs: Sequence[ParsedRun], files: Mapping[str, str | None], **options: Any
 ) -> list[str]:
-    """Write the files that were asked for, by format; return their names. Raises InputError."""
+    """Write the requested files and return their names.
+
+    Args:
+        cwd: Folder that relative paths refer to.
+        runs: The runs to report.
+        files: Output path by format; None for formats that were not requested.
+        **options: Options of the writers; each writer receives only those that it accepts.
+
+    Raises:
+        InputError: A file cannot be written.
+    """
     written = []
     for name, form in FORMATS.items():
         file = files.get(name)
@@ -98,7 +120,7 @@ def write_files(
 
 @contextmanager
 def package_of(name: str) -> Iterator[None]:
-    """Import the package of a format. Raises InputError where that fails."""
+    """Convert the ImportError of a format's optional package in the block to an InputError."""
     try:
         yield
     except ImportError as error:

@@ -1,6 +1,6 @@
-"""The curves of runs as a picture: PNG, SVG or PDF.
+"""Draw the curves of runs as a PNG, SVG or PDF image.
 
-The same runs give the same bytes, with the same matplotlib.
+The output is byte-identical for identical runs and the same version of matplotlib.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Suffix -> matplotlib's metadata, without the date and so the same for the same runs.
+# matplotlib's metadata by suffix, without the date, so that output is reproducible.
 _METADATA: dict[str, dict[str, Any]] = {
     ".svg": {"Date": None, "Creator": "hpcrun"},
     ".pdf": {"CreationDate": None, "Creator": "hpcrun"},
@@ -63,18 +63,19 @@ _X_LABELS: dict[By, str] = {
     "time": "time",
     "order": "point, in the order of the log",
 }
-# Paul Tol's "bright" and two of his "vibrant": distinct for the colour-blind and in grey.
+# Paul Tol's "bright" scheme and two colours of his "vibrant" scheme: distinct in grayscale and for
+# colour-blind readers.
 _COLOURS = ("#4477AA", "#EE6677", "#228833", "#AA3377", "#CCBB44", "#66CCEE", "#EE7733", "#009988")
-_PLAIN: Any = {"parse_math": False}  # a "$" in a name is a "$"
+_PLAIN: Any = {"parse_math": False}  # a "$" in a name is literal, not TeX
 _GREY = "#777777"
-_FEW = 40  # points that are drawn as such
-_MOST_INSIDE = 9  # entries of a legend within the axes; more stand below
+_FEW = 40  # up to this number, points get markers
+_MOST_INSIDE = 9  # a legend of more entries is placed below the axes
 _ALARM = "#cc3311"
 _DASHES = ("-", "--", ":", "-.")
-# Any: matplotlib's own type for it is a list of every key.
+# Typed as Any because matplotlib's type for settings enumerates every key.
 _STYLE: Any = {
-    "svg.hashsalt": "hpcrun",  # ids of the same picture are the same
-    "svg.fonttype": "none",  # text stays text: small, and can be searched
+    "svg.hashsalt": "hpcrun",  # a fixed salt makes the ids reproducible
+    "svg.fonttype": "none",  # text elements instead of paths: smaller, and searchable
     "pdf.fonttype": 42,
     "figure.constrained_layout.w_pad": 0.12,
     "figure.constrained_layout.h_pad": 0.1,
@@ -94,9 +95,15 @@ _STYLE: Any = {
 
 
 def write_image(runs: Sequence[ParsedRun], path: Path, *, by: By = "step") -> None:
-    """Draw the runs into a file, in the form that its suffix names. Raises InputError.
+    """Draw the runs into an image file whose suffix selects the format.
 
-    ``by``: what the curves are drawn over, where the logs of all have it.
+    Args:
+        runs: The runs to draw.
+        path: The output file.
+        by: The quantity on the x axis, used if the logs of all runs provide it.
+
+    Raises:
+        InputError: The suffix is not supported, or the file cannot be written.
     """
     suffix = checked_suffix(path, "plot")
     with package_of("plot"):
@@ -106,8 +113,8 @@ def write_image(runs: Sequence[ParsedRun], path: Path, *, by: By = "step") -> No
     if not any(run.curve.metrics for run in runs):
         raise InputError(f"{path}: there is no metric to draw")
     with matplotlib.rc_context(), warnings.catch_warnings(), write_atomically(path) as file:
-        warnings.simplefilter("ignore")  # a name in a script that the font lacks
-        matplotlib.rcdefaults()  # whatever the user's matplotlibrc says
+        warnings.simplefilter("ignore")  # glyphs that the font lacks
+        matplotlib.rcdefaults()  # ignore the user's matplotlibrc
         matplotlib.rcParams.update(_STYLE)
         figure = Figure(dpi=150, layout="constrained")
         FigureCanvasAgg(figure)
@@ -118,7 +125,7 @@ def write_image(runs: Sequence[ParsedRun], path: Path, *, by: By = "step") -> No
 def _draw(figure: Figure, runs: Sequence[ParsedRun], by: By) -> None:
     runs = [run for run in runs if run.curve.metrics]
     large = [main_metric(runs) or LOSS]
-    # Of the measures of speed the one that most runs have.
+    # Show the speed metric that the most runs have.
     speeds = (TOKENS_PER_SECOND, SAMPLES_PER_SECOND, STEP_SECONDS)
     speed = max(speeds, key=lambda name: sum(name in run.curve.metrics for run in runs))
     small = [
@@ -127,7 +134,8 @@ def _draw(figure: Figure, runs: Sequence[ParsedRun], by: By) -> None:
         if name not in large
         and any(math.isfinite(value) for run in runs for value in run.curve.values(name))
     ]
-    # The evaluations stand beside the losses only where their places are known to be the same.
+    # Evaluation losses share a panel with training losses only if both have positions on the same
+    # axis.
     curves = [run.curve for run in runs]
     if EVAL_LOSS in small and all(
         shared_axis(curves, name, by) == by for name in (*large, EVAL_LOSS)
@@ -151,9 +159,17 @@ def _draw(figure: Figure, runs: Sequence[ParsedRun], by: By) -> None:
 def _panel(
     axes: Axes, runs: Sequence[ParsedRun], names: Sequence[str], by: By, ticks: tuple[int, int]
 ) -> bool:
-    """Draw metrics of all runs into one pair of axes; return whether trends are among them.
+    """Draw metrics of all runs into one panel.
 
-    ``ticks``: how many at most, across and up.
+    Args:
+        axes: The panel.
+        runs: The runs.
+        names: The metrics to draw.
+        by: The quantity on the x axis.
+        ticks: Maximum number of ticks on the x and y axes.
+
+    Returns:
+        Whether smoothed trends were drawn.
     """
     by = shared_axis([run.curve for run in runs], names[0], by)
     scale, beyond = panel_scale(runs, names)
@@ -188,7 +204,7 @@ def _panel(
 
 
 def _value_ticks(axes: Axes, scale: Axis, most: int) -> None:
-    """Scale the upright axis; label it in plain numbers, where matplotlib sets exponents high."""
+    """Scale the y axis and label it with plain numbers instead of superscript exponents."""
     if scale.is_log:
         axes.set_yscale("log")
         axes.minorticks_off()
@@ -202,7 +218,7 @@ def _value_ticks(axes: Axes, scale: Axis, most: int) -> None:
 def _look(
     runs: Sequence[ParsedRun], names: Sequence[str], number: int, place: int
 ) -> dict[str, Any]:
-    """Tell runs apart by colour and dash, the metrics of a run alone by colour."""
+    """Return the line style: runs differ in colour and dash, metrics of a single run in colour."""
     if len(runs) == 1:
         return {"color": _COLOURS[place], "lw": 1.5}
     turn, colour = divmod(number, len(_COLOURS))
@@ -254,7 +270,7 @@ def _outcome(runs: Sequence[ParsedRun], name: str) -> str:
 def _entries(
     runs: Sequence[ParsedRun], names: Sequence[str], *, has_trend: bool
 ) -> list[tuple[str, dict[str, Any]]]:
-    """List what the legend explains, as (text, look of a line)."""
+    """List the legend entries as (text, line style)."""
     if len(runs) == 1:
         shown = [
             (TITLES.get(name, truncate_start(name, 44)), 0, place)
@@ -276,7 +292,7 @@ def _entries(
 
 
 def _legend(figure: Figure, axes: Axes, entries: Sequence[tuple[str, dict[str, Any]]]) -> None:
-    """Explain the lines, within the axes or, if there are many, below all of them."""
+    """Add a legend inside the axes, or below the figure if it has many entries."""
     if len(entries) < 2:
         return
     from matplotlib.lines import Line2D
@@ -290,7 +306,7 @@ def _legend(figure: Figure, axes: Axes, entries: Sequence[tuple[str, dict[str, A
         width, height = figure.get_size_inches()
         figure.set_size_inches(width, height + 0.2 * math.ceil(len(entries) / 2))
         legend = figure.legend(handles, numbers, loc="outside lower center", ncols=2, **look)
-    # As a label, a name that begins with "_" would hide its line.
+    # matplotlib hides lines whose label begins with "_", so the text is set afterwards.
     for text, (label, _) in zip(legend.get_texts(), entries, strict=True):
         text.set_parse_math(False)
         text.set_text(label)

@@ -1,7 +1,7 @@
-"""A window that is redrawn in place, as less and top have it.
+"""Redraw a terminal window in place, like less and top.
 
-It is the alternate screen (xterm's private mode 1049). A picture goes out in one write, each row
-over the one before, inside a synchronized update (private mode 2026): nothing flickers.
+Uses the alternate screen (xterm private mode 1049). To avoid flicker, each frame is sent in a
+single write that overwrites the previous rows within a synchronized update (private mode 2026).
 """
 
 from __future__ import annotations
@@ -19,15 +19,22 @@ _LEAVE = "\x1b[?25h\x1b[?1049l"
 
 
 class Screen:
-    """The alternate screen of a terminal, for as long as the ``with`` block lasts.
+    """Context manager for the alternate screen of a terminal.
 
-    However the block ends (an error, Ctrl-C, a polite signal), the terminal is as it was. Ctrl-Z
-    stops the program on the usual screen, and fg brings the picture back. ``is_stale``: the
-    window was resized, or shown again, since the last drawing.
+    The terminal is restored however the block ends (exception, Ctrl-C, termination signal). Ctrl-Z
+    suspends the program on the normal screen, and fg shows the alternate screen again.
+
+    Attributes:
+        is_stale: Whether the window was resized or resumed since the last drawing.
     """
 
     def __init__(self, stream: TextIO, keyboard: int | None) -> None:
-        """Write to a terminal; ``keyboard`` is a descriptor whose echo would disturb, or None."""
+        """Create a screen.
+
+        Args:
+            stream: The terminal to write to.
+            keyboard: File descriptor of the terminal input, whose echo is disabled; or None.
+        """
         self.is_stale = True
         self._stream = stream
         self._keyboard = keyboard
@@ -51,7 +58,7 @@ class Screen:
             signal.signal(number, handler)
 
     def draw(self, rows: Sequence[str]) -> None:
-        """Draw rows from the top; each must be narrower than the window by one column."""
+        """Draw rows from the top; each must be at least one column narrower than the window."""
         self.is_stale = False
         picture = "".join(f"{row}\x1b[K\r\n" for row in rows[:-1])
         last = f"{rows[-1]}\x1b[K" if rows else ""
@@ -68,11 +75,11 @@ class Screen:
         self.is_stale = True
 
     def _hide(self) -> None:
-        with contextlib.suppress(OSError):  # the terminal may be gone
+        with contextlib.suppress(OSError):  # the terminal may have been closed
             self._write(_LEAVE)
         if self._keyboard is not None and self._modes is not None:
             with contextlib.suppress(termios.error):
-                # What was typed meanwhile was not meant for the shell.
+                # TCSAFLUSH discards pending input, which was not meant for the shell.
                 termios.tcsetattr(self._keyboard, termios.TCSAFLUSH, self._modes)
 
     def _write(self, text: str) -> None:
@@ -86,11 +93,11 @@ class Screen:
         self._hide()
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)
-        # Here it goes on after fg.
+        # Execution continues here after fg.
         signal.signal(signal.SIGTSTP, self._on_stop)
         self._show()
 
 
 def end_by_signal(number: int, frame: FrameType | None) -> None:
-    """End the program as a shell reports it; what it has begun is put in order on the way."""
+    """Raise SystemExit with the shell's status for a signal, so that cleanup handlers run."""
     raise SystemExit(128 + number)

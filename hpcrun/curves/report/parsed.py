@@ -1,4 +1,4 @@
-"""ParsedRun: what the logs of a run say, with what is known of it beside them; as tables, too."""
+"""ParsedRun: the metrics parsed from the logs of a run, with its metadata, and tables of them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,17 @@ from hpcrun.curves.store import Store
 
 
 class Sample(Struct, frozen=True, array_like=True, gc=False):
-    """One measurement, as it stands in the log; views such as "one value per step" are derived.
+    """One measurement exactly as logged, before any merging of values that share a step.
 
-    ``offset`` is the byte at which the line begins in its log file. ``step`` and ``epoch`` are
-    what the same line says, or None. ``name`` is canonical where ``hpcrun.curves.names`` knows
-    the spelling, else as the log has it. ``value`` may be nan or infinite.
+    Attributes:
+        attempt: Index of the attempt whose log contains the measurement.
+        offset: Byte offset of the line in its log file.
+        epoch: Epoch printed on the same line, or None.
+        step: Step printed on the same line, or None.
+        split: Data split, such as "train".
+        name: Canonical name if ``hpcrun.curves.names`` knows the spelling, otherwise the name in
+            the log.
+        value: The value; may be nan or infinite.
     """
 
     attempt: int
@@ -34,7 +40,7 @@ class Sample(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Samples:
-    """The samples of a run, line by line as each log has them.
+    """The samples of a run, in log order.
 
     >>> from hpcrun.curves.row import Frame, RowLayout
     >>> store = Store()
@@ -49,7 +55,7 @@ class Samples:
     """
 
     def __init__(self, store: Store) -> None:
-        """Show what is stored."""
+        """Create a read-only view of a store."""
         self._logs = store.proven_logs()
 
     def __len__(self) -> int:
@@ -58,7 +64,7 @@ class Samples:
         return sum(len(form) * len(form.columns) for form in forms)
 
     def __iter__(self) -> Iterator[Sample]:
-        """Go through the samples one by one."""
+        """Yield the samples in log order."""
         for log in self._logs:
             forms = list(log.forms.values())
             places = (zip(form.offsets, repeat(n), count()) for n, form in enumerate(forms))
@@ -76,19 +82,26 @@ ATTEMPT_COLUMNS = ("attempt", "began", "nodes", "time", "steps", "ended by", "th
 
 
 class ParsedRun(Struct, frozen=True):
-    """What the logs of one run say, and how much was read to find it.
+    """The metrics parsed from the logs of one run, and the run's metadata.
 
-    ``source`` is what the user named (a file, a job, a run). ``formats`` are the forms in which
-    samples were found, most frequent first. ``samples`` are kept only where they are asked for.
-    ``lines`` counts the lines before the first that measured something. ``warnings`` are for the
-    caller to fill in; a healthy log has none.
-
-    ``facts`` is what is known of the run beside its log: the settings of a run of hpcrun as its
-    job file names them ("batch.micro_batch_per_gpu": "4"), so that runs can be distinguished; empty
-    for a plain log, as are ``gpus`` and ``seconds`` (of running, all attempts) None. ``spare_gpus``
-    are those of spare nodes. Of a run that was started more than once ``attempts`` has a row of
-    texts for each, ``cost`` is theirs.
-    ``failure``: why it failed; "" where it did not, or has not ended.
+    Attributes:
+        source: The file, job or run as the user named it.
+        formats: The line formats in which samples were found, most frequent first.
+        samples: The individual samples; empty unless they were requested.
+        curve: The metrics, one series each.
+        files: Number of log files that were read.
+        lines: Number of lines before the first line with a metric.
+        bytes: Number of bytes that were read.
+        warnings: Warnings about the curve, set by the caller; empty for a healthy log.
+        facts: Settings of a run of hpcrun, named as in its job file
+            ("batch.micro_batch_per_gpu": "4"), so that runs can be distinguished; empty for a
+            plain log.
+        gpus: Number of GPUs; None for a plain log.
+        spare_gpus: Number of GPUs on spare nodes.
+        seconds: Running time of all attempts in seconds; None for a plain log.
+        attempts: One row of ``ATTEMPT_COLUMNS`` per attempt, if the run was started more than once.
+        cost: The total cost of these attempts, as text.
+        failure: The cause of failure; "" if the run did not fail or has not ended.
     """
 
     source: str
@@ -109,11 +122,11 @@ class ParsedRun(Struct, frozen=True):
 
     @property
     def points(self) -> int:
-        """Number of points of the training loss."""
+        """The number of points of the training loss."""
         return summary.count if (summary := self.curve.summary(LOSS)) else 0
 
     def columns(self) -> dict[str, list[float | None]]:
-        """Return a table for pandas: a row per step, a column per metric (``curve_columns``)."""
+        """Return a table for pandas with a row per step and a column per metric."""
         return curve_columns(self.curve)
 
 
@@ -128,9 +141,17 @@ def parse_stored(
     size: int = 0,
     notes: Sequence[str] = (),
 ) -> ParsedRun:
-    """Derive a run from what is stored of its logs; ``size`` is how many bytes were read.
+    """Build a run from the stored rows of its logs.
 
-    ``build`` makes its series, and may thin them.
+    Args:
+        source: The file, job or run as the user named it.
+        store: The rows parsed from the logs.
+        build: Builds each series from its points, and may thin them.
+        keep_samples: Whether to keep the individual samples too.
+        files: Number of log files that were read.
+        lines: Number of lines before the first line with a metric.
+        size: Number of bytes that were read.
+        notes: Additional notes for the curve.
 
     >>> from hpcrun.curves.lines.log_reader import LogReader
     >>> store, reader = Store(), LogReader()
@@ -154,9 +175,9 @@ def parse_stored(
 
 # ---- a curve as a table: a row per step, a column per metric
 #
-# Metrics are joined by step. Where a log has no steps, or its counter starts again, only metrics
-# logged at the same places share rows; the others have rows of their own, since nothing shows which
-# belong together.
+# Metrics are joined by step. If a log has no steps, or if its step counter restarts, only metrics
+# that were logged on the same lines share rows. All other metrics get separate rows, because the
+# log does not show which values belong together.
 
 _FIRST = (EPOCH, LOSS, EVAL_LOSS, LR, GRAD_NORM)
 
@@ -164,10 +185,10 @@ Row = dict[str, float | None]
 
 
 def curve_columns(curve: Curve) -> dict[str, list[float | None]]:
-    """Return the table as columns of one length; nan where a metric was not logged.
+    """Return the table as columns of equal length, with nan for values that were not logged.
 
-    "step" has None where the log has no steps; "time", if the log has any, is in seconds since
-    1970.
+    The column "step" contains None if the log has no steps. The column "time" exists if the log
+    has timestamps, and holds seconds since 1970.
 
     >>> metrics = {"loss": build_series([1, 2], [2.5, 2.25]), "lr": build_series([2], [0.1])}
     >>> curve_columns(Curve(metrics, ()))
@@ -182,7 +203,7 @@ def curve_columns(curve: Curve) -> dict[str, list[float | None]]:
 
 
 def column_names(curves: Sequence[Curve]) -> list[str]:
-    """Return the columns of a table of curves, those that people look for first."""
+    """Return the column names of a table of curves, the most important metrics first."""
     metrics = dict.fromkeys(name for curve in curves for name in curve.metrics)
     named = [name for name in _FIRST if name in metrics]
     named += [name for name in metrics if name not in _FIRST]
@@ -191,7 +212,7 @@ def column_names(curves: Sequence[Curve]) -> list[str]:
 
 
 def column_name(name: str) -> str:
-    """Return the column of a metric; what has a column of its own gets another name.
+    """Return the column name of a metric, prefixed if it equals the name of a built-in column.
 
     >>> column_name("loss"), column_name("time")
     ('loss', 'metric.time')
@@ -200,7 +221,7 @@ def column_name(name: str) -> str:
 
 
 def curve_rows(curve: Curve) -> Iterator[Row]:
-    """Yield a curve's rows: by step where steps distinguish places, else in blocks."""
+    """Yield the rows of a curve, joined by step if steps are unambiguous, otherwise in blocks."""
     by_step: dict[Any, Row] = {}
     blocks: dict[object, list[Row]] = {}
     for name, series in curve.metrics.items():

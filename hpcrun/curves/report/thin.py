@@ -1,4 +1,4 @@
-"""Thin: the points of a long metric that can be shown, spikes among them; and its quantiles."""
+"""Downsample long metrics without losing spikes, and compute quantiles."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from hpcrun.curves.curve import Curve, Floats, Series, build_series, summarize
 
-# More than a window or a page can show.
+# More points than a terminal window or a page can resolve.
 POINTS = 4000
 
 
 def thin_series(
     steps: NDArray[Any], values: Floats, times: Floats | None = None, most: int = POINTS
 ) -> Series:
-    """Build a series; of a long one ``most`` points are kept, or 16 where that is less.
+    """Build a series of at most ``most`` points (at least 16), keeping one-step spikes.
 
-    The points are parted into buckets of as many each, a power of two. A bucket keeps its lowest,
-    its highest and its last point, and its first nan; the first point of all is kept too: so a
-    spike of one step stays.
+    The points are divided into buckets of equal size, a power of two. Each bucket keeps its lowest,
+    highest and last point and its first nan. The first point of the series is also kept.
 
     >>> values = np.array([0.0] * 999 + [1.0] + [0.0] * 9000)
     >>> thin_series(np.arange(10_000), values, most=100).steps[5:8]
@@ -41,14 +40,14 @@ def thin_series(
 
 
 def _choose(column: Floats, most: int) -> tuple[NDArray[np.intp], int]:
-    """Choose the points that buckets keep, ``most`` at most, and the distance of an even sample."""
+    """Return the indices of at most ``most`` points to keep, and the stride of an even sample."""
     even, kept = 1, np.arange(len(column))
     while len(column) > even * most:
         even *= 2
     stride = even
     while len(kept) > most:
         stride *= 2
-        # The last bucket is filled with its last value, of which the first one counts.
+        # The last bucket is padded with its last value; argmax finds the original one first.
         buckets = np.pad(column, (0, -len(column) % stride), mode="edge").reshape(-1, stride)
         begins, is_nan = np.arange(0, len(column), stride), np.isnan(buckets)
         parts = [
@@ -64,7 +63,7 @@ def _choose(column: Floats, most: int) -> tuple[NDArray[np.intp], int]:
 
 
 def quantile_of(curve: Curve, name: str, share: float) -> float | None:
-    """Return the value below which ``share`` (0 to 1) of a metric lies, None without values."""
+    """Return the quantile ``share`` (0 to 1) of a metric, or None if it has no values."""
     series = curve.metrics.get(name)
     if series is None:
         return None
@@ -72,7 +71,7 @@ def quantile_of(curve: Curve, name: str, share: float) -> float | None:
 
 
 def quantile(values: ArrayLike, share: float) -> float | None:
-    """Interpolate a quantile linearly between the values; nan and infinities are passed over.
+    """Return a linearly interpolated quantile, ignoring nan and infinite values.
 
     >>> quantile([1.0, 2.0, 4.0], 0.5), quantile([1.0, 2.0], 0.95), quantile([], 0.5)
     (2.0, 1.95, None)
@@ -81,7 +80,7 @@ def quantile(values: ArrayLike, share: float) -> float | None:
     known = known[np.isfinite(known)]
     if not known.size:
         return None
-    place = share * (known.size - 1)  # by hand: np.quantile imports numpy.ma
+    place = share * (known.size - 1)  # np.quantile would import numpy.ma, which is slow
     below, above = math.floor(place), math.ceil(place)
     low, high = np.partition(known, (below, above))[[below, above]].tolist()
     part = place - below

@@ -1,8 +1,9 @@
-"""Windows: curves at equal places, whether they differ by more than their noise, who is sooner.
+"""Compare curves over a common window, and estimate whether they differ by more than their noise.
 
-docs/compare.md tells how. The mean of the blocks' differences has the error that Student's t gives,
-widened where a block is like the one before it (Law, Simulation Modeling and Analysis, chapter 9,
-batch means). What the curves have in common, as a trend, drops out of the differences.
+docs/compare.md describes the method. The confidence interval of the mean difference between blocks
+follows from Student's t distribution, and is widened if consecutive blocks are correlated (Law,
+Simulation Modeling and Analysis, chapter 9, batch means). A trend that the curves have in common
+cancels out of the differences.
 """
 
 from __future__ import annotations
@@ -23,19 +24,20 @@ _SHARE = 0.1
 _MOST_SHARE = 0.5
 _MOST_BLOCKS = 10
 _LARGEST = 1e100  # its square is finite
-# Student's t by degrees of freedom, for 95% between -t and t; fewer blocks show nothing.
+# Two-sided 95% quantiles of Student's t by degrees of freedom. Fewer than four blocks give no error
+# estimate.
 _T = {3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
 
 
 class Track(Struct, frozen=True):
-    """A curve: places that never fall, and finite values at them; at least one."""
+    """A curve of at least one point: non-decreasing ``x``, finite ``y``."""
 
     x: Sequence[float]
     y: Sequence[float]
 
 
 class Window(Struct, frozen=True):
-    """A piece of an axis, both ends included, cut into ``blocks`` parts of equal extent."""
+    """A closed interval of an axis, divided into ``blocks`` parts of equal width."""
 
     begin: float
     end: float
@@ -43,9 +45,11 @@ class Window(Struct, frozen=True):
 
 
 class Difference(Struct, frozen=True):
-    """How much higher a curve is than another: the value lies within ± ``error`` by 95%.
+    """The mean difference between two curves.
 
-    ``error`` is None where there are too few points.
+    Attributes:
+        value: How much higher the first curve is.
+        error: Half width of the 95% confidence interval; None if there are too few points.
     """
 
     value: float
@@ -57,17 +61,20 @@ class Difference(Struct, frozen=True):
 
 
 def build_track(x: Sequence[float], y: Sequence[float]) -> Track | None:
-    """Leave out what is not finite, or beyond 1e100 and as good as; None if nothing is left."""
+    """Build a track without non-finite values and values beyond 1e100; None if no point is left."""
     points = np.array([x, y], dtype=float)
     points = points[:, (np.abs(points) < _LARGEST).all(axis=0)]
     return Track(*points.tolist()) if points.size else None
 
 
 def even_points(series: Series) -> tuple[list[float], list[float]] | None:
-    """Return where points stand, as broken indices of a series' own, and their values.
+    """Return fractional indices into a series, and the values at these positions.
 
-    Of a thinned series they are evenly spaced: its lows and highs would pull every mean towards the
-    longer tail of the noise. None for a thinned series whose steps do not rise.
+    For a thinned series the points are evenly spaced samples, because the extremes that thinning
+    keeps would bias every mean towards the longer tail of the noise.
+
+    Returns:
+        Indices and values, or None for a thinned series whose steps are not increasing.
 
     >>> from hpcrun.curves.curve import build_series
     >>> even_points(build_series([1, 2], [3.0, 2.5]))
@@ -84,12 +91,12 @@ def even_points(series: Series) -> tuple[list[float], list[float]] | None:
 
 
 def read_at(values: Sequence[float], index: float) -> float:
-    """Read values at a broken index."""
+    """Interpolate values at a fractional index."""
     return float(np.interp(index, range(len(values)), values))
 
 
 def common_window(tracks: Sequence[Track]) -> Window | None:
-    """Choose the window that ends where the first of the curves ends; None without overlap."""
+    """Choose a window that ends with the shortest curve; None if the curves do not overlap."""
     first = max(track.x[0] for track in tracks)
     end = min(track.x[-1] for track in tracks)
     if end <= first:
@@ -102,7 +109,7 @@ def common_window(tracks: Sequence[Track]) -> Window | None:
 
 
 def block_means(track: Track, window: Window) -> list[float]:
-    """Return the mean of the points in each block; where there is none, the line between two."""
+    """Return the mean of the points in each block; an empty block is interpolated linearly."""
     x, y = np.array([track.x, track.y])
     extent = (window.end - window.begin) / window.blocks
     is_inside = (window.begin <= x) & (x <= window.end)
@@ -113,7 +120,7 @@ def block_means(track: Track, window: Window) -> list[float]:
 
 
 def compare_blocks(blocks: Sequence[float], other: Sequence[float]) -> Difference:
-    """Return how much higher the first curve is."""
+    """Estimate how much higher the first curve is than the other, from their block means."""
     gaps = np.subtract(blocks, other)
     count, mean = gaps.size, float(gaps.mean())
     if count - 1 not in _T:
@@ -121,21 +128,22 @@ def compare_blocks(blocks: Sequence[float], other: Sequence[float]) -> Differenc
     variance = gaps.var(ddof=1)
     if variance > 0:
         lagged = ((gaps[1:] - mean) * (gaps[:-1] - mean)).sum()
-        # The bias of a short series' estimate is -1/count (Marriott and Pope, Biometrika 41, 1954).
+        # The autocorrelation of a short series is underestimated by about 1/count (Marriott and
+        # Pope, Biometrika 41, 1954).
         likeness = min(0.9, max(0.0, lagged / (count - 1) / variance + 1 / count))
         variance *= (1 + likeness) / (1 - likeness)
     return Difference(mean, _T[count - 1] * math.sqrt(variance / count))
 
 
 def lowest_level(y: Sequence[float]) -> float:
-    """Return how low a noisy curve of finite values came: the least mean of a twentieth of it."""
+    """Return the lowest level of a noisy curve: the minimum over the means of its twentieths."""
     parts = min(20, len(y))
     cuts = [round(part * len(y) / parts) for part in range(parts + 1)]
     return min(sum(y[a:b]) / (b - a) for a, b in pairwise(cuts))
 
 
 def first_at(y: Sequence[float], level: float) -> float | None:
-    """Return where a curve first comes down to a level, as a broken index; None if never."""
+    """Return the fractional index at which a curve first falls to a level, or None."""
     index = next((index for index, value in enumerate(y) if value <= level), None)
     if not index:
         return index if index is None else 0.0
