@@ -1,4 +1,4 @@
-"""Several runs beside each other, as text for a terminal and as JSON (docs/compare.md)."""
+"""Format the comparison of several runs for a terminal and as JSON (docs/compare.md)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from hpcrun.text import (
 
 _LEAST_PLOT = 10
 _MOST_PLOT = 30
-_NAME = 24  # of a run within a sentence
+_NAME = 24  # maximum width of a run name within a sentence
 _KEY = 30
 _LEAST_ROOM = 10
 _UNKNOWN = "-"
@@ -52,7 +52,7 @@ def format_comparison(
     by: Measure = "step",
     per_gpu: bool = False,
 ) -> str:
-    """Return the whole report, without a line feed at its end; it fits ``look`` in width."""
+    """Return the report without a trailing line feed, limited to the width of ``look``."""
     names = brief([replace_unprintable(run.source, look) for run in runs])
     short = distinct(names, _NAME, look)
     below: list[str] = []
@@ -72,7 +72,7 @@ def format_comparison(
 
 
 def brief(names: Sequence[str]) -> list[str]:
-    """Take the time of submission off run ids, where the rest is distinct.
+    """Remove the submission time from run ids if the remainders are distinct.
 
     >>> brief(["20261120-081455-gpt-7k3q", "a.log"])
     ['gpt-7k3q', 'a.log']
@@ -90,11 +90,11 @@ def _plot(
     *,
     per_gpu: bool,
 ) -> str:
-    """Draw the metric of all runs over one axis: ``by``, else steps, else the points' order."""
+    """Draw the metric of all runs over a common axis: ``by``, steps, or the order of points."""
     name = compared.metric
     if name is None:
         return ""
-    # A run without the metric keeps its mark: the tables have a row for it.
+    # A run without the metric keeps its mark, because the tables have a row for it.
     values = [run.curve.values(name) for run in runs]
     for measure in (by, "step", "order"):
         axes = [
@@ -113,7 +113,7 @@ def _plot(
 
 
 def _learning(run: ParsedRun, compared: Comparison, number: int) -> Iterator[tuple[str, str]]:
-    """Yield how a run learned, as headings and texts."""
+    """Yield facts about the learning of a run as (heading, text)."""
     summary = run.curve.summary(compared.metric) if compared.metric else None
     if summary is not None:
         step = summary.last.step
@@ -138,7 +138,7 @@ def _learning(run: ParsedRun, compared: Comparison, number: int) -> Iterator[tup
 
 
 def _place(by: Measure, end: float) -> str:
-    """Name an equal place.
+    """Describe the position at which runs are compared.
 
     >>> _place("step", 1000.0), _place("tokens", 4.1e6), _place("time", 7800.0)
     ('at step 1,000', 'at 4.1M tokens', 'after 2 h 10 min')
@@ -149,7 +149,7 @@ def _place(by: Measure, end: float) -> str:
 
 
 def format_time(seconds: float) -> str:
-    """Print how long after its begin a run came somewhere.
+    """Format the time since the start of a run.
 
     >>> format_time(0.0), format_time(12.34), format_time(240.0)
     ('0.0 s', '12.3 s', '4 min 0 s')
@@ -158,7 +158,7 @@ def format_time(seconds: float) -> str:
 
 
 def format_amount(value: float) -> str:
-    """Print a large number of things.
+    """Format a large number with a unit prefix.
 
     >>> [format_amount(v) for v in (950.0, 32000.0, 4123456.0, 2.5e9, 1.2e13)]
     ['950', '32,000', '4.12M', '2.5B', '12T']
@@ -174,7 +174,7 @@ def _wrapped(notes: Iterable[str], look: Display) -> list[str]:
 
 
 def _who_leads(compared: Comparison, equal: Equal, names: Sequence[str], look: Display) -> str:
-    """Return which run is ahead at an equal place, by how much, and how much of it is noise."""
+    """Describe which run leads at a common position, by how much, and with what uncertainty."""
     best, others = ("lowest", "higher") if compared.falls else ("highest", "lower")
 
     def listed(is_meant: Callable[[Difference], bool]) -> str:
@@ -196,7 +196,7 @@ def _who_leads(compared: Comparison, equal: Equal, names: Sequence[str], look: D
 
 
 def _gap(gap: Difference, look: Display) -> str:
-    """Print a difference and its error, both to the error's second digit."""
+    """Format a difference and its error, both to the second significant digit of the error."""
     size = abs(gap.value)
     if not gap.error:
         return format_value(size)
@@ -252,7 +252,7 @@ def _scaling(scaling: Scaling, names: Sequence[str]) -> list[str]:
 
 
 def _settings(compared: Comparison, names: Sequence[str], look: Display) -> list[str]:
-    """Return the settings that differ: a row for each, or one for each run if that is shorter."""
+    """Format the differing settings with one row per setting, or per run if that is shorter."""
     if not compared.settings:
         return []
     key_width = min(_KEY, look.width // 3, max(map(text_width, compared.settings)))
@@ -280,7 +280,7 @@ def _settings(compared: Comparison, names: Sequence[str], look: Display) -> list
 
 
 def _value(value: str | None, look: Display, width: int) -> str:
-    """Print a setting: "-" for none, "set" for an option that takes no value."""
+    """Format a setting: "-" if unset, "set" for an option without a value."""
     return "-" if value is None else truncate_start(value or "set", width, look)
 
 
@@ -299,7 +299,7 @@ def _remarks(runs: Sequence[ParsedRun], compared: Comparison, look: Display) -> 
 
 
 def comparison_json(runs: Sequence[ParsedRun], compared: Comparison) -> dict[str, Any]:
-    """Return the comparison as plain dicts, lists, strings and numbers."""
+    """Return the comparison as JSON-compatible objects."""
     found = to_builtins(compared)
     speeds = found["scaling"].pop("speeds")
     found["equal"] = [

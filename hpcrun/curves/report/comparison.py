@@ -1,4 +1,7 @@
-"""What runs are compared by: equal places, a common loss, speed, settings (docs/compare.md)."""
+"""Compare runs at equal positions, at a common loss, and by speed and settings.
+
+docs/compare.md describes the method.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +22,20 @@ Measure = Literal["step", "samples", "tokens", "time"]
 MEASURES: tuple[Measure, ...] = ("step", "tokens", "samples", "time")
 _SHORT = 0.1
 _ALIKE = 0.002
-# Names of metrics that training brings down, but for losses.
+# Parts of the names of metrics that decrease as training succeeds.
 _FALLING = ("loss", "ppl", "perplexity", "error", "nll", "wer", "cer", "bpb", "rmse", "mae", "mse")
 
 
 class Equal(Struct, frozen=True):
-    """The runs at an equal place: means over ``window``, whose end is that place.
+    """A comparison of runs at a common position on one axis.
 
-    ``levels``: None for a run that is left out. ``best``: the index of the run that is ahead.
-    ``behind``: how much higher each other run is than that one, or lower where high is good.
+    Attributes:
+        by: The quantity on the axis.
+        window: The interval over which values are averaged; its end is the common position.
+        levels: Mean value of each run; None for a run that is excluded.
+        best: Index of the leading run.
+        behind: How much worse each other run is than the leading run: higher if ``falls``,
+            otherwise lower; None for the leading run and for excluded runs.
     """
 
     by: Measure
@@ -38,7 +46,7 @@ class Equal(Struct, frozen=True):
 
 
 class Reached(Struct, frozen=True):
-    """Where a run came to the common level; what its log lacks is None."""
+    """The position at which a run reached the common level, on each axis; None if unavailable."""
 
     step: float | None = None
     tokens: float | None = None
@@ -47,17 +55,28 @@ class Reached(Struct, frozen=True):
 
 
 class Target(Struct, frozen=True):
-    """A level, and where the smoothed curve of each run first came to it; None: it did not."""
+    """A level, and the position at which the smoothed curve of each run first reached it.
+
+    Attributes:
+        level: The level.
+        reached: One position per run; None if the run never reached the level.
+    """
 
     level: float
     reached: tuple[Reached | None, ...]
 
 
 class Comparison(Struct, frozen=True):
-    """All that is known of several runs beside each other.
+    """The results of comparing several runs.
 
-    ``falls``: lower values of ``metric`` are better. ``settings``: those that differ, a value for
-    each run, None where it has none.
+    Attributes:
+        metric: Name of the compared metric, or None.
+        falls: Whether lower values of ``metric`` are better.
+        equal: Comparisons at equal positions, one per axis.
+        target: When each run reached a common level, or None.
+        scaling: Speeds of the runs.
+        settings: Settings that differ, with one value per run (None if unset).
+        notes: Limitations of the comparison, for the user.
     """
 
     metric: str | None
@@ -76,9 +95,13 @@ def compare_runs(
     target: float | None = None,
     per_gpu: bool = False,
 ) -> Comparison:
-    """Compare at least two runs by a metric: the one asked for, else the loss, else what is there.
+    """Compare at least two runs.
 
-    ``target``: the level to look for. ``per_gpu``: rates in the logs are one GPU's.
+    Args:
+        runs: The runs.
+        metric: The metric to compare; chosen by ``choose_metric`` if None.
+        target: The level that runs must reach; by default the best level that all runs reached.
+        per_gpu: Whether the rates in the logs are per GPU.
     """
     name = metric or choose_metric(runs)
     scaling = build_scaling(runs, per_gpu=per_gpu)
@@ -104,7 +127,7 @@ def compare_runs(
 
 
 def choose_metric(runs: Sequence[ParsedRun]) -> str | None:
-    """Choose the metric to compare by: a loss that at least two runs have, else the main one."""
+    """Choose the metric to compare: a loss that at least two runs have, or the main metric."""
     for name in (LOSS, EVAL_LOSS):
         if sum(name in run.curve.metrics for run in runs) > 1:
             return name
@@ -112,7 +135,7 @@ def choose_metric(runs: Sequence[ParsedRun]) -> str | None:
 
 
 def differing(facts: Sequence[dict[str, str]]) -> dict[str, tuple[str | None, ...]]:
-    """Return the settings in which runs differ, of those whose settings are known.
+    """Return the settings that differ between runs; runs without known settings are ignored.
 
     >>> differing([{"lr": "1", "seed": "7"}, {"lr": "2", "seed": "7"}, {}])
     {'lr': ('1', '2', None)}
@@ -129,7 +152,15 @@ def differing(facts: Sequence[dict[str, str]]) -> dict[str, tuple[str | None, ..
 def axis_of(
     run: ParsedRun, name: str, by: By | Measure, batch: float | None, *, per_gpu: bool
 ) -> list[float] | None:
-    """Return where each point of a metric stands; tokens and samples are those of all GPUs."""
+    """Return the x coordinate of each point of a metric, or None if the log lacks the quantity.
+
+    Args:
+        run: The run.
+        name: The metric.
+        by: The quantity on the axis; tokens and samples are totals over all GPUs.
+        batch: Samples per step, or None if unknown.
+        per_gpu: Whether the token rate in the log is per GPU.
+    """
     if by == "samples":
         steps = x_axis(run.curve, name, "step")
         return [step * batch for step in steps] if steps and batch else None
@@ -140,7 +171,7 @@ def axis_of(
 
 
 def _falls(runs: Sequence[ParsedRun], name: str) -> bool:
-    """Return whether lower is better: by the metric's name, else by where most runs go."""
+    """Return True if lower is better, judged by the metric's name or by most runs' direction."""
     if any(part in name.lower() for part in _FALLING):
         return True
     summaries = [summary for run in runs if (summary := run.curve.summary(name))]
@@ -149,9 +180,13 @@ def _falls(runs: Sequence[ParsedRun], name: str) -> bool:
 
 
 class _Learned(Struct):
-    """How a run learned: values that fall where they get better, none if its log lacks the metric.
+    """The curve of one run.
 
-    ``axes`` and ``tracks``: places and the curve by each measure that the log gives.
+    Attributes:
+        source: Name of the run.
+        y: Values, negated if higher is better; empty if the log lacks the metric.
+        axes: x coordinates for each quantity that the log provides.
+        tracks: The curve over each of these quantities, without non-finite points.
     """
 
     source: str
@@ -177,12 +212,12 @@ def _learned(
 
 
 def _is_redundant(by: Measure, learned: Sequence[_Learned], equal: Sequence[Equal]) -> bool:
-    """Return whether a comparison would only repeat one before it."""
+    """Return True if a comparison on this axis would only repeat a previous one."""
     if by in ("step", "time"):
         return False
     if by == "samples" and any(each.by == "tokens" for each in equal):
         return True
-    # An axis may be the steps' in another unit, the same for all runs.
+    # Tokens or samples may be proportional to steps, by the same factor for all runs.
     pairs = [(each.tracks.get("step"), each.tracks.get(by)) for each in learned]
     if any((step is None) != (other is None) for step, other in pairs):
         return False
@@ -191,7 +226,10 @@ def _is_redundant(by: Measure, learned: Sequence[_Learned], equal: Sequence[Equa
 
 
 def _equal(by: Measure, learned: Sequence[_Learned], *, falls: bool) -> Equal | None:
-    """Compare the runs where the first of them ends; None if fewer than two can be."""
+    """Compare the runs where the shortest ends; None if fewer than two can be compared.
+
+    Runs that are much shorter than the longest are excluded if at least two others remain.
+    """
     tracks = [each.tracks.get(by) for each in learned]
     longest = max((track.x[-1] for track in tracks if track), default=0.0)
     long = [track if track and track.x[-1] >= _SHORT * longest else None for track in tracks]
@@ -224,7 +262,7 @@ def _left_out(learned: Sequence[_Learned], equal: Equal) -> list[str]:
 
 
 def _target(learned: Sequence[_Learned], asked: float | None, *, falls: bool) -> Target | None:
-    """Find where each run came to the asked level, or to the best that all came to."""
+    """Find where each run reached the requested level, or the best level that all reached."""
     tracks = [windows.build_track([*map(float, range(len(each.y)))], each.y) for each in learned]
     lowest = [windows.lowest_level(track.y) for track in tracks if track]
     if len(lowest) < 2:
@@ -237,7 +275,7 @@ def _target(learned: Sequence[_Learned], asked: float | None, *, falls: bool) ->
         if track is None or at is None:
             reached.append(None)
         else:
-            index = windows.read_at(track.x, at)  # from the finite points back to all of them
+            index = windows.read_at(track.x, at)  # index among all points
             reached.append(
                 Reached(**{by: windows.read_at(x, index) for by, x in each.axes.items()})
             )

@@ -1,4 +1,4 @@
-"""What matters of a run, as names and texts for a table."""
+"""Summarize a run as named facts (name and formatted text) for tables."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from hpcrun.text import (
 
 Fact = tuple[str, str]
 
-# How a training runs, not what it learns.
+# Metrics of the schedule, speed and memory of a run, not of what it learns.
 _SETTINGS = {LR, EPOCH, GRAD_NORM, TOKENS_PER_SECOND, SAMPLES_PER_SECOND, STEP_SECONDS}
 _SETTINGS |= {MEMORY_BYTES}
-# What has rows of its own in the tables.
+# Metrics with a dedicated row in the tables.
 _IN_TABLE = {LOSS, EVAL_LOSS, *_SETTINGS}
-# Without a loss: parts of the names of metrics that show best how it learns, the best first.
+# Parts of metric names that indicate learning progress, best first; used for runs without a loss.
 _TELLING = (
     ("loss",),
     ("reward", "return", "score"),
@@ -51,7 +51,7 @@ _TELLING = (
 
 
 def main_metric(runs: Sequence[ParsedRun]) -> str | None:
-    """Choose what to draw: the training loss, else the evaluation's, else the most useful."""
+    """Choose the metric to draw: the training loss, the evaluation loss, or the most useful one."""
     counts: dict[str, int] = {}
     for run in runs:
         for name, series in run.curve.metrics.items():
@@ -66,16 +66,16 @@ def _telling(name: str) -> tuple[bool, int]:
     lower, rank = name.lower(), len(_TELLING)
     if is_loss_name(name):
         rank = -1
-    elif "scale" not in lower:  # loss_scale is fp16's
+    elif "scale" not in lower:  # loss_scale is the gradient scale of fp16, not a loss
         ranks = (n for n, parts in enumerate(_TELLING) if any(part in lower for part in parts))
         rank = next(ranks, rank)
     return name in _SETTINGS, rank
 
 
 def further_metrics(run: ParsedRun, main: str | None) -> list[tuple[str, Series]]:
-    """List the metrics that the table has no row for, the most useful first.
+    """List the metrics without a row in the table, the most useful first.
 
-    Then comes what only counts (consumed samples, a remaining time), and what never changed.
+    Counters (consumed samples, remaining time) and constant metrics come last.
     """
 
     def order(item: tuple[str, Series]) -> tuple[Any, ...]:
@@ -89,21 +89,21 @@ def further_metrics(run: ParsedRun, main: str | None) -> list[tuple[str, Series]
 
 
 def has_curve(runs: Sequence[ParsedRun], name: str) -> bool:
-    """Return whether any run has more than one value of a metric: a single value is a fact."""
+    """Return True if any run has more than one value of a metric, so that it can be drawn."""
     return any(
         run.curve.metrics[name].summary.count > 1 for run in runs if name in run.curve.metrics
     )
 
 
 def single_values(run: ParsedRun, main: str | None) -> Iterator[Fact]:
-    """Yield the further metrics that were logged once, such as the whole run's time."""
+    """Yield the further metrics that were logged only once, such as the total run time."""
     for name, series in further_metrics(run, main):
         if series.summary.count == 1:
             yield name, point_text(series.summary.last)
 
 
 def _is_counter(values: Sequence[float]) -> bool:
-    """Return whether values lie on a straight line, within a hundredth of its height.
+    """Return True if values lie on a straight line, within 1% of its range.
 
     >>> _is_counter([10.0, 20.0, 30.0, 40.0]), _is_counter([10.0, 20.0, 25.0, 40.0])
     (True, False)
@@ -115,7 +115,7 @@ def _is_counter(values: Sequence[float]) -> bool:
 
 
 def learning_facts(run: ParsedRun, main: str) -> Iterator[Fact]:
-    """Yield how far a run came and what it learned; what the log lacks is left out."""
+    """Yield facts about progress and learning; values missing from the log are omitted."""
     curve = run.curve
     series = curve.metrics.get(main)
     if series is None:
@@ -141,19 +141,19 @@ def learning_facts(run: ParsedRun, main: str) -> Iterator[Fact]:
 
 
 def _ends(main: str, summary: Summary) -> list[tuple[str, Point | None]]:
-    """Name the ends of a metric's range; which one is best is known of a loss alone."""
+    """Label the extremes of a metric; only for a loss is it known which one is best."""
     if "loss" in main.lower():
         return [("best", summary.min)]
     return [("lowest", summary.min), ("highest", summary.max)]
 
 
 def running_facts(run: ParsedRun) -> Iterator[Fact]:
-    """Yield how fast a run is and what it costs; what the log lacks is left out."""
+    """Yield facts about speed and cost; values missing from the log are omitted."""
     return ((name, text) for name, text, _ in _running(run))
 
 
 def _running(run: ParsedRun) -> Iterator[tuple[str, str, list[Fact]]]:
-    """Yield names and texts of a run alone, and what its row in a table of several has instead."""
+    """Yield (name, text, columns): a fact for a single run, and its columns in a table of runs."""
     curve = run.curve
     if lr := curve.summary(LR):
         last = format_value(lr.last.value)
@@ -169,7 +169,7 @@ def _running(run: ParsedRun) -> Iterator[tuple[str, str, list[Fact]]]:
         half, most = (format_seconds(each or 0.0) for each in times)
         yield "step time", f"{half} p50, {most} p95", [("step p50", half), ("step p95", most)]
     memory = curve.summary(MEMORY_BYTES)
-    if memory and memory.max and memory.max.value > 0:  # on a CPU some print 0
+    if memory and memory.max and memory.max.value > 0:  # some loggers print 0 on CPUs
         most = format_bytes(memory.max.value)
         yield "peak memory", most, [("memory", most)]
     if left := steps_left(curve):
@@ -195,7 +195,7 @@ def _running(run: ParsedRun) -> Iterator[tuple[str, str, list[Fact]]]:
 
 
 def steps_text(curve: Curve, series: Series) -> str:
-    """Return from which step to which a metric goes, of how many, and in which epoch it ends."""
+    """Format the range of a metric's steps, the total number of steps, and the last epoch."""
     steps = [step for step in series.steps if step is not None]
     count = series.summary.count
     if not steps:
@@ -213,15 +213,18 @@ def steps_text(curve: Curve, series: Series) -> str:
 
 
 def _evenly(series: Series) -> Sequence[float]:
-    """Return values that lows and highs, which thinning keeps, do not draw to the spikes."""
+    """Return evenly sampled values, which are not biased by the extremes that thinning keeps."""
     return series.values if series.sample is None else series.sample
 
 
 class Trend(Struct, frozen=True):
-    """The straight line through the end of a curve.
+    """A straight line fitted to the end of a curve.
 
-    ``points``: how many it is fitted to; ``begin`` and ``end``: its value at the first and the last
-    of them; ``is_level``: the difference is within the scatter (two standard errors).
+    Attributes:
+        points: Number of fitted points.
+        begin: Value of the line at the first of these points.
+        end: Value of the line at the last point.
+        is_level: Whether the slope is within two standard errors of zero.
     """
 
     points: int
@@ -235,9 +238,9 @@ class Trend(Struct, frozen=True):
 
 
 def fit_trend(y: Sequence[float]) -> Trend | None:
-    """Fit a line to the last fifth of the points, at least 10; None of fewer than 30 points.
+    """Fit a line to the last fifth of the points (at least 10); None for fewer than 30 points.
 
-    A line through more than a third of a steep curve would end far below it.
+    A line fitted to more than a third of a steep curve would end far below the curve.
 
     >>> fit_trend([float(100 - i) for i in range(100)])
     Trend(points=20, begin=20.0, end=1.0, is_level=False)
@@ -258,7 +261,7 @@ def fit_trend(y: Sequence[float]) -> Trend | None:
 
 
 def trend_text(series: Series) -> str:
-    """Return where a curve is heading, by the line through its last fifth; "" if too short."""
+    """Describe the trend of a curve over its last fifth; "" if the curve is too short."""
     values = _evenly(series)
     trend = fit_trend(values)
     if trend is None:
@@ -275,7 +278,7 @@ def trend_text(series: Series) -> str:
 
 
 def steps_left(curve: Curve) -> int | None:
-    """Count the steps that are still to be done; None if there are none or the log lacks them."""
+    """Return the number of remaining steps; None if there are none or the log lacks the total."""
     lasts = [series.summary.last.step for series in curve.metrics.values()]
     reached = max((step for step in lasts if step is not None), default=None)
     if curve.total_steps is None or reached is None:
@@ -284,14 +287,15 @@ def steps_left(curve: Curve) -> int | None:
 
 
 def seconds_per_step(curve: Curve) -> float | None:
-    """Return how long a step takes now, by the time stamps of the last quarter of the log.
+    """Return the current duration of a step in seconds, or None if unknown.
 
-    Without time stamps it is the median of the last step times.
+    Uses the timestamps of the last quarter of the log, or the median of the last logged step times
+    if the log has no timestamps.
     """
     resumed = curve.restarts[-1].resumed_at if curve.restarts else None
     for name in sorted(curve.metrics, key=lambda name: -curve.metrics[name].summary.count):
         steps, _, times = curve.arrays(name)
-        known = steps[: len(times)] >= (resumed or 0)  # one that is not known is nan
+        known = steps[: len(times)] >= (resumed or 0)  # unknown steps are nan, which compares false
         recent = np.flatnonzero(known)[-max(2, known.sum() // 4) :]
         if len(recent) > 1:
             passed, took = (column[recent[-1]] - column[recent[0]] for column in (steps, times))
@@ -302,7 +306,11 @@ def seconds_per_step(curve: Curve) -> float | None:
 
 
 def seconds_of(run: ParsedRun) -> float | None:
-    """Return how long a run took, else its log's own time stamps, restarts and waits included."""
+    """Return the running time of a run in seconds, or None if unknown.
+
+    Without a recorded running time, returns the time between the first and last timestamp of the
+    log, which includes restarts and waiting times.
+    """
     if run.seconds is not None:
         return run.seconds
     times = [series.times for series in run.curve.metrics.values() if series.times]
@@ -312,14 +320,14 @@ def seconds_of(run: ParsedRun) -> float | None:
 
 
 def gpu_hours(run: ParsedRun) -> float | None:
-    """Count the hours of the GPUs, of spare nodes too; None where they or the time are unknown."""
+    """Return the GPU hours, including spare nodes; None if the GPUs or the time are unknown."""
     if not run.gpus or run.seconds is None:
         return None
     return (run.gpus + run.spare_gpus) * run.seconds / 3600
 
 
 def point_text(point: Point | None, form: Callable[[float], str] = format_value) -> str:
-    """Print a value and its step; a metric without finite values has no best.
+    """Format a value and its step; a missing point (no finite value) becomes "nan".
 
     >>> point_text(Point(3, 2.5)), point_text(Point(None, 2.5)), point_text(None)
     ('2.500 at step 3', '2.500', 'nan')
@@ -330,7 +338,7 @@ def point_text(point: Point | None, form: Callable[[float], str] = format_value)
 
 
 def columns_of(run: ParsedRun, main: str) -> dict[str, str]:
-    """Return one run's row in a table of several: texts by their headings, short ones."""
+    """Return the row of one run in a table of several, as short texts by column heading."""
     row: dict[str, str] = {}
     series = run.curve.metrics.get(main)
     if series is not None:

@@ -1,9 +1,9 @@
-"""Health: what should worry in a curve, one sentence each, gravest first.
+"""Detect problems in a curve and report each as one sentence, most severe first.
 
-docs/warnings.md tells what each rule requires, and how often it was right. A warning on a healthy
-log is an error: what can be the run's design is none. Levels are medians and scatter is by medians,
-which a few wild values do not move. A value that a log lacks is nan, of which no comparison is
-true.
+docs/warnings.md describes the conditions of each rule and its measured precision. False alarms
+count as errors, so anything that may be intended by the run is not reported. Levels and scatter are
+estimated by medians, which are robust against outliers. Values missing from a log are nan, so that
+every comparison with them is false.
 """
 
 from __future__ import annotations
@@ -33,17 +33,18 @@ from hpcrun.curves.report.thin import quantile
 
 Mask = NDArray[np.bool_]
 
-# Of fewer points than FEWEST a rule requires plainer evidence; of still fewer it reports nothing.
+# With fewer points than FEWEST, rules require stronger evidence; below FEWEST_AT_ALL they report
+# nothing.
 FEWEST = 20
 FEWEST_AT_ALL = 8
-# Points after a beginning that are not judged: means over an epoch are noisy, steps slow at first.
+# Points ignored after a start or restart, because running means are noisy and first steps slow.
 SETTLED = 5
 ROOT_2 = math.sqrt(2)
 
 
-@np.errstate(all="ignore")  # a log may have any numbers
+@np.errstate(all="ignore")  # logs may contain arbitrary numbers
 def find_warnings(curve: Curve) -> tuple[str, ...]:
-    """Return what should worry in a curve, gravest first; nothing for a healthy one.
+    """Return warnings about a curve, most severe first; empty for a healthy curve.
 
     >>> from hpcrun.curves.curve import build_series
     >>> losses = build_series([1, 2, 3], [2.5, 2.4, float("nan")])
@@ -63,8 +64,9 @@ def find_warnings(curve: Curve) -> tuple[str, ...]:
     return tuple(sentence for sentence in found if sentence)
 
 
-# Words in the names of metrics of a run whose losses fight each other or follow what the model
-# does: reinforcement learning, adversaries, annealed divergences. There a loss may rise for good.
+# Words in metric names that indicate competing losses or losses that depend on the model's own
+# output: reinforcement learning, adversarial training, annealed divergences. In such runs a loss
+# may rise permanently.
 _CONTEST = re.compile(
     r"rew|reward|returns?|advantages?|ep|episode|rollout|policy|critic|cri|actor|act|vf|pg|ppo|grpo"
     r"|kld?|disc|discriminator|generator|gan|adv|adversarial|fake|td|qf?"
@@ -73,7 +75,7 @@ _CONTEST_LOSSES = {"d", "g", "gen", "value"}
 
 
 def is_contest(curve: Curve) -> bool:
-    """Tell by the metrics' names whether a loss that rises may be this run's design.
+    """Return True if metric names indicate a kind of training whose loss may rise by design.
 
     >>> is_contest(Curve({"loss": None, "reward/mean": None}, ()))
     True
@@ -91,9 +93,10 @@ def is_contest(curve: Curve) -> bool:
 
 
 def _not_finite(curve: Curve) -> Iterator[str]:
-    """Report losses that are not finite anywhere, and gradients that are not to the end.
+    """Report non-finite losses, and gradient norms that remain non-finite to the end.
 
-    fp16 scales gradients until they overflow: now and then their norm may be inf.
+    Occasional infinite gradient norms are normal, because fp16 loss scaling increases the scale
+    until gradients overflow.
     """
     losses = [name for name in curve.metrics if name in (LOSS, EVAL_LOSS)]
     losses = losses or [name for name in curve.metrics if name.lower().endswith("loss")]
@@ -118,7 +121,7 @@ _SCALE = re.compile(r"(loss|grad|amp).?scale|^scaler?$", re.IGNORECASE)
 
 
 def _loss_scales(curve: Curve) -> Iterator[str]:
-    """Report the first fall, without a rise between, that leaves nothing of a loss scale."""
+    """Report the first monotonic decrease that reduces a loss scale to an unusable value."""
     for name in filter(_SCALE.search, curve.metrics):
         steps, values, _ = curve.arrays(name)
         known = np.flatnonzero(~np.isnan(values))
@@ -127,8 +130,9 @@ def _loss_scales(curve: Curve) -> Iterator[str]:
             high, low = values[fall[0]], values[fall[-1]]
             top, bottom = fall[values[fall] == high][-1], fall[values[fall] == low][0]
             times = high / max(low, 1e-9)
-            # The first points search for the scale. A scale that was of use and ends at 1 leaves
-            # fp16 gradients nothing between overflow and zero.
+            # Dynamic loss scaling decreases during the first points while it searches for the
+            # scale. A scale that decreases to 1 later leaves fp16 gradients no range between
+            # overflow and underflow.
             if (top >= 10 and times >= 2**8) or (low <= 1 and times >= 32):
                 yield (
                     f"{name} falls to {low:.6g} at {_at(steps, bottom)}, from {high:.6g} "
@@ -141,10 +145,14 @@ def _loss_scales(curve: Curve) -> Iterator[str]:
 
 
 class Losses(Struct, frozen=True):
-    """The finite training losses of a run in their order, at least one.
+    """The finite training losses of a run in log order; at least one.
 
-    ``places``: where the points stand, their steps or else their order. ``begins``: whether an
-    attempt, an epoch or a pass of the step counter begins there; ``lr``: the learning rate.
+    Attributes:
+        steps: Step of each loss; nan if unknown.
+        places: Increasing x coordinates: the steps, or the order if steps are not increasing.
+        values: The losses.
+        begins: Whether an attempt, an epoch or a pass of the step counter begins at the point.
+        lr: Learning rate at the point; nan if unknown.
     """
 
     steps: Floats
@@ -166,7 +174,7 @@ def last_losses(curve: Curve) -> Losses | None:
     begins = falls | _is_resumed(curve, steps[1:]) | (np.floor(now) > np.floor(was))
     first = 0
     for index in (np.flatnonzero(falls & ~(now > was)) + 1).tolist():
-        # The loss of another run goes on elsewhere than this one's ended.
+        # A discontinuity of the loss at a counter reset indicates that a different run begins.
         before = values[first:index]
         begun, ended = _median(before[:5]), _median(before[-5:])
         away = abs(_median(values[index : index + 5]) - ended)
@@ -178,13 +186,13 @@ def last_losses(curve: Curve) -> Losses | None:
 
 
 def _divergence(losses: Losses) -> str | None:
-    """Report a loss that ends well above its best and is not coming down again."""
+    """Report a loss that ends well above its minimum and is not decreasing again."""
     values, count = losses.values, len(losses.values)
     if count < FEWEST_AT_ALL or values.min() <= 0:
         return None
     number = max(4, min(40, count // 4))
     parts = _blocks(losses.places, number)
-    if len(parts) < 4:  # most of the points stand together
+    if len(parts) < 4:  # most points are clustered on the axis
         parts = _blocks(np.arange(float(count)), number)
     levels = np.array([_median(values[part]) for part in parts])
     best = int(levels[:-1].argmin())
@@ -194,11 +202,12 @@ def _divergence(losses: Losses) -> str | None:
     x = np.log(values)
     scatters = np.array([_fit(x[part])[2] for part in parts])
     noise = max(_median(scatters), _sigma(np.diff(x)) / ROOT_2)
-    # Noise that hangs together: by the differences between the steps from level to level, which
-    # are small where a loss falls or rises steadily.
+    # Correlated noise is estimated from second differences of the levels, which are small if a loss
+    # changes steadily.
     drift = _sigma(np.diff(np.log(levels), 2), 0.0) / ROOT_2
     rise, factor, gained = end - low, np.log(end) - np.log(low), begun - low
-    # It has given back half of what was gained since the start; or all, and that was plain to see.
+    # The loss has lost half of its improvement by a large factor, or all of an improvement that
+    # clearly exceeded the noise.
     is_far = (end >= 1.5 * low and rise >= 0.5 * gained and begun >= 1.2 * low) or (
         end >= 1.2 * low
         and rise >= gained
@@ -210,9 +219,9 @@ def _divergence(losses: Losses) -> str | None:
     diverged = (
         is_far
         and factor >= max(4 * noise, 8 * drift)
-        and rise >= 0.8 * (max(levels[best:-1].max(), end) - low)  # it is not coming down again
+        and rise >= 0.8 * (max(levels[best:-1].max(), end) - low)  # not decreasing again
         and at >= max(4, count // 20)
-        and not losses.lr[-1] > 1.2 * losses.lr[at]  # a rate that rises explains it
+        and not losses.lr[-1] > 1.2 * losses.lr[at]  # a rising learning rate explains it
     )
     where = _at(losses.steps, count - 1), _at(losses.steps, at)
     sentence = f"loss diverges: {end:.4g} at the end ({where[0]}), after a best of {low:.4g} "
@@ -220,9 +229,9 @@ def _divergence(losses: Losses) -> str | None:
 
 
 def _plateau(losses: Losses) -> str | None:
-    """Report a loss that has stood still since the first steps, or is frozen.
+    """Report a loss that has been constant since the first steps, or that is frozen.
 
-    A converged run is level at its end and healthy.
+    A loss that is constant only at the end belongs to a converged, healthy run.
     """
     since = _frozen_since(losses.values)
     level = _standing_level(losses) if since is None else losses.values[-1]
@@ -233,32 +242,34 @@ def _plateau(losses: Losses) -> str | None:
 
 
 def _standing_level(losses: Losses) -> float | None:
-    """Return the level that a loss has never left; None if it has, or the log does not show it."""
+    """Return the level at which a loss has stayed since the start; None if changed or unknown."""
     values, places, lr = losses.values, losses.places, losses.lr
     if len(values) < 40 or losses.begins.sum() > len(values) // 10:
         return None
     if places[0] > 10 * max(1, places[1] - places[0]):
-        return None  # the log begins in the midst of a run, where a loss may be level
+        return None  # the log begins mid-run, where a constant loss is normal
     if lr[-1] > 2 * lr[0] and lr[-1] >= np.nanmax(lr):
-        return None  # it still warms up
+        return None  # the learning rate is still warming up
     levels = np.array([_median(values[part]) for part in _blocks(places, 10)])
     level = _median(levels)
-    # The cross-entropy of a uniform guess is a level to which noise may belong.
+    # At the cross-entropy of uniform guessing, more noise is tolerated.
     guesses = np.log([2, 10, 100, 1000])
     is_a_guess = (abs(level - guesses) <= 0.003 * level).any()
     still = (0.01 if is_a_guess else 0.001) * level
     if len(levels) < 10 or level <= 0 or np.ptp(levels) > still:
         return None
-    # Coarse numbers (bf16, two digits) have the same median for long: then no point may be far off.
+    # Coarsely printed numbers (bf16, two digits) give constant medians even while the loss changes,
+    # so all points must then be close to the level.
     is_fine = _grain(values) <= still or np.ptp(values) <= 2 * still
     return float(level) if is_fine else None
 
 
 def _frozen_since(values: Floats) -> int | None:
-    """Return where a loss froze far from zero, or fell to exactly zero at once; None if it did not.
+    """Return the index since which a loss is frozen, or None.
 
-    A number of three digits may stand for long: it takes four. A zero is what is left of a loss
-    whose gradients were lost, if there was no descent to it.
+    A frozen loss is constant and far from zero, or dropped to exactly zero without a descent, which
+    happens if gradients were lost. A constant value must have at least four significant digits,
+    since a value rounded to three may repeat in a healthy run.
     """
     first, last, begun = _since(values == values[-1]), values[-1], _median(values[:3])
     if len(values) - first < max(20, len(values) // 2):
@@ -270,13 +281,13 @@ def _frozen_since(values: Floats) -> int | None:
     return first if is_frozen else None
 
 
-# --- spikes: a loss is compared with the scatter that it has itself, in logarithms where it is
-# positive: batches differ by factors. Noise with long tails has many high points, of all heights;
-# a spike stands out from all the others.
+# --- spikes: a loss is compared with its own scatter, on a logarithmic scale if it is positive,
+# because batches differ by factors. Long-tailed noise produces high points of many heights, whereas
+# a spike exceeds all of them.
 
 
 def _spike(losses: Losses) -> str | None:
-    """Report the highest loss far above what stood before it, that came down again."""
+    """Report the highest spike: a loss far above the preceding level that decreases again."""
     values = losses.values
     spikes = _spikes_of_few(values) if len(values) < FEWEST else _spikes(losses)
     if not spikes:
@@ -288,7 +299,7 @@ def _spike(losses: Losses) -> str | None:
 
 
 def _spikes_of_few(values: Floats) -> list[tuple[int, float]]:
-    """Find a point that towers over all others, the first ones too."""
+    """Find a spike in a short curve: a point at least five times as high as all others."""
     at, count = int(values.argmax()), len(values)
     is_judged = count >= FEWEST_AT_ALL and values.min() > 0 and 3 <= at < count - 1
     is_spike = is_judged and values[at] >= 5 * np.delete(values, at).max()
@@ -296,13 +307,14 @@ def _spikes_of_few(values: Floats) -> list[tuple[int, float]]:
 
 
 def _spikes(losses: Losses) -> list[tuple[int, float]]:
-    """Return the indices of the spikes, highest first, and the level that each rose from."""
+    """Return the index of each spike and the level before it, highest first."""
     values, lr, count = losses.values, losses.lr, len(losses.values)
     is_positive = values.min() >= 0 < values.max()
     x = np.log(np.maximum(values, values[values > 0].min())) if is_positive else values
     size = _median(np.abs(values)) or 1.0
     peaks, depth = _peaks(x, max(0.01 * size, _grain(values)) / (size if is_positive else 1.0))
-    # Of few points the scatter is hardly known. Deep points show noise with long tails.
+    # The scatter of few points is uncertain, and deep minima indicate long-tailed noise. Both raise
+    # the threshold.
     least = max(10 * (1 + 30 / count), 2 * depth)
     number = _outstanding([height for height, *_ in peaks], least, max(2, count // 100), 2.5)
     found = []
@@ -311,11 +323,11 @@ def _spikes(losses: Losses) -> list[tuple[int, float]]:
         lift, gained = values[at] - level, _median(values[:SETTLED]) - level
         if is_positive:
             is_plain = lift >= 0.3 * level and lift >= 0.1 * gained
-        else:  # it has no ratio: it must give back half of a plain descent
+        else:  # no ratio exists: require half of a clear descent
             is_plain = gained >= 10 * _sigma(np.diff(values)) / ROOT_2 and lift >= 0.5 * gained
         after = x[at + 1 : at + 1 + max(3, count // 50)]
         comes_down = after.min(initial=np.inf) <= (before + x[at]) / 2
-        # Something begins there, or the learning rate has just risen by half.
+        # An attempt or epoch begins there, or the learning rate has just risen by half.
         begins = losses.begins[max(0, at + 1 - max(SETTLED, count // 30)) : at + 1].any()
         is_by_design = begins or lr[at] > 1.5 * lr[max(0, at - max(16, count // 50))]
         if is_plain and comes_down and not is_by_design:
@@ -324,11 +336,15 @@ def _spikes(losses: Losses) -> list[tuple[int, float]]:
 
 
 def _peaks(x: Floats, least_sigma: float) -> tuple[list[tuple[float, int, float]], float]:
-    """Return the peaks above 4 sigmas, highest first, and how deep points go, in sigmas.
+    """Find the peaks above 4 sigma and the deepest minimum.
 
-    A peak is the highest of a group of points: its height, its index, and the level before it.
-    Levels and scatter are those of the one or two blocks before, the scatter around a line through
-    them and at least the usual one. Where they rise, a point is compared with the line.
+    Each block of points is compared with the one or two blocks before it: with their median, or
+    with a line through them if it rises. The scatter around that line is at least the typical
+    scatter of the curve. Adjacent high points form one peak.
+
+    Returns:
+        The peaks as (height in sigma, index, level before the peak), highest first; and the depth
+        of the deepest minimum in sigma.
     """
     size = min(32, max(8, len(x) // 8))
     rows = np.pad(x, (0, -len(x) % size), constant_values=np.nan).reshape(-1, size)
@@ -343,15 +359,15 @@ def _peaks(x: Floats, least_sigma: float) -> tuple[list[tuple[float, int, float]
     groups = np.split(high, np.flatnonzero(np.diff(high) > 3) + 1) if high.size else []
     tops = [int(group[heights[group].argmax()]) for group in groups]
     peaks = sorted([(heights[top], top + size, last[top // size]) for top in tops], reverse=True)
-    return peaks, depths[len(x) // 5 // size :].max(initial=0.0)  # at first a loss may fall steeply
+    return peaks, depths[len(x) // 5 // size :].max(initial=0.0)  # skip the steep start
 
 
-# --- pace: a pause is no stall if it is the run's own: an evaluation, a checkpoint, the end of an
-# epoch, the first steps, which compile. Those come again and again, or at round steps.
+# --- pace: evaluations, checkpoints, ends of epochs and first steps (compilation) are not stalls.
+# Such pauses recur regularly or occur at round steps.
 
 
 def _stall(curve: Curve) -> str | None:
-    """Report the longest stall, by the durations of steps or else by the log's time stamps."""
+    """Report the longest stall, based on step durations or on the timestamps of the log."""
     steps, seconds, _ = curve.arrays(STEP_SECONDS)
     usual = np.full(len(seconds), quantile(seconds, 0.5) or 0.0)
     timed = (name for name, series in curve.metrics.items() if series.times)
@@ -385,14 +401,14 @@ def _stall(curve: Curve) -> str | None:
 
 
 def _gaps(steps: Floats, _: Floats, times: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return steps, the time up to each, and the usual one for as many steps; nan for none."""
+    """Return steps, the time since the previous point, and its expected value; nan if unknown."""
     if not times.size:
         return steps, times, times
     gaps, runs = np.diff(times, prepend=np.nan), np.diff(steps, prepend=np.nan)
     runs[np.isnan(runs)] = 1
     rates = (gaps / runs)[(runs > 0) & (gaps >= 0)]
     rate = _median(rates) if rates.size else 0.0
-    # A tenth of what the clock shows: one without seconds shows times only to the minute.
+    # The expected time is at least a tenth of the clock's resolution (one minute or one second).
     least = 6.0 if (times % 60 == 0).all() else 0.1
     usual = np.where(runs > 0, np.maximum(rate * runs, least), np.nan)
     usual[0] = np.nan
@@ -400,14 +416,14 @@ def _gaps(steps: Floats, _: Floats, times: Floats) -> tuple[Floats, Floats, Floa
 
 
 def _allowed(curve: Curve, steps: Floats, index: int) -> float:
-    """Return how long a pause at a point may be by the run's design, seconds."""
+    """Return the longest pause, in seconds, that the run may cause by design at a point."""
     of_a_checkpoint, of_an_epoch = 600.0, 3600.0
     before, after = steps[index - 1 : index + 1]
     if np.isnan(after - before):
         return of_an_epoch
     if after <= before:
         return math.inf
-    # An evaluation is measured now and then.
+    # Metrics logged at most a third as often as others indicate evaluations.
     most = max(len(series.steps) for series in curve.metrics.values())
     for name, series in curve.metrics.items():
         if len(series.steps) <= most / 3 or name.startswith("eval_"):
@@ -424,7 +440,7 @@ def _allowed(curve: Curve, steps: Floats, index: int) -> float:
 
 
 def _duration(seconds: float) -> str:
-    """Name a time as people do.
+    """Format a duration with a suitable unit.
 
     >>> _duration(0.25), _duration(90), _duration(5400), _duration(200000)
     ('0.25 s', '90 s', '90 min', '55.6 h')
@@ -435,14 +451,14 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.3g} s"
 
 
-# Names of metrics that show how much work a step is.
+# Metrics that indicate the amount of work per step.
 _WORK = re.compile(r"seq|length|batch|img.?size|resolution|num_tokens", re.IGNORECASE)
 
 
 def _drop(curve: Curve) -> str | None:
-    """Report where throughput drops for good, unless the work of a step changes there too.
+    """Report a permanent drop of throughput, unless the work per step changes at the same point.
 
-    From there on, a fifth of the run at least, nearly all points lie below nearly all before.
+    For at least the last fifth of the run, 90% of the points must be below 90% of the earlier ones.
     """
     names = (name for name in (TOKENS_PER_SECOND, SAMPLES_PER_SECOND) if name in curve.metrics)
     name = next(names, "")
@@ -472,7 +488,7 @@ def _drop(curve: Curve) -> str | None:
     return f"{name} drops to {now:.4g} at {where}, from {was:.4g} before it, and stays there"
 
 
-# --- what the rules have in common
+# --- functions shared by the rules
 
 
 def _at(steps: Floats, index: int) -> str:
@@ -480,7 +496,7 @@ def _at(steps: Floats, index: int) -> str:
 
 
 def _since(is_such: Mask) -> int:
-    """Return the index from which on all points are such."""
+    """Return the index since which the mask is true for all points."""
     return int(np.flatnonzero(~is_such).max(initial=-1)) + 1
 
 
@@ -490,7 +506,7 @@ def _is_resumed(curve: Curve, steps: Floats) -> Mask:
 
 
 def _beside(curve: Curve, name: str, steps: Floats) -> Floats:
-    """Return the latest value of another metric at each step; nan where it has none."""
+    """Return the latest value of another metric at each step; nan if there is none yet."""
     known, values, _ = curve.arrays(name)
     if np.array_equal(known, steps, equal_nan=True):
         return values
@@ -501,7 +517,7 @@ def _beside(curve: Curve, name: str, steps: Floats) -> Floats:
 
 
 def _blocks(places: Floats, count: int) -> list[slice]:
-    """Cut rising places into ``count`` blocks of equal extent and leave out the empty ones.
+    """Divide increasing positions into ``count`` blocks of equal width, omitting empty blocks.
 
     >>> _blocks(np.array([0, 1, 2, 90, 100]), 2)
     [slice(0, 3, None), slice(3, 5, None)]
@@ -512,7 +528,10 @@ def _blocks(places: Floats, count: int) -> list[slice]:
 
 
 def _fit(windows: Floats) -> tuple[Any, Any, Any]:
-    """Fit a line through the medians of each window's halves: value after it, slope, scatter.
+    """Fit a line through the medians of the two halves of each window.
+
+    Returns:
+        The value of the line just after the window, its slope, and the scatter around it.
 
     >>> [float(each) for each in _fit(np.array([1.0, 2.0, 3.0, 4.0]))]
     [5.0, 1.0, 0.0]
@@ -527,31 +546,32 @@ def _fit(windows: Floats) -> tuple[Any, Any, Any]:
 
 
 def _sigma(values: Floats, center: float | None = None) -> Any:
-    """Estimate the standard deviation around ``center``, or the median.
+    """Estimate the standard deviation around ``center``, by default around the median.
 
-    Of a normal distribution the median absolute deviation is 1/1.4826 of it (Rousseeuw and Croux,
-    Journal of the American Statistical Association 88, 1993).
+    Scales the median absolute deviation by 1.4826, which is exact for a normal distribution
+    (Rousseeuw and Croux, Journal of the American Statistical Association 88, 1993).
     """
     middle = _median(values)[..., None] if center is None else center
     return 1.4826 * _median(np.abs(values - middle))
 
 
 def _median(values: Floats) -> Any:
-    """Return the median of each window; several times as fast as numpy's for such short ones."""
+    """Return the median of each window, several times faster than np.median for short windows."""
     ordered, half = np.sort(values), values.shape[-1] // 2
     return (ordered[..., half] + ordered[..., -half - 1]) / 2
 
 
 def _grain(values: Floats) -> float:
-    """Return the least difference of two values: how finely they are printed."""
-    steps = np.diff(np.sort(values))  # np.unique imports numpy.ma
+    """Return the smallest difference between two values, an estimate of the printed precision."""
+    steps = np.diff(np.sort(values))  # np.unique would import numpy.ma, which is slow
     return float(steps.min(initial=np.inf, where=steps > 0))
 
 
 def _outstanding(sizes: Sequence[float] | Floats, least: Any, most: int, gap: float) -> int:
-    """Return how many sizes, largest first, stand apart: ``gap`` times the next, above ``least``.
+    """Return how many of the sizes, sorted in descending order, are outliers.
 
-    No more than ``most``: where more are as large, none.
+    Outliers exceed ``least``, and the smallest of them is at least ``gap`` times the next size. If
+    more than ``most`` sizes are comparably large, none of them is an outlier.
 
     >>> _outstanding([9, 8, 2], 5, 2, 3.0), _outstanding([9, 8, 7], 5, 2, 3.0)
     (2, 0)
